@@ -1,0 +1,307 @@
+//! Kernel calls as plain data: what a device is asked to compute, over which slots.
+
+use crate::memory::Slot;
+
+/// A dense row-major `f32` matrix in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mat {
+    /// Where it lies.
+    pub slot: Slot,
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub cols: usize,
+}
+
+/// A block (see [`crate::BlockView`]) in two slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockSlots {
+    /// u64 `[rows + 1]`.
+    pub indptr: Slot,
+    /// u32 `[edges]`.
+    pub indices: Slot,
+    /// Rows that gather.
+    pub rows: usize,
+    /// Sources in the own matrix.
+    pub own_sources: usize,
+    /// Sources in the halo.
+    pub halo_sources: usize,
+    /// Number of edges.
+    pub edges: usize,
+}
+
+/// What decides which cells a dropout keeps, beside the clock's epoch: see [`crate::random`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DropoutKey {
+    /// The run's seed.
+    pub seed: u64,
+    /// Which dropout of the model this is.
+    pub op: u32,
+    /// The global id of the matrix's first row.
+    pub first_row: u64,
+    /// Share of cells that become 0, in `[0, 1)`; the others are scaled by `1 / (1 - rate)`.
+    pub rate: f32,
+}
+
+/// One kernel call.
+///
+/// Letters: `n` rows, `d` columns, `e` edges. Unless it says otherwise a call overwrites its outputs, and no output
+/// may be an input's slot. What changes from epoch to epoch is read from two small slots: the *clock*, u64
+/// `[epoch, step]` (`step` counts optimizer steps from 1), and the learning rate, f32 `[1]`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Call {
+    /// `out[v] = sum over sources u of v, in order, of weights[edge] * x[u]`; without weights, of `x[u]`.
+    Gather {
+        /// `n` rows.
+        block: BlockSlots,
+        /// f32 `[e]`, one factor an edge.
+        weights: Option<Slot>,
+        /// `[own_sources, d]`.
+        own: Mat,
+        /// `[halo_sources, d]`; absent exactly when the block has no halo.
+        halo: Option<Mat>,
+        /// `[n, d]`.
+        out: Mat,
+    },
+    /// `out[v] = scale[v] * x[v]`.
+    RowScale {
+        /// `[n, d]`.
+        x: Mat,
+        /// f32 `[n]`.
+        scale: Slot,
+        /// `[n, d]`.
+        out: Mat,
+    },
+    /// `out = x * weight^T`.
+    Linear {
+        /// `[n, d_in]`.
+        x: Mat,
+        /// `[d_out, d_in]`.
+        weight: Mat,
+        /// `[n, d_out]`.
+        out: Mat,
+    },
+    /// `out = grad * weight`: the gradient of [`Call::Linear`] for its input.
+    LinearInputGrad {
+        /// `[n, d_out]`.
+        grad: Mat,
+        /// `[d_out, d_in]`.
+        weight: Mat,
+        /// `[n, d_in]`.
+        out: Mat,
+    },
+    /// `out = grad^T * x`: the gradient of [`Call::Linear`] for its weight.
+    LinearWeightGrad {
+        /// `[n, d_out]`.
+        grad: Mat,
+        /// `[n, d_in]`.
+        x: Mat,
+        /// `[d_out, d_in]`.
+        out: Mat,
+    },
+    /// `out = x^T`.
+    Transpose {
+        /// `[n, d]`.
+        x: Mat,
+        /// `[d, n]`.
+        out: Mat,
+    },
+    /// `out[v] = x[v] + bias`.
+    AddBias {
+        /// `[n, d]`.
+        x: Mat,
+        /// f32 `[d]`.
+        bias: Slot,
+        /// `[n, d]`.
+        out: Mat,
+    },
+    /// `out = sum over rows of x[v]`: the gradient of [`Call::AddBias`] for its bias.
+    ColumnSum {
+        /// `[n, d]`.
+        x: Mat,
+        /// f32 `[d]`.
+        out: Slot,
+    },
+    /// `out = a + b`.
+    Add {
+        /// `[n, d]`.
+        a: Mat,
+        /// `[n, d]`.
+        b: Mat,
+        /// `[n, d]`.
+        out: Mat,
+    },
+    /// `out = max(x, 0)`.
+    Relu {
+        /// `[n, d]`.
+        x: Mat,
+        /// `[n, d]`.
+        out: Mat,
+    },
+    /// `out = grad where y > 0, else 0`: the gradient of [`Call::Relu`], from its output `y`.
+    ReluGrad {
+        /// `[n, d]`.
+        grad: Mat,
+        /// `[n, d]`: what [`Call::Relu`] wrote.
+        y: Mat,
+        /// `[n, d]`.
+        out: Mat,
+    },
+    /// `out = x / (1 - rate)` in the cells that are kept, else 0. It is its own gradient.
+    Dropout {
+        /// `[n, d]`.
+        x: Mat,
+        /// `[n, d]`.
+        out: Mat,
+        /// Which cells.
+        key: DropoutKey,
+        /// The clock.
+        clock: Slot,
+    },
+    /// [`Call::Dropout`] on the values of a sparse matrix in CSR: the same cells as of the dense one.
+    SparseDropout {
+        /// Row `v`'s cells are at the columns `indices`.
+        block: BlockSlots,
+        /// f32 `[e]`.
+        values: Slot,
+        /// f32 `[e]`.
+        out: Slot,
+        /// Which cells.
+        key: DropoutKey,
+        /// The clock.
+        clock: Slot,
+    },
+    /// `out[i] = values[permutation[i]]`: edge values in the order of the transposed block.
+    PermuteEdges {
+        /// f32 `[edges]`.
+        values: Slot,
+        /// u64 `[edges]`.
+        permutation: Slot,
+        /// f32 `[edges]`.
+        out: Slot,
+        /// Number of edges.
+        edges: usize,
+    },
+    /// Mean cross-entropy of the softmax of the selected rows:
+    /// `loss = 1 / count * sum over selected v of -log softmax(logits[v])[labels[v]]`.
+    SoftmaxCrossEntropy {
+        /// `[n, classes]`.
+        logits: Mat,
+        /// u32 `[n]`; [`NO_LABEL`] marks a row without a label, which is never selected.
+        labels: Slot,
+        /// u32 `[n]`: which split each row belongs to.
+        split: Slot,
+        /// Rows of this split are selected.
+        select: u32,
+        /// What the sum is divided by; 0 gives a loss of 0.
+        count: u64,
+        /// f32 `[1]`.
+        loss: Slot,
+    },
+    /// The gradient of [`Call::SoftmaxCrossEntropy`] for the logits: `(softmax - onehot) / count` in selected rows,
+    /// 0 in the others.
+    SoftmaxCrossEntropyGrad {
+        /// `[n, classes]`.
+        logits: Mat,
+        /// u32 `[n]`.
+        labels: Slot,
+        /// u32 `[n]`.
+        split: Slot,
+        /// Rows of this split are selected.
+        select: u32,
+        /// What the sum was divided by.
+        count: u64,
+        /// `[n, classes]`.
+        out: Mat,
+    },
+    /// `out = [selected rows whose largest logit (the first on a tie) is at the label, selected rows]`.
+    CountCorrect {
+        /// `[n, classes]`.
+        logits: Mat,
+        /// u32 `[n]`.
+        labels: Slot,
+        /// u32 `[n]`.
+        split: Slot,
+        /// Rows of this split are selected.
+        select: u32,
+        /// u64 `[2]`.
+        out: Slot,
+    },
+    /// Stochastic gradient descent as `torch.optim.SGD`: `g = grad + decay * param`;
+    /// `m = momentum * m + g` (`m = g` at step 1); `param -= rate * m`. Without momentum `m` is `g`.
+    Sgd {
+        /// f32, read and written.
+        param: Slot,
+        /// f32.
+        grad: Slot,
+        /// f32, read and written; present exactly with momentum.
+        moment: Option<Slot>,
+        /// Number of elements.
+        len: usize,
+        /// The clock.
+        clock: Slot,
+        /// The learning rate.
+        rate: Slot,
+        /// In `[0, 1)`.
+        momentum: f32,
+        /// L2 decay.
+        weight_decay: f32,
+    },
+    /// Adam as `torch.optim.Adam`, or with `decoupled` as `torch.optim.AdamW`.
+    Adam {
+        /// f32, read and written.
+        param: Slot,
+        /// f32.
+        grad: Slot,
+        /// First moment, f32, read and written.
+        m: Slot,
+        /// Second moment, f32, read and written.
+        v: Slot,
+        /// Number of elements.
+        len: usize,
+        /// The clock.
+        clock: Slot,
+        /// The learning rate.
+        rate: Slot,
+        /// Decay of the first moment.
+        beta1: f32,
+        /// Decay of the second moment.
+        beta2: f32,
+        /// Added to the root of the second moment.
+        eps: f32,
+        /// L2 decay, added to the gradient; with `decoupled`, `param` shrinks by `rate * weight_decay` first.
+        weight_decay: f32,
+        /// AdamW.
+        decoupled: bool,
+    },
+}
+
+/// The label of a row that has none.
+pub const NO_LABEL: u32 = u32::MAX;
+
+impl Call {
+    /// The kernel's name, as it stands in traces and errors.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Gather { .. } => "gather",
+            Self::RowScale { .. } => "row_scale",
+            Self::Linear { .. } => "linear",
+            Self::LinearInputGrad { .. } => "linear_input_grad",
+            Self::LinearWeightGrad { .. } => "linear_weight_grad",
+            Self::Transpose { .. } => "transpose",
+            Self::AddBias { .. } => "add_bias",
+            Self::ColumnSum { .. } => "column_sum",
+            Self::Add { .. } => "add",
+            Self::Relu { .. } => "relu",
+            Self::ReluGrad { .. } => "relu_grad",
+            Self::Dropout { .. } => "dropout",
+            Self::SparseDropout { .. } => "sparse_dropout",
+            Self::PermuteEdges { .. } => "permute_edges",
+            Self::SoftmaxCrossEntropy { .. } => "softmax_cross_entropy",
+            Self::SoftmaxCrossEntropyGrad { .. } => "softmax_cross_entropy_grad",
+            Self::CountCorrect { .. } => "count_correct",
+            Self::Sgd { .. } => "sgd",
+            Self::Adam { .. } => "adam",
+        }
+    }
+}

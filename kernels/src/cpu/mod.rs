@@ -1,0 +1,3 @@
+//! The CPU device.
+/// x
+pub struct CpuDevice;

@@ -1,0 +1,82 @@
+//! The boundary between what decides (plans, workers) and what computes (devices).
+
+use crate::call::Call;
+use crate::error::Result;
+use crate::memory::{HostSlot, Slot};
+
+/// An independent queue of a device. Calls on one lane happen in the order in which they were queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lane {
+    /// Kernels.
+    Compute,
+    /// Copies from the host to the device.
+    CopyIn,
+    /// Copies from the device to the host.
+    CopyOut,
+}
+
+/// Something queued on a device that has happened or will happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Event(pub u64);
+
+impl Event {
+    /// An event that has happened.
+    pub const DONE: Event = Event(0);
+}
+
+/// One device: memory with a capacity, and the kernels over it. Buffers are handles, never pointers; calls are
+/// queued on a lane and return an event.
+///
+/// # Laws
+/// - A call starts only when every event of `after`, and everything queued before it on its lane, has happened.
+/// - A failed call leaves every slot as it was or, where it is an output, with contents that must not be read.
+/// - [`Device::used_bytes`] never exceeds [`Device::capacity_bytes`]: the allocation that would do so fails.
+pub trait Device: Send {
+    /// What the device is called in tables and errors (`cpu`, `sim:1`).
+    fn name(&self) -> String;
+
+    /// Gives `slot` `bytes` bytes of memory. What is in them is not defined.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfMemory`], [`crate::Error::SlotInUse`].
+    fn alloc(&self, slot: Slot, bytes: u64) -> Result<()>;
+
+    /// Gives the memory of `slot` back.
+    ///
+    /// # Errors
+    /// [`crate::Error::EmptySlot`].
+    fn free(&self, slot: Slot) -> Result<()>;
+
+    /// Queues a copy of all of `src` into `dst`, which has that many bytes.
+    ///
+    /// # Errors
+    /// [`crate::Error::EmptySlot`], [`crate::Error::SlotSize`].
+    fn copy_in(&self, lane: Lane, dst: Slot, src: &HostSlot, after: &[Event]) -> Result<Event>;
+
+    /// Queues a copy of all of `src` into `dst`, which has that many bytes.
+    ///
+    /// # Errors
+    /// [`crate::Error::EmptySlot`], [`crate::Error::SlotSize`], [`crate::Error::ConstantWritten`].
+    fn copy_out(&self, lane: Lane, src: Slot, dst: &HostSlot, after: &[Event]) -> Result<Event>;
+
+    /// Queues one kernel call. Its failure surfaces here or at the next [`Device::wait`], never later.
+    ///
+    /// # Errors
+    /// Any of [`crate::Error`].
+    fn launch(&self, lane: Lane, call: &Call, after: &[Event]) -> Result<Event>;
+
+    /// Returns when `event` has happened.
+    ///
+    /// # Errors
+    /// That of the call behind the event, or of one before it.
+    fn wait(&self, event: Event) -> Result<()>;
+
+    /// The most bytes that the slots may hold together.
+    fn capacity_bytes(&self) -> u64;
+
+    /// Bytes that the slots hold now.
+    fn used_bytes(&self) -> u64;
+
+    /// The largest value that [`Device::used_bytes`] has had.
+    fn peak_bytes(&self) -> u64;
+}

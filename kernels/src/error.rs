@@ -1,0 +1,77 @@
+//! Why a kernel call failed.
+
+use crate::memory::Slot;
+
+/// The result of a device call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a device call failed: which operand, what was needed, what was found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An operand does not have the shape that the call needs.
+    #[error("{call}: {operand} is {got:?}, but the call needs {want:?}")]
+    Shape {
+        /// The kernel.
+        call: &'static str,
+        /// Which of its operands.
+        operand: &'static str,
+        /// Rows and columns that it needs.
+        want: [usize; 2],
+        /// Rows and columns that it was given.
+        got: [usize; 2],
+    },
+    /// A slot that was never allocated, or was freed.
+    #[error("slot {} holds nothing", slot.0)]
+    EmptySlot {
+        /// The slot.
+        slot: Slot,
+    },
+    /// A slot that is allocated already.
+    #[error("slot {} is in use", slot.0)]
+    SlotInUse {
+        /// The slot.
+        slot: Slot,
+    },
+    /// A slot that a call both reads and writes, or writes while another call uses it.
+    #[error("slot {} is read and written by one call", slot.0)]
+    Aliased {
+        /// The slot.
+        slot: Slot,
+    },
+    /// A slot that holds fewer bytes than the call needs.
+    #[error("slot {} has {have_bytes} bytes, but the call needs {need_bytes}", slot.0)]
+    SlotSize {
+        /// The slot.
+        slot: Slot,
+        /// What the call needs.
+        need_bytes: u64,
+        /// What the slot has.
+        have_bytes: u64,
+    },
+    /// A constant of the host, which nothing may write.
+    #[error("a constant in host memory cannot be written")]
+    ConstantWritten,
+    /// The device's capacity is used up.
+    #[error("the device has {have_bytes} bytes, but the call needs {need_bytes}")]
+    OutOfMemory {
+        /// Bytes in use if the allocation succeeded.
+        need_bytes: u64,
+        /// The device's capacity.
+        have_bytes: u64,
+    },
+    /// The host's allocator refused.
+    #[error("the host has no {need_bytes} bytes of memory left")]
+    HostMemory {
+        /// What was asked for.
+        need_bytes: u64,
+    },
+    /// Threads could not be started.
+    #[error("cannot start {threads} threads")]
+    Threads {
+        /// How many.
+        threads: usize,
+        /// Why.
+        source: rayon::ThreadPoolBuildError,
+    },
+}

@@ -1,0 +1,24 @@
+//! Tensors on a device, and the kernels over them.
+//!
+//! A [`Device`] owns numbered [`Slot`]s of bytes. Work reaches it as [`Call`]s, each one kernel over slots, queued
+//! on a [`Lane`]; data reaches it as copies from and to [`HostSlot`]s. This crate knows no graph file, no program
+//! and no plan: it is handed block arrays, matrices and numbers.
+//!
+//! Every kernel exists at least twice: a serial one in [`mod@reference`], written to be obviously right, and a fast
+//! one in [`mod@cpu`]. The conformance tests hold the second against the first.
+
+pub mod call;
+pub mod cpu;
+pub mod device;
+pub mod error;
+pub mod memory;
+pub mod random;
+pub mod reference;
+pub mod view;
+
+pub use call::{BlockSlots, Call, DropoutKey, Mat};
+pub use cpu::CpuDevice;
+pub use device::{Device, Event, Lane};
+pub use error::{Error, Result};
+pub use memory::{AlignedBytes, HostSlot, Shared, Slot};
+pub use view::{BlockView, MatMut, MatView};

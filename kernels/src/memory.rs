@@ -1,0 +1,199 @@
+//! Bytes: where a device keeps them ([`Slot`]), and where the host does ([`Shared`], [`HostSlot`]).
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::error::{Error, Result};
+
+/// A handle to one buffer of a device. The caller chooses the numbers; they are dense and start at 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(pub u32);
+
+/// One cache line, so that a vector of them is aligned for the widest vector loads.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// Zeroed bytes on a 64-byte boundary, which can be read and written as any plain type.
+#[derive(Clone, Default)]
+pub struct AlignedBytes {
+    lines: Vec<Line>,
+    len: usize,
+}
+
+impl AlignedBytes {
+    /// `len` bytes, all zero.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`] when the allocator refuses.
+    pub fn zeroed(len: usize) -> Result<Self> {
+        let count = len.div_ceil(size_of::<Line>());
+        let lines =
+            bytemuck::allocation::try_zeroed_vec(count).map_err(|()| Error::HostMemory { need_bytes: len as u64 })?;
+        Ok(Self { lines, len })
+    }
+
+    /// The bytes as elements of `T`; a remainder that is no whole element is left out.
+    pub fn as_slice<T: Pod>(&self) -> &[T] {
+        let bytes: &[u8] = bytemuck::cast_slice(&self.lines);
+        let whole = self.len / size_of::<T>() * size_of::<T>();
+        bytemuck::cast_slice(&bytes[..whole])
+    }
+
+    /// The bytes as elements of `T`, to be written.
+    pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
+        let whole = self.len / size_of::<T>() * size_of::<T>();
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.lines);
+        bytemuck::cast_slice_mut(&mut bytes[..whole])
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl fmt::Debug for AlignedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AlignedBytes({})", self.len)
+    }
+}
+
+struct VecBytes<T>(Vec<T>);
+
+impl<T: Pod> AsRef<[u8]> for VecBytes<T> {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
+/// A read-only array that many may hold at once: a vector, or part of a mapped file. Cloning it copies no element.
+#[derive(Clone)]
+pub struct Shared<T> {
+    // Invariant: `offset .. offset + bytes` lies inside the owner, is aligned for `T` and holds whole elements.
+    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    offset: usize,
+    bytes: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Pod + Send + Sync> Shared<T> {
+    /// The `len` elements that start `offset` bytes into `owner`; `None` if they do not lie inside it or are not
+    /// aligned. `owner` must always return the same bytes.
+    pub fn from_owner(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, offset: usize, len: usize) -> Option<Self> {
+        let bytes = len.checked_mul(size_of::<T>())?;
+        let end = offset.checked_add(bytes)?;
+        let slice = (*owner).as_ref().get(offset..end)?;
+        bytemuck::try_cast_slice::<u8, T>(slice).ok()?;
+        Some(Self { owner, offset, bytes, element: PhantomData })
+    }
+
+    /// The same bytes, counted in bytes.
+    pub fn to_bytes(&self) -> Shared<u8> {
+        Shared { owner: self.owner.clone(), offset: self.offset, bytes: self.bytes, element: PhantomData }
+    }
+}
+
+impl<T: Pod> Shared<T> {
+    /// The same bytes as elements of another type of the same size (i64 offsets as u64, i32 columns as u32).
+    pub fn reinterpret<U: Pod>(self) -> Shared<U> {
+        const { assert!(size_of::<T>() == size_of::<U>() && align_of::<T>() == align_of::<U>()) };
+        Shared { owner: self.owner, offset: self.offset, bytes: self.bytes, element: PhantomData }
+    }
+}
+
+impl<T: Pod + Send + Sync> From<Vec<T>> for Shared<T> {
+    fn from(values: Vec<T>) -> Self {
+        let bytes = size_of_val(values.as_slice());
+        Self { owner: Arc::new(VecBytes(values)), offset: 0, bytes, element: PhantomData }
+    }
+}
+
+impl<T: Pod> Deref for Shared<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        let bytes = &(*self.owner).as_ref()[self.offset..self.offset + self.bytes];
+        bytemuck::cast_slice(bytes)
+    }
+}
+
+impl<T> fmt::Debug for Shared<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shared({} bytes)", self.bytes)
+    }
+}
+
+/// A handle to host memory that a device copies from or to.
+#[derive(Clone, Debug)]
+pub enum HostSlot {
+    /// Never changes: a device in the host's memory may use it where it lies.
+    Constant(Shared<u8>),
+    /// Written by copies out of a device, and by the host between them.
+    Staging(Arc<RwLock<AlignedBytes>>),
+}
+
+impl HostSlot {
+    /// A constant array.
+    pub fn constant<T: Pod + Send + Sync>(values: &Shared<T>) -> Self {
+        Self::Constant(values.to_bytes())
+    }
+
+    /// Zeroed bytes that can be written.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`].
+    pub fn staging(bytes: usize) -> Result<Self> {
+        Ok(Self::Staging(Arc::new(RwLock::new(AlignedBytes::zeroed(bytes)?))))
+    }
+
+    /// Writable bytes that start out as a copy of `values`.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`].
+    pub fn staged<T: Pod>(values: &[T]) -> Result<Self> {
+        let mut bytes = AlignedBytes::zeroed(size_of_val(values))?;
+        bytes.as_mut_slice::<T>().copy_from_slice(values);
+        Ok(Self::Staging(Arc::new(RwLock::new(bytes))))
+    }
+
+    /// A copy of the elements.
+    pub fn to_vec<T: Pod>(&self) -> Vec<T> {
+        match self {
+            Self::Constant(bytes) => bytemuck::pod_collect_to_vec(bytes),
+            Self::Staging(bytes) => read(bytes).as_slice().to_vec(),
+        }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Constant(bytes) => bytes.len(),
+            Self::Staging(bytes) => read(bytes).len(),
+        }
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Locks for reading. A panic of another holder leaves bytes that are still bytes, so poison is no error here.
+pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(|poison| poison.into_inner())
+}
+
+/// Locks for writing; see [`read`].
+pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(|poison| poison.into_inner())
+}

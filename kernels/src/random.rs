@@ -1,0 +1,43 @@
+//! The counter-based generator behind dropout: a cell's draw depends on its key alone.
+//!
+//! A mask is never stored. Forward, backward, a sparse copy of the same matrix, a part of it and another device all
+//! compute the same draw for the same (seed, epoch, op, vertex, column). One strong 64-bit hash a row is followed by
+//! a cheap 32-bit one a cell, so that the inner loop is a few multiplications that vectorise.
+
+/// A bijective 64-bit mix (the finaliser of SplitMix64; Steele, Lea & Flood, OOPSLA 2014).
+fn mix64(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// What all cells of one row share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowKey {
+    first: u32,
+    second: u32,
+}
+
+/// The key of global row `vertex` for dropout `op` in `epoch`.
+pub fn row_key(seed: u64, epoch: u64, op: u32, vertex: u64) -> RowKey {
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let run = mix64(seed.wrapping_add(STEP));
+    let call = mix64(run ^ mix64(epoch.wrapping_mul(STEP) ^ u64::from(op).rotate_left(40)));
+    let row = mix64(call ^ vertex.wrapping_mul(STEP));
+    RowKey { first: row as u32, second: (row >> 32) as u32 }
+}
+
+/// 32 uniform bits for one cell of a row.
+#[inline(always)]
+pub fn draw(key: RowKey, column: u32) -> u32 {
+    let mut h = column.wrapping_mul(0x9e37_79b9) ^ key.first;
+    h = (h ^ (h >> 16)).wrapping_mul(0x7feb_352d);
+    h ^= key.second;
+    h = (h ^ (h >> 15)).wrapping_mul(0x846c_a68b);
+    h ^ (h >> 16)
+}
+
+/// Draws below this are dropped. A rate of 0 drops nothing.
+pub fn threshold(rate: f32) -> u32 {
+    (f64::from(rate) * 4_294_967_296.0).round().min(f64::from(u32::MAX)) as u32
+}

@@ -1,0 +1,147 @@
+//! The block: what every gather runs over.
+
+use std::ops::Range;
+
+use lapidary_kernels::{BlockView, Shared};
+
+use super::csr::{Graph, transpose_csr};
+
+/// A bipartite CSR: destination rows, each listing the sources that it gathers from.
+///
+/// Sources are numbered locally. Those below `own_sources` are rows of the own matrix; the others are rows of the
+/// halo, `own_sources + i` being the halo's row `i`. A whole graph is one block with an empty halo, a part of it is a
+/// block, and so is a tile of a part.
+///
+/// A row's edges stay in *global* source order whatever the local ids, so that a gather adds in the same order, and
+/// gives the same bits, on any partition.
+#[derive(Clone, Debug)]
+pub struct Block {
+    // Invariant: `indptr` rises from 0 to `indices.len()`; every source is below own_sources + halo.len().
+    indptr: Shared<u64>,
+    indices: Shared<u32>,
+    own_sources: usize,
+    halo: Vec<u32>,
+}
+
+impl Block {
+    /// The whole graph: no halo, no copy.
+    pub fn whole(graph: &Graph) -> Self {
+        Self {
+            indptr: graph.indptr().clone(),
+            indices: graph.indices().clone(),
+            own_sources: graph.vertex_count(),
+            halo: Vec::new(),
+        }
+    }
+
+    /// A rectangular CSR whose sources are all own: the non-zeros of a sparse matrix.
+    ///
+    /// # Panics
+    /// If the arrays are no CSR with `columns` columns; the caller has checked them.
+    pub(crate) fn rectangular(indptr: Shared<u64>, indices: Shared<u32>, columns: usize) -> Self {
+        assert_eq!(indptr.last().copied(), Some(indices.len() as u64), "offsets end at the number of entries");
+        Self { indptr, indices, own_sources: columns, halo: Vec::new() }
+    }
+
+    /// The rows `part` of the graph. The part's own vertices are the own sources; the others that its rows read are
+    /// the halo, ascending, which is by owner when parts are consecutive.
+    ///
+    /// # Panics
+    /// If `part` is not a range of vertices.
+    /// # Cost
+    /// O(n / 64 + edges of the part): halo ids are ranked in a bitmap, not sorted.
+    pub fn of_part(graph: &Graph, part: Range<usize>) -> Self {
+        let n = graph.vertex_count();
+        assert!(part.start <= part.end && part.end <= n, "part {part:?} of {n} vertices");
+        let (start, end) = (graph.indptr()[part.start], graph.indptr()[part.end]);
+        let indptr: Vec<u64> = graph.indptr()[part.start..=part.end].iter().map(|o| o - start).collect();
+        let sources = &graph.indices()[start as usize..end as usize];
+
+        let mut outside = vec![0u64; n.div_ceil(64)];
+        for &u in sources.iter().filter(|&&u| !part.contains(&(u as usize))) {
+            outside[u as usize / 64] |= 1 << (u % 64);
+        }
+        let mut rank = Vec::with_capacity(outside.len());
+        let mut halo = Vec::new();
+        for (word, &bits) in outside.iter().enumerate() {
+            rank.push(halo.len());
+            let mut left = bits;
+            while left != 0 {
+                halo.push(word as u32 * 64 + left.trailing_zeros());
+                left &= left - 1;
+            }
+        }
+        let local = |u: u32| {
+            if part.contains(&(u as usize)) {
+                return u - part.start as u32;
+            }
+            let (word, bit) = (u as usize / 64, u % 64);
+            let before = (outside[word] & ((1u64 << bit) - 1)).count_ones();
+            part.len() as u32 + rank[word] as u32 + before
+        };
+        let indices: Vec<u32> = sources.iter().map(|&u| local(u)).collect();
+        Self { indptr: indptr.into(), indices: indices.into(), own_sources: part.len(), halo }
+    }
+
+    /// The block with every edge turned round, and for each of its edges the position that it had: rows become own
+    /// sources, and all sources (own, then halo) become rows.
+    ///
+    /// # Cost
+    /// O(rows + sources + edges).
+    pub fn transpose(&self) -> (Self, Vec<u64>) {
+        let (indptr, indices, permutation) = transpose_csr(&self.indptr, &self.indices, self.source_count());
+        let block =
+            Self { indptr: indptr.into(), indices: indices.into(), own_sources: self.row_count(), halo: Vec::new() };
+        (block, permutation)
+    }
+
+    /// Number of rows that gather.
+    pub fn row_count(&self) -> usize {
+        self.indptr.len() - 1
+    }
+
+    /// Number of own sources.
+    pub fn own_sources(&self) -> usize {
+        self.own_sources
+    }
+
+    /// Global ids of the halo's rows, ascending.
+    pub fn halo(&self) -> &[u32] {
+        &self.halo
+    }
+
+    /// Own sources and halo rows together.
+    pub fn source_count(&self) -> usize {
+        self.own_sources + self.halo.len()
+    }
+
+    /// Number of edges.
+    pub fn edge_count(&self) -> usize {
+        self.indices.len()
+    }
+
+    /// Offsets, `[rows + 1]`.
+    pub fn indptr(&self) -> &Shared<u64> {
+        &self.indptr
+    }
+
+    /// Local source ids, `[e]`.
+    pub fn indices(&self) -> &Shared<u32> {
+        &self.indices
+    }
+
+    /// The block as kernels take it.
+    pub fn view(&self) -> BlockView<'_> {
+        BlockView {
+            indptr: &self.indptr,
+            indices: &self.indices,
+            own_sources: self.own_sources,
+            halo_sources: self.halo.len(),
+        }
+    }
+
+    /// Bytes of the two arrays.
+    pub fn byte_count(&self) -> u64 {
+        8 * self.indptr.len() as u64 + 4 * self.indices.len() as u64
+    }
+}

@@ -1,0 +1,9 @@
+//! The graph: a checked CSR over in-edges, its transpose, permutations, and [`Block`]s cut from it.
+
+mod block;
+mod csr;
+mod permute;
+
+pub use block::Block;
+pub use csr::{Graph, GraphError, Transposed};
+pub use permute::Permutation;

@@ -1,0 +1,3 @@
+//! Lapidary
+#![allow(missing_docs)]
+pub mod graph;
