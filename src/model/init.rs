@@ -1,0 +1,42 @@
+//! Parameters before training.
+
+use rand::distr::{Distribution, Uniform};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+use super::{Parameter, Weight, Weights};
+
+/// How a parameter is drawn before training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Init {
+    /// Uniform in `+- sqrt(6 / (in + out))`.
+    ///
+    /// Source: Glorot & Bengio, AISTATS 2010, equation 16.
+    Glorot,
+    /// All 0.
+    Zeros,
+    /// All 1.
+    Ones,
+}
+
+/// Draws all parameters; the same for the same seed. Each has a random stream of its own, by its place in the list.
+pub fn initial_weights(parameters: &[Parameter], seed: u64) -> Weights {
+    let mut weights = Weights::default();
+    for (stream, parameter) in parameters.iter().enumerate() {
+        let len = parameter.shape.iter().product();
+        let data = match parameter.init {
+            Init::Zeros => vec![0.0; len],
+            Init::Ones => vec![1.0; len],
+            Init::Glorot => {
+                let mut rng = ChaCha8Rng::seed_from_u64(seed);
+                rng.set_stream(stream as u64);
+                let (rows, cols) = parameter.rows_cols();
+                let bound = (6.0 / (rows + cols) as f64).sqrt() as f32;
+                let uniform = Uniform::new_inclusive(-bound, bound).expect("the bound is positive and finite");
+                uniform.sample_iter(&mut rng).take(len).collect()
+            }
+        };
+        weights.insert(&parameter.name, Weight { shape: parameter.shape.clone(), data });
+    }
+    weights
+}

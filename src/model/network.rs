@@ -1,0 +1,245 @@
+//! The layer builder: what a model is written with.
+
+use super::{Init, ModelError};
+use crate::program::{BlockSpec, DType, Degree, Op, Origin, Program, RowSpace, TensorId, TensorType};
+
+/// What a network is written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Dropout drops.
+    Train,
+    /// Dropout does nothing.
+    Evaluate,
+}
+
+/// How the features are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeatureKind {
+    /// A row of numbers a vertex.
+    Dense {
+        /// Numbers a row.
+        width: usize,
+    },
+    /// A CSR of non-zeros.
+    Sparse {
+        /// Number of columns.
+        width: usize,
+    },
+}
+
+impl FeatureKind {
+    /// Features a vertex.
+    pub fn width(self) -> usize {
+        match self {
+            Self::Dense { width } | Self::Sparse { width } => width,
+        }
+    }
+}
+
+/// A parameter that a network declares.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// Its name, as PyG would write it where PyG has the layer.
+    pub name: String,
+    /// `[out, in]` of a weight, `[d]` of a bias.
+    pub shape: Vec<usize>,
+    /// What it is before training.
+    pub init: Init,
+}
+
+impl Parameter {
+    /// Rows and columns: a vector is one row.
+    pub fn rows_cols(&self) -> (usize, usize) {
+        match self.shape[..] {
+            [rows, cols] => (rows, cols),
+            _ => (1, self.shape.iter().product()),
+        }
+    }
+
+    /// The first number in its dotted name: the layer that it belongs to (`convs.0.lin.weight`: 0).
+    pub fn layer(&self) -> Option<usize> {
+        self.name.split('.').find_map(|part| part.parse().ok())
+    }
+}
+
+/// What a layer reads and makes: one row a vertex.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A dense matrix.
+    Dense(TensorId),
+    /// Sparse features, with these values at the non-zeros. Only dropout and linear layers read them.
+    Sparse {
+        /// One number a non-zero.
+        values: TensorId,
+        /// Number of columns.
+        width: usize,
+    },
+}
+
+/// A network that is being written: its program so far, and the parameters that it declares.
+#[derive(Clone, Debug)]
+pub struct Network {
+    program: Program,
+    parameters: Vec<Parameter>,
+    mode: Mode,
+    dropouts: u32,
+}
+
+impl Network {
+    /// An empty network, and the features that it starts from.
+    pub(super) fn new(features: FeatureKind, mode: Mode) -> Result<(Self, Value), ModelError> {
+        let mut program = Program::new();
+        let x = match features {
+            FeatureKind::Dense { width } => {
+                Value::Dense(program.input(Origin::Features, TensorType::f32(RowSpace::Vertices, width))?)
+            }
+            FeatureKind::Sparse { width } => {
+                let edges = RowSpace::Edges(BlockSpec::Features { width, transposed: false });
+                Value::Sparse { values: program.input(Origin::FeatureValues, TensorType::f32(edges, 1))?, width }
+            }
+        };
+        Ok((Self { program, parameters: Vec::new(), mode, dropouts: 0 }, x))
+    }
+
+    /// The program so far.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The program and the parameters.
+    pub fn into_parts(self) -> (Program, Vec<Parameter>) {
+        (self.program, self.parameters)
+    }
+
+    /// The parameters declared so far, in the order in which they were.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// Columns of a value.
+    pub fn width(&self, x: Value) -> usize {
+        match x {
+            Value::Dense(tensor) => self.program.tensor(tensor).ty.width,
+            Value::Sparse { width, .. } => width,
+        }
+    }
+
+    /// Declares a parameter, or finds it again: layers that share a name share the parameter.
+    ///
+    /// # Errors
+    /// [`ModelError::ParameterTwice`] if it was declared with another shape.
+    pub fn parameter(&mut self, name: &str, shape: &[usize], init: Init) -> Result<TensorId, ModelError> {
+        let parameter = Parameter { name: name.into(), shape: shape.to_vec(), init };
+        let (rows, cols) = parameter.rows_cols();
+        match self.parameters.iter().find(|p| p.name == name) {
+            Some(known) if known.shape != shape => {
+                let (name, first, second) = (name.into(), known.shape.clone(), shape.to_vec());
+                return Err(ModelError::ParameterTwice { name, first, second });
+            }
+            Some(_) => {}
+            None => self.parameters.push(parameter),
+        }
+        let ty = TensorType::f32(RowSpace::Param(rows), cols);
+        Ok(self.program.input(Origin::Parameter(name.into()), ty)?)
+    }
+
+    /// `x W^T`, and `+ b` with `bias`: the parameters `{name}.weight` `[out, in]` and `{name}.bias` `[out]`.
+    ///
+    /// Sparse features are multiplied as they are: the work is that of their non-zeros.
+    ///
+    /// # Errors
+    /// [`ModelError::ParameterTwice`].
+    pub fn linear(&mut self, x: Value, name: &str, out: usize, bias: bool) -> Result<Value, ModelError> {
+        let weight = self.parameter(&format!("{name}.weight"), &[out, self.width(x)], Init::Glorot)?;
+        let y = match x {
+            Value::Dense(x) => self.program.push1(Op::Linear, &[x, weight])?,
+            Value::Sparse { values, width } => {
+                let columns = self.program.push1(Op::Transpose, &[weight])?;
+                let block = BlockSpec::Features { width, transposed: false };
+                self.program.push1(Op::WeightedGather { block }, &[values, columns])?
+            }
+        };
+        if bias { self.bias(Value::Dense(y), &format!("{name}.bias")) } else { Ok(Value::Dense(y)) }
+    }
+
+    /// `x + b` in every row: the parameter `{name}` `[d]`, 0 before training.
+    ///
+    /// # Errors
+    /// [`ModelError::SparseInput`], [`ModelError::ParameterTwice`].
+    pub fn bias(&mut self, x: Value, name: &str) -> Result<Value, ModelError> {
+        let x = dense(x, "a bias")?;
+        let width = self.program.tensor(x).ty.width;
+        let bias = self.parameter(name, &[width], Init::Zeros)?;
+        Ok(Value::Dense(self.program.push1(Op::AddBias, &[x, bias])?))
+    }
+
+    /// `max(x, 0)`.
+    ///
+    /// # Errors
+    /// [`ModelError::SparseInput`].
+    pub fn relu(&mut self, x: Value) -> Result<Value, ModelError> {
+        let x = dense(x, "a ReLU")?;
+        Ok(Value::Dense(self.program.push1(Op::Relu, &[x])?))
+    }
+
+    /// `a + b`.
+    ///
+    /// # Errors
+    /// [`ModelError::SparseInput`]; [`ModelError::Program`] if the widths differ.
+    pub fn add(&mut self, a: Value, b: Value) -> Result<Value, ModelError> {
+        let (a, b) = (dense(a, "an addition")?, dense(b, "an addition")?);
+        Ok(Value::Dense(self.program.push1(Op::Add, &[a, b])?))
+    }
+
+    /// In training, drops each cell with probability `rate` and scales the others by `1 / (1 - rate)`; nothing in
+    /// evaluation. Sparse features drop the same cells as the same features stored densely.
+    ///
+    /// # Errors
+    /// [`ModelError::DropoutRate`].
+    pub fn dropout(&mut self, x: Value, rate: f32) -> Result<Value, ModelError> {
+        if !(0.0..1.0).contains(&rate) {
+            return Err(ModelError::DropoutRate { rate });
+        }
+        let salt = self.dropouts;
+        self.dropouts += 1;
+        if self.mode == Mode::Evaluate || rate == 0.0 {
+            return Ok(x);
+        }
+        let clock = TensorType { rows: RowSpace::Scalar, width: 2, dtype: DType::U64 };
+        let clock = self.program.input(Origin::Clock, clock)?;
+        let op = Op::Dropout { rate, salt };
+        Ok(match x {
+            Value::Dense(x) => Value::Dense(self.program.push1(op, &[x, clock])?),
+            Value::Sparse { values, width } => {
+                Value::Sparse { values: self.program.push1(op, &[values, clock])?, width }
+            }
+        })
+    }
+
+    /// The sum over in-neighbours; with `self_loops`, over `A + I`.
+    ///
+    /// # Errors
+    /// [`ModelError::SparseInput`].
+    pub fn gather(&mut self, x: Value, self_loops: bool) -> Result<Value, ModelError> {
+        let x = dense(x, "a gather")?;
+        let block = BlockSpec::Graph { self_loops, transposed: false };
+        Ok(Value::Dense(self.program.push1(Op::Gather { block }, &[x])?))
+    }
+
+    /// Each vertex's row times a power of its in-degree.
+    ///
+    /// # Errors
+    /// [`ModelError::SparseInput`].
+    pub fn scale_by_degree(&mut self, x: Value, degree: Degree) -> Result<Value, ModelError> {
+        let x = dense(x, "a row scale")?;
+        let scale = self.program.input(Origin::Scale(degree), TensorType::f32(RowSpace::Vertices, 1))?;
+        Ok(Value::Dense(self.program.push1(Op::RowScale, &[x, scale])?))
+    }
+}
+
+fn dense(x: Value, op: &'static str) -> Result<TensorId, ModelError> {
+    match x {
+        Value::Dense(tensor) => Ok(tensor),
+        Value::Sparse { .. } => Err(ModelError::SparseInput { op }),
+    }
+}

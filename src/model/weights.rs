@@ -1,0 +1,190 @@
+//! Named weights, and their safetensors files.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+use super::Parameter;
+
+/// One named array.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weight {
+    /// `[out, in]` of a weight, `[d]` of a bias.
+    pub shape: Vec<usize>,
+    /// Row by row; as many as the shape says.
+    pub data: Vec<f32>,
+}
+
+/// Named weights, in the order of their names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Weights {
+    tensors: BTreeMap<String, Weight>,
+}
+
+/// Why weights cannot be read, written or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeightsError {
+    /// The file cannot be read or written.
+    #[error("cannot access the weights {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The bytes are no safetensors file.
+    #[error("{} is not a whole safetensors file", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: safetensors::SafeTensorError,
+    },
+    /// An element type that is no floating-point number.
+    #[error("{}: the tensor `{name}` holds {dtype}; f32, f64, f16 and bf16 are read", path.display())]
+    ElementType {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Its element type.
+        dtype: String,
+    },
+    /// A number that is not finite.
+    #[error("the weight `{name}` has a NaN or an infinity at position {position}")]
+    NotFinite {
+        /// The tensor.
+        name: String,
+        /// Where.
+        position: usize,
+    },
+    /// A parameter of the model that is not there.
+    #[error("the model needs the weight `{name}` {shape:?}, which is missing; there is: {found}")]
+    Missing {
+        /// The parameter.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// What there is.
+        found: String,
+    },
+    /// A weight of another shape than the model's.
+    #[error("the weight `{name}` is {got:?}, but the model needs {want:?}")]
+    Shape {
+        /// The parameter.
+        name: String,
+        /// What the model needs.
+        want: Vec<usize>,
+        /// What there is.
+        got: Vec<usize>,
+    },
+    /// Weights that the model has no parameter for.
+    #[error("the model `{model}` has no parameter `{name}`; were the weights trained with another model?")]
+    Unused {
+        /// The model.
+        model: String,
+        /// The weight.
+        name: String,
+    },
+}
+
+impl Weights {
+    /// The weight of this name.
+    pub fn get(&self, name: &str) -> Option<&Weight> {
+        self.tensors.get(name)
+    }
+
+    /// Adds or replaces a weight.
+    pub fn insert(&mut self, name: &str, weight: Weight) {
+        self.tensors.insert(name.into(), weight);
+    }
+
+    /// Names and weights, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Weight)> {
+        self.tensors.iter().map(|(name, weight)| (name.as_str(), weight))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    /// Reads a safetensors file. Numbers of other widths become f32.
+    ///
+    /// # Errors
+    /// [`WeightsError::Io`], [`WeightsError::Format`], [`WeightsError::ElementType`], [`WeightsError::NotFinite`].
+    pub fn load(path: &Path) -> Result<Self, WeightsError> {
+        let bytes = std::fs::read(path).map_err(|source| WeightsError::Io { path: path.into(), source })?;
+        let file =
+            SafeTensors::deserialize(&bytes).map_err(|source| WeightsError::Format { path: path.into(), source })?;
+        let mut weights = Self::default();
+        for (name, tensor) in file.tensors() {
+            let Some(data) = floats(&tensor) else {
+                let dtype = format!("{:?}", tensor.dtype());
+                return Err(WeightsError::ElementType { path: path.into(), name, dtype });
+            };
+            if let Some(position) = data.iter().position(|x| !x.is_finite()) {
+                return Err(WeightsError::NotFinite { name, position });
+            }
+            weights.insert(&name, Weight { shape: tensor.shape().to_vec(), data });
+        }
+        Ok(weights)
+    }
+
+    /// The bytes of a safetensors file of f32 tensors; the same for the same weights.
+    pub fn to_safetensors(&self) -> Vec<u8> {
+        let views = self.tensors.iter().map(|(name, weight)| {
+            let bytes = bytemuck::cast_slice(&weight.data);
+            let view = TensorView::new(Dtype::F32, weight.shape.clone(), bytes).expect("as many numbers as the shape");
+            (name, view)
+        });
+        safetensors::serialize(views, None).expect("valid views make a valid file")
+    }
+
+    /// Checks that there is exactly one weight, of the right shape, for each parameter.
+    ///
+    /// # Errors
+    /// [`WeightsError::Missing`], [`WeightsError::Shape`], [`WeightsError::Unused`].
+    pub fn check(&self, model: &str, parameters: &[Parameter]) -> Result<(), WeightsError> {
+        for parameter in parameters {
+            let name = parameter.name.clone();
+            let want = parameter.shape.clone();
+            match self.get(&name) {
+                None => return Err(WeightsError::Missing { name, shape: want, found: self.summary() }),
+                Some(weight) if weight.shape != want => {
+                    return Err(WeightsError::Shape { name, want, got: weight.shape.clone() });
+                }
+                Some(_) => {}
+            }
+        }
+        match self.iter().find(|(name, _)| !parameters.iter().any(|p| p.name == *name)) {
+            Some((name, _)) => Err(WeightsError::Unused { model: model.into(), name: name.into() }),
+            None => Ok(()),
+        }
+    }
+
+    fn summary(&self) -> String {
+        let names: Vec<String> = self.iter().map(|(name, weight)| format!("{name} {:?}", weight.shape)).collect();
+        if names.is_empty() { "nothing".into() } else { names.join(", ") }
+    }
+}
+
+/// The numbers of a tensor as f32, or `None` if they are no floating-point numbers. Bytes need not be aligned.
+fn floats(tensor: &TensorView<'_>) -> Option<Vec<f32>> {
+    let bytes = tensor.data();
+    let wide = |size: usize| bytes.chunks_exact(size);
+    Some(match tensor.dtype() {
+        Dtype::F32 => wide(4).map(bytemuck::pod_read_unaligned).collect(),
+        Dtype::F64 => wide(8).map(|b| bytemuck::pod_read_unaligned::<f64>(b) as f32).collect(),
+        Dtype::F16 => wide(2).map(|b| bytemuck::pod_read_unaligned::<half::f16>(b).to_f32()).collect(),
+        Dtype::BF16 => wide(2).map(|b| bytemuck::pod_read_unaligned::<half::bf16>(b).to_f32()).collect(),
+        _ => return None,
+    })
+}

@@ -1,0 +1,263 @@
+//! The program itself: a graph in which tensors and operations alternate.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use petgraph::Direction;
+use petgraph::stable_graph::{NodeIndex, StableDiGraph};
+use petgraph::visit::EdgeRef;
+
+use super::ir::{Degree, Op, Origin, Tensor, TensorType};
+use super::shape::{ProgramError, infer};
+
+/// A node of the dataflow graph: tensors and operations alternate along its edges.
+#[derive(Clone, Debug)]
+pub enum Node {
+    /// A value.
+    Tensor(Tensor),
+    /// What makes values of values.
+    Op(Op),
+}
+
+/// Names a tensor of one program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TensorId(NodeIndex);
+
+/// Names an operation of one program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OpId(NodeIndex);
+
+/// A dataflow program: a directed acyclic graph of operations and tensors, and what it is run for.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    // Invariant: bipartite and acyclic; an edge's weight is the operand's place among its op's inputs or outputs;
+    // every op's operands have the types that `infer` asks for; `origins` names every tensor that has an origin.
+    graph: StableDiGraph<Node, u8>,
+    origins: BTreeMap<Origin, TensorId>,
+    outputs: BTreeMap<String, TensorId>,
+    next: BTreeMap<TensorId, TensorId>,
+}
+
+impl Program {
+    /// An empty program.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The tensor that comes from `origin`; the same one each time.
+    ///
+    /// # Errors
+    /// [`ProgramError::OriginType`] if it was asked for with another type before.
+    pub fn input(&mut self, origin: Origin, ty: TensorType) -> Result<TensorId, ProgramError> {
+        if let Some(&known) = self.origins.get(&origin) {
+            let had = self.tensor(known).ty;
+            return if had == ty { Ok(known) } else { Err(ProgramError::OriginType { origin, had, asked: ty }) };
+        }
+        let constant =
+            !matches!(origin, Origin::Parameter(_) | Origin::Moment { .. } | Origin::Clock | Origin::LearningRate);
+        let tensor = Tensor {
+            name: origin_name(&origin),
+            ty,
+            constant,
+            wants_gradient: matches!(origin, Origin::Parameter(_)),
+            origin: Some(origin.clone()),
+        };
+        let id = TensorId(self.graph.add_node(Node::Tensor(tensor)));
+        self.origins.insert(origin, id);
+        Ok(id)
+    }
+
+    /// Appends an operation; returns its outputs.
+    ///
+    /// # Errors
+    /// What [`infer`] says of operands that do not fit.
+    pub fn push(&mut self, op: Op, inputs: &[TensorId]) -> Result<Vec<TensorId>, ProgramError> {
+        let operands: Vec<&Tensor> = inputs.iter().map(|&id| self.tensor(id)).collect();
+        let types: Vec<TensorType> = operands.iter().map(|t| t.ty).collect();
+        let constant = operands.iter().all(|t| t.constant);
+        let wants_gradient = operands.iter().any(|t| t.wants_gradient);
+        let output_types = infer(&op, &types)?;
+        let node = self.graph.add_node(Node::Op(op));
+        for (place, input) in inputs.iter().enumerate() {
+            self.graph.add_edge(input.0, node, place as u8);
+        }
+        let outputs = output_types.into_iter().enumerate().map(|(place, ty)| {
+            let name = format!("{}.{}", op.name(), node.index());
+            let id = self.graph.add_node(Node::Tensor(Tensor { name, ty, constant, wants_gradient, origin: None }));
+            self.graph.add_edge(node, id, place as u8);
+            TensorId(id)
+        });
+        Ok(outputs.collect())
+    }
+
+    /// Appends an operation that has one output; returns it.
+    ///
+    /// # Errors
+    /// What [`infer`] says of operands that do not fit.
+    pub fn push1(&mut self, op: Op, inputs: &[TensorId]) -> Result<TensorId, ProgramError> {
+        Ok(self.push(op, inputs)?[0])
+    }
+
+    /// Names a tensor as a result of the program: passes keep it.
+    pub fn set_output(&mut self, name: impl Into<String>, tensor: TensorId) {
+        self.outputs.insert(name.into(), tensor);
+    }
+
+    /// The results by name.
+    pub fn outputs(&self) -> &BTreeMap<String, TensorId> {
+        &self.outputs
+    }
+
+    /// Says that `output` is the next epoch's value of `input`.
+    pub fn set_next(&mut self, output: TensorId, input: TensorId) {
+        self.next.insert(output, input);
+    }
+
+    /// For each output that is the next epoch's value of an input, that input.
+    pub fn next(&self) -> &BTreeMap<TensorId, TensorId> {
+        &self.next
+    }
+
+    /// The tensors that no operation produces, by their origin.
+    pub fn origins(&self) -> &BTreeMap<Origin, TensorId> {
+        &self.origins
+    }
+
+    /// A tensor.
+    ///
+    /// # Panics
+    /// If it is of another program, or was removed.
+    pub fn tensor(&self, id: TensorId) -> &Tensor {
+        match &self.graph[id.0] {
+            Node::Tensor(tensor) => tensor,
+            Node::Op(_) => unreachable!("a TensorId names a tensor"),
+        }
+    }
+
+    /// An operation.
+    ///
+    /// # Panics
+    /// If it is of another program, or was removed.
+    pub fn op(&self, id: OpId) -> &Op {
+        match &self.graph[id.0] {
+            Node::Op(op) => op,
+            Node::Tensor(_) => unreachable!("an OpId names an operation"),
+        }
+    }
+
+    /// The operands of an operation, in order.
+    pub fn inputs(&self, op: OpId) -> Vec<TensorId> {
+        self.neighbours(op.0, Direction::Incoming).into_iter().map(TensorId).collect()
+    }
+
+    /// The results of an operation, in order.
+    pub fn op_outputs(&self, op: OpId) -> Vec<TensorId> {
+        self.neighbours(op.0, Direction::Outgoing).into_iter().map(TensorId).collect()
+    }
+
+    /// The operation that makes a tensor.
+    pub fn producer(&self, tensor: TensorId) -> Option<OpId> {
+        self.neighbours(tensor.0, Direction::Incoming).first().copied().map(OpId)
+    }
+
+    /// The operations that read a tensor, oldest first; one that reads it twice is there twice.
+    pub fn consumers(&self, tensor: TensorId) -> Vec<OpId> {
+        let mut readers: Vec<OpId> = self.graph.neighbors(tensor.0).map(OpId).collect();
+        readers.sort();
+        readers
+    }
+
+    /// All operations, each after those whose results it reads; among nodes that could come next, the oldest first.
+    ///
+    /// # Cost
+    /// O(nodes log nodes).
+    pub fn ops(&self) -> Vec<OpId> {
+        let mut waiting: BTreeMap<NodeIndex, usize> = BTreeMap::new();
+        let mut ready: BinaryHeap<Reverse<NodeIndex>> = BinaryHeap::new();
+        for node in self.graph.node_indices() {
+            match self.graph.neighbors_directed(node, Direction::Incoming).count() {
+                0 => ready.push(Reverse(node)),
+                count => drop(waiting.insert(node, count)),
+            }
+        }
+        let mut order = Vec::new();
+        while let Some(Reverse(node)) = ready.pop() {
+            if matches!(self.graph[node], Node::Op(_)) {
+                order.push(OpId(node));
+            }
+            for reader in self.graph.neighbors(node) {
+                if let Some(count) = waiting.get_mut(&reader) {
+                    *count -= 1;
+                    if *count == 0 {
+                        waiting.remove(&reader);
+                        ready.push(Reverse(reader));
+                    }
+                }
+            }
+        }
+        order
+    }
+
+    /// All tensors, oldest first.
+    pub fn tensors(&self) -> Vec<TensorId> {
+        self.graph.node_indices().filter(|&n| matches!(self.graph[n], Node::Tensor(_))).map(TensorId).collect()
+    }
+
+    /// Lets every reader of `old` read `new` instead, as well as outputs that name it.
+    pub(super) fn redirect(&mut self, old: TensorId, new: TensorId) {
+        let uses: Vec<_> = self.graph.edges(old.0).map(|e| (e.id(), e.target(), *e.weight())).collect();
+        for (edge, reader, place) in uses {
+            self.graph.remove_edge(edge);
+            self.graph.add_edge(new.0, reader, place);
+        }
+        for output in self.outputs.values_mut().filter(|t| **t == old) {
+            *output = new;
+        }
+    }
+
+    /// Removes an operation and its outputs, which nothing may read any more.
+    pub(super) fn remove_op(&mut self, op: OpId) {
+        for output in self.op_outputs(op) {
+            debug_assert!(self.graph.neighbors(output.0).next().is_none(), "a removed tensor has no reader");
+            self.graph.remove_node(output.0);
+        }
+        self.graph.remove_node(op.0);
+    }
+
+    /// Removes a tensor with an origin, that nothing reads.
+    pub(super) fn remove_input(&mut self, tensor: TensorId) {
+        if let Some(origin) = self.tensor(tensor).origin.clone() {
+            self.origins.remove(&origin);
+            self.graph.remove_node(tensor.0);
+        }
+    }
+
+    fn neighbours(&self, node: NodeIndex, direction: Direction) -> Vec<NodeIndex> {
+        let mut found: Vec<(u8, NodeIndex)> = self
+            .graph
+            .edges_directed(node, direction)
+            .map(|e| {
+                let other = if direction == Direction::Incoming { e.source() } else { e.target() };
+                (*e.weight(), other)
+            })
+            .collect();
+        found.sort();
+        found.into_iter().map(|(_, n)| n).collect()
+    }
+}
+
+fn origin_name(origin: &Origin) -> String {
+    match origin {
+        Origin::Features => "features".into(),
+        Origin::FeatureValues => "feature_values".into(),
+        Origin::EdgePermutation(_) => "edge_permutation".into(),
+        Origin::Scale(Degree::InverseRoot { .. }) => "inverse_root_degree".into(),
+        Origin::Scale(Degree::Inverse { .. }) => "inverse_degree".into(),
+        Origin::Labels => "labels".into(),
+        Origin::Split => "split".into(),
+        Origin::Parameter(name) => name.clone(),
+        Origin::Moment { parameter, which } => format!("{parameter}.moment{which}"),
+        Origin::Clock => "clock".into(),
+        Origin::LearningRate => "learning_rate".into(),
+    }
+}

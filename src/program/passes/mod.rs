@@ -1,0 +1,69 @@
+//! Passes: each rewrites a program into one with the same results that does less.
+
+pub mod order;
+pub mod prune;
+
+use std::str::FromStr;
+
+/// A pass that can be switched on and off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Pass {
+    /// Linear-first, gather-first or hoisted, whichever moves fewer bytes.
+    Order,
+    /// No operation whose results nobody reads.
+    Prune,
+}
+
+/// The passes that are on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passes {
+    /// [`Pass::Order`].
+    pub order: bool,
+    /// [`Pass::Prune`].
+    pub prune: bool,
+}
+
+impl Passes {
+    /// Every pass that is built.
+    pub const ALL: Self = Self { order: true, prune: true };
+    /// None: one kernel an operation, as the layers were written.
+    pub const NONE: Self = Self { order: false, prune: false };
+}
+
+impl Default for Passes {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+/// Why a list of passes was not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PassesError {
+    /// A pass of the design that this version does not have.
+    #[error("the pass `{0}` is not built yet; built are order and prune")]
+    NotBuilt(String),
+    /// No pass has this name.
+    #[error("there is no pass `{0}`; write all, none, or a list of order and prune")]
+    Unknown(String),
+}
+
+impl FromStr for Passes {
+    type Err = PassesError;
+
+    /// `all`, `none`, or names separated by commas.
+    fn from_str(text: &str) -> Result<Self, PassesError> {
+        let mut passes = Self::NONE;
+        for name in text.split(',').map(str::trim) {
+            match name {
+                "all" if text == "all" => return Ok(Self::ALL),
+                "none" if text == "none" => return Ok(Self::NONE),
+                "order" => passes.order = true,
+                "prune" => passes.prune = true,
+                "fuse" | "reuse" => return Err(PassesError::NotBuilt(name.into())),
+                _ => return Err(PassesError::Unknown(name.into())),
+            }
+        }
+        Ok(passes)
+    }
+}

@@ -1,0 +1,174 @@
+//! Order: linear-first, gather-first, or hoisted.
+//!
+//! A linear layer works on the columns of a matrix, a gather and a row scale on its rows, so they commute:
+//! `S A S (X W^T) = (S A S X) W^T`. The multiplications are the same either way; what differs is the width at which
+//! rows are gathered, and how often:
+//!
+//! | order | forward | backward |
+//! | --- | --- | --- |
+//! | linear-first | at the linear's output width | the same again |
+//! | gather-first | at its input width | again only if the input itself needs a gradient |
+//! | hoisted: gather-first on a constant input | once for the whole run | never |
+//!
+//! # Source
+//! MG-GCN (Balin et al., 2021), section 4.4. There the backward product is left out for the first layer whatever its
+//! order; that is exact only when the gather comes first, so here it is left out only then.
+
+use crate::program::dataflow::{OpId, Program, TensorId};
+use crate::program::ir::{BlockSpec, Op, RowSpace};
+use crate::program::shape::ProgramError;
+
+/// What the choice depends on beside the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// Number of vertices.
+    pub vertices: u64,
+    /// Number of edges, without added self-loops.
+    pub edges: u64,
+    /// Whether gradients are computed.
+    pub backward: bool,
+    /// How often the program will run: what a hoisted gather is spread over.
+    pub runs: u64,
+}
+
+/// Moves each linear before or behind the gathers and row scales next to it, whichever moves fewer bytes a run.
+/// On a tie the linear comes first.
+///
+/// # Errors
+/// None that a well-formed program can cause.
+/// # Cost
+/// O(operations).
+pub fn order(program: &mut Program, workload: &Workload) -> Result<(), ProgramError> {
+    for op in program.ops() {
+        if *program.op(op) != Op::Linear {
+            continue;
+        }
+        let segment = Segment::around(program, op);
+        if !segment.row_ops.iter().any(|&o| matches!(program.op(o), Op::Gather { .. })) {
+            continue;
+        }
+        let linear_first = segment.linear_first_bytes(program, workload);
+        let gather_first = segment.gather_first_bytes(program, workload);
+        let want_first = linear_first <= gather_first;
+        let is_there = if want_first { segment.linear_is_first(program) } else { segment.linear_is_last(program) };
+        if !is_there {
+            segment.rebuild(program, want_first)?;
+        }
+    }
+    Ok(())
+}
+
+/// A linear and the run of gathers and row scales around it that nobody else reads.
+struct Segment {
+    linear: OpId,
+    /// What the first of its operations reads.
+    input: TensorId,
+    /// What the last of its operations makes.
+    output: TensorId,
+    /// The gathers and row scales, in the order in which they apply.
+    row_ops: Vec<OpId>,
+}
+
+impl Segment {
+    fn around(program: &Program, linear: OpId) -> Self {
+        let mut input = program.inputs(linear)[0];
+        let mut row_ops = Vec::new();
+        while let Some(op) = program.producer(input).filter(|&op| is_row_op(program, op)) {
+            if program.consumers(input).len() != 1 || is_output(program, input) {
+                break;
+            }
+            row_ops.push(op);
+            input = program.inputs(op)[0];
+        }
+        row_ops.reverse();
+        let mut output = program.op_outputs(linear)[0];
+        while let [reader] = program.consumers(output)[..] {
+            let applies_to_it = is_row_op(program, reader) && program.inputs(reader)[0] == output;
+            if !applies_to_it || is_output(program, output) {
+                break;
+            }
+            row_ops.push(reader);
+            output = program.op_outputs(reader)[0];
+        }
+        Self { linear, input, output, row_ops }
+    }
+
+    fn linear_is_first(&self, program: &Program) -> bool {
+        program.inputs(self.linear)[0] == self.input
+    }
+
+    fn linear_is_last(&self, program: &Program) -> bool {
+        program.op_outputs(self.linear)[0] == self.output
+    }
+
+    /// Bytes a run when the row operations follow the linear: forward, and the same backward.
+    fn linear_first_bytes(&self, program: &Program, workload: &Workload) -> f64 {
+        let width = program.tensor(program.op_outputs(self.linear)[0]).ty.width;
+        let passes = if workload.backward { 2.0 } else { 1.0 };
+        passes * self.row_bytes(program, workload, width)
+    }
+
+    /// Bytes a run when the row operations come first.
+    fn gather_first_bytes(&self, program: &Program, workload: &Workload) -> f64 {
+        let input = program.tensor(self.input);
+        let once = self.row_bytes(program, workload, input.ty.width);
+        if input.constant {
+            return once / workload.runs.max(1) as f64;
+        }
+        if workload.backward && input.wants_gradient { 2.0 * once } else { once }
+    }
+
+    fn row_bytes(&self, program: &Program, workload: &Workload, width: usize) -> f64 {
+        self.row_ops.iter().map(|&op| op_bytes(program.op(op), workload, width)).sum()
+    }
+
+    fn rebuild(&self, program: &mut Program, linear_first: bool) -> Result<(), ProgramError> {
+        let weight = program.inputs(self.linear)[1];
+        let mut x = self.input;
+        if linear_first {
+            x = program.push1(Op::Linear, &[x, weight])?;
+        }
+        for &op in &self.row_ops {
+            let mut inputs = program.inputs(op);
+            inputs[0] = x;
+            x = program.push1(*program.op(op), &inputs)?;
+        }
+        if !linear_first {
+            x = program.push1(Op::Linear, &[x, weight])?;
+        }
+        program.redirect(self.output, x);
+        let mut old: Vec<OpId> = self.row_ops.clone();
+        old.push(self.linear);
+        while let Some(unread) =
+            old.iter().position(|&op| program.op_outputs(op).iter().all(|&t| program.consumers(t).is_empty()))
+        {
+            program.remove_op(old.swap_remove(unread));
+        }
+        Ok(())
+    }
+}
+
+fn is_row_op(program: &Program, op: OpId) -> bool {
+    match program.op(op) {
+        Op::RowScale => true,
+        Op::Gather { block } => block.rows() == RowSpace::Vertices && block.sources() == RowSpace::Vertices,
+        _ => false,
+    }
+}
+
+fn is_output(program: &Program, tensor: TensorId) -> bool {
+    program.outputs().values().any(|&t| t == tensor)
+}
+
+fn op_bytes(op: &Op, workload: &Workload, width: usize) -> f64 {
+    let row = 4.0 * width as f64;
+    let n = workload.vertices as f64;
+    match op {
+        Op::Gather { block } => {
+            let loops = matches!(block, BlockSpec::Graph { self_loops: true, .. });
+            let edges = workload.edges as f64 + if loops { n } else { 0.0 };
+            8.0 * n + edges * (4.0 + row) + n * row
+        }
+        _ => 2.0 * n * row + 4.0 * n,
+    }
+}

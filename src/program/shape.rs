@@ -1,0 +1,214 @@
+//! Shape inference: what an operation makes of operands of given types.
+
+use super::ir::{DType, Op, Origin, RowSpace, TensorType};
+
+/// Why a program cannot be built.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgramError {
+    /// Not as many operands as the operation has.
+    #[error("{op} takes {want} operands, not {got}")]
+    OperandCount {
+        /// The operation.
+        op: &'static str,
+        /// How many it takes.
+        want: usize,
+        /// How many it was given.
+        got: usize,
+    },
+    /// An operand of the wrong shape or element type.
+    #[error("{op}: operand {place} is {got:?}, but {want} is needed")]
+    Operand {
+        /// The operation.
+        op: &'static str,
+        /// Which operand, from 0.
+        place: usize,
+        /// What is needed.
+        want: String,
+        /// What it was given.
+        got: TensorType,
+    },
+    /// One origin asked for with two types.
+    #[error("{origin:?} is {had:?} and was asked for as {asked:?}")]
+    OriginType {
+        /// Which.
+        origin: Origin,
+        /// Its type.
+        had: TensorType,
+        /// The other type.
+        asked: TensorType,
+    },
+    /// A gradient that no rule gives.
+    #[error("{op} has no gradient for operand {place}, which depends on a parameter")]
+    NoGradient {
+        /// The operation.
+        op: &'static str,
+        /// Which operand, from 0.
+        place: usize,
+    },
+}
+
+/// The operands of one call, looked at one by one.
+struct Operands<'a> {
+    op: &'static str,
+    types: &'a [TensorType],
+}
+
+impl Operands<'_> {
+    fn is(&self, place: usize, want: TensorType) -> Result<(), ProgramError> {
+        let got = self.types[place];
+        if got == want {
+            return Ok(());
+        }
+        Err(ProgramError::Operand { op: self.op, place, want: format!("{want:?}"), got })
+    }
+
+    fn check(&self, place: usize, good: bool, want: &str) -> Result<TensorType, ProgramError> {
+        let got = self.types[place];
+        if good {
+            return Ok(got);
+        }
+        Err(ProgramError::Operand { op: self.op, place, want: want.into(), got })
+    }
+
+    /// An f32 operand of any shape.
+    fn float(&self, place: usize) -> Result<TensorType, ProgramError> {
+        self.check(place, self.types[place].dtype == DType::F32, "f32")
+    }
+
+    /// An f32 parameter: its rows and width.
+    fn param(&self, place: usize) -> Result<(usize, usize), ProgramError> {
+        let ty = self.float(place)?;
+        match ty.rows {
+            RowSpace::Param(rows) => Ok((rows, ty.width)),
+            _ => self.check(place, false, "a parameter").map(|_| (0, 0)),
+        }
+    }
+
+    /// `[epoch, step]`.
+    fn clock(&self, place: usize) -> Result<(), ProgramError> {
+        self.is(place, CLOCK)
+    }
+}
+
+/// The type of [`Origin::Clock`].
+pub(crate) const CLOCK: TensorType = TensorType { rows: RowSpace::Scalar, width: 2, dtype: DType::U64 };
+/// The type of [`Origin::LearningRate`] and of a loss.
+pub(crate) const SCALAR: TensorType = TensorType { rows: RowSpace::Scalar, width: 1, dtype: DType::F32 };
+/// The type of [`Origin::Labels`] and [`Origin::Split`].
+pub(crate) const VERTEX_IDS: TensorType = TensorType { rows: RowSpace::Vertices, width: 1, dtype: DType::U32 };
+
+/// The types of an operation's outputs.
+///
+/// # Errors
+/// The first operand that does not fit, and what would.
+pub fn infer(op: &Op, types: &[TensorType]) -> Result<Vec<TensorType>, ProgramError> {
+    let want = operand_count(op);
+    if types.len() != want {
+        return Err(ProgramError::OperandCount { op: op.name(), want, got: types.len() });
+    }
+    let on = Operands { op: op.name(), types };
+    let output = match *op {
+        Op::Gather { block } => {
+            let x = on.float(0)?;
+            on.check(0, x.rows == block.sources(), &format!("rows of {:?}", block.sources()))?;
+            TensorType::f32(block.rows(), x.width)
+        }
+        Op::WeightedGather { block } => {
+            on.is(0, TensorType::f32(RowSpace::Edges(block), 1))?;
+            let x = on.float(1)?;
+            on.check(1, x.rows == block.sources(), &format!("rows of {:?}", block.sources()))?;
+            TensorType::f32(block.rows(), x.width)
+        }
+        Op::RowScale => {
+            let x = on.float(0)?;
+            on.is(1, TensorType::f32(x.rows, 1))?;
+            x
+        }
+        Op::Linear | Op::LinearInputGrad => {
+            let x = on.float(0)?;
+            let (out, input) = on.param(1)?;
+            let (reads, makes) = if *op == Op::Linear { (input, out) } else { (out, input) };
+            on.check(0, x.width == reads, &format!("a width of {reads}"))?;
+            TensorType::f32(x.rows, makes)
+        }
+        Op::LinearWeightGrad => {
+            let (dy, x) = (on.float(0)?, on.float(1)?);
+            on.check(1, x.rows == dy.rows, &format!("rows of {:?}", dy.rows))?;
+            TensorType::f32(RowSpace::Param(dy.width), x.width)
+        }
+        Op::Transpose => {
+            let (rows, width) = on.param(0)?;
+            TensorType::f32(RowSpace::Param(width), rows)
+        }
+        Op::AddBias => {
+            let x = on.float(0)?;
+            on.is(1, TensorType::f32(RowSpace::Param(1), x.width))?;
+            x
+        }
+        Op::ColumnSum => TensorType::f32(RowSpace::Param(1), on.float(0)?.width),
+        Op::Add | Op::ReluGrad => {
+            let a = on.float(0)?;
+            on.is(1, a)?;
+            a
+        }
+        Op::Relu => on.float(0)?,
+        Op::Dropout { .. } => {
+            let x = on.float(0)?;
+            let droppable = matches!(x.rows, RowSpace::Vertices)
+                || matches!(x.rows, RowSpace::Edges(b) if b.rows() == RowSpace::Vertices);
+            on.check(0, droppable, "vertex rows, or the values of a block with vertex rows")?;
+            on.clock(1)?;
+            x
+        }
+        Op::PermuteEdges { block } => {
+            on.is(0, TensorType::f32(RowSpace::Edges(block), 1))?;
+            on.is(1, TensorType { rows: RowSpace::Edges(block), width: 1, dtype: DType::U64 })?;
+            TensorType::f32(RowSpace::Edges(block.transpose()), 1)
+        }
+        Op::SoftmaxCrossEntropy { .. } | Op::SoftmaxCrossEntropyGrad { .. } | Op::CountCorrect { .. } => {
+            let logits = on.float(0)?;
+            on.check(0, logits.rows == RowSpace::Vertices, "rows of Vertices")?;
+            on.is(1, VERTEX_IDS)?;
+            on.is(2, VERTEX_IDS)?;
+            match op {
+                Op::SoftmaxCrossEntropy { .. } => SCALAR,
+                Op::CountCorrect { .. } => TensorType { rows: RowSpace::Scalar, width: 2, dtype: DType::U64 },
+                _ => logits,
+            }
+        }
+        Op::Sgd { .. } | Op::Adam { .. } => return infer_update(&on),
+    };
+    Ok(vec![output])
+}
+
+/// Optimizer steps: the parameter, and behind the clock and the rate its moments, are written anew.
+fn infer_update(on: &Operands<'_>) -> Result<Vec<TensorType>, ProgramError> {
+    let param = on.float(0)?;
+    on.is(1, param)?;
+    on.clock(2)?;
+    on.is(3, SCALAR)?;
+    for moment in 4..on.types.len() {
+        on.is(moment, param)?;
+    }
+    Ok(vec![param; on.types.len() - 3])
+}
+
+fn operand_count(op: &Op) -> usize {
+    match op {
+        Op::Gather { .. } | Op::Transpose | Op::ColumnSum | Op::Relu => 1,
+        Op::WeightedGather { .. }
+        | Op::RowScale
+        | Op::Linear
+        | Op::LinearInputGrad
+        | Op::LinearWeightGrad
+        | Op::AddBias
+        | Op::Add
+        | Op::ReluGrad
+        | Op::PermuteEdges { .. }
+        | Op::Dropout { .. } => 2,
+        Op::SoftmaxCrossEntropy { .. } | Op::SoftmaxCrossEntropyGrad { .. } | Op::CountCorrect { .. } => 3,
+        Op::Sgd { momentum, .. } => 4 + usize::from(*momentum > 0.0),
+        Op::Adam { .. } => 6,
+    }
+}
