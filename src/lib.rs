@@ -1,6 +1,7 @@
 //! Lapidary
 #![allow(missing_docs)]
 pub mod graph;
+pub mod lower;
 pub mod model;
 pub mod program;
 pub use model::Model;

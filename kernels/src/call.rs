@@ -304,4 +304,37 @@ impl Call {
             Self::Adam { .. } => "adam",
         }
     }
+
+    /// Every slot that the call reads or writes; some more than once.
+    pub fn slots(&self) -> Vec<Slot> {
+        match *self {
+            Self::Gather { block, weights, own, halo, out } => {
+                let optional = weights.into_iter().chain(halo.map(|h| h.slot));
+                [block.indptr, block.indices, own.slot, out.slot].into_iter().chain(optional).collect()
+            }
+            Self::RowScale { x, scale, out } => vec![x.slot, scale, out.slot],
+            Self::Linear { x, weight, out } => vec![x.slot, weight.slot, out.slot],
+            Self::LinearInputGrad { grad, weight, out } => vec![grad.slot, weight.slot, out.slot],
+            Self::LinearWeightGrad { grad, x, out } => vec![grad.slot, x.slot, out.slot],
+            Self::Transpose { x, out } | Self::Relu { x, out } => vec![x.slot, out.slot],
+            Self::AddBias { x, bias, out } => vec![x.slot, bias, out.slot],
+            Self::ColumnSum { x, out } => vec![x.slot, out],
+            Self::Add { a, b, out } => vec![a.slot, b.slot, out.slot],
+            Self::ReluGrad { grad, y, out } => vec![grad.slot, y.slot, out.slot],
+            Self::Dropout { x, out, clock, .. } => vec![x.slot, out.slot, clock],
+            Self::SparseDropout { block, values, out, clock, .. } => {
+                vec![block.indptr, block.indices, values, out, clock]
+            }
+            Self::PermuteEdges { values, permutation, out, .. } => vec![values, permutation, out],
+            Self::SoftmaxCrossEntropy { logits, labels, split, loss, .. } => vec![logits.slot, labels, split, loss],
+            Self::SoftmaxCrossEntropyGrad { logits, labels, split, out, .. } => {
+                vec![logits.slot, labels, split, out.slot]
+            }
+            Self::CountCorrect { logits, labels, split, out, .. } => vec![logits.slot, labels, split, out],
+            Self::Sgd { param, grad, moment, clock, rate, .. } => {
+                [param, grad, clock, rate].into_iter().chain(moment).collect()
+            }
+            Self::Adam { param, grad, m, v, clock, rate, .. } => vec![param, grad, m, v, clock, rate],
+        }
+    }
 }

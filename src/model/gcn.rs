@@ -42,3 +42,8 @@ pub(super) fn forward(net: &mut Network, x: Value, config: &ModelConfig) -> Resu
     }
     Ok(h)
 }
+
+/// The weight of layer `layer`.
+pub(super) fn weight_name(layer: usize) -> String {
+    format!("convs.{layer}.lin.weight")
+}

@@ -204,6 +204,26 @@ impl Model {
         Self { config, forward: Arc::new(forward) }
     }
 
+    /// The model with the widths that its weights have: layer `i` is the weight `convs.{i}.lin.weight`.
+    ///
+    /// # Errors
+    /// [`WeightsError::Missing`] if there is no such layer.
+    pub(crate) fn with_widths_of(mut self, weights: &Weights) -> Result<Self, WeightsError> {
+        let layer = |index: usize| weights.get(&gcn::weight_name(index)).map(|weight| &weight.shape[..]);
+        let mut widths = Vec::new();
+        while let Some(&[out, input]) = layer(widths.len().saturating_sub(1)) {
+            if widths.is_empty() {
+                widths.push(input);
+            }
+            widths.push(out);
+        }
+        if widths.is_empty() {
+            return Err(weights.missing(&gcn::weight_name(0), &[]));
+        }
+        self.config.widths = widths;
+        Ok(self)
+    }
+
     /// Sets the dropout on hidden layers, in `[0, 1)`. 0 by default.
     pub fn dropout(mut self, rate: f32) -> Self {
         self.config.dropout = rate;

@@ -22,6 +22,12 @@ pub struct Weights {
     tensors: BTreeMap<String, Weight>,
 }
 
+impl<'a> FromIterator<(&'a str, &'a Weight)> for Weights {
+    fn from_iter<I: IntoIterator<Item = (&'a str, &'a Weight)>>(weights: I) -> Self {
+        Self { tensors: weights.into_iter().map(|(name, weight)| (name.into(), weight.clone())).collect() }
+    }
+}
+
 /// Why weights cannot be read, written or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -157,7 +163,7 @@ impl Weights {
             let name = parameter.name.clone();
             let want = parameter.shape.clone();
             match self.get(&name) {
-                None => return Err(WeightsError::Missing { name, shape: want, found: self.summary() }),
+                None => return Err(self.missing(&name, &want)),
                 Some(weight) if weight.shape != want => {
                     return Err(WeightsError::Shape { name, want, got: weight.shape.clone() });
                 }
@@ -168,6 +174,11 @@ impl Weights {
             Some((name, _)) => Err(WeightsError::Unused { model: model.into(), name: name.into() }),
             None => Ok(()),
         }
+    }
+
+    /// The error that there is no such weight.
+    pub(super) fn missing(&self, name: &str, shape: &[usize]) -> WeightsError {
+        WeightsError::Missing { name: name.into(), shape: shape.to_vec(), found: self.summary() }
     }
 
     fn summary(&self) -> String {

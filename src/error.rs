@@ -1,0 +1,153 @@
+//! Everything that can go wrong, as one type.
+
+use std::path::PathBuf;
+
+use bytesize::ByteSize;
+
+use crate::dataset;
+use crate::model::{ModelError, WeightsError};
+use crate::program::{PassesError, ProgramError};
+
+/// The result of everything that a user calls.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why something failed: each message is one sentence that says what was found, what was expected, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A data set that cannot be read, made or written.
+    #[error(transparent)]
+    Dataset(#[from] dataset::Error),
+    /// A model that cannot be built.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Weights that cannot be read, written or used.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// A list of passes that was not understood.
+    #[error(transparent)]
+    Passes(#[from] PassesError),
+    /// Something of the design that this version does not have.
+    #[error("{what} is not built yet; {instead}")]
+    NotBuilt {
+        /// What was asked for.
+        what: String,
+        /// What there is.
+        instead: String,
+    },
+    /// A value that means nothing.
+    #[error("{option} `{value}` is not understood; {expected}")]
+    Value {
+        /// Which option.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What it could be.
+        expected: String,
+    },
+    /// The data set lacks something that the work needs.
+    #[error("the data set `{dataset}` has no {what}; {needed_by}")]
+    DataLacks {
+        /// Its name.
+        dataset: String,
+        /// What is missing.
+        what: &'static str,
+        /// What needs it.
+        needed_by: &'static str,
+    },
+    /// Labels outside what the model can tell apart.
+    #[error("the data set `{dataset}` has {data} classes, but the model makes {model}")]
+    ClassCount {
+        /// The data set's name.
+        dataset: String,
+        /// Its classes.
+        data: usize,
+        /// The model's last width.
+        model: usize,
+    },
+    /// The device has too little memory.
+    #[error("{device} has {} of memory, but this needs {}; give it more with --device-memory, or make the model narrower",
+        ByteSize(*.have_bytes), ByteSize(*.need_bytes))]
+    DoesNotFit {
+        /// Which device.
+        device: String,
+        /// What is needed.
+        need_bytes: u64,
+        /// What there is.
+        have_bytes: u64,
+    },
+    /// A device call failed.
+    #[error("{device}: {op} failed")]
+    Device {
+        /// Which device.
+        device: String,
+        /// What it was doing.
+        op: String,
+        /// Why.
+        source: lapidary_kernels::Error,
+    },
+    /// Training went wrong numerically.
+    #[error("the loss of epoch {epoch} is {loss}; training diverged, so try a smaller learning rate (--lr)")]
+    Diverged {
+        /// Which epoch.
+        epoch: u64,
+        /// Its loss.
+        loss: f64,
+    },
+    /// A checkpoint that cannot be read or written.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A folder that holds no checkpoint.
+    #[error("{} holds no checkpoint; expected `best/` or `epoch-<N>/`, or one of those folders itself", path.display())]
+    NoCheckpoint {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A folder that holds the checkpoints of an earlier run.
+    #[error("{} holds the checkpoints of a run up to epoch {epoch}; go on with --resume, or name another folder", path.display())]
+    CheckpointInTheWay {
+        /// The folder.
+        path: PathBuf,
+        /// The newest epoch.
+        epoch: u64,
+    },
+    /// A run record that is not what this version writes.
+    #[error("{} is not a run record of this version", path.display())]
+    RunRecord {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// A checkpoint of another run than the one to be resumed.
+    #[error("{}: the checkpoint was made with {what} {saved}, but this run has {asked}", path.display())]
+    OtherRun {
+        /// The run record.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// In the checkpoint.
+        saved: String,
+        /// In this run.
+        asked: String,
+    },
+    /// A checkpoint of a model that is the user's own.
+    #[error("the checkpoint is of the model `{name}`, which is not built in; open it with Predictor::open_with")]
+    CustomModel {
+        /// The model.
+        name: String,
+    },
+}
+
+impl From<ProgramError> for Error {
+    fn from(error: ProgramError) -> Self {
+        Self::Model(error.into())
+    }
+}

@@ -1,0 +1,205 @@
+//! The predictor: weights, and the model that they belong to.
+
+use std::path::Path;
+use std::time::Instant;
+
+use bytesize::ByteSize;
+use ndarray::Array2;
+
+use crate::bind::{bind, feature_kind};
+use crate::dataset::{Dataset, FeatureNorm};
+use crate::error::{Error, Result};
+use crate::lower::lower;
+use crate::model::{FeatureKind, Mode, Model, ModelConfig, ModelError, Norm, Weights};
+use crate::program::Passes;
+use crate::program::passes::order::Workload;
+use crate::runtime::{Devices, Session};
+use crate::train::{Accuracy, MODEL_FILE, RUN_FILE, SPLITS, inference_program, newest_epoch, read_record};
+
+/// What a model says of a data set.
+#[derive(Clone, Debug)]
+pub struct Prediction {
+    /// `[n, classes]`: unnormalised log-probabilities.
+    pub logits: Array2<f32>,
+    /// What they get right of the labels that the data set has.
+    pub accuracy: Accuracy,
+    /// Seconds of the forward pass and what it needs once a graph.
+    pub seconds: f64,
+    /// The vertex range of each device.
+    pub parts: Vec<[usize; 2]>,
+}
+
+/// Applies trained weights to data sets.
+///
+/// ```no_run
+/// use lapidary::{Dataset, Predictor};
+///
+/// let unseen = Dataset::open("unseen/")?;
+/// let logits = Predictor::open("run/")?.predict(&unseen)?;
+/// println!("{} vertices, {} classes", logits.nrows(), logits.ncols());
+/// # Ok::<(), lapidary::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Predictor {
+    model: Model,
+    weights: Weights,
+    feature_norm: Option<FeatureNorm>,
+    devices: Devices,
+    device_memory: Option<ByteSize>,
+    passes: Passes,
+}
+
+impl Predictor {
+    /// From weights at hand. Without a `feature_norm` each data set's own is used.
+    ///
+    /// # Errors
+    /// [`Error::Weights`] if they are not the model's; [`Error::Model`].
+    pub fn new(model: &Model, weights: Weights, feature_norm: Option<FeatureNorm>) -> Result<Self> {
+        let width = model.config().widths.first().copied().unwrap_or_default();
+        let (network, _) = model.network(FeatureKind::Dense { width }, Mode::Evaluate).or_else(|error| match error {
+            ModelError::SparseInput { .. } => model.network(FeatureKind::Sparse { width }, Mode::Evaluate),
+            other => Err(other),
+        })?;
+        weights.check(&model.config().name, network.parameters())?;
+        Ok(Self {
+            model: model.clone(),
+            weights,
+            feature_norm,
+            devices: Devices::default(),
+            device_memory: None,
+            passes: Passes::ALL,
+        })
+    }
+
+    /// From a folder that [`crate::Trainer::save`] wrote: its best epoch, else the newest; or one of those folders itself.
+    ///
+    /// # Errors
+    /// [`Error::NoCheckpoint`], [`Error::CustomModel`], [`Error::RunRecord`], [`Error::Weights`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let (config, weights, norm) = read_checkpoint(path.as_ref())?;
+        let name = config.name.clone();
+        let model = Model::from_config(config).map_err(|error| match error {
+            ModelError::Unknown { .. } => Error::CustomModel { name },
+            other => other.into(),
+        })?;
+        Self::new(&model, weights, Some(norm))
+    }
+
+    /// As [`Predictor::open`], for a model that is the user's own.
+    ///
+    /// # Errors
+    /// [`Error::NoCheckpoint`], [`Error::RunRecord`], [`Error::Weights`].
+    pub fn open_with(path: impl AsRef<Path>, model: &Model) -> Result<Self> {
+        let (_, weights, norm) = read_checkpoint(path.as_ref())?;
+        Self::new(model, weights, Some(norm))
+    }
+
+    /// From a safetensors file with PyG's names and the name of the built-in model that it belongs to. Layers and widths
+    /// are read off the weights.
+    ///
+    /// # Errors
+    /// [`Error::Weights`], [`Error::Model`].
+    pub fn from_weights(file: impl AsRef<Path>, model: &str, norm: Option<Norm>) -> Result<Self> {
+        let weights = Weights::load(file.as_ref())?;
+        let widths = Vec::new();
+        let config = ModelConfig { name: model.into(), widths, dropout: 0.0, input_dropout: None, norm };
+        let model = Model::from_config(config)?.with_widths_of(&weights)?;
+        Self::new(&model, weights, None)
+    }
+
+    /// Which devices compute; the CPU by default.
+    pub fn devices(mut self, devices: Devices) -> Self {
+        self.devices = devices;
+        self
+    }
+
+    /// How much memory each device may use; all of the host's by default.
+    pub fn device_memory(mut self, memory: ByteSize) -> Self {
+        self.device_memory = Some(memory);
+        self
+    }
+
+    /// Whether features are normalised, whatever the checkpoint or the data set says.
+    pub fn feature_norm(mut self, norm: FeatureNorm) -> Self {
+        self.feature_norm = Some(norm);
+        self
+    }
+
+    /// Which passes rewrite the program; all by default.
+    pub fn passes(mut self, passes: Passes) -> Self {
+        self.passes = passes;
+        self
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The weights.
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// The logits of every vertex, `[n, classes]`.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if the data has another feature width; [`Error::DataLacks`], [`Error::DoesNotFit`].
+    pub fn predict(&self, data: &Dataset) -> Result<Array2<f32>> {
+        Ok(self.run(data)?.logits)
+    }
+
+    /// The logits of every vertex, and what they get right.
+    ///
+    /// # Errors
+    /// As [`Predictor::predict`].
+    pub fn run(&self, data: &Dataset) -> Result<Prediction> {
+        let (vertices, classes) = (data.graph().vertex_count(), data.class_count());
+        let outputs = self.model.config().widths.last().copied().unwrap_or_default();
+        if classes > outputs {
+            return Err(Error::ClassCount { dataset: data.name().into(), data: classes, model: outputs });
+        }
+        let (network, logits) = self.model.network(feature_kind(data)?, Mode::Evaluate)?;
+        let edges = data.graph().edge_count() as u64;
+        let workload = Workload { vertices: vertices as u64, edges, backward: false, runs: 1 };
+        let program = inference_program(network, logits, &workload, self.passes)?;
+        let inputs = bind(data, self.feature_norm.unwrap_or_else(|| data.default_feature_norm()))?;
+
+        let start = Instant::now();
+        let session = Session::open(self.devices.open(self.device_memory)?, lower(&[&program], &inputs, 0))?;
+        for (name, weight) in self.weights.iter() {
+            if let Some(slot) = session.origin(&crate::program::Origin::Parameter(name.into())) {
+                session.write(slot, &weight.data)?;
+            }
+        }
+        session.run(0)?;
+        let read = |name: &str| session.output(0, name).expect("the inference program names its outputs");
+        let logits: Vec<f32> = session.read(read("logits"))?;
+        let seconds = start.elapsed().as_secs_f64();
+        let share = |name| -> Result<Option<f64>> {
+            let counts: Vec<u64> = session.read(read(name))?;
+            Ok((counts[1] > 0).then(|| counts[0] as f64 / counts[1] as f64))
+        };
+        let [train, val, test] = SPLITS.map(|(name, _)| share(name));
+        let logits = Array2::from_shape_vec((vertices, outputs), logits).expect("a row a vertex");
+        let accuracy = Accuracy { train: train?, val: val?, test: test? };
+        Ok(Prediction { logits, accuracy, seconds, parts: vec![[0, vertices]] })
+    }
+}
+
+/// A checkpoint's model, weights and feature norm.
+fn read_checkpoint(path: &Path) -> Result<(ModelConfig, Weights, FeatureNorm)> {
+    let best = path.join("best");
+    let folder = if path.join(RUN_FILE).exists() {
+        path.to_path_buf()
+    } else if best.join(RUN_FILE).exists() {
+        best
+    } else if let Some((_, newest)) = newest_epoch(path) {
+        newest
+    } else {
+        return Err(Error::NoCheckpoint { path: path.into() });
+    };
+    let record = read_record(&folder)?;
+    let weights = Weights::load(&folder.join(MODEL_FILE))?;
+    Ok((record.model, weights, record.feature_norm))
+}

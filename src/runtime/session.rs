@@ -1,0 +1,124 @@
+//! One device running what was lowered.
+
+use bytemuck::Pod;
+use lapidary_kernels::{Device, Event, HostSlot, Lane, Slot};
+
+use crate::error::{Error, Result};
+use crate::lower::{Kind, Lowered, Step};
+use crate::program::Origin;
+
+/// A device with all tensors of a lowered program in place, ready to run its phases.
+pub(crate) struct Session {
+    device: Box<dyn Device>,
+    lowered: Lowered,
+}
+
+impl Session {
+    /// Places all tensors and runs the setup, after which what only the setup used leaves.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`] before anything is allocated; [`Error::Device`].
+    pub(crate) fn open(device: Box<dyn Device>, lowered: Lowered) -> Result<Self> {
+        let (need_bytes, have_bytes) = (lowered.byte_count(), device.capacity_bytes());
+        if need_bytes > have_bytes {
+            return Err(Error::DoesNotFit { device: device.name(), need_bytes, have_bytes });
+        }
+        let mut session = Self { device, lowered };
+        for (index, tensor) in session.lowered.tensors.iter().enumerate() {
+            let slot = Slot(index as u32);
+            session.on(&tensor.name, session.device.alloc(slot, tensor.bytes))?;
+            if let Some(contents) = &tensor.contents {
+                let copied = session.device.copy_in(Lane::CopyIn, slot, contents, &[]);
+                session.finish(&tensor.name, copied)?;
+            } else if tensor.kind == Kind::State {
+                session.write(slot, &vec![0u8; tensor.bytes as usize])?;
+            }
+        }
+        session.run_steps(&session.lowered.setup)?;
+        let used = session.lowered.used_after_setup();
+        for (index, tensor) in session.lowered.tensors.iter_mut().enumerate() {
+            tensor.contents = None;
+            if !used[index] && tensor.kind == Kind::Constant {
+                let freed = session.device.free(Slot(index as u32));
+                freed.map_err(|source| device_error(&*session.device, &tensor.name, source))?;
+            }
+        }
+        Ok(session)
+    }
+
+    /// Runs the phase that was lowered as number `phase`.
+    ///
+    /// # Errors
+    /// [`Error::Device`], with the operation's name.
+    pub(crate) fn run(&self, phase: usize) -> Result<()> {
+        self.run_steps(&self.lowered.phases[phase].steps)
+    }
+
+    /// Writes a tensor.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn write<T: Pod>(&self, slot: Slot, values: &[T]) -> Result<()> {
+        let name = self.name(slot);
+        let host = self.on(name, HostSlot::staged(values))?;
+        let copied = self.device.copy_in(Lane::CopyIn, slot, &host, &[]);
+        self.finish(name, copied)
+    }
+
+    /// Reads a tensor.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn read<T: Pod>(&self, slot: Slot) -> Result<Vec<T>> {
+        let name = self.name(slot);
+        let bytes = self.lowered.tensors[slot.0 as usize].bytes as usize;
+        let host = self.on(name, HostSlot::staging(bytes))?;
+        let copied = self.device.copy_out(Lane::CopyOut, slot, &host, &[]);
+        self.finish(name, copied)?;
+        Ok(host.to_vec())
+    }
+
+    /// Where an origin lies, if the programs read it.
+    pub(crate) fn origin(&self, origin: &Origin) -> Option<Slot> {
+        self.lowered.origins.get(origin).copied()
+    }
+
+    /// Where a phase's result lies.
+    pub(crate) fn output(&self, phase: usize, name: &str) -> Option<Slot> {
+        self.lowered.phases[phase].outputs.get(name).copied()
+    }
+
+    /// What the plan says the device will hold at most.
+    pub(crate) fn planned_peak_bytes(&self) -> u64 {
+        self.lowered.byte_count()
+    }
+
+    /// What the device has held at most.
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        self.device.peak_bytes()
+    }
+
+    fn name(&self, slot: Slot) -> &str {
+        &self.lowered.tensors[slot.0 as usize].name
+    }
+
+    fn run_steps(&self, steps: &[Step]) -> Result<()> {
+        let mut last = Event::DONE;
+        for step in steps {
+            last = self.on(&step.name, self.device.launch(Lane::Compute, &step.call, &[]))?;
+        }
+        self.on("waiting for the last operation", self.device.wait(last))
+    }
+
+    fn finish(&self, op: &str, event: lapidary_kernels::Result<Event>) -> Result<()> {
+        self.on(op, event.and_then(|event| self.device.wait(event)))
+    }
+
+    fn on<T>(&self, op: &str, result: lapidary_kernels::Result<T>) -> Result<T> {
+        result.map_err(|source| device_error(&*self.device, op, source))
+    }
+}
+
+fn device_error(device: &dyn Device, op: &str, source: lapidary_kernels::Error) -> Error {
+    Error::Device { device: device.name(), op: op.into(), source }
+}

@@ -1,0 +1,159 @@
+//! Checkpoints: `DIR/epoch-00000060/` to go on from, and `DIR/best/` to predict with.
+//!
+//! | file | in | what |
+//! | --- | --- | --- |
+//! | `model.safetensors` | both | the parameters, under PyG's names |
+//! | `run.json` | both | the [`RunRecord`] |
+//! | `best.safetensors` | epoch | the parameters of the best epoch so far |
+//! | `optimizer.safetensors` | epoch | the optimizer's moments |
+//!
+//! A checkpoint is written beside its place and then renamed, so that one that is there is whole.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::dataset::FeatureNorm;
+use crate::error::{Error, Result};
+use crate::model::{ModelConfig, Weights};
+
+use super::{DecayLayers, Optimizer};
+
+pub(crate) const MODEL_FILE: &str = "model.safetensors";
+pub(crate) const BEST_FILE: &str = "best.safetensors";
+pub(crate) const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+pub(crate) const RUN_FILE: &str = "run.json";
+
+/// The best epoch so far.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// Which epoch, from 1.
+    pub epoch: u64,
+    /// Share of the validation split that was right; `None` without a validation split.
+    pub val_accuracy: Option<f64>,
+    /// Share of the test split that was right; `None` without a test split.
+    pub test_accuracy: Option<f64>,
+}
+
+/// How a run was set up and how far it got: `run.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// Version of this record.
+    pub format: u32,
+    /// The data set's name.
+    pub dataset: String,
+    /// Its vertices.
+    pub vertices: usize,
+    /// The model.
+    pub model: ModelConfig,
+    /// Whether its features were normalised.
+    pub feature_norm: FeatureNorm,
+    /// The run's seed.
+    pub seed: u64,
+    /// The optimizer.
+    pub optimizer: Optimizer,
+    /// What it decays.
+    pub decay_layers: DecayLayers,
+    /// The epoch that the weights are of.
+    pub epoch: u64,
+    /// The best epoch so far.
+    pub best: Option<Best>,
+    /// The vertex ranges of the devices.
+    pub parts: Vec<[usize; 2]>,
+}
+
+/// The version of [`RunRecord`] that is written and read.
+pub(crate) const RECORD_FORMAT: u32 = 1;
+
+/// The files of one checkpoint folder.
+pub(super) type Files = Vec<(&'static str, Vec<u8>)>;
+
+/// The bytes of `run.json`.
+pub(super) fn record_bytes(record: &RunRecord) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec_pretty(record).expect("a run record is plain data");
+    bytes.push(b'\n');
+    bytes
+}
+
+/// Writes `dir/name/` with these files, in place of what was there.
+///
+/// # Errors
+/// [`Error::Io`]; what was there before is then still there, or beside it under `.old-<name>`.
+pub(super) fn write_folder(dir: &Path, name: &str, files: &Files) -> Result<()> {
+    let io = |action, path: &Path| {
+        let path = path.to_path_buf();
+        move |source| Error::Io { action, path, source }
+    };
+    fs::create_dir_all(dir).map_err(io("create the checkpoint folder", dir))?;
+    let fresh = dir.join(format!(".new-{name}"));
+    let place = dir.join(name);
+    remove_folder(&fresh)?;
+    fs::create_dir(&fresh).map_err(io("create the checkpoint folder", &fresh))?;
+    for (file, bytes) in files {
+        let path = fresh.join(file);
+        let written = File::create(&path).and_then(|mut f| f.write_all(bytes).and_then(|()| f.sync_all()));
+        if let Err(source) = written {
+            // Half a checkpoint is of no use; the error that matters is the first.
+            drop(remove_folder(&fresh));
+            return Err(Error::Io { action: "write the checkpoint file", path, source });
+        }
+    }
+    let old = dir.join(format!(".old-{name}"));
+    remove_folder(&old)?;
+    if place.exists() {
+        fs::rename(&place, &old).map_err(io("replace the checkpoint", &place))?;
+    }
+    fs::rename(&fresh, &place).map_err(io("put the checkpoint in place at", &place))?;
+    remove_folder(&old)
+}
+
+fn remove_folder(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::Io { action: "remove", path: path.into(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The folder of an epoch.
+pub(super) fn epoch_folder(epoch: u64) -> String {
+    format!("epoch-{epoch:08}")
+}
+
+/// The newest epoch's folder in `dir`, if there is one.
+pub(crate) fn newest_epoch(dir: &Path) -> Option<(u64, PathBuf)> {
+    let entries = fs::read_dir(dir).ok()?;
+    let epochs = entries.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let epoch = path.file_name()?.to_str()?.strip_prefix("epoch-")?.parse().ok()?;
+        path.join(RUN_FILE).exists().then_some((epoch, path))
+    });
+    epochs.max()
+}
+
+/// Reads the `run.json` of a checkpoint folder.
+///
+/// # Errors
+/// [`Error::Io`], [`Error::RunRecord`].
+pub(crate) fn read_record(folder: &Path) -> Result<RunRecord> {
+    let path = folder.join(RUN_FILE);
+    let bytes = fs::read(&path).map_err(|source| Error::Io { action: "read", path: path.clone(), source })?;
+    let record: RunRecord =
+        serde_json::from_slice(&bytes).map_err(|source| Error::RunRecord { path: path.clone(), source })?;
+    if record.format != RECORD_FORMAT {
+        let (saved, asked) = (record.format.to_string(), RECORD_FORMAT.to_string());
+        return Err(Error::OtherRun { path, what: "record format", saved, asked });
+    }
+    Ok(record)
+}
+
+/// Reads the weights of a checkpoint folder.
+///
+/// # Errors
+/// [`Error::Weights`].
+pub(crate) fn read_weights(folder: &Path, file: &str) -> Result<Weights> {
+    Ok(Weights::load(&folder.join(file))?)
+}

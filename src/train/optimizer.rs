@@ -1,0 +1,205 @@
+//! Optimizers: what is done with a gradient.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::Parameter;
+use crate::program::{DType, Op, Origin, Program, ProgramError, RowSpace, TensorId, TensorType};
+
+/// Stochastic gradient descent, as `torch.optim.SGD`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sgd {
+    lr: f32,
+    momentum: f32,
+    weight_decay: f32,
+}
+
+impl Sgd {
+    /// Without momentum or decay.
+    pub fn new(lr: f32) -> Self {
+        Self { lr, momentum: 0.0, weight_decay: 0.0 }
+    }
+
+    /// Sets the momentum, in `[0, 1)`.
+    pub fn momentum(self, momentum: f32) -> Self {
+        Self { momentum, ..self }
+    }
+
+    /// Sets the L2 decay.
+    pub fn weight_decay(self, weight_decay: f32) -> Self {
+        Self { weight_decay, ..self }
+    }
+}
+
+/// Adam, as `torch.optim.Adam`: the decay is added to the gradient.
+///
+/// # Source
+/// Kingma & Ba, ICLR 2015, algorithm 1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Adam {
+    lr: f32,
+    beta1: f32,
+    beta2: f32,
+    eps: f32,
+    weight_decay: f32,
+}
+
+impl Adam {
+    /// With betas 0.9 and 0.999, eps 1e-8, and no decay.
+    pub fn new(lr: f32) -> Self {
+        Self { lr, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 }
+    }
+
+    /// Sets the decays of the two moments, each in `[0, 1)`.
+    pub fn betas(self, beta1: f32, beta2: f32) -> Self {
+        Self { beta1, beta2, ..self }
+    }
+
+    /// Sets what is added to the root of the second moment.
+    pub fn eps(self, eps: f32) -> Self {
+        Self { eps, ..self }
+    }
+
+    /// Sets the L2 decay.
+    pub fn weight_decay(self, weight_decay: f32) -> Self {
+        Self { weight_decay, ..self }
+    }
+}
+
+/// Adam with decoupled decay, as `torch.optim.AdamW`: parameters shrink by `lr * weight_decay` at each step.
+///
+/// # Source
+/// Loshchilov & Hutter, ICLR 2019, algorithm 2.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdamW(Adam);
+
+impl AdamW {
+    /// With betas 0.9 and 0.999, eps 1e-8, and a decay of 0.01.
+    pub fn new(lr: f32) -> Self {
+        Self(Adam::new(lr).weight_decay(0.01))
+    }
+
+    /// Sets the decays of the two moments, each in `[0, 1)`.
+    pub fn betas(self, beta1: f32, beta2: f32) -> Self {
+        Self(self.0.betas(beta1, beta2))
+    }
+
+    /// Sets what is added to the root of the second moment.
+    pub fn eps(self, eps: f32) -> Self {
+        Self(self.0.eps(eps))
+    }
+
+    /// Sets the decay.
+    pub fn weight_decay(self, weight_decay: f32) -> Self {
+        Self(self.0.weight_decay(weight_decay))
+    }
+}
+
+/// Any of the optimizers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "name", rename_all = "lowercase")]
+pub enum Optimizer {
+    /// [`Sgd`].
+    Sgd(Sgd),
+    /// [`Adam`].
+    Adam(Adam),
+    /// [`AdamW`].
+    AdamW(AdamW),
+}
+
+impl From<Sgd> for Optimizer {
+    fn from(sgd: Sgd) -> Self {
+        Self::Sgd(sgd)
+    }
+}
+
+impl From<Adam> for Optimizer {
+    fn from(adam: Adam) -> Self {
+        Self::Adam(adam)
+    }
+}
+
+impl From<AdamW> for Optimizer {
+    fn from(adamw: AdamW) -> Self {
+        Self::AdamW(adamw)
+    }
+}
+
+/// Which layers' parameters decay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DecayLayers {
+    /// Every parameter, as `torch.optim.Adam` does.
+    #[default]
+    All,
+    /// Those of the first layer alone, as in the experiments of the GCN paper.
+    First,
+}
+
+impl Optimizer {
+    /// The learning rate.
+    pub fn lr(&self) -> f32 {
+        match self {
+            Self::Sgd(sgd) => sgd.lr,
+            Self::Adam(adam) | Self::AdamW(AdamW(adam)) => adam.lr,
+        }
+    }
+
+    /// How many arrays it remembers for each parameter.
+    pub(crate) fn moment_count(&self) -> u8 {
+        match self {
+            Self::Sgd(sgd) => u8::from(sgd.momentum > 0.0),
+            Self::Adam(_) | Self::AdamW(_) => 2,
+        }
+    }
+
+    /// The operation that updates one parameter.
+    fn op(&self, decays: bool) -> Op {
+        let decay = |weight_decay| if decays { weight_decay } else { 0.0 };
+        match *self {
+            Self::Sgd(Sgd { momentum, weight_decay, .. }) => {
+                Op::Sgd { momentum, weight_decay: decay(weight_decay) }
+            }
+            Self::Adam(adam) | Self::AdamW(AdamW(adam)) => Op::Adam {
+                beta1: adam.beta1,
+                beta2: adam.beta2,
+                eps: adam.eps,
+                weight_decay: decay(adam.weight_decay),
+                decoupled: matches!(self, Self::AdamW(_)),
+            },
+        }
+    }
+}
+
+/// Appends one update for each parameter that has a gradient: its new value, and those of its moments, become the
+/// next epoch's.
+pub(super) fn append_updates(
+    program: &mut Program,
+    parameters: &[Parameter],
+    gradients: &BTreeMap<String, TensorId>,
+    optimizer: &Optimizer,
+    decay: DecayLayers,
+) -> Result<(), ProgramError> {
+    let clock = TensorType { rows: RowSpace::Scalar, width: 2, dtype: DType::U64 };
+    let clock = program.input(Origin::Clock, clock)?;
+    let rate = program.input(Origin::LearningRate, TensorType::f32(RowSpace::Scalar, 1))?;
+    let first_layer = parameters.iter().filter_map(Parameter::layer).min();
+    for parameter in parameters {
+        let Some(&gradient) = gradients.get(&parameter.name) else { continue };
+        let (rows, cols) = parameter.rows_cols();
+        let ty = TensorType::f32(RowSpace::Param(rows), cols);
+        let mut state = vec![program.input(Origin::Parameter(parameter.name.clone()), ty)?];
+        for which in 1..=optimizer.moment_count() {
+            state.push(program.input(Origin::Moment { parameter: parameter.name.clone(), which }, ty)?);
+        }
+        let mut inputs = vec![state[0], gradient, clock, rate];
+        inputs.extend(&state[1..]);
+        let decays = decay == DecayLayers::All || parameter.layer() == first_layer;
+        let updated = program.push(optimizer.op(decays), &inputs)?;
+        for (output, input) in updated.into_iter().zip(state) {
+            program.set_next(output, input);
+        }
+    }
+    Ok(())
+}

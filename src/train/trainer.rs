@@ -1,0 +1,483 @@
+//! The trainer: data, model and optimizer, one epoch at a time.
+
+use std::path::Path;
+use std::time::Instant;
+
+use bytesize::ByteSize;
+
+use super::checkpoint::{self, BEST_FILE, Best, OPTIMIZER_FILE, RECORD_FORMAT, RunRecord};
+use super::epoch::{EpochSpec, SPLITS, evaluation_program, gradient_name, training_program};
+use super::{Adam, DecayLayers, MODEL_FILE, Optimizer, RUN_FILE};
+use crate::bind::{bind, feature_kind};
+use crate::dataset::{Dataset, FeatureNorm, TRAIN};
+use crate::error::{Error, Result};
+use crate::infer::Predictor;
+use crate::lower::lower;
+use crate::model::{Model, Parameter, Weight, Weights, initial_weights};
+use crate::program::{Origin, Passes};
+use crate::runtime::{Devices, Session};
+
+/// The phases of the lowered program.
+const TRAIN_PHASE: usize = 0;
+const EVALUATE_PHASE: usize = 1;
+
+/// What one epoch did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Epoch {
+    /// From 1.
+    pub epoch: u64,
+    /// Mean cross-entropy over the training split, before the epoch's update.
+    pub loss: f64,
+    /// What the updated parameters get right, in epochs that evaluate.
+    pub accuracy: Option<Accuracy>,
+    /// Seconds of training alone.
+    pub seconds: f64,
+    /// Seconds of evaluation.
+    pub eval_seconds: f64,
+}
+
+/// Share of the labelled vertices of each split that is predicted right; `None` for an empty split.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Accuracy {
+    /// On the training split.
+    pub train: Option<f64>,
+    /// On the validation split.
+    pub val: Option<f64>,
+    /// On the test split.
+    pub test: Option<f64>,
+}
+
+/// How a [`Trainer`] is set up: see [`Trainer::builder`].
+#[derive(Clone, Debug)]
+pub struct TrainerBuilder<'a> {
+    model: &'a Model,
+    data: &'a Dataset,
+    devices: Devices,
+    device_memory: Option<ByteSize>,
+    optimizer: Optimizer,
+    decay_layers: DecayLayers,
+    feature_norm: Option<FeatureNorm>,
+    seed: u64,
+    eval_every: u64,
+    passes: Passes,
+    weights: Option<Weights>,
+}
+
+impl<'a> TrainerBuilder<'a> {
+    /// Which devices compute; the CPU by default.
+    pub fn devices(mut self, devices: Devices) -> Self {
+        self.devices = devices;
+        self
+    }
+
+    /// How much memory each device may use; all of the host's by default.
+    pub fn device_memory(mut self, memory: ByteSize) -> Self {
+        self.device_memory = Some(memory);
+        self
+    }
+
+    /// The optimizer; Adam with a learning rate of 0.01 by default.
+    pub fn optimizer(mut self, optimizer: impl Into<Optimizer>) -> Self {
+        self.optimizer = optimizer.into();
+        self
+    }
+
+    /// Which layers' parameters decay; all by default.
+    pub fn decay_layers(mut self, layers: DecayLayers) -> Self {
+        self.decay_layers = layers;
+        self
+    }
+
+    /// Whether features are normalised; by default as [`Dataset::default_feature_norm`] says.
+    pub fn feature_norm(mut self, norm: FeatureNorm) -> Self {
+        self.feature_norm = Some(norm);
+        self
+    }
+
+    /// The seed of initial weights and dropout; 0 by default.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Evaluates every so many epochs; 1 by default, 0 for never.
+    pub fn eval_every(mut self, epochs: u64) -> Self {
+        self.eval_every = epochs;
+        self
+    }
+
+    /// Which passes rewrite the program; all by default.
+    pub fn passes(mut self, passes: Passes) -> Self {
+        self.passes = passes;
+        self
+    }
+
+    /// The weights to start from, instead of random ones.
+    pub fn weights(mut self, weights: Weights) -> Self {
+        self.weights = Some(weights);
+        self
+    }
+
+    /// Writes the program, binds it to the data, and places everything on the device.
+    ///
+    /// # Errors
+    /// [`Error::DataLacks`], [`Error::ClassCount`], [`Error::Model`], [`Error::Weights`], [`Error::DoesNotFit`]: what
+    /// cannot work is an error here, not later.
+    pub fn build(self) -> Result<Trainer> {
+        let data = self.data;
+        check_labels(data, self.model)?;
+        let feature_norm = self.feature_norm.unwrap_or_else(|| data.default_feature_norm());
+        let spec = EpochSpec {
+            model: self.model,
+            features: feature_kind(data)?,
+            vertices: data.graph().vertex_count() as u64,
+            edges: data.graph().edge_count() as u64,
+            optimizer: &self.optimizer,
+            decay: self.decay_layers,
+            passes: self.passes,
+        };
+        let (training, parameters) = training_program(&spec)?;
+        let evaluation = evaluation_program(&spec)?;
+        let lowered = lower(&[&training, &evaluation], &bind(data, feature_norm)?, self.seed);
+        let weights = match self.weights {
+            Some(weights) => weights,
+            None => initial_weights(&parameters, self.seed),
+        };
+        let session = Session::open(self.devices.open(self.device_memory)?, lowered)?;
+        let trainer = Trainer {
+            session,
+            parameters,
+            epoch: 0,
+            best: None,
+            best_weights: Weights::default(),
+            eval_every: self.eval_every,
+            model: self.model.clone(),
+            devices: self.devices,
+            record: RunRecord {
+                format: RECORD_FORMAT,
+                dataset: data.name().into(),
+                vertices: data.graph().vertex_count(),
+                model: self.model.config().clone(),
+                feature_norm,
+                seed: self.seed,
+                optimizer: self.optimizer,
+                decay_layers: self.decay_layers,
+                epoch: 0,
+                best: None,
+                parts: vec![[0, data.graph().vertex_count()]],
+            },
+        };
+        trainer.set_weights(&weights)?;
+        trainer.set_learning_rate(self.optimizer.lr())?;
+        Ok(trainer)
+    }
+}
+
+/// Trains a model on a data set, one full-graph epoch at a time.
+///
+/// ```
+/// use lapidary::{Adam, Dataset, Model, Trainer};
+///
+/// let data = Dataset::builtin("karate")?;
+/// let model = Model::gcn(&[data.feature_width(), 8, data.class_count()]);
+/// let mut trainer = Trainer::builder(&model, &data).optimizer(Adam::new(0.05)).build()?;
+/// for _ in 0..50 {
+///     trainer.step()?;
+/// }
+/// let best = trainer.best().expect("it was evaluated after each epoch");
+/// assert!(best.test_accuracy.unwrap() > 0.8);
+/// # Ok::<(), lapidary::Error>(())
+/// ```
+pub struct Trainer {
+    session: Session,
+    parameters: Vec<Parameter>,
+    epoch: u64,
+    best: Option<Best>,
+    best_weights: Weights,
+    eval_every: u64,
+    model: Model,
+    devices: Devices,
+    record: RunRecord,
+}
+
+impl std::fmt::Debug for Trainer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trainer").field("epoch", &self.epoch).field("record", &self.record).finish_non_exhaustive()
+    }
+}
+
+impl Trainer {
+    /// Sets up training of `model` on `data`.
+    pub fn builder<'a>(model: &'a Model, data: &'a Dataset) -> TrainerBuilder<'a> {
+        TrainerBuilder {
+            model,
+            data,
+            devices: Devices::default(),
+            device_memory: None,
+            optimizer: Adam::new(0.01).into(),
+            decay_layers: DecayLayers::All,
+            feature_norm: None,
+            seed: 0,
+            eval_every: 1,
+            passes: Passes::ALL,
+            weights: None,
+        }
+    }
+
+    /// Runs the next epoch: forward, backward, update, and an evaluation if it is due.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`] if the loss is no finite number; [`Error::Device`].
+    pub fn step(&mut self) -> Result<Epoch> {
+        let epoch = self.epoch + 1;
+        if let Some(clock) = self.session.origin(&Origin::Clock) {
+            self.session.write(clock, &[epoch, epoch])?;
+        }
+        let start = Instant::now();
+        self.session.run(TRAIN_PHASE)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let loss = f64::from(self.read_output::<f32>(TRAIN_PHASE, "loss")?[0]);
+        if !loss.is_finite() {
+            return Err(Error::Diverged { epoch, loss });
+        }
+        self.epoch = epoch;
+        let start = Instant::now();
+        let is_due = self.eval_every > 0 && epoch.is_multiple_of(self.eval_every);
+        let accuracy = if is_due { Some(self.evaluate()?) } else { None };
+        let eval_seconds = start.elapsed().as_secs_f64();
+        Ok(Epoch { epoch, loss, accuracy, seconds, eval_seconds })
+    }
+
+    /// Measures the parameters as they are on all splits, and keeps them if their validation accuracy is the best so
+    /// far (without a validation split, the newest are the best).
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn evaluate(&mut self) -> Result<Accuracy> {
+        self.session.run(EVALUATE_PHASE)?;
+        let share = |name| -> Result<Option<f64>> {
+            let counts = self.read_output::<u64>(EVALUATE_PHASE, name)?;
+            Ok((counts[1] > 0).then(|| counts[0] as f64 / counts[1] as f64))
+        };
+        let [train, val, test] = SPLITS.map(|(name, _)| share(name));
+        let accuracy = Accuracy { train: train?, val: val?, test: test? };
+        let improves = match (&self.best, accuracy.val) {
+            (Some(best), Some(val)) => best.val_accuracy.is_none_or(|had| val > had),
+            _ => true,
+        };
+        if improves {
+            self.best =
+                Some(Best { epoch: self.epoch, val_accuracy: accuracy.val, test_accuracy: accuracy.test });
+            self.best_weights = self.weights()?;
+        }
+        Ok(accuracy)
+    }
+
+    /// How many epochs were run, those before a resumption included.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The epoch with the best validation accuracy so far; the earliest on a tie.
+    pub fn best(&self) -> Option<&Best> {
+        self.best.as_ref()
+    }
+
+    /// The parameters as they are.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn weights(&self) -> Result<Weights> {
+        self.read_parameters(|parameter| self.session.origin(&Origin::Parameter(parameter.name.clone())))
+    }
+
+    /// The gradients of the last step, by parameter.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn gradients(&self) -> Result<Weights> {
+        self.read_parameters(|parameter| self.session.output(TRAIN_PHASE, &gradient_name(&parameter.name)))
+    }
+
+    /// Replaces the parameters.
+    ///
+    /// # Errors
+    /// [`Error::Weights`] if they are not this model's.
+    pub fn set_weights(&self, weights: &Weights) -> Result<()> {
+        weights.check(&self.record.model.name, &self.parameters)?;
+        for (name, weight) in weights.iter() {
+            if let Some(slot) = self.session.origin(&Origin::Parameter(name.into())) {
+                self.session.write(slot, &weight.data)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the learning rate of the epochs to come.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn set_learning_rate(&self, lr: f32) -> Result<()> {
+        match self.session.origin(&Origin::LearningRate) {
+            Some(slot) => self.session.write(slot, &[lr]),
+            None => Ok(()),
+        }
+    }
+
+    /// What the devices have held at most, in bytes.
+    pub fn peak_device_bytes(&self) -> Vec<u64> {
+        vec![self.session.peak_bytes()]
+    }
+
+    /// What the plan says that the devices hold at most, in bytes.
+    pub fn planned_peak_device_bytes(&self) -> Vec<u64> {
+        vec![self.session.planned_peak_bytes()]
+    }
+
+    /// The vertex range of each device.
+    pub fn parts(&self) -> &[[usize; 2]] {
+        &self.record.parts
+    }
+
+    /// A predictor with the best parameters so far, or the newest if none were evaluated.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn predictor(&self) -> Result<Predictor> {
+        let weights = if self.best.is_some() { self.best_weights.clone() } else { self.weights()? };
+        Predictor::new(&self.model, weights, Some(self.record.feature_norm)).map(|p| p.devices(self.devices.clone()))
+    }
+
+    /// Writes `dir/epoch-<N>/` and `dir/best/`.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; checkpoints that were there are untouched.
+    pub fn save(&self, dir: impl AsRef<Path>) -> Result<()> {
+        let dir = dir.as_ref();
+        let record = RunRecord { epoch: self.epoch, best: self.best.clone(), ..self.record.clone() };
+        let mut files = vec![
+            (MODEL_FILE, self.weights()?.to_safetensors()),
+            (OPTIMIZER_FILE, self.moments()?.to_safetensors()),
+            (RUN_FILE, checkpoint::record_bytes(&record)),
+        ];
+        if self.best.is_some() {
+            files.push((BEST_FILE, self.best_weights.to_safetensors()));
+        }
+        checkpoint::write_folder(dir, &checkpoint::epoch_folder(self.epoch), &files)?;
+        if let Some(best) = &self.best {
+            let record = RunRecord { epoch: best.epoch, ..record };
+            let files = vec![
+                (MODEL_FILE, self.best_weights.to_safetensors()),
+                (RUN_FILE, checkpoint::record_bytes(&record)),
+            ];
+            checkpoint::write_folder(dir, "best", &files)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on from the newest checkpoint in `dir`: the epochs to come are those that the run would have had without the
+    /// interruption, bit for bit. Returns its epoch, or `None`, having changed nothing, if there is none yet.
+    ///
+    /// # Errors
+    /// [`Error::OtherRun`] if it was made with another model, data set, seed or optimizer; [`Error::Io`],
+    /// [`Error::RunRecord`], [`Error::Weights`].
+    pub fn resume(&mut self, dir: impl AsRef<Path>) -> Result<Option<u64>> {
+        let Some((_, folder)) = checkpoint::newest_epoch(dir.as_ref()) else { return Ok(None) };
+        let saved = checkpoint::read_record(&folder)?;
+        self.check_same_run(&folder, &saved)?;
+        let weights = checkpoint::read_weights(&folder, MODEL_FILE)?;
+        let moments = checkpoint::read_weights(&folder, OPTIMIZER_FILE)?;
+        let best_weights = match &saved.best {
+            Some(_) => checkpoint::read_weights(&folder, BEST_FILE)?,
+            None => Weights::default(),
+        };
+        self.set_weights(&weights)?;
+        for (name, moment, slot) in self.moment_slots() {
+            let parameter = Parameter { name: name.clone(), ..moment.clone() };
+            let single: Weights = moments.iter().filter(|(n, _)| *n == name).collect();
+            single.check(&self.record.model.name, std::slice::from_ref(&parameter))?;
+            if let Some(weight) = single.get(&name) {
+                self.session.write(slot, &weight.data)?;
+            }
+        }
+        self.epoch = saved.epoch;
+        self.best = saved.best;
+        self.best_weights = best_weights;
+        Ok(Some(self.epoch))
+    }
+
+    fn check_same_run(&self, folder: &Path, saved: &RunRecord) -> Result<()> {
+        let asked = &self.record;
+        let differs = [
+            ("the model", format!("{:?}", saved.model), format!("{:?}", asked.model)),
+            ("the data set", saved.dataset.clone(), asked.dataset.clone()),
+            ("vertices", saved.vertices.to_string(), asked.vertices.to_string()),
+            ("feature norm", saved.feature_norm.to_string(), asked.feature_norm.to_string()),
+            ("seed", saved.seed.to_string(), asked.seed.to_string()),
+            ("the optimizer", format!("{:?}", saved.optimizer), format!("{:?}", asked.optimizer)),
+            ("decay of layers", format!("{:?}", saved.decay_layers), format!("{:?}", asked.decay_layers)),
+        ]
+        .into_iter()
+        .find(|(_, saved, asked)| saved != asked);
+        match differs {
+            Some((what, saved, asked)) => Err(Error::OtherRun { path: folder.join(RUN_FILE), what, saved, asked }),
+            None => Ok(()),
+        }
+    }
+
+    /// The optimizer's memory: name in the file, the parameter that it belongs to, and where it lies.
+    fn moment_slots(&self) -> Vec<(String, &Parameter, lapidary_kernels::Slot)> {
+        let count = self.record.optimizer.moment_count();
+        let every = self.parameters.iter().flat_map(|p| (1..=count).map(move |which| (p, which)));
+        every
+            .filter_map(|(parameter, which)| {
+                let origin = Origin::Moment { parameter: parameter.name.clone(), which };
+                Some((format!("{}.moment{which}", parameter.name), parameter, self.session.origin(&origin)?))
+            })
+            .collect()
+    }
+
+    fn moments(&self) -> Result<Weights> {
+        let mut moments = Weights::default();
+        for (name, parameter, slot) in self.moment_slots() {
+            moments.insert(&name, Weight { shape: parameter.shape.clone(), data: self.session.read(slot)? });
+        }
+        Ok(moments)
+    }
+
+    fn read_parameters<F>(&self, slot: F) -> Result<Weights>
+    where
+        F: Fn(&Parameter) -> Option<lapidary_kernels::Slot>,
+    {
+        let mut weights = Weights::default();
+        for parameter in &self.parameters {
+            if let Some(slot) = slot(parameter) {
+                let data = self.session.read(slot)?;
+                weights.insert(&parameter.name, Weight { shape: parameter.shape.clone(), data });
+            }
+        }
+        Ok(weights)
+    }
+
+    fn read_output<T: bytemuck::Pod>(&self, phase: usize, name: &str) -> Result<Vec<T>> {
+        let slot = self.session.output(phase, name).expect("the epoch's programs name their outputs");
+        self.session.read(slot)
+    }
+}
+
+/// Training needs labels on the training split, of classes that the model can tell apart.
+fn check_labels(data: &Dataset, model: &Model) -> Result<()> {
+    let lacks =
+        |what, needed_by| Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
+    if data.labels().is_none() {
+        return lacks("labels", "training needs labels.npy");
+    }
+    if data.split_size(TRAIN) == 0 {
+        return lacks("training split", "training needs train.npy");
+    }
+    let outputs = model.config().widths.last().copied().unwrap_or_default();
+    if data.class_count() > outputs {
+        return Err(Error::ClassCount { dataset: data.name().into(), data: data.class_count(), model: outputs });
+    }
+    Ok(())
+}
