@@ -49,6 +49,30 @@ pub enum Error {
         /// What the slot has.
         have_bytes: u64,
     },
+    /// An index of a block or a permutation points outside of what it indexes.
+    #[error("{call}: {operand} holds {index}, but the limit is {limit}")]
+    Index {
+        /// The kernel.
+        call: &'static str,
+        /// Which of its operands.
+        operand: &'static str,
+        /// What was found.
+        index: u64,
+        /// The first value that is too large.
+        limit: u64,
+    },
+    /// A number that the kernel is not defined for.
+    #[error("{call}: {operand} is {got}, but must be {want}")]
+    Argument {
+        /// The kernel.
+        call: &'static str,
+        /// Which of its arguments.
+        operand: &'static str,
+        /// What the kernel is defined for.
+        want: &'static str,
+        /// What was found.
+        got: f64,
+    },
     /// A constant of the host, which nothing may write.
     #[error("a constant in host memory cannot be written")]
     ConstantWritten,
@@ -74,4 +98,9 @@ pub enum Error {
         /// Why.
         source: rayon::ThreadPoolBuildError,
     },
+}
+
+/// Objects unless an operand has the shape that the call needs.
+pub(crate) fn check_shape(call: &'static str, operand: &'static str, want: [usize; 2], got: [usize; 2]) -> Result<()> {
+    if want == got { Ok(()) } else { Err(Error::Shape { call, operand, want, got }) }
 }

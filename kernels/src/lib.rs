@@ -14,6 +14,7 @@ pub mod error;
 pub mod memory;
 pub mod random;
 pub mod reference;
+pub mod step;
 pub mod view;
 
 pub use call::{BlockSlots, Call, DropoutKey, Mat};
@@ -21,4 +22,5 @@ pub use cpu::CpuDevice;
 pub use device::{Device, Event, Lane};
 pub use error::{Error, Result};
 pub use memory::{AlignedBytes, HostSlot, Shared, Slot};
-pub use view::{BlockView, MatMut, MatView};
+pub use step::{AdamStep, SgdStep};
+pub use view::{BlockView, MatMut, MatView, Targets};

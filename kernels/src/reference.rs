@@ -1,1 +1,238 @@
-//! Serial kernels, written to be obviously right.
+//! The oracle: every kernel once more, serial, in `f64` from its inputs to its outputs, written to be obviously right.
+//!
+//! Nothing here is called by a device. The functions panic on operands whose shapes do not agree, as indexing does.
+//! Only the dropout scale is rounded to `f32`, because which factor is meant is part of that kernel's definition.
+
+use crate::call::DropoutKey;
+use crate::random::{draw, row_key, threshold};
+use crate::step::{AdamStep, SgdStep, as_written};
+use crate::view::{BlockView, MatView, Targets};
+
+/// A dense row-major matrix of `f64` that owns its elements.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dense {
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub cols: usize,
+    /// All elements, row by row, `[rows * cols]`.
+    pub data: Vec<f64>,
+}
+
+impl Dense {
+    /// The matrix whose cell `(r, c)` is `f(r, c)`.
+    pub fn from_fn(rows: usize, cols: usize, mut f: impl FnMut(usize, usize) -> f64) -> Self {
+        let mut data = Vec::with_capacity(rows * cols);
+        for r in 0..rows {
+            for c in 0..cols {
+                data.push(f(r, c));
+            }
+        }
+        Self { rows, cols, data }
+    }
+
+    /// Cell `(r, c)`.
+    ///
+    /// # Panics
+    /// If there is no such cell.
+    pub fn at(&self, r: usize, c: usize) -> f64 {
+        assert!(c < self.cols, "column {c} of {}", self.cols);
+        self.data[r * self.cols + c]
+    }
+
+    /// Row `r`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row(&self, r: usize) -> &[f64] {
+        &self.data[r * self.cols..(r + 1) * self.cols]
+    }
+
+    /// The matrix whose cells are `f` of these cells.
+    pub fn map(&self, f: impl Fn(f64) -> f64) -> Self {
+        Self { rows: self.rows, cols: self.cols, data: self.data.iter().map(|&x| f(x)).collect() }
+    }
+}
+
+impl From<MatView<'_>> for Dense {
+    fn from(view: MatView<'_>) -> Self {
+        Self { rows: view.rows(), cols: view.cols(), data: view.data().iter().copied().map(f64::from).collect() }
+    }
+}
+
+/// `out[v] = sum_{u -> v} weights[edge] * x[u]`; without weights, of `x[u]`. See [`crate::cpu::gather()`].
+pub fn gather(block: BlockView<'_>, weights: Option<&[f64]>, own: &Dense, halo: Option<&Dense>) -> Dense {
+    Dense::from_fn(block.rows(), own.cols, |v, c| {
+        let mut sum = 0.0;
+        for edge in block.edges(v) {
+            let u = block.indices[edge] as usize;
+            let x = match u.checked_sub(block.own_sources) {
+                None => own.at(u, c),
+                Some(u) => halo.expect("the block has a halo").at(u, c),
+            };
+            sum += weights.map_or(1.0, |weights| weights[edge]) * x;
+        }
+        sum
+    })
+}
+
+/// `out[v] = scale[v] * x[v]`.
+pub fn row_scale(x: &Dense, scale: &[f64]) -> Dense {
+    Dense::from_fn(x.rows, x.cols, |r, c| scale[r] * x.at(r, c))
+}
+
+/// `out = x * weight^T`.
+pub fn linear(x: &Dense, weight: &Dense) -> Dense {
+    Dense::from_fn(x.rows, weight.rows, |r, c| (0..x.cols).map(|k| x.at(r, k) * weight.at(c, k)).sum())
+}
+
+/// `out = grad * weight`.
+pub fn linear_input_grad(grad: &Dense, weight: &Dense) -> Dense {
+    Dense::from_fn(grad.rows, weight.cols, |r, c| (0..grad.cols).map(|k| grad.at(r, k) * weight.at(k, c)).sum())
+}
+
+/// `out = grad^T * x`.
+pub fn linear_weight_grad(grad: &Dense, x: &Dense) -> Dense {
+    Dense::from_fn(grad.cols, x.cols, |r, c| (0..x.rows).map(|k| grad.at(k, r) * x.at(k, c)).sum())
+}
+
+/// `out = x^T`.
+pub fn transpose(x: &Dense) -> Dense {
+    Dense::from_fn(x.cols, x.rows, |r, c| x.at(c, r))
+}
+
+/// `out[v] = x[v] + bias`.
+pub fn add_bias(x: &Dense, bias: &[f64]) -> Dense {
+    Dense::from_fn(x.rows, x.cols, |r, c| x.at(r, c) + bias[c])
+}
+
+/// Sum over rows.
+pub fn column_sum(x: &Dense) -> Vec<f64> {
+    (0..x.cols).map(|c| (0..x.rows).map(|r| x.at(r, c)).sum()).collect()
+}
+
+/// `out = a + b`.
+pub fn add(a: &Dense, b: &Dense) -> Dense {
+    Dense::from_fn(a.rows, a.cols, |r, c| a.at(r, c) + b.at(r, c))
+}
+
+/// `out = max(x, 0)`.
+pub fn relu(x: &Dense) -> Dense {
+    x.map(|x| if x > 0.0 { x } else { 0.0 })
+}
+
+/// `out = grad where y > 0, else 0`.
+pub fn relu_grad(grad: &Dense, y: &Dense) -> Dense {
+    Dense::from_fn(grad.rows, grad.cols, |r, c| if y.at(r, c) > 0.0 { grad.at(r, c) } else { 0.0 })
+}
+
+/// What a dropout does to the cell in `row`, counted from the key's first row, and `column`.
+fn drop_cell(key: DropoutKey, epoch: u64, row: usize, column: u32, x: f64) -> f64 {
+    let row = row_key(key.seed, epoch, key.op, key.first_row + row as u64);
+    let kept = draw(row, column) >= threshold(key.rate);
+    if kept { x * f64::from(1.0f32 / (1.0f32 - key.rate)) } else { 0.0 }
+}
+
+/// `out = x / (1 - rate)` in the cells that are kept, else 0.
+pub fn dropout(x: &Dense, key: DropoutKey, epoch: u64) -> Dense {
+    Dense::from_fn(x.rows, x.cols, |r, c| drop_cell(key, epoch, r, c as u32, x.at(r, c)))
+}
+
+/// [`dropout`] on the values of a sparse matrix in CSR.
+pub fn sparse_dropout(block: BlockView<'_>, values: &[f64], key: DropoutKey, epoch: u64) -> Vec<f64> {
+    let mut out = vec![0.0; values.len()];
+    for v in 0..block.rows() {
+        for edge in block.edges(v) {
+            out[edge] = drop_cell(key, epoch, v, block.indices[edge], values[edge]);
+        }
+    }
+    out
+}
+
+/// `out[i] = values[permutation[i]]`.
+pub fn permute_edges(values: &[f64], permutation: &[u64]) -> Vec<f64> {
+    permutation.iter().map(|&i| values[i as usize]).collect()
+}
+
+/// The softmax of a row.
+fn softmax(row: &[f64]) -> Vec<f64> {
+    let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let exps: Vec<f64> = row.iter().map(|x| (x - largest).exp()).collect();
+    let total: f64 = exps.iter().sum();
+    exps.iter().map(|x| x / total).collect()
+}
+
+/// `loss = 1 / count * sum over selected v of -log softmax(logits[v])[labels[v]]`; 0 if `count` is 0.
+pub fn softmax_cross_entropy(logits: &Dense, targets: Targets<'_>, count: u64) -> f64 {
+    let mut sum = 0.0;
+    for r in 0..logits.rows {
+        if let Some(label) = targets.label(r, logits.cols) {
+            let row = logits.row(r);
+            let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let total: f64 = row.iter().map(|x| (x - largest).exp()).sum();
+            sum += total.ln() + largest - row[label];
+        }
+    }
+    if count == 0 { 0.0 } else { sum / count as f64 }
+}
+
+/// `(softmax - onehot) / count` in selected rows, 0 in the others.
+pub fn softmax_cross_entropy_grad(logits: &Dense, targets: Targets<'_>, count: u64) -> Dense {
+    let mut out = Dense::from_fn(logits.rows, logits.cols, |_, _| 0.0);
+    for r in 0..logits.rows {
+        if let Some(label) = targets.label(r, logits.cols).filter(|_| count > 0) {
+            for (c, p) in softmax(logits.row(r)).into_iter().enumerate() {
+                let onehot = if c == label { 1.0 } else { 0.0 };
+                out.data[r * logits.cols + c] = (p - onehot) / count as f64;
+            }
+        }
+    }
+    out
+}
+
+/// `[selected rows whose largest logit (the first on a tie) is at the label, selected rows]`.
+pub fn count_correct(logits: &Dense, targets: Targets<'_>) -> [u64; 2] {
+    let mut counts = [0, 0];
+    for r in 0..logits.rows {
+        if let Some(label) = targets.label(r, logits.cols) {
+            let row = logits.row(r);
+            let beaten = |other: usize| row[other] > row[label] || (row[other] == row[label] && other < label);
+            counts[0] += u64::from(!(0..row.len()).any(beaten));
+            counts[1] += 1;
+        }
+    }
+    counts
+}
+
+/// Stochastic gradient descent; see [`crate::cpu::sgd`].
+pub fn sgd(param: &mut [f64], grad: &[f64], mut moment: Option<&mut [f64]>, step: SgdStep) {
+    let (rate, momentum) = (f64::from(step.rate), f64::from(step.momentum));
+    for i in 0..param.len() {
+        let mut g = grad[i] + f64::from(step.weight_decay) * param[i];
+        if let Some(moment) = &mut moment {
+            moment[i] = if step.step == 1 { g } else { momentum * moment[i] + g };
+            g = moment[i];
+        }
+        param[i] -= rate * g;
+    }
+}
+
+/// Adam, or AdamW; see [`crate::cpu::adam`].
+pub fn adam(param: &mut [f64], grad: &[f64], m: &mut [f64], v: &mut [f64], step: AdamStep) {
+    let (rate, decay) = (as_written(step.rate), as_written(step.weight_decay));
+    let (beta1, beta2) = (as_written(step.beta1), as_written(step.beta2));
+    let t = step.step as f64;
+    for i in 0..param.len() {
+        let mut g = grad[i];
+        if step.decoupled {
+            param[i] *= 1.0 - rate * decay;
+        } else {
+            g += decay * param[i];
+        }
+        m[i] = beta1 * m[i] + (1.0 - beta1) * g;
+        v[i] = beta2 * v[i] + (1.0 - beta2) * g * g;
+        let m_hat = m[i] / (1.0 - beta1.powf(t));
+        let v_hat = v[i] / (1.0 - beta2.powf(t));
+        param[i] -= rate * m_hat / (v_hat.sqrt() + as_written(step.eps));
+    }
+}

@@ -1,4 +1,6 @@
-//! What kernels read and write: borrowed matrices and blocks.
+//! What kernels read and write: borrowed matrices, blocks and targets.
+
+use crate::call::NO_LABEL;
 
 /// A dense row-major matrix of `f32` that is read.
 #[derive(Clone, Copy, Debug)]
@@ -115,5 +117,28 @@ impl<'a> BlockView<'a> {
     /// If there is no such row.
     pub fn sources(&self, v: usize) -> &'a [u32] {
         &self.indices[self.edges(v)]
+    }
+}
+
+/// Which rows of a matrix of logits a loss or a metric looks at, and what they should say.
+#[derive(Clone, Copy, Debug)]
+pub struct Targets<'a> {
+    /// The right column of each row; [`NO_LABEL`], or any label that is no column, marks a row without one.
+    pub labels: &'a [u32],
+    /// Which split each row belongs to.
+    pub split: &'a [u32],
+    /// Rows of this split are selected, if they have a label.
+    pub select: u32,
+}
+
+impl Targets<'_> {
+    /// The label of row `r` if it is selected and has one.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn label(&self, r: usize, classes: usize) -> Option<usize> {
+        let label = self.labels[r];
+        let selected = self.split[r] == self.select && label != NO_LABEL && (label as usize) < classes;
+        selected.then_some(label as usize)
     }
 }

@@ -1,3 +1,123 @@
-//! The CPU device.
-/// x
-pub struct CpuDevice;
+//! The CPU device: the host's cores, in the host's memory.
+//!
+//! Calls are complete when they return, so every event is [`Event::DONE`]. The kernels are also here as plain
+//! functions over views, for whoever has slices and needs no device; they run on the current rayon pool. All of them
+//! give the same bits on any number of threads.
+
+mod dropout;
+mod elementwise;
+mod gather;
+mod launch;
+mod linear;
+mod loss;
+mod optimizer;
+mod parallel;
+mod prefetch;
+mod slots;
+
+use std::num::NonZeroUsize;
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+pub use dropout::{dropout, sparse_dropout};
+pub use elementwise::{
+    add, add_bias, column_sum, elementwise_bytes, permute_edges, relu, relu_grad, row_scale, transpose,
+};
+pub use gather::{gather, gather_bytes};
+pub use linear::{linear, linear_flops, linear_input_grad, linear_weight_grad, linear_weight_grad_workspace_bytes};
+pub use loss::{count_correct, softmax_cross_entropy, softmax_cross_entropy_grad};
+pub use optimizer::{adam, sgd};
+
+use crate::call::Call;
+use crate::device::{Device, Event, Lane};
+use crate::error::{Error, Result};
+use crate::memory::{HostSlot, Slot};
+use slots::Slots;
+
+/// The host's cores as a device.
+///
+/// A constant of the host is used where it lies and only copied when a call writes its slot; everything counts
+/// towards the capacity all the same. Memory is taken from the host when a slot is first used, and kept for the next
+/// slot of the same size when it is freed, never more than the largest number of bytes that were in use at once.
+/// Debug builds fill an output's fresh memory with NaN.
+pub struct CpuDevice {
+    /// Its own threads, or none for rayon's global pool.
+    pool: Option<ThreadPool>,
+    slots: Slots,
+}
+
+impl CpuDevice {
+    /// A device of `threads` threads of its own, or of all the host's cores through rayon's global pool, whose slots
+    /// may hold `capacity_bytes` bytes together.
+    ///
+    /// # Errors
+    /// [`Error::Threads`].
+    pub fn new(threads: Option<NonZeroUsize>, capacity_bytes: u64) -> Result<Self> {
+        let pool = threads.map(|threads| {
+            let threads = threads.get();
+            let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("cpu-{i}")).build();
+            pool.map_err(|source| Error::Threads { threads, source })
+        });
+        Ok(Self { pool: pool.transpose()?, slots: Slots::new(capacity_bytes) })
+    }
+
+    /// How many threads compute.
+    pub fn threads(&self) -> usize {
+        self.pool.as_ref().map_or_else(rayon::current_num_threads, ThreadPool::current_num_threads)
+    }
+}
+
+impl std::fmt::Debug for CpuDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (used, capacity) = (self.slots.used(), self.slots.capacity());
+        write!(f, "CpuDevice({} threads, {used} of {capacity} bytes)", self.threads())
+    }
+}
+
+impl Device for CpuDevice {
+    fn name(&self) -> String {
+        "cpu".to_owned()
+    }
+
+    fn alloc(&self, slot: Slot, bytes: u64) -> Result<()> {
+        self.slots.alloc(slot, bytes)
+    }
+
+    fn free(&self, slot: Slot) -> Result<()> {
+        self.slots.free(slot)
+    }
+
+    fn copy_in(&self, _lane: Lane, dst: Slot, src: &HostSlot, _after: &[Event]) -> Result<Event> {
+        self.slots.copy_in(dst, src)?;
+        Ok(Event::DONE)
+    }
+
+    fn copy_out(&self, _lane: Lane, src: Slot, dst: &HostSlot, _after: &[Event]) -> Result<Event> {
+        self.slots.copy_out(src, dst)?;
+        Ok(Event::DONE)
+    }
+
+    fn launch(&self, _lane: Lane, call: &Call, _after: &[Event]) -> Result<Event> {
+        match &self.pool {
+            Some(pool) => pool.install(|| launch::launch(&self.slots.open(), call))?,
+            None => launch::launch(&self.slots.open(), call)?,
+        }
+        Ok(Event::DONE)
+    }
+
+    fn wait(&self, _event: Event) -> Result<()> {
+        Ok(())
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.slots.capacity()
+    }
+
+    fn used_bytes(&self) -> u64 {
+        self.slots.used()
+    }
+
+    fn peak_bytes(&self) -> u64 {
+        self.slots.peak()
+    }
+}

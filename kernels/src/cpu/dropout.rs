@@ -1,0 +1,115 @@
+//! Dropout on dense matrices and on the values of sparse ones, from the counter-based draws of [`crate::random`].
+
+use std::ops::Range;
+
+use pulp::Arch;
+use rayon::prelude::*;
+
+use super::gather::{bad_row, check_block};
+use super::parallel::{CHUNK, balanced_rows, for_rows, split_at_ends, task_count};
+use crate::call::DropoutKey;
+use crate::error::{Error, Result, check_shape};
+use crate::random::{RowKey, draw, row_key, threshold};
+use crate::view::{BlockView, MatMut, MatView};
+
+/// `out = x / (1 - rate)` in the cells that are kept, else 0. It is its own gradient.
+///
+/// Cell `(r, c)` is kept exactly if its draw is at least [`threshold`]`(rate)`; what is kept is multiplied by
+/// `1 / (1 - rate)`, computed in `f32`.
+///
+/// # Shapes
+/// `x`, `out`: `[n, d]`; `out` is overwritten; `epoch` is the clock's.
+/// # Errors
+/// [`Error::Shape`], [`Error::Argument`]; `out` is then untouched.
+pub fn dropout(x: MatView<'_>, key: DropoutKey, epoch: u64, mut out: MatMut<'_>) -> Result<()> {
+    const CALL: &str = "dropout";
+    let (n, d) = (x.rows(), x.cols());
+    check_shape(CALL, "out", [n, d], [out.rows(), out.cols()])?;
+    let mask = Mask::new(CALL, key, epoch)?;
+    for_rows(out.data(), d, |first, out| {
+        Arch::new().dispatch(|| {
+            let x = x.data()[first * d..].chunks_exact(d);
+            for ((r, out), x) in out.chunks_exact_mut(d).enumerate().zip(x) {
+                let key = mask.row(first + r);
+                for ((column, out), &x) in out.iter_mut().enumerate().zip(x) {
+                    *out = mask.apply(key, column as u32, x);
+                }
+            }
+        });
+    });
+    Ok(())
+}
+
+/// [`dropout`] on the values of a sparse matrix in CSR: the same cells as of the dense one.
+///
+/// # Shapes
+/// `block`: row `v`'s cells are at the columns `indices`; `values`, `out`: `[e]`; `out` is overwritten.
+/// # Errors
+/// [`Error::Shape`], [`Error::Argument`], and `out` is untouched; [`Error::Index`] when a row's edges do not exist,
+/// and `out` must not be read.
+pub fn sparse_dropout(
+    block: BlockView<'_>,
+    values: &[f32],
+    key: DropoutKey,
+    epoch: u64,
+    out: &mut [f32],
+) -> Result<()> {
+    const CALL: &str = "sparse_dropout";
+    let e = block.indices.len();
+    check_block(CALL, block)?;
+    check_shape(CALL, "values", [e, 1], [values.len(), 1])?;
+    check_shape(CALL, "out", [e, 1], [out.len(), 1])?;
+    let mask = Mask::new(CALL, key, epoch)?;
+    let task = |rows: Range<usize>, out: &mut [f32]| {
+        let base = block.indptr[rows.start] as usize;
+        for v in rows {
+            let edges = block.edges(v);
+            let cells = edges.start.checked_sub(base).zip(edges.end.checked_sub(base));
+            let cells = cells.and_then(|(low, high)| out.get_mut(low..high));
+            let (Some(out), Some(columns)) = (cells, block.indices.get(edges.clone())) else {
+                return Err(bad_row(CALL, block, v));
+            };
+            let key = mask.row(v);
+            for ((out, &column), &x) in out.iter_mut().zip(columns).zip(&values[edges]) {
+                *out = mask.apply(key, column, x);
+            }
+        }
+        Ok(())
+    };
+    let ranges = balanced_rows(block.indptr, task_count(block.rows() + e, CHUNK));
+    if let [all] = &ranges[..] {
+        return task(all.clone(), out);
+    }
+    let parts = split_at_ends(out, ranges.iter().map(|range| block.indptr[range.end] as usize));
+    ranges.into_par_iter().zip(parts).with_max_len(1).try_for_each(|(rows, out)| task(rows, out))
+}
+
+/// What is needed to decide any cell.
+#[derive(Clone, Copy)]
+struct Mask {
+    key: DropoutKey,
+    epoch: u64,
+    threshold: u32,
+    scale: f32,
+}
+
+impl Mask {
+    fn new(call: &'static str, key: DropoutKey, epoch: u64) -> Result<Self> {
+        if !(0.0..1.0).contains(&key.rate) {
+            let got = f64::from(key.rate);
+            return Err(Error::Argument { call, operand: "rate", want: "at least 0 and below 1", got });
+        }
+        Ok(Self { key, epoch, threshold: threshold(key.rate), scale: 1.0 / (1.0 - key.rate) })
+    }
+
+    #[inline(always)]
+    fn row(&self, row: usize) -> RowKey {
+        row_key(self.key.seed, self.epoch, self.key.op, self.key.first_row.wrapping_add(row as u64))
+    }
+
+    #[inline(always)]
+    fn apply(&self, key: RowKey, column: u32, x: f32) -> f32 {
+        let kept = x * self.scale;
+        if draw(key, column) >= self.threshold { kept } else { 0.0 }
+    }
+}

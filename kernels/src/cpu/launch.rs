@@ -1,0 +1,151 @@
+//! From a [`Call`] over slots to a kernel over slices.
+
+use super::dropout::{dropout, sparse_dropout};
+use super::elementwise::{add, add_bias, column_sum, permute_edges, relu, relu_grad, row_scale, transpose};
+use super::gather::gather;
+use super::linear::{linear, linear_input_grad, linear_weight_grad};
+use super::loss::{count_correct, softmax_cross_entropy, softmax_cross_entropy_grad};
+use super::optimizer::{adam, sgd};
+use super::slots::{Open, Vector};
+use crate::call::{Call, Mat};
+use crate::error::Result;
+use crate::memory::Slot;
+use crate::step::{AdamStep, SgdStep};
+use crate::view::Targets;
+
+/// Runs one call to its end. Everything is opened, and so checked for its size, before anything is written.
+pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
+    match call {
+        Call::Gather { .. }
+        | Call::RowScale { .. }
+        | Call::Dropout { .. }
+        | Call::SparseDropout { .. }
+        | Call::PermuteEdges { .. } => launch_sparse(slots, call),
+        Call::Linear { x, weight, out } => {
+            let (x, weight) = (slots.mat(*x)?, slots.mat(*weight)?);
+            linear(x.view(), weight.view(), slots.mat_mut(*out)?.view())
+        }
+        Call::LinearInputGrad { grad, weight, out } => {
+            let (grad, weight) = (slots.mat(*grad)?, slots.mat(*weight)?);
+            linear_input_grad(grad.view(), weight.view(), slots.mat_mut(*out)?.view())
+        }
+        Call::LinearWeightGrad { grad, x, out } => {
+            let (grad, x) = (slots.mat(*grad)?, slots.mat(*x)?);
+            linear_weight_grad(grad.view(), x.view(), slots.mat_mut(*out)?.view())
+        }
+        Call::Transpose { x, out } => transpose(slots.mat(*x)?.view(), slots.mat_mut(*out)?.view()),
+        Call::AddBias { x, bias, out } => {
+            let bias = slots.vec(*bias, x.cols)?;
+            add_bias(slots.mat(*x)?.view(), bias.view(), slots.mat_mut(*out)?.view())
+        }
+        Call::ColumnSum { x, out } => {
+            let cols = x.cols;
+            column_sum(slots.mat(*x)?.view(), slots.vec_mut(*out, cols)?.view())
+        }
+        Call::Add { a, b, out } => {
+            let (a, b) = (slots.mat(*a)?, slots.mat(*b)?);
+            add(a.view(), b.view(), slots.mat_mut(*out)?.view())
+        }
+        Call::Relu { x, out } => relu(slots.mat(*x)?.view(), slots.mat_mut(*out)?.view()),
+        Call::ReluGrad { grad, y, out } => {
+            let (grad, y) = (slots.mat(*grad)?, slots.mat(*y)?);
+            relu_grad(grad.view(), y.view(), slots.mat_mut(*out)?.view())
+        }
+        Call::SoftmaxCrossEntropy { .. } | Call::SoftmaxCrossEntropyGrad { .. } | Call::CountCorrect { .. } => {
+            launch_loss(slots, call)
+        }
+        Call::Sgd { .. } | Call::Adam { .. } => launch_optimizer(slots, call),
+    }
+}
+
+fn launch_sparse(slots: &Open<'_>, call: &Call) -> Result<()> {
+    match call {
+        Call::Gather { block, weights, own, halo, out } => {
+            let edges = block.edges;
+            let block = slots.block(*block)?;
+            let weights = weights.map(|weights| slots.vec(weights, edges)).transpose()?;
+            let own = slots.mat(*own)?;
+            let halo = halo.map(|halo| slots.mat(halo)).transpose()?;
+            let mut out = slots.mat_mut(*out)?;
+            let weights = weights.as_ref().map(Vector::view);
+            gather(block.view(), weights, own.view(), halo.as_ref().map(|halo| halo.view()), out.view())
+        }
+        Call::RowScale { x, scale, out } => {
+            let scale = slots.vec(*scale, x.rows)?;
+            row_scale(slots.mat(*x)?.view(), scale.view(), slots.mat_mut(*out)?.view())
+        }
+        Call::Dropout { x, out, key, clock } => {
+            let [epoch, _] = read_clock(slots, *clock)?;
+            dropout(slots.mat(*x)?.view(), *key, epoch, slots.mat_mut(*out)?.view())
+        }
+        Call::SparseDropout { block, values, out, key, clock } => {
+            let [epoch, _] = read_clock(slots, *clock)?;
+            let edges = block.edges;
+            let (block, values) = (slots.block(*block)?, slots.vec(*values, edges)?);
+            sparse_dropout(block.view(), values.view(), *key, epoch, slots.vec_mut(*out, edges)?.view())
+        }
+        Call::PermuteEdges { values, permutation, out, edges } => {
+            let (values, permutation) = (slots.vec(*values, *edges)?, slots.vec(*permutation, *edges)?);
+            permute_edges(values.view(), permutation.view(), slots.vec_mut(*out, *edges)?.view())
+        }
+        _ => unreachable!("launch() sends no other call here"),
+    }
+}
+
+fn launch_loss(slots: &Open<'_>, call: &Call) -> Result<()> {
+    let open = |logits: &Mat, labels: &Slot, split: &Slot| {
+        Ok((slots.mat(*logits)?, slots.vec(*labels, logits.rows)?, slots.vec(*split, logits.rows)?))
+    };
+    match call {
+        Call::SoftmaxCrossEntropy { logits, labels, split, select, count, loss } => {
+            let (logits, labels, split) = open(logits, labels, split)?;
+            let targets = Targets { labels: labels.view(), split: split.view(), select: *select };
+            let mut loss = slots.vec_mut(*loss, 1)?;
+            loss.view()[0] = softmax_cross_entropy(logits.view(), targets, *count)?;
+            Ok(())
+        }
+        Call::SoftmaxCrossEntropyGrad { logits, labels, split, select, count, out } => {
+            let (logits, labels, split) = open(logits, labels, split)?;
+            let targets = Targets { labels: labels.view(), split: split.view(), select: *select };
+            softmax_cross_entropy_grad(logits.view(), targets, *count, slots.mat_mut(*out)?.view())
+        }
+        Call::CountCorrect { logits, labels, split, select, out } => {
+            let (logits, labels, split) = open(logits, labels, split)?;
+            let targets = Targets { labels: labels.view(), split: split.view(), select: *select };
+            let mut out = slots.vec_mut(*out, 2)?;
+            out.view().copy_from_slice(&count_correct(logits.view(), targets)?);
+            Ok(())
+        }
+        _ => unreachable!("launch() sends no other call here"),
+    }
+}
+
+fn launch_optimizer(slots: &Open<'_>, call: &Call) -> Result<()> {
+    match call {
+        Call::Sgd { param, grad, moment, len, clock, rate, momentum, weight_decay } => {
+            let [_, step] = read_clock(slots, *clock)?;
+            let rate = slots.vec(*rate, 1)?.view()[0];
+            let step = SgdStep { step, rate, momentum: *momentum, weight_decay: *weight_decay };
+            let grad = slots.vec(*grad, *len)?;
+            let mut moment = moment.map(|moment| slots.vec_mut(moment, *len)).transpose()?;
+            let moment = moment.as_mut().map(|moment| moment.view());
+            sgd(slots.vec_mut(*param, *len)?.view(), grad.view(), moment, step)
+        }
+        Call::Adam { param, grad, m, v, len, clock, rate, beta1, beta2, eps, weight_decay, decoupled } => {
+            let [_, step] = read_clock(slots, *clock)?;
+            let rate = slots.vec(*rate, 1)?.view()[0];
+            let (beta1, beta2, eps, weight_decay, decoupled) = (*beta1, *beta2, *eps, *weight_decay, *decoupled);
+            let step = AdamStep { step, rate, beta1, beta2, eps, weight_decay, decoupled };
+            let grad = slots.vec(*grad, *len)?;
+            let (mut m, mut v) = (slots.vec_mut(*m, *len)?, slots.vec_mut(*v, *len)?);
+            adam(slots.vec_mut(*param, *len)?.view(), grad.view(), m.view(), v.view(), step)
+        }
+        _ => unreachable!("launch() sends no other call here"),
+    }
+}
+
+/// Epoch and step.
+fn read_clock(slots: &Open<'_>, clock: Slot) -> Result<[u64; 2]> {
+    let clock = slots.vec(clock, 2)?;
+    Ok([clock.view()[0], clock.view()[1]])
+}

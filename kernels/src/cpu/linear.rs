@@ -1,0 +1,204 @@
+//! Dense products: a linear layer, and its gradients for input and weight.
+//!
+//! The products themselves are the `gemm` crate's, one thread each; the cut into tasks is made here, by sizes alone,
+//! so that the bits do not depend on the threads.
+
+use rayon::prelude::*;
+
+use super::parallel::{for_chunks, map_chunks};
+use crate::error::{Result, check_shape};
+use crate::view::{MatMut, MatView};
+
+/// Rows of one task. A multiple of every register tile's height.
+const ROWS: usize = 1536;
+
+/// Most parts of the sum over rows in a weight gradient.
+const MOST_PARTS: usize = 16;
+
+/// Fewest rows of such a part.
+const LEAST_ROWS: usize = 2048;
+
+/// Floating-point operations of one linear layer or of one of its two gradients.
+pub fn linear_flops(n: u64, d_in: u64, d_out: u64) -> u64 {
+    2 * n * d_in * d_out
+}
+
+/// Bytes of workspace that [`linear_weight_grad`] needs beside its operands: at most 16 gradients.
+pub fn linear_weight_grad_workspace_bytes(n: u64, d_in: u64, d_out: u64) -> u64 {
+    let parts = n.div_ceil(rows_of_part(n as usize) as u64);
+    if parts <= 1 { 0 } else { 4 * parts * d_in * d_out }
+}
+
+/// `out = x * weight^T`.
+///
+/// # Shapes
+/// `x`: `[n, d_in]`; `weight`: `[d_out, d_in]`; `out`: `[n, d_out]`, overwritten.
+/// # Cost
+/// [`linear_flops`].
+/// # Errors
+/// [`crate::Error::Shape`]; `out` is then untouched.
+/// # Order
+/// The same bits on any number of threads.
+pub fn linear(x: MatView<'_>, weight: MatView<'_>, out: MatMut<'_>) -> Result<()> {
+    const CALL: &str = "linear";
+    check_shape(CALL, "weight", [weight.rows(), x.cols()], [weight.rows(), weight.cols()])?;
+    check_shape(CALL, "out", [x.rows(), weight.rows()], [out.rows(), out.cols()])?;
+    rows_times(x, Strided::transposed(weight), out);
+    Ok(())
+}
+
+/// `out = grad * weight`: the gradient of [`linear`] for its input.
+///
+/// # Shapes
+/// `grad`: `[n, d_out]`; `weight`: `[d_out, d_in]`; `out`: `[n, d_in]`, overwritten.
+/// # Cost
+/// [`linear_flops`].
+/// # Errors
+/// [`crate::Error::Shape`]; `out` is then untouched.
+/// # Order
+/// The same bits on any number of threads.
+pub fn linear_input_grad(grad: MatView<'_>, weight: MatView<'_>, out: MatMut<'_>) -> Result<()> {
+    const CALL: &str = "linear_input_grad";
+    check_shape(CALL, "weight", [grad.cols(), weight.cols()], [weight.rows(), weight.cols()])?;
+    check_shape(CALL, "out", [grad.rows(), weight.cols()], [out.rows(), out.cols()])?;
+    rows_times(grad, Strided::plain(weight), out);
+    Ok(())
+}
+
+/// `out = grad^T * x`: the gradient of [`linear`] for its weight.
+///
+/// # Shapes
+/// `grad`: `[n, d_out]`; `x`: `[n, d_in]`; `out`: `[d_out, d_in]`, overwritten.
+/// # Cost
+/// [`linear_flops`]; [`linear_weight_grad_workspace_bytes`] bytes allocated.
+/// # Errors
+/// [`crate::Error::Shape`]; `out` is then untouched.
+/// # Order
+/// The rows are cut into at most 16 parts by their number alone, and the parts' products are added in order: the
+/// same bits on any number of threads.
+pub fn linear_weight_grad(grad: MatView<'_>, x: MatView<'_>, mut out: MatMut<'_>) -> Result<()> {
+    const CALL: &str = "linear_weight_grad";
+    let (n, d_in, d_out) = (x.rows(), x.cols(), grad.cols());
+    check_shape(CALL, "grad", [n, d_out], [grad.rows(), grad.cols()])?;
+    check_shape(CALL, "out", [d_out, d_in], [out.rows(), out.cols()])?;
+    if d_in == 0 || d_out == 0 {
+        return Ok(());
+    }
+    let part = |rows: std::ops::Range<usize>, out: &mut [f32]| {
+        let grad = &grad.data()[rows.start * d_out..rows.end * d_out];
+        let x = &x.data()[rows.start * d_in..rows.end * d_in];
+        let lhs = Strided { data: grad, rows: d_out, cols: rows.len(), row_stride: 1, col_stride: d_out };
+        let rhs = Strided { data: x, rows: rows.len(), cols: d_in, row_stride: d_in, col_stride: 1 };
+        product(lhs, rhs, out);
+    };
+    let rows = rows_of_part(n);
+    if n <= rows {
+        part(0..n, out.data());
+        return Ok(());
+    }
+    let partials = map_chunks(n, rows, |rows| {
+        let mut partial = vec![0.0; d_in * d_out];
+        part(rows, &mut partial);
+        partial
+    });
+    for_chunks(out.data(), 1 << 12, |first, out| {
+        out.copy_from_slice(&partials[0][first..][..out.len()]);
+        for partial in &partials[1..] {
+            for (out, &term) in out.iter_mut().zip(&partial[first..]) {
+                *out += term;
+            }
+        }
+    });
+    Ok(())
+}
+
+fn rows_of_part(n: usize) -> usize {
+    n.div_ceil(MOST_PARTS).max(LEAST_ROWS)
+}
+
+/// `out = x * rhs`, the rows of `x` cut into tasks.
+fn rows_times(x: MatView<'_>, rhs: Strided<'_>, mut out: MatMut<'_>) {
+    let (k, width) = (x.cols(), out.cols());
+    if width == 0 {
+        return;
+    }
+    let task = |i: usize, out: &mut [f32]| {
+        let rows = out.len() / width;
+        let data = &x.data()[i * ROWS * k..][..rows * k];
+        product(Strided { data, rows, cols: k, row_stride: k, col_stride: 1 }, rhs, out);
+    };
+    if x.rows() <= ROWS {
+        task(0, out.data());
+    } else {
+        out.data().par_chunks_mut(ROWS * width).with_max_len(1).enumerate().for_each(|(i, out)| task(i, out));
+    }
+}
+
+/// A matrix with any distance between its rows and its columns.
+#[derive(Clone, Copy)]
+struct Strided<'a> {
+    data: &'a [f32],
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+impl<'a> Strided<'a> {
+    fn plain(mat: MatView<'a>) -> Self {
+        Self { data: mat.data(), rows: mat.rows(), cols: mat.cols(), row_stride: mat.cols(), col_stride: 1 }
+    }
+
+    fn transposed(mat: MatView<'a>) -> Self {
+        Self { data: mat.data(), rows: mat.cols(), cols: mat.rows(), row_stride: 1, col_stride: mat.cols() }
+    }
+
+    /// Elements that the matrix reaches over, from its first to its last.
+    fn span(&self) -> usize {
+        if self.rows == 0 || self.cols == 0 {
+            0
+        } else {
+            (self.rows - 1) * self.row_stride + (self.cols - 1) * self.col_stride + 1
+        }
+    }
+}
+
+/// `out = lhs * rhs` on this thread; `out` is row-major and contiguous.
+#[allow(unsafe_code)]
+fn product(lhs: Strided<'_>, rhs: Strided<'_>, out: &mut [f32]) {
+    let (m, n, k) = (lhs.rows, rhs.cols, lhs.cols);
+    assert!(rhs.rows == k && out.len() == m * n, "a product of {m} x {k} and {} x {n}", rhs.rows);
+    assert!(lhs.span() <= lhs.data.len() && rhs.span() <= rhs.data.len(), "an operand ends early");
+    if k == 0 {
+        out.fill(0.0);
+    }
+    if m == 0 || n == 0 || k == 0 {
+        return;
+    }
+    // SAFETY: the assertions above say that all m x k, k x n and m x n elements that gemm reads and writes through
+    // these strides lie inside the three slices; strides are below isize::MAX because the slices are; `out` is
+    // borrowed mutably, so it overlaps neither operand.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            out.as_mut_ptr(),
+            1,
+            n as isize,
+            false,
+            lhs.data.as_ptr(),
+            lhs.col_stride as isize,
+            lhs.row_stride as isize,
+            rhs.data.as_ptr(),
+            rhs.col_stride as isize,
+            rhs.row_stride as isize,
+            0.0,
+            1.0,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}

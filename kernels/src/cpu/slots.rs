@@ -1,0 +1,339 @@
+//! The memory of a device in host memory: numbered slots, a hard capacity, and a lock a slot.
+
+use std::marker::PhantomData;
+use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+
+use bytemuck::Pod;
+
+use crate::call::{BlockSlots, Mat};
+use crate::error::{Error, Result};
+use crate::memory::{AlignedBytes, HostSlot, Shared, Slot, read, write};
+use crate::view::{BlockView, MatMut, MatView};
+
+/// What lies behind a slot.
+enum Contents {
+    /// Nothing yet: memory is taken from the host when the slot is first used.
+    Reserved,
+    /// Memory of its own.
+    Own(AlignedBytes),
+    /// A constant of the host, used where it lies. It becomes a copy when the slot is written.
+    Constant(Shared<u8>),
+}
+
+impl Contents {
+    fn bytes<T: Pod>(&self) -> &[T] {
+        match self {
+            Self::Reserved => &[],
+            Self::Own(bytes) => bytes.as_slice(),
+            Self::Constant(bytes) => bytemuck::try_cast_slice(bytes).unwrap_or(&[]),
+        }
+    }
+
+    fn bytes_mut<T: Pod>(&mut self) -> &mut [T] {
+        match self {
+            Self::Own(bytes) => bytes.as_mut_slice(),
+            Self::Reserved | Self::Constant(_) => &mut [],
+        }
+    }
+}
+
+struct Cell {
+    bytes: u64,
+    contents: RwLock<Contents>,
+}
+
+/// Bytes in use, and buffers that were given back.
+struct Account {
+    // Invariant: used <= peak <= capacity, and used plus the spare bytes never exceed peak: what the process holds is
+    // never more than what was once in use.
+    used: u64,
+    peak: u64,
+    spare: Vec<AlignedBytes>,
+    spare_bytes: u64,
+}
+
+/// Numbered slots with a capacity.
+pub(super) struct Slots {
+    capacity: u64,
+    account: Mutex<Account>,
+    table: RwLock<Vec<Option<Cell>>>,
+}
+
+impl Slots {
+    pub(super) fn new(capacity: u64) -> Self {
+        let account = Account { used: 0, peak: 0, spare: Vec::new(), spare_bytes: 0 };
+        Self { capacity, account: Mutex::new(account), table: RwLock::new(Vec::new()) }
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.account().used
+    }
+
+    pub(super) fn peak(&self) -> u64 {
+        self.account().peak
+    }
+
+    fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    pub(super) fn alloc(&self, slot: Slot, bytes: u64) -> Result<()> {
+        let mut table = write(&self.table);
+        let index = slot.0 as usize;
+        if table.get(index).is_some_and(Option::is_some) {
+            return Err(Error::SlotInUse { slot });
+        }
+        let mut account = self.account();
+        let used = account.used.saturating_add(bytes);
+        if used > self.capacity {
+            return Err(Error::OutOfMemory { need_bytes: used, have_bytes: self.capacity });
+        }
+        account.used = used;
+        account.peak = account.peak.max(used);
+        account.trim();
+        if table.len() <= index {
+            table.resize_with(index + 1, || None);
+        }
+        table[index] = Some(Cell { bytes, contents: RwLock::new(Contents::Reserved) });
+        Ok(())
+    }
+
+    pub(super) fn free(&self, slot: Slot) -> Result<()> {
+        let mut table = write(&self.table);
+        let cell = table.get_mut(slot.0 as usize).and_then(Option::take).ok_or(Error::EmptySlot { slot })?;
+        let mut account = self.account();
+        account.used -= cell.bytes;
+        if let Contents::Own(bytes) = cell.contents.into_inner().unwrap_or_else(|poison| poison.into_inner()) {
+            account.spare_bytes += bytes.len() as u64;
+            account.spare.push(bytes);
+            account.trim();
+        }
+        Ok(())
+    }
+
+    /// Memory for a slot: a spare buffer of the same size, whose pages the host has mapped already, or a new one.
+    fn memory(&self, bytes: u64) -> Result<AlignedBytes> {
+        let len = usize::try_from(bytes).map_err(|_| Error::HostMemory { need_bytes: bytes })?;
+        let spare = self.account().take(len);
+        let mut memory = match spare {
+            Some(memory) => memory,
+            None => AlignedBytes::zeroed(len)?,
+        };
+        if cfg!(debug_assertions) {
+            // NaN as f32, so that a cell which a kernel forgets shows.
+            memory.as_mut_slice::<u8>().fill(0xff);
+        }
+        Ok(memory)
+    }
+
+    pub(super) fn copy_in(&self, dst: Slot, src: &HostSlot) -> Result<()> {
+        let table = self.open();
+        let cell = table.cell(dst)?;
+        check_size(dst, src.len() as u64, cell.bytes)?;
+        match src {
+            HostSlot::Constant(bytes) if bytes.as_ptr().addr().is_multiple_of(align_of::<u64>()) => {
+                *try_write(cell, dst)? = Contents::Constant(bytes.clone());
+            }
+            HostSlot::Constant(bytes) => table.writable(dst)?.bytes_mut().copy_from_slice(bytes),
+            HostSlot::Staging(bytes) => table.writable(dst)?.bytes_mut().copy_from_slice(read(bytes).as_slice::<u8>()),
+        }
+        Ok(())
+    }
+
+    pub(super) fn copy_out(&self, src: Slot, dst: &HostSlot) -> Result<()> {
+        let HostSlot::Staging(host) = dst else { return Err(Error::ConstantWritten) };
+        let table = self.open();
+        let mut host = write(host);
+        check_size(src, host.len() as u64, table.cell(src)?.bytes)?;
+        host.as_mut_slice::<u8>().copy_from_slice(table.readable(src)?.bytes());
+        Ok(())
+    }
+
+    /// The table, to be read and written by one call.
+    pub(super) fn open(&self) -> Open<'_> {
+        Open { slots: self, table: read(&self.table) }
+    }
+}
+
+fn check_size(slot: Slot, need_bytes: u64, have_bytes: u64) -> Result<()> {
+    if need_bytes == have_bytes { Ok(()) } else { Err(Error::SlotSize { slot, need_bytes, have_bytes }) }
+}
+
+impl Account {
+    fn take(&mut self, len: usize) -> Option<AlignedBytes> {
+        let index = self.spare.iter().rposition(|spare| spare.len() == len)?;
+        self.spare_bytes -= len as u64;
+        Some(self.spare.remove(index))
+    }
+
+    /// Gives the oldest spare buffers back to the host until the invariant holds.
+    fn trim(&mut self) {
+        while self.used + self.spare_bytes > self.peak && !self.spare.is_empty() {
+            self.spare_bytes -= self.spare.remove(0).len() as u64;
+        }
+    }
+}
+
+fn try_write(cell: &Cell, slot: Slot) -> Result<RwLockWriteGuard<'_, Contents>> {
+    match cell.contents.try_write() {
+        Ok(guard) => Ok(guard),
+        Err(TryLockError::Poisoned(poison)) => Ok(poison.into_inner()),
+        Err(TryLockError::WouldBlock) => Err(Error::Aliased { slot }),
+    }
+}
+
+/// The slots as one call sees them. Locks are only tried, so a slot that is used twice is an error and no deadlock.
+pub(super) struct Open<'a> {
+    slots: &'a Slots,
+    table: RwLockReadGuard<'a, Vec<Option<Cell>>>,
+}
+
+impl Open<'_> {
+    fn cell(&self, slot: Slot) -> Result<&Cell> {
+        self.table.get(slot.0 as usize).and_then(Option::as_ref).ok_or(Error::EmptySlot { slot })
+    }
+
+    fn readable(&self, slot: Slot) -> Result<RwLockReadGuard<'_, Contents>> {
+        let cell = self.cell(slot)?;
+        let locked = || match cell.contents.try_read() {
+            Ok(guard) => Ok(guard),
+            Err(TryLockError::Poisoned(poison)) => Ok(poison.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Error::Aliased { slot }),
+        };
+        if matches!(*locked()?, Contents::Reserved) {
+            drop(self.writable(slot)?);
+        }
+        locked()
+    }
+
+    /// Locks for writing and makes sure that the slot has memory of its own.
+    fn writable(&self, slot: Slot) -> Result<RwLockWriteGuard<'_, Contents>> {
+        let cell = self.cell(slot)?;
+        let mut contents = try_write(cell, slot)?;
+        match &*contents {
+            Contents::Own(_) => {}
+            Contents::Reserved => *contents = Contents::Own(self.slots.memory(cell.bytes)?),
+            Contents::Constant(bytes) => {
+                let mut own = self.slots.memory(cell.bytes)?;
+                own.as_mut_slice().copy_from_slice(bytes);
+                *contents = Contents::Own(own);
+            }
+        }
+        Ok(contents)
+    }
+
+    /// `len` elements of a slot, to be read.
+    pub(super) fn vec<T: Pod>(&self, slot: Slot, len: usize) -> Result<Vector<'_, T>> {
+        self.check_len::<T>(slot, Some(len))?;
+        Ok(Vector { contents: self.readable(slot)?, len, element: PhantomData })
+    }
+
+    /// `len` elements of a slot, to be written.
+    pub(super) fn vec_mut<T: Pod>(&self, slot: Slot, len: usize) -> Result<VectorMut<'_, T>> {
+        self.check_len::<T>(slot, Some(len))?;
+        Ok(VectorMut { contents: self.writable(slot)?, len, element: PhantomData })
+    }
+
+    /// A matrix, to be read.
+    pub(super) fn mat(&self, mat: Mat) -> Result<Matrix<'_>> {
+        let len = self.check_len::<f32>(mat.slot, mat.rows.checked_mul(mat.cols))?;
+        Ok(Matrix { values: self.vec(mat.slot, len)?, mat })
+    }
+
+    /// A matrix, to be written.
+    pub(super) fn mat_mut(&self, mat: Mat) -> Result<MatrixMut<'_>> {
+        let len = self.check_len::<f32>(mat.slot, mat.rows.checked_mul(mat.cols))?;
+        Ok(MatrixMut { values: self.vec_mut(mat.slot, len)?, mat })
+    }
+
+    /// A block, to be read.
+    pub(super) fn block(&self, block: BlockSlots) -> Result<Block<'_>> {
+        let indptr = self.vec(block.indptr, block.rows.saturating_add(1))?;
+        Ok(Block { indptr, indices: self.vec(block.indices, block.edges)?, block })
+    }
+
+    fn check_len<T>(&self, slot: Slot, len: Option<usize>) -> Result<usize> {
+        let have_bytes = self.cell(slot)?.bytes;
+        let need_bytes = len.and_then(|len| len.checked_mul(size_of::<T>())).map_or(u64::MAX, |bytes| bytes as u64);
+        match len {
+            Some(len) if need_bytes <= have_bytes => Ok(len),
+            _ => Err(Error::SlotSize { slot, need_bytes, have_bytes }),
+        }
+    }
+}
+
+/// Elements that are locked for reading.
+pub(super) struct Vector<'a, T> {
+    // Invariant: the contents hold at least `len` elements.
+    contents: RwLockReadGuard<'a, Contents>,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Pod> Vector<'_, T> {
+    pub(super) fn view(&self) -> &[T] {
+        &self.contents.bytes()[..self.len]
+    }
+}
+
+/// Elements that are locked for writing.
+pub(super) struct VectorMut<'a, T> {
+    // Invariant: the contents hold at least `len` elements.
+    contents: RwLockWriteGuard<'a, Contents>,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Pod> VectorMut<'_, T> {
+    pub(super) fn view(&mut self) -> &mut [T] {
+        &mut self.contents.bytes_mut()[..self.len]
+    }
+}
+
+/// A matrix that is locked for reading.
+pub(super) struct Matrix<'a> {
+    values: Vector<'a, f32>,
+    mat: Mat,
+}
+
+impl Matrix<'_> {
+    pub(super) fn view(&self) -> MatView<'_> {
+        MatView::new(self.values.view(), self.mat.rows, self.mat.cols)
+            .expect("the length was checked when it was opened")
+    }
+}
+
+/// A matrix that is locked for writing.
+pub(super) struct MatrixMut<'a> {
+    values: VectorMut<'a, f32>,
+    mat: Mat,
+}
+
+impl MatrixMut<'_> {
+    pub(super) fn view(&mut self) -> MatMut<'_> {
+        MatMut::new(self.values.view(), self.mat.rows, self.mat.cols)
+            .expect("the length was checked when it was opened")
+    }
+}
+
+/// A block that is locked for reading.
+pub(super) struct Block<'a> {
+    indptr: Vector<'a, u64>,
+    indices: Vector<'a, u32>,
+    block: BlockSlots,
+}
+
+impl Block<'_> {
+    pub(super) fn view(&self) -> BlockView<'_> {
+        BlockView {
+            indptr: self.indptr.view(),
+            indices: self.indices.view(),
+            own_sources: self.block.own_sources,
+            halo_sources: self.block.halo_sources,
+        }
+    }
+}
