@@ -1,0 +1,121 @@
+//! `lapidary infer`.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use ndarray::Array2;
+use ndarray_npy::WriteNpyExt;
+use serde_json::json;
+
+use super::DeviceArgs;
+use super::output::{count, facts, json_line, percent, seconds};
+use crate::dataset::{Dataset, FeatureNorm};
+use crate::error::{Error, Result};
+use crate::infer::{Prediction, Predictor};
+use crate::model::Norm;
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("from").required(true).args(["checkpoint", "weights"]))]
+pub(super) struct InferArgs {
+    /// A folder that `train --checkpoint` wrote (its best epoch, else the newest), or one checkpoint in it
+    #[arg(long, value_name = "DIR")]
+    checkpoint: Option<PathBuf>,
+    /// A safetensors file with PyG's parameter names
+    #[arg(long, value_name = "FILE", requires = "model")]
+    weights: Option<PathBuf>,
+    /// Which model the weights belong to
+    #[arg(long, conflicts_with = "checkpoint")]
+    model: Option<String>,
+    /// How neighbours are weighed: sym, mean or sum [sym for gcn; the checkpoint's own]
+    #[arg(long, conflicts_with = "checkpoint")]
+    norm: Option<String>,
+    /// A dataset directory, builtin:planted or builtin:karate
+    #[arg(long, value_name = "DATA")]
+    data: String,
+    /// Divide each row of the features by its sum: row or none [the checkpoint's; for weights, the data's]
+    #[arg(long, value_name = "NORM")]
+    feature_norm: Option<String>,
+    /// Write the logits, f32 `[vertices, classes]`, to this .npy file
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Print one JSON line on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// Predicts, writes and reports.
+pub(super) fn run(args: &InferArgs) -> Result<()> {
+    let devices = args.device.devices()?;
+    let mut predictor = match (&args.checkpoint, &args.weights, &args.model) {
+        (Some(dir), _, _) => Predictor::open(dir)?,
+        (None, Some(file), Some(model)) => {
+            let norm = args.norm.as_deref().map(str::parse::<Norm>).transpose()?;
+            Predictor::from_weights(file, model, norm)?
+        }
+        _ => unreachable!("clap asks for --checkpoint, or --weights with --model"),
+    };
+    predictor = predictor.devices(devices).passes(args.device.passes.parse()?);
+    if let Some(norm) = &args.feature_norm {
+        predictor = predictor.feature_norm(norm.parse::<FeatureNorm>()?);
+    }
+    if let Some(memory) = args.device.memory()? {
+        predictor = predictor.device_memory(memory);
+    }
+    let data = Dataset::load(&args.data)?;
+    let prediction = predictor.run(&data)?;
+    if let Some(path) = &args.out {
+        write_logits(path, &prediction.logits)?;
+    }
+    summarise(args, &data, &prediction)
+}
+
+/// Writes beside the place and renames, so that a logits file that is there is whole.
+fn write_logits(path: &Path, logits: &Array2<f32>) -> Result<()> {
+    let failed = |source| Error::Io { action: "write the logits", path: path.into(), source };
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    logits.write_npy(std::io::BufWriter::new(file.as_file())).map_err(|error| {
+        failed(match error {
+            ndarray_npy::WriteNpyError::Io(source) => source,
+            other => std::io::Error::other(other),
+        })
+    })?;
+    file.as_file().sync_all().map_err(failed)?;
+    let written: File = file.persist(path).map_err(|error| failed(error.error))?;
+    drop(written);
+    Ok(())
+}
+
+fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction) -> Result<()> {
+    let accuracy = prediction.accuracy;
+    if args.json {
+        return json_line(&json!({
+            "event": "summary",
+            "test_accuracy": accuracy.test,
+            "val_accuracy": accuracy.val,
+            "train_accuracy": accuracy.train,
+            "seconds": prediction.seconds,
+            "parts": prediction.parts,
+        }));
+    }
+    let mut rows = vec![
+        ("data", data.name().to_string()),
+        ("vertices", count(prediction.logits.nrows() as u64)),
+        ("classes", count(prediction.logits.ncols() as u64)),
+        ("test accuracy", percent(accuracy.test)),
+        ("validation accuracy", percent(accuracy.val)),
+        ("training accuracy", percent(accuracy.train)),
+        ("forward pass", seconds(prediction.seconds)),
+    ];
+    if let Some(path) = &args.out {
+        rows.push(("logits", path.display().to_string()));
+    }
+    eprintln!("{}", facts(&rows));
+    Ok(())
+}

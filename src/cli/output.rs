@@ -1,0 +1,75 @@
+//! How results are shown: JSON lines for programs, tables and bars for people.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+
+/// Prints one JSON line on standard output at once, so that a reader sees it while the program goes on.
+///
+/// # Errors
+/// [`Error::Io`] when standard output is closed.
+pub(super) fn json_line(value: &impl Serialize) -> Result<()> {
+    let line = serde_json::to_string(value).expect("results are plain data");
+    let mut stdout = std::io::stdout().lock();
+    let written = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    written.map_err(|source| Error::Io { action: "write to", path: "<standard output>".into(), source })
+}
+
+/// A table of names and values; the values line up on the right.
+pub(super) fn facts(rows: &[(&str, String)]) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    for (name, value) in rows {
+        table.add_row([*name, value.as_str()]);
+    }
+    if let Some(values) = table.column_mut(1) {
+        values.set_cell_alignment(CellAlignment::Right);
+    }
+    table.to_string()
+}
+
+/// A bar for `length` steps on standard error; hidden where nobody watches.
+pub(super) fn bar(length: u64, hidden: bool) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    if hidden || !std::io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    let style = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len}  {msg}  {eta}");
+    bar.set_style(style.expect("the template is a constant"));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// A share as a percentage, or a dash.
+pub(super) fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "-".into(), |s| format!("{:.2} %", 100.0 * s))
+}
+
+/// Seconds at a readable scale.
+pub(super) fn seconds(s: f64) -> String {
+    if s < 1e-3 {
+        format!("{:.1} us", s * 1e6)
+    } else if s < 1.0 {
+        format!("{:.2} ms", s * 1e3)
+    } else {
+        format!("{s:.2} s")
+    }
+}
+
+/// A count with thin groups of three digits.
+pub(super) fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut grouped = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
