@@ -1,3 +1,4 @@
 //! Lapidary
 #![allow(missing_docs)]
+pub mod dataset;
 pub mod graph;
