@@ -1,5 +1,6 @@
 //! Lapidary
 #![allow(missing_docs)]
+pub mod dataset;
 pub mod graph;
 pub mod lower;
 pub mod model;

@@ -1,0 +1,238 @@
+//! A dataset from what a training program has in memory.
+
+use lapidary_kernels::Shared;
+use ndarray::{ArrayBase, Data, Ix2};
+
+use super::Dataset;
+use super::build::{Origin, Parts, RawFeatures, RawLabels, checked_graph};
+use super::error::{Error, Result};
+use super::features::FeatureNorm;
+use super::split::Members;
+use crate::graph::Graph;
+
+/// The arrays of a dataset; [`Dataset::from_arrays`] checks them. All but the edges is optional.
+///
+/// ```
+/// use lapidary::dataset::{Arrays, Dataset, TRAIN};
+/// use ndarray::array;
+///
+/// // A path of four vertices; both directions of every tie.
+/// let edges = [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)];
+/// let x = array![[1.0, 0.0], [1.0, 0.5], [0.0, 0.5], [0.0, 1.0]];
+/// let data = Dataset::from_arrays(
+///     Arrays::edges(4, &edges).name("path").features(x).labels(&[0, 0, 1, 1]).train(&[0, 3]).val(&[1]).test(&[2]),
+/// )?;
+/// assert_eq!((data.feature_width(), data.class_count(), data.split_size(TRAIN)), (2, 2, 2));
+/// assert!(!data.directed());
+/// # Ok::<(), lapidary::dataset::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Arrays {
+    topology: Topology,
+    rest: Rest,
+}
+
+#[derive(Clone, Debug)]
+enum Topology {
+    Graph(Graph),
+    Csr(Shared<u64>, Shared<u32>),
+    Edges(usize, Vec<(u32, u32)>),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Rest {
+    name: Option<String>,
+    directed: Option<bool>,
+    features: Option<RawFeatures>,
+    labels: Option<RawLabels>,
+    classes: Option<usize>,
+    splits: [Option<Members>; 3],
+    graph_ids: Option<Shared<i64>>,
+    feature_norm: Option<FeatureNorm>,
+    source: Option<String>,
+    licence: Option<String>,
+}
+
+impl Arrays {
+    /// A graph that is there already.
+    pub fn new(graph: Graph) -> Self {
+        Self { topology: Topology::Graph(graph), rest: Rest::default() }
+    }
+
+    /// CSR over in-edges: row v lists the sources u of u -> v, ascending.
+    ///
+    /// # Shapes
+    /// `indptr`: `[vertices + 1]`; `indices`: `[edges]`.
+    pub fn csr(indptr: impl Into<Shared<u64>>, indices: impl Into<Shared<u32>>) -> Self {
+        Self { topology: Topology::Csr(indptr.into(), indices.into()), rest: Rest::default() }
+    }
+
+    /// A list of edges (u, v), each u -> v, in any order. For an undirected graph both directions are listed.
+    pub fn edges(vertices: usize, edges: &[(u32, u32)]) -> Self {
+        Self { topology: Topology::Edges(vertices, edges.to_vec()), rest: Rest::default() }
+    }
+
+    /// What the dataset is called; `unnamed` otherwise.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.rest.name = Some(name.into());
+        self
+    }
+
+    /// Whether edges have a direction. By default that is found out: a graph is directed if it is not symmetric.
+    pub fn directed(mut self, directed: bool) -> Self {
+        self.rest.directed = Some(directed);
+        self
+    }
+
+    /// Dense features, `[vertices, width]`; an owned matrix in C order is not copied.
+    pub fn features<S: Data<Elem = f32>>(mut self, features: ArrayBase<S, Ix2>) -> Self {
+        let (rows, width) = features.dim();
+        let whole = features.is_standard_layout();
+        let owned = features.into_owned();
+        let data = if whole {
+            let (data, offset) = owned.into_raw_vec_and_offset();
+            match offset {
+                // The vector may go on before and after a matrix that was cut out of a larger one.
+                Some(0) | None if data.len() == rows * width => data,
+                offset => data.into_iter().skip(offset.unwrap_or(0)).take(rows * width).collect(),
+            }
+        } else {
+            owned.iter().copied().collect()
+        };
+        self.rest.features = Some(RawFeatures::Dense { data: data.into(), rows, width });
+        self
+    }
+
+    /// Sparse features as CSR, with columns strictly ascending within a row.
+    ///
+    /// # Shapes
+    /// `indptr`: `[vertices + 1]`; `indices` and `values`: `[cells]`.
+    pub fn sparse_features(
+        mut self,
+        indptr: impl Into<Shared<u64>>,
+        indices: impl Into<Shared<u32>>,
+        values: impl Into<Shared<f32>>,
+        width: usize,
+    ) -> Self {
+        let (indptr, indices, values) = (indptr.into(), indices.into(), values.into());
+        self.rest.features = Some(RawFeatures::Sparse { indptr, indices, values, width });
+        self
+    }
+
+    /// One label a vertex, -1 for none: a slice, a vector or an `Array1` of integers.
+    pub fn labels<'a, T: Copy + Into<i64> + 'a>(mut self, labels: impl IntoIterator<Item = &'a T>) -> Self {
+        self.rest.labels = Some(RawLabels::Class(widen(labels).into()));
+        self
+    }
+
+    /// Several labels a vertex: `[vertices, classes]` of 0 and 1.
+    pub fn multi_labels<S: Data<Elem = u8>>(mut self, labels: ArrayBase<S, Ix2>) -> Self {
+        let (rows, classes) = labels.dim();
+        let data: Vec<u8> = labels.iter().copied().collect();
+        self.rest.labels = Some(RawLabels::Multi { data: data.into(), rows, classes });
+        self
+    }
+
+    /// Number of classes, when it may be more than the greatest label shows.
+    pub fn classes(mut self, classes: usize) -> Self {
+        self.rest.classes = Some(classes);
+        self
+    }
+
+    /// Ids of the training vertices.
+    pub fn train<'a, T: Copy + Into<i64> + 'a>(self, ids: impl IntoIterator<Item = &'a T>) -> Self {
+        self.split(0, Members::Ids(widen(ids)))
+    }
+
+    /// Ids of the validation vertices.
+    pub fn val<'a, T: Copy + Into<i64> + 'a>(self, ids: impl IntoIterator<Item = &'a T>) -> Self {
+        self.split(1, Members::Ids(widen(ids)))
+    }
+
+    /// Ids of the test vertices.
+    pub fn test<'a, T: Copy + Into<i64> + 'a>(self, ids: impl IntoIterator<Item = &'a T>) -> Self {
+        self.split(2, Members::Ids(widen(ids)))
+    }
+
+    /// The training vertices as a mask, `[vertices]`.
+    pub fn train_mask(self, mask: &[bool]) -> Self {
+        self.split(0, Members::Mask(mask.to_vec()))
+    }
+
+    /// The validation vertices as a mask, `[vertices]`.
+    pub fn val_mask(self, mask: &[bool]) -> Self {
+        self.split(1, Members::Mask(mask.to_vec()))
+    }
+
+    /// The test vertices as a mask, `[vertices]`.
+    pub fn test_mask(self, mask: &[bool]) -> Self {
+        self.split(2, Members::Mask(mask.to_vec()))
+    }
+
+    /// Which graph of a set of graphs each vertex belongs to, ascending.
+    pub fn graph_ids<'a, T: Copy + Into<i64> + 'a>(mut self, ids: impl IntoIterator<Item = &'a T>) -> Self {
+        self.rest.graph_ids = Some(widen(ids).into());
+        self
+    }
+
+    /// How features are to be normalised by default.
+    pub fn feature_norm(mut self, norm: FeatureNorm) -> Self {
+        self.rest.feature_norm = Some(norm);
+        self
+    }
+
+    /// Where the data is from.
+    pub fn source(mut self, source: impl Into<String>) -> Self {
+        self.rest.source = Some(source.into());
+        self
+    }
+
+    /// Under which terms.
+    pub fn licence(mut self, licence: impl Into<String>) -> Self {
+        self.rest.licence = Some(licence.into());
+        self
+    }
+
+    fn split(mut self, which: usize, members: Members) -> Self {
+        self.rest.splits[which] = Some(members);
+        self
+    }
+}
+
+fn widen<'a, T: Copy + Into<i64> + 'a>(values: impl IntoIterator<Item = &'a T>) -> Vec<i64> {
+    values.into_iter().map(|&value| value.into()).collect()
+}
+
+impl Dataset {
+    /// Checks arrays and takes them; see [`Arrays`] for an example.
+    ///
+    /// # Errors
+    /// The same as [`Dataset::open`]; `file` is then the array's name.
+    /// # Cost
+    /// O(size), mostly in parallel.
+    pub fn from_arrays(arrays: Arrays) -> Result<Self> {
+        let origin = Origin::Memory;
+        let graph = match arrays.topology {
+            Topology::Graph(graph) => graph,
+            Topology::Csr(indptr, indices) => checked_graph(&origin, indptr, indices)?,
+            Topology::Edges(vertices, edges) => Graph::from_edges(vertices, &edges)
+                .map_err(|problem| Error::Graph { file: origin.name("edges"), problem })?,
+        };
+        let rest = arrays.rest;
+        let name = rest.name.unwrap_or_else(|| "unnamed".into());
+        let parts = Parts {
+            directed: rest.directed,
+            features: rest.features,
+            labels: rest.labels,
+            classes: rest.classes,
+            splits: rest.splits,
+            graph_ids: rest.graph_ids,
+            feature_norm: rest.feature_norm,
+            source: rest.source,
+            licence: rest.licence,
+            ..Parts::new(origin, name, graph)
+        };
+        parts.build()
+    }
+}

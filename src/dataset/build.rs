@@ -1,0 +1,225 @@
+//! The one way to a [`Dataset`]: parts from anywhere, checked against each other.
+
+use std::path::PathBuf;
+
+use lapidary_kernels::Shared;
+use rayon::prelude::*;
+
+use super::Dataset;
+use super::error::{Error, Result};
+use super::features::{Dense, FeatureNorm, Features, Sparse, SparseFiles};
+use super::labels::Labels;
+use super::manifest;
+use super::split::{self, Members};
+use crate::graph::{Graph, GraphError};
+
+/// Where arrays are from, so that errors can name them.
+#[derive(Clone, Debug)]
+pub(crate) enum Origin {
+    Memory,
+    Directory(PathBuf),
+}
+
+impl Origin {
+    /// The name of an array: the path of its file, or its own name in memory.
+    pub(crate) fn name(&self, array: &str) -> String {
+        match self {
+            Self::Memory => format!("`{array}`"),
+            Self::Directory(dir) => dir.join(format!("{array}.npy")).display().to_string(),
+        }
+    }
+
+    fn manifest(&self) -> String {
+        match self {
+            Self::Memory => "the caller".into(),
+            Self::Directory(dir) => dir.join(manifest::FILE).display().to_string(),
+        }
+    }
+}
+
+/// Features that are not checked yet.
+#[derive(Clone, Debug)]
+pub(crate) enum RawFeatures {
+    Dense { data: Shared<f32>, rows: usize, width: usize },
+    Sparse { indptr: Shared<u64>, indices: Shared<u32>, values: Shared<f32>, width: usize },
+}
+
+/// Labels that are not checked yet.
+#[derive(Clone, Debug)]
+pub(crate) enum RawLabels {
+    Class(Shared<i64>),
+    Multi { data: Shared<u8>, rows: usize, classes: usize },
+}
+
+/// All that a dataset is made of, not checked yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts {
+    pub origin: Origin,
+    pub name: String,
+    pub graph: Graph,
+    pub directed: Option<bool>,
+    pub features: Option<RawFeatures>,
+    pub labels: Option<RawLabels>,
+    pub classes: Option<usize>,
+    pub splits: [Option<Members>; 3],
+    pub graph_ids: Option<Shared<i64>>,
+    pub feature_norm: Option<FeatureNorm>,
+    pub source: Option<String>,
+    pub licence: Option<String>,
+}
+
+/// Checks a CSR and says which of its two arrays is wrong.
+pub(crate) fn checked_graph(origin: &Origin, indptr: Shared<u64>, indices: Shared<u32>) -> Result<Graph> {
+    Graph::new(indptr, indices).map_err(|problem| {
+        let array = match problem {
+            GraphError::SourceOutOfRange { .. } | GraphError::Unsorted { .. } => "indices",
+            _ => "indptr",
+        };
+        Error::Graph { file: origin.name(array), problem }
+    })
+}
+
+impl Parts {
+    /// A graph without anything else.
+    pub(crate) fn new(origin: Origin, name: String, graph: Graph) -> Self {
+        Self {
+            origin,
+            name,
+            graph,
+            directed: None,
+            features: None,
+            labels: None,
+            classes: None,
+            splits: [None, None, None],
+            graph_ids: None,
+            feature_norm: None,
+            source: None,
+            licence: None,
+        }
+    }
+
+    /// Checks everything.
+    ///
+    /// # Cost
+    /// O(size), mostly in parallel.
+    pub(crate) fn build(self) -> Result<Dataset> {
+        let vertices = self.graph.vertex_count();
+        if vertices == 0 {
+            return Err(Error::EmptyGraph { file: self.origin.name("indptr") });
+        }
+        let directed = self.check_direction()?;
+        let features = self.check_features(vertices)?;
+        let (labels, classes) = self.check_labels(vertices)?;
+        let [train, val, test] = &self.splits;
+        let named = |members: &'_ Option<Members>, name| members.clone().map(|m| (m, self.origin.name(name)));
+        let lists = [named(train, "train"), named(val, "val"), named(test, "test")];
+        let split = split::mark(vertices, lists.each_ref().map(|l| l.as_ref().map(|(m, f)| (m, f.clone()))))?;
+        self.check_graph_ids(vertices)?;
+        Ok(Dataset {
+            name: self.name,
+            graph: self.graph,
+            directed,
+            features,
+            labels,
+            classes,
+            split: split.into(),
+            graph_ids: self.graph_ids,
+            feature_norm: self.feature_norm,
+            source: self.source,
+            licence: self.licence,
+        })
+    }
+
+    fn check_direction(&self) -> Result<bool> {
+        match self.directed {
+            Some(true) => Ok(true),
+            Some(false) if self.graph.is_symmetric() => Ok(false),
+            Some(false) => Err(Error::Asymmetric { file: self.origin.manifest() }),
+            None => Ok(!self.graph.is_symmetric()),
+        }
+    }
+
+    fn wrong_rows(&self, array: &str, found: Vec<usize>, vertices: usize) -> Error {
+        let expected = format!("{vertices} rows (one a vertex)");
+        Error::Shape { file: self.origin.name(array), found, expected }
+    }
+
+    fn check_features(&self, vertices: usize) -> Result<Option<Features>> {
+        match &self.features {
+            None => Ok(None),
+            Some(RawFeatures::Dense { data, rows, width }) => {
+                if *rows != vertices {
+                    return Err(self.wrong_rows("features", vec![*rows, *width], vertices));
+                }
+                let dense = Dense::new(data.clone(), *rows, *width, &self.origin.name("features"))?;
+                Ok(Some(Features::Dense(dense)))
+            }
+            Some(RawFeatures::Sparse { indptr, indices, values, width }) => {
+                if indptr.len() != vertices + 1 {
+                    let expected = format!("[{}] (vertices + 1)", vertices + 1);
+                    let file = self.origin.name("features_indptr");
+                    return Err(Error::Shape { file, found: vec![indptr.len()], expected });
+                }
+                let files = SparseFiles {
+                    indptr: self.origin.name("features_indptr"),
+                    indices: self.origin.name("features_indices"),
+                    values: self.origin.name("features_values"),
+                };
+                let sparse = Sparse::new(indptr.clone(), indices.clone(), values.clone(), *width, &files)?;
+                Ok(Some(Features::Sparse(sparse)))
+            }
+        }
+    }
+
+    fn check_labels(&self, vertices: usize) -> Result<(Option<Labels>, usize)> {
+        let file = self.origin.name("labels");
+        match &self.labels {
+            None => match self.classes {
+                Some(classes) if classes > 0 => Err(Error::Disagrees {
+                    file: self.origin.manifest(),
+                    key: "classes",
+                    stated: classes.to_string(),
+                    found: format!("there is no {file}"),
+                }),
+                _ => Ok((None, 0)),
+            },
+            Some(RawLabels::Class(labels)) => {
+                if labels.len() != vertices {
+                    return Err(self.wrong_rows("labels", vec![labels.len()], vertices));
+                }
+                let (labels, classes) = Labels::single(labels, self.classes, &file)?;
+                Ok((Some(labels), classes))
+            }
+            Some(RawLabels::Multi { data, rows, classes }) => {
+                if *rows != vertices {
+                    return Err(self.wrong_rows("labels", vec![*rows, *classes], vertices));
+                }
+                if let Some(stated) = self.classes.filter(|stated| stated != classes) {
+                    return Err(Error::Disagrees {
+                        file: self.origin.manifest(),
+                        key: "classes",
+                        stated: stated.to_string(),
+                        found: format!("{file} has {classes} columns"),
+                    });
+                }
+                Ok((Some(Labels::multi(data.clone(), *classes, &file)?), *classes))
+            }
+        }
+    }
+
+    fn check_graph_ids(&self, vertices: usize) -> Result<()> {
+        let Some(ids) = &self.graph_ids else { return Ok(()) };
+        if ids.len() != vertices {
+            return Err(self.wrong_rows("graph_ids", vec![ids.len()], vertices));
+        }
+        match ids.par_windows(2).position_first(|pair| pair[1] < pair[0]) {
+            None => Ok(()),
+            Some(at) => Err(Error::GraphIds {
+                file: self.origin.name("graph_ids"),
+                vertex: at + 1,
+                found: ids[at + 1],
+                previous: ids[at],
+            }),
+        }
+    }
+}

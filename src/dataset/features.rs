@@ -1,0 +1,266 @@
+//! What is known of every vertex: a dense matrix, or a sparse one for bags of words.
+
+use std::fmt;
+use std::str::FromStr;
+
+use lapidary_kernels::Shared;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::error::{Error, Result};
+use super::rows::rows_mut;
+
+/// Whether each row of the features is divided by its sum before training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FeatureNorm {
+    /// Each row is divided by its sum; see [`Features::row_normalised`].
+    Row,
+    /// As they are.
+    None,
+}
+
+impl FromStr for FeatureNorm {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "row" => Ok(Self::Row),
+            "none" => Ok(Self::None),
+            other => {
+                Err(Error::Option { option: "the feature norm", found: other.into(), expected: "`row` or `none`" })
+            }
+        }
+    }
+}
+
+impl fmt::Display for FeatureNorm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Row => "row",
+            Self::None => "none",
+        })
+    }
+}
+
+/// A matrix with a row a vertex. Cloning shares the arrays.
+#[derive(Clone, Debug)]
+pub enum Features {
+    /// Every cell stored.
+    Dense(Dense),
+    /// Only cells that are not 0 stored.
+    Sparse(Sparse),
+}
+
+/// A row-major matrix of finite numbers.
+#[derive(Clone, Debug)]
+pub struct Dense {
+    // Invariant: `data.len() == rows * width`; every value is finite.
+    data: Shared<f32>,
+    rows: usize,
+    width: usize,
+}
+
+/// A CSR matrix of finite numbers.
+#[derive(Clone, Debug)]
+pub struct Sparse {
+    // Invariant: `indptr` rises from 0 to `indices.len() == values.len()`; columns are below `width` and ascend
+    // strictly within a row; every value is finite.
+    indptr: Shared<u64>,
+    indices: Shared<u32>,
+    values: Shared<f32>,
+    width: usize,
+}
+
+/// The names that sparse features' three arrays go by in messages.
+#[derive(Clone, Debug)]
+pub(crate) struct SparseFiles {
+    pub indptr: String,
+    pub indices: String,
+    pub values: String,
+}
+
+impl Dense {
+    /// Checks and takes a matrix; `file` names it in errors.
+    ///
+    /// # Cost
+    /// O(rows * width), in parallel.
+    pub(crate) fn new(data: Shared<f32>, rows: usize, width: usize, file: &str) -> Result<Self> {
+        if Some(data.len()) != rows.checked_mul(width) {
+            let expected = format!("[{rows}, {width}]");
+            return Err(Error::Shape { file: file.into(), found: vec![data.len()], expected });
+        }
+        if let Some(at) = data.par_iter().position_first(|x| !x.is_finite()) {
+            return Err(Error::NotFinite { file: file.into(), row: at / width, column: at % width, found: data[at] });
+        }
+        Ok(Self { data, rows, width })
+    }
+
+    /// The cells, `[rows, width]`, row by row.
+    pub fn data(&self) -> &Shared<f32> {
+        &self.data
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+}
+
+impl Sparse {
+    /// Checks and takes a CSR matrix; `files` names its arrays in errors.
+    ///
+    /// # Cost
+    /// O(rows + cells), in parallel.
+    pub(crate) fn new(
+        indptr: Shared<u64>,
+        indices: Shared<u32>,
+        values: Shared<f32>,
+        width: usize,
+        files: &SparseFiles,
+    ) -> Result<Self> {
+        check_offsets(&indptr, indices.len(), &files.indptr)?;
+        if values.len() != indices.len() {
+            let expected = format!("[{}] (one value for each element of {})", indices.len(), files.indices);
+            return Err(Error::Shape { file: files.values.clone(), found: vec![values.len()], expected });
+        }
+        check_columns(&indptr, &indices, width, &files.indices)?;
+        if let Some(at) = values.par_iter().position_first(|x| !x.is_finite()) {
+            let row = indptr.partition_point(|&offset| offset <= at as u64) - 1;
+            let column = indices[at] as usize;
+            return Err(Error::NotFinite { file: files.values.clone(), row, column, found: values[at] });
+        }
+        Ok(Self { indptr, indices, values, width })
+    }
+
+    /// Offsets, `[rows + 1]`.
+    pub fn indptr(&self) -> &Shared<u64> {
+        &self.indptr
+    }
+
+    /// Columns, `[cells]`, strictly ascending within a row.
+    pub fn indices(&self) -> &Shared<u32> {
+        &self.indices
+    }
+
+    /// Values, `[cells]`.
+    pub fn values(&self) -> &Shared<f32> {
+        &self.values
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.indptr.len() - 1
+    }
+
+    /// Number of columns.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+}
+
+fn check_offsets(indptr: &[u64], cells: usize, file: &str) -> Result<()> {
+    let bad = |position: usize, expected: String| {
+        let found = indptr[position].to_string();
+        Err(Error::Value { file: file.into(), position, found, expected })
+    };
+    let (Some(&first), Some(&last)) = (indptr.first(), indptr.last()) else {
+        return Err(Error::Shape { file: file.into(), found: vec![0], expected: "[vertices + 1]".into() });
+    };
+    if first != 0 {
+        return bad(0, "0 (the first offset)".into());
+    }
+    if let Some(at) = indptr.par_windows(2).position_first(|pair| pair[1] < pair[0]) {
+        return bad(at + 1, format!("at least the {} before it; offsets never fall", indptr[at]));
+    }
+    if last != cells as u64 {
+        return bad(indptr.len() - 1, format!("{cells}, the number of stored cells"));
+    }
+    Ok(())
+}
+
+fn check_columns(indptr: &[u64], indices: &[u32], width: usize, file: &str) -> Result<()> {
+    let row_is_bad = |range: &[u64]| {
+        let row = &indices[range[0] as usize..range[1] as usize];
+        row.windows(2).any(|pair| pair[1] <= pair[0]) || row.last().is_some_and(|&c| c as usize >= width)
+    };
+    let Some(row) = indptr.par_windows(2).position_first(row_is_bad) else {
+        return Ok(());
+    };
+    let start = indptr[row] as usize;
+    let columns = &indices[start..indptr[row + 1] as usize];
+    let falls = columns.windows(2).position(|pair| pair[1] <= pair[0]);
+    let strays = columns.iter().position(|&c| c as usize >= width);
+    let (at, expected) = match (falls, strays) {
+        (_, Some(at)) => (at, format!("a column below the feature width {width}")),
+        (Some(at), None) => (at + 1, format!("more than the {} before it; columns ascend strictly", columns[at])),
+        (None, None) => (0, "ascending columns".into()),
+    };
+    Err(Error::SparseColumn { file: file.into(), row, position: start + at, found: columns[at], expected })
+}
+
+impl Features {
+    /// Number of columns.
+    pub fn width(&self) -> usize {
+        match self {
+            Self::Dense(dense) => dense.width,
+            Self::Sparse(sparse) => sparse.width,
+        }
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Dense(dense) => dense.rows,
+            Self::Sparse(sparse) => sparse.rows(),
+        }
+    }
+
+    /// Number of stored values.
+    pub fn stored(&self) -> usize {
+        self.values().len()
+    }
+
+    /// The stored values, whatever their layout.
+    pub(crate) fn values(&self) -> &Shared<f32> {
+        match self {
+            Self::Dense(dense) => &dense.data,
+            Self::Sparse(sparse) => &sparse.values,
+        }
+    }
+
+    /// Each row divided by its sum, which is taken in f64. Rows that sum to 0 stay as they are, and so do
+    /// rows whose sum is so near to 0 that the quotients would not be finite.
+    ///
+    /// # Cost
+    /// O(stored values), in parallel; a new array of values.
+    pub fn row_normalised(&self) -> Self {
+        match self {
+            Self::Dense(dense) => {
+                let mut data = dense.data.to_vec();
+                data.par_chunks_mut(dense.width.max(1)).for_each(normalise);
+                Self::Dense(Dense { data: data.into(), ..dense.clone() })
+            }
+            Self::Sparse(sparse) => {
+                let mut values = sparse.values.to_vec();
+                rows_mut(&sparse.indptr, &mut values).into_par_iter().for_each(normalise);
+                Self::Sparse(Sparse { values: values.into(), ..sparse.clone() })
+            }
+        }
+    }
+}
+
+fn normalise(row: &mut [f32]) {
+    let sum: f64 = row.iter().map(|&x| f64::from(x)).sum();
+    let largest = row.iter().fold(0.0, |most: f64, &x| most.max(f64::from(x).abs()));
+    if sum != 0.0 && largest / sum.abs() <= f64::from(f32::MAX) {
+        for x in row {
+            *x = (f64::from(*x) / sum) as f32;
+        }
+    }
+}

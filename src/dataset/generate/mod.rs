@@ -1,0 +1,76 @@
+//! Random graphs to train on when there is no data: the same bytes for the same options, on any number of threads.
+//!
+//! All randomness comes from ChaCha8 streams, one for each fixed-size chunk of each kind of draw, so that threads may
+//! take the chunks in any order.
+
+mod pairs;
+mod planted;
+mod rmat;
+mod sampler;
+mod vertices;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+use super::error::{Error, Result};
+
+pub use planted::{PlantedOptions, planted};
+pub use rmat::{RmatOptions, rmat};
+
+/// The most vertices that 32-bit ids can name, the last two values being kept free.
+const MAX_VERTICES: usize = u32::MAX as usize - 1;
+
+/// How many vertices each split gets. They are drawn at random; the rest is in no split.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SplitSizes {
+    /// The Planetoid way: a few training vertices of every class, then numbers of any class.
+    PerClass {
+        /// Training vertices of each class; all of a class that has fewer.
+        train: usize,
+        /// Validation vertices.
+        val: usize,
+        /// Test vertices.
+        test: usize,
+    },
+    /// Shares of all vertices.
+    Fractions {
+        /// For training.
+        train: f64,
+        /// For validation.
+        val: f64,
+        /// For testing.
+        test: f64,
+    },
+}
+
+/// What a stream of random numbers is for.
+#[derive(Clone, Copy)]
+enum Purpose {
+    Labels = 1,
+    Weights,
+    Edges,
+    Centroids,
+    Features,
+    Split,
+    Names,
+}
+
+/// The stream of one chunk of one kind of draw.
+fn stream(seed: u64, purpose: Purpose, chunk: u64) -> ChaCha8Rng {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream((purpose as u64) << 48 | chunk);
+    rng
+}
+
+fn check(ok: bool, option: &'static str, found: impl ToString, expected: &'static str) -> Result<()> {
+    if ok { Ok(()) } else { Err(Error::Option { option, found: found.to_string(), expected }) }
+}
+
+fn check_split(sizes: &SplitSizes) -> Result<()> {
+    if let SplitSizes::Fractions { train, val, test } = *sizes {
+        let whole = [train, val, test].iter().all(|x| (0.0..=1.0).contains(x)) && train + val + test <= 1.0 + 1e-9;
+        let found = format!("{train}, {val}, {test}");
+        check(whole, "the split's fractions", found, "three numbers from 0 to 1 that sum to at most 1")?;
+    }
+    Ok(())
+}

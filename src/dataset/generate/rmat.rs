@@ -1,0 +1,156 @@
+//! R-MAT: a recursive random graph with a few great hubs and no classes in its edges.
+
+use rand::Rng;
+use rand::seq::SliceRandom;
+use rayon::prelude::*;
+
+use super::pairs::simple_graph;
+use super::{MAX_VERTICES, Purpose, SplitSizes, check, check_split, stream, vertices};
+use crate::dataset::Dataset;
+use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels};
+use crate::dataset::error::{Error, Result};
+use crate::dataset::split::{Members, TEST, TRAIN, VAL, ids};
+
+/// Pairs of one random stream.
+const CHUNK: usize = 1 << 15;
+
+/// What [`rmat`] makes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RmatOptions {
+    /// What the dataset is called.
+    pub name: String,
+    /// Number of vertices, a power of two or not.
+    pub vertices: usize,
+    /// Pairs drawn a vertex, before loops and repeated edges are dropped.
+    pub edge_factor: f64,
+    /// Chances of the four quarters of the matrix; they sum to 1.
+    pub quarters: [f64; 4],
+    /// Whether a pair is one edge; otherwise its reverse is there too.
+    pub directed: bool,
+    /// Number of features; 0 for none.
+    pub feature_width: usize,
+    /// Number of classes, drawn without regard to the edges; 0 for no labels and no splits.
+    pub classes: usize,
+    /// Standard deviation of the class centroids; the noise around them has 1.
+    pub signal: f64,
+    /// How many vertices each split gets.
+    pub split: SplitSizes,
+    /// The same seed gives the same bytes.
+    pub seed: u64,
+}
+
+impl Default for RmatOptions {
+    fn default() -> Self {
+        Self {
+            name: "rmat".into(),
+            vertices: 1 << 14,
+            edge_factor: 8.0,
+            quarters: [0.57, 0.19, 0.19, 0.05],
+            directed: false,
+            feature_width: 0,
+            classes: 0,
+            signal: 0.25,
+            split: SplitSizes::Fractions { train: 0.6, val: 0.2, test: 0.2 },
+            seed: 1,
+        }
+    }
+}
+
+impl RmatOptions {
+    fn check(&self) -> Result<()> {
+        check((1..=MAX_VERTICES).contains(&self.vertices), "vertices", self.vertices, "1 to 2^32 - 2")?;
+        let factor = (0.0..=1e6).contains(&self.edge_factor);
+        check(factor, "the edge factor", self.edge_factor, "0 to a million")?;
+        let sum: f64 = self.quarters.iter().sum();
+        let chances = self.quarters.iter().all(|q| (0.0..=1.0).contains(q)) && (sum - 1.0).abs() < 1e-6;
+        check(chances, "the quarters", format!("{:?}", self.quarters), "four chances that sum to 1")?;
+        check(self.classes <= self.vertices, "classes", self.classes, "at most one a vertex")?;
+        let signal = self.signal.is_finite() && self.signal >= 0.0;
+        check(signal, "the signal", self.signal, "a finite number, not negative")?;
+        check_split(&self.split)
+    }
+}
+
+/// Makes an R-MAT graph with shuffled ids: simple, and symmetric unless `directed`.
+///
+/// # Errors
+/// [`Error::Option`](crate::dataset::Error::Option).
+/// # Cost
+/// O(vertices * width + pairs * log vertices).
+/// # Source
+/// Chakrabarti, Zhan & Faloutsos 2004.
+pub fn rmat(options: &RmatOptions) -> Result<Dataset> {
+    options.check()?;
+    let RmatOptions { vertices: n, classes, seed, .. } = *options;
+    let mut names: Vec<u32> = (0..n as u32).collect();
+    names.shuffle(&mut stream(seed, Purpose::Names, 0));
+    let mut pairs = vec![(0u32, 0u32); (n as f64 * options.edge_factor).round() as usize];
+    let quadrants = Quadrants::new(options);
+    pairs.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, pairs)| {
+        let mut rng = stream(seed, Purpose::Edges, chunk as u64);
+        pairs.fill_with(|| {
+            let (u, v) = quadrants.pair(&mut rng);
+            (names[u as usize], names[v as usize])
+        });
+    });
+    drop(names);
+    let graph = simple_graph(n, &pairs, !options.directed)
+        .map_err(|problem| Error::Graph { file: "the generated graph".into(), problem })?;
+    drop(pairs);
+
+    let mut parts = Parts {
+        directed: Some(options.directed),
+        source: Some(format!("generated (R-MAT, seed {seed})")),
+        licence: Some("CC0".into()),
+        ..Parts::new(Origin::Memory, options.name.clone(), graph)
+    };
+    let labels = vertices::labels(n, classes.max(1), seed);
+    if options.feature_width > 0 {
+        let data = vertices::features(&labels, classes.max(1), options.feature_width, options.signal, seed);
+        parts.features = Some(RawFeatures::Dense { data: data.into(), rows: n, width: options.feature_width });
+    }
+    if classes > 0 {
+        let split = vertices::split(&labels, classes, &options.split, seed);
+        parts.splits = [TRAIN, VAL, TEST].map(|which| Some(Members::Ids(ids(&split, which))));
+        let labels: Vec<i64> = labels.into_par_iter().map(i64::from).collect();
+        parts.labels = Some(RawLabels::Class(labels.into()));
+        parts.classes = Some(classes);
+    }
+    parts.build()
+}
+
+/// The chances of the quarters as thresholds of a 32-bit draw.
+struct Quadrants {
+    vertices: u64,
+    levels: u32,
+    thresholds: [u64; 3],
+}
+
+impl Quadrants {
+    fn new(options: &RmatOptions) -> Self {
+        let [a, b, c, _] = options.quarters;
+        let levels = options.vertices.next_power_of_two().trailing_zeros();
+        let thresholds = [a, a + b, a + b + c].map(|chance| (chance * 4_294_967_296.0) as u64);
+        Self { vertices: options.vertices as u64, levels, thresholds }
+    }
+
+    /// One pair below `vertices`. A draw outside (when their number is no power of two) is repeated.
+    fn pair(&self, rng: &mut impl Rng) -> (u32, u32) {
+        // Pairs outside are rare unless the quarters favour high ids; then fold what is outside back.
+        const TRIES: usize = 64;
+        let (mut u, mut v) = (0u64, 0u64);
+        for _ in 0..TRIES {
+            (u, v) = (0, 0);
+            for _ in 0..self.levels {
+                let draw = u64::from(rng.random::<u32>());
+                let [a, b, c] = self.thresholds;
+                u = u << 1 | u64::from(draw >= b);
+                v = v << 1 | u64::from((draw >= a) & (draw < b) | (draw >= c));
+            }
+            if u < self.vertices && v < self.vertices {
+                break;
+            }
+        }
+        ((u % self.vertices) as u32, (v % self.vertices) as u32)
+    }
+}

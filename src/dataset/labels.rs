@@ -1,0 +1,65 @@
+//! Classes of vertices: one each, or several.
+
+use lapidary_kernels::Shared;
+use lapidary_kernels::call::NO_LABEL;
+use rayon::prelude::*;
+
+use super::error::{Error, Result};
+
+/// What is to be predicted. Cloning shares the arrays.
+#[derive(Clone, Debug)]
+pub enum Labels {
+    /// `[vertices]`: the class, or [`NO_LABEL`] (-1 on disk) where there is none.
+    Class(Shared<u32>),
+    /// `[vertices, classes]` of 0 and 1: every class that applies.
+    Multi {
+        /// The cells, row by row.
+        data: Shared<u8>,
+        /// Number of columns.
+        classes: usize,
+    },
+}
+
+impl Labels {
+    /// Whether a vertex has a label. With several labels a vertex always has: none may apply.
+    ///
+    /// # Panics
+    /// If there is no such vertex and labels are single.
+    pub fn is_labelled(&self, vertex: usize) -> bool {
+        match self {
+            Self::Class(classes) => classes[vertex] != NO_LABEL,
+            Self::Multi { .. } => true,
+        }
+    }
+
+    /// Checks one label a vertex. Without `classes`, there are as many as the greatest label asks for.
+    ///
+    /// # Returns
+    /// The labels and the number of classes.
+    pub(crate) fn single(labels: &[i64], classes: Option<usize>, file: &str) -> Result<(Self, usize)> {
+        const MOST: i64 = NO_LABEL as i64 - 1;
+        let greatest = labels.par_iter().copied().max().unwrap_or(-1);
+        let classes = classes.unwrap_or((greatest.clamp(-1, MOST) + 1) as usize);
+        let bad = |label: i64| label < -1 || label > MOST || label >= classes as i64;
+        if let Some(vertex) = labels.par_iter().position_first(|&label| bad(label)) {
+            return Err(Error::Label { file: file.into(), vertex, found: labels[vertex], classes });
+        }
+        // -1 becomes the largest value, which is NO_LABEL.
+        let narrow: Vec<u32> = labels.par_iter().map(|&label| label as u32).collect();
+        Ok((Self::Class(narrow.into()), classes))
+    }
+
+    /// Checks several labels a vertex.
+    pub(crate) fn multi(data: Shared<u8>, classes: usize, file: &str) -> Result<Self> {
+        if let Some(position) = data.par_iter().position_first(|&x| x > 1) {
+            let (row, column) = (position / classes, position % classes);
+            return Err(Error::Value {
+                file: file.into(),
+                position,
+                found: data[position].to_string(),
+                expected: format!("0 or 1 (vertex {row}, class {column})"),
+            });
+        }
+        Ok(Self::Multi { data, classes })
+    }
+}

@@ -1,0 +1,55 @@
+//! `dataset.json`: what a dataset directory says about itself.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{Error, Result};
+use super::features::FeatureNorm;
+
+/// The file's name.
+pub(crate) const FILE: &str = "dataset.json";
+
+/// The entries, in the order in which they are written. Unknown entries are ignored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    pub name: String,
+    pub vertices: u64,
+    pub edges: u64,
+    pub directed: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub licence: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feature_width: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feature_norm: Option<FeatureNorm>,
+}
+
+impl Manifest {
+    /// Reads the description of the dataset in `dir`.
+    pub(crate) fn read(dir: &Path) -> Result<Self> {
+        let path = dir.join(FILE);
+        let text = match fs::read(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                let needed = "a dataset is a directory with that description and .npy files";
+                return Err(Error::Missing { path, needed });
+            }
+            other => other.map_err(Error::io("read", &path))?,
+        };
+        serde_json::from_slice(&text).map_err(|source| Error::Manifest { path, source })
+    }
+
+    /// As it stands in the file.
+    pub(crate) fn to_text(&self) -> String {
+        // Strings and numbers under string keys always serialise.
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+}

@@ -1,0 +1,215 @@
+//! A dataset from a directory of `.npy` files.
+
+use std::path::Path;
+
+use half::f16;
+use lapidary_kernels::Shared;
+use rayon::prelude::*;
+
+use super::Dataset;
+use super::build::{Origin, Parts, RawFeatures, RawLabels, checked_graph};
+use super::error::{Error, Result};
+use super::manifest::{self, Manifest};
+use super::npy::{Dtype, NpyFile};
+use super::split::{Members, NAMES};
+use crate::graph::{Graph, GraphError};
+
+impl Dataset {
+    /// Opens a dataset directory. Files are mapped, not read: an array is used where it lies unless it has to be
+    /// converted (i64 sources, half floats, labels and split ids).
+    ///
+    /// While the dataset lives no other process may write to its files or cut them short: mapped memory changes
+    /// with the file. Replace a dataset by renaming a new directory over it, as [`Dataset::write`] does.
+    ///
+    /// # Errors
+    /// A file that is missing, cut short, of the wrong type, order or shape; values out of range; arrays that do not
+    /// fit each other or `dataset.json`. Each names the file and the place.
+    /// # Cost
+    /// Every byte is looked at once, mostly in parallel.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
+        let dir = dir.as_ref();
+        let manifest = Manifest::read(dir)?;
+        let origin = Origin::Directory(dir.to_path_buf());
+        let graph = open_graph(dir, &origin)?;
+        let vertices = graph.vertex_count();
+        let says = |key, stated: u64, found: usize, what: &str| {
+            if stated == found as u64 {
+                return Ok(());
+            }
+            let file = dir.join(manifest::FILE).display().to_string();
+            Err(Error::Disagrees { file, key, stated: stated.to_string(), found: format!("{what} {found}") })
+        };
+        says("vertices", manifest.vertices, vertices, "indptr.npy has")?;
+        says("edges", manifest.edges, graph.edge_count(), "indices.npy has")?;
+        let features = open_features(dir, vertices, &manifest)?;
+        let width = match &features {
+            None => 0,
+            Some(RawFeatures::Dense { width, .. } | RawFeatures::Sparse { width, .. }) => *width,
+        };
+        if let Some(stated) = manifest.feature_width {
+            let what = if features.is_some() { "features.npy has" } else { "there is no features.npy: the width is" };
+            says("feature_width", stated, width, what)?;
+        }
+        let mut splits = [None, None, None];
+        for (members, name) in splits.iter_mut().zip(NAMES) {
+            *members = open_split(dir, name)?;
+        }
+        let parts = Parts {
+            directed: Some(manifest.directed),
+            features,
+            labels: open_labels(dir)?,
+            classes: manifest.classes.map(|classes| usize::try_from(classes).unwrap_or(usize::MAX)),
+            splits,
+            graph_ids: open_graph_ids(dir)?,
+            feature_norm: manifest.feature_norm,
+            source: manifest.source,
+            licence: manifest.licence,
+            ..Parts::new(origin, manifest.name, graph)
+        };
+        parts.build()
+    }
+}
+
+/// An optional file.
+fn open_if_there(dir: &Path, name: &str, dtypes: &[Dtype], expected: &'static str) -> Result<Option<NpyFile>> {
+    let path = dir.join(format!("{name}.npy"));
+    // A file that cannot be asked for is left to the opening, which says why.
+    if matches!(path.try_exists(), Ok(false)) {
+        return Ok(None);
+    }
+    NpyFile::open(&path, "it was there a moment ago", dtypes, expected).map(Some)
+}
+
+/// Offsets as i64 on disk, u64 from here on.
+fn open_offsets(dir: &Path, name: &str, needed: &'static str) -> Result<Shared<u64>> {
+    let path = dir.join(format!("{name}.npy"));
+    let npy = NpyFile::open(&path, needed, &[Dtype::I64], "int64 ('<i8')")?;
+    npy.vector_len("[vertices + 1]")?;
+    let offsets = npy.array::<i64>();
+    check_not_negative(&npy.file, &offsets)?;
+    Ok(offsets.reinterpret())
+}
+
+fn check_not_negative<T: Copy + PartialOrd + Default + ToString + Sync>(file: &str, values: &[T]) -> Result<()> {
+    match values.par_iter().position_first(|value| *value < T::default()) {
+        None => Ok(()),
+        Some(position) => Err(Error::Value {
+            file: file.into(),
+            position,
+            found: values[position].to_string(),
+            expected: "a number that is not negative".into(),
+        }),
+    }
+}
+
+fn open_graph(dir: &Path, origin: &Origin) -> Result<Graph> {
+    let indptr = open_offsets(dir, "indptr", "a dataset needs the offsets of its edges")?;
+    let path = dir.join("indices.npy");
+    let dtypes = [Dtype::U32, Dtype::I32, Dtype::I64];
+    let expected = "uint32 ('<u4'), int32 ('<i4') or int64 ('<i8')";
+    let npy = NpyFile::open(&path, "a dataset needs the sources of its edges", &dtypes, expected)?;
+    npy.vector_len("[edges]")?;
+    let indices = match npy.dtype {
+        Dtype::I32 => {
+            let indices = npy.array::<i32>();
+            check_not_negative(&npy.file, &indices)?;
+            indices.reinterpret()
+        }
+        Dtype::I64 => narrow(&npy, indptr.len().saturating_sub(1))?,
+        _ => npy.array::<u32>(),
+    };
+    checked_graph(origin, indptr, indices)
+}
+
+fn narrow(npy: &NpyFile, vertices: usize) -> Result<Shared<u32>> {
+    let wide = npy.array::<i64>();
+    if let Some(position) = wide.par_iter().position_first(|&u| u < 0 || u >= vertices as i64) {
+        let expected = format!("a vertex, 0 to {}", vertices.saturating_sub(1));
+        return Err(Error::Value { file: npy.file.clone(), position, found: wide[position].to_string(), expected });
+    }
+    if vertices > u32::MAX as usize {
+        let problem = GraphError::TooManyVertices { vertices };
+        return Err(Error::Graph { file: npy.file.clone(), problem });
+    }
+    Ok(wide.par_iter().map(|&u| u as u32).collect::<Vec<_>>().into())
+}
+
+fn open_features(dir: &Path, vertices: usize, manifest: &Manifest) -> Result<Option<RawFeatures>> {
+    if let Some(npy) = open_if_there(dir, "features", &[Dtype::F32, Dtype::F16], "float32 ('<f4') or float16 ('<f2')")?
+    {
+        let width = npy.expect_rows(vertices, "a row a vertex")?;
+        let data = match npy.dtype {
+            Dtype::F16 => {
+                let half = npy.array::<f16>();
+                half.par_iter().map(|x| x.to_f32()).collect::<Vec<_>>().into()
+            }
+            _ => npy.array::<f32>(),
+        };
+        return Ok(Some(RawFeatures::Dense { data, rows: vertices, width }));
+    }
+    if !["features_indptr", "features_indices", "features_values"]
+        .iter()
+        .any(|name| dir.join(format!("{name}.npy")).exists())
+    {
+        return Ok(None);
+    }
+    let needed = "sparse features are features_indptr, features_indices and features_values";
+    let indptr = open_offsets(dir, "features_indptr", needed)?;
+    let columns = NpyFile::open(
+        &dir.join("features_indices.npy"),
+        needed,
+        &[Dtype::U32, Dtype::I32],
+        "uint32 ('<u4') or int32 ('<i4')",
+    )?;
+    columns.vector_len("[cells]")?;
+    if columns.dtype == Dtype::I32 {
+        check_not_negative(&columns.file, &columns.array::<i32>())?;
+    }
+    let values = NpyFile::open(&dir.join("features_values.npy"), needed, &[Dtype::F32], "float32 ('<f4')")?;
+    values.expect_len(columns.shape[0], "one for each element of features_indices.npy")?;
+    let Some(width) = manifest.feature_width else {
+        return Err(Error::Disagrees {
+            file: dir.join(manifest::FILE).display().to_string(),
+            key: "feature_width",
+            stated: "nothing".into(),
+            found: "sparse features need it: their arrays do not show how wide they are".into(),
+        });
+    };
+    let width = usize::try_from(width).unwrap_or(usize::MAX);
+    Ok(Some(RawFeatures::Sparse { indptr, indices: columns.array(), values: values.array(), width }))
+}
+
+fn open_labels(dir: &Path) -> Result<Option<RawLabels>> {
+    let expected = "int64 ('<i8') of one label a vertex, or uint8 ('|u1') of [vertices, classes]";
+    let Some(npy) = open_if_there(dir, "labels", &[Dtype::I64, Dtype::U8], expected)? else {
+        return Ok(None);
+    };
+    if npy.dtype == Dtype::U8 {
+        let [rows, classes] = npy.shape[..] else {
+            return Err(npy.wrong_shape("[vertices, classes] for uint8 labels"));
+        };
+        return Ok(Some(RawLabels::Multi { data: npy.array(), rows, classes }));
+    }
+    npy.vector_len("[vertices] for int64 labels")?;
+    Ok(Some(RawLabels::Class(npy.array())))
+}
+
+fn open_split(dir: &Path, name: &str) -> Result<Option<Members>> {
+    let expected = "int64 ('<i8') of vertex ids, or bool ('|b1') of [vertices]";
+    let Some(npy) = open_if_there(dir, name, &[Dtype::I64, Dtype::Bool], expected)? else {
+        return Ok(None);
+    };
+    npy.vector_len("a vector of vertex ids, or a bool a vertex")?;
+    Ok(Some(match npy.dtype {
+        Dtype::Bool => Members::Mask(npy.array::<u8>().iter().map(|&on| on != 0).collect()),
+        _ => Members::Ids(npy.array::<i64>().to_vec()),
+    }))
+}
+
+fn open_graph_ids(dir: &Path) -> Result<Option<Shared<i64>>> {
+    let Some(npy) = open_if_there(dir, "graph_ids", &[Dtype::I64], "int64 ('<i8')")? else {
+        return Ok(None);
+    };
+    npy.vector_len("[vertices]")?;
+    Ok(Some(npy.array()))
+}

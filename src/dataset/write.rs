@@ -1,0 +1,124 @@
+//! A dataset into a directory.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use bytemuck::Pod;
+use lapidary_kernels::call::NO_LABEL;
+
+use super::Dataset;
+use super::error::{Error, Result};
+use super::features::Features;
+use super::labels::Labels;
+use super::manifest::{self, Manifest};
+use super::npy::{self, Dtype};
+use super::split::{NAMES, TRAIN, ids};
+
+impl Dataset {
+    /// Writes a dataset directory that [`Dataset::open`] and numpy read.
+    ///
+    /// It is all or nothing: files go into a new directory beside `dir`, which takes its name when all of them are
+    /// on the disk. What is in memory as f32 is written as f32, and splits as ascending ids.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if `dir` is there and not empty; [`Error::Io`], after which nothing is left behind.
+    pub fn write(&self, dir: impl AsRef<Path>) -> Result<()> {
+        let dir = dir.as_ref();
+        refuse_if_full(dir)?;
+        let parent = match dir.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".dataset-");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            // As any other directory: the umask takes away what it should.
+            builder.permissions(fs::Permissions::from_mode(0o777));
+        }
+        let temporary = builder.tempdir_in(parent).map_err(Error::io("make a temporary directory in", parent))?;
+        self.write_files(temporary.path())?;
+        fs::rename(temporary.path(), dir).map_err(|source| {
+            // Someone else may have filled it in the meantime.
+            refuse_if_full(dir).err().unwrap_or(Error::Io {
+                action: "move the new dataset to",
+                path: dir.into(),
+                source,
+            })
+        })?;
+        // The name is gone: there is nothing left to clean up.
+        let _ = temporary.keep();
+        Ok(())
+    }
+
+    fn write_files(&self, dir: &Path) -> Result<()> {
+        let vertices = self.graph.vertex_count();
+        let graph = &self.graph;
+        put(dir, "indptr", Dtype::I64, &[vertices + 1], graph.indptr())?;
+        put(dir, "indices", Dtype::U32, &[graph.edge_count()], graph.indices())?;
+        match &self.features {
+            None => {}
+            Some(Features::Dense(dense)) => {
+                put(dir, "features", Dtype::F32, &[vertices, dense.width()], dense.data())?;
+            }
+            Some(Features::Sparse(sparse)) => {
+                let cells = sparse.indices().len();
+                put(dir, "features_indptr", Dtype::I64, &[vertices + 1], sparse.indptr())?;
+                put(dir, "features_indices", Dtype::U32, &[cells], sparse.indices())?;
+                put(dir, "features_values", Dtype::F32, &[cells], sparse.values())?;
+            }
+        }
+        match &self.labels {
+            None => {}
+            Some(Labels::Class(labels)) => {
+                let wide = |&label: &u32| if label == NO_LABEL { -1 } else { i64::from(label) };
+                let labels: Vec<i64> = labels.iter().map(wide).collect();
+                put(dir, "labels", Dtype::I64, &[vertices], &labels)?;
+            }
+            Some(Labels::Multi { data, classes }) => put(dir, "labels", Dtype::U8, &[vertices, *classes], data)?,
+        }
+        for (which, name) in (TRAIN..).zip(NAMES) {
+            let ids = ids(&self.split, which);
+            if !ids.is_empty() {
+                put(dir, name, Dtype::I64, &[ids.len()], &ids)?;
+            }
+        }
+        if let Some(graph_ids) = &self.graph_ids {
+            put(dir, "graph_ids", Dtype::I64, &[vertices], graph_ids)?;
+        }
+        let manifest = Manifest {
+            name: self.name.clone(),
+            vertices: vertices as u64,
+            edges: graph.edge_count() as u64,
+            directed: self.directed,
+            source: self.source.clone(),
+            licence: self.licence.clone(),
+            feature_width: self.features.as_ref().map(|features| features.width() as u64),
+            classes: self.labels.as_ref().map(|_| self.classes as u64),
+            feature_norm: self.feature_norm,
+        };
+        put_file(&dir.join(manifest::FILE), |to| to.write_all(manifest.to_text().as_bytes()))
+    }
+}
+
+fn refuse_if_full(dir: &Path) -> Result<()> {
+    let full = match fs::read_dir(dir) {
+        Ok(mut entries) => entries.next().is_some(),
+        // Not there is what is wanted; a plain file of that name is not.
+        Err(_) => dir.symlink_metadata().is_ok(),
+    };
+    if full { Err(Error::Exists { path: dir.into() }) } else { Ok(()) }
+}
+
+fn put<T: Pod>(dir: &Path, name: &str, dtype: Dtype, shape: &[usize], data: &[T]) -> Result<()> {
+    put_file(&dir.join(format!("{name}.npy")), |to| npy::write(to, dtype, shape, data))
+}
+
+/// One file, on the disk when this returns.
+fn put_file(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<()> {
+    let file = File::create_new(path).map_err(Error::io("create", path))?;
+    let mut to = BufWriter::new(file);
+    fill(&mut to).and_then(|()| to.flush()).and_then(|()| to.get_ref().sync_all()).map_err(Error::io("write", path))
+}
