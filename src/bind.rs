@@ -63,3 +63,16 @@ fn features(data: &Dataset) -> Result<&Features> {
         needed_by: "models read them: add features.npy, or features_indptr.npy, features_indices.npy and features_values.npy",
     })
 }
+
+fn feature_data(features: Features) -> FeatureData {
+    let width = features.width();
+    match features {
+        Features::Dense(dense) => FeatureData::Dense { data: dense.data().clone(), width },
+        Features::Sparse(sparse) => FeatureData::Sparse {
+            indptr: sparse.indptr().clone(),
+            indices: sparse.indices().clone(),
+            values: sparse.values().clone(),
+            width,
+        },
+    }
+}

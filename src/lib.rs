@@ -1,8 +1,47 @@
-//! Lapidary
-#![allow(missing_docs)]
+//! Trains graph neural networks on the whole graph, exactly, and applies them to graphs that they never saw.
+//!
+//! A [`Dataset`] (files, arrays, a generator) and a [`Model`] (a network of layers) make a [`Trainer`], which runs one
+//! full-graph epoch at a time and keeps the weights of the best one. A [`Predictor`] applies weights to other data sets.
+//!
+//! ```
+//! use lapidary::{Adam, Dataset, Devices, Model, Trainer};
+//!
+//! let data = Dataset::builtin("karate")?;
+//! let model = Model::gcn(&[data.feature_width(), 16, data.class_count()]).dropout(0.5);
+//! let mut trainer = Trainer::builder(&model, &data)
+//!     .devices(Devices::parse("cpu")?)
+//!     .optimizer(Adam::new(0.01).weight_decay(5e-4))
+//!     .build()?; // what cannot work is an error here, not later
+//! for _ in 0..100 {
+//!     let epoch = trainer.step()?;
+//!     assert!(epoch.loss.is_finite());
+//! }
+//! let logits = trainer.predictor()?.predict(&data)?;
+//! assert_eq!(logits.dim(), (34, 2));
+//! # Ok::<(), lapidary::Error>(())
+//! ```
+//!
+//! The stages that data passes, each a function from one value to the next, are the modules: [`dataset`], [`graph`],
+//! [`model`], [`program`], [`lower`], and the runtime behind [`Trainer`] and [`Predictor`].
+
+mod bind;
+pub mod cli;
 pub mod dataset;
+mod error;
 pub mod graph;
+mod infer;
 pub mod lower;
 pub mod model;
 pub mod program;
-pub use model::Model;
+mod runtime;
+mod train;
+
+pub use bytesize::ByteSize;
+pub use dataset::{Arrays, Dataset, FeatureNorm};
+pub use error::{Error, Result};
+pub use graph::Graph;
+pub use infer::{Prediction, Predictor};
+pub use model::{Model, Weight, Weights};
+pub use program::Passes;
+pub use runtime::Devices;
+pub use train::{Accuracy, Adam, AdamW, Best, DecayLayers, Epoch, Optimizer, RunRecord, Sgd, Trainer, TrainerBuilder};

@@ -60,7 +60,9 @@ pub fn run() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Train(args) => train::run(&args),
         Verb::Infer(args) => infer::run(&args),
-        Verb::Plan(_) => Err(not_built("the verb `plan`", "this version trains and infers; `lapidary train` says what it needed")),
+        Verb::Plan(_) => {
+            Err(not_built("the verb `plan`", "this version trains and infers; `lapidary train` says what it needed"))
+        }
         Verb::Data(verb) => data::run(&verb),
     };
     match done {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::output::{self, facts, json_line, percent, seconds};
 use super::DeviceArgs;
+use super::output::{self, facts, json_line, percent, seconds};
 use crate::dataset::{Dataset, FeatureNorm, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
 use crate::model::{Model, ModelConfig, Norm};
@@ -179,8 +179,11 @@ pub(super) fn run(args: &TrainArgs) -> Result<()> {
     args.resume(&mut trainer)?;
     if let Some(dir) = &args.checkpoint {
         // A folder that cannot be written is an error now, not after hours of training.
-        std::fs::create_dir_all(dir)
-            .map_err(|source| Error::Io { action: "create the checkpoint folder", path: dir.clone(), source })?;
+        std::fs::create_dir_all(dir).map_err(|source| Error::Io {
+            action: "create the checkpoint folder",
+            path: dir.clone(),
+            source,
+        })?;
     }
     if !args.json {
         introduce(args, &data, &model);

@@ -56,10 +56,11 @@ impl Predictor {
     /// [`Error::Weights`] if they are not the model's; [`Error::Model`].
     pub fn new(model: &Model, weights: Weights, feature_norm: Option<FeatureNorm>) -> Result<Self> {
         let width = model.config().widths.first().copied().unwrap_or_default();
-        let (network, _) = model.network(FeatureKind::Dense { width }, Mode::Evaluate).or_else(|error| match error {
-            ModelError::SparseInput { .. } => model.network(FeatureKind::Sparse { width }, Mode::Evaluate),
-            other => Err(other),
-        })?;
+        let (network, _) =
+            model.network(FeatureKind::Dense { width }, Mode::Evaluate).or_else(|error| match error {
+                ModelError::SparseInput { .. } => model.network(FeatureKind::Sparse { width }, Mode::Evaluate),
+                other => Err(other),
+            })?;
         weights.check(&model.config().name, network.parameters())?;
         Ok(Self {
             model: model.clone(),

@@ -12,5 +12,5 @@ mod shape;
 pub use backward::append_backward;
 pub use dataflow::{Node, OpId, Program, TensorId};
 pub use ir::{BlockSpec, DType, Degree, Op, Origin, RowSpace, SplitName, Tensor, TensorType};
-pub use passes::{Pass, Passes};
+pub use passes::{Pass, Passes, PassesError};
 pub use shape::{ProgramError, infer};

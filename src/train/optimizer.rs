@@ -158,9 +158,7 @@ impl Optimizer {
     fn op(&self, decays: bool) -> Op {
         let decay = |weight_decay| if decays { weight_decay } else { 0.0 };
         match *self {
-            Self::Sgd(Sgd { momentum, weight_decay, .. }) => {
-                Op::Sgd { momentum, weight_decay: decay(weight_decay) }
-            }
+            Self::Sgd(Sgd { momentum, weight_decay, .. }) => Op::Sgd { momentum, weight_decay: decay(weight_decay) },
             Self::Adam(adam) | Self::AdamW(AdamW(adam)) => Op::Adam {
                 beta1: adam.beta1,
                 beta2: adam.beta2,

@@ -266,8 +266,7 @@ impl Trainer {
             _ => true,
         };
         if improves {
-            self.best =
-                Some(Best { epoch: self.epoch, val_accuracy: accuracy.val, test_accuracy: accuracy.test });
+            self.best = Some(Best { epoch: self.epoch, val_accuracy: accuracy.val, test_accuracy: accuracy.test });
             self.best_weights = self.weights()?;
         }
         Ok(accuracy)
@@ -366,10 +365,8 @@ impl Trainer {
         checkpoint::write_folder(dir, &checkpoint::epoch_folder(self.epoch), &files)?;
         if let Some(best) = &self.best {
             let record = RunRecord { epoch: best.epoch, ..record };
-            let files = vec![
-                (MODEL_FILE, self.best_weights.to_safetensors()),
-                (RUN_FILE, checkpoint::record_bytes(&record)),
-            ];
+            let files =
+                vec![(MODEL_FILE, self.best_weights.to_safetensors()), (RUN_FILE, checkpoint::record_bytes(&record))];
             checkpoint::write_folder(dir, "best", &files)?;
         }
         Ok(())
@@ -467,8 +464,7 @@ impl Trainer {
 
 /// Training needs labels on the training split, of classes that the model can tell apart.
 fn check_labels(data: &Dataset, model: &Model) -> Result<()> {
-    let lacks =
-        |what, needed_by| Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
+    let lacks = |what, needed_by| Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
     if data.labels().is_none() {
         return lacks("labels", "training needs labels.npy");
     }

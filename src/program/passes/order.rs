@@ -39,11 +39,10 @@ pub struct Workload {
 /// # Cost
 /// O(operations).
 pub fn order(program: &mut Program, workload: &Workload) -> Result<(), ProgramError> {
-    for op in program.ops() {
-        if *program.op(op) != Op::Linear {
-            continue;
-        }
-        let segment = Segment::around(program, op);
+    // A rebuilt segment takes no other linear with it, so the list stays good.
+    let linears: Vec<OpId> = program.ops().into_iter().filter(|&op| *program.op(op) == Op::Linear).collect();
+    for linear in linears {
+        let segment = Segment::around(program, linear);
         if !segment.row_ops.iter().any(|&o| matches!(program.op(o), Op::Gather { .. })) {
             continue;
         }
