@@ -1,0 +1,49 @@
+//! What several test programs share.
+#![allow(dead_code, clippy::unwrap_used)] // each test program uses a part of it
+
+pub mod oracle;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use lapidary::graph::Graph;
+
+/// A folder of the shared test material, or `None`, said loudly, where it is not.
+pub fn shared(path: &str) -> Option<PathBuf> {
+    let root = std::env::var_os("LAPIDARY_SHARED")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
+    let found = root.join(path);
+    if found.exists() {
+        return Some(found);
+    }
+    // Not eprintln!, which the test harness hides when a test passes.
+    let line = format!("\nSKIPPED: {} is not there (set LAPIDARY_SHARED to the folder that has it)\n", found.display());
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+    None
+}
+
+/// A directed graph with self-loops, multi-edges, a hub, a vertex without in-edges and isolated ones.
+pub fn hostile_graph() -> Graph {
+    let mut edges = vec![(0, 0), (1, 0), (1, 0), (2, 0), (0, 1), (3, 1), (3, 3), (3, 3), (2, 4), (4, 2), (5, 4)];
+    edges.extend((0..9).map(|u| (u, 6)));
+    edges.extend([(6, 2), (6, 7), (7, 8), (8, 7)]);
+    Graph::from_edges(12, &edges).unwrap() // 9, 10 and 11 are isolated
+}
+
+/// Small numbers that repeat only after a long while, for tests that need no distribution.
+pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1u32 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// The largest difference, divided by the largest entry of `want`.
+pub fn relative_difference(got: &[f32], want: &[f32]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let largest = want.iter().fold(0.0f64, |m, &x| m.max(f64::from(x).abs()));
+    let difference = got.iter().zip(want).fold(0.0f64, |m, (&g, &w)| m.max((f64::from(g) - f64::from(w)).abs()));
+    if difference == 0.0 { 0.0 } else { difference / largest }
+}

@@ -1,0 +1,210 @@
+//! Runs lowered programs in f64 on the serial reference kernels: the second answer to what a device computes.
+
+use std::collections::BTreeMap;
+
+use lapidary::lower::{Kind, Lowered, Step};
+use lapidary_kernels::reference::{self, Dense};
+use lapidary_kernels::step::{AdamStep, SgdStep};
+use lapidary_kernels::view::Targets;
+use lapidary_kernels::{BlockSlots, BlockView, Call, Mat, Slot};
+
+/// The contents of one slot.
+#[derive(Clone, Debug)]
+enum Cells {
+    Float(Vec<f64>),
+    U32(Vec<u32>),
+    U64(Vec<u64>),
+}
+
+/// All slots.
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    slots: BTreeMap<Slot, Cells>,
+}
+
+impl Oracle {
+    /// Constants in place, state all 0, the setup run. `floats` says which constants hold f32.
+    pub fn new(lowered: &Lowered) -> Self {
+        let mut oracle = Self { slots: BTreeMap::new() };
+        for (index, tensor) in lowered.tensors.iter().enumerate() {
+            let slot = Slot(index as u32);
+            let cells = match (&tensor.contents, tensor.name.as_str()) {
+                (Some(host), "labels" | "split") => Cells::U32(host.to_vec()),
+                (Some(host), name) if name.ends_with(".indices") => Cells::U32(host.to_vec()),
+                (Some(host), name) if name.ends_with(".indptr") || name == "edge_permutation" => {
+                    Cells::U64(host.to_vec())
+                }
+                (Some(host), _) => Cells::Float(host.to_vec::<f32>().into_iter().map(f64::from).collect()),
+                (None, "clock") => Cells::U64(vec![1, 1]),
+                (None, _) if tensor.kind == Kind::State => Cells::Float(vec![0.0; tensor.bytes as usize / 4]),
+                (None, _) => Cells::Float(Vec::new()),
+            };
+            oracle.slots.insert(slot, cells);
+        }
+        oracle.run(&lowered.setup);
+        oracle
+    }
+
+    pub fn write(&mut self, slot: Slot, values: &[f64]) {
+        self.slots.insert(slot, Cells::Float(values.to_vec()));
+    }
+
+    pub fn float(&self, slot: Slot) -> &[f64] {
+        match &self.slots[&slot] {
+            Cells::Float(cells) => cells,
+            other => panic!("slot {slot:?} holds {other:?}"),
+        }
+    }
+
+    pub fn run(&mut self, steps: &[Step]) {
+        for step in steps {
+            self.call(&step.call);
+        }
+    }
+
+    fn u32s(&self, slot: Slot) -> &[u32] {
+        match &self.slots[&slot] {
+            Cells::U32(cells) => cells,
+            other => panic!("slot {slot:?} holds {other:?}"),
+        }
+    }
+
+    fn u64s(&self, slot: Slot) -> &[u64] {
+        match &self.slots[&slot] {
+            Cells::U64(cells) => cells,
+            other => panic!("slot {slot:?} holds {other:?}"),
+        }
+    }
+
+    fn mat(&self, mat: Mat) -> Dense {
+        let data = self.float(mat.slot);
+        assert_eq!(data.len(), mat.rows * mat.cols);
+        Dense::from_fn(mat.rows, mat.cols, |r, c| data[r * mat.cols + c])
+    }
+
+    fn block(&self, block: BlockSlots) -> BlockView<'_> {
+        BlockView {
+            indptr: self.u64s(block.indptr),
+            indices: self.u32s(block.indices),
+            own_sources: block.own_sources,
+            halo_sources: block.halo_sources,
+        }
+    }
+
+    fn targets(&self, labels: Slot, split: Slot, select: u32) -> Targets<'_> {
+        Targets { labels: self.u32s(labels), split: self.u32s(split), select }
+    }
+
+    fn put(&mut self, slot: Slot, cells: Vec<f64>) {
+        self.slots.insert(slot, Cells::Float(cells));
+    }
+
+    fn call(&mut self, call: &Call) {
+        match *call {
+            Call::Gather { block, weights, own, halo, out } => {
+                let weights = weights.map(|w| self.float(w).to_vec());
+                let halo = halo.map(|h| self.mat(h));
+                let y = reference::gather(self.block(block), weights.as_deref(), &self.mat(own), halo.as_ref());
+                self.put(out.slot, y.data);
+            }
+            Call::RowScale { x, scale, out } => {
+                let y = reference::row_scale(&self.mat(x), self.float(scale));
+                self.put(out.slot, y.data);
+            }
+            Call::Linear { x, weight, out } => {
+                let y = reference::linear(&self.mat(x), &self.mat(weight));
+                self.put(out.slot, y.data);
+            }
+            Call::LinearInputGrad { grad, weight, out } => {
+                let y = reference::linear_input_grad(&self.mat(grad), &self.mat(weight));
+                self.put(out.slot, y.data);
+            }
+            Call::LinearWeightGrad { grad, x, out } => {
+                let y = reference::linear_weight_grad(&self.mat(grad), &self.mat(x));
+                self.put(out.slot, y.data);
+            }
+            Call::Transpose { x, out } => {
+                let y = reference::transpose(&self.mat(x));
+                self.put(out.slot, y.data);
+            }
+            Call::AddBias { x, bias, out } => {
+                let y = reference::add_bias(&self.mat(x), self.float(bias));
+                self.put(out.slot, y.data);
+            }
+            Call::ColumnSum { x, out } => {
+                let y = reference::column_sum(&self.mat(x));
+                self.put(out, y);
+            }
+            Call::Add { a, b, out } => {
+                let y = reference::add(&self.mat(a), &self.mat(b));
+                self.put(out.slot, y.data);
+            }
+            Call::Relu { x, out } => {
+                let y = reference::relu(&self.mat(x));
+                self.put(out.slot, y.data);
+            }
+            Call::ReluGrad { grad, y, out } => {
+                let dx = reference::relu_grad(&self.mat(grad), &self.mat(y));
+                self.put(out.slot, dx.data);
+            }
+            Call::Dropout { x, out, key, clock } => {
+                let y = reference::dropout(&self.mat(x), key, self.u64s(clock)[0]);
+                self.put(out.slot, y.data);
+            }
+            Call::SparseDropout { block, values, out, key, clock } => {
+                let epoch = self.u64s(clock)[0];
+                let y = reference::sparse_dropout(self.block(block), self.float(values), key, epoch);
+                self.put(out, y);
+            }
+            Call::PermuteEdges { values, permutation, out, .. } => {
+                let y = reference::permute_edges(self.float(values), self.u64s(permutation));
+                self.put(out, y);
+            }
+            Call::SoftmaxCrossEntropy { logits, labels, split, select, count, loss } => {
+                let targets = self.targets(labels, split, select);
+                let y = reference::softmax_cross_entropy(&self.mat(logits), targets, count);
+                self.put(loss, vec![y]);
+            }
+            Call::SoftmaxCrossEntropyGrad { logits, labels, split, select, count, out } => {
+                let targets = self.targets(labels, split, select);
+                let y = reference::softmax_cross_entropy_grad(&self.mat(logits), targets, count);
+                self.put(out.slot, y.data);
+            }
+            Call::CountCorrect { logits, labels, split, select, out } => {
+                let counts = reference::count_correct(&self.mat(logits), self.targets(labels, split, select));
+                self.slots.insert(out, Cells::U64(counts.to_vec()));
+            }
+            Call::Sgd { .. } | Call::Adam { .. } => self.update(call),
+            ref other => panic!("the oracle does not know {}", other.name()),
+        }
+    }
+
+    fn update(&mut self, call: &Call) {
+        match *call {
+            Call::Sgd { param, grad, moment, clock, rate, momentum, weight_decay, .. } => {
+                let step = self.u64s(clock)[1];
+                let rate = self.float(rate)[0] as f32;
+                let mut w = self.float(param).to_vec();
+                let mut m = moment.map(|m| self.float(m).to_vec());
+                let how = SgdStep { step, rate, momentum, weight_decay };
+                reference::sgd(&mut w, self.float(grad), m.as_deref_mut(), how);
+                self.put(param, w);
+                if let (Some(slot), Some(m)) = (moment, m) {
+                    self.put(slot, m);
+                }
+            }
+            Call::Adam { param, grad, m, v, clock, rate, beta1, beta2, eps, weight_decay, decoupled, .. } => {
+                let step = self.u64s(clock)[1];
+                let rate = self.float(rate)[0] as f32;
+                let how = AdamStep { step, rate, beta1, beta2, eps, weight_decay, decoupled };
+                let mut w = self.float(param).to_vec();
+                let (mut first, mut second) = (self.float(m).to_vec(), self.float(v).to_vec());
+                reference::adam(&mut w, self.float(grad), &mut first, &mut second, how);
+                self.put(param, w);
+                self.put(m, first);
+                self.put(v, second);
+            }
+            _ => unreachable!("only optimizer steps update"),
+        }
+    }
+}

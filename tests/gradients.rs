@@ -1,0 +1,337 @@
+//! Gradients of whole networks against finite differences, in f64, and the CPU device against both.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::oracle::Oracle;
+use common::{hostile_graph, numbers, relative_difference};
+use lapidary::graph::Graph;
+use lapidary::lower::{FeatureData, Inputs, Lowered, lower};
+use lapidary::model::{FeatureKind, Mode, Model, ModelConfig, ModelError, Network, Norm, Value, gcn_conv};
+use lapidary::program::passes::order::{Workload, order};
+use lapidary::program::passes::prune::prune;
+use lapidary::program::{
+    DType, Degree, Op, Origin, Passes, Program, RowSpace, SplitName, TensorType, append_backward,
+};
+use lapidary_kernels::{CpuDevice, Device, HostSlot, Lane, Shared, Slot};
+
+const FEATURES: usize = 5;
+const CLASSES: usize = 3;
+
+/// The hostile graph with dense or sparse features, labels, and two thirds of the vertices to train on.
+fn inputs(graph: Graph, sparse: bool) -> Inputs {
+    let n = graph.vertex_count();
+    let mut data = numbers(n * FEATURES, 1);
+    let features = if sparse {
+        let mut indptr = vec![0u64];
+        let (mut indices, mut values) = (Vec::new(), Vec::new());
+        for row in data.chunks(FEATURES) {
+            for (column, &x) in row.iter().enumerate().filter(|&(_, &x)| x > 0.0) {
+                indices.push(column as u32);
+                values.push(x);
+            }
+            indptr.push(indices.len() as u64);
+        }
+        FeatureData::Sparse { indptr: indptr.into(), indices: indices.into(), values: values.into(), width: FEATURES }
+    } else {
+        data.iter_mut().for_each(|x| *x *= 2.0);
+        FeatureData::Dense { data: data.into(), width: FEATURES }
+    };
+    let labels: Vec<u32> = (0..n as u32).map(|v| (v * 7 + 1) % CLASSES as u32).collect();
+    let split: Vec<u32> = (0..n as u32).map(|v| if v % 3 == 2 { 3 } else { 1 }).collect();
+    let train = split.iter().filter(|&&s| s == 1).count() as u64;
+    let symmetric = graph.is_symmetric();
+    Inputs {
+        graph,
+        symmetric,
+        features,
+        labels: Shared::from(labels),
+        split: Shared::from(split),
+        labelled: [0, train, 0, n as u64 - train],
+    }
+}
+
+/// The training program of a network up to its gradients: outputs `loss` and one per parameter.
+fn program(model: &Model, sparse: bool, passes: Passes, workload: &Workload) -> Program {
+    let width = FEATURES;
+    let kind = if sparse { FeatureKind::Sparse { width } } else { FeatureKind::Dense { width } };
+    let (network, logits) = model.network(kind, Mode::Train).unwrap();
+    let (mut program, _) = network.into_parts();
+    let Value::Dense(logits) = logits else { panic!("logits are dense") };
+    let ids = TensorType { rows: RowSpace::Vertices, width: 1, dtype: DType::U32 };
+    let labels = program.input(Origin::Labels, ids).unwrap();
+    let split = program.input(Origin::Split, ids).unwrap();
+    let loss = program.push1(Op::SoftmaxCrossEntropy { split: SplitName::Train }, &[logits, labels, split]).unwrap();
+    program.set_output("loss", loss);
+    if passes.order {
+        order(&mut program, workload).unwrap();
+    }
+    for (name, gradient) in append_backward(&mut program, loss).unwrap() {
+        program.set_output(name, gradient);
+    }
+    if passes.prune {
+        prune(&mut program);
+    }
+    program
+}
+
+const ANY_WORKLOAD: Workload = Workload { vertices: 12, edges: 24, backward: true, runs: 100 };
+
+/// Parameters with numbers that leave no ReLU exactly at 0.
+fn parameters(lowered: &Lowered) -> Vec<(String, Slot, Vec<f32>)> {
+    let origins = lowered.origins.iter().filter_map(|(origin, &slot)| match origin {
+        Origin::Parameter(name) => Some((name.clone(), slot)),
+        _ => None,
+    });
+    origins
+        .enumerate()
+        .map(|(i, (name, slot))| {
+            let count = lowered.tensors[slot.0 as usize].bytes as usize / 4;
+            (name, slot, numbers(count, 50 + i as u32))
+        })
+        .collect()
+}
+
+fn oracle_with(lowered: &Lowered, parameters: &[(String, Slot, Vec<f32>)]) -> Oracle {
+    let mut oracle = Oracle::new(lowered);
+    for (_, slot, values) in parameters {
+        oracle.write(*slot, &values.iter().copied().map(f64::from).collect::<Vec<_>>());
+    }
+    oracle
+}
+
+/// Every gradient of the program, by central differences of its loss in f64.
+fn check_gradients(model: &Model, graph: &Graph, sparse: bool, passes: Passes) {
+    let data = inputs(graph.clone(), sparse);
+    let program = program(model, sparse, passes, &ANY_WORKLOAD);
+    let lowered = lower(&[&program], &data, 3);
+    let parameters = parameters(&lowered);
+    let phase = &lowered.phases[0];
+    let mut oracle = oracle_with(&lowered, &parameters);
+    oracle.run(&phase.steps);
+    let name = &model.config().name;
+    let mut any_gradient = false;
+    for (parameter, slot, _) in &parameters {
+        let gradient = oracle.float(phase.outputs[parameter]).to_vec();
+        let values = oracle.float(*slot).to_vec();
+        let largest = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
+        any_gradient |= largest > 1e-6;
+        for i in 0..values.len() {
+            let loss_at = |shift: f64| {
+                let mut moved = values.clone();
+                moved[i] += shift;
+                let mut oracle = oracle.clone();
+                oracle.write(*slot, &moved);
+                oracle.run(&phase.steps);
+                oracle.float(phase.outputs["loss"])[0]
+            };
+            let h = 1e-5;
+            let difference = (loss_at(h) - loss_at(-h)) / (2.0 * h);
+            let error = (difference - gradient[i]).abs();
+            assert!(
+                error <= 1e-7 + 1e-5 * largest,
+                "{name} (sparse: {sparse}, {passes:?}): d loss / d {parameter}[{i}] is {}, differences say {difference}",
+                gradient[i]
+            );
+        }
+    }
+    assert!(any_gradient, "{name}: there is nothing to check");
+    check_device(&lowered, &parameters, &oracle, name);
+}
+
+/// The CPU device computes what the oracle does, to rounding.
+fn check_device(lowered: &Lowered, parameters: &[(String, Slot, Vec<f32>)], oracle: &Oracle, name: &str) {
+    let device = CpuDevice::new(None, 1 << 30).unwrap();
+    let copy = |slot: Slot, host: &HostSlot| {
+        device.copy_in(Lane::CopyIn, slot, host, &[]).unwrap();
+    };
+    for (index, tensor) in lowered.tensors.iter().enumerate() {
+        let slot = Slot(index as u32);
+        device.alloc(slot, tensor.bytes).unwrap();
+        match (&tensor.contents, tensor.name.as_str()) {
+            (Some(contents), _) => copy(slot, contents),
+            (None, "clock") => copy(slot, &HostSlot::staged(&[1u64, 1]).unwrap()),
+            (None, _) => {}
+        }
+    }
+    for (_, slot, values) in parameters {
+        copy(*slot, &HostSlot::staged(values).unwrap());
+    }
+    let phase = &lowered.phases[0];
+    for step in lowered.setup.iter().chain(&phase.steps) {
+        device.launch(Lane::Compute, &step.call, &[]).unwrap();
+    }
+    for (output, &slot) in &phase.outputs {
+        let host = HostSlot::staging(lowered.tensors[slot.0 as usize].bytes as usize).unwrap();
+        device.copy_out(Lane::CopyOut, slot, &host, &[]).unwrap();
+        let want: Vec<f32> = oracle.float(slot).iter().map(|&x| x as f32).collect();
+        let off = relative_difference(&host.to_vec::<f32>(), &want);
+        assert!(off < 1e-5, "{name}: {output} is off by {off}");
+    }
+}
+
+fn network<F>(name: &str, forward: F) -> Model
+where
+    F: Fn(&mut Network, Value, &ModelConfig) -> Result<Value, ModelError> + Send + Sync + 'static,
+{
+    Model::custom(name, &[FEATURES, CLASSES], forward)
+}
+
+/// One network an operation: each has parameters before it, so that its gradient is needed.
+fn networks() -> Vec<Model> {
+    let looped = |self_loops| {
+        network(if self_loops { "gather A + I" } else { "gather A" }, move |net, x, _| {
+            let h = net.linear(x, "a", 4, true)?;
+            let h = net.gather(h, self_loops)?;
+            net.linear(h, "b", CLASSES, false)
+        })
+    };
+    let scaled = |name: &str, degree| {
+        network(name, move |net, x, _| {
+            let h = net.linear(x, "a", CLASSES, true)?;
+            net.scale_by_degree(h, degree)
+        })
+    };
+    let mut all = vec![
+        network("linear", |net, x, _| net.linear(x, "a", CLASSES, false)),
+        network("bias", |net, x, _| net.linear(x, "a", CLASSES, true)),
+        network("relu", |net, x, _| {
+            let h = net.linear(x, "a", 6, true)?;
+            let h = net.relu(h)?;
+            net.linear(h, "b", CLASSES, true)
+        }),
+        network("dropout", |net, x, _| {
+            let x = net.dropout(x, 0.3)?;
+            let h = net.linear(x, "a", 6, true)?;
+            let h = net.dropout(h, 0.4)?;
+            net.linear(h, "b", CLASSES, true)
+        }),
+        network("add, and a parameter used twice", |net, x, _| {
+            let h = net.linear(x, "a", CLASSES, true)?;
+            let g = net.gather(h, false)?;
+            let again = net.linear(x, "a", CLASSES, true)?;
+            let sum = net.add(h, g)?;
+            let sum = net.add(sum, again)?;
+            net.add(sum, sum)
+        }),
+        looped(true),
+        looped(false),
+    ];
+    for self_loops in [false, true] {
+        all.push(scaled("inverse root degree", Degree::InverseRoot { self_loops }));
+        all.push(scaled("inverse degree", Degree::Inverse { self_loops }));
+    }
+    all
+}
+
+#[test]
+fn every_operation_has_the_gradient_that_differences_say() {
+    for model in networks() {
+        for sparse in [false, true] {
+            check_gradients(&model, &hostile_graph(), sparse, Passes::NONE);
+            check_gradients(&model, &hostile_graph(), sparse, Passes::ALL);
+        }
+    }
+}
+
+#[test]
+fn gcn_of_one_to_four_layers_has_the_right_gradients_on_directed_graphs() {
+    for layers in 1..=4 {
+        for norm in [Norm::Sym, Norm::Mean, Norm::Sum] {
+            let mut widths = vec![4; layers + 1];
+            (widths[0], widths[layers]) = (FEATURES, CLASSES);
+            let model = Model::gcn(&widths).norm(norm).dropout(0.2);
+            for passes in [Passes::NONE, Passes::ALL] {
+                check_gradients(&model, &hostile_graph(), false, passes);
+                check_gradients(&model, &hostile_graph(), true, passes);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_graph_without_edges_and_one_vertex_alone_have_the_right_gradients() {
+    let model = Model::gcn(&[FEATURES, 4, CLASSES]);
+    for n in [1, 5] {
+        check_gradients(&model, &Graph::from_edges(n, &[]).unwrap(), false, Passes::ALL);
+    }
+}
+
+#[test]
+fn a_symmetric_graph_uses_its_own_block_backward() {
+    let edges: Vec<(u32, u32)> = (0..9).flat_map(|v| [(v, v + 1), (v + 1, v)]).collect();
+    let graph = Graph::from_edges(10, &edges).unwrap();
+    let model = Model::gcn(&[FEATURES, 4, CLASSES]);
+    check_gradients(&model, &graph, false, Passes::ALL);
+    let data = inputs(graph, false);
+    assert!(data.symmetric);
+    let program = program(&model, false, Passes::ALL, &ANY_WORKLOAD);
+    let blocks = lower(&[&program], &data, 3).tensors.iter().filter(|t| t.name.ends_with(".indptr")).count();
+    assert_eq!(blocks, 1);
+}
+
+/// What a program computes, in f64, by output.
+fn results(program: &Program, data: &Inputs) -> Vec<(String, Vec<f64>)> {
+    let lowered = lower(&[program], data, 3);
+    let mut oracle = oracle_with(&lowered, &parameters(&lowered));
+    oracle.run(&lowered.phases[0].steps);
+    lowered.phases[0].outputs.iter().map(|(name, &slot)| (name.clone(), oracle.float(slot).to_vec())).collect()
+}
+
+fn assert_same(a: &[(String, Vec<f64>)], b: &[(String, Vec<f64>)], tolerance: f64) {
+    assert_eq!(a.len(), b.len());
+    for ((name, x), (other, y)) in a.iter().zip(b) {
+        assert_eq!(name, other);
+        for (x, y) in x.iter().zip(y) {
+            assert!((x - y).abs() <= tolerance * (1.0 + y.abs()), "{name}: {x} and {y}");
+        }
+    }
+}
+
+fn gathers(program: &Program) -> Vec<usize> {
+    let ops = program.ops().into_iter().filter(|&op| matches!(program.op(op), Op::Gather { .. }));
+    ops.map(|op| program.tensor(program.op_outputs(op)[0]).ty.width).collect()
+}
+
+#[test]
+fn order_gathers_at_the_narrow_side_and_changes_no_result() {
+    let data = inputs(hostile_graph(), false);
+    // 5 -> 2: linear-first both ways. 5 -> 8: gather-first, once, since the features need no gradient.
+    for (hidden, first_gathers) in [(2, vec![2, 2]), (8, vec![5])] {
+        let model = network("two layers", move |net, x, _| {
+            let h = gcn_conv(net, x, "convs.0", hidden, Norm::Sym)?;
+            let h = net.relu(h)?;
+            net.linear(h, "out", CLASSES, true)
+        });
+        let once = Workload { runs: 1, ..ANY_WORKLOAD };
+        let plain = program(&model, false, Passes { order: false, prune: true }, &once);
+        let ordered = program(&model, false, Passes { order: true, prune: true }, &once);
+        assert_eq!(gathers(&ordered), first_gathers, "hidden {hidden}");
+        assert_same(&results(&plain, &data), &results(&ordered, &data), 1e-12);
+    }
+}
+
+#[test]
+fn a_gather_of_constant_features_is_hoisted_into_the_setup() {
+    let model = Model::gcn(&[FEATURES, 8, CLASSES]);
+    let hoisted = program(&model, false, Passes::ALL, &ANY_WORKLOAD);
+    let lowered = lower(&[&hoisted], &inputs(hostile_graph(), false), 3);
+    let names: Vec<&str> = lowered.setup.iter().map(|step| step.call.name()).collect();
+    assert_eq!(names, ["row_scale", "gather", "row_scale"]);
+
+    let dropped = Model::gcn(&[FEATURES, 8, CLASSES]).input_dropout(0.5);
+    let dropped = program(&dropped, false, Passes::ALL, &ANY_WORKLOAD);
+    let lowered = lower(&[&dropped], &inputs(hostile_graph(), false), 3);
+    assert!(lowered.setup.is_empty(), "what is dropped anew each epoch cannot be gathered once");
+}
+
+#[test]
+fn prune_removes_what_nobody_reads_and_changes_no_result() {
+    let model = Model::gcn(&[FEATURES, 4, CLASSES]).dropout(0.5);
+    let data = inputs(hostile_graph(), false);
+    let plain = program(&model, false, Passes { order: true, prune: false }, &ANY_WORKLOAD);
+    let pruned = program(&model, false, Passes { order: true, prune: true }, &ANY_WORKLOAD);
+    assert!(pruned.ops().len() < plain.ops().len(), "the gradient of the features is not needed");
+    let (a, b) = (results(&plain, &data), results(&pruned, &data));
+    assert_same(&a, &b, 0.0);
+}
