@@ -1,0 +1,129 @@
+//! Our GCN against PyTorch Geometric's, on the same weights and data: logits, loss, gradients, and ten steps of Adam.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use common::{relative_difference, shared};
+use lapidary::{Adam, Dataset, FeatureNorm, Model, Predictor, Trainer, Weights};
+use ndarray::Array2;
+use ndarray_npy::ReadNpyExt;
+
+const MODELS: [&str; 1] = ["gcn"];
+
+struct Case {
+    folder: PathBuf,
+    data: PathBuf,
+    model: String,
+    loss: f64,
+    lr: f64,
+    weight_decay: f64,
+    losses: Vec<f64>,
+}
+
+/// The cases of the models that are built.
+fn cases() -> Vec<Case> {
+    let (Some(folder), Some(data)) = (shared("parity"), shared("data")) else { return Vec::new() };
+    let mut folders: Vec<PathBuf> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    let cases = folders.into_iter().filter_map(|folder| {
+        let case: serde_json::Value = serde_json::from_slice(&std::fs::read(folder.join("case.json")).unwrap()).unwrap();
+        let text = |key: &str| case[key].as_str().unwrap().to_string();
+        assert_eq!(case["row_normalise_features"], true);
+        MODELS.contains(&text("model").as_str()).then(|| Case {
+            data: data.join(text("dataset")),
+            model: text("model"),
+            loss: case["loss"].as_f64().unwrap(),
+            lr: case["adam"]["lr"].as_f64().unwrap(),
+            weight_decay: case["adam"]["weight_decay"].as_f64().unwrap(),
+            losses: case["adam"]["losses"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect(),
+            folder,
+        })
+    });
+    let cases: Vec<Case> = cases.collect();
+    assert!(!cases.is_empty(), "the answer keys are there, but none is of a model that is built");
+    cases
+}
+
+fn logits(path: &Path) -> Array2<f32> {
+    Array2::<f32>::read_npy(std::fs::File::open(path).unwrap()).unwrap()
+}
+
+fn largest_difference(a: &Array2<f32>, b: &Array2<f32>) -> f32 {
+    assert_eq!(a.dim(), b.dim());
+    a.iter().zip(b).fold(0.0, |m, (x, y)| m.max((x - y).abs()))
+}
+
+fn model(case: &Case) -> Model {
+    let predictor = Predictor::from_weights(case.folder.join("weights.safetensors"), &case.model, None).unwrap();
+    predictor.model().clone()
+}
+
+fn trainer(case: &Case, data: &Dataset, passes: &str) -> Trainer {
+    let adam = Adam::new(case.lr as f32).weight_decay(case.weight_decay as f32);
+    Trainer::builder(&model(case), data)
+        .optimizer(adam)
+        .feature_norm(FeatureNorm::Row)
+        .weights(Weights::load(&case.folder.join("weights.safetensors")).unwrap())
+        .passes(passes.parse().unwrap())
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn logits_are_pygs() {
+    for case in cases() {
+        let data = Dataset::open(&case.data).unwrap();
+        let want = logits(&case.folder.join("logits.npy"));
+        for passes in ["none", "all"] {
+            let predictor = Predictor::from_weights(case.folder.join("weights.safetensors"), &case.model, None).unwrap();
+            let predictor = predictor.feature_norm(FeatureNorm::Row).passes(passes.parse().unwrap());
+            let off = largest_difference(&predictor.predict(&data).unwrap(), &want);
+            assert!(off < 1e-4, "{}: logits are off by {off}", case.folder.display());
+        }
+    }
+}
+
+#[test]
+fn loss_gradients_and_ten_steps_of_adam_are_pygs() {
+    for case in cases() {
+        let data = Dataset::open(&case.data).unwrap();
+        for passes in ["none", "all"] {
+            let mut trainer = trainer(&case, &data, passes);
+            let name = case.folder.display();
+            for (step, want) in case.losses.iter().enumerate() {
+                let loss = trainer.step().unwrap().loss;
+                assert!((loss - want).abs() < 1e-3, "{name}: the loss of step {step} is {loss}, not {want}");
+                if step > 0 {
+                    continue;
+                }
+                assert!((loss - case.loss).abs() < 1e-5, "{name}: the loss is {loss}, not {}", case.loss);
+                let want = Weights::load(&case.folder.join("grads.safetensors")).unwrap();
+                let got = trainer.gradients().unwrap();
+                assert_eq!(got.len(), want.len());
+                for (parameter, want) in want.iter() {
+                    let got = got.get(parameter).unwrap();
+                    assert_eq!(got.shape, want.shape);
+                    let off = relative_difference(&got.data, &want.data);
+                    assert!(off < 1e-4, "{name}: the gradient of {parameter} is off by {off}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn infer_reads_pygs_weights() {
+    for case in cases() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("logits.npy");
+        let mut command = Command::cargo_bin("lapidary").unwrap();
+        command.args(["infer", "--model", &case.model, "--json", "--weights"]);
+        command.arg(case.folder.join("weights.safetensors")).arg("--data").arg(&case.data);
+        command.arg("--out").arg(&out).args(["--feature-norm", "row"]).assert().success();
+        let off = largest_difference(&logits(&out), &logits(&case.folder.join("logits.npy")));
+        assert!(off < 1e-4, "{}: logits are off by {off}", case.folder.display());
+    }
+}
