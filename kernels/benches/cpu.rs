@@ -1,0 +1,208 @@
+//! The CPU kernels that an epoch spends its time in, in bytes or flops a second.
+//!
+//! `cargo bench -p lapidary-kernels` runs all; `-- gather` one kind; `--threads`-like choices are made with
+//! `RAYON_NUM_THREADS`. Each bench checks one result against the reference before it is timed.
+
+use std::sync::OnceLock;
+
+use divan::counter::{BytesCount, ItemsCount};
+use divan::{Bencher, black_box};
+use lapidary_kernels::{BlockView, DropoutKey, MatMut, MatView, cpu, reference};
+
+fn main() {
+    divan::main();
+}
+
+/// A small generator (SplitMix64).
+struct Numbers(u64);
+
+impl Numbers {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn matrix(&mut self, rows: usize, cols: usize) -> Vec<f32> {
+        (0..rows * cols).map(|_| self.unit() as f32 - 0.5).collect()
+    }
+}
+
+struct Graph {
+    indptr: Vec<u64>,
+    indices: Vec<u32>,
+}
+
+impl Graph {
+    const ROWS: usize = 200_000;
+    const DEGREE: f64 = 20.0;
+
+    /// Degrees and popularity of sources fall as a power of the rank; ranks are scattered over the ids.
+    fn power_law() -> &'static Self {
+        static GRAPH: OnceLock<Graph> = OnceLock::new();
+        GRAPH.get_or_init(|| {
+            let numbers = &mut Numbers(1);
+            let n = Self::ROWS;
+            let scatter = |rank: usize| (rank * 77_773) % n;
+            let (mut indptr, mut indices) = (vec![0], Vec::new());
+            for v in 0..n {
+                let share = (scatter(v) as f64 + 1.0) / n as f64;
+                let degree = (0.5 * Self::DEGREE * share.powf(-0.5)).min(n as f64 / 10.0) as usize;
+                let first = indices.len();
+                indices.extend((0..degree).map(|_| scatter((numbers.unit().powi(2) * n as f64) as usize) as u32));
+                indices[first..].sort_unstable();
+                indptr.push(indices.len() as u64);
+            }
+            Self { indptr, indices }
+        })
+    }
+
+    fn view(&self) -> BlockView<'_> {
+        BlockView { indptr: &self.indptr, indices: &self.indices, own_sources: Self::ROWS, halo_sources: 0 }
+    }
+}
+
+/// Objects if the two differ by more than rounding.
+fn check(got: f32, want: f64, magnitude: f64) {
+    assert!((f64::from(got) - want).abs() <= 1e-4 * magnitude, "{got} is not {want}");
+}
+
+#[divan::bench(args = [16, 41, 64, 128, 256, 602], consts = [false, true], sample_count = 15, sample_size = 1)]
+fn gather<const WEIGHTED: bool>(bencher: Bencher<'_, '_>, d: usize) {
+    let graph = Graph::power_law();
+    let (n, e) = (Graph::ROWS, graph.indices.len());
+    let numbers = &mut Numbers(2);
+    let x = numbers.matrix(n, d);
+    let weights = WEIGHTED.then(|| numbers.matrix(e, 1));
+    let mut out = vec![f32::NAN; n * d];
+    let own = MatView::new(&x, n, d).expect("the size is right");
+    let mut run = || {
+        let out = MatMut::new(&mut out, n, d).expect("the size is right");
+        cpu::gather(graph.view(), weights.as_deref(), own, None, out).expect("the block is valid");
+    };
+    run();
+    let row = n / 2;
+    let terms = graph.view().edges(row).map(|edge| {
+        let factor = weights.as_ref().map_or(1.0, |weights| f64::from(weights[edge]));
+        factor * f64::from(x[graph.indices[edge] as usize * d + d - 1])
+    });
+    let terms: Vec<f64> = terms.collect();
+    let bytes = cpu::gather_bytes(n as u64, e as u64, d as u64);
+    bencher.counter(BytesCount::new(bytes)).bench_local(&mut run);
+    check(out[row * d + d - 1], terms.iter().sum(), terms.iter().map(|x| x.abs()).sum());
+}
+
+const SHAPES: [(usize, usize, usize); 4] =
+    [(100_000, 602, 256), (100_000, 256, 256), (200_000, 128, 16), (200_000, 256, 41)];
+
+/// Times one of the three products; the rate is in floating-point operations.
+fn bench_product(
+    bencher: Bencher<'_, '_>,
+    (n, d_in, d_out): (usize, usize, usize),
+    [rows, cols]: [usize; 2],
+    run: impl Fn(MatView<'_>, MatView<'_>, MatView<'_>, MatMut<'_>),
+    last: impl Fn(&[f32], &[f32], &[f32]) -> f64,
+) {
+    let numbers = &mut Numbers(3);
+    let (x, weight, grad) = (numbers.matrix(n, d_in), numbers.matrix(d_out, d_in), numbers.matrix(n, d_out));
+    let mut out = vec![f32::NAN; rows * cols];
+    let view = |data, rows, cols| MatView::new(data, rows, cols).expect("the size is right");
+    let views = (view(&x, n, d_in), view(&weight, d_out, d_in), view(&grad, n, d_out));
+    let mut run = || {
+        run(views.0, views.1, views.2, MatMut::new(&mut out, rows, cols).expect("the size is right"));
+    };
+    run();
+    let flops = cpu::linear_flops(n as u64, d_in as u64, d_out as u64);
+    bencher.counter(ItemsCount::new(flops)).bench_local(&mut run);
+    let want = last(&x, &weight, &grad);
+    check(out[rows * cols - 1], want, want.abs() + (d_in.max(d_out) as f64).sqrt());
+}
+
+#[divan::bench(args = SHAPES, sample_count = 11, sample_size = 1)]
+fn linear(bencher: Bencher<'_, '_>, shape: (usize, usize, usize)) {
+    let (n, d_in, d_out) = shape;
+    let run = |x: MatView<'_>, weight: MatView<'_>, _: MatView<'_>, out: MatMut<'_>| {
+        cpu::linear(x, weight, out).expect("the shapes agree");
+    };
+    bench_product(bencher, shape, [n, d_out], run, |x, weight, _| {
+        let (row, column) = (&x[(n - 1) * d_in..], &weight[(d_out - 1) * d_in..]);
+        row.iter().zip(column).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+    });
+}
+
+#[divan::bench(args = SHAPES, sample_count = 11, sample_size = 1)]
+fn linear_input_grad(bencher: Bencher<'_, '_>, shape: (usize, usize, usize)) {
+    let (n, d_in, d_out) = shape;
+    let run = |_: MatView<'_>, weight: MatView<'_>, grad: MatView<'_>, out: MatMut<'_>| {
+        cpu::linear_input_grad(grad, weight, out).expect("the shapes agree");
+    };
+    bench_product(bencher, shape, [n, d_in], run, |_, weight, grad| {
+        let term = |k: usize| f64::from(grad[(n - 1) * d_out + k]) * f64::from(weight[k * d_in + d_in - 1]);
+        (0..d_out).map(term).sum()
+    });
+}
+
+#[divan::bench(args = SHAPES, sample_count = 11, sample_size = 1)]
+fn linear_weight_grad(bencher: Bencher<'_, '_>, shape: (usize, usize, usize)) {
+    let (n, d_in, d_out) = shape;
+    let run = |x: MatView<'_>, _: MatView<'_>, grad: MatView<'_>, out: MatMut<'_>| {
+        cpu::linear_weight_grad(grad, x, out).expect("the shapes agree");
+    };
+    bench_product(bencher, shape, [d_out, d_in], run, |x, _, grad| {
+        let term = |k: usize| f64::from(grad[k * d_out + d_out - 1]) * f64::from(x[k * d_in + d_in - 1]);
+        (0..n).map(term).sum()
+    });
+}
+
+#[divan::bench(args = ["add", "relu", "relu_grad", "add_bias", "row_scale", "dropout", "column_sum"],
+    consts = [16, 256], sample_count = 15, sample_size = 1)]
+fn elementwise<const D: usize>(bencher: Bencher<'_, '_>, kernel: &str) {
+    let n = 12_800_000 / D;
+    let numbers = &mut Numbers(4);
+    let (a, b) = (numbers.matrix(n, D), numbers.matrix(n, D));
+    let vector = numbers.matrix(n, 1);
+    let mut out = vec![f32::NAN; n * D];
+    let (a, b) = (MatView::new(&a, n, D).expect("the size"), MatView::new(&b, n, D).expect("the size"));
+    let key = DropoutKey { seed: 1, op: 2, first_row: 3, rate: 0.5 };
+    let (inputs, outputs) = match kernel {
+        "add" | "relu_grad" => (2, 1),
+        "column_sum" => (1, 0),
+        _ => (1, 1),
+    };
+    let mut run = || {
+        let data = &mut out[..];
+        if kernel == "column_sum" {
+            return cpu::column_sum(a, &mut data[..D]).expect("the shapes agree");
+        }
+        let out = MatMut::new(data, n, D).expect("the size");
+        match kernel {
+            "add" => cpu::add(a, b, out),
+            "relu" => cpu::relu(a, out),
+            "relu_grad" => cpu::relu_grad(a, b, out),
+            "add_bias" => cpu::add_bias(a, &vector[..D], out),
+            "row_scale" => cpu::row_scale(a, &vector, out),
+            _ => cpu::dropout(a, key, 5, out),
+        }
+        .expect("the shapes agree");
+    };
+    run();
+    let bytes = if outputs == 0 { 4 * n * D } else { cpu::elementwise_bytes(inputs, n as u64, D as u64) as usize };
+    bencher.counter(BytesCount::new(bytes)).bench_local(&mut run);
+    let (x, y) = (f64::from(a.row(n - 1)[D - 1]), f64::from(b.row(n - 1)[D - 1]));
+    let (got, bias) = (out[n * D - 1], f64::from(vector[D - 1]));
+    match kernel {
+        "add" => check(got, x + y, 1.0),
+        "relu" => check(got, x.max(0.0), 1.0),
+        "relu_grad" => check(got, if y > 0.0 { x } else { 0.0 }, 1.0),
+        "add_bias" => check(got, x + bias, 1.0),
+        "row_scale" => check(got, x * f64::from(vector[n - 1]), 1.0),
+        "column_sum" => check(out[D - 1], reference::column_sum(&a.into())[D - 1], n as f64),
+        _ => assert!(got == 0.0 || f64::from(got) == 2.0 * x),
+    }
+    black_box(&out);
+}

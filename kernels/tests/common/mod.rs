@@ -1,0 +1,252 @@
+//! What the tests share: numbers, hostile graphs, a device with an eye on it, and a comparer with derived tolerances.
+
+// Each test program uses its own part of this.
+#![allow(dead_code, missing_docs)]
+
+use std::cell::Cell;
+use std::num::NonZeroUsize;
+
+use bytemuck::Pod;
+use lapidary_kernels::reference::Dense;
+use lapidary_kernels::{BlockSlots, BlockView, Call, CpuDevice, Device, HostSlot, Lane, Mat, MatView, Result, Slot};
+
+/// Widths that meet every path through the column tiles.
+pub const WIDTHS: [usize; 11] = [0, 1, 3, 7, 16, 17, 32, 41, 64, 100, 602];
+
+/// A small generator (SplitMix64), so that a test is the same everywhere.
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.bits() % n as u64) as usize
+    }
+
+    /// In `[-1, 1)`.
+    pub fn unit(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    pub fn units(&mut self, len: usize) -> Vec<f32> {
+        (0..len).map(|_| self.unit()).collect()
+    }
+
+    pub fn matrix(&mut self, rows: usize, cols: usize) -> Matrix {
+        Matrix { rows, cols, data: self.units(rows * cols) }
+    }
+}
+
+/// A matrix on the host.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    pub rows: usize,
+    pub cols: usize,
+    pub data: Vec<f32>,
+}
+
+impl Matrix {
+    pub fn dense(&self) -> Dense {
+        MatView::new(&self.data, self.rows, self.cols).unwrap().into()
+    }
+}
+
+pub fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().copied().map(f64::from).collect()
+}
+
+pub fn absolute(values: &[f64]) -> Vec<f64> {
+    values.iter().map(|x| x.abs()).collect()
+}
+
+/// A block that owns its arrays.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    pub name: &'static str,
+    pub indptr: Vec<u64>,
+    pub indices: Vec<u32>,
+    pub own_sources: usize,
+    pub halo_sources: usize,
+}
+
+impl Graph {
+    pub fn from_rows(name: &'static str, rows: &[Vec<u32>], own_sources: usize, halo_sources: usize) -> Self {
+        let mut indptr = vec![0];
+        let mut indices = Vec::new();
+        for row in rows {
+            indices.extend(row);
+            indptr.push(indices.len() as u64);
+        }
+        Self { name, indptr, indices, own_sources, halo_sources }
+    }
+
+    pub fn view(&self) -> BlockView<'_> {
+        BlockView {
+            indptr: &self.indptr,
+            indices: &self.indices,
+            own_sources: self.own_sources,
+            halo_sources: self.halo_sources,
+        }
+    }
+
+    pub fn rows(&self) -> usize {
+        self.indptr.len() - 1
+    }
+
+    pub fn edges(&self) -> usize {
+        self.indices.len()
+    }
+
+    /// The block with its edges turned round, and where each of its edges was.
+    pub fn transpose(&self) -> (Graph, Vec<u64>) {
+        let sources = self.own_sources + self.halo_sources;
+        let mut rows = vec![Vec::new(); sources];
+        let mut places = vec![Vec::new(); sources];
+        for v in 0..self.rows() {
+            for edge in self.view().edges(v) {
+                rows[self.indices[edge] as usize].push(v as u32);
+                places[self.indices[edge] as usize].push(edge as u64);
+            }
+        }
+        (Graph::from_rows("transposed", &rows, self.rows(), 0), places.concat())
+    }
+
+    pub fn random(numbers: &mut Numbers, rows: usize, own: usize, halo: usize, edges: usize) -> Self {
+        let mut lists = vec![Vec::new(); rows];
+        for _ in 0..edges {
+            let u = numbers.below(own + halo) as u32;
+            lists[numbers.below(rows)].push(u);
+        }
+        Graph::from_rows("random", &lists, own, halo)
+    }
+}
+
+/// Graphs of every shape that has broken a kernel somewhere.
+pub fn hostile_graphs() -> Vec<Graph> {
+    let numbers = &mut Numbers(7);
+    let n = 300;
+    let all = || (0..n as u32).collect::<Vec<_>>();
+    let mut hub = vec![Vec::new(); n];
+    hub[17] = [all(), all(), all()].concat();
+    let mut tail: Vec<Vec<u32>> = (0..n).map(|_| (0..5).map(|_| numbers.below(200) as u32).collect()).collect();
+    tail[200..].fill(Vec::new());
+    let mut random = Graph::random(numbers, 3000, 3000, 0, 20_000);
+    random.name = "random";
+    let mut halo = Graph::random(numbers, 900, 900, 130, 7000);
+    halo.name = "with a halo";
+    let mut only_halo = Graph::random(numbers, 40, 0, 20, 300);
+    only_halo.name = "halo alone";
+    vec![
+        Graph::from_rows("empty", &[], 0, 0),
+        Graph::from_rows("one vertex", &[vec![]], 1, 0),
+        Graph::from_rows("one vertex with a self-loop", &[vec![0]], 1, 0),
+        Graph::from_rows("no edges", &vec![vec![]; 5], 5, 0),
+        Graph::from_rows("self-loops", &(0..40).map(|v| vec![v]).collect::<Vec<_>>(), 40, 0),
+        Graph::from_rows("multi-edges", &(0..40).map(|v| vec![v / 2; 9]).collect::<Vec<_>>(), 40, 0),
+        Graph::from_rows("hub with every edge", &hub, n, 0),
+        Graph::from_rows("isolated tail", &tail, n, 0),
+        random,
+        halo,
+        only_halo,
+    ]
+}
+
+/// A device whose slots are numbered as they come.
+pub struct Rig {
+    pub device: CpuDevice,
+    next: Cell<u32>,
+}
+
+impl Rig {
+    pub fn new(threads: usize) -> Self {
+        let device = CpuDevice::new(NonZeroUsize::new(threads), u64::MAX).unwrap();
+        Self { device, next: Cell::new(0) }
+    }
+
+    pub fn put<T: Pod>(&self, values: &[T]) -> Slot {
+        let slot = Slot(self.next.replace(self.next.get() + 1));
+        self.device.alloc(slot, size_of_val(values) as u64).unwrap();
+        self.device.copy_in(Lane::CopyIn, slot, &HostSlot::staged(values).unwrap(), &[]).unwrap();
+        slot
+    }
+
+    pub fn mat(&self, matrix: &Matrix) -> Mat {
+        Mat { slot: self.put(&matrix.data), rows: matrix.rows, cols: matrix.cols }
+    }
+
+    pub fn block(&self, graph: &Graph) -> BlockSlots {
+        BlockSlots {
+            indptr: self.put(&graph.indptr),
+            indices: self.put(&graph.indices),
+            rows: graph.rows(),
+            own_sources: graph.own_sources,
+            halo_sources: graph.halo_sources,
+            edges: graph.edges(),
+        }
+    }
+
+    /// An output: full of NaN until a kernel has written it.
+    pub fn out(&self, rows: usize, cols: usize) -> Mat {
+        Mat { slot: self.put(&vec![f32::NAN; rows * cols]), rows, cols }
+    }
+
+    pub fn launch(&self, call: &Call) -> Result<()> {
+        let event = self.device.launch(Lane::Compute, call, &[])?;
+        self.device.wait(event)
+    }
+
+    pub fn get<T: Pod>(&self, slot: Slot, len: usize) -> Vec<T> {
+        let host = HostSlot::staging(len * size_of::<T>()).unwrap();
+        self.device.copy_out(Lane::CopyOut, slot, &host, &[]).unwrap();
+        host.to_vec()
+    }
+
+    /// Runs a call and returns the matrix that it wrote.
+    pub fn run(&self, out: Mat, call: &Call) -> Vec<f32> {
+        self.launch(call).unwrap();
+        self.get(out.slot, out.rows * out.cols)
+    }
+}
+
+/// What `f` computes on one thread, after making sure that three threads compute the same bits.
+pub fn on_any_threads(what: &str, f: impl Fn(&Rig) -> Vec<f32>) -> Vec<f32> {
+    let one = f(&Rig::new(1));
+    let three = f(&Rig::new(3));
+    assert!(same_bits(&one, &three), "{what}: 1 and 3 threads differ");
+    one
+}
+
+pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+/// Objects unless every cell is as near to the oracle as arithmetic on `terms` terms must be.
+///
+/// `k` rounded terms in any order err by at most about `k * eps * sum |terms|`; `magnitude` is that sum.
+pub fn compare(got: &[f32], want: &[f64], magnitude: &[f64], terms: usize) -> std::result::Result<(), String> {
+    if got.len() != want.len() || want.len() != magnitude.len() {
+        return Err(format!("{} cells, not {}", got.len(), want.len()));
+    }
+    let factor = (terms as f64 + 2.0) * f64::from(f32::EPSILON);
+    for (i, ((&got, &want), &magnitude)) in got.iter().zip(want).zip(magnitude).enumerate() {
+        let allowed = factor * magnitude + 1e-36;
+        let error = (f64::from(got) - want).abs();
+        if error.is_nan() || error > allowed {
+            return Err(format!("cell {i} is {got}, not {want}: off by {error:e}, allowed {allowed:e}"));
+        }
+    }
+    Ok(())
+}
+
+#[track_caller]
+pub fn assert_close(what: &str, got: &[f32], want: &[f64], magnitude: &[f64], terms: usize) {
+    if let Err(objection) = compare(got, want, magnitude, terms) {
+        panic!("{what}: {objection}");
+    }
+}

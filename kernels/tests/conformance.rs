@@ -1,0 +1,281 @@
+//! Every call of the CPU device against the serial `f64` reference, on one thread and on three.
+
+mod common;
+
+use common::*;
+use lapidary_kernels::call::NO_LABEL;
+use lapidary_kernels::{Call, DropoutKey, MatView, Targets, reference};
+
+#[test]
+fn the_comparer_objects_to_one_wrong_cell() {
+    let numbers = &mut Numbers(1);
+    let got = numbers.units(1000);
+    let want = wide(&got);
+    let magnitude = absolute(&want);
+    assert_eq!(compare(&got, &want, &magnitude, 1), Ok(()));
+    for (cell, value) in [(0, f32::NAN), (999, f32::INFINITY), (500, got[500] * 1.000_01), (3, 0.0)] {
+        let mut corrupt = got.clone();
+        corrupt[cell] = value;
+        let objection = compare(&corrupt, &want, &magnitude, 1).unwrap_err();
+        assert!(objection.starts_with(&format!("cell {cell} ")), "{objection}");
+    }
+    assert!(compare(&got[..999], &want, &magnitude, 1).is_err());
+}
+
+#[test]
+fn same_bits_objects_to_one_flipped_bit() {
+    let a = Numbers(2).units(100);
+    let mut b = a.clone();
+    assert!(same_bits(&a, &b));
+    b[99] = f32::from_bits(b[99].to_bits() ^ 1);
+    assert!(!same_bits(&a, &b));
+    assert!(!same_bits(&[0.0], &[-0.0]));
+}
+
+#[test]
+fn gather() {
+    for graph in hostile_graphs() {
+        let longest = (0..graph.rows()).map(|v| graph.view().edges(v).len()).max().unwrap_or(0);
+        for d in WIDTHS {
+            let numbers = &mut Numbers(d as u64);
+            let own = numbers.matrix(graph.own_sources, d);
+            let halo = (graph.halo_sources > 0).then(|| numbers.matrix(graph.halo_sources, d));
+            let weights = numbers.units(graph.edges());
+            for weights in [None, Some(&weights)] {
+                let what = format!("gather, {}, d = {d}, weights: {}", graph.name, weights.is_some());
+                let got = on_any_threads(&what, |rig| {
+                    let out = rig.out(graph.rows(), d);
+                    let call = Call::Gather {
+                        block: rig.block(&graph),
+                        weights: weights.map(|weights| rig.put(weights)),
+                        own: rig.mat(&own),
+                        halo: halo.as_ref().map(|halo| rig.mat(halo)),
+                        out,
+                    };
+                    rig.run(out, &call)
+                });
+                let weights = weights.map(|weights| wide(weights));
+                let dense_halo = halo.as_ref().map(Matrix::dense);
+                let want = reference::gather(graph.view(), weights.as_deref(), &own.dense(), dense_halo.as_ref());
+                let magnitude = reference::gather(
+                    graph.view(),
+                    weights.map(|weights| absolute(&weights)).as_deref(),
+                    &own.dense().map(f64::abs),
+                    dense_halo.map(|halo| halo.map(f64::abs)).as_ref(),
+                );
+                assert_close(&what, &got, &want.data, &magnitude.data, longest + 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn linear_and_its_gradients() {
+    let shapes = [
+        (0, 3, 4),
+        (5, 0, 4),
+        (5, 4, 0),
+        (1, 1, 1),
+        (3, 17, 41),
+        (100, 602, 16),
+        (1536, 16, 7),
+        (1537, 7, 3),
+        (5000, 41, 17),
+        (4100, 64, 100),
+    ];
+    for (n, d_in, d_out) in shapes {
+        let numbers = &mut Numbers((n * d_in + d_out) as u64);
+        let x = numbers.matrix(n, d_in);
+        let weight = numbers.matrix(d_out, d_in);
+        let grad = numbers.matrix(n, d_out);
+        let (dx, dw, dg) = (x.dense(), weight.dense(), grad.dense());
+        let (ax, aw, ag) = (dx.map(f64::abs), dw.map(f64::abs), dg.map(f64::abs));
+
+        let what = format!("linear, {n} x {d_in} x {d_out}");
+        let got = on_any_threads(&what, |rig| {
+            let out = rig.out(n, d_out);
+            rig.run(out, &Call::Linear { x: rig.mat(&x), weight: rig.mat(&weight), out })
+        });
+        let magnitude = reference::linear(&ax, &aw);
+        assert_close(&what, &got, &reference::linear(&dx, &dw).data, &magnitude.data, d_in);
+
+        let what = format!("linear_input_grad, {n} x {d_in} x {d_out}");
+        let got = on_any_threads(&what, |rig| {
+            let out = rig.out(n, d_in);
+            rig.run(out, &Call::LinearInputGrad { grad: rig.mat(&grad), weight: rig.mat(&weight), out })
+        });
+        let magnitude = reference::linear_input_grad(&ag, &aw);
+        assert_close(&what, &got, &reference::linear_input_grad(&dg, &dw).data, &magnitude.data, d_out);
+
+        let what = format!("linear_weight_grad, {n} x {d_in} x {d_out}");
+        let got = on_any_threads(&what, |rig| {
+            let out = rig.out(d_out, d_in);
+            rig.run(out, &Call::LinearWeightGrad { grad: rig.mat(&grad), x: rig.mat(&x), out })
+        });
+        let magnitude = reference::linear_weight_grad(&ag, &ax);
+        assert_close(&what, &got, &reference::linear_weight_grad(&dg, &dx).data, &magnitude.data, n);
+    }
+}
+
+#[test]
+fn cells_rows_and_columns() {
+    for d in WIDTHS {
+        for n in [0, 1, 5, 1030, 2500] {
+            let numbers = &mut Numbers((n * 1000 + d) as u64);
+            let (a, b) = (numbers.matrix(n, d), numbers.matrix(n, d));
+            let (scale, bias) = (numbers.units(n), numbers.units(d));
+            let (da, db) = (a.dense(), b.dense());
+            let exact = |name: &str, want: &reference::Dense, call: &dyn Fn(&Rig, lapidary_kernels::Mat) -> Call| {
+                let what = format!("{name}, {n} x {d}");
+                let got = on_any_threads(&what, |rig| {
+                    let out = rig.out(want.rows, want.cols);
+                    rig.run(out, &call(rig, out))
+                });
+                assert_close(&what, &got, &want.data, &absolute(&want.data), 0);
+            };
+            exact("row_scale", &reference::row_scale(&da, &wide(&scale)), &|rig, out| Call::RowScale {
+                x: rig.mat(&a),
+                scale: rig.put(&scale),
+                out,
+            });
+            exact("add_bias", &reference::add_bias(&da, &wide(&bias)), &|rig, out| Call::AddBias {
+                x: rig.mat(&a),
+                bias: rig.put(&bias),
+                out,
+            });
+            exact("add", &reference::add(&da, &db), &|rig, out| Call::Add { a: rig.mat(&a), b: rig.mat(&b), out });
+            exact("relu", &reference::relu(&da), &|rig, out| Call::Relu { x: rig.mat(&a), out });
+            exact("relu_grad", &reference::relu_grad(&da, &db), &|rig, out| Call::ReluGrad {
+                grad: rig.mat(&a),
+                y: rig.mat(&b),
+                out,
+            });
+            exact("transpose", &reference::transpose(&da), &|rig, out| Call::Transpose { x: rig.mat(&a), out });
+            let key = DropoutKey { seed: 3, op: 1, first_row: 40, rate: 0.3 };
+            exact("dropout", &reference::dropout(&da, key, 9), &|rig, out| Call::Dropout {
+                x: rig.mat(&a),
+                out,
+                key,
+                clock: rig.put(&[9u64, 1]),
+            });
+            let what = format!("column_sum, {n} x {d}");
+            let got = on_any_threads(&what, |rig| {
+                let out = rig.out(1, d);
+                rig.run(out, &Call::ColumnSum { x: rig.mat(&a), out: out.slot })
+            });
+            let magnitude = reference::column_sum(&da.map(f64::abs));
+            assert_close(&what, &got, &reference::column_sum(&da), &magnitude, n);
+        }
+    }
+}
+
+#[test]
+fn not_a_number_is_not_hidden_by_relu() {
+    let x = Matrix { rows: 1, cols: 3, data: vec![f32::NAN, -1.0, f32::INFINITY] };
+    let rig = Rig::new(1);
+    let out = rig.out(1, 3);
+    let got = rig.run(out, &Call::Relu { x: rig.mat(&x), out });
+    assert!(got[0].is_nan() && got[1] == 0.0 && got[2] == f32::INFINITY);
+}
+
+#[test]
+fn edge_values() {
+    for graph in hostile_graphs() {
+        let (_, permutation) = graph.transpose();
+        let values = Numbers(5).units(graph.edges());
+        let what = format!("permute_edges, {}", graph.name);
+        let got = on_any_threads(&what, |rig| {
+            let out = rig.out(graph.edges(), 1);
+            let (values, permutation) = (rig.put(&values), rig.put(&permutation));
+            rig.run(out, &Call::PermuteEdges { values, permutation, out: out.slot, edges: graph.edges() })
+        });
+        let want = reference::permute_edges(&wide(&values), &permutation);
+        assert_close(&what, &got, &want, &absolute(&want), 0);
+
+        let what = format!("sparse_dropout, {}", graph.name);
+        let key = DropoutKey { seed: 1, op: 2, first_row: 3, rate: 0.5 };
+        let got = on_any_threads(&what, |rig| {
+            let out = rig.out(graph.edges(), 1);
+            let (block, values, clock) = (rig.block(&graph), rig.put(&values), rig.put(&[4u64, 1]));
+            rig.run(out, &Call::SparseDropout { block, values, out: out.slot, key, clock })
+        });
+        let want = reference::sparse_dropout(graph.view(), &wide(&values), key, 4);
+        assert_close(&what, &got, &want, &absolute(&want), 1);
+    }
+}
+
+/// Labels (a few missing, one that is no class) and splits for `n` rows.
+fn random_targets(numbers: &mut Numbers, n: usize, classes: usize) -> (Vec<u32>, Vec<u32>) {
+    let label = |i: usize, numbers: &mut Numbers| match i % 11 {
+        3 => NO_LABEL,
+        7 => classes as u32,
+        _ => numbers.below(classes.max(1)) as u32,
+    };
+    ((0..n).map(|i| label(i, numbers)).collect(), (0..n).map(|_| numbers.below(3) as u32).collect())
+}
+
+#[test]
+fn losses_and_metrics() {
+    for classes in [0, 1, 2, 7, 16, 17, 41, 121] {
+        for n in [0, 1, 30, 5000] {
+            for scale in [0.0, 3.0, 80.0] {
+                let numbers = &mut Numbers((n + classes) as u64);
+                let mut logits = numbers.matrix(n, classes);
+                logits.data.iter_mut().for_each(|x| *x *= scale);
+                let (labels, split) = random_targets(numbers, n, classes);
+                let targets = Targets { labels: &labels, split: &split, select: 1 };
+                let dense = logits.dense();
+                let counts = reference::count_correct(&dense, targets);
+                check_counts(&logits, targets, counts);
+                for count in [counts[1], 0] {
+                    check_loss(&logits, targets, count);
+                }
+            }
+        }
+    }
+}
+
+fn check_counts(logits: &Matrix, targets: Targets<'_>, want: [u64; 2]) {
+    for threads in [1, 3] {
+        let rig = Rig::new(threads);
+        let (labels, split) = (rig.put(targets.labels), rig.put(targets.split));
+        let out = rig.put(&[u64::MAX; 2]);
+        rig.launch(&Call::CountCorrect { logits: rig.mat(logits), labels, split, select: 1, out }).unwrap();
+        assert_eq!(rig.get::<u64>(out, 2), want, "count_correct, {} x {}", logits.rows, logits.cols);
+    }
+}
+
+fn check_loss(logits: &Matrix, targets: Targets<'_>, count: u64) {
+    let (n, classes) = (logits.rows, logits.cols);
+    let what = format!("softmax_cross_entropy, {n} x {classes}, count {count}");
+    let got = on_any_threads(&what, |rig| {
+        let (labels, split) = (rig.put(targets.labels), rig.put(targets.split));
+        let (logits, loss) = (rig.mat(logits), rig.out(1, 1));
+        rig.run(loss, &Call::SoftmaxCrossEntropy { logits, labels, split, select: 1, count, loss: loss.slot })
+    });
+    // The sum of the exponentials errs by 3e-7 of itself, its logarithm by 3e-7; the rest is f64.
+    let want = reference::softmax_cross_entropy(&logits.dense(), targets, count);
+    assert_close(&what, &got, &[want], &[want.abs() + 1.0], 2);
+
+    let what = format!("softmax_cross_entropy_grad, {n} x {classes}, count {count}");
+    let got = on_any_threads(&what, |rig| {
+        let (labels, split) = (rig.put(targets.labels), rig.put(targets.split));
+        let (logits, out) = (rig.mat(logits), rig.out(n, classes));
+        rig.run(out, &Call::SoftmaxCrossEntropyGrad { logits, labels, split, select: 1, count, out })
+    });
+    let want = reference::softmax_cross_entropy_grad(&logits.dense(), targets, count);
+    // Each exponential errs by 3e-7 of itself, and by the rounding of its exponent, which is at most twice the
+    // largest logit. Below e^-87 they are e^-87.
+    let largest = logits.data.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+    let magnitude: Vec<f64> = want.data.iter().map(|x| x.abs() + 1e-30).collect();
+    assert_close(&what, &got, &want.data, &magnitude, 8 + 2 * largest as usize);
+}
+
+#[test]
+fn ties_go_to_the_first_column_and_nan_never_wins() {
+    let logits = [1.0, 1.0, 0.0, f32::NAN, 2.0, 1.0, -1.0, -1.0, -1.0];
+    let (labels, split) = ([0, 1, 1], [0, 0, 0]);
+    let view = MatView::new(&logits, 3, 3).unwrap();
+    let targets = Targets { labels: &labels, split: &split, select: 0 };
+    assert_eq!(lapidary_kernels::cpu::count_correct(view, targets).unwrap(), [2, 3]);
+}

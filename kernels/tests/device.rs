@@ -1,0 +1,294 @@
+//! The device's memory and its errors.
+
+mod common;
+
+use std::num::NonZeroUsize;
+
+use common::*;
+use lapidary_kernels::{
+    AlignedBytes, BlockSlots, Call, CpuDevice, Device, DropoutKey, Error, Event, HostSlot, Lane, Mat, Shared, Slot,
+};
+
+const A: Slot = Slot(0);
+const B: Slot = Slot(1);
+
+fn device(capacity_bytes: u64) -> CpuDevice {
+    CpuDevice::new(NonZeroUsize::new(1), capacity_bytes).unwrap()
+}
+
+#[test]
+fn capacity_is_refused_at_the_exact_byte() {
+    let device = device(100);
+    device.alloc(A, 60).unwrap();
+    assert!(matches!(device.alloc(B, 41), Err(Error::OutOfMemory { need_bytes: 101, have_bytes: 100 })));
+    device.alloc(B, 40).unwrap();
+    assert!(matches!(device.alloc(Slot(2), 1), Err(Error::OutOfMemory { need_bytes: 101, .. })));
+    device.alloc(Slot(3), 0).unwrap();
+    assert!(matches!(device.alloc(Slot(4), u64::MAX), Err(Error::OutOfMemory { need_bytes: u64::MAX, .. })));
+    assert_eq!((device.used_bytes(), device.peak_bytes(), device.capacity_bytes()), (100, 100, 100));
+}
+
+#[test]
+fn used_and_peak_are_counted() {
+    let device = device(1 << 20);
+    let mut model = std::collections::BTreeMap::new();
+    let (mut peak, numbers) = (0, &mut Numbers(1));
+    for _ in 0..2000 {
+        let slot = Slot(numbers.below(12) as u32);
+        if let Some(bytes) = model.remove(&slot) {
+            assert!(matches!(device.alloc(slot, 1), Err(Error::SlotInUse { slot: s }) if s == slot));
+            if numbers.below(2) == 0 {
+                let host = HostSlot::staging(bytes as usize).unwrap();
+                device.copy_in(Lane::CopyIn, slot, &host, &[]).unwrap();
+            }
+            device.free(slot).unwrap();
+        } else {
+            assert!(matches!(device.free(slot), Err(Error::EmptySlot { slot: s }) if s == slot));
+            let bytes = 64 * numbers.below(100) as u64;
+            device.alloc(slot, bytes).unwrap();
+            model.insert(slot, bytes);
+        }
+        let used = model.values().sum();
+        peak = peak.max(used);
+        assert_eq!((device.used_bytes(), device.peak_bytes()), (used, peak));
+    }
+}
+
+#[test]
+fn the_allocation_that_fails_leaves_no_trace() {
+    for fails in 0..5u32 {
+        let device = device(u64::from(fails) * 10 + 9);
+        let first = (0..5).find(|&k| device.alloc(Slot(k), 10).is_err());
+        assert_eq!(first, Some(fails));
+        assert_eq!(device.used_bytes(), u64::from(fails) * 10);
+        assert!(matches!(device.free(Slot(fails)), Err(Error::EmptySlot { .. })));
+        (0..fails).for_each(|k| device.free(Slot(k)).unwrap());
+        assert_eq!(device.used_bytes(), 0);
+        device.alloc(Slot(fails), u64::from(fails) * 10 + 9).unwrap();
+    }
+}
+
+#[test]
+fn memory_that_the_host_does_not_have_is_an_error() {
+    let rig = Rig::new(1);
+    let bytes = 1u64 << 60;
+    rig.device.alloc(Slot(50), bytes).unwrap();
+    let out = Mat { slot: Slot(50), rows: 1, cols: 4 };
+    let x = rig.mat(&Numbers(1).matrix(1, 4));
+    let objection = rig.launch(&Call::Relu { x, out }).unwrap_err();
+    assert!(matches!(objection, Error::HostMemory { need_bytes } if need_bytes == bytes));
+    rig.device.free(Slot(50)).unwrap();
+}
+
+#[test]
+fn copies_need_the_exact_size() {
+    let device = device(1000);
+    let host = HostSlot::staged(&[1.0f32, 2.0]).unwrap();
+    assert!(matches!(device.copy_in(Lane::CopyIn, A, &host, &[]), Err(Error::EmptySlot { slot: A })));
+    assert!(matches!(device.copy_out(Lane::CopyOut, A, &host, &[]), Err(Error::EmptySlot { slot: A })));
+    for wrong in [0, 7, 9] {
+        device.alloc(A, wrong).unwrap();
+        let objection = device.copy_in(Lane::CopyIn, A, &host, &[]).unwrap_err();
+        assert!(matches!(objection, Error::SlotSize { slot: A, need_bytes: 8, have_bytes } if have_bytes == wrong));
+        let objection = device.copy_out(Lane::CopyOut, A, &host, &[]).unwrap_err();
+        assert!(matches!(objection, Error::SlotSize { slot: A, need_bytes: 8, have_bytes } if have_bytes == wrong));
+        device.free(A).unwrap();
+    }
+    device.alloc(A, 8).unwrap();
+    assert_eq!(device.copy_in(Lane::CopyIn, A, &host, &[]).unwrap(), Event::DONE);
+    let back = HostSlot::staging(8).unwrap();
+    device.copy_out(Lane::CopyOut, A, &back, &[]).unwrap();
+    assert_eq!(back.to_vec::<f32>(), [1.0, 2.0]);
+    device.wait(Event::DONE).unwrap();
+}
+
+#[test]
+fn a_constant_is_never_written() {
+    let rig = Rig::new(1);
+    let values: Shared<f32> = vec![1.0, 2.0, 3.0].into();
+    let host = HostSlot::constant(&values);
+    rig.device.alloc(Slot(70), 12).unwrap();
+    assert!(matches!(rig.device.copy_out(Lane::CopyOut, Slot(70), &host, &[]), Err(Error::ConstantWritten)));
+    rig.device.copy_in(Lane::CopyIn, Slot(70), &host, &[]).unwrap();
+    assert_eq!(rig.get::<f32>(Slot(70), 3), [1.0, 2.0, 3.0]);
+    // The slot may be written: it then becomes a copy.
+    let (grad, clock, rate) = (rig.put(&[1.0f32; 3]), rig.put(&[0u64, 1]), rig.put(&[1.0f32]));
+    let (param, moment, momentum, weight_decay) = (Slot(70), None, 0.0, 0.0);
+    rig.launch(&Call::Sgd { param, grad, moment, len: 3, clock, rate, momentum, weight_decay }).unwrap();
+    assert_eq!(rig.get::<f32>(Slot(70), 3), [0.0, 1.0, 2.0]);
+    assert_eq!(&values[..], [1.0, 2.0, 3.0]);
+}
+
+#[test]
+fn a_constant_that_is_not_aligned_is_copied() {
+    let rig = Rig::new(1);
+    let bytes: Vec<u8> = (0..=32).collect();
+    for offset in [0, 1, 4] {
+        let part = Shared::<u8>::from_owner(std::sync::Arc::new(bytes.clone()), offset, 24).unwrap();
+        let slot = Slot(60 + offset as u32);
+        rig.device.alloc(slot, 24).unwrap();
+        rig.device.copy_in(Lane::CopyIn, slot, &HostSlot::Constant(part), &[]).unwrap();
+        assert_eq!(rig.get::<u8>(slot, 24), bytes[offset..offset + 24]);
+        let out = rig.out(6, 1);
+        rig.launch(&Call::Relu { x: Mat { slot, rows: 6, cols: 1 }, out }).unwrap();
+    }
+}
+
+#[test]
+fn a_slot_that_is_read_and_written_is_an_error_and_no_deadlock() {
+    let rig = Rig::new(2);
+    let x = rig.mat(&Numbers(1).matrix(3, 3));
+    let (y, v) = (rig.out(3, 3), rig.put(&[0.0f32; 9]));
+    let aliased = [
+        Call::Relu { x, out: x },
+        Call::Add { a: y, b: x, out: x },
+        Call::Linear { x, weight: y, out: y },
+        Call::AddBias { x, bias: y.slot, out: y },
+        Call::ColumnSum { x, out: x.slot },
+        Call::PermuteEdges { values: v, permutation: rig.put(&[0u64; 9]), out: v, edges: 9 },
+    ];
+    for call in aliased {
+        let objection = rig.launch(&call).unwrap_err();
+        assert!(matches!(objection, Error::Aliased { .. }), "{}: {objection}", call.name());
+    }
+    // Reading one slot twice is fine.
+    rig.launch(&Call::Add { a: x, b: x, out: y }).unwrap();
+}
+
+#[test]
+fn freed_memory_is_used_again_and_never_read() {
+    let rig = Rig::new(1);
+    let x = rig.mat(&Matrix { rows: 1, cols: 40, data: vec![7.0; 40] });
+    rig.device.free(x.slot).unwrap();
+    rig.device.alloc(x.slot, 160).unwrap();
+    if cfg!(debug_assertions) {
+        assert!(rig.get::<f32>(x.slot, 40).iter().all(|x| x.is_nan()));
+    }
+}
+
+/// Every call with one operand that does not fit, and the operand that the error must name.
+fn misshapen(rig: &Rig) -> Vec<(Call, &'static str)> {
+    let mat = |rows, cols| rig.out(rows, cols);
+    let vec = |len: usize| rig.put(&vec![0u64; len]);
+    let block = |own_sources, halo_sources| {
+        let (indptr, indices) = (rig.put(&[0u64, 1, 2]), rig.put(&[0u32, 1]));
+        BlockSlots { indptr, indices, rows: 2, own_sources, halo_sources, edges: 2 }
+    };
+    let key = DropoutKey { seed: 0, op: 0, first_row: 0, rate: 0.5 };
+    let (labels, split, select, count) = (vec(4), vec(4), 0, 1);
+    let (two, three) = (mat(2, 2), mat(3, 2));
+    vec![
+        (Call::Gather { block: block(2, 0), weights: None, own: two, halo: None, out: mat(3, 2) }, "out"),
+        (Call::Gather { block: block(2, 0), weights: None, own: three, halo: None, out: mat(2, 2) }, "own"),
+        (Call::Gather { block: block(2, 0), weights: None, own: mat(2, 3), halo: None, out: mat(2, 2) }, "own"),
+        (Call::Gather { block: block(1, 1), weights: None, own: mat(1, 2), halo: None, out: mat(2, 2) }, "halo"),
+        (Call::Gather { block: block(2, 0), weights: None, own: two, halo: Some(two), out: mat(2, 2) }, "halo"),
+        (
+            Call::Gather {
+                block: BlockSlots { rows: 1, ..block(2, 0) },
+                weights: None,
+                own: two,
+                halo: None,
+                out: mat(1, 2),
+            },
+            "indices",
+        ),
+        (Call::RowScale { x: two, scale: vec(2), out: three }, "out"),
+        (Call::Linear { x: two, weight: mat(4, 3), out: mat(2, 4) }, "weight"),
+        (Call::Linear { x: two, weight: mat(4, 2), out: mat(2, 5) }, "out"),
+        (Call::LinearInputGrad { grad: two, weight: three, out: mat(2, 2) }, "weight"),
+        (Call::LinearInputGrad { grad: two, weight: mat(2, 2), out: three }, "out"),
+        (Call::LinearWeightGrad { grad: three, x: two, out: mat(2, 2) }, "grad"),
+        (Call::LinearWeightGrad { grad: mat(2, 2), x: two, out: three }, "out"),
+        (Call::Transpose { x: three, out: mat(3, 2) }, "out"),
+        (Call::AddBias { x: two, bias: vec(2), out: three }, "out"),
+        (Call::Add { a: two, b: three, out: mat(2, 2) }, "b"),
+        (Call::Add { a: three, b: two, out: mat(2, 2) }, "a"),
+        (Call::Relu { x: two, out: three }, "out"),
+        (Call::ReluGrad { grad: two, y: three, out: mat(2, 2) }, "y"),
+        (Call::Dropout { x: two, out: three, key, clock: vec(2) }, "out"),
+        (
+            Call::SparseDropout {
+                block: BlockSlots { edges: 1, ..block(2, 0) },
+                values: vec(2),
+                out: vec(2),
+                key,
+                clock: vec(2),
+            },
+            "indices",
+        ),
+        (Call::SoftmaxCrossEntropyGrad { logits: two, labels, split, select, count, out: three }, "out"),
+    ]
+}
+
+#[test]
+fn shapes_that_do_not_agree_are_refused_and_the_output_is_untouched() {
+    let rig = Rig::new(1);
+    for (call, want) in misshapen(&rig) {
+        match rig.launch(&call) {
+            Err(Error::Shape { call: name, operand, .. }) => assert_eq!((name, operand), (call.name(), want)),
+            other => panic!("{call:?} gives {other:?}"),
+        }
+        if let Call::Linear { out, .. } | Call::Relu { out, .. } | Call::Add { out, .. } = call {
+            assert!(rig.get::<f32>(out.slot, out.rows * out.cols).iter().all(|x| x.is_nan()));
+        }
+    }
+}
+
+#[test]
+fn slots_that_are_too_small_or_empty_are_refused() {
+    let rig = Rig::new(1);
+    let (x, small) = (rig.mat(&Numbers(1).matrix(2, 3)), rig.put(&[0u8; 3]));
+    let out = rig.out(2, 3);
+    let claim = |rows, cols| Mat { slot: x.slot, rows, cols };
+    let (len, clock, rate) = (6, rig.put(&[0u64, 1]), rig.put(&[0.1f32]));
+    let (momentum, weight_decay) = (0.0, 0.0);
+    let calls = [
+        Call::Relu { x: claim(2, 4), out },
+        Call::Relu { x: claim(usize::MAX, 2), out },
+        Call::Relu { x: claim(1 << 62, 1), out },
+        Call::Relu { x, out: Mat { slot: small, ..out } },
+        Call::AddBias { x, bias: small, out },
+        Call::RowScale { x, scale: small, out },
+        Call::ColumnSum { x, out: small },
+        Call::Dropout { x, out, key: DropoutKey { seed: 0, op: 0, first_row: 0, rate: 0.5 }, clock: rate },
+        Call::CountCorrect { logits: x, labels: small, split: clock, select: 0, out: clock },
+        Call::Sgd { param: x.slot, grad: small, moment: None, len, clock, rate, momentum, weight_decay },
+        Call::Sgd { param: x.slot, grad: out.slot, moment: None, len, clock, rate: small, momentum, weight_decay },
+    ];
+    for call in calls {
+        let objection = rig.launch(&call).unwrap_err();
+        assert!(matches!(objection, Error::SlotSize { .. }), "{call:?}: {objection}");
+    }
+    let nothing = Mat { slot: Slot(999), ..x };
+    for call in [Call::Relu { x: nothing, out }, Call::Relu { x, out: nothing }] {
+        assert!(matches!(rig.launch(&call), Err(Error::EmptySlot { slot: Slot(999) })));
+    }
+}
+
+#[test]
+fn a_permutation_that_points_outside_is_refused() {
+    let rig = Rig::new(1);
+    let (values, out, edges) = (rig.put(&[1.0f32, 2.0]), rig.put(&[0.0f32; 2]), 2);
+    for bad in [2, u64::MAX] {
+        let permutation = rig.put(&[0, bad]);
+        let objection = rig.launch(&Call::PermuteEdges { values, permutation, out, edges }).unwrap_err();
+        assert!(matches!(objection, Error::Index { operand: "permutation", limit: 2, .. }), "{objection}");
+    }
+}
+
+#[test]
+fn the_device_may_use_the_global_pool() {
+    let device = CpuDevice::new(None, 100).unwrap();
+    assert_eq!(device.threads(), rayon::current_num_threads());
+    assert_eq!(device.name(), "cpu");
+    let bytes = AlignedBytes::zeroed(8).unwrap();
+    device.alloc(A, bytes.len() as u64).unwrap();
+    device.alloc(B, 8).unwrap();
+    device.copy_in(Lane::CopyIn, A, &HostSlot::staged(&[-1.0f32, 1.0]).unwrap(), &[]).unwrap();
+    let (x, out) = (Mat { slot: A, rows: 1, cols: 2 }, Mat { slot: B, rows: 1, cols: 2 });
+    device.launch(Lane::Compute, &Call::Relu { x, out }, &[]).unwrap();
+    let host = HostSlot::staging(8).unwrap();
+    device.copy_out(Lane::CopyOut, B, &host, &[]).unwrap();
+    assert_eq!(host.to_vec::<f32>(), [0.0, 1.0]);
+}
