@@ -55,9 +55,8 @@ fn karate_is_zacharys() {
     let graph = data.graph();
     assert_eq!((graph.vertex_count(), graph.edge_count(), data.directed()), (34, 156, false));
     let degrees: Vec<u64> = (0..34).map(|v| graph.in_degree(v)).collect();
-    let published = [
-        16, 9, 10, 6, 3, 4, 4, 4, 5, 2, 3, 1, 2, 5, 2, 2, 2, 2, 2, 3, 2, 2, 2, 5, 3, 3, 2, 4, 3, 4, 4, 6, 12, 17,
-    ];
+    let published =
+        [16, 9, 10, 6, 3, 4, 4, 4, 5, 2, 3, 1, 2, 5, 2, 2, 2, 2, 2, 3, 2, 2, 2, 5, 3, 3, 2, 4, 3, 4, 4, 6, 12, 17];
     assert_eq!(degrees, published);
     assert_eq!((data.feature_width(), data.class_count()), (34, 2));
     assert_eq!([NONE, TRAIN, VAL, TEST].map(|which| data.split_size(which)), [0, 2, 4, 28]);
@@ -193,7 +192,8 @@ fn other_programs_files_are_read_and_ours_are_read_by_others() {
     assert_eq!((indptr.len(), indptr[34]), (35, 156));
     let dense = Array2::from_shape_fn((34, 2), |(v, c)| (v * 2 + c) as f32);
     ndarray_npy::write_npy(path.join("features.npy"), &dense).unwrap();
-    let text = fs::read_to_string(path.join("dataset.json")).unwrap().replace("\"feature_width\": 34", "\"feature_width\": 2");
+    let text =
+        fs::read_to_string(path.join("dataset.json")).unwrap().replace("\"feature_width\": 34", "\"feature_width\": 2");
     fs::write(path.join("dataset.json"), text).unwrap();
     let data = Dataset::open(&path).unwrap();
     assert_eq!(data.feature_width(), 2);
