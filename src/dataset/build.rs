@@ -18,6 +18,7 @@ use crate::graph::{Graph, GraphError};
 pub(crate) enum Origin {
     Memory,
     Directory(PathBuf),
+    Archive(PathBuf),
 }
 
 impl Origin {
@@ -26,12 +27,21 @@ impl Origin {
         match self {
             Self::Memory => format!("`{array}`"),
             Self::Directory(dir) => dir.join(format!("{array}.npy")).display().to_string(),
+            Self::Archive(path) => {
+                // Archives use the usual letters.
+                let member = match array {
+                    "features" => "x",
+                    "labels" => "y",
+                    other => other,
+                };
+                format!("{}[{member}]", path.display())
+            }
         }
     }
 
     fn manifest(&self) -> String {
         match self {
-            Self::Memory => "the caller".into(),
+            Self::Memory | Self::Archive(_) => "the caller".into(),
             Self::Directory(dir) => dir.join(manifest::FILE).display().to_string(),
         }
     }

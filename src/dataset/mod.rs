@@ -10,6 +10,8 @@ mod builtin;
 mod error;
 mod features;
 pub mod generate;
+pub mod import;
+mod info;
 mod labels;
 mod manifest;
 mod mmap;
@@ -28,6 +30,7 @@ use crate::graph::Graph;
 pub use arrays::Arrays;
 pub use error::{Error, Result};
 pub use features::{Dense, FeatureNorm, Features, Sparse};
+pub use info::{DegreeInfo, FeatureInfo, Info, LabelInfo, SplitInfo};
 pub use labels::Labels;
 pub use split::{NONE, TEST, TRAIN, VAL};
 

@@ -1,0 +1,9 @@
+//! Datasets from files that other programs write.
+
+mod npz;
+mod numpy;
+mod pickle;
+mod planetoid;
+
+pub use npz::npz;
+pub use planetoid::planetoid;
