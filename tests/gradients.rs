@@ -10,9 +10,7 @@ use lapidary::lower::{FeatureData, Inputs, Lowered, lower};
 use lapidary::model::{FeatureKind, Mode, Model, ModelConfig, ModelError, Network, Norm, Value, gcn_conv};
 use lapidary::program::passes::order::{Workload, order};
 use lapidary::program::passes::prune::prune;
-use lapidary::program::{
-    DType, Degree, Op, Origin, Passes, Program, RowSpace, SplitName, TensorType, append_backward,
-};
+use lapidary::program::{DType, Degree, Op, Origin, Passes, Program, RowSpace, SplitName, TensorType, append_backward};
 use lapidary_kernels::{CpuDevice, Device, HostSlot, Lane, Shared, Slot};
 
 const FEATURES: usize = 5;

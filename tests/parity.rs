@@ -29,7 +29,8 @@ fn cases() -> Vec<Case> {
     let mut folders: Vec<PathBuf> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
     folders.sort();
     let cases = folders.into_iter().filter_map(|folder| {
-        let case: serde_json::Value = serde_json::from_slice(&std::fs::read(folder.join("case.json")).unwrap()).unwrap();
+        let case: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(folder.join("case.json")).unwrap()).unwrap();
         let text = |key: &str| case[key].as_str().unwrap().to_string();
         assert_eq!(case["row_normalise_features"], true);
         MODELS.contains(&text("model").as_str()).then(|| Case {
@@ -78,7 +79,8 @@ fn logits_are_pygs() {
         let data = Dataset::open(&case.data).unwrap();
         let want = logits(&case.folder.join("logits.npy"));
         for passes in ["none", "all"] {
-            let predictor = Predictor::from_weights(case.folder.join("weights.safetensors"), &case.model, None).unwrap();
+            let predictor =
+                Predictor::from_weights(case.folder.join("weights.safetensors"), &case.model, None).unwrap();
             let predictor = predictor.feature_norm(FeatureNorm::Row).passes(passes.parse().unwrap());
             let off = largest_difference(&predictor.predict(&data).unwrap(), &want);
             assert!(off < 1e-4, "{}: logits are off by {off}", case.folder.display());

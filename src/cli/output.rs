@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
@@ -20,17 +20,26 @@ pub(super) fn json_line(value: &impl Serialize) -> Result<()> {
     written.map_err(|source| Error::Io { action: "write to", path: "<standard output>".into(), source })
 }
 
-/// A table of names and values; the values line up on the right.
+/// Prints text and a line end on standard output.
+///
+/// # Errors
+/// [`Error::Io`] when standard output is closed.
+pub(super) fn print(text: &str) -> Result<()> {
+    let written = writeln!(std::io::stdout().lock(), "{text}");
+    written.map_err(|source| Error::Io { action: "write to", path: "<standard output>".into(), source })
+}
+
+/// A table of names and values, lined up.
 pub(super) fn facts(rows: &[(&str, String)]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     for (name, value) in rows {
         table.add_row([*name, value.as_str()]);
     }
-    if let Some(values) = table.column_mut(1) {
-        values.set_cell_alignment(CellAlignment::Right);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
     }
-    table.to_string()
+    table.trim_fmt()
 }
 
 /// A bar for `length` steps on standard error; hidden where nobody watches.
@@ -43,6 +52,16 @@ pub(super) fn bar(length: u64, hidden: bool) -> ProgressBar {
     bar.set_style(style.expect("the template is a constant"));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+/// A sign of life on standard error for work of unknown length; hidden where nobody watches.
+pub(super) fn spinner(message: String, hidden: bool) -> ProgressBar {
+    let spinner = ProgressBar::new_spinner().with_message(message);
+    if hidden || !std::io::stderr().is_terminal() {
+        spinner.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner
 }
 
 /// A share as a percentage, or a dash.
