@@ -1,5 +1,7 @@
 //! Generators: what they promise, and the same bytes on any number of threads.
 
+#![allow(clippy::unwrap_used)]
+
 use lapidary::dataset::generate::{PlantedOptions, RmatOptions, SplitSizes, planted, rmat};
 use lapidary::dataset::{Dataset, Features, Info, Labels, TEST, TRAIN, VAL};
 

@@ -10,7 +10,7 @@ use super::error::{Error, Result};
 use super::features::{Dense, FeatureNorm, Features, Sparse, SparseFiles};
 use super::labels::Labels;
 use super::manifest;
-use super::split::{self, Members};
+use super::split::{self, Members, NAMES};
 use crate::graph::{Graph, GraphError};
 
 /// Where arrays are from, so that errors can name them.
@@ -120,10 +120,7 @@ impl Parts {
         let directed = self.check_direction()?;
         let features = self.check_features(vertices)?;
         let (labels, classes) = self.check_labels(vertices)?;
-        let [train, val, test] = &self.splits;
-        let named = |members: &'_ Option<Members>, name| members.clone().map(|m| (m, self.origin.name(name)));
-        let lists = [named(train, "train"), named(val, "val"), named(test, "test")];
-        let split = split::mark(vertices, lists.each_ref().map(|l| l.as_ref().map(|(m, f)| (m, f.clone()))))?;
+        let split = split::mark(vertices, self.named_splits())?;
         self.check_graph_ids(vertices)?;
         Ok(Dataset {
             name: self.name,
@@ -138,6 +135,11 @@ impl Parts {
             source: self.source,
             licence: self.licence,
         })
+    }
+
+    /// Train, val and test, each with the name of its file.
+    fn named_splits(&self) -> [Option<(&Members, String)>; 3] {
+        [0, 1, 2].map(|which| self.splits[which].as_ref().map(|members| (members, self.origin.name(NAMES[which]))))
     }
 
     fn check_direction(&self) -> Result<bool> {

@@ -22,7 +22,7 @@ pub struct Info {
     pub self_loops: usize,
     /// Edges that repeat another.
     pub duplicate_edges: usize,
-    /// Vertices without any edge, in or out.
+    /// Vertices without an edge to or from another.
     pub isolated: usize,
     /// In-degrees.
     pub degree: DegreeInfo,
@@ -145,11 +145,14 @@ impl Info {
 fn isolated(data: &Dataset) -> usize {
     let graph = data.graph();
     let n = graph.vertex_count();
-    // Without directions a vertex without in-edges has no edges.
-    let mut touched: Vec<bool> = (0..n).into_par_iter().map(|v| graph.in_degree(v) > 0).collect();
+    let has_other = |v: usize| graph.sources(v).iter().any(|&u| u as usize != v);
+    let mut touched: Vec<bool> = (0..n).into_par_iter().map(has_other).collect();
+    // Without directions a vertex that no other reaches reaches no other.
     if data.directed() {
-        for &u in graph.indices().iter() {
-            touched[u as usize] = true;
+        for v in 0..n {
+            for &u in graph.sources(v).iter().filter(|&&u| u as usize != v) {
+                touched[u as usize] = true;
+            }
         }
     }
     touched.into_par_iter().filter(|&touched| !touched).count()

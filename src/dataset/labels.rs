@@ -40,7 +40,7 @@ impl Labels {
         const MOST: i64 = NO_LABEL as i64 - 1;
         let greatest = labels.par_iter().copied().max().unwrap_or(-1);
         let classes = classes.unwrap_or((greatest.clamp(-1, MOST) + 1) as usize);
-        let bad = |label: i64| label < -1 || label > MOST || label >= classes as i64;
+        let bad = |label: i64| !(-1..=MOST).contains(&label) || label >= classes as i64;
         if let Some(vertex) = labels.par_iter().position_first(|&label| bad(label)) {
             return Err(Error::Label { file: file.into(), vertex, found: labels[vertex], classes });
         }

@@ -99,6 +99,7 @@ fn compact(indptr: &mut [u64], indices: &mut Vec<u32>, kept: &[u64]) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -52,7 +52,7 @@ impl Default for PlantedOptions {
             max_degree: 100.0,
             inside: 0.8,
             feature_width: 64,
-            signal: 0.25,
+            signal: 0.15,
             split: SplitSizes::PerClass { train: 20, val: 500, test: 1000 },
             seed: 1,
         }

@@ -102,6 +102,7 @@ impl PowerLaw {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;

@@ -1,5 +1,6 @@
 //! Datasets from files that other programs write.
 
+mod machine;
 mod npz;
 mod numpy;
 mod pickle;

@@ -171,10 +171,12 @@ impl Archive {
     }
 
     /// The elements of a vector.
-    fn convert<W: Wide, T>(&mut self, member: &Member, shape: &str, narrow: impl Fn(W) -> Option<T>) -> Result<Vec<T>>
-    where
-        W: ToString,
-    {
+    fn convert<W: Wide + ToString, T>(
+        &mut self,
+        member: &Member,
+        shape: &str,
+        narrow: impl Fn(W) -> Option<T>,
+    ) -> Result<Vec<T>> {
         if member.header.shape.len() != 1 {
             return Err(member.wrong_shape(shape));
         }

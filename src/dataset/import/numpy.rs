@@ -79,7 +79,7 @@ impl<'a> Array<'a> {
             _ => return Err(no_array()),
         };
         let Value::Bytes(data) = data else { return Err(no_array()) };
-        let data = pickle.bytes(data);
+        let data = pickle.string(data);
         let (kind, big_endian) = dtype(pickle, dtype_value)?;
         let shape = pickle.items(shape).ok_or_else(no_array)?.iter().map(|&axis| size(axis));
         let shape: Vec<usize> = shape.collect::<Option<_>>().ok_or_else(no_array)?;
@@ -162,7 +162,7 @@ pub(super) fn int(pickle: &Pickle, value: Value) -> Option<i64> {
     let &Object::Instance { class: Global::Scalar, args, .. } = pickle.object(value)? else { return None };
     let &[kind, Value::Bytes(data)] = pickle.items(args)? else { return None };
     let (kind, big_endian) = dtype(pickle, kind).ok()?;
-    let data = pickle.bytes(data);
+    let data = pickle.string(data);
     let whole = !matches!(kind, Kind::Float(_)) && data.len() == kind.size();
     whole.then(|| Array { kind, big_endian, shape: vec![1], fortran_order: false, data }.int(0))
 }

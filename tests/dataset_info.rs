@@ -1,0 +1,68 @@
+//! The summary of a dataset, against what is known of it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use lapidary::dataset::{Arrays, Dataset, DegreeInfo, FeatureNorm, Info};
+use ndarray::array;
+
+#[test]
+fn karate_in_numbers() {
+    let info = Info::of(&Dataset::builtin("karate").unwrap());
+    assert_eq!((info.vertices, info.edges, info.self_loops, info.duplicate_edges, info.isolated), (34, 156, 0, 0, 0));
+    assert_eq!(info.degree, DegreeInfo { min: 1, median: 3.0, mean: 156.0 / 34.0, max: 17 });
+    let features = info.features.unwrap();
+    assert_eq!((features.kind, features.width, features.norm), ("sparse", 34, FeatureNorm::Row));
+    assert!((features.density - 1.0 / 34.0).abs() < 1e-12);
+    let labels = info.labels.unwrap();
+    assert_eq!((labels.kind, labels.classes, labels.labelled, &labels.per_class[..]), ("single", 2, 34, &[17, 17][..]));
+    let splits: Vec<_> = info.splits.iter().map(|s| (s.name, s.vertices, s.labelled, &s.per_class[..])).collect();
+    assert_eq!(splits, [("train", 2, 2, &[1, 1][..]), ("val", 4, 4, &[2, 2]), ("test", 28, 28, &[14, 14])]);
+}
+
+#[test]
+fn loops_repeats_and_loose_vertices_are_counted() {
+    // 0 -> 1 three times, a loop at 2 (which has no other edge), nothing at 3, 4 -> 0.
+    let edges = [(0, 1), (0, 1), (0, 1), (2, 2), (4, 0)];
+    let arrays = Arrays::edges(5, &edges)
+        .labels(&[1, -1, 0, 0, -1])
+        .train(&[0, 1, 2])
+        .features(array![[0.0f32], [1.0], [0.0], [2.0], [0.0]])
+        .graph_ids(&[5, 5, 5, 8, 9]);
+    let info = Info::of(&Dataset::from_arrays(arrays).unwrap());
+    assert_eq!((info.self_loops, info.duplicate_edges, info.isolated, info.directed), (1, 2, 2, true));
+    assert_eq!(info.degree, DegreeInfo { min: 0, median: 1.0, mean: 1.0, max: 3 });
+    assert_eq!((info.features.unwrap().density, info.graphs), (0.4, Some(3)));
+    assert_eq!((info.splits.len(), info.splits[0].vertices, info.splits[0].labelled), (1, 3, 2));
+    assert_eq!(info.splits[0].per_class, [1, 1]);
+    let multi = Arrays::edges(2, &[]).multi_labels(array![[1u8, 1], [0, 1]]).test(&[1]);
+    let info = Info::of(&Dataset::from_arrays(multi).unwrap());
+    assert_eq!(info.labels.unwrap().per_class, [1, 2]);
+    assert_eq!(info.splits[0].per_class, [0, 1]);
+}
+
+#[test]
+fn it_serialises() {
+    let info = Info::of(&Dataset::builtin("karate").unwrap());
+    let json = serde_json::to_value(&info).unwrap();
+    assert_eq!((&json["degree"]["max"], &json["splits"][2]["name"]), (&17.into(), &"test".into()));
+}
+
+#[test]
+fn the_shared_sets_are_as_published() {
+    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data");
+    // vertices, edges, self-loops, isolated
+    for (name, counts) in [
+        ("cora", [2708, 10556, 0, 0]),
+        ("citeseer", [3327, 9228, 124, 48]),
+        ("soc-slashdot0902", [82168, 948464, 78303, 0]),
+    ] {
+        if !shared.join(name).exists() {
+            eprintln!("SKIPPED: no {name} in {}; its numbers are not checked", shared.display());
+            continue;
+        }
+        let info = Info::of(&Dataset::open(shared.join(name)).unwrap());
+        assert_eq!([info.vertices, info.edges, info.self_loops, info.isolated], counts, "{name}");
+    }
+}
