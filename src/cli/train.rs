@@ -16,6 +16,7 @@ use crate::train::{Adam, AdamW, DecayLayers, Epoch, Optimizer, Sgd, Trainer, new
 const DEFAULT_DATA: &str = "builtin:planted";
 
 #[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)] // so that a negative rate gets our own error
 pub(super) struct TrainArgs {
     /// A dataset directory, builtin:planted or builtin:karate
     #[arg(long, value_name = "DATA", default_value = DEFAULT_DATA)]
