@@ -291,6 +291,14 @@ fn a_description_that_does_not_fit() {
     let text = r#"{"name":"x","vertices":4,"edges":6,"directed":true,"classes":2}"#;
     let error = open_with(false, "dataset.json", Some(text.into())).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("labels.npy") && error.contains("vertex 3 is 2"), "{error}");
+    // Numbers that would only exhaust the memory.
+    says(
+        r#"{"name":"x","vertices":4,"edges":6,"directed":false,"classes":18446744073709551615}"#,
+        &["classes 18446744073709551615", "supported"],
+    );
+    let text = r#"{"name":"x","vertices":4,"edges":6,"directed":false,"feature_width":4294967296}"#;
+    let error = open_with(true, "dataset.json", Some(text.into())).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("feature_width 4294967296") && error.contains("32-bit"), "{error}");
     // Keys may be missing, others may be there.
     let text = r#"{"name":"x","vertices":4,"edges":6,"directed":true,"feature_norm":"row","more":[1]}"#;
     let data = open_with(false, "dataset.json", Some(text.into())).unwrap();

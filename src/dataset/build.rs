@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::Dataset;
 use super::error::{Error, Result};
 use super::features::{Dense, FeatureNorm, Features, Sparse, SparseFiles};
-use super::labels::Labels;
+use super::labels::{Labels, MAX_CLASSES};
 use super::manifest;
 use super::split::{self, Members, NAMES};
 use crate::graph::{Graph, GraphError};
@@ -185,6 +185,11 @@ impl Parts {
 
     fn check_labels(&self, vertices: usize) -> Result<(Option<Labels>, usize)> {
         let file = self.origin.name("labels");
+        if let Some(classes) = self.classes.filter(|&classes| classes > MAX_CLASSES) {
+            let found = format!("at most {MAX_CLASSES} classes are supported");
+            let stated = classes.to_string();
+            return Err(Error::Disagrees { file: self.origin.manifest(), key: "classes", stated, found });
+        }
         match &self.labels {
             None => match self.classes {
                 Some(classes) if classes > 0 => Err(Error::Disagrees {

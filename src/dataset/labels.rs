@@ -6,6 +6,9 @@ use rayon::prelude::*;
 
 use super::error::{Error, Result};
 
+/// More classes than this are taken for a mistake: each costs a column of every logit matrix.
+pub(crate) const MAX_CLASSES: usize = 1 << 24;
+
 /// What is to be predicted. Cloning shares the arrays.
 #[derive(Clone, Debug)]
 pub enum Labels {
@@ -37,7 +40,7 @@ impl Labels {
     /// # Returns
     /// The labels and the number of classes.
     pub(crate) fn single(labels: &[i64], classes: Option<usize>, file: &str) -> Result<(Self, usize)> {
-        const MOST: i64 = NO_LABEL as i64 - 1;
+        const MOST: i64 = MAX_CLASSES as i64 - 1;
         let greatest = labels.par_iter().copied().max().unwrap_or(-1);
         let classes = classes.unwrap_or((greatest.clamp(-1, MOST) + 1) as usize);
         let bad = |label: i64| !(-1..=MOST).contains(&label) || label >= classes as i64;

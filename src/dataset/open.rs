@@ -167,15 +167,19 @@ fn open_features(dir: &Path, vertices: usize, manifest: &Manifest) -> Result<Opt
     }
     let values = NpyFile::open(&dir.join("features_values.npy"), needed, &[Dtype::F32], "float32 ('<f4')")?;
     values.expect_len(columns.shape[0], "one for each element of features_indices.npy")?;
-    let Some(width) = manifest.feature_width else {
-        return Err(Error::Disagrees {
-            file: dir.join(manifest::FILE).display().to_string(),
-            key: "feature_width",
-            stated: "nothing".into(),
-            found: "sparse features need it: their arrays do not show how wide they are".into(),
-        });
+    let disagrees = |stated: String, found: &str| Error::Disagrees {
+        file: dir.join(manifest::FILE).display().to_string(),
+        key: "feature_width",
+        stated,
+        found: found.into(),
     };
-    let width = usize::try_from(width).unwrap_or(usize::MAX);
+    let Some(width) = manifest.feature_width else {
+        return Err(disagrees("nothing".into(), "sparse features need it: their arrays do not show how wide they are"));
+    };
+    let Ok(width) = u32::try_from(width) else {
+        return Err(disagrees(width.to_string(), "columns are 32-bit numbers"));
+    };
+    let width = width as usize;
     Ok(Some(RawFeatures::Sparse { indptr, indices: columns.array(), values: values.array(), width }))
 }
 

@@ -111,28 +111,34 @@ impl Member {
 }
 
 /// A number as wide as the widest of its kind.
-trait Wide: Sized {
-    fn read(dtype: Dtype, bytes: &[u8]) -> Self;
+trait Wide: Copy + ToString {
+    /// Replaces `wide` by the elements in `bytes`. One loop a type, so that each is a straight one.
+    fn read(dtype: Dtype, bytes: &[u8], wide: &mut Vec<Self>);
+}
+
+/// The elements of `bytes`, `N` bytes each.
+fn each<const N: usize, W>(bytes: &[u8], wide: &mut Vec<W>, read: impl Fn([u8; N]) -> W) {
+    wide.clear();
+    wide.extend(bytes.as_chunks::<N>().0.iter().map(|&element| read(element)));
 }
 
 impl Wide for i64 {
-    fn read(dtype: Dtype, bytes: &[u8]) -> Self {
-        let mut wide = [0; 8];
-        wide[..bytes.len()].copy_from_slice(bytes);
+    fn read(dtype: Dtype, bytes: &[u8], wide: &mut Vec<Self>) {
         match dtype {
-            Dtype::I32 => Self::from_le_bytes(wide) as i32 as Self,
-            _ => Self::from_le_bytes(wide),
+            Dtype::Bool | Dtype::U8 => each(bytes, wide, |[x]| x.into()),
+            Dtype::I32 => each(bytes, wide, |x| i32::from_le_bytes(x).into()),
+            Dtype::U32 => each(bytes, wide, |x| u32::from_le_bytes(x).into()),
+            _ => each(bytes, wide, Self::from_le_bytes),
         }
     }
 }
 
 impl Wide for f64 {
-    fn read(dtype: Dtype, bytes: &[u8]) -> Self {
-        match (dtype, bytes) {
-            (Dtype::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f64(),
-            (Dtype::F32, &[a, b, c, d]) => Self::from(f32::from_le_bytes([a, b, c, d])),
-            (_, &[a, b, c, d, e, f, g, h]) => Self::from_le_bytes([a, b, c, d, e, f, g, h]),
-            _ => Self::NAN,
+    fn read(dtype: Dtype, bytes: &[u8], wide: &mut Vec<Self>) {
+        match dtype {
+            Dtype::F16 => each(bytes, wide, |x| f16::from_le_bytes(x).to_f64()),
+            Dtype::F32 => each(bytes, wide, |x| f32::from_le_bytes(x).into()),
+            _ => each(bytes, wide, Self::from_le_bytes),
         }
     }
 }
@@ -171,12 +177,7 @@ impl Archive {
     }
 
     /// The elements of a vector.
-    fn convert<W: Wide + ToString, T>(
-        &mut self,
-        member: &Member,
-        shape: &str,
-        narrow: impl Fn(W) -> Option<T>,
-    ) -> Result<Vec<T>> {
+    fn convert<W: Wide, T>(&mut self, member: &Member, shape: &str, narrow: impl Fn(W) -> Option<T>) -> Result<Vec<T>> {
         if member.header.shape.len() != 1 {
             return Err(member.wrong_shape(shape));
         }
@@ -184,21 +185,23 @@ impl Archive {
     }
 
     /// The elements, row by row, converted a chunk at a time.
-    fn elements<W: Wide + ToString, T>(&mut self, member: &Member, narrow: impl Fn(W) -> Option<T>) -> Result<Vec<T>> {
+    fn elements<W: Wide, T>(&mut self, member: &Member, narrow: impl Fn(W) -> Option<T>) -> Result<Vec<T>> {
         let mut file = self.zip.by_index(member.index).map_err(|e| unreadable(&member.place, e))?;
         let size = member.dtype.size();
         let mut buffer = vec![0u8; member.header.len.max(CHUNK * size)];
         file.read_exact(&mut buffer[..member.header.len]).map_err(|e| unreadable(&member.place, e.into()))?;
+        let mut wide = Vec::with_capacity(CHUNK);
         let mut elements = Vec::with_capacity(member.len);
         while elements.len() < member.len {
             let chunk = &mut buffer[..(member.len - elements.len()).min(CHUNK) * size];
             file.read_exact(chunk).map_err(|e| unreadable(&member.place, e.into()))?;
-            for bytes in chunk.chunks_exact(size) {
-                let Some(element) = narrow(W::read(member.dtype, bytes)) else {
+            W::read(member.dtype, chunk, &mut wide);
+            for &number in &wide {
+                let Some(element) = narrow(number) else {
                     return Err(Error::Value {
                         file: member.place.clone(),
                         position: elements.len(),
-                        found: W::read(member.dtype, bytes).to_string(),
+                        found: number.to_string(),
                         expected: "a number that is not negative and fits".into(),
                     });
                 };
