@@ -6,7 +6,7 @@ use lapidary::dataset::generate::{PlantedOptions, planted};
 use lapidary::{Adam, Model, Predictor, Trainer};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // One planted graph, cut in two: the same classes, but no vertex or edge in common.
+    // The same seed draws the same class centres; the sizes differ, and with them every vertex and edge.
     let seen = planted(&PlantedOptions { vertices: 2000, seed: 1, ..PlantedOptions::default() })?;
     let unseen = planted(&PlantedOptions { vertices: 5000, seed: 1, ..PlantedOptions::default() })?;
 

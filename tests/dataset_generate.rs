@@ -147,21 +147,3 @@ fn options_that_make_no_sense_are_refused() {
     let error = rmat(&RmatOptions { edge_factor: -1.0, ..RmatOptions::default() }).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("edge factor"), "{error}");
 }
-
-/// Run by hand, for the time: `cargo test --release --test dataset_generate -- --ignored --nocapture`.
-#[test]
-#[ignore = "takes memory and says how long it takes; nothing is asserted"]
-fn a_million_vertices() {
-    let clock = std::time::Instant::now();
-    let base =
-        PlantedOptions { vertices: 1_000_000, mean_degree: 10.0, max_degree: 10_000.0, ..PlantedOptions::default() };
-    let data = planted(&PlantedOptions { feature_width: 0, ..base.clone() }).unwrap();
-    eprintln!("planted, no features: {} edges, {:.2?}", data.graph().edge_count(), clock.elapsed());
-    let clock = std::time::Instant::now();
-    let data = planted(&base).unwrap();
-    eprintln!("planted, 64 features: {} edges, {:.2?}", data.graph().edge_count(), clock.elapsed());
-    let clock = std::time::Instant::now();
-    let options = RmatOptions { vertices: 1 << 20, edge_factor: 5.0, ..RmatOptions::default() };
-    let data = rmat(&options).unwrap();
-    eprintln!("rmat: {} edges, {:.2?}", data.graph().edge_count(), clock.elapsed());
-}

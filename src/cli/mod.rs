@@ -29,7 +29,7 @@ enum Verb {
     /// Train a model; alone, a GCN on the built-in planted graph
     Train(Box<train::TrainArgs>),
     /// Apply a trained model to a data set
-    Infer(infer::InferArgs),
+    Infer(Box<infer::InferArgs>),
     /// Say what a run will need and take (not built yet)
     Plan(PlanArgs),
     /// Look at, import and generate data sets

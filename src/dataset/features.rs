@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Error, Result};
-use super::rows::rows_mut;
+use crate::graph::rows_mut;
 
 /// Whether each row of the features is divided by its sum before training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

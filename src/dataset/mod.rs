@@ -17,7 +17,6 @@ mod manifest;
 mod mmap;
 mod npy;
 mod open;
-mod rows;
 mod split;
 mod write;
 

@@ -5,5 +5,6 @@ mod csr;
 mod permute;
 
 pub use block::Block;
-pub use csr::{Graph, GraphError, Transposed};
+pub use csr::{Graph, GraphError, MAX_VERTICES, Transposed};
+pub(crate) use csr::{prefix_sum, rows_mut};
 pub use permute::Permutation;

@@ -17,9 +17,6 @@ use super::error::{Error, Result};
 pub use planted::{PlantedOptions, planted};
 pub use rmat::{RmatOptions, rmat};
 
-/// The most vertices that 32-bit ids can name, the last two values being kept free.
-const MAX_VERTICES: usize = u32::MAX as usize - 1;
-
 /// How many vertices each split gets. They are drawn at random; the rest is in no split.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SplitSizes {

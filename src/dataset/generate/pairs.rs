@@ -3,8 +3,8 @@
 use lapidary_kernels::Shared;
 use rayon::prelude::*;
 
-use crate::dataset::rows::{prefix_sum, rows_mut};
 use crate::graph::{Graph, GraphError};
+use crate::graph::{prefix_sum, rows_mut};
 
 /// Builds a simple graph: self-pairs are dropped, repeated edges kept once. `symmetric` adds each pair's reverse.
 ///

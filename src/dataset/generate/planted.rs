@@ -5,11 +5,12 @@ use rayon::prelude::*;
 
 use super::pairs::simple_graph;
 use super::sampler::{PowerLaw, Sampler};
-use super::{MAX_VERTICES, Purpose, SplitSizes, check, check_split, stream, vertices};
+use super::{Purpose, SplitSizes, check, check_split, stream, vertices};
 use crate::dataset::Dataset;
 use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels};
 use crate::dataset::error::{Error, Result};
 use crate::dataset::split::{Members, TEST, TRAIN, VAL, ids};
+use crate::graph::MAX_VERTICES;
 
 /// Pairs of one random stream.
 const CHUNK: usize = 1 << 15;

@@ -13,8 +13,8 @@ use crate::dataset::Dataset;
 use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels, checked_graph};
 use crate::dataset::error::{Error, Result};
 use crate::dataset::npy::{Dtype, Header, check_dtype};
-use crate::dataset::rows::rows_mut;
 use crate::dataset::split::{Members, NAMES};
+use crate::graph::rows_mut;
 
 /// Elements that are converted at a time.
 const CHUNK: usize = 1 << 16;
