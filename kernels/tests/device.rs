@@ -1,5 +1,7 @@
 //! The device's memory and its errors.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::num::NonZeroUsize;
