@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
-use lapidary_kernels::{BlockView, DropoutKey, MatMut, MatView, cpu, reference};
+use lapidary_kernels::{AlignedBytes, BlockView, DropoutKey, MatMut, MatView, cpu, reference};
 
 fn main() {
     divan::main();
@@ -31,6 +31,13 @@ impl Numbers {
     fn matrix(&mut self, rows: usize, cols: usize) -> Vec<f32> {
         (0..rows * cols).map(|_| self.unit() as f32 - 0.5).collect()
     }
+}
+
+/// The values in memory such as a device has.
+fn on_device(values: &[f32]) -> AlignedBytes {
+    let mut bytes = AlignedBytes::zeroed(size_of_val(values)).expect("the host has memory");
+    bytes.as_mut_slice().copy_from_slice(values);
+    bytes
 }
 
 struct Graph {
@@ -77,24 +84,25 @@ fn gather<const WEIGHTED: bool>(bencher: Bencher<'_, '_>, d: usize) {
     let graph = Graph::power_law();
     let (n, e) = (Graph::ROWS, graph.indices.len());
     let numbers = &mut Numbers(2);
-    let x = numbers.matrix(n, d);
+    let x = on_device(&numbers.matrix(n, d));
     let weights = WEIGHTED.then(|| numbers.matrix(e, 1));
-    let mut out = vec![f32::NAN; n * d];
-    let own = MatView::new(&x, n, d).expect("the size is right");
+    let mut out = on_device(&vec![f32::NAN; n * d]);
+    let out = out.as_mut_slice::<f32>();
+    let own = MatView::new(x.as_slice(), n, d).expect("the size is right");
     let run = |out: &mut [f32]| {
         let out = MatMut::new(out, n, d).expect("the size is right");
         cpu::gather(graph.view(), weights.as_deref(), own, None, out).expect("the block is valid");
     };
-    run(&mut out);
+    run(out);
     let row = n / 2;
     let terms = graph.view().edges(row).map(|edge| {
         let factor = weights.as_ref().map_or(1.0, |weights| f64::from(weights[edge]));
-        factor * f64::from(x[graph.indices[edge] as usize * d + d - 1])
+        factor * f64::from(own.data()[graph.indices[edge] as usize * d + d - 1])
     });
     let terms: Vec<f64> = terms.collect();
     let bytes = cpu::gather_bytes(n as u64, e as u64, d as u64);
     check(out[row * d + d - 1], terms.iter().sum(), terms.iter().map(|x| x.abs()).sum());
-    bencher.counter(BytesCount::new(bytes)).bench_local(|| run(&mut out));
+    bencher.counter(BytesCount::new(bytes)).bench_local(|| run(out));
 }
 
 const SHAPES: [(usize, usize, usize); 4] =
