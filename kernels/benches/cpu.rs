@@ -1,13 +1,13 @@
 //! The CPU kernels that an epoch spends its time in, in bytes or flops a second.
 //!
-//! `cargo bench -p lapidary-kernels` runs all; `-- gather` one kind; `--threads`-like choices are made with
-//! `RAYON_NUM_THREADS`. Each bench checks one result against the reference before it is timed.
+//! `cargo bench -p lapidary-kernels --bench cpu` runs all, `-- gather` one kind; `RAYON_NUM_THREADS` says on how many
+//! threads. Each bench compares one cell of its result with a sum in `f64` before it is timed.
 
 use std::sync::OnceLock;
 
+use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
-use divan::{Bencher, black_box};
-use lapidary_kernels::{BlockView, DropoutKey, MatMut, MatView, cpu, reference};
+use lapidary_kernels::{AlignedBytes, BlockView, DropoutKey, MatMut, MatView, cpu, reference};
 
 fn main() {
     divan::main();
@@ -31,6 +31,13 @@ impl Numbers {
     fn matrix(&mut self, rows: usize, cols: usize) -> Vec<f32> {
         (0..rows * cols).map(|_| self.unit() as f32 - 0.5).collect()
     }
+}
+
+/// The values in memory such as a device has.
+fn on_device(values: &[f32]) -> AlignedBytes {
+    let mut bytes = AlignedBytes::zeroed(size_of_val(values)).expect("the host has memory");
+    bytes.as_mut_slice().copy_from_slice(values);
+    bytes
 }
 
 struct Graph {
@@ -77,24 +84,25 @@ fn gather<const WEIGHTED: bool>(bencher: Bencher<'_, '_>, d: usize) {
     let graph = Graph::power_law();
     let (n, e) = (Graph::ROWS, graph.indices.len());
     let numbers = &mut Numbers(2);
-    let x = numbers.matrix(n, d);
+    let x = on_device(&numbers.matrix(n, d));
     let weights = WEIGHTED.then(|| numbers.matrix(e, 1));
-    let mut out = vec![f32::NAN; n * d];
-    let own = MatView::new(&x, n, d).expect("the size is right");
-    let mut run = || {
-        let out = MatMut::new(&mut out, n, d).expect("the size is right");
+    let mut out = on_device(&vec![f32::NAN; n * d]);
+    let out = out.as_mut_slice::<f32>();
+    let own = MatView::new(x.as_slice(), n, d).expect("the size is right");
+    let run = |out: &mut [f32]| {
+        let out = MatMut::new(out, n, d).expect("the size is right");
         cpu::gather(graph.view(), weights.as_deref(), own, None, out).expect("the block is valid");
     };
-    run();
+    run(out);
     let row = n / 2;
     let terms = graph.view().edges(row).map(|edge| {
         let factor = weights.as_ref().map_or(1.0, |weights| f64::from(weights[edge]));
-        factor * f64::from(x[graph.indices[edge] as usize * d + d - 1])
+        factor * f64::from(own.data()[graph.indices[edge] as usize * d + d - 1])
     });
     let terms: Vec<f64> = terms.collect();
     let bytes = cpu::gather_bytes(n as u64, e as u64, d as u64);
-    bencher.counter(BytesCount::new(bytes)).bench_local(&mut run);
     check(out[row * d + d - 1], terms.iter().sum(), terms.iter().map(|x| x.abs()).sum());
+    bencher.counter(BytesCount::new(bytes)).bench_local(|| run(out));
 }
 
 const SHAPES: [(usize, usize, usize); 4] =
@@ -113,14 +121,14 @@ fn bench_product(
     let mut out = vec![f32::NAN; rows * cols];
     let view = |data, rows, cols| MatView::new(data, rows, cols).expect("the size is right");
     let views = (view(&x, n, d_in), view(&weight, d_out, d_in), view(&grad, n, d_out));
-    let mut run = || {
-        run(views.0, views.1, views.2, MatMut::new(&mut out, rows, cols).expect("the size is right"));
+    let run = |out: &mut [f32]| {
+        run(views.0, views.1, views.2, MatMut::new(out, rows, cols).expect("the size is right"));
     };
-    run();
-    let flops = cpu::linear_flops(n as u64, d_in as u64, d_out as u64);
-    bencher.counter(ItemsCount::new(flops)).bench_local(&mut run);
+    run(&mut out);
     let want = last(&x, &weight, &grad);
     check(out[rows * cols - 1], want, want.abs() + (d_in.max(d_out) as f64).sqrt());
+    let flops = cpu::linear_flops(n as u64, d_in as u64, d_out as u64);
+    bencher.counter(ItemsCount::new(flops)).bench_local(|| run(&mut out));
 }
 
 #[divan::bench(args = SHAPES, sample_count = 11, sample_size = 1)]
@@ -174,8 +182,7 @@ fn elementwise<const D: usize>(bencher: Bencher<'_, '_>, kernel: &str) {
         "column_sum" => (1, 0),
         _ => (1, 1),
     };
-    let mut run = || {
-        let data = &mut out[..];
+    let run = |data: &mut [f32]| {
         if kernel == "column_sum" {
             return cpu::column_sum(a, &mut data[..D]).expect("the shapes agree");
         }
@@ -190,9 +197,7 @@ fn elementwise<const D: usize>(bencher: Bencher<'_, '_>, kernel: &str) {
         }
         .expect("the shapes agree");
     };
-    run();
-    let bytes = if outputs == 0 { 4 * n * D } else { cpu::elementwise_bytes(inputs, n as u64, D as u64) as usize };
-    bencher.counter(BytesCount::new(bytes)).bench_local(&mut run);
+    run(&mut out);
     let (x, y) = (f64::from(a.row(n - 1)[D - 1]), f64::from(b.row(n - 1)[D - 1]));
     let (got, bias) = (out[n * D - 1], f64::from(vector[D - 1]));
     match kernel {
@@ -204,5 +209,6 @@ fn elementwise<const D: usize>(bencher: Bencher<'_, '_>, kernel: &str) {
         "column_sum" => check(out[D - 1], reference::column_sum(&a.into())[D - 1], n as f64),
         _ => assert!(got == 0.0 || f64::from(got) == 2.0 * x),
     }
-    black_box(&out);
+    let bytes = if outputs == 0 { 4 * n * D } else { cpu::elementwise_bytes(inputs, n as u64, D as u64) as usize };
+    bencher.counter(BytesCount::new(bytes)).bench_local(|| run(&mut out));
 }

@@ -6,6 +6,7 @@ use std::ops::Deref;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytemuck::{Pod, Zeroable};
+use memmap2::MmapMut;
 
 use crate::error::{Error, Result};
 
@@ -18,10 +19,19 @@ pub struct Slot(pub u32);
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
+/// From this length on bytes are mapped by themselves, in huge pages where the system has them: random rows of a
+/// large matrix are then found without a page walk each, and fresh memory costs far fewer faults.
+const MAPPED_BYTES: usize = 4 << 20;
+
+enum Storage {
+    Lines(Vec<Line>),
+    Mapped(MmapMut),
+}
+
 /// Zeroed bytes on a 64-byte boundary, which can be read and written as any plain type.
-#[derive(Clone, Default)]
 pub struct AlignedBytes {
-    lines: Vec<Line>,
+    // Invariant: the storage holds at least `len` bytes.
+    storage: Storage,
     len: usize,
 }
 
@@ -31,23 +41,37 @@ impl AlignedBytes {
     /// # Errors
     /// [`Error::HostMemory`] when the allocator refuses.
     pub fn zeroed(len: usize) -> Result<Self> {
-        let count = len.div_ceil(size_of::<Line>());
-        let lines =
-            bytemuck::allocation::try_zeroed_vec(count).map_err(|()| Error::HostMemory { need_bytes: len as u64 })?;
-        Ok(Self { lines, len })
+        let refused = || Error::HostMemory { need_bytes: len as u64 };
+        let storage = if len >= MAPPED_BYTES {
+            let map = MmapMut::map_anon(len).map_err(|_| refused())?;
+            // A hint: without huge pages everything works, only slower.
+            #[cfg(target_os = "linux")]
+            let _ = map.advise(memmap2::Advice::HugePage);
+            Storage::Mapped(map)
+        } else {
+            let lines = bytemuck::allocation::try_zeroed_vec(len.div_ceil(size_of::<Line>()));
+            Storage::Lines(lines.map_err(|()| refused())?)
+        };
+        Ok(Self { storage, len })
     }
 
     /// The bytes as elements of `T`; a remainder that is no whole element is left out.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
-        let bytes: &[u8] = bytemuck::cast_slice(&self.lines);
+        let bytes: &[u8] = match &self.storage {
+            Storage::Lines(lines) => bytemuck::cast_slice(lines),
+            Storage::Mapped(map) => map,
+        };
         let whole = self.len / size_of::<T>() * size_of::<T>();
         bytemuck::cast_slice(&bytes[..whole])
     }
 
     /// The bytes as elements of `T`, to be written.
     pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
+        let bytes: &mut [u8] = match &mut self.storage {
+            Storage::Lines(lines) => bytemuck::cast_slice_mut(lines),
+            Storage::Mapped(map) => map,
+        };
         let whole = self.len / size_of::<T>() * size_of::<T>();
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.lines);
         bytemuck::cast_slice_mut(&mut bytes[..whole])
     }
 
@@ -59,6 +83,22 @@ impl AlignedBytes {
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+}
+
+impl Default for AlignedBytes {
+    fn default() -> Self {
+        Self { storage: Storage::Lines(Vec::new()), len: 0 }
+    }
+}
+
+impl Clone for AlignedBytes {
+    /// # Panics
+    /// When the host has no memory left, as every clone does.
+    fn clone(&self) -> Self {
+        let mut copy = Self::zeroed(self.len).expect("the host has memory for a copy");
+        copy.as_mut_slice::<u8>().copy_from_slice(self.as_slice());
+        copy
     }
 }
 

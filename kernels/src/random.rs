@@ -5,6 +5,7 @@
 //! a cheap 32-bit one a cell, so that the inner loop is a few multiplications that vectorise.
 
 /// A bijective 64-bit mix (the finaliser of SplitMix64; Steele, Lea & Flood, OOPSLA 2014).
+#[inline(always)]
 fn mix64(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -19,6 +20,7 @@ pub struct RowKey {
 }
 
 /// The key of global row `vertex` for dropout `op` in `epoch`.
+#[inline(always)]
 pub fn row_key(seed: u64, epoch: u64, op: u32, vertex: u64) -> RowKey {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let run = mix64(seed.wrapping_add(STEP));

@@ -1,5 +1,7 @@
 //! Every call of the CPU device against the serial `f64` reference, on one thread and on three.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::*;

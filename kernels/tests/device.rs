@@ -1,5 +1,7 @@
 //! The device's memory and its errors.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::num::NonZeroUsize;
@@ -291,4 +293,20 @@ fn the_device_may_use_the_global_pool() {
     let host = HostSlot::staging(8).unwrap();
     device.copy_out(Lane::CopyOut, B, &host, &[]).unwrap();
     assert_eq!(host.to_vec::<f32>(), [0.0, 1.0]);
+}
+
+#[test]
+fn bytes_are_zero_aligned_and_whole_at_every_size() {
+    const MIB: usize = 1 << 20;
+    for len in [0, 1, 63, 64, 65, 4 * MIB - 1, 4 * MIB, 4 * MIB + 5] {
+        let mut bytes = AlignedBytes::zeroed(len).unwrap();
+        assert_eq!((bytes.len(), bytes.is_empty()), (len, len == 0));
+        assert!(bytes.as_slice::<u8>().iter().all(|&byte| byte == 0));
+        assert_eq!((bytes.as_slice::<u8>().len(), bytes.as_mut_slice::<u64>().len()), (len, len / 8));
+        assert!(len == 0 || bytes.as_slice::<u8>().as_ptr().addr().is_multiple_of(64));
+        bytes.as_mut_slice::<u8>().fill(3);
+        let copy = bytes.clone();
+        bytes.as_mut_slice::<u8>().fill(4);
+        assert!(copy.as_slice::<u8>() == vec![3; len] && copy.len() == len);
+    }
 }

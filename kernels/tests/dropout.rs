@@ -1,5 +1,7 @@
 //! Dropout: identity at 0, the same cells everywhere, and draws that look random.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::*;

@@ -1,5 +1,7 @@
 //! Gathers over parts, random blocks and bad blocks.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::collections::BTreeSet;
@@ -11,7 +13,6 @@ use proptest::prelude::*;
 fn gathered(graph: &Graph, weights: Option<&[f32]>, own: &Matrix, halo: Option<&Matrix>) -> Vec<f32> {
     let d = own.cols;
     let mut out = vec![f32::NAN; graph.rows() * d];
-
     let own = MatView::new(&own.data, own.rows, d).unwrap();
     let halo = halo.map(|halo| MatView::new(&halo.data, halo.rows, d).unwrap());
     let out_view = MatMut::new(&mut out, graph.rows(), d).unwrap();

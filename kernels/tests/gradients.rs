@@ -2,6 +2,8 @@
 //!
 //! For an op `y = f(x)` and any `g`, the gradient of `sum(g * f(x))` for `x` is what the backward op makes of `g`.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::*;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use pulp::Arch;
+use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::gather::{bad_row, check_block};
@@ -27,17 +27,34 @@ pub fn dropout(x: MatView<'_>, key: DropoutKey, epoch: u64, mut out: MatMut<'_>)
     check_shape(CALL, "out", [n, d], [out.rows(), out.cols()])?;
     let mask = Mask::new(CALL, key, epoch)?;
     for_rows(out.data(), d, |first, out| {
-        Arch::new().dispatch(|| {
-            let x = x.data()[first * d..].chunks_exact(d);
-            for ((r, out), x) in out.chunks_exact_mut(d).enumerate().zip(x) {
-                let key = mask.row(first + r);
-                for ((column, out), &x) in out.iter_mut().enumerate().zip(x) {
-                    *out = mask.apply(key, column as u32, x);
-                }
-            }
-        });
+        Arch::new().dispatch(DropRows { mask, first, d, x: &x.data()[first * d..], out });
     });
     Ok(())
+}
+
+/// Rows of `d` columns, the first of which is row `first` of the matrix.
+struct DropRows<'a> {
+    mask: Mask,
+    first: usize,
+    d: usize,
+    x: &'a [f32],
+    out: &'a mut [f32],
+}
+
+// A closure would do, but the compiler leaves one as long as this outside of what it compiles for wide vectors.
+impl WithSimd for DropRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        let Self { mask, first, d, x, out } = self;
+        for ((r, out), x) in out.chunks_exact_mut(d).enumerate().zip(x.chunks_exact(d)) {
+            let key = mask.row(first + r);
+            for ((out, &x), column) in out.iter_mut().zip(x).zip(0u32..) {
+                *out = mask.apply(key, column, x);
+            }
+        }
+    }
 }
 
 /// [`dropout`] on the values of a sparse matrix in CSR: the same cells as of the dense one.

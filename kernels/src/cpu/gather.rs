@@ -21,8 +21,18 @@ const CALL: &str = "gather";
 /// Vector registers of one column tile.
 const TILE: usize = 8;
 
-/// How many edges ahead source rows are asked for.
-const AHEAD: usize = 16;
+/// Floats of a cache line.
+const LINE: usize = 16;
+
+/// How many edges ahead source rows are asked for, when a tile spans `lines` cache lines: as far as 64 lines reach, but
+/// never less than the latency of memory nor more than helps.
+const fn ahead(lines: usize) -> usize {
+    match 64 / lines {
+        0..=4 => 4,
+        5..16 => 8,
+        _ => 16,
+    }
+}
 
 /// Cell additions that are worth a task of their own.
 const LEAST_WORK: usize = 1 << 15;
@@ -156,7 +166,6 @@ impl<'a> Sources<'a> {
     /// Asks for those columns of the source of `edge`, if there is such an edge.
     #[inline(always)]
     fn prefetch(&self, edge: usize, first: usize, len: usize) {
-        const LINE: usize = 16;
         if let Some(&u) = self.block.indices.get(edge)
             && (u as usize) < self.block.own_sources
         {
@@ -250,11 +259,12 @@ fn sum<S: Simd, W: Weights, const FULL: usize, const TAIL: bool>(
     tile: &mut [f32],
 ) -> Option<()> {
     let len = tile.len();
+    let ahead = const { ahead(((FULL + TAIL as usize) * S::F32_LANES).div_ceil(LINE)) };
     let zero = simd.splat_f32s(0.0);
     let mut head = [zero; FULL];
     let mut last = [zero; 1];
     for edge in edges {
-        sources.prefetch(edge + AHEAD, first, len);
+        sources.prefetch(edge + ahead, first, len);
         let x = sources.columns(sources.block.indices[edge], first, len)?;
         let (vectors, rest) = S::as_simd_f32s(x);
         weights.accumulate(simd, edge, &mut head, vectors.first_chunk::<FULL>()?);

@@ -1,6 +1,6 @@
 //! Softmax cross-entropy on a selection of rows, its gradient, and the count of right answers.
 
-use pulp::Arch;
+use pulp::{Arch, Simd, WithSimd};
 
 use super::parallel::{CHUNK, for_rows, map_chunks};
 use crate::error::{Result, check_shape};
@@ -117,12 +117,26 @@ fn first_largest(row: &[f32]) -> Option<usize> {
 /// Writes `exp(x - largest)` and returns the largest and the sum.
 fn exponentials(row: &[f32], out: &mut [f32]) -> (f32, f64) {
     let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    Arch::new().dispatch(|| {
-        for (out, &x) in out.iter_mut().zip(row) {
-            *out = exp(x - largest);
-        }
-    });
+    Arch::new().dispatch(ExpBelow { largest, row, out });
     (largest, out.iter().copied().map(f64::from).sum())
+}
+
+/// `out = exp(row - largest)`.
+struct ExpBelow<'a> {
+    largest: f32,
+    row: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl WithSimd for ExpBelow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        for (out, &x) in self.out.iter_mut().zip(self.row) {
+            *out = exp(x - self.largest);
+        }
+    }
 }
 
 /// `e^x` for `x <= 0` with a relative error of about 2e-7, in operations that vectorise: `2^k * e^r` with

@@ -1,6 +1,6 @@
 //! Optimizer steps, rounded where PyTorch rounds: scalars in `f64`, elements in `f32`.
 
-use pulp::Arch;
+use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::parallel::CHUNK;
@@ -64,27 +64,56 @@ pub fn adam(param: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], step:
     check_shape(CALL, "v", [len, 1], [v.len(), 1])?;
     let (rate, beta1, beta2) = (as_written(step.rate), as_written(step.beta1), as_written(step.beta2));
     let t = step.step.max(1) as f64;
-    let step_size = (rate / (1.0 - beta1.powf(t))) as f32;
-    let root_correction = (1.0 - beta2.powf(t)).sqrt() as f32;
-    let (gain1, keep2, gain2) = ((1.0 - beta1) as f32, beta2 as f32, (1.0 - beta2) as f32);
-    let eps = step.eps;
-    let (shrink, decay) = if step.decoupled {
-        ((1.0 - rate * as_written(step.weight_decay)) as f32, 0.0)
-    } else {
-        (1.0, step.weight_decay)
+    let decoupled = if step.decoupled { rate * as_written(step.weight_decay) } else { 0.0 };
+    let update = AdamUpdate {
+        step_size: (rate / (1.0 - beta1.powf(t))) as f32,
+        root_correction: (1.0 - beta2.powf(t)).sqrt() as f32,
+        gain1: (1.0 - beta1) as f32,
+        keep2: beta2 as f32,
+        gain2: (1.0 - beta2) as f32,
+        eps: step.eps,
+        shrink: (1.0 - decoupled) as f32,
+        decay: if step.decoupled { 0.0 } else { step.weight_decay },
     };
     let parts = param.par_chunks_mut(CHUNK).zip(grad.par_chunks(CHUNK));
     let parts = parts.zip(m.par_chunks_mut(CHUNK).zip(v.par_chunks_mut(CHUNK)));
-    parts.for_each(|((param, grad), (m, v))| {
-        Arch::new().dispatch(|| {
-            for ((param, &grad), (m, v)) in param.iter_mut().zip(grad).zip(m.iter_mut().zip(v)) {
-                let p = *param * shrink;
-                let g = grad + decay * p;
-                *m += gain1 * (g - *m);
-                *v = keep2 * *v + gain2 * g * g;
-                *param = p - step_size * *m / (v.sqrt() / root_correction + eps);
-            }
-        });
-    });
+    parts.for_each(|((param, grad), (m, v))| Arch::new().dispatch(AdamPart { update, param, grad, m, v }));
     Ok(())
+}
+
+/// What an element's step needs, rounded once.
+#[derive(Clone, Copy)]
+struct AdamUpdate {
+    step_size: f32,
+    root_correction: f32,
+    gain1: f32,
+    keep2: f32,
+    gain2: f32,
+    eps: f32,
+    shrink: f32,
+    decay: f32,
+}
+
+struct AdamPart<'a> {
+    update: AdamUpdate,
+    param: &'a mut [f32],
+    grad: &'a [f32],
+    m: &'a mut [f32],
+    v: &'a mut [f32],
+}
+
+impl WithSimd for AdamPart<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        let Self { update, param, grad, m, v } = self;
+        for ((param, &grad), (m, v)) in param.iter_mut().zip(grad).zip(m.iter_mut().zip(v)) {
+            let p = *param * update.shrink;
+            let g = grad + update.decay * p;
+            *m += update.gain1 * (g - *m);
+            *v = update.keep2 * *v + update.gain2 * g * g;
+            *param = p - update.step_size * *m / (v.sqrt() / update.root_correction + update.eps);
+        }
+    }
 }

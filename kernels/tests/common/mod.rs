@@ -1,7 +1,7 @@
 //! What the tests share: numbers, hostile graphs, a device with an eye on it, and a comparer with derived tolerances.
 
 // Each test program uses its own part of this.
-#![allow(dead_code, missing_docs)]
+#![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
 use std::cell::Cell;
 use std::num::NonZeroUsize;
