@@ -1,0 +1,104 @@
+//! The program: operands that do not fit, models that cannot be, names and numbers of parameters.
+#![allow(clippy::unwrap_used)]
+
+use lapidary::Passes;
+use lapidary::model::{FeatureKind, Init, Mode, Model, ModelConfig, ModelError, initial_weights};
+use lapidary::program::{
+    BlockSpec, DType, Op, Origin, Program, ProgramError, RowSpace, TensorType, append_backward,
+};
+
+const DENSE: FeatureKind = FeatureKind::Dense { width: 5 };
+
+#[test]
+fn operands_that_do_not_fit_are_named() {
+    let mut program = Program::new();
+    let x = program.input(Origin::Features, TensorType::f32(RowSpace::Vertices, 5)).unwrap();
+    let w = program.input(Origin::Parameter("w".into()), TensorType::f32(RowSpace::Param(3), 4)).unwrap();
+    assert!(matches!(program.push(Op::Linear, &[x, w]), Err(ProgramError::Operand { op: "linear", place: 0, .. })));
+    assert!(matches!(program.push(Op::Linear, &[x, x]), Err(ProgramError::Operand { place: 1, .. })));
+    assert!(matches!(program.push(Op::Linear, &[x]), Err(ProgramError::OperandCount { want: 2, got: 1, .. })));
+    let block = BlockSpec::Features { width: 5, transposed: false };
+    assert!(matches!(program.push(Op::Gather { block }, &[x]), Err(ProgramError::Operand { op: "gather", .. })));
+    let clock = TensorType { rows: RowSpace::Scalar, width: 2, dtype: DType::U64 };
+    let clock = program.input(Origin::Clock, clock).unwrap();
+    let dropped = program.push(Op::Dropout { rate: 0.5, salt: 0 }, &[w, clock]);
+    assert!(matches!(dropped, Err(ProgramError::Operand { op: "dropout", place: 0, .. })), "{dropped:?}");
+    assert!(program.ops().is_empty(), "what was refused is not there");
+    let other = TensorType::f32(RowSpace::Vertices, 6);
+    assert!(matches!(program.input(Origin::Features, other), Err(ProgramError::OriginType { .. })));
+}
+
+#[test]
+fn a_loss_without_a_rule_is_an_error_and_not_a_wrong_gradient() {
+    let mut program = Program::new();
+    let x = program.input(Origin::Features, TensorType::f32(RowSpace::Vertices, 5)).unwrap();
+    let w = program.input(Origin::Parameter("w".into()), TensorType::f32(RowSpace::Param(3), 5)).unwrap();
+    let y = program.push1(Op::Linear, &[x, w]).unwrap();
+    let sum = program.push1(Op::ColumnSum, &[y]).unwrap();
+    assert!(matches!(append_backward(&mut program, sum), Err(ProgramError::NoGradient { op: "column_sum", .. })));
+}
+
+#[test]
+fn models_that_cannot_be_are_errors() {
+    let network = |model: Model| model.network(DENSE, Mode::Train).map(|_| ()).unwrap_err();
+    assert!(matches!(network(Model::gcn(&[])), ModelError::Widths { .. }));
+    assert!(matches!(network(Model::gcn(&[5])), ModelError::Widths { .. }));
+    assert!(matches!(network(Model::gcn(&[5, 0, 2])), ModelError::Widths { .. }));
+    assert!(matches!(network(Model::gcn(&[4, 2])), ModelError::FeatureWidth { model: 4, data: 5 }));
+    assert!(matches!(network(Model::gcn(&[5, 2]).dropout(1.0)), ModelError::DropoutRate { .. }));
+    assert!(matches!(network(Model::gcn(&[5, 2]).input_dropout(f32::NAN)), ModelError::DropoutRate { .. }));
+    let narrow = Model::custom("narrow", &[5, 3], |net, x, _| net.linear(x, "a", 2, false));
+    assert!(matches!(network(narrow), ModelError::OutputWidth { want: 3, got: 2 }));
+    let twice = Model::custom("twice", &[5, 3], |net, x, _| {
+        let h = net.linear(x, "a", 4, false)?;
+        net.linear(h, "a", 3, false)
+    });
+    assert!(matches!(network(twice), ModelError::ParameterTwice { .. }));
+    let sparse = Model::custom("sparse", &[5, 5], |net, x, _| net.gather(x, false));
+    let error = sparse.network(FeatureKind::Sparse { width: 5 }, Mode::Train).map(|_| ()).unwrap_err();
+    assert!(matches!(error, ModelError::SparseInput { op: "a gather" }));
+
+    let config = |name: &str| ModelConfig { name: name.into(), ..Model::gcn(&[5, 2]).config().clone() };
+    assert!(matches!(Model::from_config(config("resgcn")), Err(ModelError::NotBuilt { .. })));
+    assert!(matches!(Model::from_config(config("mlp")), Err(ModelError::Unknown { .. })));
+}
+
+#[test]
+fn parameters_have_pygs_names_and_shapes_and_glorots_numbers() {
+    let (network, _) = Model::gcn(&[500, 300, 7]).network(FeatureKind::Dense { width: 500 }, Mode::Train).unwrap();
+    let parameters = network.parameters();
+    let shapes: Vec<(&str, &[usize])> = parameters.iter().map(|p| (p.name.as_str(), &p.shape[..])).collect();
+    let want: [(&str, &[usize]); 4] = [
+        ("convs.0.lin.weight", &[300, 500]),
+        ("convs.0.bias", &[300]),
+        ("convs.1.lin.weight", &[7, 300]),
+        ("convs.1.bias", &[7]),
+    ];
+    assert_eq!(shapes, want);
+    assert_eq!(parameters[2].layer(), Some(1));
+    assert_eq!(parameters[0].init, Init::Glorot);
+
+    let weights = initial_weights(parameters, 11);
+    let data = &weights.get("convs.0.lin.weight").unwrap().data;
+    let bound = (6.0f64 / 800.0).sqrt();
+    assert!(data.iter().all(|&x| f64::from(x).abs() <= bound));
+    let mean = data.iter().map(|&x| f64::from(x)).sum::<f64>() / data.len() as f64;
+    let variance = data.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / data.len() as f64;
+    // Standard errors of the mean and the variance of 150,000 uniform numbers, times five.
+    assert!(mean.abs() < 5.0 * bound / (3.0f64 * 150_000.0).sqrt());
+    assert!((variance / (bound * bound / 3.0) - 1.0).abs() < 5.0 * (0.8f64 / 150_000.0).sqrt());
+    assert!(weights.get("convs.1.bias").unwrap().data.iter().all(|&x| x == 0.0));
+    assert_eq!(weights, initial_weights(parameters, 11));
+    assert_ne!(weights, initial_weights(parameters, 12));
+}
+
+#[test]
+fn lists_of_passes_are_read() {
+    assert_eq!("all".parse(), Ok(Passes::ALL));
+    assert_eq!("none".parse(), Ok(Passes::NONE));
+    assert_eq!("prune".parse(), Ok(Passes { order: false, prune: true }));
+    assert_eq!("order, prune".parse(), Ok(Passes::ALL));
+    for bad in ["", "al", "order,none", "fuse", "order,,prune"] {
+        assert!(bad.parse::<Passes>().is_err(), "{bad}");
+    }
+}
