@@ -63,7 +63,7 @@ fn model(case: &Case) -> Model {
 }
 
 fn trainer(case: &Case, data: &Dataset, passes: &str) -> Trainer {
-    let adam = Adam::new(case.lr as f32).weight_decay(case.weight_decay as f32);
+    let adam = Adam::new(case.lr).weight_decay(case.weight_decay);
     Trainer::builder(&model(case), data)
         .optimizer(adam)
         .feature_norm(FeatureNorm::Row)

@@ -3,9 +3,7 @@
 
 use lapidary::Passes;
 use lapidary::model::{FeatureKind, Init, Mode, Model, ModelConfig, ModelError, initial_weights};
-use lapidary::program::{
-    BlockSpec, DType, Op, Origin, Program, ProgramError, RowSpace, TensorType, append_backward,
-};
+use lapidary::program::{BlockSpec, DType, Op, Origin, Program, ProgramError, RowSpace, TensorType, append_backward};
 
 const DENSE: FeatureKind = FeatureKind::Dense { width: 5 };
 

@@ -243,9 +243,9 @@ pub enum Call {
         /// The learning rate.
         rate: Slot,
         /// In `[0, 1)`.
-        momentum: f32,
+        momentum: f64,
         /// L2 decay.
-        weight_decay: f32,
+        weight_decay: f64,
     },
     /// Adam as `torch.optim.Adam`, or with `decoupled` as `torch.optim.AdamW`.
     Adam {
@@ -264,13 +264,13 @@ pub enum Call {
         /// The learning rate.
         rate: Slot,
         /// Decay of the first moment.
-        beta1: f32,
+        beta1: f64,
         /// Decay of the second moment.
-        beta2: f32,
+        beta2: f64,
         /// Added to the root of the second moment.
-        eps: f32,
+        eps: f64,
         /// L2 decay, added to the gradient; with `decoupled`, `param` shrinks by `rate * weight_decay` first.
-        weight_decay: f32,
+        weight_decay: f64,
         /// AdamW.
         decoupled: bool,
     },

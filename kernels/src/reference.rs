@@ -5,7 +5,7 @@
 
 use crate::call::DropoutKey;
 use crate::random::{draw, row_key, threshold};
-use crate::step::{AdamStep, SgdStep, as_written};
+use crate::step::{AdamStep, SgdStep};
 use crate::view::{BlockView, MatView, Targets};
 
 /// A dense row-major matrix of `f64` that owns its elements.
@@ -206,9 +206,9 @@ pub fn count_correct(logits: &Dense, targets: Targets<'_>) -> [u64; 2] {
 
 /// Stochastic gradient descent; see [`crate::cpu::sgd`].
 pub fn sgd(param: &mut [f64], grad: &[f64], mut moment: Option<&mut [f64]>, step: SgdStep) {
-    let (rate, momentum) = (f64::from(step.rate), f64::from(step.momentum));
+    let (rate, momentum) = (step.rate, step.momentum);
     for i in 0..param.len() {
-        let mut g = grad[i] + f64::from(step.weight_decay) * param[i];
+        let mut g = grad[i] + step.weight_decay * param[i];
         if let Some(moment) = &mut moment {
             moment[i] = if step.step == 1 { g } else { momentum * moment[i] + g };
             g = moment[i];
@@ -219,8 +219,7 @@ pub fn sgd(param: &mut [f64], grad: &[f64], mut moment: Option<&mut [f64]>, step
 
 /// Adam, or AdamW; see [`crate::cpu::adam`].
 pub fn adam(param: &mut [f64], grad: &[f64], m: &mut [f64], v: &mut [f64], step: AdamStep) {
-    let (rate, decay) = (as_written(step.rate), as_written(step.weight_decay));
-    let (beta1, beta2) = (as_written(step.beta1), as_written(step.beta2));
+    let AdamStep { rate, beta1, beta2, eps, weight_decay: decay, .. } = step;
     let t = step.step as f64;
     for i in 0..param.len() {
         let mut g = grad[i];
@@ -233,6 +232,6 @@ pub fn adam(param: &mut [f64], grad: &[f64], m: &mut [f64], v: &mut [f64], step:
         v[i] = beta2 * v[i] + (1.0 - beta2) * g * g;
         let m_hat = m[i] / (1.0 - beta1.powf(t));
         let v_hat = v[i] / (1.0 - beta2.powf(t));
-        param[i] -= rate * m_hat / (v_hat.sqrt() + as_written(step.eps));
+        param[i] -= rate * m_hat / (v_hat.sqrt() + eps);
     }
 }

@@ -1,4 +1,6 @@
 //! The settings of one optimizer step, as read from a call, the clock and the learning rate.
+//!
+//! They are `f64` as in PyTorch: `1 - beta2` in `f32` would be wrong in the fifth digit.
 
 /// The settings of a step of stochastic gradient descent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -6,11 +8,11 @@ pub struct SgdStep {
     /// The step's number, counted from 1.
     pub step: u64,
     /// Learning rate.
-    pub rate: f32,
+    pub rate: f64,
     /// In `[0, 1)`.
-    pub momentum: f32,
+    pub momentum: f64,
     /// L2 decay.
-    pub weight_decay: f32,
+    pub weight_decay: f64,
 }
 
 /// The settings of a step of Adam.
@@ -19,21 +21,15 @@ pub struct AdamStep {
     /// The step's number, counted from 1.
     pub step: u64,
     /// Learning rate.
-    pub rate: f32,
+    pub rate: f64,
     /// Decay of the first moment.
-    pub beta1: f32,
+    pub beta1: f64,
     /// Decay of the second moment.
-    pub beta2: f32,
+    pub beta2: f64,
     /// Added to the root of the second moment.
-    pub eps: f32,
+    pub eps: f64,
     /// L2 decay, added to the gradient; with `decoupled`, the parameter shrinks by `rate * weight_decay` first.
-    pub weight_decay: f32,
+    pub weight_decay: f64,
     /// AdamW.
     pub decoupled: bool,
-}
-
-/// The `f64` that a person meant who wrote `x`: 0.999 and not 0.99900001287. PyTorch keeps its settings in `f64`, and
-/// `1 - beta2` would otherwise be wrong in the fifth digit.
-pub fn as_written(x: f32) -> f64 {
-    x.to_string().parse().unwrap_or(f64::from(x))
 }

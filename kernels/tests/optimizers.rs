@@ -15,7 +15,7 @@ fn adam_on_device(rig: &Rig, param: &[f32], grads: &[Vec<f32>], settings: AdamSt
     let len = param.len();
     let AdamStep { rate, beta1, beta2, eps, weight_decay, decoupled, .. } = settings;
     let (param, m, v) = (rig.put(param), rig.put(&vec![0.0f32; len]), rig.put(&vec![0.0f32; len]));
-    let rate = rig.put(&[rate]);
+    let rate = rig.put(&[rate as f32]);
     let mut history = Vec::new();
     for (i, grad) in grads.iter().enumerate() {
         let (grad, clock) = (rig.put(grad), rig.put(&[0u64, i as u64 + 1]));
@@ -54,7 +54,7 @@ fn adam() {
             let got = on_any_threads("adam", |rig| adam_on_device(rig, &param, &grads, settings));
             let want = adam_in_f64(&param, &grads, settings);
             // A step moves by about the rate, and m and v carry a few rounding errors of each step before.
-            let magnitude: Vec<f64> = want.iter().map(|x| x.abs() + f64::from(settings.rate)).collect();
+            let magnitude: Vec<f64> = want.iter().map(|x| x.abs() + settings.rate).collect();
             assert_close("adam", &got, &want, &magnitude, 8 * 8);
         }
     }
@@ -63,7 +63,7 @@ fn adam() {
 #[test]
 fn sgd() {
     for len in [0, 1, 17, 40_000] {
-        for (momentum, weight_decay) in [(None, 0.0), (None, 0.1), (Some(0.9f32), 0.0), (Some(0.5), 0.01)] {
+        for (momentum, weight_decay) in [(None, 0.0), (None, 0.1), (Some(0.9f64), 0.0), (Some(0.5), 0.01)] {
             let numbers = &mut Numbers(len as u64);
             let start = numbers.units(len);
             let grads: Vec<Vec<f32>> = (0..5).map(|_| numbers.units(len)).collect();

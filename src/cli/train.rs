@@ -38,13 +38,13 @@ pub(super) struct TrainArgs {
     optimizer: String,
     /// Learning rate
     #[arg(long, value_name = "F", default_value_t = 0.01)]
-    lr: f32,
+    lr: f64,
     /// Momentum of sgd
     #[arg(long, value_name = "F", default_value_t = 0.0)]
-    momentum: f32,
+    momentum: f64,
     /// Decay of the parameters: added to the gradient, or with adamw decoupled [0.01 for adamw, else 0]
     #[arg(long, value_name = "F")]
-    weight_decay: Option<f32>,
+    weight_decay: Option<f64>,
     /// Which layers decay: all or first
     #[arg(long, value_name = "LAYERS", default_value = "all")]
     decay_layers: String,

@@ -233,20 +233,20 @@ pub enum Op {
     /// `(param, grad, clock, rate) -> param'`, or with momentum `(param, grad, clock, rate, m) -> (param', m')`.
     Sgd {
         /// In `[0, 1)`.
-        momentum: f32,
+        momentum: f64,
         /// L2 decay.
-        weight_decay: f32,
+        weight_decay: f64,
     },
     /// `(param, grad, clock, rate, m, v) -> (param', m', v')`.
     Adam {
         /// Decay of the first moment.
-        beta1: f32,
+        beta1: f64,
         /// Decay of the second moment.
-        beta2: f32,
+        beta2: f64,
         /// Added to the root of the second moment.
-        eps: f32,
+        eps: f64,
         /// L2 decay, or shrinkage when decoupled.
-        weight_decay: f32,
+        weight_decay: f64,
         /// AdamW.
         decoupled: bool,
     },

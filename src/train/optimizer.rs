@@ -10,24 +10,24 @@ use crate::program::{DType, Op, Origin, Program, ProgramError, RowSpace, TensorI
 /// Stochastic gradient descent, as `torch.optim.SGD`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sgd {
-    lr: f32,
-    momentum: f32,
-    weight_decay: f32,
+    lr: f64,
+    momentum: f64,
+    weight_decay: f64,
 }
 
 impl Sgd {
     /// Without momentum or decay.
-    pub fn new(lr: f32) -> Self {
+    pub fn new(lr: f64) -> Self {
         Self { lr, momentum: 0.0, weight_decay: 0.0 }
     }
 
     /// Sets the momentum, in `[0, 1)`.
-    pub fn momentum(self, momentum: f32) -> Self {
+    pub fn momentum(self, momentum: f64) -> Self {
         Self { momentum, ..self }
     }
 
     /// Sets the L2 decay.
-    pub fn weight_decay(self, weight_decay: f32) -> Self {
+    pub fn weight_decay(self, weight_decay: f64) -> Self {
         Self { weight_decay, ..self }
     }
 }
@@ -38,31 +38,31 @@ impl Sgd {
 /// Kingma & Ba, ICLR 2015, algorithm 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Adam {
-    lr: f32,
-    beta1: f32,
-    beta2: f32,
-    eps: f32,
-    weight_decay: f32,
+    lr: f64,
+    beta1: f64,
+    beta2: f64,
+    eps: f64,
+    weight_decay: f64,
 }
 
 impl Adam {
     /// With betas 0.9 and 0.999, eps 1e-8, and no decay.
-    pub fn new(lr: f32) -> Self {
+    pub fn new(lr: f64) -> Self {
         Self { lr, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 }
     }
 
     /// Sets the decays of the two moments, each in `[0, 1)`.
-    pub fn betas(self, beta1: f32, beta2: f32) -> Self {
+    pub fn betas(self, beta1: f64, beta2: f64) -> Self {
         Self { beta1, beta2, ..self }
     }
 
     /// Sets what is added to the root of the second moment.
-    pub fn eps(self, eps: f32) -> Self {
+    pub fn eps(self, eps: f64) -> Self {
         Self { eps, ..self }
     }
 
     /// Sets the L2 decay.
-    pub fn weight_decay(self, weight_decay: f32) -> Self {
+    pub fn weight_decay(self, weight_decay: f64) -> Self {
         Self { weight_decay, ..self }
     }
 }
@@ -76,22 +76,22 @@ pub struct AdamW(Adam);
 
 impl AdamW {
     /// With betas 0.9 and 0.999, eps 1e-8, and a decay of 0.01.
-    pub fn new(lr: f32) -> Self {
+    pub fn new(lr: f64) -> Self {
         Self(Adam::new(lr).weight_decay(0.01))
     }
 
     /// Sets the decays of the two moments, each in `[0, 1)`.
-    pub fn betas(self, beta1: f32, beta2: f32) -> Self {
+    pub fn betas(self, beta1: f64, beta2: f64) -> Self {
         Self(self.0.betas(beta1, beta2))
     }
 
     /// Sets what is added to the root of the second moment.
-    pub fn eps(self, eps: f32) -> Self {
+    pub fn eps(self, eps: f64) -> Self {
         Self(self.0.eps(eps))
     }
 
     /// Sets the decay.
-    pub fn weight_decay(self, weight_decay: f32) -> Self {
+    pub fn weight_decay(self, weight_decay: f64) -> Self {
         Self(self.0.weight_decay(weight_decay))
     }
 }
@@ -139,7 +139,7 @@ pub enum DecayLayers {
 
 impl Optimizer {
     /// The learning rate.
-    pub fn lr(&self) -> f32 {
+    pub fn lr(&self) -> f64 {
         match self {
             Self::Sgd(sgd) => sgd.lr,
             Self::Adam(adam) | Self::AdamW(AdamW(adam)) => adam.lr,

@@ -316,9 +316,9 @@ impl Trainer {
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub fn set_learning_rate(&self, lr: f32) -> Result<()> {
+    pub fn set_learning_rate(&self, lr: f64) -> Result<()> {
         match self.session.origin(&Origin::LearningRate) {
-            Some(slot) => self.session.write(slot, &[lr]),
+            Some(slot) => self.session.write(slot, &[lr as f32]),
             None => Ok(()),
         }
     }

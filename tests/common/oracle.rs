@@ -182,7 +182,7 @@ impl Oracle {
         match *call {
             Call::Sgd { param, grad, moment, clock, rate, momentum, weight_decay, .. } => {
                 let step = self.u64s(clock)[1];
-                let rate = self.float(rate)[0] as f32;
+                let rate = self.float(rate)[0];
                 let mut w = self.float(param).to_vec();
                 let mut m = moment.map(|m| self.float(m).to_vec());
                 let how = SgdStep { step, rate, momentum, weight_decay };
@@ -194,7 +194,7 @@ impl Oracle {
             }
             Call::Adam { param, grad, m, v, clock, rate, beta1, beta2, eps, weight_decay, decoupled, .. } => {
                 let step = self.u64s(clock)[1];
-                let rate = self.float(rate)[0] as f32;
+                let rate = self.float(rate)[0];
                 let how = AdamStep { step, rate, beta1, beta2, eps, weight_decay, decoupled };
                 let mut w = self.float(param).to_vec();
                 let (mut first, mut second) = (self.float(m).to_vec(), self.float(v).to_vec());

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::parallel::CHUNK;
 use crate::error::{Result, check_shape};
-use crate::step::{AdamStep, SgdStep, as_written};
+use crate::step::{AdamStep, SgdStep};
 
 /// Stochastic gradient descent: `g = grad + decay * param`; `m = momentum * m + g` (`m = g` at step 1);
 /// `param -= rate * m`. Without a moment, `m` is `g`.
@@ -19,8 +19,7 @@ use crate::step::{AdamStep, SgdStep, as_written};
 pub fn sgd(param: &mut [f32], grad: &[f32], moment: Option<&mut [f32]>, step: SgdStep) -> Result<()> {
     let len = param.len();
     check_shape("sgd", "grad", [len, 1], [grad.len(), 1])?;
-    let (rate, momentum) = (step.rate, step.momentum);
-    let decay = step.weight_decay;
+    let (rate, momentum, decay) = (step.rate as f32, step.momentum as f32, step.weight_decay as f32);
     let first = step.step <= 1;
     let Some(moment) = moment else {
         param.par_chunks_mut(CHUNK).zip(grad.par_chunks(CHUNK)).for_each(|(param, grad)| {
@@ -62,18 +61,18 @@ pub fn adam(param: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], step:
     check_shape(CALL, "grad", [len, 1], [grad.len(), 1])?;
     check_shape(CALL, "m", [len, 1], [m.len(), 1])?;
     check_shape(CALL, "v", [len, 1], [v.len(), 1])?;
-    let (rate, beta1, beta2) = (as_written(step.rate), as_written(step.beta1), as_written(step.beta2));
+    let AdamStep { rate, beta1, beta2, weight_decay, .. } = step;
     let t = step.step.max(1) as f64;
-    let decoupled = if step.decoupled { rate * as_written(step.weight_decay) } else { 0.0 };
+    let decoupled = if step.decoupled { rate * weight_decay } else { 0.0 };
     let update = AdamUpdate {
         step_size: (rate / (1.0 - beta1.powf(t))) as f32,
         root_correction: (1.0 - beta2.powf(t)).sqrt() as f32,
         gain1: (1.0 - beta1) as f32,
         keep2: beta2 as f32,
         gain2: (1.0 - beta2) as f32,
-        eps: step.eps,
+        eps: step.eps as f32,
         shrink: (1.0 - decoupled) as f32,
-        decay: if step.decoupled { 0.0 } else { step.weight_decay },
+        decay: if step.decoupled { 0.0 } else { weight_decay as f32 },
     };
     let parts = param.par_chunks_mut(CHUNK).zip(grad.par_chunks(CHUNK));
     let parts = parts.zip(m.par_chunks_mut(CHUNK).zip(v.par_chunks_mut(CHUNK)));
