@@ -124,7 +124,7 @@ fn launch_optimizer(slots: &Open<'_>, call: &Call) -> Result<()> {
     match call {
         Call::Sgd { param, grad, moment, len, clock, rate, momentum, weight_decay } => {
             let [_, step] = read_clock(slots, *clock)?;
-            let rate = f64::from(slots.vec(*rate, 1)?.view()[0]);
+            let rate = f64::from(slots.vec::<f32>(*rate, 1)?.view()[0]);
             let step = SgdStep { step, rate, momentum: *momentum, weight_decay: *weight_decay };
             let grad = slots.vec(*grad, *len)?;
             let mut moment = moment.map(|moment| slots.vec_mut(moment, *len)).transpose()?;
@@ -133,7 +133,7 @@ fn launch_optimizer(slots: &Open<'_>, call: &Call) -> Result<()> {
         }
         Call::Adam { param, grad, m, v, len, clock, rate, beta1, beta2, eps, weight_decay, decoupled } => {
             let [_, step] = read_clock(slots, *clock)?;
-            let rate = f64::from(slots.vec(*rate, 1)?.view()[0]);
+            let rate = f64::from(slots.vec::<f32>(*rate, 1)?.view()[0]);
             let (beta1, beta2, eps, weight_decay, decoupled) = (*beta1, *beta2, *eps, *weight_decay, *decoupled);
             let step = AdamStep { step, rate, beta1, beta2, eps, weight_decay, decoupled };
             let grad = slots.vec(*grad, *len)?;
