@@ -36,7 +36,7 @@ pub(super) struct ImportArgs {
     src: PathBuf,
     /// The dataset directory to write; it must not exist yet, or be empty
     dst: PathBuf,
-    /// Which of several sets in the folder, or what to call the set
+    /// planetoid: which of several sets in the folder
     #[arg(long)]
     name: Option<String>,
     /// Print one JSON line on standard output
@@ -62,28 +62,28 @@ pub(super) struct PlantedArgs {
     #[command(flatten)]
     common: GenerateArgs,
     /// Number of vertices
-    #[arg(long, value_name = "N", default_value_t = 3000)]
+    #[arg(long, value_name = "N", default_value_t = PlantedOptions::default().vertices)]
     vertices: usize,
     /// Number of classes
-    #[arg(long, value_name = "N", default_value_t = 7)]
+    #[arg(long, value_name = "N", default_value_t = PlantedOptions::default().classes)]
     classes: usize,
     /// Mean number of neighbours
-    #[arg(long, value_name = "F", default_value_t = 8.0)]
+    #[arg(long, value_name = "F", default_value_t = PlantedOptions::default().mean_degree)]
     degree: f64,
     /// Degrees d have density d^-F
-    #[arg(long, value_name = "F", default_value_t = 2.5)]
+    #[arg(long, value_name = "F", default_value_t = PlantedOptions::default().exponent)]
     exponent: f64,
     /// The greatest expected degree
-    #[arg(long, value_name = "F", default_value_t = 100.0)]
+    #[arg(long, value_name = "F", default_value_t = PlantedOptions::default().max_degree)]
     max_degree: f64,
     /// Share of edges that stay inside a class
-    #[arg(long, value_name = "F", default_value_t = 0.8)]
+    #[arg(long, value_name = "F", default_value_t = PlantedOptions::default().inside)]
     inside: f64,
     /// Number of features
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = PlantedOptions::default().feature_width)]
     features: usize,
     /// Spread of the class centres; the noise around them has 1
-    #[arg(long, value_name = "F", default_value_t = 0.25)]
+    #[arg(long, value_name = "F", default_value_t = PlantedOptions::default().signal)]
     signal: f64,
     /// Training vertices of each class
     #[arg(long, value_name = "N", default_value_t = 20)]
@@ -101,10 +101,10 @@ pub(super) struct RmatArgs {
     #[command(flatten)]
     common: GenerateArgs,
     /// Number of vertices
-    #[arg(long, value_name = "N", default_value_t = 16384)]
+    #[arg(long, value_name = "N", default_value_t = RmatOptions::default().vertices)]
     vertices: usize,
     /// Edges drawn a vertex, before loops and repeated ones are dropped
-    #[arg(long, value_name = "F", default_value_t = 8.0)]
+    #[arg(long, value_name = "F", default_value_t = RmatOptions::default().edge_factor)]
     edge_factor: f64,
     /// Keep the direction of edges
     #[arg(long)]
@@ -159,7 +159,13 @@ pub(super) fn run(verb: &DataVerb) -> Result<()> {
 fn import_from(args: &ImportArgs) -> Result<Dataset> {
     match args.kind.as_str() {
         "planetoid" => Ok(import::planetoid(&args.src, args.name.as_deref())?),
-        "npz" => Ok(import::npz(&args.src)?),
+        "npz" => match &args.name {
+            None => Ok(import::npz(&args.src)?),
+            Some(name) => {
+                let expected = "an .npz archive holds one set, which is called as its file".into();
+                Err(Error::Value { option: "--name", value: name.clone(), expected })
+            }
+        },
         "gnn-benchmark" | "reddit" | "graphsaint" | "heterophilous" | "ppi" | "ogb" | "edges" | "mtx" | "lux" => {
             Err(not_built(format!("importing `{}`", args.kind), "this version imports planetoid and npz"))
         }

@@ -39,11 +39,11 @@ pub(super) struct InferArgs {
     /// Write the logits, f32 `[vertices, classes]`, to this .npy file
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    #[command(flatten)]
-    device: DeviceArgs,
     /// Print one JSON line on standard output
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 /// Predicts, writes and reports.

@@ -105,10 +105,10 @@ struct DeviceArgs {
     /// Which passes rewrite the program: all, none, or names separated by commas [order, prune]
     #[arg(long, value_name = "PASSES", default_value = "all")]
     passes: String,
-    /// How vertices are split over devices: learned, edges, vertices or FILE (one device has them all)
-    #[arg(long, value_name = "SPLIT", hide_default_value = true)]
+    /// How vertices are split over devices [not built yet: one device has them all]
+    #[arg(long, value_name = "SPLIT")]
     partition: Option<String>,
-    /// How device memory is planned: optimal, roc, lru or none [not built yet: everything stays on the device]
+    /// How device memory is planned [not built yet: everything stays on the device]
     #[arg(long, value_name = "POLICY")]
     memory: Option<String>,
     /// Write a Chrome trace [not built yet]

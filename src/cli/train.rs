@@ -78,11 +78,11 @@ pub(super) struct TrainArgs {
     /// Go on from the newest checkpoint in DIR
     #[arg(long, requires = "checkpoint")]
     resume: bool,
-    #[command(flatten)]
-    device: DeviceArgs,
     /// Print JSON lines on standard output
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 impl TrainArgs {
