@@ -66,7 +66,7 @@ pub enum Error {
         model: usize,
     },
     /// The device has too little memory.
-    #[error("{device} has {} of memory, but this needs {}; give it more with --device-memory, or make the model narrower",
+    #[error("{device} has {} of memory, but this needs {} ({need_bytes} bytes); give it more with --device-memory, or make the model narrower",
         ByteSize(*.have_bytes), ByteSize(*.need_bytes))]
     DoesNotFit {
         /// Which device.
