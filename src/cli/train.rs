@@ -9,8 +9,9 @@ use super::DeviceArgs;
 use super::output::{self, facts, json_line, percent, seconds};
 use crate::dataset::{Dataset, FeatureNorm, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
+use crate::infer::checkpoint::newest_epoch;
 use crate::model::{Model, ModelConfig, Norm};
-use crate::train::{Adam, AdamW, DecayLayers, Epoch, Optimizer, Sgd, Trainer, newest_epoch};
+use crate::train::{Adam, AdamW, DecayLayers, Epoch, Optimizer, Sgd, Trainer};
 
 /// The built-in graph that `lapidary train` alone trains on.
 const DEFAULT_DATA: &str = "builtin:planted";

@@ -1,5 +1,10 @@
-//! Inference: a trained model on graphs that it never saw.
+//! Inference: a trained model on graphs that it never saw; and what training shares with it, evaluation and checkpoints.
 
+pub(crate) mod checkpoint;
+mod evaluation;
 mod predictor;
 
+pub use checkpoint::ModelRecord;
+pub use evaluation::Accuracy;
+pub(crate) use evaluation::{dense_logits, evaluation_program, push_on_split};
 pub use predictor::{Prediction, Predictor};

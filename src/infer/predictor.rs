@@ -6,15 +6,16 @@ use std::time::Instant;
 use bytesize::ByteSize;
 use ndarray::Array2;
 
+use super::checkpoint::{MODEL_FILE, ModelRecord, RUN_FILE, newest_epoch, read_record};
+use super::{Accuracy, evaluation_program};
 use crate::bind::{bind, feature_kind};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
 use crate::lower::lower;
 use crate::model::{FeatureKind, Mode, Model, ModelConfig, ModelError, Norm, Weights};
-use crate::program::Passes;
 use crate::program::passes::order::Workload;
+use crate::program::{Origin, Passes};
 use crate::runtime::{Devices, Session};
-use crate::train::{Accuracy, MODEL_FILE, RUN_FILE, SPLITS, inference_program, newest_epoch, read_record};
 
 /// What a model says of a data set.
 #[derive(Clone, Debug)]
@@ -163,27 +164,21 @@ impl Predictor {
         let (network, logits) = self.model.network(feature_kind(data)?, Mode::Evaluate)?;
         let edges = data.graph().edge_count() as u64;
         let workload = Workload { vertices: vertices as u64, edges, backward: false, runs: 1 };
-        let program = inference_program(network, logits, &workload, self.passes)?;
+        let program = evaluation_program(network, logits, &workload, self.passes)?;
         let inputs = bind(data, self.feature_norm.unwrap_or_else(|| data.default_feature_norm()))?;
 
         let start = Instant::now();
         let session = Session::open(self.devices.open(self.device_memory)?, lower(&[&program], &inputs, 0))?;
         for (name, weight) in self.weights.iter() {
-            if let Some(slot) = session.origin(&crate::program::Origin::Parameter(name.into())) {
+            if let Some(slot) = session.origin(&Origin::Parameter(name.into())) {
                 session.write(slot, &weight.data)?;
             }
         }
         session.run(0)?;
-        let read = |name: &str| session.output(0, name).expect("the inference program names its outputs");
-        let logits: Vec<f32> = session.read(read("logits"))?;
+        let logits: Vec<f32> = session.read_output(0, "logits")?;
         let seconds = start.elapsed().as_secs_f64();
-        let share = |name| -> Result<Option<f64>> {
-            let counts: Vec<u64> = session.read(read(name))?;
-            Ok((counts[1] > 0).then(|| counts[0] as f64 / counts[1] as f64))
-        };
-        let [train, val, test] = SPLITS.map(|(name, _)| share(name));
+        let accuracy = Accuracy::read(&session, 0)?;
         let logits = Array2::from_shape_vec((vertices, outputs), logits).expect("a row a vertex");
-        let accuracy = Accuracy { train: train?, val: val?, test: test? };
         Ok(Prediction { logits, accuracy, seconds, parts: vec![[0, vertices]] })
     }
 }
@@ -200,7 +195,7 @@ fn read_checkpoint(path: &Path) -> Result<(ModelConfig, Weights, FeatureNorm)> {
     } else {
         return Err(Error::NoCheckpoint { path: path.into() });
     };
-    let record = read_record(&folder)?;
+    let record: ModelRecord = read_record(&folder)?;
     let weights = Weights::load(&folder.join(MODEL_FILE))?;
     Ok((record.model, weights, record.feature_norm))
 }

@@ -88,6 +88,14 @@ impl Session {
         self.lowered.phases[phase].outputs.get(name).copied()
     }
 
+    /// Reads a phase's result, which its program must name.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn read_output<T: Pod>(&self, phase: usize, name: &str) -> Result<Vec<T>> {
+        self.read(self.output(phase, name).expect("the program names its outputs"))
+    }
+
     /// What the plan says the device will hold at most.
     pub(crate) fn planned_peak_bytes(&self) -> u64 {
         self.lowered.byte_count()

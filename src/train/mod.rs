@@ -1,12 +1,12 @@
-//! Training: the optimizer, the program of an epoch, the trainer that runs it, and its checkpoints.
+//! Training: the optimizer, the program of an epoch, and the trainer that runs it.
 
-mod checkpoint;
+mod builder;
 mod epoch;
 mod optimizer;
+mod record;
 mod trainer;
 
-pub use checkpoint::{Best, RunRecord};
-pub(crate) use checkpoint::{MODEL_FILE, RUN_FILE, newest_epoch, read_record};
-pub(crate) use epoch::{SPLITS, inference_program};
+pub use builder::TrainerBuilder;
 pub use optimizer::{Adam, AdamW, DecayLayers, Optimizer, Sgd};
-pub use trainer::{Accuracy, Epoch, Trainer, TrainerBuilder};
+pub use record::{Best, RunRecord};
+pub use trainer::{Epoch, Trainer};

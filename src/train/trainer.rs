@@ -3,18 +3,14 @@
 use std::path::Path;
 use std::time::Instant;
 
-use bytesize::ByteSize;
-
-use super::checkpoint::{self, BEST_FILE, Best, OPTIMIZER_FILE, RECORD_FORMAT, RunRecord};
-use super::epoch::{EpochSpec, SPLITS, evaluation_program, gradient_name, training_program};
-use super::{Adam, DecayLayers, MODEL_FILE, Optimizer, RUN_FILE};
-use crate::bind::{bind, feature_kind};
-use crate::dataset::{Dataset, FeatureNorm, TRAIN};
+use super::epoch::gradient_name;
+use super::{Best, RunRecord, TrainerBuilder};
+use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::infer::Predictor;
-use crate::lower::lower;
-use crate::model::{Model, Parameter, Weight, Weights, initial_weights};
-use crate::program::{Origin, Passes};
+use crate::infer::checkpoint::{self, BEST_FILE, MODEL_FILE, OPTIMIZER_FILE, RUN_FILE};
+use crate::infer::{Accuracy, Predictor};
+use crate::model::{Model, Parameter, Weight, Weights};
+use crate::program::Origin;
 use crate::runtime::{Devices, Session};
 
 /// The phases of the lowered program.
@@ -36,143 +32,6 @@ pub struct Epoch {
     pub eval_seconds: f64,
 }
 
-/// Share of the labelled vertices of each split that is predicted right; `None` for an empty split.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Accuracy {
-    /// On the training split.
-    pub train: Option<f64>,
-    /// On the validation split.
-    pub val: Option<f64>,
-    /// On the test split.
-    pub test: Option<f64>,
-}
-
-/// How a [`Trainer`] is set up: see [`Trainer::builder`].
-#[derive(Clone, Debug)]
-pub struct TrainerBuilder<'a> {
-    model: &'a Model,
-    data: &'a Dataset,
-    devices: Devices,
-    device_memory: Option<ByteSize>,
-    optimizer: Optimizer,
-    decay_layers: DecayLayers,
-    feature_norm: Option<FeatureNorm>,
-    seed: u64,
-    eval_every: u64,
-    passes: Passes,
-    weights: Option<Weights>,
-}
-
-impl<'a> TrainerBuilder<'a> {
-    /// Which devices compute; the CPU by default.
-    pub fn devices(mut self, devices: Devices) -> Self {
-        self.devices = devices;
-        self
-    }
-
-    /// How much memory each device may use; all of the host's by default.
-    pub fn device_memory(mut self, memory: ByteSize) -> Self {
-        self.device_memory = Some(memory);
-        self
-    }
-
-    /// The optimizer; Adam with a learning rate of 0.01 by default.
-    pub fn optimizer(mut self, optimizer: impl Into<Optimizer>) -> Self {
-        self.optimizer = optimizer.into();
-        self
-    }
-
-    /// Which layers' parameters decay; all by default.
-    pub fn decay_layers(mut self, layers: DecayLayers) -> Self {
-        self.decay_layers = layers;
-        self
-    }
-
-    /// Whether features are normalised; by default as [`Dataset::default_feature_norm`] says.
-    pub fn feature_norm(mut self, norm: FeatureNorm) -> Self {
-        self.feature_norm = Some(norm);
-        self
-    }
-
-    /// The seed of initial weights and dropout; 0 by default.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
-        self
-    }
-
-    /// Evaluates every so many epochs; 1 by default, 0 for never.
-    pub fn eval_every(mut self, epochs: u64) -> Self {
-        self.eval_every = epochs;
-        self
-    }
-
-    /// Which passes rewrite the program; all by default.
-    pub fn passes(mut self, passes: Passes) -> Self {
-        self.passes = passes;
-        self
-    }
-
-    /// The weights to start from, instead of random ones.
-    pub fn weights(mut self, weights: Weights) -> Self {
-        self.weights = Some(weights);
-        self
-    }
-
-    /// Writes the program, binds it to the data, and places everything on the device.
-    ///
-    /// # Errors
-    /// [`Error::DataLacks`], [`Error::ClassCount`], [`Error::Model`], [`Error::Weights`], [`Error::DoesNotFit`]: what
-    /// cannot work is an error here, not later.
-    pub fn build(self) -> Result<Trainer> {
-        let data = self.data;
-        check_labels(data, self.model)?;
-        let feature_norm = self.feature_norm.unwrap_or_else(|| data.default_feature_norm());
-        let spec = EpochSpec {
-            model: self.model,
-            features: feature_kind(data)?,
-            vertices: data.graph().vertex_count() as u64,
-            edges: data.graph().edge_count() as u64,
-            optimizer: &self.optimizer,
-            decay: self.decay_layers,
-            passes: self.passes,
-        };
-        let (training, parameters) = training_program(&spec)?;
-        let evaluation = evaluation_program(&spec)?;
-        let lowered = lower(&[&training, &evaluation], &bind(data, feature_norm)?, self.seed);
-        let weights = match self.weights {
-            Some(weights) => weights,
-            None => initial_weights(&parameters, self.seed),
-        };
-        let session = Session::open(self.devices.open(self.device_memory)?, lowered)?;
-        let trainer = Trainer {
-            session,
-            parameters,
-            epoch: 0,
-            best: None,
-            best_weights: Weights::default(),
-            eval_every: self.eval_every,
-            model: self.model.clone(),
-            devices: self.devices,
-            record: RunRecord {
-                format: RECORD_FORMAT,
-                dataset: data.name().into(),
-                vertices: data.graph().vertex_count(),
-                model: self.model.config().clone(),
-                feature_norm,
-                seed: self.seed,
-                optimizer: self.optimizer,
-                decay_layers: self.decay_layers,
-                epoch: 0,
-                best: None,
-                parts: vec![[0, data.graph().vertex_count()]],
-            },
-        };
-        trainer.set_weights(&weights)?;
-        trainer.set_learning_rate(self.optimizer.lr())?;
-        Ok(trainer)
-    }
-}
-
 /// Trains a model on a data set, one full-graph epoch at a time.
 ///
 /// ```
@@ -189,15 +48,15 @@ impl<'a> TrainerBuilder<'a> {
 /// # Ok::<(), lapidary::Error>(())
 /// ```
 pub struct Trainer {
-    session: Session,
-    parameters: Vec<Parameter>,
-    epoch: u64,
-    best: Option<Best>,
-    best_weights: Weights,
-    eval_every: u64,
-    model: Model,
-    devices: Devices,
-    record: RunRecord,
+    pub(super) session: Session,
+    pub(super) parameters: Vec<Parameter>,
+    pub(super) epoch: u64,
+    pub(super) best: Option<Best>,
+    pub(super) best_weights: Weights,
+    pub(super) eval_every: u64,
+    pub(super) model: Model,
+    pub(super) devices: Devices,
+    pub(super) record: RunRecord,
 }
 
 impl std::fmt::Debug for Trainer {
@@ -209,19 +68,7 @@ impl std::fmt::Debug for Trainer {
 impl Trainer {
     /// Sets up training of `model` on `data`.
     pub fn builder<'a>(model: &'a Model, data: &'a Dataset) -> TrainerBuilder<'a> {
-        TrainerBuilder {
-            model,
-            data,
-            devices: Devices::default(),
-            device_memory: None,
-            optimizer: Adam::new(0.01).into(),
-            decay_layers: DecayLayers::All,
-            feature_norm: None,
-            seed: 0,
-            eval_every: 1,
-            passes: Passes::ALL,
-            weights: None,
-        }
+        TrainerBuilder::new(model, data)
     }
 
     /// Runs the next epoch: forward, backward, update, and an evaluation if it is due.
@@ -236,7 +83,7 @@ impl Trainer {
         let start = Instant::now();
         self.session.run(TRAIN_PHASE)?;
         let seconds = start.elapsed().as_secs_f64();
-        let loss = f64::from(self.read_output::<f32>(TRAIN_PHASE, "loss")?[0]);
+        let loss = f64::from(self.session.read_output::<f32>(TRAIN_PHASE, "loss")?[0]);
         if !loss.is_finite() {
             return Err(Error::Diverged { epoch, loss });
         }
@@ -255,12 +102,7 @@ impl Trainer {
     /// [`Error::Device`].
     pub fn evaluate(&mut self) -> Result<Accuracy> {
         self.session.run(EVALUATE_PHASE)?;
-        let share = |name| -> Result<Option<f64>> {
-            let counts = self.read_output::<u64>(EVALUATE_PHASE, name)?;
-            Ok((counts[1] > 0).then(|| counts[0] as f64 / counts[1] as f64))
-        };
-        let [train, val, test] = SPLITS.map(|(name, _)| share(name));
-        let accuracy = Accuracy { train: train?, val: val?, test: test? };
+        let accuracy = Accuracy::read(&self.session, EVALUATE_PHASE)?;
         let improves = match (&self.best, accuracy.val) {
             (Some(best), Some(val)) => best.val_accuracy.is_none_or(|had| val > had),
             _ => true,
@@ -303,7 +145,7 @@ impl Trainer {
     /// # Errors
     /// [`Error::Weights`] if they are not this model's.
     pub fn set_weights(&self, weights: &Weights) -> Result<()> {
-        weights.check(&self.record.model.name, &self.parameters)?;
+        weights.check(&self.record.model.model.name, &self.parameters)?;
         for (name, weight) in weights.iter() {
             if let Some(slot) = self.session.origin(&Origin::Parameter(name.into())) {
                 self.session.write(slot, &weight.data)?;
@@ -344,7 +186,8 @@ impl Trainer {
     /// [`Error::Device`].
     pub fn predictor(&self) -> Result<Predictor> {
         let weights = if self.best.is_some() { self.best_weights.clone() } else { self.weights()? };
-        Predictor::new(&self.model, weights, Some(self.record.feature_norm)).map(|p| p.devices(self.devices.clone()))
+        Predictor::new(&self.model, weights, Some(self.record.model.feature_norm))
+            .map(|p| p.devices(self.devices.clone()))
     }
 
     /// Writes `dir/epoch-<N>/` and `dir/best/`.
@@ -380,19 +223,19 @@ impl Trainer {
     /// [`Error::RunRecord`], [`Error::Weights`].
     pub fn resume(&mut self, dir: impl AsRef<Path>) -> Result<Option<u64>> {
         let Some((_, folder)) = checkpoint::newest_epoch(dir.as_ref()) else { return Ok(None) };
-        let saved = checkpoint::read_record(&folder)?;
+        let saved: RunRecord = checkpoint::read_record(&folder)?;
         self.check_same_run(&folder, &saved)?;
-        let weights = checkpoint::read_weights(&folder, MODEL_FILE)?;
-        let moments = checkpoint::read_weights(&folder, OPTIMIZER_FILE)?;
+        let weights = Weights::load(&folder.join(MODEL_FILE))?;
+        let moments = Weights::load(&folder.join(OPTIMIZER_FILE))?;
         let best_weights = match &saved.best {
-            Some(_) => checkpoint::read_weights(&folder, BEST_FILE)?,
+            Some(_) => Weights::load(&folder.join(BEST_FILE))?,
             None => Weights::default(),
         };
         self.set_weights(&weights)?;
         for (name, moment, slot) in self.moment_slots() {
             let parameter = Parameter { name: name.clone(), ..moment.clone() };
             let single: Weights = moments.iter().filter(|(n, _)| *n == name).collect();
-            single.check(&self.record.model.name, std::slice::from_ref(&parameter))?;
+            single.check(&self.record.model.model.name, std::slice::from_ref(&parameter))?;
             if let Some(weight) = single.get(&name) {
                 self.session.write(slot, &weight.data)?;
             }
@@ -406,10 +249,10 @@ impl Trainer {
     fn check_same_run(&self, folder: &Path, saved: &RunRecord) -> Result<()> {
         let asked = &self.record;
         let differs = [
-            ("the model", format!("{:?}", saved.model), format!("{:?}", asked.model)),
+            ("the model", format!("{:?}", saved.model.model), format!("{:?}", asked.model.model)),
             ("the data set", saved.dataset.clone(), asked.dataset.clone()),
             ("vertices", saved.vertices.to_string(), asked.vertices.to_string()),
-            ("feature norm", saved.feature_norm.to_string(), asked.feature_norm.to_string()),
+            ("feature norm", saved.model.feature_norm.to_string(), asked.model.feature_norm.to_string()),
             ("seed", saved.seed.to_string(), asked.seed.to_string()),
             ("the optimizer", format!("{:?}", saved.optimizer), format!("{:?}", asked.optimizer)),
             ("decay of layers", format!("{:?}", saved.decay_layers), format!("{:?}", asked.decay_layers)),
@@ -455,25 +298,4 @@ impl Trainer {
         }
         Ok(weights)
     }
-
-    fn read_output<T: bytemuck::Pod>(&self, phase: usize, name: &str) -> Result<Vec<T>> {
-        let slot = self.session.output(phase, name).expect("the epoch's programs name their outputs");
-        self.session.read(slot)
-    }
-}
-
-/// Training needs labels on the training split, of classes that the model can tell apart.
-fn check_labels(data: &Dataset, model: &Model) -> Result<()> {
-    let lacks = |what, needed_by| Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
-    if data.labels().is_none() {
-        return lacks("labels", "training needs labels.npy");
-    }
-    if data.split_size(TRAIN) == 0 {
-        return lacks("training split", "training needs train.npy");
-    }
-    let outputs = model.config().widths.last().copied().unwrap_or_default();
-    if data.class_count() > outputs {
-        return Err(Error::ClassCount { dataset: data.name().into(), data: data.class_count(), model: outputs });
-    }
-    Ok(())
 }

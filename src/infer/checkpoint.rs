@@ -3,7 +3,7 @@
 //! | file | in | what |
 //! | --- | --- | --- |
 //! | `model.safetensors` | both | the parameters, under PyG's names |
-//! | `run.json` | both | the [`RunRecord`] |
+//! | `run.json` | both | what the run was: a [`ModelRecord`], and more for the trainer |
 //! | `best.safetensors` | epoch | the parameters of the best epoch so far |
 //! | `optimizer.safetensors` | epoch | the optimizer's moments |
 //!
@@ -13,65 +13,37 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::dataset::FeatureNorm;
 use crate::error::{Error, Result};
-use crate::model::{ModelConfig, Weights};
-
-use super::{DecayLayers, Optimizer};
+use crate::model::ModelConfig;
 
 pub(crate) const MODEL_FILE: &str = "model.safetensors";
 pub(crate) const BEST_FILE: &str = "best.safetensors";
 pub(crate) const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 pub(crate) const RUN_FILE: &str = "run.json";
 
-/// The best epoch so far.
+/// The part of `run.json` that says how to apply the weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Best {
-    /// Which epoch, from 1.
-    pub epoch: u64,
-    /// Share of the validation split that was right; `None` without a validation split.
-    pub val_accuracy: Option<f64>,
-    /// Share of the test split that was right; `None` without a test split.
-    pub test_accuracy: Option<f64>,
-}
-
-/// How a run was set up and how far it got: `run.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RunRecord {
-    /// Version of this record.
+pub struct ModelRecord {
+    /// Version of the record.
     pub format: u32,
-    /// The data set's name.
-    pub dataset: String,
-    /// Its vertices.
-    pub vertices: usize,
     /// The model.
     pub model: ModelConfig,
     /// Whether its features were normalised.
     pub feature_norm: FeatureNorm,
-    /// The run's seed.
-    pub seed: u64,
-    /// The optimizer.
-    pub optimizer: Optimizer,
-    /// What it decays.
-    pub decay_layers: DecayLayers,
-    /// The epoch that the weights are of.
-    pub epoch: u64,
-    /// The best epoch so far.
-    pub best: Option<Best>,
-    /// The vertex ranges of the devices.
-    pub parts: Vec<[usize; 2]>,
 }
 
-/// The version of [`RunRecord`] that is written and read.
+/// The version of `run.json` that is written and read.
 pub(crate) const RECORD_FORMAT: u32 = 1;
 
 /// The files of one checkpoint folder.
-pub(super) type Files = Vec<(&'static str, Vec<u8>)>;
+pub(crate) type Files = Vec<(&'static str, Vec<u8>)>;
 
 /// The bytes of `run.json`.
-pub(super) fn record_bytes(record: &RunRecord) -> Vec<u8> {
+pub(crate) fn record_bytes(record: &impl Serialize) -> Vec<u8> {
     let mut bytes = serde_json::to_vec_pretty(record).expect("a run record is plain data");
     bytes.push(b'\n');
     bytes
@@ -81,7 +53,7 @@ pub(super) fn record_bytes(record: &RunRecord) -> Vec<u8> {
 ///
 /// # Errors
 /// [`Error::Io`]; what was there before is then still there, or beside it under `.old-<name>`.
-pub(super) fn write_folder(dir: &Path, name: &str, files: &Files) -> Result<()> {
+pub(crate) fn write_folder(dir: &Path, name: &str, files: &Files) -> Result<()> {
     let io = |action, path: &Path| {
         let path = path.to_path_buf();
         move |source| Error::Io { action, path, source }
@@ -119,7 +91,7 @@ fn remove_folder(path: &Path) -> Result<()> {
 }
 
 /// The folder of an epoch.
-pub(super) fn epoch_folder(epoch: u64) -> String {
+pub(crate) fn epoch_folder(epoch: u64) -> String {
     format!("epoch-{epoch:08}")
 }
 
@@ -134,26 +106,18 @@ pub(crate) fn newest_epoch(dir: &Path) -> Option<(u64, PathBuf)> {
     epochs.max()
 }
 
-/// Reads the `run.json` of a checkpoint folder.
+/// Reads the `run.json` of a checkpoint folder: all of it, or the [`ModelRecord`] alone.
 ///
 /// # Errors
-/// [`Error::Io`], [`Error::RunRecord`].
-pub(crate) fn read_record(folder: &Path) -> Result<RunRecord> {
+/// [`Error::Io`], [`Error::RunRecord`], [`Error::OtherRun`] for another version.
+pub(crate) fn read_record<R: DeserializeOwned>(folder: &Path) -> Result<R> {
     let path = folder.join(RUN_FILE);
     let bytes = fs::read(&path).map_err(|source| Error::Io { action: "read", path: path.clone(), source })?;
-    let record: RunRecord =
-        serde_json::from_slice(&bytes).map_err(|source| Error::RunRecord { path: path.clone(), source })?;
-    if record.format != RECORD_FORMAT {
-        let (saved, asked) = (record.format.to_string(), RECORD_FORMAT.to_string());
+    let unreadable = |source| Error::RunRecord { path: path.clone(), source };
+    let record: serde_json::Value = serde_json::from_slice(&bytes).map_err(unreadable)?;
+    if record["format"] != RECORD_FORMAT {
+        let (saved, asked) = (record["format"].to_string(), RECORD_FORMAT.to_string());
         return Err(Error::OtherRun { path, what: "record format", saved, asked });
     }
-    Ok(record)
-}
-
-/// Reads the weights of a checkpoint folder.
-///
-/// # Errors
-/// [`Error::Weights`].
-pub(crate) fn read_weights(folder: &Path, file: &str) -> Result<Weights> {
-    Ok(Weights::load(&folder.join(file))?)
+    serde_json::from_value(record).map_err(unreadable)
 }

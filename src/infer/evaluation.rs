@@ -1,0 +1,77 @@
+//! Evaluation: a network's forward program without dropout, and what its logits get right.
+
+use crate::model::{ModelError, Network, Value};
+use crate::program::passes::order::{Workload, order};
+use crate::program::passes::prune::prune;
+use crate::program::{DType, Op, Origin, Passes, Program, ProgramError, RowSpace, SplitName, TensorId, TensorType};
+use crate::{Result, runtime::Session};
+
+/// Share of the labelled vertices of each split that is predicted right; `None` for an empty split.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Accuracy {
+    /// On the training split.
+    pub train: Option<f64>,
+    /// On the validation split.
+    pub val: Option<f64>,
+    /// On the test split.
+    pub test: Option<f64>,
+}
+
+impl Accuracy {
+    /// Reads what the evaluation program, lowered as `phase`, counted when it ran last.
+    pub(crate) fn read(session: &Session, phase: usize) -> Result<Self> {
+        let share = |name| -> Result<Option<f64>> {
+            let counts: Vec<u64> = session.read_output(phase, name)?;
+            Ok((counts[1] > 0).then(|| counts[0] as f64 / counts[1] as f64))
+        };
+        let [train, val, test] = SPLITS.map(|(name, _)| share(name));
+        Ok(Self { train: train?, val: val?, test: test? })
+    }
+}
+
+/// The outputs of [`evaluation_program`] that count correct predictions.
+const SPLITS: [(&str, SplitName); 3] =
+    [("train", SplitName::Train), ("val", SplitName::Val), ("test", SplitName::Test)];
+
+/// A network's forward program, made ready to run. Outputs: `logits`, and for each split how many labels they get right.
+pub(crate) fn evaluation_program(
+    network: Network,
+    logits: Value,
+    workload: &Workload,
+    passes: Passes,
+) -> std::result::Result<Program, ModelError> {
+    let (mut program, _) = network.into_parts();
+    let logits = dense_logits(logits)?;
+    program.set_output("logits", logits);
+    for (name, split) in SPLITS {
+        let count = push_on_split(&mut program, Op::CountCorrect { split }, logits)?;
+        program.set_output(name, count);
+    }
+    if passes.order {
+        order(&mut program, workload)?;
+    }
+    if passes.prune {
+        prune(&mut program);
+    }
+    Ok(program)
+}
+
+/// The tensor behind a network's result.
+pub(crate) fn dense_logits(logits: Value) -> std::result::Result<TensorId, ModelError> {
+    match logits {
+        Value::Dense(tensor) => Ok(tensor),
+        Value::Sparse { .. } => Err(ModelError::SparseInput { op: "the end of a network" }),
+    }
+}
+
+/// Appends an operation on logits, labels and splits: a loss or a count.
+pub(crate) fn push_on_split(
+    program: &mut Program,
+    op: Op,
+    logits: TensorId,
+) -> std::result::Result<TensorId, ProgramError> {
+    let ids = TensorType { rows: RowSpace::Vertices, width: 1, dtype: DType::U32 };
+    let labels = program.input(Origin::Labels, ids)?;
+    let split = program.input(Origin::Split, ids)?;
+    program.push1(op, &[logits, labels, split])
+}

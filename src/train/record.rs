@@ -1,0 +1,41 @@
+//! What a run was, beside its weights: `run.json`.
+
+use serde::{Deserialize, Serialize};
+
+use super::{DecayLayers, Optimizer};
+use crate::infer::checkpoint::ModelRecord;
+
+/// The best epoch so far.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// Which epoch, from 1.
+    pub epoch: u64,
+    /// Share of the validation split that was right; `None` without a validation split.
+    pub val_accuracy: Option<f64>,
+    /// Share of the test split that was right; `None` without a test split.
+    pub test_accuracy: Option<f64>,
+}
+
+/// How a run was set up and how far it got: `run.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// The model and how its features were prepared.
+    #[serde(flatten)]
+    pub model: ModelRecord,
+    /// The data set's name.
+    pub dataset: String,
+    /// Its vertices.
+    pub vertices: usize,
+    /// The run's seed.
+    pub seed: u64,
+    /// The optimizer.
+    pub optimizer: Optimizer,
+    /// What it decays.
+    pub decay_layers: DecayLayers,
+    /// The epoch that the weights are of.
+    pub epoch: u64,
+    /// The best epoch so far.
+    pub best: Option<Best>,
+    /// The vertex ranges of the devices.
+    pub parts: Vec<[usize; 2]>,
+}
