@@ -147,6 +147,45 @@ pub enum Call {
         /// `[n, d]`.
         out: Mat,
     },
+    /// Per row: `out = (x - mean) / sqrt(variance + eps) * gain + bias`, with the biased variance, as
+    /// `torch.nn.LayerNorm`.
+    LayerNorm {
+        /// `[n, d]`.
+        x: Mat,
+        /// f32 `[d]`.
+        gain: Slot,
+        /// f32 `[d]`.
+        bias: Slot,
+        /// Added to the variance.
+        eps: f32,
+        /// `[n, d]`.
+        out: Mat,
+    },
+    /// The gradient of [`Call::LayerNorm`] for its input; the rows' statistics are computed again.
+    LayerNormInputGrad {
+        /// `[n, d]`.
+        grad: Mat,
+        /// `[n, d]`: what [`Call::LayerNorm`] read.
+        x: Mat,
+        /// f32 `[d]`.
+        gain: Slot,
+        /// Added to the variance.
+        eps: f32,
+        /// `[n, d]`.
+        out: Mat,
+    },
+    /// `out = sum over rows of grad * (x - mean) / sqrt(variance + eps)`: the gradient of [`Call::LayerNorm`] for its
+    /// gain. That for its bias is [`Call::ColumnSum`].
+    LayerNormGainGrad {
+        /// `[n, d]`.
+        grad: Mat,
+        /// `[n, d]`: what [`Call::LayerNorm`] read.
+        x: Mat,
+        /// Added to the variance.
+        eps: f32,
+        /// f32 `[d]`.
+        out: Slot,
+    },
     /// `out = x / (1 - rate)` in the cells that are kept, else 0. It is its own gradient.
     Dropout {
         /// `[n, d]`.
@@ -227,6 +266,53 @@ pub enum Call {
         /// u64 `[2]`.
         out: Slot,
     },
+    /// Mean binary cross-entropy of the sigmoid over all cells `z` of the selected rows, as
+    /// `torch.nn.BCEWithLogitsLoss`:
+    /// `loss = 1 / (count * classes) * sum of max(z, 0) - z * t + ln(1 + exp(-|z|))`.
+    SigmoidCrossEntropy {
+        /// `[n, classes]`.
+        logits: Mat,
+        /// u8 `[n, classes]`, row by row: 0 or 1.
+        targets: Slot,
+        /// u32 `[n]`: which split each row belongs to.
+        split: Slot,
+        /// Rows of this split are selected.
+        select: u32,
+        /// Number of rows that the sum is divided by; 0 gives a loss of 0.
+        count: u64,
+        /// f32 `[1]`.
+        loss: Slot,
+    },
+    /// The gradient of [`Call::SigmoidCrossEntropy`] for the logits: `(sigmoid(z) - t) / (count * classes)` in selected
+    /// rows, 0 in the others.
+    SigmoidCrossEntropyGrad {
+        /// `[n, classes]`.
+        logits: Mat,
+        /// u8 `[n, classes]`, row by row: 0 or 1.
+        targets: Slot,
+        /// u32 `[n]`.
+        split: Slot,
+        /// Rows of this split are selected.
+        select: u32,
+        /// Number of rows that the sum was divided by.
+        count: u64,
+        /// `[n, classes]`.
+        out: Mat,
+    },
+    /// `out = [true positives, false positives, false negatives]` over all cells of the selected rows. A cell is
+    /// positive exactly if its logit is above 0, so NaN is not.
+    CountMicro {
+        /// `[n, classes]`.
+        logits: Mat,
+        /// u8 `[n, classes]`, row by row: 0 or 1.
+        targets: Slot,
+        /// u32 `[n]`.
+        split: Slot,
+        /// Rows of this split are selected.
+        select: u32,
+        /// u64 `[3]`.
+        out: Slot,
+    },
     /// Stochastic gradient descent as `torch.optim.SGD`: `g = grad + decay * param`;
     /// `m = momentum * m + g` (`m = g` at step 1); `param -= rate * m`. Without momentum `m` is `g`.
     Sgd {
@@ -294,12 +380,18 @@ impl Call {
             Self::Add { .. } => "add",
             Self::Relu { .. } => "relu",
             Self::ReluGrad { .. } => "relu_grad",
+            Self::LayerNorm { .. } => "layer_norm",
+            Self::LayerNormInputGrad { .. } => "layer_norm_input_grad",
+            Self::LayerNormGainGrad { .. } => "layer_norm_gain_grad",
             Self::Dropout { .. } => "dropout",
             Self::SparseDropout { .. } => "sparse_dropout",
             Self::PermuteEdges { .. } => "permute_edges",
             Self::SoftmaxCrossEntropy { .. } => "softmax_cross_entropy",
             Self::SoftmaxCrossEntropyGrad { .. } => "softmax_cross_entropy_grad",
             Self::CountCorrect { .. } => "count_correct",
+            Self::SigmoidCrossEntropy { .. } => "sigmoid_cross_entropy",
+            Self::SigmoidCrossEntropyGrad { .. } => "sigmoid_cross_entropy_grad",
+            Self::CountMicro { .. } => "count_micro",
             Self::Sgd { .. } => "sgd",
             Self::Adam { .. } => "adam",
         }
@@ -321,6 +413,9 @@ impl Call {
             Self::ColumnSum { x, out } => vec![x.slot, out],
             Self::Add { a, b, out } => vec![a.slot, b.slot, out.slot],
             Self::ReluGrad { grad, y, out } => vec![grad.slot, y.slot, out.slot],
+            Self::LayerNorm { x, gain, bias, out, .. } => vec![x.slot, gain, bias, out.slot],
+            Self::LayerNormInputGrad { grad, x, gain, out, .. } => vec![grad.slot, x.slot, gain, out.slot],
+            Self::LayerNormGainGrad { grad, x, out, .. } => vec![grad.slot, x.slot, out],
             Self::Dropout { x, out, clock, .. } => vec![x.slot, out.slot, clock],
             Self::SparseDropout { block, values, out, clock, .. } => {
                 vec![block.indptr, block.indices, values, out, clock]
@@ -331,6 +426,11 @@ impl Call {
                 vec![logits.slot, labels, split, out.slot]
             }
             Self::CountCorrect { logits, labels, split, out, .. } => vec![logits.slot, labels, split, out],
+            Self::SigmoidCrossEntropy { logits, targets, split, loss, .. } => vec![logits.slot, targets, split, loss],
+            Self::SigmoidCrossEntropyGrad { logits, targets, split, out, .. } => {
+                vec![logits.slot, targets, split, out.slot]
+            }
+            Self::CountMicro { logits, targets, split, out, .. } => vec![logits.slot, targets, split, out],
             Self::Sgd { param, grad, moment, clock, rate, .. } => {
                 [param, grad, clock, rate].into_iter().chain(moment).collect()
             }
