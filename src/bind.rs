@@ -2,15 +2,15 @@
 
 use crate::dataset::{Dataset, FeatureNorm, Features, Labels, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
-use crate::lower::{FeatureData, Inputs};
-use crate::model::FeatureKind;
+use crate::lower::{FeatureData, Inputs, LabelData};
+use crate::model::{FeatureKind, LabelKind};
 use lapidary_kernels::Shared;
 use lapidary_kernels::call::NO_LABEL;
 
 /// The arrays of `data`, with its features normalised as asked.
 ///
 /// # Errors
-/// [`Error::DataLacks`] without features; [`Error::NotBuilt`] for multi-label sets.
+/// [`Error::DataLacks`] without features.
 /// # Cost
 /// O(n + e); the features are copied if they are normalised.
 pub(crate) fn bind(data: &Dataset, norm: FeatureNorm) -> Result<Inputs> {
@@ -21,18 +21,14 @@ pub(crate) fn bind(data: &Dataset, norm: FeatureNorm) -> Result<Inputs> {
     };
     let vertices = data.graph().vertex_count();
     let labels = match data.labels() {
-        Some(Labels::Class(labels)) => labels.clone(),
-        Some(Labels::Multi { .. }) => {
-            let what = "training and inference on multi-label sets".into();
-            return Err(Error::NotBuilt { what, instead: "this version has one class a vertex".into() });
-        }
-        None => Shared::from(vec![NO_LABEL; vertices]),
+        Some(Labels::Class(labels)) => LabelData::Classes(labels.clone()),
+        Some(Labels::Multi { data, .. }) => LabelData::Targets(data.clone()),
+        None => LabelData::Classes(Shared::from(vec![NO_LABEL; vertices])),
     };
     let mut labelled = [0; 4];
-    for (&code, &label) in data.split().iter().zip(labels.iter()) {
-        labelled[code as usize] += u64::from(label != NO_LABEL);
+    for split in [TRAIN, VAL, TEST] {
+        labelled[split as usize] = data.labelled_split_size(split) as u64;
     }
-    debug_assert_eq!([TRAIN, VAL, TEST], [1, 2, 3]);
     Ok(Inputs {
         graph: data.graph().clone(),
         symmetric: !data.directed(),
@@ -41,6 +37,14 @@ pub(crate) fn bind(data: &Dataset, norm: FeatureNorm) -> Result<Inputs> {
         split: data.split().clone(),
         labelled,
     })
+}
+
+/// What is to be predicted of each vertex of `data`; without labels, a class.
+pub(crate) fn label_kind(data: &Dataset) -> LabelKind {
+    match data.labels() {
+        Some(Labels::Multi { .. }) => LabelKind::Multi,
+        Some(Labels::Class(_)) | None => LabelKind::Class,
+    }
 }
 
 /// How the features of `data` are stored.

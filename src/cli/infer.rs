@@ -27,7 +27,7 @@ pub(super) struct InferArgs {
     /// Which model the weights belong to
     #[arg(long, conflicts_with = "checkpoint")]
     model: Option<String>,
-    /// How neighbours are weighed: sym, mean or sum [sym for gcn; the checkpoint's own]
+    /// How neighbours are weighed: sym, mean or sum [the model's own]
     #[arg(long, conflicts_with = "checkpoint")]
     norm: Option<String>,
     /// A dataset directory, builtin:planted or builtin:karate

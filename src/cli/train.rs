@@ -22,7 +22,7 @@ pub(super) struct TrainArgs {
     /// A dataset directory, builtin:planted or builtin:karate
     #[arg(long, value_name = "DATA", default_value = DEFAULT_DATA)]
     data: String,
-    /// Which model: gcn [gin, commnet, resgcn and sage are not built yet]
+    /// Which model: gcn, gin, commnet, resgcn or sage
     #[arg(long, default_value = "gcn")]
     model: String,
     /// How many layers
@@ -55,9 +55,12 @@ pub(super) struct TrainArgs {
     /// Dropout on the features [that of the hidden layers for sparse features, else 0]
     #[arg(long, value_name = "F")]
     input_dropout: Option<f32>,
-    /// How neighbours are weighed: sym, mean or sum [sym for gcn]
+    /// How neighbours are weighed: sym, mean or sum [gcn, resgcn: sym; sage, commnet: mean; gin: sum]
     #[arg(long)]
     norm: Option<String>,
+    /// Put a layer norm on hidden layers, before the ReLU
+    #[arg(long)]
+    layer_norm: bool,
     /// Divide each row of the features by its sum: row or none [what dataset.json says, else row for sparse non-negative features, else none]
     #[arg(long, value_name = "NORM")]
     feature_norm: Option<String>,
@@ -100,6 +103,7 @@ impl TrainArgs {
             widths,
             dropout: self.dropout,
             input_dropout: self.input_dropout,
+            layer_norm: self.layer_norm,
             norm: self.norm.as_deref().map(str::parse::<Norm>).transpose()?,
         })?)
     }

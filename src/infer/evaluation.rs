@@ -1,12 +1,13 @@
 //! Evaluation: a network's forward program without dropout, and what its logits get right.
 
-use crate::model::{ModelError, Network, Value};
+use crate::model::{LabelKind, ModelError, Network, Value};
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
 use crate::program::{DType, Op, Origin, Passes, Program, ProgramError, RowSpace, SplitName, TensorId, TensorType};
 use crate::{Result, runtime::Session};
 
-/// Share of the labelled vertices of each split that is predicted right; `None` for an empty split.
+/// Share of the labelled vertices of each split that is predicted right, or of a multi-label set its micro-F1; `None` for
+/// an empty split.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Accuracy {
     /// On the training split.
@@ -20,23 +21,31 @@ pub struct Accuracy {
 impl Accuracy {
     /// Reads what the evaluation program, lowered as `phase`, counted when it ran last.
     pub(crate) fn read(session: &Session, phase: usize) -> Result<Self> {
-        let share = |name| -> Result<Option<f64>> {
-            let counts: Vec<u64> = session.read_output(phase, name)?;
-            Ok((counts[1] > 0).then(|| counts[0] as f64 / counts[1] as f64))
-        };
+        let share = |name| -> Result<Option<f64>> { Ok(score(&session.read_output::<u64>(phase, name)?)) };
         let [train, val, test] = SPLITS.map(|(name, _)| share(name));
         Ok(Self { train: train?, val: val?, test: test? })
     }
+}
+
+/// Of `[correct, counted]` the share, of `[true positives, false positives, false negatives]` the F1.
+fn score(counts: &[u64]) -> Option<f64> {
+    let (good, all) = match *counts {
+        [tp, fp, fn_] => (2 * tp, 2 * tp + fp + fn_),
+        [correct, counted] => (correct, counted),
+        _ => unreachable!("there are two kinds of count"),
+    };
+    (all > 0).then(|| good as f64 / all as f64)
 }
 
 /// The outputs of [`evaluation_program`] that count correct predictions.
 const SPLITS: [(&str, SplitName); 3] =
     [("train", SplitName::Train), ("val", SplitName::Val), ("test", SplitName::Test)];
 
-/// A network's forward program, made ready to run. Outputs: `logits`, and for each split how many labels they get right.
+/// A network's forward program, made ready to run. Outputs: `logits`, and for each split what they get right.
 pub(crate) fn evaluation_program(
     network: Network,
     logits: Value,
+    labels: LabelKind,
     workload: &Workload,
     passes: Passes,
 ) -> std::result::Result<Program, ModelError> {
@@ -44,7 +53,11 @@ pub(crate) fn evaluation_program(
     let logits = dense_logits(logits)?;
     program.set_output("logits", logits);
     for (name, split) in SPLITS {
-        let count = push_on_split(&mut program, Op::CountCorrect { split }, logits)?;
+        let op = match labels {
+            LabelKind::Class => Op::CountCorrect { split },
+            LabelKind::Multi => Op::CountMicro { split },
+        };
+        let count = push_on_split(&mut program, op, logits, labels)?;
         program.set_output(name, count);
     }
     if passes.order {
@@ -69,9 +82,16 @@ pub(crate) fn push_on_split(
     program: &mut Program,
     op: Op,
     logits: TensorId,
+    labels: LabelKind,
 ) -> std::result::Result<TensorId, ProgramError> {
     let ids = TensorType { rows: RowSpace::Vertices, width: 1, dtype: DType::U32 };
-    let labels = program.input(Origin::Labels, ids)?;
+    let labels = match labels {
+        LabelKind::Class => program.input(Origin::Labels, ids)?,
+        LabelKind::Multi => {
+            let cells = TensorType { dtype: DType::U8, ..program.tensor(logits).ty };
+            program.input(Origin::Targets, cells)?
+        }
+    };
     let split = program.input(Origin::Split, ids)?;
     program.push1(op, &[logits, labels, split])
 }

@@ -8,7 +8,7 @@ use ndarray::Array2;
 
 use super::checkpoint::{MODEL_FILE, ModelRecord, RUN_FILE, newest_epoch, read_record};
 use super::{Accuracy, evaluation_program};
-use crate::bind::{bind, feature_kind};
+use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
 use crate::lower::lower;
@@ -103,9 +103,7 @@ impl Predictor {
     /// [`Error::Weights`], [`Error::Model`].
     pub fn from_weights(file: impl AsRef<Path>, model: &str, norm: Option<Norm>) -> Result<Self> {
         let weights = Weights::load(file.as_ref())?;
-        let widths = Vec::new();
-        let config = ModelConfig { name: model.into(), widths, dropout: 0.0, input_dropout: None, norm };
-        let model = Model::from_config(config)?.with_widths_of(&weights)?;
+        let model = Model::of_weights(model, norm, &weights)?;
         Self::new(&model, weights, None)
     }
 
@@ -164,7 +162,7 @@ impl Predictor {
         let (network, logits) = self.model.network(feature_kind(data)?, Mode::Evaluate)?;
         let edges = data.graph().edge_count() as u64;
         let workload = Workload { vertices: vertices as u64, edges, backward: false, runs: 1 };
-        let program = evaluation_program(network, logits, &workload, self.passes)?;
+        let program = evaluation_program(network, logits, label_kind(data), &workload, self.passes)?;
         let inputs = bind(data, self.feature_norm.unwrap_or_else(|| data.default_feature_norm()))?;
 
         let start = Instant::now();

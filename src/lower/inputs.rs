@@ -28,6 +28,15 @@ pub enum FeatureData {
     },
 }
 
+/// What is to be predicted.
+#[derive(Clone, Debug)]
+pub enum LabelData {
+    /// Class ids, `[n]`.
+    Classes(Shared<u32>),
+    /// 1 for each class that a vertex has, else 0: `[n, classes]`.
+    Targets(Shared<u8>),
+}
+
 /// Checked arrays, all over the same vertices.
 #[derive(Clone, Debug)]
 pub struct Inputs {
@@ -37,8 +46,8 @@ pub struct Inputs {
     pub symmetric: bool,
     /// Features.
     pub features: FeatureData,
-    /// Class ids, `[n]`.
-    pub labels: Shared<u32>,
+    /// Labels.
+    pub labels: LabelData,
     /// Which split each vertex belongs to, `[n]`; see [`Inputs::split_code`].
     pub split: Shared<u32>,
     /// Labelled vertices of each split, by its code.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use lapidary_kernels::{Call, DropoutKey, HostSlot, Mat, Slot};
 
-pub use inputs::{FeatureData, Inputs};
+pub use inputs::{FeatureData, Inputs, LabelData};
 use table::Table;
 
 use crate::program::{BlockSpec, Op, OpId, Origin, Program, RowSpace, TensorId};
@@ -182,6 +182,17 @@ impl Binder<'_, '_> {
             Op::Add => Call::Add { a: self.operand(0), b: self.operand(1), out: self.output() },
             Op::Relu => Call::Relu { x: self.operand(0), out: self.output() },
             Op::ReluGrad => Call::ReluGrad { grad: self.operand(0), y: self.operand(1), out: self.output() },
+            Op::LayerNorm { eps } => {
+                let (x, gain, bias) = (self.operand(0), self.read(1), self.read(2));
+                Call::LayerNorm { x, gain, bias, eps, out: self.output() }
+            }
+            Op::LayerNormInputGrad { eps } => {
+                let (grad, x, gain) = (self.operand(0), self.operand(1), self.read(2));
+                Call::LayerNormInputGrad { grad, x, gain, eps, out: self.output() }
+            }
+            Op::LayerNormGainGrad { eps } => {
+                Call::LayerNormGainGrad { grad: self.operand(0), x: self.operand(1), eps, out: self.write() }
+            }
             Op::Dropout { rate, salt } => self.dropout(rate, salt),
             Op::PermuteEdges { block } => {
                 let edges = self.table.block(block).edges;
@@ -196,6 +207,21 @@ impl Binder<'_, '_> {
                 let (logits, labels, splits) = (self.operand(0), self.read(1), self.read(2));
                 let (select, count) = self.table.split(split);
                 Call::SoftmaxCrossEntropyGrad { logits, labels, split: splits, select, count, out: self.output() }
+            }
+            Op::SigmoidCrossEntropy { split } => {
+                let (logits, targets, splits) = (self.operand(0), self.read(1), self.read(2));
+                let (select, count) = self.table.split(split);
+                Call::SigmoidCrossEntropy { logits, targets, split: splits, select, count, loss: self.write() }
+            }
+            Op::SigmoidCrossEntropyGrad { split } => {
+                let (logits, targets, splits) = (self.operand(0), self.read(1), self.read(2));
+                let (select, count) = self.table.split(split);
+                Call::SigmoidCrossEntropyGrad { logits, targets, split: splits, select, count, out: self.output() }
+            }
+            Op::CountMicro { split } => {
+                let (logits, targets, splits) = (self.operand(0), self.read(1), self.read(2));
+                let (select, _) = self.table.split(split);
+                Call::CountMicro { logits, targets, split: splits, select, out: self.write() }
             }
             Op::CountCorrect { split } => {
                 let (logits, labels, splits) = (self.operand(0), self.read(1), self.read(2));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lapidary_kernels::{BlockSlots, HostSlot, Shared, Slot};
 use rayon::prelude::*;
 
-use super::{FeatureData, Inputs, Kind, LoweredTensor};
+use super::{FeatureData, Inputs, Kind, LabelData, LoweredTensor};
 use crate::graph::{Block, Graph};
 use crate::program::{BlockSpec, Degree, Origin, RowSpace, SplitName, Tensor, TensorType};
 
@@ -149,7 +149,15 @@ impl<'a> Table<'a> {
                 HostSlot::constant(&permutation.expect("weighted gathers run over blocks that are really transposed"))
             }
             (Origin::Scale(degree), _) => HostSlot::constant(&self.scale(*degree)),
-            (Origin::Labels, _) => HostSlot::constant(&self.inputs.labels),
+            (Origin::Identity(width), _) => HostSlot::constant(&identity(*width)),
+            (Origin::Labels, _) => match &self.inputs.labels {
+                LabelData::Classes(labels) => HostSlot::constant(labels),
+                LabelData::Targets(_) => panic!("a program for classes is bound to a multi-label set"),
+            },
+            (Origin::Targets, _) => match &self.inputs.labels {
+                LabelData::Targets(targets) => HostSlot::constant(targets),
+                LabelData::Classes(_) => panic!("a multi-label program is bound to classes"),
+            },
             (Origin::Split, _) => HostSlot::constant(&self.inputs.split),
             (Origin::Parameter(_) | Origin::Moment { .. } | Origin::Clock | Origin::LearningRate, _) => return None,
         })
@@ -166,6 +174,12 @@ impl<'a> Table<'a> {
         let factors: Vec<f32> = (0..graph.vertex_count()).into_par_iter().map(factor).collect();
         factors.into()
     }
+}
+
+fn identity(width: usize) -> Shared<f32> {
+    let mut cells = vec![0.0; width * width];
+    cells.iter_mut().step_by(width + 1).for_each(|cell| *cell = 1.0);
+    cells.into()
 }
 
 fn block_name(spec: BlockSpec) -> &'static str {

@@ -13,6 +13,8 @@ pub enum Init {
     ///
     /// Source: Glorot & Bengio, AISTATS 2010, equation 16.
     Glorot,
+    /// Uniform in `+- 1 / sqrt(fan in)`, as `torch.nn.Linear` draws weights and biases.
+    FanIn(usize),
     /// All 0.
     Zeros,
     /// All 1.
@@ -28,15 +30,21 @@ pub fn initial_weights(parameters: &[Parameter], seed: u64) -> Weights {
             Init::Zeros => vec![0.0; len],
             Init::Ones => vec![1.0; len],
             Init::Glorot => {
-                let mut rng = ChaCha8Rng::seed_from_u64(seed);
-                rng.set_stream(stream as u64);
                 let (rows, cols) = parameter.rows_cols();
-                let bound = (6.0 / (rows + cols) as f64).sqrt() as f32;
-                let uniform = Uniform::new_inclusive(-bound, bound).expect("the bound is positive and finite");
-                uniform.sample_iter(&mut rng).take(len).collect()
+                uniform(seed, stream as u64, (6.0 / (rows + cols) as f64).sqrt(), len)
             }
+            Init::FanIn(fan_in) => uniform(seed, stream as u64, 1.0 / (fan_in as f64).sqrt(), len),
         };
         weights.insert(&parameter.name, Weight { shape: parameter.shape.clone(), data });
     }
     weights
+}
+
+/// `len` numbers in `+- bound` from one random stream.
+fn uniform(seed: u64, stream: u64, bound: f64, len: usize) -> Vec<f32> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(stream);
+    let bound = bound as f32;
+    let uniform = Uniform::new_inclusive(-bound, bound).expect("widths are at least 1, so the bound is finite");
+    uniform.sample_iter(&mut rng).take(len).collect()
 }

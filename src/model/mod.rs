@@ -3,9 +3,14 @@
 //! A model is a function that writes a network into a [`Network`], once for training and once for evaluation. The
 //! built-in models use the same layer functions that a user's own network does.
 
+mod builtin;
+mod error;
 mod gcn;
+mod gin;
 mod init;
+mod mean;
 mod network;
+mod resgcn;
 mod weights;
 
 use std::fmt;
@@ -14,12 +19,16 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use error::ModelError;
 pub use gcn::gcn_conv;
+pub use gin::gin_conv;
 pub use init::{Init, initial_weights};
-pub use network::{FeatureKind, Mode, Network, Parameter, Value};
+pub use mean::{comm_conv, sage_conv};
+pub use network::{FeatureKind, LabelKind, Mode, Network, Parameter, Value};
+pub use resgcn::shortcut;
 pub use weights::{Weight, Weights, WeightsError};
 
-use crate::program::ProgramError;
+use builtin::Builtin;
 
 /// How neighbours are weighed when they are summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +40,16 @@ pub enum Norm {
     Mean,
     /// `A`: the sum.
     Sum,
+}
+
+impl fmt::Display for Norm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sym => "sym",
+            Self::Mean => "mean",
+            Self::Sum => "sum",
+        })
+    }
 }
 
 impl FromStr for Norm {
@@ -46,77 +65,6 @@ impl FromStr for Norm {
     }
 }
 
-/// Why a model cannot be built.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModelError {
-    /// No model has this name.
-    #[error("there is no model `{name}`; there is gcn")]
-    Unknown {
-        /// The name.
-        name: String,
-    },
-    /// A model of the design that this version does not have.
-    #[error("the model `{name}` is not built yet; built is gcn")]
-    NotBuilt {
-        /// The name.
-        name: String,
-    },
-    /// No normalisation has this name.
-    #[error("there is no normalisation `{name}`; there are sym, mean and sum")]
-    UnknownNorm {
-        /// The name.
-        name: String,
-    },
-    /// Widths that make no network.
-    #[error("a model needs at least an input and an output width, each at least 1, but was given {widths:?}")]
-    Widths {
-        /// What was given.
-        widths: Vec<usize>,
-    },
-    /// A dropout rate outside `[0, 1)`.
-    #[error("a dropout rate of {rate} is not in [0, 1)")]
-    DropoutRate {
-        /// The rate.
-        rate: f32,
-    },
-    /// Features of another width than the model reads.
-    #[error("the model reads {model} features a vertex, but the data has {data}")]
-    FeatureWidth {
-        /// What the model reads.
-        model: usize,
-        /// What the data has.
-        data: usize,
-    },
-    /// Logits of another width than the model says.
-    #[error("the network ends with {got} columns, but the model says {want}")]
-    OutputWidth {
-        /// What the model says.
-        want: usize,
-        /// What the network makes.
-        got: usize,
-    },
-    /// An operation that sparse features do not have.
-    #[error("{op} needs dense rows, but was given sparse features; put a linear layer or a convolution first")]
-    SparseInput {
-        /// The operation.
-        op: &'static str,
-    },
-    /// Two layers that use one name for different parameters.
-    #[error("the parameter `{name}` is declared twice, as {first:?} and as {second:?}")]
-    ParameterTwice {
-        /// Its name.
-        name: String,
-        /// Its shape at first.
-        first: Vec<usize>,
-        /// Its other shape.
-        second: Vec<usize>,
-    },
-    /// Operands that do not fit together.
-    #[error(transparent)]
-    Program(#[from] ProgramError),
-}
-
 /// What a model is, in plain values: it is saved with a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
@@ -130,6 +78,9 @@ pub struct ModelConfig {
     pub input_dropout: Option<f32>,
     /// How neighbours are weighed; the model's own way by default.
     pub norm: Option<Norm>,
+    /// Layer norm on hidden layers, before the ReLU.
+    #[serde(default)]
+    pub layer_norm: bool,
 }
 
 type Forward = dyn Fn(&mut Network, Value, &ModelConfig) -> Result<Value, ModelError> + Send + Sync;
@@ -158,7 +109,39 @@ impl Model {
     /// assert_eq!(model.config().widths, [1433, 16, 7]);
     /// ```
     pub fn gcn(widths: &[usize]) -> Self {
-        Self::with("gcn", widths, gcn::forward)
+        Self::builtin("gcn", widths)
+    }
+
+    /// A graph isomorphism network, with eps 0. `widths`: of the features, each hidden layer, the logits.
+    ///
+    /// # Source
+    /// Xu et al., ICLR 2019.
+    pub fn gin(widths: &[usize]) -> Self {
+        Self::builtin("gin", widths)
+    }
+
+    /// GraphSAGE with the mean over in-neighbours. `widths`: of the features, each hidden layer, the logits.
+    ///
+    /// # Source
+    /// Hamilton et al., NeurIPS 2017.
+    pub fn sage(widths: &[usize]) -> Self {
+        Self::builtin("sage", widths)
+    }
+
+    /// CommNet. `widths`: of the features, each hidden layer, the logits.
+    ///
+    /// # Source
+    /// Sukhbaatar et al., NeurIPS 2016, as ROC trains it (section 7).
+    pub fn commnet(widths: &[usize]) -> Self {
+        Self::builtin("commnet", widths)
+    }
+
+    /// A GCN whose layers have shortcuts: the identity where widths match, a linear layer where not. `widths`: of the features, each hidden layer, the logits.
+    ///
+    /// # Source
+    /// ROC (Jia et al., MLSys 2020), section 7.5.
+    pub fn resgcn(widths: &[usize]) -> Self {
+        Self::builtin("resgcn", widths)
     }
 
     /// A network of the user's own. `forward` writes the layers and returns the logits; it runs once for training and
@@ -186,30 +169,30 @@ impl Model {
     /// The built-in model that `config` names.
     ///
     /// # Errors
-    /// [`ModelError::Unknown`], [`ModelError::NotBuilt`].
+    /// [`ModelError::Unknown`].
     pub fn from_config(config: ModelConfig) -> Result<Self, ModelError> {
-        match config.name.as_str() {
-            "gcn" => Ok(Self { forward: Arc::new(gcn::forward), config }),
-            "gin" | "commnet" | "resgcn" | "sage" => Err(ModelError::NotBuilt { name: config.name }),
-            _ => Err(ModelError::Unknown { name: config.name }),
-        }
+        let builtin = Builtin::find(&config.name).ok_or_else(|| ModelError::Unknown { name: config.name.clone() })?;
+        Ok(Self { forward: Arc::new(|net, x, config| builtin.forward(net, x, config)), config })
+    }
+
+    fn builtin(name: &str, widths: &[usize]) -> Self {
+        Self::from_config(ModelConfig::new(name, widths)).expect("the model is built in")
     }
 
     fn with<F>(name: &str, widths: &[usize], forward: F) -> Self
     where
         F: Fn(&mut Network, Value, &ModelConfig) -> Result<Value, ModelError> + Send + Sync + 'static,
     {
-        let config =
-            ModelConfig { name: name.into(), widths: widths.to_vec(), dropout: 0.0, input_dropout: None, norm: None };
-        Self { config, forward: Arc::new(forward) }
+        Self { config: ModelConfig::new(name, widths), forward: Arc::new(forward) }
     }
 
-    /// The model with the widths that its weights have: layer `i` is the weight `convs.{i}.lin.weight`.
+    /// The built-in model of this name with the widths, and the layer norms, that its weights have.
     ///
     /// # Errors
-    /// [`WeightsError::Missing`] if there is no such layer.
-    pub(crate) fn with_widths_of(mut self, weights: &Weights) -> Result<Self, WeightsError> {
-        let layer = |index: usize| weights.get(&gcn::weight_name(index)).map(|weight| &weight.shape[..]);
+    /// [`ModelError::Unknown`]; [`WeightsError::Missing`] if there is no first layer.
+    pub(crate) fn of_weights(name: &str, norm: Option<Norm>, weights: &Weights) -> Result<Self, crate::Error> {
+        let builtin = Builtin::find(name).ok_or_else(|| ModelError::Unknown { name: name.into() })?;
+        let layer = |index: usize| weights.get(&builtin.weight_name(index)).map(|weight| &weight.shape[..]);
         let mut widths = Vec::new();
         while let Some(&[out, input]) = layer(widths.len().saturating_sub(1)) {
             if widths.is_empty() {
@@ -218,10 +201,10 @@ impl Model {
             widths.push(out);
         }
         if widths.is_empty() {
-            return Err(weights.missing(&gcn::weight_name(0), &[]));
+            return Err(weights.missing(&builtin.weight_name(0), &[]).into());
         }
-        self.config.widths = widths;
-        Ok(self)
+        let layer_norm = weights.get("norms.0.weight").is_some();
+        Ok(Self::from_config(ModelConfig { norm, layer_norm, ..ModelConfig::new(name, &widths) })?)
     }
 
     /// Sets the dropout on hidden layers, in `[0, 1)`. 0 by default.
@@ -239,6 +222,12 @@ impl Model {
     /// Sets how neighbours are weighed.
     pub fn norm(mut self, norm: Norm) -> Self {
         self.config.norm = Some(norm);
+        self
+    }
+
+    /// Puts a layer norm on hidden layers, before the ReLU: the parameters `norms.<layer>.weight` and `.bias`.
+    pub fn layer_norm(mut self, on: bool) -> Self {
+        self.config.layer_norm = on;
         self
     }
 
@@ -278,6 +267,12 @@ impl Model {
 }
 
 impl ModelConfig {
+    /// Without dropout, with the model's own normalisation.
+    pub fn new(name: &str, widths: &[usize]) -> Self {
+        let (name, widths) = (name.into(), widths.to_vec());
+        Self { name, widths, dropout: 0.0, input_dropout: None, norm: None, layer_norm: false }
+    }
+
     /// The dropout on the features `x`: see [`ModelConfig::input_dropout`].
     pub fn input_dropout_for(&self, x: Value) -> f32 {
         match (self.input_dropout, x) {

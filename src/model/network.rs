@@ -36,6 +36,15 @@ impl FeatureKind {
     }
 }
 
+/// What is to be predicted of each vertex.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LabelKind {
+    /// One class: softmax cross-entropy, accuracy.
+    Class,
+    /// Any number of classes: sigmoid cross-entropy, micro-F1.
+    Multi,
+}
+
 /// A parameter that a network declares.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
@@ -45,6 +54,8 @@ pub struct Parameter {
     pub shape: Vec<usize>,
     /// What it is before training.
     pub init: Init,
+    /// Whether it is trained. If not, it is 0: PyG saves such a number, and this version computes with no other.
+    pub trained: bool,
 }
 
 impl Parameter {
@@ -129,48 +140,99 @@ impl Network {
     /// # Errors
     /// [`ModelError::ParameterTwice`] if it was declared with another shape.
     pub fn parameter(&mut self, name: &str, shape: &[usize], init: Init) -> Result<TensorId, ModelError> {
-        let parameter = Parameter { name: name.into(), shape: shape.to_vec(), init };
+        let parameter = Parameter { name: name.into(), shape: shape.to_vec(), init, trained: true };
         let (rows, cols) = parameter.rows_cols();
-        match self.parameters.iter().find(|p| p.name == name) {
-            Some(known) if known.shape != shape => {
-                let (name, first, second) = (name.into(), known.shape.clone(), shape.to_vec());
+        self.declare(parameter)?;
+        let ty = TensorType::f32(RowSpace::Param(rows), cols);
+        Ok(self.program.input(Origin::Parameter(name.into()), ty)?)
+    }
+
+    /// Declares an array of zeros that is saved with the weights but not trained.
+    ///
+    /// # Errors
+    /// [`ModelError::ParameterTwice`] if it was declared with another shape.
+    pub fn zeros(&mut self, name: &str, shape: &[usize]) -> Result<(), ModelError> {
+        self.declare(Parameter { name: name.into(), shape: shape.to_vec(), init: Init::Zeros, trained: false })
+    }
+
+    fn declare(&mut self, parameter: Parameter) -> Result<(), ModelError> {
+        let (name, shape) = (&parameter.name, &parameter.shape);
+        match self.parameters.iter().find(|p| p.name == *name) {
+            Some(known) if known.shape != *shape => {
+                let (name, first, second) = (name.clone(), known.shape.clone(), shape.clone());
                 return Err(ModelError::ParameterTwice { name, first, second });
             }
             Some(_) => {}
             None => self.parameters.push(parameter),
         }
-        let ty = TensorType::f32(RowSpace::Param(rows), cols);
-        Ok(self.program.input(Origin::Parameter(name.into()), ty)?)
+        Ok(())
     }
 
-    /// `x W^T`, and `+ b` with `bias`: the parameters `{name}.weight` `[out, in]` and `{name}.bias` `[out]`.
+    /// `x W^T`, and `+ b` with `bias`: the parameters `{name}.weight` `[out, in]` and `{name}.bias` `[out]`, drawn as
+    /// `torch.nn.Linear` does.
     ///
     /// Sparse features are multiplied as they are: the work is that of their non-zeros.
     ///
     /// # Errors
     /// [`ModelError::ParameterTwice`].
     pub fn linear(&mut self, x: Value, name: &str, out: usize, bias: bool) -> Result<Value, ModelError> {
-        let weight = self.parameter(&format!("{name}.weight"), &[out, self.width(x)], Init::Glorot)?;
-        let y = match x {
+        let init = Init::FanIn(self.width(x));
+        let y = self.product(x, &format!("{name}.weight"), out, init)?;
+        if bias { self.bias(y, &format!("{name}.bias"), init) } else { Ok(y) }
+    }
+
+    /// `x W^T`: the parameter `{name}` `[out, in]`.
+    ///
+    /// # Errors
+    /// [`ModelError::ParameterTwice`].
+    pub fn product(&mut self, x: Value, name: &str, out: usize, init: Init) -> Result<Value, ModelError> {
+        let weight = self.parameter(name, &[out, self.width(x)], init)?;
+        Ok(Value::Dense(match x {
             Value::Dense(x) => self.program.push1(Op::Linear, &[x, weight])?,
             Value::Sparse { values, width } => {
                 let columns = self.program.push1(Op::Transpose, &[weight])?;
                 let block = BlockSpec::Features { width, transposed: false };
                 self.program.push1(Op::WeightedGather { block }, &[values, columns])?
             }
-        };
-        if bias { self.bias(Value::Dense(y), &format!("{name}.bias")) } else { Ok(Value::Dense(y)) }
+        }))
     }
 
-    /// `x + b` in every row: the parameter `{name}` `[d]`, 0 before training.
+    /// `x + b` in every row: the parameter `{name}` `[d]`.
     ///
     /// # Errors
     /// [`ModelError::SparseInput`], [`ModelError::ParameterTwice`].
-    pub fn bias(&mut self, x: Value, name: &str) -> Result<Value, ModelError> {
+    pub fn bias(&mut self, x: Value, name: &str, init: Init) -> Result<Value, ModelError> {
         let x = dense(x, "a bias")?;
         let width = self.program.tensor(x).ty.width;
-        let bias = self.parameter(name, &[width], Init::Zeros)?;
+        let bias = self.parameter(name, &[width], init)?;
         Ok(Value::Dense(self.program.push1(Op::AddBias, &[x, bias])?))
+    }
+
+    /// Each row centred and divided by its standard deviation, times `{name}.weight` `[d]`, plus `{name}.bias` `[d]`.
+    ///
+    /// # Errors
+    /// [`ModelError::SparseInput`], [`ModelError::ParameterTwice`].
+    /// # Source
+    /// Ba, Kiros & Hinton 2016; `torch.nn.LayerNorm` with its default eps of 1e-5.
+    pub fn layer_norm(&mut self, x: Value, name: &str) -> Result<Value, ModelError> {
+        let x = dense(x, "a layer norm")?;
+        let width = self.program.tensor(x).ty.width;
+        let gain = self.parameter(&format!("{name}.weight"), &[width], Init::Ones)?;
+        let bias = self.parameter(&format!("{name}.bias"), &[width], Init::Zeros)?;
+        Ok(Value::Dense(self.program.push1(Op::LayerNorm { eps: 1e-5 }, &[x, gain, bias])?))
+    }
+
+    /// The same rows, stored densely.
+    ///
+    /// # Errors
+    /// None that sparse features can cause.
+    /// # Cost
+    /// For sparse features `n d` numbers, and an identity matrix of `d^2`.
+    pub fn dense(&mut self, x: Value) -> Result<Value, ModelError> {
+        let Value::Sparse { values, width } = x else { return Ok(x) };
+        let identity = self.program.input(Origin::Identity(width), TensorType::f32(RowSpace::Param(width), width))?;
+        let block = BlockSpec::Features { width, transposed: false };
+        Ok(Value::Dense(self.program.push1(Op::WeightedGather { block }, &[values, identity])?))
     }
 
     /// `max(x, 0)`.

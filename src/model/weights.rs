@@ -76,6 +76,12 @@ pub enum WeightsError {
         /// What there is.
         found: String,
     },
+    /// A number that this version takes to be 0.
+    #[error("the weight `{name}` is not 0; this version computes with 0 alone, and would give other logits")]
+    NotZero {
+        /// The weight.
+        name: String,
+    },
     /// A weight of another shape than the model's.
     #[error("the weight `{name}` is {got:?}, but the model needs {want:?}")]
     Shape {
@@ -163,11 +169,14 @@ impl Weights {
             let name = parameter.name.clone();
             let want = parameter.shape.clone();
             match self.get(&name) {
-                None => return Err(self.missing(&name, &want)),
+                None if parameter.trained => return Err(self.missing(&name, &want)),
+                Some(weight) if !parameter.trained && weight.data.iter().any(|&x| x != 0.0) => {
+                    return Err(WeightsError::NotZero { name });
+                }
                 Some(weight) if weight.shape != want => {
                     return Err(WeightsError::Shape { name, want, got: weight.shape.clone() });
                 }
-                Some(_) => {}
+                _ => {}
             }
         }
         match self.iter().find(|(name, _)| !parameters.iter().any(|p| p.name == *name)) {

@@ -60,6 +60,10 @@ fn operand_gradients(
                 let dlogits = program.push1(Op::SoftmaxCrossEntropyGrad { split }, &inputs)?;
                 Ok(vec![(inputs[0], dlogits)])
             }
+            Op::SigmoidCrossEntropy { split } => {
+                let dlogits = program.push1(Op::SigmoidCrossEntropyGrad { split }, &inputs)?;
+                Ok(vec![(inputs[0], dlogits)])
+            }
             _ => no_rule(0),
         };
     };
@@ -91,6 +95,12 @@ fn operand_gradients(
             let db = program.push1(Op::ColumnSum, &[dy])?;
             vec![(inputs[0], dy), (inputs[1], db)]
         }
+        Op::LayerNorm { eps } => {
+            let dx = program.push1(Op::LayerNormInputGrad { eps }, &[dy, inputs[0], inputs[1]])?;
+            let dgain = program.push1(Op::LayerNormGainGrad { eps }, &[dy, inputs[0]])?;
+            let dbias = program.push1(Op::ColumnSum, &[dy])?;
+            vec![(inputs[0], dx), (inputs[1], dgain), (inputs[2], dbias)]
+        }
         Op::Add => vec![(inputs[0], dy), (inputs[1], dy)],
         Op::Relu => vec![(inputs[0], program.push1(Op::ReluGrad, &[dy, output])?)],
         Op::Dropout { .. } => vec![(inputs[0], program.push1(kind, &[dy, inputs[1]])?)],
@@ -102,6 +112,11 @@ fn operand_gradients(
         | Op::SoftmaxCrossEntropy { .. }
         | Op::SoftmaxCrossEntropyGrad { .. }
         | Op::CountCorrect { .. }
+        | Op::SigmoidCrossEntropy { .. }
+        | Op::SigmoidCrossEntropyGrad { .. }
+        | Op::CountMicro { .. }
+        | Op::LayerNormInputGrad { .. }
+        | Op::LayerNormGainGrad { .. }
         | Op::Sgd { .. }
         | Op::Adam { .. } => return no_rule(0),
     };

@@ -68,12 +68,15 @@ pub enum DType {
     U32,
     /// 64-bit unsigned.
     U64,
+    /// 8-bit unsigned.
+    U8,
 }
 
 impl DType {
     /// Size of one element, in bytes.
     pub fn byte_count(self) -> u64 {
         match self {
+            Self::U8 => 1,
             Self::Bf16 => 2,
             Self::F32 | Self::U32 => 4,
             Self::U64 => 8,
@@ -136,8 +139,12 @@ pub enum Origin {
     EdgePermutation(BlockSpec),
     /// One factor a vertex.
     Scale(Degree),
+    /// The identity matrix of this width.
+    Identity(usize),
     /// Class ids.
     Labels,
+    /// For each vertex and class, whether it has it.
+    Targets,
     /// Which split each vertex belongs to.
     Split,
     /// A trained parameter.
@@ -203,6 +210,21 @@ pub enum Op {
     Relu,
     /// `(dy, y) -> dy where y > 0`.
     ReluGrad,
+    /// `(x, gain, bias) -> y`: each row centred, divided by its standard deviation, scaled and shifted.
+    LayerNorm {
+        /// Added to the variance.
+        eps: f32,
+    },
+    /// `(dy, x, gain) -> dx`.
+    LayerNormInputGrad {
+        /// Added to the variance.
+        eps: f32,
+    },
+    /// `(dy, x) -> dgain`.
+    LayerNormGainGrad {
+        /// Added to the variance.
+        eps: f32,
+    },
     /// `(x, clock) -> y`: drops cells of vertex rows, or of the values of sparse features.
     Dropout {
         /// Share of cells that become 0.
@@ -227,6 +249,21 @@ pub enum Op {
     },
     /// `(logits, labels, split) -> [correct, counted]`.
     CountCorrect {
+        /// Over these vertices.
+        split: SplitName,
+    },
+    /// `(logits, targets, split) -> loss`: mean sigmoid cross-entropy over a split and all classes.
+    SigmoidCrossEntropy {
+        /// Over these vertices.
+        split: SplitName,
+    },
+    /// `(logits, targets, split) -> dlogits`.
+    SigmoidCrossEntropyGrad {
+        /// Over these vertices.
+        split: SplitName,
+    },
+    /// `(logits, targets, split) -> [true positives, false positives, false negatives]`.
+    CountMicro {
         /// Over these vertices.
         split: SplitName,
     },
@@ -268,11 +305,17 @@ impl Op {
             Self::Add => "add",
             Self::Relu => "relu",
             Self::ReluGrad => "relu_grad",
+            Self::LayerNorm { .. } => "layer_norm",
+            Self::LayerNormInputGrad { .. } => "layer_norm_input_grad",
+            Self::LayerNormGainGrad { .. } => "layer_norm_gain_grad",
             Self::Dropout { .. } => "dropout",
             Self::PermuteEdges { .. } => "permute_edges",
             Self::SoftmaxCrossEntropy { .. } => "softmax_cross_entropy",
             Self::SoftmaxCrossEntropyGrad { .. } => "softmax_cross_entropy_grad",
             Self::CountCorrect { .. } => "count_correct",
+            Self::SigmoidCrossEntropy { .. } => "sigmoid_cross_entropy",
+            Self::SigmoidCrossEntropyGrad { .. } => "sigmoid_cross_entropy_grad",
+            Self::CountMicro { .. } => "count_micro",
             Self::Sgd { .. } => "sgd",
             Self::Adam { .. } => "adam",
         }

@@ -147,6 +147,23 @@ pub fn infer(op: &Op, types: &[TensorType]) -> Result<Vec<TensorType>, ProgramEr
             x
         }
         Op::ColumnSum => TensorType::f32(RowSpace::Param(1), on.float(0)?.width),
+        Op::LayerNorm { .. } => {
+            let x = on.float(0)?;
+            on.is(1, TensorType::f32(RowSpace::Param(1), x.width))?;
+            on.is(2, TensorType::f32(RowSpace::Param(1), x.width))?;
+            x
+        }
+        Op::LayerNormInputGrad { .. } => {
+            let dy = on.float(0)?;
+            on.is(1, dy)?;
+            on.is(2, TensorType::f32(RowSpace::Param(1), dy.width))?;
+            dy
+        }
+        Op::LayerNormGainGrad { .. } => {
+            let dy = on.float(0)?;
+            on.is(1, dy)?;
+            TensorType::f32(RowSpace::Param(1), dy.width)
+        }
         Op::Add | Op::ReluGrad => {
             let a = on.float(0)?;
             on.is(1, a)?;
@@ -174,6 +191,17 @@ pub fn infer(op: &Op, types: &[TensorType]) -> Result<Vec<TensorType>, ProgramEr
             match op {
                 Op::SoftmaxCrossEntropy { .. } => SCALAR,
                 Op::CountCorrect { .. } => TensorType { rows: RowSpace::Scalar, width: 2, dtype: DType::U64 },
+                _ => logits,
+            }
+        }
+        Op::SigmoidCrossEntropy { .. } | Op::SigmoidCrossEntropyGrad { .. } | Op::CountMicro { .. } => {
+            let logits = on.float(0)?;
+            on.check(0, logits.rows == RowSpace::Vertices, "rows of Vertices")?;
+            on.is(1, TensorType { dtype: DType::U8, ..logits })?;
+            on.is(2, VERTEX_IDS)?;
+            match op {
+                Op::SigmoidCrossEntropy { .. } => SCALAR,
+                Op::CountMicro { .. } => TensorType { rows: RowSpace::Scalar, width: 3, dtype: DType::U64 },
                 _ => logits,
             }
         }
@@ -206,8 +234,16 @@ fn operand_count(op: &Op) -> usize {
         | Op::Add
         | Op::ReluGrad
         | Op::PermuteEdges { .. }
+        | Op::LayerNormGainGrad { .. }
         | Op::Dropout { .. } => 2,
-        Op::SoftmaxCrossEntropy { .. } | Op::SoftmaxCrossEntropyGrad { .. } | Op::CountCorrect { .. } => 3,
+        Op::SoftmaxCrossEntropy { .. }
+        | Op::SoftmaxCrossEntropyGrad { .. }
+        | Op::CountCorrect { .. }
+        | Op::SigmoidCrossEntropy { .. }
+        | Op::SigmoidCrossEntropyGrad { .. }
+        | Op::CountMicro { .. }
+        | Op::LayerNorm { .. }
+        | Op::LayerNormInputGrad { .. } => 3,
         Op::Sgd { momentum, .. } => 4 + usize::from(*momentum > 0.0),
         Op::Adam { .. } => 6,
     }

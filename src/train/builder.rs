@@ -4,7 +4,7 @@ use bytesize::ByteSize;
 
 use super::epoch::{EpochSpec, evaluation_program, training_program};
 use super::{Adam, DecayLayers, Optimizer, RunRecord, Trainer};
-use crate::bind::{bind, feature_kind};
+use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm, TRAIN};
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::{ModelRecord, RECORD_FORMAT};
@@ -113,6 +113,7 @@ impl<'a> TrainerBuilder<'a> {
         let spec = EpochSpec {
             model: self.model,
             features: feature_kind(data)?,
+            labels: label_kind(data),
             vertices: data.graph().vertex_count() as u64,
             edges: data.graph().edge_count() as u64,
             optimizer: &self.optimizer,

@@ -1,7 +1,7 @@
 //! The programs of an epoch: one training step, and an evaluation of what it leaves.
 
 use crate::infer::{self, dense_logits, push_on_split};
-use crate::model::{FeatureKind, Mode, Model, ModelError, Parameter};
+use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelError, Parameter};
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
 use crate::program::{Op, Passes, Program, SplitName, append_backward};
@@ -13,6 +13,7 @@ use super::{DecayLayers, Optimizer};
 pub(super) struct EpochSpec<'a> {
     pub model: &'a Model,
     pub features: FeatureKind,
+    pub labels: LabelKind,
     pub vertices: u64,
     pub edges: u64,
     pub optimizer: &'a Optimizer,
@@ -33,7 +34,12 @@ pub(super) fn gradient_name(parameter: &str) -> String {
 pub(super) fn training_program(spec: &EpochSpec<'_>) -> Result<(Program, Vec<Parameter>), ModelError> {
     let (network, logits) = spec.model.network(spec.features, Mode::Train)?;
     let (mut program, parameters) = network.into_parts();
-    let loss = push_on_split(&mut program, Op::SoftmaxCrossEntropy { split: SplitName::Train }, dense_logits(logits)?)?;
+    let split = SplitName::Train;
+    let loss = match spec.labels {
+        LabelKind::Class => Op::SoftmaxCrossEntropy { split },
+        LabelKind::Multi => Op::SigmoidCrossEntropy { split },
+    };
+    let loss = push_on_split(&mut program, loss, dense_logits(logits)?, spec.labels)?;
     program.set_output("loss", loss);
     if spec.passes.order {
         order(&mut program, &spec.workload(true))?;
@@ -52,7 +58,7 @@ pub(super) fn training_program(spec: &EpochSpec<'_>) -> Result<(Program, Vec<Par
 /// The forward program without dropout; see [`infer::evaluation_program`].
 pub(super) fn evaluation_program(spec: &EpochSpec<'_>) -> Result<Program, ModelError> {
     let (network, logits) = spec.model.network(spec.features, Mode::Evaluate)?;
-    infer::evaluation_program(network, logits, &spec.workload(false), spec.passes)
+    infer::evaluation_program(network, logits, spec.labels, &spec.workload(false), spec.passes)
 }
 
 impl EpochSpec<'_> {

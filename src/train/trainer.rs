@@ -129,7 +129,13 @@ impl Trainer {
     /// # Errors
     /// [`Error::Device`].
     pub fn weights(&self) -> Result<Weights> {
-        self.read_parameters(|parameter| self.session.origin(&Origin::Parameter(parameter.name.clone())))
+        let slot = |parameter: &Parameter| self.session.origin(&Origin::Parameter(parameter.name.clone()));
+        let mut weights = self.read_parameters(slot)?;
+        for parameter in self.parameters.iter().filter(|p| !p.trained) {
+            let data = vec![0.0; parameter.shape.iter().product()];
+            weights.insert(&parameter.name, Weight { shape: parameter.shape.clone(), data });
+        }
+        Ok(weights)
     }
 
     /// The gradients of the last step, by parameter.
