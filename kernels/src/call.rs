@@ -272,7 +272,7 @@ pub enum Call {
     SigmoidCrossEntropy {
         /// `[n, classes]`.
         logits: Mat,
-        /// u8 `[n, classes]`, row by row: 0 or 1.
+        /// u8 `[n, classes]`, row by row: 0 or 1; what is neither counts as 1.
         targets: Slot,
         /// u32 `[n]`: which split each row belongs to.
         split: Slot,

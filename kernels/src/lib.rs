@@ -23,4 +23,4 @@ pub use device::{Device, Event, Lane};
 pub use error::{Error, Result};
 pub use memory::{AlignedBytes, HostSlot, Shared, Slot};
 pub use step::{AdamStep, SgdStep};
-pub use view::{BlockView, MatMut, MatView, Targets};
+pub use view::{BlockView, MatMut, MatView, MultiTargets, Targets};

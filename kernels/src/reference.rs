@@ -6,7 +6,7 @@
 use crate::call::DropoutKey;
 use crate::random::{draw, row_key, threshold};
 use crate::step::{AdamStep, SgdStep};
-use crate::view::{BlockView, MatView, Targets};
+use crate::view::{BlockView, MatView, MultiTargets, Targets};
 
 /// A dense row-major matrix of `f64` that owns its elements.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,6 +126,39 @@ pub fn relu_grad(grad: &Dense, y: &Dense) -> Dense {
     Dense::from_fn(grad.rows, grad.cols, |r, c| if y.at(r, c) > 0.0 { grad.at(r, c) } else { 0.0 })
 }
 
+/// Per row `(x - mean) / sqrt(variance + eps)`, and the roots.
+fn normalised(x: &Dense, eps: f64) -> (Dense, Vec<f64>) {
+    let d = x.cols as f64;
+    let means: Vec<f64> = (0..x.rows).map(|r| x.row(r).iter().sum::<f64>() / d).collect();
+    let variance = |r: usize| x.row(r).iter().map(|x| (x - means[r]).powi(2)).sum::<f64>() / d;
+    let roots: Vec<f64> = (0..x.rows).map(|r| (variance(r) + eps).sqrt()).collect();
+    (Dense::from_fn(x.rows, x.cols, |r, c| (x.at(r, c) - means[r]) / roots[r]), roots)
+}
+
+/// Per row `out = (x - mean) / sqrt(variance + eps) * gain + bias`.
+pub fn layer_norm(x: &Dense, gain: &[f64], bias: &[f64], eps: f64) -> Dense {
+    let (y, _) = normalised(x, eps);
+    Dense::from_fn(x.rows, x.cols, |r, c| y.at(r, c) * gain[c] + bias[c])
+}
+
+/// With `y` the normalised `x` and `g = grad * gain`, per row
+/// `out = (g - mean(g) - y * mean(g * y)) / sqrt(variance + eps)`.
+pub fn layer_norm_input_grad(grad: &Dense, x: &Dense, gain: &[f64], eps: f64) -> Dense {
+    let (y, roots) = normalised(x, eps);
+    let g = Dense::from_fn(x.rows, x.cols, |r, c| grad.at(r, c) * gain[c]);
+    let d = x.cols as f64;
+    let g_mean: Vec<f64> = (0..x.rows).map(|r| g.row(r).iter().sum::<f64>() / d).collect();
+    let gy_mean = |r: usize| g.row(r).iter().zip(y.row(r)).map(|(g, y)| g * y).sum::<f64>() / d;
+    let gy_mean: Vec<f64> = (0..x.rows).map(gy_mean).collect();
+    Dense::from_fn(x.rows, x.cols, |r, c| (g.at(r, c) - g_mean[r] - y.at(r, c) * gy_mean[r]) / roots[r])
+}
+
+/// Sum over rows of `grad` times the normalised `x`.
+pub fn layer_norm_gain_grad(grad: &Dense, x: &Dense, eps: f64) -> Vec<f64> {
+    let (y, _) = normalised(x, eps);
+    (0..x.cols).map(|c| (0..x.rows).map(|r| grad.at(r, c) * y.at(r, c)).sum()).collect()
+}
+
 /// What a dropout does to the cell in `row`, counted from the key's first row, and `column`.
 fn drop_cell(key: DropoutKey, epoch: u64, row: usize, column: u32, x: f64) -> f64 {
     let row = row_key(key.seed, epoch, key.op, key.first_row + row as u64);
@@ -199,6 +232,47 @@ pub fn count_correct(logits: &Dense, targets: Targets<'_>) -> [u64; 2] {
             let beaten = |other: usize| row[other] > row[label] || (row[other] == row[label] && other < label);
             counts[0] += u64::from(!(0..row.len()).any(beaten));
             counts[1] += 1;
+        }
+    }
+    counts
+}
+
+/// `loss = 1 / (count * classes) * sum over all cells z of the selected rows of
+/// max(z, 0) - z * t + ln(1 + exp(-|z|))`; 0 if `count` or `classes` is 0.
+pub fn sigmoid_cross_entropy(logits: &Dense, targets: MultiTargets<'_>, count: u64) -> f64 {
+    let mut sum = 0.0;
+    for r in 0..logits.rows {
+        for (c, target) in targets.row(r).into_iter().flatten().enumerate() {
+            let (z, t) = (logits.at(r, c), if *target == 0 { 0.0 } else { 1.0 });
+            sum += z.max(0.0) - z * t + (-z.abs()).exp().ln_1p();
+        }
+    }
+    let cells = count as f64 * logits.cols as f64;
+    if cells == 0.0 { 0.0 } else { sum / cells }
+}
+
+/// `(sigmoid(z) - t) / (count * classes)` in selected rows, 0 in the others.
+pub fn sigmoid_cross_entropy_grad(logits: &Dense, targets: MultiTargets<'_>, count: u64) -> Dense {
+    let cells = count as f64 * logits.cols as f64;
+    Dense::from_fn(logits.rows, logits.cols, |r, c| match targets.row(r).filter(|_| count > 0) {
+        None => 0.0,
+        Some(targets) if targets[c] == 0 => 1.0 / (1.0 + (-logits.at(r, c)).exp()) / cells,
+        // sigmoid(z) - 1, without the cancellation.
+        Some(_) => -1.0 / (1.0 + logits.at(r, c).exp()) / cells,
+    })
+}
+
+/// `[true positives, false positives, false negatives]` over all cells of the selected rows.
+pub fn count_micro(logits: &Dense, targets: MultiTargets<'_>) -> [u64; 3] {
+    let mut counts = [0; 3];
+    for r in 0..logits.rows {
+        for (c, target) in targets.row(r).into_iter().flatten().enumerate() {
+            match (logits.at(r, c) > 0.0, *target != 0) {
+                (true, true) => counts[0] += 1,
+                (true, false) => counts[1] += 1,
+                (false, true) => counts[2] += 1,
+                (false, false) => {}
+            }
         }
     }
     counts

@@ -142,3 +142,26 @@ impl Targets<'_> {
         selected.then_some(label as usize)
     }
 }
+
+/// [`Targets`] where a row may be in any number of classes.
+#[derive(Clone, Copy, Debug)]
+pub struct MultiTargets<'a> {
+    /// Whether each row is in each class, row by row, `[n * classes]`: 0 if it is not, 1 (or anything else) if it is.
+    pub targets: &'a [u8],
+    /// Number of classes.
+    pub classes: usize,
+    /// Which split each row belongs to.
+    pub split: &'a [u32],
+    /// Rows of this split are selected.
+    pub select: u32,
+}
+
+impl<'a> MultiTargets<'a> {
+    /// The targets of row `r` if it is selected.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row(&self, r: usize) -> Option<&'a [u8]> {
+        (self.split[r] == self.select).then(|| &self.targets[r * self.classes..(r + 1) * self.classes])
+    }
+}

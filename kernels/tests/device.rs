@@ -147,6 +147,10 @@ fn a_slot_that_is_read_and_written_is_an_error_and_no_deadlock() {
         Call::Linear { x, weight: y, out: y },
         Call::AddBias { x, bias: y.slot, out: y },
         Call::ColumnSum { x, out: x.slot },
+        Call::LayerNorm { x, gain: v, bias: v, eps: 0.0, out: x },
+        Call::LayerNormInputGrad { grad: y, x, gain: v, eps: 0.0, out: y },
+        Call::LayerNormGainGrad { grad: y, x, eps: 0.0, out: y.slot },
+        Call::SigmoidCrossEntropyGrad { logits: x, targets: v, split: v, select: 0, count: 1, out: x },
         Call::PermuteEdges { values: v, permutation: rig.put(&[0u64; 9]), out: v, edges: 9 },
     ];
     for call in aliased {
@@ -178,6 +182,7 @@ fn misshapen(rig: &Rig) -> Vec<(Call, &'static str)> {
     };
     let key = DropoutKey { seed: 0, op: 0, first_row: 0, rate: 0.5 };
     let (labels, split, select, count) = (vec(4), vec(4), 0, 1);
+    let eps = 1e-5;
     let (two, three) = (mat(2, 2), mat(3, 2));
     vec![
         (Call::Gather { block: block(2, 0), weights: None, own: two, halo: None, out: mat(3, 2) }, "out"),
@@ -219,7 +224,12 @@ fn misshapen(rig: &Rig) -> Vec<(Call, &'static str)> {
             },
             "indices",
         ),
+        (Call::LayerNorm { x: two, gain: vec(2), bias: vec(2), eps, out: three }, "out"),
+        (Call::LayerNormInputGrad { grad: three, x: two, gain: vec(2), eps, out: mat(2, 2) }, "grad"),
+        (Call::LayerNormInputGrad { grad: two, x: mat(2, 2), gain: vec(2), eps, out: three }, "out"),
+        (Call::LayerNormGainGrad { grad: three, x: two, eps, out: vec(2) }, "grad"),
         (Call::SoftmaxCrossEntropyGrad { logits: two, labels, split, select, count, out: three }, "out"),
+        (Call::SigmoidCrossEntropyGrad { logits: two, targets: labels, split, select, count, out: three }, "out"),
     ]
 }
 
@@ -254,7 +264,14 @@ fn slots_that_are_too_small_or_empty_are_refused() {
         Call::RowScale { x, scale: small, out },
         Call::ColumnSum { x, out: small },
         Call::Dropout { x, out, key: DropoutKey { seed: 0, op: 0, first_row: 0, rate: 0.5 }, clock: rate },
+        Call::LayerNorm { x, gain: small, bias: x.slot, eps: 0.0, out },
+        Call::LayerNorm { x, gain: x.slot, bias: small, eps: 0.0, out },
+        Call::LayerNormInputGrad { grad: x, x, gain: small, eps: 0.0, out },
+        Call::LayerNormGainGrad { grad: x, x, eps: 0.0, out: small },
         Call::CountCorrect { logits: x, labels: small, split: clock, select: 0, out: clock },
+        Call::SigmoidCrossEntropyGrad { logits: x, targets: small, split: clock, select: 0, count: 1, out },
+        Call::CountMicro { logits: x, targets: x.slot, split: small, select: 0, out: out.slot },
+        Call::CountMicro { logits: x, targets: x.slot, split: clock, select: 0, out: clock },
         Call::Sgd { param: x.slot, grad: small, moment: None, len, clock, rate, momentum, weight_decay },
         Call::Sgd { param: x.slot, grad: out.slot, moment: None, len, clock, rate: small, momentum, weight_decay },
     ];

@@ -9,7 +9,7 @@ mod common;
 use common::*;
 use lapidary_kernels::call::NO_LABEL;
 use lapidary_kernels::reference::{self, Dense};
-use lapidary_kernels::{DropoutKey, Targets};
+use lapidary_kernels::{DropoutKey, MultiTargets, Targets};
 
 /// Objects unless `gradient` is the slope of `f` at `x` along every axis.
 fn check_slopes(x: &[f64], gradient: &[f64], f: impl Fn(&[f64]) -> f64) -> Result<(), String> {
@@ -97,6 +97,37 @@ fn relu_and_dropout() {
     let key = DropoutKey { seed: 5, op: 0, first_row: 9, rate: 0.4 };
     let f = |data: &[f64]| dot(&g, &reference::dropout(&with_data(&x, data), key, 3));
     assert_eq!(check_slopes(&x.data, &reference::dropout(&g, key, 3).data, f), Ok(()));
+}
+
+#[test]
+fn layer_norm_for_input_gain_and_bias() {
+    let numbers = &mut Numbers(6);
+    let (x, g) = (numbers.matrix(6, 5).dense(), numbers.matrix(6, 5).dense());
+    let (gain, bias) = (wide(&numbers.units(5)), wide(&numbers.units(5)));
+    let eps = 0.1;
+    let gradient = reference::layer_norm_input_grad(&g, &x, &gain, eps);
+    let f = |data: &[f64]| dot(&g, &reference::layer_norm(&with_data(&x, data), &gain, &bias, eps));
+    assert_eq!(check_slopes(&x.data, &gradient.data, f), Ok(()));
+    let gradient = reference::layer_norm_gain_grad(&g, &x, eps);
+    let f = |gain: &[f64]| dot(&g, &reference::layer_norm(&x, gain, &bias, eps));
+    assert_eq!(check_slopes(&gain, &gradient, f), Ok(()));
+    let f = |bias: &[f64]| dot(&g, &reference::layer_norm(&x, &gain, bias, eps));
+    assert_eq!(check_slopes(&bias, &reference::column_sum(&g), f), Ok(()));
+}
+
+#[test]
+fn sigmoid_cross_entropy() {
+    let numbers = &mut Numbers(7);
+    let logits = numbers.matrix(8, 5).dense().map(|x| 6.0 * x);
+    let cells: Vec<u8> = (0..40).map(|_| numbers.below(2) as u8).collect();
+    let split = [0, 0, 0, 2, 1, 0, 0, 0];
+    let targets = MultiTargets { targets: &cells, classes: 5, split: &split, select: 0 };
+    let gradient = reference::sigmoid_cross_entropy_grad(&logits, targets, 6);
+    let f = |data: &[f64]| reference::sigmoid_cross_entropy(&with_data(&logits, data), targets, 6);
+    assert_eq!(check_slopes(&logits.data, &gradient.data, f), Ok(()));
+    for unselected in [3, 4] {
+        assert!(gradient.row(unselected).iter().all(|&x| x == 0.0));
+    }
 }
 
 #[test]

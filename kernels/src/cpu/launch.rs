@@ -3,15 +3,17 @@
 use super::dropout::{dropout, sparse_dropout};
 use super::elementwise::{add, add_bias, column_sum, permute_edges, relu, relu_grad, row_scale, transpose};
 use super::gather::gather;
+use super::layer_norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
 use super::linear::{linear, linear_input_grad, linear_weight_grad};
 use super::loss::{count_correct, softmax_cross_entropy, softmax_cross_entropy_grad};
+use super::multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_grad};
 use super::optimizer::{adam, sgd};
 use super::slots::{Open, Vector};
 use crate::call::{Call, Mat};
 use crate::error::Result;
 use crate::memory::Slot;
 use crate::step::{AdamStep, SgdStep};
-use crate::view::Targets;
+use crate::view::{MultiTargets, Targets};
 
 /// Runs one call to its end. Everything is opened, and so checked for its size, before anything is written.
 pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
@@ -55,10 +57,10 @@ pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
             launch_loss(slots, call)
         }
         Call::LayerNorm { .. } | Call::LayerNormInputGrad { .. } | Call::LayerNormGainGrad { .. } => {
-            unimplemented!("{} has no kernel yet", call.name())
+            launch_layer_norm(slots, call)
         }
         Call::SigmoidCrossEntropy { .. } | Call::SigmoidCrossEntropyGrad { .. } | Call::CountMicro { .. } => {
-            unimplemented!("{} has no kernel yet", call.name())
+            launch_multi_label(slots, call)
         }
         Call::Sgd { .. } | Call::Adam { .. } => launch_optimizer(slots, call),
     }
@@ -121,6 +123,58 @@ fn launch_loss(slots: &Open<'_>, call: &Call) -> Result<()> {
             let mut out = slots.vec_mut(*out, 2)?;
             out.view().copy_from_slice(&count_correct(logits.view(), targets)?);
             Ok(())
+        }
+        _ => unreachable!("launch() sends no other call here"),
+    }
+}
+
+fn launch_multi_label(slots: &Open<'_>, call: &Call) -> Result<()> {
+    let open = |logits: &Mat, targets: &Slot, split: &Slot| {
+        let matrix = slots.mat(*logits)?;
+        Ok((matrix, slots.vec(*targets, logits.rows * logits.cols)?, slots.vec(*split, logits.rows)?))
+    };
+    match call {
+        Call::SigmoidCrossEntropy { logits, targets, split, select, count, loss } => {
+            let (classes, select) = (logits.cols, *select);
+            let (logits, targets, split) = open(logits, targets, split)?;
+            let targets = MultiTargets { targets: targets.view(), classes, split: split.view(), select };
+            let mut loss = slots.vec_mut(*loss, 1)?;
+            loss.view()[0] = sigmoid_cross_entropy(logits.view(), targets, *count)?;
+            Ok(())
+        }
+        Call::SigmoidCrossEntropyGrad { logits, targets, split, select, count, out } => {
+            let (classes, select) = (logits.cols, *select);
+            let (logits, targets, split) = open(logits, targets, split)?;
+            let targets = MultiTargets { targets: targets.view(), classes, split: split.view(), select };
+            sigmoid_cross_entropy_grad(logits.view(), targets, *count, slots.mat_mut(*out)?.view())
+        }
+        Call::CountMicro { logits, targets, split, select, out } => {
+            let (classes, select) = (logits.cols, *select);
+            let (logits, targets, split) = open(logits, targets, split)?;
+            let targets = MultiTargets { targets: targets.view(), classes, split: split.view(), select };
+            let mut out = slots.vec_mut(*out, 3)?;
+            out.view().copy_from_slice(&count_micro(logits.view(), targets)?);
+            Ok(())
+        }
+        _ => unreachable!("launch() sends no other call here"),
+    }
+}
+
+fn launch_layer_norm(slots: &Open<'_>, call: &Call) -> Result<()> {
+    match call {
+        Call::LayerNorm { x, gain, bias, eps, out } => {
+            let (gain, bias) = (slots.vec(*gain, x.cols)?, slots.vec(*bias, x.cols)?);
+            layer_norm(slots.mat(*x)?.view(), gain.view(), bias.view(), *eps, slots.mat_mut(*out)?.view())
+        }
+        Call::LayerNormInputGrad { grad, x, gain, eps, out } => {
+            let gain = slots.vec(*gain, x.cols)?;
+            let (grad, x) = (slots.mat(*grad)?, slots.mat(*x)?);
+            layer_norm_input_grad(grad.view(), x.view(), gain.view(), *eps, slots.mat_mut(*out)?.view())
+        }
+        Call::LayerNormGainGrad { grad, x, eps, out } => {
+            let cols = x.cols;
+            let (grad, x) = (slots.mat(*grad)?, slots.mat(*x)?);
+            layer_norm_gain_grad(grad.view(), x.view(), *eps, slots.vec_mut(*out, cols)?.view())
         }
         _ => unreachable!("launch() sends no other call here"),
     }

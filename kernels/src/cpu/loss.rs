@@ -2,6 +2,7 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
+use super::exp::exp;
 use super::parallel::{CHUNK, for_rows, map_chunks};
 use crate::error::{Result, check_shape};
 use crate::view::{MatMut, MatView, Targets};
@@ -100,7 +101,8 @@ fn check_targets(targets: Targets<'_>, call: &'static str, n: usize) -> Result<(
     check_shape(call, "split", [n, 1], [targets.split.len(), 1])
 }
 
-fn rows_of_part(classes: usize) -> usize {
+/// How many rows one part of a sum has.
+pub(super) fn rows_of_part(classes: usize) -> usize {
     (CHUNK / classes.max(1)).max(16)
 }
 
@@ -136,42 +138,5 @@ impl WithSimd for ExpBelow<'_> {
         for (out, &x) in self.out.iter_mut().zip(self.row) {
             *out = exp(x - self.largest);
         }
-    }
-}
-
-/// `e^x` for `x <= 0` with a relative error of about 2e-7, in operations that vectorise: `2^k * e^r` with
-/// `|r| <= ln 2 / 2` and Taylor's polynomial for `e^r`. Below -87 it is `e^-87`, which is 0 beside the largest
-/// term's 1. NaN stays NaN.
-#[inline(always)]
-fn exp(x: f32) -> f32 {
-    const LOWEST: f32 = -87.0;
-    /// Adding it leaves the nearest integer in the lowest bits of the sum.
-    const ROUND: f32 = 12_582_912.0;
-    /// ln 2 in two parts; the product of the first with a small integer is exact.
-    const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
-    let x = if x < LOWEST { LOWEST } else { x };
-    let shifted = x * std::f32::consts::LOG2_E + ROUND;
-    let k = shifted - ROUND;
-    let r = x - k * LN_2[0] - k * LN_2[1];
-    let series =
-        1.0 + r * (1.0 + r * (0.5 + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0 + r * (1.0 / 720.0))))));
-    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0f32.to_bits()));
-    series * power
-}
-
-#[cfg(test)]
-mod tests {
-    use super::exp;
-
-    #[test]
-    fn exp_is_exp() {
-        for i in 0..=870_000 {
-            let x = -(i as f32) * 1e-4;
-            let want = f64::from(x).exp();
-            assert!((f64::from(exp(x)) - want).abs() <= 3e-7 * want, "exp({x}) = {}, not {want}", exp(x));
-        }
-        assert!(exp(f32::NAN).is_nan());
-        assert!(exp(f32::NEG_INFINITY) < 1e-37);
-        assert_eq!(exp(0.0), 1.0);
     }
 }

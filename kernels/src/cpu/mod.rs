@@ -6,14 +6,18 @@
 
 mod dropout;
 mod elementwise;
+mod exp;
 mod gather;
 mod launch;
+mod layer_norm;
 mod linear;
 mod loss;
+mod multi_label;
 mod optimizer;
 mod parallel;
 mod prefetch;
 mod slots;
+mod sum;
 
 use std::num::NonZeroUsize;
 
@@ -24,8 +28,10 @@ pub use elementwise::{
     add, add_bias, column_sum, elementwise_bytes, permute_edges, relu, relu_grad, row_scale, transpose,
 };
 pub use gather::{gather, gather_bytes};
+pub use layer_norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
 pub use linear::{linear, linear_flops, linear_input_grad, linear_weight_grad, linear_weight_grad_workspace_bytes};
 pub use loss::{count_correct, softmax_cross_entropy, softmax_cross_entropy_grad};
+pub use multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_grad};
 pub use optimizer::{adam, sgd};
 
 use crate::call::Call;

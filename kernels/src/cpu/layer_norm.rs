@@ -1,0 +1,197 @@
+//! Layer normalisation and its gradients. Everything is computed in `f64` and rounded once; a row's statistics are
+//! cheaper to compute again than to keep.
+
+use pulp::{Arch, Simd, WithSimd};
+
+use super::parallel::{for_rows, map_chunks};
+use super::sum::sums;
+use crate::error::{Error, Result, check_shape};
+use crate::view::{MatMut, MatView};
+
+/// Per row `out = (x - mean) / sqrt(variance + eps) * gain + bias`, with the biased variance.
+///
+/// # Shapes
+/// `x`: `[n, d]`; `gain`, `bias`: `[d]`; `out`: `[n, d]`, overwritten.
+/// # Errors
+/// [`Error::Shape`], [`Error::Argument`]; `out` is then untouched.
+/// # Order
+/// The order of a row's sums depends on `d` alone: the same bits on any number of threads.
+/// # Source
+/// `torch.nn.LayerNorm` over the last dimension; Ba, Kiros & Hinton 2016.
+pub fn layer_norm(x: MatView<'_>, gain: &[f32], bias: &[f32], eps: f32, mut out: MatMut<'_>) -> Result<()> {
+    const CALL: &str = "layer_norm";
+    let (n, d) = (x.rows(), x.cols());
+    check_shape(CALL, "gain", [d, 1], [gain.len(), 1])?;
+    check_shape(CALL, "bias", [d, 1], [bias.len(), 1])?;
+    check_shape(CALL, "out", [n, d], [out.rows(), out.cols()])?;
+    let eps = check_eps(CALL, eps)?;
+    for_rows(out.data(), d, |first, out| {
+        Arch::new().dispatch(Normalise { d, eps, x: &x.data()[first * d..], gain, bias, out });
+    });
+    Ok(())
+}
+
+struct Normalise<'a> {
+    d: usize,
+    eps: f64,
+    x: &'a [f32],
+    gain: &'a [f32],
+    bias: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Normalise<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        let Self { d, eps, x, gain, bias, out } = self;
+        for (x, out) in x.chunks_exact(d).zip(out.chunks_exact_mut(d)) {
+            let (mean, factor) = statistics(x, eps);
+            for (((out, &x), &gain), &bias) in out.iter_mut().zip(x).zip(gain).zip(bias) {
+                *out = ((f64::from(x) - mean) * factor * f64::from(gain) + f64::from(bias)) as f32;
+            }
+        }
+    }
+}
+
+/// The gradient of [`layer_norm`] for its input. With `y = (x - mean) / sqrt(variance + eps)` and `g = grad * gain`,
+/// per row `out = (g - mean(g) - y * mean(g * y)) / sqrt(variance + eps)`.
+///
+/// # Shapes
+/// `grad`, `x`: `[n, d]`; `gain`: `[d]`; `out`: `[n, d]`, overwritten.
+/// # Errors
+/// [`Error::Shape`], [`Error::Argument`]; `out` is then untouched.
+/// # Order
+/// As of [`layer_norm`].
+pub fn layer_norm_input_grad(
+    grad: MatView<'_>,
+    x: MatView<'_>,
+    gain: &[f32],
+    eps: f32,
+    mut out: MatMut<'_>,
+) -> Result<()> {
+    const CALL: &str = "layer_norm_input_grad";
+    let (n, d) = (x.rows(), x.cols());
+    check_shape(CALL, "grad", [n, d], [grad.rows(), grad.cols()])?;
+    check_shape(CALL, "gain", [d, 1], [gain.len(), 1])?;
+    check_shape(CALL, "out", [n, d], [out.rows(), out.cols()])?;
+    let eps = check_eps(CALL, eps)?;
+    for_rows(out.data(), d, |first, out| {
+        let (grad, x) = (&grad.data()[first * d..], &x.data()[first * d..]);
+        Arch::new().dispatch(InputGrad { d, eps, grad, x, gain, out });
+    });
+    Ok(())
+}
+
+struct InputGrad<'a> {
+    d: usize,
+    eps: f64,
+    grad: &'a [f32],
+    x: &'a [f32],
+    gain: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl WithSimd for InputGrad<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        let Self { d, eps, grad, x, gain, out } = self;
+        let each = 1.0 / d as f64;
+        for ((grad, x), out) in grad.chunks_exact(d).zip(x.chunks_exact(d)).zip(out.chunks_exact_mut(d)) {
+            let mean = mean(x);
+            let [squares, g_sum, g_deviations] = sums([grad, x, gain], |[grad, x, gain]| {
+                let (g, deviation) = (f64::from(grad) * f64::from(gain), f64::from(x) - mean);
+                [deviation * deviation, g, g * deviation]
+            });
+            let factor = 1.0 / (squares * each + eps).sqrt();
+            let (g_mean, slope) = (g_sum * each, g_deviations * each * factor * factor);
+            for (((out, &grad), &x), &gain) in out.iter_mut().zip(grad).zip(x).zip(gain) {
+                let g = f64::from(grad) * f64::from(gain);
+                *out = ((g - g_mean - (f64::from(x) - mean) * slope) * factor) as f32;
+            }
+        }
+    }
+}
+
+/// Sum over rows of `grad * (x - mean) / sqrt(variance + eps)`: the gradient of [`layer_norm`] for its gain. That for
+/// its bias is [`super::column_sum`].
+///
+/// # Shapes
+/// `grad`, `x`: `[n, d]`; `out`: `[d]`, overwritten.
+/// # Cost
+/// At most 64 rows of `f64` are allocated.
+/// # Errors
+/// [`Error::Shape`], [`Error::Argument`]; `out` is then untouched.
+/// # Order
+/// Rows are added in `f64`, in parts that depend on `n` alone: the same bits on any number of threads.
+pub fn layer_norm_gain_grad(grad: MatView<'_>, x: MatView<'_>, eps: f32, out: &mut [f32]) -> Result<()> {
+    const CALL: &str = "layer_norm_gain_grad";
+    const MOST_PARTS: usize = 64;
+    const LEAST_ROWS: usize = 1024;
+    let (n, d) = (x.rows(), x.cols());
+    check_shape(CALL, "grad", [n, d], [grad.rows(), grad.cols()])?;
+    check_shape(CALL, "out", [1, d], [1, out.len()])?;
+    let eps = check_eps(CALL, eps)?;
+    if d == 0 {
+        return Ok(());
+    }
+    let parts = map_chunks(n, n.div_ceil(MOST_PARTS).max(LEAST_ROWS), |rows| {
+        let mut sum = vec![0.0f64; d];
+        let cells = rows.start * d..rows.end * d;
+        let (grad, x) = (&grad.data()[cells.clone()], &x.data()[cells]);
+        Arch::new().dispatch(GainGrad { eps, grad, x, sum: &mut sum });
+        sum
+    });
+    for (column, out) in out.iter_mut().enumerate() {
+        *out = parts.iter().map(|sum| sum[column]).sum::<f64>() as f32;
+    }
+    Ok(())
+}
+
+struct GainGrad<'a> {
+    eps: f64,
+    grad: &'a [f32],
+    x: &'a [f32],
+    sum: &'a mut [f64],
+}
+
+impl WithSimd for GainGrad<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        let Self { eps, grad, x, sum } = self;
+        let d = sum.len();
+        for (grad, x) in grad.chunks_exact(d).zip(x.chunks_exact(d)) {
+            let (mean, factor) = statistics(x, eps);
+            for ((sum, &grad), &x) in sum.iter_mut().zip(grad).zip(x) {
+                *sum += f64::from(grad) * ((f64::from(x) - mean) * factor);
+            }
+        }
+    }
+}
+
+fn check_eps(call: &'static str, eps: f32) -> Result<f64> {
+    let got = f64::from(eps);
+    if got >= 0.0 { Ok(got) } else { Err(Error::Argument { call, operand: "eps", want: "at least 0", got }) }
+}
+
+#[inline(always)]
+fn mean(row: &[f32]) -> f64 {
+    let [sum] = sums([row], |[x]| [f64::from(x)]);
+    sum / row.len() as f64
+}
+
+/// A row's mean and `1 / sqrt(variance + eps)`, in two passes.
+#[inline(always)]
+fn statistics(row: &[f32], eps: f64) -> (f64, f64) {
+    let mean = mean(row);
+    let [squares] = sums([row], |[x]| {
+        let deviation = f64::from(x) - mean;
+        [deviation * deviation]
+    });
+    (mean, 1.0 / (squares / row.len() as f64 + eps).sqrt())
+}

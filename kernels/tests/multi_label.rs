@@ -1,0 +1,136 @@
+//! Sigmoid cross-entropy and the counts of micro-F1 against the serial `f64` reference and by hand.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use lapidary_kernels::{Call, Error, MatMut, MatView, MultiTargets, cpu, reference};
+
+#[test]
+fn losses_and_counts() {
+    for classes in [0, 1, 2, 7, 16, 17, 41, 121] {
+        for n in [0, 1, 30, 5000] {
+            for scale in [0.0, 3.0, 80.0, 300.0] {
+                let numbers = &mut Numbers((n + classes) as u64);
+                let mut logits = numbers.matrix(n, classes);
+                logits.data.iter_mut().for_each(|x| *x *= scale);
+                let cells: Vec<u8> = (0..n * classes).map(|_| numbers.below(2) as u8).collect();
+                let split: Vec<u32> = (0..n).map(|_| numbers.below(3) as u32).collect();
+                let targets = MultiTargets { targets: &cells, classes, split: &split, select: 1 };
+                check_counts(&logits, targets);
+                let selected = split.iter().filter(|&&split| split == 1).count() as u64;
+                for count in [selected, 0] {
+                    check_loss(&logits, targets, count);
+                }
+            }
+        }
+    }
+}
+
+fn check_counts(logits: &Matrix, targets: MultiTargets<'_>) {
+    let want = reference::count_micro(&logits.dense(), targets);
+    for threads in [1, 3] {
+        let rig = Rig::new(threads);
+        let (cells, split) = (rig.put(targets.targets), rig.put(targets.split));
+        let out = rig.put(&[u64::MAX; 3]);
+        rig.launch(&Call::CountMicro { logits: rig.mat(logits), targets: cells, split, select: 1, out }).unwrap();
+        assert_eq!(rig.get::<u64>(out, 3), want, "count_micro, {} x {}", logits.rows, logits.cols);
+    }
+}
+
+fn check_loss(logits: &Matrix, targets: MultiTargets<'_>, count: u64) {
+    let (n, classes) = (logits.rows, logits.cols);
+    let what = format!("sigmoid_cross_entropy, {n} x {classes}, count {count}");
+    let got = on_any_threads(&what, |rig| {
+        let (cells, split) = (rig.put(targets.targets), rig.put(targets.split));
+        let (logits, loss) = (rig.mat(logits), rig.out(1, 1));
+        let call = Call::SigmoidCrossEntropy { logits, targets: cells, split, select: 1, count, loss: loss.slot };
+        rig.run(loss, &call)
+    });
+    // No term is negative; the exponential errs by 3e-7 of itself, the logarithm by 3e-7, the rest is rounding.
+    let want = reference::sigmoid_cross_entropy(&logits.dense(), targets, count);
+    assert_close(&what, &got, &[want], &[want], 5);
+
+    let what = format!("sigmoid_cross_entropy_grad, {n} x {classes}, count {count}");
+    let got = on_any_threads(&what, |rig| {
+        let (cells, split) = (rig.put(targets.targets), rig.put(targets.split));
+        let (logits, out) = (rig.mat(logits), rig.out(n, classes));
+        rig.run(out, &Call::SigmoidCrossEntropyGrad { logits, targets: cells, split, select: 1, count, out })
+    });
+    // The exponential errs by 3e-7 of itself, which counts at most once and a half, and there are four roundings.
+    let want = reference::sigmoid_cross_entropy_grad(&logits.dense(), targets, count);
+    assert_close(&what, &got, &want.data, &absolute(&want.data), 5);
+}
+
+fn one_row(logits: &[f32]) -> MatView<'_> {
+    MatView::new(logits, 1, logits.len()).unwrap()
+}
+
+fn first_split(targets: &[u8]) -> MultiTargets<'_> {
+    MultiTargets { targets, classes: targets.len(), split: &[0], select: 0 }
+}
+
+fn loss(logits: &[f32], targets: &[u8]) -> f32 {
+    cpu::sigmoid_cross_entropy(one_row(logits), first_split(targets), 1).unwrap()
+}
+
+#[test]
+fn a_logit_of_0_costs_ln_2() {
+    let got = loss(&[0.0, -0.0, 0.0], &[0, 1, 1]);
+    assert!((got - std::f32::consts::LN_2).abs() <= 1e-6 * got, "{got}");
+}
+
+#[test]
+fn infinite_logits_cost_nothing_or_everything() {
+    let inf = f32::INFINITY;
+    assert!(loss(&[inf, -inf], &[1, 0]) < 1e-37);
+    assert_eq!(loss(&[inf, 0.0], &[0, 0]), inf);
+    assert_eq!(loss(&[-inf, 0.0], &[1, 0]), inf);
+    assert!(loss(&[f32::NAN, 0.0], &[1, 0]).is_nan());
+}
+
+#[test]
+fn the_gradient_of_extreme_logits() {
+    let inf = f32::INFINITY;
+    let logits = [inf, -inf, inf, -inf, f32::NAN];
+    let mut out = [7.0f32; 5];
+    let targets = first_split(&[0, 1, 1, 0, 0]);
+    cpu::sigmoid_cross_entropy_grad(one_row(&logits), targets, 1, MatMut::new(&mut out, 1, 5).unwrap()).unwrap();
+    assert_eq!(out[..2], [0.2, -0.2]);
+    assert!(out[2..4].iter().all(|x| x.abs() < 1e-37) && out[4].is_nan());
+}
+
+#[test]
+fn counts_by_hand() {
+    // Right, false alarm, miss, right; 0 and NaN are not positive; what is neither 0 nor 1 counts as 1.
+    let logits = [0.5, 0.5, -0.5, -0.5, 0.0, f32::NAN, 1.0];
+    let targets = first_split(&[1, 0, 1, 0, 1, 1, 255]);
+    assert_eq!(cpu::count_micro(one_row(&logits), targets).unwrap(), [2, 1, 3]);
+}
+
+#[test]
+fn targets_of_another_shape_are_refused() {
+    let logits = [0.0; 6];
+    let view = MatView::new(&logits, 2, 3).unwrap();
+    let (cells, split) = ([0; 6], [0; 2]);
+    let right = MultiTargets { targets: &cells, classes: 3, split: &split, select: 0 };
+    assert!(cpu::count_micro(view, right).is_ok());
+    let wrong = [
+        (MultiTargets { classes: 2, ..right }, "classes"),
+        (MultiTargets { targets: &cells[..5], ..right }, "targets"),
+        (MultiTargets { split: &split[..1], ..right }, "split"),
+    ];
+    for (targets, want) in wrong {
+        let mut out = [7.0; 6];
+        let objections = [
+            cpu::count_micro(view, targets).err(),
+            cpu::sigmoid_cross_entropy(view, targets, 2).err(),
+            cpu::sigmoid_cross_entropy_grad(view, targets, 2, MatMut::new(&mut out, 2, 3).unwrap()).err(),
+        ];
+        for objection in objections {
+            assert!(matches!(objection, Some(Error::Shape { operand, .. }) if operand == want), "{objection:?}");
+        }
+        assert_eq!(out, [7.0; 6]);
+    }
+}
