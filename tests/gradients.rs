@@ -6,7 +6,7 @@ mod common;
 use common::oracle::Oracle;
 use common::{hostile_graph, numbers, relative_difference};
 use lapidary::graph::Graph;
-use lapidary::lower::{FeatureData, Inputs, Lowered, lower};
+use lapidary::lower::{FeatureData, Inputs, LabelData, Lowered, lower};
 use lapidary::model::{FeatureKind, Mode, Model, ModelConfig, ModelError, Network, Norm, Value, gcn_conv};
 use lapidary::program::passes::order::{Workload, order};
 use lapidary::program::passes::prune::prune;
@@ -16,8 +16,23 @@ use lapidary_kernels::{CpuDevice, Device, HostSlot, Lane, Shared, Slot};
 const FEATURES: usize = 5;
 const CLASSES: usize = 3;
 
-/// The hostile graph with dense or sparse features, labels, and two thirds of the vertices to train on.
-fn inputs(graph: Graph, sparse: bool) -> Inputs {
+/// How the data of a test is stored.
+#[derive(Clone, Copy, Debug)]
+struct Storage {
+    sparse: bool,
+    multi: bool,
+}
+
+const STORAGES: [Storage; 4] = [
+    Storage { sparse: false, multi: false },
+    Storage { sparse: true, multi: false },
+    Storage { sparse: false, multi: true },
+    Storage { sparse: true, multi: true },
+];
+const DENSE: Storage = STORAGES[0];
+
+/// A graph with dense or sparse features, labels, and two thirds of the vertices to train on.
+fn inputs(graph: Graph, Storage { sparse, multi }: Storage) -> Inputs {
     let n = graph.vertex_count();
     let mut data = numbers(n * FEATURES, 1);
     let features = if sparse {
@@ -35,31 +50,37 @@ fn inputs(graph: Graph, sparse: bool) -> Inputs {
         data.iter_mut().for_each(|x| *x *= 2.0);
         FeatureData::Dense { data: data.into(), width: FEATURES }
     };
-    let labels: Vec<u32> = (0..n as u32).map(|v| (v * 7 + 1) % CLASSES as u32).collect();
+    let labels = if multi {
+        let targets: Vec<u8> = (0..n * CLASSES).map(|i| u8::from((i * 7) % 5 < 2)).collect();
+        LabelData::Targets(targets.into())
+    } else {
+        let labels: Vec<u32> = (0..n as u32).map(|v| (v * 7 + 1) % CLASSES as u32).collect();
+        LabelData::Classes(labels.into())
+    };
     let split: Vec<u32> = (0..n as u32).map(|v| if v % 3 == 2 { 3 } else { 1 }).collect();
     let train = split.iter().filter(|&&s| s == 1).count() as u64;
     let symmetric = graph.is_symmetric();
-    Inputs {
-        graph,
-        symmetric,
-        features,
-        labels: Shared::from(labels),
-        split: Shared::from(split),
-        labelled: [0, train, 0, n as u64 - train],
-    }
+    Inputs { graph, symmetric, features, labels, split: Shared::from(split), labelled: [0, train, 0, n as u64 - train] }
 }
 
 /// The training program of a network up to its gradients: outputs `loss` and one per parameter.
-fn program(model: &Model, sparse: bool, passes: Passes, workload: &Workload) -> Program {
+fn program(model: &Model, storage: Storage, passes: Passes, workload: &Workload) -> Program {
     let width = FEATURES;
-    let kind = if sparse { FeatureKind::Sparse { width } } else { FeatureKind::Dense { width } };
+    let kind = if storage.sparse { FeatureKind::Sparse { width } } else { FeatureKind::Dense { width } };
     let (network, logits) = model.network(kind, Mode::Train).unwrap();
     let (mut program, _) = network.into_parts();
     let Value::Dense(logits) = logits else { panic!("logits are dense") };
     let ids = TensorType { rows: RowSpace::Vertices, width: 1, dtype: DType::U32 };
-    let labels = program.input(Origin::Labels, ids).unwrap();
-    let split = program.input(Origin::Split, ids).unwrap();
-    let loss = program.push1(Op::SoftmaxCrossEntropy { split: SplitName::Train }, &[logits, labels, split]).unwrap();
+    let splits = program.input(Origin::Split, ids).unwrap();
+    let split = SplitName::Train;
+    let loss = if storage.multi {
+        let cells = TensorType { dtype: DType::U8, width: CLASSES, ..ids };
+        let targets = program.input(Origin::Targets, cells).unwrap();
+        program.push1(Op::SigmoidCrossEntropy { split }, &[logits, targets, splits]).unwrap()
+    } else {
+        let labels = program.input(Origin::Labels, ids).unwrap();
+        program.push1(Op::SoftmaxCrossEntropy { split }, &[logits, labels, splits]).unwrap()
+    };
     program.set_output("loss", loss);
     if passes.order {
         order(&mut program, workload).unwrap();
@@ -99,9 +120,9 @@ fn oracle_with(lowered: &Lowered, parameters: &[(String, Slot, Vec<f32>)]) -> Or
 }
 
 /// Every gradient of the program, by central differences of its loss in f64.
-fn check_gradients(model: &Model, graph: &Graph, sparse: bool, passes: Passes) {
-    let data = inputs(graph.clone(), sparse);
-    let program = program(model, sparse, passes, &ANY_WORKLOAD);
+fn check_gradients(model: &Model, graph: &Graph, storage: Storage, passes: Passes) {
+    let data = inputs(graph.clone(), storage);
+    let program = program(model, storage, passes, &ANY_WORKLOAD);
     let lowered = lower(&[&program], &data, 3);
     let parameters = parameters(&lowered);
     let phase = &lowered.phases[0];
@@ -128,7 +149,7 @@ fn check_gradients(model: &Model, graph: &Graph, sparse: bool, passes: Passes) {
             let error = (difference - gradient[i]).abs();
             assert!(
                 error <= 1e-7 + 1e-5 * largest,
-                "{name} (sparse: {sparse}, {passes:?}): d loss / d {parameter}[{i}] is {}, differences say {difference}",
+                "{name} ({storage:?}, {passes:?}): d loss / d {parameter}[{i}] is {}, differences say {difference}",
                 gradient[i]
             );
         }
@@ -164,7 +185,7 @@ fn check_device(lowered: &Lowered, parameters: &[(String, Slot, Vec<f32>)], orac
         device.copy_out(Lane::CopyOut, slot, &host, &[]).unwrap();
         let want: Vec<f32> = oracle.float(slot).iter().map(|&x| x as f32).collect();
         let off = relative_difference(&host.to_vec::<f32>(), &want);
-        assert!(off < 1e-5, "{name}: {output} is off by {off}");
+        assert!(off < 1e-4, "{name}: {output} is off by {off}");
     }
 }
 
@@ -198,6 +219,12 @@ fn networks() -> Vec<Model> {
             let h = net.relu(h)?;
             net.linear(h, "b", CLASSES, true)
         }),
+        network("layer norm", |net, x, _| {
+            let h = net.linear(x, "a", 6, true)?;
+            let h = net.layer_norm(h, "norm")?;
+            let h = net.relu(h)?;
+            net.linear(h, "b", CLASSES, true)
+        }),
         network("dropout", |net, x, _| {
             let x = net.dropout(x, 0.3)?;
             let h = net.linear(x, "a", 6, true)?;
@@ -225,25 +252,45 @@ fn networks() -> Vec<Model> {
 #[test]
 fn every_operation_has_the_gradient_that_differences_say() {
     for model in networks() {
-        for sparse in [false, true] {
-            check_gradients(&model, &hostile_graph(), sparse, Passes::NONE);
-            check_gradients(&model, &hostile_graph(), sparse, Passes::ALL);
+        for storage in STORAGES {
+            check_gradients(&model, &hostile_graph(), storage, Passes::NONE);
+            check_gradients(&model, &hostile_graph(), storage, Passes::ALL);
+        }
+    }
+}
+
+/// Every built-in model, with each normalisation that it takes.
+fn built_ins(widths: &[usize]) -> Vec<Model> {
+    let norms = [Norm::Sym, Norm::Mean, Norm::Sum];
+    let mut all = vec![Model::gin(widths), Model::sage(widths)];
+    for norm in norms {
+        all.extend([Model::gcn(widths), Model::commnet(widths), Model::resgcn(widths)].map(|m| m.norm(norm)));
+    }
+    all
+}
+
+#[test]
+fn every_model_of_one_to_six_layers_has_the_right_gradients_on_directed_graphs() {
+    for layers in 1..=6 {
+        // Hidden layers of one width, which makes identity shortcuts, and at the end of another.
+        let mut widths = vec![4; layers + 1];
+        (widths[0], widths[layers]) = (FEATURES, CLASSES);
+        for model in built_ins(&widths) {
+            for storage in STORAGES {
+                // Layer norm keeps deep sums in range, and is checked on the way.
+                let model = model.clone().dropout(0.2).layer_norm(layers % 2 == 0);
+                check_gradients(&model, &hostile_graph(), storage, Passes::ALL);
+                check_gradients(&model, &hostile_graph(), storage, Passes::NONE);
+            }
         }
     }
 }
 
 #[test]
-fn gcn_of_one_to_four_layers_has_the_right_gradients_on_directed_graphs() {
-    for layers in 1..=4 {
-        for norm in [Norm::Sym, Norm::Mean, Norm::Sum] {
-            let mut widths = vec![4; layers + 1];
-            (widths[0], widths[layers]) = (FEATURES, CLASSES);
-            let model = Model::gcn(&widths).norm(norm).dropout(0.2);
-            for passes in [Passes::NONE, Passes::ALL] {
-                check_gradients(&model, &hostile_graph(), false, passes);
-                check_gradients(&model, &hostile_graph(), true, passes);
-            }
-        }
+fn a_shortcut_of_sparse_features_as_wide_as_the_layer_is_the_features() {
+    for storage in STORAGES {
+        let model = Model::resgcn(&[FEATURES, FEATURES, CLASSES]).dropout(0.3);
+        check_gradients(&model, &hostile_graph(), storage, Passes::ALL);
     }
 }
 
@@ -251,7 +298,7 @@ fn gcn_of_one_to_four_layers_has_the_right_gradients_on_directed_graphs() {
 fn a_graph_without_edges_and_one_vertex_alone_have_the_right_gradients() {
     let model = Model::gcn(&[FEATURES, 4, CLASSES]);
     for n in [1, 5] {
-        check_gradients(&model, &Graph::from_edges(n, &[]).unwrap(), false, Passes::ALL);
+        check_gradients(&model, &Graph::from_edges(n, &[]).unwrap(), DENSE, Passes::ALL);
     }
 }
 
@@ -260,10 +307,10 @@ fn a_symmetric_graph_uses_its_own_block_backward() {
     let edges: Vec<(u32, u32)> = (0..9).flat_map(|v| [(v, v + 1), (v + 1, v)]).collect();
     let graph = Graph::from_edges(10, &edges).unwrap();
     let model = Model::gcn(&[FEATURES, 4, CLASSES]);
-    check_gradients(&model, &graph, false, Passes::ALL);
-    let data = inputs(graph, false);
+    check_gradients(&model, &graph, DENSE, Passes::ALL);
+    let data = inputs(graph, DENSE);
     assert!(data.symmetric);
-    let program = program(&model, false, Passes::ALL, &ANY_WORKLOAD);
+    let program = program(&model, DENSE, Passes::ALL, &ANY_WORKLOAD);
     let blocks = lower(&[&program], &data, 3).tensors.iter().filter(|t| t.name.ends_with(".indptr")).count();
     assert_eq!(blocks, 1);
 }
@@ -293,7 +340,7 @@ fn gathers(program: &Program) -> Vec<usize> {
 
 #[test]
 fn order_gathers_at_the_narrow_side_and_changes_no_result() {
-    let data = inputs(hostile_graph(), false);
+    let data = inputs(hostile_graph(), DENSE);
     // 5 -> 2: linear-first both ways. 5 -> 8: gather-first, once, since the features need no gradient.
     for (hidden, first_gathers) in [(2, vec![2, 2]), (8, vec![5])] {
         let model = network("two layers", move |net, x, _| {
@@ -302,8 +349,8 @@ fn order_gathers_at_the_narrow_side_and_changes_no_result() {
             net.linear(h, "out", CLASSES, true)
         });
         let once = Workload { runs: 1, ..ANY_WORKLOAD };
-        let plain = program(&model, false, Passes { order: false, prune: true }, &once);
-        let ordered = program(&model, false, Passes { order: true, prune: true }, &once);
+        let plain = program(&model, DENSE, Passes { order: false, prune: true }, &once);
+        let ordered = program(&model, DENSE, Passes { order: true, prune: true }, &once);
         assert_eq!(gathers(&ordered), first_gathers, "hidden {hidden}");
         assert_same(&results(&plain, &data), &results(&ordered, &data), 1e-12);
     }
@@ -312,23 +359,23 @@ fn order_gathers_at_the_narrow_side_and_changes_no_result() {
 #[test]
 fn a_gather_of_constant_features_is_hoisted_into_the_setup() {
     let model = Model::gcn(&[FEATURES, 8, CLASSES]);
-    let hoisted = program(&model, false, Passes::ALL, &ANY_WORKLOAD);
-    let lowered = lower(&[&hoisted], &inputs(hostile_graph(), false), 3);
+    let hoisted = program(&model, DENSE, Passes::ALL, &ANY_WORKLOAD);
+    let lowered = lower(&[&hoisted], &inputs(hostile_graph(), DENSE), 3);
     let names: Vec<&str> = lowered.setup.iter().map(|step| step.call.name()).collect();
     assert_eq!(names, ["row_scale", "gather", "row_scale"]);
 
     let dropped = Model::gcn(&[FEATURES, 8, CLASSES]).input_dropout(0.5);
-    let dropped = program(&dropped, false, Passes::ALL, &ANY_WORKLOAD);
-    let lowered = lower(&[&dropped], &inputs(hostile_graph(), false), 3);
+    let dropped = program(&dropped, DENSE, Passes::ALL, &ANY_WORKLOAD);
+    let lowered = lower(&[&dropped], &inputs(hostile_graph(), DENSE), 3);
     assert!(lowered.setup.is_empty(), "what is dropped anew each epoch cannot be gathered once");
 }
 
 #[test]
 fn prune_removes_what_nobody_reads_and_changes_no_result() {
     let model = Model::gcn(&[FEATURES, 4, CLASSES]).dropout(0.5);
-    let data = inputs(hostile_graph(), false);
-    let plain = program(&model, false, Passes { order: true, prune: false }, &ANY_WORKLOAD);
-    let pruned = program(&model, false, Passes { order: true, prune: true }, &ANY_WORKLOAD);
+    let data = inputs(hostile_graph(), DENSE);
+    let plain = program(&model, DENSE, Passes { order: true, prune: false }, &ANY_WORKLOAD);
+    let pruned = program(&model, DENSE, Passes { order: true, prune: true }, &ANY_WORKLOAD);
     assert!(pruned.ops().len() < plain.ops().len(), "the gradient of the features is not needed");
     let (a, b) = (results(&plain, &data), results(&pruned, &data));
     assert_same(&a, &b, 0.0);

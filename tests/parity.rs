@@ -1,4 +1,4 @@
-//! Our GCN against PyTorch Geometric's, on the same weights and data: logits, loss, gradients, and ten steps of Adam.
+//! Our models against PyTorch Geometric's, on the same weights and data: logits, loss, gradients, and ten steps of Adam.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -11,7 +11,7 @@ use lapidary::{Adam, Dataset, FeatureNorm, Model, Predictor, Trainer, Weights};
 use ndarray::Array2;
 use ndarray_npy::ReadNpyExt;
 
-const MODELS: [&str; 1] = ["gcn"];
+const MODELS: [&str; 4] = ["gcn", "gin", "sage", "resgcn"];
 
 struct Case {
     folder: PathBuf,

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use lapidary::Passes;
-use lapidary::model::{FeatureKind, Init, Mode, Model, ModelConfig, ModelError, initial_weights};
+use lapidary::model::{FeatureKind, Init, Mode, Model, ModelConfig, ModelError, Norm, initial_weights};
 use lapidary::program::{BlockSpec, DType, Op, Origin, Program, ProgramError, RowSpace, TensorType, append_backward};
 
 const DENSE: FeatureKind = FeatureKind::Dense { width: 5 };
@@ -57,7 +57,11 @@ fn models_that_cannot_be_are_errors() {
     assert!(matches!(error, ModelError::SparseInput { op: "a gather" }));
 
     let config = |name: &str| ModelConfig { name: name.into(), ..Model::gcn(&[5, 2]).config().clone() };
-    assert!(matches!(Model::from_config(config("resgcn")), Err(ModelError::NotBuilt { .. })));
+    for name in ["gin", "sage"] {
+        let fixed = Model::from_config(config(name)).unwrap().norm(Norm::Sym);
+        let error = fixed.network(DENSE, Mode::Train).map(|_| ()).unwrap_err();
+        assert!(matches!(error, ModelError::NormNotTaken { .. }), "{error}");
+    }
     assert!(matches!(Model::from_config(config("mlp")), Err(ModelError::Unknown { .. })));
 }
 

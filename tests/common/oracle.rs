@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lapidary::lower::{Kind, Lowered, Step};
 use lapidary_kernels::reference::{self, Dense};
 use lapidary_kernels::step::{AdamStep, SgdStep};
-use lapidary_kernels::view::Targets;
+use lapidary_kernels::view::{MultiTargets, Targets};
 use lapidary_kernels::{BlockSlots, BlockView, Call, Mat, Slot};
 
 /// The contents of one slot.
@@ -14,6 +14,7 @@ enum Cells {
     Float(Vec<f64>),
     U32(Vec<u32>),
     U64(Vec<u64>),
+    U8(Vec<u8>),
 }
 
 /// All slots.
@@ -30,6 +31,7 @@ impl Oracle {
             let slot = Slot(index as u32);
             let cells = match (&tensor.contents, tensor.name.as_str()) {
                 (Some(host), "labels" | "split") => Cells::U32(host.to_vec()),
+                (Some(host), "targets") => Cells::U8(host.to_vec()),
                 (Some(host), name) if name.ends_with(".indices") => Cells::U32(host.to_vec()),
                 (Some(host), name) if name.ends_with(".indptr") || name == "edge_permutation" => {
                     Cells::U64(host.to_vec())
@@ -93,6 +95,11 @@ impl Oracle {
 
     fn targets(&self, labels: Slot, split: Slot, select: u32) -> Targets<'_> {
         Targets { labels: self.u32s(labels), split: self.u32s(split), select }
+    }
+
+    fn multi_targets(&self, logits: Mat, targets: Slot, split: Slot, select: u32) -> MultiTargets<'_> {
+        let Cells::U8(targets) = &self.slots[&targets] else { panic!("targets are bytes") };
+        MultiTargets { targets, classes: logits.cols, split: self.u32s(split), select }
     }
 
     fn put(&mut self, slot: Slot, cells: Vec<f64>) {
@@ -172,6 +179,34 @@ impl Oracle {
             }
             Call::CountCorrect { logits, labels, split, select, out } => {
                 let counts = reference::count_correct(&self.mat(logits), self.targets(labels, split, select));
+                self.slots.insert(out, Cells::U64(counts.to_vec()));
+            }
+            Call::LayerNorm { x, gain, bias, eps, out } => {
+                let y = reference::layer_norm(&self.mat(x), self.float(gain), self.float(bias), f64::from(eps));
+                self.put(out.slot, y.data);
+            }
+            Call::LayerNormInputGrad { grad, x, gain, eps, out } => {
+                let (grad, x) = (self.mat(grad), self.mat(x));
+                let dx = reference::layer_norm_input_grad(&grad, &x, self.float(gain), f64::from(eps));
+                self.put(out.slot, dx.data);
+            }
+            Call::LayerNormGainGrad { grad, x, eps, out } => {
+                let y = reference::layer_norm_gain_grad(&self.mat(grad), &self.mat(x), f64::from(eps));
+                self.put(out, y);
+            }
+            Call::SigmoidCrossEntropy { logits, targets, split, select, count, loss } => {
+                let targets = self.multi_targets(logits, targets, split, select);
+                let y = reference::sigmoid_cross_entropy(&self.mat(logits), targets, count);
+                self.put(loss, vec![y]);
+            }
+            Call::SigmoidCrossEntropyGrad { logits, targets, split, select, count, out } => {
+                let targets = self.multi_targets(logits, targets, split, select);
+                let y = reference::sigmoid_cross_entropy_grad(&self.mat(logits), targets, count);
+                self.put(out.slot, y.data);
+            }
+            Call::CountMicro { logits, targets, split, select, out } => {
+                let targets = self.multi_targets(logits, targets, split, select);
+                let counts = reference::count_micro(&self.mat(logits), targets);
                 self.slots.insert(out, Cells::U64(counts.to_vec()));
             }
             Call::Sgd { .. } | Call::Adam { .. } => self.update(call),
