@@ -94,6 +94,14 @@ pub enum Error {
         /// Its loss.
         loss: f64,
     },
+    /// The first forward pass went wrong numerically, before any training.
+    #[error(
+        "the loss is {loss} before anything was trained; features or weights are too large for f32, so scale them down"
+    )]
+    NotFiniteAtStart {
+        /// The loss.
+        loss: f64,
+    },
     /// A checkpoint that cannot be read or written.
     #[error("cannot {action} {}", path.display())]
     Io {

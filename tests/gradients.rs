@@ -6,7 +6,7 @@ mod common;
 use common::oracle::Oracle;
 use common::{hostile_graph, numbers, relative_difference};
 use lapidary::graph::Graph;
-use lapidary::lower::{FeatureData, Inputs, LabelData, Lowered, lower};
+use lapidary::lower::{FeatureData, Inputs, LabelData, Lowered, Sizes, Supply, lower};
 use lapidary::model::{FeatureKind, Mode, Model, ModelConfig, ModelError, Network, Norm, Value, gcn_conv};
 use lapidary::program::passes::order::{Workload, order};
 use lapidary::program::passes::prune::prune;
@@ -111,8 +111,8 @@ fn parameters(lowered: &Lowered) -> Vec<(String, Slot, Vec<f32>)> {
         .collect()
 }
 
-fn oracle_with(lowered: &Lowered, parameters: &[(String, Slot, Vec<f32>)]) -> Oracle {
-    let mut oracle = Oracle::new(lowered);
+fn oracle_with(lowered: &Lowered, data: &Inputs, parameters: &[(String, Slot, Vec<f32>)]) -> Oracle {
+    let mut oracle = Oracle::new(lowered, data);
     for (_, slot, values) in parameters {
         oracle.write(*slot, &values.iter().copied().map(f64::from).collect::<Vec<_>>());
     }
@@ -123,10 +123,10 @@ fn oracle_with(lowered: &Lowered, parameters: &[(String, Slot, Vec<f32>)]) -> Or
 fn check_gradients(model: &Model, graph: &Graph, storage: Storage, passes: Passes) {
     let data = inputs(graph.clone(), storage);
     let program = program(model, storage, passes, &ANY_WORKLOAD);
-    let lowered = lower(&[&program], &data, 3);
+    let lowered = lower(&[&program], &Sizes::of(&data), 3);
     let parameters = parameters(&lowered);
     let phase = &lowered.phases[0];
-    let mut oracle = oracle_with(&lowered, &parameters);
+    let mut oracle = oracle_with(&lowered, &data, &parameters);
     oracle.run(&phase.steps);
     let name = &model.config().name;
     let mut any_gradient = false;
@@ -155,12 +155,19 @@ fn check_gradients(model: &Model, graph: &Graph, storage: Storage, passes: Passe
         }
     }
     assert!(any_gradient, "{name}: there is nothing to check");
-    check_device(&lowered, &parameters, &oracle, name);
+    check_device(&lowered, &data, &parameters, &oracle, name);
 }
 
 /// The CPU device computes what the oracle does, to rounding.
-fn check_device(lowered: &Lowered, parameters: &[(String, Slot, Vec<f32>)], oracle: &Oracle, name: &str) {
+fn check_device(
+    lowered: &Lowered,
+    data: &Inputs,
+    parameters: &[(String, Slot, Vec<f32>)],
+    oracle: &Oracle,
+    name: &str,
+) {
     let device = CpuDevice::new(None, 1 << 30).unwrap();
+    let mut supply = Supply::new(data);
     let copy = |slot: Slot, host: &HostSlot| {
         device.copy_in(Lane::CopyIn, slot, host, &[]).unwrap();
     };
@@ -168,7 +175,7 @@ fn check_device(lowered: &Lowered, parameters: &[(String, Slot, Vec<f32>)], orac
         let slot = Slot(index as u32);
         device.alloc(slot, tensor.bytes).unwrap();
         match (&tensor.contents, tensor.name.as_str()) {
-            (Some(contents), _) => copy(slot, contents),
+            (Some(contents), _) => copy(slot, &supply.get(contents)),
             (None, "clock") => copy(slot, &HostSlot::staged(&[1u64, 1]).unwrap()),
             (None, _) => {}
         }
@@ -311,14 +318,15 @@ fn a_symmetric_graph_uses_its_own_block_backward() {
     let data = inputs(graph, DENSE);
     assert!(data.symmetric);
     let program = program(&model, DENSE, Passes::ALL, &ANY_WORKLOAD);
-    let blocks = lower(&[&program], &data, 3).tensors.iter().filter(|t| t.name.ends_with(".indptr")).count();
+    let blocks =
+        lower(&[&program], &Sizes::of(&data), 3).tensors.iter().filter(|t| t.name.ends_with(".indptr")).count();
     assert_eq!(blocks, 1);
 }
 
 /// What a program computes, in f64, by output.
 fn results(program: &Program, data: &Inputs) -> Vec<(String, Vec<f64>)> {
-    let lowered = lower(&[program], data, 3);
-    let mut oracle = oracle_with(&lowered, &parameters(&lowered));
+    let lowered = lower(&[program], &Sizes::of(data), 3);
+    let mut oracle = oracle_with(&lowered, data, &parameters(&lowered));
     oracle.run(&lowered.phases[0].steps);
     lowered.phases[0].outputs.iter().map(|(name, &slot)| (name.clone(), oracle.float(slot).to_vec())).collect()
 }
@@ -360,13 +368,13 @@ fn order_gathers_at_the_narrow_side_and_changes_no_result() {
 fn a_gather_of_constant_features_is_hoisted_into_the_setup() {
     let model = Model::gcn(&[FEATURES, 8, CLASSES]);
     let hoisted = program(&model, DENSE, Passes::ALL, &ANY_WORKLOAD);
-    let lowered = lower(&[&hoisted], &inputs(hostile_graph(), DENSE), 3);
+    let lowered = lower(&[&hoisted], &Sizes::of(&inputs(hostile_graph(), DENSE)), 3);
     let names: Vec<&str> = lowered.setup.iter().map(|step| step.call.name()).collect();
     assert_eq!(names, ["row_scale", "gather", "row_scale"]);
 
     let dropped = Model::gcn(&[FEATURES, 8, CLASSES]).input_dropout(0.5);
     let dropped = program(&dropped, DENSE, Passes::ALL, &ANY_WORKLOAD);
-    let lowered = lower(&[&dropped], &inputs(hostile_graph(), DENSE), 3);
+    let lowered = lower(&[&dropped], &Sizes::of(&inputs(hostile_graph(), DENSE)), 3);
     assert!(lowered.setup.is_empty(), "what is dropped anew each epoch cannot be gathered once");
 }
 

@@ -73,12 +73,18 @@ pub(crate) fn write_folder(dir: &Path, name: &str, files: &Files) -> Result<()> 
         }
     }
     let old = dir.join(format!(".old-{name}"));
-    remove_folder(&old)?;
     if place.exists() {
+        remove_folder(&old)?;
         fs::rename(&place, &old).map_err(io("replace the checkpoint", &place))?;
     }
     fs::rename(&fresh, &place).map_err(io("put the checkpoint in place at", &place))?;
+    sync_folder(dir).map_err(io("write the checkpoint folder", dir))?;
     remove_folder(&old)
+}
+
+/// Makes renames in a folder last, where the system offers that.
+fn sync_folder(dir: &Path) -> std::io::Result<()> {
+    if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
 }
 
 fn remove_folder(path: &Path) -> Result<()> {
@@ -95,15 +101,33 @@ pub(crate) fn epoch_folder(epoch: u64) -> String {
     format!("epoch-{epoch:08}")
 }
 
-/// The newest epoch's folder in `dir`, if there is one.
+/// The newest epoch's folder in `dir`, if there is one. One that was being replaced when the process died counts.
 pub(crate) fn newest_epoch(dir: &Path) -> Option<(u64, PathBuf)> {
     let entries = fs::read_dir(dir).ok()?;
     let epochs = entries.filter_map(|entry| {
         let path = entry.ok()?.path();
-        let epoch = path.file_name()?.to_str()?.strip_prefix("epoch-")?.parse().ok()?;
-        path.join(RUN_FILE).exists().then_some((epoch, path))
+        let name = path.file_name()?.to_str()?;
+        let epoch = name.strip_prefix(".old-").unwrap_or(name).strip_prefix("epoch-")?.parse().ok()?;
+        // Of two folders of one epoch, the one in its place is the newer.
+        path.join(RUN_FILE).exists().then_some((epoch, !name.starts_with('.'), path))
     });
-    epochs.max()
+    epochs.max().map(|(epoch, _, path)| (epoch, path))
+}
+
+/// The folder and the file of the weights to predict with: of `dir` itself if it is a checkpoint, else of its best
+/// epoch, else of the newest. A `best/` that was being replaced when the process died is found in the newest epoch.
+pub(crate) fn weights_to_use(dir: &Path) -> Option<(PathBuf, &'static str)> {
+    let is_checkpoint = |folder: &Path| folder.join(RUN_FILE).exists();
+    if is_checkpoint(dir) {
+        return Some((dir.to_path_buf(), MODEL_FILE));
+    }
+    let best = dir.join("best");
+    if is_checkpoint(&best) {
+        return Some((best, MODEL_FILE));
+    }
+    let (_, newest) = newest_epoch(dir)?;
+    let file = if newest.join(BEST_FILE).exists() { BEST_FILE } else { MODEL_FILE };
+    Some((newest, file))
 }
 
 /// Reads the `run.json` of a checkpoint folder: all of it, or the [`ModelRecord`] alone.

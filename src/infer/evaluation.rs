@@ -3,7 +3,7 @@
 use crate::model::{LabelKind, ModelError, Network, Value};
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
-use crate::program::{DType, Op, Origin, Passes, Program, ProgramError, RowSpace, SplitName, TensorId, TensorType};
+use crate::program::{DType, Op, Origin, Passes, Program, ProgramError, SplitName, TensorId, TensorType, VERTEX_IDS};
 use crate::{Result, runtime::Session};
 
 /// Share of the labelled vertices of each split that is predicted right, or of a multi-label set its micro-F1; `None` for
@@ -84,14 +84,13 @@ pub(crate) fn push_on_split(
     logits: TensorId,
     labels: LabelKind,
 ) -> std::result::Result<TensorId, ProgramError> {
-    let ids = TensorType { rows: RowSpace::Vertices, width: 1, dtype: DType::U32 };
     let labels = match labels {
-        LabelKind::Class => program.input(Origin::Labels, ids)?,
+        LabelKind::Class => program.input(Origin::Labels, VERTEX_IDS)?,
         LabelKind::Multi => {
             let cells = TensorType { dtype: DType::U8, ..program.tensor(logits).ty };
             program.input(Origin::Targets, cells)?
         }
     };
-    let split = program.input(Origin::Split, ids)?;
+    let split = program.input(Origin::Split, VERTEX_IDS)?;
     program.push1(op, &[logits, labels, split])
 }

@@ -6,12 +6,12 @@ use std::time::Instant;
 use bytesize::ByteSize;
 use ndarray::Array2;
 
-use super::checkpoint::{MODEL_FILE, ModelRecord, RUN_FILE, newest_epoch, read_record};
+use super::checkpoint::{ModelRecord, read_record, weights_to_use};
 use super::{Accuracy, evaluation_program};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
-use crate::lower::lower;
+use crate::lower::{Sizes, lower};
 use crate::model::{FeatureKind, Mode, Model, ModelConfig, ModelError, Norm, Weights};
 use crate::program::passes::order::Workload;
 use crate::program::{Origin, Passes};
@@ -166,7 +166,8 @@ impl Predictor {
         let inputs = bind(data, self.feature_norm.unwrap_or_else(|| data.default_feature_norm()))?;
 
         let start = Instant::now();
-        let session = Session::open(self.devices.open(self.device_memory)?, lower(&[&program], &inputs, 0))?;
+        let lowered = lower(&[&program], &Sizes::of(&inputs), 0);
+        let session = Session::open(self.devices.open(self.device_memory)?, lowered, &inputs)?;
         for (name, weight) in self.weights.iter() {
             if let Some(slot) = session.origin(&Origin::Parameter(name.into())) {
                 session.write(slot, &weight.data)?;
@@ -183,17 +184,8 @@ impl Predictor {
 
 /// A checkpoint's model, weights and feature norm.
 fn read_checkpoint(path: &Path) -> Result<(ModelConfig, Weights, FeatureNorm)> {
-    let best = path.join("best");
-    let folder = if path.join(RUN_FILE).exists() {
-        path.to_path_buf()
-    } else if best.join(RUN_FILE).exists() {
-        best
-    } else if let Some((_, newest)) = newest_epoch(path) {
-        newest
-    } else {
-        return Err(Error::NoCheckpoint { path: path.into() });
-    };
+    let (folder, file) = weights_to_use(path).ok_or_else(|| Error::NoCheckpoint { path: path.into() })?;
     let record: ModelRecord = read_record(&folder)?;
-    let weights = Weights::load(&folder.join(MODEL_FILE))?;
+    let weights = Weights::load(&folder.join(file))?;
     Ok((record.model, weights, record.feature_norm))
 }

@@ -1,17 +1,21 @@
-//! Lowering: programs and data become one table of tensors with true sizes, and kernel calls over it.
+//! Lowering: programs and sizes become one table of tensors with true sizes, and kernel calls over it.
 //!
 //! Several programs (a training epoch, its evaluation) are lowered together and share what they have in common:
 //! tensors of one origin, blocks, and everything that is computed from constants alone, which runs once before the
 //! first epoch (that is how a hoisted gather comes to be).
 
+mod contents;
 mod inputs;
+mod sizes;
 mod table;
 
 use std::collections::BTreeMap;
 
-use lapidary_kernels::{Call, DropoutKey, HostSlot, Mat, Slot};
+use lapidary_kernels::{Call, DropoutKey, Mat, Slot};
 
+pub use contents::{Contents, Supply};
 pub use inputs::{FeatureData, Inputs, LabelData};
+pub use sizes::Sizes;
 use table::Table;
 
 use crate::program::{BlockSpec, Op, OpId, Origin, Program, RowSpace, TensorId};
@@ -37,7 +41,7 @@ pub struct LoweredTensor {
     /// What it is to the plan.
     pub kind: Kind,
     /// What a constant that no operation makes holds.
-    pub contents: Option<HostSlot>,
+    pub contents: Option<Contents>,
 }
 
 /// One kernel call and the name of the operation behind it.
@@ -58,7 +62,7 @@ pub struct Phase {
     pub outputs: BTreeMap<String, Slot>,
 }
 
-/// Programs bound to data.
+/// Programs bound to sizes.
 #[derive(Clone, Debug)]
 pub struct Lowered {
     /// All tensors of all phases.
@@ -72,9 +76,9 @@ pub struct Lowered {
 }
 
 impl Lowered {
-    /// Bytes of all tensors together.
+    /// Bytes of all tensors together. What no memory could hold saturates.
     pub fn byte_count(&self) -> u64 {
-        self.tensors.iter().map(|t| t.bytes).sum()
+        self.tensors.iter().fold(0, |sum, tensor| sum.saturating_add(tensor.bytes))
     }
 
     /// Whether each tensor is used by a phase, rather than by the setup alone.
@@ -90,15 +94,12 @@ impl Lowered {
     }
 }
 
-/// Binds programs to data.
+/// Binds programs to sizes.
 ///
-/// # Panics
-/// If a program asks for data that `inputs` does not have (features of the other kind); the caller writes the programs
-/// for the data at hand.
 /// # Cost
-/// O(n + e) for each block that a program uses beside the graph itself.
-pub fn lower(programs: &[&Program], inputs: &Inputs, seed: u64) -> Lowered {
-    let mut table = Table::new(inputs);
+/// O(operations log operations); nothing is looked at or allocated that grows with the graph.
+pub fn lower(programs: &[&Program], sizes: &Sizes, seed: u64) -> Lowered {
+    let mut table = Table::new(sizes);
     let mut setup = Vec::new();
     let mut constants: BTreeMap<String, Vec<Slot>> = BTreeMap::new();
     let mut phases = Vec::new();
@@ -200,32 +201,32 @@ impl Binder<'_, '_> {
             }
             Op::SoftmaxCrossEntropy { split } => {
                 let (logits, labels, splits) = (self.operand(0), self.read(1), self.read(2));
-                let (select, count) = self.table.split(split);
+                let (select, count) = self.table.sizes().split(split);
                 Call::SoftmaxCrossEntropy { logits, labels, split: splits, select, count, loss: self.write() }
             }
             Op::SoftmaxCrossEntropyGrad { split } => {
                 let (logits, labels, splits) = (self.operand(0), self.read(1), self.read(2));
-                let (select, count) = self.table.split(split);
+                let (select, count) = self.table.sizes().split(split);
                 Call::SoftmaxCrossEntropyGrad { logits, labels, split: splits, select, count, out: self.output() }
             }
             Op::SigmoidCrossEntropy { split } => {
                 let (logits, targets, splits) = (self.operand(0), self.read(1), self.read(2));
-                let (select, count) = self.table.split(split);
+                let (select, count) = self.table.sizes().split(split);
                 Call::SigmoidCrossEntropy { logits, targets, split: splits, select, count, loss: self.write() }
             }
             Op::SigmoidCrossEntropyGrad { split } => {
                 let (logits, targets, splits) = (self.operand(0), self.read(1), self.read(2));
-                let (select, count) = self.table.split(split);
+                let (select, count) = self.table.sizes().split(split);
                 Call::SigmoidCrossEntropyGrad { logits, targets, split: splits, select, count, out: self.output() }
             }
             Op::CountMicro { split } => {
                 let (logits, targets, splits) = (self.operand(0), self.read(1), self.read(2));
-                let (select, _) = self.table.split(split);
+                let (select, _) = self.table.sizes().split(split);
                 Call::CountMicro { logits, targets, split: splits, select, out: self.write() }
             }
             Op::CountCorrect { split } => {
                 let (logits, labels, splits) = (self.operand(0), self.read(1), self.read(2));
-                let (select, _) = self.table.split(split);
+                let (select, _) = self.table.sizes().split(split);
                 Call::CountCorrect { logits, labels, split: splits, select, out: self.write() }
             }
             Op::Sgd { .. } | Op::Adam { .. } => self.update(),

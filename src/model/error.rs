@@ -62,6 +62,20 @@ pub enum ModelError {
         /// The operation.
         op: &'static str,
     },
+    /// A parameter without a number.
+    #[error("the parameter `{name}` is {shape:?}; every width must be at least 1")]
+    EmptyParameter {
+        /// Its name.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+    },
+    /// A parameter that training cannot reach.
+    #[error("the parameter `{name}` does not reach the loss; take it out of the network, or use it")]
+    UnusedParameter {
+        /// Its name.
+        name: String,
+    },
     /// Two layers that use one name for different parameters.
     #[error("the parameter `{name}` is declared twice, as {first:?} and as {second:?}")]
     ParameterTwice {

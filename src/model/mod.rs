@@ -201,7 +201,11 @@ impl Model {
             widths.push(out);
         }
         if widths.is_empty() {
-            return Err(weights.missing(&builtin.weight_name(0), &[]).into());
+            let name = builtin.weight_name(0);
+            return Err(match weights.get(&name) {
+                Some(weight) => WeightsError::NoMatrix { name, got: weight.shape.clone() }.into(),
+                None => weights.missing(&name).into(),
+            });
         }
         let layer_norm = weights.get("norms.0.weight").is_some();
         Ok(Self::from_config(ModelConfig { norm, layer_norm, ..ModelConfig::new(name, &widths) })?)

@@ -1,7 +1,7 @@
 //! The layer builder: what a model is written with.
 
 use super::{Init, ModelError};
-use crate::program::{BlockSpec, DType, Degree, Op, Origin, Program, RowSpace, TensorId, TensorType};
+use crate::program::{BlockSpec, CLOCK, Degree, Op, Origin, Program, RowSpace, TensorId, TensorType};
 
 /// What a network is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +157,9 @@ impl Network {
 
     fn declare(&mut self, parameter: Parameter) -> Result<(), ModelError> {
         let (name, shape) = (&parameter.name, &parameter.shape);
+        if shape.contains(&0) {
+            return Err(ModelError::EmptyParameter { name: name.clone(), shape: shape.clone() });
+        }
         match self.parameters.iter().find(|p| p.name == *name) {
             Some(known) if known.shape != *shape => {
                 let (name, first, second) = (name.clone(), known.shape.clone(), shape.clone());
@@ -267,8 +270,7 @@ impl Network {
         if self.mode == Mode::Evaluate || rate == 0.0 {
             return Ok(x);
         }
-        let clock = TensorType { rows: RowSpace::Scalar, width: 2, dtype: DType::U64 };
-        let clock = self.program.input(Origin::Clock, clock)?;
+        let clock = self.program.input(Origin::Clock, CLOCK)?;
         let op = Op::Dropout { rate, salt };
         Ok(match x {
             Value::Dense(x) => Value::Dense(self.program.push1(op, &[x, clock])?),

@@ -59,20 +59,21 @@ pub enum WeightsError {
         dtype: String,
     },
     /// A number that is not finite.
-    #[error("the weight `{name}` has a NaN or an infinity at position {position}")]
+    #[error("{}the weight `{name}` has a NaN or an infinity at position {position}; was the learning rate too large?",
+        path.as_ref().map(|path| format!("{}: ", path.display())).unwrap_or_default())]
     NotFinite {
+        /// The file, if it is from one.
+        path: Option<PathBuf>,
         /// The tensor.
         name: String,
         /// Where.
         position: usize,
     },
     /// A parameter of the model that is not there.
-    #[error("the model needs the weight `{name}` {shape:?}, which is missing; there is: {found}")]
+    #[error("the model needs the weight `{name}`, which is missing; there is: {found}")]
     Missing {
         /// The parameter.
         name: String,
-        /// Its shape.
-        shape: Vec<usize>,
         /// What there is.
         found: String,
     },
@@ -81,6 +82,24 @@ pub enum WeightsError {
     NotZero {
         /// The weight.
         name: String,
+    },
+    /// Not as many numbers as the shape says.
+    #[error("the weight `{name}` is {shape:?}, but holds {len} numbers")]
+    Length {
+        /// The weight.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// How many numbers it holds.
+        len: usize,
+    },
+    /// A weight that is no matrix where the model needs one.
+    #[error("the weight `{name}` is {got:?}, but the model needs a matrix [out, in]")]
+    NoMatrix {
+        /// The weight.
+        name: String,
+        /// What it is.
+        got: Vec<usize>,
     },
     /// A weight of another shape than the model's.
     #[error("the weight `{name}` is {got:?}, but the model needs {want:?}")]
@@ -143,7 +162,7 @@ impl Weights {
                 return Err(WeightsError::ElementType { path: path.into(), name, dtype });
             };
             if let Some(position) = data.iter().position(|x| !x.is_finite()) {
-                return Err(WeightsError::NotFinite { name, position });
+                return Err(WeightsError::NotFinite { path: Some(path.into()), name, position });
             }
             weights.insert(&name, Weight { shape: tensor.shape().to_vec(), data });
         }
@@ -151,6 +170,9 @@ impl Weights {
     }
 
     /// The bytes of a safetensors file of f32 tensors; the same for the same weights.
+    ///
+    /// # Panics
+    /// If a weight does not hold as many numbers as its shape says: see [`Weights::check`].
     pub fn to_safetensors(&self) -> Vec<u8> {
         let views = self.tensors.iter().map(|(name, weight)| {
             let bytes = bytemuck::cast_slice(&weight.data);
@@ -160,16 +182,36 @@ impl Weights {
         safetensors::serialize(views, None).expect("valid views make a valid file")
     }
 
-    /// Checks that there is exactly one weight, of the right shape, for each parameter.
+    /// Checks that every number is finite.
     ///
     /// # Errors
-    /// [`WeightsError::Missing`], [`WeightsError::Shape`], [`WeightsError::Unused`].
+    /// [`WeightsError::NotFinite`].
+    pub fn check_finite(&self) -> Result<(), WeightsError> {
+        let stray = |(name, weight): (&str, &Weight)| {
+            let position = weight.data.iter().position(|x| !x.is_finite())?;
+            Some(WeightsError::NotFinite { path: None, name: name.into(), position })
+        };
+        self.iter().find_map(stray).map_or(Ok(()), Err)
+    }
+
+    /// Checks that there is exactly one weight, of the right shape and finite, for each parameter.
+    ///
+    /// # Errors
+    /// [`WeightsError::Missing`], [`WeightsError::Shape`], [`WeightsError::Length`], [`WeightsError::NotFinite`],
+    /// [`WeightsError::NotZero`], [`WeightsError::Unused`].
     pub fn check(&self, model: &str, parameters: &[Parameter]) -> Result<(), WeightsError> {
+        self.check_finite()?;
+        for (name, Weight { shape, data }) in self.iter() {
+            let count = shape.iter().try_fold(1usize, |product, &width| product.checked_mul(width));
+            if count != Some(data.len()) {
+                return Err(WeightsError::Length { name: name.into(), shape: shape.clone(), len: data.len() });
+            }
+        }
         for parameter in parameters {
             let name = parameter.name.clone();
             let want = parameter.shape.clone();
             match self.get(&name) {
-                None if parameter.trained => return Err(self.missing(&name, &want)),
+                None if parameter.trained => return Err(self.missing(&name)),
                 Some(weight) if !parameter.trained && weight.data.iter().any(|&x| x != 0.0) => {
                     return Err(WeightsError::NotZero { name });
                 }
@@ -186,8 +228,8 @@ impl Weights {
     }
 
     /// The error that there is no such weight.
-    pub(super) fn missing(&self, name: &str, shape: &[usize]) -> WeightsError {
-        WeightsError::Missing { name: name.into(), shape: shape.to_vec(), found: self.summary() }
+    pub(super) fn missing(&self, name: &str) -> WeightsError {
+        WeightsError::Missing { name: name.into(), found: self.summary() }
     }
 
     fn summary(&self) -> String {

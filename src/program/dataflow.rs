@@ -12,11 +12,16 @@ use super::shape::{ProgramError, infer};
 
 /// A node of the dataflow graph: tensors and operations alternate along its edges.
 #[derive(Clone, Debug)]
-pub enum Node {
-    /// A value.
+enum Content {
     Tensor(Tensor),
-    /// What makes values of values.
     Op(Op),
+}
+
+/// A node and when it was made. The graph gives the indices of removed nodes to new ones, so an index is no age.
+#[derive(Clone, Debug)]
+struct Node {
+    age: u64,
+    content: Content,
 }
 
 /// Names a tensor of one program.
@@ -33,6 +38,7 @@ pub struct Program {
     // Invariant: bipartite and acyclic; an edge's weight is the operand's place among its op's inputs or outputs;
     // every op's operands have the types that `infer` asks for; `origins` names every tensor that has an origin.
     graph: StableDiGraph<Node, u8>,
+    nodes_made: u64,
     origins: BTreeMap<Origin, TensorId>,
     outputs: BTreeMap<String, TensorId>,
     next: BTreeMap<TensorId, TensorId>,
@@ -62,7 +68,7 @@ impl Program {
             wants_gradient: matches!(origin, Origin::Parameter(_)),
             origin: Some(origin.clone()),
         };
-        let id = TensorId(self.graph.add_node(Node::Tensor(tensor)));
+        let id = TensorId(self.add(Content::Tensor(tensor)));
         self.origins.insert(origin, id);
         Ok(id)
     }
@@ -77,17 +83,19 @@ impl Program {
         let constant = operands.iter().all(|t| t.constant);
         let wants_gradient = operands.iter().any(|t| t.wants_gradient);
         let output_types = infer(&op, &types)?;
-        let node = self.graph.add_node(Node::Op(op));
+        let node = self.add(Content::Op(op));
         for (place, input) in inputs.iter().enumerate() {
             self.graph.add_edge(input.0, node, place as u8);
         }
-        let outputs = output_types.into_iter().enumerate().map(|(place, ty)| {
-            let name = format!("{}.{}", op.name(), node.index());
-            let id = self.graph.add_node(Node::Tensor(Tensor { name, ty, constant, wants_gradient, origin: None }));
+        let name = format!("{}.{}", op.name(), self.graph[node].age);
+        let mut outputs = Vec::new();
+        for (place, ty) in output_types.into_iter().enumerate() {
+            let tensor = Tensor { name: name.clone(), ty, constant, wants_gradient, origin: None };
+            let id = self.add(Content::Tensor(tensor));
             self.graph.add_edge(node, id, place as u8);
-            TensorId(id)
-        });
-        Ok(outputs.collect())
+            outputs.push(TensorId(id));
+        }
+        Ok(outputs)
     }
 
     /// Appends an operation that has one output; returns it.
@@ -128,9 +136,9 @@ impl Program {
     /// # Panics
     /// If it is of another program, or was removed.
     pub fn tensor(&self, id: TensorId) -> &Tensor {
-        match &self.graph[id.0] {
-            Node::Tensor(tensor) => tensor,
-            Node::Op(_) => unreachable!("a TensorId names a tensor"),
+        match &self.graph[id.0].content {
+            Content::Tensor(tensor) => tensor,
+            Content::Op(_) => unreachable!("a TensorId names a tensor"),
         }
     }
 
@@ -139,9 +147,9 @@ impl Program {
     /// # Panics
     /// If it is of another program, or was removed.
     pub fn op(&self, id: OpId) -> &Op {
-        match &self.graph[id.0] {
-            Node::Op(op) => op,
-            Node::Tensor(_) => unreachable!("an OpId names an operation"),
+        match &self.graph[id.0].content {
+            Content::Op(op) => op,
+            Content::Tensor(_) => unreachable!("an OpId names an operation"),
         }
     }
 
@@ -163,7 +171,7 @@ impl Program {
     /// The operations that read a tensor, oldest first; one that reads it twice is there twice.
     pub fn consumers(&self, tensor: TensorId) -> Vec<OpId> {
         let mut readers: Vec<OpId> = self.graph.neighbors(tensor.0).map(OpId).collect();
-        readers.sort();
+        readers.sort_by_key(|op| self.graph[op.0].age);
         readers
     }
 
@@ -173,16 +181,17 @@ impl Program {
     /// O(nodes log nodes).
     pub fn ops(&self) -> Vec<OpId> {
         let mut waiting: BTreeMap<NodeIndex, usize> = BTreeMap::new();
-        let mut ready: BinaryHeap<Reverse<NodeIndex>> = BinaryHeap::new();
+        let mut ready: BinaryHeap<Reverse<(u64, NodeIndex)>> = BinaryHeap::new();
+        let aged = |node: NodeIndex| Reverse((self.graph[node].age, node));
         for node in self.graph.node_indices() {
             match self.graph.neighbors_directed(node, Direction::Incoming).count() {
-                0 => ready.push(Reverse(node)),
+                0 => ready.push(aged(node)),
                 count => drop(waiting.insert(node, count)),
             }
         }
         let mut order = Vec::new();
-        while let Some(Reverse(node)) = ready.pop() {
-            if matches!(self.graph[node], Node::Op(_)) {
+        while let Some(Reverse((_, node))) = ready.pop() {
+            if matches!(self.graph[node].content, Content::Op(_)) {
                 order.push(OpId(node));
             }
             for reader in self.graph.neighbors(node) {
@@ -190,7 +199,7 @@ impl Program {
                     *count -= 1;
                     if *count == 0 {
                         waiting.remove(&reader);
-                        ready.push(Reverse(reader));
+                        ready.push(aged(reader));
                     }
                 }
             }
@@ -200,7 +209,10 @@ impl Program {
 
     /// All tensors, oldest first.
     pub fn tensors(&self) -> Vec<TensorId> {
-        self.graph.node_indices().filter(|&n| matches!(self.graph[n], Node::Tensor(_))).map(TensorId).collect()
+        let is_tensor = |&n: &NodeIndex| matches!(self.graph[n].content, Content::Tensor(_));
+        let mut tensors: Vec<TensorId> = self.graph.node_indices().filter(is_tensor).map(TensorId).collect();
+        tensors.sort_by_key(|tensor| self.graph[tensor.0].age);
+        tensors
     }
 
     /// Lets every reader of `old` read `new` instead, as well as outputs that name it.
@@ -230,6 +242,11 @@ impl Program {
             self.origins.remove(&origin);
             self.graph.remove_node(tensor.0);
         }
+    }
+
+    fn add(&mut self, content: Content) -> NodeIndex {
+        self.nodes_made += 1;
+        self.graph.add_node(Node { age: self.nodes_made, content })
     }
 
     fn neighbours(&self, node: NodeIndex, direction: Direction) -> Vec<NodeIndex> {

@@ -10,7 +10,8 @@ pub mod passes;
 mod shape;
 
 pub use backward::append_backward;
-pub use dataflow::{Node, OpId, Program, TensorId};
+pub use dataflow::{OpId, Program, TensorId};
 pub use ir::{BlockSpec, DType, Degree, Op, Origin, RowSpace, SplitName, Tensor, TensorType};
 pub use passes::{Pass, Passes, PassesError};
+pub(crate) use shape::{CLOCK, SCALAR, VERTEX_IDS};
 pub use shape::{ProgramError, infer};

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 use lapidary_kernels::{Device, Event, HostSlot, Lane, Slot};
 
 use crate::error::{Error, Result};
-use crate::lower::{Kind, Lowered, Step};
+use crate::lower::{Inputs, Kind, Lowered, Step, Supply};
 use crate::program::Origin;
 
 /// A device with all tensors of a lowered program in place, ready to run its phases.
@@ -14,21 +14,22 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Places all tensors and runs the setup, after which what only the setup used leaves.
+    /// Places all tensors, constants from `inputs`, and runs the setup, after which what only the setup used leaves.
     ///
     /// # Errors
-    /// [`Error::DoesNotFit`] before anything is allocated; [`Error::Device`].
-    pub(crate) fn open(device: Box<dyn Device>, lowered: Lowered) -> Result<Self> {
+    /// [`Error::DoesNotFit`] before anything that grows with the graph is made; [`Error::Device`].
+    pub(crate) fn open(device: Box<dyn Device>, lowered: Lowered, inputs: &Inputs) -> Result<Self> {
         let (need_bytes, have_bytes) = (lowered.byte_count(), device.capacity_bytes());
         if need_bytes > have_bytes {
             return Err(Error::DoesNotFit { device: device.name(), need_bytes, have_bytes });
         }
-        let mut session = Self { device, lowered };
+        let session = Self { device, lowered };
+        let mut supply = Supply::new(inputs);
         for (index, tensor) in session.lowered.tensors.iter().enumerate() {
             let slot = Slot(index as u32);
             session.on(&tensor.name, session.device.alloc(slot, tensor.bytes))?;
             if let Some(contents) = &tensor.contents {
-                let copied = session.device.copy_in(Lane::CopyIn, slot, contents, &[]);
+                let copied = session.device.copy_in(Lane::CopyIn, slot, &supply.get(contents), &[]);
                 session.finish(&tensor.name, copied)?;
             } else if tensor.kind == Kind::State {
                 session.write(slot, &vec![0u8; tensor.bytes as usize])?;
@@ -36,11 +37,9 @@ impl Session {
         }
         session.run_steps(&session.lowered.setup)?;
         let used = session.lowered.used_after_setup();
-        for (index, tensor) in session.lowered.tensors.iter_mut().enumerate() {
-            tensor.contents = None;
+        for (index, tensor) in session.lowered.tensors.iter().enumerate() {
             if !used[index] && tensor.kind == Kind::Constant {
-                let freed = session.device.free(Slot(index as u32));
-                freed.map_err(|source| device_error(&*session.device, &tensor.name, source))?;
+                session.on(&tensor.name, session.device.free(Slot(index as u32)))?;
             }
         }
         Ok(session)
@@ -123,10 +122,6 @@ impl Session {
     }
 
     fn on<T>(&self, op: &str, result: lapidary_kernels::Result<T>) -> Result<T> {
-        result.map_err(|source| device_error(&*self.device, op, source))
+        result.map_err(|source| Error::Device { device: self.device.name(), op: op.into(), source })
     }
-}
-
-fn device_error(device: &dyn Device, op: &str, source: lapidary_kernels::Error) -> Error {
-    Error::Device { device: device.name(), op: op.into(), source }
 }

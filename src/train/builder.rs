@@ -8,7 +8,7 @@ use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm, TRAIN};
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::{ModelRecord, RECORD_FORMAT};
-use crate::lower::lower;
+use crate::lower::{Sizes, lower};
 use crate::model::{Model, Weights, initial_weights};
 use crate::program::Passes;
 use crate::runtime::{Devices, Session};
@@ -108,7 +108,8 @@ impl<'a> TrainerBuilder<'a> {
     /// cannot work is an error here, not later.
     pub fn build(self) -> Result<Trainer> {
         let data = self.data;
-        check_labels(data, self.model)?;
+        self.optimizer.check()?;
+        check_data(data, self.model)?;
         let feature_norm = self.feature_norm.unwrap_or_else(|| data.default_feature_norm());
         let spec = EpochSpec {
             model: self.model,
@@ -122,13 +123,11 @@ impl<'a> TrainerBuilder<'a> {
         };
         let (training, parameters) = training_program(&spec)?;
         let evaluation = evaluation_program(&spec)?;
-        let lowered = lower(&[&training, &evaluation], &bind(data, feature_norm)?, self.seed);
-        let weights = match self.weights {
-            Some(weights) => weights,
-            None => initial_weights(&parameters, self.seed),
-        };
-        let session = Session::open(self.devices.open(self.device_memory)?, lowered)?;
-        let trainer = Trainer {
+        let inputs = bind(data, feature_norm)?;
+        let lowered = lower(&[&training, &evaluation], &Sizes::of(&inputs), self.seed);
+        let session = Session::open(self.devices.open(self.device_memory)?, lowered, &inputs)?;
+        let weights = self.weights.unwrap_or_else(|| initial_weights(&parameters, self.seed));
+        let mut trainer = Trainer {
             session,
             parameters,
             epoch: 0,
@@ -146,6 +145,9 @@ impl<'a> TrainerBuilder<'a> {
                 decay_layers: self.decay_layers,
                 epoch: 0,
                 best: None,
+                edges: data.graph().edge_count(),
+                learning_rate: self.optimizer.lr(),
+                passes: self.passes,
                 parts: vec![[0, data.graph().vertex_count()]],
             },
         };
@@ -156,13 +158,16 @@ impl<'a> TrainerBuilder<'a> {
 }
 
 /// Training needs labels on the training split, of classes that the model can tell apart.
-fn check_labels(data: &Dataset, model: &Model) -> Result<()> {
+fn check_data(data: &Dataset, model: &Model) -> Result<()> {
     let lacks = |what, needed_by| Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
     if data.labels().is_none() {
         return lacks("labels", "training needs labels.npy");
     }
     if data.split_size(TRAIN) == 0 {
         return lacks("training split", "training needs train.npy");
+    }
+    if data.class_count() == 0 || data.labelled_split_size(TRAIN) == 0 {
+        return lacks("labelled vertex to train on", "training needs labels (not -1) on the vertices of train.npy");
     }
     let outputs = model.config().widths.last().copied().unwrap_or_default();
     if data.class_count() > outputs {

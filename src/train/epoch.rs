@@ -45,6 +45,9 @@ pub(super) fn training_program(spec: &EpochSpec<'_>) -> Result<(Program, Vec<Par
         order(&mut program, &spec.workload(true))?;
     }
     let gradients = append_backward(&mut program, loss)?;
+    if let Some(unused) = parameters.iter().find(|p| p.trained && !gradients.contains_key(&p.name)) {
+        return Err(ModelError::UnusedParameter { name: unused.name.clone() });
+    }
     append_updates(&mut program, &parameters, &gradients, spec.optimizer, spec.decay)?;
     for (name, gradient) in &gradients {
         program.set_output(gradient_name(name), *gradient);

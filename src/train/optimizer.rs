@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{Error, Result};
 use crate::model::Parameter;
-use crate::program::{DType, Op, Origin, Program, ProgramError, RowSpace, TensorId, TensorType};
+use crate::program::{CLOCK, Op, Origin, Program, ProgramError, RowSpace, SCALAR, TensorId, TensorType};
 
 /// Stochastic gradient descent, as `torch.optim.SGD`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -146,6 +147,38 @@ impl Optimizer {
         }
     }
 
+    /// Checks its settings.
+    ///
+    /// # Errors
+    /// [`Error::Value`], with the setting's name and range.
+    pub(super) fn check(&self) -> Result<()> {
+        let at_least_0 = "it is a finite number, 0 or more";
+        let below_1 = "it lies in [0, 1)";
+        // The learning rate reaches the device as f32.
+        let rate = |lr: f64| ("the learning rate", lr, lr >= 0.0 && (lr as f32).is_finite(), at_least_0);
+        let amount = |option, x: f64| (option, x, x >= 0.0 && x.is_finite(), at_least_0);
+        let share = |option, x: f64| (option, x, (0.0..1.0).contains(&x), below_1);
+        let checks = match *self {
+            Self::Sgd(Sgd { lr, momentum, weight_decay }) => {
+                vec![rate(lr), share("the momentum", momentum), amount("the weight decay", weight_decay)]
+            }
+            Self::Adam(Adam { lr, beta1, beta2, eps, weight_decay })
+            | Self::AdamW(AdamW(Adam { lr, beta1, beta2, eps, weight_decay })) => vec![
+                rate(lr),
+                share("beta1", beta1),
+                share("beta2", beta2),
+                amount("eps", eps),
+                amount("the weight decay", weight_decay),
+            ],
+        };
+        match checks.into_iter().find(|(_, _, good, _)| !good) {
+            Some((option, value, _, expected)) => {
+                Err(Error::Value { option, value: value.to_string(), expected: expected.into() })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// How many arrays it remembers for each parameter.
     pub(crate) fn moment_count(&self) -> u8 {
         match self {
@@ -178,10 +211,9 @@ pub(super) fn append_updates(
     gradients: &BTreeMap<String, TensorId>,
     optimizer: &Optimizer,
     decay: DecayLayers,
-) -> Result<(), ProgramError> {
-    let clock = TensorType { rows: RowSpace::Scalar, width: 2, dtype: DType::U64 };
-    let clock = program.input(Origin::Clock, clock)?;
-    let rate = program.input(Origin::LearningRate, TensorType::f32(RowSpace::Scalar, 1))?;
+) -> std::result::Result<(), ProgramError> {
+    let clock = program.input(Origin::Clock, CLOCK)?;
+    let rate = program.input(Origin::LearningRate, SCALAR)?;
     let first_layer = parameters.iter().filter_map(Parameter::layer).min();
     for parameter in parameters {
         let Some(&gradient) = gradients.get(&parameter.name) else { continue };

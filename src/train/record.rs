@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{DecayLayers, Optimizer};
 use crate::infer::checkpoint::ModelRecord;
+use crate::program::Passes;
 
 /// The best epoch so far.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,10 +27,16 @@ pub struct RunRecord {
     pub dataset: String,
     /// Its vertices.
     pub vertices: usize,
+    /// Its edges.
+    pub edges: usize,
     /// The run's seed.
     pub seed: u64,
     /// The optimizer.
     pub optimizer: Optimizer,
+    /// The learning rate of the epochs to come.
+    pub learning_rate: f64,
+    /// Which passes rewrote the program: they change the rounding.
+    pub passes: Passes,
     /// What it decays.
     pub decay_layers: DecayLayers,
     /// The epoch that the weights are of.

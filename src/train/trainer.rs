@@ -74,7 +74,7 @@ impl Trainer {
     /// Runs the next epoch: forward, backward, update, and an evaluation if it is due.
     ///
     /// # Errors
-    /// [`Error::Diverged`] if the loss is no finite number; [`Error::Device`].
+    /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`] if the loss is no finite number; [`Error::Device`].
     pub fn step(&mut self) -> Result<Epoch> {
         let epoch = self.epoch + 1;
         if let Some(clock) = self.session.origin(&Origin::Clock) {
@@ -85,7 +85,7 @@ impl Trainer {
         let seconds = start.elapsed().as_secs_f64();
         let loss = f64::from(self.session.read_output::<f32>(TRAIN_PHASE, "loss")?[0]);
         if !loss.is_finite() {
-            return Err(Error::Diverged { epoch, loss });
+            return Err(if epoch == 1 { Error::NotFiniteAtStart { loss } } else { Error::Diverged { epoch, loss } });
         }
         self.epoch = epoch;
         let start = Instant::now();
@@ -96,20 +96,22 @@ impl Trainer {
     }
 
     /// Measures the parameters as they are on all splits, and keeps them if their validation accuracy is the best so
-    /// far (without a validation split, the newest are the best).
+    /// far (without a validation split, or if no epoch evaluates by itself, the newest are the best).
     ///
     /// # Errors
-    /// [`Error::Device`].
+    /// [`Error::Weights`] if they are no finite numbers any more; [`Error::Device`].
     pub fn evaluate(&mut self) -> Result<Accuracy> {
         self.session.run(EVALUATE_PHASE)?;
         let accuracy = Accuracy::read(&self.session, EVALUATE_PHASE)?;
         let improves = match (&self.best, accuracy.val) {
-            (Some(best), Some(val)) => best.val_accuracy.is_none_or(|had| val > had),
+            (Some(best), Some(val)) if self.eval_every > 0 => best.val_accuracy.is_none_or(|had| val > had),
             _ => true,
         };
         if improves {
+            let weights = self.weights()?;
+            weights.check_finite()?;
             self.best = Some(Best { epoch: self.epoch, val_accuracy: accuracy.val, test_accuracy: accuracy.test });
-            self.best_weights = self.weights()?;
+            self.best_weights = weights;
         }
         Ok(accuracy)
     }
@@ -164,7 +166,8 @@ impl Trainer {
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub fn set_learning_rate(&self, lr: f64) -> Result<()> {
+    pub fn set_learning_rate(&mut self, lr: f64) -> Result<()> {
+        self.record.learning_rate = lr;
         match self.session.origin(&Origin::LearningRate) {
             Some(slot) => self.session.write(slot, &[lr as f32]),
             None => Ok(()),
@@ -199,12 +202,15 @@ impl Trainer {
     /// Writes `dir/epoch-<N>/` and `dir/best/`.
     ///
     /// # Errors
-    /// [`Error::Io`]; checkpoints that were there are untouched.
+    /// [`Error::Io`], and [`Error::Weights`] for weights that are no finite numbers; checkpoints that were there are
+    /// untouched.
     pub fn save(&self, dir: impl AsRef<Path>) -> Result<()> {
         let dir = dir.as_ref();
+        let weights = self.weights()?;
+        weights.check_finite()?;
         let record = RunRecord { epoch: self.epoch, best: self.best.clone(), ..self.record.clone() };
         let mut files = vec![
-            (MODEL_FILE, self.weights()?.to_safetensors()),
+            (MODEL_FILE, weights.to_safetensors()),
             (OPTIMIZER_FILE, self.moments()?.to_safetensors()),
             (RUN_FILE, checkpoint::record_bytes(&record)),
         ];
@@ -246,6 +252,7 @@ impl Trainer {
                 self.session.write(slot, &weight.data)?;
             }
         }
+        self.set_learning_rate(saved.learning_rate)?;
         self.epoch = saved.epoch;
         self.best = saved.best;
         self.best_weights = best_weights;
@@ -257,6 +264,8 @@ impl Trainer {
         let differs = [
             ("the model", format!("{:?}", saved.model.model), format!("{:?}", asked.model.model)),
             ("the data set", saved.dataset.clone(), asked.dataset.clone()),
+            ("edges", saved.edges.to_string(), asked.edges.to_string()),
+            ("passes", format!("{:?}", saved.passes), format!("{:?}", asked.passes)),
             ("vertices", saved.vertices.to_string(), asked.vertices.to_string()),
             ("feature norm", saved.model.feature_norm.to_string(), asked.model.feature_norm.to_string()),
             ("seed", saved.seed.to_string(), asked.seed.to_string()),

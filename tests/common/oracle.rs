@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lapidary::lower::{Kind, Lowered, Step};
+use lapidary::lower::{Inputs, Kind, Lowered, Step, Supply};
 use lapidary_kernels::reference::{self, Dense};
 use lapidary_kernels::step::{AdamStep, SgdStep};
 use lapidary_kernels::view::{MultiTargets, Targets};
@@ -25,11 +25,13 @@ pub struct Oracle {
 
 impl Oracle {
     /// Constants in place, state all 0, the setup run. `floats` says which constants hold f32.
-    pub fn new(lowered: &Lowered) -> Self {
+    pub fn new(lowered: &Lowered, inputs: &Inputs) -> Self {
+        let mut supply = Supply::new(inputs);
         let mut oracle = Self { slots: BTreeMap::new() };
         for (index, tensor) in lowered.tensors.iter().enumerate() {
             let slot = Slot(index as u32);
-            let cells = match (&tensor.contents, tensor.name.as_str()) {
+            let contents = tensor.contents.as_ref().map(|contents| supply.get(contents));
+            let cells = match (contents, tensor.name.as_str()) {
                 (Some(host), "labels" | "split") => Cells::U32(host.to_vec()),
                 (Some(host), "targets") => Cells::U8(host.to_vec()),
                 (Some(host), name) if name.ends_with(".indices") => Cells::U32(host.to_vec()),

@@ -5,6 +5,8 @@ pub mod prune;
 
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// A pass that can be switched on and off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Pass {
@@ -15,7 +17,7 @@ pub enum Pass {
 }
 
 /// The passes that are on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passes {
     /// [`Pass::Order`].
     pub order: bool,
