@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
-use lapidary_kernels::{AlignedBytes, BlockView, DropoutKey, MatMut, MatView, cpu, reference};
+use lapidary_kernels::{AlignedBytes, BlockView, DropoutKey, MatMut, MatView, MultiTargets, cpu, reference};
 
 fn main() {
     divan::main();
@@ -211,4 +211,61 @@ fn elementwise<const D: usize>(bencher: Bencher<'_, '_>, kernel: &str) {
     }
     let bytes = if outputs == 0 { 4 * n * D } else { cpu::elementwise_bytes(inputs, n as u64, D as u64) as usize };
     bencher.counter(BytesCount::new(bytes)).bench_local(|| run(&mut out));
+}
+
+#[divan::bench(args = ["forward", "input_grad", "gain_grad"], consts = [16, 41, 256], sample_count = 15, sample_size = 1)]
+fn layer_norm<const D: usize>(bencher: Bencher<'_, '_>, kernel: &str) {
+    let n = 6_400_000 / D;
+    let numbers = &mut Numbers(5);
+    let (x, grad) = (numbers.matrix(n, D), numbers.matrix(n, D));
+    let (gain, bias) = (numbers.matrix(D, 1), numbers.matrix(D, 1));
+    let (eps, last) = (1e-5, n * D - 1);
+    let view = |data| MatView::new(data, n, D).expect("the size");
+    let (x, grad) = (view(&x), view(&grad));
+    let mut out = vec![f32::NAN; n * D];
+    let run = |data: &mut [f32]| {
+        match kernel {
+            "gain_grad" => cpu::layer_norm_gain_grad(grad, x, eps, &mut data[..D]),
+            "forward" => cpu::layer_norm(x, &gain, &bias, eps, MatMut::new(data, n, D).expect("the size")),
+            _ => cpu::layer_norm_input_grad(grad, x, &gain, eps, MatMut::new(data, n, D).expect("the size")),
+        }
+        .expect("the shapes agree");
+    };
+    run(&mut out);
+    let (dx, dg, wide) = (x.into(), grad.into(), |v: &[f32]| v.iter().copied().map(f64::from).collect::<Vec<_>>());
+    let eps = f64::from(eps);
+    match kernel {
+        "gain_grad" => check(out[D - 1], reference::layer_norm_gain_grad(&dg, &dx, eps)[D - 1], n as f64),
+        "forward" => check(out[last], reference::layer_norm(&dx, &wide(&gain), &wide(&bias), eps).data[last], 1.0),
+        _ => check(out[last], reference::layer_norm_input_grad(&dg, &dx, &wide(&gain), eps).data[last], 1.0),
+    }
+    let cells = if kernel == "input_grad" { 3 } else { 2 };
+    bencher.counter(BytesCount::new(4 * cells * n * D)).bench_local(|| run(&mut out));
+}
+
+#[divan::bench(args = ["loss", "grad", "count"], consts = [100, 121], sample_count = 15, sample_size = 1)]
+fn multi_label<const CLASSES: usize>(bencher: Bencher<'_, '_>, kernel: &str) {
+    let n = 6_400_000 / CLASSES;
+    let numbers = &mut Numbers(6);
+    let logits = numbers.matrix(n, CLASSES);
+    let cells: Vec<u8> = logits.iter().map(|_| (numbers.bits() & 1) as u8).collect();
+    let targets = MultiTargets { targets: &cells, classes: CLASSES, split: &vec![0; n], select: 0 };
+    let logits = MatView::new(&logits, n, CLASSES).expect("the size");
+    let mut out = vec![f32::NAN; n * CLASSES];
+    let run = |data: &mut [f32]| match kernel {
+        "loss" => data[0] = cpu::sigmoid_cross_entropy(logits, targets, n as u64).expect("the shapes agree"),
+        "count" => data[0] = cpu::count_micro(logits, targets).expect("the shapes agree")[0] as f32,
+        _ => {
+            let out = MatMut::new(data, n, CLASSES).expect("the size");
+            cpu::sigmoid_cross_entropy_grad(logits, targets, n as u64, out).expect("the shapes agree");
+        }
+    };
+    run(&mut out);
+    let dense = logits.into();
+    match kernel {
+        "loss" => check(out[0], reference::sigmoid_cross_entropy(&dense, targets, n as u64), 1.0),
+        "count" => check(out[0], reference::count_micro(&dense, targets)[0] as f64, n as f64),
+        _ => check(out[0], reference::sigmoid_cross_entropy_grad(&dense, targets, n as u64).data[0], 1e-6),
+    }
+    bencher.counter(ItemsCount::new(n * CLASSES)).bench_local(|| run(&mut out));
 }
