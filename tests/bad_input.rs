@@ -213,7 +213,15 @@ fn flags_that_are_not_built_yet() {
 
 #[test]
 fn values_that_mean_nothing() {
-    let cases: [&[&str]; 9] = [
+    let cases: [&[&str]; 17] = [
+        &["--hidden", "4000000000"],
+        &["--hidden", "18446744073709551615"],
+        &["--layers", "18446744073709551615"],
+        &["--early-stop", "0"],
+        &["--early-stop", "5", "--eval-every", "0"],
+        &["--threads", "20000"],
+        &["--momentum", "0.9"],
+        &["--model", "gin", "--norm", "sym"],
         &["--device-memory", "much"],
         &["--devices", "tpu"],
         &["--lr", "-1"],
@@ -268,6 +276,48 @@ fn a_generated_set_does_not_replace_what_is_there() {
     let dst = fixture.data();
     fails(["data", "generate", "planted", dst.to_str().unwrap(), "--seed", "9"], &["data"]);
     assert_eq!(fs::read(fixture.file("indices.npy")).unwrap(), before);
+}
+
+#[test]
+fn a_training_split_without_labels() {
+    let fixture = Fixture::new();
+    let train: Vec<i64> = fixture.read("train.npy");
+    let mut labels: Vec<i64> = fixture.read("labels.npy");
+    for v in train {
+        labels[v as usize] = -1;
+    }
+    fixture.write("labels.npy", labels);
+    fixture.train_fails(&["labelled vertex", "train.npy"]);
+}
+
+#[test]
+#[cfg(unix)]
+fn logits_go_through_links_and_into_devices() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let fixture = Fixture::new();
+    let path = |name: &str| fixture.folder.path().join(name);
+    let infer = |out: &Path| {
+        let run = path("run");
+        let mut command = Command::cargo_bin("lapidary").unwrap();
+        command.args(["infer", "--data", "builtin:planted", "--checkpoint"]).arg(run).arg("--out").arg(out);
+        command.assert().success();
+    };
+    Command::cargo_bin("lapidary")
+        .unwrap()
+        .args(["train", "--epochs", "1", "--checkpoint"])
+        .arg(path("run"))
+        .assert()
+        .success();
+    fs::write(path("real.npy"), b"old").unwrap();
+    symlink(path("real.npy"), path("link.npy")).unwrap();
+    infer(&path("link.npy"));
+    assert!(path("link.npy").is_symlink());
+    let logits: Array2<f32> = ndarray_npy::read_npy(path("real.npy")).unwrap();
+    assert_eq!(logits.dim(), (3000, 7));
+    infer(&path("new.npy"));
+    assert_ne!(fs::metadata(path("new.npy")).unwrap().permissions().mode() & 0o044, 0, "readable as any new file");
+    infer(Path::new("/dev/null"));
+    assert!(!fs::metadata("/dev/null").unwrap().is_file());
 }
 
 #[test]

@@ -82,16 +82,16 @@ fn a_resumed_run_is_the_run_that_was_not_interrupted() {
     let mut second = trainer(&data, 1);
     assert_eq!(second.resume(folder.path()).unwrap(), Some(12));
     assert_eq!(steps(&mut second, 8), losses[12..]);
-    assert_eq!(second.weights().unwrap(), whole.weights().unwrap());
+    assert!(second.weights().unwrap() == whole.weights().unwrap());
     assert_eq!(second.best(), whole.best());
-    assert_eq!(second.predictor().unwrap().weights(), whole.predictor().unwrap().weights());
+    assert!(second.predictor().unwrap().weights() == whole.predictor().unwrap().weights());
 }
 
 #[test]
 fn a_run_that_was_killed_goes_on_from_its_last_whole_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let (killed, whole) = (folder.path().join("killed"), folder.path().join("whole"));
-    let flags = ["train", "--epochs", "3000", "--checkpoint-every", "10", "--checkpoint"];
+    let flags = ["train", "--epochs", "1000000", "--checkpoint-every", "10", "--checkpoint"];
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("lapidary"))
         .args(flags)
         .arg(&killed)
@@ -105,19 +105,66 @@ fn a_run_that_was_killed_goes_on_from_its_last_whole_checkpoint() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // A write that the kill cut short leaves its unfinished folder, which the next one clears away.
-    let resumed = ["train", "--epochs", "400", "--checkpoint-every", "50", "--resume", "--json", "--checkpoint"];
-    let newest = Predictor::open(&killed).unwrap();
-    drop(newest);
-    let output = lapidary().args(resumed).arg(&killed).assert().success();
-    let text = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+    Predictor::open(&killed).unwrap();
+    let newest = killed
+        .read_dir()
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.strip_prefix("epoch-")?.parse::<u64>().ok());
+    let epochs = (newest.max().unwrap() + 50).to_string();
+    let resumed =
+        lapidary().args(["train", "--resume", "--epochs", &epochs, "--checkpoint"]).arg(&killed).assert().success();
+    let text = String::from_utf8_lossy(&resumed.get_output().stderr).into_owned();
     assert!(text.contains("resumed from epoch"), "{text}");
-    if !killed.join("epoch-00000400").exists() {
-        return; // the kill came after epoch 400: there was nothing left to do
+    lapidary().args(["train", "--epochs", &epochs, "--checkpoint"]).arg(&whole).assert().success();
+    let weights = format!("epoch-{epochs:0>8}/model.safetensors");
+    assert_eq!(read(killed.join(&weights)), read(whole.join(&weights)));
+    assert_eq!(read(killed.join("best/model.safetensors")), read(whole.join("best/model.safetensors")));
+}
+
+/// The states in which a kill between two renames leaves a folder.
+#[test]
+fn a_kill_while_a_checkpoint_is_replaced_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = planted();
+    let mut trainer = trainer(&data, 1);
+    while trainer.best().is_none_or(|best| best.epoch == trainer.epoch()) {
+        trainer.step().unwrap(); // until the best epoch is not the last
     }
-    lapidary().args(["train", "--epochs", "400", "--checkpoint"]).arg(&whole).assert().success();
-    let weights = "epoch-00000400/model.safetensors";
-    assert_eq!(read(killed.join(weights)), read(whole.join(weights)));
+    let epoch = trainer.epoch();
+    trainer.save(folder.path()).unwrap();
+    let best = Predictor::open(folder.path()).unwrap().weights().clone();
+    assert!(best != trainer.weights().unwrap());
+
+    let place = |name: &str| folder.path().join(name);
+    std::fs::rename(place("best"), place(".old-best")).unwrap();
+    assert!(*Predictor::open(folder.path()).unwrap().weights() == best);
+    std::fs::rename(place(&format!("epoch-{epoch:08}")), place(&format!(".old-epoch-{epoch:08}"))).unwrap();
+    assert!(*Predictor::open(folder.path()).unwrap().weights() == best);
+    let mut again = crate::trainer(&data, 1);
+    assert_eq!(again.resume(folder.path()).unwrap(), Some(epoch));
+    again.save(folder.path()).unwrap();
+    assert!(!place(".old-best").exists() || place("best").exists());
+    assert!(*Predictor::open(folder.path()).unwrap().weights() == best);
+    lapidary().args(["train", "--checkpoint"]).arg(folder.path()).assert().code(1);
+}
+
+#[test]
+fn resuming_a_finished_run_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |epochs: &str| {
+        let flags = ["train", "--epochs", epochs, "--early-stop", "5", "--resume", "--json", "--checkpoint"];
+        let done = lapidary().args(flags).arg(folder.path()).assert().success();
+        String::from_utf8(done.get_output().stdout.clone()).unwrap()
+    };
+    let first = run("300");
+    let files: Vec<_> = folder.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let second = run("300");
+    assert_eq!(second.lines().count(), 1, "a run that stopped early is not trained further: {second}");
+    let summary = |text: &str| -> serde_json::Value { serde_json::from_str(text.lines().last().unwrap()).unwrap() };
+    assert_eq!(summary(&first)["test_accuracy"], summary(&second)["test_accuracy"]);
+    assert_eq!(summary(&first)["epochs"], summary(&second)["epochs"]);
+    let after: Vec<_> = folder.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(files, after);
 }
 
 #[test]
@@ -194,6 +241,33 @@ fn evaluation_can_be_rare_or_left_to_the_end() {
 }
 
 #[test]
+fn a_run_that_is_extended_without_evaluations_is_one_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |epochs: &str| {
+        let flags = ["train", "--epochs", epochs, "--eval-every", "0", "--resume", "--json", "--checkpoint"];
+        let done = lapidary().args(flags).arg(folder.path()).assert().success();
+        let text = String::from_utf8(done.get_output().stdout.clone()).unwrap();
+        serde_json::from_str::<serde_json::Value>(text.lines().last().unwrap()).unwrap()
+    };
+    run("10");
+    assert_eq!(run("40")["best_epoch"], 40);
+}
+
+#[test]
+fn the_learning_rate_of_the_moment_is_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = planted();
+    let mut whole = trainer(&data, 1);
+    steps(&mut whole, 5);
+    whole.set_learning_rate(0.001).unwrap();
+    whole.save(folder.path()).unwrap();
+    let losses = steps(&mut whole, 5);
+    let mut second = trainer(&data, 1);
+    second.resume(folder.path()).unwrap();
+    assert_eq!(steps(&mut second, 5), losses);
+}
+
+#[test]
 fn early_stopping_stops() {
     let done = lapidary().args(["train", "--epochs", "2000", "--early-stop", "10", "--json"]).assert().success();
     let lines = String::from_utf8(done.get_output().stdout.clone()).unwrap();
@@ -240,8 +314,50 @@ fn a_run_that_diverges_says_so() {
     let data = planted();
     let mut trainer = Trainer::builder(&model(&data), &data).optimizer(Sgd::new(1e30)).build().unwrap();
     let error = (0..10).find_map(|_| trainer.step().err()).expect("no loss survives this learning rate");
-    assert!(matches!(error, Error::Diverged { .. }));
-    assert!(error.to_string().contains("--lr"), "{error}");
+    assert!(matches!(error, Error::Diverged { .. } | Error::Weights(_)));
+    assert!(error.to_string().contains("learning rate"), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    assert!(trainer.save(folder.path()).is_err(), "weights that are no numbers are no checkpoint");
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+}
+
+#[test]
+fn features_that_are_too_large_are_not_blamed_on_the_learning_rate() {
+    let graph = Graph::from_edges(3, &[(0, 1), (1, 0)]).unwrap();
+    let x = Array2::from_elem((3, 4), 3e38f32);
+    let data = Dataset::from_arrays(Arrays::new(graph).features(x).labels(&[0i64, 1, 0]).train(&[0i64, 1])).unwrap();
+    let mut trainer = Trainer::builder(&Model::gcn(&[4, 2]), &data).build().unwrap();
+    let error = trainer.step().unwrap_err();
+    assert!(error.to_string().contains("features"), "{error}");
+}
+
+#[test]
+fn settings_that_cannot_work_are_errors_before_anything_runs() {
+    let data = planted();
+    let model = model(&data);
+    let optimizers: [Optimizer; 6] = [
+        Adam::new(-1.0).into(),
+        Adam::new(f64::NAN).into(),
+        Adam::new(1e39).into(),
+        Adam::new(0.01).betas(1.0, 0.9).into(),
+        Sgd::new(0.1).momentum(1.0).into(),
+        AdamW::new(0.1).weight_decay(f64::INFINITY).into(),
+    ];
+    for optimizer in optimizers {
+        let built = Trainer::builder(&model, &data).optimizer(optimizer).build();
+        assert!(matches!(built, Err(Error::Value { .. })), "{optimizer:?}");
+    }
+    let unused = Model::custom("unused", &[data.feature_width(), data.class_count()], |net, x, _| {
+        net.parameter("never", &[3], lapidary::model::Init::Ones)?;
+        net.linear(x, "a", 7, true)
+    });
+    let error = Trainer::builder(&unused, &data).build().unwrap_err();
+    assert!(error.to_string().contains("`never`"), "{error}");
+    // Widths that overflow every product are refused, not allocated.
+    for width in [4_000_000_000, usize::MAX] {
+        let wide = Model::gcn(&[data.feature_width(), width, data.class_count()]);
+        assert!(matches!(Trainer::builder(&wide, &data).build(), Err(Error::DoesNotFit { .. })));
+    }
 }
 
 #[test]

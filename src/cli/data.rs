@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::not_built;
-use super::output::{count, facts, json_line, percent, spinner};
+use super::output::{count, facts, json_line, percent, say, spinner};
 use crate::dataset::generate::{PlantedOptions, RmatOptions, SplitSizes, planted, rmat};
 use crate::dataset::{Dataset, Info, import};
 use crate::error::{Error, Result};
@@ -227,7 +227,7 @@ fn write(data: &Dataset, dst: &Path, json: bool) -> Result<()> {
     if json {
         return print_json(&info, Some(dst));
     }
-    eprintln!("wrote {}", dst.display());
+    say(format_args!("wrote {}", dst.display()));
     print_table(&info)
 }
 

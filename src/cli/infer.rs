@@ -1,6 +1,7 @@
 //! `lapidary infer`.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -9,11 +10,11 @@ use ndarray_npy::WriteNpyExt;
 use serde_json::json;
 
 use super::DeviceArgs;
-use super::output::{count, facts, json_line, percent, seconds};
+use super::output::{count, facts, json_line, percent, say, seconds};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
 use crate::infer::{Prediction, Predictor};
-use crate::model::Norm;
+use crate::model::{LabelKind, Norm};
 
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("from").required(true).args(["checkpoint", "weights"]))]
@@ -72,34 +73,55 @@ pub(super) fn run(args: &InferArgs) -> Result<()> {
     summarise(args, &data, &prediction)
 }
 
-/// Writes beside the place and renames, so that a logits file that is there is whole.
+/// Writes beside the place and renames, so that a logits file that is there is whole. Where something stands that is no
+/// file (a pipe, a device), it is written to as it is.
 fn write_logits(path: &Path, logits: &Array2<f32>) -> Result<()> {
     let failed = |source| Error::Io { action: "write the logits", path: path.into(), source };
-    let folder = match path.parent() {
+    // What a link points to is meant, not the link.
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    if target.exists() && !target.is_file() {
+        let stream = OpenOptions::new().write(true).open(&target).map_err(failed)?;
+        return write_npy(logits, &stream).map_err(failed);
+    }
+    let folder = match target.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-    logits.write_npy(std::io::BufWriter::new(file.as_file())).map_err(|error| {
-        failed(match error {
-            ndarray_npy::WriteNpyError::Io(source) => source,
-            other => std::io::Error::other(other),
-        })
-    })?;
+    let mut fresh = tempfile::Builder::new();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // As any new file: the process's umask takes from this.
+        fresh.permissions(std::fs::Permissions::from_mode(0o666));
+    }
+    let file = fresh.prefix(".logits-").tempfile_in(folder).map_err(failed)?;
+    write_npy(logits, file.as_file()).map_err(failed)?;
     file.as_file().sync_all().map_err(failed)?;
-    let written: File = file.persist(path).map_err(|error| failed(error.error))?;
-    drop(written);
-    Ok(())
+    file.persist(&target).map(drop).map_err(|error| failed(error.error))
+}
+
+fn write_npy(logits: &Array2<f32>, file: &File) -> std::io::Result<()> {
+    let mut writer = std::io::BufWriter::new(file);
+    logits.write_npy(&mut writer).map_err(|error| match error {
+        ndarray_npy::WriteNpyError::Io(source) => source,
+        other => std::io::Error::other(other),
+    })?;
+    writer.flush()
 }
 
 fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction) -> Result<()> {
     let accuracy = prediction.accuracy;
+    let score = match prediction.labels {
+        LabelKind::Class => "accuracy",
+        LabelKind::Multi => "micro_f1",
+    };
     if args.json {
         return json_line(&json!({
             "event": "summary",
-            "test_accuracy": accuracy.test,
-            "val_accuracy": accuracy.val,
-            "train_accuracy": accuracy.train,
+            "dataset": data.name(),
+            format!("test_{score}"): accuracy.test,
+            format!("val_{score}"): accuracy.val,
+            format!("train_{score}"): accuracy.train,
             "seconds": prediction.seconds,
             "parts": prediction.parts,
         }));
@@ -108,14 +130,15 @@ fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction) -> Resul
         ("data", data.name().to_string()),
         ("vertices", count(prediction.logits.nrows() as u64)),
         ("classes", count(prediction.logits.ncols() as u64)),
-        ("test accuracy", percent(accuracy.test)),
-        ("validation accuracy", percent(accuracy.val)),
-        ("training accuracy", percent(accuracy.train)),
+        ("scores", score.replace('_', "-").replace("f1", "F1")),
+        ("  test", percent(accuracy.test)),
+        ("  validation", percent(accuracy.val)),
+        ("  training", percent(accuracy.train)),
         ("forward pass", seconds(prediction.seconds)),
     ];
     if let Some(path) = &args.out {
         rows.push(("logits", path.display().to_string()));
     }
-    eprintln!("{}", facts(&rows));
+    say(facts(&rows));
     Ok(())
 }

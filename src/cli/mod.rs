@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::error::{Error, Result};
+use output::say;
 
 /// Trains graph neural networks on the whole graph, exactly, and runs them on graphs they never saw.
 #[derive(Debug, Parser)]
@@ -76,10 +77,10 @@ pub fn run() -> ExitCode {
 
 /// One `error:` line, then its causes.
 fn report(error: &Error) {
-    eprintln!("error: {error}");
+    say(format_args!("error: {error}"));
     let mut cause = error.source();
     while let Some(reason) = cause {
-        eprintln!("  caused by: {reason}");
+        say(format_args!("  caused by: {reason}"));
         cause = reason.source();
     }
 }
@@ -88,6 +89,9 @@ fn report(error: &Error) {
 fn not_built(what: impl Into<String>, instead: impl Into<String>) -> Error {
     Error::NotBuilt { what: what.into(), instead: instead.into() }
 }
+
+/// More threads than any machine has cores; beyond, starting them would take longer than training.
+const MOST_THREADS: usize = 1024;
 
 /// The flags that say where and how a program runs, the same for every verb that runs one.
 #[derive(Debug, Args)]
@@ -123,6 +127,10 @@ impl DeviceArgs {
     /// The devices, once flags that are not built are refused.
     fn devices(&self) -> Result<crate::Devices> {
         let devices = crate::Devices::parse(&self.devices)?;
+        if let Some(threads) = self.threads.filter(|threads| threads.get() > MOST_THREADS) {
+            let expected = format!("at most {MOST_THREADS} are started");
+            return Err(Error::Value { option: "--threads", value: threads.to_string(), expected });
+        }
         let one_device = "one device holds the whole graph and keeps everything that it needs";
         let refused = [
             ("--partition", self.partition.is_some(), one_device),

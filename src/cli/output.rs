@@ -29,6 +29,11 @@ pub(super) fn print(text: &str) -> Result<()> {
     written.map_err(|source| Error::Io { action: "write to", path: "<standard output>".into(), source })
 }
 
+/// Says something to the person on standard error. A person who stopped listening is no error.
+pub(super) fn say(text: impl std::fmt::Display) {
+    drop(writeln!(std::io::stderr().lock(), "{text}"));
+}
+
 /// A table of names and values, lined up.
 pub(super) fn facts(rows: &[(&str, String)]) -> String {
     let mut table = Table::new();

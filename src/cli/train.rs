@@ -1,17 +1,23 @@
 //! `lapidary train`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
 
 use super::DeviceArgs;
-use super::output::{self, facts, json_line, percent, seconds};
+use super::output::{self, facts, json_line, percent, say, seconds};
 use crate::dataset::{Dataset, FeatureNorm, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::newest_epoch;
-use crate::model::{Model, ModelConfig, Norm};
+use crate::model::{LabelKind, Model, ModelConfig, Norm};
 use crate::train::{Adam, AdamW, DecayLayers, Epoch, Optimizer, Sgd, Trainer};
+
+/// More layers than anyone trains; far more would not even have room for their names.
+const MOST_LAYERS: usize = 10_000;
+
+/// How many lines tell of progress where there is no terminal to draw a bar on.
+const PROGRESS_LINES: u64 = 10;
 
 /// The built-in graph that `lapidary train` alone trains on.
 const DEFAULT_DATA: &str = "builtin:planted";
@@ -77,7 +83,7 @@ pub(super) struct TrainArgs {
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
     /// Write one every N epochs, as well as at the end
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = 50, requires = "checkpoint")]
     checkpoint_every: u64,
     /// Go on from the newest checkpoint in DIR
     #[arg(long, requires = "checkpoint")]
@@ -91,10 +97,6 @@ pub(super) struct TrainArgs {
 
 impl TrainArgs {
     fn model(&self, data: &Dataset) -> Result<Model> {
-        if self.layers == 0 {
-            let expected = "a model has at least one layer".into();
-            return Err(Error::Value { option: "--layers", value: "0".into(), expected });
-        }
         let mut widths = vec![self.hidden; self.layers + 1];
         widths[0] = data.feature_width();
         widths[self.layers] = data.class_count();
@@ -109,16 +111,6 @@ impl TrainArgs {
     }
 
     fn optimizer(&self) -> Result<Optimizer> {
-        for (option, value) in [("--lr", self.lr), ("--weight-decay", self.weight_decay.unwrap_or(0.0))] {
-            if !value.is_finite() || value < 0.0 {
-                let expected = "it is a finite number, 0 or more".into();
-                return Err(Error::Value { option, value: value.to_string(), expected });
-            }
-        }
-        if !(0.0..1.0).contains(&self.momentum) {
-            let expected = "it lies in [0, 1)".into();
-            return Err(Error::Value { option: "--momentum", value: self.momentum.to_string(), expected });
-        }
         let decay = self.weight_decay;
         Ok(match self.optimizer.as_str() {
             "adam" => Adam::new(self.lr).weight_decay(decay.unwrap_or(0.0)).into(),
@@ -164,8 +156,11 @@ impl TrainArgs {
         let Some(dir) = &self.checkpoint else { return Ok(()) };
         if self.resume {
             match trainer.resume(dir)? {
-                Some(epoch) => eprintln!("resumed from epoch {epoch} in {}", dir.display()),
-                None => eprintln!("no checkpoint in {} yet: starting from the beginning", dir.display()),
+                Some(epoch) if epoch >= self.epochs => {
+                    say(format_args!("{} has reached epoch {epoch} already: nothing to train", dir.display()));
+                }
+                Some(epoch) => say(format_args!("resumed from epoch {epoch} in {}", dir.display())),
+                None => say(format_args!("no checkpoint in {} yet: starting from the beginning", dir.display())),
             }
             return Ok(());
         }
@@ -174,34 +169,60 @@ impl TrainArgs {
             None => Ok(()),
         }
     }
+
+    /// Refuses values that clap takes but that mean nothing here.
+    fn check(&self, data: &Dataset) -> Result<()> {
+        let wrong =
+            |option, value: String, expected: &str| Err(Error::Value { option, value, expected: expected.into() });
+        if self.layers == 0 || self.layers > MOST_LAYERS {
+            return wrong("--layers", self.layers.to_string(), "a model has from 1 to 10000 layers");
+        }
+        if self.momentum != 0.0 && self.optimizer != "sgd" {
+            return wrong("--momentum", self.momentum.to_string(), "only --optimizer sgd has a momentum");
+        }
+        if let Some(patience) = self.early_stop {
+            if patience == 0 {
+                return wrong("--early-stop", "0".into(), "it is a number of epochs, at least 1");
+            }
+            if self.eval_every == 0 || data.labelled_split_size(VAL) == 0 {
+                let expected = "stopping early needs a validation split and --eval-every of at least 1";
+                return wrong("--early-stop", patience.to_string(), expected);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Trains, saves, and reports.
 pub(super) fn run(args: &TrainArgs) -> Result<()> {
     args.device.devices()?;
     let data = Dataset::load(&args.data)?;
+    args.check(&data)?;
     let model = args.model(&data)?;
     let mut trainer = args.trainer(&data, &model)?;
     args.resume(&mut trainer)?;
     if let Some(dir) = &args.checkpoint {
-        // A folder that cannot be written is an error now, not after hours of training.
-        std::fs::create_dir_all(dir).map_err(|source| Error::Io {
-            action: "create the checkpoint folder",
-            path: dir.clone(),
-            source,
-        })?;
+        try_to_write(dir)?;
     }
     if !args.json {
         introduce(args, &data, &model);
     }
+    let started_at = trainer.epoch();
     let epoch_seconds = epochs(args, &mut trainer)?;
-    if trainer.best().is_none() {
+    if trainer.best().is_none() || args.eval_every == 0 {
         trainer.evaluate()?;
     }
-    if let Some(dir) = &args.checkpoint {
+    if let Some(dir) = args.checkpoint.as_ref().filter(|_| trainer.epoch() > started_at || started_at == 0) {
         trainer.save(dir)?;
     }
-    summarise(args, &trainer, &epoch_seconds)
+    summarise(args, &data, &trainer, &epoch_seconds)
+}
+
+/// A folder that cannot be written is an error now, not after hours of training.
+fn try_to_write(dir: &Path) -> Result<()> {
+    let failed = |source| Error::Io { action: "write into the checkpoint folder", path: dir.into(), source };
+    std::fs::create_dir_all(dir).map_err(failed)?;
+    tempfile::Builder::new().prefix(".probe-").tempfile_in(dir).map(drop).map_err(failed)
 }
 
 /// Runs the epochs; returns the seconds of each.
@@ -209,37 +230,57 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer) -> Result<Vec<f64>> {
     let bar = output::bar(args.epochs, args.json);
     bar.set_prefix("training");
     bar.set_position(trainer.epoch());
+    let lines_every = args.epochs.div_ceil(PROGRESS_LINES).max(1);
     let mut all_seconds = Vec::new();
     let mut val = None;
-    while trainer.epoch() < args.epochs {
+    let mut stale = stale_epochs(args, trainer);
+    while trainer.epoch() < args.epochs && stale.is_none() {
         let epoch = trainer.step()?;
         all_seconds.push(epoch.seconds);
         val = epoch.accuracy.map_or(val, |a| a.val);
+        let progress = format!("loss {:.4}  val {}", epoch.loss, percent(val));
         if args.json {
-            json_line(&epoch_line(&epoch))?;
+            json_line(&epoch_line(&epoch, trainer.label_kind()))?;
+        } else if bar.is_hidden() && (epoch.epoch % lines_every == 0 || epoch.epoch == args.epochs) {
+            say(format_args!("epoch {}/{}  {progress}", epoch.epoch, args.epochs));
         }
-        bar.set_message(format!("loss {:.4}  val {}", epoch.loss, percent(val)));
+        bar.set_message(progress);
         bar.set_position(epoch.epoch);
         let is_due = args.checkpoint_every > 0 && epoch.epoch % args.checkpoint_every == 0;
         if let Some(dir) = args.checkpoint.as_ref().filter(|_| is_due && epoch.epoch < args.epochs) {
             trainer.save(dir)?;
         }
-        let stale = trainer.best().map_or(0, |best| epoch.epoch - best.epoch);
-        if args.early_stop.is_some_and(|patience| stale >= patience) {
-            bar.println(format!("stopped early: no better validation accuracy for {stale} epochs"));
-            break;
+        if epoch.accuracy.is_some() {
+            stale = stale_epochs(args, trainer);
         }
     }
     bar.finish_and_clear();
+    if let Some(stale) = stale {
+        say(format_args!("stopped early: no better validation accuracy for {stale} epochs"));
+    }
     Ok(all_seconds)
 }
 
-fn epoch_line(epoch: &Epoch) -> serde_json::Value {
+/// How many epochs have passed since the best one, if they are enough to stop.
+fn stale_epochs(args: &TrainArgs, trainer: &Trainer) -> Option<u64> {
+    let stale = trainer.epoch() - trainer.best()?.epoch;
+    args.early_stop.filter(|&patience| stale >= patience).map(|_| stale)
+}
+
+/// A score under the name that it has for this kind of labels.
+fn score_name(prefix: &str, labels: LabelKind) -> String {
+    match labels {
+        LabelKind::Class => format!("{prefix}_accuracy"),
+        LabelKind::Multi => format!("{prefix}_micro_f1"),
+    }
+}
+
+fn epoch_line(epoch: &Epoch, labels: LabelKind) -> serde_json::Value {
     json!({
         "event": "epoch",
         "epoch": epoch.epoch,
         "loss": epoch.loss,
-        "val_accuracy": epoch.accuracy.and_then(|a| a.val),
+        score_name("val", labels): epoch.accuracy.and_then(|a| a.val),
         "seconds": epoch.seconds,
         "eval_seconds": epoch.eval_seconds,
         // One device in the host's memory computes in place: nothing is copied.
@@ -250,7 +291,7 @@ fn epoch_line(epoch: &Epoch) -> serde_json::Value {
 
 fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) {
     let widths: Vec<String> = model.config().widths.iter().map(usize::to_string).collect();
-    eprintln!(
+    say(format_args!(
         "{} on {}: {} vertices, {} edges, {} train / {} val / {} test, {} epochs",
         format_args!("{} {}", args.model, widths.join("-")),
         data.name(),
@@ -260,10 +301,11 @@ fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) {
         output::count(data.split_size(VAL) as u64),
         output::count(data.split_size(TEST) as u64),
         args.epochs,
-    );
+    ));
 }
 
-fn summarise(args: &TrainArgs, trainer: &Trainer, epoch_seconds: &[f64]) -> Result<()> {
+fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, epoch_seconds: &[f64]) -> Result<()> {
+    let labels = trainer.label_kind();
     let best = trainer.best();
     let test = best.and_then(|b| b.test_accuracy);
     let val = best.and_then(|b| b.val_accuracy);
@@ -271,8 +313,9 @@ fn summarise(args: &TrainArgs, trainer: &Trainer, epoch_seconds: &[f64]) -> Resu
     if args.json {
         return json_line(&json!({
             "event": "summary",
-            "test_accuracy": test,
-            "best_val_accuracy": val,
+            "dataset": data.name(),
+            score_name("test", labels): test,
+            score_name("best_val", labels): val,
             "best_epoch": best.map(|b| b.epoch),
             "epochs": trainer.epoch(),
             "epoch_seconds_median": median,
@@ -286,9 +329,13 @@ fn summarise(args: &TrainArgs, trainer: &Trainer, epoch_seconds: &[f64]) -> Resu
         }));
     }
     let peak: u64 = trainer.peak_device_bytes().iter().sum();
+    let (test_name, val_name) = match labels {
+        LabelKind::Class => ("test accuracy", "validation accuracy"),
+        LabelKind::Multi => ("test micro-F1", "validation micro-F1"),
+    };
     let mut rows = vec![
-        ("test accuracy", percent(test)),
-        ("validation accuracy", percent(val)),
+        (test_name, percent(test)),
+        (val_name, percent(val)),
         ("best epoch", best.map_or_else(|| "-".into(), |b| format!("{} of {}", b.epoch, trainer.epoch()))),
         ("median epoch", median.map_or_else(|| "-".into(), seconds)),
         ("peak memory", bytesize::ByteSize(peak).to_string()),
@@ -296,7 +343,7 @@ fn summarise(args: &TrainArgs, trainer: &Trainer, epoch_seconds: &[f64]) -> Resu
     if let Some(dir) = &args.checkpoint {
         rows.push(("checkpoint", dir.display().to_string()));
     }
-    eprintln!("{}", facts(&rows));
+    say(facts(&rows));
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
 use crate::lower::{Sizes, lower};
-use crate::model::{FeatureKind, Mode, Model, ModelConfig, ModelError, Norm, Weights};
+use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelConfig, ModelError, Norm, Weights};
 use crate::program::passes::order::Workload;
 use crate::program::{Origin, Passes};
 use crate::runtime::{Devices, Session};
@@ -24,6 +24,8 @@ pub struct Prediction {
     pub logits: Array2<f32>,
     /// What they get right of the labels that the data set has.
     pub accuracy: Accuracy,
+    /// What is predicted of each vertex: it says what the accuracy means.
+    pub labels: LabelKind,
     /// Seconds of the forward pass and what it needs once a graph.
     pub seconds: f64,
     /// The vertex range of each device.
@@ -178,7 +180,7 @@ impl Predictor {
         let seconds = start.elapsed().as_secs_f64();
         let accuracy = Accuracy::read(&session, 0)?;
         let logits = Array2::from_shape_vec((vertices, outputs), logits).expect("a row a vertex");
-        Ok(Prediction { logits, accuracy, seconds, parts: vec![[0, vertices]] })
+        Ok(Prediction { logits, accuracy, labels: label_kind(data), seconds, parts: vec![[0, vertices]] })
     }
 }
 

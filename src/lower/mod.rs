@@ -253,7 +253,7 @@ impl Binder<'_, '_> {
     fn update(&mut self) -> Call {
         let (param, grad, clock, rate) = (self.read(0), self.read(1), self.read(2), self.read(3));
         let Mat { rows, cols, .. } = self.operand(0);
-        let len = rows * cols;
+        let len = rows.saturating_mul(cols); // refused later, if no memory could hold it
         match *self.program.op(self.op) {
             Op::Adam { beta1, beta2, eps, weight_decay, decoupled } => {
                 let (m, v) = (self.read(4), self.read(5));

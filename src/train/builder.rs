@@ -136,6 +136,7 @@ impl<'a> TrainerBuilder<'a> {
             eval_every: self.eval_every,
             model: self.model.clone(),
             devices: self.devices,
+            labels: label_kind(data),
             record: RunRecord {
                 model: ModelRecord { format: RECORD_FORMAT, model: self.model.config().clone(), feature_norm },
                 dataset: data.name().into(),

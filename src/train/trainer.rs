@@ -9,7 +9,7 @@ use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::{self, BEST_FILE, MODEL_FILE, OPTIMIZER_FILE, RUN_FILE};
 use crate::infer::{Accuracy, Predictor};
-use crate::model::{Model, Parameter, Weight, Weights};
+use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::program::Origin;
 use crate::runtime::{Devices, Session};
 
@@ -56,6 +56,7 @@ pub struct Trainer {
     pub(super) eval_every: u64,
     pub(super) model: Model,
     pub(super) devices: Devices,
+    pub(super) labels: LabelKind,
     pub(super) record: RunRecord,
 }
 
@@ -182,6 +183,11 @@ impl Trainer {
     /// What the plan says that the devices hold at most, in bytes.
     pub fn planned_peak_device_bytes(&self) -> Vec<u64> {
         vec![self.session.planned_peak_bytes()]
+    }
+
+    /// What is predicted of each vertex: it says what [`Accuracy`] means.
+    pub fn label_kind(&self) -> LabelKind {
+        self.labels
     }
 
     /// The vertex range of each device.
