@@ -50,6 +50,7 @@ proptest! {
         let mut positions = turned.permutation.clone();
         positions.sort_unstable();
         prop_assert!(positions.into_iter().eq(0..edges.len() as u64));
+        prop_assert_eq!(edges_of(&graph.transpose_without_permutation()), after);
         prop_assert_eq!(edges_of(&turned.graph.transpose().graph), edges_of(&graph));
     }
 
@@ -132,7 +133,56 @@ proptest! {
             let (u, v) = before[from as usize];
             prop_assert_eq!(after[i], (v, u));
         }
+        let plain = block.transpose_without_permutation();
+        prop_assert_eq!((plain.row_count(), plain.own_sources()), (turned.row_count(), turned.own_sources()));
+        prop_assert_eq!(list(&plain), after);
     }
+}
+
+/// A graph with hubs, loops and repeated edges, large enough to be shared out to threads; mirrored, it is symmetric.
+fn large_graph(mirrored: bool) -> Vec<(u32, u32)> {
+    let mut state = 1u64;
+    let mut draw = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let edges = (0..20_000).map(|_| (draw(5000) as u32, (draw(5000) * draw(5000) / 5000) as u32)).collect::<Vec<_>>();
+    let reversed = edges.iter().filter(|(u, v)| u != v).map(|&(u, v)| (v, u));
+    if mirrored { edges.iter().copied().chain(reversed).collect() } else { edges }
+}
+
+#[test]
+fn transposes_and_symmetry_are_the_same_on_any_number_of_threads() {
+    for mirrored in [false, true] {
+        let edges = large_graph(mirrored);
+        let graph = Graph::from_edges(5000, &edges).unwrap();
+        let want = sorted(edges.iter().map(|&(u, v)| (v, u)).collect());
+        for threads in [1, 2, 3, 8] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                assert_eq!(graph.is_symmetric(), mirrored);
+                let turned = graph.transpose();
+                assert_eq!(edges_of(&turned.graph), want);
+                assert_eq!(edges_of(&graph.transpose_without_permutation()), want);
+                let back = |&from: &u64| graph.indices()[from as usize];
+                assert!(turned.permutation.iter().map(back).is_sorted(), "edges are grouped by their source");
+            });
+        }
+    }
+}
+
+#[test]
+fn one_edge_too_many_is_seen_wherever_it_is() {
+    let edges = large_graph(true);
+    for extra in [(0, 4999), (4999, 0), (0, 1), (1, 0), (2500, 2499), edges[0]] {
+        if extra.0 == extra.1 {
+            continue;
+        }
+        let more: Vec<(u32, u32)> = edges.iter().copied().chain([extra]).collect();
+        assert!(!Graph::from_edges(5000, &more).unwrap().is_symmetric(), "{extra:?}");
+    }
+    let looped: Vec<(u32, u32)> = edges.iter().copied().chain([(7, 7), (7, 7)]).collect();
+    assert!(Graph::from_edges(5000, &looped).unwrap().is_symmetric(), "a loop is its own reverse");
 }
 
 #[test]
