@@ -170,6 +170,32 @@ fn a_wrong_shape() {
 }
 
 #[test]
+fn arrays_without_columns() {
+    expect("features.npy", Some(npy("<f4", false, "(4, 0)", &[])), &["feature_width 5", "has 0"]);
+    let dir = good(false);
+    let set = dir.path().join("set");
+    fs::write(set.join("dataset.json"), r#"{"name":"x","vertices":4,"edges":6,"directed":false}"#).unwrap();
+    for descr in ["<f4", "<f2"] {
+        fs::write(set.join("features.npy"), npy(descr, false, "(4, 0)", &[])).unwrap();
+        let error = Dataset::open(&set).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("features.npy has shape [4, 0], expected [4, 1 or more columns]"), "{error}");
+    }
+    expect("labels.npy", Some(npy("|u1", false, "(4, 0)", &[])), &["[4, 0]", "1 or more classes"]);
+    let none = Arrays::edges(2, &[]).sparse_features(vec![0u64; 3], Vec::<u32>::new(), Vec::<f32>::new(), 0);
+    let error = Dataset::from_arrays(none).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("feature_width 0"), "{error}");
+}
+
+#[test]
+fn a_path_that_is_empty() {
+    for error in [Dataset::open(""), Dataset::load("")].map(|opened| opened.map(|_| ()).unwrap_err().to_string()) {
+        assert_eq!(error, "the path of the dataset is empty, expected the name of a directory");
+    }
+    let error = Dataset::builtin("karate").unwrap().write("").unwrap_err();
+    assert!(error.to_string().contains("is empty"), "{error}");
+}
+
+#[test]
 fn fortran_order() {
     expect("features.npy", Some(npy("<f4", true, "(4, 5)", &[0; 80])), &["Fortran order", "C order"]);
     // A vector is the same in both.
@@ -299,6 +325,9 @@ fn a_description_that_does_not_fit() {
     let text = r#"{"name":"x","vertices":4,"edges":6,"directed":false,"feature_width":4294967296}"#;
     let error = open_with(true, "dataset.json", Some(text.into())).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("feature_width 4294967296") && error.contains("32-bit"), "{error}");
+    let text = r#"{"name":"x","vertices":4,"edges":6,"directed":false,"feature_width":4294967295}"#;
+    let error = open_with(true, "dataset.json", Some(text.into())).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("feature_width 4294967295") && error.contains("at most 4294967294"), "{error}");
     // Keys may be missing, others may be there.
     let text = r#"{"name":"x","vertices":4,"edges":6,"directed":true,"feature_norm":"row","more":[1]}"#;
     let data = open_with(false, "dataset.json", Some(text.into())).unwrap();

@@ -142,6 +142,22 @@ fn options_that_make_no_sense_are_refused() {
         let error = planted(&bad).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
     }
+    for (bad, word) in [
+        (PlantedOptions { feature_width: usize::MAX, ..good() }, "the number of features is 18446744073709551615"),
+        (PlantedOptions { feature_width: 1_000_000_000_000, ..good() }, "needs 10.7 PiB"),
+        (PlantedOptions { vertices: 4_294_967_294, mean_degree: 1e9, max_degree: 1e9, ..good() }, "host has"),
+    ] {
+        let error = planted(&bad).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(word) && error.contains("this host has"), "{error}");
+    }
+    for bad in [
+        RmatOptions { vertices: 4_294_967_294, edge_factor: 1e6, ..RmatOptions::default() },
+        RmatOptions { vertices: 1 << 24, edge_factor: 1e6, directed: true, ..RmatOptions::default() },
+        RmatOptions { feature_width: usize::MAX / 4, ..RmatOptions::default() },
+    ] {
+        let error = rmat(&bad).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("this host has"), "{error}");
+    }
     let error = rmat(&RmatOptions { quarters: [0.5; 4], ..RmatOptions::default() }).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("quarters"), "{error}");
     let error = rmat(&RmatOptions { edge_factor: -1.0, ..RmatOptions::default() }).map(|_| ()).unwrap_err();

@@ -43,6 +43,44 @@ fn loops_repeats_and_loose_vertices_are_counted() {
 }
 
 #[test]
+fn counts_are_the_same_on_any_number_of_threads() {
+    let n = 3001i64;
+    let labels: Vec<i64> = (0..n).map(|v| v * 7 % 6 - 1).collect();
+    let split: [Vec<i64>; 3] = [0, 1, 2].map(|which| (0..n).filter(|v| v % 5 == which).collect());
+    let [train, val, test] = &split;
+    let arrays = Arrays::edges(n as usize, &[]).labels(&labels).classes(7).train(train).val(val).test(test);
+    let data = Dataset::from_arrays(arrays).unwrap();
+    let count = |ids: &mut dyn Iterator<Item = i64>| {
+        let mut counts = vec![0; 7];
+        ids.filter_map(|v| usize::try_from(labels[v as usize]).ok()).for_each(|class| counts[class] += 1);
+        counts
+    };
+    for threads in [1, 2, 7] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let info = pool.install(|| Info::of(&data));
+        let all = info.labels.unwrap();
+        assert_eq!((all.labelled, all.per_class), (labels.iter().filter(|&&y| y >= 0).count(), count(&mut (0..n))));
+        for (found, ids) in info.splits.iter().zip(&split) {
+            let want = count(&mut ids.iter().copied());
+            let got = (found.vertices, found.labelled, found.per_class.clone());
+            assert_eq!(got, (ids.len(), want.iter().sum(), want));
+        }
+        assert_eq!(info.splits.len(), 3);
+    }
+}
+
+#[test]
+fn labels_that_are_all_missing_are_labels() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("set");
+    Dataset::from_arrays(Arrays::edges(3, &[]).labels(&[-1, -1, -1]).train(&[1])).unwrap().write(&path).unwrap();
+    let info = Info::of(&Dataset::open(&path).unwrap());
+    assert_eq!((info.splits[0].vertices, info.splits[0].labelled), (1, 0));
+    let labels = info.labels.unwrap();
+    assert_eq!((labels.labelled, labels.classes), (0, 0));
+}
+
+#[test]
 fn it_serialises() {
     let info = Info::of(&Dataset::builtin("karate").unwrap());
     let json = serde_json::to_value(&info).unwrap();

@@ -8,10 +8,11 @@ use rayon::prelude::*;
 use super::Dataset;
 use super::error::{Error, Result};
 use super::features::{Dense, FeatureNorm, Features, Sparse, SparseFiles};
+use super::host;
 use super::labels::{Labels, MAX_CLASSES};
 use super::manifest;
 use super::split::{self, Members, NAMES};
-use crate::graph::{Graph, GraphError};
+use crate::graph::{Graph, GraphError, MAX_VERTICES};
 
 /// Where arrays are from, so that errors can name them.
 #[derive(Clone, Debug)]
@@ -89,6 +90,19 @@ pub(crate) fn checked_graph(origin: &Origin, indptr: Shared<u64>, indices: Share
     })
 }
 
+/// What is wrong with the width of sparse features, whose cells do not bound it. Training turns them round, which
+/// takes an offset a column.
+fn bad_sparse_width(width: usize, have_bytes: u64) -> Option<String> {
+    if width == 0 {
+        return Some("features have at least one column".into());
+    }
+    if width > MAX_VERTICES {
+        return Some(format!("columns are 32-bit numbers: there are at most {MAX_VERTICES}"));
+    }
+    let shortage = host::shortage(8 * (width as u64 + 1), have_bytes)?;
+    Some(format!("the offset of each column {shortage}"))
+}
+
 impl Parts {
     /// A graph without anything else.
     pub(crate) fn new(origin: Origin, name: String, graph: Graph) -> Self {
@@ -163,6 +177,10 @@ impl Parts {
                 if *rows != vertices {
                     return Err(self.wrong_rows("features", vec![*rows, *width], vertices));
                 }
+                if *width == 0 {
+                    let expected = format!("[{rows}, 1 or more columns]");
+                    return Err(Error::Shape { file: self.origin.name("features"), found: vec![*rows, 0], expected });
+                }
                 let dense = Dense::new(data.clone(), *rows, *width, &self.origin.name("features"))?;
                 Ok(Some(Features::Dense(dense)))
             }
@@ -171,6 +189,10 @@ impl Parts {
                     let expected = format!("[{}] (vertices + 1)", vertices + 1);
                     let file = self.origin.name("features_indptr");
                     return Err(Error::Shape { file, found: vec![indptr.len()], expected });
+                }
+                if let Some(found) = bad_sparse_width(*width, host::memory_bytes()) {
+                    let (file, stated) = (self.origin.manifest(), width.to_string());
+                    return Err(Error::Disagrees { file, key: "feature_width", stated, found });
                 }
                 let files = SparseFiles {
                     indptr: self.origin.name("features_indptr"),
@@ -211,6 +233,10 @@ impl Parts {
                 if *rows != vertices {
                     return Err(self.wrong_rows("labels", vec![*rows, *classes], vertices));
                 }
+                if *classes == 0 {
+                    let expected = format!("[{rows}, 1 or more classes]");
+                    return Err(Error::Shape { file, found: vec![*rows, 0], expected });
+                }
                 if let Some(stated) = self.classes.filter(|stated| stated != classes) {
                     return Err(Error::Disagrees {
                         file: self.origin.manifest(),
@@ -238,5 +264,21 @@ impl Parts {
                 previous: ids[at],
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sparse_width_is_bounded_by_its_type_and_by_the_memory() {
+        let bad = |width, have| bad_sparse_width(width, have).unwrap_or_default();
+        assert!(bad(0, 1 << 40).contains("at least one"));
+        assert!(bad(MAX_VERTICES + 1, 1 << 40).contains("32-bit"));
+        assert_eq!(bad(MAX_VERTICES, 1 << 40), "");
+        assert_eq!(bad(MAX_VERTICES, 1 << 34), "the offset of each column needs 32.0 GiB, but this host has 16.0 GiB");
+        assert_eq!(bad(1023, 8192), "");
+        assert!(bad(1024, 8192).contains("8.0 KiB"));
     }
 }

@@ -1,5 +1,6 @@
 //! What can be wrong with a dataset, in one sentence each.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
 
@@ -235,7 +236,7 @@ pub enum Error {
         /// The name asked for.
         name: String,
     },
-    /// An option of a generator that makes no sense.
+    /// An option that makes no sense, or asks for more than the host has.
     #[error("{option} is {found}, expected {expected}")]
     Option {
         /// Which.
@@ -243,7 +244,7 @@ pub enum Error {
         /// Its value.
         found: String,
         /// What it may be.
-        expected: &'static str,
+        expected: Cow<'static, str>,
     },
     /// A source to import from that does not hold what its kind should.
     #[error("{file}: {why}")]

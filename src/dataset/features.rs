@@ -27,9 +27,11 @@ impl FromStr for FeatureNorm {
         match text {
             "row" => Ok(Self::Row),
             "none" => Ok(Self::None),
-            other => {
-                Err(Error::Option { option: "the feature norm", found: other.into(), expected: "`row` or `none`" })
-            }
+            other => Err(Error::Option {
+                option: "the feature norm",
+                found: other.into(),
+                expected: "`row` or `none`".into(),
+            }),
         }
     }
 }

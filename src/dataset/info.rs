@@ -99,21 +99,20 @@ impl Info {
     /// O(size), mostly in parallel; 16 bytes a vertex.
     pub fn of(data: &Dataset) -> Self {
         let graph = data.graph();
-        let everyone = class_counts(data, |_| true);
+        let counts = Counts::of(data);
+        let total = |of: &dyn Fn(&OfSplit) -> usize| counts.0.iter().map(of).sum();
         let labels = data.labels().map(|labels| LabelInfo {
             kind: match labels {
                 Labels::Class(_) => "single",
                 Labels::Multi { .. } => "multi",
             },
             classes: data.class_count(),
-            labelled: (0..graph.vertex_count()).into_par_iter().filter(|&v| labels.is_labelled(v)).count(),
-            per_class: everyone,
+            labelled: total(&|split| split.labelled),
+            per_class: (0..data.class_count()).map(|class| total(&|split| split.per_class[class])).collect(),
         });
-        let split = |(which, name)| SplitInfo {
-            name,
-            vertices: data.split_size(which),
-            labelled: data.labelled_split_size(which),
-            per_class: class_counts(data, |v| data.split()[v] == which),
+        let split = |(which, name): (u32, _)| {
+            let OfSplit { vertices, labelled, per_class } = counts.0[which as usize].clone();
+            SplitInfo { name, vertices, labelled, per_class }
         };
         Self {
             name: data.name().into(),
@@ -178,19 +177,64 @@ fn density(features: &Features) -> f64 {
     if cells > 0.0 { filled as f64 / cells } else { 0.0 }
 }
 
-fn class_counts(data: &Dataset, counts: impl Fn(usize) -> bool) -> Vec<usize> {
-    let mut per_class = vec![0; data.class_count()];
-    for v in (0..data.graph().vertex_count()).filter(|&v| counts(v)) {
-        match data.labels() {
+/// What is counted of the vertices of one split.
+#[derive(Clone)]
+struct OfSplit {
+    vertices: usize,
+    labelled: usize,
+    per_class: Vec<usize>,
+}
+
+/// The same of each split: none, train, val and test.
+struct Counts([OfSplit; 4]);
+
+impl Counts {
+    /// One pass over the vertices, in parallel.
+    fn of(data: &Dataset) -> Self {
+        let classes = data.class_count();
+        let vertices = data.graph().vertex_count();
+        // With very many classes a table a thread would cost more than it saves.
+        let threads = rayon::current_num_threads().min(vertices / (4 * classes + 1)).max(1);
+        let len = vertices.div_ceil(threads);
+        let empty = || Self([(); 4].map(|()| OfSplit { vertices: 0, labelled: 0, per_class: vec![0; classes] }));
+        let range = |(start, splits): (usize, &[u32])| {
+            let mut counts = empty();
+            for (v, &split) in (start * len..).zip(splits) {
+                counts.0[split as usize].add(data.labels(), v);
+            }
+            counts
+        };
+        data.split().par_chunks(len).enumerate().map(range).reduce_with(Self::plus).unwrap_or_else(empty)
+    }
+
+    fn plus(mut self, other: Self) -> Self {
+        for (split, more) in self.0.iter_mut().zip(other.0) {
+            split.vertices += more.vertices;
+            split.labelled += more.labelled;
+            for (count, more) in split.per_class.iter_mut().zip(more.per_class) {
+                *count += more;
+            }
+        }
+        self
+    }
+}
+
+impl OfSplit {
+    fn add(&mut self, labels: Option<&Labels>, v: usize) {
+        self.vertices += 1;
+        match labels {
             None => {}
             Some(Labels::Class(labels)) if labels[v] == NO_LABEL => {}
-            Some(Labels::Class(labels)) => per_class[labels[v] as usize] += 1,
+            Some(Labels::Class(labels)) => {
+                self.labelled += 1;
+                self.per_class[labels[v] as usize] += 1;
+            }
             Some(Labels::Multi { data, classes }) => {
-                for (count, &cell) in per_class.iter_mut().zip(&data[v * classes..(v + 1) * classes]) {
+                self.labelled += 1;
+                for (count, &cell) in self.per_class.iter_mut().zip(&data[v * classes..(v + 1) * classes]) {
                     *count += usize::from(cell);
                 }
             }
         }
     }
-    per_class
 }

@@ -16,18 +16,20 @@ use crate::graph::{Graph, GraphError};
 
 impl Dataset {
     /// Opens a dataset directory. Files are mapped, not read: an array is used where it lies unless it has to be
-    /// converted (i64 sources, half floats, labels and split ids).
+    /// converted (i64 sources, half floats, labels and split ids). Half floats become f32 here and stay so: in memory
+    /// they take twice the bytes of their file.
     ///
     /// While the dataset lives no other process may write to its files or cut them short: mapped memory changes
     /// with the file. Replace a dataset by renaming a new directory over it, as [`Dataset::write`] does.
     ///
     /// # Errors
-    /// A file that is missing, cut short, of the wrong type, order or shape; values out of range; arrays that do not
+    /// An empty path. A file that is missing, cut short, of the wrong type, order or shape; values out of range; arrays that do not
     /// fit each other or `dataset.json`. Each names the file and the place.
     /// # Cost
     /// Every byte is looked at once, mostly in parallel.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
+        check_path(dir)?;
         let manifest = Manifest::read(dir)?;
         let origin = Origin::Directory(dir.to_path_buf());
         let graph = open_graph(dir, &origin)?;
@@ -68,6 +70,15 @@ impl Dataset {
         };
         parts.build()
     }
+}
+
+/// An empty path would be the working directory, which nobody has asked for.
+pub(crate) fn check_path(dir: &Path) -> Result<()> {
+    if dir.as_os_str().is_empty() {
+        let (option, expected) = ("the path of the dataset", "the name of a directory".into());
+        return Err(Error::Option { option, found: "empty".into(), expected });
+    }
+    Ok(())
 }
 
 /// An optional file.
@@ -167,19 +178,16 @@ fn open_features(dir: &Path, vertices: usize, manifest: &Manifest) -> Result<Opt
     }
     let values = NpyFile::open(&dir.join("features_values.npy"), needed, &[Dtype::F32], "float32 ('<f4')")?;
     values.expect_len(columns.shape[0], "one for each element of features_indices.npy")?;
-    let disagrees = |stated: String, found: &str| Error::Disagrees {
-        file: dir.join(manifest::FILE).display().to_string(),
-        key: "feature_width",
-        stated,
-        found: found.into(),
-    };
     let Some(width) = manifest.feature_width else {
-        return Err(disagrees("nothing".into(), "sparse features need it: their arrays do not show how wide they are"));
+        return Err(Error::Disagrees {
+            file: dir.join(manifest::FILE).display().to_string(),
+            key: "feature_width",
+            stated: "nothing".into(),
+            found: "sparse features need it: their arrays do not show how wide they are".into(),
+        });
     };
-    let Ok(width) = u32::try_from(width) else {
-        return Err(disagrees(width.to_string(), "columns are 32-bit numbers"));
-    };
-    let width = width as usize;
+    // What is too wide is refused with the other parts.
+    let width = usize::try_from(width).unwrap_or(usize::MAX);
     Ok(Some(RawFeatures::Sparse { indptr, indices: columns.array(), values: values.array(), width }))
 }
 

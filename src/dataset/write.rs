@@ -13,6 +13,7 @@ use super::features::Features;
 use super::labels::Labels;
 use super::manifest::{self, Manifest};
 use super::npy::{self, Dtype};
+use super::open::check_path;
 use super::split::{NAMES, TRAIN, ids};
 
 impl Dataset {
@@ -22,9 +23,10 @@ impl Dataset {
     /// on the disk. What is in memory as f32 is written as f32, and splits as ascending ids.
     ///
     /// # Errors
-    /// [`Error::Exists`] if `dir` is there and not empty; [`Error::Io`], after which nothing is left behind.
+    /// [`Error::Option`] if `dir` is empty; [`Error::Exists`] if it is there and not empty; [`Error::Io`], after which nothing is left behind.
     pub fn write(&self, dir: impl AsRef<Path>) -> Result<()> {
         let dir = dir.as_ref();
+        check_path(dir)?;
         refuse_if_full(dir)?;
         let parent = match dir.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -13,6 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use super::error::{Error, Result};
+use super::host;
 
 pub use planted::{PlantedOptions, planted};
 pub use rmat::{RmatOptions, rmat};
@@ -60,7 +61,38 @@ fn stream(seed: u64, purpose: Purpose, chunk: u64) -> ChaCha8Rng {
 }
 
 fn check(ok: bool, option: &'static str, found: impl ToString, expected: &'static str) -> Result<()> {
-    if ok { Ok(()) } else { Err(Error::Option { option, found: found.to_string(), expected }) }
+    if ok { Ok(()) } else { Err(Error::Option { option, found: found.to_string(), expected: expected.into() }) }
+}
+
+/// Refuses what is sure not to fit into the host's memory, whatever else there is.
+fn check_fits(need_bytes: u64, option: &'static str, found: impl ToString) -> Result<()> {
+    match host::shortage(need_bytes, host::memory_bytes()) {
+        None => Ok(()),
+        Some(shortage) => {
+            let expected = format!("fewer: that alone {shortage}").into();
+            Err(Error::Option { option, found: found.to_string(), expected })
+        }
+    }
+}
+
+/// Refuses graphs and features that do not fit.
+///
+/// The bounds are low ones, since what passes them may still be too much: a vertex costs offsets, cursors, slices and
+/// counts while its row is sorted; a pair its ends and an edge or two; a feature one number.
+fn check_sizes(
+    vertices: usize,
+    (option, found): (&'static str, f64),
+    pairs_a_vertex: f64,
+    edges_a_pair: u64,
+    width: usize,
+) -> Result<()> {
+    const VERTEX_BYTES: u64 = 32;
+    let n = vertices as u64;
+    check_fits(host::product([n, VERTEX_BYTES, 1]), "vertices", n)?;
+    // Casts of floats saturate.
+    let count = (n as f64 * pairs_a_vertex) as u64;
+    check_fits(host::product([count, 8 + 4 * edges_a_pair, 1]), option, found)?;
+    check_fits(host::product([n, width as u64, 4]), "the number of features", width)
 }
 
 fn check_split(sizes: &SplitSizes) -> Result<()> {

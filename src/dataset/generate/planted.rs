@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::pairs::simple_graph;
 use super::sampler::{PowerLaw, Sampler};
-use super::{Purpose, SplitSizes, check, check_split, stream, vertices};
+use super::{Purpose, SplitSizes, check, check_sizes, check_split, stream, vertices};
 use crate::dataset::Dataset;
 use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels};
 use crate::dataset::error::{Error, Result};
@@ -74,7 +74,9 @@ impl PlantedOptions {
         check((0.0..=1.0).contains(&self.inside), "the share inside", self.inside, "0 to 1")?;
         let signal = self.signal.is_finite() && self.signal >= 0.0;
         check(signal, "the signal", self.signal, "a finite number, not negative")?;
-        check_split(&self.split)
+        check_split(&self.split)?;
+        let pairs_a_vertex = self.mean_degree / 2.0;
+        check_sizes(self.vertices, ("the mean degree", self.mean_degree), pairs_a_vertex, 2, self.feature_width)
     }
 }
 

@@ -5,7 +5,7 @@ use rand::seq::SliceRandom;
 use rayon::prelude::*;
 
 use super::pairs::simple_graph;
-use super::{Purpose, SplitSizes, check, check_split, stream, vertices};
+use super::{Purpose, SplitSizes, check, check_sizes, check_split, stream, vertices};
 use crate::dataset::Dataset;
 use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels};
 use crate::dataset::error::{Error, Result};
@@ -68,7 +68,10 @@ impl RmatOptions {
         check(self.classes <= self.vertices, "classes", self.classes, "at most one a vertex")?;
         let signal = self.signal.is_finite() && self.signal >= 0.0;
         check(signal, "the signal", self.signal, "a finite number, not negative")?;
-        check_split(&self.split)
+        check_split(&self.split)?;
+        let edges_a_pair = if self.directed { 1 } else { 2 };
+        let factor = ("the edge factor", self.edge_factor);
+        check_sizes(self.vertices, factor, self.edge_factor, edges_a_pair, self.feature_width)
     }
 }
 

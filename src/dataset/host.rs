@@ -1,0 +1,45 @@
+//! What the host has: sizes that could never be held are refused before anything is allocated.
+
+use bytesize::ByteSize;
+
+/// What is assumed where the system does not tell: more than machines have.
+const UNKNOWN_BYTES: u64 = 1 << 44;
+
+/// The host's memory.
+pub(crate) fn memory_bytes() -> u64 {
+    total_of_meminfo().unwrap_or(UNKNOWN_BYTES)
+}
+
+fn total_of_meminfo() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find(|line| line.starts_with("MemTotal:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// The product of sizes, at most `u64::MAX`: no host has that.
+pub(crate) fn product(sizes: [u64; 3]) -> u64 {
+    sizes.into_iter().fold(1, u64::saturating_mul)
+}
+
+/// What is wrong with `need_bytes` on a host with `have_bytes`; `None` if they fit.
+pub(crate) fn shortage(need_bytes: u64, have_bytes: u64) -> Option<String> {
+    let more = if need_bytes == u64::MAX { " or more" } else { "" };
+    let (need, have) = (ByteSize::b(need_bytes), ByteSize::b(have_bytes));
+    (need_bytes > have_bytes).then(|| format!("needs {need}{more}, but this host has {have}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_said_in_bytes() {
+        assert_eq!(shortage(1 << 30, 1 << 30), None);
+        let said = shortage(product([4, 1 << 32, 2]), 1 << 30);
+        assert_eq!(said.as_deref(), Some("needs 32.0 GiB, but this host has 1.0 GiB"));
+        let said = shortage(product([u64::MAX, 3000, 4]), 1 << 30);
+        assert_eq!(said.as_deref(), Some("needs 16.0 EiB or more, but this host has 1.0 GiB"));
+        assert!(memory_bytes() > 1 << 20);
+    }
+}
