@@ -83,7 +83,9 @@ impl<'a> Supply<'a> {
     fn make(&mut self, spec: BlockSpec) -> Cut {
         let whole = |block| Cut { block, permutation: None };
         match (spec, &self.inputs.features) {
-            (BlockSpec::Graph { transposed: true, .. }, _) => whole(self.cut(spec.transpose()).block.transpose().0),
+            (BlockSpec::Graph { transposed: true, .. }, _) => {
+                whole(self.cut(spec.transpose()).block.transpose_without_permutation())
+            }
             (BlockSpec::Features { transposed: true, .. }, _) => {
                 let (block, permutation) = self.cut(spec.transpose()).block.transpose();
                 Cut { block, permutation: Some(permutation.into()) }
