@@ -209,7 +209,7 @@ impl Graph {
     /// sooner.
     pub fn is_symmetric(&self) -> bool {
         let asymmetric = AtomicBool::new(false);
-        ranges_of_edges(&self.indptr, rayon::current_num_threads()).into_par_iter().for_each(|range| {
+        ranges_of_edges(&self.indptr, scan_count()).into_par_iter().for_each(|range| {
             if !self.mirrors_above(&range, &asymmetric) {
                 asymmetric.store(true, Ordering::Relaxed);
             }
@@ -308,7 +308,7 @@ pub(crate) struct Turned<'a> {
 impl<'a> Turned<'a> {
     pub(crate) fn new(indptr: &'a [u64], indices: &'a [u32], columns: usize) -> Self {
         let mut offsets = vec![0u64; columns + 1];
-        let len = columns.div_ceil(rayon::current_num_threads()).max(1);
+        let len = columns.div_ceil(scan_count()).max(1);
         offsets[1..].par_chunks_mut(len).enumerate().for_each(|(range, counts)| {
             let start = range * len;
             for &u in indices {
@@ -336,7 +336,7 @@ impl<'a> Turned<'a> {
         let mut entries = vec![T::default(); self.indices.len()];
         let mut rest = &mut entries[..];
         let mut parts = Vec::new();
-        for columns in ranges_of_edges(&self.offsets, rayon::current_num_threads()) {
+        for columns in ranges_of_edges(&self.offsets, scan_count()) {
             let len = self.offsets[columns.end] - self.offsets[columns.start];
             let (part, others) = std::mem::take(&mut rest).split_at_mut(len as usize);
             rest = others;
@@ -357,6 +357,12 @@ impl<'a> Turned<'a> {
         });
         entries
     }
+}
+
+/// How many threads share work in which each of them reads all edges and keeps its part: few, so that the reading stays a
+/// small multiple of the edges on a machine of any size.
+fn scan_count() -> usize {
+    rayon::current_num_threads().min(8)
 }
 
 /// Cuts rows into at most `count` ranges, each with about the same number of rows and edges together.
