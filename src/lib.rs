@@ -29,6 +29,7 @@ pub mod cli;
 pub mod dataset;
 mod error;
 pub mod graph;
+mod host;
 mod infer;
 pub mod lower;
 pub mod model;

@@ -8,11 +8,11 @@ use rayon::prelude::*;
 use super::Dataset;
 use super::error::{Error, Result};
 use super::features::{Dense, FeatureNorm, Features, Sparse, SparseFiles};
-use super::host;
 use super::labels::{Labels, MAX_CLASSES};
 use super::manifest;
 use super::split::{self, Members, NAMES};
 use crate::graph::{Graph, GraphError, MAX_VERTICES};
+use crate::host;
 
 /// Where arrays are from, so that errors can name them.
 #[derive(Clone, Debug)]

@@ -10,7 +10,6 @@ mod builtin;
 mod error;
 mod features;
 pub mod generate;
-mod host;
 pub mod import;
 mod info;
 mod labels;

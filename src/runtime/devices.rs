@@ -7,6 +7,7 @@ use bytesize::ByteSize;
 use lapidary_kernels::{CpuDevice, Device};
 
 use crate::error::{Error, Result};
+use crate::host;
 
 /// Which devices a run uses.
 ///
@@ -56,7 +57,7 @@ impl Devices {
 
     /// Opens the device with a capacity; by default all of the host's memory.
     pub(crate) fn open(&self, memory: Option<ByteSize>) -> Result<Box<dyn Device>> {
-        let capacity_bytes = memory.map(|m| m.as_u64()).or_else(host_memory_bytes).unwrap_or(u64::MAX);
+        let capacity_bytes = memory.map_or_else(host::memory_bytes, |m| m.as_u64());
         let device = CpuDevice::new(self.threads, capacity_bytes);
         let device = device.map_err(|source| Error::Device { device: "cpu".into(), op: "starting".into(), source })?;
         Ok(Box::new(device))
@@ -75,12 +76,4 @@ impl FromStr for Devices {
     fn from_str(text: &str) -> Result<Self> {
         Self::parse(text)
     }
-}
-
-/// The host's memory, where the system tells.
-fn host_memory_bytes() -> Option<u64> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = meminfo.lines().find(|line| line.starts_with("MemTotal:"))?;
-    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    kib.checked_mul(1024)
 }

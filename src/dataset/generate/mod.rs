@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use super::error::{Error, Result};
-use super::host;
+use crate::host;
 
 pub use planted::{PlantedOptions, planted};
 pub use rmat::{RmatOptions, rmat};
