@@ -2,14 +2,15 @@
 
 What stands for PyG. The parameters are those of PyG's own layers, with PyG's own initialisation: `GCNConv`,
 `GINConv(MLP([in, out, out], norm=None))`, `SAGEConv(aggr="mean")`; CommNet is two `torch.nn.Linear` and
-`SimpleConv(aggr="mean")`; the residual GCN is `GCNConv` and, where widths differ, a `torch.nn.Linear` without bias. Each
-layer has two forwards over the same parameters. `real` calls PyG's layer with an edge index and dense features. `fast`
-is what trains, since full-graph epochs of `real` take minutes on the wide feature matrices: the same formula in plain
-torch, with the adjacency and the features as CSR matrices, the linear before the sum over neighbours, and dropout of a
-sparse matrix on its stored values (the others are 0 with and without it). `check` compares the logits and all
-gradients of the two to 1e-5; `accuracy.py` does that once for each model before the first run.
+`SimpleConv(aggr="mean")`; the residual GCN is `GCNConv` and, where widths differ, a `torch.nn.Linear` without bias.
+Each layer has two forwards over the same parameters. `real` calls PyG's layer with an edge index and dense features.
+`fast`, the one that trains, is the same formula in plain torch, because `real` is slow on wide sparse features: the
+adjacency and the features are CSR matrices, the linear comes before the sum over neighbours, and dropout of a sparse
+matrix is on its stored values (the others are 0 with and without it). `check` compares the logits and all gradients
+of the two to 1e-5; `accuracy.py` does that once for each model before the first run.
 """
 
+import json
 import time
 
 import numpy as np
@@ -76,7 +77,7 @@ def linear(x, weight, bias=None):
 
 
 class Graph:
-    """The adjacency as an edge index, and as the CSR matrices (row v: the in-neighbours of v) that the models multiply with."""
+    """The adjacency as an edge index, and as CSR matrices (row v: the in-neighbours of v)."""
 
     def __init__(self, indptr, indices):
         n = len(indptr) - 1
@@ -152,7 +153,7 @@ LAYERS = {"gcn": Gcn, "gin": Gin, "sage": Sage, "commnet": CommNet, "resgcn": Gc
 
 
 class Net(torch.nn.Module):
-    """A stack of layers with ReLU and dropout between them; the residual GCN has its shortcuts outside of the dropout."""
+    """Layers with ReLU and dropout between them; the residual GCN's shortcuts pass outside of the dropout."""
 
     def __init__(self, model, widths, dropout, input_dropout):
         super().__init__()
@@ -211,8 +212,6 @@ class Data:
 
 
 def read_width(folder):
-    import json
-
     path = folder / "dataset.json"
     return json.loads(path.read_text()).get("feature_width") if path.exists() else None
 
