@@ -158,7 +158,7 @@ def spread(values):
 
 
 def comparison(log, names, seeds):
-    """One row for each data set and model that has runs with these seeds."""
+    """One row for each data set and model that both have trained with these seeds."""
     lines = [
         "| data | model | Lapidary | PyG | difference | standard error | lower by more than one |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -166,13 +166,12 @@ def comparison(log, names, seeds):
     for data in names:
         for model in MODELS:
             ours, theirs = (percents(log, who, data, model, SETTINGS[data], seeds) for who in ("lapidary", "pyg"))
-            if not ours and not theirs:
+            if not ours or not theirs:
                 continue
-            row = [data, model, spread(ours), spread(theirs), "-", "-", "-"]
-            if ours and theirs:
-                difference = statistics.mean(ours) - statistics.mean(theirs)
-                error = math.sqrt(deviation(ours) ** 2 / len(ours) + deviation(theirs) ** 2 / len(theirs))
-                row[4:] = [f"{difference:+.2f}", f"{error:.2f}", "**yes**" if difference < -error else "no"]
+            difference = statistics.mean(ours) - statistics.mean(theirs)
+            error = math.sqrt(deviation(ours) ** 2 / len(ours) + deviation(theirs) ** 2 / len(theirs))
+            row = [data, model, spread(ours), spread(theirs), f"{difference:+.2f}", f"{error:.2f}"]
+            row.append("**yes**" if difference < -error else "no")
             lines.append("| " + " | ".join(row) + " |")
     return lines
 
