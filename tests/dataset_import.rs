@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use common::shared;
 use lapidary::dataset::import::{npz, planetoid};
 use lapidary::dataset::{Dataset, Error, Features, Labels, TEST, TRAIN, VAL};
 use proptest::prelude::*;
@@ -49,15 +52,12 @@ fn planetoid_files_of_every_protocol_give_the_same_set() {
 
 #[test]
 fn planetoid_equals_the_shared_sets() {
-    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data");
     for name in ["cora", "citeseer"] {
-        let raw = shared.join("raw/planetoid");
-        if !raw.join(format!("ind.{name}.graph")).exists() || !shared.join(name).exists() {
-            eprintln!("SKIPPED: no {name} in {}; the importer is not compared with it", shared.display());
+        let (Some(raw), Some(known)) = (shared("data/raw/planetoid"), shared(&format!("data/{name}"))) else {
             continue;
-        }
+        };
         let data = planetoid(&raw, Some(name)).unwrap();
-        assert_files(&data, &shared.join(name), name);
+        assert_files(&data, &known, name);
     }
 }
 
