@@ -6,11 +6,13 @@ mod common;
 use common::oracle::Oracle;
 use common::{hostile_graph, numbers, relative_difference};
 use lapidary::graph::Graph;
-use lapidary::lower::{FeatureData, Inputs, LabelData, Lowered, Sizes, Supply, lower};
+use lapidary::lower::{Exchange, FeatureData, Inputs, LabelData, Lowered, Sizes, Supply, lower};
 use lapidary::model::{FeatureKind, Mode, Model, ModelConfig, ModelError, Network, Norm, Value, gcn_conv};
 use lapidary::program::passes::order::{Workload, order};
 use lapidary::program::passes::prune::prune;
-use lapidary::program::{DType, Degree, Op, Origin, Passes, Program, RowSpace, SplitName, TensorType, append_backward};
+use lapidary::program::{
+    DType, Degree, Op, Origin, Passes, Program, RowSpace, SplitName, TensorId, TensorType, append_backward,
+};
 use lapidary_kernels::{CpuDevice, Device, HostSlot, Lane, Shared, Slot};
 
 const FEATURES: usize = 5;
@@ -123,7 +125,7 @@ fn oracle_with(lowered: &Lowered, data: &Inputs, parameters: &[(String, Slot, Ve
 fn check_gradients(model: &Model, graph: &Graph, storage: Storage, passes: Passes) {
     let data = inputs(graph.clone(), storage);
     let program = program(model, storage, passes, &ANY_WORKLOAD);
-    let lowered = lower(&[&program], &Sizes::of(&data), 3);
+    let lowered = lower(&[("test", &program)], &Sizes::of(&data), 3);
     let parameters = parameters(&lowered);
     let phase = &lowered.phases[0];
     let mut oracle = oracle_with(&lowered, &data, &parameters);
@@ -175,7 +177,7 @@ fn check_device(
         let slot = Slot(index as u32);
         device.alloc(slot, tensor.bytes).unwrap();
         match (&tensor.contents, tensor.name.as_str()) {
-            (Some(contents), _) => copy(slot, &supply.get(contents)),
+            (Some(contents), _) => copy(slot, &supply.get(0, contents)),
             (None, "clock") => copy(slot, &HostSlot::staged(&[1u64, 1]).unwrap()),
             (None, _) => {}
         }
@@ -318,14 +320,17 @@ fn a_symmetric_graph_uses_its_own_block_backward() {
     let data = inputs(graph, DENSE);
     assert!(data.symmetric);
     let program = program(&model, DENSE, Passes::ALL, &ANY_WORKLOAD);
-    let blocks =
-        lower(&[&program], &Sizes::of(&data), 3).tensors.iter().filter(|t| t.name.ends_with(".indptr")).count();
+    let blocks = lower(&[("test", &program)], &Sizes::of(&data), 3)
+        .tensors
+        .iter()
+        .filter(|t| t.name.ends_with(".indptr"))
+        .count();
     assert_eq!(blocks, 1);
 }
 
 /// What a program computes, in f64, by output.
 fn results(program: &Program, data: &Inputs) -> Vec<(String, Vec<f64>)> {
-    let lowered = lower(&[program], &Sizes::of(data), 3);
+    let lowered = lower(&[("test", program)], &Sizes::of(data), 3);
     let mut oracle = oracle_with(&lowered, data, &parameters(&lowered));
     oracle.run(&lowered.phases[0].steps);
     lowered.phases[0].outputs.iter().map(|(name, &slot)| (name.clone(), oracle.float(slot).to_vec())).collect()
@@ -368,13 +373,13 @@ fn order_gathers_at_the_narrow_side_and_changes_no_result() {
 fn a_gather_of_constant_features_is_hoisted_into_the_setup() {
     let model = Model::gcn(&[FEATURES, 8, CLASSES]);
     let hoisted = program(&model, DENSE, Passes::ALL, &ANY_WORKLOAD);
-    let lowered = lower(&[&hoisted], &Sizes::of(&inputs(hostile_graph(), DENSE)), 3);
+    let lowered = lower(&[("test", &hoisted)], &Sizes::of(&inputs(hostile_graph(), DENSE)), 3);
     let names: Vec<&str> = lowered.setup.iter().map(|step| step.call.name()).collect();
     assert_eq!(names, ["row_scale", "gather", "row_scale"]);
 
     let dropped = Model::gcn(&[FEATURES, 8, CLASSES]).input_dropout(0.5);
     let dropped = program(&dropped, DENSE, Passes::ALL, &ANY_WORKLOAD);
-    let lowered = lower(&[&dropped], &Sizes::of(&inputs(hostile_graph(), DENSE)), 3);
+    let lowered = lower(&[("test", &dropped)], &Sizes::of(&inputs(hostile_graph(), DENSE)), 3);
     assert!(lowered.setup.is_empty(), "what is dropped anew each epoch cannot be gathered once");
 }
 
@@ -387,4 +392,92 @@ fn prune_removes_what_nobody_reads_and_changes_no_result() {
     assert!(pruned.ops().len() < plain.ops().len(), "the gradient of the features is not needed");
     let (a, b) = (results(&plain, &data), results(&pruned, &data));
     assert_same(&a, &b, 0.0);
+}
+
+/// A program with a step of gradient descent for every parameter.
+fn with_updates(mut program: Program) -> Program {
+    let clock = TensorType { rows: RowSpace::Scalar, width: 2, dtype: DType::U64 };
+    let clock = program.input(Origin::Clock, clock).unwrap();
+    let rate = program.input(Origin::LearningRate, TensorType::f32(RowSpace::Scalar, 1)).unwrap();
+    let gradients: Vec<(String, TensorId)> = program.outputs().iter().map(|(n, t)| (n.clone(), *t)).collect();
+    for (name, gradient) in gradients.into_iter().filter(|(name, _)| name != "loss") {
+        let parameter = program.origins()[&Origin::Parameter(name)];
+        let step = Op::Sgd { momentum: 0.0, weight_decay: 0.01 };
+        let updated = program.push1(step, &[parameter, gradient, clock, rate]).unwrap();
+        program.set_next(updated, parameter);
+    }
+    program
+}
+
+/// The loss and the updated parameters (from every part), the graph being cut where `ends` says.
+fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize]) -> (f64, Vec<Vec<(String, Vec<f64>)>>) {
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let mut supply = Supply::of_parts(data, starts.zip(ends.iter().copied()).map(|(a, b)| a..b).collect());
+    let lowered: Vec<Lowered> = supply.sizes().iter().map(|sizes| lower(&[("test", program)], sizes, 3)).collect();
+    let mut oracles: Vec<Oracle> = Vec::new();
+    for (part, lowered) in lowered.iter().enumerate() {
+        let mut oracle = Oracle::of_part(lowered, &mut supply, part);
+        for (_, slot, values) in parameters(lowered) {
+            oracle.write(slot, &values.iter().copied().map(f64::from).collect::<Vec<_>>());
+        }
+        oracle.write(lowered.origins[&Origin::LearningRate], &[0.5]);
+        oracles.push(oracle);
+    }
+    let steps = |lowered: &Lowered| lowered.setup.iter().chain(&lowered.phases[0].steps).cloned().collect::<Vec<_>>();
+    let steps: Vec<Vec<_>> = lowered.iter().map(steps).collect();
+    assert!(steps.iter().all(|s| s.len() == steps[0].len()), "every part has the same steps");
+    for i in 0..steps[0].len() {
+        for (oracle, steps) in oracles.iter_mut().zip(&steps) {
+            oracle.run(&steps[i..=i]);
+        }
+        for exchange in &lowered[0].exchanges {
+            if !steps[0][i].call.writes().contains(&exchange.published()) {
+                continue;
+            }
+            let published: Vec<Vec<f64>> = oracles.iter().map(|o| o.float(exchange.published()).to_vec()).collect();
+            for (part, oracle) in oracles.iter_mut().enumerate() {
+                let received = match *exchange {
+                    Exchange::Sum { .. } => {
+                        (0..published[0].len()).map(|k| published.iter().map(|term| term[k]).sum()).collect()
+                    }
+                    Exchange::Halo { block, width, .. } => {
+                        let sources = &supply.routes(block).sources[part];
+                        let rows = sources.iter().flat_map(|s| s.rows.iter().map(|&row| (s.part, row as usize)));
+                        rows.flat_map(|(owner, row)| published[owner][row * width..][..width].to_vec()).collect()
+                    }
+                };
+                let received: Vec<f64> = received;
+                oracle.write(exchange.received(), &received);
+            }
+        }
+    }
+    let loss = oracles.iter().zip(&lowered).map(|(o, l)| o.float(l.phases[0].outputs["loss"])[0]).sum();
+    let updated = oracles.iter().zip(&lowered).map(|(oracle, lowered)| {
+        let next = lowered.phases[0].steps.iter().flat_map(|step| &step.next);
+        next.map(|&(new, old)| (lowered.tensor(old).name.clone(), oracle.float(new).to_vec())).collect()
+    });
+    (loss, updated.collect())
+}
+
+#[test]
+fn parts_train_as_the_whole_graph_does() {
+    for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
+        let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
+        let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
+        for storage in STORAGES {
+            let data = inputs(hostile_graph(), storage);
+            let program = with_updates(program(&model, storage, Passes::ALL, &ANY_WORKLOAD));
+            let (loss, whole) = run_in_parts(&program, &data, &[12]);
+            for ends in [&[5, 12][..], &[0, 3, 3, 7, 12], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12]] {
+                let (loss_of_parts, parts) = run_in_parts(&program, &data, ends);
+                assert!(
+                    (loss - loss_of_parts).abs() < 1e-12,
+                    "{name} {storage:?} {ends:?}: {loss_of_parts}, not {loss}"
+                );
+                for part in parts {
+                    assert_same(&part, &whole[0], 1e-12);
+                }
+            }
+        }
+    }
 }

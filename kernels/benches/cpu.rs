@@ -3,10 +3,12 @@
 //! `cargo bench -p lapidary-kernels --bench cpu` runs all, `-- gather` one kind; `RAYON_NUM_THREADS` says on how many
 //! threads. Each bench compares one cell of its result with a sum in `f64` before it is timed.
 
+use std::cell::RefCell;
 use std::sync::OnceLock;
 
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
+use lapidary_kernels::cpu::linear_weight_grad_workspace_bytes;
 use lapidary_kernels::{AlignedBytes, BlockView, DropoutKey, MatMut, MatView, MultiTargets, cpu, reference};
 
 fn main() {
@@ -158,8 +160,10 @@ fn linear_input_grad(bencher: Bencher<'_, '_>, shape: (usize, usize, usize)) {
 #[divan::bench(args = SHAPES, sample_count = 11, sample_size = 1)]
 fn linear_weight_grad(bencher: Bencher<'_, '_>, shape: (usize, usize, usize)) {
     let (n, d_in, d_out) = shape;
+    let bytes = linear_weight_grad_workspace_bytes(n as u64, d_in as u64, d_out as u64);
+    let workspace = RefCell::new(vec![0.0; bytes as usize / 4]);
     let run = |x: MatView<'_>, _: MatView<'_>, grad: MatView<'_>, out: MatMut<'_>| {
-        cpu::linear_weight_grad(grad, x, out).expect("the shapes agree");
+        cpu::linear_weight_grad(grad, x, out, &mut workspace.borrow_mut()).expect("the shapes agree");
     };
     bench_product(bencher, shape, [d_out, d_in], run, |x, _, grad| {
         let term = |k: usize| f64::from(grad[k * d_out + d_out - 1]) * f64::from(x[k * d_in + d_in - 1]);

@@ -63,6 +63,15 @@ pub enum Call {
         /// `[n, d]`.
         out: Mat,
     },
+    /// `out[i] = x[rows[i]]`: the rows that other parts read, one after the other.
+    Pack {
+        /// `[n, d]`.
+        x: Mat,
+        /// u32 `[out.rows]`.
+        rows: Slot,
+        /// `[rows, d]`.
+        out: Mat,
+    },
     /// `out[v] = scale[v] * x[v]`.
     RowScale {
         /// `[n, d]`.
@@ -98,6 +107,9 @@ pub enum Call {
         x: Mat,
         /// `[d_out, d_in]`.
         out: Mat,
+        /// Room for partial sums, [`linear_weight_grad_workspace_bytes`](crate::linear_weight_grad_workspace_bytes);
+        /// absent if that is 0.
+        workspace: Option<Slot>,
     },
     /// `out = x^T`.
     Transpose {
@@ -314,14 +326,17 @@ pub enum Call {
         out: Slot,
     },
     /// Stochastic gradient descent as `torch.optim.SGD`: `g = grad + decay * param`;
-    /// `m = momentum * m + g` (`m = g` at step 1); `param -= rate * m`. Without momentum `m` is `g`.
+    /// `m = momentum * m + g` (`m = g` at step 1); `param -= rate * m`. Without momentum `m` is `g`. The new values have
+    /// slots of their own.
     Sgd {
-        /// f32, read and written.
+        /// f32.
         param: Slot,
         /// f32.
         grad: Slot,
-        /// f32, read and written; present exactly with momentum.
-        moment: Option<Slot>,
+        /// f32 `m`, and where its new value goes; present exactly with momentum.
+        moment: Option<[Slot; 2]>,
+        /// f32: the new `param`.
+        out: Slot,
         /// Number of elements.
         len: usize,
         /// The clock.
@@ -333,16 +348,18 @@ pub enum Call {
         /// L2 decay.
         weight_decay: f64,
     },
-    /// Adam as `torch.optim.Adam`, or with `decoupled` as `torch.optim.AdamW`.
+    /// Adam as `torch.optim.Adam`, or with `decoupled` as `torch.optim.AdamW`. The new values have slots of their own.
     Adam {
-        /// f32, read and written.
+        /// f32.
         param: Slot,
         /// f32.
         grad: Slot,
-        /// First moment, f32, read and written.
+        /// First moment, f32.
         m: Slot,
-        /// Second moment, f32, read and written.
+        /// Second moment, f32.
         v: Slot,
+        /// f32: the new `param`, `m` and `v`.
+        out: [Slot; 3],
         /// Number of elements.
         len: usize,
         /// The clock.
@@ -370,6 +387,7 @@ impl Call {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Gather { .. } => "gather",
+            Self::Pack { .. } => "pack",
             Self::RowScale { .. } => "row_scale",
             Self::Linear { .. } => "linear",
             Self::LinearInputGrad { .. } => "linear_input_grad",
@@ -397,44 +415,93 @@ impl Call {
         }
     }
 
-    /// Every slot that the call reads or writes; some more than once.
-    pub fn slots(&self) -> Vec<Slot> {
-        match *self {
+    /// Every slot that the call reads; some more than once.
+    pub fn reads(&self) -> Vec<Slot> {
+        self.operands(Access::Read)
+    }
+
+    /// Every slot that the call writes.
+    pub fn writes(&self) -> Vec<Slot> {
+        self.operands(Access::Write)
+    }
+
+    /// The same call over other slots.
+    pub fn renamed(&self, name: impl Fn(Slot) -> Slot) -> Self {
+        let mut call = self.clone();
+        call.visit(&mut |slot, _| *slot = name(*slot));
+        call
+    }
+
+    fn operands(&self, wanted: Access) -> Vec<Slot> {
+        let mut slots = Vec::new();
+        self.clone().visit(&mut |slot, access| slots.extend((access == wanted).then_some(*slot)));
+        slots
+    }
+
+    /// Shows every operand's slot to `see`, and how it is used.
+    fn visit(&mut self, see: &mut dyn FnMut(&mut Slot, Access)) {
+        use Access::{Read, Write};
+        let mut all = |reads: &mut [&mut Slot], writes: &mut [&mut Slot]| {
+            reads.iter_mut().for_each(|slot| see(slot, Read));
+            writes.iter_mut().for_each(|slot| see(slot, Write));
+        };
+        match self {
             Self::Gather { block, weights, own, halo, out } => {
-                let optional = weights.into_iter().chain(halo.map(|h| h.slot));
-                [block.indptr, block.indices, own.slot, out.slot].into_iter().chain(optional).collect()
+                all(&mut [&mut block.indptr, &mut block.indices, &mut own.slot], &mut [&mut out.slot]);
+                weights.iter_mut().chain(halo.as_mut().map(|halo| &mut halo.slot)).for_each(|slot| see(slot, Read));
             }
-            Self::RowScale { x, scale, out } => vec![x.slot, scale, out.slot],
-            Self::Linear { x, weight, out } => vec![x.slot, weight.slot, out.slot],
-            Self::LinearInputGrad { grad, weight, out } => vec![grad.slot, weight.slot, out.slot],
-            Self::LinearWeightGrad { grad, x, out } => vec![grad.slot, x.slot, out.slot],
-            Self::Transpose { x, out } | Self::Relu { x, out } => vec![x.slot, out.slot],
-            Self::AddBias { x, bias, out } => vec![x.slot, bias, out.slot],
-            Self::ColumnSum { x, out } => vec![x.slot, out],
-            Self::Add { a, b, out } => vec![a.slot, b.slot, out.slot],
-            Self::ReluGrad { grad, y, out } => vec![grad.slot, y.slot, out.slot],
-            Self::LayerNorm { x, gain, bias, out, .. } => vec![x.slot, gain, bias, out.slot],
-            Self::LayerNormInputGrad { grad, x, gain, out, .. } => vec![grad.slot, x.slot, gain, out.slot],
-            Self::LayerNormGainGrad { grad, x, out, .. } => vec![grad.slot, x.slot, out],
-            Self::Dropout { x, out, clock, .. } => vec![x.slot, out.slot, clock],
+            Self::Pack { x, rows, out } => all(&mut [&mut x.slot, rows], &mut [&mut out.slot]),
+            Self::RowScale { x, scale, out } => all(&mut [&mut x.slot, scale], &mut [&mut out.slot]),
+            Self::Linear { x, weight, out } => all(&mut [&mut x.slot, &mut weight.slot], &mut [&mut out.slot]),
+            Self::LinearInputGrad { grad, weight, out } => {
+                all(&mut [&mut grad.slot, &mut weight.slot], &mut [&mut out.slot]);
+            }
+            Self::LinearWeightGrad { grad, x, out, workspace } => {
+                all(&mut [&mut grad.slot, &mut x.slot], &mut [&mut out.slot]);
+                workspace.iter_mut().for_each(|slot| see(slot, Write));
+            }
+            Self::Transpose { x, out } | Self::Relu { x, out } => all(&mut [&mut x.slot], &mut [&mut out.slot]),
+            Self::AddBias { x, bias, out } => all(&mut [&mut x.slot, bias], &mut [&mut out.slot]),
+            Self::ColumnSum { x, out } => all(&mut [&mut x.slot], &mut [out]),
+            Self::Add { a, b, out } => all(&mut [&mut a.slot, &mut b.slot], &mut [&mut out.slot]),
+            Self::ReluGrad { grad, y, out } => all(&mut [&mut grad.slot, &mut y.slot], &mut [&mut out.slot]),
+            Self::LayerNorm { x, gain, bias, out, .. } => all(&mut [&mut x.slot, gain, bias], &mut [&mut out.slot]),
+            Self::LayerNormInputGrad { grad, x, gain, out, .. } => {
+                all(&mut [&mut grad.slot, &mut x.slot, gain], &mut [&mut out.slot]);
+            }
+            Self::LayerNormGainGrad { grad, x, out, .. } => all(&mut [&mut grad.slot, &mut x.slot], &mut [out]),
+            Self::Dropout { x, out, clock, .. } => all(&mut [&mut x.slot, clock], &mut [&mut out.slot]),
             Self::SparseDropout { block, values, out, clock, .. } => {
-                vec![block.indptr, block.indices, values, out, clock]
+                all(&mut [&mut block.indptr, &mut block.indices, values, clock], &mut [out]);
             }
-            Self::PermuteEdges { values, permutation, out, .. } => vec![values, permutation, out],
-            Self::SoftmaxCrossEntropy { logits, labels, split, loss, .. } => vec![logits.slot, labels, split, loss],
-            Self::SoftmaxCrossEntropyGrad { logits, labels, split, out, .. } => {
-                vec![logits.slot, labels, split, out.slot]
+            Self::PermuteEdges { values, permutation, out, .. } => all(&mut [values, permutation], &mut [out]),
+            Self::SoftmaxCrossEntropy { logits, labels: targets, split, loss: out, .. }
+            | Self::CountCorrect { logits, labels: targets, split, out, .. }
+            | Self::SigmoidCrossEntropy { logits, targets, split, loss: out, .. }
+            | Self::CountMicro { logits, targets, split, out, .. } => {
+                all(&mut [&mut logits.slot, targets, split], &mut [out]);
             }
-            Self::CountCorrect { logits, labels, split, out, .. } => vec![logits.slot, labels, split, out],
-            Self::SigmoidCrossEntropy { logits, targets, split, loss, .. } => vec![logits.slot, targets, split, loss],
-            Self::SigmoidCrossEntropyGrad { logits, targets, split, out, .. } => {
-                vec![logits.slot, targets, split, out.slot]
+            Self::SoftmaxCrossEntropyGrad { logits, labels: targets, split, out, .. }
+            | Self::SigmoidCrossEntropyGrad { logits, targets, split, out, .. } => {
+                all(&mut [&mut logits.slot, targets, split], &mut [&mut out.slot]);
             }
-            Self::CountMicro { logits, targets, split, out, .. } => vec![logits.slot, targets, split, out],
-            Self::Sgd { param, grad, moment, clock, rate, .. } => {
-                [param, grad, clock, rate].into_iter().chain(moment).collect()
+            Self::Sgd { param, grad, moment, out, clock, rate, .. } => {
+                all(&mut [param, grad, clock, rate], &mut [out]);
+                if let Some([old, new]) = moment {
+                    see(old, Read);
+                    see(new, Write);
+                }
             }
-            Self::Adam { param, grad, m, v, clock, rate, .. } => vec![param, grad, m, v, clock, rate],
+            Self::Adam { param, grad, m, v, out: [param_out, m_out, v_out], clock, rate, .. } => {
+                all(&mut [param, grad, m, v, clock, rate], &mut [param_out, m_out, v_out]);
+            }
         }
     }
+}
+
+/// How a call uses a slot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
 }

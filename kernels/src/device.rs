@@ -13,6 +13,8 @@ pub enum Lane {
     CopyIn,
     /// Copies from the device to the host.
     CopyOut,
+    /// Small copies either way that steer and report: the clock, losses. They are no part of a plan and not counted.
+    Control,
 }
 
 /// Something queued on a device that has happened or will happen.
@@ -47,6 +49,19 @@ pub trait Device: Send {
     /// [`crate::Error::EmptySlot`].
     fn free(&self, slot: Slot) -> Result<()>;
 
+    /// Lets `to`, which holds nothing, hold what `from` holds, without a copy. Nothing queued may still use `from`.
+    ///
+    /// # Errors
+    /// [`crate::Error::EmptySlot`], [`crate::Error::SlotInUse`].
+    fn rename(&self, from: Slot, to: Slot) -> Result<()>;
+
+    /// The contents of `slot` as a constant of the host, if the device's memory is the host's: nothing is copied. The
+    /// call that wrote them must have happened; a later write to the slot does not change what was shared.
+    ///
+    /// # Errors
+    /// [`crate::Error::EmptySlot`].
+    fn share(&self, slot: Slot) -> Result<Option<HostSlot>>;
+
     /// Queues a copy of all of `src` into `dst`, which has that many bytes.
     ///
     /// # Errors
@@ -73,6 +88,9 @@ pub trait Device: Send {
 
     /// The most bytes that the slots may hold together.
     fn capacity_bytes(&self) -> u64;
+
+    /// Bytes that were copied so far, not counting [`Lane::Control`]: to the device, and to the host.
+    fn copied_bytes(&self) -> [u64; 2];
 
     /// Bytes that the slots hold now.
     fn used_bytes(&self) -> u64;

@@ -18,7 +18,7 @@ pub mod step;
 pub mod view;
 
 pub use call::{BlockSlots, Call, DropoutKey, Mat};
-pub use cpu::CpuDevice;
+pub use cpu::{CpuDevice, linear_weight_grad_workspace_bytes};
 pub use device::{Device, Event, Lane};
 pub use error::{Error, Result};
 pub use memory::{AlignedBytes, HostSlot, Shared, Slot};

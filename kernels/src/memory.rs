@@ -158,6 +158,31 @@ impl<T: Pod + Send + Sync> From<Vec<T>> for Shared<T> {
     }
 }
 
+impl<T: Pod + Send + Sync> Shared<T> {
+    /// Some of the elements, without a copy.
+    ///
+    /// # Panics
+    /// If `range` is not one of elements.
+    pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {} elements", self.len());
+        let (offset, bytes) = (self.offset + range.start * size_of::<T>(), range.len() * size_of::<T>());
+        Self { owner: self.owner.clone(), offset, bytes, element: PhantomData }
+    }
+}
+
+impl AsRef<[u8]> for AlignedBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl From<AlignedBytes> for Shared<u8> {
+    fn from(bytes: AlignedBytes) -> Self {
+        let len = bytes.len();
+        Self { owner: Arc::new(bytes), offset: 0, bytes: len, element: PhantomData }
+    }
+}
+
 impl<T: Pod> Deref for Shared<T> {
     type Target = [T];
 

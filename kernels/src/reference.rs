@@ -182,6 +182,11 @@ pub fn sparse_dropout(block: BlockView<'_>, values: &[f64], key: DropoutKey, epo
     out
 }
 
+/// The chosen rows, one after the other.
+pub fn pack(x: &Dense, rows: &[u32]) -> Dense {
+    Dense::from_fn(rows.len(), x.cols, |r, c| x.at(rows[r] as usize, c))
+}
+
 /// `out[i] = values[permutation[i]]`.
 pub fn permute_edges(values: &[f64], permutation: &[u64]) -> Vec<f64> {
     permutation.iter().map(|&i| values[i as usize]).collect()

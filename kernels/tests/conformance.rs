@@ -6,7 +6,7 @@ mod common;
 
 use common::*;
 use lapidary_kernels::call::NO_LABEL;
-use lapidary_kernels::{Call, DropoutKey, MatView, Targets, reference};
+use lapidary_kernels::{Call, DropoutKey, Error, MatView, Targets, linear_weight_grad_workspace_bytes, reference};
 
 #[test]
 fn the_comparer_objects_to_one_wrong_cell() {
@@ -112,11 +112,31 @@ fn linear_and_its_gradients() {
         let what = format!("linear_weight_grad, {n} x {d_in} x {d_out}");
         let got = on_any_threads(&what, |rig| {
             let out = rig.out(d_out, d_in);
-            rig.run(out, &Call::LinearWeightGrad { grad: rig.mat(&grad), x: rig.mat(&x), out })
+            let bytes = linear_weight_grad_workspace_bytes(n as u64, d_in as u64, d_out as u64);
+            let workspace = (bytes > 0).then(|| rig.put(&vec![f32::NAN; bytes as usize / 4]));
+            rig.run(out, &Call::LinearWeightGrad { grad: rig.mat(&grad), x: rig.mat(&x), out, workspace })
         });
         let magnitude = reference::linear_weight_grad(&ag, &ax);
         assert_close(&what, &got, &reference::linear_weight_grad(&dg, &dx).data, &magnitude.data, n);
     }
+}
+
+#[test]
+fn packed_rows_are_those_that_were_named() {
+    for d in WIDTHS {
+        for rows in [vec![], vec![0], vec![6, 0, 6, 3], (0..7).collect::<Vec<u32>>()] {
+            let x = Numbers(d as u64).matrix(7, d);
+            let got = on_any_threads("pack", |rig| {
+                let out = rig.out(rows.len(), d);
+                rig.run(out, &Call::Pack { x: rig.mat(&x), rows: rig.put(&rows), out })
+            });
+            assert_eq!(wide(&got), reference::pack(&x.dense(), &rows).data);
+        }
+    }
+    let rig = Rig::new(1);
+    let (x, rows) = (rig.mat(&Numbers(1).matrix(7, 2)), rig.put(&[6u32, 7]));
+    let objection = rig.launch(&Call::Pack { x, rows, out: rig.out(2, 2) }).unwrap_err();
+    assert!(matches!(objection, Error::Index { index: 7, limit: 7, .. }));
 }
 
 #[test]

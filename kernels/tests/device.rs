@@ -114,10 +114,9 @@ fn a_constant_is_never_written() {
     rig.device.copy_in(Lane::CopyIn, Slot(70), &host, &[]).unwrap();
     assert_eq!(rig.get::<f32>(Slot(70), 3), [1.0, 2.0, 3.0]);
     // The slot may be written: it then becomes a copy.
-    let (grad, clock, rate) = (rig.put(&[1.0f32; 3]), rig.put(&[0u64, 1]), rig.put(&[1.0f32]));
-    let (param, moment, momentum, weight_decay) = (Slot(70), None, 0.0, 0.0);
-    rig.launch(&Call::Sgd { param, grad, moment, len: 3, clock, rate, momentum, weight_decay }).unwrap();
-    assert_eq!(rig.get::<f32>(Slot(70), 3), [0.0, 1.0, 2.0]);
+    let mat = |slot| Mat { slot, rows: 1, cols: 3 };
+    rig.launch(&Call::Relu { x: mat(rig.put(&[4.0f32, 5.0, 6.0])), out: mat(Slot(70)) }).unwrap();
+    assert_eq!(rig.get::<f32>(Slot(70), 3), [4.0, 5.0, 6.0]);
     assert_eq!(&values[..], [1.0, 2.0, 3.0]);
 }
 
@@ -205,8 +204,8 @@ fn misshapen(rig: &Rig) -> Vec<(Call, &'static str)> {
         (Call::Linear { x: two, weight: mat(4, 2), out: mat(2, 5) }, "out"),
         (Call::LinearInputGrad { grad: two, weight: three, out: mat(2, 2) }, "weight"),
         (Call::LinearInputGrad { grad: two, weight: mat(2, 2), out: three }, "out"),
-        (Call::LinearWeightGrad { grad: three, x: two, out: mat(2, 2) }, "grad"),
-        (Call::LinearWeightGrad { grad: mat(2, 2), x: two, out: three }, "out"),
+        (Call::LinearWeightGrad { grad: three, x: two, out: mat(2, 2), workspace: None }, "grad"),
+        (Call::LinearWeightGrad { grad: mat(2, 2), x: two, out: three, workspace: None }, "out"),
         (Call::Transpose { x: three, out: mat(3, 2) }, "out"),
         (Call::AddBias { x: two, bias: vec(2), out: three }, "out"),
         (Call::Add { a: two, b: three, out: mat(2, 2) }, "b"),
@@ -254,7 +253,8 @@ fn slots_that_are_too_small_or_empty_are_refused() {
     let out = rig.out(2, 3);
     let claim = |rows, cols| Mat { slot: x.slot, rows, cols };
     let (len, clock, rate) = (6, rig.put(&[0u64, 1]), rig.put(&[0.1f32]));
-    let (momentum, weight_decay) = (0.0, 0.0);
+    let (moment, momentum, weight_decay) = (None, 0.0, 0.0);
+    let next = rig.put(&[0.0f32; 6]);
     let calls = [
         Call::Relu { x: claim(2, 4), out },
         Call::Relu { x: claim(usize::MAX, 2), out },
@@ -272,8 +272,10 @@ fn slots_that_are_too_small_or_empty_are_refused() {
         Call::SigmoidCrossEntropyGrad { logits: x, targets: small, split: clock, select: 0, count: 1, out },
         Call::CountMicro { logits: x, targets: x.slot, split: small, select: 0, out: out.slot },
         Call::CountMicro { logits: x, targets: x.slot, split: clock, select: 0, out: clock },
-        Call::Sgd { param: x.slot, grad: small, moment: None, len, clock, rate, momentum, weight_decay },
-        Call::Sgd { param: x.slot, grad: out.slot, moment: None, len, clock, rate: small, momentum, weight_decay },
+        Call::Sgd { param: x.slot, grad: small, moment, out: next, len, clock, rate, momentum, weight_decay },
+        Call::Sgd { param: x.slot, grad: next, moment, out: small, len, clock, rate, momentum, weight_decay },
+        Call::Sgd { param: x.slot, grad: x.slot, moment, out: next, len, clock, rate: small, momentum, weight_decay },
+        Call::Pack { x, rows: small, out },
     ];
     for call in calls {
         let objection = rig.launch(&call).unwrap_err();
@@ -326,4 +328,26 @@ fn bytes_are_zero_aligned_and_whole_at_every_size() {
         bytes.as_mut_slice::<u8>().fill(4);
         assert!(copy.as_slice::<u8>() == vec![3; len] && copy.len() == len);
     }
+}
+
+#[test]
+fn a_slot_is_renamed_and_shared_without_a_copy() {
+    let rig = Rig::new(1);
+    let (from, to) = (rig.put(&[1.0f32, 2.0]), Slot(90));
+    assert!(matches!(rig.device.rename(to, from), Err(Error::EmptySlot { slot: Slot(90) })));
+    let other = rig.put(&[3.0f32]);
+    assert!(matches!(rig.device.rename(from, other), Err(Error::SlotInUse { .. })));
+    let used = rig.device.used_bytes();
+    rig.device.rename(from, to).unwrap();
+    assert_eq!(rig.get::<f32>(to, 2), [1.0, 2.0]);
+    assert_eq!(rig.device.used_bytes(), used);
+
+    let shared = rig.device.share(to).unwrap().expect("this memory is the host's");
+    let before = rig.device.copied_bytes();
+    let mat = |slot| Mat { slot, rows: 1, cols: 2 };
+    rig.launch(&Call::Relu { x: mat(rig.put(&[5.0f32, 6.0])), out: mat(to) }).unwrap();
+    assert_eq!(shared.to_vec::<f32>(), [1.0, 2.0], "a later write leaves what was shared");
+    rig.device.free(to).unwrap();
+    assert_eq!(shared.to_vec::<f32>(), [1.0, 2.0], "and so does the end of the slot");
+    assert_eq!(rig.device.copied_bytes()[1], before[1]);
 }

@@ -14,14 +14,18 @@ const ADAM: AdamStep =
 fn adam_on_device(rig: &Rig, param: &[f32], grads: &[Vec<f32>], settings: AdamStep) -> Vec<f32> {
     let len = param.len();
     let AdamStep { rate, beta1, beta2, eps, weight_decay, decoupled, .. } = settings;
-    let (param, m, v) = (rig.put(param), rig.put(&vec![0.0f32; len]), rig.put(&vec![0.0f32; len]));
+    let zeros = vec![0.0f32; len];
+    let mut old = [rig.put(param), rig.put(&zeros), rig.put(&zeros)];
+    let mut out = [rig.put(&zeros), rig.put(&zeros), rig.put(&zeros)];
     let rate = rig.put(&[rate as f32]);
     let mut history = Vec::new();
     for (i, grad) in grads.iter().enumerate() {
         let (grad, clock) = (rig.put(grad), rig.put(&[0u64, i as u64 + 1]));
-        let call = Call::Adam { param, grad, m, v, len, clock, rate, beta1, beta2, eps, weight_decay, decoupled };
+        let [param, m, v] = old;
+        let call = Call::Adam { param, grad, m, v, out, len, clock, rate, beta1, beta2, eps, weight_decay, decoupled };
         rig.launch(&call).unwrap();
-        history.extend(rig.get::<f32>(param, len));
+        (old, out) = (out, old);
+        history.extend(rig.get::<f32>(old[0], len));
     }
     history
 }
@@ -69,13 +73,15 @@ fn sgd() {
             let grads: Vec<Vec<f32>> = (0..5).map(|_| numbers.units(len)).collect();
             let got = on_any_threads("sgd", |rig| {
                 // What is in the moment before step 1 does not matter.
-                let (param, rate) = (rig.put(&start), rig.put(&[0.1f32]));
-                let moment = momentum.map(|_| rig.put(&vec![f32::NAN; len]));
+                let (mut param, rate) = (rig.put(&start), rig.put(&[0.1f32]));
+                let mut out = rig.put(&vec![f32::NAN; len]);
+                let mut moment = momentum.map(|_| [(); 2].map(|()| rig.put(&vec![f32::NAN; len])));
                 for (i, grad) in grads.iter().enumerate() {
                     let (grad, clock) = (rig.put(grad), rig.put(&[0u64, i as u64 + 1]));
                     let momentum = momentum.unwrap_or(0.0);
-                    let call = Call::Sgd { param, grad, moment, len, clock, rate, momentum, weight_decay };
+                    let call = Call::Sgd { param, grad, moment, out, len, clock, rate, momentum, weight_decay };
                     rig.launch(&call).unwrap();
+                    (param, out, moment) = (out, param, moment.map(|[old, new]| [new, old]));
                 }
                 rig.get(param, len)
             });

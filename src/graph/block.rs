@@ -5,6 +5,7 @@ use std::ops::Range;
 use lapidary_kernels::{BlockView, Shared};
 
 use super::csr::{Graph, Turned, transpose_csr};
+use super::vertex_set::VertexSet;
 
 /// A bipartite CSR: destination rows, each listing the sources that it gathers from.
 ///
@@ -21,6 +22,16 @@ pub struct Block {
     indices: Shared<u32>,
     own_sources: usize,
     halo: Vec<u32>,
+}
+
+/// The vertices outside `part` that its rows read: its halo.
+///
+/// # Cost
+/// O(n / 64 + edges of the part).
+pub(crate) fn outside(graph: &Graph, part: &Range<usize>) -> VertexSet {
+    let edges = graph.indptr()[part.start] as usize..graph.indptr()[part.end] as usize;
+    let sources = graph.indices()[edges].iter().copied();
+    VertexSet::of(graph.vertex_count(), sources.filter(|&u| !part.contains(&(u as usize))))
 }
 
 impl Block {
@@ -57,27 +68,13 @@ impl Block {
         let indptr: Vec<u64> = graph.indptr()[part.start..=part.end].iter().map(|o| o - start).collect();
         let sources = &graph.indices()[start as usize..end as usize];
 
-        let mut outside = vec![0u64; n.div_ceil(64)];
-        for &u in sources.iter().filter(|&&u| !part.contains(&(u as usize))) {
-            outside[u as usize / 64] |= 1 << (u % 64);
-        }
-        let mut rank = Vec::with_capacity(outside.len());
-        let mut halo = Vec::new();
-        for (word, &bits) in outside.iter().enumerate() {
-            rank.push(halo.len());
-            let mut left = bits;
-            while left != 0 {
-                halo.push(word as u32 * 64 + left.trailing_zeros());
-                left &= left - 1;
-            }
-        }
+        let outside = outside(graph, &part);
+        let halo: Vec<u32> = outside.iter().collect();
         let local = |u: u32| {
             if part.contains(&(u as usize)) {
                 return u - part.start as u32;
             }
-            let (word, bit) = (u as usize / 64, u % 64);
-            let before = (outside[word] & ((1u64 << bit) - 1)).count_ones();
-            part.len() as u32 + rank[word] as u32 + before
+            part.len() as u32 + outside.rank(u as usize) as u32
         };
         let indices: Vec<u32> = sources.iter().map(|&u| local(u)).collect();
         Self { indptr: indptr.into(), indices: indices.into(), own_sources: part.len(), halo }

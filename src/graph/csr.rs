@@ -274,7 +274,12 @@ impl Graph {
 
     /// Number of edges `v -> v`.
     pub fn self_loop_count(&self) -> usize {
-        (0..self.vertex_count()).into_par_iter().map(|v| self.loops_at(v)).sum()
+        self.self_loops_in(0..self.vertex_count())
+    }
+
+    /// Number of self-loops at the vertices of a range.
+    pub(crate) fn self_loops_in(&self, range: Range<usize>) -> usize {
+        range.into_par_iter().map(|v| self.loops_at(v)).sum()
     }
 
     /// Number of edges that repeat the one before them.

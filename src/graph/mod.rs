@@ -3,8 +3,11 @@
 mod block;
 mod csr;
 mod permute;
+mod vertex_set;
 
 pub use block::Block;
+pub(crate) use block::outside;
 pub use csr::{Graph, GraphError, MAX_VERTICES, Transposed};
 pub(crate) use csr::{prefix_sum, rows_mut};
 pub use permute::Permutation;
+pub(crate) use vertex_set::VertexSet;

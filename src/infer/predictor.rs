@@ -168,7 +168,7 @@ impl Predictor {
         let inputs = bind(data, self.feature_norm.unwrap_or_else(|| data.default_feature_norm()))?;
 
         let start = Instant::now();
-        let lowered = lower(&[&program], &Sizes::of(&inputs), 0);
+        let lowered = lower(&[("infer", &program)], &Sizes::of(&inputs), 0);
         let session = Session::open(self.devices.open(self.device_memory)?, lowered, &inputs)?;
         for (name, weight) in self.weights.iter() {
             if let Some(slot) = session.origin(&Origin::Parameter(name.into())) {

@@ -19,7 +19,7 @@ impl Session {
     /// # Errors
     /// [`Error::DoesNotFit`] before anything that grows with the graph is made; [`Error::Device`].
     pub(crate) fn open(device: Box<dyn Device>, lowered: Lowered, inputs: &Inputs) -> Result<Self> {
-        let (need_bytes, have_bytes) = (lowered.byte_count(), device.capacity_bytes());
+        let (need_bytes, have_bytes) = (byte_count(&lowered), device.capacity_bytes());
         if need_bytes > have_bytes {
             return Err(Error::DoesNotFit { device: device.name(), need_bytes, have_bytes });
         }
@@ -29,14 +29,14 @@ impl Session {
             let slot = Slot(index as u32);
             session.on(&tensor.name, session.device.alloc(slot, tensor.bytes))?;
             if let Some(contents) = &tensor.contents {
-                let copied = session.device.copy_in(Lane::CopyIn, slot, &supply.get(contents), &[]);
+                let copied = session.device.copy_in(Lane::CopyIn, slot, &supply.get(0, contents), &[]);
                 session.finish(&tensor.name, copied)?;
             } else if tensor.kind == Kind::State {
                 session.write(slot, &vec![0u8; tensor.bytes as usize])?;
             }
         }
         session.run_steps(&session.lowered.setup)?;
-        let used = session.lowered.used_after_setup();
+        let used = used_after_setup(&session.lowered);
         for (index, tensor) in session.lowered.tensors.iter().enumerate() {
             if !used[index] && tensor.kind == Kind::Constant {
                 session.on(&tensor.name, session.device.free(Slot(index as u32)))?;
@@ -50,7 +50,14 @@ impl Session {
     /// # Errors
     /// [`Error::Device`], with the operation's name.
     pub(crate) fn run(&self, phase: usize) -> Result<()> {
-        self.run_steps(&self.lowered.phases[phase].steps)
+        let steps = &self.lowered.phases[phase].steps;
+        self.run_steps(steps)?;
+        for &(output, input) in steps.iter().flat_map(|step| &step.next) {
+            let bytes = self.lowered.tensor(output).bytes;
+            let swapped = self.device.free(input).and_then(|()| self.device.rename(output, input));
+            self.on(self.name(input), swapped.and_then(|()| self.device.alloc(output, bytes)))?;
+        }
+        Ok(())
     }
 
     /// Writes a tensor.
@@ -97,7 +104,7 @@ impl Session {
 
     /// What the plan says the device will hold at most.
     pub(crate) fn planned_peak_bytes(&self) -> u64 {
-        self.lowered.byte_count()
+        byte_count(&self.lowered)
     }
 
     /// What the device has held at most.
@@ -124,4 +131,22 @@ impl Session {
     fn on<T>(&self, op: &str, result: lapidary_kernels::Result<T>) -> Result<T> {
         result.map_err(|source| Error::Device { device: self.device.name(), op: op.into(), source })
     }
+}
+
+/// Bytes of all tensors together. What no memory could hold saturates.
+fn byte_count(lowered: &Lowered) -> u64 {
+    lowered.tensors.iter().fold(0, |sum, tensor| sum.saturating_add(tensor.bytes))
+}
+
+/// Whether each tensor is used by a phase, rather than by the setup alone.
+fn used_after_setup(lowered: &Lowered) -> Vec<bool> {
+    let mut used = vec![false; lowered.tensors.len()];
+    for phase in &lowered.phases {
+        let calls = phase.steps.iter().map(|step| &step.call);
+        let slots = calls.flat_map(|call| call.reads().into_iter().chain(call.writes()));
+        for slot in slots.chain(phase.outputs.values().copied()) {
+            used[slot.0 as usize] = true;
+        }
+    }
+    used
 }

@@ -124,7 +124,7 @@ impl<'a> TrainerBuilder<'a> {
         let (training, parameters) = training_program(&spec)?;
         let evaluation = evaluation_program(&spec)?;
         let inputs = bind(data, feature_norm)?;
-        let lowered = lower(&[&training, &evaluation], &Sizes::of(&inputs), self.seed);
+        let lowered = lower(&[("train", &training), ("evaluate", &evaluation)], &Sizes::of(&inputs), self.seed);
         let session = Session::open(self.devices.open(self.device_memory)?, lowered, &inputs)?;
         let weights = self.weights.unwrap_or_else(|| initial_weights(&parameters, self.seed));
         let mut trainer = Trainer {

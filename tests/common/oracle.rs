@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use lapidary::lower::{Inputs, Kind, Lowered, Step, Supply};
+use lapidary::lower::{Contents, Inputs, Kind, Lowered, Step, Supply};
+use lapidary::program::Origin;
 use lapidary_kernels::reference::{self, Dense};
 use lapidary_kernels::step::{AdamStep, SgdStep};
 use lapidary_kernels::view::{MultiTargets, Targets};
@@ -26,26 +27,31 @@ pub struct Oracle {
 impl Oracle {
     /// Constants in place, state all 0, the setup run. `floats` says which constants hold f32.
     pub fn new(lowered: &Lowered, inputs: &Inputs) -> Self {
-        let mut supply = Supply::new(inputs);
+        let mut oracle = Self::of_part(lowered, &mut Supply::new(inputs), 0);
+        oracle.run(&lowered.setup);
+        oracle
+    }
+
+    /// One part's constants in place, state all 0, and nothing run.
+    pub fn of_part(lowered: &Lowered, supply: &mut Supply<'_>, part: usize) -> Self {
         let mut oracle = Self { slots: BTreeMap::new() };
         for (index, tensor) in lowered.tensors.iter().enumerate() {
             let slot = Slot(index as u32);
-            let contents = tensor.contents.as_ref().map(|contents| supply.get(contents));
-            let cells = match (contents, tensor.name.as_str()) {
-                (Some(host), "labels" | "split") => Cells::U32(host.to_vec()),
-                (Some(host), "targets") => Cells::U8(host.to_vec()),
-                (Some(host), name) if name.ends_with(".indices") => Cells::U32(host.to_vec()),
-                (Some(host), name) if name.ends_with(".indptr") || name == "edge_permutation" => {
+            let host = tensor.contents.as_ref().map(|contents| (contents, supply.get(part, contents)));
+            let cells = match host {
+                Some((Contents::Indptr(_) | Contents::Origin(Origin::EdgePermutation(_)), host)) => {
                     Cells::U64(host.to_vec())
                 }
-                (Some(host), _) => Cells::Float(host.to_vec::<f32>().into_iter().map(f64::from).collect()),
-                (None, "clock") => Cells::U64(vec![1, 1]),
-                (None, _) if tensor.kind == Kind::State => Cells::Float(vec![0.0; tensor.bytes as usize / 4]),
-                (None, _) => Cells::Float(Vec::new()),
+                Some((Contents::Indices(_) | Contents::PackedRows(_), host)) => Cells::U32(host.to_vec()),
+                Some((Contents::Origin(Origin::Labels | Origin::Split), host)) => Cells::U32(host.to_vec()),
+                Some((Contents::Origin(Origin::Targets), host)) => Cells::U8(host.to_vec()),
+                Some((_, host)) => Cells::Float(host.to_vec::<f32>().into_iter().map(f64::from).collect()),
+                None if tensor.name == "clock" => Cells::U64(vec![1, 1]),
+                None if tensor.kind == Kind::State => Cells::Float(vec![0.0; tensor.bytes as usize / 4]),
+                None => Cells::Float(Vec::new()),
             };
             oracle.slots.insert(slot, cells);
         }
-        oracle.run(&lowered.setup);
         oracle
     }
 
@@ -116,6 +122,10 @@ impl Oracle {
                 let y = reference::gather(self.block(block), weights.as_deref(), &self.mat(own), halo.as_ref());
                 self.put(out.slot, y.data);
             }
+            Call::Pack { x, rows, out } => {
+                let y = reference::pack(&self.mat(x), self.u32s(rows));
+                self.put(out.slot, y.data);
+            }
             Call::RowScale { x, scale, out } => {
                 let y = reference::row_scale(&self.mat(x), self.float(scale));
                 self.put(out.slot, y.data);
@@ -128,7 +138,7 @@ impl Oracle {
                 let y = reference::linear_input_grad(&self.mat(grad), &self.mat(weight));
                 self.put(out.slot, y.data);
             }
-            Call::LinearWeightGrad { grad, x, out } => {
+            Call::LinearWeightGrad { grad, x, out, .. } => {
                 let y = reference::linear_weight_grad(&self.mat(grad), &self.mat(x));
                 self.put(out.slot, y.data);
             }
@@ -217,28 +227,28 @@ impl Oracle {
 
     fn update(&mut self, call: &Call) {
         match *call {
-            Call::Sgd { param, grad, moment, clock, rate, momentum, weight_decay, .. } => {
+            Call::Sgd { param, grad, moment, out, clock, rate, momentum, weight_decay, .. } => {
                 let step = self.u64s(clock)[1];
                 let rate = self.float(rate)[0];
                 let mut w = self.float(param).to_vec();
-                let mut m = moment.map(|m| self.float(m).to_vec());
+                let mut m = moment.map(|[old, _]| self.float(old).to_vec());
                 let how = SgdStep { step, rate, momentum, weight_decay };
                 reference::sgd(&mut w, self.float(grad), m.as_deref_mut(), how);
-                self.put(param, w);
-                if let (Some(slot), Some(m)) = (moment, m) {
-                    self.put(slot, m);
+                self.put(out, w);
+                if let (Some([_, new]), Some(m)) = (moment, m) {
+                    self.put(new, m);
                 }
             }
-            Call::Adam { param, grad, m, v, clock, rate, beta1, beta2, eps, weight_decay, decoupled, .. } => {
+            Call::Adam { param, grad, m, v, out, clock, rate, beta1, beta2, eps, weight_decay, decoupled, .. } => {
                 let step = self.u64s(clock)[1];
                 let rate = self.float(rate)[0];
                 let how = AdamStep { step, rate, beta1, beta2, eps, weight_decay, decoupled };
                 let mut w = self.float(param).to_vec();
                 let (mut first, mut second) = (self.float(m).to_vec(), self.float(v).to_vec());
                 reference::adam(&mut w, self.float(grad), &mut first, &mut second, how);
-                self.put(param, w);
-                self.put(m, first);
-                self.put(v, second);
+                self.put(out[0], w);
+                self.put(out[1], first);
+                self.put(out[2], second);
             }
             _ => unreachable!("only optimizer steps update"),
         }

@@ -37,6 +37,28 @@ pub fn row_scale(x: MatView<'_>, scale: &[f32], mut out: MatMut<'_>) -> Result<(
     Ok(())
 }
 
+/// `out[i] = x[rows[i]]`: the rows that other parts read, one after the other.
+///
+/// # Shapes
+/// `x`: `[n, d]`; `rows`: `[m]`, each below `n`; `out`: `[m, d]`, overwritten.
+/// # Errors
+/// [`Error::Shape`], and `out` is untouched; [`Error::Index`] when `rows` points outside, and `out` must not be read.
+pub fn pack(x: MatView<'_>, rows: &[u32], mut out: MatMut<'_>) -> Result<()> {
+    const CALL: &str = "pack";
+    let (n, d) = (x.rows(), x.cols());
+    check_shape(CALL, "rows", [out.rows(), 1], [rows.len(), 1])?;
+    check_shape(CALL, "out", [rows.len(), d], [out.rows(), out.cols()])?;
+    if let Some(&index) = rows.iter().find(|&&row| row as usize >= n) {
+        return Err(Error::Index { call: CALL, operand: "rows", index: u64::from(index), limit: n as u64 });
+    }
+    for_rows(out.data(), d, |first, out| {
+        for (out, &row) in out.chunks_exact_mut(d).zip(&rows[first..]) {
+            out.copy_from_slice(&x.data()[row as usize * d..][..d]);
+        }
+    });
+    Ok(())
+}
+
 /// `out[v] = x[v] + bias`.
 ///
 /// # Shapes

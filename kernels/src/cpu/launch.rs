@@ -1,10 +1,10 @@
 //! From a [`Call`] over slots to a kernel over slices.
 
 use super::dropout::{dropout, sparse_dropout};
-use super::elementwise::{add, add_bias, column_sum, permute_edges, relu, relu_grad, row_scale, transpose};
+use super::elementwise::{add, add_bias, column_sum, pack, permute_edges, relu, relu_grad, row_scale, transpose};
 use super::gather::gather;
 use super::layer_norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
-use super::linear::{linear, linear_input_grad, linear_weight_grad};
+use super::linear::{linear, linear_input_grad, linear_weight_grad, linear_weight_grad_workspace_bytes};
 use super::loss::{count_correct, softmax_cross_entropy, softmax_cross_entropy_grad};
 use super::multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_grad};
 use super::optimizer::{adam, sgd};
@@ -19,6 +19,7 @@ use crate::view::{MultiTargets, Targets};
 pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
     match call {
         Call::Gather { .. }
+        | Call::Pack { .. }
         | Call::RowScale { .. }
         | Call::Dropout { .. }
         | Call::SparseDropout { .. }
@@ -31,9 +32,12 @@ pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
             let (grad, weight) = (slots.mat(*grad)?, slots.mat(*weight)?);
             linear_input_grad(grad.view(), weight.view(), slots.mat_mut(*out)?.view())
         }
-        Call::LinearWeightGrad { grad, x, out } => {
+        Call::LinearWeightGrad { grad, x, out, workspace } => {
+            let need_bytes = linear_weight_grad_workspace_bytes(x.rows as u64, x.cols as u64, grad.cols as u64);
             let (grad, x) = (slots.mat(*grad)?, slots.mat(*x)?);
-            linear_weight_grad(grad.view(), x.view(), slots.mat_mut(*out)?.view())
+            let mut room = workspace.map(|slot| slots.vec_mut(slot, need_bytes as usize / 4)).transpose()?;
+            let room = room.as_mut().map_or(&mut [][..], |room| room.view());
+            linear_weight_grad(grad.view(), x.view(), slots.mat_mut(*out)?.view(), room)
         }
         Call::Transpose { x, out } => transpose(slots.mat(*x)?.view(), slots.mat_mut(*out)?.view()),
         Call::AddBias { x, bias, out } => {
@@ -68,6 +72,10 @@ pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
 
 fn launch_sparse(slots: &Open<'_>, call: &Call) -> Result<()> {
     match call {
+        Call::Pack { x, rows, out } => {
+            let rows = slots.vec(*rows, out.rows)?;
+            pack(slots.mat(*x)?.view(), rows.view(), slots.mat_mut(*out)?.view())
+        }
         Call::Gather { block, weights, own, halo, out } => {
             let edges = block.edges;
             let block = slots.block(*block)?;
@@ -182,23 +190,29 @@ fn launch_layer_norm(slots: &Open<'_>, call: &Call) -> Result<()> {
 
 fn launch_optimizer(slots: &Open<'_>, call: &Call) -> Result<()> {
     match call {
-        Call::Sgd { param, grad, moment, len, clock, rate, momentum, weight_decay } => {
+        Call::Sgd { param, grad, moment, out, len, clock, rate, momentum, weight_decay } => {
             let [_, step] = read_clock(slots, *clock)?;
             let rate = f64::from(slots.vec::<f32>(*rate, 1)?.view()[0]);
             let step = SgdStep { step, rate, momentum: *momentum, weight_decay: *weight_decay };
-            let grad = slots.vec(*grad, *len)?;
-            let mut moment = moment.map(|moment| slots.vec_mut(moment, *len)).transpose()?;
-            let moment = moment.as_mut().map(|moment| moment.view());
-            sgd(slots.vec_mut(*param, *len)?.view(), grad.view(), moment, step)
+            let (param, grad) = (slots.vec(*param, *len)?, slots.vec(*grad, *len)?);
+            let mut moment = match moment {
+                Some([old, new]) => Some((slots.vec(*old, *len)?, slots.vec_mut(*new, *len)?)),
+                None => None,
+            };
+            let moment = moment.as_mut().map(|(old, new)| (old.view(), new.view()));
+            sgd(param.view(), grad.view(), moment, slots.vec_mut(*out, *len)?.view(), step)
         }
-        Call::Adam { param, grad, m, v, len, clock, rate, beta1, beta2, eps, weight_decay, decoupled } => {
+        Call::Adam { param, grad, m, v, out, len, clock, rate, beta1, beta2, eps, weight_decay, decoupled } => {
             let [_, step] = read_clock(slots, *clock)?;
             let rate = f64::from(slots.vec::<f32>(*rate, 1)?.view()[0]);
             let (beta1, beta2, eps, weight_decay, decoupled) = (*beta1, *beta2, *eps, *weight_decay, *decoupled);
             let step = AdamStep { step, rate, beta1, beta2, eps, weight_decay, decoupled };
-            let grad = slots.vec(*grad, *len)?;
-            let (mut m, mut v) = (slots.vec_mut(*m, *len)?, slots.vec_mut(*v, *len)?);
-            adam(slots.vec_mut(*param, *len)?.view(), grad.view(), m.view(), v.view(), step)
+            let [param, grad, m, v] = [*param, *grad, *m, *v].map(|slot| slots.vec(slot, *len));
+            let (param, grad, m, v) = (param?, grad?, m?, v?);
+            let [param_out, m_out, v_out] = out.map(|slot| slots.vec_mut(slot, *len));
+            let (mut param_out, mut m_out, mut v_out) = (param_out?, m_out?, v_out?);
+            let new = [param_out.view(), m_out.view(), v_out.view()];
+            adam([param.view(), m.view(), v.view()], grad.view(), new, step)
         }
         _ => unreachable!("launch() sends no other call here"),
     }

@@ -5,7 +5,7 @@
 
 use rayon::prelude::*;
 
-use super::parallel::{for_chunks, map_chunks};
+use super::parallel::for_chunks;
 use crate::error::{Result, check_shape};
 use crate::view::{MatMut, MatView};
 
@@ -23,10 +23,11 @@ pub fn linear_flops(n: u64, d_in: u64, d_out: u64) -> u64 {
     2 * n * d_in * d_out
 }
 
-/// Bytes of workspace that [`linear_weight_grad`] needs beside its operands: at most 16 gradients.
+/// Bytes of workspace that [`linear_weight_grad`] needs beside its operands: at most 16 gradients. What no memory could
+/// hold saturates.
 pub fn linear_weight_grad_workspace_bytes(n: u64, d_in: u64, d_out: u64) -> u64 {
     let parts = n.div_ceil(rows_of_part(n as usize) as u64);
-    if parts <= 1 { 0 } else { 4 * parts * d_in * d_out }
+    if parts <= 1 { 0 } else { [parts, d_in, d_out].into_iter().fold(4, u64::saturating_mul) }
 }
 
 /// `out = x * weight^T`.
@@ -68,19 +69,22 @@ pub fn linear_input_grad(grad: MatView<'_>, weight: MatView<'_>, out: MatMut<'_>
 /// `out = grad^T * x`: the gradient of [`linear`] for its weight.
 ///
 /// # Shapes
-/// `grad`: `[n, d_out]`; `x`: `[n, d_in]`; `out`: `[d_out, d_in]`, overwritten.
+/// `grad`: `[n, d_out]`; `x`: `[n, d_in]`; `out`: `[d_out, d_in]`, overwritten; `workspace`:
+/// [`linear_weight_grad_workspace_bytes`], overwritten.
 /// # Cost
-/// [`linear_flops`]; [`linear_weight_grad_workspace_bytes`] bytes allocated.
+/// [`linear_flops`].
 /// # Errors
 /// [`crate::Error::Shape`]; `out` is then untouched.
 /// # Order
 /// The rows are cut into at most 16 parts by their number alone, and the parts' products are added in order: the
 /// same bits on any number of threads.
-pub fn linear_weight_grad(grad: MatView<'_>, x: MatView<'_>, mut out: MatMut<'_>) -> Result<()> {
+pub fn linear_weight_grad(grad: MatView<'_>, x: MatView<'_>, mut out: MatMut<'_>, workspace: &mut [f32]) -> Result<()> {
     const CALL: &str = "linear_weight_grad";
     let (n, d_in, d_out) = (x.rows(), x.cols(), grad.cols());
     check_shape(CALL, "grad", [n, d_out], [grad.rows(), grad.cols()])?;
     check_shape(CALL, "out", [d_out, d_in], [out.rows(), out.cols()])?;
+    let need_bytes = linear_weight_grad_workspace_bytes(n as u64, d_in as u64, d_out as u64);
+    check_shape(CALL, "workspace", [need_bytes as usize / 4, 1], [workspace.len(), 1])?;
     if d_in == 0 || d_out == 0 {
         return Ok(());
     }
@@ -96,14 +100,13 @@ pub fn linear_weight_grad(grad: MatView<'_>, x: MatView<'_>, mut out: MatMut<'_>
         part(0..n, out.data());
         return Ok(());
     }
-    let partials = map_chunks(n, rows, |rows| {
-        let mut partial = vec![0.0; d_in * d_out];
-        part(rows, &mut partial);
-        partial
+    let cells = d_in * d_out;
+    workspace.par_chunks_mut(cells).enumerate().for_each(|(i, partial)| {
+        part(i * rows..((i + 1) * rows).min(n), partial);
     });
     for_chunks(out.data(), 1 << 12, |first, out| {
-        out.copy_from_slice(&partials[0][first..][..out.len()]);
-        for partial in &partials[1..] {
+        out.copy_from_slice(&workspace[first..][..out.len()]);
+        for partial in workspace[cells..].chunks(cells) {
             for (out, &term) in out.iter_mut().zip(&partial[first..]) {
                 *out += term;
             }

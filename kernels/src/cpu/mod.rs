@@ -20,12 +20,13 @@ mod slots;
 mod sum;
 
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 pub use dropout::{dropout, sparse_dropout};
 pub use elementwise::{
-    add, add_bias, column_sum, elementwise_bytes, permute_edges, relu, relu_grad, row_scale, transpose,
+    add, add_bias, column_sum, elementwise_bytes, pack, permute_edges, relu, relu_grad, row_scale, transpose,
 };
 pub use gather::{gather, gather_bytes};
 pub use layer_norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
@@ -50,6 +51,8 @@ pub struct CpuDevice {
     /// Its own threads, or none for rayon's global pool.
     pool: Option<ThreadPool>,
     slots: Slots,
+    /// To the device, to the host.
+    copied: [AtomicU64; 2],
 }
 
 impl CpuDevice {
@@ -64,12 +67,20 @@ impl CpuDevice {
             let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("cpu-{i}")).build();
             pool.map_err(|source| Error::Threads { threads, source })
         });
-        Ok(Self { pool: pool.transpose()?, slots: Slots::new(capacity_bytes) })
+        let copied = [AtomicU64::new(0), AtomicU64::new(0)];
+        Ok(Self { pool: pool.transpose()?, slots: Slots::new(capacity_bytes), copied })
     }
 
     /// How many threads compute.
     pub fn threads(&self) -> usize {
         self.pool.as_ref().map_or_else(rayon::current_num_threads, ThreadPool::current_num_threads)
+    }
+
+    /// Counts what a plan calls a copy, whether or not bytes had to move for it.
+    fn count(&self, lane: Lane, direction: usize, bytes: usize) {
+        if lane != Lane::Control {
+            self.copied[direction].fetch_add(bytes as u64, Ordering::Relaxed);
+        }
     }
 }
 
@@ -93,13 +104,25 @@ impl Device for CpuDevice {
         self.slots.free(slot)
     }
 
-    fn copy_in(&self, _lane: Lane, dst: Slot, src: &HostSlot, _after: &[Event]) -> Result<Event> {
+    fn rename(&self, from: Slot, to: Slot) -> Result<()> {
+        self.slots.rename(from, to)
+    }
+
+    fn share(&self, slot: Slot) -> Result<Option<HostSlot>> {
+        let shared = self.slots.share(slot)?;
+        self.count(Lane::CopyOut, 1, shared.len());
+        Ok(Some(shared))
+    }
+
+    fn copy_in(&self, lane: Lane, dst: Slot, src: &HostSlot, _after: &[Event]) -> Result<Event> {
         self.slots.copy_in(dst, src)?;
+        self.count(lane, 0, src.len());
         Ok(Event::DONE)
     }
 
-    fn copy_out(&self, _lane: Lane, src: Slot, dst: &HostSlot, _after: &[Event]) -> Result<Event> {
+    fn copy_out(&self, lane: Lane, src: Slot, dst: &HostSlot, _after: &[Event]) -> Result<Event> {
         self.slots.copy_out(src, dst)?;
+        self.count(lane, 1, dst.len());
         Ok(Event::DONE)
     }
 
@@ -113,6 +136,10 @@ impl Device for CpuDevice {
 
     fn wait(&self, _event: Event) -> Result<()> {
         Ok(())
+    }
+
+    fn copied_bytes(&self) -> [u64; 2] {
+        [self.copied[0].load(Ordering::Relaxed), self.copied[1].load(Ordering::Relaxed)]
     }
 
     fn capacity_bytes(&self) -> u64 {

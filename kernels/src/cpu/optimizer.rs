@@ -8,37 +8,49 @@ use crate::error::{Result, check_shape};
 use crate::step::{AdamStep, SgdStep};
 
 /// Stochastic gradient descent: `g = grad + decay * param`; `m = momentum * m + g` (`m = g` at step 1);
-/// `param -= rate * m`. Without a moment, `m` is `g`.
+/// `out = param - rate * m`. Without a moment, `m` is `g`.
 ///
 /// # Shapes
-/// All of one length.
+/// All of one length; `moment` is `m` and where its new value goes.
 /// # Errors
 /// [`crate::Error::Shape`]; nothing is then written.
 /// # Source
 /// `torch.optim.SGD` without dampening.
-pub fn sgd(param: &mut [f32], grad: &[f32], moment: Option<&mut [f32]>, step: SgdStep) -> Result<()> {
-    let len = param.len();
-    check_shape("sgd", "grad", [len, 1], [grad.len(), 1])?;
+pub fn sgd(
+    param: &[f32],
+    grad: &[f32],
+    moment: Option<(&[f32], &mut [f32])>,
+    out: &mut [f32],
+    step: SgdStep,
+) -> Result<()> {
+    let len = out.len();
+    for (operand, got) in [("param", param.len()), ("grad", grad.len())] {
+        check_shape("sgd", operand, [len, 1], [got, 1])?;
+    }
     let (rate, momentum, decay) = (step.rate as f32, step.momentum as f32, step.weight_decay as f32);
     let first = step.step <= 1;
-    let Some(moment) = moment else {
-        param.par_chunks_mut(CHUNK).zip(grad.par_chunks(CHUNK)).for_each(|(param, grad)| {
+    let old = param.par_chunks(CHUNK).zip(grad.par_chunks(CHUNK));
+    let Some((moment, next)) = moment else {
+        old.zip(out.par_chunks_mut(CHUNK)).for_each(|((param, grad), out)| {
             Arch::new().dispatch(|| {
-                for (param, &grad) in param.iter_mut().zip(grad) {
-                    *param -= rate * (grad + decay * *param);
+                for ((&param, &grad), out) in param.iter().zip(grad).zip(out) {
+                    *out = param - rate * (grad + decay * param);
                 }
             });
         });
         return Ok(());
     };
-    check_shape("sgd", "moment", [len, 1], [moment.len(), 1])?;
-    let parts = param.par_chunks_mut(CHUNK).zip(grad.par_chunks(CHUNK)).zip(moment.par_chunks_mut(CHUNK));
-    parts.for_each(|((param, grad), moment)| {
+    for (operand, got) in [("moment", moment.len()), ("next moment", next.len())] {
+        check_shape("sgd", operand, [len, 1], [got, 1])?;
+    }
+    let new = out.par_chunks_mut(CHUNK).zip(next.par_chunks_mut(CHUNK));
+    old.zip(moment.par_chunks(CHUNK)).zip(new).for_each(|(((param, grad), moment), (out, next))| {
         Arch::new().dispatch(|| {
-            for ((param, &grad), moment) in param.iter_mut().zip(grad).zip(moment) {
-                let g = grad + decay * *param;
-                *moment = if first { g } else { momentum * *moment + g };
-                *param -= rate * *moment;
+            let new = out.iter_mut().zip(next.iter_mut());
+            for (((&param, &grad), &moment), (out, next)) in param.iter().zip(grad).zip(moment).zip(new) {
+                let g = grad + decay * param;
+                *next = if first { g } else { momentum * moment + g };
+                *out = param - rate * *next;
             }
         });
     });
@@ -50,17 +62,17 @@ pub fn sgd(param: &mut [f32], grad: &[f32], moment: Option<&mut [f32]>, step: Sg
 /// `param -= rate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)`.
 ///
 /// # Shapes
-/// All of one length. The moments are 0 before step 1.
+/// All of one length. `old` and `new` are `[param, m, v]`; the moments are 0 before step 1.
 /// # Errors
 /// [`crate::Error::Shape`]; nothing is then written.
 /// # Source
 /// `torch.optim.Adam` and `torch.optim.AdamW`; Kingma & Ba 2015, Loshchilov & Hutter 2019.
-pub fn adam(param: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], step: AdamStep) -> Result<()> {
-    const CALL: &str = "adam";
-    let len = param.len();
-    check_shape(CALL, "grad", [len, 1], [grad.len(), 1])?;
-    check_shape(CALL, "m", [len, 1], [m.len(), 1])?;
-    check_shape(CALL, "v", [len, 1], [v.len(), 1])?;
+pub fn adam(old: [&[f32]; 3], grad: &[f32], new: [&mut [f32]; 3], step: AdamStep) -> Result<()> {
+    let len = old[0].len();
+    let lens = [grad.len(), old[1].len(), old[2].len(), new[0].len(), new[1].len(), new[2].len()];
+    for (operand, got) in ["grad", "m", "v", "next param", "next m", "next v"].into_iter().zip(lens) {
+        check_shape("adam", operand, [len, 1], [got, 1])?;
+    }
     let AdamStep { rate, beta1, beta2, weight_decay, .. } = step;
     let t = step.step.max(1) as f64;
     let decoupled = if step.decoupled { rate * weight_decay } else { 0.0 };
@@ -74,9 +86,12 @@ pub fn adam(param: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], step:
         shrink: (1.0 - decoupled) as f32,
         decay: if step.decoupled { 0.0 } else { weight_decay as f32 },
     };
-    let parts = param.par_chunks_mut(CHUNK).zip(grad.par_chunks(CHUNK));
-    let parts = parts.zip(m.par_chunks_mut(CHUNK).zip(v.par_chunks_mut(CHUNK)));
-    parts.for_each(|((param, grad), (m, v))| Arch::new().dispatch(AdamPart { update, param, grad, m, v }));
+    let [param, m, v] = old.map(|old| old.par_chunks(CHUNK));
+    let [param_out, m_out, v_out] = new.map(|new| new.par_chunks_mut(CHUNK));
+    let old = param.zip(m).zip(v).zip(grad.par_chunks(CHUNK));
+    old.zip(param_out.zip(m_out).zip(v_out)).for_each(|((((param, m), v), grad), ((param_out, m_out), v_out))| {
+        Arch::new().dispatch(AdamPart { update, old: [param, m, v], grad, new: [param_out, m_out, v_out] });
+    });
     Ok(())
 }
 
@@ -95,10 +110,9 @@ struct AdamUpdate {
 
 struct AdamPart<'a> {
     update: AdamUpdate,
-    param: &'a mut [f32],
+    old: [&'a [f32]; 3],
     grad: &'a [f32],
-    m: &'a mut [f32],
-    v: &'a mut [f32],
+    new: [&'a mut [f32]; 3],
 }
 
 impl WithSimd for AdamPart<'_> {
@@ -106,13 +120,15 @@ impl WithSimd for AdamPart<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) {
-        let Self { update, param, grad, m, v } = self;
-        for ((param, &grad), (m, v)) in param.iter_mut().zip(grad).zip(m.iter_mut().zip(v)) {
-            let p = *param * update.shrink;
+        let Self { update, old: [param, m, v], grad, new: [param_out, m_out, v_out] } = self;
+        let old = param.iter().zip(grad).zip(m.iter().zip(v));
+        let new = param_out.iter_mut().zip(m_out.iter_mut().zip(v_out));
+        for (((&param, &grad), (&m, &v)), (param_out, (m_out, v_out))) in old.zip(new) {
+            let p = param * update.shrink;
             let g = grad + update.decay * p;
-            *m += update.gain1 * (g - *m);
-            *v = update.keep2 * *v + update.gain2 * g * g;
-            *param = p - update.step_size * *m / (v.sqrt() / update.root_correction + update.eps);
+            *m_out = m + update.gain1 * (g - m);
+            *v_out = update.keep2 * v + update.gain2 * g * g;
+            *param_out = p - update.step_size * *m_out / (v_out.sqrt() / update.root_correction + update.eps);
         }
     }
 }

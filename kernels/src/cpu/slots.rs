@@ -115,6 +115,35 @@ impl Slots {
         Ok(())
     }
 
+    pub(super) fn rename(&self, from: Slot, to: Slot) -> Result<()> {
+        let mut table = write(&self.table);
+        let (source, target) = (from.0 as usize, to.0 as usize);
+        if !table.get(source).is_some_and(Option::is_some) {
+            return Err(Error::EmptySlot { slot: from });
+        }
+        if table.get(target).is_some_and(Option::is_some) {
+            return Err(Error::SlotInUse { slot: to });
+        }
+        if table.len() <= target {
+            table.resize_with(target + 1, || None);
+        }
+        table.swap(source, target);
+        Ok(())
+    }
+
+    pub(super) fn share(&self, slot: Slot) -> Result<HostSlot> {
+        let table = self.open();
+        drop(table.readable(slot)?);
+        let mut contents = try_write(table.cell(slot)?, slot)?;
+        let shared = match std::mem::replace(&mut *contents, Contents::Reserved) {
+            Contents::Own(bytes) => Shared::from(bytes),
+            Contents::Constant(bytes) => bytes,
+            Contents::Reserved => unreachable!("a slot that was read has contents"),
+        };
+        *contents = Contents::Constant(shared.clone());
+        Ok(HostSlot::Constant(shared))
+    }
+
     /// Memory for a slot: a spare buffer of the same size, whose pages the host has mapped already, or a new one.
     fn memory(&self, bytes: u64) -> Result<AlignedBytes> {
         let len = usize::try_from(bytes).map_err(|_| Error::HostMemory { need_bytes: bytes })?;

@@ -1,0 +1,146 @@
+//! One operation of a program as a kernel call over slots.
+
+use std::collections::BTreeMap;
+
+use lapidary_kernels::{Call, DropoutKey, Mat, Slot};
+
+use super::table::Table;
+use crate::program::{BlockSpec, Op, OpId, Program, RowSpace, TensorId};
+
+/// One operation being bound.
+pub(super) struct Binder<'a, 'i> {
+    pub(super) program: &'a Program,
+    pub(super) op: OpId,
+    pub(super) slots: &'a BTreeMap<TensorId, Slot>,
+    pub(super) table: &'a mut Table<'i>,
+    pub(super) seed: u64,
+}
+
+impl Binder<'_, '_> {
+    /// The call. Its halo and workspace are the caller's to add.
+    pub(super) fn call(&mut self) -> Call {
+        match *self.program.op(self.op) {
+            Op::Gather { block } => self.gather(block, None, 0),
+            Op::WeightedGather { block } => self.gather(block, Some(self.read(0)), 1),
+            Op::RowScale => Call::RowScale { x: self.operand(0), scale: self.read(1), out: self.output() },
+            Op::Linear => Call::Linear { x: self.operand(0), weight: self.operand(1), out: self.output() },
+            Op::LinearInputGrad => {
+                Call::LinearInputGrad { grad: self.operand(0), weight: self.operand(1), out: self.output() }
+            }
+            Op::LinearWeightGrad => {
+                let (grad, x) = (self.operand(0), self.operand(1));
+                Call::LinearWeightGrad { grad, x, out: self.output(), workspace: None }
+            }
+            Op::Transpose => Call::Transpose { x: self.operand(0), out: self.output() },
+            Op::AddBias => Call::AddBias { x: self.operand(0), bias: self.read(1), out: self.output() },
+            Op::ColumnSum => Call::ColumnSum { x: self.operand(0), out: self.write() },
+            Op::Add => Call::Add { a: self.operand(0), b: self.operand(1), out: self.output() },
+            Op::Relu => Call::Relu { x: self.operand(0), out: self.output() },
+            Op::ReluGrad => Call::ReluGrad { grad: self.operand(0), y: self.operand(1), out: self.output() },
+            Op::LayerNorm { eps } => {
+                let (x, gain, bias) = (self.operand(0), self.read(1), self.read(2));
+                Call::LayerNorm { x, gain, bias, eps, out: self.output() }
+            }
+            Op::LayerNormInputGrad { eps } => {
+                let (grad, x, gain) = (self.operand(0), self.operand(1), self.read(2));
+                Call::LayerNormInputGrad { grad, x, gain, eps, out: self.output() }
+            }
+            Op::LayerNormGainGrad { eps } => {
+                Call::LayerNormGainGrad { grad: self.operand(0), x: self.operand(1), eps, out: self.write() }
+            }
+            Op::Dropout { rate, salt } => self.dropout(rate, salt),
+            Op::PermuteEdges { block } => {
+                let edges = self.table.block(block).edges;
+                Call::PermuteEdges { values: self.read(0), permutation: self.read(1), out: self.write(), edges }
+            }
+            Op::SoftmaxCrossEntropy { split } => {
+                let (logits, labels, splits) = (self.operand(0), self.read(1), self.read(2));
+                let (select, count) = self.table.sizes().split(split);
+                Call::SoftmaxCrossEntropy { logits, labels, split: splits, select, count, loss: self.write() }
+            }
+            Op::SoftmaxCrossEntropyGrad { split } => {
+                let (logits, labels, splits) = (self.operand(0), self.read(1), self.read(2));
+                let (select, count) = self.table.sizes().split(split);
+                Call::SoftmaxCrossEntropyGrad { logits, labels, split: splits, select, count, out: self.output() }
+            }
+            Op::SigmoidCrossEntropy { split } => {
+                let (logits, targets, splits) = (self.operand(0), self.read(1), self.read(2));
+                let (select, count) = self.table.sizes().split(split);
+                Call::SigmoidCrossEntropy { logits, targets, split: splits, select, count, loss: self.write() }
+            }
+            Op::SigmoidCrossEntropyGrad { split } => {
+                let (logits, targets, splits) = (self.operand(0), self.read(1), self.read(2));
+                let (select, count) = self.table.sizes().split(split);
+                Call::SigmoidCrossEntropyGrad { logits, targets, split: splits, select, count, out: self.output() }
+            }
+            Op::CountMicro { split } => {
+                let (logits, targets, splits) = (self.operand(0), self.read(1), self.read(2));
+                let (select, _) = self.table.sizes().split(split);
+                Call::CountMicro { logits, targets, split: splits, select, out: self.write() }
+            }
+            Op::CountCorrect { split } => {
+                let (logits, labels, splits) = (self.operand(0), self.read(1), self.read(2));
+                let (select, _) = self.table.sizes().split(split);
+                Call::CountCorrect { logits, labels, split: splits, select, out: self.write() }
+            }
+            Op::Sgd { .. } | Op::Adam { .. } => self.update(),
+        }
+    }
+
+    fn gather(&mut self, block: BlockSpec, weights: Option<Slot>, x: usize) -> Call {
+        let (own, out) = (self.operand(x), self.output());
+        Call::Gather { block: self.table.block(block), weights, own, halo: None, out }
+    }
+
+    fn dropout(&mut self, rate: f32, salt: u32) -> Call {
+        let key = DropoutKey { seed: self.seed, op: salt, first_row: self.table.sizes().first_vertex, rate };
+        let clock = self.read(1);
+        match self.program.tensor(self.program.inputs(self.op)[0]).ty.rows {
+            RowSpace::Edges(block) => {
+                let block = self.table.block(block);
+                Call::SparseDropout { block, values: self.read(0), out: self.write(), key, clock }
+            }
+            _ => Call::Dropout { x: self.operand(0), out: self.output(), key, clock },
+        }
+    }
+
+    fn update(&mut self) -> Call {
+        let (param, grad, clock, rate) = (self.read(0), self.read(1), self.read(2), self.read(3));
+        let Mat { rows, cols, .. } = self.operand(0);
+        let len = rows.saturating_mul(cols); // refused later, if no memory could hold it
+        let outputs: Vec<Slot> = self.program.op_outputs(self.op).iter().map(|tensor| self.slots[tensor]).collect();
+        match *self.program.op(self.op) {
+            Op::Adam { beta1, beta2, eps, weight_decay, decoupled } => {
+                let (m, v) = (self.read(4), self.read(5));
+                let out = [outputs[0], outputs[1], outputs[2]];
+                Call::Adam { param, grad, m, v, out, len, clock, rate, beta1, beta2, eps, weight_decay, decoupled }
+            }
+            Op::Sgd { momentum, weight_decay } => {
+                let moment = (momentum > 0.0).then(|| [self.read(4), outputs[1]]);
+                Call::Sgd { param, grad, moment, out: outputs[0], len, clock, rate, momentum, weight_decay }
+            }
+            _ => unreachable!("only optimizer steps update"),
+        }
+    }
+
+    fn read(&self, place: usize) -> Slot {
+        self.slots[&self.program.inputs(self.op)[place]]
+    }
+
+    fn write(&self) -> Slot {
+        self.slots[&self.program.op_outputs(self.op)[0]]
+    }
+
+    fn operand(&mut self, place: usize) -> Mat {
+        self.mat(self.program.inputs(self.op)[place])
+    }
+
+    fn output(&mut self) -> Mat {
+        self.mat(self.program.op_outputs(self.op)[0])
+    }
+
+    fn mat(&mut self, tensor: TensorId) -> Mat {
+        let ty = self.program.tensor(tensor).ty;
+        Mat { slot: self.slots[&tensor], rows: self.table.row_count(ty.rows), cols: ty.width }
+    }
+}
