@@ -1,0 +1,413 @@
+//! A device's task graph: the tensors of one epoch and the ops over them, with sizes in bytes.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use petgraph::algo::tarjan_scc;
+use petgraph::graph::{DiGraph, NodeIndex};
+
+/// A tensor's place in [`TaskGraph::tensors`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TensorId(pub u32);
+
+/// An op's place in [`TaskGraph::ops`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u32);
+
+impl TensorId {
+    /// The id as an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl OpId {
+    /// The id as an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where a tensor comes from, and whether an epoch can inherit it from the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// An input that starts on the host and may stay on the device from epoch to epoch.
+    Constant,
+    /// An input that is new on the host every epoch.
+    Fresh,
+    /// An op's output.
+    Local,
+}
+
+/// One tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its name; no two are the same.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Input or output.
+    pub kind: Kind,
+    /// An output that is stored to the host when it is produced, because others read it there.
+    pub publish: bool,
+}
+
+/// One op. While it runs, its inputs and outputs are on the device, each once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Op {
+    /// Its name; no two are the same.
+    pub name: String,
+    /// What it reads. One that is listed twice counts once.
+    pub inputs: Vec<TensorId>,
+    /// What it makes.
+    pub outputs: Vec<TensorId>,
+    /// Outputs that are the next epoch's value of a constant: `(output, constant)`.
+    pub next: Vec<(TensorId, TensorId)>,
+}
+
+/// Why tensors and ops are no task graph.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TaskError {
+    /// There is nothing to do.
+    #[error("there are no ops; a task graph needs at least one")]
+    NoOps,
+    /// More than 2^32 - 1 tensors or ops.
+    #[error("there are {found} {what}; at most 4294967295 can be numbered")]
+    TooMany {
+        /// Tensors or ops.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+    },
+    /// Two of the same name.
+    #[error("two {what} are named `{name}`; give each its own name")]
+    DuplicateName {
+        /// Tensors or ops.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// An op names a tensor that does not exist.
+    #[error("op `{op}` names tensor number {tensor}, but there are {tensors} tensors, counted from 0")]
+    UnknownTensor {
+        /// The op.
+        op: String,
+        /// What it names.
+        tensor: u32,
+        /// How many there are.
+        tensors: usize,
+    },
+    /// Two ops make the same tensor, or one makes it twice.
+    #[error("tensor `{tensor}` is made by op `{first}` and again by op `{second}`; a tensor is made once")]
+    TwoProducers {
+        /// The tensor.
+        tensor: String,
+        /// The op that comes first.
+        first: String,
+        /// The op that comes second, perhaps the same.
+        second: String,
+    },
+    /// An op reads what it makes.
+    #[error("op `{op}` has tensor `{tensor}` as input and as output; an output is a new tensor (see `next`)")]
+    InputAndOutput {
+        /// The op.
+        op: String,
+        /// The tensor.
+        tensor: String,
+    },
+    /// The kind contradicts the ops.
+    #[error("tensor `{tensor}` is of kind {kind}, but {found}")]
+    WrongKind {
+        /// The tensor.
+        tensor: String,
+        /// Its kind.
+        kind: &'static str,
+        /// What the ops say.
+        found: String,
+    },
+    /// `publish` on a tensor that no op makes.
+    #[error("tensor `{tensor}` is marked `publish`, but no op makes it; only outputs are published")]
+    PublishedInput {
+        /// The tensor.
+        tensor: String,
+    },
+    /// `next` from a tensor that the op does not make, or that is named twice.
+    #[error("op `{op}` says that `{output}` is the next `{input}`, but {why}")]
+    WrongNext {
+        /// The op.
+        op: String,
+        /// What is to be the next value.
+        output: String,
+        /// Of what.
+        input: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// Ops that wait for each other.
+    #[error("these ops wait for each other: {}; a task graph has no cycle", .ops.join(", "))]
+    Cycle {
+        /// The ops of one cycle.
+        ops: Vec<String>,
+    },
+    /// The sizes add up to more than a u64 holds.
+    #[error("the tensors' sizes add up to more than 2^64 - 1 bytes")]
+    TooManyBytes,
+}
+
+/// One device's ops of an epoch and their tensors, checked.
+#[derive(Clone, Debug)]
+pub struct TaskGraph {
+    // Invariant: ids are in range; each tensor has at most one producer, and one exactly if it is local; no op has a tensor
+    // twice; `next` pairs outputs with constants of the same size, one to one; `order` is topological; sizes sum to a u64.
+    tensors: Vec<Tensor>,
+    ops: Vec<Op>,
+    producer: Vec<Option<OpId>>,
+    consumers: Vec<Vec<OpId>>,
+    /// Of a constant its next value; of an output the constant whose next value it is.
+    partner: Vec<Option<TensorId>>,
+    order: Vec<OpId>,
+}
+
+impl TaskGraph {
+    /// Checks tensors and ops and links them.
+    ///
+    /// # Errors
+    /// [`TaskError`], the first that is found.
+    /// # Cost
+    /// O(size log size).
+    pub fn new(tensors: Vec<Tensor>, mut ops: Vec<Op>) -> Result<Self, TaskError> {
+        if ops.is_empty() {
+            return Err(TaskError::NoOps);
+        }
+        for (what, found) in [("tensors", tensors.len()), ("ops", ops.len())] {
+            if u32::try_from(found).is_err() {
+                return Err(TaskError::TooMany { what, found });
+            }
+        }
+        unique("tensors", tensors.iter().map(|t| t.name.as_str()))?;
+        unique("ops", ops.iter().map(|op| op.name.as_str()))?;
+        tensors.iter().try_fold(0u64, |sum, t| sum.checked_add(t.bytes)).ok_or(TaskError::TooManyBytes)?;
+        for op in &mut ops {
+            dedup(&mut op.inputs);
+        }
+        let (producer, consumers) = link(&tensors, &ops)?;
+        check_kinds(&tensors, &ops, &producer)?;
+        let partner = pair_next(&tensors, &ops, &producer)?;
+        let order = program_order(&ops, &producer)?;
+        Ok(Self { tensors, ops, producer, consumers, partner, order })
+    }
+
+    /// All tensors; [`TensorId`] is the place here.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// All ops as given; [`OpId`] is the place here.
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// One tensor.
+    ///
+    /// # Panics
+    /// If the id is not of this graph.
+    pub fn tensor(&self, id: TensorId) -> &Tensor {
+        &self.tensors[id.index()]
+    }
+
+    /// One op.
+    ///
+    /// # Panics
+    /// If the id is not of this graph.
+    pub fn op(&self, id: OpId) -> &Op {
+        &self.ops[id.index()]
+    }
+
+    /// The op that makes a tensor; none for inputs.
+    pub fn producer(&self, id: TensorId) -> Option<OpId> {
+        self.producer[id.index()]
+    }
+
+    /// The ops that read a tensor, in ascending order.
+    pub fn consumers(&self, id: TensorId) -> &[OpId] {
+        &self.consumers[id.index()]
+    }
+
+    /// The output that is a constant's value in the next epoch.
+    pub fn next_value(&self, constant: TensorId) -> Option<TensorId> {
+        self.partner[constant.index()].filter(|_| self.producer(constant).is_none())
+    }
+
+    /// The constant that an output becomes in the next epoch.
+    pub fn becomes(&self, output: TensorId) -> Option<TensorId> {
+        self.partner[output.index()].filter(|_| self.producer(output).is_some())
+    }
+
+    /// The program's order: the ops as given if every op comes after those that it depends on, else the topological order
+    /// that always takes the least index that is ready.
+    pub fn order(&self) -> &[OpId] {
+        &self.order
+    }
+
+    /// Whether `order` has every op once, each after those that it depends on.
+    pub fn is_order(&self, order: &[OpId]) -> bool {
+        let mut place = vec![None; self.ops.len()];
+        for (i, op) in order.iter().enumerate() {
+            match place.get_mut(op.index()) {
+                Some(free @ None) => *free = Some(i),
+                _ => return false,
+            }
+        }
+        order.len() == self.ops.len()
+            && self.ops.iter().enumerate().all(|(i, op)| {
+                op.inputs.iter().filter_map(|t| self.producer(*t)).all(|before| place[before.index()] < place[i])
+            })
+    }
+
+    /// What an op needs on the device while it runs: its inputs and outputs, each once.
+    pub fn op_bytes(&self, id: OpId) -> u64 {
+        let op = self.op(id);
+        op.inputs.iter().chain(&op.outputs).map(|t| self.tensor(*t).bytes).sum()
+    }
+
+    /// What the largest op needs: the least capacity at which the graph can run.
+    pub fn largest_op_bytes(&self) -> u64 {
+        (0..self.ops.len() as u32).map(|i| self.op_bytes(OpId(i))).max().unwrap_or(0)
+    }
+
+    /// What all tensors need at once: a capacity at which nothing ever has to leave.
+    pub fn total_bytes(&self) -> u64 {
+        self.tensors.iter().map(|t| t.bytes).sum()
+    }
+}
+
+fn unique<'a>(what: &'static str, names: impl Iterator<Item = &'a str>) -> Result<(), TaskError> {
+    let mut seen = std::collections::HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(TaskError::DuplicateName { what, name: name.to_string() });
+        }
+    }
+    Ok(())
+}
+
+/// Keeps the first of each.
+fn dedup(ids: &mut Vec<TensorId>) {
+    let mut seen = std::collections::HashSet::new();
+    ids.retain(|id| seen.insert(*id));
+}
+
+type Links = (Vec<Option<OpId>>, Vec<Vec<OpId>>);
+
+/// Who makes and who reads each tensor.
+fn link(tensors: &[Tensor], ops: &[Op]) -> Result<Links, TaskError> {
+    let mut producer: Vec<Option<OpId>> = vec![None; tensors.len()];
+    let mut consumers = vec![Vec::new(); tensors.len()];
+    for (i, op) in ops.iter().enumerate() {
+        let id = OpId(i as u32);
+        let named = op.inputs.iter().chain(&op.outputs).chain(op.next.iter().flat_map(|(y, x)| [y, x]));
+        if let Some(unknown) = named.into_iter().find(|t| t.index() >= tensors.len()) {
+            return Err(TaskError::UnknownTensor { op: op.name.clone(), tensor: unknown.0, tensors: tensors.len() });
+        }
+        for t in &op.inputs {
+            consumers[t.index()].push(id);
+        }
+        for t in &op.outputs {
+            let tensor = || tensors[t.index()].name.clone();
+            if op.inputs.contains(t) {
+                return Err(TaskError::InputAndOutput { op: op.name.clone(), tensor: tensor() });
+            }
+            if let Some(first) = producer[t.index()].replace(id) {
+                let first = ops[first.index()].name.clone();
+                return Err(TaskError::TwoProducers { tensor: tensor(), first, second: op.name.clone() });
+            }
+        }
+    }
+    Ok((producer, consumers))
+}
+
+fn check_kinds(tensors: &[Tensor], ops: &[Op], producer: &[Option<OpId>]) -> Result<(), TaskError> {
+    for (tensor, producer) in tensors.iter().zip(producer) {
+        let wrong = |kind, found| Err(TaskError::WrongKind { tensor: tensor.name.clone(), kind, found });
+        match (tensor.kind, producer) {
+            (Kind::Local, None) => return wrong("local", "no op makes it".into()),
+            (Kind::Constant, Some(op)) => {
+                return wrong("constant", format!("op `{}` makes it", ops[op.index()].name));
+            }
+            (Kind::Fresh, Some(op)) => return wrong("fresh", format!("op `{}` makes it", ops[op.index()].name)),
+            _ => {}
+        }
+        if tensor.publish && producer.is_none() {
+            return Err(TaskError::PublishedInput { tensor: tensor.name.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// Pairs each constant with its next value.
+fn pair_next(tensors: &[Tensor], ops: &[Op], producer: &[Option<OpId>]) -> Result<Vec<Option<TensorId>>, TaskError> {
+    let mut partner: Vec<Option<TensorId>> = vec![None; tensors.len()];
+    for (i, op) in ops.iter().enumerate() {
+        for &(y, x) in &op.next {
+            let (output, input) = (&tensors[y.index()], &tensors[x.index()]);
+            let why = if producer[y.index()] != Some(OpId(i as u32)) {
+                format!("it does not make `{}`", output.name)
+            } else if producer[x.index()].is_some() {
+                format!("an op makes `{}`; only an input has a next value", input.name)
+            } else if input.kind != Kind::Constant {
+                format!("`{}` is fresh: it is new on the host every epoch", input.name)
+            } else if output.bytes != input.bytes {
+                format!("the first has {} bytes and the second {}", output.bytes, input.bytes)
+            } else if let Some(other) = partner[x.index()] {
+                format!("`{}` is its next value already", tensors[other.index()].name)
+            } else if let Some(other) = partner[y.index()] {
+                format!("it is the next `{}` already", tensors[other.index()].name)
+            } else {
+                partner[x.index()] = Some(y);
+                partner[y.index()] = Some(x);
+                continue;
+            };
+            let (output, input) = (output.name.clone(), input.name.clone());
+            return Err(TaskError::WrongNext { op: op.name.clone(), output, input, why });
+        }
+    }
+    Ok(partner)
+}
+
+/// A topological order, the least index that is ready first, so that an order that is topological already stays.
+fn program_order(ops: &[Op], producer: &[Option<OpId>]) -> Result<Vec<OpId>, TaskError> {
+    let mut graph = DiGraph::<(), ()>::with_capacity(ops.len(), ops.len());
+    let nodes: Vec<NodeIndex> = ops.iter().map(|_| graph.add_node(())).collect();
+    for (i, op) in ops.iter().enumerate() {
+        for before in op.inputs.iter().filter_map(|t| producer[t.index()]) {
+            graph.add_edge(nodes[before.index()], nodes[i], ());
+        }
+    }
+    let mut waits: Vec<usize> =
+        nodes.iter().map(|n| graph.neighbors_directed(*n, petgraph::Direction::Incoming).count()).collect();
+    let mut ready: BinaryHeap<Reverse<usize>> = (0..ops.len()).filter(|i| waits[*i] == 0).map(Reverse).collect();
+    let mut order = Vec::with_capacity(ops.len());
+    while let Some(Reverse(i)) = ready.pop() {
+        order.push(OpId(i as u32));
+        for after in graph.neighbors(nodes[i]) {
+            waits[after.index()] -= 1;
+            if waits[after.index()] == 0 {
+                ready.push(Reverse(after.index()));
+            }
+        }
+    }
+    if order.len() == ops.len() {
+        return Ok(order);
+    }
+    // No op depends on itself directly, so every cycle has at least two.
+    let cycle = tarjan_scc(&graph).into_iter().find(|part| part.len() > 1).expect("what is left has a cycle");
+    let mut cycle: Vec<usize> = cycle.into_iter().map(NodeIndex::index).collect();
+    cycle.sort_unstable();
+    Err(TaskError::Cycle { ops: cycle.into_iter().map(|i| format!("`{}`", ops[i].name)).collect() })
+}
+
+/// The tensor of each name, for readers of files.
+pub fn tensor_names(tensors: &[Tensor]) -> HashMap<&str, TensorId> {
+    tensors.iter().enumerate().map(|(i, t)| (t.name.as_str(), TensorId(i as u32))).collect()
+}
