@@ -73,6 +73,21 @@ pub enum Error {
         /// What was found.
         got: f64,
     },
+    /// The system refused a thread for a lane.
+    #[error("a thread for copies could not be started")]
+    LaneThread {
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A kernel panicked: our own mistake.
+    #[error("a kernel panicked: {message}")]
+    Panicked {
+        /// What the panic said.
+        message: String,
+    },
+    /// The device failed before, and said so then.
+    #[error("the device failed before")]
+    Failed,
     /// A constant of the host, which nothing may write.
     #[error("a constant in host memory cannot be written")]
     ConstantWritten,

@@ -20,6 +20,7 @@ mod slots;
 mod sum;
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -38,6 +39,7 @@ pub use optimizer::{adam, sgd};
 use crate::call::Call;
 use crate::device::{Device, Event, Lane};
 use crate::error::{Error, Result};
+use crate::gate::Gate;
 use crate::memory::{HostSlot, Slot};
 use slots::Slots;
 
@@ -53,6 +55,7 @@ pub struct CpuDevice {
     slots: Slots,
     /// To the device, to the host.
     copied: [AtomicU64; 2],
+    gate: Option<Arc<Gate>>,
 }
 
 impl CpuDevice {
@@ -62,13 +65,30 @@ impl CpuDevice {
     /// # Errors
     /// [`Error::Threads`].
     pub fn new(threads: Option<NonZeroUsize>, capacity_bytes: u64) -> Result<Self> {
+        Self::with_memory(threads, Slots::new(capacity_bytes, true), None)
+    }
+
+    /// As [`CpuDevice::new`], its kernels running through a gate that it shares with other devices.
+    ///
+    /// # Errors
+    /// [`Error::Threads`].
+    pub fn gated(threads: Option<NonZeroUsize>, capacity_bytes: u64, gate: Arc<Gate>) -> Result<Self> {
+        Self::with_memory(threads, Slots::new(capacity_bytes, true), Some(gate))
+    }
+
+    /// A device whose memory is apart from the host's: constants are copied as well.
+    pub(crate) fn apart(threads: Option<NonZeroUsize>, capacity_bytes: u64) -> Result<Self> {
+        Self::with_memory(threads, Slots::new(capacity_bytes, false), None)
+    }
+
+    fn with_memory(threads: Option<NonZeroUsize>, slots: Slots, gate: Option<Arc<Gate>>) -> Result<Self> {
         let pool = threads.map(|threads| {
             let threads = threads.get();
             let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("cpu-{i}")).build();
             pool.map_err(|source| Error::Threads { threads, source })
         });
         let copied = [AtomicU64::new(0), AtomicU64::new(0)];
-        Ok(Self { pool: pool.transpose()?, slots: Slots::new(capacity_bytes), copied })
+        Ok(Self { pool: pool.transpose()?, slots, copied, gate })
     }
 
     /// How many threads compute.
@@ -127,9 +147,13 @@ impl Device for CpuDevice {
     }
 
     fn launch(&self, _lane: Lane, call: &Call, _after: &[Event]) -> Result<Event> {
-        match &self.pool {
-            Some(pool) => pool.install(|| launch::launch(&self.slots.open(), call))?,
-            None => launch::launch(&self.slots.open(), call)?,
+        let run = || match &self.pool {
+            Some(pool) => pool.install(|| launch::launch(&self.slots.open(), call)),
+            None => launch::launch(&self.slots.open(), call),
+        };
+        match &self.gate {
+            Some(gate) => gate.pass(run)?,
+            None => run()?,
         }
         Ok(Event::DONE)
     }

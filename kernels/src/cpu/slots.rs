@@ -1,9 +1,10 @@
 //! The memory of a device in host memory: numbered slots, a hard capacity, and a lock a slot.
 
 use std::marker::PhantomData;
-use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::sync::Arc;
 
 use bytemuck::Pod;
+use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, RawRwLock, RwLock};
 
 use crate::call::{BlockSlots, Mat};
 use crate::error::{Error, Result};
@@ -37,10 +38,15 @@ impl Contents {
     }
 }
 
+/// A slot's contents, locked one by one, so that copies, kernels and allocations go on side by side.
+#[derive(Clone)]
 struct Cell {
     bytes: u64,
-    contents: RwLock<Contents>,
+    contents: Arc<RwLock<Contents>>,
 }
+
+type Reading = ArcRwLockReadGuard<RawRwLock, Contents>;
+type Writing = ArcRwLockWriteGuard<RawRwLock, Contents>;
 
 /// Bytes in use, and buffers that were given back.
 struct Account {
@@ -55,14 +61,16 @@ struct Account {
 /// Numbered slots with a capacity.
 pub(super) struct Slots {
     capacity: u64,
+    /// Whether constants of the host are used where they lie.
+    in_place: bool,
     account: Mutex<Account>,
     table: RwLock<Vec<Option<Cell>>>,
 }
 
 impl Slots {
-    pub(super) fn new(capacity: u64) -> Self {
+    pub(super) fn new(capacity: u64, in_place: bool) -> Self {
         let account = Account { used: 0, peak: 0, spare: Vec::new(), spare_bytes: 0 };
-        Self { capacity, account: Mutex::new(account), table: RwLock::new(Vec::new()) }
+        Self { capacity, in_place, account: Mutex::new(account), table: RwLock::new(Vec::new()) }
     }
 
     pub(super) fn capacity(&self) -> u64 {
@@ -70,24 +78,20 @@ impl Slots {
     }
 
     pub(super) fn used(&self) -> u64 {
-        self.account().used
+        self.account.lock().used
     }
 
     pub(super) fn peak(&self) -> u64 {
-        self.account().peak
-    }
-
-    fn account(&self) -> MutexGuard<'_, Account> {
-        self.account.lock().unwrap_or_else(|poison| poison.into_inner())
+        self.account.lock().peak
     }
 
     pub(super) fn alloc(&self, slot: Slot, bytes: u64) -> Result<()> {
-        let mut table = write(&self.table);
+        let mut table = self.table.write();
         let index = slot.0 as usize;
         if table.get(index).is_some_and(Option::is_some) {
             return Err(Error::SlotInUse { slot });
         }
-        let mut account = self.account();
+        let mut account = self.account.lock();
         let used = account.used.saturating_add(bytes);
         if used > self.capacity {
             return Err(Error::OutOfMemory { need_bytes: used, have_bytes: self.capacity });
@@ -98,16 +102,17 @@ impl Slots {
         if table.len() <= index {
             table.resize_with(index + 1, || None);
         }
-        table[index] = Some(Cell { bytes, contents: RwLock::new(Contents::Reserved) });
+        table[index] = Some(Cell { bytes, contents: Arc::new(RwLock::new(Contents::Reserved)) });
         Ok(())
     }
 
     pub(super) fn free(&self, slot: Slot) -> Result<()> {
-        let mut table = write(&self.table);
-        let cell = table.get_mut(slot.0 as usize).and_then(Option::take).ok_or(Error::EmptySlot { slot })?;
-        let mut account = self.account();
+        let cell = self.table.write().get_mut(slot.0 as usize).and_then(Option::take);
+        let cell = cell.ok_or(Error::EmptySlot { slot })?;
+        let contents = std::mem::replace(&mut *try_write(&cell, slot)?, Contents::Reserved);
+        let mut account = self.account.lock();
         account.used -= cell.bytes;
-        if let Contents::Own(bytes) = cell.contents.into_inner().unwrap_or_else(|poison| poison.into_inner()) {
+        if let Contents::Own(bytes) = contents {
             account.spare_bytes += bytes.len() as u64;
             account.spare.push(bytes);
             account.trim();
@@ -116,7 +121,7 @@ impl Slots {
     }
 
     pub(super) fn rename(&self, from: Slot, to: Slot) -> Result<()> {
-        let mut table = write(&self.table);
+        let mut table = self.table.write();
         let (source, target) = (from.0 as usize, to.0 as usize);
         if !table.get(source).is_some_and(Option::is_some) {
             return Err(Error::EmptySlot { slot: from });
@@ -134,7 +139,7 @@ impl Slots {
     pub(super) fn share(&self, slot: Slot) -> Result<HostSlot> {
         let table = self.open();
         drop(table.readable(slot)?);
-        let mut contents = try_write(table.cell(slot)?, slot)?;
+        let mut contents = try_write(&table.cell(slot)?, slot)?;
         let shared = match std::mem::replace(&mut *contents, Contents::Reserved) {
             Contents::Own(bytes) => Shared::from(bytes),
             Contents::Constant(bytes) => bytes,
@@ -147,7 +152,7 @@ impl Slots {
     /// Memory for a slot: a spare buffer of the same size, whose pages the host has mapped already, or a new one.
     fn memory(&self, bytes: u64) -> Result<AlignedBytes> {
         let len = usize::try_from(bytes).map_err(|_| Error::HostMemory { need_bytes: bytes })?;
-        let spare = self.account().take(len);
+        let spare = self.account.lock().take(len);
         let mut memory = match spare {
             Some(memory) => memory,
             None => AlignedBytes::zeroed(len)?,
@@ -164,8 +169,8 @@ impl Slots {
         let cell = table.cell(dst)?;
         check_size(dst, src.len() as u64, cell.bytes)?;
         match src {
-            HostSlot::Constant(bytes) if bytes.as_ptr().addr().is_multiple_of(align_of::<u64>()) => {
-                *try_write(cell, dst)? = Contents::Constant(bytes.clone());
+            HostSlot::Constant(bytes) if self.in_place && is_aligned(bytes) => {
+                *try_write(&cell, dst)? = Contents::Constant(bytes.clone());
             }
             HostSlot::Constant(bytes) => table.writable(dst)?.bytes_mut().copy_from_slice(bytes),
             HostSlot::Staging(bytes) => table.writable(dst)?.bytes_mut().copy_from_slice(read(bytes).as_slice::<u8>()),
@@ -184,7 +189,7 @@ impl Slots {
 
     /// The table, to be read and written by one call.
     pub(super) fn open(&self) -> Open<'_> {
-        Open { slots: self, table: read(&self.table) }
+        Open { slots: self }
     }
 }
 
@@ -207,42 +212,45 @@ impl Account {
     }
 }
 
-fn try_write(cell: &Cell, slot: Slot) -> Result<RwLockWriteGuard<'_, Contents>> {
-    match cell.contents.try_write() {
-        Ok(guard) => Ok(guard),
-        Err(TryLockError::Poisoned(poison)) => Ok(poison.into_inner()),
-        Err(TryLockError::WouldBlock) => Err(Error::Aliased { slot }),
-    }
+/// Kernels read 8-byte numbers from constants where they lie.
+fn is_aligned(bytes: &[u8]) -> bool {
+    bytes.as_ptr().addr().is_multiple_of(align_of::<u64>())
+}
+
+fn try_write(cell: &Cell, slot: Slot) -> Result<Writing> {
+    cell.contents.try_write_arc().ok_or(Error::Aliased { slot })
+}
+
+fn try_read(cell: &Cell, slot: Slot) -> Result<Reading> {
+    cell.contents.try_read_arc().ok_or(Error::Aliased { slot })
 }
 
 /// The slots as one call sees them. Locks are only tried, so a slot that is used twice is an error and no deadlock.
 pub(super) struct Open<'a> {
     slots: &'a Slots,
-    table: RwLockReadGuard<'a, Vec<Option<Cell>>>,
 }
 
 impl Open<'_> {
-    fn cell(&self, slot: Slot) -> Result<&Cell> {
-        self.table.get(slot.0 as usize).and_then(Option::as_ref).ok_or(Error::EmptySlot { slot })
+    fn cell(&self, slot: Slot) -> Result<Cell> {
+        let table = self.slots.table.read();
+        table.get(slot.0 as usize).and_then(Option::as_ref).cloned().ok_or(Error::EmptySlot { slot })
     }
 
-    fn readable(&self, slot: Slot) -> Result<RwLockReadGuard<'_, Contents>> {
+    fn readable(&self, slot: Slot) -> Result<Reading> {
         let cell = self.cell(slot)?;
-        let locked = || match cell.contents.try_read() {
-            Ok(guard) => Ok(guard),
-            Err(TryLockError::Poisoned(poison)) => Ok(poison.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(Error::Aliased { slot }),
-        };
-        if matches!(*locked()?, Contents::Reserved) {
-            drop(self.writable(slot)?);
+        let contents = try_read(&cell, slot)?;
+        if !matches!(*contents, Contents::Reserved) {
+            return Ok(contents);
         }
-        locked()
+        drop(contents);
+        drop(self.writable(slot)?);
+        try_read(&cell, slot)
     }
 
     /// Locks for writing and makes sure that the slot has memory of its own.
-    fn writable(&self, slot: Slot) -> Result<RwLockWriteGuard<'_, Contents>> {
+    fn writable(&self, slot: Slot) -> Result<Writing> {
         let cell = self.cell(slot)?;
-        let mut contents = try_write(cell, slot)?;
+        let mut contents = try_write(&cell, slot)?;
         match &*contents {
             Contents::Own(_) => {}
             Contents::Reserved => *contents = Contents::Own(self.slots.memory(cell.bytes)?),
@@ -256,31 +264,31 @@ impl Open<'_> {
     }
 
     /// `len` elements of a slot, to be read.
-    pub(super) fn vec<T: Pod>(&self, slot: Slot, len: usize) -> Result<Vector<'_, T>> {
+    pub(super) fn vec<T: Pod>(&self, slot: Slot, len: usize) -> Result<Vector<T>> {
         self.check_len::<T>(slot, Some(len))?;
         Ok(Vector { contents: self.readable(slot)?, len, element: PhantomData })
     }
 
     /// `len` elements of a slot, to be written.
-    pub(super) fn vec_mut<T: Pod>(&self, slot: Slot, len: usize) -> Result<VectorMut<'_, T>> {
+    pub(super) fn vec_mut<T: Pod>(&self, slot: Slot, len: usize) -> Result<VectorMut<T>> {
         self.check_len::<T>(slot, Some(len))?;
         Ok(VectorMut { contents: self.writable(slot)?, len, element: PhantomData })
     }
 
     /// A matrix, to be read.
-    pub(super) fn mat(&self, mat: Mat) -> Result<Matrix<'_>> {
+    pub(super) fn mat(&self, mat: Mat) -> Result<Matrix> {
         let len = self.check_len::<f32>(mat.slot, mat.rows.checked_mul(mat.cols))?;
         Ok(Matrix { values: self.vec(mat.slot, len)?, mat })
     }
 
     /// A matrix, to be written.
-    pub(super) fn mat_mut(&self, mat: Mat) -> Result<MatrixMut<'_>> {
+    pub(super) fn mat_mut(&self, mat: Mat) -> Result<MatrixMut> {
         let len = self.check_len::<f32>(mat.slot, mat.rows.checked_mul(mat.cols))?;
         Ok(MatrixMut { values: self.vec_mut(mat.slot, len)?, mat })
     }
 
     /// A block, to be read.
-    pub(super) fn block(&self, block: BlockSlots) -> Result<Block<'_>> {
+    pub(super) fn block(&self, block: BlockSlots) -> Result<Block> {
         let indptr = self.vec(block.indptr, block.rows.saturating_add(1))?;
         Ok(Block { indptr, indices: self.vec(block.indices, block.edges)?, block })
     }
@@ -296,40 +304,40 @@ impl Open<'_> {
 }
 
 /// Elements that are locked for reading.
-pub(super) struct Vector<'a, T> {
+pub(super) struct Vector<T> {
     // Invariant: the contents hold at least `len` elements.
-    contents: RwLockReadGuard<'a, Contents>,
+    contents: Reading,
     len: usize,
     element: PhantomData<T>,
 }
 
-impl<T: Pod> Vector<'_, T> {
+impl<T: Pod> Vector<T> {
     pub(super) fn view(&self) -> &[T] {
         &self.contents.bytes()[..self.len]
     }
 }
 
 /// Elements that are locked for writing.
-pub(super) struct VectorMut<'a, T> {
+pub(super) struct VectorMut<T> {
     // Invariant: the contents hold at least `len` elements.
-    contents: RwLockWriteGuard<'a, Contents>,
+    contents: Writing,
     len: usize,
     element: PhantomData<T>,
 }
 
-impl<T: Pod> VectorMut<'_, T> {
+impl<T: Pod> VectorMut<T> {
     pub(super) fn view(&mut self) -> &mut [T] {
         &mut self.contents.bytes_mut()[..self.len]
     }
 }
 
 /// A matrix that is locked for reading.
-pub(super) struct Matrix<'a> {
-    values: Vector<'a, f32>,
+pub(super) struct Matrix {
+    values: Vector<f32>,
     mat: Mat,
 }
 
-impl Matrix<'_> {
+impl Matrix {
     pub(super) fn view(&self) -> MatView<'_> {
         MatView::new(self.values.view(), self.mat.rows, self.mat.cols)
             .expect("the length was checked when it was opened")
@@ -337,12 +345,12 @@ impl Matrix<'_> {
 }
 
 /// A matrix that is locked for writing.
-pub(super) struct MatrixMut<'a> {
-    values: VectorMut<'a, f32>,
+pub(super) struct MatrixMut {
+    values: VectorMut<f32>,
     mat: Mat,
 }
 
-impl MatrixMut<'_> {
+impl MatrixMut {
     pub(super) fn view(&mut self) -> MatMut<'_> {
         MatMut::new(self.values.view(), self.mat.rows, self.mat.cols)
             .expect("the length was checked when it was opened")
@@ -350,13 +358,13 @@ impl MatrixMut<'_> {
 }
 
 /// A block that is locked for reading.
-pub(super) struct Block<'a> {
-    indptr: Vector<'a, u64>,
-    indices: Vector<'a, u32>,
+pub(super) struct Block {
+    indptr: Vector<u64>,
+    indices: Vector<u32>,
     block: BlockSlots,
 }
 
-impl Block<'_> {
+impl Block {
     pub(super) fn view(&self) -> BlockView<'_> {
         BlockView {
             indptr: self.indptr.view(),

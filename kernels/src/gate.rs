@@ -1,0 +1,71 @@
+//! So many at a time.
+
+use parking_lot::{Condvar, Mutex};
+
+/// Lets at most so many kernels run at once: with more devices than cores an op's seconds are then its own, and not those of
+/// the ops beside it.
+#[derive(Debug)]
+pub struct Gate {
+    // Invariant: how many more may enter.
+    free: Mutex<usize>,
+    left: Condvar,
+}
+
+impl Gate {
+    /// For `places` at a time, at least one.
+    pub fn new(places: usize) -> Self {
+        Self { free: Mutex::new(places.max(1)), left: Condvar::new() }
+    }
+
+    /// Runs `work` when there is a place.
+    pub fn pass<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _place = self.enter();
+        work()
+    }
+
+    fn enter(&self) -> Place<'_> {
+        let mut free = self.free.lock();
+        self.left.wait_while(&mut free, |free| *free == 0);
+        *free -= 1;
+        Place(self)
+    }
+}
+
+/// A place, which is free again when this is dropped, by a panic too.
+struct Place<'a>(&'a Gate);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        *self.0.free.lock() += 1;
+        self.0.left.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn no_more_than_there_are_places_are_inside() {
+        let (gate, inside, most) = (Gate::new(2), AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        gate.pass(|| {
+                            most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                            std::thread::yield_now();
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!(most.into_inner(), 2);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| gate.pass(|| panic!("inside"))));
+        assert!(panicked.is_err());
+        assert_eq!(*gate.free.lock(), 2, "a panic gives its place back");
+    }
+}
