@@ -1,5 +1,10 @@
 //! The boundary between what decides (plans, workers) and what computes (devices).
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
 use crate::call::Call;
 use crate::error::Result;
 use crate::memory::{HostSlot, Slot};
@@ -24,6 +29,47 @@ pub struct Event(pub u64);
 impl Event {
     /// An event that has happened.
     pub const DONE: Event = Event(0);
+}
+
+/// When something queued ran.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// What [`Device::launch`] or a copy returned.
+    pub event: Event,
+    /// On which lane it ran.
+    pub lane: Lane,
+    /// When it began.
+    pub start: Instant,
+    /// When it ended.
+    pub end: Instant,
+}
+
+/// Spans that a device notes while someone wants them.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    on: AtomicBool,
+    spans: Mutex<Vec<Span>>,
+}
+
+impl Recorder {
+    pub(crate) fn record(&self, on: bool) {
+        self.on.store(on, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take(&self) -> Vec<Span> {
+        std::mem::take(&mut self.spans.lock())
+    }
+
+    /// Runs `work` and notes when.
+    pub(crate) fn note<T>(&self, event: Event, lane: Lane, work: impl FnOnce() -> T) -> T {
+        if !self.on.load(Ordering::Relaxed) {
+            return work();
+        }
+        let start = Instant::now();
+        let done = work();
+        self.spans.lock().push(Span { event, lane, start, end: Instant::now() });
+        done
+    }
 }
 
 /// One device: memory with a capacity, and the kernels over it. Buffers are handles, never pointers; calls are
@@ -88,6 +134,12 @@ pub trait Device: Send {
 
     /// The most bytes that the slots may hold together.
     fn capacity_bytes(&self) -> u64;
+
+    /// Notes from now on when what is queued runs, or stops to.
+    fn record(&self, on: bool);
+
+    /// What was noted, which is then forgotten.
+    fn take_spans(&self) -> Vec<Span>;
 
     /// Bytes that were copied so far, not counting [`Lane::Control`]: to the device, and to the host.
     fn copied_bytes(&self) -> [u64; 2];

@@ -21,7 +21,7 @@ pub mod view;
 
 pub use call::{BlockSlots, Call, DropoutKey, Mat};
 pub use cpu::{CpuDevice, linear_weight_grad_workspace_bytes};
-pub use device::{Device, Event, Lane};
+pub use device::{Device, Event, Lane, Span};
 pub use error::{Error, Result};
 pub use gate::Gate;
 pub use memory::{AlignedBytes, HostSlot, Shared, Slot};

@@ -231,6 +231,28 @@ impl HostSlot {
         Ok(Self::Staging(Arc::new(RwLock::new(bytes))))
     }
 
+    /// Shows the bytes to `see`.
+    pub fn read<R>(&self, see: impl FnOnce(&[u8]) -> R) -> R {
+        match self {
+            Self::Constant(bytes) => see(bytes),
+            Self::Staging(bytes) => see(read(bytes).as_slice()),
+        }
+    }
+
+    /// Lets `fill` write the bytes.
+    ///
+    /// # Errors
+    /// [`Error::ConstantWritten`].
+    pub fn write(&self, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        match self {
+            Self::Constant(_) => Err(Error::ConstantWritten),
+            Self::Staging(bytes) => {
+                fill(write(bytes).as_mut_slice());
+                Ok(())
+            }
+        }
+    }
+
     /// A copy of the elements.
     pub fn to_vec<T: Pod>(&self) -> Vec<T> {
         match self {

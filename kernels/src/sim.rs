@@ -13,12 +13,12 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::call::Call;
 use crate::cpu::CpuDevice;
-use crate::device::{Device, Event, Lane};
+use crate::device::{Device, Event, Lane, Recorder, Span};
 use crate::error::{Error, Result};
 use crate::gate::Gate;
 use crate::memory::{HostSlot, Slot};
 
-/// Lanes that have a thread; the control lane waits and copies in place.
+/// Lanes that have a thread. Control copies go with the other copies of their direction.
 const LANES: [Lane; 3] = [Lane::Compute, Lane::CopyIn, Lane::CopyOut];
 
 /// See the [module](self).
@@ -35,6 +35,7 @@ pub struct SimDevice {
 
 /// Something queued on a lane.
 struct Job {
+    event: Event,
     after: Vec<Event>,
     work: Box<dyn FnOnce(&CpuDevice) -> Result<()> + Send>,
 }
@@ -44,6 +45,7 @@ struct Job {
 struct Progress {
     state: Mutex<State>,
     changed: Condvar,
+    recorder: Recorder,
 }
 
 #[derive(Debug, Default)]
@@ -96,17 +98,14 @@ impl SimDevice {
         after: &[Event],
         work: impl FnOnce(&CpuDevice) -> Result<()> + Send + 'static,
     ) -> Result<Event> {
-        let Some(index) = LANES.iter().position(|&l| l == lane) else {
-            after.iter().try_for_each(|&event| self.wait(event))?;
-            work(&self.memory)?;
-            return Ok(Event::DONE);
-        };
+        let index = LANES.iter().position(|&l| l == lane).expect("control copies were given a lane");
         self.progress.check()?;
         let mut queued = self.queued.lock();
         queued[index] += 1;
-        let job = Job { after: after.to_vec(), work: Box::new(work) };
+        let event = Event(queued[index] * LANES.len() as u64 + index as u64);
+        let job = Job { event, after: after.to_vec(), work: Box::new(work) };
         self.queues[index].send(job).expect("a lane's thread lives as long as the device");
-        Ok(Event(queued[index] * LANES.len() as u64 + index as u64))
+        Ok(event)
     }
 }
 
@@ -117,13 +116,14 @@ fn lane_and_number(event: Event) -> (usize, u64) {
 }
 
 fn run_lane(lane: usize, jobs: &Receiver<Job>, memory: &CpuDevice, progress: &Progress, speed: &SimSpeed) {
-    for Job { after, work } in jobs {
+    for Job { event, after, work } in jobs {
         if after.iter().all(|&event| progress.wait(event)) {
             // A panic of a kernel is a failure of the device, and no reason for others to wait forever.
             let work = std::panic::AssertUnwindSafe(|| work(memory));
+            let run = || progress.recorder.note(event, LANES[lane], || timed(lane, memory, speed, work));
             let done = match (&speed.gate, LANES[lane]) {
-                (Some(gate), Lane::Compute) => gate.pass(|| timed(lane, memory, speed, work)),
-                _ => timed(lane, memory, speed, work),
+                (Some(gate), Lane::Compute) => gate.pass(run),
+                _ => run(),
             };
             if let Err(error) = done {
                 progress.fail(error);
@@ -225,12 +225,14 @@ impl Device for SimDevice {
 
     fn copy_in(&self, lane: Lane, dst: Slot, src: &HostSlot, after: &[Event]) -> Result<Event> {
         let src = src.clone();
-        self.queue(lane, after, move |memory| memory.copy_in(lane, dst, &src, &[]).map(drop))
+        let queue = if lane == Lane::Control { Lane::CopyIn } else { lane };
+        self.queue(queue, after, move |memory| memory.copy_in(lane, dst, &src, &[]).map(drop))
     }
 
     fn copy_out(&self, lane: Lane, src: Slot, dst: &HostSlot, after: &[Event]) -> Result<Event> {
         let dst = dst.clone();
-        self.queue(lane, after, move |memory| memory.copy_out(lane, src, &dst, &[]).map(drop))
+        let queue = if lane == Lane::Control { Lane::CopyOut } else { lane };
+        self.queue(queue, after, move |memory| memory.copy_out(lane, src, &dst, &[]).map(drop))
     }
 
     fn launch(&self, lane: Lane, call: &Call, after: &[Event]) -> Result<Event> {
@@ -241,6 +243,14 @@ impl Device for SimDevice {
     fn wait(&self, event: Event) -> Result<()> {
         self.progress.wait(event);
         self.progress.check()
+    }
+
+    fn record(&self, on: bool) {
+        self.progress.recorder.record(on);
+    }
+
+    fn take_spans(&self) -> Vec<Span> {
+        self.progress.recorder.take()
     }
 
     fn copied_bytes(&self) -> [u64; 2] {

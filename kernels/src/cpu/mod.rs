@@ -1,6 +1,6 @@
 //! The CPU device: the host's cores, in the host's memory.
 //!
-//! Calls are complete when they return, so every event is [`Event::DONE`]. The kernels are also here as plain
+//! Calls are complete when they return, so every event has happened when it is handed out. The kernels are also here as plain
 //! functions over views, for whoever has slices and needs no device; they run on the current rayon pool. All of them
 //! give the same bits on any number of threads.
 
@@ -37,7 +37,7 @@ pub use multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_
 pub use optimizer::{adam, sgd};
 
 use crate::call::Call;
-use crate::device::{Device, Event, Lane};
+use crate::device::{Device, Event, Lane, Recorder, Span};
 use crate::error::{Error, Result};
 use crate::gate::Gate;
 use crate::memory::{HostSlot, Slot};
@@ -56,6 +56,9 @@ pub struct CpuDevice {
     /// To the device, to the host.
     copied: [AtomicU64; 2],
     gate: Option<Arc<Gate>>,
+    recorder: Recorder,
+    /// Numbers events. All have happened when they are handed out.
+    events: AtomicU64,
 }
 
 impl CpuDevice {
@@ -88,12 +91,23 @@ impl CpuDevice {
             pool.map_err(|source| Error::Threads { threads, source })
         });
         let copied = [AtomicU64::new(0), AtomicU64::new(0)];
-        Ok(Self { pool: pool.transpose()?, slots, copied, gate })
+        let (recorder, events) = (Recorder::default(), AtomicU64::new(0));
+        Ok(Self { pool: pool.transpose()?, slots, copied, gate, recorder, events })
     }
 
     /// How many threads compute.
     pub fn threads(&self) -> usize {
         self.pool.as_ref().map_or_else(rayon::current_num_threads, ThreadPool::current_num_threads)
+    }
+
+    /// Does something as a new event.
+    fn now<T>(&self, lane: Lane, work: impl FnOnce() -> T) -> T {
+        let event = Event(self.events.fetch_add(1, Ordering::Relaxed) + 1);
+        self.recorder.note(event, lane, work)
+    }
+
+    fn last_event(&self) -> Event {
+        Event(self.events.load(Ordering::Relaxed))
     }
 
     /// Counts what a plan calls a copy, whether or not bytes had to move for it.
@@ -135,31 +149,39 @@ impl Device for CpuDevice {
     }
 
     fn copy_in(&self, lane: Lane, dst: Slot, src: &HostSlot, _after: &[Event]) -> Result<Event> {
-        self.slots.copy_in(dst, src)?;
+        self.now(lane, || self.slots.copy_in(dst, src))?;
         self.count(lane, 0, src.len());
-        Ok(Event::DONE)
+        Ok(self.last_event())
     }
 
     fn copy_out(&self, lane: Lane, src: Slot, dst: &HostSlot, _after: &[Event]) -> Result<Event> {
-        self.slots.copy_out(src, dst)?;
+        self.now(lane, || self.slots.copy_out(src, dst))?;
         self.count(lane, 1, dst.len());
-        Ok(Event::DONE)
+        Ok(self.last_event())
     }
 
-    fn launch(&self, _lane: Lane, call: &Call, _after: &[Event]) -> Result<Event> {
+    fn launch(&self, lane: Lane, call: &Call, _after: &[Event]) -> Result<Event> {
         let run = || match &self.pool {
             Some(pool) => pool.install(|| launch::launch(&self.slots.open(), call)),
             None => launch::launch(&self.slots.open(), call),
         };
         match &self.gate {
-            Some(gate) => gate.pass(run)?,
-            None => run()?,
+            Some(gate) => gate.pass(|| self.now(lane, run))?,
+            None => self.now(lane, run)?,
         }
-        Ok(Event::DONE)
+        Ok(self.last_event())
     }
 
     fn wait(&self, _event: Event) -> Result<()> {
         Ok(())
+    }
+
+    fn record(&self, on: bool) {
+        self.recorder.record(on);
+    }
+
+    fn take_spans(&self) -> Vec<Span> {
+        self.recorder.take()
     }
 
     fn copied_bytes(&self) -> [u64; 2] {

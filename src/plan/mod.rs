@@ -1,0 +1,196 @@
+//! Plans: what every device holds and copies, decided and checked before anything runs.
+//!
+//! A run is a *setup*, once, and *sequences* of lowered phases (an epoch with its evaluation, an epoch without). Each is
+//! planned for all devices together: they run one order of steps, that of the device with the least room, so that devices
+//! which wait for each other's rows cannot wait in a circle.
+
+mod script;
+mod tasks;
+
+use std::collections::BTreeSet;
+
+use lapidary_kernels::Slot;
+use lapidary_planner::check::{self, check, check_joint};
+use lapidary_planner::memory::{Epoch, Limit, Objective, Outcome, Plan, Policy, Request, plan};
+use lapidary_planner::tasks::TaskError;
+
+pub use script::{Action, Script};
+pub use tasks::Tasks;
+
+use crate::error::{Error, Result};
+use crate::lower::{Kind, Lowered, Step};
+
+/// One device, to a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// What the device is called.
+    pub name: String,
+    /// What it may hold.
+    pub capacity_bytes: u64,
+    /// Its memory is the host's: nothing moves, and what does not fit is refused.
+    pub in_place: bool,
+}
+
+/// How to plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Method {
+    /// What decides what stays on a device.
+    pub policy: Policy,
+    /// What counts.
+    pub objective: Objective,
+    /// How far to search.
+    pub limit: Limit,
+}
+
+impl Default for Method {
+    fn default() -> Self {
+        Self { policy: Policy::Optimal, objective: Objective::Both, limit: Limit::default() }
+    }
+}
+
+/// Which of the lowered steps to plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sequence<'a> {
+    /// What runs once. All that a phase reads of it is kept on the host.
+    Setup,
+    /// These phases, one after the other.
+    Phases(&'a [usize]),
+}
+
+/// One sequence, planned on every device.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// By device.
+    pub devices: Vec<PlannedDevice>,
+}
+
+/// One device's share.
+#[derive(Clone, Debug)]
+pub struct PlannedDevice {
+    /// What there is to do.
+    pub steps: Vec<Step>,
+    /// The same to the planner, and its plan. `None` if there is nothing to do.
+    pub plan: Option<(Tasks, Plan)>,
+}
+
+impl PlannedDevice {
+    /// What the worker will do.
+    pub fn script(&self) -> Script {
+        self.plan.as_ref().map_or_else(Script::default, |(tasks, plan)| Script::new(&self.steps, tasks, plan))
+    }
+}
+
+/// Plans a sequence on every device: `lowered` and `rooms` by device.
+///
+/// `keep` names what is to be on the host afterwards, beside what the devices tell each other.
+///
+/// # Errors
+/// [`Error::DoesNotFit`], with what would be enough.
+/// # Cost
+/// That of the policy: see [`lapidary_planner::memory`].
+pub fn plan_sequence(
+    lowered: &[Lowered],
+    rooms: &[Room],
+    sequence: Sequence<'_>,
+    epoch: &[Epoch],
+    keep: &BTreeSet<Slot>,
+    method: &Method,
+) -> Result<Planned> {
+    let mut devices = Vec::new();
+    for (lowered, room) in lowered.iter().zip(rooms) {
+        let steps = match sequence {
+            Sequence::Setup => lowered.setup.clone(),
+            Sequence::Phases(phases) => lowered.sequence(phases),
+        };
+        let tasks = match Tasks::new(lowered, &steps, &published(lowered, sequence, keep)) {
+            Ok(tasks) => Some(tasks),
+            Err(TaskError::NoOps) => None,
+            Err(TaskError::TooManyBytes) => return Err(does_not_fit(room, u64::MAX)),
+            Err(error) => unreachable!("lowered steps are a task graph: {error}"),
+        };
+        devices.push((steps, tasks));
+    }
+    // What has the least room beside what it would like to hold decides the order for all.
+    let pressure = |i: &usize| {
+        let wanted = devices[*i].1.as_ref().map_or(0, |tasks| tasks.graph.total_bytes());
+        (wanted as f64 / rooms[*i].capacity_bytes.max(1) as f64, std::cmp::Reverse(*i))
+    };
+    let mut by_pressure: Vec<usize> = (0..devices.len()).collect();
+    by_pressure.sort_by(|a, b| pressure(b).partial_cmp(&pressure(a)).expect("sizes are numbers"));
+    let mut plans: Vec<Option<Plan>> = vec![None; devices.len()];
+    let mut order = None;
+    for i in by_pressure {
+        let Some(tasks) = &devices[i].1 else { continue };
+        let made = plan_device(tasks, &rooms[i], epoch.get(i).unwrap_or(&epoch[0]).clone(), order.clone(), method)?;
+        order.get_or_insert_with(|| made.order());
+        plans[i] = Some(made);
+    }
+    let devices = devices.into_iter().zip(plans).map(|((steps, tasks), plan)| PlannedDevice { steps, plan: tasks.zip(plan) });
+    let planned = Planned { devices: devices.collect() };
+    check_together(lowered, &planned);
+    Ok(planned)
+}
+
+/// What a sequence leaves on the host.
+fn published(lowered: &Lowered, sequence: Sequence<'_>, keep: &BTreeSet<Slot>) -> BTreeSet<Slot> {
+    let mut published = keep.clone();
+    published.extend(lowered.exchanges.iter().map(|exchange| exchange.published()));
+    if sequence == Sequence::Setup {
+        let steps = lowered.phases.iter().flat_map(|phase| &phase.steps);
+        published.extend(steps.flat_map(|step| step.call.reads()));
+        published.extend(lowered.phases.iter().flat_map(|phase| phase.outputs.values().copied()));
+    }
+    published
+}
+
+fn plan_device(
+    tasks: &Tasks,
+    room: &Room,
+    epoch: Epoch,
+    order: Option<Vec<lapidary_planner::tasks::OpId>>,
+    method: &Method,
+) -> Result<Plan> {
+    // In the host's memory everything may stay, and what it comes to is then held against the capacity.
+    let capacity_bytes = if room.in_place { tasks.graph.total_bytes() } else { room.capacity_bytes };
+    let Method { policy, objective, limit } = *method;
+    let policy = if room.in_place { Policy::Optimal } else { policy };
+    let request = Request { policy, objective, epoch: epoch.clone(), capacity_bytes, order, limit };
+    let made = match plan(&tasks.graph, &request).expect("the request is made of the graph's own ids") {
+        Outcome::Feasible(plan) => plan,
+        Outcome::Infeasible { needed_bytes } => return Err(does_not_fit(room, needed_bytes)),
+    };
+    if made.peak_bytes > room.capacity_bytes {
+        return Err(does_not_fit(room, made.peak_bytes));
+    }
+    let checked = check(&tasks.graph, &made, objective, &epoch, capacity_bytes);
+    checked.unwrap_or_else(|broken| panic!("the planner broke a rule of its own: {broken}"));
+    Ok(made)
+}
+
+/// Devices that wait for each other's rows all come to the end of their plans.
+fn check_together(lowered: &[Lowered], planned: &Planned) {
+    let Some(made) = planned.devices.iter().map(|d| d.plan.as_ref()).collect::<Option<Vec<_>>>() else { return };
+    let exchanges = lowered[0].exchanges.iter().flat_map(|exchange| {
+        let writers = made.iter().enumerate().filter_map(|(i, (tasks, _))| {
+            let tensor = tasks.tensor_of(exchange.published())?;
+            Some((i, tensor))
+        });
+        let writers: Vec<_> = writers.collect();
+        made.iter().enumerate().filter_map(move |(i, (tasks, _))| {
+            let received = tasks.tensor_of(exchange.received())?;
+            Some(check::Exchange { reader: (i, received), writers: writers.clone() })
+        })
+    });
+    let exchanges: Vec<_> = exchanges.filter(|exchange| !exchange.writers.is_empty()).collect();
+    let devices: Vec<_> = made.iter().map(|(tasks, plan)| (&tasks.graph, plan)).collect();
+    check_joint(&devices, &exchanges).unwrap_or_else(|broken| panic!("the plans do not go together: {broken}"));
+}
+
+fn does_not_fit(room: &Room, need_bytes: u64) -> Error {
+    Error::DoesNotFit { device: room.name.clone(), need_bytes, have_bytes: room.capacity_bytes }
+}
+
+/// Whether a slot's contents outlive an epoch.
+pub(crate) fn lasts(kind: Kind) -> bool {
+    matches!(kind, Kind::Constant | Kind::State)
+}

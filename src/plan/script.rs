@@ -1,0 +1,72 @@
+//! What a worker does in one epoch, step by step.
+
+use lapidary_kernels::{Call, Slot};
+use lapidary_planner::memory::Plan;
+
+use super::Tasks;
+use crate::lower::Step;
+
+/// One kernel call and what happens around it: stores, then evictions, then loads, then the call, then publishing.
+#[derive(Clone, Debug)]
+pub struct Action {
+    /// The operation.
+    pub name: String,
+    /// What is computed.
+    pub call: Call,
+    /// Copied to the host first.
+    pub store: Vec<Slot>,
+    /// Then given up.
+    pub evict: Vec<Slot>,
+    /// Then copied to the device.
+    pub load: Vec<Slot>,
+    /// Copied to the host once the call has made it.
+    pub publish: Vec<Slot>,
+}
+
+/// A plan as a worker interprets it.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    /// On the device when it begins.
+    pub start: Vec<Slot>,
+    /// In order.
+    pub actions: Vec<Action>,
+    /// After the last one: what is stored, evicted and loaded.
+    pub finish: [Vec<Slot>; 3],
+    /// Outputs that become inputs when it is done: `(output, input)`.
+    pub next: Vec<(Slot, Slot)>,
+    /// The most that the device holds at once.
+    pub peak_bytes: u64,
+    /// Copied to the device.
+    pub bytes_to_device: u64,
+    /// Copied to the host.
+    pub bytes_to_host: u64,
+}
+
+impl Script {
+    /// The plan of `steps`, with slots in place of the planner's numbers.
+    pub fn new(steps: &[Step], tasks: &Tasks, plan: &Plan) -> Self {
+        let slots = |tensors: &[_]| tasks.slots_of(tensors);
+        let actions = plan.steps.iter().map(|planned| {
+            let step = &steps[planned.op.index()];
+            let outputs = tasks.graph.op(planned.op).outputs.iter().copied();
+            let published: Vec<_> = outputs.filter(|t| tasks.graph.tensor(*t).publish).collect();
+            Action {
+                name: step.name.clone(),
+                call: step.call.clone(),
+                store: slots(&planned.store),
+                evict: slots(&planned.evict),
+                load: slots(&planned.load),
+                publish: slots(&published),
+            }
+        });
+        Self {
+            start: slots(&plan.start.resident),
+            actions: actions.collect(),
+            finish: [slots(&plan.finish.store), slots(&plan.finish.evict), slots(&plan.finish.load)],
+            next: steps.iter().flat_map(|step| step.next.iter().copied()).collect(),
+            peak_bytes: plan.peak_bytes,
+            bytes_to_device: plan.bytes_to_device,
+            bytes_to_host: plan.bytes_to_host,
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! One part's steps as the planner sees them: tensors with sizes, and ops over them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lapidary_kernels::Slot;
+use lapidary_planner::tasks::{Kind as TaskKind, Op, TaskError, TaskGraph, Tensor, TensorId};
+
+use crate::lower::{Kind, Lowered, Step};
+
+/// A task graph, and the slot that each of its tensors is.
+#[derive(Clone, Debug)]
+pub struct Tasks {
+    /// The graph. Its ops are the steps, in their order.
+    pub graph: TaskGraph,
+    /// By tensor.
+    pub slots: Vec<Slot>,
+}
+
+impl Tasks {
+    /// The task graph of `steps`, which are some of `lowered`'s. What is in `publish` and made here is stored on the host as
+    /// soon as it is made.
+    ///
+    /// # Errors
+    /// [`TaskError`] without steps, or if the sizes add up to more than 64 bits can say.
+    /// # Cost
+    /// O(steps log steps).
+    pub fn new(lowered: &Lowered, steps: &[Step], publish: &BTreeSet<Slot>) -> Result<Self, TaskError> {
+        let made: BTreeSet<Slot> = steps.iter().flat_map(|step| step.call.writes()).collect();
+        let mut ids: BTreeMap<Slot, TensorId> = BTreeMap::new();
+        let (mut slots, mut tensors) = (Vec::new(), Vec::new());
+        let mut id_of = |slot: Slot| {
+            *ids.entry(slot).or_insert_with(|| {
+                let tensor = lowered.tensor(slot);
+                let kind = match (made.contains(&slot), tensor.kind) {
+                    (true, _) => TaskKind::Local,
+                    (false, Kind::Received) => TaskKind::Fresh,
+                    (false, _) => TaskKind::Constant,
+                };
+                let publish = made.contains(&slot) && publish.contains(&slot);
+                tensors.push(Tensor { name: tensor.name.clone(), bytes: tensor.bytes, kind, publish });
+                slots.push(slot);
+                TensorId(slots.len() as u32 - 1)
+            })
+        };
+        let ops = steps.iter().map(|step| Op {
+            name: step.name.clone(),
+            inputs: step.call.reads().into_iter().map(&mut id_of).collect(),
+            outputs: step.call.writes().into_iter().map(&mut id_of).collect(),
+            next: step.next.iter().map(|&(new, old)| (id_of(new), id_of(old))).collect(),
+        });
+        let ops: Vec<Op> = ops.collect();
+        Ok(Self { graph: TaskGraph::new(tensors, ops)?, slots })
+    }
+
+    /// The slots of tensors.
+    pub fn slots_of(&self, tensors: &[TensorId]) -> Vec<Slot> {
+        tensors.iter().map(|t| self.slots[t.index()]).collect()
+    }
+
+    /// The tensor that a slot is, if the ops use it.
+    pub fn tensor_of(&self, slot: Slot) -> Option<TensorId> {
+        self.slots.iter().position(|&s| s == slot).map(|i| TensorId(i as u32))
+    }
+}
