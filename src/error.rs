@@ -86,6 +86,9 @@ pub enum Error {
         /// Why.
         source: lapidary_kernels::Error,
     },
+    /// A worker failed earlier, and said why.
+    #[error("the workers have stopped after an earlier failure; start the run anew")]
+    WorkersGone,
     /// Training went wrong numerically.
     #[error("the loss of epoch {epoch} is {loss}; training diverged, so try a smaller learning rate (--lr)")]
     Diverged {

@@ -25,6 +25,6 @@ pub use device::{Device, Event, Lane, Span};
 pub use error::{Error, Result};
 pub use gate::Gate;
 pub use memory::{AlignedBytes, HostSlot, Shared, Slot};
-pub use sim::{SimDevice, SimSpeed};
+pub use sim::{SimDevice, SimSpeed, panic_message};
 pub use step::{AdamStep, SgdStep};
 pub use view::{BlockView, MatMut, MatView, MultiTargets, Targets};

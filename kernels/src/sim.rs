@@ -141,7 +141,7 @@ fn timed(
     work: std::panic::AssertUnwindSafe<impl FnOnce() -> Result<()>>,
 ) -> Result<()> {
     let (start, before) = (Instant::now(), memory.copied_bytes());
-    let done = std::panic::catch_unwind(work).unwrap_or_else(|panic| Err(Error::Panicked { message: message(&*panic) }));
+    let done = std::panic::catch_unwind(work).unwrap_or_else(|panic| Err(Error::Panicked { message: panic_message(&*panic) }));
     let took = start.elapsed();
     let wanted = match LANES[lane] {
         Lane::Compute => speed.slowdown.map(|slowdown| took.mul_f64(slowdown.max(1.0))),
@@ -156,7 +156,7 @@ fn timed(
 }
 
 /// What a panic said.
-pub(crate) fn message(panic: &(dyn std::any::Any + Send)) -> String {
+pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a message".into())
 }

@@ -9,25 +9,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
-use lapidary_kernels::{Device, Event, HostSlot, Lane, Slot};
+use lapidary_kernels::{Call, Device, Event, HostSlot, Lane, Slot};
 
 use super::exchange::{Inbox, Mail};
 use super::message::{Report, Run, ToDriver, ToWorker};
-use super::trace::{Span, SpanLane};
-use crate::error::{Error, Result};
-use crate::lower::{Exchange, Kind, Lowered};
+use super::trace::Labels;
+use crate::error::Error;
+use crate::lower::{Kind, Lowered};
 use crate::plan::{Script, lasts};
 
 /// Why a worker stops.
-pub(super) enum Stop {
+enum Stop {
     Failed(Error),
     Aborted,
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
 }
 
 type Step<T> = std::result::Result<T, Stop>;
@@ -41,65 +35,66 @@ struct Resident {
     read: [Event; 2],
 }
 
-impl Resident {
-    fn new(ready: Event) -> Self {
-        Self { ready, read: [Event::DONE; 2] }
-    }
-
-    fn last_uses(&self) -> [Event; 3] {
-        [self.ready, self.read[0], self.read[1]]
-    }
-}
-
 /// A tensor on the host.
+#[derive(Clone)]
 struct HostCopy {
     slot: HostSlot,
     /// When its contents are there.
     ready: Event,
 }
 
-/// Something that waits for its copy to the host before others are told.
+/// Published, but perhaps still being copied.
 struct Unsent {
     exchange: usize,
     copied: Event,
     rows: HostSlot,
 }
 
+/// How a worker talks to the others.
+pub(super) struct Post {
+    pub from: Receiver<ToWorker>,
+    pub driver: Sender<ToDriver>,
+    pub mail: Mail,
+    pub inbox: Inbox,
+}
+
 pub(super) struct Worker {
     part: usize,
     device: Box<dyn Device>,
+    /// For errors.
+    name: String,
     lowered: Arc<Lowered>,
     resident: Vec<Option<Resident>>,
     host: Vec<Option<HostCopy>>,
-    /// Buffers for copies to the host, by slot, used again each epoch.
+    /// Buffers for copies to the host, used again each epoch.
     staging: Vec<Option<HostSlot>>,
-    /// Evicted, but still in use.
+    /// Evicted, but perhaps still in use.
     leaving: VecDeque<(Slot, [Event; 3])>,
     /// The most that the script at hand may hold.
     limit_bytes: u64,
     unsent: VecDeque<Unsent>,
-    inbox: Inbox,
-    mail: Mail,
-    from: Receiver<ToWorker>,
-    driver: Sender<ToDriver>,
+    /// The newest event of each lane.
+    newest: [Event; 3],
+    labels: Labels,
+    post: Post,
 }
 
 impl Worker {
+    /// A worker over `device`; `host` is what its part starts with, by slot.
     pub(super) fn new(
         part: usize,
         device: Box<dyn Device>,
+        name: String,
         lowered: Arc<Lowered>,
         host: Vec<Option<HostSlot>>,
-        mail: Mail,
-        inbox: Inbox,
-        from: Receiver<ToWorker>,
-        driver: Sender<ToDriver>,
+        post: Post,
     ) -> Self {
         let count = lowered.tensors.len();
         let here = |slot: HostSlot| HostCopy { slot, ready: Event::DONE };
         Self {
             part,
             device,
+            name,
             lowered,
             resident: vec![None; count],
             host: host.into_iter().map(|slot| slot.map(here)).collect(),
@@ -107,29 +102,28 @@ impl Worker {
             leaving: VecDeque::new(),
             limit_bytes: u64::MAX,
             unsent: VecDeque::new(),
-            inbox,
-            mail,
-            from,
-            driver,
+            newest: [Event::DONE; 3],
+            labels: Labels::default(),
+            post,
         }
+    }
+
+    /// Its device and part, for errors.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Does what it is told until the driver is gone.
     pub(super) fn serve(mut self) {
-        while let Ok(message) = self.from.recv() {
+        while let Ok(message) = self.post.from.recv() {
             let done = match message {
                 ToWorker::Run(run) => self.run(&run).map(|report| ToDriver::Done(self.part, report)),
-                ToWorker::Rows(exchange, part, rows) => {
-                    self.inbox.put_rows(exchange, part, rows);
-                    continue;
-                }
-                ToWorker::Sum(exchange, sum) => {
-                    self.inbox.put_sum(exchange, sum);
-                    continue;
-                }
                 ToWorker::Write(slot, values) => self.write(slot, values).map(|()| ToDriver::Written(self.part)),
                 ToWorker::Read(slot) => self.read(slot).map(|contents| ToDriver::Contents(self.part, contents)),
-                ToWorker::Abort => Err(Stop::Aborted),
+                other => match self.receive(other) {
+                    Ok(()) => continue,
+                    Err(stop) => Err(stop),
+                },
             };
             let (message, goes_on) = match done {
                 Ok(message) => (message, true),
@@ -137,7 +131,7 @@ impl Worker {
                 Err(Stop::Aborted) => (ToDriver::Aborted(self.part), false),
             };
             // A driver that is gone needs no answer.
-            if self.driver.send(message).is_err() || !goes_on {
+            if self.post.driver.send(message).is_err() || !goes_on {
                 return;
             }
         }
@@ -145,50 +139,325 @@ impl Worker {
 
     fn run(&mut self, run: &Run) -> Step<Report> {
         let script = &*run.script;
+        self.device.record(run.traced);
+        self.labels.start(run.traced);
         let before = self.device.copied_bytes();
-        self.limit_bytes = script.peak_bytes.max(self.device.used_bytes());
         self.enter(script)?;
-        self.limit_bytes = script.peak_bytes;
         for (slot, values) in &run.controls {
-            self.set(*slot, values.clone())?;
+            self.write(*slot, values.clone())?;
         }
+        self.settle()?;
         let entered = self.device.copied_bytes();
         let mut clocks = vec![Instant::now()];
-        let mut metrics: Vec<Option<(HostSlot, Event)>> = vec![None; run.metrics.len()];
-        let mut spans = Vec::new();
+        let mut metrics: Vec<Option<HostSlot>> = vec![None; run.metrics.len()];
         for (i, action) in script.actions.iter().enumerate() {
             if i == run.evaluates_from {
                 self.settle()?;
                 clocks.push(Instant::now());
             }
-            let copied = self.around(&action.name, [&action.store, &action.evict, &action.load])?;
-            let done = self.compute(&action.name, &action.call)?;
-            for &slot in &action.publish {
-                self.publish(slot)?;
-            }
-            for (metric, slot) in metrics.iter_mut().zip(run.metrics.iter()) {
-                if action.call.writes().contains(slot) {
-                    *metric = Some((self.copy_metric(*slot)?, done));
-                }
-            }
-            if run.traced {
-                spans.push((i, copied, done));
+            self.around([&action.store, &action.evict, &action.load])?;
+            self.compute(&action.name, &action.call)?;
+            action.publish.iter().try_for_each(|&slot| self.publish(slot))?;
+            let made = action.call.writes();
+            for (metric, slot) in metrics.iter_mut().zip(run.metrics.iter()).filter(|(_, slot)| made.contains(slot)) {
+                *metric = Some(self.copy_small(*slot)?);
             }
         }
-        self.around("the end of the epoch", [&script.finish[0], &script.finish[1], &script.finish[2]])?;
+        let [store, evict, load] = &script.finish;
+        self.around([store, evict, load])?;
         self.settle()?;
         clocks.push(Instant::now());
         let after = self.device.copied_bytes();
-        self.advance(script)?;
+        self.end(script)?;
         let seconds = |i: usize| clocks.get(i + 1).map_or(0.0, |end| (*end - clocks[i]).as_secs_f64());
-        let metrics = metrics.into_iter().map(|metric| metric.map(|(host, _)| host));
         Ok(Report {
             entry_bytes: [entered[0] - before[0], entered[1] - before[1]],
             bytes: [after[0] - entered[0], after[1] - entered[1]],
             peak_bytes: self.device.peak_bytes(),
             seconds: [seconds(0), seconds(1)],
-            metrics: metrics.map(|m| m.expect("a metric is an output of its sequence")).collect(),
-            spans: Vec::new(),
+            metrics: metrics.into_iter().map(|metric| metric.expect("a metric is made by its sequence")).collect(),
+            spans: self.labels.name(self.device.take_spans()),
         })
+    }
+
+    /// Makes the device hold what a script starts with, and nothing else.
+    fn enter(&mut self, script: &Script) -> Step<()> {
+        self.limit_bytes = script.peak_bytes;
+        for slot in self.residents() {
+            if !script.start.contains(&slot) {
+                if self.host[slot.0 as usize].is_none() {
+                    self.store(slot)?;
+                }
+                self.evict(slot);
+            }
+        }
+        while let Some(leaving) = self.leaving.pop_front() {
+            self.free(leaving)?;
+        }
+        for &slot in &script.start {
+            if self.resident[slot.0 as usize].is_none() {
+                self.load(slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores, then evicts, then loads.
+    fn around(&mut self, [store, evict, load]: [&[Slot]; 3]) -> Step<()> {
+        store.iter().try_for_each(|&slot| self.store(slot))?;
+        evict.iter().for_each(|&slot| self.evict(slot));
+        load.iter().try_for_each(|&slot| self.load(slot))
+    }
+
+    fn compute(&mut self, name: &str, call: &Call) -> Step<()> {
+        let writes = call.writes();
+        writes.iter().try_for_each(|&slot| self.make_room(slot))?;
+        let reads = call.reads();
+        let mut after = Vec::with_capacity(reads.len());
+        for slot in &reads {
+            after.push(self.held(*slot)?.ready);
+        }
+        let done = self.device.launch(Lane::Compute, call, &after);
+        let done = self.on(name, done)?;
+        self.note(done, Lane::Compute, name, 0);
+        for slot in reads {
+            self.held(slot)?.read[0] = done;
+        }
+        for slot in writes {
+            self.resident[slot.0 as usize] = Some(Resident { ready: done, read: [Event::DONE; 2] });
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, slot: Slot) -> Step<()> {
+        let host = self.staging(slot)?;
+        let ready = self.held(slot)?.ready;
+        let copied = self.device.copy_out(Lane::CopyOut, slot, &host, &[ready]);
+        let copied = self.on(&format!("storing {}", self.tensor_name(slot)), copied)?;
+        self.note_copy(copied, Lane::CopyOut, slot);
+        self.held(slot)?.read[1] = copied;
+        self.host[slot.0 as usize] = Some(HostCopy { slot: host, ready: copied });
+        Ok(())
+    }
+
+    /// Stores what was just made; others hear of it once it is on the host.
+    fn publish(&mut self, slot: Slot) -> Step<()> {
+        let index = slot.0 as usize;
+        // What is made once need not be copied if the device's memory is the host's. What is made each epoch has a
+        // buffer that is used again.
+        let once = self.lowered.tensors[index].kind == Kind::Constant;
+        let shared = if once { self.on("publishing", self.device.share(slot))? } else { None };
+        match shared {
+            Some(slot) => self.host[index] = Some(HostCopy { slot, ready: Event::DONE }),
+            None => self.store(slot)?,
+        }
+        let HostCopy { slot: rows, ready: copied } =
+            self.host[index].clone().expect("what was stored is on the host");
+        if let Some(exchange) = self.post.mail.exchange_of(slot) {
+            self.unsent.push_back(Unsent { exchange, copied, rows });
+        }
+        Ok(())
+    }
+
+    fn evict(&mut self, slot: Slot) {
+        if let Some(Resident { ready, read: [computed, copied] }) = self.resident[slot.0 as usize].take() {
+            self.leaving.push_back((slot, [ready, computed, copied]));
+        }
+    }
+
+    fn load(&mut self, slot: Slot) -> Step<()> {
+        let index = slot.0 as usize;
+        if self.host[index].is_none() && self.lowered.tensors[index].kind == Kind::Received {
+            let received = self.wait_for(slot)?;
+            self.host[index] = Some(HostCopy { slot: received, ready: Event::DONE });
+        }
+        let Some(HostCopy { slot: host, ready }) = self.host[index].clone() else {
+            let why = lapidary_kernels::Error::EmptySlot { slot };
+            return self.on(&format!("loading {}, which is not on the host", self.tensor_name(slot)), Err(why));
+        };
+        self.make_room(slot)?;
+        let copied = self.device.copy_in(Lane::CopyIn, slot, &host, &[ready]);
+        let copied = self.on(&format!("loading {}", self.tensor_name(slot)), copied)?;
+        self.note_copy(copied, Lane::CopyIn, slot);
+        self.resident[index] = Some(Resident { ready: copied, read: [Event::DONE; 2] });
+        Ok(())
+    }
+
+    /// Allocates, once enough of what is leaving has left.
+    fn make_room(&mut self, slot: Slot) -> Step<()> {
+        let bytes = self.lowered.tensor(slot).bytes;
+        let fits = |worker: &Self| worker.device.used_bytes().saturating_add(bytes) <= worker.limit_bytes;
+        while !fits(self) || self.leaving.iter().any(|(leaving, _)| *leaving == slot) {
+            let Some(leaving) = self.leaving.pop_front() else {
+                let need_bytes = self.device.used_bytes().saturating_add(bytes);
+                let full = lapidary_kernels::Error::OutOfMemory { need_bytes, have_bytes: self.limit_bytes };
+                return self.on(&format!("making room for {}", self.tensor_name(slot)), Err(full));
+            };
+            self.free(leaving)?;
+        }
+        let allocated = self.device.alloc(slot, bytes);
+        self.on(&format!("making room for {}", self.tensor_name(slot)), allocated)
+    }
+
+    fn free(&mut self, (slot, uses): (Slot, [Event; 3])) -> Step<()> {
+        self.send_unsent()?;
+        let done = uses.into_iter().try_for_each(|event| self.device.wait(event));
+        let done = done.and_then(|()| self.device.free(slot));
+        self.on(&format!("giving up {}", self.tensor_name(slot)), done)
+    }
+
+    /// Rows of other parts, or a sum over all parts.
+    fn wait_for(&mut self, slot: Slot) -> Step<HostSlot> {
+        loop {
+            let taken = self.post.inbox.take(slot);
+            if let Some(here) = self.on(&format!("putting together {}", self.tensor_name(slot)), taken)? {
+                return Ok(here);
+            }
+            // Others may be waiting for ours.
+            self.send_unsent()?;
+            match self.post.from.recv() {
+                Ok(message) => self.receive(message)?,
+                Err(_) => return Err(Stop::Aborted), // the driver is gone
+            }
+        }
+    }
+
+    fn receive(&mut self, message: ToWorker) -> Step<()> {
+        match message {
+            ToWorker::Rows(exchange, part, rows) => self.post.inbox.put_rows(exchange, part, rows),
+            ToWorker::Sum(exchange, sum) => self.post.inbox.put_sum(exchange, sum),
+            ToWorker::Abort => return Err(Stop::Aborted),
+            ToWorker::Run(_) | ToWorker::Write(..) | ToWorker::Read(_) => {
+                unreachable!("the driver waits for a script's end before it asks for more")
+            }
+        }
+        Ok(())
+    }
+
+    fn send_unsent(&mut self) -> Step<()> {
+        while let Some(Unsent { exchange, copied, rows }) = self.unsent.pop_front() {
+            let done = self.device.wait(copied);
+            self.on("publishing rows", done)?;
+            self.post.mail.send(exchange, &rows);
+        }
+        Ok(())
+    }
+
+    /// Waits for everything that was queued.
+    fn settle(&mut self) -> Step<()> {
+        self.send_unsent()?;
+        let done = self.newest.iter().try_for_each(|&event| self.device.wait(event));
+        self.on("waiting for the last operation", done)
+    }
+
+    /// Next values take their inputs' places; what does not last goes.
+    fn end(&mut self, script: &Script) -> Step<()> {
+        for slot in self.residents() {
+            let is_next = script.next.iter().any(|&(new, _)| new == slot);
+            let is_old = script.next.iter().any(|&(_, old)| old == slot);
+            if is_old || !(is_next || lasts(self.lowered.tensor(slot).kind)) {
+                self.evict(slot);
+            }
+        }
+        while let Some(leaving) = self.leaving.pop_front() {
+            self.free(leaving)?;
+        }
+        for &(new, old) in &script.next {
+            let [from, to] = [new.0 as usize, old.0 as usize];
+            self.resident[to] = self.resident[from].take();
+            if self.resident[to].is_some() {
+                let renamed = self.device.rename(new, old);
+                self.on(&format!("renaming {}", self.tensor_name(new)), renamed)?;
+            }
+            // The buffer goes with the value; the old one will take the next.
+            self.host[to] = self.host[from].take();
+            self.staging.swap(from, to);
+        }
+        for (host, tensor) in self.host.iter_mut().zip(&self.lowered.tensors) {
+            if tensor.kind == Kind::Received {
+                *host = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Overwrites a tensor that lasts, on the host and where it is on the device.
+    fn write(&mut self, slot: Slot, values: HostSlot) -> Step<()> {
+        if let Some(Resident { ready, read: [computed, copied] }) = self.resident[slot.0 as usize] {
+            let after = [ready, computed, copied];
+            let written = self.device.copy_in(Lane::Control, slot, &values, &after);
+            let written = self.on(&format!("writing {}", self.tensor_name(slot)), written)?;
+            self.newest[1] = written;
+            self.held(slot)?.ready = written;
+        }
+        self.host[slot.0 as usize] = Some(HostCopy { slot: values, ready: Event::DONE });
+        Ok(())
+    }
+
+    /// A tensor as it is.
+    fn read(&mut self, slot: Slot) -> Step<HostSlot> {
+        let host = match self.host[slot.0 as usize].clone() {
+            Some(HostCopy { slot, .. }) => slot,
+            None => self.copy_small(slot)?,
+        };
+        self.settle()?;
+        Ok(host)
+    }
+
+    /// Copies a tensor to the host without counting it.
+    fn copy_small(&mut self, slot: Slot) -> Step<HostSlot> {
+        let bytes = self.lowered.tensor(slot).bytes as usize;
+        let name = format!("reading {}", self.tensor_name(slot));
+        let host = self.on(&name, HostSlot::staging(bytes))?;
+        let ready = self.held(slot)?.ready;
+        let copied = self.device.copy_out(Lane::Control, slot, &host, &[ready]);
+        let copied = self.on(&name, copied)?;
+        self.newest[2] = copied;
+        self.held(slot)?.read[1] = copied;
+        Ok(host)
+    }
+
+    fn staging(&mut self, slot: Slot) -> Step<HostSlot> {
+        let index = slot.0 as usize;
+        if let Some(staging) = &self.staging[index] {
+            return Ok(staging.clone());
+        }
+        let bytes = self.lowered.tensors[index].bytes as usize;
+        let made = self.on(&format!("storing {}", self.tensor_name(slot)), HostSlot::staging(bytes))?;
+        self.staging[index] = Some(made.clone());
+        Ok(made)
+    }
+
+    fn residents(&self) -> Vec<Slot> {
+        (0..self.resident.len()).filter(|&i| self.resident[i].is_some()).map(|i| Slot(i as u32)).collect()
+    }
+
+    /// A tensor that a good plan has on the device.
+    fn held(&mut self, slot: Slot) -> Step<&mut Resident> {
+        if self.resident[slot.0 as usize].is_none() {
+            let name = format!("using {}, which is not on the device", self.tensor_name(slot));
+            self.on(&name, Err(lapidary_kernels::Error::EmptySlot { slot }))?;
+        }
+        Ok(self.resident[slot.0 as usize].as_mut().expect("it was looked at"))
+    }
+
+    fn note_copy(&mut self, event: Event, lane: Lane, slot: Slot) {
+        let lowered = self.lowered.clone();
+        let tensor = lowered.tensor(slot);
+        self.note(event, lane, &tensor.name, tensor.bytes);
+    }
+
+    fn note(&mut self, event: Event, lane: Lane, name: &str, bytes: u64) {
+        self.newest[lane as usize] = event;
+        self.labels.note(event, lane, name, bytes);
+    }
+
+    fn tensor_name(&self, slot: Slot) -> &str {
+        &self.lowered.tensor(slot).name
+    }
+
+    fn on<T>(&self, op: &str, result: lapidary_kernels::Result<T>) -> Step<T> {
+        let named = |source| Error::Device { device: self.name.clone(), op: op.into(), source };
+        result.map_err(|source| Stop::Failed(named(source)))
     }
 }

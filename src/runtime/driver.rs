@@ -1,0 +1,256 @@
+//! The driver: workers, one a device, that run their scripts side by side.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use bytemuck::Pod;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use lapidary_kernels::{Device, HostSlot, Slot};
+
+use super::exchange::{Expected, Inbox, Mail};
+use super::message::{Report, Run, ToDriver, ToWorker};
+use super::worker::{Post, Worker};
+use crate::error::{Error, Result};
+use crate::lower::{Exchange, Kind, Lowered, Supply};
+use crate::plan::Script;
+
+/// Workers with their parts of the data, ready to run scripts.
+pub(crate) struct Runtime {
+    lowered: Vec<Arc<Lowered>>,
+    exchanges: Arc<Vec<Exchange>>,
+    workers: Vec<Sender<ToWorker>>,
+    reports: Receiver<ToDriver>,
+    threads: Vec<JoinHandle<()>>,
+    /// Set when a worker failed: the others are of no use without it.
+    failed: bool,
+}
+
+/// What the workers did together.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// By part.
+    pub reports: Vec<Report>,
+}
+
+impl Runtime {
+    /// Starts a worker a device and gives each its part of the data.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the host has no memory or no thread for it.
+    pub(crate) fn open(
+        devices: Vec<Box<dyn Device>>,
+        lowered: Vec<Lowered>,
+        supply: &mut Supply<'_>,
+    ) -> Result<Self> {
+        let parts = devices.len();
+        let lowered: Vec<Arc<Lowered>> = lowered.into_iter().map(Arc::new).collect();
+        let exchanges = Arc::new(lowered[0].exchanges.clone());
+        // A message an exchange and part, and what the driver says: no sender ever waits.
+        let (driver, reports) = bounded(parts * (exchanges.len() + 4));
+        let channels: Vec<_> = (0..parts).map(|_| bounded(parts * exchanges.len() + 4)).collect();
+        let workers: Vec<Sender<ToWorker>> = channels.iter().map(|(sender, _)| sender.clone()).collect();
+        let mut threads = Vec::new();
+        for (part, (device, (_, from))) in devices.into_iter().zip(channels).enumerate() {
+            let name = match parts {
+                1 => device.name(),
+                _ => format!("{} (part {part} of {parts}, from 0)", device.name()),
+            };
+            let host = starting_values(&lowered[part], supply, part, &name)?;
+            let (inbox, readers) = halves(&exchanges, supply, part);
+            let mail = Mail::new(part, exchanges.clone(), readers, workers.clone(), driver.clone());
+            let post = Post { from, driver: driver.clone(), mail, inbox };
+            let worker = Worker::new(part, device, name.clone(), lowered[part].clone(), host, post);
+            let driver = driver.clone();
+            let thread = std::thread::Builder::new().name(name.clone());
+            let thread = thread.spawn(move || serve(part, worker, &driver));
+            let failed = |source| lapidary_kernels::Error::LaneThread { source };
+            threads.push(thread.map_err(|e| Error::Device { device: name, op: "starting".into(), source: failed(e) })?);
+        }
+        Ok(Self { lowered, exchanges, workers, reports, threads, failed: false })
+    }
+
+    /// Runs a script on each worker, and returns when all are done.
+    ///
+    /// # Errors
+    /// That of the first worker that failed, at once: the others are told to stop.
+    pub(crate) fn run(&mut self, scripts: &[Arc<Script>], run: impl Fn(Arc<Script>) -> Run) -> Result<Outcome> {
+        for (part, script) in scripts.iter().enumerate() {
+            self.tell(part, ToWorker::Run(run(script.clone())))?;
+        }
+        let mut reports: Vec<Option<Report>> = vec![None; self.workers.len()];
+        let mut terms: BTreeMap<usize, Vec<Option<HostSlot>>> = BTreeMap::new();
+        while reports.iter().any(Option::is_none) {
+            match self.hear()? {
+                ToDriver::Done(part, report) => reports[part] = Some(report),
+                ToDriver::Term(exchange, part, term) => {
+                    let terms = terms.entry(exchange).or_insert_with(|| vec![None; self.workers.len()]);
+                    terms[part] = Some(term);
+                    if let Some(terms) = terms.iter().cloned().collect::<Option<Vec<_>>>() {
+                        self.send_sum(exchange, &terms)?;
+                    }
+                }
+                ToDriver::Contents(..) | ToDriver::Written(_) | ToDriver::Aborted(_) | ToDriver::Failed(..) => {
+                    unreachable!("workers that run a script say how it goes, and a failure is an error")
+                }
+            }
+        }
+        Ok(Outcome { reports: reports.into_iter().flatten().collect() })
+    }
+
+    /// Overwrites a tensor that lasts, on every worker.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn write<T: Pod>(&mut self, slot: Slot, values: &[T]) -> Result<()> {
+        let values = host_slot(values)?;
+        for part in 0..self.workers.len() {
+            self.tell(part, ToWorker::Write(slot, values.clone()))?;
+        }
+        for _ in 0..self.workers.len() {
+            match self.hear()? {
+                ToDriver::Written(_) => {}
+                _ => unreachable!("workers answer what they were asked"),
+            }
+        }
+        Ok(())
+    }
+
+    /// A tensor that lasts, or that was published, as one part has it.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn read<T: Pod>(&mut self, part: usize, slot: Slot) -> Result<Vec<T>> {
+        self.tell(part, ToWorker::Read(slot))?;
+        match self.hear()? {
+            ToDriver::Contents(_, contents) => Ok(contents.to_vec()),
+            _ => unreachable!("workers answer what they were asked"),
+        }
+    }
+
+    /// What each part runs.
+    pub(crate) fn lowered(&self) -> &[Arc<Lowered>] {
+        &self.lowered
+    }
+
+    /// The sum of every part's term, to every part.
+    fn send_sum(&mut self, exchange: usize, terms: &[HostSlot]) -> Result<()> {
+        let mut sum = terms[0].to_vec::<f32>();
+        for term in &terms[1..] {
+            let term = term.to_vec::<f32>();
+            sum.iter_mut().zip(term).for_each(|(sum, term)| *sum += term);
+        }
+        let sum = host_slot(&sum)?;
+        (0..self.workers.len()).try_for_each(|part| self.tell(part, ToWorker::Sum(exchange, sum.clone())))
+    }
+
+    fn tell(&mut self, part: usize, message: ToWorker) -> Result<()> {
+        if self.failed {
+            return Err(Error::WorkersGone);
+        }
+        match self.workers[part].send(message) {
+            Ok(()) => Ok(()),
+            // It failed, and has said why.
+            Err(_) => loop {
+                self.hear()?;
+            },
+        }
+    }
+
+    /// The next message; a failure ends everything.
+    fn hear(&mut self) -> Result<ToDriver> {
+        if self.failed {
+            return Err(Error::WorkersGone);
+        }
+        let error = match self.reports.recv() {
+            Ok(ToDriver::Failed(_, error)) => error,
+            Ok(ToDriver::Aborted(_)) | Err(_) => Error::WorkersGone,
+            Ok(other) => return Ok(other),
+        };
+        self.failed = true;
+        for worker in &self.workers {
+            // A full channel belongs to a worker that has stopped listening.
+            drop(worker.try_send(ToWorker::Abort));
+        }
+        Err(error)
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        for worker in self.workers.drain(..) {
+            drop(worker.try_send(ToWorker::Abort));
+        }
+        for thread in self.threads.drain(..) {
+            // A worker's panic was its failure, and was reported.
+            drop(thread.join());
+        }
+    }
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runtime").field("workers", &self.workers.len()).finish_non_exhaustive()
+    }
+}
+
+/// A worker's whole life. A panic is our own mistake, and still no reason for the others to wait forever.
+fn serve(part: usize, worker: Worker, driver: &Sender<ToDriver>) {
+    let name = worker.name().to_owned();
+    if let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(|| worker.serve())) {
+        let source = lapidary_kernels::Error::Panicked { message: lapidary_kernels::panic_message(&*panic) };
+        drop(driver.send(ToDriver::Failed(part, Error::Device { device: name, op: "the worker".into(), source })));
+    }
+}
+
+/// What a part has on the host when it starts: constants from the data, and zeros for what is carried along.
+fn starting_values(
+    lowered: &Lowered,
+    supply: &mut Supply<'_>,
+    part: usize,
+    name: &str,
+) -> Result<Vec<Option<HostSlot>>> {
+    let values = lowered.tensors.iter().map(|tensor| match (&tensor.contents, tensor.kind) {
+        (Some(contents), _) => Ok(Some(supply.get(part, contents))),
+        (None, Kind::State) => {
+            let zeros = HostSlot::staging(tensor.bytes as usize).map(Some);
+            let op = format!("making room for {}", tensor.name);
+            zeros.map_err(|source| Error::Device { device: name.into(), op, source })
+        }
+        (None, _) => Ok(None),
+    });
+    values.collect()
+}
+
+/// What a part expects of each exchange, and who reads what it publishes.
+fn halves(exchanges: &[Exchange], supply: &mut Supply<'_>, part: usize) -> (Inbox, Vec<Vec<usize>>) {
+    let (mut expected, mut readers) = (Vec::new(), Vec::new());
+    for exchange in exchanges {
+        match *exchange {
+            Exchange::Sum { .. } => {
+                expected.push(Expected::Sum(None));
+                readers.push(Vec::new());
+            }
+            Exchange::Halo { block, width, .. } => {
+                let routes = supply.routes(block);
+                expected.push(Expected::halo(Arc::new(routes.sources[part].clone()), 4 * width));
+                let reads = |sources: &[crate::lower::Source]| sources.iter().any(|source| source.part == part);
+                let who = (0..routes.sources.len()).filter(|&reader| reads(&routes.sources[reader]));
+                readers.push(who.collect());
+            }
+        }
+    }
+    (Inbox::new(exchanges, expected), readers)
+}
+
+fn host_slot<T: Pod>(values: &[T]) -> Result<HostSlot> {
+    let failed = |source| Error::Device { device: "host".into(), op: "making room for values".into(), source };
+    HostSlot::staged(values).map_err(failed)
+}
+
+/// The ranges as JSON shows them.
+pub(crate) fn part_pairs(parts: &[Range<usize>]) -> Vec<[usize; 2]> {
+    parts.iter().map(|part| [part.start, part.end]).collect()
+}
