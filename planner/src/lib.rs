@@ -1,5 +1,5 @@
 //! Partitioning and memory planning, on plain numbers: no device, clock, I/O or threads, and the same answer each time.
 //!
-//! This version splits vertices by a given cost ([`partition`]). Memory plans are to come; see `ARCHITECTURE.md`.
+//! This version splits vertices by a cost, given or learned ([`partition`]). Memory plans are to come; see `ARCHITECTURE.md`.
 
 pub mod partition;
