@@ -89,6 +89,14 @@ pub enum Error {
     /// A worker failed earlier, and said why.
     #[error("the workers have stopped after an earlier failure; start the run anew")]
     WorkersGone,
+    /// A file that is no device profile.
+    #[error("{} cannot be used", path.display())]
+    Profile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: lapidary_cost_model::ProfileError,
+    },
     /// Training went wrong numerically.
     #[error("the loss of epoch {epoch} is {loss}; training diverged, so try a smaller learning rate (--lr)")]
     Diverged {

@@ -17,6 +17,13 @@ fn total_of_meminfo() -> Option<u64> {
     kib.checked_mul(1024)
 }
 
+/// What the host's processor calls itself; empty where the system does not tell.
+pub(crate) fn processor() -> String {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"));
+    line.and_then(|line| line.split_once(':')).map_or_else(String::new, |(_, name)| name.trim().to_owned())
+}
+
 /// The product of sizes, at most `u64::MAX`: no host has that.
 pub(crate) fn product(sizes: [u64; 3]) -> u64 {
     sizes.into_iter().fold(1, u64::saturating_mul)

@@ -1,8 +1,43 @@
-//! What it costs to compute a range of vertices.
+//! What it costs to compute a range of vertices, predicted from the graph's structure and from what was measured.
 //!
-//! This version has the prefix sums that make the cost of any consecutive range O(1) to read ([`PrefixCost`]). The
-//! features of a vertex and the regression that learns their weights are to come; see `ARCHITECTURE.md`.
+//! [`FeatureSums`] holds a graph's vertex features as prefix sums, so that the features of any consecutive range are
+//! O(1) to read. A [`CostModel`] turns them into seconds, one operation ([`Op`]) at a time: it starts from what a
+//! [`Profile`] says of the device, takes measured seconds ([`CostModel::observe`]) and fits again ([`CostModel::refit`]).
+//! A [`RangeCost`] is a cost that a splitter can ask about any range; it borrows the sums and copies nothing.
+//!
+//! ```
+//! use lapidary_cost_model::{CostModel, FeatureSums, Op, Profile, Work};
+//!
+//! // Four vertices in CSR over in-edges; 64 is a whole number of accesses, and needs no sums of its own.
+//! let (indptr, indices) = ([0, 2, 3, 3, 6], [1, 2, 0, 0, 1, 3]);
+//! let mut model = CostModel::new(Profile::named("h200").expect("it is built in"))?;
+//! let sums = FeatureSums::new(&indptr, &indices, model.profile().access_width, &[])?;
+//!
+//! let op = Op::new("gather", Work::Gather { width: 64 });
+//! let features = sums.columns(64)?.of(0..2);
+//! model.observe(&op, &features, 3e-5)?;
+//! model.refit();
+//! assert!((model.predict(&op, &features) / 3e-5 - 1.0).abs() < 0.05);
+//! assert!(model.range_cost(&[op], &sums)?.of(0..4) > 0.0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-mod prefix;
+mod feature;
+mod file;
+mod fit;
+mod model;
+mod op;
+mod profile;
+mod range_cost;
+mod sample;
+mod sums;
 
-pub use prefix::{PrefixCost, PrefixError};
+pub mod calibration;
+
+pub use feature::{FEATURES, Feature, Features};
+pub use file::FileError;
+pub use model::{CostModel, SampleError};
+pub use op::{Op, Work};
+pub use profile::{Profile, ProfileError};
+pub use range_cost::RangeCost;
+pub use sums::{Columns, FeatureSums, SumsError};

@@ -1,78 +1,386 @@
-//! Consecutive vertex ranges of equal cost.
+//! Consecutive vertex ranges, the slowest of which is as fast as possible.
+//!
+//! What a range costs is a [`RangeCost`]: vertices, edges, or the seconds that a cost model predicts. A device of twice
+//! the speed gets twice the cost. The least bottleneck is found exactly, by bisection: a *probe* hands each device in
+//! turn as many vertices as it can compute within a given time, and either reaches the last vertex or does not. Each
+//! probe also tells which bottleneck comes next, so the bisection ends at one that exists. The cuts of two probes bound
+//! those of all bottlenecks between, so that later probes search a few vertices, not all.
 
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::str::FromStr;
 
-use lapidary_cost_model::PrefixCost;
+use lapidary_cost_model::RangeCost;
 
-/// Splits the vertices into `parts` consecutive ranges of nearly equal cost: each boundary is the vertex whose prefix is
-/// nearest to that share of the total.
+/// What parts should have equal shares of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// Vertices: [`RangeCost::vertices`].
+    Vertices,
+    /// In-edges: [`RangeCost::edges`].
+    Edges,
+    /// Predicted seconds: [`lapidary_cost_model::CostModel::range_cost`].
+    #[default]
+    Learned,
+}
+
+impl Strategy {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Vertices, Self::Edges, Self::Learned];
+
+    /// What the command calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vertices => "vertices",
+            Self::Edges => "edges",
+            Self::Learned => "learned",
+        }
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A word that names no strategy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{found}` is no way to split; expected vertices, edges or learned")]
+pub struct StrategyError {
+    /// The word.
+    pub found: String,
+}
+
+impl FromStr for Strategy {
+    type Err = StrategyError;
+
+    fn from_str(word: &str) -> Result<Self, StrategyError> {
+        let found = Self::ALL.into_iter().find(|strategy| strategy.name() == word);
+        found.ok_or_else(|| StrategyError { found: word.to_owned() })
+    }
+}
+
+/// How fast the devices are, each as a multiple of the device that the cost is of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Speeds {
+    // Invariant: at least one; each finite and above 0.
+    speeds: Vec<f64>,
+}
+
+/// Speeds that no devices have.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpeedsError {
+    /// Not one device.
+    #[error("there is no device to give a part to; expected one speed a device")]
+    None,
+    /// A speed that no device has.
+    #[error("device {device} has the speed {found}; expected a finite number above 0")]
+    Speed {
+        /// Which device.
+        device: usize,
+        /// Its speed.
+        found: f64,
+    },
+}
+
+impl Speeds {
+    /// Checks the speeds and takes them.
+    ///
+    /// # Errors
+    /// [`SpeedsError`].
+    pub fn new(speeds: Vec<f64>) -> Result<Self, SpeedsError> {
+        if speeds.is_empty() {
+            return Err(SpeedsError::None);
+        }
+        match speeds.iter().copied().enumerate().find(|(_, speed)| !(speed.is_finite() && *speed > 0.0)) {
+            Some((device, found)) => Err(SpeedsError::Speed { device, found }),
+            None => Ok(Self { speeds }),
+        }
+    }
+
+    /// That many devices, as fast as the one that the cost is of.
+    pub fn equal(devices: NonZeroUsize) -> Self {
+        Self { speeds: vec![1.0; devices.get()] }
+    }
+
+    /// How many devices.
+    pub fn device_count(&self) -> usize {
+        self.speeds.len()
+    }
+}
+
+/// The time of the slowest part.
+pub fn bottleneck(cost: &RangeCost<'_>, parts: &[Range<usize>], speeds: &Speeds) -> f64 {
+    parts.iter().zip(&speeds.speeds).map(|(part, speed)| cost.of(part.clone()) / speed).fold(0.0, f64::max)
+}
+
+/// Splits the vertices into one consecutive range a device, the slowest of which is as fast as possible; of all such
+/// splits, one near to equal times.
 ///
 /// # Returns
-/// `parts` ranges that cover `0..n` in order; some are empty when there are more parts than vertices. No range costs more
-/// than an equal share and one vertex.
+/// Ranges that cover `0..n` in order, some of them empty when there are more devices than vertices. No other consecutive
+/// ranges, with the devices in this order, have a smaller [`bottleneck`]. It is at most one vertex's cost (over the speed
+/// of the slowest device, if they differ) above the ideal, which is the total cost over the sum of all speeds.
 /// # Cost
-/// O(parts log n) time, O(parts) space.
+/// O(parts log n) to begin with, then O(parts log(vertices between two bounds)) for each of at most some 60 probes.
 /// # Source
-/// ROC (Jia et al., MLSys 2020), section 4.2.
-pub fn split(cost: &PrefixCost, parts: NonZeroUsize) -> Vec<Range<usize>> {
-    let n = cost.vertex_count();
-    let share = cost.total() / parts.get() as f64;
-    let mut start = 0;
-    (1..=parts.get())
-        .map(|part| {
-            let end = if part == parts.get() { n } else { cost.nearest(share * part as f64).max(start) };
-            let range = start..end;
+/// The bisection and the bounds on cuts: Pınar & Aykanat, "Fast optimal load balancing algorithms for 1D partitioning"
+/// (2004); with speeds: Pınar, Tabak & Aykanat, "One-dimensional partitioning for heterogeneous systems" (2008). ROC
+/// (Jia et al., MLSys 2020, section 4.2) cuts where the prefix is nearest to an equal share.
+pub fn split(cost: &RangeCost<'_>, speeds: &Speeds) -> Vec<Range<usize>> {
+    // Where nothing costs anything, all splits are alike; vertices still take room.
+    let vertices = RangeCost::vertices(cost.vertex_count());
+    let cost = if cost.total() > 0.0 { cost } else { &vertices };
+    let search = Search { cost, speeds: &speeds.speeds };
+    let (best, latest) = search.bisect();
+    let earliest = search.earliest(best, &latest);
+    ranges(&search.even(best, &earliest, &latest))
+}
+
+/// Parts from the ends of all.
+fn ranges(ends: &[usize]) -> Vec<Range<usize>> {
+    let starts = std::iter::once(&0).chain(ends);
+    starts.zip(ends).map(|(&start, &end)| start..end).collect()
+}
+
+struct Search<'a> {
+    cost: &'a RangeCost<'a>,
+    speeds: &'a [f64],
+}
+
+/// What a probe found: where each part ends, and a bottleneck.
+struct Probe {
+    ends: Vec<usize>,
+    /// If the last vertex was reached: the time of the slowest part. Else: the least time with which an end would move.
+    time: f64,
+}
+
+impl Search<'_> {
+    fn vertices(&self) -> usize {
+        self.cost.vertex_count()
+    }
+
+    /// The time of a range on a device. Never falls when the range grows.
+    fn time(&self, device: usize, range: Range<usize>) -> f64 {
+        self.cost.of(range) / self.speeds[device]
+    }
+
+    /// The least bottleneck, and how far its parts reach when each takes as much as it can.
+    fn bisect(&self) -> (f64, Vec<usize>) {
+        let n = self.vertices();
+        let ideal = self.cost.total() / self.speeds.iter().sum::<f64>();
+        // Cuts of bottlenecks that are too small, and of one that is enough.
+        let mut low_ends = vec![0; self.speeds.len()];
+        let start = self.nearest_to_equal();
+        let mut high = ranges(&start).into_iter().enumerate().map(|(p, part)| self.time(p, part)).fold(0.0, f64::max);
+        let mut low = ideal.min(high);
+        let mut high_ends = self.probe(high, &low_ends, &vec![n; self.speeds.len()]).ends;
+        let mut next = low;
+        while low < high {
+            let probe = self.probe(next, &low_ends, &high_ends);
+            if probe.ends.last() == Some(&n) {
+                (high, high_ends) = (probe.time, probe.ends);
+            } else {
+                (low, low_ends) = (probe.time, probe.ends);
+            }
+            next = low + (high - low) / 2.0;
+        }
+        (high, high_ends)
+    }
+
+    /// Where the prefix is nearest to each device's share.
+    fn nearest_to_equal(&self) -> Vec<usize> {
+        let n = self.vertices();
+        let speeds = self.speeds.iter().sum::<f64>();
+        let shares = self.speeds.iter().scan(0.0, |sum, speed| {
+            *sum += speed;
+            Some(*sum / speeds)
+        });
+        let mut ends: Vec<usize> = shares.map(|share| self.nearest(self.cost.total() * share, 0..n)).collect();
+        if let Some(last) = ends.last_mut() {
+            *last = n;
+        }
+        ends
+    }
+
+    /// The vertex in `within`, or its end, up to which the cost is nearest to `target`.
+    fn nearest(&self, target: f64, within: Range<usize>) -> usize {
+        let above = first(within.clone(), |v| self.cost.of(0..v) >= target);
+        match above.checked_sub(1).filter(|&below| below >= within.start) {
+            Some(below) if target - self.cost.of(0..below) <= self.cost.of(0..above) - target => below,
+            _ => above,
+        }
+    }
+
+    /// Gives each device, in turn, all the vertices that it can compute within `limit`. The ends are known to lie
+    /// between `low` and `high`.
+    fn probe(&self, limit: f64, low: &[usize], high: &[usize]) -> Probe {
+        let n = self.vertices();
+        let (mut slowest, mut next) = (0.0f64, f64::INFINITY);
+        let mut start = 0;
+        let mut ends = Vec::with_capacity(self.speeds.len());
+        for (device, (&low, &high)) in low.iter().zip(high).enumerate() {
+            let end = first(low.max(start)..high, |v| self.time(device, start..v + 1) > limit);
+            slowest = slowest.max(self.time(device, start..end));
+            if end < n {
+                next = next.min(self.time(device, start..end + 1));
+            }
+            ends.push(end);
             start = end;
-            range
-        })
-        .collect()
+        }
+        let time = if start == n { slowest } else { next };
+        Probe { ends, time }
+    }
+
+    /// Where each part ends at the earliest if the parts after it are to stay within `limit`.
+    fn earliest(&self, limit: f64, latest: &[usize]) -> Vec<usize> {
+        let mut ends = latest.to_vec();
+        for device in (1..ends.len()).rev() {
+            let end = ends[device];
+            ends[device - 1] = first(0..latest[device - 1].min(end), |v| self.time(device, v..end) <= limit);
+        }
+        ends
+    }
+
+    /// Ends between the earliest and the latest, with no part above `limit`, that give each device its share of what is
+    /// left, or near to it; and a vertex, if it can have one.
+    ///
+    /// Without it the first parts would be filled to the limit, and the last ones left empty, wherever one vertex alone
+    /// makes the bottleneck.
+    fn even(&self, limit: f64, earliest: &[usize], latest: &[usize]) -> Vec<usize> {
+        let n = self.vertices();
+        let mut start = 0;
+        let mut ends = Vec::with_capacity(latest.len());
+        for (device, speed) in self.speeds.iter().enumerate() {
+            let share = speed / self.speeds[device..].iter().sum::<f64>();
+            let target = self.cost.of(0..start) + self.cost.of(start..n) * share;
+            let low = earliest[device].max(start);
+            let high = first(low..latest[device], |v| self.time(device, start..v + 1) > limit);
+            start = self.nearest(target, low.max(high.min(start + 1))..high);
+            ends.push(start);
+        }
+        ends
+    }
+}
+
+/// The first of the range that `holds`, or its end. What holds for one must hold for all after it.
+fn first(range: Range<usize>, holds: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (range.start, range.end.max(range.start));
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if holds(middle) { high = middle } else { low = middle + 1 }
+    }
+    low
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use proptest::prelude::*;
+    use proptest::prelude::{Just, ProptestConfig, TestCaseError, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
-    /// The least bottleneck of any split, by trying every boundary of the last part.
-    fn least_bottleneck(costs: &[f64], parts: usize) -> f64 {
-        let n = costs.len();
+    use super::*;
+
+    /// The least bottleneck of any split, by trying every end of every part.
+    fn least_bottleneck(cost: &RangeCost<'_>, speeds: &[f64]) -> f64 {
+        let n = cost.vertex_count();
         let mut best = vec![f64::INFINITY; n + 1];
         best[0] = 0.0;
-        for _ in 0..parts {
-            best = (0..=n)
-                .map(|end| {
-                    let last = |start: usize| costs[start..end].iter().sum::<f64>();
-                    (0..=end).map(|start| best[start].max(last(start))).fold(f64::INFINITY, f64::min)
-                })
-                .collect();
+        for speed in speeds {
+            let of_end = |end: usize| {
+                let bottleneck = |start: usize| best[start].max(cost.of(start..end) / speed);
+                (0..=end).map(bottleneck).fold(f64::INFINITY, f64::min)
+            };
+            best = (0..=n).map(of_end).collect();
         }
         best[n]
     }
 
+    fn prefix(costs: &[u64]) -> Vec<u64> {
+        let sums = costs.iter().scan(0, |sum, cost| {
+            *sum += cost;
+            Some(*sum)
+        });
+        std::iter::once(0).chain(sums).collect()
+    }
+
+    fn check(cost: &RangeCost<'_>, speeds: Vec<f64>) -> Result<(), TestCaseError> {
+        let n = cost.vertex_count();
+        let parts = split(cost, &Speeds::new(speeds.clone()).expect("they are above 0"));
+        prop_assert_eq!(parts.len(), speeds.len());
+        prop_assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, n));
+        prop_assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
+        prop_assert!(parts.iter().all(|part| part.start <= part.end));
+        let found = bottleneck(cost, &parts, &Speeds { speeds: speeds.clone() });
+        prop_assert_eq!(found, least_bottleneck(cost, &speeds), "{:?}", parts);
+        let ideal = cost.total() / speeds.iter().sum::<f64>();
+        let vertex = (0..n).map(|v| cost.of(v..v + 1)).fold(0.0, f64::max);
+        let most = ideal + vertex / speeds.iter().copied().fold(f64::INFINITY, f64::min);
+        prop_assert!(found <= most * (1.0 + 1e-12), "{} is above {}: {:?}", found, most, parts);
+        Ok(())
+    }
+
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+
         #[test]
-        fn parts_cover_the_vertices_and_none_is_far_above_the_best(
-            costs in proptest::collection::vec(0u32..50, 0..24),
-            parts in 1usize..9,
+        fn no_split_is_better(
+            costs in proptest::collection::vec(0u64..50, 0..24),
+            speeds in proptest::collection::vec(0.01f64..10.0, 1..9),
         ) {
-            let costs: Vec<f64> = costs.into_iter().map(f64::from).collect();
-            let prefix = PrefixCost::new(costs.iter().copied()).expect("costs are good");
-            let ranges = split(&prefix, NonZeroUsize::new(parts).expect("at least one"));
-            prop_assert_eq!(ranges.len(), parts);
-            prop_assert_eq!((ranges[0].start, ranges[parts - 1].end), (0, costs.len()));
-            prop_assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
-            let bottleneck = ranges.iter().map(|r| prefix.of(r.clone())).fold(0.0, f64::max);
-            let largest = costs.iter().copied().fold(0.0, f64::max);
-            prop_assert!(bottleneck <= prefix.total() / parts as f64 + largest + 1e-9);
-            prop_assert!(bottleneck <= least_bottleneck(&costs, parts) + largest + 1e-9);
+            let sums = prefix(&costs);
+            check(&RangeCost::edges(&sums), vec![1.0; speeds.len()])?;
+            check(&RangeCost::edges(&sums), speeds.clone())?;
+            check(&RangeCost::vertices(costs.len()), speeds)?;
+        }
+
+        #[test]
+        fn nor_where_a_hub_or_zeros_rule(
+            costs in proptest::collection::vec(prop_oneof![4 => Just(0u64), 4 => 1u64..4, 1 => 1000u64..1 << 50], 0..24),
+            speeds in proptest::collection::vec(prop_oneof![Just(1.0), 1e-6f64..1e6], 1..9),
+        ) {
+            let sums = prefix(&costs);
+            check(&RangeCost::edges(&sums), speeds)?;
         }
     }
 
     #[test]
+    fn a_hub_leaves_no_part_empty() {
+        // The hub is a third of all: parts filled to the brim would be two.
+        let mut costs = vec![1u64; 2000];
+        costs[500] = 1000;
+        let sums = prefix(&costs);
+        let cost = RangeCost::edges(&sums);
+        let parts = split(&cost, &Speeds::equal(NonZeroUsize::new(6).expect("six")));
+        let costs: Vec<f64> = parts.iter().map(|part| cost.of(part.clone())).collect();
+        assert!(costs.iter().all(|&cost| (250.0..=1000.0).contains(&cost)), "{costs:?}");
+    }
+
+    #[test]
     fn more_parts_than_vertices_leave_some_empty() {
-        let prefix = PrefixCost::new([1.0, 1.0]).expect("costs are good");
-        let ranges = split(&prefix, NonZeroUsize::new(5).expect("five"));
-        assert_eq!(ranges.iter().map(ExactSizeIterator::len).sum::<usize>(), 2);
+        let cost = RangeCost::vertices(2);
+        let parts = split(&cost, &Speeds::equal(NonZeroUsize::new(5).expect("five")));
+        assert_eq!(parts.iter().map(ExactSizeIterator::len).sum::<usize>(), 2);
+        assert_eq!(bottleneck(&cost, &parts, &Speeds::equal(NonZeroUsize::new(5).expect("five"))), 1.0);
+    }
+
+    #[test]
+    fn what_costs_nothing_is_split_by_vertices() {
+        let parts = split(&RangeCost::edges(&[0; 101]), &Speeds::equal(NonZeroUsize::new(4).expect("four")));
+        assert!(parts.iter().all(|part| part.len() == 25), "{parts:?}");
+    }
+
+    #[test]
+    fn speeds_and_words_that_mean_nothing_are_named() {
+        assert_eq!(Speeds::new(Vec::new()), Err(SpeedsError::None));
+        for bad in [0.0, -1.0, f64::INFINITY] {
+            assert_eq!(Speeds::new(vec![1.0, bad]), Err(SpeedsError::Speed { device: 1, found: bad }));
+        }
+        assert!(Speeds::new(vec![f64::NAN]).is_err());
+        for strategy in Strategy::ALL {
+            assert_eq!(strategy.to_string().parse(), Ok(strategy));
+        }
+        assert_eq!("metis".parse::<Strategy>(), Err(StrategyError { found: "metis".into() }));
     }
 }

@@ -1,0 +1,257 @@
+//! The regression: weights that are not negative, near the prior until samples say otherwise.
+//!
+//! A row is a sample divided by its seconds, so that errors are relative and a small range counts as much as a large
+//! one (a weighted row, scaled by the root of its weight). Columns are scaled to norm 1. The prior is one more row a column:
+//! a feature's share of the time may be anything, a call's constant is about what the profile says, and each departure
+//! has a price. Together the rows have full rank, whatever the samples are. (Were the constant as free as a feature, the
+//! time of equal parts would be spread over both alike, since they tell the two not apart.)
+//!
+//! Of all weights that are not negative the best are wanted. They are the best of the ordinary least-squares fits to
+//! subsets of the columns, among those that are not negative: with few columns, all subsets are tried; with more, an
+//! active set is grown (Lawson & Hanson 1974, chapter 23).
+
+use linfa::Dataset;
+use linfa::traits::Fit;
+use linfa_linear::LinearRegression;
+use ndarray::{Array1, Array2, ArrayView1, Axis};
+
+use crate::feature::{FEATURES, Features};
+use crate::op::{Weights, Work};
+
+/// How many samples the prior counts for: it is taken to be wrong by ten times as much as a measurement.
+const PRIOR_SAMPLES: f64 = 0.01;
+
+/// The most columns of which all subsets are tried.
+const SUBSETS_UP_TO: usize = 8;
+
+/// Fits an operation's weights to measured seconds.
+///
+/// Weights that the samples say nothing about, because the column is 0 in all of them, keep the prior's value.
+pub(crate) fn fit(work: Work, samples: &[(Features, f64)], prior: &Weights) -> Weights {
+    let mut used: Vec<usize> = (0..=FEATURES.len()).filter(|&c| c == 0 || work.uses(FEATURES[c - 1])).collect();
+    let rate = |column: usize, (features, seconds): &(Features, f64)| match column {
+        0 => 1.0 / seconds,
+        _ => features[column - 1] as f64 / seconds,
+    };
+    used.retain(|&column| samples.iter().any(|sample| rate(column, sample) > 0.0));
+    let (m, k) = (samples.len(), used.len());
+    let mut rows = Array2::zeros((m + k, k));
+    let mut target = Array1::ones(m + k);
+    let mut scales = Vec::with_capacity(k);
+    for (j, &column) in used.iter().enumerate() {
+        let rates: Array1<f64> = samples.iter().map(|sample| rate(column, sample)).collect();
+        // Two steps, so that neither a square overflows nor one vanishes.
+        let largest = rates.fold(0.0f64, |largest, &rate| largest.max(rate));
+        let scale = largest * (&rates / largest).mapv(|rate| rate * rate).sum().sqrt();
+        rows.column_mut(j).iter_mut().zip(&rates).for_each(|(cell, rate)| *cell = rate / scale);
+        let uncertainty = if column == 0 { prior.per_call_s } else { (m as f64).sqrt() / scale };
+        let strength = PRIOR_SAMPLES.sqrt() / uncertainty;
+        rows[[m + j, j]] = strength / scale;
+        target[m + j] = strength * value(prior, column);
+        scales.push(scale);
+    }
+    let scaled = if k <= SUBSETS_UP_TO { best_subset(&rows, &target) } else { active_set(&rows, &target) };
+    let mut fitted = *prior;
+    for ((&column, scaled), scale) in used.iter().zip(scaled).zip(scales) {
+        let weight = scaled / scale;
+        // A file could hold samples beyond what f64 can weigh.
+        if weight.is_finite() {
+            *value_mut(&mut fitted, column) = weight;
+        }
+    }
+    fitted
+}
+
+fn value(weights: &Weights, column: usize) -> f64 {
+    if column == 0 { weights.per_call_s } else { weights.per_feature_s[column - 1] }
+}
+
+fn value_mut(weights: &mut Weights, column: usize) -> &mut f64 {
+    if column == 0 { &mut weights.per_call_s } else { &mut weights.per_feature_s[column - 1] }
+}
+
+/// The least-squares fit to some columns; the other values are 0. `None` if it cannot be computed.
+fn least_squares(rows: &Array2<f64>, target: &Array1<f64>, columns: &[usize]) -> Option<Vec<f64>> {
+    let mut full = vec![0.0; rows.ncols()];
+    if columns.is_empty() {
+        return Some(full);
+    }
+    let data = Dataset::new(rows.select(Axis(1), columns), target.clone());
+    let fitted = LinearRegression::new().with_intercept(false).fit(&data).ok()?;
+    for (&column, &value) in columns.iter().zip(fitted.params()) {
+        full[column] = value;
+    }
+    full.iter().all(|value| value.is_finite()).then_some(full)
+}
+
+/// The sum of squared residuals.
+fn loss(rows: &Array2<f64>, target: &Array1<f64>, values: &[f64]) -> f64 {
+    let residual = rows.dot(&ArrayView1::from(values)) - target;
+    residual.dot(&residual)
+}
+
+/// The best non-negative fit, by trying all subsets of the columns.
+fn best_subset(rows: &Array2<f64>, target: &Array1<f64>) -> Vec<f64> {
+    let k = rows.ncols();
+    let mut best = (f64::INFINITY, vec![0.0; k]);
+    for subset in (0..1usize << k).rev() {
+        let columns: Vec<usize> = (0..k).filter(|column| subset >> column & 1 == 1).collect();
+        let Some(values) = least_squares(rows, target, &columns) else { continue };
+        if values.iter().any(|&value| value < 0.0) {
+            continue;
+        }
+        let loss = loss(rows, target, &values);
+        if loss < best.0 {
+            best = (loss, values);
+        }
+        if columns.len() == k {
+            break; // nothing is better than what needs no bound
+        }
+    }
+    best.1
+}
+
+/// The best non-negative fit, by moving one column at a time out of the bound at 0, and back those that hit it.
+fn active_set(rows: &Array2<f64>, target: &Array1<f64>) -> Vec<f64> {
+    let k = rows.ncols();
+    let mut values = vec![0.0; k];
+    let mut free = vec![false; k];
+    // Each round lowers the loss; the limit is against rounding that would go round in circles.
+    for _ in 0..3 * k {
+        let gradient = rows.t().dot(&(target - &rows.dot(&ArrayView1::from(&values))));
+        let steepest = (0..k).filter(|&j| !free[j]).max_by(|&a, &b| gradient[a].total_cmp(&gradient[b]));
+        let Some(next) = steepest.filter(|&j| gradient[j] > 1e-12) else { break };
+        free[next] = true;
+        loop {
+            let columns: Vec<usize> = (0..k).filter(|&j| free[j]).collect();
+            let Some(wanted) = least_squares(rows, target, &columns) else { return values };
+            // How far the step may go until a column is back at 0, and which column that is.
+            let blocked = columns.iter().filter(|&&j| wanted[j] <= 0.0);
+            let nearest = blocked.map(|&j| (values[j] / (values[j] - wanted[j]).max(f64::MIN_POSITIVE), j));
+            let nearest = nearest.min_by(|a, b| a.0.total_cmp(&b.0));
+            let step = nearest.map_or(1.0, |(step, _)| step);
+            for &j in &columns {
+                values[j] += step * (wanted[j] - values[j]);
+            }
+            let Some((_, bound)) = nearest else { break };
+            (values[bound], free[bound]) = (0.0, false);
+        }
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GATHER: Work = Work::Gather { width: 41 };
+
+    fn prior() -> Weights {
+        Weights { per_call_s: 1e-6, per_feature_s: [2e-8, 3e-9, 0.0, 0.0, 0.0] }
+    }
+
+    /// Ranges whose features vary independently, from some numbers in 0 .. 1.
+    fn features(draws: &[f64]) -> Features {
+        let scale = [3e4, 1e6, 8e5, 9e5, 2e6];
+        std::array::from_fn(|i| (scale[i] * (0.05 + draws[i])) as u64)
+    }
+
+    prop_compose! {
+        fn ranges(most: usize)(draws in proptest::collection::vec(proptest::collection::vec(0.0f64..1.0, 5), 1..most)) -> Vec<Features> {
+            draws.iter().map(|draws| features(draws)).collect()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn weights_are_never_negative(ranges in ranges(12), seconds in proptest::collection::vec(1e-9f64..1e3, 12)) {
+            let samples: Vec<_> = ranges.into_iter().zip(seconds).collect();
+            let fitted = fit(GATHER, &samples, &prior());
+            let all = [fitted.per_call_s].into_iter().chain(fitted.per_feature_s);
+            prop_assert!(all.clone().all(|w| w >= 0.0 && w.is_finite()), "{:?}", fitted);
+        }
+
+        #[test]
+        fn the_two_methods_agree(
+            cells in proptest::collection::vec(-1.0f64..1.0, 15 * 5),
+            noise in proptest::collection::vec(-1.0f64..1.0, 15),
+        ) {
+            let rows = Array2::from_shape_vec((15, 5), cells).expect("the size is right");
+            let target = Array1::from(noise);
+            let (subset, active) = (best_subset(&rows, &target), active_set(&rows, &target));
+            let (a, b) = (loss(&rows, &target, &subset), loss(&rows, &target, &active));
+            prop_assert!((a - b).abs() < 1e-9 * (1.0 + a), "{} {}: {:?} {:?}", a, b, subset, active);
+            prop_assert!(active.iter().all(|&value| value >= 0.0));
+        }
+
+        #[test]
+        fn planted_weights_are_recovered_from_noisy_samples(
+            planted in proptest::array::uniform5(0.1f64..1.0),
+            noise in proptest::collection::vec(-0.01f64..0.01, 200),
+            draws in proptest::collection::vec(proptest::collection::vec(0.0f64..1.0, 5), 200),
+        ) {
+            // Each feature has a like share in the time.
+            let typical = features(&[0.5; 5]).map(|count| count as f64);
+            let planted = Weights { per_call_s: 0.0, per_feature_s: std::array::from_fn(|i| 1e-3 * planted[i] / typical[i]) };
+            let samples = draws.iter().zip(noise).map(|(draws, noise)| {
+                let features = features(draws);
+                (features, planted.seconds(&features) * (1.0 + noise))
+            });
+            let fitted = fit(GATHER, &samples.collect::<Vec<_>>(), &prior());
+            for (got, want) in fitted.per_feature_s.iter().zip(planted.per_feature_s) {
+                prop_assert!((got / want - 1.0).abs() < 0.15, "{:?} is not {:?}", fitted, planted);
+            }
+        }
+
+        #[test]
+        fn collinear_features_do_not_blow_up(scale in 1u64..9, draws in proptest::collection::vec(0.1f64..1.0, 3..20)) {
+            // Runs, accesses and wide accesses are all multiples of the neighbours; vertices too.
+            let samples: Vec<_> = draws.iter().map(|draw| {
+                let e = (draw * 1e6) as u64 * 10;
+                ([e / 10, e, e, e, scale * e], e as f64 * 5e-9)
+            }).collect();
+            let fitted = fit(GATHER, &samples, &prior());
+            let (unseen, want) = ([1_000_000, 10_000_000, 10_000_000, 10_000_000, 10_000_000 * scale], 0.05);
+            prop_assert!((fitted.seconds(&unseen) / want - 1.0).abs() < 0.01, "{:?}", fitted);
+            // No weight is more than the whole time asks for.
+            for (weight, count) in fitted.per_feature_s.iter().zip(unseen) {
+                prop_assert!(weight * count as f64 <= want * 1.01);
+            }
+        }
+    }
+
+    #[test]
+    fn the_prior_rules_without_samples_and_fades_with_many() {
+        assert_eq!(fit(GATHER, &[], &prior()), prior());
+        let truth = Weights { per_call_s: 1e-6, per_feature_s: [1e-7, 1e-8, 0.0, 0.0, 0.0] };
+        let error = |count: usize| {
+            let draws =
+                |i: usize| std::array::from_fn::<f64, 5, _>(|j| ((7 * i + 3 * j * j + i * j) % 19) as f64 / 19.0);
+            let samples = (0..count).map(|i| features(&draws(i))).map(|features| (features, truth.seconds(&features)));
+            let fitted = fit(GATHER, &samples.collect::<Vec<_>>(), &prior());
+            let unseen = [1000, 10, 0, 0, 0]; // a mix that no sample has
+            (fitted.seconds(&unseen) / truth.seconds(&unseen) - 1.0).abs()
+        };
+        let errors = [1, 20, 300].map(error);
+        assert!(errors[0] > 0.2 && errors[1] < 0.05 && errors[2] < 0.005, "{errors:?}");
+    }
+
+    #[test]
+    fn equal_parts_do_not_make_a_constant_of_their_time() {
+        let samples: Vec<_> = (0..4).map(|i| ([1000, 20_000 + i, 19_000, 19_000, 19_000], 2e-3)).collect();
+        let fitted = fit(GATHER, &samples, &prior());
+        assert!(fitted.per_call_s < 2e-6, "{fitted:?}");
+        let half = samples[0].0.map(|count| count / 2);
+        assert!((fitted.seconds(&half) / 1e-3 - 1.0).abs() < 0.02, "{fitted:?}");
+    }
+
+    #[test]
+    fn what_follows_no_edges_depends_on_vertices_alone() {
+        let samples: Vec<_> =
+            (1..9u64).map(|i| ([i * 1000, i * i * 977, i * i * 800, 1, 0], i as f64 * 1e-4)).collect();
+        let fitted = fit(Work::Product { k: 64, m: 16 }, &samples, &prior());
+        assert!((fitted.per_feature_s[0] / 1e-7 - 1.0).abs() < 0.01);
+        assert_eq!(fitted.per_feature_s[1..], prior().per_feature_s[1..]);
+    }
+}

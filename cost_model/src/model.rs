@@ -1,0 +1,212 @@
+//! Predicting seconds, and learning to.
+
+use std::collections::BTreeMap;
+
+use crate::feature::Features;
+use crate::fit::fit;
+use crate::op::{Op, Weights};
+use crate::profile::{Profile, ProfileError};
+use crate::range_cost::RangeCost;
+use crate::sample::{self, Sample};
+use crate::sums::{Column, FeatureSums, SumsError};
+
+/// Seconds that are no measurement.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("`{op}` was measured to take {seconds} s; expected a finite number above 0")]
+pub struct SampleError {
+    /// The operation's name.
+    pub op: String,
+    /// What was measured.
+    pub seconds: f64,
+}
+
+/// The seconds of operations on ranges of vertices: at first what the device's profile says, then what was learned.
+///
+/// # Source
+/// ROC (Jia et al., MLSys 2020), section 4.1; the prior, the constant a call, the bound at 0 and the medians are ours.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CostModel {
+    pub(crate) profile: Profile,
+    pub(crate) ops: BTreeMap<Op, Learned>,
+}
+
+/// What is known of one operation.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Learned {
+    pub(crate) weights: Weights,
+    pub(crate) samples: Vec<Sample>,
+}
+
+impl CostModel {
+    /// A model that knows the profile alone.
+    ///
+    /// # Errors
+    /// [`ProfileError::Rate`].
+    pub fn new(profile: Profile) -> Result<Self, ProfileError> {
+        profile.check()?;
+        Ok(Self { profile, ops: BTreeMap::new() })
+    }
+
+    /// The device whose seconds are predicted.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Number of ranges of which an operation has measurements.
+    pub fn sample_count(&self, op: &Op) -> usize {
+        self.ops.get(op).map_or(0, |learned| learned.samples.len())
+    }
+
+    /// Takes a measurement: `op` on a range with these features took `seconds`. Predictions change with the next
+    /// [`CostModel::refit`].
+    ///
+    /// Of one range, the median over its latest nine measurements counts. An operation keeps its latest 512 ranges,
+    /// whichever graphs they are of.
+    ///
+    /// # Errors
+    /// [`SampleError`] if the seconds are not finite or not above 0; the model is then as it was.
+    pub fn observe(&mut self, op: &Op, features: &Features, seconds: f64) -> Result<(), SampleError> {
+        if !sample::can_be_measured(seconds) {
+            return Err(SampleError { op: op.name.clone(), seconds });
+        }
+        let prior = || Learned { weights: op.work.prior(&self.profile), samples: Vec::new() };
+        let learned = self.ops.entry(op.clone()).or_insert_with(prior);
+        sample::add(&mut learned.samples, features, seconds);
+        Ok(())
+    }
+
+    /// Fits all operations to all samples.
+    ///
+    /// # Cost
+    /// At most 64 small least-squares problems an operation with samples, each O(samples).
+    pub fn refit(&mut self) {
+        for (op, learned) in &mut self.ops {
+            let samples: Vec<_> = learned.samples.iter().map(|sample| (sample.features, sample.median_s())).collect();
+            learned.weights = fit(op.work, &samples, &op.work.prior(&self.profile));
+        }
+    }
+
+    /// Seconds of one call on a range with these features (see [`FeatureSums::columns`]).
+    pub fn predict(&self, op: &Op, features: &Features) -> f64 {
+        self.weights(op).seconds(features)
+    }
+
+    /// The seconds of all `ops` together on any range of a graph, to be split.
+    ///
+    /// Constants a call are left out: they are the same for every range, and so do not move a split. An operation that
+    /// runs several times stands in `ops` as often.
+    ///
+    /// # Errors
+    /// [`SumsError::Access`] if the sums were counted for another device; [`SumsError::Width`].
+    pub fn range_cost<'a>(&self, ops: &[Op], sums: &'a FeatureSums<'_>) -> Result<RangeCost<'a>, SumsError> {
+        let (sums_access, access) = (sums.access(), self.profile.access_width);
+        if sums_access != access {
+            return Err(SumsError::Access { found: sums_access, expected: access });
+        }
+        let mut cost = RangeCost::nothing(sums.vertex_count());
+        for op in ops {
+            let columns = sums.columns(op.work.width())?.columns();
+            for (weight, column) in self.weights(op).per_feature_s.into_iter().zip(columns) {
+                match column {
+                    Column::Index => cost.add_per_vertex(weight),
+                    Column::Scaled { factor, sums } => cost.add_column(weight * factor as f64, sums),
+                }
+            }
+        }
+        Ok(cost)
+    }
+
+    fn weights(&self, op: &Op) -> Weights {
+        self.ops.get(op).map_or_else(|| op.work.prior(&self.profile), |learned| learned.weights)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+    use crate::op::Work;
+
+    /// Rows of 0 to 12 neighbours, some in sequence.
+    fn graph() -> (Vec<u64>, Vec<u32>) {
+        let rows = (0..500u32).map(|v| (0..v * 7 % 13).map(move |i| i * (1 + v % 3)));
+        let mut indptr = vec![0];
+        let mut indices = Vec::new();
+        for row in rows {
+            indices.extend(row);
+            indptr.push(indices.len() as u64);
+        }
+        (indptr, indices)
+    }
+
+    fn model() -> CostModel {
+        CostModel::new(Profile::named("a100").expect("it is built in")).expect("its rates are good")
+    }
+
+    #[test]
+    fn a_split_minimises_what_is_predicted() {
+        let (indptr, indices) = graph();
+        let mut model = model();
+        let sums = FeatureSums::new(&indptr, &indices, model.profile().access_width, &[41, 16]).expect("a CSR");
+        let ops = [
+            Op::new("gather", Work::Gather { width: 41 }),
+            Op::new("gather", Work::Gather { width: 16 }),
+            Op::new("gather", Work::Gather { width: 64 }),
+            Op::new("linear", Work::Product { k: 41, m: 16 }),
+            Op::new("linear", Work::Product { k: 41, m: 16 }),
+        ];
+        for (i, op) in ops.iter().enumerate() {
+            for range in [0..100, 50..300, 200..210, 300..500] {
+                let features = sums.columns(op.work.width()).expect("it was named").of(range);
+                let seconds: u64 = features.iter().zip([3, 5, 7, 11, 13]).map(|(&count, weight)| count * weight).sum();
+                model.observe(op, &features, (i + 1) as f64 * 1e-9 * seconds as f64).expect("it is a number");
+            }
+        }
+        model.refit();
+        let cost = model.range_cost(&ops, &sums).expect("all widths are there");
+        for range in [0..500, 7..8, 123..456, 9..9] {
+            let predict = |op: &Op| {
+                let features = sums.columns(op.work.width()).expect("it was named").of(range.clone());
+                model.predict(op, &features) - model.predict(op, &[0; 5])
+            };
+            let want: f64 = ops.iter().map(predict).sum();
+            let got = cost.of(range.clone());
+            assert!((got - want).abs() <= 1e-9 * cost.total(), "{range:?}: {got} is not {want}");
+        }
+    }
+
+    #[test]
+    fn predictions_change_with_a_refit_alone() {
+        let mut model = model();
+        let op = Op::new("gather", Work::Gather { width: 64 });
+        let features = [10, 100, 90, 90, 200];
+        let before = model.predict(&op, &features);
+        assert_eq!(before, op.work.prior(model.profile()).seconds(&features));
+        model.observe(&op, &features, 7.0).expect("it is a number");
+        assert_eq!(model.predict(&op, &features), before);
+        model.refit();
+        assert!((model.predict(&op, &features) - 7.0).abs() < 0.2);
+        let other = Op::new("gather", Work::Gather { width: 32 });
+        assert_eq!(model.predict(&other, &features), other.work.prior(model.profile()).seconds(&features));
+    }
+
+    #[test]
+    fn what_is_no_measurement_is_refused() {
+        let mut model = model();
+        let op = Op::new("add", Work::Elementwise { bytes: 12 });
+        for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let error = model.observe(&op, &[1; 5], bad).expect_err("no clock says that");
+            assert!(error.to_string().contains("`add`"));
+        }
+        assert_eq!(model.sample_count(&op), 0);
+    }
+
+    #[test]
+    fn sums_of_another_device_are_refused() {
+        let (indptr, indices) = graph();
+        let access = NonZeroU32::new(16).expect("it is not 0");
+        let sums = FeatureSums::new(&indptr, &indices, access, &[]).expect("a CSR");
+        assert!(matches!(model().range_cost(&[], &sums), Err(SumsError::Access { .. })));
+    }
+}

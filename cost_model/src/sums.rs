@@ -1,0 +1,408 @@
+//! Prefix sums of the features of a graph's vertices.
+//!
+//! One pass over the edges finds the runs of every row and writes what they count, summed within a chunk of rows; a
+//! second pass over the vertices adds what the chunks before count. What the CSR has already is not stored again:
+//! the number of vertices is the index, its offsets are the prefix sums of the neighbours, and of the wide accesses too,
+//! times a factor, where the width is a multiple of an access.
+
+use std::num::NonZeroU32;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::feature::{FEATURES, Feature, Features};
+
+/// Rows and edges of one chunk, about.
+const CHUNK: u64 = 1 << 18;
+
+/// Runs up to this length are looked up, not divided.
+const TABLE: usize = 64;
+
+/// Why slices are no CSR, or why features are not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SumsError {
+    /// Offsets that do not rise from 0 to the number of edges.
+    #[error("the offset at position {position} is {found}; offsets rise from 0 to the number of edges, {edges}")]
+    Offsets {
+        /// Where.
+        position: usize,
+        /// What stands there.
+        found: u64,
+        /// Number of edges.
+        edges: usize,
+    },
+    /// No offsets at all.
+    #[error("the offsets are empty; a graph of V vertices has V + 1 of them")]
+    NoOffsets,
+    /// A width whose accesses were not counted.
+    #[error("accesses to rows of {width} numbers were not counted; name that width when the features are summed")]
+    Width {
+        /// The width.
+        width: u32,
+    },
+    /// Sums for another device.
+    #[error("the features were summed for accesses of {found} numbers, but the profile's are of {expected}")]
+    Access {
+        /// Numbers of an access of the sums.
+        found: NonZeroU32,
+        /// Those of the profile.
+        expected: NonZeroU32,
+    },
+}
+
+/// The prefix sums of all features of a graph, as exact integers.
+#[derive(Clone, Debug)]
+pub struct FeatureSums<'a> {
+    // Invariant: `indptr` rises from 0; every stored column has its length, starts at 0 and never falls.
+    indptr: &'a [u64],
+    access: NonZeroU32,
+    stored: Vec<Stored>,
+}
+
+#[derive(Clone, Debug)]
+struct Stored {
+    feature: Feature,
+    /// Of the rows, for a feature that depends on it.
+    width: Option<u32>,
+    sums: Vec<u64>,
+}
+
+impl<'a> FeatureSums<'a> {
+    /// Sums the features of a CSR over in-edges.
+    ///
+    /// # Shapes
+    /// `indptr`: `[n + 1]`; `indices`: `[e]`, ascending within a row; `access`: the numbers of one coalesced access (32
+    /// on a GPU, 16 floats of a cache line on a CPU); `widths`: those that [`FeatureSums::columns`] will be asked for;
+    /// multiples of `access`, 0 included, need not be named.
+    /// # Cost
+    /// One parallel pass over the edges for all widths together and two over the vertices; 8 n bytes a feature but for
+    /// vertices and neighbours, and 8 n bytes for each width that is no multiple of `access`.
+    /// # Errors
+    /// [`SumsError::Offsets`], [`SumsError::NoOffsets`].
+    pub fn new(indptr: &'a [u64], indices: &[u32], access: NonZeroU32, widths: &[u32]) -> Result<Self, SumsError> {
+        let (Some(&first), Some(&last), edges) = (indptr.first(), indptr.last(), indices.len()) else {
+            return Err(SumsError::NoOffsets);
+        };
+        for (position, found, want) in [(0, first, 0), (indptr.len() - 1, last, edges as u64)] {
+            if found != want {
+                return Err(SumsError::Offsets { position, found, edges });
+            }
+        }
+        let counters = counters(access, widths);
+        let mut columns = vec![vec![0u64; indptr.len()]; counters.len()];
+        let chunks = chunks(indptr);
+        let mut pieces: Vec<Vec<&mut [u64]>> = chunks.iter().map(|_| Vec::new()).collect();
+        for column in &mut columns {
+            let mut rest = &mut column[1..];
+            for (chunk, pieces) in chunks.iter().zip(&mut pieces) {
+                let (piece, after) = rest.split_at_mut(chunk.len());
+                pieces.push(piece);
+                rest = after;
+            }
+        }
+        let sum = |(chunk, pieces): (&Range<usize>, &mut Vec<&mut [u64]>)| {
+            sum_chunk(indptr, indices, &counters, chunk.clone(), pieces)
+        };
+        chunks.par_iter().zip(&mut pieces).try_for_each(sum)?;
+        add_bases(pieces);
+        let stored = counters.into_iter().zip(columns);
+        let stored = stored.map(|(Counter { feature, width, .. }, sums)| Stored { feature, width, sums });
+        Ok(Self { indptr, access, stored: stored.collect() })
+    }
+
+    /// Number of vertices.
+    pub fn vertex_count(&self) -> usize {
+        self.indptr.len() - 1
+    }
+
+    /// Numbers of one access.
+    pub fn access(&self) -> NonZeroU32 {
+        self.access
+    }
+
+    /// Bytes of the sums that the graph did not have already.
+    pub fn byte_count(&self) -> u64 {
+        self.stored.iter().map(|stored| 8 * stored.sums.len() as u64).sum()
+    }
+
+    /// The features for rows of `width` numbers.
+    ///
+    /// # Errors
+    /// [`SumsError::Width`] if that width was not named and is no multiple of an access.
+    pub fn columns(&self, width: u32) -> Result<Columns<'_>, SumsError> {
+        let mut columns = [Column::Index; FEATURES.len()];
+        for (column, feature) in columns.iter_mut().zip(FEATURES) {
+            if feature == Feature::Vertices {
+                continue;
+            }
+            if let Some(factor) = feature.per_neighbour(width, self.access) {
+                *column = Column::Scaled { factor, sums: self.indptr };
+                continue;
+            }
+            let wanted = feature.is_wide().then_some(width);
+            let found = self.stored.iter().find(|stored| stored.feature == feature && stored.width == wanted);
+            *column = Column::Scaled { factor: 1, sums: &found.ok_or(SumsError::Width { width })?.sums };
+        }
+        Ok(Columns { vertices: self.vertex_count(), columns })
+    }
+}
+
+/// The features of a graph's vertices for rows of one width.
+#[derive(Clone, Copy, Debug)]
+pub struct Columns<'a> {
+    vertices: usize,
+    columns: [Column<'a>; FEATURES.len()],
+}
+
+/// Where the prefix sums of one feature are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Column<'a> {
+    /// Every vertex counts one.
+    Index,
+    /// `factor` times what is stored.
+    Scaled { factor: u64, sums: &'a [u64] },
+}
+
+impl<'a> Columns<'a> {
+    /// Number of vertices.
+    pub fn vertex_count(&self) -> usize {
+        self.vertices
+    }
+
+    /// The features of a range of vertices.
+    ///
+    /// # Cost
+    /// O(1).
+    /// # Panics
+    /// If it is not a range of vertices.
+    pub fn of(&self, range: Range<usize>) -> Features {
+        assert!(range.start <= range.end && range.end <= self.vertices, "{range:?} of {} vertices", self.vertices);
+        self.columns.map(|column| match column {
+            Column::Index => range.len() as u64,
+            Column::Scaled { factor, sums } => factor.saturating_mul(sums[range.end] - sums[range.start]),
+        })
+    }
+
+    /// In the order of [`FEATURES`].
+    pub(crate) fn columns(&self) -> [Column<'a>; FEATURES.len()] {
+        self.columns
+    }
+}
+
+/// One feature to be counted, for one width.
+struct Counter {
+    feature: Feature,
+    width: Option<u32>,
+    access: NonZeroU32,
+    /// What runs of `0 .. TABLE` neighbours count.
+    table: [u64; TABLE],
+}
+
+impl Counter {
+    fn of_run(&self, length: u64) -> u64 {
+        match self.table.get(length as usize) {
+            Some(&count) => count,
+            None => self.feature.of_run(length, self.width.unwrap_or(0), self.access),
+        }
+    }
+}
+
+/// What has to be counted, because the offsets do not tell.
+fn counters(access: NonZeroU32, widths: &[u32]) -> Vec<Counter> {
+    let mut widths = widths.to_vec();
+    widths.sort_unstable();
+    widths.dedup();
+    let all = |feature: Feature| {
+        let widths = if feature.is_wide() { widths.iter().copied().map(Some).collect() } else { vec![None] };
+        widths.into_iter().map(move |width| (feature, width))
+    };
+    let needed = |&(feature, width): &(Feature, Option<u32>)| {
+        feature != Feature::Vertices && feature.per_neighbour(width.unwrap_or(0), access).is_none()
+    };
+    let counter = |(feature, width): (Feature, Option<u32>)| {
+        let of_run = |length| feature.of_run(length as u64, width.unwrap_or(0), access);
+        Counter { feature, width, access, table: std::array::from_fn(of_run) }
+    };
+    FEATURES.into_iter().flat_map(all).filter(needed).map(counter).collect()
+}
+
+/// Consecutive ranges of rows that cover all, none empty, of about [`CHUNK`] rows and edges each.
+fn chunks(indptr: &[u64]) -> Vec<Range<usize>> {
+    let n = indptr.len() - 1;
+    let total = n as u64 + indptr[n];
+    let mut chunks = Vec::new();
+    let mut start = 0;
+    for chunk in 1..=total.div_ceil(CHUNK) {
+        let end = lower_bound(n, |v| v as u64 + indptr[v] >= chunk * CHUNK).max(start);
+        if start < end {
+            chunks.push(start..end);
+            start = end;
+        }
+    }
+    chunks
+}
+
+/// The least `v <= n` with `reached(v)`, which must not become false again; `n` if there is none.
+fn lower_bound(n: usize, reached: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, n);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if reached(middle) { high = middle } else { low = middle + 1 }
+    }
+    low
+}
+
+/// Writes to `pieces`, a counter each, the sums of the chunk's vertices up to and with each.
+fn sum_chunk(
+    indptr: &[u64],
+    indices: &[u32],
+    counters: &[Counter],
+    chunk: Range<usize>,
+    pieces: &mut [&mut [u64]],
+) -> Result<(), SumsError> {
+    let mut sums = vec![0u64; counters.len()];
+    for (i, v) in chunk.enumerate() {
+        let row = usize::try_from(indptr[v]).ok().zip(usize::try_from(indptr[v + 1]).ok());
+        let Some(row) = row.and_then(|(start, end)| indices.get(start..end)) else {
+            return Err(SumsError::Offsets { position: v + 1, found: indptr[v + 1], edges: indices.len() });
+        };
+        for (sum, counter) in sums.iter_mut().zip(counters) {
+            *sum = sum.saturating_add(counter.feature.of_vertex());
+        }
+        // Without a branch an edge, so that the compiler uses vectors: most rows of most graphs have no two in sequence.
+        let joined =
+            row.iter().zip(row.get(1..).unwrap_or(&[])).map(|(&u, &next)| u32::from(next == u.wrapping_add(1)));
+        if joined.sum::<u32>() == 0 {
+            for (sum, counter) in sums.iter_mut().zip(counters) {
+                *sum = sum.saturating_add(counter.table[1].saturating_mul(row.len() as u64));
+            }
+        } else {
+            for run in row.chunk_by(|&u, &next| next == u.wrapping_add(1)) {
+                for (sum, counter) in sums.iter_mut().zip(counters) {
+                    *sum = sum.saturating_add(counter.of_run(run.len() as u64));
+                }
+            }
+        }
+        for (piece, &sum) in pieces.iter_mut().zip(&sums) {
+            piece[i] = sum;
+        }
+    }
+    Ok(())
+}
+
+/// Adds to every piece of a column what the pieces before it end with.
+fn add_bases(mut pieces: Vec<Vec<&mut [u64]>>) {
+    let mut sums = vec![0u64; pieces.first().map_or(0, Vec::len)];
+    let mut bases = Vec::with_capacity(pieces.len());
+    for pieces in &pieces {
+        bases.push(sums.clone());
+        for (sum, piece) in sums.iter_mut().zip(pieces) {
+            *sum = sum.saturating_add(piece.last().copied().unwrap_or(0));
+        }
+    }
+    pieces.par_iter_mut().zip(bases).for_each(|(pieces, bases)| {
+        for (piece, base) in pieces.iter_mut().zip(bases) {
+            piece.iter_mut().for_each(|sum| *sum = sum.saturating_add(base));
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Counts a range's features one edge at a time, in the definition's words.
+    fn count(indptr: &[u64], indices: &[u32], range: Range<usize>, width: u64, access: u64) -> Features {
+        let mut counted = [0u64; 5];
+        for v in range {
+            counted[0] += 1;
+            let mut length = 0;
+            let row = &indices[indptr[v] as usize..indptr[v + 1] as usize];
+            for (i, &u) in row.iter().enumerate() {
+                counted[1] += 1;
+                length += 1;
+                if row.get(i + 1) != Some(&(u + 1)) {
+                    counted[2] += 1;
+                    counted[3] += (length as f64 / access as f64).ceil() as u64;
+                    counted[4] += ((length * width) as f64 / access as f64).ceil() as u64;
+                    length = 0;
+                }
+            }
+        }
+        counted
+    }
+
+    fn csr(rows: &[Vec<u32>]) -> (Vec<u64>, Vec<u32>) {
+        let mut indptr = vec![0];
+        let mut indices = Vec::new();
+        for row in rows {
+            let mut row = row.clone();
+            row.sort_unstable();
+            indices.extend(row);
+            indptr.push(indices.len() as u64);
+        }
+        (indptr, indices)
+    }
+
+    const WIDTHS: [u32; 6] = [0, 1, 3, 17, 32, 602];
+
+    fn check(indptr: &[u64], indices: &[u32], access: u32) -> Result<(), TestCaseError> {
+        let n = indptr.len() - 1;
+        let access = NonZeroU32::new(access).expect("it is not 0");
+        let sums = FeatureSums::new(indptr, indices, access, &WIDTHS).expect("it is a CSR");
+        for width in WIDTHS {
+            let columns = sums.columns(width).expect("it was named");
+            for range in [0..n, 0..n / 2, n / 2..n, n / 3..2 * n / 3, n..n] {
+                let want = count(indptr, indices, range.clone(), u64::from(width), u64::from(access.get()));
+                prop_assert_eq!(columns.of(range), want);
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn a_range_has_the_features_of_its_vertices(
+            rows in proptest::collection::vec(proptest::collection::vec(0u32..60, 0..40), 0..30),
+            access in prop_oneof![Just(1u32), Just(5), Just(16), Just(32)],
+        ) {
+            let (indptr, indices) = csr(&rows);
+            check(&indptr, &indices, access)?;
+        }
+    }
+
+    #[test]
+    fn chunks_join_without_a_seam() {
+        // More edges than a chunk, a hub larger than one, runs longer than the table, and empty rows at both ends.
+        let mut rows = vec![Vec::new(); 3];
+        rows.push((0..2 * CHUNK as u32).collect());
+        rows.extend((0..140_000u32).map(|v| (0..v % 11).map(|i| v % 97 + i * (1 + v % 2)).collect()));
+        rows.push(Vec::new());
+        let (indptr, indices) = csr(&rows);
+        assert!(chunks(&indptr).len() > 2);
+        check(&indptr, &indices, 16).expect("the sums are right");
+    }
+
+    #[test]
+    fn what_is_no_csr_is_named() {
+        let access = NonZeroU32::MIN;
+        let new = |indptr: &[u64]| FeatureSums::new(indptr, &[0, 1], access, &[]).map(|_| ());
+        assert_eq!(new(&[]), Err(SumsError::NoOffsets));
+        assert_eq!(new(&[1, 2]), Err(SumsError::Offsets { position: 0, found: 1, edges: 2 }));
+        assert_eq!(new(&[0, 3]), Err(SumsError::Offsets { position: 1, found: 3, edges: 2 }));
+        assert_eq!(new(&[0, 2, 1, 2]), Err(SumsError::Offsets { position: 2, found: 1, edges: 2 }));
+        assert_eq!(new(&[0, 7, 2]), Err(SumsError::Offsets { position: 1, found: 7, edges: 2 }));
+    }
+
+    #[test]
+    fn widths_are_named_unless_they_are_whole_accesses() {
+        let access = NonZeroU32::new(16).expect("it is not 0");
+        let sums = FeatureSums::new(&[0, 1], &[0], access, &[41]).expect("it is a CSR");
+        assert_eq!(sums.columns(41).expect("it was named").of(0..1)[4], 3);
+        assert_eq!(sums.columns(64).expect("it is whole").of(0..1)[4], 4);
+        assert_eq!(sums.columns(42).map(|_| ()), Err(SumsError::Width { width: 42 }));
+        assert_eq!(sums.byte_count(), 3 * 16); // runs, their accesses, and those at 41
+    }
+}

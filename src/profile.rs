@@ -1,0 +1,231 @@
+//! Profiles by name: those that are built in, those in files, and that of this machine's cores, which is measured once.
+
+use std::hint::black_box;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use lapidary_cost_model::Profile;
+use lapidary_kernels::{AlignedBytes, BlockView, MatMut, MatView, cpu};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::host;
+
+/// Bytes of the matrices that are read: beyond all but the largest caches.
+const BYTES: usize = 192 << 20;
+
+/// Width of rows that are gathered.
+const WIDTH: usize = 64;
+
+/// The profile that a word names: `cpu`, one of [`Profile::NAMES`], or a JSON file.
+///
+/// # Errors
+/// [`Error::Io`] and [`Error::Profile`] for a file; [`Error::Device`] if this machine cannot be measured.
+pub fn load(word: &str) -> Result<Profile> {
+    if word == "cpu" {
+        return cpu_once();
+    }
+    if let Some(profile) = Profile::named(word) {
+        return Ok(profile);
+    }
+    let path = PathBuf::from(word);
+    if !path.exists() {
+        let expected = format!("expected cpu, {} or a file", Profile::NAMES.join(", "));
+        return Err(Error::Value { option: "--profile", value: word.into(), expected });
+    }
+    let json = std::fs::read_to_string(&path);
+    let json = json.map_err(|source| Error::Io { action: "read", path: path.clone(), source })?;
+    Profile::from_json(&json).map_err(|source| Error::Profile { path, source })
+}
+
+/// The profile of all this machine's cores, from its file or measured now, and then the same for the whole process.
+///
+/// # Errors
+/// [`Error::Device`] if it cannot be measured.
+fn cpu_once() -> Result<Profile> {
+    static PROFILE: OnceLock<Profile> = OnceLock::new();
+    if let Some(profile) = PROFILE.get() {
+        return Ok(profile.clone());
+    }
+    let file = cache_file();
+    let profile = match file.as_deref().and_then(remembered) {
+        Some(profile) => profile,
+        None => {
+            let profile = measure()?;
+            if let Some(file) = &file
+                && let Err(error) = remember(file, &profile)
+            {
+                tracing::debug!("the profile of this machine is not kept: {error}");
+            }
+            profile
+        }
+    };
+    Ok(PROFILE.get_or_init(|| profile).clone())
+}
+
+/// What was measured, and of what.
+#[derive(Serialize, Deserialize)]
+struct Remembered {
+    version: String,
+    processor: String,
+    threads: usize,
+    profile: Profile,
+}
+
+/// Where a user's caches lie, by the XDG convention; `None` where there is no home.
+fn cache_file() -> Option<PathBuf> {
+    let folder = |name| std::env::var_os(name).filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    let caches = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")))?;
+    Some(caches.join("lapidary").join("cpu-profile.json"))
+}
+
+/// What `file` says of this machine; `None` if it is not there, is of another machine or version, or is broken.
+fn remembered(file: &Path) -> Option<Profile> {
+    let Remembered { version, processor, threads, profile } =
+        serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+    let here = (env!("CARGO_PKG_VERSION"), host::processor(), rayon::current_num_threads());
+    ((version.as_str(), processor, threads) == here && profile.check().is_ok()).then_some(profile)
+}
+
+/// Writes it beside its place, then renames it.
+fn remember(file: &Path, profile: &Profile) -> std::io::Result<()> {
+    let folder = file.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)?;
+    let remembered = Remembered {
+        version: env!("CARGO_PKG_VERSION").into(),
+        processor: host::processor(),
+        threads: rayon::current_num_threads(),
+        profile: profile.clone(),
+    };
+    let mut beside = tempfile::NamedTempFile::new_in(folder)?;
+    beside.write_all(serde_json::to_string_pretty(&remembered)?.as_bytes())?;
+    beside.persist(file)?;
+    Ok(())
+}
+
+/// Measures the threads of the current rayon pool with the kernels themselves.
+///
+/// # Cost
+/// About a second, and 400 MiB for that time.
+/// # Errors
+/// [`Error::Device`], when the host has no memory for it.
+pub fn measure() -> Result<Profile> {
+    let failed = |source| Error::Device { device: "cpu".into(), op: "measuring its profile".into(), source };
+    let mut bytes = AlignedBytes::zeroed(BYTES).map_err(failed)?;
+    let mut out = AlignedBytes::zeroed(BYTES).map_err(failed)?;
+    bytes.as_mut_slice::<f32>().fill(1.0);
+    out.as_mut_slice::<f32>().fill(1.0);
+    let memory_bytes_per_s = memory_rate(bytes.as_slice(), out.as_mut_slice());
+    let gather_bytes_per_s = gather_rate(bytes.as_slice(), out.as_mut_slice(), memory_bytes_per_s);
+    let flops_per_s = product_rate(bytes.as_slice(), out.as_mut_slice());
+    let profile = Profile {
+        name: "cpu".into(),
+        memory_bytes_per_s,
+        gather_bytes_per_s,
+        // A copy within the host's memory reads every byte and writes it.
+        to_device_bytes_per_s: memory_bytes_per_s / 2.0,
+        to_host_bytes_per_s: memory_bytes_per_s / 2.0,
+        flops_per_s,
+        launch_s: launch_seconds(),
+        capacity_bytes: host::memory_bytes(),
+        access_width: std::num::NonZeroU32::new(16).expect("a cache line has 16 floats"),
+    };
+    tracing::debug!(?profile, "measured");
+    Ok(profile)
+}
+
+/// The least of several times: what disturbs a run only makes it slower.
+fn least_seconds(times: usize, mut run: impl FnMut()) -> f64 {
+    let timed = (0..times).map(|_| {
+        let start = Instant::now();
+        run();
+        start.elapsed().as_secs_f64()
+    });
+    timed.fold(f64::INFINITY, f64::min).max(1e-9)
+}
+
+fn matrix(data: &[f32], rows: usize, cols: usize) -> MatView<'_> {
+    MatView::new(&data[..rows * cols], rows, cols).expect("the slice has that length")
+}
+
+fn matrix_mut(data: &mut [f32], rows: usize, cols: usize) -> MatMut<'_> {
+    MatMut::new(&mut data[..rows * cols], rows, cols).expect("the slice has that length")
+}
+
+fn memory_rate(x: &[f32], out: &mut [f32]) -> f64 {
+    let rows = x.len() / WIDTH;
+    let run = || cpu::relu(matrix(x, rows, WIDTH), matrix_mut(out, rows, WIDTH)).expect("the shapes agree");
+    cpu::elementwise_bytes(1, rows as u64, WIDTH as u64) as f64 / least_seconds(5, run)
+}
+
+/// The rate of the random rows alone: what a gather reads and writes in sequence takes its own time.
+fn gather_rate(x: &[f32], out: &mut [f32], memory_bytes_per_s: f64) -> f64 {
+    const ROWS: usize = 1 << 16;
+    const DEGREE: usize = 8;
+    let sources = x.len() / WIDTH;
+    let indptr: Vec<u64> = (0..=ROWS as u64).map(|v| v * DEGREE as u64).collect();
+    // Multiples of a large odd number: far apart, each source once in a while, no two runs.
+    let indices: Vec<u32> = (0..(ROWS * DEGREE) as u64).map(|i| (i * 2_654_435_761 % sources as u64) as u32).collect();
+    let block = BlockView { indptr: &indptr, indices: &indices, own_sources: sources, halo_sources: 0 };
+    let run = || {
+        cpu::gather(block, None, matrix(x, sources, WIDTH), None, matrix_mut(out, ROWS, WIDTH)).expect("it is a block");
+    };
+    let random = (4 * indices.len() * WIDTH) as f64;
+    let sequential = cpu::gather_bytes(ROWS as u64, indices.len() as u64, WIDTH as u64) as f64 - random;
+    let seconds = least_seconds(5, run);
+    // Never more than half is taken off, lest a disturbed measurement make the rest vanish.
+    random / (seconds - sequential / memory_bytes_per_s).max(0.5 * seconds)
+}
+
+fn product_rate(x: &[f32], out: &mut [f32]) -> f64 {
+    const SHAPE: [usize; 3] = [1 << 14, 256, 256];
+    let [n, k, m] = SHAPE;
+    let run = || cpu::linear(matrix(x, n, k), matrix(x, m, k), matrix_mut(out, n, m)).expect("the shapes agree");
+    cpu::linear_flops(n as u64, k as u64, m as u64) as f64 / least_seconds(5, run)
+}
+
+fn launch_seconds() -> f64 {
+    let (x, mut out) = ([1.0f32; 16], [0.0f32; 16]);
+    least_seconds(200, || {
+        cpu::relu(matrix(&x, 1, 16), matrix_mut(black_box(&mut out), 1, 16)).expect("the shapes agree")
+    })
+    .max(1e-7)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_measured_and_remembered() {
+        let profile = measure().expect("there is memory for it");
+        profile.check().expect("its rates are good");
+        assert!((1e8..1e13).contains(&profile.gather_bytes_per_s), "{profile:?}");
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("caches").join("profile.json");
+        assert_eq!(remembered(&file), None);
+        remember(&file, &profile).expect("the folder can be written");
+        assert_eq!(remembered(&file), Some(profile.clone()));
+        let json = std::fs::read_to_string(&file).expect("it is there");
+        for broken in [&json[..json.len() / 2], &json.replace(&host::processor(), "abacus"), ""] {
+            std::fs::write(&file, broken).expect("the folder can be written");
+            assert_eq!(remembered(&file), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn words_name_profiles() {
+        assert_eq!(load("a100").expect("it is built in").name, "a100");
+        let unknown = load("abacus").expect_err("there is no such profile").to_string();
+        assert!(unknown.contains("abacus") && unknown.contains("h200"), "{unknown}");
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = file.path().to_str().expect("its name is text");
+        std::fs::write(file.path(), Profile::named("p100").expect("it is built in").to_json())
+            .expect("it can be written");
+        assert_eq!(load(path).expect("it is a profile").name, "p100");
+        std::fs::write(file.path(), "{}").expect("it can be written");
+        assert!(matches!(load(path), Err(Error::Profile { .. })));
+    }
+}
