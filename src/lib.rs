@@ -33,6 +33,7 @@ mod host;
 mod infer;
 pub mod lower;
 pub mod model;
+pub mod plan;
 pub mod profile;
 pub mod program;
 mod runtime;

@@ -62,6 +62,8 @@ pub struct Step {
     pub call: Call,
     /// Outputs that are the next epoch's value of an input: `(output, input)`.
     pub next: Vec<(Slot, Slot)>,
+    /// The phase that it is part of; 0 in the setup.
+    pub phase: usize,
 }
 
 /// What the parts make together of what each of them publishes. The slots are the same on every part.
@@ -230,7 +232,7 @@ impl Lowering<'_> {
                 }
                 _ => {}
             }
-            list.push(Step { name, call, next });
+            list.push(Step { name, call, next, phase: 0 });
             if constant {
                 self.constants.insert(key, writes);
             }
@@ -311,6 +313,6 @@ fn exchange_rows(
     let halo = table.push(halo_name, bytes(halo_rows), Kind::Received, None);
     exchanges.push(Exchange::Halo { packed, halo, block: spec, width: own.cols });
     let out = Mat { slot: packed, rows: packed_rows, cols: own.cols };
-    let step = Step { name: packed_name, call: Call::Pack { x: own, rows, out }, next: Vec::new() };
+    let step = Step { name: packed_name, call: Call::Pack { x: own, rows, out }, next: Vec::new(), phase: 0 };
     (Mat { slot: halo, rows: halo_rows, cols: own.cols }, Some(step))
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use lapidary_kernels::Slot;
 use lapidary_planner::check::{self, check, check_joint};
-use lapidary_planner::memory::{Epoch, Limit, Objective, Outcome, Plan, Policy, Request, plan};
+use lapidary_planner::memory::{Boundary, Epoch, Limit, Objective, Outcome, Plan, Policy, Request, plan};
 use lapidary_planner::tasks::TaskError;
 
 pub use script::{Action, Script};
@@ -78,9 +78,16 @@ impl PlannedDevice {
     pub fn script(&self) -> Script {
         self.plan.as_ref().map_or_else(Script::default, |(tasks, plan)| Script::new(&self.steps, tasks, plan))
     }
+
+    fn carried(&self) -> Carried {
+        self.plan.as_ref().map_or_else(Carried::default, |(tasks, plan)| Carried {
+            resident: tasks.slots_of(&plan.start.resident),
+            dirty: tasks.slots_of(&plan.start.dirty),
+        })
+    }
 }
 
-/// Plans a sequence on every device: `lowered` and `rooms` by device.
+/// Plans a sequence on every device: `lowered` and `rooms` by device, `epoch` the same for all.
 ///
 /// `keep` names what is to be on the host afterwards, beside what the devices tell each other.
 ///
@@ -92,17 +99,66 @@ pub fn plan_sequence(
     lowered: &[Lowered],
     rooms: &[Room],
     sequence: Sequence<'_>,
-    epoch: &[Epoch],
+    epoch: &Epoch,
     keep: &BTreeSet<Slot>,
     method: &Method,
 ) -> Result<Planned> {
+    let none = vec![Carried::default(); lowered.len()];
+    let devices = tasks_of(lowered, rooms, sequence, &none, keep)?;
+    plan_tasks(lowered, rooms, devices, |_| epoch.clone(), method)
+}
+
+/// Plans phases that run between two runs of `main`: what main leaves on the devices is there again afterwards.
+///
+/// # Errors
+/// [`Error::DoesNotFit`].
+pub fn plan_between(
+    lowered: &[Lowered],
+    rooms: &[Room],
+    phases: &[usize],
+    main: &Planned,
+    keep: &BTreeSet<Slot>,
+    method: &Method,
+) -> Result<Planned> {
+    let carried: Vec<Carried> = main.devices.iter().map(PlannedDevice::carried).collect();
+    let devices = tasks_of(lowered, rooms, Sequence::Phases(phases), &carried, keep)?;
+    let boundaries: Vec<Epoch> = devices
+        .iter()
+        .zip(&carried)
+        .map(|((_, tasks), carried)| {
+            let ids = |slots: &[Slot]| {
+                let mut ids: Vec<_> = slots.iter().filter_map(|&slot| tasks.as_ref()?.tensor_of(slot)).collect();
+                ids.sort_unstable();
+                ids
+            };
+            Epoch::Boundary(Boundary { resident: ids(&carried.resident), dirty: ids(&carried.dirty) })
+        })
+        .collect();
+    plan_tasks(lowered, rooms, devices, |i| boundaries[i].clone(), method)
+}
+
+/// What a device holds between two epochs.
+#[derive(Clone, Debug, Default)]
+struct Carried {
+    resident: Vec<Slot>,
+    dirty: Vec<Slot>,
+}
+
+/// Each device's steps, and what they are to the planner.
+fn tasks_of(
+    lowered: &[Lowered],
+    rooms: &[Room],
+    sequence: Sequence<'_>,
+    carried: &[Carried],
+    keep: &BTreeSet<Slot>,
+) -> Result<Vec<(Vec<Step>, Option<Tasks>)>> {
     let mut devices = Vec::new();
-    for (lowered, room) in lowered.iter().zip(rooms) {
+    for ((lowered, room), carried) in lowered.iter().zip(rooms).zip(carried) {
         let steps = match sequence {
             Sequence::Setup => lowered.setup.clone(),
             Sequence::Phases(phases) => lowered.sequence(phases),
         };
-        let tasks = match Tasks::new(lowered, &steps, &published(lowered, sequence, keep)) {
+        let tasks = match Tasks::new(lowered, &steps, &published(lowered, sequence, keep), &carried.resident) {
             Ok(tasks) => Some(tasks),
             Err(TaskError::NoOps) => None,
             Err(TaskError::TooManyBytes) => return Err(does_not_fit(room, u64::MAX)),
@@ -110,22 +166,33 @@ pub fn plan_sequence(
         };
         devices.push((steps, tasks));
     }
+    Ok(devices)
+}
+
+fn plan_tasks(
+    lowered: &[Lowered],
+    rooms: &[Room],
+    devices: Vec<(Vec<Step>, Option<Tasks>)>,
+    epoch: impl Fn(usize) -> Epoch,
+    method: &Method,
+) -> Result<Planned> {
     // What has the least room beside what it would like to hold decides the order for all.
-    let pressure = |i: &usize| {
-        let wanted = devices[*i].1.as_ref().map_or(0, |tasks| tasks.graph.total_bytes());
-        (wanted as f64 / rooms[*i].capacity_bytes.max(1) as f64, std::cmp::Reverse(*i))
+    let pressure = |i: usize| {
+        let wanted = devices[i].1.as_ref().map_or(0, |tasks| tasks.graph.total_bytes());
+        wanted as f64 / rooms[i].capacity_bytes.max(1) as f64
     };
     let mut by_pressure: Vec<usize> = (0..devices.len()).collect();
-    by_pressure.sort_by(|a, b| pressure(b).partial_cmp(&pressure(a)).expect("sizes are numbers"));
+    by_pressure.sort_by(|&a, &b| pressure(b).total_cmp(&pressure(a)));
     let mut plans: Vec<Option<Plan>> = vec![None; devices.len()];
     let mut order = None;
     for i in by_pressure {
         let Some(tasks) = &devices[i].1 else { continue };
-        let made = plan_device(tasks, &rooms[i], epoch.get(i).unwrap_or(&epoch[0]).clone(), order.clone(), method)?;
+        let made = plan_device(tasks, &rooms[i], epoch(i), order.clone(), method)?;
         order.get_or_insert_with(|| made.order());
         plans[i] = Some(made);
     }
-    let devices = devices.into_iter().zip(plans).map(|((steps, tasks), plan)| PlannedDevice { steps, plan: tasks.zip(plan) });
+    let devices = devices.into_iter().zip(plans);
+    let devices = devices.map(|((steps, tasks), plan)| PlannedDevice { steps, plan: tasks.zip(plan) });
     let planned = Planned { devices: devices.collect() };
     check_together(lowered, &planned);
     Ok(planned)
@@ -154,6 +221,8 @@ fn plan_device(
     let capacity_bytes = if room.in_place { tasks.graph.total_bytes() } else { room.capacity_bytes };
     let Method { policy, objective, limit } = *method;
     let policy = if room.in_place { Policy::Optimal } else { policy };
+    // In place nothing is gained by another order than the program's.
+    let order = if room.in_place { Some(tasks.graph.order().to_vec()) } else { order };
     let request = Request { policy, objective, epoch: epoch.clone(), capacity_bytes, order, limit };
     let made = match plan(&tasks.graph, &request).expect("the request is made of the graph's own ids") {
         Outcome::Feasible(plan) => plan,

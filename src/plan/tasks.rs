@@ -18,13 +18,13 @@ pub struct Tasks {
 
 impl Tasks {
     /// The task graph of `steps`, which are some of `lowered`'s. What is in `publish` and made here is stored on the host as
-    /// soon as it is made.
+    /// soon as it is made. What is in `beside` lies on the device meanwhile, whether or not a step reads it.
     ///
     /// # Errors
     /// [`TaskError`] without steps, or if the sizes add up to more than 64 bits can say.
     /// # Cost
     /// O(steps log steps).
-    pub fn new(lowered: &Lowered, steps: &[Step], publish: &BTreeSet<Slot>) -> Result<Self, TaskError> {
+    pub fn new(lowered: &Lowered, steps: &[Step], publish: &BTreeSet<Slot>, beside: &[Slot]) -> Result<Self, TaskError> {
         let made: BTreeSet<Slot> = steps.iter().flat_map(|step| step.call.writes()).collect();
         let mut ids: BTreeMap<Slot, TensorId> = BTreeMap::new();
         let (mut slots, mut tensors) = (Vec::new(), Vec::new());
@@ -49,6 +49,7 @@ impl Tasks {
             next: step.next.iter().map(|&(new, old)| (id_of(new), id_of(old))).collect(),
         });
         let ops: Vec<Op> = ops.collect();
+        beside.iter().copied().map(&mut id_of).for_each(drop);
         Ok(Self { graph: TaskGraph::new(tensors, ops)?, slots })
     }
 

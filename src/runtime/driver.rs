@@ -1,7 +1,7 @@
 //! The driver: workers, one a device, that run their scripts side by side.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -25,14 +25,7 @@ pub(crate) struct Runtime {
     reports: Receiver<ToDriver>,
     threads: Vec<JoinHandle<()>>,
     /// Set when a worker failed: the others are of no use without it.
-    failed: bool,
-}
-
-/// What the workers did together.
-#[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    /// By part.
-    pub reports: Vec<Report>,
+    failed: Cell<bool>,
 }
 
 impl Runtime {
@@ -69,14 +62,14 @@ impl Runtime {
             let failed = |source| lapidary_kernels::Error::LaneThread { source };
             threads.push(thread.map_err(|e| Error::Device { device: name, op: "starting".into(), source: failed(e) })?);
         }
-        Ok(Self { lowered, exchanges, workers, reports, threads, failed: false })
+        Ok(Self { lowered, exchanges, workers, reports, threads, failed: Cell::new(false) })
     }
 
-    /// Runs a script on each worker, and returns when all are done.
+    /// Runs a script on each worker, and returns their reports when all are done.
     ///
     /// # Errors
     /// That of the first worker that failed, at once: the others are told to stop.
-    pub(crate) fn run(&mut self, scripts: &[Arc<Script>], run: impl Fn(Arc<Script>) -> Run) -> Result<Outcome> {
+    pub(crate) fn run(&self, scripts: &[Arc<Script>], run: impl Fn(Arc<Script>) -> Run) -> Result<Vec<Report>> {
         for (part, script) in scripts.iter().enumerate() {
             self.tell(part, ToWorker::Run(run(script.clone())))?;
         }
@@ -97,14 +90,14 @@ impl Runtime {
                 }
             }
         }
-        Ok(Outcome { reports: reports.into_iter().flatten().collect() })
+        Ok(reports.into_iter().flatten().collect())
     }
 
     /// Overwrites a tensor that lasts, on every worker.
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub(crate) fn write<T: Pod>(&mut self, slot: Slot, values: &[T]) -> Result<()> {
+    pub(crate) fn write<T: Pod>(&self, slot: Slot, values: &[T]) -> Result<()> {
         let values = host_slot(values)?;
         for part in 0..self.workers.len() {
             self.tell(part, ToWorker::Write(slot, values.clone()))?;
@@ -122,7 +115,7 @@ impl Runtime {
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub(crate) fn read<T: Pod>(&mut self, part: usize, slot: Slot) -> Result<Vec<T>> {
+    pub(crate) fn read<T: Pod>(&self, part: usize, slot: Slot) -> Result<Vec<T>> {
         self.tell(part, ToWorker::Read(slot))?;
         match self.hear()? {
             ToDriver::Contents(_, contents) => Ok(contents.to_vec()),
@@ -136,7 +129,7 @@ impl Runtime {
     }
 
     /// The sum of every part's term, to every part.
-    fn send_sum(&mut self, exchange: usize, terms: &[HostSlot]) -> Result<()> {
+    fn send_sum(&self, exchange: usize, terms: &[HostSlot]) -> Result<()> {
         let mut sum = terms[0].to_vec::<f32>();
         for term in &terms[1..] {
             let term = term.to_vec::<f32>();
@@ -146,8 +139,8 @@ impl Runtime {
         (0..self.workers.len()).try_for_each(|part| self.tell(part, ToWorker::Sum(exchange, sum.clone())))
     }
 
-    fn tell(&mut self, part: usize, message: ToWorker) -> Result<()> {
-        if self.failed {
+    fn tell(&self, part: usize, message: ToWorker) -> Result<()> {
+        if self.failed.get() {
             return Err(Error::WorkersGone);
         }
         match self.workers[part].send(message) {
@@ -160,8 +153,8 @@ impl Runtime {
     }
 
     /// The next message; a failure ends everything.
-    fn hear(&mut self) -> Result<ToDriver> {
-        if self.failed {
+    fn hear(&self) -> Result<ToDriver> {
+        if self.failed.get() {
             return Err(Error::WorkersGone);
         }
         let error = match self.reports.recv() {
@@ -169,7 +162,7 @@ impl Runtime {
             Ok(ToDriver::Aborted(_)) | Err(_) => Error::WorkersGone,
             Ok(other) => return Ok(other),
         };
-        self.failed = true;
+        self.failed.set(true);
         for worker in &self.workers {
             // A full channel belongs to a worker that has stopped listening.
             drop(worker.try_send(ToWorker::Abort));
@@ -248,9 +241,4 @@ fn halves(exchanges: &[Exchange], supply: &mut Supply<'_>, part: usize) -> (Inbo
 fn host_slot<T: Pod>(values: &[T]) -> Result<HostSlot> {
     let failed = |source| Error::Device { device: "host".into(), op: "making room for values".into(), source };
     HostSlot::staged(values).map_err(failed)
-}
-
-/// The ranges as JSON shows them.
-pub(crate) fn part_pairs(parts: &[Range<usize>]) -> Vec<[usize; 2]> {
-    parts.iter().map(|part| [part.start, part.end]).collect()
 }

@@ -32,8 +32,6 @@ pub(super) struct Run {
     pub metrics: Arc<Vec<Slot>>,
     /// Values that the host sets first, without counting them: the clock, the learning rate.
     pub controls: Vec<(Slot, HostSlot)>,
-    /// The action from which on seconds are the evaluation's.
-    pub evaluates_from: usize,
     /// Whether to note when each action ran.
     pub traced: bool,
 }

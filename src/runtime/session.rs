@@ -1,152 +1,250 @@
-//! One device running what was lowered.
+//! A session: programs on data, split over devices, planned, and ready to run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
 
 use bytemuck::Pod;
-use lapidary_kernels::{Device, Event, HostSlot, Lane, Slot};
+use lapidary_kernels::{HostSlot, Slot};
+use lapidary_planner::memory::Epoch;
 
-use crate::error::{Error, Result};
-use crate::lower::{Inputs, Kind, Lowered, Step, Supply};
-use crate::program::Origin;
+use super::driver::Runtime;
+use super::message::{Report, Run};
+use super::trace::Span;
+use super::Devices;
+use crate::error::Result;
+use crate::lower::{Inputs, Lowered, Supply, lower};
+use crate::plan::{Method, Planned, Room, Script, Sequence, plan_sequence};
+use crate::program::{Origin, Program};
 
-/// A device with all tensors of a lowered program in place, ready to run its phases.
+/// What a session is opened for.
+pub(crate) struct Job<'a> {
+    /// The programs, which are its phases.
+    pub programs: &'a [(&'a str, &'a Program)],
+    /// The data.
+    pub inputs: &'a Inputs,
+    /// The part of each device.
+    pub parts: Vec<Range<usize>>,
+    /// The phases that run again and again; the others fit themselves in between.
+    pub main: &'a [usize],
+    /// Whether they do run again, so that what stays on a device is there the next time.
+    pub repeats: bool,
+    /// The seed of dropout.
+    pub seed: u64,
+    /// Outputs, by phase and name, that can be read afterwards.
+    pub keep: &'a [(usize, String)],
+}
+
+/// Programs on devices with their data in place.
 pub(crate) struct Session {
-    device: Box<dyn Device>,
-    lowered: Lowered,
+    runtime: Runtime,
+    rooms: Vec<Room>,
+    method: Method,
+    parts: Vec<Range<usize>>,
+    keep: BTreeSet<Slot>,
+    main: Vec<usize>,
+    repeats: bool,
+    /// By phases.
+    sequences: BTreeMap<Vec<usize>, Planned>,
+    scripts: BTreeMap<Vec<usize>, Vec<Arc<Script>>>,
+    setup_peaks: Vec<u64>,
+    peaks: Vec<u64>,
+}
+
+/// What one run of a sequence did.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Done {
+    /// By part, the contents of each metric.
+    metrics: Vec<Vec<HostSlot>>,
+    /// Of training and of the evaluation: those of the slowest part.
+    pub seconds: [f64; 2],
+    /// To devices and to the host, over all parts.
+    pub bytes: [u64; 2],
+    /// What was noted, by part.
+    pub spans: Vec<Vec<Span>>,
+}
+
+impl Done {
+    /// Metric number `metric` as each part has it.
+    pub(crate) fn metric<T: Pod>(&self, metric: usize) -> Vec<Vec<T>> {
+        self.metrics.iter().map(|metrics| metrics[metric].to_vec()).collect()
+    }
 }
 
 impl Session {
-    /// Places all tensors, constants from `inputs`, and runs the setup, after which what only the setup used leaves.
+    /// Lowers the programs for each part, plans the setup and the main phases, starts the workers, and runs the setup.
     ///
     /// # Errors
-    /// [`Error::DoesNotFit`] before anything that grows with the graph is made; [`Error::Device`].
-    pub(crate) fn open(device: Box<dyn Device>, lowered: Lowered, inputs: &Inputs) -> Result<Self> {
-        let (need_bytes, have_bytes) = (byte_count(&lowered), device.capacity_bytes());
-        if need_bytes > have_bytes {
-            return Err(Error::DoesNotFit { device: device.name(), need_bytes, have_bytes });
-        }
-        let session = Self { device, lowered };
-        let mut supply = Supply::new(inputs);
-        for (index, tensor) in session.lowered.tensors.iter().enumerate() {
-            let slot = Slot(index as u32);
-            session.on(&tensor.name, session.device.alloc(slot, tensor.bytes))?;
-            if let Some(contents) = &tensor.contents {
-                let copied = session.device.copy_in(Lane::CopyIn, slot, &supply.get(0, contents), &[]);
-                session.finish(&tensor.name, copied)?;
-            } else if tensor.kind == Kind::State {
-                session.write(slot, &vec![0u8; tensor.bytes as usize])?;
-            }
-        }
-        session.run_steps(&session.lowered.setup)?;
-        let used = used_after_setup(&session.lowered);
-        for (index, tensor) in session.lowered.tensors.iter().enumerate() {
-            if !used[index] && tensor.kind == Kind::Constant {
-                session.on(&tensor.name, session.device.free(Slot(index as u32)))?;
-            }
-        }
+    /// [`crate::Error::DoesNotFit`] before anything that grows with the graph is made; [`crate::Error::Device`].
+    pub(crate) fn open(devices: &Devices, rooms: Vec<Room>, method: Method, job: &Job<'_>) -> Result<Self> {
+        let mut supply = Supply::of_parts(job.inputs, job.parts.clone());
+        let lowered: Vec<Lowered> =
+            supply.sizes().iter().map(|sizes| lower(job.programs, sizes, job.seed)).collect();
+        let keep = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name).copied());
+        let keep: BTreeSet<Slot> = keep.collect();
+        let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };
+        let setup = plan_sequence(&lowered, &rooms, Sequence::Setup, &Epoch::Cold, &keep, &method)?;
+        let main = plan_sequence(&lowered, &rooms, Sequence::Phases(job.main), &epoch, &keep, &method)?;
+        let opened = devices.open(&rooms)?;
+        let runtime = Runtime::open(opened, lowered, &mut supply)?;
+        let scripts = |planned: &Planned| planned.devices.iter().map(|d| Arc::new(d.script())).collect::<Vec<_>>();
+        let setup_scripts = scripts(&setup);
+        let mut session = Self {
+            rooms,
+            method,
+            parts: job.parts.clone(),
+            keep,
+            main: job.main.to_vec(),
+            repeats: job.repeats,
+            scripts: BTreeMap::from([(job.main.to_vec(), scripts(&main))]),
+            sequences: BTreeMap::from([(job.main.to_vec(), main)]),
+            setup_peaks: setup_scripts.iter().map(|script| script.peak_bytes).collect(),
+            peaks: vec![0; runtime.lowered().len()],
+            runtime,
+        };
+        session.run_scripts(&setup_scripts, &[], &[], false)?;
         Ok(session)
     }
 
-    /// Runs the phase that was lowered as number `phase`.
+    /// Runs phases one after the other, the first of them being training if there are several. `metrics` are outputs, by
+    /// phase and name, that are handed over; `controls` are set first.
     ///
     /// # Errors
-    /// [`Error::Device`], with the operation's name.
-    pub(crate) fn run(&self, phase: usize) -> Result<()> {
-        let steps = &self.lowered.phases[phase].steps;
-        self.run_steps(steps)?;
-        for &(output, input) in steps.iter().flat_map(|step| &step.next) {
-            let bytes = self.lowered.tensor(output).bytes;
-            let swapped = self.device.free(input).and_then(|()| self.device.rename(output, input));
-            self.on(self.name(input), swapped.and_then(|()| self.device.alloc(output, bytes)))?;
+    /// [`crate::Error::Device`], with the device, the operation and the part; [`crate::Error::DoesNotFit`] for phases
+    /// other than the main ones.
+    pub(crate) fn run(
+        &mut self,
+        phases: &[usize],
+        metrics: &[(usize, &str)],
+        controls: &[(Origin, HostSlot)],
+        traced: bool,
+    ) -> Result<Done> {
+        self.plan(phases)?;
+        let lowered = &self.runtime.lowered()[0];
+        let slot = |(phase, name): &(usize, &str)| lowered.phases[*phase].outputs[*name];
+        let metrics: Vec<Slot> = metrics.iter().map(slot).collect();
+        let controls = controls.iter().filter_map(|(origin, value)| Some((self.origin(origin)?, value.clone())));
+        let controls: Vec<(Slot, HostSlot)> = controls.collect();
+        let scripts = self.scripts[phases].clone();
+        self.run_scripts(&scripts, &metrics, &controls, traced)
+    }
+
+    fn run_scripts(
+        &mut self,
+        scripts: &[Arc<Script>],
+        metrics: &[Slot],
+        controls: &[(Slot, HostSlot)],
+        traced: bool,
+    ) -> Result<Done> {
+        let metrics = Arc::new(metrics.to_vec());
+        let reports = self.runtime.run(scripts, |script| Run {
+            script,
+            metrics: metrics.clone(),
+            controls: controls.to_vec(),
+            traced,
+        })?;
+        let mut done = Done::default();
+        for (part, Report { bytes, peak_bytes, seconds, metrics, spans, .. }) in reports.into_iter().enumerate() {
+            self.peaks[part] = peak_bytes;
+            done.metrics.push(metrics);
+            done.spans.push(spans);
+            for i in 0..2 {
+                done.bytes[i] += bytes[i];
+                done.seconds[i] = seconds[i].max(done.seconds[i]);
+            }
         }
+        Ok(done)
+    }
+
+    /// Plans phases that have not run yet. What the main phases leave on a device stays there.
+    fn plan(&mut self, phases: &[usize]) -> Result<()> {
+        if self.sequences.contains_key(phases) {
+            return Ok(());
+        }
+        let lowered: Vec<Lowered> = self.runtime.lowered().iter().map(|lowered| (**lowered).clone()).collect();
+        let between = match self.repeats {
+            true => Some(&self.sequences[&self.main]),
+            false => None,
+        };
+        let planned = match between {
+            Some(main) => crate::plan::plan_between(&lowered, &self.rooms, phases, main, &self.keep, &self.method)?,
+            None => {
+                let sequence = Sequence::Phases(phases);
+                plan_sequence(&lowered, &self.rooms, sequence, &Epoch::Cold, &self.keep, &self.method)?
+            }
+        };
+        let scripts = planned.devices.iter().map(|device| Arc::new(device.script())).collect();
+        self.scripts.insert(phases.to_vec(), scripts);
+        self.sequences.insert(phases.to_vec(), planned);
         Ok(())
     }
 
-    /// Writes a tensor.
+    /// Overwrites a tensor that lasts.
     ///
     /// # Errors
-    /// [`Error::Device`].
+    /// [`crate::Error::Device`].
     pub(crate) fn write<T: Pod>(&self, slot: Slot, values: &[T]) -> Result<()> {
-        let name = self.name(slot);
-        let host = self.on(name, HostSlot::staged(values))?;
-        let copied = self.device.copy_in(Lane::CopyIn, slot, &host, &[]);
-        self.finish(name, copied)
+        self.runtime.write(slot, values)
     }
 
-    /// Reads a tensor.
+    /// A tensor that lasts, as the first part has it: all have the same.
     ///
     /// # Errors
-    /// [`Error::Device`].
+    /// [`crate::Error::Device`].
     pub(crate) fn read<T: Pod>(&self, slot: Slot) -> Result<Vec<T>> {
-        let name = self.name(slot);
-        let bytes = self.lowered.tensors[slot.0 as usize].bytes as usize;
-        let host = self.on(name, HostSlot::staging(bytes))?;
-        let copied = self.device.copy_out(Lane::CopyOut, slot, &host, &[]);
-        self.finish(name, copied)?;
-        Ok(host.to_vec())
+        self.runtime.read(0, slot)
+    }
+
+    /// An output that was to be kept, of which each part has its rows: those of all parts.
+    ///
+    /// # Errors
+    /// [`crate::Error::Device`].
+    pub(crate) fn read_rows<T: Pod>(&self, phase: usize, name: &str) -> Result<Vec<T>> {
+        let slot = self.output(phase, name).expect("the program names its outputs");
+        let mut rows = Vec::new();
+        for part in 0..self.parts.len() {
+            rows.extend(self.runtime.read::<T>(part, slot)?);
+        }
+        Ok(rows)
     }
 
     /// Where an origin lies, if the programs read it.
     pub(crate) fn origin(&self, origin: &Origin) -> Option<Slot> {
-        self.lowered.origins.get(origin).copied()
+        self.runtime.lowered()[0].origins.get(origin).copied()
     }
 
     /// Where a phase's result lies.
     pub(crate) fn output(&self, phase: usize, name: &str) -> Option<Slot> {
-        self.lowered.phases[phase].outputs.get(name).copied()
+        self.runtime.lowered()[0].phases[phase].outputs.get(name).copied()
     }
 
-    /// Reads a phase's result, which its program must name.
-    ///
-    /// # Errors
-    /// [`Error::Device`].
-    pub(crate) fn read_output<T: Pod>(&self, phase: usize, name: &str) -> Result<Vec<T>> {
-        self.read(self.output(phase, name).expect("the program names its outputs"))
+    /// The plan of the main phases.
+    pub(crate) fn main_plan(&self) -> &Planned {
+        &self.sequences[&self.main]
     }
 
-    /// What the plan says the device will hold at most.
-    pub(crate) fn planned_peak_bytes(&self) -> u64 {
-        byte_count(&self.lowered)
+    /// By part, the most that the plans of all that has run hold.
+    pub(crate) fn planned_peak_bytes(&self) -> Vec<u64> {
+        let of_part = |part: usize| {
+            let scripts = self.scripts.values().map(|scripts| scripts[part].peak_bytes);
+            scripts.fold(self.setup_peaks[part], u64::max)
+        };
+        (0..self.parts.len()).map(of_part).collect()
     }
 
-    /// What the device has held at most.
-    pub(crate) fn peak_bytes(&self) -> u64 {
-        self.device.peak_bytes()
+    /// To devices and to the host, as planned for the main phases, over all parts.
+    pub(crate) fn planned_bytes(&self) -> [u64; 2] {
+        let scripts = &self.scripts[&self.main];
+        scripts.iter().fold([0, 0], |sum, s| [sum[0] + s.bytes_to_device, sum[1] + s.bytes_to_host])
     }
 
-    fn name(&self, slot: Slot) -> &str {
-        &self.lowered.tensors[slot.0 as usize].name
+    /// By part, the most that its device has held.
+    pub(crate) fn peak_bytes(&self) -> Vec<u64> {
+        self.peaks.clone()
     }
 
-    fn run_steps(&self, steps: &[Step]) -> Result<()> {
-        let mut last = Event::DONE;
-        for step in steps {
-            last = self.on(&step.name, self.device.launch(Lane::Compute, &step.call, &[]))?;
-        }
-        self.on("waiting for the last operation", self.device.wait(last))
+    /// The vertex ranges of the devices.
+    pub(crate) fn parts(&self) -> &[Range<usize>] {
+        &self.parts
     }
-
-    fn finish(&self, op: &str, event: lapidary_kernels::Result<Event>) -> Result<()> {
-        self.on(op, event.and_then(|event| self.device.wait(event)))
-    }
-
-    fn on<T>(&self, op: &str, result: lapidary_kernels::Result<T>) -> Result<T> {
-        result.map_err(|source| Error::Device { device: self.device.name(), op: op.into(), source })
-    }
-}
-
-/// Bytes of all tensors together. What no memory could hold saturates.
-fn byte_count(lowered: &Lowered) -> u64 {
-    lowered.tensors.iter().fold(0, |sum, tensor| sum.saturating_add(tensor.bytes))
-}
-
-/// Whether each tensor is used by a phase, rather than by the setup alone.
-fn used_after_setup(lowered: &Lowered) -> Vec<bool> {
-    let mut used = vec![false; lowered.tensors.len()];
-    for phase in &lowered.phases {
-        let calls = phase.steps.iter().map(|step| &step.call);
-        let slots = calls.flat_map(|call| call.reads().into_iter().chain(call.writes()));
-        for slot in slots.chain(phase.outputs.values().copied()) {
-            used[slot.0 as usize] = true;
-        }
-    }
-    used
 }

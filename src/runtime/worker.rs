@@ -151,7 +151,7 @@ impl Worker {
         let mut clocks = vec![Instant::now()];
         let mut metrics: Vec<Option<HostSlot>> = vec![None; run.metrics.len()];
         for (i, action) in script.actions.iter().enumerate() {
-            if i == run.evaluates_from {
+            if script.evaluates_from == Some(i) {
                 self.settle()?;
                 clocks.push(Instant::now());
             }
