@@ -86,6 +86,12 @@ pub enum Error {
         /// Why.
         source: lapidary_kernels::Error,
     },
+    /// Ranges that do not cut the graph at hand into a part for each device.
+    #[error("these parts do not fit: {why}; parts are one range a device, each beginning where the one before ends")]
+    Parts {
+        /// What is wrong.
+        why: String,
+    },
     /// A worker failed earlier, and said why.
     #[error("the workers have stopped after an earlier failure; start the run anew")]
     WorkersGone,

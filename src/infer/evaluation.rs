@@ -4,7 +4,7 @@ use crate::model::{LabelKind, ModelError, Network, Value};
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
 use crate::program::{DType, Op, Origin, Passes, Program, ProgramError, SplitName, TensorId, TensorType, VERTEX_IDS};
-use crate::{Result, runtime::Session};
+use crate::runtime::Done;
 
 /// Share of the labelled vertices of each split that is predicted right, or of a multi-label set its micro-F1; `None` for
 /// an empty split.
@@ -19,11 +19,19 @@ pub struct Accuracy {
 }
 
 impl Accuracy {
-    /// Reads what the evaluation program, lowered as `phase`, counted when it ran last.
-    pub(crate) fn read(session: &Session, phase: usize) -> Result<Self> {
-        let share = |name| -> Result<Option<f64>> { Ok(score(&session.read_output::<u64>(phase, name)?)) };
-        let [train, val, test] = SPLITS.map(|(name, _)| share(name));
-        Ok(Self { train: train?, val: val?, test: test? })
+    /// The outputs of [`evaluation_program`], lowered as `phase`, that [`Accuracy::sum`] takes, in its order.
+    pub(crate) fn metrics(phase: usize) -> [(usize, &'static str); 3] {
+        SPLITS.map(|(name, _)| (phase, name))
+    }
+
+    /// What the parts together counted: metrics `first` and the two after it.
+    pub(crate) fn sum(done: &Done, first: usize) -> Self {
+        let [train, val, test] = [first, first + 1, first + 2].map(|metric| {
+            let counts = done.metric::<u64>(metric).into_iter();
+            let sum = counts.reduce(|sum, part| sum.iter().zip(part).map(|(a, b)| a + b).collect());
+            score(&sum.unwrap_or_default())
+        });
+        Self { train, val, test }
     }
 }
 
@@ -48,7 +56,7 @@ pub(crate) fn evaluation_program(
     labels: LabelKind,
     workload: &Workload,
     passes: Passes,
-) -> std::result::Result<Program, ModelError> {
+) -> Result<Program, ModelError> {
     let (mut program, _) = network.into_parts();
     let logits = dense_logits(logits)?;
     program.set_output("logits", logits);
@@ -70,7 +78,7 @@ pub(crate) fn evaluation_program(
 }
 
 /// The tensor behind a network's result.
-pub(crate) fn dense_logits(logits: Value) -> std::result::Result<TensorId, ModelError> {
+pub(crate) fn dense_logits(logits: Value) -> Result<TensorId, ModelError> {
     match logits {
         Value::Dense(tensor) => Ok(tensor),
         Value::Sparse { .. } => Err(ModelError::SparseInput { op: "the end of a network" }),
@@ -83,7 +91,7 @@ pub(crate) fn push_on_split(
     op: Op,
     logits: TensorId,
     labels: LabelKind,
-) -> std::result::Result<TensorId, ProgramError> {
+) -> Result<TensorId, ProgramError> {
     let labels = match labels {
         LabelKind::Class => program.input(Origin::Labels, VERTEX_IDS)?,
         LabelKind::Multi => {

@@ -11,11 +11,10 @@ use super::{Accuracy, evaluation_program};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
-use crate::lower::{Sizes, lower};
 use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelConfig, ModelError, Norm, Weights};
 use crate::program::passes::order::Workload;
 use crate::program::{Origin, Passes};
-use crate::runtime::{Devices, Session};
+use crate::runtime::{Devices, Job, MemoryPolicy, Partition, RunOptions, Session};
 
 /// What a model says of a data set.
 #[derive(Clone, Debug)]
@@ -47,9 +46,7 @@ pub struct Predictor {
     model: Model,
     weights: Weights,
     feature_norm: Option<FeatureNorm>,
-    devices: Devices,
-    device_memory: Option<ByteSize>,
-    passes: Passes,
+    options: RunOptions,
 }
 
 impl Predictor {
@@ -69,9 +66,7 @@ impl Predictor {
             model: model.clone(),
             weights,
             feature_norm,
-            devices: Devices::default(),
-            device_memory: None,
-            passes: Passes::ALL,
+            options: RunOptions::default(),
         })
     }
 
@@ -111,13 +106,25 @@ impl Predictor {
 
     /// Which devices compute; the CPU by default.
     pub fn devices(mut self, devices: Devices) -> Self {
-        self.devices = devices;
+        self.options.devices = devices;
         self
     }
 
     /// How much memory each device may use; all of the host's by default.
     pub fn device_memory(mut self, memory: ByteSize) -> Self {
-        self.device_memory = Some(memory);
+        self.options.device_memory = Some(memory);
+        self
+    }
+
+    /// How it is decided what stays on a device; [`MemoryPolicy::Optimal`] by default.
+    pub fn memory(mut self, policy: MemoryPolicy) -> Self {
+        self.options.memory = policy;
+        self
+    }
+
+    /// How vertices are split over devices; learned by default.
+    pub fn partition(mut self, partition: Partition) -> Self {
+        self.options.partition = partition;
         self
     }
 
@@ -129,7 +136,13 @@ impl Predictor {
 
     /// Which passes rewrite the program; all by default.
     pub fn passes(mut self, passes: Passes) -> Self {
-        self.passes = passes;
+        self.options.passes = passes;
+        self
+    }
+
+    /// As a trainer was set up.
+    pub(crate) fn options(mut self, options: RunOptions) -> Self {
+        self.options = options;
         self
     }
 
@@ -164,23 +177,32 @@ impl Predictor {
         let (network, logits) = self.model.network(feature_kind(data)?, Mode::Evaluate)?;
         let edges = data.graph().edge_count() as u64;
         let workload = Workload { vertices: vertices as u64, edges, backward: false, runs: 1 };
-        let program = evaluation_program(network, logits, label_kind(data), &workload, self.passes)?;
+        let program = evaluation_program(network, logits, label_kind(data), &workload, self.options.passes)?;
         let inputs = bind(data, self.feature_norm.unwrap_or_else(|| data.default_feature_norm()))?;
 
         let start = Instant::now();
-        let lowered = lower(&[("infer", &program)], &Sizes::of(&inputs), 0);
-        let session = Session::open(self.devices.open(self.device_memory)?, lowered, &inputs)?;
+        let job = Job {
+            programs: &[("infer", &program)],
+            inputs: &inputs,
+            parts: self.options.parts(&inputs, &program)?,
+            main: &[0],
+            repeats: false,
+            seed: 0,
+            keep: &[(0, "logits".into())],
+        };
+        let mut session = Session::open(&self.options, &job)?;
         for (name, weight) in self.weights.iter() {
             if let Some(slot) = session.origin(&Origin::Parameter(name.into())) {
                 session.write(slot, &weight.data)?;
             }
         }
-        session.run(0)?;
-        let logits: Vec<f32> = session.read_output(0, "logits")?;
+        let done = session.run(&[0], &Accuracy::metrics(0), &[], false)?;
+        let logits: Vec<f32> = session.read_rows(0, "logits")?;
         let seconds = start.elapsed().as_secs_f64();
-        let accuracy = Accuracy::read(&session, 0)?;
+        let accuracy = Accuracy::sum(&done, 0);
         let logits = Array2::from_shape_vec((vertices, outputs), logits).expect("a row a vertex");
-        Ok(Prediction { logits, accuracy, labels: label_kind(data), seconds, parts: vec![[0, vertices]] })
+        let parts = session.part_pairs();
+        Ok(Prediction { logits, accuracy, labels: label_kind(data), seconds, parts })
     }
 }
 

@@ -4,6 +4,7 @@
 //! planned for all devices together: they run one order of steps, that of the device with the least room, so that devices
 //! which wait for each other's rows cannot wait in a circle.
 
+mod cost;
 mod script;
 mod tasks;
 
@@ -14,6 +15,7 @@ use lapidary_planner::check::{self, check, check_joint};
 use lapidary_planner::memory::{Boundary, Epoch, Limit, Objective, Outcome, Plan, Policy, Request, plan};
 use lapidary_planner::tasks::TaskError;
 
+pub use cost::works;
 pub use script::{Action, Script};
 pub use tasks::Tasks;
 

@@ -20,7 +20,6 @@ use crate::plan::Script;
 /// Workers with their parts of the data, ready to run scripts.
 pub(crate) struct Runtime {
     lowered: Vec<Arc<Lowered>>,
-    exchanges: Arc<Vec<Exchange>>,
     workers: Vec<Sender<ToWorker>>,
     reports: Receiver<ToDriver>,
     threads: Vec<JoinHandle<()>>,
@@ -58,11 +57,11 @@ impl Runtime {
             let worker = Worker::new(part, device, name.clone(), lowered[part].clone(), host, post);
             let driver = driver.clone();
             let thread = std::thread::Builder::new().name(name.clone());
-            let thread = thread.spawn(move || serve(part, worker, &driver));
+            let thread = thread.spawn(move || serve(worker, &driver));
             let failed = |source| lapidary_kernels::Error::LaneThread { source };
             threads.push(thread.map_err(|e| Error::Device { device: name, op: "starting".into(), source: failed(e) })?);
         }
-        Ok(Self { lowered, exchanges, workers, reports, threads, failed: Cell::new(false) })
+        Ok(Self { lowered, workers, reports, threads, failed: Cell::new(false) })
     }
 
     /// Runs a script on each worker, and returns their reports when all are done.
@@ -85,7 +84,7 @@ impl Runtime {
                         self.send_sum(exchange, &terms)?;
                     }
                 }
-                ToDriver::Contents(..) | ToDriver::Written(_) | ToDriver::Aborted(_) | ToDriver::Failed(..) => {
+                ToDriver::Contents(_) | ToDriver::Written | ToDriver::Aborted | ToDriver::Failed(_) => {
                     unreachable!("workers that run a script say how it goes, and a failure is an error")
                 }
             }
@@ -104,7 +103,7 @@ impl Runtime {
         }
         for _ in 0..self.workers.len() {
             match self.hear()? {
-                ToDriver::Written(_) => {}
+                ToDriver::Written => {}
                 _ => unreachable!("workers answer what they were asked"),
             }
         }
@@ -118,7 +117,7 @@ impl Runtime {
     pub(crate) fn read<T: Pod>(&self, part: usize, slot: Slot) -> Result<Vec<T>> {
         self.tell(part, ToWorker::Read(slot))?;
         match self.hear()? {
-            ToDriver::Contents(_, contents) => Ok(contents.to_vec()),
+            ToDriver::Contents(contents) => Ok(contents.to_vec()),
             _ => unreachable!("workers answer what they were asked"),
         }
     }
@@ -158,8 +157,8 @@ impl Runtime {
             return Err(Error::WorkersGone);
         }
         let error = match self.reports.recv() {
-            Ok(ToDriver::Failed(_, error)) => error,
-            Ok(ToDriver::Aborted(_)) | Err(_) => Error::WorkersGone,
+            Ok(ToDriver::Failed(error)) => error,
+            Ok(ToDriver::Aborted) | Err(_) => Error::WorkersGone,
             Ok(other) => return Ok(other),
         };
         self.failed.set(true);
@@ -190,11 +189,11 @@ impl std::fmt::Debug for Runtime {
 }
 
 /// A worker's whole life. A panic is our own mistake, and still no reason for the others to wait forever.
-fn serve(part: usize, worker: Worker, driver: &Sender<ToDriver>) {
+fn serve(worker: Worker, driver: &Sender<ToDriver>) {
     let name = worker.name().to_owned();
     if let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(|| worker.serve())) {
         let source = lapidary_kernels::Error::Panicked { message: lapidary_kernels::panic_message(&*panic) };
-        drop(driver.send(ToDriver::Failed(part, Error::Device { device: name, op: "the worker".into(), source })));
+        drop(driver.send(ToDriver::Failed(Error::Device { device: name, op: "the worker".into(), source })));
     }
 }
 

@@ -43,21 +43,19 @@ pub(super) enum ToDriver {
     /// A script is done.
     Done(usize, Report),
     /// What was read.
-    Contents(usize, HostSlot),
+    Contents(HostSlot),
     /// A value was written.
-    Written(usize),
+    Written,
     /// It went wrong. The worker is of no use any more.
-    Failed(usize, Error),
+    Failed(Error),
     /// It stopped because it was told to.
-    Aborted(usize),
+    Aborted,
 }
 
 /// What a worker measured.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Report {
-    /// Copied before the script began, to hold what it starts with: to the device, to the host.
-    pub entry_bytes: [u64; 2],
-    /// Copied by the script.
+    /// Copied by the script, to the device and to the host, beside what it starts with.
     pub bytes: [u64; 2],
     /// The most that the device has held so far.
     pub peak_bytes: u64,

@@ -4,10 +4,16 @@ mod devices;
 mod driver;
 mod exchange;
 mod message;
+mod options;
 mod session;
 mod trace;
 mod worker;
 
 pub use devices::Devices;
+pub use options::Partition;
+pub(crate) use options::RunOptions;
 pub(crate) use session::{Done, Job, Session};
 pub use trace::Span;
+
+/// How it is decided what stays on a device.
+pub use lapidary_planner::memory::Policy as MemoryPolicy;

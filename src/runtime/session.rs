@@ -11,7 +11,7 @@ use lapidary_planner::memory::Epoch;
 use super::driver::Runtime;
 use super::message::{Report, Run};
 use super::trace::Span;
-use super::Devices;
+use super::RunOptions;
 use crate::error::Result;
 use crate::lower::{Inputs, Lowered, Supply, lower};
 use crate::plan::{Method, Planned, Room, Script, Sequence, plan_sequence};
@@ -76,7 +76,8 @@ impl Session {
     ///
     /// # Errors
     /// [`crate::Error::DoesNotFit`] before anything that grows with the graph is made; [`crate::Error::Device`].
-    pub(crate) fn open(devices: &Devices, rooms: Vec<Room>, method: Method, job: &Job<'_>) -> Result<Self> {
+    pub(crate) fn open(options: &RunOptions, job: &Job<'_>) -> Result<Self> {
+        let (rooms, method) = (options.devices.rooms(options.device_memory), options.method());
         let mut supply = Supply::of_parts(job.inputs, job.parts.clone());
         let lowered: Vec<Lowered> =
             supply.sizes().iter().map(|sizes| lower(job.programs, sizes, job.seed)).collect();
@@ -85,7 +86,7 @@ impl Session {
         let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };
         let setup = plan_sequence(&lowered, &rooms, Sequence::Setup, &Epoch::Cold, &keep, &method)?;
         let main = plan_sequence(&lowered, &rooms, Sequence::Phases(job.main), &epoch, &keep, &method)?;
-        let opened = devices.open(&rooms)?;
+        let opened = options.devices.open(&rooms)?;
         let runtime = Runtime::open(opened, lowered, &mut supply)?;
         let scripts = |planned: &Planned| planned.devices.iter().map(|d| Arc::new(d.script())).collect::<Vec<_>>();
         let setup_scripts = scripts(&setup);
@@ -244,7 +245,7 @@ impl Session {
     }
 
     /// The vertex ranges of the devices.
-    pub(crate) fn parts(&self) -> &[Range<usize>] {
-        &self.parts
+    pub(crate) fn part_pairs(&self) -> Vec<[usize; 2]> {
+        self.parts.iter().map(|part| [part.start, part.end]).collect()
     }
 }

@@ -24,7 +24,7 @@ enum Stop {
     Aborted,
 }
 
-type Step<T> = std::result::Result<T, Stop>;
+type Step<T> = Result<T, Stop>;
 
 /// A tensor on the device.
 #[derive(Clone, Copy)]
@@ -118,8 +118,8 @@ impl Worker {
         while let Ok(message) = self.post.from.recv() {
             let done = match message {
                 ToWorker::Run(run) => self.run(&run).map(|report| ToDriver::Done(self.part, report)),
-                ToWorker::Write(slot, values) => self.write(slot, values).map(|()| ToDriver::Written(self.part)),
-                ToWorker::Read(slot) => self.read(slot).map(|contents| ToDriver::Contents(self.part, contents)),
+                ToWorker::Write(slot, values) => self.write(slot, values).map(|()| ToDriver::Written),
+                ToWorker::Read(slot) => self.read(slot).map(ToDriver::Contents),
                 other => match self.receive(other) {
                     Ok(()) => continue,
                     Err(stop) => Err(stop),
@@ -127,8 +127,8 @@ impl Worker {
             };
             let (message, goes_on) = match done {
                 Ok(message) => (message, true),
-                Err(Stop::Failed(error)) => (ToDriver::Failed(self.part, error), false),
-                Err(Stop::Aborted) => (ToDriver::Aborted(self.part), false),
+                Err(Stop::Failed(error)) => (ToDriver::Failed(error), false),
+                Err(Stop::Aborted) => (ToDriver::Aborted, false),
             };
             // A driver that is gone needs no answer.
             if self.post.driver.send(message).is_err() || !goes_on {
@@ -141,7 +141,6 @@ impl Worker {
         let script = &*run.script;
         self.device.record(run.traced);
         self.labels.start(run.traced);
-        let before = self.device.copied_bytes();
         self.enter(script)?;
         for (slot, values) in &run.controls {
             self.write(*slot, values.clone())?;
@@ -171,7 +170,6 @@ impl Worker {
         self.end(script)?;
         let seconds = |i: usize| clocks.get(i + 1).map_or(0.0, |end| (*end - clocks[i]).as_secs_f64());
         Ok(Report {
-            entry_bytes: [entered[0] - before[0], entered[1] - before[1]],
             bytes: [after[0] - entered[0], after[1] - entered[1]],
             peak_bytes: self.device.peak_bytes(),
             seconds: [seconds(0), seconds(1)],

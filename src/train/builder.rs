@@ -2,30 +2,29 @@
 
 use bytesize::ByteSize;
 
-use super::epoch::{EpochSpec, evaluation_program, training_program};
+use super::epoch::{EpochSpec, evaluation_program, gradient_name, training_program};
+use super::trainer::{EVALUATED_EPOCH, PLAIN_EPOCH, TRAIN_PHASE};
 use super::{Adam, DecayLayers, Optimizer, RunRecord, Trainer};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm, TRAIN};
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::{ModelRecord, RECORD_FORMAT};
-use crate::lower::{Sizes, lower};
 use crate::model::{Model, Weights, initial_weights};
 use crate::program::Passes;
-use crate::runtime::{Devices, Session};
+use crate::runtime::{Devices, Job, MemoryPolicy, Partition, RunOptions, Session};
 
 /// How a [`Trainer`] is set up: see [`Trainer::builder`].
 #[derive(Clone, Debug)]
 pub struct TrainerBuilder<'a> {
     model: &'a Model,
     data: &'a Dataset,
-    devices: Devices,
-    device_memory: Option<ByteSize>,
+    options: RunOptions,
     optimizer: Optimizer,
     decay_layers: DecayLayers,
     feature_norm: Option<FeatureNorm>,
     seed: u64,
     eval_every: u64,
-    passes: Passes,
+    keep_gradients: bool,
     weights: Option<Weights>,
 }
 
@@ -35,27 +34,44 @@ impl<'a> TrainerBuilder<'a> {
         Self {
             model,
             data,
-            devices: Devices::default(),
-            device_memory: None,
+            options: RunOptions::default(),
             optimizer: Adam::new(0.01).into(),
             decay_layers: DecayLayers::All,
             feature_norm: None,
             seed: 0,
             eval_every: 1,
-            passes: Passes::ALL,
+            keep_gradients: false,
             weights: None,
         }
     }
 
     /// Which devices compute; the CPU by default.
     pub fn devices(mut self, devices: Devices) -> Self {
-        self.devices = devices;
+        self.options.devices = devices;
         self
     }
 
     /// How much memory each device may use; all of the host's by default.
     pub fn device_memory(mut self, memory: ByteSize) -> Self {
-        self.device_memory = Some(memory);
+        self.options.device_memory = Some(memory);
+        self
+    }
+
+    /// How it is decided what stays on a device; [`MemoryPolicy::Optimal`] by default.
+    pub fn memory(mut self, policy: MemoryPolicy) -> Self {
+        self.options.memory = policy;
+        self
+    }
+
+    /// How vertices are split over devices; learned by default.
+    pub fn partition(mut self, partition: Partition) -> Self {
+        self.options.partition = partition;
+        self
+    }
+
+    /// Keeps each step's gradients on the host, where [`Trainer::gradients`] finds them; not by default.
+    pub fn keep_gradients(mut self, keep: bool) -> Self {
+        self.keep_gradients = keep;
         self
     }
 
@@ -91,7 +107,7 @@ impl<'a> TrainerBuilder<'a> {
 
     /// Which passes rewrite the program; all by default.
     pub fn passes(mut self, passes: Passes) -> Self {
-        self.passes = passes;
+        self.options.passes = passes;
         self
     }
 
@@ -119,24 +135,34 @@ impl<'a> TrainerBuilder<'a> {
             edges: data.graph().edge_count() as u64,
             optimizer: &self.optimizer,
             decay: self.decay_layers,
-            passes: self.passes,
+            passes: self.options.passes,
         };
         let (training, parameters) = training_program(&spec)?;
         let evaluation = evaluation_program(&spec)?;
         let inputs = bind(data, feature_norm)?;
-        let lowered = lower(&[("train", &training), ("evaluate", &evaluation)], &Sizes::of(&inputs), self.seed);
-        let session = Session::open(self.devices.open(self.device_memory)?, lowered, &inputs)?;
+        let gradients = parameters.iter().filter(|p| p.trained).map(|p| (TRAIN_PHASE, gradient_name(&p.name)));
+        let keep: Vec<_> = if self.keep_gradients { gradients.collect() } else { Vec::new() };
+        let job = Job {
+            programs: &[("train", &training), ("evaluate", &evaluation)],
+            inputs: &inputs,
+            parts: self.options.parts(&inputs, &training)?,
+            main: if self.eval_every == 1 { EVALUATED_EPOCH } else { PLAIN_EPOCH },
+            repeats: true,
+            seed: self.seed,
+            keep: &keep,
+        };
+        let session = Session::open(&self.options, &job)?;
         let weights = self.weights.unwrap_or_else(|| initial_weights(&parameters, self.seed));
         let mut trainer = Trainer {
-            session,
             parameters,
             epoch: 0,
             best: None,
             best_weights: Weights::default(),
             eval_every: self.eval_every,
             model: self.model.clone(),
-            devices: self.devices,
             labels: label_kind(data),
+            keeps_gradients: self.keep_gradients,
+            options: self.options.clone(),
             record: RunRecord {
                 model: ModelRecord { format: RECORD_FORMAT, model: self.model.config().clone(), feature_norm },
                 dataset: data.name().into(),
@@ -148,9 +174,10 @@ impl<'a> TrainerBuilder<'a> {
                 best: None,
                 edges: data.graph().edge_count(),
                 learning_rate: self.optimizer.lr(),
-                passes: self.passes,
-                parts: vec![[0, data.graph().vertex_count()]],
+                passes: self.options.passes,
+                parts: session.part_pairs(),
             },
+            session,
         };
         trainer.set_weights(&weights)?;
         trainer.set_learning_rate(self.optimizer.lr())?;

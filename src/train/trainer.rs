@@ -1,7 +1,8 @@
 //! The trainer: data, model and optimizer, one epoch at a time.
 
 use std::path::Path;
-use std::time::Instant;
+
+use lapidary_kernels::{HostSlot, Shared};
 
 use super::epoch::gradient_name;
 use super::{Best, RunRecord, TrainerBuilder};
@@ -11,11 +12,16 @@ use crate::infer::checkpoint::{self, BEST_FILE, MODEL_FILE, OPTIMIZER_FILE, RUN_
 use crate::infer::{Accuracy, Predictor};
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::program::Origin;
-use crate::runtime::{Devices, Session};
+use crate::runtime::{RunOptions, Session};
 
 /// The phases of the lowered program.
-const TRAIN_PHASE: usize = 0;
+pub(super) const TRAIN_PHASE: usize = 0;
 const EVALUATE_PHASE: usize = 1;
+
+/// The phases of an epoch that evaluates, of one that does not, and of an evaluation by itself.
+pub(super) const EVALUATED_EPOCH: &[usize] = &[TRAIN_PHASE, EVALUATE_PHASE];
+pub(super) const PLAIN_EPOCH: &[usize] = &[TRAIN_PHASE];
+const EVALUATION: &[usize] = &[EVALUATE_PHASE];
 
 /// What one epoch did.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,6 +36,10 @@ pub struct Epoch {
     pub seconds: f64,
     /// Seconds of evaluation.
     pub eval_seconds: f64,
+    /// Bytes that were copied to devices, evaluation included.
+    pub bytes_to_device: u64,
+    /// Bytes that were copied to the host, evaluation included.
+    pub bytes_to_host: u64,
 }
 
 /// Trains a model on a data set, one full-graph epoch at a time.
@@ -55,7 +65,8 @@ pub struct Trainer {
     pub(super) best_weights: Weights,
     pub(super) eval_every: u64,
     pub(super) model: Model,
-    pub(super) devices: Devices,
+    pub(super) options: RunOptions,
+    pub(super) keeps_gradients: bool,
     pub(super) labels: LabelKind,
     pub(super) record: RunRecord,
 }
@@ -78,22 +89,24 @@ impl Trainer {
     /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`] if the loss is no finite number; [`Error::Device`].
     pub fn step(&mut self) -> Result<Epoch> {
         let epoch = self.epoch + 1;
-        if let Some(clock) = self.session.origin(&Origin::Clock) {
-            self.session.write(clock, &[epoch, epoch])?;
-        }
-        let start = Instant::now();
-        self.session.run(TRAIN_PHASE)?;
-        let seconds = start.elapsed().as_secs_f64();
-        let loss = f64::from(self.session.read_output::<f32>(TRAIN_PHASE, "loss")?[0]);
+        let is_due = self.eval_every > 0 && epoch.is_multiple_of(self.eval_every);
+        let phases = if is_due { EVALUATED_EPOCH } else { PLAIN_EPOCH };
+        let mut metrics = vec![(TRAIN_PHASE, "loss")];
+        metrics.extend(is_due.then(|| Accuracy::metrics(EVALUATE_PHASE)).into_iter().flatten());
+        let clock = HostSlot::constant(&Shared::from(vec![epoch, epoch]));
+        let done = self.session.run(phases, &metrics, &[(Origin::Clock, clock)], false)?;
+        let loss: f64 = done.metric::<f32>(0).iter().map(|part| f64::from(part[0])).sum();
         if !loss.is_finite() {
             return Err(if epoch == 1 { Error::NotFiniteAtStart { loss } } else { Error::Diverged { epoch, loss } });
         }
         self.epoch = epoch;
-        let start = Instant::now();
-        let is_due = self.eval_every > 0 && epoch.is_multiple_of(self.eval_every);
-        let accuracy = if is_due { Some(self.evaluate()?) } else { None };
-        let eval_seconds = start.elapsed().as_secs_f64();
-        Ok(Epoch { epoch, loss, accuracy, seconds, eval_seconds })
+        let accuracy = is_due.then(|| Accuracy::sum(&done, 1));
+        if let Some(accuracy) = accuracy {
+            self.keep_if_best(accuracy)?;
+        }
+        let [seconds, eval_seconds] = done.seconds;
+        let [bytes_to_device, bytes_to_host] = done.bytes;
+        Ok(Epoch { epoch, loss, accuracy, seconds, eval_seconds, bytes_to_device, bytes_to_host })
     }
 
     /// Measures the parameters as they are on all splits, and keeps them if their validation accuracy is the best so
@@ -102,8 +115,13 @@ impl Trainer {
     /// # Errors
     /// [`Error::Weights`] if they are no finite numbers any more; [`Error::Device`].
     pub fn evaluate(&mut self) -> Result<Accuracy> {
-        self.session.run(EVALUATE_PHASE)?;
-        let accuracy = Accuracy::read(&self.session, EVALUATE_PHASE)?;
+        let done = self.session.run(EVALUATION, &Accuracy::metrics(EVALUATE_PHASE), &[], false)?;
+        let accuracy = Accuracy::sum(&done, 0);
+        self.keep_if_best(accuracy)?;
+        Ok(accuracy)
+    }
+
+    fn keep_if_best(&mut self, accuracy: Accuracy) -> Result<()> {
         let improves = match (&self.best, accuracy.val) {
             (Some(best), Some(val)) if self.eval_every > 0 => best.val_accuracy.is_none_or(|had| val > had),
             _ => true,
@@ -114,7 +132,7 @@ impl Trainer {
             self.best = Some(Best { epoch: self.epoch, val_accuracy: accuracy.val, test_accuracy: accuracy.test });
             self.best_weights = weights;
         }
-        Ok(accuracy)
+        Ok(())
     }
 
     /// How many epochs were run, those before a resumption included.
@@ -143,9 +161,12 @@ impl Trainer {
 
     /// The gradients of the last step, by parameter.
     ///
+    /// # Panics
+    /// Before the first step, and without [`TrainerBuilder::keep_gradients`].
     /// # Errors
     /// [`Error::Device`].
     pub fn gradients(&self) -> Result<Weights> {
+        assert!(self.keeps_gradients && self.epoch > 0, "gradients are kept when a step ran that was asked to");
         self.read_parameters(|parameter| self.session.output(TRAIN_PHASE, &gradient_name(&parameter.name)))
     }
 
@@ -177,12 +198,17 @@ impl Trainer {
 
     /// What the devices have held at most, in bytes.
     pub fn peak_device_bytes(&self) -> Vec<u64> {
-        vec![self.session.peak_bytes()]
+        self.session.peak_bytes()
     }
 
     /// What the plan says that the devices hold at most, in bytes.
     pub fn planned_peak_device_bytes(&self) -> Vec<u64> {
-        vec![self.session.planned_peak_bytes()]
+        self.session.planned_peak_bytes()
+    }
+
+    /// What the plan of an epoch copies, over all devices: to devices, and to the host.
+    pub fn planned_bytes(&self) -> [u64; 2] {
+        self.session.planned_bytes()
     }
 
     /// What is predicted of each vertex: it says what [`Accuracy`] means.
@@ -202,7 +228,7 @@ impl Trainer {
     pub fn predictor(&self) -> Result<Predictor> {
         let weights = if self.best.is_some() { self.best_weights.clone() } else { self.weights()? };
         Predictor::new(&self.model, weights, Some(self.record.model.feature_norm))
-            .map(|p| p.devices(self.devices.clone()))
+            .map(|p| p.options(self.options.clone()))
     }
 
     /// Writes `dir/epoch-<N>/` and `dir/best/`.

@@ -1,16 +1,28 @@
 //! Memory plans: what is loaded, kept, evicted and stored at each op of an epoch, so that a device of a given capacity runs it.
 //!
-//! Every policy decides one thing, which tensors stay on the device from op to op ([`schedule::Schedule`]); the loads, the
-//! stores and the start of the steady state follow from it in one place ([`schedule`]).
+//! Every policy decides one thing, which tensors stay on the device from op to op; the loads, the stores and the
+//! start of the steady state follow from it in one place (`schedule.rs`).
 //!
 //! | policy | file | what it does |
 //! | --- | --- | --- |
 //! | none | `none.rs` | nothing stays |
 //! | lru | `lru.rs` | the least recently used leaves |
 //! | roc | `roc.rs` | ROC's dynamic program, as its text describes it |
-//! | optimal | `optimal.rs` | best-first search (`search.rs`) under prices of memory (`bound.rs`) |
+//! | optimal | `optimal.rs` | best-first search (`search.rs`) under prices of memory (`prices.rs`) |
+
+mod evictions;
+mod lives;
+mod lru;
+mod none;
+mod optimal;
+mod prices;
+mod problem;
+mod roc;
+mod schedule;
+mod search;
 
 use crate::tasks::{OpId, TaskGraph, TensorId};
+use problem::Problem;
 
 /// How it is decided what stays on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -185,4 +197,34 @@ pub enum PlanError {
         /// What is wrong with it.
         why: &'static str,
     },
+}
+
+/// Plans one epoch on one device.
+///
+/// # Errors
+/// [`PlanError`] if the request names what the graph does not have.
+/// # Complexity
+/// `none` and `lru` are O(ops x tensors) an epoch; `roc` and `optimal` look at as many states as [`Request::limit`] says.
+pub fn plan(graph: &TaskGraph, request: &Request) -> Result<Outcome, PlanError> {
+    let problem = Problem::new(graph, request)?;
+    let needed_bytes = problem.needed_bytes();
+    if needed_bytes > problem.capacity_bytes {
+        return Ok(Outcome::Infeasible { needed_bytes });
+    }
+    let states = if graph.ops().len() <= Limit::SMALL_OPS { request.limit.small_states } else { request.limit.states };
+    let baseline = |policy, schedule: &schedule::Schedule, exact| {
+        let plan = schedule::plan(&problem, policy, schedule);
+        let lower_bound_bytes = optimal::lower_bound_bytes(&problem, plan.cost_bytes(request.objective));
+        Plan { exact, lower_bound_bytes, ..plan }
+    };
+    let plan = match request.policy {
+        Policy::None => baseline(Policy::None, &none::schedule(&problem), true),
+        Policy::Lru => baseline(Policy::Lru, &lru::schedule(&problem), true),
+        Policy::Roc => {
+            let (schedule, exact) = roc::schedule(&problem, states);
+            baseline(Policy::Roc, &schedule, exact)
+        }
+        Policy::Optimal => optimal::plan(&problem, request.objective, states),
+    };
+    Ok(Outcome::Feasible(plan))
 }

@@ -1,0 +1,63 @@
+//! Plans training epochs at capacities between the least that works and everything, and prints what came out and how long it
+//! took: `cargo run --release -p lapidary-planner --example plan_training [-- cold]`.
+
+#[path = "../tests/common/training.rs"]
+mod training;
+
+use std::time::Instant;
+
+use lapidary_planner::check::check;
+use lapidary_planner::memory::{Epoch, Limit, Objective, Outcome, Policy, Request, plan};
+use training::{Model, training_graph};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let epoch = if arguments.iter().any(|a| a == "cold") { Epoch::Cold } else { Epoch::Steady };
+    let states = arguments.iter().find_map(|a| a.parse().ok()).unwrap_or(Limit::default().states);
+    // Reddit's vertices and edges, with 602 features and 41 classes.
+    let (n, e) = (232_965, 114_848_857);
+    let mut cases: Vec<(Model, usize)> = Vec::new();
+    for layers in 1..=4 {
+        cases.extend([Model::Gcn, Model::Gin, Model::CommNet].map(|model| (model, layers)));
+    }
+    cases.push((Model::ResGcn, 16));
+    for (model, layers) in cases {
+        if arguments.iter().any(|a| a == "deep") != (layers == 16) {
+            continue;
+        }
+        let hidden = if layers == 16 { 128 } else { 256 };
+        let graph = training_graph(model, layers, n, e, 602, hidden, 41);
+        println!("{model:?}, {layers} layers: {} ops, {} tensors", graph.ops().len(), graph.tensors().len());
+        println!(
+            "{:>14} {:>14} {:>14} {:>14} {:>8} {:>6} {:>8}",
+            "capacity", "roc", "cost", "bound", "gap %", "exact", "s"
+        );
+        let (least, all) = (graph.largest_op_bytes(), graph.total_bytes());
+        for i in 0..16u64 {
+            let capacity_bytes = least + (all - least) / 16 * i;
+            let request = |policy| Request {
+                policy,
+                objective: Objective::Both,
+                epoch: epoch.clone(),
+                capacity_bytes,
+                order: None,
+                limit: Limit { states, ..Limit::default() },
+            };
+            let run = |policy| match plan(&graph, &request(policy)).expect("the request is good") {
+                Outcome::Feasible(plan) => plan,
+                Outcome::Infeasible { .. } => unreachable!("the largest op fits"),
+            };
+            let start = Instant::now();
+            let best = run(Policy::Optimal);
+            let seconds = start.elapsed().as_secs_f64();
+            check(&graph, &best, Objective::Both, &epoch, capacity_bytes).expect("the plan is valid");
+            let roc = if layers < 16 { run(Policy::Roc).cost_bytes(Objective::Both) } else { 0 };
+            let cost = best.cost_bytes(Objective::Both);
+            let gap = 100.0 * (cost - best.lower_bound_bytes) as f64 / (cost as f64).max(1.0);
+            println!(
+                "{capacity_bytes:>14} {roc:>14} {cost:>14} {:>14} {gap:>8.3} {:>6} {seconds:>8.3}",
+                best.lower_bound_bytes, best.exact
+            );
+        }
+    }
+}

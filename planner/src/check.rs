@@ -1,0 +1,484 @@
+//! Replays plans and says which step breaks which rule. Knows the task graph and the plan, and nothing of how it was made.
+
+use std::collections::{HashMap, VecDeque};
+
+use petgraph::algo::tarjan_scc;
+use petgraph::graph::{DiGraph, NodeIndex};
+
+use crate::memory::{Boundary, Epoch, Objective, Plan, Policy};
+use crate::tasks::{Kind, TaskGraph, TensorId};
+
+/// Where in a plan something is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Before the first step: what the plan says the epoch starts with.
+    Start,
+    /// At a step, counted from 0, with its op's name.
+    Step(usize, String),
+    /// After the last step.
+    Finish,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Start => write!(f, "the start"),
+            Place::Step(step, op) => write!(f, "step {step} (op `{op}`)"),
+            Place::Finish => write!(f, "the end"),
+        }
+    }
+}
+
+/// How a plan is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// An id that the graph does not have.
+    #[error("{place} names {what} number {id}, which the graph does not have")]
+    Unknown {
+        /// Where.
+        place: Place,
+        /// Tensor or op.
+        what: &'static str,
+        /// The id.
+        id: u32,
+    },
+    /// A rule about one tensor at one place.
+    #[error("{place} {action} tensor `{tensor}`, {why}")]
+    Tensor {
+        /// Where.
+        place: Place,
+        /// What the plan does.
+        action: &'static str,
+        /// With what.
+        tensor: String,
+        /// Why it may not.
+        why: &'static str,
+    },
+    /// Not every op once.
+    #[error("op `{op}` runs {times} times in the plan; each runs once")]
+    Times {
+        /// The op.
+        op: String,
+        /// How often it runs.
+        times: usize,
+    },
+    /// More than fits.
+    #[error("{place} holds {held_bytes} bytes, but the capacity is {capacity_bytes}")]
+    Capacity {
+        /// Where.
+        place: Place,
+        /// What is on the device.
+        held_bytes: u64,
+        /// What may be.
+        capacity_bytes: u64,
+    },
+    /// A number of the plan is not what its steps amount to.
+    #[error("the plan claims {what} of {claimed}, but its steps amount to {found}")]
+    Claim {
+        /// Which number.
+        what: &'static str,
+        /// What the plan says.
+        claimed: u64,
+        /// What is true.
+        found: u64,
+    },
+    /// The lower bound is above the plan's own cost, or an exact optimum does not meet it.
+    #[error("the plan costs {cost_bytes} bytes, which does not agree with its lower bound of {lower_bound_bytes}")]
+    Bound {
+        /// The cost.
+        cost_bytes: u64,
+        /// The bound.
+        lower_bound_bytes: u64,
+    },
+    /// A plan has something after its last step that only a given boundary calls for.
+    #[error("the plan does something after its last step, which only an epoch with a given boundary may")]
+    Finish,
+    /// Plans that wait for each other.
+    #[error("these steps wait for each other: {}", .steps.join(" -> "))]
+    Deadlock {
+        /// The steps of one cycle, each waiting for the one before it and the first for the last.
+        steps: Vec<String>,
+    },
+    /// An exchange that means nothing.
+    #[error("an exchange names device {device} and tensor number {tensor}, {why}")]
+    Exchange {
+        /// The device.
+        device: usize,
+        /// The tensor.
+        tensor: u32,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+/// Replays a plan from its start.
+///
+/// # Errors
+/// [`CheckError`], the first rule that is broken: a tensor that is stored, evicted or loaded where that cannot be, a value that
+/// is lost, an op without its inputs, more than the capacity, an end that is not the next start, or a wrong number.
+/// # Cost
+/// O(sum of the lists' lengths x readers of a tensor).
+pub fn check(
+    graph: &TaskGraph,
+    plan: &Plan,
+    objective: Objective,
+    epoch: &Epoch,
+    capacity_bytes: u64,
+) -> Result<(), CheckError> {
+    let mut replay = Replay::new(graph, objective, epoch, capacity_bytes);
+    replay.start(plan)?;
+    for (i, step) in plan.steps.iter().enumerate() {
+        let op = graph.ops().get(step.op.index());
+        let op = op.ok_or(CheckError::Unknown { place: Place::Start, what: "op", id: step.op.0 })?;
+        replay.place = Place::Step(i, op.name.clone());
+        step.store.iter().try_for_each(|t| replay.store(*t))?;
+        step.evict.iter().try_for_each(|t| replay.evict(*t))?;
+        step.load.iter().try_for_each(|t| replay.load(*t))?;
+        replay.run(step.op.index())?;
+    }
+    for (op, times) in graph.ops().iter().zip(&replay.ran) {
+        if *times != 1 {
+            return Err(CheckError::Times { op: op.name.clone(), times: *times });
+        }
+    }
+    replay.place = Place::Finish;
+    replay.end(plan)?;
+    replay.claims(plan)
+}
+
+/// What is where, as the plan goes on.
+struct Replay<'a> {
+    graph: &'a TaskGraph,
+    epoch: &'a Epoch,
+    objective: Objective,
+    capacity_bytes: u64,
+    on_device: Vec<bool>,
+    on_host: Vec<bool>,
+    ran: Vec<usize>,
+    held_bytes: u64,
+    peak_bytes: u64,
+    to_device: u64,
+    to_host: u64,
+    place: Place,
+}
+
+impl<'a> Replay<'a> {
+    fn new(graph: &'a TaskGraph, objective: Objective, epoch: &'a Epoch, capacity_bytes: u64) -> Self {
+        Self {
+            graph,
+            epoch,
+            objective,
+            capacity_bytes,
+            on_device: vec![false; graph.tensors().len()],
+            on_host: graph.tensors().iter().map(|t| t.kind != Kind::Local).collect(),
+            ran: vec![0; graph.ops().len()],
+            held_bytes: 0,
+            peak_bytes: 0,
+            to_device: 0,
+            to_host: 0,
+            place: Place::Start,
+        }
+    }
+
+    fn wrong(&self, action: &'static str, t: TensorId, why: &'static str) -> Result<(), CheckError> {
+        let tensor = self.graph.tensor(t).name.clone();
+        Err(CheckError::Tensor { place: self.place.clone(), action, tensor, why })
+    }
+
+    fn known(&self, t: TensorId) -> Result<usize, CheckError> {
+        match self.graph.tensors().get(t.index()) {
+            Some(_) => Ok(t.index()),
+            None => Err(CheckError::Unknown { place: self.place.clone(), what: "tensor", id: t.0 }),
+        }
+    }
+
+    fn bytes(&self, t: TensorId) -> u64 {
+        self.graph.tensor(t).bytes
+    }
+
+    fn start(&mut self, plan: &Plan) -> Result<(), CheckError> {
+        for t in &plan.start.resident {
+            let i = self.known(*t)?;
+            if self.graph.tensor(*t).kind != Kind::Constant {
+                return self.wrong("inherits", *t, "which is no constant");
+            }
+            if *self.epoch == Epoch::Cold {
+                return self.wrong("inherits", *t, "but the epoch starts cold");
+            }
+            if self.on_device[i] {
+                return self.wrong("inherits", *t, "which it names before");
+            }
+            self.arrive(*t)?;
+        }
+        for t in &plan.start.dirty {
+            let i = self.known(*t)?;
+            if !self.on_device[i] {
+                return self.wrong("calls dirty", *t, "which is not resident");
+            }
+            if self.objective == Objective::Loads {
+                return self.wrong("calls dirty", *t, "but every value has a host copy under this objective");
+            }
+            self.on_host[i] = false;
+        }
+        if let Epoch::Boundary(given) = self.epoch {
+            for t in graph_tensors(self.graph) {
+                if given.resident.contains(&t) != self.on_device[t.index()] {
+                    return self.wrong(
+                        "does not have as given",
+                        t,
+                        "which is to be resident or not as the boundary says",
+                    );
+                }
+                let dirty = self.objective == Objective::Both && given.dirty.contains(&t);
+                if dirty != (self.on_device[t.index()] && !self.on_host[t.index()]) {
+                    return self.wrong("does not have as given", t, "which is to be dirty or not as the boundary says");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn arrive(&mut self, t: TensorId) -> Result<(), CheckError> {
+        self.on_device[t.index()] = true;
+        self.held_bytes += self.bytes(t);
+        self.peak_bytes = self.peak_bytes.max(self.held_bytes);
+        if self.held_bytes > self.capacity_bytes {
+            let (held_bytes, capacity_bytes) = (self.held_bytes, self.capacity_bytes);
+            return Err(CheckError::Capacity { place: self.place.clone(), held_bytes, capacity_bytes });
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, t: TensorId) -> Result<(), CheckError> {
+        let i = self.known(t)?;
+        if !self.on_device[i] {
+            return self.wrong("stores", t, "which is not on the device");
+        }
+        if self.on_host[i] {
+            return self.wrong("stores", t, "which has a host copy");
+        }
+        self.on_host[i] = true;
+        self.to_host = self.to_host.saturating_add(self.bytes(t));
+        Ok(())
+    }
+
+    fn evict(&mut self, t: TensorId) -> Result<(), CheckError> {
+        let i = self.known(t)?;
+        if !self.on_device[i] {
+            return self.wrong("evicts", t, "which is not on the device");
+        }
+        if !self.on_host[i] && self.is_awaited(t) {
+            return self.wrong("evicts", t, "which is needed again and has no host copy");
+        }
+        self.on_device[i] = false;
+        self.held_bytes -= self.bytes(t);
+        Ok(())
+    }
+
+    /// Whether an op that has not run reads the value, or the next epoch has it.
+    fn is_awaited(&self, t: TensorId) -> bool {
+        let read = self.graph.consumers(t).iter().any(|op| self.ran[op.index()] == 0);
+        let inherited = match self.graph.tensor(t).kind {
+            Kind::Constant => self.graph.next_value(t).is_none(),
+            Kind::Local => self.graph.becomes(t).is_some(),
+            Kind::Fresh => false,
+        };
+        read || (inherited && *self.epoch != Epoch::Cold)
+    }
+
+    fn load(&mut self, t: TensorId) -> Result<(), CheckError> {
+        let i = self.known(t)?;
+        if self.on_device[i] {
+            return self.wrong("loads", t, "which is on the device");
+        }
+        if !self.on_host[i] {
+            return self.wrong("loads", t, "which has no host copy");
+        }
+        self.to_device = self.to_device.saturating_add(self.bytes(t));
+        self.arrive(t)
+    }
+
+    fn run(&mut self, op: usize) -> Result<(), CheckError> {
+        let graph = self.graph;
+        self.ran[op] += 1;
+        if self.ran[op] > 1 {
+            return Err(CheckError::Times { op: graph.ops()[op].name.clone(), times: self.ran[op] });
+        }
+        for t in &graph.ops()[op].inputs {
+            if !self.on_device[t.index()] {
+                return self.wrong("reads", *t, "which is not on the device");
+            }
+        }
+        for t in &graph.ops()[op].outputs {
+            self.arrive(*t)?;
+            if self.objective == Objective::Loads {
+                self.on_host[t.index()] = true;
+            } else if graph.tensor(*t).publish {
+                self.on_host[t.index()] = true;
+                self.to_host = self.to_host.saturating_add(self.bytes(*t));
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, plan: &Plan) -> Result<(), CheckError> {
+        let finish = &plan.finish;
+        let nothing = finish.store.is_empty() && finish.evict.is_empty() && finish.load.is_empty();
+        if !nothing && !matches!(self.epoch, Epoch::Boundary(_)) {
+            return Err(CheckError::Finish);
+        }
+        finish.store.iter().try_for_each(|t| self.store(*t))?;
+        finish.evict.iter().try_for_each(|t| self.evict(*t))?;
+        finish.load.iter().try_for_each(|t| self.load(*t))?;
+        match self.epoch {
+            Epoch::Cold => Ok(()),
+            Epoch::Steady => self.meets(&plan.start, true),
+            Epoch::Boundary(given) => self.meets(given, false),
+        }
+    }
+
+    /// Whether the next epoch finds what `start` says; exactly so, or at least that.
+    fn meets(&self, start: &Boundary, exactly: bool) -> Result<(), CheckError> {
+        for constant in graph_tensors(self.graph).filter(|t| self.graph.tensor(*t).kind == Kind::Constant) {
+            let value = self.graph.next_value(constant).unwrap_or(constant);
+            let (resident, dirty) = (self.on_device[value.index()], !self.on_host[value.index()]);
+            if dirty && !resident {
+                return self.wrong("has lost", value, "which the next epoch starts with");
+            }
+            let (wants, allows) = (start.resident.contains(&constant), start.dirty.contains(&constant));
+            if wants && !resident || exactly && resident && !wants {
+                return self.wrong("leaves", value, "on the device or not, other than the next epoch starts with");
+            }
+            if dirty && !allows && (wants || !exactly) || exactly && allows && !dirty {
+                return self.wrong("leaves", value, "with a host copy or not, other than the next epoch starts with");
+            }
+        }
+        Ok(())
+    }
+
+    fn claims(&self, plan: &Plan) -> Result<(), CheckError> {
+        for (what, claimed, found) in [
+            ("bytes to the device", plan.bytes_to_device, self.to_device),
+            ("bytes to the host", plan.bytes_to_host, self.to_host),
+            ("peak bytes", plan.peak_bytes, self.peak_bytes),
+        ] {
+            // Under `Loads` what outputs store is free, and a plan claims nothing for it.
+            if claimed != found {
+                return Err(CheckError::Claim { what, claimed, found });
+            }
+        }
+        let (cost_bytes, lower_bound_bytes) = (plan.cost_bytes(self.objective), plan.lower_bound_bytes);
+        let proven = plan.policy == Policy::Optimal && plan.exact;
+        if lower_bound_bytes > cost_bytes || proven && lower_bound_bytes != cost_bytes {
+            return Err(CheckError::Bound { cost_bytes, lower_bound_bytes });
+        }
+        Ok(())
+    }
+}
+
+fn graph_tensors(graph: &TaskGraph) -> impl Iterator<Item = TensorId> + use<> {
+    (0..graph.tensors().len() as u32).map(TensorId)
+}
+
+/// A fresh input of one device whose rows are published outputs of others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// The reading device and its fresh input.
+    pub reader: (usize, TensorId),
+    /// The writing devices and their published outputs.
+    pub writers: Vec<(usize, TensorId)>,
+}
+
+/// Checks that devices that run their plans and wait for each other's rows all come to their ends.
+///
+/// A step waits for the one before it on its device; a step that loads a fresh input waits for the steps that make its rows.
+///
+/// # Errors
+/// [`CheckError::Deadlock`] with the steps of a cycle; [`CheckError::Exchange`] if an exchange is not between a fresh input and
+/// published outputs.
+/// # Cost
+/// O(steps + loads + exchanges).
+pub fn check_joint(devices: &[(&TaskGraph, &Plan)], exchanges: &[Exchange]) -> Result<(), CheckError> {
+    let mut joint = DiGraph::<(usize, usize), ()>::new();
+    let mut nodes: Vec<Vec<NodeIndex>> = Vec::new();
+    let mut makes = HashMap::new();
+    let mut loads: HashMap<(usize, TensorId), Vec<NodeIndex>> = HashMap::new();
+    for (device, (graph, plan)) in devices.iter().enumerate() {
+        nodes.push((0..plan.steps.len()).map(|step| joint.add_node((device, step))).collect());
+        for pair in nodes[device].windows(2) {
+            joint.add_edge(pair[0], pair[1], ());
+        }
+        for (step, node) in plan.steps.iter().zip(&nodes[device]) {
+            let op = graph.ops().get(step.op.index());
+            let op = op.ok_or(CheckError::Unknown { place: Place::Start, what: "op", id: step.op.0 })?;
+            makes.extend(op.outputs.iter().map(|t| ((device, *t), *node)));
+            step.load.iter().for_each(|t| loads.entry((device, *t)).or_default().push(*node));
+        }
+    }
+    for exchange in exchanges {
+        expect(devices, exchange.reader, |t| t.kind == Kind::Fresh, "which is no fresh input")?;
+        for writer in &exchange.writers {
+            expect(devices, *writer, |t| t.publish, "which is no published output")?;
+            let made = makes.get(writer).copied();
+            let (device, TensorId(tensor)) = *writer;
+            let made = made.ok_or(CheckError::Exchange { device, tensor, why: "which its plan never makes" })?;
+            for load in loads.get(&exchange.reader).into_iter().flatten() {
+                joint.add_edge(made, *load, ());
+            }
+        }
+    }
+    // A step that waits for itself is a component of one.
+    let is_cycle = |part: &Vec<NodeIndex>| part.len() > 1 || joint.contains_edge(part[0], part[0]);
+    let Some(part) = tarjan_scc(&joint).into_iter().filter(is_cycle).min_by_key(|part| part.iter().min().copied())
+    else {
+        return Ok(());
+    };
+    let name = |node: NodeIndex| {
+        let (device, step) = joint[node];
+        let (graph, plan) = devices[device];
+        format!("device {device} step {step} (op `{}`)", graph.op(plan.steps[step].op).name)
+    };
+    Err(CheckError::Deadlock { steps: cycle(&joint, &part).into_iter().map(name).collect() })
+}
+
+fn expect(
+    devices: &[(&TaskGraph, &Plan)],
+    (device, tensor): (usize, TensorId),
+    is_right: impl Fn(&crate::tasks::Tensor) -> bool,
+    why: &'static str,
+) -> Result<(), CheckError> {
+    let wrong = |why| Err(CheckError::Exchange { device, tensor: tensor.0, why });
+    match devices.get(device).map(|(graph, _)| graph.tensors().get(tensor.index())) {
+        None => wrong("but there is no such device"),
+        Some(None) => wrong("but there is no such tensor"),
+        Some(Some(found)) if !is_right(found) => wrong(why),
+        Some(Some(_)) => Ok(()),
+    }
+}
+
+/// A shortest cycle through the first node of a strongly connected part.
+fn cycle(joint: &DiGraph<(usize, usize), ()>, part: &[NodeIndex]) -> Vec<NodeIndex> {
+    let first = *part.iter().min().expect("a part has nodes");
+    let mut before: HashMap<NodeIndex, NodeIndex> = HashMap::new();
+    let mut queue = VecDeque::from([first]);
+    while let Some(node) = queue.pop_front() {
+        let mut next: Vec<NodeIndex> = joint.neighbors(node).filter(|n| part.contains(n)).collect();
+        next.sort_unstable();
+        for after in next {
+            if after == first {
+                let mut cycle = vec![node];
+                while cycle[cycle.len() - 1] != first {
+                    cycle.push(before[&cycle[cycle.len() - 1]]);
+                }
+                cycle.reverse();
+                return cycle;
+            }
+            before.entry(after).or_insert_with(|| {
+                queue.push_back(after);
+                node
+            });
+        }
+    }
+    unreachable!("every node of a strongly connected part is on a cycle")
+}

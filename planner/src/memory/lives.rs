@@ -1,0 +1,177 @@
+//! When each tensor is used, as far as that is the same in every order: what the bounds and the search rest on.
+//!
+//! An op *precedes* another if it runs first in every order that the request allows. Of a tensor's readers a longest chain is
+//! chosen in which each precedes the next. Between two of them, `u` and `v`, the tensor either stays on the device, also while
+//! any op runs that `u` precedes and that precedes `v`, or it is loaded in between; and loads of different intervals are
+//! different loads. With a given order, chain and intervals are all that there are.
+
+use fixedbitset::FixedBitSet;
+
+use super::Epoch;
+use super::problem::Problem;
+use crate::tasks::{Kind, OpId, TensorId};
+
+/// A tensor's uses.
+pub(super) struct Life {
+    pub bytes: u64,
+    pub producer: Option<usize>,
+    /// Readers, each of which precedes the next.
+    pub chain: Vec<usize>,
+    /// Before each reader of the chain the ops that always run since the use before (for an input, since the start).
+    pub spans: Vec<Vec<u32>>,
+    /// The ops that always run after the last use.
+    pub tail: Vec<u32>,
+    /// Whether the next epoch has the value.
+    pub lasts: bool,
+    /// Stored when it is made, at a cost.
+    pub publish: bool,
+}
+
+/// What a value's status at the end of the epoch is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Not on the device; then it has a host copy. Also for what does not last.
+    Away = 0,
+    /// On the device and on the host.
+    Clean = 1,
+    /// On the device; a host copy is not asked for.
+    Dirty = 2,
+}
+
+/// What an epoch can inherit of one constant: how it starts, which must be how its value ends.
+pub(super) struct Carried {
+    /// The constant, and its value at the end of the epoch.
+    pub before: usize,
+    pub after: usize,
+    pub options: Vec<End>,
+}
+
+/// All tensors' uses and what epochs can inherit.
+pub(super) struct Lives {
+    pub lives: Vec<Life>,
+    /// Those with more than one option; the largest first.
+    pub open: Vec<Carried>,
+    /// Those that have one option other than `Away`.
+    pub fixed: Vec<Carried>,
+}
+
+impl Lives {
+    /// # Cost
+    /// O(ops^2 + tensors x readers^2 + length of all spans).
+    pub fn new(problem: &Problem) -> Self {
+        let order = Precedence::new(problem);
+        let lives = (0..problem.tensors()).map(|t| life(problem, &order, t)).collect();
+        let mut open = Vec::new();
+        let mut fixed = Vec::new();
+        for before in (0..problem.tensors()).filter(|t| problem.graph.tensors()[*t].kind == Kind::Constant) {
+            let options = options(problem, TensorId(before as u32));
+            let after = problem.name_before(TensorId(before as u32)).index();
+            let carried = Carried { before, after, options };
+            match carried.options[..] {
+                [End::Away] => {}
+                [_] => fixed.push(carried),
+                _ => open.push(carried),
+            }
+        }
+        open.sort_by_key(|c| (std::cmp::Reverse(problem.bytes(c.before)), c.before));
+        Self { lives, open, fixed }
+    }
+}
+
+fn options(problem: &Problem, constant: TensorId) -> Vec<End> {
+    let graph = problem.graph;
+    match &problem.epoch {
+        Epoch::Cold => vec![End::Away],
+        Epoch::Boundary(boundary) if boundary.dirty.contains(&constant) => vec![End::Dirty],
+        Epoch::Boundary(boundary) if boundary.resident.contains(&constant) => vec![End::Clean],
+        Epoch::Boundary(_) => vec![End::Away],
+        Epoch::Steady => {
+            let mut options = vec![End::Away];
+            if graph.tensor(constant).bytes == 0 {
+                return options;
+            }
+            if !graph.consumers(constant).is_empty() {
+                options.push(End::Clean);
+            }
+            if graph.next_value(constant).is_some_and(|y| problem.stores_count && !graph.tensor(y).publish) {
+                options.push(End::Dirty);
+            }
+            options
+        }
+    }
+}
+
+/// Which ops run before which in every order.
+struct Precedence {
+    after: Vec<FixedBitSet>,
+    before: Vec<FixedBitSet>,
+}
+
+impl Precedence {
+    fn new(problem: &Problem) -> Self {
+        let n = problem.ops();
+        let graph = problem.graph;
+        let mut before = vec![FixedBitSet::with_capacity(n); n];
+        let mut last: Option<OpId> = None;
+        for op in problem.program_order() {
+            let mut set = FixedBitSet::with_capacity(n);
+            let direct = graph.op(op).inputs.iter().filter_map(|t| graph.producer(*t));
+            for earlier in direct.chain(last.filter(|_| problem.order.is_some())) {
+                set.insert(earlier.index());
+                set.union_with(&before[earlier.index()]);
+            }
+            before[op.index()] = set;
+            last = Some(op);
+        }
+        let mut after = vec![FixedBitSet::with_capacity(n); n];
+        for (op, set) in before.iter().enumerate() {
+            set.ones().for_each(|earlier| after[earlier].insert(op));
+        }
+        Self { after, before }
+    }
+}
+
+fn life(problem: &Problem, order: &Precedence, tensor: usize) -> Life {
+    let id = TensorId(tensor as u32);
+    let graph = problem.graph;
+    let producer = graph.producer(id).map(OpId::index);
+    let chain = longest_chain(order, graph.consumers(id).iter().map(|op| op.index()).collect());
+    let mut since = producer;
+    let mut spans = Vec::with_capacity(chain.len());
+    let list = |set: FixedBitSet| set.ones().map(|op| op as u32).collect::<Vec<u32>>();
+    for &reader in &chain {
+        let mut span = order.before[reader].clone();
+        if let Some(use_before) = since {
+            span.intersect_with(&order.after[use_before]);
+        }
+        spans.push(list(span));
+        since = Some(reader);
+    }
+    let tail = match since {
+        Some(last) => list(order.after[last].clone()),
+        None => (0..problem.ops() as u32).collect(),
+    };
+    let publish = problem.stores_count && graph.tensor(id).publish;
+    Life { bytes: problem.bytes(tensor), producer, chain, spans, tail, lasts: problem.lasts(tensor), publish }
+}
+
+/// Of the longest chains the one that a scan in topological order finds first.
+fn longest_chain(order: &Precedence, mut readers: Vec<usize>) -> Vec<usize> {
+    // What precedes more comes later in some topological order.
+    readers.sort_by_key(|op| (order.before[*op].count_ones(..), *op));
+    let mut best: Vec<(usize, Option<usize>)> = Vec::with_capacity(readers.len());
+    for (i, op) in readers.iter().enumerate() {
+        let link = (0..i)
+            .filter(|j| order.before[*op].contains(readers[*j]))
+            .max_by_key(|j| (best[*j].0, std::cmp::Reverse(*j)));
+        best.push((link.map_or(1, |j| best[j].0 + 1), link));
+    }
+    let mut at = (0..readers.len()).max_by_key(|i| (best[*i].0, std::cmp::Reverse(*i)));
+    let mut chain = Vec::new();
+    while let Some(i) = at {
+        chain.push(readers[i]);
+        at = best[i].1;
+    }
+    chain.reverse();
+    chain
+}

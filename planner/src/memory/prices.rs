@@ -1,0 +1,312 @@
+//! Prices of memory, and the lower bound that they prove.
+//!
+//! Let every op `k` ask a price `p_k >= 0` for each byte that stays on the device while it runs beside what it needs itself;
+//! its room is `r_k`, the capacity less the op's own bytes. A plan pays for its copies, and what it pays for room is at most
+//! `sum p_k r_k`. So its cost is at least
+//!
+//! `L(p) = sum over values of the least (copies + price of staying) - sum over ops of p_k r_k`,
+//!
+//! where each value chooses by itself, interval by interval of its [`Life`], between staying and a load, and once a store if it
+//! has no host copy and does not stay throughout. Intervals hold in every order that the request allows, so the bound does too:
+//! it is the Lagrangian relaxation of the capacities, and with the best prices equals the linear program in which tensors may
+//! stay in part. What stays during an op is a sum of sizes, so `r_k` may be lowered to the greatest such sum.
+//!
+//! The same prices bound what is left to pay in any state of an epoch under way: that is what the search goes by ([`Ledger`]).
+//!
+//! Prices are found by subgradient steps in floating point, then rounded to multiples of 2^-16; the bound is then computed in
+//! integers, so that rounding cannot make it untrue.
+
+use super::lives::{Carried, End, Life, Lives};
+use super::problem::Problem;
+
+/// Costs are in units of 2^-16 bytes.
+pub(super) const SHIFT: u32 = 16;
+
+/// A size in units of cost.
+pub(super) fn cost(bytes: u64) -> i128 {
+    i128::from(bytes) << SHIFT
+}
+
+/// The prices of a problem.
+pub(super) struct Prices<'p, 'g> {
+    pub problem: &'p Problem<'g>,
+    pub lives: &'p Lives,
+    /// What is left of the capacity for tensors that an op does not use.
+    room: Vec<u64>,
+    price: Vec<i128>,
+    /// For each op the tensors whose future it changes.
+    pub touched: Vec<Vec<u32>>,
+}
+
+/// What a value has left to pay, by its status: absent (or not made yet), clean, dirty.
+pub(super) type Future = [i128; 3];
+
+/// The futures of all values when some ops are done; three a tensor that lasts, one for each [`End`].
+#[derive(Clone)]
+pub(super) struct Ledger {
+    futures: Vec<[Future; 3]>,
+    /// What all have left to pay if nothing is on the device and nothing stays at the end, less the prices of the room left.
+    pub base: i128,
+}
+
+impl Ledger {
+    /// What else than `base` a value has to pay with this status.
+    pub fn beyond_base(&self, tensor: usize, end: End, status: usize) -> i128 {
+        self.futures[tensor][end as usize][status] - self.futures[tensor][0][0]
+    }
+}
+
+impl<'p, 'g> Prices<'p, 'g> {
+    /// Finds prices. `upper_bytes` is the cost of some plan.
+    ///
+    /// # Cost
+    /// O(`rounds` x length of all spans).
+    pub fn new(problem: &'p Problem<'g>, lives: &'p Lives, upper_bytes: u64, rounds: usize) -> Self {
+        let mut touched = vec![Vec::new(); problem.ops()];
+        for (op, touched) in touched.iter_mut().enumerate() {
+            touched.extend(problem.need[op].ones().map(|t| t as u32));
+        }
+        for (t, life) in lives.lives.iter().enumerate().filter(|(_, life)| life.bytes > 0) {
+            life.spans.iter().chain([&life.tail]).flatten().for_each(|op| touched[*op as usize].push(t as u32));
+        }
+        for list in &mut touched {
+            list.sort_unstable();
+            list.dedup();
+        }
+        let room = (0..problem.ops()).map(|op| room(problem, lives, op)).collect();
+        let mut prices = Self { problem, lives, room, price: vec![0; problem.ops()], touched };
+        prices.ascend(upper_bytes, rounds);
+        prices
+    }
+
+    /// The ledger when no op is done.
+    pub fn ledger(&self) -> Ledger {
+        let done = vec![false; self.problem.ops()];
+        let futures: Vec<[Future; 3]> = (0..self.problem.tensors()).map(|t| self.futures(t, &done)).collect();
+        let rent: i128 = self.price.iter().zip(&self.room).map(|(p, r)| p * i128::from(*r)).sum();
+        let base = futures.iter().map(|f| f[0][0]).sum::<i128>() - rent;
+        Ledger { futures, base }
+    }
+
+    /// The ledger after one more op, which is the last that was `done`.
+    pub fn after(&self, ledger: &Ledger, op: usize, done: &[bool]) -> Ledger {
+        let mut next = ledger.clone();
+        next.base += self.price[op] * i128::from(self.room[op]);
+        for &t in &self.touched[op] {
+            let t = t as usize;
+            next.base -= next.futures[t][0][0];
+            next.futures[t] = self.futures(t, done);
+            next.base += next.futures[t][0][0];
+        }
+        next
+    }
+
+    /// The least that any plan costs, in units of cost.
+    pub fn bound(&self) -> i128 {
+        let ledger = self.ledger();
+        let fixed: i128 = self.lives.fixed.iter().map(|c| inherit(&ledger, c, c.options[0])).sum();
+        let open: i128 = self.lives.open.iter().map(|c| least(&ledger, c)).sum();
+        ledger.base + fixed + open
+    }
+
+    fn futures(&self, t: usize, done: &[bool]) -> [Future; 3] {
+        let life = &self.lives.lives[t];
+        let mut futures = [[0; 3]; 3];
+        futures[0] = self.future(t, End::Away, done);
+        if life.lasts {
+            futures[1] = self.future(t, End::Clean, done);
+            futures[2] = self.future(t, End::Dirty, done);
+        }
+        futures
+    }
+
+    fn rent(&self, life: &Life, span: &[u32], done: &[bool]) -> i128 {
+        let open = span.iter().map(|op| *op as usize).filter(|op| !done[*op]);
+        i128::from(life.bytes) * open.map(|op| self.price[op]).sum::<i128>()
+    }
+
+    fn future(&self, t: usize, end: End, done: &[bool]) -> Future {
+        let life = &self.lives.lives[t];
+        let copy = cost(life.bytes);
+        let store = if self.problem.stores_count { copy } else { 0 };
+        let first = life.chain.iter().take_while(|op| done[**op]).count();
+        let stays_at_end = life.lasts && end != End::Away;
+        let (mut all_stay, mut cheapest, mut after_first) = (0, 0, 0);
+        let tail = stays_at_end.then_some(&life.tail);
+        for (i, span) in life.spans[first..].iter().chain(tail).enumerate() {
+            let rent = self.rent(life, span, done);
+            all_stay += rent;
+            cheapest += rent.min(copy);
+            after_first += if i == 0 { 0 } else { rent.min(copy) };
+        }
+        let is_read = first < life.chain.len()
+            || self.problem.graph.consumers(crate::tasks::TensorId(t as u32)).iter().any(|op| !done[op.index()]);
+        let absent = if is_read || stays_at_end { copy + after_first } else { 0 };
+        let clean = cheapest;
+        let dirty = if life.lasts && end != End::Dirty { store + clean } else { all_stay.min(store + clean) };
+        match life.producer {
+            Some(op) if !done[op] && life.publish => [store + clean; 3],
+            Some(op) if !done[op] => [if self.problem.stores_count { dirty } else { clean }; 3],
+            _ => [absent, clean, dirty],
+        }
+    }
+
+    /// Subgradient ascent with Polyak's steps along deflected directions; keeps the best prices that it sees.
+    fn ascend(&mut self, upper_bytes: u64, rounds: usize) {
+        let n = self.problem.ops();
+        let upper = upper_bytes as f64;
+        let mut price = vec![0.0; n];
+        let mut best = (f64::NEG_INFINITY, price.clone());
+        let mut direction = vec![0.0; n];
+        let (mut pace, mut stalled) = (1.0, 0);
+        for _ in 0..rounds {
+            let (value, kept) = self.relaxed(&price);
+            if value > best.0 + 1e-7 * upper.abs() {
+                (best, stalled) = ((value, price.clone()), 0);
+            } else {
+                stalled += 1;
+                if stalled == 12 {
+                    (pace, stalled) = (pace / 2.0, 0);
+                    price.clone_from(&best.1);
+                    direction.fill(0.0);
+                    if pace < 1e-4 {
+                        break;
+                    }
+                    continue;
+                }
+            }
+            let gap = upper - value;
+            if gap <= 0.5 {
+                break;
+            }
+            for (op, d) in direction.iter_mut().enumerate() {
+                let over = kept[op] - self.room[op] as f64;
+                *d = if price[op] == 0.0 && over < 0.0 { 0.0 } else { over + 0.5 * *d };
+            }
+            let norm: f64 = direction.iter().map(|d| d * d).sum();
+            if norm == 0.0 {
+                break;
+            }
+            let step = pace * gap / norm;
+            price.iter_mut().zip(&direction).for_each(|(p, d)| *p = (*p + step * d).clamp(0.0, 4.0 * n as f64));
+        }
+        let scale = f64::from(1u32 << SHIFT);
+        self.price = best.1.iter().map(|p| (p * scale).round() as i128).collect();
+        if self.bound() < 0 {
+            self.price.fill(0);
+        }
+    }
+
+    /// The relaxation's value at these prices, and how many bytes stay at each op then.
+    fn relaxed(&self, price: &[f64]) -> (f64, Vec<f64>) {
+        let mut kept = vec![0.0; price.len()];
+        let mut value = -price.iter().zip(&self.room).map(|(p, r)| p * *r as f64).sum::<f64>();
+        let mut settled = vec![false; self.problem.tensors()];
+        let lives = &self.lives.lives;
+        for carried in self.lives.open.iter().chain(&self.lives.fixed) {
+            let choice = |end: &End| {
+                let status = *end as usize;
+                let before = choose(&lives[carried.before], price, status, *end, self.problem.stores_count);
+                if carried.before == carried.after {
+                    return (before.0, vec![(carried.before, before.1)]);
+                }
+                let after = choose(&lives[carried.after], price, 0, *end, self.problem.stores_count);
+                (before.0 + after.0, vec![(carried.before, before.1), (carried.after, after.1)])
+            };
+            let cheapest = carried.options.iter().map(choice).min_by(|a, b| a.0.total_cmp(&b.0));
+            let (cost, stays) = cheapest.expect("a constant has an option");
+            value += cost;
+            for (t, stays) in stays {
+                settled[t] = true;
+                stay(&lives[t], &stays, &mut kept);
+            }
+        }
+        for (t, life) in lives.iter().enumerate().filter(|(t, life)| !settled[*t] && life.bytes > 0) {
+            debug_assert!(life.bytes == self.problem.bytes(t));
+            let (cost, stays) = choose(life, price, 0, End::Away, self.problem.stores_count);
+            value += cost;
+            stay(life, &stays, &mut kept);
+        }
+        (value, kept)
+    }
+}
+
+/// What the futures of a constant and its next value add to the base if it is inherited so.
+pub(super) fn inherit(ledger: &Ledger, carried: &Carried, end: End) -> i128 {
+    let status = end as usize;
+    if carried.before == carried.after {
+        return ledger.beyond_base(carried.before, end, status);
+    }
+    ledger.beyond_base(carried.before, End::Away, status) + ledger.beyond_base(carried.after, end, 0)
+}
+
+/// The least of [`inherit`].
+pub(super) fn least(ledger: &Ledger, carried: &Carried) -> i128 {
+    carried.options.iter().map(|end| inherit(ledger, carried, *end)).min().expect("a constant has an option")
+}
+
+/// A value's cheapest future at the start of the epoch, and in which of its intervals it stays then (its tail last).
+fn choose(life: &Life, price: &[f64], status: usize, end: End, stores_count: bool) -> (f64, Vec<bool>) {
+    let copy = life.bytes as f64;
+    let store = if stores_count { copy } else { 0.0 };
+    let tail = (life.lasts && end != End::Away).then_some(&life.tail);
+    let rents: Vec<f64> = life
+        .spans
+        .iter()
+        .chain(tail)
+        .map(|span| copy * span.iter().map(|op| price[*op as usize]).sum::<f64>())
+        .collect();
+    let all: f64 = rents.iter().sum();
+    let mut stays: Vec<bool> = rents.iter().map(|rent| *rent < copy).collect();
+    let cheapest: f64 = rents.iter().map(|rent| rent.min(copy)).sum();
+    let must_store = life.lasts && end != End::Dirty;
+    match (life.producer, status) {
+        (None, 0) => {
+            if let Some(first) = stays.first_mut() {
+                let saved = rents[0].min(copy);
+                *first = false;
+                return (cheapest - saved + copy, stays);
+            }
+            (0.0, stays)
+        }
+        (None, 1) => (cheapest, stays),
+        (Some(_), _) if life.publish => (store + cheapest, stays),
+        (Some(_), _) if !stores_count => (cheapest, stays),
+        _ if must_store => (store + cheapest, stays),
+        _ if all < store + cheapest => (all, vec![true; rents.len()]),
+        _ => (store + cheapest, stays),
+    }
+}
+
+fn stay(life: &Life, stays: &[bool], kept: &mut [f64]) {
+    for (span, _) in life.spans.iter().chain([&life.tail]).zip(stays).filter(|(_, stays)| **stays) {
+        span.iter().for_each(|op| kept[*op as usize] += life.bytes as f64);
+    }
+}
+
+/// More sums than this are not told apart.
+const SUMS: usize = 512;
+
+/// The greatest sum of sizes that can stay while an op runs: large tensors in whole, the small ones that are left in part.
+fn room(problem: &Problem, lives: &Lives, op: usize) -> u64 {
+    let room = problem.capacity_bytes - problem.graph.op_bytes(crate::tasks::OpId(op as u32));
+    let has = |span: &Vec<u32>| span.binary_search(&(op as u32)).is_ok();
+    let mut sizes: Vec<u64> = Vec::new();
+    for life in &lives.lives {
+        let intervals = life.spans.iter().chain(life.lasts.then_some(&life.tail));
+        sizes.extend(intervals.filter(|span| has(span)).map(|_| life.bytes));
+    }
+    sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
+    let mut sums = vec![0u64];
+    let mut taken = 0;
+    while taken < sizes.len() && sums.len() <= SUMS {
+        let more: Vec<u64> =
+            sums.iter().map(|sum| sum.saturating_add(sizes[taken])).filter(|sum| *sum <= room).collect();
+        sums.extend(more);
+        sums.sort_unstable();
+        sums.dedup();
+        taken += 1;
+    }
+    let rest = sizes[taken..].iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+    sums.iter().map(|sum| sum.saturating_add(rest).min(room)).max().unwrap_or(room)
+}

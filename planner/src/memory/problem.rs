@@ -1,0 +1,154 @@
+//! A request in the form that the policies work on: sets of tensors as bits, and which values outlive what.
+
+use fixedbitset::FixedBitSet;
+
+use super::{Boundary, Epoch, Objective, PlanError, Request};
+use crate::tasks::{Kind, OpId, TaskGraph, TensorId};
+
+/// A request over a graph, with what every policy asks of it.
+pub(super) struct Problem<'a> {
+    pub graph: &'a TaskGraph,
+    pub capacity_bytes: u64,
+    /// Whether stores cost anything; if not, every output has a host copy at once.
+    pub stores_count: bool,
+    pub epoch: Epoch,
+    /// The order that was asked for.
+    pub order: Option<Vec<OpId>>,
+    /// For each op its inputs and outputs.
+    pub need: Vec<FixedBitSet>,
+}
+
+impl<'a> Problem<'a> {
+    /// # Errors
+    /// [`PlanError`] if the order or the boundary is none of this graph's.
+    pub fn new(graph: &'a TaskGraph, request: &Request) -> Result<Self, PlanError> {
+        if request.order.as_ref().is_some_and(|order| !graph.is_order(order)) {
+            return Err(PlanError::Order { ops: graph.ops().len() });
+        }
+        let stores_count = request.objective == Objective::Both;
+        let epoch = match &request.epoch {
+            Epoch::Boundary(boundary) => Epoch::Boundary(checked_boundary(graph, boundary, stores_count)?),
+            other => other.clone(),
+        };
+        let set = |op: &crate::tasks::Op| {
+            let mut set = FixedBitSet::with_capacity(graph.tensors().len());
+            set.extend(op.inputs.iter().chain(&op.outputs).map(|t| t.index()));
+            set
+        };
+        let need = graph.ops().iter().map(set).collect();
+        Ok(Self {
+            graph,
+            capacity_bytes: request.capacity_bytes,
+            stores_count,
+            epoch,
+            order: request.order.clone(),
+            need,
+        })
+    }
+
+    /// The least capacity that works, whatever the policy.
+    pub fn needed_bytes(&self) -> u64 {
+        let boundary = match &self.epoch {
+            Epoch::Boundary(boundary) => boundary.resident.iter().map(|t| self.graph.tensor(*t).bytes).sum(),
+            _ => 0,
+        };
+        self.graph.largest_op_bytes().max(boundary)
+    }
+
+    /// The order that was asked for, else the program's.
+    pub fn program_order(&self) -> Vec<OpId> {
+        self.order.clone().unwrap_or_else(|| self.graph.order().to_vec())
+    }
+
+    pub fn ops(&self) -> usize {
+        self.graph.ops().len()
+    }
+
+    pub fn tensors(&self) -> usize {
+        self.graph.tensors().len()
+    }
+
+    pub fn bytes(&self, tensor: usize) -> u64 {
+        self.graph.tensors()[tensor].bytes
+    }
+
+    /// The bytes of a set; it may not be more than the graph's total.
+    pub fn bytes_of(&self, set: &FixedBitSet) -> u64 {
+        set.ones().map(|t| self.bytes(t)).sum()
+    }
+
+    /// No tensor.
+    pub fn empty(&self) -> FixedBitSet {
+        FixedBitSet::with_capacity(self.tensors())
+    }
+
+    pub fn is_cold(&self) -> bool {
+        self.epoch == Epoch::Cold
+    }
+
+    /// Whether the next epoch has the tensor's value too: a constant that has no next value, or an output that is one.
+    pub fn lasts(&self, tensor: usize) -> bool {
+        let id = TensorId(tensor as u32);
+        let constant = self.graph.tensor(id).kind == Kind::Constant;
+        !self.is_cold() && (constant && self.graph.next_value(id).is_none() || self.graph.becomes(id).is_some())
+    }
+
+    /// What the tensor is called in the next epoch, if that inherits it.
+    pub fn name_after(&self, tensor: usize) -> Option<TensorId> {
+        let id = TensorId(tensor as u32);
+        self.lasts(tensor).then(|| self.graph.becomes(id).unwrap_or(id))
+    }
+
+    /// What in this epoch becomes the constant of the next.
+    pub fn name_before(&self, constant: TensorId) -> TensorId {
+        self.graph.next_value(constant).unwrap_or(constant)
+    }
+
+    /// Whether the value may not vanish: an op that is not done reads it, or the next epoch has it.
+    pub fn is_needed(&self, tensor: usize, done: &FixedBitSet) -> bool {
+        self.lasts(tensor) || self.is_read(tensor, done)
+    }
+
+    /// Whether an op that is not done reads the tensor.
+    pub fn is_read(&self, tensor: usize, done: &FixedBitSet) -> bool {
+        self.graph.consumers(TensorId(tensor as u32)).iter().any(|op| !done.contains(op.index()))
+    }
+
+    /// Whether there is a use in keeping the tensor when the `done` ops are done: an op reads it, in this epoch or the next,
+    /// or it would have to be stored.
+    pub fn is_wanted(&self, tensor: usize, done: &FixedBitSet) -> bool {
+        if self.is_read(tensor, done) {
+            return true;
+        }
+        let id = TensorId(tensor as u32);
+        let in_boundary = || match &self.epoch {
+            Epoch::Boundary(boundary) => self.name_after(tensor).is_some_and(|x| boundary.resident.contains(&x)),
+            _ => !self.graph.consumers(id).is_empty() || self.graph.becomes(id).is_some(),
+        };
+        self.lasts(tensor) && in_boundary()
+    }
+}
+
+fn checked_boundary(graph: &TaskGraph, boundary: &Boundary, stores_count: bool) -> Result<Boundary, PlanError> {
+    let mut resident = boundary.resident.clone();
+    let mut dirty = boundary.dirty.clone();
+    resident.sort_unstable();
+    dirty.sort_unstable();
+    let wrong = |tensor: &TensorId, why| Err(PlanError::Boundary { tensor: tensor.0, why });
+    for list in [&resident, &dirty] {
+        if let Some(pair) = list.windows(2).find(|pair| pair[0] == pair[1]) {
+            return wrong(&pair[0], "twice; name it once");
+        }
+    }
+    let inherited = |t: &TensorId| graph.tensors().get(t.index()).is_some_and(|tensor| tensor.kind == Kind::Constant);
+    if let Some(other) = resident.iter().find(|t| !inherited(t)) {
+        return wrong(other, "which is no constant of the graph; only constants are inherited");
+    }
+    if let Some(other) = dirty.iter().find(|t| resident.binary_search(t).is_err()) {
+        return wrong(other, "as dirty but not as resident; its value would be nowhere");
+    }
+    if !stores_count {
+        dirty.clear();
+    }
+    Ok(Boundary { resident, dirty })
+}

@@ -1,0 +1,168 @@
+//! ROC's dynamic program over the order of the ops and what is cached.
+//!
+//! A state is (S, T): the ops that are done and the tensors that are cached, of the active ones A(S), which are those that an
+//! op of S made and an op outside S reads. Before op o the cache shrinks to some T', what of IN(o) is not in T' is loaded, and
+//! after it the cache is at most (T' ∪ OUT(o)) ∩ A(S ∪ {o}). So what was loaded is never kept, and what no op makes is never
+//! cached: that is the recursion's weakness, and kept here.
+//!
+//! A tensor that left must be loaded for each op that still reads it. So its leaving costs that much at once, and nothing else
+//! costs anything that a choice can change: a best-first search by these costs (then by the stores that evictions take) finds
+//! the optimum, without looking at states that cost more.
+//!
+//! # Source
+//! ROC (Jia et al., MLSys 2020), Algorithm 1. As printed, T' = (T \ OUT(o)) ∩ A(S') never caches anything, since it starts from
+//! the empty set; the text describes T' = (T \ OUT(o)) ∩ A(S') ∪ X for the best X ⊆ IN(o) ∩ A(S').
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+
+use fixedbitset::FixedBitSet;
+
+use super::evictions::{Candidate, evictions};
+use super::problem::Problem;
+use super::schedule::{Schedule, Turn};
+use crate::tasks::{Kind, OpId, TensorId};
+
+/// The schedule, and whether it is the optimum over all orders that the request allows.
+///
+/// Beyond `states` states, the best in program order, and beyond as many again, the best of the evictions that are tried first.
+pub(super) fn schedule(problem: &Problem, states: usize) -> (Schedule, bool) {
+    if let Some(found) = Search::new(problem, problem.order.clone()).best(states, states) {
+        return (found, true);
+    }
+    let order = Some(problem.program_order());
+    let found = Search::new(problem, order.clone())
+        .best(states, states)
+        .or_else(|| Search::new(problem, order).best(usize::MAX, 1));
+    (found.expect("one eviction a state leads to the end"), false)
+}
+
+/// Loads, then stores, that choices made so far cost.
+type Cost = (u128, u128);
+
+/// The cheapest first; of equals the one with most ops done, then the earliest found.
+type Rank = (Cost, Reverse<usize>, usize);
+
+struct Node {
+    done: FixedBitSet,
+    cached: FixedBitSet,
+    cost: Cost,
+    /// The node before, the op in between, and T'.
+    from: Option<(usize, OpId, FixedBitSet)>,
+}
+
+struct Search<'p, 'g> {
+    problem: &'p Problem<'g>,
+    order: Option<Vec<OpId>>,
+    nodes: Vec<Node>,
+    open: BTreeSet<Rank>,
+    best: HashMap<(FixedBitSet, FixedBitSet), Cost>,
+}
+
+impl<'p, 'g> Search<'p, 'g> {
+    fn new(problem: &'p Problem<'g>, order: Option<Vec<OpId>>) -> Self {
+        Self { problem, order, nodes: Vec::new(), open: BTreeSet::new(), best: HashMap::new() }
+    }
+
+    fn best(mut self, states: usize, evictions_a_state: usize) -> Option<Schedule> {
+        let done = FixedBitSet::with_capacity(self.problem.ops());
+        self.push(Node { done, cached: self.problem.empty(), cost: (0, 0), from: None });
+        while let Some((cost, Reverse(depth), index)) = self.open.pop_first() {
+            if depth == self.problem.ops() {
+                return Some(self.path(index));
+            }
+            let node = &self.nodes[index];
+            if self.best[&(node.done.clone(), node.cached.clone())] < cost {
+                continue;
+            }
+            for op in self.ready(depth, index) {
+                if !self.run(index, op, evictions_a_state) || self.nodes.len() > states {
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    fn push(&mut self, node: Node) {
+        let known = self.best.entry((node.done.clone(), node.cached.clone())).or_insert((u128::MAX, u128::MAX));
+        if node.cost < *known {
+            *known = node.cost;
+            self.open.insert((node.cost, Reverse(node.done.count_ones(..)), self.nodes.len()));
+            self.nodes.push(node);
+        }
+    }
+
+    fn ready(&self, depth: usize, index: usize) -> Vec<OpId> {
+        if let Some(order) = &self.order {
+            return vec![order[depth]];
+        }
+        let (graph, done) = (self.problem.graph, &self.nodes[index].done);
+        let is_ready = |op: &OpId| {
+            let mut before = graph.op(*op).inputs.iter().filter_map(|t| graph.producer(*t));
+            !done.contains(op.index()) && before.all(|op| done.contains(op.index()))
+        };
+        graph.order().iter().copied().filter(is_ready).collect()
+    }
+
+    /// Runs `op` after node `index` with every T' that is worth trying; says whether it tried all.
+    fn run(&mut self, index: usize, op: OpId, most: usize) -> bool {
+        let problem = self.problem;
+        let node = &self.nodes[index];
+        let need = &problem.need[op.index()];
+        let mut after = node.done.clone();
+        after.insert(op.index());
+        let (cached, done, cost) = (node.cached.clone(), node.done.clone(), node.cost);
+        let held = cached.union(need).map(|t| problem.bytes(t)).sum::<u64>();
+        let excess = held.saturating_sub(problem.capacity_bytes);
+        let mut candidates: Vec<Candidate> = cached
+            .difference(need)
+            .map(|tensor| {
+                let reads = problem.graph.consumers(TensorId(tensor as u32)).iter();
+                let reads = reads.filter(|op| !done.contains(op.index())).count();
+                Candidate {
+                    tensor,
+                    bytes: problem.bytes(tensor),
+                    penalty: reads as i128 * i128::from(problem.bytes(tensor)),
+                }
+            })
+            .collect();
+        let (sets, complete) = if excess == 0 {
+            (vec![Vec::new()], true)
+        } else {
+            let found = evictions(&mut candidates, excess, i128::MAX, most);
+            (found.sets, found.complete || most == 1)
+        };
+        for set in sets {
+            let mut kept = cached.clone();
+            let mut cost = cost;
+            for candidate in set.into_iter().map(|i| candidates[i]) {
+                kept.remove(candidate.tensor);
+                cost.0 += candidate.penalty as u128;
+                let tensor = &problem.graph.tensors()[candidate.tensor];
+                // What lasts is stored in any case when it leaves.
+                if !tensor.publish && !problem.lasts(candidate.tensor) {
+                    cost.1 += u128::from(candidate.bytes);
+                }
+            }
+            let active = |t: &usize| problem.graph.tensors()[*t].kind == Kind::Local && problem.is_read(*t, &after);
+            let made = problem.graph.op(op).outputs.iter().map(|t| t.index());
+            let mut next = problem.empty();
+            next.extend(kept.ones().chain(made).filter(active));
+            self.push(Node { done: after.clone(), cached: next, cost, from: Some((index, op, kept)) });
+        }
+        complete
+    }
+
+    fn path(&self, mut index: usize) -> Schedule {
+        let mut turns = Schedule::new();
+        while let Some((before, op, kept)) = &self.nodes[index].from {
+            let mut during = kept.clone();
+            during.union_with(&self.problem.need[op.index()]);
+            turns.push(Turn { op: *op, survives: kept.clone(), during });
+            index = *before;
+        }
+        turns.reverse();
+        turns
+    }
+}

@@ -1,0 +1,157 @@
+//! From what stays to a plan: the loads, stores and evictions, the start of the steady state, and what it all costs.
+
+use fixedbitset::FixedBitSet;
+
+use super::problem::Problem;
+use super::{Boundary, Epoch, Finish, Plan, Policy, Step};
+use crate::tasks::{OpId, TensorId};
+
+/// What a policy decides about one op.
+#[derive(Clone, Debug)]
+pub(super) struct Turn {
+    pub op: OpId,
+    /// Of what is on the device, this stays; the rest is evicted, and stored first if that is necessary.
+    pub survives: FixedBitSet,
+    /// What is on the device while the op runs. Loaded if it did not survive, unless the op makes it.
+    pub during: FixedBitSet,
+}
+
+/// What a policy decides about an epoch.
+pub(super) type Schedule = Vec<Turn>;
+
+/// What is on the device, and which of it has no host copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Residency {
+    pub resident: FixedBitSet,
+    pub dirty: FixedBitSet,
+}
+
+impl Residency {
+    pub fn empty(problem: &Problem) -> Self {
+        Self { resident: problem.empty(), dirty: problem.empty() }
+    }
+
+    /// What an epoch starts with.
+    pub fn from_boundary(problem: &Problem, boundary: &Boundary) -> Self {
+        let mut state = Self::empty(problem);
+        state.resident.extend(boundary.resident.iter().map(|t| t.index()));
+        state.dirty.extend(boundary.dirty.iter().map(|t| t.index()));
+        state
+    }
+
+    /// What the next epoch starts with when this one ends so: constants stay, next values become constants, all else goes.
+    pub fn project(&self, problem: &Problem) -> Boundary {
+        let after = |set: &FixedBitSet| {
+            let mut names: Vec<TensorId> = set.ones().filter_map(|t| problem.name_after(t)).collect();
+            names.sort_unstable();
+            names
+        };
+        let resident = after(&self.resident);
+        let dirty = after(&self.dirty);
+        Boundary { resident, dirty }
+    }
+}
+
+/// The plan that a schedule stands for. In the steady state what the last turn leaves decides what the first finds.
+///
+/// # Cost
+/// O(ops x tensors).
+pub(super) fn plan(problem: &Problem, policy: Policy, schedule: &Schedule) -> Plan {
+    let start = match &problem.epoch {
+        Epoch::Cold => Boundary::default(),
+        Epoch::Boundary(boundary) => boundary.clone(),
+        Epoch::Steady => {
+            // What the end holds follows from the last turn, and whether next values were stored from this epoch alone; so
+            // an epoch that starts with nothing ends as one that starts with its own end.
+            let mut epoch = Run::new(problem, policy, Boundary::default());
+            schedule.iter().for_each(|turn| epoch.turn(turn));
+            epoch.state.project(problem)
+        }
+    };
+    let mut epoch = Run::new(problem, policy, start);
+    schedule.iter().for_each(|turn| epoch.turn(turn));
+    if let Epoch::Boundary(boundary) = &problem.epoch {
+        epoch.finish(boundary);
+    }
+    epoch.plan
+}
+
+/// An epoch under way.
+struct Run<'p, 'g> {
+    problem: &'p Problem<'g>,
+    done: FixedBitSet,
+    state: Residency,
+    plan: Plan,
+}
+
+impl<'p, 'g> Run<'p, 'g> {
+    fn new(problem: &'p Problem<'g>, policy: Policy, start: Boundary) -> Self {
+        let state = Residency::from_boundary(problem, &start);
+        let plan = Plan {
+            policy,
+            exact: true,
+            bytes_to_device: 0,
+            bytes_to_host: 0,
+            peak_bytes: problem.bytes_of(&state.resident),
+            lower_bound_bytes: 0,
+            steps: Vec::with_capacity(problem.ops()),
+            start,
+            finish: Finish::default(),
+        };
+        Self { problem, done: FixedBitSet::with_capacity(problem.ops()), state, plan }
+    }
+
+    fn turn(&mut self, turn: &Turn) {
+        let op = self.problem.graph.op(turn.op);
+        let evict: Vec<usize> = self.state.resident.difference(&turn.survives).collect();
+        let loses = |t: &&usize| self.state.dirty.contains(**t) && self.problem.is_needed(**t, &self.done);
+        let store: Vec<usize> = evict.iter().filter(loses).copied().collect();
+        self.state.resident.intersect_with(&turn.survives);
+        self.state.dirty.intersect_with(&turn.survives);
+        let made = |t: &usize| op.outputs.contains(&TensorId(*t as u32));
+        let load: Vec<usize> = turn.during.difference(&self.state.resident).filter(|t| !made(t)).collect();
+        self.state.resident.union_with(&turn.during);
+        self.plan.bytes_to_host = store.iter().fold(self.plan.bytes_to_host, |sum, t| self.add(sum, *t));
+        self.plan.bytes_to_device = load.iter().fold(self.plan.bytes_to_device, |sum, t| self.add(sum, *t));
+        for output in &op.outputs {
+            let t = output.index();
+            if self.problem.stores_count && self.problem.graph.tensor(*output).publish {
+                self.plan.bytes_to_host = self.add(self.plan.bytes_to_host, t);
+            } else if self.problem.stores_count {
+                self.state.dirty.insert(t);
+            }
+        }
+        self.plan.peak_bytes = self.plan.peak_bytes.max(self.problem.bytes_of(&self.state.resident));
+        self.done.insert(turn.op.index());
+        self.plan.steps.push(Step { op: turn.op, store: ids(store), evict: ids(evict), load: ids(load) });
+    }
+
+    /// Stores and loads what the boundary has and the last op did not leave.
+    fn finish(&mut self, boundary: &Boundary) {
+        let problem = self.problem;
+        let mut kept = problem.empty();
+        kept.extend(boundary.resident.iter().map(|x| problem.name_before(*x).index()));
+        let mut may_be_dirty = problem.empty();
+        may_be_dirty.extend(boundary.dirty.iter().map(|x| problem.name_before(*x).index()));
+        let store: Vec<usize> =
+            self.state.dirty.ones().filter(|t| problem.lasts(*t) && !may_be_dirty.contains(*t)).collect();
+        let load: Vec<usize> = kept.difference(&self.state.resident).collect();
+        let evict: Vec<usize> =
+            if load.is_empty() { Vec::new() } else { self.state.resident.difference(&kept).collect() };
+        self.plan.bytes_to_host = store.iter().fold(self.plan.bytes_to_host, |sum, t| self.add(sum, *t));
+        self.plan.bytes_to_device = load.iter().fold(self.plan.bytes_to_device, |sum, t| self.add(sum, *t));
+        if !load.is_empty() {
+            self.plan.peak_bytes = self.plan.peak_bytes.max(problem.bytes_of(&kept));
+        }
+        self.plan.finish = Finish { store: ids(store), evict: ids(evict), load: ids(load) };
+    }
+
+    /// Sizes that were never meant (2^63 bytes, read often) stop at the largest number instead of wrapping.
+    fn add(&self, sum: u64, tensor: usize) -> u64 {
+        sum.saturating_add(self.problem.bytes(tensor))
+    }
+}
+
+fn ids(tensors: Vec<usize>) -> Vec<TensorId> {
+    tensors.into_iter().map(|t| TensorId(t as u32)).collect()
+}

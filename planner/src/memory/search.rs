@@ -1,0 +1,427 @@
+//! Search over (ops done, tensors on the device, host copies), in order of the least that a whole epoch can still cost.
+//!
+//! A state's *estimate* is what it has paid and its [`Ledger`]'s bound of what is left. What is decided in any optimal plan
+//! need not be tried: tensors are loaded when an op reads them, stored when they leave, leave only for room, and never more of
+//! them than it takes. In the steady state, what the epoch inherits is decided first, one constant after the other, and what
+//! differs at the end is paid for there.
+
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+
+use fixedbitset::FixedBitSet;
+use rustc_hash::FxBuildHasher;
+
+use super::evictions::{Candidate, evictions};
+use super::lives::{End, Lives};
+use super::prices::{Ledger, Prices, SHIFT, cost, least};
+use super::problem::Problem;
+use super::schedule::{Schedule, Turn};
+use crate::tasks::{OpId, TensorId};
+
+/// What a search came to.
+pub(super) struct Found {
+    /// A schedule that costs less than the limit, if it found one.
+    pub schedule: Option<Schedule>,
+    /// No plan below the limit costs less than this; nothing, if there is no such plan.
+    pub lower: Option<i128>,
+    /// How many states it made.
+    pub states: usize,
+}
+
+/// The ops that are done, with what depends on them alone.
+struct Stage {
+    done: Vec<bool>,
+    ready: Vec<usize>,
+    ledger: Ledger,
+}
+
+/// A state; two with the same key differ in nothing that is still to come.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    stage: u32,
+    /// How many constants are decided.
+    decided: u32,
+    resident: FixedBitSet,
+    dirty: FixedBitSet,
+    /// Of the values that last, which are to be on the device at the end, and which of these without a host copy.
+    stays: FixedBitSet,
+    stays_dirty: FixedBitSet,
+}
+
+#[derive(Clone)]
+struct Node {
+    key: Rc<Key>,
+    depth: u32,
+    paid: i128,
+    estimate: i128,
+    parent: u32,
+    op: Option<u32>,
+}
+
+/// One search. Nodes that cannot come below `limit` are dropped.
+pub(super) struct Search<'a, 'p, 'g> {
+    problem: &'p Problem<'g>,
+    lives: &'p Lives,
+    prices: &'a Prices<'p, 'g>,
+    limit: i128,
+    /// All costs are multiples of this.
+    grain: i128,
+    stages: Vec<Stage>,
+    stage_of: HashMap<Vec<bool>, u32, FxBuildHasher>,
+    nodes: Vec<Node>,
+    /// For each number of decided constants the least that the others add.
+    undecided: Vec<i128>,
+    made: usize,
+}
+
+/// More evictions of one state and op than this are not tried, even in an exhaustive search; it then says so.
+const MOST_EVICTIONS: usize = 1 << 20;
+
+/// Bytes of ledgers that a search may hold.
+const LEDGER_BYTES: usize = 1 << 30;
+
+impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
+    /// Searches below `upper_bytes`, the cost of a plan that is known.
+    pub fn new(problem: &'p Problem<'g>, lives: &'p Lives, prices: &'a Prices<'p, 'g>, upper_bytes: u64) -> Self {
+        let grain = cost((0..problem.tensors()).fold(0, |divisor, t| gcd(divisor, problem.bytes(t))));
+        let ledger = prices.ledger();
+        let mut undecided = vec![0; lives.open.len() + 1];
+        for (i, carried) in lives.open.iter().enumerate().rev() {
+            undecided[i] = undecided[i + 1] + least(&ledger, carried);
+        }
+        let mut search = Self {
+            problem,
+            lives,
+            prices,
+            // A plan that is better is better by a grain.
+            limit: cost(upper_bytes) - grain + 1,
+            grain,
+            stages: Vec::new(),
+            stage_of: HashMap::default(),
+            nodes: Vec::new(),
+            undecided,
+            made: 0,
+        };
+        let done = vec![false; problem.ops()];
+        search.add_stage(done, ledger);
+        let root = search.root();
+        search.nodes.push(root);
+        search
+    }
+
+    /// What a bound means for whole plans: costs are multiples of the grain.
+    fn rounded(&self, bound: i128) -> i128 {
+        match self.grain {
+            0 => bound,
+            grain => (bound + grain - 1).div_euclid(grain) * grain,
+        }
+    }
+
+    fn root(&self) -> Node {
+        let none = self.problem.empty();
+        let mut key = Key {
+            stage: 0,
+            decided: 0,
+            resident: none.clone(),
+            dirty: none.clone(),
+            stays: none.clone(),
+            stays_dirty: none,
+        };
+        for carried in &self.lives.fixed {
+            self.decide(&mut key, carried.before, carried.after, carried.options[0]);
+        }
+        let estimate = self.estimate(&key, 0);
+        Node { key: Rc::new(key), depth: 0, paid: 0, estimate, parent: u32::MAX, op: None }
+    }
+
+    fn decide(&self, key: &mut Key, before: usize, after: usize, end: End) {
+        if end == End::Away {
+            return;
+        }
+        key.stays.insert(after);
+        key.stays_dirty.set(after, end == End::Dirty);
+        // What nothing reads any more has no use on the device, unless it is itself what the next epoch has.
+        if before == after || !self.problem.graph.consumers(TensorId(before as u32)).is_empty() {
+            key.resident.insert(before);
+            key.dirty.set(before, end == End::Dirty);
+        }
+    }
+
+    fn end(key: &Key, t: usize) -> End {
+        match (key.stays.contains(t), key.stays_dirty.contains(t)) {
+            (false, _) => End::Away,
+            (true, false) => End::Clean,
+            (true, true) => End::Dirty,
+        }
+    }
+
+    fn estimate(&self, key: &Key, paid: i128) -> i128 {
+        let ledger = &self.stages[key.stage as usize].ledger;
+        let mut sum = paid + ledger.base + self.undecided[key.decided as usize];
+        for t in key.resident.ones() {
+            sum += ledger.beyond_base(t, Self::end(key, t), 1 + usize::from(key.dirty.contains(t)));
+        }
+        for t in key.stays.difference(&key.resident) {
+            sum += ledger.beyond_base(t, Self::end(key, t), 0);
+        }
+        sum
+    }
+
+    fn add_stage(&mut self, done: Vec<bool>, ledger: Ledger) -> u32 {
+        let graph = self.problem.graph;
+        let is_ready = |op: &OpId| {
+            let mut before = graph.op(*op).inputs.iter().filter_map(|t| graph.producer(*t));
+            !done[op.index()] && before.all(|op| done[op.index()])
+        };
+        let ready = match &self.problem.order {
+            Some(order) => order.iter().find(|op| !done[op.index()]).map(|op| op.index()).into_iter().collect(),
+            None => graph.order().iter().filter(|op| is_ready(op)).map(|op| op.index()).collect(),
+        };
+        self.stages.push(Stage { done: done.clone(), ready, ledger });
+        let index = self.stages.len() as u32 - 1;
+        self.stage_of.insert(done, index);
+        index
+    }
+
+    fn stage_after(&mut self, stage: u32, op: usize) -> u32 {
+        let mut done = self.stages[stage as usize].done.clone();
+        done[op] = true;
+        if let Some(index) = self.stage_of.get(&done) {
+            return *index;
+        }
+        let ledger = self.prices.after(&self.stages[stage as usize].ledger, op, &done);
+        self.add_stage(done, ledger)
+    }
+
+    /// How deep a whole epoch is.
+    fn end_depth(&self) -> u32 {
+        (self.lives.open.len() + self.problem.ops()) as u32
+    }
+
+    /// All states that follow node `index`, of at most `most` evictions an op; and the least estimate of those left out.
+    fn expand(&mut self, index: usize, most: usize, children: &mut Vec<Node>) -> Option<i128> {
+        let node = self.nodes[index].clone();
+        if let Some(carried) = self.lives.open.get(node.key.decided as usize) {
+            for end in &carried.options {
+                let mut key = (*node.key).clone();
+                key.decided += 1;
+                self.decide(&mut key, carried.before, carried.after, *end);
+                if self.problem.bytes_of(&key.resident) <= self.problem.capacity_bytes {
+                    self.offer(index, key, node.depth + 1, 0, None, children);
+                }
+            }
+            return None;
+        }
+        let mut left_out: Option<i128> = None;
+        for op in self.stages[node.key.stage as usize].ready.clone() {
+            if let Some(bound) = self.run(index, &node, op, most, children) {
+                left_out = Some(left_out.map_or(bound, |least| least.min(bound)));
+            }
+        }
+        left_out
+    }
+
+    fn offer(&mut self, parent: usize, key: Key, depth: u32, paid: i128, op: Option<u32>, children: &mut Vec<Node>) {
+        let estimate = self.estimate(&key, paid);
+        if estimate < self.limit {
+            self.made += 1;
+            children.push(Node { key: Rc::new(key), depth, paid, estimate, parent: parent as u32, op });
+        }
+    }
+
+    fn run(&mut self, index: usize, node: &Node, op: usize, most: usize, children: &mut Vec<Node>) -> Option<i128> {
+        let (problem, graph) = (self.problem, self.problem.graph);
+        let stage = self.stage_after(node.key.stage, op);
+        let need = &problem.need[op];
+        let mut paid = node.paid;
+        let mut key = (*node.key).clone();
+        key.stage = stage;
+        for input in &graph.ops()[op].inputs {
+            if !key.resident.put(input.index()) {
+                paid += cost(graph.tensor(*input).bytes);
+            }
+        }
+        for output in &graph.ops()[op].outputs {
+            key.resident.insert(output.index());
+            if problem.stores_count && graph.tensor(*output).publish {
+                paid += cost(graph.tensor(*output).bytes);
+            } else if problem.stores_count {
+                key.dirty.insert(output.index());
+            }
+        }
+        let excess = problem.bytes_of(&key.resident).saturating_sub(problem.capacity_bytes);
+        self.drop_dead(&mut key, need, &mut paid);
+        let estimate = self.estimate(&key, paid);
+        if excess == 0 {
+            if estimate < self.limit {
+                self.made += 1;
+                let depth = node.depth + 1;
+                children.push(Node {
+                    key: Rc::new(key),
+                    depth,
+                    paid,
+                    estimate,
+                    parent: index as u32,
+                    op: Some(op as u32),
+                });
+            }
+            return None;
+        }
+        let ledger = &self.stages[stage as usize].ledger;
+        let mut candidates: Vec<Candidate> = key
+            .resident
+            .difference(need)
+            .map(|tensor| {
+                let end = Self::end(&key, tensor);
+                let dirty = key.dirty.contains(tensor);
+                let store = if dirty { cost(problem.bytes(tensor)) } else { 0 };
+                let stays = ledger.beyond_base(tensor, end, 1 + usize::from(dirty));
+                let penalty = store + ledger.beyond_base(tensor, end, 0) - stays;
+                Candidate { tensor, bytes: problem.bytes(tensor), penalty }
+            })
+            .collect();
+        let found = evictions(&mut candidates, excess, self.limit - estimate, most);
+        for set in &found.sets {
+            let mut key = key.clone();
+            let (mut paid, mut estimate) = (paid, estimate);
+            for candidate in set.iter().map(|i| candidates[*i]) {
+                key.resident.remove(candidate.tensor);
+                estimate += candidate.penalty;
+                if key.dirty.contains(candidate.tensor) {
+                    key.dirty.remove(candidate.tensor);
+                    paid += cost(candidate.bytes);
+                }
+            }
+            debug_assert_eq!(estimate, self.estimate(&key, paid));
+            if estimate < self.limit {
+                self.made += 1;
+                let depth = node.depth + 1;
+                children.push(Node {
+                    key: Rc::new(key),
+                    depth,
+                    paid,
+                    estimate,
+                    parent: index as u32,
+                    op: Some(op as u32),
+                });
+            }
+        }
+        (!found.complete).then_some(estimate + found.least_penalty)
+    }
+
+    /// What the op was the last to read leaves; a next value that is not to stay is stored then.
+    fn drop_dead(&self, key: &mut Key, need: &FixedBitSet, paid: &mut i128) {
+        let done = &self.stages[key.stage as usize].done;
+        for t in need.ones() {
+            let read = self.problem.graph.consumers(TensorId(t as u32)).iter().any(|op| !done[op.index()]);
+            if read || key.stays.contains(t) {
+                continue;
+            }
+            key.resident.remove(t);
+            if key.dirty.contains(t) && self.problem.lasts(t) {
+                *paid += cost(self.problem.bytes(t));
+            }
+            key.dirty.remove(t);
+        }
+    }
+
+    /// Goes through the epoch level by level and keeps the `width` states of the least estimates on each.
+    pub fn beam(mut self, width: usize, most: usize, states: usize) -> Found {
+        let mut layer = vec![0usize];
+        let mut left_out: Option<i128> = None;
+        let mut leave_out = |bound: i128| left_out = Some(left_out.map_or(bound, |least: i128| least.min(bound)));
+        if self.nodes[0].estimate >= self.limit {
+            return Found { schedule: None, lower: None, states: 1 };
+        }
+        for _ in 0..self.end_depth() {
+            let mut children = Vec::new();
+            for index in layer {
+                if self.made > states {
+                    leave_out(self.nodes[index].estimate);
+                } else if let Some(bound) = self.expand(index, most, &mut children) {
+                    leave_out(bound);
+                }
+            }
+            let mut place: HashMap<Rc<Key>, usize, FxBuildHasher> = HashMap::default();
+            let mut next: Vec<Node> = Vec::new();
+            for child in children {
+                match place.get(&child.key) {
+                    Some(at) if next[*at].paid <= child.paid => {}
+                    Some(at) => next[*at] = child,
+                    None => {
+                        place.insert(child.key.clone(), next.len());
+                        next.push(child);
+                    }
+                }
+            }
+            // Stable, so that of equals the one that was made first stays.
+            next.sort_by_key(|node| node.estimate);
+            next.drain(width.min(next.len())..).for_each(|node| leave_out(node.estimate));
+            layer = (self.nodes.len()..self.nodes.len() + next.len()).collect();
+            self.nodes.extend(next);
+        }
+        let best = layer.first().copied();
+        let cost = best.map(|index| self.nodes[index].estimate);
+        let lower = [cost, left_out].into_iter().flatten().min().map(|bound| self.rounded(bound));
+        Found { schedule: best.map(|index| self.path(index)), lower, states: self.made }
+    }
+
+    /// Always expands the state of the least estimate: the first whole epoch that it reaches is an optimum.
+    pub fn best_first(mut self, states: usize) -> Found {
+        let mut open: BTreeSet<(i128, std::cmp::Reverse<u32>, usize)> = BTreeSet::new();
+        let mut known: HashMap<Rc<Key>, i128, FxBuildHasher> = HashMap::default();
+        let mut left_out: Option<i128> = None;
+        let mut children = Vec::new();
+        if self.nodes[0].estimate < self.limit {
+            open.insert((self.rounded(self.nodes[0].estimate), std::cmp::Reverse(0), 0));
+        }
+        let ledger_bytes = self.problem.tensors() * size_of::<[super::prices::Future; 3]>();
+        while let Some((estimate, std::cmp::Reverse(depth), index)) = open.pop_first() {
+            let lower = Some(left_out.map_or(estimate, |bound: i128| bound.min(estimate)));
+            if depth == self.end_depth() {
+                return Found { schedule: Some(self.path(index)), lower, states: self.made };
+            }
+            if self.made > states || self.stages.len() * ledger_bytes > LEDGER_BYTES {
+                return Found { schedule: None, lower, states: self.made };
+            }
+            let node = &self.nodes[index];
+            if known.get(&node.key).is_some_and(|paid| *paid < node.paid) {
+                continue;
+            }
+            if let Some(bound) = self.expand(index, MOST_EVICTIONS.min(states), &mut children) {
+                left_out = Some(left_out.map_or(bound, |least| least.min(bound)));
+            }
+            for child in children.drain(..) {
+                let paid = known.entry(child.key.clone()).or_insert(i128::MAX);
+                if child.paid < *paid {
+                    *paid = child.paid;
+                    let rank = self.rounded(child.estimate);
+                    open.insert((rank, std::cmp::Reverse(child.depth), self.nodes.len()));
+                    self.nodes.push(child);
+                }
+            }
+        }
+        Found { schedule: None, lower: left_out.map(|bound| self.rounded(bound)), states: self.made }
+    }
+
+    fn path(&self, mut index: usize) -> Schedule {
+        let mut turns = Schedule::new();
+        while let Some(op) = self.nodes[index].op {
+            let mut during = self.nodes[index].key.resident.clone();
+            during.union_with(&self.problem.need[op as usize]);
+            turns.push(Turn { op: OpId(op), survives: during.clone(), during });
+            index = self.nodes[index].parent as usize;
+        }
+        turns.reverse();
+        turns
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// A bound in whole bytes.
+pub(super) fn bytes_of(bound: i128) -> u64 {
+    u64::try_from((bound + (1 << SHIFT) - 1) >> SHIFT).unwrap_or(if bound < 0 { 0 } else { u64::MAX })
+}

@@ -1,0 +1,50 @@
+//! What lowered steps cost, in the cost model's words.
+
+use lapidary_cost_model::{Op, Work};
+use lapidary_kernels::{Call, Mat};
+
+use crate::lower::Step;
+
+/// The work of each step: what the cost model learns and predicts. Rows of sparse features count as their average.
+pub fn works(steps: &[Step]) -> Vec<Op> {
+    steps.iter().map(|step| Op::new(step.call.name(), work(&step.call))).collect()
+}
+
+fn work(call: &Call) -> Work {
+    let width = |cols: usize| u32::try_from(cols).unwrap_or(u32::MAX);
+    let bytes_a_row = |operands: &[&Mat]| {
+        let cells: usize = operands.iter().map(|mat| mat.cols).sum();
+        Work::Elementwise { bytes: width(cells.saturating_mul(4)) }
+    };
+    match call {
+        Call::Gather { own, weights: None, .. } => Work::Gather { width: width(own.cols) },
+        Call::Gather { own, out, block, .. } => {
+            let cells = block.edges / block.rows.max(1) + 1;
+            Work::Elementwise { bytes: width((cells * own.cols + out.cols).saturating_mul(4)) }
+        }
+        Call::Linear { x, weight, .. } => Work::Product { k: width(x.cols), m: width(weight.rows) },
+        Call::LinearInputGrad { grad, weight, .. } => Work::Product { k: width(grad.cols), m: width(weight.cols) },
+        Call::LinearWeightGrad { grad, x, .. } => Work::Product { k: width(x.cols), m: width(grad.cols) },
+        Call::Pack { x, out, .. } => bytes_a_row(&[x, out]),
+        Call::RowScale { x, out, .. } | Call::Relu { x, out } | Call::Dropout { x, out, .. } => bytes_a_row(&[x, out]),
+        Call::AddBias { x, out, .. } | Call::LayerNorm { x, out, .. } => bytes_a_row(&[x, out]),
+        Call::Add { a, b, out } => bytes_a_row(&[a, b, out]),
+        Call::ReluGrad { grad, y, out } => bytes_a_row(&[grad, y, out]),
+        Call::LayerNormInputGrad { grad, x, out, .. } => bytes_a_row(&[grad, x, out]),
+        Call::LayerNormGainGrad { grad, x, .. } => bytes_a_row(&[grad, x]),
+        Call::ColumnSum { x, .. } => bytes_a_row(&[x]),
+        Call::SoftmaxCrossEntropy { logits, .. }
+        | Call::CountCorrect { logits, .. }
+        | Call::SigmoidCrossEntropy { logits, .. }
+        | Call::CountMicro { logits, .. } => bytes_a_row(&[logits]),
+        Call::SoftmaxCrossEntropyGrad { logits, out, .. } | Call::SigmoidCrossEntropyGrad { logits, out, .. } => {
+            bytes_a_row(&[logits, out])
+        }
+        // What is the same on every part, whatever its vertices.
+        Call::Transpose { .. }
+        | Call::SparseDropout { .. }
+        | Call::PermuteEdges { .. }
+        | Call::Sgd { .. }
+        | Call::Adam { .. } => Work::Elementwise { bytes: 0 },
+    }
+}
