@@ -186,6 +186,7 @@ impl Predictor {
             inputs: &inputs,
             parts: self.options.parts(&inputs, &program)?,
             main: &[0],
+            others: &[],
             repeats: false,
             seed: 0,
             keep: &[(0, "logits".into())],

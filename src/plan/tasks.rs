@@ -12,13 +12,16 @@ use crate::lower::{Kind, Lowered, Step};
 pub struct Tasks {
     /// The graph. Its ops are the steps, in their order.
     pub graph: TaskGraph,
-    /// By tensor.
-    pub slots: Vec<Slot>,
+    /// By tensor; `None` for what only says that one step comes after another.
+    slots: Vec<Option<Slot>>,
 }
 
 impl Tasks {
     /// The task graph of `steps`, which are some of `lowered`'s. What is in `publish` and made here is stored on the host as
     /// soon as it is made. What is in `beside` lies on the device meanwhile, whether or not a step reads it.
+    ///
+    /// A step that reads what parts make together of what each publishes comes after the step that publishes it: a tensor
+    /// of no bytes goes from one to the other.
     ///
     /// # Errors
     /// [`TaskError`] without steps, or if the sizes add up to more than 64 bits can say.
@@ -38,7 +41,7 @@ impl Tasks {
                 };
                 let publish = made.contains(&slot) && publish.contains(&slot);
                 tensors.push(Tensor { name: tensor.name.clone(), bytes: tensor.bytes, kind, publish });
-                slots.push(slot);
+                slots.push(Some(slot));
                 TensorId(slots.len() as u32 - 1)
             })
         };
@@ -48,18 +51,33 @@ impl Tasks {
             outputs: step.call.writes().into_iter().map(&mut id_of).collect(),
             next: step.next.iter().map(|&(new, old)| (id_of(new), id_of(old))).collect(),
         });
-        let ops: Vec<Op> = ops.collect();
+        let mut ops: Vec<Op> = ops.collect();
         beside.iter().copied().map(&mut id_of).for_each(drop);
+        for exchange in lowered.exchanges.iter().filter(|exchange| made.contains(&exchange.published())) {
+            let [published, received] = [exchange.published(), exchange.received()];
+            let readers: Vec<usize> = positions(steps, |step| step.call.reads().contains(&received));
+            let publisher = positions(steps, |step| step.call.writes().contains(&published))[0];
+            let sent = TensorId(tensors.len() as u32);
+            let name = format!("{} sent", lowered.tensor(published).name);
+            tensors.push(Tensor { name, bytes: 0, kind: TaskKind::Local, publish: false });
+            slots.push(None);
+            ops[publisher].outputs.push(sent);
+            readers.into_iter().for_each(|reader| ops[reader].inputs.push(sent));
+        }
         Ok(Self { graph: TaskGraph::new(tensors, ops)?, slots })
     }
 
     /// The slots of tensors.
     pub fn slots_of(&self, tensors: &[TensorId]) -> Vec<Slot> {
-        tensors.iter().map(|t| self.slots[t.index()]).collect()
+        tensors.iter().filter_map(|t| self.slots[t.index()]).collect()
     }
 
     /// The tensor that a slot is, if the ops use it.
     pub fn tensor_of(&self, slot: Slot) -> Option<TensorId> {
-        self.slots.iter().position(|&s| s == slot).map(|i| TensorId(i as u32))
+        self.slots.iter().position(|&s| s == Some(slot)).map(|i| TensorId(i as u32))
     }
+}
+
+fn positions(steps: &[Step], is: impl Fn(&Step) -> bool) -> Vec<usize> {
+    steps.iter().enumerate().filter(|(_, step)| is(step)).map(|(i, _)| i).collect()
 }

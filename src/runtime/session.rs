@@ -12,7 +12,7 @@ use super::driver::Runtime;
 use super::message::{Report, Run};
 use super::trace::Span;
 use super::RunOptions;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lower::{Inputs, Lowered, Supply, lower};
 use crate::plan::{Method, Planned, Room, Script, Sequence, plan_sequence};
 use crate::program::{Origin, Program};
@@ -27,7 +27,9 @@ pub(crate) struct Job<'a> {
     pub parts: Vec<Range<usize>>,
     /// The phases that run again and again; the others fit themselves in between.
     pub main: &'a [usize],
-    /// Whether they do run again, so that what stays on a device is there the next time.
+    /// Other phases that will run, and so are to be planned at once.
+    pub others: &'a [&'a [usize]],
+    /// Whether the main phases do run again, so that what stays on a device is there the next time.
     pub repeats: bool,
     /// The seed of dropout.
     pub seed: u64,
@@ -60,6 +62,8 @@ pub(crate) struct Done {
     pub seconds: [f64; 2],
     /// To devices and to the host, over all parts.
     pub bytes: [u64; 2],
+    /// The same as planned.
+    pub planned_bytes: [u64; 2],
     /// What was noted, by part.
     pub spans: Vec<Vec<Span>>,
 }
@@ -75,7 +79,7 @@ impl Session {
     /// Lowers the programs for each part, plans the setup and the main phases, starts the workers, and runs the setup.
     ///
     /// # Errors
-    /// [`crate::Error::DoesNotFit`] before anything that grows with the graph is made; [`crate::Error::Device`].
+    /// [`Error::DoesNotFit`] before anything that grows with the graph is made; [`Error::Device`].
     pub(crate) fn open(options: &RunOptions, job: &Job<'_>) -> Result<Self> {
         let (rooms, method) = (options.devices.rooms(options.device_memory), options.method());
         let mut supply = Supply::of_parts(job.inputs, job.parts.clone());
@@ -84,8 +88,9 @@ impl Session {
         let keep = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name).copied());
         let keep: BTreeSet<Slot> = keep.collect();
         let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };
-        let setup = plan_sequence(&lowered, &rooms, Sequence::Setup, &Epoch::Cold, &keep, &method)?;
-        let main = plan_sequence(&lowered, &rooms, Sequence::Phases(job.main), &epoch, &keep, &method)?;
+        let setup = plan_sequence(&lowered, &rooms, Sequence::Setup, &Epoch::Cold, &keep, &method);
+        let main = plan_sequence(&lowered, &rooms, Sequence::Phases(job.main), &epoch, &keep, &method);
+        let (setup, main) = both(setup, main)?;
         let opened = options.devices.open(&rooms)?;
         let runtime = Runtime::open(opened, lowered, &mut supply)?;
         let scripts = |planned: &Planned| planned.devices.iter().map(|d| Arc::new(d.script())).collect::<Vec<_>>();
@@ -103,6 +108,7 @@ impl Session {
             peaks: vec![0; runtime.lowered().len()],
             runtime,
         };
+        job.others.iter().try_for_each(|phases| session.plan(phases))?;
         session.run_scripts(&setup_scripts, &[], &[], false)?;
         Ok(session)
     }
@@ -111,7 +117,7 @@ impl Session {
     /// phase and name, that are handed over; `controls` are set first.
     ///
     /// # Errors
-    /// [`crate::Error::Device`], with the device, the operation and the part; [`crate::Error::DoesNotFit`] for phases
+    /// [`Error::Device`], with the device, the operation and the part; [`Error::DoesNotFit`] for phases
     /// other than the main ones.
     pub(crate) fn run(
         &mut self,
@@ -144,7 +150,8 @@ impl Session {
             controls: controls.to_vec(),
             traced,
         })?;
-        let mut done = Done::default();
+        let planned = scripts.iter().fold([0, 0], |sum, s| [sum[0] + s.bytes_to_device, sum[1] + s.bytes_to_host]);
+        let mut done = Done { planned_bytes: planned, ..Done::default() };
         for (part, Report { bytes, peak_bytes, seconds, metrics, spans, .. }) in reports.into_iter().enumerate() {
             self.peaks[part] = peak_bytes;
             done.metrics.push(metrics);
@@ -183,7 +190,7 @@ impl Session {
     /// Overwrites a tensor that lasts.
     ///
     /// # Errors
-    /// [`crate::Error::Device`].
+    /// [`Error::Device`].
     pub(crate) fn write<T: Pod>(&self, slot: Slot, values: &[T]) -> Result<()> {
         self.runtime.write(slot, values)
     }
@@ -191,7 +198,7 @@ impl Session {
     /// A tensor that lasts, as the first part has it: all have the same.
     ///
     /// # Errors
-    /// [`crate::Error::Device`].
+    /// [`Error::Device`].
     pub(crate) fn read<T: Pod>(&self, slot: Slot) -> Result<Vec<T>> {
         self.runtime.read(0, slot)
     }
@@ -199,7 +206,7 @@ impl Session {
     /// An output that was to be kept, of which each part has its rows: those of all parts.
     ///
     /// # Errors
-    /// [`crate::Error::Device`].
+    /// [`Error::Device`].
     pub(crate) fn read_rows<T: Pod>(&self, phase: usize, name: &str) -> Result<Vec<T>> {
         let slot = self.output(phase, name).expect("the program names its outputs");
         let mut rows = Vec::new();
@@ -233,12 +240,6 @@ impl Session {
         (0..self.parts.len()).map(of_part).collect()
     }
 
-    /// To devices and to the host, as planned for the main phases, over all parts.
-    pub(crate) fn planned_bytes(&self) -> [u64; 2] {
-        let scripts = &self.scripts[&self.main];
-        scripts.iter().fold([0, 0], |sum, s| [sum[0] + s.bytes_to_device, sum[1] + s.bytes_to_host])
-    }
-
     /// By part, the most that its device has held.
     pub(crate) fn peak_bytes(&self) -> Vec<u64> {
         self.peaks.clone()
@@ -247,5 +248,19 @@ impl Session {
     /// The vertex ranges of the devices.
     pub(crate) fn part_pairs(&self) -> Vec<[usize; 2]> {
         self.parts.iter().map(|part| [part.start, part.end]).collect()
+    }
+}
+
+/// Both plans; if both do not fit, what is enough for both.
+fn both(a: Result<Planned>, b: Result<Planned>) -> Result<(Planned, Planned)> {
+    match (a, b) {
+        (Ok(a), Ok(b)) => Ok((a, b)),
+        (Err(a), Err(b)) => match (&a, &b) {
+            (Error::DoesNotFit { need_bytes: a_needs, .. }, Error::DoesNotFit { need_bytes: b_needs, .. }) => {
+                Err(if a_needs > b_needs { a } else { b })
+            }
+            _ => Err(a),
+        },
+        (Err(error), _) | (_, Err(error)) => Err(error),
     }
 }

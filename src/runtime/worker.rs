@@ -141,6 +141,12 @@ impl Worker {
         let script = &*run.script;
         self.device.record(run.traced);
         self.labels.start(run.traced);
+        // What others sent for an earlier epoch stayed to be read; now it is stale.
+        for (host, tensor) in self.host.iter_mut().zip(&self.lowered.tensors) {
+            if tensor.kind == Kind::Received {
+                *host = None;
+            }
+        }
         self.enter(script)?;
         for (slot, values) in &run.controls {
             self.write(*slot, values.clone())?;
@@ -370,11 +376,6 @@ impl Worker {
             // The buffer goes with the value; the old one will take the next.
             self.host[to] = self.host[from].take();
             self.staging.swap(from, to);
-        }
-        for (host, tensor) in self.host.iter_mut().zip(&self.lowered.tensors) {
-            if tensor.kind == Kind::Received {
-                *host = None;
-            }
         }
         Ok(())
     }

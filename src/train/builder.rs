@@ -3,7 +3,7 @@
 use bytesize::ByteSize;
 
 use super::epoch::{EpochSpec, evaluation_program, gradient_name, training_program};
-use super::trainer::{EVALUATED_EPOCH, PLAIN_EPOCH, TRAIN_PHASE};
+use super::trainer::{EVALUATED_EPOCH, EVALUATION, PLAIN_EPOCH, TRAIN_PHASE};
 use super::{Adam, DecayLayers, Optimizer, RunRecord, Trainer};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm, TRAIN};
@@ -147,6 +147,11 @@ impl<'a> TrainerBuilder<'a> {
             inputs: &inputs,
             parts: self.options.parts(&inputs, &training)?,
             main: if self.eval_every == 1 { EVALUATED_EPOCH } else { PLAIN_EPOCH },
+            others: match self.eval_every {
+                0 => &[EVALUATION],
+                1 => &[],
+                _ => &[EVALUATED_EPOCH],
+            },
             repeats: true,
             seed: self.seed,
             keep: &keep,

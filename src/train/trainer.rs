@@ -21,7 +21,7 @@ const EVALUATE_PHASE: usize = 1;
 /// The phases of an epoch that evaluates, of one that does not, and of an evaluation by itself.
 pub(super) const EVALUATED_EPOCH: &[usize] = &[TRAIN_PHASE, EVALUATE_PHASE];
 pub(super) const PLAIN_EPOCH: &[usize] = &[TRAIN_PHASE];
-const EVALUATION: &[usize] = &[EVALUATE_PHASE];
+pub(super) const EVALUATION: &[usize] = &[EVALUATE_PHASE];
 
 /// What one epoch did.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,6 +40,8 @@ pub struct Epoch {
     pub bytes_to_device: u64,
     /// Bytes that were copied to the host, evaluation included.
     pub bytes_to_host: u64,
+    /// The same as planned: to devices and to the host.
+    pub planned_bytes: [u64; 2],
 }
 
 /// Trains a model on a data set, one full-graph epoch at a time.
@@ -106,7 +108,8 @@ impl Trainer {
         }
         let [seconds, eval_seconds] = done.seconds;
         let [bytes_to_device, bytes_to_host] = done.bytes;
-        Ok(Epoch { epoch, loss, accuracy, seconds, eval_seconds, bytes_to_device, bytes_to_host })
+        let planned_bytes = done.planned_bytes;
+        Ok(Epoch { epoch, loss, accuracy, seconds, eval_seconds, bytes_to_device, bytes_to_host, planned_bytes })
     }
 
     /// Measures the parameters as they are on all splits, and keeps them if their validation accuracy is the best so
@@ -204,11 +207,6 @@ impl Trainer {
     /// What the plan says that the devices hold at most, in bytes.
     pub fn planned_peak_device_bytes(&self) -> Vec<u64> {
         self.session.planned_peak_bytes()
-    }
-
-    /// What the plan of an epoch copies, over all devices: to devices, and to the host.
-    pub fn planned_bytes(&self) -> [u64; 2] {
-        self.session.planned_bytes()
     }
 
     /// What is predicted of each vertex: it says what [`Accuracy`] means.

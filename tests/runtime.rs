@@ -1,0 +1,118 @@
+//! The runtime: any number of devices, any capacity, the same training.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::relative_difference;
+use lapidary::model::ModelConfig;
+use lapidary::{Adam, ByteSize, Dataset, Devices, MemoryPolicy, Model, Partition, Trainer, TrainerBuilder, Weights};
+
+const MODELS: [&str; 5] = ["gcn", "gin", "sage", "commnet", "resgcn"];
+
+/// The losses of a few epochs, and the first epoch's gradients.
+struct Curve {
+    losses: Vec<f64>,
+    gradients: Weights,
+    weights: Weights,
+}
+
+fn model(name: &str, data: &Dataset, dropout: f32) -> Model {
+    let config = ModelConfig::new(name, &[data.feature_width(), 16, data.class_count()]);
+    Model::from_config(config).unwrap().dropout(dropout)
+}
+
+/// Trains, and holds what the devices measured against what was planned.
+fn train(builder: TrainerBuilder<'_>, epochs: usize) -> Curve {
+    let mut trainer = builder.keep_gradients(true).optimizer(Adam::new(0.01).weight_decay(5e-4)).build().unwrap();
+    let mut losses = Vec::new();
+    let mut gradients = Weights::default();
+    for epoch in 0..epochs {
+        let done = trainer.step().unwrap();
+        losses.push(done.loss);
+        if epoch == 0 {
+            gradients = trainer.gradients().unwrap();
+        }
+        assert_eq!([done.bytes_to_device, done.bytes_to_host], done.planned_bytes, "epoch {epoch}");
+    }
+    assert_eq!(trainer.peak_device_bytes(), trainer.planned_peak_device_bytes());
+    Curve { losses, gradients, weights: trainer.weights().unwrap() }
+}
+
+fn assert_same(what: &str, got: &Curve, want: &Curve) {
+    let first = (got.losses[0] - want.losses[0]).abs() / want.losses[0];
+    assert!(first <= 1e-5, "{what}: the first loss is {}, not {}", got.losses[0], want.losses[0]);
+    for (name, gradient) in want.gradients.iter() {
+        let difference = relative_difference(&got.gradients.get(name).unwrap().data, &gradient.data);
+        assert!(difference <= 1e-5, "{what}: the gradient of {name} is off by {difference}");
+    }
+    for (epoch, (got, want)) in got.losses.iter().zip(&want.losses).enumerate() {
+        assert!((got - want).abs() <= 1e-4 * want.abs(), "{what}, epoch {epoch}: the loss is {got}, not {want}");
+    }
+}
+
+fn datasets() -> Vec<Dataset> {
+    let mut sets = vec![Dataset::builtin("karate").unwrap(), Dataset::builtin("planted").unwrap()];
+    for name in ["cora", "citeseer", "directed-small"] {
+        sets.extend(common::shared(&format!("data/{name}")).map(|dir| Dataset::open(dir).unwrap()));
+    }
+    sets
+}
+
+#[test]
+fn every_model_trains_the_same_on_any_devices() {
+    for data in datasets() {
+        for name in MODELS {
+            let model = model(name, &data, 0.5);
+            let builder = || Trainer::builder(&model, &data).partition(Partition::parse("edges").unwrap());
+            let want = train(builder(), 20);
+            for devices in ["sim:1", "sim:3", "cpu:2"] {
+                let got = train(builder().devices(Devices::parse(devices).unwrap()), 20);
+                assert_same(&format!("{name} on {} with {devices}", data.name()), &got, &want);
+            }
+        }
+    }
+}
+
+#[test]
+fn little_memory_changes_nothing_but_the_bytes() {
+    for data in datasets() {
+        for name in MODELS {
+            let model = model(name, &data, 0.5);
+            let builder = || Trainer::builder(&model, &data).partition(Partition::parse("edges").unwrap());
+            let want = train(builder(), 20);
+            let two = || builder().devices(Devices::parse("sim:2").unwrap());
+            let peak = two().build().unwrap().planned_peak_device_bytes().into_iter().max().unwrap();
+            let small = ByteSize::b(peak * 6 / 10);
+            for policy in [MemoryPolicy::Optimal, MemoryPolicy::Lru] {
+                let what = format!("{name} on {} with {small} and {policy:?}", data.name());
+                let builder = two().device_memory(small).memory(policy).eval_every(3);
+                match builder.clone().build() {
+                    Ok(_) => assert_same(&what, &train(builder, 20), &want),
+                    Err(lapidary::Error::DoesNotFit { need_bytes, .. }) => {
+                        let enough = two().device_memory(ByteSize::b(need_bytes)).memory(policy);
+                        assert_same(&what, &train(enough, 20), &want);
+                    }
+                    Err(other) => panic!("{what}: {other}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_split_gives_the_same_bits() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("gcn", &data, 0.5);
+    let run = |devices: &str, memory: Option<u64>| {
+        let parts = Partition::Ranges(vec![0..900, 900..901, 901..3000]);
+        let mut builder = Trainer::builder(&model, &data).devices(Devices::parse(devices).unwrap()).partition(parts);
+        if let Some(memory) = memory {
+            builder = builder.device_memory(ByteSize::b(memory));
+        }
+        train(builder, 10).weights.to_safetensors()
+    };
+    let vertices = data.graph().vertex_count();
+    assert_eq!(vertices, 3000);
+    let first = run("sim:3", None);
+    assert!(first == run("sim:3", None) && first == run("cpu:3", None), "other bits on the same split");
+}
