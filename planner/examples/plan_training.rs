@@ -51,7 +51,8 @@ fn main() {
             let best = run(Policy::Optimal);
             let seconds = start.elapsed().as_secs_f64();
             check(&graph, &best, Objective::Both, &epoch, capacity_bytes).expect("the plan is valid");
-            let roc = if layers < 16 { run(Policy::Roc).cost_bytes(Objective::Both) } else { 0 };
+            let roc =
+                if arguments.iter().any(|a| a == "roc") { run(Policy::Roc).cost_bytes(Objective::Both) } else { 0 };
             let cost = best.cost_bytes(Objective::Both);
             let gap = 100.0 * (cost - best.lower_bound_bytes) as f64 / (cost as f64).max(1.0);
             println!(

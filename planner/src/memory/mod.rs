@@ -17,6 +17,7 @@ mod none;
 mod optimal;
 mod prices;
 mod problem;
+mod repair;
 mod roc;
 mod schedule;
 mod search;
