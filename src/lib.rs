@@ -35,6 +35,7 @@ pub mod lower;
 pub mod model;
 pub mod program;
 mod runtime;
+pub mod tasks_file;
 mod train;
 
 pub use bytesize::ByteSize;
