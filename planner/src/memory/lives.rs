@@ -56,6 +56,7 @@ pub(super) struct Lives {
     pub open: Vec<Carried>,
     /// Those that have one option other than `Away`.
     pub fixed: Vec<Carried>,
+    order: Precedence,
 }
 
 impl Lives {
@@ -77,7 +78,16 @@ impl Lives {
             }
         }
         open.sort_by_key(|c| (std::cmp::Reverse(problem.bytes(c.before)), c.before));
-        Self { lives, open, fixed }
+        Self { lives, open, fixed, order }
+    }
+
+    /// Whether each op that has still to read `later` comes after (or is) each that has still to read `sooner`.
+    pub fn is_read_before(&self, problem: &Problem, sooner: usize, later: usize, done: &[bool]) -> bool {
+        let left = |t: usize| problem.graph.consumers(TensorId(t as u32)).iter().filter(|op| !done[op.index()]);
+        left(later).all(|last| {
+            let before = &self.order.before[last.index()];
+            left(sooner).all(|first| first == last || before.contains(first.index()))
+        })
     }
 }
 

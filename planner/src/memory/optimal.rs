@@ -5,13 +5,16 @@ use super::prices::Prices;
 use super::problem::Problem;
 use super::schedule::{self, Schedule};
 use super::search::{Found, Search, bytes_of};
-use super::{Limit, Objective, Plan, Policy, lru, none, repair, roc};
+use super::{Limit, Objective, Plan, Policy, ROC_SHARE, lru, none, repair, roc};
 
 /// Rounds of the ascent of prices.
 const ROUNDS: usize = 400;
 
 /// Widths of the beams, one after the other, and how many evictions an op they try.
 const BEAMS: [(usize, usize); 4] = [(4, 2), (32, 4), (256, 8), (2048, 16)];
+
+/// How small tensors must be to be left out: together at most the capacity over this; one after the other, until a proof.
+const SHARES: [u64; 3] = [100, 1_000, 20_000];
 
 /// A lower bound on what any plan costs, by prices alone. `upper_bytes` is what some plan costs.
 pub(super) fn lower_bound_bytes(problem: &Problem, upper_bytes: u64) -> u64 {
@@ -28,17 +31,27 @@ pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Pl
     let mut best = Best { problem, objective, plan: None };
     best.offer(&none::schedule(problem));
     best.offer(&lru::schedule(problem));
-    best.offer(&roc::schedule(problem, states / 8).0);
-    let small = problem.ops() <= Limit::SMALL_OPS;
-    let relaxed = if small { problem.clone() } else { problem.without_small() };
-    let lower = search(problem, &relaxed, &mut best, states, small);
-    let reserve: u64 = (0..problem.tensors()).map(|t| problem.bytes(t) - relaxed.room[t]).sum();
-    // A plan that leaves room for all small tensors needs no repair.
-    if lower < best.cost() && reserve > 0 && best.cost() - lower > best.cost() / 500 {
+    best.offer(&roc::schedule(problem, states / ROC_SHARE).0);
+    let mut lower = 0;
+    if problem.ops() <= Limit::SMALL_OPS {
+        lower = search(problem, problem, &mut best, states, true);
+    }
+    for share in SHARES {
+        if lower >= best.cost() || problem.ops() <= Limit::SMALL_OPS {
+            break;
+        }
+        let relaxed = problem.without_small(share);
+        lower = lower.max(search(problem, &relaxed, &mut best, states / SHARES.len(), false));
+        let reserve: u64 = (0..problem.tensors()).map(|t| problem.bytes(t) - relaxed.room[t]).sum();
+        // A plan that leaves room for all small tensors needs no repair.
         let mut reserved = Problem { capacity_bytes: problem.capacity_bytes - reserve, ..relaxed };
         reserved.extra.fill(0);
-        if (0..problem.ops()).all(|op| reserved.room_of(&reserved.need[op]) <= reserved.capacity_bytes) {
-            search(problem, &reserved, &mut best, states / 4, false);
+        let fits = |op: &fixedbitset::FixedBitSet| reserved.room_of(op) <= reserved.capacity_bytes;
+        if lower < best.cost() && reserve > 0 && reserved.need.iter().all(fits) {
+            search(problem, &reserved, &mut best, states / SHARES.len() / 2, false);
+        }
+        if lower < best.cost() && problem.order.is_none() {
+            in_order(problem, &mut best, states / SHARES.len() / 2);
         }
     }
     let cost = best.cost();
@@ -77,6 +90,25 @@ fn search(problem: &Problem, relaxed: &Problem, best: &mut Best, states: usize, 
         take(found, &mut lower, &mut upper);
     }
     lower
+}
+
+/// Improves the best plan in its own order, where prices are sharper and every tensor is looked at.
+fn in_order(problem: &Problem, best: &mut Best, states: usize) {
+    let order = best.plan.as_ref().map(Plan::order);
+    let ordered = Problem { order, ..problem.clone() };
+    let lives = Lives::new(&ordered);
+    let prices = Prices::new(&ordered, &lives, best.cost(), ROUNDS);
+    let mut left = states;
+    for (width, most) in &BEAMS[..3] {
+        if bytes_of(prices.bound()) >= best.cost() {
+            break;
+        }
+        let found = Search::new(&ordered, &lives, &prices, best.cost()).beam(*width, *most, left);
+        left = left.saturating_sub(found.states);
+        if let Some(schedule) = &found.schedule {
+            best.offer(schedule);
+        }
+    }
 }
 
 struct Best<'p, 'g> {

@@ -47,12 +47,12 @@ impl<'a> Problem<'a> {
         Ok(Self { graph, capacity_bytes, stores_count, epoch, order: request.order.clone(), need, room, extra })
     }
 
-    /// The same problem where small tensors, together at most a hundredth of the capacity, take no room but while an op
+    /// The same problem where small tensors, together at most the capacity over `share`, take no room but while an op
     /// needs them. All copies cost what they cost, and each plan of this problem is one of that: no plan here costs less than the best there.
-    pub fn without_small(&self) -> Self {
+    pub fn without_small(&self, share: u64) -> Self {
         let mut by_size: Vec<usize> = (0..self.tensors()).collect();
         by_size.sort_by_key(|t| (self.bytes(*t), *t));
-        let mut left = self.capacity_bytes / 100;
+        let mut left = self.capacity_bytes / share;
         let mut relaxed = self.clone();
         for t in by_size {
             match left.checked_sub(self.bytes(t)) {

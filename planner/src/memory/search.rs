@@ -79,6 +79,9 @@ pub(super) struct Search<'a, 'p, 'g> {
 /// More evictions of one state and op than this are not tried, even in an exhaustive search; it then says so.
 const MOST_EVICTIONS: usize = 1 << 16;
 
+/// Steps of a search for evictions that count as one state.
+const STEPS_A_STATE: usize = 16;
+
 /// Bytes of ledgers that a search may hold.
 const LEDGER_BYTES: usize = 1 << 30;
 
@@ -294,14 +297,16 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
                 let store = if dirty { cost(problem.bytes(tensor)) } else { 0 };
                 let stays = ledger.beyond_base(tensor, end, 1 + usize::from(dirty));
                 let penalty = store + ledger.beyond_base(tensor, end, 0) - stays;
-                Candidate { tensor, bytes: problem.room[tensor], penalty }
+                Candidate { tensor, bytes: problem.room[tensor], penalty, requires: Vec::new() }
             })
             .collect();
+        self.require(&mut candidates, &key);
         let found = evictions(&mut candidates, excess, self.limit - estimate, most);
+        self.made += found.steps / STEPS_A_STATE;
         for set in &found.sets {
             let mut key = key.clone();
             let (mut paid, mut estimate) = (paid, estimate);
-            for candidate in set.iter().map(|i| candidates[*i]) {
+            for candidate in set.iter().map(|i| &candidates[*i]) {
                 key.resident.remove(candidate.tensor);
                 estimate += candidate.penalty;
                 if key.dirty.contains(candidate.tensor) {
@@ -324,6 +329,30 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
             }
         }
         (!found.complete).then_some(estimate + found.least_penalty)
+    }
+
+    /// Of two tensors of the same size that do not outlast the epoch, the one that is read sooner does not leave while the other
+    /// stays, unless only that one would have to be stored: whatever happens to the first could happen to the second instead,
+    /// for no more copies (Belady's argument).
+    fn require(&self, candidates: &mut [Candidate], key: &Key) {
+        let done = &self.stages[key.stage as usize].done;
+        for i in 0..candidates.len() {
+            let sooner = &candidates[i];
+            let is_better = |later: &&Candidate| {
+                later.tensor != sooner.tensor
+                    && self.problem.bytes(later.tensor) == self.problem.bytes(sooner.tensor)
+                    && later.bytes == sooner.bytes
+                    && !self.problem.lasts(later.tensor)
+                    && !self.problem.lasts(sooner.tensor)
+                    && (key.dirty.contains(sooner.tensor) || !key.dirty.contains(later.tensor))
+                    && self.lives.is_read_before(self.problem, sooner.tensor, later.tensor, done)
+                    // Of two that are read by one op alone, either may stand for the other; take one.
+                    && (sooner.tensor > later.tensor
+                        || key.dirty.contains(sooner.tensor) != key.dirty.contains(later.tensor)
+                        || !self.lives.is_read_before(self.problem, later.tensor, sooner.tensor, done))
+            };
+            candidates[i].requires = candidates.iter().filter(is_better).map(|later| later.tensor).collect();
+        }
     }
 
     /// What the op was the last to read leaves; a next value that is not to stay is stored then.
