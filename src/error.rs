@@ -7,6 +7,7 @@ use bytesize::ByteSize;
 use crate::dataset;
 use crate::model::{ModelError, WeightsError};
 use crate::program::{PassesError, ProgramError};
+use crate::tasks_file::TasksFileError;
 
 /// The result of everything that a user calls.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -162,6 +163,22 @@ pub enum Error {
         saved: String,
         /// In this run.
         asked: String,
+    },
+    /// A file that holds no task graph.
+    #[error("{} holds no task graph: {reason}", path.display())]
+    Tasks {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: TasksFileError,
+    },
+    /// A plan that does not pass the check that every plan passes before it is used.
+    #[error("the plan of policy `{policy}` is wrong, which is a bug of this program: {reason}")]
+    PlanBroken {
+        /// The policy.
+        policy: &'static str,
+        /// The rule that it breaks.
+        reason: String,
     },
     /// A checkpoint of a model that is the user's own.
     #[error("the checkpoint is of the model `{name}`, which is not built in; open it with Predictor::open_with")]

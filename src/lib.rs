@@ -37,6 +37,7 @@ pub mod plan;
 pub mod profile;
 pub mod program;
 mod runtime;
+pub mod tasks_file;
 mod train;
 
 pub use bytesize::ByteSize;

@@ -1,5 +1,5 @@
 //! Plans training epochs at capacities between the least that works and everything, and prints what came out and how long it
-//! took: `cargo run --release -p lapidary-planner --example plan_training [-- cold]`.
+//! took: `cargo run --release -p lapidary-planner --example plan_training [-- cold] [-- pubmed] [-- deep] [-- STATES]`.
 
 #[path = "../tests/common/training.rs"]
 mod training;
@@ -12,21 +12,22 @@ use training::{Model, training_graph};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let epoch = if arguments.iter().any(|a| a == "cold") { Epoch::Cold } else { Epoch::Steady };
+    let asked = |word: &str| arguments.iter().any(|a| a == word);
+    let epoch = if asked("cold") { Epoch::Cold } else { Epoch::Steady };
     let states = arguments.iter().find_map(|a| a.parse().ok()).unwrap_or(Limit::default().states);
-    // Reddit's vertices and edges, with 602 features and 41 classes.
-    let (n, e) = (232_965, 114_848_857);
+    // Vertices, edges, features, hidden width, classes: Pubmed, or Reddit.
+    let [n, e, features, hidden, classes] =
+        if asked("pubmed") { [19_717, 108_365, 500, 64, 3] } else { [232_965, 114_848_857, 602, 256, 41] };
     let mut cases: Vec<(Model, usize)> = Vec::new();
     for layers in 1..=4 {
         cases.extend([Model::Gcn, Model::Gin, Model::CommNet].map(|model| (model, layers)));
     }
     cases.push((Model::ResGcn, 16));
     for (model, layers) in cases {
-        if arguments.iter().any(|a| a == "deep") != (layers == 16) {
+        if asked("deep") != (layers == 16) {
             continue;
         }
-        let hidden = if layers == 16 { 128 } else { 256 };
-        let graph = training_graph(model, layers, n, e, 602, hidden, 41);
+        let graph = training_graph(model, layers, n, e, features, hidden, classes);
         println!("{model:?}, {layers} layers: {} ops, {} tensors", graph.ops().len(), graph.tensors().len());
         println!(
             "{:>14} {:>14} {:>14} {:>14} {:>8} {:>6} {:>8}",
@@ -51,7 +52,7 @@ fn main() {
             let best = run(Policy::Optimal);
             let seconds = start.elapsed().as_secs_f64();
             check(&graph, &best, Objective::Both, &epoch, capacity_bytes).expect("the plan is valid");
-            let roc = if layers < 16 { run(Policy::Roc).cost_bytes(Objective::Both) } else { 0 };
+            let roc = if asked("roc") { run(Policy::Roc).cost_bytes(Objective::Both) } else { 0 };
             let cost = best.cost_bytes(Objective::Both);
             let gap = 100.0 * (cost - best.lower_bound_bytes) as f64 / (cost as f64).max(1.0);
             println!(

@@ -1,7 +1,7 @@
 //! A device's task graph: the tensors of one epoch and the ops over them, with sizes in bytes.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
 use petgraph::algo::tarjan_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
@@ -405,9 +405,4 @@ fn program_order(ops: &[Op], producer: &[Option<OpId>]) -> Result<Vec<OpId>, Tas
     let mut cycle: Vec<usize> = cycle.into_iter().map(NodeIndex::index).collect();
     cycle.sort_unstable();
     Err(TaskError::Cycle { ops: cycle.into_iter().map(|i| format!("`{}`", ops[i].name)).collect() })
-}
-
-/// The tensor of each name, for readers of files.
-pub fn tensor_names(tensors: &[Tensor]) -> HashMap<&str, TensorId> {
-    tensors.iter().enumerate().map(|(i, t)| (t.name.as_str(), TensorId(i as u32))).collect()
 }

@@ -7,6 +7,7 @@
 mod data;
 mod infer;
 mod output;
+mod plan;
 mod train;
 
 use std::error::Error as _;
@@ -31,18 +32,11 @@ enum Verb {
     Train(Box<train::TrainArgs>),
     /// Apply a trained model to a data set
     Infer(Box<infer::InferArgs>),
-    /// Say what a run will need and take (not built yet)
-    Plan(PlanArgs),
+    /// Plan what stays on a device of a given memory [of a task graph; of a training run it is not built yet]
+    Plan(Box<plan::PlanArgs>),
     /// Look at, import and generate data sets
     #[command(subcommand)]
     Data(data::DataVerb),
-}
-
-/// `plan` takes whatever the design gives it, to say that it is not built.
-#[derive(Debug, Args)]
-struct PlanArgs {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    _rest: Vec<String>,
 }
 
 /// Runs the command that the process was started as.
@@ -61,9 +55,7 @@ pub fn run() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Train(args) => train::run(&args),
         Verb::Infer(args) => infer::run(&args),
-        Verb::Plan(_) => {
-            Err(not_built("the verb `plan`", "this version trains and infers; `lapidary train` says what it needed"))
-        }
+        Verb::Plan(args) => plan::run(&args),
         Verb::Data(verb) => data::run(&verb),
     };
     match done {
@@ -148,13 +140,18 @@ impl DeviceArgs {
     }
 
     fn memory(&self) -> Result<Option<bytesize::ByteSize>> {
-        let parse = |text: &String| {
-            text.parse().map_err(|_| Error::Value {
-                option: "--device-memory",
-                value: text.clone(),
-                expected: "write bytes, or a number with kB, MB, GB, KiB, MiB or GiB".into(),
-            })
-        };
-        self.device_memory.as_ref().map(parse).transpose()
+        memory_size(self.device_memory.as_ref())
     }
+}
+
+/// What `--device-memory` says.
+fn memory_size(text: Option<&String>) -> Result<Option<bytesize::ByteSize>> {
+    let parse = |text: &String| {
+        text.parse().map_err(|_| Error::Value {
+            option: "--device-memory",
+            value: text.clone(),
+            expected: "write bytes, or a number with kB, MB, GB, KiB, MiB or GiB".into(),
+        })
+    };
+    text.map(parse).transpose()
 }

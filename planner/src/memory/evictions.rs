@@ -1,12 +1,15 @@
-//! Which tensors to evict for room: all sets of which none could be spared, the promising ones first.
+//! Which tensors to evict for room: all sets that are worth a try, the promising ones first.
 
 /// A tensor that could leave.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub tensor: usize,
+    /// What its leaving frees.
     pub bytes: u64,
     /// What its leaving costs at least.
     pub penalty: i128,
+    /// Tensors that must leave too if this one does.
+    pub requires: Vec<usize>,
 }
 
 /// What a search for evictions found.
@@ -17,7 +20,12 @@ pub(super) struct Found {
     pub complete: bool,
     /// No set costs less than this.
     pub least_penalty: i128,
+    /// How many steps the search took.
+    pub steps: usize,
 }
+
+/// Steps for each set that is asked for.
+const STEPS_A_SET: usize = 16;
 
 /// Finds the sets of candidates with at least `excess` bytes, none of which could stay, that cost less than `budget`; at most
 /// `most` of them. Keeping more is never worse, so no other set needs to be tried.
@@ -27,20 +35,24 @@ pub(super) fn evictions(candidates: &mut Vec<Candidate>, excess: u64, budget: i1
     candidates.retain(|c| c.bytes > 0);
     candidates.sort_by(|a, b| {
         let (left, right) = (a.penalty * i128::from(b.bytes), b.penalty * i128::from(a.bytes));
-        left.cmp(&right).then(b.bytes.cmp(&a.bytes)).then(a.tensor.cmp(&b.tensor))
+        // What others require comes before them, at least among equals.
+        let by_room = left.cmp(&right).then(b.bytes.cmp(&a.bytes));
+        by_room.then(a.requires.len().cmp(&b.requires.len())).then(a.tensor.cmp(&b.tensor))
     });
     let mut bytes_after = vec![0u64; candidates.len() + 1];
     for (i, candidate) in candidates.iter().enumerate().rev() {
         bytes_after[i] = bytes_after[i + 1] + candidate.bytes;
     }
     let least_penalty = fractional(candidates, 0, excess);
+    let steps = most.saturating_mul(STEPS_A_SET).saturating_add(candidates.len());
+    let stays = vec![false; candidates.len()];
     let mut search =
-        Search { candidates, bytes_after, budget, most, nodes: 64 * most, chosen: Vec::new(), sets: Vec::new() };
+        Search { candidates, bytes_after, budget, most, steps, chosen: Vec::new(), stays, sets: Vec::new() };
     let complete = search.extend(0, excess, 0);
     if search.sets.is_empty() && !complete {
         search.sets.push(greedy(candidates, excess));
     }
-    Found { sets: search.sets, complete, least_penalty }
+    Found { sets: search.sets, complete, least_penalty, steps: steps - search.steps }
 }
 
 /// The least penalty of `excess` bytes from `first` on, if a part of a tensor could leave.
@@ -82,42 +94,49 @@ struct Search<'c> {
     bytes_after: Vec<u64>,
     budget: i128,
     most: usize,
-    nodes: usize,
+    steps: usize,
     chosen: Vec<usize>,
+    /// Candidates that were passed over.
+    stays: Vec<bool>,
     sets: Vec<Vec<usize>>,
 }
 
 impl Search<'_> {
     /// Adds candidates from `first` on until `left` more bytes are free. Returns whether it saw all there is.
     fn extend(&mut self, first: usize, left: u64, penalty: i128) -> bool {
-        if penalty >= self.budget {
-            return true;
-        }
-        if left == 0 {
-            return true;
-        }
         if self.bytes_after[first] < left || penalty + fractional(self.candidates, first, left) >= self.budget {
             return true;
         }
-        if self.sets.len() == self.most || self.nodes == 0 {
+        if self.sets.len() == self.most || self.steps == 0 {
             return false;
         }
-        self.nodes -= 1;
-        let candidate = self.candidates[first];
-        self.chosen.push(first);
+        self.steps -= 1;
+        let candidate = &self.candidates[first];
         let mut complete = true;
-        if candidate.bytes >= left {
-            self.emit(candidate.bytes - left, penalty + candidate.penalty);
-        } else {
-            complete = self.extend(first + 1, left - candidate.bytes, penalty + candidate.penalty);
+        if !candidate.requires.iter().any(|t| self.has_stayed(first, *t)) {
+            self.chosen.push(first);
+            if candidate.bytes >= left {
+                self.emit(candidate.bytes - left);
+            } else {
+                complete = self.extend(first + 1, left - candidate.bytes, penalty + candidate.penalty);
+            }
+            self.chosen.pop();
         }
-        self.chosen.pop();
-        self.extend(first + 1, left, penalty) && complete
+        self.stays[first] = true;
+        complete &= self.extend(first + 1, left, penalty);
+        self.stays[first] = false;
+        complete
     }
 
-    fn emit(&mut self, spare: u64, penalty: i128) {
+    fn has_stayed(&self, first: usize, tensor: usize) -> bool {
+        (0..first).any(|i| self.stays[i] && self.candidates[i].tensor == tensor)
+    }
+
+    fn emit(&mut self, spare: u64) {
         let could_stay = |i: &usize| self.candidates[*i].bytes <= spare;
-        if penalty < self.budget && !self.chosen.iter().any(could_stay) {
+        let leaves = |t: &usize| self.chosen.iter().any(|i| self.candidates[*i].tensor == *t);
+        let lacks = |i: &usize| !self.candidates[*i].requires.iter().all(|t| leaves(t));
+        if !self.chosen.iter().any(could_stay) && !self.chosen.iter().any(lacks) {
             self.sets.push(self.chosen.clone());
         }
     }

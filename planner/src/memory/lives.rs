@@ -13,7 +13,10 @@ use crate::tasks::{Kind, OpId, TensorId};
 
 /// A tensor's uses.
 pub(super) struct Life {
+    /// What a copy of it costs.
     pub bytes: u64,
+    /// What it takes of the capacity.
+    pub room: u64,
     pub producer: Option<usize>,
     /// Readers, each of which precedes the next.
     pub chain: Vec<usize>,
@@ -53,6 +56,7 @@ pub(super) struct Lives {
     pub open: Vec<Carried>,
     /// Those that have one option other than `Away`.
     pub fixed: Vec<Carried>,
+    order: Precedence,
 }
 
 impl Lives {
@@ -74,7 +78,16 @@ impl Lives {
             }
         }
         open.sort_by_key(|c| (std::cmp::Reverse(problem.bytes(c.before)), c.before));
-        Self { lives, open, fixed }
+        Self { lives, open, fixed, order }
+    }
+
+    /// Whether each op that has still to read `later` comes after (or is) each that has still to read `sooner`.
+    pub fn is_read_before(&self, problem: &Problem, sooner: usize, later: usize, done: &[bool]) -> bool {
+        let left = |t: usize| problem.graph.consumers(TensorId(t as u32)).iter().filter(|op| !done[op.index()]);
+        left(later).all(|last| {
+            let before = &self.order.before[last.index()];
+            left(sooner).all(|first| first == last || before.contains(first.index()))
+        })
     }
 }
 
@@ -87,14 +100,15 @@ fn options(problem: &Problem, constant: TensorId) -> Vec<End> {
         Epoch::Boundary(_) => vec![End::Away],
         Epoch::Steady => {
             let mut options = vec![End::Away];
-            if graph.tensor(constant).bytes == 0 {
-                return options;
-            }
             if !graph.consumers(constant).is_empty() {
                 options.push(End::Clean);
             }
             if graph.next_value(constant).is_some_and(|y| problem.stores_count && !graph.tensor(y).publish) {
                 options.push(End::Dirty);
+            }
+            if problem.room[constant.index()] == 0 {
+                // It stays for nothing, and without a store if that is possible.
+                options.drain(..options.len() - 1);
             }
             options
         }
@@ -152,7 +166,16 @@ fn life(problem: &Problem, order: &Precedence, tensor: usize) -> Life {
         None => (0..problem.ops() as u32).collect(),
     };
     let publish = problem.stores_count && graph.tensor(id).publish;
-    Life { bytes: problem.bytes(tensor), producer, chain, spans, tail, lasts: problem.lasts(tensor), publish }
+    Life {
+        bytes: problem.bytes(tensor),
+        room: problem.room[tensor],
+        producer,
+        chain,
+        spans,
+        tail,
+        lasts: problem.lasts(tensor),
+        publish,
+    }
 }
 
 /// Of the longest chains the one that a scan in topological order finds first.

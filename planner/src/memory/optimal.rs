@@ -4,14 +4,17 @@ use super::lives::Lives;
 use super::prices::Prices;
 use super::problem::Problem;
 use super::schedule::{self, Schedule};
-use super::search::{Search, bytes_of};
-use super::{Limit, Objective, Plan, Policy, lru, none, roc};
+use super::search::{Found, Search, bytes_of};
+use super::{Limit, Objective, Plan, Policy, ROC_SHARE, lru, none, repair, roc};
 
 /// Rounds of the ascent of prices.
 const ROUNDS: usize = 400;
 
 /// Widths of the beams, one after the other, and how many evictions an op they try.
 const BEAMS: [(usize, usize); 4] = [(4, 2), (32, 4), (256, 8), (2048, 16)];
+
+/// How small tensors must be to be left out: together at most the capacity over this; one after the other, until a proof.
+const SHARES: [u64; 3] = [100, 1_000, 20_000];
 
 /// A lower bound on what any plan costs, by prices alone. `upper_bytes` is what some plan costs.
 pub(super) fn lower_bound_bytes(problem: &Problem, upper_bytes: u64) -> u64 {
@@ -22,42 +25,90 @@ pub(super) fn lower_bound_bytes(problem: &Problem, upper_bytes: u64) -> u64 {
 /// The best plan that is found within `states` states, and what is proven of it.
 ///
 /// The plan is never worse than that of any other policy. Its bound is the prices', raised to the least estimate of the states
-/// that were not expanded; `exact` says that the two meet.
+/// that were not expanded; `exact` says that the two meet. Of more than [`Limit::SMALL_OPS`] ops the small tensors are left
+/// out of the search ([`Problem::without_small`]) and evicted afterwards where they do not fit ([`repair`]).
 pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Plan {
     let mut best = Best { problem, objective, plan: None };
     best.offer(&none::schedule(problem));
     best.offer(&lru::schedule(problem));
-    best.offer(&roc::schedule(problem, states / 8).0);
-    let lives = Lives::new(problem);
-    let prices = Prices::new(problem, &lives, best.cost(), ROUNDS);
-    let mut lower = bytes_of(prices.bound());
-    let mut left = states;
-    let small = problem.ops() <= Limit::SMALL_OPS;
-    for (width, most) in BEAMS {
-        if lower >= best.cost() || left < states / 2 {
+    best.offer(&roc::schedule(problem, states / ROC_SHARE).0);
+    let mut lower = 0;
+    if problem.ops() <= Limit::SMALL_OPS {
+        lower = search(problem, problem, &mut best, states, true);
+    }
+    for share in SHARES {
+        if lower >= best.cost() || problem.ops() <= Limit::SMALL_OPS {
             break;
         }
-        // A graph that is to be planned exactly is left to the search that proves.
-        let budget = if small { left.min(20_000) } else { left };
-        let upper = best.cost();
-        let found = Search::new(problem, &lives, &prices, upper).beam(width, most, budget);
-        left = left.saturating_sub(found.states);
-        if let Some(schedule) = &found.schedule {
-            best.offer(schedule);
+        let relaxed = problem.without_small(share);
+        lower = lower.max(search(problem, &relaxed, &mut best, states / SHARES.len(), false));
+        let reserve: u64 = (0..problem.tensors()).map(|t| problem.bytes(t) - relaxed.room[t]).sum();
+        // A plan that leaves room for all small tensors needs no repair.
+        let mut reserved = Problem { capacity_bytes: problem.capacity_bytes - reserve, ..relaxed };
+        reserved.extra.fill(0);
+        let fits = |op: &fixedbitset::FixedBitSet| reserved.room_of(op) <= reserved.capacity_bytes;
+        if lower < best.cost() && reserve > 0 && reserved.need.iter().all(fits) {
+            search(problem, &reserved, &mut best, states / SHARES.len() / 2, false);
         }
-        lower = lower.max(found.lower.map_or(upper, bytes_of).min(best.cost()));
-    }
-    if lower < best.cost() {
-        let upper = best.cost();
-        let found = Search::new(problem, &lives, &prices, upper).best_first(left);
-        if let Some(schedule) = &found.schedule {
-            best.offer(schedule);
+        if lower < best.cost() && problem.order.is_none() {
+            in_order(problem, &mut best, states / SHARES.len() / 2);
         }
-        lower = lower.max(found.lower.map_or(upper, bytes_of).min(best.cost()));
     }
     let cost = best.cost();
     let plan = best.plan.expect("`none` has a plan whenever there is one");
     Plan { policy: Policy::Optimal, exact: lower >= cost, lower_bound_bytes: lower.min(cost), ..plan }
+}
+
+/// Searches the relaxed problem, offers what it finds to `best`, and returns what it proves.
+fn search(problem: &Problem, relaxed: &Problem, best: &mut Best, states: usize, small: bool) -> u64 {
+    let lives = Lives::new(relaxed);
+    let mut upper = best.cost();
+    let prices = Prices::new(relaxed, &lives, upper, ROUNDS);
+    let mut lower = bytes_of(prices.bound());
+    let mut left = states;
+    let mut take = |found: Found, lower: &mut u64, upper: &mut u64| {
+        *lower = (*lower).max(found.lower.map_or(*upper, bytes_of).min(*upper));
+        if let (Some(schedule), Some(cost)) = (found.schedule, found.cost) {
+            *upper = (*upper).min(bytes_of(cost));
+            best.offer(&repair::fit(problem, relaxed, schedule));
+            *upper = (*upper).min(best.cost());
+        }
+        *lower = (*lower).min(*upper);
+        found.states
+    };
+    for (width, most) in BEAMS {
+        if lower >= upper || left < states / 2 {
+            break;
+        }
+        // A graph that is to be planned exactly is left to the search that proves.
+        let budget = if small { left.min(20_000) } else { left };
+        let found = Search::new(relaxed, &lives, &prices, upper).beam(width, most, budget);
+        left = left.saturating_sub(take(found, &mut lower, &mut upper));
+    }
+    if lower < upper {
+        let found = Search::new(relaxed, &lives, &prices, upper).best_first(left);
+        take(found, &mut lower, &mut upper);
+    }
+    lower
+}
+
+/// Improves the best plan in its own order, where prices are sharper and every tensor is looked at.
+fn in_order(problem: &Problem, best: &mut Best, states: usize) {
+    let order = best.plan.as_ref().map(Plan::order);
+    let ordered = Problem { order, ..problem.clone() };
+    let lives = Lives::new(&ordered);
+    let prices = Prices::new(&ordered, &lives, best.cost(), ROUNDS);
+    let mut left = states;
+    for (width, most) in &BEAMS[..3] {
+        if bytes_of(prices.bound()) >= best.cost() {
+            break;
+        }
+        let found = Search::new(&ordered, &lives, &prices, best.cost()).beam(*width, *most, left);
+        left = left.saturating_sub(found.states);
+        if let Some(schedule) = &found.schedule {
+            best.offer(schedule);
+        }
+    }
 }
 
 struct Best<'p, 'g> {

@@ -66,7 +66,7 @@ impl<'p, 'g> Prices<'p, 'g> {
         for (op, touched) in touched.iter_mut().enumerate() {
             touched.extend(problem.need[op].ones().map(|t| t as u32));
         }
-        for (t, life) in lives.lives.iter().enumerate().filter(|(_, life)| life.bytes > 0) {
+        for (t, life) in lives.lives.iter().enumerate().filter(|(_, life)| life.room > 0) {
             life.spans.iter().chain([&life.tail]).flatten().for_each(|op| touched[*op as usize].push(t as u32));
         }
         for list in &mut touched {
@@ -122,7 +122,7 @@ impl<'p, 'g> Prices<'p, 'g> {
 
     fn rent(&self, life: &Life, span: &[u32], done: &[bool]) -> i128 {
         let open = span.iter().map(|op| *op as usize).filter(|op| !done[*op]);
-        i128::from(life.bytes) * open.map(|op| self.price[op]).sum::<i128>()
+        i128::from(life.room) * open.map(|op| self.price[op]).sum::<i128>()
     }
 
     fn future(&self, t: usize, end: End, done: &[bool]) -> Future {
@@ -221,8 +221,7 @@ impl<'p, 'g> Prices<'p, 'g> {
                 stay(&lives[t], &stays, &mut kept);
             }
         }
-        for (t, life) in lives.iter().enumerate().filter(|(t, life)| !settled[*t] && life.bytes > 0) {
-            debug_assert!(life.bytes == self.problem.bytes(t));
+        for (_, life) in lives.iter().enumerate().filter(|(t, life)| !settled[*t] && life.bytes > 0) {
             let (cost, stays) = choose(life, price, 0, End::Away, self.problem.stores_count);
             value += cost;
             stay(life, &stays, &mut kept);
@@ -254,7 +253,7 @@ fn choose(life: &Life, price: &[f64], status: usize, end: End, stores_count: boo
         .spans
         .iter()
         .chain(tail)
-        .map(|span| copy * span.iter().map(|op| price[*op as usize]).sum::<f64>())
+        .map(|span| life.room as f64 * span.iter().map(|op| price[*op as usize]).sum::<f64>())
         .collect();
     let all: f64 = rents.iter().sum();
     let mut stays: Vec<bool> = rents.iter().map(|rent| *rent < copy).collect();
@@ -280,7 +279,7 @@ fn choose(life: &Life, price: &[f64], status: usize, end: End, stores_count: boo
 
 fn stay(life: &Life, stays: &[bool], kept: &mut [f64]) {
     for (span, _) in life.spans.iter().chain([&life.tail]).zip(stays).filter(|(_, stays)| **stays) {
-        span.iter().for_each(|op| kept[*op as usize] += life.bytes as f64);
+        span.iter().for_each(|op| kept[*op as usize] += life.room as f64);
     }
 }
 
@@ -294,7 +293,7 @@ fn room(problem: &Problem, lives: &Lives, op: usize) -> u64 {
     let mut sizes: Vec<u64> = Vec::new();
     for life in &lives.lives {
         let intervals = life.spans.iter().chain(life.lasts.then_some(&life.tail));
-        sizes.extend(intervals.filter(|span| has(span)).map(|_| life.bytes));
+        sizes.extend(intervals.filter(|span| has(span)).map(|_| life.room));
     }
     sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
     let mut sums = vec![0u64];

@@ -6,6 +6,7 @@ use super::{Boundary, Epoch, Objective, PlanError, Request};
 use crate::tasks::{Kind, OpId, TaskGraph, TensorId};
 
 /// A request over a graph, with what every policy asks of it.
+#[derive(Clone)]
 pub(super) struct Problem<'a> {
     pub graph: &'a TaskGraph,
     pub capacity_bytes: u64,
@@ -16,6 +17,10 @@ pub(super) struct Problem<'a> {
     pub order: Option<Vec<OpId>>,
     /// For each op its inputs and outputs.
     pub need: Vec<FixedBitSet>,
+    /// What each tensor takes of the capacity: its bytes, or nothing in a relaxed problem.
+    pub room: Vec<u64>,
+    /// What each op takes beside the room of its tensors: the bytes of those that have no room of their own.
+    pub extra: Vec<u64>,
 }
 
 impl<'a> Problem<'a> {
@@ -36,14 +41,30 @@ impl<'a> Problem<'a> {
             set
         };
         let need = graph.ops().iter().map(set).collect();
-        Ok(Self {
-            graph,
-            capacity_bytes: request.capacity_bytes,
-            stores_count,
-            epoch,
-            order: request.order.clone(),
-            need,
-        })
+        let room = graph.tensors().iter().map(|t| t.bytes).collect();
+        let capacity_bytes = request.capacity_bytes;
+        let extra = vec![0; graph.ops().len()];
+        Ok(Self { graph, capacity_bytes, stores_count, epoch, order: request.order.clone(), need, room, extra })
+    }
+
+    /// The same problem where small tensors, together at most the capacity over `share`, take no room but while an op
+    /// needs them. All copies cost what they cost, and each plan of this problem is one of that: no plan here costs less than the best there.
+    pub fn without_small(&self, share: u64) -> Self {
+        let mut by_size: Vec<usize> = (0..self.tensors()).collect();
+        by_size.sort_by_key(|t| (self.bytes(*t), *t));
+        let mut left = self.capacity_bytes / share;
+        let mut relaxed = self.clone();
+        for t in by_size {
+            match left.checked_sub(self.bytes(t)) {
+                Some(rest) => left = rest,
+                None => break,
+            }
+            relaxed.room[t] = 0;
+        }
+        for (op, extra) in relaxed.extra.iter_mut().enumerate() {
+            *extra = self.need[op].ones().map(|t| self.bytes(t) - relaxed.room[t]).sum();
+        }
+        relaxed
     }
 
     /// The least capacity that works, whatever the policy.
@@ -75,6 +96,11 @@ impl<'a> Problem<'a> {
     /// The bytes of a set; it may not be more than the graph's total.
     pub fn bytes_of(&self, set: &FixedBitSet) -> u64 {
         set.ones().map(|t| self.bytes(t)).sum()
+    }
+
+    /// What a set takes of the capacity.
+    pub fn room_of(&self, set: &FixedBitSet) -> u64 {
+        set.ones().map(|t| self.room[t]).sum()
     }
 
     /// No tensor.

@@ -120,11 +120,8 @@ impl<'p, 'g> Search<'p, 'g> {
             .map(|tensor| {
                 let reads = problem.graph.consumers(TensorId(tensor as u32)).iter();
                 let reads = reads.filter(|op| !done.contains(op.index())).count();
-                Candidate {
-                    tensor,
-                    bytes: problem.bytes(tensor),
-                    penalty: reads as i128 * i128::from(problem.bytes(tensor)),
-                }
+                let penalty = reads as i128 * i128::from(problem.bytes(tensor));
+                Candidate { tensor, bytes: problem.bytes(tensor), penalty, requires: Vec::new() }
             })
             .collect();
         let (sets, complete) = if excess == 0 {
@@ -136,7 +133,7 @@ impl<'p, 'g> Search<'p, 'g> {
         for set in sets {
             let mut kept = cached.clone();
             let mut cost = cost;
-            for candidate in set.into_iter().map(|i| candidates[i]) {
+            for candidate in set.into_iter().map(|i| &candidates[i]) {
                 kept.remove(candidate.tensor);
                 cost.0 += candidate.penalty as u128;
                 let tensor = &problem.graph.tensors()[candidate.tensor];

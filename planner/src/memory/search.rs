@@ -22,6 +22,8 @@ use crate::tasks::{OpId, TensorId};
 pub(super) struct Found {
     /// A schedule that costs less than the limit, if it found one.
     pub schedule: Option<Schedule>,
+    /// What the search reckons that it costs.
+    pub cost: Option<i128>,
     /// No plan below the limit costs less than this; nothing, if there is no such plan.
     pub lower: Option<i128>,
     /// How many states it made.
@@ -75,7 +77,10 @@ pub(super) struct Search<'a, 'p, 'g> {
 }
 
 /// More evictions of one state and op than this are not tried, even in an exhaustive search; it then says so.
-const MOST_EVICTIONS: usize = 1 << 20;
+const MOST_EVICTIONS: usize = 1 << 16;
+
+/// Steps of a search for evictions that count as one state.
+const STEPS_A_STATE: usize = 16;
 
 /// Bytes of ledgers that a search may hold.
 const LEDGER_BYTES: usize = 1 << 30;
@@ -206,19 +211,33 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
                 let mut key = (*node.key).clone();
                 key.decided += 1;
                 self.decide(&mut key, carried.before, carried.after, *end);
-                if self.problem.bytes_of(&key.resident) <= self.problem.capacity_bytes {
+                if self.problem.room_of(&key.resident) <= self.problem.capacity_bytes {
                     self.offer(index, key, node.depth + 1, 0, None, children);
                 }
             }
             return None;
         }
         let mut left_out: Option<i128> = None;
-        for op in self.stages[node.key.stage as usize].ready.clone() {
+        let ready = self.stages[node.key.stage as usize].ready.clone();
+        if let Some(op) = ready.iter().find(|op| self.is_free(**op, &node.key)) {
+            return self.run(index, &node, *op, most, children);
+        }
+        for op in ready {
             if let Some(bound) = self.run(index, &node, op, most, children) {
                 left_out = Some(left_out.map_or(bound, |least| least.min(bound)));
             }
         }
         left_out
+    }
+
+    /// Whether running the op at once is as good as at any later time: what takes room is there, and it makes nothing that does.
+    /// Whatever is done instead can be done after it, with the same copies and no more room.
+    fn is_free(&self, op: usize, key: &Key) -> bool {
+        let fits = self.problem.room_of(&key.resident) + self.problem.extra[op] <= self.problem.capacity_bytes;
+        let op = &self.problem.graph.ops()[op];
+        let takes_room = |t: &&TensorId| self.problem.room[t.index()] > 0;
+        fits && op.inputs.iter().filter(takes_room).all(|t| key.resident.contains(t.index()))
+            && !op.outputs.iter().any(|t| takes_room(&t))
     }
 
     fn offer(&mut self, parent: usize, key: Key, depth: u32, paid: i128, op: Option<u32>, children: &mut Vec<Node>) {
@@ -249,7 +268,8 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
                 key.dirty.insert(output.index());
             }
         }
-        let excess = problem.bytes_of(&key.resident).saturating_sub(problem.capacity_bytes);
+        let held = problem.room_of(&key.resident) + problem.extra[op];
+        let excess = held.saturating_sub(problem.capacity_bytes);
         self.drop_dead(&mut key, need, &mut paid);
         let estimate = self.estimate(&key, paid);
         if excess == 0 {
@@ -277,19 +297,21 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
                 let store = if dirty { cost(problem.bytes(tensor)) } else { 0 };
                 let stays = ledger.beyond_base(tensor, end, 1 + usize::from(dirty));
                 let penalty = store + ledger.beyond_base(tensor, end, 0) - stays;
-                Candidate { tensor, bytes: problem.bytes(tensor), penalty }
+                Candidate { tensor, bytes: problem.room[tensor], penalty, requires: Vec::new() }
             })
             .collect();
+        self.require(&mut candidates, &key);
         let found = evictions(&mut candidates, excess, self.limit - estimate, most);
+        self.made += found.steps / STEPS_A_STATE;
         for set in &found.sets {
             let mut key = key.clone();
             let (mut paid, mut estimate) = (paid, estimate);
-            for candidate in set.iter().map(|i| candidates[*i]) {
+            for candidate in set.iter().map(|i| &candidates[*i]) {
                 key.resident.remove(candidate.tensor);
                 estimate += candidate.penalty;
                 if key.dirty.contains(candidate.tensor) {
                     key.dirty.remove(candidate.tensor);
-                    paid += cost(candidate.bytes);
+                    paid += cost(problem.bytes(candidate.tensor));
                 }
             }
             debug_assert_eq!(estimate, self.estimate(&key, paid));
@@ -307,6 +329,30 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
             }
         }
         (!found.complete).then_some(estimate + found.least_penalty)
+    }
+
+    /// Of two tensors of the same size that do not outlast the epoch, the one that is read sooner does not leave while the other
+    /// stays, unless only that one would have to be stored: whatever happens to the first could happen to the second instead,
+    /// for no more copies (Belady's argument).
+    fn require(&self, candidates: &mut [Candidate], key: &Key) {
+        let done = &self.stages[key.stage as usize].done;
+        for i in 0..candidates.len() {
+            let sooner = &candidates[i];
+            let is_better = |later: &&Candidate| {
+                later.tensor != sooner.tensor
+                    && self.problem.bytes(later.tensor) == self.problem.bytes(sooner.tensor)
+                    && later.bytes == sooner.bytes
+                    && !self.problem.lasts(later.tensor)
+                    && !self.problem.lasts(sooner.tensor)
+                    && (key.dirty.contains(sooner.tensor) || !key.dirty.contains(later.tensor))
+                    && self.lives.is_read_before(self.problem, sooner.tensor, later.tensor, done)
+                    // Of two that are read by one op alone, either may stand for the other; take one.
+                    && (sooner.tensor > later.tensor
+                        || key.dirty.contains(sooner.tensor) != key.dirty.contains(later.tensor)
+                        || !self.lives.is_read_before(self.problem, later.tensor, sooner.tensor, done))
+            };
+            candidates[i].requires = candidates.iter().filter(is_better).map(|later| later.tensor).collect();
+        }
     }
 
     /// What the op was the last to read leaves; a next value that is not to stay is stored then.
@@ -331,7 +377,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         let mut left_out: Option<i128> = None;
         let mut leave_out = |bound: i128| left_out = Some(left_out.map_or(bound, |least: i128| least.min(bound)));
         if self.nodes[0].estimate >= self.limit {
-            return Found { schedule: None, lower: None, states: 1 };
+            return Found { schedule: None, cost: None, lower: None, states: 1 };
         }
         for _ in 0..self.end_depth() {
             let mut children = Vec::new();
@@ -363,7 +409,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         let best = layer.first().copied();
         let cost = best.map(|index| self.nodes[index].estimate);
         let lower = [cost, left_out].into_iter().flatten().min().map(|bound| self.rounded(bound));
-        Found { schedule: best.map(|index| self.path(index)), lower, states: self.made }
+        Found { schedule: best.map(|index| self.path(index)), cost, lower, states: self.made }
     }
 
     /// Always expands the state of the least estimate: the first whole epoch that it reaches is an optimum.
@@ -379,10 +425,11 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         while let Some((estimate, std::cmp::Reverse(depth), index)) = open.pop_first() {
             let lower = Some(left_out.map_or(estimate, |bound: i128| bound.min(estimate)));
             if depth == self.end_depth() {
-                return Found { schedule: Some(self.path(index)), lower, states: self.made };
+                let cost = Some(self.nodes[index].estimate);
+                return Found { schedule: Some(self.path(index)), cost, lower, states: self.made };
             }
             if self.made > states || self.stages.len() * ledger_bytes > LEDGER_BYTES {
-                return Found { schedule: None, lower, states: self.made };
+                return Found { schedule: None, cost: None, lower, states: self.made };
             }
             let node = &self.nodes[index];
             if known.get(&node.key).is_some_and(|paid| *paid < node.paid) {
@@ -401,7 +448,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
                 }
             }
         }
-        Found { schedule: None, lower: left_out.map(|bound| self.rounded(bound)), states: self.made }
+        Found { schedule: None, cost: None, lower: left_out.map(|bound| self.rounded(bound)), states: self.made }
     }
 
     fn path(&self, mut index: usize) -> Schedule {

@@ -1,0 +1,76 @@
+//! Makes a schedule of a relaxed problem fit the true one.
+
+use fixedbitset::FixedBitSet;
+
+use super::problem::Problem;
+use super::schedule::Schedule;
+use crate::tasks::TensorId;
+
+/// Where a schedule holds more than the capacity, tensors leave until their next use: first those that the relaxed problem gave
+/// no room, the one that is used last first; then of the others the one whose copies are the least bytes that suffice.
+///
+/// # Cost
+/// O(ops x tensors x readers) at worst.
+pub(super) fn fit(problem: &Problem, relaxed: &Problem, mut schedule: Schedule) -> Schedule {
+    let ops = schedule.len();
+    let mut place = vec![0; ops];
+    schedule.iter().enumerate().for_each(|(i, turn)| place[turn.op.index()] = i);
+    let next_use = |t: usize, now: usize| {
+        let readers = problem.graph.consumers(TensorId(t as u32)).iter().map(|op| place[op.index()]);
+        readers.filter(|at| *at > now).min().unwrap_or(ops)
+    };
+    let mut gone = FixedBitSet::with_capacity(problem.tensors());
+    let mut stored = FixedBitSet::with_capacity(problem.tensors());
+    for (now, turn) in schedule.iter_mut().enumerate() {
+        let need = &problem.need[turn.op.index()];
+        gone.difference_with(need);
+        turn.during.difference_with(&gone);
+        let held = problem.bytes_of(&turn.during);
+        if let Some(excess) = held.checked_sub(problem.capacity_bytes).filter(|excess| *excess > 0) {
+            let others: Vec<usize> = turn.during.difference(need).collect();
+            let (mut small, mut large): (Vec<usize>, Vec<usize>) = others.iter().partition(|t| relaxed.room[**t] == 0);
+            small.sort_by_key(|t| (std::cmp::Reverse(next_use(*t, now)), std::cmp::Reverse(problem.bytes(*t)), *t));
+            let copies = |t: usize| {
+                let dirty = problem.stores_count && problem.graph.producer(TensorId(t as u32)).is_some();
+                let store = dirty && !problem.graph.tensors()[t].publish && !stored.contains(t);
+                u128::from(problem.bytes(t)) * (1 + u128::from(store))
+            };
+            let left = excess.saturating_sub(problem.bytes_of(&small.iter().copied().collect()));
+            // Those that suffice by themselves, the cheapest first; then the others, the largest first.
+            large.sort_by_key(|t| {
+                let suffices = problem.bytes(*t) >= left;
+                let rank = if suffices { copies(*t) } else { u128::from(u64::MAX - problem.bytes(*t)) };
+                (!suffices, rank, std::cmp::Reverse(next_use(*t, now)), *t)
+            });
+            for t in spared(problem, excess, small.into_iter().chain(large)) {
+                turn.during.remove(t);
+                gone.insert(t);
+                stored.insert(t);
+            }
+        }
+        turn.survives = turn.during.clone();
+    }
+    schedule
+}
+
+/// The first tensors that free `excess` bytes, without those that turn out not to be necessary, the largest of them first.
+fn spared(problem: &Problem, excess: u64, order: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut freed = 0u64;
+    let mut leaving: Vec<usize> = Vec::new();
+    for t in order {
+        if freed >= excess {
+            break;
+        }
+        freed += problem.bytes(t);
+        leaving.push(t);
+    }
+    leaving.sort_by_key(|t| (std::cmp::Reverse(problem.bytes(*t)), *t));
+    leaving.retain(|t| {
+        let stays = freed - problem.bytes(*t) >= excess;
+        if stays {
+            freed -= problem.bytes(*t);
+        }
+        !stays
+    });
+    leaving
+}

@@ -1,0 +1,152 @@
+//! Plans of larger random graphs: valid, never above another policy's, never below their bound.
+
+mod common;
+#[path = "common/training.rs"]
+mod training;
+
+use common::{POLICIES, Shape, planned, random_capacity, random_graph, random_order, request};
+use lapidary_planner::check::check;
+use lapidary_planner::memory::{Epoch, Limit, Objective, Plan, Policy, Request};
+use lapidary_planner::tasks::{Kind, Op, TaskGraph, Tensor, TensorId};
+use training::{Model, training_graph};
+
+const SHAPE: Shape = Shape { ops: 60, inputs: 20, most_bytes: 1000 };
+
+/// Few states, so that many graphs are planned, and that plans which are not proven are seen too.
+fn quick(policy: Policy, objective: Objective, epoch: &Epoch, capacity: u64) -> Request {
+    let limit = Limit { states: 3_000, ..Limit::default() };
+    Request { limit, ..request(policy, objective, epoch.clone(), capacity) }
+}
+
+#[test]
+fn large_plans_are_valid_and_ordered() {
+    let mut unproven = 0;
+    for seed in 0..60 {
+        let graph = random_graph(1_000_000 + seed, &SHAPE);
+        let capacity = random_capacity(&graph, seed);
+        for objective in [Objective::Both, Objective::Loads] {
+            for epoch in [Epoch::Cold, Epoch::Steady] {
+                let plans: Vec<Plan> =
+                    POLICIES.map(|policy| planned(&graph, &quick(policy, objective, &epoch, capacity))).into();
+                let bound = plans.iter().map(|plan| plan.lower_bound_bytes).max();
+                for plan in &plans {
+                    let checked = check(&graph, plan, objective, &epoch, capacity);
+                    assert_eq!(checked, Ok(()), "seed {seed} {objective:?} {epoch:?} {:?}", plan.policy);
+                    assert!(Some(plan.cost_bytes(objective)) >= bound, "seed {seed}: a bound is above a plan");
+                    assert!(
+                        plans[3].cost_bytes(objective) <= plan.cost_bytes(objective),
+                        "seed {seed} {:?}",
+                        plan.policy
+                    );
+                }
+                unproven += usize::from(!plans[3].exact);
+            }
+        }
+    }
+    assert!(unproven > 0, "every plan was proven, so the cut search was not seen");
+}
+
+#[test]
+fn a_given_order_is_kept_and_costs_no_less() {
+    for seed in 0..30 {
+        let graph = random_graph(2_000_000 + seed, &SHAPE);
+        let capacity = random_capacity(&graph, seed);
+        let order = random_order(&graph, seed);
+        for epoch in [Epoch::Cold, Epoch::Steady] {
+            let free = planned(&graph, &quick(Policy::Optimal, Objective::Both, &epoch, capacity));
+            for policy in POLICIES {
+                let request =
+                    Request { order: Some(order.clone()), ..quick(policy, Objective::Both, &epoch, capacity) };
+                let plan = planned(&graph, &request);
+                assert_eq!(plan.order(), order, "seed {seed}");
+                assert_eq!(check(&graph, &plan, Objective::Both, &epoch, capacity), Ok(()), "seed {seed} {policy:?}");
+                assert!(free.lower_bound_bytes <= plan.cost_bytes(Objective::Both), "seed {seed} {policy:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_boundary_of_another_plan_can_be_kept() {
+    for seed in 0..30 {
+        let graph = random_graph(3_000_000 + seed, &SHAPE);
+        let capacity = random_capacity(&graph, seed);
+        let steady = planned(&graph, &quick(Policy::Optimal, Objective::Both, &Epoch::Steady, capacity));
+        let epoch = Epoch::Boundary(steady.start.clone());
+        for policy in POLICIES {
+            let plan = planned(&graph, &quick(policy, Objective::Both, &epoch, capacity));
+            assert_eq!(check(&graph, &plan, Objective::Both, &epoch, capacity), Ok(()), "seed {seed} {policy:?}");
+            assert!(plan.lower_bound_bytes <= steady.cost_bytes(Objective::Both), "seed {seed} {policy:?}");
+        }
+    }
+}
+
+#[test]
+fn plans_are_the_same_every_time() {
+    for seed in 0..10 {
+        let graph = random_graph(4_000_000 + seed, &SHAPE);
+        let capacity = random_capacity(&graph, seed);
+        for policy in POLICIES {
+            let request = quick(policy, Objective::Both, &Epoch::Steady, capacity);
+            assert_eq!(planned(&graph, &request), planned(&graph, &request), "seed {seed} {policy:?}");
+        }
+    }
+}
+
+/// Pubmed's vertices and edges; enough for the sizes to be those of real programs.
+fn pubmed(model: Model, layers: usize) -> TaskGraph {
+    training_graph(model, layers, 19_717, 108_365, 500, 64, 3)
+}
+
+#[test]
+fn training_epochs_of_up_to_four_layers_are_within_a_hundredth() {
+    for layers in 1..=4 {
+        for model in [Model::Gcn, Model::Gin, Model::CommNet] {
+            let graph = pubmed(model, layers);
+            let (least, all) = (graph.largest_op_bytes(), graph.total_bytes());
+            for i in 0..16 {
+                let capacity = least + (all - least) / 16 * i;
+                let plan = planned(&graph, &request(Policy::Optimal, Objective::Both, Epoch::Steady, capacity));
+                assert_eq!(check(&graph, &plan, Objective::Both, &Epoch::Steady, capacity), Ok(()));
+                let cost = plan.cost_bytes(Objective::Both);
+                let gap = cost - plan.lower_bound_bytes;
+                assert!(gap <= cost / 100, "{model:?} {layers} layers at {capacity}: {cost}, gap {gap}");
+            }
+        }
+    }
+}
+
+#[test]
+fn everything_fits_where_there_is_room_for_everything() {
+    let graph = pubmed(Model::ResGcn, 16);
+    let request = request(Policy::Optimal, Objective::Both, Epoch::Steady, graph.total_bytes());
+    let plan = planned(&graph, &request);
+    assert_eq!((plan.cost_bytes(Objective::Both), plan.exact), (0, true));
+}
+
+/// Sizes whose sums of copies do not fit 64 bits must not wrap.
+#[test]
+fn enormous_sizes_do_not_wrap() {
+    let tensor = |name: &str, bytes, kind| Tensor { name: name.into(), bytes, kind, publish: false };
+    let mut tensors = vec![tensor("a", u64::MAX / 2, Kind::Constant), tensor("b", u64::MAX / 2, Kind::Constant)];
+    let mut ops = Vec::new();
+    for i in 0..16u32 {
+        tensors.push(tensor(&format!("y{i}"), 0, Kind::Local));
+        ops.push(Op {
+            name: format!("op{i}"),
+            inputs: vec![TensorId(i % 2)],
+            outputs: vec![TensorId(2 + i)],
+            next: vec![],
+        });
+        if i > 0 {
+            ops[i as usize].inputs.push(TensorId(1 + i));
+        }
+    }
+    let graph = TaskGraph::new(tensors, ops).expect("the sizes sum to less than 2^64");
+    for policy in POLICIES {
+        let capacity = u64::MAX / 2;
+        let plan = planned(&graph, &request(policy, Objective::Both, Epoch::Cold, capacity));
+        assert_eq!(plan.bytes_to_device, u64::MAX, "16 loads of 2^63 bytes");
+        assert_eq!(check(&graph, &plan, Objective::Both, &Epoch::Cold, capacity), Ok(()));
+    }
+}
