@@ -29,7 +29,7 @@ use rand_chacha::ChaCha8Rng;
 
 const WIDTH_IN: usize = 256;
 const WIDTH: usize = 64;
-const LEAST_ROUNDS: usize = 5;
+const LEAST_ROUNDS: usize = 9;
 const MOST_ROUNDS: usize = 51;
 /// Seconds of measuring that are enough for a set of ranges.
 const ENOUGH_S: f64 = 6.0;
@@ -224,7 +224,7 @@ fn learn(model: &mut CostModel, measured: &Measured<'_>, which: impl Fn(usize) -
 }
 
 fn sums<'a>(model: &CostModel, graph: &'a Graph) -> Result<FeatureSums<'a>> {
-    Ok(FeatureSums::new(graph.indptr(), graph.indices(), model.profile().access_width, &[WIDTH as u32])?)
+    Ok(FeatureSums::new(graph.indptr(), graph.indices(), model.profile(), &[WIDTH as u32])?)
 }
 
 /// The error and rank correlation of predictions of some ranges: of each operation, and of both together.
