@@ -347,13 +347,14 @@ mod tests {
         Profile { access_width, near_cache_bytes, far_cache_bytes, ..h200 }
     }
 
-    /// Counts a range's features one edge at a time, in the definition's words.
-    fn count(indptr: &[u64], indices: &[u32], range: Range<usize>, width: u64, device: &Profile) -> Features {
-        let access = u64::from(device.access_width.get());
-        let popularity = Popularity::new(indptr.len() - 1, indices).expect("all are vertices");
-        let row_bytes = 4.0 * width as f64;
-        let chances =
-            [device.near_cache_bytes, device.far_cache_bytes].map(|bytes| popularity.misses(bytes as f64 / row_bytes));
+    /// Counts a range's features one edge at a time, in the definition's words. `chances` are those of each source to be
+    /// missing from the two caches.
+    fn count(
+        (indptr, indices): (&[u64], &[u32]),
+        range: Range<usize>,
+        (width, access): (u64, u64),
+        chances: &[Vec<u8>; 2],
+    ) -> Features {
         let mut counted = [0u64; 7];
         for v in range {
             counted[0] += 1;
@@ -395,10 +396,15 @@ mod tests {
         let n = indptr.len() - 1;
         let device = device(access, 1000, 9000);
         let sums = FeatureSums::new(indptr, indices, &device, &WIDTHS).expect("it is a CSR");
+        let popularity = Popularity::new(n, indices).expect("all are vertices");
         for width in WIDTHS {
             let columns = sums.columns(width).expect("it was named");
+            let row_bytes = 4.0 * f64::from(width);
+            let chances = [device.near_cache_bytes, device.far_cache_bytes];
+            let chances = chances.map(|bytes| popularity.misses(bytes as f64 / row_bytes));
             for range in [0..n, 0..n / 2, n / 2..n, n / 3..2 * n / 3, n..n] {
-                let want = count(indptr, indices, range.clone(), u64::from(width), &device);
+                let sizes = (u64::from(width), u64::from(access));
+                let want = count((indptr, indices), range.clone(), sizes, &chances);
                 prop_assert_eq!(columns.of(range), want);
             }
         }
