@@ -214,7 +214,7 @@ struct Counter {
 
 enum Count {
     /// By run; those of `0 .. TABLE` neighbours are looked up.
-    Runs { table: [u64; TABLE], of_run: Box<dyn Fn(u64) -> u64 + Sync> },
+    Runs { table: Vec<u64>, of_run: Box<dyn Fn(u64) -> u64 + Sync> },
     /// By neighbour: a count each.
     Sources(Vec<u8>),
 }
@@ -246,7 +246,7 @@ fn counters(n: usize, indices: &[u32], device: &Profile, widths: &[u32]) -> Resu
         for width in widths {
             let count = match feature.counted(width.unwrap_or(0), device) {
                 Counted::Vertices | Counted::Neighbours(_) => continue,
-                Counted::InRuns(of_run) => Count::Runs { table: std::array::from_fn(|i| of_run(i as u64)), of_run },
+                Counted::InRuns(of_run) => Count::Runs { table: (0..TABLE as u64).map(&of_run).collect(), of_run },
                 Counted::Misses(rows) => {
                     let popularity = match &popularity {
                         Some(popularity) => popularity,
