@@ -24,6 +24,25 @@ pub(crate) fn processor() -> String {
     line.and_then(|line| line.split_once(':')).map_or_else(String::new, |(_, name)| name.trim().to_owned())
 }
 
+/// Bytes of the first processor's second-level cache, and of its last; common sizes where the system does not tell.
+pub(crate) fn cache_bytes() -> [u64; 2] {
+    let read = |index: u32, what: &str| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{what}");
+        std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+    };
+    let mut levels = std::collections::BTreeMap::new();
+    for index in 0..8 {
+        let level = read(index, "level").and_then(|level| level.parse::<u32>().ok());
+        let kib = read(index, "size").and_then(|size| size.strip_suffix('K')?.parse::<u64>().ok());
+        if let (Some(level), Some(kib)) = (level, kib) {
+            levels.insert(level, 1024 * kib);
+        }
+    }
+    let near = levels.get(&2).copied().unwrap_or(1 << 20);
+    let far = levels.last_key_value().map_or(32 << 20, |(_, &bytes)| bytes);
+    [near, far.max(near)]
+}
+
 /// The product of sizes, at most `u64::MAX`: no host has that.
 pub(crate) fn product(sizes: [u64; 3]) -> u64 {
     sizes.into_iter().fold(1, u64::saturating_mul)

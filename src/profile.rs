@@ -118,12 +118,20 @@ pub fn measure() -> Result<Profile> {
     bytes.as_mut_slice::<f32>().fill(1.0);
     out.as_mut_slice::<f32>().fill(1.0);
     let memory_bytes_per_s = memory_rate(bytes.as_slice(), out.as_mut_slice());
-    let gather_bytes_per_s = gather_rate(bytes.as_slice(), out.as_mut_slice(), memory_bytes_per_s);
+    let [near_cache_bytes, far_cache_bytes] = host::cache_bytes();
+    let mut gather_rate = |rows: usize| gather_rate(bytes.as_slice(), out.as_mut_slice(), rows, memory_bytes_per_s);
+    let gather_bytes_per_s = gather_rate(BYTES / 4 / WIDTH);
+    // Half the cache: the other rows and the sums want room as well.
+    let cached = (far_cache_bytes as usize / 8 / WIDTH).clamp(1, BYTES / 4 / WIDTH);
+    let cached_gather_bytes_per_s = gather_rate(cached);
     let flops_per_s = product_rate(bytes.as_slice(), out.as_mut_slice());
     let profile = Profile {
         name: "cpu".into(),
         memory_bytes_per_s,
         gather_bytes_per_s,
+        cached_gather_bytes_per_s,
+        far_cache_bytes,
+        near_cache_bytes,
         // A copy within the host's memory reads every byte and writes it.
         to_device_bytes_per_s: memory_bytes_per_s / 2.0,
         to_host_bytes_per_s: memory_bytes_per_s / 2.0,
@@ -160,11 +168,10 @@ fn memory_rate(x: &[f32], out: &mut [f32]) -> f64 {
     cpu::elementwise_bytes(1, rows as u64, WIDTH as u64) as f64 / least_seconds(5, run)
 }
 
-/// The rate of the random rows alone: what a gather reads and writes in sequence takes its own time.
-fn gather_rate(x: &[f32], out: &mut [f32], memory_bytes_per_s: f64) -> f64 {
+/// The rate of random rows of a matrix with so many: what a gather reads and writes in sequence takes its own time.
+fn gather_rate(x: &[f32], out: &mut [f32], sources: usize, memory_bytes_per_s: f64) -> f64 {
     const ROWS: usize = 1 << 16;
     const DEGREE: usize = 8;
-    let sources = x.len() / WIDTH;
     let indptr: Vec<u64> = (0..=ROWS as u64).map(|v| v * DEGREE as u64).collect();
     // Multiples of a large odd number: far apart, each source once in a while, no two runs.
     let indices: Vec<u32> = (0..(ROWS * DEGREE) as u64).map(|i| (i * 2_654_435_761 % sources as u64) as u32).collect();

@@ -4,9 +4,9 @@
 //! count the runs of at least eight neighbours, which a wide load may serve, one would write
 //!
 //! ```text
-//! LongRuns,                                        // in `Feature` and in `FEATURES`
-//! Self::LongRuns => "long_runs",                   // in `name`
-//! Self::LongRuns => u64::from(length >= 8),        // in `of_run`
+//! LongRuns,                                                        // in `Feature` and in `FEATURES`
+//! Self::LongRuns => "long_runs",                                   // in `name`
+//! Self::LongRuns => Counted::InRuns(|length, _| (length >= 8) as u64),  // in `counted`
 //! ```
 //!
 //! Sums, regression and files follow from the table. Files of another table are refused by name, since their samples
@@ -14,10 +14,13 @@
 
 use std::num::NonZeroU32;
 
+use crate::cache::CERTAIN;
+use crate::profile::Profile;
+
 /// What is counted of a vertex v with the in-neighbours N(v). C(v) are the maximal runs of consecutively numbered ones.
 ///
 /// # Source
-/// ROC (Jia et al., MLSys 2020), table 1.
+/// The first five are ROC's (Jia et al., MLSys 2020, table 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
     /// 1.
@@ -30,11 +33,35 @@ pub enum Feature {
     RunAccesses,
     /// `sum over c in C(v) of ceil(|c| d / WS)`: accesses to all `d` numbers of each neighbour.
     WideAccesses,
+    /// Neighbours whose row is expected not to be in the nearest cache that is worth it, in 255ths; see
+    /// [`Profile::near_cache_bytes`].
+    NearMisses,
+    /// Neighbours whose row is expected not to be in any cache, in 255ths; see [`Profile::far_cache_bytes`].
+    FarMisses,
+}
+
+/// How a feature is counted.
+pub(crate) enum Counted {
+    /// One a vertex.
+    Vertices,
+    /// So many a neighbour, the same for all.
+    Neighbours(u64),
+    /// What this makes of each run's length.
+    InRuns(Box<dyn Fn(u64) -> u64 + Sync>),
+    /// The chance of each neighbour to be missing from a cache of so many rows.
+    Misses(f64),
 }
 
 /// All features, in the order in which arrays of them are laid out.
-pub const FEATURES: [Feature; 5] =
-    [Feature::Vertices, Feature::Neighbours, Feature::Runs, Feature::RunAccesses, Feature::WideAccesses];
+pub const FEATURES: [Feature; 7] = [
+    Feature::Vertices,
+    Feature::Neighbours,
+    Feature::Runs,
+    Feature::RunAccesses,
+    Feature::WideAccesses,
+    Feature::NearMisses,
+    Feature::FarMisses,
+];
 
 /// The features of a range of vertices, summed; in the order of [`FEATURES`].
 pub type Features = [u64; FEATURES.len()];
@@ -48,37 +75,41 @@ impl Feature {
             Self::Runs => "runs",
             Self::RunAccesses => "run_accesses",
             Self::WideAccesses => "wide_accesses",
-        }
-    }
-
-    /// What a vertex counts, whatever its neighbours.
-    pub(crate) fn of_vertex(self) -> u64 {
-        u64::from(self == Self::Vertices)
-    }
-
-    /// What a run of `length` neighbours counts, for rows of `width` numbers of which `access` are read at once.
-    pub(crate) fn of_run(self, length: u64, width: u32, access: NonZeroU32) -> u64 {
-        let access = u64::from(access.get());
-        match self {
-            Self::Vertices => 0,
-            Self::Neighbours => length,
-            Self::Runs => 1,
-            Self::RunAccesses => length.div_ceil(access),
-            Self::WideAccesses => length.saturating_mul(u64::from(width)).div_ceil(access),
+            Self::NearMisses => "near_misses",
+            Self::FarMisses => "far_misses",
         }
     }
 
     /// Whether it depends on the width of the rows.
     pub(crate) fn is_wide(self) -> bool {
-        self == Self::WideAccesses
+        matches!(self, Self::WideAccesses | Self::NearMisses | Self::FarMisses)
     }
 
-    /// `f` if the feature of every vertex is `f |N(v)|`, so that the offsets of the CSR are its prefix sums.
-    pub(crate) fn per_neighbour(self, width: u32, access: NonZeroU32) -> Option<u64> {
+    /// How it is counted on a device, for rows of `width` numbers.
+    pub(crate) fn counted(self, width: u32, device: &Profile) -> Counted {
+        let access = device.access_width;
         match self {
-            Self::Neighbours => Some(1),
-            Self::WideAccesses => width.is_multiple_of(access.get()).then(|| u64::from(width / access)),
-            _ => None,
+            Self::Vertices => Counted::Vertices,
+            Self::Neighbours => Counted::Neighbours(1),
+            Self::Runs => Counted::InRuns(Box::new(|_| 1)),
+            Self::RunAccesses => Counted::InRuns(Box::new(move |length| accesses(length, 1, access))),
+            Self::WideAccesses if width.is_multiple_of(access.get()) => Counted::Neighbours(u64::from(width / access)),
+            Self::WideAccesses => Counted::InRuns(Box::new(move |length| accesses(length, width, access))),
+            Self::NearMisses => misses(device.near_cache_bytes, width),
+            Self::FarMisses => misses(device.far_cache_bytes, width),
         }
+    }
+}
+
+/// Accesses that read `width` numbers of `length` neighbours in sequence.
+fn accesses(length: u64, width: u32, access: NonZeroU32) -> u64 {
+    length.saturating_mul(u64::from(width)).div_ceil(u64::from(access.get()))
+}
+
+fn misses(cache_bytes: u64, width: u32) -> Counted {
+    match (cache_bytes, width) {
+        (_, 0) => Counted::Neighbours(0),
+        (0, _) => Counted::Neighbours(u64::from(CERTAIN)),
+        _ => Counted::Misses(cache_bytes as f64 / (4.0 * f64::from(width))),
     }
 }

@@ -126,7 +126,7 @@ mod tests {
             let ops =
                 [Op::new("gather", Work::Gather { width: 41 }), Op::new("linear", Work::Product { k: 602, m: 16 })];
             for op in ops {
-                let features = [count / 9, count, count / 2, count / 3, u64::MAX - count];
+                let features = [count / 9, count, count / 2, count / 3, u64::MAX - count, 0, count];
                 model.observe(&op, &features, seconds).expect("it is a number");
             }
         }
@@ -135,6 +135,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
         #[test]
         fn a_round_trip_is_exact(samples in proptest::collection::vec((0u64..1 << 60, 1e-300f64..1e300), 0..20)) {
             let model = model(&samples);

@@ -148,17 +148,17 @@ mod tests {
     const GATHER: Work = Work::Gather { width: 41 };
 
     fn prior() -> Weights {
-        Weights { per_call_s: 1e-6, per_feature_s: [2e-8, 3e-9, 0.0, 0.0, 0.0] }
+        Weights { per_call_s: 1e-6, per_feature_s: [2e-8, 3e-9, 0.0, 0.0, 0.0, 0.0, 0.0] }
     }
 
     /// Ranges whose features vary independently, from some numbers in 0 .. 1.
     fn features(draws: &[f64]) -> Features {
-        let scale = [3e4, 1e6, 8e5, 9e5, 2e6];
+        let scale = [3e4, 1e6, 8e5, 9e5, 2e6, 2e8, 1e8];
         std::array::from_fn(|i| (scale[i] * (0.05 + draws[i])) as u64)
     }
 
     prop_compose! {
-        fn ranges(most: usize)(draws in proptest::collection::vec(proptest::collection::vec(0.0f64..1.0, 5), 1..most)) -> Vec<Features> {
+        fn ranges(most: usize)(draws in proptest::collection::vec(proptest::collection::vec(0.0f64..1.0, 7), 1..most)) -> Vec<Features> {
             draws.iter().map(|draws| features(draws)).collect()
         }
     }
@@ -187,12 +187,12 @@ mod tests {
 
         #[test]
         fn planted_weights_are_recovered_from_noisy_samples(
-            planted in proptest::array::uniform5(0.1f64..1.0),
+            planted in proptest::array::uniform7(0.1f64..1.0),
             noise in proptest::collection::vec(-0.01f64..0.01, 200),
-            draws in proptest::collection::vec(proptest::collection::vec(0.0f64..1.0, 5), 200),
+            draws in proptest::collection::vec(proptest::collection::vec(0.0f64..1.0, 7), 200),
         ) {
             // Each feature has a like share in the time.
-            let typical = features(&[0.5; 5]).map(|count| count as f64);
+            let typical = features(&[0.5; 7]).map(|count| count as f64);
             let planted = Weights { per_call_s: 0.0, per_feature_s: std::array::from_fn(|i| 1e-3 * planted[i] / typical[i]) };
             let samples = draws.iter().zip(noise).map(|(draws, noise)| {
                 let features = features(draws);
@@ -209,10 +209,10 @@ mod tests {
             // Runs, accesses and wide accesses are all multiples of the neighbours; vertices too.
             let samples: Vec<_> = draws.iter().map(|draw| {
                 let e = (draw * 1e6) as u64 * 10;
-                ([e / 10, e, e, e, scale * e], e as f64 * 5e-9)
+                ([e / 10, e, e, e, scale * e, 255 * e, 99 * e], e as f64 * 5e-9)
             }).collect();
             let fitted = fit(GATHER, &samples, &prior());
-            let (unseen, want) = ([1_000_000, 10_000_000, 10_000_000, 10_000_000, 10_000_000 * scale], 0.05);
+            let (unseen, want) = ([1_000_000, 10_000_000, 10_000_000, 10_000_000, 10_000_000 * scale, 2_550_000_000, 990_000_000], 0.05);
             prop_assert!((fitted.seconds(&unseen) / want - 1.0).abs() < 0.01, "{:?}", fitted);
             // No weight is more than the whole time asks for.
             for (weight, count) in fitted.per_feature_s.iter().zip(unseen) {
@@ -224,13 +224,13 @@ mod tests {
     #[test]
     fn the_prior_rules_without_samples_and_fades_with_many() {
         assert_eq!(fit(GATHER, &[], &prior()), prior());
-        let truth = Weights { per_call_s: 1e-6, per_feature_s: [1e-7, 1e-8, 0.0, 0.0, 0.0] };
+        let truth = Weights { per_call_s: 1e-6, per_feature_s: [1e-7, 1e-8, 0.0, 0.0, 0.0, 0.0, 0.0] };
         let error = |count: usize| {
             let draws =
-                |i: usize| std::array::from_fn::<f64, 5, _>(|j| ((7 * i + 3 * j * j + i * j) % 19) as f64 / 19.0);
+                |i: usize| std::array::from_fn::<f64, 7, _>(|j| ((7 * i + 3 * j * j + i * j) % 19) as f64 / 19.0);
             let samples = (0..count).map(|i| features(&draws(i))).map(|features| (features, truth.seconds(&features)));
             let fitted = fit(GATHER, &samples.collect::<Vec<_>>(), &prior());
-            let unseen = [1000, 10, 0, 0, 0]; // a mix that no sample has
+            let unseen = [1000, 10, 0, 0, 0, 0, 0]; // a mix that no sample has
             (fitted.seconds(&unseen) / truth.seconds(&unseen) - 1.0).abs()
         };
         let errors = [1, 20, 300].map(error);
@@ -239,7 +239,8 @@ mod tests {
 
     #[test]
     fn equal_parts_do_not_make_a_constant_of_their_time() {
-        let samples: Vec<_> = (0..4).map(|i| ([1000, 20_000 + i, 19_000, 19_000, 19_000], 2e-3)).collect();
+        let samples: Vec<_> =
+            (0..4).map(|i| ([1000, 20_000 + i, 19_000, 19_000, 19_000, 0, 5_000_000], 2e-3)).collect();
         let fitted = fit(GATHER, &samples, &prior());
         assert!(fitted.per_call_s < 2e-6, "{fitted:?}");
         let half = samples[0].0.map(|count| count / 2);
@@ -249,7 +250,7 @@ mod tests {
     #[test]
     fn what_follows_no_edges_depends_on_vertices_alone() {
         let samples: Vec<_> =
-            (1..9u64).map(|i| ([i * 1000, i * i * 977, i * i * 800, 1, 0], i as f64 * 1e-4)).collect();
+            (1..9u64).map(|i| ([i * 1000, i * i * 977, i * i * 800, 1, 0, 0, 0], i as f64 * 1e-4)).collect();
         let fitted = fit(Work::Product { k: 64, m: 16 }, &samples, &prior());
         assert!((fitted.per_feature_s[0] / 1e-7 - 1.0).abs() < 0.01);
         assert_eq!(fitted.per_feature_s[1..], prior().per_feature_s[1..]);

@@ -8,10 +8,10 @@
 //! ```
 //! use lapidary_cost_model::{CostModel, FeatureSums, Op, Profile, Work};
 //!
-//! // Four vertices in CSR over in-edges; 64 is a whole number of accesses, and needs no sums of its own.
+//! // Four vertices in CSR over in-edges, for gathers of 64 columns.
 //! let (indptr, indices) = ([0, 2, 3, 3, 6], [1, 2, 0, 0, 1, 3]);
 //! let mut model = CostModel::new(Profile::named("h200").expect("it is built in"))?;
-//! let sums = FeatureSums::new(&indptr, &indices, model.profile().access_width, &[])?;
+//! let sums = FeatureSums::new(&indptr, &indices, model.profile(), &[64])?;
 //!
 //! let op = Op::new("gather", Work::Gather { width: 64 });
 //! let features = sums.columns(64)?.of(0..2);
@@ -22,6 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod cache;
 mod feature;
 mod file;
 mod fit;

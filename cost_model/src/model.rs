@@ -78,7 +78,7 @@ impl CostModel {
     /// Fits all operations to all samples.
     ///
     /// # Cost
-    /// At most 64 small least-squares problems an operation with samples, each O(samples).
+    /// At most 256 small least-squares problems an operation with samples, each O(samples).
     pub fn refit(&mut self) {
         for (op, learned) in &mut self.ops {
             let samples: Vec<_> = learned.samples.iter().map(|sample| (sample.features, sample.median_s())).collect();
@@ -97,12 +97,9 @@ impl CostModel {
     /// runs several times stands in `ops` as often.
     ///
     /// # Errors
-    /// [`SumsError::Access`] if the sums were counted for another device; [`SumsError::Width`].
+    /// [`SumsError::Device`] if the sums were counted for a device with other accesses or caches; [`SumsError::Width`].
     pub fn range_cost<'a>(&self, ops: &[Op], sums: &'a FeatureSums<'_>) -> Result<RangeCost<'a>, SumsError> {
-        let (sums_access, access) = (sums.access(), self.profile.access_width);
-        if sums_access != access {
-            return Err(SumsError::Access { found: sums_access, expected: access });
-        }
+        sums.check_device(&self.profile)?;
         let mut cost = RangeCost::nothing(sums.vertex_count());
         for op in ops {
             let columns = sums.columns(op.work.width())?.columns();
@@ -123,8 +120,6 @@ impl CostModel {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
-
     use super::*;
     use crate::op::Work;
 
@@ -148,7 +143,7 @@ mod tests {
     fn a_split_minimises_what_is_predicted() {
         let (indptr, indices) = graph();
         let mut model = model();
-        let sums = FeatureSums::new(&indptr, &indices, model.profile().access_width, &[41, 16]).expect("a CSR");
+        let sums = FeatureSums::new(&indptr, &indices, model.profile(), &[41, 16, 64]).expect("a CSR");
         let ops = [
             Op::new("gather", Work::Gather { width: 41 }),
             Op::new("gather", Work::Gather { width: 16 }),
@@ -159,7 +154,8 @@ mod tests {
         for (i, op) in ops.iter().enumerate() {
             for range in [0..100, 50..300, 200..210, 300..500] {
                 let features = sums.columns(op.work.width()).expect("it was named").of(range);
-                let seconds: u64 = features.iter().zip([3, 5, 7, 11, 13]).map(|(&count, weight)| count * weight).sum();
+                let seconds: u64 =
+                    features.iter().zip([3, 5, 7, 11, 13, 17, 19]).map(|(&count, weight)| count * weight).sum();
                 model.observe(op, &features, (i + 1) as f64 * 1e-9 * seconds as f64).expect("it is a number");
             }
         }
@@ -168,7 +164,7 @@ mod tests {
         for range in [0..500, 7..8, 123..456, 9..9] {
             let predict = |op: &Op| {
                 let features = sums.columns(op.work.width()).expect("it was named").of(range.clone());
-                model.predict(op, &features) - model.predict(op, &[0; 5])
+                model.predict(op, &features) - model.predict(op, &[0; 7])
             };
             let want: f64 = ops.iter().map(predict).sum();
             let got = cost.of(range.clone());
@@ -180,7 +176,7 @@ mod tests {
     fn predictions_change_with_a_refit_alone() {
         let mut model = model();
         let op = Op::new("gather", Work::Gather { width: 64 });
-        let features = [10, 100, 90, 90, 200];
+        let features = [10, 100, 90, 90, 200, 0, 9000];
         let before = model.predict(&op, &features);
         assert_eq!(before, op.work.prior(model.profile()).seconds(&features));
         model.observe(&op, &features, 7.0).expect("it is a number");
@@ -196,7 +192,7 @@ mod tests {
         let mut model = model();
         let op = Op::new("add", Work::Elementwise { bytes: 12 });
         for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            let error = model.observe(&op, &[1; 5], bad).expect_err("no clock says that");
+            let error = model.observe(&op, &[1; 7], bad).expect_err("no clock says that");
             assert!(error.to_string().contains("`add`"));
         }
         assert_eq!(model.sample_count(&op), 0);
@@ -205,8 +201,8 @@ mod tests {
     #[test]
     fn sums_of_another_device_are_refused() {
         let (indptr, indices) = graph();
-        let access = NonZeroU32::new(16).expect("it is not 0");
-        let sums = FeatureSums::new(&indptr, &indices, access, &[]).expect("a CSR");
-        assert!(matches!(model().range_cost(&[], &sums), Err(SumsError::Access { .. })));
+        let other = Profile { far_cache_bytes: 1, ..model().profile().clone() };
+        let sums = FeatureSums::new(&indptr, &indices, &other, &[]).expect("a CSR");
+        assert!(matches!(model().range_cost(&[], &sums), Err(SumsError::Device { .. })));
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cache::CERTAIN;
 use crate::feature::{FEATURES, Feature, Features};
 use crate::profile::Profile;
 
@@ -78,7 +79,8 @@ impl Work {
         matches!(self, Self::Gather { .. }) || feature == Feature::Vertices
     }
 
-    /// What the device's profile says of it: the profile's seconds, as weights.
+    /// What the device's profile says of it: the profile's seconds, as weights. Of a gather's neighbours, those that miss
+    /// the far cache take [`Profile::gather_s`]'s time, and the others less.
     pub(crate) fn prior(self, profile: &Profile) -> Weights {
         let (per_call_s, per_vertex_s, per_neighbour_s) = match self {
             Self::Gather { width } => {
@@ -88,10 +90,15 @@ impl Work {
             Self::Product { k, m } => split_linear(|n, _| profile.linear_s(n, u64::from(k), u64::from(m))),
             Self::Elementwise { bytes } => split_linear(|n, _| profile.elementwise_s(n * u64::from(bytes))),
         };
+        let row_bytes = 4.0 * f64::from(self.width());
+        let saved_s = row_bytes / profile.gather_bytes_per_s - row_bytes / profile.cached_gather_bytes_per_s;
+        // A cache that is measured to be slower than the memory saves nothing.
+        let saved_s = saved_s.clamp(0.0, per_neighbour_s);
         let per_feature_s = FEATURES.map(|feature| match feature {
             Feature::Vertices => per_vertex_s,
-            Feature::Neighbours => per_neighbour_s,
-            Feature::Runs | Feature::RunAccesses | Feature::WideAccesses => 0.0,
+            Feature::Neighbours => per_neighbour_s - saved_s,
+            Feature::FarMisses => saved_s / f64::from(CERTAIN),
+            Feature::Runs | Feature::RunAccesses | Feature::WideAccesses | Feature::NearMisses => 0.0,
         });
         Weights { per_call_s, per_feature_s }
     }
@@ -117,6 +124,7 @@ mod tests {
         let features = FEATURES.map(|feature| match feature {
             Feature::Vertices => n,
             Feature::Neighbours => e,
+            Feature::FarMisses => e * u64::from(CERTAIN),
             _ => 17,
         });
         let works = [

@@ -14,6 +14,12 @@ pub struct Profile {
     pub memory_bytes_per_s: f64,
     /// Bytes a second of rows that a gather reads at random from a matrix larger than any cache.
     pub gather_bytes_per_s: f64,
+    /// Bytes a second of rows that a gather reads at random from a matrix that the far cache holds.
+    pub cached_gather_bytes_per_s: f64,
+    /// Bytes of the last cache before the memory, which all of a device's threads share.
+    pub far_cache_bytes: u64,
+    /// Bytes of the cache before that one; 0 if there is none that holds more than a few rows.
+    pub near_cache_bytes: u64,
     /// Bytes a second from the host's memory to the device's.
     pub to_device_bytes_per_s: f64,
     /// Bytes a second from the device's memory to the host's.
@@ -35,7 +41,7 @@ pub enum ProfileError {
     /// Not the JSON of a profile.
     #[error(
         "this is no device profile; expected JSON with name, memory_bytes_per_s, gather_bytes_per_s, \
-         to_device_bytes_per_s, to_host_bytes_per_s, flops_per_s, launch_s, capacity_bytes and access_width"
+         cached_gather_bytes_per_s, far_cache_bytes, near_cache_bytes, to_device_bytes_per_s, to_host_bytes_per_s, flops_per_s, launch_s, capacity_bytes and access_width"
     )]
     Json(#[from] serde_json::Error),
     /// A rate that no device has.
@@ -57,24 +63,28 @@ impl Profile {
     /// A profile that is built in; `None` if the name is not one of [`Profile::NAMES`].
     ///
     /// Rates of gathers and of products are shares of the peaks that kernels commonly reach (gather: 60 % of the
-    /// memory's; products: 80 % of the peak in `f32`, which on the newer two is that of the CUDA cores, not of TF32);
+    /// memory's, and all of it from the L2 cache; products: 80 % of the peak in `f32`, which on the newer two is that of the CUDA cores, not of TF32);
     /// links are 80 % of the bus. They only have to be good until the first epoch was measured.
     ///
     /// # Source
-    /// - `h200`: NVIDIA H200 SXM datasheet: 141 GB at 4.8 TB/s (copies were seen at 4.3), 67 TFLOP/s, PCIe 5.0 x16.
-    /// - `a100`: NVIDIA A100 80 GB SXM datasheet: 80 GB at 2,039 GB/s, 19.5 TFLOP/s, PCIe 4.0 x16.
-    /// - `p100`: NVIDIA Tesla P100 for PCIe, 16 GB, datasheet: 732 GB/s, 9.3 TFLOP/s, PCIe 3.0 x16.
+    /// - `h200`: NVIDIA H200 SXM datasheet: 141 GB at 4.8 TB/s (copies were seen at 4.3), 67 TFLOP/s, 60 MB of L2,
+    ///   PCIe 5.0 x16.
+    /// - `a100`: NVIDIA A100 80 GB SXM datasheet: 80 GB at 2,039 GB/s, 19.5 TFLOP/s, 40 MB of L2, PCIe 4.0 x16.
+    /// - `p100`: NVIDIA Tesla P100 for PCIe, 16 GB, datasheet: 732 GB/s, 9.3 TFLOP/s, 4 MB of L2, PCIe 3.0 x16.
     pub fn named(name: &str) -> Option<Self> {
-        let (memory, flops, link, capacity_bytes) = match name {
-            "h200" => (4.3e12, 67e12, 64e9, 141_000_000_000),
-            "a100" => (0.85 * 2.039e12, 19.5e12, 32e9, 80_000_000_000),
-            "p100" => (0.75 * 732e9, 9.3e12, 16e9, 16_000_000_000),
+        let (memory, flops, link, far_cache_bytes, capacity_bytes) = match name {
+            "h200" => (4.3e12, 67e12, 64e9, 60_000_000, 141_000_000_000),
+            "a100" => (0.85 * 2.039e12, 19.5e12, 32e9, 40_000_000, 80_000_000_000),
+            "p100" => (0.75 * 732e9, 9.3e12, 16e9, 4_000_000, 16_000_000_000),
             _ => return None,
         };
         Some(Self {
             name: name.to_owned(),
             memory_bytes_per_s: memory,
             gather_bytes_per_s: 0.6 * memory,
+            cached_gather_bytes_per_s: memory,
+            far_cache_bytes,
+            near_cache_bytes: 0,
             to_device_bytes_per_s: 0.8 * link,
             to_host_bytes_per_s: 0.8 * link,
             flops_per_s: 0.8 * flops,
@@ -110,6 +120,7 @@ impl Profile {
         let rates = [
             ("memory_bytes_per_s", self.memory_bytes_per_s),
             ("gather_bytes_per_s", self.gather_bytes_per_s),
+            ("cached_gather_bytes_per_s", self.cached_gather_bytes_per_s),
             ("to_device_bytes_per_s", self.to_device_bytes_per_s),
             ("to_host_bytes_per_s", self.to_host_bytes_per_s),
             ("flops_per_s", self.flops_per_s),
@@ -121,7 +132,8 @@ impl Profile {
         }
     }
 
-    /// Seconds of a gather: `n` rows of `d` numbers, each the sum of some of the `e` source rows.
+    /// Seconds of a gather: `n` rows of `d` numbers, each the sum of some of the `e` source rows, none of which is in a
+    /// cache.
     ///
     /// # Source
     /// Bytes as `lapidary_kernels::cpu::gather_bytes` counts them: source rows at random, the rest in sequence.

@@ -1,16 +1,17 @@
 //! Prefix sums of the features of a graph's vertices.
 //!
 //! One pass over the edges finds the runs of every row and writes what they count, summed within a chunk of rows; a
-//! second pass over the vertices adds what the chunks before count. What the CSR has already is not stored again:
-//! the number of vertices is the index, its offsets are the prefix sums of the neighbours, and of the wide accesses too,
-//! times a factor, where the width is a multiple of an access.
+//! second pass over the vertices adds what the chunks before count. Where a cache matters, a pass before counts how often
+//! each source is read. What the CSR has already is not stored again: the number of vertices is the index, its offsets
+//! are the prefix sums of the neighbours, and of all that is a multiple of them.
 
-use std::num::NonZeroU32;
 use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::feature::{FEATURES, Feature, Features};
+use crate::cache::Popularity;
+use crate::feature::{Counted, FEATURES, Feature, Features};
+use crate::profile::Profile;
 
 /// Rows and edges of one chunk, about.
 const CHUNK: u64 = 1 << 18;
@@ -19,7 +20,7 @@ const CHUNK: u64 = 1 << 18;
 const TABLE: usize = 64;
 
 /// Why slices are no CSR, or why features are not there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SumsError {
     /// Offsets that do not rise from 0 to the number of edges.
@@ -42,12 +43,24 @@ pub enum SumsError {
         width: u32,
     },
     /// Sums for another device.
-    #[error("the features were summed for accesses of {found} numbers, but the profile's are of {expected}")]
-    Access {
-        /// Numbers of an access of the sums.
-        found: NonZeroU32,
-        /// Those of the profile.
-        expected: NonZeroU32,
+    #[error(
+        "the features were summed for `{found}`, but seconds are asked of `{expected}`, whose accesses or caches differ"
+    )]
+    Device {
+        /// Name of the profile of the sums.
+        found: String,
+        /// Name of the profile of the model.
+        expected: String,
+    },
+    /// A neighbour that is no vertex.
+    #[error("the source at position {position} is {found}, but there are {vertices} vertices")]
+    Source {
+        /// Where.
+        position: usize,
+        /// The source.
+        found: u32,
+        /// Number of vertices.
+        vertices: usize,
     },
 }
 
@@ -56,7 +69,7 @@ pub enum SumsError {
 pub struct FeatureSums<'a> {
     // Invariant: `indptr` rises from 0; every stored column has its length, starts at 0 and never falls.
     indptr: &'a [u64],
-    access: NonZeroU32,
+    device: Profile,
     stored: Vec<Stored>,
 }
 
@@ -72,15 +85,14 @@ impl<'a> FeatureSums<'a> {
     /// Sums the features of a CSR over in-edges.
     ///
     /// # Shapes
-    /// `indptr`: `[n + 1]`; `indices`: `[e]`, ascending within a row; `access`: the numbers of one coalesced access (32
-    /// on a GPU, 16 floats of a cache line on a CPU); `widths`: those that [`FeatureSums::columns`] will be asked for;
-    /// multiples of `access`, 0 included, need not be named.
+    /// `indptr`: `[n + 1]`; `indices`: `[e]`, ascending within a row; `device`: for whose accesses and caches; `widths`:
+    /// those that [`FeatureSums::columns`] will be asked for. 0 need not be named.
     /// # Cost
-    /// One parallel pass over the edges for all widths together and two over the vertices; 8 n bytes a feature but for
-    /// vertices and neighbours, and 8 n bytes for each width that is no multiple of `access`.
+    /// Two parallel passes over the edges for all widths together, and two over the vertices; 16 n bytes, and for each
+    /// width 8 n a cache, and 8 n if it is no multiple of an access.
     /// # Errors
-    /// [`SumsError::Offsets`], [`SumsError::NoOffsets`].
-    pub fn new(indptr: &'a [u64], indices: &[u32], access: NonZeroU32, widths: &[u32]) -> Result<Self, SumsError> {
+    /// [`SumsError::Offsets`], [`SumsError::NoOffsets`], [`SumsError::Source`].
+    pub fn new(indptr: &'a [u64], indices: &[u32], device: &Profile, widths: &[u32]) -> Result<Self, SumsError> {
         let (Some(&first), Some(&last), edges) = (indptr.first(), indptr.last(), indices.len()) else {
             return Err(SumsError::NoOffsets);
         };
@@ -89,7 +101,7 @@ impl<'a> FeatureSums<'a> {
                 return Err(SumsError::Offsets { position, found, edges });
             }
         }
-        let counters = counters(access, widths);
+        let counters = counters(indptr.len() - 1, indices, device, widths)?;
         let mut columns = vec![vec![0u64; indptr.len()]; counters.len()];
         let chunks = chunks(indptr);
         let mut pieces: Vec<Vec<&mut [u64]>> = chunks.iter().map(|_| Vec::new()).collect();
@@ -108,7 +120,7 @@ impl<'a> FeatureSums<'a> {
         add_bases(pieces);
         let stored = counters.into_iter().zip(columns);
         let stored = stored.map(|(Counter { feature, width, .. }, sums)| Stored { feature, width, sums });
-        Ok(Self { indptr, access, stored: stored.collect() })
+        Ok(Self { indptr, device: device.clone(), stored: stored.collect() })
     }
 
     /// Number of vertices.
@@ -116,9 +128,13 @@ impl<'a> FeatureSums<'a> {
         self.indptr.len() - 1
     }
 
-    /// Numbers of one access.
-    pub fn access(&self) -> NonZeroU32 {
-        self.access
+    /// Objects to a device with other accesses or caches than these sums were counted for.
+    pub(crate) fn check_device(&self, device: &Profile) -> Result<(), SumsError> {
+        let counted_for = |profile: &Profile| (profile.access_width, profile.near_cache_bytes, profile.far_cache_bytes);
+        if counted_for(&self.device) == counted_for(device) {
+            return Ok(());
+        }
+        Err(SumsError::Device { found: self.device.name.clone(), expected: device.name.clone() })
     }
 
     /// Bytes of the sums that the graph did not have already.
@@ -133,16 +149,15 @@ impl<'a> FeatureSums<'a> {
     pub fn columns(&self, width: u32) -> Result<Columns<'_>, SumsError> {
         let mut columns = [Column::Index; FEATURES.len()];
         for (column, feature) in columns.iter_mut().zip(FEATURES) {
-            if feature == Feature::Vertices {
-                continue;
-            }
-            if let Some(factor) = feature.per_neighbour(width, self.access) {
-                *column = Column::Scaled { factor, sums: self.indptr };
-                continue;
-            }
-            let wanted = feature.is_wide().then_some(width);
-            let found = self.stored.iter().find(|stored| stored.feature == feature && stored.width == wanted);
-            *column = Column::Scaled { factor: 1, sums: &found.ok_or(SumsError::Width { width })?.sums };
+            *column = match feature.counted(width, &self.device) {
+                Counted::Vertices => Column::Index,
+                Counted::Neighbours(factor) => Column::Scaled { factor, sums: self.indptr },
+                Counted::InRuns(_) | Counted::Misses(_) => {
+                    let wanted = feature.is_wide().then_some(width);
+                    let found = self.stored.iter().find(|stored| stored.feature == feature && stored.width == wanted);
+                    Column::Scaled { factor: 1, sums: &found.ok_or(SumsError::Width { width })?.sums }
+                }
+            };
         }
         Ok(Columns { vertices: self.vertex_count(), columns })
     }
@@ -194,37 +209,56 @@ impl<'a> Columns<'a> {
 struct Counter {
     feature: Feature,
     width: Option<u32>,
-    access: NonZeroU32,
-    /// What runs of `0 .. TABLE` neighbours count.
-    table: [u64; TABLE],
+    count: Count,
 }
 
-impl Counter {
-    fn of_run(&self, length: u64) -> u64 {
-        match self.table.get(length as usize) {
-            Some(&count) => count,
-            None => self.feature.of_run(length, self.width.unwrap_or(0), self.access),
+enum Count {
+    /// By run; those of `0 .. TABLE` neighbours are looked up.
+    Runs { table: Vec<u64>, of_run: Box<dyn Fn(u64) -> u64 + Sync> },
+    /// By neighbour: a count each.
+    Sources(Vec<u8>),
+}
+
+impl Count {
+    /// What a row counts; `alone` if no two of its neighbours are in sequence.
+    fn of_row(&self, row: &[u32], alone: bool) -> u64 {
+        match self {
+            Self::Runs { table, .. } if alone => table[1].saturating_mul(row.len() as u64),
+            Self::Runs { table, of_run } => {
+                let runs = row.chunk_by(|&u, &next| next == u.wrapping_add(1)).map(|run| run.len());
+                runs.map(|length| table.get(length).copied().unwrap_or_else(|| of_run(length as u64)))
+                    .fold(0, u64::saturating_add)
+            }
+            Self::Sources(counts) => row.iter().map(|&u| u64::from(counts[u as usize])).sum(),
         }
     }
 }
 
 /// What has to be counted, because the offsets do not tell.
-fn counters(access: NonZeroU32, widths: &[u32]) -> Vec<Counter> {
+fn counters(n: usize, indices: &[u32], device: &Profile, widths: &[u32]) -> Result<Vec<Counter>, SumsError> {
     let mut widths = widths.to_vec();
     widths.sort_unstable();
     widths.dedup();
-    let all = |feature: Feature| {
+    let mut popularity = None;
+    let mut counters = Vec::new();
+    for feature in FEATURES {
         let widths = if feature.is_wide() { widths.iter().copied().map(Some).collect() } else { vec![None] };
-        widths.into_iter().map(move |width| (feature, width))
-    };
-    let needed = |&(feature, width): &(Feature, Option<u32>)| {
-        feature != Feature::Vertices && feature.per_neighbour(width.unwrap_or(0), access).is_none()
-    };
-    let counter = |(feature, width): (Feature, Option<u32>)| {
-        let of_run = |length| feature.of_run(length as u64, width.unwrap_or(0), access);
-        Counter { feature, width, access, table: std::array::from_fn(of_run) }
-    };
-    FEATURES.into_iter().flat_map(all).filter(needed).map(counter).collect()
+        for width in widths {
+            let count = match feature.counted(width.unwrap_or(0), device) {
+                Counted::Vertices | Counted::Neighbours(_) => continue,
+                Counted::InRuns(of_run) => Count::Runs { table: (0..TABLE as u64).map(&of_run).collect(), of_run },
+                Counted::Misses(rows) => {
+                    let popularity = match &popularity {
+                        Some(popularity) => popularity,
+                        None => popularity.insert(Popularity::new(n, indices)?),
+                    };
+                    Count::Sources(popularity.misses(rows))
+                }
+            };
+            counters.push(Counter { feature, width, count });
+        }
+    }
+    Ok(counters)
 }
 
 /// Consecutive ranges of rows that cover all, none empty, of about [`CHUNK`] rows and edges each.
@@ -267,22 +301,12 @@ fn sum_chunk(
         let Some(row) = row.and_then(|(start, end)| indices.get(start..end)) else {
             return Err(SumsError::Offsets { position: v + 1, found: indptr[v + 1], edges: indices.len() });
         };
-        for (sum, counter) in sums.iter_mut().zip(counters) {
-            *sum = sum.saturating_add(counter.feature.of_vertex());
-        }
         // Without a branch an edge, so that the compiler uses vectors: most rows of most graphs have no two in sequence.
         let joined =
             row.iter().zip(row.get(1..).unwrap_or(&[])).map(|(&u, &next)| u32::from(next == u.wrapping_add(1)));
-        if joined.sum::<u32>() == 0 {
-            for (sum, counter) in sums.iter_mut().zip(counters) {
-                *sum = sum.saturating_add(counter.table[1].saturating_mul(row.len() as u64));
-            }
-        } else {
-            for run in row.chunk_by(|&u, &next| next == u.wrapping_add(1)) {
-                for (sum, counter) in sums.iter_mut().zip(counters) {
-                    *sum = sum.saturating_add(counter.of_run(run.len() as u64));
-                }
-            }
+        let alone = joined.sum::<u32>() == 0;
+        for (sum, counter) in sums.iter_mut().zip(counters) {
+            *sum = sum.saturating_add(counter.count.of_row(row, alone));
         }
         for (piece, &sum) in pieces.iter_mut().zip(&sums) {
             piece[i] = sum;
@@ -310,18 +334,38 @@ fn add_bases(mut pieces: Vec<Vec<&mut [u64]>>) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::num::NonZeroU32;
+
     use proptest::prelude::*;
 
-    /// Counts a range's features one edge at a time, in the definition's words.
-    fn count(indptr: &[u64], indices: &[u32], range: Range<usize>, width: u64, access: u64) -> Features {
-        let mut counted = [0u64; 5];
+    use super::*;
+
+    /// A device with such accesses and caches.
+    fn device(access: u32, near_cache_bytes: u64, far_cache_bytes: u64) -> Profile {
+        let access_width = NonZeroU32::new(access).expect("it is not 0");
+        let h200 = Profile::named("h200").expect("it is built in");
+        Profile { access_width, near_cache_bytes, far_cache_bytes, ..h200 }
+    }
+
+    /// Counts a range's features one edge at a time, in the definition's words. `chances` are those of each source to be
+    /// missing from the two caches.
+    fn count(
+        (indptr, indices): (&[u64], &[u32]),
+        range: Range<usize>,
+        (width, access): (u64, u64),
+        chances: &[Vec<u8>; 2],
+    ) -> Features {
+        let mut counted = [0u64; 7];
         for v in range {
             counted[0] += 1;
             let mut length = 0;
             let row = &indices[indptr[v] as usize..indptr[v + 1] as usize];
             for (i, &u) in row.iter().enumerate() {
                 counted[1] += 1;
+                if width > 0 {
+                    counted[5] += u64::from(chances[0][u as usize]);
+                    counted[6] += u64::from(chances[1][u as usize]);
+                }
                 length += 1;
                 if row.get(i + 1) != Some(&(u + 1)) {
                     counted[2] += 1;
@@ -350,12 +394,17 @@ mod tests {
 
     fn check(indptr: &[u64], indices: &[u32], access: u32) -> Result<(), TestCaseError> {
         let n = indptr.len() - 1;
-        let access = NonZeroU32::new(access).expect("it is not 0");
-        let sums = FeatureSums::new(indptr, indices, access, &WIDTHS).expect("it is a CSR");
+        let device = device(access, 1000, 9000);
+        let sums = FeatureSums::new(indptr, indices, &device, &WIDTHS).expect("it is a CSR");
+        let popularity = Popularity::new(n, indices).expect("all are vertices");
         for width in WIDTHS {
             let columns = sums.columns(width).expect("it was named");
+            let row_bytes = 4.0 * f64::from(width);
+            let chances = [device.near_cache_bytes, device.far_cache_bytes];
+            let chances = chances.map(|bytes| popularity.misses(bytes as f64 / row_bytes));
             for range in [0..n, 0..n / 2, n / 2..n, n / 3..2 * n / 3, n..n] {
-                let want = count(indptr, indices, range.clone(), u64::from(width), u64::from(access.get()));
+                let sizes = (u64::from(width), u64::from(access));
+                let want = count((indptr, indices), range.clone(), sizes, &chances);
                 prop_assert_eq!(columns.of(range), want);
             }
         }
@@ -365,7 +414,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_range_has_the_features_of_its_vertices(
-            rows in proptest::collection::vec(proptest::collection::vec(0u32..60, 0..40), 0..30),
+            rows in proptest::collection::vec(proptest::collection::vec(0u32..60, 0..40), 60),
             access in prop_oneof![Just(1u32), Just(5), Just(16), Just(32)],
         ) {
             let (indptr, indices) = csr(&rows);
@@ -379,7 +428,7 @@ mod tests {
         let mut rows = vec![Vec::new(); 3];
         rows.push((0..2 * CHUNK as u32).collect());
         rows.extend((0..140_000u32).map(|v| (0..v % 11).map(|i| v % 97 + i * (1 + v % 2)).collect()));
-        rows.push(Vec::new());
+        rows.resize(2 * CHUNK as usize, Vec::new());
         let (indptr, indices) = csr(&rows);
         assert!(chunks(&indptr).len() > 2);
         check(&indptr, &indices, 16).expect("the sums are right");
@@ -387,22 +436,27 @@ mod tests {
 
     #[test]
     fn what_is_no_csr_is_named() {
-        let access = NonZeroU32::MIN;
-        let new = |indptr: &[u64]| FeatureSums::new(indptr, &[0, 1], access, &[]).map(|_| ());
+        let device = device(16, 0, 1000);
+        let new = |indptr: &[u64]| FeatureSums::new(indptr, &[0, 1], &device, &[]).map(|_| ());
         assert_eq!(new(&[]), Err(SumsError::NoOffsets));
         assert_eq!(new(&[1, 2]), Err(SumsError::Offsets { position: 0, found: 1, edges: 2 }));
         assert_eq!(new(&[0, 3]), Err(SumsError::Offsets { position: 1, found: 3, edges: 2 }));
         assert_eq!(new(&[0, 2, 1, 2]), Err(SumsError::Offsets { position: 2, found: 1, edges: 2 }));
         assert_eq!(new(&[0, 7, 2]), Err(SumsError::Offsets { position: 1, found: 7, edges: 2 }));
+        let source = FeatureSums::new(&[0, 2], &[0, 1], &device, &[16]).map(|_| ());
+        assert_eq!(source, Err(SumsError::Source { position: 1, found: 1, vertices: 1 }));
     }
 
     #[test]
-    fn widths_are_named_unless_they_are_whole_accesses() {
-        let access = NonZeroU32::new(16).expect("it is not 0");
-        let sums = FeatureSums::new(&[0, 1], &[0], access, &[41]).expect("it is a CSR");
-        assert_eq!(sums.columns(41).expect("it was named").of(0..1)[4], 3);
-        assert_eq!(sums.columns(64).expect("it is whole").of(0..1)[4], 4);
-        assert_eq!(sums.columns(42).map(|_| ()), Err(SumsError::Width { width: 42 }));
-        assert_eq!(sums.byte_count(), 3 * 16); // runs, their accesses, and those at 41
+    fn what_the_offsets_tell_is_not_stored() {
+        let sums = |near, widths: &[u32]| {
+            let sums = FeatureSums::new(&[0, 1], &[0], &device(16, near, 0), widths).expect("it is a CSR");
+            (sums.byte_count(), sums.columns(64).map(|columns| columns.of(0..1)))
+        };
+        // Runs and their accesses; then accesses at 41; then misses at 41 and 64.
+        assert_eq!(sums(0, &[]), (2 * 16, Ok([1, 1, 1, 1, 4, 255, 255])));
+        assert_eq!(sums(0, &[41]), (3 * 16, Ok([1, 1, 1, 1, 4, 255, 255])));
+        assert_eq!(sums(10, &[41, 64, 41]), (5 * 16, Ok([1, 1, 1, 1, 4, 245, 255])));
+        assert_eq!(sums(10, &[41]).1, Err(SumsError::Width { width: 64 }));
     }
 }
