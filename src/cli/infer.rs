@@ -49,7 +49,7 @@ pub(super) struct InferArgs {
 
 /// Predicts, writes and reports.
 pub(super) fn run(args: &InferArgs) -> Result<()> {
-    let devices = args.device.devices()?;
+    let options = args.device.options()?;
     let mut predictor = match (&args.checkpoint, &args.weights, &args.model) {
         (Some(dir), _, _) => Predictor::open(dir)?,
         (None, Some(file), Some(model)) => {
@@ -58,12 +58,9 @@ pub(super) fn run(args: &InferArgs) -> Result<()> {
         }
         _ => unreachable!("clap asks for --checkpoint, or --weights with --model"),
     };
-    predictor = predictor.devices(devices).passes(args.device.passes.parse()?);
+    predictor = predictor.options(options);
     if let Some(norm) = &args.feature_norm {
         predictor = predictor.feature_norm(norm.parse::<FeatureNorm>()?);
-    }
-    if let Some(memory) = args.device.memory()? {
-        predictor = predictor.device_memory(memory);
     }
     let data = Dataset::load(&args.data)?;
     let prediction = predictor.run(&data)?;

@@ -120,7 +120,7 @@ fn plan_tasks(args: &PlanArgs, graph: &TaskGraph) -> Result<()> {
         Some(EpochArg::Steady) => Epoch::Steady,
         Some(EpochArg::Cold) | None => Epoch::Cold,
     };
-    let capacity_bytes = match super::memory_size(args.device_memory.as_ref())? {
+    let capacity_bytes = match super::device::memory_size(args.device_memory.as_deref())? {
         Some(size) => size.as_u64(),
         None => {
             let all = graph.total_bytes();

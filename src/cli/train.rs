@@ -6,15 +6,13 @@ use clap::Args;
 use serde_json::json;
 
 use super::DeviceArgs;
+use super::model::ModelArgs;
 use super::output::{self, facts, json_line, percent, say, seconds};
 use crate::dataset::{Dataset, FeatureNorm, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::newest_epoch;
-use crate::model::{LabelKind, Model, ModelConfig, Norm};
+use crate::model::{LabelKind, Model};
 use crate::train::{Adam, AdamW, DecayLayers, Epoch, Optimizer, Sgd, Trainer};
-
-/// More layers than anyone trains; far more would not even have room for their names.
-const MOST_LAYERS: usize = 10_000;
 
 /// How many lines tell of progress where there is no terminal to draw a bar on.
 const PROGRESS_LINES: u64 = 10;
@@ -28,15 +26,8 @@ pub(super) struct TrainArgs {
     /// A dataset directory, builtin:planted or builtin:karate
     #[arg(long, value_name = "DATA", default_value = DEFAULT_DATA)]
     data: String,
-    /// Which model: gcn, gin, commnet, resgcn or sage
-    #[arg(long, default_value = "gcn")]
-    model: String,
-    /// How many layers
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    layers: usize,
-    /// Width of the hidden layers
-    #[arg(long, value_name = "D", default_value_t = 16)]
-    hidden: usize,
+    #[command(flatten)]
+    model: ModelArgs,
     /// How many epochs, those before a resumption included
     #[arg(long, value_name = "N", default_value_t = 200)]
     epochs: u64,
@@ -55,18 +46,6 @@ pub(super) struct TrainArgs {
     /// Which layers decay: all or first
     #[arg(long, value_name = "LAYERS", default_value = "all")]
     decay_layers: String,
-    /// Dropout on hidden layers
-    #[arg(long, value_name = "F", default_value_t = 0.5)]
-    dropout: f32,
-    /// Dropout on the features [that of the hidden layers for sparse features, else 0]
-    #[arg(long, value_name = "F")]
-    input_dropout: Option<f32>,
-    /// How neighbours are weighed: sym, mean or sum [gcn, resgcn: sym; sage, commnet: mean; gin: sum]
-    #[arg(long)]
-    norm: Option<String>,
-    /// Put a layer norm on hidden layers, before the ReLU
-    #[arg(long)]
-    layer_norm: bool,
     /// Divide each row of the features by its sum: row or none [what dataset.json says, else row for sparse non-negative features, else none]
     #[arg(long, value_name = "NORM")]
     feature_norm: Option<String>,
@@ -96,20 +75,6 @@ pub(super) struct TrainArgs {
 }
 
 impl TrainArgs {
-    fn model(&self, data: &Dataset) -> Result<Model> {
-        let mut widths = vec![self.hidden; self.layers + 1];
-        widths[0] = data.feature_width();
-        widths[self.layers] = data.class_count();
-        Ok(Model::from_config(ModelConfig {
-            name: self.model.clone(),
-            widths,
-            dropout: self.dropout,
-            input_dropout: self.input_dropout,
-            layer_norm: self.layer_norm,
-            norm: self.norm.as_deref().map(str::parse::<Norm>).transpose()?,
-        })?)
-    }
-
     fn optimizer(&self) -> Result<Optimizer> {
         let decay = self.weight_decay;
         Ok(match self.optimizer.as_str() {
@@ -136,17 +101,13 @@ impl TrainArgs {
 
     fn trainer(&self, data: &Dataset, model: &Model) -> Result<Trainer> {
         let mut builder = Trainer::builder(model, data)
-            .devices(self.device.devices()?)
+            .options(self.device.options()?)
             .optimizer(self.optimizer()?)
             .decay_layers(self.decay_layers()?)
             .seed(self.seed)
-            .eval_every(self.eval_every)
-            .passes(self.device.passes.parse()?);
+            .eval_every(self.eval_every);
         if let Some(norm) = &self.feature_norm {
             builder = builder.feature_norm(norm.parse::<FeatureNorm>()?);
-        }
-        if let Some(memory) = self.device.memory()? {
-            builder = builder.device_memory(memory);
         }
         builder.build()
     }
@@ -174,9 +135,6 @@ impl TrainArgs {
     fn check(&self, data: &Dataset) -> Result<()> {
         let wrong =
             |option, value: String, expected: &str| Err(Error::Value { option, value, expected: expected.into() });
-        if self.layers == 0 || self.layers > MOST_LAYERS {
-            return wrong("--layers", self.layers.to_string(), "a model has from 1 to 10000 layers");
-        }
         if self.momentum != 0.0 && self.optimizer != "sgd" {
             return wrong("--momentum", self.momentum.to_string(), "only --optimizer sgd has a momentum");
         }
@@ -195,10 +153,11 @@ impl TrainArgs {
 
 /// Trains, saves, and reports.
 pub(super) fn run(args: &TrainArgs) -> Result<()> {
-    args.device.devices()?;
+    args.device.options()?;
+    args.model.check()?;
     let data = Dataset::load(&args.data)?;
     args.check(&data)?;
-    let model = args.model(&data)?;
+    let model = args.model.model(data.feature_width(), data.class_count())?;
     let mut trainer = args.trainer(&data, &model)?;
     args.resume(&mut trainer)?;
     if let Some(dir) = &args.checkpoint {
@@ -283,9 +242,8 @@ fn epoch_line(epoch: &Epoch, labels: LabelKind) -> serde_json::Value {
         score_name("val", labels): epoch.accuracy.and_then(|a| a.val),
         "seconds": epoch.seconds,
         "eval_seconds": epoch.eval_seconds,
-        // One device in the host's memory computes in place: nothing is copied.
-        "bytes_to_device": 0,
-        "bytes_to_host": 0,
+        "bytes_to_device": epoch.bytes_to_device,
+        "bytes_to_host": epoch.bytes_to_host,
     })
 }
 
@@ -293,7 +251,7 @@ fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) {
     let widths: Vec<String> = model.config().widths.iter().map(usize::to_string).collect();
     say(format_args!(
         "{} on {}: {} vertices, {} edges, {} train / {} val / {} test, {} epochs",
-        format_args!("{} {}", args.model, widths.join("-")),
+        format_args!("{} {}", args.model.model, widths.join("-")),
         data.name(),
         output::count(data.graph().vertex_count() as u64),
         output::count(data.graph().edge_count() as u64),

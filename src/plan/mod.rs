@@ -5,7 +5,10 @@
 //! which wait for each other's rows cannot wait in a circle.
 
 mod cost;
+mod dry_run;
+mod predict;
 mod script;
+mod shape;
 mod tasks;
 
 use std::collections::BTreeSet;
@@ -16,7 +19,12 @@ use lapidary_planner::memory::{Boundary, Epoch, Limit, Objective, Outcome, Plan,
 use lapidary_planner::tasks::TaskError;
 
 pub use cost::works;
+pub use dry_run::{
+    CurvePoint, DeviceForecast, DryRun, Forecast, PartForecast, PlanForecast, PolicyForecast, StepForecast, Subject,
+};
+pub use predict::{call_seconds, script_seconds};
 pub use script::{Action, Script};
+pub use shape::Shape;
 pub use tasks::Tasks;
 
 use crate::error::{Error, Result};
@@ -183,13 +191,22 @@ fn plan_tasks(
         let wanted = devices[i].1.as_ref().map_or(0, |tasks| tasks.graph.total_bytes());
         wanted as f64 / rooms[i].capacity_bytes.max(1) as f64
     };
+    let is_twin = |i: usize, j: usize| {
+        let tensors = |i: usize| devices[i].1.as_ref().map(|tasks| tasks.graph.tensors());
+        rooms[i].capacity_bytes == rooms[j].capacity_bytes && epoch(i) == epoch(j) && tensors(i) == tensors(j)
+    };
     let mut by_pressure: Vec<usize> = (0..devices.len()).collect();
     by_pressure.sort_by(|&a, &b| pressure(b).total_cmp(&pressure(a)));
     let mut plans: Vec<Option<Plan>> = vec![None; devices.len()];
     let mut order = None;
     for i in by_pressure {
         let Some(tasks) = &devices[i].1 else { continue };
-        let made = plan_device(tasks, &rooms[i], epoch(i), order.clone(), method)?;
+        // Equal devices have equal plans.
+        let twin = (0..devices.len()).find(|&j| plans[j].is_some() && is_twin(i, j));
+        let made = match twin.and_then(|j| plans[j].clone()) {
+            Some(plan) => plan,
+            None => plan_device(tasks, &rooms[i], epoch(i), order.clone(), method)?,
+        };
         order.get_or_insert_with(|| made.order());
         plans[i] = Some(made);
     }

@@ -11,7 +11,7 @@ mod worker;
 
 pub use devices::Devices;
 pub use options::Partition;
-pub(crate) use options::RunOptions;
+pub(crate) use options::{RunOptions, split_parts};
 pub(crate) use session::{Done, Job, Session};
 pub use trace::Span;
 

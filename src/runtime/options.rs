@@ -98,13 +98,23 @@ impl RunOptions {
     /// # Cost
     /// O(e) for learned parts, else O(parts log n).
     pub(crate) fn parts(&self, inputs: &Inputs, program: &Program) -> Result<Vec<Range<usize>>> {
-        let vertices = inputs.graph.vertex_count();
-        let count = NonZeroUsize::new(self.devices.count()).expect("there is a device");
-        match &self.partition {
-            Partition::Ranges(ranges) => check_ranges(ranges, count.get(), vertices),
-            _ if count.get() == 1 => Ok(vec![0..vertices]),
-            Partition::Strategy(strategy) => split_by(*strategy, inputs, program, count),
-        }
+        split_parts(&self.partition, inputs, program, self.devices.count())
+    }
+}
+
+/// The part of each of `devices`: see [`RunOptions::parts`].
+pub(crate) fn split_parts(
+    partition: &Partition,
+    inputs: &Inputs,
+    program: &Program,
+    devices: usize,
+) -> Result<Vec<Range<usize>>> {
+    let vertices = inputs.graph.vertex_count();
+    let count = NonZeroUsize::new(devices).expect("there is a device");
+    match partition {
+        Partition::Ranges(ranges) => check_ranges(ranges, count.get(), vertices),
+        _ if count.get() == 1 => Ok(vec![0..vertices]),
+        Partition::Strategy(strategy) => split_by(*strategy, inputs, program, count),
     }
 }
 
@@ -121,7 +131,7 @@ fn split_by(strategy: Strategy, inputs: &Inputs, program: &Program, count: NonZe
             let mut widths: Vec<u32> = works.iter().map(|op| op.work.width()).filter(|&width| width > 0).collect();
             widths.sort_unstable();
             widths.dedup();
-            let sums = FeatureSums::new(graph.indptr(), graph.indices(), model.profile().access_width, &widths);
+            let sums = FeatureSums::new(graph.indptr(), graph.indices(), model.profile(), &widths);
             let sums = sums.expect("a graph's arrays are a CSR");
             let cost = model.range_cost(&works, &sums).expect("the sums were made for these widths");
             Ok(split(&cost, &speeds))

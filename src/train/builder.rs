@@ -69,6 +69,12 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
+    /// Everything about devices at once.
+    pub(crate) fn options(mut self, options: RunOptions) -> Self {
+        self.options = options;
+        self
+    }
+
     /// Keeps each step's gradients on the host, where [`Trainer::gradients`] finds them; not by default.
     pub fn keep_gradients(mut self, keep: bool) -> Self {
         self.keep_gradients = keep;

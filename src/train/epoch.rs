@@ -10,7 +10,7 @@ use super::optimizer::append_updates;
 use super::{DecayLayers, Optimizer};
 
 /// What the programs of an epoch are written for.
-pub(super) struct EpochSpec<'a> {
+pub(crate) struct EpochSpec<'a> {
     pub model: &'a Model,
     pub features: FeatureKind,
     pub labels: LabelKind,
@@ -31,7 +31,7 @@ pub(super) fn gradient_name(parameter: &str) -> String {
 }
 
 /// One step on the training split. Outputs: `loss`, and each parameter's gradient.
-pub(super) fn training_program(spec: &EpochSpec<'_>) -> Result<(Program, Vec<Parameter>), ModelError> {
+pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<(Program, Vec<Parameter>), ModelError> {
     let (network, logits) = spec.model.network(spec.features, Mode::Train)?;
     let (mut program, parameters) = network.into_parts();
     let split = SplitName::Train;
@@ -59,7 +59,7 @@ pub(super) fn training_program(spec: &EpochSpec<'_>) -> Result<(Program, Vec<Par
 }
 
 /// The forward program without dropout; see [`infer::evaluation_program`].
-pub(super) fn evaluation_program(spec: &EpochSpec<'_>) -> Result<Program, ModelError> {
+pub(crate) fn evaluation_program(spec: &EpochSpec<'_>) -> Result<Program, ModelError> {
     let (network, logits) = spec.model.network(spec.features, Mode::Evaluate)?;
     infer::evaluation_program(network, logits, spec.labels, &spec.workload(false), spec.passes)
 }

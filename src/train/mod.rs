@@ -7,6 +7,7 @@ mod record;
 mod trainer;
 
 pub use builder::TrainerBuilder;
+pub(crate) use epoch::{EpochSpec, evaluation_program, training_program};
 pub use optimizer::{Adam, AdamW, DecayLayers, Optimizer, Sgd};
 pub use record::{Best, RunRecord};
 pub use trainer::{Epoch, Trainer};

@@ -1,0 +1,62 @@
+//! The flags that say what is trained, the same for training and for planning it.
+
+use clap::Args;
+
+use crate::error::{Error, Result};
+use crate::model::{Model, ModelConfig, Norm};
+
+/// More layers than anyone trains; far more would not even have room for their names.
+const MOST_LAYERS: usize = 10_000;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub(super) struct ModelArgs {
+    /// Which model: gcn, gin, commnet, resgcn or sage
+    #[arg(long, default_value = "gcn")]
+    pub(super) model: String,
+    /// How many layers
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    layers: usize,
+    /// Width of the hidden layers
+    #[arg(long, value_name = "D", default_value_t = 16)]
+    hidden: usize,
+    /// Dropout on hidden layers
+    #[arg(long, value_name = "F", default_value_t = 0.5)]
+    dropout: f32,
+    /// Dropout on the features [that of the hidden layers for sparse features, else 0]
+    #[arg(long, value_name = "F")]
+    input_dropout: Option<f32>,
+    /// How neighbours are weighed: sym, mean or sum [gcn, resgcn: sym; sage, commnet: mean; gin: sum]
+    #[arg(long)]
+    norm: Option<String>,
+    /// Put a layer norm on hidden layers, before the ReLU
+    #[arg(long)]
+    layer_norm: bool,
+}
+
+impl ModelArgs {
+    /// The model for features and classes of these widths.
+    pub(super) fn model(&self, features: usize, classes: usize) -> Result<Model> {
+        self.check()?;
+        let mut widths = vec![self.hidden; self.layers + 1];
+        widths[0] = features;
+        widths[self.layers] = classes;
+        Ok(Model::from_config(ModelConfig {
+            name: self.model.clone(),
+            widths,
+            dropout: self.dropout,
+            input_dropout: self.input_dropout,
+            layer_norm: self.layer_norm,
+            norm: self.norm.as_deref().map(str::parse::<Norm>).transpose()?,
+        })?)
+    }
+
+    /// Refuses values that clap takes but that mean nothing here.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.layers == 0 || self.layers > MOST_LAYERS {
+            let expected = "a model has from 1 to 10000 layers".into();
+            return Err(Error::Value { option: "--layers", value: self.layers.to_string(), expected });
+        }
+        Ok(())
+    }
+}

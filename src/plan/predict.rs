@@ -1,0 +1,51 @@
+//! How long a script takes, by a device's profile.
+
+use lapidary_cost_model::Profile;
+use lapidary_kernels::{Call, Slot};
+
+use super::{Action, Script};
+use crate::lower::Lowered;
+
+/// Seconds of one kernel call.
+pub fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call) -> f64 {
+    let size = |rows: usize| rows as u64;
+    match call {
+        Call::Gather { block, own, .. } => profile.gather_s(size(block.rows), size(block.edges), size(own.cols)),
+        Call::Linear { x, weight, .. } => profile.linear_s(size(x.rows), size(x.cols), size(weight.rows)),
+        Call::LinearInputGrad { grad, weight, .. } => {
+            profile.linear_s(size(grad.rows), size(grad.cols), size(weight.cols))
+        }
+        Call::LinearWeightGrad { grad, x, .. } => profile.linear_s(size(x.rows), size(x.cols), size(grad.cols)),
+        other => {
+            let operands = other.reads().into_iter().chain(other.writes());
+            profile.elementwise_s(operands.map(|slot| lowered.tensor(slot).bytes).sum())
+        }
+    }
+}
+
+/// Seconds of a script: kernels, copies in and copies out each run one after the other, on lanes beside each other. A copy in
+/// may start while the kernel before it runs; a kernel waits for its copies.
+pub fn script_seconds(profile: &Profile, lowered: &Lowered, script: &Script) -> f64 {
+    let bytes = |slots: &[Slot]| slots.iter().map(|slot| lowered.tensor(*slot).bytes).sum::<u64>();
+    let copy_in = |slots: &[Slot]| if slots.is_empty() { 0.0 } else { profile.copy_in_s(bytes(slots)) };
+    let copy_out = |slots: &[Slot]| if slots.is_empty() { 0.0 } else { profile.copy_out_s(bytes(slots)) };
+    let (mut computed, mut copied_in, mut copied_out) = (0.0f64, 0.0f64, 0.0f64);
+    let mut before = 0.0;
+    for Action { call, store, load, publish, .. } in &script.actions {
+        if !store.is_empty() {
+            copied_out = copied_out.max(before) + copy_out(store);
+            // What is loaded takes the place of what was stored.
+            copied_in = copied_in.max(copied_out);
+        }
+        copied_in = copied_in.max(before) + copy_in(load);
+        let start = if load.is_empty() { computed } else { computed.max(copied_in) };
+        (before, computed) = (computed, start + call_seconds(profile, lowered, call));
+        if !publish.is_empty() {
+            copied_out = copied_out.max(computed) + copy_out(publish);
+        }
+    }
+    let [store, _, load] = &script.finish;
+    copied_out = copied_out.max(computed) + copy_out(store);
+    copied_in += copy_in(load);
+    computed.max(copied_in).max(copied_out)
+}
