@@ -1,6 +1,6 @@
 //! How well the cost model predicts, and how even the parts are that it makes, measured on this machine's cores.
 //!
-//!     cargo run --release --example balance            # about a quarter of an hour, 4 GiB
+//!     cargo run --release --example balance            # about a quarter of an hour, 6 GiB
 //!     cargo run --release --example balance -- small   # a minute: a check that it works, not a measurement
 //!
 //! The layer that is measured is linear-first: a product from 256 to 64 columns, then a gather of 64. Each range is a

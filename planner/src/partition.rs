@@ -1,7 +1,7 @@
 //! Consecutive vertex ranges, the slowest of which is as fast as possible.
 //!
 //! What a range costs is a [`RangeCost`]: vertices, edges, or the seconds that a cost model predicts. A device of twice
-//! the speed gets twice the cost. The least bottleneck is found exactly, by bisection: a *probe* hands each device in
+//! the speed gets twice the cost. The least bottleneck is found by bisection: a *probe* hands each device in
 //! turn as many vertices as it can compute within a given time, and either reaches the last vertex or does not. Each
 //! probe also tells which bottleneck comes next, so the bisection ends at one that exists. The cuts of two probes bound
 //! those of all bottlenecks between, so that later probes search a few vertices, not all.
@@ -122,7 +122,7 @@ pub fn bottleneck(cost: &RangeCost<'_>, parts: &[Range<usize>], speeds: &Speeds)
 ///
 /// # Returns
 /// Ranges that cover `0..n` in order, some of them empty when there are more devices than vertices. No other consecutive
-/// ranges, with the devices in this order, have a smaller [`bottleneck`]. It is at most one vertex's cost (over the speed
+/// ranges, with the devices in this order, have a [`bottleneck`] smaller by more than a millionth. It is at most one vertex's cost (over the speed
 /// of the slowest device, if they differ) above the ideal, which is the total cost over the sum of all speeds.
 /// # Cost
 /// O(parts log n) to begin with, then O(parts log(vertices between two bounds)) for each of at most some 60 probes.
@@ -145,6 +145,10 @@ fn ranges(ends: &[usize]) -> Vec<Range<usize>> {
     let starts = std::iter::once(&0).chain(ends);
     starts.zip(ends).map(|(&start, &end)| start..end).collect()
 }
+
+/// The share of the bottleneck that is not worth another probe. The split that the search begins with is within one vertex
+/// of the ideal already.
+const EXACT: f64 = 1e-6;
 
 struct Search<'a> {
     cost: &'a RangeCost<'a>,
@@ -179,7 +183,7 @@ impl Search<'_> {
         let mut low = ideal.min(high);
         let mut high_ends = self.probe(high, &low_ends, &vec![n; self.speeds.len()]).ends;
         let mut next = low;
-        while low < high {
+        while high - low > EXACT * low {
             let probe = self.probe(next, &low_ends, &high_ends);
             if probe.ends.last() == Some(&n) {
                 (high, high_ends) = (probe.time, probe.ends);
@@ -313,7 +317,8 @@ mod tests {
         prop_assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
         prop_assert!(parts.iter().all(|part| part.start <= part.end));
         let found = bottleneck(cost, &parts, &Speeds { speeds: speeds.clone() });
-        prop_assert_eq!(found, least_bottleneck(cost, &speeds), "{:?}", parts);
+        let least = least_bottleneck(cost, &speeds);
+        prop_assert!(least <= found && found <= least * (1.0 + EXACT), "{} {}: {:?}", least, found, parts);
         let ideal = cost.total() / speeds.iter().sum::<f64>();
         let vertex = (0..n).map(|v| cost.of(v..v + 1)).fold(0.0, f64::max);
         let most = ideal + vertex / speeds.iter().copied().fold(f64::INFINITY, f64::min);
