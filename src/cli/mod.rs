@@ -6,6 +6,7 @@
 
 mod data;
 mod device;
+mod forecast;
 mod infer;
 mod model;
 mod output;
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use device::DeviceArgs;
 
-use crate::error::{Error, Result};
+use crate::error::Error;
 use output::say;
 
 /// Trains graph neural networks on the whole graph, exactly, and runs them on graphs they never saw.

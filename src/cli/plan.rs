@@ -1,5 +1,6 @@
 //! `lapidary plan`.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, ValueEnum};
@@ -9,10 +10,19 @@ use lapidary_planner::tasks::{TaskGraph, TensorId};
 use lapidary_planner::{check, memory};
 use serde_json::{Value, json};
 
-use super::not_built;
+use super::model::ModelArgs;
 use super::output::{count, json_line, percent, print, say};
+use crate::dataset::Dataset;
 use crate::error::{Error, Result};
+use crate::graph::MAX_VERTICES;
+use crate::model::Model;
+use crate::plan::{DryRun, Shape, Subject};
+use crate::runtime::Partition;
 use crate::tasks_file;
+use crate::train::{Adam, AdamW, Optimizer, Sgd};
+
+/// More devices than anyone has.
+const MOST_DEVICES: usize = 4096;
 
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["tasks", "data", "shape"]))]
@@ -22,34 +32,46 @@ pub(super) struct PlanArgs {
     /// may be left out
     #[arg(long, value_name = "FILE")]
     tasks: Option<PathBuf>,
-    /// A dataset directory [not built yet]
+    /// A dataset directory, or builtin:planted or builtin:karate: plan training on it
     #[arg(long, value_name = "DATA")]
     data: Option<String>,
-    /// The size of a graph: vertices, edges, features, classes [not built yet]
+    /// The size of a graph, to plan training on: vertices, edges (without added self-loops), features, classes
     #[arg(long, value_name = "V,E,F,C")]
     shape: Option<String>,
-    /// Which model trains [not built yet]
-    #[arg(long, conflicts_with = "tasks")]
-    model: Option<String>,
-    /// On how many devices [not built yet]
-    #[arg(long, value_name = "N", conflicts_with = "tasks")]
-    devices: Option<String>,
-    /// Which passes rewrite the program [not built yet]
-    #[arg(long, value_name = "PASSES", conflicts_with = "tasks")]
-    passes: Option<String>,
-    /// What the devices can do: cpu, h200, a100 or a file [not built yet]
-    #[arg(long, value_name = "PROFILE", conflicts_with = "tasks")]
-    profile: Option<String>,
+    /// The edges of the shape go one way, so that backward runs over other blocks than forward
+    #[arg(long, requires = "shape")]
+    directed: bool,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The optimizer: adam, adamw or sgd
+    #[arg(long, default_value = "adam")]
+    optimizer: String,
+    /// Plan an epoch with an evaluation (1) or without (0)
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    eval_every: u64,
+    /// On how many devices
+    #[arg(long, value_name = "N", default_value_t = NonZeroUsize::MIN)]
+    devices: NonZeroUsize,
+    /// How vertices are split over devices: learned, edges, vertices, or a file of ranges
+    #[arg(long, value_name = "SPLIT", default_value = "learned")]
+    partition: String,
+    /// Which passes rewrite the program: all, none, or names separated by commas [order, prune]
+    #[arg(long, value_name = "PASSES", default_value = "all")]
+    passes: String,
+    /// What the devices can do: cpu (this machine, measured once), h200, a100, p100 or a JSON file
+    #[arg(long, value_name = "PROFILE", default_value = "cpu")]
+    profile: String,
     /// How it is decided what stays on the device
     #[arg(long, value_name = "POLICY", default_value = "optimal")]
     memory: MemoryArg,
     /// What counts: bytes in both directions, or loads alone (then every output has a host copy for nothing)
     #[arg(long, default_value = "both")]
     objective: ObjectiveArg,
-    /// One epoch from an empty device, or the one that repeats [cold with --tasks]
+    /// One epoch from an empty device, or the one that repeats [cold with --tasks, else steady]
     #[arg(long)]
     epoch: Option<EpochArg>,
-    /// The device's memory: bytes, or a number with kB, MB, GB, KiB, MiB, GiB [enough for everything at once]
+    /// Each device's memory: bytes, or a number with kB, MB, GB, KiB, MiB, GiB [with --tasks enough for everything at once,
+    /// else the profile's]
     #[arg(long, value_name = "SIZE")]
     device_memory: Option<String>,
     /// Print the steps of each plan
@@ -94,7 +116,7 @@ impl MemoryArg {
     }
 }
 
-fn name(policy: Policy) -> &'static str {
+pub(super) fn name(policy: Policy) -> &'static str {
     match policy {
         Policy::None => "none",
         Policy::Lru => "lru",
@@ -103,19 +125,87 @@ fn name(policy: Policy) -> &'static str {
     }
 }
 
-/// Plans and reports.
-pub(super) fn run(args: &PlanArgs) -> Result<()> {
-    match &args.tasks {
-        Some(path) => plan_tasks(args, &tasks_file::read(path)?),
-        None => Err(not_built("`plan` from --data or --shape", "this version plans a task graph: --tasks FILE")),
+impl ObjectiveArg {
+    fn objective(self) -> Objective {
+        match self {
+            Self::Both => Objective::Both,
+            Self::Loads => Objective::Loads,
+        }
     }
 }
 
-fn plan_tasks(args: &PlanArgs, graph: &TaskGraph) -> Result<()> {
-    let objective = match args.objective {
-        ObjectiveArg::Both => Objective::Both,
-        ObjectiveArg::Loads => Objective::Loads,
+/// Plans and reports.
+pub(super) fn run(args: &PlanArgs) -> Result<()> {
+    match (&args.tasks, &args.data, &args.shape) {
+        (Some(path), _, _) => plan_tasks(args, &tasks_file::read(path)?),
+        (_, Some(data), _) => {
+            let data = Dataset::load(data)?;
+            let model = args.model.model(data.feature_width(), data.class_count())?;
+            plan_training(args, &model, Subject::Data(&data))
+        }
+        (_, _, Some(shape)) => {
+            let shape = parse_shape(shape, args.directed)?;
+            let model = args.model.model(shape.features, shape.classes)?;
+            plan_training(args, &model, Subject::Shape(shape))
+        }
+        _ => unreachable!("clap asks for one of the three"),
+    }
+}
+
+fn parse_shape(text: &str, directed: bool) -> Result<Shape> {
+    let wrong = |expected: String| Error::Value { option: "--shape", value: text.into(), expected };
+    let form = "write vertices,edges,features,classes: four whole numbers, as in 232965,114615892,602,41";
+    let numbers: Vec<u64> = text.split(',').map(|n| n.trim().parse().map_err(|_| wrong(form.into()))).collect::<Result<_>>()?;
+    let [vertices, edges, features, classes] = numbers[..] else { return Err(wrong(form.into())) };
+    for (what, number, most) in [
+        ("vertices", vertices, MAX_VERTICES as u64),
+        ("features", features, u64::from(u32::MAX)),
+        ("classes", classes, u64::from(u32::MAX)),
+    ] {
+        if number == 0 || number > most {
+            return Err(wrong(format!("{what} are from 1 to {most}")));
+        }
+    }
+    if edges > i64::MAX as u64 {
+        return Err(wrong("edges are at most 2^63 - 1".into()));
+    }
+    Ok(Shape { vertices, edges, features: features as usize, classes: classes as usize, directed })
+}
+
+fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result<()> {
+    let optimizer: Optimizer = match args.optimizer.as_str() {
+        "adam" => Adam::new(0.01).into(),
+        "adamw" => AdamW::new(0.01).into(),
+        "sgd" => Sgd::new(0.01).into(),
+        other => {
+            let expected = "there are adam, adamw and sgd".into();
+            return Err(Error::Value { option: "--optimizer", value: other.into(), expected });
+        }
     };
+    if args.devices.get() > MOST_DEVICES {
+        let expected = format!("at most {MOST_DEVICES} are planned");
+        return Err(Error::Value { option: "--devices", value: args.devices.to_string(), expected });
+    }
+    let mut dry_run = DryRun::new(model, subject)
+        .optimizer(optimizer)
+        .devices(args.devices.get())
+        .policies(&args.memory.policies())
+        .objective(args.objective.objective())
+        .steady(!matches!(args.epoch, Some(EpochArg::Cold)))
+        .evaluates(args.eval_every > 0)
+        .passes(args.passes.parse()?)
+        .partition(Partition::parse(&args.partition)?)
+        .profile(&args.profile)
+        .curve(true);
+    if let Some(memory) = super::device::memory_size(args.device_memory.as_deref())? {
+        dry_run = dry_run.device_memory(memory);
+    }
+    let forecast = dry_run.run()?;
+    super::forecast::show(&forecast, args.objective.objective(), args.explain, args.json)
+}
+
+fn plan_tasks(args: &PlanArgs, graph: &TaskGraph) -> Result<()> {
+    let objective = args.objective.objective();
     let epoch = match args.epoch {
         Some(EpochArg::Steady) => Epoch::Steady,
         Some(EpochArg::Cold) | None => Epoch::Cold,
