@@ -232,14 +232,35 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         left_out
     }
 
-    /// Whether running the op at once is as good as at any later time: what takes room is there, and it makes nothing that does.
-    /// Whatever is done instead can be done after it, with the same copies and no more room.
+    /// Whether running the op at once is as good as at any later time. It is if all that it reads is there, nothing has to leave,
+    /// and each output that takes room can stand for an input that only it still reads: whatever is done meanwhile can be done
+    /// with the output in that input's place. The output must not be larger, nor have to be stored where the input need not be.
     fn is_free(&self, op: usize, key: &Key) -> bool {
-        let fits = self.problem.room_of(&key.resident) + self.problem.extra[op] <= self.problem.capacity_bytes;
-        let op = &self.problem.graph.ops()[op];
-        let takes_room = |t: &&TensorId| self.problem.room[t.index()] > 0;
-        fits && op.inputs.iter().filter(takes_room).all(|t| key.resident.contains(t.index()))
-            && !op.outputs.iter().any(|t| takes_room(&t))
+        let (problem, graph) = (self.problem, self.problem.graph);
+        let takes_room = |t: &&TensorId| problem.room[t.index()] > 0;
+        let (inputs, outputs) = (&graph.ops()[op].inputs, &graph.ops()[op].outputs);
+        if !inputs.iter().filter(takes_room).all(|t| key.resident.contains(t.index())) {
+            return false;
+        }
+        let made: u64 = outputs.iter().map(|t| problem.room[t.index()]).sum();
+        if problem.room_of(&key.resident) + made + problem.extra[op] > problem.capacity_bytes {
+            return false;
+        }
+        let done = &self.stages[key.stage as usize].done;
+        let mut dying: Vec<TensorId> = Vec::new();
+        for t in inputs.iter().filter(takes_room) {
+            let is_last = graph.consumers(*t).iter().all(|reader| reader.index() == op || done[reader.index()]);
+            if is_last && !problem.lasts(t.index()) && !graph.consumers(*t).is_empty() {
+                dying.push(*t);
+            }
+        }
+        outputs.iter().filter(takes_room).all(|y| {
+            let is_clean = graph.tensor(*y).publish || !problem.stores_count;
+            let fits = |t: &TensorId| {
+                problem.bytes(t.index()) >= problem.bytes(y.index()) && (is_clean || key.dirty.contains(t.index()))
+            };
+            dying.iter().position(fits).map(|at| dying.swap_remove(at)).is_some()
+        })
     }
 
     fn offer(&mut self, parent: usize, key: Key, depth: u32, paid: i128, op: Option<u32>, children: &mut Vec<Node>) {
