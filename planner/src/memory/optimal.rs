@@ -37,25 +37,30 @@ pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Pl
     best.offer(&roc::schedule(problem, states / ROC_SHARE).0);
     let mut lower = 0;
     if problem.ops() <= Limit::SMALL_OPS {
-        lower = search(problem, problem, &mut best, states, false);
+        lower = search(problem, problem, &mut best, states, false).0;
     }
     for (i, share) in SHARES.into_iter().enumerate() {
         if lower >= best.cost() || problem.ops() <= Limit::SMALL_OPS {
             break;
         }
         let relaxed = problem.without_small(share);
-        let states = if i == 0 { states / 2 } else { states / 8 };
-        lower = lower.max(search(problem, &relaxed, &mut best, states, i == 0));
+        let states = if i == 0 { states / 4 * 3 } else { states / 8 };
+        let (proven, is_solved) = search(problem, &relaxed, &mut best, states, i == 0);
+        lower = lower.max(proven);
         let reserve: u64 = (0..problem.tensors()).map(|t| problem.bytes(t) - relaxed.room[t]).sum();
         // A plan that leaves room for all small tensors needs no repair.
         let mut reserved = Problem { capacity_bytes: problem.capacity_bytes - reserve, ..relaxed };
         reserved.extra.fill(0);
         let fits = |op: &fixedbitset::FixedBitSet| reserved.room_of(op) <= reserved.capacity_bytes;
         if lower < best.cost() && reserve > 0 && reserved.need.iter().all(fits) {
-            search(problem, &reserved, &mut best, states / 4, false);
+            search(problem, &reserved, &mut best, states / 8, false);
         }
         if lower < best.cost() && problem.order.is_none() {
-            in_order(problem, &mut best, states / 4);
+            in_order(problem, &mut best, states / 8);
+        }
+        // With more tensors in it the problem only gets harder.
+        if !is_solved {
+            break;
         }
     }
     let cost = best.cost();
@@ -63,8 +68,9 @@ pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Pl
     Plan { policy: Policy::Optimal, exact: lower >= cost, lower_bound_bytes: lower.min(cost), ..plan }
 }
 
-/// Searches the relaxed problem, offers what it finds to `best`, and returns what it proves.
-fn search(problem: &Problem, relaxed: &Problem, best: &mut Best, states: usize, wide: bool) -> u64 {
+/// Searches the relaxed problem and offers what it finds to `best`. Returns a lower bound, and whether the relaxed problem has
+/// no plan below what is known.
+fn search(problem: &Problem, relaxed: &Problem, best: &mut Best, states: usize, wide: bool) -> (u64, bool) {
     let small = problem.ops() <= Limit::SMALL_OPS;
     let lives = Lives::new(relaxed);
     let mut upper = best.cost();
@@ -83,7 +89,7 @@ fn search(problem: &Problem, relaxed: &Problem, best: &mut Best, states: usize, 
     };
     for (width, most) in BEAMS {
         if lower >= upper {
-            return lower;
+            return (lower, true);
         }
         // A graph that is to be planned exactly is left to the search that proves.
         let budget = if small { left.min(20_000) } else { left };
@@ -95,10 +101,10 @@ fn search(problem: &Problem, relaxed: &Problem, best: &mut Best, states: usize, 
         left = left.saturating_sub(take(found, &mut lower, &mut upper));
     }
     if lower < upper && wide {
-        let found = Search::new(relaxed, &lives, &prices, upper).beam(WIDE.0, WIDE.1, left + states / 4);
+        let found = Search::new(relaxed, &lives, &prices, upper).beam(WIDE.0, WIDE.1, left + states / 8);
         take(found, &mut lower, &mut upper);
     }
-    lower
+    (lower, lower >= upper)
 }
 
 /// Improves the best plan in its own order, where prices are sharper and every tensor is looked at.
