@@ -81,13 +81,28 @@ impl Lives {
         Self { lives, open, fixed, order }
     }
 
-    /// Whether each op that has still to read `later` comes after (or is) each that has still to read `sooner`.
-    pub fn is_read_before(&self, problem: &Problem, sooner: usize, later: usize, done: &[bool]) -> bool {
-        let left = |t: usize| problem.graph.consumers(TensorId(t as u32)).iter().filter(|op| !done[op.index()]);
-        left(later).all(|last| {
-            let before = &self.order.before[last.index()];
-            left(sooner).all(|first| first == last || before.contains(first.index()))
-        })
+    /// For each tensor the others of the same size that are read later: each op that has still to read them comes after (or
+    /// is) each that has still to read it. Only of what will be read and does not outlast the epoch.
+    pub fn later(&self, problem: &Problem, done: &[bool]) -> Vec<Vec<u32>> {
+        let left: Vec<Vec<usize>> = (0..problem.tensors())
+            .map(|t| {
+                let readers = problem.graph.consumers(TensorId(t as u32)).iter().map(|op| op.index());
+                readers.filter(|op| !done[*op]).collect()
+            })
+            .collect();
+        let is_made = |t: usize| self.lives[t].producer.is_none_or(|op| done[op]);
+        let counts =
+            |t: &usize| self.lives[*t].room > 0 && !self.lives[*t].lasts && is_made(*t) && !left[*t].is_empty();
+        let all: Vec<usize> = (0..problem.tensors()).filter(counts).collect();
+        let precedes = |first: &usize, last: &usize| first == last || self.order.before[*last].contains(*first);
+        let mut later = vec![Vec::new(); problem.tensors()];
+        for &t in &all {
+            let same_size = |other: &&usize| **other != t && problem.bytes(**other) == problem.bytes(t);
+            let is_later =
+                |other: &&usize| left[**other].iter().all(|last| left[t].iter().all(|first| precedes(first, last)));
+            later[t] = all.iter().filter(same_size).filter(is_later).map(|other| *other as u32).collect();
+        }
+        later
     }
 }
 

@@ -11,7 +11,10 @@ use super::{Limit, Objective, Plan, Policy, ROC_SHARE, lru, none, repair, roc};
 const ROUNDS: usize = 400;
 
 /// Widths of the beams, one after the other, and how many evictions an op they try.
-const BEAMS: [(usize, usize); 4] = [(4, 2), (32, 4), (256, 8), (2048, 16)];
+const BEAMS: [(usize, usize); 3] = [(4, 2), (32, 4), (256, 8)];
+
+/// The beam where best-first search did not come to an end.
+const WIDE: (usize, usize) = (2048, 16);
 
 /// How small tensors must be to be left out: together at most the capacity over this; one after the other, until a proof.
 const SHARES: [u64; 3] = [100, 1_000, 20_000];
@@ -34,24 +37,30 @@ pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Pl
     best.offer(&roc::schedule(problem, states / ROC_SHARE).0);
     let mut lower = 0;
     if problem.ops() <= Limit::SMALL_OPS {
-        lower = search(problem, problem, &mut best, states, true);
+        lower = search(problem, problem, &mut best, states, false).0;
     }
-    for share in SHARES {
+    for (i, share) in SHARES.into_iter().enumerate() {
         if lower >= best.cost() || problem.ops() <= Limit::SMALL_OPS {
             break;
         }
         let relaxed = problem.without_small(share);
-        lower = lower.max(search(problem, &relaxed, &mut best, states / SHARES.len(), false));
+        let states = if i == 0 { states / 4 * 3 } else { states / 8 };
+        let (proven, is_solved) = search(problem, &relaxed, &mut best, states, i == 0);
+        lower = lower.max(proven);
         let reserve: u64 = (0..problem.tensors()).map(|t| problem.bytes(t) - relaxed.room[t]).sum();
         // A plan that leaves room for all small tensors needs no repair.
         let mut reserved = Problem { capacity_bytes: problem.capacity_bytes - reserve, ..relaxed };
         reserved.extra.fill(0);
         let fits = |op: &fixedbitset::FixedBitSet| reserved.room_of(op) <= reserved.capacity_bytes;
         if lower < best.cost() && reserve > 0 && reserved.need.iter().all(fits) {
-            search(problem, &reserved, &mut best, states / SHARES.len() / 2, false);
+            search(problem, &reserved, &mut best, states / 8, false);
         }
         if lower < best.cost() && problem.order.is_none() {
-            in_order(problem, &mut best, states / SHARES.len() / 2);
+            in_order(problem, &mut best, states / 8);
+        }
+        // With more tensors in it the problem only gets harder.
+        if !is_solved {
+            break;
         }
     }
     let cost = best.cost();
@@ -59,8 +68,10 @@ pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Pl
     Plan { policy: Policy::Optimal, exact: lower >= cost, lower_bound_bytes: lower.min(cost), ..plan }
 }
 
-/// Searches the relaxed problem, offers what it finds to `best`, and returns what it proves.
-fn search(problem: &Problem, relaxed: &Problem, best: &mut Best, states: usize, small: bool) -> u64 {
+/// Searches the relaxed problem and offers what it finds to `best`. Returns a lower bound, and whether the relaxed problem has
+/// no plan below what is known.
+fn search(problem: &Problem, relaxed: &Problem, best: &mut Best, states: usize, wide: bool) -> (u64, bool) {
+    let small = problem.ops() <= Limit::SMALL_OPS;
     let lives = Lives::new(relaxed);
     let mut upper = best.cost();
     let prices = Prices::new(relaxed, &lives, upper, ROUNDS);
@@ -77,8 +88,8 @@ fn search(problem: &Problem, relaxed: &Problem, best: &mut Best, states: usize, 
         found.states
     };
     for (width, most) in BEAMS {
-        if lower >= upper || left < states / 2 {
-            break;
+        if lower >= upper {
+            return (lower, true);
         }
         // A graph that is to be planned exactly is left to the search that proves.
         let budget = if small { left.min(20_000) } else { left };
@@ -87,9 +98,13 @@ fn search(problem: &Problem, relaxed: &Problem, best: &mut Best, states: usize, 
     }
     if lower < upper {
         let found = Search::new(relaxed, &lives, &prices, upper).best_first(left);
+        left = left.saturating_sub(take(found, &mut lower, &mut upper));
+    }
+    if lower < upper && wide {
+        let found = Search::new(relaxed, &lives, &prices, upper).beam(WIDE.0, WIDE.1, left + states / 8);
         take(found, &mut lower, &mut upper);
     }
-    lower
+    (lower, lower >= upper)
 }
 
 /// Improves the best plan in its own order, where prices are sharper and every tensor is looked at.
@@ -99,11 +114,11 @@ fn in_order(problem: &Problem, best: &mut Best, states: usize) {
     let lives = Lives::new(&ordered);
     let prices = Prices::new(&ordered, &lives, best.cost(), ROUNDS);
     let mut left = states;
-    for (width, most) in &BEAMS[..3] {
+    for (width, most) in BEAMS {
         if bytes_of(prices.bound()) >= best.cost() {
             break;
         }
-        let found = Search::new(&ordered, &lives, &prices, best.cost()).beam(*width, *most, left);
+        let found = Search::new(&ordered, &lives, &prices, best.cost()).beam(width, most, left);
         left = left.saturating_sub(found.states);
         if let Some(schedule) = &found.schedule {
             best.offer(schedule);

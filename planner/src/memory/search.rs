@@ -35,6 +35,8 @@ struct Stage {
     done: Vec<bool>,
     ready: Vec<usize>,
     ledger: Ledger,
+    /// [`Lives::later`], once something has to leave.
+    later: Option<Vec<Vec<u32>>>,
 }
 
 /// A state; two with the same key differ in nothing that is still to come.
@@ -182,7 +184,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
             Some(order) => order.iter().find(|op| !done[op.index()]).map(|op| op.index()).into_iter().collect(),
             None => graph.order().iter().filter(|op| is_ready(op)).map(|op| op.index()).collect(),
         };
-        self.stages.push(Stage { done: done.clone(), ready, ledger });
+        self.stages.push(Stage { done: done.clone(), ready, ledger, later: None });
         let index = self.stages.len() as u32 - 1;
         self.stage_of.insert(done, index);
         index
@@ -230,14 +232,35 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         left_out
     }
 
-    /// Whether running the op at once is as good as at any later time: what takes room is there, and it makes nothing that does.
-    /// Whatever is done instead can be done after it, with the same copies and no more room.
+    /// Whether running the op at once is as good as at any later time. It is if all that it reads is there, nothing has to leave,
+    /// and each output that takes room can stand for an input that only it still reads: whatever is done meanwhile can be done
+    /// with the output in that input's place. The output must not be larger, nor have to be stored where the input need not be.
     fn is_free(&self, op: usize, key: &Key) -> bool {
-        let fits = self.problem.room_of(&key.resident) + self.problem.extra[op] <= self.problem.capacity_bytes;
-        let op = &self.problem.graph.ops()[op];
-        let takes_room = |t: &&TensorId| self.problem.room[t.index()] > 0;
-        fits && op.inputs.iter().filter(takes_room).all(|t| key.resident.contains(t.index()))
-            && !op.outputs.iter().any(|t| takes_room(&t))
+        let (problem, graph) = (self.problem, self.problem.graph);
+        let takes_room = |t: &&TensorId| problem.room[t.index()] > 0;
+        let (inputs, outputs) = (&graph.ops()[op].inputs, &graph.ops()[op].outputs);
+        if !inputs.iter().filter(takes_room).all(|t| key.resident.contains(t.index())) {
+            return false;
+        }
+        let made: u64 = outputs.iter().map(|t| problem.room[t.index()]).sum();
+        if problem.room_of(&key.resident) + made + problem.extra[op] > problem.capacity_bytes {
+            return false;
+        }
+        let done = &self.stages[key.stage as usize].done;
+        let mut dying: Vec<TensorId> = Vec::new();
+        for t in inputs.iter().filter(takes_room) {
+            let is_last = graph.consumers(*t).iter().all(|reader| reader.index() == op || done[reader.index()]);
+            if is_last && !problem.lasts(t.index()) && !graph.consumers(*t).is_empty() {
+                dying.push(*t);
+            }
+        }
+        outputs.iter().filter(takes_room).all(|y| {
+            let is_clean = graph.tensor(*y).publish || !problem.stores_count;
+            let fits = |t: &TensorId| {
+                problem.bytes(t.index()) >= problem.bytes(y.index()) && (is_clean || key.dirty.contains(t.index()))
+            };
+            dying.iter().position(fits).map(|at| dying.swap_remove(at)).is_some()
+        })
     }
 
     fn offer(&mut self, parent: usize, key: Key, depth: u32, paid: i128, op: Option<u32>, children: &mut Vec<Node>) {
@@ -334,24 +357,23 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
     /// Of two tensors of the same size that do not outlast the epoch, the one that is read sooner does not leave while the other
     /// stays, unless only that one would have to be stored: whatever happens to the first could happen to the second instead,
     /// for no more copies (Belady's argument).
-    fn require(&self, candidates: &mut [Candidate], key: &Key) {
-        let done = &self.stages[key.stage as usize].done;
-        for i in 0..candidates.len() {
-            let sooner = &candidates[i];
-            let is_better = |later: &&Candidate| {
-                later.tensor != sooner.tensor
-                    && self.problem.bytes(later.tensor) == self.problem.bytes(sooner.tensor)
-                    && later.bytes == sooner.bytes
-                    && !self.problem.lasts(later.tensor)
-                    && !self.problem.lasts(sooner.tensor)
-                    && (key.dirty.contains(sooner.tensor) || !key.dirty.contains(later.tensor))
-                    && self.lives.is_read_before(self.problem, sooner.tensor, later.tensor, done)
-                    // Of two that are read by one op alone, either may stand for the other; take one.
-                    && (sooner.tensor > later.tensor
-                        || key.dirty.contains(sooner.tensor) != key.dirty.contains(later.tensor)
-                        || !self.lives.is_read_before(self.problem, later.tensor, sooner.tensor, done))
+    fn require(&mut self, candidates: &mut [Candidate], key: &Key) {
+        let stage = &mut self.stages[key.stage as usize];
+        let later = stage.later.get_or_insert_with(|| self.lives.later(self.problem, &stage.done));
+        let mut leaves = self.problem.empty();
+        leaves.extend(candidates.iter().map(|candidate| candidate.tensor));
+        for sooner in candidates {
+            let t = sooner.tensor;
+            let stored = |other: &u32| key.dirty.contains(t) || !key.dirty.contains(*other as usize);
+            // Of two that are read by one op alone either may stand for the other; then the lower number leaves.
+            let alone = |other: &u32| {
+                t > *other as usize
+                    || key.dirty.contains(t) != key.dirty.contains(*other as usize)
+                    || !later[*other as usize].contains(&(t as u32))
             };
-            candidates[i].requires = candidates.iter().filter(is_better).map(|later| later.tensor).collect();
+            let others =
+                later[t].iter().filter(|other| leaves.contains(**other as usize) && stored(other) && alone(other));
+            sooner.requires = others.map(|other| *other as usize).collect();
         }
     }
 
