@@ -192,8 +192,8 @@ impl Recursion<'_> {
     fn active(&self, done: Set) -> Set {
         let is_active = |t: &usize| {
             let id = TensorId(*t as u32);
-            self.graph.producer(id).is_some_and(|op| has(done, op.index()))
-                && self.graph.consumers(id).iter().any(|op| !has(done, op.index()))
+            let mut users = self.graph.producer(id).into_iter().chain(self.graph.consumers(id).iter().copied());
+            users.any(|op| has(done, op.index())) && self.graph.consumers(id).iter().any(|op| !has(done, op.index()))
         };
         (0..self.graph.tensors().len()).filter(is_active).map(|t| 1 << t).sum()
     }

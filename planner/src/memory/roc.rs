@@ -1,9 +1,10 @@
 //! ROC's dynamic program over the order of the ops and what is cached.
 //!
 //! A state is (S, T): the ops that are done and the tensors that are cached, of the active ones A(S), which are those that an
-//! op of S made and an op outside S reads. Before op o the cache shrinks to some T', what of IN(o) is not in T' is loaded, and
-//! after it the cache is at most (T' ∪ OUT(o)) ∩ A(S ∪ {o}). So what was loaded is never kept, and what no op makes is never
-//! cached: that is the recursion's weakness, and kept here.
+//! op of S made or read and an op outside S reads. Before op o the cache shrinks to some T', what of IN(o) is not in T' is
+//! loaded, and after it the cache is at most (T' ∪ OUT(o)) ∩ A(S ∪ {o}), and what of IN(o) was not active before: an input
+//! that is loaded for the first time may stay, but what was loaded again is never kept. That is the recursion's weakness, and
+//! kept here.
 //!
 //! A tensor that left must be loaded for each op that still reads it. So its leaving costs that much at once, and nothing else
 //! costs anything that a choice can change: a best-first search by these costs (then by the stores that evictions take) finds
@@ -138,14 +139,19 @@ impl<'p, 'g> Search<'p, 'g> {
                 cost.0 += candidate.penalty as u128;
                 let tensor = &problem.graph.tensors()[candidate.tensor];
                 // What lasts is stored in any case when it leaves.
-                if !tensor.publish && !problem.lasts(candidate.tensor) {
+                if tensor.kind == Kind::Local && !tensor.publish && !problem.lasts(candidate.tensor) {
                     cost.1 += u128::from(candidate.bytes);
                 }
             }
-            let active = |t: &usize| problem.graph.tensors()[*t].kind == Kind::Local && problem.is_read(*t, &after);
-            let made = problem.graph.op(op).outputs.iter().map(|t| t.index());
+            let graph = problem.graph;
+            let made = graph.op(op).outputs.iter();
+            let is_new = |t: &&TensorId| {
+                let untouched = graph.consumers(**t).iter().all(|reader| !done.contains(reader.index()));
+                graph.producer(**t).is_none() && untouched
+            };
+            let touched = made.chain(graph.op(op).inputs.iter().filter(is_new)).map(|t| t.index());
             let mut next = problem.empty();
-            next.extend(kept.ones().chain(made).filter(active));
+            next.extend(kept.ones().chain(touched).filter(|t| problem.is_read(*t, &after)));
             self.push(Node { done: after.clone(), cached: next, cost, from: Some((index, op, kept)) });
         }
         complete

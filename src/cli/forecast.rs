@@ -1,0 +1,226 @@
+//! What `lapidary plan` shows of a dry run of training.
+
+use bytesize::ByteSize;
+use comfy_table::{CellAlignment, Table, presets};
+use lapidary_planner::memory::Objective;
+use serde_json::{Value, json};
+
+use super::output::{count, json_line, percent, print, say, seconds};
+use super::plan::name;
+use crate::error::Result;
+use crate::plan::{CurvePoint, DeviceForecast, Forecast, PlanForecast, PolicyForecast};
+
+/// Tables for people, or one JSON line a policy and one a point of the curve.
+pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_json: bool) -> Result<()> {
+    if as_json {
+        for policy in &forecast.policies {
+            json_line(&policy_line(forecast, policy))?;
+        }
+        for point in &forecast.curve {
+            json_line(&json!({
+                "event": "whatif",
+                "device_memory": point.device_memory,
+                "bytes_to_device": point.bytes_to_device,
+                "bytes_to_host": point.bytes_to_host,
+                "epoch_seconds": point.epoch_seconds,
+            }))?;
+        }
+        return Ok(());
+    }
+    if let Some(assumption) = forecast.assumption {
+        say(format_args!("assumed: {assumption}"));
+    }
+    let device_memory = size(forecast.device_memory);
+    say(format_args!("devices: {} of {device_memory} each, as fast as `{}`", forecast.parts.len(), forecast.profile.name));
+    print(&parts_table(forecast))?;
+    print(&format!("\n{}", policies_table(forecast, objective)))?;
+    if forecast.parts.len() > 1 {
+        for policy in &forecast.policies {
+            if let Ok(plan) = &policy.outcome {
+                print(&format!("\n{}", devices_table(policy, plan)))?;
+            }
+        }
+    }
+    if explain {
+        for policy in &forecast.policies {
+            if let Ok(plan) = &policy.outcome {
+                print(&steps(policy, plan))?;
+            }
+        }
+    }
+    if !forecast.curve.is_empty() {
+        print(&format!("\n{}", curve_table(&forecast.curve)))?;
+        if let Some(knee) = knee(&forecast.curve) {
+            print(&format!("\n{knee}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn policy_line(forecast: &Forecast, policy: &PolicyForecast) -> Value {
+    let plan = match &policy.outcome {
+        Ok(plan) => plan,
+        Err(needed_bytes) => {
+            let name = name(policy.policy);
+            return json!({"event": "plan", "policy": name, "feasible": false, "needed_bytes": needed_bytes});
+        }
+    };
+    let [bytes_to_device, bytes_to_host] = plan.bytes();
+    let devices: Vec<Value> = plan.devices.iter().zip(&forecast.parts).map(|(device, part)| {
+        json!({
+            "rows": [part.vertices.start, part.vertices.end],
+            "edges": part.edges,
+            "halo_rows": part.halo,
+            "compute_seconds": part.compute_seconds,
+            "exact": device.exact,
+            "bytes_to_device": device.bytes_to_device,
+            "bytes_to_host": device.bytes_to_host,
+            "peak_bytes": device.peak_bytes,
+            "lower_bound_bytes": device.lower_bound_bytes,
+            "epoch_seconds": device.epoch_seconds,
+            "steps": device.steps.iter().map(|step| json!({
+                "op": step.op, "store": step.store, "evict": step.evict, "load": step.load,
+            })).collect::<Vec<_>>(),
+        })
+    }).collect();
+    json!({
+        "event": "plan",
+        "policy": name(policy.policy),
+        "feasible": true,
+        "exact": plan.devices.iter().all(|device| device.exact),
+        "bytes_to_device": bytes_to_device,
+        "bytes_to_host": bytes_to_host,
+        "peak_bytes": peak(plan),
+        "lower_bound_bytes": lower_bound(plan),
+        "epoch_seconds": plan.epoch_seconds(),
+        "host_bytes": plan.host_bytes,
+        "devices": devices,
+    })
+}
+
+fn peak(plan: &PlanForecast) -> u64 {
+    plan.devices.iter().map(|device| device.peak_bytes).max().unwrap_or(0)
+}
+
+fn lower_bound(plan: &PlanForecast) -> u64 {
+    plan.devices.iter().map(|device| device.lower_bound_bytes).sum()
+}
+
+fn parts_table(forecast: &Forecast) -> String {
+    let slowest = forecast.parts.iter().map(|part| part.compute_seconds).fold(0.0, f64::max);
+    let mean = forecast.parts.iter().map(|part| part.compute_seconds).sum::<f64>() / forecast.parts.len() as f64;
+    let mut table = table(["part", "rows", "edges", "halo rows", "kernels"]);
+    for (i, part) in forecast.parts.iter().enumerate() {
+        let rows = part.vertices.end - part.vertices.start;
+        let numbers = [rows, part.edges, part.halo].map(count);
+        table.add_row([i.to_string()].into_iter().chain(numbers).chain([seconds(part.compute_seconds)]));
+    }
+    let mut text = align(table);
+    if forecast.parts.len() > 1 && mean > 0.0 {
+        text += &format!("\nthe slowest part takes {:.3} times the mean", slowest / mean);
+    }
+    text
+}
+
+fn policies_table(forecast: &Forecast, objective: Objective) -> String {
+    let mut table =
+        table(["policy", "to devices", "to host", "lower bound", "gap", "peak", "host memory", "epoch"]);
+    for policy in &forecast.policies {
+        let name = name(policy.policy).to_owned();
+        match &policy.outcome {
+            Err(needed) => {
+                table.add_row([name, format!("needs {} ({} bytes) a device", size(*needed), count(*needed))]);
+            }
+            Ok(plan) => {
+                let [to_device, to_host] = plan.bytes();
+                let cost = to_device + if objective == Objective::Both { to_host } else { 0 };
+                let bound = lower_bound(plan);
+                let gap = (cost > 0).then(|| (cost - bound.min(cost)) as f64 / cost as f64);
+                table.add_row([
+                    name,
+                    size(to_device),
+                    size(to_host),
+                    size(bound),
+                    percent(gap),
+                    size(peak(plan)),
+                    size(plan.host_bytes),
+                    seconds(plan.epoch_seconds()),
+                ]);
+            }
+        }
+    }
+    align(table)
+}
+
+fn devices_table(policy: &PolicyForecast, plan: &PlanForecast) -> String {
+    let mut table = table([name(policy.policy), "to device", "to host", "lower bound", "peak", "epoch"]);
+    for (i, device) in plan.devices.iter().enumerate() {
+        let DeviceForecast { bytes_to_device, bytes_to_host, lower_bound_bytes, peak_bytes, .. } = *device;
+        let numbers = [bytes_to_device, bytes_to_host, lower_bound_bytes, peak_bytes].map(size);
+        let row = [format!("device {i}")].into_iter().chain(numbers).chain([seconds(device.epoch_seconds)]);
+        table.add_row(row);
+    }
+    align(table)
+}
+
+fn curve_table(curve: &[CurvePoint]) -> String {
+    let mut table = table(["device memory", "to devices", "to host", "epoch"]);
+    for point in curve {
+        let numbers = [point.device_memory, point.bytes_to_device, point.bytes_to_host].map(size);
+        table.add_row(numbers.into_iter().chain([seconds(point.epoch_seconds)]));
+    }
+    align(table)
+}
+
+/// From where on more memory moves nothing less, and what half of it costs.
+fn knee(curve: &[CurvePoint]) -> Option<String> {
+    let least = curve.last()?.bytes();
+    let enough = curve.iter().position(|point| point.bytes() == least)?;
+    let moved = |point: &CurvePoint| match point.bytes() {
+        0 => "moves nothing".to_owned(),
+        bytes => format!("moves {} an epoch", size(bytes)),
+    };
+    let knee = &curve[enough];
+    let end = format!("{} {}", size(knee.device_memory), moved(knee));
+    Some(match enough.checked_sub(1).map(|before| &curve[before]) {
+        Some(before) => format!("{} {}; {end}, and more memory helps no more", size(before.device_memory), moved(before)),
+        None => format!("{end}, and more memory helps no more"),
+    })
+}
+
+fn steps(policy: &PolicyForecast, plan: &PlanForecast) -> String {
+    let mut text = String::new();
+    for (i, device) in plan.devices.iter().enumerate() {
+        text += &format!("\n{}, device {i}", name(policy.policy));
+        for step in &device.steps {
+            text += &format!("\n  {}", step.op);
+            for (what, tensors) in [("store", &step.store), ("evict", &step.evict), ("load", &step.load)] {
+                if !tensors.is_empty() {
+                    text += &format!("  | {what} {}", tensors.join(", "));
+                }
+            }
+        }
+    }
+    text
+}
+
+fn size(bytes: u64) -> String {
+    ByteSize(bytes).to_string()
+}
+
+fn table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(header);
+    table
+}
+
+fn align(mut table: Table) -> String {
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if i > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.trim_fmt()
+}
