@@ -365,6 +365,71 @@ fn roc_is_the_corrected_recursion() {
     }
 }
 
+/// Loads and stores of the least recently used policy in a cold epoch, by a list of tensors in the order of their last use.
+fn lru_reference(graph: &TaskGraph, capacity: u64) -> (u64, u64) {
+    let order = graph.order();
+    let (mut recent, mut stored) = (Vec::<TensorId>::new(), Vec::<TensorId>::new());
+    let (mut loads, mut stores) = (0, 0);
+    for (now, op) in order.iter().enumerate() {
+        let op = graph.op(*op);
+        let mut used: Vec<TensorId> = op.inputs.iter().chain(&op.outputs).copied().collect();
+        used.sort_unstable();
+        let read_from_now = |t: &TensorId| graph.consumers(*t).iter().any(|op| order[now..].contains(op));
+        recent.retain(read_from_now);
+        loads += used
+            .iter()
+            .filter(|t| !recent.contains(t) && !op.outputs.contains(t))
+            .map(|t| graph.tensor(*t).bytes)
+            .sum::<u64>();
+        let others: Vec<TensorId> = recent.iter().copied().filter(|t| !used.contains(t)).collect();
+        let held = |list: &[TensorId]| list.iter().map(|t| graph.tensor(*t).bytes).sum::<u64>();
+        let first = (0..=others.len()).find(|i| held(&others[*i..]) + held(&used) <= capacity).expect("it fits");
+        for t in &others[..first] {
+            if graph.producer(*t).is_some() && !graph.tensor(*t).publish && !stored.contains(t) {
+                stored.push(*t);
+                stores += graph.tensor(*t).bytes;
+            }
+        }
+        recent = others[first..].iter().chain(&used).copied().collect();
+        stores += op.outputs.iter().filter(|t| graph.tensor(**t).publish).map(|t| graph.tensor(*t).bytes).sum::<u64>();
+    }
+    (loads, stores)
+}
+
+#[test]
+fn none_and_lru_are_their_simplest_forms() {
+    let shape = Shape { ops: 20, inputs: 6, most_bytes: 9 };
+    for seed in 0..graphs(1000) {
+        let graph = random_graph(seed, &shape);
+        let capacity = random_capacity(&graph, seed);
+        let plan = planned(&graph, &request(Policy::Lru, Objective::Both, Epoch::Cold, capacity));
+        assert_eq!(
+            (plan.bytes_to_device, plan.bytes_to_host),
+            lru_reference(&graph, capacity),
+            "seed {seed}: {graph:#?}"
+        );
+        let plan = planned(&graph, &request(Policy::None, Objective::Both, Epoch::Steady, capacity));
+        let sum = |of: &dyn Fn(usize) -> bool| -> u64 {
+            (0..graph.tensors().len()).filter(|t| of(*t)).map(|t| graph.tensors()[t].bytes).sum()
+        };
+        let loads: u64 = graph.ops().iter().flat_map(|op| &op.inputs).map(|t| graph.tensor(*t).bytes).sum();
+        let stores = sum(&|t| {
+            let (id, tensor) = (TensorId(t as u32), &graph.tensors()[t]);
+            let survives = !graph.consumers(id).is_empty() || graph.becomes(id).is_some();
+            tensor.kind == Kind::Local && (survives || tensor.publish)
+        });
+        // What the last op made of the next values is stored as the constant, unless nothing reads that.
+        let last = plan.steps.last().expect("there are ops").op;
+        let unread = |t: &&TensorId| {
+            !graph.tensor(**t).publish
+                && graph.becomes(**t).is_some_and(|x| graph.consumers(x).is_empty())
+                && graph.consumers(**t).is_empty()
+        };
+        let free: u64 = graph.op(last).outputs.iter().filter(unread).map(|t| graph.tensor(*t).bytes).sum();
+        assert_eq!((plan.bytes_to_device, plan.bytes_to_host), (loads, stores - free), "seed {seed}: {graph:#?}");
+    }
+}
+
 #[test]
 fn infeasible_exactly_when_the_largest_op_does_not_fit() {
     let shape = Shape { ops: 7, inputs: 4, most_bytes: 6 };
