@@ -60,7 +60,11 @@ fn fractional(candidates: &[Candidate], first: usize, excess: u64) -> i128 {
     let (mut left, mut penalty) = (excess, 0);
     for candidate in &candidates[first..] {
         if candidate.bytes >= left {
-            return penalty + candidate.penalty * i128::from(left) / i128::from(candidate.bytes);
+            // Whole and rest apart: the product of a penalty and a size can be too large.
+            let bytes = i128::from(candidate.bytes);
+            let (whole, rest) = (candidate.penalty.div_euclid(bytes), candidate.penalty.rem_euclid(bytes));
+            let part = rest as u128 * u128::from(left) / u128::from(candidate.bytes);
+            return penalty + whole * i128::from(left) + part as i128;
         }
         left -= candidate.bytes;
         penalty += candidate.penalty;
