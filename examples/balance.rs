@@ -169,7 +169,12 @@ impl Bench {
             }
             round += 1;
         }
-        for slot in calls.iter().flatten().flat_map(|call| call.reads().into_iter().chain(call.writes())).collect::<std::collections::BTreeSet<_>>() {
+        for slot in calls
+            .iter()
+            .flatten()
+            .flat_map(|call| call.reads().into_iter().chain(call.writes()))
+            .collect::<std::collections::BTreeSet<_>>()
+        {
             self.device.free(slot)?;
         }
         Ok(seconds.into_iter().map(|both| both.map(median)).collect())

@@ -64,7 +64,8 @@ fn model(case: &Case) -> Model {
 
 fn trainer(case: &Case, data: &Dataset, passes: &str) -> Trainer {
     let adam = Adam::new(case.lr).weight_decay(case.weight_decay);
-    Trainer::builder(&model(case), data).keep_gradients(true)
+    Trainer::builder(&model(case), data)
+        .keep_gradients(true)
         .optimizer(adam)
         .feature_norm(FeatureNorm::Row)
         .weights(Weights::load(&case.folder.join("weights.safetensors")).unwrap())

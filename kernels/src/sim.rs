@@ -141,7 +141,8 @@ fn timed(
     work: std::panic::AssertUnwindSafe<impl FnOnce() -> Result<()>>,
 ) -> Result<()> {
     let (start, before) = (Instant::now(), memory.copied_bytes());
-    let done = std::panic::catch_unwind(work).unwrap_or_else(|panic| Err(Error::Panicked { message: panic_message(&*panic) }));
+    let done =
+        std::panic::catch_unwind(work).unwrap_or_else(|panic| Err(Error::Panicked { message: panic_message(&*panic) }));
     let took = start.elapsed();
     let wanted = match LANES[lane] {
         Lane::Compute => speed.slowdown.map(|slowdown| took.mul_f64(slowdown.max(1.0))),

@@ -74,7 +74,9 @@ fn the_capacity_is_the_devices_own() {
     let device = device(BYTES, SimSpeed::default());
     device.alloc(Slot(0), BYTES - 4).unwrap();
     let refused = device.alloc(Slot(1), 5).unwrap_err();
-    assert!(matches!(refused, Error::OutOfMemory { need_bytes, have_bytes } if need_bytes == BYTES + 1 && have_bytes == BYTES));
+    assert!(
+        matches!(refused, Error::OutOfMemory { need_bytes, have_bytes } if need_bytes == BYTES + 1 && have_bytes == BYTES)
+    );
     device.alloc(Slot(1), 4).unwrap();
     assert_eq!((device.used_bytes(), device.peak_bytes()), (BYTES, BYTES));
 }

@@ -1,6 +1,5 @@
 //! What `lapidary plan` shows of a dry run of training.
 
-use bytesize::ByteSize;
 use comfy_table::{CellAlignment, Table, presets};
 use lapidary_planner::memory::Objective;
 use serde_json::{Value, json};
@@ -31,7 +30,11 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
         say(format_args!("assumed: {assumption}"));
     }
     let device_memory = size(forecast.device_memory);
-    say(format_args!("devices: {} of {device_memory} each, as fast as `{}`", forecast.parts.len(), forecast.profile.name));
+    say(format_args!(
+        "devices: {} of {device_memory} each, as fast as `{}`",
+        forecast.parts.len(),
+        forecast.profile.name
+    ));
     print(&parts_table(forecast))?;
     print(&format!("\n{}", policies_table(forecast, objective)))?;
     if forecast.parts.len() > 1 {
@@ -66,23 +69,28 @@ fn policy_line(forecast: &Forecast, policy: &PolicyForecast) -> Value {
         }
     };
     let [bytes_to_device, bytes_to_host] = plan.bytes();
-    let devices: Vec<Value> = plan.devices.iter().zip(&forecast.parts).map(|(device, part)| {
-        json!({
-            "rows": [part.vertices.start, part.vertices.end],
-            "edges": part.edges,
-            "halo_rows": part.halo,
-            "compute_seconds": part.compute_seconds,
-            "exact": device.exact,
-            "bytes_to_device": device.bytes_to_device,
-            "bytes_to_host": device.bytes_to_host,
-            "peak_bytes": device.peak_bytes,
-            "lower_bound_bytes": device.lower_bound_bytes,
-            "epoch_seconds": device.epoch_seconds,
-            "steps": device.steps.iter().map(|step| json!({
-                "op": step.op, "store": step.store, "evict": step.evict, "load": step.load,
-            })).collect::<Vec<_>>(),
+    let devices: Vec<Value> = plan
+        .devices
+        .iter()
+        .zip(&forecast.parts)
+        .map(|(device, part)| {
+            json!({
+                "rows": [part.vertices.start, part.vertices.end],
+                "edges": part.edges,
+                "halo_rows": part.halo,
+                "compute_seconds": part.compute_seconds,
+                "exact": device.exact,
+                "bytes_to_device": device.bytes_to_device,
+                "bytes_to_host": device.bytes_to_host,
+                "peak_bytes": device.peak_bytes,
+                "lower_bound_bytes": device.lower_bound_bytes,
+                "epoch_seconds": device.epoch_seconds,
+                "steps": device.steps.iter().map(|step| json!({
+                    "op": step.op, "store": step.store, "evict": step.evict, "load": step.load,
+                })).collect::<Vec<_>>(),
+            })
         })
-    }).collect();
+        .collect();
     json!({
         "event": "plan",
         "policy": name(policy.policy),
@@ -123,13 +131,15 @@ fn parts_table(forecast: &Forecast) -> String {
 }
 
 fn policies_table(forecast: &Forecast, objective: Objective) -> String {
-    let mut table =
-        table(["policy", "to devices", "to host", "lower bound", "gap", "peak", "host memory", "epoch"]);
+    let mut table = table(["policy", "to devices", "to host", "lower bound", "gap", "peak", "host memory", "epoch"]);
+    let mut too_small = String::new();
     for policy in &forecast.policies {
         let name = name(policy.policy).to_owned();
         match &policy.outcome {
             Err(needed) => {
-                table.add_row([name, format!("needs {} ({} bytes) a device", size(*needed), count(*needed))]);
+                table.add_row([name.clone(), "does not fit".into()]);
+                let needs = format!("\n{name} needs {} ({} bytes) a device", size(*needed), count(*needed));
+                too_small.push_str(&needs);
             }
             Ok(plan) => {
                 let [to_device, to_host] = plan.bytes();
@@ -149,7 +159,7 @@ fn policies_table(forecast: &Forecast, objective: Objective) -> String {
             }
         }
     }
-    align(table)
+    align(table) + &too_small
 }
 
 fn devices_table(policy: &PolicyForecast, plan: &PlanForecast) -> String {
@@ -183,7 +193,9 @@ fn knee(curve: &[CurvePoint]) -> Option<String> {
     let knee = &curve[enough];
     let end = format!("{} {}", size(knee.device_memory), moved(knee));
     Some(match enough.checked_sub(1).map(|before| &curve[before]) {
-        Some(before) => format!("{} {}; {end}, and more memory helps no more", size(before.device_memory), moved(before)),
+        Some(before) => {
+            format!("{} {}; {end}, and more memory helps no more", size(before.device_memory), moved(before))
+        }
         None => format!("{end}, and more memory helps no more"),
     })
 }
@@ -204,8 +216,16 @@ fn steps(policy: &PolicyForecast, plan: &PlanForecast) -> String {
     text
 }
 
+/// Three digits and more: neighbours on a curve differ in the third.
 fn size(bytes: u64) -> String {
-    ByteSize(bytes).to_string()
+    let (mut size, mut unit) = (bytes as f64, "B");
+    for larger in ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"] {
+        if size < 1024.0 {
+            break;
+        }
+        (size, unit) = (size / 1024.0, larger);
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{size:.2} {unit}") }
 }
 
 fn table<const N: usize>(header: [&str; N]) -> Table {

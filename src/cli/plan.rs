@@ -155,7 +155,8 @@ pub(super) fn run(args: &PlanArgs) -> Result<()> {
 fn parse_shape(text: &str, directed: bool) -> Result<Shape> {
     let wrong = |expected: String| Error::Value { option: "--shape", value: text.into(), expected };
     let form = "write vertices,edges,features,classes: four whole numbers, as in 232965,114615892,602,41";
-    let numbers: Vec<u64> = text.split(',').map(|n| n.trim().parse().map_err(|_| wrong(form.into()))).collect::<Result<_>>()?;
+    let numbers: Vec<u64> =
+        text.split(',').map(|n| n.trim().parse().map_err(|_| wrong(form.into()))).collect::<Result<_>>()?;
     let [vertices, edges, features, classes] = numbers[..] else { return Err(wrong(form.into())) };
     for (what, number, most) in [
         ("vertices", vertices, MAX_VERTICES as u64),

@@ -62,12 +62,7 @@ impl Predictor {
                 other => Err(other),
             })?;
         weights.check(&model.config().name, network.parameters())?;
-        Ok(Self {
-            model: model.clone(),
-            weights,
-            feature_norm,
-            options: RunOptions::default(),
-        })
+        Ok(Self { model: model.clone(), weights, feature_norm, options: RunOptions::default() })
     }
 
     /// From a folder that [`crate::Trainer::save`] wrote: its best epoch, else the newest; or one of those folders itself.

@@ -69,7 +69,7 @@ pub struct Forecast {
     pub parts: Vec<PartForecast>,
     /// In the order in which they were asked for.
     pub policies: Vec<PolicyForecast>,
-    /// From the least device memory that works to all that helps, with the first policy; empty if that was not asked for.
+    /// From the least device memory that works to all that helps, with the last policy; empty if that was not asked for.
     pub curve: Vec<CurvePoint>,
     /// What each device may hold.
     pub device_memory: u64,
@@ -350,7 +350,7 @@ impl<'a> DryRun<'a> {
 
     /// From the least that works to all that helps, in equal ratios.
     fn plan_curve(&self, subject: &Subjected, profile: &Profile) -> Result<Vec<CurvePoint>> {
-        let policy = self.policies.first().copied().unwrap_or(Policy::Optimal);
+        let policy = self.policies.last().copied().unwrap_or(Policy::Optimal);
         let limit = Limit { states: CURVE_STATES, ..Limit::default() };
         let Err(least) = self.plan(subject, profile, policy, 0, limit)? else { return Ok(Vec::new()) };
         let plan = |memory: u64| self.plan(subject, profile, policy, memory, limit);

@@ -27,7 +27,12 @@ impl Tasks {
     /// [`TaskError`] without steps, or if the sizes add up to more than 64 bits can say.
     /// # Cost
     /// O(steps log steps).
-    pub fn new(lowered: &Lowered, steps: &[Step], publish: &BTreeSet<Slot>, beside: &[Slot]) -> Result<Self, TaskError> {
+    pub fn new(
+        lowered: &Lowered,
+        steps: &[Step],
+        publish: &BTreeSet<Slot>,
+        beside: &[Slot],
+    ) -> Result<Self, TaskError> {
         let made: BTreeSet<Slot> = steps.iter().flat_map(|step| step.call.writes()).collect();
         let mut ids: BTreeMap<Slot, TensorId> = BTreeMap::new();
         let (mut slots, mut tensors) = (Vec::new(), Vec::new());

@@ -32,11 +32,7 @@ impl Runtime {
     ///
     /// # Errors
     /// [`Error::Device`] when the host has no memory or no thread for it.
-    pub(crate) fn open(
-        devices: Vec<Box<dyn Device>>,
-        lowered: Vec<Lowered>,
-        supply: &mut Supply<'_>,
-    ) -> Result<Self> {
+    pub(crate) fn open(devices: Vec<Box<dyn Device>>, lowered: Vec<Lowered>, supply: &mut Supply<'_>) -> Result<Self> {
         let parts = devices.len();
         let lowered: Vec<Arc<Lowered>> = lowered.into_iter().map(Arc::new).collect();
         let exchanges = Arc::new(lowered[0].exchanges.clone());
@@ -59,7 +55,11 @@ impl Runtime {
             let thread = std::thread::Builder::new().name(name.clone());
             let thread = thread.spawn(move || serve(worker, &driver));
             let failed = |source| lapidary_kernels::Error::LaneThread { source };
-            threads.push(thread.map_err(|e| Error::Device { device: name, op: "starting".into(), source: failed(e) })?);
+            threads.push(thread.map_err(|e| Error::Device {
+                device: name,
+                op: "starting".into(),
+                source: failed(e),
+            })?);
         }
         Ok(Self { lowered, workers, reports, threads, failed: Cell::new(false) })
     }

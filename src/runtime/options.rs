@@ -49,7 +49,8 @@ impl Partition {
         if let Ok(strategy) = text.parse() {
             return Ok(Self::Strategy(strategy));
         }
-        let wrong = |expected: &str| Error::Value { option: "--partition", value: text.into(), expected: expected.into() };
+        let wrong =
+            |expected: &str| Error::Value { option: "--partition", value: text.into(), expected: expected.into() };
         let path = Path::new(text);
         if !path.exists() {
             return Err(wrong("write learned, edges, vertices or the name of a file"));

@@ -8,10 +8,10 @@ use bytemuck::Pod;
 use lapidary_kernels::{HostSlot, Slot};
 use lapidary_planner::memory::Epoch;
 
+use super::RunOptions;
 use super::driver::Runtime;
 use super::message::{Report, Run};
 use super::trace::Span;
-use super::RunOptions;
 use crate::error::{Error, Result};
 use crate::lower::{Inputs, Lowered, Supply, lower};
 use crate::plan::{Method, Planned, Room, Script, Sequence, plan_sequence};
@@ -83,8 +83,7 @@ impl Session {
     pub(crate) fn open(options: &RunOptions, job: &Job<'_>) -> Result<Self> {
         let (rooms, method) = (options.devices.rooms(options.device_memory), options.method());
         let mut supply = Supply::of_parts(job.inputs, job.parts.clone());
-        let lowered: Vec<Lowered> =
-            supply.sizes().iter().map(|sizes| lower(job.programs, sizes, job.seed)).collect();
+        let lowered: Vec<Lowered> = supply.sizes().iter().map(|sizes| lower(job.programs, sizes, job.seed)).collect();
         let keep = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name).copied());
         let keep: BTreeSet<Slot> = keep.collect();
         let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };

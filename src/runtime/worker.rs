@@ -255,8 +255,7 @@ impl Worker {
             Some(slot) => self.host[index] = Some(HostCopy { slot, ready: Event::DONE }),
             None => self.store(slot)?,
         }
-        let HostCopy { slot: rows, ready: copied } =
-            self.host[index].clone().expect("what was stored is on the host");
+        let HostCopy { slot: rows, ready: copied } = self.host[index].clone().expect("what was stored is on the host");
         if let Some(exchange) = self.post.mail.exchange_of(slot) {
             self.unsent.push_back(Unsent { exchange, copied, rows });
         }
