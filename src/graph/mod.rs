@@ -6,5 +6,5 @@ mod permute;
 
 pub use block::Block;
 pub use csr::{Graph, GraphError, MAX_VERTICES, Transposed};
-pub(crate) use csr::{prefix_sum, rows_mut};
+pub(crate) use csr::{prefix_sum, ranges_of_edges, rows_mut, scan_count};
 pub use permute::Permutation;
