@@ -7,7 +7,8 @@
 //!
 //! Where this departs from the paper: a vertex of degree 1 is given exactly one edge, to another such vertex or to one of the rest in
 //! the proportion in which Chung & Lu would, where the paper draws the ends of a tenfold number of them and leaves out those that got
-//! none. So the number of vertices is exactly the one asked for.
+//! none; so the number of vertices is exactly the one asked for. And where pairs would be drawn more than once, weights are raised to
+//! make up for it, so that hubs have their degrees in a small graph too.
 
 use rand::Rng;
 use rand::seq::SliceRandom;
@@ -16,7 +17,7 @@ use rayon::prelude::*;
 use super::profile::DegreeProfile;
 use super::rmat::with_random_columns;
 use super::sampler::Sampler;
-use super::{Purpose, SplitSizes, check, check_fits, check_sizes, check_split, stream};
+use super::{Purpose, SplitSizes, check, check_fits, check_sizes, check_split, saturation, stream};
 use crate::dataset::Dataset;
 use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::Result;
@@ -76,7 +77,7 @@ impl BterOptions {
 
 /// Makes a graph with the degrees and the clustering of a profile, ids shuffled: simple and symmetric.
 ///
-/// Degrees are met in expectation, but for edges that are drawn twice: a few percent of the greatest degrees.
+/// Degrees are met in expectation, but for edges in blocks that are drawn again as excess edges.
 ///
 /// # Errors
 /// [`Error::Option`](crate::dataset::Error::Option); a temporary file that cannot be written.
@@ -91,7 +92,7 @@ pub fn bter(options: &BterOptions) -> Result<Dataset> {
     let mut names: Vec<u32> = (0..n as u32).collect();
     names.shuffle(&mut stream(seed, Purpose::Names, 0));
     let mut store = EdgeStore::new(None);
-    let line = Line::new(&options.profile);
+    let mut line = Line::new(&options.profile);
     line.edges_in_blocks(seed, &mut store)?;
     line.excess_edges(seed, &mut store)?;
     drop(line);
@@ -191,7 +192,7 @@ impl Line {
     }
 
     /// Pairs in proportion to what the ends lack.
-    fn excess_edges(&self, seed: u64, store: &mut EdgeStore) -> Result<()> {
+    fn excess_edges(&mut self, seed: u64, store: &mut EdgeStore) -> Result<()> {
         let first = self.zeros + self.ones;
         let lacking: f64 = self.excess.iter().sum();
         let ones = f64::from(self.ones);
@@ -206,10 +207,12 @@ impl Line {
         if lacking <= 0.0 {
             return Ok(());
         }
-        let sampler = Sampler::new(self.excess.iter().copied());
-        let draw = |rng: &mut rand_chacha::ChaCha8Rng| first + sampler.item_at(rng.random::<f64>() * lacking) as u32;
         let singles = u64::from(self.ones - 2 * couples);
-        let pairs = singles + ((lacking - singles as f64) / 2.0).round().max(0.0) as u64;
+        saturation::weights(&mut self.excess, singles as f64);
+        let total: f64 = self.excess.iter().sum();
+        let sampler = Sampler::new(self.excess.iter().copied());
+        let draw = |rng: &mut rand_chacha::ChaCha8Rng| first + sampler.item_at(rng.random::<f64>() * total) as u32;
+        let pairs = singles + ((total - singles as f64) / 2.0).round().max(0.0) as u64;
         in_waves(pairs.div_ceil(CHUNK) as usize, store, |chunk| {
             let mut rng = stream(seed, Purpose::Edges, chunk as u64);
             let range = chunk as u64 * CHUNK..pairs.min((chunk as u64 + 1) * CHUNK);

@@ -9,6 +9,7 @@ mod planted;
 mod profile;
 mod rmat;
 mod sampler;
+mod saturation;
 mod vertices;
 
 use rand_chacha::ChaCha8Rng;
