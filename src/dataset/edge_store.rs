@@ -1,10 +1,11 @@
 //! A long list of edges on its way to a CSR: on the disk, not in the memory.
 //!
 //! Edges come in any order, from text, archives or a generator, and how many there will be is not known. They are
-//! appended, as pairs of 32-bit ids, to an unnamed temporary file. When the last is there the file is read twice: once
-//! to count the in-edges of each vertex, once to put every source into its row. Both are a counting sort by
-//! destination; then each row is sorted by itself. So the peak is that of the CSR before repeats are dropped, 8 bytes a
-//! vertex and a block of the file.
+//! appended, as pairs of 32-bit ids, to an unnamed temporary file. When the last is there the file is read again: once
+//! to count the in-edges of each vertex, and then to put every source into its row, which together is a counting sort by
+//! destination; then each row is sorted by itself. Where repeats are dropped from a long list, rows are filled a quarter at a
+//! time. So the peak is that of the result, a quarter of what it is before repeats are dropped, some 16 bytes a vertex and
+//! a block of the file.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,10 @@ use crate::host;
 const SPOOL_BYTES: usize = 32 << 20;
 /// Edges that are read back at a time.
 const BLOCK: usize = 1 << 21;
+/// Edges, reverses included, from which on rows that lose repeats are filled in parts.
+const LONG: u64 = 1 << 24;
+/// How many parts.
+const PARTS: usize = 4;
 
 /// Edges `u -> v` as `[u, v]`.
 pub(crate) struct EdgeStore {
@@ -94,31 +99,50 @@ impl EdgeStore {
             });
         })?;
         prefix_sum(&mut indptr);
-        let mut indices = vec![0u32; indptr[vertices] as usize];
-        self.scatter(&indptr, &mut indices, reversed, keep.self_loops, &name)?;
-        // The space on the disk is free before anything is written to it.
-        drop(self.file);
-        let mut seen = tidy(&mut indptr, &mut indices, keep);
-        seen.self_loops = loops;
+        let parts = if keep.duplicates || edges < LONG { 1 } else { PARTS };
+        let mut indices = Vec::new();
+        let mut seen = Seen { duplicates: 0, self_loops: loops };
+        // Offsets before repeats were dropped become those after, part by part.
+        let mut offset = 0;
+        for rows in ranges_of_edges(&indptr, parts) {
+            let end = indptr[rows.end];
+            let mut local: Vec<u64> = indptr[rows.start..rows.end].iter().map(|from| from - offset).collect();
+            local.push(end - offset);
+            offset = end;
+            let mut part = vec![0u32; local[rows.len()] as usize];
+            self.scatter(rows.start, &local, &mut part, (reversed, keep.self_loops), &name)?;
+            seen.duplicates += tidy(rows.start, &mut local, &mut part, keep).duplicates;
+            let before = indices.len() as u64;
+            local.pop();
+            indptr[rows].iter_mut().zip(local).for_each(|(to, from)| *to = before + from);
+            if indices.is_empty() {
+                indices = part;
+            } else {
+                indices.extend_from_slice(&part);
+            }
+        }
+        indptr[vertices] = indices.len() as u64;
+        indices.shrink_to_fit();
         let graph = Graph::new(indptr.into(), indices.into());
         Ok((graph.expect("offsets were counted, rows sorted"), seen))
     }
 
+    /// Puts the sources of a part of the rows, which starts at row `first`, into their places.
     fn scatter(
         &mut self,
+        first: usize,
         indptr: &[u64],
         mut indices: &mut [u32],
-        reversed: bool,
-        loops: bool,
+        (reversed, loops): (bool, bool),
         name: &(impl Fn(u32) -> u32 + Sync),
     ) -> Result<()> {
         let mut parts = Vec::new();
         for range in ranges_of_edges(indptr, scan_count()) {
-            let first = indptr[range.start];
-            let (part, rest) = std::mem::take(&mut indices).split_at_mut((indptr[range.end] - first) as usize);
+            let from = indptr[range.start];
+            let (part, rest) = std::mem::take(&mut indices).split_at_mut((indptr[range.end] - from) as usize);
             indices = rest;
-            let next: Vec<u64> = indptr[range.clone()].iter().map(|offset| offset - first).collect();
-            parts.push((range.start, next, part));
+            let next: Vec<u64> = indptr[range.clone()].iter().map(|offset| offset - from).collect();
+            parts.push((first + range.start, next, part));
         }
         self.blocks(name, |block| {
             parts.par_iter_mut().for_each(|(start, next, part)| {
@@ -220,15 +244,19 @@ mod tests {
     }
 
     #[test]
-    fn a_list_longer_than_a_block_and_the_spool_is_the_same() {
+    fn a_list_longer_than_a_block_and_the_spool_and_filled_in_parts_is_the_same() {
         let n = 1000u32;
         let edges: Vec<[u32; 2]> =
-            (0..5_000_000u32).map(|i| [i.wrapping_mul(2_654_435_761) % n, i.wrapping_mul(40_503) % n]).collect();
-        let mut store = EdgeStore::new(None);
-        edges.chunks(1_234_567).for_each(|part| store.extend(part).unwrap());
-        assert_eq!(store.len(), edges.len() as u64);
-        let (graph, _) = store.finish(n as usize, true, Keep { duplicates: true, self_loops: true }, |id| id).unwrap();
-        let want = reference(n as usize, &edges, true, Keep { duplicates: true, self_loops: true });
-        assert!(want.iter().enumerate().all(|(v, row)| graph.sources(v) == row));
+            (0..9_000_000u32).map(|i| [i.wrapping_mul(2_654_435_761) % n, i.wrapping_mul(40_503) % n]).collect();
+        assert!(2 * edges.len() as u64 > LONG);
+        for (duplicates, self_loops) in [(true, true), (false, true), (false, false)] {
+            let keep = Keep { duplicates, self_loops };
+            let mut store = EdgeStore::new(None);
+            edges.chunks(1_234_567).for_each(|part| store.extend(part).unwrap());
+            assert_eq!(store.len(), edges.len() as u64);
+            let (graph, _) = store.finish(n as usize, true, keep, |id| id).unwrap();
+            let want = reference(n as usize, &edges, true, keep);
+            assert!(want.iter().enumerate().all(|(v, row)| graph.sources(v) == row));
+        }
     }
 }

@@ -22,12 +22,12 @@ pub(crate) struct Seen {
     pub self_loops: u64,
 }
 
-/// Sorts every row and drops what is not kept.
+/// Sorts every row and drops what is not kept. The first row is that of vertex `first`.
 ///
 /// # Cost
 /// O(n + e) and the sorting of each row, in parallel but for the closing of gaps; 24 bytes a vertex.
-pub(crate) fn tidy(indptr: &mut [u64], indices: &mut Vec<u32>, keep: Keep) -> Seen {
-    let work = |(v, row): (usize, &mut [u32])| tidy_row(v as u32, row, keep);
+pub(crate) fn tidy(first: usize, indptr: &mut [u64], indices: &mut Vec<u32>, keep: Keep) -> Seen {
+    let work = |(v, row): (usize, &mut [u32])| tidy_row((first + v) as u32, row, keep);
     let done: Vec<(u64, Seen)> = rows_mut(indptr, indices).into_par_iter().enumerate().map(work).collect();
     let mut seen = Seen::default();
     let mut kept = 0;
@@ -96,7 +96,7 @@ mod tests {
         ];
         for (duplicates, self_loops, want, offsets) in cases {
             let (mut indptr, mut indices) = (ROWS.0, ROWS.1.to_vec());
-            let seen = tidy(&mut indptr, &mut indices, Keep { duplicates, self_loops });
+            let seen = tidy(0, &mut indptr, &mut indices, Keep { duplicates, self_loops });
             assert_eq!((indices, indptr), (want, offsets));
             assert_eq!(seen, Seen { duplicates: 3, self_loops: 5 });
         }

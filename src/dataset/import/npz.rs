@@ -118,7 +118,7 @@ pub(super) fn in_edges(
     // Offsets that are no offsets are left to the check of the graph.
     let keep = job.rules.keep;
     if !rises || !job.rules.symmetrise {
-        let seen = if rises { tidy(&mut indptr, &mut indices, keep) } else { Seen::default() };
+        let seen = if rises { tidy(0, &mut indptr, &mut indices, keep) } else { Seen::default() };
         return Ok((checked_graph(origin, indptr.into(), indices.into())?, seen));
     }
     let vertices = indptr.len() - 1;
