@@ -216,7 +216,7 @@ fn an_edge_list_may_be_packed_count_from_one_or_have_gaps_or_names() {
 #[test]
 fn rows_of_features_say_which_vertices_there_are() {
     let (x, y, train) = (fixture("edges/x.npy"), fixture("edges/y.npy"), fixture("edges/train.npy"));
-    let splits = [Some(&train).map(PathBuf::as_path), None, None];
+    let splits = [Some(train.as_path()), None, None];
     let options = Options { features: Some(&x), labels: Some(&y), splits, ..Options::default() };
     for file in ["snap.txt.gz", "from_one.txt", "titled.csv"] {
         let got = read(Kind::Edges, &format!("edges/{file}"), &options);

@@ -17,6 +17,14 @@ fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/import").join(path)
 }
 
+/// The command with at most 1 GiB of address space, where the shell can say so.
+fn bounded() -> Command {
+    let mut command = Command::new("sh");
+    let limited = "ulimit -v 1048576 2>/dev/null; exec \"$0\" \"$@\"";
+    command.args(["-c", limited]).arg(assert_cmd::cargo::cargo_bin("lapidary")).env("RAYON_NUM_THREADS", "2");
+    command
+}
+
 fn copy_tree(from: &Path, to: &Path) {
     if from.is_dir() {
         fs::create_dir_all(to).unwrap();
@@ -59,7 +67,7 @@ impl Copy {
     fn fails_with(&self, kind: &str, flags: &[&str], wanted: &[&str]) -> String {
         let here = self.folder.path().join("here");
         fs::create_dir_all(&here).unwrap();
-        let mut command = Command::cargo_bin("lapidary").unwrap();
+        let mut command = bounded();
         command.args(["data", "import", kind]).arg(&self.source).arg(here.join("set")).args(flags);
         let done = command.assert().code(1);
         let text = String::from_utf8_lossy(&done.get_output().stderr).into_owned();

@@ -25,7 +25,7 @@ pub(super) enum DataVerb {
         json: bool,
     },
     /// Turn files of other programs into a dataset directory
-    Import(ImportArgs),
+    Import(Box<ImportArgs>),
     /// Make a random data set
     #[command(subcommand)]
     Generate(GenerateVerb),

@@ -223,8 +223,8 @@ fn join_cells(indptr: &mut [u64], indices: &mut Vec<u32>, values: &mut Vec<f32>)
     let mut to = 0;
     let mut from = 0;
     let mut row: Vec<(u32, f32)> = Vec::new();
-    for at in 1..indptr.len() {
-        let end = indptr[at] as usize;
+    for offset in indptr.iter_mut().skip(1) {
+        let end = *offset as usize;
         row.clear();
         row.extend(indices[from..end].iter().copied().zip(values[from..end].iter().copied()));
         row.sort_by_key(|&(column, _)| column);
@@ -238,7 +238,7 @@ fn join_cells(indptr: &mut [u64], indices: &mut Vec<u32>, values: &mut Vec<f32>)
             }
         }
         from = end;
-        indptr[at] = to as u64;
+        *offset = to as u64;
     }
     indices.truncate(to);
     values.truncate(to);

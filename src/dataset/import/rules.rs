@@ -69,10 +69,8 @@ pub(super) fn select(parts: &mut Parts, kept: &[bool]) -> Result<()> {
     let vertices = kept.len();
     parts.check_rows()?;
     let mut name = vec![0u32; vertices];
-    let mut count = 0;
-    for (name, _) in name.iter_mut().zip(kept).filter(|(_, kept)| **kept) {
+    for (count, (name, _)) in (0..).zip(name.iter_mut().zip(kept).filter(|(_, kept)| **kept)) {
         *name = count;
-        count += 1;
     }
     let graph = &parts.graph;
     let rows = || (0..vertices).filter(|&v| kept[v]);
