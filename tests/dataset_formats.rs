@@ -343,3 +343,25 @@ fn a_known_set_comes_back_from_text() {
         }
     }
 }
+
+#[test]
+fn the_command_says_what_it_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let dst = dir.path().join("set");
+    let mut command = assert_cmd::Command::cargo_bin("lapidary").unwrap();
+    command.args(["data", "import", "edges"]).arg(fixture("edges/snap.txt.gz")).arg(&dst);
+    command.args(["--symmetrise", "--self-loops", "drop", "--isolated", "drop", "--json"]);
+    let done = command.assert().success();
+    assert!(done.get_output().stderr.is_empty(), "no bar for programs");
+    let line: serde_json::Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
+    let import = &line["import"];
+    assert_eq!(
+        [&import["edges_listed"], &import["self_loops"], &import["isolated"], &line["vertices"], &line["edges"]],
+        [6, 1, 1, 4, 6]
+    );
+    assert!(import["seconds"].as_f64().unwrap() > 0.0 && import["bytes_read"].as_u64().unwrap() > 50);
+    assert_eq!(Dataset::open(&dst).unwrap().graph().edge_count(), 6);
+    let mut command = assert_cmd::Command::cargo_bin("lapidary").unwrap();
+    command.args(["data", "import", "edges", "a", "b", "--duplicates", "some"]);
+    command.assert().code(2);
+}

@@ -44,13 +44,14 @@ impl<'a> Meter<'a> {
             return Err(Error::Io { action: "read", path: path.into(), source });
         }
         self.total.fetch_add(metadata.len(), Ordering::Relaxed);
-        let watch: Box<dyn Fn(usize) + Send + '_> = Box::new(|bytes| {
-            let done_bytes = self.done.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+        let count: Box<dyn Fn(u64, u64) + Send + '_> = Box::new(|read, unread| {
+            let done_bytes = self.done.fetch_add(read, Ordering::Relaxed) + read;
+            let total_bytes = self.total.fetch_sub(unread, Ordering::Relaxed) - unread;
             if let Some(watch) = self.watch {
-                watch(Progress { done_bytes, total_bytes: self.total.load(Ordering::Relaxed) });
+                watch(Progress { done_bytes, total_bytes });
             }
         });
-        Ok(Metered { file, bytes: metadata.len(), watch })
+        Ok(Metered { file, bytes: metadata.len(), left: metadata.len(), count })
     }
 
     /// Opens a file and unpacks it if it is packed by gzip, whatever its name.
@@ -69,13 +70,24 @@ pub(super) struct Metered<'m> {
     file: File,
     /// The file's size.
     pub bytes: u64,
-    watch: Box<dyn Fn(usize) + Send + 'm>,
+    /// What of it was not read yet.
+    left: u64,
+    /// Told how many bytes were read, and how many never will be.
+    count: Box<dyn Fn(u64, u64) + Send + 'm>,
+}
+
+impl Drop for Metered<'_> {
+    /// What was not read is no part of the work: a list of edges that has to be read anew, members of an archive.
+    fn drop(&mut self) {
+        (self.count)(0, self.left);
+    }
 }
 
 impl Read for Metered<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let bytes = self.file.read(buffer)?;
-        (self.watch)(bytes);
+        self.left = self.left.saturating_sub(bytes as u64);
+        (self.count)(bytes as u64, 0);
         Ok(bytes)
     }
 }
