@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::shared;
+use common::{archive, npy, shared};
 use lapidary::dataset::import::{Fate, Ids, Imported, Kind, Options, import};
 use lapidary::dataset::{Dataset, Features, Labels, TEST, TRAIN, VAL};
 
@@ -364,4 +364,75 @@ fn the_command_says_what_it_did() {
     let mut command = assert_cmd::Command::cargo_bin("lapidary").unwrap();
     command.args(["data", "import", "edges", "a", "b", "--duplicates", "some"]);
     command.assert().code(2);
+}
+
+fn ints(values: &[i64]) -> Vec<u8> {
+    npy("<i8", &format!("({},)", values.len()), bytemuck::cast_slice(values))
+}
+
+#[test]
+fn cells_of_sparse_features_and_labels_may_stand_in_any_order_and_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("set.npz");
+    // Rows {2: 1, 0: 2, 2: 4}, {}, {1: 3}; labels {1, 0}, {}, {1, 1}.
+    let floats: [f32; 4] = [1.0, 2.0, 4.0, 3.0];
+    let members = [
+        ("adj_shape.npy", ints(&[3, 3])),
+        ("adj_indptr.npy", ints(&[0, 0, 0, 1])),
+        ("adj_indices.npy", ints(&[0])),
+        ("attr_shape.npy", ints(&[3, 4])),
+        ("attr_indptr.npy", ints(&[0, 3, 3, 4])),
+        ("attr_indices.npy", ints(&[2, 0, 2, 1])),
+        ("attr_data.npy", npy("<f4", "(4,)", bytemuck::cast_slice(&floats))),
+        ("labels_shape.npy", ints(&[3, 2])),
+        ("labels_indptr.npy", ints(&[0, 2, 2, 4])),
+        ("labels_indices.npy", ints(&[1, 0, 1, 1])),
+    ];
+    fs::write(&path, archive(&members)).unwrap();
+    let data = import(Kind::GnnBenchmark, &path, &Options::default()).unwrap().dataset;
+    assert_eq!(rows(&data), [vec![2], vec![], vec![0]]);
+    let Some(Features::Sparse(x)) = data.features() else { panic!("sparse") };
+    assert_eq!(
+        (&x.indptr()[..], &x.indices()[..], &x.values()[..]),
+        (&[0, 2, 2, 3][..], &[0, 2, 1][..], &[2.0, 5.0, 3.0][..])
+    );
+    assert_eq!(multi(&data), [1, 1, 0, 0, 0, 1]);
+}
+
+#[test]
+fn all_number_types_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("set.npz");
+    let x: [(&str, Vec<u8>); 14] = [
+        ("|b1", vec![0, 1]),
+        ("|u1", vec![0, 1]),
+        ("|i1", vec![0, 1]),
+        ("<i2", vec![0, 0, 1, 0]),
+        (">u2", vec![0, 0, 0, 1]),
+        ("<u4", vec![0, 0, 0, 0, 1, 0, 0, 0]),
+        (">i4", vec![0, 0, 0, 0, 0, 0, 0, 1]),
+        ("<i8", [0i64, 1].map(i64::to_le_bytes).concat()),
+        (">u8", [0u64, 1].map(u64::to_be_bytes).concat()),
+        ("<f2", vec![0, 0, 0, 0x3c]),
+        (">f2", vec![0, 0, 0x3c, 0]),
+        (">f4", [0f32, 1.0].map(f32::to_be_bytes).concat()),
+        ("<f8", [0f64, 1.0].map(f64::to_le_bytes).concat()),
+        (">f8", [0f64, 1.0].map(f64::to_be_bytes).concat()),
+    ];
+    for (descr, bytes) in x {
+        let members = [
+            ("edges.npy", npy("<i8", "(0, 2)", &[])),
+            ("node_features.npy", npy(descr, "(2, 1)", &bytes)),
+            ("node_labels.npy", npy(descr, "(2,)", &bytes)),
+        ];
+        fs::write(&path, archive(&members)).unwrap();
+        let got = import(Kind::Heterophilous, &path, &Options::default()).unwrap_or_else(|e| panic!("{descr}: {e}"));
+        assert_eq!((dense(&got.dataset), classes(&got.dataset)), (vec![0.0, 1.0], vec![0, 1]), "{descr}");
+        if !descr.contains('f') {
+            let member = npy(descr, "(1, 2)", &bytes);
+            fs::write(&path, archive(&[("edges.npy", member), members[1].clone(), members[2].clone()])).unwrap();
+            let got = import(Kind::Heterophilous, &path, &Options::default()).unwrap();
+            assert_eq!(rows(&got.dataset), [[1], [0]], "{descr}");
+        }
+    }
 }

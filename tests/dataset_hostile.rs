@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
+use common::{archive, npy};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use lapidary::dataset::import::{Kind, Options, import};
@@ -89,25 +92,6 @@ fn packed(text: &[u8]) -> Vec<u8> {
     let mut gz = GzEncoder::new(Vec::new(), Compression::best());
     gz.write_all(text).unwrap();
     gz.finish().unwrap()
-}
-
-/// A .npy file: header as numpy writes it, but for the padding.
-fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
-    let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n");
-    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend((text.len() as u16).to_le_bytes());
-    bytes.extend(text.as_bytes());
-    bytes.extend(data);
-    bytes
-}
-
-fn archive(members: &[(&str, Vec<u8>)]) -> Vec<u8> {
-    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
-    for (name, bytes) in members {
-        zip.start_file(*name, zip::write::SimpleFileOptions::default()).unwrap();
-        zip.write_all(bytes).unwrap();
-    }
-    zip.finish().unwrap().into_inner()
 }
 
 fn ints(values: &[i64]) -> Vec<u8> {

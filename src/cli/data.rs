@@ -14,6 +14,27 @@ use crate::dataset::import::{self, Fate, Ids, Kind, Options, Progress, Report};
 use crate::dataset::{Dataset, DegreeRange, Info};
 use crate::error::Result;
 
+/// The kinds of files, below the flags.
+const KINDS: &str = "\
+Kinds, and what is done with their edges unless a flag says otherwise; it is what PyTorch
+Geometric does where it reads the same files:
+  planetoid      FOLDER/ind.NAME: undirected, repeated edges dropped
+  npz            FILE with indptr, indices (of in-edges), x, y, train: as it is; or one of the next 2
+  gnn-benchmark  FILE with adj_data, attr_data, labels: undirected, repeated edges and loops dropped
+  heterophilous  FILE with edges, node_features, train_masks: undirected, repeated edges dropped
+  reddit         FOLDER with DGL's reddit_graph.npz and reddit_data.npz: repeated edges dropped
+  graphsaint     FOLDER with adj_full.npz, feats.npy, class_map.json, role.json: as it is
+  ppi            FOLDER with train_graph.json, train_feats.npy, ...: undirected unless the file says
+                 otherwise, repeated edges and loops dropped
+  ogb            FOLDER with raw/edge.csv.gz, ..., split/: directed as it is; reverses are added for
+                 products and proteins
+  edges          FILE of edges u v, one a line, .gz or not, any ids or names: directed, repeated
+                 edges dropped
+  mtx            Matrix Market FILE: undirected if its header says symmetric, repeated edges dropped
+  lux            PREFIX or PREFIX.lux, with PREFIX.feats.bin or .csv, .label, .mask: as it is
+
+Ids other than 0, 1, ... go to vertex_ids.npy, names to vertex_names.txt, in the dataset directory.";
+
 #[derive(Debug, Subcommand)]
 pub(super) enum DataVerb {
     /// Say what a data set holds
@@ -31,26 +52,10 @@ pub(super) enum DataVerb {
     Generate(GenerateVerb),
 }
 
-/// Kinds, and what is done with their edges unless a flag says otherwise, as PyTorch Geometric does where it reads them:
-///
-///   planetoid      FOLDER/ind.NAME: undirected, repeated edges dropped
-///   npz            FILE with indptr, indices (in-edges), x, y, train: as it is; or one of the next two
-///   gnn-benchmark  FILE with adj_data, attr_data, labels: undirected, repeated edges and loops dropped
-///   heterophilous  FILE with edges, node_features, train_masks: undirected, repeated edges dropped
-///   reddit         FOLDER with DGL's reddit_graph.npz and reddit_data.npz: repeated edges dropped
-///   graphsaint     FOLDER with adj_full.npz, feats.npy, class_map.json, role.json: as it is
-///   ppi            FOLDER with train_graph.json, train_feats.npy, ...: undirected unless the file says so, repeated edges and
-///                  loops dropped
-///   ogb            FOLDER with raw/edge.csv.gz, ..., split/: directed as it is, undirected for products and proteins
-///   edges          FILE of edges, one a line, .gz or not, any ids or names: directed, repeated edges dropped
-///   mtx            Matrix Market FILE: undirected if its header says symmetric, repeated edges dropped
-///   lux            PREFIX or PREFIX.lux, with PREFIX.feats.bin or .csv, .label, .mask: as it is
-///
-/// Ids other than 0, 1, ... are written to vertex_ids.npy, names to vertex_names.txt, beside the dataset's arrays.
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = KINDS)]
 pub(super) struct ImportArgs {
-    /// What the files are; see above
+    /// What the files are; see below
     kind: String,
     /// The file, folder or prefix
     src: PathBuf,
