@@ -19,9 +19,11 @@ use crate::graph::{Graph, MAX_VERTICES, prefix_sum, ranges_of_edges, scan_count}
 use crate::host;
 
 /// Shorter lists never reach the disk.
-const SPOOL_BYTES: usize = 32 << 20;
+const SPOOL_BYTES: usize = 4 << 20;
 /// Edges that are read back at a time.
 const BLOCK: usize = 1 << 21;
+/// Edges that are written at a time where they come one by one.
+const BUFFER: usize = 1 << 13;
 /// Edges, reverses included, from which on rows that lose repeats are filled in parts.
 const LONG: u64 = 1 << 24;
 /// How many parts.
@@ -31,14 +33,19 @@ const PARTS: usize = 4;
 pub(crate) struct EdgeStore {
     file: SpooledTempFile,
     folder: PathBuf,
+    /// Edges that were not written yet.
+    buffer: Vec<[u32; 2]>,
     count: u64,
+    /// What the host has.
+    memory_bytes: u64,
 }
 
 impl EdgeStore {
     /// An empty store whose file will be in `folder`, by default the system's folder for temporary files.
     pub(crate) fn new(folder: Option<&Path>) -> Self {
         let folder = folder.map_or_else(std::env::temp_dir, Path::to_path_buf);
-        Self { file: SpooledTempFile::new_in(SPOOL_BYTES, &folder), folder, count: 0 }
+        let file = SpooledTempFile::new_in(SPOOL_BYTES, &folder);
+        Self { file, folder, buffer: Vec::with_capacity(BUFFER), count: 0, memory_bytes: host::memory_bytes() }
     }
 
     /// Number of edges so far.
@@ -52,11 +59,24 @@ impl EdgeStore {
     /// A full disk; more edges than the host's memory can take, which a hostile file may unfold into.
     pub(crate) fn extend(&mut self, edges: &[[u32; 2]]) -> Result<()> {
         self.count += edges.len() as u64;
-        if let Some(shortage) = host::shortage(self.count.saturating_mul(4), host::memory_bytes()) {
+        if let Some(shortage) = host::shortage(self.count.saturating_mul(4), self.memory_bytes) {
             let expected = format!("fewer: their ends alone {shortage}").into();
             return Err(Error::Option { option: "the number of edges", found: self.count.to_string(), expected });
         }
+        if self.buffer.len() + edges.len() > BUFFER {
+            self.flush()?;
+        }
+        if edges.len() < BUFFER {
+            self.buffer.extend_from_slice(edges);
+            return Ok(());
+        }
         self.file.write_all(bytemuck::cast_slice(edges)).map_err(Error::io("write a temporary file in", &self.folder))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let written = self.file.write_all(bytemuck::cast_slice(&self.buffer));
+        self.buffer.clear();
+        written.map_err(Error::io("write a temporary file in", &self.folder))
     }
 
     /// The graph of the edges, with their ends renamed by `name`, and with `reversed` each other way round as well (a
@@ -77,9 +97,10 @@ impl EdgeStore {
             let problem = crate::graph::GraphError::TooManyVertices { vertices };
             return Err(Error::Graph { file: "the list of edges".into(), problem });
         }
+        self.flush()?;
         let edges = self.count.saturating_mul(if reversed { 2 } else { 1 });
         let need_bytes = edges.saturating_mul(4).saturating_add(16 * vertices as u64);
-        if let Some(shortage) = host::shortage(need_bytes, host::memory_bytes()) {
+        if let Some(shortage) = host::shortage(need_bytes, self.memory_bytes) {
             let expected = format!("fewer: the graph {shortage}").into();
             return Err(Error::Option { option: "the number of edges", found: edges.to_string(), expected });
         }
@@ -252,7 +273,10 @@ mod tests {
         for (duplicates, self_loops) in [(true, true), (false, true), (false, false)] {
             let keep = Keep { duplicates, self_loops };
             let mut store = EdgeStore::new(None);
-            edges.chunks(1_234_567).for_each(|part| store.extend(part).unwrap());
+            for (at, part) in edges.chunks(1_234_567).enumerate() {
+                // Few at a time, and many.
+                part.chunks(if at % 2 == 0 { 777 } else { part.len() }).for_each(|few| store.extend(few).unwrap());
+            }
             assert_eq!(store.len(), edges.len() as u64);
             let (graph, _) = store.finish(n as usize, true, keep, |id| id).unwrap();
             let want = reference(n as usize, &edges, true, keep);
