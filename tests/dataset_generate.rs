@@ -285,3 +285,33 @@ fn a_profile_may_be_text_and_ends_are_met() {
     let huge = DegreeProfile::new(vec![DegreeRow { degree: 2, vertices: u64::MAX, clustering: 0.0 }]).unwrap();
     assert!(bter(&BterOptions::new(huge)).is_err());
 }
+
+#[test]
+fn the_command_makes_the_same_bter_files_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let make = |name: &str, seed: &str| {
+        let dst = dir.path().join(name);
+        let mut command = assert_cmd::Command::cargo_bin("lapidary").unwrap();
+        command.args(["data", "generate", "bter"]).arg(&dst);
+        command.args([
+            "--like",
+            "builtin:karate",
+            "--scale",
+            "50",
+            "--classes",
+            "3",
+            "--features",
+            "2",
+            "--seed",
+            seed,
+            "--json",
+        ]);
+        let done = command.assert().success();
+        let line: serde_json::Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
+        assert_eq!([&line["vertices"], &line["features"]["width"], &line["labels"]["classes"]], [34 * 50, 2, 3]);
+        ["indptr", "indices", "features", "labels", "train"]
+            .map(|file| std::fs::read(dst.join(format!("{file}.npy"))).unwrap())
+    };
+    assert!(make("one", "3") == make("two", "3"));
+    assert!(make("three", "4") != make("four", "3"));
+}
