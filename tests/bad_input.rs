@@ -207,8 +207,8 @@ fn flags_that_are_not_built_yet() {
         fails(["train", "--epochs", "1"].iter().chain(flags), &[wanted]);
     }
     fails(["plan", "--data", "builtin:karate"], &["plan", "not built yet"]);
-    fails(["data", "generate", "bter", "x"], &["bter", "not built yet"]);
-    fails(["data", "import", "ogb", "x", "y"], &["ogb", "not built yet"]);
+    fails(["data", "generate", "bter", "x", "--degrees", "/nowhere/x"], &["/nowhere/x is missing"]);
+    fails(["data", "import", "ogb", "/nowhere/x", "y"], &["num-node-list.csv.gz is missing"]);
 }
 
 #[test]

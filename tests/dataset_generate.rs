@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use lapidary::dataset::generate::{PlantedOptions, RmatOptions, SplitSizes, planted, rmat};
-use lapidary::dataset::{Dataset, Features, Info, Labels, TEST, TRAIN, VAL};
+use std::collections::BTreeMap;
+
+use lapidary::dataset::generate::{
+    BterOptions, DegreeProfile, DegreeRow, PlantedOptions, RmatOptions, SplitSizes, bter, planted, rmat,
+};
+use lapidary::dataset::{Arrays, Dataset, Features, Info, Labels, TEST, TRAIN, VAL};
 
 fn on_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
     rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(work)
@@ -162,4 +166,152 @@ fn options_that_make_no_sense_are_refused() {
     assert!(error.to_string().contains("quarters"), "{error}");
     let error = rmat(&RmatOptions { edge_factor: -1.0, ..RmatOptions::default() }).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("edge factor"), "{error}");
+}
+
+fn like_karate_times(scale: f64, seed: u64) -> BterOptions {
+    let profile = DegreeProfile::of(Dataset::builtin("karate").unwrap().graph()).unwrap();
+    let (feature_width, classes) = (3, 4);
+    BterOptions { feature_width, classes, seed, ..BterOptions::new(profile.scaled(scale).unwrap()) }
+}
+
+#[test]
+fn a_bter_graph_is_the_same_on_any_number_of_threads() {
+    let one = on_threads(1, || bytes(&bter(&like_karate_times(3000.0, 7)).unwrap()));
+    let three = on_threads(3, || bytes(&bter(&like_karate_times(3000.0, 7)).unwrap()));
+    assert!(one == three);
+    assert!(one != bytes(&bter(&like_karate_times(3000.0, 8)).unwrap()));
+}
+
+/// Clustering by degree from all pairs of neighbours.
+fn clustering_by_enumeration(data: &Dataset) -> BTreeMap<u64, (u64, f64)> {
+    let graph = data.graph();
+    let mut found: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for v in 0..graph.vertex_count() {
+        let row = graph.sources(v);
+        let closed = |&u: &u32| row.iter().filter(|&&w| w > u && graph.sources(u as usize).contains(&w)).count() as u64;
+        let entry = found.entry(row.len() as u64).or_default();
+        *entry = (entry.0 + 1, entry.1 + row.iter().map(closed).sum::<u64>());
+    }
+    let share = |(degree, (vertices, closed)): (u64, (u64, u64))| {
+        let wedges = vertices * degree * degree.saturating_sub(1) / 2;
+        (degree, (vertices, if wedges > 0 { closed as f64 / wedges as f64 } else { 0.0 }))
+    };
+    found.into_iter().map(share).collect()
+}
+
+#[test]
+fn the_profile_of_a_graph_is_what_enumeration_finds() {
+    for (name, tolerance) in [("karate", 1e-12), ("planted", 0.012)] {
+        let data = Dataset::builtin(name).unwrap();
+        let want = clustering_by_enumeration(&data);
+        let profile = DegreeProfile::of(data.graph()).unwrap();
+        assert_eq!(profile.rows().len(), want.len());
+        for row in profile.rows() {
+            let (vertices, clustering) = want[&row.degree];
+            assert_eq!(row.vertices, vertices);
+            assert!((row.clustering - clustering).abs() <= tolerance, "{name}: {row:?}, want {clustering}");
+        }
+        assert_eq!(profile.edges() as usize, data.graph().edge_count());
+    }
+    // Loops and repeats are no neighbours.
+    let edges = [(0, 1), (1, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 1), (0, 2), (2, 0)];
+    let data = Dataset::from_arrays(Arrays::edges(3, &edges)).unwrap();
+    let profile = DegreeProfile::of(data.graph()).unwrap();
+    assert_eq!(profile.rows(), [DegreeRow { degree: 2, vertices: 3, clustering: 1.0 }]);
+    let directed = Dataset::from_arrays(Arrays::edges(2, &[(0, 1)])).unwrap();
+    let error = DegreeProfile::of(directed.graph()).unwrap_err().to_string();
+    assert!(error.contains("--symmetrise"), "{error}");
+}
+
+#[test]
+fn a_bter_graph_has_the_degrees_and_the_clustering_that_were_asked_for() {
+    // Power-law degrees up to 200, clustering that falls from 0.6.
+    let rows = (1..=200u64).map(|degree| DegreeRow {
+        degree,
+        vertices: (60_000.0 * (degree as f64).powf(-2.0)).round() as u64,
+        clustering: if degree < 2 { 0.0 } else { 0.6 * (degree as f64 / 2.0).powf(-0.4) },
+    });
+    let want = DegreeProfile::new(rows.collect()).unwrap();
+    let data = bter(&BterOptions::new(want.clone())).unwrap();
+    let info = Info::of(&data);
+    assert!(data.graph().is_symmetric() && !data.directed());
+    assert_eq!((info.self_loops, info.duplicate_edges, info.vertices as u64), (0, 0, want.vertices()));
+    let got = DegreeProfile::of(data.graph()).unwrap();
+    assert!((got.edges() as f64 / want.edges() as f64 - 1.0).abs() < 0.02, "{} for {}", got.edges(), want.edges());
+    // Vertices and closed pairs of neighbours in ranges of degrees that double.
+    let range = |profile: &DegreeProfile, low: u64| {
+        let rows = profile.rows().iter().filter(|row| (low..2 * low).contains(&row.degree));
+        rows.fold((0.0, 0.0, 0.0), |(vertices, wedges, closed), row| {
+            let here = (row.vertices * row.degree * row.degree.saturating_sub(1)) as f64;
+            (vertices + row.vertices as f64, wedges + here, closed + here * row.clustering)
+        })
+    };
+    for low in [1, 2, 4, 8, 16, 32, 64] {
+        let ((n, wedges, closed), (n_want, wedges_want, closed_want)) = (range(&got, low), range(&want, low));
+        // Drawn degrees are spread about the wanted ones, which the least feel most.
+        let tolerance = if low == 2 { 0.25 } else { 0.15 };
+        assert!((n / n_want - 1.0).abs() < tolerance, "degrees from {low}: {n} vertices for {n_want}");
+        if low > 1 {
+            let (c, c_want) = (closed / wedges, closed_want / wedges_want);
+            assert!((c / c_want - 1.0).abs() < 0.25, "degrees from {low}: clustering {c} for {c_want}");
+        }
+    }
+}
+
+#[test]
+fn a_profile_may_be_text_and_ends_are_met() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("degrees.txt");
+    std::fs::write(&path, "# degree vertices clustering\n0, 5\n1 101\n\n3\t8\t1\n").unwrap();
+    let profile = DegreeProfile::read(&path).unwrap();
+    assert_eq!((profile.vertices(), profile.edges()), (114, 125));
+    // Clustering of 1 makes cliques of 4, which lack nothing: vertices of degree 1 pair off, but for one.
+    let data = bter(&BterOptions::new(profile.clone())).unwrap();
+    let got = DegreeProfile::of(data.graph()).unwrap();
+    let counts: Vec<_> = got.rows().iter().map(|row| (row.degree, row.vertices)).collect();
+    assert_eq!(counts, [(0, 6), (1, 100), (3, 8)]);
+    assert_eq!(profile.scaled(2.0).unwrap().vertices(), 228);
+    let error = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        DegreeProfile::read(&path).unwrap_err().to_string()
+    };
+    assert!(error("1 2 3 4\n").contains("line 1"));
+    assert!(error("1 -2\n").contains("line 1"));
+    assert!(error("1 2\n1 3\n").contains("degree 1 twice"));
+    assert!(error("2 2 1.5\n").contains("clustering 1.5"));
+    assert!(error("").contains("at least one vertex"));
+    assert!(error("4294967295 1 0\n").contains("4294967295"));
+    assert!(profile.scaled(f64::NAN).is_err() && profile.scaled(1e-9).is_err());
+    let huge = DegreeProfile::new(vec![DegreeRow { degree: 2, vertices: u64::MAX, clustering: 0.0 }]).unwrap();
+    assert!(bter(&BterOptions::new(huge)).is_err());
+}
+
+#[test]
+fn the_command_makes_the_same_bter_files_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let make = |name: &str, seed: &str| {
+        let dst = dir.path().join(name);
+        let mut command = assert_cmd::Command::cargo_bin("lapidary").unwrap();
+        command.args(["data", "generate", "bter"]).arg(&dst);
+        command.args([
+            "--like",
+            "builtin:karate",
+            "--scale",
+            "50",
+            "--classes",
+            "3",
+            "--features",
+            "2",
+            "--seed",
+            seed,
+            "--json",
+        ]);
+        let done = command.assert().success();
+        let line: serde_json::Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
+        assert_eq!([&line["vertices"], &line["features"]["width"], &line["labels"]["classes"]], [34 * 50, 2, 3]);
+        ["indptr", "indices", "features", "labels", "train"]
+            .map(|file| std::fs::read(dst.join(format!("{file}.npy"))).unwrap())
+    };
+    assert!(make("one", "3") == make("two", "3"));
+    assert!(make("three", "4") != make("four", "3"));
 }

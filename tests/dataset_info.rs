@@ -101,3 +101,42 @@ fn the_shared_sets_are_as_published() {
         assert_eq!([info.vertices, info.edges, info.self_loops, info.isolated], counts, "{name}");
     }
 }
+
+#[test]
+fn skew_and_the_histogram_are_those_of_the_degrees() {
+    // In-degrees 0, 0, 1, 3, 4: differences over all pairs by hand.
+    let edges = [(0, 2), (0, 3), (1, 3), (2, 3), (0, 4), (1, 4), (2, 4), (3, 4)];
+    let info = Info::of(&Dataset::from_arrays(Arrays::edges(5, &edges)).unwrap());
+    let degrees = [0.0f64, 0.0, 1.0, 3.0, 4.0];
+    let differences: f64 = degrees.iter().flat_map(|a| degrees.iter().map(move |b| (a - b).abs())).sum();
+    assert!((info.skew.gini - differences / (2.0 * 5.0 * 8.0)).abs() < 1e-12);
+    assert_eq!(info.skew.top_percent_share, 0.5);
+    let ranges: Vec<_> = info.degree_histogram.iter().map(|r| (r.least, r.most, r.vertices)).collect();
+    assert_eq!(ranges, [(0, 0, 2), (1, 1, 1), (2, 3, 1), (4, 7, 1)]);
+    let none = Info::of(&Dataset::from_arrays(Arrays::edges(3, &[])).unwrap());
+    assert_eq!((none.skew.gini, none.skew.top_percent_share), (0.0, 0.0));
+    assert_eq!(none.degree_histogram.len(), 1);
+    let planted = Dataset::builtin("planted").unwrap();
+    let info = Info::of(&planted);
+    assert_eq!(info.degree_histogram.iter().map(|range| range.vertices).sum::<usize>(), 3000);
+    for range in &info.degree_histogram {
+        let inside = (0..3000).filter(|&v| (range.least..=range.most).contains(&planted.graph().in_degree(v))).count();
+        assert_eq!(range.vertices, inside);
+    }
+}
+
+#[test]
+fn the_printed_histogram_lines_up() {
+    let done = assert_cmd::Command::cargo_bin("lapidary").unwrap().args(["data", "info", "builtin:planted"]).assert();
+    let text = String::from_utf8(done.success().get_output().stdout.clone()).unwrap();
+    let lines: Vec<&str> = text.lines().skip_while(|line| !line.contains("in-degree  vertices")).collect();
+    assert!(lines.len() > 5, "{text}");
+    // Numbers end where their titles end, and bars start in one column.
+    for (title, end) in [("in-degree", 9), ("vertices", 19)] {
+        assert!(lines[0][..end].ends_with(title), "{text}");
+        assert!(lines[1..].iter().all(|line| line.as_bytes()[end - 1].is_ascii_digit()), "{text}");
+        assert!(lines[1..].iter().all(|line| line.as_bytes()[end] == b' '), "{text}");
+    }
+    let bars: Vec<usize> = lines[1..].iter().filter_map(|line| line.find('#')).collect();
+    assert!(bars.len() > 4 && bars.iter().all(|&at| at == bars[0]), "{text}");
+}

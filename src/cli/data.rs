@@ -1,15 +1,39 @@
 //! `lapidary data`: look at, import and generate data sets.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::not_built;
-use super::output::{count, facts, json_line, percent, say, spinner};
-use crate::dataset::generate::{PlantedOptions, RmatOptions, SplitSizes, planted, rmat};
-use crate::dataset::{Dataset, Info, import};
-use crate::error::{Error, Result};
+use super::output::{byte_bar, count, facts, json_line, percent, print, say, seconds, spinner};
+use crate::dataset::generate::{
+    BterOptions, DegreeProfile, PlantedOptions, RmatOptions, SplitSizes, bter, planted, rmat,
+};
+use crate::dataset::import::{self, Fate, Ids, Kind, Options, Progress, Report};
+use crate::dataset::{Dataset, DegreeRange, Info};
+use crate::error::Result;
+
+/// The kinds of files, below the flags.
+const KINDS: &str = "\
+Kinds, and what is done with their edges unless a flag says otherwise; it is what PyTorch
+Geometric does where it reads the same files:
+  planetoid      FOLDER/ind.NAME: undirected, repeated edges dropped
+  npz            FILE with indptr, indices (of in-edges), x, y, train: as it is; or one of the next 2
+  gnn-benchmark  FILE with adj_data, attr_data, labels: undirected, repeated edges and loops dropped
+  heterophilous  FILE with edges, node_features, train_masks: undirected, repeated edges dropped
+  reddit         FOLDER with DGL's reddit_graph.npz and reddit_data.npz: repeated edges dropped
+  graphsaint     FOLDER with adj_full.npz, feats.npy, class_map.json, role.json: as it is
+  ppi            FOLDER with train_graph.json, train_feats.npy, ...: undirected unless the file says
+                 otherwise, repeated edges and loops dropped
+  ogb            FOLDER with raw/edge.csv.gz, ..., split/: directed as it is; reverses are added for
+                 products and proteins
+  edges          FILE of edges u v, one a line, .gz or not, any ids or names: directed, repeated
+                 edges dropped
+  mtx            Matrix Market FILE: undirected if its header says symmetric, repeated edges dropped
+  lux            PREFIX or PREFIX.lux, with PREFIX.feats.bin or .csv, .label, .mask: as it is
+
+Ids other than 0, 1, ... go to vertex_ids.npy, names to vertex_names.txt, in the dataset directory.";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DataVerb {
@@ -22,23 +46,54 @@ pub(super) enum DataVerb {
         json: bool,
     },
     /// Turn files of other programs into a dataset directory
-    Import(ImportArgs),
+    Import(Box<ImportArgs>),
     /// Make a random data set
     #[command(subcommand)]
     Generate(GenerateVerb),
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = KINDS)]
 pub(super) struct ImportArgs {
-    /// What the files are: planetoid (ind.NAME.x, .graph, ...) or npz (indptr, indices, x, y, train)
+    /// What the files are; see below
     kind: String,
-    /// planetoid: the folder, or its prefix FOLDER/ind.NAME; npz: the file
+    /// The file, folder or prefix
     src: PathBuf,
     /// The dataset directory to write; it must not exist yet, or be empty
     dst: PathBuf,
+    /// Edges that repeat another: keep or drop
+    #[arg(long, value_name = "WHAT")]
+    duplicates: Option<Fate>,
+    /// Edges from a vertex to itself: keep or drop
+    #[arg(long, value_name = "WHAT")]
+    self_loops: Option<Fate>,
+    /// Vertices without an edge to or from another: keep (the default) or drop, and close up the ids
+    #[arg(long, value_name = "WHAT")]
+    isolated: Option<Fate>,
+    /// Add the reverse of every edge; repeated edges are then dropped by default
+    #[arg(long, alias = "symmetrize", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    symmetrise: Option<bool>,
     /// planetoid: which of several sets in the folder
     #[arg(long)]
     name: Option<String>,
+    /// heterophilous: which of its splits
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    split: usize,
+    /// edges, mtx: features, [vertices, width]
+    #[arg(long, value_name = "FILE.npy")]
+    features: Option<PathBuf>,
+    /// edges, mtx: labels, [vertices] or [vertices, classes]
+    #[arg(long, value_name = "FILE.npy")]
+    labels: Option<PathBuf>,
+    /// edges, mtx: training vertices, as ids or a mask
+    #[arg(long, value_name = "FILE.npy")]
+    train: Option<PathBuf>,
+    /// edges, mtx: validation vertices
+    #[arg(long, value_name = "FILE.npy")]
+    val: Option<PathBuf>,
+    /// edges, mtx: test vertices
+    #[arg(long, value_name = "FILE.npy")]
+    test: Option<PathBuf>,
     /// Print one JSON line on standard output
     #[arg(long)]
     json: bool,
@@ -50,11 +105,8 @@ pub(super) enum GenerateVerb {
     Planted(PlantedArgs),
     /// R-MAT: recursively skewed, ids shuffled; features and labels only if asked for
     Rmat(RmatArgs),
-    /// Block two-level Erdős–Rényi (not built yet)
-    Bter {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-        _rest: Vec<String>,
-    },
+    /// Block two-level Erdős–Rényi: the degrees and the clustering of another graph, at any size
+    Bter(BterArgs),
 }
 
 #[derive(Debug, Args)]
@@ -118,6 +170,27 @@ pub(super) struct RmatArgs {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct BterArgs {
+    #[command(flatten)]
+    common: GenerateArgs,
+    /// The undirected dataset to be like: a directory, builtin:karate or builtin:planted
+    #[arg(long, value_name = "DATA", required_unless_present = "degrees", conflicts_with = "degrees")]
+    like: Option<String>,
+    /// Text to take degrees from: a degree a line, how many vertices have it, and their clustering
+    #[arg(long, value_name = "FILE")]
+    degrees: Option<PathBuf>,
+    /// How many times the vertices of each degree
+    #[arg(long, value_name = "F", default_value_t = 1.0)]
+    scale: f64,
+    /// Number of features
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    features: usize,
+    /// Number of classes, drawn without regard to the edges
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    classes: usize,
+}
+
+#[derive(Debug, Args)]
 struct GenerateArgs {
     /// The dataset directory to write; it must not exist yet, or be empty
     dst: PathBuf,
@@ -134,12 +207,13 @@ pub(super) fn run(verb: &DataVerb) -> Result<()> {
     match verb {
         DataVerb::Info { data, json } => {
             let info = working("looking at", data, *json, || Ok(Info::of(&Dataset::load(data)?)))?;
-            if *json { print_json(&info, None) } else { print_table(&info) }
+            if *json {
+                return print_json(&info, None, None);
+            }
+            print_table(&info)?;
+            print(&histogram(&info))
         }
-        DataVerb::Import(args) => {
-            let data = working("importing", &args.src.display().to_string(), args.json, || import_from(args))?;
-            write(&data, &args.dst, args.json)
-        }
+        DataVerb::Import(args) => import_from(args),
         DataVerb::Generate(GenerateVerb::Planted(args)) => {
             let common = &args.common;
             let data = working("generating", "a planted partition", common.json, || Ok(planted(&args.options())?))?;
@@ -150,30 +224,91 @@ pub(super) fn run(verb: &DataVerb) -> Result<()> {
             let data = working("generating", "an R-MAT graph", common.json, || Ok(rmat(&args.options())?))?;
             write(&data, &common.dst, common.json)
         }
-        DataVerb::Generate(GenerateVerb::Bter { .. }) => {
-            Err(not_built("`data generate bter`", "this version generates planted and rmat"))
+        DataVerb::Generate(GenerateVerb::Bter(args)) => {
+            let common = &args.common;
+            let data = working("generating", "a BTER graph", common.json, || Ok(bter(&args.options()?)?))?;
+            write(&data, &common.dst, common.json)
         }
     }
 }
 
-fn import_from(args: &ImportArgs) -> Result<Dataset> {
-    match args.kind.as_str() {
-        "planetoid" => Ok(import::planetoid(&args.src, args.name.as_deref())?),
-        "npz" => match &args.name {
-            None => Ok(import::npz(&args.src)?),
-            Some(name) => {
-                let expected = "an .npz archive holds one set, which is called as its file".into();
-                Err(Error::Value { option: "--name", value: name.clone(), expected })
-            }
-        },
-        "gnn-benchmark" | "reddit" | "graphsaint" | "heterophilous" | "ppi" | "ogb" | "edges" | "mtx" | "lux" => {
-            Err(not_built(format!("importing `{}`", args.kind), "this version imports planetoid and npz"))
-        }
-        other => {
-            let expected = "there are planetoid and npz".into();
-            Err(Error::Value { option: "the kind of import", value: other.into(), expected })
-        }
+fn import_from(args: &ImportArgs) -> Result<()> {
+    let kind: Kind = args.kind.parse()?;
+    // What takes minutes should not fail at its end.
+    Dataset::check_destination(&args.dst)?;
+    let bar = byte_bar(format!("importing {}", args.src.display()), args.json);
+    let watch = |progress: Progress| {
+        bar.set_length(progress.total_bytes);
+        bar.set_position(progress.done_bytes);
+    };
+    let beside = args.dst.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
+    let options = Options {
+        name: args.name.as_deref(),
+        duplicates: args.duplicates,
+        self_loops: args.self_loops,
+        isolated: args.isolated,
+        symmetrise: args.symmetrise,
+        split: args.split,
+        features: args.features.as_deref(),
+        labels: args.labels.as_deref(),
+        splits: [args.train.as_deref(), args.val.as_deref(), args.test.as_deref()],
+        scratch: beside.filter(|parent| parent.is_dir()),
+        watch: Some(&watch),
+    };
+    let start = Instant::now();
+    let imported = import::import(kind, &args.src, &options);
+    bar.finish_and_clear();
+    let imported = imported?;
+    let import_seconds = start.elapsed().as_secs_f64();
+    working("writing", &args.dst.display().to_string(), args.json, || Ok(imported.write(&args.dst)?))?;
+    let total_seconds = start.elapsed().as_secs_f64();
+    let info = Info::of(&imported.dataset);
+    let report = &imported.report;
+    let megabytes_per_second = report.bytes_read as f64 / 1e6 / import_seconds.max(1e-9);
+    if args.json {
+        let mut import = json!(report);
+        import["seconds"] = json!(total_seconds);
+        import["megabytes_per_second"] = json!(megabytes_per_second);
+        return print_json(&info, Some(&args.dst), Some(("import", import)));
     }
+    say(format_args!(
+        "read {:.1} MB in {} ({megabytes_per_second:.0} MB/s), wrote {} in {}",
+        report.bytes_read as f64 / 1e6,
+        seconds(import_seconds),
+        args.dst.display(),
+        seconds(total_seconds - import_seconds),
+    ));
+    print(&facts(&report_rows(report, imported.ids.as_ref())))?;
+    print_table(&info)
+}
+
+/// What an import found and did, for people.
+fn report_rows(report: &Report, ids: Option<&Ids>) -> Vec<(&'static str, String)> {
+    let fate = |n: u64, dropped: bool| match (n, dropped) {
+        (0, _) => "none".into(),
+        (n, true) => format!("{} dropped", count(n)),
+        (n, false) => format!("{} kept", count(n)),
+    };
+    let mut rows = vec![
+        ("kind", report.kind.to_string()),
+        ("edges listed", count(report.edges_listed)),
+        ("  reverses", if report.symmetrised { "added" } else { "not added" }.into()),
+        ("  repeated", fate(report.duplicates, report.duplicates_dropped)),
+        ("  self-loops", fate(report.self_loops, report.self_loops_dropped)),
+        ("  isolated", fate(report.isolated, report.isolated_dropped)),
+    ];
+    if report.values_dropped > 0 {
+        rows.push(("  values", format!("{} dropped: edges have no weights", count(report.values_dropped))));
+    }
+    rows.extend(ids.map(|ids| {
+        let file = match ids {
+            Ids::Numbers(_) => "in vertex_ids.npy",
+            Ids::Names(_) => "in vertex_names.txt",
+        };
+        ("original ids", file.to_string())
+    }));
+    rows.extend(report.notes.iter().map(|note| ("note", note.clone())));
+    rows
 }
 
 impl PlantedArgs {
@@ -209,6 +344,22 @@ impl RmatArgs {
     }
 }
 
+impl BterArgs {
+    fn options(&self) -> Result<BterOptions> {
+        let profile = match (&self.like, &self.degrees) {
+            (Some(like), _) => DegreeProfile::of(Dataset::load(like)?.graph())?,
+            (None, degrees) => DegreeProfile::read(degrees.as_deref().unwrap_or(Path::new("")))?,
+        };
+        Ok(BterOptions {
+            name: name_of(&self.common.dst),
+            feature_width: self.features,
+            classes: self.classes,
+            seed: self.common.seed,
+            ..BterOptions::new(profile.scaled(self.scale)?)
+        })
+    }
+}
+
 fn name_of(dst: &Path) -> String {
     dst.file_name().map_or_else(|| "generated".into(), |name| name.to_string_lossy().into_owned())
 }
@@ -225,16 +376,19 @@ fn write(data: &Dataset, dst: &Path, json: bool) -> Result<()> {
     working("writing", &dst.display().to_string(), json, || Ok(data.write(dst)?))?;
     let info = Info::of(data);
     if json {
-        return print_json(&info, Some(dst));
+        return print_json(&info, Some(dst), None);
     }
     say(format_args!("wrote {}", dst.display()));
     print_table(&info)
 }
 
-fn print_json(info: &Info, written: Option<&Path>) -> Result<()> {
+fn print_json(info: &Info, written: Option<&Path>, more: Option<(&str, serde_json::Value)>) -> Result<()> {
     let mut line = json!({ "event": "dataset" });
     if let Some(path) = written {
         line["written"] = json!(path);
+    }
+    if let Some((key, value)) = more {
+        line[key] = value;
     }
     if let (Some(line), serde_json::Value::Object(info)) = (line.as_object_mut(), json!(info)) {
         line.extend(info);
@@ -256,6 +410,14 @@ fn print_table(info: &Info) -> Result<()> {
             "in-degree",
             format!("{} to {}, median {}, mean {:.2}", degree.min, count(degree.max), degree.median, degree.mean),
         ),
+        (
+            "skew",
+            format!(
+                "{} of the edges at 1 % of the vertices, Gini {:.2}",
+                percent(Some(info.skew.top_percent_share)),
+                info.skew.gini
+            ),
+        ),
     ];
     if let Some(graphs) = info.graphs {
         rows.push(("graphs", count(graphs as u64)));
@@ -268,7 +430,10 @@ fn print_table(info: &Info) -> Result<()> {
         rows.push(("feature norm", f.norm.to_string()));
     }
     rows.push(match &info.labels {
-        Some(l) => ("labels", format!("{} classes ({}), {} vertices", l.classes, l.kind, count(l.labelled as u64))),
+        Some(l) => {
+            let (classes, kind, labelled) = (l.classes, l.kind, count(l.labelled as u64));
+            ("labels", format!("{classes} classes ({kind}), {labelled} vertices; {}", balance(&l.per_class)))
+        }
         None => ("labels", "none".into()),
     });
     for split in &info.splits {
@@ -283,7 +448,30 @@ fn print_table(info: &Info) -> Result<()> {
     }
     rows.extend(info.source.iter().map(|source| ("source", source.clone())));
     rows.extend(info.licence.iter().map(|licence| ("licence", licence.clone())));
-    super::output::print(&facts(&rows))
+    print(&facts(&rows))
+}
+
+/// How many vertices have which in-degree, with bars, lined up.
+fn histogram(info: &Info) -> String {
+    const WIDEST: usize = 40;
+    let name = |range: &DegreeRange| match range.least == range.most {
+        true => range.least.to_string(),
+        false => format!("{}-{}", range.least, range.most),
+    };
+    let names: Vec<String> = info.degree_histogram.iter().map(name).collect();
+    let counts: Vec<String> = info.degree_histogram.iter().map(|range| count(range.vertices as u64)).collect();
+    let widest = |texts: &[String], title: &str| texts.iter().map(String::len).max().unwrap_or(0).max(title.len());
+    let (name_width, count_width) = (widest(&names, "in-degree"), widest(&counts, "vertices"));
+    let most = info.degree_histogram.iter().map(|range| range.vertices).max().unwrap_or(1).max(1);
+    let mut text = format!("\n{:>name_width$}  {:>count_width$}    share", "in-degree", "vertices");
+    for ((range, name), count) in info.degree_histogram.iter().zip(&names).zip(&counts) {
+        let share = 100.0 * range.vertices as f64 / info.vertices as f64;
+        // What is there shows.
+        let bar = "#".repeat((range.vertices * WIDEST).div_ceil(most));
+        let line = format!("\n{name:>name_width$}  {count:>count_width$}  {share:>5.1} %  {bar}");
+        text.push_str(line.trim_end());
+    }
+    text
 }
 
 /// The smallest and largest class of a split.

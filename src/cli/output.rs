@@ -59,6 +59,14 @@ pub(super) fn bar(length: u64, hidden: bool) -> ProgressBar {
     bar
 }
 
+/// A bar for bytes that are read, with their rate, on standard error; hidden where nobody watches.
+pub(super) fn byte_bar(prefix: String, hidden: bool) -> ProgressBar {
+    let bar = bar(0, hidden).with_prefix(prefix);
+    let style = ProgressStyle::with_template("{prefix} {wide_bar} {bytes}/{total_bytes}  {bytes_per_sec}  {eta}");
+    bar.set_style(style.expect("the template is a constant"));
+    bar
+}
+
 /// A sign of life on standard error for work of unknown length; hidden where nobody watches.
 pub(super) fn spinner(message: String, hidden: bool) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_message(message);

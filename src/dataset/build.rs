@@ -20,6 +20,8 @@ pub(crate) enum Origin {
     Memory,
     Directory(PathBuf),
     Archive(PathBuf),
+    /// Files of another program, which have other names for the arrays.
+    Import(PathBuf),
 }
 
 impl Origin {
@@ -37,12 +39,13 @@ impl Origin {
                 };
                 format!("{}[{member}]", path.display())
             }
+            Self::Import(path) => format!("{}: the {array} in it", path.display()),
         }
     }
 
     fn manifest(&self) -> String {
         match self {
-            Self::Memory | Self::Archive(_) => "the caller".into(),
+            Self::Memory | Self::Archive(_) | Self::Import(_) => "the caller".into(),
             Self::Directory(dir) => dir.join(manifest::FILE).display().to_string(),
         }
     }
@@ -120,6 +123,15 @@ impl Parts {
             source: None,
             licence: None,
         }
+    }
+
+    /// Checks only what has to be right before rows can be left out: a row a vertex, ids that are vertices.
+    pub(crate) fn check_rows(&self) -> Result<()> {
+        let vertices = self.graph.vertex_count();
+        self.check_features(vertices)?;
+        self.check_labels(vertices)?;
+        split::mark(vertices, self.named_splits())?;
+        self.check_graph_ids(vertices)
     }
 
     /// Checks everything.

@@ -26,6 +26,10 @@ pub struct Info {
     pub isolated: usize,
     /// In-degrees.
     pub degree: DegreeInfo,
+    /// How unevenly edges fall on vertices.
+    pub skew: SkewInfo,
+    /// How many vertices have which in-degree, in ranges that double.
+    pub degree_histogram: Vec<DegreeRange>,
     /// Graphs in the set, if it says which vertex is in which.
     pub graphs: Option<usize>,
     /// The features, if there are any.
@@ -51,6 +55,26 @@ pub struct DegreeInfo {
     pub mean: f64,
     /// The greatest.
     pub max: u64,
+}
+
+/// How unevenly in-edges fall on vertices.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SkewInfo {
+    /// The Gini coefficient of in-degrees: 0 if all are equal, near 1 if one vertex has all edges.
+    pub gini: f64,
+    /// Share of the edges that end at the hundredth of the vertices (at least one) with the most.
+    pub top_percent_share: f64,
+}
+
+/// Vertices whose in-degree is in a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DegreeRange {
+    /// The least in-degree of the range.
+    pub least: u64,
+    /// The greatest.
+    pub most: u64,
+    /// Number of vertices.
+    pub vertices: usize,
 }
 
 /// The feature matrix.
@@ -99,6 +123,7 @@ impl Info {
     /// O(size), mostly in parallel; 16 bytes a vertex.
     pub fn of(data: &Dataset) -> Self {
         let graph = data.graph();
+        let degrees = sorted_degrees(data);
         let counts = Counts::of(data);
         let total = |of: &dyn Fn(&OfSplit) -> usize| counts.0.iter().map(of).sum();
         let labels = data.labels().map(|labels| LabelInfo {
@@ -122,7 +147,9 @@ impl Info {
             self_loops: graph.self_loop_count(),
             duplicate_edges: graph.duplicate_edge_count(),
             isolated: isolated(data),
-            degree: degrees(data),
+            degree: summary(&degrees),
+            skew: skew(&degrees),
+            degree_histogram: histogram(&degrees),
             graphs: data.graph_ids().map(|ids| 1 + ids.windows(2).filter(|pair| pair[0] != pair[1]).count()),
             features: data.features().map(|features| FeatureInfo {
                 kind: match features {
@@ -157,18 +184,50 @@ fn isolated(data: &Dataset) -> usize {
     touched.into_par_iter().filter(|&touched| !touched).count()
 }
 
-fn degrees(data: &Dataset) -> DegreeInfo {
+/// In-degrees, ascending. A dataset has at least one vertex.
+fn sorted_degrees(data: &Dataset) -> Vec<u64> {
     let graph = data.graph();
-    let n = graph.vertex_count();
-    let mut degrees: Vec<u64> = (0..n).into_par_iter().map(|v| graph.in_degree(v)).collect();
+    let mut degrees: Vec<u64> = (0..graph.vertex_count()).into_par_iter().map(|v| graph.in_degree(v)).collect();
     degrees.par_sort_unstable();
-    // A dataset has at least one vertex.
+    degrees
+}
+
+fn summary(degrees: &[u64]) -> DegreeInfo {
+    let n = degrees.len();
+    let edges: u64 = degrees.iter().sum();
     DegreeInfo {
         min: degrees[0],
         median: (degrees[(n - 1) / 2] + degrees[n / 2]) as f64 / 2.0,
-        mean: graph.edge_count() as f64 / n as f64,
+        mean: edges as f64 / n as f64,
         max: degrees[n - 1],
     }
+}
+
+fn skew(degrees: &[u64]) -> SkewInfo {
+    let n = degrees.len();
+    let edges: u64 = degrees.iter().sum();
+    if edges == 0 {
+        return SkewInfo { gini: 0.0, top_percent_share: 0.0 };
+    }
+    // The i-th smallest of n weighs 2 i - n + 1, i from 0.
+    let weighted: f64 = degrees.iter().enumerate().map(|(i, &d)| (2.0 * i as f64 - n as f64 + 1.0) * d as f64).sum();
+    let top: u64 = degrees[n - n.div_ceil(100)..].iter().sum();
+    SkewInfo { gini: weighted / (n as f64 * edges as f64), top_percent_share: top as f64 / edges as f64 }
+}
+
+/// The ranges 0, 1, 2 to 3, 4 to 7, ... up to the greatest degree.
+fn histogram(degrees: &[u64]) -> Vec<DegreeRange> {
+    let mut ranges: Vec<DegreeRange> = Vec::new();
+    let mut least = 0;
+    let mut start = 0;
+    while start < degrees.len() {
+        let most = if least == 0 { 0 } else { 2 * least - 1 };
+        let end = degrees.partition_point(|&degree| degree <= most);
+        ranges.push(DegreeRange { least, most, vertices: end - start });
+        start = end;
+        least = most + 1;
+    }
+    ranges
 }
 
 fn density(features: &Features) -> f64 {

@@ -7,6 +7,7 @@
 mod arrays;
 mod build;
 mod builtin;
+mod edge_store;
 mod error;
 mod features;
 pub mod generate;
@@ -17,6 +18,7 @@ mod manifest;
 mod mmap;
 mod npy;
 mod open;
+mod rows;
 mod split;
 mod write;
 
@@ -29,7 +31,7 @@ use crate::graph::Graph;
 pub use arrays::Arrays;
 pub use error::{Error, Result};
 pub use features::{Dense, FeatureNorm, Features, Sparse};
-pub use info::{DegreeInfo, FeatureInfo, Info, LabelInfo, SplitInfo};
+pub use info::{DegreeInfo, DegreeRange, FeatureInfo, Info, LabelInfo, SkewInfo, SplitInfo};
 pub use labels::Labels;
 pub use split::{NONE, TEST, TRAIN, VAL};
 

@@ -25,9 +25,21 @@ impl Dataset {
     /// # Errors
     /// [`Error::Option`] if `dir` is empty; [`Error::Exists`] if it is there and not empty; [`Error::Io`], after which nothing is left behind.
     pub fn write(&self, dir: impl AsRef<Path>) -> Result<()> {
-        let dir = dir.as_ref();
-        check_path(dir)?;
-        refuse_if_full(dir)?;
+        self.write_with(dir.as_ref(), |_| Ok(()))
+    }
+
+    /// That a dataset could be written to `dir`, so far as can be said before: work that takes long asks this first.
+    ///
+    /// # Errors
+    /// [`Error::Option`] if `dir` is empty; [`Error::Exists`] if it is there and not empty.
+    pub fn check_destination(dir: impl AsRef<Path>) -> Result<()> {
+        check_path(dir.as_ref())?;
+        refuse_if_full(dir.as_ref())
+    }
+
+    /// Writes the dataset, and what `more` puts beside its files.
+    pub(crate) fn write_with(&self, dir: &Path, more: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        Self::check_destination(dir)?;
         let parent = match dir.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
@@ -42,6 +54,7 @@ impl Dataset {
         }
         let temporary = builder.tempdir_in(parent).map_err(Error::io("make a temporary directory in", parent))?;
         self.write_files(temporary.path())?;
+        more(temporary.path())?;
         fs::rename(temporary.path(), dir).map_err(|source| {
             // Someone else may have filled it in the meantime.
             refuse_if_full(dir).err().unwrap_or(Error::Io {
@@ -119,7 +132,7 @@ fn put<T: Pod>(dir: &Path, name: &str, dtype: Dtype, shape: &[usize], data: &[T]
 }
 
 /// One file, on the disk when this returns.
-fn put_file(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<()> {
+pub(super) fn put_file(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<()> {
     let file = File::create_new(path).map_err(Error::io("create", path))?;
     let mut to = BufWriter::new(file);
     fill(&mut to).and_then(|()| to.flush()).and_then(|()| to.get_ref().sync_all()).map_err(Error::io("write", path))

@@ -366,12 +366,12 @@ impl<'a> Turned<'a> {
 
 /// How many threads share work in which each of them reads all edges and keeps its part: few, so that the reading stays a
 /// small multiple of the edges on a machine of any size.
-fn scan_count() -> usize {
+pub(crate) fn scan_count() -> usize {
     rayon::current_num_threads().min(8)
 }
 
 /// Cuts rows into at most `count` ranges, each with about the same number of rows and edges together.
-fn ranges_of_edges(indptr: &[u64], count: usize) -> Vec<Range<usize>> {
+pub(crate) fn ranges_of_edges(indptr: &[u64], count: usize) -> Vec<Range<usize>> {
     let n = indptr.len() - 1;
     let work = |row: usize| indptr[row] + row as u64;
     let mut ranges = Vec::with_capacity(count);

@@ -8,6 +8,6 @@ mod vertex_set;
 pub use block::Block;
 pub(crate) use block::outside;
 pub use csr::{Graph, GraphError, MAX_VERTICES, Transposed};
-pub(crate) use csr::{prefix_sum, rows_mut};
+pub(crate) use csr::{prefix_sum, ranges_of_edges, rows_mut, scan_count};
 pub use permute::Permutation;
 pub(crate) use vertex_set::VertexSet;

@@ -47,3 +47,23 @@ pub fn relative_difference(got: &[f32], want: &[f32]) -> f64 {
     let difference = got.iter().zip(want).fold(0.0f64, |m, (&g, &w)| m.max((f64::from(g) - f64::from(w)).abs()));
     if difference == 0.0 { 0.0 } else { difference / largest }
 }
+
+/// A .npy file: header as numpy writes it, but for the padding.
+pub fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((text.len() as u16).to_le_bytes());
+    bytes.extend(text.as_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+/// A zip archive of members, in memory.
+pub fn archive(members: &[(&str, Vec<u8>)]) -> Vec<u8> {
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for (name, bytes) in members {
+        zip.start_file(*name, zip::write::SimpleFileOptions::default()).unwrap();
+        zip.write_all(bytes).unwrap();
+    }
+    zip.finish().unwrap().into_inner()
+}

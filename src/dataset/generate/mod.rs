@@ -3,10 +3,13 @@
 //! All randomness comes from ChaCha8 streams, one for each fixed-size chunk of each kind of draw, so that threads may
 //! take the chunks in any order.
 
+mod bter;
 mod pairs;
 mod planted;
+mod profile;
 mod rmat;
 mod sampler;
+mod saturation;
 mod vertices;
 
 use rand_chacha::ChaCha8Rng;
@@ -15,7 +18,9 @@ use rand_chacha::rand_core::SeedableRng;
 use super::error::{Error, Result};
 use crate::host;
 
+pub use bter::{BterOptions, bter};
 pub use planted::{PlantedOptions, planted};
+pub use profile::{DegreeProfile, DegreeRow};
 pub use rmat::{RmatOptions, rmat};
 
 /// How many vertices each split gets. They are drawn at random; the rest is in no split.
@@ -51,6 +56,8 @@ enum Purpose {
     Features,
     Split,
     Names,
+    Blocks,
+    Wedges,
 }
 
 /// The stream of one chunk of one kind of draw.

@@ -10,7 +10,7 @@ use crate::dataset::Dataset;
 use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels};
 use crate::dataset::error::{Error, Result};
 use crate::dataset::split::{Members, TEST, TRAIN, VAL, ids};
-use crate::graph::MAX_VERTICES;
+use crate::graph::{Graph, MAX_VERTICES};
 
 /// Pairs of one random stream.
 const CHUNK: usize = 1 << 15;
@@ -102,19 +102,35 @@ pub fn rmat(options: &RmatOptions) -> Result<Dataset> {
         .map_err(|problem| Error::Graph { file: "the generated graph".into(), problem })?;
     drop(pairs);
 
+    let source = format!("generated (R-MAT, seed {seed})");
+    let columns = (options.feature_width, classes, options.signal, &options.split, seed);
+    with_random_columns(graph, options.directed, options.name.clone(), source, columns)
+}
+
+/// A dataset of a generated graph, with features, labels and splits that are drawn without regard to its edges. `columns`: number of
+/// features, number of classes, the signal, the split, the seed.
+pub(super) fn with_random_columns(
+    graph: Graph,
+    directed: bool,
+    name: String,
+    source: String,
+    columns: (usize, usize, f64, &SplitSizes, u64),
+) -> Result<Dataset> {
+    let (width, classes, signal, split, seed) = columns;
+    let n = graph.vertex_count();
     let mut parts = Parts {
-        directed: Some(options.directed),
-        source: Some(format!("generated (R-MAT, seed {seed})")),
+        directed: Some(directed),
+        source: Some(source),
         licence: Some("CC0".into()),
-        ..Parts::new(Origin::Memory, options.name.clone(), graph)
+        ..Parts::new(Origin::Memory, name, graph)
     };
     let labels = vertices::labels(n, classes.max(1), seed);
-    if options.feature_width > 0 {
-        let data = vertices::features(&labels, classes.max(1), options.feature_width, options.signal, seed);
-        parts.features = Some(RawFeatures::Dense { data: data.into(), rows: n, width: options.feature_width });
+    if width > 0 {
+        let data = vertices::features(&labels, classes.max(1), width, signal, seed);
+        parts.features = Some(RawFeatures::Dense { data: data.into(), rows: n, width });
     }
     if classes > 0 {
-        let split = vertices::split(&labels, classes, &options.split, seed);
+        let split = vertices::split(&labels, classes, split, seed);
         parts.splits = [TRAIN, VAL, TEST].map(|which| Some(Members::Ids(ids(&split, which))));
         let labels: Vec<i64> = labels.into_par_iter().map(i64::from).collect();
         parts.labels = Some(RawLabels::Class(labels.into()));

@@ -1,10 +1,32 @@
 //! Datasets from files that other programs write.
+//!
+//! [`import`] reads any [`Kind`]. Text and edges stream: what is in memory at once is the result before repeated edges are
+//! dropped, a few bytes a vertex, and blocks of fixed size; edges on their way lie in an unnamed temporary file. Nothing of
+//! an archive is unpacked to the disk, nothing in a pickle is run.
 
+mod archive;
+mod csr_archives;
+mod edge_list;
+mod heterophilous;
+mod ids;
+mod job;
+mod lux;
 mod machine;
+mod matrix_market;
 mod npz;
+mod numbers;
 mod numpy;
+mod ogb;
 mod pickle;
 mod planetoid;
+mod ppi;
+mod rules;
+mod source;
+mod table;
+mod text;
 
+pub use ids::Ids;
+pub use job::{Imported, Kind, Options, Progress, Report, Watch, import};
 pub use npz::npz;
 pub use planetoid::planetoid;
+pub use rules::Fate;

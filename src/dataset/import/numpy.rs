@@ -1,5 +1,7 @@
 //! The arrays and matrices in a pickle.
 
+use half::f16;
+
 use super::pickle::{Global, Object, Pickle, Value};
 use crate::dataset::error::Result;
 
@@ -12,8 +14,9 @@ pub(super) struct Array<'a> {
     data: &'a [u8],
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
+/// An element's type, without its byte order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Kind {
     Bool,
     Signed(usize),
     Unsigned(usize),
@@ -21,7 +24,8 @@ enum Kind {
 }
 
 impl Kind {
-    fn parse(text: &str) -> Option<Self> {
+    /// The type that numpy spells so.
+    pub(super) fn parse(text: &str) -> Option<Self> {
         Some(match text.trim_start_matches(['<', '>', '|', '=']) {
             "b1" => Self::Bool,
             "i1" => Self::Signed(1),
@@ -31,13 +35,16 @@ impl Kind {
             "u1" => Self::Unsigned(1),
             "u2" => Self::Unsigned(2),
             "u4" => Self::Unsigned(4),
+            "u8" => Self::Unsigned(8),
+            "f2" => Self::Float(2),
             "f4" => Self::Float(4),
             "f8" => Self::Float(8),
             _ => return None,
         })
     }
 
-    fn size(self) -> usize {
+    /// Bytes an element.
+    pub(super) fn size(self) -> usize {
         match self {
             Self::Bool => 1,
             Self::Signed(size) | Self::Unsigned(size) | Self::Float(size) => size,
@@ -47,14 +54,13 @@ impl Kind {
 
 /// The dtype of a value: its kind, and whether its bytes are the other way round.
 fn dtype(pickle: &Pickle, value: Value) -> Result<(Kind, bool)> {
-    let unknown = || pickle.not("an array's dtype is not one of bool, integers, float32 and float64");
+    let unknown = || pickle.not("an array's dtype is not one of bool, integers and floats");
     let Some(&Object::Instance { class: Global::Dtype, args, state }) = pickle.object(value) else {
         return Err(unknown());
     };
     let name = pickle.items(args).and_then(|items| pickle.text(*items.first()?)).ok_or_else(unknown)?;
-    let kind = Kind::parse(name).ok_or_else(|| {
-        pickle.not(format!("an array has dtype `{name:.20}`, expected bool, integers, float32 or float64"))
-    })?;
+    let kind = Kind::parse(name)
+        .ok_or_else(|| pickle.not(format!("an array has dtype `{name:.20}`, expected bool, integers or floats")))?;
     let order = pickle.items(state).and_then(|items| pickle.text(*items.get(1)?));
     Ok((kind, order.unwrap_or(name).starts_with('>')))
 }
@@ -116,6 +122,7 @@ impl<'a> Array<'a> {
     fn float(&self, at: usize) -> f64 {
         let bytes = self.element(at);
         match self.kind {
+            Kind::Float(2) => f16::from_le_bytes([bytes[0], bytes[1]]).to_f64(),
             Kind::Float(4) => f64::from(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
             Kind::Float(_) => f64::from_le_bytes(bytes),
             _ => self.int(at) as f64,

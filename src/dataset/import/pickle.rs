@@ -5,9 +5,11 @@
 //! the reading. Objects live in one arena and refer to each other by number, so that neither building nor dropping
 //! them recurses, whatever the bytes say; memory is bounded by a multiple of the file's size.
 
+use std::io::Read;
 use std::path::Path;
 
 use super::machine::Machine;
+use super::source::Meter;
 use crate::dataset::error::{Error, Result};
 
 /// A value on the stack: small, copied freely.
@@ -94,13 +96,10 @@ pub(super) struct Pickle {
 
 impl Pickle {
     /// Reads a file.
-    pub(super) fn open(path: &Path) -> Result<Self> {
-        let bytes = match std::fs::read(path) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return Err(Error::Missing { path: path.into(), needed: "a Planetoid set is eight files, ind.NAME.*" });
-            }
-            other => other.map_err(Error::io("read", path))?,
-        };
+    pub(super) fn open(meter: &Meter<'_>, path: &Path) -> Result<Self> {
+        let mut file = meter.open(path, "a Planetoid set is eight files, ind.NAME.*")?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(Error::io("read", path))?;
         Self::parse(path.display().to_string(), bytes)
     }
 

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::job::{Job, Kind, Loaded, Options};
 use super::numpy::{Array, Matrix, int};
 use super::pickle::{Object, Pickle};
 use crate::dataset::Dataset;
 use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels};
+use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
 use crate::dataset::split::Members;
-use crate::graph::Graph;
 
 /// Validation vertices: those after the training vertices.
 const VALIDATION: usize = 500;
@@ -29,14 +30,20 @@ const VALIDATION: usize = 500;
 /// # Source
 /// Yang, Cohen & Salakhutdinov 2016, and its loader.
 pub fn planetoid(source: &Path, name: Option<&str>) -> Result<Dataset> {
-    let (dir, name) = locate(source, name)?;
+    let options = Options { name, ..Options::default() };
+    load(&Job::new(Kind::Planetoid, source, &options))?.parts.build()
+}
+
+/// The same, with the rules of the job.
+pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
+    let (dir, name) = locate(job.source, job.options.name)?;
     let file = |part: &str| dir.join(format!("ind.{name}.{part}"));
-    let train_rows = Matrix::of(&Pickle::open(&file("x"))?)?.rows.len();
-    let all = Matrix::of(&Pickle::open(&file("allx"))?)?;
-    let test = Matrix::of(&Pickle::open(&file("tx"))?)?;
-    let train_labels = one_hot(&Pickle::open(&file("y"))?)?;
-    let all_labels = one_hot(&Pickle::open(&file("ally"))?)?;
-    let test_labels = one_hot(&Pickle::open(&file("ty"))?)?;
+    let train_rows = Matrix::of(&Pickle::open(&job.meter, &file("x"))?)?.rows.len();
+    let all = Matrix::of(&Pickle::open(&job.meter, &file("allx"))?)?;
+    let test = Matrix::of(&Pickle::open(&job.meter, &file("tx"))?)?;
+    let train_labels = one_hot(&Pickle::open(&job.meter, &file("y"))?)?;
+    let all_labels = one_hot(&Pickle::open(&job.meter, &file("ally"))?)?;
+    let test_labels = one_hot(&Pickle::open(&job.meter, &file("ty"))?)?;
     let ids = test_ids(&file("test.index"))?;
 
     let wrong = |part: &str, why: String| Error::Import { file: file(part).display().to_string(), why };
@@ -77,13 +84,15 @@ pub fn planetoid(source: &Path, name: Option<&str>) -> Result<Dataset> {
         rows[id] = row;
         labels[id] = label;
     }
-    let graph = graph(&Pickle::open(&file("graph"))?, vertices)?;
+    let store = adjacency(job, &Pickle::open(&job.meter, &file("graph"))?, vertices)?;
+    let edges_listed = store.len();
+    let (graph, seen) = job.graph(store, vertices)?;
     let mut test: Vec<i64> = ids.iter().map(|&id| id as i64).collect();
     test.sort_unstable();
     let val = train_rows..known.min(train_rows + VALIDATION);
     let published = ["cora", "citeseer", "pubmed"].contains(&name.as_str());
     let parts = Parts {
-        directed: Some(false),
+        directed: job.rules.symmetrise.then_some(false),
         features: Some(sparse(&rows, width)),
         labels: Some(RawLabels::Class(labels.into())),
         classes: Some(all_labels.classes.max(test_labels.classes)),
@@ -93,7 +102,7 @@ pub fn planetoid(source: &Path, name: Option<&str>) -> Result<Dataset> {
         licence: published.then(|| "MIT".into()),
         ..Parts::new(Origin::Memory, name, graph)
     };
-    parts.build()
+    Ok(Loaded::new(parts, edges_listed, seen, job.rules.symmetrise))
 }
 
 /// The directory and the set's name.
@@ -178,8 +187,8 @@ fn test_ids(path: &Path) -> Result<Vec<usize>> {
     }
 }
 
-/// The adjacency lists of a dictionary, made symmetric.
-fn graph(pickle: &Pickle, vertices: usize) -> Result<Graph> {
+/// The adjacency lists of a dictionary.
+fn adjacency(job: &Job<'_>, pickle: &Pickle, vertices: usize) -> Result<EdgeStore> {
     let Some(Object::Dict(lists)) = pickle.object(pickle.root) else {
         return Err(pickle.not("expected a dictionary of adjacency lists"));
     };
@@ -193,19 +202,19 @@ fn graph(pickle: &Pickle, vertices: usize) -> Result<Graph> {
             ))
         })
     };
+    let mut store = job.store();
     let mut edges = Vec::new();
     for &(key, list) in lists {
         let u = vertex(key)?;
         let list =
             pickle.items(list).ok_or_else(|| pickle.not(format!("the neighbours of vertex {u} are not a list")))?;
+        edges.clear();
         for &value in list {
-            let v = vertex(value)?;
-            edges.extend([(u, v), (v, u)]);
+            edges.push([u, vertex(value)?]);
         }
+        store.extend(&edges)?;
     }
-    edges.sort_unstable();
-    edges.dedup();
-    Graph::from_edges(vertices, &edges).map_err(|problem| Error::Graph { file: pickle.file.clone(), problem })
+    Ok(store)
 }
 
 fn sparse(rows: &[Vec<(u32, f32)>], width: usize) -> RawFeatures {

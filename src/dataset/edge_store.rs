@@ -1,0 +1,286 @@
+//! A long list of edges on its way to a CSR: on the disk, not in the memory.
+//!
+//! Edges come in any order, from text, archives or a generator, and how many there will be is not known. They are
+//! appended, as pairs of 32-bit ids, to an unnamed temporary file. When the last is there the file is read again: once
+//! to count the in-edges of each vertex, and then to put every source into its row, which together is a counting sort by
+//! destination; then each row is sorted by itself. Where repeats are dropped from a long list, rows are filled a quarter at a
+//! time. So the peak is that of the result, a quarter of what it is before repeats are dropped, some 16 bytes a vertex and
+//! a block of the file.
+
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use tempfile::SpooledTempFile;
+
+use super::error::{Error, Result};
+use super::rows::{Keep, Seen, tidy};
+use crate::graph::{Graph, MAX_VERTICES, prefix_sum, ranges_of_edges, scan_count};
+use crate::host;
+
+/// Shorter lists never reach the disk.
+const SPOOL_BYTES: usize = 4 << 20;
+/// Edges that are read back at a time.
+const BLOCK: usize = 1 << 21;
+/// Edges that are written at a time where they come one by one.
+const BUFFER: usize = 1 << 13;
+/// Edges, reverses included, from which on rows that lose repeats are filled in parts.
+const LONG: u64 = 1 << 24;
+/// How many parts.
+const PARTS: usize = 4;
+
+/// Edges `u -> v` as `[u, v]`.
+pub(crate) struct EdgeStore {
+    file: SpooledTempFile,
+    folder: PathBuf,
+    /// Edges that were not written yet.
+    buffer: Vec<[u32; 2]>,
+    count: u64,
+    /// What the host has.
+    memory_bytes: u64,
+}
+
+impl EdgeStore {
+    /// An empty store whose file will be in `folder`, by default the system's folder for temporary files.
+    pub(crate) fn new(folder: Option<&Path>) -> Self {
+        let folder = folder.map_or_else(std::env::temp_dir, Path::to_path_buf);
+        let file = SpooledTempFile::new_in(SPOOL_BYTES, &folder);
+        Self { file, folder, buffer: Vec::with_capacity(BUFFER), count: 0, memory_bytes: host::memory_bytes() }
+    }
+
+    /// Number of edges so far.
+    pub(crate) fn len(&self) -> u64 {
+        self.count
+    }
+
+    /// Appends edges.
+    ///
+    /// # Errors
+    /// A full disk; more edges than the host's memory can take, which a hostile file may unfold into.
+    pub(crate) fn extend(&mut self, edges: &[[u32; 2]]) -> Result<()> {
+        self.count += edges.len() as u64;
+        if let Some(shortage) = host::shortage(self.count.saturating_mul(4), self.memory_bytes) {
+            let expected = format!("fewer: their ends alone {shortage}").into();
+            return Err(Error::Option { option: "the number of edges", found: self.count.to_string(), expected });
+        }
+        if self.buffer.len() + edges.len() > BUFFER {
+            self.flush()?;
+        }
+        if edges.len() < BUFFER {
+            self.buffer.extend_from_slice(edges);
+            return Ok(());
+        }
+        self.file.write_all(bytemuck::cast_slice(edges)).map_err(Error::io("write a temporary file in", &self.folder))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let written = self.file.write_all(bytemuck::cast_slice(&self.buffer));
+        self.buffer.clear();
+        written.map_err(Error::io("write a temporary file in", &self.folder))
+    }
+
+    /// The graph of the edges, with their ends renamed by `name`, and with `reversed` each other way round as well (a
+    /// loop has no other).
+    ///
+    /// # Panics
+    /// If `name` gives an id that is no vertex: the caller has seen all ids.
+    /// # Cost
+    /// O(n + e), two reads of the file, and the sorting of each row.
+    pub(crate) fn finish(
+        mut self,
+        vertices: usize,
+        reversed: bool,
+        keep: Keep,
+        name: impl Fn(u32) -> u32 + Sync,
+    ) -> Result<(Graph, Seen)> {
+        if vertices > MAX_VERTICES {
+            let problem = crate::graph::GraphError::TooManyVertices { vertices };
+            return Err(Error::Graph { file: "the list of edges".into(), problem });
+        }
+        self.flush()?;
+        let edges = self.count.saturating_mul(if reversed { 2 } else { 1 });
+        let need_bytes = edges.saturating_mul(4).saturating_add(16 * vertices as u64);
+        if let Some(shortage) = host::shortage(need_bytes, self.memory_bytes) {
+            let expected = format!("fewer: the graph {shortage}").into();
+            return Err(Error::Option { option: "the number of edges", found: edges.to_string(), expected });
+        }
+        // A loop that is to go is not put in first: there may be many. It is counted in the first reading.
+        let mut loops = 0;
+        let mut indptr = vec![0u64; vertices + 1];
+        let len = vertices.div_ceil(scan_count()).max(1);
+        self.blocks(&name, |block| {
+            loops += block.par_iter().filter(|[u, v]| u == v).count() as u64;
+            indptr[1..].par_chunks_mut(len).enumerate().for_each(|(range, counts)| {
+                let start = range * len;
+                each_edge(block, reversed, keep.self_loops, |_, v| {
+                    if let Some(count) = counts.get_mut((v as usize).wrapping_sub(start)) {
+                        *count += 1;
+                    }
+                });
+            });
+        })?;
+        prefix_sum(&mut indptr);
+        let parts = if keep.duplicates || edges < LONG { 1 } else { PARTS };
+        let mut indices = Vec::new();
+        let mut seen = Seen { duplicates: 0, self_loops: loops };
+        // Offsets before repeats were dropped become those after, part by part.
+        let mut offset = 0;
+        for rows in ranges_of_edges(&indptr, parts) {
+            let end = indptr[rows.end];
+            let mut local: Vec<u64> = indptr[rows.start..rows.end].iter().map(|from| from - offset).collect();
+            local.push(end - offset);
+            offset = end;
+            let mut part = vec![0u32; local[rows.len()] as usize];
+            self.scatter(rows.start, &local, &mut part, (reversed, keep.self_loops), &name)?;
+            seen.duplicates += tidy(rows.start, &mut local, &mut part, keep).duplicates;
+            let before = indices.len() as u64;
+            local.pop();
+            indptr[rows].iter_mut().zip(local).for_each(|(to, from)| *to = before + from);
+            if indices.is_empty() {
+                indices = part;
+            } else {
+                indices.extend_from_slice(&part);
+            }
+        }
+        indptr[vertices] = indices.len() as u64;
+        indices.shrink_to_fit();
+        let graph = Graph::new(indptr.into(), indices.into());
+        Ok((graph.expect("offsets were counted, rows sorted"), seen))
+    }
+
+    /// Puts the sources of a part of the rows, which starts at row `first`, into their places.
+    fn scatter(
+        &mut self,
+        first: usize,
+        indptr: &[u64],
+        mut indices: &mut [u32],
+        (reversed, loops): (bool, bool),
+        name: &(impl Fn(u32) -> u32 + Sync),
+    ) -> Result<()> {
+        let mut parts = Vec::new();
+        for range in ranges_of_edges(indptr, scan_count()) {
+            let from = indptr[range.start];
+            let (part, rest) = std::mem::take(&mut indices).split_at_mut((indptr[range.end] - from) as usize);
+            indices = rest;
+            let next: Vec<u64> = indptr[range.clone()].iter().map(|offset| offset - from).collect();
+            parts.push((first + range.start, next, part));
+        }
+        self.blocks(name, |block| {
+            parts.par_iter_mut().for_each(|(start, next, part)| {
+                each_edge(block, reversed, loops, |u, v| {
+                    if let Some(slot) = next.get_mut((v as usize).wrapping_sub(*start)) {
+                        part[*slot as usize] = u;
+                        *slot += 1;
+                    }
+                });
+            });
+        })
+    }
+
+    /// Calls `work` with every edge, a block at a time, its ends renamed.
+    fn blocks(&mut self, name: &(impl Fn(u32) -> u32 + Sync), mut work: impl FnMut(&[[u32; 2]])) -> Result<()> {
+        let folder = self.folder.clone();
+        let failed = || Error::io("read a temporary file in", folder.clone());
+        self.file.seek(SeekFrom::Start(0)).map_err(failed())?;
+        let mut block = vec![[0u32; 2]; self.count.min(BLOCK as u64) as usize];
+        let mut left = self.count;
+        while left > 0 {
+            let block = &mut block[..left.min(BLOCK as u64) as usize];
+            self.file.read_exact(bytemuck::cast_slice_mut(block)).map_err(failed())?;
+            block.par_iter_mut().for_each(|edge| *edge = edge.map(name));
+            work(block);
+            left -= block.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+/// The edges of a block, and their reverses.
+fn each_edge(block: &[[u32; 2]], reversed: bool, loops: bool, mut edge: impl FnMut(u32, u32)) {
+    for &[u, v] in block {
+        if u != v || loops {
+            edge(u, v);
+        }
+        if reversed && u != v {
+            edge(v, u);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The same by sets and multisets.
+    fn reference(n: usize, edges: &[[u32; 2]], reversed: bool, keep: Keep) -> Vec<Vec<u32>> {
+        let mut rows = vec![Vec::new(); n];
+        for &[u, v] in edges {
+            if u == v && !keep.self_loops {
+                continue;
+            }
+            rows[v as usize].push(u);
+            if reversed && u != v {
+                rows[u as usize].push(v);
+            }
+        }
+        for row in &mut rows {
+            row.sort_unstable();
+            if !keep.duplicates {
+                row.dedup();
+            }
+        }
+        rows
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_the_graph_of_its_edges(
+            edges in proptest::collection::vec([0u32..7, 0u32..7], 0..60),
+            flags in any::<[bool; 3]>(),
+            cuts in 1usize..9,
+        ) {
+            let [reversed, duplicates, self_loops] = flags;
+            let keep = Keep { duplicates, self_loops };
+            let mut store = EdgeStore::new(None);
+            for part in edges.chunks(cuts) {
+                store.extend(part).unwrap();
+            }
+            // Ids are turned round on the way.
+            let (graph, seen) = store.finish(7, reversed, keep, |id| 6 - id).unwrap();
+            let turned: Vec<[u32; 2]> = edges.iter().map(|edge| edge.map(|id| 6 - id)).collect();
+            let want = reference(7, &turned, reversed, keep);
+            for (v, want) in want.iter().enumerate() {
+                prop_assert_eq!(graph.sources(v), &want[..]);
+            }
+            prop_assert_eq!(seen.self_loops, edges.iter().filter(|[u, v]| u == v).count() as u64);
+            if !duplicates {
+                let all = reference(7, &turned, reversed, Keep { duplicates: true, self_loops });
+                let all: usize = all.iter().map(Vec::len).sum();
+                prop_assert_eq!(seen.duplicates as usize, all - graph.edge_count());
+            }
+        }
+    }
+
+    #[test]
+    fn a_list_longer_than_a_block_and_the_spool_and_filled_in_parts_is_the_same() {
+        let n = 1000u32;
+        let edges: Vec<[u32; 2]> =
+            (0..9_000_000u32).map(|i| [i.wrapping_mul(2_654_435_761) % n, i.wrapping_mul(40_503) % n]).collect();
+        assert!(2 * edges.len() as u64 > LONG);
+        for (duplicates, self_loops) in [(true, true), (false, true), (false, false)] {
+            let keep = Keep { duplicates, self_loops };
+            let mut store = EdgeStore::new(None);
+            for (at, part) in edges.chunks(1_234_567).enumerate() {
+                // Few at a time, and many.
+                part.chunks(if at % 2 == 0 { 777 } else { part.len() }).for_each(|few| store.extend(few).unwrap());
+            }
+            assert_eq!(store.len(), edges.len() as u64);
+            let (graph, _) = store.finish(n as usize, true, keep, |id| id).unwrap();
+            let want = reference(n as usize, &edges, true, keep);
+            assert!(want.iter().enumerate().all(|(v, row)| graph.sources(v) == row));
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Members of `.npz` archives, which are zip archives of `.npy` files.
+//!
+//! Members are looked up by name and read where they lie: nothing is unpacked to the disk, so no name in an archive can lead
+//! anywhere.
+
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use zip::ZipArchive;
+use zip::result::ZipError;
+
+use super::numbers::{Numbers, parse_header, read_head};
+use super::source::{Meter, Metered};
+use crate::dataset::error::{Error, Result};
+
+/// Deflate cannot do better than about 1 in 1032: more is a lie about the size.
+const MOST_DEFLATED: u64 = 1100;
+/// The longest text that a member is read as.
+const MAX_TEXT_BYTES: usize = 64;
+
+/// An archive that is open.
+pub(super) struct Archive<'m> {
+    zip: ZipArchive<BufReader<Metered<'m>>>,
+    path: PathBuf,
+}
+
+impl<'m> Archive<'m> {
+    pub(super) fn open(meter: &'m Meter<'_>, path: &Path) -> Result<Self> {
+        let file = meter.open(path, "it is the archive to import")?;
+        let zip = ZipArchive::new(BufReader::new(file)).map_err(|e| Error::Import {
+            file: path.display().to_string(),
+            why: format!("is not an archive that can be read ({e})"),
+        })?;
+        Ok(Self { zip, path: path.into() })
+    }
+
+    /// The name of a member in messages.
+    pub(super) fn place(&self, name: &str) -> String {
+        format!("{}[{name}]", self.path.display())
+    }
+
+    /// An error about the archive itself.
+    pub(super) fn wrong(&self, why: impl Into<String>) -> Error {
+        Error::Import { file: self.path.display().to_string(), why: why.into() }
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.zip.index_for_name(&format!("{name}.npy")).is_some()
+    }
+
+    /// The names of the arrays, at most eight of them, for messages.
+    pub(super) fn names(&self) -> String {
+        let mut names: Vec<String> =
+            self.zip.file_names().map(|name| format!("{:.40}", name.trim_end_matches(".npy"))).take(9).collect();
+        names.sort();
+        if names.len() > 8 {
+            names[8] = "...".into();
+        }
+        names.join(", ")
+    }
+
+    /// A member that has to be there.
+    pub(super) fn numbers(&mut self, name: &str, needed: &str) -> Result<Numbers<'_>> {
+        if !self.has(name) {
+            return Err(Error::Import { file: self.place(name), why: format!("is missing; {needed}") });
+        }
+        self.member(name)
+    }
+
+    /// A member that may be there.
+    pub(super) fn optional(&mut self, name: &str) -> Result<Option<Numbers<'_>>> {
+        if self.has(name) { self.member(name).map(Some) } else { Ok(None) }
+    }
+
+    fn member(&mut self, name: &str) -> Result<Numbers<'_>> {
+        let place = self.place(name);
+        let mut file = self.zip.by_name(&format!("{name}.npy")).map_err(|e| unreadable(&place, e))?;
+        let head = read_head(&mut file).map_err(|e| unreadable(&place, e.into()))?;
+        let header = parse_header(&place, &head)?;
+        let held = file.compressed_size().saturating_mul(MOST_DEFLATED) + 4096;
+        let have_bytes = file.size().min(held).saturating_sub(header.len as u64);
+        Numbers::new(place, &header, have_bytes, Box::new(file))
+    }
+
+    /// The text that a member holds as numpy's bytes, as scipy's `format` does; `None` if it is not there.
+    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>> {
+        let place = self.place(name);
+        if !self.has(name) {
+            return Ok(None);
+        }
+        let mut file = self.zip.by_name(&format!("{name}.npy")).map_err(|e| unreadable(&place, e))?;
+        let head = read_head(&mut file).map_err(|e| unreadable(&place, e.into()))?;
+        parse_header(&place, &head)?;
+        let mut text = Vec::new();
+        file.take(MAX_TEXT_BYTES as u64).read_to_end(&mut text).map_err(|e| unreadable(&place, e.into()))?;
+        // Of 1 byte a character, or of 4.
+        text.retain(|&byte| byte != 0);
+        Ok(Some(String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    /// The two sides of a matrix's `shape`, if there is one.
+    pub(super) fn matrix_shape(&mut self, name: &str) -> Result<[usize; 2]> {
+        let shape = self.numbers(name, "it says how large the matrix is")?;
+        let place = shape.place.clone();
+        let sides = shape.ints("a size", |x| usize::try_from(x).ok())?;
+        match sides[..] {
+            [rows, columns] => Ok([rows, columns]),
+            _ => Err(Error::Shape { file: place, found: vec![sides.len()], expected: "[2] (rows, columns)".into() }),
+        }
+    }
+}
+
+fn unreadable(place: &str, error: ZipError) -> Error {
+    Error::Import { file: place.into(), why: format!("cannot be read from the archive: {error}") }
+}

@@ -1,0 +1,111 @@
+//! The heterophilous sets: `edges`, `node_features`, `node_labels`, and ten splits as masks.
+
+use super::archive::Archive;
+use super::job::{Job, Loaded, dense, labels};
+use crate::dataset::edge_store::EdgeStore;
+use crate::dataset::error::{Error, Result};
+use crate::dataset::split::Members;
+
+/// An archive with `edges` `[edges, 2]`, `node_features`, `node_labels` and `train_masks`, `val_masks`, `test_masks`
+/// `[splits, vertices]`.
+///
+/// # Source
+/// Platonov, Kuznedelev, Diskin, Babenko & Prokhorenkova 2023.
+pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
+    let archive = &mut Archive::open(&job.meter, job.source)?;
+    if !archive.has("edges") {
+        let found = archive.names();
+        return Err(archive.wrong(format!("has no edges, expected edges, node_features, ...; it holds {found}")));
+    }
+    let features = archive.numbers("node_features", "it has the features")?;
+    let vertices = match features.shape[..] {
+        [rows, _] => rows,
+        _ => return Err(features.wrong_shape("[vertices, width]")),
+    };
+    let features = dense(features, vertices)?;
+    let store = edges(job, archive, vertices)?;
+    let edges_listed = store.len();
+    let (graph, seen) = job.graph(store, vertices)?;
+    let mut parts = job.parts(graph);
+    parts.directed = job.rules.symmetrise.then_some(false);
+    parts.features = Some(features);
+    parts.labels = Some(labels(archive.numbers("node_labels", "it has the labels")?, vertices)?);
+    for (members, name) in parts.splits.iter_mut().zip(["train_masks", "val_masks", "test_masks"]) {
+        if archive.has(name) {
+            *members = Some(mask(job, archive, name, vertices)?);
+        }
+    }
+    parts.source = Some(format!("yandex-research/heterophilous-graphs (mask {})", job.options.split));
+    Ok(Loaded::new(parts, edges_listed, seen, job.rules.symmetrise))
+}
+
+/// The edges; stored by columns, all sources come first and then all destinations.
+fn edges(job: &Job<'_>, archive: &mut Archive<'_>, vertices: usize) -> Result<EdgeStore> {
+    let edges = archive.numbers("edges", "it has the edges")?;
+    let by_rows = match edges.shape[..] {
+        [_, 2] => !edges.fortran_order(),
+        [2, _] => edges.fortran_order(),
+        _ => return Err(edges.wrong_shape("[edges, 2]")),
+    };
+    let place = edges.place.clone();
+    let expected = format!("a vertex, 0 to {}", vertices.saturating_sub(1));
+    let vertex = |x: i64| u32::try_from(x).ok().filter(|&x| (x as usize) < vertices);
+    let mut store = job.store();
+    if !by_rows {
+        let all = edges.ints(&expected, vertex)?;
+        let (sources, destinations) = all.split_at(all.len() / 2);
+        let mut block = Vec::new();
+        for (sources, destinations) in sources.chunks(1 << 16).zip(destinations.chunks(1 << 16)) {
+            block.clear();
+            block.extend(sources.iter().zip(destinations).map(|(&u, &v)| [u, v]));
+            store.extend(&block)?;
+        }
+        return Ok(store);
+    }
+    let mut block = Vec::new();
+    let mut position = 0;
+    edges.int_blocks(|ends| {
+        // A block has an even number of elements, as the matrix has.
+        block.clear();
+        for (at, &[u, v]) in ends.as_chunks::<2>().0.iter().enumerate() {
+            let (Some(source), Some(destination)) = (vertex(u), vertex(v)) else {
+                let found = if vertex(u).is_none() { u } else { v }.to_string();
+                let position = position + 2 * at;
+                return Err(Error::Value { file: place.clone(), position, found, expected: expected.clone() });
+            };
+            block.push([source, destination]);
+        }
+        position += ends.len();
+        store.extend(&block)
+    })?;
+    Ok(store)
+}
+
+/// The mask of the split that was asked for.
+fn mask(job: &Job<'_>, archive: &mut Archive<'_>, name: &str, vertices: usize) -> Result<Members> {
+    let masks = archive.numbers(name, "it has the splits")?;
+    let fortran_order = masks.fortran_order();
+    let splits = match masks.shape[..] {
+        [rows] if rows == vertices => 1,
+        [splits, rows] if rows == vertices => splits,
+        _ => return Err(masks.wrong_shape(format_args!("[splits, {vertices}]"))),
+    };
+    let which = job.options.split;
+    if which >= splits {
+        let expected = format!("0 to {}: {} has {splits} splits", splits.saturating_sub(1), masks.place).into();
+        return Err(Error::Option { option: "--split", found: which.to_string(), expected });
+    }
+    let mut mask = Vec::with_capacity(vertices);
+    let mut position = 0;
+    masks.int_blocks(|block| {
+        for &on in block {
+            let split = if fortran_order { position % splits } else { position / vertices };
+            if split == which {
+                mask.push(on != 0);
+            }
+            position += 1;
+        }
+        Ok(())
+    })?;
+    Ok(Members::Mask(mask))
+}

@@ -1,0 +1,364 @@
+//! One import: which kind, with which options, and what came of it.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use super::ids::Ids;
+use super::numbers::Numbers;
+use super::rules::{Fate, Rules, connected, select};
+use super::source::Meter;
+use super::{csr_archives, edge_list, heterophilous, lux, matrix_market, npz, ogb, planetoid, ppi};
+use crate::dataset::Dataset;
+use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels};
+use crate::dataset::edge_store::EdgeStore;
+use crate::dataset::error::{Error, Result};
+use crate::dataset::rows::Seen;
+use crate::graph::Graph;
+
+/// What the files to import are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Planetoid's eight files, `ind.NAME.*`.
+    Planetoid,
+    /// An `.npz` archive of `indptr`, `indices`, `x`, `y`, `train`, `val`, `test`; or of one of the next two kinds.
+    Npz,
+    /// An `.npz` archive of shchur/gnn-benchmark: `adj_data`, `attr_data`, `labels`, ...
+    GnnBenchmark,
+    /// An `.npz` archive of the heterophilous sets: `edges`, `node_features`, `node_labels`, `train_masks`, ...
+    Heterophilous,
+    /// A folder with DGL's `reddit_data.npz` and `reddit_graph.npz`.
+    Reddit,
+    /// A folder with GraphSAINT's `adj_full.npz`, `feats.npy`, `class_map.json`, `role.json`.
+    GraphSaint,
+    /// A folder with `train_graph.json`, `train_feats.npy`, `train_labels.npy`, `train_graph_id.npy`, and so on for `valid` and
+    /// `test`.
+    Ppi,
+    /// A folder of OGB: `raw/edge.csv.gz`, ..., `split/`.
+    Ogb,
+    /// A text of edges, one a line, packed or not.
+    Edges,
+    /// A Matrix Market file.
+    MatrixMarket,
+    /// The files of the original ROC: `PREFIX.lux`, `PREFIX.feats.bin`, `PREFIX.label`, `PREFIX.mask`.
+    Lux,
+}
+
+impl Kind {
+    /// All kinds with their names, in the order in which they are listed.
+    pub const ALL: [(Self, &'static str); 11] = [
+        (Self::Planetoid, "planetoid"),
+        (Self::Npz, "npz"),
+        (Self::GnnBenchmark, "gnn-benchmark"),
+        (Self::Heterophilous, "heterophilous"),
+        (Self::Reddit, "reddit"),
+        (Self::GraphSaint, "graphsaint"),
+        (Self::Ppi, "ppi"),
+        (Self::Ogb, "ogb"),
+        (Self::Edges, "edges"),
+        (Self::MatrixMarket, "mtx"),
+        (Self::Lux, "lux"),
+    ];
+
+    /// What a command calls it.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+    }
+
+    /// What is done with edges unless asked otherwise: what PyTorch Geometric does with the same files, where it reads them.
+    fn rules(self) -> Rules {
+        use Fate::{Drop, Keep};
+        match self {
+            Self::Planetoid | Self::Heterophilous => Rules::new(Drop, Keep, true),
+            Self::GnnBenchmark => Rules::new(Drop, Drop, true),
+            Self::Npz | Self::GraphSaint | Self::Ogb | Self::Lux => Rules::new(Keep, Keep, false),
+            Self::Reddit | Self::Edges | Self::MatrixMarket => Rules::new(Drop, Keep, false),
+            Self::Ppi => Rules::new(Drop, Drop, false),
+        }
+    }
+}
+
+impl FromStr for Kind {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::ALL.iter().find(|(_, name)| *name == text).map(|&(kind, _)| kind);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|&(_, name)| name).collect();
+            let expected = format!("one of {}", names.join(", ")).into();
+            Error::Option { option: "the kind of import", found: format!("`{text:.40}`"), expected }
+        })
+    }
+}
+
+/// How far an import has read. Sources that are read more than once count as often.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Bytes of source files that were read, packed as they are.
+    pub done_bytes: u64,
+    /// Bytes of the source files that are known so far.
+    pub total_bytes: u64,
+}
+
+/// Told whenever a few hundred KB have been read, from any thread.
+pub type Watch<'a> = &'a (dyn Fn(Progress) + Sync);
+
+/// How to import. The default does with edges what PyTorch Geometric does.
+#[derive(Clone, Copy, Default)]
+pub struct Options<'a> {
+    /// `planetoid`: which of several sets in the folder.
+    pub name: Option<&'a str>,
+    /// Edges that repeat another.
+    pub duplicates: Option<Fate>,
+    /// Edges `v -> v`.
+    pub self_loops: Option<Fate>,
+    /// Vertices without an edge to or from another; kept by default.
+    pub isolated: Option<Fate>,
+    /// Whether the reverse of every edge is added. Repeated edges are then dropped, unless they are to be kept.
+    pub symmetrise: Option<bool>,
+    /// `heterophilous`: which of its splits.
+    pub split: usize,
+    /// `edges` and `mtx`: a `.npy` file, `[vertices, width]`.
+    pub features: Option<&'a Path>,
+    /// `edges` and `mtx`: a `.npy` file, `[vertices]` or, for several labels a vertex, `[vertices, classes]`.
+    pub labels: Option<&'a Path>,
+    /// `edges` and `mtx`: `.npy` files of ids or masks, for training, validation and testing.
+    pub splits: [Option<&'a Path>; 3],
+    /// Where edges lie on their way, in a file without a name; the system's folder by default.
+    pub scratch: Option<&'a Path>,
+    /// Is told how far the reading has come.
+    pub watch: Option<Watch<'a>>,
+}
+
+/// What an import found and did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The kind's name.
+    pub kind: &'static str,
+    /// Bytes of files that were read.
+    pub bytes_read: u64,
+    /// Edges that the source lists.
+    pub edges_listed: u64,
+    /// Edges that repeat another, reverses that were added included.
+    pub duplicates: u64,
+    /// Whether those were dropped.
+    pub duplicates_dropped: bool,
+    /// Edges `v -> v` that the source lists.
+    pub self_loops: u64,
+    /// Whether those were dropped.
+    pub self_loops_dropped: bool,
+    /// Vertices without an edge to or from another.
+    pub isolated: u64,
+    /// Whether those were dropped.
+    pub isolated_dropped: bool,
+    /// Whether the reverse of every edge was added.
+    pub symmetrised: bool,
+    /// Edge weights, times and other values of edges, which were left out.
+    pub values_dropped: u64,
+    /// What else there is to know.
+    pub notes: Vec<String>,
+}
+
+/// A dataset from files of another program.
+#[derive(Clone, Debug)]
+pub struct Imported {
+    /// The dataset.
+    pub dataset: Dataset,
+    /// What was found and done.
+    pub report: Report,
+    /// What its vertices were called, unless that is 0, 1, ....
+    pub ids: Option<Ids>,
+}
+
+impl Imported {
+    /// Writes a dataset directory, as [`Dataset::write`] does, with the names of the vertices in `vertex_ids.npy` or
+    /// `vertex_names.txt` if they were called otherwise than 0, 1, ....
+    ///
+    /// # Errors
+    /// Those of [`Dataset::write`].
+    pub fn write(&self, dir: impl AsRef<Path>) -> Result<()> {
+        self.dataset.write_with(dir.as_ref(), |dir| self.ids.as_ref().map_or(Ok(()), |ids| ids.write(dir)))
+    }
+}
+
+/// What a kind's reader works with.
+pub(super) struct Job<'a> {
+    pub source: &'a Path,
+    pub options: &'a Options<'a>,
+    pub rules: Rules,
+    pub meter: Meter<'a>,
+}
+
+/// What a kind's reader has read.
+pub(super) struct Loaded {
+    pub parts: Parts,
+    pub edges_listed: u64,
+    pub seen: Seen,
+    /// Whether reverses were added.
+    pub symmetrised: bool,
+    pub ids: Option<Ids>,
+    pub values_dropped: u64,
+    pub notes: Vec<String>,
+}
+
+impl Loaded {
+    /// A graph and what was seen on the way to it.
+    pub(super) fn new(parts: Parts, edges_listed: u64, seen: Seen, symmetrised: bool) -> Self {
+        Self { parts, edges_listed, seen, symmetrised, ids: None, values_dropped: 0, notes: Vec::new() }
+    }
+}
+
+impl<'a> Job<'a> {
+    pub(super) fn new(kind: Kind, source: &'a Path, options: &'a Options<'a>) -> Self {
+        let mut rules = kind.rules();
+        let asked = |fate: Option<Fate>, default: bool| fate.map_or(default, |fate| fate == Fate::Keep);
+        // PyG's to_undirected joins what it adds with what was there.
+        let duplicates = rules.keep.duplicates && options.symmetrise != Some(true);
+        rules.keep.duplicates = asked(options.duplicates, duplicates);
+        rules.keep.self_loops = asked(options.self_loops, rules.keep.self_loops);
+        rules.symmetrise = options.symmetrise.unwrap_or(rules.symmetrise);
+        Self { source, options, rules, meter: Meter::new(options.watch) }
+    }
+
+    /// An empty list of edges.
+    pub(super) fn store(&self) -> EdgeStore {
+        EdgeStore::new(self.options.scratch)
+    }
+
+    /// The graph of a list of edges whose ids are all below `vertices`, by the rules.
+    pub(super) fn graph(&self, store: EdgeStore, vertices: usize) -> Result<(Graph, Seen)> {
+        store.finish(vertices, self.rules.symmetrise, self.rules.keep, |id| id)
+    }
+
+    /// An error about the source.
+    pub(super) fn wrong(&self, why: impl Into<String>) -> Error {
+        Error::Import { file: self.source.display().to_string(), why: why.into() }
+    }
+
+    /// Parts that are called as the source is.
+    pub(super) fn parts(&self, graph: Graph) -> Parts {
+        let stem = self.source.file_stem().map_or_else(|| "unnamed".into(), |stem| stem.to_string_lossy().into_owned());
+        Parts::new(Origin::Import(self.source.into()), stem, graph)
+    }
+
+    /// The array files that the options name.
+    pub(super) fn add_arrays(&self, parts: &mut Parts) -> Result<()> {
+        let vertices = parts.graph.vertex_count();
+        if let Some(path) = self.options.features {
+            parts.features = Some(dense(Numbers::open(&self.meter, path, "it was named for the features")?, vertices)?);
+        }
+        if let Some(path) = self.options.labels {
+            parts.labels = Some(labels(Numbers::open(&self.meter, path, "it was named for the labels")?, vertices)?);
+        }
+        for (members, path) in parts.splits.iter_mut().zip(self.options.splits) {
+            if let Some(path) = path {
+                *members = Some(Numbers::open(&self.meter, path, "it was named for a split")?.members()?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A matrix with a row a vertex; a vector is one column.
+pub(super) fn dense(numbers: Numbers<'_>, vertices: usize) -> Result<RawFeatures> {
+    let (rows, width) = match numbers.shape[..] {
+        [rows, width] => (rows, width),
+        [rows] => (rows, 1),
+        _ => return Err(numbers.wrong_shape(format_args!("[{vertices}, width]"))),
+    };
+    if rows != vertices || width == 0 {
+        return Err(numbers.wrong_shape(format_args!("[{vertices}, 1 or more] (a row a vertex)")));
+    }
+    Ok(RawFeatures::Dense { data: numbers.floats()?.into(), rows, width })
+}
+
+/// Classes: a vector or a column; or 0 and 1, a column a class.
+pub(super) fn labels(numbers: Numbers<'_>, vertices: usize) -> Result<RawLabels> {
+    match numbers.shape[..] {
+        [rows] | [rows, 1] if rows == vertices => Ok(RawLabels::Class(numbers.labels()?.into())),
+        [rows, classes] if rows == vertices => Ok(RawLabels::Multi { data: numbers.bits()?.into(), rows, classes }),
+        _ => Err(numbers.wrong_shape(format_args!("[{vertices}] or [{vertices}, classes] (a row a vertex)"))),
+    }
+}
+
+/// Reads files of another program.
+///
+/// # Errors
+/// An option that the kind does not have; files that are missing, damaged, of another kind, or do not fit each other. Each
+/// names the file and the place.
+/// # Cost
+/// O(size). Memory is that of the result before repeated edges are dropped, and of a few blocks.
+pub fn import(kind: Kind, source: &Path, options: &Options<'_>) -> Result<Imported> {
+    let kind = if kind == Kind::Npz { npz::kind_of(source)? } else { kind };
+    check_options(kind, options)?;
+    let job = Job::new(kind, source, options);
+    let mut loaded = match kind {
+        Kind::Planetoid => planetoid::load(&job)?,
+        Kind::Npz => npz::load(&job)?,
+        Kind::GnnBenchmark => csr_archives::gnn_benchmark(&job)?,
+        Kind::Heterophilous => heterophilous::load(&job)?,
+        Kind::Reddit => csr_archives::reddit(&job)?,
+        Kind::GraphSaint => csr_archives::graphsaint(&job)?,
+        Kind::Ppi => ppi::load(&job)?,
+        Kind::Ogb => ogb::load(&job)?,
+        Kind::Edges => edge_list::load(&job)?,
+        Kind::MatrixMarket => matrix_market::load(&job)?,
+        Kind::Lux => lux::load(&job)?,
+    };
+    let drop_isolated = options.isolated == Some(Fate::Drop);
+    let connected = connected(&loaded.parts.graph);
+    let isolated = connected.iter().filter(|&&connected| !connected).count();
+    if drop_isolated && isolated > 0 {
+        select(&mut loaded.parts, &connected)?;
+        let numbers = || Ids::Numbers((0..connected.len() as u64).collect());
+        loaded.ids.get_or_insert_with(numbers).select(&connected);
+    }
+    drop(connected);
+    let report = Report {
+        kind: kind.name(),
+        bytes_read: job.meter.done_bytes(),
+        edges_listed: loaded.edges_listed,
+        duplicates: loaded.seen.duplicates,
+        duplicates_dropped: !job.rules.keep.duplicates,
+        self_loops: loaded.seen.self_loops,
+        self_loops_dropped: !job.rules.keep.self_loops,
+        isolated: isolated as u64,
+        isolated_dropped: drop_isolated,
+        symmetrised: loaded.symmetrised,
+        values_dropped: loaded.values_dropped,
+        notes: loaded.notes,
+    };
+    Ok(Imported { dataset: loaded.parts.build()?, report, ids: loaded.ids })
+}
+
+/// Refuses options that a kind would ignore.
+fn check_options(kind: Kind, options: &Options<'_>) -> Result<()> {
+    let takes_arrays = matches!(kind, Kind::Edges | Kind::MatrixMarket);
+    let arrays = [options.features, options.labels, options.splits[0], options.splits[1], options.splits[2]];
+    let array = arrays.iter().flatten().next().filter(|_| !takes_arrays);
+    let refused: [(bool, &'static str, String, &'static str); 3] = [
+        (
+            options.name.is_some() && kind != Kind::Planetoid,
+            "--name",
+            options.name.unwrap_or_default().into(),
+            "nothing: only a folder of `planetoid` holds several sets",
+        ),
+        (
+            options.split != 0 && kind != Kind::Heterophilous,
+            "--split",
+            options.split.to_string(),
+            "nothing: only `heterophilous` archives have several splits",
+        ),
+        (
+            array.is_some(),
+            "a file of features, labels or a split",
+            array.map_or_else(PathBuf::new, |path| path.to_path_buf()).display().to_string(),
+            "nothing: only `edges` and `mtx` come without them",
+        ),
+    ];
+    match refused.into_iter().find(|(refused, ..)| *refused) {
+        Some((_, option, found, expected)) => Err(Error::Option { option, found, expected: expected.into() }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,113 @@
+//! Files to import from, and how far the reading has come.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::{Progress, Watch};
+use crate::dataset::error::{Error, Result};
+
+/// Bytes that a file is read by.
+const BUFFER: usize = 1 << 18;
+
+/// Counts the bytes that are read, and tells whoever watches.
+pub(super) struct Meter<'a> {
+    watch: Option<Watch<'a>>,
+    done: AtomicU64,
+    total: AtomicU64,
+}
+
+impl<'a> Meter<'a> {
+    pub(super) fn new(watch: Option<Watch<'a>>) -> Self {
+        Self { watch, done: AtomicU64::new(0), total: AtomicU64::new(0) }
+    }
+
+    /// Bytes that were read so far.
+    pub(super) fn done_bytes(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Opens a plain file; `needed` says why it has to be there.
+    pub(super) fn open(&self, path: &Path, needed: &'static str) -> Result<Metered<'_>> {
+        let file = match File::open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Err(Error::Missing { path: path.into(), needed });
+            }
+            other => other.map_err(Error::io("open", path))?,
+        };
+        let metadata = file.metadata().map_err(Error::io("open", path))?;
+        if !metadata.is_file() {
+            let source = io::Error::new(io::ErrorKind::InvalidInput, "it is not a plain file");
+            return Err(Error::Io { action: "read", path: path.into(), source });
+        }
+        self.total.fetch_add(metadata.len(), Ordering::Relaxed);
+        let count: Box<dyn Fn(u64, u64) + Send + '_> = Box::new(|read, unread| {
+            let done_bytes = self.done.fetch_add(read, Ordering::Relaxed) + read;
+            let total_bytes = self.total.fetch_sub(unread, Ordering::Relaxed) - unread;
+            if let Some(watch) = self.watch {
+                watch(Progress { done_bytes, total_bytes });
+            }
+        });
+        Ok(Metered { file, bytes: metadata.len(), left: metadata.len(), count })
+    }
+
+    /// Opens a file and unpacks it if it is packed by gzip, whatever its name.
+    pub(super) fn open_text(&self, path: &Path, needed: &'static str) -> Result<Box<dyn Read + Send + '_>> {
+        let mut file = self.open(path, needed)?;
+        let mut magic = [0; 2];
+        let have = read_full(&mut file.file, &mut magic).map_err(Error::io("read", path))?;
+        file.file.rewind().map_err(Error::io("read", path))?;
+        let file = BufReader::with_capacity(BUFFER, file);
+        Ok(if have == 2 && magic == [0x1f, 0x8b] { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) })
+    }
+}
+
+/// A file whose reading is counted.
+pub(super) struct Metered<'m> {
+    file: File,
+    /// The file's size.
+    pub bytes: u64,
+    /// What of it was not read yet.
+    left: u64,
+    /// Told how many bytes were read, and how many never will be.
+    count: Box<dyn Fn(u64, u64) + Send + 'm>,
+}
+
+impl Drop for Metered<'_> {
+    /// What was not read is no part of the work: a list of edges that has to be read anew, members of an archive.
+    fn drop(&mut self) {
+        (self.count)(0, self.left);
+    }
+}
+
+impl Read for Metered<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.file.read(buffer)?;
+        self.left = self.left.saturating_sub(bytes as u64);
+        (self.count)(bytes as u64, 0);
+        Ok(bytes)
+    }
+}
+
+impl Seek for Metered<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
+}
+
+/// Reads until the buffer is full or the source at its end.
+pub(super) fn read_full(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut have = 0;
+    while have < buffer.len() {
+        match from.read(&mut buffer[have..]) {
+            Ok(0) => break,
+            Ok(bytes) => have += bytes,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(have)
+}
