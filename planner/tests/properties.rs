@@ -81,6 +81,29 @@ fn a_boundary_of_another_plan_can_be_kept() {
     }
 }
 
+/// A plan for less memory is one for more, so no bound at a larger capacity may be above it; and what is exact falls with it.
+#[test]
+fn more_memory_never_costs_more() {
+    for seed in 0..15 {
+        let graph = random_graph(6_000_000 + seed, &SHAPE);
+        let (least, all) = (graph.largest_op_bytes(), graph.total_bytes());
+        for epoch in [Epoch::Cold, Epoch::Steady] {
+            let (mut cheapest, mut exact) = (u64::MAX, u64::MAX);
+            for i in 0..=10 {
+                let capacity = least + (all - least) / 10 * i;
+                let plan = planned(&graph, &quick(Policy::Optimal, Objective::Both, &epoch, capacity));
+                let cost = plan.cost_bytes(Objective::Both);
+                assert!(plan.lower_bound_bytes <= cheapest, "seed {seed} {epoch:?} {capacity}");
+                cheapest = cheapest.min(cost);
+                if plan.exact {
+                    assert!(cost <= exact, "seed {seed} {epoch:?} {capacity}");
+                    exact = cost;
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn plans_are_the_same_every_time() {
     for seed in 0..10 {
