@@ -193,3 +193,26 @@ fn enormous_sizes_do_not_wrap() {
         assert_eq!(check(&graph, &plan, Objective::Both, &Epoch::Cold, capacity), Ok(()));
     }
 }
+
+/// The same with something to decide at every op.
+#[test]
+fn enormous_sizes_are_planned_as_small_ones_are() {
+    for seed in 0..40 {
+        let small = random_graph(8_000_000 + seed, &Shape { ops: 14, inputs: 6, most_bytes: 8 });
+        let capacity = random_capacity(&small, seed);
+        let scale = u64::MAX / small.total_bytes().max(1);
+        let tensors = small.tensors().iter().map(|t| Tensor { bytes: t.bytes * scale, ..t.clone() }).collect();
+        let large = TaskGraph::new(tensors, small.ops().to_vec()).expect("the sizes sum to less than 2^64");
+        for epoch in [Epoch::Cold, Epoch::Steady] {
+            let cost = |graph: &TaskGraph, scale: u64| {
+                let request = quick(Policy::Optimal, Objective::Both, &epoch, capacity * scale);
+                let plan = planned(graph, &request);
+                assert_eq!(check(graph, &plan, Objective::Both, &epoch, capacity * scale), Ok(()), "seed {seed}");
+                plan.exact.then_some(u128::from(plan.cost_bytes(Objective::Both)))
+            };
+            if let (Some(small), Some(large)) = (cost(&small, 1), cost(&large, scale)) {
+                assert_eq!(large, (small * u128::from(scale)).min(u128::from(u64::MAX)), "seed {seed} {epoch:?}");
+            }
+        }
+    }
+}
