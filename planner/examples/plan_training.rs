@@ -33,7 +33,9 @@ fn main() {
             "{:>14} {:>14} {:>14} {:>14} {:>8} {:>6} {:>8}",
             "capacity", "roc", "cost", "bound", "gap %", "exact", "s"
         );
-        let (least, all) = (graph.largest_op_bytes(), graph.total_bytes());
+        let least = graph.largest_op_bytes();
+        // `low`: only where there is much to decide.
+        let all = least + (graph.total_bytes() - least) / if asked("low") { 3 } else { 1 };
         for i in 0..16u64 {
             let capacity_bytes = least + (all - least) / 16 * i;
             let request = |policy| Request {

@@ -81,6 +81,29 @@ fn a_boundary_of_another_plan_can_be_kept() {
     }
 }
 
+/// A plan for less memory is one for more, so no bound at a larger capacity may be above it; and what is exact falls with it.
+#[test]
+fn more_memory_never_costs_more() {
+    for seed in 0..15 {
+        let graph = random_graph(6_000_000 + seed, &SHAPE);
+        let (least, all) = (graph.largest_op_bytes(), graph.total_bytes());
+        for epoch in [Epoch::Cold, Epoch::Steady] {
+            let (mut cheapest, mut exact) = (u64::MAX, u64::MAX);
+            for i in 0..=10 {
+                let capacity = least + (all - least) / 10 * i;
+                let plan = planned(&graph, &quick(Policy::Optimal, Objective::Both, &epoch, capacity));
+                let cost = plan.cost_bytes(Objective::Both);
+                assert!(plan.lower_bound_bytes <= cheapest, "seed {seed} {epoch:?} {capacity}");
+                cheapest = cheapest.min(cost);
+                if plan.exact {
+                    assert!(cost <= exact, "seed {seed} {epoch:?} {capacity}");
+                    exact = cost;
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn plans_are_the_same_every_time() {
     for seed in 0..10 {
@@ -168,5 +191,28 @@ fn enormous_sizes_do_not_wrap() {
         let plan = planned(&graph, &request(policy, Objective::Both, Epoch::Cold, capacity));
         assert_eq!(plan.bytes_to_device, u64::MAX, "16 loads of 2^63 bytes");
         assert_eq!(check(&graph, &plan, Objective::Both, &Epoch::Cold, capacity), Ok(()));
+    }
+}
+
+/// The same with something to decide at every op.
+#[test]
+fn enormous_sizes_are_planned_as_small_ones_are() {
+    for seed in 0..40 {
+        let small = random_graph(8_000_000 + seed, &Shape { ops: 14, inputs: 6, most_bytes: 8 });
+        let capacity = random_capacity(&small, seed);
+        let scale = u64::MAX / small.total_bytes().max(1);
+        let tensors = small.tensors().iter().map(|t| Tensor { bytes: t.bytes * scale, ..t.clone() }).collect();
+        let large = TaskGraph::new(tensors, small.ops().to_vec()).expect("the sizes sum to less than 2^64");
+        for epoch in [Epoch::Cold, Epoch::Steady] {
+            let cost = |graph: &TaskGraph, scale: u64| {
+                let request = quick(Policy::Optimal, Objective::Both, &epoch, capacity * scale);
+                let plan = planned(graph, &request);
+                assert_eq!(check(graph, &plan, Objective::Both, &epoch, capacity * scale), Ok(()), "seed {seed}");
+                plan.exact.then_some(u128::from(plan.cost_bytes(Objective::Both)))
+            };
+            if let (Some(small), Some(large)) = (cost(&small, 1), cost(&large, scale)) {
+                assert_eq!(large, (small * u128::from(scale)).min(u128::from(u64::MAX)), "seed {seed} {epoch:?}");
+            }
+        }
     }
 }

@@ -34,7 +34,7 @@ const STEPS_A_SET: usize = 16;
 pub(super) fn evictions(candidates: &mut Vec<Candidate>, excess: u64, budget: i128, most: usize) -> Found {
     candidates.retain(|c| c.bytes > 0);
     candidates.sort_by(|a, b| {
-        let (left, right) = (a.penalty * i128::from(b.bytes), b.penalty * i128::from(a.bytes));
+        let (left, right) = (product(a.penalty, b.bytes), product(b.penalty, a.bytes));
         // What others require comes before them, at least among equals.
         let by_room = left.cmp(&right).then(b.bytes.cmp(&a.bytes));
         by_room.then(a.requires.len().cmp(&b.requires.len())).then(a.tensor.cmp(&b.tensor))
@@ -55,16 +55,21 @@ pub(super) fn evictions(candidates: &mut Vec<Candidate>, excess: u64, budget: i1
     Found { sets: search.sets, complete, least_penalty, steps: steps - search.steps }
 }
 
+/// A product that 128 bits may not hold, in two parts. Penalties are not negative.
+fn product(penalty: i128, bytes: u64) -> (u128, u64) {
+    let (penalty, bytes) = (penalty.unsigned_abs(), u128::from(bytes));
+    let low = (penalty & u128::from(u64::MAX)) * bytes;
+    ((penalty >> 64) * bytes + (low >> 64), low as u64)
+}
+
 /// The least penalty of `excess` bytes from `first` on, if a part of a tensor could leave.
 fn fractional(candidates: &[Candidate], first: usize, excess: u64) -> i128 {
     let (mut left, mut penalty) = (excess, 0);
     for candidate in &candidates[first..] {
         if candidate.bytes >= left {
-            // Whole and rest apart: the product of a penalty and a size can be too large.
-            let bytes = i128::from(candidate.bytes);
-            let (whole, rest) = (candidate.penalty.div_euclid(bytes), candidate.penalty.rem_euclid(bytes));
-            let part = rest as u128 * u128::from(left) / u128::from(candidate.bytes);
-            return penalty + whole * i128::from(left) + part as i128;
+            let (part, whole) = (i128::from(left), i128::from(candidate.bytes));
+            let share = candidate.penalty.checked_mul(part).map(|product| product / whole);
+            return penalty + share.unwrap_or(candidate.penalty / whole * part);
         }
         left -= candidate.bytes;
         penalty += candidate.penalty;
@@ -139,9 +144,65 @@ impl Search<'_> {
     fn emit(&mut self, spare: u64) {
         let could_stay = |i: &usize| self.candidates[*i].bytes <= spare;
         let leaves = |t: &usize| self.chosen.iter().any(|i| self.candidates[*i].tensor == *t);
-        let lacks = |i: &usize| !self.candidates[*i].requires.iter().all(|t| leaves(t));
+        let lacks = |i: &usize| !self.candidates[*i].requires.iter().all(leaves);
         if !self.chosen.iter().any(could_stay) && !self.chosen.iter().any(lacks) {
             self.sets.push(self.chosen.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(tensor: usize, bytes: u64, penalty: i128) -> Candidate {
+        Candidate { tensor, bytes, penalty, requires: Vec::new() }
+    }
+
+    fn sets(candidates: &[Candidate], found: &Found) -> Vec<Vec<usize>> {
+        let name = |set: &Vec<usize>| {
+            let mut names: Vec<usize> = set.iter().map(|i| candidates[*i].tensor).collect();
+            names.sort_unstable();
+            names
+        };
+        let mut sets: Vec<Vec<usize>> = found.sets.iter().map(name).collect();
+        sets.sort();
+        sets
+    }
+
+    #[test]
+    fn all_sets_of_which_none_can_be_spared_are_found() {
+        let mut candidates: Vec<Candidate> = [(3, 9), (5, 9), (2, 1), (4, 20), (0, 0)]
+            .into_iter()
+            .enumerate()
+            .map(|(t, (bytes, penalty))| candidate(t, bytes, penalty))
+            .collect();
+        let all = evictions(&mut candidates, 5, i128::MAX, 100);
+        assert!(all.complete);
+        assert_eq!(sets(&candidates, &all), [vec![0, 2], vec![0, 3], vec![1], vec![2, 3]]);
+        let cheap = evictions(&mut candidates, 5, 11, 100);
+        assert_eq!(sets(&candidates, &cheap), [vec![0, 2], vec![1]]);
+        assert!(cheap.least_penalty <= 9);
+        let first = evictions(&mut candidates, 5, i128::MAX, 1);
+        assert_eq!((first.sets.len(), first.complete), (1, false));
+    }
+
+    #[test]
+    fn what_is_required_leaves_too() {
+        let mut candidates = vec![candidate(0, 4, 1), candidate(1, 4, 1), candidate(2, 4, 1)];
+        candidates[0].requires = vec![1];
+        candidates[1].requires = vec![2];
+        let found = evictions(&mut candidates, 8, i128::MAX, 100);
+        assert_eq!(sets(&candidates, &found), [vec![1, 2]]);
+    }
+
+    #[test]
+    fn enormous_sizes_are_compared_exactly() {
+        let large = u64::MAX / 4;
+        let mut candidates =
+            vec![candidate(0, large, i128::from(large) << 17), candidate(1, large + 1, i128::from(large) << 17)];
+        let found = evictions(&mut candidates, large, i128::MAX, 100);
+        assert_eq!((candidates[0].tensor, found.complete), (1, true));
+        assert!(found.least_penalty <= i128::from(large) << 17);
     }
 }

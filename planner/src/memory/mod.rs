@@ -84,7 +84,7 @@ impl Limit {
 
 impl Default for Limit {
     fn default() -> Self {
-        Self { states: 1_000_000, small_states: 50_000_000 }
+        Self { states: 1_000_000, small_states: 10_000_000 }
     }
 }
 
