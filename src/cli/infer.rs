@@ -50,6 +50,11 @@ pub(super) struct InferArgs {
 /// Predicts, writes and reports.
 pub(super) fn run(args: &InferArgs) -> Result<()> {
     let options = args.device.options()?;
+    for (flag, given) in [("--trace", args.device.trace.is_some()), ("--explain", args.device.explain)] {
+        if given {
+            return Err(super::not_built(format!("{flag} of `infer`"), "`train` has it"));
+        }
+    }
     let mut predictor = match (&args.checkpoint, &args.weights, &args.model) {
         (Some(dir), _, _) => Predictor::open(dir)?,
         (None, Some(file), Some(model)) => {

@@ -1,6 +1,8 @@
 //! `lapidary train`.
 
 use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use serde_json::json;
@@ -166,15 +168,25 @@ pub(super) fn run(args: &TrainArgs) -> Result<()> {
     if !args.json {
         introduce(args, &data, &model);
     }
+    if args.device.explain {
+        say(trainer.explain().trim_end());
+    }
+    if let Some(file) = &args.device.trace {
+        trainer.start_trace();
+        trainer.trace().map_or(Ok(()), |trace| trace.write(file))?; // what cannot be written is an error now
+    }
     let started_at = trainer.epoch();
-    let epoch_seconds = epochs(args, &mut trainer)?;
+    let done = epochs(args, &mut trainer)?;
+    if let (Some(file), Some(trace)) = (&args.device.trace, trainer.trace()) {
+        trace.write(file)?;
+    }
     if trainer.best().is_none() || args.eval_every == 0 {
         trainer.evaluate()?;
     }
     if let Some(dir) = args.checkpoint.as_ref().filter(|_| trainer.epoch() > started_at || started_at == 0) {
         trainer.save(dir)?;
     }
-    summarise(args, &data, &trainer, &epoch_seconds)
+    summarise(args, &data, &trainer, &done)
 }
 
 /// A folder that cannot be written is an error now, not after hours of training.
@@ -184,18 +196,30 @@ fn try_to_write(dir: &Path) -> Result<()> {
     tempfile::Builder::new().prefix(".probe-").tempfile_in(dir).map(drop).map_err(failed)
 }
 
-/// Runs the epochs; returns the seconds of each.
-fn epochs(args: &TrainArgs, trainer: &mut Trainer) -> Result<Vec<f64>> {
+/// What the epochs took and moved.
+#[derive(Default)]
+struct Done {
+    seconds: Vec<f64>,
+    /// Of the last epoch with an evaluation, or if there was none the last: measured and planned, to devices and to host.
+    bytes: [[u64; 2]; 2],
+}
+
+/// Runs the epochs, until there are enough, or no better ones, or the person wants no more.
+fn epochs(args: &TrainArgs, trainer: &mut Trainer) -> Result<Done> {
     let bar = output::bar(args.epochs, args.json);
     bar.set_prefix("training");
     bar.set_position(trainer.epoch());
     let lines_every = args.epochs.div_ceil(PROGRESS_LINES).max(1);
-    let mut all_seconds = Vec::new();
+    let mut done = Done::default();
+    let interrupted = interrupted();
     let mut val = None;
     let mut stale = stale_epochs(args, trainer);
-    while trainer.epoch() < args.epochs && stale.is_none() {
+    while trainer.epoch() < args.epochs && stale.is_none() && !interrupted.load(Ordering::Relaxed) {
         let epoch = trainer.step()?;
-        all_seconds.push(epoch.seconds);
+        if epoch.accuracy.is_some() || args.eval_every == 0 || epoch.epoch < args.eval_every {
+            done.bytes = [[epoch.bytes_to_device, epoch.bytes_to_host], epoch.planned_bytes];
+        }
+        done.seconds.push(epoch.seconds);
         val = epoch.accuracy.map_or(val, |a| a.val);
         let progress = format!("loss {:.4}  val {}", epoch.loss, percent(val));
         if args.json {
@@ -217,7 +241,28 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer) -> Result<Vec<f64>> {
     if let Some(stale) = stale {
         say(format_args!("stopped early: no better validation accuracy for {stale} epochs"));
     }
-    Ok(all_seconds)
+    if interrupted.load(Ordering::Relaxed) {
+        say(format_args!("interrupted after epoch {}", trainer.epoch()));
+    }
+    Ok(done)
+}
+
+/// Set by the first Ctrl-C, after which the epoch at hand is the last; a second one ends the program at once.
+fn interrupted() -> &'static AtomicBool {
+    static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+    static HANDLER: Once = Once::new();
+    HANDLER.call_once(|| {
+        let installed = ctrlc::set_handler(|| {
+            if INTERRUPTED.swap(true, Ordering::Relaxed) {
+                std::process::exit(130);
+            }
+            say("interrupted: this epoch is the last (once more to stop at once)");
+        });
+        if let Err(error) = installed {
+            tracing::debug!("Ctrl-C ends the program at once: {error}");
+        }
+    });
+    &INTERRUPTED
 }
 
 /// How many epochs have passed since the best one, if they are enough to stop.
@@ -262,7 +307,9 @@ fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) {
     ));
 }
 
-fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, epoch_seconds: &[f64]) -> Result<()> {
+fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -> Result<()> {
+    let epoch_seconds = &done.seconds;
+    let [[to_device, to_host], [planned_to_device, planned_to_host]] = done.bytes;
     let labels = trainer.label_kind();
     let best = trainer.best();
     let test = best.and_then(|b| b.test_accuracy);
@@ -280,10 +327,10 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, epoch_seconds:
             "peak_device_bytes": trainer.peak_device_bytes(),
             "planned_peak_device_bytes": trainer.planned_peak_device_bytes(),
             "parts": trainer.parts(),
-            "planned_bytes_to_device": 0,
-            "measured_bytes_to_device": 0,
-            "planned_bytes_to_host": 0,
-            "measured_bytes_to_host": 0,
+            "planned_bytes_to_device": planned_to_device,
+            "measured_bytes_to_device": to_device,
+            "planned_bytes_to_host": planned_to_host,
+            "measured_bytes_to_host": to_host,
         }));
     }
     let peak: u64 = trainer.peak_device_bytes().iter().sum();
@@ -302,7 +349,34 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, epoch_seconds:
         rows.push(("checkpoint", dir.display().to_string()));
     }
     say(facts(&rows));
+    if trainer.parts().len() > 1 || to_device + to_host > 0 {
+        say(format_args!("\n{}", devices_table(trainer)));
+        let size = |bytes: u64| bytesize::ByteSize(bytes).to_string();
+        let [planned, measured] = [planned_to_device, to_device].map(size);
+        say(format_args!("to devices, an epoch: {measured} ({planned} planned)"));
+        let [planned, measured] = [planned_to_host, to_host].map(size);
+        say(format_args!("to the host, an epoch: {measured} ({planned} planned)"));
+    }
     Ok(())
+}
+
+/// A row a device: its vertices, and what it held.
+fn devices_table(trainer: &Trainer) -> String {
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::NOTHING);
+    table.set_header(["device", "vertices", "peak", "planned peak"]);
+    let peaks = trainer.peak_device_bytes().into_iter().zip(trainer.planned_peak_device_bytes());
+    for (i, ([start, end], (peak, planned))) in trainer.parts().iter().zip(peaks).enumerate() {
+        let size = |bytes: u64| bytesize::ByteSize(bytes).to_string();
+        table.add_row([i.to_string(), format!("{start}..{end}"), size(peak), size(planned)]);
+    }
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if i > 0 {
+            column.set_cell_alignment(comfy_table::CellAlignment::Right);
+        }
+    }
+    table.trim_fmt()
 }
 
 fn median(values: &[f64]) -> Option<f64> {

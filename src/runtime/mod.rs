@@ -13,7 +13,7 @@ pub use devices::Devices;
 pub use options::Partition;
 pub(crate) use options::{RunOptions, split_parts};
 pub(crate) use session::{Done, Job, Session};
-pub use trace::Span;
+pub use trace::{Span, Trace};
 
 /// How it is decided what stays on a device.
 pub use lapidary_planner::memory::Policy as MemoryPolicy;

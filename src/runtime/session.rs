@@ -225,9 +225,29 @@ impl Session {
         self.runtime.lowered()[0].phases[phase].outputs.get(name).copied()
     }
 
-    /// The plan of the main phases.
-    pub(crate) fn main_plan(&self) -> &Planned {
-        &self.sequences[&self.main]
+    /// The plan of the main phases, in words: a line a step of each device.
+    pub(crate) fn explain(&self) -> String {
+        let mut text = String::new();
+        let devices = self.rooms.iter().zip(&self.parts).zip(self.runtime.lowered());
+        for (((room, part), lowered), script) in devices.zip(&self.scripts[&self.main]) {
+            text += &format!("{}: vertices {} to {}, peak {} bytes\n", room.name, part.start, part.end, script.peak_bytes);
+            let names = |slots: &[Slot]| slots.iter().map(|s| lowered.tensor(*s).name.as_str()).collect::<Vec<_>>().join(", ");
+            text += &format!("  starts with {}\n", names(&script.start));
+            for action in &script.actions {
+                text += &format!("  {}", action.name);
+                let around = [("store", &action.store), ("evict", &action.evict), ("load", &action.load), ("publish", &action.publish)];
+                for (what, slots) in around.into_iter().filter(|(_, slots)| !slots.is_empty()) {
+                    text += &format!("  | {what} {}", names(slots));
+                }
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    /// What the devices are called.
+    pub(crate) fn device_names(&self) -> Vec<String> {
+        self.rooms.iter().map(|room| room.name.clone()).collect()
     }
 
     /// By part, the most that the plans of all that has run hold.

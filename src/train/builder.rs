@@ -173,6 +173,7 @@ impl<'a> TrainerBuilder<'a> {
             model: self.model.clone(),
             labels: label_kind(data),
             keeps_gradients: self.keep_gradients,
+            trace: None,
             options: self.options.clone(),
             record: RunRecord {
                 model: ModelRecord { format: RECORD_FORMAT, model: self.model.config().clone(), feature_norm },

@@ -12,7 +12,7 @@ use crate::infer::checkpoint::{self, BEST_FILE, MODEL_FILE, OPTIMIZER_FILE, RUN_
 use crate::infer::{Accuracy, Predictor};
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::program::Origin;
-use crate::runtime::{RunOptions, Session};
+use crate::runtime::{RunOptions, Session, Trace};
 
 /// The phases of the lowered program.
 pub(super) const TRAIN_PHASE: usize = 0;
@@ -70,6 +70,7 @@ pub struct Trainer {
     pub(super) options: RunOptions,
     pub(super) keeps_gradients: bool,
     pub(super) labels: LabelKind,
+    pub(super) trace: Option<Trace>,
     pub(super) record: RunRecord,
 }
 
@@ -96,7 +97,10 @@ impl Trainer {
         let mut metrics = vec![(TRAIN_PHASE, "loss")];
         metrics.extend(is_due.then(|| Accuracy::metrics(EVALUATE_PHASE)).into_iter().flatten());
         let clock = HostSlot::constant(&Shared::from(vec![epoch, epoch]));
-        let done = self.session.run(phases, &metrics, &[(Origin::Clock, clock)], false)?;
+        let done = self.session.run(phases, &metrics, &[(Origin::Clock, clock)], self.trace.is_some())?;
+        if let Some(trace) = &mut self.trace {
+            trace.add(&done.spans);
+        }
         let loss: f64 = done.metric::<f32>(0).iter().map(|part| f64::from(part[0])).sum();
         if !loss.is_finite() {
             return Err(if epoch == 1 { Error::NotFiniteAtStart { loss } } else { Error::Diverged { epoch, loss } });
@@ -136,6 +140,21 @@ impl Trainer {
             self.best_weights = weights;
         }
         Ok(())
+    }
+
+    /// Notes from now on when every kernel and copy of an epoch runs; see [`Trainer::trace`].
+    pub fn start_trace(&mut self) {
+        self.trace = Some(Trace::new(self.session.device_names()));
+    }
+
+    /// What was noted since [`Trainer::start_trace`].
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_ref()
+    }
+
+    /// The plan of an epoch in words: for each device a line a step, with what is stored, evicted, loaded and published.
+    pub fn explain(&self) -> String {
+        self.session.explain()
     }
 
     /// How many epochs were run, those before a resumption included.

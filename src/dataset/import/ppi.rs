@@ -32,7 +32,7 @@ pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
     for (members, split) in splits.iter_mut().zip(SPLITS) {
         let file = |rest: &str| job.source.join(format!("{split}_{rest}"));
         let first = graph_ids.len();
-        let next_graph = graph_ids.last().map_or(0, |last| last + 1);
+        let next_graph = graph_ids.last().map_or(0, |&last: &i64| last + 1);
         let ids = Numbers::open(&job.meter, &file("graph_id.npy"), "it says which graph each vertex is in")?;
         ids.vector_len("[vertices]")?;
         let ids = ids.ints("a graph: not negative", |x| (x >= 0).then_some(x))?;
