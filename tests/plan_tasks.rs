@@ -2,7 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../planner/tests/common/mod.rs"]
+mod random;
+
 use assert_cmd::Command;
+use lapidary::tasks_file;
+use lapidary_planner::memory::{Epoch, Objective};
+use lapidary_planner::tasks::{Kind, TaskGraph, TensorId};
 use serde_json::{Value, json};
 
 const CHAIN: &str = r#"{
@@ -65,6 +71,72 @@ fn every_policy_has_a_line() {
         assert_eq!(line["feasible"], true);
         assert!(line["lower_bound_bytes"].as_u64() <= Some(210));
         assert_eq!(line["steps"].as_array().unwrap().len(), 3);
+    }
+}
+
+/// A task graph as a file; kinds are left out where they follow from the ops.
+fn file_of(graph: &TaskGraph) -> String {
+    let name = |t: &TensorId| graph.tensor(*t).name.clone();
+    let tensors: Vec<Value> = graph
+        .tensors()
+        .iter()
+        .map(|t| {
+            let mut entry = json!({"name": t.name, "bytes": t.bytes});
+            if t.kind == Kind::Fresh {
+                entry["kind"] = "fresh".into();
+            }
+            if t.publish {
+                entry["publish"] = true.into();
+            }
+            entry
+        })
+        .collect();
+    let ops: Vec<Value> = graph
+        .ops()
+        .iter()
+        .map(|op| {
+            let names = |ids: &[TensorId]| ids.iter().map(name).collect::<Vec<String>>();
+            let next: serde_json::Map<String, Value> = op.next.iter().map(|(y, x)| (name(y), name(x).into())).collect();
+            json!({"name": op.name, "inputs": names(&op.inputs), "outputs": names(&op.outputs), "next": next})
+        })
+        .collect();
+    json!({"tensors": tensors, "ops": ops}).to_string()
+}
+
+#[test]
+fn files_say_what_graphs_are() {
+    for seed in 0..3000 {
+        let graph = random::random_graph(seed, &random::Shape { ops: 9, inputs: 5, most_bytes: 20 });
+        let read = tasks_file::parse(&file_of(&graph)).unwrap();
+        assert_eq!((read.tensors(), read.ops(), read.order()), (graph.tensors(), graph.ops(), graph.order()));
+    }
+}
+
+#[test]
+fn the_command_plans_as_the_library_does() {
+    for seed in 0..25 {
+        let graph = random::random_graph(seed, &random::Shape { ops: 9, inputs: 5, most_bytes: 20 });
+        let capacity = random::random_capacity(&graph, seed);
+        for (name, epoch) in [("cold", Epoch::Cold), ("steady", Epoch::Steady)] {
+            let memory = capacity.to_string();
+            let lines = plan(&file_of(&graph), &["--memory", "all", "--epoch", name, "--device-memory", &memory]);
+            for (line, policy) in lines.iter().zip(random::POLICIES) {
+                let request = random::request(policy, Objective::Both, epoch.clone(), capacity);
+                let known = random::planned(&graph, &request);
+                let ops: Vec<&str> = known.steps.iter().map(|step| graph.op(step.op).name.as_str()).collect();
+                let steps: Vec<&str> =
+                    line["steps"].as_array().unwrap().iter().map(|step| step["op"].as_str().unwrap()).collect();
+                assert_eq!(steps, ops);
+                for (what, value) in [
+                    ("bytes_to_device", known.bytes_to_device),
+                    ("bytes_to_host", known.bytes_to_host),
+                    ("peak_bytes", known.peak_bytes),
+                    ("lower_bound_bytes", known.lower_bound_bytes),
+                ] {
+                    assert_eq!(line[what], value, "seed {seed} {policy:?} {name} {what}");
+                }
+            }
+        }
     }
 }
 

@@ -1,5 +1,8 @@
 //! Plans training epochs at capacities between the least that works and everything, and prints what came out and how long it
-//! took: `cargo run --release -p lapidary-planner --example plan_training [-- cold] [-- pubmed] [-- deep] [-- STATES]`.
+//! took:
+//! `cargo run --release -p lapidary-planner --example plan_training [-- WORDS]`.
+//! Words: `cold` (else the steady epoch), `pubmed` (else Reddit's sizes), `deep` (16 residual layers, else 1 to 4), `low` (the lower
+//! third of the capacities), `roc` (that policy too), or a number of states.
 
 #[path = "../tests/common/training.rs"]
 mod training;
@@ -54,7 +57,10 @@ fn main() {
             let best = run(Policy::Optimal);
             let seconds = start.elapsed().as_secs_f64();
             check(&graph, &best, Objective::Both, &epoch, capacity_bytes).expect("the plan is valid");
-            let roc = if asked("roc") { run(Policy::Roc).cost_bytes(Objective::Both) } else { 0 };
+            let roc = match asked("roc") {
+                true => run(Policy::Roc).cost_bytes(Objective::Both).to_string(),
+                false => "-".into(),
+            };
             let cost = best.cost_bytes(Objective::Both);
             let gap = 100.0 * (cost - best.lower_bound_bytes) as f64 / (cost as f64).max(1.0);
             println!(

@@ -74,7 +74,7 @@ pub(super) struct PlanArgs {
     /// else the profile's]
     #[arg(long, value_name = "SIZE")]
     device_memory: Option<String>,
-    /// Print the steps of each plan
+    /// Print the steps of each plan; with --json on standard error
     #[arg(long)]
     explain: bool,
     /// Print one JSON line a policy on standard output. With --tasks, `epoch_seconds` and `host_bytes` are null: ops are opaque;
@@ -237,10 +237,11 @@ fn plan_tasks(args: &PlanArgs, graph: &TaskGraph) -> Result<()> {
         print(&table(&outcomes, objective))?;
     }
     if args.explain {
-        let explain = |text: &str| if args.json { Ok(say(text)) } else { print(text) };
         for (policy, outcome) in &outcomes {
-            if let Outcome::Feasible(plan) = outcome {
-                explain(&steps(graph, *policy, plan))?;
+            match outcome {
+                Outcome::Feasible(plan) if args.json => say(steps(graph, *policy, plan)),
+                Outcome::Feasible(plan) => print(&steps(graph, *policy, plan))?,
+                Outcome::Infeasible { .. } => {}
             }
         }
     }

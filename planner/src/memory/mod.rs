@@ -71,9 +71,10 @@ pub enum Epoch {
 /// How far `optimal` and `roc` search. A number of states and not of seconds, so that the same request has the same answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
-    /// States that a search may look at for a graph of more than [`Limit::SMALL_OPS`] ops.
+    /// About how many states are made for a graph of more than [`Limit::SMALL_OPS`] ops, over all that is tried.
     pub states: usize,
-    /// The same for smaller graphs, which are to be planned exactly.
+    /// The same for smaller graphs, which are to be planned exactly. More than can be waited for with patience: a state takes
+    /// some hundred bytes.
     pub small_states: usize,
 }
 
