@@ -268,7 +268,7 @@ impl<'a> DryRun<'a> {
         let subject = self.lowered()?;
         let device_memory = self.device_memory.map_or(profile.capacity_bytes, |memory| memory.as_u64());
         let policies = self.policies.iter().map(|&policy| {
-            let outcome = self.plan(&subject, &profile, policy, device_memory, Limit::default());
+            let outcome = self.plan(&subject, &profile, policy, device_memory, Method::default().limit);
             Ok(PolicyForecast { policy, outcome: outcome? })
         });
         let policies: Vec<PolicyForecast> = policies.collect::<Result<_>>()?;

@@ -6,6 +6,8 @@ mod exchange;
 mod message;
 mod options;
 mod session;
+#[cfg(test)]
+mod tests;
 mod trace;
 mod worker;
 

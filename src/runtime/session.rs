@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use lapidary_kernels::{HostSlot, Slot};
+use lapidary_kernels::{Device, HostSlot, Slot};
 use lapidary_planner::memory::Epoch;
 
 use super::RunOptions;
@@ -81,7 +81,17 @@ impl Session {
     /// # Errors
     /// [`Error::DoesNotFit`] before anything that grows with the graph is made; [`Error::Device`].
     pub(crate) fn open(options: &RunOptions, job: &Job<'_>) -> Result<Self> {
-        let (rooms, method) = (options.devices.rooms(options.device_memory), options.method());
+        let rooms = options.devices.rooms(options.device_memory);
+        Self::open_on(rooms, options.method(), job, |rooms| options.devices.open(rooms))
+    }
+
+    /// As [`Session::open`], on the devices that `open` gives, once the plans are made.
+    pub(super) fn open_on(
+        rooms: Vec<Room>,
+        method: Method,
+        job: &Job<'_>,
+        open: impl FnOnce(&[Room]) -> Result<Vec<Box<dyn Device>>>,
+    ) -> Result<Self> {
         let mut supply = Supply::of_parts(job.inputs, job.parts.clone());
         let lowered: Vec<Lowered> = supply.sizes().iter().map(|sizes| lower(job.programs, sizes, job.seed)).collect();
         let keep = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name).copied());
@@ -90,7 +100,7 @@ impl Session {
         let setup = plan_sequence(&lowered, &rooms, Sequence::Setup, &Epoch::Cold, &keep, &method);
         let main = plan_sequence(&lowered, &rooms, Sequence::Phases(job.main), &epoch, &keep, &method);
         let (setup, main) = both(setup, main)?;
-        let opened = options.devices.open(&rooms)?;
+        let opened = open(&rooms)?;
         let runtime = Runtime::open(opened, lowered, &mut supply)?;
         let scripts = |planned: &Planned| planned.devices.iter().map(|d| Arc::new(d.script())).collect::<Vec<_>>();
         let setup_scripts = scripts(&setup);
@@ -230,12 +240,19 @@ impl Session {
         let mut text = String::new();
         let devices = self.rooms.iter().zip(&self.parts).zip(self.runtime.lowered());
         for (((room, part), lowered), script) in devices.zip(&self.scripts[&self.main]) {
-            text += &format!("{}: vertices {} to {}, peak {} bytes\n", room.name, part.start, part.end, script.peak_bytes);
-            let names = |slots: &[Slot]| slots.iter().map(|s| lowered.tensor(*s).name.as_str()).collect::<Vec<_>>().join(", ");
+            text +=
+                &format!("{}: vertices {} to {}, peak {} bytes\n", room.name, part.start, part.end, script.peak_bytes);
+            let names =
+                |slots: &[Slot]| slots.iter().map(|s| lowered.tensor(*s).name.as_str()).collect::<Vec<_>>().join(", ");
             text += &format!("  starts with {}\n", names(&script.start));
             for action in &script.actions {
                 text += &format!("  {}", action.name);
-                let around = [("store", &action.store), ("evict", &action.evict), ("load", &action.load), ("publish", &action.publish)];
+                let around = [
+                    ("store", &action.store),
+                    ("evict", &action.evict),
+                    ("load", &action.load),
+                    ("publish", &action.publish),
+                ];
                 for (what, slots) in around.into_iter().filter(|(_, slots)| !slots.is_empty()) {
                     text += &format!("  | {what} {}", names(slots));
                 }
@@ -243,6 +260,13 @@ impl Session {
             }
         }
         text
+    }
+
+    /// Changes one part's script of the main phases.
+    #[cfg(test)]
+    pub(super) fn corrupt_main(&mut self, part: usize, corrupt: impl FnOnce(&mut Script)) {
+        let scripts = self.scripts.get_mut(&self.main).expect("the main phases are planned");
+        corrupt(Arc::make_mut(&mut scripts[part]));
     }
 
     /// What the devices are called.

@@ -1,0 +1,209 @@
+//! Bad luck: every call of a device fails once, in every way that it can.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use lapidary_kernels::{Call, Device, Error as DeviceError, Event, HostSlot, Lane, SimDevice, SimSpeed, Slot, Span};
+
+use super::session::{Job, Session};
+use crate::bind::{bind, feature_kind, label_kind};
+use crate::dataset::{Dataset, FeatureNorm};
+use crate::error::{Error, Result};
+use crate::lower::Inputs;
+use crate::model::Model;
+use crate::plan::{Method, Room};
+use crate::program::{Passes, Program};
+use crate::train::{Adam, DecayLayers, EpochSpec, evaluation_program, training_program};
+
+const DEVICES: usize = 3;
+
+/// How a call goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Error,
+    Panic,
+}
+
+/// A simulated device, one of whose calls goes wrong.
+struct Faulty {
+    inner: SimDevice,
+    /// Calls until then, of all devices together.
+    left: Arc<AtomicI64>,
+    fault: Fault,
+}
+
+impl Faulty {
+    fn call<T>(&self, call: impl FnOnce() -> lapidary_kernels::Result<T>) -> lapidary_kernels::Result<T> {
+        if self.left.fetch_sub(1, Ordering::SeqCst) != 0 {
+            return call();
+        }
+        assert!(self.fault == Fault::Error, "injected");
+        Err(DeviceError::Panicked { message: "injected".into() })
+    }
+}
+
+impl Device for Faulty {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+    fn alloc(&self, slot: Slot, bytes: u64) -> lapidary_kernels::Result<()> {
+        self.call(|| self.inner.alloc(slot, bytes))
+    }
+    fn free(&self, slot: Slot) -> lapidary_kernels::Result<()> {
+        self.call(|| self.inner.free(slot))
+    }
+    fn rename(&self, from: Slot, to: Slot) -> lapidary_kernels::Result<()> {
+        self.call(|| self.inner.rename(from, to))
+    }
+    fn share(&self, slot: Slot) -> lapidary_kernels::Result<Option<HostSlot>> {
+        self.inner.share(slot)
+    }
+    fn copy_in(&self, lane: Lane, dst: Slot, src: &HostSlot, after: &[Event]) -> lapidary_kernels::Result<Event> {
+        self.call(|| self.inner.copy_in(lane, dst, src, after))
+    }
+    fn copy_out(&self, lane: Lane, src: Slot, dst: &HostSlot, after: &[Event]) -> lapidary_kernels::Result<Event> {
+        self.call(|| self.inner.copy_out(lane, src, dst, after))
+    }
+    fn launch(&self, lane: Lane, call: &Call, after: &[Event]) -> lapidary_kernels::Result<Event> {
+        self.call(|| self.inner.launch(lane, call, after))
+    }
+    fn wait(&self, event: Event) -> lapidary_kernels::Result<()> {
+        self.inner.wait(event)
+    }
+    fn record(&self, on: bool) {
+        self.inner.record(on);
+    }
+    fn take_spans(&self) -> Vec<Span> {
+        self.inner.take_spans()
+    }
+    fn copied_bytes(&self) -> [u64; 2] {
+        self.inner.copied_bytes()
+    }
+    fn capacity_bytes(&self) -> u64 {
+        self.inner.capacity_bytes()
+    }
+    fn used_bytes(&self) -> u64 {
+        self.inner.used_bytes()
+    }
+    fn peak_bytes(&self) -> u64 {
+        self.inner.peak_bytes()
+    }
+}
+
+fn programs(data: &Dataset) -> (Program, Program) {
+    let model = Model::gcn(&[data.feature_width(), 4, data.class_count()]).dropout(0.5);
+    let spec = EpochSpec {
+        model: &model,
+        features: feature_kind(data).expect("there are features"),
+        labels: label_kind(data),
+        vertices: data.graph().vertex_count() as u64,
+        edges: data.graph().edge_count() as u64,
+        optimizer: &Adam::new(0.01).into(),
+        decay: DecayLayers::All,
+        passes: Passes::ALL,
+    };
+    let training = training_program(&spec).expect("it is built in").0;
+    (training, evaluation_program(&spec).expect("it is built in"))
+}
+
+fn rooms(capacity_bytes: u64) -> Vec<Room> {
+    let room = |i: usize| Room { name: format!("sim:{i}"), capacity_bytes, in_place: false };
+    (0..DEVICES).map(room).collect()
+}
+
+/// Two epochs on devices of which call number `k` goes wrong.
+fn run(inputs: &Inputs, programs: &(Program, Program), k: i64, fault: Fault) -> Result<()> {
+    let job = Job {
+        programs: &[("train", &programs.0), ("evaluate", &programs.1)],
+        inputs,
+        parts: vec![0..10, 10..20, 20..34],
+        main: &[0, 1],
+        others: &[],
+        repeats: true,
+        seed: 0,
+        keep: &[],
+    };
+    let left = Arc::new(AtomicI64::new(k));
+    let open = |rooms: &[Room]| {
+        let device = |room: &Room| -> Box<dyn Device> {
+            let inner =
+                SimDevice::new(&room.name, std::num::NonZeroUsize::new(1), room.capacity_bytes, SimSpeed::default());
+            Box::new(Faulty { inner: inner.expect("there are threads"), left: left.clone(), fault })
+        };
+        Ok(rooms.iter().map(device).collect())
+    };
+    let method = Method { policy: crate::runtime::MemoryPolicy::Lru, ..Method::default() };
+    let mut session = Session::open_on(rooms(9_000), method, &job, open)?;
+    for _ in 0..2 {
+        session.run(&[0, 1], &[(0, "loss")], &[], false)?;
+    }
+    Ok(())
+}
+
+fn thread_count() -> usize {
+    std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+}
+
+#[test]
+fn every_call_fails_in_turn_and_nothing_hangs_or_leaks() {
+    let data = Dataset::builtin("karate").expect("it is built in");
+    let inputs = bind(&data, FeatureNorm::None).expect("there are features");
+    let programs = programs(&data);
+    run(&inputs, &programs, -1, Fault::Error).expect("without a fault it runs");
+    let threads = thread_count();
+    for fault in [Fault::Error, Fault::Panic] {
+        // Neighbouring calls are much alike: the first hundred, and then every seventh.
+        let mut k = 0;
+        loop {
+            let error = match run(&inputs, &programs, k, fault) {
+                Ok(()) => break,
+                Err(error) => error,
+            };
+            let Error::Device { device, op, source } = &error else { panic!("call {k}, {fault:?}: {error}") };
+            assert!(device.contains("sim:") && device.contains("part"), "call {k}: {device}");
+            assert!(!op.is_empty() && source.to_string().contains("injected"), "call {k}: {op}: {source}");
+            k += if k < 100 { 1 } else { 7 };
+        }
+        assert!(k > 300, "only {k} calls were made");
+    }
+    // Other tests of this program may have threads of their own.
+    assert!(thread_count() <= threads + 8, "{} threads, {threads} before", thread_count());
+}
+
+#[test]
+fn a_plan_that_was_corrupted_fails_the_run() {
+    let data = Dataset::builtin("karate").expect("it is built in");
+    let inputs = bind(&data, FeatureNorm::None).expect("there are features");
+    let programs = programs(&data);
+    let job = Job {
+        programs: &[("train", &programs.0), ("evaluate", &programs.1)],
+        inputs: &inputs,
+        parts: vec![0..10, 10..20, 20..34],
+        main: &[0, 1],
+        others: &[],
+        repeats: true,
+        seed: 0,
+        keep: &[],
+    };
+    let open = |rooms: &[Room]| super::Devices::parse("sim:3").expect("it is one").open(rooms);
+    type Corrupt = fn(&mut crate::plan::Script);
+    let corruptions: [(&str, Corrupt); 3] = [
+        ("a load is left out", |script| {
+            let action = script.actions.iter_mut().find(|action| !action.load.is_empty()).expect("something is loaded");
+            action.load.clear();
+        }),
+        ("an eviction is left out", |script| {
+            script.actions.iter_mut().for_each(|action| action.evict.clear());
+        }),
+        ("less is held than is needed", |script| script.peak_bytes -= 1),
+    ];
+    for (what, corrupt) in corruptions {
+        let method = Method { policy: crate::runtime::MemoryPolicy::Lru, ..Method::default() };
+        let mut session = Session::open_on(rooms(9_000), method, &job, open).expect("it fits");
+        session.corrupt_main(1, corrupt);
+        let error = session.run(&[0, 1], &[(0, "loss")], &[], false).expect_err(what);
+        assert!(matches!(&error, Error::Device { device, .. } if device.contains("sim:1")), "{what}: {error}");
+        let after = session.run(&[0, 1], &[(0, "loss")], &[], false).expect_err("the workers are gone");
+        assert!(matches!(after, Error::WorkersGone), "{what}: {after}");
+    }
+}
