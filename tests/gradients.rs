@@ -8,6 +8,7 @@ use common::{hostile_graph, numbers, relative_difference};
 use lapidary::graph::Graph;
 use lapidary::lower::{Exchange, FeatureData, Inputs, LabelData, Lowered, Sizes, Supply, lower};
 use lapidary::model::{FeatureKind, Mode, Model, ModelConfig, ModelError, Network, Norm, Value, gcn_conv};
+use lapidary::program::passes::fuse::fuse;
 use lapidary::program::passes::order::{Workload, order};
 use lapidary::program::passes::prune::prune;
 use lapidary::program::{
@@ -93,8 +94,13 @@ fn program(model: &Model, storage: Storage, passes: Passes, workload: &Workload)
     if passes.prune {
         prune(&mut program);
     }
+    if passes.fuse {
+        fuse(&mut program);
+    }
     program
 }
+
+const UNFUSED: Passes = Passes { fuse: false, ..Passes::ALL };
 
 const ANY_WORKLOAD: Workload = Workload { vertices: 12, edges: 24, backward: true, runs: 100 };
 
@@ -362,8 +368,8 @@ fn order_gathers_at_the_narrow_side_and_changes_no_result() {
             net.linear(h, "out", CLASSES, true)
         });
         let once = Workload { runs: 1, ..ANY_WORKLOAD };
-        let plain = program(&model, DENSE, Passes { order: false, prune: true }, &once);
-        let ordered = program(&model, DENSE, Passes { order: true, prune: true }, &once);
+        let plain = program(&model, DENSE, Passes { order: false, ..UNFUSED }, &once);
+        let ordered = program(&model, DENSE, UNFUSED, &once);
         assert_eq!(gathers(&ordered), first_gathers, "hidden {hidden}");
         assert_same(&results(&plain, &data), &results(&ordered, &data), 1e-12);
     }
@@ -387,8 +393,8 @@ fn a_gather_of_constant_features_is_hoisted_into_the_setup() {
 fn prune_removes_what_nobody_reads_and_changes_no_result() {
     let model = Model::gcn(&[FEATURES, 4, CLASSES]).dropout(0.5);
     let data = inputs(hostile_graph(), DENSE);
-    let plain = program(&model, DENSE, Passes { order: true, prune: false }, &ANY_WORKLOAD);
-    let pruned = program(&model, DENSE, Passes { order: true, prune: true }, &ANY_WORKLOAD);
+    let plain = program(&model, DENSE, Passes { prune: false, ..UNFUSED }, &ANY_WORKLOAD);
+    let pruned = program(&model, DENSE, UNFUSED, &ANY_WORKLOAD);
     assert!(pruned.ops().len() < plain.ops().len(), "the gradient of the features is not needed");
     let (a, b) = (results(&plain, &data), results(&pruned, &data));
     assert_same(&a, &b, 0.0);

@@ -98,9 +98,10 @@ fn parameters_have_pygs_names_and_shapes_and_glorots_numbers() {
 fn lists_of_passes_are_read() {
     assert_eq!("all".parse(), Ok(Passes::ALL));
     assert_eq!("none".parse(), Ok(Passes::NONE));
-    assert_eq!("prune".parse(), Ok(Passes { order: false, prune: true }));
-    assert_eq!("order, prune".parse(), Ok(Passes::ALL));
-    for bad in ["", "al", "order,none", "fuse", "order,,prune"] {
+    assert_eq!("prune".parse(), Ok(Passes { prune: true, ..Passes::NONE }));
+    assert_eq!("order, prune".parse(), Ok(Passes { fuse: false, ..Passes::ALL }));
+    assert_eq!("order,prune,fuse".parse(), Ok(Passes::ALL));
+    for bad in ["", "al", "order,none", "fused", "reuse", "order,,prune"] {
         assert!(bad.parse::<Passes>().is_err(), "{bad}");
     }
 }

@@ -43,6 +43,43 @@ pub struct DropoutKey {
     pub rate: f32,
 }
 
+/// What a [`Call::Fused`] does to each row of its output `[n, d]`, while the row is in a cache.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RowStep {
+    /// Times its factor: [`Call::RowScale`] by f32 `[n]`.
+    Scale(Slot),
+    /// [`Call::AddBias`] of f32 `[d]`.
+    AddBias(Slot),
+    /// [`Call::Add`] of the same row of f32 `[n, d]`.
+    Add(Slot),
+    /// [`Call::Relu`].
+    Relu,
+    /// [`Call::ReluGrad`], the row being the gradient, by the same row of f32 `[n, d]`.
+    ReluGrad(Slot),
+    /// [`Call::Dropout`].
+    Dropout {
+        /// Which cells.
+        key: DropoutKey,
+        /// The clock.
+        clock: Slot,
+    },
+}
+
+impl RowStep {
+    /// The slot that it reads beside the row.
+    pub fn operand(&self) -> Option<Slot> {
+        { *self }.operand_mut().copied()
+    }
+
+    fn operand_mut(&mut self) -> Option<&mut Slot> {
+        match self {
+            Self::Scale(slot) | Self::AddBias(slot) | Self::Add(slot) | Self::ReluGrad(slot) => Some(slot),
+            Self::Dropout { clock, .. } => Some(clock),
+            Self::Relu => None,
+        }
+    }
+}
+
 /// One kernel call.
 ///
 /// Letters: `n` rows, `d` columns, `e` edges. Unless it says otherwise a call overwrites its outputs, and no output
@@ -325,6 +362,16 @@ pub enum Call {
         /// u64 `[3]`.
         out: Slot,
     },
+    /// A call, and what other calls would do to its output's rows one after the other: the same bits, without the
+    /// matrices between them.
+    Fused {
+        /// [`Call::Gather`], [`Call::Linear`], [`Call::LinearInputGrad`] or one that works cell by cell:
+        /// [`Call::RowScale`], [`Call::AddBias`], [`Call::Add`], [`Call::Relu`], [`Call::ReluGrad`],
+        /// [`Call::Dropout`].
+        head: Box<Call>,
+        /// In this order.
+        steps: Vec<RowStep>,
+    },
     /// Stochastic gradient descent as `torch.optim.SGD`: `g = grad + decay * param`;
     /// `m = momentum * m + g` (`m = g` at step 1); `param -= rate * m`. Without momentum `m` is `g`. The new values have
     /// slots of their own.
@@ -410,6 +457,12 @@ impl Call {
             Self::SigmoidCrossEntropy { .. } => "sigmoid_cross_entropy",
             Self::SigmoidCrossEntropyGrad { .. } => "sigmoid_cross_entropy_grad",
             Self::CountMicro { .. } => "count_micro",
+            Self::Fused { head, .. } => match **head {
+                Self::Gather { .. } => "fused_gather",
+                Self::Linear { .. } => "fused_linear",
+                Self::LinearInputGrad { .. } => "fused_linear_input_grad",
+                _ => "fused_rows",
+            },
             Self::Sgd { .. } => "sgd",
             Self::Adam { .. } => "adam",
         }
@@ -423,6 +476,22 @@ impl Call {
     /// Every slot that the call writes.
     pub fn writes(&self) -> Vec<Slot> {
         self.operands(Access::Write)
+    }
+
+    /// The matrix that row steps can follow: that of a call which may be the head of a [`Call::Fused`].
+    pub fn rows_out(&self) -> Option<Mat> {
+        match *self {
+            Self::Gather { out, .. }
+            | Self::Linear { out, .. }
+            | Self::LinearInputGrad { out, .. }
+            | Self::RowScale { out, .. }
+            | Self::AddBias { out, .. }
+            | Self::Add { out, .. }
+            | Self::Relu { out, .. }
+            | Self::ReluGrad { out, .. }
+            | Self::Dropout { out, .. } => Some(out),
+            _ => None,
+        }
     }
 
     /// The same call over other slots.
@@ -484,6 +553,10 @@ impl Call {
             Self::SoftmaxCrossEntropyGrad { logits, labels: targets, split, out, .. }
             | Self::SigmoidCrossEntropyGrad { logits, targets, split, out, .. } => {
                 all(&mut [&mut logits.slot, targets, split], &mut [&mut out.slot]);
+            }
+            Self::Fused { head, steps } => {
+                head.visit(see);
+                steps.iter_mut().filter_map(RowStep::operand_mut).for_each(|slot| see(slot, Read));
             }
             Self::Sgd { param, grad, moment, out, clock, rate, .. } => {
                 all(&mut [param, grad, clock, rate], &mut [out]);

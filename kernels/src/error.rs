@@ -27,6 +27,12 @@ pub enum Error {
         /// The slot.
         slot: Slot,
     },
+    /// A call that does not end in rows of a matrix, and so cannot be the head of a fused one.
+    #[error("row steps cannot follow {call}")]
+    NotFusable {
+        /// The kernel.
+        call: &'static str,
+    },
     /// A slot that is allocated already.
     #[error("slot {} is in use", slot.0)]
     SlotInUse {

@@ -24,7 +24,7 @@ pub(super) struct DeviceArgs {
     /// How many threads the devices use together; every core by default. Results do not depend on it
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// Which passes rewrite the program: all, none, or names separated by commas [order, prune]
+    /// Which passes rewrite the program: all, none, or names separated by commas [order, prune, fuse]
     #[arg(long, value_name = "PASSES", default_value = "all")]
     passes: String,
     /// How vertices are split over devices: learned, edges, vertices, or a file of ranges (run.json of a checkpoint)

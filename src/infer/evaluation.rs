@@ -1,6 +1,7 @@
 //! Evaluation: a network's forward program without dropout, and what its logits get right.
 
 use crate::model::{LabelKind, ModelError, Network, Value};
+use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
 use crate::program::{DType, Op, Origin, Passes, Program, ProgramError, SplitName, TensorId, TensorType, VERTEX_IDS};
@@ -73,6 +74,9 @@ pub(crate) fn evaluation_program(
     }
     if passes.prune {
         prune(&mut program);
+    }
+    if passes.fuse {
+        fuse(&mut program);
     }
     Ok(program)
 }

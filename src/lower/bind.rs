@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use lapidary_kernels::{Call, DropoutKey, Mat, Slot};
+use lapidary_kernels::{Call, DropoutKey, Mat, RowStep, Slot};
 
 use super::table::Table;
-use crate::program::{BlockSpec, Op, OpId, Program, RowSpace, TensorId};
+use crate::program::{BlockSpec, Op, OpId, Program, RowSpace, TensorId, operand_count};
 
 /// One operation being bound.
 pub(super) struct Binder<'a, 'i> {
@@ -19,7 +19,16 @@ pub(super) struct Binder<'a, 'i> {
 impl Binder<'_, '_> {
     /// The call. Its halo and workspace are the caller's to add.
     pub(super) fn call(&mut self) -> Call {
-        match *self.program.op(self.op) {
+        self.call_of(self.program.op(self.op))
+    }
+
+    /// The call of `op`, whose operands are the first ones.
+    fn call_of(&mut self, op: &Op) -> Call {
+        match *op {
+            Op::Fused { ref head, ref steps } => {
+                let steps = self.row_steps(operand_count(head), steps);
+                Call::Fused { head: Box::new(self.call_of(head)), steps }
+            }
             Op::Gather { block } => self.gather(block, None, 0),
             Op::WeightedGather { block } => self.gather(block, Some(self.read(0)), 1),
             Op::RowScale => Call::RowScale { x: self.operand(0), scale: self.read(1), out: self.output() },
@@ -87,13 +96,37 @@ impl Binder<'_, '_> {
         }
     }
 
+    /// What follows the head of a fused operation; its operands begin at `place`.
+    fn row_steps(&mut self, mut place: usize, steps: &[Op]) -> Vec<RowStep> {
+        let mut bound = Vec::new();
+        for step in steps {
+            bound.push(match *step {
+                Op::RowScale => RowStep::Scale(self.read(place)),
+                Op::AddBias => RowStep::AddBias(self.read(place)),
+                Op::Add => RowStep::Add(self.read(place)),
+                Op::Relu => RowStep::Relu,
+                Op::ReluGrad => RowStep::ReluGrad(self.read(place)),
+                Op::Dropout { rate, salt } => {
+                    RowStep::Dropout { key: self.dropout_key(rate, salt), clock: self.read(place) }
+                }
+                _ => unreachable!("a fused operation was checked when it was made"),
+            });
+            place += operand_count(step) - 1;
+        }
+        bound
+    }
+
+    fn dropout_key(&self, rate: f32, salt: u32) -> DropoutKey {
+        DropoutKey { seed: self.seed, op: salt, first_row: self.table.sizes().first_vertex, rate }
+    }
+
     fn gather(&mut self, block: BlockSpec, weights: Option<Slot>, x: usize) -> Call {
         let (own, out) = (self.operand(x), self.output());
         Call::Gather { block: self.table.block(block), weights, own, halo: None, out }
     }
 
     fn dropout(&mut self, rate: f32, salt: u32) -> Call {
-        let key = DropoutKey { seed: self.seed, op: salt, first_row: self.table.sizes().first_vertex, rate };
+        let key = self.dropout_key(rate, salt);
         let clock = self.read(1);
         match self.program.tensor(self.program.inputs(self.op)[0]).ty.rows {
             RowSpace::Edges(block) => {

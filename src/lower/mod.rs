@@ -219,7 +219,11 @@ impl Lowering<'_> {
             let mut call = Binder { program, op, slots: &slots, table: &mut self.table, seed: self.seed }.call();
             let name = self.table.name(writes[0]).to_owned();
             let list = if constant { &mut self.setup } else { &mut steps };
-            match (program.op(op), &mut call) {
+            let (op, head) = match (program.op(op), &mut call) {
+                (Op::Fused { head: op, .. }, Call::Fused { head, .. }) => (&**op, &mut **head),
+                alone => alone,
+            };
+            match (op, head) {
                 (Op::Gather { block }, Call::Gather { own, halo, .. }) if self.table.sizes().parts > 1 => {
                     let block = self.table.sizes().canonical(*block);
                     let (received, pack) = exchange_rows(&mut self.table, &mut self.exchanges, *own, block);

@@ -1,13 +1,27 @@
 //! What lowered steps cost, in the cost model's words.
 
 use lapidary_cost_model::{Op, Work};
-use lapidary_kernels::{Call, Mat};
+use lapidary_kernels::{Call, Mat, RowStep};
 
 use crate::lower::Step;
 
 /// The work of each step: what the cost model learns and predicts. Rows of sparse features count as their average.
 pub fn works(steps: &[Step]) -> Vec<Op> {
-    steps.iter().map(|step| Op::new(step.call.name(), work(&step.call))).collect()
+    steps.iter().map(|step| Op::new(name(&step.call), work(&step.call))).collect()
+}
+
+/// What a call's time is learned under: that of one with row steps is its own.
+fn name(call: &Call) -> String {
+    let Call::Fused { head, steps } = call else { return call.name().into() };
+    let steps = steps.iter().map(|step| match step {
+        RowStep::Scale(_) => "+scale",
+        RowStep::AddBias(_) => "+bias",
+        RowStep::Add(_) => "+add",
+        RowStep::Relu => "+relu",
+        RowStep::ReluGrad(_) => "+relu_grad",
+        RowStep::Dropout { .. } => "+dropout",
+    });
+    steps.fold(head.name().into(), |name: String, step| name + step)
 }
 
 fn work(call: &Call) -> Work {
@@ -40,6 +54,18 @@ fn work(call: &Call) -> Work {
         Call::SoftmaxCrossEntropyGrad { logits, out, .. } | Call::SigmoidCrossEntropyGrad { logits, out, .. } => {
             bytes_a_row(&[logits, out])
         }
+        // What the steps read comes on top; only rows that go cell by cell are as long as that takes.
+        Call::Fused { head, steps } => match work(head) {
+            Work::Elementwise { bytes } => {
+                let matrices =
+                    steps.iter().filter(|step| matches!(step, RowStep::Add(_) | RowStep::ReluGrad(_))).count();
+                Work::Elementwise {
+                    bytes: bytes
+                        .saturating_add(width(matrices.saturating_mul(4 * head.rows_out().map_or(0, |out| out.cols)))),
+                }
+            }
+            other => other,
+        },
         // What is the same on every part, whatever its vertices.
         Call::Transpose { .. }
         | Call::SparseDropout { .. }

@@ -1,7 +1,7 @@
 //! How long a script takes, by a device's profile.
 
 use lapidary_cost_model::Profile;
-use lapidary_kernels::{Call, Slot};
+use lapidary_kernels::{Call, RowStep, Slot};
 
 use super::{Action, Script};
 use crate::lower::Lowered;
@@ -16,6 +16,11 @@ pub fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call) -> f64 {
             profile.linear_s(size(grad.rows), size(grad.cols), size(weight.cols))
         }
         Call::LinearWeightGrad { grad, x, .. } => profile.linear_s(size(x.rows), size(x.cols), size(grad.cols)),
+        Call::Fused { head, steps } => {
+            let read_bytes = steps.iter().filter_map(RowStep::operand).map(|slot| lowered.tensor(slot).bytes).sum();
+            // The launch is counted once.
+            call_seconds(profile, lowered, head) + profile.elementwise_s(read_bytes) - profile.elementwise_s(0)
+        }
         other => {
             let operands = other.reads().into_iter().chain(other.writes());
             profile.elementwise_s(operands.map(|slot| lowered.tensor(slot).bytes).sum())

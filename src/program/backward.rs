@@ -52,7 +52,7 @@ fn operand_gradients(
 ) -> Result<Vec<(TensorId, TensorId)>, ProgramError> {
     let inputs = program.inputs(op);
     let output = program.op_outputs(op)[0];
-    let kind = *program.op(op);
+    let kind = program.op(op).clone();
     let no_rule = |place| Err(ProgramError::NoGradient { op: kind.name(), place });
     let Some(dy) = upstream else {
         return match kind {
@@ -117,6 +117,7 @@ fn operand_gradients(
         | Op::CountMicro { .. }
         | Op::LayerNormInputGrad { .. }
         | Op::LayerNormGainGrad { .. }
+        | Op::Fused { .. }
         | Op::Sgd { .. }
         | Op::Adam { .. } => return no_rule(0),
     };

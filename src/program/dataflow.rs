@@ -83,11 +83,12 @@ impl Program {
         let constant = operands.iter().all(|t| t.constant);
         let wants_gradient = operands.iter().any(|t| t.wants_gradient);
         let output_types = infer(&op, &types)?;
+        let kind = op.name();
         let node = self.add(Content::Op(op));
         for (place, input) in inputs.iter().enumerate() {
             self.graph.add_edge(input.0, node, place as u8);
         }
-        let name = format!("{}.{}", op.name(), self.graph[node].age);
+        let name = format!("{kind}.{}", self.graph[node].age);
         let mut outputs = Vec::new();
         for (place, ty) in output_types.into_iter().enumerate() {
             let tensor = Tensor { name: name.clone(), ty, constant, wants_gradient, origin: None };
@@ -227,6 +228,33 @@ impl Program {
         }
     }
 
+    /// Makes one operation of two, in place of the second: `second` reads what `first` makes as its operand `place`, and
+    /// nothing else reads that.
+    pub(super) fn absorb(&mut self, first: OpId, second: OpId, place: usize) {
+        let (mut operands, mut others) = (self.inputs(first), self.inputs(second));
+        let between = others.remove(place);
+        operands.extend(others);
+        let (head, mut steps) = match self.op(first).clone() {
+            Op::Fused { head, steps } => (head, steps),
+            op => (Box::new(op), Vec::new()),
+        };
+        steps.push(self.op(second).clone());
+        let output = self.op_outputs(second)[0];
+        let name = format!("{}+{}", kind_of(&self.tensor(between).name), self.tensor(output).name);
+        let edges: Vec<_> = self.graph.edges_directed(second.0, Direction::Incoming).map(|edge| edge.id()).collect();
+        edges.into_iter().for_each(|edge| {
+            self.graph.remove_edge(edge);
+        });
+        self.remove_op(first);
+        for (place, operand) in operands.iter().enumerate() {
+            self.graph.add_edge(operand.0, second.0, place as u8);
+        }
+        self.graph[second.0].content = Content::Op(Op::Fused { head, steps });
+        if let Content::Tensor(tensor) = &mut self.graph[output.0].content {
+            tensor.name = name;
+        }
+    }
+
     /// Removes an operation and its outputs, which nothing may read any more.
     pub(super) fn remove_op(&mut self, op: OpId) {
         for output in self.op_outputs(op) {
@@ -261,6 +289,11 @@ impl Program {
         found.sort();
         found.into_iter().map(|(_, n)| n).collect()
     }
+}
+
+/// A tensor's name without its number.
+fn kind_of(name: &str) -> &str {
+    name.rsplit_once('.').map_or(name, |(kind, _)| kind)
 }
 
 fn origin_name(origin: &Origin) -> String {

@@ -178,7 +178,7 @@ pub struct Tensor {
 }
 
 /// One operation. Its operands are tensors, in the order that each variant gives.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// `(x) -> y`: the sum over a block's sources.
     Gather {
@@ -267,6 +267,14 @@ pub enum Op {
         /// Over these vertices.
         split: SplitName,
     },
+    /// `(operands of head, then of each step all but its first) -> y`: the head, and what each step makes of the result
+    /// before it, which is its first operand. Only the pass `fuse` makes these.
+    Fused {
+        /// Any operation that [`Op::takes_steps`].
+        head: Box<Op>,
+        /// Operations that are a [row step](Op::is_row_step), in order.
+        steps: Vec<Op>,
+    },
     /// `(param, grad, clock, rate) -> param'`, or with momentum `(param, grad, clock, rate, m) -> (param', m')`.
     Sgd {
         /// In `[0, 1)`.
@@ -290,6 +298,17 @@ pub enum Op {
 }
 
 impl Op {
+    /// Whether it works on the rows of its first operand one by one, so that it can follow another operation in one kernel.
+    pub fn is_row_step(&self) -> bool {
+        matches!(self, Self::RowScale | Self::AddBias | Self::Add | Self::Relu | Self::ReluGrad | Self::Dropout { .. })
+    }
+
+    /// Whether row steps can follow it in one kernel.
+    pub fn takes_steps(&self) -> bool {
+        let sums = matches!(self, Self::Gather { .. } | Self::WeightedGather { .. });
+        sums || matches!(self, Self::Linear | Self::LinearInputGrad) || self.is_row_step()
+    }
+
     /// The operation's name, as in traces and plans.
     pub fn name(&self) -> &'static str {
         match self {
@@ -316,6 +335,7 @@ impl Op {
             Self::SigmoidCrossEntropy { .. } => "sigmoid_cross_entropy",
             Self::SigmoidCrossEntropyGrad { .. } => "sigmoid_cross_entropy_grad",
             Self::CountMicro { .. } => "count_micro",
+            Self::Fused { .. } => "fused",
             Self::Sgd { .. } => "sgd",
             Self::Adam { .. } => "adam",
         }

@@ -13,5 +13,5 @@ pub use backward::append_backward;
 pub use dataflow::{OpId, Program, TensorId};
 pub use ir::{BlockSpec, DType, Degree, Op, Origin, RowSpace, SplitName, Tensor, TensorType};
 pub use passes::{Pass, Passes, PassesError};
-pub(crate) use shape::{CLOCK, SCALAR, VERTEX_IDS};
+pub(crate) use shape::{CLOCK, SCALAR, VERTEX_IDS, operand_count};
 pub use shape::{ProgramError, infer};

@@ -38,6 +38,12 @@ pub enum ProgramError {
         /// The other type.
         asked: TensorType,
     },
+    /// An operation that cannot be where it is in a fused one.
+    #[error("{op} cannot be the head or a step of a fused operation")]
+    NotFusable {
+        /// The operation.
+        op: &'static str,
+    },
     /// A gradient that no rule gives.
     #[error("{op} has no gradient for operand {place}, which depends on a parameter")]
     NoGradient {
@@ -205,9 +211,25 @@ pub fn infer(op: &Op, types: &[TensorType]) -> Result<Vec<TensorType>, ProgramEr
                 _ => logits,
             }
         }
+        Op::Fused { ref head, ref steps } => return infer_fused(head, steps, types),
         Op::Sgd { .. } | Op::Adam { .. } => return infer_update(&on),
     };
     Ok(vec![output])
+}
+
+/// The head, and each step on what was made before it.
+fn infer_fused(head: &Op, steps: &[Op], types: &[TensorType]) -> Result<Vec<TensorType>, ProgramError> {
+    let misplaced = (!head.takes_steps()).then_some(head).or_else(|| steps.iter().find(|step| !step.is_row_step()));
+    if let Some(op) = misplaced {
+        return Err(ProgramError::NotFusable { op: op.name() });
+    }
+    let (mut operands, mut rest) = types.split_at(operand_count(head));
+    let mut made = infer(head, operands)?;
+    for step in steps {
+        (operands, rest) = rest.split_at(operand_count(step) - 1);
+        made = infer(step, &[&made, operands].concat())?;
+    }
+    Ok(made)
 }
 
 /// Optimizer steps: the parameter, and behind the clock and the rate its moments, are written anew.
@@ -222,8 +244,12 @@ fn infer_update(on: &Operands<'_>) -> Result<Vec<TensorType>, ProgramError> {
     Ok(vec![param; on.types.len() - 3])
 }
 
-fn operand_count(op: &Op) -> usize {
+/// How many operands an operation has.
+pub(crate) fn operand_count(op: &Op) -> usize {
     match op {
+        Op::Fused { head, steps } => {
+            operand_count(head) + steps.iter().map(|step| operand_count(step) - 1).sum::<usize>()
+        }
         Op::Gather { .. } | Op::Transpose | Op::ColumnSum | Op::Relu => 1,
         Op::WeightedGather { .. }
         | Op::RowScale

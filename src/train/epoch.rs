@@ -2,6 +2,7 @@
 
 use crate::infer::{self, dense_logits, push_on_split};
 use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelError, Parameter};
+use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
 use crate::program::{Op, Passes, Program, SplitName, append_backward};
@@ -54,6 +55,9 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<(Program, Vec<Par
     }
     if spec.passes.prune {
         prune(&mut program);
+    }
+    if spec.passes.fuse {
+        fuse(&mut program);
     }
     Ok((program, parameters))
 }

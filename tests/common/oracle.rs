@@ -7,7 +7,7 @@ use lapidary::program::Origin;
 use lapidary_kernels::reference::{self, Dense};
 use lapidary_kernels::step::{AdamStep, SgdStep};
 use lapidary_kernels::view::{MultiTargets, Targets};
-use lapidary_kernels::{BlockSlots, BlockView, Call, Mat, Slot};
+use lapidary_kernels::{BlockSlots, BlockView, Call, Mat, RowStep, Slot};
 
 /// The contents of one slot.
 #[derive(Clone, Debug)]
@@ -221,7 +221,27 @@ impl Oracle {
                 let counts = reference::count_micro(&self.mat(logits), targets);
                 self.slots.insert(out, Cells::U64(counts.to_vec()));
             }
+            Call::Fused { ref head, ref steps } => {
+                self.call(head);
+                let out = head.rows_out().expect("a head makes rows");
+                for step in steps {
+                    let y = self.row_step(step, out);
+                    self.put(out.slot, y.data);
+                }
+            }
             Call::Sgd { .. } | Call::Adam { .. } => self.update(call),
+        }
+    }
+
+    fn row_step(&self, step: &RowStep, out: Mat) -> Dense {
+        let x = self.mat(out);
+        match *step {
+            RowStep::Scale(scale) => reference::row_scale(&x, self.float(scale)),
+            RowStep::AddBias(bias) => reference::add_bias(&x, self.float(bias)),
+            RowStep::Add(slot) => reference::add(&x, &self.mat(Mat { slot, ..out })),
+            RowStep::Relu => reference::relu(&x),
+            RowStep::ReluGrad(slot) => reference::relu_grad(&x, &self.mat(Mat { slot, ..out })),
+            RowStep::Dropout { key, clock } => reference::dropout(&x, key, self.u64s(clock)[0]),
         }
     }
 

@@ -101,9 +101,20 @@ pub fn sparse_dropout(
     ranges.into_par_iter().zip(parts).with_max_len(1).try_for_each(|(rows, out)| task(rows, out))
 }
 
+/// [`dropout`] of rows of `d` columns, the first of which is row `first`, where they lie.
+#[inline(always)]
+pub(super) fn drop_in_place(mask: Mask, first: usize, d: usize, rows: &mut [f32]) {
+    for (r, row) in rows.chunks_exact_mut(d).enumerate() {
+        let key = mask.row(first + r);
+        for (x, column) in row.iter_mut().zip(0u32..) {
+            *x = mask.apply(key, column, *x);
+        }
+    }
+}
+
 /// What is needed to decide any cell.
-#[derive(Clone, Copy)]
-struct Mask {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mask {
     key: DropoutKey,
     epoch: u64,
     threshold: u32,
@@ -111,7 +122,7 @@ struct Mask {
 }
 
 impl Mask {
-    fn new(call: &'static str, key: DropoutKey, epoch: u64) -> Result<Self> {
+    pub(super) fn new(call: &'static str, key: DropoutKey, epoch: u64) -> Result<Self> {
         if !(0.0..1.0).contains(&key.rate) {
             let got = f64::from(key.rate);
             return Err(Error::Argument { call, operand: "rate", want: "at least 0 and below 1", got });

@@ -148,11 +148,23 @@ pub fn relu(x: MatView<'_>, mut out: MatMut<'_>) -> Result<()> {
     for_chunks(out.data(), CHUNK, |first, out| {
         Arch::new().dispatch(|| {
             for (out, &x) in out.iter_mut().zip(&x.data()[first..]) {
-                *out = if x <= 0.0 { 0.0 } else { x };
+                *out = rectified(x);
             }
         });
     });
     Ok(())
+}
+
+/// [`relu`] of one cell.
+#[inline(always)]
+pub(super) fn rectified(x: f32) -> f32 {
+    if x <= 0.0 { 0.0 } else { x }
+}
+
+/// [`relu_grad`] of one cell.
+#[inline(always)]
+pub(super) fn masked(grad: f32, y: f32) -> f32 {
+    if y > 0.0 { grad } else { 0.0 }
 }
 
 /// `out = grad where y > 0, else 0`: the gradient of [`relu`], from its output `y`.
@@ -162,7 +174,7 @@ pub fn relu(x: MatView<'_>, mut out: MatMut<'_>) -> Result<()> {
 /// # Errors
 /// [`Error::Shape`]; `out` is then untouched.
 pub fn relu_grad(grad: MatView<'_>, y: MatView<'_>, out: MatMut<'_>) -> Result<()> {
-    binary("relu_grad", ["grad", "y"], grad, y, out, |grad, y| if y > 0.0 { grad } else { 0.0 })
+    binary("relu_grad", ["grad", "y"], grad, y, out, masked)
 }
 
 fn binary(

@@ -13,6 +13,7 @@ use rayon::prelude::*;
 
 use super::parallel::{balanced_rows, split_at_ends, task_count};
 use super::prefetch::prefetch;
+use super::rows::{RowWork, Steps};
 use crate::error::{Error, Result, check_shape};
 use crate::view::{BlockView, MatMut, MatView};
 
@@ -62,6 +63,25 @@ pub fn gather(
     weights: Option<&[f32]>,
     own: MatView<'_>,
     halo: Option<MatView<'_>>,
+    out: MatMut<'_>,
+) -> Result<()> {
+    gather_then(block, weights, own, halo, &[], out)
+}
+
+/// [`gather`], with `steps` done to each row while it is in a cache.
+///
+/// # Shapes
+/// As of [`gather`]; the steps' rows are those of `out`.
+/// # Errors
+/// As of [`gather`], and [`Error::Argument`]; `out` is then untouched.
+/// # Order
+/// Per cell what the kernels one after the other compute, bit for bit.
+pub fn gather_then(
+    block: BlockView<'_>,
+    weights: Option<&[f32]>,
+    own: MatView<'_>,
+    halo: Option<MatView<'_>>,
+    steps: &[RowWork<'_>],
     mut out: MatMut<'_>,
 ) -> Result<()> {
     let (n, d, e) = (block.rows(), out.cols(), block.indices.len());
@@ -75,16 +95,25 @@ pub fn gather(
     if let Some(weights) = weights {
         check_shape(CALL, "weights", [e, 1], [weights.len(), 1])?;
     }
+    let steps = Steps::new(CALL, steps, n, d)?;
     if n == 0 || d == 0 {
         return Ok(());
     }
     let halo = halo.map_or(&[][..], |halo| halo.data());
     let task = |rows: Range<usize>, out: &mut [f32]| {
         let sources = Sources { block, own: own.data(), halo, d };
-        match weights {
-            None => Arch::new().dispatch(Rows { sources, weights: Unweighted, rows, out }),
-            Some(weights) => Arch::new().dispatch(Rows { sources, weights: Weighted(weights), rows, out }),
+        let group = steps.group();
+        for (first, out) in rows.clone().step_by(group).zip(out.chunks_mut(group * d)) {
+            let rows = first..(first + group).min(rows.end);
+            match weights {
+                None => Arch::new().dispatch(Rows { sources, weights: Unweighted, rows, out: &mut *out }),
+                Some(weights) => {
+                    Arch::new().dispatch(Rows { sources, weights: Weighted(weights), rows, out: &mut *out })
+                }
+            }?;
+            steps.apply(first, out);
         }
+        Ok(())
     };
     let work = (n + e).saturating_mul(d);
     let ranges = balanced_rows(block.indptr, task_count(work, LEAST_WORK));

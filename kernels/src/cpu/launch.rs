@@ -2,6 +2,7 @@
 
 use super::dropout::{dropout, sparse_dropout};
 use super::elementwise::{add, add_bias, column_sum, pack, permute_edges, relu, relu_grad, row_scale, transpose};
+use super::fused::launch_fused;
 use super::gather::gather;
 use super::layer_norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
 use super::linear::{linear, linear_input_grad, linear_weight_grad, linear_weight_grad_workspace_bytes};
@@ -66,6 +67,7 @@ pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
         Call::SigmoidCrossEntropy { .. } | Call::SigmoidCrossEntropyGrad { .. } | Call::CountMicro { .. } => {
             launch_multi_label(slots, call)
         }
+        Call::Fused { head, steps } => launch_fused(slots, head, steps),
         Call::Sgd { .. } | Call::Adam { .. } => launch_optimizer(slots, call),
     }
 }
@@ -219,7 +221,7 @@ fn launch_optimizer(slots: &Open<'_>, call: &Call) -> Result<()> {
 }
 
 /// Epoch and step.
-fn read_clock(slots: &Open<'_>, clock: Slot) -> Result<[u64; 2]> {
+pub(super) fn read_clock(slots: &Open<'_>, clock: Slot) -> Result<[u64; 2]> {
     let clock = slots.vec(clock, 2)?;
     Ok([clock.view()[0], clock.view()[1]])
 }

@@ -6,6 +6,7 @@
 use rayon::prelude::*;
 
 use super::parallel::for_chunks;
+use super::rows::{RowWork, Steps};
 use crate::error::{Result, check_shape};
 use crate::view::{MatMut, MatView};
 
@@ -41,10 +42,22 @@ pub fn linear_weight_grad_workspace_bytes(n: u64, d_in: u64, d_out: u64) -> u64 
 /// # Order
 /// The same bits on any number of threads.
 pub fn linear(x: MatView<'_>, weight: MatView<'_>, out: MatMut<'_>) -> Result<()> {
+    linear_then(x, weight, &[], out)
+}
+
+/// [`linear`], with `steps` done to the rows of each task.
+///
+/// # Shapes
+/// As of [`linear`]; the steps' rows are those of `out`.
+/// # Errors
+/// As of [`linear`], and [`crate::Error::Argument`]; `out` is then untouched.
+/// # Order
+/// Per cell what the kernels one after the other compute, bit for bit.
+pub fn linear_then(x: MatView<'_>, weight: MatView<'_>, steps: &[RowWork<'_>], out: MatMut<'_>) -> Result<()> {
     const CALL: &str = "linear";
     check_shape(CALL, "weight", [weight.rows(), x.cols()], [weight.rows(), weight.cols()])?;
     check_shape(CALL, "out", [x.rows(), weight.rows()], [out.rows(), out.cols()])?;
-    rows_times(x, Strided::transposed(weight), out);
+    rows_times(x, Strided::transposed(weight), &Steps::new(CALL, steps, out.rows(), out.cols())?, out);
     Ok(())
 }
 
@@ -59,10 +72,27 @@ pub fn linear(x: MatView<'_>, weight: MatView<'_>, out: MatMut<'_>) -> Result<()
 /// # Order
 /// The same bits on any number of threads.
 pub fn linear_input_grad(grad: MatView<'_>, weight: MatView<'_>, out: MatMut<'_>) -> Result<()> {
+    linear_input_grad_then(grad, weight, &[], out)
+}
+
+/// [`linear_input_grad`], with `steps` done to the rows of each task.
+///
+/// # Shapes
+/// As of [`linear_input_grad`]; the steps' rows are those of `out`.
+/// # Errors
+/// As of [`linear_input_grad`], and [`crate::Error::Argument`]; `out` is then untouched.
+/// # Order
+/// Per cell what the kernels one after the other compute, bit for bit.
+pub fn linear_input_grad_then(
+    grad: MatView<'_>,
+    weight: MatView<'_>,
+    steps: &[RowWork<'_>],
+    out: MatMut<'_>,
+) -> Result<()> {
     const CALL: &str = "linear_input_grad";
     check_shape(CALL, "weight", [grad.cols(), weight.cols()], [weight.rows(), weight.cols()])?;
     check_shape(CALL, "out", [grad.rows(), weight.cols()], [out.rows(), out.cols()])?;
-    rows_times(grad, Strided::plain(weight), out);
+    rows_times(grad, Strided::plain(weight), &Steps::new(CALL, steps, out.rows(), out.cols())?, out);
     Ok(())
 }
 
@@ -119,8 +149,8 @@ fn rows_of_part(n: usize) -> usize {
     n.div_ceil(MOST_PARTS).max(LEAST_ROWS)
 }
 
-/// `out = x * rhs`, the rows of `x` cut into tasks.
-fn rows_times(x: MatView<'_>, rhs: Strided<'_>, mut out: MatMut<'_>) {
+/// `out = x * rhs`, the rows of `x` cut into tasks, each of which ends with the steps.
+fn rows_times(x: MatView<'_>, rhs: Strided<'_>, steps: &Steps<'_>, mut out: MatMut<'_>) {
     let (k, width) = (x.cols(), out.cols());
     if width == 0 {
         return;
@@ -129,6 +159,7 @@ fn rows_times(x: MatView<'_>, rhs: Strided<'_>, mut out: MatMut<'_>) {
         let rows = out.len() / width;
         let data = &x.data()[i * ROWS * k..][..rows * k];
         product(Strided { data, rows, cols: k, row_stride: k, col_stride: 1 }, rhs, out);
+        steps.apply(i * ROWS, out);
     };
     if x.rows() <= ROWS {
         task(0, out.data());

@@ -7,6 +7,7 @@
 mod dropout;
 mod elementwise;
 mod exp;
+mod fused;
 mod gather;
 mod launch;
 mod layer_norm;
@@ -16,6 +17,7 @@ mod multi_label;
 mod optimizer;
 mod parallel;
 mod prefetch;
+mod rows;
 mod slots;
 mod sum;
 
@@ -29,12 +31,16 @@ pub use dropout::{dropout, sparse_dropout};
 pub use elementwise::{
     add, add_bias, column_sum, elementwise_bytes, pack, permute_edges, relu, relu_grad, row_scale, transpose,
 };
-pub use gather::{gather, gather_bytes};
+pub use gather::{gather, gather_bytes, gather_then};
 pub use layer_norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
-pub use linear::{linear, linear_flops, linear_input_grad, linear_weight_grad, linear_weight_grad_workspace_bytes};
+pub use linear::{
+    linear, linear_flops, linear_input_grad, linear_input_grad_then, linear_then, linear_weight_grad,
+    linear_weight_grad_workspace_bytes,
+};
 pub use loss::{count_correct, softmax_cross_entropy, softmax_cross_entropy_grad};
 pub use multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_grad};
 pub use optimizer::{adam, sgd};
+pub use rows::{RowWork, rows_then};
 
 use crate::call::Call;
 use crate::device::{Device, Event, Lane, Recorder, Span};

@@ -1,5 +1,6 @@
 //! Passes: each rewrites a program into one with the same results that does less.
 
+pub mod fuse;
 pub mod order;
 pub mod prune;
 
@@ -14,6 +15,8 @@ pub enum Pass {
     Order,
     /// No operation whose results nobody reads.
     Prune,
+    /// What works row by row rides on the operation before it.
+    Fuse,
 }
 
 /// The passes that are on.
@@ -23,13 +26,16 @@ pub struct Passes {
     pub order: bool,
     /// [`Pass::Prune`].
     pub prune: bool,
+    /// [`Pass::Fuse`]. Runs from before there was such a pass did without.
+    #[serde(default)]
+    pub fuse: bool,
 }
 
 impl Passes {
     /// Every pass that is built.
-    pub const ALL: Self = Self { order: true, prune: true };
+    pub const ALL: Self = Self { order: true, prune: true, fuse: true };
     /// None: one kernel an operation, as the layers were written.
-    pub const NONE: Self = Self { order: false, prune: false };
+    pub const NONE: Self = Self { order: false, prune: false, fuse: false };
 }
 
 impl Default for Passes {
@@ -43,10 +49,13 @@ impl Default for Passes {
 #[non_exhaustive]
 pub enum PassesError {
     /// A pass of the design that this version does not have.
-    #[error("the pass `{0}` is not built yet; built are order and prune")]
+    #[error(
+        "the pass `{0}` is not built yet (a plan frees every tensor after its last use, which is most of it); built are \
+         order, prune and fuse"
+    )]
     NotBuilt(String),
     /// No pass has this name.
-    #[error("there is no pass `{0}`; write all, none, or a list of order and prune")]
+    #[error("there is no pass `{0}`; write all, none, or a list of order, prune and fuse")]
     Unknown(String),
 }
 
@@ -62,7 +71,8 @@ impl FromStr for Passes {
                 "none" if text == "none" => return Ok(Self::NONE),
                 "order" => passes.order = true,
                 "prune" => passes.prune = true,
-                "fuse" | "reuse" => return Err(PassesError::NotBuilt(name.into())),
+                "fuse" => passes.fuse = true,
+                "reuse" => return Err(PassesError::NotBuilt(name.into())),
                 _ => return Err(PassesError::Unknown(name.into())),
             }
         }

@@ -130,7 +130,7 @@ impl Segment {
         for &op in &self.row_ops {
             let mut inputs = program.inputs(op);
             inputs[0] = x;
-            x = program.push1(*program.op(op), &inputs)?;
+            x = program.push1(program.op(op).clone(), &inputs)?;
         }
         if !linear_first {
             x = program.push1(Op::Linear, &[x, weight])?;

@@ -1,0 +1,132 @@
+//! The pass `fuse`: fewer operations, and the same bits.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use lapidary::model::ModelConfig;
+use lapidary::program::passes::fuse::fuse;
+use lapidary::program::{BlockSpec, Degree, Op, Origin, Program, RowSpace, TensorType};
+use lapidary::{Adam, Dataset, Devices, Model, Partition, Trainer, Weights};
+
+const MODELS: [&str; 5] = ["gcn", "gin", "sage", "commnet", "resgcn"];
+
+/// The losses, the last epoch's gradients and the weights after a few epochs.
+fn train(model: &Model, data: &Dataset, devices: &str, passes: &str) -> (Vec<u64>, Weights, Weights) {
+    let builder = Trainer::builder(model, data).devices(Devices::parse(devices).unwrap()).keep_gradients(true);
+    let builder = builder.partition(Partition::parse("edges").unwrap()).passes(passes.parse().unwrap());
+    let mut trainer = builder.optimizer(Adam::new(0.01).weight_decay(5e-4)).build().unwrap();
+    let losses = (0..4).map(|_| trainer.step().unwrap().loss.to_bits()).collect();
+    (losses, trainer.gradients().unwrap(), trainer.weights().unwrap())
+}
+
+fn bits(weights: &Weights) -> Vec<(String, Vec<u32>)> {
+    weights.iter().map(|(name, tensor)| (name.to_string(), tensor.data.iter().map(|x| x.to_bits()).collect())).collect()
+}
+
+/// Dense features, sparse ones, and a directed graph.
+fn datasets() -> Vec<Dataset> {
+    let mut sets = vec![Dataset::builtin("karate").unwrap(), Dataset::builtin("planted").unwrap()];
+    for name in ["cora", "directed-small"] {
+        sets.extend(common::shared(&format!("data/{name}")).map(|dir| Dataset::open(dir).unwrap()));
+    }
+    sets
+}
+
+#[test]
+fn fused_programs_compute_the_same_bits() {
+    for data in datasets() {
+        for name in MODELS {
+            let config = ModelConfig::new(name, &[data.feature_width(), 12, 9, data.class_count()]);
+            for layer_norm in [false, true] {
+                let model = Model::from_config(config.clone()).unwrap().dropout(0.4).layer_norm(layer_norm);
+                for devices in ["cpu", "sim:3"] {
+                    for [apart, fused] in [["order,prune", "all"], ["none", "fuse"]] {
+                        let what = format!("{name} on {}, layer norm {layer_norm}, {devices}, {fused}", data.name());
+                        let (losses, gradients, weights) = train(&model, &data, devices, apart);
+                        let (fused_losses, fused_gradients, fused_weights) = train(&model, &data, devices, fused);
+                        assert_eq!(losses, fused_losses, "{what}: losses");
+                        assert_eq!(bits(&gradients), bits(&fused_gradients), "{what}: gradients");
+                        assert_eq!(bits(&weights), bits(&fused_weights), "{what}: weights");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The comparison above must be able to fail: another pass does change the rounding.
+#[test]
+fn another_order_of_operations_is_not_the_same_bits() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = Model::gcn(&[data.feature_width(), 40, data.class_count()]);
+    let (_, first, _) = train(&model, &data, "cpu", "none");
+    let (_, second, _) = train(&model, &data, "cpu", "order");
+    assert_ne!(bits(&first), bits(&second));
+}
+
+#[test]
+fn a_record_from_before_the_pass_did_without() {
+    let old: lapidary::Passes = serde_json::from_str(r#"{"order":true,"prune":true}"#).unwrap();
+    assert_eq!(old, "order,prune".parse().unwrap());
+}
+
+/// A layer: a product, scaled, gathered, scaled, with a bias, rectified; returns the program, its product and its result.
+fn layer() -> (Program, [lapidary::program::TensorId; 2]) {
+    let mut program = Program::new();
+    let mut input = |origin, rows, width| program.input(origin, TensorType::f32(rows, width)).unwrap();
+    let x = input(Origin::Features, RowSpace::Vertices, 3);
+    let scale = input(Origin::Scale(Degree::InverseRoot { self_loops: true }), RowSpace::Vertices, 1);
+    let weight = input(Origin::Parameter("weight".into()), RowSpace::Param(4), 3);
+    let bias = input(Origin::Parameter("bias".into()), RowSpace::Param(1), 4);
+    let block = BlockSpec::Graph { self_loops: true, transposed: false };
+    // Of constants alone: it is computed once, and nothing may tie it to what is computed every epoch.
+    let x = program.push1(Op::RowScale, &[x, scale]).unwrap();
+    let product = program.push1(Op::Linear, &[x, weight]).unwrap();
+    let scaled = program.push1(Op::RowScale, &[product, scale]).unwrap();
+    let gathered = program.push1(Op::Gather { block }, &[scaled]).unwrap();
+    let scaled = program.push1(Op::RowScale, &[gathered, scale]).unwrap();
+    let shifted = program.push1(Op::AddBias, &[scaled, bias]).unwrap();
+    let rectified = program.push1(Op::Relu, &[shifted]).unwrap();
+    program.set_output("result", rectified);
+    (program, [product, rectified])
+}
+
+fn ops(program: &Program) -> Vec<Op> {
+    program.ops().into_iter().map(|op| program.op(op).clone()).collect()
+}
+
+#[test]
+fn a_layer_becomes_a_product_and_a_gather() {
+    let (mut program, [_, result]) = layer();
+    fuse(&mut program);
+    let gather = Op::Gather { block: BlockSpec::Graph { self_loops: true, transposed: false } };
+    let product = Op::Fused { head: Box::new(Op::Linear), steps: vec![Op::RowScale] };
+    let gathered = Op::Fused { head: Box::new(gather), steps: vec![Op::RowScale, Op::AddBias, Op::Relu] };
+    assert_eq!(ops(&program), [Op::RowScale, product, gathered]);
+    assert_eq!(program.outputs()["result"], result);
+}
+
+#[test]
+fn what_others_read_and_results_stay() {
+    let (mut program, [product, result]) = layer();
+    program.set_output("product", product);
+    let doubled = program.push1(Op::Add, &[result, result]).unwrap();
+    program.set_output("doubled", doubled);
+    fuse(&mut program);
+    let left = ops(&program);
+    assert!(left.contains(&Op::Linear), "a result is not fused away: {left:?}");
+    assert!(left.contains(&Op::Add), "what is read twice is not fused away: {left:?}");
+}
+
+#[test]
+fn only_row_steps_can_be_fused() {
+    let mut program = Program::new();
+    let x = program.input(Origin::Features, TensorType::f32(RowSpace::Vertices, 3)).unwrap();
+    let bad = [
+        Op::Fused { head: Box::new(Op::ColumnSum), steps: vec![Op::Relu] },
+        Op::Fused { head: Box::new(Op::Relu), steps: vec![Op::Transpose] },
+    ];
+    for op in bad {
+        assert!(program.push(op, &[x]).unwrap_err().to_string().contains("fused operation"));
+    }
+}
