@@ -183,7 +183,7 @@ impl<'a> DryRun<'a> {
             objective: Objective::Both,
             steady: true,
             evaluates: true,
-            passes: Passes::ALL,
+            passes: Passes::default(),
             partition: Partition::default(),
             profile: "cpu".into(),
             curve: false,

@@ -81,7 +81,7 @@ impl Default for RunOptions {
             device_memory: None,
             memory: Policy::Optimal,
             partition: Partition::default(),
-            passes: Passes::ALL,
+            passes: Passes::default(),
         }
     }
 }

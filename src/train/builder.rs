@@ -111,7 +111,7 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
-    /// Which passes rewrite the program; all by default.
+    /// Which passes rewrite the program; [`Passes::default`] by default.
     pub fn passes(mut self, passes: Passes) -> Self {
         self.options.passes = passes;
         self

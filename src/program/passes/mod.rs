@@ -39,8 +39,9 @@ impl Passes {
 }
 
 impl Default for Passes {
+    /// All but [`Pass::Fuse`]: a fused operation needs more at once, and little memory may then not be enough.
     fn default() -> Self {
-        Self::ALL
+        Self { fuse: false, ..Self::ALL }
     }
 }
 
