@@ -85,7 +85,7 @@ pub enum Error {
         /// What it was doing.
         op: String,
         /// Why.
-        source: lapidary_kernels::Error,
+        source: Box<lapidary_kernels::Error>,
     },
     /// Ranges that do not cut the graph at hand into a part for each device.
     #[error("these parts do not fit: {why}; parts are one range a device, each beginning where the one before ends")]

@@ -119,7 +119,11 @@ impl Devices {
             })
         };
         let opened = rooms.iter().map(|room| {
-            open(room).map_err(|source| Error::Device { device: room.name.clone(), op: "starting".into(), source })
+            open(room).map_err(|source| Error::Device {
+                device: room.name.clone(),
+                op: "starting".into(),
+                source: Box::new(source),
+            })
         });
         opened.collect()
     }

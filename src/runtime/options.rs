@@ -114,7 +114,7 @@ pub(crate) fn split_parts(
     let count = NonZeroUsize::new(devices).expect("there is a device");
     match partition {
         Partition::Ranges(ranges) => check_ranges(ranges, count.get(), vertices),
-        _ if count.get() == 1 => Ok(vec![0..vertices]),
+        _ if count.get() == 1 => Ok(Vec::from([Range { start: 0, end: vertices }])),
         Partition::Strategy(strategy) => split_by(*strategy, inputs, program, count),
     }
 }
