@@ -6,11 +6,11 @@
 //! cargo run --release --example two_devices
 //! ```
 
-use lapidary::{Adam, ByteSize, Dataset, Devices, Model, Partition, Trainer};
+use lapidary::{Adam, ByteSize, Dataset, Devices, Error, Model, Partition, Trainer};
 
 fn main() -> lapidary::Result<()> {
     let data = Dataset::builtin("planted")?;
-    let model = Model::gcn(&[data.feature_width(), 32, data.class_count()]).dropout(0.5);
+    let model = Model::gcn(&[data.feature_width(), 32, 32, 32, data.class_count()]).dropout(0.5);
     let two = || {
         Trainer::builder(&model, &data)
             .devices(Devices::parse("sim:2").expect("sim:2 is a device"))
@@ -20,9 +20,16 @@ fn main() -> lapidary::Result<()> {
     let peak = two().build()?.planned_peak_device_bytes().into_iter().max().unwrap_or_default();
 
     println!("{:>12}  {:>12}  {:>12}  {:>10}  {:>8}", "memory", "to devices", "to host", "loss", "test");
-    for percent in [100, 80, 60] {
-        let memory = ByteSize::b(peak * percent / 100);
-        let mut trainer = two().device_memory(memory).build()?;
+    for percent in [100, 75, 50] {
+        let mut memory = ByteSize::b(peak * percent / 100);
+        let mut trainer = match two().device_memory(memory).build() {
+            Err(Error::DoesNotFit { need_bytes, .. }) => {
+                println!("{memory:>12}  is too little; the error says what is enough");
+                memory = ByteSize::b(need_bytes);
+                two().device_memory(memory).build()?
+            }
+            built => built?,
+        };
         let mut last = trainer.step()?;
         for _ in 1..60 {
             last = trainer.step()?;
