@@ -172,8 +172,8 @@ impl<'a> TrainerBuilder<'a> {
             keep,
             epochs: self.epochs.unwrap_or(EXPECTED_EPOCHS),
         };
-        let start = Instant::now();
         let (parts, learner) = first_split(&setup)?;
+        let start = Instant::now();
         let session = setup.open(parts, None)?;
         let learning = learner.map(|learner| Learning { learner, move_s: start.elapsed().as_secs_f64() });
         let splits = vec![SplitRecord { epoch: 1, parts: session.part_pairs() }];
