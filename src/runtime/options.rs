@@ -191,7 +191,11 @@ pub(crate) fn prior() -> Result<CostModel> {
     Ok(CostModel::new(profile::load("cpu")?).expect("a measured profile is a good one"))
 }
 
-fn check_ranges(ranges: &[Range<usize>], count: usize, vertices: usize) -> Result<Vec<Range<usize>>> {
+/// Objects to ranges that are not one a device, consecutive and whole.
+///
+/// # Errors
+/// [`Error::Parts`].
+pub(crate) fn check_ranges(ranges: &[Range<usize>], count: usize, vertices: usize) -> Result<Vec<Range<usize>>> {
     let wrong = |why: String| Err(Error::Parts { why });
     if ranges.len() != count {
         return wrong(format!("there are {} parts for {count} devices", ranges.len()));

@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 
 use super::epoch::{EXPECTED_EPOCHS, EpochSpec, evaluation_program, gradient_name, training_program};
 use super::splits::{Learning, Setup};
-use super::trainer::TRAIN_PHASE;
+use super::trainer::{PLAIN_EPOCH, TRAIN_PHASE};
 use super::{Adam, DecayLayers, Optimizer, RunRecord, Trainer};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm, TRAIN};
@@ -221,8 +221,9 @@ fn first_split(setup: &Setup) -> Result<(Vec<Range<usize>>, Option<Learner>)> {
     let Setup { options, inputs, .. } = setup;
     let devices = options.devices.count();
     let learns = options.partition.learns() && devices > 1;
+    // What is evaluated is measured as well, but it is training that parts are to do equally fast.
     let mut learner = match learns {
-        true => Some(Learner::new(prior()?, inputs, &setup.programs(), setup.main())),
+        true => Some(Learner::new(prior()?, inputs, &setup.programs(), PLAIN_EPOCH)),
         false => None,
     };
     let parts = match (&options.partition, &learner) {

@@ -14,7 +14,7 @@ use crate::infer::checkpoint::{self, BEST_FILE, COST_MODEL_FILE, MODEL_FILE, OPT
 use crate::infer::{Accuracy, Predictor};
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::program::Origin;
-use crate::runtime::{Partition, Session, SplitRecord, Trace, ranges_of};
+use crate::runtime::{Partition, Session, SplitRecord, Trace, check_ranges, ranges_of};
 
 /// The phases of the lowered program.
 pub(super) const TRAIN_PHASE: usize = 0;
@@ -312,11 +312,12 @@ impl Trainer {
     ///
     /// # Errors
     /// [`Error::OtherRun`] if it was made with another model, data set, seed or optimizer; [`Error::Io`],
-    /// [`Error::RunRecord`], [`Error::Weights`], [`Error::CostModel`].
+    /// [`Error::RunRecord`], [`Error::Parts`], [`Error::Weights`], [`Error::CostModel`].
     pub fn resume(&mut self, dir: impl AsRef<Path>) -> Result<Option<u64>> {
         let Some((_, folder)) = checkpoint::newest_epoch(dir.as_ref()) else { return Ok(None) };
         let saved: RunRecord = checkpoint::read_record(&folder)?;
         self.check_same_run(&folder, &saved)?;
+        check_ranges(&ranges_of(&saved.parts), saved.parts.len(), self.record.vertices)?;
         let weights = Weights::load(&folder.join(MODEL_FILE))?;
         let moments = Weights::load(&folder.join(OPTIMIZER_FILE))?;
         self.check_moments(&moments)?;
