@@ -104,6 +104,14 @@ pub enum Error {
         /// Why.
         source: lapidary_cost_model::ProfileError,
     },
+    /// A file that is no cost model.
+    #[error("{} cannot be used", path.display())]
+    CostModel {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: lapidary_cost_model::FileError,
+    },
     /// Training went wrong numerically.
     #[error("the loss of epoch {epoch} is {loss}; training diverged, so try a smaller learning rate (--lr)")]
     Diverged {

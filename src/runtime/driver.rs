@@ -170,8 +170,10 @@ impl Runtime {
     }
 }
 
-impl Drop for Runtime {
-    fn drop(&mut self) {
+impl Runtime {
+    /// Ends the workers, whose memory is then free. Nothing can be asked of them afterwards.
+    pub(crate) fn stop(&mut self) {
+        self.failed.set(true);
         for worker in self.workers.drain(..) {
             drop(worker.try_send(ToWorker::Abort));
         }
@@ -179,6 +181,12 @@ impl Drop for Runtime {
             // A worker's panic was its failure, and was reported.
             drop(thread.join());
         }
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
