@@ -85,7 +85,7 @@ pub enum Error {
         /// What it was doing.
         op: String,
         /// Why.
-        source: lapidary_kernels::Error,
+        source: Box<lapidary_kernels::Error>,
     },
     /// Ranges that do not cut the graph at hand into a part for each device.
     #[error("these parts do not fit: {why}; parts are one range a device, each beginning where the one before ends")]
@@ -103,6 +103,14 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         source: lapidary_cost_model::ProfileError,
+    },
+    /// A file that is no cost model.
+    #[error("{} cannot be used", path.display())]
+    CostModel {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: lapidary_cost_model::FileError,
     },
     /// Training went wrong numerically.
     #[error("the loss of epoch {epoch} is {loss}; training diverged, so try a smaller learning rate (--lr)")]

@@ -112,7 +112,8 @@ fn remember(file: &Path, profile: &Profile) -> std::io::Result<()> {
 /// # Errors
 /// [`Error::Device`], when the host has no memory for it.
 pub fn measure() -> Result<Profile> {
-    let failed = |source| Error::Device { device: "cpu".into(), op: "measuring its profile".into(), source };
+    let failed =
+        |source| Error::Device { device: "cpu".into(), op: "measuring its profile".into(), source: Box::new(source) };
     let mut bytes = AlignedBytes::zeroed(BYTES).map_err(failed)?;
     let mut out = AlignedBytes::zeroed(BYTES).map_err(failed)?;
     bytes.as_mut_slice::<f32>().fill(1.0);

@@ -415,8 +415,11 @@ fn with_updates(mut program: Program) -> Program {
     program
 }
 
+/// Parameters by name.
+type Parameters = Vec<(String, Vec<f64>)>;
+
 /// The loss and the updated parameters (from every part), the graph being cut where `ends` says.
-fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize]) -> (f64, Vec<Vec<(String, Vec<f64>)>>) {
+fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize]) -> (f64, Vec<Parameters>) {
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let mut supply = Supply::of_parts(data, starts.zip(ends.iter().copied()).map(|(a, b)| a..b).collect());
     let lowered: Vec<Lowered> = supply.sizes().iter().map(|sizes| lower(&[("test", program)], sizes, 3)).collect();

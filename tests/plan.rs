@@ -87,7 +87,7 @@ fn what_is_planned_is_what_runs() {
     let data = Dataset::builtin("planted").unwrap();
     let model = Model::gcn(&[data.feature_width(), 32, data.class_count()]).dropout(0.5);
     let partition = Partition::parse("edges").unwrap();
-    for (devices, memory) in [(1, None), (3, None), (1, Some(700_000)), (2, Some(500_000))] {
+    for (devices, memory) in [(1, None), (3, None), (1, Some(1_800_000)), (2, Some(1_300_000))] {
         let mut dry_run =
             DryRun::new(&model, Subject::Data(&data)).devices(devices).partition(partition.clone()).profile("a100");
         let mut builder = Trainer::builder(&model, &data).devices(Devices::parse(&format!("sim:{devices}")).unwrap());

@@ -4,8 +4,12 @@
 mod common;
 
 use common::relative_difference;
+use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::model::ModelConfig;
-use lapidary::{Adam, ByteSize, Dataset, Devices, MemoryPolicy, Model, Partition, Trainer, TrainerBuilder, Weights};
+use lapidary::{
+    Adam, Arrays, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Partition, Trainer, TrainerBuilder, Weights,
+};
+use ndarray::Array2;
 
 const MODELS: [&str; 5] = ["gcn", "gin", "sage", "commnet", "resgcn"];
 
@@ -23,7 +27,11 @@ fn model(name: &str, data: &Dataset, dropout: f32) -> Model {
 
 /// Trains, and holds what the devices measured against what was planned.
 fn train(builder: TrainerBuilder<'_>, epochs: usize) -> Curve {
-    let mut trainer = builder.keep_gradients(true).optimizer(Adam::new(0.01).weight_decay(5e-4)).build().unwrap();
+    train_at(0.01, builder, epochs)
+}
+
+fn train_at(lr: f64, builder: TrainerBuilder<'_>, epochs: usize) -> Curve {
+    let mut trainer = builder.keep_gradients(true).optimizer(Adam::new(lr).weight_decay(5e-4)).build().unwrap();
     let mut losses = Vec::new();
     let mut gradients = Weights::default();
     for epoch in 0..epochs {
@@ -88,13 +96,56 @@ fn little_memory_changes_nothing_but_the_bytes() {
                 let builder = two().device_memory(small).memory(policy).eval_every(3);
                 match builder.clone().build() {
                     Ok(_) => assert_same(&what, &train(builder, 20), &want),
-                    Err(lapidary::Error::DoesNotFit { need_bytes, .. }) => {
+                    Err(Error::DoesNotFit { need_bytes, .. }) => {
                         let enough = two().device_memory(ByteSize::b(need_bytes)).memory(policy);
                         assert_same(&what, &train(enough, 20), &want);
                     }
                     Err(other) => panic!("{what}: {other}"),
                 }
             }
+        }
+    }
+}
+
+/// A skewed graph of a million edges, and Slashdot, with features and labels that mean nothing.
+fn large_datasets() -> Vec<Dataset> {
+    let options = RmatOptions { vertices: 1 << 16, feature_width: 16, classes: 8, ..RmatOptions::default() };
+    let mut sets = vec![rmat(&options).unwrap()];
+    if let Some(dir) = common::shared("data/soc-slashdot0902") {
+        let bare = Dataset::open(dir).unwrap();
+        let n = bare.graph().vertex_count();
+        let features = Array2::from_shape_vec((n, 12), common::numbers(12 * n, 5)).unwrap();
+        let labels: Vec<i64> = (0..n as i64).map(|v| v * 7 % 5).collect();
+        let train: Vec<i64> = (0..n as i64).step_by(2).collect();
+        let arrays =
+            Arrays::new(bare.graph().clone()).name("slashdot").features(features).labels(&labels).train(&train);
+        sets.push(Dataset::from_arrays(arrays).unwrap());
+    }
+    sets
+}
+
+#[test]
+fn large_skewed_graphs_train_the_same_on_any_devices() {
+    for data in large_datasets() {
+        assert!(data.graph().edge_count() > 500_000);
+        for name in MODELS {
+            let model = model(name, &data, 0.5);
+            // Sums over hubs of thousands grow: GIN trains with small steps.
+            let lr = if name == "gin" { 1e-4 } else { 0.01 };
+            let builder = || Trainer::builder(&model, &data).partition(Partition::parse("edges").unwrap());
+            let want = train_at(lr, builder(), 4);
+            for devices in ["sim:3", "cpu:2"] {
+                let got = train_at(lr, builder().devices(Devices::parse(devices).unwrap()), 4);
+                assert_same(&format!("{name} on {} with {devices}", data.name()), &got, &want);
+            }
+            let two = || builder().devices(Devices::parse("sim:2").unwrap());
+            let peak = two().build().unwrap().planned_peak_device_bytes().into_iter().max().unwrap();
+            let small = match two().device_memory(ByteSize::b(peak * 6 / 10)).build() {
+                Err(Error::DoesNotFit { need_bytes, .. }) => need_bytes,
+                built => built.map(|_| peak * 6 / 10).unwrap(),
+            };
+            let got = train_at(lr, two().device_memory(ByteSize::b(small)), 4);
+            assert_same(&format!("{name} on {} in {small} bytes", data.name()), &got, &want);
         }
     }
 }
@@ -147,29 +198,4 @@ fn a_trace_has_a_row_a_device_and_lane() {
         "the copies in the trace are those that were counted"
     );
     std::fs::remove_dir_all(file.parent().unwrap()).unwrap();
-}
-
-#[test]
-fn a_long_run_on_eight_devices_neither_hangs_nor_grows() {
-    let data = Dataset::builtin("karate").unwrap();
-    let model = model("gcn", &data, 0.5);
-    let builder = Trainer::builder(&model, &data).devices(Devices::parse("sim:8").unwrap()).eval_every(0);
-    let mut trainer = builder.partition(Partition::parse("vertices").unwrap()).build().unwrap();
-    let epochs = std::env::var("LAPIDARY_STRESS_EPOCHS").map_or(300, |n| n.parse().unwrap());
-    let mut early = 0;
-    for epoch in 0..epochs {
-        trainer.step().unwrap();
-        if epoch == epochs / 4 {
-            early = resident_bytes();
-        }
-    }
-    let late = resident_bytes();
-    assert!(late <= early + (8 << 20), "the process grew from {early} to {late} bytes");
-}
-
-/// What the process holds in memory; 0 where the system does not say.
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = status.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
-    pages * 4096
 }

@@ -37,8 +37,10 @@ pub struct SimDevice {
 struct Job {
     event: Event,
     after: Vec<Event>,
-    work: Box<dyn FnOnce(&CpuDevice) -> Result<()> + Send>,
+    work: Work,
 }
+
+type Work = Box<dyn FnOnce(&CpuDevice) -> Result<()> + Send>;
 
 /// How far each lane has come. Jobs of a lane are done in order, so a number a lane says it all.
 #[derive(Debug, Default)]
@@ -81,11 +83,11 @@ impl SimDevice {
         let memory = Arc::new(CpuDevice::apart(threads, capacity_bytes)?);
         let progress = Arc::new(Progress::default());
         let (mut queues, mut handles) = (Vec::new(), Vec::new());
-        for lane in 0..LANES.len() {
+        for (index, lane) in LANES.iter().enumerate() {
             let (sender, receiver) = unbounded();
             let (memory, progress, speed) = (memory.clone(), progress.clone(), speed.clone());
-            let builder = std::thread::Builder::new().name(format!("{name} {:?}", LANES[lane]));
-            let run = move || run_lane(lane, &receiver, &memory, &progress, &speed);
+            let builder = std::thread::Builder::new().name(format!("{name} {lane:?}"));
+            let run = move || run_lane(index, &receiver, &memory, &progress, &speed);
             handles.push(builder.spawn(run).map_err(|source| Error::LaneThread { source })?);
             queues.push(sender);
         }

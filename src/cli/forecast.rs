@@ -175,9 +175,14 @@ fn devices_table(policy: &PolicyForecast, plan: &PlanForecast) -> String {
 
 fn curve_table(curve: &[CurvePoint]) -> String {
     let mut table = table(["device memory", "to devices", "to host", "epoch"]);
+    let mut before = None;
     for point in curve {
-        let numbers = [point.device_memory, point.bytes_to_device, point.bytes_to_host].map(size);
-        table.add_row(numbers.into_iter().chain([seconds(point.epoch_seconds)]));
+        let [memory, to_device, to_host] = [point.device_memory, point.bytes_to_device, point.bytes_to_host].map(size);
+        let row = [memory, to_device, to_host, seconds(point.epoch_seconds)];
+        // Points that look the same to a person are shown once.
+        if before.replace(row.clone()) != Some(row.clone()) {
+            table.add_row(row);
+        }
     }
     align(table)
 }

@@ -14,7 +14,7 @@ use crate::dataset::{Dataset, FeatureNorm, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::newest_epoch;
 use crate::model::{LabelKind, Model};
-use crate::train::{Adam, AdamW, DecayLayers, Epoch, Optimizer, Sgd, Trainer};
+use crate::train::{Adam, AdamW, DecayLayers, Epoch, Move, Optimizer, Sgd, Trainer};
 
 /// How many lines tell of progress where there is no terminal to draw a bar on.
 const PROGRESS_LINES: u64 = 10;
@@ -107,6 +107,7 @@ impl TrainArgs {
             .optimizer(self.optimizer()?)
             .decay_layers(self.decay_layers()?)
             .seed(self.seed)
+            .epochs(self.epochs)
             .eval_every(self.eval_every);
         if let Some(norm) = &self.feature_norm {
             builder = builder.feature_norm(norm.parse::<FeatureNorm>()?);
@@ -216,6 +217,9 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer) -> Result<Done> {
     let mut stale = stale_epochs(args, trainer);
     while trainer.epoch() < args.epochs && stale.is_none() && !interrupted.load(Ordering::Relaxed) {
         let epoch = trainer.step()?;
+        if let Some(moved) = trainer.last_move().filter(|moved| moved.epoch == epoch.epoch && !args.json) {
+            bar.suspend(|| say(move_line(moved)));
+        }
         if epoch.accuracy.is_some() || args.eval_every == 0 || epoch.epoch < args.eval_every {
             done.bytes = [[epoch.bytes_to_device, epoch.bytes_to_host], epoch.planned_bytes];
         }
@@ -269,6 +273,18 @@ fn interrupted() -> &'static AtomicBool {
 fn stale_epochs(args: &TrainArgs, trainer: &Trainer) -> Option<u64> {
     let stale = trainer.epoch() - trainer.best()?.epoch;
     args.early_stop.filter(|&patience| stale >= patience).map(|_| stale)
+}
+
+/// Why vertices moved between devices, and what it took.
+fn move_line(moved: &Move) -> String {
+    let Move { epoch, slowest_s, seconds: took } = moved;
+    let why = match slowest_s {
+        Some([now, then]) => {
+            format!("the slowest part is predicted to take {} instead of {}", seconds(*then), seconds(*now))
+        }
+        None => "as a recorded split says".into(),
+    };
+    format!("epoch {epoch}: vertices moved between devices in {}; {why}", seconds(*took))
 }
 
 /// A score under the name that it has for this kind of labels.
@@ -327,6 +343,7 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -
             "peak_device_bytes": trainer.peak_device_bytes(),
             "planned_peak_device_bytes": trainer.planned_peak_device_bytes(),
             "parts": trainer.parts(),
+            "splits": trainer.splits().len(),
             "planned_bytes_to_device": planned_to_device,
             "measured_bytes_to_device": to_device,
             "planned_bytes_to_host": planned_to_host,

@@ -6,6 +6,7 @@
 //! | `run.json` | both | what the run was: a [`ModelRecord`], and more for the trainer |
 //! | `best.safetensors` | epoch | the parameters of the best epoch so far |
 //! | `optimizer.safetensors` | epoch | the optimizer's moments |
+//! | `cost_model.json` | both | what a run on several devices learned of their speed, if it learned |
 //!
 //! A checkpoint is written beside its place and then renamed, so that one that is there is whole.
 
@@ -13,6 +14,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use lapidary_cost_model::CostModel;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +26,7 @@ pub(crate) const MODEL_FILE: &str = "model.safetensors";
 pub(crate) const BEST_FILE: &str = "best.safetensors";
 pub(crate) const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 pub(crate) const RUN_FILE: &str = "run.json";
+pub(crate) const COST_MODEL_FILE: &str = "cost_model.json";
 
 /// The part of `run.json` that says how to apply the weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -128,6 +131,19 @@ pub(crate) fn weights_to_use(dir: &Path) -> Option<(PathBuf, &'static str)> {
     let (_, newest) = newest_epoch(dir)?;
     let file = if newest.join(BEST_FILE).exists() { BEST_FILE } else { MODEL_FILE };
     Some((newest, file))
+}
+
+/// Reads the cost model of a checkpoint folder; `None` if its run learned none.
+///
+/// # Errors
+/// [`Error::Io`], [`Error::CostModel`].
+pub(crate) fn read_cost_model(folder: &Path) -> Result<Option<CostModel>> {
+    let path = folder.join(COST_MODEL_FILE);
+    match fs::read_to_string(&path) {
+        Ok(json) => CostModel::from_json(&json).map(Some).map_err(|source| Error::CostModel { path, source }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::Io { action: "read", path, source }),
+    }
 }
 
 /// Reads the `run.json` of a checkpoint folder: all of it, or the [`ModelRecord`] alone.

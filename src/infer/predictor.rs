@@ -1,12 +1,14 @@
 //! The predictor: weights, and the model that they belong to.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytesize::ByteSize;
+use lapidary_cost_model::CostModel;
 use ndarray::Array2;
 
-use super::checkpoint::{ModelRecord, read_record, weights_to_use};
+use super::checkpoint::{ModelRecord, read_cost_model, read_record, weights_to_use};
 use super::{Accuracy, evaluation_program};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm};
@@ -47,6 +49,8 @@ pub struct Predictor {
     weights: Weights,
     feature_norm: Option<FeatureNorm>,
     options: RunOptions,
+    /// By which graphs are split over several devices.
+    cost_model: Option<Arc<CostModel>>,
 }
 
 impl Predictor {
@@ -62,30 +66,31 @@ impl Predictor {
                 other => Err(other),
             })?;
         weights.check(&model.config().name, network.parameters())?;
-        Ok(Self { model: model.clone(), weights, feature_norm, options: RunOptions::default() })
+        Ok(Self { model: model.clone(), weights, feature_norm, options: RunOptions::default(), cost_model: None })
     }
 
     /// From a folder that [`crate::Trainer::save`] wrote: its best epoch, else the newest; or one of those folders itself.
+    /// What the run has learned of its devices decides how a graph is split over several, with no measurement on it.
     ///
     /// # Errors
-    /// [`Error::NoCheckpoint`], [`Error::CustomModel`], [`Error::RunRecord`], [`Error::Weights`].
+    /// [`Error::NoCheckpoint`], [`Error::CustomModel`], [`Error::RunRecord`], [`Error::Weights`], [`Error::CostModel`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let (config, weights, norm) = read_checkpoint(path.as_ref())?;
+        let (config, weights, norm, cost_model) = read_checkpoint(path.as_ref())?;
         let name = config.name.clone();
         let model = Model::from_config(config).map_err(|error| match error {
             ModelError::Unknown { .. } => Error::CustomModel { name },
             other => other.into(),
         })?;
-        Self::new(&model, weights, Some(norm))
+        Ok(Self::new(&model, weights, Some(norm))?.cost_model(cost_model))
     }
 
     /// As [`Predictor::open`], for a model that is the user's own.
     ///
     /// # Errors
-    /// [`Error::NoCheckpoint`], [`Error::RunRecord`], [`Error::Weights`].
+    /// [`Error::NoCheckpoint`], [`Error::RunRecord`], [`Error::Weights`], [`Error::CostModel`].
     pub fn open_with(path: impl AsRef<Path>, model: &Model) -> Result<Self> {
-        let (_, weights, norm) = read_checkpoint(path.as_ref())?;
-        Self::new(model, weights, Some(norm))
+        let (_, weights, norm, cost_model) = read_checkpoint(path.as_ref())?;
+        Ok(Self::new(model, weights, Some(norm))?.cost_model(cost_model))
     }
 
     /// From a safetensors file with PyG's names and the name of the built-in model that it belongs to. Layers and widths
@@ -135,6 +140,12 @@ impl Predictor {
         self
     }
 
+    /// By what a run has learned of its devices.
+    pub(crate) fn cost_model(mut self, model: Option<CostModel>) -> Self {
+        self.cost_model = model.map(Arc::new);
+        self
+    }
+
     /// As a trainer was set up.
     pub(crate) fn options(mut self, options: RunOptions) -> Self {
         self.options = options;
@@ -179,7 +190,7 @@ impl Predictor {
         let job = Job {
             programs: &[("infer", &program)],
             inputs: &inputs,
-            parts: self.options.parts(&inputs, &program)?,
+            parts: self.options.parts(&inputs, &program, self.cost_model.as_deref())?,
             main: &[0],
             others: &[],
             repeats: false,
@@ -202,10 +213,10 @@ impl Predictor {
     }
 }
 
-/// A checkpoint's model, weights and feature norm.
-fn read_checkpoint(path: &Path) -> Result<(ModelConfig, Weights, FeatureNorm)> {
+/// A checkpoint's model, weights, feature norm and cost model.
+fn read_checkpoint(path: &Path) -> Result<(ModelConfig, Weights, FeatureNorm, Option<CostModel>)> {
     let (folder, file) = weights_to_use(path).ok_or_else(|| Error::NoCheckpoint { path: path.into() })?;
     let record: ModelRecord = read_record(&folder)?;
     let weights = Weights::load(&folder.join(file))?;
-    Ok((record.model, weights, record.feature_norm))
+    Ok((record.model, weights, record.feature_norm, read_cost_model(&folder)?))
 }

@@ -44,8 +44,8 @@ struct LocalBlock {
 impl<'a> Supply<'a> {
     /// The data at hand, as one part.
     pub fn new(inputs: &'a Inputs) -> Self {
-        let vertices = inputs.graph.vertex_count();
-        Self::of_parts(inputs, vec![0..vertices])
+        let whole = 0..inputs.graph.vertex_count();
+        Self::of_parts(inputs, Vec::from([whole]))
     }
 
     /// The data at hand, cut into `parts`.

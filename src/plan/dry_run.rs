@@ -320,7 +320,7 @@ impl<'a> DryRun<'a> {
     }
 
     fn cut(&self, inputs: &Inputs, training: &Program) -> Result<(Vec<Sizes>, Vec<Range<u64>>)> {
-        let parts = split_parts(&self.partition, inputs, training, self.devices)?;
+        let parts = split_parts(&self.partition, inputs, training, self.devices, None)?;
         let ranges = parts.iter().map(|part| part.start as u64..part.end as u64).collect();
         Ok((Supply::of_parts(inputs, parts).sizes(), ranges))
     }

@@ -35,6 +35,8 @@ pub struct Devices {
     kind: Kind,
     count: usize,
     threads: Option<NonZeroUsize>,
+    /// A simulated device, and the percentage of its usual time that it takes.
+    slowed: Option<(usize, u32)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +48,7 @@ enum Kind {
 impl Devices {
     /// The host's cores, as many as there are (or as `RAYON_NUM_THREADS` says).
     pub fn cpu() -> Self {
-        Self { kind: Kind::Cpu, count: 1, threads: None }
+        Self { kind: Kind::Cpu, count: 1, threads: None, slowed: None }
     }
 
     /// From `auto`, `cpu`, `cpu:N` or `sim:N`.
@@ -72,12 +74,19 @@ impl Devices {
             Some(Ok(count)) if (1..=MOST_DEVICES).contains(&count) => count,
             Some(_) => return wrong(format!("a number of devices is from 1 to {MOST_DEVICES}, as in sim:2")),
         };
-        Ok(Self { kind, count, threads: None })
+        Ok(Self { kind, count, threads: None, slowed: None })
     }
 
     /// Uses so many threads, of all devices together. The results do not depend on it.
     pub fn threads(mut self, threads: NonZeroUsize) -> Self {
         self.threads = Some(threads);
+        self
+    }
+
+    /// Makes one of several simulated devices take `percent` (at least 100) of the time that its kernels take, to try out
+    /// unequal devices. Others are as they are.
+    pub fn slowed(mut self, device: usize, percent: u32) -> Self {
+        self.slowed = Some((device, percent));
         self
     }
 
@@ -107,19 +116,25 @@ impl Devices {
             count => NonZeroUsize::new((cores / count).max(1)),
         };
         let gate = (self.count > cores).then(|| Arc::new(Gate::new(cores)));
-        let open = |room: &Room| -> lapidary_kernels::Result<Box<dyn Device>> {
+        let open = |(i, room): (usize, &Room)| -> lapidary_kernels::Result<Box<dyn Device>> {
             let capacity = room.capacity_bytes;
             Ok(match (self.kind, &gate) {
                 (Kind::Sim, gate) => {
-                    let speed = SimSpeed { gate: gate.clone(), ..SimSpeed::default() };
+                    let slowed = self.slowed.filter(|(device, _)| *device == i);
+                    let slowdown = slowed.map(|(_, percent)| f64::from(percent) / 100.0);
+                    let speed = SimSpeed { gate: gate.clone(), slowdown, ..SimSpeed::default() };
                     Box::new(SimDevice::new(&room.name, threads, capacity, speed)?)
                 }
                 (Kind::Cpu, Some(gate)) => Box::new(CpuDevice::gated(threads, capacity, gate.clone())?),
                 (Kind::Cpu, None) => Box::new(CpuDevice::new(threads, capacity)?),
             })
         };
-        let opened = rooms.iter().map(|room| {
-            open(room).map_err(|source| Error::Device { device: room.name.clone(), op: "starting".into(), source })
+        let opened = rooms.iter().enumerate().map(|(i, room)| {
+            open((i, room)).map_err(|source| Error::Device {
+                device: room.name.clone(),
+                op: "starting".into(),
+                source: Box::new(source),
+            })
         });
         opened.collect()
     }

@@ -58,7 +58,7 @@ impl Runtime {
             threads.push(thread.map_err(|e| Error::Device {
                 device: name,
                 op: "starting".into(),
-                source: failed(e),
+                source: Box::new(failed(e)),
             })?);
         }
         Ok(Self { lowered, workers, reports, threads, failed: Cell::new(false) })
@@ -170,8 +170,10 @@ impl Runtime {
     }
 }
 
-impl Drop for Runtime {
-    fn drop(&mut self) {
+impl Runtime {
+    /// Ends the workers, whose memory is then free. Nothing can be asked of them afterwards.
+    pub(crate) fn stop(&mut self) {
+        self.failed.set(true);
         for worker in self.workers.drain(..) {
             drop(worker.try_send(ToWorker::Abort));
         }
@@ -179,6 +181,12 @@ impl Drop for Runtime {
             // A worker's panic was its failure, and was reported.
             drop(thread.join());
         }
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -193,7 +201,11 @@ fn serve(worker: Worker, driver: &Sender<ToDriver>) {
     let name = worker.name().to_owned();
     if let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(|| worker.serve())) {
         let source = lapidary_kernels::Error::Panicked { message: lapidary_kernels::panic_message(&*panic) };
-        drop(driver.send(ToDriver::Failed(Error::Device { device: name, op: "the worker".into(), source })));
+        drop(driver.send(ToDriver::Failed(Error::Device {
+            device: name,
+            op: "the worker".into(),
+            source: Box::new(source),
+        })));
     }
 }
 
@@ -209,7 +221,7 @@ fn starting_values(
         (None, Kind::State) => {
             let zeros = HostSlot::staging(tensor.bytes as usize).map(Some);
             let op = format!("making room for {}", tensor.name);
-            zeros.map_err(|source| Error::Device { device: name.into(), op, source })
+            zeros.map_err(|source| Error::Device { device: name.into(), op, source: Box::new(source) })
         }
         (None, _) => Ok(None),
     });
@@ -238,6 +250,7 @@ fn halves(exchanges: &[Exchange], supply: &mut Supply<'_>, part: usize) -> (Inbo
 }
 
 fn host_slot<T: Pod>(values: &[T]) -> Result<HostSlot> {
-    let failed = |source| Error::Device { device: "host".into(), op: "making room for values".into(), source };
+    let failed =
+        |source| Error::Device { device: "host".into(), op: "making room for values".into(), source: Box::new(source) };
     HostSlot::staged(values).map_err(failed)
 }

@@ -3,6 +3,7 @@
 mod devices;
 mod driver;
 mod exchange;
+mod learn;
 mod message;
 mod options;
 mod session;
@@ -12,8 +13,9 @@ mod trace;
 mod worker;
 
 pub use devices::Devices;
-pub use options::Partition;
-pub(crate) use options::{RunOptions, split_parts};
+pub(crate) use learn::Learner;
+pub use options::{Partition, SplitRecord};
+pub(crate) use options::{RunOptions, check_ranges, prior, ranges_of, split_parts};
 pub(crate) use session::{Done, Job, Session};
 pub use trace::{Span, Trace};
 

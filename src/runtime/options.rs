@@ -5,15 +5,16 @@ use std::ops::Range;
 use std::path::Path;
 
 use bytesize::ByteSize;
-use lapidary_cost_model::{CostModel, FeatureSums, RangeCost};
+use lapidary_cost_model::{CostModel, RangeCost};
 use lapidary_planner::memory::Policy;
 use lapidary_planner::partition::{Speeds, Strategy, split};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::Devices;
+use super::learn::Learner;
 use crate::error::{Error, Result};
-use crate::lower::{Inputs, Sizes, lower};
-use crate::plan::{Method, works};
+use crate::lower::Inputs;
+use crate::plan::Method;
 use crate::profile;
 use crate::program::{Passes, Program};
 
@@ -24,6 +25,10 @@ pub enum Partition {
     Strategy(Strategy),
     /// These ranges.
     Ranges(Vec<Range<usize>>),
+    /// These ranges to begin with, from which a trainer goes on as with [`Strategy::Learned`].
+    LearnedFrom(Vec<Range<usize>>),
+    /// The ranges of an earlier run, each from an epoch on, in ascending order. What does not train takes the last.
+    Replay(Vec<(u64, Vec<Range<usize>>)>),
 }
 
 impl Default for Partition {
@@ -36,8 +41,21 @@ impl Default for Partition {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Ranges {
-    Run { parts: Vec<[usize; 2]> },
+    Run {
+        parts: Vec<[usize; 2]>,
+        #[serde(default)]
+        splits: Vec<SplitRecord>,
+    },
     List(Vec<[usize; 2]>),
+}
+
+/// The vertex ranges of the devices from an epoch on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitRecord {
+    /// The first epoch that ran with them, from 1.
+    pub epoch: u64,
+    /// A range a device.
+    pub parts: Vec<[usize; 2]>,
 }
 
 impl Partition {
@@ -59,9 +77,37 @@ impl Partition {
         let json = json.map_err(|source| Error::Io { action: "read", path: path.into(), source })?;
         let ranges: Ranges = serde_json::from_str(&json)
             .map_err(|_| wrong("the file is no run.json and no list of pairs [[0, 10], [10, 34]]"))?;
-        let (Ranges::Run { parts } | Ranges::List(parts)) = ranges;
-        Ok(Self::Ranges(parts.into_iter().map(|[start, end]| start..end).collect()))
+        let (parts, splits) = match ranges {
+            Ranges::Run { parts, splits } => (parts, splits),
+            Ranges::List(parts) => (parts, Vec::new()),
+        };
+        if splits.len() < 2 {
+            return Ok(Self::Ranges(ranges_of(&parts)));
+        }
+        if !splits.is_sorted_by(|a, b| a.epoch < b.epoch) {
+            return Err(wrong(
+                "the splits of a run.json stand in the order of their epochs, none of which comes twice",
+            ));
+        }
+        Ok(Self::Replay(splits.iter().map(|split| (split.epoch, ranges_of(&split.parts))).collect()))
     }
+
+    /// Whether the split follows what is measured.
+    pub(crate) fn learns(&self) -> bool {
+        matches!(self, Self::Strategy(Strategy::Learned) | Self::LearnedFrom(_))
+    }
+
+    /// Of a replay, the ranges of an epoch.
+    pub(crate) fn replayed(&self, epoch: u64) -> Option<&[Range<usize>]> {
+        let Self::Replay(splits) = self else { return None };
+        let current = splits.iter().rev().find(|(first, _)| *first <= epoch).or(splits.first());
+        current.map(|(_, ranges)| ranges.as_slice())
+    }
+}
+
+/// Ranges from pairs of their ends.
+pub(crate) fn ranges_of(pairs: &[[usize; 2]]) -> Vec<Range<usize>> {
+    pairs.iter().map(|&[start, end]| start..end).collect()
 }
 
 /// See the [module](self).
@@ -91,15 +137,20 @@ impl RunOptions {
         Method { policy: self.memory, ..Method::default() }
     }
 
-    /// The part of each device.
+    /// The part of each device, by what `model` has learned, if there is one.
     ///
     /// # Errors
     /// [`Error::Parts`] for ranges that are not one a device, consecutive and whole; [`Error::Io`] and the like from
-    /// measuring this machine, for learned parts.
+    /// measuring this machine, for learned parts without a model.
     /// # Cost
     /// O(e) for learned parts, else O(parts log n).
-    pub(crate) fn parts(&self, inputs: &Inputs, program: &Program) -> Result<Vec<Range<usize>>> {
-        split_parts(&self.partition, inputs, program, self.devices.count())
+    pub(crate) fn parts(
+        &self,
+        inputs: &Inputs,
+        program: &Program,
+        model: Option<&CostModel>,
+    ) -> Result<Vec<Range<usize>>> {
+        split_parts(&self.partition, inputs, program, self.devices.count(), model)
     }
 }
 
@@ -109,38 +160,42 @@ pub(crate) fn split_parts(
     inputs: &Inputs,
     program: &Program,
     devices: usize,
+    model: Option<&CostModel>,
 ) -> Result<Vec<Range<usize>>> {
-    let vertices = inputs.graph.vertex_count();
-    let count = NonZeroUsize::new(devices).expect("there is a device");
-    match partition {
-        Partition::Ranges(ranges) => check_ranges(ranges, count.get(), vertices),
-        _ if count.get() == 1 => Ok(vec![0..vertices]),
-        Partition::Strategy(strategy) => split_by(*strategy, inputs, program, count),
-    }
-}
-
-fn split_by(strategy: Strategy, inputs: &Inputs, program: &Program, count: NonZeroUsize) -> Result<Vec<Range<usize>>> {
     let graph = &inputs.graph;
+    let vertices = graph.vertex_count();
+    let count = NonZeroUsize::new(devices).expect("there is a device");
     let speeds = Speeds::equal(count);
-    match strategy {
-        Strategy::Vertices => Ok(split(&RangeCost::vertices(graph.vertex_count()), &speeds)),
-        Strategy::Edges => Ok(split(&RangeCost::edges(graph.indptr()), &speeds)),
-        Strategy::Learned => {
-            let model = CostModel::new(profile::load("cpu")?).expect("a measured profile is a good one");
-            let whole = lower(&[("program", program)], &Sizes::of(inputs), 0);
-            let works = works(&whole.sequence(&[0]));
-            let mut widths: Vec<u32> = works.iter().map(|op| op.work.width()).filter(|&width| width > 0).collect();
-            widths.sort_unstable();
-            widths.dedup();
-            let sums = FeatureSums::new(graph.indptr(), graph.indices(), model.profile(), &widths);
-            let sums = sums.expect("a graph's arrays are a CSR");
-            let cost = model.range_cost(&works, &sums).expect("the sums were made for these widths");
-            Ok(split(&cost, &speeds))
+    match partition {
+        Partition::Ranges(ranges) | Partition::LearnedFrom(ranges) => check_ranges(ranges, devices, vertices),
+        Partition::Replay(splits) => {
+            let checked = splits.iter().map(|(_, ranges)| check_ranges(ranges, devices, vertices));
+            let mut checked = checked.collect::<Result<Vec<_>>>()?;
+            checked.pop().ok_or_else(|| Error::Parts { why: "there is no split to replay".into() })
+        }
+        _ if devices == 1 => Ok(Vec::from([Range { start: 0, end: vertices }])),
+        Partition::Strategy(Strategy::Vertices) => Ok(split(&RangeCost::vertices(vertices), &speeds)),
+        Partition::Strategy(Strategy::Edges) => Ok(split(&RangeCost::edges(graph.indptr()), &speeds)),
+        Partition::Strategy(Strategy::Learned) => {
+            let model = model.map_or_else(prior, |model| Ok(model.clone()))?;
+            Ok(Learner::new(model, inputs, &[("program", program)], &[0]).split(inputs, devices))
         }
     }
 }
 
-fn check_ranges(ranges: &[Range<usize>], count: usize, vertices: usize) -> Result<Vec<Range<usize>>> {
+/// A cost model that knows what this machine can do, and nothing else.
+///
+/// # Errors
+/// As [`profile::load`].
+pub(crate) fn prior() -> Result<CostModel> {
+    Ok(CostModel::new(profile::load("cpu")?).expect("a measured profile is a good one"))
+}
+
+/// Objects to ranges that are not one a device, consecutive and whole.
+///
+/// # Errors
+/// [`Error::Parts`].
+pub(crate) fn check_ranges(ranges: &[Range<usize>], count: usize, vertices: usize) -> Result<Vec<Range<usize>>> {
     let wrong = |why: String| Err(Error::Parts { why });
     if ranges.len() != count {
         return wrong(format!("there are {} parts for {count} devices", ranges.len()));

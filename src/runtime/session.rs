@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use lapidary_kernels::{Device, HostSlot, Slot};
+use lapidary_kernels::{Device, HostSlot, Lane, Slot};
 use lapidary_planner::memory::Epoch;
 
 use super::RunOptions;
@@ -69,6 +69,16 @@ pub(crate) struct Done {
 }
 
 impl Done {
+    /// By part, the seconds of all its kernels; nothing if none were noted.
+    pub(crate) fn kernel_seconds(&self) -> Vec<f64> {
+        let of_part = |spans: &Vec<Span>| {
+            let kernels = spans.iter().filter(|span| span.lane == Lane::Compute);
+            kernels.map(|span| span.end.saturating_duration_since(span.start).as_secs_f64()).sum()
+        };
+        let noted = self.spans.iter().any(|spans| !spans.is_empty());
+        if noted { self.spans.iter().map(of_part).collect() } else { Vec::new() }
+    }
+
     /// Metric number `metric` as each part has it.
     pub(crate) fn metric<T: Pod>(&self, metric: usize) -> Vec<Vec<T>> {
         self.metrics.iter().map(|metrics| metrics[metric].to_vec()).collect()
@@ -83,6 +93,18 @@ impl Session {
     pub(crate) fn open(options: &RunOptions, job: &Job<'_>) -> Result<Self> {
         let rooms = options.devices.rooms(options.device_memory);
         Self::open_on(rooms, options.method(), job, |rooms| options.devices.open(rooms))
+    }
+
+    /// As [`Session::open`], in place of `old`, which ends once the new plans are made: if they do not fit, it goes on.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub(crate) fn open_in_place_of(old: &mut Self, options: &RunOptions, job: &Job<'_>) -> Result<Self> {
+        let rooms = options.devices.rooms(options.device_memory);
+        Self::open_on(rooms, options.method(), job, |rooms| {
+            old.runtime.stop();
+            options.devices.open(rooms)
+        })
     }
 
     /// As [`Session::open`], on the devices that `open` gives, once the plans are made.

@@ -111,18 +111,15 @@ fn rooms(capacity_bytes: u64) -> Vec<Room> {
     (0..DEVICES).map(room).collect()
 }
 
+fn job<'a>(programs: &'a [(&'a str, &'a Program)], inputs: &'a Inputs) -> Job<'a> {
+    let parts = vec![0..10, 10..20, 20..34];
+    Job { programs, inputs, parts, main: &[0, 1], others: &[], repeats: true, seed: 0, keep: &[] }
+}
+
 /// Two epochs on devices of which call number `k` goes wrong.
 fn run(inputs: &Inputs, programs: &(Program, Program), k: i64, fault: Fault) -> Result<()> {
-    let job = Job {
-        programs: &[("train", &programs.0), ("evaluate", &programs.1)],
-        inputs,
-        parts: vec![0..10, 10..20, 20..34],
-        main: &[0, 1],
-        others: &[],
-        repeats: true,
-        seed: 0,
-        keep: &[],
-    };
+    let programs = [("train", &programs.0), ("evaluate", &programs.1)];
+    let job = job(&programs, inputs);
     let left = Arc::new(AtomicI64::new(k));
     let open = |rooms: &[Room]| {
         let device = |room: &Room| -> Box<dyn Device> {
@@ -175,16 +172,8 @@ fn a_plan_that_was_corrupted_fails_the_run() {
     let data = Dataset::builtin("karate").expect("it is built in");
     let inputs = bind(&data, FeatureNorm::None).expect("there are features");
     let programs = programs(&data);
-    let job = Job {
-        programs: &[("train", &programs.0), ("evaluate", &programs.1)],
-        inputs: &inputs,
-        parts: vec![0..10, 10..20, 20..34],
-        main: &[0, 1],
-        others: &[],
-        repeats: true,
-        seed: 0,
-        keep: &[],
-    };
+    let programs = [("train", &programs.0), ("evaluate", &programs.1)];
+    let job = job(&programs, &inputs);
     let open = |rooms: &[Room]| super::Devices::parse("sim:3").expect("it is one").open(rooms);
     type Corrupt = fn(&mut crate::plan::Script);
     let corruptions: [(&str, Corrupt); 3] = [

@@ -20,7 +20,7 @@ use crate::plan::{Script, lasts};
 
 /// Why a worker stops.
 enum Stop {
-    Failed(Error),
+    Failed(Box<Error>),
     Aborted,
 }
 
@@ -127,7 +127,7 @@ impl Worker {
             };
             let (message, goes_on) = match done {
                 Ok(message) => (message, true),
-                Err(Stop::Failed(error)) => (ToDriver::Failed(error), false),
+                Err(Stop::Failed(error)) => (ToDriver::Failed(*error), false),
                 Err(Stop::Aborted) => (ToDriver::Aborted, false),
             };
             // A driver that is gone needs no answer.
@@ -455,7 +455,7 @@ impl Worker {
     }
 
     fn on<T>(&self, op: &str, result: lapidary_kernels::Result<T>) -> Step<T> {
-        let named = |source| Error::Device { device: self.name.clone(), op: op.into(), source };
-        result.map_err(|source| Stop::Failed(named(source)))
+        let named = |source| Error::Device { device: self.name.clone(), op: op.into(), source: Box::new(source) };
+        result.map_err(|source| Stop::Failed(Box::new(named(source))))
     }
 }

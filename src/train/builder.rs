@@ -1,9 +1,13 @@
 //! How a trainer is set up.
 
+use std::ops::Range;
+use std::time::Instant;
+
 use bytesize::ByteSize;
 
-use super::epoch::{EpochSpec, evaluation_program, gradient_name, training_program};
-use super::trainer::{EVALUATED_EPOCH, EVALUATION, PLAIN_EPOCH, TRAIN_PHASE};
+use super::epoch::{EXPECTED_EPOCHS, EpochSpec, evaluation_program, gradient_name, training_program};
+use super::splits::{Learning, Setup};
+use super::trainer::{PLAIN_EPOCH, TRAIN_PHASE};
 use super::{Adam, DecayLayers, Optimizer, RunRecord, Trainer};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm, TRAIN};
@@ -11,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::infer::checkpoint::{ModelRecord, RECORD_FORMAT};
 use crate::model::{Model, Weights, initial_weights};
 use crate::program::Passes;
-use crate::runtime::{Devices, Job, MemoryPolicy, Partition, RunOptions, Session};
+use crate::runtime::{Devices, Learner, MemoryPolicy, Partition, RunOptions, SplitRecord, prior};
 
 /// How a [`Trainer`] is set up: see [`Trainer::builder`].
 #[derive(Clone, Debug)]
@@ -26,6 +30,7 @@ pub struct TrainerBuilder<'a> {
     eval_every: u64,
     keep_gradients: bool,
     weights: Option<Weights>,
+    epochs: Option<u64>,
 }
 
 impl<'a> TrainerBuilder<'a> {
@@ -42,6 +47,7 @@ impl<'a> TrainerBuilder<'a> {
             eval_every: 1,
             keep_gradients: false,
             weights: None,
+            epochs: None,
         }
     }
 
@@ -63,7 +69,8 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
-    /// How vertices are split over devices; learned by default.
+    /// How vertices are split over devices; learned by default: the split then follows what is measured, and moves between
+    /// epochs when that pays.
     pub fn partition(mut self, partition: Partition) -> Self {
         self.options.partition = partition;
         self
@@ -123,6 +130,13 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
+    /// How many epochs will run, those before a resumption included: vertices move to other devices only if that pays
+    /// within them. Without it [`Trainer::step`] can be called as often, and 100 are assumed.
+    pub fn epochs(mut self, epochs: u64) -> Self {
+        self.epochs = Some(epochs);
+        self
+    }
+
     /// Writes the program, binds it to the data, and places everything on the device.
     ///
     /// # Errors
@@ -148,21 +162,21 @@ impl<'a> TrainerBuilder<'a> {
         let inputs = bind(data, feature_norm)?;
         let gradients = parameters.iter().filter(|p| p.trained).map(|p| (TRAIN_PHASE, gradient_name(&p.name)));
         let keep: Vec<_> = if self.keep_gradients { gradients.collect() } else { Vec::new() };
-        let job = Job {
-            programs: &[("train", &training), ("evaluate", &evaluation)],
-            inputs: &inputs,
-            parts: self.options.parts(&inputs, &training)?,
-            main: if self.eval_every == 1 { EVALUATED_EPOCH } else { PLAIN_EPOCH },
-            others: match self.eval_every {
-                0 => &[EVALUATION],
-                1 => &[],
-                _ => &[EVALUATED_EPOCH],
-            },
-            repeats: true,
+        let setup = Setup {
+            options: self.options.clone(),
+            training,
+            evaluation,
+            inputs,
+            eval_every: self.eval_every,
             seed: self.seed,
-            keep: &keep,
+            keep,
+            epochs: self.epochs.unwrap_or(EXPECTED_EPOCHS),
         };
-        let session = Session::open(&self.options, &job)?;
+        let (parts, learner) = first_split(&setup)?;
+        let start = Instant::now();
+        let session = setup.open(parts, None)?;
+        let learning = learner.map(|learner| Learning { learner, move_s: start.elapsed().as_secs_f64() });
+        let splits = vec![SplitRecord { epoch: 1, parts: session.part_pairs() }];
         let weights = self.weights.unwrap_or_else(|| initial_weights(&parameters, self.seed));
         let mut trainer = Trainer {
             parameters,
@@ -174,7 +188,10 @@ impl<'a> TrainerBuilder<'a> {
             labels: label_kind(data),
             keeps_gradients: self.keep_gradients,
             trace: None,
-            options: self.options.clone(),
+            learning,
+            part_seconds: Vec::new(),
+            last_move: None,
+            earlier_peaks: [Vec::new(), Vec::new()],
             record: RunRecord {
                 model: ModelRecord { format: RECORD_FORMAT, model: self.model.config().clone(), feature_norm },
                 dataset: data.name().into(),
@@ -188,13 +205,38 @@ impl<'a> TrainerBuilder<'a> {
                 learning_rate: self.optimizer.lr(),
                 passes: self.options.passes,
                 parts: session.part_pairs(),
+                splits,
             },
+            setup,
             session,
         };
         trainer.set_weights(&weights)?;
         trainer.set_learning_rate(self.optimizer.lr())?;
         Ok(trainer)
     }
+}
+
+/// The parts of the first epoch, and what will learn better ones, if the partition is to be learned over several devices.
+fn first_split(setup: &Setup) -> Result<(Vec<Range<usize>>, Option<Learner>)> {
+    let Setup { options, inputs, .. } = setup;
+    let devices = options.devices.count();
+    let learns = options.partition.learns() && devices > 1;
+    // What is evaluated is measured as well, but it is training that parts are to do equally fast.
+    let mut learner = match learns {
+        true => Some(Learner::new(prior()?, inputs, &setup.programs(), PLAIN_EPOCH)),
+        false => None,
+    };
+    let parts = match (&options.partition, &learner) {
+        (Partition::Strategy(_), Some(learner)) => learner.split(inputs, devices),
+        (partition, _) => {
+            let checked = options.parts(inputs, &setup.training, None)?;
+            partition.replayed(1).map_or(checked, <[_]>::to_vec)
+        }
+    };
+    if let Some(learner) = &mut learner {
+        learner.settle(inputs, parts.clone());
+    }
+    Ok((parts, learner))
 }
 
 /// Training needs labels on the training split, of classes that the model can tell apart.

@@ -24,7 +24,7 @@ pub(crate) struct EpochSpec<'a> {
 
 /// How often an epoch's program is taken to run, when the number of epochs is not known: what decides whether work that
 /// can be done once is worth it.
-const EXPECTED_EPOCHS: u64 = 100;
+pub(super) const EXPECTED_EPOCHS: u64 = 100;
 
 /// The gradient of a parameter among the outputs of [`training_program`].
 pub(super) fn gradient_name(parameter: &str) -> String {

@@ -4,10 +4,12 @@ mod builder;
 mod epoch;
 mod optimizer;
 mod record;
+mod splits;
 mod trainer;
 
 pub use builder::TrainerBuilder;
 pub(crate) use epoch::{EpochSpec, evaluation_program, training_program};
 pub use optimizer::{Adam, AdamW, DecayLayers, Optimizer, Sgd};
 pub use record::{Best, RunRecord};
+pub use splits::Move;
 pub use trainer::{Epoch, Trainer};

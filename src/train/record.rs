@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{DecayLayers, Optimizer};
 use crate::infer::checkpoint::ModelRecord;
 use crate::program::Passes;
+use crate::runtime::SplitRecord;
 
 /// The best epoch so far.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,4 +46,7 @@ pub struct RunRecord {
     pub best: Option<Best>,
     /// The vertex ranges of the devices.
     pub parts: Vec<[usize; 2]>,
+    /// All the splits that there were, and from which epoch on; nothing in the records of older versions.
+    #[serde(default)]
+    pub splits: Vec<SplitRecord>,
 }

@@ -2,17 +2,19 @@
 
 use std::path::Path;
 
+use lapidary_cost_model::CostModel;
 use lapidary_kernels::{HostSlot, Shared};
 
 use super::epoch::gradient_name;
-use super::{Best, RunRecord, TrainerBuilder};
+use super::splits::{Learning, Setup, larger};
+use super::{Best, Move, RunRecord, TrainerBuilder};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::infer::checkpoint::{self, BEST_FILE, MODEL_FILE, OPTIMIZER_FILE, RUN_FILE};
+use crate::infer::checkpoint::{self, BEST_FILE, COST_MODEL_FILE, MODEL_FILE, OPTIMIZER_FILE, RUN_FILE};
 use crate::infer::{Accuracy, Predictor};
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::program::Origin;
-use crate::runtime::{RunOptions, Session, Trace};
+use crate::runtime::{Partition, Session, SplitRecord, Trace, check_ranges, ranges_of};
 
 /// The phases of the lowered program.
 pub(super) const TRAIN_PHASE: usize = 0;
@@ -67,7 +69,13 @@ pub struct Trainer {
     pub(super) best_weights: Weights,
     pub(super) eval_every: u64,
     pub(super) model: Model,
-    pub(super) options: RunOptions,
+    pub(super) setup: Setup,
+    /// With several devices whose split is learned.
+    pub(super) learning: Option<Learning>,
+    pub(super) part_seconds: Vec<f64>,
+    pub(super) last_move: Option<Move>,
+    /// Held by the devices and planned, at most, with earlier splits.
+    pub(super) earlier_peaks: [Vec<u64>; 2],
     pub(super) keeps_gradients: bool,
     pub(super) labels: LabelKind,
     pub(super) trace: Option<Trace>,
@@ -92,12 +100,20 @@ impl Trainer {
     /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`] if the loss is no finite number; [`Error::Device`].
     pub fn step(&mut self) -> Result<Epoch> {
         let epoch = self.epoch + 1;
+        self.move_if_due(epoch)?;
         let is_due = self.eval_every > 0 && epoch.is_multiple_of(self.eval_every);
         let phases = if is_due { EVALUATED_EPOCH } else { PLAIN_EPOCH };
         let mut metrics = vec![(TRAIN_PHASE, "loss")];
         metrics.extend(is_due.then(|| Accuracy::metrics(EVALUATE_PHASE)).into_iter().flatten());
+        let is_timed = self.trace.is_some() || self.learning.as_ref().is_some_and(|l| l.learner.wants(epoch));
         let clock = HostSlot::constant(&Shared::from(vec![epoch, epoch]));
-        let done = self.session.run(phases, &metrics, &[(Origin::Clock, clock)], self.trace.is_some())?;
+        let done = self.session.run(phases, &metrics, &[(Origin::Clock, clock)], is_timed)?;
+        if is_timed {
+            self.part_seconds = done.kernel_seconds();
+        }
+        if let Some(learning) = self.learning.as_mut().filter(|_| is_timed) {
+            learning.learner.observe(&done.spans);
+        }
         if let Some(trace) = &mut self.trace {
             trace.add(&done.spans);
         }
@@ -220,12 +236,12 @@ impl Trainer {
 
     /// What the devices have held at most, in bytes.
     pub fn peak_device_bytes(&self) -> Vec<u64> {
-        self.session.peak_bytes()
+        larger(self.session.peak_bytes(), &self.earlier_peaks[0])
     }
 
     /// What the plan says that the devices hold at most, in bytes.
     pub fn planned_peak_device_bytes(&self) -> Vec<u64> {
-        self.session.planned_peak_bytes()
+        larger(self.session.planned_peak_bytes(), &self.earlier_peaks[1])
     }
 
     /// What is predicted of each vertex: it says what [`Accuracy`] means.
@@ -244,8 +260,12 @@ impl Trainer {
     /// [`Error::Device`].
     pub fn predictor(&self) -> Result<Predictor> {
         let weights = if self.best.is_some() { self.best_weights.clone() } else { self.weights()? };
-        Predictor::new(&self.model, weights, Some(self.record.model.feature_norm))
-            .map(|p| p.options(self.options.clone()))
+        let mut options = self.setup.options.clone();
+        if options.partition.learns() {
+            options.partition = Partition::default();
+        }
+        let predictor = Predictor::new(&self.model, weights, Some(self.record.model.feature_norm))?;
+        Ok(predictor.options(options).cost_model(self.learned()))
     }
 
     /// Writes `dir/epoch-<N>/` and `dir/best/`.
@@ -266,46 +286,98 @@ impl Trainer {
         if self.best.is_some() {
             files.push((BEST_FILE, self.best_weights.to_safetensors()));
         }
+        let cost_model = self.learned().map(|model| (COST_MODEL_FILE, model.to_json().into_bytes()));
+        files.extend(cost_model.clone());
         checkpoint::write_folder(dir, &checkpoint::epoch_folder(self.epoch), &files)?;
         if let Some(best) = &self.best {
             let record = RunRecord { epoch: best.epoch, ..record };
-            let files =
+            let mut files =
                 vec![(MODEL_FILE, self.best_weights.to_safetensors()), (RUN_FILE, checkpoint::record_bytes(&record))];
+            files.extend(cost_model);
             checkpoint::write_folder(dir, "best", &files)?;
         }
         Ok(())
     }
 
+    /// What the cost model has learned, the newest measurements included.
+    fn learned(&self) -> Option<CostModel> {
+        let mut model = self.learning.as_ref()?.learner.model().clone();
+        model.refit();
+        Some(model)
+    }
+
     /// Goes on from the newest checkpoint in `dir`: the epochs to come are those that the run would have had without the
-    /// interruption, bit for bit. Returns its epoch, or `None`, having changed nothing, if there is none yet.
+    /// interruption, bit for bit while the split is the same. A split that is learned goes on from that of the checkpoint
+    /// and from what was learned, if there are as many devices. Returns its epoch, or `None`, having changed nothing, if there is none yet.
     ///
     /// # Errors
     /// [`Error::OtherRun`] if it was made with another model, data set, seed or optimizer; [`Error::Io`],
-    /// [`Error::RunRecord`], [`Error::Weights`].
+    /// [`Error::RunRecord`], [`Error::Parts`], [`Error::Weights`], [`Error::CostModel`].
     pub fn resume(&mut self, dir: impl AsRef<Path>) -> Result<Option<u64>> {
         let Some((_, folder)) = checkpoint::newest_epoch(dir.as_ref()) else { return Ok(None) };
         let saved: RunRecord = checkpoint::read_record(&folder)?;
         self.check_same_run(&folder, &saved)?;
+        check_ranges(&ranges_of(&saved.parts), saved.parts.len(), self.record.vertices)?;
         let weights = Weights::load(&folder.join(MODEL_FILE))?;
         let moments = Weights::load(&folder.join(OPTIMIZER_FILE))?;
+        self.check_moments(&moments)?;
+        let cost_model = checkpoint::read_cost_model(&folder)?;
         let best_weights = match &saved.best {
             Some(_) => Weights::load(&folder.join(BEST_FILE))?,
             None => Weights::default(),
         };
         self.set_weights(&weights)?;
-        for (name, moment, slot) in self.moment_slots() {
-            let parameter = Parameter { name: name.clone(), ..moment.clone() };
-            let single: Weights = moments.iter().filter(|(n, _)| *n == name).collect();
-            single.check(&self.record.model.model.name, std::slice::from_ref(&parameter))?;
-            if let Some(weight) = single.get(&name) {
-                self.session.write(slot, &weight.data)?;
-            }
-        }
+        self.set_moments(&moments)?;
         self.set_learning_rate(saved.learning_rate)?;
         self.epoch = saved.epoch;
         self.best = saved.best;
         self.best_weights = best_weights;
+        self.resume_split(saved.parts, saved.splits, cost_model)?;
         Ok(Some(self.epoch))
+    }
+
+    /// Goes on with the splits of a checkpoint of epoch [`Trainer::epoch`].
+    fn resume_split(
+        &mut self,
+        parts: Vec<[usize; 2]>,
+        mut splits: Vec<SplitRecord>,
+        cost_model: Option<CostModel>,
+    ) -> Result<()> {
+        if splits.is_empty() {
+            splits.push(SplitRecord { epoch: 1, parts: parts.clone() });
+        }
+        if let (Some(learning), Some(model)) = (&mut self.learning, cost_model) {
+            learning.learner.set_model(model, &self.setup.inputs);
+        }
+        let same_count = parts.len() == self.record.parts.len();
+        let target = match (self.setup.options.partition.replayed(self.epoch + 1), &self.learning) {
+            (Some(replayed), _) => replayed.to_vec(),
+            (None, Some(_)) if same_count => ranges_of(&parts),
+            _ => ranges_of(&self.record.parts),
+        };
+        self.record.splits = splits;
+        self.move_to(self.epoch + 1, target, None)?;
+        self.record_split(self.epoch + 1, self.record.parts.clone());
+        Ok(())
+    }
+
+    /// That the optimizer's memory is this model's.
+    fn check_moments(&self, moments: &Weights) -> Result<()> {
+        for (name, parameter, _) in self.moment_slots() {
+            let single: Weights = moments.iter().filter(|(n, _)| *n == name).collect();
+            single.check(&self.record.model.model.name, &[Parameter { name, ..parameter.clone() }])?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the optimizer's memory with what [`Trainer::check_moments`] has seen.
+    pub(super) fn set_moments(&self, moments: &Weights) -> Result<()> {
+        for (name, _, slot) in self.moment_slots() {
+            if let Some(moment) = moments.get(&name) {
+                self.session.write(slot, &moment.data)?;
+            }
+        }
+        Ok(())
     }
 
     fn check_same_run(&self, folder: &Path, saved: &RunRecord) -> Result<()> {
@@ -341,7 +413,7 @@ impl Trainer {
             .collect()
     }
 
-    fn moments(&self) -> Result<Weights> {
+    pub(super) fn moments(&self) -> Result<Weights> {
         let mut moments = Weights::default();
         for (name, parameter, slot) in self.moment_slots() {
             moments.insert(&name, Weight { shape: parameter.shape.clone(), data: self.session.read(slot)? });

@@ -1,0 +1,204 @@
+//! How fast a split is learned, from the worst start, beside the best split that exhaustive measurement finds.
+//!
+//!     cargo run --release --example learn_split            # some minutes, 2 GiB
+//!     cargo run --release --example learn_split -- small   # seconds: a check that it works, not a measurement
+//!
+//! An R-MAT whose vertices stand in the order of their degrees is split over four workers into ranges of equally many
+//! vertices, so that the first has nearly all the edges. Kernels run one at a time, so that a part's seconds are its own.
+//!
+//! The best split is found by measuring ranges: their ends lie on a grid of equal shares of vertices and edges, each range
+//! is measured as a part of some split, and the slowest part of *every* split on the grid follows from its ranges. What a
+//! part computes does not depend on where the others are cut. A range's seconds are the least of several epochs, as what
+//! else the machine does only adds to them. At the end the splits are measured side by side, in rounds.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::time::Instant;
+
+use lapidary::dataset::generate::{RmatOptions, rmat};
+use lapidary::graph::Permutation;
+use lapidary::{Arrays, Dataset, Devices, Graph, Model, Partition, Trainer};
+use ndarray::Array2;
+
+const PARTS: usize = 4;
+const EPOCHS: u64 = 24;
+/// What the trainer is told will run: a gain that pays in so many epochs is worth a move.
+const TOLD_EPOCHS: u64 = 1000;
+const WIDTH: usize = 32;
+const CLASSES: usize = 16;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+type Parts = Vec<Range<usize>>;
+
+/// How large, on how fine a grid, and how often.
+struct Size {
+    vertices: usize,
+    cells: usize,
+    epochs: usize,
+    rounds: usize,
+}
+
+fn main() -> Result<()> {
+    let small = std::env::args().nth(1).is_some_and(|word| word == "small");
+    let size = match small {
+        true => Size { vertices: 1 << 12, cells: 8, epochs: 2, rounds: 2 },
+        false => Size { vertices: 1 << 16, cells: 24, epochs: 6, rounds: 5 },
+    };
+    let data = data(size.vertices)?;
+    let graph = data.graph();
+    let model = Model::gcn(&[WIDTH, WIDTH, CLASSES]);
+    println!("{} vertices, {} edges, by descending degree; {PARTS} parts\n", graph.vertex_count(), graph.edge_count());
+    let bench = Bench { model: &model, data: &data, epochs: size.epochs };
+
+    let n = graph.vertex_count();
+    let equal: Parts = (0..PARTS).map(|p| p * n / PARTS..(p + 1) * n / PARTS).collect();
+    let learned = bench.learn(&equal)?;
+    let start = Instant::now();
+    let grid = grid(graph, size.cells);
+    let seconds = bench.ranges(&grid)?;
+    let (best, splits) = best_on_grid(&grid, &seconds);
+    println!(
+        "\n{} ranges measured in {:.0} s; the best of {splits} splits on the grid is {best:?}\n",
+        seconds.len(),
+        start.elapsed().as_secs_f64(),
+    );
+
+    let edges = bench.parts(Partition::parse("edges")?)?;
+    let candidates =
+        [("equal vertices", equal), ("equal edges", edges), ("best on the grid", best), ("learned", learned)];
+    let mut least = vec![vec![f64::INFINITY; PARTS]; candidates.len()];
+    for _ in 0..size.rounds {
+        for ((_, parts), least) in candidates.iter().zip(&mut least) {
+            keep_least(least, &bench.measure(parts)?);
+        }
+    }
+    let slowest: Vec<f64> = least.iter().map(|parts| parts.iter().copied().fold(0.0, f64::max)).collect();
+    println!("| split | ms of each part | slowest, ms | to the best on the grid |\n| --- | --- | ---: | ---: |");
+    for (((name, _), parts), &seconds) in candidates.iter().zip(&least).zip(&slowest) {
+        let each: Vec<String> = parts.iter().map(|s| format!("{:.2}", 1e3 * s)).collect();
+        println!("| {name} | {} | {:.2} | {:.3} |", each.join(", "), 1e3 * seconds, seconds / slowest[2]);
+    }
+    Ok(())
+}
+
+fn data(vertices: usize) -> Result<Dataset> {
+    let options = RmatOptions { vertices, edge_factor: 12.0, ..RmatOptions::default() };
+    let graph = rmat(&options)?.graph().clone();
+    let graph = Permutation::by_degree(&graph).apply(&graph);
+    let features = Array2::from_shape_fn((vertices, WIDTH), |(v, i)| ((v * 31 + i * 17) % 101) as f32 / 101.0 - 0.5);
+    let labels: Vec<i64> = (0..vertices).map(|v| (v * 7 % CLASSES) as i64).collect();
+    let train: Vec<i64> = (0..vertices as i64).collect();
+    Ok(Dataset::from_arrays(Arrays::new(graph).name("rmat").features(features).labels(&labels).train(&train))?)
+}
+
+struct Bench<'a> {
+    model: &'a Model,
+    data: &'a Dataset,
+    epochs: usize,
+}
+
+impl Bench<'_> {
+    fn trainer(&self, partition: Partition) -> Result<Trainer> {
+        let devices = Devices::parse(&format!("cpu:{PARTS}"))?.threads(NonZeroUsize::MIN);
+        let builder = Trainer::builder(self.model, self.data).devices(devices).partition(partition);
+        Ok(builder.eval_every(0).epochs(TOLD_EPOCHS).build()?)
+    }
+
+    fn parts(&self, partition: Partition) -> Result<Parts> {
+        Ok(self.trainer(partition)?.parts().iter().map(|part| part[0]..part[1]).collect())
+    }
+
+    /// Trains from a split, prints the curve, and says where it arrived.
+    fn learn(&self, start: &[Range<usize>]) -> Result<Parts> {
+        let mut trainer = self.trainer(Partition::LearnedFrom(start.to_vec()))?;
+        println!(
+            "| epoch | slowest part, ms | mean part, ms | parts end at | moved in, ms |\n| ---: | ---: | ---: | --- | ---: |"
+        );
+        for _ in 0..EPOCHS {
+            let epoch = trainer.step()?.epoch;
+            let seconds = trainer.part_seconds();
+            let slowest = seconds.iter().copied().fold(0.0, f64::max);
+            let mean = seconds.iter().sum::<f64>() / PARTS as f64;
+            let ends: Vec<usize> = trainer.parts().iter().map(|part| part[1]).collect();
+            let moved = trainer.last_move().filter(|moved| moved.epoch == epoch);
+            let moved = moved.map_or_else(String::new, |moved| format!("{:.0}", 1e3 * moved.seconds));
+            println!("| {epoch} | {:.2} | {:.2} | {ends:?} | {moved} |", 1e3 * slowest, 1e3 * mean);
+        }
+        Ok(trainer.parts().iter().map(|part| part[0]..part[1]).collect())
+    }
+
+    /// The least seconds of each part, over the epochs after the first.
+    fn measure(&self, parts: &[Range<usize>]) -> Result<Vec<f64>> {
+        let mut trainer = self.trainer(Partition::Ranges(parts.to_vec()))?;
+        trainer.step()?;
+        trainer.start_trace();
+        let mut least = vec![f64::INFINITY; PARTS];
+        for _ in 0..self.epochs {
+            trainer.step()?;
+            keep_least(&mut least, trainer.part_seconds());
+        }
+        Ok(least)
+    }
+
+    /// Seconds of every range on the grid that a good split might have, by its first and last point.
+    fn ranges(&self, grid: &[usize]) -> Result<BTreeMap<(usize, usize), f64>> {
+        let cells = grid.len() - 1;
+        let sensible = |a: usize, b: usize| b - a >= cells / 8 && b - a <= 3 * cells / 8 + 2;
+        let mut seconds = BTreeMap::new();
+        for a in 0..cells {
+            for b in (a + 1..=cells).filter(|&b| sensible(a, b)) {
+                if seconds.contains_key(&(a, b)) {
+                    continue;
+                }
+                // The rest is cut anyhow.
+                let points = match a {
+                    0 => [0, b, b + (cells - b) / 3, b + 2 * (cells - b) / 3, cells],
+                    _ if b == cells => [0, a / 3, 2 * a / 3, a, cells],
+                    _ => [0, a, b, b + (cells - b) / 2, cells],
+                };
+                let parts: Parts = points.windows(2).map(|pair| grid[pair[0]]..grid[pair[1]]).collect();
+                for (pair, part_s) in points.windows(2).zip(self.measure(&parts)?) {
+                    let least = seconds.entry((pair[0], pair[1])).or_insert(f64::INFINITY);
+                    *least = part_s.min(*least);
+                }
+            }
+        }
+        Ok(seconds)
+    }
+}
+
+fn keep_least(least: &mut [f64], seconds: &[f64]) {
+    least.iter_mut().zip(seconds).for_each(|(least, seconds)| *least = seconds.min(*least));
+}
+
+/// Vertices at which vertices and edges together have reached equal shares.
+fn grid(graph: &Graph, cells: usize) -> Vec<usize> {
+    let (n, e) = (graph.vertex_count(), graph.edge_count());
+    let share = |v: usize| (v as f64 / n as f64 + graph.indptr()[v] as f64 / e as f64) / 2.0;
+    let vertices: Vec<usize> = (0..=n).collect();
+    let point = |i: usize| vertices.partition_point(|&v| share(v) < i as f64 / cells as f64);
+    (0..=cells).map(|i| if i == cells { n } else { point(i) }).collect()
+}
+
+/// The split whose slowest range is fastest, and of how many whose ranges were all measured.
+fn best_on_grid(grid: &[usize], seconds: &BTreeMap<(usize, usize), f64>) -> (Parts, usize) {
+    let last = grid.len() - 1;
+    let (mut best, mut best_s, mut count) = ([0; PARTS + 1], f64::INFINITY, 0);
+    for a in 1..last {
+        for b in a + 1..last {
+            for c in b + 1..last {
+                let points = [0, a, b, c, last];
+                let of = |pair: &[usize]| seconds.get(&(pair[0], pair[1])).copied();
+                let Some(parts_s) = points.windows(2).map(of).collect::<Option<Vec<f64>>>() else { continue };
+                count += 1;
+                let slowest_s = parts_s.into_iter().fold(0.0, f64::max);
+                if slowest_s < best_s {
+                    (best, best_s) = (points, slowest_s);
+                }
+            }
+        }
+    }
+    (best.windows(2).map(|pair| grid[pair[0]]..grid[pair[1]]).collect(), count)
+}
