@@ -25,7 +25,7 @@ pub(super) struct DeviceArgs {
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
     /// Which passes rewrite the program: all, none, or names separated by commas [order, prune, fuse]
-    #[arg(long, value_name = "PASSES", default_value = "order,prune")]
+    #[arg(long, value_name = "PASSES", default_value = "all")]
     passes: String,
     /// How vertices are split over devices: learned, edges, vertices, or a file of ranges (run.json of a checkpoint)
     #[arg(long, value_name = "SPLIT", default_value = "learned")]

@@ -56,7 +56,7 @@ pub(super) struct PlanArgs {
     #[arg(long, value_name = "SPLIT", default_value = "learned")]
     partition: String,
     /// Which passes rewrite the program: all, none, or names separated by commas [order, prune, fuse]
-    #[arg(long, value_name = "PASSES", default_value = "order,prune")]
+    #[arg(long, value_name = "PASSES", default_value = "all")]
     passes: String,
     /// What the devices can do: cpu (this machine, measured once), h200, a100, p100 or a JSON file
     #[arg(long, value_name = "PROFILE", default_value = "cpu")]

@@ -134,7 +134,7 @@ impl Predictor {
         self
     }
 
-    /// Which passes rewrite the program; [`Passes::default`] by default.
+    /// Which passes rewrite the program; all by default.
     pub fn passes(mut self, passes: Passes) -> Self {
         self.options.passes = passes;
         self

@@ -183,7 +183,7 @@ impl<'a> DryRun<'a> {
             objective: Objective::Both,
             steady: true,
             evaluates: true,
-            passes: Passes::default(),
+            passes: Passes::ALL,
             partition: Partition::default(),
             profile: "cpu".into(),
             curve: false,

@@ -127,7 +127,7 @@ impl Default for RunOptions {
             device_memory: None,
             memory: Policy::Optimal,
             partition: Partition::default(),
-            passes: Passes::default(),
+            passes: Passes::ALL,
         }
     }
 }

@@ -118,7 +118,7 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
-    /// Which passes rewrite the program; [`Passes::default`] by default.
+    /// Which passes rewrite the program; all by default.
     pub fn passes(mut self, passes: Passes) -> Self {
         self.options.passes = passes;
         self

@@ -39,9 +39,8 @@ impl Passes {
 }
 
 impl Default for Passes {
-    /// All but [`Pass::Fuse`]: a fused operation needs more at once, and little memory may then not be enough.
     fn default() -> Self {
-        Self { fuse: false, ..Self::ALL }
+        Self::ALL
     }
 }
 
