@@ -180,7 +180,9 @@ fn what_was_learned_splits_graphs_that_were_never_seen() {
     let file = best.join("cost_model.json");
     let json = std::fs::read_to_string(&file).unwrap();
     let learned: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert!(learned["ops"].as_array().unwrap().iter().any(|op| op["op"]["name"] == "gather"));
+    assert!(
+        learned["ops"].as_array().unwrap().iter().any(|op| op["op"]["name"].as_str().unwrap().starts_with("gather"))
+    );
 
     let options = PlantedOptions {
         vertices: 2000,
