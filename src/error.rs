@@ -87,6 +87,12 @@ pub enum Error {
         /// Why.
         source: Box<lapidary_kernels::Error>,
     },
+    /// Some of a GPU's checks did not pass.
+    #[error("the GPU did not pass: {parts}; the results say what was wrong")]
+    CheckFailed {
+        /// Which.
+        parts: String,
+    },
     /// Ranges that do not cut the graph at hand into a part for each device.
     #[error("these parts do not fit: {why}; parts are one range a device, each beginning where the one before ends")]
     Parts {

@@ -189,10 +189,10 @@ fn a_model_that_is_not_built_yet() {
 }
 
 #[test]
-fn flags_that_are_not_built_yet() {
-    let cases: [&[&str]; 3] = [&["--devices", "cuda:0"], &["--passes", "reuse"], &["--norm", "max"]];
-    for flags in cases {
-        let wanted = if flags[0] == "--norm" { "max" } else { "not built yet" };
+fn choices_that_there_are_not() {
+    let cases: [(&[&str], &str); 2] =
+        [(&["--passes", "recompute"], "there is no pass `recompute`"), (&["--norm", "max"], "max")];
+    for (flags, wanted) in cases {
         fails(["train", "--epochs", "1"].iter().chain(flags), &[wanted]);
     }
     fails(["data", "generate", "bter", "x", "--degrees", "/nowhere/x"], &["/nowhere/x is missing"]);
@@ -201,7 +201,7 @@ fn flags_that_are_not_built_yet() {
 
 #[test]
 fn values_that_mean_nothing() {
-    let cases: [&[&str]; 17] = [
+    let cases: [&[&str]; 19] = [
         &["--hidden", "4000000000"],
         &["--hidden", "18446744073709551615"],
         &["--layers", "18446744073709551615"],
@@ -212,6 +212,8 @@ fn values_that_mean_nothing() {
         &["--model", "gin", "--norm", "sym"],
         &["--device-memory", "much"],
         &["--devices", "tpu"],
+        &["--devices", "cuda"],
+        &["--devices", "cuda:0,x"],
         &["--lr", "-1"],
         &["--lr", "nan"],
         &["--dropout", "1.0"],

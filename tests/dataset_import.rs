@@ -9,7 +9,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use common::shared;
+use common::{npy, shared};
 use lapidary::dataset::import::{npz, planetoid};
 use lapidary::dataset::{Dataset, Error, Features, Labels, TEST, TRAIN, VAL};
 use proptest::prelude::*;
@@ -139,16 +139,6 @@ proptest! {
         fs::write(&path, bytes).unwrap();
         let _ = planetoid(dir.path(), None);
     }
-}
-
-/// A .npy file: header as numpy writes it, but for the padding.
-fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
-    let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n");
-    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend((text.len() as u16).to_le_bytes());
-    bytes.extend(text.as_bytes());
-    bytes.extend(data);
-    bytes
 }
 
 fn archive(path: &Path, deflate: bool, members: &[(&str, Vec<u8>)]) {

@@ -11,6 +11,7 @@ use lapidary::model::{FeatureKind, Mode, Model, ModelConfig, ModelError, Network
 use lapidary::program::passes::fuse::fuse;
 use lapidary::program::passes::order::{Workload, order};
 use lapidary::program::passes::prune::prune;
+use lapidary::program::passes::reuse::reuse;
 use lapidary::program::{
     DType, Degree, Op, Origin, Passes, Program, RowSpace, SplitName, TensorId, TensorType, append_backward,
 };
@@ -94,6 +95,9 @@ fn program(model: &Model, storage: Storage, passes: Passes, workload: &Workload)
     if passes.prune {
         prune(&mut program);
     }
+    if passes.reuse {
+        reuse(&mut program);
+    }
     if passes.fuse {
         fuse(&mut program);
     }
@@ -131,7 +135,7 @@ fn oracle_with(lowered: &Lowered, data: &Inputs, parameters: &[(String, Slot, Ve
 fn check_gradients(model: &Model, graph: &Graph, storage: Storage, passes: Passes) {
     let data = inputs(graph.clone(), storage);
     let program = program(model, storage, passes, &ANY_WORKLOAD);
-    let lowered = lower(&[("test", &program)], &Sizes::of(&data), 3);
+    let lowered = lower(&[("test", &program)], &Sizes::of(&data).into(), 3);
     let parameters = parameters(&lowered);
     let phase = &lowered.phases[0];
     let mut oracle = oracle_with(&lowered, &data, &parameters);
@@ -139,7 +143,7 @@ fn check_gradients(model: &Model, graph: &Graph, storage: Storage, passes: Passe
     let name = &model.config().name;
     let mut any_gradient = false;
     for (parameter, slot, _) in &parameters {
-        let gradient = oracle.float(phase.outputs[parameter]).to_vec();
+        let gradient = oracle.float(phase.output(parameter)).to_vec();
         let values = oracle.float(*slot).to_vec();
         let largest = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
         any_gradient |= largest > 1e-6;
@@ -150,7 +154,7 @@ fn check_gradients(model: &Model, graph: &Graph, storage: Storage, passes: Passe
                 let mut oracle = oracle.clone();
                 oracle.write(*slot, &moved);
                 oracle.run(&phase.steps);
-                oracle.float(phase.outputs["loss"])[0]
+                oracle.float(phase.output("loss"))[0]
             };
             let h = 1e-5;
             let difference = (loss_at(h) - loss_at(-h)) / (2.0 * h);
@@ -183,7 +187,7 @@ fn check_device(
         let slot = Slot(index as u32);
         device.alloc(slot, tensor.bytes).unwrap();
         match (&tensor.contents, tensor.name.as_str()) {
-            (Some(contents), _) => copy(slot, &supply.get(0, contents)),
+            (Some(contents), _) => copy(slot, &supply.get(0, tensor.tile, contents)),
             (None, "clock") => copy(slot, &HostSlot::staged(&[1u64, 1]).unwrap()),
             (None, _) => {}
         }
@@ -195,7 +199,8 @@ fn check_device(
     for step in lowered.setup.iter().chain(&phase.steps) {
         device.launch(Lane::Compute, &step.call, &[]).unwrap();
     }
-    for (output, &slot) in &phase.outputs {
+    for output in phase.outputs.keys() {
+        let slot = phase.output(output);
         let host = HostSlot::staging(lowered.tensors[slot.0 as usize].bytes as usize).unwrap();
         device.copy_out(Lane::CopyOut, slot, &host, &[]).unwrap();
         let want: Vec<f32> = oracle.float(slot).iter().map(|&x| x as f32).collect();
@@ -326,7 +331,7 @@ fn a_symmetric_graph_uses_its_own_block_backward() {
     let data = inputs(graph, DENSE);
     assert!(data.symmetric);
     let program = program(&model, DENSE, Passes::ALL, &ANY_WORKLOAD);
-    let blocks = lower(&[("test", &program)], &Sizes::of(&data), 3)
+    let blocks = lower(&[("test", &program)], &Sizes::of(&data).into(), 3)
         .tensors
         .iter()
         .filter(|t| t.name.ends_with(".indptr"))
@@ -336,10 +341,11 @@ fn a_symmetric_graph_uses_its_own_block_backward() {
 
 /// What a program computes, in f64, by output.
 fn results(program: &Program, data: &Inputs) -> Vec<(String, Vec<f64>)> {
-    let lowered = lower(&[("test", program)], &Sizes::of(data), 3);
+    let lowered = lower(&[("test", program)], &Sizes::of(data).into(), 3);
     let mut oracle = oracle_with(&lowered, data, &parameters(&lowered));
     oracle.run(&lowered.phases[0].steps);
-    lowered.phases[0].outputs.iter().map(|(name, &slot)| (name.clone(), oracle.float(slot).to_vec())).collect()
+    let phase = &lowered.phases[0];
+    phase.outputs.keys().map(|name| (name.clone(), oracle.float(phase.output(name)).to_vec())).collect()
 }
 
 fn assert_same(a: &[(String, Vec<f64>)], b: &[(String, Vec<f64>)], tolerance: f64) {
@@ -379,13 +385,13 @@ fn order_gathers_at_the_narrow_side_and_changes_no_result() {
 fn a_gather_of_constant_features_is_hoisted_into_the_setup() {
     let model = Model::gcn(&[FEATURES, 8, CLASSES]);
     let hoisted = program(&model, DENSE, Passes::ALL, &ANY_WORKLOAD);
-    let lowered = lower(&[("test", &hoisted)], &Sizes::of(&inputs(hostile_graph(), DENSE)), 3);
+    let lowered = lower(&[("test", &hoisted)], &Sizes::of(&inputs(hostile_graph(), DENSE)).into(), 3);
     let names: Vec<&str> = lowered.setup.iter().map(|step| step.call.name()).collect();
     assert_eq!(names, ["row_scale", "gather", "row_scale"]);
 
     let dropped = Model::gcn(&[FEATURES, 8, CLASSES]).input_dropout(0.5);
     let dropped = program(&dropped, DENSE, Passes::ALL, &ANY_WORKLOAD);
-    let lowered = lower(&[("test", &dropped)], &Sizes::of(&inputs(hostile_graph(), DENSE)), 3);
+    let lowered = lower(&[("test", &dropped)], &Sizes::of(&inputs(hostile_graph(), DENSE)).into(), 3);
     assert!(lowered.setup.is_empty(), "what is dropped anew each epoch cannot be gathered once");
 }
 
@@ -418,11 +424,12 @@ fn with_updates(mut program: Program) -> Program {
 /// Parameters by name.
 type Parameters = Vec<(String, Vec<f64>)>;
 
-/// The loss and the updated parameters (from every part), the graph being cut where `ends` says.
-fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize]) -> (f64, Vec<Parameters>) {
+/// The loss and the updated parameters (from every part), the graph being cut where `ends` says, and each part into `tiles`.
+fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize], tiles: usize) -> (f64, Vec<Parameters>) {
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let mut supply = Supply::of_parts(data, starts.zip(ends.iter().copied()).map(|(a, b)| a..b).collect());
-    let lowered: Vec<Lowered> = supply.sizes().iter().map(|sizes| lower(&[("test", program)], sizes, 3)).collect();
+    let tilings = supply.tile(tiles);
+    let lowered: Vec<Lowered> = tilings.iter().map(|tiling| lower(&[("test", program)], tiling, 3)).collect();
     let mut oracles: Vec<Oracle> = Vec::new();
     for (part, lowered) in lowered.iter().enumerate() {
         let mut oracle = Oracle::of_part(lowered, &mut supply, part);
@@ -440,12 +447,15 @@ fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize]) -> (f64, Vec<P
             oracle.run(&steps[i..=i]);
         }
         for exchange in &lowered[0].exchanges {
-            if !steps[0][i].call.writes().contains(&exchange.published()) {
+            // All is there once the last tile has been packed.
+            if !steps[0][i].call.writes().contains(exchange.published().last().unwrap()) {
                 continue;
             }
-            let published: Vec<Vec<f64>> = oracles.iter().map(|o| o.float(exchange.published()).to_vec()).collect();
+            let published =
+                oracles.iter().map(|o| exchange.published().iter().flat_map(|&slot| o.float(slot).to_vec()));
+            let published: Vec<Vec<f64>> = published.map(Iterator::collect).collect();
             for (part, oracle) in oracles.iter_mut().enumerate() {
-                let received = match *exchange {
+                let received: Vec<f64> = match *exchange {
                     Exchange::Sum { .. } => {
                         (0..published[0].len()).map(|k| published.iter().map(|term| term[k]).sum()).collect()
                     }
@@ -455,12 +465,21 @@ fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize]) -> (f64, Vec<P
                         rows.flat_map(|(owner, row)| published[owner][row * width..][..width].to_vec()).collect()
                     }
                 };
-                let received: Vec<f64> = received;
-                oracle.write(exchange.received(), &received);
+                let mut received = &received[..];
+                for &slot in exchange.received() {
+                    let bytes = match exchange {
+                        Exchange::Sum { .. } => 4 * received.len(),
+                        Exchange::Halo { .. } => lowered[part].tensor(slot).bytes as usize,
+                    };
+                    let (here, rest) = received.split_at(bytes / 4);
+                    oracle.write(slot, here);
+                    received = rest;
+                }
+                assert!(received.is_empty());
             }
         }
     }
-    let loss = oracles.iter().zip(&lowered).map(|(o, l)| o.float(l.phases[0].outputs["loss"])[0]).sum();
+    let loss = oracles.iter().zip(&lowered).map(|(o, l)| o.float(l.phases[0].output("loss"))[0]).sum();
     let updated = oracles.iter().zip(&lowered).map(|(oracle, lowered)| {
         let next = lowered.phases[0].steps.iter().flat_map(|step| &step.next);
         next.map(|&(new, old)| (lowered.tensor(old).name.clone(), oracle.float(new).to_vec())).collect()
@@ -476,9 +495,9 @@ fn parts_train_as_the_whole_graph_does() {
         for storage in STORAGES {
             let data = inputs(hostile_graph(), storage);
             let program = with_updates(program(&model, storage, Passes::ALL, &ANY_WORKLOAD));
-            let (loss, whole) = run_in_parts(&program, &data, &[12]);
+            let (loss, whole) = run_in_parts(&program, &data, &[12], 1);
             for ends in [&[5, 12][..], &[0, 3, 3, 7, 12], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12]] {
-                let (loss_of_parts, parts) = run_in_parts(&program, &data, ends);
+                let (loss_of_parts, parts) = run_in_parts(&program, &data, ends, 1);
                 assert!(
                     (loss - loss_of_parts).abs() < 1e-12,
                     "{name} {storage:?} {ends:?}: {loss_of_parts}, not {loss}"
@@ -488,5 +507,47 @@ fn parts_train_as_the_whole_graph_does() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn tiles_train_as_the_whole_graph_does() {
+    for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
+        let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
+        let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
+        for storage in STORAGES {
+            let data = inputs(hostile_graph(), storage);
+            for passes in [Passes::NONE, Passes::ALL] {
+                let program = with_updates(program(&model, storage, passes, &ANY_WORKLOAD));
+                let (loss, whole) = run_in_parts(&program, &data, &[12], 1);
+                for (ends, tiles) in [(&[12][..], 2), (&[12], 5), (&[12], 16), (&[5, 12], 3), (&[0, 3, 3, 7, 12], 2)] {
+                    let (loss_of_tiles, parts) = run_in_parts(&program, &data, ends, tiles);
+                    let what = format!("{name} {storage:?} {ends:?} in {tiles} tiles");
+                    assert!((loss - loss_of_tiles).abs() < 1e-12, "{what}: {loss_of_tiles}, not {loss}");
+                    for part in parts {
+                        assert_same(&part, &whole[0], 1e-12);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn reuse_lets_the_dropped_matrix_be_the_mask_and_changes_no_result() {
+    let data = inputs(hostile_graph(), DENSE);
+    for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
+        let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
+        let model = Model::from_config(config).unwrap().dropout(0.4);
+        let plain = program(&model, DENSE, Passes { reuse: false, ..UNFUSED }, &ANY_WORKLOAD);
+        let reused = program(&model, DENSE, UNFUSED, &ANY_WORKLOAD);
+        // What reads a ReLU's output: its dropout, and without the pass its gradient.
+        let readers = |program: &Program| {
+            let relus = program.ops().into_iter().filter(|&op| matches!(program.op(op), Op::Relu));
+            relus.map(|op| program.consumers(program.op_outputs(op)[0]).len()).collect::<Vec<_>>()
+        };
+        let (before, after) = (readers(&plain), readers(&reused));
+        assert!(before.iter().sum::<usize>() > after.iter().sum() || name == "resgcn", "{name}: {before:?}, {after:?}");
+        assert_same(&results(&plain, &data), &results(&reused, &data), 0.0);
     }
 }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use assert_cmd::Command;
-use lapidary::plan::{DryRun, Subject};
+use lapidary::plan::{DryRun, Shape, Subject};
 use lapidary::{ByteSize, Dataset, Devices, MemoryPolicy, Model, Partition, Trainer};
 use serde_json::Value;
 
@@ -135,5 +135,27 @@ fn shapes_that_cannot_be_are_refused() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{shape}: {said}");
         assert!(said.starts_with("error:") && said.lines().count() == 1 && said.contains(word), "{shape}: {said}");
+    }
+}
+
+#[test]
+fn a_gcn_of_l_layers_holds_l_plus_3_buffers() {
+    let (n, edges, d) = (1_000_000, 10_000_000, 128);
+    for dropout in [0.0, 0.5] {
+        for layers in 2..=8 {
+            let shape = Shape { vertices: n, edges, features: d, classes: d, directed: false };
+            let model = Model::gcn(&vec![d; layers + 1]).dropout(dropout);
+            let dry_run = DryRun::new(&model, Subject::Shape(shape)).profile("h200").evaluates(false);
+            let forecast = dry_run.device_memory(ByteSize::gib(100)).run().unwrap();
+            let plan = forecast.policies[0].outcome.as_ref().unwrap();
+            assert_eq!(plan.bytes(), [0, 0], "all of it stays");
+            let buffer = 4 * n * d as u64;
+            let graph = 8 * (n + 1) + 4 * (edges + n) + 4 * n; // offsets, sources, scales
+            let labels = 2 * 4 * n;
+            let parameters = 3 * 4 * (layers * (d * d + d)) as u64; // with Adam's moments
+            let beside = graph + labels + parameters + buffer; // A X
+            let buffers = (plan.devices[0].peak_bytes - beside) as f64 / buffer as f64;
+            assert!(buffers <= (layers + 3) as f64, "{layers} layers, dropout {dropout}: {buffers} buffers");
+        }
     }
 }

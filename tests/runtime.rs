@@ -3,59 +3,27 @@
 
 mod common;
 
-use common::relative_difference;
+use common::curve::{self, Curve, assert_same};
 use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::model::ModelConfig;
 use lapidary::{
-    Adam, Arrays, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Partition, Trainer, TrainerBuilder, Weights,
+    Adam, Arrays, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Partition, Trainer, TrainerBuilder,
 };
 use ndarray::Array2;
 
 const MODELS: [&str; 5] = ["gcn", "gin", "sage", "commnet", "resgcn"];
-
-/// The losses of a few epochs, and the first epoch's gradients.
-struct Curve {
-    losses: Vec<f64>,
-    gradients: Weights,
-    weights: Weights,
-}
 
 fn model(name: &str, data: &Dataset, dropout: f32) -> Model {
     let config = ModelConfig::new(name, &[data.feature_width(), 16, data.class_count()]);
     Model::from_config(config).unwrap().dropout(dropout)
 }
 
-/// Trains, and holds what the devices measured against what was planned.
 fn train(builder: TrainerBuilder<'_>, epochs: usize) -> Curve {
     train_at(0.01, builder, epochs)
 }
 
 fn train_at(lr: f64, builder: TrainerBuilder<'_>, epochs: usize) -> Curve {
-    let mut trainer = builder.keep_gradients(true).optimizer(Adam::new(lr).weight_decay(5e-4)).build().unwrap();
-    let mut losses = Vec::new();
-    let mut gradients = Weights::default();
-    for epoch in 0..epochs {
-        let done = trainer.step().unwrap();
-        losses.push(done.loss);
-        if epoch == 0 {
-            gradients = trainer.gradients().unwrap();
-        }
-        assert_eq!([done.bytes_to_device, done.bytes_to_host], done.planned_bytes, "epoch {epoch}");
-    }
-    assert_eq!(trainer.peak_device_bytes(), trainer.planned_peak_device_bytes());
-    Curve { losses, gradients, weights: trainer.weights().unwrap() }
-}
-
-fn assert_same(what: &str, got: &Curve, want: &Curve) {
-    let first = (got.losses[0] - want.losses[0]).abs() / want.losses[0];
-    assert!(first <= 1e-5, "{what}: the first loss is {}, not {}", got.losses[0], want.losses[0]);
-    for (name, gradient) in want.gradients.iter() {
-        let difference = relative_difference(&got.gradients.get(name).unwrap().data, &gradient.data);
-        assert!(difference <= 1e-5, "{what}: the gradient of {name} is off by {difference}");
-    }
-    for (epoch, (got, want)) in got.losses.iter().zip(&want.losses).enumerate() {
-        assert!((got - want).abs() <= 1e-4 * want.abs(), "{what}, epoch {epoch}: the loss is {got}, not {want}");
-    }
+    curve::train(Adam::new(lr).weight_decay(5e-4), builder, epochs)
 }
 
 fn datasets() -> Vec<Dataset> {

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use lapidary_kernels::cpu::linear_weight_grad_workspace_bytes;
-use lapidary_kernels::{AlignedBytes, BlockView, DropoutKey, MatMut, MatView, MultiTargets, cpu, reference};
+use lapidary_kernels::{AlignedBytes, BlockView, DropoutKey, MatMut, MatView, MultiTargets, Targets, cpu, reference};
 
 fn main() {
     divan::main();
@@ -270,6 +270,37 @@ fn multi_label<const CLASSES: usize>(bencher: Bencher<'_, '_>, kernel: &str) {
         "loss" => check(out[0], reference::sigmoid_cross_entropy(&dense, targets, n as u64), 1.0),
         "count" => check(out[0], reference::count_micro(&dense, targets)[0] as f64, n as f64),
         _ => check(out[0], reference::sigmoid_cross_entropy_grad(&dense, targets, n as u64).data[0], 1e-6),
+    }
+    bencher.counter(ItemsCount::new(n * CLASSES)).bench_local(|| run(&mut out));
+}
+
+#[divan::bench(args = ["loss", "grad", "count"], consts = [3, 41], sample_count = 15, sample_size = 1)]
+fn softmax<const CLASSES: usize>(bencher: Bencher<'_, '_>, kernel: &str) {
+    let n = 6_400_000 / CLASSES;
+    let numbers = &mut Numbers(7);
+    let logits = numbers.matrix(n, CLASSES);
+    let labels: Vec<u32> = (0..n).map(|_| (numbers.bits() % CLASSES as u64) as u32).collect();
+    let split: Vec<u32> = (0..n).map(|v| u32::from(v % 2 == 0)).collect();
+    let targets = Targets { labels: &labels, split: &split, select: 0 };
+    let logits = MatView::new(&logits, n, CLASSES).expect("the size");
+    let mut out = vec![f32::NAN; n * CLASSES];
+    let run = |data: &mut [f32]| match kernel {
+        "loss" => data[0] = cpu::softmax_cross_entropy(logits, targets, n as u64).expect("the shapes agree"),
+        "count" => data[0] = cpu::count_correct(logits, targets).expect("the shapes agree")[0] as f32,
+        _ => {
+            let out = MatMut::new(data, n, CLASSES).expect("the size");
+            cpu::softmax_cross_entropy_grad(logits, targets, n as u64, out).expect("the shapes agree");
+        }
+    };
+    run(&mut out);
+    let dense = logits.into();
+    match kernel {
+        "loss" => check(out[0], reference::softmax_cross_entropy(&dense, targets, n as u64), 1.0),
+        "count" => check(out[0], reference::count_correct(&dense, targets)[0] as f64, n as f64),
+        _ => {
+            let want = reference::softmax_cross_entropy_grad(&dense, targets, n as u64).data[CLASSES + 1];
+            check(out[CLASSES + 1], want, 1e-6);
+        }
     }
     bencher.counter(ItemsCount::new(n * CLASSES)).bench_local(|| run(&mut out));
 }

@@ -100,6 +100,30 @@ pub enum Call {
         /// `[n, d]`.
         out: Mat,
     },
+    /// The share of a [`Call::Gather`] over the sources `first .. first + own.rows` alone, added to `sum`. Windows one after
+    /// the other, each of which is given the one before's output, come to the same bits as the whole.
+    GatherWindow {
+        /// `n` rows, each of whose sources ascend; no halo.
+        block: BlockSlots,
+        /// f32 `[e]`, one factor an edge.
+        weights: Option<Slot>,
+        /// The first source at hand.
+        first: usize,
+        /// `[sources at hand, d]`.
+        own: Mat,
+        /// `[n, d]`; absent, it is 0.
+        sum: Option<Mat>,
+        /// `[n, d]`.
+        out: Mat,
+    },
+    /// A call that sums over rows, added to what it came to over other rows.
+    Accumulate {
+        /// [`Call::LinearWeightGrad`], [`Call::ColumnSum`], [`Call::LayerNormGainGrad`], [`Call::SoftmaxCrossEntropy`],
+        /// [`Call::SigmoidCrossEntropy`], [`Call::CountCorrect`] or [`Call::CountMicro`].
+        head: Box<Call>,
+        /// Of the type and size of the head's output.
+        sum: Slot,
+    },
     /// `out[i] = x[rows[i]]`: the rows that other parts read, one after the other.
     Pack {
         /// `[n, d]`.
@@ -433,7 +457,8 @@ impl Call {
     /// The kernel's name, as it stands in traces and errors.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Gather { .. } => "gather",
+            Self::Gather { .. } | Self::GatherWindow { .. } => "gather",
+            Self::Accumulate { head, .. } => head.name(),
             Self::Pack { .. } => "pack",
             Self::RowScale { .. } => "row_scale",
             Self::Linear { .. } => "linear",
@@ -458,7 +483,7 @@ impl Call {
             Self::SigmoidCrossEntropyGrad { .. } => "sigmoid_cross_entropy_grad",
             Self::CountMicro { .. } => "count_micro",
             Self::Fused { head, .. } => match **head {
-                Self::Gather { .. } => "fused_gather",
+                Self::Gather { .. } | Self::GatherWindow { .. } => "fused_gather",
                 Self::Linear { .. } => "fused_linear",
                 Self::LinearInputGrad { .. } => "fused_linear_input_grad",
                 _ => "fused_rows",
@@ -482,6 +507,7 @@ impl Call {
     pub fn rows_out(&self) -> Option<Mat> {
         match *self {
             Self::Gather { out, .. }
+            | Self::GatherWindow { out, .. }
             | Self::Linear { out, .. }
             | Self::LinearInputGrad { out, .. }
             | Self::RowScale { out, .. }
@@ -490,6 +516,34 @@ impl Call {
             | Self::Relu { out, .. }
             | Self::ReluGrad { out, .. }
             | Self::Dropout { out, .. } => Some(out),
+            _ => None,
+        }
+    }
+
+    /// A call that works cell by cell, as what it reads, the step that it does to each row of that, and where the rows go:
+    /// so it may stand at the head of a chain of steps, or be one.
+    pub fn as_row_step(&self) -> Option<(Mat, RowStep, Mat)> {
+        match *self {
+            Self::RowScale { x, scale, out } => Some((x, RowStep::Scale(scale), out)),
+            Self::AddBias { x, bias, out } => Some((x, RowStep::AddBias(bias), out)),
+            Self::Add { a, b, out } => Some((a, RowStep::Add(b.slot), out)),
+            Self::Relu { x, out } => Some((x, RowStep::Relu, out)),
+            Self::ReluGrad { grad, y, out } => Some((grad, RowStep::ReluGrad(y.slot), out)),
+            Self::Dropout { x, out, key, clock } => Some((x, RowStep::Dropout { key, clock }, out)),
+            _ => None,
+        }
+    }
+
+    /// The sum over rows that the call makes, which an [`Call::Accumulate`] may add to: where it lies, and its numbers.
+    pub fn summed(&self) -> Option<Summed> {
+        match *self {
+            Self::LinearWeightGrad { out, .. } => Some(Summed::Floats(out.slot, out.rows.saturating_mul(out.cols))),
+            Self::ColumnSum { x, out } | Self::LayerNormGainGrad { x, out, .. } => Some(Summed::Floats(out, x.cols)),
+            Self::SoftmaxCrossEntropy { loss, .. } | Self::SigmoidCrossEntropy { loss, .. } => {
+                Some(Summed::Floats(loss, 1))
+            }
+            Self::CountCorrect { out, .. } => Some(Summed::Counts(out, 2)),
+            Self::CountMicro { out, .. } => Some(Summed::Counts(out, 3)),
             _ => None,
         }
     }
@@ -518,6 +572,14 @@ impl Call {
             Self::Gather { block, weights, own, halo, out } => {
                 all(&mut [&mut block.indptr, &mut block.indices, &mut own.slot], &mut [&mut out.slot]);
                 weights.iter_mut().chain(halo.as_mut().map(|halo| &mut halo.slot)).for_each(|slot| see(slot, Read));
+            }
+            Self::GatherWindow { block, weights, own, sum, out, .. } => {
+                all(&mut [&mut block.indptr, &mut block.indices, &mut own.slot], &mut [&mut out.slot]);
+                weights.iter_mut().chain(sum.as_mut().map(|sum| &mut sum.slot)).for_each(|slot| see(slot, Read));
+            }
+            Self::Accumulate { head, sum } => {
+                head.visit(see);
+                see(sum, Read);
             }
             Self::Pack { x, rows, out } => all(&mut [&mut x.slot, rows], &mut [&mut out.slot]),
             Self::RowScale { x, scale, out } => all(&mut [&mut x.slot, scale], &mut [&mut out.slot]),
@@ -570,6 +632,15 @@ impl Call {
             }
         }
     }
+}
+
+/// A sum over rows: its slot, and how many numbers it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Summed {
+    /// f32.
+    Floats(Slot, usize),
+    /// u64.
+    Counts(Slot, usize),
 }
 
 /// How a call uses a slot.

@@ -33,6 +33,12 @@ pub enum Error {
         /// The kernel.
         call: &'static str,
     },
+    /// A call that makes no sum over rows, and so cannot be the head of an accumulating one.
+    #[error("{call} makes no sum that could be added to")]
+    NoSum {
+        /// The kernel.
+        call: &'static str,
+    },
     /// A slot that is allocated already.
     #[error("slot {} is in use", slot.0)]
     SlotInUse {
@@ -104,6 +110,46 @@ pub enum Error {
         need_bytes: u64,
         /// The device's capacity.
         have_bytes: u64,
+    },
+    /// A feature that this program was built without.
+    #[error("this program was built without the feature {feature}")]
+    NotBuilt {
+        /// Its name in Cargo.toml.
+        feature: &'static str,
+    },
+    /// A library that is looked for when the program runs, and is not there.
+    #[error("{library} was not found: {advice}")]
+    NoLibrary {
+        /// What it is.
+        library: &'static str,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// A GPU that is not there.
+    #[error("there is no GPU {ordinal}: this machine has {count}")]
+    NoGpu {
+        /// The driver's number for it.
+        ordinal: u32,
+        /// How many GPUs there are.
+        count: u32,
+    },
+    /// A library of the GPU failed.
+    #[error("{call} failed with {name}: {advice}")]
+    Cuda {
+        /// What it was asked for.
+        call: &'static str,
+        /// What it said.
+        name: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// Kernels that do not compile for the GPU at hand.
+    #[error("{file} does not compile:\n{log}")]
+    Compile {
+        /// The file.
+        file: &'static str,
+        /// What the compiler said.
+        log: String,
     },
     /// The host's allocator refused.
     #[error("the host has no {need_bytes} bytes of memory left")]

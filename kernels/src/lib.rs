@@ -9,9 +9,11 @@
 
 pub mod call;
 pub mod cpu;
+pub mod cuda;
 pub mod device;
 pub mod error;
 pub mod gate;
+mod lanes;
 pub mod memory;
 pub mod random;
 pub mod reference;
@@ -19,12 +21,13 @@ pub mod sim;
 pub mod step;
 pub mod view;
 
-pub use call::{BlockSlots, Call, DropoutKey, Mat, RowStep};
+pub use call::{BlockSlots, Call, DropoutKey, Mat, RowStep, Summed};
 pub use cpu::{CpuDevice, linear_weight_grad_workspace_bytes};
 pub use device::{Device, Event, Lane, Span};
 pub use error::{Error, Result};
 pub use gate::Gate;
+pub use lanes::panic_message;
 pub use memory::{AlignedBytes, HostSlot, Shared, Slot};
-pub use sim::{SimDevice, SimSpeed, panic_message};
+pub use sim::{SimDevice, SimSpeed};
 pub use step::{AdamStep, SgdStep};
 pub use view::{BlockView, MatMut, MatView, MultiTargets, Targets};

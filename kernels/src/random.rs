@@ -12,6 +12,15 @@ fn mix64(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// The odd number nearest to 2^64 over the golden ratio.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// What all cells of one run share.
+#[inline(always)]
+pub(crate) fn run_key(seed: u64) -> u64 {
+    mix64(seed.wrapping_add(STEP))
+}
+
 /// What all cells of one row share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowKey {
@@ -22,9 +31,7 @@ pub struct RowKey {
 /// The key of global row `vertex` for dropout `op` in `epoch`.
 #[inline(always)]
 pub fn row_key(seed: u64, epoch: u64, op: u32, vertex: u64) -> RowKey {
-    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-    let run = mix64(seed.wrapping_add(STEP));
-    let call = mix64(run ^ mix64(epoch.wrapping_mul(STEP) ^ u64::from(op).rotate_left(40)));
+    let call = mix64(run_key(seed) ^ mix64(epoch.wrapping_mul(STEP) ^ u64::from(op).rotate_left(40)));
     let row = mix64(call ^ vertex.wrapping_mul(STEP));
     RowKey { first: row as u32, second: (row >> 32) as u32 }
 }

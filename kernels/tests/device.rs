@@ -2,11 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use std::num::NonZeroUsize;
-
-use common::*;
+use crate::common::*;
 use lapidary_kernels::{
     AlignedBytes, BlockSlots, Call, CpuDevice, Device, DropoutKey, Error, Event, HostSlot, Lane, Mat, Shared, Slot,
 };
@@ -14,8 +10,8 @@ use lapidary_kernels::{
 const A: Slot = Slot(0);
 const B: Slot = Slot(1);
 
-fn device(capacity_bytes: u64) -> CpuDevice {
-    CpuDevice::new(NonZeroUsize::new(1), capacity_bytes).unwrap()
+fn device(capacity_bytes: u64) -> Box<dyn Device> {
+    open_device(1, capacity_bytes)
 }
 
 #[test]
@@ -41,7 +37,7 @@ fn used_and_peak_are_counted() {
             assert!(matches!(device.alloc(slot, 1), Err(Error::SlotInUse { slot: s }) if s == slot));
             if numbers.below(2) == 0 {
                 let host = HostSlot::staging(bytes as usize).unwrap();
-                device.copy_in(Lane::CopyIn, slot, &host, &[]).unwrap();
+                device.wait(device.copy_in(Lane::CopyIn, slot, &host, &[]).unwrap()).unwrap();
             }
             device.free(slot).unwrap();
         } else {
@@ -99,7 +95,7 @@ fn copies_need_the_exact_size() {
     device.alloc(A, 8).unwrap();
     device.wait(device.copy_in(Lane::CopyIn, A, &host, &[]).unwrap()).unwrap();
     let back = HostSlot::staging(8).unwrap();
-    device.copy_out(Lane::CopyOut, A, &back, &[]).unwrap();
+    device.wait(device.copy_out(Lane::CopyOut, A, &back, &[]).unwrap()).unwrap();
     assert_eq!(back.to_vec::<f32>(), [1.0, 2.0]);
     device.wait(Event::DONE).unwrap();
 }
@@ -111,7 +107,7 @@ fn a_constant_is_never_written() {
     let host = HostSlot::constant(&values);
     rig.device.alloc(Slot(70), 12).unwrap();
     assert!(matches!(rig.device.copy_out(Lane::CopyOut, Slot(70), &host, &[]), Err(Error::ConstantWritten)));
-    rig.device.copy_in(Lane::CopyIn, Slot(70), &host, &[]).unwrap();
+    rig.device.wait(rig.device.copy_in(Lane::CopyIn, Slot(70), &host, &[]).unwrap()).unwrap();
     assert_eq!(rig.get::<f32>(Slot(70), 3), [1.0, 2.0, 3.0]);
     // The slot may be written: it then becomes a copy.
     let mat = |slot| Mat { slot, rows: 1, cols: 3 };
@@ -128,7 +124,8 @@ fn a_constant_that_is_not_aligned_is_copied() {
         let part = Shared::<u8>::from_owner(std::sync::Arc::new(bytes.clone()), offset, 24).unwrap();
         let slot = Slot(60 + offset as u32);
         rig.device.alloc(slot, 24).unwrap();
-        rig.device.copy_in(Lane::CopyIn, slot, &HostSlot::Constant(part), &[]).unwrap();
+        let copied = rig.device.copy_in(Lane::CopyIn, slot, &HostSlot::Constant(part), &[]).unwrap();
+        rig.device.wait(copied).unwrap();
         assert_eq!(rig.get::<u8>(slot, 24), bytes[offset..offset + 24]);
         let out = rig.out(6, 1);
         rig.launch(&Call::Relu { x: Mat { slot, rows: 6, cols: 1 }, out }).unwrap();

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use lapidary_kernels::random::{draw, row_key, threshold};
 use lapidary_kernels::{Call, DropoutKey, cpu};
 use lapidary_kernels::{MatMut, MatView};

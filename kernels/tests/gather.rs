@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::*;
+use crate::common::*;
 use lapidary_kernels::{BlockView, Error, MatMut, MatView, cpu, reference};
 use proptest::prelude::*;
 

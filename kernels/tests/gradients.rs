@@ -4,9 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use lapidary_kernels::call::NO_LABEL;
 use lapidary_kernels::reference::{self, Dense};
 use lapidary_kernels::{DropoutKey, MultiTargets, Targets};

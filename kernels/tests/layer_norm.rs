@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use lapidary_kernels::reference::Dense;
 use lapidary_kernels::{Call, Error, cpu, reference};
 use lapidary_kernels::{MatMut, MatView};

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use lapidary_kernels::{Call, Error, MatMut, MatView, MultiTargets, cpu, reference};
 
 #[test]

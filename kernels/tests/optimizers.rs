@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use lapidary_kernels::{AdamStep, Call, SgdStep, reference};
 
 const ADAM: AdamStep =

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use petgraph::algo::tarjan_scc;
+use petgraph::algo::kosaraju_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::memory::{Boundary, Epoch, Objective, Plan, Policy};
@@ -430,7 +430,7 @@ pub fn check_joint(devices: &[(&TaskGraph, &Plan)], exchanges: &[Exchange]) -> R
     }
     // A step that waits for itself is a component of one.
     let is_cycle = |part: &Vec<NodeIndex>| part.len() > 1 || joint.contains_edge(part[0], part[0]);
-    let Some(part) = tarjan_scc(&joint).into_iter().filter(is_cycle).min_by_key(|part| part.iter().min().copied())
+    let Some(part) = kosaraju_scc(&joint).into_iter().filter(is_cycle).min_by_key(|part| part.iter().min().copied())
     else {
         return Ok(());
     };

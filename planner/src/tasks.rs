@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use petgraph::algo::tarjan_scc;
+use petgraph::algo::kosaraju_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 /// A tensor's place in [`TaskGraph::tensors`].
@@ -401,7 +401,7 @@ fn program_order(ops: &[Op], producer: &[Option<OpId>]) -> Result<Vec<OpId>, Tas
         return Ok(order);
     }
     // No op depends on itself directly, so every cycle has at least two.
-    let cycle = tarjan_scc(&graph).into_iter().find(|part| part.len() > 1).expect("what is left has a cycle");
+    let cycle = kosaraju_scc(&graph).into_iter().find(|part| part.len() > 1).expect("what is left has a cycle");
     let mut cycle: Vec<usize> = cycle.into_iter().map(NodeIndex::index).collect();
     cycle.sort_unstable();
     Err(TaskError::Cycle { ops: cycle.into_iter().map(|i| format!("`{}`", ops[i].name)).collect() })

@@ -15,7 +15,8 @@ const MOST_THREADS: usize = 1024;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Devices")]
 pub(super) struct DeviceArgs {
-    /// Which devices compute: auto, cpu, cpu:N (N workers) or sim:N (N simulated devices) [cuda:0,1 is not built yet]
+    /// Which devices compute: auto (every GPU, else the CPU), cpu, cpu:N (N workers), cuda:0,1 (these GPUs) or sim:N (N
+    /// simulated devices)
     #[arg(long, value_name = "DEVICES", default_value = "auto")]
     pub(super) devices: String,
     /// How much memory each device may use: bytes, or a number with kB, MB, GB, KiB, MiB, GiB
@@ -24,7 +25,7 @@ pub(super) struct DeviceArgs {
     /// How many threads the devices use together; every core by default. Results do not depend on it
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// Which passes rewrite the program: all, none, or names separated by commas [order, prune, fuse]
+    /// Which passes rewrite the program: all, none, or names separated by commas [order, prune, reuse, fuse]
     #[arg(long, value_name = "PASSES", default_value = "all")]
     passes: String,
     /// How vertices are split over devices: learned, edges, vertices, or a file of ranges (run.json of a checkpoint)

@@ -19,6 +19,7 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
             json_line(&json!({
                 "event": "whatif",
                 "device_memory": point.device_memory,
+                "tiles": point.tiles,
                 "bytes_to_device": point.bytes_to_device,
                 "bytes_to_host": point.bytes_to_host,
                 "epoch_seconds": point.epoch_seconds,
@@ -102,6 +103,7 @@ fn policy_line(forecast: &Forecast, policy: &PolicyForecast) -> Value {
         "lower_bound_bytes": lower_bound(plan),
         "epoch_seconds": plan.epoch_seconds(),
         "host_bytes": plan.host_bytes,
+        "tiles": plan.tiles,
         "devices": devices,
     })
 }
@@ -131,7 +133,8 @@ fn parts_table(forecast: &Forecast) -> String {
 }
 
 fn policies_table(forecast: &Forecast, objective: Objective) -> String {
-    let mut table = table(["policy", "to devices", "to host", "lower bound", "gap", "peak", "host memory", "epoch"]);
+    let mut table =
+        table(["policy", "tiles", "to devices", "to host", "lower bound", "gap", "peak", "host memory", "epoch"]);
     let mut too_small = String::new();
     for policy in &forecast.policies {
         let name = name(policy.policy).to_owned();
@@ -145,12 +148,14 @@ fn policies_table(forecast: &Forecast, objective: Objective) -> String {
                 let [to_device, to_host] = plan.bytes();
                 let cost = to_device + if objective == Objective::Both { to_host } else { 0 };
                 let bound = lower_bound(plan);
-                let gap = (cost > 0).then(|| (cost - bound.min(cost)) as f64 / cost as f64);
+                // A bound of 0 says nothing of a cost that is more.
+                let gap = (bound > 0 || cost == 0).then(|| (cost - bound.min(cost)) as f64 / cost.max(1) as f64);
                 table.add_row([
                     name,
+                    plan.tiles.to_string(),
                     size(to_device),
                     size(to_host),
-                    size(bound),
+                    if bound == 0 && cost > 0 { "-".into() } else { size(bound) },
                     percent(gap),
                     size(peak(plan)),
                     size(plan.host_bytes),
@@ -174,11 +179,11 @@ fn devices_table(policy: &PolicyForecast, plan: &PlanForecast) -> String {
 }
 
 fn curve_table(curve: &[CurvePoint]) -> String {
-    let mut table = table(["device memory", "to devices", "to host", "epoch"]);
+    let mut table = table(["device memory", "tiles", "to devices", "to host", "epoch"]);
     let mut before = None;
     for point in curve {
         let [memory, to_device, to_host] = [point.device_memory, point.bytes_to_device, point.bytes_to_host].map(size);
-        let row = [memory, to_device, to_host, seconds(point.epoch_seconds)];
+        let row = [memory, point.tiles.to_string(), to_device, to_host, seconds(point.epoch_seconds)];
         // Points that look the same to a person are shown once.
         if before.replace(row.clone()) != Some(row.clone()) {
             table.add_row(row);

@@ -7,6 +7,7 @@
 mod data;
 mod device;
 mod forecast;
+mod gpu_check;
 mod infer;
 mod model;
 mod output;
@@ -38,6 +39,9 @@ enum Verb {
     Infer(Box<infer::InferArgs>),
     /// Say what a run would need, move and take, before anything runs
     Plan(Box<plan::PlanArgs>),
+    /// Check and measure the GPU of this machine
+    #[command(hide = true)]
+    GpuCheck(gpu_check::GpuCheckArgs),
     /// Look at, import and generate data sets
     #[command(subcommand)]
     Data(data::DataVerb),
@@ -60,6 +64,7 @@ pub fn run() -> ExitCode {
         Verb::Train(args) => train::run(&args),
         Verb::Infer(args) => infer::run(&args),
         Verb::Plan(args) => plan::run(&args),
+        Verb::GpuCheck(args) => gpu_check::run(&args),
         Verb::Data(verb) => data::run(&verb),
     };
     match done {

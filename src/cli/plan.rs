@@ -55,7 +55,7 @@ pub(super) struct PlanArgs {
     /// How vertices are split over devices: learned, edges, vertices, or a file of ranges
     #[arg(long, value_name = "SPLIT", default_value = "learned")]
     partition: String,
-    /// Which passes rewrite the program: all, none, or names separated by commas [order, prune, fuse]
+    /// Which passes rewrite the program: all, none, or names separated by commas [order, prune, reuse, fuse]
     #[arg(long, value_name = "PASSES", default_value = "all")]
     passes: String,
     /// What the devices can do: cpu (this machine, measured once), h200, a100, p100 or a JSON file

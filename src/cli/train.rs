@@ -168,6 +168,10 @@ pub(super) fn run(args: &TrainArgs) -> Result<()> {
     }
     if !args.json {
         introduce(args, &data, &model);
+        if trainer.tiles() > 1 {
+            let tiles = trainer.tiles();
+            say(format_args!("tiles: {tiles} a device, for want of memory"));
+        }
     }
     if args.device.explain {
         say(trainer.explain().trim_end());
@@ -340,6 +344,7 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -
             "best_epoch": best.map(|b| b.epoch),
             "epochs": trainer.epoch(),
             "epoch_seconds_median": median,
+            "tiles": trainer.tiles(),
             "peak_device_bytes": trainer.peak_device_bytes(),
             "planned_peak_device_bytes": trainer.planned_peak_device_bytes(),
             "parts": trainer.parts(),

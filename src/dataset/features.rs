@@ -92,7 +92,7 @@ impl Dense {
             let expected = format!("[{rows}, {width}]");
             return Err(Error::Shape { file: file.into(), found: vec![data.len()], expected });
         }
-        if let Some(at) = data.par_iter().position_first(|x| !x.is_finite()) {
+        if let Some(at) = first_not_finite(&data) {
             return Err(Error::NotFinite { file: file.into(), row: at / width, column: at % width, found: data[at] });
         }
         Ok(Self { data, rows, width })
@@ -132,7 +132,7 @@ impl Sparse {
             return Err(Error::Shape { file: files.values.clone(), found: vec![values.len()], expected });
         }
         check_columns(&indptr, &indices, width, &files.indices)?;
-        if let Some(at) = values.par_iter().position_first(|x| !x.is_finite()) {
+        if let Some(at) = first_not_finite(&values) {
             let row = indptr.partition_point(|&offset| offset <= at as u64) - 1;
             let column = indices[at] as usize;
             return Err(Error::NotFinite { file: files.values.clone(), row, column, found: values[at] });
@@ -265,4 +265,12 @@ fn normalise(row: &mut [f32]) {
             *x = (f64::from(*x) / sum) as f32;
         }
     }
+}
+
+/// Where the first value stands that is no finite number. Looks at whole runs of values before it looks at each.
+fn first_not_finite(values: &[f32]) -> Option<usize> {
+    const RUN: usize = 1 << 14;
+    let bad = |run: &[f32]| !run.iter().fold(true, |all, x| all & x.is_finite());
+    let start = RUN * values.par_chunks(RUN).position_first(bad)?;
+    values[start..].iter().position(|x| !x.is_finite()).map(|at| start + at)
 }

@@ -11,13 +11,15 @@ use crate::program::{BlockSpec, Op, OpId, Program, RowSpace, TensorId, operand_c
 pub(super) struct Binder<'a, 'i> {
     pub(super) program: &'a Program,
     pub(super) op: OpId,
-    pub(super) slots: &'a BTreeMap<TensorId, Slot>,
+    pub(super) slots: &'a BTreeMap<TensorId, Vec<Slot>>,
     pub(super) table: &'a mut Table<'i>,
+    /// Which tile of what is cut.
+    pub(super) tile: usize,
     pub(super) seed: u64,
 }
 
 impl Binder<'_, '_> {
-    /// The call. Its halo and workspace are the caller's to add.
+    /// The call over one tile. Its halo and workspace are the caller's to add.
     pub(super) fn call(&mut self) -> Call {
         self.call_of(self.program.op(self.op))
     }
@@ -59,37 +61,37 @@ impl Binder<'_, '_> {
             }
             Op::Dropout { rate, salt } => self.dropout(rate, salt),
             Op::PermuteEdges { block } => {
-                let edges = self.table.block(block).edges;
+                let edges = self.table.block(block, self.tile).edges;
                 Call::PermuteEdges { values: self.read(0), permutation: self.read(1), out: self.write(), edges }
             }
             Op::SoftmaxCrossEntropy { split } => {
                 let (logits, labels, splits) = (self.operand(0), self.read(1), self.read(2));
-                let (select, count) = self.table.sizes().split(split);
+                let (select, count) = self.table.tiling().part.split(split);
                 Call::SoftmaxCrossEntropy { logits, labels, split: splits, select, count, loss: self.write() }
             }
             Op::SoftmaxCrossEntropyGrad { split } => {
                 let (logits, labels, splits) = (self.operand(0), self.read(1), self.read(2));
-                let (select, count) = self.table.sizes().split(split);
+                let (select, count) = self.table.tiling().part.split(split);
                 Call::SoftmaxCrossEntropyGrad { logits, labels, split: splits, select, count, out: self.output() }
             }
             Op::SigmoidCrossEntropy { split } => {
                 let (logits, targets, splits) = (self.operand(0), self.read(1), self.read(2));
-                let (select, count) = self.table.sizes().split(split);
+                let (select, count) = self.table.tiling().part.split(split);
                 Call::SigmoidCrossEntropy { logits, targets, split: splits, select, count, loss: self.write() }
             }
             Op::SigmoidCrossEntropyGrad { split } => {
                 let (logits, targets, splits) = (self.operand(0), self.read(1), self.read(2));
-                let (select, count) = self.table.sizes().split(split);
+                let (select, count) = self.table.tiling().part.split(split);
                 Call::SigmoidCrossEntropyGrad { logits, targets, split: splits, select, count, out: self.output() }
             }
             Op::CountMicro { split } => {
                 let (logits, targets, splits) = (self.operand(0), self.read(1), self.read(2));
-                let (select, _) = self.table.sizes().split(split);
+                let (select, _) = self.table.tiling().part.split(split);
                 Call::CountMicro { logits, targets, split: splits, select, out: self.write() }
             }
             Op::CountCorrect { split } => {
                 let (logits, labels, splits) = (self.operand(0), self.read(1), self.read(2));
-                let (select, _) = self.table.sizes().split(split);
+                let (select, _) = self.table.tiling().part.split(split);
                 Call::CountCorrect { logits, labels, split: splits, select, out: self.write() }
             }
             Op::Sgd { .. } | Op::Adam { .. } => self.update(),
@@ -117,12 +119,12 @@ impl Binder<'_, '_> {
     }
 
     fn dropout_key(&self, rate: f32, salt: u32) -> DropoutKey {
-        DropoutKey { seed: self.seed, op: salt, first_row: self.table.sizes().first_vertex, rate }
+        DropoutKey { seed: self.seed, op: salt, first_row: self.table.tile(self.tile).first_vertex, rate }
     }
 
     fn gather(&mut self, block: BlockSpec, weights: Option<Slot>, x: usize) -> Call {
         let (own, out) = (self.operand(x), self.output());
-        Call::Gather { block: self.table.block(block), weights, own, halo: None, out }
+        Call::Gather { block: self.table.block(block, self.tile), weights, own, halo: None, out }
     }
 
     fn dropout(&mut self, rate: f32, salt: u32) -> Call {
@@ -130,7 +132,7 @@ impl Binder<'_, '_> {
         let clock = self.read(1);
         match self.program.tensor(self.program.inputs(self.op)[0]).ty.rows {
             RowSpace::Edges(block) => {
-                let block = self.table.block(block);
+                let block = self.table.block(block, self.tile);
                 Call::SparseDropout { block, values: self.read(0), out: self.write(), key, clock }
             }
             _ => Call::Dropout { x: self.operand(0), out: self.output(), key, clock },
@@ -141,7 +143,7 @@ impl Binder<'_, '_> {
         let (param, grad, clock, rate) = (self.read(0), self.read(1), self.read(2), self.read(3));
         let Mat { rows, cols, .. } = self.operand(0);
         let len = rows.saturating_mul(cols); // refused later, if no memory could hold it
-        let outputs: Vec<Slot> = self.program.op_outputs(self.op).iter().map(|tensor| self.slots[tensor]).collect();
+        let outputs: Vec<Slot> = self.program.op_outputs(self.op).iter().map(|tensor| self.slot(*tensor)).collect();
         match *self.program.op(self.op) {
             Op::Adam { beta1, beta2, eps, weight_decay, decoupled } => {
                 let (m, v) = (self.read(4), self.read(5));
@@ -157,11 +159,19 @@ impl Binder<'_, '_> {
     }
 
     fn read(&self, place: usize) -> Slot {
-        self.slots[&self.program.inputs(self.op)[place]]
+        self.slot(self.program.inputs(self.op)[place])
     }
 
     fn write(&self) -> Slot {
-        self.slots[&self.program.op_outputs(self.op)[0]]
+        self.slot(self.program.op_outputs(self.op)[0])
+    }
+
+    /// The tile at hand of a tensor that is cut, or the only slot of one that is not.
+    fn slot(&self, tensor: TensorId) -> Slot {
+        match self.slots[&tensor][..] {
+            [slot] => slot,
+            ref tiles => tiles[self.tile],
+        }
     }
 
     fn operand(&mut self, place: usize) -> Mat {
@@ -174,6 +184,7 @@ impl Binder<'_, '_> {
 
     fn mat(&mut self, tensor: TensorId) -> Mat {
         let ty = self.program.tensor(tensor).ty;
-        Mat { slot: self.slots[&tensor], rows: self.table.row_count(ty.rows), cols: ty.width }
+        let rows = self.table.tile(self.tile).rows(ty.rows) as usize;
+        Mat { slot: self.slot(tensor), rows, cols: ty.width }
     }
 }

@@ -6,24 +6,34 @@
 //!
 //! Every part of a graph is lowered by itself, to the same steps over the same slots; only sizes differ. What crosses
 //! between parts is a list of [`Exchange`]s.
+//!
+//! A part may be cut into tiles (see [`Tiling`]): then every tensor with the part's rows is one tensor a tile, and every
+//! operation over it one step a tile, so that none needs all of a matrix at hand. A gather of one tile's rows is a step for
+//! each tile of its sources, in their order, each going on from the sum so far: the same bits. Sums over all rows, such as
+//! gradients of weights, go on from tile to tile as well.
 
 mod bind;
 mod contents;
 mod inputs;
 mod routes;
+mod runs;
 mod sizes;
 mod table;
+mod tiles;
+mod tiling;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lapidary_kernels::{Call, Mat, Slot};
+use lapidary_kernels::{Call, Slot};
 
-use bind::Binder;
 pub use contents::{Contents, Supply};
 pub use inputs::{FeatureData, Inputs, LabelData};
 pub use routes::{Routes, Source};
+use runs::Run;
 pub use sizes::{Cut, Sizes};
 use table::Table;
+pub(crate) use table::operation_name;
+pub use tiling::Tiling;
 
 use crate::program::{BlockSpec, Op, OpId, Origin, Program, RowSpace, TensorId};
 
@@ -51,6 +61,8 @@ pub struct LoweredTensor {
     pub kind: Kind,
     /// What a constant that no operation makes holds.
     pub contents: Option<Contents>,
+    /// Of which tile of the part, if it has rows of one.
+    pub tile: usize,
 }
 
 /// One kernel call and the name of the operation behind it.
@@ -62,19 +74,19 @@ pub struct Step {
     pub call: Call,
     /// Outputs that are the next epoch's value of an input: `(output, input)`.
     pub next: Vec<(Slot, Slot)>,
-    /// The phase that it is part of; 0 in the setup.
+    /// The number of the phase that it is part of; 0 in the setup.
     pub phase: usize,
 }
 
 /// What the parts make together of what each of them publishes. The slots are the same on every part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exchange {
     /// Each part packs the rows that others read; each receives the rows of its halo.
     Halo {
-        /// Published by each part, `[packed, width]`.
-        packed: Slot,
-        /// Received by each part, `[halo, width]`.
-        halo: Slot,
+        /// Published by each part: the packed rows of each of its tiles.
+        packed: Vec<Slot>,
+        /// Received by each part: the tiles of its halo.
+        halo: Vec<Slot>,
         /// Over which block the rows are gathered.
         block: BlockSpec,
         /// Numbers a row.
@@ -91,18 +103,18 @@ pub enum Exchange {
 
 impl Exchange {
     /// What every part publishes.
-    pub fn published(&self) -> Slot {
-        match *self {
+    pub fn published(&self) -> &[Slot] {
+        match self {
             Self::Halo { packed, .. } => packed,
-            Self::Sum { term, .. } => term,
+            Self::Sum { term, .. } => std::slice::from_ref(term),
         }
     }
 
     /// What every part receives.
-    pub fn received(&self) -> Slot {
-        match *self {
+    pub fn received(&self) -> &[Slot] {
+        match self {
             Self::Halo { halo, .. } => halo,
-            Self::Sum { sum, .. } => sum,
+            Self::Sum { sum, .. } => std::slice::from_ref(sum),
         }
     }
 }
@@ -112,8 +124,21 @@ impl Exchange {
 pub struct Phase {
     /// Its calls, in order.
     pub steps: Vec<Step>,
-    /// Its results.
-    pub outputs: BTreeMap<String, Slot>,
+    /// Its results: a slot a tile for those with rows of the part, else one.
+    pub outputs: BTreeMap<String, Vec<Slot>>,
+}
+
+impl Phase {
+    /// A result that is not cut into tiles.
+    ///
+    /// # Panics
+    /// If the program has no such result, or it has rows of the part.
+    pub fn output(&self, name: &str) -> Slot {
+        match self.outputs.get(name).map(Vec::as_slice) {
+            Some(&[slot]) => slot,
+            other => panic!("the program has no result {name} in one piece: {other:?}"),
+        }
+    }
 }
 
 /// Programs bound to the sizes of one part.
@@ -121,7 +146,7 @@ pub struct Phase {
 pub struct Lowered {
     /// All tensors of all phases.
     pub tensors: Vec<LoweredTensor>,
-    /// Where each origin lies.
+    /// Where each origin lies that is not cut into tiles.
     pub origins: BTreeMap<Origin, Slot>,
     /// What runs once, before everything else.
     pub setup: Vec<Step>,
@@ -159,115 +184,95 @@ impl Lowered {
 /// Binds programs, each with a name, to the sizes of one part. Names of later programs' tensors begin with the program's.
 ///
 /// # Cost
-/// O(operations log operations); nothing is looked at or allocated that grows with the graph.
-pub fn lower(programs: &[(&str, &Program)], sizes: &Sizes, seed: u64) -> Lowered {
+/// O(operations (log operations + tiles^2)); nothing is looked at or allocated that grows with the graph.
+pub fn lower(programs: &[(&str, &Program)], tiling: &Tiling, seed: u64) -> Lowered {
     let mut lowering = Lowering {
-        table: Table::new(sizes),
+        table: Table::new(tiling),
         seed,
-        setup: Vec::new(),
+        setup: Run::default(),
         constants: BTreeMap::new(),
         exchanges: Vec::new(),
+        halos: BTreeMap::new(),
     };
     let mut phases = Vec::new();
     for (i, (name, program)) in programs.iter().enumerate() {
         let prefix = if i == 0 { String::new() } else { format!("{name}.") };
-        phases.push(lowering.phase(&prefix, program));
+        let mut phase = lowering.phase(&prefix, program);
+        phase.steps.iter_mut().for_each(|step| step.phase = i);
+        phases.push(phase);
     }
     let (tensors, origins) = lowering.table.finish();
-    Lowered { tensors, origins, setup: lowering.setup, phases, exchanges: lowering.exchanges }
+    Lowered { tensors, origins, setup: lowering.setup.finish(), phases, exchanges: lowering.exchanges }
 }
+
+/// Where the tensors of a program lie: a slot a tile, or one.
+type Slots = BTreeMap<TensorId, Vec<Slot>>;
 
 /// What is lowered so far.
 struct Lowering<'a> {
     table: Table<'a>,
     seed: u64,
-    setup: Vec<Step>,
+    setup: Run,
     /// What is computed from constants alone, by operation and operands.
-    constants: BTreeMap<String, Vec<Slot>>,
+    constants: BTreeMap<String, Vec<Vec<Slot>>>,
     exchanges: Vec<Exchange>,
+    /// The tiles of the halos that are exchanged, by what is packed and over which block.
+    halos: BTreeMap<(Slot, BlockSpec), Vec<Slot>>,
 }
 
 impl Lowering<'_> {
     fn phase(&mut self, prefix: &str, program: &Program) -> Phase {
-        let mut slots: BTreeMap<TensorId, Slot> = BTreeMap::new();
+        let mut slots = Slots::new();
         for (origin, &tensor) in program.origins() {
             let described = program.tensor(tensor);
             slots.insert(tensor, self.table.origin(origin, &described.name, described.ty));
         }
-        let mut steps = Vec::new();
+        let mut steps = Run::default();
         // Tensors of which each part holds a term.
         let mut terms: BTreeSet<TensorId> = BTreeSet::new();
         for op in program.ops() {
-            if self.table.sizes().parts > 1 {
-                self.note_terms(program, op, &mut terms, &mut slots);
+            if self.table.tiling().has_halo() && self.note_terms(program, op, &mut terms, &mut slots) {
+                steps.close();
             }
-            let reads: Vec<Slot> = program.inputs(op).iter().map(|t| slots[t]).collect();
+            let reads: Vec<&[Slot]> = program.inputs(op).iter().map(|t| &slots[t][..]).collect();
             let outputs = program.op_outputs(op);
             let constant = program.tensor(outputs[0]).constant;
             let key = format!("{:?} {reads:?}", program.op(op));
             if let Some(known) = self.constants.get(&key).filter(|_| constant) {
-                slots.extend(outputs.iter().copied().zip(known.iter().copied()));
+                slots.extend(outputs.iter().copied().zip(known.iter().cloned()));
                 continue;
             }
             let writes = self.outputs(prefix, program, op, &slots);
-            slots.extend(outputs.iter().copied().zip(writes.iter().copied()));
-            let next = outputs
-                .iter()
-                .zip(&writes)
-                .filter_map(|(tensor, &slot)| program.next().get(tensor).map(|input| (slot, slots[input])));
-            let next: Vec<(Slot, Slot)> = next.collect();
-            let mut call = Binder { program, op, slots: &slots, table: &mut self.table, seed: self.seed }.call();
-            let name = self.table.name(writes[0]).to_owned();
-            let list = if constant { &mut self.setup } else { &mut steps };
-            let (op, head) = match (program.op(op), &mut call) {
-                (Op::Fused { head: op, .. }, Call::Fused { head, .. }) => (&**op, &mut **head),
-                alone => alone,
-            };
-            match (op, head) {
-                (Op::Gather { block }, Call::Gather { own, halo, .. }) if self.table.sizes().parts > 1 => {
-                    let block = self.table.sizes().canonical(*block);
-                    let (received, pack) = exchange_rows(&mut self.table, &mut self.exchanges, *own, block);
-                    list.extend(pack);
-                    *halo = (received.rows > 0).then_some(received);
-                }
-                (_, Call::LinearWeightGrad { grad, x, workspace, .. }) => {
-                    let sizes = [x.rows, x.cols, grad.cols].map(|size| size as u64);
-                    *workspace = self.table.workspace(&name, sizes);
-                }
-                _ => {}
-            }
-            list.push(Step { name, call, next, phase: 0 });
+            slots.extend(outputs.iter().copied().zip(writes.iter().cloned()));
+            let made = self.steps(program, op, &slots);
             if constant {
+                self.setup.push(made);
                 self.constants.insert(key, writes);
+            } else {
+                steps.push(made);
             }
         }
-        let outputs = program.outputs().iter().map(|(name, tensor)| (name.clone(), slots[tensor])).collect();
-        Phase { steps, outputs }
+        let outputs = program.outputs().iter().map(|(name, tensor)| (name.clone(), slots[tensor].clone())).collect();
+        Phase { steps: steps.finish(), outputs }
     }
 
     /// Slots for what an operation makes.
-    fn outputs(&mut self, prefix: &str, program: &Program, op: OpId, slots: &BTreeMap<TensorId, Slot>) -> Vec<Slot> {
+    fn outputs(&mut self, prefix: &str, program: &Program, op: OpId, slots: &Slots) -> Vec<Vec<Slot>> {
         let outputs = program.op_outputs(op);
         let slots = outputs.iter().map(|tensor| {
             let described = program.tensor(*tensor);
             let name = match program.next().get(tensor) {
-                Some(input) => format!("{}'", self.table.name(slots[input])),
+                Some(input) => format!("{}'", self.table.name(slots[input][0])),
                 None => format!("{prefix}{}", described.name),
             };
-            self.table.tensor(name, described.ty, if described.constant { Kind::Constant } else { Kind::Local })
+            self.table.tensor(&name, described.ty, if described.constant { Kind::Constant } else { Kind::Local })
         });
         slots.collect()
     }
 
     /// A sum over vertices is a sum over parts of each part's. What is linear works on the terms; before anything else
-    /// reads them they are added up.
-    fn note_terms(
-        &mut self,
-        program: &Program,
-        op: OpId,
-        terms: &mut BTreeSet<TensorId>,
-        slots: &mut BTreeMap<TensorId, Slot>,
-    ) {
+    /// reads them they are added up. Returns whether `op` has to wait for that.
+    fn note_terms(&mut self, program: &Program, op: OpId, terms: &mut BTreeSet<TensorId>, slots: &mut Slots) -> bool {
         let inputs = program.inputs(op);
         let local = |rows| !matches!(rows, RowSpace::Param(_) | RowSpace::Scalar);
         let sums_vertices = inputs.iter().any(|&t| local(program.tensor(t).ty.rows));
@@ -280,43 +285,22 @@ impl Lowering<'_> {
         };
         if is_linear && inputs.iter().any(|t| terms.contains(t)) {
             terms.extend(outputs);
-            return;
+            return false;
         }
+        let mut waits = false;
         for tensor in inputs {
             if terms.remove(&tensor) {
-                let term = slots[&tensor];
+                let term = slots[&tensor][0];
                 let name = format!("{}.sum", self.table.name(term));
-                let sum = self.table.tensor(name, program.tensor(tensor).ty, Kind::Received);
-                self.exchanges.push(Exchange::Sum { term, sum });
+                let sum = self.table.tensor(&name, program.tensor(tensor).ty, Kind::Received);
+                self.exchanges.push(Exchange::Sum { term, sum: sum[0] });
                 slots.insert(tensor, sum);
+                waits = true;
             }
         }
         if makes_term {
             terms.extend(outputs);
         }
+        waits
     }
-}
-
-/// The halo of `own` over `block`, and the step that packs what other parts need of it, unless it was packed before.
-fn exchange_rows(
-    table: &mut Table<'_>,
-    exchanges: &mut Vec<Exchange>,
-    own: Mat,
-    spec: BlockSpec,
-) -> (Mat, Option<Step>) {
-    let cut = table.sizes().cut(spec);
-    let (packed_rows, halo_rows) = (cut.packed as usize, cut.halo as usize);
-    let name = format!("{}.{}", table.name(own.slot), table::block_name(spec));
-    let (packed_name, halo_name) = (format!("pack {name}"), format!("halo {name}"));
-    if let Some(halo) = table.named(&halo_name) {
-        return (Mat { slot: halo, rows: halo_rows, cols: own.cols }, None);
-    }
-    let bytes = |rows: usize| 4 * (rows as u64).saturating_mul(own.cols as u64);
-    let rows = table.packed_rows(spec);
-    let packed = table.push(packed_name.clone(), bytes(packed_rows), Kind::Local, None);
-    let halo = table.push(halo_name, bytes(halo_rows), Kind::Received, None);
-    exchanges.push(Exchange::Halo { packed, halo, block: spec, width: own.cols });
-    let out = Mat { slot: packed, rows: packed_rows, cols: own.cols };
-    let step = Step { name: packed_name, call: Call::Pack { x: own, rows, out }, next: Vec::new(), phase: 0 };
-    (Mat { slot: halo, rows: halo_rows, cols: own.cols }, Some(step))
 }

@@ -3,7 +3,7 @@
 use super::{FeatureData, Inputs};
 use crate::program::{BlockSpec, RowSpace, SplitName, TensorType};
 
-/// All that lowering needs to know of the data of one part: so a plan needs no data, and a run that does not fit is refused
+/// All that lowering needs to know of the data of one part, or of a tile of it: so a plan needs no data, and a run that does not fit is refused
 /// before any of it is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
@@ -34,6 +34,8 @@ pub struct Cut {
     pub self_loops: u64,
     /// Rows of other parts that the part's rows read.
     pub halo: u64,
+    /// How many of these come before the part's own.
+    pub low: u64,
     /// The part's rows that other parts read.
     pub packed: u64,
 }
@@ -45,7 +47,7 @@ impl Sizes {
     /// O(n log d), for the self-loops.
     pub fn of(inputs: &Inputs) -> Self {
         let (edges, self_loops) = (inputs.graph.edge_count() as u64, inputs.graph.self_loop_count() as u64);
-        let cut = Cut { edges, self_loops, halo: 0, packed: 0 };
+        let cut = Cut { edges, self_loops, ..Cut::default() };
         Self {
             parts: 1,
             first_vertex: 0,

@@ -4,49 +4,74 @@ use std::collections::BTreeMap;
 
 use lapidary_kernels::{BlockSlots, Slot, linear_weight_grad_workspace_bytes};
 
-use super::{Contents, Kind, LoweredTensor, Sizes};
+use super::{Contents, Kind, LoweredTensor, Sizes, Tiling};
 use crate::program::{BlockSpec, Origin, RowSpace, TensorType};
 
-/// Tensors so far.
+/// Tensors so far. What has rows of the part is one tensor a tile; all else is one tensor.
 pub(super) struct Table<'a> {
-    sizes: &'a Sizes,
+    tiling: &'a Tiling,
     tensors: Vec<LoweredTensor>,
-    origins: BTreeMap<Origin, Slot>,
-    blocks: BTreeMap<BlockSpec, BlockSlots>,
+    origins: BTreeMap<Origin, Vec<Slot>>,
+    blocks: BTreeMap<(BlockSpec, usize), BlockSlots>,
     names: BTreeMap<String, Slot>,
 }
 
 impl<'a> Table<'a> {
-    pub(super) fn new(sizes: &'a Sizes) -> Self {
-        Self { sizes, tensors: Vec::new(), origins: BTreeMap::new(), blocks: BTreeMap::new(), names: BTreeMap::new() }
+    pub(super) fn new(tiling: &'a Tiling) -> Self {
+        Self { tiling, tensors: Vec::new(), origins: BTreeMap::new(), blocks: BTreeMap::new(), names: BTreeMap::new() }
     }
 
     pub(super) fn finish(self) -> (Vec<LoweredTensor>, BTreeMap<Origin, Slot>) {
-        (self.tensors, self.origins)
+        let whole = self.origins.into_iter().filter_map(|(origin, slots)| match slots[..] {
+            [slot] => Some((origin, slot)),
+            _ => None,
+        });
+        (self.tensors, whole.collect())
     }
 
-    pub(super) fn sizes(&self) -> &'a Sizes {
-        self.sizes
+    pub(super) fn tiling(&self) -> &'a Tiling {
+        self.tiling
     }
 
-    /// A slot for an operation's output.
-    pub(super) fn tensor(&mut self, name: String, ty: TensorType, kind: Kind) -> Slot {
-        self.push(name, self.sizes.bytes(ty), kind, None)
+    /// How many tensors one with these rows is.
+    pub(super) fn pieces(&self, rows: RowSpace) -> usize {
+        if self.tiling.cuts(rows) { self.tiling.tiles.len() } else { 1 }
+    }
+
+    /// The sizes of a tile.
+    pub(super) fn tile(&self, tile: usize) -> &'a Sizes {
+        &self.tiling.tiles[tile]
+    }
+
+    /// Slots for an operation's output.
+    pub(super) fn tensor(&mut self, name: &str, ty: TensorType, kind: Kind) -> Vec<Slot> {
+        self.tiles(name, ty, kind, None)
+    }
+
+    /// A slot a tile.
+    fn tiles(&mut self, name: &str, ty: TensorType, kind: Kind, contents: Option<Contents>) -> Vec<Slot> {
+        let pieces = self.pieces(ty.rows);
+        let push = |tile: usize| {
+            let bytes = self.tile(tile).bytes(ty);
+            self.push_tile(tile_name(name, tile, pieces), bytes, kind, contents.clone(), tile)
+        };
+        (0..pieces).map(push).collect()
     }
 
     /// Room for the partial sums of a weight gradient of `[rows, d_in, d_out]`, if it needs any.
     pub(super) fn workspace(&mut self, name: &str, [n, d_in, d_out]: [u64; 3]) -> Option<Slot> {
         let bytes = linear_weight_grad_workspace_bytes(n, d_in, d_out);
         // A part that needs none still has the slot, so that all parts have the same.
-        let needed = bytes > 0 || self.sizes.parts > 1;
-        needed.then(|| self.push(format!("{name}.workspace"), bytes, Kind::Local, None))
+        let needed = bytes > 0 || self.tiling.part.parts > 1;
+        needed.then(|| self.push(format!("{name}.workspace"), bytes, Kind::Local))
     }
 
-    /// The slot of the part's rows that others read over `block`.
-    pub(super) fn packed_rows(&mut self, block: BlockSpec) -> Slot {
-        let name = format!("{}.packed_rows", block_name(block));
-        let bytes = 4 * self.sizes.cut(block).packed;
-        self.named(&name).unwrap_or_else(|| self.push(name, bytes, Kind::Constant, Some(Contents::PackedRows(block))))
+    /// The slot of a tile's rows that other parts read over `block`.
+    pub(super) fn packed_rows(&mut self, block: BlockSpec, tile: usize) -> Slot {
+        let name = tile_name(&format!("{}.packed_rows", block_name(block)), tile, self.tiling.tiles.len());
+        let bytes = 4 * self.tile(tile).cut(block).packed;
+        let contents = Some(Contents::PackedRows(block));
+        self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Kind::Constant, contents, tile))
     }
 
     /// The tensor of that name.
@@ -59,61 +84,80 @@ impl<'a> Table<'a> {
         &self.tensors[slot.0 as usize].name
     }
 
-    /// The slot of what no operation produces: the same one each time.
-    pub(super) fn origin(&mut self, origin: &Origin, name: &str, ty: TensorType) -> Slot {
-        if let Some(&slot) = self.origins.get(origin) {
-            return slot;
+    /// The slots of what no operation produces: the same ones each time.
+    pub(super) fn origin(&mut self, origin: &Origin, name: &str, ty: TensorType) -> Vec<Slot> {
+        if let Some(slots) = self.origins.get(origin) {
+            return slots.clone();
         }
         let carried =
             matches!(origin, Origin::Parameter(_) | Origin::Moment { .. } | Origin::Clock | Origin::LearningRate);
         let kind = if carried { Kind::State } else { Kind::Constant };
         let contents = (!carried).then(|| Contents::Origin(origin.clone()));
-        let slot = self.push(name.into(), self.sizes.bytes(ty), kind, contents);
-        self.origins.insert(origin.clone(), slot);
-        slot
-    }
-
-    /// The slots of a block.
-    pub(super) fn block(&mut self, block: BlockSpec) -> BlockSlots {
-        let block = self.sizes.canonical(block);
-        if let Some(&slots) = self.blocks.get(&block) {
-            return slots;
-        }
-        let (rows, edges) = (self.row_count(block.rows()), self.sizes.block_edges(block));
-        let name = block_name(block);
-        let indptr_bytes = (rows as u64).saturating_add(1).saturating_mul(8);
-        let slots = BlockSlots {
-            indptr: self.push(format!("{name}.indptr"), indptr_bytes, Kind::Constant, Some(Contents::Indptr(block))),
-            indices: self.push(
-                format!("{name}.indices"),
-                edges.saturating_mul(4),
-                Kind::Constant,
-                Some(Contents::Indices(block)),
-            ),
-            rows,
-            own_sources: self.row_count(block.sources()),
-            halo_sources: self.sizes.cut(block).halo as usize,
-            edges: edges as usize,
-        };
-        self.blocks.insert(block, slots);
+        let slots = self.tiles(name, ty, kind, contents);
+        self.origins.insert(origin.clone(), slots.clone());
         slots
     }
 
-    pub(super) fn row_count(&self, rows: RowSpace) -> usize {
-        self.sizes.rows(rows) as usize
+    /// The slots of a tile's block. With several tiles the sources of a graph's block, the part's and the halo's, are
+    /// numbered in the order of the whole graph.
+    pub(super) fn block(&mut self, block: BlockSpec, tile: usize) -> BlockSlots {
+        let block = self.tiling.part.canonical(block);
+        if let Some(&slots) = self.blocks.get(&(block, tile)) {
+            return slots;
+        }
+        let (sizes, tiles) = (self.tile(tile), self.tiling.tiles.len());
+        let (rows, edges) = (sizes.rows(block.rows()), sizes.block_edges(block));
+        let halo = self.tiling.part.cut(block).halo;
+        let (own_sources, halo_sources) = match block {
+            BlockSpec::Graph { .. } if tiles > 1 => (self.tiling.part.vertices + halo, 0),
+            _ => (sizes.rows(block.sources()), halo),
+        };
+        let name = |what: &str| tile_name(&format!("{}.{what}", block_name(block)), tile, tiles);
+        let indptr_bytes = rows.saturating_add(1).saturating_mul(8);
+        let (indptr, indices) = (Some(Contents::Indptr(block)), Some(Contents::Indices(block)));
+        let slots = BlockSlots {
+            indptr: self.push_tile(name("indptr"), indptr_bytes, Kind::Constant, indptr, tile),
+            indices: self.push_tile(name("indices"), edges.saturating_mul(4), Kind::Constant, indices, tile),
+            rows: rows as usize,
+            own_sources: own_sources as usize,
+            halo_sources: halo_sources as usize,
+            edges: edges as usize,
+        };
+        self.blocks.insert((block, tile), slots);
+        slots
     }
 
     /// A new tensor. A name that is taken gets a number.
-    pub(super) fn push(&mut self, name: String, bytes: u64, kind: Kind, contents: Option<Contents>) -> Slot {
+    pub(super) fn push(&mut self, name: String, bytes: u64, kind: Kind) -> Slot {
+        self.push_tile(name, bytes, kind, None, 0)
+    }
+
+    /// A new tensor as large as one that there is.
+    pub(super) fn push_like(&mut self, like: Slot, name: String) -> Slot {
+        let LoweredTensor { bytes, kind, tile, .. } = self.tensors[like.0 as usize];
+        self.push_tile(name, bytes, kind, None, tile)
+    }
+
+    fn push_tile(&mut self, name: String, bytes: u64, kind: Kind, contents: Option<Contents>, tile: usize) -> Slot {
         let slot = Slot(self.tensors.len() as u32);
         let name = match self.names.contains_key(&name) {
             true => format!("{name}.{}", slot.0),
             false => name,
         };
         self.names.insert(name.clone(), slot);
-        self.tensors.push(LoweredTensor { name, bytes, kind, contents });
+        self.tensors.push(LoweredTensor { name, bytes, kind, contents, tile });
         slot
     }
+}
+
+/// The name of one of a tensor's tiles.
+pub(super) fn tile_name(name: &str, tile: usize, tiles: usize) -> String {
+    if tiles == 1 { name.into() } else { format!("{name}[{tile}]") }
+}
+
+/// The name of the operation whose step goes by `name`: that of all its tiles.
+pub fn operation_name(name: &str) -> &str {
+    name.split('[').next().unwrap_or(name)
 }
 
 /// A block's name in those of its tensors.

@@ -31,8 +31,11 @@ fn work(call: &Call) -> Work {
         Work::Elementwise { bytes: width(cells.saturating_mul(4)) }
     };
     match call {
-        Call::Gather { own, weights: None, .. } => Work::Gather { width: width(own.cols) },
-        Call::Gather { own, out, block, .. } => {
+        Call::Accumulate { head, .. } => work(head),
+        Call::Gather { own, weights: None, .. } | Call::GatherWindow { own, weights: None, .. } => {
+            Work::Gather { width: width(own.cols) }
+        }
+        Call::Gather { own, out, block, .. } | Call::GatherWindow { own, out, block, .. } => {
             let cells = block.edges / block.rows.max(1) + 1;
             Work::Elementwise { bytes: width((cells * own.cols + out.cols).saturating_mul(4)) }
         }

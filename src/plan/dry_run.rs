@@ -8,11 +8,11 @@ use lapidary_cost_model::Profile;
 use lapidary_planner::memory::{Epoch, Limit, Objective, Policy};
 
 use super::predict::{call_seconds, script_seconds};
-use super::{Method, Planned, PlannedDevice, Room, Sequence, Shape, plan_sequence};
+use super::{Method, Planned, PlannedDevice, Room, Script, Sequence, Shape, both, fit, plan_sequence};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::lower::{Inputs, Kind, Lowered, Sizes, Supply, lower};
+use crate::lower::{Inputs, Kind, Lowered, Sizes, Supply, Tiling, lower};
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::profile;
 use crate::program::{Passes, Program};
@@ -100,6 +100,8 @@ pub struct PolicyForecast {
 /// A plan of all devices.
 #[derive(Clone, Debug)]
 pub struct PlanForecast {
+    /// Into how many tiles each part is cut, so that its largest operation fits.
+    pub tiles: usize,
     /// By device.
     pub devices: Vec<DeviceForecast>,
     /// What the host holds: the data as the devices load it, and what is stored.
@@ -143,6 +145,8 @@ pub struct StepForecast {
 pub struct CurvePoint {
     /// What each device may hold.
     pub device_memory: u64,
+    /// Into how many tiles each part is cut.
+    pub tiles: usize,
     /// Copied to all devices.
     pub bytes_to_device: u64,
     /// Copied to the host.
@@ -155,6 +159,12 @@ impl PlanForecast {
     /// To the devices and to the host, all devices together.
     pub fn bytes(&self) -> [u64; 2] {
         self.devices.iter().fold([0, 0], |sum, d| [sum[0] + d.bytes_to_device, sum[1] + d.bytes_to_host])
+    }
+
+    /// The same for `copies` devices like each of these.
+    fn times(self, copies: usize) -> Self {
+        let devices = self.devices.into_iter().flat_map(|device| std::iter::repeat_n(device, copies)).collect();
+        Self { tiles: self.tiles, devices, host_bytes: self.host_bytes.saturating_mul(copies as u64) }
     }
 
     /// Of the slowest device.
@@ -265,15 +275,19 @@ impl<'a> DryRun<'a> {
     /// For a shape, that of the planner alone, whatever the graph's size; for data on several devices O(e) more.
     pub fn run(&self) -> Result<Forecast> {
         let profile = profile::load(&self.profile)?;
-        let subject = self.lowered()?;
+        let inputs = match self.subject {
+            Subject::Data(data) => Some(bind(data, data.default_feature_norm())?),
+            Subject::Shape(_) => None,
+        };
+        let mut subject = self.subjected(inputs.as_ref())?;
         let device_memory = self.device_memory.map_or(profile.capacity_bytes, |memory| memory.as_u64());
-        let policies = self.policies.iter().map(|&policy| {
-            let outcome = self.plan(&subject, &profile, policy, device_memory, Method::default().limit);
-            Ok(PolicyForecast { policy, outcome: outcome? })
-        });
-        let policies: Vec<PolicyForecast> = policies.collect::<Result<_>>()?;
-        let curve = if self.curve { self.plan_curve(&subject, &profile)? } else { Vec::new() };
-        let parts = subject.parts(&profile, self.phases());
+        let mut policies = Vec::new();
+        for &policy in &self.policies {
+            let outcome = self.plan(&mut subject, &profile, policy, device_memory, Method::default().limit)?;
+            policies.push(PolicyForecast { policy, outcome });
+        }
+        let curve = if self.curve { self.plan_curve(&mut subject, &profile)? } else { Vec::new() };
+        let parts = subject.forecasts(&profile, self.phases());
         let assumption = matches!(self.subject, Subject::Shape(_)).then_some(Shape::ASSUMPTION);
         Ok(Forecast { profile, assumption, parts, policies, curve, device_memory })
     }
@@ -282,8 +296,8 @@ impl<'a> DryRun<'a> {
         if self.evaluates { &[0, 1] } else { &[0] }
     }
 
-    /// The programs, lowered for each part.
-    fn lowered(&self) -> Result<Subjected> {
+    /// The programs, and the parts that they will be lowered for.
+    fn subjected<'i>(&self, inputs: Option<&'i Inputs>) -> Result<Subjected<'i>> {
         let (features, labels, vertices, edges) = match self.subject {
             Subject::Data(data) => {
                 let (vertices, edges) = (data.graph().vertex_count() as u64, data.graph().edge_count() as u64);
@@ -305,55 +319,61 @@ impl<'a> DryRun<'a> {
         };
         let (training, _) = training_program(&spec)?;
         let evaluation = evaluation_program(&spec)?;
-        let (sizes, ranges) = match self.subject {
-            Subject::Shape(shape) => {
+        let (parts, ranges) = match (self.subject, inputs) {
+            (Subject::Shape(shape), _) => {
                 let sizes = shape.sizes(self.devices);
                 let end = |s: &Sizes| (s.first_vertex + s.vertices).min(shape.vertices);
                 let ranges = sizes.iter().map(|s| s.first_vertex..end(s)).collect();
-                (sizes, ranges)
+                (Parts::Even(sizes[0], sizes.len()), ranges)
             }
-            Subject::Data(data) => self.cut(&bind(data, data.default_feature_norm())?, &training)?,
+            (Subject::Data(_), inputs) => {
+                let inputs = inputs.expect("data is bound before it is cut");
+                let parts = split_parts(&self.partition, inputs, &training, self.devices, None)?;
+                let ranges = parts.iter().map(|part| part.start as u64..part.end as u64).collect();
+                (Parts::Known(Supply::of_parts(inputs, parts)), ranges)
+            }
         };
-        let programs = [("train", &training), ("evaluate", &evaluation)];
-        let lowered = sizes.iter().map(|sizes| lower(&programs, sizes, 0)).collect();
-        Ok(Subjected { lowered, sizes, ranges })
-    }
-
-    fn cut(&self, inputs: &Inputs, training: &Program) -> Result<(Vec<Sizes>, Vec<Range<u64>>)> {
-        let parts = split_parts(&self.partition, inputs, training, self.devices, None)?;
-        let ranges = parts.iter().map(|part| part.start as u64..part.end as u64).collect();
-        Ok((Supply::of_parts(inputs, parts).sizes(), ranges))
+        Ok(Subjected { programs: [("train", training), ("evaluate", evaluation)], parts, ranges })
     }
 
     /// A plan, or what would be enough.
     fn plan(
         &self,
-        subject: &Subjected,
+        subject: &mut Subjected<'_>,
         profile: &Profile,
         policy: Policy,
         device_memory: u64,
         limit: Limit,
     ) -> Result<std::result::Result<PlanForecast, u64>> {
         let room = |i: usize| Room { name: format!("device {i}"), capacity_bytes: device_memory, in_place: false };
-        let rooms: Vec<Room> = (0..self.devices).map(room).collect();
+        let copies = subject.copies();
+        let rooms: Vec<Room> = (0..self.devices / copies).map(room).collect();
         let method = Method { policy, objective: self.objective, limit };
         let epoch = if self.steady { Epoch::Steady } else { Epoch::Cold };
-        let lowered = &subject.lowered;
         let keep = BTreeSet::new();
-        let setup = plan_sequence(lowered, &rooms, Sequence::Setup, &Epoch::Cold, &keep, &method);
-        let main = plan_sequence(lowered, &rooms, Sequence::Phases(self.phases()), &epoch, &keep, &method);
-        match (needed(setup)?, needed(main)?) {
-            (Ok(setup), Ok(main)) => Ok(Ok(forecast(subject, profile, &setup, &main))),
-            (a, b) => Ok(Err(a.err().unwrap_or(0).max(b.err().unwrap_or(0)))),
+        let fitted = fit(
+            &rooms,
+            |tiles| subject.lower(tiles),
+            |lowered| {
+                let setup = plan_sequence(lowered, &rooms, Sequence::Setup, &Epoch::Cold, &keep, &method);
+                let main = plan_sequence(lowered, &rooms, Sequence::Phases(self.phases()), &epoch, &keep, &method);
+                both(setup, main)
+            },
+            method.weighs(&epoch),
+        );
+        match fitted {
+            Ok((lowered, planned, tiles)) => Ok(Ok(forecast(&lowered, profile, &planned, tiles).times(copies))),
+            Err(Error::DoesNotFit { need_bytes, .. }) => Ok(Err(need_bytes)),
+            Err(other) => Err(other),
         }
     }
 
     /// From the least that works to all that helps, in equal ratios.
-    fn plan_curve(&self, subject: &Subjected, profile: &Profile) -> Result<Vec<CurvePoint>> {
+    fn plan_curve(&self, subject: &mut Subjected<'_>, profile: &Profile) -> Result<Vec<CurvePoint>> {
         let policy = self.policies.last().copied().unwrap_or(Policy::Optimal);
         let limit = Limit { states: CURVE_STATES, ..Limit::default() };
         let Err(least) = self.plan(subject, profile, policy, 0, limit)? else { return Ok(Vec::new()) };
-        let plan = |memory: u64| self.plan(subject, profile, policy, memory, limit);
+        let mut plan = |memory: u64| self.plan(subject, profile, policy, memory, limit);
         let most = match plan(u64::MAX)? {
             Ok(plan) => plan.devices.iter().map(|device| device.peak_bytes).max().unwrap_or(least).max(least),
             Err(_) => return Ok(Vec::new()),
@@ -365,7 +385,8 @@ impl<'a> DryRun<'a> {
             let Ok(plan) = plan(memory.max(least))? else { continue };
             let [bytes_to_device, bytes_to_host] = plan.bytes();
             let epoch_seconds = plan.epoch_seconds();
-            let point = CurvePoint { device_memory: memory, bytes_to_device, bytes_to_host, epoch_seconds };
+            let point =
+                CurvePoint { device_memory: memory, tiles: plan.tiles, bytes_to_device, bytes_to_host, epoch_seconds };
             // A plan for less memory is one for more memory, too.
             let better = curve.last().filter(|last| last.bytes() < point.bytes()).copied();
             curve.push(better.map_or(point, |better| CurvePoint { device_memory: memory, ..better }));
@@ -382,44 +403,68 @@ impl CurvePoint {
     }
 }
 
-/// What is planned: by part.
-struct Subjected {
-    lowered: Vec<Lowered>,
-    sizes: Vec<Sizes>,
+/// What is planned.
+struct Subjected<'i> {
+    programs: [(&'static str, Program); 2],
+    parts: Parts<'i>,
     ranges: Vec<Range<u64>>,
 }
 
-impl Subjected {
-    fn parts(&self, profile: &Profile, phases: &[usize]) -> Vec<PartForecast> {
-        let parts = self.lowered.iter().zip(&self.sizes).zip(&self.ranges);
-        let part = |((lowered, sizes), range): ((&Lowered, &Sizes), &Range<u64>)| PartForecast {
+/// The parts that programs are lowered for.
+enum Parts<'i> {
+    /// Of a graph at hand.
+    Known(Supply<'i>),
+    /// Of one of which only the size is known: so many, all like this one.
+    Even(Sizes, usize),
+}
+
+impl Subjected<'_> {
+    /// By part that is unlike the others.
+    fn lower(&mut self, tiles: usize) -> Vec<Lowered> {
+        let tilings = match &mut self.parts {
+            Parts::Known(supply) => supply.tile(tiles),
+            Parts::Even(sizes, _) => Tiling::evenly(&[*sizes], tiles),
+        };
+        let programs = self.programs.each_ref().map(|(name, program)| (*name, program));
+        tilings.iter().map(|tiling| lower(&programs, tiling, 0)).collect()
+    }
+
+    /// How many parts are like each that was lowered.
+    fn copies(&self) -> usize {
+        match self.parts {
+            Parts::Known(_) => 1,
+            Parts::Even(_, parts) => parts,
+        }
+    }
+
+    fn forecasts(&mut self, profile: &Profile, phases: &[usize]) -> Vec<PartForecast> {
+        let sizes = match &mut self.parts {
+            Parts::Known(supply) => supply.sizes(),
+            Parts::Even(sizes, _) => vec![*sizes],
+        };
+        let parts = self.lower(1);
+        let seconds = parts.iter().map(|lowered| {
+            let steps = lowered.sequence(phases);
+            steps.iter().map(|step| call_seconds(profile, lowered, &step.call)).sum()
+        });
+        let parts: Vec<(Sizes, f64)> = sizes.into_iter().zip(seconds).collect();
+        let parts = parts.iter().flat_map(|part| std::iter::repeat_n(part, self.copies())).zip(&self.ranges);
+        let part = |((sizes, compute_seconds), range): (&(Sizes, f64), &Range<u64>)| PartForecast {
             vertices: range.clone(),
             edges: sizes.forward.edges,
             halo: sizes.forward.halo,
-            compute_seconds: lowered
-                .sequence(phases)
-                .iter()
-                .map(|step| call_seconds(profile, lowered, &step.call))
-                .sum(),
+            compute_seconds: *compute_seconds,
         };
         parts.map(part).collect()
     }
 }
 
-/// That the memory is too small is what a dry run wants to know.
-fn needed(planned: Result<Planned>) -> Result<std::result::Result<Planned, u64>> {
-    match planned {
-        Ok(planned) => Ok(Ok(planned)),
-        Err(Error::DoesNotFit { need_bytes, .. }) => Ok(Err(need_bytes)),
-        Err(other) => Err(other),
-    }
-}
-
-fn forecast(subject: &Subjected, profile: &Profile, setup: &Planned, main: &Planned) -> PlanForecast {
-    let devices = subject.lowered.iter().zip(setup.devices.iter().zip(&main.devices));
-    let host_bytes = devices.clone().map(|(lowered, (_, main))| host_bytes(lowered, main)).sum();
+fn forecast(lowered: &[Lowered], profile: &Profile, (setup, main): &(Planned, Planned), tiles: usize) -> PlanForecast {
+    let devices = lowered.iter().zip(setup.devices.iter().zip(&main.devices));
+    let mut host_bytes = 0u64;
     let device = |(lowered, (setup, main)): (&Lowered, (&PlannedDevice, &PlannedDevice))| {
         let script = main.script();
+        host_bytes = host_bytes.saturating_add(bytes_on_host(lowered, &script));
         let setup_peak = setup.plan.as_ref().map_or(0, |(_, plan)| plan.peak_bytes);
         let plan = main.plan.as_ref().map(|(_, plan)| plan);
         let names = |slots: &[lapidary_kernels::Slot]| slots.iter().map(|s| lowered.tensor(*s).name.clone()).collect();
@@ -442,12 +487,12 @@ fn forecast(subject: &Subjected, profile: &Profile, setup: &Planned, main: &Plan
                 .collect(),
         }
     };
-    PlanForecast { devices: devices.map(device).collect(), host_bytes }
+    let devices = devices.map(device).collect();
+    PlanForecast { tiles, devices, host_bytes }
 }
 
 /// What the host holds for one device: what lasts, and every buffer that is stored to or received.
-fn host_bytes(lowered: &Lowered, main: &PlannedDevice) -> u64 {
-    let script = main.script();
+fn bytes_on_host(lowered: &Lowered, script: &Script) -> u64 {
     let copied = script.actions.iter().flat_map(|a| a.store.iter().chain(&a.publish)).chain(&script.finish[0]);
     let stored: BTreeSet<_> = copied.collect();
     let on_host = lowered.tensors.iter().enumerate().filter(|(i, tensor)| match tensor.kind {

@@ -6,6 +6,7 @@
 
 mod cost;
 mod dry_run;
+mod fit;
 mod predict;
 mod script;
 mod shape;
@@ -22,6 +23,8 @@ pub use cost::works;
 pub use dry_run::{
     CurvePoint, DeviceForecast, DryRun, Forecast, PartForecast, PlanForecast, PolicyForecast, StepForecast, Subject,
 };
+use fit::{Moves, excess};
+pub(crate) use fit::{both, fit};
 pub use predict::{call_seconds, script_seconds};
 pub use script::{Action, Script};
 pub use shape::Shape;
@@ -57,6 +60,13 @@ impl Default for Method {
         // A run waits for its plan, so it gets a fifth of the states that `plan --tasks` takes.
         let limit = Limit { states: Limit::default().states / 5, ..Limit::default() };
         Self { policy: Policy::Optimal, objective: Objective::Both, limit }
+    }
+}
+
+impl Method {
+    /// What decides between numbers of tiles that all fit: a policy that looks for the fewest bytes of an epoch that repeats.
+    pub(crate) fn weighs(&self, epoch: &Epoch) -> Option<Moves<(Planned, Planned)>> {
+        (self.policy == Policy::Optimal && *epoch == Epoch::Steady).then_some(fit::epoch_bytes)
     }
 }
 
@@ -201,16 +211,27 @@ fn plan_tasks(
     by_pressure.sort_by(|&a, &b| pressure(b).total_cmp(&pressure(a)));
     let mut plans: Vec<Option<Plan>> = vec![None; devices.len()];
     let mut order = None;
+    let mut lacking: Option<Error> = None;
     for i in by_pressure {
         let Some(tasks) = &devices[i].1 else { continue };
         // Equal devices have equal plans.
         let twin = (0..devices.len()).find(|&j| plans[j].is_some() && is_twin(i, j));
         let made = match twin.and_then(|j| plans[j].clone()) {
             Some(plan) => plan,
-            None => plan_device(tasks, &rooms[i], epoch(i), order.clone(), method)?,
+            None => match plan_device(tasks, &rooms[i], epoch(i), order.clone(), method) {
+                Ok(plan) => plan,
+                Err(error) => {
+                    // What is enough is enough for all.
+                    lacking = lacking.filter(|most| excess(most) >= excess(&error)).or(Some(error));
+                    continue;
+                }
+            },
         };
         order.get_or_insert_with(|| made.order());
         plans[i] = Some(made);
+    }
+    if let Some(error) = lacking {
+        return Err(error);
     }
     let devices = devices.into_iter().zip(plans);
     let devices = devices.map(|((steps, tasks), plan)| PlannedDevice { steps, plan: tasks.zip(plan) });
@@ -222,11 +243,11 @@ fn plan_tasks(
 /// What a sequence leaves on the host.
 fn published(lowered: &Lowered, sequence: Sequence<'_>, keep: &BTreeSet<Slot>) -> BTreeSet<Slot> {
     let mut published = keep.clone();
-    published.extend(lowered.exchanges.iter().map(|exchange| exchange.published()));
+    published.extend(lowered.exchanges.iter().flat_map(|exchange| exchange.published()));
     if sequence == Sequence::Setup {
         let steps = lowered.phases.iter().flat_map(|phase| &phase.steps);
         published.extend(steps.flat_map(|step| step.call.reads()));
-        published.extend(lowered.phases.iter().flat_map(|phase| phase.outputs.values().copied()));
+        published.extend(lowered.phases.iter().flat_map(|phase| phase.outputs.values().flatten().copied()));
     }
     published
 }
@@ -261,15 +282,14 @@ fn plan_device(
 fn check_together(lowered: &[Lowered], planned: &Planned) {
     let Some(made) = planned.devices.iter().map(|d| d.plan.as_ref()).collect::<Option<Vec<_>>>() else { return };
     let exchanges = lowered[0].exchanges.iter().flat_map(|exchange| {
-        let writers = made.iter().enumerate().filter_map(|(i, (tasks, _))| {
-            let tensor = tasks.tensor_of(exchange.published())?;
-            Some((i, tensor))
+        let writers = made.iter().enumerate().flat_map(|(i, (tasks, _))| {
+            exchange.published().iter().filter_map(move |&slot| Some((i, tasks.tensor_of(slot)?)))
         });
         let writers: Vec<_> = writers.collect();
-        made.iter().enumerate().filter_map(move |(i, (tasks, _))| {
-            let received = tasks.tensor_of(exchange.received())?;
-            Some(check::Exchange { reader: (i, received), writers: writers.clone() })
-        })
+        let received = made.iter().enumerate().flat_map(|(i, (tasks, _))| {
+            exchange.received().iter().filter_map(move |&slot| Some((i, tasks.tensor_of(slot)?)))
+        });
+        received.map(move |reader| check::Exchange { reader, writers: writers.clone() })
     });
     let exchanges: Vec<_> = exchanges.filter(|exchange| !exchange.writers.is_empty()).collect();
     let devices: Vec<_> = made.iter().map(|(tasks, plan)| (&tasks.graph, plan)).collect();

@@ -11,6 +11,12 @@ pub fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call) -> f64 {
     let size = |rows: usize| rows as u64;
     match call {
         Call::Gather { block, own, .. } => profile.gather_s(size(block.rows), size(block.edges), size(own.cols)),
+        // A window has its share of the edges.
+        Call::GatherWindow { block, own, .. } => {
+            let edges = block.edges as f64 * own.rows as f64 / block.own_sources.max(1) as f64;
+            profile.gather_s(size(block.rows), edges as u64, size(own.cols))
+        }
+        Call::Accumulate { head, .. } => call_seconds(profile, lowered, head),
         Call::Linear { x, weight, .. } => profile.linear_s(size(x.rows), size(x.cols), size(weight.rows)),
         Call::LinearInputGrad { grad, weight, .. } => {
             profile.linear_s(size(grad.rows), size(grad.cols), size(weight.cols))

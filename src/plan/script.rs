@@ -34,7 +34,7 @@ pub struct Script {
     pub finish: [Vec<Slot>; 3],
     /// Outputs that become inputs when it is done: `(output, input)`.
     pub next: Vec<(Slot, Slot)>,
-    /// The first action of a phase that is not the sequence's first: seconds from there on are the evaluation's.
+    /// The first action after the last one of the sequence's first phase: seconds from there on are the evaluation's.
     pub evaluates_from: Option<usize>,
     /// The most that the device holds at once.
     pub peak_bytes: u64,
@@ -63,7 +63,12 @@ impl Script {
         });
         let first_phase = steps.first().map_or(0, |step| step.phase);
         Self {
-            evaluates_from: plan.steps.iter().position(|planned| steps[planned.op.index()].phase != first_phase),
+            evaluates_from: plan
+                .steps
+                .iter()
+                .rposition(|planned| steps[planned.op.index()].phase == first_phase)
+                .map(|last| last + 1)
+                .filter(|&after| after < plan.steps.len()),
             start: slots(&plan.start.resident),
             actions: actions.collect(),
             finish: [slots(&plan.finish.store), slots(&plan.finish.evict), slots(&plan.finish.load)],

@@ -30,12 +30,10 @@ impl Shape {
         let (vertices, edges) = (share(self.vertices), share(self.edges));
         let read = |edges: u64| -(-(edges as f64) / self.vertices.max(1) as f64).exp_m1();
         let others = (self.vertices - vertices) as f64;
-        let cut = Cut {
-            edges,
-            self_loops: 0,
-            halo: (others * read(edges)).round() as u64,
-            packed: (vertices as f64 * read(self.edges - edges)).round() as u64,
-        };
+        let halo = (others * read(edges)).round() as u64;
+        let packed = (vertices as f64 * read(self.edges - edges)).round() as u64;
+        // As in a part in the middle, so that all are alike.
+        let cut = Cut { edges, self_loops: 0, halo, low: halo / 2, packed };
         let sizes = |part: u64| Sizes {
             parts,
             first_vertex: (part * vertices).min(self.vertices),
@@ -58,7 +56,7 @@ mod tests {
     fn one_part_exchanges_nothing_and_more_exchange_at_most_all() {
         let shape = Shape { vertices: 1001, edges: 30_000, features: 5, classes: 2, directed: false };
         let one = shape.sizes(1)[0];
-        assert_eq!((one.vertices, one.forward), (1001, Cut { edges: 30_000, self_loops: 0, halo: 0, packed: 0 }));
+        assert_eq!((one.vertices, one.forward), (1001, Cut { edges: 30_000, ..Cut::default() }));
         let four = shape.sizes(4)[1];
         assert_eq!((four.vertices, four.forward.edges), (251, 7500));
         assert!(four.forward.halo > 700 && four.forward.halo <= 750, "{} of 750", four.forward.halo);

@@ -14,6 +14,7 @@ pub struct Tasks {
     pub graph: TaskGraph,
     /// By tensor; `None` for what only says that one step comes after another.
     slots: Vec<Option<Slot>>,
+    ids: BTreeMap<Slot, TensorId>,
 }
 
 impl Tasks {
@@ -58,18 +59,32 @@ impl Tasks {
         });
         let mut ops: Vec<Op> = ops.collect();
         beside.iter().copied().map(&mut id_of).for_each(drop);
-        for exchange in lowered.exchanges.iter().filter(|exchange| made.contains(&exchange.published())) {
-            let [published, received] = [exchange.published(), exchange.received()];
-            let readers: Vec<usize> = positions(steps, |step| step.call.reads().contains(&received));
-            let publisher = positions(steps, |step| step.call.writes().contains(&published))[0];
-            let sent = TensorId(tensors.len() as u32);
-            let name = format!("{} sent", lowered.tensor(published).name);
-            tensors.push(Tensor { name, bytes: 0, kind: TaskKind::Local, publish: false });
-            slots.push(None);
-            ops[publisher].outputs.push(sent);
-            readers.into_iter().for_each(|reader| ops[reader].inputs.push(sent));
+        // In one pass, which grows with the steps and not with their square.
+        let mut users = Users::default();
+        for (i, step) in steps.iter().enumerate() {
+            step.call.reads().into_iter().for_each(|slot| users.readers.entry(slot).or_default().push(i));
+            users.writer.extend(step.call.writes().into_iter().map(|slot| (slot, i)));
         }
-        Ok(Self { graph: TaskGraph::new(tensors, ops)?, slots })
+        for exchange in &lowered.exchanges {
+            let publishers = exchange.published().iter().filter_map(|slot| users.writer.get(slot));
+            let mut publishers: Vec<usize> = publishers.copied().collect();
+            publishers.sort_unstable();
+            let readers = exchange.received().iter().filter_map(|slot| users.readers.get(slot)).flatten();
+            let readers: BTreeSet<usize> = readers.copied().collect();
+            // One publisher tells the next, and the last tells the readers.
+            for (i, &publisher) in publishers.iter().enumerate() {
+                let sent = TensorId(tensors.len() as u32);
+                let name = format!("{} sent", lowered.tensor(exchange.published()[i]).name);
+                tensors.push(Tensor { name, bytes: 0, kind: TaskKind::Local, publish: false });
+                slots.push(None);
+                ops[publisher].outputs.push(sent);
+                match publishers.get(i + 1) {
+                    Some(&next) => ops[next].inputs.push(sent),
+                    None => readers.iter().for_each(|&reader| ops[reader].inputs.push(sent)),
+                }
+            }
+        }
+        Ok(Self { graph: TaskGraph::new(tensors, ops)?, slots, ids })
     }
 
     /// The slots of tensors.
@@ -79,10 +94,13 @@ impl Tasks {
 
     /// The tensor that a slot is, if the ops use it.
     pub fn tensor_of(&self, slot: Slot) -> Option<TensorId> {
-        self.slots.iter().position(|&s| s == Some(slot)).map(|i| TensorId(i as u32))
+        self.ids.get(&slot).copied()
     }
 }
 
-fn positions(steps: &[Step], is: impl Fn(&Step) -> bool) -> Vec<usize> {
-    steps.iter().enumerate().filter(|(_, step)| is(step)).map(|(i, _)| i).collect()
+/// Which steps use a slot.
+#[derive(Default)]
+struct Users {
+    readers: BTreeMap<Slot, Vec<usize>>,
+    writer: BTreeMap<Slot, usize>,
 }

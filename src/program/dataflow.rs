@@ -228,6 +228,16 @@ impl Program {
         }
     }
 
+    /// Lets an operation read `tensor` as its operand `place`, which must have the type of the one before.
+    pub(super) fn set_operand(&mut self, op: OpId, place: u8, tensor: TensorId) {
+        let edges = self.graph.edges_directed(op.0, Direction::Incoming);
+        let edge = edges.filter(|edge| *edge.weight() == place).map(|edge| edge.id()).next();
+        if let Some(edge) = edge {
+            self.graph.remove_edge(edge);
+            self.graph.add_edge(tensor.0, op.0, place);
+        }
+    }
+
     /// Makes one operation of two, in place of the second: `second` reads what `first` makes as its operand `place`, and
     /// nothing else reads that.
     pub(super) fn absorb(&mut self, first: OpId, second: OpId, place: usize) {

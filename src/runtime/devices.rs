@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use bytesize::ByteSize;
-use lapidary_kernels::{CpuDevice, Device, Gate, SimDevice, SimSpeed};
+use lapidary_kernels::{CpuDevice, Device, Gate, SimDevice, SimSpeed, cuda};
 
 use crate::error::{Error, Result};
 use crate::host;
@@ -18,22 +18,25 @@ const MOST_DEVICES: usize = 256;
 ///
 /// | text | what |
 /// | --- | --- |
-/// | `auto` | every GPU, else the CPU; this version has no GPUs |
+/// | `auto` | every GPU, else the CPU |
 /// | `cpu` | the host's cores, in the host's memory: nothing is copied |
 /// | `cpu:N` | N workers that share the cores, each with a part of the graph |
+/// | `cuda:0,1` | these GPUs, by the driver's numbers; one that comes twice is two devices with a share of its memory each |
 /// | `sim:N` | N simulated devices: memory of their own with a hard capacity, copies that are counted, computing on the CPU |
 ///
 /// ```
 /// use lapidary::Devices;
 ///
 /// assert_eq!(Devices::parse("sim:3")?.count(), 3);
-/// assert!(Devices::parse("cuda:0").is_err(), "not built yet");
+/// assert_eq!(Devices::parse("cuda:0,0")?.count(), 2);
 /// # Ok::<(), lapidary::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Devices {
     kind: Kind,
     count: usize,
+    /// Of GPUs, the driver's number of each; else empty.
+    ordinals: Vec<u32>,
     threads: Option<NonZeroUsize>,
     /// A simulated device, and the percentage of its usual time that it takes.
     slowed: Option<(usize, u32)>,
@@ -43,38 +46,62 @@ pub struct Devices {
 enum Kind {
     Cpu,
     Sim,
+    Cuda,
 }
+
+/// What a run leaves of a GPU's free memory by default, for kernels, cuBLAS and what the driver rounds up: so much, and one
+/// part in 32.
+const RESERVE_BYTES: u64 = 512 << 20;
+const RESERVE_PART: u64 = 32;
 
 impl Devices {
     /// The host's cores, as many as there are (or as `RAYON_NUM_THREADS` says).
     pub fn cpu() -> Self {
-        Self { kind: Kind::Cpu, count: 1, threads: None, slowed: None }
+        Self::of(Kind::Cpu, 1)
     }
 
-    /// From `auto`, `cpu`, `cpu:N` or `sim:N`.
+    fn of(kind: Kind, count: usize) -> Self {
+        Self { kind, count, ordinals: Vec::new(), threads: None, slowed: None }
+    }
+
+    fn gpus(ordinals: Vec<u32>) -> Self {
+        Self { ordinals: ordinals.clone(), ..Self::of(Kind::Cuda, ordinals.len()) }
+    }
+
+    /// Every GPU, else the CPU.
+    fn auto() -> Self {
+        // Without a driver there are no GPUs, whatever the reason.
+        let ordinals: Vec<u32> = cuda::gpus().unwrap_or_default().iter().map(|gpu| gpu.ordinal).collect();
+        if ordinals.is_empty() { Self::cpu() } else { Self::gpus(ordinals) }
+    }
+
+    /// From `auto`, `cpu`, `cpu:N`, `cuda:LIST` or `sim:N`. Whether a GPU is there is seen when it is opened.
     ///
     /// # Errors
-    /// [`Error::NotBuilt`] for `cuda:...`; [`Error::Value`] for anything else.
+    /// [`Error::Value`].
     pub fn parse(text: &str) -> Result<Self> {
         let (kind, count) = text.split_once(':').map_or((text, None), |(kind, count)| (kind, Some(count)));
         let wrong = |expected: String| Err(Error::Value { option: "--devices", value: text.into(), expected });
         let kind = match (kind, count) {
-            ("auto", None) => return Ok(Self::cpu()),
+            ("auto", None) => return Ok(Self::auto()),
             ("cpu", _) => Kind::Cpu,
             ("sim", _) => Kind::Sim,
             ("cuda", _) => {
-                let what = format!("--devices {text}");
-                let instead = "this version has cpu, cpu:N and sim:N (and auto, which is cpu)".into();
-                return Err(Error::NotBuilt { what, instead });
+                let number = |text: &str| text.parse().ok();
+                let ordinals: Option<Vec<u32>> = count.and_then(|list| list.split(',').map(number).collect());
+                return match ordinals {
+                    Some(ordinals) if ordinals.len() <= MOST_DEVICES => Ok(Self::gpus(ordinals)),
+                    _ => wrong("GPUs are numbers separated by commas, as in cuda:0 or cuda:0,1".into()),
+                };
             }
-            _ => return wrong("write auto, cpu, cpu:N or sim:N".into()),
+            _ => return wrong("write auto, cpu, cpu:N, cuda:0,1 or sim:N".into()),
         };
         let count = match count.map(str::parse) {
             None => 1,
             Some(Ok(count)) if (1..=MOST_DEVICES).contains(&count) => count,
             Some(_) => return wrong(format!("a number of devices is from 1 to {MOST_DEVICES}, as in sim:2")),
         };
-        Ok(Self { kind, count, threads: None, slowed: None })
+        Ok(Self::of(kind, count))
     }
 
     /// Uses so many threads, of all devices together. The results do not depend on it.
@@ -95,16 +122,40 @@ impl Devices {
         self.count
     }
 
-    /// Each device's name and capacity; by default all of the host's memory.
-    pub(crate) fn rooms(&self, memory: Option<ByteSize>) -> Vec<Room> {
+    /// Each device's name and capacity; by default all of the host's memory, and of a GPU what is free less a reserve.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for a GPU that is not there.
+    pub(crate) fn rooms(&self, memory: Option<ByteSize>) -> Result<Vec<Room>> {
+        if self.kind == Kind::Cuda {
+            return self.gpu_rooms(memory);
+        }
         let capacity_bytes = memory.map_or_else(host::memory_bytes, |m| m.as_u64());
         let in_place = self.kind == Kind::Cpu;
-        let name = |i| match (self.kind, self.count) {
-            (Kind::Cpu, 1) => "cpu".to_owned(),
-            (Kind::Cpu, _) => format!("cpu:{i}"),
-            (Kind::Sim, _) => format!("sim:{i}"),
+        let name = |i| match self.kind {
+            Kind::Cpu if self.count == 1 => "cpu".to_owned(),
+            Kind::Cpu => format!("cpu:{i}"),
+            _ => format!("sim:{i}"),
         };
-        (0..self.count).map(|i| Room { name: name(i), capacity_bytes, in_place }).collect()
+        Ok((0..self.count).map(|i| Room { name: name(i), capacity_bytes, in_place }).collect())
+    }
+
+    fn gpu_rooms(&self, memory: Option<ByteSize>) -> Result<Vec<Room>> {
+        let missing = |name: String, source| Error::Device { device: name, op: "looking for it".into(), source };
+        let gpus = cuda::gpus().map_err(|source| missing(format!("cuda:{}", self.ordinals[0]), Box::new(source)))?;
+        let room = |(i, &ordinal): (usize, &u32)| {
+            let sharing = self.ordinals.iter().filter(|&&other| other == ordinal).count();
+            let before = self.ordinals[..i].iter().filter(|&&other| other == ordinal).count();
+            let name = if sharing == 1 { format!("cuda:{ordinal}") } else { format!("cuda:{ordinal}.{before}") };
+            let Some(gpu) = gpus.iter().find(|gpu| gpu.ordinal == ordinal) else {
+                let none = lapidary_kernels::Error::NoGpu { ordinal, count: gpus.len() as u32 };
+                return Err(missing(name, Box::new(none)));
+            };
+            let reserve_bytes = RESERVE_BYTES + gpu.free_bytes / RESERVE_PART;
+            let share_bytes = gpu.free_bytes.saturating_sub(reserve_bytes) / sharing as u64;
+            Ok(Room { name, capacity_bytes: memory.map_or(share_bytes, |memory| memory.as_u64()), in_place: false })
+        };
+        self.ordinals.iter().enumerate().map(room).collect()
     }
 
     /// Opens the devices. They share the cores evenly; with more devices than cores each has one thread, and kernels run
@@ -127,6 +178,7 @@ impl Devices {
                 }
                 (Kind::Cpu, Some(gate)) => Box::new(CpuDevice::gated(threads, capacity, gate.clone())?),
                 (Kind::Cpu, None) => Box::new(CpuDevice::new(threads, capacity)?),
+                (Kind::Cuda, _) => cuda::open(&room.name, self.ordinals[i], capacity)?,
             })
         };
         let opened = rooms.iter().enumerate().map(|(i, room)| {

@@ -10,7 +10,7 @@ use bytemuck::Pod;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use lapidary_kernels::{Device, HostSlot, Slot};
 
-use super::exchange::{Expected, Inbox, Mail};
+use super::exchange::{Expected, Halo, Inbox, Mail};
 use super::message::{Report, Run, ToDriver, ToWorker};
 use super::worker::{Post, Worker};
 use crate::error::{Error, Result};
@@ -36,9 +36,10 @@ impl Runtime {
         let parts = devices.len();
         let lowered: Vec<Arc<Lowered>> = lowered.into_iter().map(Arc::new).collect();
         let exchanges = Arc::new(lowered[0].exchanges.clone());
-        // A message an exchange and part, and what the driver says: no sender ever waits.
-        let (driver, reports) = bounded(parts * (exchanges.len() + 4));
-        let channels: Vec<_> = (0..parts).map(|_| bounded(parts * exchanges.len() + 4)).collect();
+        // A message a published tensor and part, and what the driver says: no sender ever waits.
+        let messages: usize = exchanges.iter().map(|exchange| exchange.published().len()).sum();
+        let (driver, reports) = bounded(parts * (messages + 4));
+        let channels: Vec<_> = (0..parts).map(|_| bounded(parts * messages + 4)).collect();
         let workers: Vec<Sender<ToWorker>> = channels.iter().map(|(sender, _)| sender.clone()).collect();
         let mut threads = Vec::new();
         for (part, (device, (_, from))) in devices.into_iter().zip(channels).enumerate() {
@@ -47,7 +48,7 @@ impl Runtime {
                 _ => format!("{} (part {part} of {parts}, from 0)", device.name()),
             };
             let host = starting_values(&lowered[part], supply, part, &name)?;
-            let (inbox, readers) = halves(&exchanges, supply, part);
+            let (inbox, readers) = halves(&lowered[part], supply, part);
             let mail = Mail::new(part, exchanges.clone(), readers, workers.clone(), driver.clone());
             let post = Post { from, driver: driver.clone(), mail, inbox };
             let worker = Worker::new(part, device, name.clone(), lowered[part].clone(), host, post);
@@ -217,7 +218,7 @@ fn starting_values(
     name: &str,
 ) -> Result<Vec<Option<HostSlot>>> {
     let values = lowered.tensors.iter().map(|tensor| match (&tensor.contents, tensor.kind) {
-        (Some(contents), _) => Ok(Some(supply.get(part, contents))),
+        (Some(contents), _) => Ok(Some(supply.get(part, tensor.tile, contents))),
         (None, Kind::State) => {
             let zeros = HostSlot::staging(tensor.bytes as usize).map(Some);
             let op = format!("making room for {}", tensor.name);
@@ -229,24 +230,26 @@ fn starting_values(
 }
 
 /// What a part expects of each exchange, and who reads what it publishes.
-fn halves(exchanges: &[Exchange], supply: &mut Supply<'_>, part: usize) -> (Inbox, Vec<Vec<usize>>) {
+fn halves(lowered: &Lowered, supply: &mut Supply<'_>, part: usize) -> (Inbox, Vec<Vec<usize>>) {
     let (mut expected, mut readers) = (Vec::new(), Vec::new());
-    for exchange in exchanges {
-        match *exchange {
+    for exchange in &lowered.exchanges {
+        match exchange {
             Exchange::Sum { .. } => {
                 expected.push(Expected::Sum(None));
                 readers.push(Vec::new());
             }
-            Exchange::Halo { block, width, .. } => {
-                let routes = supply.routes(block);
-                expected.push(Expected::halo(Arc::new(routes.sources[part].clone()), 4 * width));
+            Exchange::Halo { packed, halo, block, width } => {
+                let routes = supply.routes(*block);
+                let sources = routes.sources[part].clone();
+                let tile_bytes = halo.iter().map(|&slot| lowered.tensor(slot).bytes as usize).collect();
+                expected.push(Expected::Halo(Halo::new(sources, packed.len(), tile_bytes, 4 * width)));
                 let reads = |sources: &[crate::lower::Source]| sources.iter().any(|source| source.part == part);
                 let who = (0..routes.sources.len()).filter(|&reader| reads(&routes.sources[reader]));
                 readers.push(who.collect());
             }
         }
     }
-    (Inbox::new(exchanges, expected), readers)
+    (Inbox::new(&lowered.exchanges, expected), readers)
 }
 
 fn host_slot<T: Pod>(values: &[T]) -> Result<HostSlot> {

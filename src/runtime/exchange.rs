@@ -13,7 +13,8 @@ use crate::lower::{Exchange, Source};
 pub(super) struct Mail {
     part: usize,
     exchanges: Arc<Vec<Exchange>>,
-    by_published: BTreeMap<Slot, usize>,
+    /// The exchange that a tensor is published for, and which of its tiles it is.
+    by_published: BTreeMap<Slot, (usize, usize)>,
     /// By exchange, the parts that read this part's rows.
     readers: Vec<Vec<usize>>,
     peers: Vec<Sender<ToWorker>>,
@@ -28,68 +29,145 @@ impl Mail {
         peers: Vec<Sender<ToWorker>>,
         driver: Sender<ToDriver>,
     ) -> Self {
-        let by_published = exchanges.iter().enumerate().map(|(i, exchange)| (exchange.published(), i)).collect();
+        let by_published = places(exchanges.iter().map(Exchange::published));
         Self { part, exchanges, by_published, readers, peers, driver }
     }
 
-    /// The exchange that a tensor is published for.
-    pub(super) fn exchange_of(&self, slot: Slot) -> Option<usize> {
+    /// The exchange that a tensor is published for, and which of its tiles it is.
+    pub(super) fn place_of(&self, slot: Slot) -> Option<(usize, usize)> {
         self.by_published.get(&slot).copied()
     }
 
     /// Hands published rows to those who read them. Whoever is gone needs none.
-    pub(super) fn send(&self, exchange: usize, rows: &HostSlot) {
+    pub(super) fn send(&self, (exchange, tile): (usize, usize), rows: &HostSlot) {
         match self.exchanges[exchange] {
             Exchange::Sum { .. } => drop(self.driver.send(ToDriver::Term(exchange, self.part, rows.clone()))),
             Exchange::Halo { .. } => {
                 for &reader in &self.readers[exchange] {
-                    drop(self.peers[reader].send(ToWorker::Rows(exchange, self.part, rows.clone())));
+                    drop(self.peers[reader].send(ToWorker::Rows(exchange, self.part, tile, rows.clone())));
                 }
             }
         }
     }
 }
 
+/// Each slot's list and place in it.
+fn places<'a>(lists: impl Iterator<Item = &'a [Slot]>) -> BTreeMap<Slot, (usize, usize)> {
+    let places =
+        lists.enumerate().flat_map(|(i, slots)| slots.iter().enumerate().map(move |(j, &slot)| (slot, (i, j))));
+    places.collect()
+}
+
 /// What a worker was sent and has not used yet.
 pub(super) struct Inbox {
-    by_received: BTreeMap<Slot, usize>,
+    /// The exchange that brings a tensor, and which of its tiles it is.
+    by_received: BTreeMap<Slot, (usize, usize)>,
     expected: Vec<Expected>,
 }
 
 /// What one exchange brings to this part.
 pub(super) enum Expected {
     /// Rows of a halo.
-    Halo {
-        /// Whose rows, in the halo's order.
-        sources: Arc<Vec<Source>>,
-        /// By source.
-        packed: Vec<Option<HostSlot>>,
-        /// Bytes a row.
-        row_bytes: usize,
-        /// Where the halo is put together.
-        halo: Option<HostSlot>,
-    },
+    Halo(Halo),
     /// A sum.
     Sum(Option<HostSlot>),
 }
 
-impl Expected {
-    pub(super) fn halo(sources: Arc<Vec<Source>>, row_bytes: usize) -> Self {
-        Self::Halo { packed: vec![None; sources.len()], sources, row_bytes, halo: None }
+/// The rows of other parts that one part reads: put together tile by tile, once all that was packed is here.
+pub(super) struct Halo {
+    /// Whose rows, in the halo's order.
+    sources: Vec<Source>,
+    /// By source, what each tile of the owner packed.
+    packed: Vec<Vec<Option<HostSlot>>>,
+    /// Bytes a row.
+    row_bytes: usize,
+    /// Where the tiles are put together.
+    tiles: Vec<Option<HostSlot>>,
+    tile_bytes: Vec<usize>,
+    /// Tiles that were taken since all was here.
+    taken: usize,
+}
+
+impl Halo {
+    pub(super) fn new(sources: Vec<Source>, packs: usize, tile_bytes: Vec<usize>, row_bytes: usize) -> Self {
+        let packed = vec![vec![None; packs]; sources.len()];
+        Self { packed, sources, row_bytes, tiles: vec![None; tile_bytes.len()], tile_bytes, taken: 0 }
+    }
+
+    /// A tile, if all is here. When the last one is taken, what was sent is forgotten.
+    fn take(&mut self, tile: usize) -> lapidary_kernels::Result<Option<HostSlot>> {
+        if self.packed.iter().flatten().any(Option::is_none) {
+            return Ok(None);
+        }
+        let taken = self.put_together(tile)?;
+        self.taken += 1;
+        if self.taken == self.tiles.len() {
+            self.taken = 0;
+            self.packed.iter_mut().flatten().for_each(|packed| *packed = None);
+        }
+        Ok(Some(taken))
+    }
+
+    fn put_together(&mut self, tile: usize) -> lapidary_kernels::Result<HostSlot> {
+        if let ([source], [packed], [bytes]) = (&self.sources[..], &self.packed[..], &self.tile_bytes[..])
+            && let [Some(rows)] = &packed[..]
+            && source.rows.len() * self.row_bytes == rows.len()
+            && *bytes == rows.len()
+        {
+            return Ok(rows.clone()); // all that the only owner packed, as it is
+        }
+        let together = match &self.tiles[tile] {
+            Some(halo) => halo.clone(),
+            None => HostSlot::staging(self.tile_bytes[tile])?,
+        };
+        self.tiles[tile] = Some(together.clone());
+        let row_bytes = self.row_bytes.max(1);
+        let first = self.tile_bytes[..tile].iter().sum::<usize>() / row_bytes;
+        together.write(|bytes| {
+            let wanted = first..first + bytes.len() / row_bytes;
+            let mut rows = bytes.chunks_exact_mut(row_bytes);
+            let mut before = 0;
+            for (source, packed) in self.sources.iter().zip(&self.packed) {
+                let [start, end] =
+                    [wanted.start, wanted.end].map(|row| row.clamp(before, before + source.rows.len()) - before);
+                before += source.rows.len();
+                copy_rows(&source.rows[start..end], packed, row_bytes, rows.by_ref());
+            }
+        })?;
+        Ok(together)
+    }
+}
+
+/// Copies the ascending rows `wanted` of what an owner's tiles packed, one tile after the other.
+fn copy_rows<'a>(
+    mut wanted: &[u32],
+    packed: &[Option<HostSlot>],
+    row_bytes: usize,
+    mut to: impl Iterator<Item = &'a mut [u8]>,
+) {
+    let mut first = 0;
+    for packed in packed.iter().flatten() {
+        let end = first + packed.len() / row_bytes;
+        let (here, rest) = wanted.split_at(wanted.partition_point(|&row| (row as usize) < end));
+        packed.read(|packed| {
+            for (&from, to) in here.iter().zip(to.by_ref()) {
+                to.copy_from_slice(&packed[(from as usize - first) * row_bytes..][..row_bytes]);
+            }
+        });
+        (wanted, first) = (rest, end);
     }
 }
 
 impl Inbox {
     pub(super) fn new(exchanges: &[Exchange], expected: Vec<Expected>) -> Self {
-        let by_received = exchanges.iter().enumerate().map(|(i, exchange)| (exchange.received(), i)).collect();
-        Self { by_received, expected }
+        Self { by_received: places(exchanges.iter().map(Exchange::received)), expected }
     }
 
-    pub(super) fn put_rows(&mut self, exchange: usize, part: usize, rows: HostSlot) {
-        if let Expected::Halo { sources, packed, .. } = &mut self.expected[exchange]
+    pub(super) fn put_rows(&mut self, exchange: usize, part: usize, tile: usize, rows: HostSlot) {
+        if let Expected::Halo(Halo { sources, packed, .. }) = &mut self.expected[exchange]
             && let Some(place) = sources.iter().position(|source| source.part == part)
         {
-            packed[place] = Some(rows);
+            packed[place][tile] = Some(rows);
         }
     }
 
@@ -104,48 +182,10 @@ impl Inbox {
     /// # Errors
     /// When the host has no memory for it.
     pub(super) fn take(&mut self, slot: Slot) -> lapidary_kernels::Result<Option<HostSlot>> {
-        let expected = self.by_received.get(&slot).map(|&exchange| &mut self.expected[exchange]);
-        match expected.expect("a received tensor is part of an exchange") {
+        let &(exchange, tile) = self.by_received.get(&slot).expect("a received tensor is part of an exchange");
+        match &mut self.expected[exchange] {
             Expected::Sum(sum) => Ok(sum.take()),
-            Expected::Halo { sources, packed, row_bytes, halo } => {
-                if packed.iter().any(Option::is_none) {
-                    return Ok(None);
-                }
-                let packed: Vec<HostSlot> = packed.iter_mut().filter_map(Option::take).collect();
-                if let ([source], [rows]) = (&sources[..], &packed[..])
-                    && source.rows.len() * *row_bytes == rows.len()
-                {
-                    return Ok(Some(rows.clone())); // all that the only owner packed, as it is
-                }
-                let bytes = sources.iter().map(|source| source.rows.len()).sum::<usize>() * *row_bytes;
-                let together = match halo.take() {
-                    Some(halo) => halo,
-                    None => HostSlot::staging(bytes)?,
-                };
-                put_together(sources, &packed, *row_bytes, &together)?;
-                *halo = Some(together.clone());
-                Ok(Some(together))
-            }
+            Expected::Halo(halo) => halo.take(tile),
         }
     }
-}
-
-/// Copies each source's rows behind those of the one before.
-fn put_together(
-    sources: &[Source],
-    packed: &[HostSlot],
-    row_bytes: usize,
-    halo: &HostSlot,
-) -> lapidary_kernels::Result<()> {
-    halo.write(|mut halo| {
-        for (source, packed) in sources.iter().zip(packed) {
-            packed.read(|packed| {
-                let (rows, rest) = std::mem::take(&mut halo).split_at_mut(source.rows.len() * row_bytes);
-                for (to, &from) in rows.chunks_exact_mut(row_bytes.max(1)).zip(&source.rows) {
-                    to.copy_from_slice(&packed[from as usize * row_bytes..][..row_bytes]);
-                }
-                halo = rest;
-            });
-        }
-    })
 }

@@ -13,7 +13,7 @@ use lapidary_kernels::Lane;
 use lapidary_planner::partition::{Speeds, bottleneck, split};
 
 use super::trace::Span;
-use crate::lower::{Inputs, Sizes, lower};
+use crate::lower::{Inputs, Sizes, lower, operation_name};
 use crate::plan::works;
 use crate::program::Program;
 
@@ -70,7 +70,7 @@ pub(crate) struct Better {
 impl Learner {
     /// Knows what `model` knows. `main` are the phases of an epoch among the programs.
     pub(crate) fn new(model: CostModel, inputs: &Inputs, programs: &[(&str, &Program)], main: &[usize]) -> Self {
-        let whole = lower(programs, &Sizes::of(inputs), 0);
+        let whole = lower(programs, &Sizes::of(inputs).into(), 0);
         let mut named = BTreeMap::new();
         for phase in &whole.phases {
             named.extend(phase.steps.iter().map(|step| step.name.clone()).zip(works(&phase.steps)));
@@ -181,11 +181,12 @@ impl Learner {
         self.moves += 1;
     }
 
-    /// By operation the seconds of each of its steps: steps that ran in several pieces count together.
+    /// By operation the seconds of each of its steps: the tiles of one count together.
     fn seconds(&self, spans: &[Span]) -> BTreeMap<Op, Vec<f64>> {
         let mut by_step: BTreeMap<&str, f64> = BTreeMap::new();
         for span in spans.iter().filter(|span| span.lane == Lane::Compute) {
-            *by_step.entry(&span.name).or_default() += span.end.saturating_duration_since(span.start).as_secs_f64();
+            *by_step.entry(operation_name(&span.name)).or_default() +=
+                span.end.saturating_duration_since(span.start).as_secs_f64();
         }
         let mut by_op: BTreeMap<Op, Vec<f64>> = BTreeMap::new();
         for (name, seconds) in by_step {

@@ -12,8 +12,8 @@ use crate::plan::Script;
 pub(super) enum ToWorker {
     /// Do this, and report.
     Run(Run),
-    /// Rows that another part packed: `(exchange, part, rows)`.
-    Rows(usize, usize, HostSlot),
+    /// Rows that another part packed: `(exchange, part, tile, rows)`.
+    Rows(usize, usize, usize, HostSlot),
     /// The sum over all parts of what each published.
     Sum(usize, HostSlot),
     /// Overwrite a tensor that lasts.

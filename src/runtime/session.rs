@@ -12,9 +12,9 @@ use super::RunOptions;
 use super::driver::Runtime;
 use super::message::{Report, Run};
 use super::trace::Span;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::lower::{Inputs, Lowered, Supply, lower};
-use crate::plan::{Method, Planned, Room, Script, Sequence, plan_sequence};
+use crate::plan::{Method, Planned, Room, Script, Sequence, both, fit, plan_sequence};
 use crate::program::{Origin, Program};
 
 /// What a session is opened for.
@@ -44,6 +44,8 @@ pub(crate) struct Session {
     method: Method,
     parts: Vec<Range<usize>>,
     keep: BTreeSet<Slot>,
+    /// Into how many tiles each part is cut.
+    tiles: usize,
     main: Vec<usize>,
     repeats: bool,
     /// By phases.
@@ -91,7 +93,7 @@ impl Session {
     /// # Errors
     /// [`Error::DoesNotFit`] before anything that grows with the graph is made; [`Error::Device`].
     pub(crate) fn open(options: &RunOptions, job: &Job<'_>) -> Result<Self> {
-        let rooms = options.devices.rooms(options.device_memory);
+        let rooms = options.devices.rooms(options.device_memory)?;
         Self::open_on(rooms, options.method(), job, |rooms| options.devices.open(rooms))
     }
 
@@ -100,7 +102,7 @@ impl Session {
     /// # Errors
     /// As [`Session::open`].
     pub(crate) fn open_in_place_of(old: &mut Self, options: &RunOptions, job: &Job<'_>) -> Result<Self> {
-        let rooms = options.devices.rooms(options.device_memory);
+        let rooms = options.devices.rooms(options.device_memory)?;
         Self::open_on(rooms, options.method(), job, |rooms| {
             old.runtime.stop();
             options.devices.open(rooms)
@@ -115,22 +117,30 @@ impl Session {
         open: impl FnOnce(&[Room]) -> Result<Vec<Box<dyn Device>>>,
     ) -> Result<Self> {
         let mut supply = Supply::of_parts(job.inputs, job.parts.clone());
-        let lowered: Vec<Lowered> = supply.sizes().iter().map(|sizes| lower(job.programs, sizes, job.seed)).collect();
-        let keep = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name).copied());
-        let keep: BTreeSet<Slot> = keep.collect();
         let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };
-        let setup = plan_sequence(&lowered, &rooms, Sequence::Setup, &Epoch::Cold, &keep, &method);
-        let main = plan_sequence(&lowered, &rooms, Sequence::Phases(job.main), &epoch, &keep, &method);
-        let (setup, main) = both(setup, main)?;
+        let mut keep = BTreeSet::new();
+        let lower_all = |tiles: usize| -> Vec<Lowered> {
+            supply.tile(tiles).iter().map(|tiling| lower(job.programs, tiling, job.seed)).collect()
+        };
+        let plan_all = |lowered: &[Lowered]| {
+            let kept = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name));
+            keep = kept.flatten().copied().collect();
+            let setup = plan_sequence(lowered, &rooms, Sequence::Setup, &Epoch::Cold, &keep, &method);
+            let main = plan_sequence(lowered, &rooms, Sequence::Phases(job.main), &epoch, &keep, &method);
+            both(setup, main)
+        };
+        let (lowered, (setup, main), tiles) = fit(&rooms, lower_all, plan_all, method.weighs(&epoch))?;
+        // Of the tiles that were tried, these are the ones.
+        supply.tile(tiles);
         let opened = open(&rooms)?;
         let runtime = Runtime::open(opened, lowered, &mut supply)?;
-        let scripts = |planned: &Planned| planned.devices.iter().map(|d| Arc::new(d.script())).collect::<Vec<_>>();
         let setup_scripts = scripts(&setup);
         let mut session = Self {
             rooms,
             method,
             parts: job.parts.clone(),
             keep,
+            tiles,
             main: job.main.to_vec(),
             repeats: job.repeats,
             scripts: BTreeMap::from([(job.main.to_vec(), scripts(&main))]),
@@ -159,7 +169,7 @@ impl Session {
     ) -> Result<Done> {
         self.plan(phases)?;
         let lowered = &self.runtime.lowered()[0];
-        let slot = |(phase, name): &(usize, &str)| lowered.phases[*phase].outputs[*name];
+        let slot = |(phase, name): &(usize, &str)| lowered.phases[*phase].output(name);
         let metrics: Vec<Slot> = metrics.iter().map(slot).collect();
         let controls = controls.iter().filter_map(|(origin, value)| Some((self.origin(origin)?, value.clone())));
         let controls: Vec<(Slot, HostSlot)> = controls.collect();
@@ -212,8 +222,7 @@ impl Session {
                 plan_sequence(&lowered, &self.rooms, sequence, &Epoch::Cold, &self.keep, &self.method)?
             }
         };
-        let scripts = planned.devices.iter().map(|device| Arc::new(device.script())).collect();
-        self.scripts.insert(phases.to_vec(), scripts);
+        self.scripts.insert(phases.to_vec(), scripts(&planned));
         self.sequences.insert(phases.to_vec(), planned);
         Ok(())
     }
@@ -239,10 +248,12 @@ impl Session {
     /// # Errors
     /// [`Error::Device`].
     pub(crate) fn read_rows<T: Pod>(&self, phase: usize, name: &str) -> Result<Vec<T>> {
-        let slot = self.output(phase, name).expect("the program names its outputs");
+        let tiles = &self.runtime.lowered()[0].phases[phase].outputs[name];
         let mut rows = Vec::new();
         for part in 0..self.parts.len() {
-            rows.extend(self.runtime.read::<T>(part, slot)?);
+            for &tile in tiles {
+                rows.extend(self.runtime.read::<T>(part, tile)?);
+            }
         }
         Ok(rows)
     }
@@ -252,9 +263,15 @@ impl Session {
         self.runtime.lowered()[0].origins.get(origin).copied()
     }
 
-    /// Where a phase's result lies.
+    /// Where a phase's result lies that is not cut into tiles.
     pub(crate) fn output(&self, phase: usize, name: &str) -> Option<Slot> {
-        self.runtime.lowered()[0].phases[phase].outputs.get(name).copied()
+        let phase = &self.runtime.lowered()[0].phases[phase];
+        phase.outputs.contains_key(name).then(|| phase.output(name))
+    }
+
+    /// Into how many tiles each part is cut.
+    pub(crate) fn tiles(&self) -> usize {
+        self.tiles
     }
 
     /// The plan of the main phases, in words: a line a step of each device.
@@ -316,16 +333,7 @@ impl Session {
     }
 }
 
-/// Both plans; if both do not fit, what is enough for both.
-fn both(a: Result<Planned>, b: Result<Planned>) -> Result<(Planned, Planned)> {
-    match (a, b) {
-        (Ok(a), Ok(b)) => Ok((a, b)),
-        (Err(a), Err(b)) => match (&a, &b) {
-            (Error::DoesNotFit { need_bytes: a_needs, .. }, Error::DoesNotFit { need_bytes: b_needs, .. }) => {
-                Err(if a_needs > b_needs { a } else { b })
-            }
-            _ => Err(a),
-        },
-        (Err(error), _) | (_, Err(error)) => Err(error),
-    }
+/// What each worker does.
+fn scripts(planned: &Planned) -> Vec<Arc<Script>> {
+    planned.devices.iter().map(|device| Arc::new(device.script())).collect()
 }

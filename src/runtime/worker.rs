@@ -45,7 +45,8 @@ struct HostCopy {
 
 /// Published, but perhaps still being copied.
 struct Unsent {
-    exchange: usize,
+    /// Of which exchange, and which of its tiles.
+    place: (usize, usize),
     copied: Event,
     rows: HostSlot,
 }
@@ -256,8 +257,8 @@ impl Worker {
             None => self.store(slot)?,
         }
         let HostCopy { slot: rows, ready: copied } = self.host[index].clone().expect("what was stored is on the host");
-        if let Some(exchange) = self.post.mail.exchange_of(slot) {
-            self.unsent.push_back(Unsent { exchange, copied, rows });
+        if let Some(place) = self.post.mail.place_of(slot) {
+            self.unsent.push_back(Unsent { place, copied, rows });
         }
         Ok(())
     }
@@ -327,7 +328,7 @@ impl Worker {
 
     fn receive(&mut self, message: ToWorker) -> Step<()> {
         match message {
-            ToWorker::Rows(exchange, part, rows) => self.post.inbox.put_rows(exchange, part, rows),
+            ToWorker::Rows(exchange, part, tile, rows) => self.post.inbox.put_rows(exchange, part, tile, rows),
             ToWorker::Sum(exchange, sum) => self.post.inbox.put_sum(exchange, sum),
             ToWorker::Abort => return Err(Stop::Aborted),
             ToWorker::Run(_) | ToWorker::Write(..) | ToWorker::Read(_) => {
@@ -338,10 +339,10 @@ impl Worker {
     }
 
     fn send_unsent(&mut self) -> Step<()> {
-        while let Some(Unsent { exchange, copied, rows }) = self.unsent.pop_front() {
+        while let Some(Unsent { place, copied, rows }) = self.unsent.pop_front() {
             let done = self.device.wait(copied);
             self.on("publishing rows", done)?;
-            self.post.mail.send(exchange, &rows);
+            self.post.mail.send(place, &rows);
         }
         Ok(())
     }

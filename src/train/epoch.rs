@@ -5,6 +5,7 @@ use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelError, Parameter};
 use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
+use crate::program::passes::reuse::reuse;
 use crate::program::{Op, Passes, Program, SplitName, append_backward};
 
 use super::optimizer::append_updates;
@@ -55,6 +56,9 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<(Program, Vec<Par
     }
     if spec.passes.prune {
         prune(&mut program);
+    }
+    if spec.passes.reuse {
+        reuse(&mut program);
     }
     if spec.passes.fuse {
         fuse(&mut program);

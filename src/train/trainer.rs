@@ -234,6 +234,11 @@ impl Trainer {
         }
     }
 
+    /// Into how many tiles each device's vertices are cut, so that an operation's matrices fit; 1 if they do as they are.
+    pub fn tiles(&self) -> usize {
+        self.session.tiles()
+    }
+
     /// What the devices have held at most, in bytes.
     pub fn peak_device_bytes(&self) -> Vec<u64> {
         larger(self.session.peak_bytes(), &self.earlier_peaks[0])

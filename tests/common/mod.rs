@@ -1,6 +1,7 @@
 //! What several test programs share.
 #![allow(dead_code, clippy::unwrap_used)] // each test program uses a part of it
 
+pub mod curve;
 pub mod oracle;
 
 use std::io::Write;

@@ -37,7 +37,7 @@ impl Oracle {
         let mut oracle = Self { slots: BTreeMap::new() };
         for (index, tensor) in lowered.tensors.iter().enumerate() {
             let slot = Slot(index as u32);
-            let host = tensor.contents.as_ref().map(|contents| (contents, supply.get(part, contents)));
+            let host = tensor.contents.as_ref().map(|contents| (contents, supply.get(part, tensor.tile, contents)));
             let cells = match host {
                 Some((Contents::Indptr(_) | Contents::Origin(Origin::EdgePermutation(_)), host)) => {
                     Cells::U64(host.to_vec())
@@ -121,6 +121,21 @@ impl Oracle {
                 let halo = halo.map(|h| self.mat(h));
                 let y = reference::gather(self.block(block), weights.as_deref(), &self.mat(own), halo.as_ref());
                 self.put(out.slot, y.data);
+            }
+            Call::GatherWindow { block, weights, first, own, sum, out } => {
+                let y = self.gather_window(self.block(block), weights, first, own, sum);
+                self.put(out.slot, y);
+            }
+            Call::Accumulate { ref head, sum } => {
+                let before = self.slots[&sum].clone();
+                self.call(head);
+                let out = head.writes()[0];
+                let after = match (&before, &self.slots[&out]) {
+                    (Cells::Float(a), Cells::Float(b)) => Cells::Float(a.iter().zip(b).map(|(a, b)| a + b).collect()),
+                    (Cells::U64(a), Cells::U64(b)) => Cells::U64(a.iter().zip(b).map(|(a, b)| a + b).collect()),
+                    other => panic!("{other:?} do not add up"),
+                };
+                self.slots.insert(out, after);
             }
             Call::Pack { x, rows, out } => {
                 let y = reference::pack(&self.mat(x), self.u32s(rows));
@@ -231,6 +246,30 @@ impl Oracle {
             }
             Call::Sgd { .. } | Call::Adam { .. } => self.update(call),
         }
+    }
+
+    fn gather_window(
+        &self,
+        block: BlockView<'_>,
+        weights: Option<Slot>,
+        first: usize,
+        own: Mat,
+        sum: Option<Mat>,
+    ) -> Vec<f64> {
+        assert_eq!(block.halo_sources, 0);
+        let x = self.mat(own);
+        let mut y = sum.map_or_else(|| vec![0.0; block.rows() * own.cols], |sum| self.mat(sum).data);
+        for v in 0..block.rows() {
+            for edge in block.edges(v) {
+                let u = block.indices[edge] as usize;
+                assert!(u < block.own_sources);
+                if (first..first + own.rows).contains(&u) {
+                    let factor = weights.map_or(1.0, |weights| self.float(weights)[edge]);
+                    (0..own.cols).for_each(|c| y[v * own.cols + c] += factor * x.data[(u - first) * own.cols + c]);
+                }
+            }
+        }
+        y
     }
 
     fn row_step(&self, step: &RowStep, out: Mat) -> Dense {

@@ -1,6 +1,6 @@
 //! From a [`Call::Fused`] over slots to one kernel with row steps.
 
-use super::gather::gather_then;
+use super::gather::{Window, gather_then, gather_window};
 use super::launch::read_clock;
 use super::linear::{linear_input_grad_then, linear_then};
 use super::rows::{RowWork, rows_then};
@@ -58,6 +58,16 @@ pub(super) fn launch_fused(slots: &Open<'_>, head: &Call, steps: &[RowStep]) -> 
             let (weights, halo) = (weights.as_ref().map(Vector::view), halo.as_ref().map(Matrix::view));
             gather_then(block.view(), weights, own.view(), halo, &work, out.view())
         }
+        Call::GatherWindow { block, weights, first, own, sum, out } => {
+            let edges = block.edges;
+            let block = slots.block(block)?;
+            let weights = weights.map(|weights| slots.vec(weights, edges)).transpose()?;
+            let own = slots.mat(own)?;
+            let sum = sum.map(|sum| slots.mat(sum)).transpose()?;
+            let window = Window { first, sum: sum.as_ref().map(Matrix::view) };
+            let weights = weights.as_ref().map(Vector::view);
+            gather_window(block.view(), weights, window, own.view(), &work, slots.mat_mut(out)?.view())
+        }
         Call::Linear { x, weight, out } => {
             let (x, weight) = (slots.mat(x)?, slots.mat(weight)?);
             linear_then(x.view(), weight.view(), &work, slots.mat_mut(out)?.view())
@@ -72,15 +82,7 @@ pub(super) fn launch_fused(slots: &Open<'_>, head: &Call, steps: &[RowStep]) -> 
 
 /// A chain of calls that work cell by cell: the first is a step too.
 fn launch_rows(slots: &Open<'_>, head: &Call, steps: &[RowWork<'_>]) -> Result<()> {
-    let (x, first, out) = match *head {
-        Call::RowScale { x, scale, out } => (x, RowStep::Scale(scale), out),
-        Call::AddBias { x, bias, out } => (x, RowStep::AddBias(bias), out),
-        Call::Add { a, b, out } => (a, RowStep::Add(b.slot), out),
-        Call::Relu { x, out } => (x, RowStep::Relu, out),
-        Call::ReluGrad { grad, y, out } => (grad, RowStep::ReluGrad(y.slot), out),
-        Call::Dropout { x, out, key, clock } => (x, RowStep::Dropout { key, clock }, out),
-        _ => unreachable!("the others have kernels of their own"),
-    };
+    let (x, first, out) = head.as_row_step().expect("the others have kernels of their own");
     let first = Opened::new(slots, &first, out)?;
     let work = [&[first.work()], steps].concat();
     rows_then(slots.mat(x)?.view(), &work, slots.mat_mut(out)?.view())

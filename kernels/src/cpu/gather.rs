@@ -2,9 +2,9 @@
 //!
 //! Rows are cut into tasks of nearly equal edges + rows. Within a row, columns are cut into tiles of up to
 //! [`TILE`] vector registers, which stay in registers while the row's edges stream past; the source rows of the
-//! edges a few steps ahead are prefetched, because their addresses are random. A row's edges are added one after
-//! the other in the block's order, so neither the threads, nor the vector width, nor the cut of the graph into
-//! parts changes a bit of the result.
+//! edges a few steps ahead are prefetched, because their addresses are random. Wide gathers go in passes that a cache
+//! holds (`passes.rs`). A row's edges are added one after the other in the block's order, so neither the threads, nor the
+//! vector width, nor the passes, nor the cut of the graph into parts changes a bit of the result.
 
 use std::ops::Range;
 
@@ -12,9 +12,11 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::parallel::{balanced_rows, split_at_ends, task_count};
+use super::passes::{Passes, copy_columns};
 use super::prefetch::prefetch;
 use super::rows::{RowWork, Steps};
 use crate::error::{Error, Result, check_shape};
+use crate::memory::AlignedBytes;
 use crate::view::{BlockView, MatMut, MatView};
 
 const CALL: &str = "gather";
@@ -49,7 +51,7 @@ pub fn gather_bytes(n: u64, e: u64, d: u64) -> u64 {
 /// `block`: `n` rows, `m` own sources, `h` halo rows, `e` edges; `weights`: `[e]`; `own`: `[m, d]`; `halo`: `[h, d]`,
 /// may be absent when `h` is 0; `out`: `[n, d]`, overwritten.
 /// # Cost
-/// `e * d` additions; [`gather_bytes`] bytes moved; no allocation but a few words a task.
+/// `e * d` additions; [`gather_bytes`] bytes moved; no allocation but a few words a task, and 16 MiB where passes pay.
 /// # Errors
 /// [`Error::Shape`], and `out` is untouched; [`Error::Index`] when a row's edges or a source do not exist, and `out`
 /// must not be read.
@@ -68,6 +70,49 @@ pub fn gather(
     gather_then(block, weights, own, halo, &[], out)
 }
 
+/// The share of a gather over some of its sources, and what the sources before them came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Window<'a> {
+    /// The first source at hand.
+    pub first: usize,
+    /// What the sources before came to, `[n, d]`; 0 if it is absent.
+    pub sum: Option<MatView<'a>>,
+}
+
+/// `out[v] = sum[v] + sum of x[u]` over the sources `u` of `v` in `first .. first + own.rows`: [`gather_then`] over those
+/// that are at hand.
+///
+/// # Shapes
+/// `block`: `n` rows, each of whose sources ascend, no halo; `own`: `[sources at hand, d]`; the rest as of [`gather`].
+/// # Cost
+/// O(n log(edges of a row)) to find the edges, `d` additions each.
+/// # Errors
+/// As of [`gather_then`]; a source beyond the block is not noticed if it is not at hand.
+/// # Order
+/// Windows one after the other give the bits of one gather over all of them.
+pub fn gather_window(
+    block: BlockView<'_>,
+    weights: Option<&[f32]>,
+    window: Window<'_>,
+    own: MatView<'_>,
+    steps: &[RowWork<'_>],
+    out: MatMut<'_>,
+) -> Result<()> {
+    let end = window.first.saturating_add(own.rows());
+    if end > block.own_sources {
+        let (index, limit) = (end as u64, block.own_sources as u64 + 1);
+        return Err(Error::Index { call: CALL, operand: "the window's end", index, limit });
+    }
+    if let Some(sum) = window.sum {
+        check_shape(CALL, "sum", [block.rows(), out.cols()], [sum.rows(), sum.cols()])?;
+    }
+    check_shape(CALL, "halo", [0, out.cols()], [block.halo_sources, out.cols()])?;
+    check_shape(CALL, "own", [own.rows(), out.cols()], [own.rows(), own.cols()])?;
+    let (first, d) = (window.first, out.cols());
+    let sources = Sources { block, first, own_rows: own.rows(), own: own.data(), halo: &[], d, cut: true };
+    gather_sources(sources, window.sum, weights, steps, out)
+}
+
 /// [`gather`], with `steps` done to each row while it is in a cache.
 ///
 /// # Shapes
@@ -82,16 +127,31 @@ pub fn gather_then(
     own: MatView<'_>,
     halo: Option<MatView<'_>>,
     steps: &[RowWork<'_>],
-    mut out: MatMut<'_>,
+    out: MatMut<'_>,
 ) -> Result<()> {
-    let (n, d, e) = (block.rows(), out.cols(), block.indices.len());
-    check_block(CALL, block)?;
-    check_shape(CALL, "out", [n, d], [out.rows(), out.cols()])?;
+    let d = out.cols();
     check_shape(CALL, "own", [block.own_sources, d], [own.rows(), own.cols()])?;
     if halo.is_some() || block.halo_sources > 0 {
         let got = halo.map_or([0, 0], |halo| [halo.rows(), halo.cols()]);
         check_shape(CALL, "halo", [block.halo_sources, d], got)?;
     }
+    let halo = halo.map_or(&[][..], |halo| halo.data());
+    let sources = Sources { block, first: 0, own_rows: own.rows(), own: own.data(), halo, d, cut: false };
+    gather_sources(sources, None, weights, steps, out)
+}
+
+/// Adds to `sum`, or to 0, in as many passes as are good.
+fn gather_sources(
+    sources: Sources<'_>,
+    sum: Option<MatView<'_>>,
+    weights: Option<&[f32]>,
+    steps: &[RowWork<'_>],
+    mut out: MatMut<'_>,
+) -> Result<()> {
+    let Sources { block, d, first, own_rows, .. } = sources;
+    let (n, e) = (block.rows(), block.indices.len());
+    check_block(CALL, block)?;
+    check_shape(CALL, "out", [n, d], [out.rows(), out.cols()])?;
     if let Some(weights) = weights {
         check_shape(CALL, "weights", [e, 1], [weights.len(), 1])?;
     }
@@ -99,28 +159,72 @@ pub fn gather_then(
     if n == 0 || d == 0 {
         return Ok(());
     }
-    let halo = halo.map_or(&[][..], |halo| halo.data());
+    let start = sum.map_or(Start::Zero, Start::Sum);
+    let halo_rows = sources.halo.len() / d;
+    let Some(passes) = Passes::new(block, own_rows, halo_rows, d) else {
+        return pass(Pass { sources, weights, columns: 0..d, start, d }, Some(&steps), out.data());
+    };
+    let (all, width) = (own_rows + halo_rows, passes.width);
+    let mut copy = AlignedBytes::zeroed(4 * passes.sources * width)?;
+    for column in (0..d).step_by(width) {
+        let columns = column..(column + width).min(d);
+        for window in (0..all).step_by(passes.sources) {
+            let own_rows = passes.sources.min(all - window);
+            // Only a single window has a halo, and all of it.
+            let own = &sources.own[window * d..][..own_rows.min(sources.own_rows) * d];
+            copy_columns([own, sources.halo], d, columns.clone(), copy.as_mut_slice(), width);
+            let (own, cut) = (copy.as_slice(), sources.cut || own_rows < all);
+            let sources = Sources { block, first: first + window, own_rows, own, halo: &[], d: width, cut };
+            let start = if window == 0 { start } else { Start::Out };
+            let steps = Some(&steps).filter(|_| columns.end == d && window + own_rows == all);
+            pass(Pass { sources, weights, columns: columns.clone(), start, d }, steps, out.data())?;
+        }
+    }
+    Ok(())
+}
+
+/// Some columns of some sources.
+#[derive(Clone)]
+struct Pass<'a> {
+    sources: Sources<'a>,
+    weights: Option<&'a [f32]>,
+    columns: Range<usize>,
+    start: Start<'a>,
+    /// Columns of the output.
+    d: usize,
+}
+
+/// What the sources are added to.
+#[derive(Clone, Copy)]
+enum Start<'a> {
+    Zero,
+    Sum(MatView<'a>),
+    /// What the output holds.
+    Out,
+}
+
+/// Cuts the rows into tasks and runs them.
+fn pass(pass: Pass<'_>, steps: Option<&Steps<'_>>, out: &mut [f32]) -> Result<()> {
+    let (block, d) = (pass.sources.block, pass.d);
+    let (n, e) = (block.rows(), block.indices.len());
     let task = |rows: Range<usize>, out: &mut [f32]| {
-        let sources = Sources { block, own: own.data(), halo, d };
-        let group = steps.group();
+        let group = steps.map_or(n, Steps::group);
         for (first, out) in rows.clone().step_by(group).zip(out.chunks_mut(group * d)) {
-            let rows = first..(first + group).min(rows.end);
-            match weights {
-                None => Arch::new().dispatch(Rows { sources, weights: Unweighted, rows, out: &mut *out }),
-                Some(weights) => {
-                    Arch::new().dispatch(Rows { sources, weights: Weighted(weights), rows, out: &mut *out })
-                }
+            let (rows, pass) = (first..(first + group).min(rows.end), &pass);
+            match pass.weights {
+                None => Arch::new().dispatch(Rows { pass, weights: Unweighted, rows, out: &mut *out }),
+                Some(weights) => Arch::new().dispatch(Rows { pass, weights: Weighted(weights), rows, out: &mut *out }),
             }?;
-            steps.apply(first, out);
+            steps.iter().for_each(|steps| steps.apply(first, out));
         }
         Ok(())
     };
-    let work = (n + e).saturating_mul(d);
+    let work = (n + e).saturating_mul(pass.columns.len());
     let ranges = balanced_rows(block.indptr, task_count(work, LEAST_WORK));
     if let [all] = &ranges[..] {
-        return task(all.clone(), out.data());
+        return task(all.clone(), out);
     }
-    let parts = split_at_ends(out.data(), ranges.iter().map(|range| range.end * d));
+    let parts = split_at_ends(out, ranges.iter().map(|range| range.end * d));
     ranges.into_par_iter().zip(parts).with_max_len(1).try_for_each(|(rows, out)| task(rows, out))
 }
 
@@ -176,43 +280,69 @@ impl Weights for Weighted<'_> {
 #[derive(Clone, Copy)]
 struct Sources<'a> {
     block: BlockView<'a>,
+    /// The sources from `first` on are the `own_rows` rows of `own`; those behind them are in `halo`.
+    first: usize,
+    own_rows: usize,
     own: &'a [f32],
     halo: &'a [f32],
     d: usize,
+    /// Whether there are others, which do not count. Then the sources of each row ascend.
+    cut: bool,
 }
 
 impl<'a> Sources<'a> {
-    /// `len` columns from `first` on of source `u`.
+    /// The edges of row `v` whose sources are at hand; `None` if the row's edges are not a range of the edges.
     #[inline(always)]
-    fn columns(&self, u: u32, first: usize, len: usize) -> Option<&'a [f32]> {
-        let u = u as usize;
-        let (rows, u) =
-            if u < self.block.own_sources { (self.own, u) } else { (self.halo, u - self.block.own_sources) };
-        let start = u * self.d + first;
-        rows.get(start..start + len)
+    fn edges(&self, v: usize) -> Option<Range<usize>> {
+        let BlockView { indptr, indices, .. } = self.block;
+        let edges = indptr[v] as usize..indptr[v + 1] as usize;
+        let row = indices.get(edges.clone())?;
+        if !self.cut {
+            return Some(edges);
+        }
+        let limits = [self.first, self.first + self.own_rows];
+        let [first, end] = limits.map(|limit| row.partition_point(|&u| (u as usize) < limit));
+        Some(edges.start + first..edges.start + end.max(first))
     }
 
-    /// Asks for those columns of the source of `edge`, if there is such an edge.
+    /// What must be added to `u * d` to find column `column` of source `u` among the own ones.
     #[inline(always)]
-    fn prefetch(&self, edge: usize, first: usize, len: usize) {
-        if let Some(&u) = self.block.indices.get(edge)
-            && (u as usize) < self.block.own_sources
-        {
-            let start = u as usize * self.d + first;
-            for line in (0..len).step_by(LINE) {
-                prefetch(self.own, start + line);
+    fn offset(&self, column: usize) -> usize {
+        column.wrapping_sub(self.first.wrapping_mul(self.d))
+    }
+
+    /// The matrix that holds source `u`, from the column of this offset on.
+    #[inline(always)]
+    fn from(&self, u: u32, offset: usize) -> Option<&'a [f32]> {
+        let start = (u as usize * self.d).wrapping_add(offset);
+        if (u as usize) < self.first + self.own_rows {
+            self.own.get(start..)
+        } else {
+            self.halo.get(start.wrapping_sub(self.own_rows * self.d)..)
+        }
+    }
+
+    /// Asks for `len` columns, of `lines` lines, of the source of `edge`, if there is such an edge.
+    #[inline(always)]
+    fn prefetch(&self, edge: usize, offset: usize, lines: usize, len: usize) {
+        if let Some(&u) = self.block.indices.get(edge) {
+            // Any address may be asked for.
+            let start = (u as usize * self.d).wrapping_add(offset);
+            for line in 0..lines {
+                prefetch(self.own, start.wrapping_add(line * LINE));
             }
             // Rows that start within a line end in one more.
-            prefetch(self.own, start + len - 1);
+            prefetch(self.own, start.wrapping_add(len - 1));
         }
     }
 }
 
 /// One task: consecutive rows and their part of the output.
 struct Rows<'a, W> {
-    sources: Sources<'a>,
+    pass: &'a Pass<'a>,
     weights: W,
     rows: Range<usize>,
+    /// All columns of the rows.
     out: &'a mut [f32],
 }
 
@@ -221,17 +351,21 @@ impl<W: Weights> WithSimd for Rows<'_, W> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> Result<()> {
-        let Self { sources, weights, rows, out } = self;
-        let BlockView { indptr, indices, .. } = sources.block;
-        for (v, out) in rows.zip(out.chunks_exact_mut(sources.d)) {
-            let edges = indptr[v] as usize..indptr[v + 1] as usize;
-            if edges.start > edges.end || edges.end > indices.len() {
-                return Err(bad_row(CALL, sources.block, v));
+        let Self { pass: Pass { sources, columns, start, d, .. }, weights, rows, out } = self;
+        let vectors = columns.len().div_ceil(S::F32_LANES);
+        let tiles = vectors.div_ceil(TILE);
+        let end = |i: usize| (vectors * i / tiles * S::F32_LANES).min(columns.len());
+        for (v, out) in rows.zip(out.chunks_exact_mut(*d)) {
+            let edges = sources.edges(v).ok_or_else(|| bad_row(CALL, sources.block, v))?;
+            let out = &mut out[columns.clone()];
+            if let Start::Sum(sum) = start {
+                out.copy_from_slice(&sum.row(v)[columns.clone()]);
             }
-            let step = TILE * S::F32_LANES;
-            for (i, tile) in out.chunks_mut(step).enumerate() {
-                if sum_tile(simd, sources, weights, edges.clone(), i * step, tile).is_none() {
-                    return Err(bad_source(sources, edges));
+            let fresh = matches!(start, Start::Zero);
+            for tile in 0..tiles {
+                let (first, end) = (end(tile), end(tile + 1));
+                if sum_tile(simd, *sources, weights, edges.clone(), (first, fresh), &mut out[first..end]).is_none() {
+                    return Err(bad_source(*sources, edges));
                 }
             }
         }
@@ -246,65 +380,80 @@ fn bad_source(sources: Sources<'_>, edges: Range<usize>) -> Error {
     Error::Index { call: CALL, operand: "indices", index: found.unwrap_or(limit), limit }
 }
 
-/// Sums the columns `first..first + tile.len()` of a row's sources; `None` if a source does not exist.
+/// Adds the columns `first..first + tile.len()` of a row's sources to `tile`, or if it is fresh to 0; `None` if a source
+/// does not exist.
 #[inline(always)]
 fn sum_tile<S: Simd, W: Weights>(
     simd: S,
     sources: Sources<'_>,
     weights: W,
     edges: Range<usize>,
-    first: usize,
+    from: (usize, bool),
     tile: &mut [f32],
 ) -> Option<()> {
     let (full, tail) = (tile.len() / S::F32_LANES, !tile.len().is_multiple_of(S::F32_LANES));
     match (full, tail) {
-        (0, _) => sum::<S, W, 0, true>(simd, sources, weights, edges, first, tile),
-        (1, false) => sum::<S, W, 1, false>(simd, sources, weights, edges, first, tile),
-        (1, true) => sum::<S, W, 1, true>(simd, sources, weights, edges, first, tile),
-        (2, false) => sum::<S, W, 2, false>(simd, sources, weights, edges, first, tile),
-        (2, true) => sum::<S, W, 2, true>(simd, sources, weights, edges, first, tile),
-        (3, false) => sum::<S, W, 3, false>(simd, sources, weights, edges, first, tile),
-        (3, true) => sum::<S, W, 3, true>(simd, sources, weights, edges, first, tile),
-        (4, false) => sum::<S, W, 4, false>(simd, sources, weights, edges, first, tile),
-        (4, true) => sum::<S, W, 4, true>(simd, sources, weights, edges, first, tile),
-        (5, false) => sum::<S, W, 5, false>(simd, sources, weights, edges, first, tile),
-        (5, true) => sum::<S, W, 5, true>(simd, sources, weights, edges, first, tile),
-        (6, false) => sum::<S, W, 6, false>(simd, sources, weights, edges, first, tile),
-        (6, true) => sum::<S, W, 6, true>(simd, sources, weights, edges, first, tile),
-        (7, false) => sum::<S, W, 7, false>(simd, sources, weights, edges, first, tile),
-        (7, true) => sum::<S, W, 7, true>(simd, sources, weights, edges, first, tile),
-        _ => sum::<S, W, TILE, false>(simd, sources, weights, edges, first, tile),
+        (0, _) => sum::<S, W, 0, true>(simd, sources, weights, edges, from, tile),
+        (1, false) => sum::<S, W, 1, false>(simd, sources, weights, edges, from, tile),
+        (1, true) => sum::<S, W, 1, true>(simd, sources, weights, edges, from, tile),
+        (2, false) => sum::<S, W, 2, false>(simd, sources, weights, edges, from, tile),
+        (2, true) => sum::<S, W, 2, true>(simd, sources, weights, edges, from, tile),
+        (3, false) => sum::<S, W, 3, false>(simd, sources, weights, edges, from, tile),
+        (3, true) => sum::<S, W, 3, true>(simd, sources, weights, edges, from, tile),
+        (4, false) => sum::<S, W, 4, false>(simd, sources, weights, edges, from, tile),
+        (4, true) => sum::<S, W, 4, true>(simd, sources, weights, edges, from, tile),
+        (5, false) => sum::<S, W, 5, false>(simd, sources, weights, edges, from, tile),
+        (5, true) => sum::<S, W, 5, true>(simd, sources, weights, edges, from, tile),
+        (6, false) => sum::<S, W, 6, false>(simd, sources, weights, edges, from, tile),
+        (6, true) => sum::<S, W, 6, true>(simd, sources, weights, edges, from, tile),
+        (7, false) => sum::<S, W, 7, false>(simd, sources, weights, edges, from, tile),
+        (7, true) => sum::<S, W, 7, true>(simd, sources, weights, edges, from, tile),
+        _ => sum::<S, W, TILE, false>(simd, sources, weights, edges, from, tile),
     }
 }
 
-/// [`sum_tile`] for a tile of exactly `FULL` vectors, and with `TAIL` a part of one more.
+/// [`sum_tile`] for a tile of exactly `FULL` vectors, and with `TAIL` one more that ends where the tile ends: it begins
+/// within the one before it, or, where there is none, reaches into the source behind, which is left out of the result.
 #[inline(always)]
 fn sum<S: Simd, W: Weights, const FULL: usize, const TAIL: bool>(
     simd: S,
     sources: Sources<'_>,
     weights: W,
     edges: Range<usize>,
-    first: usize,
+    from: (usize, bool),
     tile: &mut [f32],
 ) -> Option<()> {
-    let len = tile.len();
-    let ahead = const { ahead(((FULL + TAIL as usize) * S::F32_LANES).div_ceil(LINE)) };
-    let zero = simd.splat_f32s(0.0);
-    let mut head = [zero; FULL];
-    let mut last = [zero; 1];
-    for edge in edges {
-        sources.prefetch(edge + ahead, first, len);
-        let x = sources.columns(sources.block.indices[edge], first, len)?;
-        let (vectors, rest) = S::as_simd_f32s(x);
-        weights.accumulate(simd, edge, &mut head, vectors.first_chunk::<FULL>()?);
-        if TAIL {
-            weights.accumulate(simd, edge, &mut last, &[simd.partial_load_f32s(rest)]);
+    let (len, (first, fresh)) = (tile.len(), from);
+    let lines = const { (FULL * S::F32_LANES).div_ceil(LINE) + TAIL as usize };
+    let ahead = const { ahead((FULL * S::F32_LANES).div_ceil(LINE) + TAIL as usize) };
+    let back = len.checked_sub(S::F32_LANES);
+    let (mut head, mut last) = ([simd.splat_f32s(0.0); FULL], [simd.splat_f32s(0.0)]);
+    if !fresh {
+        head = *S::as_simd_f32s(tile).0.first_chunk()?;
+        match back {
+            Some(back) => last = *S::as_simd_f32s(&tile[back..]).0.first_chunk()?,
+            None => last = [simd.partial_load_f32s(tile)],
         }
     }
-    let (vectors, rest) = S::as_mut_simd_f32s(tile);
-    *vectors.first_chunk_mut::<FULL>()? = head;
-    if TAIL {
-        simd.partial_store_f32s(rest, last[0]);
+    let offset = sources.offset(first);
+    for edge in edges {
+        sources.prefetch(edge + ahead, offset, lines, len);
+        let x = sources.from(sources.block.indices[edge], offset)?;
+        weights.accumulate(simd, edge, &mut head, S::as_simd_f32s(x.get(..len)?).0.first_chunk::<FULL>()?);
+        if TAIL {
+            let vector = match S::as_simd_f32s(x.get(back.unwrap_or(0)..)?).0.first() {
+                Some(&vector) => vector,
+                None => simd.partial_load_f32s(&x[..len]),
+            };
+            weights.accumulate(simd, edge, &mut last, &[vector]);
+        }
     }
+    if TAIL {
+        match back {
+            Some(back) => *S::as_mut_simd_f32s(&mut tile[back..]).0.first_mut()? = last[0],
+            None => simd.partial_store_f32s(tile, last[0]),
+        }
+    }
+    *S::as_mut_simd_f32s(tile).0.first_chunk_mut::<FULL>()? = head;
     Some(())
 }

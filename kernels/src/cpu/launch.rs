@@ -3,15 +3,14 @@
 use super::dropout::{dropout, sparse_dropout};
 use super::elementwise::{add, add_bias, column_sum, pack, permute_edges, relu, relu_grad, row_scale, transpose};
 use super::fused::launch_fused;
-use super::gather::gather;
 use super::layer_norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
 use super::linear::{linear, linear_input_grad, linear_weight_grad, linear_weight_grad_workspace_bytes};
 use super::loss::{count_correct, softmax_cross_entropy, softmax_cross_entropy_grad};
 use super::multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_grad};
 use super::optimizer::{adam, sgd};
-use super::slots::{Open, Vector};
-use crate::call::{Call, Mat};
-use crate::error::Result;
+use super::slots::Open;
+use crate::call::{Call, Mat, Summed};
+use crate::error::{Error, Result};
 use crate::memory::Slot;
 use crate::step::{AdamStep, SgdStep};
 use crate::view::{MultiTargets, Targets};
@@ -19,8 +18,8 @@ use crate::view::{MultiTargets, Targets};
 /// Runs one call to its end. Everything is opened, and so checked for its size, before anything is written.
 pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
     match call {
-        Call::Gather { .. }
-        | Call::Pack { .. }
+        Call::Gather { .. } | Call::GatherWindow { .. } => launch_fused(slots, call, &[]),
+        Call::Pack { .. }
         | Call::RowScale { .. }
         | Call::Dropout { .. }
         | Call::SparseDropout { .. }
@@ -68,7 +67,27 @@ pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
             launch_multi_label(slots, call)
         }
         Call::Fused { head, steps } => launch_fused(slots, head, steps),
+        Call::Accumulate { head, sum } => launch_accumulate(slots, head, *sum),
         Call::Sgd { .. } | Call::Adam { .. } => launch_optimizer(slots, call),
+    }
+}
+
+/// The head, and then what it is added to.
+fn launch_accumulate(slots: &Open<'_>, head: &Call, sum: Slot) -> Result<()> {
+    match head.summed() {
+        None => Err(Error::NoSum { call: head.name() }),
+        Some(Summed::Floats(out, len)) => {
+            let sum = slots.vec::<f32>(sum, len)?;
+            launch(slots, head)?;
+            slots.vec_mut::<f32>(out, len)?.view().iter_mut().zip(sum.view()).for_each(|(out, sum)| *out += sum);
+            Ok(())
+        }
+        Some(Summed::Counts(out, len)) => {
+            let sum = slots.vec::<u64>(sum, len)?;
+            launch(slots, head)?;
+            slots.vec_mut::<u64>(out, len)?.view().iter_mut().zip(sum.view()).for_each(|(out, sum)| *out += sum);
+            Ok(())
+        }
     }
 }
 
@@ -77,16 +96,6 @@ fn launch_sparse(slots: &Open<'_>, call: &Call) -> Result<()> {
         Call::Pack { x, rows, out } => {
             let rows = slots.vec(*rows, out.rows)?;
             pack(slots.mat(*x)?.view(), rows.view(), slots.mat_mut(*out)?.view())
-        }
-        Call::Gather { block, weights, own, halo, out } => {
-            let edges = block.edges;
-            let block = slots.block(*block)?;
-            let weights = weights.map(|weights| slots.vec(weights, edges)).transpose()?;
-            let own = slots.mat(*own)?;
-            let halo = halo.map(|halo| slots.mat(halo)).transpose()?;
-            let mut out = slots.mat_mut(*out)?;
-            let weights = weights.as_ref().map(Vector::view);
-            gather(block.view(), weights, own.view(), halo.as_ref().map(|halo| halo.view()), out.view())
         }
         Call::RowScale { x, scale, out } => {
             let scale = slots.vec(*scale, x.rows)?;

@@ -1,16 +1,17 @@
 //! Dense products: a linear layer, and its gradients for input and weight.
 //!
-//! The products themselves are the `gemm` crate's, one thread each; the cut into tasks is made here, by sizes alone,
-//! so that the bits do not depend on the threads.
+//! The products themselves are in `product.rs`, one thread each; the cut into tasks is made here, by sizes alone, so that
+//! the bits do not depend on the threads.
 
 use rayon::prelude::*;
 
 use super::parallel::for_chunks;
+use super::product::{Packed, add_transposed_times, rows_times};
 use super::rows::{RowWork, Steps};
 use crate::error::{Result, check_shape};
 use crate::view::{MatMut, MatView};
 
-/// Rows of one task. A multiple of every register tile's height.
+/// Rows of one task.
 const ROWS: usize = 1536;
 
 /// Most parts of the sum over rows in a weight gradient.
@@ -57,7 +58,9 @@ pub fn linear_then(x: MatView<'_>, weight: MatView<'_>, steps: &[RowWork<'_>], o
     const CALL: &str = "linear";
     check_shape(CALL, "weight", [weight.rows(), x.cols()], [weight.rows(), weight.cols()])?;
     check_shape(CALL, "out", [x.rows(), weight.rows()], [out.rows(), out.cols()])?;
-    rows_times(x, Strided::transposed(weight), &Steps::new(CALL, steps, out.rows(), out.cols())?, out);
+    let steps = Steps::new(CALL, steps, out.rows(), out.cols())?;
+    let packed = Packed::new(weight.data(), [weight.cols(), weight.rows()], [1, weight.cols()])?;
+    times(x, &packed, &steps, out);
     Ok(())
 }
 
@@ -92,7 +95,9 @@ pub fn linear_input_grad_then(
     const CALL: &str = "linear_input_grad";
     check_shape(CALL, "weight", [grad.cols(), weight.cols()], [weight.rows(), weight.cols()])?;
     check_shape(CALL, "out", [grad.rows(), weight.cols()], [out.rows(), out.cols()])?;
-    rows_times(grad, Strided::plain(weight), &Steps::new(CALL, steps, out.rows(), out.cols())?, out);
+    let steps = Steps::new(CALL, steps, out.rows(), out.cols())?;
+    let packed = Packed::new(weight.data(), [weight.rows(), weight.cols()], [weight.cols(), 1])?;
+    times(grad, &packed, &steps, out);
     Ok(())
 }
 
@@ -121,9 +126,8 @@ pub fn linear_weight_grad(grad: MatView<'_>, x: MatView<'_>, mut out: MatMut<'_>
     let part = |rows: std::ops::Range<usize>, out: &mut [f32]| {
         let grad = &grad.data()[rows.start * d_out..rows.end * d_out];
         let x = &x.data()[rows.start * d_in..rows.end * d_in];
-        let lhs = Strided { data: grad, rows: d_out, cols: rows.len(), row_stride: 1, col_stride: d_out };
-        let rhs = Strided { data: x, rows: rows.len(), cols: d_in, row_stride: d_in, col_stride: 1 };
-        product(lhs, rhs, out);
+        out.fill(0.0);
+        add_transposed_times(grad, x, [d_out, d_in], out);
     };
     let rows = rows_of_part(n);
     if n <= rows {
@@ -149,90 +153,12 @@ fn rows_of_part(n: usize) -> usize {
     n.div_ceil(MOST_PARTS).max(LEAST_ROWS)
 }
 
-/// `out = x * rhs`, the rows of `x` cut into tasks, each of which ends with the steps.
-fn rows_times(x: MatView<'_>, rhs: Strided<'_>, steps: &Steps<'_>, mut out: MatMut<'_>) {
+/// `out = x * packed`, the rows of `x` cut into tasks, whose rows take the steps while they are in a cache.
+fn times(x: MatView<'_>, packed: &Packed, steps: &Steps<'_>, mut out: MatMut<'_>) {
     let (k, width) = (x.cols(), out.cols());
-    if width == 0 {
-        return;
-    }
-    let task = |i: usize, out: &mut [f32]| {
-        let rows = out.len() / width;
-        let data = &x.data()[i * ROWS * k..][..rows * k];
-        product(Strided { data, rows, cols: k, row_stride: k, col_stride: 1 }, rhs, out);
-        steps.apply(i * ROWS, out);
-    };
-    if x.rows() <= ROWS {
-        task(0, out.data());
-    } else {
-        out.data().par_chunks_mut(ROWS * width).with_max_len(1).enumerate().for_each(|(i, out)| task(i, out));
-    }
-}
-
-/// A matrix with any distance between its rows and its columns.
-#[derive(Clone, Copy)]
-struct Strided<'a> {
-    data: &'a [f32],
-    rows: usize,
-    cols: usize,
-    row_stride: usize,
-    col_stride: usize,
-}
-
-impl<'a> Strided<'a> {
-    fn plain(mat: MatView<'a>) -> Self {
-        Self { data: mat.data(), rows: mat.rows(), cols: mat.cols(), row_stride: mat.cols(), col_stride: 1 }
-    }
-
-    fn transposed(mat: MatView<'a>) -> Self {
-        Self { data: mat.data(), rows: mat.cols(), cols: mat.rows(), row_stride: 1, col_stride: mat.cols() }
-    }
-
-    /// Elements that the matrix reaches over, from its first to its last.
-    fn span(&self) -> usize {
-        if self.rows == 0 || self.cols == 0 {
-            0
-        } else {
-            (self.rows - 1) * self.row_stride + (self.cols - 1) * self.col_stride + 1
-        }
-    }
-}
-
-/// `out = lhs * rhs` on this thread; `out` is row-major and contiguous.
-#[allow(unsafe_code)]
-fn product(lhs: Strided<'_>, rhs: Strided<'_>, out: &mut [f32]) {
-    let (m, n, k) = (lhs.rows, rhs.cols, lhs.cols);
-    assert!(rhs.rows == k && out.len() == m * n, "a product of {m} x {k} and {} x {n}", rhs.rows);
-    assert!(lhs.span() <= lhs.data.len() && rhs.span() <= rhs.data.len(), "an operand ends early");
-    if k == 0 {
-        out.fill(0.0);
-    }
-    if m == 0 || n == 0 || k == 0 {
-        return;
-    }
-    // SAFETY: the assertions above say that all m x k, k x n and m x n elements that gemm reads and writes through
-    // these strides lie inside the three slices; strides are below isize::MAX because the slices are; `out` is
-    // borrowed mutably, so it overlaps neither operand.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            out.as_mut_ptr(),
-            1,
-            n as isize,
-            false,
-            lhs.data.as_ptr(),
-            lhs.col_stride as isize,
-            lhs.row_stride as isize,
-            rhs.data.as_ptr(),
-            rhs.col_stride as isize,
-            rhs.row_stride as isize,
-            0.0,
-            1.0,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
-    }
+    for_chunks(out.data(), ROWS * width, |first, out| {
+        let first = first / width;
+        let x = &x.data()[first * k..][..out.len() / width * k];
+        rows_times(x, packed, out, |row, out| steps.apply(first + row, out));
+    });
 }

@@ -118,25 +118,41 @@ fn first_largest(row: &[f32]) -> Option<usize> {
 
 /// Writes `exp(x - largest)` and returns the largest and the sum.
 fn exponentials(row: &[f32], out: &mut [f32]) -> (f32, f64) {
-    let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    Arch::new().dispatch(ExpBelow { largest, row, out });
-    (largest, out.iter().copied().map(f64::from).sum())
+    Arch::new().dispatch(ExpBelowLargest { row, out })
 }
 
-/// `out = exp(row - largest)`.
-struct ExpBelow<'a> {
-    largest: f32,
+/// `out = exp(row - largest)`; returns the largest and the sum.
+struct ExpBelowLargest<'a> {
     row: &'a [f32],
     out: &'a mut [f32],
 }
 
-impl WithSimd for ExpBelow<'_> {
-    type Output = ();
+impl WithSimd for ExpBelowLargest<'_> {
+    type Output = (f32, f64);
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _simd: S) {
-        for (out, &x) in self.out.iter_mut().zip(self.row) {
-            *out = exp(x - self.largest);
+    fn with_simd<S: Simd>(self, simd: S) -> (f32, f64) {
+        let Self { row, out } = self;
+        let (vectors, rest) = S::as_simd_f32s(row);
+        let lowest = simd.splat_f32s(f32::NEG_INFINITY);
+        let largest = vectors.iter().fold(lowest, |largest, &x| simd.max_f32s(x, largest));
+        let largest = rest.iter().copied().fold(simd.reduce_max_f32s(largest), f32::max);
+        // The last vector of a row may do cells again that the one before it has done.
+        let lanes = 16;
+        let last = row.len().saturating_sub(lanes);
+        for first in (0..row.len()).step_by(lanes).map(|first| first.min(last)) {
+            match (row[first..].first_chunk::<16>(), out[first..].first_chunk_mut::<16>()) {
+                (Some(row), Some(out)) => (0..lanes).for_each(|i| out[i] = exp(row[i] - largest)),
+                _ => out.iter_mut().zip(row).for_each(|(out, &x)| *out = exp(x - largest)),
+            }
         }
+        let (eights, rest) = out.as_chunks::<8>();
+        let mut sums = [0.0; 8];
+        for eight in eights {
+            (0..8).for_each(|i| sums[i] += f64::from(eight[i]));
+        }
+        let halves: [f64; 4] = std::array::from_fn(|i| sums[i] + sums[i + 4]);
+        let sum = (halves[0] + halves[2]) + (halves[1] + halves[3]);
+        (largest, rest.iter().fold(sum, |sum, &x| sum + f64::from(x)))
     }
 }

@@ -16,7 +16,9 @@ mod loss;
 mod multi_label;
 mod optimizer;
 mod parallel;
+mod passes;
 mod prefetch;
+mod product;
 mod rows;
 mod slots;
 mod sum;
@@ -31,7 +33,7 @@ pub use dropout::{dropout, sparse_dropout};
 pub use elementwise::{
     add, add_bias, column_sum, elementwise_bytes, pack, permute_edges, relu, relu_grad, row_scale, transpose,
 };
-pub use gather::{gather, gather_bytes, gather_then};
+pub use gather::{Window, gather, gather_bytes, gather_then, gather_window};
 pub use layer_norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
 pub use linear::{
     linear, linear_flops, linear_input_grad, linear_input_grad_then, linear_then, linear_weight_grad,
@@ -53,7 +55,8 @@ use slots::Slots;
 ///
 /// A constant of the host is used where it lies and only copied when a call writes its slot; everything counts
 /// towards the capacity all the same. Memory is taken from the host when a slot is first used, and kept for the next
-/// slot of the same size when it is freed, never more than the largest number of bytes that were in use at once.
+/// slot of the same size when it is freed: never more than the capacity, nor than half above the largest number of
+/// bytes that were in use at once.
 /// Debug builds fill an output's fresh memory with NaN.
 pub struct CpuDevice {
     /// Its own threads, or none for rayon's global pool.

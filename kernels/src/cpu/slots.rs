@@ -50,8 +50,9 @@ type Writing = ArcRwLockWriteGuard<RawRwLock, Contents>;
 
 /// Bytes in use, and buffers that were given back.
 struct Account {
-    // Invariant: used <= peak <= capacity, and used plus the spare bytes never exceed peak: what the process holds is
-    // never more than what was once in use.
+    // Invariant: used <= peak <= capacity, and used plus the spare bytes never exceed the capacity, nor peak by more
+    // than half. Without that room, buffers of other sizes than the next one needs would go back to the host
+    // at the peak of every epoch, and come back as new pages that the system has to clear.
     used: u64,
     peak: u64,
     spare: Vec<AlignedBytes>,
@@ -98,7 +99,7 @@ impl Slots {
         }
         account.used = used;
         account.peak = account.peak.max(used);
-        account.trim();
+        account.trim(self.capacity);
         if table.len() <= index {
             table.resize_with(index + 1, || None);
         }
@@ -115,7 +116,7 @@ impl Slots {
         if let Contents::Own(bytes) = contents {
             account.spare_bytes += bytes.len() as u64;
             account.spare.push(bytes);
-            account.trim();
+            account.trim(self.capacity);
         }
         Ok(())
     }
@@ -205,8 +206,9 @@ impl Account {
     }
 
     /// Gives the oldest spare buffers back to the host until the invariant holds.
-    fn trim(&mut self) {
-        while self.used + self.spare_bytes > self.peak && !self.spare.is_empty() {
+    fn trim(&mut self, capacity: u64) {
+        let most = self.peak.saturating_add(self.peak / 2).min(capacity);
+        while self.used + self.spare_bytes > most && !self.spare.is_empty() {
             self.spare_bytes -= self.spare.remove(0).len() as u64;
         }
     }

@@ -1,14 +1,17 @@
 //! What the tests share: numbers, hostile graphs, a device with an eye on it, and a comparer with derived tolerances.
 
-// Each test program uses its own part of this.
 #![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::num::NonZeroUsize;
+use std::rc::Rc;
 
 use bytemuck::Pod;
 use lapidary_kernels::reference::Dense;
 use lapidary_kernels::{BlockSlots, BlockView, Call, CpuDevice, Device, HostSlot, Lane, Mat, MatView, Result, Slot};
+
+#[cfg(feature = "cuda")]
+pub mod emulator;
 
 /// Widths that meet every path through the column tiles.
 pub const WIDTHS: [usize; 11] = [0, 1, 3, 7, 16, 17, 32, 41, 64, 100, 602];
@@ -52,8 +55,12 @@ pub struct Matrix {
 }
 
 impl Matrix {
+    pub fn view(&self) -> MatView<'_> {
+        MatView::new(&self.data, self.rows, self.cols).unwrap()
+    }
+
     pub fn dense(&self) -> Dense {
-        MatView::new(&self.data, self.rows, self.cols).unwrap().into()
+        self.view().into()
     }
 }
 
@@ -134,6 +141,10 @@ pub fn hostile_graphs() -> Vec<Graph> {
     let all = || (0..n as u32).collect::<Vec<_>>();
     let mut hub = vec![Vec::new(); n];
     hub[17] = [all(), all(), all()].concat();
+    // Longer than what a GPU gives one row's threads.
+    let mut heavy: Vec<Vec<u32>> = (0..40).map(|v| vec![v; v as usize % 4]).collect();
+    heavy[7] = (0..2500).map(|i| i * 7 % 60).collect();
+    heavy[8] = (0..1025).map(|i| i % 60).collect();
     let mut tail: Vec<Vec<u32>> = (0..n).map(|_| (0..5).map(|_| numbers.below(200) as u32).collect()).collect();
     tail[200..].fill(Vec::new());
     let mut random = Graph::random(numbers, 3000, 3000, 0, 20_000);
@@ -150,6 +161,7 @@ pub fn hostile_graphs() -> Vec<Graph> {
         Graph::from_rows("self-loops", &(0..40).map(|v| vec![v]).collect::<Vec<_>>(), 40, 0),
         Graph::from_rows("multi-edges", &(0..40).map(|v| vec![v / 2; 9]).collect::<Vec<_>>(), 40, 0),
         Graph::from_rows("hub with every edge", &hub, n, 0),
+        Graph::from_rows("heavy hubs", &heavy, 40, 20),
         Graph::from_rows("isolated tail", &tail, n, 0),
         random,
         halo,
@@ -157,22 +169,46 @@ pub fn hostile_graphs() -> Vec<Graph> {
     ]
 }
 
+/// Whether the tests run on a GPU and not on the CPU.
+pub fn on_gpu() -> bool {
+    std::env::var_os("LAPIDARY_TEST_DEVICE").is_some_and(|device| device == "cuda")
+}
+
+/// The device that is tested.
+pub fn open_device(threads: usize, capacity_bytes: u64) -> Box<dyn Device> {
+    if on_gpu() {
+        return lapidary_kernels::cuda::open("cuda:0", 0, capacity_bytes).unwrap();
+    }
+    Box::new(CpuDevice::new(NonZeroUsize::new(threads), capacity_bytes).unwrap())
+}
+
+thread_local! {
+    /// A GPU takes long to open: a test uses one, and its rigs other slots of it.
+    static GPU: (Rc<dyn Device>, Cell<u32>) = (Rc::from(open_device(1, u64::MAX)), Cell::new(1000));
+}
+
 /// A device whose slots are numbered as they come.
 pub struct Rig {
-    pub device: CpuDevice,
+    pub device: Rc<dyn Device>,
     next: Cell<u32>,
+    used: RefCell<Vec<Slot>>,
 }
 
 impl Rig {
     pub fn new(threads: usize) -> Self {
-        let device = CpuDevice::new(NonZeroUsize::new(threads), u64::MAX).unwrap();
-        Self { device, next: Cell::new(0) }
+        let used = RefCell::default();
+        if on_gpu() {
+            return GPU.with(|(device, next)| Self { device: device.clone(), next: next.clone(), used });
+        }
+        Self { device: Rc::from(open_device(threads, u64::MAX)), next: Cell::new(0), used }
     }
 
     pub fn put<T: Pod>(&self, values: &[T]) -> Slot {
         let slot = Slot(self.next.replace(self.next.get() + 1));
+        self.used.borrow_mut().push(slot);
         self.device.alloc(slot, size_of_val(values) as u64).unwrap();
-        self.device.copy_in(Lane::CopyIn, slot, &HostSlot::staged(values).unwrap(), &[]).unwrap();
+        let copied = self.device.copy_in(Lane::CopyIn, slot, &HostSlot::staged(values).unwrap(), &[]).unwrap();
+        self.device.wait(copied).unwrap();
         slot
     }
 
@@ -203,7 +239,8 @@ impl Rig {
 
     pub fn get<T: Pod>(&self, slot: Slot, len: usize) -> Vec<T> {
         let host = HostSlot::staging(len * size_of::<T>()).unwrap();
-        self.device.copy_out(Lane::CopyOut, slot, &host, &[]).unwrap();
+        let copied = self.device.copy_out(Lane::CopyOut, slot, &host, &[]).unwrap();
+        self.device.wait(copied).unwrap();
         host.to_vec()
     }
 
@@ -211,6 +248,16 @@ impl Rig {
     pub fn run(&self, out: Mat, call: &Call) -> Vec<f32> {
         self.launch(call).unwrap();
         self.get(out.slot, out.rows * out.cols)
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if on_gpu() {
+            GPU.with(|(_, next)| next.set(self.next.get()));
+            // Some were freed by the test.
+            self.used.take().into_iter().for_each(|slot| drop(self.device.free(slot)));
+        }
     }
 }
 

@@ -6,13 +6,13 @@
 //! | policy | file | what it does |
 //! | --- | --- | --- |
 //! | none | `none.rs` | nothing stays |
-//! | lru | `lru.rs` | the least recently used leaves |
+//! | lru | `cache.rs` | the least recently used leaves |
 //! | roc | `roc.rs` | ROC's dynamic program, as its text describes it |
 //! | optimal | `optimal.rs` | best-first search (`search.rs`) under prices of memory (`prices.rs`) |
 
+mod cache;
 mod evictions;
 mod lives;
-mod lru;
 mod none;
 mod optimal;
 mod prices;
@@ -81,6 +81,9 @@ pub struct Limit {
 impl Limit {
     /// Graphs of up to this many ops are searched without regard for time.
     pub const SMALL_OPS: usize = 12;
+    /// Of graphs of more ops than this only program order is searched: they are the same few ops over many tiles, and in a
+    /// good order as they come.
+    pub const LARGE_OPS: usize = 256;
 }
 
 impl Default for Limit {
@@ -224,7 +227,7 @@ pub fn plan(graph: &TaskGraph, request: &Request) -> Result<Outcome, PlanError> 
     };
     let plan = match request.policy {
         Policy::None => baseline(Policy::None, &none::schedule(&problem), true),
-        Policy::Lru => baseline(Policy::Lru, &lru::schedule(&problem), true),
+        Policy::Lru => baseline(Policy::Lru, &cache::schedule(&problem, cache::Rule::LeastRecent), true),
         Policy::Roc => {
             let (schedule, exact) = roc::schedule(&problem, states / ROC_SHARE);
             baseline(Policy::Roc, &schedule, exact)

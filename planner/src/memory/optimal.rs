@@ -1,11 +1,12 @@
 //! The fewest bytes: from the best of the other policies, through beams of growing width, to a proof.
 
+use super::cache::{self, Rule};
 use super::lives::Lives;
 use super::prices::Prices;
 use super::problem::Problem;
 use super::schedule::{self, Schedule};
 use super::search::{Found, Search, bytes_of};
-use super::{Limit, Objective, Plan, Policy, ROC_SHARE, lru, none, repair, roc};
+use super::{Limit, Objective, Plan, Policy, ROC_SHARE, none, repair, roc};
 
 /// Rounds of the ascent of prices.
 const ROUNDS: usize = 400;
@@ -19,10 +20,22 @@ const WIDE: (usize, usize) = (2048, 16);
 /// How small tensors must be to be left out: together at most the capacity over this; one after the other, until a proof.
 const SHARES: [u64; 3] = [100, 1_000, 20_000];
 
+/// Lengths of spans that an ascent of prices may go through in all its rounds.
+const SPAN_STEPS: usize = 200_000_000;
+
+/// Above this many pairs of an op and a tensor nothing is searched or proven.
+const MOST_PAIRS: usize = 4_000_000;
+
+/// With fewer states for each op of a large graph nothing is searched or proven.
+const STATES_AN_OP: usize = 10;
+
 /// A lower bound on what any plan costs, by prices alone. `upper_bytes` is what some plan costs.
 pub(super) fn lower_bound_bytes(problem: &Problem, upper_bytes: u64) -> u64 {
+    if problem.ops() * problem.tensors() > MOST_PAIRS {
+        return 0;
+    }
     let lives = Lives::new(problem);
-    bytes_of(Prices::new(problem, &lives, upper_bytes, ROUNDS).bound())
+    bytes_of(Prices::new(problem, &lives, upper_bytes, rounds(&lives)).bound())
 }
 
 /// The best plan that is found within `states` states, and what is proven of it.
@@ -33,7 +46,12 @@ pub(super) fn lower_bound_bytes(problem: &Problem, upper_bytes: u64) -> u64 {
 pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Plan {
     let mut best = Best { problem, objective, plan: None };
     best.offer(&none::schedule(problem));
-    best.offer(&lru::schedule(problem));
+    for rule in [Rule::LeastRecent, Rule::FarthestNext, Rule::FarthestNextClean] {
+        best.offer(&cache::schedule(problem, rule));
+    }
+    if problem.ops() > Limit::LARGE_OPS {
+        return large(best, states);
+    }
     best.offer(&roc::schedule(problem, states / ROC_SHARE).0);
     let mut lower = 0;
     if problem.ops() <= Limit::SMALL_OPS {
@@ -63,9 +81,27 @@ pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Pl
             break;
         }
     }
-    let cost = best.cost();
-    let plan = best.plan.expect("`none` has a plan whenever there is one");
-    Plan { policy: Policy::Optimal, exact: lower >= cost, lower_bound_bytes: lower.min(cost), ..plan }
+    best.finish(lower)
+}
+
+/// The best plan of a large graph: in program order, by the rules of a cache and then beams; its bound is the prices'.
+fn large(mut best: Best<'_, '_>, states: usize) -> Plan {
+    let problem = best.problem;
+    // Who asks for so few states wants an answer at once, and no proof.
+    if states < STATES_AN_OP * problem.ops() {
+        return best.finish(0);
+    }
+    let lower = lower_bound_bytes(problem, best.cost());
+    if lower < best.cost() && problem.ops() * problem.tensors() <= MOST_PAIRS {
+        let share = problem.tensors().div_ceil(Limit::LARGE_OPS);
+        in_order(problem, &mut best, states / share);
+    }
+    best.finish(lower)
+}
+
+fn rounds(lives: &Lives) -> usize {
+    let steps = lives.lives.iter().flat_map(|life| life.spans.iter().chain([&life.tail])).map(Vec::len).sum::<usize>();
+    (SPAN_STEPS / steps.max(1)).clamp(8, ROUNDS)
 }
 
 /// Searches the relaxed problem and offers what it finds to `best`. Returns a lower bound, and whether the relaxed problem has
@@ -74,7 +110,7 @@ fn search(problem: &Problem, relaxed: &Problem, best: &mut Best, states: usize, 
     let small = problem.ops() <= Limit::SMALL_OPS;
     let lives = Lives::new(relaxed);
     let mut upper = best.cost();
-    let prices = Prices::new(relaxed, &lives, upper, ROUNDS);
+    let prices = Prices::new(relaxed, &lives, upper, rounds(&lives));
     let mut lower = bytes_of(prices.bound());
     let mut left = states;
     let mut take = |found: Found, lower: &mut u64, upper: &mut u64| {
@@ -112,7 +148,7 @@ fn in_order(problem: &Problem, best: &mut Best, states: usize) {
     let order = best.plan.as_ref().map(Plan::order);
     let ordered = Problem { order, ..problem.clone() };
     let lives = Lives::new(&ordered);
-    let prices = Prices::new(&ordered, &lives, best.cost(), ROUNDS);
+    let prices = Prices::new(&ordered, &lives, best.cost(), rounds(&lives));
     let mut left = states;
     for (width, most) in BEAMS {
         if bytes_of(prices.bound()) >= best.cost() {
@@ -138,6 +174,13 @@ impl Best<'_, '_> {
         if self.plan.is_none() || plan.cost_bytes(self.objective) < self.cost() {
             self.plan = Some(plan);
         }
+    }
+
+    /// The best plan, and what is proven of it.
+    fn finish(self, lower: u64) -> Plan {
+        let cost = self.cost();
+        let plan = self.plan.expect("`none` has a plan whenever there is one");
+        Plan { policy: Policy::Optimal, exact: lower >= cost, lower_bound_bytes: lower.min(cost), ..plan }
     }
 
     fn cost(&self) -> u64 {

@@ -42,7 +42,7 @@ pub(super) struct Prices<'p, 'g> {
 pub(super) type Future = [i128; 3];
 
 /// The futures of all values when some ops are done; three a tensor that lasts, one for each [`End`].
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Ledger {
     futures: Vec<[Future; 3]>,
     /// What all have left to pay if nothing is on the device and nothing stays at the end, less the prices of the room left.
@@ -73,7 +73,13 @@ impl<'p, 'g> Prices<'p, 'g> {
             list.sort_unstable();
             list.dedup();
         }
-        let room = (0..problem.ops()).map(|op| room(problem, lives, op)).collect();
+        // For each op the sizes of what may stay while it runs.
+        let mut staying = vec![Vec::new(); problem.ops()];
+        for life in lives.lives.iter().filter(|life| life.room > 0) {
+            let intervals = life.spans.iter().chain(life.lasts.then_some(&life.tail));
+            intervals.flatten().for_each(|op| staying[*op as usize].push(life.room));
+        }
+        let room = staying.into_iter().enumerate().map(|(op, sizes)| room(problem, op, sizes)).collect();
         let mut prices = Self { problem, lives, room, price: vec![0; problem.ops()], touched };
         prices.ascend(upper_bytes, rounds);
         prices
@@ -287,14 +293,8 @@ fn stay(life: &Life, stays: &[bool], kept: &mut [f64]) {
 const SUMS: usize = 512;
 
 /// The greatest sum of sizes that can stay while an op runs: large tensors in whole, the small ones that are left in part.
-fn room(problem: &Problem, lives: &Lives, op: usize) -> u64 {
+fn room(problem: &Problem, op: usize, mut sizes: Vec<u64>) -> u64 {
     let room = problem.capacity_bytes - problem.graph.op_bytes(crate::tasks::OpId(op as u32));
-    let has = |span: &Vec<u32>| span.binary_search(&(op as u32)).is_ok();
-    let mut sizes: Vec<u64> = Vec::new();
-    for life in &lives.lives {
-        let intervals = life.spans.iter().chain(life.lasts.then_some(&life.tail));
-        sizes.extend(intervals.filter(|span| has(span)).map(|_| life.room));
-    }
     sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
     let mut sums = vec![0u64];
     let mut taken = 0;

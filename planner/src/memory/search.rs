@@ -11,6 +11,7 @@ use std::rc::Rc;
 use fixedbitset::FixedBitSet;
 use rustc_hash::FxBuildHasher;
 
+use super::Limit;
 use super::evictions::{Candidate, evictions};
 use super::lives::{End, Lives};
 use super::prices::{Ledger, Prices, SHIFT, cost, least};
@@ -76,6 +77,8 @@ pub(super) struct Search<'a, 'p, 'g> {
     /// For each number of decided constants the least that the others add.
     undecided: Vec<i128>,
     made: usize,
+    /// Stages before this one have no ledger any more.
+    forgotten: usize,
 }
 
 /// More evictions of one state and op than this are not tried, even in an exhaustive search; it then says so.
@@ -108,6 +111,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
             nodes: Vec::new(),
             undecided,
             made: 0,
+            forgotten: 0,
         };
         let done = vec![false; problem.ops()];
         search.add_stage(done, ledger);
@@ -265,9 +269,14 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
 
     fn offer(&mut self, parent: usize, key: Key, depth: u32, paid: i128, op: Option<u32>, children: &mut Vec<Node>) {
         let estimate = self.estimate(&key, paid);
-        if estimate < self.limit {
+        self.keep(Node { key: Rc::new(key), depth, paid, estimate, parent: parent as u32, op }, children);
+    }
+
+    /// Keeps a node that can still come below the limit.
+    fn keep(&mut self, child: Node, children: &mut Vec<Node>) {
+        if child.estimate < self.limit {
             self.made += 1;
-            children.push(Node { key: Rc::new(key), depth, paid, estimate, parent: parent as u32, op });
+            children.push(child);
         }
     }
 
@@ -291,23 +300,21 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
                 key.dirty.insert(output.index());
             }
         }
+        let depth = node.depth + 1;
+        let child = |key: Key, paid, estimate| Node {
+            key: Rc::new(key),
+            depth,
+            paid,
+            estimate,
+            parent: index as u32,
+            op: Some(op as u32),
+        };
         let held = problem.room_of(&key.resident) + problem.extra[op];
         let excess = held.saturating_sub(problem.capacity_bytes);
         self.drop_dead(&mut key, need, &mut paid);
         let estimate = self.estimate(&key, paid);
         if excess == 0 {
-            if estimate < self.limit {
-                self.made += 1;
-                let depth = node.depth + 1;
-                children.push(Node {
-                    key: Rc::new(key),
-                    depth,
-                    paid,
-                    estimate,
-                    parent: index as u32,
-                    op: Some(op as u32),
-                });
-            }
+            self.keep(child(key, paid, estimate), children);
             return None;
         }
         let ledger = &self.stages[stage as usize].ledger;
@@ -338,18 +345,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
                 }
             }
             debug_assert_eq!(estimate, self.estimate(&key, paid));
-            if estimate < self.limit {
-                self.made += 1;
-                let depth = node.depth + 1;
-                children.push(Node {
-                    key: Rc::new(key),
-                    depth,
-                    paid,
-                    estimate,
-                    parent: index as u32,
-                    op: Some(op as u32),
-                });
-            }
+            self.keep(child(key, paid, estimate), children);
         }
         (!found.complete).then_some(estimate + found.least_penalty)
     }
@@ -358,6 +354,10 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
     /// stays, unless only that one would have to be stored: whatever happens to the first could happen to the second instead,
     /// for no more copies (Belady's argument).
     fn require(&mut self, candidates: &mut [Candidate], key: &Key) {
+        // It takes a look at each pair of tensors.
+        if self.problem.ops() > Limit::LARGE_OPS {
+            return;
+        }
         let stage = &mut self.stages[key.stage as usize];
         let later = stage.later.get_or_insert_with(|| self.lives.later(self.problem, &stage.done));
         let mut leaves = self.problem.empty();
@@ -427,11 +427,22 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
             next.drain(width.min(next.len())..).for_each(|node| leave_out(node.estimate));
             layer = (self.nodes.len()..self.nodes.len() + next.len()).collect();
             self.nodes.extend(next);
+            self.forget_stages(&layer);
         }
         let best = layer.first().copied();
         let cost = best.map(|index| self.nodes[index].estimate);
         let lower = [cost, left_out].into_iter().flatten().min().map(|bound| self.rounded(bound));
         Found { schedule: best.map(|index| self.path(index)), cost, lower, states: self.made }
+    }
+
+    /// Gives up what was known of stages that a beam has left behind.
+    fn forget_stages(&mut self, layer: &[usize]) {
+        let at: BTreeSet<u32> = layer.iter().map(|index| self.nodes[*index].key.stage).collect();
+        let first = at.first().copied().unwrap_or(0) as usize;
+        for stage in &mut self.stages[self.forgotten.min(first)..first] {
+            (stage.ledger, stage.later) = (Ledger::default(), None);
+        }
+        self.forgotten = first;
     }
 
     /// Always expands the state of the least estimate: the first whole epoch that it reaches is an optimum.

@@ -3,6 +3,7 @@
 pub mod fuse;
 pub mod order;
 pub mod prune;
+pub mod reuse;
 
 use std::str::FromStr;
 
@@ -15,6 +16,8 @@ pub enum Pass {
     Order,
     /// No operation whose results nobody reads.
     Prune,
+    /// What dropout leaves of a ReLU's output is its mask too.
+    Reuse,
     /// What works row by row rides on the operation before it.
     Fuse,
 }
@@ -26,6 +29,9 @@ pub struct Passes {
     pub order: bool,
     /// [`Pass::Prune`].
     pub prune: bool,
+    /// [`Pass::Reuse`]. Runs from before there was such a pass did without.
+    #[serde(default)]
+    pub reuse: bool,
     /// [`Pass::Fuse`]. Runs from before there was such a pass did without.
     #[serde(default)]
     pub fuse: bool,
@@ -33,9 +39,9 @@ pub struct Passes {
 
 impl Passes {
     /// Every pass that is built.
-    pub const ALL: Self = Self { order: true, prune: true, fuse: true };
+    pub const ALL: Self = Self { order: true, prune: true, reuse: true, fuse: true };
     /// None: one kernel an operation, as the layers were written.
-    pub const NONE: Self = Self { order: false, prune: false, fuse: false };
+    pub const NONE: Self = Self { order: false, prune: false, reuse: false, fuse: false };
 }
 
 impl Default for Passes {
@@ -48,14 +54,8 @@ impl Default for Passes {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PassesError {
-    /// A pass of the design that this version does not have.
-    #[error(
-        "the pass `{0}` is not built yet (a plan frees every tensor after its last use, which is most of it); built are \
-         order, prune and fuse"
-    )]
-    NotBuilt(String),
     /// No pass has this name.
-    #[error("there is no pass `{0}`; write all, none, or a list of order, prune and fuse")]
+    #[error("there is no pass `{0}`; write all, none, or a list of order, prune, reuse and fuse")]
     Unknown(String),
 }
 
@@ -72,7 +72,7 @@ impl FromStr for Passes {
                 "order" => passes.order = true,
                 "prune" => passes.prune = true,
                 "fuse" => passes.fuse = true,
-                "reuse" => return Err(PassesError::NotBuilt(name.into())),
+                "reuse" => passes.reuse = true,
                 _ => return Err(PassesError::Unknown(name.into())),
             }
         }

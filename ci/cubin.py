@@ -1,0 +1,74 @@
+"""Compiles every kernel file with NVRTC, as the runtime does, and prints what each kernel takes of a multiprocessor."""
+
+import ctypes
+import glob
+import os
+import re
+import sys
+
+
+def nvrtc():
+    for folder in sys.path:
+        for path in glob.glob(os.path.join(folder, "nvidia/*/lib/libnvrtc.so.*")):
+            # NVRTC looks for its other half by name, and finds what is loaded already.
+            for builtins in glob.glob(os.path.join(os.path.dirname(path), "libnvrtc-builtins.so.*")):
+                ctypes.CDLL(builtins)
+            return ctypes.CDLL(path)
+    sys.exit("error: this Python has no nvidia-cuda-nvrtc")
+
+
+def compile_file(library, name, source, options):
+    """The compiler's log. Ends the program if there are errors."""
+    program = ctypes.c_void_p()
+    library.nvrtcCreateProgram(ctypes.byref(program), source, name.encode(), 0, None, None)
+    array = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+    failed = library.nvrtcCompileProgram(program, len(options), array)
+    size = ctypes.c_size_t()
+    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, log)
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    if failed:
+        sys.exit(f"error: {name}: {log.value.decode()}")
+    return log.value.decode()
+
+
+def kernels(log):
+    """Name, registers, and bytes of stack and spills of each kernel in a log of ptxas."""
+    entries = re.split(r"ptxas info\s*: Compiling entry function '", log)[1:]
+    for entry in entries:
+        name = entry.split("'")[0]
+        frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", entry)
+        registers = re.search(r"Used (\d+) registers", entry)
+        if not frame or not registers:
+            sys.exit(f"error: the log does not say what {name} uses:\n{entry}")
+        yield name, int(registers[1]), [int(n) for n in frame.groups()]
+
+
+def main(folder, architectures):
+    library = nvrtc()
+    with open("kernels/src/cuda/options.txt", encoding="utf-8") as file:
+        options = file.read().split()
+    with open(os.path.join(folder, "common.cuh"), "rb") as file:
+        common = file.read()
+    bad, count = [], 0
+    for architecture in architectures:
+        for path in sorted(glob.glob(os.path.join(folder, "*.cu"))):
+            with open(path, "rb") as file:
+                source = common + b"#line 1\n" + file.read()
+            flags = [f"--gpu-architecture={architecture}", "--ptxas-options=-v", *options]
+            found = list(kernels(compile_file(library, os.path.basename(path), source, flags)))
+            if not found:
+                sys.exit(f"error: {path} has no kernels")
+            for name, registers, memory in found:
+                count += 1
+                print(f"{architecture} {os.path.basename(path):16} {name:28} {registers:3} registers")
+                if any(memory):
+                    bad.append(f"{architecture} {name}: stack, spill stores and spill loads of {memory} bytes")
+    if bad:
+        sys.exit("error: kernels that use local memory:\n" + "\n".join(bad))
+    print(f"{count} kernels compiled; none spills or uses local memory")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

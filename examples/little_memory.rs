@@ -1,0 +1,123 @@
+//! The same training at 50, 25, 10 and 5 % of the memory that it would like, under every policy.
+//!
+//! The device is simulated: it has memory of its own with a hard limit, and every copy is counted. Bytes and the peak are held
+//! against the plan, losses against the run without a limit. Prints a Markdown table.
+//!
+//! ```text
+//! cargo run --release --example little_memory -- [DIR | rmat:VERTICES,EDGES]...
+//! ```
+//!
+//! A graph without features gets random ones, 64 a vertex, and labels from its ids.
+
+use lapidary::dataset::generate::{RmatOptions, rmat};
+use lapidary::{Adam, Arrays, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Trainer, TrainerBuilder};
+use ndarray::Array2;
+
+const EPOCHS: usize = 5;
+const FEATURES: usize = 64;
+const CLASSES: usize = 10;
+const HIDDEN: usize = 64;
+const POLICIES: [(&str, MemoryPolicy); 4] = [
+    ("none", MemoryPolicy::None),
+    ("lru", MemoryPolicy::Lru),
+    ("roc", MemoryPolicy::Roc),
+    ("optimal", MemoryPolicy::Optimal),
+];
+
+fn main() -> lapidary::Result<()> {
+    let names: Vec<String> = std::env::args().skip(1).collect();
+    let names = if names.is_empty() { vec!["builtin:planted".to_owned()] } else { names };
+    println!("| data | memory | tiles | policy | to device | to host | seconds | loss |");
+    println!("| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |");
+    names.iter().try_for_each(|name| table(&dataset(name)?))
+}
+
+fn table(data: &Dataset) -> lapidary::Result<()> {
+    let model = Model::gcn(&[data.feature_width(), HIDDEN, data.class_count()]).dropout(0.5);
+    let builder = || Trainer::builder(&model, data).optimizer(Adam::new(0.01)).eval_every(0);
+    let simulated = || builder().devices(Devices::parse("sim:1").expect("sim:1 is a device"));
+    let want = train(builder())?;
+    let row = |memory: String, policy: &str, run: &Run| {
+        let [to_device, to_host] = run.bytes.map(ByteSize::b);
+        let Run { tiles, seconds, losses, .. } = run;
+        let loss = losses[EPOCHS - 1];
+        println!(
+            "| {} | {memory} | {tiles} | {policy} | {to_device} | {to_host} | {seconds:.3} | {loss:.6} |",
+            data.name()
+        );
+    };
+    row("cpu".into(), "", &want);
+    let peak = simulated().build()?.planned_peak_device_bytes()[0];
+    for percent in [50, 25, 10, 5] {
+        let memory = ByteSize::b(peak * percent / 100);
+        for (name, policy) in POLICIES {
+            let run = match train(simulated().device_memory(memory).memory(policy)) {
+                Err(error @ Error::DoesNotFit { .. }) => {
+                    println!("| {} | {percent} % = {memory} | | {name} | {error} | | | |", data.name());
+                    continue;
+                }
+                run => run?,
+            };
+            for (got, want) in run.losses.iter().zip(&want.losses) {
+                assert!((got - want).abs() <= 1e-4 * want.abs(), "the loss is {got}, not {want}");
+            }
+            row(format!("{percent} % = {memory}"), name, &run);
+        }
+    }
+    Ok(())
+}
+
+/// What some epochs came to.
+struct Run {
+    tiles: usize,
+    /// Of the last epoch, to the device and to the host.
+    bytes: [u64; 2],
+    /// The median epoch's.
+    seconds: f64,
+    losses: Vec<f64>,
+}
+
+fn train(builder: TrainerBuilder<'_>) -> lapidary::Result<Run> {
+    let mut trainer = builder.build()?;
+    let epochs = (0..EPOCHS).map(|_| trainer.step()).collect::<lapidary::Result<Vec<_>>>()?;
+    let last = &epochs[EPOCHS - 1];
+    assert_eq!([last.bytes_to_device, last.bytes_to_host], last.planned_bytes, "bytes are as planned");
+    // The plan covers an evaluation, which does not run here.
+    let peaks = trainer.peak_device_bytes().into_iter().zip(trainer.planned_peak_device_bytes());
+    assert!(peaks.into_iter().all(|(held, planned)| held <= planned), "no more is held than planned");
+    let mut seconds: Vec<f64> = epochs.iter().map(|epoch| epoch.seconds).collect();
+    seconds.sort_by(f64::total_cmp);
+    Ok(Run {
+        tiles: trainer.tiles(),
+        bytes: last.planned_bytes,
+        seconds: seconds[EPOCHS / 2],
+        losses: epochs.iter().map(|epoch| epoch.loss).collect(),
+    })
+}
+
+fn dataset(name: &str) -> lapidary::Result<Dataset> {
+    if let Some(sizes) = name.strip_prefix("rmat:") {
+        let sizes: Vec<f64> = sizes.split(',').filter_map(|size| size.parse().ok()).collect();
+        let [vertices, edges] = sizes[..] else { panic!("write rmat:VERTICES,EDGES") };
+        let options =
+            RmatOptions { vertices: vertices as usize, edge_factor: edges / vertices, ..RmatOptions::default() };
+        return Ok(rmat(&RmatOptions { feature_width: FEATURES, classes: CLASSES, ..options })?);
+    }
+    let data = Dataset::load(name)?;
+    if data.features().is_some() {
+        return Ok(data);
+    }
+    let n = data.graph().vertex_count();
+    // SplitMix64, in [-1, 1).
+    let cell = |i: usize| {
+        let z = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    let features = Array2::from_shape_fn((n, FEATURES), |(v, c)| cell(v * FEATURES + c));
+    let labels: Vec<i64> = (0..n as i64).map(|v| v * 7 % CLASSES as i64).collect();
+    let train: Vec<i64> = (0..n as i64).step_by(2).collect();
+    let arrays = Arrays::new(data.graph().clone()).name(data.name()).features(features).labels(&labels).train(&train);
+    Ok(Dataset::from_arrays(arrays)?)
+}

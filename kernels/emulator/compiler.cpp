@@ -1,0 +1,86 @@
+// An emulated NVRTC: it gives kernels to the C++ compiler, behind simt.h, and calls the shared library that comes out machine
+// code. EMULATED_ASAN=1 adds AddressSanitizer. EMULATED_PLANT="text=>other" changes the kernels first, so that a test can see
+// whether a fault is found; a text that is nowhere in any file does nothing.
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#define API extern "C" __attribute__((visibility("default")))
+
+enum Result { SUCCESS = 0, INVALID_INPUT = 3, COMPILATION = 6 };
+
+struct Program {
+    std::string source, name, log, code;
+};
+
+static std::string read_file(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
+}
+
+// The folder that this library lies in, and simt.h with it.
+static std::string own_folder() {
+    Dl_info info;
+    dladdr((void*)read_file, &info);
+    const std::string path = info.dli_fname;
+    return path.substr(0, path.rfind('/'));
+}
+
+static std::string planted(std::string source) {
+    const char* plant = getenv("EMULATED_PLANT");
+    if (!plant) return source;
+    const std::string rule = plant;
+    const size_t arrow = rule.find("=>");
+    const std::string text = rule.substr(0, arrow), other = rule.substr(arrow + 2);
+    for (size_t at = source.find(text); at != std::string::npos; at = source.find(text, at + other.size()))
+        source.replace(at, text.size(), other);
+    return source;
+}
+
+API int nvrtcVersion(int* major, int* minor) { return *major = 13, *minor = 0, SUCCESS; }
+
+API int nvrtcCreateProgram(Program** out, const char* source, const char* name, int, const char**, const char**) {
+    *out = new Program{planted(source), name ? name : "kernels", "", ""};
+    return SUCCESS;
+}
+
+API int nvrtcDestroyProgram(Program** program) {
+    delete *program;
+    *program = nullptr;
+    return SUCCESS;
+}
+
+API int nvrtcCompileProgram(Program* program, int, const char**) {
+    char folder[] = "/tmp/lapidary-emulated-XXXXXX";
+    if (!mkdtemp(folder)) return INVALID_INPUT;
+    const std::string base = std::string(folder) + "/kernels";
+    std::ofstream(base + ".cpp") << program->source;
+    const char* compiler = getenv("CXX");
+    std::string command = std::string(compiler ? compiler : "g++") +
+                          " -x c++ -std=c++17 -O2 -g1 -w -fPIC -shared -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing";
+    if (getenv("EMULATED_ASAN")) command += " -fsanitize=address";
+    command += " -include '" + own_folder() + "/simt.h' '" + base + ".cpp' -o '" + base + ".so' 2> '" + base + ".log'";
+    // The compiler itself must not run under the sanitizer that the program was started with.
+    const int status = system(("env -u LD_PRELOAD " + command).c_str());
+    program->log = read_file(base + ".log");
+    program->code = read_file(base + ".so");
+    for (const char* end : {".cpp", ".so", ".log"}) unlink((base + end).c_str());
+    rmdir(folder);
+    return status == 0 && !program->code.empty() ? SUCCESS : COMPILATION;
+}
+
+API int nvrtcGetProgramLogSize(Program* program, size_t* size) { return *size = program->log.size() + 1, SUCCESS; }
+API int nvrtcGetProgramLog(Program* program, char* log) { return strcpy(log, program->log.c_str()), SUCCESS; }
+API int nvrtcGetCUBINSize(Program* program, size_t* size) { return *size = program->code.size(), SUCCESS; }
+API int nvrtcGetCUBIN(Program* program, char* code) {
+    return memcpy(code, program->code.data(), program->code.size()), SUCCESS;
+}
+API const char* nvrtcGetErrorString(int result) { return result == COMPILATION ? "compilation" : "emulated error"; }

@@ -1,0 +1,347 @@
+// An emulated NVIDIA driver (libcuda): device memory is the heap's, and kernels are shared libraries made by compiler.cpp.
+//
+// Nothing that is queued runs before something waits for it, and then streams take turns in an order that is drawn from
+// EMULATED_SEED. So work that is not waited for has not happened, and a copy of what was changed too early or a read of what
+// was not ordered shows. EMULATED_GPUS is how many GPUs there are (2), EMULATED_BYTES the memory of each (2 GiB),
+// EMULATED_VERSION the driver's version (13000).
+// EMULATED_FAIL=k makes the k-th call that may fail do so, from 1, and EMULATED_FORGET_WAITS=1 lets no stream wait for another, to
+// see whether that is found.
+#include <dlfcn.h>
+#include <elf.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#define API extern "C" __attribute__((visibility("default")))
+
+enum Result {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    INVALID_IMAGE = 200,
+    NOT_FOUND = 500,
+    NOT_READY = 600,
+    LAUNCH_FAILED = 719,
+};
+
+typedef unsigned long long Address;
+
+struct Event {
+    uint64_t recorded = 0, happened = 0;
+    double ms = 0;
+};
+
+struct Op {
+    std::function<void()> run;
+    Event* waits_for = nullptr;
+    uint64_t version = 0;
+};
+
+struct Stream {
+    std::deque<Op> queue;
+};
+
+struct Module {
+    void* library;
+};
+
+struct Function {
+    const void* kernel;
+    size_t args_bytes;
+    void (*launch)(const void*, const unsigned*, const unsigned*, const void*, uint64_t);
+};
+
+static std::mutex lock;
+static std::vector<Stream*> streams;
+static std::map<Address, size_t> allocated;
+static size_t used;
+static uint64_t random_state;
+static thread_local void* current_context;
+typedef std::lock_guard<std::mutex> Guard;
+
+static long number_of(const char* name, long otherwise) {
+    const char* text = getenv(name);
+    return text ? atol(text) : otherwise;
+}
+
+static uint64_t draw() {
+    static const uint64_t seed = number_of("EMULATED_SEED", 0);
+    if (random_state == 0) random_state = seed * 0x9e3779b97f4a7c15ull + 1;
+    uint64_t z = random_state += 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+static bool can_run(const Stream* stream) {
+    if (stream->queue.empty()) return false;
+    const Op& op = stream->queue.front();
+    return !op.waits_for || op.waits_for->happened >= op.version;
+}
+
+// Runs one thing of a stream that is drawn; whether there was one.
+static bool step() {
+    std::vector<Stream*> ready;
+    for (Stream* stream : streams)
+        if (can_run(stream)) ready.push_back(stream);
+    if (ready.empty()) return false;
+    Stream* stream = ready[draw() % ready.size()];
+    Op op = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    if (op.run) op.run();
+    return true;
+}
+
+template <class Done>
+static int run_until(Done done) {
+    while (!done()) {
+        if (!step()) {
+            fprintf(stderr, "emulated: streams that wait for each other\n");
+            abort();
+        }
+    }
+    return SUCCESS;
+}
+
+// Whether this call is the one that fails; a GPU that failed once fails at everything that is queued from then on.
+static bool fails() {
+    static const long which = number_of("EMULATED_FAIL", 0);
+    static std::atomic<long> calls{0};
+    return which > 0 && ++calls >= which;
+}
+
+static int push(void* stream, std::function<void()> run) {
+    if (fails()) return LAUNCH_FAILED;
+    Guard guard(lock);
+    ((Stream*)stream)->queue.push_back(Op{std::move(run)});
+    return SUCCESS;
+}
+
+API int cuInit(unsigned) { return number_of("EMULATED_GPUS", 2) > 0 ? SUCCESS : NO_DEVICE; }
+API int cuDriverGetVersion(int* version) { return *version = int(number_of("EMULATED_VERSION", 13000)), SUCCESS; }
+API int cuDeviceGetCount(int* count) { return *count = int(number_of("EMULATED_GPUS", 2)), SUCCESS; }
+API int cuDeviceGet(int* device, int ordinal) {
+    return *device = ordinal, ordinal < number_of("EMULATED_GPUS", 2) ? SUCCESS : INVALID_DEVICE;
+}
+API int cuDeviceGetName(char* name, int bytes, int) { return snprintf(name, bytes, "emulated GPU"), SUCCESS; }
+API int cuDeviceGetAttribute(int* value, int attribute, int) {
+    enum { COMPUTE_MAJOR = 75, COMPUTE_MINOR = 76, POOLS = 115 };
+    *value = attribute == COMPUTE_MAJOR || attribute == POOLS;
+    return SUCCESS;
+}
+API int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = number_of("EMULATED_BYTES", 2l << 30), SUCCESS; }
+API int cuMemGetInfo_v2(size_t* free, size_t* total) {
+    Guard guard(lock);
+    *total = number_of("EMULATED_BYTES", 2l << 30);
+    *free = *total > used ? *total - used : 0;
+    return SUCCESS;
+}
+API int cuDevicePrimaryCtxRetain(void** context, int device) {
+    return *context = (void*)(size_t)(device + 1), SUCCESS;
+}
+API int cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+API int cuCtxSetCurrent(void* context) { return current_context = context, SUCCESS; }
+API int cuCtxGetCurrent(void** context) { return *context = current_context, SUCCESS; }
+API int cuCtxSynchronize() {
+    Guard guard(lock);
+    return run_until([] {
+        for (Stream* stream : streams)
+            if (!stream->queue.empty()) return false;
+        return true;
+    });
+}
+
+static int take(Address* address, size_t bytes) {
+    if (used + bytes > size_t(number_of("EMULATED_BYTES", 2l << 30))) return OUT_OF_MEMORY;
+    // Exactly as many bytes, so that AddressSanitizer sees where they end.
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 256, bytes) != 0) return OUT_OF_MEMORY;
+    memset(memory, 0xff, bytes);  // NaN, so that a cell which no kernel writes shows
+    *address = (Address)memory;
+    allocated[*address] = bytes;
+    used += bytes;
+    return SUCCESS;
+}
+
+static void give_back(Address address) {
+    const auto found = allocated.find(address);
+    if (found == allocated.end()) {
+        fprintf(stderr, "emulated: memory that is freed twice or was never there\n");
+        abort();
+    }
+    used -= found->second;
+    memset((void*)address, 0xff, found->second);
+    allocated.erase(found);
+    free((void*)address);
+}
+
+API int cuMemAlloc_v2(Address* address, size_t bytes) {
+    if (fails()) return OUT_OF_MEMORY;
+    Guard guard(lock);
+    return take(address, bytes);
+}
+API int cuMemAllocAsync(Address* address, size_t bytes, void*) { return cuMemAlloc_v2(address, bytes); }
+API int cuMemFree_v2(Address address) {
+    cuCtxSynchronize();
+    Guard guard(lock);
+    return give_back(address), SUCCESS;
+}
+API int cuMemFreeAsync(Address address, void* stream) {
+    if (const int error = push(stream, [=] { give_back(address); })) return error;
+    // The pool has what is freed at once, where a new allocation of the stream may get it.
+    Guard guard(lock);
+    return run_until([=] { return ((Stream*)stream)->queue.empty(); });
+}
+API int cuDeviceGetDefaultMemPool(void** pool, int) { return *pool = (void*)1, SUCCESS; }
+API int cuMemPoolSetAttribute(void*, int, void*) { return SUCCESS; }
+API int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+    if (fails() || posix_memalign(memory, 4096, bytes) != 0) return OUT_OF_MEMORY;
+    return memset(*memory, 0xff, bytes), SUCCESS;
+}
+API int cuMemFreeHost(void* memory) { return free(memory), SUCCESS; }
+
+API int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* stream) {
+    return push(stream, [=] { memcpy((void*)to, from, bytes); });
+}
+API int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* stream) {
+    return push(stream, [=] { memcpy(to, (void*)from, bytes); });
+}
+API int cuMemsetD8Async(Address at, unsigned char value, size_t bytes, void* stream) {
+    return push(stream, [=] { memset((void*)at, value, bytes); });
+}
+
+API int cuStreamCreate(void** stream, unsigned) {
+    Guard guard(lock);
+    streams.push_back(new Stream);
+    return *stream = streams.back(), SUCCESS;
+}
+API int cuStreamSynchronize(void* stream) {
+    Guard guard(lock);
+    return run_until([=] { return ((Stream*)stream)->queue.empty(); });
+}
+API int cuStreamDestroy_v2(void* stream) {
+    cuStreamSynchronize(stream);
+    Guard guard(lock);
+    for (size_t i = 0; i < streams.size(); ++i)
+        if (streams[i] == stream) streams.erase(streams.begin() + i--);
+    delete (Stream*)stream;
+    return SUCCESS;
+}
+API int cuStreamWaitEvent(void* stream, Event* event, unsigned) {
+    if (getenv("EMULATED_FORGET_WAITS")) return SUCCESS;
+    Guard guard(lock);
+    ((Stream*)stream)->queue.push_back(Op{nullptr, event, event->recorded});
+    return SUCCESS;
+}
+
+API int cuEventCreate(Event** event, unsigned) {
+    if (fails()) return OUT_OF_MEMORY;
+    return *event = new Event, SUCCESS;
+}
+// Streams may still hold it: it stays.
+API int cuEventDestroy_v2(Event*) { return SUCCESS; }
+API int cuEventRecord(Event* event, void* stream) {
+    Guard guard(lock);
+    const uint64_t version = ++event->recorded;
+    ((Stream*)stream)->queue.push_back(Op{[=] {
+        const auto now = std::chrono::steady_clock::now().time_since_epoch();
+        event->ms = std::chrono::duration<double, std::milli>(now).count();
+        if (event->happened < version) event->happened = version;
+    }});
+    return SUCCESS;
+}
+API int cuEventSynchronize(Event* event) {
+    Guard guard(lock);
+    return run_until([=] { return event->happened >= event->recorded; });
+}
+API int cuEventQuery(Event* event) {
+    Guard guard(lock);
+    step();
+    return event->happened >= event->recorded ? SUCCESS : NOT_READY;
+}
+API int cuEventElapsedTime_v2(float* ms, Event* from, Event* to) {
+    Guard guard(lock);
+    if (from->happened < from->recorded || to->happened < to->recorded) return NOT_READY;
+    return *ms = float(to->ms - from->ms), SUCCESS;
+}
+
+// The length of a shared library in memory, whose last part is the table of its sections; 0 if it is none.
+static size_t library_bytes(const void* image) {
+    const Elf64_Ehdr* head = (const Elf64_Ehdr*)image;
+    if (memcmp(head->e_ident, ELFMAG, SELFMAG) != 0) return 0;
+    return head->e_shoff + size_t(head->e_shnum) * head->e_shentsize;
+}
+
+API int cuModuleLoadData(Module** module, const void* image) {
+    if (fails()) return LAUNCH_FAILED;
+    const size_t bytes = library_bytes(image);
+    // The same code is loaded once, however many devices there are.
+    static std::map<std::string, Module*> loaded;
+    Guard guard(lock);
+    const std::string code((const char*)image, bytes);
+    const auto known = loaded.find(code);
+    if (bytes && known != loaded.end()) return *module = known->second, SUCCESS;
+    const int file = bytes ? memfd_create("emulated kernels", 0) : -1;
+    if (file < 0 || write(file, image, bytes) != ssize_t(bytes)) return INVALID_IMAGE;
+    // The file stays open: the loader takes a path that it has seen for the library that it knows.
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        fprintf(stderr, "emulated: %s\n", dlerror());
+        return INVALID_IMAGE;
+    }
+    return *module = loaded[code] = new Module{library}, SUCCESS;
+}
+API int cuModuleUnload(Module*) { return SUCCESS; }
+API int cuModuleGetFunction(Function** function, Module* module, const char* name) {
+    typedef const void* (*Find)(const char*);
+    typedef size_t (*Bytes)(const void*);
+    const void* kernel = ((Find)dlsym(module->library, "simt_find"))(name);
+    if (!kernel) return NOT_FOUND;
+    const size_t bytes = ((Bytes)dlsym(module->library, "simt_args_bytes"))(kernel);
+    *function = new Function{kernel, bytes, (decltype(Function::launch))dlsym(module->library, "simt_launch")};
+    return SUCCESS;
+}
+API int cuLaunchKernel(Function* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                       unsigned, void* stream, void** params, void**) {
+    // The limits of real devices.
+    if (gx == 0 || gy == 0 || gz == 0 || gx > 0x7fffffff || gy > 65535 || gz > 65535 || bx * by * bz > 1024) return INVALID_VALUE;
+    const char* first = (const char*)params[0];
+    std::vector<char> args(first, first + function->args_bytes);
+    const uint64_t seed = number_of("EMULATED_SEED", 0);
+    return push(stream, [=] {
+        const unsigned grid[] = {gx, gy, gz}, size[] = {bx, by, bz};
+        function->launch(function->kernel, grid, size, args.data(), seed ? draw() | 1 : 0);
+    });
+}
+
+API int cuGetErrorName(int error, const char** name) {
+    switch (error) {
+        case OUT_OF_MEMORY: return *name = "CUDA_ERROR_OUT_OF_MEMORY", SUCCESS;
+        case NO_DEVICE: return *name = "CUDA_ERROR_NO_DEVICE", SUCCESS;
+        case LAUNCH_FAILED: return *name = "CUDA_ERROR_LAUNCH_FAILED", SUCCESS;
+        case INVALID_IMAGE: return *name = "CUDA_ERROR_INVALID_IMAGE", SUCCESS;
+        default: return *name = "an emulated error", SUCCESS;
+    }
+}
+API int cuGetErrorString(int error, const char** text) { return cuGetErrorName(error, text); }
+
+// For the emulated BLAS.
+API void emulated_push(void* stream, void (*run)(void*), void* data) {
+    push(stream, [=] { run(data); });
+}

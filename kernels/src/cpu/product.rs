@@ -1,0 +1,435 @@
+//! Products of tall matrices with small ones, in tiles of the result that stay in vector registers.
+//!
+//! A graph network multiplies `n` rows by a weight of a few hundred rows and columns, and its weight gradients are
+//! sums over those `n` rows. Both leave one operand small enough to be copied into the order in which it is read;
+//! the tall one is read where it lies. A cell of [`rows_times`] adds its products one after the other, a cell of
+//! [`add_transposed_times`] in blocks of [`BLOCK`] rows; neither depends on the width of vectors or the cut into tasks.
+
+use std::array::from_fn;
+use std::ops::Range;
+
+use pulp::{Arch, Simd, WithSimd};
+
+use super::prefetch::prefetch;
+use crate::error::Result;
+use crate::memory::AlignedBytes;
+
+/// Columns of the unit in which panels are cut: the widest vector.
+const LINE: usize = 16;
+
+/// Most lines of a panel: four vectors of the widest kind.
+const PANEL: usize = 4;
+
+/// Rows that [`add_transposed_times`] sums in registers before they go to memory; its copy of a panel of `x` then
+/// fits the nearest cache.
+const BLOCK: usize = 128;
+
+/// Rows of a result up to which [`add_transposed_times`] reads `x` where it lies.
+const FEW: usize = 48;
+
+/// Steps of a sum that are taken together: one cache line of a row.
+const STEP: usize = LINE;
+
+/// Columns `columns` of the small operand, copied row by row and filled up with zeros to whole lines.
+struct Panel {
+    columns: Range<usize>,
+    /// Where it starts, and how many elements a row has.
+    start: usize,
+    stride: usize,
+}
+
+/// Cuts `width` columns into panels of nearly equal numbers of lines, at most [`PANEL`].
+fn panels(width: usize, rows: usize) -> Vec<Panel> {
+    let lines = width.div_ceil(LINE);
+    let count = lines.div_ceil(PANEL);
+    let end = |i: usize| lines * i / count.max(1);
+    let panel = |i: usize| Panel {
+        columns: end(i) * LINE..(end(i + 1) * LINE).min(width),
+        start: end(i) * LINE * rows,
+        stride: (end(i + 1) - end(i)) * LINE,
+    };
+    (0..count).map(panel).collect()
+}
+
+/// The small operand `[k, width]` of [`rows_times`], in panels.
+pub(super) struct Packed {
+    k: usize,
+    width: usize,
+    panels: Vec<Panel>,
+    data: AlignedBytes,
+}
+
+impl Packed {
+    /// Copies the matrix whose cell in `row` and `column` is `data[row * strides[0] + column * strides[1]]`.
+    ///
+    /// # Errors
+    /// [`crate::Error::HostMemory`].
+    pub(super) fn new(data: &[f32], [k, width]: [usize; 2], strides: [usize; 2]) -> Result<Self> {
+        let panels = panels(width, k);
+        let mut copy = AlignedBytes::zeroed(4 * k * width.next_multiple_of(LINE))?;
+        for panel in &panels {
+            let rows = copy.as_mut_slice::<f32>()[panel.start..].chunks_exact_mut(panel.stride).take(k);
+            for (row, copy) in rows.enumerate() {
+                for (column, copy) in panel.columns.clone().zip(copy) {
+                    *copy = data[row * strides[0] + column * strides[1]];
+                }
+            }
+        }
+        Ok(Self { k, width, panels, data: copy })
+    }
+}
+
+/// `out = x * packed` on this thread; `done(first row, rows)` is called for groups of rows while they are in a cache.
+///
+/// # Shapes
+/// `x`: `[rows, k]`; `out`: `[rows, width]`, overwritten.
+pub(super) fn rows_times(x: &[f32], packed: &Packed, out: &mut [f32], mut done: impl FnMut(usize, &mut [f32])) {
+    let (k, width) = (packed.k, packed.width);
+    // As many rows as fit half of a second-level cache, and a multiple of every tile's height.
+    let group = ((1 << 16) / (k + width)).clamp(24, 240) / 24 * 24;
+    for (i, out) in out.chunks_mut(group * width).enumerate() {
+        let rows = out.len() / width;
+        let x = &x[i * group * k..][..rows * k];
+        Arch::new().dispatch(Group { x, packed, out: &mut *out });
+        done(i * group, out);
+    }
+}
+
+/// A few rows of [`rows_times`].
+struct Group<'a> {
+    x: &'a [f32],
+    packed: &'a Packed,
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Group<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        for panel in &self.packed.panels {
+            for first in (0..panel.stride).step_by(widest::<S>() * S::F32_LANES) {
+                match (panel.stride - first) / S::F32_LANES {
+                    0 => {}
+                    1 => self.columns::<S, 12, 1>(simd, panel, first),
+                    2 => self.columns::<S, 9, 2>(simd, panel, first),
+                    _ if widest::<S>() == 2 => self.columns::<S, 6, 2>(simd, panel, first),
+                    3 => self.columns::<S, 7, 3>(simd, panel, first),
+                    _ => self.columns::<S, 6, 4>(simd, panel, first),
+                }
+            }
+        }
+    }
+}
+
+/// Vectors of a register tile's width: four where there are 32 registers.
+const fn widest<S: Simd>() -> usize {
+    if S::REGISTER_COUNT >= 32 { PANEL } else { 2 }
+}
+
+impl Group<'_> {
+    /// All rows of `V` vectors of columns, from the panel's `first` on, `M` rows at a time.
+    #[inline(always)]
+    fn columns<S: Simd, const M: usize, const V: usize>(&mut self, simd: S, panel: &Panel, first: usize) {
+        let (k, width) = (self.packed.k, self.packed.width);
+        let rows = self.out.len() / width;
+        let small = &self.packed.data.as_slice::<f32>()[panel.start..][..k * panel.stride];
+        let columns =
+            panel.columns.start + first..panel.columns.end.min(panel.columns.start + first + V * S::F32_LANES);
+        if columns.is_empty() {
+            return;
+        }
+        let x = self.x;
+        let x = |row: usize| &x[row * k..];
+        if rows < M {
+            for row in 0..rows {
+                let [sums] = dot::<S, 1, V>(simd, x(row), k, small, panel.stride, first);
+                store(simd, &mut self.out[row * width..][columns.clone()], sums);
+            }
+            return;
+        }
+        // The last tile may do rows once more that the one before it has done.
+        for row in (0..rows).step_by(M).map(|row| row.min(rows - M)) {
+            for row in row..row + M {
+                (columns.clone()).step_by(LINE).for_each(|column| prefetch(self.out, row * width + column));
+            }
+            let sums = dot::<S, M, V>(simd, x(row), k, small, panel.stride, first);
+            for (i, sums) in sums.into_iter().enumerate() {
+                store(simd, &mut self.out[(row + i) * width..][columns.clone()], sums);
+            }
+        }
+    }
+}
+
+/// Writes as many of the lanes as `out` has room for.
+#[inline(always)]
+fn store<S: Simd, const V: usize>(simd: S, out: &mut [f32], sums: [S::f32s; V]) {
+    let (vectors, rest) = S::as_mut_simd_f32s(out);
+    if let Some(vectors) = vectors.first_chunk_mut::<V>() {
+        *vectors = sums;
+        return;
+    }
+    for (out, sum) in vectors.iter_mut().zip(sums) {
+        *out = sum;
+    }
+    if let Some(&sum) = sums.get(vectors.len()) {
+        simd.partial_store_f32s(rest, sum);
+    }
+}
+
+/// `M` rows times `V` vectors of columns of the small operand.
+#[inline(always)]
+fn dot<S: Simd, const M: usize, const V: usize>(
+    simd: S,
+    rows: &[f32],
+    k: usize,
+    small: &[f32],
+    stride: usize,
+    first: usize,
+) -> [[S::f32s; V]; M] {
+    let mut sums = [[simd.splat_f32s(0.0); V]; M];
+    let chunks: [_; M] = from_fn(|row| rows[row * k..][..k].as_chunks::<STEP>());
+    let (steps, rest) = small.split_at(chunks[0].0.len() * STEP * stride);
+    for (i, small) in steps.chunks_exact(STEP * stride).enumerate() {
+        let x: [&[f32; STEP]; M] = from_fn(|row| &chunks[row].0[i]);
+        (M..2 * M).for_each(|row| prefetch(rows, row * k + i * STEP));
+        for j in 0..STEP {
+            let Some(small) = vectors::<S, V>(&small[j * stride + first..]) else { return sums };
+            multiply_add(simd, &mut sums, from_fn(|row| x[row][j]), small);
+        }
+    }
+    for (i, small) in rest.chunks_exact(stride).enumerate() {
+        let Some(small) = vectors::<S, V>(&small[first..]) else { return sums };
+        multiply_add(simd, &mut sums, from_fn(|row| chunks[row].1[i]), small);
+    }
+    sums
+}
+
+/// The first `V` vectors of a slice.
+#[inline(always)]
+fn vectors<S: Simd, const V: usize>(values: &[f32]) -> Option<&[S::f32s; V]> {
+    S::as_simd_f32s(values).0.first_chunk()
+}
+
+#[inline(always)]
+fn multiply_add<S: Simd, const M: usize, const V: usize>(
+    simd: S,
+    sums: &mut [[S::f32s; V]; M],
+    factors: [f32; M],
+    vectors: &[S::f32s; V],
+) {
+    for (sums, factor) in sums.iter_mut().zip(factors) {
+        let factor = simd.splat_f32s(factor);
+        for (sum, &vector) in sums.iter_mut().zip(vectors) {
+            *sum = simd.mul_add_f32s(factor, vector, *sum);
+        }
+    }
+}
+
+/// `out += left^T * x` on this thread.
+///
+/// # Shapes
+/// `left`: `[rows, m]`; `x`: `[rows, width]`; `out`: `[m, width]`.
+pub(super) fn add_transposed_times(left: &[f32], x: &[f32], [m, width]: [usize; 2], out: &mut [f32]) {
+    let panels = panels(width, 0);
+    let mut copy = vec![0.0; BLOCK * PANEL * LINE];
+    // Rows whose distance is a power of two would all want the same few places of the nearest cache.
+    let stride = if m.is_multiple_of(4 * LINE) { m + LINE } else { m };
+    let mut apart = vec![0.0; if stride == m { 0 } else { BLOCK * stride }];
+    for (i, mut left) in left.chunks(BLOCK * m).enumerate() {
+        let rows = left.len() / m;
+        if stride != m {
+            apart
+                .chunks_exact_mut(stride)
+                .zip(left.chunks_exact(m))
+                .for_each(|(to, from)| to[..m].copy_from_slice(from));
+            left = &apart[..rows * stride];
+        }
+        for panel in &panels {
+            let start = i * BLOCK * width + panel.columns.start;
+            let next = (x, start + BLOCK * width);
+            let mut x = (&x[start..], width);
+            // A copy pays when it is read often, and makes whole lines of what is none.
+            if m > FEW || panel.columns.len() < panel.stride {
+                for (copy, x) in copy.chunks_exact_mut(panel.stride).zip(x.0.chunks(width)).take(rows) {
+                    let (copy, fill) = copy.split_at_mut(panel.columns.len());
+                    copy.copy_from_slice(&x[..panel.columns.len()]);
+                    fill.fill(0.0);
+                }
+                x = (&copy, panel.stride);
+            }
+            Arch::new().dispatch(Block { left, stride, x, next, panel, m, width, out: &mut *out });
+        }
+    }
+}
+
+/// One block of rows and one panel of columns of [`add_transposed_times`].
+struct Block<'a> {
+    /// Rows of `m` elements, `stride` apart.
+    left: &'a [f32],
+    stride: usize,
+    /// The panel's columns, and how far apart their rows are.
+    x: (&'a [f32], usize),
+    /// Where the next block's columns lie.
+    next: (&'a [f32], usize),
+    panel: &'a Panel,
+    m: usize,
+    width: usize,
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Block<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        for first in (0..self.panel.stride).step_by(widest::<S>() * S::F32_LANES) {
+            match (self.panel.stride - first) / S::F32_LANES {
+                0 => {}
+                1 => self.columns::<S, 12, 1>(simd, first),
+                2 => self.columns::<S, 9, 2>(simd, first),
+                _ if widest::<S>() == 2 => self.columns::<S, 6, 2>(simd, first),
+                3 => self.columns::<S, 7, 3>(simd, first),
+                _ => self.columns::<S, 6, 4>(simd, first),
+            }
+        }
+    }
+}
+
+impl Block<'_> {
+    #[inline(always)]
+    fn columns<S: Simd, const M: usize, const V: usize>(&mut self, simd: S, first: usize) {
+        let start = self.panel.columns.start + first;
+        let columns = start..self.panel.columns.end.min(start + V * S::F32_LANES);
+        if columns.is_empty() {
+            return;
+        }
+        if self.m < M {
+            for row in 0..self.m {
+                self.tile::<S, 1, V>(simd, first, columns.clone(), row, 0);
+            }
+            return;
+        }
+        for row in (0..self.m).step_by(M) {
+            // The last tile may cover rows again that the one before it has added.
+            let skip = (row + M).saturating_sub(self.m);
+            self.tile::<S, M, V>(simd, first, columns.clone(), row - skip, skip);
+        }
+    }
+
+    /// Adds to `M` rows of the result from `row` on, leaving out the first `skip`.
+    #[inline(always)]
+    fn tile<S: Simd, const M: usize, const V: usize>(
+        &mut self,
+        simd: S,
+        first: usize,
+        columns: Range<usize>,
+        row: usize,
+        skip: usize,
+    ) {
+        let mut sums = [[simd.splat_f32s(0.0); V]; M];
+        // Each tile asks for its share of the next block, a line of each row at a time.
+        let lines = self.panel.stride / LINE;
+        let share = lines.div_ceil(self.m.div_ceil(M));
+        let share = (row / M * share).min(lines)..(row / M * share + share).min(lines);
+        for (i, (left, x)) in self.left.chunks_exact(self.stride).zip(self.x.0.chunks(self.x.1)).enumerate() {
+            let (Some(left), Some(x)) = (left[row..].first_chunk::<M>(), vectors::<S, V>(&x[first..])) else { return };
+            share.clone().for_each(|line| prefetch(self.next.0, self.next.1 + i * self.width + line * LINE));
+            // Of the other operand, too, once.
+            if self.panel.columns.start == 0 {
+                prefetch(self.left, (BLOCK + i) * self.stride + row);
+            }
+            multiply_add(simd, &mut sums, *left, x);
+        }
+        for (i, sums) in sums.into_iter().enumerate() {
+            if i >= skip {
+                add(simd, &mut self.out[(row + i) * self.width..][columns.clone()], sums);
+            }
+        }
+    }
+}
+
+/// Adds as many of the lanes as `out` has room for.
+#[inline(always)]
+fn add<S: Simd, const V: usize>(simd: S, out: &mut [f32], mut sums: [S::f32s; V]) {
+    let (vectors, rest) = S::as_mut_simd_f32s(out);
+    if let Some(vectors) = vectors.first_chunk_mut::<V>() {
+        vectors.iter_mut().zip(sums).for_each(|(out, sum)| *out = simd.add_f32s(*out, sum));
+        return;
+    }
+    for (&mut out, sum) in vectors.iter_mut().zip(&mut sums) {
+        *sum = simd.add_f32s(out, *sum);
+    }
+    if let Some(sum) = sums.get_mut(vectors.len()) {
+        *sum = simd.add_f32s(simd.partial_load_f32s(rest), *sum);
+    }
+    store(simd, out, sums);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `rows_times` and `add_transposed_times` with one kind of vectors, whatever the machine's best.
+    fn products(x: &[f32], small: &[f32], left: &[f32], [n, k, width]: [usize; 3], run: impl Run) -> [Vec<f32>; 2] {
+        let packed = Packed::new(small, [k, width], [width, 1]).expect("there is memory");
+        let mut out = vec![f32::NAN; n * width];
+        run.group(Group { x, packed: &packed, out: &mut out });
+        let mut sums = vec![1.0; k * width];
+        for panel in &panels(width, 0) {
+            let mut copy = vec![0.0; n * panel.stride];
+            for (copy, row) in copy.chunks_exact_mut(panel.stride).zip(left.chunks_exact(width)) {
+                copy[..panel.columns.len()].copy_from_slice(&row[panel.columns.clone()]);
+            }
+            let (x_rows, next) = ((&copy[..], panel.stride), (left, 0));
+            run.block(Block { left: x, stride: k, x: x_rows, next, panel, m: k, width, out: &mut sums });
+        }
+        [out, sums]
+    }
+
+    trait Run: Copy {
+        fn group(self, group: Group<'_>);
+        fn block(self, block: Block<'_>);
+    }
+
+    impl<S: Simd> Run for S {
+        fn group(self, group: Group<'_>) {
+            self.vectorize(group);
+        }
+
+        fn block(self, block: Block<'_>) {
+            self.vectorize(block);
+        }
+    }
+
+    #[test]
+    fn every_kind_of_vector_gives_the_sums_of_f64() {
+        for width in [1, 3, 16, 17, 41, 48, 63, 64, 65, 100, 130] {
+            for (n, k) in [(1, 1), (2, 3), (5, 16), (13, 17), (24, 40), (100, 7)] {
+                let value = |i: usize| ((i * 37 + 11) % 101) as f32 / 50.0 - 1.0;
+                let x: Vec<f32> = (0..n * k).map(value).collect();
+                let small: Vec<f32> = (0..k * width).map(|i| value(i + 5)).collect();
+                let left: Vec<f32> = (0..n * width).map(|i| value(i + 9)).collect();
+                let sizes = [n, k, width];
+                let mut all = vec![products(&x, &small, &left, sizes, pulp::Scalar)];
+                #[cfg(target_arch = "x86_64")]
+                {
+                    all.extend(pulp::x86::V3::try_new().map(|v3| products(&x, &small, &left, sizes, v3)));
+                    all.extend(pulp::x86::V4::try_new().map(|v4| products(&x, &small, &left, sizes, v4)));
+                }
+                for [out, sums] in all {
+                    for (i, &got) in out.iter().enumerate() {
+                        let (row, column) = (i / width, i % width);
+                        let term = |j: usize| f64::from(x[row * k + j]) * f64::from(small[j * width + column]);
+                        assert!((f64::from(got) - (0..k).map(term).sum::<f64>()).abs() < 1e-5, "{sizes:?} {i}");
+                    }
+                    for (i, &got) in sums.iter().enumerate() {
+                        let (row, column) = (i / width, i % width);
+                        let term = |v: usize| f64::from(x[v * k + row]) * f64::from(left[v * width + column]);
+                        assert!((f64::from(got) - 1.0 - (0..n).map(term).sum::<f64>()).abs() < 2e-5, "{sizes:?} {i}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+// What all kernels share. Every file beside this one is compiled with this text before it, by NVRTC on a GPU and by a C++
+// compiler over the emulator; neither sees any other header.
+//
+// A kernel takes one struct, whose fields stand in the same order in `args.rs`, and runs in blocks of THREADS threads. No
+// product is contracted with a sum unless `fmaf` says so: a cell has the same bits as on the CPU wherever the order of a sum
+// is the same.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#ifndef KERNEL
+#define KERNEL(name, Args) extern "C" __global__ void __launch_bounds__(256, 2) name(const Args a)
+#endif
+
+constexpr u32 THREADS = 256;
+constexpr u32 WARP = 32;
+constexpr u32 WARPS = THREADS / WARP;
+constexpr u32 ALL_LANES = 0xffffffffu;
+
+// Where a kernel says which index pointed outside. The host reads it when the call is done; see `faults.rs`.
+struct Report {
+    u64 site;
+    u64 index;
+};
+// A block whose ends are wrong has rows that are wrong as well: the ends are what is told.
+struct Fault {
+    Report ends;
+    Report item;
+};
+constexpr u64 FIRST_OFFSET = 1;
+constexpr u64 LAST_OFFSET = 2;
+constexpr u64 ROW_OFFSETS = 3;
+constexpr u64 ITEM = 4;
+
+// Of several that point outside, any one is reported.
+__device__ inline void report(Report& report, u64 site, u64 index) {
+    report.site = site;
+    report.index = index;
+}
+
+// The sums over a warp, the same in all of its lanes.
+__device__ inline double warp_sum(double x) {
+    for (u32 step = WARP / 2; step > 0; step /= 2) x += __shfl_xor_sync(ALL_LANES, x, step);
+    return x;
+}
+
+__device__ inline float warp_max(float x) {
+    for (u32 step = WARP / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
+    return x;
+}
+
+// e^x for x <= 0 with a relative error of about 2e-7: the operations of cpu/exp.rs.
+__device__ inline float exp_below_0(float x) {
+    const float round = 12582912.0f;
+    x = x < -87.0f ? -87.0f : x;
+    const float shifted = x * 1.44269504088896340736f + round;
+    const float k = shifted - round;
+    const float r = x - k * 0.6933594f - k * -2.1219444e-4f;
+    const float series =
+        1.0f +
+        r * (1.0f +
+             r * (0.5f + r * (1.0f / 6.0f + r * (1.0f / 24.0f + r * (1.0f / 120.0f + r * (1.0f / 720.0f))))));
+    return series * __uint_as_float((__float_as_uint(shifted) << 23) + __float_as_uint(1.0f));
+}
+
+// The offsets of row v, checked: an empty range where they are none of the block's edges.
+__device__ inline void row_edges(const u64* indptr, u64 edges, u64 v, Fault* fault, u64& first, u64& last) {
+    first = indptr[v];
+    last = indptr[v + 1];
+    if (first > last || last > edges) {
+        report(fault->item, ROW_OFFSETS, first > last ? first : last);
+        first = last = 0;
+    }
+}
+
+// The block's own ends, which one thread of a launch looks at.
+__device__ inline void check_ends(const u64* indptr, u64 rows, u64 edges, Fault* fault) {
+    if (indptr[0] != 0) {
+        report(fault->ends, FIRST_OFFSET, indptr[0]);
+    } else if (indptr[rows] != edges) {
+        report(fault->ends, LAST_OFFSET, indptr[rows]);
+    }
+}
+
+// The counter-based draws of random.rs.
+constexpr u64 GOLDEN = 0x9e3779b97f4a7c15ull;
+
+__device__ inline u64 mix64(u64 z) {
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+struct Mask {
+    u64 run;  // mix64(seed + GOLDEN)
+    u64 first_row;
+    u32 op;
+    u32 threshold;  // draws below it are dropped
+    float scale;    // of what is kept
+    u32 unused;
+};
+
+__device__ inline u64 row_key(const Mask& mask, u64 epoch, u64 row) {
+    const u64 op = mask.op;
+    const u64 call = mix64(mask.run ^ mix64((epoch * GOLDEN) ^ ((op << 40) | (op >> 24))));
+    return mix64(call ^ ((mask.first_row + row) * GOLDEN));
+}
+
+__device__ inline float dropped(const Mask& mask, u64 key, u32 column, float x) {
+    u32 h = (column * 0x9e3779b9u) ^ (u32)key;
+    h = (h ^ (h >> 16)) * 0x7feb352du;
+    h ^= (u32)(key >> 32);
+    h = (h ^ (h >> 15)) * 0x846ca68bu;
+    h ^= h >> 16;
+    return h >= mask.threshold ? x * mask.scale : 0.0f;
+}
+
+// What is done to the rows of an output before they are written; see `RowStep`.
+enum StepKind : u32 { SCALE, ADD_BIAS, ADD, RELU, RELU_GRAD, DROPOUT };
+
+struct Step {
+    u64 operand;  // its address; the clock's for a dropout
+    u32 kind;
+    u32 unused;
+    Mask mask;
+};
+
+constexpr u32 MOST_STEPS = 6;
+
+struct Steps {
+    u64 count;
+    Step step[MOST_STEPS];
+};
+
+// Does the steps to N consecutive cells of a row of d, the first of which is at `column`.
+template <int N>
+__device__ inline void apply_steps(const Steps& steps, u64 row, u32 column, u32 d, float (&x)[N]) {
+#pragma unroll 1
+    for (u32 s = 0; s < steps.count; ++s) {
+        const Step& step = steps.step[s];
+        const float* operand = (const float*)step.operand;
+        const u64 cell = row * d + column;
+        if (step.kind == SCALE) {
+            const float scale = operand[row];
+#pragma unroll
+            for (int i = 0; i < N; ++i) x[i] = x[i] * scale;
+        } else if (step.kind == ADD_BIAS) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) x[i] = x[i] + operand[column + i];
+        } else if (step.kind == ADD) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) x[i] = x[i] + operand[cell + i];
+        } else if (step.kind == RELU) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) x[i] = x[i] <= 0.0f ? 0.0f : x[i];
+        } else if (step.kind == RELU_GRAD) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) x[i] = operand[cell + i] > 0.0f ? x[i] : 0.0f;
+        } else {
+            const u64 key = row_key(step.mask, *(const u64*)step.operand, row);
+#pragma unroll
+            for (int i = 0; i < N; ++i) x[i] = dropped(step.mask, key, column + i, x[i]);
+        }
+    }
+}
+
+// Consecutive floats, read and written as one where their address allows it.
+template <int N>
+struct Cells;
+template <>
+struct Cells<1> {
+    __device__ static void load(const float* from, float (&x)[1]) { x[0] = *from; }
+    __device__ static void store(float* to, const float (&x)[1]) { *to = x[0]; }
+};
+template <>
+struct Cells<2> {
+    __device__ static void load(const float* from, float (&x)[2]) {
+        const float2 v = *(const float2*)from;
+        x[0] = v.x, x[1] = v.y;
+    }
+    __device__ static void store(float* to, const float (&x)[2]) { *(float2*)to = make_float2(x[0], x[1]); }
+};
+template <>
+struct Cells<4> {
+    __device__ static void load(const float* from, float (&x)[4]) {
+        const float4 v = *(const float4*)from;
+        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+    }
+    __device__ static void store(float* to, const float (&x)[4]) {
+        *(float4*)to = make_float4(x[0], x[1], x[2], x[3]);
+    }
+};

@@ -1,0 +1,21 @@
+//! A build without GPUs.
+
+use super::Gpu;
+use crate::device::Device;
+use crate::error::{Error, Result};
+
+/// The GPUs of this machine.
+///
+/// # Errors
+/// Always [`Error::NotBuilt`]: this build has no `cuda` feature.
+pub fn gpus() -> Result<Vec<Gpu>> {
+    Err(Error::NotBuilt { feature: "cuda" })
+}
+
+/// A device on a GPU.
+///
+/// # Errors
+/// Always [`Error::NotBuilt`]: this build has no `cuda` feature.
+pub fn open(_name: &str, _ordinal: u32, _capacity_bytes: u64) -> Result<Box<dyn Device>> {
+    Err(Error::NotBuilt { feature: "cuda" })
+}

@@ -1,0 +1,92 @@
+//! Libraries that may be missing, and errors that say what to do.
+
+use cudarc::cublas::result::CublasError;
+use cudarc::driver::DriverError;
+use cudarc::driver::sys::CUresult;
+use cudarc::nvrtc::result::NvrtcError;
+
+use crate::error::{Error, Result};
+
+/// The oldest driver that has every call that is made (`cuEventElapsedTime_v2`): CUDA 12.8's.
+const OLDEST: i32 = 12_080;
+
+/// Makes sure of NVIDIA's driver: the first call without it would panic.
+pub(super) fn find() -> Result<()> {
+    let missing = |library, advice| Err(Error::NoLibrary { library, advice });
+    // SAFETY: it only asks the system's loader for the library, whose initialisers are NVIDIA's own.
+    if !unsafe { cudarc::driver::sys::is_culib_present() } {
+        return missing("NVIDIA's driver (libcuda)", "install it, or use --devices cpu");
+    }
+    let mut version = 0;
+    // SAFETY: the number is written before the call returns.
+    unsafe { cudarc::driver::sys::cuDriverGetVersion(&mut version) }
+        .result()
+        .during("asking for the driver's version")?;
+    if version < OLDEST {
+        return missing("NVIDIA's driver for CUDA 12.8 or newer", "update it, or use --devices cpu");
+    }
+    Ok(())
+}
+
+/// Makes sure of the compiler of kernels.
+pub(super) fn find_compiler() -> Result<()> {
+    // SAFETY: as above.
+    if unsafe { cudarc::nvrtc::sys::is_culib_present() } {
+        return Ok(());
+    }
+    let advice = "install CUDA 13 or 12 (or `pip install nvidia-cuda-nvrtc`) and name its folder in LD_LIBRARY_PATH";
+    Err(Error::NoLibrary { library: "NVIDIA's compiler of kernels (libnvrtc)", advice })
+}
+
+/// Whether there is a library of dense products.
+pub(super) fn has_blas() -> bool {
+    // SAFETY: as above.
+    unsafe { cudarc::cublas::sys::is_culib_present() }
+}
+
+/// What a failed call was for, and what can be done about it.
+pub(super) trait Named<T> {
+    fn during(self, call: &'static str) -> Result<T>;
+}
+
+impl<T> Named<T> for std::result::Result<T, DriverError> {
+    fn during(self, call: &'static str) -> Result<T> {
+        self.map_err(|error| Error::Cuda {
+            call,
+            name: error.error_name().map_or_else(|_| format!("{:?}", error.0), |name| name.to_string_lossy().into()),
+            advice: advice(error.0),
+        })
+    }
+}
+
+impl<T> Named<T> for std::result::Result<T, NvrtcError> {
+    fn during(self, call: &'static str) -> Result<T> {
+        self.map_err(|error| Error::Cuda { call, name: format!("{:?}", error.0), advice: "this is a bug: report it" })
+    }
+}
+
+impl<T> Named<T> for std::result::Result<T, CublasError> {
+    fn during(self, call: &'static str) -> Result<T> {
+        let advice = "give it less memory with --device-memory, so that cuBLAS finds room beside it";
+        self.map_err(|error| Error::Cuda { call, name: format!("{:?}", error.0), advice })
+    }
+}
+
+fn advice(error: CUresult) -> &'static str {
+    match error {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+            "other programs use the GPU's memory: stop them, or give less with --device-memory"
+        }
+        CUresult::CUDA_ERROR_NO_DEVICE | CUresult::CUDA_ERROR_INVALID_DEVICE => "nvidia-smi lists the GPUs there are",
+        CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
+            "the driver is older than the compiler of kernels: update it"
+        }
+        CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH | CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => {
+            "the driver was updated while it ran: restart the machine"
+        }
+        CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+        | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
+        | CUresult::CUDA_ERROR_LAUNCH_FAILED => "this is a bug of a kernel: report it",
+        _ => "nvidia-smi tells how the GPU is",
+    }
+}

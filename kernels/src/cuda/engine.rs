@@ -1,0 +1,183 @@
+//! What the lanes of a GPU share: a stream each, the kernels, and pinned memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{CudaContext, CudaEvent, result, sys};
+use parking_lot::Mutex;
+
+use super::blas::{Blas, DenseProduct};
+use super::driver::{self, Named};
+use super::faults::Faults;
+use super::marks::Marks;
+use super::modules::{KernelCall, Modules};
+use super::slots::{Pool, Slots};
+use super::staging::Staging;
+use crate::device::{Event, Span};
+use crate::error::Result;
+use crate::lanes::{Engine, Job, LANES, Work, lane_and_number};
+
+/// One thing that a call asks of the GPU.
+#[derive(Debug)]
+pub(super) enum Task {
+    Kernel(KernelCall),
+    Product(DenseProduct),
+    /// Bytes that become 0.
+    Zero {
+        address: u64,
+        bytes: u64,
+    },
+}
+
+pub(super) struct CudaEngine {
+    // Dropped in this order: what uses a stream before the stream.
+    pub(super) slots: Slots,
+    pub(super) faults: Faults,
+    pub(super) staging: [Staging; 2],
+    pub(super) has_blas: bool,
+    blas: Blas,
+    modules: Modules,
+    scratch: Mutex<Scratch>,
+    marks: [Marks; LANES.len()],
+    recorder: Recorder,
+    context: Arc<CudaContext>,
+}
+
+/// Room for partial sums, outside of the plan, used by one call after the other.
+struct Scratch {
+    pool: Pool,
+    address: u64,
+    bytes: u64,
+}
+
+impl CudaEngine {
+    /// # Errors
+    /// [`crate::Error::Cuda`].
+    pub(super) fn new(ordinal: u32, capacity_bytes: u64) -> Result<Self> {
+        let context = CudaContext::new(ordinal as usize).during("opening a GPU")?;
+        Ok(Self {
+            slots: Slots::new(&context, capacity_bytes)?,
+            faults: Faults::new()?,
+            staging: [Staging::new(&context), Staging::new(&context)],
+            has_blas: driver::has_blas(),
+            blas: Blas::default(),
+            modules: Modules::new(&context)?,
+            scratch: Mutex::new(Scratch { pool: Pool::new(&context)?, address: 0, bytes: 0 }),
+            marks: [Marks::new(&context)?, Marks::new(&context)?, Marks::new(&context)?],
+            recorder: Recorder::default(),
+            context,
+        })
+    }
+
+    pub(super) fn marks(&self, lane: usize) -> &Marks {
+        &self.marks[lane]
+    }
+
+    /// Does the tasks of one call, on the compute lane's thread.
+    pub(super) fn run(&self, tasks: &[Task]) -> Result<()> {
+        let stream = &self.marks[0].stream;
+        tasks.iter().try_for_each(|task| match task {
+            Task::Kernel(call) => self.modules.launch(stream, call),
+            Task::Product(product) => self.blas.product(stream, product),
+            Task::Zero { address, bytes } => {
+                // SAFETY: `prepare` found that the buffer has as many bytes.
+                unsafe { result::memset_d8_async(*address, 0, *bytes as usize, stream.cu_stream()) }
+                    .during("setting memory to 0")
+            }
+        })
+    }
+
+    /// The address of at least so many bytes for the next call on the compute lane. `idle` waits until none uses what there is.
+    pub(super) fn scratch(&self, bytes: u64, idle: impl FnOnce() -> Result<()>) -> Result<u64> {
+        let mut scratch = self.scratch.lock();
+        if scratch.bytes < bytes {
+            idle()?;
+            let old = std::mem::take(&mut scratch.address);
+            scratch.bytes = 0;
+            scratch.pool.give_back(old)?;
+            scratch.address = scratch.pool.take(bytes)?;
+            scratch.bytes = bytes;
+        }
+        Ok(scratch.address)
+    }
+
+    /// Waits until the job behind `event` is done on the GPU. It was queued there before.
+    pub(super) fn finish(&self, event: Event) -> Result<()> {
+        let (lane, number) = lane_and_number(event);
+        if number > 0 { self.marks[lane].finish(number) } else { Ok(()) }
+    }
+
+    /// See [`crate::Device::record`].
+    pub(super) fn record(&self, on: bool) -> Result<()> {
+        if on {
+            let start = self.timestamp(0)?;
+            start.synchronize().during("waiting for the GPU")?;
+            *self.recorder.start.lock() = Some((start, Instant::now()));
+        }
+        self.recorder.on.store(on, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// See [`crate::Device::take_spans`].
+    pub(super) fn take_spans(&self) -> Vec<Span> {
+        let timed = std::mem::take(&mut *self.recorder.timed.lock());
+        let Some((event, start)) = &*self.recorder.start.lock() else { return Vec::new() };
+        let after = |end: &CudaEvent| {
+            let elapsed_ms = event.elapsed_ms(end).ok()?;
+            Some(*start + Duration::try_from_secs_f64(f64::from(elapsed_ms) / 1e3).ok()?)
+        };
+        let span = |(job, lane, [start, end]): (Event, usize, [CudaEvent; 2])| {
+            Some(Span { event: job, lane: LANES[lane], start: after(&start)?, end: after(&end)? })
+        };
+        timed.into_iter().filter_map(span).collect()
+    }
+
+    /// A point in time on a lane's stream.
+    fn timestamp(&self, lane: usize) -> Result<CudaEvent> {
+        let event = self.context.new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT)).during("making an event")?;
+        event.record(&self.marks[lane].stream).during("recording an event")?;
+        Ok(event)
+    }
+}
+
+/// When jobs ran, as the GPU saw it.
+#[derive(Default)]
+struct Recorder {
+    on: AtomicBool,
+    /// One moment on both clocks.
+    start: Mutex<Option<(CudaEvent, Instant)>>,
+    timed: Mutex<Vec<(Event, usize, [CudaEvent; 2])>>,
+}
+
+impl Engine for CudaEngine {
+    fn perform(&self, job: Job<'_>, work: Work<Self>) -> Result<()> {
+        self.context.bind_to_thread().during("using a GPU")?;
+        let marks = &self.marks[job.lane];
+        for &event in job.after {
+            let (lane, number) = lane_and_number(event);
+            if lane != job.lane && number > 0 {
+                self.marks[lane].hold_back(&marks.stream, number)?;
+            }
+        }
+        let timed = self.recorder.on.load(Ordering::Relaxed);
+        let start = timed.then(|| self.timestamp(job.lane)).transpose()?;
+        work(self)?;
+        if let Some(start) = start {
+            self.recorder.timed.lock().push((job.event, job.lane, [start, self.timestamp(job.lane)?]));
+        }
+        marks.mark(lane_and_number(job.event).1)
+    }
+}
+
+impl Drop for CudaEngine {
+    fn drop(&mut self) {
+        // Whatever failed has been told; what is queued must end before memory goes.
+        let _ = self.context.bind_to_thread();
+        for marks in &self.marks {
+            let _ = marks.stream.synchronize();
+        }
+        let scratch = self.scratch.get_mut();
+        let _ = scratch.pool.give_back(scratch.address);
+    }
+}

@@ -1,0 +1,108 @@
+//! Indices that point outside, as kernels report them.
+//!
+//! A kernel cannot return an error. A call that looks indices up has a few bytes of the host's memory, which its kernel writes
+//! when one points outside; when the call is known to be done, the host looks.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+
+use super::staging::Pinned;
+use crate::error::{Error, Result};
+
+/// Calls that may be under way at once. One more waits for the first.
+pub(super) const MOST: usize = 1024;
+
+/// Bytes of a call's two reports, on its block's ends and on its items: a site and an index each.
+const REPORT: usize = 32;
+
+/// What a call looks up, for the error.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lookup {
+    pub(super) call: &'static str,
+    /// The operand that holds indices.
+    pub(super) operand: &'static str,
+    /// The first index that is too large.
+    pub(super) limit: u64,
+    /// Number of edges, where the call has a block.
+    pub(super) edges: u64,
+}
+
+pub(super) struct Faults {
+    memory: Pinned,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Calls under way, by the number of their job, and where they report.
+    open: VecDeque<(u64, usize, Lookup)>,
+    next: usize,
+}
+
+impl Faults {
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub(super) fn new() -> Result<Self> {
+        let mut memory = Pinned::new(MOST * REPORT)?;
+        memory.bytes_mut().fill(0);
+        Ok(Self { memory, state: Mutex::default() })
+    }
+
+    /// The job that has to be done before another call can report, if there is one.
+    pub(super) fn in_the_way(&self) -> Option<u64> {
+        let state = self.state.lock();
+        state.open.front().filter(|_| state.open.len() == MOST).map(|&(job, ..)| job)
+    }
+
+    /// Where the next call reports: an address that the GPU can write.
+    pub(super) fn address(&self) -> u64 {
+        let place = self.state.lock().next;
+        // Pinned memory has the same address on the GPU (unified addressing, which every 64-bit system has).
+        self.memory.address() + (place * REPORT) as u64
+    }
+
+    /// The job that reports at [`Faults::address`], which moves on.
+    pub(super) fn watch(&self, job: u64, lookup: Lookup) {
+        let mut state = self.state.lock();
+        let place = state.next;
+        state.next = (place + 1) % MOST;
+        state.open.push_back((job, place, lookup));
+    }
+
+    /// Looks at the reports of all jobs up to `done`.
+    ///
+    /// # Errors
+    /// The first fault: [`Error::Index`] or [`Error::Shape`].
+    pub(super) fn look(&self, done: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        while let Some(&(job, place, lookup)) = state.open.front() {
+            if job > done {
+                break;
+            }
+            state.open.pop_front();
+            let reports = [0, 16].map(|offset| self.memory.take_words(place * REPORT + offset));
+            if let Some([site, index]) = reports.into_iter().find(|[site, _]| *site != 0) {
+                return Err(lookup.error(site, index));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Lookup {
+    /// The sites of `common.cuh`.
+    fn error(&self, site: u64, index: u64) -> Error {
+        let Self { call, operand, limit, edges } = *self;
+        let offset = |limit| Error::Index { call, operand: "indptr", index, limit };
+        match site {
+            1 => offset(1),
+            2 => {
+                let want = [usize::try_from(index).unwrap_or(usize::MAX), 1];
+                Error::Shape { call, operand: "indices", want, got: [edges as usize, 1] }
+            }
+            3 => offset(edges + 1),
+            _ => Error::Index { call, operand, index, limit },
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Kernels loaded on a GPU: compiled at their first use, or found in the cache.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use parking_lot::Mutex;
+
+use super::cache::{Cache, hash};
+use super::compile::{self, File, compile};
+use super::driver::Named;
+use crate::error::Result;
+
+/// Threads of every block: `THREADS` of `common.cuh`.
+pub(super) const THREADS: u32 = 256;
+
+/// One launch of a kernel.
+#[derive(Debug)]
+pub(super) struct KernelCall {
+    pub(super) file: File,
+    pub(super) name: &'static str,
+    pub(super) grid: (u32, u32),
+    /// The one struct that it takes, in 8-byte words.
+    pub(super) args: Box<[u64]>,
+}
+
+/// The kernels of one GPU.
+pub(super) struct Modules {
+    context: Arc<CudaContext>,
+    /// Such as `sm_90`.
+    architecture: String,
+    cache: Cache,
+    loaded: Mutex<Loaded>,
+}
+
+#[derive(Default)]
+struct Loaded {
+    modules: HashMap<File, Module>,
+    functions: HashMap<&'static str, Function>,
+}
+
+struct Module(sys::CUmodule);
+#[derive(Clone, Copy)]
+struct Function(sys::CUfunction);
+
+// SAFETY: the driver's handles may be used from any thread on which the context is current.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Send for Function {}
+
+impl Modules {
+    /// # Errors
+    /// [`crate::Error::Cuda`].
+    pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self> {
+        let (major, minor) = context.compute_capability().during("asking for a GPU's kind")?;
+        let architecture = format!("sm_{major}{minor}");
+        Ok(Self { context: context.clone(), architecture, cache: Cache::open(), loaded: Mutex::default() })
+    }
+
+    /// Queues a launch. The context must be current on this thread.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoLibrary`] and [`crate::Error::Compile`] at a file's first use; [`crate::Error::Cuda`].
+    pub(super) fn launch(&self, stream: &CudaStream, call: &KernelCall) -> Result<()> {
+        let function = self.function(call.file, call.name)?;
+        let mut params = [call.args.as_ptr().cast_mut().cast::<c_void>()];
+        let (grid, block) = ((call.grid.0, call.grid.1, 1), (THREADS, 1, 1));
+        // SAFETY: the function is one of a module that lives as long as `self`. It takes one struct, which the driver copies
+        // before the call returns; `args` has its layout (`args.rs`, held against the texts by the tests). The addresses in it
+        // are those of buffers that `prepare` found large enough, and which live until what was queued is done
+        // (the laws of `Device`).
+        unsafe { result::launch_kernel(function.0, grid, block, 0, stream.cu_stream(), &mut params) }
+            .during("launching a kernel")
+    }
+
+    fn function(&self, file: File, name: &'static str) -> Result<Function> {
+        let mut loaded = self.loaded.lock();
+        if let Some(&function) = loaded.functions.get(name) {
+            return Ok(function);
+        }
+        let module = match loaded.modules.entry(file) {
+            Entry::Occupied(module) => module.get().0,
+            Entry::Vacant(place) => place.insert(self.load(file)?).0,
+        };
+        let symbol = CString::new(name).expect("no kernel's name has a NUL");
+        // SAFETY: the module was loaded above and is never unloaded before `self` is dropped.
+        let function = unsafe { result::module::get_function(module, symbol) };
+        let function = Function(function.during("looking a kernel up")?);
+        loaded.functions.insert(name, function);
+        Ok(function)
+    }
+
+    /// A module from the cache; from the compiler if there is none there, or if the driver does not take it.
+    fn load(&self, file: File) -> Result<Module> {
+        let options = compile::options(&self.architecture).join(" ");
+        let hash = hash(&[file.source().as_bytes(), options.as_bytes()]);
+        let key = format!("{}-{}-{hash:016x}.cubin", file.name().trim_end_matches(".cu"), self.architecture);
+        if let Some(module) = self.cache.load(&key).and_then(|code| load_code(&code).ok()) {
+            return Ok(module);
+        }
+        let code = compile(file, &self.architecture)?;
+        let module = load_code(&code)?;
+        self.cache.store(&key, &code);
+        Ok(module)
+    }
+}
+
+fn load_code(code: &[u8]) -> Result<Module> {
+    // SAFETY: the driver reads machine code, whose own header says how long it is; it came whole from the compiler, or from an
+    // entry of the cache whose hash is right.
+    unsafe { result::module::load_data(code.as_ptr().cast()) }.map(Module).during("loading kernels")
+}
+
+impl Drop for Modules {
+    fn drop(&mut self) {
+        if self.context.bind_to_thread().is_ok() {
+            for (_, module) in self.loaded.get_mut().modules.drain() {
+                // SAFETY: nothing is queued any more: the lanes are gone, and the engine waited for the streams.
+                let _ = unsafe { result::module::unload(module.0) };
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+// Dense products where there is no BLAS: out = a * b, squares of 64 x 64 cells a block, 4 x 4 a thread.
+//
+// Both operands have any distance between rows and between columns, so that a layer and both of its gradients are one kernel.
+// With more than one part the sum is cut into pieces of `k_of_part`, each into an output of its own.
+
+constexpr u32 SQUARE = 64;
+constexpr u32 DEPTH = 16;
+constexpr u32 SIDE = 16;
+constexpr u32 EACH = SQUARE / SIDE;
+
+struct Product {
+    const float* a;
+    const float* b;
+    float* out;
+    u64 m;
+    u64 n;
+    u64 k;
+    u64 a_row;
+    u64 a_column;
+    u64 b_row;
+    u64 b_column;
+    u64 k_of_part;
+};
+
+KERNEL(product, Product) {
+    __shared__ float left[DEPTH][SQUARE + 1];
+    __shared__ float right[DEPTH][SQUARE + 1];
+    const u64 squares = (a.n + SQUARE - 1) / SQUARE;
+    const u64 row = blockIdx.x / squares * SQUARE, column = blockIdx.x % squares * SQUARE;
+    const u32 down = threadIdx.x / SIDE, across = threadIdx.x % SIDE;
+    const u64 first = blockIdx.y * a.k_of_part;
+    const u64 last = first + a.k_of_part < a.k ? first + a.k_of_part : a.k;
+    float sum[EACH][EACH] = {};
+    for (u64 k = first; k < last; k += DEPTH) {
+        for (u32 i = threadIdx.x; i < SQUARE * DEPTH; i += THREADS) {
+            // Neighbouring threads read along the side whose cells lie next to each other.
+            const u32 ar = a.a_row == 1 ? i % SQUARE : i / DEPTH, ak = a.a_row == 1 ? i / SQUARE : i % DEPTH;
+            const u32 bc = a.b_column == 1 ? i % SQUARE : i / DEPTH, bk = a.b_column == 1 ? i / SQUARE : i % DEPTH;
+            const bool in_a = row + ar < a.m && k + ak < last, in_b = column + bc < a.n && k + bk < last;
+            left[ak][ar] = in_a ? a.a[(row + ar) * a.a_row + (k + ak) * a.a_column] : 0.0f;
+            right[bk][bc] = in_b ? a.b[(k + bk) * a.b_row + (column + bc) * a.b_column] : 0.0f;
+        }
+        __syncthreads();
+#pragma unroll
+        for (u32 s = 0; s < DEPTH; ++s) {
+            float x[EACH], y[EACH];
+#pragma unroll
+            for (u32 i = 0; i < EACH; ++i) x[i] = left[s][down + i * SIDE], y[i] = right[s][across + i * SIDE];
+#pragma unroll
+            for (u32 i = 0; i < EACH; ++i)
+#pragma unroll
+                for (u32 j = 0; j < EACH; ++j) sum[i][j] = fmaf(x[i], y[j], sum[i][j]);
+        }
+        __syncthreads();
+    }
+    float* out = a.out + blockIdx.y * a.m * a.n;
+#pragma unroll
+    for (u32 i = 0; i < EACH; ++i)
+#pragma unroll
+        for (u32 j = 0; j < EACH; ++j) {
+            const u64 r = row + down + i * SIDE, c = column + across + j * SIDE;
+            if (r < a.m && c < a.n) out[r * a.n + c] = sum[i][j];
+        }
+}

@@ -1,0 +1,105 @@
+// Kernels that move or change cells one by one. All are bound by memory.
+
+// out = x after all steps, each row held by `lanes` threads; with `rows`, row i is x[rows[i]].
+struct Rows {
+    const float* x;
+    const u32* picked;
+    float* out;
+    Fault* fault;
+    u64 rows;
+    u64 sources;
+    u32 d;
+    u32 lanes;
+    Steps steps;
+};
+
+template <int VECTOR>
+__device__ void change_rows(const Rows& a) {
+    const u32 lane = threadIdx.x % a.lanes;
+    const u64 row = (u64)blockIdx.x * (THREADS / a.lanes) + threadIdx.x / a.lanes;
+    if (row >= a.rows) return;
+    u64 from = row;
+    if (a.picked) {
+        from = a.picked[row];
+        if (from >= a.sources) {
+            report(a.fault->item, ITEM, from);
+            return;
+        }
+    }
+    for (u32 c = lane * VECTOR; c < a.d; c += a.lanes * VECTOR) {
+        float x[VECTOR];
+        Cells<VECTOR>::load(a.x + from * a.d + c, x);
+        apply_steps<VECTOR>(a.steps, row, c, a.d, x);
+        Cells<VECTOR>::store(a.out + row * a.d + c, x);
+    }
+}
+
+KERNEL(rows_1, Rows) { change_rows<1>(a); }
+KERNEL(rows_2, Rows) { change_rows<2>(a); }
+KERNEL(rows_4, Rows) { change_rows<4>(a); }
+
+// out = x^T, in squares of a warp's width that are turned in shared memory.
+struct Transpose {
+    const float* x;
+    float* out;
+    u64 rows;
+    u64 cols;
+    u64 column_squares;
+};
+
+KERNEL(transpose, Transpose) {
+    __shared__ float square[WARP][WARP + 1];
+    const u64 row = blockIdx.x / a.column_squares * WARP, column = blockIdx.x % a.column_squares * WARP;
+    const u32 across = threadIdx.x % WARP;
+    for (u32 down = threadIdx.x / WARP; down < WARP; down += WARPS)
+        if (row + down < a.rows && column + across < a.cols)
+            square[down][across] = a.x[(row + down) * a.cols + column + across];
+    __syncthreads();
+    for (u32 down = threadIdx.x / WARP; down < WARP; down += WARPS)
+        if (column + down < a.cols && row + across < a.rows)
+            a.out[(column + down) * a.rows + row + across] = square[across][down];
+}
+
+// out[i] = values[permutation[i]].
+struct Permute {
+    const float* values;
+    const u64* permutation;
+    float* out;
+    Fault* fault;
+    u64 edges;
+};
+
+KERNEL(permute_edges, Permute) {
+    const u64 i = (u64)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= a.edges) return;
+    const u64 from = a.permutation[i];
+    if (from < a.edges) {
+        a.out[i] = a.values[from];
+    } else {
+        report(a.fault->item, ITEM, from);
+    }
+}
+
+// Dropout on the values of a sparse matrix: a warp a row, so that the row's key is made once.
+struct SparseDropout {
+    const u64* indptr;
+    const u32* indices;
+    const float* values;
+    float* out;
+    const u64* clock;
+    Fault* fault;
+    u64 rows;
+    u64 edges;
+    Mask mask;
+};
+
+KERNEL(sparse_dropout, SparseDropout) {
+    const u64 row = (u64)blockIdx.x * WARPS + threadIdx.x / WARP;
+    if (row == 0 && threadIdx.x == 0) check_ends(a.indptr, a.rows, a.edges, a.fault);
+    if (row >= a.rows) return;
+    u64 first, last;
+    row_edges(a.indptr, a.edges, row, a.fault, first, last);
+    const u64 key = row_key(a.mask, a.clock[0], row);
+    for (u64 edge = first + threadIdx.x % WARP; edge < last; edge += WARP)
+        a.out[edge] = dropped(a.mask, key, a.indices[edge], a.values[edge]);
+}

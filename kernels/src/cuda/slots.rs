@@ -1,0 +1,181 @@
+//! The memory of a GPU: numbered slots with a hard capacity.
+//!
+//! What counts is the sum of the slots' bytes, as on every device; what the driver rounds up, and its own context, lie outside.
+//! Memory comes from the driver's stream-ordered pool, which keeps what is given back, on a stream of its own.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use parking_lot::Mutex;
+
+use super::driver::Named;
+use crate::error::{Error, Result};
+use crate::memory::Slot;
+
+/// What lies behind a slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffer {
+    /// 0 where there are no bytes.
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+}
+
+pub(super) struct Slots {
+    pub(super) capacity: u64,
+    pool: Pool,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    // Invariant: used <= peak <= capacity, and used is the sum over the buffers.
+    used: u64,
+    peak: u64,
+    buffers: Vec<Option<Buffer>>,
+}
+
+impl Slots {
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub(super) fn new(context: &Arc<CudaContext>, capacity: u64) -> Result<Self> {
+        Ok(Self { capacity, pool: Pool::new(context)?, table: Mutex::default() })
+    }
+
+    /// Bytes in use, and the most that ever were.
+    pub(super) fn used_and_peak(&self) -> [u64; 2] {
+        let table = self.table.lock();
+        [table.used, table.peak]
+    }
+
+    pub(super) fn get(&self, slot: Slot) -> Result<Buffer> {
+        self.table.lock().buffers.get(slot.0 as usize).copied().flatten().ok_or(Error::EmptySlot { slot })
+    }
+
+    pub(super) fn alloc(&self, slot: Slot, bytes: u64) -> Result<()> {
+        let mut table = self.table.lock();
+        table.vacant(slot)?;
+        let used = table.used.saturating_add(bytes);
+        if used > self.capacity {
+            return Err(Error::OutOfMemory { need_bytes: used, have_bytes: self.capacity });
+        }
+        let buffer = Buffer { address: self.pool.take(bytes)?, bytes };
+        table.used = used;
+        table.peak = table.peak.max(used);
+        table.buffers[slot.0 as usize] = Some(buffer);
+        Ok(())
+    }
+
+    pub(super) fn free(&self, slot: Slot) -> Result<()> {
+        let mut table = self.table.lock();
+        let buffer = table.buffers.get_mut(slot.0 as usize).and_then(Option::take);
+        let buffer = buffer.ok_or(Error::EmptySlot { slot })?;
+        table.used -= buffer.bytes;
+        self.pool.give_back(buffer.address)
+    }
+
+    pub(super) fn rename(&self, from: Slot, to: Slot) -> Result<()> {
+        let mut table = self.table.lock();
+        if !table.buffers.get(from.0 as usize).is_some_and(Option::is_some) {
+            return Err(Error::EmptySlot { slot: from });
+        }
+        table.vacant(to)?;
+        table.buffers.swap(from.0 as usize, to.0 as usize);
+        Ok(())
+    }
+}
+
+impl Table {
+    /// Makes sure that the slot's place is there and holds nothing.
+    fn vacant(&mut self, slot: Slot) -> Result<()> {
+        let index = slot.0 as usize;
+        if self.buffers.get(index).is_some_and(Option::is_some) {
+            return Err(Error::SlotInUse { slot });
+        }
+        if self.buffers.len() <= index {
+            self.buffers.resize(index + 1, None);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        for buffer in self.table.get_mut().buffers.drain(..).flatten() {
+            // A failure leaks it, no worse.
+            let _ = self.pool.give_back(buffer.address);
+        }
+    }
+}
+
+/// Memory of a GPU, to be taken and given back.
+pub(super) struct Pool {
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+}
+
+impl Pool {
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self> {
+        let stream = context.new_stream().during("making a stream")?;
+        if context.has_async_alloc() {
+            keep_what_is_given_back(context)?;
+        }
+        Ok(Self { context: context.clone(), stream })
+    }
+
+    /// Memory that every stream may use at once; address 0 for no bytes.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub(super) fn take(&self, bytes: u64) -> Result<u64> {
+        const CALL: &str = "taking memory of the GPU";
+        let Ok(len) = usize::try_from(bytes) else {
+            return Err(Error::OutOfMemory { need_bytes: bytes, have_bytes: usize::MAX as u64 });
+        };
+        if len == 0 {
+            return Ok(0);
+        }
+        self.context.bind_to_thread().during(CALL)?;
+        if !self.context.has_async_alloc() {
+            // SAFETY: what the memory holds is not read before it is written.
+            return unsafe { result::malloc_sync(len) }.during(CALL);
+        }
+        // SAFETY: as above; the stream has nothing else to do, so the memory is there for all streams when it is waited for.
+        let address = unsafe { result::malloc_async(self.stream.cu_stream(), len) }.during(CALL)?;
+        self.stream.synchronize().during(CALL)?;
+        Ok(address)
+    }
+
+    /// Gives memory back that nothing queued uses any more.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub(super) fn give_back(&self, address: u64) -> Result<()> {
+        const CALL: &str = "giving memory of the GPU back";
+        if address == 0 {
+            return Ok(());
+        }
+        self.context.bind_to_thread().during(CALL)?;
+        // SAFETY: it came from `take` and is given back once; nothing uses it any more.
+        unsafe {
+            match self.context.has_async_alloc() {
+                true => result::free_async(address, self.stream.cu_stream()).during(CALL),
+                false => result::free_sync(address).during(CALL),
+            }
+        }
+    }
+}
+
+/// By default the pool returns its memory to the system whenever a stream is waited for, which costs milliseconds.
+fn keep_what_is_given_back(context: &CudaContext) -> Result<()> {
+    const CALL: &str = "setting the pool of memory up";
+    context.bind_to_thread().during(CALL)?;
+    let all = u64::MAX;
+    // SAFETY: the device is there, and the attribute is a 64-bit number that is read before the call returns.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(context.cu_device()).during(CALL)?;
+        let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        sys::cuMemPoolSetAttribute(pool, threshold, (&raw const all).cast_mut().cast()).result().during(CALL)
+    }
+}

@@ -1,0 +1,17 @@
+//! Every call of every device. With `LAPIDARY_TEST_DEVICE=cuda` the tests that can run on GPU 0; [`emulated`] does so with an
+//! emulated one.
+
+mod common;
+mod conformance;
+mod device;
+mod dropout;
+#[cfg(feature = "cuda")]
+mod emulated;
+mod fused;
+mod gather;
+mod gradients;
+mod layer_norm;
+mod multi_label;
+mod optimizers;
+mod sim;
+mod tiles;

@@ -1,0 +1,83 @@
+//! The emulated GPU's libraries, built once for all tests, and programs that are run over them.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Where the emulator's texts are: beside the tests of this crate.
+fn texts() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    [here.join("emulator"), here.join("kernels/emulator")].into_iter().find(|path| path.exists()).expect("it is there")
+}
+
+/// The folder of the built libraries; `None`, loudly, where they cannot be built.
+pub fn folder() -> Option<&'static Path> {
+    static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
+    FOLDER.get_or_init(build).as_deref()
+}
+
+fn build() -> Option<PathBuf> {
+    if Command::new("g++").arg("--version").output().is_err() || !cfg!(all(target_arch = "x86_64", target_os = "linux"))
+    {
+        eprintln!("\n!! SKIPPED: there is no emulated GPU here, which takes g++ and Linux on x86-64\n");
+        return None;
+    }
+    let mut hasher = DefaultHasher::new();
+    for name in ["build", "simt.h", "driver.cpp", "compiler.cpp", "blas.cpp"] {
+        std::fs::read(texts().join(name)).expect("the emulator's texts are there").hash(&mut hasher);
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("emulator-{:016x}", hasher.finish()));
+    if !folder.exists() {
+        // Beside its place, then renamed: other test programs may build it as well.
+        let beside = folder.with_extension(std::process::id().to_string());
+        let built = Command::new("sh").arg(texts().join("build")).arg(&beside).output().expect("there is a shell");
+        assert!(built.status.success(), "the emulator does not build:\n{}", String::from_utf8_lossy(&built.stderr));
+        if std::fs::rename(&beside, &folder).is_err() {
+            let _ = std::fs::remove_dir_all(beside);
+        }
+    }
+    Some(folder)
+}
+
+/// How a program is run over the emulated GPU.
+#[derive(Clone, Copy, Default)]
+pub struct Emulated<'a> {
+    /// Of the order in which threads, blocks and streams run.
+    pub seed: u64,
+    /// With AddressSanitizer.
+    pub sanitized: bool,
+    /// With the emulated cuBLAS.
+    pub blas: bool,
+    /// A change of the kernels.
+    pub plant: Option<&'a str>,
+}
+
+impl Emulated<'_> {
+    /// `program`, to be run over the emulated GPU.
+    pub fn command(&self, folder: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        let cache = folder.join(if self.sanitized { "kernels-asan" } else { "kernels" });
+        let mut libraries = folder.as_os_str().to_owned();
+        if self.blas {
+            libraries.push(":");
+            libraries.push(folder.join("blas"));
+        }
+        command
+            .env("LD_LIBRARY_PATH", libraries)
+            .env("LAPIDARY_CACHE", cache)
+            .env("EMULATED_SEED", self.seed.to_string());
+        if self.sanitized {
+            let found = Command::new("g++").arg("-print-file-name=libasan.so").output().expect("g++ was found");
+            let library = String::from_utf8_lossy(&found.stdout).trim().to_owned();
+            command.env("EMULATED_ASAN", "1").env("LD_PRELOAD", library);
+            command.env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=0");
+        }
+        if let Some(plant) = self.plant {
+            // Changed kernels are kept nowhere.
+            command.env("EMULATED_PLANT", plant).env("LAPIDARY_CACHE", "/dev/null/nowhere");
+        }
+        command
+    }
+}

@@ -1,0 +1,98 @@
+//! The CUDA device over an emulated GPU: unmodified kernels and host code, on the CPU. Nothing here ran on a GPU.
+
+#![allow(clippy::unwrap_used)]
+
+use std::process::Output;
+
+use crate::common::emulator::{self, Emulated};
+
+/// Tests that are about the CPU device, or about its functions.
+const CPU_ONLY: [&str; 7] = [
+    "emulated::",
+    "gather::",
+    "gradients::",
+    "sim::",
+    "memory_that_the_host_does_not_have",
+    "the_device_may_use_the_global_pool",
+    "a_slot_is_renamed_and_shared_without_a_copy",
+];
+
+/// Runs the tests whose names have one of `filters` in them (all, if there is none) in a process of their own.
+fn run(emulated: Emulated<'_>, filters: &[&str]) -> Option<Output> {
+    let folder = emulator::folder()?;
+    let mut command = emulated.command(folder, std::env::current_exe().unwrap());
+    command.env("LAPIDARY_TEST_DEVICE", "cuda").args(filters);
+    for name in CPU_ONLY {
+        command.args(["--skip", name]);
+    }
+    Some(command.output().unwrap())
+}
+
+/// Everything passes, and it was not nothing.
+#[track_caller]
+fn passes(emulated: Emulated<'_>, filters: &[&str], at_least: usize) {
+    let Some(output) = run(emulated, filters) else { return };
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{text}{errors}");
+    let passed = text.split("test result: ok. ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    assert!(passed.parse::<usize>().unwrap() >= at_least, "{text}");
+    println!("emulated: {passed} tests passed");
+}
+
+/// `filters` fail over kernels that were changed, with `sign` in what is said.
+#[track_caller]
+fn finds(plant: &str, sanitized: bool, filters: &[&str], sign: &str) {
+    let emulated = Emulated { seed: 5, sanitized, plant: Some(plant), ..Emulated::default() };
+    let Some(output) = run(emulated, filters) else { return };
+    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(!output.status.success() && text.contains(sign), "{plant} was not found:\n{text}");
+    // The same tests pass without it.
+    passes(Emulated { plant: None, ..emulated }, filters, 1);
+}
+
+#[test]
+fn the_whole_battery_in_the_natural_order() {
+    passes(Emulated::default(), &[], 40);
+}
+
+#[test]
+fn the_whole_battery_in_another_order_with_an_emulated_blas() {
+    passes(Emulated { seed: 1, blas: true, ..Emulated::default() }, &[], 40);
+}
+
+#[test]
+fn the_whole_battery_in_a_third_order_with_address_sanitizer() {
+    passes(Emulated { seed: 2, sanitized: true, ..Emulated::default() }, &[], 40);
+}
+
+#[test]
+fn a_missing_barrier_is_found() {
+    let plant = "square[down][across] = a.x[(row + down) * a.cols + column + across];\n    __syncthreads();=>\
+                 square[down][across] = a.x[(row + down) * a.cols + column + across];";
+    finds(plant, false, &["cells_rows_and_columns"], "transpose");
+}
+
+#[test]
+fn a_barrier_that_some_threads_do_not_reach_is_found() {
+    let plant =
+        "    __syncthreads();\n    if (warp == 0 && c < a.d) {=>    if (warp == 0 && c < a.d) {\n    __syncthreads();";
+    finds(plant, false, &["cells_rows_and_columns"], "a barrier that not all threads reach");
+}
+
+#[test]
+fn a_read_out_of_bounds_is_found() {
+    let plant = "c < a.d; c += a.lanes * VECTOR=>c <= a.d; c += a.lanes * VECTOR";
+    finds(plant, true, &["packed_rows"], "heap-buffer-overflow");
+}
+
+#[test]
+fn a_wrong_shuffle_is_found() {
+    let plant = "x += __shfl_xor_sync(ALL_LANES, x, step)=>x += __shfl_xor_sync(ALL_LANES, x, step / 2)";
+    finds(plant, false, &["layer_norm_and_its_gradients"], "layer_norm");
+}
+
+#[test]
+fn a_shuffle_from_a_lane_that_is_not_there_is_found() {
+    let plant = "x += __shfl_xor_sync(ALL_LANES, x, step)=>x += __shfl_xor_sync(0xffffu, x, step)";
+    finds(plant, false, &["layer_norm_and_its_gradients"], "emulated: a lane is not in its own mask");
+}

@@ -1,0 +1,204 @@
+//! Gathers over windows of their sources, and sums over rows that go on from other rows': what tiles are made of.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::common::*;
+use lapidary_kernels::call::NO_LABEL;
+use lapidary_kernels::{Call, Error, Mat, RowStep, Slot, linear_weight_grad_workspace_bytes};
+
+/// The graphs of the battery that have no halo, each row's sources ascending.
+fn ascending_graphs() -> Vec<Graph> {
+    let mut graphs: Vec<Graph> = hostile_graphs().into_iter().filter(|graph| graph.halo_sources == 0).collect();
+    for graph in &mut graphs {
+        for v in 0..graph.rows() {
+            let edges = graph.view().edges(v);
+            graph.indices[edges].sort_unstable();
+        }
+    }
+    graphs
+}
+
+fn rows_of(matrix: &Matrix, rows: std::ops::Range<usize>) -> Matrix {
+    let data = matrix.data[rows.start * matrix.cols..rows.end * matrix.cols].to_vec();
+    Matrix { rows: rows.len(), cols: matrix.cols, data }
+}
+
+#[test]
+fn windows_one_after_the_other_are_the_whole_gather_bit_for_bit() {
+    for graph in ascending_graphs() {
+        for d in [0, 1, 3, 16, 41, 602] {
+            let numbers = &mut Numbers(d as u64);
+            let own = numbers.matrix(graph.own_sources, d);
+            let weights = (d % 2 == 1).then(|| numbers.units(graph.edges()));
+            let scale = numbers.units(graph.rows());
+            let steps = |rig: &Rig| vec![RowStep::Scale(rig.put(&scale)), RowStep::Relu];
+            let whole = on_any_threads(&format!("{}, d = {d}", graph.name), |rig| {
+                let out = rig.out(graph.rows(), d);
+                let weights = weights.as_ref().map(|weights| rig.put(weights));
+                let head = Call::Gather { block: rig.block(&graph), weights, own: rig.mat(&own), halo: None, out };
+                rig.run(out, &Call::Fused { head: Box::new(head), steps: steps(rig) })
+            });
+            let m = graph.own_sources;
+            for cuts in [
+                vec![0, m],
+                vec![0, m / 3, m / 3, m / 2, m],
+                (0..=m.clamp(1, 9)).map(|i| i * m / m.clamp(1, 9)).collect(),
+            ] {
+                let what = format!("{}, d = {d}, windows {cuts:?}", graph.name);
+                let windows = on_any_threads(&what, |rig| {
+                    let (block, weights) = (rig.block(&graph), weights.as_ref().map(|weights| rig.put(weights)));
+                    let (mut sum, mut last): (Option<Mat>, Option<Call>) = (None, None);
+                    for cut in cuts.windows(2) {
+                        if let Some(before) = last.take() {
+                            rig.launch(&before).unwrap();
+                        }
+                        let own = rig.mat(&rows_of(&own, cut[0]..cut[1]));
+                        let out = rig.out(graph.rows(), d);
+                        last = Some(Call::GatherWindow { block, weights, first: cut[0], own, sum, out });
+                        sum = Some(out);
+                    }
+                    let head = last.unwrap_or_else(|| unreachable!("there is a window"));
+                    rig.run(sum.unwrap(), &Call::Fused { head: Box::new(head), steps: steps(rig) })
+                });
+                assert!(same_bits(&windows, &whole), "{what}: not the bits of the whole");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_window_that_does_not_go_with_its_block_is_an_error() {
+    let rig = Rig::new(1);
+    let graph = Graph::from_rows("pair", &[vec![0, 1], vec![1]], 2, 0);
+    let (block, one, two) = (rig.block(&graph), rig.mat(&Numbers(1).matrix(1, 3)), rig.mat(&Numbers(1).matrix(2, 3)));
+    let narrow = rig.mat(&Numbers(1).matrix(2, 2));
+    let call = |first, own, sum| Call::GatherWindow { block, weights: None, first, own, sum, out: rig.out(2, 3) };
+    assert!(rig.launch(&call(1, one, None)).is_ok());
+    assert!(matches!(rig.launch(&call(1, two, None)), Err(Error::Index { operand: "the window's end", index: 3, .. })));
+    assert!(matches!(rig.launch(&call(usize::MAX, one, None)), Err(Error::Index { .. })));
+    assert!(matches!(rig.launch(&call(0, narrow, None)), Err(Error::Shape { operand: "own", .. })));
+    assert!(matches!(rig.launch(&call(0, two, Some(one))), Err(Error::Shape { operand: "sum", .. })));
+    let halo = Call::GatherWindow {
+        block: lapidary_kernels::BlockSlots { own_sources: 1, halo_sources: 1, ..block },
+        weights: None,
+        first: 0,
+        own: one,
+        sum: None,
+        out: rig.out(2, 3),
+    };
+    assert!(matches!(rig.launch(&halo), Err(Error::Shape { operand: "halo", .. })));
+    // A source before the window in a row that does not ascend is found out, not read.
+    let unsorted = rig.block(&Graph::from_rows("unsorted", &[vec![1, 0, 1]], 2, 0));
+    let call = Call::GatherWindow { block: unsorted, weights: None, first: 1, own: one, sum: None, out: rig.out(1, 3) };
+    assert!(!matches!(rig.launch(&call), Err(Error::Panicked { .. })));
+}
+
+/// Runs `head` over rows cut in two and added up, and over all of them.
+fn both_ways(head: impl Fn(&Rig, std::ops::Range<usize>, Slot) -> Call, n: usize, out_len: usize) -> [Vec<f32>; 2] {
+    let rig = Rig::new(2);
+    let out = || rig.put(&vec![f32::NAN; out_len]);
+    let [whole, first, both] = [out(), out(), out()];
+    rig.launch(&head(&rig, 0..n, whole)).unwrap();
+    rig.launch(&head(&rig, 0..n / 3, first)).unwrap();
+    let rest = head(&rig, n / 3..n, both);
+    rig.launch(&Call::Accumulate { head: Box::new(rest), sum: first }).unwrap();
+    [rig.get(whole, out_len), rig.get(both, out_len)]
+}
+
+#[test]
+fn sums_over_rows_go_on_from_other_rows() {
+    let (n, d_in, d_out) = (1000, 7, 5);
+    let numbers = &mut Numbers(3);
+    let (x, grad) = (numbers.matrix(n, d_in), numbers.matrix(n, d_out));
+    let labels: Vec<u32> = (0..n).map(|v| if v % 11 == 0 { NO_LABEL } else { (v % d_out) as u32 }).collect();
+    let split: Vec<u32> = (0..n).map(|v| (v % 2) as u32).collect();
+    let targets: Vec<u8> = (0..n * d_out).map(|cell| (cell % 3 == 0) as u8).collect();
+    let near = |[whole, both]: [Vec<f32>; 2]| {
+        assert!(whole.iter().all(|x| x.is_finite()) && whole.iter().any(|&x| x != 0.0));
+        let size = whole.iter().map(|x| f64::from(x.abs()) + 1.0).collect::<Vec<_>>();
+        assert_close("the sum of both", &both, &wide(&whole), &size, n);
+    };
+    near(both_ways(
+        |rig, rows, slot| {
+            let (x, grad) = (rig.mat(&rows_of(&x, rows.clone())), rig.mat(&rows_of(&grad, rows.clone())));
+            let room = linear_weight_grad_workspace_bytes(rows.len() as u64, d_in as u64, d_out as u64) as usize / 4;
+            let workspace = (room > 0).then(|| rig.put(&vec![f32::NAN; room]));
+            Call::LinearWeightGrad { grad, x, out: Mat { slot, rows: d_out, cols: d_in }, workspace }
+        },
+        n,
+        d_in * d_out,
+    ));
+    near(both_ways(|rig, rows, out| Call::ColumnSum { x: rig.mat(&rows_of(&grad, rows)), out }, n, d_out));
+    near(both_ways(
+        |rig, rows, out| {
+            let grad = rig.mat(&rows_of(&x, rows.clone()));
+            Call::LayerNormGainGrad { grad, x: rig.mat(&rows_of(&x, rows)), eps: 1e-5, out }
+        },
+        n,
+        d_in,
+    ));
+    near(both_ways(
+        |rig, rows, loss| {
+            let logits = rig.mat(&rows_of(&grad, rows.clone()));
+            let (labels, split) = (rig.put(&labels[rows.clone()]), rig.put(&split[rows]));
+            Call::SoftmaxCrossEntropy { logits, labels, split, select: 1, count: 450, loss }
+        },
+        n,
+        1,
+    ));
+    near(both_ways(
+        |rig, rows, loss| {
+            let logits = rig.mat(&rows_of(&grad, rows.clone()));
+            let targets = rig.put(&targets[rows.start * d_out..rows.end * d_out]);
+            Call::SigmoidCrossEntropy { logits, targets, split: rig.put(&split[rows]), select: 1, count: 500, loss }
+        },
+        n,
+        1,
+    ));
+}
+
+#[test]
+fn counts_go_on_from_other_rows() {
+    let rig = Rig::new(1);
+    let (n, classes) = (1000, 4);
+    let logits = Numbers(9).matrix(n, classes);
+    let labels: Vec<u32> = (0..n).map(|v| (v % classes) as u32).collect();
+    let targets: Vec<u8> = (0..n * classes).map(|cell| (cell % 3 == 0) as u8).collect();
+    let split = vec![0u32; n];
+    let correct = |rows: std::ops::Range<usize>, out| Call::CountCorrect {
+        logits: rig.mat(&rows_of(&logits, rows.clone())),
+        labels: rig.put(&labels[rows.clone()]),
+        split: rig.put(&split[rows]),
+        select: 0,
+        out,
+    };
+    let micro = |rows: std::ops::Range<usize>, out| Call::CountMicro {
+        logits: rig.mat(&rows_of(&logits, rows.clone())),
+        targets: rig.put(&targets[rows.start * classes..rows.end * classes]),
+        split: rig.put(&split[rows]),
+        select: 0,
+        out,
+    };
+    let check = |call: &dyn Fn(std::ops::Range<usize>, Slot) -> Call, len: usize| {
+        let [whole, first, both] = [(); 3].map(|()| rig.put(&vec![u64::MAX; len]));
+        rig.launch(&call(0..n, whole)).unwrap();
+        rig.launch(&call(0..n / 3, first)).unwrap();
+        rig.launch(&Call::Accumulate { head: Box::new(call(n / 3..n, both)), sum: first }).unwrap();
+        let want: Vec<u64> = rig.get(whole, len);
+        assert!(want.iter().all(|&count| count > 0) && want == rig.get::<u64>(both, len));
+    };
+    check(&correct, 2);
+    check(&micro, 3);
+}
+
+#[test]
+fn only_a_sum_can_be_added_to() {
+    let rig = Rig::new(1);
+    let x = rig.mat(&Numbers(1).matrix(2, 2));
+    let (sum, out) = (rig.put(&[0.0f32; 2]), rig.out(2, 2));
+    let relu = Call::Accumulate { head: Box::new(Call::Relu { x, out }), sum };
+    assert!(matches!(rig.launch(&relu), Err(Error::NoSum { call: "relu" })));
+    let narrow =
+        Call::Accumulate { head: Box::new(Call::ColumnSum { x, out: rig.put(&[0.0f32; 2]) }), sum: rig.put(&[0.0f32]) };
+    assert!(rig.launch(&narrow).is_err());
+}

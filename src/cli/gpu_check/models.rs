@@ -1,0 +1,73 @@
+//! Every model on the GPU against the CPU device, and what moved against the plan.
+
+use bytesize::ByteSize;
+use serde_json::{Value, json};
+
+use super::DEVICE;
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::runtime::Devices;
+use crate::train::{Adam, Epoch, Trainer};
+
+const EPOCHS: usize = 10;
+
+/// What a loss may differ by, relative to 1 or itself: rounding, and what ten steps make of it.
+const ALLOWED: f64 = 1e-3;
+
+/// One row a model, devices and memory.
+pub(super) fn against_the_cpu() -> Result<Value> {
+    let mut rows = Vec::new();
+    for name in ["karate", "planted"] {
+        let data = Dataset::builtin(name)?;
+        let widths = [data.feature_width(), 16, data.class_count()];
+        let models = [
+            ("gcn", Model::gcn(&widths)),
+            ("gin", Model::gin(&widths)),
+            ("commnet", Model::commnet(&widths)),
+            ("resgcn", Model::resgcn(&widths)),
+            ("sage", Model::sage(&widths)),
+        ];
+        for (model_name, model) in models {
+            let model = model.dropout(0.5);
+            let (want, _) = train(&model, &data, "cpu", None)?;
+            let peak = train(&model, &data, DEVICE, None)?.1[0];
+            for (devices, memory) in [(DEVICE, None), ("cuda:0,0", None), (DEVICE, Some(peak * 6 / 10))] {
+                let (got, peaks) = train(&model, &data, devices, memory)?;
+                let difference = difference(&got, &want);
+                let as_planned =
+                    got.iter().all(|epoch| [epoch.bytes_to_device, epoch.bytes_to_host] == epoch.planned_bytes);
+                rows.push(json!({
+                    "data": name, "model": model_name, "devices": devices, "device_memory": memory, "peaks": peaks,
+                    "loss_difference": difference, "bytes_as_planned": as_planned,
+                    "ok": difference <= ALLOWED && as_planned,
+                }));
+            }
+        }
+    }
+    Ok(rows.into())
+}
+
+/// Some epochs, and the peak of each device, which was the planned one.
+fn train(model: &Model, data: &Dataset, devices: &str, memory: Option<u64>) -> Result<(Vec<Epoch>, Vec<u64>)> {
+    let mut builder =
+        Trainer::builder(model, data).devices(Devices::parse(devices)?).optimizer(Adam::new(0.01).weight_decay(5e-4));
+    if let Some(memory) = memory {
+        builder = builder.device_memory(ByteSize::b(memory));
+    }
+    let mut trainer = match builder.build() {
+        // A small graph cannot be cut into tiles that are much smaller: what is enough will do.
+        Err(Error::DoesNotFit { need_bytes, .. }) if memory.is_some_and(|memory| memory < need_bytes) => {
+            return train(model, data, devices, Some(need_bytes));
+        }
+        built => built?,
+    };
+    let epochs = (0..EPOCHS).map(|_| trainer.step()).collect::<Result<_>>()?;
+    Ok((epochs, trainer.peak_device_bytes()))
+}
+
+/// The largest difference of a loss.
+fn difference(got: &[Epoch], want: &[Epoch]) -> f64 {
+    let each = got.iter().zip(want).map(|(got, want)| (got.loss - want.loss).abs() / want.loss.abs().max(1.0));
+    each.fold(0.0, f64::max)
+}

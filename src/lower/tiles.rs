@@ -1,0 +1,203 @@
+//! The steps of one operation: one, or one a tile.
+
+use lapidary_kernels::{Call, Mat, RowStep, Slot};
+
+use super::bind::Binder;
+use super::table::{block_name, tile_name};
+use super::{Exchange, Kind, Lowering, Slots, Step};
+use crate::program::{BlockSpec, Op, OpId, Program};
+
+/// Rows that a gather reads: where they lie, how many they are, and the first one's place among all sources.
+struct SourceTile {
+    slot: Slot,
+    rows: usize,
+    first: usize,
+}
+
+impl Lowering<'_> {
+    /// An operation over all tiles of its operands: the steps of each.
+    pub(super) fn steps(&mut self, program: &Program, op: OpId, slots: &Slots) -> Vec<Vec<Step>> {
+        let pieces = |lowering: &Self, tensor| lowering.table.pieces(program.tensor(tensor).ty.rows);
+        let outputs = program.op_outputs(op);
+        let made = pieces(self, outputs[0]);
+        let read = program.inputs(op).into_iter().map(|tensor| pieces(self, tensor)).max().unwrap_or(1);
+        let mut tiles = Vec::new();
+        // What the tiles so far came to, if the operation sums over them.
+        let mut sum = None;
+        for tile in 0..made.max(read) {
+            let mut call = Binder { program, op, slots, table: &mut self.table, tile, seed: self.seed }.call();
+            let target = call.writes()[0];
+            let mut name = self.table.name(target).to_owned();
+            if made < read {
+                name = tile_name(&name, tile, if tile + 1 == read { 1 } else { read });
+                call = self.add_to(&mut sum, &name, target, call);
+            }
+            let mut steps = match gathered(program.op(op)) {
+                Some((block, place)) if matches!(block, BlockSpec::Graph { .. }) => {
+                    let own = &slots[&program.inputs(op)[place]];
+                    self.gather(block, own, &name, call)
+                }
+                _ => vec![Step { name, call, next: Vec::new(), phase: 0 }],
+            };
+            self.add_workspace(&mut steps);
+            tiles.push(steps);
+        }
+        if let Some(last) = tiles.iter_mut().flatten().last() {
+            let next = outputs.iter().filter_map(|t| Some((slots[t][0], slots[program.next().get(t)?][0])));
+            last.next = next.collect();
+        }
+        tiles
+    }
+
+    /// `call` writes `target`, a sum over the rows of all tiles: this one's goes on from `sum`, and is `sum` from now on.
+    fn add_to(&mut self, sum: &mut Option<Slot>, name: &str, target: Slot, call: Call) -> Call {
+        let so_far = match self.table.name(target) == name {
+            true => target,
+            false => self.table.push_like(target, name.to_owned()),
+        };
+        let call = call.renamed(|slot| if slot == target { so_far } else { slot });
+        let before = sum.replace(so_far);
+        let (head, row_steps) = apart(call);
+        let head = match (head, before) {
+            // Its tile's own block; all of its sources are at hand.
+            (Call::Gather { block, weights, own, out, .. }, before) => {
+                let sum = before.map(|slot| Mat { slot, ..out });
+                Call::GatherWindow { block, weights, first: 0, own, sum, out }
+            }
+            (head, Some(sum)) => Call::Accumulate { head: Box::new(head), sum },
+            (head, None) => head,
+        };
+        // What follows the sum waits for all of it.
+        if so_far == target { together(head, row_steps) } else { head }
+    }
+
+    /// The steps of one tile's gather over the graph: what has to be packed first, and then one step for each tile of the
+    /// sources, or one with the halo beside it if nothing is cut.
+    fn gather(&mut self, block: BlockSpec, own: &[Slot], name: &str, call: Call) -> Vec<Step> {
+        let block = self.table.tiling().part.canonical(block);
+        let (mut head, row_steps) = apart(call);
+        let Call::Gather { block: slots, weights, own: own_mat, halo, out } = &mut head else {
+            unreachable!("a gather is bound to a gather");
+        };
+        let mut steps = Vec::new();
+        let halos = match self.table.tiling().has_halo() {
+            true => self.exchange(block, own, own_mat.cols, &mut steps),
+            false => Vec::new(),
+        };
+        let step = |name: String, call| Step { name, call, next: Vec::new(), phase: 0 };
+        if let [_] = own {
+            let rows = self.table.tiling().part.cut(block).halo as usize;
+            *halo = halos.first().filter(|_| rows > 0).map(|&slot| Mat { slot, rows, cols: own_mat.cols });
+            steps.push(step(name.to_owned(), together(head, row_steps)));
+            return steps;
+        }
+        let sources = self.sources(block, own, &halos);
+        let (slots, weights, out, cols) = (*slots, *weights, *out, own_mat.cols);
+        let mut sum = None;
+        for (i, source) in sources.iter().enumerate() {
+            let last = i + 1 == sources.len();
+            let step_name = if last { name.to_owned() } else { format!("{name} until {i}") };
+            let slot = if last { out.slot } else { self.table.push_like(out.slot, step_name.clone()) };
+            let (out, own) = (Mat { slot, ..out }, Mat { slot: source.slot, rows: source.rows, cols });
+            let call = Call::GatherWindow { block: slots, weights, first: source.first, own, sum, out };
+            sum = Some(out);
+            // What follows the sum waits for all of it.
+            steps.push(step(step_name, if last { together(call, row_steps.clone()) } else { call }));
+        }
+        steps
+    }
+
+    /// The tiles that a gather reads, in the order of the whole graph.
+    fn sources(&self, block: BlockSpec, own: &[Slot], halos: &[Slot]) -> Vec<SourceTile> {
+        let tiling = self.table.tiling();
+        let own_rows = own.iter().zip(&tiling.tiles).map(|(&slot, tile)| (slot, tile.vertices));
+        let own_rows: Vec<(Slot, u64)> = own_rows.collect();
+        let mut rows = own_rows;
+        if !halos.is_empty() {
+            let [low, high] = tiling.halo_rows(block);
+            let tiles = |slots: &[Slot], rows: Vec<std::ops::Range<u64>>| -> Vec<(Slot, u64)> {
+                slots.iter().copied().zip(rows.into_iter().map(|rows| rows.end - rows.start)).collect()
+            };
+            let (low_slots, high_slots) = halos.split_at(low.len());
+            rows = [tiles(low_slots, low), rows, tiles(high_slots, high)].concat();
+        }
+        let mut first = 0;
+        let placed = rows.into_iter().map(|(slot, rows)| {
+            let source = SourceTile { slot, rows: rows as usize, first };
+            first += source.rows;
+            source
+        });
+        placed.collect()
+    }
+
+    /// The tiles of the halo of `own` over `block`; the steps that pack what other parts need of it, unless it was packed
+    /// before.
+    fn exchange(&mut self, block: BlockSpec, own: &[Slot], cols: usize, steps: &mut Vec<Step>) -> Vec<Slot> {
+        if let Some(halo) = self.halos.get(&(own[0], block)) {
+            return halo.clone();
+        }
+        let tiling = self.table.tiling();
+        let bytes = |rows: u64| rows.saturating_mul(cols as u64).saturating_mul(4);
+        let mut packed = Vec::new();
+        for (tile, (&slot, sizes)) in own.iter().zip(&tiling.tiles).enumerate() {
+            let name = format!("pack {}.{}", self.table.name(slot), block_name(block));
+            let rows = self.table.packed_rows(block, tile);
+            let count = sizes.cut(block).packed;
+            let out = self.table.push(name.clone(), bytes(count), Kind::Local);
+            let x = Mat { slot, rows: sizes.vertices as usize, cols };
+            let call = Call::Pack { x, rows, out: Mat { slot: out, rows: count as usize, cols } };
+            steps.push(Step { name, call, next: Vec::new(), phase: 0 });
+            packed.push(out);
+        }
+        let [low, high] = tiling.halo_rows(block);
+        let name = format!("halo {}.{}", self.table.name(own[0]), block_name(block));
+        let halo: Vec<Slot> = match own {
+            [_] => vec![self.table.push(name, bytes(tiling.part.cut(block).halo), Kind::Received)],
+            _ => {
+                let tiles: Vec<_> = [low, high].concat();
+                let push = |(i, rows): (usize, &std::ops::Range<u64>)| {
+                    self.table.push(tile_name(&name, i, own.len()), bytes(rows.end - rows.start), Kind::Received)
+                };
+                tiles.iter().enumerate().map(push).collect()
+            }
+        };
+        self.exchanges.push(Exchange::Halo { packed, halo: halo.clone(), block, width: cols });
+        self.halos.insert((own[0], block), halo.clone());
+        halo
+    }
+
+    /// Room for the partial sums of weight gradients.
+    fn add_workspace(&mut self, steps: &mut [Step]) {
+        for Step { name, call, .. } in steps {
+            let head = match call {
+                Call::Accumulate { head, .. } => &mut **head,
+                head => head,
+            };
+            if let Call::LinearWeightGrad { grad, x, workspace, .. } = head {
+                *workspace = self.table.workspace(name, [x.rows, x.cols, grad.cols].map(|size| size as u64));
+            }
+        }
+    }
+}
+
+/// The block that an operation gathers over, and which of its inputs it gathers.
+fn gathered(op: &Op) -> Option<(BlockSpec, usize)> {
+    match op {
+        Op::Fused { head, .. } => gathered(head),
+        Op::Gather { block } => Some((*block, 0)),
+        Op::WeightedGather { block } => Some((*block, 1)),
+        _ => None,
+    }
+}
+
+/// A call and the row steps that follow it.
+fn apart(call: Call) -> (Call, Vec<RowStep>) {
+    match call {
+        Call::Fused { head, steps } => (*head, steps),
+        call => (call, Vec::new()),
+    }
+}
+
+fn together(head: Call, steps: Vec<RowStep>) -> Call {
+    if steps.is_empty() { head } else { Call::Fused { head: Box::new(head), steps } }
+}

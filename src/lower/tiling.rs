@@ -1,0 +1,146 @@
+//! Tiles: a part's vertices cut into consecutive ranges, so that an operation need not have all of a matrix at hand.
+
+use std::ops::Range;
+
+use super::Sizes;
+use crate::program::{BlockSpec, RowSpace};
+
+/// The sizes of a part and of its tiles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tiling {
+    /// The part.
+    pub part: Sizes,
+    /// Its tiles: consecutive, and together the part. One tile is the part itself.
+    pub tiles: Vec<Sizes>,
+    /// Into how many tiles the halo is cut on either side of the part's own rows; the same on every part.
+    pub halo_tiles: usize,
+}
+
+impl From<Sizes> for Tiling {
+    /// The part in one tile.
+    fn from(part: Sizes) -> Self {
+        Self { part, tiles: vec![part], halo_tiles: 1 }
+    }
+}
+
+impl Tiling {
+    /// Parts in `tiles` tiles each, of which nothing is known but that their edges are spread evenly.
+    pub fn evenly(parts: &[Sizes], tiles: usize) -> Vec<Self> {
+        let all = parts.iter().map(|part| {
+            let share = |whole: u64, tile: usize| {
+                let [start, end] = ends(whole, tiles, tile);
+                end - start
+            };
+            let of_tile = |tile: usize| {
+                let mut sizes = *part;
+                sizes.first_vertex += ends(part.vertices, tiles, tile)[0];
+                sizes.vertices = share(part.vertices, tile);
+                sizes.feature_cells = share(part.feature_cells, tile);
+                for cut in [&mut sizes.forward, &mut sizes.backward] {
+                    (cut.edges, cut.self_loops) = (share(cut.edges, tile), share(cut.self_loops, tile));
+                    cut.packed = share(cut.packed, tile);
+                }
+                sizes
+            };
+            Self { part: *part, tiles: (0..tiles).map(of_tile).collect(), halo_tiles: 1 }
+        });
+        with_halo_tiles(all.collect())
+    }
+
+    /// Whether a tensor with these rows is cut.
+    pub(super) fn cuts(&self, rows: RowSpace) -> bool {
+        self.tiles.len() > 1 && matches!(rows, RowSpace::Vertices | RowSpace::Edges(_))
+    }
+
+    /// The rows of the halo's tiles over a block: those before the part's own, and those after.
+    pub(super) fn halo_rows(&self, block: BlockSpec) -> [Vec<Range<u64>>; 2] {
+        let cut = self.part.cut(block);
+        [(0, cut.low), (cut.low, cut.halo)].map(|(start, end)| {
+            let tile = |tile| ends(end - start, self.halo_tiles, tile).map(|row| start + row);
+            (0..self.halo_tiles).map(tile).map(|[start, end]| start..end).collect()
+        })
+    }
+
+    /// Whether the rows of the graph gather from the tiles of other parts as well.
+    pub(super) fn has_halo(&self) -> bool {
+        self.part.parts > 1
+    }
+}
+
+/// Cuts halos so that no tile of one has more rows than the largest tile of a part.
+pub(super) fn with_halo_tiles(mut tilings: Vec<Tiling>) -> Vec<Tiling> {
+    let largest = tilings.iter().flat_map(|tiling| &tiling.tiles).map(|tile| tile.vertices).max().unwrap_or(0).max(1);
+    let sides = tilings.iter().flat_map(|tiling| [tiling.part.forward, tiling.part.backward]);
+    let longest = sides.flat_map(|cut| [cut.low, cut.halo - cut.low]).max().unwrap_or(0);
+    let halo_tiles = longest.div_ceil(largest).max(1) as usize;
+    tilings.iter_mut().for_each(|tiling| tiling.halo_tiles = halo_tiles);
+    tilings
+}
+
+/// Where one of `pieces` nearly equal pieces starts and ends.
+fn ends(whole: u64, pieces: usize, piece: usize) -> [u64; 2] {
+    [piece, piece + 1].map(|i| (u128::from(whole) * i as u128 / pieces as u128) as u64)
+}
+
+/// Cuts a part into `tiles` ranges that each have about the same share of its vertices and of its edges in `indptrs`.
+///
+/// # Cost
+/// O(tiles log n).
+pub(super) fn cut_rows(part: &Range<usize>, indptrs: &[&[u64]], tiles: usize) -> Vec<Range<usize>> {
+    // What has come until vertex `v`, of `1 + indptrs` wholes.
+    let until = |v: usize| {
+        let edges = indptrs.iter().map(|indptr| {
+            let whole = indptr[part.end] - indptr[part.start];
+            (indptr[v] - indptr[part.start]) as f64 / whole.max(1) as f64
+        });
+        (v - part.start) as f64 / part.len().max(1) as f64 + edges.sum::<f64>()
+    };
+    let whole = until(part.end);
+    let mut start = part.start;
+    let cut = |tile: usize| {
+        let target = whole * (tile + 1) as f64 / tiles as f64;
+        let (mut low, mut high) = (start, part.end);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if until(middle + 1) <= target { low = middle + 1 } else { high = middle }
+        }
+        let end = if tile + 1 == tiles { part.end } else { low };
+        std::mem::replace(&mut start, end)..end
+    };
+    (0..tiles).map(cut).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_and_edges_are_shared_evenly() {
+        let degrees: Vec<u64> = (0..1000).map(|v| if v < 10 { 500 } else { 5 }).collect();
+        let indptr: Vec<u64> = std::iter::once(0)
+            .chain(degrees.iter().scan(0, |sum, d| {
+                *sum += d;
+                Some(*sum)
+            }))
+            .collect();
+        for (part, tiles) in [(0..1000, 7), (3..900, 4), (5..5, 3), (0..2, 5)] {
+            let cut = cut_rows(&part, &[&indptr], tiles);
+            assert_eq!(cut.len(), tiles);
+            assert_eq!((cut[0].start, cut[tiles - 1].end), (part.start, part.end));
+            assert!(cut.windows(2).all(|pair| pair[0].end == pair[1].start));
+            let edges = |rows: &Range<usize>| indptr[rows.end] - indptr[rows.start];
+            let longest = degrees[part.clone()].iter().max().copied().unwrap_or(0);
+            assert!(cut.iter().all(|rows| edges(rows) <= 2 * edges(&part) / tiles as u64 + longest), "{cut:?}");
+            assert!(cut.iter().all(|rows| rows.len() <= 2 * part.len() / tiles + 2), "{cut:?}");
+        }
+    }
+
+    #[test]
+    fn even_pieces_cover_the_whole() {
+        for (whole, pieces) in [(0, 3), (10, 3), (2, 5), (u64::MAX, 7)] {
+            let all: Vec<[u64; 2]> = (0..pieces).map(|piece| ends(whole, pieces, piece)).collect();
+            assert_eq!((all[0][0], all[pieces - 1][1]), (0, whole));
+            assert!(all.windows(2).all(|pair| pair[0][1] == pair[1][0]));
+        }
+    }
+}

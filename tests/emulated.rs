@@ -1,0 +1,193 @@
+//! The command over emulated GPUs: the same losses as on the CPU, the bytes and the peak that were planned, and what is said
+//! where something is missing. Nothing here ran on a GPU.
+#![cfg(feature = "cuda")]
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "../kernels/tests/common/emulator.rs"]
+mod emulator;
+
+use std::process::{Command, Output};
+
+use emulator::Emulated;
+use serde_json::Value;
+
+const LAPIDARY: &str = env!("CARGO_BIN_EXE_lapidary");
+
+/// The JSON lines of a training run that must succeed.
+fn lines(output: &Output) -> Vec<Value> {
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{text}{errors}");
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn train(command: &mut Command, flags: &[&str]) -> Vec<Value> {
+    lines(&command.args(["train", "--json"]).args(flags).output().unwrap())
+}
+
+fn losses(lines: &[Value]) -> Vec<f64> {
+    lines.iter().filter(|line| line["event"] == "epoch").map(|line| line["loss"].as_f64().unwrap()).collect()
+}
+
+/// Trains on `devices` over the emulator as on the CPU, in three orders. `at_most` is the share of what one device needs that each
+/// of them gets.
+#[track_caller]
+fn agrees(flags: &[&str], devices: &str, memory: Option<&str>) {
+    let Some(folder) = emulator::folder() else { return };
+    let want = losses(&train(&mut Command::new(LAPIDARY), &[flags, &["--devices", "cpu"]].concat()));
+    assert!(!want.is_empty());
+    for seed in 1..=3 {
+        let mut all = [flags, &["--devices", devices]].concat();
+        all.extend(memory.iter().flat_map(|memory| ["--device-memory", memory]));
+        let emulated = Emulated { seed, blas: seed == 2, ..Emulated::default() };
+        let got = train(&mut emulated.command(folder, LAPIDARY), &all);
+        let summary = got.last().unwrap();
+        for (epoch, (got, want)) in losses(&got).iter().zip(&want).enumerate() {
+            assert!((got - want).abs() <= 1e-4 * (1.0 + want.abs()), "seed {seed}, epoch {epoch}: {got}, not {want}");
+        }
+        for what in ["bytes_to_device", "bytes_to_host"] {
+            let [planned, measured] = ["planned", "measured"].map(|kind| &summary[format!("{kind}_{what}")]);
+            assert!(planned.is_u64() && planned == measured, "seed {seed}: {what} {measured}, not {planned}");
+        }
+        assert_eq!(summary["peak_device_bytes"], summary["planned_peak_device_bytes"], "seed {seed}");
+    }
+    println!("emulated: {flags:?} on {devices} trained as on the CPU");
+}
+
+const KARATE: [&str; 4] = ["--data", "builtin:karate", "--epochs", "8"];
+
+#[test]
+fn every_model_trains_as_on_the_cpu() {
+    for model in ["gcn", "gin", "commnet", "resgcn", "sage"] {
+        agrees(&[&KARATE[..], &["--model", model]].concat(), "cuda:0", None);
+    }
+}
+
+#[test]
+fn two_gpus_train_as_one_cpu() {
+    agrees(&KARATE, "cuda:0,1", None);
+}
+
+#[test]
+fn two_shares_of_a_gpu_with_little_memory_train_as_one_cpu() {
+    agrees(&["--data", "builtin:planted", "--epochs", "2", "--hidden", "16"], "cuda:0,0", Some("1MiB"));
+}
+
+#[test]
+fn each_policy_moves_what_it_planned() {
+    for policy in ["none", "lru", "roc", "optimal"] {
+        agrees(&[&KARATE[..], &["--memory", policy]].concat(), "cuda:1", Some("24KiB"));
+    }
+}
+
+#[test]
+fn auto_takes_every_gpu() {
+    let Some(folder) = emulator::folder() else { return };
+    let parts = |gpus: &str| {
+        let mut command = Emulated::default().command(folder, LAPIDARY);
+        let lines = train(command.env("EMULATED_GPUS", gpus), &KARATE);
+        lines.last().unwrap()["parts"].as_array().unwrap().len()
+    };
+    assert_eq!([parts("3"), parts("1")], [3, 1]);
+}
+
+/// Streams of the emulated GPU do nothing before they must, so what does not wait for another stream reads too early.
+#[test]
+fn a_stream_that_does_not_wait_is_found() {
+    let Some(folder) = emulator::folder() else { return };
+    let flags = [&KARATE[..], &["--devices", "cuda:0", "--device-memory", "24KiB"]].concat();
+    let run = |forget: bool| {
+        let mut command = Emulated { seed: 4, ..Emulated::default() }.command(folder, LAPIDARY);
+        if forget {
+            command.env("EMULATED_FORGET_WAITS", "1");
+        }
+        command.args(["train", "--json"]).args(&flags).output().unwrap()
+    };
+    let good = losses(&lines(&run(false)));
+    let bad = run(true);
+    assert!(!bad.status.success() || losses(&lines(&bad)) != good, "nothing was found");
+}
+
+/// Every kind of call of the driver fails once: one error that says so, and no hang.
+#[test]
+fn a_driver_that_fails_ends_the_run_with_an_error() {
+    let Some(folder) = emulator::folder() else { return };
+    let flags = ["--data", "builtin:karate", "--epochs", "1", "--devices", "cuda:0,0"];
+    let mut failed = 0;
+    for call in (1..40).chain((40..600).step_by(47)) {
+        let mut command = Emulated::default().command(folder, LAPIDARY);
+        let output = command.env("EMULATED_FAIL", call.to_string()).arg("train").args(flags).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            assert_eq!(output.status.code(), Some(1), "call {call}: {said}");
+            assert_eq!(said.matches("error:").count(), 1, "call {call}: {said}");
+            assert!(said.contains("CUDA_ERROR") && !said.contains("panicked"), "call {call}: {said}");
+            failed += 1;
+        }
+    }
+    assert!(failed > 40, "only {failed} runs failed");
+}
+
+/// What the command says when it fails, in one line and its causes.
+fn refused(command: &mut Command, flags: &[&str]) -> String {
+    let output = command.arg("train").args(flags).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn without_a_driver_auto_is_the_cpu_and_a_gpu_is_missing() {
+    if lapidary_kernels::cuda::gpus().is_ok() {
+        return println!("skipped: this machine has a driver");
+    }
+    let said = refused(&mut Command::new(LAPIDARY), &["--devices", "cuda:0"]);
+    assert!(said.contains("NVIDIA's driver (libcuda) was not found: install it, or use --devices cpu"), "{said}");
+    let lines = train(&mut Command::new(LAPIDARY), &[&KARATE[..], &["--devices", "auto"]].concat());
+    assert_eq!(lines.last().unwrap()["parts"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let Some(folder) = emulator::folder() else { return };
+    let emulated = || Emulated::default().command(folder, LAPIDARY);
+    let said = refused(&mut emulated(), &["--devices", "cuda:7"]);
+    assert!(said.contains("there is no GPU 7: this machine has 2"), "{said}");
+    let said = refused(emulated().env("EMULATED_GPUS", "0"), &["--devices", "cuda:0"]);
+    assert!(said.contains("there is no GPU 0: this machine has 0"), "{said}");
+    let said = refused(emulated().env("EMULATED_VERSION", "12040"), &["--devices", "cuda:0"]);
+    assert!(said.contains("driver for CUDA 12.8 or newer was not found: update it"), "{said}");
+    let said = refused(emulated().env("EMULATED_BYTES", "100000"), &["--devices", "cuda:0", "--device-memory", "1GiB"]);
+    assert!(said.contains("CUDA_ERROR_OUT_OF_MEMORY") && said.contains("--device-memory"), "{said}");
+    let bad = Emulated { plant: Some("KERNEL(rows_1=>KERNEL(("), ..Emulated::default() };
+    let said = refused(&mut bad.command(folder, LAPIDARY), &[&KARATE[..], &["--devices", "cuda:0"]].concat());
+    assert!(said.contains("rows.cu does not compile"), "{said}");
+}
+
+#[test]
+fn a_damaged_cache_is_rebuilt() {
+    let Some(folder) = emulator::folder() else { return };
+    let cache = tempfile::tempdir().unwrap();
+    let run = || {
+        let mut command = Emulated::default().command(folder, LAPIDARY);
+        losses(&train(command.env("LAPIDARY_CACHE", cache.path()), &[&KARATE[..], &["--devices", "cuda:0"]].concat()))
+    };
+    let entries = || -> Vec<_> {
+        let mut paths: Vec<_> = cache.path().read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        paths.into_iter().map(|path| (std::fs::read(&path).unwrap(), path)).collect()
+    };
+    let first = run();
+    let whole = entries();
+    assert!(whole.len() > 3);
+    for (i, (bytes, path)) in whole.iter().enumerate() {
+        let mut bytes = bytes.clone();
+        match i % 3 {
+            0 => bytes.truncate(bytes.len() / 2),
+            1 => bytes.clear(),
+            _ => bytes[100] ^= 1,
+        }
+        std::fs::write(path, bytes).unwrap();
+    }
+    assert_eq!(run(), first);
+    let lens = |entries: &[(Vec<u8>, _)]| entries.iter().map(|(bytes, _)| bytes.len()).collect::<Vec<_>>();
+    assert_eq!(lens(&entries()), lens(&whole));
+}

@@ -1,0 +1,206 @@
+//! Tiles: the same training in memory that no operation fits into as a whole.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::curve::{self, Curve, assert_same};
+use common::relative_difference;
+use lapidary::dataset::generate::{RmatOptions, rmat};
+use lapidary::model::ModelConfig;
+use lapidary::plan::{DryRun, Shape, Subject};
+use lapidary::{
+    Adam, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Partition, Passes, Predictor, Trainer, TrainerBuilder,
+};
+
+const MODELS: [&str; 5] = ["gcn", "gin", "sage", "commnet", "resgcn"];
+
+const POLICIES: [MemoryPolicy; 4] = [MemoryPolicy::Optimal, MemoryPolicy::Lru, MemoryPolicy::Roc, MemoryPolicy::None];
+
+fn model(name: &str, data: &Dataset) -> Model {
+    let config = ModelConfig::new(name, &[data.feature_width(), 16, data.class_count()]);
+    Model::from_config(config).unwrap().dropout(0.5)
+}
+
+/// Trains; no device holds more than it has.
+fn train(builder: TrainerBuilder<'_>, epochs: usize, capacity: u64) -> Curve {
+    let curve = curve::train(Adam::new(0.001), builder, epochs);
+    assert!(curve.peaks.iter().all(|&peak| peak <= capacity));
+    curve
+}
+
+/// What `build` says would be enough, or the capacity if that is.
+fn enough(builder: TrainerBuilder<'_>, capacity: u64) -> u64 {
+    match builder.device_memory(ByteSize::b(capacity)).build() {
+        Ok(_) => capacity,
+        Err(Error::DoesNotFit { need_bytes, .. }) => need_bytes,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn skewed() -> Dataset {
+    let options = RmatOptions { vertices: 1 << 12, feature_width: 24, classes: 6, ..RmatOptions::default() };
+    rmat(&options).unwrap()
+}
+
+fn datasets() -> Vec<Dataset> {
+    let mut sets = vec![Dataset::builtin("karate").unwrap(), Dataset::builtin("planted").unwrap(), skewed()];
+    for name in ["citeseer", "directed-small"] {
+        sets.extend(common::shared(&format!("data/{name}")).map(|dir| Dataset::open(dir).unwrap()));
+    }
+    sets
+}
+
+#[test]
+fn every_model_trains_the_same_at_any_capacity() {
+    for data in datasets() {
+        let is_small = data.graph().vertex_count() < 1000;
+        for name in MODELS.into_iter().filter(|name| is_small || *name == "gcn") {
+            let model = model(name, &data);
+            let builder = || Trainer::builder(&model, &data).partition(Partition::parse("edges").unwrap());
+            let want = train(builder(), 3, u64::MAX);
+            for (devices, percent) in [("sim:1", 12), ("sim:2", 25)].into_iter().take(1 + usize::from(is_small)) {
+                let on = || builder().devices(Devices::parse(devices).unwrap());
+                let peak = on().build().unwrap().planned_peak_device_bytes().into_iter().max().unwrap();
+                let capacity = enough(on(), peak * percent / 100);
+                let builder = on().device_memory(ByteSize::b(capacity)).eval_every(2);
+                let what = format!("{name} on {} with {devices} at {percent} %", data.name());
+                assert_same(&what, &train(builder, 3, capacity), &want);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_policy_and_program_runs_in_tiles() {
+    let data = skewed();
+    for passes in [Passes::NONE, Passes::ALL] {
+        let model = model("gcn", &data);
+        let builder = || Trainer::builder(&model, &data).passes(passes);
+        let want = train(builder(), 3, u64::MAX);
+        let on = || builder().devices(Devices::parse("sim:1").unwrap());
+        let peak = on().build().unwrap().planned_peak_device_bytes()[0];
+        for policy in POLICIES {
+            let got = train(on().device_memory(ByteSize::b(peak / 8)).memory(policy), 3, peak / 8);
+            assert!(got.tiles > 1, "{policy:?}: an eighth of the peak takes tiles");
+            assert_same(&format!("{policy:?}"), &got, &want);
+        }
+    }
+}
+
+#[test]
+fn what_a_refusal_names_is_enough_and_one_byte_less_is_not() {
+    for data in datasets().into_iter().filter(|data| data.graph().vertex_count() < 1000) {
+        let model = model("gcn", &data);
+        for devices in ["sim:1", "sim:3", "cpu", "cpu:2"] {
+            let builder = || {
+                let builder = Trainer::builder(&model, &data).devices(Devices::parse(devices).unwrap());
+                builder.partition(Partition::parse("vertices").unwrap())
+            };
+            let least = enough(builder(), 1);
+            assert!(least > 1);
+            train(builder().device_memory(ByteSize::b(least)), 2, least);
+            let refused = builder().device_memory(ByteSize::b(least - 1)).build();
+            let Err(Error::DoesNotFit { need_bytes, .. }) = refused else {
+                panic!("{} on {devices}: one byte less than {least} is not refused", data.name())
+            };
+            assert_eq!(need_bytes, least);
+        }
+    }
+}
+
+#[test]
+fn the_memory_of_the_host_is_a_budget_that_tiles_meet() {
+    let data = skewed();
+    let model = model("gcn", &data);
+    let builder = || Trainer::builder(&model, &data).passes(Passes::NONE);
+    let want = train(builder(), 3, u64::MAX);
+    let peak = builder().build().unwrap().planned_peak_device_bytes()[0];
+    let capacity = enough(builder(), 1);
+    assert!(capacity < peak, "tiles save nothing of {peak} bytes");
+    let got = train(builder().device_memory(ByteSize::b(capacity)), 3, capacity);
+    assert!(got.tiles > 1);
+    assert_same("cpu within a budget", &got, &want);
+}
+
+#[test]
+fn a_trained_model_predicts_the_same_in_tiles() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("sage", &data);
+    let mut trainer = Trainer::builder(&model, &data).build().unwrap();
+    for _ in 0..5 {
+        trainer.step().unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    trainer.save(dir.path()).unwrap();
+    let want = Predictor::open(dir.path()).unwrap().predict(&data).unwrap();
+    for devices in ["sim:1", "sim:3"] {
+        let predictor = |bytes: u64| {
+            let predictor = Predictor::open(dir.path()).unwrap().devices(Devices::parse(devices).unwrap());
+            predictor.device_memory(ByteSize::b(bytes))
+        };
+        let Err(Error::DoesNotFit { need_bytes, .. }) = predictor(1).predict(&data) else {
+            panic!("one byte is not enough")
+        };
+        let got = predictor(need_bytes).predict(&data).unwrap();
+        assert_eq!(got.dim(), want.dim());
+        let difference = relative_difference(got.as_slice().unwrap(), want.as_slice().unwrap());
+        assert!(difference <= 1e-5, "{devices}: logits are off by {difference}");
+    }
+}
+
+#[test]
+fn a_checkpoint_goes_on_in_other_tiles() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("gcn", &data);
+    let builder = || Trainer::builder(&model, &data).devices(Devices::parse("sim:1").unwrap());
+    let want = train(builder(), 6, u64::MAX);
+    let peak = builder().build().unwrap().planned_peak_device_bytes()[0];
+    let dir = tempfile::tempdir().unwrap();
+    let small = || builder().device_memory(ByteSize::b(peak / 6)).optimizer(Adam::new(0.001));
+    let mut first = small().build().unwrap();
+    assert!(first.tiles() > 1);
+    for _ in 0..3 {
+        first.step().unwrap();
+    }
+    first.save(dir.path()).unwrap();
+    let mut second = builder().optimizer(Adam::new(0.001)).build().unwrap();
+    second.resume(dir.path()).unwrap();
+    for (epoch, want) in want.losses.iter().enumerate().skip(3) {
+        let loss = second.step().unwrap().loss;
+        assert!((loss - want).abs() <= 1e-4 * want, "epoch {epoch}: {loss}, not {want}");
+    }
+}
+
+#[test]
+fn a_shape_is_planned_in_tiles_down_to_a_small_share_of_what_it_would_hold() {
+    let shape = Shape { vertices: 2_449_029, edges: 126_000_000, features: 104, classes: 47, directed: false };
+    let model = Model::gcn(&[104, 256, 256, 47]);
+    for devices in [1, 4] {
+        let run = |bytes: u64| {
+            let dry_run = DryRun::new(&model, Subject::Shape(shape)).profile("h200").devices(devices);
+            dry_run.device_memory(ByteSize::b(bytes)).run().unwrap().policies.remove(0).outcome
+        };
+        let whole = run(u64::MAX / 2).unwrap();
+        assert_eq!(whole.tiles, 1);
+        let peak = whole.devices[0].peak_bytes;
+        let least = run(1).unwrap_err();
+        assert!(least < peak / 20, "{least} of {peak}");
+        let tight = run(peak / 10).unwrap();
+        assert!(tight.tiles > 1 && tight.devices.iter().all(|device| device.peak_bytes <= peak / 10));
+        assert!(
+            tight.devices[0].lower_bound_bytes <= tight.devices[0].bytes_to_device + tight.devices[0].bytes_to_host
+        );
+        assert!(run(least).is_ok() && run(least - 1).is_err());
+    }
+}
+
+#[test]
+fn the_seconds_of_an_evaluation_are_its_own() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("gcn", &data);
+    let mut trainer = Trainer::builder(&model, &data).eval_every(2).build().unwrap();
+    let epochs: Vec<_> = (0..4).map(|_| trainer.step().unwrap()).collect();
+    assert!(epochs.iter().all(|epoch| epoch.seconds > 0.0));
+    let evaluated: Vec<bool> = epochs.iter().map(|epoch| epoch.eval_seconds > 0.0).collect();
+    assert_eq!(evaluated, epochs.iter().map(|epoch| epoch.accuracy.is_some()).collect::<Vec<_>>());
+}
