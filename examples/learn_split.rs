@@ -23,7 +23,9 @@ use lapidary::{Arrays, Dataset, Devices, Graph, Model, Partition, Trainer};
 use ndarray::Array2;
 
 const PARTS: usize = 4;
-const EPOCHS: u64 = 24;
+const EPOCHS: u64 = 40;
+/// Within so many epochs a good split is to be there.
+const SOON: u64 = 5;
 /// What the trainer is told will run: a gain that pays in so many epochs is worth a move.
 const TOLD_EPOCHS: u64 = 1000;
 const WIDTH: usize = 32;
@@ -54,7 +56,7 @@ fn main() -> Result<()> {
 
     let n = graph.vertex_count();
     let equal: Parts = (0..PARTS).map(|p| p * n / PARTS..(p + 1) * n / PARTS).collect();
-    let learned = bench.learn(&equal)?;
+    let [soon, learned] = bench.learn(&equal)?;
     let start = Instant::now();
     let grid = grid(graph, size.cells);
     let seconds = bench.ranges(&grid)?;
@@ -66,8 +68,13 @@ fn main() -> Result<()> {
     );
 
     let edges = bench.parts(Partition::parse("edges")?)?;
-    let candidates =
-        [("equal vertices", equal), ("equal edges", edges), ("best on the grid", best), ("learned", learned)];
+    let candidates = [
+        ("equal vertices".to_owned(), equal),
+        ("equal edges".to_owned(), edges),
+        ("best on the grid".to_owned(), best),
+        (format!("learned, epoch {SOON}"), soon),
+        (format!("learned, epoch {EPOCHS}"), learned),
+    ];
     let mut least = vec![vec![f64::INFINITY; PARTS]; candidates.len()];
     for _ in 0..size.rounds {
         for ((_, parts), least) in candidates.iter().zip(&mut least) {
@@ -110,8 +117,10 @@ impl Bench<'_> {
         Ok(self.trainer(partition)?.parts().iter().map(|part| part[0]..part[1]).collect())
     }
 
-    /// Trains from a split, prints the curve, and says where it arrived.
-    fn learn(&self, start: &[Range<usize>]) -> Result<Parts> {
+    /// Trains from a split, prints the curve, and says where it was soon and where it arrived.
+    fn learn(&self, start: &[Range<usize>]) -> Result<[Parts; 2]> {
+        let parts_of = |trainer: &Trainer| -> Parts { trainer.parts().iter().map(|part| part[0]..part[1]).collect() };
+        let mut soon = Vec::new();
         let mut trainer = self.trainer(Partition::LearnedFrom(start.to_vec()))?;
         println!(
             "| epoch | slowest part, ms | mean part, ms | parts end at | moved in, ms |\n| ---: | ---: | ---: | --- | ---: |"
@@ -125,8 +134,11 @@ impl Bench<'_> {
             let moved = trainer.last_move().filter(|moved| moved.epoch == epoch);
             let moved = moved.map_or_else(String::new, |moved| format!("{:.0}", 1e3 * moved.seconds));
             println!("| {epoch} | {:.2} | {:.2} | {ends:?} | {moved} |", 1e3 * slowest, 1e3 * mean);
+            if epoch == SOON {
+                soon = parts_of(&trainer);
+            }
         }
-        Ok(trainer.parts().iter().map(|part| part[0]..part[1]).collect())
+        Ok([soon, parts_of(&trainer)])
     }
 
     /// The least seconds of each part, over the epochs after the first.

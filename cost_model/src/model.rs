@@ -23,7 +23,7 @@ pub struct SampleError {
 /// The seconds of operations on ranges of vertices: at first what the device's profile says, then what was learned.
 ///
 /// # Source
-/// ROC (Jia et al., MLSys 2020), section 4.1; the prior, the constant a call, the bound at 0 and the medians are ours.
+/// ROC (Jia et al., MLSys 2020), section 4.1; the prior, the constant a call, the bound at 0 and the quartiles are ours.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostModel {
     pub(crate) profile: Profile,
@@ -60,7 +60,7 @@ impl CostModel {
     /// Takes a measurement: `op` on a range with these features took `seconds`. Predictions change with the next
     /// [`CostModel::refit`].
     ///
-    /// Of one range, the median over its latest nine measurements counts. An operation keeps its latest 512 ranges,
+    /// Of one range, the lower quartile of its latest nine measurements counts: what disturbs one slows it. An operation keeps its latest 512 ranges,
     /// whichever graphs they are of.
     ///
     /// # Errors
@@ -81,7 +81,8 @@ impl CostModel {
     /// At most 256 small least-squares problems an operation with samples, each O(samples).
     pub fn refit(&mut self) {
         for (op, learned) in &mut self.ops {
-            let samples: Vec<_> = learned.samples.iter().map(|sample| (sample.features, sample.median_s())).collect();
+            let samples: Vec<_> =
+                learned.samples.iter().map(|sample| (sample.features, sample.undisturbed_s())).collect();
             learned.weights = fit(op.work, &samples, &op.work.prior(&self.profile));
         }
     }
@@ -89,6 +90,12 @@ impl CostModel {
     /// Seconds of one call on a range with these features (see [`FeatureSums::columns`]).
     pub fn predict(&self, op: &Op, features: &Features) -> f64 {
         self.weights(op).seconds(features)
+    }
+
+    /// Seconds of one call as they were measured on a range with these features, if they were.
+    pub fn measured(&self, op: &Op, features: &Features) -> Option<f64> {
+        let samples = &self.ops.get(op)?.samples;
+        samples.iter().rev().find(|sample| sample.features == *features).map(Sample::undisturbed_s)
     }
 
     /// The seconds of all `ops` together on any range of a graph, to be split.

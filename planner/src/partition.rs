@@ -106,6 +106,14 @@ impl Speeds {
         Self { speeds: vec![1.0; devices.get()] }
     }
 
+    /// The time of the device that takes longest, of parts that take so long at speed 1.
+    ///
+    /// # Shapes
+    /// `times`: one a device.
+    pub fn slowest(&self, times: &[f64]) -> f64 {
+        times.iter().zip(&self.speeds).map(|(time, speed)| time / speed).fold(0.0, f64::max)
+    }
+
     /// How many devices.
     pub fn device_count(&self) -> usize {
         self.speeds.len()

@@ -4,11 +4,15 @@
 //! fastest slowest part. Copies and the packing of rows for others are no samples: they do not depend on the rows alone.
 //! How fast each device is, is read off the operations that follow no edges: their time depends on the number of rows and
 //! on nothing else, so that what the model has yet to learn of a graph's structure is not taken for a device's speed.
+//!
+//! A handful of parts teach a regression little. So what each part was measured to take corrects what the model says of
+//! its vertices: the split that runs is predicted as it was measured, and the model only says how a part's time is spread
+//! over its vertices. Each move thus comes nearer; one that does not is taken back.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use lapidary_cost_model::{CostModel, FeatureSums, Features, Op, Work};
+use lapidary_cost_model::{CostModel, FeatureSums, Features, Op, RangeCost, Work};
 use lapidary_kernels::Lane;
 use lapidary_planner::partition::{Speeds, bottleneck, split};
 
@@ -17,14 +21,24 @@ use crate::lower::{Inputs, Sizes, lower, operation_name};
 use crate::plan::works;
 use crate::program::Program;
 
-/// How many epochs are measured before it is first asked whether another split pays. Each time it was asked, twice as many.
-const FIRST_PATIENCE: u32 = 2;
+/// How many epochs are measured before it is asked whether another split pays, the first time and the second. From then on, twice
+/// as many each time.
+const PATIENCE: u32 = 1;
 
-/// A run moves no more often than this.
+/// Of a split whose slowest part takes less, this many times as many epochs are measured: what disturbs so short a time is
+/// most of it.
+const SHORT_S: f64 = 4e-3;
+const PATIENCE_IF_SHORT: u32 = 3;
+
+/// A run moves no more often than this, but for a last return to the best split that it had.
 const MOST_MOVES: u32 = 4;
 
-/// A predicted gain below this share of an epoch is noise.
-const LEAST_GAIN: f64 = 0.02;
+/// A gain below this share of an epoch is noise.
+const LEAST_GAIN: f64 = 0.03;
+
+/// What a part was measured to take corrects what was predicted by at most this factor at once: what the calls themselves
+/// cost is most of a small part's time, and says nothing of a larger one's.
+const MOST_CORRECTION: f64 = 2.0;
 
 /// Devices whose speeds differ by less than this factor are taken to be alike.
 const ALIKE: f64 = 1.25;
@@ -50,20 +64,22 @@ pub(crate) struct Learner {
     parts: Vec<Range<usize>>,
     /// By part and width of the rows that are gathered.
     features: Vec<BTreeMap<u32, Features>>,
-    /// By device, predicted over measured seconds of operations that follow no edges.
+    /// By device, its speed as a share of the fastest one's, in each of the latest epochs.
     ratios: Vec<VecDeque<f64>>,
+    /// The fastest split so far as measured, and its slowest part's seconds.
+    best: Option<(Vec<Range<usize>>, f64)>,
     /// Epochs that ran since the split or the question whether to move; the first of a split does not count.
     measured: u32,
     is_warm: bool,
-    patience: u32,
+    questions: u32,
     moves: u32,
 }
 
-/// A split that is predicted to be better, and by how much.
+/// A split that is predicted to be better, or was measured to be, and by how much.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Better {
     pub parts: Vec<Range<usize>>,
-    /// Predicted seconds of the slowest part, as it is and with these parts.
+    /// Seconds of the slowest part, measured as it is, and expected with these parts.
     pub slowest_s: [f64; 2],
 }
 
@@ -86,9 +102,10 @@ impl Learner {
             parts: Vec::new(),
             features: Vec::new(),
             ratios: Vec::new(),
+            best: None,
             measured: 0,
             is_warm: false,
-            patience: FIRST_PATIENCE,
+            questions: 0,
             moves: 0,
         }
     }
@@ -130,7 +147,7 @@ impl Learner {
 
     /// Whether the kernels of that epoch are to be timed.
     pub(crate) fn wants(&self, epoch: u64) -> bool {
-        self.moves < MOST_MOVES || epoch.is_multiple_of(SELDOM)
+        self.moves <= MOST_MOVES || epoch.is_multiple_of(SELDOM)
     }
 
     /// Takes what an epoch's kernels took, by part. The first epoch of a split touches its memory for the first time, and
@@ -140,9 +157,7 @@ impl Learner {
             return;
         }
         let seconds: Vec<BTreeMap<Op, Vec<f64>>> = spans.iter().map(|spans| self.seconds(spans)).collect();
-        for (device, seconds) in seconds.iter().enumerate() {
-            self.note_speed(device, seconds);
-        }
+        self.note_speeds(&seconds);
         let speeds = self.relative_speeds(self.parts.len());
         for ((seconds, features), speed) in seconds.iter().zip(&self.features).zip(speeds) {
             for (op, calls) in seconds {
@@ -160,25 +175,62 @@ impl Learner {
     /// # Cost
     /// When it is time, O(e) and a fit of the model; else nothing.
     pub(crate) fn better(&mut self, inputs: &Inputs, remaining: u64, move_s: f64) -> Option<Better> {
-        if self.measured < self.patience || self.moves == MOST_MOVES {
+        if self.moves > MOST_MOVES || self.measured == 0 {
             return None;
         }
-        (self.measured, self.patience) = (0, self.patience.saturating_mul(2));
-        self.model.refit();
         let speeds = self.speeds(self.parts.len());
-        let better = self.with_cost(inputs, |cost| {
+        let measured_s: Vec<f64> = self.features.iter().map(|features| self.measured_s(features)[0]).collect();
+        let now_s = speeds.slowest(&measured_s);
+        let patience = if now_s < SHORT_S { PATIENCE_IF_SHORT } else { PATIENCE };
+        if self.measured < patience.saturating_mul(1 << self.questions.saturating_sub(1).min(16)) {
+            return None;
+        }
+        self.measured = 0;
+        self.questions += 1;
+        self.model.refit();
+        let factors: Vec<f64> = self
+            .features
+            .iter()
+            .map(|features| {
+                let [measured_s, predicted_s] = self.measured_s(features);
+                let known = measured_s > 0.0 && predicted_s > 0.0;
+                if known { (measured_s / predicted_s).clamp(1.0 / MOST_CORRECTION, MOST_CORRECTION) } else { 1.0 }
+            })
+            .collect();
+        let mut better = self.with_cost(inputs, |cost| {
+            cost.correct(self.parts.iter().cloned().zip(factors));
             let parts = split(cost, &speeds);
-            let slowest_s = [bottleneck(cost, &self.parts, &speeds), bottleneck(cost, &parts, &speeds)];
-            Better { parts, slowest_s }
+            // The constants of calls are no part of the cost, and the same for every split.
+            let gain_s = bottleneck(cost, &self.parts, &speeds) - bottleneck(cost, &parts, &speeds);
+            Better { parts, slowest_s: [now_s, now_s - gain_s] }
         });
-        let [now_s, then_s] = better.slowest_s;
-        let pays = now_s - then_s > LEAST_GAIN * now_s && (now_s - then_s) * remaining as f64 > move_s;
+        let best_s = self.best.as_ref().map_or(f64::INFINITY, |&(_, best_s)| best_s);
+        if now_s <= best_s {
+            self.best = Some((self.parts.clone(), now_s));
+        }
+        if let Some((parts, best_s)) = &self.best
+            && (self.moves == MOST_MOVES || *best_s < better.slowest_s[1])
+        {
+            better = Better { parts: parts.clone(), slowest_s: [now_s, *best_s] };
+        }
+        let gain_s = now_s - better.slowest_s[1];
+        let pays = gain_s > LEAST_GAIN * now_s && gain_s * remaining as f64 > move_s;
         (pays && better.parts != self.parts).then_some(better)
     }
 
     /// A move was tried: the next question comes later, and a run does not move forever.
     pub(crate) fn count_move(&mut self) {
         self.moves += 1;
+    }
+
+    /// Seconds of an epoch on a part with these features, at the fastest device's speed: as measured, and as predicted of
+    /// the same operations.
+    fn measured_s(&self, features: &BTreeMap<u32, Features>) -> [f64; 2] {
+        let each = self.epoch.iter().filter_map(|op| {
+            let features = &features[&op.work.width()];
+            Some([self.model.measured(op, features)?, self.model.predict(op, features)])
+        });
+        each.fold([0.0; 2], |[measured, predicted], [m, p]| [measured + m, predicted + p])
     }
 
     /// By operation the seconds of each of its steps: the tiles of one count together.
@@ -199,32 +251,42 @@ impl Learner {
         by_op
     }
 
-    fn note_speed(&mut self, device: usize, seconds: &BTreeMap<Op, Vec<f64>>) {
+    /// Compares what operations that follow no edges took on each device, by those that were long enough on all of them.
+    fn note_speeds(&mut self, seconds: &[BTreeMap<Op, Vec<f64>>]) {
         // The prior is wrong by the same factor on every device: what was learned might be wrong by several.
         let prior = CostModel::new(self.model.profile().clone()).expect("the model's profile was checked");
-        let [mut predicted_s, mut measured_s] = [0.0, 0.0];
-        for (op, calls) in seconds.iter().filter(|(op, _)| op.work.width() == 0) {
-            let call_s = prior.predict(op, &self.features[device][&0]);
-            if call_s - prior.predict(op, &Features::default()) >= LONG_CALL_S {
-                predicted_s += calls.len() as f64 * call_s;
-                measured_s += calls.iter().sum::<f64>();
+        let rows_s = |op: &Op, device: usize| {
+            prior.predict(op, &self.features[device][&0]) - prior.predict(op, &Features::default())
+        };
+        let is_long = |op: &&Op| (0..seconds.len()).all(|device| rows_s(op, device) >= LONG_CALL_S);
+        let Some(first) = seconds.first() else { return };
+        let ops: Vec<&Op> = first.keys().filter(|op| op.work.width() == 0).filter(is_long).collect();
+        let ratio = |device: usize| {
+            let calls = ops.iter().filter_map(|&op| Some((op, seconds[device].get(op)?)));
+            let [predicted_s, measured_s] = calls.fold([0.0, 0.0], |[predicted, measured], (op, calls)| {
+                [predicted + calls.len() as f64 * rows_s(op, device), measured + calls.iter().sum::<f64>()]
+            });
+            predicted_s / measured_s
+        };
+        let ratios: Vec<f64> = (0..seconds.len()).map(ratio).collect();
+        let fastest = ratios.iter().copied().fold(0.0, f64::max);
+        if ratios.iter().all(|ratio| ratio.is_finite() && *ratio > 0.0) {
+            for (ratio, recent) in ratios.into_iter().zip(&mut self.ratios) {
+                recent.truncate(RECENT - 1);
+                recent.push_front(ratio / fastest);
             }
-        }
-        if predicted_s > 0.0 && measured_s > 0.0 {
-            let ratios = &mut self.ratios[device];
-            ratios.truncate(RECENT - 1);
-            ratios.push_front(predicted_s / measured_s);
         }
     }
 
     /// Each device's speed as a share of the fastest one's; all 1 if they are alike.
     fn relative_speeds(&self, devices: usize) -> Vec<f64> {
-        let median = |ratios: &VecDeque<f64>| {
+        // The upper quartile: what disturbs a device makes it look slower than it is.
+        let undisturbed = |ratios: &VecDeque<f64>| {
             let mut sorted: Vec<f64> = ratios.iter().copied().collect();
-            sorted.sort_by(f64::total_cmp);
-            sorted.get(sorted.len() / 2).copied()
+            sorted.sort_by(|a, b| b.total_cmp(a));
+            sorted.get(sorted.len().saturating_sub(1) / 4).copied()
         };
-        let speeds: Vec<Option<f64>> = self.ratios.iter().map(median).collect();
+        let speeds: Vec<Option<f64>> = self.ratios.iter().map(undisturbed).collect();
         let fastest = speeds.iter().flatten().copied().fold(0.0, f64::max);
         let slowest = speeds.iter().flatten().copied().fold(f64::INFINITY, f64::min);
         if speeds.len() != devices || fastest < ALIKE * slowest {
@@ -243,8 +305,211 @@ impl Learner {
         sums.expect("a graph's arrays are a CSR")
     }
 
-    fn with_cost<T>(&self, inputs: &Inputs, ask: impl FnOnce(&lapidary_cost_model::RangeCost<'_>) -> T) -> T {
+    fn with_cost<T>(&self, inputs: &Inputs, ask: impl FnOnce(&mut RangeCost<'_>) -> T) -> T {
         let sums = self.sums(inputs);
-        ask(&self.model.range_cost(&self.epoch, &sums).expect("the sums were made for these widths"))
+        ask(&mut self.model.range_cost(&self.epoch, &sums).expect("the sums were made for these widths"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use lapidary_cost_model::Profile;
+    use ndarray::Array2;
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+    use crate::bind::{bind, feature_kind, label_kind};
+    use crate::dataset::generate::{RmatOptions, rmat};
+    use crate::dataset::{Arrays, Dataset, FeatureNorm};
+    use crate::graph::Permutation;
+    use crate::model::Model;
+    use crate::program::Passes;
+    use crate::train::{Adam, DecayLayers, EpochSpec, training_program};
+
+    /// A graph in the order of its degrees, and kernels that take what no weighted sum of features says: an edge costs the
+    /// more the later its row stands, three times as much at the end.
+    struct Machine {
+        data: Dataset,
+        inputs: Inputs,
+        training: Program,
+        speeds: Vec<f64>,
+        /// Every measurement takes up to so much longer.
+        noise: f64,
+        rng: ChaCha8Rng,
+    }
+
+    impl Machine {
+        fn new(speeds: &[f64], noise: f64) -> Self {
+            let n = 1 << 13;
+            let options = RmatOptions { vertices: n, edge_factor: 8.0, ..RmatOptions::default() };
+            let graph = rmat(&options).expect("it is possible").graph().clone();
+            let graph = Permutation::by_degree(&graph).apply(&graph);
+            let labels: Vec<i64> = (0..n as i64).map(|v| v % 8).collect();
+            let train: Vec<i64> = (0..n as i64).collect();
+            let arrays = Arrays::new(graph).features(Array2::ones((n, 32))).labels(&labels).train(&train);
+            let data = Dataset::from_arrays(arrays).expect("the arrays go together");
+            let model = Model::gcn(&[data.feature_width(), 16, data.class_count()]);
+            let spec = EpochSpec {
+                model: &model,
+                features: feature_kind(&data).expect("it has features"),
+                labels: label_kind(&data),
+                vertices: data.graph().vertex_count() as u64,
+                edges: data.graph().edge_count() as u64,
+                optimizer: &Adam::new(0.01).into(),
+                decay: DecayLayers::default(),
+                passes: Passes::ALL,
+            };
+            let (training, _) = training_program(&spec).expect("the model goes with the data");
+            let inputs = bind(&data, FeatureNorm::None).expect("it has all that is needed");
+            Self { data, inputs, training, speeds: speeds.to_vec(), noise, rng: ChaCha8Rng::seed_from_u64(5) }
+        }
+
+        /// Seconds of a step on a part, at speed 1.
+        fn truth(&self, op: &Op, part: &Range<usize>) -> f64 {
+            let (n, indptr) = (self.data.graph().vertex_count() as f64, self.data.graph().indptr());
+            let per_row = |v: usize| match op.work.width() {
+                0 => 1e-6,
+                width => f64::from(width) * 2e-8 * (indptr[v + 1] - indptr[v]) as f64 * (1.0 + 2.0 * v as f64 / n),
+            };
+            part.clone().map(per_row).sum()
+        }
+
+        /// What the slowest part's epoch takes, undisturbed.
+        fn slowest_s(&self, learner: &Learner, parts: &[Range<usize>]) -> f64 {
+            let of = |part| learner.epoch.iter().filter(|op| counts(op)).map(|op| self.truth(op, part)).sum::<f64>();
+            parts.iter().zip(&self.speeds).map(|(part, speed)| of(part) / speed).fold(0.0, f64::max)
+        }
+
+        /// An epoch as a device would report it.
+        fn epoch(&mut self, learner: &Learner) -> Vec<Vec<Span>> {
+            let start = Instant::now();
+            let mut spans = Vec::new();
+            for (part, speed) in learner.parts.iter().zip(self.speeds.clone()) {
+                let of_part = learner.steps.iter().map(|(name, op)| {
+                    let seconds = self.truth(op, part) / speed * (1.0 + self.noise * self.rng.random::<f64>().powi(3));
+                    let end = start + Duration::from_secs_f64(seconds);
+                    Span { name: name.clone(), lane: Lane::Compute, bytes: 0, start, end }
+                });
+                spans.push(of_part.collect());
+            }
+            spans
+        }
+
+        /// Runs so many epochs from equal vertices, moving whenever the learner says so; the parts from each epoch on.
+        fn learn(&mut self, epochs: u64) -> (Learner, Vec<(u64, Vec<Range<usize>>)>) {
+            let n = self.data.graph().vertex_count();
+            let count = self.speeds.len();
+            let mut parts: Vec<Range<usize>> = (0..count).map(|p| p * n / count..(p + 1) * n / count).collect();
+            // As slow as the kernels are, and wrong by some factor for each of them.
+            let p100 = Profile::named("p100").expect("it is built in");
+            let profile = Profile { memory_bytes_per_s: 1e8, gather_bytes_per_s: 1e8, flops_per_s: 1e9, ..p100 };
+            let prior = CostModel::new(profile).expect("its rates are good");
+            let mut learner = Learner::new(prior, &self.inputs, &[("train", &self.training)], &[0]);
+            learner.settle(&self.inputs, parts.clone());
+            let mut splits = vec![(1, parts.clone())];
+            for epoch in 1..=epochs {
+                if let Some(better) = learner.better(&self.inputs, 1000, 1e-3) {
+                    learner.count_move();
+                    parts = better.parts;
+                    splits.push((epoch, parts.clone()));
+                    learner.settle(&self.inputs, parts.clone());
+                }
+                if learner.wants(epoch) {
+                    let spans = self.epoch(&learner);
+                    learner.observe(&spans);
+                }
+            }
+            (learner, splits)
+        }
+
+        /// The least that the slowest part can take, by halving.
+        fn least_s(&self, learner: &Learner) -> f64 {
+            let n = self.data.graph().vertex_count();
+            let rows: Vec<f64> = (0..n).map(|v| self.slowest_of_one(learner, v)).collect();
+            let fits = |limit: f64| {
+                let mut left = rows.iter().peekable();
+                for speed in &self.speeds {
+                    let mut sum = 0.0;
+                    while let Some(row) = left.next_if(|row| (sum + **row) / speed <= limit) {
+                        sum += row;
+                    }
+                }
+                left.next().is_none()
+            };
+            let (mut low, mut high) = (0.0, rows.iter().sum::<f64>() / self.speeds.iter().copied().fold(0.0, f64::max));
+            for _ in 0..60 {
+                let middle = (low + high) / 2.0;
+                if fits(middle) { high = middle } else { low = middle }
+            }
+            high
+        }
+
+        fn slowest_of_one(&self, learner: &Learner, v: usize) -> f64 {
+            learner.epoch.iter().filter(|op| counts(op)).map(|op| self.truth(op, &(v..v + 1))).sum()
+        }
+    }
+
+    fn counts(op: &Op) -> bool {
+        op.work != Work::Elementwise { bytes: 0 }
+    }
+
+    #[test]
+    fn a_good_split_is_there_within_five_epochs() {
+        for (devices, noise) in [(2, 0.0), (4, 0.0), (4, 0.3), (8, 0.0)] {
+            let mut machine = Machine::new(&vec![1.0; devices], noise);
+            let (learner, splits) = machine.learn(5);
+            let [first, last] = [&splits[0].1, &splits[splits.len() - 1].1].map(|p| machine.slowest_s(&learner, p));
+            let least = machine.least_s(&learner);
+            assert!(first > 1.3 * least, "there is nothing to learn: {first} s, {least} s at best");
+            assert!(
+                last <= 1.05 * least,
+                "{devices} devices, noise {noise}: {last} s after {splits:?}, {least} s at best"
+            );
+        }
+    }
+
+    #[test]
+    fn a_slow_device_gets_less() {
+        for (slow, noise) in [(0.5, 0.0), (0.25, 0.0), (0.5, 0.3)] {
+            let mut machine = Machine::new(&[1.0, slow, 1.0], noise);
+            let (learner, splits) = machine.learn(5);
+            let last = &splits[splits.len() - 1].1;
+            let cost = |p: usize| {
+                learner.epoch.iter().filter(|op| counts(op)).map(|op| machine.truth(op, &last[p])).sum::<f64>()
+            };
+            let share = cost(1) / cost(0);
+            assert!((share / slow - 1.0).abs() < 0.1, "at {slow} of the speed it has {share} of the work: {last:?}");
+        }
+    }
+
+    #[test]
+    fn a_move_that_measures_worse_is_taken_back() {
+        let mut machine = Machine::new(&[1.0, 1.0, 1.0], 0.0);
+        let (mut learner, splits) = machine.learn(30);
+        let good = splits[splits.len() - 1].1.clone();
+        let n = machine.data.graph().vertex_count();
+        // A split that nobody in their senses would have chosen, after all moves were spent.
+        learner.settle(&machine.inputs, vec![0..n - 2, n - 2..n - 1, n - 1..n]);
+        learner.moves = MOST_MOVES;
+        let mut back = None;
+        for _ in 0..1000 {
+            let spans = machine.epoch(&learner);
+            learner.observe(&spans);
+            back = back.or(learner.better(&machine.inputs, 1000, 1e-3));
+        }
+        assert_eq!(back.map(|better| better.parts), Some(good));
+    }
+
+    #[test]
+    fn under_heavy_noise_it_ends_near_the_best() {
+        let mut machine = Machine::new(&[1.0; 4], 2.0);
+        let (learner, splits) = machine.learn(60);
+        let last = machine.slowest_s(&learner, &splits[splits.len() - 1].1);
+        let least = machine.least_s(&learner);
+        assert!(last <= 1.1 * least, "{last} s after {splits:?}, {least} s at best");
+        assert!(splits.len() <= 2 + MOST_MOVES as usize);
     }
 }
