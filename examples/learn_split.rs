@@ -9,7 +9,9 @@
 //! The best split is found by measuring ranges: their ends lie on a grid of equal shares of vertices and edges, each range
 //! is measured as a part of some split, and the slowest part of *every* split on the grid follows from its ranges. What a
 //! part computes does not depend on where the others are cut. A range's seconds are the least of several epochs, as what
-//! else the machine does only adds to them. At the end the splits are measured side by side, in rounds.
+//! else the machine does only adds to them. Then the splits are measured side by side, in rounds.
+//!
+//! At the end one of two simulated devices is made half as fast, and what its part costs is measured on one that is not.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -87,7 +89,7 @@ fn main() -> Result<()> {
         let each: Vec<String> = parts.iter().map(|s| format!("{:.2}", 1e3 * s)).collect();
         println!("| {name} | {} | {:.2} | {:.3} |", each.join(", "), 1e3 * seconds, seconds / slowest[2]);
     }
-    Ok(())
+    bench.half_as_fast(size.rounds)
 }
 
 fn data(vertices: usize) -> Result<Dataset> {
@@ -108,7 +110,11 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn trainer(&self, partition: Partition) -> Result<Trainer> {
-        let devices = Devices::parse(&format!("cpu:{PARTS}"))?.threads(NonZeroUsize::MIN);
+        self.trainer_on(PARTS, partition)
+    }
+
+    fn trainer_on(&self, workers: usize, partition: Partition) -> Result<Trainer> {
+        let devices = Devices::parse(&format!("cpu:{workers}"))?.threads(NonZeroUsize::MIN);
         let builder = Trainer::builder(self.model, self.data).devices(devices).partition(partition);
         Ok(builder.eval_every(0).epochs(TOLD_EPOCHS).build()?)
     }
@@ -141,12 +147,35 @@ impl Bench<'_> {
         Ok([soon, parts_of(&trainer)])
     }
 
+    /// Trains on two devices, the second half as fast, and compares what their parts cost.
+    fn half_as_fast(&self, rounds: usize) -> Result<()> {
+        let n = self.data.graph().vertex_count();
+        let devices = Devices::parse("sim:2")?.threads(NonZeroUsize::MIN).slowed(1, 200);
+        let start = Partition::LearnedFrom(vec![0..n / 2, n / 2..n]);
+        let builder = Trainer::builder(self.model, self.data).devices(devices).partition(start);
+        let mut trainer = builder.eval_every(0).epochs(TOLD_EPOCHS).build()?;
+        for _ in 0..EPOCHS {
+            trainer.step()?;
+        }
+        let parts: Parts = trainer.parts().iter().map(|part| part[0]..part[1]).collect();
+        let mut least = vec![f64::INFINITY; parts.len()];
+        for _ in 0..rounds {
+            keep_least(&mut least, &self.measure(&parts)?);
+        }
+        let [fast, slow] = [1e3 * least[0], 1e3 * least[1]];
+        println!(
+            "\ndevice 1 half as fast: {parts:?}, which cost {fast:.2} and {slow:.2} ms at full speed: {:.2}",
+            slow / fast
+        );
+        Ok(())
+    }
+
     /// The least seconds of each part, over the epochs after the first.
     fn measure(&self, parts: &[Range<usize>]) -> Result<Vec<f64>> {
-        let mut trainer = self.trainer(Partition::Ranges(parts.to_vec()))?;
+        let mut trainer = self.trainer_on(parts.len(), Partition::Ranges(parts.to_vec()))?;
         trainer.step()?;
         trainer.start_trace();
-        let mut least = vec![f64::INFINITY; PARTS];
+        let mut least = vec![f64::INFINITY; parts.len()];
         for _ in 0..self.epochs {
             trainer.step()?;
             keep_least(&mut least, trainer.part_seconds());

@@ -226,7 +226,8 @@ fn what_was_learned_splits_graphs_that_were_never_seen() {
     let text = String::from_utf8_lossy(&refused.failure().code(1).get_output().stderr).into_owned();
     assert!(text.contains("cost_model.json") && text.contains("delete it to learn anew"), "{text}");
     std::fs::remove_file(&file).unwrap();
-    Predictor::open(&best).unwrap().run(&unseen).unwrap();
+    let prediction = Predictor::open(&best).unwrap().devices(devices("sim:2")).run(&unseen).unwrap();
+    assert!(prediction.part_seconds.len() == 2 && prediction.part_seconds.iter().all(|&seconds| seconds > 0.0));
 }
 
 #[test]

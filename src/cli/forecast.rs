@@ -1,10 +1,9 @@
 //! What `lapidary plan` shows of a dry run of training.
 
-use comfy_table::{CellAlignment, Table, presets};
 use lapidary_planner::memory::Objective;
 use serde_json::{Value, json};
 
-use super::output::{count, json_line, percent, print, say, seconds};
+use super::output::{align, count, json_line, percent, print, say, seconds, table};
 use super::plan::name;
 use crate::error::Result;
 use crate::plan::{CurvePoint, DeviceForecast, Forecast, PlanForecast, PolicyForecast};
@@ -236,21 +235,4 @@ fn size(bytes: u64) -> String {
         (size, unit) = (size / 1024.0, larger);
     }
     if unit == "B" { format!("{bytes} B") } else { format!("{size:.2} {unit}") }
-}
-
-fn table<const N: usize>(header: [&str; N]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(header);
-    table
-}
-
-fn align(mut table: Table) -> String {
-    for (i, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if i > 0 {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table.trim_fmt()
 }

@@ -10,7 +10,7 @@ use ndarray_npy::WriteNpyExt;
 use serde_json::json;
 
 use super::DeviceArgs;
-use super::output::{count, facts, json_line, percent, say, seconds};
+use super::output::{align, count, facts, json_line, percent, say, seconds, table};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
 use crate::infer::{Prediction, Predictor};
@@ -126,6 +126,7 @@ fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction) -> Resul
             format!("train_{score}"): accuracy.train,
             "seconds": prediction.seconds,
             "parts": prediction.parts,
+            "part_seconds": prediction.part_seconds,
         }));
     }
     let mut rows = vec![
@@ -142,5 +143,12 @@ fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction) -> Resul
         rows.push(("logits", path.display().to_string()));
     }
     say(facts(&rows));
+    if prediction.parts.len() > 1 {
+        let mut table = table(["device", "vertices", "kernels"]);
+        for (i, ([start, end], took)) in prediction.parts.iter().zip(&prediction.part_seconds).enumerate() {
+            table.add_row([i.to_string(), format!("{start}..{end}"), seconds(*took)]);
+        }
+        say(format_args!("\n{}", align(table)));
+    }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use comfy_table::{Table, presets};
+use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
@@ -43,6 +43,25 @@ pub(super) fn facts(rows: &[(&str, String)]) -> String {
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
+    }
+    table.trim_fmt()
+}
+
+/// A table with a header, to which rows are added.
+pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(header);
+    table
+}
+
+/// A table's text, its columns but the first aligned to the right.
+pub(super) fn align(mut table: Table) -> String {
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if i > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
     table.trim_fmt()
 }

@@ -4,14 +4,13 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, ValueEnum};
-use comfy_table::{CellAlignment, Table, presets};
 use lapidary_planner::memory::{Epoch, Limit, Objective, Outcome, Plan, Policy, Request};
 use lapidary_planner::tasks::{TaskGraph, TensorId};
 use lapidary_planner::{check, memory};
 use serde_json::{Value, json};
 
 use super::model::ModelArgs;
-use super::output::{count, json_line, percent, print, say};
+use super::output::{align, count, json_line, percent, print, say, table};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::graph::MAX_VERTICES;
@@ -234,7 +233,7 @@ fn plan_tasks(args: &PlanArgs, graph: &TaskGraph) -> Result<()> {
         outcomes.push((policy, outcome));
     }
     if !args.json {
-        print(&table(&outcomes, objective))?;
+        print(&policies_table(&outcomes, objective))?;
     }
     if args.explain {
         for (policy, outcome) in &outcomes {
@@ -288,10 +287,8 @@ fn line(graph: &TaskGraph, policy: Policy, outcome: &Outcome, epoch: &Epoch) -> 
 }
 
 /// One row a policy.
-fn table(outcomes: &[(Policy, Outcome)], objective: Objective) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(["policy", "to device", "to host", "peak", "lower bound", "gap", "exact"]);
+fn policies_table(outcomes: &[(Policy, Outcome)], objective: Objective) -> String {
+    let mut table = table(["policy", "to device", "to host", "peak", "lower bound", "gap", "exact"]);
     for (policy, outcome) in outcomes {
         match outcome {
             Outcome::Infeasible { needed_bytes } => {
@@ -308,13 +305,7 @@ fn table(outcomes: &[(Policy, Outcome)], objective: Objective) -> String {
             }
         }
     }
-    for (i, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if i > 0 {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table.trim_fmt()
+    align(table)
 }
 
 /// The steps of a plan, one line each.

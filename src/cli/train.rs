@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::DeviceArgs;
 use super::model::ModelArgs;
-use super::output::{self, facts, json_line, percent, say, seconds};
+use super::output::{self, align, facts, json_line, percent, say, seconds, table};
 use crate::dataset::{Dataset, FeatureNorm, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::newest_epoch;
@@ -348,6 +348,7 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -
             "peak_device_bytes": trainer.peak_device_bytes(),
             "planned_peak_device_bytes": trainer.planned_peak_device_bytes(),
             "parts": trainer.parts(),
+            "part_seconds": trainer.part_seconds(),
             "splits": trainer.splits().len(),
             "planned_bytes_to_device": planned_to_device,
             "measured_bytes_to_device": to_device,
@@ -382,23 +383,16 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -
     Ok(())
 }
 
-/// A row a device: its vertices, and what it held.
+/// A row a device: its vertices, what it held, and how long its kernels took in the last epoch.
 fn devices_table(trainer: &Trainer) -> String {
-    let mut table = comfy_table::Table::new();
-    table.load_preset(comfy_table::presets::NOTHING);
-    table.set_header(["device", "vertices", "peak", "planned peak"]);
+    let size = |bytes: u64| bytesize::ByteSize(bytes).to_string();
     let peaks = trainer.peak_device_bytes().into_iter().zip(trainer.planned_peak_device_bytes());
+    let mut table = table(["device", "vertices", "peak", "planned peak", "kernels"]);
     for (i, ([start, end], (peak, planned))) in trainer.parts().iter().zip(peaks).enumerate() {
-        let size = |bytes: u64| bytesize::ByteSize(bytes).to_string();
-        table.add_row([i.to_string(), format!("{start}..{end}"), size(peak), size(planned)]);
+        let kernels = trainer.part_seconds().get(i).map_or_else(|| "-".into(), |&s| seconds(s));
+        table.add_row([i.to_string(), format!("{start}..{end}"), size(peak), size(planned), kernels]);
     }
-    for (i, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if i > 0 {
-            column.set_cell_alignment(comfy_table::CellAlignment::Right);
-        }
-    }
-    table.trim_fmt()
+    align(table)
 }
 
 fn median(values: &[f64]) -> Option<f64> {

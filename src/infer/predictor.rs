@@ -31,6 +31,8 @@ pub struct Prediction {
     pub seconds: f64,
     /// The vertex range of each device.
     pub parts: Vec<[usize; 2]>,
+    /// Seconds that each device's kernels took, what is needed once a graph included.
+    pub part_seconds: Vec<f64>,
 }
 
 /// Applies trained weights to data sets.
@@ -203,13 +205,13 @@ impl Predictor {
                 session.write(slot, &weight.data)?;
             }
         }
-        let done = session.run(&[0], &Accuracy::metrics(0), &[], false)?;
+        let done = session.run(&[0], &Accuracy::metrics(0), &[], true)?;
         let logits: Vec<f32> = session.read_rows(0, "logits")?;
         let seconds = start.elapsed().as_secs_f64();
         let accuracy = Accuracy::sum(&done, 0);
         let logits = Array2::from_shape_vec((vertices, outputs), logits).expect("a row a vertex");
-        let parts = session.part_pairs();
-        Ok(Prediction { logits, accuracy, labels: label_kind(data), seconds, parts })
+        let (parts, part_seconds) = (session.part_pairs(), done.kernel_seconds());
+        Ok(Prediction { logits, accuracy, labels: label_kind(data), seconds, parts, part_seconds })
     }
 }
 

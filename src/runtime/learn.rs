@@ -49,7 +49,7 @@ const RECENT: usize = 9;
 /// A call whose rows are predicted to take less tells of the cost of calling, not of a device's speed.
 const LONG_CALL_S: f64 = 5e-5;
 
-/// Once a run moves no more, one epoch of so many is measured.
+/// Once a run moves no more, it learns from one epoch of so many.
 const SELDOM: u64 = 8;
 
 /// The cost of programs on one graph, learned while they run.
@@ -145,7 +145,7 @@ impl Learner {
         (self.parts, self.features, self.measured, self.is_warm) = (parts, features, 0, false);
     }
 
-    /// Whether the kernels of that epoch are to be timed.
+    /// Whether it learns from that epoch.
     pub(crate) fn wants(&self, epoch: u64) -> bool {
         self.moves <= MOST_MOVES || epoch.is_multiple_of(SELDOM)
     }

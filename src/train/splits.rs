@@ -85,8 +85,8 @@ impl Trainer {
         self.last_move.as_ref()
     }
 
-    /// Seconds that each part's kernels took in the last epoch whose kernels were timed: those of a trace, and those that
-    /// the cost model learns from. Nothing before there was one.
+    /// Seconds that each part's kernels took in the last epoch whose kernels were timed: every one with several parts, and
+    /// with one part those of a trace. Nothing before there was one.
     pub fn part_seconds(&self) -> &[f64] {
         &self.part_seconds
     }

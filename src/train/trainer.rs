@@ -105,13 +105,13 @@ impl Trainer {
         let phases = if is_due { EVALUATED_EPOCH } else { PLAIN_EPOCH };
         let mut metrics = vec![(TRAIN_PHASE, "loss")];
         metrics.extend(is_due.then(|| Accuracy::metrics(EVALUATE_PHASE)).into_iter().flatten());
-        let is_timed = self.trace.is_some() || self.learning.as_ref().is_some_and(|l| l.learner.wants(epoch));
+        let is_timed = self.trace.is_some() || self.record.parts.len() > 1;
         let clock = HostSlot::constant(&Shared::from(vec![epoch, epoch]));
         let done = self.session.run(phases, &metrics, &[(Origin::Clock, clock)], is_timed)?;
         if is_timed {
             self.part_seconds = done.kernel_seconds();
         }
-        if let Some(learning) = self.learning.as_mut().filter(|_| is_timed) {
+        if let Some(learning) = self.learning.as_mut().filter(|l| is_timed && l.learner.wants(epoch)) {
             learning.learner.observe(&done.spans);
         }
         if let Some(trace) = &mut self.trace {
