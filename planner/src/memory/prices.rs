@@ -64,7 +64,7 @@ impl<'p, 'g> Prices<'p, 'g> {
     pub fn new(problem: &'p Problem<'g>, lives: &'p Lives, upper_bytes: u64, rounds: usize) -> Self {
         let mut touched = vec![Vec::new(); problem.ops()];
         for (op, touched) in touched.iter_mut().enumerate() {
-            touched.extend(problem.need[op].ones().map(|t| t as u32));
+            touched.extend(problem.need[op].iter().map(|t| *t as u32));
         }
         for (t, life) in lives.lives.iter().enumerate().filter(|(_, life)| life.room > 0) {
             life.spans.iter().chain([&life.tail]).flatten().for_each(|op| touched[*op as usize].push(t as u32));
