@@ -187,7 +187,11 @@ impl<'p, 'g> Cache<'p, 'g> {
         for place in 0..ops {
             let op = self.order[place];
             let change = self.op(place, &stale);
-            if first.is_some() { rest.push(change) } else { first = Some(self.resident.clone()) }
+            if first.is_some() {
+                rest.push(change)
+            } else {
+                first = Some(self.resident.clone())
+            }
             stale.clone_from(&self.problem.need[op.index()]);
         }
         let during = first.expect("a graph has ops");
