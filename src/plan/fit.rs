@@ -146,9 +146,8 @@ pub(super) fn excess(error: &Error) -> f64 {
 fn operations_fit(largest_step_bytes: &[u64], rooms: &[Room], share: u64) -> Result<()> {
     // In place it is the plan's peak that counts, and the plan says what that is.
     let devices = largest_step_bytes.iter().zip(rooms).filter(|(_, room)| !room.in_place);
-    let lacking = devices.filter_map(|(&need_bytes, room)| {
-        (need_bytes > room.capacity_bytes / share).then(|| does_not_fit(room, need_bytes))
-    });
+    let lacking = devices.filter(|(need_bytes, room)| **need_bytes > room.capacity_bytes / share);
+    let lacking = lacking.map(|(&need_bytes, room)| does_not_fit(room, need_bytes));
     lacking.max_by(|a, b| excess(a).total_cmp(&excess(b))).map_or(Ok(()), Err)
 }
 
