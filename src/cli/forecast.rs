@@ -1,18 +1,27 @@
 //! What `lapidary plan` shows of a dry run of training.
 
-use lapidary_planner::memory::Objective;
-use serde_json::{Value, json};
+use lapidary_planner::memory::{Objective, Policy};
+use serde::Serialize;
+use serde_json::json;
 
 use super::output::{align, count, json_line, percent, print, say, seconds, table};
 use super::plan::name;
 use crate::error::Result;
-use crate::plan::{CurvePoint, DeviceForecast, Forecast, PlanForecast, PolicyForecast};
+use crate::plan::{CurvePoint, DeviceForecast, Forecast, PlanForecast, PolicyForecast, StepForecast};
 
 /// Tables for people, or one JSON line a policy and one a point of the curve.
 pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_json: bool) -> Result<()> {
     if as_json {
         for policy in &forecast.policies {
-            json_line(&policy_line(forecast, policy))?;
+            match &policy.outcome {
+                Ok(plan) => json_line(&plan_line(forecast, policy.policy, plan))?,
+                Err(needed_bytes) => json_line(&json!({
+                    "event": "plan",
+                    "policy": name(policy.policy),
+                    "feasible": false,
+                    "needed_bytes": needed_bytes,
+                }))?,
+            }
         }
         for point in &forecast.curve {
             json_line(&json!({
@@ -60,51 +69,67 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
     Ok(())
 }
 
-fn policy_line(forecast: &Forecast, policy: &PolicyForecast) -> Value {
-    let plan = match &policy.outcome {
-        Ok(plan) => plan,
-        Err(needed_bytes) => {
-            let name = name(policy.policy);
-            return json!({"event": "plan", "policy": name, "feasible": false, "needed_bytes": needed_bytes});
-        }
-    };
+/// A plan as one JSON line. Its steps are many: they are written as they are, and not copied first.
+#[derive(Serialize)]
+struct PlanLine<'a> {
+    event: &'static str,
+    policy: &'static str,
+    feasible: bool,
+    exact: bool,
+    bytes_to_device: u64,
+    bytes_to_host: u64,
+    peak_bytes: u64,
+    lower_bound_bytes: u64,
+    epoch_seconds: f64,
+    host_bytes: u64,
+    tiles: usize,
+    devices: Vec<DeviceLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct DeviceLine<'a> {
+    rows: [u64; 2],
+    edges: u64,
+    halo_rows: u64,
+    compute_seconds: f64,
+    exact: bool,
+    bytes_to_device: u64,
+    bytes_to_host: u64,
+    peak_bytes: u64,
+    lower_bound_bytes: u64,
+    epoch_seconds: f64,
+    steps: &'a [StepForecast],
+}
+
+fn plan_line<'a>(forecast: &Forecast, policy: Policy, plan: &'a PlanForecast) -> PlanLine<'a> {
     let [bytes_to_device, bytes_to_host] = plan.bytes();
-    let devices: Vec<Value> = plan
-        .devices
-        .iter()
-        .zip(&forecast.parts)
-        .map(|(device, part)| {
-            json!({
-                "rows": [part.vertices.start, part.vertices.end],
-                "edges": part.edges,
-                "halo_rows": part.halo,
-                "compute_seconds": part.compute_seconds,
-                "exact": device.exact,
-                "bytes_to_device": device.bytes_to_device,
-                "bytes_to_host": device.bytes_to_host,
-                "peak_bytes": device.peak_bytes,
-                "lower_bound_bytes": device.lower_bound_bytes,
-                "epoch_seconds": device.epoch_seconds,
-                "steps": device.steps.iter().map(|step| json!({
-                    "op": step.op, "store": step.store, "evict": step.evict, "load": step.load,
-                })).collect::<Vec<_>>(),
-            })
-        })
-        .collect();
-    json!({
-        "event": "plan",
-        "policy": name(policy.policy),
-        "feasible": true,
-        "exact": plan.devices.iter().all(|device| device.exact),
-        "bytes_to_device": bytes_to_device,
-        "bytes_to_host": bytes_to_host,
-        "peak_bytes": peak(plan),
-        "lower_bound_bytes": lower_bound(plan),
-        "epoch_seconds": plan.epoch_seconds(),
-        "host_bytes": plan.host_bytes,
-        "tiles": plan.tiles,
-        "devices": devices,
-    })
+    let devices = plan.devices.iter().zip(&forecast.parts).map(|(device, part)| DeviceLine {
+        rows: [part.vertices.start, part.vertices.end],
+        edges: part.edges,
+        halo_rows: part.halo,
+        compute_seconds: part.compute_seconds,
+        exact: device.exact,
+        bytes_to_device: device.bytes_to_device,
+        bytes_to_host: device.bytes_to_host,
+        peak_bytes: device.peak_bytes,
+        lower_bound_bytes: device.lower_bound_bytes,
+        epoch_seconds: device.epoch_seconds,
+        steps: &device.steps,
+    });
+    PlanLine {
+        event: "plan",
+        policy: name(policy),
+        feasible: true,
+        exact: plan.devices.iter().all(|device| device.exact),
+        bytes_to_device,
+        bytes_to_host,
+        peak_bytes: peak(plan),
+        lower_bound_bytes: lower_bound(plan),
+        epoch_seconds: plan.epoch_seconds(),
+        host_bytes: plan.host_bytes,
+        tiles: plan.tiles,
+        devices: devices.collect(),
+    }
 }
 
 fn peak(plan: &PlanForecast) -> u64 {
@@ -213,7 +238,7 @@ fn steps(policy: &PolicyForecast, plan: &PlanForecast) -> String {
     let mut text = String::new();
     for (i, device) in plan.devices.iter().enumerate() {
         text += &format!("\n{}, device {i}", name(policy.policy));
-        for step in &device.steps {
+        for step in device.steps.iter() {
             text += &format!("\n  {}", step.op);
             for (what, tensors) in [("store", &step.store), ("evict", &step.evict), ("load", &step.load)] {
                 if !tensors.is_empty() {

@@ -1,6 +1,6 @@
 //! How results are shown: JSON lines for programs, tables and bars for people.
 
-use std::io::{IsTerminal, Write};
+use std::io::{BufWriter, IsTerminal, Write};
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -14,9 +14,10 @@ use crate::error::{Error, Result};
 /// # Errors
 /// [`Error::Io`] when standard output is closed.
 pub(super) fn json_line(value: &impl Serialize) -> Result<()> {
-    let line = serde_json::to_string(value).expect("results are plain data");
-    let mut stdout = std::io::stdout().lock();
-    let written = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    // A plan's line may be of gigabytes.
+    let mut stdout = BufWriter::with_capacity(1 << 16, std::io::stdout().lock());
+    let line = serde_json::to_writer(&mut stdout, value).map_err(std::io::Error::from);
+    let written = line.and_then(|()| writeln!(stdout)).and_then(|()| stdout.flush());
     written.map_err(|source| Error::Io { action: "write to", path: "<standard output>".into(), source })
 }
 

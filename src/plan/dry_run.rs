@@ -1,14 +1,18 @@
 //! The dry run: what a training run will need, move and take, said before anything runs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytesize::ByteSize;
 use lapidary_cost_model::Profile;
+use lapidary_kernels::Slot;
 use lapidary_planner::memory::{Epoch, Limit, Objective, Policy};
+use serde::Serialize;
 
 use super::predict::{call_seconds, script_seconds};
-use super::{Method, Planned, PlannedDevice, Room, Script, Sequence, Shape, both, fit, plan_sequence};
+use super::{Action, Method, Planned, PlannedDevice, Room, Script, Sequence, Shape, Work, both, fit, plan_work, work};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
@@ -124,11 +128,11 @@ pub struct DeviceForecast {
     /// Predicted.
     pub epoch_seconds: f64,
     /// What happens, by name.
-    pub steps: Vec<StepForecast>,
+    pub steps: Arc<[StepForecast]>,
 }
 
 /// One step, by name.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct StepForecast {
     /// The operation.
     pub op: String,
@@ -279,15 +283,16 @@ impl<'a> DryRun<'a> {
             Subject::Data(data) => Some(bind(data, data.default_feature_norm())?),
             Subject::Shape(_) => None,
         };
-        let mut subject = self.subjected(inputs.as_ref())?;
+        let subject = self.subjected(inputs.as_ref())?;
         let device_memory = self.device_memory.map_or(profile.capacity_bytes, |memory| memory.as_u64());
         let mut policies = Vec::new();
         for &policy in &self.policies {
-            let outcome = self.plan(&mut subject, &profile, policy, device_memory, Method::default().limit)?;
+            let outcome = self.plan(&subject, policy, device_memory, Method::default().limit)?;
+            let outcome = outcome.map(|planned| planned.forecast(&profile).times(subject.copies));
             policies.push(PolicyForecast { policy, outcome });
         }
-        let curve = if self.curve { self.plan_curve(&mut subject, &profile)? } else { Vec::new() };
-        let parts = subject.forecasts(&profile, self.phases());
+        let curve = if self.curve { self.plan_curve(&subject, &profile)? } else { Vec::new() };
+        let parts = subject.forecasts(&profile);
         let assumption = matches!(self.subject, Subject::Shape(_)).then_some(Shape::ASSUMPTION);
         Ok(Forecast { profile, assumption, parts, policies, curve, device_memory })
     }
@@ -333,67 +338,95 @@ impl<'a> DryRun<'a> {
                 (Parts::Known(Supply::of_parts(inputs, parts)), ranges)
             }
         };
-        Ok(Subjected { programs: [("train", training), ("evaluate", evaluation)], parts, ranges })
+        let copies = if let Parts::Even(_, parts) = parts { parts } else { 1 };
+        let programs = [("train", training), ("evaluate", evaluation)];
+        let cuts = Mutex::new((parts, BTreeMap::new()));
+        Ok(Subjected { programs, phases: self.phases(), copies, ranges, cuts })
     }
 
     /// A plan, or what would be enough.
     fn plan(
         &self,
-        subject: &mut Subjected<'_>,
-        profile: &Profile,
+        subject: &Subjected<'_>,
         policy: Policy,
         device_memory: u64,
         limit: Limit,
-    ) -> Result<std::result::Result<PlanForecast, u64>> {
+    ) -> Result<std::result::Result<PlannedCut, u64>> {
         let room = |i: usize| Room { name: format!("device {i}"), capacity_bytes: device_memory, in_place: false };
-        let copies = subject.copies();
-        let rooms: Vec<Room> = (0..self.devices / copies).map(room).collect();
+        let rooms: Vec<Room> = (0..self.devices / subject.copies).map(room).collect();
         let method = Method { policy, objective: self.objective, limit };
         let epoch = if self.steady { Epoch::Steady } else { Epoch::Cold };
-        let keep = BTreeSet::new();
         let fitted = fit(
             &rooms,
-            |tiles| subject.lower(tiles),
-            |lowered| {
-                let setup = plan_sequence(lowered, &rooms, Sequence::Setup, &Epoch::Cold, &keep, &method);
-                let main = plan_sequence(lowered, &rooms, Sequence::Phases(self.phases()), &epoch, &keep, &method);
+            |tiles| subject.cut(tiles),
+            |cut| {
+                let setup = plan_work(&cut.0.lowered, &rooms, &cut.0.setup, &Epoch::Cold, &method);
+                let main = plan_work(&cut.0.lowered, &rooms, &cut.0.main, &epoch, &method);
                 both(setup, main)
             },
             method.weighs(&epoch),
         );
         match fitted {
-            Ok((lowered, planned, tiles)) => Ok(Ok(forecast(&lowered, profile, &planned, tiles).times(copies))),
+            Ok((cut, planned, tiles)) => Ok(Ok(PlannedCut { cut, planned, tiles })),
             Err(Error::DoesNotFit { need_bytes, .. }) => Ok(Err(need_bytes)),
             Err(other) => Err(other),
         }
     }
 
     /// From the least that works to all that helps, in equal ratios.
-    fn plan_curve(&self, subject: &mut Subjected<'_>, profile: &Profile) -> Result<Vec<CurvePoint>> {
+    fn plan_curve(&self, subject: &Subjected<'_>, profile: &Profile) -> Result<Vec<CurvePoint>> {
         let policy = self.policies.last().copied().unwrap_or(Policy::Optimal);
         let limit = Limit { states: CURVE_STATES, ..Limit::default() };
-        let Err(least) = self.plan(subject, profile, policy, 0, limit)? else { return Ok(Vec::new()) };
-        let mut plan = |memory: u64| self.plan(subject, profile, policy, memory, limit);
+        let plan = |memory: u64| self.plan(subject, policy, memory, limit);
+        let Err(least) = plan(0)? else { return Ok(Vec::new()) };
         let most = match plan(u64::MAX)? {
-            Ok(plan) => plan.devices.iter().map(|device| device.peak_bytes).max().unwrap_or(least).max(least),
+            Ok(planned) => planned.peak_bytes().max(least),
             Err(_) => return Ok(Vec::new()),
         };
-        let mut curve: Vec<CurvePoint> = Vec::new();
-        for i in 0..CURVE_POINTS {
+        let memory = |i: usize| {
             let ratio = (most as f64 / least.max(1) as f64).powf(i as f64 / (CURVE_POINTS - 1) as f64);
-            let memory = if i + 1 == CURVE_POINTS { most } else { (least as f64 * ratio) as u64 };
-            let Ok(plan) = plan(memory.max(least))? else { continue };
-            let [bytes_to_device, bytes_to_host] = plan.bytes();
-            let epoch_seconds = plan.epoch_seconds();
-            let point =
-                CurvePoint { device_memory: memory, tiles: plan.tiles, bytes_to_device, bytes_to_host, epoch_seconds };
+            if i + 1 == CURVE_POINTS { most } else { (least as f64 * ratio) as u64 }
+        };
+        let memories: Vec<u64> = (0..CURVE_POINTS).map(memory).collect();
+        let points = on_all_cores(&memories, |&memory| -> Result<Option<CurvePoint>> {
+            let planned = plan(memory.max(least))?.ok();
+            Ok(planned.map(|planned| planned.point(profile, memory, subject.copies)))
+        });
+        let mut curve: Vec<CurvePoint> = Vec::new();
+        for point in points {
+            let Some(point) = point? else { continue };
             // A plan for less memory is one for more memory, too.
             let better = curve.last().filter(|last| last.bytes() < point.bytes()).copied();
-            curve.push(better.map_or(point, |better| CurvePoint { device_memory: memory, ..better }));
+            curve.push(better.map_or(point, |better| CurvePoint { device_memory: point.device_memory, ..better }));
         }
         curve.dedup_by_key(|point| point.device_memory);
         Ok(curve)
     }
+}
+
+/// What `make` makes of each item, in their order; the first items are begun first.
+///
+/// On threads of its own: an item may wait for another one that works in the pool.
+fn on_all_cores<I: Sync, T: Send>(items: &[I], make: impl Fn(&I) -> T + Sync) -> Vec<T> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(items.len());
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut made = Vec::new();
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            match items.get(i) {
+                Some(item) => made.push((i, make(item))),
+                None => break made,
+            }
+        }
+    };
+    let mut made: Vec<(usize, T)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let made = threads.into_iter().map(|thread| thread.join());
+        made.flat_map(|made| made.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    made.sort_by_key(|(i, _)| *i);
+    made.into_iter().map(|(_, made)| made).collect()
 }
 
 impl CurvePoint {
@@ -406,8 +439,12 @@ impl CurvePoint {
 /// What is planned.
 struct Subjected<'i> {
     programs: [(&'static str, Program); 2],
-    parts: Parts<'i>,
+    phases: &'static [usize],
+    /// How many parts are like each that is lowered.
+    copies: usize,
     ranges: Vec<Range<u64>>,
+    /// The parts, and what they came to in each number of tiles that was asked for: it is the same for all capacities.
+    cuts: Mutex<(Parts<'i>, BTreeMap<usize, Cut>)>,
 }
 
 /// The parts that programs are lowered for.
@@ -418,37 +455,54 @@ enum Parts<'i> {
     Even(Sizes, usize),
 }
 
-impl Subjected<'_> {
+/// The programs in some number of tiles.
+#[derive(Clone)]
+struct Cut(Arc<CutWork>);
+
+struct CutWork {
     /// By part that is unlike the others.
-    fn lower(&mut self, tiles: usize) -> Vec<Lowered> {
-        let tilings = match &mut self.parts {
-            Parts::Known(supply) => supply.tile(tiles),
-            Parts::Even(sizes, _) => Tiling::evenly(&[*sizes], tiles),
+    lowered: Vec<Lowered>,
+    setup: Work,
+    main: Work,
+}
+
+impl AsRef<[Lowered]> for Cut {
+    fn as_ref(&self) -> &[Lowered] {
+        &self.0.lowered
+    }
+}
+
+impl Subjected<'_> {
+    fn cut(&self, tiles: usize) -> Cut {
+        let mut cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
+        let (parts, cuts) = &mut *cuts;
+        let make = || {
+            let tilings = match parts {
+                Parts::Known(supply) => supply.tile(tiles),
+                Parts::Even(sizes, _) => Tiling::evenly(&[*sizes], tiles),
+            };
+            let programs = self.programs.each_ref().map(|(name, program)| (*name, program));
+            let lowered: Vec<Lowered> = tilings.iter().map(|tiling| lower(&programs, tiling, 0)).collect();
+            let keep = BTreeSet::new();
+            let setup = work(&lowered, Sequence::Setup, &keep);
+            let main = work(&lowered, Sequence::Phases(self.phases), &keep);
+            Cut(Arc::new(CutWork { lowered, setup, main }))
         };
-        let programs = self.programs.each_ref().map(|(name, program)| (*name, program));
-        tilings.iter().map(|tiling| lower(&programs, tiling, 0)).collect()
+        cuts.entry(tiles).or_insert_with(make).clone()
     }
 
-    /// How many parts are like each that was lowered.
-    fn copies(&self) -> usize {
-        match self.parts {
-            Parts::Known(_) => 1,
-            Parts::Even(_, parts) => parts,
-        }
-    }
-
-    fn forecasts(&mut self, profile: &Profile, phases: &[usize]) -> Vec<PartForecast> {
-        let sizes = match &mut self.parts {
+    fn forecasts(&self, profile: &Profile) -> Vec<PartForecast> {
+        let cut = self.cut(1);
+        let sizes = match &mut self.cuts.lock().unwrap_or_else(PoisonError::into_inner).0 {
             Parts::Known(supply) => supply.sizes(),
             Parts::Even(sizes, _) => vec![*sizes],
         };
-        let parts = self.lower(1);
-        let seconds = parts.iter().map(|lowered| {
-            let steps = lowered.sequence(phases);
+        let seconds = cut.0.lowered.iter().map(|lowered| {
+            let steps = lowered.sequence(self.phases);
             steps.iter().map(|step| call_seconds(profile, lowered, &step.call)).sum()
         });
         let parts: Vec<(Sizes, f64)> = sizes.into_iter().zip(seconds).collect();
-        let parts = parts.iter().flat_map(|part| std::iter::repeat_n(part, self.copies())).zip(&self.ranges);
+        let parts = parts.iter().flat_map(|part| std::iter::repeat_n(part, self.copies)).zip(&self.ranges);
         let part = |((sizes, compute_seconds), range): (&(Sizes, f64), &Range<u64>)| PartForecast {
             vertices: range.clone(),
             edges: sizes.forward.edges,
@@ -459,36 +513,68 @@ impl Subjected<'_> {
     }
 }
 
-fn forecast(lowered: &[Lowered], profile: &Profile, (setup, main): &(Planned, Planned), tiles: usize) -> PlanForecast {
-    let devices = lowered.iter().zip(setup.devices.iter().zip(&main.devices));
-    let mut host_bytes = 0u64;
-    let device = |(lowered, (setup, main)): (&Lowered, (&PlannedDevice, &PlannedDevice))| {
-        let script = main.script();
-        host_bytes = host_bytes.saturating_add(bytes_on_host(lowered, &script));
-        let setup_peak = setup.plan.as_ref().map_or(0, |(_, plan)| plan.peak_bytes);
-        let plan = main.plan.as_ref().map(|(_, plan)| plan);
-        let names = |slots: &[lapidary_kernels::Slot]| slots.iter().map(|s| lowered.tensor(*s).name.clone()).collect();
-        DeviceForecast {
-            exact: plan.is_none_or(|plan| plan.exact),
-            bytes_to_device: script.bytes_to_device,
-            bytes_to_host: script.bytes_to_host,
-            peak_bytes: script.peak_bytes.max(setup_peak),
-            lower_bound_bytes: plan.map_or(0, |plan| plan.lower_bound_bytes),
-            epoch_seconds: script_seconds(profile, lowered, &script),
-            steps: script
-                .actions
-                .iter()
-                .map(|action| StepForecast {
-                    op: action.name.clone(),
-                    store: names(&action.store),
-                    evict: names(&action.evict),
-                    load: names(&action.load),
-                })
-                .collect(),
-        }
-    };
-    let devices = devices.map(device).collect();
-    PlanForecast { tiles, devices, host_bytes }
+/// The programs in a number of tiles that fits, with the plans of setup and epoch.
+struct PlannedCut {
+    cut: Cut,
+    planned: (Planned, Planned),
+    tiles: usize,
+}
+
+impl PlannedCut {
+    fn devices(&self) -> impl Iterator<Item = (&Lowered, &PlannedDevice, &PlannedDevice)> {
+        let (setup, main) = &self.planned;
+        let devices = self.cut.0.lowered.iter().zip(&setup.devices).zip(&main.devices);
+        devices.map(|((lowered, setup), main)| (lowered, setup, main))
+    }
+
+    /// The most that a device holds at once, setup included.
+    fn peak_bytes(&self) -> u64 {
+        let plans = self.devices().flat_map(|(_, setup, main)| [&setup.plan, &main.plan]).flatten();
+        plans.map(|(_, plan)| plan.peak_bytes).max().unwrap_or(0)
+    }
+
+    /// As a point of the curve, of `copies` devices like each of these.
+    fn point(&self, profile: &Profile, device_memory: u64, copies: usize) -> CurvePoint {
+        let (tiles, copies) = (self.tiles, copies as u64);
+        let none = CurvePoint { device_memory, tiles, bytes_to_device: 0, bytes_to_host: 0, epoch_seconds: 0.0 };
+        self.devices().fold(none, |sum, (lowered, _, main)| {
+            let script = main.script();
+            CurvePoint {
+                bytes_to_device: sum.bytes_to_device + copies * script.bytes_to_device,
+                bytes_to_host: sum.bytes_to_host + copies * script.bytes_to_host,
+                epoch_seconds: sum.epoch_seconds.max(script_seconds(profile, lowered, &script)),
+                ..sum
+            }
+        })
+    }
+
+    fn forecast(&self, profile: &Profile) -> PlanForecast {
+        let mut host_bytes = 0u64;
+        let device = |(lowered, setup, main): (&Lowered, &PlannedDevice, &PlannedDevice)| {
+            let script = main.script();
+            host_bytes = host_bytes.saturating_add(bytes_on_host(lowered, &script));
+            let setup_peak = setup.plan.as_ref().map_or(0, |(_, plan)| plan.peak_bytes);
+            let plan = main.plan.as_ref().map(|(_, plan)| plan);
+            let names = |slots: &[Slot]| slots.iter().map(|s| lowered.tensor(*s).name.clone()).collect();
+            let step = |action: &Action| StepForecast {
+                op: action.name.clone(),
+                store: names(&action.store),
+                evict: names(&action.evict),
+                load: names(&action.load),
+            };
+            DeviceForecast {
+                exact: plan.is_none_or(|plan| plan.exact),
+                bytes_to_device: script.bytes_to_device,
+                bytes_to_host: script.bytes_to_host,
+                peak_bytes: script.peak_bytes.max(setup_peak),
+                lower_bound_bytes: plan.map_or(0, |plan| plan.lower_bound_bytes),
+                epoch_seconds: script_seconds(profile, lowered, &script),
+                steps: script.actions.iter().map(step).collect(),
+            }
+        };
+        let devices = self.devices().map(device).collect();
+        PlanForecast { tiles: self.tiles, devices, host_bytes }
+    }
 }
 
 /// What the host holds for one device: what lasts, and every buffer that is stored to or received.
@@ -497,7 +583,7 @@ fn bytes_on_host(lowered: &Lowered, script: &Script) -> u64 {
     let stored: BTreeSet<_> = copied.collect();
     let on_host = lowered.tensors.iter().enumerate().filter(|(i, tensor)| match tensor.kind {
         Kind::Constant | Kind::State | Kind::Received => true,
-        Kind::Local => stored.contains(&lapidary_kernels::Slot(*i as u32)),
+        Kind::Local => stored.contains(&Slot(*i as u32)),
     });
     on_host.fold(0, |sum, (_, tensor)| sum.saturating_add(tensor.bytes))
 }

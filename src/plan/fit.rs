@@ -29,14 +29,14 @@ pub(crate) type Moves<T> = fn(&T) -> u64;
 /// [`Error::DoesNotFit`], with the least that any number of tiles needs, which is enough; those of `plan`.
 /// # Cost
 /// `plan` is asked only where no operation is by itself too large.
-pub(crate) fn fit<T>(
+pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     rooms: &[Room],
-    mut lower: impl FnMut(usize) -> Vec<Lowered>,
-    mut plan: impl FnMut(&[Lowered]) -> Result<T>,
+    mut lower: impl FnMut(usize) -> L,
+    mut plan: impl FnMut(&L) -> Result<T>,
     moves: Option<Moves<T>>,
-) -> Result<(Vec<Lowered>, T, usize)> {
+) -> Result<(L, T, usize)> {
     // The plan in one piece, if there is one that copies something.
-    let mut whole: Option<(Vec<Lowered>, T, usize)> = None;
+    let mut whole: Option<(L, T, usize)> = None;
     let mut refused = Refused::default();
     // The least number of tiles that fits, where memory to spare would be of use.
     let mut least: Option<usize> = None;
@@ -49,14 +49,16 @@ pub(crate) fn fit<T>(
             break;
         }
         let lowered = lower(tiles);
-        last = (tiles, lowered[0].phases.iter().map(|phase| phase.steps.len()).sum::<usize>());
-        if let Err(error) = operations_fit(&lowered, rooms, 1) {
+        let devices = lowered.as_ref();
+        last = (tiles, devices[0].phases.iter().map(|phase| phase.steps.len()).sum::<usize>());
+        let largest: Vec<u64> = devices.iter().map(largest_step_bytes).collect();
+        if let Err(error) = operations_fit(&largest, rooms, 1) {
             refused.note(error);
             continue;
         }
         // In place nothing is copied, so nothing is gained by room to spare.
         let copies = rooms.iter().any(|room| !room.in_place);
-        if copies && tiles > 1 && operations_fit(&lowered, rooms, 2).is_err() {
+        if copies && tiles > 1 && operations_fit(&largest, rooms, 2).is_err() {
             least = least.or(Some(tiles));
             continue;
         }
@@ -139,15 +141,13 @@ pub(super) fn excess(error: &Error) -> f64 {
     }
 }
 
-/// Whether every step's operands fit by themselves into a device's memory over `share`. If not, the error is that of the
+/// Whether every step's operands, the largest of them given by device, fit by themselves into a device's memory over `share`. If not, the error is that of the
 /// device that lacks most.
-fn operations_fit(lowered: &[Lowered], rooms: &[Room], share: u64) -> Result<()> {
+fn operations_fit(largest_step_bytes: &[u64], rooms: &[Room], share: u64) -> Result<()> {
     // In place it is the plan's peak that counts, and the plan says what that is.
-    let devices = lowered.iter().zip(rooms).filter(|(_, room)| !room.in_place);
-    let lacking = devices.filter_map(|(lowered, room)| {
-        let need_bytes = largest_step_bytes(lowered);
-        (need_bytes > room.capacity_bytes / share).then(|| does_not_fit(room, need_bytes))
-    });
+    let devices = largest_step_bytes.iter().zip(rooms).filter(|(_, room)| !room.in_place);
+    let lacking = devices.filter(|(need_bytes, room)| **need_bytes > room.capacity_bytes / share);
+    let lacking = lacking.map(|(&need_bytes, room)| does_not_fit(room, need_bytes));
     lacking.max_by(|a, b| excess(a).total_cmp(&excess(b))).map_or(Ok(()), Err)
 }
 

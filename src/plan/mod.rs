@@ -13,6 +13,7 @@ mod shape;
 mod tasks;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use lapidary_kernels::Slot;
 use lapidary_planner::check::{self, check, check_joint};
@@ -90,9 +91,9 @@ pub struct Planned {
 #[derive(Clone, Debug)]
 pub struct PlannedDevice {
     /// What there is to do.
-    pub steps: Vec<Step>,
+    pub steps: Arc<[Step]>,
     /// The same to the planner, and its plan. `None` if there is nothing to do.
-    pub plan: Option<(Tasks, Plan)>,
+    pub plan: Option<(Arc<Tasks>, Plan)>,
 }
 
 impl PlannedDevice {
@@ -125,8 +126,12 @@ pub fn plan_sequence(
     keep: &BTreeSet<Slot>,
     method: &Method,
 ) -> Result<Planned> {
-    let none = vec![Carried::default(); lowered.len()];
-    let devices = tasks_of(lowered, rooms, sequence, &none, keep)?;
+    plan_work(lowered, rooms, &work(lowered, sequence, keep), epoch, method)
+}
+
+/// As [`plan_sequence`], of work that [`work`] made of a sequence.
+fn plan_work(lowered: &[Lowered], rooms: &[Room], work: &Work, epoch: &Epoch, method: &Method) -> Result<Planned> {
+    let devices = work.clone().map_err(|i| does_not_fit(&rooms[i], u64::MAX))?;
     plan_tasks(lowered, rooms, devices, |_| epoch.clone(), method)
 }
 
@@ -143,7 +148,8 @@ pub fn plan_between(
     method: &Method,
 ) -> Result<Planned> {
     let carried: Vec<Carried> = main.devices.iter().map(PlannedDevice::carried).collect();
-    let devices = tasks_of(lowered, rooms, Sequence::Phases(phases), &carried, keep)?;
+    let devices = tasks_of(lowered, Sequence::Phases(phases), &carried, keep);
+    let devices = devices.map_err(|i| does_not_fit(&rooms[i], u64::MAX))?;
     let boundaries: Vec<Epoch> = devices
         .iter()
         .zip(&carried)
@@ -166,35 +172,38 @@ struct Carried {
     dirty: Vec<Slot>,
 }
 
-/// Each device's steps, and what they are to the planner.
-fn tasks_of(
-    lowered: &[Lowered],
-    rooms: &[Room],
-    sequence: Sequence<'_>,
-    carried: &[Carried],
-    keep: &BTreeSet<Slot>,
-) -> Result<Vec<(Vec<Step>, Option<Tasks>)>> {
-    let mut devices = Vec::new();
-    for ((lowered, room), carried) in lowered.iter().zip(rooms).zip(carried) {
+/// One device's steps, and what they are to the planner; `None` if there are none.
+type DeviceWork = (Arc<[Step]>, Option<Arc<Tasks>>);
+
+/// What there is to do by device, whatever the capacities; or which device's sizes add up to more than 64 bits can say.
+type Work = std::result::Result<Vec<DeviceWork>, usize>;
+
+/// What there is to do in a sequence that begins with nothing on the devices, or with what itself leaves there.
+fn work(lowered: &[Lowered], sequence: Sequence<'_>, keep: &BTreeSet<Slot>) -> Work {
+    tasks_of(lowered, sequence, &vec![Carried::default(); lowered.len()], keep)
+}
+
+fn tasks_of(lowered: &[Lowered], sequence: Sequence<'_>, carried: &[Carried], keep: &BTreeSet<Slot>) -> Work {
+    let device = |(i, (lowered, carried)): (usize, (&Lowered, &Carried))| {
         let steps = match sequence {
             Sequence::Setup => lowered.setup.clone(),
             Sequence::Phases(phases) => lowered.sequence(phases),
         };
         let tasks = match Tasks::new(lowered, &steps, &published(lowered, sequence, keep), &carried.resident) {
-            Ok(tasks) => Some(tasks),
+            Ok(tasks) => Some(Arc::new(tasks)),
             Err(TaskError::NoOps) => None,
-            Err(TaskError::TooManyBytes) => return Err(does_not_fit(room, u64::MAX)),
+            Err(TaskError::TooManyBytes) => return Err(i),
             Err(error) => unreachable!("lowered steps are a task graph: {error}"),
         };
-        devices.push((steps, tasks));
-    }
-    Ok(devices)
+        Ok((steps.into(), tasks))
+    };
+    lowered.iter().zip(carried).enumerate().map(device).collect()
 }
 
 fn plan_tasks(
     lowered: &[Lowered],
     rooms: &[Room],
-    devices: Vec<(Vec<Step>, Option<Tasks>)>,
+    devices: Vec<DeviceWork>,
     epoch: impl Fn(usize) -> Epoch,
     method: &Method,
 ) -> Result<Planned> {

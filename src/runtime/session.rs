@@ -122,7 +122,7 @@ impl Session {
         let lower_all = |tiles: usize| -> Vec<Lowered> {
             supply.tile(tiles).iter().map(|tiling| lower(job.programs, tiling, job.seed)).collect()
         };
-        let plan_all = |lowered: &[Lowered]| {
+        let plan_all = |lowered: &Vec<Lowered>| {
             let kept = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name));
             keep = kept.flatten().copied().collect();
             let setup = plan_sequence(lowered, &rooms, Sequence::Setup, &Epoch::Cold, &keep, &method);

@@ -220,17 +220,16 @@ pub fn plan(graph: &TaskGraph, request: &Request) -> Result<Outcome, PlanError> 
         return Ok(Outcome::Infeasible { needed_bytes });
     }
     let states = if graph.ops().len() <= Limit::SMALL_OPS { request.limit.small_states } else { request.limit.states };
-    let baseline = |policy, schedule: &schedule::Schedule, exact| {
-        let plan = schedule::plan(&problem, policy, schedule);
+    let baseline = |plan: Plan, exact| {
         let lower_bound_bytes = optimal::lower_bound_bytes(&problem, plan.cost_bytes(request.objective));
         Plan { exact, lower_bound_bytes, ..plan }
     };
     let plan = match request.policy {
-        Policy::None => baseline(Policy::None, &none::schedule(&problem), true),
-        Policy::Lru => baseline(Policy::Lru, &cache::schedule(&problem, cache::Rule::LeastRecent), true),
+        Policy::None => baseline(schedule::plan_changes(&problem, Policy::None, &none::changes(&problem)), true),
+        Policy::Lru => baseline(cache::plan(&problem, cache::Rule::LeastRecent), true),
         Policy::Roc => {
             let (schedule, exact) = roc::schedule(&problem, states / ROC_SHARE);
-            baseline(Policy::Roc, &schedule, exact)
+            baseline(schedule::plan(&problem, Policy::Roc, &schedule), exact)
         }
         Policy::Optimal => optimal::plan(&problem, request.objective, states),
     };

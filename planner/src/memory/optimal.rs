@@ -45,9 +45,9 @@ pub(super) fn lower_bound_bytes(problem: &Problem, upper_bytes: u64) -> u64 {
 /// out of the search ([`Problem::without_small`]) and evicted afterwards where they do not fit ([`repair`]).
 pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Plan {
     let mut best = Best { problem, objective, plan: None };
-    best.offer(&none::schedule(problem));
+    best.offer_plan(schedule::plan_changes(problem, Policy::None, &none::changes(problem)));
     for rule in [Rule::LeastRecent, Rule::FarthestNext, Rule::FarthestNextClean] {
-        best.offer(&cache::schedule(problem, rule));
+        best.offer_plan(cache::plan(problem, rule));
     }
     if problem.ops() > Limit::LARGE_OPS {
         return large(best, states);
@@ -69,7 +69,7 @@ pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Pl
         // A plan that leaves room for all small tensors needs no repair.
         let mut reserved = Problem { capacity_bytes: problem.capacity_bytes - reserve, ..relaxed };
         reserved.extra.fill(0);
-        let fits = |op: &fixedbitset::FixedBitSet| reserved.room_of(op) <= reserved.capacity_bytes;
+        let fits = |op: &Vec<usize>| op.iter().map(|t| reserved.room[*t]).sum::<u64>() <= reserved.capacity_bytes;
         if lower < best.cost() && reserve > 0 && reserved.need.iter().all(fits) {
             search(problem, &reserved, &mut best, states / 8, false);
         }
@@ -170,7 +170,10 @@ struct Best<'p, 'g> {
 
 impl Best<'_, '_> {
     fn offer(&mut self, schedule: &Schedule) {
-        let plan = schedule::plan(self.problem, Policy::Optimal, schedule);
+        self.offer_plan(schedule::plan(self.problem, Policy::Optimal, schedule));
+    }
+
+    fn offer_plan(&mut self, plan: Plan) {
         if self.plan.is_none() || plan.cost_bytes(self.objective) < self.cost() {
             self.plan = Some(plan);
         }

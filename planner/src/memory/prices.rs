@@ -64,7 +64,7 @@ impl<'p, 'g> Prices<'p, 'g> {
     pub fn new(problem: &'p Problem<'g>, lives: &'p Lives, upper_bytes: u64, rounds: usize) -> Self {
         let mut touched = vec![Vec::new(); problem.ops()];
         for (op, touched) in touched.iter_mut().enumerate() {
-            touched.extend(problem.need[op].ones().map(|t| t as u32));
+            touched.extend(problem.need[op].iter().map(|t| *t as u32));
         }
         for (t, life) in lives.lives.iter().enumerate().filter(|(_, life)| life.room > 0) {
             life.spans.iter().chain([&life.tail]).flatten().for_each(|op| touched[*op as usize].push(t as u32));
@@ -295,17 +295,32 @@ const SUMS: usize = 512;
 /// The greatest sum of sizes that can stay while an op runs: large tensors in whole, the small ones that are left in part.
 fn room(problem: &Problem, op: usize, mut sizes: Vec<u64>) -> u64 {
     let room = problem.capacity_bytes - problem.graph.op_bytes(crate::tasks::OpId(op as u32));
+    let sum = |sizes: &[u64]| sizes.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+    if sum(&sizes) <= room {
+        return sum(&sizes);
+    }
     sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
     let mut sums = vec![0u64];
     let mut taken = 0;
     while taken < sizes.len() && sums.len() <= SUMS {
         let more: Vec<u64> =
             sums.iter().map(|sum| sum.saturating_add(sizes[taken])).filter(|sum| *sum <= room).collect();
-        sums.extend(more);
-        sums.sort_unstable();
-        sums.dedup();
+        sums = merged(&sums, &more);
         taken += 1;
     }
-    let rest = sizes[taken..].iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+    let rest = sum(&sizes[taken..]);
     sums.iter().map(|sum| sum.saturating_add(rest).min(room)).max().unwrap_or(room)
+}
+
+/// Two ascending lists as one, each number once.
+fn merged(a: &[u64], b: &[u64]) -> Vec<u64> {
+    let mut all = Vec::with_capacity(a.len() + b.len());
+    let (mut i, mut j) = (0, 0);
+    while i < a.len() && j < b.len() {
+        all.push(a[i].min(b[j]));
+        (i, j) = (i + usize::from(a[i] <= b[j]), j + usize::from(b[j] <= a[i]));
+    }
+    all.extend_from_slice(&a[i..]);
+    all.extend_from_slice(&b[j..]);
+    all
 }

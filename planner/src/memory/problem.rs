@@ -15,8 +15,8 @@ pub(super) struct Problem<'a> {
     pub epoch: Epoch,
     /// The order that was asked for.
     pub order: Option<Vec<OpId>>,
-    /// For each op its inputs and outputs.
-    pub need: Vec<FixedBitSet>,
+    /// For each op its inputs and outputs, in ascending order.
+    pub need: Vec<Vec<usize>>,
     /// What each tensor takes of the capacity: its bytes, or nothing in a relaxed problem.
     pub room: Vec<u64>,
     /// What each op takes beside the room of its tensors: the bytes of those that have no room of their own.
@@ -35,12 +35,12 @@ impl<'a> Problem<'a> {
             Epoch::Boundary(boundary) => Epoch::Boundary(checked_boundary(graph, boundary, stores_count)?),
             other => other.clone(),
         };
-        let set = |op: &crate::tasks::Op| {
-            let mut set = FixedBitSet::with_capacity(graph.tensors().len());
-            set.extend(op.inputs.iter().chain(&op.outputs).map(|t| t.index()));
-            set
+        let list = |op: &crate::tasks::Op| {
+            let mut list: Vec<usize> = op.inputs.iter().chain(&op.outputs).map(|t| t.index()).collect();
+            list.sort_unstable();
+            list
         };
-        let need = graph.ops().iter().map(set).collect();
+        let need = graph.ops().iter().map(list).collect();
         let room = graph.tensors().iter().map(|t| t.bytes).collect();
         let capacity_bytes = request.capacity_bytes;
         let extra = vec![0; graph.ops().len()];
@@ -62,7 +62,7 @@ impl<'a> Problem<'a> {
             relaxed.room[t] = 0;
         }
         for (op, extra) in relaxed.extra.iter_mut().enumerate() {
-            *extra = self.need[op].ones().map(|t| self.bytes(t) - relaxed.room[t]).sum();
+            *extra = self.need[op].iter().map(|&t| self.bytes(t) - relaxed.room[t]).sum();
         }
         relaxed
     }
@@ -91,6 +91,11 @@ impl<'a> Problem<'a> {
 
     pub fn bytes(&self, tensor: usize) -> u64 {
         self.graph.tensors()[tensor].bytes
+    }
+
+    /// Whether a tensor is one of an op's inputs and outputs.
+    pub fn needs(&self, op: usize, tensor: usize) -> bool {
+        self.need[op].binary_search(&tensor).is_ok()
     }
 
     /// The bytes of a set; it may not be more than the graph's total.

@@ -23,11 +23,11 @@ pub(super) fn fit(problem: &Problem, relaxed: &Problem, mut schedule: Schedule) 
     let mut stored = FixedBitSet::with_capacity(problem.tensors());
     for (now, turn) in schedule.iter_mut().enumerate() {
         let need = &problem.need[turn.op.index()];
-        gone.difference_with(need);
+        need.iter().for_each(|t| gone.remove(*t));
         turn.during.difference_with(&gone);
         let held = problem.bytes_of(&turn.during);
         if let Some(excess) = held.checked_sub(problem.capacity_bytes).filter(|excess| *excess > 0) {
-            let others: Vec<usize> = turn.during.difference(need).collect();
+            let others: Vec<usize> = turn.during.ones().filter(|t| !problem.needs(turn.op.index(), *t)).collect();
             let (mut small, mut large): (Vec<usize>, Vec<usize>) = others.iter().partition(|t| relaxed.room[**t] == 0);
             small.sort_by_key(|t| (std::cmp::Reverse(next_use(*t, now)), std::cmp::Reverse(problem.bytes(*t)), *t));
             let copies = |t: usize| {

@@ -114,10 +114,12 @@ impl<'p, 'g> Search<'p, 'g> {
         let mut after = node.done.clone();
         after.insert(op.index());
         let (cached, done, cost) = (node.cached.clone(), node.done.clone(), node.cost);
-        let held = cached.union(need).map(|t| problem.bytes(t)).sum::<u64>();
+        let absent = need.iter().filter(|t| !cached.contains(**t));
+        let held = problem.bytes_of(&cached) + absent.map(|t| problem.bytes(*t)).sum::<u64>();
         let excess = held.saturating_sub(problem.capacity_bytes);
         let mut candidates: Vec<Candidate> = cached
-            .difference(need)
+            .ones()
+            .filter(|t| !problem.needs(op.index(), *t))
             .map(|tensor| {
                 let reads = problem.graph.consumers(TensorId(tensor as u32)).iter();
                 let reads = reads.filter(|op| !done.contains(op.index())).count();
@@ -161,7 +163,7 @@ impl<'p, 'g> Search<'p, 'g> {
         let mut turns = Schedule::new();
         while let Some((before, op, kept)) = &self.nodes[index].from {
             let mut during = kept.clone();
-            during.union_with(&self.problem.need[op.index()]);
+            during.extend(self.problem.need[op.index()].iter().copied());
             turns.push(Turn { op: *op, survives: kept.clone(), during });
             index = *before;
         }

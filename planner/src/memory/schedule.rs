@@ -19,6 +19,22 @@ pub(super) struct Turn {
 /// What a policy decides about an epoch.
 pub(super) type Schedule = Vec<Turn>;
 
+/// The same of an epoch of which the sets would take too much room: the first op's, and what is different at each after it.
+#[derive(Clone, Debug)]
+pub(super) struct Changes {
+    pub first: Turn,
+    pub rest: Vec<Change>,
+}
+
+/// What changes on the device before an op; both in ascending order.
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    pub op: OpId,
+    pub leave: Vec<usize>,
+    /// Loaded, or made by the op.
+    pub come: Vec<usize>,
+}
+
 /// What is on the device, and which of it has no host copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Residency {
@@ -57,6 +73,21 @@ impl Residency {
 /// # Cost
 /// O(ops x tensors).
 pub(super) fn plan(problem: &Problem, policy: Policy, schedule: &Schedule) -> Plan {
+    play(problem, policy, |epoch| schedule.iter().for_each(|turn| epoch.turn(turn)))
+}
+
+/// The same of changes.
+///
+/// # Cost
+/// O(tensors + changes x readers of a tensor).
+pub(super) fn plan_changes(problem: &Problem, policy: Policy, changes: &Changes) -> Plan {
+    play(problem, policy, |epoch| {
+        epoch.turn(&changes.first);
+        changes.rest.iter().for_each(|change| epoch.change(change.op, change.leave.clone(), &change.come));
+    })
+}
+
+fn play(problem: &Problem, policy: Policy, ops: impl Fn(&mut Run<'_, '_>)) -> Plan {
     let start = match &problem.epoch {
         Epoch::Cold => Boundary::default(),
         Epoch::Boundary(boundary) => boundary.clone(),
@@ -64,12 +95,12 @@ pub(super) fn plan(problem: &Problem, policy: Policy, schedule: &Schedule) -> Pl
             // What the end holds follows from the last turn, and whether next values were stored from this epoch alone; so
             // an epoch that starts with nothing ends as one that starts with its own end.
             let mut epoch = Run::new(problem, policy, Boundary::default());
-            schedule.iter().for_each(|turn| epoch.turn(turn));
+            ops(&mut epoch);
             epoch.state.project(problem)
         }
     };
     let mut epoch = Run::new(problem, policy, start);
-    schedule.iter().for_each(|turn| epoch.turn(turn));
+    ops(&mut epoch);
     if let Epoch::Boundary(boundary) = &problem.epoch {
         epoch.finish(boundary);
     }
@@ -81,49 +112,64 @@ struct Run<'p, 'g> {
     problem: &'p Problem<'g>,
     done: FixedBitSet,
     state: Residency,
+    held_bytes: u64,
     plan: Plan,
 }
 
 impl<'p, 'g> Run<'p, 'g> {
     fn new(problem: &'p Problem<'g>, policy: Policy, start: Boundary) -> Self {
         let state = Residency::from_boundary(problem, &start);
+        let held_bytes = problem.bytes_of(&state.resident);
         let plan = Plan {
             policy,
             exact: true,
             bytes_to_device: 0,
             bytes_to_host: 0,
-            peak_bytes: problem.bytes_of(&state.resident),
+            peak_bytes: held_bytes,
             lower_bound_bytes: 0,
             steps: Vec::with_capacity(problem.ops()),
             start,
             finish: Finish::default(),
         };
-        Self { problem, done: FixedBitSet::with_capacity(problem.ops()), state, plan }
+        Self { problem, done: FixedBitSet::with_capacity(problem.ops()), state, held_bytes, plan }
     }
 
     fn turn(&mut self, turn: &Turn) {
-        let op = self.problem.graph.op(turn.op);
-        let evict: Vec<usize> = self.state.resident.difference(&turn.survives).collect();
-        let loses = |t: &&usize| self.state.dirty.contains(**t) && self.problem.is_needed(**t, &self.done);
-        let store: Vec<usize> = evict.iter().filter(loses).copied().collect();
-        self.state.resident.intersect_with(&turn.survives);
-        self.state.dirty.intersect_with(&turn.survives);
-        let made = |t: &usize| op.outputs.contains(&TensorId(*t as u32));
-        let load: Vec<usize> = turn.during.difference(&self.state.resident).filter(|t| !made(t)).collect();
-        self.state.resident.union_with(&turn.during);
+        let resident = &self.state.resident;
+        let leave: Vec<usize> = resident.difference(&turn.survives).collect();
+        let stays = |t: &usize| resident.contains(*t) && turn.survives.contains(*t);
+        let come: Vec<usize> = turn.during.ones().filter(|t| !stays(t)).collect();
+        self.change(turn.op, leave, &come);
+    }
+
+    /// Both lists are in ascending order.
+    fn change(&mut self, op: OpId, leave: Vec<usize>, come: &[usize]) {
+        let (problem, made) = (self.problem, &self.problem.graph.op(op).outputs);
+        let loses = |t: &usize| self.state.dirty.contains(*t) && problem.is_needed(*t, &self.done);
+        let store: Vec<usize> = leave.iter().copied().filter(loses).collect();
+        for &t in &leave {
+            self.state.resident.remove(t);
+            self.state.dirty.remove(t);
+            self.held_bytes -= problem.bytes(t);
+        }
+        for &t in come {
+            self.state.resident.insert(t);
+            self.held_bytes += problem.bytes(t);
+        }
+        let load: Vec<usize> = come.iter().copied().filter(|t| !made.contains(&TensorId(*t as u32))).collect();
         self.plan.bytes_to_host = store.iter().fold(self.plan.bytes_to_host, |sum, t| self.add(sum, *t));
         self.plan.bytes_to_device = load.iter().fold(self.plan.bytes_to_device, |sum, t| self.add(sum, *t));
-        for output in &op.outputs {
+        for output in made {
             let t = output.index();
-            if self.problem.stores_count && self.problem.graph.tensor(*output).publish {
+            if problem.stores_count && problem.graph.tensor(*output).publish {
                 self.plan.bytes_to_host = self.add(self.plan.bytes_to_host, t);
-            } else if self.problem.stores_count {
+            } else if problem.stores_count {
                 self.state.dirty.insert(t);
             }
         }
-        self.plan.peak_bytes = self.plan.peak_bytes.max(self.problem.bytes_of(&self.state.resident));
-        self.done.insert(turn.op.index());
-        self.plan.steps.push(Step { op: turn.op, store: ids(store), evict: ids(evict), load: ids(load) });
+        self.plan.peak_bytes = self.plan.peak_bytes.max(self.held_bytes);
+        self.done.insert(op.index());
+        self.plan.steps.push(Step { op, store: ids(store), evict: ids(leave), load: ids(load) });
     }
 
     /// Stores and loads what the boundary has and the last op did not leave.

@@ -320,7 +320,8 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         let ledger = &self.stages[stage as usize].ledger;
         let mut candidates: Vec<Candidate> = key
             .resident
-            .difference(need)
+            .ones()
+            .filter(|t| !problem.needs(op, *t))
             .map(|tensor| {
                 let end = Self::end(&key, tensor);
                 let dirty = key.dirty.contains(tensor);
@@ -378,9 +379,9 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
     }
 
     /// What the op was the last to read leaves; a next value that is not to stay is stored then.
-    fn drop_dead(&self, key: &mut Key, need: &FixedBitSet, paid: &mut i128) {
+    fn drop_dead(&self, key: &mut Key, need: &[usize], paid: &mut i128) {
         let done = &self.stages[key.stage as usize].done;
-        for t in need.ones() {
+        for &t in need {
             let read = self.problem.graph.consumers(TensorId(t as u32)).iter().any(|op| !done[op.index()]);
             if read || key.stays.contains(t) {
                 continue;
@@ -488,7 +489,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         let mut turns = Schedule::new();
         while let Some(op) = self.nodes[index].op {
             let mut during = self.nodes[index].key.resident.clone();
-            during.union_with(&self.problem.need[op as usize]);
+            during.extend(self.problem.need[op as usize].iter().copied());
             turns.push(Turn { op: OpId(op), survives: during.clone(), during });
             index = self.nodes[index].parent as usize;
         }
