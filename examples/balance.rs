@@ -22,7 +22,7 @@ use lapidary::graph::{Block, Permutation};
 use lapidary::{Dataset, Graph, profile};
 use lapidary_cost_model::calibration::{mean_absolute_percentage_error, rank_correlation};
 use lapidary_cost_model::{CostModel, FeatureSums, Op, RangeCost, Work};
-use lapidary_kernels::{AlignedBytes, BlockSlots, Call, CpuDevice, Device, HostSlot, Lane, Mat, Shared, Slot};
+use lapidary_kernels::{AlignedBytes, BlockSlots, Call, CpuDevice, Device, HostSlot, Lane, Mat, Owner, Shared, Slot};
 use lapidary_planner::partition::{Speeds, split};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -135,6 +135,8 @@ impl AsRef<[u8]> for Ones {
         self.0.as_slice()
     }
 }
+
+impl Owner for Ones {}
 
 impl Bench {
     fn new(vertices: usize) -> Result<Self> {

@@ -16,7 +16,11 @@ use lapidary_kernels::call::NO_LABEL;
 pub(crate) fn bind(data: &Dataset, norm: FeatureNorm) -> Result<Inputs> {
     let features = features(data)?;
     let features = match norm {
-        FeatureNorm::Row => features.row_normalised(),
+        FeatureNorm::Row => {
+            let normalised = features.row_normalised();
+            features.values().release();
+            normalised
+        }
         FeatureNorm::None => features.clone(),
     };
     let vertices = data.graph().vertex_count();

@@ -27,7 +27,7 @@ pub use device::{Device, Event, Lane, Span};
 pub use error::{Error, Result};
 pub use gate::Gate;
 pub use lanes::panic_message;
-pub use memory::{AlignedBytes, HostSlot, Shared, Slot};
+pub use memory::{AlignedBytes, HostSlot, Owner, Shared, Slot};
 pub use sim::{SimDevice, SimSpeed};
 pub use step::{AdamStep, SgdStep};
 pub use view::{BlockView, MatMut, MatView, MultiTargets, Targets};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytemuck::{Pod, Zeroable};
@@ -108,7 +108,20 @@ impl fmt::Debug for AlignedBytes {
     }
 }
 
+/// Bytes that many may hold at once.
+pub trait Owner: AsRef<[u8]> + Send + Sync {
+    /// Hears that nobody is likely to read `range` soon. What can be had again, such as pages of a file, need not stay in
+    /// memory; the bytes stay what they are.
+    fn release(&self, _range: Range<usize>) {}
+}
+
+impl Owner for Vec<u8> {}
+
+impl Owner for AlignedBytes {}
+
 struct VecBytes<T>(Vec<T>);
+
+impl<T: Pod + Send + Sync> Owner for VecBytes<T> {}
 
 impl<T: Pod> AsRef<[u8]> for VecBytes<T> {
     fn as_ref(&self) -> &[u8] {
@@ -120,7 +133,7 @@ impl<T: Pod> AsRef<[u8]> for VecBytes<T> {
 #[derive(Clone)]
 pub struct Shared<T> {
     // Invariant: `offset .. offset + bytes` lies inside the owner, is aligned for `T` and holds whole elements.
-    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    owner: Arc<dyn Owner>,
     offset: usize,
     bytes: usize,
     element: PhantomData<T>,
@@ -129,12 +142,22 @@ pub struct Shared<T> {
 impl<T: Pod + Send + Sync> Shared<T> {
     /// The `len` elements that start `offset` bytes into `owner`; `None` if they do not lie inside it or are not
     /// aligned. `owner` must always return the same bytes.
-    pub fn from_owner(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, offset: usize, len: usize) -> Option<Self> {
+    pub fn from_owner(owner: Arc<dyn Owner>, offset: usize, len: usize) -> Option<Self> {
         let bytes = len.checked_mul(size_of::<T>())?;
         let end = offset.checked_add(bytes)?;
         let slice = (*owner).as_ref().get(offset..end)?;
         bytemuck::try_cast_slice::<u8, T>(slice).ok()?;
         Some(Self { owner, offset, bytes, element: PhantomData })
+    }
+
+    /// `len` elements, 0 where `fill` leaves them; in huge pages if they are many.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`] when the allocator refuses.
+    pub fn filled(len: usize, fill: impl FnOnce(&mut [T])) -> Result<Self> {
+        let mut bytes = AlignedBytes::zeroed(len.saturating_mul(size_of::<T>()))?;
+        fill(bytes.as_mut_slice());
+        Ok(Self::from_owner(Arc::new(bytes), 0, len).expect("they are aligned, and as many"))
     }
 
     /// The same bytes, counted in bytes.
@@ -144,6 +167,12 @@ impl<T: Pod + Send + Sync> Shared<T> {
 }
 
 impl<T: Pod> Shared<T> {
+    /// Says that nobody is likely to read the elements soon: those of a mapped file then take no memory until somebody
+    /// does.
+    pub fn release(&self) {
+        self.owner.release(self.offset..self.offset + self.bytes);
+    }
+
     /// The same bytes as elements of another type of the same size (i64 offsets as u64, i32 columns as u32).
     pub fn reinterpret<U: Pod>(self) -> Shared<U> {
         const { assert!(size_of::<T>() == size_of::<U>() && align_of::<T>() == align_of::<U>()) };
@@ -163,7 +192,7 @@ impl<T: Pod + Send + Sync> Shared<T> {
     ///
     /// # Panics
     /// If `range` is not one of elements.
-    pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
+    pub fn slice(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {} elements", self.len());
         let (offset, bytes) = (self.offset + range.start * size_of::<T>(), range.len() * size_of::<T>());
         Self { owner: self.owner.clone(), offset, bytes, element: PhantomData }

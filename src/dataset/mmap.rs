@@ -1,15 +1,43 @@
-//! Mapping a file into memory: the one unsafe call of this module.
+//! Mapping a file into memory, and giving its pages back: the unsafe calls of `src/dataset/`.
 
 use std::fs::File;
+#[cfg(target_os = "linux")]
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use lapidary_kernels::Owner;
 use memmap2::Mmap;
+#[cfg(target_os = "linux")]
+use memmap2::UncheckedAdvice;
 
 use super::error::{Error, Result};
 
 /// Bytes that many may hold.
-pub(crate) type Bytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+pub(crate) type Bytes = Arc<dyn Owner>;
+
+/// A whole file.
+struct Mapped(Mmap);
+
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Owner for Mapped {
+    /// Gives the pages back to the system, which keeps them as long as it has nothing better to keep.
+    #[cfg(target_os = "linux")]
+    fn release(&self, range: Range<usize>) {
+        // SAFETY: the map is read-only and of a file, so a page that is read again is read from the file, and holds what
+        // it held: that no other process writes to the file is assumed below.
+        #[allow(unsafe_code)]
+        let advised = unsafe { self.0.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len()) };
+        if let Err(error) = advised {
+            tracing::debug!("pages of a file stay in memory: {error}");
+        }
+    }
+}
 
 /// Maps a whole file, read-only.
 ///
@@ -32,5 +60,33 @@ pub(crate) fn map(path: &Path, needed: &'static str) -> Result<Bytes> {
     // or truncates the file while the dataset lives: after a truncation a read past the new end would raise SIGBUS.
     #[allow(unsafe_code)]
     let map = unsafe { Mmap::map(&file) }.map_err(Error::io("map", path))?;
-    Ok(Arc::new(map))
+    Ok(Arc::new(Mapped(map)))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// How much of a mapped file is in this process's memory.
+    fn resident_kib(path: &Path) -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("the system tells");
+        let name = path.display().to_string();
+        let mut lines = maps.lines().skip_while(|line| !line.ends_with(&name));
+        let resident = lines.find(|line| line.starts_with("Rss:")).expect("the file is mapped");
+        resident.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("it is a number")
+    }
+
+    #[test]
+    fn pages_that_are_released_leave_memory_and_come_back() {
+        let contents: Vec<u8> = (0..1 << 20).map(|i: u32| ((i * 31) >> 3) as u8).collect();
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), &contents).expect("it can be written");
+        let path = file.path().canonicalize().expect("it is there");
+        let bytes = map(&path, "the test has just written it").expect("it can be mapped");
+        assert!((*bytes).as_ref() == contents);
+        assert!(resident_kib(&path) >= 1024, "every page was read");
+        bytes.release(0..contents.len());
+        assert_eq!(resident_kib(&path), 0);
+        assert!((*bytes).as_ref() == contents);
+    }
 }

@@ -336,7 +336,12 @@ impl<'a> Supply<'a> {
         if !self.graphs.contains_key(&spec) {
             let graph = match transposed {
                 true => self.graph(spec.transpose()).transpose_without_permutation(),
-                false => self.inputs.graph.with_self_loops(),
+                false => {
+                    let looped = self.inputs.graph.with_self_loops();
+                    // Programs that want loops want them everywhere.
+                    self.inputs.graph.indices().release();
+                    looped
+                }
             };
             self.graphs.insert(spec, graph);
         }

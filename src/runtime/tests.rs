@@ -1,7 +1,7 @@
 //! Bad luck: every call of a device fails once, in every way that it can.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use lapidary_kernels::{Call, Device, Error as DeviceError, Event, HostSlot, Lane, SimDevice, SimSpeed, Slot, Span};
 
@@ -30,6 +30,8 @@ struct Faulty {
     /// Calls until then, of all devices together.
     left: Arc<AtomicI64>,
     fault: Fault,
+    /// What was copied to the host whenever somebody asked.
+    to_host: Arc<Mutex<Vec<u64>>>,
 }
 
 impl Faulty {
@@ -77,7 +79,9 @@ impl Device for Faulty {
         self.inner.take_spans()
     }
     fn copied_bytes(&self) -> [u64; 2] {
-        self.inner.copied_bytes()
+        let copied = self.inner.copied_bytes();
+        self.to_host.lock().expect("nobody panics with it").push(copied[1]);
+        copied
     }
     fn capacity_bytes(&self) -> u64 {
         self.inner.capacity_bytes()
@@ -125,7 +129,8 @@ fn run(inputs: &Inputs, programs: &(Program, Program), k: i64, fault: Fault) -> 
         let device = |room: &Room| -> Box<dyn Device> {
             let inner =
                 SimDevice::new(&room.name, std::num::NonZeroUsize::new(1), room.capacity_bytes, SimSpeed::default());
-            Box::new(Faulty { inner: inner.expect("there are threads"), left: left.clone(), fault })
+            let inner = inner.expect("there are threads");
+            Box::new(Faulty { inner, left: left.clone(), fault, to_host: Arc::default() })
         };
         Ok(rooms.iter().map(device).collect())
     };
@@ -195,4 +200,29 @@ fn a_plan_that_was_corrupted_fails_the_run() {
         let after = session.run(&[0, 1], &[(0, "loss")], &[], false).expect_err("the workers are gone");
         assert!(matches!(after, Error::WorkersGone), "{what}: {after}");
     }
+}
+
+#[test]
+fn what_only_the_setup_reads_is_not_copied_to_the_host() {
+    let data = Dataset::builtin("planted").expect("it is built in");
+    let inputs = bind(&data, FeatureNorm::None).expect("there are features");
+    let programs = programs(&data);
+    let programs = [("train", &programs.0), ("evaluate", &programs.1)];
+    let whole = 0..data.graph().vertex_count();
+    let job = Job { parts: vec![whole], ..job(&programs, &inputs) };
+    let to_host = Arc::default();
+    let open = |rooms: &[Room]| -> Result<Vec<Box<dyn Device>>> {
+        let inner = SimDevice::new("sim:0", None, rooms[0].capacity_bytes, SimSpeed::default());
+        let (inner, left) = (inner.expect("there are threads"), Arc::new(AtomicI64::new(-1)));
+        Ok(vec![Box::new(Faulty { inner, left, fault: Fault::Error, to_host: Arc::clone(&to_host) })])
+    };
+    let rooms = rooms(1 << 30)[..1].to_vec();
+    let mut session = Session::open_on(rooms, Method::default(), &job, open).expect("it fits");
+    session.run(&[0, 1], &[(0, "loss")], &[], false).expect("it runs");
+    // Before and after the actions of the setup, and before and after those of the epoch.
+    let [before, made, entered, _] = to_host.lock().expect("nobody panics with it")[..] else {
+        panic!("two scripts ran")
+    };
+    assert!(made > before, "A X is made once and published");
+    assert_eq!(made, entered, "X scaled by the degrees is of no use to the epochs");
 }

@@ -359,7 +359,7 @@ impl Worker {
         for slot in self.residents() {
             let is_next = script.next.iter().any(|&(new, _)| new == slot);
             let is_old = script.next.iter().any(|&(_, old)| old == slot);
-            if is_old || !(is_next || lasts(self.lowered.tensor(slot).kind)) {
+            if is_old || !(is_next || self.outlasts(slot)) {
                 self.evict(slot);
             }
         }
@@ -378,6 +378,15 @@ impl Worker {
             self.staging.swap(from, to);
         }
         Ok(())
+    }
+
+    /// Whether a slot's contents are of use to other scripts. A constant that the setup made and did not publish is not:
+    /// only the setup reads it.
+    fn outlasts(&self, slot: Slot) -> bool {
+        match self.lowered.tensor(slot).kind {
+            Kind::Constant => self.host[slot.0 as usize].is_some(),
+            kind => lasts(kind),
+        }
     }
 
     /// Overwrites a tensor that lasts, on the host and where it is on the device.

@@ -113,10 +113,15 @@ impl Slots {
         let contents = std::mem::replace(&mut *try_write(&cell, slot)?, Contents::Reserved);
         let mut account = self.account.lock();
         account.used -= cell.bytes;
-        if let Contents::Own(bytes) = contents {
-            account.spare_bytes += bytes.len() as u64;
-            account.spare.push(bytes);
-            account.trim(self.capacity);
+        match contents {
+            Contents::Own(bytes) => {
+                account.spare_bytes += bytes.len() as u64;
+                account.spare.push(bytes);
+                account.trim(self.capacity);
+            }
+            // No step reads it before it is loaded again.
+            Contents::Constant(bytes) => bytes.release(),
+            Contents::Reserved => {}
         }
         Ok(())
     }
