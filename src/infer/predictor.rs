@@ -192,7 +192,7 @@ impl Predictor {
         let job = Job {
             programs: &[("infer", &program)],
             inputs: &inputs,
-            parts: self.options.parts(&inputs, &program, self.cost_model.as_deref())?,
+            parts: self.options.parts_of_one_pass(&inputs, &program, self.cost_model.as_deref())?,
             main: &[0],
             others: &[],
             repeats: false,
@@ -210,7 +210,8 @@ impl Predictor {
         let seconds = start.elapsed().as_secs_f64();
         let accuracy = Accuracy::sum(&done, 0);
         let logits = Array2::from_shape_vec((vertices, outputs), logits).expect("a row a vertex");
-        let (parts, part_seconds) = (session.part_pairs(), done.kernel_seconds());
+        let (parts, mut part_seconds) = (session.part_pairs(), done.kernel_seconds());
+        part_seconds.iter_mut().zip(session.setup_seconds()).for_each(|(seconds, setup)| *seconds += setup);
         Ok(Prediction { logits, accuracy, labels: label_kind(data), seconds, parts, part_seconds })
     }
 }

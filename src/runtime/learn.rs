@@ -17,7 +17,7 @@ use lapidary_kernels::Lane;
 use lapidary_planner::partition::{Speeds, bottleneck, split};
 
 use super::trace::Span;
-use crate::lower::{Inputs, Sizes, lower, operation_name};
+use crate::lower::{Inputs, Kind, Sizes, lower, operation_name};
 use crate::plan::works;
 use crate::program::Program;
 
@@ -60,6 +60,10 @@ pub(crate) struct Learner {
     steps: BTreeMap<String, Op>,
     /// The operations of an epoch.
     epoch: Vec<Op>,
+    /// Those of the setup.
+    setup: Vec<Op>,
+    /// Of all that setup and epoch make, for a vertex.
+    fresh_bytes: u32,
     widths: Vec<u32>,
     parts: Vec<Range<usize>>,
     /// By part and width of the rows that are gathered.
@@ -91,13 +95,19 @@ impl Learner {
         for phase in &whole.phases {
             named.extend(phase.steps.iter().map(|step| step.name.clone()).zip(works(&phase.steps)));
         }
-        let mut widths: Vec<u32> = named.values().map(|op| op.work.width()).filter(|&width| width > 0).collect();
+        let setup = works(&whole.setup);
+        let made = whole.tensors.iter().filter(|tensor| tensor.kind == Kind::Local);
+        let fresh_bytes = made.fold(0u64, |sum, tensor| sum.saturating_add(tensor.bytes));
+        let ops = named.values().chain(&setup);
+        let mut widths: Vec<u32> = ops.map(|op| op.work.width()).filter(|&width| width > 0).collect();
         widths.sort_unstable();
         widths.dedup();
         Self {
             model,
             steps: named,
             epoch: works(&whole.sequence(main)),
+            setup,
+            fresh_bytes: u32::try_from(fresh_bytes / inputs.graph.vertex_count().max(1) as u64).unwrap_or(u32::MAX),
             widths,
             parts: Vec::new(),
             features: Vec::new(),
@@ -120,6 +130,14 @@ impl Learner {
         self.model = model;
         let parts = std::mem::take(&mut self.parts);
         self.settle(inputs, parts);
+    }
+
+    /// From now on, the cost is that of a single pass: what is made once a run counts as well, and so does memory that is
+    /// touched for the first time, which the system clears before a kernel writes to it.
+    pub(crate) fn of_one_pass(mut self) -> Self {
+        self.epoch.append(&mut self.setup);
+        self.epoch.push(Op::new("clear", Work::Elementwise { bytes: self.fresh_bytes }));
+        self
     }
 
     /// The best split by what is known, over so many devices.

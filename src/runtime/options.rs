@@ -152,6 +152,20 @@ impl RunOptions {
     ) -> Result<Vec<Range<usize>>> {
         split_parts(&self.partition, inputs, program, self.devices.count(), model)
     }
+
+    /// As [`RunOptions::parts`], of a program that runs once: what it makes of constants counts as well, and that its memory is fresh.
+    pub(crate) fn parts_of_one_pass(
+        &self,
+        inputs: &Inputs,
+        program: &Program,
+        model: Option<&CostModel>,
+    ) -> Result<Vec<Range<usize>>> {
+        let devices = self.devices.count();
+        if self.partition != Partition::Strategy(Strategy::Learned) || devices == 1 {
+            return self.parts(inputs, program, model);
+        }
+        Ok(learner(inputs, program, model)?.of_one_pass().split(inputs, devices))
+    }
 }
 
 /// The part of each of `devices`: see [`RunOptions::parts`].
@@ -176,11 +190,13 @@ pub(crate) fn split_parts(
         _ if devices == 1 => Ok(Vec::from([Range { start: 0, end: vertices }])),
         Partition::Strategy(Strategy::Vertices) => Ok(split(&RangeCost::vertices(vertices), &speeds)),
         Partition::Strategy(Strategy::Edges) => Ok(split(&RangeCost::edges(graph.indptr()), &speeds)),
-        Partition::Strategy(Strategy::Learned) => {
-            let model = model.map_or_else(prior, |model| Ok(model.clone()))?;
-            Ok(Learner::new(model, inputs, &[("program", program)], &[0]).split(inputs, devices))
-        }
+        Partition::Strategy(Strategy::Learned) => Ok(learner(inputs, program, model)?.split(inputs, devices)),
     }
+}
+
+fn learner(inputs: &Inputs, program: &Program, model: Option<&CostModel>) -> Result<Learner> {
+    let model = model.map_or_else(prior, |model| Ok(model.clone()))?;
+    Ok(Learner::new(model, inputs, &[("program", program)], &[0]))
 }
 
 /// A cost model that knows what this machine can do, and nothing else.

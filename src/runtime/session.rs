@@ -52,6 +52,7 @@ pub(crate) struct Session {
     sequences: BTreeMap<Vec<usize>, Planned>,
     scripts: BTreeMap<Vec<usize>, Vec<Arc<Script>>>,
     setup_peaks: Vec<u64>,
+    setup_seconds: Vec<f64>,
     peaks: Vec<u64>,
 }
 
@@ -146,12 +147,19 @@ impl Session {
             scripts: BTreeMap::from([(job.main.to_vec(), scripts(&main))]),
             sequences: BTreeMap::from([(job.main.to_vec(), main)]),
             setup_peaks: setup_scripts.iter().map(|script| script.peak_bytes).collect(),
+            setup_seconds: Vec::new(),
             peaks: vec![0; runtime.lowered().len()],
             runtime,
         };
         job.others.iter().try_for_each(|phases| session.plan(phases))?;
-        session.run_scripts(&setup_scripts, &[], &[], false)?;
+        // What runs once is timed: there is no steady state to look at.
+        session.setup_seconds = session.run_scripts(&setup_scripts, &[], &[], !job.repeats)?.kernel_seconds();
         Ok(session)
+    }
+
+    /// Seconds of each part's kernels in the setup, of a job that does not repeat; nothing if there were no kernels.
+    pub(crate) fn setup_seconds(&self) -> &[f64] {
+        &self.setup_seconds
     }
 
     /// Runs phases one after the other, the first of them being training if there are several. `metrics` are outputs, by
