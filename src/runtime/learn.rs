@@ -347,6 +347,8 @@ mod tests {
     use crate::program::Passes;
     use crate::train::{Adam, DecayLayers, EpochSpec, training_program};
 
+    type Parts = Vec<Range<usize>>;
+
     /// A graph in the order of its degrees, and kernels that take what no weighted sum of features says: an edge costs the
     /// more the later its row stands, three times as much at the end.
     struct Machine {
@@ -416,8 +418,8 @@ mod tests {
             spans
         }
 
-        /// Runs so many epochs from equal vertices, moving whenever the learner says so; the parts from each epoch on.
-        fn learn(&mut self, epochs: u64) -> (Learner, Vec<(u64, Vec<Range<usize>>)>) {
+        /// Runs so many epochs from equal vertices, moving whenever the learner says so; all splits, in their order.
+        fn learn(&mut self, epochs: u64) -> (Learner, Vec<Parts>) {
             let n = self.data.graph().vertex_count();
             let count = self.speeds.len();
             let mut parts: Vec<Range<usize>> = (0..count).map(|p| p * n / count..(p + 1) * n / count).collect();
@@ -427,12 +429,12 @@ mod tests {
             let prior = CostModel::new(profile).expect("its rates are good");
             let mut learner = Learner::new(prior, &self.inputs, &[("train", &self.training)], &[0]);
             learner.settle(&self.inputs, parts.clone());
-            let mut splits = vec![(1, parts.clone())];
+            let mut splits = vec![parts.clone()];
             for epoch in 1..=epochs {
                 if let Some(better) = learner.better(&self.inputs, 1000, 1e-3) {
                     learner.count_move();
                     parts = better.parts;
-                    splits.push((epoch, parts.clone()));
+                    splits.push(parts.clone());
                     learner.settle(&self.inputs, parts.clone());
                 }
                 if learner.wants(epoch) {
@@ -479,7 +481,7 @@ mod tests {
         for (devices, noise) in [(2, 0.0), (4, 0.0), (4, 0.3), (8, 0.0)] {
             let mut machine = Machine::new(&vec![1.0; devices], noise);
             let (learner, splits) = machine.learn(5);
-            let [first, last] = [&splits[0].1, &splits[splits.len() - 1].1].map(|p| machine.slowest_s(&learner, p));
+            let [first, last] = [&splits[0], &splits[splits.len() - 1]].map(|p| machine.slowest_s(&learner, p));
             let least = machine.least_s(&learner);
             assert!(first > 1.3 * least, "there is nothing to learn: {first} s, {least} s at best");
             assert!(
@@ -494,7 +496,7 @@ mod tests {
         for (slow, noise) in [(0.5, 0.0), (0.25, 0.0), (0.5, 0.3)] {
             let mut machine = Machine::new(&[1.0, slow, 1.0], noise);
             let (learner, splits) = machine.learn(5);
-            let last = &splits[splits.len() - 1].1;
+            let last = &splits[splits.len() - 1];
             let cost = |p: usize| {
                 learner.epoch.iter().filter(|op| counts(op)).map(|op| machine.truth(op, &last[p])).sum::<f64>()
             };
@@ -507,7 +509,7 @@ mod tests {
     fn a_move_that_measures_worse_is_taken_back() {
         let mut machine = Machine::new(&[1.0, 1.0, 1.0], 0.0);
         let (mut learner, splits) = machine.learn(30);
-        let good = splits[splits.len() - 1].1.clone();
+        let good = splits[splits.len() - 1].clone();
         let n = machine.data.graph().vertex_count();
         // A split that nobody in their senses would have chosen, after all moves were spent.
         learner.settle(&machine.inputs, vec![0..n - 2, n - 2..n - 1, n - 1..n]);
@@ -525,7 +527,7 @@ mod tests {
     fn under_heavy_noise_it_ends_near_the_best() {
         let mut machine = Machine::new(&[1.0; 4], 2.0);
         let (learner, splits) = machine.learn(60);
-        let last = machine.slowest_s(&learner, &splits[splits.len() - 1].1);
+        let last = machine.slowest_s(&learner, &splits[splits.len() - 1]);
         let least = machine.least_s(&learner);
         assert!(last <= 1.1 * least, "{last} s after {splits:?}, {least} s at best");
         assert!(splits.len() <= 2 + MOST_MOVES as usize);
