@@ -93,7 +93,7 @@ fn a_run_that_moved_is_replayed_bit_for_bit_and_resumed() {
     let [now_s, then_s] = moved.slowest_s.unwrap();
     assert!(then_s < now_s);
     assert_eq!(trainer.part_seconds().len(), 3);
-    assert!(splits[1].parts[0][1] < 2 * 3000 / 3, "the first device kept {:?}", splits[1].parts[0]);
+    assert!(splits[1].parts[0][1] < 2800, "the first device kept {:?}", splits[1].parts[0]);
     trainer.save(folder.path()).unwrap();
 
     let record = folder.path().join("epoch-00000012/run.json");
