@@ -110,8 +110,8 @@ const ANY_WORKLOAD: Workload = Workload { vertices: 12, edges: 24, backward: tru
 
 /// Parameters with numbers that leave no ReLU exactly at 0.
 fn parameters(lowered: &Lowered) -> Vec<(String, Slot, Vec<f32>)> {
-    let origins = lowered.origins.iter().filter_map(|(origin, &slot)| match origin {
-        Origin::Parameter(name) => Some((name.clone(), slot)),
+    let origins = lowered.origins.iter().filter_map(|(origin, slots)| match origin {
+        Origin::Parameter(name) => Some((name.clone(), slots[0])),
         _ => None,
     });
     origins
@@ -436,7 +436,7 @@ fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize], tiles: usize) 
         for (_, slot, values) in parameters(lowered) {
             oracle.write(slot, &values.iter().copied().map(f64::from).collect::<Vec<_>>());
         }
-        oracle.write(lowered.origins[&Origin::LearningRate], &[0.5]);
+        oracle.write(lowered.origins[&Origin::LearningRate][0], &[0.5]);
         oracles.push(oracle);
     }
     let steps = |lowered: &Lowered| lowered.setup.iter().chain(&lowered.phases[0].steps).cloned().collect::<Vec<_>>();

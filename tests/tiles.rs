@@ -9,7 +9,8 @@ use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::model::ModelConfig;
 use lapidary::plan::{DryRun, Shape, Subject};
 use lapidary::{
-    Adam, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Partition, Passes, Predictor, Trainer, TrainerBuilder,
+    Adam, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Optimizer, Partition, Passes, Predictor, Sgd,
+    Trainer, TrainerBuilder,
 };
 
 const MODELS: [&str; 5] = ["gcn", "gin", "sage", "commnet", "resgcn"];
@@ -120,6 +121,44 @@ fn the_memory_of_the_host_is_a_budget_that_tiles_meet() {
     let got = train(builder().device_memory(ByteSize::b(capacity)), 3, capacity);
     assert!(got.tiles > 1);
     assert_same("cpu within a budget", &got, &want);
+}
+
+#[test]
+fn a_weight_larger_than_the_graph_needs_little_more_than_itself_and_its_gradient() {
+    let options = RmatOptions { vertices: 256, feature_width: 400, classes: 3, ..RmatOptions::default() };
+    let data = rmat(&options).unwrap();
+    let model = Model::gcn(&[400, 64, 3]);
+    let weight_bytes = 4 * 400 * 64;
+    let optimizers: [Optimizer; 2] = [Adam::new(0.001).into(), Sgd::new(0.01).momentum(0.9).into()];
+    for (optimizer, devices) in
+        optimizers.into_iter().flat_map(|optimizer| [(optimizer, "sim:1"), (optimizer, "sim:2")])
+    {
+        let builder = || {
+            let builder = Trainer::builder(&model, &data).partition(Partition::parse("vertices").unwrap());
+            builder.optimizer(optimizer)
+        };
+        let on = || builder().devices(Devices::parse(devices).unwrap());
+        let least = enough(on(), 1);
+        assert!(least < 5 * weight_bytes / 2, "{devices}: {least} bytes for a weight of {weight_bytes}");
+        let want = curve::train(optimizer, builder(), 6);
+        let got = curve::train(optimizer, on().device_memory(ByteSize::b(least)), 6);
+        assert_same(&format!("{devices} in {least} bytes"), &got, &want);
+
+        // The optimizer's memory is in pieces on one side and whole on the other.
+        let dir = tempfile::tempdir().unwrap();
+        let [mut pieces, mut whole] = [on().device_memory(ByteSize::b(least)), on()].map(|b| b.build().unwrap());
+        pieces.step().unwrap();
+        pieces.save(dir.path()).unwrap();
+        whole.resume(dir.path()).unwrap();
+        whole.step().unwrap();
+        whole.save(dir.path()).unwrap();
+        let mut pieces = on().device_memory(ByteSize::b(least)).build().unwrap();
+        pieces.resume(dir.path()).unwrap();
+        for (epoch, want) in want.losses.iter().enumerate().skip(2) {
+            let loss = pieces.step().unwrap().loss;
+            assert!((loss - want).abs() <= 1e-4 * want, "epoch {epoch}: {loss}, not {want}");
+        }
+    }
 }
 
 #[test]

@@ -386,6 +386,13 @@ pub enum Call {
         /// u64 `[3]`.
         out: Slot,
     },
+    /// `out = parts[0], parts[1], ..`, one after the other.
+    Concat {
+        /// f32, and how many of them.
+        parts: Vec<(Slot, usize)>,
+        /// f32, as many as all parts together.
+        out: Slot,
+    },
     /// A call, and what other calls would do to its output's rows one after the other: the same bits, without the
     /// matrices between them.
     Fused {
@@ -400,16 +407,16 @@ pub enum Call {
     /// `m = momentum * m + g` (`m = g` at step 1); `param -= rate * m`. Without momentum `m` is `g`. The new values have
     /// slots of their own.
     Sgd {
-        /// f32.
+        /// f32, of which `window` is updated.
         param: Slot,
-        /// f32.
+        /// f32, as long as `param`.
         grad: Slot,
-        /// f32 `m`, and where its new value goes; present exactly with momentum.
+        /// f32 `m` of the window, and where its new value goes; present exactly with momentum.
         moment: Option<[Slot; 2]>,
-        /// f32: the new `param`.
+        /// f32: the new values of the window.
         out: Slot,
-        /// Number of elements.
-        len: usize,
+        /// Which elements.
+        window: Window,
         /// The clock.
         clock: Slot,
         /// The learning rate.
@@ -421,18 +428,18 @@ pub enum Call {
     },
     /// Adam as `torch.optim.Adam`, or with `decoupled` as `torch.optim.AdamW`. The new values have slots of their own.
     Adam {
-        /// f32.
+        /// f32, of which `window` is updated.
         param: Slot,
-        /// f32.
+        /// f32, as long as `param`.
         grad: Slot,
-        /// First moment, f32.
+        /// First moment of the window, f32.
         m: Slot,
-        /// Second moment, f32.
+        /// Second moment of the window, f32.
         v: Slot,
-        /// f32: the new `param`, `m` and `v`.
+        /// f32: the new values, `m` and `v` of the window.
         out: [Slot; 3],
-        /// Number of elements.
-        len: usize,
+        /// Which elements.
+        window: Window,
         /// The clock.
         clock: Slot,
         /// The learning rate.
@@ -448,6 +455,22 @@ pub enum Call {
         /// AdamW.
         decoupled: bool,
     },
+}
+
+/// Elements of an array, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// The first one's place.
+    pub first: usize,
+    /// How many.
+    pub len: usize,
+}
+
+impl Window {
+    /// The place after the last.
+    pub fn end(&self) -> usize {
+        self.first.saturating_add(self.len) // refused later, if no array is that long
+    }
 }
 
 /// The label of a row that has none.
@@ -488,6 +511,7 @@ impl Call {
                 Self::LinearInputGrad { .. } => "fused_linear_input_grad",
                 _ => "fused_rows",
             },
+            Self::Concat { .. } => "concat",
             Self::Sgd { .. } => "sgd",
             Self::Adam { .. } => "adam",
         }
@@ -619,6 +643,10 @@ impl Call {
             Self::Fused { head, steps } => {
                 head.visit(see);
                 steps.iter_mut().filter_map(RowStep::operand_mut).for_each(|slot| see(slot, Read));
+            }
+            Self::Concat { parts, out } => {
+                parts.iter_mut().for_each(|(part, _)| see(part, Read));
+                see(out, Write);
             }
             Self::Sgd { param, grad, moment, out, clock, rate, .. } => {
                 all(&mut [param, grad, clock, rate], &mut [out]);

@@ -21,7 +21,7 @@ pub mod sim;
 pub mod step;
 pub mod view;
 
-pub use call::{BlockSlots, Call, DropoutKey, Mat, RowStep, Summed};
+pub use call::{BlockSlots, Call, DropoutKey, Mat, RowStep, Summed, Window};
 pub use cpu::{CpuDevice, linear_weight_grad_workspace_bytes};
 pub use device::{Device, Event, Lane, Span};
 pub use error::{Error, Result};

@@ -5,6 +5,7 @@
 use crate::common::*;
 use lapidary_kernels::{
     AlignedBytes, BlockSlots, Call, CpuDevice, Device, DropoutKey, Error, Event, HostSlot, Lane, Mat, Shared, Slot,
+    Window,
 };
 
 const A: Slot = Slot(0);
@@ -249,7 +250,7 @@ fn slots_that_are_too_small_or_empty_are_refused() {
     let (x, small) = (rig.mat(&Numbers(1).matrix(2, 3)), rig.put(&[0u8; 3]));
     let out = rig.out(2, 3);
     let claim = |rows, cols| Mat { slot: x.slot, rows, cols };
-    let (len, clock, rate) = (6, rig.put(&[0u64, 1]), rig.put(&[0.1f32]));
+    let (window, clock, rate) = (Window { first: 0, len: 6 }, rig.put(&[0u64, 1]), rig.put(&[0.1f32]));
     let (moment, momentum, weight_decay) = (None, 0.0, 0.0);
     let next = rig.put(&[0.0f32; 6]);
     let calls = [
@@ -269,9 +270,19 @@ fn slots_that_are_too_small_or_empty_are_refused() {
         Call::SigmoidCrossEntropyGrad { logits: x, targets: small, split: clock, select: 0, count: 1, out },
         Call::CountMicro { logits: x, targets: x.slot, split: small, select: 0, out: out.slot },
         Call::CountMicro { logits: x, targets: x.slot, split: clock, select: 0, out: clock },
-        Call::Sgd { param: x.slot, grad: small, moment, out: next, len, clock, rate, momentum, weight_decay },
-        Call::Sgd { param: x.slot, grad: next, moment, out: small, len, clock, rate, momentum, weight_decay },
-        Call::Sgd { param: x.slot, grad: x.slot, moment, out: next, len, clock, rate: small, momentum, weight_decay },
+        Call::Sgd { param: x.slot, grad: small, moment, out: next, window, clock, rate, momentum, weight_decay },
+        Call::Sgd { param: x.slot, grad: next, moment, out: small, window, clock, rate, momentum, weight_decay },
+        Call::Sgd {
+            param: x.slot,
+            grad: x.slot,
+            moment,
+            out: next,
+            window,
+            clock,
+            rate: small,
+            momentum,
+            weight_decay,
+        },
         Call::Pack { x, rows: small, out },
     ];
     for call in calls {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::*;
-use lapidary_kernels::{AdamStep, Call, SgdStep, reference};
+use lapidary_kernels::{AdamStep, Call, Error, SgdStep, Slot, Window, reference};
 
 const ADAM: AdamStep =
     AdamStep { step: 0, rate: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, decoupled: false };
@@ -20,7 +20,9 @@ fn adam_on_device(rig: &Rig, param: &[f32], grads: &[Vec<f32>], settings: AdamSt
     for (i, grad) in grads.iter().enumerate() {
         let (grad, clock) = (rig.put(grad), rig.put(&[0u64, i as u64 + 1]));
         let [param, m, v] = old;
-        let call = Call::Adam { param, grad, m, v, out, len, clock, rate, beta1, beta2, eps, weight_decay, decoupled };
+        let window = Window { first: 0, len };
+        let call =
+            Call::Adam { param, grad, m, v, out, window, clock, rate, beta1, beta2, eps, weight_decay, decoupled };
         rig.launch(&call).unwrap();
         (old, out) = (out, old);
         history.extend(rig.get::<f32>(old[0], len));
@@ -77,7 +79,8 @@ fn sgd() {
                 for (i, grad) in grads.iter().enumerate() {
                     let (grad, clock) = (rig.put(grad), rig.put(&[0u64, i as u64 + 1]));
                     let momentum = momentum.unwrap_or(0.0);
-                    let call = Call::Sgd { param, grad, moment, out, len, clock, rate, momentum, weight_decay };
+                    let window = Window { first: 0, len };
+                    let call = Call::Sgd { param, grad, moment, out, window, clock, rate, momentum, weight_decay };
                     rig.launch(&call).unwrap();
                     (param, out, moment) = (out, param, moment.map(|[old, new]| [new, old]));
                 }
@@ -104,4 +107,98 @@ fn adam_first_step_moves_by_the_rate() {
     for (got, want) in got.iter().zip([0.99f32, 1.01, 0.99]) {
         assert!((got - want).abs() < 1e-6, "{got} is not {want}");
     }
+}
+
+/// New parameters, and new moments, from a call a window and one that joins what they made.
+fn in_windows(rig: &Rig, len: usize, windows: &[Window], call: impl Fn(Window, [Slot; 3]) -> Call) -> Vec<f32> {
+    let blank = |len: usize| rig.put(&vec![f32::NAN; len]);
+    let made: Vec<[Slot; 3]> = windows.iter().map(|window| [(); 3].map(|()| blank(window.len))).collect();
+    for (&window, &out) in windows.iter().zip(&made) {
+        rig.launch(&call(window, out)).unwrap();
+    }
+    let joined = (0..3).flat_map(|which| {
+        let parts = windows.iter().zip(&made).map(|(window, out)| (out[which], window.len)).collect();
+        let out = blank(len);
+        rig.launch(&Call::Concat { parts, out }).unwrap();
+        rig.get::<f32>(out, len)
+    });
+    joined.collect()
+}
+
+#[test]
+fn an_update_in_windows_is_the_update() {
+    for (len, cuts) in [(1, vec![]), (17, vec![5, 5, 16]), (40_000, vec![4096, 4099, 39_999])] {
+        let numbers = &mut Numbers(len as u64);
+        let [start, grad, m, v] = [(); 4].map(|()| numbers.units(len));
+        let v: Vec<f32> = v.iter().map(|x| x * x).collect();
+        let places = [vec![0], cuts, vec![len]].concat();
+        let pairs = places.windows(2).map(|pair| Window { first: pair[0], len: pair[1] - pair[0] });
+        let (cut, whole) = (pairs.collect::<Vec<_>>(), [Window { first: 0, len }]);
+        for windows in [&cut[..], &whole] {
+            let got = on_any_threads("adam in windows", |rig| {
+                let (param, grad) = (rig.put(&start), rig.put(&grad));
+                let (rate, clock) = (rig.put(&[0.01f32]), rig.put(&[0u64, 3]));
+                in_windows(rig, len, windows, |window, out| {
+                    let [m, v] = [&m, &v].map(|moment| rig.put(&moment[window.first..window.end()]));
+                    let (beta1, beta2, eps, weight_decay, decoupled) = (0.9, 0.999, 1e-8, 0.01, false);
+                    Call::Adam {
+                        param,
+                        grad,
+                        m,
+                        v,
+                        out,
+                        window,
+                        clock,
+                        rate,
+                        beta1,
+                        beta2,
+                        eps,
+                        weight_decay,
+                        decoupled,
+                    }
+                })
+            });
+            let (mut param, mut m, mut v) = (wide(&start), wide(&m), wide(&v));
+            let step = AdamStep { step: 3, weight_decay: 0.01, ..ADAM };
+            reference::adam(&mut param, &wide(&grad), &mut m, &mut v, step);
+            let want = [param, m, v].concat();
+            let magnitude: Vec<f64> = want.iter().map(|x| x.abs() + 0.01).collect();
+            assert_close("adam in windows", &got, &want, &magnitude, 8 * 8);
+
+            let got = on_any_threads("sgd in windows", |rig| {
+                let (param, grad) = (rig.put(&start), rig.put(&grad));
+                let (rate, clock) = (rig.put(&[0.1f32]), rig.put(&[0u64, 1]));
+                in_windows(rig, len, windows, |window, [out, moment, unused]| {
+                    let old = rig.put(&vec![0.0f32; window.len]);
+                    let moment = Some([old, moment]);
+                    rig.launch(&Call::Concat { parts: vec![(old, window.len)], out: unused }).unwrap();
+                    Call::Sgd { param, grad, moment, out, window, clock, rate, momentum: 0.9, weight_decay: 0.0 }
+                })
+            });
+            let (mut param, mut moment) = (wide(&start), vec![0.0; len]);
+            let step = SgdStep { step: 1, rate: 0.1, momentum: 0.9, weight_decay: 0.0 };
+            reference::sgd(&mut param, &wide(&grad), Some(&mut moment), step);
+            let want = [param, moment, vec![0.0; len]].concat();
+            let magnitude: Vec<f64> = want.iter().map(|x| x.abs() + 1.0).collect();
+            assert_close("sgd in windows", &got, &want, &magnitude, 4);
+        }
+    }
+}
+
+#[test]
+fn a_window_outside_the_parameter_is_refused() {
+    let rig = Rig::new(1);
+    let [param, grad] = [(); 2].map(|()| rig.put(&[1.0f32; 8]));
+    let (out, rate, clock) = (rig.put(&[0.0f32; 8]), rig.put(&[0.1f32]), rig.put(&[0u64, 1]));
+    for window in [Window { first: 1, len: 8 }, Window { first: 8, len: 1 }, Window { first: usize::MAX, len: 2 }] {
+        let call = Call::Sgd { param, grad, moment: None, out, window, clock, rate, momentum: 0.0, weight_decay: 0.0 };
+        let objection = rig.launch(&call).unwrap_err();
+        assert!(matches!(objection, Error::SlotSize { .. }), "{window:?}: {objection}");
+    }
+    for parts in [vec![(param, 4), (grad, 5)], vec![(param, 9)], vec![(param, usize::MAX), (grad, usize::MAX)]] {
+        let objection = rig.launch(&Call::Concat { parts: parts.clone(), out }).unwrap_err();
+        assert!(matches!(objection, Error::SlotSize { .. }), "{parts:?}: {objection}");
+    }
+    let objection = rig.launch(&Call::Concat { parts: vec![(out, 4)], out }).unwrap_err();
+    assert!(matches!(objection, Error::Aliased { .. }), "{objection}");
 }

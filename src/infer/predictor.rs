@@ -201,8 +201,8 @@ impl Predictor {
         };
         let mut session = Session::open(&self.options, &job)?;
         for (name, weight) in self.weights.iter() {
-            if let Some(slot) = session.origin(&Origin::Parameter(name.into())) {
-                session.write(slot, &weight.data)?;
+            if let Some(slots) = session.origin(&Origin::Parameter(name.into())) {
+                session.write(slots, &weight.data)?;
             }
         }
         let done = session.run(&[0], &Accuracy::metrics(0), &[], true)?;

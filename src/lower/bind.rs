@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lapidary_kernels::{Call, DropoutKey, Mat, RowStep, Slot};
+use lapidary_kernels::{Call, DropoutKey, Mat, RowStep, Slot, Window};
 
 use super::table::Table;
 use crate::program::{BlockSpec, Op, OpId, Program, RowSpace, TensorId, operand_count};
@@ -13,7 +13,7 @@ pub(super) struct Binder<'a, 'i> {
     pub(super) op: OpId,
     pub(super) slots: &'a BTreeMap<TensorId, Vec<Slot>>,
     pub(super) table: &'a mut Table<'i>,
-    /// Which tile of what is cut.
+    /// Which tile of what is cut, or which window of what is updated.
     pub(super) tile: usize,
     pub(super) seed: u64,
 }
@@ -94,7 +94,7 @@ impl Binder<'_, '_> {
                 let (select, _) = self.table.tiling().part.split(split);
                 Call::CountCorrect { logits, labels, split: splits, select, out: self.write() }
             }
-            Op::Sgd { .. } | Op::Adam { .. } => self.update(),
+            Op::Sgd { .. } | Op::Adam { .. } => unreachable!("updates are bound by window"),
         }
     }
 
@@ -139,20 +139,19 @@ impl Binder<'_, '_> {
         }
     }
 
-    fn update(&mut self) -> Call {
+    /// The update of one window, whose number is the tile's.
+    pub(super) fn update(&self, window: Window) -> Call {
         let (param, grad, clock, rate) = (self.read(0), self.read(1), self.read(2), self.read(3));
-        let Mat { rows, cols, .. } = self.operand(0);
-        let len = rows.saturating_mul(cols); // refused later, if no memory could hold it
         let outputs: Vec<Slot> = self.program.op_outputs(self.op).iter().map(|tensor| self.slot(*tensor)).collect();
         match *self.program.op(self.op) {
             Op::Adam { beta1, beta2, eps, weight_decay, decoupled } => {
                 let (m, v) = (self.read(4), self.read(5));
                 let out = [outputs[0], outputs[1], outputs[2]];
-                Call::Adam { param, grad, m, v, out, len, clock, rate, beta1, beta2, eps, weight_decay, decoupled }
+                Call::Adam { param, grad, m, v, out, window, clock, rate, beta1, beta2, eps, weight_decay, decoupled }
             }
             Op::Sgd { momentum, weight_decay } => {
                 let moment = (momentum > 0.0).then(|| [self.read(4), outputs[1]]);
-                Call::Sgd { param, grad, moment, out: outputs[0], len, clock, rate, momentum, weight_decay }
+                Call::Sgd { param, grad, moment, out: outputs[0], window, clock, rate, momentum, weight_decay }
             }
             _ => unreachable!("only optimizer steps update"),
         }
@@ -166,7 +165,7 @@ impl Binder<'_, '_> {
         self.slot(self.program.op_outputs(self.op)[0])
     }
 
-    /// The tile at hand of a tensor that is cut, or the only slot of one that is not.
+    /// The tile, or window, at hand of a tensor that is cut, or the only slot of one that is not.
     fn slot(&self, tensor: TensorId) -> Slot {
         match self.slots[&tensor][..] {
             [slot] => slot,

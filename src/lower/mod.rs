@@ -10,7 +10,8 @@
 //! A part may be cut into tiles (see [`Tiling`]): then every tensor with the part's rows is one tensor a tile, and every
 //! operation over it one step a tile, so that none needs all of a matrix at hand. A gather of one tile's rows is a step for
 //! each tile of its sources, in their order, each going on from the sum so far: the same bits. Sums over all rows, such as
-//! gradients of weights, go on from tile to tile as well.
+//! gradients of weights, go on from tile to tile as well. An optimizer's step is then cut too, into windows of its parameter,
+//! whose new values are joined: the parameter stays in one piece, the optimizer's memory of it does not.
 
 mod bind;
 mod contents;
@@ -146,8 +147,8 @@ impl Phase {
 pub struct Lowered {
     /// All tensors of all phases.
     pub tensors: Vec<LoweredTensor>,
-    /// Where each origin lies that is not cut into tiles.
-    pub origins: BTreeMap<Origin, Slot>,
+    /// Where each origin lies: one slot, one a tile, or one a window of its update.
+    pub origins: BTreeMap<Origin, Vec<Slot>>,
     /// What runs once, before everything else.
     pub setup: Vec<Step>,
     /// The programs, in the order in which they were given.
@@ -259,13 +260,13 @@ impl Lowering<'_> {
     /// Slots for what an operation makes.
     fn outputs(&mut self, prefix: &str, program: &Program, op: OpId, slots: &Slots) -> Vec<Vec<Slot>> {
         let outputs = program.op_outputs(op);
-        let slots = outputs.iter().map(|tensor| {
-            let described = program.tensor(*tensor);
-            let name = match program.next().get(tensor) {
-                Some(input) => format!("{}'", self.table.name(slots[input][0])),
-                None => format!("{prefix}{}", described.name),
-            };
-            self.table.tensor(&name, described.ty, if described.constant { Kind::Constant } else { Kind::Local })
+        let slots = outputs.iter().map(|tensor| match program.next().get(tensor) {
+            Some(input) => slots[input].iter().map(|&state| self.table.next(state)).collect(),
+            None => {
+                let described = program.tensor(*tensor);
+                let kind = if described.constant { Kind::Constant } else { Kind::Local };
+                self.table.tensor(&format!("{prefix}{}", described.name), described.ty, kind)
+            }
         });
         slots.collect()
     }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use lapidary_kernels::{BlockSlots, Slot, linear_weight_grad_workspace_bytes};
+use lapidary_kernels::{BlockSlots, Slot, Window, linear_weight_grad_workspace_bytes};
 
 use super::{Contents, Kind, LoweredTensor, Sizes, Tiling};
 use crate::program::{BlockSpec, Origin, RowSpace, TensorType};
 
-/// Tensors so far. What has rows of the part is one tensor a tile; all else is one tensor.
+/// Tensors so far. What has rows of the part is one tensor a tile, an optimizer's memory one a window of its update; all else
+/// is one tensor.
 pub(super) struct Table<'a> {
     tiling: &'a Tiling,
     tensors: Vec<LoweredTensor>,
@@ -21,12 +22,8 @@ impl<'a> Table<'a> {
         Self { tiling, tensors: Vec::new(), origins: BTreeMap::new(), blocks: BTreeMap::new(), names: BTreeMap::new() }
     }
 
-    pub(super) fn finish(self) -> (Vec<LoweredTensor>, BTreeMap<Origin, Slot>) {
-        let whole = self.origins.into_iter().filter_map(|(origin, slots)| match slots[..] {
-            [slot] => Some((origin, slot)),
-            _ => None,
-        });
-        (self.tensors, whole.collect())
+    pub(super) fn finish(self) -> (Vec<LoweredTensor>, BTreeMap<Origin, Vec<Slot>>) {
+        (self.tensors, self.origins)
     }
 
     pub(super) fn tiling(&self) -> &'a Tiling {
@@ -56,6 +53,25 @@ impl<'a> Table<'a> {
             self.push_tile(tile_name(name, tile, pieces), bytes, kind, contents.clone(), tile)
         };
         (0..pieces).map(push).collect()
+    }
+
+    /// A slot a window of the update.
+    pub(super) fn windows(&mut self, name: &str, ty: TensorType, kind: Kind) -> Vec<Slot> {
+        let windows = self.tiling.windows(self.numbers(ty));
+        let pieces = windows.len();
+        let push = |(i, window): (usize, Window)| self.push(tile_name(name, i, pieces), 4 * window.len as u64, kind);
+        windows.into_iter().enumerate().map(push).collect()
+    }
+
+    /// How many numbers a parameter is.
+    pub(super) fn numbers(&self, ty: TensorType) -> usize {
+        (self.tiling.part.bytes(ty) / 4) as usize
+    }
+
+    /// Room for the next value of what is carried from epoch to epoch.
+    pub(super) fn next(&mut self, state: Slot) -> Slot {
+        let LoweredTensor { name, bytes, .. } = &self.tensors[state.0 as usize];
+        self.push(format!("{name}'"), *bytes, Kind::Local)
     }
 
     /// Room for the partial sums of a weight gradient of `[rows, d_in, d_out]`, if it needs any.
@@ -93,7 +109,10 @@ impl<'a> Table<'a> {
             matches!(origin, Origin::Parameter(_) | Origin::Moment { .. } | Origin::Clock | Origin::LearningRate);
         let kind = if carried { Kind::State } else { Kind::Constant };
         let contents = (!carried).then(|| Contents::Origin(origin.clone()));
-        let slots = self.tiles(name, ty, kind, contents);
+        let slots = match origin {
+            Origin::Moment { .. } => self.windows(name, ty, kind),
+            _ => self.tiles(name, ty, kind, contents),
+        };
         self.origins.insert(origin.clone(), slots.clone());
         slots
     }

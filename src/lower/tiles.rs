@@ -1,11 +1,11 @@
 //! The steps of one operation: one, or one a tile.
 
-use lapidary_kernels::{Call, Mat, RowStep, Slot};
+use lapidary_kernels::{Call, Mat, RowStep, Slot, Window};
 
 use super::bind::Binder;
 use super::table::{block_name, tile_name};
 use super::{Exchange, Kind, Lowering, Slots, Step};
-use crate::program::{BlockSpec, Op, OpId, Program};
+use crate::program::{BlockSpec, Op, OpId, Program, TensorId};
 
 /// Rows that a gather reads: where they lie, how many they are, and the first one's place among all sources.
 struct SourceTile {
@@ -17,6 +17,9 @@ struct SourceTile {
 impl Lowering<'_> {
     /// An operation over all tiles of its operands: the steps of each.
     pub(super) fn steps(&mut self, program: &Program, op: OpId, slots: &Slots) -> Vec<Vec<Step>> {
+        if matches!(program.op(op), Op::Sgd { .. } | Op::Adam { .. }) {
+            return vec![self.update(program, op, slots)];
+        }
         let pieces = |lowering: &Self, tensor| lowering.table.pieces(program.tensor(tensor).ty.rows);
         let outputs = program.op_outputs(op);
         let made = pieces(self, outputs[0]);
@@ -42,11 +45,44 @@ impl Lowering<'_> {
             self.add_workspace(&mut steps);
             tiles.push(steps);
         }
-        if let Some(last) = tiles.iter_mut().flatten().last() {
-            let next = outputs.iter().filter_map(|t| Some((slots[t][0], slots[program.next().get(t)?][0])));
-            last.next = next.collect();
-        }
         tiles
+    }
+
+    /// An optimizer's step: one, or one a window of the parameter and one that joins what they made of it.
+    fn update(&mut self, program: &Program, op: OpId, slots: &Slots) -> Vec<Step> {
+        let outputs = program.op_outputs(op);
+        let updated = slots[&outputs[0]][0];
+        let name = self.table.name(updated).to_owned();
+        let next = |outputs: &[TensorId], window: usize| {
+            let next = outputs.iter().filter_map(|t| Some((slots[t][window], slots[program.next().get(t)?][window])));
+            next.collect::<Vec<_>>()
+        };
+        let windows = self.table.tiling().windows(self.table.numbers(program.tensor(outputs[0]).ty));
+        if let [whole] = windows[..] {
+            return vec![Step {
+                name,
+                call: self.window(program, op, slots, 0, whole),
+                next: next(&outputs, 0),
+                phase: 0,
+            }];
+        }
+        let mut steps = Vec::new();
+        let mut parts = Vec::new();
+        for (i, &window) in windows.iter().enumerate() {
+            let call = self.window(program, op, slots, i, window);
+            let name = tile_name(&name, i, windows.len());
+            let part = self.table.push(name.clone(), 4 * window.len as u64, Kind::Local);
+            let call = call.renamed(|slot| if slot == updated { part } else { slot });
+            steps.push(Step { name, call, next: next(&outputs[1..], i), phase: 0 });
+            parts.push((part, window.len));
+        }
+        steps.push(Step { name, call: Call::Concat { parts, out: updated }, next: next(&outputs[..1], 0), phase: 0 });
+        steps
+    }
+
+    /// The update of one of a parameter's windows.
+    fn window(&mut self, program: &Program, op: OpId, slots: &Slots, tile: usize, window: Window) -> Call {
+        Binder { program, op, slots, table: &mut self.table, tile, seed: self.seed }.update(window)
     }
 
     /// `call` writes `target`, a sum over the rows of all tiles: this one's goes on from `sum`, and is `sum` from now on.

@@ -2,8 +2,17 @@
 
 use std::ops::Range;
 
+use lapidary_kernels::Window;
+
 use super::Sizes;
 use crate::program::{BlockSpec, RowSpace};
+
+/// Most windows of one update. Sixteen of Adam's hold 2.3 arrays of the weight's size, where one holds seven; its product and
+/// gradient need two anyhow.
+const MOST_WINDOWS: usize = 16;
+
+/// Fewest numbers of a window: less is not worth a step.
+const LEAST_WINDOW: usize = 1024;
 
 /// The sizes of a part and of its tiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +61,11 @@ impl Tiling {
         self.tiles.len() > 1 && matches!(rows, RowSpace::Vertices | RowSpace::Edges(_))
     }
 
+    /// In which windows a parameter of so many numbers is updated: one, or several if the part is cut.
+    pub(super) fn windows(&self, numbers: usize) -> Vec<Window> {
+        windows(numbers, if self.tiles.len() > 1 { MOST_WINDOWS } else { 1 })
+    }
+
     /// The rows of the halo's tiles over a block: those before the part's own, and those after.
     pub(super) fn halo_rows(&self, block: BlockSpec) -> [Vec<Range<u64>>; 2] {
         let cut = self.part.cut(block);
@@ -75,6 +89,16 @@ pub(super) fn with_halo_tiles(mut tilings: Vec<Tiling>) -> Vec<Tiling> {
     let halo_tiles = longest.div_ceil(largest).max(1) as usize;
     tilings.iter_mut().for_each(|tiling| tiling.halo_tiles = halo_tiles);
     tilings
+}
+
+/// So many numbers in at most `most` windows.
+fn windows(numbers: usize, most: usize) -> Vec<Window> {
+    let pieces = (numbers / LEAST_WINDOW).clamp(1, most);
+    let window = |piece| {
+        let [first, end] = ends(numbers as u64, pieces, piece).map(|place| place as usize);
+        Window { first, len: end - first }
+    };
+    (0..pieces).map(window).collect()
 }
 
 /// Where one of `pieces` nearly equal pieces starts and ends.
@@ -132,6 +156,17 @@ mod tests {
             let longest = degrees[part.clone()].iter().max().copied().unwrap_or(0);
             assert!(cut.iter().all(|rows| edges(rows) <= 2 * edges(&part) / tiles as u64 + longest), "{cut:?}");
             assert!(cut.iter().all(|rows| rows.len() <= 2 * part.len() / tiles + 2), "{cut:?}");
+        }
+    }
+
+    #[test]
+    fn windows_cover_a_parameter_that_is_cut() {
+        for (numbers, pieces) in [(0, 1), (5, 1), (2 * LEAST_WINDOW - 1, 1), (2 * LEAST_WINDOW, 2), (1 << 20, 16)] {
+            assert_eq!(windows(numbers, 1), [Window { first: 0, len: numbers }]);
+            let windows = windows(numbers, MOST_WINDOWS);
+            assert_eq!(windows.len(), pieces, "{numbers}");
+            assert_eq!((windows[0].first, windows[pieces - 1].end()), (0, numbers));
+            assert!(windows.windows(2).all(|pair| pair[0].end() == pair[1].first));
         }
     }
 

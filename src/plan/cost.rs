@@ -73,6 +73,7 @@ fn work(call: &Call) -> Work {
         Call::Transpose { .. }
         | Call::SparseDropout { .. }
         | Call::PermuteEdges { .. }
+        | Call::Concat { .. }
         | Call::Sgd { .. }
         | Call::Adam { .. } => Work::Elementwise { bytes: 0 },
     }

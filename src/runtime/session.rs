@@ -179,7 +179,7 @@ impl Session {
         let lowered = &self.runtime.lowered()[0];
         let slot = |(phase, name): &(usize, &str)| lowered.phases[*phase].output(name);
         let metrics: Vec<Slot> = metrics.iter().map(slot).collect();
-        let controls = controls.iter().filter_map(|(origin, value)| Some((self.origin(origin)?, value.clone())));
+        let controls = controls.iter().filter_map(|(origin, value)| Some((self.origin(origin)?[0], value.clone())));
         let controls: Vec<(Slot, HostSlot)> = controls.collect();
         let scripts = self.scripts[phases].clone();
         self.run_scripts(&scripts, &metrics, &controls, traced)
@@ -235,20 +235,28 @@ impl Session {
         Ok(())
     }
 
-    /// Overwrites a tensor that lasts.
+    /// Overwrites what lasts and lies in these slots, one after the other.
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub(crate) fn write<T: Pod>(&self, slot: Slot, values: &[T]) -> Result<()> {
-        self.runtime.write(slot, values)
+    pub(crate) fn write<T: Pod>(&self, slots: &[Slot], values: &[T]) -> Result<()> {
+        let mut rest = values;
+        for &slot in slots {
+            let bytes = self.runtime.lowered()[0].tensor(slot).bytes as usize;
+            let (values, after) = rest.split_at(bytes / size_of::<T>());
+            self.runtime.write(slot, values)?;
+            rest = after;
+        }
+        Ok(())
     }
 
-    /// A tensor that lasts, as the first part has it: all have the same.
+    /// What lasts and lies in these slots, one after the other, as the first part has it: all have the same.
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub(crate) fn read<T: Pod>(&self, slot: Slot) -> Result<Vec<T>> {
-        self.runtime.read(0, slot)
+    pub(crate) fn read<T: Pod>(&self, slots: &[Slot]) -> Result<Vec<T>> {
+        let pieces = slots.iter().map(|&slot| self.runtime.read(0, slot)).collect::<Result<Vec<Vec<T>>>>()?;
+        Ok(pieces.concat())
     }
 
     /// An output that was to be kept, of which each part has its rows: those of all parts.
@@ -267,14 +275,13 @@ impl Session {
     }
 
     /// Where an origin lies, if the programs read it.
-    pub(crate) fn origin(&self, origin: &Origin) -> Option<Slot> {
-        self.runtime.lowered()[0].origins.get(origin).copied()
+    pub(crate) fn origin(&self, origin: &Origin) -> Option<&[Slot]> {
+        self.runtime.lowered()[0].origins.get(origin).map(Vec::as_slice)
     }
 
-    /// Where a phase's result lies that is not cut into tiles.
-    pub(crate) fn output(&self, phase: usize, name: &str) -> Option<Slot> {
-        let phase = &self.runtime.lowered()[0].phases[phase];
-        phase.outputs.contains_key(name).then(|| phase.output(name))
+    /// Where a phase's result lies.
+    pub(crate) fn output(&self, phase: usize, name: &str) -> Option<&[Slot]> {
+        self.runtime.lowered()[0].phases[phase].outputs.get(name).map(Vec::as_slice)
     }
 
     /// Into how many tiles each part is cut.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lapidary_cost_model::CostModel;
-use lapidary_kernels::{HostSlot, Shared};
+use lapidary_kernels::{HostSlot, Shared, Slot};
 
 use super::epoch::gradient_name;
 use super::splits::{Learning, Setup, larger};
@@ -188,8 +188,7 @@ impl Trainer {
     /// # Errors
     /// [`Error::Device`].
     pub fn weights(&self) -> Result<Weights> {
-        let slot = |parameter: &Parameter| self.session.origin(&Origin::Parameter(parameter.name.clone()));
-        let mut weights = self.read_parameters(slot)?;
+        let mut weights = self.read_parameters(|name| self.session.origin(&Origin::Parameter(name.into())))?;
         for parameter in self.parameters.iter().filter(|p| !p.trained) {
             let data = vec![0.0; parameter.shape.iter().product()];
             weights.insert(&parameter.name, Weight { shape: parameter.shape.clone(), data });
@@ -205,7 +204,7 @@ impl Trainer {
     /// [`Error::Device`].
     pub fn gradients(&self) -> Result<Weights> {
         assert!(self.keeps_gradients && self.epoch > 0, "gradients are kept when a step ran that was asked to");
-        self.read_parameters(|parameter| self.session.output(TRAIN_PHASE, &gradient_name(&parameter.name)))
+        self.read_parameters(|name| self.session.output(TRAIN_PHASE, &gradient_name(name)))
     }
 
     /// Replaces the parameters.
@@ -215,8 +214,8 @@ impl Trainer {
     pub fn set_weights(&self, weights: &Weights) -> Result<()> {
         weights.check(&self.record.model.model.name, &self.parameters)?;
         for (name, weight) in weights.iter() {
-            if let Some(slot) = self.session.origin(&Origin::Parameter(name.into())) {
-                self.session.write(slot, &weight.data)?;
+            if let Some(slots) = self.session.origin(&Origin::Parameter(name.into())) {
+                self.session.write(slots, &weight.data)?;
             }
         }
         Ok(())
@@ -229,7 +228,7 @@ impl Trainer {
     pub fn set_learning_rate(&mut self, lr: f64) -> Result<()> {
         self.record.learning_rate = lr;
         match self.session.origin(&Origin::LearningRate) {
-            Some(slot) => self.session.write(slot, &[lr as f32]),
+            Some(slots) => self.session.write(slots, &[lr as f32]),
             None => Ok(()),
         }
     }
@@ -377,9 +376,9 @@ impl Trainer {
 
     /// Replaces the optimizer's memory with what [`Trainer::check_moments`] has seen.
     pub(super) fn set_moments(&self, moments: &Weights) -> Result<()> {
-        for (name, _, slot) in self.moment_slots() {
+        for (name, _, slots) in self.moment_slots() {
             if let Some(moment) = moments.get(&name) {
-                self.session.write(slot, &moment.data)?;
+                self.session.write(slots, &moment.data)?;
             }
         }
         Ok(())
@@ -407,7 +406,7 @@ impl Trainer {
     }
 
     /// The optimizer's memory: name in the file, the parameter that it belongs to, and where it lies.
-    fn moment_slots(&self) -> Vec<(String, &Parameter, lapidary_kernels::Slot)> {
+    fn moment_slots(&self) -> Vec<(String, &Parameter, &[Slot])> {
         let count = self.record.optimizer.moment_count();
         let every = self.parameters.iter().flat_map(|p| (1..=count).map(move |which| (p, which)));
         every
@@ -420,20 +419,17 @@ impl Trainer {
 
     pub(super) fn moments(&self) -> Result<Weights> {
         let mut moments = Weights::default();
-        for (name, parameter, slot) in self.moment_slots() {
-            moments.insert(&name, Weight { shape: parameter.shape.clone(), data: self.session.read(slot)? });
+        for (name, parameter, slots) in self.moment_slots() {
+            moments.insert(&name, Weight { shape: parameter.shape.clone(), data: self.session.read(slots)? });
         }
         Ok(moments)
     }
 
-    fn read_parameters<F>(&self, slot: F) -> Result<Weights>
-    where
-        F: Fn(&Parameter) -> Option<lapidary_kernels::Slot>,
-    {
+    fn read_parameters<'a>(&self, slots: impl Fn(&str) -> Option<&'a [Slot]>) -> Result<Weights> {
         let mut weights = Weights::default();
         for parameter in &self.parameters {
-            if let Some(slot) = slot(parameter) {
-                let data = self.session.read(slot)?;
+            if let Some(slots) = slots(&parameter.name) {
+                let data = self.session.read(slots)?;
                 weights.insert(&parameter.name, Weight { shape: parameter.shape.clone(), data });
             }
         }

@@ -1,6 +1,6 @@
 //! Training runs, and what makes two of them the same.
 
-use lapidary::{Adam, TrainerBuilder, Weights};
+use lapidary::{Optimizer, TrainerBuilder, Weights};
 
 use super::relative_difference;
 
@@ -16,8 +16,8 @@ pub struct Curve {
 }
 
 /// Trains, and holds what the devices measured against what was planned.
-pub fn train(adam: Adam, builder: TrainerBuilder<'_>, epochs: usize) -> Curve {
-    let mut trainer = builder.keep_gradients(true).optimizer(adam).build().unwrap();
+pub fn train(optimizer: impl Into<Optimizer>, builder: TrainerBuilder<'_>, epochs: usize) -> Curve {
+    let mut trainer = builder.keep_gradients(true).optimizer(optimizer).build().unwrap();
     let mut losses = Vec::new();
     let mut gradients = Weights::default();
     for epoch in 0..epochs {
@@ -38,7 +38,9 @@ pub fn assert_same(what: &str, got: &Curve, want: &Curve) {
     assert!(first <= 1e-5, "{what}: the first loss is {}, not {}", got.losses[0], want.losses[0]);
     for (name, gradient) in want.gradients.iter() {
         let difference = relative_difference(&got.gradients.get(name).unwrap().data, &gradient.data);
-        assert!(difference <= 1e-5, "{what}: the gradient of {name} is off by {difference}");
+        // A bias's is a sum over all rows that nearly cancels; tiles round it once each.
+        let limit = if name.ends_with("bias") { 1e-4 } else { 1e-5 };
+        assert!(difference <= limit, "{what}: the gradient of {name} is off by {difference}");
     }
     for (epoch, (got, want)) in got.losses.iter().zip(&want.losses).enumerate() {
         assert!((got - want).abs() <= 1e-4 * want.abs(), "{what}, epoch {epoch}: the loss is {got}, not {want}");

@@ -244,6 +244,10 @@ impl Oracle {
                     self.put(out.slot, y.data);
                 }
             }
+            Call::Concat { ref parts, out } => {
+                let joined: Vec<f64> = parts.iter().flat_map(|&(part, _)| self.float(part).to_vec()).collect();
+                self.put(out, joined);
+            }
             Call::Sgd { .. } | Call::Adam { .. } => self.update(call),
         }
     }
@@ -286,25 +290,25 @@ impl Oracle {
 
     fn update(&mut self, call: &Call) {
         match *call {
-            Call::Sgd { param, grad, moment, out, clock, rate, momentum, weight_decay, .. } => {
+            Call::Sgd { param, grad, moment, out, window, clock, rate, momentum, weight_decay } => {
                 let step = self.u64s(clock)[1];
                 let rate = self.float(rate)[0];
-                let mut w = self.float(param).to_vec();
+                let mut w = self.float(param)[window.first..window.end()].to_vec();
                 let mut m = moment.map(|[old, _]| self.float(old).to_vec());
                 let how = SgdStep { step, rate, momentum, weight_decay };
-                reference::sgd(&mut w, self.float(grad), m.as_deref_mut(), how);
+                reference::sgd(&mut w, &self.float(grad)[window.first..window.end()], m.as_deref_mut(), how);
                 self.put(out, w);
                 if let (Some([_, new]), Some(m)) = (moment, m) {
                     self.put(new, m);
                 }
             }
-            Call::Adam { param, grad, m, v, out, clock, rate, beta1, beta2, eps, weight_decay, decoupled, .. } => {
+            Call::Adam { param, grad, m, v, out, window, clock, rate, beta1, beta2, eps, weight_decay, decoupled } => {
                 let step = self.u64s(clock)[1];
                 let rate = self.float(rate)[0];
                 let how = AdamStep { step, rate, beta1, beta2, eps, weight_decay, decoupled };
-                let mut w = self.float(param).to_vec();
+                let mut w = self.float(param)[window.first..window.end()].to_vec();
                 let (mut first, mut second) = (self.float(m).to_vec(), self.float(v).to_vec());
-                reference::adam(&mut w, self.float(grad), &mut first, &mut second, how);
+                reference::adam(&mut w, &self.float(grad)[window.first..window.end()], &mut first, &mut second, how);
                 self.put(out[0], w);
                 self.put(out[1], first);
                 self.put(out[2], second);

@@ -68,8 +68,22 @@ pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
         }
         Call::Fused { head, steps } => launch_fused(slots, head, steps),
         Call::Accumulate { head, sum } => launch_accumulate(slots, head, *sum),
+        Call::Concat { parts, out } => launch_concat(slots, parts, *out),
         Call::Sgd { .. } | Call::Adam { .. } => launch_optimizer(slots, call),
     }
+}
+
+fn launch_concat(slots: &Open<'_>, parts: &[(Slot, usize)], out: Slot) -> Result<()> {
+    let len = parts.iter().fold(0usize, |sum, (_, len)| sum.saturating_add(*len));
+    let opened = parts.iter().map(|&(part, len)| slots.vec::<f32>(part, len)).collect::<Result<Vec<_>>>()?;
+    let mut out = slots.vec_mut::<f32>(out, len)?;
+    let mut rest = out.view();
+    for part in &opened {
+        let (place, after) = rest.split_at_mut(part.view().len());
+        place.copy_from_slice(part.view());
+        rest = after;
+    }
+    Ok(())
 }
 
 /// The head, and then what it is added to.
@@ -201,29 +215,31 @@ fn launch_layer_norm(slots: &Open<'_>, call: &Call) -> Result<()> {
 
 fn launch_optimizer(slots: &Open<'_>, call: &Call) -> Result<()> {
     match call {
-        Call::Sgd { param, grad, moment, out, len, clock, rate, momentum, weight_decay } => {
+        Call::Sgd { param, grad, moment, out, window, clock, rate, momentum, weight_decay } => {
             let [_, step] = read_clock(slots, *clock)?;
             let rate = f64::from(slots.vec::<f32>(*rate, 1)?.view()[0]);
             let step = SgdStep { step, rate, momentum: *momentum, weight_decay: *weight_decay };
-            let (param, grad) = (slots.vec(*param, *len)?, slots.vec(*grad, *len)?);
+            let (param, grad) = (slots.vec(*param, window.end())?, slots.vec(*grad, window.end())?);
             let mut moment = match moment {
-                Some([old, new]) => Some((slots.vec(*old, *len)?, slots.vec_mut(*new, *len)?)),
+                Some([old, new]) => Some((slots.vec(*old, window.len)?, slots.vec_mut(*new, window.len)?)),
                 None => None,
             };
             let moment = moment.as_mut().map(|(old, new)| (old.view(), new.view()));
-            sgd(param.view(), grad.view(), moment, slots.vec_mut(*out, *len)?.view(), step)
+            let (param, grad) = (&param.view()[window.first..], &grad.view()[window.first..]);
+            sgd(param, grad, moment, slots.vec_mut(*out, window.len)?.view(), step)
         }
-        Call::Adam { param, grad, m, v, out, len, clock, rate, beta1, beta2, eps, weight_decay, decoupled } => {
+        Call::Adam { param, grad, m, v, out, window, clock, rate, beta1, beta2, eps, weight_decay, decoupled } => {
             let [_, step] = read_clock(slots, *clock)?;
             let rate = f64::from(slots.vec::<f32>(*rate, 1)?.view()[0]);
             let (beta1, beta2, eps, weight_decay, decoupled) = (*beta1, *beta2, *eps, *weight_decay, *decoupled);
             let step = AdamStep { step, rate, beta1, beta2, eps, weight_decay, decoupled };
-            let [param, grad, m, v] = [*param, *grad, *m, *v].map(|slot| slots.vec(slot, *len));
-            let (param, grad, m, v) = (param?, grad?, m?, v?);
-            let [param_out, m_out, v_out] = out.map(|slot| slots.vec_mut(slot, *len));
+            let (param, grad) = (slots.vec(*param, window.end())?, slots.vec(*grad, window.end())?);
+            let (m, v) = (slots.vec(*m, window.len)?, slots.vec(*v, window.len)?);
+            let [param_out, m_out, v_out] = out.map(|slot| slots.vec_mut(slot, window.len));
             let (mut param_out, mut m_out, mut v_out) = (param_out?, m_out?, v_out?);
             let new = [param_out.view(), m_out.view(), v_out.view()];
-            adam([param.view(), m.view(), v.view()], grad.view(), new, step)
+            let (param, grad) = (&param.view()[window.first..], &grad.view()[window.first..]);
+            adam([param, m.view(), v.view()], grad, new, step)
         }
         _ => unreachable!("launch() sends no other call here"),
     }

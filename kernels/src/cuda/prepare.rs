@@ -6,7 +6,7 @@ use super::compile::File;
 use super::engine::{CudaEngine, Task};
 use super::faults::Lookup;
 use super::modules::{KernelCall, THREADS};
-use crate::call::{BlockSlots, Call, Mat, Summed};
+use crate::call::{BlockSlots, Call, Mat, Summed, Window};
 use crate::error::{Error, Result, check_shape};
 use crate::memory::Slot;
 
@@ -85,6 +85,7 @@ impl Plan<'_> {
             | Call::SigmoidCrossEntropy { .. }
             | Call::SigmoidCrossEntropyGrad { .. }
             | Call::CountMicro { .. } => self.loss(call),
+            Call::Concat { parts, out } => self.concat(parts, *out),
             Call::Sgd { .. } | Call::Adam { .. } => self.optimizer(call),
         }
     }
@@ -103,6 +104,11 @@ impl Plan<'_> {
         self.call(head)?;
         self.kernel(File::Sums, name, blocks_of_cells(len), &args::Plus { sum, out, len: len as u64 });
         Ok(())
+    }
+
+    /// The address of a window of an array.
+    pub(super) fn window<T>(&self, slot: Slot, window: Window) -> Result<u64> {
+        Ok(self.vec::<T>(slot, window.end())? + (window.first * size_of::<T>()) as u64)
     }
 
     /// The address of `len` elements.

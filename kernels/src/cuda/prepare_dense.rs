@@ -186,15 +186,16 @@ impl Plan<'_> {
 
     pub(super) fn optimizer(&mut self, call: &Call) -> Result<()> {
         match *call {
-            Call::Sgd { param, grad, moment, out, len, clock, rate, momentum, weight_decay } => {
+            Call::Sgd { param, grad, moment, out, window, clock, rate, momentum, weight_decay } => {
+                let len = window.len;
                 let (clock, rate) = (self.clock(clock)?, self.vec::<f32>(rate, 1)?);
                 let [moment, next_moment] = match moment {
                     Some([old, new]) => [self.vec::<f32>(old, len)?, self.vec::<f32>(new, len)?],
                     None => [0; 2],
                 };
                 let args = args::Sgd {
-                    param: self.vec::<f32>(param, len)?,
-                    grad: self.vec::<f32>(grad, len)?,
+                    param: self.window::<f32>(param, window)?,
+                    grad: self.window::<f32>(grad, window)?,
                     moment,
                     next_moment,
                     out: self.vec::<f32>(out, len)?,
@@ -206,13 +207,13 @@ impl Plan<'_> {
                 };
                 self.kernel(File::Optimizers, "sgd", blocks_of_cells(len), &args);
             }
-            Call::Adam { param, grad, m, v, out, len, clock, rate, beta1, beta2, eps, weight_decay, decoupled } => {
-                let [next, next_m, next_v] = out;
+            Call::Adam { param, grad, m, v, out, window, clock, rate, beta1, beta2, eps, weight_decay, decoupled } => {
+                let (len, [next, next_m, next_v]) = (window.len, out);
                 let args = args::Adam {
                     clock: self.clock(clock)?,
                     rate: self.vec::<f32>(rate, 1)?,
-                    param: self.vec::<f32>(param, len)?,
-                    grad: self.vec::<f32>(grad, len)?,
+                    param: self.window::<f32>(param, window)?,
+                    grad: self.window::<f32>(grad, window)?,
                     m: self.vec::<f32>(m, len)?,
                     v: self.vec::<f32>(v, len)?,
                     out: self.vec::<f32>(next, len)?,
