@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
@@ -158,20 +159,22 @@ impl TrainArgs {
 pub(super) fn run(args: &TrainArgs) -> Result<()> {
     args.device.options()?;
     args.model.check()?;
+    let start = Instant::now();
     let data = Dataset::load(&args.data)?;
+    let read_seconds = start.elapsed().as_secs_f64();
     args.check(&data)?;
     let model = args.model.model(data.feature_width(), data.class_count())?;
+    if !args.json {
+        introduce(args, &data, &model);
+    }
     let mut trainer = args.trainer(&data, &model)?;
     args.resume(&mut trainer)?;
     if let Some(dir) = &args.checkpoint {
         try_to_write(dir)?;
     }
-    if !args.json {
-        introduce(args, &data, &model);
-        if trainer.tiles() > 1 {
-            let tiles = trainer.tiles();
-            say(format_args!("tiles: {tiles} a device, for want of memory"));
-        }
+    let tiles = trainer.tiles();
+    if tiles > 1 && !args.json {
+        say(format_args!("tiles: {tiles} a device, for want of memory"));
     }
     if args.device.explain {
         say(trainer.explain().trim_end());
@@ -181,7 +184,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<()> {
         trainer.trace().map_or(Ok(()), |trace| trace.write(file))?; // what cannot be written is an error now
     }
     let started_at = trainer.epoch();
-    let done = epochs(args, &mut trainer)?;
+    let done = Done { read_seconds, ..epochs(args, &mut trainer)? };
     if let (Some(file), Some(trace)) = (&args.device.trace, trainer.trace()) {
         trace.write(file)?;
     }
@@ -204,6 +207,8 @@ fn try_to_write(dir: &Path) -> Result<()> {
 /// What the epochs took and moved.
 #[derive(Default)]
 struct Done {
+    /// Of the data, before all else.
+    read_seconds: f64,
     seconds: Vec<f64>,
     /// Of the last epoch with an evaluation, or if there was none the last: measured and planned, to devices and to host.
     bytes: [[u64; 2]; 2],
@@ -335,6 +340,7 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -
     let test = best.and_then(|b| b.test_accuracy);
     let val = best.and_then(|b| b.val_accuracy);
     let median = median(epoch_seconds.get(1..).unwrap_or_default()).or_else(|| median(epoch_seconds));
+    let start_up = trainer.start_up();
     if args.json {
         return json_line(&json!({
             "event": "summary",
@@ -344,6 +350,9 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -
             "best_epoch": best.map(|b| b.epoch),
             "epochs": trainer.epoch(),
             "epoch_seconds_median": median,
+            "read_seconds": done.read_seconds,
+            "plan_seconds": start_up.plan_seconds,
+            "setup_seconds": start_up.setup_seconds,
             "tiles": trainer.tiles(),
             "peak_device_bytes": trainer.peak_device_bytes(),
             "planned_peak_device_bytes": trainer.planned_peak_device_bytes(),
@@ -361,12 +370,15 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -
         LabelKind::Class => ("test accuracy", "validation accuracy"),
         LabelKind::Multi => ("test micro-F1", "validation micro-F1"),
     };
+    let [read, plan, setup] = [done.read_seconds, start_up.plan_seconds, start_up.setup_seconds].map(seconds);
+    let began = format!("reading {read}, planning {plan}, setup {setup}");
     let mut rows = vec![
         (test_name, percent(test)),
         (val_name, percent(val)),
         ("best epoch", best.map_or_else(|| "-".into(), |b| format!("{} of {}", b.epoch, trainer.epoch()))),
         ("median epoch", median.map_or_else(|| "-".into(), seconds)),
         ("peak memory", bytesize::ByteSize(peak).to_string()),
+        ("start-up", began),
     ];
     if let Some(dir) = &args.checkpoint {
         rows.push(("checkpoint", dir.display().to_string()));

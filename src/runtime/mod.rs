@@ -16,6 +16,7 @@ pub use devices::Devices;
 pub(crate) use learn::Learner;
 pub use options::{Partition, SplitRecord};
 pub(crate) use options::{RunOptions, check_ranges, prior, ranges_of, split_parts};
+pub use session::StartUp;
 pub(crate) use session::{Done, Job, Session};
 pub use trace::{Span, Trace};
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytemuck::Pod;
 use lapidary_kernels::{Device, HostSlot, Lane, Slot};
@@ -53,7 +54,17 @@ pub(crate) struct Session {
     scripts: BTreeMap<Vec<usize>, Vec<Arc<Script>>>,
     setup_peaks: Vec<u64>,
     setup_seconds: Vec<f64>,
+    start_up: StartUp,
     peaks: Vec<u64>,
+}
+
+/// What it took until the first epoch could run, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct StartUp {
+    /// Choosing each device's vertices, lowering, and planning memory.
+    pub plan_seconds: f64,
+    /// Starting the devices, making the blocks, and what runs once, such as a hoisted gather.
+    pub setup_seconds: f64,
 }
 
 /// What one run of a sequence did.
@@ -117,6 +128,7 @@ impl Session {
         job: &Job<'_>,
         open: impl FnOnce(&[Room]) -> Result<Vec<Box<dyn Device>>>,
     ) -> Result<Self> {
+        let start = Instant::now();
         let mut supply = Supply::of_parts(job.inputs, job.parts.clone());
         let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };
         let mut keep = BTreeSet::new();
@@ -131,6 +143,7 @@ impl Session {
             both(setup, main)
         };
         let (lowered, (setup, main), tiles) = fit(&rooms, lower_all, plan_all, method.weighs(&epoch))?;
+        let planned = Instant::now();
         // Of the tiles that were tried, these are the ones.
         supply.tile(tiles);
         let opened = open(&rooms)?;
@@ -148,18 +161,25 @@ impl Session {
             sequences: BTreeMap::from([(job.main.to_vec(), main)]),
             setup_peaks: setup_scripts.iter().map(|script| script.peak_bytes).collect(),
             setup_seconds: Vec::new(),
+            start_up: StartUp { plan_seconds: (planned - start).as_secs_f64(), setup_seconds: 0.0 },
             peaks: vec![0; runtime.lowered().len()],
             runtime,
         };
         job.others.iter().try_for_each(|phases| session.plan(phases))?;
         // What runs once is timed: there is no steady state to look at.
         session.setup_seconds = session.run_scripts(&setup_scripts, &[], &[], !job.repeats)?.kernel_seconds();
+        session.start_up.setup_seconds = planned.elapsed().as_secs_f64();
         Ok(session)
     }
 
     /// Seconds of each part's kernels in the setup, of a job that does not repeat; nothing if there were no kernels.
     pub(crate) fn setup_seconds(&self) -> &[f64] {
         &self.setup_seconds
+    }
+
+    /// What it took to open.
+    pub(crate) fn start_up(&self) -> StartUp {
+        self.start_up
     }
 
     /// Runs phases one after the other, the first of them being training if there are several. `metrics` are outputs, by

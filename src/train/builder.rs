@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::infer::checkpoint::{ModelRecord, RECORD_FORMAT};
 use crate::model::{Model, Weights, initial_weights};
 use crate::program::Passes;
-use crate::runtime::{Devices, Learner, MemoryPolicy, Partition, RunOptions, SplitRecord, prior};
+use crate::runtime::{Devices, Learner, MemoryPolicy, Partition, RunOptions, SplitRecord, StartUp, prior};
 
 /// How a [`Trainer`] is set up: see [`Trainer::builder`].
 #[derive(Clone, Debug)]
@@ -172,10 +172,14 @@ impl<'a> TrainerBuilder<'a> {
             keep,
             epochs: self.epochs.unwrap_or(EXPECTED_EPOCHS),
         };
-        let (parts, learner) = first_split(&setup)?;
         let start = Instant::now();
+        let (parts, learner) = first_split(&setup)?;
+        let split = Instant::now();
         let session = setup.open(parts, None)?;
-        let learning = learner.map(|learner| Learning { learner, move_s: start.elapsed().as_secs_f64() });
+        let learning = learner.map(|learner| Learning { learner, move_s: split.elapsed().as_secs_f64() });
+        let opened = session.start_up();
+        let plan_seconds = opened.plan_seconds + (split - start).as_secs_f64();
+        let start_up = StartUp { plan_seconds, ..opened };
         let splits = vec![SplitRecord { epoch: 1, parts: session.part_pairs() }];
         let weights = self.weights.unwrap_or_else(|| initial_weights(&parameters, self.seed));
         let mut trainer = Trainer {
@@ -189,6 +193,7 @@ impl<'a> TrainerBuilder<'a> {
             keeps_gradients: self.keep_gradients,
             trace: None,
             learning,
+            start_up,
             part_seconds: Vec::new(),
             last_move: None,
             earlier_peaks: [Vec::new(), Vec::new()],

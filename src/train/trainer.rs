@@ -14,7 +14,7 @@ use crate::infer::checkpoint::{self, BEST_FILE, COST_MODEL_FILE, MODEL_FILE, OPT
 use crate::infer::{Accuracy, Predictor};
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::program::Origin;
-use crate::runtime::{Partition, Session, SplitRecord, Trace, check_ranges, ranges_of};
+use crate::runtime::{Partition, Session, SplitRecord, StartUp, Trace, check_ranges, ranges_of};
 
 /// The phases of the lowered program.
 pub(super) const TRAIN_PHASE: usize = 0;
@@ -72,6 +72,7 @@ pub struct Trainer {
     pub(super) setup: Setup,
     /// With several devices whose split is learned.
     pub(super) learning: Option<Learning>,
+    pub(super) start_up: StartUp,
     pub(super) part_seconds: Vec<f64>,
     pub(super) last_move: Option<Move>,
     /// Held by the devices and planned, at most, with earlier splits.
@@ -231,6 +232,11 @@ impl Trainer {
             Some(slots) => self.session.write(slots, &[lr as f32]),
             None => Ok(()),
         }
+    }
+
+    /// What it took until the first epoch could run.
+    pub fn start_up(&self) -> StartUp {
+        self.start_up
     }
 
     /// Into how many tiles each device's vertices are cut, so that an operation's matrices fit; 1 if they do as they are.
