@@ -122,8 +122,8 @@ pub fn measure() -> Result<Profile> {
     let [near_cache_bytes, far_cache_bytes] = host::cache_bytes();
     let mut gather_rate = |rows: usize| gather_rate(bytes.as_slice(), out.as_mut_slice(), rows, memory_bytes_per_s);
     let gather_bytes_per_s = gather_rate(BYTES / 4 / WIDTH);
-    // Half the cache: the other rows and the sums want room as well.
-    let cached = (far_cache_bytes as usize / 8 / WIDTH).clamp(1, BYTES / 4 / WIDTH);
+    // A quarter of the cache: other rows and the sums want room as well, and other processors may share it.
+    let cached = (far_cache_bytes as usize / 16 / WIDTH).clamp(1, BYTES / 4 / WIDTH);
     let cached_gather_bytes_per_s = gather_rate(cached);
     let flops_per_s = product_rate(bytes.as_slice(), out.as_mut_slice());
     let profile = Profile {
@@ -171,8 +171,9 @@ fn memory_rate(x: &[f32], out: &mut [f32]) -> f64 {
 
 /// The rate of random rows of a matrix with so many: what a gather reads and writes in sequence takes its own time.
 fn gather_rate(x: &[f32], out: &mut [f32], sources: usize, memory_bytes_per_s: f64) -> f64 {
-    const ROWS: usize = 1 << 16;
-    const DEGREE: usize = 8;
+    // Rows are few and long, so that sums are a small part of what is moved.
+    const ROWS: usize = 1 << 14;
+    const DEGREE: usize = 32;
     let indptr: Vec<u64> = (0..=ROWS as u64).map(|v| v * DEGREE as u64).collect();
     // Multiples of a large odd number: far apart, each source once in a while, no two runs.
     let indices: Vec<u32> = (0..(ROWS * DEGREE) as u64).map(|i| (i * 2_654_435_761 % sources as u64) as u32).collect();

@@ -1,10 +1,13 @@
 //! The regression: weights that are not negative, near the prior until samples say otherwise.
 //!
 //! A row is a sample divided by its seconds, so that errors are relative and a small range counts as much as a large
-//! one (a weighted row, scaled by the root of its weight). Columns are scaled to norm 1. The prior is one more row a column:
-//! a feature's share of the time may be anything, a call's constant is about what the profile says, and each departure
-//! has a price. Together the rows have full rank, whatever the samples are. (Were the constant as free as a feature, the
-//! time of equal parts would be spread over both alike, since they tell the two not apart.)
+//! one (a weighted row, scaled by the root of its weight). Columns are scaled to norm 1. The prior is one more row a column.
+//!
+//! Ranges of one graph look alike: that rows have so many neighbours, and so many of them miss a cache, is true of all of
+//! them. Then many weights explain them equally well, and most of these are far off on a graph that looks different. So
+//! samples first say by which factor the prior is wrong altogether, and then only as much about the single weights as they
+//! are explained better by: the less certain what is left over, the dearer a departure. (The factor leaves out the
+//! constant of a call: the time of equal parts would else be spread over both alike, since they tell the two not apart.)
 //!
 //! Of all weights that are not negative the best are wanted. They are the best of the ordinary least-squares fits to
 //! subsets of the columns, among those that are not negative: with few columns, all subsets are tried; with more, an
@@ -15,11 +18,21 @@ use linfa::traits::Fit;
 use linfa_linear::LinearRegression;
 use ndarray::{Array1, Array2, ArrayView1, Axis};
 
-use crate::feature::{FEATURES, Features};
+use crate::cache::CERTAIN;
+use crate::feature::{FEATURES, Feature, Features};
 use crate::op::{Weights, Work};
 
-/// How many samples the prior counts for: it is taken to be wrong by ten times as much as a measurement.
-const PRIOR_SAMPLES: f64 = 0.01;
+/// What a measured time is wrong by, however well weights explain the samples.
+const LEAST_NOISE: f64 = 0.005;
+
+/// What it is taken to be wrong by before there is a fit that tells.
+const FIRST_NOISE: f64 = 0.1;
+
+/// So many samples are independent at most: ranges of a graph share what the features do not tell.
+const INDEPENDENT: f64 = 8.0;
+
+/// Of what the prior says nothing of, a neighbour may cost this share of the time of a row that is in no cache.
+const UNKNOWN: f64 = 0.25;
 
 /// The most columns of which all subsets are tried.
 const SUBSETS_UP_TO: usize = 8;
@@ -35,6 +48,7 @@ pub(crate) fn fit(work: Work, samples: &[(Features, f64)], prior: &Weights) -> W
     };
     used.retain(|&column| samples.iter().any(|sample| rate(column, sample) > 0.0));
     let (m, k) = (samples.len(), used.len());
+    let centre = centre(samples, prior);
     let mut rows = Array2::zeros((m + k, k));
     let mut target = Array1::ones(m + k);
     let mut scales = Vec::with_capacity(k);
@@ -44,22 +58,63 @@ pub(crate) fn fit(work: Work, samples: &[(Features, f64)], prior: &Weights) -> W
         let largest = rates.fold(0.0f64, |largest, &rate| largest.max(rate));
         let scale = largest * (&rates / largest).mapv(|rate| rate * rate).sum().sqrt();
         rows.column_mut(j).iter_mut().zip(&rates).for_each(|(cell, rate)| *cell = rate / scale);
-        let uncertainty = if column == 0 { prior.per_call_s } else { (m as f64).sqrt() / scale };
-        let strength = PRIOR_SAMPLES.sqrt() / uncertainty;
-        rows[[m + j, j]] = strength / scale;
-        target[m + j] = strength * value(prior, column);
         scales.push(scale);
     }
-    let scaled = if k <= SUBSETS_UP_TO { best_subset(&rows, &target) } else { active_set(&rows, &target) };
+    // A column of which nothing is known may take any share of the time.
+    let doubts = used.iter().zip(&scales).map(|(&column, scale)| match doubt(column, samples, &centre) {
+        doubt if doubt > 0.0 => doubt,
+        _ => (m as f64).sqrt() / scale,
+    });
+    let doubts: Vec<f64> = doubts.collect();
+    let mut noise = FIRST_NOISE;
     let mut fitted = *prior;
-    for ((&column, scaled), scale) in used.iter().zip(scaled).zip(scales) {
-        let weight = scaled / scale;
-        // A file could hold samples beyond what f64 can weigh.
-        if weight.is_finite() {
-            *value_mut(&mut fitted, column) = weight;
+    // Each fit tells better how well samples can be explained at all.
+    for _ in 0..3 {
+        for (j, &column) in used.iter().enumerate() {
+            let strength = noise * (m as f64 / INDEPENDENT).max(1.0).sqrt() / doubts[j];
+            rows[[m + j, j]] = strength / scales[j];
+            target[m + j] = strength * value(&centre, column);
+        }
+        let scaled = if k <= SUBSETS_UP_TO { best_subset(&rows, &target) } else { active_set(&rows, &target) };
+        let residual = rows.dot(&ArrayView1::from(&scaled)) - &target;
+        let left = residual.iter().take(m).map(|left| left * left).sum::<f64>() / m.max(1) as f64;
+        noise = left.sqrt().max(LEAST_NOISE);
+        for ((&column, scaled), scale) in used.iter().zip(scaled).zip(&scales) {
+            let weight = scaled / scale;
+            // A file could hold samples beyond what f64 can weigh.
+            if weight.is_finite() {
+                *value_mut(&mut fitted, column) = weight;
+            }
         }
     }
     fitted
+}
+
+/// The prior, with all features' weights times the factor by which half of the samples took longer.
+fn centre(samples: &[(Features, f64)], prior: &Weights) -> Weights {
+    let believed = Weights { per_call_s: 0.0, ..*prior };
+    let mut factors: Vec<f64> = samples
+        .iter()
+        .map(|(features, seconds)| seconds / believed.seconds(features))
+        .filter(|f| f.is_finite())
+        .collect();
+    factors.sort_by(f64::total_cmp);
+    let factor = factors.get(factors.len() / 2).copied().unwrap_or(1.0);
+    Weights { per_feature_s: prior.per_feature_s.map(|weight| weight * factor), ..*prior }
+}
+
+/// How far a weight may be from the centre: by itself, or by what a neighbour may cost beyond what is known.
+fn doubt(column: usize, samples: &[(Features, f64)], centre: &Weights) -> f64 {
+    let itself = value(centre, column);
+    if column == 0 || FEATURES[column - 1] == Feature::Vertices {
+        return itself;
+    }
+    let place = |feature| FEATURES.iter().position(|&f| f == feature).expect("it is listed");
+    let (neighbours, misses) = (place(Feature::Neighbours), place(Feature::FarMisses));
+    let row_s = centre.per_feature_s[neighbours] + f64::from(CERTAIN) * centre.per_feature_s[misses];
+    // How often it is counted of a neighbour.
+    let total = |feature: usize| samples.iter().map(|(features, _)| features[feature] as f64).sum::<f64>();
+    itself.max(UNKNOWN * row_s * total(neighbours) / total(column - 1))
 }
 
 fn value(weights: &Weights, column: usize) -> f64 {

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelConfig, ModelError, Norm, Weights};
 use crate::program::passes::order::Workload;
 use crate::program::{Origin, Passes};
-use crate::runtime::{Devices, Job, MemoryPolicy, Partition, RunOptions, Session};
+use crate::runtime::{Devices, Job, MemoryPolicy, Partition, RunOptions, Runs, Session};
 
 /// What a model says of a data set.
 #[derive(Clone, Debug)]
@@ -192,7 +192,7 @@ impl Predictor {
         let job = Job {
             programs: &[("infer", &program)],
             inputs: &inputs,
-            parts: self.options.parts_of_one_pass(&inputs, &program, self.cost_model.as_deref())?,
+            parts: self.options.parts(&inputs, &program, self.cost_model.as_deref(), Runs::Once)?,
             main: &[0],
             others: &[],
             repeats: false,

@@ -20,7 +20,7 @@ use crate::lower::{Inputs, Kind, Lowered, Sizes, Supply, Tiling, lower};
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::profile;
 use crate::program::{Passes, Program};
-use crate::runtime::{Partition, split_parts};
+use crate::runtime::{Partition, Runs, split_parts};
 use crate::train::{Adam, DecayLayers, EpochSpec, Optimizer, evaluation_program, training_program};
 
 /// What is to be trained on.
@@ -333,7 +333,7 @@ impl<'a> DryRun<'a> {
             }
             (Subject::Data(_), inputs) => {
                 let inputs = inputs.expect("data is bound before it is cut");
-                let parts = split_parts(&self.partition, inputs, &training, self.devices, None)?;
+                let parts = split_parts(&self.partition, inputs, &training, self.devices, None, Runs::Many)?;
                 let ranges = parts.iter().map(|part| part.start as u64..part.end as u64).collect();
                 (Parts::Known(Supply::of_parts(inputs, parts)), ranges)
             }

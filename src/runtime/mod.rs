@@ -15,7 +15,7 @@ mod worker;
 pub use devices::Devices;
 pub(crate) use learn::Learner;
 pub use options::{Partition, SplitRecord};
-pub(crate) use options::{RunOptions, check_ranges, prior, ranges_of, split_parts};
+pub(crate) use options::{RunOptions, Runs, check_ranges, prior, ranges_of, split_parts};
 pub use session::StartUp;
 pub(crate) use session::{Done, Job, Session};
 pub use trace::{Span, Trace};

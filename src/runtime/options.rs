@@ -149,23 +149,19 @@ impl RunOptions {
         inputs: &Inputs,
         program: &Program,
         model: Option<&CostModel>,
+        runs: Runs,
     ) -> Result<Vec<Range<usize>>> {
-        split_parts(&self.partition, inputs, program, self.devices.count(), model)
+        split_parts(&self.partition, inputs, program, self.devices.count(), model, runs)
     }
+}
 
-    /// As [`RunOptions::parts`], of a program that runs once: what it makes of constants counts as well, and that its memory is fresh.
-    pub(crate) fn parts_of_one_pass(
-        &self,
-        inputs: &Inputs,
-        program: &Program,
-        model: Option<&CostModel>,
-    ) -> Result<Vec<Range<usize>>> {
-        let devices = self.devices.count();
-        if self.partition != Partition::Strategy(Strategy::Learned) || devices == 1 {
-            return self.parts(inputs, program, model);
-        }
-        Ok(learner(inputs, program, model)?.of_one_pass().split(inputs, devices))
-    }
+/// How often a program runs on the graph that is split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Runs {
+    /// Epoch after epoch: what is made once does not count.
+    Many,
+    /// Once: what it makes of constants counts as well, and that its memory is fresh.
+    Once,
 }
 
 /// The part of each of `devices`: see [`RunOptions::parts`].
@@ -175,6 +171,7 @@ pub(crate) fn split_parts(
     program: &Program,
     devices: usize,
     model: Option<&CostModel>,
+    runs: Runs,
 ) -> Result<Vec<Range<usize>>> {
     let graph = &inputs.graph;
     let vertices = graph.vertex_count();
@@ -190,7 +187,11 @@ pub(crate) fn split_parts(
         _ if devices == 1 => Ok(Vec::from([Range { start: 0, end: vertices }])),
         Partition::Strategy(Strategy::Vertices) => Ok(split(&RangeCost::vertices(vertices), &speeds)),
         Partition::Strategy(Strategy::Edges) => Ok(split(&RangeCost::edges(graph.indptr()), &speeds)),
-        Partition::Strategy(Strategy::Learned) => Ok(learner(inputs, program, model)?.split(inputs, devices)),
+        Partition::Strategy(Strategy::Learned) => {
+            let learner = learner(inputs, program, model)?;
+            let learner = if runs == Runs::Once { learner.of_one_pass() } else { learner };
+            Ok(learner.split(inputs, devices))
+        }
     }
 }
 

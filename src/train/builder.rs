@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::infer::checkpoint::{ModelRecord, RECORD_FORMAT};
 use crate::model::{Model, Weights, initial_weights};
 use crate::program::Passes;
-use crate::runtime::{Devices, Learner, MemoryPolicy, Partition, RunOptions, SplitRecord, StartUp, prior};
+use crate::runtime::{Devices, Learner, MemoryPolicy, Partition, RunOptions, Runs, SplitRecord, StartUp, prior};
 
 /// How a [`Trainer`] is set up: see [`Trainer::builder`].
 #[derive(Clone, Debug)]
@@ -234,7 +234,7 @@ fn first_split(setup: &Setup) -> Result<(Vec<Range<usize>>, Option<Learner>)> {
     let parts = match (&options.partition, &learner) {
         (Partition::Strategy(_), Some(learner)) => learner.split(inputs, devices),
         (partition, _) => {
-            let checked = options.parts(inputs, &setup.training, None)?;
+            let checked = options.parts(inputs, &setup.training, None, Runs::Many)?;
             partition.replayed(1).map_or(checked, <[_]>::to_vec)
         }
     };

@@ -328,11 +328,14 @@ impl<'a> Sources<'a> {
         if let Some(&u) = self.block.indices.get(edge) {
             // Any address may be asked for.
             let start = (u as usize * self.d).wrapping_add(offset);
+            let is_own = (u as usize) < self.first + self.own_rows;
+            let base = if is_own { self.own } else { self.halo };
+            let start = start.wrapping_sub(if is_own { 0 } else { self.own_rows * self.d });
             for line in 0..lines {
-                prefetch(self.own, start.wrapping_add(line * LINE));
+                prefetch(base, start.wrapping_add(line * LINE));
             }
             // Rows that start within a line end in one more.
-            prefetch(self.own, start.wrapping_add(len - 1));
+            prefetch(base, start.wrapping_add(len - 1));
         }
     }
 }
