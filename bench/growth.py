@@ -45,7 +45,7 @@ def main():
     floor = points(rows, family, "lapidary", "floor_ms")
     axes.plot([e for e, _, _ in floor], [s for _, s, _ in floor], ":", color="black", label="floor")
     for edges, seconds, graph in points(rows, others, "lapidary"):
-        axes.annotate(graph, (edges, seconds), (4, -11), textcoords="offset points", fontsize=8)
+        axes.annotate(graph, (edges, seconds), (-6, -3), textcoords="offset points", fontsize=8, ha="right")
     axes.set(xscale="log", yscale="log", xlabel="million edges", ylabel="seconds an epoch")
     axes.grid(which="major", color="#dddddd", linewidth=0.6)
     axes.legend(frameon=False, loc="upper left")

@@ -235,7 +235,7 @@ def main():
             for case in a.cases:
                 graph, widths = case.split(":")
                 for hidden in map(int, widths.split(",")):
-                    run_case(a, graph, hidden, model, dropout, a.backends.split(","))
+                    run_case(a, graph, hidden, model, dropout, [b for b in a.backends.split(",") if b])
     machine = None
     if a.machine:
         with open(a.machine) as file:

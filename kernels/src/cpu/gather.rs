@@ -253,6 +253,9 @@ pub(super) fn bad_row(call: &'static str, block: BlockView<'_>, v: usize) -> Err
 trait Weights: Copy {
     /// `acc + factor of edge * x`.
     fn accumulate<S: Simd>(self, simd: S, edge: usize, acc: &mut [S::f32s], x: &[S::f32s]);
+
+    /// The same for a few numbers.
+    fn accumulate_few(self, edge: usize, acc: &mut [f32], x: &[f32]);
 }
 
 #[derive(Clone, Copy)]
@@ -264,6 +267,11 @@ impl Weights for Unweighted {
         for (acc, &x) in acc.iter_mut().zip(x) {
             *acc = simd.add_f32s(*acc, x);
         }
+    }
+
+    #[inline(always)]
+    fn accumulate_few(self, _edge: usize, acc: &mut [f32], x: &[f32]) {
+        acc.iter_mut().zip(x).for_each(|(acc, x)| *acc += x);
     }
 }
 
@@ -277,6 +285,12 @@ impl Weights for Weighted<'_> {
         for (acc, &x) in acc.iter_mut().zip(x) {
             *acc = simd.add_f32s(*acc, simd.mul_f32s(factor, x));
         }
+    }
+
+    #[inline(always)]
+    fn accumulate_few(self, edge: usize, acc: &mut [f32], x: &[f32]) {
+        let factor = self.0[edge];
+        acc.iter_mut().zip(x).for_each(|(acc, x)| *acc += factor * x);
     }
 }
 
@@ -407,7 +421,13 @@ fn sum_tile<S: Simd, W: Weights, const HALO: bool>(
 ) -> Option<()> {
     let (full, tail) = (tile.len() / S::F32_LANES, !tile.len().is_multiple_of(S::F32_LANES));
     match (full, tail) {
-        (0, _) => sum::<S, W, 0, true, HALO>(simd, sources, weights, edges, from, tile),
+        (0, _) => match tile.len() {
+            1 => sum_few::<W, 1, HALO>(sources, weights, edges, from, tile),
+            2 => sum_few::<W, 2, HALO>(sources, weights, edges, from, tile),
+            3 => sum_few::<W, 3, HALO>(sources, weights, edges, from, tile),
+            4 => sum_few::<W, 4, HALO>(sources, weights, edges, from, tile),
+            _ => sum::<S, W, 0, true, HALO>(simd, sources, weights, edges, from, tile),
+        },
         (1, false) => sum::<S, W, 1, false, HALO>(simd, sources, weights, edges, from, tile),
         (1, true) => sum::<S, W, 1, true, HALO>(simd, sources, weights, edges, from, tile),
         (2, false) => sum::<S, W, 2, false, HALO>(simd, sources, weights, edges, from, tile),
@@ -424,6 +444,29 @@ fn sum_tile<S: Simd, W: Weights, const HALO: bool>(
         (7, true) => sum::<S, W, 7, true, HALO>(simd, sources, weights, edges, from, tile),
         _ => sum::<S, W, TILE, false, HALO>(simd, sources, weights, edges, from, tile),
     }
+}
+
+/// [`sum_tile`] for a tile of `FEW` columns, so few that reading a vector of them would read other sources mostly.
+#[inline(always)]
+fn sum_few<W: Weights, const FEW: usize, const HALO: bool>(
+    sources: Sources<'_>,
+    weights: W,
+    edges: Range<usize>,
+    (first, fresh): (usize, bool),
+    tile: &mut [f32],
+) -> Option<()> {
+    let tile = tile.first_chunk_mut::<FEW>()?;
+    let mut sums = if fresh { [0.0; FEW] } else { *tile };
+    let (offset, indices) = (sources.offset(first), sources.block.indices);
+    let later = indices.get(edges.start + ahead(1)..).unwrap_or(&[]);
+    for (i, &u) in indices.get(edges.clone())?.iter().enumerate() {
+        if let Some(&u) = later.get(i) {
+            sources.prefetch(u, offset, 1, FEW, false);
+        }
+        weights.accumulate_few(edges.start + i, &mut sums, sources.from::<HALO>(u, offset)?.first_chunk::<FEW>()?);
+    }
+    *tile = sums;
+    Some(())
 }
 
 /// [`sum_tile`] for a tile of exactly `FULL` vectors, and with `TAIL` one more that ends where the tile ends: it begins
