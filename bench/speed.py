@@ -1,14 +1,19 @@
 """Times training beside other frameworks, on the same graph, model, weights and machine, by turns.
 
     export PEERS_DIR=... PEERS_PY_MAIN=.../python PEERS_PY_DGL=.../python
+    cargo bench -p lapidary-kernels --bench cpu -- machine --json > machine.json
     $PEERS_PY_MAIN bench/speed.py --lapidary target/release/lapidary --example target/release/examples/speed \
-        --graphs FOLDER_OF_NPZ --work DIR --cases pubmed:16,128 arxiv:16,128,256 --note "what else ran"
+        --graphs FOLDER_OF_NPZ --work DIR --machine machine.json --models gcn --dropout none,hidden,input \
+        --cases pubmed:16,128 arxiv:16,128,256 --note "what else ran"
 
-`PEERS_DIR` holds `bench_gnn.py`, which runs one framework in a process of its own and prints a JSON line; `FOLDER_OF_NPZ`
-the graphs that its `gen_graph.py` wrote. Each graph is imported once with `lapidary data import npz`. A round runs every
-framework once, ours first; what is written are medians over rounds of each run's median epoch. A row counts only if
-the losses of the first epoch and of a later one (the fifth, if it ran so many) agree with ours to 1e-3: the initial weights are
-the same.
+`PEERS_DIR` holds `bench_gnn.py`, which runs one framework in a process of its own and prints a JSON line; what it has no
+setting for, dropout, GIN and GraphSAGE, `peer.py` runs. `FOLDER_OF_NPZ` holds the graphs that its `gen_graph.py` wrote. Each
+graph is imported once with `lapidary data import npz`. Dropout is 0.5, on the hidden layer or on the input as well.
+
+A round runs every framework once, ours first. Every run is kept in `DIR/runs.jsonl`, and what is written are medians over all
+of them, of each run's median epoch, so that rounds can be added later. A row counts only if the losses of the first epoch and
+of a later one agree with ours to 1e-3 of their size: the initial weights are the same. Masks of dropout are not; there the
+losses of two epochs without dropout are compared.
 """
 
 import argparse
@@ -21,20 +26,39 @@ import sys
 
 import numpy as np
 
+from floor import Rates, epoch_s
+
 FIRST = ["torch_csr_best", "torch_pre", "dgl_i32", "pyg_csr"]
+RATES = {"none": (0.0, 0.0), "hidden": (0.5, 0.0), "input": (0.5, 0.5)}
 TOLERANCE = 1e-3
+HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def write_weights(path, widths):
-    """A safetensors file of the weights that the peers start from."""
+def initial_weights(model, widths):
+    """Tensors by PyG's names; the GCN's are those that the peers start from."""
     sys.path.insert(0, os.environ["PEERS_DIR"])
     sys.dont_write_bytecode = True
-    from bench_gnn import init_weights
+    from bench_gnn import glorot, init_weights
 
-    tensors = {}
-    for i, weight in enumerate(init_weights(widths)):
-        tensors[f"convs.{i}.lin.weight"] = np.ascontiguousarray(weight.T)
-        tensors[f"convs.{i}.bias"] = np.zeros(weight.shape[1], np.float32)
+    tensors, rng = {}, np.random.default_rng(7)
+    for i, (k, m) in enumerate(zip(widths, widths[1:])):
+        if model == "gcn":
+            linears = [("lin", init_weights(widths)[i], None), ("", None, m)]
+        elif model == "gin":
+            linears = [("nn.lins.0", glorot(rng, k, m), m), ("nn.lins.1", glorot(rng, m, m), m)]
+            tensors[f"convs.{i}.eps"] = np.zeros(1, np.float32)
+        else:
+            linears = [("lin_l", glorot(rng, k, m), m), ("lin_r", glorot(rng, k, m), None)]
+        for name, weight, bias in linears:
+            prefix = f"convs.{i}.{name}".rstrip(".")
+            if weight is not None:
+                tensors[f"{prefix}.weight"] = np.ascontiguousarray(weight.T)
+            if bias is not None:
+                tensors[f"{prefix}.bias"] = np.zeros(bias, np.float32)
+    return tensors
+
+
+def write_safetensors(path, tensors):
     header, offset = {}, 0
     for name, tensor in tensors.items():
         header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [offset, offset + tensor.nbytes]}
@@ -53,53 +77,114 @@ def last_json(command, env=None, timeout=900):
     return json.loads(lines[-1])
 
 
-def run_case(a, graph, hidden, backends):
-    npz = os.path.join(a.graphs, graph + ".npz")
+def imported(a, graph):
+    """The folder of a graph's dataset, which is made if it is not there, and what it says of itself."""
     folder = os.path.join(a.work, graph)
     if not os.path.exists(folder):
+        npz = os.path.join(a.graphs, graph + ".npz")
         subprocess.run([a.lapidary, "data", "import", "npz", npz, folder], check=True, capture_output=True)
     with open(os.path.join(folder, "dataset.json")) as file:
-        about = json.load(file)
-    weights = os.path.join(a.work, f"{graph}-{hidden}.safetensors")
-    write_weights(weights, [about["feature_width"], hidden, about["classes"]])
-    ours = [a.example, "--data", folder, "--hidden", str(hidden), "--epochs", str(a.epochs), "--weights", weights]
+        return folder, json.load(file)
+
+
+def run_case(a, graph, hidden, model, dropout, backends):
+    """Runs every framework `--rounds` times, and adds the runs to `runs.jsonl`."""
+    folder, about = imported(a, graph)
+    widths = [about["feature_width"], hidden, about["classes"]]
+    weights = os.path.join(a.work, f"{graph}-{model}-{hidden}.safetensors")
+    write_safetensors(weights, initial_weights(model, widths))
     env = dict(os.environ, PEERS_QUIET_WAIT="0", PEERS_TRIES="1", PYTHONDONTWRITEBYTECODE="1")
-    runs = {}
+
+    def command(backend, dropout):
+        npz = os.path.join(a.graphs, graph + ".npz")
+        hidden_rate, input_rate = map(str, RATES[dropout])
+        if backend == "lapidary":
+            run = [a.example, "--data", folder, "--model", model, "--weights", weights]
+        elif model == "gcn" and dropout == "none":
+            run = [os.environ["PEERS_PY_MAIN"], os.path.join(os.environ["PEERS_DIR"], "bench_gnn.py"), "--graph", npz]
+            return run + ["--backends", backend, "--hidden", str(hidden), "--epochs", str(a.epochs), "--budget", str(a.budget)]
+        else:
+            run = [os.environ["PEERS_PY_DGL" if backend.startswith("dgl") else "PEERS_PY_MAIN"], os.path.join(HERE, "peer.py")]
+            run += ["--graph", npz, "--backend", backend, "--model", model, "--weights", weights, "--budget", str(a.budget)]
+        return run + ["--hidden", str(hidden), "--epochs", str(a.epochs), "--dropout", hidden_rate, "--input-dropout", input_rate]
+
+    def run(backend, dropout):
+        row = last_json(command(backend, dropout), env)
+        case = dict(graph=graph, hidden=hidden, model=model, dropout=dropout, backend=backend)
+        row = dict(case, vertices=about["vertices"], edges=about["edges"], widths=widths, load=os.getloadavg()[0], row=row)
+        print(*case.values(), row["row"].get("status"), row["row"].get("epoch", {}).get("median_ms"), flush=True)
+        with open(os.path.join(a.work, "runs.jsonl"), "a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    same = dict(graph=graph, hidden=hidden, model=model, dropout="none", backend="lapidary")
+    if dropout != "none" and not any(same.items() <= row.items() for row in all_runs(a)):
+        run("lapidary", "none")
     for _ in range(a.rounds):
-        for backend in ["lapidary"] + backends:
-            peer = [os.environ["PEERS_PY_MAIN"], os.path.join(os.environ["PEERS_DIR"], "bench_gnn.py"), "--graph", npz]
-            peer += ["--backends", backend, "--hidden", str(hidden), "--epochs", str(a.epochs), "--budget", str(a.budget)]
-            row = last_json(ours if backend == "lapidary" else peer, env)
-            row["load"] = os.getloadavg()[0]
-            print(graph, hidden, backend, row.get("status"), row.get("epoch", {}).get("median_ms"), flush=True)
-            runs.setdefault(backend, []).append(row)
-    return [summary(graph, hidden, backend, rows, runs["lapidary"]) for backend, rows in runs.items()]
+        for backend in ["lapidary"] + [b for b in backends if dropout != "input" or b != "torch_pre"]:
+            run(backend, dropout)
 
 
-def summary(graph, hidden, backend, rows, ours):
-    good = [row for row in rows if row.get("status") == "ok"]
-    result = dict(graph=graph, hidden=hidden, backend=backend, rounds=len(good))
+def all_runs(a):
+    path = os.path.join(a.work, "runs.jsonl")
+    if not os.path.exists(path):
+        return []
+    with open(path) as file:
+        return [json.loads(line) for line in file]
+
+
+def summaries(runs, rates):
+    """One row for each case and framework, ours first, then in the order of `FIRST`."""
+    keys = ("model", "dropout", "graph", "hidden", "backend")
+    groups = {}
+    for run in runs:
+        groups.setdefault(tuple(run[key] for key in keys), []).append(run)
+
+    def place(key):
+        model, dropout, _, hidden, backend = key
+        edges = groups[key][0]["edges"]
+        return ["gcn", "gin", "sage"].index(model), list(RATES).index(dropout), edges, hidden, (["lapidary"] + FIRST).index(backend)
+
+    rows = []
+    for key in sorted(groups, key=place):
+        ours, plain = groups.get(key[:4] + ("lapidary",)), groups.get((key[0], "none") + key[2:4] + ("lapidary",))
+        rows.append(summary(dict(zip(keys, key)), groups[key], ours, plain, rates))
+    return rows
+
+
+def summary(case, runs, ours, plain, rates):
+    good = [run["row"] for run in runs if run["row"].get("status") == "ok"]
+    result = dict(case, edges=runs[0]["edges"], rounds=len(good))
     if not good:
-        return dict(result, status=rows[0].get("status", "failed"), error=rows[0].get("error"))
-    median = lambda rows, *keys: statistics.median(get(row, keys) for row in rows)  # noqa: E731
-    agree = all(abs(a - b) < TOLERANCE for row in good for a, b in zip(losses(row), losses(ours[0], row)))
+        return dict(result, status=runs[0]["row"].get("status", "failed"), error=runs[0]["row"].get("error"))
+    ours = [run["row"] for run in ours]
+    agree = all(agrees(row, plain[0]["row"]["losses"]) for row in good) or case["backend"] == "lapidary"
     times = {"epoch_ms": ("epoch", "median_ms"), "cpu_ms": ("epoch", "cpu_ms"), "infer_ms": ("infer", "median_ms"),
              "peak_rss_mb": ("peak_rss_mb",)}
     for name, keys in times.items():
-        result[name] = round(median(good, *keys), 2)
-        result[name + "_ratio"] = round(result[name] / median(ours, *keys), 2)
-    runs = lambda rows: [round(get(row, ("epoch", "median_ms")), 2) for row in rows]  # noqa: E731
-    result["quiet_ms"] = min(runs(good))
-    result["quiet_ms_ratio"] = round(min(runs(good)) / min(runs(ours)), 2)
-    return dict(result, status="ok" if agree else "other losses", epoch_ms_runs=runs(good),
-                losses=losses(good[0]), load=[round(row["load"], 1) for row in good])
+        result[name] = round(median(good, keys), 2)
+        result[name + "_ratio"] = round(result[name] / median(ours, keys), 2)
+    if rates and case["backend"] == "lapidary":
+        about = runs[0]
+        floors = epoch_s(rates, case["model"], about["vertices"], about["edges"], about["widths"], case["dropout"] == "input")
+        result["floor_ms"], result["infer_floor_ms"] = (round(1e3 * s, 2) for s in floors)
+    epochs = [round(get(row, times["epoch_ms"]), 2) for row in good]
+    return dict(result, status="ok" if agree else "other losses", epoch_ms_runs=epochs, losses=known_losses(good[0]),
+                load=[round(run["load"], 1) for run in runs])
 
 
-def losses(row, other=None):
-    """The losses of the first epoch, and of the one that a peer, `other`, tells as its later one."""
-    if "losses" not in row:
-        return [row["loss0"], row["loss_end"]]
-    return [row["losses"][0], row["losses"][(other or {}).get("loss_end_epoch", 5) - 1]]
+def known_losses(row):
+    """Losses by the number of updates before them."""
+    if "losses" in row:
+        return dict(enumerate(row["losses"][:5]))
+    return {0: row["loss0"], row["loss_end_epoch"] - 1: row["loss_end"]}
+
+
+def agrees(row, ours):
+    return all(abs(loss - ours[i]) <= TOLERANCE * max(1, abs(ours[i])) for i, loss in known_losses(row).items() if i < len(ours))
+
+
+def median(rows, keys):
+    return statistics.median(get(row, keys) for row in rows)
 
 
 def get(row, keys):
@@ -111,18 +196,19 @@ def get(row, keys):
 def table(results, about):
     lines = ["# Training beside other frameworks, on the CPU", "", about, "",
              "Times are milliseconds; a ratio is theirs over ours, so above 1 we are ahead. `epoch` is the median over rounds of each "
-             "run's median, `quiet` the least of them, which other processes disturbed least, and `cpu` the processor time of all "
-             "threads an epoch, idle spinning included. Memory is peak resident MB, of the whole process.", "",
-             "| graph | hidden | framework | epoch | ratio | quiet | ratio | cpu | ratio | inference | ratio | memory | ratio |",
-             "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+             "run's median, and `cpu` the processor time of all threads an epoch, idle spinning included. Memory is peak resident "
+             "MB, of the whole process. `floor` is what `bench/floor.py` says of our epoch and inference on this machine: every "
+             "kernel's operands read once, or its operations at the peak rate; what fits a cache may be below it.", "",
+             "| model | dropout | graph | hidden | framework | rounds | epoch | ratio | cpu | ratio | inference | ratio | memory | ratio | floor |",
+             "| --- | --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for r in results:
-        head = f"| {r['graph']} | {r['hidden']} | {r['backend']} |"
+        head = f"| {r['model']} | {r['dropout']} | {r['graph']} | {r['hidden']} | {r['backend']} | {r['rounds']} |"
         if r["status"] != "ok":
-            lines.append(f"{head} {r['status']} | | | | | | | | | |")
+            lines.append(f"{head} {r['status']} | | | | | | | | |")
             continue
-        names = ("epoch_ms", "quiet_ms", "cpu_ms", "infer_ms", "peak_rss_mb")
-        cells = " | ".join(f"{r[k]:g} | {r[k + '_ratio']:.2f}" for k in names)
-        lines.append(f"{head} {cells} |")
+        cells = " | ".join(f"{r[k]:g} | {r[k + '_ratio']:.2f}" for k in ("epoch_ms", "cpu_ms", "infer_ms", "peak_rss_mb"))
+        floor = f"{r['floor_ms']:g}, {r['infer_floor_ms']:g}" if "floor_ms" in r else ""
+        lines.append(f"{head} {cells} | {floor} |")
     return "\n".join(lines) + "\n"
 
 
@@ -132,29 +218,34 @@ def main():
     p.add_argument("--example", default="target/release/examples/speed")
     p.add_argument("--graphs", required=True)
     p.add_argument("--work", required=True)
-    p.add_argument("--cases", nargs="+", default=["pubmed:16,128", "arxiv:16,128,256"])
+    p.add_argument("--cases", nargs="*", default=["pubmed:16,128", "arxiv:16,128,256"])
+    p.add_argument("--models", default="gcn", help="of gcn, gin, sage")
+    p.add_argument("--dropout", default="none", help="of none, hidden, input")
     p.add_argument("--backends", default=",".join(FIRST))
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--epochs", type=int, default=10)
     p.add_argument("--budget", type=float, default=10.0, help="seconds of a peer's timed epochs, of which it runs at least 3")
+    p.add_argument("--machine", help="the rates that floors are drawn from")
     p.add_argument("--note", default="", help="the machine, and what else ran on it")
     p.add_argument("--out", default="bench/results/cpu_speed")
     a = p.parse_args()
     os.makedirs(a.work, exist_ok=True)
-    results = []
-    if os.path.exists(a.out + ".json"):
-        with open(a.out + ".json") as file:
-            results = json.load(file)["rows"]
-    for case in a.cases:
-        graph, widths = case.split(":")
-        for hidden in map(int, widths.split(",")):
-            rows = run_case(a, graph, hidden, a.backends.split(","))
-            results = [r for r in results if (r["graph"], r["hidden"]) != (graph, hidden)] + rows
-            about = f"{datetime.date.today()}; {a.note}; a GCN of two layers, no dropout; by turns."
-            with open(a.out + ".json", "w") as file:
-                json.dump(dict(about=about, rows=results), file, indent=1)
-            with open(a.out + ".md", "w") as file:
-                file.write(table(results, about))
+    for model in a.models.split(","):
+        for dropout in a.dropout.split(","):
+            for case in a.cases:
+                graph, widths = case.split(":")
+                for hidden in map(int, widths.split(",")):
+                    run_case(a, graph, hidden, model, dropout, [b for b in a.backends.split(",") if b])
+    machine = None
+    if a.machine:
+        with open(a.machine) as file:
+            machine = json.load(file)
+    results = summaries(all_runs(a), machine and Rates(machine))
+    about = f"{datetime.date.today()}; {a.note}; two layers, Adam; by turns."
+    with open(a.out + ".json", "w") as file:
+        json.dump(dict(about=about, machine=machine, rows=results), file, indent=1)
+    with open(a.out + ".md", "w") as file:
+        file.write(table(results, about))
 
 
 if __name__ == "__main__":

@@ -28,12 +28,13 @@ const TILE: usize = 8;
 const LINE: usize = 16;
 
 /// How many edges ahead source rows are asked for, when a tile spans `lines` cache lines: as far as 64 lines reach, but
-/// never less than the latency of memory nor more than helps.
+/// never less than the latency of memory.
 const fn ahead(lines: usize) -> usize {
     match 64 / lines {
         0..=4 => 4,
         5..16 => 8,
-        _ => 16,
+        16..32 => 16,
+        far => far,
     }
 }
 
@@ -211,9 +212,12 @@ fn pass(pass: Pass<'_>, steps: Option<&Steps<'_>>, out: &mut [f32]) -> Result<()
         let group = steps.map_or(n, Steps::group);
         for (first, out) in rows.clone().step_by(group).zip(out.chunks_mut(group * d)) {
             let (rows, pass) = (first..(first + group).min(rows.end), &pass);
-            match pass.weights {
-                None => Arch::new().dispatch(Rows { pass, weights: Unweighted, rows, out: &mut *out }),
-                Some(weights) => Arch::new().dispatch(Rows { pass, weights: Weighted(weights), rows, out: &mut *out }),
+            let out = &mut *out;
+            match (pass.weights, pass.sources.halo.is_empty()) {
+                (None, true) => Rows::<_, false> { pass, weights: Unweighted, rows, out }.run(),
+                (None, false) => Rows::<_, true> { pass, weights: Unweighted, rows, out }.run(),
+                (Some(weights), true) => Rows::<_, false> { pass, weights: Weighted(weights), rows, out }.run(),
+                (Some(weights), false) => Rows::<_, true> { pass, weights: Weighted(weights), rows, out }.run(),
             }?;
             steps.iter().for_each(|steps| steps.apply(first, out));
         }
@@ -249,6 +253,9 @@ pub(super) fn bad_row(call: &'static str, block: BlockView<'_>, v: usize) -> Err
 trait Weights: Copy {
     /// `acc + factor of edge * x`.
     fn accumulate<S: Simd>(self, simd: S, edge: usize, acc: &mut [S::f32s], x: &[S::f32s]);
+
+    /// The same for a few numbers.
+    fn accumulate_few(self, edge: usize, acc: &mut [f32], x: &[f32]);
 }
 
 #[derive(Clone, Copy)]
@@ -260,6 +267,11 @@ impl Weights for Unweighted {
         for (acc, &x) in acc.iter_mut().zip(x) {
             *acc = simd.add_f32s(*acc, x);
         }
+    }
+
+    #[inline(always)]
+    fn accumulate_few(self, _edge: usize, acc: &mut [f32], x: &[f32]) {
+        acc.iter_mut().zip(x).for_each(|(acc, x)| *acc += x);
     }
 }
 
@@ -273,6 +285,12 @@ impl Weights for Weighted<'_> {
         for (acc, &x) in acc.iter_mut().zip(x) {
             *acc = simd.add_f32s(*acc, simd.mul_f32s(factor, x));
         }
+    }
+
+    #[inline(always)]
+    fn accumulate_few(self, edge: usize, acc: &mut [f32], x: &[f32]) {
+        let factor = self.0[edge];
+        acc.iter_mut().zip(x).for_each(|(acc, x)| *acc += factor * x);
     }
 }
 
@@ -311,37 +329,42 @@ impl<'a> Sources<'a> {
         column.wrapping_sub(self.first.wrapping_mul(self.d))
     }
 
-    /// The matrix that holds source `u`, from the column of this offset on.
+    /// The matrix that holds source `u`, from the column of this offset on. `HALO`: whether there is more than one.
     #[inline(always)]
-    fn from(&self, u: u32, offset: usize) -> Option<&'a [f32]> {
+    fn from<const HALO: bool>(&self, u: u32, offset: usize) -> Option<&'a [f32]> {
         let start = (u as usize * self.d).wrapping_add(offset);
-        if (u as usize) < self.first + self.own_rows {
-            self.own.get(start..)
-        } else {
-            self.halo.get(start.wrapping_sub(self.own_rows * self.d)..)
+        if HALO && (u as usize) >= self.first + self.own_rows {
+            return self.halo.get(start.wrapping_sub(self.own_rows * self.d)..);
+        }
+        self.own.get(start..)
+    }
+
+    /// Asks for `len` columns, of `lines` lines, of source `u`, wherever that is; and if rows `straddle` lines, for
+    /// the one more that they may end in.
+    #[inline(always)]
+    fn prefetch<const HALO: bool>(&self, u: u32, offset: usize, lines: usize, len: usize, straddle: bool) {
+        // Any address may be asked for.
+        let start = (u as usize * self.d).wrapping_add(offset);
+        let (from, start) = match HALO && (u as usize) >= self.first + self.own_rows {
+            true => (self.halo, start.wrapping_sub(self.own_rows * self.d)),
+            false => (self.own, start),
+        };
+        for line in 0..lines {
+            prefetch(from, start.wrapping_add(line * LINE));
+        }
+        if straddle {
+            prefetch(from, start.wrapping_add(len - 1));
         }
     }
 
-    /// Asks for `len` columns, of `lines` lines, of the source of `edge`, if there is such an edge.
-    #[inline(always)]
-    fn prefetch(&self, edge: usize, offset: usize, lines: usize, len: usize) {
-        if let Some(&u) = self.block.indices.get(edge) {
-            // Any address may be asked for.
-            let start = (u as usize * self.d).wrapping_add(offset);
-            let is_own = (u as usize) < self.first + self.own_rows;
-            let base = if is_own { self.own } else { self.halo };
-            let start = start.wrapping_sub(if is_own { 0 } else { self.own_rows * self.d });
-            for line in 0..lines {
-                prefetch(base, start.wrapping_add(line * LINE));
-            }
-            // Rows that start within a line end in one more.
-            prefetch(base, start.wrapping_add(len - 1));
-        }
+    /// Whether rows may start within a cache line.
+    fn straddle(&self) -> bool {
+        !self.d.is_multiple_of(LINE) || !(self.own.as_ptr() as usize).is_multiple_of(4 * LINE)
     }
 }
 
-/// One task: consecutive rows and their part of the output.
-struct Rows<'a, W> {
+/// One task: consecutive rows and their part of the output; `HALO` says whether there is a halo.
+struct Rows<'a, W, const HALO: bool> {
     pass: &'a Pass<'a>,
     weights: W,
     rows: Range<usize>,
@@ -349,7 +372,13 @@ struct Rows<'a, W> {
     out: &'a mut [f32],
 }
 
-impl<W: Weights> WithSimd for Rows<'_, W> {
+impl<W: Weights, const HALO: bool> Rows<'_, W, HALO> {
+    fn run(self) -> Result<()> {
+        Arch::new().dispatch(self)
+    }
+}
+
+impl<W: Weights, const HALO: bool> WithSimd for Rows<'_, W, HALO> {
     type Output = Result<()>;
 
     #[inline(always)]
@@ -367,7 +396,8 @@ impl<W: Weights> WithSimd for Rows<'_, W> {
             let fresh = matches!(start, Start::Zero);
             for tile in 0..tiles {
                 let (first, end) = (end(tile), end(tile + 1));
-                if sum_tile(simd, *sources, weights, edges.clone(), (first, fresh), &mut out[first..end]).is_none() {
+                let (edges, tile) = (edges.clone(), &mut out[first..end]);
+                if sum_tile::<S, W, HALO>(simd, *sources, weights, edges.clone(), (first, fresh), tile).is_none() {
                     return Err(bad_source(*sources, edges));
                 }
             }
@@ -386,7 +416,7 @@ fn bad_source(sources: Sources<'_>, edges: Range<usize>) -> Error {
 /// Adds the columns `first..first + tile.len()` of a row's sources to `tile`, or if it is fresh to 0; `None` if a source
 /// does not exist.
 #[inline(always)]
-fn sum_tile<S: Simd, W: Weights>(
+fn sum_tile<S: Simd, W: Weights, const HALO: bool>(
     simd: S,
     sources: Sources<'_>,
     weights: W,
@@ -396,29 +426,58 @@ fn sum_tile<S: Simd, W: Weights>(
 ) -> Option<()> {
     let (full, tail) = (tile.len() / S::F32_LANES, !tile.len().is_multiple_of(S::F32_LANES));
     match (full, tail) {
-        (0, _) => sum::<S, W, 0, true>(simd, sources, weights, edges, from, tile),
-        (1, false) => sum::<S, W, 1, false>(simd, sources, weights, edges, from, tile),
-        (1, true) => sum::<S, W, 1, true>(simd, sources, weights, edges, from, tile),
-        (2, false) => sum::<S, W, 2, false>(simd, sources, weights, edges, from, tile),
-        (2, true) => sum::<S, W, 2, true>(simd, sources, weights, edges, from, tile),
-        (3, false) => sum::<S, W, 3, false>(simd, sources, weights, edges, from, tile),
-        (3, true) => sum::<S, W, 3, true>(simd, sources, weights, edges, from, tile),
-        (4, false) => sum::<S, W, 4, false>(simd, sources, weights, edges, from, tile),
-        (4, true) => sum::<S, W, 4, true>(simd, sources, weights, edges, from, tile),
-        (5, false) => sum::<S, W, 5, false>(simd, sources, weights, edges, from, tile),
-        (5, true) => sum::<S, W, 5, true>(simd, sources, weights, edges, from, tile),
-        (6, false) => sum::<S, W, 6, false>(simd, sources, weights, edges, from, tile),
-        (6, true) => sum::<S, W, 6, true>(simd, sources, weights, edges, from, tile),
-        (7, false) => sum::<S, W, 7, false>(simd, sources, weights, edges, from, tile),
-        (7, true) => sum::<S, W, 7, true>(simd, sources, weights, edges, from, tile),
-        _ => sum::<S, W, TILE, false>(simd, sources, weights, edges, from, tile),
+        (0, _) => match tile.len() {
+            1 => sum_few::<W, 1, HALO>(sources, weights, edges, from, tile),
+            2 => sum_few::<W, 2, HALO>(sources, weights, edges, from, tile),
+            3 => sum_few::<W, 3, HALO>(sources, weights, edges, from, tile),
+            4 => sum_few::<W, 4, HALO>(sources, weights, edges, from, tile),
+            _ => sum::<S, W, 0, true, HALO>(simd, sources, weights, edges, from, tile),
+        },
+        (1, false) => sum::<S, W, 1, false, HALO>(simd, sources, weights, edges, from, tile),
+        (1, true) => sum::<S, W, 1, true, HALO>(simd, sources, weights, edges, from, tile),
+        (2, false) => sum::<S, W, 2, false, HALO>(simd, sources, weights, edges, from, tile),
+        (2, true) => sum::<S, W, 2, true, HALO>(simd, sources, weights, edges, from, tile),
+        (3, false) => sum::<S, W, 3, false, HALO>(simd, sources, weights, edges, from, tile),
+        (3, true) => sum::<S, W, 3, true, HALO>(simd, sources, weights, edges, from, tile),
+        (4, false) => sum::<S, W, 4, false, HALO>(simd, sources, weights, edges, from, tile),
+        (4, true) => sum::<S, W, 4, true, HALO>(simd, sources, weights, edges, from, tile),
+        (5, false) => sum::<S, W, 5, false, HALO>(simd, sources, weights, edges, from, tile),
+        (5, true) => sum::<S, W, 5, true, HALO>(simd, sources, weights, edges, from, tile),
+        (6, false) => sum::<S, W, 6, false, HALO>(simd, sources, weights, edges, from, tile),
+        (6, true) => sum::<S, W, 6, true, HALO>(simd, sources, weights, edges, from, tile),
+        (7, false) => sum::<S, W, 7, false, HALO>(simd, sources, weights, edges, from, tile),
+        (7, true) => sum::<S, W, 7, true, HALO>(simd, sources, weights, edges, from, tile),
+        _ => sum::<S, W, TILE, false, HALO>(simd, sources, weights, edges, from, tile),
     }
+}
+
+/// [`sum_tile`] for a tile of `FEW` columns, so few that reading a vector of them would read other sources mostly.
+#[inline(always)]
+fn sum_few<W: Weights, const FEW: usize, const HALO: bool>(
+    sources: Sources<'_>,
+    weights: W,
+    edges: Range<usize>,
+    (first, fresh): (usize, bool),
+    tile: &mut [f32],
+) -> Option<()> {
+    let tile = tile.first_chunk_mut::<FEW>()?;
+    let mut sums = if fresh { [0.0; FEW] } else { *tile };
+    let (offset, indices) = (sources.offset(first), sources.block.indices);
+    let later = indices.get(edges.start + ahead(1)..).unwrap_or(&[]);
+    for (i, &u) in indices.get(edges.clone())?.iter().enumerate() {
+        if let Some(&u) = later.get(i) {
+            sources.prefetch::<HALO>(u, offset, 1, FEW, false);
+        }
+        weights.accumulate_few(edges.start + i, &mut sums, sources.from::<HALO>(u, offset)?.first_chunk::<FEW>()?);
+    }
+    *tile = sums;
+    Some(())
 }
 
 /// [`sum_tile`] for a tile of exactly `FULL` vectors, and with `TAIL` one more that ends where the tile ends: it begins
 /// within the one before it, or, where there is none, reaches into the source behind, which is left out of the result.
 #[inline(always)]
-fn sum<S: Simd, W: Weights, const FULL: usize, const TAIL: bool>(
+fn sum<S: Simd, W: Weights, const FULL: usize, const TAIL: bool, const HALO: bool>(
     simd: S,
     sources: Sources<'_>,
     weights: W,
@@ -438,15 +497,20 @@ fn sum<S: Simd, W: Weights, const FULL: usize, const TAIL: bool>(
             None => last = [simd.partial_load_f32s(tile)],
         }
     }
-    let offset = sources.offset(first);
-    for edge in edges {
-        sources.prefetch(edge + ahead, offset, lines, len);
-        let x = sources.from(sources.block.indices[edge], offset)?;
-        weights.accumulate(simd, edge, &mut head, S::as_simd_f32s(x.get(..len)?).0.first_chunk::<FULL>()?);
+    let (offset, straddle) = (sources.offset(first), sources.straddle());
+    let indices = sources.block.indices;
+    let later = indices.get(edges.start + ahead..).unwrap_or(&[]);
+    for (i, &u) in indices.get(edges.clone())?.iter().enumerate() {
+        if let Some(&u) = later.get(i) {
+            sources.prefetch::<HALO>(u, offset, lines, len, straddle);
+        }
+        let (edge, x) = (edges.start + i, sources.from::<HALO>(u, offset)?);
+        let all = if TAIL { x.get(..len)? } else { x.get(..FULL * S::F32_LANES)? };
+        weights.accumulate(simd, edge, &mut head, S::as_simd_f32s(all).0.first_chunk::<FULL>()?);
         if TAIL {
             let vector = match S::as_simd_f32s(x.get(back.unwrap_or(0)..)?).0.first() {
                 Some(&vector) => vector,
-                None => simd.partial_load_f32s(&x[..len]),
+                None => simd.partial_load_f32s(all),
             };
             weights.accumulate(simd, edge, &mut last, &[vector]);
         }
