@@ -6,9 +6,9 @@
 //!
 //! The layer that is measured is linear-first: a product from 256 to 64 columns, then a gather of 64. Each range is a
 //! block of its own, with a halo, and is computed alone, on one thread, whose processor time is taken, so that what else
-//! runs on the machine takes no part of it but caches and bandwidth. The lower quartile of several rounds counts, as it does in a
-//! cost model;
-//! they go through all ranges in turn, so that what disturbs the machine for a while disturbs them alike.
+//! runs on the machine takes no part of it but caches and bandwidth. The lower quartile of several rounds counts, as it
+//! does in a cost model; they go through all ranges in turn, so that what disturbs the machine for a while disturbs them
+//! alike.
 //!
 //! Real graphs are read from the folder that `LAPIDARY_SHARED` names (or `../shared`), and left out, loudly, if it is not
 //! there.
