@@ -74,6 +74,9 @@ struct Remembered {
     profile: Profile,
 }
 
+/// Of what was measured, and how: the number behind the plus goes up when the latter changes.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+2");
+
 /// Where a user's caches lie, by the XDG convention; `None` where there is no home.
 fn cache_file() -> Option<PathBuf> {
     let folder = |name| std::env::var_os(name).filter(|folder| !folder.is_empty()).map(PathBuf::from);
@@ -85,7 +88,7 @@ fn cache_file() -> Option<PathBuf> {
 fn remembered(file: &Path) -> Option<Profile> {
     let Remembered { version, processor, threads, profile } =
         serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
-    let here = (env!("CARGO_PKG_VERSION"), host::processor(), rayon::current_num_threads());
+    let here = (VERSION, host::processor(), rayon::current_num_threads());
     ((version.as_str(), processor, threads) == here && profile.check().is_ok()).then_some(profile)
 }
 
@@ -94,7 +97,7 @@ fn remember(file: &Path, profile: &Profile) -> std::io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
     let remembered = Remembered {
-        version: env!("CARGO_PKG_VERSION").into(),
+        version: VERSION.into(),
         processor: host::processor(),
         threads: rayon::current_num_threads(),
         profile: profile.clone(),
