@@ -457,6 +457,11 @@ pub enum Call {
     },
 }
 
+/// How many numbers the parts of a [`Call::Concat`] are together.
+pub(crate) fn concat_len(parts: &[(Slot, usize)]) -> usize {
+    parts.iter().fold(0, |sum, (_, len)| sum.saturating_add(*len)) // refused later, if no array is that long
+}
+
 /// Elements of an array, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {

@@ -9,7 +9,7 @@ use super::loss::{count_correct, softmax_cross_entropy, softmax_cross_entropy_gr
 use super::multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_grad};
 use super::optimizer::{adam, sgd};
 use super::slots::Open;
-use crate::call::{Call, Mat, Summed};
+use crate::call::{Call, Mat, Summed, concat_len};
 use crate::error::{Error, Result};
 use crate::memory::Slot;
 use crate::step::{AdamStep, SgdStep};
@@ -74,9 +74,8 @@ pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
 }
 
 fn launch_concat(slots: &Open<'_>, parts: &[(Slot, usize)], out: Slot) -> Result<()> {
-    let len = parts.iter().fold(0usize, |sum, (_, len)| sum.saturating_add(*len));
     let opened = parts.iter().map(|&(part, len)| slots.vec::<f32>(part, len)).collect::<Result<Vec<_>>>()?;
-    let mut out = slots.vec_mut::<f32>(out, len)?;
+    let mut out = slots.vec_mut::<f32>(out, concat_len(parts))?;
     let mut rest = out.view();
     for part in &opened {
         let (place, after) = rest.split_at_mut(part.view().len());

@@ -5,7 +5,7 @@ use super::compile::File;
 use super::faults::Lookup;
 use super::modules::THREADS;
 use super::prepare::{BlockAddresses, Plan, blocks_of_cells, blocks_of_warps, check_same};
-use crate::call::{BlockSlots, Call, DropoutKey, Mat, RowStep};
+use crate::call::{BlockSlots, Call, DropoutKey, Mat, RowStep, concat_len};
 use crate::error::{Error, Result, check_shape};
 use crate::memory::Slot;
 use crate::random::{run_key, threshold};
@@ -219,9 +219,8 @@ impl Plan<'_> {
 
     /// A copy for each part, of numbers that are rows of one column.
     pub(super) fn concat(&mut self, parts: &[(Slot, usize)], out: Slot) -> Result<()> {
-        let len = parts.iter().fold(0usize, |sum, (_, len)| sum.saturating_add(*len));
         let opened = parts.iter().map(|&(part, len)| self.vec::<f32>(part, len)).collect::<Result<Vec<_>>>()?;
-        let mut out_at = self.vec::<f32>(out, len)?;
+        let mut out_at = self.vec::<f32>(out, concat_len(parts))?;
         for (part, &(_, len)) in opened.into_iter().zip(parts) {
             self.rows("concat", Mat { slot: out, rows: len, cols: 1 }, [part, out_at], &[])?;
             out_at += (len * size_of::<f32>()) as u64;
