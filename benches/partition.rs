@@ -22,7 +22,7 @@ fn main() {
     let flush: Vec<u64> = vec![1; (32 << 20) / scale];
     println!("{} threads\n", rayon::current_num_threads());
 
-    let no_cache = Profile { near_cache_bytes: 0, far_cache_bytes: 0, ..device.clone() };
+    let no_cache = Profile { cache_bytes: 0, ..device.clone() };
     println!(
         "Features and their prefix sums, 5 million vertices and 100 million edges; `ROC's` are those without caches:\n"
     );
@@ -95,7 +95,7 @@ fn seconds<T>(flush: &[u64], mut run: impl FnMut() -> T) -> [f64; 3] {
 fn device() -> Profile {
     let access_width = 16.try_into().expect("it is not 0");
     let h200 = Profile::named("h200").expect("it is built in");
-    Profile { access_width, near_cache_bytes: 1 << 20, far_cache_bytes: 32 << 20, ..h200 }
+    Profile { access_width, cache_bytes: 32 << 20, ..h200 }
 }
 
 fn sum_of(values: &[u32]) -> u64 {

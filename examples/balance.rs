@@ -1,6 +1,6 @@
 //! How well the cost model predicts, and how even the parts are that it makes, measured on this machine's cores.
 //!
-//!     cargo run --release --example balance                            # about a quarter of an hour, 6 GiB
+//!     cargo run --release --example balance                            # about a quarter of an hour, 16 GiB
 //!     cargo run --release --example balance -- "R-MAT 0.45" planted    # these graphs alone, as the tables call them
 //!     cargo run --release --example balance -- small                   # a minute: a check that it works, not a measurement
 //!
@@ -54,13 +54,18 @@ fn main() -> Result<()> {
     let most = graphs.iter().map(|(_, graph)| graph.vertex_count()).max().unwrap_or(0);
     let bench = Bench::new(most)?;
 
-    let mut measured = Vec::new();
-    for (name, graph) in &graphs {
-        let ranges = random_ranges(graph, if small { 12 } else { 36 });
-        let seconds = bench.measure(graph, &ranges)?;
-        let teaches = name.starts_with("R-MAT") && !name.ends_with("by degree");
-        measured.push(Measured { name, graph, teaches, ranges, seconds });
-    }
+    let ranges: Vec<_> = graphs.iter().map(|(_, graph)| random_ranges(graph, if small { 12 } else { 36 })).collect();
+    let all: Vec<_> = graphs.iter().map(|(_, graph)| graph).zip(ranges.iter().map(Vec::as_slice)).collect();
+    let seconds = bench.measure(&all)?;
+    let measured: Vec<_> = graphs
+        .iter()
+        .zip(ranges)
+        .zip(seconds)
+        .map(|(((name, graph), ranges), seconds)| {
+            let teaches = name.starts_with("R-MAT") && !name.ends_with("by degree");
+            Measured { name, graph, teaches, ranges, seconds }
+        })
+        .collect();
     report_predictions(&profile, &measured)?;
     report_balance(&profile, &bench, &measured)
 }
@@ -151,14 +156,15 @@ impl Bench {
         Ok(Self { device: CpuDevice::new(None, u64::MAX)?, ones: Arc::new(Ones(ones)) })
     }
 
-    /// The undisturbed seconds of both operations on each range.
-    fn measure(&self, graph: &Graph, ranges: &[Range<usize>]) -> Result<Vec<[f64; 2]>> {
+    /// The undisturbed seconds of both operations on each range of each graph. Rounds go through all graphs, since the
+    /// machine's speed changes by the minute.
+    fn measure(&self, graphs: &[(&Graph, &[Range<usize>])]) -> Result<Vec<Vec<[f64; 2]>>> {
+        let ranges = graphs.iter().flat_map(|(graph, ranges)| ranges.iter().map(move |range| (graph, range)));
         let calls: Vec<_> = ranges
-            .iter()
             .enumerate()
-            .map(|(i, range)| self.prepare(graph, range, 8 * i as u32))
+            .map(|(i, (graph, range))| self.prepare(graph, range, 8 * i as u32))
             .collect::<Result<_>>()?;
-        let mut seconds = vec![[const { Vec::new() }; 2]; ranges.len()];
+        let mut seconds = vec![[const { Vec::new() }; 2]; calls.len()];
         // The first round warms up, and tells how many more there is time for.
         let (mut round, mut rounds, began) = (0, 0, Instant::now());
         while round <= rounds {
@@ -173,7 +179,8 @@ impl Bench {
                 }
             }
             if round == 0 {
-                rounds = ((ENOUGH_S / began.elapsed().as_secs_f64()) as usize).clamp(LEAST_ROUNDS, MOST_ROUNDS);
+                rounds = ((ENOUGH_S * graphs.len() as f64 / began.elapsed().as_secs_f64()) as usize)
+                    .clamp(LEAST_ROUNDS, MOST_ROUNDS);
             }
             round += 1;
         }
@@ -185,7 +192,8 @@ impl Bench {
         {
             self.device.free(slot)?;
         }
-        Ok(seconds.into_iter().map(|both| both.map(undisturbed)).collect())
+        let mut seconds = seconds.into_iter().map(|both| both.map(undisturbed));
+        Ok(graphs.iter().map(|(_, ranges)| seconds.by_ref().take(ranges.len()).collect()).collect())
     }
 
     /// Puts a range on the device, in eight slots from `first` on.
@@ -333,7 +341,7 @@ fn report_balance(profile: &lapidary_cost_model::Profile, bench: &Bench, measure
         for parts in PARTS {
             let speeds = Speeds::equal(NonZeroUsize::new(parts).ok_or("no parts")?);
             let splits = [&by_vertices, &by_edges, &learned].map(|cost| split(cost, &speeds));
-            let seconds = bench.measure(graph.graph, &splits.concat())?;
+            let seconds = bench.measure(&[(graph.graph, &splits.concat())])?.concat();
             let slowest: Vec<[f64; 2]> = seconds
                 .chunks(parts)
                 .map(|seconds| {

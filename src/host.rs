@@ -24,8 +24,8 @@ pub(crate) fn processor() -> String {
     line.and_then(|line| line.split_once(':')).map_or_else(String::new, |(_, name)| name.trim().to_owned())
 }
 
-/// Bytes of the first processor's second-level cache, and of its last; common sizes where the system does not tell.
-pub(crate) fn cache_bytes() -> [u64; 2] {
+/// Bytes of the first processor's last cache; a common size where the system does not tell.
+pub(crate) fn cache_bytes() -> u64 {
     let read = |index: u32, what: &str| {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{what}");
         std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
@@ -38,9 +38,7 @@ pub(crate) fn cache_bytes() -> [u64; 2] {
             levels.insert(level, 1024 * kib);
         }
     }
-    let near = levels.get(&2).copied().unwrap_or(1 << 20);
-    let far = levels.last_key_value().map_or(32 << 20, |(_, &bytes)| bytes);
-    [near, far.max(near)]
+    levels.last_key_value().map_or(32 << 20, |(_, &bytes)| bytes)
 }
 
 /// The product of sizes, at most `u64::MAX`: no host has that.

@@ -8,6 +8,8 @@ use std::time::Instant;
 
 use lapidary_cost_model::Profile;
 use lapidary_kernels::{AlignedBytes, BlockView, MatMut, MatView, cpu};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -75,7 +77,7 @@ struct Remembered {
 }
 
 /// Of what was measured, and how: the number behind the plus goes up when the latter changes.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+2");
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+3");
 
 /// Where a user's caches lie, by the XDG convention; `None` where there is no home.
 fn cache_file() -> Option<PathBuf> {
@@ -122,20 +124,26 @@ pub fn measure() -> Result<Profile> {
     bytes.as_mut_slice::<f32>().fill(1.0);
     out.as_mut_slice::<f32>().fill(1.0);
     let memory_bytes_per_s = memory_rate(bytes.as_slice(), out.as_mut_slice());
-    let [near_cache_bytes, far_cache_bytes] = host::cache_bytes();
-    let mut gather_rate = |rows: usize| gather_rate(bytes.as_slice(), out.as_mut_slice(), rows, memory_bytes_per_s);
-    let gather_bytes_per_s = gather_rate(BYTES / 4 / WIDTH);
-    // A quarter of the cache: other rows and the sums want room as well, and other processors may share it.
-    let cached = (far_cache_bytes as usize / 16 / WIDTH).clamp(1, BYTES / 4 / WIDTH);
-    let cached_gather_bytes_per_s = gather_rate(cached);
+    let mut rate = |of: u64, degrees: Degrees| {
+        let rows = (of as usize / 4 / WIDTH).clamp(1, BYTES / 4 / WIDTH);
+        gather_rate(bytes.as_slice(), out.as_mut_slice(), rows, degrees, memory_bytes_per_s)
+    };
+    let mut long = |of| rate(of, Degrees::Equal(32));
+    let gather_bytes_per_s = long(BYTES as u64);
+    let cache_bytes = host::cache_bytes();
+    // What is said to be there need not be ours: other rows and the sums want room as well, and so do other processors.
+    let surely_ours = cache_bytes / 8;
+    let cached_gather_bytes_per_s = long(surely_ours);
+    let cache_bytes = served_bytes(cache_bytes, gather_bytes_per_s, cached_gather_bytes_per_s, long);
+    let short_gather_bytes_per_s = rate(surely_ours, Degrees::UpTo(8));
     let flops_per_s = product_rate(bytes.as_slice(), out.as_mut_slice());
     let profile = Profile {
         name: "cpu".into(),
         memory_bytes_per_s,
         gather_bytes_per_s,
         cached_gather_bytes_per_s,
-        far_cache_bytes,
-        near_cache_bytes,
+        short_gather_bytes_per_s,
+        cache_bytes,
         // A copy within the host's memory reads every byte and writes it.
         to_device_bytes_per_s: memory_bytes_per_s / 2.0,
         to_host_bytes_per_s: memory_bytes_per_s / 2.0,
@@ -172,20 +180,45 @@ fn memory_rate(x: &[f32], out: &mut [f32]) -> f64 {
     cpu::elementwise_bytes(1, rows as u64, WIDTH as u64) as f64 / least_seconds(5, run)
 }
 
+/// The largest matrix, of `most` bytes or that halved some times, three quarters of whose rows come from a cache.
+fn served_bytes(most: u64, memory_rate: f64, cached_rate: f64, mut rate: impl FnMut(u64) -> f64) -> u64 {
+    let (memory_s, cached_s) = (1.0 / memory_rate, 1.0 / cached_rate);
+    let halves = [most, most / 2, most / 4];
+    let served = |&bytes: &u64| memory_s - 1.0 / rate(bytes) >= 0.75 * (memory_s - cached_s);
+    halves.into_iter().find(served).unwrap_or(most / 8)
+}
+
+/// How many neighbours rows have.
+#[derive(Clone, Copy)]
+enum Degrees {
+    /// All so many.
+    Equal(u64),
+    /// From none to so many, at random.
+    UpTo(u64),
+}
+
 /// The rate of random rows of a matrix with so many: what a gather reads and writes in sequence takes its own time.
-fn gather_rate(x: &[f32], out: &mut [f32], sources: usize, memory_bytes_per_s: f64) -> f64 {
-    // Rows are few and long, so that sums are a small part of what is moved.
-    const ROWS: usize = 1 << 14;
-    const DEGREE: usize = 32;
-    let indptr: Vec<u64> = (0..=ROWS as u64).map(|v| v * DEGREE as u64).collect();
+fn gather_rate(x: &[f32], out: &mut [f32], sources: usize, degrees: Degrees, memory_bytes_per_s: f64) -> f64 {
+    const EDGES: u64 = 1 << 19;
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let mut degree = || match degrees {
+        Degrees::Equal(degree) => degree,
+        Degrees::UpTo(most) => rng.random_range(0..=most),
+    };
+    let (mut indptr, mut edges) = (vec![0], 0);
+    while edges < EDGES {
+        edges += degree();
+        indptr.push(edges);
+    }
+    let rows = indptr.len() - 1;
     // Multiples of a large odd number: far apart, each source once in a while, no two runs.
-    let indices: Vec<u32> = (0..(ROWS * DEGREE) as u64).map(|i| (i * 2_654_435_761 % sources as u64) as u32).collect();
+    let indices: Vec<u32> = (0..edges).map(|i| (i * 2_654_435_761 % sources as u64) as u32).collect();
     let block = BlockView { indptr: &indptr, indices: &indices, own_sources: sources, halo_sources: 0 };
     let run = || {
-        cpu::gather(block, None, matrix(x, sources, WIDTH), None, matrix_mut(out, ROWS, WIDTH)).expect("it is a block");
+        cpu::gather(block, None, matrix(x, sources, WIDTH), None, matrix_mut(out, rows, WIDTH)).expect("it is a block");
     };
     let random = (4 * indices.len() * WIDTH) as f64;
-    let sequential = cpu::gather_bytes(ROWS as u64, indices.len() as u64, WIDTH as u64) as f64 - random;
+    let sequential = cpu::gather_bytes(rows as u64, indices.len() as u64, WIDTH as u64) as f64 - random;
     let seconds = least_seconds(5, run);
     // Never more than half is taken off, lest a disturbed measurement make the rest vanish.
     random / (seconds - sequential / memory_bytes_per_s).max(0.5 * seconds)
@@ -224,6 +257,20 @@ mod tests {
         for broken in [&json[..json.len() / 2], &json.replace(&host::processor(), "abacus"), ""] {
             std::fs::write(&file, broken).expect("the folder can be written");
             assert_eq!(remembered(&file), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn a_cache_is_as_large_as_what_it_serves() {
+        // Of a matrix larger than the cache, the part that fits is served.
+        let rate = |cache: u64| {
+            move |bytes: u64| {
+                let served = (cache as f64 / bytes as f64).min(1.0);
+                1.0 / (served / 4.0 + (1.0 - served))
+            }
+        };
+        for (cache, want) in [(100, 64), (64, 64), (50, 64), (40, 32), (20, 16), (3, 8)] {
+            assert_eq!(served_bytes(64, 1.0, 4.0, rate(cache)), want, "{cache}");
         }
     }
 

@@ -4,7 +4,7 @@
 //! fit a cache takes a fifth of the time, and on a skewed one a few popular rows serve most edges. The model is Che's:
 //! sources are drawn independently, each as often as it has out-edges, and a cache of K rows evicts the least recently
 //! used. A source with the share p of the edges is then missing with the chance exp(-p t), where t, the time that a row
-//! stays, is such that K rows are expected in the cache.
+//! stays, is such that K rows are expected in the cache. A cache of pages is the same, with the rows of a page for a row.
 //!
 //! # Source
 //! Che, Tung & Wang, "Hierarchical web caching systems" (2002), equation 4.
@@ -44,7 +44,10 @@ impl Popularity {
             }
             None => Err(SumsError::Source { position, found: u, vertices: n }),
         })?;
-        let degrees: Vec<u32> = degrees.into_iter().map(AtomicU32::into_inner).collect();
+        Ok(Self::of_degrees(degrees.into_iter().map(AtomicU32::into_inner).collect()))
+    }
+
+    fn of_degrees(degrees: Vec<u32>) -> Self {
         let mut table = vec![0u64; TABLE];
         let mut counts = Vec::new();
         for &degree in &degrees {
@@ -55,7 +58,17 @@ impl Popularity {
         }
         let low = table.iter().enumerate().skip(1).filter(|(_, count)| **count > 0);
         counts.extend(low.map(|(degree, &count)| (degree as f64, count as f64)));
-        Ok(Self { degrees, counts })
+        Self { degrees, counts }
+    }
+
+    /// The same of groups of so many sources, one behind the other; the last may be smaller.
+    ///
+    /// # Panics
+    /// If groups are empty.
+    pub(crate) fn of_groups(&self, size: usize) -> Self {
+        Self::of_degrees(
+            self.degrees.par_chunks(size).map(|group| group.iter().fold(0u32, |a, &b| a.saturating_add(b))).collect(),
+        )
     }
 
     /// Each source's chance to be missing from a cache of `rows` rows, in shares of [`CERTAIN`].

@@ -33,12 +33,20 @@ pub enum Feature {
     RunAccesses,
     /// `sum over c in C(v) of ceil(|c| d / WS)`: accesses to all `d` numbers of each neighbour.
     WideAccesses,
-    /// Neighbours whose row is expected not to be in the nearest cache that is worth it, in 255ths; see
-    /// [`Profile::near_cache_bytes`].
-    NearMisses,
-    /// Neighbours whose row is expected not to be in any cache, in 255ths; see [`Profile::far_cache_bytes`].
-    FarMisses,
+    /// Neighbours whose row is expected not to be in the cache, in 255ths; see [`Profile::cache_bytes`].
+    Misses,
+    /// The same of a cache of as many bytes that holds whole pages, of 4096 bytes at most: popular rows that stand together
+    /// miss less.
+    PageMisses,
+    /// `min(|N(v)|, 16)`: a row's first neighbours, whose rows nothing has asked for ahead.
+    FirstNeighbours,
 }
+
+/// Bytes of a page, at most.
+const PAGE: u64 = 4096;
+
+/// So many neighbours of a vertex are its first.
+const FIRST: u64 = 16;
 
 /// How a feature is counted.
 pub(crate) enum Counted {
@@ -46,21 +54,29 @@ pub(crate) enum Counted {
     Vertices,
     /// So many a neighbour, the same for all.
     Neighbours(u64),
+    /// What this makes of the number of neighbours.
+    InRow(fn(u64) -> u64),
     /// What this makes of each run's length.
     InRuns(Box<dyn Fn(u64) -> u64 + Sync>),
-    /// The chance of each neighbour to be missing from a cache of so many rows.
-    Misses(f64),
+    /// The chance of each neighbour to be missing from a cache.
+    Misses {
+        /// Rows that the cache keeps or loses together, as a power of two.
+        log_rows_a_line: u32,
+        /// How many lines it holds.
+        lines: f64,
+    },
 }
 
 /// All features, in the order in which arrays of them are laid out.
-pub const FEATURES: [Feature; 7] = [
+pub const FEATURES: [Feature; 8] = [
     Feature::Vertices,
     Feature::Neighbours,
     Feature::Runs,
     Feature::RunAccesses,
     Feature::WideAccesses,
-    Feature::NearMisses,
-    Feature::FarMisses,
+    Feature::Misses,
+    Feature::PageMisses,
+    Feature::FirstNeighbours,
 ];
 
 /// The features of a range of vertices, summed; in the order of [`FEATURES`].
@@ -75,14 +91,15 @@ impl Feature {
             Self::Runs => "runs",
             Self::RunAccesses => "run_accesses",
             Self::WideAccesses => "wide_accesses",
-            Self::NearMisses => "near_misses",
-            Self::FarMisses => "far_misses",
+            Self::Misses => "misses",
+            Self::PageMisses => "page_misses",
+            Self::FirstNeighbours => "first_neighbours",
         }
     }
 
     /// Whether it depends on the width of the rows.
     pub(crate) fn is_wide(self) -> bool {
-        matches!(self, Self::WideAccesses | Self::NearMisses | Self::FarMisses)
+        matches!(self, Self::WideAccesses | Self::Misses | Self::PageMisses)
     }
 
     /// How it is counted on a device, for rows of `width` numbers.
@@ -95,8 +112,9 @@ impl Feature {
             Self::RunAccesses => Counted::InRuns(Box::new(move |length| accesses(length, 1, access))),
             Self::WideAccesses if width.is_multiple_of(access.get()) => Counted::Neighbours(u64::from(width / access)),
             Self::WideAccesses => Counted::InRuns(Box::new(move |length| accesses(length, width, access))),
-            Self::NearMisses => misses(device.near_cache_bytes, width),
-            Self::FarMisses => misses(device.far_cache_bytes, width),
+            Self::Misses => misses(device, width, 1),
+            Self::PageMisses => misses(device, width, (PAGE / 4 / u64::from(width.max(1))).max(1)),
+            Self::FirstNeighbours => Counted::InRow(|neighbours| neighbours.min(FIRST)),
         }
     }
 }
@@ -106,10 +124,15 @@ fn accesses(length: u64, width: u32, access: NonZeroU32) -> u64 {
     length.saturating_mul(u64::from(width)).div_ceil(u64::from(access.get()))
 }
 
-fn misses(cache_bytes: u64, width: u32) -> Counted {
-    match (cache_bytes, width) {
+/// Misses of a cache whose lines hold so many rows, or the next power of two below.
+fn misses(device: &Profile, width: u32, rows_a_line: u64) -> Counted {
+    let log_rows_a_line = rows_a_line.ilog2();
+    match (device.cache_bytes, width) {
         (_, 0) => Counted::Neighbours(0),
         (0, _) => Counted::Neighbours(u64::from(CERTAIN)),
-        _ => Counted::Misses(cache_bytes as f64 / (4.0 * f64::from(width))),
+        (cache_bytes, _) => Counted::Misses {
+            log_rows_a_line,
+            lines: cache_bytes as f64 / ((4 * u64::from(width)) << log_rows_a_line) as f64,
+        },
     }
 }

@@ -126,7 +126,7 @@ mod tests {
             let ops =
                 [Op::new("gather", Work::Gather { width: 41 }), Op::new("linear", Work::Product { k: 602, m: 16 })];
             for op in ops {
-                let features = [count / 9, count, count / 2, count / 3, u64::MAX - count, 0, count];
+                let features = [count / 9, count, count / 2, count / 3, u64::MAX - count, 0, count, count / 4];
                 model.observe(&op, &features, seconds).expect("it is a number");
             }
         }

@@ -78,7 +78,7 @@ impl CostModel {
     /// Fits all operations to all samples.
     ///
     /// # Cost
-    /// At most 256 small least-squares problems an operation with samples, each O(samples).
+    /// About as many small least-squares problems an operation as it has features, each O(samples).
     pub fn refit(&mut self) {
         for (op, learned) in &mut self.ops {
             let samples: Vec<_> =
@@ -162,7 +162,7 @@ mod tests {
             for range in [0..100, 50..300, 200..210, 300..500] {
                 let features = sums.columns(op.work.width()).expect("it was named").of(range);
                 let seconds: u64 =
-                    features.iter().zip([3, 5, 7, 11, 13, 17, 19]).map(|(&count, weight)| count * weight).sum();
+                    features.iter().zip([3, 5, 7, 11, 13, 17, 19, 23]).map(|(&count, weight)| count * weight).sum();
                 model.observe(op, &features, (i + 1) as f64 * 1e-9 * seconds as f64).expect("it is a number");
             }
         }
@@ -171,7 +171,7 @@ mod tests {
         for range in [0..500, 7..8, 123..456, 9..9] {
             let predict = |op: &Op| {
                 let features = sums.columns(op.work.width()).expect("it was named").of(range.clone());
-                model.predict(op, &features) - model.predict(op, &[0; 7])
+                model.predict(op, &features) - model.predict(op, &[0; 8])
             };
             let want: f64 = ops.iter().map(predict).sum();
             let got = cost.of(range.clone());
@@ -183,7 +183,7 @@ mod tests {
     fn predictions_change_with_a_refit_alone() {
         let mut model = model();
         let op = Op::new("gather", Work::Gather { width: 64 });
-        let features = [10, 100, 90, 90, 200, 0, 9000];
+        let features = [10, 100, 90, 90, 200, 0, 9000, 95];
         let before = model.predict(&op, &features);
         assert_eq!(before, op.work.prior(model.profile()).seconds(&features));
         model.observe(&op, &features, 7.0).expect("it is a number");
@@ -199,7 +199,7 @@ mod tests {
         let mut model = model();
         let op = Op::new("add", Work::Elementwise { bytes: 12 });
         for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            let error = model.observe(&op, &[1; 7], bad).expect_err("no clock says that");
+            let error = model.observe(&op, &[1; 8], bad).expect_err("no clock says that");
             assert!(error.to_string().contains("`add`"));
         }
         assert_eq!(model.sample_count(&op), 0);
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn sums_of_another_device_are_refused() {
         let (indptr, indices) = graph();
-        let other = Profile { far_cache_bytes: 1, ..model().profile().clone() };
+        let other = Profile { cache_bytes: 1, ..model().profile().clone() };
         let sums = FeatureSums::new(&indptr, &indices, &other, &[]).expect("a CSR");
         assert!(matches!(model().range_cost(&[], &sums), Err(SumsError::Device { .. })));
     }

@@ -80,7 +80,7 @@ impl Work {
     }
 
     /// What the device's profile says of it: the profile's seconds, as weights. Of a gather's neighbours, those that miss
-    /// the far cache take [`Profile::gather_s`]'s time, and the others less.
+    /// the cache take [`Profile::gather_s`]'s time, and the others less; the first of a row take more, as rows of few do.
     pub(crate) fn prior(self, profile: &Profile) -> Weights {
         let (per_call_s, per_vertex_s, per_neighbour_s) = match self {
             Self::Gather { width } => {
@@ -91,14 +91,17 @@ impl Work {
             Self::Elementwise { bytes } => split_linear(|n, _| profile.elementwise_s(n * u64::from(bytes))),
         };
         let row_bytes = 4.0 * f64::from(self.width());
-        let saved_s = row_bytes / profile.gather_bytes_per_s - row_bytes / profile.cached_gather_bytes_per_s;
+        let cached_s = row_bytes / profile.cached_gather_bytes_per_s;
+        let saved_s = row_bytes / profile.gather_bytes_per_s - cached_s;
         // A cache that is measured to be slower than the memory saves nothing.
         let saved_s = saved_s.clamp(0.0, per_neighbour_s);
         let per_feature_s = FEATURES.map(|feature| match feature {
             Feature::Vertices => per_vertex_s,
             Feature::Neighbours => per_neighbour_s - saved_s,
-            Feature::FarMisses => saved_s / f64::from(CERTAIN),
-            Feature::Runs | Feature::RunAccesses | Feature::WideAccesses | Feature::NearMisses => 0.0,
+            // Half of it because the row is in no cache, half because its page is not.
+            Feature::Misses | Feature::PageMisses => saved_s / 2.0 / f64::from(CERTAIN),
+            Feature::FirstNeighbours => (row_bytes / profile.short_gather_bytes_per_s - cached_s).max(0.0),
+            Feature::Runs | Feature::RunAccesses | Feature::WideAccesses => 0.0,
         });
         Weights { per_call_s, per_feature_s }
     }
@@ -124,7 +127,7 @@ mod tests {
         let features = FEATURES.map(|feature| match feature {
             Feature::Vertices => n,
             Feature::Neighbours => e,
-            Feature::FarMisses => e * u64::from(CERTAIN),
+            Feature::Misses | Feature::PageMisses => e * u64::from(CERTAIN),
             _ => 17,
         });
         let works = [

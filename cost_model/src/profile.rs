@@ -14,12 +14,12 @@ pub struct Profile {
     pub memory_bytes_per_s: f64,
     /// Bytes a second of rows that a gather reads at random from a matrix larger than any cache.
     pub gather_bytes_per_s: f64,
-    /// Bytes a second of rows that a gather reads at random from a matrix that the far cache holds.
+    /// Bytes a second of rows that a gather reads at random from a matrix that the cache holds.
     pub cached_gather_bytes_per_s: f64,
-    /// Bytes of the last cache before the memory, which all of a device's threads share.
-    pub far_cache_bytes: u64,
-    /// Bytes of the cache before that one; 0 if there is none that holds more than a few rows.
-    pub near_cache_bytes: u64,
+    /// The same, of rows with few neighbours, of which it is not known ahead how many.
+    pub short_gather_bytes_per_s: f64,
+    /// Bytes of the last cache before the memory, which all of a device's threads share: as many as are theirs.
+    pub cache_bytes: u64,
     /// Bytes a second from the host's memory to the device's.
     pub to_device_bytes_per_s: f64,
     /// Bytes a second from the device's memory to the host's.
@@ -41,7 +41,7 @@ pub enum ProfileError {
     /// Not the JSON of a profile.
     #[error(
         "this is no device profile; expected JSON with name, memory_bytes_per_s, gather_bytes_per_s, \
-         cached_gather_bytes_per_s, far_cache_bytes, near_cache_bytes, to_device_bytes_per_s, to_host_bytes_per_s, flops_per_s, launch_s, capacity_bytes and access_width"
+         cached_gather_bytes_per_s, short_gather_bytes_per_s, cache_bytes, to_device_bytes_per_s, to_host_bytes_per_s, flops_per_s, launch_s, capacity_bytes and access_width"
     )]
     Json(#[from] serde_json::Error),
     /// A rate that no device has.
@@ -72,7 +72,7 @@ impl Profile {
     /// - `a100`: NVIDIA A100 80 GB SXM datasheet: 80 GB at 2,039 GB/s, 19.5 TFLOP/s, 40 MB of L2, PCIe 4.0 x16.
     /// - `p100`: NVIDIA Tesla P100 for PCIe, 16 GB, datasheet: 732 GB/s, 9.3 TFLOP/s, 4 MB of L2, PCIe 3.0 x16.
     pub fn named(name: &str) -> Option<Self> {
-        let (memory, flops, link, far_cache_bytes, capacity_bytes) = match name {
+        let (memory, flops, link, cache_bytes, capacity_bytes) = match name {
             "h200" => (4.3e12, 67e12, 64e9, 60_000_000, 141_000_000_000),
             "a100" => (0.85 * 2.039e12, 19.5e12, 32e9, 40_000_000, 80_000_000_000),
             "p100" => (0.75 * 732e9, 9.3e12, 16e9, 4_000_000, 16_000_000_000),
@@ -83,8 +83,8 @@ impl Profile {
             memory_bytes_per_s: memory,
             gather_bytes_per_s: 0.6 * memory,
             cached_gather_bytes_per_s: memory,
-            far_cache_bytes,
-            near_cache_bytes: 0,
+            short_gather_bytes_per_s: memory,
+            cache_bytes,
             to_device_bytes_per_s: 0.8 * link,
             to_host_bytes_per_s: 0.8 * link,
             flops_per_s: 0.8 * flops,
@@ -121,6 +121,7 @@ impl Profile {
             ("memory_bytes_per_s", self.memory_bytes_per_s),
             ("gather_bytes_per_s", self.gather_bytes_per_s),
             ("cached_gather_bytes_per_s", self.cached_gather_bytes_per_s),
+            ("short_gather_bytes_per_s", self.short_gather_bytes_per_s),
             ("to_device_bytes_per_s", self.to_device_bytes_per_s),
             ("to_host_bytes_per_s", self.to_host_bytes_per_s),
             ("flops_per_s", self.flops_per_s),

@@ -65,7 +65,7 @@ mod tests {
     fn outliers_do_not_count() {
         let mut samples = Vec::new();
         for seconds in [2.0, 900.0, 700.0, 2.0, 1e-9, 2.0] {
-            add(&mut samples, &[1; 7], seconds);
+            add(&mut samples, &[1; 8], seconds);
         }
         assert_eq!((samples.len(), samples[0].undisturbed_s()), (1, 2.0));
     }
@@ -73,14 +73,14 @@ mod tests {
     #[test]
     fn only_recent_epochs_count_and_old_ranges_stay() {
         let mut samples = Vec::new();
-        add(&mut samples, &[7; 7], 3.0);
+        add(&mut samples, &[7; 8], 3.0);
         for epoch in 0..40 {
-            add(&mut samples, &[1; 7], if epoch < 30 { 5.0 } else { 1.0 });
+            add(&mut samples, &[1; 8], if epoch < 30 { 5.0 } else { 1.0 });
         }
         assert_eq!((samples[0].undisturbed_s(), samples[1].undisturbed_s()), (3.0, 1.0));
         assert_eq!(samples[1].seconds.len(), RECENT);
         for range in 0..2 * MOST as u64 {
-            add(&mut samples, &[range + 100; 7], 1.0);
+            add(&mut samples, &[range + 100; 8], 1.0);
         }
         assert_eq!(samples.len(), MOST);
         assert!(samples.iter().all(Sample::is_valid));

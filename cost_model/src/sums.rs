@@ -88,7 +88,7 @@ impl<'a> FeatureSums<'a> {
     /// `indptr`: `[n + 1]`; `indices`: `[e]`, ascending within a row; `device`: for whose accesses and caches; `widths`:
     /// those that [`FeatureSums::columns`] will be asked for. 0 need not be named.
     /// # Cost
-    /// Two parallel passes over the edges for all widths together, and two over the vertices; 16 n bytes, and for each
+    /// Two parallel passes over the edges for all widths together, and two over the vertices; 24 n bytes, and for each
     /// width 8 n a cache, and 8 n if it is no multiple of an access.
     /// # Errors
     /// [`SumsError::Offsets`], [`SumsError::NoOffsets`], [`SumsError::Source`].
@@ -130,7 +130,7 @@ impl<'a> FeatureSums<'a> {
 
     /// Objects to a device with other accesses or caches than these sums were counted for.
     pub(crate) fn check_device(&self, device: &Profile) -> Result<(), SumsError> {
-        let counted_for = |profile: &Profile| (profile.access_width, profile.near_cache_bytes, profile.far_cache_bytes);
+        let counted_for = |profile: &Profile| (profile.access_width, profile.cache_bytes);
         if counted_for(&self.device) == counted_for(device) {
             return Ok(());
         }
@@ -152,7 +152,7 @@ impl<'a> FeatureSums<'a> {
             *column = match feature.counted(width, &self.device) {
                 Counted::Vertices => Column::Index,
                 Counted::Neighbours(factor) => Column::Scaled { factor, sums: self.indptr },
-                Counted::InRuns(_) | Counted::Misses(_) => {
+                Counted::InRow(_) | Counted::InRuns(_) | Counted::Misses { .. } => {
                     let wanted = feature.is_wide().then_some(width);
                     let found = self.stored.iter().find(|stored| stored.feature == feature && stored.width == wanted);
                     Column::Scaled { factor: 1, sums: &found.ok_or(SumsError::Width { width })?.sums }
@@ -213,23 +213,28 @@ struct Counter {
 }
 
 enum Count {
+    /// By row, from the number of its neighbours.
+    Row(fn(u64) -> u64),
     /// By run; those of `0 .. TABLE` neighbours are looked up.
     Runs { table: Vec<u64>, of_run: Box<dyn Fn(u64) -> u64 + Sync> },
-    /// By neighbour: a count each.
-    Sources(Vec<u8>),
+    /// By neighbour: a chance for each source, or each two, four ... one behind the other.
+    Sources { chances: Vec<u8>, log_a_chance: u32 },
 }
 
 impl Count {
     /// What a row counts; `alone` if no two of its neighbours are in sequence.
     fn of_row(&self, row: &[u32], alone: bool) -> u64 {
         match self {
+            Self::Row(of_row) => of_row(row.len() as u64),
             Self::Runs { table, .. } if alone => table[1].saturating_mul(row.len() as u64),
             Self::Runs { table, of_run } => {
                 let runs = row.chunk_by(|&u, &next| next == u.wrapping_add(1)).map(|run| run.len());
                 runs.map(|length| table.get(length).copied().unwrap_or_else(|| of_run(length as u64)))
                     .fold(0, u64::saturating_add)
             }
-            Self::Sources(counts) => row.iter().map(|&u| u64::from(counts[u as usize])).sum(),
+            Self::Sources { chances, log_a_chance } => {
+                row.iter().map(|&u| u64::from(chances[(u >> log_a_chance) as usize])).sum()
+            }
         }
     }
 }
@@ -246,13 +251,18 @@ fn counters(n: usize, indices: &[u32], device: &Profile, widths: &[u32]) -> Resu
         for width in widths {
             let count = match feature.counted(width.unwrap_or(0), device) {
                 Counted::Vertices | Counted::Neighbours(_) => continue,
+                Counted::InRow(of_row) => Count::Row(of_row),
                 Counted::InRuns(of_run) => Count::Runs { table: (0..TABLE as u64).map(&of_run).collect(), of_run },
-                Counted::Misses(rows) => {
+                Counted::Misses { log_rows_a_line, lines } => {
                     let popularity = match &popularity {
                         Some(popularity) => popularity,
                         None => popularity.insert(Popularity::new(n, indices)?),
                     };
-                    Count::Sources(popularity.misses(rows))
+                    let chances = match log_rows_a_line {
+                        0 => popularity.misses(lines),
+                        log => popularity.of_groups(1 << log).misses(lines),
+                    };
+                    Count::Sources { chances, log_a_chance: log_rows_a_line }
                 }
             };
             counters.push(Counter { feature, width, count });
@@ -341,27 +351,28 @@ mod tests {
     use super::*;
 
     /// A device with such accesses and caches.
-    fn device(access: u32, near_cache_bytes: u64, far_cache_bytes: u64) -> Profile {
+    fn device(access: u32, cache_bytes: u64) -> Profile {
         let access_width = NonZeroU32::new(access).expect("it is not 0");
         let h200 = Profile::named("h200").expect("it is built in");
-        Profile { access_width, near_cache_bytes, far_cache_bytes, ..h200 }
+        Profile { access_width, cache_bytes, ..h200 }
     }
 
     /// Counts a range's features one edge at a time, in the definition's words. `chances` are those of each source to be
-    /// missing from the two caches.
+    /// missing from the two caches, of rows and of pages.
     fn count(
         (indptr, indices): (&[u64], &[u32]),
         range: Range<usize>,
         (width, access): (u64, u64),
         chances: &[Vec<u8>; 2],
     ) -> Features {
-        let mut counted = [0u64; 7];
+        let mut counted = [0u64; 8];
         for v in range {
             counted[0] += 1;
             let mut length = 0;
             let row = &indices[indptr[v] as usize..indptr[v + 1] as usize];
             for (i, &u) in row.iter().enumerate() {
                 counted[1] += 1;
+                counted[7] += u64::from(i < 16);
                 if width > 0 {
                     counted[5] += u64::from(chances[0][u as usize]);
                     counted[6] += u64::from(chances[1][u as usize]);
@@ -394,14 +405,18 @@ mod tests {
 
     fn check(indptr: &[u64], indices: &[u32], access: u32) -> Result<(), TestCaseError> {
         let n = indptr.len() - 1;
-        let device = device(access, 1000, 9000);
+        let device = device(access, 9000);
         let sums = FeatureSums::new(indptr, indices, &device, &WIDTHS).expect("it is a CSR");
         let popularity = Popularity::new(n, indices).expect("all are vertices");
+        let lines = |size: usize, row_bytes: f64| {
+            let chances = popularity.of_groups(size).misses(9000.0 / (row_bytes * size as f64));
+            (0..n).map(|u| chances[u / size]).collect::<Vec<u8>>()
+        };
         for width in WIDTHS {
             let columns = sums.columns(width).expect("it was named");
             let row_bytes = 4.0 * f64::from(width);
-            let chances = [device.near_cache_bytes, device.far_cache_bytes];
-            let chances = chances.map(|bytes| popularity.misses(bytes as f64 / row_bytes));
+            let chances =
+                [1, 1 << ((4096.0 / row_bytes.max(1.0)).log2().max(0.0) as u32)].map(|size| lines(size, row_bytes));
             for range in [0..n, 0..n / 2, n / 2..n, n / 3..2 * n / 3, n..n] {
                 let sizes = (u64::from(width), u64::from(access));
                 let want = count((indptr, indices), range.clone(), sizes, &chances);
@@ -436,7 +451,7 @@ mod tests {
 
     #[test]
     fn what_is_no_csr_is_named() {
-        let device = device(16, 0, 1000);
+        let device = device(16, 1000);
         let new = |indptr: &[u64]| FeatureSums::new(indptr, &[0, 1], &device, &[]).map(|_| ());
         assert_eq!(new(&[]), Err(SumsError::NoOffsets));
         assert_eq!(new(&[1, 2]), Err(SumsError::Offsets { position: 0, found: 1, edges: 2 }));
@@ -449,14 +464,14 @@ mod tests {
 
     #[test]
     fn what_the_offsets_tell_is_not_stored() {
-        let sums = |near, widths: &[u32]| {
-            let sums = FeatureSums::new(&[0, 1], &[0], &device(16, near, 0), widths).expect("it is a CSR");
+        let sums = |cache, widths: &[u32]| {
+            let sums = FeatureSums::new(&[0, 1], &[0], &device(16, cache), widths).expect("it is a CSR");
             (sums.byte_count(), sums.columns(64).map(|columns| columns.of(0..1)))
         };
-        // Runs and their accesses; then accesses at 41; then misses at 41 and 64.
-        assert_eq!(sums(0, &[]), (2 * 16, Ok([1, 1, 1, 1, 4, 255, 255])));
-        assert_eq!(sums(0, &[41]), (3 * 16, Ok([1, 1, 1, 1, 4, 255, 255])));
-        assert_eq!(sums(10, &[41, 64, 41]), (5 * 16, Ok([1, 1, 1, 1, 4, 245, 255])));
+        // Runs, their accesses and first neighbours; then accesses at 41; then misses of rows and pages at 41 and 64.
+        assert_eq!(sums(0, &[]), (3 * 16, Ok([1, 1, 1, 1, 4, 255, 255, 1])));
+        assert_eq!(sums(0, &[41]), (4 * 16, Ok([1, 1, 1, 1, 4, 255, 255, 1])));
+        assert_eq!(sums(10, &[41, 64, 41]), (8 * 16, Ok([1, 1, 1, 1, 4, 245, 254, 1])));
         assert_eq!(sums(10, &[41]).1, Err(SumsError::Width { width: 64 }));
     }
 }
