@@ -133,9 +133,8 @@ struct Measured<'a> {
     seconds: Vec<[f64; 2]>,
 }
 
-/// One thread, and a matrix of ones that everything is read from.
+/// A matrix of ones that everything is read from.
 struct Bench {
-    device: CpuDevice,
     ones: Arc<Ones>,
 }
 
@@ -153,16 +152,18 @@ impl Bench {
     fn new(vertices: usize) -> Result<Self> {
         let mut ones = AlignedBytes::zeroed(4 * vertices * WIDTH_IN)?;
         ones.as_mut_slice::<f32>().fill(1.0);
-        Ok(Self { device: CpuDevice::new(None, u64::MAX)?, ones: Arc::new(Ones(ones)) })
+        Ok(Self { ones: Arc::new(Ones(ones)) })
     }
 
     /// The undisturbed seconds of both operations on each range of each graph. Rounds go through all graphs, since the
     /// machine's speed changes by the minute.
     fn measure(&self, graphs: &[(&Graph, &[Range<usize>])]) -> Result<Vec<Vec<[f64; 2]>>> {
+        // One for each set of ranges, since a device keeps what it frees for the next of that size.
+        let device = CpuDevice::new(None, u64::MAX)?;
         let ranges = graphs.iter().flat_map(|(graph, ranges)| ranges.iter().map(move |range| (graph, range)));
         let calls: Vec<_> = ranges
             .enumerate()
-            .map(|(i, (graph, range))| self.prepare(graph, range, 8 * i as u32))
+            .map(|(i, (graph, range))| self.prepare(&device, graph, range, 8 * i as u32))
             .collect::<Result<_>>()?;
         let mut seconds = vec![[const { Vec::new() }; 2]; calls.len()];
         // The first round warms up, and tells how many more there is time for.
@@ -171,8 +172,8 @@ impl Bench {
             for (calls, seconds) in calls.iter().zip(&mut seconds) {
                 for (call, seconds) in calls.iter().zip(seconds) {
                     let start = processor_seconds();
-                    let event = self.device.launch(Lane::Compute, call, &[])?;
-                    self.device.wait(event)?;
+                    let event = device.launch(Lane::Compute, call, &[])?;
+                    device.wait(event)?;
                     if round > 0 {
                         seconds.push(processor_seconds() - start);
                     }
@@ -184,35 +185,27 @@ impl Bench {
             }
             round += 1;
         }
-        for slot in calls
-            .iter()
-            .flatten()
-            .flat_map(|call| call.reads().into_iter().chain(call.writes()))
-            .collect::<std::collections::BTreeSet<_>>()
-        {
-            self.device.free(slot)?;
-        }
         let mut seconds = seconds.into_iter().map(|both| both.map(undisturbed));
         Ok(graphs.iter().map(|(_, ranges)| seconds.by_ref().take(ranges.len()).collect()).collect())
     }
 
     /// Puts a range on the device, in eight slots from `first` on.
-    fn prepare(&self, graph: &Graph, range: &Range<usize>, first: u32) -> Result<[Call; 2]> {
+    fn prepare(&self, device: &CpuDevice, graph: &Graph, range: &Range<usize>, first: u32) -> Result<[Call; 2]> {
         let block = Block::of_part(graph, range.clone());
         let (n, halo_sources) = (block.row_count(), block.halo().len());
         let slot = |i| Slot(first + i);
-        self.constant(slot(0), &HostSlot::constant(block.indptr()))?;
-        self.constant(slot(1), &HostSlot::constant(block.indices()))?;
+        constant(device, slot(0), &HostSlot::constant(block.indptr()))?;
+        constant(device, slot(1), &HostSlot::constant(block.indices()))?;
         // Own rows and halo rows lie apart, as they do in a run: reading both from one place would halve the misses.
         let mat = |i, rows, cols| Mat { slot: slot(i), rows, cols };
         let (own, halo, x) = (mat(2, n, WIDTH), mat(3, halo_sources, WIDTH), mat(4, n, WIDTH_IN));
         let weight = mat(5, WIDTH, WIDTH_IN);
         for (mat, offset) in [(own, 0), (halo, own.rows * WIDTH), (x, 0), (weight, 0)] {
-            self.constant(mat.slot, &HostSlot::constant(&self.part_of_ones(offset, mat.rows * mat.cols)?))?;
+            constant(device, mat.slot, &HostSlot::constant(&self.part_of_ones(offset, mat.rows * mat.cols)?))?;
         }
         let (sums, products) = (mat(6, n, WIDTH), mat(7, n, WIDTH));
         for out in [sums, products] {
-            self.device.alloc(out.slot, 4 * (out.rows * out.cols) as u64)?;
+            device.alloc(out.slot, 4 * (out.rows * out.cols) as u64)?;
         }
         let (indptr, indices, edges) = (slot(0), slot(1), block.edge_count());
         let block = BlockSlots { indptr, indices, rows: n, own_sources: n, halo_sources, edges };
@@ -220,15 +213,15 @@ impl Bench {
         Ok([Call::Linear { x, weight, out: products }, gather])
     }
 
-    fn constant(&self, slot: Slot, host: &HostSlot) -> Result<()> {
-        self.device.alloc(slot, host.len() as u64)?;
-        let event = self.device.copy_in(Lane::CopyIn, slot, host, &[])?;
-        Ok(self.device.wait(event)?)
-    }
-
     fn part_of_ones(&self, offset: usize, len: usize) -> Result<Shared<f32>> {
         Ok(Shared::from_owner(self.ones.clone(), 4 * offset, len).ok_or("a range has more rows than the graph")?)
     }
+}
+
+fn constant(device: &CpuDevice, slot: Slot, host: &HostSlot) -> Result<()> {
+    device.alloc(slot, host.len() as u64)?;
+    let event = device.copy_in(Lane::CopyIn, slot, host, &[])?;
+    Ok(device.wait(event)?)
 }
 
 /// What this thread has computed so far.

@@ -31,7 +31,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
     let small = std::env::args().nth(1).is_some_and(|word| word == "small");
-    let (epochs, rounds, enough_s) = if small { (3, 2, 0.0) } else { (30, 25, 8.0) };
+    let (epochs, rounds, enough_s) = if small { (3, 2, 0.0) } else { (30, 60, 15.0) };
     let (seen, unseen) = graphs(small)?;
     let folder = tempfile::tempdir()?;
     train(&data(seen)?, epochs, folder.path())?;

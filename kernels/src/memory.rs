@@ -23,6 +23,9 @@ struct Line([u8; 64]);
 /// large matrix are then found without a page walk each, and fresh memory costs far fewer faults.
 const MAPPED_BYTES: usize = 4 << 20;
 
+/// Bytes of a huge page.
+const HUGE_BYTES: usize = 2 << 20;
+
 enum Storage {
     Lines(Vec<Line>),
     Mapped(MmapMut),
@@ -43,10 +46,13 @@ impl AlignedBytes {
     pub fn zeroed(len: usize) -> Result<Self> {
         let refused = || Error::HostMemory { need_bytes: len as u64 };
         let storage = if len >= MAPPED_BYTES {
-            let map = MmapMut::map_anon(len).map_err(|_| refused())?;
-            // A hint: without huge pages everything works, only slower.
+            // Whole pages are put where a huge page can begin; what is never touched takes no memory.
+            let room = len.checked_next_multiple_of(HUGE_BYTES).ok_or_else(refused)?;
+            let map = MmapMut::map_anon(room).map_err(|_| refused())?;
+            // The last page is huge if at least half of it is used. A hint: without huge pages everything works, only
+            // slower.
             #[cfg(target_os = "linux")]
-            let _ = map.advise(memmap2::Advice::HugePage);
+            let _ = map.advise_range(memmap2::Advice::HugePage, 0, (len + HUGE_BYTES / 2) / HUGE_BYTES * HUGE_BYTES);
             Storage::Mapped(map)
         } else {
             let lines = bytemuck::allocation::try_zeroed_vec(len.div_ceil(size_of::<Line>()));
