@@ -38,6 +38,9 @@ const fn ahead(lines: usize) -> usize {
     }
 }
 
+/// Floats of sources that a second-level cache holds, which need not be asked for.
+const NEAR: usize = 1 << 18;
+
 /// How many rows ahead the edges of a window are asked for, and how many cache lines of them.
 const ROWS_AHEAD: usize = 8;
 const LINES_OF_ROW: usize = 3;
@@ -375,6 +378,9 @@ impl<'a> Sources<'a> {
     #[inline(always)]
     fn later(&self, edges: &Range<usize>, ahead: usize) -> &'a [u32] {
         let indices = self.block.indices;
+        if self.own.len() <= NEAR && self.halo.is_empty() {
+            return &[];
+        }
         indices.get(edges.start + ahead..if self.apart() { edges.end } else { indices.len() }).unwrap_or(&[])
     }
 
@@ -441,7 +447,11 @@ impl<W: Weights, const HALO: bool> WithSimd for Rows<'_, W, HALO> {
         let Self { pass: Pass { sources, columns, start, d, .. }, weights, rows, out } = self;
         let vectors = columns.len().div_ceil(S::F32_LANES);
         let tiles = vectors.div_ceil(TILE);
-        let end = |i: usize| (vectors * i / tiles * S::F32_LANES).min(columns.len());
+        let end = |i: usize| match i {
+            0 => 0,
+            _ if i == tiles => columns.len(),
+            _ => vectors * i / tiles * S::F32_LANES,
+        };
         for (v, out) in rows.zip(out.chunks_exact_mut(*d)) {
             let edges = sources.edges(v).ok_or_else(|| bad_row(CALL, sources.block, v))?;
             if sources.apart() {
