@@ -12,7 +12,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::parallel::{balanced_rows, split_at_ends, task_count};
-use super::passes::{Passes, copy_columns};
+use super::passes::{Passes, copy_columns, points};
 use super::prefetch::prefetch;
 use super::rows::{RowWork, Steps};
 use crate::error::{Error, Result, check_shape};
@@ -38,6 +38,13 @@ const fn ahead(lines: usize) -> usize {
     }
 }
 
+/// Floats of sources that a second-level cache holds, which need not be asked for.
+const NEAR: usize = 1 << 18;
+
+/// How many rows ahead the edges of a window are asked for, and how many cache lines of them.
+const ROWS_AHEAD: usize = 8;
+const LINES_OF_ROW: usize = 3;
+
 /// Cell additions that are worth a task of their own.
 const LEAST_WORK: usize = 1 << 15;
 
@@ -52,7 +59,8 @@ pub fn gather_bytes(n: u64, e: u64, d: u64) -> u64 {
 /// `block`: `n` rows, `m` own sources, `h` halo rows, `e` edges; `weights`: `[e]`; `own`: `[m, d]`; `halo`: `[h, d]`,
 /// may be absent when `h` is 0; `out`: `[n, d]`, overwritten.
 /// # Cost
-/// `e * d` additions; [`gather_bytes`] bytes moved; no allocation but a few words a task, and 16 MiB where passes pay.
+/// `e * d` additions; [`gather_bytes`] bytes moved; no allocation but a few words a task, and where passes pay, 16 MiB and
+/// 8 bytes for each row and window of sources.
 /// # Errors
 /// [`Error::Shape`], and `out` is untouched; [`Error::Index`] when a row's edges or a source do not exist, and `out`
 /// must not be read.
@@ -86,7 +94,7 @@ pub struct Window<'a> {
 /// # Shapes
 /// `block`: `n` rows, each of whose sources ascend, no halo; `own`: `[sources at hand, d]`; the rest as of [`gather`].
 /// # Cost
-/// O(n log(edges of a row)) to find the edges, `d` additions each.
+/// O(n log(edges of a row)) to find the edges, `d` additions each; 24 bytes a row allocated.
 /// # Errors
 /// As of [`gather_then`]; a source beyond the block is not noticed if it is not at hand.
 /// # Order
@@ -110,8 +118,9 @@ pub fn gather_window(
     check_shape(CALL, "halo", [0, out.cols()], [block.halo_sources, out.cols()])?;
     check_shape(CALL, "own", [own.rows(), out.cols()], [own.rows(), own.cols()])?;
     let (first, d) = (window.first, out.cols());
-    let sources = Sources { block, first, own_rows: own.rows(), own: own.data(), halo: &[], d, cut: true };
-    gather_sources(sources, window.sum, weights, steps, out)
+    let cuts = Cuts { points: block.indptr, stride: 1, window: 0 };
+    let sources = Sources { block, cuts, first, own_rows: own.rows(), own: own.data(), halo: &[], d };
+    gather_sources(sources, Some(end), window.sum, weights, steps, out)
 }
 
 /// [`gather`], with `steps` done to each row while it is in a cache.
@@ -137,13 +146,15 @@ pub fn gather_then(
         check_shape(CALL, "halo", [block.halo_sources, d], got)?;
     }
     let halo = halo.map_or(&[][..], |halo| halo.data());
-    let sources = Sources { block, first: 0, own_rows: own.rows(), own: own.data(), halo, d, cut: false };
-    gather_sources(sources, None, weights, steps, out)
+    let cuts = Cuts { points: block.indptr, stride: 1, window: 0 };
+    let sources = Sources { block, cuts, first: 0, own_rows: own.rows(), own: own.data(), halo, d };
+    gather_sources(sources, None, None, weights, steps, out)
 }
 
-/// Adds to `sum`, or to 0, in as many passes as are good.
+/// Adds to `sum`, or to 0, in as many passes as are good. `end`: behind the last source at hand, if there are others.
 fn gather_sources(
     sources: Sources<'_>,
+    end: Option<usize>,
     sum: Option<MatView<'_>>,
     weights: Option<&[f32]>,
     steps: &[RowWork<'_>],
@@ -162,20 +173,34 @@ fn gather_sources(
     }
     let start = sum.map_or(Start::Zero, Start::Sum);
     let halo_rows = sources.halo.len() / d;
-    let Some(passes) = Passes::new(block, own_rows, halo_rows, d) else {
+    let all = own_rows + halo_rows;
+    let passes = Passes::new(block, own_rows, halo_rows, d);
+    // Where the sources of each window begin, and where the last of them end, if there are others.
+    let step = passes.as_ref().map_or(all, |passes| passes.sources).max(1);
+    let windows = (0..all.max(1)).step_by(step).map(|window| first + window).skip(usize::from(end.is_none()));
+    let limits: Vec<usize> = windows.chain(end).collect();
+    let points = points(block, &limits, end.is_none());
+    let passes = passes.filter(|_| points.is_some());
+    let points = points.unwrap_or_default();
+    let cuts = |window: usize| match points.is_empty() {
+        true => sources.cuts,
+        false => Cuts { points: &points, stride: limits.len() + 1, window: window + usize::from(end.is_some()) },
+    };
+    let sources = Sources { cuts: cuts(0), ..sources };
+    let Some(passes) = passes else {
         return pass(Pass { sources, weights, columns: 0..d, start, d }, Some(&steps), out.data());
     };
-    let (all, width) = (own_rows + halo_rows, passes.width);
+    let width = passes.width;
     let mut copy = AlignedBytes::zeroed(4 * passes.sources * width)?;
     for column in (0..d).step_by(width) {
         let columns = column..(column + width).min(d);
-        for window in (0..all).step_by(passes.sources) {
+        for (i, window) in (0..all).step_by(passes.sources).enumerate() {
             let own_rows = passes.sources.min(all - window);
             // Only a single window has a halo, and all of it.
             let own = &sources.own[window * d..][..own_rows.min(sources.own_rows) * d];
             copy_columns([own, sources.halo], d, columns.clone(), copy.as_mut_slice(), width);
-            let (own, cut) = (copy.as_slice(), sources.cut || own_rows < all);
-            let sources = Sources { block, first: first + window, own_rows, own, halo: &[], d: width, cut };
+            let (first, own) = (first + window, copy.as_slice());
+            let sources = Sources { block, cuts: cuts(i), first, own_rows, own, halo: &[], d: width };
             let start = if window == 0 { start } else { Start::Out };
             let steps = Some(&steps).filter(|_| columns.end == d && window + own_rows == all);
             pass(Pass { sources, weights, columns: columns.clone(), start, d }, steps, out.data())?;
@@ -298,29 +323,65 @@ impl Weights for Weighted<'_> {
 #[derive(Clone, Copy)]
 struct Sources<'a> {
     block: BlockView<'a>,
+    cuts: Cuts<'a>,
     /// The sources from `first` on are the `own_rows` rows of `own`; those behind them are in `halo`.
     first: usize,
     own_rows: usize,
     own: &'a [f32],
     halo: &'a [f32],
     d: usize,
-    /// Whether there are others, which do not count. Then the sources of each row ascend.
-    cut: bool,
+}
+
+/// The edges that count of each row: from point `window` to the next of the row's `stride` points. The indptr of a block is
+/// the points of all its edges.
+#[derive(Clone, Copy)]
+struct Cuts<'a> {
+    points: &'a [u64],
+    stride: usize,
+    window: usize,
 }
 
 impl<'a> Sources<'a> {
-    /// The edges of row `v` whose sources are at hand; `None` if the row's edges are not a range of the edges.
+    /// The edges of row `v` whose sources are at hand; `None` if they are not a range of the edges.
     #[inline(always)]
     fn edges(&self, v: usize) -> Option<Range<usize>> {
-        let BlockView { indptr, indices, .. } = self.block;
-        let edges = indptr[v] as usize..indptr[v + 1] as usize;
-        let row = indices.get(edges.clone())?;
-        if !self.cut {
-            return Some(edges);
+        let Cuts { points, stride, window } = self.cuts;
+        let at = v * stride + window;
+        let edges = *points.get(at)? as usize..*points.get(at + 1)? as usize;
+        self.block.indices.get(edges.clone())?;
+        Some(edges)
+    }
+
+    /// Whether there are edges between those of one row and those of the next that do not count.
+    fn apart(&self) -> bool {
+        self.cuts.stride > 1
+    }
+
+    /// Asks for the edges of row `v`.
+    #[inline(always)]
+    fn prefetch_edges(&self, v: usize) {
+        if let Some(&start) = self.cuts.points.get(v * self.cuts.stride + self.cuts.window) {
+            (0..LINES_OF_ROW).for_each(|line| prefetch(self.block.indices, start as usize + line * LINE));
         }
-        let limits = [self.first, self.first + self.own_rows];
-        let [first, end] = limits.map(|limit| row.partition_point(|&u| (u as usize) < limit));
-        Some(edges.start + first..edges.start + end.max(first))
+    }
+
+    /// Asks for the first columns of the first sources of a row's edges.
+    #[inline(always)]
+    fn prefetch_first(&self, edges: Range<usize>, columns: usize) {
+        let lines = columns.min(TILE * LINE).div_ceil(LINE);
+        for &u in self.block.indices[edges].iter().take(ahead(lines)) {
+            self.prefetch::<false>(u, self.offset(0), lines, columns, self.straddle());
+        }
+    }
+
+    /// The sources of the edges `ahead` of a row's edges; where the next row's edges lie apart, of this row's only.
+    #[inline(always)]
+    fn later(&self, edges: &Range<usize>, ahead: usize) -> &'a [u32] {
+        let indices = self.block.indices;
+        if self.own.len() <= NEAR && self.halo.is_empty() {
+            return &[];
+        }
+        indices.get(edges.start + ahead..if self.apart() { edges.end } else { indices.len() }).unwrap_or(&[])
     }
 
     /// What must be added to `u * d` to find column `column` of source `u` among the own ones.
@@ -386,9 +447,17 @@ impl<W: Weights, const HALO: bool> WithSimd for Rows<'_, W, HALO> {
         let Self { pass: Pass { sources, columns, start, d, .. }, weights, rows, out } = self;
         let vectors = columns.len().div_ceil(S::F32_LANES);
         let tiles = vectors.div_ceil(TILE);
-        let end = |i: usize| (vectors * i / tiles * S::F32_LANES).min(columns.len());
+        let end = |i: usize| match i {
+            0 => 0,
+            _ if i == tiles => columns.len(),
+            _ => vectors * i / tiles * S::F32_LANES,
+        };
         for (v, out) in rows.zip(out.chunks_exact_mut(*d)) {
             let edges = sources.edges(v).ok_or_else(|| bad_row(CALL, sources.block, v))?;
+            if sources.apart() {
+                sources.prefetch_edges(v + ROWS_AHEAD);
+                sources.prefetch_first(sources.edges(v + 1).unwrap_or(0..0), columns.len());
+            }
             let out = &mut out[columns.clone()];
             if let Start::Sum(sum) = start {
                 out.copy_from_slice(&sum.row(v)[columns.clone()]);
@@ -463,7 +532,7 @@ fn sum_few<W: Weights, const FEW: usize, const HALO: bool>(
     let tile = tile.first_chunk_mut::<FEW>()?;
     let mut sums = if fresh { [0.0; FEW] } else { *tile };
     let (offset, indices) = (sources.offset(first), sources.block.indices);
-    let later = indices.get(edges.start + ahead(1)..).unwrap_or(&[]);
+    let later = sources.later(&edges, ahead(1));
     for (i, &u) in indices.get(edges.clone())?.iter().enumerate() {
         if let Some(&u) = later.get(i) {
             sources.prefetch::<HALO>(u, offset, 1, FEW, false);
@@ -499,7 +568,7 @@ fn sum<S: Simd, W: Weights, const FULL: usize, const TAIL: bool, const HALO: boo
     }
     let (offset, straddle) = (sources.offset(first), sources.straddle());
     let indices = sources.block.indices;
-    let later = indices.get(edges.start + ahead..).unwrap_or(&[]);
+    let later = sources.later(&edges, ahead);
     for (i, &u) in indices.get(edges.clone())?.iter().enumerate() {
         if let Some(&u) = later.get(i) {
             sources.prefetch::<HALO>(u, offset, lines, len, straddle);

@@ -12,8 +12,12 @@ use rayon::prelude::*;
 use super::parallel::{CHUNK, for_rows};
 use crate::view::BlockView;
 
-/// Bytes of sources that may be hoped to stay in the last cache, which all cores share.
+/// Bytes of sources that a pass may read at most: more than that do not stay in the last cache, which all cores share, and
+/// other programs too.
 const CACHE_BYTES: usize = 16 << 20;
+
+/// Bytes of sources of a pass, if rows have edges enough for many passes.
+const WINDOW_BYTES: usize = 8 << 20;
 
 /// Floats of a cache line.
 const LINE: usize = 16;
@@ -44,23 +48,42 @@ impl Passes {
             return None;
         }
         let width = d.div_ceil(d.div_ceil(LINES * LINE)).next_multiple_of(LINE);
-        let windows = sources.div_ceil(CACHE_BYTES / (4 * width));
-        // What nearly fits is read from the cache mostly, as few sources are read most often.
-        if windows > 1 && sources.saturating_mul(d) < CACHE_BYTES {
-            return None;
-        }
-        if windows > 1 && (halo > 0 || edges / EDGES_OF_ROW / windows < block.rows() || !ascend(block)) {
+        // Rows do not ascend where there is a halo.
+        let most = if halo > 0 { 1 } else { edges / EDGES_OF_ROW / block.rows().max(1) };
+        let windows = sources.div_ceil(WINDOW_BYTES / (4 * width)).min(most).max(1);
+        if sources.div_ceil(windows) > CACHE_BYTES / (4 * width) {
             return None;
         }
         Some(Self { width, sources: sources.div_ceil(windows) })
     }
 }
 
-/// Whether the sources of every row exist and ascend, so that those of a window are one behind the other.
-fn ascend(block: BlockView<'_>) -> bool {
-    let exist = |row: &[u32]| row.last().is_none_or(|&last| (last as usize) < block.own_sources);
-    let row = |v: usize| block.indices.get(block.edges(v)).is_some_and(|row| row.is_sorted() && exist(row));
-    (0..block.rows()).into_par_iter().with_min_len(CHUNK / LINE).all(row)
+/// Where the edges of each row begin, and where among them each source of `limits` would stand: those of the first row, then
+/// of the next, and at last the number of edges. Empty if there are no limits.
+///
+/// The sources of each row must ascend. If that is to be `checked`, and that they exist, `None` says that they do not. A row
+/// whose edges are no range of the edges gets points that are none either.
+pub(super) fn points(block: BlockView<'_>, limits: &[usize], checked: bool) -> Option<Vec<u64>> {
+    if limits.is_empty() {
+        return Some(Vec::new());
+    }
+    let stride = limits.len() + 1;
+    let mut points = vec![u64::MAX; block.rows() * stride + 1];
+    let fill = |(v, points): (usize, &mut [u64])| {
+        let edges = block.edges(v);
+        let Some(row) = block.indices.get(edges.clone()) else { return !checked };
+        if checked && !(row.is_sorted() && row.last().is_none_or(|&last| (last as usize) < block.own_sources)) {
+            return false;
+        }
+        points[0] = edges.start as u64;
+        for (point, &limit) in points[1..].iter_mut().zip(limits) {
+            *point = (edges.start + row.partition_point(|&u| (u as usize) < limit)) as u64;
+        }
+        true
+    };
+    let good = points.par_chunks_exact_mut(stride).with_min_len(CHUNK / LINE).enumerate().all(fill);
+    *points.last_mut()? = block.indices.len() as u64;
+    good.then_some(points)
 }
 
 /// Copies some columns of the rows of matrices of `d`, one behind the other, into rows of `width`.

@@ -3,7 +3,7 @@
 /// Asks for the cache line at `base[offset]`, wherever that is. Changes nothing but time.
 #[inline(always)]
 #[allow(unsafe_code)]
-pub(super) fn prefetch(base: &[f32], offset: usize) {
+pub(super) fn prefetch<T>(base: &[T], offset: usize) {
     let address = base.as_ptr().wrapping_add(offset);
     #[cfg(target_arch = "x86_64")]
     // SAFETY: SSE is part of x86-64, and a prefetch neither reads nor faults at any address.
