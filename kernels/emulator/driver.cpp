@@ -139,8 +139,8 @@ API int cuDeviceGet(int* device, int ordinal) {
 }
 API int cuDeviceGetName(char* name, int bytes, int) { return snprintf(name, bytes, "emulated GPU"), SUCCESS; }
 API int cuDeviceGetAttribute(int* value, int attribute, int) {
-    enum { COMPUTE_MAJOR = 75, COMPUTE_MINOR = 76, POOLS = 115 };
-    *value = attribute == COMPUTE_MAJOR || attribute == POOLS;
+    enum { L2_CACHE_SIZE = 38, COMPUTE_MAJOR = 75, COMPUTE_MINOR = 76, POOLS = 115 };
+    *value = attribute == L2_CACHE_SIZE ? 4 << 20 : attribute == COMPUTE_MAJOR || attribute == POOLS;
     return SUCCESS;
 }
 API int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = number_of("EMULATED_BYTES", 2l << 30), SUCCESS; }
@@ -208,6 +208,7 @@ API int cuMemFreeAsync(Address address, void* stream) {
 }
 API int cuDeviceGetDefaultMemPool(void** pool, int) { return *pool = (void*)1, SUCCESS; }
 API int cuMemPoolSetAttribute(void*, int, void*) { return SUCCESS; }
+API int cuMemPoolTrimTo(void*, size_t) { return SUCCESS; }
 API int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
     if (fails() || posix_memalign(memory, 4096, bytes) != 0) return OUT_OF_MEMORY;
     return memset(*memory, 0xff, bytes), SUCCESS;

@@ -34,7 +34,11 @@ mod slots;
 #[path = "staging.rs"]
 mod staging;
 
-use cudarc::driver::{CudaContext, result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, result, sys};
+use parking_lot::Mutex;
 
 use super::Gpu;
 use crate::device::Device;
@@ -53,7 +57,7 @@ pub fn gpus() -> Result<Vec<Gpu>> {
 fn count() -> Result<u32> {
     driver::find()?;
     match CudaContext::device_count() {
-        Err(result::DriverError(cudarc::driver::sys::CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
+        Err(result::DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
         count => count.during("counting GPUs").map(|count| count as u32),
     }
 }
@@ -62,7 +66,21 @@ fn describe(ordinal: u32) -> Result<Gpu> {
     let context = CudaContext::new(ordinal as usize).during("opening a GPU")?;
     let name = context.name().during("asking for a GPU's name")?;
     let (free, total) = context.mem_get_info().during("asking for a GPU's memory")?;
-    Ok(Gpu { ordinal, name, total_bytes: total as u64, free_bytes: free as u64 })
+    let cache = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE;
+    let cache = context.attribute(cache).during("asking for a GPU's cache")?;
+    let cache_bytes = u64::try_from(cache).unwrap_or(0);
+    Ok(Gpu { ordinal, name, total_bytes: total as u64, free_bytes: free as u64, cache_bytes })
+}
+
+/// Keeps the context of a GPU until the program ends. Making one takes a good part of a second, and a GPU whose last device
+/// is closed would lose it.
+fn keep_context(ordinal: u32) -> Result<()> {
+    static KEPT: Mutex<BTreeMap<u32, Arc<CudaContext>>> = Mutex::new(BTreeMap::new());
+    let mut kept = KEPT.lock();
+    if !kept.contains_key(&ordinal) {
+        kept.insert(ordinal, CudaContext::new(ordinal as usize).during("opening a GPU")?);
+    }
+    Ok(())
 }
 
 /// A device called `name` on GPU `ordinal`, whose slots may hold `capacity_bytes` together. A GPU may be opened more than
@@ -75,5 +93,6 @@ pub fn open(name: &str, ordinal: u32, capacity_bytes: u64) -> Result<Box<dyn Dev
     if ordinal >= count {
         return Err(Error::NoGpu { ordinal, count });
     }
+    keep_context(ordinal)?;
     Ok(Box::new(CudaDevice::new(name, ordinal, capacity_bytes)?))
 }

@@ -104,6 +104,8 @@ impl Drop for Slots {
             // A failure leaks it, no worse.
             let _ = self.pool.give_back(buffer.address);
         }
+        // The pool would keep what other devices and programs could use.
+        let _ = self.pool.empty();
     }
 }
 
@@ -163,6 +165,26 @@ impl Pool {
                 true => result::free_async(address, self.stream.cu_stream()).during(CALL),
                 false => result::free_sync(address).during(CALL),
             }
+        }
+    }
+}
+
+impl Pool {
+    /// Returns to the system what was given back and nobody took since.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    fn empty(&self) -> Result<()> {
+        const CALL: &str = "emptying the pool of memory";
+        if !self.context.has_async_alloc() {
+            return Ok(());
+        }
+        self.context.bind_to_thread().during(CALL)?;
+        self.stream.synchronize().during(CALL)?;
+        // SAFETY: the device is there; memory that is in use stays.
+        unsafe {
+            let pool = result::device::get_default_mem_pool(self.context.cu_device()).during(CALL)?;
+            sys::cuMemPoolTrimTo(pool, 0).result().during(CALL)
         }
     }
 }
