@@ -126,6 +126,26 @@ pub trait Device: Send {
     /// Any of [`crate::Error`].
     fn launch(&self, lane: Lane, call: &Call, after: &[Event]) -> Result<Event>;
 
+    /// Collects the calls that are launched from now on, to queue them as one job, whose event they all return: much is saved where
+    /// calls are short. Returns whether it does so; a device may not, and then calls are queued as ever.
+    ///
+    /// While a batch is open, memory of its calls may be freed at once: what is in it stays until a later call of the
+    /// batch writes there.
+    ///
+    /// # Errors
+    /// That of a call before.
+    fn begin_batch(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Queues what was collected. Waiting for anything does so as well.
+    ///
+    /// # Errors
+    /// That of a call before.
+    fn end_batch(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns when `event` has happened.
     ///
     /// # Errors

@@ -3,6 +3,8 @@
 
 #[path = "args.rs"]
 mod args;
+#[path = "batch.rs"]
+mod batch;
 #[path = "blas.rs"]
 mod blas;
 #[path = "cache.rs"]
@@ -17,6 +19,8 @@ mod driver;
 mod engine;
 #[path = "faults.rs"]
 mod faults;
+#[path = "graphs.rs"]
+mod graphs;
 #[path = "marks.rs"]
 mod marks;
 #[path = "modules.rs"]

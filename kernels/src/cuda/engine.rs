@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use super::blas::{Blas, DenseProduct};
 use super::driver::{self, Named};
 use super::faults::Faults;
+use super::graphs::Graphs;
 use super::marks::Marks;
 use super::modules::{KernelCall, Modules};
 use super::slots::{Pool, Slots};
@@ -19,7 +20,7 @@ use crate::error::Result;
 use crate::lanes::{Engine, Job, LANES, Work, lane_and_number};
 
 /// One thing that a call asks of the GPU.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) enum Task {
     Kernel(KernelCall),
     Product(DenseProduct),
@@ -34,6 +35,9 @@ pub(super) struct CudaEngine {
     // Dropped in this order: what uses a stream before the stream.
     pub(super) slots: Slots,
     pub(super) faults: Faults,
+    /// Of the calls of a batch.
+    pub(super) batch_faults: Faults,
+    graphs: Mutex<Graphs>,
     pub(super) staging: [Staging; 2],
     pub(super) has_blas: bool,
     blas: Blas,
@@ -47,8 +51,8 @@ pub(super) struct CudaEngine {
 /// Room for partial sums, outside of the plan, used by one call after the other.
 struct Scratch {
     pool: Pool,
-    address: u64,
-    bytes: u64,
+    /// The newest is used; those before it were too small, and calls under way may still use them.
+    rooms: Vec<(u64, u64)>,
 }
 
 impl CudaEngine {
@@ -59,11 +63,13 @@ impl CudaEngine {
         Ok(Self {
             slots: Slots::new(&context, capacity_bytes)?,
             faults: Faults::new()?,
+            batch_faults: Faults::new()?,
+            graphs: Mutex::default(),
             staging: [Staging::new(&context), Staging::new(&context)],
             has_blas: driver::has_blas(),
-            blas: Blas::default(),
+            blas: Blas::new(&context)?,
             modules: Modules::new(&context)?,
-            scratch: Mutex::new(Scratch { pool: Pool::new(&context)?, address: 0, bytes: 0 }),
+            scratch: Mutex::new(Scratch { pool: Pool::new(&context)?, rooms: Vec::new() }),
             marks: [Marks::new(&context)?, Marks::new(&context)?, Marks::new(&context)?],
             recorder: Recorder::default(),
             context,
@@ -88,18 +94,29 @@ impl CudaEngine {
         })
     }
 
-    /// The address of at least so many bytes for the next call on the compute lane. `idle` waits until none uses what there is.
-    pub(super) fn scratch(&self, bytes: u64, idle: impl FnOnce() -> Result<()>) -> Result<u64> {
+    /// The address of at least so many bytes for the next call on the compute lane.
+    pub(super) fn scratch(&self, bytes: u64) -> Result<u64> {
         let mut scratch = self.scratch.lock();
-        if scratch.bytes < bytes {
-            idle()?;
-            let old = std::mem::take(&mut scratch.address);
-            scratch.bytes = 0;
-            scratch.pool.give_back(old)?;
-            scratch.address = scratch.pool.take(bytes)?;
-            scratch.bytes = bytes;
+        let newest = scratch.rooms.last().copied();
+        let (address, has_bytes) = newest.unwrap_or((0, 0));
+        if has_bytes >= bytes {
+            return Ok(address);
         }
-        Ok(scratch.address)
+        // At least twice as many: all that were too small are no more than this one.
+        let bytes = bytes.max(2 * has_bytes);
+        let address = scratch.pool.take(bytes)?;
+        scratch.rooms.push((address, bytes));
+        Ok(address)
+    }
+
+    /// Does the tasks of a batch, on the compute lane's thread.
+    pub(super) fn run_batch(&self, tasks: Vec<Task>) -> Result<()> {
+        self.graphs.lock().run(&self.marks[0].stream, tasks, |tasks| self.run(tasks))
+    }
+
+    /// Whether times are noted.
+    pub(super) fn records(&self) -> bool {
+        self.recorder.on.load(Ordering::Relaxed)
     }
 
     /// Waits until the job behind `event` is done on the GPU. It was queued there before.
@@ -178,6 +195,8 @@ impl Drop for CudaEngine {
             let _ = marks.stream.synchronize();
         }
         let scratch = self.scratch.get_mut();
-        let _ = scratch.pool.give_back(scratch.address);
+        for (address, _) in scratch.rooms.drain(..) {
+            let _ = scratch.pool.give_back(address);
+        }
     }
 }

@@ -1,8 +1,11 @@
 //! The memory of a GPU: numbered slots with a hard capacity.
 //!
 //! What counts is the sum of the slots' bytes, as on every device; what the driver rounds up, and its own context, lie outside.
-//! Memory comes from the driver's stream-ordered pool, which keeps what is given back, on a stream of its own.
+//! Memory comes from the driver's stream-ordered pool, which keeps what is given back, on a stream of its own. What a slot gave up is
+//! spare, for the next one of as many bytes: an epoch is over before the driver has been asked a dozen times, and the same slots get
+//! the same addresses in turn.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
@@ -28,10 +31,20 @@ pub(super) struct Slots {
 
 #[derive(Default)]
 struct Table {
-    // Invariant: used <= peak <= capacity, and used is the sum over the buffers.
+    // Invariant: used <= peak <= capacity, and used is the sum over the buffers; kept is that over the spares.
     used: u64,
     peak: u64,
+    kept: u64,
     buffers: Vec<Option<Buffer>>,
+    /// Bytes and address of what no slot holds.
+    spare: BTreeSet<(u64, u64)>,
+}
+
+/// Whether spare memory may go back to the driver. What calls that are not queued yet may still use has to stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spares {
+    MayGo,
+    Stay,
 }
 
 impl Slots {
@@ -51,26 +64,64 @@ impl Slots {
         self.table.lock().buffers.get(slot.0 as usize).copied().flatten().ok_or(Error::EmptySlot { slot })
     }
 
-    pub(super) fn alloc(&self, slot: Slot, bytes: u64) -> Result<()> {
+    pub(super) fn alloc(&self, slot: Slot, bytes: u64, spares: Spares) -> Result<()> {
         let mut table = self.table.lock();
         table.vacant(slot)?;
         let used = table.used.saturating_add(bytes);
         if used > self.capacity {
             return Err(Error::OutOfMemory { need_bytes: used, have_bytes: self.capacity });
         }
-        let buffer = Buffer { address: self.pool.take(bytes)?, bytes };
+        let buffer = Buffer { address: self.take(&mut table, bytes, spares)?, bytes };
         table.used = used;
         table.peak = table.peak.max(used);
         table.buffers[slot.0 as usize] = Some(buffer);
         Ok(())
     }
 
+    /// Spare memory of exactly so many bytes, that with the lowest address first, or new memory.
+    fn take(&self, table: &mut Table, bytes: u64, spares: Spares) -> Result<u64> {
+        let fitting = table.spare.range((bytes, 0)..=(bytes, u64::MAX)).next().copied();
+        if let Some(spare) = fitting.filter(|_| bytes > 0) {
+            table.spare.remove(&spare);
+            table.kept -= bytes;
+            if cfg!(debug_assertions) && spares == Spares::MayGo {
+                self.pool.spoil(spare.1, bytes)?;
+            }
+            return Ok(spare.1);
+        }
+        if spares == Spares::Stay {
+            return self.pool.take(bytes);
+        }
+        // Half of the peak is room enough for sizes that take turns.
+        let used = table.used.saturating_add(bytes);
+        let most = self.capacity.min(table.peak.max(used).saturating_mul(3) / 2);
+        while used.saturating_add(table.kept) > most && self.give_spare_back(table)? {}
+        match self.pool.take(bytes) {
+            Err(Error::Cuda { .. }) if !table.spare.is_empty() => {
+                while self.give_spare_back(table)? {}
+                self.pool.take(bytes)
+            }
+            taken => taken,
+        }
+    }
+
+    /// Gives the largest spare back to the driver; whether there was one.
+    fn give_spare_back(&self, table: &mut Table) -> Result<bool> {
+        let Some((bytes, address)) = table.spare.pop_last() else { return Ok(false) };
+        table.kept -= bytes;
+        self.pool.give_back(address).map(|()| true)
+    }
+
     pub(super) fn free(&self, slot: Slot) -> Result<()> {
         let mut table = self.table.lock();
         let buffer = table.buffers.get_mut(slot.0 as usize).and_then(Option::take);
-        let buffer = buffer.ok_or(Error::EmptySlot { slot })?;
-        table.used -= buffer.bytes;
-        self.pool.give_back(buffer.address)
+        let Buffer { address, bytes } = buffer.ok_or(Error::EmptySlot { slot })?;
+        table.used -= bytes;
+        if bytes > 0 {
+            table.kept += bytes;
+            table.spare.insert((bytes, address));
+        }
+        Ok(())
     }
 
     pub(super) fn rename(&self, from: Slot, to: Slot) -> Result<()> {
@@ -100,9 +151,11 @@ impl Table {
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        for buffer in self.table.get_mut().buffers.drain(..).flatten() {
+        let table = self.table.get_mut();
+        let held = table.buffers.drain(..).flatten().map(|buffer| buffer.address);
+        for address in held.chain(std::mem::take(&mut table.spare).into_iter().map(|(_, address)| address)) {
             // A failure leaks it, no worse.
-            let _ = self.pool.give_back(buffer.address);
+            let _ = self.pool.give_back(address);
         }
         // The pool would keep what other devices and programs could use.
         let _ = self.pool.empty();
@@ -147,6 +200,15 @@ impl Pool {
         let address = unsafe { result::malloc_async(self.stream.cu_stream(), len) }.during(CALL)?;
         self.stream.synchronize().during(CALL)?;
         Ok(address)
+    }
+
+    /// Fills memory with NaN, so that a read of what nobody wrote shows.
+    fn spoil(&self, address: u64, bytes: u64) -> Result<()> {
+        const CALL: &str = "filling memory of the GPU";
+        self.context.bind_to_thread().during(CALL)?;
+        // SAFETY: it came from `take` with as many bytes, and nothing uses it.
+        unsafe { result::memset_d8_async(address, 0xff, bytes as usize, self.stream.cu_stream()) }.during(CALL)?;
+        self.stream.synchronize().during(CALL)
     }
 
     /// Gives memory back that nothing queued uses any more.
