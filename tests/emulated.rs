@@ -139,6 +139,27 @@ fn a_stream_that_does_not_wait_is_found() {
     assert!(!bad.status.success() || losses(&lines(&bad)) != good, "nothing was found");
 }
 
+/// What `ci/gpu-check` runs: nothing fails, every part measures or says what it left out, and the marks are there by name.
+#[test]
+fn the_check_of_a_gpu_runs_through() {
+    let Some(folder) = emulator::folder() else { return };
+    let kept = tempfile::tempdir().unwrap();
+    let (out, graphs) = (kept.path().join("results.json"), kept.path().join("graphs"));
+    let mut command = Emulated { blas: true, ..Emulated::default() }.command(folder, LAPIDARY);
+    command.env("XDG_CACHE_HOME", kept.path()).args(["gpu-check", "--size", "tiny", "--seconds", "40"]);
+    let output = command.arg("--out").arg(&out).arg("--graphs").arg(&graphs).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let results: Value = serde_json::from_slice(&std::fs::read(out).unwrap()).unwrap();
+    assert_eq!(results["failed"], serde_json::json!([]));
+    for part in ["graphs", "models", "epochs", "gathers", "capacity", "splits"] {
+        let count = |what: &str| results[part][what].as_array().unwrap().len();
+        assert!(count("rows") + count("left_out") > 0, "{part}: {}", results[part]);
+    }
+    assert!(!results["models"]["rows"].as_array().unwrap().is_empty());
+    assert!(results["marks"]["device_bytes_per_s"].is_f64() && results["marks"]["met"].is_object());
+    assert!(graphs.join("reddit-indices.npy").exists());
+}
+
 /// Every kind of call of the driver fails once: one error that says so, and no hang.
 #[test]
 fn a_driver_that_fails_ends_the_run_with_an_error() {

@@ -3,7 +3,7 @@
 // Nothing that is queued runs before something waits for it, and then streams take turns in an order that is drawn from
 // EMULATED_SEED. So work that is not waited for has not happened, and a copy of what was changed too early or a read of what
 // was not ordered shows. EMULATED_GPUS is how many GPUs there are (2), EMULATED_BYTES the memory of each (2 GiB),
-// EMULATED_VERSION the driver's version (13000).
+// EMULATED_VERSION the driver's version (13000), EMULATED_CACHE the bytes of a GPU's cache (4 MiB).
 // EMULATED_FAIL=k makes the k-th call that may fail do so, from 1, and EMULATED_FORGET_WAITS=1 lets no stream wait for another, to
 // see whether that is found.
 #include <dlfcn.h>
@@ -153,7 +153,7 @@ API int cuDeviceGet(int* device, int ordinal) {
 API int cuDeviceGetName(char* name, int bytes, int) { return snprintf(name, bytes, "emulated GPU"), SUCCESS; }
 API int cuDeviceGetAttribute(int* value, int attribute, int) {
     enum { L2_CACHE_SIZE = 38, COMPUTE_MAJOR = 75, COMPUTE_MINOR = 76, POOLS = 115 };
-    *value = attribute == L2_CACHE_SIZE ? 4 << 20 : attribute == COMPUTE_MAJOR || attribute == POOLS;
+    *value = attribute == L2_CACHE_SIZE ? int(number_of("EMULATED_CACHE", 4 << 20)) : attribute == COMPUTE_MAJOR || attribute == POOLS;
     return SUCCESS;
 }
 API int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = number_of("EMULATED_BYTES", 2l << 30), SUCCESS; }

@@ -52,6 +52,11 @@ impl Bench {
         Ok(Mat { slot, rows, cols })
     }
 
+    /// What the device tried.
+    pub(crate) fn choices(&self) -> Vec<String> {
+        self.device.choices()
+    }
+
     /// Gives slots back.
     pub(crate) fn free(&self, slots: &[Slot]) -> Result<()> {
         slots.iter().try_for_each(|&slot| self.named("giving memory back", self.device.free(slot)))

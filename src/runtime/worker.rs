@@ -78,8 +78,6 @@ pub(super) struct Worker {
     newest: [Event; 3],
     /// Whether the device collects calls, to do them as one.
     batched: bool,
-    /// Copies that wait for calls that were collected and are not queued yet.
-    unqueued: Vec<Event>,
     labels: Labels,
     post: Post,
 }
@@ -109,7 +107,6 @@ impl Worker {
             unsent: VecDeque::new(),
             newest: [Event::DONE; 3],
             batched: false,
-            unqueued: Vec::new(),
             labels: Labels::default(),
             post,
         }
@@ -306,10 +303,7 @@ impl Worker {
         let bytes = self.lowered.tensor(slot).bytes;
         let fits = |worker: &Self| worker.device.used_bytes().saturating_add(bytes) <= worker.limit_bytes;
         while !fits(self) || self.leaving.iter().any(|(leaving, _)| *leaving == slot) {
-            // What a copy still reads that waits for the batch would end it.
-            let ready = |(_, [.., copied]): &(Slot, [Event; 3])| !self.unqueued.contains(copied);
-            let place = self.leaving.iter().position(ready).unwrap_or(0);
-            let Some(leaving) = self.leaving.remove(place) else {
+            let Some(leaving) = self.leaving.pop_front() else {
                 let need_bytes = self.device.used_bytes().saturating_add(bytes);
                 let full = lapidary_kernels::Error::OutOfMemory { need_bytes, have_bytes: self.limit_bytes };
                 return self.on(&format!("making room for {}", self.tensor_name(slot)), Err(full));
@@ -322,16 +316,11 @@ impl Worker {
 
     fn free(&mut self, (slot, uses): (Slot, [Event; 3])) -> Step<()> {
         self.send_unsent()?;
-        // Calls of a batch come one after the other: those before are done with it when another writes there. A copy is not.
-        let interrupts = self.batched && self.unqueued.contains(&uses[2]);
-        if interrupts {
-            self.end_batch()?;
-        }
+        // Calls of a batch come one after the other: those before are done with it when another writes there.
         let uses = if self.batched { &[][..] } else { &uses[..] };
         let done = uses.iter().try_for_each(|&event| self.device.wait(event));
         let done = done.and_then(|()| self.device.free(slot));
-        self.on(&format!("giving up {}", self.tensor_name(slot)), done)?;
-        if interrupts { self.begin_batch() } else { Ok(()) }
+        self.on(&format!("giving up {}", self.tensor_name(slot)), done)
     }
 
     /// From now on, calls are collected, if the device does that. Everything before was waited for.
@@ -344,7 +333,6 @@ impl Worker {
     /// Queues what was collected.
     fn end_batch(&mut self) -> Step<()> {
         self.batched = false;
-        self.unqueued.clear();
         let ended = self.device.end_batch();
         self.on("queueing a batch", ended)
     }
@@ -462,9 +450,6 @@ impl Worker {
         let copied = self.on(&name, copied)?;
         self.newest[2] = copied;
         self.held(slot)?.read[1] = copied;
-        if self.batched {
-            self.unqueued.push(copied);
-        }
         Ok(host)
     }
 

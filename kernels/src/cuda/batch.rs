@@ -3,6 +3,7 @@
 use super::engine::Task;
 use super::faults::Lookup;
 use crate::device::Event;
+use crate::memory::Slot;
 
 /// What was collected so far.
 #[derive(Debug)]
@@ -12,11 +13,13 @@ pub(super) struct Batch {
     pub(super) tasks: Vec<Task>,
     pub(super) after: Vec<Event>,
     pub(super) lookups: Vec<Lookup>,
+    /// Copies to the host that follow calls of the batch.
+    pub(super) copies: Vec<(Slot, Event)>,
 }
 
 impl Batch {
     pub(super) fn new(event: Event) -> Self {
-        Self { event, tasks: Vec::new(), after: Vec::new(), lookups: Vec::new() }
+        Self { event, tasks: Vec::new(), after: Vec::new(), lookups: Vec::new(), copies: Vec::new() }
     }
 
     /// The batch happens after these, too.

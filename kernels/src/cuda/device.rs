@@ -26,6 +26,8 @@ pub(super) struct CudaDevice {
     copied: [AtomicU64; 2],
     /// Calls that are collected, while they are.
     batch: Mutex<Option<Batch>>,
+    /// The copies that followed calls of the batch before.
+    copies: Mutex<Vec<Event>>,
 }
 
 impl CudaDevice {
@@ -33,7 +35,13 @@ impl CudaDevice {
     /// [`Error::Cuda`], [`Error::LaneThread`].
     pub(super) fn new(name: &str, ordinal: u32, capacity_bytes: u64) -> Result<Self> {
         let lanes = Lanes::new(name, CudaEngine::new(ordinal, capacity_bytes)?)?;
-        Ok(Self { name: name.to_owned(), lanes, copied: Default::default(), batch: Mutex::default() })
+        Ok(Self {
+            name: name.to_owned(),
+            lanes,
+            copied: Default::default(),
+            batch: Mutex::default(),
+            copies: Mutex::default(),
+        })
     }
 
     fn engine(&self) -> &CudaEngine {
@@ -85,7 +93,8 @@ impl CudaDevice {
 
     /// Queues what was collected.
     fn queue(&self, batch: Batch) -> Result<()> {
-        let Batch { event, tasks, after, lookups } = batch;
+        let Batch { event, tasks, after, lookups, copies } = batch;
+        self.copies.lock().extend(copies.into_iter().map(|(_, event)| event));
         let queued = self.lanes.queue(Lane::Compute, &after, move |engine| engine.run_batch(tasks))?;
         assert_eq!(queued, event, "nothing else is queued on the lane while a batch is collected");
         self.engine().batch_faults.watch_batch(lane_and_number(event).1, lookups);
@@ -121,7 +130,9 @@ impl Device for CudaDevice {
     }
 
     fn free(&self, slot: Slot) -> Result<()> {
-        self.engine().slots.free(slot)
+        let batch = self.batch.lock();
+        let is_copied = batch.as_ref().is_some_and(|batch| batch.copies.iter().any(|(copied, _)| *copied == slot));
+        if is_copied { self.engine().slots.retire(slot) } else { self.engine().slots.free(slot) }
     }
 
     fn rename(&self, from: Slot, to: Slot) -> Result<()> {
@@ -158,6 +169,9 @@ impl Device for CudaDevice {
             done
         })?;
         self.count(lane, 1, bytes);
+        if let Some(batch) = &mut *self.batch.lock() {
+            batch.copies.push((src, event));
+        }
         Ok(event)
     }
 
@@ -189,8 +203,10 @@ impl Device for CudaDevice {
         let mut batch = self.batch.lock();
         if batch.is_none() {
             let next = self.lanes.next(Lane::Compute);
-            // The reports of the batch before are looked at when it is done.
+            // The reports of the batch before are looked at when it is done, and what its copies read is free.
             self.finish(Event(next.0 - LANES.len() as u64))?;
+            std::mem::take(&mut *self.copies.lock()).into_iter().try_for_each(|event| self.finish(event))?;
+            self.engine().slots.settle();
             *batch = Some(Batch::new(next));
         }
         Ok(true)
@@ -204,6 +220,10 @@ impl Device for CudaDevice {
         // Nothing happens to a batch that is not queued.
         self.end_batch()?;
         self.finish(event)
+    }
+
+    fn choices(&self) -> Vec<String> {
+        self.engine().choices.told()
     }
 
     fn capacity_bytes(&self) -> u64 {

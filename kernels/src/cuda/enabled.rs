@@ -9,6 +9,8 @@ mod batch;
 mod blas;
 #[path = "cache.rs"]
 mod cache;
+#[path = "choices.rs"]
+mod choices;
 #[path = "compile.rs"]
 mod compile;
 #[path = "device.rs"]
@@ -70,9 +72,7 @@ fn describe(ordinal: u32) -> Result<Gpu> {
     let context = CudaContext::new(ordinal as usize).during("opening a GPU")?;
     let name = context.name().during("asking for a GPU's name")?;
     let (free, total) = context.mem_get_info().during("asking for a GPU's memory")?;
-    let cache = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE;
-    let cache = context.attribute(cache).during("asking for a GPU's cache")?;
-    let cache_bytes = u64::try_from(cache).unwrap_or(0);
+    let cache_bytes = driver::cache_bytes(&context)?;
     Ok(Gpu { ordinal, name, total_bytes: total as u64, free_bytes: free as u64, cache_bytes })
 }
 

@@ -8,6 +8,7 @@ use cudarc::driver::{CudaContext, CudaEvent, result, sys};
 use parking_lot::Mutex;
 
 use super::blas::{Blas, DenseProduct};
+use super::choices::{Choices, Shape};
 use super::driver::{self, Named};
 use super::faults::Faults;
 use super::graphs::Graphs;
@@ -24,6 +25,12 @@ use crate::lanes::{Engine, Job, LANES, Work, lane_and_number};
 pub(super) enum Task {
     Kernel(KernelCall),
     Product(DenseProduct),
+    /// Two launches that write the same, whole rows and some columns at a time: whichever is faster will be it.
+    Trial {
+        shape: Shape,
+        columns: usize,
+        calls: Box<[KernelCall; 2]>,
+    },
     /// Bytes that become 0.
     Zero {
         address: u64,
@@ -40,6 +47,9 @@ pub(super) struct CudaEngine {
     graphs: Mutex<Graphs>,
     pub(super) staging: [Staging; 2],
     pub(super) has_blas: bool,
+    /// Of the cache that all processors share.
+    pub(super) cache_bytes: usize,
+    pub(super) choices: Choices,
     blas: Blas,
     modules: Modules,
     scratch: Mutex<Scratch>,
@@ -67,6 +77,8 @@ impl CudaEngine {
             graphs: Mutex::default(),
             staging: [Staging::new(&context), Staging::new(&context)],
             has_blas: driver::has_blas(),
+            cache_bytes: driver::cache_bytes(&context)? as usize,
+            choices: Choices::default(),
             blas: Blas::new(&context)?,
             modules: Modules::new(&context)?,
             scratch: Mutex::new(Scratch { pool: Pool::new(&context)?, rooms: Vec::new() }),
@@ -86,12 +98,30 @@ impl CudaEngine {
         tasks.iter().try_for_each(|task| match task {
             Task::Kernel(call) => self.modules.launch(stream, call),
             Task::Product(product) => self.blas.product(stream, product),
+            Task::Trial { shape, columns, calls } => self.try_both(*shape, *columns, calls),
             Task::Zero { address, bytes } => {
                 // SAFETY: `prepare` found that the buffer has as many bytes.
                 unsafe { result::memset_d8_async(*address, 0, *bytes as usize, stream.cu_stream()) }
                     .during("setting memory to 0")
             }
         })
+    }
+
+    /// Launches both, twice each, and keeps what the second time took.
+    fn try_both(&self, shape: Shape, columns: usize, calls: &[KernelCall; 2]) -> Result<()> {
+        let stream = &self.marks[0].stream;
+        let mut seconds = [f64::INFINITY; 2];
+        for _ in 0..2 {
+            for (seconds, call) in seconds.iter_mut().zip(calls) {
+                let start = self.timestamp(0)?;
+                self.modules.launch(stream, call)?;
+                let end = self.timestamp(0)?;
+                end.synchronize().during("waiting for the GPU")?;
+                *seconds = f64::from(start.elapsed_ms(&end).during("asking for the time")?) / 1e3;
+            }
+        }
+        self.choices.keep(shape, columns, seconds);
+        Ok(())
     }
 
     /// The address of at least so many bytes for the next call on the compute lane.

@@ -161,12 +161,26 @@ impl Plan<'_> {
 
     /// A launch of so many blocks; none, if there is nothing to do.
     pub(super) fn kernel<A: bytemuck::Pod>(&mut self, file: File, name: &'static str, blocks: [usize; 2], args: &A) {
-        let [x, y] = blocks.map(|blocks| u32::try_from(blocks).expect("a matrix in a GPU's memory has fewer blocks"));
-        if x > 0 && y > 0 {
-            let args = bytemuck::pod_collect_to_vec(std::slice::from_ref(args)).into();
-            self.add(Task::Kernel(KernelCall { file, name, grid: (x, y), args }));
+        if let Some(call) = kernel_call(file, name, blocks, args) {
+            self.add(Task::Kernel(call));
         }
     }
+
+    pub(super) fn engine(&self) -> &CudaEngine {
+        self.engine
+    }
+}
+
+/// A launch of so many blocks; none, if there is nothing to do.
+pub(super) fn kernel_call<A: bytemuck::Pod>(
+    file: File,
+    name: &'static str,
+    blocks: [usize; 2],
+    args: &A,
+) -> Option<KernelCall> {
+    let [x, y] = blocks.map(|blocks| u32::try_from(blocks).expect("a matrix in a GPU's memory has fewer blocks"));
+    let args = bytemuck::pod_collect_to_vec(std::slice::from_ref(args)).into();
+    (x > 0 && y > 0).then_some(KernelCall { file, name, grid: (x, y), args })
 }
 
 /// Blocks of one thread a cell.

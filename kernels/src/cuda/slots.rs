@@ -2,10 +2,10 @@
 //!
 //! What counts is the sum of the slots' bytes, as on every device; what the driver rounds up, and its own context, lie outside.
 //! Memory comes from the driver's stream-ordered pool, which keeps what is given back, on a stream of its own. What a slot gave up is
-//! spare, for the next one of as many bytes: an epoch is over before the driver has been asked a dozen times, and the same slots get
-//! the same addresses in turn.
+//! spare, for the next one of as many bytes, so that the driver is hardly ever asked. A slot that takes the place of another each
+//! epoch has the other's memory in turn. So the same calls have the same addresses every other epoch (`graphs.rs` lives on that).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
@@ -36,8 +36,14 @@ struct Table {
     peak: u64,
     kept: u64,
     buffers: Vec<Option<Buffer>>,
-    /// Bytes and address of what no slot holds.
+    /// Bytes and address of what no slot holds, but a copy may still read.
+    retired: Vec<(u64, u64)>,
+    /// The same of what nothing uses.
     spare: BTreeSet<(u64, u64)>,
+    /// By a slot that was renamed to, the one that was renamed from.
+    successors: BTreeMap<u32, u32>,
+    /// By a successor, bytes and address of what it will have: it is spare as well.
+    reserved: BTreeMap<u32, (u64, u64)>,
 }
 
 /// Whether spare memory may go back to the driver. What calls that are not queued yet may still use has to stay.
@@ -71,19 +77,16 @@ impl Slots {
         if used > self.capacity {
             return Err(Error::OutOfMemory { need_bytes: used, have_bytes: self.capacity });
         }
-        let buffer = Buffer { address: self.take(&mut table, bytes, spares)?, bytes };
+        let buffer = Buffer { address: self.take(&mut table, slot, bytes, spares)?, bytes };
         table.used = used;
         table.peak = table.peak.max(used);
         table.buffers[slot.0 as usize] = Some(buffer);
         Ok(())
     }
 
-    /// Spare memory of exactly so many bytes, that with the lowest address first, or new memory.
-    fn take(&self, table: &mut Table, bytes: u64, spares: Spares) -> Result<u64> {
-        let fitting = table.spare.range((bytes, 0)..=(bytes, u64::MAX)).next().copied();
-        if let Some(spare) = fitting.filter(|_| bytes > 0) {
-            table.spare.remove(&spare);
-            table.kept -= bytes;
+    /// Spare memory of exactly so many bytes, what is reserved or else that with the lowest address, or new memory.
+    fn take(&self, table: &mut Table, slot: Slot, bytes: u64, spares: Spares) -> Result<u64> {
+        if let Some(spare) = table.take_spare(slot, bytes) {
             if cfg!(debug_assertions) && spares == Spares::MayGo {
                 self.pool.spoil(spare.1, bytes)?;
             }
@@ -97,7 +100,7 @@ impl Slots {
         let most = self.capacity.min(table.peak.max(used).saturating_mul(3) / 2);
         while used.saturating_add(table.kept) > most && self.give_spare_back(table)? {}
         match self.pool.take(bytes) {
-            Err(Error::Cuda { .. }) if !table.spare.is_empty() => {
+            Err(Error::Cuda { .. }) if table.kept > 0 => {
                 while self.give_spare_back(table)? {}
                 self.pool.take(bytes)
             }
@@ -105,21 +108,40 @@ impl Slots {
         }
     }
 
-    /// Gives the largest spare back to the driver; whether there was one.
+    /// Gives the largest spare back to the driver, and what is reserved last; whether there was one.
     fn give_spare_back(&self, table: &mut Table) -> Result<bool> {
-        let Some((bytes, address)) = table.spare.pop_last() else { return Ok(false) };
+        let spare = table.spare.pop_last().or_else(|| table.reserved.pop_last().map(|(_, spare)| spare));
+        let Some((bytes, address)) = spare else { return Ok(false) };
         table.kept -= bytes;
         self.pool.give_back(address).map(|()| true)
     }
 
+    /// As [`Slots::free`], but nothing has the memory until [`Slots::settle`].
+    pub(super) fn retire(&self, slot: Slot) -> Result<()> {
+        let mut table = self.table.lock();
+        let Buffer { address, bytes } = table.give_up(slot)?;
+        table.retired.extend((bytes > 0).then_some((bytes, address)));
+        Ok(())
+    }
+
+    /// No copy reads any more what was retired.
+    pub(super) fn settle(&self) {
+        let mut table = self.table.lock();
+        let retired = std::mem::take(&mut table.retired);
+        table.kept += retired.iter().map(|(bytes, _)| bytes).sum::<u64>();
+        table.spare.extend(retired);
+    }
+
     pub(super) fn free(&self, slot: Slot) -> Result<()> {
         let mut table = self.table.lock();
-        let buffer = table.buffers.get_mut(slot.0 as usize).and_then(Option::take);
-        let Buffer { address, bytes } = buffer.ok_or(Error::EmptySlot { slot })?;
-        table.used -= bytes;
+        let Buffer { address, bytes } = table.give_up(slot)?;
         if bytes > 0 {
             table.kept += bytes;
-            table.spare.insert((bytes, address));
+            let spare = match table.successors.get(&slot.0).copied() {
+                Some(successor) => table.reserved.insert(successor, (bytes, address)),
+                None => Some((bytes, address)),
+            };
+            table.spare.extend(spare);
         }
         Ok(())
     }
@@ -130,12 +152,34 @@ impl Slots {
             return Err(Error::EmptySlot { slot: from });
         }
         table.vacant(to)?;
+        table.successors.insert(to.0, from.0);
         table.buffers.swap(from.0 as usize, to.0 as usize);
         Ok(())
     }
 }
 
 impl Table {
+    fn give_up(&mut self, slot: Slot) -> Result<Buffer> {
+        let buffer = self.buffers.get_mut(slot.0 as usize).and_then(Option::take);
+        let buffer = buffer.ok_or(Error::EmptySlot { slot })?;
+        self.used -= buffer.bytes;
+        Ok(buffer)
+    }
+
+    fn take_spare(&mut self, slot: Slot, bytes: u64) -> Option<(u64, u64)> {
+        let spare = match self.reserved.get(&slot.0) {
+            Some(reserved) if reserved.0 == bytes => self.reserved.remove(&slot.0),
+            _ => {
+                let spare = self.spare.range((bytes, 0)..=(bytes, u64::MAX)).next().copied().filter(|_| bytes > 0);
+                if let Some(spare) = &spare {
+                    self.spare.remove(spare);
+                }
+                spare
+            }
+        };
+        spare.inspect(|_| self.kept -= bytes)
+    }
+
     /// Makes sure that the slot's place is there and holds nothing.
     fn vacant(&mut self, slot: Slot) -> Result<()> {
         let index = slot.0 as usize;
@@ -151,9 +195,12 @@ impl Table {
 
 impl Drop for Slots {
     fn drop(&mut self) {
+        self.settle();
         let table = self.table.get_mut();
         let held = table.buffers.drain(..).flatten().map(|buffer| buffer.address);
-        for address in held.chain(std::mem::take(&mut table.spare).into_iter().map(|(_, address)| address)) {
+        let spare =
+            std::mem::take(&mut table.spare).into_iter().chain(std::mem::take(&mut table.reserved).into_values());
+        for address in held.chain(spare.map(|(_, address)| address)) {
             // A failure leaks it, no worse.
             let _ = self.pool.give_back(address);
         }

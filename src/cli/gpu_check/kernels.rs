@@ -4,7 +4,7 @@ use lapidary_kernels::{BlockSlots, Call, cpu};
 use serde_json::{Value, json};
 
 use super::budget::Budget;
-use super::rows::{Rows, spread};
+use super::rows::{Rows, joined, spread};
 use super::shapes::{Graphs, PRODUCTS, PUBMED, REDDIT};
 use super::{ORDINAL, Size};
 use crate::error::Result;
@@ -59,5 +59,5 @@ pub(super) fn gathers(graphs: &Graphs, budget: Budget) -> Result<Value> {
         }
         bench.free(&[block.indptr, block.indices])?;
     }
-    Ok(rows.into_json())
+    Ok(joined(rows.into_json(), json!({ "choices": bench.choices() })))
 }
