@@ -127,16 +127,20 @@ fn a_stream_that_does_not_wait_is_found() {
     }
     let Some(folder) = emulator::folder() else { return };
     let flags = [&KARATE[..], &["--devices", "cuda:0", "--device-memory", "24KiB"]].concat();
-    let run = |forget: bool| {
-        let mut command = Emulated { seed: 4, ..Emulated::default() }.command(folder, LAPIDARY);
+    let run = |seed: u64, forget: bool| {
+        let mut command = Emulated { seed, ..Emulated::default() }.command(folder, LAPIDARY);
         if forget {
             command.env("EMULATED_FORGET_WAITS", "1");
         }
         command.args(["train", "--json"]).args(&flags).output().unwrap()
     };
-    let good = losses(&lines(&run(false)));
-    let bad = run(true);
-    assert!(!bad.status.success() || losses(&lines(&bad)) != good, "nothing was found");
+    let good = losses(&lines(&run(4, false)));
+    // In one order or another.
+    let is_found = |seed: u64| {
+        let bad = run(seed, true);
+        !bad.status.success() || losses(&lines(&bad)) != good
+    };
+    assert!((1..=8).any(is_found), "nothing was found");
 }
 
 /// What `ci/gpu-check` runs: nothing fails, every part measures or says what it left out, and the marks are there by name.

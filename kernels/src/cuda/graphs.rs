@@ -44,7 +44,7 @@ impl Graphs {
         queue: impl Fn(&[Task]) -> Result<()>,
     ) -> Result<()> {
         // What is tried is timed, and will be another task next time.
-        if tasks.iter().any(|task| matches!(task, Task::Trial { .. })) {
+        if tasks.is_empty() || tasks.iter().any(|task| matches!(task, Task::Trial { .. })) {
             return queue(&tasks);
         }
         let Some(place) = self.known.iter().position(|known| known.tasks == tasks) else {
