@@ -41,6 +41,7 @@ mod slots;
 mod staging;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, result, sys};
@@ -80,9 +81,8 @@ fn describe(ordinal: u32) -> Result<Gpu> {
 /// is closed would lose it.
 fn keep_context(ordinal: u32) -> Result<()> {
     static KEPT: Mutex<BTreeMap<u32, Arc<CudaContext>>> = Mutex::new(BTreeMap::new());
-    let mut kept = KEPT.lock();
-    if !kept.contains_key(&ordinal) {
-        kept.insert(ordinal, CudaContext::new(ordinal as usize).during("opening a GPU")?);
+    if let Entry::Vacant(place) = KEPT.lock().entry(ordinal) {
+        place.insert(CudaContext::new(ordinal as usize).during("opening a GPU")?);
     }
     Ok(())
 }
