@@ -85,6 +85,7 @@ fn layers(network: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::marks as marks_of;
     use super::*;
 
     #[test]
@@ -97,14 +98,14 @@ mod tests {
             ], "left_out": [] },
             "splits": { "rows": [{ "row": "reddit learned", "error": "no", "ok": false }], "left_out": [] },
         });
-        let marks = super::marks(&results, Size::Published);
+        let marks = marks_of(&results, Size::Published);
         assert_eq!(marks["reddit_602_16_41_epoch_s"], 0.02);
         assert_eq!(marks["met"]["reddit_602_16_41_epoch_s"]["met"], false);
         assert_eq!(marks["met"]["products_104_256_256_47_epoch_s"]["met"], true);
         assert_eq!(marks["met"]["split_reddit_learned_model_error"]["met"], Value::Null);
         assert_eq!(marks["launch_s"], 5e-6);
         assert!(marks.get("to_host_bytes_per_s").is_none());
-        let tiny = super::marks(&results, Size::Tiny);
+        let tiny = marks_of(&results, Size::Tiny);
         assert_eq!(tiny["met"]["products_104_256_256_47_epoch_s"]["met"], Value::Null);
     }
 }
