@@ -1,13 +1,16 @@
-//! Profiles by name: those that are built in, those in files, and that of this machine's cores, which is measured once.
+//! Profiles by name: those that are built in, those in files, and those of this machine's cores and GPUs, which are measured once.
 
+pub(crate) mod gpu;
+
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use lapidary_cost_model::Profile;
-use lapidary_kernels::{AlignedBytes, BlockView, MatMut, MatView, cpu};
+use lapidary_kernels::{AlignedBytes, BlockView, MatMut, MatView, cpu, cuda};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
@@ -21,20 +24,27 @@ const BYTES: usize = 192 << 20;
 /// Width of rows that are gathered.
 const WIDTH: usize = 64;
 
-/// The profile that a word names: `cpu`, one of [`Profile::NAMES`], or a JSON file.
+/// The profile that a word names: `cpu`, `cuda:N` (that GPU), one of [`Profile::NAMES`], or a JSON file.
 ///
 /// # Errors
 /// [`Error::Io`] and [`Error::Profile`] for a file; [`Error::Device`] if this machine cannot be measured.
 pub fn load(word: &str) -> Result<Profile> {
     if word == "cpu" {
-        return cpu_once();
+        let machine = Machine { processor: host::processor(), threads: rayon::current_num_threads() };
+        return once(word, "cpu-profile.json".into(), machine, measure);
+    }
+    if let Some(ordinal) = word.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok()) {
+        let gpus = cuda::gpus().unwrap_or_default();
+        let processor = gpus.into_iter().find(|gpu| gpu.ordinal == ordinal).map_or_else(String::new, |gpu| gpu.name);
+        let file = format!("gpu-profile-{}.json", processor.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
+        return once(word, file, Machine { processor, threads: 0 }, || gpu::measure(ordinal));
     }
     if let Some(profile) = Profile::named(word) {
         return Ok(profile);
     }
     let path = PathBuf::from(word);
     if !path.exists() {
-        let expected = format!("expected cpu, {} or a file", Profile::NAMES.join(", "));
+        let expected = format!("expected cpu, cuda:0, {} or a file", Profile::NAMES.join(", "));
         return Err(Error::Value { option: "--profile", value: word.into(), expected });
     }
     let json = std::fs::read_to_string(&path);
@@ -42,37 +52,43 @@ pub fn load(word: &str) -> Result<Profile> {
     Profile::from_json(&json).map_err(|source| Error::Profile { path, source })
 }
 
-/// The profile of all this machine's cores, from its file or measured now, and then the same for the whole process.
-///
-/// # Errors
-/// [`Error::Device`] if it cannot be measured.
-fn cpu_once() -> Result<Profile> {
-    static PROFILE: OnceLock<Profile> = OnceLock::new();
-    if let Some(profile) = PROFILE.get() {
+/// The profile of `machine`, from its file or measured now, and then the same for the whole process.
+fn once(word: &str, file: String, machine: Machine, measure: impl FnOnce() -> Result<Profile>) -> Result<Profile> {
+    static PROFILES: Mutex<BTreeMap<String, Profile>> = Mutex::new(BTreeMap::new());
+    let mut profiles = PROFILES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(profile) = profiles.get(word) {
         return Ok(profile.clone());
     }
-    let file = cache_file();
-    let profile = match file.as_deref().and_then(remembered) {
+    let file = cache_folder().map(|folder| folder.join(file));
+    let profile = match file.as_deref().and_then(|file| remembered(file, &machine)) {
         Some(profile) => profile,
         None => {
             let profile = measure()?;
             if let Some(file) = &file
-                && let Err(error) = remember(file, &profile)
+                && let Err(error) = remember(file, machine, &profile)
             {
                 tracing::debug!("the profile of this machine is not kept: {error}");
             }
             profile
         }
     };
-    Ok(PROFILE.get_or_init(|| profile).clone())
+    profiles.insert(word.to_owned(), profile.clone());
+    Ok(profile)
+}
+
+/// What is measured: cores, as many as there are threads, or a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Machine {
+    processor: String,
+    threads: usize,
 }
 
 /// What was measured, and of what.
 #[derive(Serialize, Deserialize)]
 struct Remembered {
     version: String,
-    processor: String,
-    threads: usize,
+    #[serde(flatten)]
+    machine: Machine,
     profile: Profile,
 }
 
@@ -80,30 +96,23 @@ struct Remembered {
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+3");
 
 /// Where a user's caches lie, by the XDG convention; `None` where there is no home.
-fn cache_file() -> Option<PathBuf> {
+fn cache_folder() -> Option<PathBuf> {
     let folder = |name| std::env::var_os(name).filter(|folder| !folder.is_empty()).map(PathBuf::from);
     let caches = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")))?;
-    Some(caches.join("lapidary").join("cpu-profile.json"))
+    Some(caches.join("lapidary"))
 }
 
-/// What `file` says of this machine; `None` if it is not there, is of another machine or version, or is broken.
-fn remembered(file: &Path) -> Option<Profile> {
-    let Remembered { version, processor, threads, profile } =
-        serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
-    let here = (VERSION, host::processor(), rayon::current_num_threads());
-    ((version.as_str(), processor, threads) == here && profile.check().is_ok()).then_some(profile)
+/// What `file` says of `here`; `None` if it is not there, is of another machine or version, or is broken.
+fn remembered(file: &Path, here: &Machine) -> Option<Profile> {
+    let Remembered { version, machine, profile } = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+    ((version.as_str(), &machine) == (VERSION, here) && profile.check().is_ok()).then_some(profile)
 }
 
 /// Writes it beside its place, then renames it.
-fn remember(file: &Path, profile: &Profile) -> std::io::Result<()> {
+fn remember(file: &Path, machine: Machine, profile: &Profile) -> std::io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
-    let remembered = Remembered {
-        version: VERSION.into(),
-        processor: host::processor(),
-        threads: rayon::current_num_threads(),
-        profile: profile.clone(),
-    };
+    let remembered = Remembered { version: VERSION.into(), machine, profile: profile.clone() };
     let mut beside = tempfile::NamedTempFile::new_in(folder)?;
     beside.write_all(serde_json::to_string_pretty(&remembered)?.as_bytes())?;
     beside.persist(file)?;
@@ -250,13 +259,14 @@ mod tests {
         assert!((1e8..1e13).contains(&profile.gather_bytes_per_s), "{profile:?}");
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("caches").join("profile.json");
-        assert_eq!(remembered(&file), None);
-        remember(&file, &profile).expect("the folder can be written");
-        assert_eq!(remembered(&file), Some(profile.clone()));
+        let here = Machine { processor: "Babbage's".into(), threads: 2 };
+        assert_eq!(remembered(&file, &here), None);
+        remember(&file, here.clone(), &profile).expect("the folder can be written");
+        assert_eq!(remembered(&file, &here), Some(profile.clone()));
         let json = std::fs::read_to_string(&file).expect("it is there");
-        for broken in [&json[..json.len() / 2], &json.replace(&host::processor(), "abacus"), ""] {
+        for broken in [&json[..json.len() / 2], &json.replace("Babbage's", "abacus"), ""] {
             std::fs::write(&file, broken).expect("the folder can be written");
-            assert_eq!(remembered(&file), None, "{broken}");
+            assert_eq!(remembered(&file, &here), None, "{broken}");
         }
     }
 

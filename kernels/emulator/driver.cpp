@@ -3,7 +3,7 @@
 // Nothing that is queued runs before something waits for it, and then streams take turns in an order that is drawn from
 // EMULATED_SEED. So work that is not waited for has not happened, and a copy of what was changed too early or a read of what
 // was not ordered shows. EMULATED_GPUS is how many GPUs there are (2), EMULATED_BYTES the memory of each (2 GiB),
-// EMULATED_VERSION the driver's version (13000).
+// EMULATED_VERSION the driver's version (13000), EMULATED_CACHE the bytes of a GPU's cache (4 MiB).
 // EMULATED_FAIL=k makes the k-th call that may fail do so, from 1, and EMULATED_FORGET_WAITS=1 lets no stream wait for another, to
 // see whether that is found.
 #include <dlfcn.h>
@@ -36,6 +36,7 @@ enum Result {
     NOT_FOUND = 500,
     NOT_READY = 600,
     LAUNCH_FAILED = 719,
+    CAPTURE_UNSUPPORTED = 900,
 };
 
 typedef unsigned long long Address;
@@ -51,8 +52,13 @@ struct Op {
     uint64_t version = 0;
 };
 
+struct Graph {
+    std::vector<std::function<void()>> runs;
+};
+
 struct Stream {
     std::deque<Op> queue;
+    Graph* capturing = nullptr;  // where what is queued goes instead
 };
 
 struct Module {
@@ -127,9 +133,16 @@ static bool fails() {
 static int push(void* stream, std::function<void()> run) {
     if (fails()) return LAUNCH_FAILED;
     Guard guard(lock);
-    ((Stream*)stream)->queue.push_back(Op{std::move(run)});
+    Stream* to = (Stream*)stream;
+    if (to->capturing) {
+        to->capturing->runs.push_back(std::move(run));
+    } else {
+        to->queue.push_back(Op{std::move(run)});
+    }
     return SUCCESS;
 }
+
+static bool captures(void* stream) { return ((Stream*)stream)->capturing != nullptr; }
 
 API int cuInit(unsigned) { return number_of("EMULATED_GPUS", 2) > 0 ? SUCCESS : NO_DEVICE; }
 API int cuDriverGetVersion(int* version) { return *version = int(number_of("EMULATED_VERSION", 13000)), SUCCESS; }
@@ -139,8 +152,8 @@ API int cuDeviceGet(int* device, int ordinal) {
 }
 API int cuDeviceGetName(char* name, int bytes, int) { return snprintf(name, bytes, "emulated GPU"), SUCCESS; }
 API int cuDeviceGetAttribute(int* value, int attribute, int) {
-    enum { COMPUTE_MAJOR = 75, COMPUTE_MINOR = 76, POOLS = 115 };
-    *value = attribute == COMPUTE_MAJOR || attribute == POOLS;
+    enum { L2_CACHE_SIZE = 38, COMPUTE_MAJOR = 75, COMPUTE_MINOR = 76, POOLS = 115 };
+    *value = attribute == L2_CACHE_SIZE ? int(number_of("EMULATED_CACHE", 4 << 20)) : attribute == COMPUTE_MAJOR || attribute == POOLS;
     return SUCCESS;
 }
 API int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = number_of("EMULATED_BYTES", 2l << 30), SUCCESS; }
@@ -208,6 +221,7 @@ API int cuMemFreeAsync(Address address, void* stream) {
 }
 API int cuDeviceGetDefaultMemPool(void** pool, int) { return *pool = (void*)1, SUCCESS; }
 API int cuMemPoolSetAttribute(void*, int, void*) { return SUCCESS; }
+API int cuMemPoolTrimTo(void*, size_t) { return SUCCESS; }
 API int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
     if (fails() || posix_memalign(memory, 4096, bytes) != 0) return OUT_OF_MEMORY;
     return memset(*memory, 0xff, bytes), SUCCESS;
@@ -231,6 +245,7 @@ API int cuStreamCreate(void** stream, unsigned) {
 }
 API int cuStreamSynchronize(void* stream) {
     Guard guard(lock);
+    if (captures(stream)) return CAPTURE_UNSUPPORTED;
     return run_until([=] { return ((Stream*)stream)->queue.empty(); });
 }
 API int cuStreamDestroy_v2(void* stream) {
@@ -244,7 +259,39 @@ API int cuStreamDestroy_v2(void* stream) {
 API int cuStreamWaitEvent(void* stream, Event* event, unsigned) {
     if (getenv("EMULATED_FORGET_WAITS")) return SUCCESS;
     Guard guard(lock);
+    if (captures(stream)) return CAPTURE_UNSUPPORTED;
     ((Stream*)stream)->queue.push_back(Op{nullptr, event, event->recorded});
+    return SUCCESS;
+}
+
+// Graphs are what a stream was given while it captured, one behind the other. EMULATED_CAPTURE=0 has none, and EMULATED_TELL=1
+// says at the end how many were launched. The real driver allows a stream to wait for others meanwhile; no program here does.
+static std::atomic<long> launched_graphs{0};
+static void tell() { fprintf(stderr, "emulated: %ld graphs were launched\n", launched_graphs.load()); }
+API int cuStreamBeginCapture_v2(void* stream, int) {
+    if (fails() || number_of("EMULATED_CAPTURE", 1) == 0) return CAPTURE_UNSUPPORTED;
+    Guard guard(lock);
+    if (captures(stream)) return INVALID_VALUE;
+    ((Stream*)stream)->capturing = new Graph;
+    return SUCCESS;
+}
+API int cuStreamEndCapture(void* stream, Graph** graph) {
+    Guard guard(lock);
+    if (!captures(stream)) return INVALID_VALUE;
+    *graph = ((Stream*)stream)->capturing;
+    ((Stream*)stream)->capturing = nullptr;
+    return SUCCESS;
+}
+API int cuGraphInstantiateWithFlags(Graph** made, Graph* graph, unsigned long long) {
+    if (fails()) return OUT_OF_MEMORY;
+    return *made = new Graph(*graph), SUCCESS;
+}
+API int cuGraphDestroy(Graph* graph) { return delete graph, SUCCESS; }
+API int cuGraphExecDestroy(Graph* made) { return delete made, SUCCESS; }
+API int cuGraphLaunch(Graph* made, void* stream) {
+    if (launched_graphs++ == 0 && getenv("EMULATED_TELL")) atexit(tell);
+    for (const auto& run : made->runs)
+        if (const int error = push(stream, run)) return error;
     return SUCCESS;
 }
 
@@ -256,6 +303,7 @@ API int cuEventCreate(Event** event, unsigned) {
 API int cuEventDestroy_v2(Event*) { return SUCCESS; }
 API int cuEventRecord(Event* event, void* stream) {
     Guard guard(lock);
+    if (captures(stream)) return CAPTURE_UNSUPPORTED;
     const uint64_t version = ++event->recorded;
     ((Stream*)stream)->queue.push_back(Op{[=] {
         const auto now = std::chrono::steady_clock::now().time_since_epoch();
@@ -341,7 +389,8 @@ API int cuGetErrorName(int error, const char** name) {
 }
 API int cuGetErrorString(int error, const char** text) { return cuGetErrorName(error, text); }
 
-// For the emulated BLAS.
-API void emulated_push(void* stream, void (*run)(void*), void* data) {
-    push(stream, [=] { run(data); });
+// For the emulated BLAS: `data` is copied, since a graph runs it more than once.
+API void emulated_push(void* stream, void (*run)(const void*), const void* data, size_t bytes) {
+    std::vector<char> copy((const char*)data, (const char*)data + bytes);
+    push(stream, [=] { run(copy.data()); });
 }

@@ -126,11 +126,36 @@ pub trait Device: Send {
     /// Any of [`crate::Error`].
     fn launch(&self, lane: Lane, call: &Call, after: &[Event]) -> Result<Event>;
 
+    /// Collects the calls that are launched from now on, to queue them as one job, whose event they all return: much is saved where
+    /// calls are short. Returns whether it does so; a device may not, and then calls are queued as ever.
+    ///
+    /// While a batch is open, memory of its calls, and of copies that follow them, may be freed at once: what is in it stays until a later
+    /// call of the batch writes there, and for a copy until that has happened. Before a batch begins, everything else was waited for.
+    ///
+    /// # Errors
+    /// That of a call before.
+    fn begin_batch(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Queues what was collected. Waiting for anything does so as well.
+    ///
+    /// # Errors
+    /// That of a call before.
+    fn end_batch(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns when `event` has happened.
     ///
     /// # Errors
     /// That of the call behind the event, or of one before it.
     fn wait(&self, event: Event) -> Result<()>;
+
+    /// What the device tried to find the faster way of a call, in words: a line each.
+    fn choices(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// The most bytes that the slots may hold together.
     fn capacity_bytes(&self) -> u64;

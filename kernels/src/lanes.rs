@@ -79,6 +79,10 @@ pub(crate) fn lane_and_number(event: Event) -> (usize, u64) {
     ((event.0 % lanes) as usize, event.0 / lanes)
 }
 
+fn event_of(lane: usize, number: u64) -> Event {
+    Event(number * LANES.len() as u64 + lane as u64)
+}
+
 impl<E: Engine> Lanes<E> {
     /// Lanes of a device called `name`.
     ///
@@ -116,10 +120,17 @@ impl<E: Engine> Lanes<E> {
         self.check()?;
         let mut queued = self.queued.lock();
         queued[index] += 1;
-        let event = Event(queued[index] * LANES.len() as u64 + index as u64);
+        let event = event_of(index, queued[index]);
         let job = Queued { event, after: after.to_vec(), work: Box::new(work) };
         self.queues[index].send(job).expect("a lane's thread lives as long as the device");
         Ok(event)
+    }
+
+    /// The event that the next job of a lane will have.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn next(&self, lane: Lane) -> Event {
+        let index = LANES.iter().position(|&l| l == lane).expect("control copies were given a lane");
+        event_of(index, self.queued.lock()[index] + 1)
     }
 
     /// Waits until the job behind `event` was done; whether the device is still well.

@@ -65,6 +65,12 @@ fn the_whole_battery_in_a_third_order_with_address_sanitizer() {
     passes(Emulated { seed: 2, sanitized: true, ..Emulated::default() }, &[], 40);
 }
 
+/// Wide rows do not fit it, so that gathers go by some columns at a time as well; tests that gather, whose bits are the CPU's.
+#[test]
+fn gathers_over_a_small_cache_are_the_same() {
+    passes(Emulated { seed: 3, cache: Some(16 << 10), ..Emulated::default() }, &["gather"], 4);
+}
+
 #[test]
 fn a_missing_barrier_is_found() {
     let plant = "square[down][across] = a.x[(row + down) * a.cols + column + across];\n    __syncthreads();=>\

@@ -57,7 +57,7 @@ pub(super) struct PlanArgs {
     /// Which passes rewrite the program: all, none, or names separated by commas [order, prune, reuse, fuse]
     #[arg(long, value_name = "PASSES", default_value = "all")]
     passes: String,
-    /// What the devices can do: cpu (this machine, measured once), h200, a100, p100 or a JSON file
+    /// What the devices can do: cpu or cuda:0 (this machine's, measured once), h200, a100, p100 or a JSON file
     #[arg(long, value_name = "PROFILE", default_value = "cpu")]
     profile: String,
     /// How it is decided what stays on the device

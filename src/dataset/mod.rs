@@ -16,7 +16,7 @@ mod info;
 mod labels;
 mod manifest;
 mod mmap;
-mod npy;
+pub(crate) mod npy;
 mod open;
 mod rows;
 mod split;

@@ -333,7 +333,8 @@ impl<'a> DryRun<'a> {
             }
             (Subject::Data(_), inputs) => {
                 let inputs = inputs.expect("data is bound before it is cut");
-                let parts = split_parts(&self.partition, inputs, &training, self.devices, None, Runs::Many)?;
+                let parts =
+                    split_parts(&self.partition, inputs, &training, self.devices, (&self.profile, None), Runs::Many)?;
                 let ranges = parts.iter().map(|part| part.start as u64..part.end as u64).collect();
                 (Parts::Known(Supply::of_parts(inputs, parts)), ranges)
             }

@@ -45,6 +45,14 @@ pub struct Script {
 }
 
 impl Script {
+    /// Whether nothing is copied between its first call and its last.
+    pub fn copies_nothing(&self) -> bool {
+        let of_action =
+            |action: &Action| [&action.store, &action.load, &action.publish].iter().all(|slots| slots.is_empty());
+        let [store, _, load] = &self.finish;
+        self.actions.iter().all(of_action) && store.is_empty() && load.is_empty()
+    }
+
     /// The plan of `steps`, with slots in place of the planner's numbers.
     pub fn new(steps: &[Step], tasks: &Tasks, plan: &Plan) -> Self {
         let slots = |tensors: &[_]| tasks.slots_of(tensors);

@@ -122,6 +122,11 @@ impl Devices {
         self.count
     }
 
+    /// What says how fast they are before they were measured: see [`crate::profile::load`].
+    pub(crate) fn profile(&self) -> String {
+        self.ordinals.first().map_or_else(|| "cpu".into(), |ordinal| format!("cuda:{ordinal}"))
+    }
+
     /// Each device's name and capacity; by default all of the host's memory, and of a GPU what is free less a reserve.
     ///
     /// # Errors

@@ -251,6 +251,23 @@ impl Learner {
         each.fold([0.0; 2], |[measured, predicted], [m, p]| [measured + m, predicted + p])
     }
 
+    /// Seconds of each part's kernels in an epoch: as measured, as predicted by the profile alone, and by what was learned.
+    /// Operations that were not measured are left out of all three.
+    pub(crate) fn part_seconds(&self) -> Vec<[f64; 3]> {
+        let prior = CostModel::new(self.model.profile().clone()).expect("the model's profile was checked");
+        let mut learned = self.model.clone();
+        learned.refit();
+        let of_part = |features: &BTreeMap<u32, Features>| {
+            let each = self.epoch.iter().filter_map(|op| {
+                let features = &features[&op.work.width()];
+                let measured_s = learned.measured(op, features)?;
+                Some([measured_s, prior.predict(op, features), learned.predict(op, features)])
+            });
+            each.fold([0.0; 3], |sum, each| std::array::from_fn(|i| sum[i] + each[i]))
+        };
+        self.features.iter().map(of_part).collect()
+    }
+
     /// By operation the seconds of each of its steps: the tiles of one count together.
     fn seconds(&self, spans: &[Span]) -> BTreeMap<Op, Vec<f64>> {
         let mut by_step: BTreeMap<&str, f64> = BTreeMap::new();

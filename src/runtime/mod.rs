@@ -18,7 +18,7 @@ pub use options::{Partition, SplitRecord};
 pub(crate) use options::{RunOptions, Runs, check_ranges, prior, ranges_of, split_parts};
 pub use session::StartUp;
 pub(crate) use session::{Done, Job, Session};
-pub use trace::{Span, Trace};
+pub use trace::{Busy, Span, Trace};
 
 /// How it is decided what stays on a device.
 pub use lapidary_planner::memory::Policy as MemoryPolicy;

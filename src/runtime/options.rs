@@ -151,7 +151,7 @@ impl RunOptions {
         model: Option<&CostModel>,
         runs: Runs,
     ) -> Result<Vec<Range<usize>>> {
-        split_parts(&self.partition, inputs, program, self.devices.count(), model, runs)
+        split_parts(&self.partition, inputs, program, self.devices.count(), (&self.devices.profile(), model), runs)
     }
 }
 
@@ -164,13 +164,13 @@ pub(crate) enum Runs {
     Once,
 }
 
-/// The part of each of `devices`: see [`RunOptions::parts`].
+/// The part of each of `devices`: see [`RunOptions::parts`]. Without a model, the profile that a word names predicts.
 pub(crate) fn split_parts(
     partition: &Partition,
     inputs: &Inputs,
     program: &Program,
     devices: usize,
-    model: Option<&CostModel>,
+    (profile, model): (&str, Option<&CostModel>),
     runs: Runs,
 ) -> Result<Vec<Range<usize>>> {
     let graph = &inputs.graph;
@@ -188,24 +188,24 @@ pub(crate) fn split_parts(
         Partition::Strategy(Strategy::Vertices) => Ok(split(&RangeCost::vertices(vertices), &speeds)),
         Partition::Strategy(Strategy::Edges) => Ok(split(&RangeCost::edges(graph.indptr()), &speeds)),
         Partition::Strategy(Strategy::Learned) => {
-            let learner = learner(inputs, program, model)?;
+            let learner = learner(inputs, program, profile, model)?;
             let learner = if runs == Runs::Once { learner.of_one_pass() } else { learner };
             Ok(learner.split(inputs, devices))
         }
     }
 }
 
-fn learner(inputs: &Inputs, program: &Program, model: Option<&CostModel>) -> Result<Learner> {
-    let model = model.map_or_else(prior, |model| Ok(model.clone()))?;
+fn learner(inputs: &Inputs, program: &Program, profile: &str, model: Option<&CostModel>) -> Result<Learner> {
+    let model = model.map_or_else(|| prior(profile), |model| Ok(model.clone()))?;
     Ok(Learner::new(model, inputs, &[("program", program)], &[0]))
 }
 
-/// A cost model that knows what this machine can do, and nothing else.
+/// A cost model that knows what the machine of this profile can do, and nothing else.
 ///
 /// # Errors
 /// As [`profile::load`].
-pub(crate) fn prior() -> Result<CostModel> {
-    Ok(CostModel::new(profile::load("cpu")?).expect("a measured profile is a good one"))
+pub(crate) fn prior(profile: &str) -> Result<CostModel> {
+    Ok(CostModel::new(profile::load(profile)?).expect("a measured profile is a good one"))
 }
 
 /// Objects to ranges that are not one a device, consecutive and whole.

@@ -57,38 +57,69 @@ impl Labels {
     }
 }
 
-/// Epochs as the Chrome trace format has them: a row a device and lane.
+/// Epochs as they ran: a row a device and lane.
 #[derive(Debug)]
 pub struct Trace {
     start: Instant,
     devices: Vec<String>,
-    events: Vec<Value>,
+    /// By device.
+    spans: Vec<Vec<Span>>,
+}
+
+/// How a device's time was used: see [`Trace::busy`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Busy {
+    /// Seconds in which a kernel ran.
+    pub kernels_s: f64,
+    /// Seconds in which something was copied.
+    pub copies_s: f64,
+    /// Seconds in which both happened: copies that took no time of their own.
+    pub both_s: f64,
 }
 
 impl Trace {
     /// An empty trace, whose time begins now.
     pub fn new(devices: Vec<String>) -> Self {
-        Self { start: Instant::now(), devices, events: Vec::new() }
+        Self { start: Instant::now(), spans: vec![Vec::new(); devices.len()], devices }
     }
 
     /// Adds what the devices did, by device.
     pub fn add(&mut self, spans: &[Vec<Span>]) {
-        for (device, spans) in spans.iter().enumerate() {
-            for span in spans {
-                let us = |at: Instant| at.saturating_duration_since(self.start).as_secs_f64() * 1e6;
-                let mut event = json!({
-                    "name": span.name, "ph": "X", "pid": device, "tid": span.lane as usize,
-                    "ts": us(span.start), "dur": us(span.end) - us(span.start),
-                });
-                if span.lane != Lane::Compute {
-                    event["args"] = json!({"bytes": span.bytes});
-                }
-                self.events.push(event);
-            }
+        for (all, spans) in self.spans.iter_mut().zip(spans) {
+            all.extend_from_slice(spans);
         }
     }
 
-    /// Writes the file, whole or not at all.
+    /// What ran, by device.
+    pub fn spans(&self) -> &[Vec<Span>] {
+        &self.spans
+    }
+
+    /// How each device's time was used.
+    pub fn busy(&self) -> Vec<Busy> {
+        let of_device = |spans: &Vec<Span>| {
+            let [kernels, copies] = [true, false].map(|kernels| {
+                let chosen = spans.iter().filter(|span| (span.lane == Lane::Compute) == kernels);
+                union(chosen.map(|span| (span.start, span.end)).collect())
+            });
+            Busy { kernels_s: total_s(&kernels), copies_s: total_s(&copies), both_s: common_s(&kernels, &copies) }
+        };
+        self.spans.iter().map(of_device).collect()
+    }
+
+    fn event(&self, device: usize, span: &Span) -> Value {
+        let us = |at: Instant| at.saturating_duration_since(self.start).as_secs_f64() * 1e6;
+        let mut event = json!({
+            "name": span.name, "ph": "X", "pid": device, "tid": span.lane as usize,
+            "ts": us(span.start), "dur": us(span.end) - us(span.start),
+        });
+        if span.lane != Lane::Compute {
+            event["args"] = json!({"bytes": span.bytes});
+        }
+        event
+    }
+
+    /// Writes a file in the Chrome trace format, whole or not at all.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -100,7 +131,9 @@ impl Trace {
                 events.push(json!({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": lane}}));
             }
         }
-        events.extend(self.events.iter().cloned());
+        for (device, spans) in self.spans.iter().enumerate() {
+            events.extend(spans.iter().map(|span| self.event(device, span)));
+        }
         let text = json!({"displayTimeUnit": "ms", "traceEvents": events}).to_string();
         let failed = |source| Error::Io { action: "write the trace", path: path.into(), source };
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -108,5 +141,63 @@ impl Trace {
         std::io::Write::write_all(&mut file, text.as_bytes()).map_err(failed)?;
         file.persist(path).map_err(|error| failed(error.error))?;
         Ok(())
+    }
+}
+
+type Stretch = (Instant, Instant);
+
+/// The same time in stretches that ascend and do not touch.
+fn union(mut stretches: Vec<Stretch>) -> Vec<Stretch> {
+    stretches.sort_unstable();
+    let mut joined: Vec<Stretch> = Vec::with_capacity(stretches.len());
+    for (start, end) in stretches {
+        match joined.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => joined.push((start, end)),
+        }
+    }
+    joined
+}
+
+fn total_s(stretches: &[Stretch]) -> f64 {
+    stretches.iter().map(|&(start, end)| end.saturating_duration_since(start).as_secs_f64()).sum()
+}
+
+/// Seconds that two unions have in common.
+fn common_s(a: &[Stretch], b: &[Stretch]) -> f64 {
+    let (mut i, mut j, mut seconds) = (0, 0, 0.0);
+    while let (Some(&(a_start, a_end)), Some(&(b_start, b_end))) = (a.get(i), b.get(j)) {
+        seconds += a_end.min(b_end).saturating_duration_since(a_start.max(b_start)).as_secs_f64();
+        if a_end <= b_end { i += 1 } else { j += 1 }
+    }
+    seconds
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn time_that_kernels_and_copies_share_counts_once() {
+        let mut trace = Trace::new(vec!["cuda:0".into(), "cuda:1".into()]);
+        let at = |ms: u64| trace.start + Duration::from_millis(ms);
+        let span = |lane, start, end| Span { name: "x".into(), lane, bytes: 0, start: at(start), end: at(end) };
+        let (compute, copy_in, copy_out) = (Lane::Compute, Lane::CopyIn, Lane::CopyOut);
+        // Kernels from 10 to 20 and 30 to 40; copies from 15 to 35, part of it both ways, and alone from 50 to 60.
+        let first = [
+            span(compute, 10, 20),
+            span(copy_in, 15, 30),
+            span(copy_out, 25, 35),
+            span(compute, 30, 40),
+            span(copy_in, 50, 60),
+        ];
+        trace.add(&[first.to_vec(), Vec::new()]);
+        let [busy, idle] = trace.busy()[..] else { panic!("there are two devices") };
+        for (got, want) in [(busy.kernels_s, 0.020), (busy.copies_s, 0.030), (busy.both_s, 0.010)] {
+            assert!((got - want).abs() < 1e-9, "{got}, not {want}");
+        }
+        assert_eq!(idle, Busy::default());
     }
 }

@@ -228,7 +228,7 @@ fn first_split(setup: &Setup) -> Result<(Vec<Range<usize>>, Option<Learner>)> {
     let learns = options.partition.learns() && devices > 1;
     // What is evaluated is measured as well, but it is training that parts are to do equally fast.
     let mut learner = match learns {
-        true => Some(Learner::new(prior()?, inputs, &setup.programs(), PLAIN_EPOCH)),
+        true => Some(Learner::new(prior(&options.devices.profile())?, inputs, &setup.programs(), PLAIN_EPOCH)),
         false => None,
     };
     let parts = match (&options.partition, &learner) {

@@ -91,6 +91,12 @@ impl Trainer {
         &self.part_seconds
     }
 
+    /// Of a learned split, seconds of each part's kernels in an epoch: as measured, as the profile predicts them, and as the cost
+    /// model does that learned from them.
+    pub(crate) fn part_predictions(&self) -> Vec<[f64; 3]> {
+        self.learning.as_ref().map_or_else(Vec::new, |learning| learning.learner.part_seconds())
+    }
+
     /// Before `epoch`: moves to the split that a replay has for it, or that is predicted to pay.
     pub(super) fn move_if_due(&mut self, epoch: u64) -> Result<()> {
         if let Some(parts) = self.setup.options.partition.replayed(epoch) {

@@ -1,17 +1,19 @@
 //! Dense products through cuBLAS.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
-use cudarc::cublas::sys::cublasOperation_t as Op;
-use cudarc::cublas::{CudaBlas, result};
-use cudarc::driver::CudaStream;
+use cudarc::cublas::result;
+use cudarc::cublas::sys::{self, cublasOperation_t as Op};
+use cudarc::driver::{CudaContext, CudaStream};
 use parking_lot::Mutex;
 
 use super::driver::Named;
+use super::slots::Pool;
 use crate::error::Result;
 
 /// `out [m, n] = op(a) * op(b)` over row-major matrices. A transposed operand lies in memory as its transpose.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct DenseProduct {
     pub(super) a: u64,
     pub(super) a_transposed: bool,
@@ -30,20 +32,53 @@ impl DenseProduct {
     }
 }
 
+/// Room that cuBLAS is given, as much as it asks for on a Hopper GPU; outside of the plan. Without it, it would take memory
+/// of its own whenever it likes, also while a graph is captured.
+const WORKSPACE_BYTES: u64 = 32 << 20;
+
 /// cuBLAS on one stream, made at its first use.
-#[derive(Default)]
-pub(super) struct Blas(Mutex<Option<CudaBlas>>);
+pub(super) struct Blas {
+    pool: Pool,
+    started: Mutex<Option<Started>>,
+}
+
+struct Started {
+    handle: sys::cublasHandle_t,
+    workspace: u64,
+}
+
+// SAFETY: the handle may be used from any thread, one at a time, on which the context is current.
+unsafe impl Send for Started {}
 
 impl Blas {
+    /// # Errors
+    /// [`crate::Error::Cuda`].
+    pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self> {
+        Ok(Self { pool: Pool::new(context)?, started: Mutex::default() })
+    }
+
+    fn start(&self, stream: &Arc<CudaStream>) -> Result<Started> {
+        let handle = result::create_handle().during("starting cuBLAS")?;
+        let started = Started { handle, workspace: self.pool.take(WORKSPACE_BYTES)? };
+        // SAFETY: the handle was just made; stream and memory are there until `self` is dropped, and nothing else uses the memory.
+        // In this order: a new stream takes the room away.
+        unsafe {
+            result::set_stream(handle, stream.cu_stream().cast()).during("starting cuBLAS")?;
+            let room = started.workspace as *mut c_void;
+            sys::cublasSetWorkspace_v2(handle, room, WORKSPACE_BYTES as usize).result().during("giving cuBLAS room")?;
+        }
+        Ok(started)
+    }
+
     /// Queues a product of [suitable](DenseProduct::suits_blas) size.
     ///
     /// # Errors
     /// [`crate::Error::Cuda`].
     pub(super) fn product(&self, stream: &Arc<CudaStream>, product: &DenseProduct) -> Result<()> {
-        let mut blas = self.0.lock();
-        let blas = match &mut *blas {
-            Some(blas) => blas,
-            none => none.insert(CudaBlas::new(stream.clone()).during("starting cuBLAS")?),
+        let mut started = self.started.lock();
+        let Started { handle, .. } = match &mut *started {
+            Some(started) => started,
+            none => none.insert(self.start(stream)?),
         };
         let DenseProduct { a, a_transposed, b, b_transposed, out, m, n, k } = *product;
         let op = |transposed| if transposed { Op::CUBLAS_OP_T } else { Op::CUBLAS_OP_N };
@@ -54,7 +89,7 @@ impl Blas {
         // (the handle's pointer mode is the host's, its default).
         unsafe {
             result::sgemm(
-                *blas.handle(),
+                *handle,
                 op(b_transposed),
                 op(a_transposed),
                 n as i32,
@@ -71,5 +106,15 @@ impl Blas {
             )
         }
         .during("multiplying matrices")
+    }
+}
+
+impl Drop for Blas {
+    fn drop(&mut self) {
+        if let Some(Started { handle, workspace }) = self.started.get_mut().take() {
+            // SAFETY: the handle was made by `start` and is used no more. A failure leaks it, no worse.
+            let _ = unsafe { result::destroy_handle(handle) };
+            let _ = self.pool.give_back(workspace);
+        }
     }
 }

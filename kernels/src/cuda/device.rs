@@ -2,8 +2,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
+
+use super::batch::Batch;
 use super::engine::CudaEngine;
+use super::faults;
 use super::prepare::prepare;
+use super::slots::Spares;
 use crate::call::Call;
 use crate::device::{Device, Event, Lane, Span};
 use crate::error::{Error, Result};
@@ -19,8 +24,10 @@ pub(super) struct CudaDevice {
     lanes: Lanes<CudaEngine>,
     /// To the device, to the host.
     copied: [AtomicU64; 2],
-    /// The newest job of the compute lane.
-    newest: AtomicU64,
+    /// Calls that are collected, while they are.
+    batch: Mutex<Option<Batch>>,
+    /// The copies that followed calls of the batch before.
+    copies: Mutex<Vec<Event>>,
 }
 
 impl CudaDevice {
@@ -28,7 +35,13 @@ impl CudaDevice {
     /// [`Error::Cuda`], [`Error::LaneThread`].
     pub(super) fn new(name: &str, ordinal: u32, capacity_bytes: u64) -> Result<Self> {
         let lanes = Lanes::new(name, CudaEngine::new(ordinal, capacity_bytes)?)?;
-        Ok(Self { name: name.to_owned(), lanes, copied: Default::default(), newest: AtomicU64::new(Event::DONE.0) })
+        Ok(Self {
+            name: name.to_owned(),
+            lanes,
+            copied: Default::default(),
+            batch: Mutex::default(),
+            copies: Mutex::default(),
+        })
     }
 
     fn engine(&self) -> &CudaEngine {
@@ -56,11 +69,43 @@ impl CudaDevice {
         self.lanes.wait(event);
         self.lanes.check()?;
         self.engine().finish(event)?;
-        self.engine().faults.look(self.engine().marks(0).done())
+        let done = self.engine().marks(0).done();
+        self.engine().faults.look(done)?;
+        self.engine().batch_faults.look(done)
     }
 
-    fn finish_compute(&self) -> Result<()> {
-        self.finish(Event(self.newest.load(Ordering::Relaxed)))
+    /// Collects a call.
+    fn collect(&self, batch: &mut Batch, call: &Call, after: &[Event]) -> Result<Event> {
+        let engine = self.engine();
+        let prepared = prepare(engine, call, engine.batch_faults.address_of(batch.lookups.len()))?;
+        batch.tasks.extend(prepared.tasks);
+        batch.lookups.extend(prepared.lookup);
+        batch.wait_for(after);
+        Ok(batch.event)
+    }
+
+    /// Queues what was collected, waits for it, and begins another batch.
+    fn start_again(&self, event: Event) -> Result<()> {
+        self.end_batch()?;
+        self.finish(event)?;
+        self.begin_batch().map(drop)
+    }
+
+    /// Queues what was collected.
+    fn queue(&self, batch: Batch) -> Result<()> {
+        let Batch { event, tasks, after, lookups, copies } = batch;
+        self.copies.lock().extend(copies.into_iter().map(|(_, event)| event));
+        let queued = self.lanes.queue(Lane::Compute, &after, move |engine| engine.run_batch(tasks))?;
+        assert_eq!(queued, event, "nothing else is queued on the lane while a batch is collected");
+        self.engine().batch_faults.watch_batch(lane_and_number(event).1, lookups);
+        Ok(())
+    }
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        // Copies may wait for it.
+        let _ = self.end_batch();
     }
 }
 
@@ -70,11 +115,24 @@ impl Device for CudaDevice {
     }
 
     fn alloc(&self, slot: Slot, bytes: u64) -> Result<()> {
-        self.engine().slots.alloc(slot, bytes)
+        let slots = &self.engine().slots;
+        let Some(event) = self.batch.lock().as_ref().map(|batch| batch.event) else {
+            return slots.alloc(slot, bytes, Spares::MayGo);
+        };
+        match slots.alloc(slot, bytes, Spares::Stay) {
+            Err(Error::Cuda { .. }) => {
+                // Spare memory may be what is missing, and calls of the batch may use it.
+                self.start_again(event)?;
+                slots.alloc(slot, bytes, Spares::MayGo)
+            }
+            done => done,
+        }
     }
 
     fn free(&self, slot: Slot) -> Result<()> {
-        self.engine().slots.free(slot)
+        let batch = self.batch.lock();
+        let is_copied = batch.as_ref().is_some_and(|batch| batch.copies.iter().any(|(copied, _)| *copied == slot));
+        if is_copied { self.engine().slots.retire(slot) } else { self.engine().slots.free(slot) }
     }
 
     fn rename(&self, from: Slot, to: Slot) -> Result<()> {
@@ -111,25 +169,61 @@ impl Device for CudaDevice {
             done
         })?;
         self.count(lane, 1, bytes);
+        if let Some(batch) = &mut *self.batch.lock() {
+            batch.copies.push((src, event));
+        }
         Ok(event)
     }
 
     fn launch(&self, _lane: Lane, call: &Call, after: &[Event]) -> Result<Event> {
         let engine = self.engine();
+        // One more would have nowhere to report.
+        let full =
+            self.batch.lock().as_ref().filter(|batch| batch.lookups.len() == faults::MOST).map(|batch| batch.event);
+        full.map_or(Ok(()), |event| self.start_again(event))?;
+        if let Some(batch) = &mut *self.batch.lock() {
+            return self.collect(batch, call, after);
+        }
         if let Some(job) = engine.faults.in_the_way() {
             self.finish(Event(job * LANES.len() as u64))?;
         }
-        let prepared = prepare(engine, call, || self.finish_compute())?;
+        let prepared = prepare(engine, call, engine.faults.address())?;
         let event = self.lanes.queue(Lane::Compute, after, move |engine| engine.run(&prepared.tasks))?;
         if let Some(lookup) = prepared.lookup {
             engine.faults.watch(lane_and_number(event).1, lookup);
         }
-        self.newest.store(event.0, Ordering::Relaxed);
         Ok(event)
     }
 
+    fn begin_batch(&self) -> Result<bool> {
+        // What is timed is timed call by call.
+        if self.engine().records() {
+            return Ok(false);
+        }
+        let mut batch = self.batch.lock();
+        if batch.is_none() {
+            let next = self.lanes.next(Lane::Compute);
+            // The reports of the batch before are looked at when it is done, and what its copies read is free.
+            self.finish(Event(next.0 - LANES.len() as u64))?;
+            std::mem::take(&mut *self.copies.lock()).into_iter().try_for_each(|event| self.finish(event))?;
+            self.engine().slots.settle();
+            *batch = Some(Batch::new(next));
+        }
+        Ok(true)
+    }
+
+    fn end_batch(&self) -> Result<()> {
+        self.batch.lock().take().map_or(Ok(()), |batch| self.queue(batch))
+    }
+
     fn wait(&self, event: Event) -> Result<()> {
+        // Nothing happens to a batch that is not queued.
+        self.end_batch()?;
         self.finish(event)
+    }
+
+    fn choices(&self) -> Vec<String> {
+        self.engine().choices.told()
     }
 
     fn capacity_bytes(&self) -> u64 {

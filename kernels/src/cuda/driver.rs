@@ -1,8 +1,8 @@
 //! Libraries that may be missing, and errors that say what to do.
 
 use cudarc::cublas::result::CublasError;
-use cudarc::driver::DriverError;
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::{CUdevice_attribute, CUresult};
+use cudarc::driver::{CudaContext, DriverError};
 use cudarc::nvrtc::result::NvrtcError;
 
 use crate::error::{Error, Result};
@@ -42,6 +42,16 @@ pub(super) fn find_compiler() -> Result<()> {
 pub(super) fn has_blas() -> bool {
     // SAFETY: as above.
     unsafe { cudarc::cublas::sys::is_culib_present() }
+}
+
+/// Bytes of the cache that all processors of a GPU share.
+///
+/// # Errors
+/// [`Error::Cuda`].
+pub(super) fn cache_bytes(context: &CudaContext) -> Result<u64> {
+    let cache = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE;
+    let bytes = context.attribute(cache).during("asking for a GPU's cache")?;
+    Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
 /// What a failed call was for, and what can be done about it.

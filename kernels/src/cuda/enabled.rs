@@ -3,10 +3,14 @@
 
 #[path = "args.rs"]
 mod args;
+#[path = "batch.rs"]
+mod batch;
 #[path = "blas.rs"]
 mod blas;
 #[path = "cache.rs"]
 mod cache;
+#[path = "choices.rs"]
+mod choices;
 #[path = "compile.rs"]
 mod compile;
 #[path = "device.rs"]
@@ -17,6 +21,8 @@ mod driver;
 mod engine;
 #[path = "faults.rs"]
 mod faults;
+#[path = "graphs.rs"]
+mod graphs;
 #[path = "marks.rs"]
 mod marks;
 #[path = "modules.rs"]
@@ -34,7 +40,12 @@ mod slots;
 #[path = "staging.rs"]
 mod staging;
 
-use cudarc::driver::{CudaContext, result};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, result, sys};
+use parking_lot::Mutex;
 
 use super::Gpu;
 use crate::device::Device;
@@ -53,7 +64,7 @@ pub fn gpus() -> Result<Vec<Gpu>> {
 fn count() -> Result<u32> {
     driver::find()?;
     match CudaContext::device_count() {
-        Err(result::DriverError(cudarc::driver::sys::CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
+        Err(result::DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
         count => count.during("counting GPUs").map(|count| count as u32),
     }
 }
@@ -62,7 +73,18 @@ fn describe(ordinal: u32) -> Result<Gpu> {
     let context = CudaContext::new(ordinal as usize).during("opening a GPU")?;
     let name = context.name().during("asking for a GPU's name")?;
     let (free, total) = context.mem_get_info().during("asking for a GPU's memory")?;
-    Ok(Gpu { ordinal, name, total_bytes: total as u64, free_bytes: free as u64 })
+    let cache_bytes = driver::cache_bytes(&context)?;
+    Ok(Gpu { ordinal, name, total_bytes: total as u64, free_bytes: free as u64, cache_bytes })
+}
+
+/// Keeps the context of a GPU until the program ends. Making one takes a good part of a second, and a GPU whose last device
+/// is closed would lose it.
+fn keep_context(ordinal: u32) -> Result<()> {
+    static KEPT: Mutex<BTreeMap<u32, Arc<CudaContext>>> = Mutex::new(BTreeMap::new());
+    if let Entry::Vacant(place) = KEPT.lock().entry(ordinal) {
+        place.insert(CudaContext::new(ordinal as usize).during("opening a GPU")?);
+    }
+    Ok(())
 }
 
 /// A device called `name` on GPU `ordinal`, whose slots may hold `capacity_bytes` together. A GPU may be opened more than
@@ -75,5 +97,6 @@ pub fn open(name: &str, ordinal: u32, capacity_bytes: u64) -> Result<Box<dyn Dev
     if ordinal >= count {
         return Err(Error::NoGpu { ordinal, count });
     }
+    keep_context(ordinal)?;
     Ok(Box::new(CudaDevice::new(name, ordinal, capacity_bytes)?))
 }

@@ -8,8 +8,10 @@ use cudarc::driver::{CudaContext, CudaEvent, result, sys};
 use parking_lot::Mutex;
 
 use super::blas::{Blas, DenseProduct};
+use super::choices::{Choices, Shape};
 use super::driver::{self, Named};
 use super::faults::Faults;
+use super::graphs::Graphs;
 use super::marks::Marks;
 use super::modules::{KernelCall, Modules};
 use super::slots::{Pool, Slots};
@@ -19,10 +21,16 @@ use crate::error::Result;
 use crate::lanes::{Engine, Job, LANES, Work, lane_and_number};
 
 /// One thing that a call asks of the GPU.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) enum Task {
     Kernel(KernelCall),
     Product(DenseProduct),
+    /// Two launches that write the same, whole rows and some columns at a time: whichever is faster will be it.
+    Trial {
+        shape: Shape,
+        columns: usize,
+        calls: Box<[KernelCall; 2]>,
+    },
     /// Bytes that become 0.
     Zero {
         address: u64,
@@ -34,8 +42,14 @@ pub(super) struct CudaEngine {
     // Dropped in this order: what uses a stream before the stream.
     pub(super) slots: Slots,
     pub(super) faults: Faults,
+    /// Of the calls of a batch.
+    pub(super) batch_faults: Faults,
+    graphs: Mutex<Graphs>,
     pub(super) staging: [Staging; 2],
     pub(super) has_blas: bool,
+    /// Of the cache that all processors share.
+    pub(super) cache_bytes: usize,
+    pub(super) choices: Choices,
     blas: Blas,
     modules: Modules,
     scratch: Mutex<Scratch>,
@@ -47,8 +61,8 @@ pub(super) struct CudaEngine {
 /// Room for partial sums, outside of the plan, used by one call after the other.
 struct Scratch {
     pool: Pool,
-    address: u64,
-    bytes: u64,
+    /// The newest is used; those before it were too small, and calls under way may still use them.
+    rooms: Vec<(u64, u64)>,
 }
 
 impl CudaEngine {
@@ -59,11 +73,15 @@ impl CudaEngine {
         Ok(Self {
             slots: Slots::new(&context, capacity_bytes)?,
             faults: Faults::new()?,
+            batch_faults: Faults::new()?,
+            graphs: Mutex::default(),
             staging: [Staging::new(&context), Staging::new(&context)],
             has_blas: driver::has_blas(),
-            blas: Blas::default(),
+            cache_bytes: driver::cache_bytes(&context)? as usize,
+            choices: Choices::default(),
+            blas: Blas::new(&context)?,
             modules: Modules::new(&context)?,
-            scratch: Mutex::new(Scratch { pool: Pool::new(&context)?, address: 0, bytes: 0 }),
+            scratch: Mutex::new(Scratch { pool: Pool::new(&context)?, rooms: Vec::new() }),
             marks: [Marks::new(&context)?, Marks::new(&context)?, Marks::new(&context)?],
             recorder: Recorder::default(),
             context,
@@ -80,6 +98,7 @@ impl CudaEngine {
         tasks.iter().try_for_each(|task| match task {
             Task::Kernel(call) => self.modules.launch(stream, call),
             Task::Product(product) => self.blas.product(stream, product),
+            Task::Trial { shape, columns, calls } => self.try_both(*shape, *columns, calls),
             Task::Zero { address, bytes } => {
                 // SAFETY: `prepare` found that the buffer has as many bytes.
                 unsafe { result::memset_d8_async(*address, 0, *bytes as usize, stream.cu_stream()) }
@@ -88,18 +107,46 @@ impl CudaEngine {
         })
     }
 
-    /// The address of at least so many bytes for the next call on the compute lane. `idle` waits until none uses what there is.
-    pub(super) fn scratch(&self, bytes: u64, idle: impl FnOnce() -> Result<()>) -> Result<u64> {
-        let mut scratch = self.scratch.lock();
-        if scratch.bytes < bytes {
-            idle()?;
-            let old = std::mem::take(&mut scratch.address);
-            scratch.bytes = 0;
-            scratch.pool.give_back(old)?;
-            scratch.address = scratch.pool.take(bytes)?;
-            scratch.bytes = bytes;
+    /// Launches both, twice each, and keeps what the second time took.
+    fn try_both(&self, shape: Shape, columns: usize, calls: &[KernelCall; 2]) -> Result<()> {
+        let stream = &self.marks[0].stream;
+        let mut seconds = [f64::INFINITY; 2];
+        for _ in 0..2 {
+            for (seconds, call) in seconds.iter_mut().zip(calls) {
+                let start = self.timestamp(0)?;
+                self.modules.launch(stream, call)?;
+                let end = self.timestamp(0)?;
+                end.synchronize().during("waiting for the GPU")?;
+                *seconds = f64::from(start.elapsed_ms(&end).during("asking for the time")?) / 1e3;
+            }
         }
-        Ok(scratch.address)
+        self.choices.keep(shape, columns, seconds);
+        Ok(())
+    }
+
+    /// The address of at least so many bytes for the next call on the compute lane.
+    pub(super) fn scratch(&self, bytes: u64) -> Result<u64> {
+        let mut scratch = self.scratch.lock();
+        let newest = scratch.rooms.last().copied();
+        let (address, has_bytes) = newest.unwrap_or((0, 0));
+        if has_bytes >= bytes {
+            return Ok(address);
+        }
+        // At least twice as many: all that were too small are no more than this one.
+        let bytes = bytes.max(2 * has_bytes);
+        let address = scratch.pool.take(bytes)?;
+        scratch.rooms.push((address, bytes));
+        Ok(address)
+    }
+
+    /// Does the tasks of a batch, on the compute lane's thread.
+    pub(super) fn run_batch(&self, tasks: Vec<Task>) -> Result<()> {
+        self.graphs.lock().run(&self.marks[0].stream, tasks, |tasks| self.run(tasks))
+    }
+
+    /// Whether times are noted.
+    pub(super) fn records(&self) -> bool {
+        self.recorder.on.load(Ordering::Relaxed)
     }
 
     /// Waits until the job behind `event` is done on the GPU. It was queued there before.
@@ -178,6 +225,8 @@ impl Drop for CudaEngine {
             let _ = marks.stream.synchronize();
         }
         let scratch = self.scratch.get_mut();
-        let _ = scratch.pool.give_back(scratch.address);
+        for (address, _) in scratch.rooms.drain(..) {
+            let _ = scratch.pool.give_back(address);
+        }
     }
 }

@@ -62,6 +62,17 @@ impl Faults {
         self.memory.address() + (place * REPORT) as u64
     }
 
+    /// Where call number `place` of a batch reports, from 0: below [`MOST`].
+    pub(super) fn address_of(&self, place: usize) -> u64 {
+        self.memory.address() + (place * REPORT) as u64
+    }
+
+    /// The calls of a batch that report at their places, all of one job; those of the batch before were looked at.
+    pub(super) fn watch_batch(&self, job: u64, lookups: Vec<Lookup>) {
+        let mut state = self.state.lock();
+        state.open.extend(lookups.into_iter().enumerate().map(|(place, lookup)| (job, place, lookup)));
+    }
+
     /// The job that reports at [`Faults::address`], which moves on.
     pub(super) fn watch(&self, job: u64, lookup: Lookup) {
         let mut state = self.state.lock();

@@ -24,4 +24,6 @@ pub struct Gpu {
     pub total_bytes: u64,
     /// What of it nobody uses now.
     pub free_bytes: u64,
+    /// The cache that all its processors share.
+    pub cache_bytes: u64,
 }

@@ -17,7 +17,7 @@ use crate::error::Result;
 pub(super) const THREADS: u32 = 256;
 
 /// One launch of a kernel.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) struct KernelCall {
     pub(super) file: File,
     pub(super) name: &'static str,

@@ -17,13 +17,13 @@ pub(super) struct Prepared {
     pub(super) lookup: Option<Lookup>,
 }
 
-/// Tasks for `call`. `idle` waits until the compute lane has nothing to do.
+/// Tasks for `call`, whose kernels report at the address `reports` what points outside.
 ///
 /// # Errors
 /// [`Error::EmptySlot`], [`Error::SlotSize`], [`Error::Shape`], [`Error::Argument`], [`Error::Aliased`],
 /// [`Error::NotFusable`]: the same as of the CPU device.
-pub(super) fn prepare(engine: &CudaEngine, call: &Call, idle: impl Fn() -> Result<()>) -> Result<Prepared> {
-    let mut plan = Plan { engine, idle: &idle, prepared: Prepared::default() };
+pub(super) fn prepare(engine: &CudaEngine, call: &Call, reports: u64) -> Result<Prepared> {
+    let mut plan = Plan { engine, reports, prepared: Prepared::default() };
     plan.call(call)?;
     check_aliases(call)?;
     Ok(plan.prepared)
@@ -43,7 +43,7 @@ fn check_aliases(call: &Call) -> Result<()> {
 /// A call on its way to tasks.
 pub(super) struct Plan<'a> {
     engine: &'a CudaEngine,
-    idle: &'a dyn Fn() -> Result<()>,
+    reports: u64,
     prepared: Prepared,
 }
 
@@ -142,7 +142,7 @@ impl Plan<'_> {
 
     /// Room for `count` partial sums.
     pub(super) fn partials(&self, count: usize) -> Result<u64> {
-        self.engine.scratch((count * size_of::<f64>()) as u64, self.idle)
+        self.engine.scratch((count * size_of::<f64>()) as u64)
     }
 
     pub(super) fn has_blas(&self) -> bool {
@@ -152,7 +152,7 @@ impl Plan<'_> {
     /// Where this call's kernels report what points outside.
     pub(super) fn lookup(&mut self, lookup: Lookup) -> u64 {
         self.prepared.lookup = Some(lookup);
-        self.engine.faults.address()
+        self.reports
     }
 
     pub(super) fn add(&mut self, task: Task) {
@@ -161,12 +161,26 @@ impl Plan<'_> {
 
     /// A launch of so many blocks; none, if there is nothing to do.
     pub(super) fn kernel<A: bytemuck::Pod>(&mut self, file: File, name: &'static str, blocks: [usize; 2], args: &A) {
-        let [x, y] = blocks.map(|blocks| u32::try_from(blocks).expect("a matrix in a GPU's memory has fewer blocks"));
-        if x > 0 && y > 0 {
-            let args = bytemuck::pod_collect_to_vec(std::slice::from_ref(args)).into();
-            self.add(Task::Kernel(KernelCall { file, name, grid: (x, y), args }));
+        if let Some(call) = kernel_call(file, name, blocks, args) {
+            self.add(Task::Kernel(call));
         }
     }
+
+    pub(super) fn engine(&self) -> &CudaEngine {
+        self.engine
+    }
+}
+
+/// A launch of so many blocks; none, if there is nothing to do.
+pub(super) fn kernel_call<A: bytemuck::Pod>(
+    file: File,
+    name: &'static str,
+    blocks: [usize; 2],
+    args: &A,
+) -> Option<KernelCall> {
+    let [x, y] = blocks.map(|blocks| u32::try_from(blocks).expect("a matrix in a GPU's memory has fewer blocks"));
+    let args = bytemuck::pod_collect_to_vec(std::slice::from_ref(args)).into();
+    (x > 0 && y > 0).then_some(KernelCall { file, name, grid: (x, y), args })
 }
 
 /// Blocks of one thread a cell.

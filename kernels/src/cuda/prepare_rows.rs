@@ -1,10 +1,12 @@
 //! Gathers, and kernels over cells and rows.
 
 use super::args::{self, MOST_STEPS};
+use super::choices::{Shape, columns_at_a_time};
 use super::compile::File;
+use super::engine::Task;
 use super::faults::Lookup;
 use super::modules::THREADS;
-use super::prepare::{BlockAddresses, Plan, blocks_of_cells, blocks_of_warps, check_same};
+use super::prepare::{BlockAddresses, Plan, blocks_of_cells, blocks_of_warps, check_same, kernel_call};
 use crate::call::{BlockSlots, Call, DropoutKey, Mat, RowStep, concat_len};
 use crate::error::{Error, Result, check_shape};
 use crate::memory::Slot;
@@ -89,8 +91,6 @@ impl Plan<'_> {
         let (first, rest) = steps.split_at(steps.len().min(MOST_STEPS));
         let limit = block.own_sources as u64 + block.halo_sources as u64;
         let fault = self.lookup(lookup(CALL, block, limit));
-        let width = Width::of(d);
-        let tiles = width.tiles(d);
         let args = args::Gather {
             indptr,
             indices,
@@ -107,13 +107,38 @@ impl Plan<'_> {
             sources: if sources.windowed { 0 } else { limit },
             windowed: u64::from(sources.windowed),
             d: columns(CALL, d)?,
-            lanes: width.lanes as u32,
+            lanes: 0,
             steps: pack_steps(first),
         };
-        let slices = d.div_ceil(tiles * width.lanes * width.vector);
-        let name = gather_name(width.vector, tiles, weights != 0);
-        self.kernel(File::Gather, name, [n.div_ceil(width.rows_of_block()), slices], &args);
+        let held = own.rows + block.halo_sources;
+        let shape = Shape { rows: n, edges: block.edges, sources: held, d, weighted: weights != 0 };
+        self.launch_gather(shape, args);
         self.steps_in_place(CALL, out, out_at, rest)
+    }
+
+    /// Whole rows, or some of their columns at a time where the cache has room for those alone and that is faster.
+    fn launch_gather(&mut self, shape: Shape, args: args::Gather) {
+        let launch = |columns: usize| {
+            let vector = Width::of(shape.d).vector;
+            let width = Width { vector, lanes: columns.div_ceil(vector).next_power_of_two().clamp(1, WARP) };
+            let tiles = width.tiles(columns);
+            let slices = shape.d.div_ceil(tiles * width.lanes * width.vector);
+            let name = gather_name(width.vector, tiles, shape.weighted);
+            let blocks = [shape.rows.div_ceil(width.rows_of_block()), slices];
+            kernel_call(File::Gather, name, blocks, &args::Gather { lanes: width.lanes as u32, ..args })
+        };
+        let whole = launch(shape.d);
+        let cache_bytes = self.engine().cache_bytes;
+        let columns = columns_at_a_time(shape.sources, shape.edges, shape.d, cache_bytes);
+        let narrow = columns.and_then(|columns| Some((columns, launch(columns)?)));
+        let chosen = match (whole, narrow) {
+            (Some(whole), Some((columns, narrow))) => match self.engine().choices.by_columns(&shape) {
+                Some(by_columns) => Some(Task::Kernel(if by_columns { narrow } else { whole })),
+                None => Some(Task::Trial { shape, columns, calls: Box::new([whole, narrow]) }),
+            },
+            (whole, _) => whole.map(Task::Kernel),
+        };
+        chosen.into_iter().for_each(|task| self.add(task));
     }
 
     /// Where a gather's sources are, if they are what its block needs.

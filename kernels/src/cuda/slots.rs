@@ -1,8 +1,11 @@
 //! The memory of a GPU: numbered slots with a hard capacity.
 //!
 //! What counts is the sum of the slots' bytes, as on every device; what the driver rounds up, and its own context, lie outside.
-//! Memory comes from the driver's stream-ordered pool, which keeps what is given back, on a stream of its own.
+//! Memory comes from the driver's stream-ordered pool, which keeps what is given back, on a stream of its own. What a slot gave up is
+//! spare, for the next one of as many bytes, so that the driver is hardly ever asked. A slot that takes the place of another each
+//! epoch has the other's memory in turn. So the same calls have the same addresses every other epoch (`graphs.rs` lives on that).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
@@ -28,10 +31,26 @@ pub(super) struct Slots {
 
 #[derive(Default)]
 struct Table {
-    // Invariant: used <= peak <= capacity, and used is the sum over the buffers.
+    // Invariant: used <= peak <= capacity, and used is the sum over the buffers; kept is that over the spares.
     used: u64,
     peak: u64,
+    kept: u64,
     buffers: Vec<Option<Buffer>>,
+    /// Bytes and address of what no slot holds, but a copy may still read.
+    retired: Vec<(u64, u64)>,
+    /// The same of what nothing uses.
+    spare: BTreeSet<(u64, u64)>,
+    /// By a slot that was renamed to, the one that was renamed from.
+    successors: BTreeMap<u32, u32>,
+    /// By a successor, bytes and address of what it will have: it is spare as well.
+    reserved: BTreeMap<u32, (u64, u64)>,
+}
+
+/// Whether spare memory may go back to the driver. What calls that are not queued yet may still use has to stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spares {
+    MayGo,
+    Stay,
 }
 
 impl Slots {
@@ -51,26 +70,80 @@ impl Slots {
         self.table.lock().buffers.get(slot.0 as usize).copied().flatten().ok_or(Error::EmptySlot { slot })
     }
 
-    pub(super) fn alloc(&self, slot: Slot, bytes: u64) -> Result<()> {
+    pub(super) fn alloc(&self, slot: Slot, bytes: u64, spares: Spares) -> Result<()> {
         let mut table = self.table.lock();
         table.vacant(slot)?;
         let used = table.used.saturating_add(bytes);
         if used > self.capacity {
             return Err(Error::OutOfMemory { need_bytes: used, have_bytes: self.capacity });
         }
-        let buffer = Buffer { address: self.pool.take(bytes)?, bytes };
+        let buffer = Buffer { address: self.take(&mut table, slot, bytes, spares)?, bytes };
         table.used = used;
         table.peak = table.peak.max(used);
         table.buffers[slot.0 as usize] = Some(buffer);
         Ok(())
     }
 
+    /// Spare memory of exactly so many bytes, what is reserved or else that with the lowest address, or new memory.
+    fn take(&self, table: &mut Table, slot: Slot, bytes: u64, spares: Spares) -> Result<u64> {
+        if let Some(spare) = table.take_spare(slot, bytes) {
+            if cfg!(debug_assertions) && spares == Spares::MayGo {
+                self.pool.spoil(spare.1, bytes)?;
+            }
+            return Ok(spare.1);
+        }
+        if spares == Spares::Stay {
+            return self.pool.take(bytes);
+        }
+        // Half of the peak is room enough for sizes that take turns.
+        let used = table.used.saturating_add(bytes);
+        let most = self.capacity.min(table.peak.max(used).saturating_mul(3) / 2);
+        while used.saturating_add(table.kept) > most && self.give_spare_back(table)? {}
+        match self.pool.take(bytes) {
+            Err(Error::Cuda { .. }) if table.kept > 0 => {
+                while self.give_spare_back(table)? {}
+                self.pool.take(bytes)
+            }
+            taken => taken,
+        }
+    }
+
+    /// Gives the largest spare back to the driver, and what is reserved last; whether there was one.
+    fn give_spare_back(&self, table: &mut Table) -> Result<bool> {
+        let spare = table.spare.pop_last().or_else(|| table.reserved.pop_last().map(|(_, spare)| spare));
+        let Some((bytes, address)) = spare else { return Ok(false) };
+        table.kept -= bytes;
+        self.pool.give_back(address).map(|()| true)
+    }
+
+    /// As [`Slots::free`], but nothing has the memory until [`Slots::settle`].
+    pub(super) fn retire(&self, slot: Slot) -> Result<()> {
+        let mut table = self.table.lock();
+        let Buffer { address, bytes } = table.give_up(slot)?;
+        table.retired.extend((bytes > 0).then_some((bytes, address)));
+        Ok(())
+    }
+
+    /// No copy reads any more what was retired.
+    pub(super) fn settle(&self) {
+        let mut table = self.table.lock();
+        let retired = std::mem::take(&mut table.retired);
+        table.kept += retired.iter().map(|(bytes, _)| bytes).sum::<u64>();
+        table.spare.extend(retired);
+    }
+
     pub(super) fn free(&self, slot: Slot) -> Result<()> {
         let mut table = self.table.lock();
-        let buffer = table.buffers.get_mut(slot.0 as usize).and_then(Option::take);
-        let buffer = buffer.ok_or(Error::EmptySlot { slot })?;
-        table.used -= buffer.bytes;
-        self.pool.give_back(buffer.address)
+        let Buffer { address, bytes } = table.give_up(slot)?;
+        if bytes > 0 {
+            table.kept += bytes;
+            let spare = match table.successors.get(&slot.0).copied() {
+                Some(successor) => table.reserved.insert(successor, (bytes, address)),
+                None => Some((bytes, address)),
+            };
+            table.spare.extend(spare);
+        }
+        Ok(())
     }
 
     pub(super) fn rename(&self, from: Slot, to: Slot) -> Result<()> {
@@ -79,12 +152,34 @@ impl Slots {
             return Err(Error::EmptySlot { slot: from });
         }
         table.vacant(to)?;
+        table.successors.insert(to.0, from.0);
         table.buffers.swap(from.0 as usize, to.0 as usize);
         Ok(())
     }
 }
 
 impl Table {
+    fn give_up(&mut self, slot: Slot) -> Result<Buffer> {
+        let buffer = self.buffers.get_mut(slot.0 as usize).and_then(Option::take);
+        let buffer = buffer.ok_or(Error::EmptySlot { slot })?;
+        self.used -= buffer.bytes;
+        Ok(buffer)
+    }
+
+    fn take_spare(&mut self, slot: Slot, bytes: u64) -> Option<(u64, u64)> {
+        let spare = match self.reserved.get(&slot.0) {
+            Some(reserved) if reserved.0 == bytes => self.reserved.remove(&slot.0),
+            _ => {
+                let spare = self.spare.range((bytes, 0)..=(bytes, u64::MAX)).next().copied().filter(|_| bytes > 0);
+                if let Some(spare) = &spare {
+                    self.spare.remove(spare);
+                }
+                spare
+            }
+        };
+        spare.inspect(|_| self.kept -= bytes)
+    }
+
     /// Makes sure that the slot's place is there and holds nothing.
     fn vacant(&mut self, slot: Slot) -> Result<()> {
         let index = slot.0 as usize;
@@ -100,10 +195,17 @@ impl Table {
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        for buffer in self.table.get_mut().buffers.drain(..).flatten() {
+        self.settle();
+        let table = self.table.get_mut();
+        let held = table.buffers.drain(..).flatten().map(|buffer| buffer.address);
+        let spare =
+            std::mem::take(&mut table.spare).into_iter().chain(std::mem::take(&mut table.reserved).into_values());
+        for address in held.chain(spare.map(|(_, address)| address)) {
             // A failure leaks it, no worse.
-            let _ = self.pool.give_back(buffer.address);
+            let _ = self.pool.give_back(address);
         }
+        // The pool would keep what other devices and programs could use.
+        let _ = self.pool.empty();
     }
 }
 
@@ -147,6 +249,15 @@ impl Pool {
         Ok(address)
     }
 
+    /// Fills memory with NaN, so that a read of what nobody wrote shows.
+    fn spoil(&self, address: u64, bytes: u64) -> Result<()> {
+        const CALL: &str = "filling memory of the GPU";
+        self.context.bind_to_thread().during(CALL)?;
+        // SAFETY: it came from `take` with as many bytes, and nothing uses it.
+        unsafe { result::memset_d8_async(address, 0xff, bytes as usize, self.stream.cu_stream()) }.during(CALL)?;
+        self.stream.synchronize().during(CALL)
+    }
+
     /// Gives memory back that nothing queued uses any more.
     ///
     /// # Errors
@@ -163,6 +274,26 @@ impl Pool {
                 true => result::free_async(address, self.stream.cu_stream()).during(CALL),
                 false => result::free_sync(address).during(CALL),
             }
+        }
+    }
+}
+
+impl Pool {
+    /// Returns to the system what was given back and nobody took since.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    fn empty(&self) -> Result<()> {
+        const CALL: &str = "emptying the pool of memory";
+        if !self.context.has_async_alloc() {
+            return Ok(());
+        }
+        self.context.bind_to_thread().during(CALL)?;
+        self.stream.synchronize().during(CALL)?;
+        // SAFETY: the device is there; memory that is in use stays.
+        unsafe {
+            let pool = result::device::get_default_mem_pool(self.context.cu_device()).during(CALL)?;
+            sys::cuMemPoolTrimTo(pool, 0).result().during(CALL)
         }
     }
 }

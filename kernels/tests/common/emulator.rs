@@ -50,6 +50,8 @@ pub struct Emulated<'a> {
     pub sanitized: bool,
     /// With the emulated cuBLAS.
     pub blas: bool,
+    /// With a cache of so many bytes.
+    pub cache: Option<u32>,
     /// A change of the kernels.
     pub plant: Option<&'a str>,
 }
@@ -73,6 +75,9 @@ impl Emulated<'_> {
             let library = String::from_utf8_lossy(&found.stdout).trim().to_owned();
             command.env("EMULATED_ASAN", "1").env("LD_PRELOAD", library);
             command.env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=0");
+        }
+        if let Some(cache) = self.cache {
+            command.env("EMULATED_CACHE", cache.to_string());
         }
         if let Some(plant) = self.plant {
             // Changed kernels are kept nowhere.

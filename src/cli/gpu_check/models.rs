@@ -3,7 +3,9 @@
 use bytesize::ByteSize;
 use serde_json::{Value, json};
 
-use super::DEVICE;
+use super::budget::Budget;
+use super::rows::Rows;
+use super::{DEVICE, ORDINAL};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -16,8 +18,8 @@ const EPOCHS: usize = 10;
 const ALLOWED: f64 = 1e-3;
 
 /// One row a model, devices and memory.
-pub(super) fn against_the_cpu() -> Result<Value> {
-    let mut rows = Vec::new();
+pub(super) fn against_the_cpu(budget: Budget) -> Result<Value> {
+    let mut rows = Rows::default();
     for name in ["karate", "planted"] {
         let data = Dataset::builtin(name)?;
         let widths = [data.feature_width(), 16, data.class_count()];
@@ -30,22 +32,26 @@ pub(super) fn against_the_cpu() -> Result<Value> {
         ];
         for (model_name, model) in models {
             let model = model.dropout(0.5);
-            let (want, _) = train(&model, &data, "cpu", None)?;
-            let peak = train(&model, &data, DEVICE, None)?.1[0];
-            for (devices, memory) in [(DEVICE, None), ("cuda:0,0", None), (DEVICE, Some(peak * 6 / 10))] {
-                let (got, peaks) = train(&model, &data, devices, memory)?;
-                let difference = difference(&got, &want);
-                let as_planned =
-                    got.iter().all(|epoch| [epoch.bytes_to_device, epoch.bytes_to_host] == epoch.planned_bytes);
-                rows.push(json!({
-                    "data": name, "model": model_name, "devices": devices, "device_memory": memory, "peaks": peaks,
-                    "loss_difference": difference, "bytes_as_planned": as_planned,
-                    "ok": difference <= ALLOWED && as_planned,
-                }));
+            let two = format!("{DEVICE},{ORDINAL}");
+            for (devices, percent) in [(DEVICE, None), (&two, None), (DEVICE, Some(60))] {
+                rows.measure(budget, &format!("{name} {model_name} {devices} {percent:?}"), || {
+                    let (want, _) = train(&model, &data, "cpu", None)?;
+                    let peak = || Ok::<u64, Error>(train(&model, &data, DEVICE, None)?.1[0]);
+                    let memory = percent.map(|percent| Ok::<u64, Error>(peak()? * percent / 100)).transpose()?;
+                    let (got, peaks) = train(&model, &data, devices, memory)?;
+                    let difference = difference(&got, &want);
+                    let as_planned =
+                        got.iter().all(|epoch| [epoch.bytes_to_device, epoch.bytes_to_host] == epoch.planned_bytes);
+                    Ok(json!({
+                        "data": name, "model": model_name, "devices": devices, "device_memory": memory,
+                        "peaks": peaks, "loss_difference": difference, "bytes_as_planned": as_planned,
+                        "ok": difference <= ALLOWED && as_planned,
+                    }))
+                });
             }
         }
     }
-    Ok(rows.into())
+    Ok(rows.into_json())
 }
 
 /// Some epochs, and the peak of each device, which was the planned one.

@@ -1,0 +1,84 @@
+//! Of two ways to do a gather, the faster on this GPU: both are tried the first time that such a gather runs.
+//!
+//! Rows that are wide make a matrix of sources that no cache holds. A few of its columns at a time may fit the cache that all
+//! processors share; but then the graph is read once for each of them. Both give the same bits.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+/// What tells gathers apart that take different times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    pub(super) rows: usize,
+    pub(super) edges: usize,
+    pub(super) sources: usize,
+    pub(super) d: usize,
+    pub(super) weighted: bool,
+}
+
+/// Columns at a time, and the seconds of whole rows and of those.
+#[derive(Clone, Copy, Debug)]
+struct Tried {
+    columns: usize,
+    seconds: [f64; 2],
+}
+
+#[derive(Default)]
+pub(super) struct Choices(Mutex<HashMap<Shape, Tried>>);
+
+impl Choices {
+    /// Whether some columns at a time are faster, if that was tried.
+    pub(super) fn by_columns(&self, shape: &Shape) -> Option<bool> {
+        self.0.lock().get(shape).map(|tried| tried.seconds[1] < tried.seconds[0])
+    }
+
+    /// Keeps what whole rows took and what some columns at a time did.
+    pub(super) fn keep(&self, shape: Shape, columns: usize, seconds: [f64; 2]) {
+        self.0.lock().insert(shape, Tried { columns, seconds });
+    }
+
+    /// All that was tried, in words.
+    pub(super) fn told(&self) -> Vec<String> {
+        let line = |(shape, tried): (&Shape, &Tried)| {
+            let Shape { rows, edges, sources, d, weighted } = shape;
+            let [whole_ms, columns_ms] = tried.seconds.map(|seconds| 1e3 * seconds);
+            format!(
+                "gather of {rows} rows, {edges} edges, {sources} sources, width {d}{}: {whole_ms:.3} ms by whole rows, \
+                 {columns_ms:.3} ms by {} columns at a time",
+                if *weighted { ", weighted" } else { "" },
+                tried.columns
+            )
+        };
+        let mut lines: Vec<String> = self.0.lock().iter().map(line).collect();
+        lines.sort();
+        lines
+    }
+}
+
+/// Columns of `sources` rows that a cache of so many bytes holds beside what else passes through it: at least a line's. Nothing if all
+/// of `d` fit, or if not even those do.
+pub(super) fn columns_at_a_time(sources: usize, edges: usize, d: usize, cache_bytes: usize) -> Option<usize> {
+    const LINE: usize = 32;
+    let bytes = |columns: usize| sources.saturating_mul(columns).saturating_mul(4);
+    // A source that is read once or twice gains nothing by being in a cache.
+    if bytes(d) <= cache_bytes || edges < 2 * sources {
+        return None;
+    }
+    let fits = |columns: &usize| *columns < d && bytes(*columns) <= cache_bytes / 4 * 3;
+    std::iter::successors(Some(LINE), |columns| Some(columns * 2)).take_while(fits).last()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_fit_the_cache_and_fill_lines() {
+        let reddit = |d| columns_at_a_time(232_965, 114_615_892, d, 60_000_000);
+        assert_eq!([reddit(41), reddit(128), reddit(602)], [None, Some(32), Some(32)]);
+        assert_eq!(columns_at_a_time(2_449_029, 123_718_280, 256, 60_000_000), None);
+        assert_eq!(columns_at_a_time(50_000, 1_000_000, 602, 60_000_000), Some(128));
+        assert_eq!(columns_at_a_time(50_000, 60_000, 602, 60_000_000), None);
+    }
+}

@@ -1,0 +1,50 @@
+//! How long each part may take, so that all of them together take no longer than was said.
+
+use std::time::{Duration, Instant};
+
+/// The time by which a part begins nothing new.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    end: Instant,
+}
+
+impl Budget {
+    /// So many seconds from now.
+    pub(super) fn of(seconds: f64) -> Self {
+        Self { end: Instant::now() + Duration::from_secs_f64(seconds.max(0.0)) }
+    }
+
+    /// One for each part: what a part does not use, the parts after it have.
+    pub(super) fn shares(seconds: f64, shares: &[f64]) -> Vec<Self> {
+        let (start, all) = (Instant::now(), shares.iter().sum::<f64>());
+        let mut until = 0.0;
+        let ends = shares.iter().map(|share| {
+            until += share;
+            start + Duration::from_secs_f64((seconds * until / all).max(0.0))
+        });
+        ends.map(|end| Self { end }).collect()
+    }
+
+    /// The time that is left, as a share of which something within the part may take.
+    pub(super) fn share(&self, of_rest: f64) -> Self {
+        Self::of(self.end.saturating_duration_since(Instant::now()).as_secs_f64() * of_rest)
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        Instant::now() >= self.end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_end_one_after_the_other_and_the_last_when_all_is_used() {
+        let budgets = Budget::shares(3600.0, &[1.0, 3.0, 2.0]);
+        let apart: Vec<u64> = budgets.windows(2).map(|pair| (pair[1].end - pair[0].end).as_secs()).collect();
+        assert_eq!(apart, [1800, 1200]);
+        assert!(budgets.iter().all(|budget| !budget.is_spent()));
+        assert!(Budget::shares(0.0, &[1.0])[0].is_spent());
+    }
+}

@@ -1,0 +1,61 @@
+//! What a part measured, row by row.
+
+use serde_json::{Map, Value, json};
+
+use super::budget::Budget;
+use crate::error::Result;
+
+/// Rows that were measured, and what there was no time for.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    rows: Vec<Value>,
+    left_out: Vec<String>,
+}
+
+impl Rows {
+    /// Measures a row, if there is time. One that fails says why, and the others go on.
+    pub(super) fn measure(&mut self, budget: Budget, name: &str, row: impl FnOnce() -> Result<Value>) {
+        if budget.is_spent() {
+            return self.leave_out(name);
+        }
+        match row() {
+            Ok(row) => self.rows.push(row),
+            Err(error) => {
+                super::super::report(&error);
+                self.rows.push(json!({ "row": name, "error": error.to_string(), "ok": false }));
+            }
+        }
+    }
+
+    /// There is no time for it.
+    pub(super) fn leave_out(&mut self, name: &str) {
+        self.left_out.push(name.to_owned());
+    }
+
+    /// Whether something was measured and found wrong.
+    pub(super) fn has_failed(part: &Value) -> bool {
+        part["rows"].as_array().is_some_and(|rows| rows.iter().any(|row| row["ok"] == false))
+    }
+
+    pub(super) fn into_json(self) -> Value {
+        json!({ "rows": self.rows, "left_out": self.left_out })
+    }
+}
+
+/// Two objects as one.
+pub(super) fn joined(first: Value, second: Value) -> Value {
+    let fields = |value: Value| match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    let mut all = fields(first);
+    all.extend(fields(second));
+    Value::Object(all)
+}
+
+/// The middle of some numbers, and the least and the greatest.
+pub(super) fn spread(mut values: Vec<f64>) -> [f64; 3] {
+    values.sort_by(f64::total_cmp);
+    let at = |i: usize| values.get(i).copied().unwrap_or(f64::NAN);
+    [at(values.len() / 2), at(0), at(values.len().saturating_sub(1))]
+}

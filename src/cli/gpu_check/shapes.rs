@@ -1,0 +1,208 @@
+//! Graphs of published shapes, made where they are needed: nothing is read, nothing is fetched.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use lapidary_kernels::Shared;
+use ndarray::Array2;
+use rayon::prelude::*;
+
+use super::Size;
+use crate::dataset::npy::{self, Dtype};
+use crate::dataset::{Arrays, Dataset};
+use crate::error::{Error, Result};
+use crate::graph::Graph;
+
+/// A published shape: vertices, and edges with both directions.
+#[derive(Debug)]
+pub(super) struct Shape {
+    pub(super) name: &'static str,
+    vertices: usize,
+    edges: usize,
+    /// Of its gathers.
+    pub(super) widths: &'static [usize],
+    /// Layers of the networks that are trained on it.
+    pub(super) networks: &'static [&'static [usize]],
+}
+
+pub(super) const REDDIT: Shape = Shape {
+    name: "reddit",
+    vertices: 232_965,
+    edges: 114_615_892,
+    widths: &[3, 16, 32, 41, 64, 128, 256, 602],
+    networks: &[&[602, 16, 41], &[602, 256, 41]],
+};
+pub(super) const PRODUCTS: Shape = Shape {
+    name: "products",
+    vertices: 2_449_029,
+    edges: 123_718_280,
+    widths: &[16, 47, 104, 256],
+    networks: &[&[104, 256, 256, 47]],
+};
+pub(super) const PUBMED: Shape =
+    Shape { name: "pubmed", vertices: 19_717, edges: 88_648, widths: &[3, 16, 500], networks: &[&[500, 16, 3]] };
+
+/// How vertices are numbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Numbering {
+    /// Those with many edges anywhere.
+    Scattered,
+    /// Those with many edges first, so that parts of equal numbers of vertices take unequal time.
+    ByDegree,
+}
+
+impl Shape {
+    /// A symmetric graph in which some vertices have many more edges than others.
+    ///
+    /// # Cost
+    /// O(e) a thread and the sorting of each row; memory 12 e bytes.
+    pub(super) fn graph(&self, size: Size, numbering: Numbering) -> Graph {
+        let n = (self.vertices / size.divisor()).max(20);
+        let pairs = (self.edges / 2 / size.divisor()).max(40);
+        let end = |i: u64| {
+            let place = (unit(i).powi(2) * n as f64) as usize;
+            // 77,773 is a prime, and none of the sizes is a multiple of it.
+            if numbering == Numbering::Scattered { (place * 77_773 % n) as u32 } else { place as u32 }
+        };
+        let pairs: Vec<[u32; 2]> = (0..pairs as u64).into_par_iter().map(|i| [end(2 * i), end(2 * i + 1)]).collect();
+        let (indptr, indices) = symmetric(n, &pairs);
+        Graph::new(Shared::from(indptr), Shared::from(indices)).expect("it was made as a graph is")
+    }
+
+    /// The graph with features and labels for a network, every vertex in the training split.
+    pub(super) fn data(&self, graph: Graph, network: &[usize]) -> Result<Dataset> {
+        let n = graph.vertex_count();
+        let (width, classes) = (network[0], network[network.len() - 1]);
+        let cells: Vec<f32> = (0..n * width).into_par_iter().map(|i| unit(i as u64) as f32 - 0.5).collect();
+        let features = Array2::from_shape_vec((n, width), cells).expect("there are as many");
+        let labels: Vec<i64> = (0..n).map(|v| (v * 7 % classes) as i64).collect();
+        let train: Vec<i64> = (0..n as i64).collect();
+        let arrays =
+            Arrays::new(graph).name(self.name).directed(false).features(features).labels(&labels).train(&train);
+        Ok(Dataset::from_arrays(arrays)?)
+    }
+}
+
+/// The graphs that were made so far, with scattered numbers.
+pub(super) struct Graphs {
+    pub(super) size: Size,
+    made: RefCell<BTreeMap<&'static str, Graph>>,
+}
+
+impl Graphs {
+    pub(super) fn new(size: Size) -> Self {
+        Self { size, made: RefCell::default() }
+    }
+
+    pub(super) fn of(&self, shape: &Shape) -> Graph {
+        let mut made = self.made.borrow_mut();
+        made.entry(shape.name).or_insert_with(|| shape.graph(self.size, Numbering::Scattered)).clone()
+    }
+}
+
+/// A number from 0 to 1 for each `i` (SplitMix64).
+fn unit(i: u64) -> f64 {
+    let z = i.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// The CSR of pairs of vertices, each an edge both ways. Every thread looks at all pairs, and counts and places those that end
+/// in its range of vertices.
+fn symmetric(n: usize, pairs: &[[u32; 2]]) -> (Vec<u64>, Vec<u32>) {
+    let range = n.div_ceil(rayon::current_num_threads()).max(1);
+    let mut indptr = vec![0u64; n + 1];
+    indptr[1..].par_chunks_mut(range).enumerate().for_each(|(i, counts)| {
+        for v in pairs.iter().flatten() {
+            if let Some(count) = counts.get_mut((*v as usize).wrapping_sub(i * range)) {
+                *count += 1;
+            }
+        }
+    });
+    for v in 0..n {
+        indptr[v + 1] += indptr[v];
+    }
+    let mut indices = vec![0u32; 2 * pairs.len()];
+    let mut rest = indices.as_mut_slice();
+    let mut ranges = Vec::new();
+    for first in (0..n).step_by(range) {
+        let last = (first + range).min(n);
+        let (mine, others) = rest.split_at_mut((indptr[last] - indptr[first]) as usize);
+        ranges.push((first, &indptr[first..=last], mine));
+        rest = others;
+    }
+    ranges.into_par_iter().for_each(|(first, offsets, indices)| {
+        let mut next: Vec<usize> = offsets.iter().map(|offset| (offset - offsets[0]) as usize).collect();
+        let rows = next.len() - 1;
+        for &[u, v] in pairs {
+            for [source, row] in [[u, v], [v, u]] {
+                let row = (row as usize).wrapping_sub(first);
+                if row < rows {
+                    indices[next[row]] = source;
+                    next[row] += 1;
+                }
+            }
+        }
+        let mut rest = indices;
+        for ends in offsets.windows(2) {
+            let (row, others) = rest.split_at_mut((ends[1] - ends[0]) as usize);
+            row.sort_unstable();
+            rest = others;
+        }
+    });
+    (indptr, indices)
+}
+
+/// Writes `NAME-indptr.npy` and `NAME-indices.npy`, for others to measure on the same graph.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(super) fn write(folder: &Path, name: &str, graph: &Graph) -> Result<()> {
+    let indptr: Vec<i64> = graph.indptr().iter().map(|&offset| offset as i64).collect();
+    let file = |what: &str| {
+        let path = folder.join(format!("{name}-{what}.npy"));
+        File::create(&path).map(|file| (BufWriter::with_capacity(1 << 20, file), path.clone())).map_err(io(&path))
+    };
+    let (mut to, path) = file("indptr")?;
+    let written = npy::write(&mut to, Dtype::I64, &[indptr.len()], &indptr).and_then(|()| to.flush());
+    written.map_err(io(&path))?;
+    let (mut to, path) = file("indices")?;
+    let indices = graph.indices();
+    let written = npy::write(&mut to, Dtype::U32, &[indices.len()], indices).and_then(|()| to.flush());
+    written.map_err(io(&path))
+}
+
+fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Io { action: "write", path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn graphs_are_those_of_their_edges() {
+        let pairs: Vec<[u32; 2]> = (0..500).map(|i| [i * 7 % 23, i * i % 23]).collect();
+        let edges: Vec<(u32, u32)> = pairs.iter().flat_map(|&[u, v]| [(u, v), (v, u)]).collect();
+        let want = Graph::from_edges(23, &edges).expect("the ends are vertices");
+        let (indptr, indices) = symmetric(23, &pairs);
+        assert_eq!((indptr.as_slice(), indices.as_slice()), (&want.indptr()[..], &want.indices()[..]));
+    }
+
+    #[test]
+    fn shapes_have_their_sizes_and_numbers() {
+        for shape in [&REDDIT, &PRODUCTS, &PUBMED] {
+            assert_ne!(shape.vertices % 77_773, 0, "{}", shape.name);
+        }
+        let graph = PUBMED.graph(Size::Published, Numbering::Scattered);
+        assert_eq!([graph.vertex_count(), graph.edge_count()], [19_717, 88_648]);
+        let graph = PUBMED.graph(Size::Published, Numbering::ByDegree);
+        let degrees = |rows: std::ops::Range<usize>| rows.map(|v| graph.edges(v).len()).sum::<usize>();
+        assert!(degrees(0..5_000) > 3 * degrees(14_717..19_717));
+    }
+}

@@ -1,0 +1,191 @@
+//! Epochs, training with less memory than it needs, and a split that learns.
+
+use std::collections::BTreeMap;
+
+use bytesize::ByteSize;
+use lapidary_kernels::Lane;
+use serde_json::{Value, json};
+
+use super::budget::Budget;
+use super::rows::{Rows, joined, spread};
+use super::shapes::{Graphs, Numbering, PRODUCTS, PUBMED, REDDIT};
+use super::{DEVICE, Size};
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::runtime::{Devices, MemoryPolicy, Partition};
+use crate::train::{Adam, Trainer, TrainerBuilder};
+
+/// A GCN on all labels without dropout, as MG-GCN's measurements are.
+fn builder<'a>(model: &'a Model, data: &'a Dataset, devices: &str) -> Result<TrainerBuilder<'a>> {
+    let builder = Trainer::builder(model, data).devices(Devices::parse(devices)?);
+    Ok(builder.optimizer(Adam::new(0.01)).eval_every(0))
+}
+
+/// The seconds of some epochs after two that warm up, as many as there is time for.
+fn epoch_seconds(trainer: &mut Trainer, most: usize, budget: Budget) -> Result<[f64; 3]> {
+    trainer.step()?;
+    trainer.step()?;
+    let mut seconds = vec![trainer.step()?.seconds];
+    while seconds.len() < most && !budget.is_spent() {
+        seconds.push(trainer.step()?.seconds);
+    }
+    Ok(spread(seconds))
+}
+
+/// Of an epoch that is noted call by call: seconds of each operation, longest first, and how copies go beside kernels.
+fn noted(trainer: &mut Trainer) -> Result<Value> {
+    trainer.start_trace();
+    let seconds = trainer.step()?.seconds;
+    let trace = trainer.trace().expect("it was started");
+    let mut operations: BTreeMap<&str, f64> = BTreeMap::new();
+    let kernels = trace.spans()[0].iter().filter(|span| span.lane == Lane::Compute);
+    let mut calls = 0;
+    for span in kernels {
+        calls += 1;
+        *operations.entry(&span.name).or_default() += span.end.saturating_duration_since(span.start).as_secs_f64();
+    }
+    let mut operations: Vec<(&str, f64)> = operations.into_iter().collect();
+    operations.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let busy = trace.busy()[0];
+    Ok(json!({
+        "noted_epoch": {
+            "seconds": seconds, "calls": calls, "kernel_seconds": busy.kernels_s,
+            "copy_seconds": busy.copies_s, "hidden_copy_seconds": busy.both_s,
+            "copies_hidden_share": if busy.copies_s > 0.0 { json!(busy.both_s / busy.copies_s) } else { Value::Null },
+            "operations": operations.into_iter().take(40).map(|(name, s)| json!([name, s])).collect::<Vec<_>>(),
+        },
+    }))
+}
+
+/// Epochs of published shapes.
+pub(super) fn epochs(graphs: &Graphs, budget: Budget) -> Result<Value> {
+    let size = graphs.size;
+    let mut rows = Rows::default();
+    // Those with a mark first.
+    for shape in [&REDDIT, &PRODUCTS, &PUBMED] {
+        for network in shape.networks {
+            rows.measure(budget, &format!("{} {network:?}", shape.name), || {
+                let (data, model) = (shape.data(graphs.of(shape), network)?, Model::gcn(network));
+                let mut made = builder(&model, &data, DEVICE)?.build()?;
+                let [seconds, least, most] = epoch_seconds(&mut made, size.epochs(), budget.share(0.25))?;
+                let start_up = made.start_up();
+                let row = json!({
+                    "shape": shape.name, "network": network, "epoch_seconds": seconds,
+                    "epoch_seconds_range": [least, most], "plan_seconds": start_up.plan_seconds,
+                    "setup_seconds": start_up.setup_seconds, "peak_bytes": made.peak_device_bytes()[0],
+                });
+                Ok(joined(row, noted(&mut made)?))
+            });
+        }
+    }
+    Ok(rows.into_json())
+}
+
+/// Reddit's shape with a share of the memory that it needs, by policy: ROC's figure 10.
+pub(super) fn capacity(graphs: &Graphs, budget: Budget) -> Result<Value> {
+    let size = graphs.size;
+    let network = REDDIT.networks[1];
+    let (data, model) = (REDDIT.data(graphs.of(&REDDIT), network)?, Model::gcn(network));
+    let whole = builder(&model, &data, DEVICE)?.build()?.planned_peak_device_bytes()[0];
+    let mut rows = Rows::default();
+    for percent in [10, 25, 50] {
+        for (name, policy) in [
+            ("optimal", MemoryPolicy::Optimal),
+            ("lru", MemoryPolicy::Lru),
+            ("roc", MemoryPolicy::Roc),
+            ("none", MemoryPolicy::None),
+        ] {
+            rows.measure(budget, &format!("{percent} % {name}"), || {
+                let memory = whole * percent / 100;
+                let all = json!({ "percent": percent, "policy": name, "device_memory": memory });
+                let few = builder(&model, &data, DEVICE)?.device_memory(ByteSize::b(memory)).memory(policy).build();
+                let mut made = match few {
+                    Err(Error::DoesNotFit { need_bytes, .. }) => {
+                        return Ok(joined(all, json!({ "needed_bytes": need_bytes })));
+                    }
+                    made => made?,
+                };
+                let [seconds, ..] = epoch_seconds(&mut made, size.epochs().min(5), budget.share(0.2))?;
+                let last = made.step()?;
+                let moved = [last.bytes_to_device, last.bytes_to_host];
+                let row = json!({
+                    "tiles": made.tiles(), "epoch_seconds": seconds, "plan_seconds": made.start_up().plan_seconds,
+                    "bytes_to_device": moved[0], "bytes_to_host": moved[1], "planned_bytes": last.planned_bytes,
+                    "peak_bytes": made.peak_device_bytes()[0],
+                    "ok": moved == last.planned_bytes && made.peak_device_bytes()[0] <= memory,
+                });
+                Ok(joined(joined(all, row), noted(&mut made)?))
+            });
+        }
+    }
+    Ok(rows.into_json())
+}
+
+/// Splits over two workers that share the GPU, of graphs whose vertices are numbered by degree.
+pub(super) fn splits(size: Size, budget: Budget) -> Result<Value> {
+    let mut rows = Rows::default();
+    for (shape, network) in [(&REDDIT, REDDIT.networks[0]), (&PRODUCTS, PRODUCTS.networks[0])] {
+        if budget.is_spent() {
+            rows.leave_out(shape.name);
+            continue;
+        }
+        let graph = shape.graph(size, Numbering::ByDegree);
+        let (data, model) = (shape.data(graph, network)?, Model::gcn(network));
+        for partition in ["learned", "vertices", "edges"] {
+            rows.measure(budget, &format!("{} {partition}", shape.name), || {
+                let epochs = size.epochs().max(8);
+                let builder = builder(&model, &data, &format!("{DEVICE},{}", super::ORDINAL))?;
+                let mut made = builder.partition(Partition::parse(partition)?).epochs(100).build()?;
+                let row = split_row(&mut made, epochs, budget.share(0.4))?;
+                Ok(joined(json!({ "shape": shape.name, "network": network, "partition": partition }), row))
+            });
+        }
+    }
+    Ok(rows.into_json())
+}
+
+/// What the parts of each epoch took, and how well that was predicted.
+fn split_row(trainer: &mut Trainer, epochs: usize, budget: Budget) -> Result<Value> {
+    let (mut parts, mut moves, mut seconds, mut first) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    while seconds.len() < epochs && (seconds.len() < 4 || !budget.is_spent()) {
+        let epoch = trainer.step()?;
+        if let Some(moved) = trainer.last_move().filter(|moved| moved.epoch == epoch.epoch) {
+            moves.push(json!({
+                "epoch": moved.epoch, "seconds": moved.seconds,
+                "slowest_before_and_predicted": moved.slowest_s,
+            }));
+        }
+        let (slowest, mean) = slowest_and_mean(trainer.part_seconds());
+        parts.push(json!({ "seconds": trainer.part_seconds(), "slowest_over_mean": slowest / mean }));
+        seconds.push(epoch.seconds);
+        if first.is_empty() {
+            first = errors(&trainer.part_predictions());
+        }
+    }
+    let predictions = trainer.part_predictions();
+    let (slowest, mean) = slowest_and_mean(trainer.part_seconds());
+    let [median, ..] = spread(seconds.split_off(seconds.len() / 2));
+    Ok(json!({
+        "parts": trainer.parts(), "epoch_seconds": median, "slowest_over_mean": slowest / mean,
+        "epochs": parts, "moves": moves,
+        "part_seconds_measured_by_profile_and_learned": predictions,
+        "errors_of_profile_and_learned_at_first": first,
+        "errors_of_profile_and_learned": errors(&predictions),
+    }))
+}
+
+fn slowest_and_mean(seconds: &[f64]) -> (f64, f64) {
+    let slowest = seconds.iter().copied().fold(0.0, f64::max);
+    (slowest, seconds.iter().sum::<f64>() / seconds.len().max(1) as f64)
+}
+
+/// By how much the profile and what was learned are wrong, as a share of what was measured: the largest over the parts.
+fn errors(predictions: &[[f64; 3]]) -> Vec<f64> {
+    let known: Vec<&[f64; 3]> = predictions.iter().filter(|[measured, ..]| *measured > 0.0).collect();
+    if known.is_empty() {
+        return Vec::new();
+    }
+    let worst = |i: usize| known.iter().map(|part| (part[i] / part[0] - 1.0).abs()).fold(0.0, f64::max);
+    vec![worst(1), worst(2)]
+}

@@ -1,0 +1,238 @@
+//! Calls of a GPU by its own clock, over memory that is filled by hand; and the profile that they give.
+
+use std::time::Instant;
+
+use bytemuck::Pod;
+use lapidary_cost_model::Profile;
+use lapidary_kernels::{BlockSlots, Call, Device, Event, HostSlot, Lane, Mat, Shared, Slot, cpu, cuda};
+use rayon::prelude::*;
+
+use crate::error::{Error, Result};
+
+/// A GPU with its memory, to be filled by hand.
+pub(crate) struct Bench {
+    device: Box<dyn Device>,
+}
+
+impl Bench {
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn open(ordinal: u32) -> Result<Self> {
+        let name = format!("cuda:{ordinal}");
+        let opened = cuda::open(&name, ordinal, u64::MAX);
+        let failed = |source| Error::Device { device: name.clone(), op: "opening it".into(), source: Box::new(source) };
+        Ok(Self { device: opened.map_err(failed)? })
+    }
+
+    fn named<T>(&self, op: &str, result: lapidary_kernels::Result<T>) -> Result<T> {
+        result.map_err(|source| Error::Device { device: self.device.name(), op: op.into(), source: Box::new(source) })
+    }
+
+    /// Fills a slot, which held nothing.
+    pub(crate) fn put<T: Pod + Send + Sync>(&self, slot: u32, values: Vec<T>) -> Result<Slot> {
+        let (slot, host) = (Slot(slot), HostSlot::constant(&Shared::from(values)));
+        let copied = self.device.alloc(slot, host.len() as u64);
+        let copied = copied.and_then(|()| self.device.copy_in(Lane::CopyIn, slot, &host, &[]));
+        self.named("filling it", copied.and_then(|event| self.device.wait(event)))?;
+        Ok(slot)
+    }
+
+    /// A matrix of numbers between -0.5 and 0.5.
+    pub(crate) fn matrix(&self, slot: u32, rows: usize, cols: usize) -> Result<Mat> {
+        // The high bits of multiples of a large odd number.
+        let cell = |i: u32| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / (1u32 << 24) as f32 - 0.5;
+        let values: Vec<f32> = (0..rows * cols).into_par_iter().map(|i| cell(i as u32)).collect();
+        Ok(Mat { slot: self.put(slot, values)?, rows, cols })
+    }
+
+    /// A matrix that a call writes.
+    pub(crate) fn room(&self, slot: u32, rows: usize, cols: usize) -> Result<Mat> {
+        let slot = Slot(slot);
+        self.named("taking memory", self.device.alloc(slot, 4 * (rows * cols) as u64))?;
+        Ok(Mat { slot, rows, cols })
+    }
+
+    /// What the device tried.
+    pub(crate) fn choices(&self) -> Vec<String> {
+        self.device.choices()
+    }
+
+    /// Gives slots back.
+    pub(crate) fn free(&self, slots: &[Slot]) -> Result<()> {
+        slots.iter().try_for_each(|&slot| self.named("giving memory back", self.device.free(slot)))
+    }
+
+    /// The seconds of each of `runs` launches, by the GPU's clock, after one that does not count.
+    pub(crate) fn seconds(&self, call: &Call, runs: usize) -> Result<Vec<f64>> {
+        let launch = || {
+            let event = self.device.launch(Lane::Compute, call, &[])?;
+            self.device.wait(event)
+        };
+        self.named(call.name(), launch())?;
+        self.device.record(true);
+        (0..runs).try_for_each(|_| self.named(call.name(), launch()))?;
+        self.device.record(false);
+        Ok(self.device.take_spans().iter().map(|span| (span.end - span.start).as_secs_f64()).collect())
+    }
+
+    /// The seconds of a launch where the host waits for each, and where many follow each other: by the host's clock.
+    pub(crate) fn launch_seconds(&self, launches: u32) -> Result<[f64; 2]> {
+        let (x, out) = (self.matrix(0, 1, 1)?, self.room(1, 1, 1)?);
+        let call = Call::Relu { x, out };
+        let many = |wait_each: bool| {
+            let start = Instant::now();
+            let mut last = Event::DONE;
+            for _ in 0..launches {
+                last = self.device.launch(Lane::Compute, &call, &[])?;
+                if wait_each {
+                    self.device.wait(last)?;
+                }
+            }
+            self.device.wait(last)?;
+            Ok(start.elapsed().as_secs_f64() / f64::from(launches.max(1)))
+        };
+        let timed = many(true).and_then(|_| Ok([many(true)?, many(false)?]));
+        self.free(&[x.slot, out.slot])?;
+        self.named(call.name(), timed)
+    }
+
+    /// Bytes a second of copies of `bytes` to the device and to the host, by the host's clock: what the host does for them is a part.
+    pub(crate) fn copy_rates(&self, bytes: usize, runs: usize) -> Result<[f64; 2]> {
+        let slot = self.put(0, vec![1u8; bytes])?;
+        let constant = HostSlot::constant(&Shared::from(vec![1u8; bytes]));
+        let staging = self.named("taking host memory", HostSlot::staging(bytes))?;
+        let mut least = [f64::INFINITY; 2];
+        for _ in 0..=runs {
+            let copy_in = || self.device.copy_in(Lane::CopyIn, slot, &constant, &[]);
+            let copy_out = || self.device.copy_out(Lane::CopyOut, slot, &staging, &[]);
+            let copies: [&dyn Fn() -> lapidary_kernels::Result<Event>; 2] = [&copy_in, &copy_out];
+            for (least, copy) in least.iter_mut().zip(copies) {
+                let start = Instant::now();
+                self.named("copying", copy().and_then(|event| self.device.wait(event)))?;
+                *least = least.min(start.elapsed().as_secs_f64());
+            }
+        }
+        self.free(&[slot])?;
+        Ok(least.map(|seconds| bytes as f64 / seconds.max(1e-9)))
+    }
+
+    /// Bytes a second of memory that a kernel reads and writes in sequence: half of them each.
+    pub(crate) fn memory_rate(&self, rows: usize, runs: usize) -> Result<f64> {
+        const WIDTH: usize = 256;
+        let (x, out) = (self.matrix(0, rows, WIDTH)?, self.room(1, rows, WIDTH)?);
+        let seconds = least(&self.seconds(&Call::Relu { x, out }, runs)?);
+        self.free(&[x.slot, out.slot])?;
+        Ok(cpu::elementwise_bytes(1, rows as u64, WIDTH as u64) as f64 / seconds)
+    }
+
+    /// Bytes a second of rows that a gather reads at random from a matrix of so many.
+    fn gather_rate(&self, rows: usize, sources: usize, memory_bytes_per_s: f64) -> Result<f64> {
+        const DEGREE: usize = 32;
+        const WIDTH: usize = 64;
+        let indptr: Vec<u64> = (0..=rows as u64).map(|v| v * DEGREE as u64).collect();
+        let indices: Vec<u32> = (0..(rows * DEGREE) as u64).map(|i| far_apart(i, sources)).collect();
+        let edges = indices.len();
+        let block = BlockSlots {
+            indptr: self.put(2, indptr)?,
+            indices: self.put(3, indices)?,
+            rows,
+            own_sources: sources,
+            halo_sources: 0,
+            edges,
+        };
+        let (own, out) = (self.matrix(0, sources, WIDTH)?, self.room(1, rows, WIDTH)?);
+        let seconds = least(&self.seconds(&Call::Gather { block, weights: None, own, halo: None, out }, RUNS)?);
+        self.free(&[own.slot, out.slot, block.indptr, block.indices])?;
+        let random = (4 * edges * WIDTH) as f64;
+        let sequential = cpu::gather_bytes(rows as u64, edges as u64, WIDTH as u64) as f64 - random;
+        // Never more than half is taken off, lest a disturbed measurement make the rest vanish.
+        Ok(random / (seconds - sequential / memory_bytes_per_s).max(0.5 * seconds))
+    }
+
+    /// Operations a second of a product.
+    fn product_rate(&self, rows: usize) -> Result<f64> {
+        const WIDTH: usize = 256;
+        let (x, weight) = (self.matrix(0, rows, WIDTH)?, self.matrix(1, WIDTH, WIDTH)?);
+        let out = self.room(2, rows, WIDTH)?;
+        let seconds = least(&self.seconds(&Call::Linear { x, weight, out }, RUNS)?);
+        self.free(&[x.slot, weight.slot, out.slot])?;
+        Ok(cpu::linear_flops(rows as u64, WIDTH as u64, WIDTH as u64) as f64 / seconds)
+    }
+}
+
+/// Sources that no two runs of a cache line have in common: multiples of a large odd number.
+fn far_apart(i: u64, sources: usize) -> u32 {
+    (i.wrapping_mul(2_654_435_761) % sources as u64) as u32
+}
+
+/// Timed launches of each kind.
+const RUNS: usize = 5;
+
+/// A launch that takes as long tells what the GPU can do, not what a launch costs.
+const LONG_S: f64 = 3e-4;
+
+/// What disturbs a run only makes it slower.
+fn least(seconds: &[f64]) -> f64 {
+    seconds.iter().copied().fold(f64::INFINITY, f64::min).max(1e-9)
+}
+
+/// The rate of the smallest of growing sizes that takes long enough, or of the largest: slow devices take no longer than fast ones.
+fn grown(sizes: &[usize], measure: impl Fn(usize) -> Result<f64>, work: impl Fn(usize) -> f64) -> Result<f64> {
+    let mut rate = f64::NAN;
+    for &size in sizes {
+        rate = measure(size)?;
+        if work(size) / rate >= LONG_S {
+            break;
+        }
+    }
+    Ok(rate)
+}
+
+/// Measures a GPU with the kernels themselves.
+///
+/// # Cost
+/// Under a second once the kernels are compiled; at most 1 GiB of the GPU's memory and of the host's for that time.
+/// # Errors
+/// [`Error::Device`].
+pub(super) fn measure(ordinal: u32) -> Result<Profile> {
+    let name = format!("cuda:{ordinal}");
+    let failed = |source| Error::Device { device: name.clone(), op: "looking for it".into(), source: Box::new(source) };
+    let gpus = cuda::gpus().map_err(failed)?;
+    let gpu = gpus.iter().find(|gpu| gpu.ordinal == ordinal);
+    let none = || failed(lapidary_kernels::Error::NoGpu { ordinal, count: gpus.len() as u32 });
+    let gpu = gpu.ok_or_else(none)?;
+    let bench = Bench::open(ordinal)?;
+    const ROWS: [usize; 4] = [1 << 8, 1 << 12, 1 << 15, 1 << 18];
+    let memory = grown(&ROWS, |rows| bench.memory_rate(rows, RUNS), |rows| (rows * 256 * 8) as f64)?;
+    // A quarter of the cache: indices and sums want room as well.
+    let cached_sources = (gpu.cache_bytes as usize / 4 / 256).max(1);
+    let gather = |rows, sources| bench.gather_rate(rows, sources, memory);
+    let random = |rows: usize| (rows * 32 * 256) as f64;
+    let gather_bytes_per_s = grown(&ROWS, |rows| gather(rows, (16 * rows).min(1 << 21)), random)?;
+    let cached_gather_bytes_per_s = grown(&ROWS, |rows| gather(rows, (16 * rows).min(cached_sources)), random)?;
+    let flops_per_s = grown(&ROWS, |rows| bench.product_rate(rows), |rows| (2 * rows * 256 * 256) as f64)?;
+    let mut copy_bytes = 1 << 16;
+    let mut rates = bench.copy_rates(copy_bytes, RUNS)?;
+    while copy_bytes < 1 << 28 && (copy_bytes as f64) < 2e-3 * rates[0] {
+        copy_bytes *= 4;
+        rates = bench.copy_rates(copy_bytes, RUNS)?;
+    }
+    let [to_device_bytes_per_s, to_host_bytes_per_s] = rates;
+    let profile = Profile {
+        name: gpu.name.clone(),
+        memory_bytes_per_s: memory,
+        gather_bytes_per_s,
+        cached_gather_bytes_per_s,
+        // Not measured: what short rows cost more is learned.
+        short_gather_bytes_per_s: cached_gather_bytes_per_s,
+        cache_bytes: gpu.cache_bytes,
+        to_device_bytes_per_s,
+        to_host_bytes_per_s,
+        flops_per_s,
+        launch_s: bench.launch_seconds(200)?[1].max(1e-7),
+        capacity_bytes: gpu.total_bytes,
+        access_width: std::num::NonZeroU32::new(32).expect("a warp has 32 threads"),
+    };
+    tracing::debug!(?profile, "measured");
+    Ok(profile)
+}
