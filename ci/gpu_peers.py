@@ -177,14 +177,14 @@ class CuSparse:
     ALGORITHMS = {"default": 0, "csr_alg1": 4, "csr_alg2": 6, "csr_alg3": 12}
 
     def __init__(self):
-        self.library = ctypes.CDLL("libcusparse.so.12")
+        self.cusparse = ctypes.CDLL("libcusparse.so.12")
         self.handle = ctypes.c_void_p()
         self.call("cusparseCreate", ctypes.byref(self.handle))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         self.call("cusparseSetStream", self.handle, stream)
 
     def call(self, name, *arguments):
-        status = getattr(self.library, name)(*arguments)
+        status = getattr(self.cusparse, name)(*arguments)
         if status != 0:
             raise RuntimeError(f"{name} returned {status}")
 

@@ -30,15 +30,11 @@ pub(crate) fn cache_bytes() -> u64 {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{what}");
         std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
     };
-    let mut levels = std::collections::BTreeMap::new();
-    for index in 0..8 {
-        let level = read(index, "level").and_then(|level| level.parse::<u32>().ok());
-        let kib = read(index, "size").and_then(|size| size.strip_suffix('K')?.parse::<u64>().ok());
-        if let (Some(level), Some(kib)) = (level, kib) {
-            levels.insert(level, 1024 * kib);
-        }
-    }
-    levels.last_key_value().map_or(32 << 20, |(_, &bytes)| bytes)
+    let level_and_kib = |index| {
+        let level = read(index, "level")?.parse::<u32>().ok()?;
+        Some((level, read(index, "size")?.strip_suffix('K')?.parse::<u64>().ok()?))
+    };
+    (0..8).filter_map(level_and_kib).max().map_or(32 << 20, |(_, kib)| 1024 * kib)
 }
 
 /// The product of sizes, at most `u64::MAX`: no host has that.

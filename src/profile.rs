@@ -220,15 +220,23 @@ fn gather_rate(x: &[f32], out: &mut [f32], sources: usize, degrees: Degrees, mem
         indptr.push(edges);
     }
     let rows = indptr.len() - 1;
-    // Multiples of a large odd number: far apart, each source once in a while, no two runs.
-    let indices: Vec<u32> = (0..edges).map(|i| (i * 2_654_435_761 % sources as u64) as u32).collect();
+    let indices: Vec<u32> = (0..edges).map(|i| far_apart(i, sources)).collect();
     let block = BlockView { indptr: &indptr, indices: &indices, own_sources: sources, halo_sources: 0 };
     let run = || {
         cpu::gather(block, None, matrix(x, sources, WIDTH), None, matrix_mut(out, rows, WIDTH)).expect("it is a block");
     };
-    let random = (4 * indices.len() * WIDTH) as f64;
-    let sequential = cpu::gather_bytes(rows as u64, indices.len() as u64, WIDTH as u64) as f64 - random;
-    let seconds = least_seconds(5, run);
+    random_rate(rows, indices.len(), least_seconds(5, run), memory_bytes_per_s)
+}
+
+/// Sources that no two runs of a cache line have in common: multiples of a large odd number, each source once in a while.
+fn far_apart(i: u64, sources: usize) -> u32 {
+    (i.wrapping_mul(2_654_435_761) % sources as u64) as u32
+}
+
+/// Bytes a second of the random rows, of [`WIDTH`] numbers, that a gather read in so many seconds.
+fn random_rate(rows: usize, edges: usize, seconds: f64, memory_bytes_per_s: f64) -> f64 {
+    let random = (4 * edges * WIDTH) as f64;
+    let sequential = cpu::gather_bytes(rows as u64, edges as u64, WIDTH as u64) as f64 - random;
     // Never more than half is taken off, lest a disturbed measurement make the rest vanish.
     random / (seconds - sequential / memory_bytes_per_s).max(0.5 * seconds)
 }

@@ -7,6 +7,7 @@ use lapidary_cost_model::Profile;
 use lapidary_kernels::{BlockSlots, Call, Device, Event, HostSlot, Lane, Mat, Shared, Slot, cpu, cuda};
 use rayon::prelude::*;
 
+use super::{WIDTH, far_apart, random_rate};
 use crate::error::{Error, Result};
 
 /// A GPU with its memory, to be filled by hand.
@@ -128,7 +129,6 @@ impl Bench {
     /// Bytes a second of rows that a gather reads at random from a matrix of so many.
     fn gather_rate(&self, rows: usize, sources: usize, memory_bytes_per_s: f64) -> Result<f64> {
         const DEGREE: usize = 32;
-        const WIDTH: usize = 64;
         let indptr: Vec<u64> = (0..=rows as u64).map(|v| v * DEGREE as u64).collect();
         let indices: Vec<u32> = (0..(rows * DEGREE) as u64).map(|i| far_apart(i, sources)).collect();
         let edges = indices.len();
@@ -143,10 +143,7 @@ impl Bench {
         let (own, out) = (self.matrix(0, sources, WIDTH)?, self.room(1, rows, WIDTH)?);
         let seconds = least(&self.seconds(&Call::Gather { block, weights: None, own, halo: None, out }, RUNS)?);
         self.free(&[own.slot, out.slot, block.indptr, block.indices])?;
-        let random = (4 * edges * WIDTH) as f64;
-        let sequential = cpu::gather_bytes(rows as u64, edges as u64, WIDTH as u64) as f64 - random;
-        // Never more than half is taken off, lest a disturbed measurement make the rest vanish.
-        Ok(random / (seconds - sequential / memory_bytes_per_s).max(0.5 * seconds))
+        Ok(random_rate(rows, edges, seconds, memory_bytes_per_s))
     }
 
     /// Operations a second of a product.
@@ -158,11 +155,6 @@ impl Bench {
         self.free(&[x.slot, weight.slot, out.slot])?;
         Ok(cpu::linear_flops(rows as u64, WIDTH as u64, WIDTH as u64) as f64 / seconds)
     }
-}
-
-/// Sources that no two runs of a cache line have in common: multiples of a large odd number.
-fn far_apart(i: u64, sources: usize) -> u32 {
-    (i.wrapping_mul(2_654_435_761) % sources as u64) as u32
 }
 
 /// Timed launches of each kind.

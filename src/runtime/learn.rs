@@ -197,7 +197,8 @@ impl Learner {
             return None;
         }
         let speeds = self.speeds(self.parts.len());
-        let measured_s: Vec<f64> = self.features.iter().map(|features| self.measured_s(features)[0]).collect();
+        let measured_s: Vec<f64> =
+            self.features.iter().map(|features| self.measured_s(features, &self.model)[0]).collect();
         let now_s = speeds.slowest(&measured_s);
         let patience = if now_s < SHORT_S { PATIENCE_IF_SHORT } else { PATIENCE };
         if self.measured < patience.saturating_mul(1 << self.questions.saturating_sub(1).min(16)) {
@@ -210,7 +211,7 @@ impl Learner {
             .features
             .iter()
             .map(|features| {
-                let [measured_s, predicted_s] = self.measured_s(features);
+                let [measured_s, predicted_s] = self.measured_s(features, &self.model);
                 let known = measured_s > 0.0 && predicted_s > 0.0;
                 if known { (measured_s / predicted_s).clamp(1.0 / MOST_CORRECTION, MOST_CORRECTION) } else { 1.0 }
             })
@@ -241,12 +242,12 @@ impl Learner {
         self.moves += 1;
     }
 
-    /// Seconds of an epoch on a part with these features, at the fastest device's speed: as measured, and as predicted of
-    /// the same operations.
-    fn measured_s(&self, features: &BTreeMap<u32, Features>) -> [f64; 2] {
+    /// Seconds of an epoch on a part with these features, at the fastest device's speed: as measured, and as `model` predicts
+    /// of the same operations.
+    fn measured_s(&self, features: &BTreeMap<u32, Features>, model: &CostModel) -> [f64; 2] {
         let each = self.epoch.iter().filter_map(|op| {
             let features = &features[&op.work.width()];
-            Some([self.model.measured(op, features)?, self.model.predict(op, features)])
+            Some([self.model.measured(op, features)?, model.predict(op, features)])
         });
         each.fold([0.0; 2], |[measured, predicted], [m, p]| [measured + m, predicted + p])
     }
@@ -258,12 +259,9 @@ impl Learner {
         let mut learned = self.model.clone();
         learned.refit();
         let of_part = |features: &BTreeMap<u32, Features>| {
-            let each = self.epoch.iter().filter_map(|op| {
-                let features = &features[&op.work.width()];
-                let measured_s = learned.measured(op, features)?;
-                Some([measured_s, prior.predict(op, features), learned.predict(op, features)])
-            });
-            each.fold([0.0; 3], |sum, each| std::array::from_fn(|i| sum[i] + each[i]))
+            let [[measured_s, prior_s], [_, learned_s]] =
+                [&prior, &learned].map(|model| self.measured_s(features, model));
+            [measured_s, prior_s, learned_s]
         };
         self.features.iter().map(of_part).collect()
     }

@@ -6,11 +6,11 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use lapidary_kernels::Shared;
 use ndarray::Array2;
 use rayon::prelude::*;
 
 use super::Size;
+use crate::dataset::generate::both_ways;
 use crate::dataset::npy::{self, Dtype};
 use crate::dataset::{Arrays, Dataset};
 use crate::error::{Error, Result};
@@ -67,9 +67,8 @@ impl Shape {
             // 77,773 is a prime, and none of the sizes is a multiple of it.
             if numbering == Numbering::Scattered { (place * 77_773 % n) as u32 } else { place as u32 }
         };
-        let pairs: Vec<[u32; 2]> = (0..pairs as u64).into_par_iter().map(|i| [end(2 * i), end(2 * i + 1)]).collect();
-        let (indptr, indices) = symmetric(n, &pairs);
-        Graph::new(Shared::from(indptr), Shared::from(indices)).expect("it was made as a graph is")
+        let pairs: Vec<(u32, u32)> = (0..pairs as u64).into_par_iter().map(|i| (end(2 * i), end(2 * i + 1))).collect();
+        both_ways(n, &pairs).expect("the ends are vertices")
     }
 
     /// The graph with features and labels for a network, every vertex in the training split.
@@ -111,52 +110,6 @@ fn unit(i: u64) -> f64 {
     ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// The CSR of pairs of vertices, each an edge both ways. Every thread looks at all pairs, and counts and places those that end
-/// in its range of vertices.
-fn symmetric(n: usize, pairs: &[[u32; 2]]) -> (Vec<u64>, Vec<u32>) {
-    let range = n.div_ceil(rayon::current_num_threads()).max(1);
-    let mut indptr = vec![0u64; n + 1];
-    indptr[1..].par_chunks_mut(range).enumerate().for_each(|(i, counts)| {
-        for v in pairs.iter().flatten() {
-            if let Some(count) = counts.get_mut((*v as usize).wrapping_sub(i * range)) {
-                *count += 1;
-            }
-        }
-    });
-    for v in 0..n {
-        indptr[v + 1] += indptr[v];
-    }
-    let mut indices = vec![0u32; 2 * pairs.len()];
-    let mut rest = indices.as_mut_slice();
-    let mut ranges = Vec::new();
-    for first in (0..n).step_by(range) {
-        let last = (first + range).min(n);
-        let (mine, others) = rest.split_at_mut((indptr[last] - indptr[first]) as usize);
-        ranges.push((first, &indptr[first..=last], mine));
-        rest = others;
-    }
-    ranges.into_par_iter().for_each(|(first, offsets, indices)| {
-        let mut next: Vec<usize> = offsets.iter().map(|offset| (offset - offsets[0]) as usize).collect();
-        let rows = next.len() - 1;
-        for &[u, v] in pairs {
-            for [source, row] in [[u, v], [v, u]] {
-                let row = (row as usize).wrapping_sub(first);
-                if row < rows {
-                    indices[next[row]] = source;
-                    next[row] += 1;
-                }
-            }
-        }
-        let mut rest = indices;
-        for ends in offsets.windows(2) {
-            let (row, others) = rest.split_at_mut((ends[1] - ends[0]) as usize);
-            row.sort_unstable();
-            rest = others;
-        }
-    });
-    (indptr, indices)
-}
-
 /// Writes `NAME-indptr.npy` and `NAME-indices.npy`, for others to measure on the same graph.
 ///
 /// # Errors
@@ -184,15 +137,6 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn graphs_are_those_of_their_edges() {
-        let pairs: Vec<[u32; 2]> = (0..500).map(|i| [i * 7 % 23, i * i % 23]).collect();
-        let edges: Vec<(u32, u32)> = pairs.iter().flat_map(|&[u, v]| [(u, v), (v, u)]).collect();
-        let want = Graph::from_edges(23, &edges).expect("the ends are vertices");
-        let (indptr, indices) = symmetric(23, &pairs);
-        assert_eq!((indptr.as_slice(), indices.as_slice()), (&want.indptr()[..], &want.indices()[..]));
-    }
 
     #[test]
     fn shapes_have_their_sizes_and_numbers() {

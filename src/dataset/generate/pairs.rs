@@ -8,19 +8,25 @@ use crate::graph::{prefix_sum, rows_mut};
 
 /// Builds a simple graph: self-pairs are dropped, repeated edges kept once. `symmetric` adds each pair's reverse.
 ///
-/// Rows are shared out to threads by ranges; each thread reads the whole list and keeps what is in its range. Rows
-/// are sorted afterwards, so the result depends neither on the order of the pairs nor on the ranges.
-///
 /// # Cost
-/// O(pairs) sequential reads a thread, one random write an edge, and the sorting of each row. Beside the list,
-/// 8 (n + 1) + 4 e bytes, e counted before duplicates are dropped.
+/// That of [`csr`], and the sorting of each row; e counted before duplicates are dropped.
 pub(super) fn simple_graph(vertices: usize, pairs: &[(u32, u32)], symmetric: bool) -> Result<Graph, GraphError> {
-    let mut indptr = count(vertices, pairs, symmetric);
-    prefix_sum(&mut indptr);
-    let mut indices = vec![0u32; indptr[vertices] as usize];
-    scatter(&indptr, &mut indices, pairs, symmetric);
+    let (mut indptr, mut indices) = csr(vertices, || {
+        let reverse = move |&(u, v): &(u32, u32)| [Some((u, v)), symmetric.then_some((v, u))];
+        pairs.iter().filter(|(u, v)| u != v).flat_map(reverse).flatten()
+    });
     let kept: Vec<u64> = rows_mut(&indptr, &mut indices).into_par_iter().map(sort_and_dedup).collect();
     compact(&mut indptr, &mut indices, &kept);
+    Graph::new(Shared::from(indptr), Shared::from(indices))
+}
+
+/// Builds a symmetric graph of exactly two edges a pair: repeated ones and loops stay.
+///
+/// # Cost
+/// That of [`csr`], and the sorting of each row.
+pub(crate) fn both_ways(vertices: usize, pairs: &[(u32, u32)]) -> Result<Graph, GraphError> {
+    let (indptr, mut indices) = csr(vertices, || pairs.iter().flat_map(|&(u, v)| [(u, v), (v, u)]));
+    rows_mut(&indptr, &mut indices).into_par_iter().for_each(|row| row.sort_unstable());
     Graph::new(Shared::from(indptr), Shared::from(indices))
 }
 
@@ -29,18 +35,27 @@ fn range_len(vertices: usize) -> usize {
     vertices.div_ceil(rayon::current_num_threads()).max(1)
 }
 
-/// The edges that a list of pairs stands for, as (source, destination).
-fn edges(pairs: &[(u32, u32)], symmetric: bool) -> impl Iterator<Item = (u32, u32)> {
-    let reverse = move |&(u, v): &(u32, u32)| [Some((u, v)), symmetric.then_some((v, u))];
-    pairs.iter().filter(|(u, v)| u != v).flat_map(reverse).flatten()
+/// The offsets, and the sources of each row in the order in which they come, of edges as (source, destination).
+///
+/// Rows are shared out to threads by ranges; each thread goes through all edges and keeps what is in its range. Once rows are
+/// sorted, the result depends neither on the order of the edges nor on the ranges.
+///
+/// # Cost
+/// Two rounds of all edges a thread, one random write an edge. 8 (n + 1) + 4 e bytes.
+fn csr<I: Iterator<Item = (u32, u32)>>(vertices: usize, edges: impl Fn() -> I + Sync) -> (Vec<u64>, Vec<u32>) {
+    let mut indptr = count(vertices, &edges);
+    prefix_sum(&mut indptr);
+    let mut indices = vec![0u32; indptr[vertices] as usize];
+    scatter(&indptr, &mut indices, &edges);
+    (indptr, indices)
 }
 
-fn count(vertices: usize, pairs: &[(u32, u32)], symmetric: bool) -> Vec<u64> {
+fn count<I: Iterator<Item = (u32, u32)>>(vertices: usize, edges: &(impl Fn() -> I + Sync)) -> Vec<u64> {
     let mut counts = vec![0u64; vertices + 1];
     let len = range_len(vertices);
     counts[1..].par_chunks_mut(len).enumerate().for_each(|(range, counts)| {
         let start = range * len;
-        for (_, v) in edges(pairs, symmetric) {
+        for (_, v) in edges() {
             if let Some(count) = (v as usize).checked_sub(start).and_then(|at| counts.get_mut(at)) {
                 *count += 1;
             }
@@ -49,7 +64,7 @@ fn count(vertices: usize, pairs: &[(u32, u32)], symmetric: bool) -> Vec<u64> {
     counts
 }
 
-fn scatter(indptr: &[u64], mut indices: &mut [u32], pairs: &[(u32, u32)], symmetric: bool) {
+fn scatter<I: Iterator<Item = (u32, u32)>>(indptr: &[u64], mut indices: &mut [u32], edges: &(impl Fn() -> I + Sync)) {
     let vertices = indptr.len() - 1;
     let len = range_len(vertices);
     let mut ranges = Vec::new();
@@ -62,7 +77,7 @@ fn scatter(indptr: &[u64], mut indices: &mut [u32], pairs: &[(u32, u32)], symmet
     ranges.into_par_iter().for_each(|(start, end, part)| {
         let first = indptr[start];
         let mut next: Vec<u64> = indptr[start..end].iter().map(|offset| offset - first).collect();
-        for (u, v) in edges(pairs, symmetric) {
+        for (u, v) in edges() {
             if let Some(slot) = (v as usize).checked_sub(start).and_then(|at| next.get_mut(at)) {
                 part[*slot as usize] = u;
                 *slot += 1;
@@ -112,5 +127,13 @@ mod tests {
         let directed = simple_graph(6, &pairs, false).unwrap();
         let rows: Vec<&[u32]> = (0..6).map(|v| directed.sources(v)).collect();
         assert_eq!(rows, [&[1, 4][..], &[0, 3], &[], &[], &[], &[]]);
+    }
+
+    #[test]
+    fn both_ways_keeps_every_edge() {
+        let pairs: Vec<(u32, u32)> = (0..500).map(|i| (i * 7 % 23, i * i % 23)).collect();
+        let edges: Vec<(u32, u32)> = pairs.iter().flat_map(|&(u, v)| [(u, v), (v, u)]).collect();
+        let (got, want) = (both_ways(23, &pairs).unwrap(), Graph::from_edges(23, &edges).unwrap());
+        assert_eq!((&got.indptr()[..], &got.indices()[..]), (&want.indptr()[..], &want.indices()[..]));
     }
 }
