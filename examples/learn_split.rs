@@ -48,7 +48,7 @@ fn main() -> Result<()> {
     let small = std::env::args().nth(1).is_some_and(|word| word == "small");
     let size = match small {
         true => Size { vertices: 1 << 12, cells: 8, epochs: 2, rounds: 2 },
-        false => Size { vertices: 1 << 16, cells: 24, epochs: 6, rounds: 5 },
+        false => Size { vertices: 1 << 16, cells: 24, epochs: 6, rounds: 15 },
     };
     let data = data(size.vertices)?;
     let graph = data.graph();

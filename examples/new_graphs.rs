@@ -25,7 +25,8 @@ const FEATURES: usize = 50;
 const HIDDEN: usize = 256;
 const LABELS: usize = 121;
 const WORKERS: [usize; 2] = [4, 8];
-const SPLITS: [&str; 3] = ["vertices", "edges", "learned"];
+/// Equal vertices come twice: how far the two differ is how far any two rows may without a reason.
+const SPLITS: [&str; 4] = ["vertices", "edges", "learned", "vertices"];
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -37,8 +38,8 @@ fn main() -> Result<()> {
     train(&data(seen)?, epochs, folder.path())?;
 
     println!(
-        "\n| graph | vertices | edges | parts | equal vertices, ms | equal edges, ms | learned, ms | to the better |\n\
-         | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+        "\n| graph | vertices | edges | parts | equal vertices, ms | equal edges, ms | learned, ms | to the better | equal vertices, to itself |\n\
+         | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     );
     let mut ratios = Vec::new();
     for (name, graph) in unseen {
@@ -47,8 +48,11 @@ fn main() -> Result<()> {
         for workers in WORKERS {
             let slowest = slowest_parts(folder.path(), &data, workers, (rounds, enough_s))?;
             let ratio = slowest[2] / slowest[0].min(slowest[1]);
-            let [a, b, c] = slowest.map(|s| 1e3 * s);
-            println!("| {name} | {vertices} | {edges} | {workers} | {a:.3} | {b:.3} | {c:.3} | {ratio:.3} |");
+            let again = slowest[3] / slowest[0];
+            let [a, b, c, _] = slowest.map(|s| 1e3 * s);
+            println!(
+                "| {name} | {vertices} | {edges} | {workers} | {a:.3} | {b:.3} | {c:.3} | {ratio:.3} | {again:.3} |"
+            );
             ratios.push(ratio);
         }
     }
@@ -143,7 +147,7 @@ fn train(data: &Dataset, epochs: u64, folder: &Path) -> Result<()> {
 
 /// Seconds of the slowest worker's kernels, by split: of each worker the least of all rounds. There are at least so many, and
 /// more until so many seconds have passed.
-fn slowest_parts(folder: &Path, data: &Dataset, count: usize, enough: (usize, f64)) -> Result<[f64; 3]> {
+fn slowest_parts(folder: &Path, data: &Dataset, count: usize, enough: (usize, f64)) -> Result<[f64; SPLITS.len()]> {
     let (rounds, enough_s) = enough;
     let mut least = vec![vec![f64::INFINITY; count]; SPLITS.len()];
     let start = Instant::now();
@@ -157,5 +161,5 @@ fn slowest_parts(folder: &Path, data: &Dataset, count: usize, enough: (usize, f6
         }
     }
     let slowest = least.into_iter().map(|parts| parts.into_iter().fold(0.0, f64::max)).collect::<Vec<f64>>();
-    Ok(slowest.try_into().expect("there are three splits"))
+    Ok(slowest.try_into().expect("it has one a split"))
 }

@@ -98,6 +98,13 @@ impl CostModel {
         samples.iter().rev().find(|sample| sample.features == *features).map(Sample::undisturbed_s)
     }
 
+    /// The latest calls on a range with these features, oldest first, in seconds: each by itself.
+    pub fn measurements(&self, op: &Op, features: &Features) -> impl Iterator<Item = f64> {
+        let samples = self.ops.get(op).map_or(&[][..], |learned| &learned.samples);
+        let sample = samples.iter().rev().find(|sample| sample.features == *features);
+        sample.into_iter().flat_map(|sample| sample.seconds.iter().copied())
+    }
+
     /// The seconds of all `ops` together on any range of a graph, to be split.
     ///
     /// Constants a call are left out: they are the same for every range, and so do not move a split. An operation that

@@ -40,6 +40,8 @@ pub struct Span {
     pub lane: Lane,
     /// When it began.
     pub start: Instant,
+    /// When it had its memory. What passes before is the host's time to clear fresh pages.
+    pub ready: Instant,
     /// When it ended.
     pub end: Instant,
 }
@@ -60,14 +62,20 @@ impl Recorder {
         std::mem::take(&mut self.spans.lock())
     }
 
-    /// Runs `work` and notes when.
-    pub(crate) fn note<T>(&self, event: Event, lane: Lane, work: impl FnOnce() -> T) -> T {
-        if !self.on.load(Ordering::Relaxed) {
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Runs `work` and notes when. Its memory is made ready before, if somebody wants to know how long each took.
+    pub(crate) fn note<T>(&self, event: Event, lane: Lane, memory: impl FnOnce(), work: impl FnOnce() -> T) -> T {
+        if !self.is_on() {
             return work();
         }
         let start = Instant::now();
+        memory();
+        let ready = Instant::now();
         let done = work();
-        self.spans.lock().push(Span { event, lane, start, end: Instant::now() });
+        self.spans.lock().push(Span { event, lane, start, ready, end: Instant::now() });
         done
     }
 }

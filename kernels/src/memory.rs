@@ -7,6 +7,7 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytemuck::{Pod, Zeroable};
 use memmap2::MmapMut;
+use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 
@@ -22,6 +23,10 @@ struct Line([u8; 64]);
 /// From this length on bytes are mapped by themselves, in huge pages where the system has them: random rows of a
 /// large matrix are then found without a page walk each, and fresh memory costs far fewer faults.
 const MAPPED_BYTES: usize = 4 << 20;
+
+/// The least that the system clears at once, and how many of them are worth a task.
+const PAGE_BYTES: usize = 4 << 10;
+const PAGES_A_TASK: usize = 64;
 
 /// Bytes of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
@@ -79,6 +84,12 @@ impl AlignedBytes {
         };
         let whole = self.len / size_of::<T>() * size_of::<T>();
         bytemuck::cast_slice_mut(&mut bytes[..whole])
+    }
+
+    /// Has the system clear every page that was not written yet. A byte of each is 0 afterwards.
+    pub(crate) fn touch(&mut self) {
+        let touch = |page: &mut [u8]| *std::hint::black_box(&mut page[0]) = 0;
+        self.as_mut_slice::<u8>().par_chunks_mut(PAGE_BYTES).with_min_len(PAGES_A_TASK).for_each(touch);
     }
 
     /// Length in bytes.

@@ -60,7 +60,7 @@ impl SimDevice {
 impl Engine for SimEngine {
     fn perform(&self, job: Job<'_>, work: Work<Self>) -> Result<()> {
         let lane = LANES[job.lane];
-        let run = || self.recorder.note(job.event, lane, || self.timed(lane, work));
+        let run = || self.recorder.note(job.event, lane, || (), || self.timed(lane, work));
         match &self.speed.gate {
             Some(gate) if lane == Lane::Compute => gate.pass(run),
             _ => run(),
@@ -121,6 +121,9 @@ impl Device for SimDevice {
     }
 
     fn launch(&self, lane: Lane, call: &Call, after: &[Event]) -> Result<Event> {
+        if self.lanes.engine().recorder.is_on() {
+            self.memory().make_ready(call);
+        }
         let call = call.clone();
         self.lanes.queue(lane, after, move |engine| engine.memory.launch(lane, &call, &[]).map(drop))
     }

@@ -9,13 +9,14 @@
 //! its vertices: the split that runs is predicted as it was measured, and the model only says how a part's time is spread
 //! over its vertices. Each move thus comes nearer; one that does not is taken back.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use lapidary_cost_model::{CostModel, FeatureSums, Features, Op, RangeCost, Work};
 use lapidary_kernels::Lane;
 use lapidary_planner::partition::{Speeds, bottleneck, split};
 
+use super::correction::{Gathers, factors};
 use super::trace::Span;
 use crate::lower::{Inputs, Kind, Sizes, lower, operation_name};
 use crate::plan::works;
@@ -40,14 +41,15 @@ const LEAST_GAIN: f64 = 0.03;
 /// cost is most of a small part's time, and says nothing of a larger one's.
 const MOST_CORRECTION: f64 = 2.0;
 
-/// Devices whose speeds differ by less than this factor are taken to be alike.
+/// Devices whose speeds differ by less than this factor are taken to be alike. A single epoch has to say more.
 const ALIKE: f64 = 1.25;
+const ALIKE_AT_FIRST: f64 = 1.5;
 
 /// How many of the latest measurements of a device's speed count.
 const RECENT: usize = 9;
 
 /// A call whose rows are predicted to take less tells of the cost of calling, not of a device's speed.
-const LONG_CALL_S: f64 = 5e-5;
+const LONG_CALL_S: f64 = 1e-5;
 
 /// Once a run moves no more, it learns from one epoch of so many.
 const SELDOM: u64 = 8;
@@ -207,15 +209,7 @@ impl Learner {
         self.measured = 0;
         self.questions += 1;
         self.model.refit();
-        let factors: Vec<f64> = self
-            .features
-            .iter()
-            .map(|features| {
-                let [measured_s, predicted_s] = self.measured_s(features, &self.model);
-                let known = measured_s > 0.0 && predicted_s > 0.0;
-                if known { (measured_s / predicted_s).clamp(1.0 / MOST_CORRECTION, MOST_CORRECTION) } else { 1.0 }
-            })
-            .collect();
+        let factors = self.corrections();
         let mut better = self.with_cost(inputs, |cost| {
             cost.correct(self.parts.iter().cloned().zip(factors));
             let parts = split(cost, &speeds);
@@ -252,6 +246,38 @@ impl Learner {
         each.fold([0.0; 2], |[measured, predicted], [m, p]| [measured + m, predicted + p])
     }
 
+    /// By part the factor by which its vertices cost more than predicted.
+    fn corrections(&self) -> Vec<f64> {
+        let of_part = |features: &BTreeMap<u32, Features>| {
+            let (mut gathers, mut rows_s) = (Gathers::default(), 0.0);
+            for op in &self.epoch {
+                let features = &features[&op.work.width()];
+                let predicted_s = self.model.predict(op, features);
+                match self.model.measured(op, features).filter(|_| op.work.width() > 0) {
+                    Some(measured_s) => {
+                        gathers.measured_s += measured_s;
+                        gathers.predicted_s += predicted_s;
+                    }
+                    None => rows_s += predicted_s,
+                }
+            }
+            let ops: BTreeSet<&Op> = self.epoch.iter().filter(|op| op.work.width() > 0).collect();
+            for op in ops {
+                let features = &features[&op.work.width()];
+                let predicted_s = self.model.predict(op, features);
+                gathers.calls.push(self.model.measurements(op, features).map(|call_s| call_s / predicted_s).collect());
+            }
+            (gathers, rows_s)
+        };
+        let (gathers, rows_s): (Vec<Gathers>, Vec<f64>) = self.features.iter().map(of_part).unzip();
+        let factors = factors(&gathers).into_iter().map(|factor| factor.clamp(1.0 / MOST_CORRECTION, MOST_CORRECTION));
+        let of_all = |((gathers, rows_s), factor): ((&Gathers, f64), f64)| {
+            let predicted_s = rows_s + gathers.predicted_s;
+            if predicted_s > 0.0 { (rows_s + factor * gathers.predicted_s) / predicted_s } else { 1.0 }
+        };
+        gathers.iter().zip(rows_s).zip(factors).map(of_all).collect()
+    }
+
     /// Seconds of each part's kernels in an epoch: as measured, as predicted by the profile alone, and by what was learned.
     /// Operations that were not measured are left out of all three.
     pub(crate) fn part_seconds(&self) -> Vec<[f64; 3]> {
@@ -271,7 +297,7 @@ impl Learner {
         let mut by_step: BTreeMap<&str, f64> = BTreeMap::new();
         for span in spans.iter().filter(|span| span.lane == Lane::Compute) {
             *by_step.entry(operation_name(&span.name)).or_default() +=
-                span.end.saturating_duration_since(span.start).as_secs_f64();
+                span.end.saturating_duration_since(span.ready).as_secs_f64();
         }
         let mut by_op: BTreeMap<Op, Vec<f64>> = BTreeMap::new();
         for (name, seconds) in by_step {
@@ -322,7 +348,9 @@ impl Learner {
         let speeds: Vec<Option<f64>> = self.ratios.iter().map(undisturbed).collect();
         let fastest = speeds.iter().flatten().copied().fold(0.0, f64::max);
         let slowest = speeds.iter().flatten().copied().fold(f64::INFINITY, f64::min);
-        if speeds.len() != devices || fastest < ALIKE * slowest {
+        let epochs = self.ratios.iter().map(VecDeque::len).min().unwrap_or(0);
+        let alike = if epochs > 1 { ALIKE } else { ALIKE_AT_FIRST };
+        if speeds.len() != devices || fastest < alike * slowest {
             return vec![1.0; devices];
         }
         speeds.into_iter().map(|speed| speed.map_or(1.0, |speed| speed / fastest)).collect()
@@ -426,7 +454,7 @@ mod tests {
                 let of_part = learner.steps.iter().map(|(name, op)| {
                     let seconds = self.truth(op, part) / speed * (1.0 + self.noise * self.rng.random::<f64>().powi(3));
                     let end = start + Duration::from_secs_f64(seconds);
-                    Span { name: name.clone(), lane: Lane::Compute, bytes: 0, start, end }
+                    Span { name: name.clone(), lane: Lane::Compute, bytes: 0, start, ready: start, end }
                 });
                 spans.push(of_part.collect());
             }

@@ -1,5 +1,6 @@
 //! The runtime: devices, and workers that run what was planned.
 
+mod correction;
 mod devices;
 mod driver;
 mod exchange;

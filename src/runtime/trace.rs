@@ -19,6 +19,8 @@ pub struct Span {
     pub bytes: u64,
     /// When it began.
     pub start: Instant,
+    /// When it had its memory.
+    pub ready: Instant,
     /// When it ended.
     pub end: Instant,
 }
@@ -49,7 +51,7 @@ impl Labels {
             queued.into_iter().map(|(event, lane, name, bytes)| (event.0, (lane, name, bytes))).collect();
         let named = noted.into_iter().filter_map(|span| {
             let (lane, name, bytes) = by_event.remove(&span.event.0)?;
-            Some(Span { name, lane, bytes, start: span.start, end: span.end })
+            Some(Span { name, lane, bytes, start: span.start, ready: span.ready, end: span.end })
         });
         let mut spans: Vec<Span> = named.collect();
         spans.sort_by_key(|span| span.start);
@@ -183,7 +185,14 @@ mod tests {
     fn time_that_kernels_and_copies_share_counts_once() {
         let mut trace = Trace::new(vec!["cuda:0".into(), "cuda:1".into()]);
         let at = |ms: u64| trace.start + Duration::from_millis(ms);
-        let span = |lane, start, end| Span { name: "x".into(), lane, bytes: 0, start: at(start), end: at(end) };
+        let span = |lane, start, end| Span {
+            name: "x".into(),
+            lane,
+            bytes: 0,
+            start: at(start),
+            ready: at(start),
+            end: at(end),
+        };
         let (compute, copy_in, copy_out) = (Lane::Compute, Lane::CopyIn, Lane::CopyOut);
         // Kernels from 10 to 20 and 30 to 40; copies from 15 to 35, part of it both ways, and alone from 50 to 60.
         let first = [

@@ -109,10 +109,23 @@ impl CpuDevice {
         self.pool.as_ref().map_or_else(rayon::current_num_threads, ThreadPool::current_num_threads)
     }
 
-    /// Does something as a new event.
-    fn now<T>(&self, lane: Lane, work: impl FnOnce() -> T) -> T {
+    /// Does something as a new event, when memory is ready for it.
+    fn now<T>(&self, lane: Lane, memory: impl FnOnce(), work: impl FnOnce() -> T) -> T {
         let event = Event(self.events.fetch_add(1, Ordering::Relaxed) + 1);
-        self.recorder.note(event, lane, work)
+        self.recorder.note(event, lane, memory, work)
+    }
+
+    /// Takes memory for what a call writes, and has its pages cleared: a kernel that does so by writing to them takes up to
+    /// twice as long.
+    pub(crate) fn make_ready(&self, call: &Call) {
+        self.slots.make_ready(&call.writes());
+    }
+
+    fn on_own_threads<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        match &self.pool {
+            Some(pool) => pool.install(work),
+            None => work(),
+        }
     }
 
     fn last_event(&self) -> Event {
@@ -158,25 +171,23 @@ impl Device for CpuDevice {
     }
 
     fn copy_in(&self, lane: Lane, dst: Slot, src: &HostSlot, _after: &[Event]) -> Result<Event> {
-        self.now(lane, || self.slots.copy_in(dst, src))?;
+        self.now(lane, || (), || self.slots.copy_in(dst, src))?;
         self.count(lane, 0, src.len());
         Ok(self.last_event())
     }
 
     fn copy_out(&self, lane: Lane, src: Slot, dst: &HostSlot, _after: &[Event]) -> Result<Event> {
-        self.now(lane, || self.slots.copy_out(src, dst))?;
+        self.now(lane, || (), || self.slots.copy_out(src, dst))?;
         self.count(lane, 1, dst.len());
         Ok(self.last_event())
     }
 
     fn launch(&self, lane: Lane, call: &Call, _after: &[Event]) -> Result<Event> {
-        let run = || match &self.pool {
-            Some(pool) => pool.install(|| launch::launch(&self.slots.open(), call)),
-            None => launch::launch(&self.slots.open(), call),
-        };
+        let run = || launch::launch(&self.slots.open(), call);
+        let run = || self.on_own_threads(|| self.now(lane, || self.make_ready(call), run));
         match &self.gate {
-            Some(gate) => gate.pass(|| self.now(lane, run))?,
-            None => self.now(lane, run)?,
+            Some(gate) => gate.pass(run)?,
+            None => run()?,
         }
         Ok(self.last_event())
     }

@@ -155,19 +155,37 @@ impl Slots {
         Ok(HostSlot::Constant(shared))
     }
 
-    /// Memory for a slot: a spare buffer of the same size, whose pages the host has mapped already, or a new one.
-    fn memory(&self, bytes: u64) -> Result<AlignedBytes> {
+    /// Memory for a slot: a spare buffer of the same size, whose pages the host has mapped already, or a new one, prepared.
+    fn memory(&self, bytes: u64, prepare: impl FnOnce(&mut AlignedBytes)) -> Result<AlignedBytes> {
         let len = usize::try_from(bytes).map_err(|_| Error::HostMemory { need_bytes: bytes })?;
         let spare = self.account.lock().take(len);
         let mut memory = match spare {
             Some(memory) => memory,
-            None => AlignedBytes::zeroed(len)?,
+            None => {
+                let mut memory = AlignedBytes::zeroed(len)?;
+                prepare(&mut memory);
+                memory
+            }
         };
         if cfg!(debug_assertions) {
             // NaN as f32, so that a cell which a kernel forgets shows.
             memory.as_mut_slice::<u8>().fill(0xff);
         }
         Ok(memory)
+    }
+
+    /// Takes memory for those of the slots that wait for it, every page of it cleared. A slot that is in use, or for which
+    /// there is no memory, is left to the call that needs it.
+    pub(super) fn make_ready(&self, slots: &[Slot]) {
+        for &slot in slots {
+            let Ok(cell) = self.open().cell(slot) else { continue };
+            let Ok(mut contents) = try_write(&cell, slot) else { continue };
+            if matches!(*contents, Contents::Reserved)
+                && let Ok(memory) = self.memory(cell.bytes, AlignedBytes::touch)
+            {
+                *contents = Contents::Own(memory);
+            }
+        }
     }
 
     pub(super) fn copy_in(&self, dst: Slot, src: &HostSlot) -> Result<()> {
@@ -260,9 +278,9 @@ impl Open<'_> {
         let mut contents = try_write(&cell, slot)?;
         match &*contents {
             Contents::Own(_) => {}
-            Contents::Reserved => *contents = Contents::Own(self.slots.memory(cell.bytes)?),
+            Contents::Reserved => *contents = Contents::Own(self.slots.memory(cell.bytes, |_| {})?),
             Contents::Constant(bytes) => {
-                let mut own = self.slots.memory(cell.bytes)?;
+                let mut own = self.slots.memory(cell.bytes, |_| {})?;
                 own.as_mut_slice().copy_from_slice(bytes);
                 *contents = Contents::Own(own);
             }

@@ -175,7 +175,8 @@ impl CudaEngine {
             Some(*start + Duration::try_from_secs_f64(f64::from(elapsed_ms) / 1e3).ok()?)
         };
         let span = |(job, lane, [start, end]): (Event, usize, [CudaEvent; 2])| {
-            Some(Span { event: job, lane: LANES[lane], start: after(&start)?, end: after(&end)? })
+            let start = after(&start)?;
+            Some(Span { event: job, lane: LANES[lane], start, ready: start, end: after(&end)? })
         };
         timed.into_iter().filter_map(span).collect()
     }
