@@ -7,6 +7,7 @@ mod exchange;
 mod learn;
 mod message;
 mod options;
+mod packing;
 mod session;
 #[cfg(test)]
 mod tests;
