@@ -4,6 +4,7 @@
 // EMULATED_SEED. So work that is not waited for has not happened, and a copy of what was changed too early or a read of what
 // was not ordered shows. EMULATED_GPUS is how many GPUs there are (2), EMULATED_BYTES the memory of each (2 GiB),
 // EMULATED_VERSION the driver's version (13000), EMULATED_CACHE the bytes of a GPU's cache (4 MiB).
+// EMULATED_SLICE_MS is how much longer a kernel seems to take for each slice of its grid's second dimension (0).
 // EMULATED_FAIL=k makes the k-th call that may fail do so, from 1, and EMULATED_FORGET_WAITS=1 lets no stream wait for another, to
 // see whether that is found.
 #include <dlfcn.h>
@@ -76,6 +77,7 @@ static std::vector<Stream*> streams;
 static std::map<Address, size_t> allocated;
 static size_t used;
 static uint64_t random_state;
+static double pretended_ms;
 static thread_local void* current_context;
 typedef std::lock_guard<std::mutex> Guard;
 
@@ -307,7 +309,7 @@ API int cuEventRecord(Event* event, void* stream) {
     const uint64_t version = ++event->recorded;
     ((Stream*)stream)->queue.push_back(Op{[=] {
         const auto now = std::chrono::steady_clock::now().time_since_epoch();
-        event->ms = std::chrono::duration<double, std::milli>(now).count();
+        event->ms = std::chrono::duration<double, std::milli>(now).count() + pretended_ms;
         if (event->happened < version) event->happened = version;
     }});
     return SUCCESS;
@@ -375,6 +377,7 @@ API int cuLaunchKernel(Function* function, unsigned gx, unsigned gy, unsigned gz
     return push(stream, [=] {
         const unsigned grid[] = {gx, gy, gz}, size[] = {bx, by, bz};
         function->launch(function->kernel, grid, size, args.data(), seed ? draw() | 1 : 0);
+        pretended_ms += double(number_of("EMULATED_SLICE_MS", 0)) * gy;
     });
 }
 

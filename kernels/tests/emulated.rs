@@ -71,6 +71,22 @@ fn gathers_over_a_small_cache_are_the_same() {
     passes(Emulated { seed: 3, cache: Some(16 << 10), ..Emulated::default() }, &["gather"], 4);
 }
 
+/// Both ways run the first time, some columns at a time last; then the faster one alone. Only those have more than one slice here, so
+/// what is wrong with a later slice is wrong exactly where they were taken.
+#[test]
+fn gathers_by_some_columns_run_where_they_are_faster_and_are_right() {
+    let test = ["some_columns_at_a_time"];
+    let store = "Cells<VECTOR>::store(a.out + row * a.d + c, cell[t])";
+    let plant = format!("{store}=>{}", store.replace("+ c", "+ c - blockIdx.y"));
+    for (slice_ms, runs) in [(1000, "[0]"), (-1000, "[0, 1, 2]")] {
+        let emulated = Emulated { seed: 6, cache: Some(10 << 10), slice_ms, ..Emulated::default() };
+        passes(emulated, &test, 1);
+        let Some(output) = run(Emulated { plant: Some(&plant), ..emulated }, &test) else { return };
+        let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        assert!(text.contains(&format!("width 45 is wrong in runs {runs}")), "{slice_ms}: {text}");
+    }
+}
+
 #[test]
 fn a_missing_barrier_is_found() {
     let plant = "square[down][across] = a.x[(row + down) * a.cols + column + across];\n    __syncthreads();=>\
