@@ -87,6 +87,18 @@ pub enum Error {
         /// Why.
         source: Box<lapidary_kernels::Error>,
     },
+    /// GPUs were asked for, and the driver cannot even say which there are.
+    #[error("{option} {value} asks for a GPU, but none can be found; {instead}")]
+    NoGpus {
+        /// Which option.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What does without.
+        instead: String,
+        /// Why.
+        source: Box<lapidary_kernels::Error>,
+    },
     /// Some of a GPU's checks did not pass.
     #[error("the GPU did not pass: {parts}; the results say what was wrong")]
     CheckFailed {

@@ -197,7 +197,14 @@ fn without_a_driver_auto_is_the_cpu_and_a_gpu_is_missing() {
         return println!("skipped: this machine has a driver");
     }
     let said = refused(&mut Command::new(LAPIDARY), &["--devices", "cuda:0"]);
-    assert!(said.contains("NVIDIA's driver (libcuda) was not found: install it, or use --devices cpu"), "{said}");
+    assert!(said.contains("--devices cuda:0 asks for a GPU") && said.contains("--devices cpu needs none"), "{said}");
+    assert!(said.contains("NVIDIA's driver (libcuda) was not found: install it"), "{said}");
+    let plan = ["plan", "--shape", "100,1000,16,4", "--profile", "cuda:0"];
+    let output = Command::new(LAPIDARY).args(plan).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("--profile cuda:0 asks for a GPU") && said.contains("h200, a100, p100"), "{said}");
+    assert!(said.contains("(libcuda) was not found: install it") && !said.contains("--devices"), "{said}");
     let lines = train(&mut Command::new(LAPIDARY), &[&KARATE[..], &["--devices", "auto"]].concat());
     assert_eq!(lines.last().unwrap()["parts"].as_array().unwrap().len(), 1);
 }

@@ -130,7 +130,7 @@ impl Devices {
     /// Each device's name and capacity; by default all of the host's memory, and of a GPU what is free less a reserve.
     ///
     /// # Errors
-    /// [`Error::Device`] for a GPU that is not there.
+    /// [`Error::Device`] for a GPU that is not there; [`Error::NoGpus`] without a driver.
     pub(crate) fn rooms(&self, memory: Option<ByteSize>) -> Result<Vec<Room>> {
         if self.kind == Kind::Cuda {
             return self.gpu_rooms(memory);
@@ -147,7 +147,13 @@ impl Devices {
 
     fn gpu_rooms(&self, memory: Option<ByteSize>) -> Result<Vec<Room>> {
         let missing = |name: String, source| Error::Device { device: name, op: "looking for it".into(), source };
-        let gpus = cuda::gpus().map_err(|source| missing(format!("cuda:{}", self.ordinals[0]), Box::new(source)))?;
+        let ordinals: Vec<String> = self.ordinals.iter().map(u32::to_string).collect();
+        let gpus = cuda::gpus().map_err(|source| Error::NoGpus {
+            option: "--devices",
+            value: format!("cuda:{}", ordinals.join(",")),
+            instead: "--devices cpu needs none".into(),
+            source: Box::new(source),
+        })?;
         let room = |(i, &ordinal): (usize, &u32)| {
             let sharing = self.ordinals.iter().filter(|&&other| other == ordinal).count();
             let before = self.ordinals[..i].iter().filter(|&&other| other == ordinal).count();
