@@ -75,7 +75,7 @@ struct Function {
 static std::mutex lock;
 static std::vector<Stream*> streams;
 static std::map<Address, size_t> allocated;
-static size_t used;
+static size_t used, most_used;
 static uint64_t random_state;
 static double pretended_ms;
 static thread_local void* current_context;
@@ -146,7 +146,14 @@ static int push(void* stream, std::function<void()> run) {
 
 static bool captures(void* stream) { return ((Stream*)stream)->capturing != nullptr; }
 
-API int cuInit(unsigned) { return number_of("EMULATED_GPUS", 2) > 0 ? SUCCESS : NO_DEVICE; }
+static std::atomic<long> launched_graphs{0};
+static void tell() { fprintf(stderr, "emulated: %ld graphs were launched, %zu bytes were allocated\n", launched_graphs.load(), most_used); }
+
+API int cuInit(unsigned) {
+    static const bool tells = getenv("EMULATED_TELL") && atexit(tell) == 0;
+    (void)tells;
+    return number_of("EMULATED_GPUS", 2) > 0 ? SUCCESS : NO_DEVICE;
+}
 API int cuDriverGetVersion(int* version) { return *version = int(number_of("EMULATED_VERSION", 13000)), SUCCESS; }
 API int cuDeviceGetCount(int* count) { return *count = int(number_of("EMULATED_GPUS", 2)), SUCCESS; }
 API int cuDeviceGet(int* device, int ordinal) {
@@ -189,6 +196,7 @@ static int take(Address* address, size_t bytes) {
     *address = (Address)memory;
     allocated[*address] = bytes;
     used += bytes;
+    if (used > most_used) most_used = used;
     return SUCCESS;
 }
 
@@ -267,9 +275,7 @@ API int cuStreamWaitEvent(void* stream, Event* event, unsigned) {
 }
 
 // Graphs are what a stream was given while it captured, one behind the other. EMULATED_CAPTURE=0 has none, and EMULATED_TELL=1
-// says at the end how many were launched. The real driver allows a stream to wait for others meanwhile; no program here does.
-static std::atomic<long> launched_graphs{0};
-static void tell() { fprintf(stderr, "emulated: %ld graphs were launched\n", launched_graphs.load()); }
+// says at the end how many were launched, and the most bytes that were allocated. The real driver allows a stream to wait for others meanwhile; no program here does.
 API int cuStreamBeginCapture_v2(void* stream, int) {
     if (fails() || number_of("EMULATED_CAPTURE", 1) == 0) return CAPTURE_UNSUPPORTED;
     Guard guard(lock);
@@ -291,7 +297,7 @@ API int cuGraphInstantiateWithFlags(Graph** made, Graph* graph, unsigned long lo
 API int cuGraphDestroy(Graph* graph) { return delete graph, SUCCESS; }
 API int cuGraphExecDestroy(Graph* made) { return delete made, SUCCESS; }
 API int cuGraphLaunch(Graph* made, void* stream) {
-    if (launched_graphs++ == 0 && getenv("EMULATED_TELL")) atexit(tell);
+    ++launched_graphs;
     for (const auto& run : made->runs)
         if (const int error = push(stream, run)) return error;
     return SUCCESS;

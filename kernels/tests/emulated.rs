@@ -87,6 +87,20 @@ fn gathers_by_some_columns_run_where_they_are_faster_and_are_right() {
     }
 }
 
+/// What calls of a batch may still use is kept, but never beyond the capacity; beside it, what faults and partial sums take.
+#[test]
+fn spare_memory_of_a_batch_is_within_the_capacity() {
+    let Some(folder) = emulator::folder() else { return };
+    let mut command = Emulated { seed: 7, ..Emulated::default() }.command(folder, std::env::current_exe().unwrap());
+    command.env("LAPIDARY_TEST_DEVICE", "cuda").env("EMULATED_TELL", "1").arg("a_batch_of_many_sizes");
+    let output = command.output().unwrap();
+    let [text, said] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{said}");
+    let allocated = said.split("launched, ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    let allocated = allocated.parse::<u64>().unwrap();
+    assert!((3 << 20..(4 << 20) + (64 << 10)).contains(&allocated), "{allocated} bytes");
+}
+
 #[test]
 fn a_missing_barrier_is_found() {
     let plant = "square[down][across] = a.x[(row + down) * a.cols + column + across];\n    __syncthreads();=>\

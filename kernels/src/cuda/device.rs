@@ -120,8 +120,8 @@ impl Device for CudaDevice {
             return slots.alloc(slot, bytes, Spares::MayGo);
         };
         match slots.alloc(slot, bytes, Spares::Stay) {
-            Err(Error::Cuda { .. }) => {
-                // Spare memory may be what is missing, and calls of the batch may use it.
+            Err(Error::Cuda { .. } | Error::OutOfMemory { .. }) => {
+                // Spare memory may be what is missing or in the way, and calls of the batch may use it.
                 self.start_again(event)?;
                 slots.alloc(slot, bytes, Spares::MayGo)
             }
