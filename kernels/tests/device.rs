@@ -326,20 +326,18 @@ fn a_batch_of_many_sizes_stays_within_the_capacity() {
         let rows: Vec<u32> = (0..n as u32).map(|row| (row + 1) % 2).collect();
         put(Slot(10 + i as u32), HostSlot::staged(&rows).unwrap());
     }
+    let mut last = Event::DONE;
     device.begin_batch().unwrap();
     for (i, &n) in sizes.iter().enumerate() {
         let i = i as u32;
         let (many, one) = (mat(2, n), mat(100 + i, 1));
         for (x, rows, out) in [(mat(0, 2), Slot(10 + i), many), (many, Slot(1), one)] {
             device.alloc(out.slot, 4 * (out.rows * D) as u64).unwrap();
-            let launched = device.launch(Lane::Compute, &Call::Pack { x, rows, out }, &[]).unwrap();
-            if !on_gpu() {
-                device.wait(launched).unwrap();
-            }
+            last = device.launch(Lane::Compute, &Call::Pack { x, rows, out }, &[]).unwrap();
         }
         device.free(many.slot).unwrap();
     }
-    device.end_batch().unwrap();
+    device.wait(last).unwrap();
     assert!(device.peak_bytes() <= CAPACITY);
     for i in 0..sizes.len() as u32 {
         let host = HostSlot::staging(4 * D).unwrap();
