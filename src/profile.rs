@@ -157,6 +157,7 @@ pub fn measure() -> Result<Profile> {
         // A copy within the host's memory reads every byte and writes it.
         to_device_bytes_per_s: memory_bytes_per_s / 2.0,
         to_host_bytes_per_s: memory_bytes_per_s / 2.0,
+        between_devices_bytes_per_s: None,
         flops_per_s,
         launch_s: launch_seconds(),
         capacity_bytes: host::memory_bytes(),

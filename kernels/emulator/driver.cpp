@@ -36,6 +36,8 @@ enum Result {
     INVALID_IMAGE = 200,
     NOT_FOUND = 500,
     NOT_READY = 600,
+    ILLEGAL_ADDRESS = 700,
+    PEER_ACCESS_ALREADY_ENABLED = 704,
     LAUNCH_FAILED = 719,
     CAPTURE_UNSUPPORTED = 900,
 };
@@ -58,6 +60,7 @@ struct Graph {
 };
 
 struct Stream {
+    void* context = nullptr;
     std::deque<Op> queue;
     Graph* capturing = nullptr;  // where what is queued goes instead
 };
@@ -74,7 +77,13 @@ struct Function {
 
 static std::mutex lock;
 static std::vector<Stream*> streams;
-static std::map<Address, size_t> allocated;
+struct Memory {
+    size_t bytes;
+    void* context;
+};
+static std::map<Address, Memory> allocated;
+// Which GPU's kernels reach which GPU's memory: by cuCtxEnablePeerAccess, and by cuMemPoolSetAccess, both of which it takes.
+static std::map<std::pair<void*, void*>, int> reached;
 static size_t used, most_used;
 static uint64_t random_state;
 static double pretended_ms;
@@ -194,7 +203,7 @@ static int take(Address* address, size_t bytes) {
     if (posix_memalign(&memory, 256, bytes) != 0) return OUT_OF_MEMORY;
     memset(memory, 0xff, bytes);  // NaN, so that a cell which no kernel writes shows
     *address = (Address)memory;
-    allocated[*address] = bytes;
+    allocated[*address] = Memory{bytes, current_context};
     used += bytes;
     if (used > most_used) most_used = used;
     return SUCCESS;
@@ -206,8 +215,8 @@ static void give_back(Address address) {
         fprintf(stderr, "emulated: memory that is freed twice or was never there\n");
         abort();
     }
-    used -= found->second;
-    memset((void*)address, 0xff, found->second);
+    used -= found->second.bytes;
+    memset((void*)address, 0xff, found->second.bytes);
     allocated.erase(found);
     free((void*)address);
 }
@@ -229,9 +238,47 @@ API int cuMemFreeAsync(Address address, void* stream) {
     Guard guard(lock);
     return run_until([=] { return ((Stream*)stream)->queue.empty(); });
 }
-API int cuDeviceGetDefaultMemPool(void** pool, int) { return *pool = (void*)1, SUCCESS; }
+API int cuDeviceGetDefaultMemPool(void** pool, int device) { return *pool = (void*)(size_t)(device + 1), SUCCESS; }
 API int cuMemPoolSetAttribute(void*, int, void*) { return SUCCESS; }
 API int cuMemPoolTrimTo(void*, size_t) { return SUCCESS; }
+
+// GPUs reach each other unless EMULATED_PEERS=0.
+static bool has_peers() { return number_of("EMULATED_PEERS", 1) != 0; }
+API int cuDeviceCanAccessPeer(int* can, int device, int other) { return *can = device != other && has_peers(), SUCCESS; }
+API int cuCtxEnablePeerAccess(void* context, unsigned) {
+    if (fails()) return LAUNCH_FAILED;
+    Guard guard(lock);
+    if (!has_peers() || context == current_context) return INVALID_DEVICE;
+    int& flags = reached[{current_context, context}];
+    if (flags & 1) return PEER_ACCESS_ALREADY_ENABLED;
+    return flags |= 1, SUCCESS;
+}
+struct Access {
+    int type, device, flags;
+};
+API int cuMemPoolSetAccess(void* pool, const Access* access, size_t count) {
+    if (fails()) return LAUNCH_FAILED;
+    Guard guard(lock);
+    for (size_t i = 0; i < count; ++i) {
+        void* const reader = (void*)(size_t)(access[i].device + 1);
+        if (!has_peers() || access[i].type != 1 || access[i].flags != 3 || reader == pool) return INVALID_VALUE;
+        reached[{reader, pool}] |= 2;
+    }
+    return SUCCESS;
+}
+// Whether all of what a kernel's words point at is within its GPU's reach.
+static bool reaches(void* context, const std::vector<char>& args) {
+    for (size_t at = 0; at + sizeof(Address) <= args.size(); at += sizeof(Address)) {
+        Address word;
+        memcpy(&word, &args[at], sizeof word);
+        auto found = allocated.upper_bound(word);
+        if (found == allocated.begin()) continue;
+        --found;
+        if (word >= found->first + found->second.bytes || found->second.context == context) continue;
+        if (reached[{context, found->second.context}] != 3) return false;
+    }
+    return true;
+}
 API int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
     if (fails() || posix_memalign(memory, 4096, bytes) != 0) return OUT_OF_MEMORY;
     return memset(*memory, 0xff, bytes), SUCCESS;
@@ -251,6 +298,7 @@ API int cuMemsetD8Async(Address at, unsigned char value, size_t bytes, void* str
 API int cuStreamCreate(void** stream, unsigned) {
     Guard guard(lock);
     streams.push_back(new Stream);
+    streams.back()->context = current_context;
     return *stream = streams.back(), SUCCESS;
 }
 API int cuStreamSynchronize(void* stream) {
@@ -380,6 +428,10 @@ API int cuLaunchKernel(Function* function, unsigned gx, unsigned gy, unsigned gz
     const char* first = (const char*)params[0];
     std::vector<char> args(first, first + function->args_bytes);
     const uint64_t seed = number_of("EMULATED_SEED", 0);
+    {
+        Guard guard(lock);
+        if (!reaches(((Stream*)stream)->context, args)) return ILLEGAL_ADDRESS;
+    }
     return push(stream, [=] {
         const unsigned grid[] = {gx, gy, gz}, size[] = {bx, by, bz};
         function->launch(function->kernel, grid, size, args.data(), seed ? draw() | 1 : 0);
@@ -391,6 +443,7 @@ API int cuGetErrorName(int error, const char** name) {
     switch (error) {
         case OUT_OF_MEMORY: return *name = "CUDA_ERROR_OUT_OF_MEMORY", SUCCESS;
         case NO_DEVICE: return *name = "CUDA_ERROR_NO_DEVICE", SUCCESS;
+        case ILLEGAL_ADDRESS: return *name = "CUDA_ERROR_ILLEGAL_ADDRESS", SUCCESS;
         case LAUNCH_FAILED: return *name = "CUDA_ERROR_LAUNCH_FAILED", SUCCESS;
         case INVALID_IMAGE: return *name = "CUDA_ERROR_INVALID_IMAGE", SUCCESS;
         default: return *name = "an emulated error", SUCCESS;

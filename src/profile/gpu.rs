@@ -225,6 +225,8 @@ pub(super) fn measure(ordinal: u32) -> Result<Profile> {
         cache_bytes: gpu.cache_bytes,
         to_device_bytes_per_s,
         to_host_bytes_per_s,
+        // As on a share of this GPU.
+        between_devices_bytes_per_s: None,
         flops_per_s,
         launch_s: bench.launch_seconds(200)?[1].max(1e-7),
         capacity_bytes: gpu.total_bytes,
