@@ -122,6 +122,11 @@ fn rows_that_gpus_read_from_each_other_are_those_that_go_through_the_host() {
         let (got, between) = run(seed, &flags, "0");
         assert_eq!((got, between.is_some()), (want, devices == "cuda:0,0"), "{devices} without links");
     }
+    for forgotten in ["1", "2"] {
+        let mut command = Emulated::default().command(folder, LAPIDARY);
+        let said = refused(command.env("EMULATED_FORGET_LINKS", forgotten), &["--devices", "cuda:0,1"]);
+        assert!(said.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{said}");
+    }
     let mut command = Emulated::default().command(folder, LAPIDARY);
     let said = refused(command.env("EMULATED_PEERS", "0"), &["--devices", "cuda:0,1", "--exchange", "peer"]);
     assert!(said.contains("GPUs 0,1 cannot all"), "{said}");

@@ -79,27 +79,25 @@ fn rows_from_device_to_device_change_no_bit() {
 fn little_memory_and_any_policy_change_no_bit() {
     let data = Dataset::builtin("planted").unwrap();
     let (mut direct, mut tiled) = (0, 0);
-    for name in ["gcn"] {
-        let model = model(name, &data);
-        let whole = train(Trainer::builder(&model, &data).devices(devices(3, Transport::Peer)), 1).unwrap();
-        for policy in [MemoryPolicy::None, MemoryPolicy::Lru, MemoryPolicy::Roc, MemoryPolicy::Optimal] {
-            for percent in [100, 70, 45, 25] {
-                let memory = ByteSize::b(whole.peak_bytes * percent / 100);
-                let run = |transport| {
-                    let builder = Trainer::builder(&model, &data).memory(policy).device_memory(memory);
-                    train(builder.devices(devices(3, transport)), 3)
-                };
-                let (Ok(host), Ok(peer)) = (run(Transport::Host), run(Transport::Peer)) else { continue };
-                let what = format!("{name}, {policy:?}, {percent} %");
-                assert!(peer.peak_bytes <= memory.as_u64(), "{what}");
-                assert_eq!(peer.last.bytes_between_devices > 0, peer.tiles == 1, "{what}");
-                if host.tiles == peer.tiles {
-                    assert!(host.bits == peer.bits, "{what}: other bits");
-                }
-                let moved = peer.last.bytes_to_device + peer.last.bytes_to_host;
-                direct += usize::from(peer.tiles == 1 && host.tiles == 1 && moved > whole.last.bytes_to_device * 2);
-                tiled += usize::from(peer.tiles > 1 && host.tiles == peer.tiles);
+    let model = model("gcn", &data);
+    let whole = train(Trainer::builder(&model, &data).devices(devices(3, Transport::Peer)), 1).unwrap();
+    for policy in [MemoryPolicy::None, MemoryPolicy::Lru, MemoryPolicy::Roc, MemoryPolicy::Optimal] {
+        for percent in [100, 70, 40] {
+            let memory = ByteSize::b(whole.peak_bytes * percent / 100);
+            let run = |transport| {
+                let builder = Trainer::builder(&model, &data).memory(policy).device_memory(memory);
+                train(builder.devices(devices(3, transport)), 2).unwrap()
+            };
+            let (host, peer) = (run(Transport::Host), run(Transport::Peer));
+            let what = format!("{policy:?}, {percent} %");
+            assert!(peer.peak_bytes <= memory.as_u64(), "{what}");
+            assert_eq!(peer.last.bytes_between_devices > 0, peer.tiles == 1, "{what}");
+            if host.tiles == peer.tiles {
+                assert!(host.bits == peer.bits, "{what}: other bits");
             }
+            let moved = peer.last.bytes_to_device + peer.last.bytes_to_host;
+            direct += usize::from(peer.tiles == 1 && host.tiles == 1 && moved > whole.last.bytes_to_device * 2);
+            tiled += usize::from(peer.tiles > 1 && host.tiles == peer.tiles);
         }
     }
     assert!(direct >= 2 && tiled >= 2, "{direct} runs kept less than all, {tiled} were cut");
@@ -132,6 +130,49 @@ fn inference_fetches_as_well() {
     let [host, peer] = [Transport::Host, Transport::Peer]
         .map(|transport| predictor().devices(devices(3, transport)).predict(&data).unwrap());
     assert!(host.iter().zip(&peer).all(|(a, b)| a.to_bits() == b.to_bits()));
+}
+
+/// Standard output and standard error of a command that must succeed.
+fn said(flags: &[&str]) -> [String; 2] {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_lapidary")).args(flags).output().unwrap();
+    let texts = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(output.status.success(), "{texts:?}");
+    texts
+}
+
+#[test]
+fn the_command_says_what_goes_from_device_to_device() {
+    const KEY: &str = "bytes_between_devices";
+    let plan = |exchange: &str| -> Vec<serde_json::Value> {
+        let shape = ["plan", "--shape", "20000,900000,100,10", "--devices", "4", "--profile", "h200", "--json"];
+        let [lines, _] = said(&[&shape[..], &["--exchange", exchange]].concat());
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let (host, auto, peer) = (plan("host"), plan("auto"), plan("peer"));
+    assert_eq!(host, auto);
+    assert!(host.iter().all(|line| line.get(KEY).is_none()));
+    let number = |line: &serde_json::Value, key: &str| line[key].as_f64().unwrap();
+    let between = number(&peer[0], KEY);
+    let of_devices: f64 = peer[0]["devices"].as_array().unwrap().iter().map(|device| number(device, KEY)).sum();
+    assert!(between > 0.0 && between == of_devices);
+    assert_eq!(number(&host[0], "bytes_to_device") - number(&peer[0], "bytes_to_device"), between);
+    // NVLink is faster than twice the bus.
+    assert!(number(&peer[0], "epoch_seconds") < number(&host[0], "epoch_seconds"));
+    let whole = peer.iter().rfind(|line| line["event"] == "whatif").unwrap();
+    assert_eq!(number(whole, KEY), between);
+
+    let train = ["train", "--data", "builtin:karate", "--epochs", "2", "--devices", "sim:2", "--exchange", "peer"];
+    let [lines, _] = said(&[&train[..], &["--json"]].concat());
+    let lines: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (summary, epochs) = lines.split_last().unwrap();
+    for kind in ["planned", "measured"] {
+        assert_eq!(summary[format!("{kind}_{KEY}")], epochs[1][KEY]);
+    }
+    assert!(number(&epochs[0], KEY) > 0.0);
+    let [_, table] = said(&train);
+    assert!(table.contains("between devices, an epoch: "), "{table}");
+    let [plain, _] = said(&["train", "--data", "builtin:karate", "--epochs", "1", "--devices", "sim:2", "--json"]);
+    assert!(!plain.contains(KEY), "{plain}");
 }
 
 #[test]

@@ -242,13 +242,15 @@ API int cuDeviceGetDefaultMemPool(void** pool, int device) { return *pool = (voi
 API int cuMemPoolSetAttribute(void*, int, void*) { return SUCCESS; }
 API int cuMemPoolTrimTo(void*, size_t) { return SUCCESS; }
 
-// GPUs reach each other unless EMULATED_PEERS=0.
+// GPUs reach each other unless EMULATED_PEERS=0. EMULATED_FORGET_LINKS=1 or 2 does nothing in the first or the second of the calls that
+// link them, to see whether that is found.
 static bool has_peers() { return number_of("EMULATED_PEERS", 1) != 0; }
 API int cuDeviceCanAccessPeer(int* can, int device, int other) { return *can = device != other && has_peers(), SUCCESS; }
 API int cuCtxEnablePeerAccess(void* context, unsigned) {
     if (fails()) return LAUNCH_FAILED;
     Guard guard(lock);
     if (!has_peers() || context == current_context) return INVALID_DEVICE;
+    if (number_of("EMULATED_FORGET_LINKS", 0) == 1) return SUCCESS;
     int& flags = reached[{current_context, context}];
     if (flags & 1) return PEER_ACCESS_ALREADY_ENABLED;
     return flags |= 1, SUCCESS;
@@ -262,7 +264,7 @@ API int cuMemPoolSetAccess(void* pool, const Access* access, size_t count) {
     for (size_t i = 0; i < count; ++i) {
         void* const reader = (void*)(size_t)(access[i].device + 1);
         if (!has_peers() || access[i].type != 1 || access[i].flags != 3 || reader == pool) return INVALID_VALUE;
-        reached[{reader, pool}] |= 2;
+        if (number_of("EMULATED_FORGET_LINKS", 0) != 2) reached[{reader, pool}] |= 2;
     }
     return SUCCESS;
 }

@@ -51,8 +51,8 @@ pub enum Transport {
     Auto,
     /// Through the host.
     Host,
-    /// From device to device, which simulated ones can as well, or not at all. Parts that are cut into tiles go through the host all
-    /// the same.
+    /// From device to device, as simulated ones can as well; an error on devices that cannot. Parts that are cut into tiles go
+    /// through the host all the same.
     Peer,
 }
 
@@ -60,12 +60,14 @@ impl FromStr for Transport {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let expected = || "write auto, host or peer".into();
         match text {
             "auto" => Ok(Self::Auto),
             "host" => Ok(Self::Host),
             "peer" => Ok(Self::Peer),
-            _ => Err(Error::Value { option: "--exchange", value: text.into(), expected: expected() }),
+            _ => {
+                let expected = "write auto, host or peer".into();
+                Err(Error::Value { option: "--exchange", value: text.into(), expected })
+            }
         }
     }
 }
