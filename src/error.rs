@@ -87,6 +87,24 @@ pub enum Error {
         /// Why.
         source: Box<lapidary_kernels::Error>,
     },
+    /// GPUs were asked for, and the driver cannot even say which there are.
+    #[error("{option} {value} asks for a GPU, but none can be found; {instead}")]
+    NoGpus {
+        /// Which option.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What does without.
+        instead: String,
+        /// Why.
+        source: Box<lapidary_kernels::Error>,
+    },
+    /// Devices whose rows cannot go straight from one to the other.
+    #[error("--exchange peer needs devices that reach each other's memory: {why}; say --exchange host, or nothing")]
+    Unreachable {
+        /// Which cannot.
+        why: String,
+    },
     /// Some of a GPU's checks did not pass.
     #[error("the GPU did not pass: {parts}; the results say what was wrong")]
     CheckFailed {

@@ -47,5 +47,5 @@ pub use graph::Graph;
 pub use infer::{Accuracy, ModelRecord, Prediction, Predictor};
 pub use model::{Model, Weight, Weights};
 pub use program::Passes;
-pub use runtime::{Busy, Devices, MemoryPolicy, Partition, Span, SplitRecord, StartUp, Trace};
+pub use runtime::{Busy, Devices, MemoryPolicy, Partition, Span, SplitRecord, StartUp, Trace, Transport};
 pub use train::{Adam, AdamW, Best, DecayLayers, Epoch, Move, Optimizer, RunRecord, Sgd, Trainer, TrainerBuilder};

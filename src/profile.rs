@@ -27,7 +27,8 @@ const WIDTH: usize = 64;
 /// The profile that a word names: `cpu`, `cuda:N` (that GPU), one of [`Profile::NAMES`], or a JSON file.
 ///
 /// # Errors
-/// [`Error::Io`] and [`Error::Profile`] for a file; [`Error::Device`] if this machine cannot be measured.
+/// [`Error::Io`] and [`Error::Profile`] for a file; [`Error::Device`] if this machine cannot be measured, and
+/// [`Error::NoGpus`] if it has no driver of GPUs.
 pub fn load(word: &str) -> Result<Profile> {
     if word == "cpu" {
         let machine = Machine { processor: host::processor(), threads: rayon::current_num_threads() };
@@ -156,6 +157,7 @@ pub fn measure() -> Result<Profile> {
         // A copy within the host's memory reads every byte and writes it.
         to_device_bytes_per_s: memory_bytes_per_s / 2.0,
         to_host_bytes_per_s: memory_bytes_per_s / 2.0,
+        between_devices_bytes_per_s: None,
         flops_per_s,
         launch_s: launch_seconds(),
         capacity_bytes: host::memory_bytes(),

@@ -44,9 +44,10 @@ fn agrees(flags: &[&str], devices: &str, memory: Option<&str>) {
         for (epoch, (got, want)) in losses(&got).iter().zip(&want).enumerate() {
             assert!((got - want).abs() <= 1e-4 * (1.0 + want.abs()), "seed {seed}, epoch {epoch}: {got}, not {want}");
         }
-        for what in ["bytes_to_device", "bytes_to_host"] {
+        for what in ["bytes_to_device", "bytes_to_host", "bytes_between_devices"] {
             let [planned, measured] = ["planned", "measured"].map(|kind| &summary[format!("{kind}_{what}")]);
-            assert!(planned.is_u64() && planned == measured, "seed {seed}: {what} {measured}, not {planned}");
+            let is_told = planned.is_u64() || what == "bytes_between_devices";
+            assert!(is_told && planned == measured, "seed {seed}: {what} {measured}, not {planned}");
         }
         assert_eq!(summary["peak_device_bytes"], summary["planned_peak_device_bytes"], "seed {seed}");
     }
@@ -94,6 +95,41 @@ fn epochs_that_copy_nothing_are_launched_as_graphs_and_change_no_bit() {
 #[test]
 fn two_gpus_train_as_one_cpu() {
     agrees(&KARATE, "cuda:0,1", None);
+}
+
+/// Rows go from GPU to GPU unless that is forbidden or cannot be, and the losses are the same to the bit.
+#[test]
+fn rows_that_gpus_read_from_each_other_are_those_that_go_through_the_host() {
+    let Some(folder) = emulator::folder() else { return };
+    let run = |seed: u64, flags: &[&str], peers: &str| {
+        let mut command = Emulated { seed, blas: seed == 1, ..Emulated::default() }.command(folder, LAPIDARY);
+        let lines = train(command.env("EMULATED_PEERS", peers), flags);
+        let between = lines.last().unwrap()["measured_bytes_between_devices"].as_u64();
+        assert_eq!(lines.last().unwrap()["planned_bytes_between_devices"].as_u64(), between);
+        (losses(&lines), between)
+    };
+    for (seed, devices, model) in [(0, "cuda:0,1", "gcn"), (1, "cuda:0,0", "resgcn"), (2, "cuda:1,0,1", "sage")] {
+        let flags = ["--data", "builtin:karate", "--epochs", "6", "--partition", "edges"];
+        let flags = [&flags[..], &["--devices", devices, "--model", model]].concat();
+        let (want, none) = run(seed, &[&flags[..], &["--exchange", "host"]].concat(), "1");
+        assert!(none.is_none());
+        for exchange in ["auto", "peer"] {
+            let (got, between) = run(seed, &[&flags[..], &["--exchange", exchange]].concat(), "1");
+            assert!(between.unwrap() > 0, "{devices}, {exchange}");
+            assert_eq!(got, want, "{devices}, {exchange}");
+        }
+        // Shares of one GPU need no link.
+        let (got, between) = run(seed, &flags, "0");
+        assert_eq!((got, between.is_some()), (want, devices == "cuda:0,0"), "{devices} without links");
+    }
+    for forgotten in ["1", "2"] {
+        let mut command = Emulated::default().command(folder, LAPIDARY);
+        let said = refused(command.env("EMULATED_FORGET_LINKS", forgotten), &["--devices", "cuda:0,1"]);
+        assert!(said.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{said}");
+    }
+    let mut command = Emulated::default().command(folder, LAPIDARY);
+    let said = refused(command.env("EMULATED_PEERS", "0"), &["--devices", "cuda:0,1", "--exchange", "peer"]);
+    assert!(said.contains("GPUs 0,1 cannot all"), "{said}");
 }
 
 #[test]
@@ -168,11 +204,13 @@ fn the_check_of_a_gpu_runs_through() {
 #[test]
 fn a_driver_that_fails_ends_the_run_with_an_error() {
     let Some(folder) = emulator::folder() else { return };
-    let flags = ["--data", "builtin:karate", "--epochs", "1", "--devices", "cuda:0,0"];
+    let flags = ["--data", "builtin:karate", "--epochs", "1", "--devices"];
     let mut failed = 0;
-    for call in (1..40).chain((40..600).step_by(47)) {
+    let calls = (1..40).chain((40..600).step_by(47)).map(|call| (call, "cuda:0,0"));
+    for (call, devices) in calls.chain((20..600).step_by(29).map(|call| (call, "cuda:0,1"))) {
         let mut command = Emulated::default().command(folder, LAPIDARY);
-        let output = command.env("EMULATED_FAIL", call.to_string()).arg("train").args(flags).output().unwrap();
+        command.env("EMULATED_FAIL", call.to_string()).arg("train").args(flags).arg(devices);
+        let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
             assert_eq!(output.status.code(), Some(1), "call {call}: {said}");
@@ -181,7 +219,7 @@ fn a_driver_that_fails_ends_the_run_with_an_error() {
             failed += 1;
         }
     }
-    assert!(failed > 40, "only {failed} runs failed");
+    assert!(failed > 55, "only {failed} runs failed");
 }
 
 /// What the command says when it fails, in one line and its causes.
@@ -197,7 +235,14 @@ fn without_a_driver_auto_is_the_cpu_and_a_gpu_is_missing() {
         return println!("skipped: this machine has a driver");
     }
     let said = refused(&mut Command::new(LAPIDARY), &["--devices", "cuda:0"]);
-    assert!(said.contains("NVIDIA's driver (libcuda) was not found: install it, or use --devices cpu"), "{said}");
+    assert!(said.contains("--devices cuda:0 asks for a GPU") && said.contains("--devices cpu needs none"), "{said}");
+    assert!(said.contains("NVIDIA's driver (libcuda) was not found: install it"), "{said}");
+    let plan = ["plan", "--shape", "100,1000,16,4", "--profile", "cuda:0"];
+    let output = Command::new(LAPIDARY).args(plan).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("--profile cuda:0 asks for a GPU") && said.contains("h200, a100, p100"), "{said}");
+    assert!(said.contains("(libcuda) was not found: install it") && !said.contains("--devices"), "{said}");
     let lines = train(&mut Command::new(LAPIDARY), &[&KARATE[..], &["--devices", "auto"]].concat());
     assert_eq!(lines.last().unwrap()["parts"].as_array().unwrap().len(), 1);
 }

@@ -6,7 +6,7 @@ mod common;
 use common::oracle::Oracle;
 use common::{hostile_graph, numbers, relative_difference};
 use lapidary::graph::Graph;
-use lapidary::lower::{Exchange, FeatureData, Inputs, LabelData, Lowered, Sizes, Supply, lower};
+use lapidary::lower::{Exchange, FeatureData, Inputs, LabelData, Links, Lowered, Sizes, Supply, lower};
 use lapidary::model::{FeatureKind, Mode, Model, ModelConfig, ModelError, Network, Norm, Value, gcn_conv};
 use lapidary::program::passes::fuse::fuse;
 use lapidary::program::passes::order::{Workload, order};
@@ -15,7 +15,7 @@ use lapidary::program::passes::reuse::reuse;
 use lapidary::program::{
     DType, Degree, Op, Origin, Passes, Program, RowSpace, SplitName, TensorId, TensorType, append_backward,
 };
-use lapidary_kernels::{CpuDevice, Device, HostSlot, Lane, Shared, Slot};
+use lapidary_kernels::{Call, CpuDevice, Device, HostSlot, Lane, Shared, Slot};
 
 const FEATURES: usize = 5;
 const CLASSES: usize = 3;
@@ -426,9 +426,14 @@ type Parameters = Vec<(String, Vec<f64>)>;
 
 /// The loss and the updated parameters (from every part), the graph being cut where `ends` says, and each part into `tiles`.
 fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize], tiles: usize) -> (f64, Vec<Parameters>) {
+    run_over(Links::Host, program, data, ends, tiles)
+}
+
+/// The same, halos coming over `links`.
+fn run_over(links: Links, program: &Program, data: &Inputs, ends: &[usize], tiles: usize) -> (f64, Vec<Parameters>) {
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let mut supply = Supply::of_parts(data, starts.zip(ends.iter().copied()).map(|(a, b)| a..b).collect());
-    let tilings = supply.tile(tiles);
+    let tilings: Vec<_> = supply.tile(tiles).into_iter().map(|tiling| tiling.over(links)).collect();
     let lowered: Vec<Lowered> = tilings.iter().map(|tiling| lower(&[("test", program)], tiling, 3)).collect();
     let mut oracles: Vec<Oracle> = Vec::new();
     for (part, lowered) in lowered.iter().enumerate() {
@@ -447,6 +452,28 @@ fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize], tiles: usize) 
             oracle.run(&steps[i..=i]);
         }
         for exchange in &lowered[0].exchanges {
+            if let Exchange::Fetch { packed, halo, block } = *exchange {
+                let Call::Fetch { rows, out, .. } = steps[0][i].call else { continue };
+                if out.slot != halo {
+                    continue;
+                }
+                assert!(steps[0][i].call.reads() == [packed, rows], "a part's own rows stay for as long");
+                let packed: Vec<Vec<f64>> = oracles.iter().map(|oracle| oracle.float(packed).to_vec()).collect();
+                for (part, oracle) in oracles.iter_mut().enumerate() {
+                    // Where the rows lie is read from the tensor that the device is given.
+                    let mut rows = oracle.u32s(rows).to_vec().into_iter();
+                    let sources = &supply.routes(block).sources[part];
+                    let of_owner = |source: &lapidary::lower::Source| {
+                        let rows = rows.by_ref().take(source.rows.len()).map(|row| row as usize);
+                        rows.flat_map(|row| packed[source.part][row * out.cols..][..out.cols].to_vec())
+                            .collect::<Vec<f64>>()
+                    };
+                    let fetched: Vec<f64> = sources.iter().flat_map(of_owner).collect();
+                    assert_eq!(4 * fetched.len() as u64, lowered[part].tensor(halo).bytes);
+                    oracle.write(halo, &fetched);
+                }
+                continue;
+            }
             // All is there once the last tile has been packed.
             if !steps[0][i].call.writes().contains(exchange.published().last().unwrap()) {
                 continue;
@@ -456,6 +483,7 @@ fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize], tiles: usize) 
             let published: Vec<Vec<f64>> = published.map(Iterator::collect).collect();
             for (part, oracle) in oracles.iter_mut().enumerate() {
                 let received: Vec<f64> = match *exchange {
+                    Exchange::Fetch { .. } => unreachable!("it was done above"),
                     Exchange::Sum { .. } => {
                         (0..published[0].len()).map(|k| published.iter().map(|term| term[k]).sum()).collect()
                     }
@@ -469,7 +497,7 @@ fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize], tiles: usize) 
                 for &slot in exchange.received() {
                     let bytes = match exchange {
                         Exchange::Sum { .. } => 4 * received.len(),
-                        Exchange::Halo { .. } => lowered[part].tensor(slot).bytes as usize,
+                        Exchange::Halo { .. } | Exchange::Fetch { .. } => lowered[part].tensor(slot).bytes as usize,
                     };
                     let (here, rest) = received.split_at(bytes / 4);
                     oracle.write(slot, here);
@@ -497,13 +525,15 @@ fn parts_train_as_the_whole_graph_does() {
             let program = with_updates(program(&model, storage, Passes::ALL, &ANY_WORKLOAD));
             let (loss, whole) = run_in_parts(&program, &data, &[12], 1);
             for ends in [&[5, 12][..], &[0, 3, 3, 7, 12], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12]] {
-                let (loss_of_parts, parts) = run_in_parts(&program, &data, ends, 1);
-                assert!(
-                    (loss - loss_of_parts).abs() < 1e-12,
-                    "{name} {storage:?} {ends:?}: {loss_of_parts}, not {loss}"
-                );
-                for part in parts {
-                    assert_same(&part, &whole[0], 1e-12);
+                for links in [Links::Host, Links::Peer] {
+                    let (loss_of_parts, parts) = run_over(links, &program, &data, ends, 1);
+                    assert!(
+                        (loss - loss_of_parts).abs() < 1e-12,
+                        "{name} {storage:?} {ends:?} {links:?}: {loss_of_parts}, not {loss}"
+                    );
+                    for part in parts {
+                        assert_same(&part, &whole[0], 1e-12);
+                    }
                 }
             }
         }

@@ -24,6 +24,10 @@ pub struct Profile {
     pub to_device_bytes_per_s: f64,
     /// Bytes a second from the device's memory to the host's.
     pub to_host_bytes_per_s: f64,
+    /// Bytes a second from another device's memory to this one's. Absent, the other is a share of the same device: every byte is read
+    /// and written there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub between_devices_bytes_per_s: Option<f64>,
     /// Floating-point operations a second of a large matrix product.
     pub flops_per_s: f64,
     /// Seconds that a call takes before it does anything.
@@ -41,7 +45,7 @@ pub enum ProfileError {
     /// Not the JSON of a profile.
     #[error(
         "this is no device profile; expected JSON with name, memory_bytes_per_s, gather_bytes_per_s, \
-         cached_gather_bytes_per_s, short_gather_bytes_per_s, cache_bytes, to_device_bytes_per_s, to_host_bytes_per_s, flops_per_s, launch_s, capacity_bytes and access_width"
+         cached_gather_bytes_per_s, short_gather_bytes_per_s, cache_bytes, to_device_bytes_per_s, to_host_bytes_per_s, flops_per_s, launch_s, capacity_bytes and access_width, and perhaps between_devices_bytes_per_s"
     )]
     Json(#[from] serde_json::Error),
     /// A rate that no device has.
@@ -64,18 +68,19 @@ impl Profile {
     ///
     /// Rates of gathers and of products are shares of the peaks that kernels commonly reach (gather: 60 % of the
     /// memory's, and all of it from the L2 cache; products: 80 % of the peak in `f32`, which on the newer two is that of the CUDA cores, not of TF32);
-    /// links are 80 % of the bus. They only have to be good until the first epoch was measured.
+    /// links, between devices as well, are 80 % of the bus. They only have to be good until the first epoch was measured.
     ///
     /// # Source
     /// - `h200`: NVIDIA H200 SXM datasheet: 141 GB at 4.8 TB/s (copies were seen at 4.3), 67 TFLOP/s, 60 MB of L2,
-    ///   PCIe 5.0 x16.
-    /// - `a100`: NVIDIA A100 80 GB SXM datasheet: 80 GB at 2,039 GB/s, 19.5 TFLOP/s, 40 MB of L2, PCIe 4.0 x16.
+    ///   PCIe 5.0 x16, NVLink at 900 GB/s both ways together.
+    /// - `a100`: NVIDIA A100 80 GB SXM datasheet: 80 GB at 2,039 GB/s, 19.5 TFLOP/s, 40 MB of L2, PCIe 4.0 x16, NVLink at 600 GB/s
+    ///   both ways together.
     /// - `p100`: NVIDIA Tesla P100 for PCIe, 16 GB, datasheet: 732 GB/s, 9.3 TFLOP/s, 4 MB of L2, PCIe 3.0 x16.
     pub fn named(name: &str) -> Option<Self> {
-        let (memory, flops, link, cache_bytes, capacity_bytes) = match name {
-            "h200" => (4.3e12, 67e12, 64e9, 60_000_000, 141_000_000_000),
-            "a100" => (0.85 * 2.039e12, 19.5e12, 32e9, 40_000_000, 80_000_000_000),
-            "p100" => (0.75 * 732e9, 9.3e12, 16e9, 4_000_000, 16_000_000_000),
+        let (memory, flops, [link, between], cache_bytes, capacity_bytes) = match name {
+            "h200" => (4.3e12, 67e12, [64e9, 450e9], 60_000_000, 141_000_000_000),
+            "a100" => (0.85 * 2.039e12, 19.5e12, [32e9, 300e9], 40_000_000, 80_000_000_000),
+            "p100" => (0.75 * 732e9, 9.3e12, [16e9; 2], 4_000_000, 16_000_000_000),
             _ => return None,
         };
         Some(Self {
@@ -87,6 +92,7 @@ impl Profile {
             cache_bytes,
             to_device_bytes_per_s: 0.8 * link,
             to_host_bytes_per_s: 0.8 * link,
+            between_devices_bytes_per_s: Some(0.8 * between),
             flops_per_s: 0.8 * flops,
             launch_s: 5e-6,
             capacity_bytes,
@@ -124,6 +130,7 @@ impl Profile {
             ("short_gather_bytes_per_s", self.short_gather_bytes_per_s),
             ("to_device_bytes_per_s", self.to_device_bytes_per_s),
             ("to_host_bytes_per_s", self.to_host_bytes_per_s),
+            ("between_devices_bytes_per_s", self.between_devices_bytes_per_s.unwrap_or(self.memory_bytes_per_s)),
             ("flops_per_s", self.flops_per_s),
             ("launch_s", self.launch_s),
         ];
@@ -163,6 +170,11 @@ impl Profile {
         self.launch_s + bytes as f64 / self.to_device_bytes_per_s
     }
 
+    /// Seconds of a copy of `bytes` from another device.
+    pub fn fetch_s(&self, bytes: u64) -> f64 {
+        self.launch_s + bytes as f64 / self.between_devices_bytes_per_s.unwrap_or(self.memory_bytes_per_s / 2.0)
+    }
+
     /// Seconds of a copy of `bytes` from the device to the host.
     pub fn copy_out_s(&self, bytes: u64) -> f64 {
         self.launch_s + bytes as f64 / self.to_host_bytes_per_s
@@ -197,6 +209,9 @@ mod tests {
             assert!(matches!(Profile::from_json(broken), Err(ProfileError::Json(_))), "{broken}");
         }
         let stopped = json.replace("0.000005", "0").replace("5e-6", "0");
+        let between = json.replace("240000000000.0", "-1.0");
+        let found = Profile::from_json(&between);
+        assert!(matches!(found, Err(ProfileError::Rate { field: "between_devices_bytes_per_s", .. })), "{between}");
         assert!(matches!(Profile::from_json(&stopped), Err(ProfileError::Rate { field: "launch_s", .. })), "{stopped}");
     }
 
@@ -214,6 +229,8 @@ mod tests {
         assert_eq!(profile.gather_s(1, 3, 2), 1.0 + (16.0 + 12.0 + 8.0) / 10.0 + 24.0 / 4.0);
         assert_eq!(profile.linear_s(2, 10, 20), 1.0 + 80.0 + 2.0 * 400.0 / 8.0); // by flops
         assert_eq!(profile.linear_s(2, 10, 1), 1.0 + 4.0 + 2.0 * 44.0 / 10.0); // by bytes
+        assert_eq!(Profile { between_devices_bytes_per_s: Some(4.0), ..profile.clone() }.fetch_s(8), 3.0);
+        assert_eq!(Profile { between_devices_bytes_per_s: None, ..profile.clone() }.fetch_s(10), 3.0);
         assert_eq!((profile.elementwise_s(20), profile.copy_in_s(4), profile.copy_out_s(4)), (3.0, 3.0, 5.0));
     }
 }

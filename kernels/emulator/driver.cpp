@@ -4,6 +4,7 @@
 // EMULATED_SEED. So work that is not waited for has not happened, and a copy of what was changed too early or a read of what
 // was not ordered shows. EMULATED_GPUS is how many GPUs there are (2), EMULATED_BYTES the memory of each (2 GiB),
 // EMULATED_VERSION the driver's version (13000), EMULATED_CACHE the bytes of a GPU's cache (4 MiB).
+// EMULATED_SLICE_MS is how much longer a kernel seems to take for each slice of its grid's second dimension (0).
 // EMULATED_FAIL=k makes the k-th call that may fail do so, from 1, and EMULATED_FORGET_WAITS=1 lets no stream wait for another, to
 // see whether that is found.
 #include <dlfcn.h>
@@ -35,6 +36,8 @@ enum Result {
     INVALID_IMAGE = 200,
     NOT_FOUND = 500,
     NOT_READY = 600,
+    ILLEGAL_ADDRESS = 700,
+    PEER_ACCESS_ALREADY_ENABLED = 704,
     LAUNCH_FAILED = 719,
     CAPTURE_UNSUPPORTED = 900,
 };
@@ -57,6 +60,7 @@ struct Graph {
 };
 
 struct Stream {
+    void* context = nullptr;
     std::deque<Op> queue;
     Graph* capturing = nullptr;  // where what is queued goes instead
 };
@@ -73,9 +77,16 @@ struct Function {
 
 static std::mutex lock;
 static std::vector<Stream*> streams;
-static std::map<Address, size_t> allocated;
-static size_t used;
+struct Memory {
+    size_t bytes;
+    void* context;
+};
+static std::map<Address, Memory> allocated;
+// Which GPU's kernels reach which GPU's memory: by cuCtxEnablePeerAccess, and by cuMemPoolSetAccess, both of which it takes.
+static std::map<std::pair<void*, void*>, int> reached;
+static size_t used, most_used;
 static uint64_t random_state;
+static double pretended_ms;
 static thread_local void* current_context;
 typedef std::lock_guard<std::mutex> Guard;
 
@@ -144,7 +155,14 @@ static int push(void* stream, std::function<void()> run) {
 
 static bool captures(void* stream) { return ((Stream*)stream)->capturing != nullptr; }
 
-API int cuInit(unsigned) { return number_of("EMULATED_GPUS", 2) > 0 ? SUCCESS : NO_DEVICE; }
+static std::atomic<long> launched_graphs{0};
+static void tell() { fprintf(stderr, "emulated: %ld graphs were launched, %zu bytes were allocated\n", launched_graphs.load(), most_used); }
+
+API int cuInit(unsigned) {
+    static const bool tells = getenv("EMULATED_TELL") && atexit(tell) == 0;
+    (void)tells;
+    return number_of("EMULATED_GPUS", 2) > 0 ? SUCCESS : NO_DEVICE;
+}
 API int cuDriverGetVersion(int* version) { return *version = int(number_of("EMULATED_VERSION", 13000)), SUCCESS; }
 API int cuDeviceGetCount(int* count) { return *count = int(number_of("EMULATED_GPUS", 2)), SUCCESS; }
 API int cuDeviceGet(int* device, int ordinal) {
@@ -185,8 +203,9 @@ static int take(Address* address, size_t bytes) {
     if (posix_memalign(&memory, 256, bytes) != 0) return OUT_OF_MEMORY;
     memset(memory, 0xff, bytes);  // NaN, so that a cell which no kernel writes shows
     *address = (Address)memory;
-    allocated[*address] = bytes;
+    allocated[*address] = Memory{bytes, current_context};
     used += bytes;
+    if (used > most_used) most_used = used;
     return SUCCESS;
 }
 
@@ -196,8 +215,8 @@ static void give_back(Address address) {
         fprintf(stderr, "emulated: memory that is freed twice or was never there\n");
         abort();
     }
-    used -= found->second;
-    memset((void*)address, 0xff, found->second);
+    used -= found->second.bytes;
+    memset((void*)address, 0xff, found->second.bytes);
     allocated.erase(found);
     free((void*)address);
 }
@@ -219,9 +238,49 @@ API int cuMemFreeAsync(Address address, void* stream) {
     Guard guard(lock);
     return run_until([=] { return ((Stream*)stream)->queue.empty(); });
 }
-API int cuDeviceGetDefaultMemPool(void** pool, int) { return *pool = (void*)1, SUCCESS; }
+API int cuDeviceGetDefaultMemPool(void** pool, int device) { return *pool = (void*)(size_t)(device + 1), SUCCESS; }
 API int cuMemPoolSetAttribute(void*, int, void*) { return SUCCESS; }
 API int cuMemPoolTrimTo(void*, size_t) { return SUCCESS; }
+
+// GPUs reach each other unless EMULATED_PEERS=0. EMULATED_FORGET_LINKS=1 or 2 does nothing in the first or the second of the calls that
+// link them, to see whether that is found.
+static bool has_peers() { return number_of("EMULATED_PEERS", 1) != 0; }
+API int cuDeviceCanAccessPeer(int* can, int device, int other) { return *can = device != other && has_peers(), SUCCESS; }
+API int cuCtxEnablePeerAccess(void* context, unsigned) {
+    if (fails()) return LAUNCH_FAILED;
+    Guard guard(lock);
+    if (!has_peers() || context == current_context) return INVALID_DEVICE;
+    if (number_of("EMULATED_FORGET_LINKS", 0) == 1) return SUCCESS;
+    int& flags = reached[{current_context, context}];
+    if (flags & 1) return PEER_ACCESS_ALREADY_ENABLED;
+    return flags |= 1, SUCCESS;
+}
+struct Access {
+    int type, device, flags;
+};
+API int cuMemPoolSetAccess(void* pool, const Access* access, size_t count) {
+    if (fails()) return LAUNCH_FAILED;
+    Guard guard(lock);
+    for (size_t i = 0; i < count; ++i) {
+        void* const reader = (void*)(size_t)(access[i].device + 1);
+        if (!has_peers() || access[i].type != 1 || access[i].flags != 3 || reader == pool) return INVALID_VALUE;
+        if (number_of("EMULATED_FORGET_LINKS", 0) != 2) reached[{reader, pool}] |= 2;
+    }
+    return SUCCESS;
+}
+// Whether all of what a kernel's words point at is within its GPU's reach.
+static bool reaches(void* context, const std::vector<char>& args) {
+    for (size_t at = 0; at + sizeof(Address) <= args.size(); at += sizeof(Address)) {
+        Address word;
+        memcpy(&word, &args[at], sizeof word);
+        auto found = allocated.upper_bound(word);
+        if (found == allocated.begin()) continue;
+        --found;
+        if (word >= found->first + found->second.bytes || found->second.context == context) continue;
+        if (reached[{context, found->second.context}] != 3) return false;
+    }
+    return true;
+}
 API int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
     if (fails() || posix_memalign(memory, 4096, bytes) != 0) return OUT_OF_MEMORY;
     return memset(*memory, 0xff, bytes), SUCCESS;
@@ -241,6 +300,7 @@ API int cuMemsetD8Async(Address at, unsigned char value, size_t bytes, void* str
 API int cuStreamCreate(void** stream, unsigned) {
     Guard guard(lock);
     streams.push_back(new Stream);
+    streams.back()->context = current_context;
     return *stream = streams.back(), SUCCESS;
 }
 API int cuStreamSynchronize(void* stream) {
@@ -265,9 +325,7 @@ API int cuStreamWaitEvent(void* stream, Event* event, unsigned) {
 }
 
 // Graphs are what a stream was given while it captured, one behind the other. EMULATED_CAPTURE=0 has none, and EMULATED_TELL=1
-// says at the end how many were launched. The real driver allows a stream to wait for others meanwhile; no program here does.
-static std::atomic<long> launched_graphs{0};
-static void tell() { fprintf(stderr, "emulated: %ld graphs were launched\n", launched_graphs.load()); }
+// says at the end how many were launched, and the most bytes that were allocated. The real driver allows a stream to wait for others meanwhile; no program here does.
 API int cuStreamBeginCapture_v2(void* stream, int) {
     if (fails() || number_of("EMULATED_CAPTURE", 1) == 0) return CAPTURE_UNSUPPORTED;
     Guard guard(lock);
@@ -289,7 +347,7 @@ API int cuGraphInstantiateWithFlags(Graph** made, Graph* graph, unsigned long lo
 API int cuGraphDestroy(Graph* graph) { return delete graph, SUCCESS; }
 API int cuGraphExecDestroy(Graph* made) { return delete made, SUCCESS; }
 API int cuGraphLaunch(Graph* made, void* stream) {
-    if (launched_graphs++ == 0 && getenv("EMULATED_TELL")) atexit(tell);
+    ++launched_graphs;
     for (const auto& run : made->runs)
         if (const int error = push(stream, run)) return error;
     return SUCCESS;
@@ -307,7 +365,7 @@ API int cuEventRecord(Event* event, void* stream) {
     const uint64_t version = ++event->recorded;
     ((Stream*)stream)->queue.push_back(Op{[=] {
         const auto now = std::chrono::steady_clock::now().time_since_epoch();
-        event->ms = std::chrono::duration<double, std::milli>(now).count();
+        event->ms = std::chrono::duration<double, std::milli>(now).count() + pretended_ms;
         if (event->happened < version) event->happened = version;
     }});
     return SUCCESS;
@@ -372,9 +430,14 @@ API int cuLaunchKernel(Function* function, unsigned gx, unsigned gy, unsigned gz
     const char* first = (const char*)params[0];
     std::vector<char> args(first, first + function->args_bytes);
     const uint64_t seed = number_of("EMULATED_SEED", 0);
+    {
+        Guard guard(lock);
+        if (!reaches(((Stream*)stream)->context, args)) return ILLEGAL_ADDRESS;
+    }
     return push(stream, [=] {
         const unsigned grid[] = {gx, gy, gz}, size[] = {bx, by, bz};
         function->launch(function->kernel, grid, size, args.data(), seed ? draw() | 1 : 0);
+        pretended_ms += double(number_of("EMULATED_SLICE_MS", 0)) * gy;
     });
 }
 
@@ -382,6 +445,7 @@ API int cuGetErrorName(int error, const char** name) {
     switch (error) {
         case OUT_OF_MEMORY: return *name = "CUDA_ERROR_OUT_OF_MEMORY", SUCCESS;
         case NO_DEVICE: return *name = "CUDA_ERROR_NO_DEVICE", SUCCESS;
+        case ILLEGAL_ADDRESS: return *name = "CUDA_ERROR_ILLEGAL_ADDRESS", SUCCESS;
         case LAUNCH_FAILED: return *name = "CUDA_ERROR_LAUNCH_FAILED", SUCCESS;
         case INVALID_IMAGE: return *name = "CUDA_ERROR_INVALID_IMAGE", SUCCESS;
         default: return *name = "an emulated error", SUCCESS;

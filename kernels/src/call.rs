@@ -133,6 +133,16 @@ pub enum Call {
         /// `[rows, d]`.
         out: Mat,
     },
+    /// Rows that other parts packed, one part's after the other's: what [`crate::Device::fetch`] does, and never a launch. Other
+    /// parts read `packed` at the same time.
+    Fetch {
+        /// `[any, d]`: what this part lends.
+        packed: Slot,
+        /// u32 `[out.rows]`: of each row of `out` the place in its owner's pack.
+        rows: Slot,
+        /// `[halo_sources, d]`.
+        out: Mat,
+    },
     /// `out[v] = scale[v] * x[v]`.
     RowScale {
         /// `[n, d]`.
@@ -488,6 +498,7 @@ impl Call {
             Self::Gather { .. } | Self::GatherWindow { .. } => "gather",
             Self::Accumulate { head, .. } => head.name(),
             Self::Pack { .. } => "pack",
+            Self::Fetch { .. } => "fetch",
             Self::RowScale { .. } => "row_scale",
             Self::Linear { .. } => "linear",
             Self::LinearInputGrad { .. } => "linear_input_grad",
@@ -611,6 +622,7 @@ impl Call {
                 see(sum, Read);
             }
             Self::Pack { x, rows, out } => all(&mut [&mut x.slot, rows], &mut [&mut out.slot]),
+            Self::Fetch { packed, rows, out } => all(&mut [packed, rows], &mut [&mut out.slot]),
             Self::RowScale { x, scale, out } => all(&mut [&mut x.slot, scale], &mut [&mut out.slot]),
             Self::Linear { x, weight, out } => all(&mut [&mut x.slot, &mut weight.slot], &mut [&mut out.slot]),
             Self::LinearInputGrad { grad, weight, out } => {

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use crate::call::Call;
-use crate::error::Result;
+use crate::call::{Call, Mat};
+use crate::error::{Error, Result};
+use crate::lent::Lent;
 use crate::memory::{HostSlot, Slot};
 
 /// An independent queue of a device. Calls on one lane happen in the order in which they were queued.
@@ -134,6 +135,27 @@ pub trait Device: Send {
     /// Any of [`crate::Error`].
     fn launch(&self, lane: Lane, call: &Call, after: &[Event]) -> Result<Event>;
 
+    /// Lets other devices read what `slot` holds. The call that wrote it must have happened; until all of them are done, nothing may
+    /// write the slot or free it.
+    ///
+    /// # Errors
+    /// [`crate::Error::EmptySlot`]; [`crate::Error::NoPeers`] if others cannot reach this memory.
+    fn lend(&self, _slot: Slot) -> Result<Lent> {
+        Err(Error::NoPeers)
+    }
+
+    /// Queues a copy of rows that other devices lend: for each of `from`, in order, that many more of the numbers in `rows` are rows of
+    /// what was lent, and become rows of `out`, which is as wide.
+    ///
+    /// # Shapes
+    /// `rows`: u32 `[out.rows]`; the numbers of rows in `from` add up to `out.rows`.
+    /// # Errors
+    /// [`crate::Error::EmptySlot`], [`crate::Error::SlotSize`], [`crate::Error::Shape`]; [`crate::Error::NoPeers`] for what a device that
+    /// cannot be reached lent; [`crate::Error::Index`], here or at the next [`Device::wait`].
+    fn fetch(&self, _lane: Lane, _rows: Slot, _out: Mat, _from: &[(Lent, usize)], _after: &[Event]) -> Result<Event> {
+        Err(Error::NoPeers)
+    }
+
     /// Collects the calls that are launched from now on, to queue them as one job, whose event they all return: much is saved where
     /// calls are short. Returns whether it does so; a device may not, and then calls are queued as ever.
     ///
@@ -176,6 +198,11 @@ pub trait Device: Send {
 
     /// Bytes that were copied so far, not counting [`Lane::Control`]: to the device, and to the host.
     fn copied_bytes(&self) -> [u64; 2];
+
+    /// Bytes that were fetched so far from other devices.
+    fn fetched_bytes(&self) -> u64 {
+        0
+    }
 
     /// Bytes that the slots hold now.
     fn used_bytes(&self) -> u64;

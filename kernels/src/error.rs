@@ -157,6 +157,9 @@ pub enum Error {
         /// What was asked for.
         need_bytes: u64,
     },
+    /// A device that cannot read another's memory, or let others read its own.
+    #[error("the devices cannot read each other's memory; use --exchange host")]
+    NoPeers,
     /// Threads could not be started.
     #[error("cannot start {threads} threads")]
     Threads {

@@ -106,6 +106,11 @@ impl<E: Engine> Lanes<E> {
         &self.engine
     }
 
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn shared_engine(&self) -> Arc<E> {
+        self.engine.clone()
+    }
+
     /// Queues `work` on `lane`.
     ///
     /// # Errors

@@ -7,12 +7,13 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::call::Call;
+use crate::call::{Call, Mat};
 use crate::cpu::CpuDevice;
 use crate::device::{Device, Event, Lane, Recorder, Span};
 use crate::error::Result;
 use crate::gate::Gate;
 use crate::lanes::{Engine, Job, LANES, Lanes, Work};
+use crate::lent::Lent;
 use crate::memory::{HostSlot, Slot};
 
 /// See the [module](self).
@@ -120,6 +121,15 @@ impl Device for SimDevice {
         self.lanes.queue(queue, after, move |engine| engine.memory.copy_out(lane, src, &dst, &[]).map(drop))
     }
 
+    fn lend(&self, slot: Slot) -> Result<Lent> {
+        self.memory().lend_apart(slot)
+    }
+
+    fn fetch(&self, lane: Lane, rows: Slot, out: Mat, from: &[(Lent, usize)], after: &[Event]) -> Result<Event> {
+        let from = from.to_vec();
+        self.lanes.queue(Lane::CopyIn, after, move |engine| engine.memory.fetch_apart(lane, rows, out, &from))
+    }
+
     fn launch(&self, lane: Lane, call: &Call, after: &[Event]) -> Result<Event> {
         if self.lanes.engine().recorder.is_on() {
             self.memory().make_ready(call);
@@ -143,6 +153,10 @@ impl Device for SimDevice {
 
     fn copied_bytes(&self) -> [u64; 2] {
         self.memory().copied_bytes()
+    }
+
+    fn fetched_bytes(&self) -> u64 {
+        self.memory().fetched_apart()
     }
 
     fn capacity_bytes(&self) -> u64 {

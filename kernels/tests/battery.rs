@@ -13,5 +13,6 @@ mod gradients;
 mod layer_norm;
 mod multi_label;
 mod optimizers;
+mod peers;
 mod sim;
 mod tiles;

@@ -92,6 +92,31 @@ fn a_gather_has_the_same_bits_on_every_device() {
     }
 }
 
+/// On a GPU whose cache holds some columns of the sources, but not all: see `emulated`, which has one.
+#[test]
+fn a_gather_by_some_columns_at_a_time_has_the_same_bits() {
+    let graph = hostile_graphs().into_iter().find(|graph| graph.name == "heavy hubs").unwrap();
+    let weights = Numbers(8).units(graph.edges());
+    // One column a thread, four and two.
+    for d in [45, 64, 100, 602] {
+        let (own, halo) = (Numbers(9).matrix(graph.own_sources, d), Numbers(10).matrix(graph.halo_sources, d));
+        for weights in [None, Some(&weights[..])] {
+            let mut want = vec![f32::NAN; graph.rows() * d];
+            let out = MatMut::new(&mut want, graph.rows(), d).unwrap();
+            cpu::gather(graph.view(), weights, own.view(), Some(halo.view()), out).unwrap();
+            let rig = Rig::new(1);
+            let (block, own, halo) = (rig.block(&graph), rig.mat(&own), Some(rig.mat(&halo)));
+            let weights = weights.map(|weights| rig.put(weights));
+            let is_wrong = |_: &usize| {
+                let out = rig.out(graph.rows(), d);
+                !same_bits(&rig.run(out, &Call::Gather { block, weights, own, halo, out }), &want)
+            };
+            let wrong: Vec<usize> = (0..3).filter(is_wrong).collect();
+            assert!(wrong.is_empty(), "width {d} is wrong in runs {wrong:?}");
+        }
+    }
+}
+
 #[test]
 fn linear_and_its_gradients() {
     let shapes = [

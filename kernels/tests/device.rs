@@ -306,6 +306,47 @@ fn a_permutation_that_points_outside_is_refused() {
     }
 }
 
+/// Rows that call after call makes, each in memory of a size of its own, on a device that holds a few of them at once.
+#[test]
+fn a_batch_of_many_sizes_stays_within_the_capacity() {
+    const D: usize = 256;
+    const CAPACITY: u64 = 4 << 20;
+    let device = device(CAPACITY);
+    let put = |slot: Slot, bytes: HostSlot| {
+        device.alloc(slot, bytes.len() as u64).unwrap();
+        let copied = device.copy_in(Lane::CopyIn, slot, &bytes, &[]).unwrap();
+        device.wait(copied).unwrap();
+    };
+    let mat = |slot: u32, rows: usize| Mat { slot: Slot(slot), rows, cols: D };
+    let values: Vec<f32> = (0..2 * D).map(|i| i as f32).collect();
+    put(Slot(0), HostSlot::staged(&values).unwrap());
+    put(Slot(1), HostSlot::staged(&[999u32]).unwrap());
+    let sizes: Vec<usize> = (0..30).map(|i| 1000 + i).collect();
+    for (i, &n) in sizes.iter().enumerate() {
+        let rows: Vec<u32> = (0..n as u32).map(|row| (row + 1) % 2).collect();
+        put(Slot(10 + i as u32), HostSlot::staged(&rows).unwrap());
+    }
+    let mut last = Event::DONE;
+    device.begin_batch().unwrap();
+    for (i, &n) in sizes.iter().enumerate() {
+        let i = i as u32;
+        let (many, one) = (mat(2, n), mat(100 + i, 1));
+        for (x, rows, out) in [(mat(0, 2), Slot(10 + i), many), (many, Slot(1), one)] {
+            device.alloc(out.slot, 4 * (out.rows * D) as u64).unwrap();
+            last = device.launch(Lane::Compute, &Call::Pack { x, rows, out }, &[]).unwrap();
+        }
+        device.free(many.slot).unwrap();
+    }
+    device.wait(last).unwrap();
+    assert!(device.peak_bytes() <= CAPACITY);
+    for i in 0..sizes.len() as u32 {
+        let host = HostSlot::staging(4 * D).unwrap();
+        let copied = device.copy_out(Lane::CopyOut, Slot(100 + i), &host, &[]).unwrap();
+        device.wait(copied).unwrap();
+        assert_eq!(host.to_vec::<f32>(), values[..D], "{i}");
+    }
+}
+
 #[test]
 fn the_device_may_use_the_global_pool() {
     let device = CpuDevice::new(None, 100).unwrap();

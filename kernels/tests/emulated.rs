@@ -71,6 +71,36 @@ fn gathers_over_a_small_cache_are_the_same() {
     passes(Emulated { seed: 3, cache: Some(16 << 10), ..Emulated::default() }, &["gather"], 4);
 }
 
+/// Both ways run the first time, some columns at a time last; then the faster one alone. Only those have more than one slice here, so
+/// what is wrong with a later slice is wrong exactly where they were taken.
+#[test]
+fn gathers_by_some_columns_run_where_they_are_faster_and_are_right() {
+    let test = ["some_columns_at_a_time"];
+    let store = "Cells<VECTOR>::store(a.out + row * a.d + c, cell[t])";
+    let plant = format!("{store}=>{}", store.replace("+ c", "+ c - blockIdx.y"));
+    for (slice_ms, runs) in [(1000, "[0]"), (-1000, "[0, 1, 2]")] {
+        let emulated = Emulated { seed: 6, cache: Some(10 << 10), slice_ms, ..Emulated::default() };
+        passes(emulated, &test, 1);
+        let Some(output) = run(Emulated { plant: Some(&plant), ..emulated }, &test) else { return };
+        let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        assert!(text.contains(&format!("width 45 is wrong in runs {runs}")), "{slice_ms}: {text}");
+    }
+}
+
+/// What calls of a batch may still use is kept, but never beyond the capacity; beside it, what faults and partial sums take.
+#[test]
+fn spare_memory_of_a_batch_is_within_the_capacity() {
+    let Some(folder) = emulator::folder() else { return };
+    let mut command = Emulated { seed: 7, ..Emulated::default() }.command(folder, std::env::current_exe().unwrap());
+    command.env("LAPIDARY_TEST_DEVICE", "cuda").env("EMULATED_TELL", "1").arg("a_batch_of_many_sizes");
+    let output = command.output().unwrap();
+    let [text, said] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{said}");
+    let allocated = said.split("launched, ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    let allocated = allocated.parse::<u64>().unwrap();
+    assert!((3 << 20..(4 << 20) + (64 << 10)).contains(&allocated), "{allocated} bytes");
+}
+
 #[test]
 fn a_missing_barrier_is_found() {
     let plant = "square[down][across] = a.x[(row + down) * a.cols + column + across];\n    __syncthreads();=>\

@@ -1,9 +1,8 @@
 //! Replays plans and says which step breaks which rule. Knows the task graph and the plan, and nothing of how it was made.
 
-use std::collections::{HashMap, VecDeque};
+mod joint;
 
-use petgraph::algo::kosaraju_scc;
-use petgraph::graph::{DiGraph, NodeIndex};
+pub use joint::{Exchange, Fetch, check_joint};
 
 use crate::memory::{Boundary, Epoch, Objective, Plan, Policy};
 use crate::tasks::{Kind, TaskGraph, TensorId};
@@ -379,106 +378,4 @@ impl<'a> Replay<'a> {
 
 fn graph_tensors(graph: &TaskGraph) -> impl Iterator<Item = TensorId> + use<> {
     (0..graph.tensors().len() as u32).map(TensorId)
-}
-
-/// A fresh input of one device whose rows are published outputs of others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exchange {
-    /// The reading device and its fresh input.
-    pub reader: (usize, TensorId),
-    /// The writing devices and their published outputs.
-    pub writers: Vec<(usize, TensorId)>,
-}
-
-/// Checks that devices that run their plans and wait for each other's rows all come to their ends.
-///
-/// A step waits for the one before it on its device; a step that loads a fresh input waits for the steps that make its rows.
-///
-/// # Errors
-/// [`CheckError::Deadlock`] with the steps of a cycle; [`CheckError::Exchange`] if an exchange is not between a fresh input and
-/// published outputs.
-/// # Cost
-/// O(steps + loads + exchanges).
-pub fn check_joint(devices: &[(&TaskGraph, &Plan)], exchanges: &[Exchange]) -> Result<(), CheckError> {
-    let mut joint = DiGraph::<(usize, usize), ()>::new();
-    let mut nodes: Vec<Vec<NodeIndex>> = Vec::new();
-    let mut makes = HashMap::new();
-    let mut loads: HashMap<(usize, TensorId), Vec<NodeIndex>> = HashMap::new();
-    for (device, (graph, plan)) in devices.iter().enumerate() {
-        nodes.push((0..plan.steps.len()).map(|step| joint.add_node((device, step))).collect());
-        for pair in nodes[device].windows(2) {
-            joint.add_edge(pair[0], pair[1], ());
-        }
-        for (step, node) in plan.steps.iter().zip(&nodes[device]) {
-            let op = graph.ops().get(step.op.index());
-            let op = op.ok_or(CheckError::Unknown { place: Place::Start, what: "op", id: step.op.0 })?;
-            makes.extend(op.outputs.iter().map(|t| ((device, *t), *node)));
-            step.load.iter().for_each(|t| loads.entry((device, *t)).or_default().push(*node));
-        }
-    }
-    for exchange in exchanges {
-        expect(devices, exchange.reader, |t| t.kind == Kind::Fresh, "which is no fresh input")?;
-        for writer in &exchange.writers {
-            expect(devices, *writer, |t| t.publish, "which is no published output")?;
-            let made = makes.get(writer).copied();
-            let (device, TensorId(tensor)) = *writer;
-            let made = made.ok_or(CheckError::Exchange { device, tensor, why: "which its plan never makes" })?;
-            for load in loads.get(&exchange.reader).into_iter().flatten() {
-                joint.add_edge(made, *load, ());
-            }
-        }
-    }
-    // A step that waits for itself is a component of one.
-    let is_cycle = |part: &Vec<NodeIndex>| part.len() > 1 || joint.contains_edge(part[0], part[0]);
-    let Some(part) = kosaraju_scc(&joint).into_iter().filter(is_cycle).min_by_key(|part| part.iter().min().copied())
-    else {
-        return Ok(());
-    };
-    let name = |node: NodeIndex| {
-        let (device, step) = joint[node];
-        let (graph, plan) = devices[device];
-        format!("device {device} step {step} (op `{}`)", graph.op(plan.steps[step].op).name)
-    };
-    Err(CheckError::Deadlock { steps: cycle(&joint, &part).into_iter().map(name).collect() })
-}
-
-fn expect(
-    devices: &[(&TaskGraph, &Plan)],
-    (device, tensor): (usize, TensorId),
-    is_right: impl Fn(&crate::tasks::Tensor) -> bool,
-    why: &'static str,
-) -> Result<(), CheckError> {
-    let wrong = |why| Err(CheckError::Exchange { device, tensor: tensor.0, why });
-    match devices.get(device).map(|(graph, _)| graph.tensors().get(tensor.index())) {
-        None => wrong("but there is no such device"),
-        Some(None) => wrong("but there is no such tensor"),
-        Some(Some(found)) if !is_right(found) => wrong(why),
-        Some(Some(_)) => Ok(()),
-    }
-}
-
-/// A shortest cycle through the first node of a strongly connected part.
-fn cycle(joint: &DiGraph<(usize, usize), ()>, part: &[NodeIndex]) -> Vec<NodeIndex> {
-    let first = *part.iter().min().expect("a part has nodes");
-    let mut before: HashMap<NodeIndex, NodeIndex> = HashMap::new();
-    let mut queue = VecDeque::from([first]);
-    while let Some(node) = queue.pop_front() {
-        let mut next: Vec<NodeIndex> = joint.neighbors(node).filter(|n| part.contains(n)).collect();
-        next.sort_unstable();
-        for after in next {
-            if after == first {
-                let mut cycle = vec![node];
-                while cycle[cycle.len() - 1] != first {
-                    cycle.push(before[&cycle[cycle.len() - 1]]);
-                }
-                cycle.reverse();
-                return cycle;
-            }
-            before.entry(after).or_insert_with(|| {
-                queue.push_back(after);
-                node
-            });
-        }
-    }
-    unreachable!("every node of a strongly connected part is on a cycle")
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Shape, planned, random_capacity, random_graph, request};
-use lapidary_planner::check::{CheckError, Exchange, check, check_joint};
+use lapidary_planner::check::{CheckError, Exchange, Fetch, check, check_joint};
 use lapidary_planner::memory::{Boundary, Epoch, Objective, Plan, Policy, Step};
 use lapidary_planner::tasks::{Kind, Op, OpId, TaskGraph, Tensor, TensorId};
 
@@ -177,15 +177,15 @@ fn exchanges() -> Vec<Exchange> {
 #[test]
 fn devices_that_pack_first_do_not_wait_for_each_other() {
     let [first, second] = [pair([0, 1]), pair([0, 1])];
-    assert_eq!(check_joint(&[(&first.0, &first.1), (&second.0, &second.1)], &exchanges()), Ok(()));
+    assert_eq!(check_joint(&[(&first.0, &first.1), (&second.0, &second.1)], &exchanges(), &[]), Ok(()));
     let [first, second] = [pair([0, 1]), pair([1, 0])];
-    assert_eq!(check_joint(&[(&first.0, &first.1), (&second.0, &second.1)], &exchanges()), Ok(()));
+    assert_eq!(check_joint(&[(&first.0, &first.1), (&second.0, &second.1)], &exchanges(), &[]), Ok(()));
 }
 
 #[test]
 fn devices_that_read_first_wait_for_each_other() {
     let [first, second] = [pair([1, 0]), pair([1, 0])];
-    let error = check_joint(&[(&first.0, &first.1), (&second.0, &second.1)], &exchanges());
+    let error = check_joint(&[(&first.0, &first.1), (&second.0, &second.1)], &exchanges(), &[]);
     let error = error.expect_err("each waits for the other");
     let CheckError::Deadlock { steps } = &error else { panic!("{error}") };
     assert_eq!(steps.len(), 4);
@@ -199,7 +199,7 @@ fn a_step_that_waits_for_itself_is_found() {
     let plan = planned(&graph, &request(Policy::None, Objective::Both, Epoch::Cold, 10));
     let exchange = Exchange { reader: (0, TensorId(0)), writers: vec![(0, TensorId(1))] };
     assert!(
-        matches!(check_joint(&[(&graph, &plan)], &[exchange]), Err(CheckError::Deadlock { steps }) if steps.len() == 1)
+        matches!(check_joint(&[(&graph, &plan)], &[exchange], &[]), Err(CheckError::Deadlock { steps }) if steps.len() == 1)
     );
 }
 
@@ -216,6 +216,76 @@ fn exchanges_that_mean_nothing_are_refused() {
         ((0, TensorId(9)), (0, rows)),
     ] {
         let exchange = Exchange { reader, writers: vec![writer] };
-        assert!(matches!(check_joint(&devices, &[exchange]), Err(CheckError::Exchange { .. })));
+        assert!(matches!(check_joint(&devices, &[exchange], &[]), Err(CheckError::Exchange { .. })));
+    }
+}
+
+/// A device that makes rows `a` and `b`, and copies others' to `halo a` and `halo b` while it lends its own.
+fn lender(order: [u32; 5], capacity_bytes: u64) -> (TaskGraph, Plan) {
+    let names = ["a", "b", "halo a", "halo b", "y"];
+    let tensors = names.map(|name| tensor(name, 1, Kind::Local)).to_vec();
+    let ops = vec![
+        op("pack a", &[], &[0]),
+        op("pack b", &[], &[1]),
+        op("fetch a", &[0], &[2]),
+        op("fetch b", &[1], &[3]),
+        op("use", &[2, 3], &[4]),
+    ];
+    let graph = TaskGraph::new(tensors, ops).expect("the graph is good");
+    let request = lapidary_planner::memory::Request {
+        order: Some(order.map(OpId).to_vec()),
+        ..request(Policy::Lru, Objective::Both, Epoch::Cold, capacity_bytes)
+    };
+    let plan = planned(&graph, &request);
+    (graph, plan)
+}
+
+/// `a` and `b`, from these devices to those.
+fn fetches(lenders: &[usize], readers: &[usize]) -> Vec<Fetch> {
+    let all = |devices: &[usize], tensor: u32| devices.iter().map(|&device| (device, TensorId(tensor))).collect();
+    [0, 1].map(|rows| Fetch { lenders: all(lenders, rows), readers: all(readers, rows + 2) }).into()
+}
+
+#[test]
+fn devices_that_fetch_from_each_other_in_one_order_come_to_their_ends() {
+    for order in [[0, 1, 2, 3, 4], [0, 2, 1, 3, 4], [1, 0, 3, 2, 4], [1, 3, 0, 2, 4]] {
+        for capacity in [3, 4, 10] {
+            let [first, second] = [lender(order, capacity), lender(order, 10)];
+            let devices = [(&first.0, &first.1), (&second.0, &second.1)];
+            assert_eq!(check_joint(&devices, &[], &fetches(&[0, 1], &[0, 1])), Ok(()), "{order:?}, {capacity}");
+        }
+    }
+}
+
+#[test]
+fn devices_that_fetch_in_different_orders_wait_for_each_other() {
+    let [first, second] = [lender([0, 1, 2, 3, 4], 10), lender([0, 1, 3, 2, 4], 10)];
+    let error = check_joint(&[(&first.0, &first.1), (&second.0, &second.1)], &[], &fetches(&[0, 1], &[0, 1]));
+    says(&error.expect_err("each has to come first"), &["device 0", "device 1", "fetch a", "fetch b"]);
+}
+
+#[test]
+fn rows_that_are_given_up_before_they_are_read_are_found() {
+    // The second device reads `b` first; the first gives `a` up before it lends `b`.
+    let (first, second) = (lender([0, 2, 1, 3, 4], 10), lender([0, 1, 3, 2, 4], 10));
+    let fetches = fetches(&[0], &[1]);
+    let mut plan = first.1.clone();
+    plan.steps.iter_mut().for_each(|step| step.evict.clear());
+    assert_eq!(check_joint(&[(&first.0, &plan), (&second.0, &second.1)], &[], &fetches), Ok(()));
+    let step = plan.steps.iter().position(|step| step.op == OpId(1)).expect("it runs");
+    plan.steps[step].evict.push(TensorId(0));
+    let error = check_joint(&[(&first.0, &plan), (&second.0, &second.1)], &[], &fetches);
+    says(&error.expect_err("it is overwritten too early"), &["device 0 step 2 (op `pack b`)", "device 1", "fetch a"]);
+}
+
+#[test]
+fn fetches_that_mean_nothing_are_refused() {
+    let (graph, plan) = lender([0, 1, 2, 3, 4], 10);
+    let (a, halo) = (TensorId(0), TensorId(2));
+    for (reader, lender) in
+        [((0, halo), (1, a)), ((1, halo), (0, a)), ((0, TensorId(9)), (0, a)), ((0, halo), (0, TensorId(4)))]
+    {
+        let found = check_joint(&[(&graph, &plan)], &[], &[Fetch { readers: vec![reader], lenders: vec![lender] }]);
+        assert!(matches!(found, Err(CheckError::Exchange { .. })), "{reader:?}, {lender:?}: {found:?}");
     }
 }

@@ -31,6 +31,10 @@ pub(super) struct DeviceArgs {
     /// How vertices are split over devices: learned, edges, vertices, or a file of ranges (run.json of a checkpoint)
     #[arg(long, value_name = "SPLIT", default_value = "learned")]
     partition: String,
+    /// How rows go from device to device: host (through its memory), peer (straight from one to the other: GPUs that reach each other, or
+    /// sim:N), or auto (peer on GPUs that can). Parts that are cut into tiles always go through the host
+    #[arg(long, value_name = "WAY", default_value = "auto")]
+    exchange: String,
     /// How it is decided what stays on a device
     #[arg(long, value_name = "POLICY", default_value = "optimal")]
     memory: PolicyArg,
@@ -68,7 +72,7 @@ impl PolicyArg {
 
 impl DeviceArgs {
     pub(super) fn options(&self) -> Result<RunOptions> {
-        let mut devices = Devices::parse(&self.devices)?;
+        let mut devices = Devices::parse(&self.devices)?.transport(self.exchange.parse()?);
         if let Some(threads) = self.threads {
             if threads.get() > MOST_THREADS {
                 let expected = format!("at most {MOST_THREADS} are started");

@@ -24,14 +24,18 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
             }
         }
         for point in &forecast.curve {
-            json_line(&json!({
+            let mut line = json!({
                 "event": "whatif",
                 "device_memory": point.device_memory,
                 "tiles": point.tiles,
                 "bytes_to_device": point.bytes_to_device,
                 "bytes_to_host": point.bytes_to_host,
                 "epoch_seconds": point.epoch_seconds,
-            }))?;
+            });
+            if point.bytes_between_devices > 0 {
+                line["bytes_between_devices"] = point.bytes_between_devices.into();
+            }
+            json_line(&line)?;
         }
         return Ok(());
     }
@@ -78,6 +82,8 @@ struct PlanLine<'a> {
     exact: bool,
     bytes_to_device: u64,
     bytes_to_host: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_between_devices: Option<u64>,
     peak_bytes: u64,
     lower_bound_bytes: u64,
     epoch_seconds: f64,
@@ -95,6 +101,8 @@ struct DeviceLine<'a> {
     exact: bool,
     bytes_to_device: u64,
     bytes_to_host: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_between_devices: Option<u64>,
     peak_bytes: u64,
     lower_bound_bytes: u64,
     epoch_seconds: f64,
@@ -111,6 +119,7 @@ fn plan_line<'a>(forecast: &Forecast, policy: Policy, plan: &'a PlanForecast) ->
         exact: device.exact,
         bytes_to_device: device.bytes_to_device,
         bytes_to_host: device.bytes_to_host,
+        bytes_between_devices: some(device.bytes_between_devices),
         peak_bytes: device.peak_bytes,
         lower_bound_bytes: device.lower_bound_bytes,
         epoch_seconds: device.epoch_seconds,
@@ -123,6 +132,7 @@ fn plan_line<'a>(forecast: &Forecast, policy: Policy, plan: &'a PlanForecast) ->
         exact: plan.devices.iter().all(|device| device.exact),
         bytes_to_device,
         bytes_to_host,
+        bytes_between_devices: some(plan.bytes_between_devices()),
         peak_bytes: peak(plan),
         lower_bound_bytes: lower_bound(plan),
         epoch_seconds: plan.epoch_seconds(),
@@ -130,6 +140,11 @@ fn plan_line<'a>(forecast: &Forecast, policy: Policy, plan: &'a PlanForecast) ->
         tiles: plan.tiles,
         devices: devices.collect(),
     }
+}
+
+/// What is said only where there is any.
+fn some(bytes: u64) -> Option<u64> {
+    (bytes > 0).then_some(bytes)
 }
 
 fn peak(plan: &PlanForecast) -> u64 {
@@ -159,7 +174,7 @@ fn parts_table(forecast: &Forecast) -> String {
 fn policies_table(forecast: &Forecast, objective: Objective) -> String {
     let mut table =
         table(["policy", "tiles", "to devices", "to host", "lower bound", "gap", "peak", "host memory", "epoch"]);
-    let mut too_small = String::new();
+    let (mut too_small, mut between_devices) = (String::new(), String::new());
     for policy in &forecast.policies {
         let name = name(policy.policy).to_owned();
         match &policy.outcome {
@@ -170,6 +185,10 @@ fn policies_table(forecast: &Forecast, objective: Objective) -> String {
             }
             Ok(plan) => {
                 let [to_device, to_host] = plan.bytes();
+                let between = plan.bytes_between_devices();
+                if between > 0 {
+                    between_devices += &format!("\n{name} copies {} an epoch from device to device", size(between));
+                }
                 let cost = to_device + if objective == Objective::Both { to_host } else { 0 };
                 let bound = lower_bound(plan);
                 // A bound of 0 says nothing of a cost that is more.
@@ -188,7 +207,7 @@ fn policies_table(forecast: &Forecast, objective: Objective) -> String {
             }
         }
     }
-    align(table) + &too_small
+    align(table) + &between_devices + &too_small
 }
 
 fn devices_table(policy: &PolicyForecast, plan: &PlanForecast) -> String {

@@ -15,8 +15,8 @@ use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::graph::MAX_VERTICES;
 use crate::model::Model;
-use crate::plan::{DryRun, Shape, Subject};
-use crate::runtime::Partition;
+use crate::plan::{DryRun, Links, Shape, Subject};
+use crate::runtime::{Partition, Transport};
 use crate::tasks_file;
 use crate::train::{Adam, AdamW, Optimizer, Sgd};
 
@@ -51,6 +51,10 @@ pub(super) struct PlanArgs {
     /// On how many devices
     #[arg(long, value_name = "N", default_value_t = NonZeroUsize::MIN)]
     devices: NonZeroUsize,
+    /// How rows go from device to device: host (through its memory; the default) or peer (straight from one to the other, where parts are
+    /// not cut into tiles)
+    #[arg(long, value_name = "WAY", default_value = "auto")]
+    exchange: String,
     /// How vertices are split over devices: learned, edges, vertices, or a file of ranges
     #[arg(long, value_name = "SPLIT", default_value = "learned")]
     partition: String,
@@ -195,6 +199,10 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         .evaluates(args.eval_every > 0)
         .passes(args.passes.parse()?)
         .partition(Partition::parse(&args.partition)?)
+        .links(match args.exchange.parse()? {
+            Transport::Peer => Links::Peer,
+            Transport::Auto | Transport::Host => Links::Host,
+        })
         .profile(&args.profile)
         .curve(true);
     if let Some(memory) = super::device::memory_size(args.device_memory.as_deref())? {

@@ -212,6 +212,8 @@ struct Done {
     seconds: Vec<f64>,
     /// Of the last epoch with an evaluation, or if there was none the last: measured and planned, to devices and to host.
     bytes: [[u64; 2]; 2],
+    /// Of the same epoch: measured and planned, from device to device.
+    between: [u64; 2],
 }
 
 /// Runs the epochs, until there are enough, or no better ones, or the person wants no more.
@@ -231,6 +233,7 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer) -> Result<Done> {
         }
         if epoch.accuracy.is_some() || args.eval_every == 0 || epoch.epoch < args.eval_every {
             done.bytes = [[epoch.bytes_to_device, epoch.bytes_to_host], epoch.planned_bytes];
+            done.between = [epoch.bytes_between_devices, epoch.planned_bytes_between_devices];
         }
         done.seconds.push(epoch.seconds);
         val = epoch.accuracy.map_or(val, |a| a.val);
@@ -305,7 +308,7 @@ fn score_name(prefix: &str, labels: LabelKind) -> String {
 }
 
 fn epoch_line(epoch: &Epoch, labels: LabelKind) -> serde_json::Value {
-    json!({
+    let mut line = json!({
         "event": "epoch",
         "epoch": epoch.epoch,
         "loss": epoch.loss,
@@ -314,7 +317,11 @@ fn epoch_line(epoch: &Epoch, labels: LabelKind) -> serde_json::Value {
         "eval_seconds": epoch.eval_seconds,
         "bytes_to_device": epoch.bytes_to_device,
         "bytes_to_host": epoch.bytes_to_host,
-    })
+    });
+    if epoch.planned_bytes_between_devices > 0 {
+        line["bytes_between_devices"] = epoch.bytes_between_devices.into();
+    }
+    line
 }
 
 fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) {
@@ -335,6 +342,7 @@ fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) {
 fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -> Result<()> {
     let epoch_seconds = &done.seconds;
     let [[to_device, to_host], [planned_to_device, planned_to_host]] = done.bytes;
+    let [between, planned_between] = done.between;
     let labels = trainer.label_kind();
     let best = trainer.best();
     let test = best.and_then(|b| b.test_accuracy);
@@ -342,7 +350,7 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -
     let median = median(epoch_seconds.get(1..).unwrap_or_default()).or_else(|| median(epoch_seconds));
     let start_up = trainer.start_up();
     if args.json {
-        return json_line(&json!({
+        let mut line = json!({
             "event": "summary",
             "dataset": data.name(),
             score_name("test", labels): test,
@@ -363,7 +371,12 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -
             "measured_bytes_to_device": to_device,
             "planned_bytes_to_host": planned_to_host,
             "measured_bytes_to_host": to_host,
-        }));
+        });
+        if planned_between > 0 {
+            line["planned_bytes_between_devices"] = planned_between.into();
+            line["measured_bytes_between_devices"] = between.into();
+        }
+        return json_line(&line);
     }
     let peak: u64 = trainer.peak_device_bytes().iter().sum();
     let (test_name, val_name) = match labels {
@@ -391,6 +404,10 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -
         say(format_args!("to devices, an epoch: {measured} ({planned} planned)"));
         let [planned, measured] = [planned_to_host, to_host].map(size);
         say(format_args!("to the host, an epoch: {measured} ({planned} planned)"));
+        if planned_between > 0 {
+            let [planned, measured] = [planned_between, between].map(size);
+            say(format_args!("between devices, an epoch: {measured} ({planned} planned)"));
+        }
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::routes::{Routes, Source};
 use super::tiling::{cut_rows, with_halo_tiles};
-use super::{Cut, FeatureData, Inputs, LabelData, Sizes, Tiling};
+use super::{Cut, FeatureData, Inputs, LabelData, Links, Sizes, Tiling};
 use crate::graph::{Block, Graph};
 use crate::program::{BlockSpec, Degree, Origin};
 
@@ -23,6 +23,8 @@ pub enum Contents {
     Indices(BlockSpec),
     /// The part's rows that other parts read over a block, u32 `[packed]`.
     PackedRows(BlockSpec),
+    /// Where in its owner's pack each row of the part's halo is, u32 `[halo]`.
+    FetchedRows(BlockSpec),
 }
 
 /// The data cut into parts, from which contents are made as they are asked for.
@@ -145,7 +147,7 @@ impl<'a> Supply<'a> {
                 ..sizes
             };
             let tiles = self.tiles[part].iter().enumerate().map(tile).collect();
-            Tiling { part: sizes, tiles, halo_tiles: 1 }
+            Tiling { part: sizes, tiles, halo_tiles: 1, links: Links::Host }
         });
         with_halo_tiles(tilings.collect())
     }
@@ -225,6 +227,11 @@ impl<'a> Supply<'a> {
                 let rows = self.local_rows(part, tile);
                 let packed = packed_in(&self.routes(*block).packed[part], rows.clone());
                 HostSlot::constant(&Shared::from(packed.iter().map(|v| v - rows.start as u32).collect::<Vec<u32>>()))
+            }
+            Contents::FetchedRows(block) => {
+                let sources = &self.routes(*block).sources[part];
+                let rows: Vec<u32> = sources.iter().flat_map(|source| source.rows.iter().copied()).collect();
+                HostSlot::constant(&Shared::from(rows))
             }
             Contents::Origin(origin) => self.origin(part, tile, origin),
         }

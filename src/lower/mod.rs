@@ -34,7 +34,7 @@ use runs::Run;
 pub use sizes::{Cut, Sizes};
 use table::Table;
 pub(crate) use table::operation_name;
-pub use tiling::Tiling;
+pub use tiling::{Links, Tiling};
 
 use crate::program::{BlockSpec, Op, OpId, Origin, Program, RowSpace, TensorId};
 
@@ -93,6 +93,15 @@ pub enum Exchange {
         /// Numbers a row.
         width: usize,
     },
+    /// Each part packs the rows that others read, which they fetch from its device while it fetches theirs: see [`Call::Fetch`].
+    Fetch {
+        /// Lent by each part.
+        packed: Slot,
+        /// Fetched by each part: its halo.
+        halo: Slot,
+        /// Over which block the rows are gathered.
+        block: BlockSpec,
+    },
     /// Each part holds a term of a sum over all vertices; all receive the sum, added in part order.
     Sum {
         /// Published by each part.
@@ -103,17 +112,19 @@ pub enum Exchange {
 }
 
 impl Exchange {
-    /// What every part publishes.
+    /// What every part publishes on the host.
     pub fn published(&self) -> &[Slot] {
         match self {
+            Self::Fetch { .. } => &[],
             Self::Halo { packed, .. } => packed,
             Self::Sum { term, .. } => std::slice::from_ref(term),
         }
     }
 
-    /// What every part receives.
+    /// What every part receives from the host.
     pub fn received(&self) -> &[Slot] {
         match self {
+            Self::Fetch { .. } => &[],
             Self::Halo { halo, .. } => halo,
             Self::Sum { sum, .. } => std::slice::from_ref(sum),
         }

@@ -90,6 +90,14 @@ impl<'a> Table<'a> {
         self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Kind::Constant, contents, tile))
     }
 
+    /// The slot of where in their packs the rows of the halo over `block` are.
+    pub(super) fn fetched_rows(&mut self, block: BlockSpec) -> Slot {
+        let name = format!("{}.fetched_rows", block_name(block));
+        let bytes = self.tiling.part.cut(block).halo.saturating_mul(4);
+        let contents = Some(Contents::FetchedRows(block));
+        self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Kind::Constant, contents, 0))
+    }
+
     /// The tensor of that name.
     pub(super) fn named(&self, name: &str) -> Option<Slot> {
         self.names.get(name).copied()

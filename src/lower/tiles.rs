@@ -185,8 +185,18 @@ impl Lowering<'_> {
             steps.push(Step { name, call, next: Vec::new(), phase: 0 });
             packed.push(out);
         }
-        let [low, high] = tiling.halo_rows(block);
         let name = format!("halo {}.{}", self.table.name(own[0]), block_name(block));
+        if tiling.fetches() {
+            let rows = tiling.part.cut(block).halo;
+            let slot = self.table.push(name.clone(), bytes(rows), Kind::Local);
+            let out = Mat { slot, rows: rows as usize, cols };
+            let call = Call::Fetch { packed: packed[0], rows: self.table.fetched_rows(block), out };
+            steps.push(Step { name, call, next: Vec::new(), phase: 0 });
+            self.exchanges.push(Exchange::Fetch { packed: packed[0], halo: slot, block });
+            self.halos.insert((own[0], block), vec![slot]);
+            return vec![slot];
+        }
+        let [low, high] = tiling.halo_rows(block);
         let halo: Vec<Slot> = match own {
             [_] => vec![self.table.push(name, bytes(tiling.part.cut(block).halo), Kind::Received)],
             _ => {

@@ -69,8 +69,9 @@ fn work(call: &Call) -> Work {
             }
             other => other,
         },
-        // What is the same on every part, whatever its vertices.
-        Call::Transpose { .. }
+        // What is the same on every part, whatever its vertices; and what is no kernel's time.
+        Call::Fetch { .. }
+        | Call::Transpose { .. }
         | Call::SparseDropout { .. }
         | Call::PermuteEdges { .. }
         | Call::Concat { .. }

@@ -16,7 +16,7 @@ use super::{Action, Method, Planned, PlannedDevice, Room, Script, Sequence, Shap
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::lower::{Inputs, Kind, Lowered, Sizes, Supply, Tiling, lower};
+use crate::lower::{Inputs, Kind, Links, Lowered, Sizes, Supply, Tiling, lower};
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::profile;
 use crate::program::{Passes, Program};
@@ -58,6 +58,7 @@ pub struct DryRun<'a> {
     evaluates: bool,
     passes: Passes,
     partition: Partition,
+    links: Links,
     profile: String,
     curve: bool,
 }
@@ -121,6 +122,8 @@ pub struct DeviceForecast {
     pub bytes_to_device: u64,
     /// Copied to the host.
     pub bytes_to_host: u64,
+    /// Copied to this device from others.
+    pub bytes_between_devices: u64,
     /// The most that it holds at once, setup included.
     pub peak_bytes: u64,
     /// No plan moves less.
@@ -155,6 +158,8 @@ pub struct CurvePoint {
     pub bytes_to_device: u64,
     /// Copied to the host.
     pub bytes_to_host: u64,
+    /// Copied from device to device.
+    pub bytes_between_devices: u64,
     /// Of the slowest device.
     pub epoch_seconds: f64,
 }
@@ -163,6 +168,11 @@ impl PlanForecast {
     /// To the devices and to the host, all devices together.
     pub fn bytes(&self) -> [u64; 2] {
         self.devices.iter().fold([0, 0], |sum, d| [sum[0] + d.bytes_to_device, sum[1] + d.bytes_to_host])
+    }
+
+    /// From device to device.
+    pub fn bytes_between_devices(&self) -> u64 {
+        self.devices.iter().map(|device| device.bytes_between_devices).sum()
     }
 
     /// The same for `copies` devices like each of these.
@@ -199,6 +209,7 @@ impl<'a> DryRun<'a> {
             evaluates: true,
             passes: Passes::ALL,
             partition: Partition::default(),
+            links: Links::Host,
             profile: "cpu".into(),
             curve: false,
         }
@@ -255,6 +266,12 @@ impl<'a> DryRun<'a> {
     /// How vertices are split over devices.
     pub fn partition(mut self, partition: Partition) -> Self {
         self.partition = partition;
+        self
+    }
+
+    /// How rows go from device to device; through the host by default.
+    pub fn links(mut self, links: Links) -> Self {
+        self.links = links;
         self
     }
 
@@ -342,7 +359,7 @@ impl<'a> DryRun<'a> {
         let copies = if let Parts::Even(_, parts) = parts { parts } else { 1 };
         let programs = [("train", training), ("evaluate", evaluation)];
         let cuts = Mutex::new((parts, BTreeMap::new()));
-        Ok(Subjected { programs, phases: self.phases(), copies, ranges, cuts })
+        Ok(Subjected { links: self.links, programs, phases: self.phases(), copies, ranges, cuts })
     }
 
     /// A plan, or what would be enough.
@@ -439,6 +456,7 @@ impl CurvePoint {
 
 /// What is planned.
 struct Subjected<'i> {
+    links: Links,
     programs: [(&'static str, Program); 2],
     phases: &'static [usize],
     /// How many parts are like each that is lowered.
@@ -483,7 +501,8 @@ impl Subjected<'_> {
                 Parts::Even(sizes, _) => Tiling::evenly(&[*sizes], tiles),
             };
             let programs = self.programs.each_ref().map(|(name, program)| (*name, program));
-            let lowered: Vec<Lowered> = tilings.iter().map(|tiling| lower(&programs, tiling, 0)).collect();
+            let lowered: Vec<Lowered> =
+                tilings.into_iter().map(|tiling| lower(&programs, &tiling.over(self.links), 0)).collect();
             let keep = BTreeSet::new();
             let setup = work(&lowered, Sequence::Setup, &keep);
             let main = work(&lowered, Sequence::Phases(self.phases), &keep);
@@ -537,12 +556,20 @@ impl PlannedCut {
     /// As a point of the curve, of `copies` devices like each of these.
     fn point(&self, profile: &Profile, device_memory: u64, copies: usize) -> CurvePoint {
         let (tiles, copies) = (self.tiles, copies as u64);
-        let none = CurvePoint { device_memory, tiles, bytes_to_device: 0, bytes_to_host: 0, epoch_seconds: 0.0 };
+        let none = CurvePoint {
+            device_memory,
+            tiles,
+            bytes_to_device: 0,
+            bytes_to_host: 0,
+            bytes_between_devices: 0,
+            epoch_seconds: 0.0,
+        };
         self.devices().fold(none, |sum, (lowered, _, main)| {
             let script = main.script();
             CurvePoint {
                 bytes_to_device: sum.bytes_to_device + copies * script.bytes_to_device,
                 bytes_to_host: sum.bytes_to_host + copies * script.bytes_to_host,
+                bytes_between_devices: sum.bytes_between_devices + copies * script.bytes_between_devices,
                 epoch_seconds: sum.epoch_seconds.max(script_seconds(profile, lowered, &script)),
                 ..sum
             }
@@ -567,6 +594,7 @@ impl PlannedCut {
                 exact: plan.is_none_or(|plan| plan.exact),
                 bytes_to_device: script.bytes_to_device,
                 bytes_to_host: script.bytes_to_host,
+                bytes_between_devices: script.bytes_between_devices,
                 peak_bytes: script.peak_bytes.max(setup_peak),
                 lower_bound_bytes: plan.map_or(0, |plan| plan.lower_bound_bytes),
                 epoch_seconds: script_seconds(profile, lowered, &script),

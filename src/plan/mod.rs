@@ -20,6 +20,7 @@ use lapidary_planner::check::{self, check, check_joint};
 use lapidary_planner::memory::{Boundary, Epoch, Limit, Objective, Outcome, Plan, Policy, Request, plan};
 use lapidary_planner::tasks::TaskError;
 
+pub use crate::lower::Links;
 pub use cost::works;
 pub use dry_run::{
     CurvePoint, DeviceForecast, DryRun, Forecast, PartForecast, PlanForecast, PolicyForecast, StepForecast, Subject,
@@ -32,7 +33,7 @@ pub use shape::Shape;
 pub use tasks::Tasks;
 
 use crate::error::{Error, Result};
-use crate::lower::{Kind, Lowered, Step};
+use crate::lower::{Exchange, Kind, Lowered, Step};
 
 /// One device, to a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -301,8 +302,20 @@ fn check_together(lowered: &[Lowered], planned: &Planned) {
         received.map(move |reader| check::Exchange { reader, writers: writers.clone() })
     });
     let exchanges: Vec<_> = exchanges.filter(|exchange| !exchange.writers.is_empty()).collect();
+    let fetches = lowered[0].exchanges.iter().filter_map(|exchange| match exchange {
+        Exchange::Fetch { packed, halo, .. } => {
+            let all = |slot| {
+                let of_device = |(i, (tasks, _)): (usize, &&(Arc<Tasks>, Plan))| Some((i, tasks.tensor_of(slot)?));
+                made.iter().enumerate().map(of_device).collect::<Option<Vec<_>>>()
+            };
+            Some(check::Fetch { readers: all(*halo)?, lenders: all(*packed)? })
+        }
+        _ => None,
+    });
+    let fetches: Vec<_> = fetches.collect();
     let devices: Vec<_> = made.iter().map(|(tasks, plan)| (&tasks.graph, plan)).collect();
-    check_joint(&devices, &exchanges).unwrap_or_else(|broken| panic!("the plans do not go together: {broken}"));
+    check_joint(&devices, &exchanges, &fetches)
+        .unwrap_or_else(|broken| panic!("the plans do not go together: {broken}"));
 }
 
 fn does_not_fit(room: &Room, need_bytes: u64) -> Error {

@@ -3,6 +3,7 @@
 use lapidary_cost_model::Profile;
 use lapidary_kernels::{Call, RowStep, Slot};
 
+use super::script::fetched_bytes;
 use super::{Action, Script};
 use crate::lower::Lowered;
 
@@ -27,6 +28,8 @@ pub fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call) -> f64 {
             // The launch is counted once.
             call_seconds(profile, lowered, head) + profile.elementwise_s(read_bytes) - profile.elementwise_s(0)
         }
+        // That takes no kernel's time.
+        Call::Fetch { .. } => 0.0,
         other => {
             let operands = other.reads().into_iter().chain(other.writes());
             profile.elementwise_s(operands.map(|slot| lowered.tensor(slot).bytes).sum())
@@ -49,7 +52,12 @@ pub fn script_seconds(profile: &Profile, lowered: &Lowered, script: &Script) -> 
             copied_in = copied_in.max(copied_out);
         }
         copied_in = copied_in.max(before) + copy_in(load);
-        let start = if load.is_empty() { computed } else { computed.max(copied_in) };
+        if let bytes @ 1.. = fetched_bytes(call) {
+            // The others pack at the same time, and their rows go the way of copies in.
+            copied_in = copied_in.max(computed) + profile.fetch_s(bytes);
+        }
+        let waits = !load.is_empty() || matches!(call, Call::Fetch { .. });
+        let start = if waits { computed.max(copied_in) } else { computed };
         (before, computed) = (computed, start + call_seconds(profile, lowered, call));
         if !publish.is_empty() {
             copied_out = copied_out.max(computed) + copy_out(publish);

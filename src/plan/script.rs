@@ -42,13 +42,17 @@ pub struct Script {
     pub bytes_to_device: u64,
     /// Copied to the host.
     pub bytes_to_host: u64,
+    /// Fetched from other devices.
+    pub bytes_between_devices: u64,
 }
 
 impl Script {
     /// Whether nothing is copied between its first call and its last.
     pub fn copies_nothing(&self) -> bool {
-        let of_action =
-            |action: &Action| [&action.store, &action.load, &action.publish].iter().all(|slots| slots.is_empty());
+        let of_action = |action: &Action| {
+            let copied = [&action.store, &action.load, &action.publish];
+            copied.iter().all(|slots| slots.is_empty()) && !matches!(action.call, Call::Fetch { .. })
+        };
         let [store, _, load] = &self.finish;
         self.actions.iter().all(of_action) && store.is_empty() && load.is_empty()
     }
@@ -84,6 +88,15 @@ impl Script {
             peak_bytes: plan.peak_bytes,
             bytes_to_device: plan.bytes_to_device,
             bytes_to_host: plan.bytes_to_host,
+            bytes_between_devices: steps.iter().map(|step| fetched_bytes(&step.call)).sum(),
         }
+    }
+}
+
+/// What a call copies from other devices.
+pub(super) fn fetched_bytes(call: &Call) -> u64 {
+    match call {
+        Call::Fetch { out, .. } => (out.rows as u64).saturating_mul(out.cols as u64).saturating_mul(4),
+        _ => 0,
     }
 }

@@ -185,11 +185,16 @@ fn grown(sizes: &[usize], measure: impl Fn(usize) -> Result<f64>, work: impl Fn(
 /// # Cost
 /// Under a second once the kernels are compiled; at most 1 GiB of the GPU's memory and of the host's for that time.
 /// # Errors
-/// [`Error::Device`].
+/// [`Error::Device`]; [`Error::NoGpus`] without a driver.
 pub(super) fn measure(ordinal: u32) -> Result<Profile> {
     let name = format!("cuda:{ordinal}");
     let failed = |source| Error::Device { device: name.clone(), op: "looking for it".into(), source: Box::new(source) };
-    let gpus = cuda::gpus().map_err(failed)?;
+    let gpus = cuda::gpus().map_err(|source| Error::NoGpus {
+        option: "--profile",
+        value: name.clone(),
+        instead: format!("known without one are {}, and a file's", Profile::NAMES.join(", ")),
+        source: Box::new(source),
+    })?;
     let gpu = gpus.iter().find(|gpu| gpu.ordinal == ordinal);
     let none = || failed(lapidary_kernels::Error::NoGpu { ordinal, count: gpus.len() as u32 });
     let gpu = gpu.ok_or_else(none)?;
@@ -220,6 +225,8 @@ pub(super) fn measure(ordinal: u32) -> Result<Profile> {
         cache_bytes: gpu.cache_bytes,
         to_device_bytes_per_s,
         to_host_bytes_per_s,
+        // As on a share of this GPU.
+        between_devices_bytes_per_s: None,
         flops_per_s,
         launch_s: bench.launch_seconds(200)?[1].max(1e-7),
         capacity_bytes: gpu.total_bytes,

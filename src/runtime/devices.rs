@@ -9,7 +9,7 @@ use lapidary_kernels::{CpuDevice, Device, Gate, SimDevice, SimSpeed, cuda};
 
 use crate::error::{Error, Result};
 use crate::host;
-use crate::plan::Room;
+use crate::plan::{Links, Room};
 
 /// More devices than anyone has; beyond, starting their threads would take longer than training.
 const MOST_DEVICES: usize = 256;
@@ -40,6 +40,36 @@ pub struct Devices {
     threads: Option<NonZeroUsize>,
     /// A simulated device, and the percentage of its usual time that it takes.
     slowed: Option<(usize, u32)>,
+    transport: Transport,
+}
+
+/// How rows go from device to device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Between GPUs that all reach each other's memory straight from one to the other, else through the host.
+    #[default]
+    Auto,
+    /// Through the host.
+    Host,
+    /// From device to device, as simulated ones can as well; an error on devices that cannot. Parts that are cut into tiles go
+    /// through the host all the same.
+    Peer,
+}
+
+impl FromStr for Transport {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "host" => Ok(Self::Host),
+            "peer" => Ok(Self::Peer),
+            _ => {
+                let expected = "write auto, host or peer".into();
+                Err(Error::Value { option: "--exchange", value: text.into(), expected })
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +91,7 @@ impl Devices {
     }
 
     fn of(kind: Kind, count: usize) -> Self {
-        Self { kind, count, ordinals: Vec::new(), threads: None, slowed: None }
+        Self { kind, count, ordinals: Vec::new(), threads: None, slowed: None, transport: Transport::Auto }
     }
 
     fn gpus(ordinals: Vec<u32>) -> Self {
@@ -117,6 +147,49 @@ impl Devices {
         self
     }
 
+    /// How rows go from device to device; [`Transport::Auto`] by default. Results do not depend on it.
+    pub fn transport(mut self, transport: Transport) -> Self {
+        self.transport = transport;
+        self
+    }
+
+    /// How rows will go from device to device. GPUs that can are let read each other's memory.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] for [`Transport::Peer`] on devices that cannot; [`Error::Device`] where the driver refuses it then.
+    pub(crate) fn links(&self) -> Result<Links> {
+        if self.count == 1 || self.transport == Transport::Host {
+            return Ok(Links::Host);
+        }
+        let unreachable = |why: &str| Err(Error::Unreachable { why: why.into() });
+        match (self.kind, self.transport) {
+            (Kind::Sim, Transport::Peer) => Ok(Links::Peer),
+            (Kind::Cpu, Transport::Peer) => {
+                unreachable("the workers of cpu:N share the host's memory, where nothing is copied")
+            }
+            (Kind::Cuda, transport) => {
+                let linked = cuda::reach_each_other(&self.ordinals)
+                    .and_then(|reach| if reach { cuda::link(&self.ordinals).map(|()| true) } else { Ok(false) });
+                match (linked, transport) {
+                    (Ok(true), _) => Ok(Links::Peer),
+                    (_, Transport::Auto | Transport::Host) => Ok(Links::Host),
+                    (Ok(false), Transport::Peer) => unreachable(&format!("GPUs {} cannot all", self.numbers())),
+                    (Err(source), Transport::Peer) => Err(Error::Device {
+                        device: format!("cuda:{}", self.numbers()),
+                        op: "letting them read each other's memory".into(),
+                        source: Box::new(source),
+                    }),
+                }
+            }
+            _ => Ok(Links::Host),
+        }
+    }
+
+    /// The numbers of the GPUs.
+    fn numbers(&self) -> String {
+        self.ordinals.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+    }
+
     /// How many devices there are, and so parts of the graph.
     pub fn count(&self) -> usize {
         self.count
@@ -130,7 +203,7 @@ impl Devices {
     /// Each device's name and capacity; by default all of the host's memory, and of a GPU what is free less a reserve.
     ///
     /// # Errors
-    /// [`Error::Device`] for a GPU that is not there.
+    /// [`Error::Device`] for a GPU that is not there; [`Error::NoGpus`] without a driver.
     pub(crate) fn rooms(&self, memory: Option<ByteSize>) -> Result<Vec<Room>> {
         if self.kind == Kind::Cuda {
             return self.gpu_rooms(memory);
@@ -147,7 +220,12 @@ impl Devices {
 
     fn gpu_rooms(&self, memory: Option<ByteSize>) -> Result<Vec<Room>> {
         let missing = |name: String, source| Error::Device { device: name, op: "looking for it".into(), source };
-        let gpus = cuda::gpus().map_err(|source| missing(format!("cuda:{}", self.ordinals[0]), Box::new(source)))?;
+        let gpus = cuda::gpus().map_err(|source| Error::NoGpus {
+            option: "--devices",
+            value: format!("cuda:{}", self.numbers()),
+            instead: "--devices cpu needs none".into(),
+            source: Box::new(source),
+        })?;
         let room = |(i, &ordinal): (usize, &u32)| {
             let sharing = self.ordinals.iter().filter(|&&other| other == ordinal).count();
             let before = self.ordinals[..i].iter().filter(|&&other| other == ordinal).count();

@@ -14,7 +14,7 @@ use super::exchange::{Expected, Halo, Inbox, Mail};
 use super::message::{Report, Run, ToDriver, ToWorker};
 use super::worker::{Post, Worker};
 use crate::error::{Error, Result};
-use crate::lower::{Exchange, Kind, Lowered, Supply};
+use crate::lower::{Exchange, Kind, Lowered, Routes, Source, Supply};
 use crate::plan::Script;
 
 /// Workers with their parts of the data, ready to run scripts.
@@ -37,7 +37,12 @@ impl Runtime {
         let lowered: Vec<Arc<Lowered>> = lowered.into_iter().map(Arc::new).collect();
         let exchanges = Arc::new(lowered[0].exchanges.clone());
         // A message a published tensor and part, and what the driver says: no sender ever waits.
-        let messages: usize = exchanges.iter().map(|exchange| exchange.published().len()).sum();
+        let told = |exchange: &Exchange| match exchange {
+            // That rows are lent, and that they were read.
+            Exchange::Fetch { .. } => 2,
+            other => other.published().len(),
+        };
+        let messages: usize = exchanges.iter().map(told).sum();
         let (driver, reports) = bounded(parts * (messages + 4));
         let channels: Vec<_> = (0..parts).map(|_| bounded(parts * messages + 4)).collect();
         let workers: Vec<Sender<ToWorker>> = channels.iter().map(|(sender, _)| sender.clone()).collect();
@@ -116,7 +121,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::Device`].
     pub(crate) fn read<T: Pod>(&self, part: usize, slot: Slot) -> Result<Vec<T>> {
-        self.tell(part, ToWorker::Read(slot))?;
+        self.tell(part, ToWorker::Show(slot))?;
         match self.hear()? {
             ToDriver::Contents(contents) => Ok(contents.to_vec()),
             _ => unreachable!("workers answer what they were asked"),
@@ -243,13 +248,23 @@ fn halves(lowered: &Lowered, supply: &mut Supply<'_>, part: usize) -> (Inbox, Ve
                 let sources = routes.sources[part].clone();
                 let tile_bytes = halo.iter().map(|&slot| lowered.tensor(slot).bytes as usize).collect();
                 expected.push(Expected::Halo(Halo::new(sources, packed.len(), tile_bytes, 4 * width)));
-                let reads = |sources: &[crate::lower::Source]| sources.iter().any(|source| source.part == part);
-                let who = (0..routes.sources.len()).filter(|&reader| reads(&routes.sources[reader]));
-                readers.push(who.collect());
+                readers.push(readers_of(routes, part));
+            }
+            Exchange::Fetch { block, .. } => {
+                let routes = supply.routes(*block);
+                let sources = routes.sources[part].iter().map(|source| (source.part, source.rows.len(), None));
+                expected.push(Expected::Fetch(sources.collect()));
+                readers.push(readers_of(routes, part));
             }
         }
     }
     (Inbox::new(&lowered.exchanges, expected), readers)
+}
+
+/// The parts that read rows of `part`.
+fn readers_of(routes: &Routes, part: usize) -> Vec<usize> {
+    let reads = |sources: &[Source]| sources.iter().any(|source| source.part == part);
+    (0..routes.sources.len()).filter(|&reader| reads(&routes.sources[reader])).collect()
 }
 
 fn host_slot<T: Pod>(values: &[T]) -> Result<HostSlot> {

@@ -1,10 +1,11 @@
-//! What parts tell each other, staged in host memory: packed rows go to the workers that read them, terms of sums to the driver.
+//! What parts tell each other: packed rows go to the workers that read them, staged in host memory or lent where they lie, and
+//! terms of sums to the driver.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
-use lapidary_kernels::{HostSlot, Slot};
+use lapidary_kernels::{HostSlot, Lent, Slot};
 
 use super::message::{ToDriver, ToWorker};
 use crate::lower::{Exchange, Source};
@@ -15,6 +16,8 @@ pub(super) struct Mail {
     exchanges: Arc<Vec<Exchange>>,
     /// The exchange that a tensor is published for, and which of its tiles it is.
     by_published: BTreeMap<Slot, (usize, usize)>,
+    /// The exchange that brings a tensor from other devices.
+    by_fetched: BTreeMap<Slot, usize>,
     /// By exchange, the parts that read this part's rows.
     readers: Vec<Vec<usize>>,
     peers: Vec<Sender<ToWorker>>,
@@ -30,7 +33,36 @@ impl Mail {
         driver: Sender<ToDriver>,
     ) -> Self {
         let by_published = places(exchanges.iter().map(Exchange::published));
-        Self { part, exchanges, by_published, readers, peers, driver }
+        let fetched = exchanges.iter().enumerate().filter_map(|(i, exchange)| match exchange {
+            Exchange::Fetch { halo, .. } => Some((*halo, i)),
+            _ => None,
+        });
+        let by_fetched = fetched.collect();
+        Self { part, exchanges, by_published, by_fetched, readers, peers, driver }
+    }
+
+    /// The exchange that brings a tensor from other devices.
+    pub(super) fn fetched_by(&self, slot: Slot) -> usize {
+        *self.by_fetched.get(&slot).expect("what is fetched is part of an exchange")
+    }
+
+    /// How many parts read this part's rows.
+    pub(super) fn reader_count(&self, exchange: usize) -> usize {
+        self.readers[exchange].len()
+    }
+
+    /// Lets those who read this part's rows do so.
+    pub(super) fn lend(&self, exchange: usize, rows: &Lent) {
+        for &reader in &self.readers[exchange] {
+            drop(self.peers[reader].send(ToWorker::Lent(exchange, self.part, rows.clone())));
+        }
+    }
+
+    /// Tells those who lent rows that they were read.
+    pub(super) fn tell_read(&self, exchange: usize, lenders: &[usize]) {
+        for &lender in lenders {
+            drop(self.peers[lender].send(ToWorker::Read(exchange)));
+        }
     }
 
     /// The exchange that a tensor is published for, and which of its tiles it is.
@@ -41,6 +73,7 @@ impl Mail {
     /// Hands published rows to those who read them. Whoever is gone needs none.
     pub(super) fn send(&self, (exchange, tile): (usize, usize), rows: &HostSlot) {
         match self.exchanges[exchange] {
+            Exchange::Fetch { .. } => unreachable!("what is lent is not published"),
             Exchange::Sum { .. } => drop(self.driver.send(ToDriver::Term(exchange, self.part, rows.clone()))),
             Exchange::Halo { .. } => {
                 for &reader in &self.readers[exchange] {
@@ -63,12 +96,19 @@ pub(super) struct Inbox {
     /// The exchange that brings a tensor, and which of its tiles it is.
     by_received: BTreeMap<Slot, (usize, usize)>,
     expected: Vec<Expected>,
+    /// By exchange, how many have read what this part lent.
+    read: Vec<usize>,
 }
+
+/// Rows that others lend, and how many of each: what a fetch takes.
+pub(super) type Rows = Vec<(Lent, usize)>;
 
 /// What one exchange brings to this part.
 pub(super) enum Expected {
     /// Rows of a halo.
     Halo(Halo),
+    /// Rows of a halo, to be fetched: whose, how many, and once they are lent, where they lie.
+    Fetch(Vec<(usize, usize, Option<Lent>)>),
     /// A sum.
     Sum(Option<HostSlot>),
 }
@@ -160,7 +200,46 @@ fn copy_rows<'a>(
 
 impl Inbox {
     pub(super) fn new(exchanges: &[Exchange], expected: Vec<Expected>) -> Self {
-        Self { by_received: places(exchanges.iter().map(Exchange::received)), expected }
+        let read = vec![0; exchanges.len()];
+        Self { by_received: places(exchanges.iter().map(Exchange::received)), expected, read }
+    }
+
+    pub(super) fn put_lent(&mut self, exchange: usize, part: usize, rows: Lent) {
+        if let Expected::Fetch(sources) = &mut self.expected[exchange]
+            && let Some((.., lent)) = sources.iter_mut().find(|(owner, ..)| *owner == part)
+        {
+            *lent = Some(rows);
+        }
+    }
+
+    pub(super) fn put_read(&mut self, exchange: usize) {
+        self.read[exchange] += 1;
+    }
+
+    /// Whose rows a fetch reads.
+    pub(super) fn lenders(&self, exchange: usize) -> Vec<usize> {
+        match &self.expected[exchange] {
+            Expected::Fetch(sources) => sources.iter().map(|(owner, ..)| *owner).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What a fetch reads, once all of it was lent; it is then forgotten.
+    pub(super) fn take_lent(&mut self, exchange: usize) -> Option<Rows> {
+        let Expected::Fetch(sources) = &mut self.expected[exchange] else { return Some(Vec::new()) };
+        if sources.iter().any(|(.., lent)| lent.is_none()) {
+            return None;
+        }
+        Some(sources.iter_mut().filter_map(|(_, count, lent)| Some((lent.take()?, *count))).collect())
+    }
+
+    /// Whether so many have read what this part lent; they are then forgotten.
+    pub(super) fn take_read(&mut self, exchange: usize, readers: usize) -> bool {
+        let all = self.read[exchange] == readers;
+        if all {
+            self.read[exchange] = 0;
+        }
+        all
     }
 
     pub(super) fn put_rows(&mut self, exchange: usize, part: usize, tile: usize, rows: HostSlot) {
@@ -186,6 +265,7 @@ impl Inbox {
         match &mut self.expected[exchange] {
             Expected::Sum(sum) => Ok(sum.take()),
             Expected::Halo(halo) => halo.take(tile),
+            Expected::Fetch(_) => unreachable!("what is fetched is not received"),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lapidary_kernels::{HostSlot, Slot};
+use lapidary_kernels::{HostSlot, Lent, Slot};
 
 use super::trace::Span;
 use crate::error::Error;
@@ -14,12 +14,16 @@ pub(super) enum ToWorker {
     Run(Run),
     /// Rows that another part packed: `(exchange, part, tile, rows)`.
     Rows(usize, usize, usize, HostSlot),
+    /// Rows that another part packed, to be read where they lie: `(exchange, part, rows)`.
+    Lent(usize, usize, Lent),
+    /// Another part has read what this one lent for an exchange.
+    Read(usize),
     /// The sum over all parts of what each published.
     Sum(usize, HostSlot),
     /// Overwrite a tensor that lasts.
     Write(Slot, HostSlot),
     /// Copy a tensor that lasts, or was published, and hand it over.
-    Read(Slot),
+    Show(Slot),
     /// Another worker failed: stop what you are doing.
     Abort,
 }
@@ -57,6 +61,8 @@ pub(super) enum ToDriver {
 pub(super) struct Report {
     /// Copied by the script, to the device and to the host, beside what it starts with.
     pub bytes: [u64; 2],
+    /// Copied by the script from other devices.
+    pub bytes_between: u64,
     /// The most that the device has held so far.
     pub peak_bytes: u64,
     /// Of the training part and of the evaluation.

@@ -14,7 +14,7 @@ mod tests;
 mod trace;
 mod worker;
 
-pub use devices::Devices;
+pub use devices::{Devices, Transport};
 pub(crate) use learn::Learner;
 pub use options::{Partition, SplitRecord};
 pub(crate) use options::{RunOptions, Runs, check_ranges, prior, ranges_of, split_parts};

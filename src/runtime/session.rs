@@ -15,7 +15,7 @@ use super::message::{Report, Run};
 use super::trace::Span;
 use crate::error::Result;
 use crate::lower::{Inputs, Lowered, Supply, lower};
-use crate::plan::{Method, Planned, Room, Script, Sequence, both, fit, plan_sequence};
+use crate::plan::{Links, Method, Planned, Room, Script, Sequence, both, fit, plan_sequence};
 use crate::program::{Origin, Program};
 
 /// What a session is opened for.
@@ -78,6 +78,8 @@ pub(crate) struct Done {
     pub bytes: [u64; 2],
     /// The same as planned.
     pub planned_bytes: [u64; 2],
+    /// From device to device, over all parts: measured and planned.
+    pub bytes_between: [u64; 2],
     /// What was noted, by part.
     pub spans: Vec<Vec<Span>>,
 }
@@ -106,7 +108,8 @@ impl Session {
     /// [`Error::DoesNotFit`] before anything that grows with the graph is made; [`Error::Device`].
     pub(crate) fn open(options: &RunOptions, job: &Job<'_>) -> Result<Self> {
         let rooms = options.devices.rooms(options.device_memory)?;
-        Self::open_on(rooms, options.method(), job, |rooms| options.devices.open(rooms))
+        let links = options.devices.links()?;
+        Self::open_on((rooms, links), options.method(), job, |rooms| options.devices.open(rooms))
     }
 
     /// As [`Session::open`], in place of `old`, which ends once the new plans are made: if they do not fit, it goes on.
@@ -115,7 +118,8 @@ impl Session {
     /// As [`Session::open`].
     pub(crate) fn open_in_place_of(old: &mut Self, options: &RunOptions, job: &Job<'_>) -> Result<Self> {
         let rooms = options.devices.rooms(options.device_memory)?;
-        Self::open_on(rooms, options.method(), job, |rooms| {
+        let links = options.devices.links()?;
+        Self::open_on((rooms, links), options.method(), job, |rooms| {
             old.runtime.stop();
             options.devices.open(rooms)
         })
@@ -123,7 +127,7 @@ impl Session {
 
     /// As [`Session::open`], on the devices that `open` gives, once the plans are made.
     pub(super) fn open_on(
-        rooms: Vec<Room>,
+        (rooms, links): (Vec<Room>, Links),
         method: Method,
         job: &Job<'_>,
         open: impl FnOnce(&[Room]) -> Result<Vec<Box<dyn Device>>>,
@@ -133,7 +137,8 @@ impl Session {
         let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };
         let mut keep = BTreeSet::new();
         let lower_all = |tiles: usize| -> Vec<Lowered> {
-            supply.tile(tiles).iter().map(|tiling| lower(job.programs, tiling, job.seed)).collect()
+            let tilings = supply.tile(tiles).into_iter().map(|tiling| tiling.over(links));
+            tilings.map(|tiling| lower(job.programs, &tiling, job.seed)).collect()
         };
         let plan_all = |lowered: &Vec<Lowered>| {
             let kept = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name));
@@ -223,11 +228,15 @@ impl Session {
             traced,
         })?;
         let planned = scripts.iter().fold([0, 0], |sum, s| [sum[0] + s.bytes_to_device, sum[1] + s.bytes_to_host]);
-        let mut done = Done { planned_bytes: planned, ..Done::default() };
-        for (part, Report { bytes, peak_bytes, seconds, metrics, spans, .. }) in reports.into_iter().enumerate() {
+        let planned_between = scripts.iter().map(|script| script.bytes_between_devices).sum();
+        let mut done = Done { planned_bytes: planned, bytes_between: [0, planned_between], ..Done::default() };
+        for (part, Report { bytes, bytes_between, peak_bytes, seconds, metrics, spans, .. }) in
+            reports.into_iter().enumerate()
+        {
             self.peaks[part] = peak_bytes;
             done.metrics.push(metrics);
             done.spans.push(spans);
+            done.bytes_between[0] += bytes_between;
             for i in 0..2 {
                 done.bytes[i] += bytes[i];
                 done.seconds[i] = seconds[i].max(done.seconds[i]);

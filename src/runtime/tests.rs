@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use lapidary_kernels::{Call, Device, Error as DeviceError, Event, HostSlot, Lane, SimDevice, SimSpeed, Slot, Span};
+use lapidary_kernels::{
+    Call, Device, Error as DeviceError, Event, HostSlot, Lane, Lent, Mat, SimDevice, SimSpeed, Slot, Span,
+};
 
 use super::session::{Job, Session};
 use crate::bind::{bind, feature_kind, label_kind};
@@ -11,7 +13,7 @@ use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
 use crate::lower::Inputs;
 use crate::model::Model;
-use crate::plan::{Method, Room};
+use crate::plan::{Links, Method, Room};
 use crate::program::{Passes, Program};
 use crate::train::{Adam, DecayLayers, EpochSpec, evaluation_program, training_program};
 
@@ -66,6 +68,19 @@ impl Device for Faulty {
     fn copy_out(&self, lane: Lane, src: Slot, dst: &HostSlot, after: &[Event]) -> lapidary_kernels::Result<Event> {
         self.call(|| self.inner.copy_out(lane, src, dst, after))
     }
+    fn lend(&self, slot: Slot) -> lapidary_kernels::Result<Lent> {
+        self.call(|| self.inner.lend(slot))
+    }
+    fn fetch(
+        &self,
+        lane: Lane,
+        rows: Slot,
+        out: Mat,
+        from: &[(Lent, usize)],
+        after: &[Event],
+    ) -> lapidary_kernels::Result<Event> {
+        self.call(|| self.inner.fetch(lane, rows, out, from, after))
+    }
     fn launch(&self, lane: Lane, call: &Call, after: &[Event]) -> lapidary_kernels::Result<Event> {
         self.call(|| self.inner.launch(lane, call, after))
     }
@@ -82,6 +97,9 @@ impl Device for Faulty {
         let copied = self.inner.copied_bytes();
         self.to_host.lock().expect("nobody panics with it").push(copied[1]);
         copied
+    }
+    fn fetched_bytes(&self) -> u64 {
+        self.inner.fetched_bytes()
     }
     fn capacity_bytes(&self) -> u64 {
         self.inner.capacity_bytes()
@@ -121,7 +139,7 @@ fn job<'a>(programs: &'a [(&'a str, &'a Program)], inputs: &'a Inputs) -> Job<'a
 }
 
 /// Two epochs on devices of which call number `k` goes wrong.
-fn run(inputs: &Inputs, programs: &(Program, Program), k: i64, fault: Fault) -> Result<()> {
+fn run(inputs: &Inputs, programs: &(Program, Program), links: Links, k: i64, fault: Fault) -> Result<()> {
     let programs = [("train", &programs.0), ("evaluate", &programs.1)];
     let job = job(&programs, inputs);
     let left = Arc::new(AtomicI64::new(k));
@@ -135,9 +153,12 @@ fn run(inputs: &Inputs, programs: &(Program, Program), k: i64, fault: Fault) -> 
         Ok(rooms.iter().map(device).collect())
     };
     let method = Method { policy: crate::runtime::MemoryPolicy::Lru, ..Method::default() };
-    let mut session = Session::open_on(rooms(9_000), method, &job, open)?;
+    let mut session = Session::open_on((rooms(9_000), links), method, &job, open)?;
+    assert_eq!(session.tiles(), 1, "parts that are cut go through the host");
     for _ in 0..2 {
-        session.run(&[0, 1], &[(0, "loss")], &[], false)?;
+        let done = session.run(&[0, 1], &[(0, "loss")], &[], false)?;
+        let [measured, planned] = done.bytes_between;
+        assert!(measured == planned && (measured > 0) == (links == Links::Peer), "{measured}, not {planned}");
     }
     Ok(())
 }
@@ -151,17 +172,22 @@ fn every_call_fails_in_turn_and_nothing_hangs_or_leaks() {
     let data = Dataset::builtin("karate").expect("it is built in");
     let inputs = bind(&data, FeatureNorm::None).expect("there are features");
     let programs = programs(&data);
-    run(&inputs, &programs, -1, Fault::Error).expect("without a fault it runs");
+    let every = [Links::Host, Links::Peer].map(|links| [Fault::Error, Fault::Panic].map(|fault| (links, fault)));
+    for (links, _) in every.concat() {
+        run(&inputs, &programs, links, -1, Fault::Error).expect("without a fault it runs");
+    }
     let threads = thread_count();
-    for fault in [Fault::Error, Fault::Panic] {
+    for (links, fault) in every.concat() {
         // Neighbouring calls are much alike: the first hundred, and then every seventh.
         let mut k = 0;
         loop {
-            let error = match run(&inputs, &programs, k, fault) {
+            let error = match run(&inputs, &programs, links, k, fault) {
                 Ok(()) => break,
                 Err(error) => error,
             };
-            let Error::Device { device, op, source } = &error else { panic!("call {k}, {fault:?}: {error}") };
+            let Error::Device { device, op, source } = &error else {
+                panic!("call {k}, {links:?}, {fault:?}: {error}")
+            };
             assert!(device.contains("sim:") && device.contains("part"), "call {k}: {device}");
             assert!(!op.is_empty() && source.to_string().contains("injected"), "call {k}: {op}: {source}");
             k += if k < 100 { 1 } else { 7 };
@@ -193,7 +219,7 @@ fn a_plan_that_was_corrupted_fails_the_run() {
     ];
     for (what, corrupt) in corruptions {
         let method = Method { policy: crate::runtime::MemoryPolicy::Lru, ..Method::default() };
-        let mut session = Session::open_on(rooms(9_000), method, &job, open).expect("it fits");
+        let mut session = Session::open_on((rooms(9_000), Links::Host), method, &job, open).expect("it fits");
         session.corrupt_main(1, corrupt);
         let error = session.run(&[0, 1], &[(0, "loss")], &[], false).expect_err(what);
         assert!(matches!(&error, Error::Device { device, .. } if device.contains("sim:1")), "{what}: {error}");
@@ -217,7 +243,7 @@ fn what_only_the_setup_reads_is_not_copied_to_the_host() {
         Ok(vec![Box::new(Faulty { inner, left, fault: Fault::Error, to_host: Arc::clone(&to_host) })])
     };
     let rooms = rooms(1 << 30)[..1].to_vec();
-    let mut session = Session::open_on(rooms, Method::default(), &job, open).expect("it fits");
+    let mut session = Session::open_on((rooms, Links::Host), Method::default(), &job, open).expect("it fits");
     session.run(&[0, 1], &[(0, "loss")], &[], false).expect("it runs");
     // Before and after the actions of the setup, and before and after those of the epoch.
     let [before, made, entered, _] = to_host.lock().expect("nobody panics with it")[..] else {

@@ -4,12 +4,12 @@
 //! waits only for what it must: rows of other parts, and memory. An evicted tensor keeps its memory until what still uses
 //! it has happened, so the device never holds more than the plan says, and copies run beside kernels where there is room.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
-use lapidary_kernels::{Call, Device, Event, HostSlot, Lane, Slot};
+use lapidary_kernels::{Call, Device, Event, HostSlot, Lane, Mat, Slot};
 
 use super::exchange::{Inbox, Mail};
 use super::message::{Report, Run, ToDriver, ToWorker};
@@ -43,12 +43,20 @@ struct HostCopy {
     ready: Event,
 }
 
-/// Published, but perhaps still being copied.
+/// What others are to hear once an event has happened.
 struct Unsent {
-    /// Of which exchange, and which of its tiles.
-    place: (usize, usize),
-    copied: Event,
-    rows: HostSlot,
+    after: Event,
+    news: News,
+}
+
+/// What others are to hear.
+enum News {
+    /// Rows or a term are on the host: of which exchange, and which of its tiles.
+    Published((usize, usize), HostSlot),
+    /// Rows are packed for an exchange, and can be read where they lie.
+    Packed(usize, Slot),
+    /// What others lent for an exchange was read.
+    Read(usize),
 }
 
 /// How a worker talks to the others.
@@ -74,6 +82,8 @@ pub(super) struct Worker {
     /// The most that the script at hand may hold.
     limit_bytes: u64,
     unsent: VecDeque<Unsent>,
+    /// What others may be reading, and for which exchange: it stays until they have.
+    lent: BTreeMap<Slot, usize>,
     /// The newest event of each lane.
     newest: [Event; 3],
     /// Whether the device collects calls, to do them as one.
@@ -105,6 +115,7 @@ impl Worker {
             leaving: VecDeque::new(),
             limit_bytes: u64::MAX,
             unsent: VecDeque::new(),
+            lent: BTreeMap::new(),
             newest: [Event::DONE; 3],
             batched: false,
             labels: Labels::default(),
@@ -123,7 +134,7 @@ impl Worker {
             let done = match message {
                 ToWorker::Run(run) => self.run(&run).map(|report| ToDriver::Done(self.part, report)),
                 ToWorker::Write(slot, values) => self.write(slot, values).map(|()| ToDriver::Written),
-                ToWorker::Read(slot) => self.read(slot).map(ToDriver::Contents),
+                ToWorker::Show(slot) => self.read(slot).map(ToDriver::Contents),
                 other => match self.receive(other) {
                     Ok(()) => continue,
                     Err(stop) => Err(stop),
@@ -156,7 +167,7 @@ impl Worker {
             self.write(*slot, values.clone())?;
         }
         self.settle()?;
-        let entered = self.device.copied_bytes();
+        let entered = (self.device.copied_bytes(), self.device.fetched_bytes());
         let mut clocks = vec![Instant::now()];
         let mut metrics: Vec<Option<HostSlot>> = vec![None; run.metrics.len()];
         // An epoch that copies nothing is the same every time.
@@ -184,11 +195,12 @@ impl Worker {
         self.around([store, evict, load])?;
         self.settle()?;
         clocks.push(Instant::now());
-        let after = self.device.copied_bytes();
+        let after = (self.device.copied_bytes(), self.device.fetched_bytes());
         self.end(script)?;
         let seconds = |i: usize| clocks.get(i + 1).map_or(0.0, |end| (*end - clocks[i]).as_secs_f64());
         Ok(Report {
-            bytes: [after[0] - entered[0], after[1] - entered[1]],
+            bytes: [after.0[0] - entered.0[0], after.0[1] - entered.0[1]],
+            bytes_between: after.1 - entered.1,
             peak_bytes: self.device.peak_bytes(),
             seconds: [seconds(0), seconds(1)],
             metrics: metrics.into_iter().map(|metric| metric.expect("a metric is made by its sequence")).collect(),
@@ -226,6 +238,9 @@ impl Worker {
     }
 
     fn compute(&mut self, name: &str, call: &Call) -> Step<()> {
+        if let Call::Fetch { packed, rows, out } = *call {
+            return self.fetch(name, packed, rows, out);
+        }
         let writes = call.writes();
         writes.iter().try_for_each(|&slot| self.make_room(slot))?;
         let reads = call.reads();
@@ -242,6 +257,29 @@ impl Worker {
         for slot in writes {
             self.resident[slot.0 as usize] = Some(Resident { ready: done, read: [Event::DONE; 2] });
         }
+        Ok(())
+    }
+
+    /// Lends this part's rows, and copies those of others once all of them are lent.
+    fn fetch(&mut self, name: &str, packed: Slot, rows: Slot, out: Mat) -> Step<()> {
+        let exchange = self.post.mail.fetched_by(out.slot);
+        self.make_room(out.slot)?;
+        let after = self.held(packed)?.ready;
+        if self.post.mail.reader_count(exchange) > 0 {
+            self.lent.insert(packed, exchange);
+            self.unsent.push_back(Unsent { after, news: News::Packed(exchange, packed) });
+        }
+        let from = self.hear_until(|worker| Ok(worker.post.inbox.take_lent(exchange)))?;
+        let ready = self.held(rows)?.ready;
+        let mut fetched = Event::DONE;
+        if !from.is_empty() {
+            let queued = self.device.fetch(Lane::CopyIn, rows, out, &from, &[ready]);
+            fetched = self.on(name, queued)?;
+            self.note_copy(fetched, Lane::CopyIn, out.slot);
+            self.held(rows)?.read[1] = fetched; // a constant is never copied to the host
+            self.unsent.push_back(Unsent { after: fetched, news: News::Read(exchange) });
+        }
+        self.resident[out.slot.0 as usize] = Some(Resident { ready: fetched, read: [Event::DONE; 2] });
         Ok(())
     }
 
@@ -269,7 +307,7 @@ impl Worker {
         }
         let HostCopy { slot: rows, ready: copied } = self.host[index].clone().expect("what was stored is on the host");
         if let Some(place) = self.post.mail.place_of(slot) {
-            self.unsent.push_back(Unsent { place, copied, rows });
+            self.unsent.push_back(Unsent { after: copied, news: News::Published(place, rows) });
         }
         Ok(())
     }
@@ -319,7 +357,12 @@ impl Worker {
         // Calls of a batch come one after the other: those before are done with it when another writes there.
         let uses = if self.batched { &[][..] } else { &uses[..] };
         let done = uses.iter().try_for_each(|&event| self.device.wait(event));
-        let done = done.and_then(|()| self.device.free(slot));
+        self.on(&format!("giving up {}", self.tensor_name(slot)), done)?;
+        if let Some(exchange) = self.lent.remove(&slot) {
+            let readers = self.post.mail.reader_count(exchange);
+            self.hear_until(|worker| Ok(worker.post.inbox.take_read(exchange, readers).then_some(())))?;
+        }
+        let done = self.device.free(slot);
         self.on(&format!("giving up {}", self.tensor_name(slot)), done)
     }
 
@@ -339,9 +382,16 @@ impl Worker {
 
     /// Rows of other parts, or a sum over all parts.
     fn wait_for(&mut self, slot: Slot) -> Step<HostSlot> {
+        self.hear_until(|worker| {
+            let taken = worker.post.inbox.take(slot);
+            worker.on(&format!("putting together {}", worker.tensor_name(slot)), taken)
+        })
+    }
+
+    /// Listens until what others say is enough for `take`.
+    fn hear_until<T>(&mut self, mut take: impl FnMut(&mut Self) -> Step<Option<T>>) -> Step<T> {
         loop {
-            let taken = self.post.inbox.take(slot);
-            if let Some(here) = self.on(&format!("putting together {}", self.tensor_name(slot)), taken)? {
+            if let Some(here) = take(self)? {
                 return Ok(here);
             }
             // Others may be waiting for ours.
@@ -356,9 +406,11 @@ impl Worker {
     fn receive(&mut self, message: ToWorker) -> Step<()> {
         match message {
             ToWorker::Rows(exchange, part, tile, rows) => self.post.inbox.put_rows(exchange, part, tile, rows),
+            ToWorker::Lent(exchange, part, rows) => self.post.inbox.put_lent(exchange, part, rows),
+            ToWorker::Read(exchange) => self.post.inbox.put_read(exchange),
             ToWorker::Sum(exchange, sum) => self.post.inbox.put_sum(exchange, sum),
             ToWorker::Abort => return Err(Stop::Aborted),
-            ToWorker::Run(_) | ToWorker::Write(..) | ToWorker::Read(_) => {
+            ToWorker::Run(_) | ToWorker::Write(..) | ToWorker::Show(_) => {
                 unreachable!("the driver waits for a script's end before it asks for more")
             }
         }
@@ -366,10 +418,18 @@ impl Worker {
     }
 
     fn send_unsent(&mut self) -> Step<()> {
-        while let Some(Unsent { place, copied, rows }) = self.unsent.pop_front() {
-            let done = self.device.wait(copied);
-            self.on("publishing rows", done)?;
-            self.post.mail.send(place, &rows);
+        while let Some(Unsent { after, news }) = self.unsent.pop_front() {
+            let done = self.device.wait(after);
+            self.on("telling others", done)?;
+            match news {
+                News::Published(place, rows) => self.post.mail.send(place, &rows),
+                News::Packed(exchange, slot) => {
+                    let lent = self.device.lend(slot);
+                    let rows = self.on(&format!("lending {}", self.tensor_name(slot)), lent)?;
+                    self.post.mail.lend(exchange, &rows);
+                }
+                News::Read(exchange) => self.post.mail.tell_read(exchange, &self.post.inbox.lenders(exchange)),
+            }
         }
         Ok(())
     }

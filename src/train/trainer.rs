@@ -44,6 +44,10 @@ pub struct Epoch {
     pub bytes_to_host: u64,
     /// The same as planned: to devices and to the host.
     pub planned_bytes: [u64; 2],
+    /// Bytes that were copied from device to device, evaluation included.
+    pub bytes_between_devices: u64,
+    /// The same as planned.
+    pub planned_bytes_between_devices: u64,
 }
 
 /// Trains a model on a data set, one full-graph epoch at a time.
@@ -129,8 +133,19 @@ impl Trainer {
         }
         let [seconds, eval_seconds] = done.seconds;
         let [bytes_to_device, bytes_to_host] = done.bytes;
-        let planned_bytes = done.planned_bytes;
-        Ok(Epoch { epoch, loss, accuracy, seconds, eval_seconds, bytes_to_device, bytes_to_host, planned_bytes })
+        let [bytes_between_devices, planned_bytes_between_devices] = done.bytes_between;
+        Ok(Epoch {
+            epoch,
+            loss,
+            accuracy,
+            seconds,
+            eval_seconds,
+            bytes_to_device,
+            bytes_to_host,
+            planned_bytes: done.planned_bytes,
+            bytes_between_devices,
+            planned_bytes_between_devices,
+        })
     }
 
     /// Measures the parameters as they are on all splits, and keeps them if their validation accuracy is the best so

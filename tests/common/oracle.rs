@@ -42,7 +42,9 @@ impl Oracle {
                 Some((Contents::Indptr(_) | Contents::Origin(Origin::EdgePermutation(_)), host)) => {
                     Cells::U64(host.to_vec())
                 }
-                Some((Contents::Indices(_) | Contents::PackedRows(_), host)) => Cells::U32(host.to_vec()),
+                Some((Contents::Indices(_) | Contents::PackedRows(_) | Contents::FetchedRows(_), host)) => {
+                    Cells::U32(host.to_vec())
+                }
                 Some((Contents::Origin(Origin::Labels | Origin::Split), host)) => Cells::U32(host.to_vec()),
                 Some((Contents::Origin(Origin::Targets), host)) => Cells::U8(host.to_vec()),
                 Some((_, host)) => Cells::Float(host.to_vec::<f32>().into_iter().map(f64::from).collect()),
@@ -72,7 +74,7 @@ impl Oracle {
         }
     }
 
-    fn u32s(&self, slot: Slot) -> &[u32] {
+    pub fn u32s(&self, slot: Slot) -> &[u32] {
         match &self.slots[&slot] {
             Cells::U32(cells) => cells,
             other => panic!("slot {slot:?} holds {other:?}"),
@@ -116,6 +118,8 @@ impl Oracle {
 
     fn call(&mut self, call: &Call) {
         match *call {
+            // Others' rows: whoever runs the parts writes them.
+            Call::Fetch { .. } => {}
             Call::Gather { block, weights, own, halo, out } => {
                 let weights = weights.map(|w| self.float(w).to_vec());
                 let halo = halo.map(|h| self.mat(h));

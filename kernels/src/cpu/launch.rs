@@ -67,6 +67,7 @@ pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
             launch_multi_label(slots, call)
         }
         Call::Fused { head, steps } => launch_fused(slots, head, steps),
+        Call::Fetch { .. } => Err(Error::NoPeers),
         Call::Accumulate { head, sum } => launch_accumulate(slots, head, *sum),
         Call::Concat { parts, out } => launch_concat(slots, parts, *out),
         Call::Sgd { .. } | Call::Adam { .. } => launch_optimizer(slots, call),

@@ -44,10 +44,11 @@ pub use multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_
 pub use optimizer::{adam, sgd};
 pub use rows::{RowWork, rows_then};
 
-use crate::call::Call;
+use crate::call::{Call, Mat};
 use crate::device::{Device, Event, Lane, Recorder, Span};
 use crate::error::{Error, Result};
 use crate::gate::Gate;
+use crate::lent::Lent;
 use crate::memory::{HostSlot, Slot};
 use slots::Slots;
 
@@ -62,8 +63,8 @@ pub struct CpuDevice {
     /// Its own threads, or none for rayon's global pool.
     pool: Option<ThreadPool>,
     slots: Slots,
-    /// To the device, to the host.
-    copied: [AtomicU64; 2],
+    /// To the device, to the host, from other devices.
+    copied: [AtomicU64; 3],
     gate: Option<Arc<Gate>>,
     recorder: Recorder,
     /// Numbers events. All have happened when they are handed out.
@@ -99,7 +100,7 @@ impl CpuDevice {
             let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("cpu-{i}")).build();
             pool.map_err(|source| Error::Threads { threads, source })
         });
-        let copied = [AtomicU64::new(0), AtomicU64::new(0)];
+        let copied = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
         let (recorder, events) = (Recorder::default(), AtomicU64::new(0));
         Ok(Self { pool: pool.transpose()?, slots, copied, gate, recorder, events })
     }
@@ -137,6 +138,23 @@ impl CpuDevice {
         if lane != Lane::Control {
             self.copied[direction].fetch_add(bytes as u64, Ordering::Relaxed);
         }
+    }
+}
+
+/// What devices do whose memory is apart from the host's.
+impl CpuDevice {
+    pub(crate) fn lend_apart(&self, slot: Slot) -> Result<Lent> {
+        self.slots.lend(slot)
+    }
+
+    pub(crate) fn fetch_apart(&self, lane: Lane, rows: Slot, out: Mat, from: &[(Lent, usize)]) -> Result<()> {
+        self.slots.fetch(rows, out, from)?;
+        self.count(lane, 2, 4 * out.rows * out.cols);
+        Ok(())
+    }
+
+    pub(crate) fn fetched_apart(&self) -> u64 {
+        self.copied[2].load(Ordering::Relaxed)
     }
 }
 

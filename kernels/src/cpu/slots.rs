@@ -6,8 +6,10 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, RawRwLock, RwLock};
 
+use super::elementwise::pack;
 use crate::call::{BlockSlots, Mat};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_shape};
+use crate::lent::Lent;
 use crate::memory::{AlignedBytes, HostSlot, Shared, Slot, read, write};
 use crate::view::{BlockView, MatMut, MatView};
 
@@ -40,7 +42,7 @@ impl Contents {
 
 /// A slot's contents, locked one by one, so that copies, kernels and allocations go on side by side.
 #[derive(Clone)]
-struct Cell {
+pub(super) struct Cell {
     bytes: u64,
     contents: Arc<RwLock<Contents>>,
 }
@@ -208,6 +210,36 @@ impl Slots {
         let mut host = write(host);
         check_size(src, host.len() as u64, table.cell(src)?.bytes)?;
         host.as_mut_slice::<u8>().copy_from_slice(table.readable(src)?.bytes());
+        Ok(())
+    }
+
+    /// A slot's memory, for other devices to read.
+    pub(super) fn lend(&self, slot: Slot) -> Result<Lent> {
+        let table = self.open();
+        drop(table.readable(slot)?);
+        Ok(Lent::new(table.cell(slot)?))
+    }
+
+    /// Rows of what others lent: see [`crate::Device::fetch`].
+    pub(super) fn fetch(&self, rows: Slot, out: Mat, from: &[(Lent, usize)]) -> Result<()> {
+        const CALL: &str = "fetch";
+        let table = self.open();
+        let (rows, mut out) = (table.vec::<u32>(rows, out.rows)?, table.mat_mut(out)?);
+        let d = out.mat.cols;
+        let given = from.iter().fold(0usize, |sum, (_, count)| sum.saturating_add(*count));
+        check_shape(CALL, "out", [given, d], [out.mat.rows, d])?;
+        let (mut rows, mut to) = (rows.view(), out.values.view());
+        for (lent, count) in from.iter().filter(|_| d > 0) {
+            let memory = lent.of::<Cell>().ok_or(Error::NoPeers)?.contents.read_arc();
+            let values: &[f32] = memory.bytes();
+            let sources = values.len() / d;
+            let (wanted, later) = rows.split_at(*count);
+            let (here, rest) = std::mem::take(&mut to).split_at_mut(count * d);
+            let x = MatView::new(&values[..sources * d], sources, d).expect("it is that long");
+            let here = MatMut::new(here, *count, d).expect("it is that long");
+            pack(x, wanted, here)?;
+            (rows, to) = (later, rest);
+        }
         Ok(())
     }
 

@@ -7,12 +7,14 @@ use parking_lot::Mutex;
 use super::batch::Batch;
 use super::engine::CudaEngine;
 use super::faults;
+use super::loans::{self, Loan, Loans, prepare_fetch};
 use super::prepare::prepare;
 use super::slots::Spares;
-use crate::call::Call;
+use crate::call::{Call, Mat};
 use crate::device::{Device, Event, Lane, Span};
 use crate::error::{Error, Result};
 use crate::lanes::{LANES, Lanes, lane_and_number};
+use crate::lent::Lent;
 use crate::memory::{HostSlot, Slot};
 
 /// One GPU, or a share of its memory.
@@ -28,6 +30,10 @@ pub(super) struct CudaDevice {
     batch: Mutex<Option<Batch>>,
     /// The copies that followed calls of the batch before.
     copies: Mutex<Vec<Event>>,
+    /// From other devices.
+    fetched: AtomicU64,
+    // Dropped after the lanes, which may still queue what reads it.
+    loans: Loans,
 }
 
 impl CudaDevice {
@@ -37,6 +43,8 @@ impl CudaDevice {
         let lanes = Lanes::new(name, CudaEngine::new(ordinal, capacity_bytes)?)?;
         Ok(Self {
             name: name.to_owned(),
+            loans: Loans::new(lanes.shared_engine()),
+            fetched: AtomicU64::new(0),
             lanes,
             copied: Default::default(),
             batch: Mutex::default(),
@@ -71,7 +79,8 @@ impl CudaDevice {
         self.engine().finish(event)?;
         let done = self.engine().marks(0).done();
         self.engine().faults.look(done)?;
-        self.engine().batch_faults.look(done)
+        self.engine().batch_faults.look(done)?;
+        self.engine().loan_faults.look(self.engine().marks(loans::LANE).done())
     }
 
     /// Collects a call.
@@ -120,8 +129,8 @@ impl Device for CudaDevice {
             return slots.alloc(slot, bytes, Spares::MayGo);
         };
         match slots.alloc(slot, bytes, Spares::Stay) {
-            Err(Error::Cuda { .. }) => {
-                // Spare memory may be what is missing, and calls of the batch may use it.
+            Err(Error::Cuda { .. } | Error::OutOfMemory { .. }) => {
+                // Spare memory may be what is missing or in the way, and calls of the batch may use it.
                 self.start_again(event)?;
                 slots.alloc(slot, bytes, Spares::MayGo)
             }
@@ -171,6 +180,26 @@ impl Device for CudaDevice {
         self.count(lane, 1, bytes);
         if let Some(batch) = &mut *self.batch.lock() {
             batch.copies.push((src, event));
+        }
+        Ok(event)
+    }
+
+    fn lend(&self, slot: Slot) -> Result<Lent> {
+        Loan::new(self.lanes.shared_engine(), slot).map(Lent::new)
+    }
+
+    fn fetch(&self, lane: Lane, rows: Slot, out: Mat, from: &[(Lent, usize)], after: &[Event]) -> Result<Event> {
+        let engine = self.engine();
+        if let Some(job) = engine.loan_faults.in_the_way() {
+            self.finish(Event(job * LANES.len() as u64 + loans::LANE as u64))?;
+        }
+        let (launches, lookup) = prepare_fetch(engine, rows, out, from, engine.loan_faults.address())?;
+        let event = self.lanes.queue(Lane::CopyIn, after, move |engine| engine.fetch(&launches))?;
+        let number = lane_and_number(event).1;
+        engine.loan_faults.watch(number, lookup);
+        self.loans.hold(number, from.iter().map(|(lent, _)| lent.clone()).collect());
+        if lane != Lane::Control {
+            self.fetched.fetch_add(4 * (out.rows * out.cols) as u64, Ordering::Relaxed);
         }
         Ok(event)
     }
@@ -241,6 +270,10 @@ impl Device for CudaDevice {
 
     fn copied_bytes(&self) -> [u64; 2] {
         [self.copied[0].load(Ordering::Relaxed), self.copied[1].load(Ordering::Relaxed)]
+    }
+
+    fn fetched_bytes(&self) -> u64 {
+        self.fetched.load(Ordering::Relaxed)
     }
 
     fn used_bytes(&self) -> u64 {

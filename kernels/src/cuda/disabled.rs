@@ -12,6 +12,22 @@ pub fn gpus() -> Result<Vec<Gpu>> {
     Err(Error::NotBuilt { feature: "cuda" })
 }
 
+/// Whether GPUs can read each other's memory.
+///
+/// # Errors
+/// Always [`Error::NotBuilt`]: this build has no `cuda` feature.
+pub fn reach_each_other(_ordinals: &[u32]) -> Result<bool> {
+    Err(Error::NotBuilt { feature: "cuda" })
+}
+
+/// Lets GPUs read each other's memory.
+///
+/// # Errors
+/// Always [`Error::NotBuilt`]: this build has no `cuda` feature.
+pub fn link(_ordinals: &[u32]) -> Result<()> {
+    Err(Error::NotBuilt { feature: "cuda" })
+}
+
 /// A device on a GPU.
 ///
 /// # Errors

@@ -15,7 +15,7 @@ pub(super) fn find() -> Result<()> {
     let missing = |library, advice| Err(Error::NoLibrary { library, advice });
     // SAFETY: it only asks the system's loader for the library, whose initialisers are NVIDIA's own.
     if !unsafe { cudarc::driver::sys::is_culib_present() } {
-        return missing("NVIDIA's driver (libcuda)", "install it, or use --devices cpu");
+        return missing("NVIDIA's driver (libcuda)", "install it");
     }
     let mut version = 0;
     // SAFETY: the number is written before the call returns.
@@ -23,7 +23,7 @@ pub(super) fn find() -> Result<()> {
         .result()
         .during("asking for the driver's version")?;
     if version < OLDEST {
-        return missing("NVIDIA's driver for CUDA 12.8 or newer", "update it, or use --devices cpu");
+        return missing("NVIDIA's driver for CUDA 12.8 or newer", "update it");
     }
     Ok(())
 }

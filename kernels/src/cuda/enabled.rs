@@ -23,6 +23,8 @@ mod engine;
 mod faults;
 #[path = "graphs.rs"]
 mod graphs;
+#[path = "loans.rs"]
+mod loans;
 #[path = "marks.rs"]
 mod marks;
 #[path = "modules.rs"]
@@ -79,12 +81,47 @@ fn describe(ordinal: u32) -> Result<Gpu> {
 
 /// Keeps the context of a GPU until the program ends. Making one takes a good part of a second, and a GPU whose last device
 /// is closed would lose it.
-fn keep_context(ordinal: u32) -> Result<()> {
+fn keep_context(ordinal: u32) -> Result<Arc<CudaContext>> {
     static KEPT: Mutex<BTreeMap<u32, Arc<CudaContext>>> = Mutex::new(BTreeMap::new());
-    if let Entry::Vacant(place) = KEPT.lock().entry(ordinal) {
-        place.insert(CudaContext::new(ordinal as usize).during("opening a GPU")?);
+    Ok(match KEPT.lock().entry(ordinal) {
+        Entry::Occupied(place) => place.get().clone(),
+        Entry::Vacant(place) => place.insert(CudaContext::new(ordinal as usize).during("opening a GPU")?).clone(),
+    })
+}
+
+/// Makes sure that there are GPUs of these numbers.
+fn check_ordinals(ordinals: &[u32]) -> Result<()> {
+    let count = count()?;
+    match ordinals.iter().find(|&&ordinal| ordinal >= count) {
+        Some(&ordinal) => Err(Error::NoGpu { ordinal, count }),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// Whether each of these GPUs can read the memory of each other; one that comes twice reads its own.
+///
+/// # Errors
+/// [`Error::NoLibrary`] without a driver; [`Error::NoGpu`]; [`Error::Cuda`] when the driver fails.
+pub fn reach_each_other(ordinals: &[u32]) -> Result<bool> {
+    check_ordinals(ordinals)?;
+    for &reader in ordinals {
+        for &owner in ordinals.iter().filter(|&&owner| owner != reader) {
+            if !loans::can_reach(reader as i32, owner as i32)? {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Lets the devices that are opened on these GPUs read each other's memory ([`Device::fetch`]), until the program ends.
+///
+/// # Errors
+/// As [`reach_each_other`]; where that is false, [`Error::Cuda`].
+pub fn link(ordinals: &[u32]) -> Result<()> {
+    check_ordinals(ordinals)?;
+    let numbers: std::collections::BTreeSet<u32> = ordinals.iter().copied().collect();
+    loans::link(&numbers.into_iter().map(keep_context).collect::<Result<Vec<_>>>()?)
 }
 
 /// A device called `name` on GPU `ordinal`, whose slots may hold `capacity_bytes` together. A GPU may be opened more than
@@ -93,10 +130,7 @@ fn keep_context(ordinal: u32) -> Result<()> {
 /// # Errors
 /// [`Error::NoLibrary`] without a driver; [`Error::NoGpu`]; [`Error::Cuda`] when the driver fails.
 pub fn open(name: &str, ordinal: u32, capacity_bytes: u64) -> Result<Box<dyn Device>> {
-    let count = count()?;
-    if ordinal >= count {
-        return Err(Error::NoGpu { ordinal, count });
-    }
+    check_ordinals(&[ordinal])?;
     keep_context(ordinal)?;
     Ok(Box::new(CudaDevice::new(name, ordinal, capacity_bytes)?))
 }

@@ -12,6 +12,7 @@ use super::choices::{Choices, Shape};
 use super::driver::{self, Named};
 use super::faults::Faults;
 use super::graphs::Graphs;
+use super::loans;
 use super::marks::Marks;
 use super::modules::{KernelCall, Modules};
 use super::slots::{Pool, Slots};
@@ -44,6 +45,8 @@ pub(super) struct CudaEngine {
     pub(super) faults: Faults,
     /// Of the calls of a batch.
     pub(super) batch_faults: Faults,
+    /// Of rows that are read from other devices.
+    pub(super) loan_faults: Faults,
     graphs: Mutex<Graphs>,
     pub(super) staging: [Staging; 2],
     pub(super) has_blas: bool,
@@ -74,6 +77,7 @@ impl CudaEngine {
             slots: Slots::new(&context, capacity_bytes)?,
             faults: Faults::new()?,
             batch_faults: Faults::new()?,
+            loan_faults: Faults::new()?,
             graphs: Mutex::default(),
             staging: [Staging::new(&context), Staging::new(&context)],
             has_blas: driver::has_blas(),
@@ -86,6 +90,16 @@ impl CudaEngine {
             recorder: Recorder::default(),
             context,
         })
+    }
+
+    /// Makes the GPU that of this thread.
+    pub(super) fn bind(&self) -> Result<()> {
+        self.context.bind_to_thread().during("using a GPU")
+    }
+
+    /// Queues launches behind the copies to the device, on the thread of their lane.
+    pub(super) fn fetch(&self, launches: &[KernelCall]) -> Result<()> {
+        launches.iter().try_for_each(|call| self.modules.launch(&self.marks[loans::LANE].stream, call))
     }
 
     pub(super) fn marks(&self, lane: usize) -> &Marks {
@@ -200,7 +214,7 @@ struct Recorder {
 
 impl Engine for CudaEngine {
     fn perform(&self, job: Job<'_>, work: Work<Self>) -> Result<()> {
-        self.context.bind_to_thread().during("using a GPU")?;
+        self.bind()?;
         let marks = &self.marks[job.lane];
         for &event in job.after {
             let (lane, number) = lane_and_number(event);

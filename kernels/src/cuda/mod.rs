@@ -11,7 +11,7 @@ mod imp;
 #[path = "disabled.rs"]
 mod imp;
 
-pub use imp::{gpus, open};
+pub use imp::{gpus, link, open, reach_each_other};
 
 /// A GPU of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]

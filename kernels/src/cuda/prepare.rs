@@ -70,6 +70,7 @@ impl Plan<'_> {
             | Call::ReluGrad { .. }
             | Call::Dropout { .. } => self.cells(call, &[]),
             Call::Pack { .. } => self.pack(call),
+            Call::Fetch { .. } => Err(Error::NoPeers),
             Call::Transpose { .. } => self.transpose(call),
             Call::PermuteEdges { .. } => self.permute_edges(call),
             Call::SparseDropout { .. } => self.sparse_dropout(call),

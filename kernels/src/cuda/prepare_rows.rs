@@ -16,20 +16,21 @@ use crate::random::{run_key, threshold};
 const WARP: usize = 32;
 
 /// How a row of `d` cells is held by threads.
-struct Width {
+#[derive(Clone, Copy)]
+pub(super) struct Width {
     /// Cells of one load.
     vector: usize,
     /// Threads a row: a power of two.
-    lanes: usize,
+    pub(super) lanes: usize,
 }
 
 impl Width {
-    fn of(d: usize) -> Self {
+    pub(super) fn of(d: usize) -> Self {
         let vector = if d.is_multiple_of(4) { 4 } else { 2 - d % 2 };
         Self { vector, lanes: d.div_ceil(vector).next_power_of_two().clamp(1, WARP) }
     }
 
-    fn rows_of_block(&self) -> usize {
+    pub(super) fn rows_of_block(&self) -> usize {
         THREADS as usize / self.lanes
     }
 
@@ -222,7 +223,7 @@ impl Plan<'_> {
 
     fn rows_kernel(&mut self, out: Mat, args: &args::Rows) {
         let width = Width::of(out.cols);
-        let name = ["rows_1", "rows_2", "rows_4"][width.vector / 2];
+        let name = rows_kernel_name(width);
         let blocks = if out.cols == 0 { 0 } else { out.rows.div_ceil(width.rows_of_block()) };
         self.kernel(File::Rows, name, [blocks, 1], args);
     }
@@ -336,8 +337,13 @@ fn lookup(call: &'static str, block: BlockSlots, limit: u64) -> Lookup {
     Lookup { call, operand: "indices", limit, edges: block.edges as u64 }
 }
 
+/// The kernel that moves rows of this width.
+pub(super) fn rows_kernel_name(width: Width) -> &'static str {
+    ["rows_1", "rows_2", "rows_4"][width.vector / 2]
+}
+
 /// Kernels count columns in 32 bits, and slices of them in 16.
-fn columns(call: &'static str, d: usize) -> Result<u32> {
+pub(super) fn columns(call: &'static str, d: usize) -> Result<u32> {
     const MOST: usize = 1 << 22;
     if d <= MOST {
         Ok(d as u32)

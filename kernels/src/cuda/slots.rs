@@ -31,7 +31,8 @@ pub(super) struct Slots {
 
 #[derive(Default)]
 struct Table {
-    // Invariant: used <= peak <= capacity, and used is the sum over the buffers; kept is that over the spares.
+    // Invariant: used <= peak <= capacity, and used is the sum over the buffers; kept is that over the spares and what is retired.
+    // used + kept, which is all that was taken from the driver, is at most the capacity as well.
     used: u64,
     peak: u64,
     kept: u64,
@@ -46,7 +47,8 @@ struct Table {
     reserved: BTreeMap<u32, (u64, u64)>,
 }
 
-/// Whether spare memory may go back to the driver. What calls that are not queued yet may still use has to stay.
+/// Whether spare memory may go back to the driver. What calls that are not queued yet may still use has to stay: where there is no
+/// room beside it, nothing is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spares {
     MayGo,
@@ -92,11 +94,15 @@ impl Slots {
             }
             return Ok(spare.1);
         }
+        let used = table.used.saturating_add(bytes);
         if spares == Spares::Stay {
+            let need_bytes = used.saturating_add(table.kept);
+            if need_bytes > self.capacity {
+                return Err(Error::OutOfMemory { need_bytes, have_bytes: self.capacity });
+            }
             return self.pool.take(bytes);
         }
         // Half of the peak is room enough for sizes that take turns.
-        let used = table.used.saturating_add(bytes);
         let most = self.capacity.min(table.peak.max(used).saturating_mul(3) / 2);
         while used.saturating_add(table.kept) > most && self.give_spare_back(table)? {}
         match self.pool.take(bytes) {
@@ -120,6 +126,7 @@ impl Slots {
     pub(super) fn retire(&self, slot: Slot) -> Result<()> {
         let mut table = self.table.lock();
         let Buffer { address, bytes } = table.give_up(slot)?;
+        table.kept += bytes;
         table.retired.extend((bytes > 0).then_some((bytes, address)));
         Ok(())
     }
@@ -128,7 +135,6 @@ impl Slots {
     pub(super) fn settle(&self) {
         let mut table = self.table.lock();
         let retired = std::mem::take(&mut table.retired);
-        table.kept += retired.iter().map(|(bytes, _)| bytes).sum::<u64>();
         table.spare.extend(retired);
     }
 

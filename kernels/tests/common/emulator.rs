@@ -52,6 +52,8 @@ pub struct Emulated<'a> {
     pub blas: bool,
     /// With a cache of so many bytes.
     pub cache: Option<u32>,
+    /// Kernels seem to take so much longer for each slice of their columns.
+    pub slice_ms: i32,
     /// A change of the kernels.
     pub plant: Option<&'a str>,
 }
@@ -78,6 +80,9 @@ impl Emulated<'_> {
         }
         if let Some(cache) = self.cache {
             command.env("EMULATED_CACHE", cache.to_string());
+        }
+        if self.slice_ms != 0 {
+            command.env("EMULATED_SLICE_MS", self.slice_ms.to_string());
         }
         if let Some(plant) = self.plant {
             // Changed kernels are kept nowhere.

@@ -33,19 +33,26 @@ pub(super) fn against_the_cpu(budget: Budget) -> Result<Value> {
         for (model_name, model) in models {
             let model = model.dropout(0.5);
             let two = format!("{DEVICE},{ORDINAL}");
-            for (devices, percent) in [(DEVICE, None), (&two, None), (DEVICE, Some(60))] {
-                rows.measure(budget, &format!("{name} {model_name} {devices} {percent:?}"), || {
-                    let (want, _) = train(&model, &data, "cpu", None)?;
-                    let peak = || Ok::<u64, Error>(train(&model, &data, DEVICE, None)?.1[0]);
+            for (devices, exchange, percent) in
+                [(DEVICE, "auto", None), (&two, "peer", None), (&two, "host", None), (DEVICE, "auto", Some(60))]
+            {
+                rows.measure(budget, &format!("{name} {model_name} {devices} {exchange} {percent:?}"), || {
+                    let on = |text: &str| Ok::<_, Error>(Devices::parse(text)?.transport(exchange.parse()?));
+                    let (want, _) = train(&model, &data, Devices::cpu(), None)?;
+                    let peak = || Ok::<u64, Error>(train(&model, &data, on(DEVICE)?, None)?.1[0]);
                     let memory = percent.map(|percent| Ok::<u64, Error>(peak()? * percent / 100)).transpose()?;
-                    let (got, peaks) = train(&model, &data, devices, memory)?;
+                    let (got, peaks) = train(&model, &data, on(devices)?, memory)?;
                     let difference = difference(&got, &want);
-                    let as_planned =
-                        got.iter().all(|epoch| [epoch.bytes_to_device, epoch.bytes_to_host] == epoch.planned_bytes);
+                    let as_planned = |epoch: &Epoch| {
+                        [epoch.bytes_to_device, epoch.bytes_to_host] == epoch.planned_bytes
+                            && epoch.bytes_between_devices == epoch.planned_bytes_between_devices
+                            && (epoch.bytes_between_devices > 0) == (exchange == "peer")
+                    };
+                    let as_planned = got.iter().all(as_planned);
                     Ok(json!({
-                        "data": name, "model": model_name, "devices": devices, "device_memory": memory,
-                        "peaks": peaks, "loss_difference": difference, "bytes_as_planned": as_planned,
-                        "ok": difference <= ALLOWED && as_planned,
+                        "data": name, "model": model_name, "devices": devices, "exchange": exchange,
+                        "device_memory": memory, "peaks": peaks, "loss_difference": difference,
+                        "bytes_as_planned": as_planned, "ok": difference <= ALLOWED && as_planned,
                     }))
                 });
             }
@@ -55,9 +62,9 @@ pub(super) fn against_the_cpu(budget: Budget) -> Result<Value> {
 }
 
 /// Some epochs, and the peak of each device, which was the planned one.
-fn train(model: &Model, data: &Dataset, devices: &str, memory: Option<u64>) -> Result<(Vec<Epoch>, Vec<u64>)> {
+fn train(model: &Model, data: &Dataset, devices: Devices, memory: Option<u64>) -> Result<(Vec<Epoch>, Vec<u64>)> {
     let mut builder =
-        Trainer::builder(model, data).devices(Devices::parse(devices)?).optimizer(Adam::new(0.01).weight_decay(5e-4));
+        Trainer::builder(model, data).devices(devices.clone()).optimizer(Adam::new(0.01).weight_decay(5e-4));
     if let Some(memory) = memory {
         builder = builder.device_memory(ByteSize::b(memory));
     }

@@ -148,6 +148,7 @@ pub(super) fn splits(size: Size, budget: Budget) -> Result<Value> {
 /// What the parts of each epoch took, and how well that was predicted.
 fn split_row(trainer: &mut Trainer, epochs: usize, budget: Budget) -> Result<Value> {
     let (mut parts, mut moves, mut seconds, mut first) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut between = 0;
     while seconds.len() < epochs && (seconds.len() < 4 || !budget.is_spent()) {
         let epoch = trainer.step()?;
         if let Some(moved) = trainer.last_move().filter(|moved| moved.epoch == epoch.epoch) {
@@ -159,6 +160,7 @@ fn split_row(trainer: &mut Trainer, epochs: usize, budget: Budget) -> Result<Val
         let (slowest, mean) = slowest_and_mean(trainer.part_seconds());
         parts.push(json!({ "seconds": trainer.part_seconds(), "slowest_over_mean": slowest / mean }));
         seconds.push(epoch.seconds);
+        between = epoch.bytes_between_devices;
         if first.is_empty() {
             first = errors(&trainer.part_predictions());
         }
@@ -167,7 +169,7 @@ fn split_row(trainer: &mut Trainer, epochs: usize, budget: Budget) -> Result<Val
     let (slowest, mean) = slowest_and_mean(trainer.part_seconds());
     let [median, ..] = spread(seconds.split_off(seconds.len() / 2));
     Ok(json!({
-        "parts": trainer.parts(), "epoch_seconds": median, "slowest_over_mean": slowest / mean,
+        "parts": trainer.parts(), "epoch_seconds": median, "bytes_between_devices": between, "slowest_over_mean": slowest / mean,
         "epochs": parts, "moves": moves,
         "part_seconds_measured_by_profile_and_learned": predictions,
         "errors_of_profile_and_learned_at_first": first,

@@ -1,0 +1,169 @@
+//! Rows that other devices hold, read where they lie: by a kernel on the reader's stream of copies in.
+//!
+//! The owner's memory stays as it is until the reader says that it is done (the runtime's business), and exists for as long as
+//! anybody's kernel may read it: whoever reads keeps hold of the engine behind it until its own stream has come so far, even
+//! where a run ends in an error.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::args;
+use super::compile::File;
+use super::driver::Named;
+use super::engine::CudaEngine;
+use super::faults::Lookup;
+use super::modules::KernelCall;
+use super::prepare::kernel_call;
+use super::prepare_rows::{Width, columns, rows_kernel_name};
+use super::slots::Buffer;
+use crate::call::Mat;
+use crate::error::{Error, Result, check_shape};
+use crate::lent::Lent;
+use crate::memory::Slot;
+
+/// The lane that reads: copies to the device.
+pub(super) const LANE: usize = 1;
+
+/// A slot of some GPU.
+pub(super) struct Loan {
+    /// Whose memory it is.
+    _engine: Arc<CudaEngine>,
+    address: u64,
+    bytes: u64,
+}
+
+impl Loan {
+    /// # Errors
+    /// [`Error::EmptySlot`].
+    pub(super) fn new(engine: Arc<CudaEngine>, slot: Slot) -> Result<Self> {
+        let Buffer { address, bytes } = engine.slots.get(slot)?;
+        Ok(Self { _engine: engine, address, bytes })
+    }
+}
+
+/// What the jobs of one device read and may still be reading.
+pub(super) struct Loans {
+    engine: Arc<CudaEngine>,
+    /// By job.
+    held: Mutex<Vec<(u64, Vec<Lent>)>>,
+}
+
+impl Loans {
+    pub(super) fn new(engine: Arc<CudaEngine>) -> Self {
+        Self { engine, held: Mutex::default() }
+    }
+
+    /// Job `number` reads `lent`.
+    pub(super) fn hold(&self, number: u64, lent: Vec<Lent>) {
+        let done = self.engine.marks(LANE).done();
+        let mut held = self.held.lock();
+        held.retain(|(job, _)| *job > done);
+        held.push((number, lent));
+    }
+}
+
+impl Drop for Loans {
+    fn drop(&mut self) {
+        // The lanes have ended; what they queued may still run. A failure here was told before.
+        let _ = self.engine.bind();
+        let _ = self.engine.marks(LANE).stream.synchronize();
+    }
+}
+
+/// The launches that bring rows of others into `out`: `from` says whose, and how many of `rows` are rows of theirs.
+///
+/// # Errors
+/// [`Error::EmptySlot`], [`Error::SlotSize`], [`Error::Shape`], [`Error::NoPeers`], [`Error::Argument`].
+pub(super) fn prepare_fetch(
+    engine: &CudaEngine,
+    rows: Slot,
+    out: Mat,
+    from: &[(Lent, usize)],
+    fault: u64,
+) -> Result<(Vec<KernelCall>, Lookup)> {
+    const CALL: &str = "fetch";
+    let address = |slot: Slot, cells: Option<usize>| {
+        let buffer = engine.slots.get(slot)?;
+        let need_bytes = cells.and_then(|cells| cells.checked_mul(4)).map_or(u64::MAX, |bytes| bytes as u64);
+        match need_bytes <= buffer.bytes {
+            true => Ok(buffer.address),
+            false => Err(Error::SlotSize { slot, need_bytes, have_bytes: buffer.bytes }),
+        }
+    };
+    let (mut picked, mut to) = (address(rows, Some(out.rows))?, address(out.slot, out.rows.checked_mul(out.cols))?);
+    let given = from.iter().fold(0usize, |sum, (_, count)| sum.saturating_add(*count));
+    check_shape(CALL, "out", [given, out.cols], [out.rows, out.cols])?;
+    let width = Width::of(out.cols);
+    let (d, row_bytes) = (columns(CALL, out.cols)?, 4 * out.cols as u64);
+    let mut launches = Vec::new();
+    let mut limit = u64::MAX;
+    for (lent, count) in from {
+        let loan = lent.of::<Loan>().ok_or(Error::NoPeers)?;
+        let sources = loan.bytes.checked_div(row_bytes).unwrap_or(u64::MAX);
+        limit = limit.min(sources);
+        let args = args::Rows {
+            x: loan.address,
+            picked,
+            out: to,
+            fault,
+            rows: *count as u64,
+            sources,
+            d,
+            lanes: width.lanes as u32,
+            steps: args::Steps::default(),
+        };
+        let blocks = if out.cols == 0 { 0 } else { count.div_ceil(width.rows_of_block()) };
+        launches.extend(kernel_call(File::Rows, rows_kernel_name(width), [blocks, 1], &args));
+        picked += 4 * *count as u64;
+        to += row_bytes * *count as u64;
+    }
+    Ok((launches, Lookup { call: CALL, operand: "rows", limit, edges: 0 }))
+}
+
+/// Lets the GPUs read each other's memory.
+///
+/// # Errors
+/// [`Error::Cuda`].
+pub(super) fn link(contexts: &[Arc<cudarc::driver::CudaContext>]) -> Result<()> {
+    use cudarc::driver::{result, sys};
+    const CALL: &str = "letting a GPU read another's memory";
+    for reader in contexts {
+        for owner in contexts.iter().filter(|owner| owner.cu_device() != reader.cu_device()) {
+            reader.bind_to_thread().during(CALL)?;
+            // SAFETY: both contexts are there, and that of the reader is current.
+            match unsafe { sys::cuCtxEnablePeerAccess(owner.cu_ctx(), 0) } {
+                sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => {}
+                other => other.result().during(CALL)?,
+            }
+            if !owner.has_async_alloc() {
+                continue;
+            }
+            // What comes from a pool is not reached by that alone.
+            let location = sys::CUmemLocation {
+                type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+                id: reader.cu_device(),
+            };
+            let access =
+                sys::CUmemAccessDesc { location, flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+            // SAFETY: the device is there, and the one description is read before the call returns.
+            unsafe {
+                let pool = result::device::get_default_mem_pool(owner.cu_device()).during(CALL)?;
+                sys::cuMemPoolSetAccess(pool, &raw const access, 1).result().during(CALL)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a GPU can read the memory of another.
+///
+/// # Errors
+/// [`Error::Cuda`].
+pub(super) fn can_reach(reader: i32, owner: i32) -> Result<bool> {
+    let mut can = 0;
+    // SAFETY: the number is written before the call returns.
+    let asked = unsafe { cudarc::driver::sys::cuDeviceCanAccessPeer(&raw mut can, reader, owner) };
+    asked.result().during("asking whether GPUs reach each other")?;
+    Ok(can != 0)
+}

@@ -1,0 +1,190 @@
+//! Rows that go from device to device: the same bits as through the host, and bytes as planned, in a direction of their own.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use lapidary::model::ModelConfig;
+use lapidary::plan::{DryRun, Links, Subject};
+use lapidary::{
+    Adam, ByteSize, Dataset, Devices, Epoch, Error, MemoryPolicy, Model, Partition, Predictor, Trainer, TrainerBuilder,
+    Transport,
+};
+
+fn model(name: &str, data: &Dataset) -> Model {
+    let config = ModelConfig::new(name, &[data.feature_width(), 16, data.class_count()]);
+    Model::from_config(config).unwrap().dropout(0.5)
+}
+
+fn devices(count: usize, transport: Transport) -> Devices {
+    Devices::parse(&format!("sim:{count}")).unwrap().transport(transport)
+}
+
+/// A run, as bits, with what its epochs moved held against the plan.
+struct Run {
+    bits: Vec<u64>,
+    last: Epoch,
+    tiles: usize,
+    peak_bytes: u64,
+}
+
+fn train(builder: TrainerBuilder<'_>, epochs: usize) -> Result<Run, Error> {
+    let mut trainer = builder.optimizer(Adam::new(0.01)).partition(Partition::parse("edges")?).build()?;
+    let mut bits = Vec::new();
+    let mut last = None;
+    for _ in 0..epochs {
+        let done = trainer.step()?;
+        assert_eq!([done.bytes_to_device, done.bytes_to_host], done.planned_bytes);
+        assert_eq!(done.bytes_between_devices, done.planned_bytes_between_devices);
+        bits.push(done.loss.to_bits());
+        last = Some(done);
+    }
+    let peaks = trainer.peak_device_bytes();
+    assert_eq!(peaks, trainer.planned_peak_device_bytes());
+    for (_, weight) in trainer.weights()?.iter() {
+        bits.extend(weight.data.iter().map(|x| u64::from(x.to_bits())));
+    }
+    let peak_bytes = peaks.into_iter().max().unwrap();
+    Ok(Run { bits, last: last.unwrap(), tiles: trainer.tiles(), peak_bytes })
+}
+
+#[test]
+fn rows_from_device_to_device_change_no_bit() {
+    for name in ["karate", "planted"] {
+        let data = Dataset::builtin(name).unwrap();
+        for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
+            let model = model(name, &data);
+            for count in 2..=4 {
+                for eval_every in [1, 0, 2] {
+                    let run = |transport| {
+                        let builder = Trainer::builder(&model, &data).eval_every(eval_every);
+                        train(builder.devices(devices(count, transport)), 4).unwrap()
+                    };
+                    let (host, peer) = (run(Transport::Host), run(Transport::Peer));
+                    let what = format!("{name} on {} with {count} devices", data.name());
+                    assert!(host.bits == peer.bits, "{what}: other bits");
+                    assert_eq!(host.last.bytes_between_devices, 0, "{what}");
+                    assert!(peer.last.bytes_between_devices > 0, "{what}");
+                    // Sums of gradients alone go through the host.
+                    let [through, direct] =
+                        [&host, &peer].map(|run| [run.last.bytes_to_device, run.last.bytes_to_host]);
+                    assert_eq!(through[0] - direct[0], peer.last.bytes_between_devices, "{what}");
+                    assert!(direct[1] < through[1], "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn little_memory_and_any_policy_change_no_bit() {
+    let data = Dataset::builtin("planted").unwrap();
+    let (mut direct, mut tiled) = (0, 0);
+    let model = model("gcn", &data);
+    let whole = train(Trainer::builder(&model, &data).devices(devices(3, Transport::Peer)), 1).unwrap();
+    for policy in [MemoryPolicy::None, MemoryPolicy::Lru, MemoryPolicy::Roc, MemoryPolicy::Optimal] {
+        for percent in [100, 70, 40] {
+            let memory = ByteSize::b(whole.peak_bytes * percent / 100);
+            let run = |transport| {
+                let builder = Trainer::builder(&model, &data).memory(policy).device_memory(memory);
+                train(builder.devices(devices(3, transport)), 2).unwrap()
+            };
+            let (host, peer) = (run(Transport::Host), run(Transport::Peer));
+            let what = format!("{policy:?}, {percent} %");
+            assert!(peer.peak_bytes <= memory.as_u64(), "{what}");
+            assert_eq!(peer.last.bytes_between_devices > 0, peer.tiles == 1, "{what}");
+            if host.tiles == peer.tiles {
+                assert!(host.bits == peer.bits, "{what}: other bits");
+            }
+            let moved = peer.last.bytes_to_device + peer.last.bytes_to_host;
+            direct += usize::from(peer.tiles == 1 && host.tiles == 1 && moved > whole.last.bytes_to_device * 2);
+            tiled += usize::from(peer.tiles > 1 && host.tiles == peer.tiles);
+        }
+    }
+    assert!(direct >= 2 && tiled >= 2, "{direct} runs kept less than all, {tiled} were cut");
+}
+
+#[test]
+fn what_is_forecast_is_what_runs() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("sage", &data);
+    let partition = || Partition::parse("edges").unwrap();
+    for links in [Links::Host, Links::Peer] {
+        let dry_run = DryRun::new(&model, Subject::Data(&data)).devices(3).partition(partition()).profile("a100");
+        let forecast = dry_run.links(links).run().unwrap();
+        let plan = forecast.policies[0].outcome.as_ref().unwrap();
+        let transport = if links == Links::Peer { Transport::Peer } else { Transport::Host };
+        let run = train(Trainer::builder(&model, &data).devices(devices(3, transport)), 3).unwrap();
+        assert_eq!([run.last.bytes_to_device, run.last.bytes_to_host], plan.bytes());
+        assert_eq!(run.last.bytes_between_devices, plan.bytes_between_devices());
+        assert_eq!(plan.bytes_between_devices() > 0, links == Links::Peer);
+    }
+}
+
+#[test]
+fn inference_fetches_as_well() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("gcn", &data);
+    let weights = Trainer::builder(&model, &data).build().unwrap().weights().unwrap();
+    let predictor =
+        || Predictor::new(&model, weights.clone(), None).unwrap().partition(Partition::parse("edges").unwrap());
+    let [host, peer] = [Transport::Host, Transport::Peer]
+        .map(|transport| predictor().devices(devices(3, transport)).predict(&data).unwrap());
+    assert!(host.iter().zip(&peer).all(|(a, b)| a.to_bits() == b.to_bits()));
+}
+
+/// Standard output and standard error of a command that must succeed.
+fn said(flags: &[&str]) -> [String; 2] {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_lapidary")).args(flags).output().unwrap();
+    let texts = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(output.status.success(), "{texts:?}");
+    texts
+}
+
+#[test]
+fn the_command_says_what_goes_from_device_to_device() {
+    const KEY: &str = "bytes_between_devices";
+    let plan = |exchange: &str| -> Vec<serde_json::Value> {
+        let shape = ["plan", "--shape", "20000,900000,100,10", "--devices", "4", "--profile", "h200", "--json"];
+        let [lines, _] = said(&[&shape[..], &["--exchange", exchange]].concat());
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let (host, auto, peer) = (plan("host"), plan("auto"), plan("peer"));
+    assert_eq!(host, auto);
+    assert!(host.iter().all(|line| line.get(KEY).is_none()));
+    let number = |line: &serde_json::Value, key: &str| line[key].as_f64().unwrap();
+    let between = number(&peer[0], KEY);
+    let of_devices: f64 = peer[0]["devices"].as_array().unwrap().iter().map(|device| number(device, KEY)).sum();
+    assert!(between > 0.0 && between == of_devices);
+    assert_eq!(number(&host[0], "bytes_to_device") - number(&peer[0], "bytes_to_device"), between);
+    // NVLink is faster than twice the bus.
+    assert!(number(&peer[0], "epoch_seconds") < number(&host[0], "epoch_seconds"));
+    let whole = peer.iter().rfind(|line| line["event"] == "whatif").unwrap();
+    assert_eq!(number(whole, KEY), between);
+
+    let train = ["train", "--data", "builtin:karate", "--epochs", "2", "--devices", "sim:2", "--exchange", "peer"];
+    let [lines, _] = said(&[&train[..], &["--json"]].concat());
+    let lines: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (summary, epochs) = lines.split_last().unwrap();
+    for kind in ["planned", "measured"] {
+        assert_eq!(summary[format!("{kind}_{KEY}")], epochs[1][KEY]);
+    }
+    assert!(number(&epochs[0], KEY) > 0.0);
+    let [_, table] = said(&train);
+    assert!(table.contains("between devices, an epoch: "), "{table}");
+    let [plain, _] = said(&["train", "--data", "builtin:karate", "--epochs", "1", "--devices", "sim:2", "--json"]);
+    assert!(!plain.contains(KEY), "{plain}");
+}
+
+#[test]
+fn what_cannot_be_had_is_an_error() {
+    let data = Dataset::builtin("karate").unwrap();
+    let model = model("gcn", &data);
+    let build = |devices: Devices| Trainer::builder(&model, &data).devices(devices).build().map(drop);
+    let peer = |text: &str| build(Devices::parse(text).unwrap().transport(Transport::Peer));
+    let error = peer("cpu:2").unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }) && error.to_string().contains("--exchange host, or"), "{error}");
+    // One device has nobody to fetch from.
+    peer("cpu").unwrap();
+    peer("sim:1").unwrap();
+    assert!("copper".parse::<Transport>().unwrap_err().to_string().contains("--exchange"));
+}
