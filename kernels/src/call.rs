@@ -606,7 +606,7 @@ impl Call {
     ///
     /// # Errors
     /// [`Error::Stored`]: a matrix that does not go with the first.
-    pub(crate) fn stored(&self) -> Result<Float> {
+    pub fn stored(&self) -> Result<Float> {
         let is = |operand, mat: Mat, want| match mat.float == want {
             true => Ok(want),
             false => Err(Error::Stored { call: self.name(), operand, want, got: mat.float }),

@@ -194,6 +194,7 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         .steady(!matches!(args.epoch, Some(EpochArg::Cold)))
         .evaluates(args.eval_every > 0)
         .passes(args.passes.parse()?)
+        .dtype(args.model.dtype.float())
         .partition(Partition::parse(&args.partition)?)
         .profile(&args.profile)
         .curve(true);

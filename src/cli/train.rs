@@ -107,6 +107,7 @@ impl TrainArgs {
             .options(self.device.options()?)
             .optimizer(self.optimizer()?)
             .decay_layers(self.decay_layers()?)
+            .dtype(self.model.dtype.float())
             .seed(self.seed)
             .epochs(self.epochs)
             .eval_every(self.eval_every);
@@ -347,6 +348,7 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -
             "dataset": data.name(),
             score_name("test", labels): test,
             score_name("best_val", labels): val,
+            "dtype": trainer.dtype().name(),
             "best_epoch": best.map(|b| b.epoch),
             "epochs": trainer.epoch(),
             "epoch_seconds_median": median,

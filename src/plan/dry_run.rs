@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytesize::ByteSize;
 use lapidary_cost_model::Profile;
-use lapidary_kernels::Slot;
+use lapidary_kernels::{Float, Slot};
 use lapidary_planner::memory::{Epoch, Limit, Objective, Policy};
 use serde::Serialize;
 
@@ -57,6 +57,7 @@ pub struct DryRun<'a> {
     steady: bool,
     evaluates: bool,
     passes: Passes,
+    dtype: Float,
     partition: Partition,
     profile: String,
     curve: bool,
@@ -198,6 +199,7 @@ impl<'a> DryRun<'a> {
             steady: true,
             evaluates: true,
             passes: Passes::ALL,
+            dtype: Float::F32,
             partition: Partition::default(),
             profile: "cpu".into(),
             curve: false,
@@ -249,6 +251,12 @@ impl<'a> DryRun<'a> {
     /// Which passes rewrite the program.
     pub fn passes(mut self, passes: Passes) -> Self {
         self.passes = passes;
+        self
+    }
+
+    /// How matrices with a row a vertex are stored; f32 by default.
+    pub fn dtype(mut self, dtype: Float) -> Self {
+        self.dtype = dtype;
         self
     }
 
@@ -321,6 +329,7 @@ impl<'a> DryRun<'a> {
             optimizer: &self.optimizer,
             decay: DecayLayers::All,
             passes: self.passes,
+            dtype: self.dtype,
         };
         let (training, _) = training_program(&spec)?;
         let evaluation = evaluation_program(&spec)?;

@@ -238,11 +238,11 @@ fn halves(lowered: &Lowered, supply: &mut Supply<'_>, part: usize) -> (Inbox, Ve
                 expected.push(Expected::Sum(None));
                 readers.push(Vec::new());
             }
-            Exchange::Halo { packed, halo, block, width } => {
+            Exchange::Halo { packed, halo, block, width, float } => {
                 let routes = supply.routes(*block);
                 let sources = routes.sources[part].clone();
                 let tile_bytes = halo.iter().map(|&slot| lowered.tensor(slot).bytes as usize).collect();
-                expected.push(Expected::Halo(Halo::new(sources, packed.len(), tile_bytes, 4 * width)));
+                expected.push(Expected::Halo(Halo::new(sources, packed.len(), tile_bytes, float.byte_count() * width)));
                 let reads = |sources: &[crate::lower::Source]| sources.iter().any(|source| source.part == part);
                 let who = (0..routes.sources.len()).filter(|&reader| reads(&routes.sources[reader]));
                 readers.push(who.collect());

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use lapidary_kernels::{Call, Device, Error as DeviceError, Event, HostSlot, Lane, SimDevice, SimSpeed, Slot, Span};
+use lapidary_kernels::{
+    Call, Device, Error as DeviceError, Event, Float, HostSlot, Lane, SimDevice, SimSpeed, Slot, Span,
+};
 
 use super::session::{Job, Session};
 use crate::bind::{bind, feature_kind, label_kind};
@@ -105,6 +107,7 @@ fn programs(data: &Dataset) -> (Program, Program) {
         optimizer: &Adam::new(0.01).into(),
         decay: DecayLayers::All,
         passes: Passes::ALL,
+        dtype: Float::F32,
     };
     let training = training_program(&spec).expect("it is built in").0;
     (training, evaluation_program(&spec).expect("it is built in"))
