@@ -22,6 +22,11 @@ impl Mat {
     pub fn f32(slot: Slot, rows: usize, cols: usize) -> Self {
         Self { slot, rows, cols, float: Float::F32 }
     }
+
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.cols.saturating_mul(self.float.byte_count())
+    }
 }
 
 /// A block (see [`crate::BlockView`]) in two slots.

@@ -54,6 +54,14 @@ impl DtypeArg {
             Self::Bf16 => Float::Bf16,
         }
     }
+
+    /// Behind a model's name, where it is not what is expected.
+    pub(super) fn said(self) -> &'static str {
+        match self {
+            Self::F32 => "",
+            Self::Bf16 => " in bf16",
+        }
+    }
 }
 
 impl ModelArgs {

@@ -322,7 +322,7 @@ fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) {
     let widths: Vec<String> = model.config().widths.iter().map(usize::to_string).collect();
     say(format_args!(
         "{} on {}: {} vertices, {} edges, {} train / {} val / {} test, {} epochs",
-        format_args!("{} {}", args.model.model, widths.join("-")),
+        format_args!("{} {}{}", args.model.model, widths.join("-"), args.model.dtype.said()),
         data.name(),
         output::count(data.graph().vertex_count() as u64),
         output::count(data.graph().edge_count() as u64),

@@ -28,23 +28,19 @@ fn name(call: &Call) -> String {
     steps.fold(head.name().into(), |name: String, step| name + step) + stored
 }
 
-fn row_bytes(mat: &Mat) -> usize {
-    mat.cols.saturating_mul(mat.float.byte_count())
-}
-
 fn work(call: &Call) -> Work {
     let width = |cols: usize| u32::try_from(cols).unwrap_or(u32::MAX);
     let bytes_a_row =
-        |operands: &[&Mat]| Work::Elementwise { bytes: width(operands.iter().map(|mat| row_bytes(mat)).sum()) };
+        |operands: &[&Mat]| Work::Elementwise { bytes: width(operands.iter().map(|mat| mat.row_bytes()).sum()) };
     match call {
         Call::Accumulate { head, .. } => work(head),
         Call::Gather { own, weights: None, .. } | Call::GatherWindow { own, weights: None, .. } => {
             // As many f32 as a row's bytes are.
-            Work::Gather { width: width(row_bytes(own).div_ceil(4)) }
+            Work::Gather { width: width(own.row_bytes().div_ceil(4)) }
         }
         Call::Gather { own, out, block, .. } | Call::GatherWindow { own, out, block, .. } => {
             let cells = block.edges / block.rows.max(1) + 1;
-            Work::Elementwise { bytes: width(cells.saturating_mul(row_bytes(own)).saturating_add(row_bytes(out))) }
+            Work::Elementwise { bytes: width(cells.saturating_mul(own.row_bytes()).saturating_add(out.row_bytes())) }
         }
         Call::Linear { x, weight, .. } => Work::Product { k: width(x.cols), m: width(weight.rows) },
         Call::LinearInputGrad { grad, weight, .. } => Work::Product { k: width(grad.cols), m: width(weight.cols) },
@@ -71,7 +67,7 @@ fn work(call: &Call) -> Work {
                     steps.iter().filter(|step| matches!(step, RowStep::Add(_) | RowStep::ReluGrad(_))).count();
                 Work::Elementwise {
                     bytes: bytes.saturating_add(width(
-                        matrices.saturating_mul(head.rows_out().map_or(0, |out| row_bytes(&out))),
+                        matrices.saturating_mul(head.rows_out().map_or(0, |out| out.row_bytes())),
                     )),
                 }
             }
