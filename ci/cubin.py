@@ -55,16 +55,19 @@ def main(folder, architectures):
     for architecture in architectures:
         for path in sorted(glob.glob(os.path.join(folder, "*.cu"))):
             with open(path, "rb") as file:
-                source = common + b"#line 1\n" + file.read()
-            flags = [f"--gpu-architecture={architecture}", "--ptxas-options=-v", *options]
-            found = list(kernels(compile_file(library, os.path.basename(path), source, flags)))
-            if not found:
-                sys.exit(f"error: {path} has no kernels")
-            for name, registers, memory in found:
-                count += 1
-                print(f"{architecture} {os.path.basename(path):16} {name:28} {registers:3} registers")
-                if any(memory):
-                    bad.append(f"{architecture} {name}: stack, spill stores and spill loads of {memory} bytes")
+                text = common + b"#line 1\n" + file.read()
+            # As matrices are stored: f32, or bf16.
+            for stored, define in ("f32", b""), ("bf16", b"#define STORE_BF16\n"):
+                flags = [f"--gpu-architecture={architecture}", "--ptxas-options=-v", *options]
+                found = list(kernels(compile_file(library, os.path.basename(path), define + text, flags)))
+                if not found:
+                    sys.exit(f"error: {path} has no kernels")
+                for name, registers, memory in found:
+                    count += 1
+                    print(f"{architecture} {stored:4} {os.path.basename(path):16} {name:28} {registers:3} registers")
+                    if any(memory):
+                        said = f"stack, spill stores and spill loads of {memory} bytes"
+                        bad.append(f"{architecture} {stored} {name}: {said}")
     if bad:
         sys.exit("error: kernels that use local memory:\n" + "\n".join(bad))
     print(f"{count} kernels compiled; none spills or uses local memory")

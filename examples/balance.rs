@@ -197,7 +197,7 @@ impl Bench {
         constant(device, slot(0), &HostSlot::constant(block.indptr()))?;
         constant(device, slot(1), &HostSlot::constant(block.indices()))?;
         // Own rows and halo rows lie apart, as they do in a run: reading both from one place would halve the misses.
-        let mat = |i, rows, cols| Mat { slot: slot(i), rows, cols };
+        let mat = |i, rows, cols| Mat::f32(slot(i), rows, cols);
         let (own, halo, x) = (mat(2, n, WIDTH), mat(3, halo_sources, WIDTH), mat(4, n, WIDTH_IN));
         let weight = mat(5, WIDTH, WIDTH_IN);
         for (mat, offset) in [(own, 0), (halo, own.rows * WIDTH), (x, 0), (weight, 0)] {

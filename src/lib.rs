@@ -45,6 +45,7 @@ pub use dataset::{Arrays, Dataset, FeatureNorm};
 pub use error::{Error, Result};
 pub use graph::Graph;
 pub use infer::{Accuracy, ModelRecord, Prediction, Predictor};
+pub use lapidary_kernels::Float;
 pub use model::{Model, Weight, Weights};
 pub use program::Passes;
 pub use runtime::{Busy, Devices, MemoryPolicy, Partition, Span, SplitRecord, StartUp, Trace, Transport};

@@ -15,7 +15,7 @@ use lapidary::program::passes::reuse::reuse;
 use lapidary::program::{
     DType, Degree, Op, Origin, Passes, Program, RowSpace, SplitName, TensorId, TensorType, append_backward,
 };
-use lapidary_kernels::{Call, CpuDevice, Device, HostSlot, Lane, Shared, Slot};
+use lapidary_kernels::{Call, CpuDevice, Device, Float, HostSlot, Lane, Shared, Slot};
 
 const FEATURES: usize = 5;
 const CLASSES: usize = 3;
@@ -25,18 +25,24 @@ const CLASSES: usize = 3;
 struct Storage {
     sparse: bool,
     multi: bool,
+    dtype: Float,
 }
 
 const STORAGES: [Storage; 4] = [
-    Storage { sparse: false, multi: false },
-    Storage { sparse: true, multi: false },
-    Storage { sparse: false, multi: true },
-    Storage { sparse: true, multi: true },
+    Storage { sparse: false, multi: false, dtype: Float::F32 },
+    Storage { sparse: true, multi: false, dtype: Float::F32 },
+    Storage { sparse: false, multi: true, dtype: Float::F32 },
+    Storage { sparse: true, multi: true, dtype: Float::F32 },
 ];
 const DENSE: Storage = STORAGES[0];
 
+/// The same, with rows of vertices in bf16.
+fn in_bf16(storage: Storage) -> Storage {
+    Storage { dtype: Float::Bf16, ..storage }
+}
+
 /// A graph with dense or sparse features, labels, and two thirds of the vertices to train on.
-fn inputs(graph: Graph, Storage { sparse, multi }: Storage) -> Inputs {
+fn inputs(graph: Graph, Storage { sparse, multi, .. }: Storage) -> Inputs {
     let n = graph.vertex_count();
     let mut data = numbers(n * FEATURES, 1);
     let features = if sparse {
@@ -71,7 +77,7 @@ fn inputs(graph: Graph, Storage { sparse, multi }: Storage) -> Inputs {
 fn program(model: &Model, storage: Storage, passes: Passes, workload: &Workload) -> Program {
     let width = FEATURES;
     let kind = if storage.sparse { FeatureKind::Sparse { width } } else { FeatureKind::Dense { width } };
-    let (network, logits) = model.network(kind, Mode::Train).unwrap();
+    let (network, logits) = model.network(kind, Mode::Train, storage.dtype).unwrap();
     let (mut program, _) = network.into_parts();
     let Value::Dense(logits) = logits else { panic!("logits are dense") };
     let ids = TensorType { rows: RowSpace::Vertices, width: 1, dtype: DType::U32 };
@@ -469,7 +475,7 @@ fn run_over(links: Links, program: &Program, data: &Inputs, ends: &[usize], tile
                             .collect::<Vec<f64>>()
                     };
                     let fetched: Vec<f64> = sources.iter().flat_map(of_owner).collect();
-                    assert_eq!(4 * fetched.len() as u64, lowered[part].tensor(halo).bytes);
+                    assert_eq!((out.float.byte_count() * fetched.len()) as u64, lowered[part].tensor(halo).bytes);
                     oracle.write(halo, &fetched);
                 }
                 continue;
@@ -495,11 +501,12 @@ fn run_over(links: Links, program: &Program, data: &Inputs, ends: &[usize], tile
                 };
                 let mut received = &received[..];
                 for &slot in exchange.received() {
-                    let bytes = match exchange {
-                        Exchange::Sum { .. } => 4 * received.len(),
-                        Exchange::Halo { .. } | Exchange::Fetch { .. } => lowered[part].tensor(slot).bytes as usize,
+                    let numbers = match exchange {
+                        Exchange::Fetch { .. } => unreachable!("nothing is received for it"),
+                        Exchange::Sum { .. } => received.len(),
+                        Exchange::Halo { float, .. } => lowered[part].tensor(slot).bytes as usize / float.byte_count(),
                     };
-                    let (here, rest) = received.split_at(bytes / 4);
+                    let (here, rest) = received.split_at(numbers);
                     oracle.write(slot, here);
                     received = rest;
                 }
@@ -520,7 +527,7 @@ fn parts_train_as_the_whole_graph_does() {
     for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
-        for storage in STORAGES {
+        for storage in STORAGES.into_iter().chain(STORAGES.map(in_bf16)) {
             let data = inputs(hostile_graph(), storage);
             let program = with_updates(program(&model, storage, Passes::ALL, &ANY_WORKLOAD));
             let (loss, whole) = run_in_parts(&program, &data, &[12], 1);
@@ -540,12 +547,40 @@ fn parts_train_as_the_whole_graph_does() {
     }
 }
 
+/// Over an oracle that rounds nothing: how rows are stored changes types, and what is computed nowhere.
+#[test]
+fn a_program_over_bf16_computes_what_the_one_over_f32_does() {
+    for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
+        let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
+        let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
+        for storage in STORAGES {
+            let mut data = inputs(hostile_graph(), storage);
+            if let FeatureData::Dense { data, .. } = &mut data.features {
+                *data = data.iter().map(|&x| half::bf16::from_f32(x).to_f32()).collect::<Vec<f32>>().into();
+            }
+            for passes in [Passes::NONE, Passes::ALL] {
+                let [wide, stored] = [storage, in_bf16(storage)].map(|s| program(&model, s, passes, &ANY_WORKLOAD));
+                assert_same(&results(&stored, &data), &results(&wide, &data), 1e-12);
+                let rows = |program: &Program| {
+                    let tensors = program.tensors().into_iter().map(|tensor| program.tensor(tensor));
+                    let rows = tensors.filter(|t| t.ty.rows == RowSpace::Vertices && t.ty.dtype.float().is_some());
+                    let rows = rows.filter(|t| !matches!(t.origin, Some(Origin::Scale(_))));
+                    rows.map(|t| t.ty.dtype).collect::<std::collections::HashSet<_>>()
+                };
+                assert_eq!([rows(&wide), rows(&stored)].map(Vec::from_iter), [[DType::F32], [DType::Bf16]]);
+                let mut results = stored.outputs().values().map(|&output| stored.tensor(output).ty.dtype);
+                assert!(results.all(|dtype| dtype == DType::F32), "the loss and the gradients of parameters");
+            }
+        }
+    }
+}
+
 #[test]
 fn tiles_train_as_the_whole_graph_does() {
     for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
-        for storage in STORAGES {
+        for storage in STORAGES.into_iter().chain(STORAGES.map(in_bf16)) {
             let data = inputs(hostile_graph(), storage);
             for passes in [Passes::NONE, Passes::ALL] {
                 let program = with_updates(program(&model, storage, passes, &ANY_WORKLOAD));

@@ -6,8 +6,8 @@ mod common;
 use lapidary::model::ModelConfig;
 use lapidary::plan::{DryRun, Links, Subject};
 use lapidary::{
-    Adam, ByteSize, Dataset, Devices, Epoch, Error, MemoryPolicy, Model, Partition, Predictor, Trainer, TrainerBuilder,
-    Transport,
+    Adam, ByteSize, Dataset, Devices, Epoch, Error, Float, MemoryPolicy, Model, Partition, Predictor, Trainer,
+    TrainerBuilder, Transport,
 };
 
 fn model(name: &str, data: &Dataset) -> Model {
@@ -54,13 +54,13 @@ fn rows_from_device_to_device_change_no_bit() {
         for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
             let model = model(name, &data);
             for count in 2..=4 {
-                for eval_every in [1, 0, 2] {
+                for (eval_every, dtype) in [(1, Float::F32), (0, Float::F32), (2, Float::F32), (1, Float::Bf16)] {
                     let run = |transport| {
-                        let builder = Trainer::builder(&model, &data).eval_every(eval_every);
+                        let builder = Trainer::builder(&model, &data).eval_every(eval_every).dtype(dtype);
                         train(builder.devices(devices(count, transport)), 4).unwrap()
                     };
                     let (host, peer) = (run(Transport::Host), run(Transport::Peer));
-                    let what = format!("{name} on {} with {count} devices", data.name());
+                    let what = format!("{name} on {} with {count} devices in {dtype}", data.name());
                     assert!(host.bits == peer.bits, "{what}: other bits");
                     assert_eq!(host.last.bytes_between_devices, 0, "{what}");
                     assert!(peer.last.bytes_between_devices > 0, "{what}");

@@ -1,24 +1,49 @@
-// An emulated cuBLAS: the one product that is used, over column-major matrices, in the plainest way.
+// An emulated cuBLAS: the products that are used, over column-major matrices, in the plainest way.
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #define API extern "C" __attribute__((visibility("default")))
 
 API void emulated_push(void* stream, void (*run)(const void*), const void* data, size_t bytes);
 
-enum Result { SUCCESS = 0, INVALID_VALUE = 7 };
+enum Result { SUCCESS = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
+
+// The numbers of cudaDataType and cublasComputeType_t.
+enum Type { R_32F = 0, R_16BF = 14 };
+enum Compute { COMPUTE_32F = 68 };
 
 struct Handle {
     void* stream = nullptr;
+    int math_mode = 0;
 };
 
 struct Product {
     bool a_transposed, b_transposed;
     int m, n, k, lda, ldb, ldc;
     float alpha, beta;
-    const float *a, *b;
-    float* c;
+    const void *a, *b;
+    void* c;
+    Type operands, made;
 };
+
+static float read(const void* from, Type type, int64_t i) {
+    if (type == R_32F) return ((const float*)from)[i];
+    const uint32_t bits = (uint32_t)((const uint16_t*)from)[i] << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static void write(void* to, Type type, int64_t i, float x) {
+    if (type == R_32F) {
+        ((float*)to)[i] = x;
+        return;
+    }
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    ((uint16_t*)to)[i] = uint16_t(x == x ? (bits + 0x7fff + (bits >> 16 & 1)) >> 16 : bits >> 16 | 0x40);
+}
 
 static void run(const void* data) {
     const Product* p = (const Product*)data;
@@ -26,25 +51,40 @@ static void run(const void* data) {
         for (int64_t i = 0; i < p->m; ++i) {
             float sum = 0.0f;
             for (int64_t l = 0; l < p->k; ++l) {
-                const float a = p->a_transposed ? p->a[l + i * p->lda] : p->a[i + l * p->lda];
-                const float b = p->b_transposed ? p->b[j + l * p->ldb] : p->b[l + j * p->ldb];
+                const float a = read(p->a, p->operands, p->a_transposed ? l + i * p->lda : i + l * p->lda);
+                const float b = read(p->b, p->operands, p->b_transposed ? j + l * p->ldb : l + j * p->ldb);
                 sum += a * b;
             }
-            float& c = p->c[i + j * p->ldc];
-            c = p->alpha * sum + (p->beta == 0.0f ? 0.0f : p->beta * c);
+            const int64_t at = i + j * p->ldc;
+            write(p->c, p->made, at, p->alpha * sum + (p->beta == 0.0f ? 0.0f : p->beta * read(p->c, p->made, at)));
         }
+}
+
+static int queue(Handle* handle, const Product& p) {
+    // What the real one objects to.
+    const bool fits = p.lda >= (p.a_transposed ? p.k : p.m) && p.ldb >= (p.b_transposed ? p.n : p.k) && p.ldc >= p.m &&
+                      p.lda > 0 && p.ldb > 0 && p.ldc > 0;
+    if (!fits || p.m < 0 || p.n < 0 || p.k < 0) return INVALID_VALUE;
+    emulated_push(handle->stream, run, &p, sizeof p);
+    return SUCCESS;
 }
 
 API int cublasCreate_v2(Handle** handle) { return *handle = new Handle, SUCCESS; }
 API int cublasDestroy_v2(Handle* handle) { return delete handle, SUCCESS; }
 API int cublasSetStream_v2(Handle* handle, void* stream) { return handle->stream = stream, SUCCESS; }
 API int cublasSetWorkspace_v2(Handle*, void* at, size_t) { return (uintptr_t)at % 256 ? INVALID_VALUE : SUCCESS; }
+API int cublasSetMathMode(Handle* handle, int mode) { return handle->math_mode = mode, SUCCESS; }
 API int cublasSgemm_v2(Handle* handle, int op_a, int op_b, int m, int n, int k, const float* alpha, const float* a, int lda,
                        const float* b, int ldb, const float* beta, float* c, int ldc) {
-    // What the real one objects to.
-    const bool fits = lda >= (op_a ? k : m) && ldb >= (op_b ? n : k) && ldc >= m && lda > 0 && ldb > 0 && ldc > 0;
-    if (!fits || m < 0 || n < 0 || k < 0) return INVALID_VALUE;
-    const Product product{op_a != 0, op_b != 0, m, n, k, lda, ldb, ldc, *alpha, *beta, a, b, c};
-    emulated_push(handle->stream, run, &product, sizeof product);
-    return SUCCESS;
+    return queue(handle, {op_a != 0, op_b != 0, m, n, k, lda, ldb, ldc, *alpha, *beta, a, b, c, R_32F, R_32F});
+}
+API int cublasGemmEx(Handle* handle, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int a_type,
+                     int lda, const void* b, int b_type, int ldb, const void* beta, void* c, int c_type, int ldc,
+                     int compute, int) {
+    // Of what the real one takes, what is used: bf16 operands, sums in f32, in pieces of a sum as well.
+    if (a_type != R_16BF || b_type != R_16BF || (c_type != R_16BF && c_type != R_32F) || compute != COMPUTE_32F ||
+        handle->math_mode != 16)
+        return NOT_SUPPORTED;
+    const float one = *(const float*)alpha, zero = *(const float*)beta;
+    return queue(handle, {op_a != 0, op_b != 0, m, n, k, lda, ldb, ldc, one, zero, a, b, c, R_16BF, (Type)c_type});
 }

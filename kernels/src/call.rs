@@ -1,8 +1,10 @@
 //! Kernel calls as plain data: what a device is asked to compute, over which slots.
 
+use crate::error::{Error, Result};
+use crate::float::Float;
 use crate::memory::Slot;
 
-/// A dense row-major `f32` matrix in a slot.
+/// A dense row-major matrix in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mat {
     /// Where it lies.
@@ -11,6 +13,20 @@ pub struct Mat {
     pub rows: usize,
     /// Number of columns.
     pub cols: usize,
+    /// How its numbers are stored.
+    pub float: Float,
+}
+
+impl Mat {
+    /// An `f32` matrix.
+    pub fn f32(slot: Slot, rows: usize, cols: usize) -> Self {
+        Self { slot, rows, cols, float: Float::F32 }
+    }
+
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.cols.saturating_mul(self.float.byte_count())
+    }
 }
 
 /// A block (see [`crate::BlockView`]) in two slots.
@@ -50,11 +66,11 @@ pub enum RowStep {
     Scale(Slot),
     /// [`Call::AddBias`] of f32 `[d]`.
     AddBias(Slot),
-    /// [`Call::Add`] of the same row of f32 `[n, d]`.
+    /// [`Call::Add`] of the same row of `[n, d]`, stored as the output.
     Add(Slot),
     /// [`Call::Relu`].
     Relu,
-    /// [`Call::ReluGrad`], the row being the gradient, by the same row of f32 `[n, d]`.
+    /// [`Call::ReluGrad`], the row being the gradient, by the same row of `[n, d]`, stored as the output.
     ReluGrad(Slot),
     /// [`Call::Dropout`].
     Dropout {
@@ -85,6 +101,12 @@ impl RowStep {
 /// Letters: `n` rows, `d` columns, `e` edges. Unless it says otherwise a call overwrites its outputs, and no output
 /// may be an input's slot. What changes from epoch to epoch is read from two small slots: the *clock*, u64
 /// `[epoch, step]` (`step` counts optimizer steps from 1), and the learning rate, f32 `[1]`.
+///
+/// # Rounding
+/// All matrices of a call are [stored](Mat::float) alike, but for sums: those of a [`Call::GatherWindow`] so far and the output
+/// of a [`Call::LinearWeightGrad`] are f32, and a gather may write f32 whatever it reads. Numbers are widened to f32 when
+/// they are read, computed with in f32 (sums over rows in f64), and rounded once, when a row is written. A GPU writes twice what a
+/// [`Call::Fused`] makes of a product: before its steps, and behind every six of them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
     /// `out[v] = sum over sources u of v, in order, of weights[edge] * x[u]`; without weights, of `x[u]`.
@@ -111,7 +133,7 @@ pub enum Call {
         first: usize,
         /// `[sources at hand, d]`.
         own: Mat,
-        /// `[n, d]`; absent, it is 0.
+        /// f32 `[n, d]`; absent, it is 0.
         sum: Option<Mat>,
         /// `[n, d]`.
         out: Mat,
@@ -176,11 +198,18 @@ pub enum Call {
         grad: Mat,
         /// `[n, d_in]`.
         x: Mat,
-        /// `[d_out, d_in]`.
+        /// f32 `[d_out, d_in]`.
         out: Mat,
         /// Room for partial sums, [`linear_weight_grad_workspace_bytes`](crate::linear_weight_grad_workspace_bytes);
         /// absent if that is 0.
         workspace: Option<Slot>,
+    },
+    /// `out = x`, rounded: what a product reads of a weight where rows are not stored in f32.
+    Round {
+        /// f32 `[n, d]`.
+        x: Mat,
+        /// bf16 `[n, d]`.
+        out: Mat,
     },
     /// `out = x^T`.
     Transpose {
@@ -503,6 +532,7 @@ impl Call {
             Self::Linear { .. } => "linear",
             Self::LinearInputGrad { .. } => "linear_input_grad",
             Self::LinearWeightGrad { .. } => "linear_weight_grad",
+            Self::Round { .. } => "round",
             Self::Transpose { .. } => "transpose",
             Self::AddBias { .. } => "add_bias",
             Self::ColumnSum { .. } => "column_sum",
@@ -588,6 +618,68 @@ impl Call {
         }
     }
 
+    /// How the rows that the call reads are stored; f32, where it reads none.
+    ///
+    /// # Errors
+    /// [`Error::Stored`]: a matrix that does not go with the first.
+    pub fn stored(&self) -> Result<Float> {
+        let is = |operand, mat: Mat, want| match mat.float == want {
+            true => Ok(want),
+            false => Err(Error::Stored { call: self.name(), operand, want, got: mat.float }),
+        };
+        let alike = |first: Mat, others: &[(&'static str, Mat)]| {
+            others.iter().try_for_each(|&(operand, mat)| is(operand, mat, first.float).map(drop)).map(|()| first.float)
+        };
+        let f32_or =
+            |operand, mat: Mat, stored| if mat.float == Float::F32 { Ok(stored) } else { is(operand, mat, stored) };
+        match *self {
+            Self::Fused { ref head, .. } | Self::Accumulate { ref head, .. } => head.stored(),
+            Self::Gather { own, halo, out, .. } => {
+                halo.map_or(Ok(own.float), |halo| is("halo", halo, own.float))?;
+                f32_or("out", out, own.float)
+            }
+            Self::GatherWindow { own, sum, out, .. } => {
+                sum.map_or(Ok(Float::F32), |sum| is("sum", sum, Float::F32))?;
+                f32_or("out", out, own.float)
+            }
+            Self::Linear { x, weight, out } => alike(x, &[("weight", weight), ("out", out)]),
+            Self::LinearInputGrad { grad, weight, out } => alike(grad, &[("weight", weight), ("out", out)]),
+            Self::LinearWeightGrad { grad, x, out, .. } => {
+                is("out", out, Float::F32)?;
+                alike(grad, &[("x", x)])
+            }
+            Self::Round { x, out } => {
+                is("out", out, Float::Bf16)?;
+                is("x", x, Float::F32)
+            }
+            Self::Pack { x, out, .. }
+            | Self::RowScale { x, out, .. }
+            | Self::Transpose { x, out }
+            | Self::AddBias { x, out, .. }
+            | Self::Relu { x, out }
+            | Self::LayerNorm { x, out, .. }
+            | Self::Dropout { x, out, .. } => alike(x, &[("out", out)]),
+            Self::Add { a, b, out } => alike(a, &[("b", b), ("out", out)]),
+            Self::ReluGrad { grad, y, out } => alike(grad, &[("y", y), ("out", out)]),
+            Self::LayerNormInputGrad { grad, x, out, .. } => alike(grad, &[("x", x), ("out", out)]),
+            Self::LayerNormGainGrad { grad, x, .. } => alike(grad, &[("x", x)]),
+            Self::ColumnSum { x, .. } => Ok(x.float),
+            Self::Fetch { out, .. } => Ok(out.float),
+            Self::SoftmaxCrossEntropyGrad { logits, out, .. } | Self::SigmoidCrossEntropyGrad { logits, out, .. } => {
+                alike(logits, &[("out", out)])
+            }
+            Self::SoftmaxCrossEntropy { logits, .. }
+            | Self::CountCorrect { logits, .. }
+            | Self::SigmoidCrossEntropy { logits, .. }
+            | Self::CountMicro { logits, .. } => Ok(logits.float),
+            Self::SparseDropout { .. }
+            | Self::PermuteEdges { .. }
+            | Self::Concat { .. }
+            | Self::Sgd { .. }
+            | Self::Adam { .. } => Ok(Float::F32),
+        }
+    }
+
     /// The same call over other slots.
     pub fn renamed(&self, name: impl Fn(Slot) -> Slot) -> Self {
         let mut call = self.clone();
@@ -632,7 +724,9 @@ impl Call {
                 all(&mut [&mut grad.slot, &mut x.slot], &mut [&mut out.slot]);
                 workspace.iter_mut().for_each(|slot| see(slot, Write));
             }
-            Self::Transpose { x, out } | Self::Relu { x, out } => all(&mut [&mut x.slot], &mut [&mut out.slot]),
+            Self::Round { x, out } | Self::Transpose { x, out } | Self::Relu { x, out } => {
+                all(&mut [&mut x.slot], &mut [&mut out.slot])
+            }
             Self::AddBias { x, bias, out } => all(&mut [&mut x.slot, bias], &mut [&mut out.slot]),
             Self::ColumnSum { x, out } => all(&mut [&mut x.slot], &mut [out]),
             Self::Add { a, b, out } => all(&mut [&mut a.slot, &mut b.slot], &mut [&mut out.slot]),

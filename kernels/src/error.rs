@@ -1,5 +1,6 @@
 //! Why a kernel call failed.
 
+use crate::float::Float;
 use crate::memory::Slot;
 
 /// The result of a device call.
@@ -20,6 +21,18 @@ pub enum Error {
         want: [usize; 2],
         /// Rows and columns that it was given.
         got: [usize; 2],
+    },
+    /// A matrix that is not stored as the call's others are.
+    #[error("{call}: {operand} is stored as {got}, but must be as {want}")]
+    Stored {
+        /// The kernel.
+        call: &'static str,
+        /// Which of its operands.
+        operand: &'static str,
+        /// How it must be stored.
+        want: Float,
+        /// How it is.
+        got: Float,
     },
     /// A slot that was never allocated, or was freed.
     #[error("slot {} holds nothing", slot.0)]

@@ -1,6 +1,7 @@
 //! Every call of every device. With `LAPIDARY_TEST_DEVICE=cuda` the tests that can run on GPU 0; [`emulated`] does so with an
 //! emulated one.
 
+mod bf16;
 mod common;
 mod conformance;
 mod device;

@@ -72,7 +72,7 @@ fn memory_that_the_host_does_not_have_is_an_error() {
     let rig = Rig::new(1);
     let bytes = 1u64 << 60;
     rig.device.alloc(Slot(50), bytes).unwrap();
-    let out = Mat { slot: Slot(50), rows: 1, cols: 4 };
+    let out = Mat::f32(Slot(50), 1, 4);
     let x = rig.mat(&Numbers(1).matrix(1, 4));
     let objection = rig.launch(&Call::Relu { x, out }).unwrap_err();
     assert!(matches!(objection, Error::HostMemory { need_bytes } if need_bytes == bytes));
@@ -111,7 +111,7 @@ fn a_constant_is_never_written() {
     rig.device.wait(rig.device.copy_in(Lane::CopyIn, Slot(70), &host, &[]).unwrap()).unwrap();
     assert_eq!(rig.get::<f32>(Slot(70), 3), [1.0, 2.0, 3.0]);
     // The slot may be written: it then becomes a copy.
-    let mat = |slot| Mat { slot, rows: 1, cols: 3 };
+    let mat = |slot| Mat::f32(slot, 1, 3);
     rig.launch(&Call::Relu { x: mat(rig.put(&[4.0f32, 5.0, 6.0])), out: mat(Slot(70)) }).unwrap();
     assert_eq!(rig.get::<f32>(Slot(70), 3), [4.0, 5.0, 6.0]);
     assert_eq!(&values[..], [1.0, 2.0, 3.0]);
@@ -129,7 +129,7 @@ fn a_constant_that_is_not_aligned_is_copied() {
         rig.device.wait(copied).unwrap();
         assert_eq!(rig.get::<u8>(slot, 24), bytes[offset..offset + 24]);
         let out = rig.out(6, 1);
-        rig.launch(&Call::Relu { x: Mat { slot, rows: 6, cols: 1 }, out }).unwrap();
+        rig.launch(&Call::Relu { x: Mat::f32(slot, 6, 1), out }).unwrap();
     }
 }
 
@@ -249,7 +249,7 @@ fn slots_that_are_too_small_or_empty_are_refused() {
     let rig = Rig::new(1);
     let (x, small) = (rig.mat(&Numbers(1).matrix(2, 3)), rig.put(&[0u8; 3]));
     let out = rig.out(2, 3);
-    let claim = |rows, cols| Mat { slot: x.slot, rows, cols };
+    let claim = |rows, cols| Mat::f32(x.slot, rows, cols);
     let (window, clock, rate) = (Window { first: 0, len: 6 }, rig.put(&[0u64, 1]), rig.put(&[0.1f32]));
     let (moment, momentum, weight_decay) = (None, 0.0, 0.0);
     let next = rig.put(&[0.0f32; 6]);
@@ -317,7 +317,7 @@ fn a_batch_of_many_sizes_stays_within_the_capacity() {
         let copied = device.copy_in(Lane::CopyIn, slot, &bytes, &[]).unwrap();
         device.wait(copied).unwrap();
     };
-    let mat = |slot: u32, rows: usize| Mat { slot: Slot(slot), rows, cols: D };
+    let mat = |slot: u32, rows: usize| Mat::f32(Slot(slot), rows, D);
     let values: Vec<f32> = (0..2 * D).map(|i| i as f32).collect();
     put(Slot(0), HostSlot::staged(&values).unwrap());
     put(Slot(1), HostSlot::staged(&[999u32]).unwrap());
@@ -356,7 +356,7 @@ fn the_device_may_use_the_global_pool() {
     device.alloc(A, bytes.len() as u64).unwrap();
     device.alloc(B, 8).unwrap();
     device.copy_in(Lane::CopyIn, A, &HostSlot::staged(&[-1.0f32, 1.0]).unwrap(), &[]).unwrap();
-    let (x, out) = (Mat { slot: A, rows: 1, cols: 2 }, Mat { slot: B, rows: 1, cols: 2 });
+    let (x, out) = (Mat::f32(A, 1, 2), Mat::f32(B, 1, 2));
     device.launch(Lane::Compute, &Call::Relu { x, out }, &[]).unwrap();
     let host = HostSlot::staging(8).unwrap();
     device.copy_out(Lane::CopyOut, B, &host, &[]).unwrap();
@@ -393,7 +393,7 @@ fn a_slot_is_renamed_and_shared_without_a_copy() {
 
     let shared = rig.device.share(to).unwrap().expect("this memory is the host's");
     let before = rig.device.copied_bytes();
-    let mat = |slot| Mat { slot, rows: 1, cols: 2 };
+    let mat = |slot| Mat::f32(slot, 1, 2);
     rig.launch(&Call::Relu { x: mat(rig.put(&[5.0f32, 6.0])), out: mat(to) }).unwrap();
     assert_eq!(shared.to_vec::<f32>(), [1.0, 2.0], "a later write leaves what was shared");
     rig.device.free(to).unwrap();

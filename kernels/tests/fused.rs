@@ -225,7 +225,7 @@ fn a_wrong_chain_shows() {
 
 #[test]
 fn a_fused_call_names_all_its_slots() {
-    let mat = |slot| Mat { slot: Slot(slot), rows: 2, cols: 2 };
+    let mat = |slot| Mat::f32(Slot(slot), 2, 2);
     let steps = vec![
         RowStep::Scale(Slot(3)),
         RowStep::AddBias(Slot(4)),
@@ -251,7 +251,7 @@ fn what_does_not_fit_is_refused_and_writes_nothing() {
     let x = rig.mat(&numbers.matrix(3, 2));
     let untouched = vec![7.0f32; 6];
     let refuse = |call: &dyn Fn(Mat) -> Call| {
-        let out = Mat { slot: rig.put(&untouched), rows: 3, cols: 2 };
+        let out = Mat::f32(rig.put(&untouched), 3, 2);
         let objection = rig.launch(&call(out)).unwrap_err();
         assert_eq!(rig.get::<f32>(out.slot, 6), untouched);
         objection

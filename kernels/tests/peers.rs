@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 
 use crate::common::*;
 use lapidary_kernels::{
-    Call, CpuDevice, Device, Error, Event, HostSlot, Lane, Lent, Mat, Result, SimDevice, SimSpeed, Slot, cuda,
+    Call, CpuDevice, Device, Error, Event, Float, HostSlot, Lane, Lent, Mat, Result, SimDevice, SimSpeed, Slot, cuda,
 };
 
 const ROWS: Slot = Slot(0);
@@ -34,13 +34,17 @@ fn put<T: bytemuck::Pod>(device: &dyn Device, slot: Slot, values: &[T]) {
 }
 
 fn fetched(device: &dyn Device, rows: &[u32], d: usize, from: &[(Lent, usize)]) -> Result<Vec<f32>> {
+    fetched_as(device, rows, Mat::f32(OUT, rows.len(), d), from)
+}
+
+fn fetched_as<T: bytemuck::Pod>(device: &dyn Device, rows: &[u32], out: Mat, from: &[(Lent, usize)]) -> Result<Vec<T>> {
+    let bytes = out.rows * out.row_bytes();
     put(device, ROWS, rows);
-    put(device, OUT, &vec![f32::NAN; rows.len() * d]);
-    let out = Mat { slot: OUT, rows: rows.len(), cols: d };
+    put(device, OUT, &vec![0xff_u8; bytes]);
     let done = device.fetch(Lane::CopyIn, ROWS, out, from, &[]);
     let got = done.and_then(|done| {
         // The copy to the host waits for it as any kernel would.
-        let host = HostSlot::staging(4 * rows.len() * d)?;
+        let host = HostSlot::staging(bytes)?;
         let copied = device.copy_out(Lane::CopyOut, OUT, &host, &[done])?;
         device.wait(done)?;
         device.wait(copied)?;
@@ -82,8 +86,28 @@ fn fetched_rows_are_those_that_were_named() {
 }
 
 #[test]
+fn rows_of_two_bytes_a_number_are_fetched_as_they_are() {
+    let devices = devices();
+    let mut bytes = 0;
+    for d in [1, 3, 4, 8, 40, 602] {
+        let packed: [Vec<u16>; 2] = [0, 30_000].map(|first| (first..first + 20 * d as u16).collect());
+        for (device, packed) in devices.iter().zip(&packed) {
+            put(&**device, PACKED, packed);
+        }
+        let from: Vec<(Lent, usize)> = devices[..2].iter().map(|device| (device.lend(PACKED).unwrap(), 2)).collect();
+        let out = Mat { float: Float::Bf16, ..Mat::f32(OUT, 4, d) };
+        let got: Vec<u16> = fetched_as(&*devices[2], &[19, 0, 7, 7], out, &from).unwrap();
+        let row = |i: usize, row: usize| packed[i][row * d..][..d].to_vec();
+        assert_eq!(got, [row(0, 19), row(0, 0), row(1, 7), row(1, 7)].concat(), "width {d}");
+        bytes += 8 * d as u64;
+        devices[..2].iter().for_each(|device| device.free(PACKED).unwrap());
+    }
+    assert_eq!(devices[2].fetched_bytes(), bytes);
+}
+
+#[test]
 fn what_cannot_be_fetched_is_an_error() {
-    let at = |rows: usize| Mat { slot: OUT, rows, cols: 3 };
+    let at = |rows: usize| Mat::f32(OUT, rows, 3);
     let fresh = || {
         let devices = devices();
         put(&*devices[0], PACKED, &[1.0f32; 12]);
@@ -132,7 +156,7 @@ fn what_is_being_read_outlives_its_owner() {
     let rows: Vec<u32> = (0..1024).rev().collect();
     put(&*devices[1], ROWS, &rows);
     put(&*devices[1], OUT, &vec![0.0f32; values.len()]);
-    let out = Mat { slot: OUT, rows: 1024, cols: 64 };
+    let out = Mat::f32(OUT, 1024, 64);
     let done = devices[1].fetch(Lane::CopyIn, ROWS, out, &[(lent, 1024)], &[]).unwrap();
     drop(devices.remove(0));
     let host = HostSlot::staging(4 * values.len()).unwrap();

@@ -16,7 +16,7 @@ fn device(capacity_bytes: u64, speed: SimSpeed) -> SimDevice {
 }
 
 fn mat(slot: Slot) -> Mat {
-    Mat { slot, rows: ROWS, cols: COLS }
+    Mat::f32(slot, ROWS, COLS)
 }
 
 #[test]

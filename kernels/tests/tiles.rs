@@ -123,7 +123,7 @@ fn sums_over_rows_go_on_from_other_rows() {
             let (x, grad) = (rig.mat(&rows_of(&x, rows.clone())), rig.mat(&rows_of(&grad, rows.clone())));
             let room = linear_weight_grad_workspace_bytes(rows.len() as u64, d_in as u64, d_out as u64) as usize / 4;
             let workspace = (room > 0).then(|| rig.put(&vec![f32::NAN; room]));
-            Call::LinearWeightGrad { grad, x, out: Mat { slot, rows: d_out, cols: d_in }, workspace }
+            Call::LinearWeightGrad { grad, x, out: Mat::f32(slot, d_out, d_in), workspace }
         },
         n,
         d_in * d_out,

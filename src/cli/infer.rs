@@ -10,6 +10,7 @@ use ndarray_npy::WriteNpyExt;
 use serde_json::json;
 
 use super::DeviceArgs;
+use super::model::DtypeArg;
 use super::output::{align, count, facts, json_line, percent, say, seconds, table};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
@@ -37,6 +38,9 @@ pub(super) struct InferArgs {
     /// Divide each row of the features by its sum: row or none [the checkpoint's; for weights, the data's]
     #[arg(long, value_name = "NORM")]
     feature_norm: Option<String>,
+    /// How matrices with a row a vertex are stored [as in training; for weights, f32]
+    #[arg(long, value_name = "DTYPE")]
+    dtype: Option<DtypeArg>,
     /// Write the logits, f32 `[vertices, classes]`, to this .npy file
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -66,6 +70,9 @@ pub(super) fn run(args: &InferArgs) -> Result<()> {
     predictor = predictor.options(options);
     if let Some(norm) = &args.feature_norm {
         predictor = predictor.feature_norm(norm.parse::<FeatureNorm>()?);
+    }
+    if let Some(dtype) = args.dtype {
+        predictor = predictor.dtype(dtype.float());
     }
     let data = Dataset::load(&args.data)?;
     let prediction = predictor.run(&data)?;

@@ -1,6 +1,7 @@
 //! The flags that say what is trained, the same for training and for planning it.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use lapidary_kernels::Float;
 
 use crate::error::{Error, Result};
 use crate::model::{Model, ModelConfig, Norm};
@@ -32,6 +33,35 @@ pub(super) struct ModelArgs {
     /// Put a layer norm on hidden layers, before the ReLU
     #[arg(long)]
     layer_norm: bool,
+    /// How matrices with a row a vertex are stored; what is computed with, and every parameter, is f32 either way
+    #[arg(long, value_name = "DTYPE", default_value = "f32")]
+    pub(super) dtype: DtypeArg,
+}
+
+/// A way of storing on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum DtypeArg {
+    /// Single precision
+    F32,
+    /// Its upper half: half the memory, 8 binary digits
+    Bf16,
+}
+
+impl DtypeArg {
+    pub(super) fn float(self) -> Float {
+        match self {
+            Self::F32 => Float::F32,
+            Self::Bf16 => Float::Bf16,
+        }
+    }
+
+    /// Behind a model's name, where it is not what is expected.
+    pub(super) fn said(self) -> &'static str {
+        match self {
+            Self::F32 => "",
+            Self::Bf16 => " in bf16",
+        }
+    }
 }
 
 impl ModelArgs {

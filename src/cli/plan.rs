@@ -198,6 +198,7 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         .steady(!matches!(args.epoch, Some(EpochArg::Cold)))
         .evaluates(args.eval_every > 0)
         .passes(args.passes.parse()?)
+        .dtype(args.model.dtype.float())
         .partition(Partition::parse(&args.partition)?)
         .links(match args.exchange.parse()? {
             Transport::Peer => Links::Peer,

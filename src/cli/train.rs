@@ -107,6 +107,7 @@ impl TrainArgs {
             .options(self.device.options()?)
             .optimizer(self.optimizer()?)
             .decay_layers(self.decay_layers()?)
+            .dtype(self.model.dtype.float())
             .seed(self.seed)
             .epochs(self.epochs)
             .eval_every(self.eval_every);
@@ -328,7 +329,7 @@ fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) {
     let widths: Vec<String> = model.config().widths.iter().map(usize::to_string).collect();
     say(format_args!(
         "{} on {}: {} vertices, {} edges, {} train / {} val / {} test, {} epochs",
-        format_args!("{} {}", args.model.model, widths.join("-")),
+        format_args!("{} {}{}", args.model.model, widths.join("-"), args.model.dtype.said()),
         data.name(),
         output::count(data.graph().vertex_count() as u64),
         output::count(data.graph().edge_count() as u64),
@@ -355,6 +356,7 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -
             "dataset": data.name(),
             score_name("test", labels): test,
             score_name("best_val", labels): val,
+            "dtype": trainer.dtype().name(),
             "best_epoch": best.map(|b| b.epoch),
             "epochs": trainer.epoch(),
             "epoch_seconds_median": median,

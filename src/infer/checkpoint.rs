@@ -15,6 +15,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use lapidary_cost_model::CostModel;
+use lapidary_kernels::Float;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,25 @@ pub struct ModelRecord {
     pub model: ModelConfig,
     /// Whether its features were normalised.
     pub feature_norm: FeatureNorm,
+    /// How rows of vertices were stored; f32 in the records of older versions.
+    #[serde(default, with = "dtype")]
+    pub dtype: Float,
+}
+
+/// A [`Float`] by its name.
+mod dtype {
+    use lapidary_kernels::Float;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(dtype: &Float, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(dtype.name())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Float, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Float::named(&name).ok_or_else(|| D::Error::custom(format!("there is no dtype `{name}`, only f32 and bf16")))
+    }
 }
 
 /// The version of `run.json` that is written and read.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytesize::ByteSize;
+use half::bf16;
 use lapidary_cost_model::CostModel;
+use lapidary_kernels::Float;
 use ndarray::Array2;
 
 use super::checkpoint::{ModelRecord, read_cost_model, read_record, weights_to_use};
@@ -13,7 +15,7 @@ use super::{Accuracy, evaluation_program};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
-use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelConfig, ModelError, Norm, Weights};
+use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelError, Norm, Weights};
 use crate::program::passes::order::Workload;
 use crate::program::{Origin, Passes};
 use crate::runtime::{Devices, Job, MemoryPolicy, Partition, RunOptions, Runs, Session};
@@ -50,6 +52,7 @@ pub struct Predictor {
     model: Model,
     weights: Weights,
     feature_norm: Option<FeatureNorm>,
+    dtype: Float,
     options: RunOptions,
     /// By which graphs are split over several devices.
     cost_model: Option<Arc<CostModel>>,
@@ -63,12 +66,15 @@ impl Predictor {
     pub fn new(model: &Model, weights: Weights, feature_norm: Option<FeatureNorm>) -> Result<Self> {
         let width = model.config().widths.first().copied().unwrap_or_default();
         let (network, _) =
-            model.network(FeatureKind::Dense { width }, Mode::Evaluate).or_else(|error| match error {
-                ModelError::SparseInput { .. } => model.network(FeatureKind::Sparse { width }, Mode::Evaluate),
+            model.network(FeatureKind::Dense { width }, Mode::Evaluate, Float::F32).or_else(|error| match error {
+                ModelError::SparseInput { .. } => {
+                    model.network(FeatureKind::Sparse { width }, Mode::Evaluate, Float::F32)
+                }
                 other => Err(other),
             })?;
         weights.check(&model.config().name, network.parameters())?;
-        Ok(Self { model: model.clone(), weights, feature_norm, options: RunOptions::default(), cost_model: None })
+        let options = RunOptions::default();
+        Ok(Self { model: model.clone(), weights, feature_norm, dtype: Float::F32, options, cost_model: None })
     }
 
     /// From a folder that [`crate::Trainer::save`] wrote: its best epoch, else the newest; or one of those folders itself.
@@ -77,13 +83,13 @@ impl Predictor {
     /// # Errors
     /// [`Error::NoCheckpoint`], [`Error::CustomModel`], [`Error::RunRecord`], [`Error::Weights`], [`Error::CostModel`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let (config, weights, norm, cost_model) = read_checkpoint(path.as_ref())?;
-        let name = config.name.clone();
-        let model = Model::from_config(config).map_err(|error| match error {
+        let (record, weights, cost_model) = read_checkpoint(path.as_ref())?;
+        let name = record.model.name.clone();
+        let model = Model::from_config(record.model).map_err(|error| match error {
             ModelError::Unknown { .. } => Error::CustomModel { name },
             other => other.into(),
         })?;
-        Ok(Self::new(&model, weights, Some(norm))?.cost_model(cost_model))
+        Ok(Self::new(&model, weights, Some(record.feature_norm))?.dtype(record.dtype).cost_model(cost_model))
     }
 
     /// As [`Predictor::open`], for a model that is the user's own.
@@ -91,8 +97,8 @@ impl Predictor {
     /// # Errors
     /// [`Error::NoCheckpoint`], [`Error::RunRecord`], [`Error::Weights`], [`Error::CostModel`].
     pub fn open_with(path: impl AsRef<Path>, model: &Model) -> Result<Self> {
-        let (_, weights, norm, cost_model) = read_checkpoint(path.as_ref())?;
-        Ok(Self::new(model, weights, Some(norm))?.cost_model(cost_model))
+        let (record, weights, cost_model) = read_checkpoint(path.as_ref())?;
+        Ok(Self::new(model, weights, Some(record.feature_norm))?.dtype(record.dtype).cost_model(cost_model))
     }
 
     /// From a safetensors file with PyG's names and the name of the built-in model that it belongs to. Layers and widths
@@ -104,6 +110,13 @@ impl Predictor {
         let weights = Weights::load(file.as_ref())?;
         let model = Model::of_weights(model, norm, &weights)?;
         Self::new(&model, weights, None)
+    }
+
+    /// How matrices with a row a vertex are stored; by default as in training, and f32 for weights from elsewhere. Logits are
+    /// handed out as f32 either way.
+    pub fn dtype(mut self, dtype: Float) -> Self {
+        self.dtype = dtype;
+        self
     }
 
     /// Which devices compute; the CPU by default.
@@ -182,7 +195,7 @@ impl Predictor {
         if classes > outputs {
             return Err(Error::ClassCount { dataset: data.name().into(), data: classes, model: outputs });
         }
-        let (network, logits) = self.model.network(feature_kind(data)?, Mode::Evaluate)?;
+        let (network, logits) = self.model.network(feature_kind(data)?, Mode::Evaluate, self.dtype)?;
         let edges = data.graph().edge_count() as u64;
         let workload = Workload { vertices: vertices as u64, edges, backward: false, runs: 1 };
         let program = evaluation_program(network, logits, label_kind(data), &workload, self.options.passes)?;
@@ -206,7 +219,10 @@ impl Predictor {
             }
         }
         let done = session.run(&[0], &Accuracy::metrics(0), &[], true)?;
-        let logits: Vec<f32> = session.read_rows(0, "logits")?;
+        let logits: Vec<f32> = match self.dtype {
+            Float::F32 => session.read_rows(0, "logits")?,
+            Float::Bf16 => session.read_rows::<bf16>(0, "logits")?.into_iter().map(f32::from).collect(),
+        };
         let seconds = start.elapsed().as_secs_f64();
         let accuracy = Accuracy::sum(&done, 0);
         let logits = Array2::from_shape_vec((vertices, outputs), logits).expect("a row a vertex");
@@ -216,10 +232,10 @@ impl Predictor {
     }
 }
 
-/// A checkpoint's model, weights, feature norm and cost model.
-fn read_checkpoint(path: &Path) -> Result<(ModelConfig, Weights, FeatureNorm, Option<CostModel>)> {
+/// What a checkpoint says of its model, its weights and its cost model.
+fn read_checkpoint(path: &Path) -> Result<(ModelRecord, Weights, Option<CostModel>)> {
     let (folder, file) = weights_to_use(path).ok_or_else(|| Error::NoCheckpoint { path: path.into() })?;
     let record: ModelRecord = read_record(&folder)?;
     let weights = Weights::load(&folder.join(file))?;
-    Ok((record.model, weights, record.feature_norm, read_cost_model(&folder)?))
+    Ok((record, weights, read_cost_model(&folder)?))
 }

@@ -42,6 +42,7 @@ impl Binder<'_, '_> {
                 let (grad, x) = (self.operand(0), self.operand(1));
                 Call::LinearWeightGrad { grad, x, out: self.output(), workspace: None }
             }
+            Op::Round => Call::Round { x: self.operand(0), out: self.output() },
             Op::Transpose => Call::Transpose { x: self.operand(0), out: self.output() },
             Op::AddBias => Call::AddBias { x: self.operand(0), bias: self.read(1), out: self.output() },
             Op::ColumnSum => Call::ColumnSum { x: self.operand(0), out: self.write() },
@@ -184,6 +185,7 @@ impl Binder<'_, '_> {
     fn mat(&mut self, tensor: TensorId) -> Mat {
         let ty = self.program.tensor(tensor).ty;
         let rows = self.table.tile(self.tile).rows(ty.rows) as usize;
-        Mat { slot: self.slot(tensor), rows, cols: ty.width }
+        let float = ty.dtype.float().expect("a call's matrices are of floating-point numbers");
+        Mat { slot: self.slot(tensor), rows, cols: ty.width, float }
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use half::bf16;
+use lapidary_kernels::float::round;
 use lapidary_kernels::{HostSlot, Shared};
 use rayon::prelude::*;
 
@@ -17,6 +19,8 @@ use crate::program::{BlockSpec, Degree, Origin};
 pub enum Contents {
     /// What the origin says.
     Origin(Origin),
+    /// What the origin says, in bf16.
+    Rounded(Origin),
     /// A block's offsets, u64 `[rows + 1]`.
     Indptr(BlockSpec),
     /// A block's sources, u32 `[edges]`.
@@ -234,6 +238,8 @@ impl<'a> Supply<'a> {
                 HostSlot::constant(&Shared::from(rows))
             }
             Contents::Origin(origin) => self.origin(part, tile, origin),
+            Contents::Rounded(Origin::Features) => self.rounded_features(part, tile),
+            Contents::Rounded(origin) => panic!("no program asks for {origin:?} in bf16"),
         }
     }
 
@@ -264,6 +270,19 @@ impl<'a> Supply<'a> {
     /// How many rows of a part's halo come before its own.
     fn low_halo(&mut self, part: usize, block: BlockSpec) -> u64 {
         low_rows(&self.routes(block).sources[part], part)
+    }
+
+    /// A copy of a tile's dense features in bf16. Those of a mapped file are not likely to be read again.
+    fn rounded_features(&self, part: usize, tile: usize) -> HostSlot {
+        let FeatureData::Dense { data, width } = &self.inputs.features else {
+            panic!("a program for dense features is bound to sparse ones");
+        };
+        let rows = &self.tiles[part][tile];
+        let data = data.slice(rows.start * width..rows.end * width);
+        let mut stored = vec![bf16::ZERO; data.len()];
+        round(&data, &mut stored);
+        data.release();
+        HostSlot::constant(&Shared::from(stored))
     }
 
     fn origin(&mut self, part: usize, tile: usize, origin: &Origin) -> HostSlot {

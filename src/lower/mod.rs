@@ -25,7 +25,7 @@ mod tiling;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lapidary_kernels::{Call, Slot};
+use lapidary_kernels::{Call, Float, Slot};
 
 pub use contents::{Contents, Supply};
 pub use inputs::{FeatureData, Inputs, LabelData};
@@ -92,6 +92,8 @@ pub enum Exchange {
         block: BlockSpec,
         /// Numbers a row.
         width: usize,
+        /// How they are stored.
+        float: Float,
     },
     /// Each part packs the rows that others read, which they fetch from its device while it fetches theirs: see [`Call::Fetch`].
     Fetch {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use lapidary_kernels::{BlockSlots, Slot, Window, linear_weight_grad_workspace_bytes};
+use lapidary_kernels::{BlockSlots, Mat, Slot, Window, linear_weight_grad_workspace_bytes};
 
 use super::{Contents, Kind, LoweredTensor, Sizes, Tiling};
-use crate::program::{BlockSpec, Origin, RowSpace, TensorType};
+use crate::program::{BlockSpec, DType, Origin, RowSpace, TensorType};
 
 /// Tensors so far. What has rows of the part is one tensor a tile, an optimizer's memory one a window of its update; all else
 /// is one tensor.
@@ -116,7 +116,10 @@ impl<'a> Table<'a> {
         let carried =
             matches!(origin, Origin::Parameter(_) | Origin::Moment { .. } | Origin::Clock | Origin::LearningRate);
         let kind = if carried { Kind::State } else { Kind::Constant };
-        let contents = (!carried).then(|| Contents::Origin(origin.clone()));
+        let contents = (!carried).then(|| match ty.dtype {
+            DType::Bf16 => Contents::Rounded(origin.clone()),
+            _ => Contents::Origin(origin.clone()),
+        });
         let slots = match origin {
             Origin::Moment { .. } => self.windows(name, ty, kind),
             _ => self.tiles(name, ty, kind, contents),
@@ -163,6 +166,12 @@ impl<'a> Table<'a> {
     pub(super) fn push_like(&mut self, like: Slot, name: String) -> Slot {
         let LoweredTensor { bytes, kind, tile, .. } = self.tensors[like.0 as usize];
         self.push_tile(name, bytes, kind, None, tile)
+    }
+
+    /// Room in f32 for a sum that will become `whole`.
+    pub(super) fn push_sum(&mut self, whole: Mat, name: String) -> Slot {
+        let LoweredTensor { bytes, kind, tile, .. } = self.tensors[whole.slot.0 as usize];
+        self.push_tile(name, bytes / whole.float.byte_count() as u64 * 4, kind, None, tile)
     }
 
     fn push_tile(&mut self, name: String, bytes: u64, kind: Kind, contents: Option<Contents>, tile: usize) -> Slot {

@@ -1,6 +1,6 @@
 //! The steps of one operation: one, or one a tile.
 
-use lapidary_kernels::{Call, Mat, RowStep, Slot, Window};
+use lapidary_kernels::{Call, Float, Mat, RowStep, Slot, Window};
 
 use super::bind::Binder;
 use super::table::{block_name, tile_name};
@@ -117,24 +117,28 @@ impl Lowering<'_> {
         };
         let mut steps = Vec::new();
         let halos = match self.table.tiling().has_halo() {
-            true => self.exchange(block, own, own_mat.cols, &mut steps),
+            true => self.exchange(block, own, *own_mat, &mut steps),
             false => Vec::new(),
         };
         let step = |name: String, call| Step { name, call, next: Vec::new(), phase: 0 };
         if let [_] = own {
             let rows = self.table.tiling().part.cut(block).halo as usize;
-            *halo = halos.first().filter(|_| rows > 0).map(|&slot| Mat { slot, rows, cols: own_mat.cols });
+            *halo = halos.first().filter(|_| rows > 0).map(|&slot| Mat { slot, rows, ..*own_mat });
             steps.push(step(name.to_owned(), together(head, row_steps)));
             return steps;
         }
         let sources = self.sources(block, own, &halos);
-        let (slots, weights, out, cols) = (*slots, *weights, *out, own_mat.cols);
+        let (slots, weights, out, own) = (*slots, *weights, *out, *own_mat);
         let mut sum = None;
         for (i, source) in sources.iter().enumerate() {
             let last = i + 1 == sources.len();
             let step_name = if last { name.to_owned() } else { format!("{name} until {i}") };
-            let slot = if last { out.slot } else { self.table.push_like(out.slot, step_name.clone()) };
-            let (out, own) = (Mat { slot, ..out }, Mat { slot: source.slot, rows: source.rows, cols });
+            // Only the whole sum is rounded.
+            let out = match last {
+                true => out,
+                false => Mat { slot: self.table.push_sum(out, step_name.clone()), float: Float::F32, ..out },
+            };
+            let own = Mat { slot: source.slot, rows: source.rows, ..own };
             let call = Call::GatherWindow { block: slots, weights, first: source.first, own, sum, out };
             sum = Some(out);
             // What follows the sum waits for all of it.
@@ -166,22 +170,22 @@ impl Lowering<'_> {
         placed.collect()
     }
 
-    /// The tiles of the halo of `own` over `block`; the steps that pack what other parts need of it, unless it was packed
+    /// The tiles of the halo of `own`, whose rows are as those of `like`, over `block`; the steps that pack what other parts need of it, unless it was packed
     /// before.
-    fn exchange(&mut self, block: BlockSpec, own: &[Slot], cols: usize, steps: &mut Vec<Step>) -> Vec<Slot> {
+    fn exchange(&mut self, block: BlockSpec, own: &[Slot], like: Mat, steps: &mut Vec<Step>) -> Vec<Slot> {
         if let Some(halo) = self.halos.get(&(own[0], block)) {
             return halo.clone();
         }
         let tiling = self.table.tiling();
-        let bytes = |rows: u64| rows.saturating_mul(cols as u64).saturating_mul(4);
+        let bytes = |rows: u64| rows.saturating_mul(like.cols as u64).saturating_mul(like.float.byte_count() as u64);
         let mut packed = Vec::new();
         for (tile, (&slot, sizes)) in own.iter().zip(&tiling.tiles).enumerate() {
             let name = format!("pack {}.{}", self.table.name(slot), block_name(block));
             let rows = self.table.packed_rows(block, tile);
             let count = sizes.cut(block).packed;
             let out = self.table.push(name.clone(), bytes(count), Kind::Local);
-            let x = Mat { slot, rows: sizes.vertices as usize, cols };
-            let call = Call::Pack { x, rows, out: Mat { slot: out, rows: count as usize, cols } };
+            let x = Mat { slot, rows: sizes.vertices as usize, ..like };
+            let call = Call::Pack { x, rows, out: Mat { slot: out, rows: count as usize, ..like } };
             steps.push(Step { name, call, next: Vec::new(), phase: 0 });
             packed.push(out);
         }
@@ -189,7 +193,7 @@ impl Lowering<'_> {
         if tiling.fetches() {
             let rows = tiling.part.cut(block).halo;
             let slot = self.table.push(name.clone(), bytes(rows), Kind::Local);
-            let out = Mat { slot, rows: rows as usize, cols };
+            let out = Mat { slot, rows: rows as usize, ..like };
             let call = Call::Fetch { packed: packed[0], rows: self.table.fetched_rows(block), out };
             steps.push(Step { name, call, next: Vec::new(), phase: 0 });
             self.exchanges.push(Exchange::Fetch { packed: packed[0], halo: slot, block });
@@ -207,7 +211,8 @@ impl Lowering<'_> {
                 tiles.iter().enumerate().map(push).collect()
             }
         };
-        self.exchanges.push(Exchange::Halo { packed, halo: halo.clone(), block, width: cols });
+        let (width, float) = (like.cols, like.float);
+        self.exchanges.push(Exchange::Halo { packed, halo: halo.clone(), block, width, float });
         self.halos.insert((own[0], block), halo.clone());
         halo
     }

@@ -17,6 +17,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use lapidary_kernels::Float;
 use serde::{Deserialize, Serialize};
 
 pub use error::ModelError;
@@ -240,11 +241,11 @@ impl Model {
         &self.config
     }
 
-    /// The forward program, which ends in the logits, and the parameters that it reads.
+    /// The forward program, which ends in the logits, and the parameters that it reads. Rows of vertices are stored as `dtype`.
     ///
     /// # Errors
     /// [`ModelError`]: widths or rates that make no network, features of another width, or layers that do not fit.
-    pub fn network(&self, features: FeatureKind, mode: Mode) -> Result<(Network, Value), ModelError> {
+    pub fn network(&self, features: FeatureKind, mode: Mode, dtype: Float) -> Result<(Network, Value), ModelError> {
         let config = &self.config;
         let (Some(&input), Some(&output)) = (config.widths.first(), config.widths.last()) else {
             return Err(ModelError::Widths { widths: Vec::new() });
@@ -260,7 +261,7 @@ impl Model {
                 return Err(ModelError::DropoutRate { rate });
             }
         }
-        let (mut network, x) = Network::new(features, mode)?;
+        let (mut network, x) = Network::new(features, mode, dtype)?;
         let logits = (self.forward)(&mut network, x, config)?;
         let got = network.width(logits);
         if got != output {

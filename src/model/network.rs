@@ -2,6 +2,7 @@
 
 use super::{Init, ModelError};
 use crate::program::{BlockSpec, CLOCK, Degree, Op, Origin, Program, RowSpace, TensorId, TensorType};
+use lapidary_kernels::Float;
 
 /// What a network is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,23 +94,26 @@ pub struct Network {
     program: Program,
     parameters: Vec<Parameter>,
     mode: Mode,
+    /// How rows of vertices are stored.
+    dtype: Float,
     dropouts: u32,
 }
 
 impl Network {
     /// An empty network, and the features that it starts from.
-    pub(super) fn new(features: FeatureKind, mode: Mode) -> Result<(Self, Value), ModelError> {
+    pub(super) fn new(features: FeatureKind, mode: Mode, dtype: Float) -> Result<(Self, Value), ModelError> {
         let mut program = Program::new();
         let x = match features {
             FeatureKind::Dense { width } => {
-                Value::Dense(program.input(Origin::Features, TensorType::f32(RowSpace::Vertices, width))?)
+                let ty = TensorType { rows: RowSpace::Vertices, width, dtype: dtype.into() };
+                Value::Dense(program.input(Origin::Features, ty)?)
             }
             FeatureKind::Sparse { width } => {
                 let edges = RowSpace::Edges(BlockSpec::Features { width, transposed: false });
                 Value::Sparse { values: program.input(Origin::FeatureValues, TensorType::f32(edges, 1))?, width }
             }
         };
-        Ok((Self { program, parameters: Vec::new(), mode, dropouts: 0 }, x))
+        Ok((Self { program, parameters: Vec::new(), mode, dtype, dropouts: 0 }, x))
     }
 
     /// The program so far.
@@ -191,13 +195,25 @@ impl Network {
     pub fn product(&mut self, x: Value, name: &str, out: usize, init: Init) -> Result<Value, ModelError> {
         let weight = self.parameter(name, &[out, self.width(x)], init)?;
         Ok(Value::Dense(match x {
-            Value::Dense(x) => self.program.push1(Op::Linear, &[x, weight])?,
+            Value::Dense(x) => {
+                let weight = self.as_stored(weight)?;
+                self.program.push1(Op::Linear, &[x, weight])?
+            }
             Value::Sparse { values, width } => {
                 let columns = self.program.push1(Op::Transpose, &[weight])?;
+                let columns = self.as_stored(columns)?;
                 let block = BlockSpec::Features { width, transposed: false };
                 self.program.push1(Op::WeightedGather { block }, &[values, columns])?
             }
         }))
+    }
+
+    /// A parameter as it is multiplied with rows of vertices: rounded to what they are stored as.
+    fn as_stored(&mut self, parameter: TensorId) -> Result<TensorId, ModelError> {
+        match self.dtype {
+            Float::F32 => Ok(parameter),
+            Float::Bf16 => Ok(self.program.push1(Op::Round, &[parameter])?),
+        }
     }
 
     /// `x + b` in every row: the parameter `{name}` `[d]`.
@@ -234,6 +250,7 @@ impl Network {
     pub fn dense(&mut self, x: Value) -> Result<Value, ModelError> {
         let Value::Sparse { values, width } = x else { return Ok(x) };
         let identity = self.program.input(Origin::Identity(width), TensorType::f32(RowSpace::Param(width), width))?;
+        let identity = self.as_stored(identity)?;
         let block = BlockSpec::Features { width, transposed: false };
         Ok(Value::Dense(self.program.push1(Op::WeightedGather { block }, &[values, identity])?))
     }

@@ -1,7 +1,7 @@
 //! What lowered steps cost, in the cost model's words.
 
 use lapidary_cost_model::{Op, Work};
-use lapidary_kernels::{Call, Mat, RowStep};
+use lapidary_kernels::{Call, Float, Mat, RowStep};
 
 use crate::lower::Step;
 
@@ -10,9 +10,13 @@ pub fn works(steps: &[Step]) -> Vec<Op> {
     steps.iter().map(|step| Op::new(name(&step.call), work(&step.call))).collect()
 }
 
-/// What a call's time is learned under: that of one with row steps is its own.
+/// What a call's time is learned under: that of one with row steps, or over rows in bf16, is its own.
 fn name(call: &Call) -> String {
-    let Call::Fused { head, steps } = call else { return call.name().into() };
+    let stored = match call.stored() {
+        Ok(Float::Bf16) => " bf16",
+        _ => "",
+    };
+    let Call::Fused { head, steps } = call else { return format!("{}{stored}", call.name()) };
     let steps = steps.iter().map(|step| match step {
         RowStep::Scale(_) => "+scale",
         RowStep::AddBias(_) => "+bias",
@@ -21,23 +25,22 @@ fn name(call: &Call) -> String {
         RowStep::ReluGrad(_) => "+relu_grad",
         RowStep::Dropout { .. } => "+dropout",
     });
-    steps.fold(head.name().into(), |name: String, step| name + step)
+    steps.fold(head.name().into(), |name: String, step| name + step) + stored
 }
 
 fn work(call: &Call) -> Work {
     let width = |cols: usize| u32::try_from(cols).unwrap_or(u32::MAX);
-    let bytes_a_row = |operands: &[&Mat]| {
-        let cells: usize = operands.iter().map(|mat| mat.cols).sum();
-        Work::Elementwise { bytes: width(cells.saturating_mul(4)) }
-    };
+    let bytes_a_row =
+        |operands: &[&Mat]| Work::Elementwise { bytes: width(operands.iter().map(|mat| mat.row_bytes()).sum()) };
     match call {
         Call::Accumulate { head, .. } => work(head),
         Call::Gather { own, weights: None, .. } | Call::GatherWindow { own, weights: None, .. } => {
-            Work::Gather { width: width(own.cols) }
+            // As many f32 as a row's bytes are.
+            Work::Gather { width: width(own.row_bytes().div_ceil(4)) }
         }
         Call::Gather { own, out, block, .. } | Call::GatherWindow { own, out, block, .. } => {
             let cells = block.edges / block.rows.max(1) + 1;
-            Work::Elementwise { bytes: width((cells * own.cols + out.cols).saturating_mul(4)) }
+            Work::Elementwise { bytes: width(cells.saturating_mul(own.row_bytes()).saturating_add(out.row_bytes())) }
         }
         Call::Linear { x, weight, .. } => Work::Product { k: width(x.cols), m: width(weight.rows) },
         Call::LinearInputGrad { grad, weight, .. } => Work::Product { k: width(grad.cols), m: width(weight.cols) },
@@ -63,14 +66,16 @@ fn work(call: &Call) -> Work {
                 let matrices =
                     steps.iter().filter(|step| matches!(step, RowStep::Add(_) | RowStep::ReluGrad(_))).count();
                 Work::Elementwise {
-                    bytes: bytes
-                        .saturating_add(width(matrices.saturating_mul(4 * head.rows_out().map_or(0, |out| out.cols)))),
+                    bytes: bytes.saturating_add(width(
+                        matrices.saturating_mul(head.rows_out().map_or(0, |out| out.row_bytes())),
+                    )),
                 }
             }
             other => other,
         },
         // What is the same on every part, whatever its vertices; and what is no kernel's time.
         Call::Fetch { .. }
+        | Call::Round { .. }
         | Call::Transpose { .. }
         | Call::SparseDropout { .. }
         | Call::PermuteEdges { .. }

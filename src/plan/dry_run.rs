@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytesize::ByteSize;
 use lapidary_cost_model::Profile;
-use lapidary_kernels::Slot;
+use lapidary_kernels::{Float, Slot};
 use lapidary_planner::memory::{Epoch, Limit, Objective, Policy};
 use serde::Serialize;
 
@@ -57,6 +57,7 @@ pub struct DryRun<'a> {
     steady: bool,
     evaluates: bool,
     passes: Passes,
+    dtype: Float,
     partition: Partition,
     links: Links,
     profile: String,
@@ -208,6 +209,7 @@ impl<'a> DryRun<'a> {
             steady: true,
             evaluates: true,
             passes: Passes::ALL,
+            dtype: Float::F32,
             partition: Partition::default(),
             links: Links::Host,
             profile: "cpu".into(),
@@ -260,6 +262,12 @@ impl<'a> DryRun<'a> {
     /// Which passes rewrite the program.
     pub fn passes(mut self, passes: Passes) -> Self {
         self.passes = passes;
+        self
+    }
+
+    /// How matrices with a row a vertex are stored; f32 by default.
+    pub fn dtype(mut self, dtype: Float) -> Self {
+        self.dtype = dtype;
         self
     }
 
@@ -338,6 +346,7 @@ impl<'a> DryRun<'a> {
             optimizer: &self.optimizer,
             decay: DecayLayers::All,
             passes: self.passes,
+            dtype: self.dtype,
         };
         let (training, _) = training_program(&spec)?;
         let evaluation = evaluation_program(&spec)?;

@@ -1,7 +1,7 @@
 //! How long a script takes, by a device's profile.
 
 use lapidary_cost_model::Profile;
-use lapidary_kernels::{Call, RowStep, Slot};
+use lapidary_kernels::{Call, Mat, RowStep, Slot};
 
 use super::script::fetched_bytes;
 use super::{Action, Script};
@@ -10,12 +10,14 @@ use crate::lower::Lowered;
 /// Seconds of one kernel call.
 pub fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call) -> f64 {
     let size = |rows: usize| rows as u64;
+    // As many f32 as a row's bytes are.
+    let width = |mat: &Mat| mat.row_bytes().div_ceil(4) as u64;
     match call {
-        Call::Gather { block, own, .. } => profile.gather_s(size(block.rows), size(block.edges), size(own.cols)),
+        Call::Gather { block, own, .. } => profile.gather_s(size(block.rows), size(block.edges), width(own)),
         // A window has its share of the edges.
         Call::GatherWindow { block, own, .. } => {
             let edges = block.edges as f64 * own.rows as f64 / block.own_sources.max(1) as f64;
-            profile.gather_s(size(block.rows), edges as u64, size(own.cols))
+            profile.gather_s(size(block.rows), edges as u64, width(own))
         }
         Call::Accumulate { head, .. } => call_seconds(profile, lowered, head),
         Call::Linear { x, weight, .. } => profile.linear_s(size(x.rows), size(x.cols), size(weight.rows)),

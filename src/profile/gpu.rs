@@ -43,14 +43,14 @@ impl Bench {
         // The high bits of multiples of a large odd number.
         let cell = |i: u32| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / (1u32 << 24) as f32 - 0.5;
         let values: Vec<f32> = (0..rows * cols).into_par_iter().map(|i| cell(i as u32)).collect();
-        Ok(Mat { slot: self.put(slot, values)?, rows, cols })
+        Ok(Mat::f32(self.put(slot, values)?, rows, cols))
     }
 
     /// A matrix that a call writes.
     pub(crate) fn room(&self, slot: u32, rows: usize, cols: usize) -> Result<Mat> {
         let slot = Slot(slot);
         self.named("taking memory", self.device.alloc(slot, 4 * (rows * cols) as u64))?;
-        Ok(Mat { slot, rows, cols })
+        Ok(Mat::f32(slot, rows, cols))
     }
 
     /// What the device tried.

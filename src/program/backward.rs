@@ -90,6 +90,7 @@ fn operand_gradients(
             let dx = program.push1(Op::LinearInputGrad, &[dy, inputs[1]])?;
             vec![(inputs[0], dx), (inputs[1], dw)]
         }
+        Op::Round => vec![(inputs[0], dy)],
         Op::Transpose => vec![(inputs[0], program.push1(Op::Transpose, &[dy])?)],
         Op::AddBias => {
             let db = program.push1(Op::ColumnSum, &[dy])?;

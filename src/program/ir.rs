@@ -1,5 +1,7 @@
 //! The words of a program: row spaces, types, tensors and operations.
 
+use lapidary_kernels::Float;
+
 /// Which block an operation gathers over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockSpec {
@@ -73,6 +75,15 @@ pub enum DType {
 }
 
 impl DType {
+    /// How a matrix of it is stored, if it is of floating-point numbers.
+    pub fn float(self) -> Option<Float> {
+        match self {
+            Self::F32 => Some(Float::F32),
+            Self::Bf16 => Some(Float::Bf16),
+            Self::U32 | Self::U64 | Self::U8 => None,
+        }
+    }
+
     /// Size of one element, in bytes.
     pub fn byte_count(self) -> u64 {
         match self {
@@ -80,6 +91,15 @@ impl DType {
             Self::Bf16 => 2,
             Self::F32 | Self::U32 => 4,
             Self::U64 => 8,
+        }
+    }
+}
+
+impl From<Float> for DType {
+    fn from(float: Float) -> Self {
+        match float {
+            Float::F32 => Self::F32,
+            Float::Bf16 => Self::Bf16,
         }
     }
 }
@@ -198,6 +218,8 @@ pub enum Op {
     LinearInputGrad,
     /// `(dy, x) -> dy^T x`.
     LinearWeightGrad,
+    /// `(x) -> x` in bf16, of a parameter: what is multiplied with rows that are stored so.
+    Round,
     /// `(x) -> x^T`, of a parameter.
     Transpose,
     /// `(x, b) -> x + b` in every row.
@@ -318,6 +340,7 @@ impl Op {
             Self::Linear => "linear",
             Self::LinearInputGrad => "linear_input_grad",
             Self::LinearWeightGrad => "linear_weight_grad",
+            Self::Round => "round",
             Self::Transpose => "transpose",
             Self::AddBias => "add_bias",
             Self::ColumnSum => "column_sum",

@@ -77,14 +77,14 @@ impl Operands<'_> {
         Err(ProgramError::Operand { op: self.op, place, want: want.into(), got })
     }
 
-    /// An f32 operand of any shape.
+    /// An operand of floating-point numbers, of any shape.
     fn float(&self, place: usize) -> Result<TensorType, ProgramError> {
-        self.check(place, self.types[place].dtype == DType::F32, "f32")
+        self.check(place, self.types[place].dtype.float().is_some(), "f32 or bf16")
     }
 
-    /// An f32 parameter: its rows and width.
-    fn param(&self, place: usize) -> Result<(usize, usize), ProgramError> {
-        let ty = self.float(place)?;
+    /// A parameter of this type: its rows and width.
+    fn param(&self, place: usize, dtype: DType) -> Result<(usize, usize), ProgramError> {
+        let ty = self.check(place, self.types[place].dtype == dtype, &format!("{dtype:?}"))?;
         match ty.rows {
             RowSpace::Param(rows) => Ok((rows, ty.width)),
             _ => self.check(place, false, "a parameter").map(|_| (0, 0)),
@@ -118,13 +118,13 @@ pub fn infer(op: &Op, types: &[TensorType]) -> Result<Vec<TensorType>, ProgramEr
         Op::Gather { block } => {
             let x = on.float(0)?;
             on.check(0, x.rows == block.sources(), &format!("rows of {:?}", block.sources()))?;
-            TensorType::f32(block.rows(), x.width)
+            sum_of(x, block.rows())
         }
         Op::WeightedGather { block } => {
             on.is(0, TensorType::f32(RowSpace::Edges(block), 1))?;
             let x = on.float(1)?;
             on.check(1, x.rows == block.sources(), &format!("rows of {:?}", block.sources()))?;
-            TensorType::f32(block.rows(), x.width)
+            sum_of(x, block.rows())
         }
         Op::RowScale => {
             let x = on.float(0)?;
@@ -133,18 +133,23 @@ pub fn infer(op: &Op, types: &[TensorType]) -> Result<Vec<TensorType>, ProgramEr
         }
         Op::Linear | Op::LinearInputGrad => {
             let x = on.float(0)?;
-            let (out, input) = on.param(1)?;
+            let (out, input) = on.param(1, x.dtype)?;
             let (reads, makes) = if *op == Op::Linear { (input, out) } else { (out, input) };
             on.check(0, x.width == reads, &format!("a width of {reads}"))?;
-            TensorType::f32(x.rows, makes)
+            TensorType { width: makes, ..x }
         }
         Op::LinearWeightGrad => {
             let (dy, x) = (on.float(0)?, on.float(1)?);
-            on.check(1, x.rows == dy.rows, &format!("rows of {:?}", dy.rows))?;
+            let want = TensorType { width: x.width, ..dy };
+            on.check(1, x == want, &format!("{:?} rows of {:?}", dy.dtype, dy.rows))?;
             TensorType::f32(RowSpace::Param(dy.width), x.width)
         }
+        Op::Round => {
+            let (rows, width) = on.param(0, DType::F32)?;
+            TensorType { rows: RowSpace::Param(rows), width, dtype: DType::Bf16 }
+        }
         Op::Transpose => {
-            let (rows, width) = on.param(0)?;
+            let (rows, width) = on.param(0, DType::F32)?;
             TensorType::f32(RowSpace::Param(width), rows)
         }
         Op::AddBias => {
@@ -217,6 +222,12 @@ pub fn infer(op: &Op, types: &[TensorType]) -> Result<Vec<TensorType>, ProgramEr
     Ok(vec![output])
 }
 
+/// A sum of rows of `x` for each of `rows`: stored as those are, but f32 where the sum is of a parameter.
+fn sum_of(x: TensorType, rows: RowSpace) -> TensorType {
+    let dtype = if matches!(rows, RowSpace::Param(_)) { DType::F32 } else { x.dtype };
+    TensorType { rows, dtype, ..x }
+}
+
 /// The head, and each step on what was made before it.
 fn infer_fused(head: &Op, steps: &[Op], types: &[TensorType]) -> Result<Vec<TensorType>, ProgramError> {
     let misplaced = (!head.takes_steps()).then_some(head).or_else(|| steps.iter().find(|step| !step.is_row_step()));
@@ -234,7 +245,7 @@ fn infer_fused(head: &Op, steps: &[Op], types: &[TensorType]) -> Result<Vec<Tens
 
 /// Optimizer steps: the parameter, and behind the clock and the rate its moments, are written anew.
 fn infer_update(on: &Operands<'_>) -> Result<Vec<TensorType>, ProgramError> {
-    let param = on.float(0)?;
+    let param = on.check(0, on.types[0].dtype == DType::F32, "f32")?;
     on.is(1, param)?;
     on.clock(2)?;
     on.is(3, SCALAR)?;
@@ -250,7 +261,7 @@ pub(crate) fn operand_count(op: &Op) -> usize {
         Op::Fused { head, steps } => {
             operand_count(head) + steps.iter().map(|step| operand_count(step) - 1).sum::<usize>()
         }
-        Op::Gather { .. } | Op::Transpose | Op::ColumnSum | Op::Relu => 1,
+        Op::Gather { .. } | Op::Round | Op::Transpose | Op::ColumnSum | Op::Relu => 1,
         Op::WeightedGather { .. }
         | Op::RowScale
         | Op::Linear

@@ -243,11 +243,11 @@ fn halves(lowered: &Lowered, supply: &mut Supply<'_>, part: usize) -> (Inbox, Ve
                 expected.push(Expected::Sum(None));
                 readers.push(Vec::new());
             }
-            Exchange::Halo { packed, halo, block, width } => {
+            Exchange::Halo { packed, halo, block, width, float } => {
                 let routes = supply.routes(*block);
                 let sources = routes.sources[part].clone();
                 let tile_bytes = halo.iter().map(|&slot| lowered.tensor(slot).bytes as usize).collect();
-                expected.push(Expected::Halo(Halo::new(sources, packed.len(), tile_bytes, 4 * width)));
+                expected.push(Expected::Halo(Halo::new(sources, packed.len(), tile_bytes, float.byte_count() * width)));
                 readers.push(readers_of(routes, part));
             }
             Exchange::Fetch { block, .. } => {

@@ -402,6 +402,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use lapidary_cost_model::Profile;
+    use lapidary_kernels::Float;
     use ndarray::Array2;
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
@@ -449,6 +450,7 @@ mod tests {
                 optimizer: &Adam::new(0.01).into(),
                 decay: DecayLayers::default(),
                 passes: Passes::ALL,
+                dtype: Float::F32,
             };
             let (training, _) = training_program(&spec).expect("the model goes with the data");
             let inputs = bind(&data, FeatureNorm::None).expect("it has all that is needed");

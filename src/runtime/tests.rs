@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lapidary_kernels::{
-    Call, Device, Error as DeviceError, Event, HostSlot, Lane, Lent, Mat, SimDevice, SimSpeed, Slot, Span,
+    Call, Device, Error as DeviceError, Event, Float, HostSlot, Lane, Lent, Mat, SimDevice, SimSpeed, Slot, Span,
 };
 
 use super::session::{Job, Session};
@@ -123,6 +123,7 @@ fn programs(data: &Dataset) -> (Program, Program) {
         optimizer: &Adam::new(0.01).into(),
         decay: DecayLayers::All,
         passes: Passes::ALL,
+        dtype: Float::F32,
     };
     let training = training_program(&spec).expect("it is built in").0;
     (training, evaluation_program(&spec).expect("it is built in"))

@@ -1,5 +1,7 @@
 //! The programs of an epoch: one training step, and an evaluation of what it leaves.
 
+use lapidary_kernels::Float;
+
 use crate::infer::{self, dense_logits, push_on_split};
 use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelError, Parameter};
 use crate::program::passes::fuse::fuse;
@@ -21,6 +23,8 @@ pub(crate) struct EpochSpec<'a> {
     pub optimizer: &'a Optimizer,
     pub decay: DecayLayers,
     pub passes: Passes,
+    /// How rows of vertices are stored.
+    pub dtype: Float,
 }
 
 /// How often an epoch's program is taken to run, when the number of epochs is not known: what decides whether work that
@@ -34,7 +38,7 @@ pub(super) fn gradient_name(parameter: &str) -> String {
 
 /// One step on the training split. Outputs: `loss`, and each parameter's gradient.
 pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<(Program, Vec<Parameter>), ModelError> {
-    let (network, logits) = spec.model.network(spec.features, Mode::Train)?;
+    let (network, logits) = spec.model.network(spec.features, Mode::Train, spec.dtype)?;
     let (mut program, parameters) = network.into_parts();
     let split = SplitName::Train;
     let loss = match spec.labels {
@@ -68,7 +72,7 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<(Program, Vec<Par
 
 /// The forward program without dropout; see [`infer::evaluation_program`].
 pub(crate) fn evaluation_program(spec: &EpochSpec<'_>) -> Result<Program, ModelError> {
-    let (network, logits) = spec.model.network(spec.features, Mode::Evaluate)?;
+    let (network, logits) = spec.model.network(spec.features, Mode::Evaluate, spec.dtype)?;
     infer::evaluation_program(network, logits, spec.labels, &spec.workload(false), spec.passes)
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lapidary_cost_model::CostModel;
-use lapidary_kernels::{HostSlot, Shared, Slot};
+use lapidary_kernels::{Float, HostSlot, Shared, Slot};
 
 use super::epoch::gradient_name;
 use super::splits::{Learning, Setup, larger};
@@ -11,7 +11,7 @@ use super::{Best, Move, RunRecord, TrainerBuilder};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::{self, BEST_FILE, COST_MODEL_FILE, MODEL_FILE, OPTIMIZER_FILE, RUN_FILE};
-use crate::infer::{Accuracy, Predictor};
+use crate::infer::{Accuracy, ModelRecord, Predictor};
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::program::Origin;
 use crate::runtime::{Partition, Session, SplitRecord, StartUp, Trace, check_ranges, ranges_of};
@@ -274,6 +274,11 @@ impl Trainer {
         self.labels
     }
 
+    /// How matrices with a row a vertex are stored.
+    pub fn dtype(&self) -> Float {
+        self.record.model.dtype
+    }
+
     /// The vertex range of each device.
     pub fn parts(&self) -> &[[usize; 2]] {
         &self.record.parts
@@ -289,7 +294,8 @@ impl Trainer {
         if options.partition.learns() {
             options.partition = Partition::default();
         }
-        let predictor = Predictor::new(&self.model, weights, Some(self.record.model.feature_norm))?;
+        let ModelRecord { feature_norm, dtype, .. } = self.record.model;
+        let predictor = Predictor::new(&self.model, weights, Some(feature_norm))?.dtype(dtype);
         Ok(predictor.options(options).cost_model(self.learned()))
     }
 
@@ -414,6 +420,7 @@ impl Trainer {
             ("passes", format!("{:?}", saved.passes), format!("{:?}", asked.passes)),
             ("vertices", saved.vertices.to_string(), asked.vertices.to_string()),
             ("feature norm", saved.model.feature_norm.to_string(), asked.model.feature_norm.to_string()),
+            ("dtype", saved.model.dtype.to_string(), asked.model.dtype.to_string()),
             ("seed", saved.seed.to_string(), asked.seed.to_string()),
             ("the optimizer", format!("{:?}", saved.optimizer), format!("{:?}", asked.optimizer)),
             ("decay of layers", format!("{:?}", saved.decay_layers), format!("{:?}", asked.decay_layers)),

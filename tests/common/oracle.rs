@@ -47,6 +47,9 @@ impl Oracle {
                 }
                 Some((Contents::Origin(Origin::Labels | Origin::Split), host)) => Cells::U32(host.to_vec()),
                 Some((Contents::Origin(Origin::Targets), host)) => Cells::U8(host.to_vec()),
+                Some((Contents::Rounded(_), host)) => {
+                    Cells::Float(host.to_vec::<half::bf16>().into_iter().map(f64::from).collect())
+                }
                 Some((_, host)) => Cells::Float(host.to_vec::<f32>().into_iter().map(f64::from).collect()),
                 None if tensor.name == "clock" => Cells::U64(vec![1, 1]),
                 None if tensor.kind == Kind::State => Cells::Float(vec![0.0; tensor.bytes as usize / 4]),
@@ -160,6 +163,11 @@ impl Oracle {
             Call::LinearWeightGrad { grad, x, out, .. } => {
                 let y = reference::linear_weight_grad(&self.mat(grad), &self.mat(x));
                 self.put(out.slot, y.data);
+            }
+            // The oracle rounds nothing.
+            Call::Round { x, out } => {
+                let x = self.mat(x);
+                self.put(out.slot, x.data);
             }
             Call::Transpose { x, out } => {
                 let y = reference::transpose(&self.mat(x));

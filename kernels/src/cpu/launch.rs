@@ -10,13 +10,14 @@ use super::multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entro
 use super::optimizer::{adam, sgd};
 use super::slots::Open;
 use crate::call::{Call, Mat, Summed, concat_len};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_shape};
 use crate::memory::Slot;
 use crate::step::{AdamStep, SgdStep};
 use crate::view::{MultiTargets, Targets};
 
 /// Runs one call to its end. Everything is opened, and so checked for its size, before anything is written.
 pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
+    call.stored()?;
     match call {
         Call::Gather { .. } | Call::GatherWindow { .. } => launch_fused(slots, call, &[]),
         Call::Pack { .. }
@@ -38,6 +39,11 @@ pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
             let mut room = workspace.map(|slot| slots.vec_mut(slot, need_bytes as usize / 4)).transpose()?;
             let room = room.as_mut().map_or(&mut [][..], |room| room.view());
             linear_weight_grad(grad.view(), x.view(), slots.mat_mut(*out)?.view(), room)
+        }
+        Call::Round { x, out } => {
+            check_shape("round", "out", [x.rows, x.cols], [out.rows, out.cols])?;
+            slots.mat_mut(*out)?.view().data().copy_from_slice(slots.mat(*x)?.view().data());
+            Ok(())
         }
         Call::Transpose { x, out } => transpose(slots.mat(*x)?.view(), slots.mat_mut(*out)?.view()),
         Call::AddBias { x, bias, out } => {

@@ -149,7 +149,7 @@ impl CpuDevice {
 
     pub(crate) fn fetch_apart(&self, lane: Lane, rows: Slot, out: Mat, from: &[(Lent, usize)]) -> Result<()> {
         self.slots.fetch(rows, out, from)?;
-        self.count(lane, 2, 4 * out.rows * out.cols);
+        self.count(lane, 2, out.float.byte_count() * out.rows * out.cols);
         Ok(())
     }
 

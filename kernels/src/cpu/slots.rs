@@ -4,11 +4,13 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bytemuck::Pod;
+use half::bf16;
 use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, RawRwLock, RwLock};
 
-use super::elementwise::pack;
+use super::elementwise::pack_cells;
 use crate::call::{BlockSlots, Mat};
 use crate::error::{Error, Result, check_shape};
+use crate::float::{Float, round, widen};
 use crate::lent::Lent;
 use crate::memory::{AlignedBytes, HostSlot, Shared, Slot, read, write};
 use crate::view::{BlockView, MatMut, MatView};
@@ -222,22 +224,26 @@ impl Slots {
 
     /// Rows of what others lent: see [`crate::Device::fetch`].
     pub(super) fn fetch(&self, rows: Slot, out: Mat, from: &[(Lent, usize)]) -> Result<()> {
+        match out.float {
+            Float::F32 => self.fetch_as::<f32>(rows, out, from),
+            Float::Bf16 => self.fetch_as::<bf16>(rows, out, from),
+        }
+    }
+
+    fn fetch_as<T: Pod + Send + Sync>(&self, rows: Slot, out: Mat, from: &[(Lent, usize)]) -> Result<()> {
         const CALL: &str = "fetch";
         let table = self.open();
-        let (rows, mut out) = (table.vec::<u32>(rows, out.rows)?, table.mat_mut(out)?);
-        let d = out.mat.cols;
+        let (rows, d) = (table.vec::<u32>(rows, out.rows)?, out.cols);
+        let mut values = table.vec_mut::<T>(out.slot, table.check_mat::<T>(out)?)?;
         let given = from.iter().fold(0usize, |sum, (_, count)| sum.saturating_add(*count));
-        check_shape(CALL, "out", [given, d], [out.mat.rows, d])?;
-        let (mut rows, mut to) = (rows.view(), out.values.view());
+        check_shape(CALL, "out", [given, d], [out.rows, d])?;
+        let (mut rows, mut to) = (rows.view(), values.view());
         for (lent, count) in from.iter().filter(|_| d > 0) {
             let memory = lent.of::<Cell>().ok_or(Error::NoPeers)?.contents.read_arc();
-            let values: &[f32] = memory.bytes();
-            let sources = values.len() / d;
             let (wanted, later) = rows.split_at(*count);
             let (here, rest) = std::mem::take(&mut to).split_at_mut(count * d);
-            let x = MatView::new(&values[..sources * d], sources, d).expect("it is that long");
-            let here = MatMut::new(here, *count, d).expect("it is that long");
-            pack(x, wanted, here)?;
+            let x = memory.bytes::<T>();
+            pack_cells(CALL, (x, x.len() / d), wanted, d, here)?;
             (rows, to) = (later, rest);
         }
         Ok(())
@@ -334,14 +340,36 @@ impl Open<'_> {
 
     /// A matrix, to be read.
     pub(super) fn mat(&self, mat: Mat) -> Result<Matrix> {
-        let len = self.check_len::<f32>(mat.slot, mat.rows.checked_mul(mat.cols))?;
-        Ok(Matrix { values: self.vec(mat.slot, len)?, mat })
+        let values = match mat.float {
+            Float::F32 => Values::AsStored(self.vec(mat.slot, self.check_mat::<f32>(mat)?)?),
+            Float::Bf16 => {
+                let stored = self.vec(mat.slot, self.check_mat::<bf16>(mat)?)?;
+                let mut wide = AlignedBytes::zeroed(4 * stored.len)?;
+                widen(stored.view(), wide.as_mut_slice());
+                Values::Widened { wide, _stored: stored }
+            }
+        };
+        Ok(Matrix { values, mat })
     }
 
-    /// A matrix, to be written.
+    /// A matrix, to be written. What is not stored as f32 is written when the matrix is dropped.
     pub(super) fn mat_mut(&self, mat: Mat) -> Result<MatrixMut> {
-        let len = self.check_len::<f32>(mat.slot, mat.rows.checked_mul(mat.cols))?;
-        Ok(MatrixMut { values: self.vec_mut(mat.slot, len)?, mat })
+        let values = match mat.float {
+            Float::F32 => ValuesMut::AsStored(self.vec_mut(mat.slot, self.check_mat::<f32>(mat)?)?),
+            Float::Bf16 => {
+                let stored = self.vec_mut(mat.slot, self.check_mat::<bf16>(mat)?)?;
+                let mut wide = AlignedBytes::zeroed(4 * stored.len)?;
+                if cfg!(debug_assertions) {
+                    wide.as_mut_slice::<u8>().fill(0xff);
+                }
+                ValuesMut::Widened { wide, stored }
+            }
+        };
+        Ok(MatrixMut { values, mat })
+    }
+
+    fn check_mat<T>(&self, mat: Mat) -> Result<usize> {
+        self.check_len::<T>(mat.slot, mat.rows.checked_mul(mat.cols))
     }
 
     /// A block, to be read.
@@ -390,27 +418,59 @@ impl<T: Pod> VectorMut<T> {
 
 /// A matrix that is locked for reading.
 pub(super) struct Matrix {
-    values: Vector<f32>,
+    values: Values,
     mat: Mat,
+}
+
+enum Values {
+    AsStored(Vector<f32>),
+    /// A copy; what is stored stays locked as long, so that no call reads what it writes.
+    Widened {
+        wide: AlignedBytes,
+        _stored: Vector<bf16>,
+    },
 }
 
 impl Matrix {
     pub(super) fn view(&self) -> MatView<'_> {
-        MatView::new(self.values.view(), self.mat.rows, self.mat.cols)
-            .expect("the length was checked when it was opened")
+        let values = match &self.values {
+            Values::AsStored(values) => values.view(),
+            Values::Widened { wide, .. } => wide.as_slice(),
+        };
+        MatView::new(values, self.mat.rows, self.mat.cols).expect("the length was checked when it was opened")
     }
 }
 
 /// A matrix that is locked for writing.
 pub(super) struct MatrixMut {
-    values: VectorMut<f32>,
+    values: ValuesMut,
     mat: Mat,
+}
+
+enum ValuesMut {
+    AsStored(VectorMut<f32>),
+    /// What will be rounded and stored.
+    Widened {
+        wide: AlignedBytes,
+        stored: VectorMut<bf16>,
+    },
 }
 
 impl MatrixMut {
     pub(super) fn view(&mut self) -> MatMut<'_> {
-        MatMut::new(self.values.view(), self.mat.rows, self.mat.cols)
-            .expect("the length was checked when it was opened")
+        let values = match &mut self.values {
+            ValuesMut::AsStored(values) => values.view(),
+            ValuesMut::Widened { wide, .. } => wide.as_mut_slice(),
+        };
+        MatMut::new(values, self.mat.rows, self.mat.cols).expect("the length was checked when it was opened")
+    }
+}
+
+impl Drop for MatrixMut {
+    fn drop(&mut self) {
+        if let ValuesMut::Widened { wide, stored } = &mut self.values {
+            round(wide.as_slice(), stored.view());
+        }
     }
 }
 

@@ -28,7 +28,8 @@ pub(super) struct Step {
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Steps {
-    pub(super) count: u64,
+    pub(super) count: u32,
+    pub(super) wide: u32,
     pub(super) step: [Step; MOST_STEPS],
 }
 
@@ -66,6 +67,14 @@ pub(super) struct Rows {
     pub(super) d: u32,
     pub(super) lanes: u32,
     pub(super) steps: Steps,
+}
+
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Round {
+    pub(super) x: u64,
+    pub(super) out: u64,
+    pub(super) cells: u64,
 }
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -154,6 +163,7 @@ pub(super) struct Product {
     pub(super) b_row: u64,
     pub(super) b_column: u64,
     pub(super) k_of_part: u64,
+    pub(super) wide: u64,
 }
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]

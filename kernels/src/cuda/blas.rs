@@ -4,15 +4,16 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::cublas::result;
-use cudarc::cublas::sys::{self, cublasOperation_t as Op};
+use cudarc::cublas::sys::{self, cublasOperation_t as Op, cudaDataType as Type};
 use cudarc::driver::{CudaContext, CudaStream};
 use parking_lot::Mutex;
 
 use super::driver::Named;
 use super::slots::Pool;
 use crate::error::Result;
+use crate::float::Float;
 
-/// `out [m, n] = op(a) * op(b)` over row-major matrices. A transposed operand lies in memory as its transpose.
+/// `out [m, n] = op(a) * op(b)` over row-major matrices, both stored one way. A transposed operand lies in memory as its transpose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct DenseProduct {
     pub(super) a: u64,
@@ -23,6 +24,9 @@ pub(super) struct DenseProduct {
     pub(super) m: usize,
     pub(super) n: usize,
     pub(super) k: usize,
+    pub(super) stored: Float,
+    /// How the output is stored.
+    pub(super) made: Float,
 }
 
 impl DenseProduct {
@@ -80,11 +84,42 @@ impl Blas {
             Some(started) => started,
             none => none.insert(self.start(stream)?),
         };
-        let DenseProduct { a, a_transposed, b, b_transposed, out, m, n, k } = *product;
+        let DenseProduct { a, a_transposed, b, b_transposed, out, m, n, k, stored, made } = *product;
         let op = |transposed| if transposed { Op::CUBLAS_OP_T } else { Op::CUBLAS_OP_N };
         let width = |transposed, rows: usize, cols: usize| if transposed { rows as i32 } else { cols as i32 };
         let (one, zero) = (1.0f32, 0.0f32);
         // What is row-major here is the transpose, column-major, there: out^T = op(b)^T * op(a)^T.
+        if stored == Float::Bf16 {
+            // Sums are f32, those of pieces of a sum as well, which else may be of the output's type.
+            const IN_F32: sys::cublasMath_t = sys::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+            let made = if made == Float::F32 { Type::CUDA_R_32F } else { Type::CUDA_R_16BF };
+            // SAFETY: as below; the types are those of the buffers.
+            return unsafe {
+                sys::cublasSetMathMode(*handle, IN_F32).result().during("asking cuBLAS for f32 sums")?;
+                result::gemm_ex(
+                    *handle,
+                    op(b_transposed),
+                    op(a_transposed),
+                    n as i32,
+                    m as i32,
+                    k as i32,
+                    (&raw const one).cast(),
+                    b as *const c_void,
+                    Type::CUDA_R_16BF,
+                    width(b_transposed, k, n),
+                    a as *const c_void,
+                    Type::CUDA_R_16BF,
+                    width(a_transposed, m, k),
+                    (&raw const zero).cast(),
+                    out as *mut c_void,
+                    made,
+                    n as i32,
+                    sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+                    sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
+                )
+            }
+            .during("multiplying matrices");
+        }
         // SAFETY: `prepare` found the three buffers large enough for these sizes; the scalars are read before the call returns
         // (the handle's pointer mode is the host's, its default).
         unsafe {

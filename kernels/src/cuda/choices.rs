@@ -7,6 +7,8 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
+use crate::float::Float;
+
 /// What tells gathers apart that take different times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Shape {
@@ -14,6 +16,7 @@ pub(super) struct Shape {
     pub(super) edges: usize,
     pub(super) sources: usize,
     pub(super) d: usize,
+    pub(super) stored: Float,
     pub(super) weighted: bool,
 }
 
@@ -41,11 +44,12 @@ impl Choices {
     /// All that was tried, in words.
     pub(super) fn told(&self) -> Vec<String> {
         let line = |(shape, tried): (&Shape, &Tried)| {
-            let Shape { rows, edges, sources, d, weighted } = shape;
+            let Shape { rows, edges, sources, d, stored, weighted } = shape;
             let [whole_ms, columns_ms] = tried.seconds.map(|seconds| 1e3 * seconds);
             format!(
-                "gather of {rows} rows, {edges} edges, {sources} sources, width {d}{}: {whole_ms:.3} ms by whole rows, \
+                "gather of {rows} rows, {edges} edges, {sources} sources, width {d}{}{}: {whole_ms:.3} ms by whole rows, \
                  {columns_ms:.3} ms by {} columns at a time",
+                if *stored == Float::F32 { "" } else { " in bf16" },
                 if *weighted { ", weighted" } else { "" },
                 tried.columns
             )
@@ -56,29 +60,38 @@ impl Choices {
     }
 }
 
-/// Columns of `sources` rows that a cache of so many bytes holds beside what else passes through it: at least a line's. Nothing if all
-/// of `d` fit, or if not even those do.
-pub(super) fn columns_at_a_time(sources: usize, edges: usize, d: usize, cache_bytes: usize) -> Option<usize> {
-    const LINE: usize = 32;
-    let bytes = |columns: usize| sources.saturating_mul(columns).saturating_mul(4);
+/// Columns of a gather's sources that a cache of so many bytes holds beside what else passes through it: at least a line's. Nothing if
+/// all fit, or if not even those do.
+pub(super) fn columns_at_a_time(shape: &Shape, cache_bytes: usize) -> Option<usize> {
+    const LINE_BYTES: usize = 128;
+    let &Shape { sources, edges, d, stored, .. } = shape;
+    let line = LINE_BYTES / stored.byte_count();
+    let bytes = |columns: usize| sources.saturating_mul(columns).saturating_mul(stored.byte_count());
     // A source that is read once or twice gains nothing by being in a cache.
     if bytes(d) <= cache_bytes || edges < 2 * sources {
         return None;
     }
     let fits = |columns: &usize| *columns < d && bytes(*columns) <= cache_bytes / 4 * 3;
-    std::iter::successors(Some(LINE), |columns| Some(columns * 2)).take_while(fits).last()
+    std::iter::successors(Some(line), |columns| Some(columns * 2)).take_while(fits).last()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn columns(stored: Float, [sources, edges, d]: [usize; 3]) -> Option<usize> {
+        columns_at_a_time(&Shape { rows: sources, edges, sources, d, stored, weighted: false }, 60_000_000)
+    }
+
     #[test]
     fn columns_fit_the_cache_and_fill_lines() {
-        let reddit = |d| columns_at_a_time(232_965, 114_615_892, d, 60_000_000);
+        let reddit = |d| columns(Float::F32, [232_965, 114_615_892, d]);
         assert_eq!([reddit(41), reddit(128), reddit(602)], [None, Some(32), Some(32)]);
-        assert_eq!(columns_at_a_time(2_449_029, 123_718_280, 256, 60_000_000), None);
-        assert_eq!(columns_at_a_time(50_000, 1_000_000, 602, 60_000_000), Some(128));
-        assert_eq!(columns_at_a_time(50_000, 60_000, 602, 60_000_000), None);
+        assert_eq!(columns(Float::F32, [2_449_029, 123_718_280, 256]), None);
+        assert_eq!(columns(Float::F32, [50_000, 1_000_000, 602]), Some(128));
+        assert_eq!(columns(Float::F32, [50_000, 60_000, 602]), None);
+        // Half the bytes: twice the columns, or all of them.
+        let reddit = |d| columns(Float::Bf16, [232_965, 114_615_892, d]);
+        assert_eq!([reddit(128), reddit(256), reddit(602)], [None, Some(64), Some(64)]);
     }
 }

@@ -4,11 +4,21 @@
 // A kernel takes one struct, whose fields stand in the same order in `args.rs`, and runs in blocks of THREADS threads. No
 // product is contracted with a sum unless `fmaf` says so: a cell has the same bits as on the CPU wherever the order of a sum
 // is the same.
+//
+// With STORE_BF16 defined, matrices are stored as bf16 (`Stored`), but for the sums that say otherwise; without, as f32. What is
+// computed with is f32 both ways: cells are widened when they are read, and rounded when they are written.
 #pragma once
 
 typedef unsigned char u8;
+typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
+
+#ifdef STORE_BF16
+typedef u16 Stored;
+#else
+typedef float Stored;
+#endif
 
 #ifndef KERNEL
 #define KERNEL(name, Args) extern "C" __global__ void __launch_bounds__(256, 2) name(const Args a)
@@ -130,9 +140,31 @@ struct Step {
 constexpr u32 MOST_STEPS = 6;
 
 struct Steps {
-    u64 count;
+    u32 count;
+    u32 wide;  // whether the output and the matrices of the steps are f32 all the same
     Step step[MOST_STEPS];
 };
+
+__device__ inline float widened(float x) { return x; }
+__device__ inline float widened(u16 x) { return __uint_as_float((u32)x << 16); }
+
+// To the nearest bf16, to the even one of two; NaN stays one.
+__device__ inline u16 rounded(float x) {
+    const u32 bits = __float_as_uint(x);
+    return x == x ? (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16 : bits >> 16 | 0x40u;
+}
+
+// Writes a cell as matrices are stored.
+__device__ inline void put(float& to, float x) { to = x; }
+__device__ inline void put(u16& to, float x) { to = rounded(x); }
+
+// A cell of an output, or of a matrix that goes with it.
+__device__ inline float output_cell(const void* from, u32 wide, u64 cell) {
+#ifdef STORE_BF16
+    if (!wide) return widened(((const u16*)from)[cell]);
+#endif
+    return ((const float*)from)[cell];
+}
 
 // Does the steps to N consecutive cells of a row of d, the first of which is at `column`.
 template <int N>
@@ -151,13 +183,13 @@ __device__ inline void apply_steps(const Steps& steps, u64 row, u32 column, u32 
             for (int i = 0; i < N; ++i) x[i] = x[i] + operand[column + i];
         } else if (step.kind == ADD) {
 #pragma unroll
-            for (int i = 0; i < N; ++i) x[i] = x[i] + operand[cell + i];
+            for (int i = 0; i < N; ++i) x[i] = x[i] + output_cell(operand, steps.wide, cell + i);
         } else if (step.kind == RELU) {
 #pragma unroll
             for (int i = 0; i < N; ++i) x[i] = x[i] <= 0.0f ? 0.0f : x[i];
         } else if (step.kind == RELU_GRAD) {
 #pragma unroll
-            for (int i = 0; i < N; ++i) x[i] = operand[cell + i] > 0.0f ? x[i] : 0.0f;
+            for (int i = 0; i < N; ++i) x[i] = output_cell(operand, steps.wide, cell + i) > 0.0f ? x[i] : 0.0f;
         } else {
             const u64 key = row_key(step.mask, *(const u64*)step.operand, row);
 #pragma unroll
@@ -166,14 +198,24 @@ __device__ inline void apply_steps(const Steps& steps, u64 row, u32 column, u32 
     }
 }
 
-// Consecutive floats, read and written as one where their address allows it.
+// Consecutive cells, read and written as one where their address allows it.
 template <int N>
 struct Cells;
 template <>
 struct Cells<1> {
     __device__ static void load(const float* from, float (&x)[1]) { x[0] = *from; }
     __device__ static void store(float* to, const float (&x)[1]) { *to = x[0]; }
+    __device__ static void load(const u16* from, float (&x)[1]) { x[0] = widened(*from); }
+    __device__ static void store(u16* to, const float (&x)[1]) { *to = rounded(x[0]); }
 };
+
+// Two bf16 in a word, the first in its lower half.
+__device__ inline void unpack(u32 pair, float& first, float& second) {
+    first = __uint_as_float(pair << 16);
+    second = __uint_as_float(pair & 0xffff0000u);
+}
+__device__ inline u32 pack(float first, float second) { return rounded(first) | (u32)rounded(second) << 16; }
+
 template <>
 struct Cells<2> {
     __device__ static void load(const float* from, float (&x)[2]) {
@@ -181,6 +223,8 @@ struct Cells<2> {
         x[0] = v.x, x[1] = v.y;
     }
     __device__ static void store(float* to, const float (&x)[2]) { *(float2*)to = make_float2(x[0], x[1]); }
+    __device__ static void load(const u16* from, float (&x)[2]) { unpack(*(const u32*)from, x[0], x[1]); }
+    __device__ static void store(u16* to, const float (&x)[2]) { *(u32*)to = pack(x[0], x[1]); }
 };
 template <>
 struct Cells<4> {
@@ -191,4 +235,43 @@ struct Cells<4> {
     __device__ static void store(float* to, const float (&x)[4]) {
         *(float4*)to = make_float4(x[0], x[1], x[2], x[3]);
     }
+    __device__ static void load(const u16* from, float (&x)[4]) {
+        const uint2 v = *(const uint2*)from;
+        unpack(v.x, x[0], x[1]), unpack(v.y, x[2], x[3]);
+    }
+    __device__ static void store(u16* to, const float (&x)[4]) {
+        *(uint2*)to = make_uint2(pack(x[0], x[1]), pack(x[2], x[3]));
+    }
 };
+template <>
+struct Cells<8> {
+    __device__ static void load(const float* from, float (&x)[8]) {
+        const float4 v = *(const float4*)from, w = *(const float4*)(from + 4);
+        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+        x[4] = w.x, x[5] = w.y, x[6] = w.z, x[7] = w.w;
+    }
+    __device__ static void store(float* to, const float (&x)[8]) {
+        *(float4*)to = make_float4(x[0], x[1], x[2], x[3]);
+        *(float4*)(to + 4) = make_float4(x[4], x[5], x[6], x[7]);
+    }
+    __device__ static void load(const u16* from, float (&x)[8]) {
+        const uint4 v = *(const uint4*)from;
+        unpack(v.x, x[0], x[1]), unpack(v.y, x[2], x[3]), unpack(v.z, x[4], x[5]), unpack(v.w, x[6], x[7]);
+    }
+    __device__ static void store(u16* to, const float (&x)[8]) {
+        *(uint4*)to =
+            make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+    }
+};
+
+// Writes consecutive cells of an output.
+template <int N>
+__device__ inline void write_output(void* to, u32 wide, u64 cell, const float (&x)[N]) {
+#ifdef STORE_BF16
+    if (!wide) {
+        Cells<N>::store((u16*)to + cell, x);
+        return;
+    }
+#endif
+    Cells<N>::store((float*)to + cell, x);
+}

@@ -6,6 +6,7 @@ use cudarc::nvrtc::{result, sys};
 
 use super::driver::{self, Named};
 use crate::error::{Error, Result};
+use crate::float::Float;
 
 /// What every file is compiled after.
 const COMMON: &str = include_str!("common.cuh");
@@ -39,14 +40,33 @@ impl File {
         }
     }
 
+    /// The file, for matrices that are stored so.
+    pub(super) fn over(self, stored: Float) -> Text {
+        Text { file: self, stored }
+    }
+}
+
+/// A file of kernels over matrices that are stored one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Text {
+    file: File,
+    stored: Float,
+}
+
+impl Text {
     /// What the compiler is given. Lines are numbered as in the file.
     pub(super) fn source(self) -> String {
-        let (name, text) = self.parts();
-        format!("{COMMON}\n#line 1 \"{name}\"\n{text}")
+        let (name, text) = self.file.parts();
+        let stored = match self.stored {
+            Float::F32 => "",
+            Float::Bf16 => "#define STORE_BF16\n",
+        };
+        format!("{stored}{COMMON}\n#line 1 \"{name}\"\n{text}")
     }
 
+    /// The file's name.
     pub(super) fn name(self) -> &'static str {
-        self.parts().0
+        self.file.parts().0
     }
 }
 
@@ -60,7 +80,7 @@ pub(super) fn options(architecture: &str) -> Vec<String> {
 ///
 /// # Errors
 /// [`Error::NoLibrary`]; [`Error::Compile`] with what the compiler said; [`Error::Cuda`].
-pub(super) fn compile(file: File, architecture: &str) -> Result<Vec<u8>> {
+pub(super) fn compile(file: Text, architecture: &str) -> Result<Vec<u8>> {
     driver::find_compiler()?;
     let text = |text: &str| CString::new(text).expect("no kernel's text has a NUL");
     let (source, name) = (text(&file.source()), text(file.name()));

@@ -18,10 +18,10 @@ struct Gather {
     const u64* indptr;
     const u32* indices;
     const float* weights;
-    const float* own;
-    const float* halo;
+    const Stored* own;
+    const Stored* halo;
     const float* sum;  // what the sources before the window came to
-    float* out;
+    void* out;         // f32 with `steps.wide`
     Fault* fault;
     u64 rows;
     u64 edges;
@@ -35,7 +35,7 @@ struct Gather {
 };
 
 // The row of a source, or nothing.
-__device__ inline const float* source_row(const Gather& a, u32 u) {
+__device__ inline const Stored* source_row(const Gather& a, u32 u) {
     const u64 own = u - a.first_source;
     if (own < a.own_sources) return a.own + own * a.d;
     if (u < a.sources) return a.halo + (u - a.own_sources) * a.d;
@@ -83,7 +83,7 @@ struct Sum {
     template <int COUNT>
     __device__ void add_edges(const Gather& a, u64 edge, u32 column) {
         const u32 apart = a.lanes * VECTOR;
-        const float* row[COUNT];
+        const Stored* row[COUNT];
         float x[COUNT][TILES][VECTOR];
 #pragma unroll
         for (int k = 0; k < COUNT; ++k) row[k] = source_row(a, a.indices[edge + k]);
@@ -118,7 +118,7 @@ struct Sum {
             const u32 c = column + t * a.lanes * VECTOR;
             if (c < a.d) {
                 apply_steps<VECTOR>(a.steps, row, c, a.d, cell[t]);
-                Cells<VECTOR>::store(a.out + row * a.d + c, cell[t]);
+                write_output<VECTOR>(a.out, a.steps.wide, row * a.d + c, cell[t]);
             }
         }
     }
@@ -138,7 +138,7 @@ __device__ void gather_hub(const Gather& a, u64 row, u64 first, u64 last) {
         for (u32 k = 0; k < AT_ONCE; ++k) {
             const u64 edge = base + k * groups + group;
             if (edge >= last) continue;
-            const float* source = source_row(a, a.indices[edge]);
+            const Stored* source = source_row(a, a.indices[edge]);
             const float weight = WEIGHTED ? a.weights[edge] : 1.0f;
 #pragma unroll
             for (u32 t = 0; t < TILES; ++t) {
@@ -160,7 +160,7 @@ __device__ void gather_hub(const Gather& a, u64 row, u64 first, u64 last) {
     }
     if (has_column) {
         apply_steps<1>(a.steps, row, mine, a.d, sum);
-        a.out[row * a.d + mine] = sum[0];
+        write_output<1>(a.out, a.steps.wide, row * a.d + mine, sum);
     }
 }
 
@@ -194,6 +194,9 @@ __device__ void gather_rows(const Gather& a) {
     KERNEL(gather_##VECTOR##x##TILES, Gather) { gather_rows<VECTOR, TILES, false>(a); }                         \
     KERNEL(gather_weighted_##VECTOR##x##TILES, Gather) { gather_rows<VECTOR, TILES, true>(a); }
 
+#ifdef STORE_BF16
+GATHER(8, 1)
+#endif
 GATHER(4, 1)
 GATHER(4, 2)
 GATHER(2, 1)

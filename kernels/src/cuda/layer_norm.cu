@@ -1,11 +1,11 @@
 // Layer normalisation and its gradients, in f64 and rounded once. A row's statistics are cheaper to compute again than to keep.
 
 struct LayerNorm {
-    const float* grad;
-    const float* x;
+    const Stored* grad;
+    const Stored* x;
     const float* gain;
     const float* bias;
-    float* out;
+    Stored* out;
     double* partial;
     u64 rows;
     u64 rows_of_part;
@@ -14,13 +14,13 @@ struct LayerNorm {
 };
 
 // A row's mean and 1 / sqrt(variance + eps), in two passes.
-__device__ inline void statistics(const LayerNorm& a, const float* x, double& mean, double& factor) {
+__device__ inline void statistics(const LayerNorm& a, const Stored* x, double& mean, double& factor) {
     double sum = 0.0;
-    for (u64 c = threadIdx.x % WARP; c < a.d; c += WARP) sum += (double)x[c];
+    for (u64 c = threadIdx.x % WARP; c < a.d; c += WARP) sum += (double)widened(x[c]);
     mean = warp_sum(sum) / (double)a.d;
     double squares = 0.0;
     for (u64 c = threadIdx.x % WARP; c < a.d; c += WARP) {
-        const double deviation = (double)x[c] - mean;
+        const double deviation = (double)widened(x[c]) - mean;
         squares += deviation * deviation;
     }
     factor = 1.0 / sqrt(warp_sum(squares) / (double)a.d + a.eps);
@@ -29,30 +29,31 @@ __device__ inline void statistics(const LayerNorm& a, const float* x, double& me
 KERNEL(layer_norm, LayerNorm) {
     const u64 row = (u64)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (row >= a.rows) return;
-    const float* x = a.x + row * a.d;
+    const Stored* x = a.x + row * a.d;
     double mean, factor;
     statistics(a, x, mean, factor);
     for (u64 c = threadIdx.x % WARP; c < a.d; c += WARP)
-        a.out[row * a.d + c] = (float)(((double)x[c] - mean) * factor * (double)a.gain[c] + (double)a.bias[c]);
+        put(a.out[row * a.d + c],
+            (float)(((double)widened(x[c]) - mean) * factor * (double)a.gain[c] + (double)a.bias[c]));
 }
 
 KERNEL(layer_norm_input_grad, LayerNorm) {
     const u64 row = (u64)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (row >= a.rows) return;
-    const float *x = a.x + row * a.d, *grad = a.grad + row * a.d;
+    const Stored *x = a.x + row * a.d, *grad = a.grad + row * a.d;
     double mean, factor;
     statistics(a, x, mean, factor);
     double g_sum = 0.0, g_deviations = 0.0;
     for (u64 c = threadIdx.x % WARP; c < a.d; c += WARP) {
-        const double g = (double)grad[c] * (double)a.gain[c];
+        const double g = (double)widened(grad[c]) * (double)a.gain[c];
         g_sum += g;
-        g_deviations += g * ((double)x[c] - mean);
+        g_deviations += g * ((double)widened(x[c]) - mean);
     }
     const double g_mean = warp_sum(g_sum) / (double)a.d;
     const double slope = warp_sum(g_deviations) / (double)a.d * factor * factor;
     for (u64 c = threadIdx.x % WARP; c < a.d; c += WARP) {
-        const double g = (double)grad[c] * (double)a.gain[c];
-        a.out[row * a.d + c] = (float)((g - g_mean - ((double)x[c] - mean) * slope) * factor);
+        const double g = (double)widened(grad[c]) * (double)a.gain[c];
+        put(a.out[row * a.d + c], (float)((g - g_mean - ((double)widened(x[c]) - mean) * slope) * factor));
     }
 }
 
@@ -76,7 +77,7 @@ KERNEL(layer_norm_gain_partials, LayerNorm) {
             double sum = partial[c];
             for (u32 i = 0; i < WARPS && low + i < last; ++i) {
                 const u64 cell = (low + i) * a.d + c;
-                sum += (double)a.grad[cell] * (((double)a.x[cell] - mean[i]) * factor[i]);
+                sum += (double)widened(a.grad[cell]) * (((double)widened(a.x[cell]) - mean[i]) * factor[i]);
             }
             partial[c] = sum;
         }

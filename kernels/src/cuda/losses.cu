@@ -1,7 +1,7 @@
 // Losses on a selection of rows, their gradients, and counts of right answers: a warp a row.
 
 struct Loss {
-    const float* logits;
+    const Stored* logits;
     const void* targets;  // u32 labels, or u8 a cell
     const u32* split;
     void* out;
@@ -30,16 +30,16 @@ struct Exponentials {
     double others;
 };
 
-__device__ inline Exponentials exponentials(const Loss& a, const float* logits, u32 label) {
+__device__ inline Exponentials exponentials(const Loss& a, const Stored* logits, u32 label) {
     float most = below_all();
-    for (u32 c = threadIdx.x % WARP; c < a.classes; c += WARP) most = fmaxf(most, logits[c]);
+    for (u32 c = threadIdx.x % WARP; c < a.classes; c += WARP) most = fmaxf(most, widened(logits[c]));
     Exponentials e;
     e.largest = warp_max(most);
     double sum = 0.0;
     for (u32 c = threadIdx.x % WARP; c < a.classes; c += WARP)
-        if (c != label) sum += (double)exp_below_0(logits[c] - e.largest);
+        if (c != label) sum += (double)exp_below_0(widened(logits[c]) - e.largest);
     e.others = warp_sum(sum);
-    e.at_label = exp_below_0(logits[label] - e.largest);
+    e.at_label = exp_below_0(widened(logits[label]) - e.largest);
     return e;
 }
 
@@ -65,20 +65,20 @@ KERNEL(softmax_cross_entropy, Loss) {
     sum_of_part(a, [&](u64 r) {
         const long long label = label_of(a, r);
         if (label < 0) return 0.0;
-        const float* logits = a.logits + r * a.classes;
+        const Stored* logits = a.logits + r * a.classes;
         const Exponentials e = exponentials(a, logits, label);
-        return log(e.others + (double)e.at_label) - ((double)logits[label] - (double)e.largest);
+        return log(e.others + (double)e.at_label) - ((double)widened(logits[label]) - (double)e.largest);
     });
 }
 
 KERNEL(softmax_cross_entropy_grad, Loss) {
     const u64 r = (u64)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (r >= a.rows) return;
-    const float* logits = a.logits + r * a.classes;
-    float* out = (float*)a.out + r * a.classes;
+    const Stored* logits = a.logits + r * a.classes;
+    Stored* out = (Stored*)a.out + r * a.classes;
     const long long label = a.count == 0 ? -1 : label_of(a, r);
     if (label < 0) {
-        for (u32 c = threadIdx.x % WARP; c < a.classes; c += WARP) out[c] = 0.0f;
+        for (u32 c = threadIdx.x % WARP; c < a.classes; c += WARP) put(out[c], 0.0f);
         return;
     }
     const Exponentials e = exponentials(a, logits, label);
@@ -86,7 +86,7 @@ KERNEL(softmax_cross_entropy_grad, Loss) {
     const float factor = (float)(1.0 / whole);
     // exp / total - 1 at the label, without the cancellation.
     for (u32 c = threadIdx.x % WARP; c < a.classes; c += WARP)
-        out[c] = c == label ? (float)(-e.others / whole) : exp_below_0(logits[c] - e.largest) * factor;
+        put(out[c], c == label ? (float)(-e.others / whole) : exp_below_0(widened(logits[c]) - e.largest) * factor);
 }
 
 KERNEL(count_correct, Loss) {
@@ -94,12 +94,12 @@ KERNEL(count_correct, Loss) {
     if (r >= a.rows) return;
     const long long label = label_of(a, r);
     if (label < 0) return;
-    const float* logits = a.logits + r * a.classes;
+    const Stored* logits = a.logits + r * a.classes;
     // The first column of the largest logit; NaN is never the largest.
     float most = below_all();
     u32 best = a.classes;
     for (u32 c = threadIdx.x % WARP; c < a.classes; c += WARP) {
-        const float x = logits[c];
+        const float x = widened(logits[c]);
         if (x == x && (best == a.classes || x > most)) most = x, best = c;
     }
     for (u32 step = WARP / 2; step > 0; step /= 2) {
@@ -130,7 +130,7 @@ KERNEL(sigmoid_cross_entropy, Loss) {
         double sum = 0.0;
         for (u32 c = threadIdx.x % WARP; c < a.classes; c += WARP) {
             const u64 cell = r * a.classes + c;
-            const float wrong = against(a.logits[cell], ((const u8*)a.targets)[cell]);
+            const float wrong = against(widened(a.logits[cell]), ((const u8*)a.targets)[cell]);
             sum += (double)((wrong > 0.0f ? wrong : 0.0f) + ln_1p_below_1(exp_below_0(-fabsf(wrong))));
         }
         return warp_sum(sum);
@@ -148,11 +148,11 @@ KERNEL(sigmoid_cross_entropy_grad, Loss) {
         if (selected) {
             const u8 target = ((const u8*)a.targets)[cell];
             // sigmoid(z) - 1 is -sigmoid(-z), without the cancellation.
-            const float wrong = against(a.logits[cell], target);
+            const float wrong = against(widened(a.logits[cell]), target);
             const float e = exp_below_0(-fabsf(wrong));
             grad = against((wrong >= 0.0f ? 1.0f : e) / (1.0f + e), target) * factor;
         }
-        ((float*)a.out)[cell] = grad;
+        put(((Stored*)a.out)[cell], grad);
     }
 }
 
@@ -162,7 +162,7 @@ KERNEL(count_micro, Loss) {
     u64 counts[3] = {0, 0, 0};
     for (u32 c = threadIdx.x % WARP; c < a.classes; c += WARP) {
         const u64 cell = r * a.classes + c;
-        const bool positive = a.logits[cell] > 0.0f, wanted = ((const u8*)a.targets)[cell] != 0;
+        const bool positive = widened(a.logits[cell]) > 0.0f, wanted = ((const u8*)a.targets)[cell] != 0;
         counts[0] += positive && wanted;
         counts[1] += positive && !wanted;
         counts[2] += wanted && !positive;

@@ -9,7 +9,7 @@ use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use parking_lot::Mutex;
 
 use super::cache::{Cache, hash};
-use super::compile::{self, File, compile};
+use super::compile::{self, Text, compile};
 use super::driver::Named;
 use crate::error::Result;
 
@@ -19,7 +19,7 @@ pub(super) const THREADS: u32 = 256;
 /// One launch of a kernel.
 #[derive(Debug, PartialEq)]
 pub(super) struct KernelCall {
-    pub(super) file: File,
+    pub(super) file: Text,
     pub(super) name: &'static str,
     pub(super) grid: (u32, u32),
     /// The one struct that it takes, in 8-byte words.
@@ -37,8 +37,8 @@ pub(super) struct Modules {
 
 #[derive(Default)]
 struct Loaded {
-    modules: HashMap<File, Module>,
-    functions: HashMap<&'static str, Function>,
+    modules: HashMap<Text, Module>,
+    functions: HashMap<(Text, &'static str), Function>,
 }
 
 struct Module(sys::CUmodule);
@@ -75,9 +75,9 @@ impl Modules {
             .during("launching a kernel")
     }
 
-    fn function(&self, file: File, name: &'static str) -> Result<Function> {
+    fn function(&self, file: Text, name: &'static str) -> Result<Function> {
         let mut loaded = self.loaded.lock();
-        if let Some(&function) = loaded.functions.get(name) {
+        if let Some(&function) = loaded.functions.get(&(file, name)) {
             return Ok(function);
         }
         let module = match loaded.modules.entry(file) {
@@ -88,12 +88,12 @@ impl Modules {
         // SAFETY: the module was loaded above and is never unloaded before `self` is dropped.
         let function = unsafe { result::module::get_function(module, symbol) };
         let function = Function(function.during("looking a kernel up")?);
-        loaded.functions.insert(name, function);
+        loaded.functions.insert((file, name), function);
         Ok(function)
     }
 
     /// A module from the cache; from the compiler if there is none there, or if the driver does not take it.
-    fn load(&self, file: File) -> Result<Module> {
+    fn load(&self, file: Text) -> Result<Module> {
         let options = compile::options(&self.architecture).join(" ");
         let hash = hash(&[file.source().as_bytes(), options.as_bytes()]);
         let key = format!("{}-{}-{hash:016x}.cubin", file.name().trim_end_matches(".cu"), self.architecture);

@@ -2,12 +2,13 @@
 //! passes is inside of its buffers, or is looked up by kernels that check.
 
 use super::args;
-use super::compile::File;
+use super::compile::{File, Text};
 use super::engine::{CudaEngine, Task};
 use super::faults::Lookup;
 use super::modules::{KernelCall, THREADS};
 use crate::call::{BlockSlots, Call, Mat, Summed, Window};
 use crate::error::{Error, Result, check_shape};
+use crate::float::Float;
 use crate::memory::Slot;
 
 /// What a call asks of the GPU, and what its kernels may report.
@@ -55,6 +56,7 @@ pub(super) struct BlockAddresses {
 
 impl Plan<'_> {
     fn call(&mut self, call: &Call) -> Result<()> {
+        call.stored()?;
         match call {
             Call::Gather { .. } | Call::GatherWindow { .. } => self.gather(call, &[]),
             Call::Fused { head, steps } => match &**head {
@@ -71,6 +73,7 @@ impl Plan<'_> {
             | Call::Dropout { .. } => self.cells(call, &[]),
             Call::Pack { .. } => self.pack(call),
             Call::Fetch { .. } => Err(Error::NoPeers),
+            Call::Round { x, out } => self.round(*x, *out),
             Call::Transpose { .. } => self.transpose(call),
             Call::PermuteEdges { .. } => self.permute_edges(call),
             Call::SparseDropout { .. } => self.sparse_dropout(call),
@@ -103,7 +106,7 @@ impl Plan<'_> {
             }
         };
         self.call(head)?;
-        self.kernel(File::Sums, name, blocks_of_cells(len), &args::Plus { sum, out, len: len as u64 });
+        self.kernel(File::Sums.over(Float::F32), name, blocks_of_cells(len), &args::Plus { sum, out, len: len as u64 });
         Ok(())
     }
 
@@ -118,7 +121,7 @@ impl Plan<'_> {
     }
 
     pub(super) fn mat(&self, mat: Mat) -> Result<u64> {
-        self.elements::<f32>(mat.slot, mat.rows.checked_mul(mat.cols))
+        self.bytes(mat.slot, mat.rows.checked_mul(mat.cols), mat.float.byte_count())
     }
 
     pub(super) fn block(&self, block: BlockSlots) -> Result<BlockAddresses> {
@@ -132,8 +135,13 @@ impl Plan<'_> {
     }
 
     fn elements<T>(&self, slot: Slot, len: Option<usize>) -> Result<u64> {
+        self.bytes(slot, len, size_of::<T>())
+    }
+
+    /// The address of `len` elements of so many bytes.
+    fn bytes(&self, slot: Slot, len: Option<usize>, each: usize) -> Result<u64> {
         let buffer = self.engine.slots.get(slot)?;
-        let need_bytes = len.and_then(|len| len.checked_mul(size_of::<T>())).map_or(u64::MAX, |bytes| bytes as u64);
+        let need_bytes = len.and_then(|len| len.checked_mul(each)).map_or(u64::MAX, |bytes| bytes as u64);
         if need_bytes <= buffer.bytes {
             Ok(buffer.address)
         } else {
@@ -161,7 +169,7 @@ impl Plan<'_> {
     }
 
     /// A launch of so many blocks; none, if there is nothing to do.
-    pub(super) fn kernel<A: bytemuck::Pod>(&mut self, file: File, name: &'static str, blocks: [usize; 2], args: &A) {
+    pub(super) fn kernel<A: bytemuck::Pod>(&mut self, file: Text, name: &'static str, blocks: [usize; 2], args: &A) {
         if let Some(call) = kernel_call(file, name, blocks, args) {
             self.add(Task::Kernel(call));
         }
@@ -174,7 +182,7 @@ impl Plan<'_> {
 
 /// A launch of so many blocks; none, if there is nothing to do.
 pub(super) fn kernel_call<A: bytemuck::Pod>(
-    file: File,
+    file: Text,
     name: &'static str,
     blocks: [usize; 2],
     args: &A,

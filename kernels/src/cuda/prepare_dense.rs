@@ -8,6 +8,7 @@ use super::prepare::{Plan, blocks_of_cells, blocks_of_warps, check_same};
 use crate::call::{Call, Mat, RowStep};
 use crate::cpu::linear_weight_grad_workspace_bytes;
 use crate::error::{Error, Result, check_shape};
+use crate::float::Float;
 use crate::memory::Slot;
 
 /// The side of a block's square of a product: `SQUARE` of `product.cu`.
@@ -47,8 +48,18 @@ impl Plan<'_> {
         check_shape(name, "weight", want, [weight.rows, weight.cols])?;
         check_shape(name, "out", [a.rows, n], [out.rows, out.cols])?;
         let steps = self.steps(name, steps, out)?;
-        let product =
-            DenseProduct { a: a_at, a_transposed: false, b: b_at, b_transposed, out: out_at, m: a.rows, n, k: a.cols };
+        let product = DenseProduct {
+            a: a_at,
+            a_transposed: false,
+            b: b_at,
+            b_transposed,
+            out: out_at,
+            m: a.rows,
+            n,
+            k: a.cols,
+            stored: a.float,
+            made: out.float,
+        };
         self.product(product, None);
         self.steps_in_place(name, out, out_at, &steps)
     }
@@ -76,6 +87,8 @@ impl Plan<'_> {
             m: d_out,
             n: d_in,
             k: n,
+            stored: x.float,
+            made: out.float,
         };
         let room = room.filter(|_| need_bytes > 0);
         self.product(product, room.map(|room| (room, need_bytes / (4 * d_in * d_out))));
@@ -84,7 +97,7 @@ impl Plan<'_> {
 
     /// A product; where there is no BLAS, its sum may be cut into parts, for which there is room.
     fn product(&mut self, product: DenseProduct, parts: Option<(u64, usize)>) {
-        let DenseProduct { a, a_transposed, b, b_transposed, out, m, n, k } = product;
+        let DenseProduct { a, a_transposed, b, b_transposed, out, m, n, k, stored, made } = product;
         if m == 0 || n == 0 {
             return;
         }
@@ -108,12 +121,13 @@ impl Plan<'_> {
             b_row,
             b_column,
             k_of_part: k.div_ceil(count).max(1) as u64,
+            wide: u64::from(made == Float::F32),
         };
         let squares = m.div_ceil(SQUARE) * n.div_ceil(SQUARE);
-        self.kernel(File::Product, "product", [squares, count], &args);
+        self.kernel(File::Product.over(stored), "product", [squares, count], &args);
         if let Some((partial, parts)) = parts {
             let args = args::Parts { partial, out, cells: (m * n) as u64, parts: parts as u64 };
-            self.kernel(File::Sums, "sum_parts", blocks_of_cells(m * n), &args);
+            self.kernel(File::Sums.over(Float::F32), "sum_parts", blocks_of_cells(m * n), &args);
         }
     }
 
@@ -122,8 +136,8 @@ impl Plan<'_> {
         let (cut, mut args) = self.columns(x, out_at)?;
         args.x = x_at;
         let tiles = x.cols.div_ceil(32);
-        self.kernel(File::Sums, "column_partials", [cut.parts * tiles, 1], &args);
-        self.kernel(File::Sums, "column_finish", blocks_of_cells(x.cols), &args);
+        self.kernel(File::Sums.over(x.float), "column_partials", [cut.parts * tiles, 1], &args);
+        self.kernel(File::Sums.over(Float::F32), "column_finish", blocks_of_cells(x.cols), &args);
         Ok(())
     }
 
@@ -157,7 +171,7 @@ impl Plan<'_> {
                 check_same(name, "out", x, out)?;
                 check_eps(name, eps)?;
                 let args = args::LayerNorm { x: x_at, gain, bias, out: out_at, ..none(x, eps) };
-                self.kernel(File::LayerNorm, "layer_norm", blocks_of_warps(x.rows), &args);
+                self.kernel(File::LayerNorm.over(x.float), "layer_norm", blocks_of_warps(x.rows), &args);
             }
             Call::LayerNormInputGrad { grad, x, gain, eps, out } => {
                 let gain = self.vec::<f32>(gain, x.cols)?;
@@ -166,7 +180,7 @@ impl Plan<'_> {
                 check_same(name, "out", x, out)?;
                 check_eps(name, eps)?;
                 let args = args::LayerNorm { grad: grad_at, x: x_at, gain, out: out_at, ..none(x, eps) };
-                self.kernel(File::LayerNorm, "layer_norm_input_grad", blocks_of_warps(x.rows), &args);
+                self.kernel(File::LayerNorm.over(x.float), "layer_norm_input_grad", blocks_of_warps(x.rows), &args);
             }
             Call::LayerNormGainGrad { grad, x, eps, out } => {
                 let (grad_at, x_at, out_at) = (self.mat(grad)?, self.mat(x)?, self.vec::<f32>(out, x.cols)?);
@@ -176,8 +190,8 @@ impl Plan<'_> {
                 let partial = sums.partial;
                 let args = args::LayerNorm { grad: grad_at, x: x_at, partial, ..none(x, eps) };
                 let args = args::LayerNorm { rows_of_part: cut.rows as u64, ..args };
-                self.kernel(File::LayerNorm, "layer_norm_gain_partials", [cut.parts, 1], &args);
-                self.kernel(File::Sums, "column_finish", blocks_of_cells(x.cols), &sums);
+                self.kernel(File::LayerNorm.over(x.float), "layer_norm_gain_partials", [cut.parts, 1], &args);
+                self.kernel(File::Sums.over(Float::F32), "column_finish", blocks_of_cells(x.cols), &sums);
             }
             _ => unreachable!("only layer normalisations come here"),
         }
@@ -205,7 +219,7 @@ impl Plan<'_> {
                     momentum: momentum as f32,
                     decay: weight_decay as f32,
                 };
-                self.kernel(File::Optimizers, "sgd", blocks_of_cells(len), &args);
+                self.kernel(File::Optimizers.over(Float::F32), "sgd", blocks_of_cells(len), &args);
             }
             Call::Adam { param, grad, m, v, out, window, clock, rate, beta1, beta2, eps, weight_decay, decoupled } => {
                 let (len, [next, next_m, next_v]) = (window.len, out);
@@ -226,7 +240,7 @@ impl Plan<'_> {
                     weight_decay,
                     decoupled: u64::from(decoupled),
                 };
-                self.kernel(File::Optimizers, "adam", blocks_of_cells(len), &args);
+                self.kernel(File::Optimizers.over(Float::F32), "adam", blocks_of_cells(len), &args);
             }
             _ => unreachable!("only optimizer steps come here"),
         }

@@ -7,6 +7,7 @@ use super::prepare::{Plan, blocks_of_warps, check_same};
 use super::prepare_dense::Cut;
 use crate::call::{Call, Mat};
 use crate::error::Result;
+use crate::float::Float;
 use crate::memory::Slot;
 
 /// Most parts of a sum over rows, and fewest rows of one.
@@ -77,23 +78,24 @@ impl Plan<'_> {
         let cut = Cut::new(logits.rows, MOST_PARTS, LEAST_ROWS);
         let partial = self.partials(cut.parts.max(1))?;
         let args = args::Loss { partial, rows_of_part: cut.rows as u64, ..args };
-        self.kernel(File::Losses, name, [cut.parts, 1], &args);
+        self.kernel(File::Losses.over(logits.float), name, [cut.parts, 1], &args);
         let args = args::Finish { partial, out, parts: cut.parts as u64, divisor };
-        self.kernel(File::Sums, "mean_finish", [1, 1], &args);
+        self.kernel(File::Sums.over(Float::F32), "mean_finish", [1, 1], &args);
         Ok(())
     }
 
     fn grad(&mut self, name: &'static str, args: args::Loss, logits: Mat, out: Mat) -> Result<()> {
         let args = args::Loss { out: self.mat(out)?, ..args };
         check_same(name, "out", logits, out)?;
-        self.kernel(File::Losses, name, blocks_of_warps(logits.rows), &args);
+        self.kernel(File::Losses.over(logits.float), name, blocks_of_warps(logits.rows), &args);
         Ok(())
     }
 
     fn count(&mut self, name: &'static str, args: args::Loss, logits: Mat, out: Slot, counts: usize) -> Result<()> {
         let out = self.vec::<u64>(out, counts)?;
         self.add(Task::Zero { address: out, bytes: 8 * counts as u64 });
-        self.kernel(File::Losses, name, blocks_of_warps(logits.rows), &args::Loss { out, ..args });
+        let text = File::Losses.over(logits.float);
+        self.kernel(text, name, blocks_of_warps(logits.rows), &args::Loss { out, ..args });
         Ok(())
     }
 }

@@ -9,6 +9,7 @@ use super::modules::THREADS;
 use super::prepare::{BlockAddresses, Plan, blocks_of_cells, blocks_of_warps, check_same, kernel_call};
 use crate::call::{BlockSlots, Call, DropoutKey, Mat, RowStep, concat_len};
 use crate::error::{Error, Result, check_shape};
+use crate::float::Float;
 use crate::memory::Slot;
 use crate::random::{run_key, threshold};
 
@@ -25,8 +26,13 @@ pub(super) struct Width {
 }
 
 impl Width {
-    pub(super) fn of(d: usize) -> Self {
-        let vector = if d.is_multiple_of(4) { 4 } else { 2 - d % 2 };
+    /// As many cells a load as 16 bytes hold, if rows are a multiple of them.
+    pub(super) fn of(d: usize, stored: Float) -> Self {
+        let vector = match d {
+            _ if d.is_multiple_of(8) && stored == Float::Bf16 => 8,
+            _ if d.is_multiple_of(4) => 4,
+            _ => 2 - d % 2,
+        };
         Self { vector, lanes: d.div_ceil(vector).next_power_of_two().clamp(1, WARP) }
     }
 
@@ -36,7 +42,7 @@ impl Width {
 
     /// Loads a thread and edge that a gather holds in registers: as many as the row needs, up to what the kernels are made for.
     fn tiles(&self, d: usize) -> usize {
-        let most = [4, 4, 2][self.vector / 2];
+        let most = [4, 4, 2, 2, 1][self.vector / 2];
         d.div_ceil(self.vector * self.lanes).next_power_of_two().clamp(1, most)
     }
 }
@@ -53,6 +59,7 @@ struct Sources {
 /// A kernel for each vector and tile; see the end of `gather.cu`.
 fn gather_name(vector: usize, tiles: usize, weighted: bool) -> &'static str {
     match (vector, tiles, weighted) {
+        (8, _, false) => "gather_8x1",
         (4, 1, false) => "gather_4x1",
         (4, _, false) => "gather_4x2",
         (2, 1, false) => "gather_2x1",
@@ -61,6 +68,7 @@ fn gather_name(vector: usize, tiles: usize, weighted: bool) -> &'static str {
         (_, 1, false) => "gather_1x1",
         (_, 2, false) => "gather_1x2",
         (_, _, false) => "gather_1x4",
+        (8, _, true) => "gather_weighted_8x1",
         (4, 1, true) => "gather_weighted_4x1",
         (4, _, true) => "gather_weighted_4x2",
         (2, 1, true) => "gather_weighted_2x1",
@@ -109,10 +117,11 @@ impl Plan<'_> {
             windowed: u64::from(sources.windowed),
             d: columns(CALL, d)?,
             lanes: 0,
-            steps: pack_steps(first),
+            steps: pack_steps(first, out.float),
         };
         let held = own.rows + block.halo_sources;
-        let shape = Shape { rows: n, edges: block.edges, sources: held, d, weighted: weights != 0 };
+        let weighted = weights != 0;
+        let shape = Shape { rows: n, edges: block.edges, sources: held, d, stored: own.float, weighted };
         self.launch_gather(shape, args);
         self.steps_in_place(CALL, out, out_at, rest)
     }
@@ -120,17 +129,22 @@ impl Plan<'_> {
     /// Whole rows, or some of their columns at a time where the cache has room for those alone and that is faster.
     fn launch_gather(&mut self, shape: Shape, args: args::Gather) {
         let launch = |columns: usize| {
-            let vector = Width::of(shape.d).vector;
+            let vector = Width::of(shape.d, shape.stored).vector;
             let width = Width { vector, lanes: columns.div_ceil(vector).next_power_of_two().clamp(1, WARP) };
             let tiles = width.tiles(columns);
             let slices = shape.d.div_ceil(tiles * width.lanes * width.vector);
             let name = gather_name(width.vector, tiles, shape.weighted);
             let blocks = [shape.rows.div_ceil(width.rows_of_block()), slices];
-            kernel_call(File::Gather, name, blocks, &args::Gather { lanes: width.lanes as u32, ..args })
+            kernel_call(
+                File::Gather.over(shape.stored),
+                name,
+                blocks,
+                &args::Gather { lanes: width.lanes as u32, ..args },
+            )
         };
         let whole = launch(shape.d);
         let cache_bytes = self.engine().cache_bytes;
-        let columns = columns_at_a_time(shape.sources, shape.edges, shape.d, cache_bytes);
+        let columns = columns_at_a_time(&shape, cache_bytes);
         let narrow = columns.and_then(|columns| Some((columns, launch(columns)?)));
         let chosen = match (whole, narrow) {
             (Some(whole), Some((columns, narrow))) => match self.engine().choices.by_columns(&shape) {
@@ -214,18 +228,18 @@ impl Plan<'_> {
 
     fn rows(&mut self, call: &'static str, out: Mat, [x, out_at]: [u64; 2], steps: &[args::Step]) -> Result<()> {
         let (rows, d, sources) = (out.rows as u64, columns(call, out.cols)?, out.rows as u64);
-        let lanes = Width::of(out.cols).lanes as u32;
-        let args =
-            args::Rows { x, picked: 0, out: out_at, fault: 0, rows, sources, d, lanes, steps: pack_steps(steps) };
+        let lanes = Width::of(out.cols, out.float).lanes as u32;
+        let steps = pack_steps(steps, out.float);
+        let args = args::Rows { x, picked: 0, out: out_at, fault: 0, rows, sources, d, lanes, steps };
         self.rows_kernel(out, &args);
         Ok(())
     }
 
     fn rows_kernel(&mut self, out: Mat, args: &args::Rows) {
-        let width = Width::of(out.cols);
+        let width = Width::of(out.cols, out.float);
         let name = rows_kernel_name(width);
         let blocks = if out.cols == 0 { 0 } else { out.rows.div_ceil(width.rows_of_block()) };
-        self.kernel(File::Rows, name, [blocks, 1], args);
+        self.kernel(File::Rows.over(out.float), name, [blocks, 1], args);
     }
 
     pub(super) fn pack(&mut self, call: &Call) -> Result<()> {
@@ -236,7 +250,7 @@ impl Plan<'_> {
         check_shape(CALL, "out", [out.rows, x.cols], [out.rows, out.cols])?;
         let limit = x.rows as u64;
         let fault = self.lookup(Lookup { call: CALL, operand: "rows", limit, edges: 0 });
-        let (rows, d, lanes) = (out.rows as u64, columns(CALL, x.cols)?, Width::of(x.cols).lanes as u32);
+        let (rows, d, lanes) = (out.rows as u64, columns(CALL, x.cols)?, Width::of(x.cols, x.float).lanes as u32);
         let steps = args::Steps::default();
         let args = args::Rows { x: x_at, picked, out: out_at, fault, rows, sources: limit, d, lanes, steps };
         self.rows_kernel(out, &args);
@@ -248,9 +262,18 @@ impl Plan<'_> {
         let opened = parts.iter().map(|&(part, len)| self.vec::<f32>(part, len)).collect::<Result<Vec<_>>>()?;
         let mut out_at = self.vec::<f32>(out, concat_len(parts))?;
         for (part, &(_, len)) in opened.into_iter().zip(parts) {
-            self.rows("concat", Mat { slot: out, rows: len, cols: 1 }, [part, out_at], &[])?;
+            self.rows("concat", Mat::f32(out, len, 1), [part, out_at], &[])?;
             out_at += (len * size_of::<f32>()) as u64;
         }
+        Ok(())
+    }
+
+    pub(super) fn round(&mut self, x: Mat, out: Mat) -> Result<()> {
+        let (x_at, out_at) = (self.mat(x)?, self.mat(out)?);
+        check_same("round", "out", x, out)?;
+        let cells = x.rows * x.cols;
+        let args = args::Round { x: x_at, out: out_at, cells: cells as u64 };
+        self.kernel(File::Rows.over(Float::F32), "round_cells", blocks_of_cells(cells), &args);
         Ok(())
     }
 
@@ -266,7 +289,7 @@ impl Plan<'_> {
             cols: x.cols as u64,
             column_squares: squares[1] as u64,
         };
-        self.kernel(File::Rows, "transpose", [squares[0] * squares[1], 1], &args);
+        self.kernel(File::Rows.over(x.float), "transpose", [squares[0] * squares[1], 1], &args);
         Ok(())
     }
 
@@ -280,7 +303,7 @@ impl Plan<'_> {
         let limit = edges as u64;
         let fault = self.lookup(Lookup { call: CALL, operand: "permutation", limit, edges: limit });
         let args = args::Permute { values, permutation, out, fault, edges: limit };
-        self.kernel(File::Rows, "permute_edges", blocks_of_cells(edges), &args);
+        self.kernel(File::Rows.over(Float::F32), "permute_edges", blocks_of_cells(edges), &args);
         Ok(())
     }
 
@@ -295,7 +318,7 @@ impl Plan<'_> {
         let fault = self.lookup(lookup(CALL, block, u64::MAX));
         let (rows, edges) = (block.rows as u64, block.edges as u64);
         let args = args::SparseDropout { indptr, indices, values, out, clock, fault, rows, edges, mask };
-        self.kernel(File::Rows, "sparse_dropout", blocks_of_warps(block.rows), &args);
+        self.kernel(File::Rows.over(Float::F32), "sparse_dropout", blocks_of_warps(block.rows), &args);
         Ok(())
     }
 
@@ -316,8 +339,10 @@ impl Plan<'_> {
     }
 }
 
-fn pack_steps(steps: &[args::Step]) -> args::Steps {
-    let mut packed = args::Steps { count: steps.len() as u64, ..args::Steps::default() };
+/// Steps on rows that are stored so when they are written.
+fn pack_steps(steps: &[args::Step], made: Float) -> args::Steps {
+    let wide = u32::from(made == Float::F32);
+    let mut packed = args::Steps { count: steps.len() as u32, wide, ..args::Steps::default() };
     packed.step[..steps.len()].copy_from_slice(steps);
     packed
 }
@@ -339,7 +364,7 @@ fn lookup(call: &'static str, block: BlockSlots, limit: u64) -> Lookup {
 
 /// The kernel that moves rows of this width.
 pub(super) fn rows_kernel_name(width: Width) -> &'static str {
-    ["rows_1", "rows_2", "rows_4"][width.vector / 2]
+    ["rows_1", "rows_2", "rows_4", "rows_4", "rows_8"][width.vector / 2]
 }
 
 /// Kernels count columns in 32 bits, and slices of them in 16.

@@ -1,7 +1,7 @@
 // Dense products where there is no BLAS: out = a * b, squares of 64 x 64 cells a block, 4 x 4 a thread.
 //
 // Both operands have any distance between rows and between columns, so that a layer and both of its gradients are one kernel.
-// With more than one part the sum is cut into pieces of `k_of_part`, each into an output of its own.
+// With more than one part the sum is cut into pieces of `k_of_part`, each into an f32 output of its own.
 
 constexpr u32 SQUARE = 64;
 constexpr u32 DEPTH = 16;
@@ -9,9 +9,9 @@ constexpr u32 SIDE = 16;
 constexpr u32 EACH = SQUARE / SIDE;
 
 struct Product {
-    const float* a;
-    const float* b;
-    float* out;
+    const Stored* a;
+    const Stored* b;
+    void* out;  // f32 with `wide`
     u64 m;
     u64 n;
     u64 k;
@@ -20,6 +20,7 @@ struct Product {
     u64 b_row;
     u64 b_column;
     u64 k_of_part;
+    u64 wide;
 };
 
 KERNEL(product, Product) {
@@ -37,8 +38,8 @@ KERNEL(product, Product) {
             const u32 ar = a.a_row == 1 ? i % SQUARE : i / DEPTH, ak = a.a_row == 1 ? i / SQUARE : i % DEPTH;
             const u32 bc = a.b_column == 1 ? i % SQUARE : i / DEPTH, bk = a.b_column == 1 ? i / SQUARE : i % DEPTH;
             const bool in_a = row + ar < a.m && k + ak < last, in_b = column + bc < a.n && k + bk < last;
-            left[ak][ar] = in_a ? a.a[(row + ar) * a.a_row + (k + ak) * a.a_column] : 0.0f;
-            right[bk][bc] = in_b ? a.b[(k + bk) * a.b_row + (column + bc) * a.b_column] : 0.0f;
+            left[ak][ar] = in_a ? widened(a.a[(row + ar) * a.a_row + (k + ak) * a.a_column]) : 0.0f;
+            right[bk][bc] = in_b ? widened(a.b[(k + bk) * a.b_row + (column + bc) * a.b_column]) : 0.0f;
         }
         __syncthreads();
 #pragma unroll
@@ -53,12 +54,13 @@ KERNEL(product, Product) {
         }
         __syncthreads();
     }
-    float* out = a.out + blockIdx.y * a.m * a.n;
+    const u64 first_cell = blockIdx.y * a.m * a.n;
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i)
 #pragma unroll
         for (u32 j = 0; j < EACH; ++j) {
             const u64 r = row + down + i * SIDE, c = column + across + j * SIDE;
-            if (r < a.m && c < a.n) out[r * a.n + c] = sum[i][j];
+            const float cell[1] = {sum[i][j]};
+            if (r < a.m && c < a.n) write_output<1>(a.out, a.wide, first_cell + r * a.n + c, cell);
         }
 }

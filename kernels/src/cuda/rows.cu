@@ -2,9 +2,9 @@
 
 // out = x after all steps, each row held by `lanes` threads; with `rows`, row i is x[rows[i]].
 struct Rows {
-    const float* x;
+    const Stored* x;
     const u32* picked;
-    float* out;
+    Stored* out;
     Fault* fault;
     u64 rows;
     u64 sources;
@@ -37,18 +37,33 @@ __device__ void change_rows(const Rows& a) {
 KERNEL(rows_1, Rows) { change_rows<1>(a); }
 KERNEL(rows_2, Rows) { change_rows<2>(a); }
 KERNEL(rows_4, Rows) { change_rows<4>(a); }
+#ifdef STORE_BF16
+KERNEL(rows_8, Rows) { change_rows<8>(a); }
+#endif
+
+// out = x, rounded.
+struct Round {
+    const float* x;
+    u16* out;
+    u64 cells;
+};
+
+KERNEL(round_cells, Round) {
+    const u64 i = (u64)blockIdx.x * THREADS + threadIdx.x;
+    if (i < a.cells) a.out[i] = rounded(a.x[i]);
+}
 
 // out = x^T, in squares of a warp's width that are turned in shared memory.
 struct Transpose {
-    const float* x;
-    float* out;
+    const Stored* x;
+    Stored* out;
     u64 rows;
     u64 cols;
     u64 column_squares;
 };
 
 KERNEL(transpose, Transpose) {
-    __shared__ float square[WARP][WARP + 1];
+    __shared__ Stored square[WARP][WARP + 1];
     const u64 row = blockIdx.x / a.column_squares * WARP, column = blockIdx.x % a.column_squares * WARP;
     const u32 across = threadIdx.x % WARP;
     for (u32 down = threadIdx.x / WARP; down < WARP; down += WARPS)

@@ -1,7 +1,7 @@
 // Sums over rows, in an order that depends on sizes alone: a grid of parts, each of consecutive rows, then the parts in order.
 
 struct Columns {
-    const float* x;
+    const Stored* x;
     double* partial;
     float* out;
     u64 rows;
@@ -20,7 +20,7 @@ KERNEL(column_partials, Columns) {
     const u64 last = first + a.rows_of_part < a.rows ? first + a.rows_of_part : a.rows;
     double sum = 0.0;
     if (c < a.d)
-        for (u64 v = first + warp; v < last; v += WARPS) sum += (double)a.x[v * a.d + c];
+        for (u64 v = first + warp; v < last; v += WARPS) sum += (double)widened(a.x[v * a.d + c]);
     partial[warp][lane] = sum;
     __syncthreads();
     if (warp == 0 && c < a.d) {

@@ -213,7 +213,7 @@ impl Rig {
     }
 
     pub fn mat(&self, matrix: &Matrix) -> Mat {
-        Mat { slot: self.put(&matrix.data), rows: matrix.rows, cols: matrix.cols }
+        Mat::f32(self.put(&matrix.data), matrix.rows, matrix.cols)
     }
 
     pub fn block(&self, graph: &Graph) -> BlockSlots {
@@ -229,7 +229,7 @@ impl Rig {
 
     /// An output: full of NaN until a kernel has written it.
     pub fn out(&self, rows: usize, cols: usize) -> Mat {
-        Mat { slot: self.put(&vec![f32::NAN; rows * cols]), rows, cols }
+        Mat::f32(self.put(&vec![f32::NAN; rows * cols]), rows, cols)
     }
 
     pub fn launch(&self, call: &Call) -> Result<()> {

@@ -30,6 +30,11 @@ pub(super) fn marks(results: &Value, size: Size) -> Value {
             &row["epoch_seconds"],
         );
     }
+    for row in rows("bf16") {
+        let of = |what: &str| format!("{}_{}_bf16_{what}", text(&row["shape"]), layers(&row["network"]));
+        insert(&mut marks, of("epoch_s"), &row["epoch_seconds"]);
+        insert(&mut marks, of("loss_difference"), &row["loss_difference"]);
+    }
     for row in rows("capacity") {
         let of = |what: &str| format!("capacity_{}_{}_{what}", row["percent"], text(&row["policy"]));
         insert(&mut marks, of("epoch_s"), &row["epoch_seconds"]);

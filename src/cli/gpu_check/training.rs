@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytesize::ByteSize;
-use lapidary_kernels::Lane;
+use lapidary_kernels::{Float, Lane};
 use serde_json::{Value, json};
 
 use super::budget::Budget;
@@ -80,6 +80,48 @@ pub(super) fn epochs(graphs: &Graphs, budget: Budget) -> Result<Value> {
         }
     }
     Ok(rows.into_json())
+}
+
+/// Epochs whose rows are stored in bf16 beside those in f32.
+pub(super) fn bf16(graphs: &Graphs, budget: Budget) -> Result<Value> {
+    let size = graphs.size;
+    let mut rows = Rows::default();
+    for (shape, network) in [(&REDDIT, REDDIT.networks[1]), (&PRODUCTS, PRODUCTS.networks[0])] {
+        rows.measure(budget, &format!("{} {network:?}", shape.name), || {
+            let (data, model) = (shape.data(graphs.of(shape), network)?, Model::gcn(network));
+            let run = |dtype| {
+                let mut made = builder(&model, &data, DEVICE)?.dtype(dtype).build()?;
+                let [seconds, ..] = epoch_seconds(&mut made, size.epochs(), budget.share(0.2))?;
+                Ok::<_, Error>((made, seconds))
+            };
+            let (mut wide, f32_seconds) = run(Float::F32)?;
+            let f32_peak_bytes = wide.peak_device_bytes()[0];
+            let f32_loss = loss_of(&mut wide, 2 * size.epochs() as u64)?;
+            drop(wide);
+            let (mut made, seconds) = run(Float::Bf16)?;
+            let loss = loss_of(&mut made, 2 * size.epochs() as u64)?;
+            let difference = (loss - f32_loss).abs() / f32_loss.abs().max(1.0);
+            Ok(json!({
+                "shape": shape.name, "network": network, "epoch_seconds": seconds, "f32_epoch_seconds": f32_seconds,
+                "peak_bytes": made.peak_device_bytes()[0], "f32_peak_bytes": f32_peak_bytes,
+                "loss": loss, "f32_loss": f32_loss, "loss_difference": difference, "ok": difference <= MOST_DIFFERENCE,
+            }))
+        });
+    }
+    Ok(rows.into_json())
+}
+
+/// What the loss of a training in bf16 may differ by from that in f32, relative to 1 or itself.
+const MOST_DIFFERENCE: f64 = 0.02;
+
+/// The loss of an epoch that is still to come.
+fn loss_of(trainer: &mut Trainer, epoch: u64) -> Result<f64> {
+    loop {
+        let done = trainer.step()?;
+        if done.epoch >= epoch {
+            return Ok(done.loss);
+        }
+    }
 }
 
 /// Reddit's shape with a share of the memory that it needs, by policy: ROC's figure 10.

@@ -1,0 +1,76 @@
+//! How the numbers of a matrix are stored.
+
+use half::bf16;
+use rayon::prelude::*;
+
+/// How the numbers of a matrix are stored. Whatever it is, kernels compute with `f32`, in which every sum is held as well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Float {
+    /// IEEE single precision.
+    #[default]
+    F32,
+    /// The upper half of a single: as far as `f32` reaches, with 8 binary digits of the 24. A number is rounded to the nearest
+    /// when it is stored, to the even one of two.
+    Bf16,
+}
+
+impl Float {
+    /// Bytes of one number.
+    pub fn byte_count(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+
+    /// Its name, as in PyTorch for short: `f32` or `bf16`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        }
+    }
+
+    /// That of this name.
+    ///
+    /// ```
+    /// use lapidary_kernels::Float;
+    ///
+    /// assert_eq!(Float::named("bf16"), Some(Float::Bf16));
+    /// assert_eq!(Float::named("f16"), None);
+    /// ```
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::F32, Self::Bf16].into_iter().find(|float| float.name() == name)
+    }
+}
+
+impl std::fmt::Display for Float {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Numbers that one thread takes at a time.
+const CHUNK: usize = 1 << 16;
+
+/// What was stored, as `f32`: exactly.
+///
+/// # Panics
+/// If there are not as many places as numbers.
+pub fn widen(stored: &[bf16], wide: &mut [f32]) {
+    assert_eq!(stored.len(), wide.len());
+    wide.par_chunks_mut(CHUNK).zip(stored.par_chunks(CHUNK)).for_each(|(wide, stored)| {
+        wide.iter_mut().zip(stored).for_each(|(wide, stored)| *wide = stored.to_f32());
+    });
+}
+
+/// Each number rounded to the nearest that can be stored, to the even one of two.
+///
+/// # Panics
+/// If there are not as many places as numbers.
+pub fn round(wide: &[f32], stored: &mut [bf16]) {
+    assert_eq!(stored.len(), wide.len());
+    stored.par_chunks_mut(CHUNK).zip(wide.par_chunks(CHUNK)).for_each(|(stored, wide)| {
+        stored.iter_mut().zip(wide).for_each(|(stored, &wide)| *stored = bf16::from_f32(wide));
+    });
+}

@@ -1,0 +1,369 @@
+//! Matrices stored as bf16: every call makes of them what it makes of the same numbers in f32, rounded once.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::common::*;
+use lapidary_kernels::call::NO_LABEL;
+use lapidary_kernels::reference::Dense;
+use lapidary_kernels::{
+    Call, DropoutKey, Error, Float, Mat, RowStep, Slot, float, linear_weight_grad_workspace_bytes, reference,
+};
+
+/// Widths that meet every way of loading bf16, and more columns than a warp holds at a time.
+const WIDTHS: [usize; 9] = [0, 1, 2, 3, 8, 12, 41, 264, 602];
+
+fn rounded(values: &[f32]) -> Vec<half::bf16> {
+    let mut stored = vec![half::bf16::ZERO; values.len()];
+    float::round(values, &mut stored);
+    stored
+}
+
+/// A matrix of numbers that bf16 has.
+fn matrix(numbers: &mut Numbers, rows: usize, cols: usize) -> Matrix {
+    let data = rounded(&numbers.units(rows * cols)).into_iter().map(f32::from).collect();
+    Matrix { rows, cols, data }
+}
+
+fn put(rig: &Rig, matrix: &Matrix, float: Float) -> Mat {
+    match float {
+        Float::F32 => rig.mat(matrix),
+        Float::Bf16 => {
+            Mat { slot: rig.put(&rounded(&matrix.data)), float, ..Mat::f32(Slot(0), matrix.rows, matrix.cols) }
+        }
+    }
+}
+
+fn out(rig: &Rig, rows: usize, cols: usize, float: Float) -> Mat {
+    put(rig, &Matrix { rows, cols, data: vec![f32::NAN; rows * cols] }, float)
+}
+
+/// Runs a call and returns what it wrote, widened.
+fn run(rig: &Rig, out: Mat, call: &Call) -> Vec<f32> {
+    match out.float {
+        Float::F32 => rig.run(out, call),
+        Float::Bf16 => {
+            rig.launch(call).unwrap();
+            rig.get::<half::bf16>(out.slot, out.rows * out.cols).into_iter().map(f32::from).collect()
+        }
+    }
+}
+
+/// The call that `make` makes over matrices stored one way and the other comes to the same, rounded.
+fn rounds_once(what: &str, [rows, cols]: [usize; 2], make: &dyn Fn(&Rig, Float, Mat) -> Call) {
+    let over = |float| {
+        on_any_threads(what, |rig| {
+            let out = out(rig, rows, cols, float);
+            run(rig, out, &make(rig, float, out))
+        })
+    };
+    let want: Vec<f32> = rounded(&over(Float::F32)).into_iter().map(f32::from).collect();
+    assert!(same_bits(&over(Float::Bf16), &want), "{what}: not the f32 result, rounded");
+}
+
+/// The same of what is a sum, and so is f32 both ways.
+fn sums_alike(what: &str, len: usize, make: &dyn Fn(&Rig, Float, Mat) -> Call) {
+    let over = |float| {
+        on_any_threads(what, |rig| {
+            let out = rig.out(1, len);
+            rig.run(out, &make(rig, float, out))
+        })
+    };
+    assert!(same_bits(&over(Float::Bf16), &over(Float::F32)), "{what}: not the sum in f32");
+}
+
+/// Within the rounding of the result, and what f32 errs by on so many terms.
+#[track_caller]
+fn assert_rounded(what: &str, got: &[f32], want: &Dense, magnitude: &Dense, terms: usize) {
+    assert_eq!(got.len(), want.data.len());
+    for ((&got, &want), &magnitude) in got.iter().zip(&want.data).zip(&magnitude.data) {
+        let sum = (terms as f64 + 2.0) * f64::from(f32::EPSILON) * magnitude;
+        let allowed = (want.abs() + sum) / 256.0 * 1.002 + sum + 1e-36;
+        let error = (f64::from(got) - want).abs();
+        assert!(error <= allowed, "{what}: {got}, not {want}: off by {error:e}, allowed {allowed:e}");
+    }
+}
+
+#[test]
+fn numbers_are_rounded_to_the_nearest_and_of_two_to_the_even_one() {
+    let cases: [(f32, u16); 12] = [
+        (0.0, 0x0000),
+        (-0.0, 0x8000),
+        (1.0, 0x3f80),
+        (f32::from_bits(0x3f80_7fff), 0x3f80),
+        (f32::from_bits(0x3f80_8000), 0x3f80),
+        (f32::from_bits(0x3f80_8001), 0x3f81),
+        (f32::from_bits(0x3f81_8000), 0x3f82),
+        (f32::from_bits(0xbf81_8000), 0xbf82),
+        (f32::MAX, 0x7f80),
+        (f32::NEG_INFINITY, 0xff80),
+        (f32::from_bits(0x0000_8001), 0x0001),
+        (f32::from_bits(0x7f80_0001), 0x7fc0),
+    ];
+    let x = Matrix { rows: 1, cols: cases.len(), data: cases.iter().map(|case| case.0).collect() };
+    let rig = Rig::new(1);
+    let (wide, stored) = (rig.mat(&x), out(&rig, 1, cases.len(), Float::Bf16));
+    rig.launch(&Call::Round { x: wide, out: stored }).unwrap();
+    assert_eq!(rig.get::<u16>(stored.slot, cases.len()), cases.map(|case| case.1));
+    drop(rig);
+    // As part of every other kernel, too.
+    for cols in [1, 2, 3, 4, 8, 12] {
+        let mut numbers = Numbers(cols as u64);
+        let a = matrix(&mut numbers, 5, cols);
+        rounds_once("round", [5, cols], &|rig, float, out| Call::Add {
+            a: put(rig, &a, float),
+            b: put(rig, &a, float),
+            out,
+        });
+    }
+}
+
+#[test]
+fn gathers_in_bf16_are_those_in_f32_rounded_once() {
+    for graph in hostile_graphs() {
+        let longest = (0..graph.rows()).map(|v| graph.view().edges(v).len()).max().unwrap_or(0);
+        for d in WIDTHS {
+            let numbers = &mut Numbers(d as u64);
+            let own = matrix(numbers, graph.own_sources, d);
+            let halo = (graph.halo_sources > 0).then(|| matrix(numbers, graph.halo_sources, d));
+            let weights = (d % 3 != 0).then(|| numbers.units(graph.edges()));
+            let what = format!("gather, {}, d = {d}, weights: {}", graph.name, weights.is_some());
+            let call = |rig: &Rig, float, out| Call::Gather {
+                block: rig.block(&graph),
+                weights: weights.as_ref().map(|weights| rig.put(weights)),
+                own: put(rig, &own, float),
+                halo: halo.as_ref().map(|halo| put(rig, halo, float)),
+                out,
+            };
+            rounds_once(&what, [graph.rows(), d], &call);
+            sums_alike(&what, graph.rows() * d, &|rig, float, out| {
+                call(rig, float, Mat { rows: graph.rows(), cols: d, ..out })
+            });
+            let bias = numbers.units(d);
+            let other = matrix(numbers, graph.rows(), d);
+            rounds_once(&format!("{what}, with steps"), [graph.rows(), d], &|rig, float, out| Call::Fused {
+                head: Box::new(call(rig, float, out)),
+                steps: vec![
+                    RowStep::AddBias(rig.put(&bias)),
+                    RowStep::Add(put(rig, &other, float).slot),
+                    RowStep::ReluGrad(put(rig, &other, float).slot),
+                ],
+            });
+            let rig = Rig::new(2);
+            let out = out(&rig, graph.rows(), d, Float::Bf16);
+            let got = run(&rig, out, &call(&rig, Float::Bf16, out));
+            let (dense_halo, weights) = (halo.as_ref().map(Matrix::dense), weights.as_ref().map(|w| wide(w)));
+            let want = reference::gather(graph.view(), weights.as_deref(), &own.dense(), dense_halo.as_ref());
+            let magnitude = reference::gather(
+                graph.view(),
+                weights.map(|weights| absolute(&weights)).as_deref(),
+                &own.dense().map(f64::abs),
+                dense_halo.map(|halo| halo.map(f64::abs)).as_ref(),
+            );
+            assert_rounded(&what, &got, &want, &magnitude, longest + 1);
+        }
+    }
+}
+
+/// What windows so far came to is f32, so that only the last one rounds.
+#[test]
+fn gather_windows_in_bf16_are_the_whole_gather_bit_for_bit() {
+    let mut graph = Graph::random(&mut Numbers(4), 300, 200, 0, 6000);
+    for v in 0..graph.rows() {
+        let edges = graph.view().edges(v);
+        graph.indices[edges].sort_unstable();
+    }
+    for d in [1, 2, 8, 12, 41, 264] {
+        let numbers = &mut Numbers(d as u64);
+        let own = matrix(numbers, 200, d);
+        let weights = (d % 2 == 1).then(|| numbers.units(graph.edges()));
+        let got = on_any_threads("windows", |rig| {
+            let (block, weights) = (rig.block(&graph), weights.as_ref().map(|weights| rig.put(weights)));
+            let mut sum = None;
+            for (first, last) in [(0, 1), (1, 90), (90, 90)] {
+                let rows = Matrix { rows: last - first, cols: d, data: own.data[first * d..last * d].to_vec() };
+                let (own, out) = (put(rig, &rows, Float::Bf16), rig.out(300, d));
+                rig.launch(&Call::GatherWindow { block, weights, first, own, sum, out }).unwrap();
+                sum = Some(out);
+            }
+            let rows = Matrix { rows: 110, cols: d, data: own.data[90 * d..].to_vec() };
+            let (own, out) = (put(rig, &rows, Float::Bf16), out(rig, 300, d, Float::Bf16));
+            run(rig, out, &Call::GatherWindow { block, weights, first: 90, own, sum, out })
+        });
+        let rig = Rig::new(1);
+        let (block, weights) = (rig.block(&graph), weights.as_ref().map(|weights| rig.put(weights)));
+        let whole = out(&rig, 300, d, Float::Bf16);
+        let own = put(&rig, &own, Float::Bf16);
+        let want = run(&rig, whole, &Call::Gather { block, weights, own, halo: None, out: whole });
+        assert!(same_bits(&got, &want), "d = {d}: not the bits of the whole");
+    }
+}
+
+#[test]
+fn products_in_bf16_sum_in_f32() {
+    let shapes =
+        [(0, 3, 4), (5, 0, 4), (5, 4, 0), (1, 1, 1), (3, 17, 41), (100, 602, 16), (1537, 7, 3), (4100, 64, 100)];
+    for (n, d_in, d_out) in shapes {
+        let numbers = &mut Numbers((n * d_in + d_out) as u64);
+        let [x, weight, grad] = [[n, d_in], [d_out, d_in], [n, d_out]].map(|[r, c]| matrix(numbers, r, c));
+        let [dx, dw, dg] = [&x, &weight, &grad].map(Matrix::dense);
+        let [ax, aw, ag] = [&dx, &dw, &dg].map(|dense| dense.map(f64::abs));
+        let rig = Rig::new(2);
+        let stored = |matrix: &Matrix| put(&rig, matrix, Float::Bf16);
+        let (x, weight, grad) = (stored(&x), stored(&weight), stored(&grad));
+
+        let what = format!("linear, {n} x {d_in} x {d_out}");
+        let made = out(&rig, n, d_out, Float::Bf16);
+        let got = run(&rig, made, &Call::Linear { x, weight, out: made });
+        assert_rounded(&what, &got, &reference::linear(&dx, &dw), &reference::linear(&ax, &aw), d_in);
+
+        // Rounded before the steps and after them, if not once.
+        let what = format!("{what}, with a bias");
+        let bias = numbers.units(d_out);
+        let made = out(&rig, n, d_out, Float::Bf16);
+        let steps = vec![RowStep::AddBias(rig.put(&bias))];
+        let head = Box::new(Call::Linear { x, weight, out: made });
+        let got = run(&rig, made, &Call::Fused { head, steps });
+        let product = reference::linear(&dx, &dw);
+        let want = reference::add_bias(&product, &wide(&bias));
+        for ((got, want), product) in got.iter().zip(&want.data).zip(&product.data) {
+            let allowed = (want.abs() + product.abs()) / 256.0 * 1.02 + 1e-4;
+            assert!((f64::from(*got) - want).abs() <= allowed, "{what}: {got}, not {want}");
+        }
+
+        let what = format!("linear_input_grad, {n} x {d_in} x {d_out}");
+        let made = out(&rig, n, d_in, Float::Bf16);
+        let got = run(&rig, made, &Call::LinearInputGrad { grad, weight, out: made });
+        let (want, magnitude) = (reference::linear_input_grad(&dg, &dw), reference::linear_input_grad(&ag, &aw));
+        assert_rounded(&what, &got, &want, &magnitude, d_out);
+
+        let what = format!("linear_weight_grad, {n} x {d_in} x {d_out}");
+        let bytes = linear_weight_grad_workspace_bytes(n as u64, d_in as u64, d_out as u64);
+        let workspace = (bytes > 0).then(|| rig.put(&vec![f32::NAN; bytes as usize / 4]));
+        let made = rig.out(d_out, d_in);
+        let got = run(&rig, made, &Call::LinearWeightGrad { grad, x, out: made, workspace });
+        let magnitude = reference::linear_weight_grad(&ag, &ax);
+        assert_close(&what, &got, &reference::linear_weight_grad(&dg, &dx).data, &magnitude.data, n);
+    }
+}
+
+#[test]
+fn cells_rows_and_columns_in_bf16_are_those_in_f32_rounded_once() {
+    for d in WIDTHS {
+        for n in [0, 1, 5, 1030] {
+            let numbers = &mut Numbers((n * 1000 + d) as u64);
+            let (a, b) = (matrix(numbers, n, d), matrix(numbers, n, d));
+            let (scale, bias, gain) = (numbers.units(n), numbers.units(d), numbers.units(d));
+            let key = DropoutKey { seed: 3, op: 1, first_row: 40, rate: 0.3 };
+            let rounds = |name: &str, make: &dyn Fn(&Rig, [Mat; 2], Mat) -> Call| {
+                rounds_once(&format!("{name}, {n} x {d}"), [n, d], &|rig, float, out| {
+                    make(rig, [put(rig, &a, float), put(rig, &b, float)], out)
+                });
+            };
+            rounds("row_scale", &|rig, [x, _], out| Call::RowScale { x, scale: rig.put(&scale), out });
+            rounds("add_bias", &|rig, [x, _], out| Call::AddBias { x, bias: rig.put(&bias), out });
+            rounds("add", &|_, [a, b], out| Call::Add { a, b, out });
+            rounds("relu", &|_, [x, _], out| Call::Relu { x, out });
+            rounds("relu_grad", &|_, [grad, y], out| Call::ReluGrad { grad, y, out });
+            rounds("dropout", &|rig, [x, _], out| Call::Dropout { x, out, key, clock: rig.put(&[9u64, 1]) });
+            rounds("a chain", &|rig, [x, other], out| Call::Fused {
+                head: Box::new(Call::Relu { x, out }),
+                steps: vec![RowStep::Scale(rig.put(&scale)), RowStep::Add(other.slot), RowStep::ReluGrad(other.slot)],
+            });
+            rounds("layer_norm", &|rig, [x, _], out| {
+                let (gain, bias) = (rig.put(&gain), rig.put(&bias));
+                Call::LayerNorm { x, gain, bias, eps: 1e-5, out }
+            });
+            rounds("layer_norm_input_grad", &|rig, [grad, x], out| Call::LayerNormInputGrad {
+                grad,
+                x,
+                gain: rig.put(&gain),
+                eps: 1e-5,
+                out,
+            });
+            rounds_once("transpose", [d, n], &|rig, float, out| Call::Transpose { x: put(rig, &a, float), out });
+            let rows: Vec<u32> = (0..n as u32).rev().step_by(2).collect();
+            rounds_once("pack", [rows.len(), d], &|rig, float, out| Call::Pack {
+                x: put(rig, &a, float),
+                rows: rig.put(&rows),
+                out,
+            });
+            sums_alike("column_sum", d, &|rig, float, out| Call::ColumnSum { x: put(rig, &a, float), out: out.slot });
+            sums_alike("layer_norm_gain_grad", d, &|rig, float, out| Call::LayerNormGainGrad {
+                grad: put(rig, &a, float),
+                x: put(rig, &b, float),
+                eps: 1e-5,
+                out: out.slot,
+            });
+        }
+    }
+}
+
+#[test]
+fn losses_and_metrics_of_logits_in_bf16() {
+    for (n, classes) in [(0, 3), (30, 1), (700, 7), (700, 41), (65, 121)] {
+        let numbers = &mut Numbers((n + classes) as u64);
+        let logits = matrix(numbers, n, classes);
+        let labels: Vec<u32> =
+            (0..n).map(|i| if i % 11 == 3 { NO_LABEL } else { numbers.below(classes) as u32 }).collect();
+        let targets: Vec<u8> = (0..n * classes).map(|_| numbers.below(2) as u8).collect();
+        let split: Vec<u32> = (0..n).map(|_| numbers.below(3) as u32).collect();
+        let (select, count) = (1, n as u64 / 3);
+        let what = format!("{n} x {classes}");
+        sums_alike(&format!("softmax_cross_entropy, {what}"), 1, &|rig, float, out| {
+            let (logits, labels, split) = (put(rig, &logits, float), rig.put(&labels), rig.put(&split));
+            Call::SoftmaxCrossEntropy { logits, labels, split, select, count, loss: out.slot }
+        });
+        sums_alike(&format!("sigmoid_cross_entropy, {what}"), 1, &|rig, float, out| {
+            let (logits, targets, split) = (put(rig, &logits, float), rig.put(&targets), rig.put(&split));
+            Call::SigmoidCrossEntropy { logits, targets, split, select, count, loss: out.slot }
+        });
+        rounds_once(&format!("softmax_cross_entropy_grad, {what}"), [n, classes], &|rig, float, out| {
+            let (logits, labels, split) = (put(rig, &logits, float), rig.put(&labels), rig.put(&split));
+            Call::SoftmaxCrossEntropyGrad { logits, labels, split, select, count, out }
+        });
+        rounds_once(&format!("sigmoid_cross_entropy_grad, {what}"), [n, classes], &|rig, float, out| {
+            let (logits, targets, split) = (put(rig, &logits, float), rig.put(&targets), rig.put(&split));
+            Call::SigmoidCrossEntropyGrad { logits, targets, split, select, count, out }
+        });
+        let counts = |float| {
+            let rig = Rig::new(2);
+            let (logits, split) = (put(&rig, &logits, float), rig.put(&split));
+            let (labels, targets) = (rig.put(&labels), rig.put(&targets));
+            let [correct, micro] = [2, 3].map(|len| rig.put(&vec![u64::MAX; len]));
+            rig.launch(&Call::CountCorrect { logits, labels, split, select, out: correct }).unwrap();
+            rig.launch(&Call::CountMicro { logits, targets, split, select, out: micro }).unwrap();
+            (rig.get::<u64>(correct, 2), rig.get::<u64>(micro, 3))
+        };
+        assert_eq!(counts(Float::Bf16), counts(Float::F32), "counts, {what}");
+    }
+}
+
+#[test]
+fn matrices_that_are_not_stored_alike_are_an_error() {
+    let rig = Rig::new(1);
+    let x = matrix(&mut Numbers(1), 4, 4);
+    let [wide, stored] = [Float::F32, Float::Bf16].map(|float| put(&rig, &x, float));
+    let outs = [Float::F32, Float::Bf16].map(|float| out(&rig, 4, 4, float));
+    let block = rig.block(&Graph::from_rows("pair", &[vec![0, 1], vec![1], vec![], vec![3]], 4, 0));
+    let gather = |own, out| Call::Gather { block, weights: None, own, halo: None, out };
+    let calls = [
+        (Call::Relu { x: wide, out: outs[1] }, "out"),
+        (Call::Relu { x: stored, out: outs[0] }, "out"),
+        (Call::Add { a: stored, b: wide, out: outs[1] }, "b"),
+        (Call::Linear { x: stored, weight: wide, out: outs[1] }, "weight"),
+        (Call::LinearWeightGrad { grad: stored, x: stored, out: outs[1], workspace: None }, "out"),
+        (gather(wide, outs[1]), "out"),
+        (Call::GatherWindow { block, weights: None, first: 0, own: stored, sum: Some(stored), out: outs[1] }, "sum"),
+        (Call::Round { x: stored, out: outs[1] }, "x"),
+        (Call::Round { x: wide, out: outs[0] }, "out"),
+    ];
+    for (call, wrong) in calls {
+        let objection = rig.launch(&call).unwrap_err();
+        assert!(matches!(objection, Error::Stored { operand, .. } if operand == wrong), "{call:?}: {objection}");
+    }
+    assert!(rig.launch(&gather(stored, outs[0])).is_ok());
+    // Too few bytes for f32 are enough for bf16, and no fewer.
+    let short = Mat { slot: rig.put(&[0u16; 15]), ..outs[1] };
+    assert!(matches!(rig.launch(&Call::Relu { x: stored, out: short }), Err(Error::SlotSize { need_bytes: 32, .. })));
+    assert!(matches!(rig.launch(&Call::Relu { x: stored, out: stored }), Err(Error::Aliased { .. })));
+}
