@@ -208,7 +208,7 @@ fn the_check_of_a_gpu_runs_through() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let results: Value = serde_json::from_slice(&std::fs::read(out).unwrap()).unwrap();
     assert_eq!(results["failed"], serde_json::json!([]));
-    for part in ["graphs", "models", "epochs", "gathers", "capacity", "splits"] {
+    for part in ["graphs", "models", "epochs", "bf16", "gathers", "capacity", "splits"] {
         let count = |what: &str| results[part][what].as_array().unwrap().len();
         assert!(count("rows") + count("left_out") > 0, "{part}: {}", results[part]);
     }

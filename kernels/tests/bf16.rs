@@ -10,7 +10,7 @@ use lapidary_kernels::{
 };
 
 /// Widths that meet every way of loading bf16, and more columns than a warp holds at a time.
-const WIDTHS: [usize; 9] = [0, 1, 2, 3, 8, 12, 41, 264, 602];
+const WIDTHS: [usize; 9] = [0, 1, 2, 3, 8, 12, 41, 130, 264];
 
 fn rounded(values: &[f32]) -> Vec<half::bf16> {
     let mut stored = vec![half::bf16::ZERO; values.len()];
@@ -249,7 +249,7 @@ fn products_in_bf16_sum_in_f32() {
 #[test]
 fn cells_rows_and_columns_in_bf16_are_those_in_f32_rounded_once() {
     for d in WIDTHS {
-        for n in [0, 1, 5, 1030] {
+        for n in [0, 5, 300] {
             let numbers = &mut Numbers((n * 1000 + d) as u64);
             let (a, b) = (matrix(numbers, n, d), matrix(numbers, n, d));
             let (scale, bias, gain) = (numbers.units(n), numbers.units(d), numbers.units(d));
