@@ -3,16 +3,14 @@
 //! The products themselves are in `product.rs`, one thread each; the cut into tasks is made here, by sizes alone, so that
 //! the bits do not depend on the threads.
 
-use rayon::prelude::*;
-
-use super::parallel::for_chunks;
+use super::parallel::{for_chunks, for_each};
 use super::product::{Packed, add_transposed_times, rows_times};
 use super::rows::{RowWork, Steps};
 use crate::error::{Result, check_shape};
 use crate::view::{MatMut, MatView};
 
 /// Rows of one task.
-const ROWS: usize = 1536;
+const ROWS: usize = 720;
 
 /// Most parts of the sum over rows in a weight gradient.
 const MOST_PARTS: usize = 16;
@@ -135,7 +133,7 @@ pub fn linear_weight_grad(grad: MatView<'_>, x: MatView<'_>, mut out: MatMut<'_>
         return Ok(());
     }
     let cells = d_in * d_out;
-    workspace.par_chunks_mut(cells).enumerate().for_each(|(i, partial)| {
+    for_each(workspace.chunks_mut(cells).enumerate(), |(i, partial)| {
         part(i * rows..((i + 1) * rows).min(n), partial);
     });
     for_chunks(out.data(), 1 << 12, |first, out| {
