@@ -9,8 +9,12 @@ use super::rows::{RowWork, Steps};
 use crate::error::{Result, check_shape};
 use crate::view::{MatMut, MatView};
 
-/// Rows of one task.
-const ROWS: usize = 720;
+/// Rows of one task; fewer where reading them is most of the work, so that no thread waits long for the last.
+const ROWS: usize = 1536;
+const ROWS_OF_NARROW: usize = 720;
+
+/// Columns of a narrow result.
+const NARROW: usize = 64;
 
 /// Most parts of the sum over rows in a weight gradient.
 const MOST_PARTS: usize = 16;
@@ -154,7 +158,8 @@ fn rows_of_part(n: usize) -> usize {
 /// `out = x * packed`, the rows of `x` cut into tasks, whose rows take the steps while they are in a cache.
 fn times(x: MatView<'_>, packed: &Packed, steps: &Steps<'_>, mut out: MatMut<'_>) {
     let (k, width) = (x.cols(), out.cols());
-    for_chunks(out.data(), ROWS * width, |first, out| {
+    let rows = if width <= NARROW { ROWS_OF_NARROW } else { ROWS };
+    for_chunks(out.data(), rows * width, |first, out| {
         let first = first / width;
         let x = &x.data()[first * k..][..out.len() / width * k];
         rows_times(x, packed, out, |row, out| steps.apply(first + row, out));
