@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
 
-use super::gather::{bad_row, check_block};
-use super::parallel::{CHUNK, balanced_rows, for_rows, split_at_ends, task_count};
+use super::gather::check_block;
+use super::gather_rows::bad_row;
+use super::parallel::{CHUNK, balanced_rows, for_rows, split_at_ends, task_count, try_for_each};
 use crate::call::DropoutKey;
 use crate::error::{Error, Result, check_shape};
 use crate::random::{RowKey, draw, row_key, threshold};
@@ -98,7 +98,7 @@ pub fn sparse_dropout(
         return task(all.clone(), out);
     }
     let parts = split_at_ends(out, ranges.iter().map(|range| block.indptr[range.end] as usize));
-    ranges.into_par_iter().zip(parts).with_max_len(1).try_for_each(|(rows, out)| task(rows, out))
+    try_for_each(ranges.into_iter().zip(parts), |(rows, out)| task(rows, out))
 }
 
 /// [`dropout`] of rows of `d` columns, the first of which is row `first`, where they lie.

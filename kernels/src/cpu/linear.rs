@@ -3,16 +3,18 @@
 //! The products themselves are in `product.rs`, one thread each; the cut into tasks is made here, by sizes alone, so that
 //! the bits do not depend on the threads.
 
-use rayon::prelude::*;
-
-use super::parallel::for_chunks;
+use super::parallel::{for_chunks, for_each};
 use super::product::{Packed, add_transposed_times, rows_times};
 use super::rows::{RowWork, Steps};
 use crate::error::{Result, check_shape};
 use crate::view::{MatMut, MatView};
 
-/// Rows of one task.
+/// Rows of one task; fewer where reading them is most of the work, so that no thread waits long for the last.
 const ROWS: usize = 1536;
+const ROWS_OF_NARROW: usize = 720;
+
+/// Columns of a narrow result.
+const NARROW: usize = 64;
 
 /// Most parts of the sum over rows in a weight gradient.
 const MOST_PARTS: usize = 16;
@@ -135,7 +137,7 @@ pub fn linear_weight_grad(grad: MatView<'_>, x: MatView<'_>, mut out: MatMut<'_>
         return Ok(());
     }
     let cells = d_in * d_out;
-    workspace.par_chunks_mut(cells).enumerate().for_each(|(i, partial)| {
+    for_each(workspace.chunks_mut(cells).enumerate(), |(i, partial)| {
         part(i * rows..((i + 1) * rows).min(n), partial);
     });
     for_chunks(out.data(), 1 << 12, |first, out| {
@@ -156,7 +158,8 @@ fn rows_of_part(n: usize) -> usize {
 /// `out = x * packed`, the rows of `x` cut into tasks, whose rows take the steps while they are in a cache.
 fn times(x: MatView<'_>, packed: &Packed, steps: &Steps<'_>, mut out: MatMut<'_>) {
     let (k, width) = (x.cols(), out.cols());
-    for_chunks(out.data(), ROWS * width, |first, out| {
+    let rows = if width <= NARROW { ROWS_OF_NARROW } else { ROWS };
+    for_chunks(out.data(), rows * width, |first, out| {
         let first = first / width;
         let x = &x.data()[first * k..][..out.len() / width * k];
         rows_times(x, packed, out, |row, out| steps.apply(first + row, out));

@@ -1,9 +1,8 @@
 //! Optimizer steps, rounded where PyTorch rounds: scalars in `f64`, elements in `f32`.
 
 use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
 
-use super::parallel::CHUNK;
+use super::parallel::{CHUNK, for_each};
 use crate::error::{Result, check_shape};
 use crate::step::{AdamStep, SgdStep};
 
@@ -29,9 +28,9 @@ pub fn sgd(
     }
     let (rate, momentum, decay) = (step.rate as f32, step.momentum as f32, step.weight_decay as f32);
     let first = step.step <= 1;
-    let old = param.par_chunks(CHUNK).zip(grad.par_chunks(CHUNK));
+    let old = param.chunks(CHUNK).zip(grad.chunks(CHUNK));
     let Some((moment, next)) = moment else {
-        old.zip(out.par_chunks_mut(CHUNK)).for_each(|((param, grad), out)| {
+        for_each(old.zip(out.chunks_mut(CHUNK)), |((param, grad), out)| {
             Arch::new().dispatch(|| {
                 for ((&param, &grad), out) in param.iter().zip(grad).zip(out) {
                     *out = param - rate * (grad + decay * param);
@@ -43,8 +42,8 @@ pub fn sgd(
     for (operand, got) in [("moment", moment.len()), ("next moment", next.len())] {
         check_shape("sgd", operand, [len, 1], [got, 1])?;
     }
-    let new = out.par_chunks_mut(CHUNK).zip(next.par_chunks_mut(CHUNK));
-    old.zip(moment.par_chunks(CHUNK)).zip(new).for_each(|(((param, grad), moment), (out, next))| {
+    let new = out.chunks_mut(CHUNK).zip(next.chunks_mut(CHUNK));
+    for_each(old.zip(moment.chunks(CHUNK)).zip(new), |(((param, grad), moment), (out, next))| {
         Arch::new().dispatch(|| {
             let new = out.iter_mut().zip(next.iter_mut());
             for (((&param, &grad), &moment), (out, next)) in param.iter().zip(grad).zip(moment).zip(new) {
@@ -86,10 +85,10 @@ pub fn adam(old: [&[f32]; 3], grad: &[f32], new: [&mut [f32]; 3], step: AdamStep
         shrink: (1.0 - decoupled) as f32,
         decay: if step.decoupled { 0.0 } else { weight_decay as f32 },
     };
-    let [param, m, v] = old.map(|old| old.par_chunks(CHUNK));
-    let [param_out, m_out, v_out] = new.map(|new| new.par_chunks_mut(CHUNK));
-    let old = param.zip(m).zip(v).zip(grad.par_chunks(CHUNK));
-    old.zip(param_out.zip(m_out).zip(v_out)).for_each(|((((param, m), v), grad), ((param_out, m_out), v_out))| {
+    let [param, m, v] = old.map(|old| old.chunks(CHUNK));
+    let [param_out, m_out, v_out] = new.map(|new| new.chunks_mut(CHUNK));
+    let old = param.zip(m).zip(v).zip(grad.chunks(CHUNK));
+    for_each(old.zip(param_out.zip(m_out).zip(v_out)), |((((param, m), v), grad), ((param_out, m_out), v_out))| {
         Arch::new().dispatch(AdamPart { update, old: [param, m, v], grad, new: [param_out, m_out, v_out] });
     });
     Ok(())

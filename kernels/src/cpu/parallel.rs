@@ -1,8 +1,11 @@
 //! How work is cut into tasks. Cuts that decide the order of a sum depend on sizes alone, never on the threads.
+//!
+//! Tasks run on the threads of the current rayon pool, and on the one that has them: it starts at once, where handing all of
+//! them over would cost two wake-ups in a row, as long as a small kernel takes.
 
 use std::ops::Range;
 
-use rayon::prelude::*;
+use parking_lot::Mutex;
 
 /// Elements of one task of an elementwise kernel: three such arrays fit the second-level cache.
 pub(super) const CHUNK: usize = 1 << 14;
@@ -10,17 +13,63 @@ pub(super) const CHUNK: usize = 1 << 14;
 /// Tasks a thread, so that a slow one does not keep the others waiting.
 const TASKS_PER_THREAD: usize = 8;
 
+/// Most times that a thread comes for chunks.
+const TURNS_OF_THREAD: usize = 32;
+
+/// Calls `f` for every task, each on the first thread that is free.
+pub(super) fn for_each<T: Send>(tasks: impl ExactSizeIterator<Item = T> + Send, f: impl Fn(T) + Sync) {
+    let helpers = rayon::current_num_threads().min(tasks.len()).saturating_sub(1);
+    if helpers == 0 {
+        return tasks.for_each(f);
+    }
+    let tasks = Mutex::new(tasks);
+    let work = || {
+        while let Some(task) = next(&tasks) {
+            f(task);
+        }
+    };
+    rayon::in_place_scope(|scope| {
+        (0..helpers).for_each(|_| scope.spawn(|_| work()));
+        work();
+    });
+}
+
+/// Takes the next task; the others may come for theirs while it is worked on.
+fn next<T>(tasks: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
+    tasks.lock().next()
+}
+
+/// [`for_each`] of tasks that may fail: after a failure, those that have not begun are left out.
+///
+/// # Errors
+/// One of theirs.
+pub(super) fn try_for_each<T: Send, E: Send>(
+    tasks: impl ExactSizeIterator<Item = T> + Send,
+    f: impl Fn(T) -> Result<(), E> + Sync,
+) -> Result<(), E> {
+    let failed = Mutex::new(None);
+    for_each(tasks, |task| {
+        if failed.lock().is_some() {
+            return;
+        }
+        if let Err(error) = f(task) {
+            *failed.lock() = Some(error);
+        }
+    });
+    failed.into_inner().map_or(Ok(()), Err)
+}
+
 /// Calls `f(first, part)` for consecutive parts of `out` of at most `chunk` elements, `first` being the index of the
 /// part's first element.
 pub(super) fn for_chunks<T: Send>(out: &mut [T], chunk: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     let chunk = chunk.max(1);
-    if out.len() <= chunk {
-        if !out.is_empty() {
-            f(0, out);
+    let turns = TURNS_OF_THREAD * rayon::current_num_threads();
+    let share = out.len().div_ceil(chunk).div_ceil(turns).max(1) * chunk;
+    for_each(out.chunks_mut(share).enumerate(), |(i, part)| {
+        for (j, part) in part.chunks_mut(chunk).enumerate() {
+            f(i * share + j * chunk, part);
         }
-        return;
-    }
-    out.par_chunks_mut(chunk).enumerate().for_each(|(i, part)| f(i * chunk, part));
+    });
 }
 
 /// Calls `f(first_row, rows)` for consecutive rows of a row-major matrix with `cols` columns.
@@ -34,11 +83,9 @@ pub(super) fn for_rows<T: Send>(out: &mut [T], cols: usize, f: impl Fn(usize, &m
 pub(super) fn map_chunks<R: Send>(n: usize, chunk: usize, f: impl Fn(Range<usize>) -> R + Sync) -> Vec<R> {
     let chunk = chunk.max(1);
     let range = |i: usize| i * chunk..((i + 1) * chunk).min(n);
-    let count = n.div_ceil(chunk);
-    if count <= 1 {
-        return (0..count).map(|i| f(range(i))).collect();
-    }
-    (0..count).into_par_iter().map(|i| f(range(i))).collect()
+    let mut values: Vec<Option<R>> = (0..n.div_ceil(chunk)).map(|_| None).collect();
+    for_each(values.iter_mut().enumerate(), |(i, value)| *value = Some(f(range(i))));
+    values.into_iter().flatten().collect()
 }
 
 /// How many tasks suit `work` units of which one task should have at least `least`.
@@ -95,6 +142,40 @@ pub(super) fn split_at_ends<T>(mut out: &mut [T], ends: impl Iterator<Item = usi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_task_runs_once_from_within_a_pool_and_from_outside() {
+        let all = |count: usize| {
+            let mut runs = vec![0; count];
+            for_each(runs.iter_mut(), |runs| *runs += 1);
+            assert_eq!(runs, vec![1; count]);
+            let mut cells = vec![0; count];
+            for_chunks(&mut cells, 3, |first, part| {
+                part.iter_mut().enumerate().for_each(|(i, cell)| *cell += first + i);
+            });
+            assert_eq!(cells, (0..count).collect::<Vec<_>>());
+            assert_eq!(map_chunks(count, 3, |range| range).into_iter().flatten().collect::<Vec<_>>(), cells);
+        };
+        for threads in [1, 2, 5] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("the host has threads");
+            [0, 1, 2, 7, 1000].map(|count| pool.install(|| all(count)));
+        }
+        [0, 1, 2, 7, 1000].map(all);
+    }
+
+    #[test]
+    fn a_failure_is_told_and_ends_what_has_not_begun() {
+        assert_eq!(try_for_each(0..100, |_| Ok::<_, usize>(())), Ok(()));
+        assert_eq!(try_for_each(0..100, |i| if i == 40 { Err(i) } else { Ok(()) }), Err(40));
+        let one = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("the host has a thread");
+        let begun = std::sync::atomic::AtomicUsize::new(0);
+        let third = |i: usize| {
+            begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            if i == 2 { Err(i) } else { Ok(()) }
+        };
+        assert_eq!(one.install(|| try_for_each(0..100, third)), Err(2));
+        assert_eq!(begun.into_inner(), 3);
+    }
 
     #[test]
     fn balanced_rows_visit_every_row_once() {

@@ -6,10 +6,9 @@
 //! as reading every source once or twice, so it pays where sources are read often.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use rayon::prelude::*;
-
-use super::parallel::{CHUNK, for_rows};
+use super::parallel::for_rows;
 use crate::view::BlockView;
 
 /// Bytes of sources that a pass may read at most: more than that do not stay in the last cache, which all cores share, and
@@ -69,7 +68,7 @@ pub(super) fn points(block: BlockView<'_>, limits: &[usize], checked: bool) -> O
     }
     let stride = limits.len() + 1;
     let mut points = vec![u64::MAX; block.rows() * stride + 1];
-    let fill = |(v, points): (usize, &mut [u64])| {
+    let fill = |v: usize, points: &mut [u64]| {
         let edges = block.edges(v);
         let Some(row) = block.indices.get(edges.clone()) else { return !checked };
         if checked && !(row.is_sorted() && row.last().is_none_or(|&last| (last as usize) < block.own_sources)) {
@@ -81,9 +80,15 @@ pub(super) fn points(block: BlockView<'_>, limits: &[usize], checked: bool) -> O
         }
         true
     };
-    let good = points.par_chunks_exact_mut(stride).with_min_len(CHUNK / LINE).enumerate().all(fill);
+    let good = AtomicBool::new(true);
+    for_rows(&mut points[..block.rows() * stride], stride, |first, points| {
+        let mut rows = points.chunks_exact_mut(stride).zip(first..);
+        if !(good.load(Ordering::Relaxed) && rows.all(|(points, v)| fill(v, points))) {
+            good.store(false, Ordering::Relaxed);
+        }
+    });
     *points.last_mut()? = block.indices.len() as u64;
-    good.then_some(points)
+    good.into_inner().then_some(points)
 }
 
 /// Copies some columns of the rows of matrices of `d`, one behind the other, into rows of `width`.

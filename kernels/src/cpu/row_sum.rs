@@ -1,0 +1,301 @@
+//! The sum of one row of a gather, in vector registers.
+//!
+//! Columns are cut into tiles of up to [`TILE`] registers, which hold their sums while the row's edges stream past. A row of
+//! one tile may have few edges: then most of its time would go into finding out what to do, so every kind of tile is a type
+//! of its own, and what it needs to know is found once for all rows. Edges are added one by one in order, whatever the type.
+
+use std::ops::Range;
+
+use pulp::Simd;
+
+use super::gather_rows::{LINE, Sources};
+use super::prefetch::prefetch;
+
+/// Vector registers of one column tile.
+pub(super) const TILE: usize = 8;
+
+/// How a row's columns are summed.
+pub(super) trait Columns<S: Simd>: Copy {
+    /// Adds the columns `first..first + out.len()` of a row's sources to `out`, or if it is fresh to 0; `None` if a source
+    /// does not exist.
+    fn sum<W: Weights, const HALO: bool>(
+        self,
+        simd: S,
+        sources: Sources<'_>,
+        weights: W,
+        edges: Range<usize>,
+        from: (usize, bool),
+        out: &mut [f32],
+    ) -> Option<()>;
+}
+
+/// Any number, tile by tile.
+#[derive(Clone, Copy)]
+pub(super) struct Tiles;
+
+impl<S: Simd> Columns<S> for Tiles {
+    #[inline(always)]
+    fn sum<W: Weights, const HALO: bool>(
+        self,
+        simd: S,
+        sources: Sources<'_>,
+        weights: W,
+        edges: Range<usize>,
+        (first, fresh): (usize, bool),
+        out: &mut [f32],
+    ) -> Option<()> {
+        let vectors = out.len().div_ceil(S::F32_LANES);
+        let tiles = vectors.div_ceil(TILE);
+        let mut start = 0;
+        for tile in 1..=tiles {
+            let end = if tile == tiles { out.len() } else { vectors * tile / tiles * S::F32_LANES };
+            let from = (first + start, fresh);
+            sum_tile::<S, W, HALO>(simd, sources, weights, edges.clone(), from, &mut out[start..end])?;
+            start = end;
+        }
+        Some(())
+    }
+}
+
+/// So few that reading a vector of them would read other sources mostly.
+#[derive(Clone, Copy)]
+pub(super) struct Few<const N: usize>;
+
+impl<S: Simd, const N: usize> Columns<S> for Few<N> {
+    #[inline(always)]
+    fn sum<W: Weights, const HALO: bool>(
+        self,
+        _simd: S,
+        sources: Sources<'_>,
+        weights: W,
+        edges: Range<usize>,
+        (first, fresh): (usize, bool),
+        out: &mut [f32],
+    ) -> Option<()> {
+        let out = out.first_chunk_mut::<N>()?;
+        let mut sums = if fresh { [0.0; N] } else { *out };
+        let (offset, indices) = (sources.offset(first), sources.block.indices);
+        let later = sources.later(&edges, 1);
+        for (i, &u) in indices.get(edges.clone())?.iter().enumerate() {
+            if let Some(&u) = later.get(i) {
+                sources.prefetch::<HALO>(u, offset, 1, N, false);
+            }
+            weights.accumulate_few(edges.start + i, &mut sums, sources.from::<HALO>(u, offset)?.first_chunk::<N>()?);
+        }
+        *out = sums;
+        Some(())
+    }
+}
+
+/// One tile: `FULL` vectors, and with `TAIL` a part of one more.
+#[derive(Clone, Copy)]
+pub(super) struct Vectors<const FULL: usize, const TAIL: bool>;
+
+impl<S: Simd, const FULL: usize, const TAIL: bool> Columns<S> for Vectors<FULL, TAIL> {
+    #[inline(always)]
+    fn sum<W: Weights, const HALO: bool>(
+        self,
+        simd: S,
+        sources: Sources<'_>,
+        weights: W,
+        edges: Range<usize>,
+        from: (usize, bool),
+        out: &mut [f32],
+    ) -> Option<()> {
+        sum::<S, W, FULL, TAIL, HALO>(simd, sources, weights, edges, from, out)
+    }
+}
+
+/// As many as a source has, `N` of the parts `T`, where there are neither a halo nor edges that do not count: the sources
+/// are an array of arrays.
+#[derive(Clone, Copy)]
+pub(super) struct Whole<'a, T, const N: usize> {
+    rows: &'a [[T; N]],
+    /// The edges a few steps ahead, if their sources must be asked for.
+    later: &'a [u32],
+}
+
+impl<'a, T, const N: usize> Whole<'a, T, N> {
+    pub(super) fn new(sources: Sources<'a>, own: &'a [T]) -> Self {
+        let lines = (N * size_of::<T>()).div_ceil(size_of::<[f32; LINE]>());
+        Self { rows: own.as_chunks().0, later: sources.later(&(0..0), lines) }
+    }
+
+    /// Source `u` of an edge; asks for that of the edge a few steps ahead.
+    #[inline(always)]
+    fn row(&self, edge: usize, u: u32) -> Option<&'a [T; N]> {
+        if let Some(&u) = self.later.get(edge) {
+            let line = const { size_of::<[f32; LINE]>().div_ceil(size_of::<T>()) };
+            let start = (u as usize).wrapping_mul(N);
+            (0..N).step_by(line).for_each(|part| prefetch(self.rows.as_flattened(), start.wrapping_add(part)));
+        }
+        self.rows.get(u as usize)
+    }
+}
+
+impl<S: Simd, const N: usize> Columns<S> for Whole<'_, f32, N> {
+    #[inline(always)]
+    fn sum<W: Weights, const HALO: bool>(
+        self,
+        _simd: S,
+        sources: Sources<'_>,
+        weights: W,
+        edges: Range<usize>,
+        (_, fresh): (usize, bool),
+        out: &mut [f32],
+    ) -> Option<()> {
+        let out = out.first_chunk_mut::<N>()?;
+        let mut sums = if fresh { [0.0; N] } else { *out };
+        for (edge, &u) in edges.clone().zip(sources.block.indices.get(edges)?) {
+            weights.accumulate_few(edge, &mut sums, self.row(edge, u)?);
+        }
+        *out = sums;
+        Some(())
+    }
+}
+
+/// [`Whole`], of vectors.
+#[derive(Clone, Copy)]
+pub(super) struct WholeVectors<'a, V, const N: usize>(pub(super) Whole<'a, V, N>);
+
+impl<S: Simd, const N: usize> Columns<S> for WholeVectors<'_, S::f32s, N> {
+    #[inline(always)]
+    fn sum<W: Weights, const HALO: bool>(
+        self,
+        simd: S,
+        sources: Sources<'_>,
+        weights: W,
+        edges: Range<usize>,
+        (_, fresh): (usize, bool),
+        out: &mut [f32],
+    ) -> Option<()> {
+        let out = S::as_mut_simd_f32s(out).0.first_chunk_mut::<N>()?;
+        let mut sums = if fresh { [simd.splat_f32s(0.0); N] } else { *out };
+        for (edge, &u) in edges.clone().zip(sources.block.indices.get(edges)?) {
+            weights.accumulate(simd, edge, &mut sums, self.0.row(edge, u)?);
+        }
+        *out = sums;
+        Some(())
+    }
+}
+
+/// A factor an edge, or none; known when compiling, so that the inner loop has no branch for it.
+pub(super) trait Weights: Copy {
+    /// `acc + factor of edge * x`.
+    fn accumulate<S: Simd>(self, simd: S, edge: usize, acc: &mut [S::f32s], x: &[S::f32s]);
+
+    /// The same for a few numbers.
+    fn accumulate_few(self, edge: usize, acc: &mut [f32], x: &[f32]);
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Unweighted;
+
+impl Weights for Unweighted {
+    #[inline(always)]
+    fn accumulate<S: Simd>(self, simd: S, _edge: usize, acc: &mut [S::f32s], x: &[S::f32s]) {
+        for (acc, &x) in acc.iter_mut().zip(x) {
+            *acc = simd.add_f32s(*acc, x);
+        }
+    }
+
+    #[inline(always)]
+    fn accumulate_few(self, _edge: usize, acc: &mut [f32], x: &[f32]) {
+        acc.iter_mut().zip(x).for_each(|(acc, x)| *acc += x);
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Weighted<'a>(pub(super) &'a [f32]);
+
+impl Weights for Weighted<'_> {
+    #[inline(always)]
+    fn accumulate<S: Simd>(self, simd: S, edge: usize, acc: &mut [S::f32s], x: &[S::f32s]) {
+        let factor = simd.splat_f32s(self.0[edge]);
+        for (acc, &x) in acc.iter_mut().zip(x) {
+            *acc = simd.add_f32s(*acc, simd.mul_f32s(factor, x));
+        }
+    }
+
+    #[inline(always)]
+    fn accumulate_few(self, edge: usize, acc: &mut [f32], x: &[f32]) {
+        let factor = self.0[edge];
+        acc.iter_mut().zip(x).for_each(|(acc, x)| *acc += factor * x);
+    }
+}
+
+/// [`Columns::sum`] of one of the [`Tiles`], of at least three vectors.
+#[inline(always)]
+fn sum_tile<S: Simd, W: Weights, const HALO: bool>(
+    simd: S,
+    sources: Sources<'_>,
+    weights: W,
+    edges: Range<usize>,
+    from: (usize, bool),
+    tile: &mut [f32],
+) -> Option<()> {
+    let (full, tail) = (tile.len() / S::F32_LANES, !tile.len().is_multiple_of(S::F32_LANES));
+    match (full, tail) {
+        (3, false) => sum::<S, W, 3, false, HALO>(simd, sources, weights, edges, from, tile),
+        (3, true) => sum::<S, W, 3, true, HALO>(simd, sources, weights, edges, from, tile),
+        (4, false) => sum::<S, W, 4, false, HALO>(simd, sources, weights, edges, from, tile),
+        (4, true) => sum::<S, W, 4, true, HALO>(simd, sources, weights, edges, from, tile),
+        (5, false) => sum::<S, W, 5, false, HALO>(simd, sources, weights, edges, from, tile),
+        (5, true) => sum::<S, W, 5, true, HALO>(simd, sources, weights, edges, from, tile),
+        (6, false) => sum::<S, W, 6, false, HALO>(simd, sources, weights, edges, from, tile),
+        (6, true) => sum::<S, W, 6, true, HALO>(simd, sources, weights, edges, from, tile),
+        (7, false) => sum::<S, W, 7, false, HALO>(simd, sources, weights, edges, from, tile),
+        (7, true) => sum::<S, W, 7, true, HALO>(simd, sources, weights, edges, from, tile),
+        _ => sum::<S, W, TILE, false, HALO>(simd, sources, weights, edges, from, tile),
+    }
+}
+
+/// [`sum_tile`] for a tile of exactly `FULL` vectors, and with `TAIL` one more that ends where the tile ends: it begins
+/// within the one before it, or, where there is none, reaches into the source behind, which is left out of the result.
+#[inline(always)]
+fn sum<S: Simd, W: Weights, const FULL: usize, const TAIL: bool, const HALO: bool>(
+    simd: S,
+    sources: Sources<'_>,
+    weights: W,
+    edges: Range<usize>,
+    from: (usize, bool),
+    tile: &mut [f32],
+) -> Option<()> {
+    let (len, (first, fresh)) = (tile.len(), from);
+    let lines = const { (FULL * S::F32_LANES).div_ceil(LINE) + TAIL as usize };
+    let back = len.checked_sub(S::F32_LANES);
+    let (mut head, mut last) = ([simd.splat_f32s(0.0); FULL], [simd.splat_f32s(0.0)]);
+    if !fresh {
+        head = *S::as_simd_f32s(tile).0.first_chunk()?;
+        match back {
+            Some(back) => last = *S::as_simd_f32s(&tile[back..]).0.first_chunk()?,
+            None => last = [simd.partial_load_f32s(tile)],
+        }
+    }
+    let (offset, straddle) = (sources.offset(first), sources.straddle());
+    let indices = sources.block.indices;
+    let later = sources.later(&edges, lines);
+    for (i, &u) in indices.get(edges.clone())?.iter().enumerate() {
+        if let Some(&u) = later.get(i) {
+            sources.prefetch::<HALO>(u, offset, lines, len, straddle);
+        }
+        let (edge, x) = (edges.start + i, sources.from::<HALO>(u, offset)?);
+        let all = if TAIL { x.get(..len)? } else { x.get(..FULL * S::F32_LANES)? };
+        weights.accumulate(simd, edge, &mut head, S::as_simd_f32s(all).0.first_chunk::<FULL>()?);
+        if TAIL {
+            let vector = match S::as_simd_f32s(x.get(back.unwrap_or(0)..)?).0.first() {
+                Some(&vector) => vector,
+                None => simd.partial_load_f32s(all),
+            };
+            weights.accumulate(simd, edge, &mut last, &[vector]);
+        }
+    }
+    if TAIL {
+        match back {
+            Some(back) => *S::as_mut_simd_f32s(&mut tile[back..]).0.first_mut()? = last[0],
+            None => simd.partial_store_f32s(tile, last[0]),
+        }
+    }
+    *S::as_mut_simd_f32s(tile).0.first_chunk_mut::<FULL>()? = head;
+    Some(())
+}
