@@ -203,7 +203,7 @@ fn the_check_of_a_gpu_runs_through() {
     let kept = tempfile::tempdir().unwrap();
     let (out, graphs) = (kept.path().join("results.json"), kept.path().join("graphs"));
     let mut command = Emulated { blas: true, ..Emulated::default() }.command(folder, LAPIDARY);
-    command.env("XDG_CACHE_HOME", kept.path()).args(["gpu-check", "--size", "tiny", "--seconds", "40"]);
+    command.env("XDG_CACHE_HOME", kept.path()).args(["gpu-check", "--size", "tiny", "--seconds", "80"]);
     let output = command.arg("--out").arg(&out).arg("--graphs").arg(&graphs).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let results: Value = serde_json::from_slice(&std::fs::read(out).unwrap()).unwrap();

@@ -43,7 +43,6 @@ pub(super) fn against_the_cpu(budget: Budget) -> Result<Value> {
                 (&two, "host", None, Float::F32),
                 (DEVICE, "auto", Some(60), Float::F32),
                 (DEVICE, "auto", None, Float::Bf16),
-                (&two, "peer", None, Float::Bf16),
             ];
             for (devices, exchange, percent, dtype) in cases {
                 rows.measure(budget, &format!("{name} {model_name} {devices} {exchange} {percent:?} {dtype}"), || {
