@@ -199,7 +199,7 @@ impl Device for CudaDevice {
         engine.loan_faults.watch(number, lookup);
         self.loans.hold(number, from.iter().map(|(lent, _)| lent.clone()).collect());
         if lane != Lane::Control {
-            self.fetched.fetch_add(4 * (out.rows * out.cols) as u64, Ordering::Relaxed);
+            self.fetched.fetch_add((out.rows * out.row_bytes()) as u64, Ordering::Relaxed);
         }
         Ok(event)
     }

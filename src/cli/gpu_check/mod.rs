@@ -101,8 +101,8 @@ pub(super) fn run(args: &GpuCheckArgs) -> Result<()> {
     // By how much of the time they may take. What others need comes first, then what is asked for most.
     let parts: [Part<'_>; 8] = [
         ("graphs", 0.06, &|_| args.graphs.as_ref().map_or(Ok(Value::Null), |folder| write_graphs(folder, &graphs))),
-        ("models", 0.12, &models::against_the_cpu),
         ("device", 0.05, &|_| kernels::device(size)),
+        ("models", 0.12, &models::against_the_cpu),
         ("epochs", 0.27, &|budget| training::epochs(&graphs, budget)),
         ("bf16", 0.05, &|budget| training::bf16(&graphs, budget)),
         ("gathers", 0.13, &|budget| kernels::gathers(&graphs, budget)),
