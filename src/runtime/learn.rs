@@ -2,9 +2,10 @@
 //!
 //! Kernels that were timed on parts of the graph are samples of the cost model, and the model says which split has the
 //! fastest slowest part. Copies and the packing of rows for others are no samples: they do not depend on the rows alone.
-//! Packing counts in the first split, as the profile says, for as many rows as have a neighbour in another part. How fast each device is, is read
-//! off the operations that follow no edges: their time depends on the number of rows and on nothing else, so that what the
-//! model has yet to learn of a graph's structure is not taken for a device's speed.
+//! Packing counts in the first split, as the profile says, for as many rows as have a neighbour in another part.
+//!
+//! How fast each device is, is read off the operations that follow no edges: their time depends on the number of rows and on
+//! nothing else, so that what the model has yet to learn of a graph's structure is not taken for a device's speed.
 //!
 //! A handful of parts teach a regression little. So what each part was measured to take corrects what the model says of
 //! its vertices: the split that runs is predicted as it was measured, and the model only says how a part's time is spread
