@@ -154,10 +154,10 @@ impl Learner {
     /// # Cost
     /// O(e) for the graph's features, then that of [`split`].
     pub(crate) fn split(&self, inputs: &Inputs, devices: usize) -> Vec<Range<usize>> {
-        let n = inputs.graph.vertex_count();
-        let equal: Vec<Range<usize>> = (0..devices).map(|p| p * n / devices..(p + 1) * n / devices).collect();
-        let packs = self.packs_between(inputs, &equal);
-        self.with_cost(inputs, &packs, |cost| split(cost, &self.speeds(devices)))
+        let speeds = self.speeds(devices);
+        let equal = split(&RangeCost::vertices(inputs.graph.vertex_count()), &speeds);
+        let ops = [&self.epoch[..], &self.packs_between(inputs, &equal)].concat();
+        self.with_cost(inputs, &ops, |cost| split(cost, &speeds))
     }
 
     /// What is packed in an epoch, as the average vertex of these parts has it.
@@ -231,7 +231,7 @@ impl Learner {
         self.questions += 1;
         self.model.refit();
         let factors = self.corrections();
-        let mut better = self.with_cost(inputs, &[], |cost| {
+        let mut better = self.with_cost(inputs, &self.epoch, |cost| {
             cost.correct(self.parts.iter().cloned().zip(factors));
             let parts = split(cost, &speeds);
             // The constants of calls are no part of the cost, and the same for every split.
@@ -260,7 +260,17 @@ impl Learner {
     /// Seconds of an epoch on a part with these features, at the fastest device's speed: as measured, and as `model` predicts
     /// of the same operations.
     fn measured_s(&self, features: &BTreeMap<u32, Features>, model: &CostModel) -> [f64; 2] {
-        let each = self.epoch.iter().filter_map(|op| {
+        self.measured_of(&self.epoch, features, model)
+    }
+
+    /// The same of some operations of an epoch.
+    fn measured_of<'a>(
+        &self,
+        ops: impl IntoIterator<Item = &'a Op>,
+        features: &BTreeMap<u32, Features>,
+        model: &CostModel,
+    ) -> [f64; 2] {
+        let each = ops.into_iter().filter_map(|op| {
             let features = &features[&op.work.width()];
             Some([self.model.measured(op, features)?, model.predict(op, features)])
         });
@@ -269,34 +279,24 @@ impl Learner {
 
     /// By part the factor by which its vertices cost more than predicted.
     fn corrections(&self) -> Vec<f64> {
+        let gathers = || self.epoch.iter().filter(|op| op.work.width() > 0);
         let of_part = |features: &BTreeMap<u32, Features>| {
-            let (mut gathers, mut rows_s) = (Gathers::default(), 0.0);
-            for op in &self.epoch {
-                let features = &features[&op.work.width()];
-                let predicted_s = self.model.predict(op, features);
-                match self.model.measured(op, features).filter(|_| op.work.width() > 0) {
-                    Some(measured_s) => {
-                        gathers.measured_s += measured_s;
-                        gathers.predicted_s += predicted_s;
-                    }
-                    None => rows_s += predicted_s,
-                }
-            }
-            let ops: BTreeSet<&Op> = self.epoch.iter().filter(|op| op.work.width() > 0).collect();
-            for op in ops {
-                let features = &features[&op.work.width()];
-                let predicted_s = self.model.predict(op, features);
-                gathers.calls.push(self.model.measurements(op, features).map(|call_s| call_s / predicted_s).collect());
-            }
-            (gathers, rows_s)
+            let predict = |op: &Op| self.model.predict(op, &features[&op.work.width()]);
+            let calls = |op: &Op| {
+                let predicted_s = predict(op);
+                let measured = self.model.measurements(op, &features[&op.work.width()]);
+                measured.map(|call_s| call_s / predicted_s).collect()
+            };
+            let [measured_s, predicted_s] = self.measured_of(gathers(), features, &self.model);
+            let calls = gathers().collect::<BTreeSet<_>>().into_iter().map(calls).collect();
+            (Gathers { measured_s, predicted_s, calls }, self.epoch.iter().map(predict).sum::<f64>())
         };
-        let (gathers, rows_s): (Vec<Gathers>, Vec<f64>) = self.features.iter().map(of_part).unzip();
+        let (gathers, all_s): (Vec<Gathers>, Vec<f64>) = self.features.iter().map(of_part).unzip();
         let factors = factors(&gathers).into_iter().map(|factor| factor.clamp(1.0 / MOST_CORRECTION, MOST_CORRECTION));
-        let of_all = |((gathers, rows_s), factor): ((&Gathers, f64), f64)| {
-            let predicted_s = rows_s + gathers.predicted_s;
-            if predicted_s > 0.0 { (rows_s + factor * gathers.predicted_s) / predicted_s } else { 1.0 }
+        let of_all = |((gathers, all_s), factor): ((&Gathers, f64), f64)| {
+            if all_s > 0.0 { 1.0 + (factor - 1.0) * gathers.predicted_s / all_s } else { 1.0 }
         };
-        gathers.iter().zip(rows_s).zip(factors).map(of_all).collect()
+        gathers.iter().zip(all_s).zip(factors).map(of_all).collect()
     }
 
     /// Seconds of each part's kernels in an epoch: as measured, as predicted by the profile alone, and by what was learned.
@@ -387,10 +387,9 @@ impl Learner {
         sums.expect("a graph's arrays are a CSR")
     }
 
-    fn with_cost<T>(&self, inputs: &Inputs, packs: &[Op], ask: impl FnOnce(&mut RangeCost<'_>) -> T) -> T {
+    fn with_cost<T>(&self, inputs: &Inputs, ops: &[Op], ask: impl FnOnce(&mut RangeCost<'_>) -> T) -> T {
         let sums = self.sums(inputs);
-        let ops = [&self.epoch, packs].concat();
-        ask(&mut self.model.range_cost(&ops, &sums).expect("the sums were made for these widths"))
+        ask(&mut self.model.range_cost(ops, &sums).expect("the sums were made for these widths"))
     }
 }
 
