@@ -37,9 +37,9 @@ const FAR: usize = 1 << 22;
 /// Floats of sources that a second-level cache holds, which need not be asked for.
 const NEAR: usize = 1 << 18;
 
-/// How many rows ahead the edges of a window are asked for, and how many cache lines of them.
+/// How many rows ahead the edges of a window are asked for, and how many cache lines of them at most.
 const ROWS_AHEAD: usize = 8;
-const LINES_OF_ROW: usize = 3;
+const LINES_OF_ROW: usize = 8;
 
 /// Where the source rows lie.
 #[derive(Clone, Copy)]
@@ -79,11 +79,12 @@ impl<'a> Sources<'a> {
         self.cuts.stride > 1
     }
 
-    /// Asks for the edges of row `v`.
+    /// Asks for the edges of row `v`, and their weights.
     #[inline(always)]
-    fn prefetch_edges(&self, v: usize) {
-        if let Some(&start) = self.cuts.points.get(v * self.cuts.stride + self.cuts.window) {
-            (0..LINES_OF_ROW).for_each(|line| prefetch(self.block.indices, start as usize + line * LINE));
+    fn prefetch_edges(&self, v: usize, weights: impl Weights) {
+        for edge in self.edges(v).unwrap_or(0..0).step_by(LINE).take(LINES_OF_ROW) {
+            prefetch(self.block.indices, edge);
+            weights.prefetch(edge);
         }
     }
 
@@ -180,6 +181,7 @@ impl<W: Weights, const HALO: bool> WithSimd for Rows<'_, W, HALO> {
             (0, 4) if whole => self.each_row(simd, Whole::<f32, 4>::new(sources, cells)),
             (1, 0) if whole => self.each_row(simd, WholeVectors(Whole::<_, 1>::new(sources, vectors))),
             (2, 0) if whole => self.each_row(simd, WholeVectors(Whole::<_, 2>::new(sources, vectors))),
+            (3, 0) if whole => self.each_row(simd, WholeVectors(Whole::<_, 3>::new(sources, vectors))),
             (4, 0) if whole => self.each_row(simd, WholeVectors(Whole::<_, 4>::new(sources, vectors))),
             (8, 0) if whole => self.each_row(simd, WholeVectors(Whole::<_, 8>::new(sources, vectors))),
             (0, 1) => self.each_row(simd, Few::<1>),
@@ -206,7 +208,7 @@ impl<W: Weights, const HALO: bool> Rows<'_, W, HALO> {
         for (v, out) in rows.zip(out.chunks_exact_mut(d)) {
             let edges = sources.edges(v).ok_or_else(|| bad_row(CALL, sources.block, v))?;
             if apart {
-                sources.prefetch_edges(v + ROWS_AHEAD);
+                sources.prefetch_edges(v + ROWS_AHEAD, weights);
                 sources.prefetch_first(sources.edges(v + 1).unwrap_or(0..0), columns.len());
             }
             let out = &mut out[columns.clone()];

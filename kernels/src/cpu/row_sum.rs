@@ -186,6 +186,9 @@ pub(super) trait Weights: Copy {
 
     /// The same for a few numbers.
     fn accumulate_few(self, edge: usize, acc: &mut [f32], x: &[f32]);
+
+    /// Asks for the factor of an edge.
+    fn prefetch(self, edge: usize);
 }
 
 #[derive(Clone, Copy)]
@@ -203,6 +206,9 @@ impl Weights for Unweighted {
     fn accumulate_few(self, _edge: usize, acc: &mut [f32], x: &[f32]) {
         acc.iter_mut().zip(x).for_each(|(acc, x)| *acc += x);
     }
+
+    #[inline(always)]
+    fn prefetch(self, _edge: usize) {}
 }
 
 #[derive(Clone, Copy)]
@@ -221,6 +227,11 @@ impl Weights for Weighted<'_> {
     fn accumulate_few(self, edge: usize, acc: &mut [f32], x: &[f32]) {
         let factor = self.0[edge];
         acc.iter_mut().zip(x).for_each(|(acc, x)| *acc += factor * x);
+    }
+
+    #[inline(always)]
+    fn prefetch(self, edge: usize) {
+        prefetch(self.0, edge);
     }
 }
 
