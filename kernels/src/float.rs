@@ -1,7 +1,7 @@
 //! How the numbers of a matrix are stored.
 
+use crate::team::for_each;
 use half::bf16;
-use rayon::prelude::*;
 
 /// How the numbers of a matrix are stored. Whatever it is, kernels compute with `f32`, in which every sum is held as well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,7 +59,7 @@ const CHUNK: usize = 1 << 16;
 /// If there are not as many places as numbers.
 pub fn widen(stored: &[bf16], wide: &mut [f32]) {
     assert_eq!(stored.len(), wide.len());
-    wide.par_chunks_mut(CHUNK).zip(stored.par_chunks(CHUNK)).for_each(|(wide, stored)| {
+    for_each(wide.chunks_mut(CHUNK).zip(stored.chunks(CHUNK)), |(wide, stored)| {
         wide.iter_mut().zip(stored).for_each(|(wide, stored)| *wide = stored.to_f32());
     });
 }
@@ -70,7 +70,7 @@ pub fn widen(stored: &[bf16], wide: &mut [f32]) {
 /// If there are not as many places as numbers.
 pub fn round(wide: &[f32], stored: &mut [bf16]) {
     assert_eq!(stored.len(), wide.len());
-    stored.par_chunks_mut(CHUNK).zip(wide.par_chunks(CHUNK)).for_each(|(stored, wide)| {
+    for_each(stored.chunks_mut(CHUNK).zip(wide.chunks(CHUNK)), |(stored, wide)| {
         stored.iter_mut().zip(wide).for_each(|(stored, &wide)| *stored = bf16::from_f32(wide));
     });
 }

@@ -21,6 +21,7 @@ pub mod random;
 pub mod reference;
 pub mod sim;
 pub mod step;
+mod team;
 pub mod view;
 
 pub use call::{BlockSlots, Call, DropoutKey, Mat, RowStep, Summed, Window};

@@ -7,9 +7,9 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytemuck::{Pod, Zeroable};
 use memmap2::MmapMut;
-use rayon::prelude::*;
 
 use crate::error::{Error, Result};
+use crate::team::for_each;
 
 /// A handle to one buffer of a device. The caller chooses the numbers; they are dense and start at 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,7 +26,7 @@ const MAPPED_BYTES: usize = 4 << 20;
 
 /// The least that the system clears at once, and how many of them are worth a task.
 const PAGE_BYTES: usize = 4 << 10;
-const PAGES_A_TASK: usize = 64;
+const PAGES_A_TASK: usize = 512;
 
 /// Bytes of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
@@ -88,8 +88,9 @@ impl AlignedBytes {
 
     /// Has the system clear every page that was not written yet. A byte of each is 0 afterwards.
     pub(crate) fn touch(&mut self) {
-        let touch = |page: &mut [u8]| *std::hint::black_box(&mut page[0]) = 0;
-        self.as_mut_slice::<u8>().par_chunks_mut(PAGE_BYTES).with_min_len(PAGES_A_TASK).for_each(touch);
+        for_each(self.as_mut_slice::<u8>().chunks_mut(PAGES_A_TASK * PAGE_BYTES), |pages| {
+            pages.chunks_mut(PAGE_BYTES).for_each(|page| *std::hint::black_box(&mut page[0]) = 0);
+        });
     }
 
     /// Length in bytes.

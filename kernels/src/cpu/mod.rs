@@ -1,8 +1,8 @@
 //! The CPU device: the host's cores, in the host's memory.
 //!
 //! Calls are complete when they return, so every event has happened when it is handed out. The kernels are also here as plain
-//! functions over views, for whoever has slices and needs no device; they run on the current rayon pool. All of them
-//! give the same bits on any number of threads.
+//! functions over views, for whoever has slices and needs no device; they run on as many threads as rayon's global pool has.
+//! All of them give the same bits on any number of threads.
 
 mod dropout;
 mod elementwise;
@@ -29,8 +29,6 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rayon::{ThreadPool, ThreadPoolBuilder};
-
 pub use dropout::{dropout, sparse_dropout};
 pub use elementwise::{
     add, add_bias, column_sum, elementwise_bytes, pack, permute_edges, relu, relu_grad, row_scale, transpose,
@@ -52,6 +50,7 @@ use crate::error::{Error, Result};
 use crate::gate::Gate;
 use crate::lent::Lent;
 use crate::memory::{HostSlot, Slot};
+use crate::team::Team;
 use slots::Slots;
 
 /// The host's cores as a device.
@@ -62,8 +61,8 @@ use slots::Slots;
 /// bytes that were in use at once.
 /// Debug builds fill an output's fresh memory with NaN.
 pub struct CpuDevice {
-    /// Its own threads, or none for rayon's global pool.
-    pool: Option<ThreadPool>,
+    /// The thread that calls, and its helpers.
+    team: Arc<Team>,
     slots: Slots,
     /// To the device, to the host, from other devices.
     copied: [AtomicU64; 3],
@@ -74,7 +73,7 @@ pub struct CpuDevice {
 }
 
 impl CpuDevice {
-    /// A device of `threads` threads of its own, or of all the host's cores through rayon's global pool, whose slots
+    /// A device on which `threads` threads compute, the calling one among them, or as many as the host has cores, whose slots
     /// may hold `capacity_bytes` bytes together.
     ///
     /// # Errors
@@ -97,19 +96,16 @@ impl CpuDevice {
     }
 
     fn with_memory(threads: Option<NonZeroUsize>, slots: Slots, gate: Option<Arc<Gate>>) -> Result<Self> {
-        let pool = threads.map(|threads| {
-            let threads = threads.get();
-            let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("cpu-{i}")).build();
-            pool.map_err(|source| Error::Threads { threads, source })
-        });
+        let threads = threads.map_or_else(rayon::current_num_threads, NonZeroUsize::get);
+        let team = Arc::new(Team::new(threads).map_err(|source| Error::Threads { threads, source })?);
         let copied = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
         let (recorder, events) = (Recorder::default(), AtomicU64::new(0));
-        Ok(Self { pool: pool.transpose()?, slots, copied, gate, recorder, events })
+        Ok(Self { team, slots, copied, gate, recorder, events })
     }
 
     /// How many threads compute.
     pub fn threads(&self) -> usize {
-        self.pool.as_ref().map_or_else(rayon::current_num_threads, ThreadPool::current_num_threads)
+        self.team.threads()
     }
 
     /// Does something as a new event, when memory is ready for it.
@@ -122,13 +118,6 @@ impl CpuDevice {
     /// twice as long.
     pub(crate) fn make_ready(&self, call: &Call) {
         self.slots.make_ready(&call.writes());
-    }
-
-    fn on_own_threads<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        match &self.pool {
-            Some(pool) => pool.install(work),
-            None => work(),
-        }
     }
 
     fn last_event(&self) -> Event {
@@ -204,7 +193,7 @@ impl Device for CpuDevice {
 
     fn launch(&self, lane: Lane, call: &Call, _after: &[Event]) -> Result<Event> {
         let run = || launch::launch(&self.slots.open(), call);
-        let run = || self.on_own_threads(|| self.now(lane, || self.make_ready(call), run));
+        let run = || self.team.install(|| self.now(lane, || self.make_ready(call), run));
         match &self.gate {
             Some(gate) => gate.pass(run)?,
             None => run()?,

@@ -1,11 +1,11 @@
 //! How work is cut into tasks. Cuts that decide the order of a sum depend on sizes alone, never on the threads.
-//!
-//! Tasks run on the threads of the current rayon pool, and on the one that has them: it starts at once, where handing all of
-//! them over would cost two wake-ups in a row, as long as a small kernel takes.
 
 use std::ops::Range;
 
 use parking_lot::Mutex;
+
+use crate::team;
+pub(super) use crate::team::for_each;
 
 /// Elements of one task of an elementwise kernel: three such arrays fit the second-level cache.
 pub(super) const CHUNK: usize = 1 << 14;
@@ -15,29 +15,6 @@ const TASKS_PER_THREAD: usize = 8;
 
 /// Most times that a thread comes for chunks.
 const TURNS_OF_THREAD: usize = 32;
-
-/// Calls `f` for every task, each on the first thread that is free.
-pub(super) fn for_each<T: Send>(tasks: impl ExactSizeIterator<Item = T> + Send, f: impl Fn(T) + Sync) {
-    let helpers = rayon::current_num_threads().min(tasks.len()).saturating_sub(1);
-    if helpers == 0 {
-        return tasks.for_each(f);
-    }
-    let tasks = Mutex::new(tasks);
-    let work = || {
-        while let Some(task) = next(&tasks) {
-            f(task);
-        }
-    };
-    rayon::in_place_scope(|scope| {
-        (0..helpers).for_each(|_| scope.spawn(|_| work()));
-        work();
-    });
-}
-
-/// Takes the next task; the others may come for theirs while it is worked on.
-fn next<T>(tasks: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
-    tasks.lock().next()
-}
 
 /// [`for_each`] of tasks that may fail: after a failure, those that have not begun are left out.
 ///
@@ -63,7 +40,7 @@ pub(super) fn try_for_each<T: Send, E: Send>(
 /// part's first element.
 pub(super) fn for_chunks<T: Send>(out: &mut [T], chunk: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     let chunk = chunk.max(1);
-    let turns = TURNS_OF_THREAD * rayon::current_num_threads();
+    let turns = TURNS_OF_THREAD * team::threads();
     let share = out.len().div_ceil(chunk).div_ceil(turns).max(1) * chunk;
     for_each(out.chunks_mut(share).enumerate(), |(i, part)| {
         for (j, part) in part.chunks_mut(chunk).enumerate() {
@@ -90,7 +67,7 @@ pub(super) fn map_chunks<R: Send>(n: usize, chunk: usize, f: impl Fn(Range<usize
 
 /// How many tasks suit `work` units of which one task should have at least `least`.
 pub(super) fn task_count(work: usize, least: usize) -> usize {
-    (work / least.max(1)).clamp(1, TASKS_PER_THREAD * rayon::current_num_threads())
+    (work / least.max(1)).clamp(1, TASKS_PER_THREAD * team::threads())
 }
 
 /// Cuts the rows of a block into consecutive ranges of nearly equal edges + rows.
@@ -142,32 +119,25 @@ pub(super) fn split_at_ends<T>(mut out: &mut [T], ends: impl Iterator<Item = usi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::team::Team;
 
     #[test]
-    fn every_task_runs_once_from_within_a_pool_and_from_outside() {
-        let all = |count: usize| {
-            let mut runs = vec![0; count];
-            for_each(runs.iter_mut(), |runs| *runs += 1);
-            assert_eq!(runs, vec![1; count]);
+    fn chunks_cover_all_in_order() {
+        for count in [0, 1, 2, 7, 1000] {
             let mut cells = vec![0; count];
             for_chunks(&mut cells, 3, |first, part| {
                 part.iter_mut().enumerate().for_each(|(i, cell)| *cell += first + i);
             });
             assert_eq!(cells, (0..count).collect::<Vec<_>>());
             assert_eq!(map_chunks(count, 3, |range| range).into_iter().flatten().collect::<Vec<_>>(), cells);
-        };
-        for threads in [1, 2, 5] {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("the host has threads");
-            pool.install(|| [0, 1, 2, 7, 1000].into_iter().for_each(all));
         }
-        [0, 1, 2, 7, 1000].into_iter().for_each(all);
     }
 
     #[test]
     fn a_failure_is_told_and_ends_what_has_not_begun() {
         assert_eq!(try_for_each(0..100, |_| Ok::<_, usize>(())), Ok(()));
         assert_eq!(try_for_each(0..100, |i| if i == 40 { Err(i) } else { Ok(()) }), Err(40));
-        let one = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("the host has a thread");
+        let one = std::sync::Arc::new(Team::new(1).expect("no thread is needed"));
         let begun = std::sync::atomic::AtomicUsize::new(0);
         let third = |i: usize| {
             begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
