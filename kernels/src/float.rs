@@ -1,7 +1,8 @@
 //! How the numbers of a matrix are stored.
 
-use crate::team::for_each;
 use half::bf16;
+
+use crate::team::for_each;
 
 /// How the numbers of a matrix are stored. Whatever it is, kernels compute with `f32`, in which every sum is held as well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

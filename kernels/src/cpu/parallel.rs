@@ -118,26 +118,33 @@ pub(super) fn split_at_ends<T>(mut out: &mut [T], ends: impl Iterator<Item = usi
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::team::Team;
 
     #[test]
-    fn chunks_cover_all_in_order() {
-        for count in [0, 1, 2, 7, 1000] {
+    fn chunks_cover_all_in_order_in_a_team_of_any_size_and_in_none() {
+        let all = |count: usize| {
             let mut cells = vec![0; count];
             for_chunks(&mut cells, 3, |first, part| {
                 part.iter_mut().enumerate().for_each(|(i, cell)| *cell += first + i);
             });
             assert_eq!(cells, (0..count).collect::<Vec<_>>());
             assert_eq!(map_chunks(count, 3, |range| range).into_iter().flatten().collect::<Vec<_>>(), cells);
+        };
+        for threads in [1, 2, 5] {
+            let team = Arc::new(Team::new(threads).expect("the host has threads"));
+            team.install(|| [0, 1, 2, 7, 1000].into_iter().for_each(all));
         }
+        [0, 1, 2, 7, 1000].into_iter().for_each(all);
     }
 
     #[test]
     fn a_failure_is_told_and_ends_what_has_not_begun() {
         assert_eq!(try_for_each(0..100, |_| Ok::<_, usize>(())), Ok(()));
         assert_eq!(try_for_each(0..100, |i| if i == 40 { Err(i) } else { Ok(()) }), Err(40));
-        let one = std::sync::Arc::new(Team::new(1).expect("no thread is needed"));
+        let one = Arc::new(Team::new(1).expect("no thread is needed"));
         let begun = std::sync::atomic::AtomicUsize::new(0);
         let third = |i: usize| {
             begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
