@@ -10,8 +10,8 @@ use super::output::{byte_bar, count, facts, json_line, percent, print, say, seco
 use crate::dataset::generate::{
     BterOptions, DegreeProfile, PlantedOptions, RmatOptions, SplitSizes, bter, planted, rmat,
 };
-use crate::dataset::import::{self, Fate, Ids, Kind, Options, Progress, Report};
-use crate::dataset::{Dataset, DegreeRange, Info};
+use crate::dataset::import::{self, Fate, Ids, Kind, Missing, Options, Progress, Report, TableColumns};
+use crate::dataset::{Dataset, DegreeRange, Info, RandomSplit};
 use crate::error::Result;
 
 /// The kinds of files, below the flags.
@@ -19,7 +19,8 @@ const KINDS: &str = "\
 Kinds, and what is done with their edges unless a flag says otherwise; it is what PyTorch
 Geometric does where it reads the same files:
   planetoid      FOLDER/ind.NAME: undirected, repeated edges dropped
-  npz            FILE with indptr, indices (of in-edges), x, y, train: as it is; or one of the next 2
+  npz            FILE with indptr, indices (of in-edges) or edge_index, and x, y, train or train_mask:
+                 as it is; or one of the next 2
   gnn-benchmark  FILE with adj_data, attr_data, labels: undirected, repeated edges and loops dropped
   heterophilous  FILE with edges, node_features, train_masks: undirected, repeated edges dropped
   reddit         FOLDER with DGL's reddit_graph.npz and reddit_data.npz: repeated edges dropped
@@ -28,12 +29,16 @@ Geometric does where it reads the same files:
                  otherwise, repeated edges and loops dropped
   ogb            FOLDER with raw/edge.csv.gz, ..., split/: directed as it is; reverses are added for
                  products and proteins
-  edges          FILE of edges u v, one a line, .gz or not, any ids or names: directed, repeated
-                 edges dropped
+  edges          FILE of edges u v, one a line, or CSV, .gz or not, any ids or names: directed,
+                 repeated edges dropped
   mtx            Matrix Market FILE: undirected if its header says symmetric, repeated edges dropped
   lux            PREFIX or PREFIX.lux, with PREFIX.feats.bin or .csv, .label, .mask: as it is
 
-Ids other than 0, 1, ... go to vertex_ids.npy, names to vertex_names.txt, in the dataset directory.";
+Ids other than 0, 1, ... go to vertex_ids.npy, names to vertex_names.txt, in the dataset directory.
+
+Names in, trained, in two commands (v.csv has a line of titles: name, features, label):
+  lapidary data import edges graph.csv DST --vertices v.csv --split 0.6,0.2,0.2
+  lapidary train --data DST";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DataVerb {
@@ -76,9 +81,38 @@ pub(super) struct ImportArgs {
     /// planetoid: which of several sets in the folder
     #[arg(long)]
     name: Option<String>,
-    /// heterophilous: which of its splits
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    split: usize,
+    /// Shares of train, val and test to draw, as in 0.6,0.2,0.2, for files without splits; or a number N: which split of
+    /// a heterophilous or npz archive that has several
+    #[arg(long, value_name = "SHARES|N")]
+    split: Option<String>,
+    /// --split SHARES: give each class its share of each split
+    #[arg(long, requires = "split")]
+    stratified: bool,
+    /// --split SHARES: the same seed draws the same splits [0]
+    #[arg(long, value_name = "N", requires = "split")]
+    split_seed: Option<u64>,
+    /// edges: whether the first line that is no comment holds column titles: yes or no [guessed, and said]
+    #[arg(long, value_name = "yes|no", value_parser = import::parse_yes_or_no)]
+    header: Option<bool>,
+    /// edges: a table of the vertices, CSV or TSV with titles, .gz or not: features, classes and splits by name
+    #[arg(long, value_name = "FILE")]
+    vertices: Option<PathBuf>,
+    /// --vertices: the column with the vertices' names [the first]
+    #[arg(long, value_name = "TITLE")]
+    key: Option<String>,
+    /// --vertices: the column with the classes; they may have names [label, if there is one]
+    #[arg(long, value_name = "TITLE")]
+    label_column: Option<String>,
+    /// --vertices: the columns with features [all others that hold numbers]
+    #[arg(long, value_name = "TITLE,..", value_delimiter = ',')]
+    feature_columns: Option<Vec<String>>,
+    /// What becomes of vertices without a row, and of rows whose vertex has no edge: error, drop (both), or keep (such rows
+    /// become vertices without edges)
+    #[arg(long, value_name = "WHAT", default_value = "error")]
+    missing: Missing,
+    /// edges: a text with a vertex's name a line: the order of the rows of --features, --labels and masks
+    #[arg(long, value_name = "FILE")]
+    vertex_order: Option<PathBuf>,
     /// edges, mtx: features, [vertices, width]
     #[arg(long, value_name = "FILE.npy")]
     features: Option<PathBuf>,
@@ -242,13 +276,24 @@ fn import_from(args: &ImportArgs) -> Result<()> {
         bar.set_position(progress.done_bytes);
     };
     let beside = args.dst.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
+    let (split, random_split) = args.split()?;
     let options = Options {
         name: args.name.as_deref(),
         duplicates: args.duplicates,
         self_loops: args.self_loops,
         isolated: args.isolated,
         symmetrise: args.symmetrise,
-        split: args.split,
+        split,
+        random_split,
+        header: args.header,
+        vertices: args.vertices.as_deref(),
+        columns: TableColumns {
+            key: args.key.as_deref(),
+            label: args.label_column.as_deref(),
+            features: args.feature_columns.as_deref(),
+        },
+        vertex_order: args.vertex_order.as_deref(),
+        missing: args.missing,
         features: args.features.as_deref(),
         labels: args.labels.as_deref(),
         splits: [args.train.as_deref(), args.val.as_deref(), args.test.as_deref()],
@@ -282,6 +327,19 @@ fn import_from(args: &ImportArgs) -> Result<()> {
     print_table(&info)
 }
 
+impl ImportArgs {
+    /// Which of several splits, or shares to draw.
+    fn split(&self) -> Result<(usize, Option<RandomSplit>)> {
+        let index = self.split.as_ref().map(|split| split.parse::<usize>());
+        let random = match (&self.split, index) {
+            (None, _) => return Ok((0, None)),
+            (_, Some(Ok(index))) if !self.stratified && self.split_seed.is_none() => return Ok((index, None)),
+            (Some(split), _) => RandomSplit::parse(split)?,
+        };
+        Ok((0, Some(RandomSplit { stratified: self.stratified, seed: self.split_seed.unwrap_or(0), ..random })))
+    }
+}
+
 /// What an import found and did, for people.
 fn report_rows(report: &Report, ids: Option<&Ids>) -> Vec<(&'static str, String)> {
     let fate = |n: u64, dropped: bool| match (n, dropped) {
@@ -307,6 +365,12 @@ fn report_rows(report: &Report, ids: Option<&Ids>) -> Vec<(&'static str, String)
         };
         ("original ids", file.to_string())
     }));
+    if report.comment_lines > 0 {
+        rows.push((
+            "  comments",
+            format!("{} lines passed over, which start with #, % or //", count(report.comment_lines)),
+        ));
+    }
     rows.extend(report.notes.iter().map(|note| ("note", note.clone())));
     rows
 }
@@ -432,7 +496,8 @@ fn print_table(info: &Info) -> Result<()> {
     rows.push(match &info.labels {
         Some(l) => {
             let (classes, kind, labelled) = (l.classes, l.kind, count(l.labelled as u64));
-            ("labels", format!("{classes} classes ({kind}), {labelled} vertices; {}", balance(&l.per_class)))
+            let names = l.class_names.as_deref().map_or_else(String::new, class_names);
+            ("labels", format!("{classes} classes ({kind}){names}, {labelled} vertices; {}", balance(&l.per_class)))
         }
         None => ("labels", "none".into()),
     });
@@ -472,6 +537,16 @@ fn histogram(info: &Info) -> String {
         text.push_str(line.trim_end());
     }
     text
+}
+
+/// The first names of classes.
+fn class_names(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let mut shown: Vec<String> = names.iter().take(SHOWN).map(|name| name.escape_debug().to_string()).collect();
+    if names.len() > SHOWN {
+        shown.push("...".into());
+    }
+    format!(": {}", shown.join(", "))
 }
 
 /// The smallest and largest class of a split.

@@ -75,6 +75,7 @@ pub(crate) struct Parts {
     pub features: Option<RawFeatures>,
     pub labels: Option<RawLabels>,
     pub classes: Option<usize>,
+    pub class_names: Option<Vec<String>>,
     pub splits: [Option<Members>; 3],
     pub graph_ids: Option<Shared<i64>>,
     pub feature_norm: Option<FeatureNorm>,
@@ -117,6 +118,7 @@ impl Parts {
             features: None,
             labels: None,
             classes: None,
+            class_names: None,
             splits: [None, None, None],
             graph_ids: None,
             feature_norm: None,
@@ -146,6 +148,7 @@ impl Parts {
         let directed = self.check_direction()?;
         let features = self.check_features(vertices)?;
         let (labels, classes) = self.check_labels(vertices)?;
+        self.check_class_names(classes)?;
         let split = split::mark(vertices, self.named_splits())?;
         self.check_graph_ids(vertices)?;
         Ok(Dataset {
@@ -155,6 +158,7 @@ impl Parts {
             features,
             labels,
             classes,
+            class_names: self.class_names.map(Into::into),
             split: split.into(),
             graph_ids: self.graph_ids,
             feature_norm: self.feature_norm,
@@ -259,6 +263,18 @@ impl Parts {
                 }
                 Ok((Some(Labels::multi(data.clone(), *classes, &file)?), *classes))
             }
+        }
+    }
+
+    fn check_class_names(&self, classes: usize) -> Result<()> {
+        match &self.class_names {
+            Some(names) if names.len() != classes => Err(Error::Disagrees {
+                file: self.origin.manifest(),
+                key: "class_names",
+                stated: format!("{} names", names.len()),
+                found: format!("there are {classes} classes"),
+            }),
+            _ => Ok(()),
         }
     }
 

@@ -97,6 +97,9 @@ pub struct LabelInfo {
     pub kind: &'static str,
     /// Number of classes.
     pub classes: usize,
+    /// What they are called, if they have names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class_names: Option<Vec<String>>,
     /// Vertices that have a label.
     pub labelled: usize,
     /// Vertices of each class.
@@ -132,6 +135,7 @@ impl Info {
                 Labels::Multi { .. } => "multi",
             },
             classes: data.class_count(),
+            class_names: data.class_names().map(<[String]>::to_vec),
             labelled: total(&|split| split.labelled),
             per_class: (0..data.class_count()).map(|class| total(&|split| split.per_class[class])).collect(),
         });

@@ -22,6 +22,8 @@ mod rows;
 mod split;
 mod write;
 
+use std::sync::Arc;
+
 use lapidary_kernels::Shared;
 use lapidary_kernels::call::NO_LABEL;
 use rayon::prelude::*;
@@ -33,13 +35,13 @@ pub use error::{Error, Result};
 pub use features::{Dense, FeatureNorm, Features, Sparse};
 pub use info::{DegreeInfo, DegreeRange, FeatureInfo, Info, LabelInfo, SkewInfo, SplitInfo};
 pub use labels::Labels;
-pub use split::{NONE, TEST, TRAIN, VAL};
+pub use split::{NONE, RandomSplit, TEST, TRAIN, VAL};
 
 /// A graph with features, labels and splits. Cloning shares the arrays.
 #[derive(Clone, Debug)]
 pub struct Dataset {
     // Invariant: every per-vertex array has a row for each of the graph's vertices, of which there is at least one;
-    // labels are below `classes` or NO_LABEL; `split` holds NONE, TRAIN, VAL and TEST only; `graph_ids` ascend;
+    // labels are below `classes` or NO_LABEL; there is a class name a class, or none; `split` holds NONE, TRAIN, VAL and TEST only; `graph_ids` ascend;
     // an undirected graph is symmetric.
     name: String,
     graph: Graph,
@@ -47,6 +49,7 @@ pub struct Dataset {
     features: Option<Features>,
     labels: Option<Labels>,
     classes: usize,
+    class_names: Option<Arc<[String]>>,
     split: Shared<u32>,
     graph_ids: Option<Shared<i64>>,
     feature_norm: Option<FeatureNorm>,
@@ -88,6 +91,11 @@ impl Dataset {
     /// Number of classes; 0 without labels.
     pub fn class_count(&self) -> usize {
         self.classes
+    }
+
+    /// What the classes are called, in their order, if they have names.
+    pub fn class_names(&self) -> Option<&[String]> {
+        self.class_names.as_deref()
     }
 
     /// `[vertices]`: [`NONE`], [`TRAIN`], [`VAL`] or [`TEST`].

@@ -61,6 +61,7 @@ impl Dataset {
             features,
             labels: open_labels(dir)?,
             classes: manifest.classes.map(|classes| usize::try_from(classes).unwrap_or(usize::MAX)),
+            class_names: manifest.class_names,
             splits,
             graph_ids: open_graph_ids(dir)?,
             feature_norm: manifest.feature_norm,

@@ -1,5 +1,12 @@
 //! Which vertices are for training, validation and testing.
 
+use std::borrow::Cow;
+
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
+use super::build::RawLabels;
 use super::error::{Error, Result};
 
 /// In no split.
@@ -19,6 +26,96 @@ pub(crate) const NAMES: [&str; 3] = ["train", "val", "test"];
 pub(crate) enum Members {
     Ids(Vec<i64>),
     Mask(Vec<bool>),
+}
+
+/// Splits that are drawn at random.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RandomSplit {
+    /// Shares for training, validation and testing: not negative, together at most 1.
+    pub shares: [f64; 3],
+    /// Whether each class is split by itself, so that it has its share of each split.
+    pub stratified: bool,
+    /// The same seed gives the same splits.
+    pub seed: u64,
+}
+
+impl RandomSplit {
+    /// Three shares between commas, as in `0.6,0.2,0.2`; seed 0, not stratified.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for anything else, and for shares that are negative or more than 1 together.
+    pub fn parse(text: &str) -> Result<Self> {
+        let shares: Option<Vec<f64>> = text.split(',').map(|share| share.trim().parse().ok()).collect();
+        let shares = shares.and_then(|shares| <[f64; 3]>::try_from(shares).ok());
+        match shares.filter(|shares| are_shares(shares)) {
+            Some(shares) => Ok(Self { shares, stratified: false, seed: 0 }),
+            None => Err(Error::Option {
+                option: "the shares of the splits",
+                found: format!("`{text:.40}`"),
+                expected: "three numbers for train, val and test, together at most 1, as in 0.6,0.2,0.2".into(),
+            }),
+        }
+    }
+
+    /// Draws the members of the three splits among the vertices that have a label, or among all where nothing is labelled or
+    /// vertices have several labels.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for shares that are none, and for a stratified split without one label a vertex.
+    /// # Cost
+    /// O(vertices log vertices).
+    pub(crate) fn draw(&self, vertices: usize, labels: Option<&RawLabels>) -> Result<[Members; 3]> {
+        let wrong = |option, found: String, expected: &'static str| {
+            Err(Error::Option { option, found, expected: Cow::Borrowed(expected) })
+        };
+        if !are_shares(&self.shares) {
+            return wrong(
+                "the shares of the splits",
+                format!("{:?}", self.shares),
+                "shares that are together at most 1",
+            );
+        }
+        let classes = match labels {
+            Some(RawLabels::Class(classes)) => Some(classes),
+            _ => None,
+        };
+        if self.stratified && classes.is_none() {
+            return wrong(
+                "a stratified split",
+                "a set without one label a vertex".into(),
+                "labels, one class a vertex",
+            );
+        }
+        let mut among: Vec<i64> = match classes {
+            Some(classes) => (0i64..).zip(classes.iter()).filter(|(_, class)| **class >= 0).map(|(v, _)| v).collect(),
+            None => (0..vertices as i64).collect(),
+        };
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
+        among.shuffle(&mut random);
+        if let Some(classes) = classes.filter(|_| self.stratified) {
+            among.sort_by_key(|&v| classes.get(v as usize).copied());
+        }
+        let mut splits = [const { Vec::new() }; 3];
+        let same = |a: &i64, b: &i64| !self.stratified || classes.is_none_or(|c| c[*a as usize] == c[*b as usize]);
+        for class in among.chunk_by(same) {
+            let (mut share, mut from) = (0.0, 0);
+            for (split, part) in splits.iter_mut().zip(self.shares) {
+                share += part;
+                let to = ((class.len() as f64 * share).round() as usize).clamp(from, class.len());
+                split.extend_from_slice(&class[from..to]);
+                from = to;
+            }
+        }
+        Ok(splits.map(|mut ids| {
+            ids.sort_unstable();
+            Members::Ids(ids)
+        }))
+    }
+}
+
+/// Whether shares are not negative and together at most 1, to rounding.
+fn are_shares(shares: &[f64; 3]) -> bool {
+    shares.iter().all(|share| (0.0..=1.0).contains(share)) && shares.iter().sum::<f64>() <= 1.0 + 1e-9
 }
 
 /// Marks each vertex with its split.
@@ -69,4 +166,52 @@ pub(crate) fn mark(vertices: usize, lists: [Option<(&Members, String)>; 3]) -> R
 /// The ids marked `which`, ascending.
 pub(crate) fn ids(split: &[u32], which: u32) -> Vec<i64> {
     split.iter().enumerate().filter(|&(_, &s)| s == which).map(|(v, _)| v as i64).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn drawn(split: &str, stratified: bool, seed: u64, classes: &[i64]) -> [Vec<i64>; 3] {
+        let split = RandomSplit { stratified, seed, ..RandomSplit::parse(split).unwrap() };
+        let labels = RawLabels::Class(classes.to_vec().into());
+        split.draw(classes.len(), Some(&labels)).unwrap().map(|members| match members {
+            Members::Ids(ids) => ids,
+            Members::Mask(_) => unreachable!("ids are drawn"),
+        })
+    }
+
+    #[test]
+    fn shares_are_kept_to_one_vertex_and_nobody_is_in_two() {
+        let classes: Vec<i64> = (0..1003).map(|v| if v % 100 == 99 { -1 } else { v % 3 }).collect();
+        let splits = drawn("0.6,0.2,0.1", false, 1, &classes);
+        assert_eq!(splits.each_ref().map(Vec::len), [596, 198, 100], "993 vertices have a label");
+        let mut all: Vec<i64> = splits.concat();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 894);
+        assert!(all.iter().all(|&v| classes[v as usize] >= 0));
+        assert_eq!(splits, drawn("0.6,0.2,0.1", false, 1, &classes));
+        assert_ne!(splits, drawn("0.6,0.2,0.1", false, 2, &classes));
+    }
+
+    #[test]
+    fn a_stratified_split_gives_each_class_its_share() {
+        let classes: Vec<i64> = (0..1000).map(|v| i64::from(v < 50)).collect();
+        let splits = drawn("0.6,0.2,0.2", true, 3, &classes);
+        let rare = |ids: &Vec<i64>| ids.iter().filter(|&&v| classes[v as usize] == 1).count();
+        assert_eq!(splits.each_ref().map(rare), [30, 10, 10]);
+        assert_eq!(splits.each_ref().map(Vec::len), [600, 200, 200]);
+    }
+
+    #[test]
+    fn what_are_no_shares_is_refused() {
+        for bad in ["", "0.5", "0.5,0.5", "0.9,0.2,0.1", "-0.1,0.5,0.5", "a,b,c", "nan,0,0", "1,0,0,0"] {
+            assert!(RandomSplit::parse(bad).is_err(), "{bad}");
+        }
+        assert!(RandomSplit::parse("0.6, 0.2, 0.2").is_ok());
+        let all = RandomSplit { stratified: true, ..RandomSplit::parse("1,0,0").unwrap() };
+        assert!(all.draw(3, None).is_err());
+    }
 }

@@ -112,6 +112,7 @@ impl Dataset {
             licence: self.licence.clone(),
             feature_width: self.features.as_ref().map(|features| features.width() as u64),
             classes: self.labels.as_ref().map(|_| self.classes as u64),
+            class_names: self.class_names.as_ref().map(|names| names.to_vec()),
             feature_norm: self.feature_norm,
         };
         put_file(&dir.join(manifest::FILE), |to| to.write_all(manifest.to_text().as_bytes()))

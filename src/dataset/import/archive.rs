@@ -3,6 +3,7 @@
 //! Members are looked up by name and read where they lie: nothing is unpacked to the disk, so no name in an archive can lead
 //! anywhere.
 
+use std::collections::BTreeSet;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -22,6 +23,8 @@ const MAX_TEXT_BYTES: usize = 64;
 pub(super) struct Archive<'m> {
     zip: ZipArchive<BufReader<Metered<'m>>>,
     path: PathBuf,
+    /// The arrays that were read.
+    read: BTreeSet<String>,
 }
 
 impl<'m> Archive<'m> {
@@ -31,7 +34,7 @@ impl<'m> Archive<'m> {
             file: path.display().to_string(),
             why: format!("is not an archive that can be read ({e})"),
         })?;
-        Ok(Self { zip, path: path.into() })
+        Ok(Self { zip, path: path.into(), read: BTreeSet::new() })
     }
 
     /// The name of a member in messages.
@@ -59,6 +62,18 @@ impl<'m> Archive<'m> {
         names.join(", ")
     }
 
+    /// A note about the arrays that nobody has read, if there are any.
+    pub(super) fn unread(&self) -> Option<String> {
+        let name = |file: &str| file.strip_suffix(".npy").unwrap_or(file).to_string();
+        let mut unread: Vec<String> =
+            self.zip.file_names().map(name).filter(|name| !self.read.contains(name)).collect();
+        unread.sort();
+        (!unread.is_empty()).then(|| {
+            let names: Vec<String> = unread.iter().map(|name| format!("`{:.60}`", name.escape_debug())).collect();
+            format!("arrays that were not used: {}", names.join(", "))
+        })
+    }
+
     /// A member that has to be there.
     pub(super) fn numbers(&mut self, name: &str, needed: &str) -> Result<Numbers<'_>> {
         if !self.has(name) {
@@ -74,6 +89,7 @@ impl<'m> Archive<'m> {
 
     fn member(&mut self, name: &str) -> Result<Numbers<'_>> {
         let place = self.place(name);
+        self.read.insert(name.into());
         let mut file = self.zip.by_name(&format!("{name}.npy")).map_err(|e| unreadable(&place, e))?;
         let head = read_head(&mut file).map_err(|e| unreadable(&place, e.into()))?;
         let header = parse_header(&place, &head)?;
@@ -88,6 +104,7 @@ impl<'m> Archive<'m> {
         if !self.has(name) {
             return Ok(None);
         }
+        self.read.insert(name.into());
         let mut file = self.zip.by_name(&format!("{name}.npy")).map_err(|e| unreadable(&place, e))?;
         let head = read_head(&mut file).map_err(|e| unreadable(&place, e.into()))?;
         parse_header(&place, &head)?;

@@ -46,7 +46,8 @@ pub(super) fn gnn_benchmark(job: &Job<'_>) -> Result<Loaded> {
         parts.labels = Some(marked(archive, vertices)?);
     }
     parts.source = Some("shchur/gnn-benchmark".into());
-    Ok(Loaded { values_dropped: matrix.weights, ..Loaded::new(parts, edges_listed, seen, job.rules.symmetrise) })
+    let notes = archive.unread().into_iter().collect();
+    Ok(Loaded { values_dropped: matrix.weights, notes, ..Loaded::new(parts, edges_listed, seen, job.rules.symmetrise) })
 }
 
 /// A folder with `reddit_graph.npz`, a COO matrix, and `reddit_data.npz`: `feature`, `label`, `node_types` (1, 2, 3 for training,

@@ -1,34 +1,53 @@
-//! A text of edges: SNAP's, KONECT's, or a CSV's first two columns.
+//! A text of edges: SNAP's, KONECT's, or two columns of a CSV file.
 
 use std::sync::Arc;
 
+use super::blocks::Blocks;
+use super::edge_csv::each_record;
 use super::ids::{Ids, Interner, Ranks};
 use super::job::{Job, Loaded};
 use super::numbers::Numbers;
-use super::text::{Blocks, EndOf, Large, Named, Small, Stop, Stopped, each_edge};
+use super::rules::select;
+use super::sniff::{Header, Layout, layout};
+use super::text::{Counts, EndOf, Large, Named, Small, Stop, Stopped, each_edge};
+use super::vertex_order::{Matched, Order};
 use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
 
 /// Numbers are kept as they are, with a bit for each below the greatest, while these many bytes of bits suffice, or while
 /// there is a bit of an edge's own bytes for each. Past that they are looked up in a table.
 const MOST_BITS: u64 = 8 * (64 << 20);
+/// How many names a message lists.
+const SOME: usize = 3;
 
-/// How ends are read. A reading that meets what it cannot take is begun anew as another.
+/// What the ends of edges are.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Reading {
-    Small { header: u64 },
-    Large { header: u64 },
+enum Ends {
+    Small,
+    Large,
     Named,
+}
+
+/// How the source is read. A reading that meets what it cannot take is begun anew as another.
+#[derive(Clone, Debug)]
+struct Reading {
+    ends: Ends,
+    /// By the rules of CSV, one record after the other; else line by line in threads.
+    csv: bool,
+    layout: Layout,
+    /// Why ends are names and not numbers.
+    reason: Option<Stopped>,
 }
 
 /// Edges under the numbers that the file gives or the order of appearance gives.
 struct Edges {
     store: EdgeStore,
     names: Names,
-    with_more: u64,
+    counts: Counts,
 }
 
-enum Names {
+/// What vertices are called in the source.
+pub(super) enum Names {
     /// The file's own numbers.
     Small(Ranks),
     /// By order of appearance.
@@ -46,36 +65,57 @@ enum Naming {
     Ranked(Ranks),
     /// By a table.
     Table(Vec<u32>),
+    /// By rank, and then by a table.
+    RankedTable(Ranks, Vec<u32>),
+}
+
+/// Which vertex is which: their number, and what they were called if that is something else.
+struct Numbering {
+    vertices: usize,
+    naming: Naming,
+    ids: Option<Ids>,
 }
 
 /// Reads edges `u -> v`, one a line; what else a line holds is left out and counted.
 ///
-/// Numbers are vertices as they are if they are 0, 1, ... without a gap, or if the features or labels have a row for each; else
-/// they are numbered in ascending order. Anything else is a name, numbered as it appears.
+/// Vertices are numbered in the order of a table or of `--vertex-order` where there is one. Without it numbers are vertices as they
+/// are if they are 0, 1, ... without a gap, or if the features or labels have a row for each; else they are numbered in ascending
+/// order. Anything else is a name, numbered as it appears.
 pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
-    let mut reading = Reading::Small { header: 0 };
+    let order = Order::read(job)?;
+    let mut reading = Reading::new(layout(job)?);
     let edges = loop {
-        match read(job, reading)? {
+        match read(job, &reading)? {
             Ok(edges) => break edges,
-            Err(stopped) => reading = next_reading(job, reading, stopped)?,
+            Err(stopped) => reading = reading.next(job, stopped)?,
         }
     };
-    let mut notes = Vec::new();
-    if matches!(reading, Reading::Small { header: 1.. } | Reading::Large { header: 1.. }) {
-        notes.push("the first line was taken for a header".into());
-    }
     let edges_listed = edges.store.len();
     if edges_listed == 0 {
         return Err(job.wrong("holds no edges"));
     }
-    let (vertices, naming, ids) = name(edges.names, rows(job)?, job, &mut notes)?;
+    let mut notes = reading.notes(&edges.counts);
+    let matched = match &order {
+        Some(order) => Some(order.matched(&edges.names, job)?),
+        None => None,
+    };
+    let numbering = match (&order, &matched) {
+        (Some(order), Some(matched)) => number_by(edges.names, matched, order),
+        _ => {
+            refuse_arrays_beside_names(job, &edges.names)?;
+            number(edges.names, rows(job)?, job)?
+        }
+    };
+    let rowless = matched.as_ref().map_or(0, |matched| matched.rowless);
+    let Numbering { vertices, naming, ids } = numbering;
     let (symmetrise, keep) = (job.rules.symmetrise, job.rules.keep);
-    let store = edges.store;
+    let (store, all) = (edges.store, vertices + rowless);
     let (graph, seen) = match &naming {
-        Naming::Same => store.finish(vertices, symmetrise, keep, |id| id),
-        Naming::FromOne => store.finish(vertices, symmetrise, keep, |id| id - 1),
-        Naming::Ranked(ranks) => store.finish(vertices, symmetrise, keep, |id| ranks.rank(id)),
-        Naming::Table(table) => store.finish(vertices, symmetrise, keep, |id| table[id as usize]),
+        Naming::Same => store.finish(all, symmetrise, keep, |id| id),
+        Naming::FromOne => store.finish(all, symmetrise, keep, |id| id - 1),
+        Naming::Ranked(ranks) => store.finish(all, symmetrise, keep, |id| ranks.rank(id)),
+        Naming::Table(table) => store.finish(all, symmetrise, keep, |id| table[id as usize]),
+        Naming::RankedTable(ranks, table) => store.finish(all, symmetrise, keep, |id| table[ranks.rank(id) as usize]),
     }?;
     let mut parts = job.parts(graph);
     // A name like graph.txt.gz has two endings.
@@ -83,34 +123,107 @@ pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
         parts.name = parts.name.strip_suffix(ending).map_or(parts.name.clone(), str::to_string);
     }
     parts.directed = symmetrise.then_some(false);
-    job.add_arrays(&mut parts)?;
-    Ok(Loaded { ids, values_dropped: edges.with_more, notes, ..Loaded::new(parts, edges_listed, seen, symmetrise) })
+    if let Some(Matched { rowless: 1.., rowless_names, .. }) = &matched {
+        let before = parts.graph.edge_count();
+        let kept: Vec<bool> = (0..all).map(|v| v < vertices).collect();
+        select(&mut parts, &kept)?;
+        let edges = before - parts.graph.edge_count();
+        let names = some(rowless_names);
+        notes.push(format!("{rowless} vertices without a row were dropped, with {edges} edges: {names}"));
+    }
+    match (order, matched) {
+        (Some(Order { table: Some(table), .. }), Some(matched)) => {
+            notes.extend(matched.notes);
+            notes.extend(table.fill(&mut parts, &matched.rows)?);
+        }
+        (_, matched) => {
+            notes.extend(matched.into_iter().flat_map(|matched| matched.notes));
+            job.add_arrays(&mut parts)?;
+        }
+    }
+    notes.extend(rule(ids.as_ref(), vertices, job));
+    Ok(Loaded {
+        ids,
+        values_dropped: edges.counts.with_more,
+        comments: edges.counts.comments,
+        notes,
+        ..Loaded::new(parts, edges_listed, seen, symmetrise)
+    })
 }
 
-/// How to begin anew.
-fn next_reading(job: &Job<'_>, reading: Reading, stopped: Stopped) -> Result<Reading> {
-    let line = stopped.line;
-    match (stopped.stop, reading) {
-        (Stop::OneEnd, _) => Err(job.wrong(format!("line {line} has one column, expected the two ends of an edge"))),
-        (Stop::NotText, _) => Err(job.wrong(format!("line {line} is not UTF-8; an end is a number or a name"))),
-        // Column titles, if what follows are numbers.
-        (Stop::Name, Reading::Small { header: 0 }) if stopped.first => Ok(Reading::Small { header: line }),
-        (Stop::Large, Reading::Small { header }) => Ok(Reading::Large { header }),
-        _ => Ok(Reading::Named),
+impl Reading {
+    fn new(layout: Layout) -> Self {
+        Self { ends: Ends::Small, csv: layout.ends != [0, 1], layout, reason: None }
+    }
+
+    /// How to begin anew.
+    fn next(mut self, job: &Job<'_>, stopped: Stopped) -> Result<Self> {
+        let Stopped { line, text, stop } = &stopped;
+        let wrong = |what: &str| Err(job.wrong(format!("line {line} {what}: `{text}`")));
+        match stop {
+            Stop::OneEnd => return wrong("has one column, expected the two ends of an edge"),
+            Stop::Empty => return wrong("has an empty cell, expected the two ends of an edge"),
+            Stop::NotText => return wrong("is not UTF-8; an end is a number or a name"),
+            Stop::LineEnd => {
+                return wrong(
+                    "begins a name that holds a line end; is a quote left open, or does a name need mending?",
+                );
+            }
+            Stop::Quote => self.csv = true,
+            Stop::Large => self.ends = Ends::Large,
+            Stop::Name => {
+                self.ends = Ends::Named;
+                // Where ends are names, a line of names above numbers was an edge.
+                if let Some(Header { certain: false, titles, .. }) = &self.layout.header {
+                    self.layout.doubtful = Some(titles[..2].join(" -> "));
+                    self.layout.header = None;
+                }
+                self.reason = Some(stopped);
+            }
+        }
+        Ok(self)
+    }
+
+    /// What was guessed and passed over, for people.
+    fn notes(&self, counts: &Counts) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Some(Header { line, titles, .. }) = &self.layout.header {
+            notes.push(format!("line {line} was read as column titles: {}", some(titles)));
+        }
+        if self.layout.ends != [0, 1]
+            && let Some(Header { titles, .. }) = &self.layout.header
+        {
+            let [source, target] = self.layout.ends.map(|column| titles[column].escape_debug().to_string());
+            notes.push(format!("edges go from column `{source}` to column `{target}`"));
+        }
+        if self.ends == Ends::Named {
+            if let Some(Stopped { line, text, .. }) = &self.reason {
+                notes.push(format!("vertices are names, not numbers: line {line} is `{text}`"));
+            }
+            if let Some(edge) = &self.layout.doubtful {
+                let edge = edge.escape_debug();
+                notes.push(format!(
+                    "the first line was read as the edge {edge}; --header yes if it holds column titles"
+                ));
+            }
+        }
+        if counts.quoted_line_ends > 0 {
+            let lines = counts.quoted_line_ends;
+            notes.push(format!("{lines} line ends stand within quoted cells, which were left out"));
+        }
+        notes
     }
 }
 
 /// One reading of the file.
-fn read(job: &Job<'_>, reading: Reading) -> Result<std::result::Result<Edges, Stopped>> {
-    let text = job.meter.open_text(job.source, "it is the list of edges to import")?;
-    let blocks = Blocks::new(text, job.source.display().to_string());
+fn read(job: &Job<'_>, reading: &Reading) -> Result<std::result::Result<Edges, Stopped>> {
     let mut store = job.store();
-    let (read, names) = match reading {
-        Reading::Small { header } => {
+    let (read, names) = match reading.ends {
+        Ends::Small => {
             let mut seen = Ranks::default();
             // The greatest number is far above what there are edges for: a table is smaller.
             let mut sparse = false;
-            let read = each_edge::<_, Small>(blocks, header, |edges| {
+            let read = each::<Small>(job, reading, |edges| {
                 let most = MOST_BITS.max(64 * (store.len() + edges.len() as u64));
                 let greatest = edges.iter().flatten().max().copied().unwrap_or(0);
                 sparse |= u64::from(greatest) >= most;
@@ -120,23 +233,38 @@ fn read(job: &Job<'_>, reading: Reading) -> Result<std::result::Result<Edges, St
                 }
                 Ok(())
             })?;
-            if sparse {
-                return Ok(Err(Stopped { line: 0, stop: Stop::Large, first: false }));
+            if sparse && read.is_ok() {
+                return Ok(Err(Stopped::new(0, b"", Stop::Large)));
             }
             (read, Names::Small(seen))
         }
-        Reading::Large { header } => {
+        Ends::Large => {
             let mut ids = Interner::<Number>::new();
-            let read = by_appearance::<Large>(job, blocks, header, &mut store, |&id| ids.number(&id))?;
+            let read = by_appearance::<Large>(job, reading, &mut store, |&id| ids.number(&id))?;
             (read, Names::Large(ids.keys.into_iter().map(|id| id.0).collect()))
         }
-        Reading::Named => {
+        Ends::Named => {
             let mut names = Interner::<Arc<str>>::new();
-            let read = by_appearance::<Named>(job, blocks, 0, &mut store, |name| names.number::<str>(name))?;
+            let read = by_appearance::<Named>(job, reading, &mut store, |name| names.number::<str>(name))?;
             (read, Names::Named(names.keys))
         }
     };
-    Ok(read.map(|with_more| Edges { store, names, with_more }))
+    Ok(read.map(|counts| Edges { store, names, counts }))
+}
+
+/// Gives all edges to `take`, by the layout's rules.
+fn each<T: for<'a> EndOf<'a>>(
+    job: &Job<'_>,
+    reading: &Reading,
+    take: impl for<'a> FnMut(&[[<T as EndOf<'a>>::End; 2]]) -> Result<()>,
+) -> Result<std::result::Result<Counts, Stopped>> {
+    let text = job.meter.open_text(job.source, "it is the list of edges to import")?;
+    let (file, layout) = (job.source.display().to_string(), &reading.layout);
+    if reading.csv {
+        return each_record::<T>(text, &file, layout, take);
+    }
+    let header = layout.header.as_ref().map_or(0, |header| header.line);
+    each_edge::<_, T>(Blocks::new(text, file), header, layout.delimiter, take)
 }
 
 /// A number as a key of its own.
@@ -158,13 +286,12 @@ impl std::borrow::Borrow<u64> for Number {
 /// Stores edges under the numbers that `number` gives their ends.
 fn by_appearance<T: for<'a> EndOf<'a>>(
     job: &Job<'_>,
-    blocks: Blocks<Box<dyn std::io::Read + Send + '_>>,
-    header: u64,
+    reading: &Reading,
     store: &mut EdgeStore,
     mut number: impl for<'a> FnMut(&<T as EndOf<'a>>::End) -> Option<u32>,
-) -> Result<std::result::Result<u64, Stopped>> {
+) -> Result<std::result::Result<Counts, Stopped>> {
     let mut block = Vec::new();
-    each_edge::<_, T>(blocks, header, |edges| {
+    each::<T>(job, reading, |edges| {
         block.clear();
         for [u, v] in edges {
             let (Some(u), Some(v)) = (number(u), number(v)) else {
@@ -176,6 +303,18 @@ fn by_appearance<T: for<'a> EndOf<'a>>(
     })
 }
 
+/// Nobody can know which row of an array is whose, where vertices have names.
+fn refuse_arrays_beside_names(job: &Job<'_>, names: &Names) -> Result<()> {
+    let Some((flag, _)) = job.options.array() else { return Ok(()) };
+    match names {
+        Names::Named(_) => Err(job.wrong(format!(
+            "names its vertices, so nothing says which of them a row of {flag} belongs to; give --vertex-order FILE with a name \
+             a line, or a table with --vertices"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// How many vertices there have to be: rows of the first array that was named.
 fn rows(job: &Job<'_>) -> Result<Option<(usize, String)>> {
     let Some(path) = job.options.features.or(job.options.labels) else { return Ok(None) };
@@ -184,15 +323,31 @@ fn rows(job: &Job<'_>) -> Result<Option<(usize, String)>> {
     Ok(Some((rows, numbers.place)))
 }
 
-/// The number of vertices, their numbers, and what they were called if that is something else.
-fn name(
-    names: Names,
-    rows: Option<(usize, String)>,
-    job: &Job<'_>,
-    notes: &mut Vec<String>,
-) -> Result<(usize, Naming, Option<Ids>)> {
+/// Numbers vertices as the rows that they were matched with, and those without a row after them.
+fn number_by(names: Names, matched: &Matched, order: &Order) -> Numbering {
+    let vertices = matched.rows.len();
+    let keys = matched.rows.iter().map(|&row| &order.keys[row as usize]);
+    let numbers = |keys: &mut dyn Iterator<Item = &Arc<str>>| -> Option<Ids> {
+        // Only rows that hold a number match one.
+        let ids: Vec<u64> = keys.map(|key| key.parse().unwrap_or_default()).collect();
+        (!ids.iter().copied().eq(0..ids.len() as u64)).then_some(Ids::Numbers(ids))
+    };
+    let table = matched.table.clone();
+    let (naming, ids) = match names {
+        Names::Small(mut ranks) => {
+            ranks.count();
+            (Naming::RankedTable(ranks, table), numbers(&mut { keys }))
+        }
+        Names::Large(_) => (Naming::Table(table), numbers(&mut { keys })),
+        Names::Named(_) => (Naming::Table(table), Some(Ids::Names(keys.cloned().collect()))),
+    };
+    Numbering { vertices, naming, ids }
+}
+
+/// Numbers vertices by the rules of [`load`].
+fn number(names: Names, rows: Option<(usize, String)>, job: &Job<'_>) -> Result<Numbering> {
     let (vertices, naming, ids) = match names {
-        Names::Small(ranks) => return name_small(ranks, rows, notes),
+        Names::Small(ranks) => return number_small(ranks, rows),
         Names::Large(ids) => {
             let mut order: Vec<u32> = (0..ids.len() as u32).collect();
             order.sort_unstable_by_key(|&at| ids[at as usize]);
@@ -210,15 +365,11 @@ fn name(
             let why = format!("has {rows} rows, but {} names {vertices} vertices", job.source.display());
             Err(Error::Import { file, why })
         }
-        _ => Ok((vertices, naming, Some(ids))),
+        _ => Ok(Numbering { vertices, naming, ids: Some(ids) }),
     }
 }
 
-fn name_small(
-    mut ranks: Ranks,
-    rows: Option<(usize, String)>,
-    notes: &mut Vec<String>,
-) -> Result<(usize, Naming, Option<Ids>)> {
+fn number_small(mut ranks: Ranks, rows: Option<(usize, String)>) -> Result<Numbering> {
     let distinct = ranks.count();
     let greatest = ranks.max().unwrap_or(0) as usize;
     let from_one = !ranks.contains(0);
@@ -231,16 +382,14 @@ fn name_small(
         Some((rows, _)) => *rows,
     };
     if greatest < vertices {
-        return Ok((vertices, Naming::Same, None));
+        return Ok(Numbering { vertices, naming: Naming::Same, ids: None });
     }
     if from_one && greatest == vertices {
-        notes.push("the numbers of vertices count from 1".into());
-        return Ok((vertices, Naming::FromOne, Some(all(1, vertices))));
+        return Ok(Numbering { vertices, naming: Naming::FromOne, ids: Some(all(1, vertices)) });
     }
     if distinct == vertices {
-        notes.push(format!("the {distinct} numbers of vertices have gaps and were closed up in ascending order"));
-        let ids = Ids::Numbers(ranks.iter().collect());
-        return Ok((vertices, Naming::Ranked(ranks), Some(ids)));
+        let ids = Some(Ids::Numbers(ranks.iter().collect()));
+        return Ok(Numbering { vertices, naming: Naming::Ranked(ranks), ids });
     }
     let (rows, file) = rows.unwrap_or_default();
     let why = format!(
@@ -248,4 +397,37 @@ fn name_small(
          {greatest}, or for each that is named"
     );
     Err(Error::Import { file, why })
+}
+
+/// Which vertex each row belongs to, where vertices are numbers.
+fn rule(ids: Option<&Ids>, vertices: usize, job: &Job<'_>) -> Option<String> {
+    let numbers = match ids {
+        Some(Ids::Names(_)) => return None,
+        Some(Ids::Numbers(numbers)) => Some(numbers),
+        None => None,
+    };
+    let ordered = job.options.vertices.is_some() || job.options.vertex_order.is_some();
+    let id = |row: usize| numbers.map_or(row as u64, |ids| ids[row]);
+    let how = match numbers {
+        _ if ordered => "as listed",
+        None => "ids are rows",
+        Some(ids) if ids.iter().copied().eq(1..=ids.len() as u64) => "ids count from 1",
+        Some(_) => "ids have gaps, ascending",
+    };
+    let matches = |rows: std::ops::Range<usize>| rows.map(|row| format!("{row} = id {}", id(row))).collect::<Vec<_>>();
+    let shown = match vertices {
+        0..=6 => matches(0..vertices).join(", "),
+        _ => format!("{}, ..., {}", matches(0..SOME).join(", "), matches(vertices - SOME..vertices).join(", ")),
+    };
+    Some(format!("row of each vertex ({how}): {shown}"))
+}
+
+/// The first few of many, for messages.
+pub(super) fn some<T: AsRef<str>>(all: &[T]) -> String {
+    let mut shown: Vec<String> =
+        all.iter().take(SOME).map(|one| format!("`{:.60}`", one.as_ref().escape_debug())).collect();
+    if all.len() > SOME {
+        shown.push("...".into());
+    }
+    shown.join(", ")
 }

@@ -36,7 +36,8 @@ pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
         }
     }
     parts.source = Some(format!("yandex-research/heterophilous-graphs (mask {})", job.options.split));
-    Ok(Loaded::new(parts, edges_listed, seen, job.rules.symmetrise))
+    let notes = archive.unread().into_iter().collect();
+    Ok(Loaded { notes, ..Loaded::new(parts, edges_listed, seen, job.rules.symmetrise) })
 }
 
 /// The edges; stored by columns, all sources come first and then all destinations.

@@ -1,6 +1,6 @@
 //! One import: which kind, with which options, and what came of it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 
 use serde::Serialize;
@@ -9,12 +9,15 @@ use super::ids::Ids;
 use super::numbers::Numbers;
 use super::rules::{Fate, Rules, connected, select};
 use super::source::Meter;
+use super::vertex_order::Missing;
+use super::vertex_table::TableColumns;
 use super::{csr_archives, edge_list, heterophilous, lux, matrix_market, npz, ogb, planetoid, ppi};
 use crate::dataset::Dataset;
 use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels};
 use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
 use crate::dataset::rows::Seen;
+use crate::dataset::split::RandomSplit;
 use crate::graph::Graph;
 
 /// What the files to import are.
@@ -117,8 +120,20 @@ pub struct Options<'a> {
     pub isolated: Option<Fate>,
     /// Whether the reverse of every edge is added. Repeated edges are then dropped, unless they are to be kept.
     pub symmetrise: Option<bool>,
-    /// `heterophilous`: which of its splits.
+    /// `heterophilous`, `npz`: which of its splits.
     pub split: usize,
+    /// Splits to be drawn, for files that have none.
+    pub random_split: Option<RandomSplit>,
+    /// `edges`: whether the first line that is no comment holds the titles of the columns; guessed by default.
+    pub header: Option<bool>,
+    /// `edges`: a table of the vertices, CSV or TSV with titles: features, classes and splits by the vertices' names.
+    pub vertices: Option<&'a Path>,
+    /// Which columns of the table are what.
+    pub columns: TableColumns<'a>,
+    /// `edges`: a text with the name of a vertex a line, in the order of the rows of the array files.
+    pub vertex_order: Option<&'a Path>,
+    /// What becomes of vertices that the table or the order lacks, and of rows whose vertex has no edge.
+    pub missing: Missing,
     /// `edges` and `mtx`: a `.npy` file, `[vertices, width]`.
     pub features: Option<&'a Path>,
     /// `edges` and `mtx`: a `.npy` file, `[vertices]` or, for several labels a vertex, `[vertices, classes]`.
@@ -131,6 +146,21 @@ pub struct Options<'a> {
     pub watch: Option<Watch<'a>>,
 }
 
+impl<'a> Options<'a> {
+    /// The first of the array files, and the option that names it.
+    pub(super) fn array(&self) -> Option<(&'static str, &'a Path)> {
+        let [train, val, test] = self.splits;
+        let all = [
+            ("--features", self.features),
+            ("--labels", self.labels),
+            ("--train", train),
+            ("--val", val),
+            ("--test", test),
+        ];
+        all.into_iter().find_map(|(flag, path)| Some((flag, path?)))
+    }
+}
+
 /// What an import found and did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -140,6 +170,8 @@ pub struct Report {
     pub bytes_read: u64,
     /// Edges that the source lists.
     pub edges_listed: u64,
+    /// Lines of a text of edges that start with #, % or //, which were passed over.
+    pub comment_lines: u64,
     /// Edges that repeat another, reverses that were added included.
     pub duplicates: u64,
     /// Whether those were dropped.
@@ -199,13 +231,15 @@ pub(super) struct Loaded {
     pub symmetrised: bool,
     pub ids: Option<Ids>,
     pub values_dropped: u64,
+    /// Lines that were passed over.
+    pub comments: u64,
     pub notes: Vec<String>,
 }
 
 impl Loaded {
     /// A graph and what was seen on the way to it.
     pub(super) fn new(parts: Parts, edges_listed: u64, seen: Seen, symmetrised: bool) -> Self {
-        Self { parts, edges_listed, seen, symmetrised, ids: None, values_dropped: 0, notes: Vec::new() }
+        Self { parts, edges_listed, seen, symmetrised, ids: None, values_dropped: 0, comments: 0, notes: Vec::new() }
     }
 }
 
@@ -315,10 +349,20 @@ pub fn import(kind: Kind, source: &Path, options: &Options<'_>) -> Result<Import
         loaded.ids.get_or_insert_with(numbers).select(&connected);
     }
     drop(connected);
+    if let Some(split) = &options.random_split {
+        if loaded.parts.splits.iter().any(Option::is_some) {
+            let found = "the files have splits already".into();
+            return Err(Error::Option { option: "--split", found, expected: "no splits to be made then".into() });
+        }
+        let members = split.draw(loaded.parts.graph.vertex_count(), loaded.parts.labels.as_ref())?;
+        loaded.notes.push(format!("splits were drawn with seed {}", split.seed));
+        loaded.parts.splits = members.map(Some);
+    }
     let report = Report {
         kind: kind.name(),
         bytes_read: job.meter.done_bytes(),
         edges_listed: loaded.edges_listed,
+        comment_lines: loaded.comments,
         duplicates: loaded.seen.duplicates,
         duplicates_dropped: !job.rules.keep.duplicates,
         self_loops: loaded.seen.self_loops,
@@ -332,33 +376,59 @@ pub fn import(kind: Kind, source: &Path, options: &Options<'_>) -> Result<Import
     Ok(Imported { dataset: loaded.parts.build()?, report, ids: loaded.ids })
 }
 
-/// Refuses options that a kind would ignore.
+/// Refuses options that a kind would ignore, or that contradict each other.
 fn check_options(kind: Kind, options: &Options<'_>) -> Result<()> {
-    let takes_arrays = matches!(kind, Kind::Edges | Kind::MatrixMarket);
-    let arrays = [options.features, options.labels, options.splits[0], options.splits[1], options.splits[2]];
-    let array = arrays.iter().flatten().next().filter(|_| !takes_arrays);
-    let refused: [(bool, &'static str, String, &'static str); 3] = [
+    let is_edges = kind == Kind::Edges;
+    let takes_arrays = is_edges || kind == Kind::MatrixMarket;
+    let has_table = options.vertices.is_some();
+    let TableColumns { key, label, features } = options.columns;
+    let shown = |path: &Path| path.display().to_string();
+    let (array, array_path) = options.array().map_or(("", None), |(flag, path)| (flag, Some(shown(path))));
+    let order = options.vertex_order.map(shown);
+    let only_edges = "nothing: only `edges` has vertices with names";
+    let needs_table = "nothing without --vertices";
+    // What was given, if it is refused.
+    let refused: [(Option<String>, &'static str, &'static str); 12] = [
         (
-            options.name.is_some() && kind != Kind::Planetoid,
+            options.name.filter(|_| kind != Kind::Planetoid).map(Into::into),
             "--name",
-            options.name.unwrap_or_default().into(),
             "nothing: only a folder of `planetoid` holds several sets",
         ),
         (
-            options.split != 0 && kind != Kind::Heterophilous,
+            (options.split != 0 && !matches!(kind, Kind::Heterophilous | Kind::Npz)).then(|| options.split.to_string()),
             "--split",
-            options.split.to_string(),
-            "nothing: only `heterophilous` archives have several splits",
+            "nothing, or shares as in 0.6,0.2,0.2: only `heterophilous` and `npz` archives may have several splits",
         ),
         (
-            array.is_some(),
-            "a file of features, labels or a split",
-            array.map_or_else(PathBuf::new, |path| path.to_path_buf()).display().to_string(),
-            "nothing: only `edges` and `mtx` come without them",
+            array_path.clone().filter(|_| !takes_arrays),
+            array,
+            "nothing: only `edges` and `mtx` come without features, labels and splits",
+        ),
+        (
+            options.header.filter(|_| !is_edges).map(|header| if header { "yes" } else { "no" }.into()),
+            "--header",
+            "nothing: only a text of `edges` may have column titles",
+        ),
+        (options.vertices.filter(|_| !is_edges).map(shown), "--vertices", only_edges),
+        (order.clone().filter(|_| !is_edges), "--vertex-order", only_edges),
+        (
+            array_path.filter(|_| has_table),
+            array,
+            "nothing beside --vertices, whose table holds features, classes and splits",
+        ),
+        (order.filter(|_| has_table), "--vertex-order", "nothing beside --vertices, whose rows are in order"),
+        (key.filter(|_| !has_table).map(Into::into), "--key", needs_table),
+        (label.filter(|_| !has_table).map(Into::into), "--label-column", needs_table),
+        (features.filter(|_| !has_table).map(|titles| titles.join(",")), "--feature-columns", needs_table),
+        (
+            (options.missing != Missing::Refuse && !has_table && options.vertex_order.is_none())
+                .then(|| "given".into()),
+            "--missing",
+            "nothing without --vertices or --vertex-order",
         ),
     ];
-    match refused.into_iter().find(|(refused, ..)| *refused) {
-        Some((_, option, found, expected)) => Err(Error::Option { option, found, expected: expected.into() }),
+    match refused.into_iter().find_map(|(found, option, expected)| Some((found?, option, expected))) {
+        Some((found, option, expected)) => Err(Error::Option { option, found, expected: expected.into() }),
         None => Ok(()),
     }
 }

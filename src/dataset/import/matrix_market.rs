@@ -1,7 +1,8 @@
 //! Matrix Market's coordinate files.
 
+use super::blocks::Blocks;
 use super::job::{Job, Loaded};
-use super::text::{Blocks, Small, Stop, each_edge};
+use super::text::{Small, Stop, each_edge};
 use crate::dataset::error::{Error, Result};
 use crate::graph::MAX_VERTICES;
 
@@ -18,7 +19,7 @@ pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
     let mut store = job.store();
     let mut block = Vec::new();
     let most = header.cells;
-    let read = each_edge::<_, Small>(blocks, 0, |edges| {
+    let read = each_edge::<_, Small>(blocks, 0, b' ', |edges| {
         block.clear();
         for &[row, column] in edges {
             let inside = |x: u32| (1..=vertices as u64).contains(&u64::from(x));
@@ -34,7 +35,7 @@ pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
         }
         Ok(())
     })?;
-    let with_more = read.map_err(|stopped| {
+    let counts = read.map_err(|stopped| {
         let line = header.lines + stopped.line;
         match stopped.stop {
             Stop::OneEnd => job.wrong(format!("line {line} has one column, expected a row and a column")),
@@ -55,7 +56,7 @@ pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
     parts.name = parts.name.strip_suffix(".mtx").map_or(parts.name.clone(), str::to_string);
     parts.directed = symmetrise.then_some(false);
     job.add_arrays(&mut parts)?;
-    Ok(Loaded { values_dropped: with_more, ..Loaded::new(parts, edges_listed, seen, symmetrise) })
+    Ok(Loaded { values_dropped: counts.with_more, ..Loaded::new(parts, edges_listed, seen, symmetrise) })
 }
 
 /// What stands before the entries.

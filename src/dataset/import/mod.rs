@@ -5,7 +5,9 @@
 //! an archive is unpacked to the disk, nothing in a pickle is run.
 
 mod archive;
+mod blocks;
 mod csr_archives;
+mod edge_csv;
 mod edge_list;
 mod heterophilous;
 mod ids;
@@ -21,12 +23,18 @@ mod pickle;
 mod planetoid;
 mod ppi;
 mod rules;
+mod sniff;
 mod source;
 mod table;
 mod text;
+mod vertex_order;
+mod vertex_table;
 
 pub use ids::Ids;
 pub use job::{Imported, Kind, Options, Progress, Report, Watch, import};
 pub use npz::npz;
 pub use planetoid::planetoid;
 pub use rules::Fate;
+pub use sniff::parse_yes_or_no;
+pub use vertex_order::Missing;
+pub use vertex_table::TableColumns;

@@ -11,15 +11,16 @@ use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels, checked_graph
 use crate::dataset::error::{Error, Result};
 use crate::dataset::npy::{Dtype, check_dtype};
 use crate::dataset::rows::{Seen, tidy};
-use crate::dataset::split::{Members, NAMES};
-use crate::graph::Graph;
+use crate::dataset::split::Members;
+use crate::graph::{Graph, GraphError, MAX_VERTICES};
 
-/// Reads an archive of `indptr`, `indices` and, as far as they are there, `x`, `y`, `train`, `val`, `test`.
+/// Reads an archive of `indptr` and `indices`, or of PyTorch Geometric's `edge_index`, and, as far as they are there, `x`, `y`,
+/// and `train`, `val`, `test` or `train_mask`, `val_mask`, `test_mask`.
 ///
 /// Members may be stored or deflated; others are ignored. Rows of the CSR are sorted if they are not.
 ///
 /// # Shapes
-/// `indptr`: `[vertices + 1]`; `indices`: `[edges]`, sources by destination; `x`: `[vertices, width]`; `y`: `[vertices]`
+/// `indptr`: `[vertices + 1]`; `indices`: `[edges]`, sources by destination; `edge_index`: `[2, edges]`, sources and destinations; `x`: `[vertices, width]`; `y`: `[vertices]`
 /// of integers (-1: none), or u8 `[vertices, classes]`; splits: bool `[vertices]` or ids.
 /// # Errors
 /// Those of [`Dataset::open`]; `file` is then `ARCHIVE[member]`.
@@ -34,7 +35,7 @@ pub fn npz(source: &Path) -> Result<Dataset> {
 pub(super) fn kind_of(source: &Path) -> Result<Kind> {
     let meter = Meter::new(None);
     let archive = Archive::open(&meter, source)?;
-    Ok(if archive.has("indptr") {
+    Ok(if archive.has("indptr") || archive.has(EDGES) {
         Kind::Npz
     } else if archive.has("adj_indptr") {
         Kind::GnnBenchmark
@@ -57,23 +58,22 @@ fn member<'a>(
     Ok(Some((numbers, dtype)))
 }
 
+/// Names that arrays may have: ours first, then those of PyTorch Geometric.
+const EDGES: &str = "edge_index";
+const SPLITS: [[&str; 2]; 3] = [["train", "train_mask"], ["val", "val_mask"], ["test", "test_mask"]];
+/// What a graph may be given by.
+const NEEDED: &str =
+    "an archive needs indptr and indices (CSR over in-edges), or edge_index (sources over destinations)";
+const NOT_NEGATIVE: &str = "a number that is not negative and fits";
+
 pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
     let archive = &mut Archive::open(&job.meter, job.source)?;
     let origin = Origin::Archive(job.source.into());
-    let required = |file: String| Error::Import { file, why: "is missing; an archive needs indptr and indices".into() };
-    let not_negative = "a number that is not negative and fits";
-
-    let missing = required(archive.place("indptr"));
-    let (indptr, _) = member(archive, "indptr", &[Dtype::I64, Dtype::I32], "int64 or int32")?.ok_or(missing)?;
-    indptr.vector_len("[vertices + 1]")?;
-    let indptr: Vec<u64> = indptr.ints(not_negative, |x| u64::try_from(x).ok())?;
-    let missing = required(archive.place("indices"));
-    let dtypes = [Dtype::I32, Dtype::U32, Dtype::I64];
-    let (indices, _) = member(archive, "indices", &dtypes, "int32, uint32 or int64")?.ok_or(missing)?;
-    indices.vector_len("[edges]")?;
-    let indices: Vec<u32> = indices.ints(not_negative, |x| u32::try_from(x).ok())?;
-    let edges_listed = indices.len() as u64;
-    let (graph, seen) = in_edges(job, &origin, indptr, indices)?;
+    let (graph, seen, edges_listed) = match (archive.has("indptr"), archive.has(EDGES)) {
+        (true, true) => return Err(archive.wrong("has both indptr and edge_index; which is the graph? remove one")),
+        (_, true) => edge_index(job, archive)?,
+        _ => csr(job, archive, &origin)?,
+    };
     let stem = job.source.file_stem().map_or_else(|| "unnamed".into(), |stem| stem.to_string_lossy().into_owned());
     let mut parts = Parts::new(origin, stem, graph);
 
@@ -85,26 +85,111 @@ pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
     let dtypes = [Dtype::I64, Dtype::I32, Dtype::U8];
     if let Some((y, dtype)) = member(archive, "y", &dtypes, "int64, int32 or uint8")? {
         parts.labels = Some(match y.shape[..] {
-            [rows, classes] if dtype == Dtype::U8 => {
-                let data: Vec<u8> = y.ints(not_negative, |x| u8::try_from(x).ok())?;
+            [rows, classes] if classes > 1 && dtype == Dtype::U8 => {
+                let data: Vec<u8> = y.ints(NOT_NEGATIVE, |x| u8::try_from(x).ok())?;
                 RawLabels::Multi { data: data.into(), rows, classes }
             }
-            [_] => RawLabels::Class(y.ints("a class", Some)?.into()),
+            [_] | [_, 1] => RawLabels::Class(y.ints("a class", Some)?.into()),
             _ => return Err(y.wrong_shape("[vertices]")),
         });
     }
-    for (members, name) in parts.splits.iter_mut().zip(NAMES) {
-        let expected = "bool of [vertices], or int64 or int32 of vertex ids";
-        let Some((split, dtype)) = member(archive, name, &[Dtype::Bool, Dtype::I64, Dtype::I32], expected)? else {
-            continue;
-        };
+    for (members, names) in parts.splits.iter_mut().zip(SPLITS) {
+        let mut there = names.into_iter().filter(|name| archive.has(name));
+        let Some(name) = there.next() else { continue };
+        if let Some(other) = there.next() {
+            return Err(archive.wrong(format!("has both {name} and {other}; remove one")));
+        }
+        *members = split(job, archive, name)?;
+    }
+    let mut loaded = Loaded::new(parts, edges_listed, seen, job.rules.symmetrise);
+    loaded.notes.extend(archive.unread());
+    Ok(loaded)
+}
+
+/// The members of a split: ids or a mask, or with several splits the mask that was asked for.
+fn split(job: &Job<'_>, archive: &mut Archive<'_>, name: &str) -> Result<Option<Members>> {
+    let expected = "bool of [vertices], or int64 or int32 of vertex ids";
+    let Some((split, dtype)) = member(archive, name, &[Dtype::Bool, Dtype::I64, Dtype::I32], expected)? else {
+        return Ok(None);
+    };
+    let which = job.options.split;
+    let [_, splits] = split.shape[..] else {
         split.vector_len(expected)?;
-        *members = Some(match dtype {
+        if which != 0 {
+            return Err(split.wrong_shape(format_args!("[vertices, more than {which}] for --split {which}")));
+        }
+        return Ok(Some(match dtype {
             Dtype::Bool => Members::Mask(split.ints(expected, |x| Some(x != 0))?),
             _ => Members::Ids(split.ints(expected, Some)?),
-        });
+        }));
+    };
+    if dtype != Dtype::Bool || which >= splits {
+        return Err(split
+            .wrong_shape(format_args!("bool of [vertices], or of [vertices, more than {which}] for --split {which}")));
     }
-    Ok(Loaded::new(parts, edges_listed, seen, job.rules.symmetrise))
+    let all: Vec<bool> = split.ints(expected, |x| Some(x != 0))?;
+    Ok(Some(Members::Mask(all.chunks_exact(splits).map(|row| row[which]).collect())))
+}
+
+/// `indptr` and `indices`.
+fn csr(job: &Job<'_>, archive: &mut Archive<'_>, origin: &Origin) -> Result<(Graph, Seen, u64)> {
+    let required = |file: String| Error::Import { file, why: format!("is missing; {NEEDED}") };
+    let missing = required(archive.place("indptr"));
+    let (indptr, _) = member(archive, "indptr", &[Dtype::I64, Dtype::I32], "int64 or int32")?.ok_or(missing)?;
+    indptr.vector_len("[vertices + 1]")?;
+    let indptr: Vec<u64> = indptr.ints(NOT_NEGATIVE, |x| u64::try_from(x).ok())?;
+    let missing = required(archive.place("indices"));
+    let dtypes = [Dtype::I32, Dtype::U32, Dtype::I64];
+    let (indices, _) = member(archive, "indices", &dtypes, "int32, uint32 or int64")?.ok_or(missing)?;
+    indices.vector_len("[edges]")?;
+    let indices: Vec<u32> = indices.ints(NOT_NEGATIVE, |x| u32::try_from(x).ok())?;
+    let edges_listed = indices.len() as u64;
+    let (graph, seen) = in_edges(job, origin, indptr, indices)?;
+    Ok((graph, seen, edges_listed))
+}
+
+/// PyTorch Geometric's `edge_index`: the sources of all edges, then their destinations. There are as many vertices as `num_nodes`
+/// says, else as `x`, `y` or a mask has rows, else as the greatest end asks for.
+fn edge_index(job: &Job<'_>, archive: &mut Archive<'_>) -> Result<(Graph, Seen, u64)> {
+    let mut rows = None;
+    if let Some(number) = archive.optional("num_nodes")? {
+        let place = number.place.clone();
+        let number = number.ints(NOT_NEGATIVE, |x| usize::try_from(x).ok())?;
+        let [number] = number[..] else {
+            return Err(Error::Shape { file: place, found: vec![number.len()], expected: "one number".into() });
+        };
+        rows = Some(number);
+    }
+    for name in ["x", "y", "train_mask"] {
+        if rows.is_none() && archive.has(name) {
+            rows = archive.optional(name)?.and_then(|array| array.shape.first().copied());
+        }
+    }
+    let dtypes = [Dtype::I64, Dtype::I32, Dtype::U32];
+    let Some((ends, _)) = member(archive, EDGES, &dtypes, "int64, int32 or uint32")? else {
+        return Err(archive.wrong(NEEDED));
+    };
+    let [2, edges] = ends.shape[..] else { return Err(ends.wrong_shape("[2, edges] (sources, destinations)")) };
+    let place = ends.place.clone();
+    let expected = rows.map_or(NOT_NEGATIVE.into(), |rows| format!("a vertex: 0 to {}", rows.max(1) - 1));
+    let most = rows.unwrap_or(MAX_VERTICES).min(MAX_VERTICES) as i64;
+    let ends: Vec<u32> = ends.ints(&expected, |x| u32::try_from(x).ok().filter(|_| x < most))?;
+    let greatest = ends.iter().max().map_or(0, |&end| end as usize + 1);
+    let (sources, destinations) = ends.split_at(edges);
+    let mut store = job.store();
+    let mut block = Vec::new();
+    for (sources, destinations) in sources.chunks(1 << 16).zip(destinations.chunks(1 << 16)) {
+        block.clear();
+        block.extend(sources.iter().zip(destinations).map(|(&u, &v)| [u, v]));
+        store.extend(&block)?;
+    }
+    let vertices = rows.unwrap_or(greatest);
+    if vertices > MAX_VERTICES {
+        return Err(Error::Graph { file: place, problem: GraphError::TooManyVertices { vertices } });
+    }
+    drop(ends);
+    let (graph, seen) = job.graph(store, vertices)?;
+    Ok((graph, seen, edges as u64))
 }
 
 /// The graph of a CSR over in-edges whose rows need not be sorted, by the rules.
@@ -123,7 +208,7 @@ pub(super) fn in_edges(
     }
     let vertices = indptr.len() - 1;
     if let Some(position) = indices.iter().position(|&u| u as usize >= vertices) {
-        let problem = crate::graph::GraphError::SourceOutOfRange { position, found: indices[position], vertices };
+        let problem = GraphError::SourceOutOfRange { position, found: indices[position], vertices };
         return Err(Error::Graph { file: origin.name("indices"), problem });
     }
     let mut store = job.store();

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::blocks::Blocks;
 use super::job::{Job, Loaded};
 use super::table::{self, Table};
-use super::text::{Blocks, Small, Stop, each_edge};
+use super::text::{Small, Stop, each_edge};
 use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
 use crate::dataset::split::Members;
@@ -104,7 +105,7 @@ fn edges(job: &Job<'_>, path: &Path, vertices: usize) -> Result<EdgeStore> {
     let wrong = |why: String| Error::Import { file: file.clone(), why };
     let text = job.meter.open_text(path, "it has the edges")?;
     let mut store = job.store();
-    let read = each_edge::<_, Small>(Blocks::new(text, file.clone()), 0, |edges| {
+    let read = each_edge::<_, Small>(Blocks::new(text, file.clone()), 0, b',', |edges| {
         if let Some(at) = edges.iter().position(|edge| edge.iter().any(|&end| end as usize >= vertices)) {
             let (edge, [u, v]) = (store.len() as usize + at, edges[at]);
             return Err(wrong(format!(
@@ -115,8 +116,11 @@ fn edges(job: &Job<'_>, path: &Path, vertices: usize) -> Result<EdgeStore> {
         store.extend(edges)
     })?;
     match read {
-        Ok(0) => Ok(store),
-        Ok(lines) => Err(wrong(format!("has {lines} lines with more than two columns, expected source,destination"))),
+        Ok(counts) if counts.with_more == 0 => Ok(store),
+        Ok(counts) => Err(wrong(format!(
+            "has {} lines with more than two columns, expected source,destination",
+            counts.with_more
+        ))),
         Err(stopped) if stopped.stop == Stop::OneEnd => {
             Err(wrong(format!("line {} has one column, expected source,destination", stopped.line)))
         }

@@ -61,7 +61,7 @@ pub(super) fn connected(graph: &Graph) -> Vec<bool> {
     connected
 }
 
-/// Leaves out the vertices that are not `kept`, with all that belongs to them. Their edges, which can only be loops, go too.
+/// Leaves out the vertices that are not `kept`, with their edges and all else that belongs to them.
 ///
 /// # Errors
 /// Arrays that do not have a row a vertex, as in [`Parts::build`].
@@ -77,7 +77,7 @@ pub(super) fn select(parts: &mut Parts, kept: &[bool]) -> Result<()> {
     let mut indptr = vec![0u64];
     let mut indices = Vec::with_capacity(graph.edge_count());
     for v in rows() {
-        indices.extend(graph.sources(v).iter().map(|&u| name[u as usize]));
+        indices.extend(graph.sources(v).iter().filter(|&&u| kept[u as usize]).map(|&u| name[u as usize]));
         indptr.push(indices.len() as u64);
     }
     parts.graph = Graph::new(indptr.into(), indices.into())

@@ -6,8 +6,9 @@ use std::str::FromStr;
 
 use rayon::prelude::*;
 
+use super::blocks::{Blocks, cut};
 use super::source::Meter;
-use super::text::{Blocks, cut, is_separator};
+use super::text::is_separator;
 use crate::dataset::build::{RawFeatures, RawLabels};
 use crate::dataset::error::{Error, Result};
 use crate::dataset::labels::MAX_CLASSES;

@@ -1,46 +1,88 @@
-//! Text of edges, a line each, read in blocks of whole lines that threads parse side by side.
+//! Text of edges, a line each, parsed by threads side by side.
 
 use std::io::Read;
 
 use rayon::prelude::*;
 
-use super::source::read_full;
-use crate::dataset::error::{Error, Result};
+use super::blocks::{Blocks, cut};
+use crate::dataset::error::Result;
 
-/// Bytes that are read at a time. A longer line is no edge.
-const BLOCK_BYTES: usize = 8 << 20;
-/// The least that is worth a thread.
-const PIECE_BYTES: usize = 1 << 16;
+/// Characters of a line that a message shows.
+const SHOWN: usize = 60;
 
 /// One end of an edge as it stands in a text.
 pub(super) trait End<'a>: Sized + Send + Copy {
-    /// The two ends that a line starts with, and whether more follows.
-    fn edge(line: &'a [u8]) -> std::result::Result<([Self; 2], bool), Stop>;
+    /// The two ends that a line starts with, and whether more follows. Names stand between `delimiter`s.
+    fn edge(line: &'a [u8], delimiter: u8) -> std::result::Result<([Self; 2], bool), Stop>;
+
+    /// The end that a cell of a CSV file holds, without its quotes.
+    fn cell(cell: &'a [u8]) -> std::result::Result<Self, Stop>;
 }
 
 /// Why a line is not an edge of this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// An end is no number.
+    /// An end is no number, or one of more than 63 bits.
     Name,
-    /// An end is a number that is too large.
+    /// An end is a number that is too large for this type.
     Large,
     /// There is only one.
     OneEnd,
+    /// An end is an empty cell.
+    Empty,
+    /// There is a quote, which only the rules of CSV explain.
+    Quote,
     /// A name is not UTF-8.
     NotText,
+    /// A name holds a line end.
+    LineEnd,
 }
 
 pub(super) fn is_separator(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b',' | b';' | b'\r')
 }
 
-/// The numbers that a line starts with.
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r')
+}
+
+/// Whether a line is a comment: it starts with #, % or //. `None` for a line of nothing but separators.
+fn is_comment(line: &[u8]) -> Option<bool> {
+    let text = &line[line.iter().position(|&byte| !is_blank(byte))?..];
+    if is_separator(text[0]) && text.iter().all(|&byte| is_separator(byte)) {
+        return None;
+    }
+    Some(matches!(text[0], b'#' | b'%') || text.starts_with(b"//"))
+}
+
+/// The lines of a text that are no comments and not empty, with their numbers from 1.
+pub(super) fn data_lines(text: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    (1..).zip(text.split(|&byte| byte == b'\n')).filter(|(_, line)| is_comment(line) == Some(false))
+}
+
+/// Why a line does not start with two numbers.
+#[cold]
+fn no_numbers(line: &[u8]) -> Stop {
+    match line {
+        _ if line.contains(&b'"') => Stop::Quote,
+        _ if line.iter().all(|&byte| byte.is_ascii_digit() || is_separator(byte)) => Stop::Empty,
+        _ => Stop::Name,
+    }
+}
+
+/// The numbers that a line starts with: between blanks, or one comma or semicolon.
 fn numbers(line: &[u8]) -> std::result::Result<([u64; 2], bool), Stop> {
     let mut ends = [0u64; 2];
     let mut at = 0;
-    for end in &mut ends {
-        while at < line.len() && is_separator(line[at]) {
+    for (place, end) in ends.iter_mut().enumerate() {
+        let mut parted = place == 0;
+        while let Some(&byte) = line.get(at).filter(|&&byte| is_separator(byte)) {
+            if !is_blank(byte) {
+                if parted {
+                    return Err(no_numbers(line));
+                }
+                parted = true;
+            }
             at += 1;
         }
         let start = at;
@@ -51,77 +93,135 @@ fn numbers(line: &[u8]) -> std::result::Result<([u64; 2], bool), Stop> {
             *end = longer.unwrap_or(0);
             at += 1;
         }
-        if line.get(at).is_some_and(|&byte| !is_separator(byte)) {
-            return Err(Stop::Name);
+        if line.get(at).is_some_and(|&byte| !is_separator(byte)) || large {
+            return Err(if large { Stop::Name } else { no_numbers(line) });
         }
         if start == at {
             return Err(Stop::OneEnd);
         }
-        if large {
-            return Err(Stop::Name);
-        }
     }
-    let more = line[at..].iter().any(|&byte| !is_separator(byte));
-    Ok((ends, more))
+    let rest = &line[at..];
+    let more = rest.iter().any(|&byte| !is_separator(byte));
+    // A quoted cell may hold line ends, and what follows one is then no edge.
+    if more && rest.contains(&b'"') { Err(Stop::Quote) } else { Ok((ends, more)) }
+}
+
+/// A whole number that a cell holds.
+fn number(cell: &[u8]) -> std::result::Result<u64, Stop> {
+    let cell = cell.trim_ascii();
+    if cell.is_empty() {
+        return Err(Stop::Empty);
+    }
+    let digit = |byte: &u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
+    let longer = |number: u64, byte| number.checked_mul(10)?.checked_add(digit(byte)?);
+    cell.iter().try_fold(0, longer).ok_or(Stop::Name)
+}
+
+/// A graph has at most 2^32 - 2 vertices.
+fn small(number: u64) -> std::result::Result<u32, Stop> {
+    u32::try_from(number).ok().filter(|&number| number < u32::MAX - 1).ok_or(Stop::Large)
+}
+
+/// Ids are written as i64.
+fn large(number: u64) -> std::result::Result<u64, Stop> {
+    if number > i64::MAX as u64 { Err(Stop::Name) } else { Ok(number) }
 }
 
 impl End<'_> for u32 {
-    fn edge(line: &[u8]) -> std::result::Result<([Self; 2], bool), Stop> {
+    fn edge(line: &[u8], _: u8) -> std::result::Result<([Self; 2], bool), Stop> {
         let ([u, v], more) = numbers(line)?;
-        // A graph has at most 2^32 - 2 vertices.
-        let small = |x: u64| u32::try_from(x).ok().filter(|&x| x < u32::MAX - 1).ok_or(Stop::Large);
         Ok(([small(u)?, small(v)?], more))
+    }
+
+    fn cell(cell: &[u8]) -> std::result::Result<Self, Stop> {
+        small(number(cell)?)
     }
 }
 
 impl End<'_> for u64 {
-    fn edge(line: &[u8]) -> std::result::Result<([Self; 2], bool), Stop> {
-        let (ends, more) = numbers(line)?;
-        // They are written as i64.
-        if ends.iter().any(|&x| x > i64::MAX as u64) { Err(Stop::Name) } else { Ok((ends, more)) }
+    fn edge(line: &[u8], _: u8) -> std::result::Result<([Self; 2], bool), Stop> {
+        let ([u, v], more) = numbers(line)?;
+        Ok(([large(u)?, large(v)?], more))
+    }
+
+    fn cell(cell: &[u8]) -> std::result::Result<Self, Stop> {
+        large(number(cell)?)
     }
 }
 
 impl<'a> End<'a> for &'a str {
-    /// Names are told apart by tabs if there is one in the line, else by commas or semicolons, else by blanks.
-    fn edge(line: &'a [u8]) -> std::result::Result<([Self; 2], bool), Stop> {
-        let line = std::str::from_utf8(line).map_err(|_| Stop::NotText)?;
-        let separators: &[char] = [&['\t'][..], &[',', ';']].into_iter().find(|s| line.contains(*s)).unwrap_or(&[' ']);
-        let mut names = line.split(separators).map(str::trim).filter(|name| !name.is_empty());
-        match (names.next(), names.next()) {
-            (Some(u), Some(v)) => Ok(([u, v], names.next().is_some())),
+    fn edge(line: &'a [u8], delimiter: u8) -> std::result::Result<([Self; 2], bool), Stop> {
+        if line.contains(&b'"') {
+            return Err(Stop::Quote);
+        }
+        let mut cells = cells(line, delimiter);
+        match (cells.next(), cells.next()) {
+            (Some(u), Some(v)) => {
+                Ok(([Self::cell(u)?, Self::cell(v)?], cells.any(|cell| !cell.trim_ascii().is_empty())))
+            }
             _ => Err(Stop::OneEnd),
+        }
+    }
+
+    fn cell(cell: &'a [u8]) -> std::result::Result<Self, Stop> {
+        let name = std::str::from_utf8(cell).map_err(|_| Stop::NotText)?.trim();
+        match name {
+            "" => Err(Stop::Empty),
+            _ if name.contains(['\n', '\r']) => Err(Stop::LineEnd),
+            _ => Ok(name),
         }
     }
 }
 
-/// What a stretch of lines holds.
-pub(super) struct Piece<T> {
-    pub edges: Vec<[T; 2]>,
+/// What stands between the delimiters of a line without quotes. Blanks part cells however many there are.
+pub(super) fn cells(line: &[u8], delimiter: u8) -> impl Iterator<Item = &[u8]> {
+    let runs = delimiter == b' ';
+    let parts = move |&byte: &u8| if runs { is_blank(byte) } else { byte == delimiter };
+    line.split(parts).filter(move |cell| !runs || !cell.is_empty())
+}
+
+/// What a reading of edges counted beside them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
     /// Lines with more than two columns.
     pub with_more: u64,
+    /// Lines that start with #, % or //.
+    pub comments: u64,
+    /// Lines that end within a quoted cell.
+    pub quoted_line_ends: u64,
+}
+
+/// What a stretch of lines holds.
+struct Piece<'a, T> {
+    edges: Vec<[T; 2]>,
+    counts: Counts,
     /// Lines, edges or not.
     lines: u64,
     /// Where it stopped: the line within the piece.
-    stopped: Option<(u64, Stop)>,
+    stopped: Option<(u64, &'a [u8], Stop)>,
 }
 
-/// Parses lines until the first that is no edge. Empty lines and those that start with #, % or // are passed over.
-fn parse<'a, T: End<'a>>(text: &'a [u8]) -> Piece<T> {
-    let mut piece = Piece { edges: Vec::with_capacity(text.len() / 12), with_more: 0, lines: 0, stopped: None };
+/// Parses lines until the first that is no edge.
+fn parse<'a, T: End<'a>>(text: &'a [u8], delimiter: u8) -> Piece<'a, T> {
+    let edges = Vec::with_capacity(text.len() / 12);
+    let mut piece = Piece { edges, counts: Counts::default(), lines: 0, stopped: None };
     for line in text.split(|&byte| byte == b'\n') {
         piece.lines += 1;
-        let Some(first) = line.iter().position(|&byte| !is_separator(byte)) else { continue };
-        if matches!(line[first], b'#' | b'%') || line[first..].starts_with(b"//") {
-            continue;
+        match is_comment(line) {
+            None => continue,
+            Some(true) => {
+                piece.counts.comments += 1;
+                continue;
+            }
+            Some(false) => {}
         }
-        match T::edge(line) {
+        match T::edge(line, delimiter) {
             Ok((edge, more)) => {
                 piece.edges.push(edge);
-                piece.with_more += u64::from(more);
+                piece.counts.with_more += u64::from(more);
             }
             Err(stop) => {
-                piece.stopped = Some((piece.lines, stop));
+                piece.stopped = Some((piece.lines, line, stop));
                 break;
             }
         }
@@ -129,115 +229,62 @@ fn parse<'a, T: End<'a>>(text: &'a [u8]) -> Piece<T> {
     piece
 }
 
-/// Whole lines, a block at a time.
-pub(super) struct Blocks<R> {
-    from: R,
-    rest: Vec<u8>,
-    returned: Option<Vec<u8>>,
-    done: bool,
-    file: String,
-}
-
-impl<R: Read> Blocks<R> {
-    /// The lines of `from`; `file` names it in errors.
-    pub(super) fn new(from: R, file: String) -> Self {
-        Self { from, rest: Vec::new(), returned: None, done: false, file }
-    }
-
-    /// Gives back lines that were the whole of the last block's end.
-    pub(super) fn put_back(&mut self, lines: Vec<u8>) {
-        self.returned = Some(lines);
-    }
-
-    /// The next lines, without the last line end; `None` when there are no more.
-    pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>> {
-        if let Some(lines) = self.returned.take() {
-            return Ok(Some(lines));
-        }
-        if self.done {
-            return Ok(None);
-        }
-        let have = self.rest.len();
-        let mut block = std::mem::take(&mut self.rest);
-        block.resize(BLOCK_BYTES, 0);
-        let bytes = read_full(&mut self.from, &mut block[have..])
-            .map_err(|e| Error::Import { file: self.file.clone(), why: format!("cannot be read to its end: {e}") })?;
-        block.truncate(have + bytes);
-        if block.len() < BLOCK_BYTES {
-            self.done = true;
-            return Ok(Some(block));
-        }
-        match block.iter().rposition(|&byte| byte == b'\n') {
-            Some(end) => {
-                self.rest = block[end + 1..].to_vec();
-                block.truncate(end);
-                Ok(Some(block))
-            }
-            None => {
-                let why = format!("has a line of more than {} MiB, expected an edge a line", BLOCK_BYTES >> 20);
-                Err(Error::Import { file: self.file.clone(), why })
-            }
-        }
-    }
-}
-
-/// Cuts lines into pieces for threads.
-pub(super) fn cut(block: &[u8]) -> Vec<&[u8]> {
-    let len = block.len().div_ceil(4 * rayon::current_num_threads()).max(PIECE_BYTES);
-    let mut pieces = Vec::new();
-    let mut rest = block;
-    while rest.len() > len {
-        let Some(end) = rest[len..].iter().position(|&byte| byte == b'\n').map(|at| len + at) else { break };
-        pieces.push(&rest[..end]);
-        rest = &rest[end + 1..];
-    }
-    pieces.push(rest);
-    pieces
-}
-
 /// Where the reading of edges stopped early.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stopped {
     /// Counts from 1.
     pub line: u64,
+    /// What stands there, as a message shows it.
+    pub text: String,
     pub stop: Stop,
-    /// Whether no edge came before it.
-    pub first: bool,
 }
 
-/// Gives all edges of a text to `take`, in order. Reading and parsing go side by side.
+impl Stopped {
+    pub(super) fn new(line: u64, text: &[u8], stop: Stop) -> Self {
+        Self { line, text: shown(text), stop }
+    }
+}
+
+/// The start of a line, safe to print.
+pub(super) fn shown(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let text = text.trim();
+    let short: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN).is_some() { format!("{short}...") } else { short }
+}
+
+/// Gives all edges of a text but those of its first `skip` lines to `take`, in order. Reading and parsing go side by side.
 ///
 /// # Returns
-/// How many lines had more than two columns; or where a line was not an edge of this type.
+/// What else was counted; or where a line was not an edge of this type.
 pub(super) fn each_edge<R: Read + Send, T: for<'a> EndOf<'a>>(
     mut blocks: Blocks<R>,
     mut skip: u64,
+    delimiter: u8,
     mut take: impl for<'a> FnMut(&[[<T as EndOf<'a>>::End; 2]]) -> Result<()>,
-) -> Result<std::result::Result<u64, Stopped>> {
-    let (mut lines, mut with_more, mut first) = (0, 0, true);
+) -> Result<std::result::Result<Counts, Stopped>> {
+    let (mut lines, mut counts) = (0, Counts::default());
     let mut next = blocks.next()?;
     while let Some(mut block) = next {
-        // A header is made a comment.
         if skip > 0 && lines == 0 {
             skip_lines(&mut block, skip);
             skip = 0;
         }
-        let (pieces, following) = rayon::join(
-            || cut(&block).into_par_iter().map(parse::<<T as EndOf<'_>>::End>).collect::<Vec<_>>(),
-            || blocks.next(),
-        );
+        let parse = |piece| parse::<<T as EndOf<'_>>::End>(piece, delimiter);
+        let (pieces, following) =
+            rayon::join(|| cut(&block).into_par_iter().map(parse).collect::<Vec<_>>(), || blocks.next());
         for piece in pieces {
             take(&piece.edges)?;
-            first &= piece.edges.is_empty();
-            if let Some((line, stop)) = piece.stopped {
-                return Ok(Err(Stopped { line: lines + line, stop, first }));
+            if let Some((line, text, stop)) = piece.stopped {
+                return Ok(Err(Stopped::new(lines + line, text, stop)));
             }
-            with_more += piece.with_more;
+            counts.with_more += piece.counts.with_more;
+            counts.comments += piece.counts.comments;
             lines += piece.lines;
         }
         next = following?;
     }
-    Ok(Ok(with_more))
+    Ok(Ok(counts))
 }
 
 /// Turns the first `count` lines into blanks.
@@ -280,41 +327,53 @@ impl<'a> EndOf<'a> for Named {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::super::blocks::BLOCK_BYTES;
     use super::*;
 
-    type Read<T> = std::result::Result<(Vec<[T; 2]>, u64), Stopped>;
+    type Read<T> = std::result::Result<(Vec<[T; 2]>, Counts), Stopped>;
 
     fn small(text: &[u8], skip: u64) -> Read<u32> {
         let mut all = Vec::new();
-        let read = each_edge::<_, Small>(Blocks::new(text, "text".into()), skip, |edges| {
+        let read = each_edge::<_, Small>(Blocks::new(text, "text".into()), skip, b' ', |edges| {
             all.extend_from_slice(edges);
             Ok(())
         });
-        read.unwrap().map(|more| (all, more))
+        read.unwrap().map(|counts| (all, counts))
     }
 
     #[test]
     fn lines_may_be_separated_and_ended_in_many_ways() {
         let text = b"# from to\r\n0\t1\r\n 2 , 3 \n\n% no edge\n4;5;0.25\n// no edge\n6   7  8 9";
-        assert_eq!(small(text, 0), Ok((vec![[0, 1], [2, 3], [4, 5], [6, 7]], 2)));
-        assert_eq!(small(b"", 0), Ok((vec![], 0)));
-        assert_eq!(small(b"from,to\n1,2\n", 1), Ok((vec![[1, 2]], 0)));
+        let counts = Counts { with_more: 2, comments: 3, ..Counts::default() };
+        assert_eq!(small(text, 0), Ok((vec![[0, 1], [2, 3], [4, 5], [6, 7]], counts)));
+        assert_eq!(small(b"", 0), Ok((vec![], Counts::default())));
+        assert_eq!(small(b"from,to\n1,2\n", 1), Ok((vec![[1, 2]], Counts::default())));
+        assert_eq!(small(b"1,2,,\n", 0), Ok((vec![[1, 2]], Counts::default())));
     }
 
     #[test]
     fn the_line_of_what_is_no_edge_is_known() {
         let stopped = |text: &[u8]| small(text, 0).unwrap_err();
-        assert_eq!(stopped(b"#\n0 1\n2\n"), Stopped { line: 3, stop: Stop::OneEnd, first: false });
-        assert_eq!(stopped(b"\na b\n"), Stopped { line: 2, stop: Stop::Name, first: true });
-        assert_eq!(stopped(b"1 -2").stop, Stop::Name);
-        assert_eq!(stopped(b"1.5 2").stop, Stop::Name);
-        assert_eq!(stopped(b"1 4294967294").stop, Stop::Large);
-        assert_eq!(stopped(b"1 99999999999999999999999").stop, Stop::Name);
+        assert_eq!(stopped(b"#\n0 1\n2\n"), Stopped { line: 3, text: "2".into(), stop: Stop::OneEnd });
+        assert_eq!(stopped(b"\na\x1b b\n"), Stopped { line: 2, text: "a\\u{1b} b".into(), stop: Stop::Name });
+        for (text, stop) in [
+            ("1 -2", Stop::Name),
+            ("1.5 2", Stop::Name),
+            ("1 4294967294", Stop::Large),
+            ("1 99999999999999999999999", Stop::Name),
+            ("1,,2", Stop::Empty),
+            (",1,2", Stop::Empty),
+            ("1 ; , 2", Stop::Empty),
+            ("\"1\",2", Stop::Quote),
+            ("1,2,\"a", Stop::Quote),
+        ] {
+            assert_eq!(stopped(text.as_bytes()).stop, stop, "{text}");
+        }
         // Of many pieces and blocks.
         let mut text = b"10 20\n".repeat(3_000_000);
         text.extend(b"1 x\n");
         text.extend(b"10 20\n".repeat(100));
-        assert_eq!(stopped(&text), Stopped { line: 3_000_001, stop: Stop::Name, first: false });
+        assert_eq!(stopped(&text), Stopped { line: 3_000_001, text: "1 x".into(), stop: Stop::Name });
     }
 
     #[test]
@@ -331,19 +390,15 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_not_held() {
-        let endless = std::io::repeat(b'7');
-        let error = each_edge::<_, Small>(Blocks::new(endless, "text".into()), 0, |_| Ok(())).unwrap_err();
-        assert!(error.to_string().contains("a line of more than 8 MiB"), "{error}");
-    }
-
-    #[test]
-    fn names_may_have_blanks_where_tabs_part_them() {
-        let edge = |line: &'static str| <&str>::edge(line.as_bytes());
-        assert_eq!(edge("New York\tLos Angeles\t3"), Ok((["New York", "Los Angeles"], true)));
-        assert_eq!(edge("a b,c d\r"), Ok((["a b", "c d"], false)));
-        assert_eq!(edge("  a   b  "), Ok((["a", "b"], false)));
-        assert_eq!(edge("alone"), Err(Stop::OneEnd));
-        assert_eq!(<&str>::edge(b"\xff a"), Err(Stop::NotText));
+    fn names_stand_between_the_delimiters_of_the_file() {
+        let edge = |line: &'static str, delimiter| <&str>::edge(line.as_bytes(), delimiter);
+        assert_eq!(edge("New York\tLos Angeles\t3", b'\t'), Ok((["New York", "Los Angeles"], true)));
+        assert_eq!(edge("a b,c d\r", b','), Ok((["a b", "c d"], false)));
+        assert_eq!(edge("  a   b  ", b' '), Ok((["a", "b"], false)));
+        assert_eq!(edge("Smith,J Doe,A", b' '), Ok((["Smith,J", "Doe,A"], false)));
+        assert_eq!(edge("alone", b','), Err(Stop::OneEnd));
+        assert_eq!(edge("a,,b", b','), Err(Stop::Empty));
+        assert_eq!(edge("a,\"b\"", b','), Err(Stop::Quote));
+        assert_eq!(<&str>::edge(b"\xff a", b' '), Err(Stop::NotText));
     }
 }

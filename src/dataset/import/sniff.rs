@@ -1,0 +1,203 @@
+//! How a text of edges is laid out: what stands between its columns, whether its first line holds their titles, and which
+//! two of them are the ends of an edge.
+
+use super::blocks::Blocks;
+use super::job::Job;
+use super::text::{cells, data_lines};
+use crate::dataset::error::{Error, Result};
+
+/// The first line that is no comment, as the titles of the columns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    /// Its number, from 1.
+    pub line: u64,
+    pub titles: Vec<String>,
+    /// Whether it is one for sure: it was asked for, or its titles are those of edges. Else only the numbers below it say so.
+    pub certain: bool,
+}
+
+/// The layout of a text of edges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// What stands between names; a blank for any number of blanks.
+    pub delimiter: u8,
+    pub header: Option<Header>,
+    /// The columns of the source and the destination, from 0.
+    pub ends: [usize; 2],
+    /// The first edge, if it might be a line of titles all the same.
+    pub doubtful: Option<String>,
+}
+
+/// Looks at the start of the source.
+///
+/// # Errors
+/// Those of reading it.
+pub(super) fn layout(job: &Job<'_>) -> Result<Layout> {
+    let text = job.meter.open_text(job.source, "it is the list of edges to import")?;
+    let block = Blocks::new(text, job.source.display().to_string()).next()?.unwrap_or_default();
+    Ok(layout_of(&block, job.options.header))
+}
+
+fn layout_of(text: &[u8], header: Option<bool>) -> Layout {
+    let mut lines = data_lines(text);
+    let Some((line, first)) = lines.next() else {
+        return Layout { delimiter: b' ', header: None, ends: [0, 1], doubtful: None };
+    };
+    let second = lines.next().map(|(_, line)| line);
+    let delimiter = delimiter(second.filter(|line| starts_with_numbers(line)).unwrap_or(first));
+    let titles = split(first, delimiter);
+    let ends = ends_of(&titles);
+    let numbers_follow = second.is_some_and(starts_with_numbers);
+    let untitled = titles.iter().take(2).any(|cell| cell.is_empty() || is_like_a_number(cell));
+    let (is_header, certain) = match header {
+        Some(asked) => (asked, true),
+        None if ends.is_some() => (true, true),
+        None => (numbers_follow && !untitled && titles.len() > 1, false),
+    };
+    if !is_header {
+        let doubtful = (header.is_none() && !untitled).then(|| titles[..titles.len().min(2)].join(" -> "));
+        return Layout { delimiter, header: None, ends: [0, 1], doubtful };
+    }
+    let header = Some(Header { line, titles, certain });
+    Layout { delimiter, header, ends: ends.unwrap_or([0, 1]), doubtful: None }
+}
+
+/// The cells of a line, without quotes and blanks around them.
+fn split(line: &[u8], delimiter: u8) -> Vec<String> {
+    if !line.contains(&b'"') {
+        return cells(line, delimiter).map(|cell| String::from_utf8_lossy(cell).trim().to_string()).collect();
+    }
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).delimiter(delimiter).from_reader(line);
+    let mut record = csv::ByteRecord::new();
+    // What is no CSV has no cells; the reading of the edges will say why.
+    if !reader.read_byte_record(&mut record).unwrap_or(false) {
+        return Vec::new();
+    }
+    record.iter().map(|cell| String::from_utf8_lossy(cell).trim().to_string()).collect()
+}
+
+/// What stands between the columns of a line: for two numbers what is between them, for names a tab if there is one, else
+/// a comma, else a semicolon, else blanks.
+pub(super) fn delimiter(line: &[u8]) -> u8 {
+    if starts_with_numbers(line) {
+        let digits = line.trim_ascii_start().iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(0);
+        let between = line.trim_ascii_start()[digits..].iter().take_while(|byte| !byte.is_ascii_digit());
+        return between.copied().find(|byte| matches!(byte, b',' | b';')).unwrap_or(b' ');
+    }
+    // A delimiter within quotes is text.
+    let mut quoted = false;
+    let outside = |byte: &&u8| {
+        quoted ^= **byte == b'"';
+        !quoted
+    };
+    let bare: Vec<u8> = line.iter().filter(outside).copied().collect();
+    [b'\t', b',', b';'].into_iter().find(|byte| bare.trim_ascii().contains(byte)).unwrap_or(b' ')
+}
+
+fn starts_with_numbers(line: &[u8]) -> bool {
+    let word = |byte: &u8| matches!(byte, b' ' | b'\t' | b',' | b';' | b'\r');
+    let mut words = line.split(word).filter(|word| !word.is_empty());
+    let mut next = || words.next().is_some_and(|word| word.iter().all(u8::is_ascii_digit));
+    next() && next()
+}
+
+/// Whether a cell is rather a number than a title: `-0`, `1e9`, `1.5`, any number of digits.
+fn is_like_a_number(cell: &str) -> bool {
+    let starts = cell.trim_start_matches(['+', '-', '.']).starts_with(|c: char| c.is_ascii_digit());
+    starts && cell.parse::<f64>().is_ok()
+}
+
+/// The columns of the first two titles that name the ends of an edge, as `source` and `target` do.
+fn ends_of(titles: &[String]) -> Option<[usize; 2]> {
+    const PAIRS: [[&str; 2]; 8] = [
+        ["source", "target"],
+        ["source", "destination"],
+        ["src", "dst"],
+        ["src", "dest"],
+        ["from", "to"],
+        ["node1", "node2"],
+        ["id1", "id2"],
+        ["vertex1", "vertex2"],
+    ];
+    let titles: Vec<String> = titles.iter().map(|title| plain(title)).collect();
+    let column = |wanted: &str| titles.iter().position(|title| title == wanted);
+    PAIRS.iter().find_map(|[source, target]| Some([column(source)?, column(target)?]))
+}
+
+/// A title without case, punctuation and what kind of thing it names: `Source_ID` is `source`, `FromNodeId` is `from`.
+fn plain(title: &str) -> String {
+    let letters: String = title.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect();
+    let mut plain = letters.as_str();
+    for kind in ["id", "name", "node", "vertex"] {
+        plain = plain.strip_suffix(kind).filter(|rest| !rest.is_empty()).unwrap_or(plain);
+    }
+    plain.to_string()
+}
+
+/// `yes` or `no`.
+///
+/// # Errors
+/// [`Error::Option`] for anything else.
+pub fn parse_yes_or_no(text: &str) -> Result<bool> {
+    match text {
+        "yes" | "true" => Ok(true),
+        "no" | "false" => Ok(false),
+        other => {
+            let (option, expected) = ("whether there is a header", "`yes` or `no`".into());
+            Err(Error::Option { option, found: format!("`{other:.40}`"), expected })
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Layout {
+        layout_of(text.as_bytes(), None)
+    }
+
+    fn is_header(text: &str) -> bool {
+        of(text).header.is_some()
+    }
+
+    #[test]
+    fn titles_are_told_from_edges() {
+        assert!(is_header("source,target\nann,bob\n"));
+        assert!(is_header("# a comment\n\nSource_ID\tTarget ID\nann\tbob\n"));
+        assert!(is_header("FromNodeId ToNodeId\na b\n"));
+        assert!(is_header("person,friend\n1,2\n"), "numbers follow");
+        assert!(!is_header("person,friend\nann,bob\n"));
+        assert_eq!(of("person,friend\nann,bob\n").doubtful.unwrap(), "person -> friend");
+        for first in ["99999999999999999999 1", "-0 1", "1.5 2", "1e5 2", "+3 4", "alone"] {
+            assert!(!is_header(&format!("{first}\n1 2\n")), "{first}");
+        }
+        assert!(!is_header("1 2\n3 4\n") && !is_header(""));
+        assert!(is_header("1 2\n") != layout_of(b"1 2\n", Some(true)).header.is_some());
+        assert!(layout_of(b"source,target\na,b\n", Some(false)).header.is_none());
+    }
+
+    #[test]
+    fn the_columns_of_the_ends_are_found_by_their_titles() {
+        assert_eq!(of(",source,target\n0,12,15\n").ends, [1, 2]);
+        assert_eq!(of("\"weight\",\"target\",\"source\"\n1,a,b\n").ends, [2, 1]);
+        assert_eq!(of("a,b\n1,2\n").ends, [0, 1]);
+    }
+
+    #[test]
+    fn the_delimiter_is_what_stands_between_the_ends() {
+        for (line, want) in [
+            ("a b", b' '),
+            ("a b\tc d", b'\t'),
+            ("a b,c", b','),
+            ("a;b", b';'),
+            ("\"a,b\";c", b';'),
+            ("1 2 0,5", b' '),
+            ("1, 2", b','),
+            ("1\t2", b' '),
+        ] {
+            assert_eq!(delimiter(line.as_bytes()), want, "{line}");
+        }
+    }
+}
