@@ -112,7 +112,7 @@ impl Trainer {
         metrics.extend(is_due.then(|| Accuracy::metrics(EVALUATE_PHASE)).into_iter().flatten());
         let is_timed = self.trace.is_some() || self.record.parts.len() > 1;
         let clock = HostSlot::constant(&Shared::from(vec![epoch, epoch]));
-        let done = self.session.run(phases, &metrics, &[(Origin::Clock, clock)], is_timed)?;
+        let mut done = self.session.run(phases, &metrics, &[(Origin::Clock, clock)], is_timed)?;
         if is_timed {
             self.part_seconds = done.kernel_seconds();
         }
@@ -120,7 +120,7 @@ impl Trainer {
             learning.learner.observe(&done.spans);
         }
         if let Some(trace) = &mut self.trace {
-            trace.add(&done.spans);
+            trace.set(epoch, std::mem::take(&mut done.spans));
         }
         let loss: f64 = done.metric::<f32>(0).iter().map(|part| f64::from(part[0])).sum();
         if !loss.is_finite() {
@@ -179,7 +179,13 @@ impl Trainer {
         self.trace = Some(Trace::new(self.session.device_names()));
     }
 
-    /// What was noted since [`Trainer::start_trace`].
+    /// Notes nothing any more. Epochs of GPUs are faster then.
+    pub fn stop_trace(&mut self) {
+        self.trace = None;
+    }
+
+    /// When everything of the last epoch ran, one whose loss was no finite number included; `None` without
+    /// [`Trainer::start_trace`]. A [`TraceFile`](crate::TraceFile) keeps many epochs.
     pub fn trace(&self) -> Option<&Trace> {
         self.trace.as_ref()
     }
