@@ -8,6 +8,7 @@ use crate::dataset;
 use crate::model::{ModelError, WeightsError};
 use crate::program::{PassesError, ProgramError};
 use crate::tasks_file::TasksFileError;
+use crate::train::LockHolder;
 
 /// The result of everything that a user calls.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -175,6 +176,17 @@ pub enum Error {
         path: PathBuf,
         /// The newest epoch.
         epoch: u64,
+    },
+    /// A checkpoint folder that another run writes into.
+    #[error("{} is in use by {}; {remedy}", path.display(),
+        holder.as_ref().map_or_else(|| "another run".into(), ToString::to_string))]
+    FolderInUse {
+        /// The folder.
+        path: PathBuf,
+        /// Which run, if its lock says.
+        holder: Option<LockHolder>,
+        /// What to do.
+        remedy: String,
     },
     /// A run record that is not what this version writes.
     #[error("{} is not a run record of this version", path.display())]

@@ -51,6 +51,6 @@ pub use model::{Model, Weight, Weights};
 pub use program::Passes;
 pub use runtime::{Busy, Devices, MemoryPolicy, Partition, Span, SplitRecord, StartUp, Trace, TraceFile, Transport};
 pub use train::{
-    Adam, AdamW, Best, DecayLayers, Epoch, Move, Optimizer, RunRecord, Sgd, Trainer,
+    Adam, AdamW, Best, DecayLayers, Epoch, LockHolder, Move, Optimizer, RunLock, RunRecord, Sgd, Trainer,
     TrainerBuilder,
 };

@@ -3,8 +3,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
-use std::time::Duration;
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
 use serde_json::Value;
@@ -199,4 +199,82 @@ fn the_memory_of_a_trace_does_not_grow_with_the_epochs() {
     let (few, many) = (peak("200"), peak("10000"));
     // All 10,000 epochs held at once would take some 400 MiB.
     assert!(many < few + 20_000, "{few} KiB, then {many} KiB");
+}
+
+/// A run that goes on until it is killed, with its checkpoints in `dir`, when it has the folder.
+fn endless(dir: &Path) -> Child {
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("lapidary"))
+        .args(["train", "--data", "builtin:karate", "--epochs", "100000000", "--checkpoint-every", "5", "--checkpoint"])
+        .arg(dir)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while !dir.join("epoch-00000005").exists() {
+        assert!(child.try_wait().unwrap().is_none() && start.elapsed() < Duration::from_secs(60), "no checkpoint");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child
+}
+
+fn end(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn two_runs_never_share_a_checkpoint_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    let first = endless(&dir);
+    let pid = first.id().to_string();
+    for resume in [None, Some("--resume")] {
+        // It would have to say that there is no such data, had it looked.
+        let mut second = lapidary();
+        second.args(["train", "--data", "no/such/folder", "--checkpoint"]).arg(&dir).args(resume);
+        let text = stderr(second.assert().code(1).get_output());
+        assert_eq!(text.lines().filter(|line| line.starts_with("error:")).count(), 1, "{text}");
+        let host = gethostname::gethostname().into_string().unwrap();
+        for word in [dir.to_str().unwrap(), &format!("process {pid} on {host}"), "in use"] {
+            assert!(text.contains(word), "no `{word}` in: {text}");
+        }
+    }
+    let record = fs::read_to_string(dir.join(".lock")).unwrap();
+    assert!(record.contains(&format!("pid {pid}\n")), "{record}");
+    end(first);
+}
+
+#[test]
+fn a_run_that_was_killed_does_not_keep_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    let first = endless(&dir);
+    let pid = first.id().to_string();
+    end(first);
+    assert!(dir.join(".lock").exists());
+    let newest = names(&dir).into_iter().filter_map(|name| name.strip_prefix("epoch-")?.parse::<u64>().ok()).max();
+    let epochs = (newest.unwrap() + 3).to_string();
+    let next = train(&epochs).args(["--resume", "--checkpoint"]).arg(&dir).assert().success();
+    let text = stderr(next.get_output());
+    let said: Vec<&str> = text.lines().filter(|line| line.contains("taken over")).collect();
+    assert!(said.len() == 1 && said[0].contains(&format!("process {pid} on ")), "{text}");
+    assert!(!dir.join(".lock").exists());
+}
+
+#[test]
+fn a_run_that_ends_leaves_no_lock() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    train("2").arg("--checkpoint").arg(&dir).assert().success();
+    assert_eq!(names(&dir), ["best", "epoch-00000002"]);
+    // One that fails leaves none either, and no folder that it made.
+    train("2").arg("--checkpoint").arg(&dir).assert().code(1);
+    assert_eq!(names(&dir), ["best", "epoch-00000002"]);
+    let other = folder.path().join("other");
+    lapidary().args(["train", "--data", "no/such/folder", "--checkpoint"]).arg(&other).assert().code(1);
+    assert!(!other.exists());
+    // Inference reads what a run is writing.
+    let first = endless(&other);
+    lapidary().args(["infer", "--data", "builtin:karate", "--checkpoint"]).arg(&other).assert().success();
+    end(first);
 }

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::infer::checkpoint::newest_epoch;
 use crate::model::{LabelKind, Model};
 use crate::runtime::TraceFile;
-use crate::train::{Adam, AdamW, DecayLayers, Epoch, Move, Optimizer, Sgd, Trainer};
+use crate::train::{Adam, AdamW, DecayLayers, Epoch, Move, Optimizer, RunLock, Sgd, Trainer};
 
 /// How many lines tell of progress where there is no terminal to draw a bar on.
 const PROGRESS_LINES: u64 = 10;
@@ -162,6 +162,7 @@ impl TrainArgs {
 pub(super) fn run(args: &TrainArgs) -> Result<()> {
     args.device.options()?;
     args.model.check()?;
+    let _lock = args.checkpoint.as_deref().map(take_folder).transpose()?;
     let mut trace = RunTrace::open(args.device.trace.as_deref(), TraceFile::LIMIT_BYTES)?;
     let start = Instant::now();
     let data = Dataset::load(&args.data)?;
@@ -207,6 +208,15 @@ fn end(args: &TrainArgs, data: &Dataset, trainer: &mut Trainer, started_at: u64,
         trainer.save(dir)?;
     }
     summarise(args, data, trainer, done)
+}
+
+/// Takes the checkpoint folder for this run.
+fn take_folder(dir: &Path) -> Result<RunLock> {
+    let lock = RunLock::take(dir)?;
+    if let Some(dead) = lock.taken_from() {
+        say(format_args!("{} was in use by {dead}, which has ended: taken over", dir.display()));
+    }
+    Ok(lock)
 }
 
 /// A folder that cannot be written is an error now, not after hours of training.

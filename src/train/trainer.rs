@@ -307,6 +307,9 @@ impl Trainer {
 
     /// Writes `dir/epoch-<N>/` and `dir/best/`.
     ///
+    /// Two runs that save into one folder overwrite each other. A program of which two may run takes a
+    /// [`RunLock`](crate::RunLock) first, as the command does; this method does not.
+    ///
     /// # Errors
     /// [`Error::Io`], and [`Error::Weights`] for weights that are no finite numbers; checkpoints that were there are
     /// untouched.
