@@ -166,6 +166,10 @@ pub(super) fn run(args: &TrainArgs) -> Result<()> {
     let mut trace = RunTrace::open(args.device.trace.as_deref(), TraceFile::LIMIT_BYTES)?;
     let start = Instant::now();
     let data = Dataset::load(&args.data)?;
+    if args.checkpoint.is_some() {
+        // Checkpoints have it, and now its bytes have just been read.
+        data.fingerprint();
+    }
     let read_seconds = start.elapsed().as_secs_f64();
     args.check(&data)?;
     let model = args.model.model(data.feature_width(), data.class_count())?;
