@@ -8,6 +8,7 @@ use crate::dataset;
 use crate::model::{ModelError, WeightsError};
 use crate::program::{PassesError, ProgramError};
 use crate::tasks_file::TasksFileError;
+use crate::train::LockHolder;
 
 /// The result of everything that a user calls.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -128,8 +129,8 @@ pub enum Error {
         /// Why.
         source: lapidary_cost_model::ProfileError,
     },
-    /// A file that is no cost model.
-    #[error("{} cannot be used", path.display())]
+    /// A file of a checkpoint that is no cost model.
+    #[error("{} cannot be used; delete it, and its line in B3SUMS, to learn anew", path.display())]
     CostModel {
         /// The file.
         path: PathBuf,
@@ -175,6 +176,36 @@ pub enum Error {
         path: PathBuf,
         /// The newest epoch.
         epoch: u64,
+    },
+    /// A checkpoint folder that another run writes into.
+    #[error("{} is in use by {}; {remedy}", path.display(),
+        holder.as_ref().map_or_else(|| "another run".into(), ToString::to_string))]
+    FolderInUse {
+        /// The folder.
+        path: PathBuf,
+        /// Which run, if its lock says.
+        holder: Option<LockHolder>,
+        /// What to do.
+        remedy: String,
+    },
+    /// A checkpoint whose files are not those that were written.
+    #[error("{} {why}; use another checkpoint, or give weights from elsewhere to `infer --weights`", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Data that is not what a checkpoint was trained on.
+    #[error("{}: the checkpoint was trained on other {what} than the data set `{dataset}` has now; \
+        put the data back as it was, or begin a new run in another folder", path.display())]
+    DataChanged {
+        /// The run record.
+        path: PathBuf,
+        /// The data set's name.
+        dataset: String,
+        /// What changed: `graph`, `features`, `labels`, `splits`, or several of them.
+        what: String,
     },
     /// A run record that is not what this version writes.
     #[error("{} is not a run record of this version", path.display())]

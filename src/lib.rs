@@ -33,6 +33,7 @@ mod host;
 mod infer;
 pub mod lower;
 pub mod model;
+mod output;
 pub mod plan;
 pub mod profile;
 pub mod program;
@@ -48,5 +49,8 @@ pub use infer::{Accuracy, ModelRecord, Prediction, Predictor};
 pub use lapidary_kernels::Float;
 pub use model::{Model, Weight, Weights};
 pub use program::Passes;
-pub use runtime::{Busy, Devices, MemoryPolicy, Partition, Span, SplitRecord, StartUp, Trace, Transport};
-pub use train::{Adam, AdamW, Best, DecayLayers, Epoch, Move, Optimizer, RunRecord, Sgd, Trainer, TrainerBuilder};
+pub use runtime::{Busy, Devices, MemoryPolicy, Partition, Span, SplitRecord, StartUp, Trace, TraceFile, Transport};
+pub use train::{
+    Adam, AdamW, Best, DecayLayers, Epoch, LockHolder, Move, Optimizer, RunLock, RunRecord, Sgd, Trainer,
+    TrainerBuilder,
+};

@@ -4,7 +4,6 @@ pub(crate) mod gpu;
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -17,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::host;
+use crate::output::OutputFile;
 
 /// Bytes of the matrices that are read: beyond all but the largest caches.
 const BYTES: usize = 192 << 20;
@@ -109,15 +109,12 @@ fn remembered(file: &Path, here: &Machine) -> Option<Profile> {
     ((version.as_str(), &machine) == (VERSION, here) && profile.check().is_ok()).then_some(profile)
 }
 
-/// Writes it beside its place, then renames it.
+/// Keeps what was measured in `file`.
 fn remember(file: &Path, machine: Machine, profile: &Profile) -> std::io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
     let remembered = Remembered { version: VERSION.into(), machine, profile: profile.clone() };
-    let mut beside = tempfile::NamedTempFile::new_in(folder)?;
-    beside.write_all(serde_json::to_string_pretty(&remembered)?.as_bytes())?;
-    beside.persist(file)?;
-    Ok(())
+    OutputFile::write(file, serde_json::to_string_pretty(&remembered)?.as_bytes())
 }
 
 /// Measures the threads of the current rayon pool with the kernels themselves.

@@ -7,7 +7,7 @@ use common::curve::{self, Curve, assert_same};
 use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::model::ModelConfig;
 use lapidary::{
-    Adam, Arrays, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Partition, Trainer, TrainerBuilder,
+    Adam, Arrays, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Partition, TraceFile, Trainer, TrainerBuilder,
 };
 use ndarray::Array2;
 
@@ -145,10 +145,12 @@ fn a_trace_has_a_row_a_device_and_lane() {
     trainer.step().unwrap();
     trainer.start_trace();
     let epoch = trainer.step().unwrap();
-    let file = tempfile::tempdir().unwrap().path().join("trace.json");
-    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-    trainer.trace().unwrap().write(&file).unwrap();
-    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.json");
+    let mut file = TraceFile::create(&path, TraceFile::LIMIT_BYTES).unwrap();
+    file.add(trainer.trace().unwrap()).unwrap();
+    file.finish().unwrap();
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let spans: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
     for device in 0..2 {
@@ -165,5 +167,26 @@ fn a_trace_has_a_row_a_device_and_lane() {
         epoch.bytes_to_device + epoch.bytes_to_host,
         "the copies in the trace are those that were counted"
     );
-    std::fs::remove_dir_all(file.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn a_trainer_keeps_the_trace_of_one_epoch() {
+    let data = Dataset::builtin("karate").unwrap();
+    let model = model("gcn", &data, 0.5);
+    let mut trainer = Trainer::builder(&model, &data).build().unwrap();
+    assert!(trainer.trace().is_none());
+    trainer.start_trace();
+    assert_eq!(trainer.trace().unwrap().epoch(), 0);
+    let spans: Vec<usize> = (1..=20)
+        .map(|epoch| {
+            trainer.step().unwrap();
+            let trace = trainer.trace().unwrap();
+            assert_eq!(trace.epoch(), epoch);
+            assert!(trace.busy()[0].kernels_s > 0.0);
+            trace.spans()[0].len()
+        })
+        .collect();
+    assert!(spans[0] > 0 && spans.iter().all(|&count| count == spans[0]), "{spans:?}");
+    trainer.stop_trace();
+    assert!(trainer.trace().is_none());
 }

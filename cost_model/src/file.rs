@@ -16,10 +16,10 @@ const FORMAT: &str = "lapidary cost model 1";
 #[non_exhaustive]
 pub enum FileError {
     /// Not JSON, or not of a cost model.
-    #[error("this is no cost model; delete it to learn anew")]
+    #[error("this is no cost model")]
     Json(#[from] serde_json::Error),
     /// Of another version.
-    #[error("the cost model's {what} is `{found}`, expected `{expected}`; delete it to learn anew")]
+    #[error("the cost model's {what} is `{found}`, expected `{expected}`")]
     Version {
         /// Format or features.
         what: &'static str,
@@ -32,7 +32,7 @@ pub enum FileError {
     #[error("the cost model's profile cannot be used")]
     Profile(#[from] ProfileError),
     /// A number that no model has.
-    #[error("the cost model's operation `{op}` has {what}; delete the file to learn anew")]
+    #[error("the cost model's operation `{op}` has {what}")]
     Op {
         /// The operation's name.
         op: String,

@@ -38,7 +38,8 @@ pub(super) struct DeviceArgs {
     /// How it is decided what stays on a device
     #[arg(long, value_name = "POLICY", default_value = "optimal")]
     memory: PolicyArg,
-    /// Write when everything ran to FILE, in the Chrome trace format (open it at ui.perfetto.dev)
+    /// Write when everything ran to FILE, in the Chrome trace format (open it at ui.perfetto.dev). Epochs that would make it
+    /// larger than 256 MiB are left out
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
     /// Print the plan first

@@ -1,7 +1,5 @@
 //! `lapidary infer`.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -16,6 +14,7 @@ use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
 use crate::infer::{Prediction, Predictor};
 use crate::model::{LabelKind, Norm};
+use crate::output::OutputFile;
 
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("from").required(true).args(["checkpoint", "weights"]))]
@@ -74,48 +73,26 @@ pub(super) fn run(args: &InferArgs) -> Result<()> {
     if let Some(dtype) = args.dtype {
         predictor = predictor.dtype(dtype.float());
     }
+    let failed = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| Error::Io { action: "write the logits", path, source }
+    };
+    // A file that cannot be written is an error now, not after all the work.
+    let out = args.out.as_deref().map(|path| OutputFile::create(path).map_err(failed(path))).transpose()?;
     let data = Dataset::load(&args.data)?;
     let prediction = predictor.run(&data)?;
-    if let Some(path) = &args.out {
-        write_logits(path, &prediction.logits)?;
+    if let (Some(file), Some(path)) = (out, &args.out) {
+        write_logits(file, &prediction.logits).map_err(failed(path))?;
     }
     summarise(args, &data, &prediction)
 }
 
-/// Writes beside the place and renames, so that a logits file that is there is whole. Where something stands that is no
-/// file (a pipe, a device), it is written to as it is.
-fn write_logits(path: &Path, logits: &Array2<f32>) -> Result<()> {
-    let failed = |source| Error::Io { action: "write the logits", path: path.into(), source };
-    // What a link points to is meant, not the link.
-    let target = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    if target.exists() && !target.is_file() {
-        let stream = OpenOptions::new().write(true).open(&target).map_err(failed)?;
-        return write_npy(logits, &stream).map_err(failed);
-    }
-    let folder = match target.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let mut fresh = tempfile::Builder::new();
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        // As any new file: the process's umask takes from this.
-        fresh.permissions(std::fs::Permissions::from_mode(0o666));
-    }
-    let file = fresh.prefix(".logits-").tempfile_in(folder).map_err(failed)?;
-    write_npy(logits, file.as_file()).map_err(failed)?;
-    file.as_file().sync_all().map_err(failed)?;
-    file.persist(&target).map(drop).map_err(|error| failed(error.error))
-}
-
-fn write_npy(logits: &Array2<f32>, file: &File) -> std::io::Result<()> {
-    let mut writer = std::io::BufWriter::new(file);
-    logits.write_npy(&mut writer).map_err(|error| match error {
+fn write_logits(mut file: OutputFile, logits: &Array2<f32>) -> std::io::Result<()> {
+    logits.write_npy(&mut file).map_err(|error| match error {
         ndarray_npy::WriteNpyError::Io(source) => source,
         other => std::io::Error::other(other),
     })?;
-    writer.flush()
+    file.finish()
 }
 
 fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction) -> Result<()> {

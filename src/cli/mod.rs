@@ -12,6 +12,7 @@ mod infer;
 mod model;
 mod output;
 mod plan;
+mod run_trace;
 mod train;
 
 use std::error::Error as _;

@@ -11,11 +11,13 @@ use serde_json::json;
 use super::DeviceArgs;
 use super::model::ModelArgs;
 use super::output::{self, align, facts, json_line, percent, say, seconds, table};
+use super::run_trace::RunTrace;
 use crate::dataset::{Dataset, FeatureNorm, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::newest_epoch;
 use crate::model::{LabelKind, Model};
-use crate::train::{Adam, AdamW, DecayLayers, Epoch, Move, Optimizer, Sgd, Trainer};
+use crate::runtime::TraceFile;
+use crate::train::{Adam, AdamW, DecayLayers, Epoch, Move, Optimizer, RunLock, Sgd, Trainer};
 
 /// How many lines tell of progress where there is no terminal to draw a bar on.
 const PROGRESS_LINES: u64 = 10;
@@ -160,8 +162,14 @@ impl TrainArgs {
 pub(super) fn run(args: &TrainArgs) -> Result<()> {
     args.device.options()?;
     args.model.check()?;
+    let _lock = args.checkpoint.as_deref().map(take_folder).transpose()?;
+    let mut trace = RunTrace::open(args.device.trace.as_deref(), TraceFile::LIMIT_BYTES)?;
     let start = Instant::now();
     let data = Dataset::load(&args.data)?;
+    if args.checkpoint.is_some() {
+        // Checkpoints have it, and now its bytes have just been read.
+        data.fingerprint();
+    }
     let read_seconds = start.elapsed().as_secs_f64();
     args.check(&data)?;
     let model = args.model.model(data.feature_width(), data.class_count())?;
@@ -180,22 +188,39 @@ pub(super) fn run(args: &TrainArgs) -> Result<()> {
     if args.device.explain {
         say(trainer.explain().trim_end());
     }
-    if let Some(file) = &args.device.trace {
-        trainer.start_trace();
-        trainer.trace().map_or(Ok(()), |trace| trace.write(file))?; // what cannot be written is an error now
-    }
+    trace.start(&mut trainer);
     let started_at = trainer.epoch();
-    let done = Done { read_seconds, ..epochs(args, &mut trainer)? };
-    if let (Some(file), Some(trace)) = (&args.device.trace, trainer.trace()) {
-        trace.write(file)?;
+    let trained = epochs(args, &mut trainer, &mut trace);
+    // Of a run that failed there is a trace as well.
+    let traced = trace.finish();
+    let ended = trained.and_then(|done| end(args, &data, &mut trainer, started_at, &Done { read_seconds, ..done }));
+    match (ended, traced) {
+        (Err(error), Err(also)) => {
+            super::report(&also);
+            Err(error)
+        }
+        (ended, traced) => ended.and(traced),
     }
+}
+
+/// What comes after the last epoch: an evaluation if none was yet, a checkpoint, the report.
+fn end(args: &TrainArgs, data: &Dataset, trainer: &mut Trainer, started_at: u64, done: &Done) -> Result<()> {
     if trainer.best().is_none() || args.eval_every == 0 {
         trainer.evaluate()?;
     }
     if let Some(dir) = args.checkpoint.as_ref().filter(|_| trainer.epoch() > started_at || started_at == 0) {
         trainer.save(dir)?;
     }
-    summarise(args, &data, &trainer, &done)
+    summarise(args, data, trainer, done)
+}
+
+/// Takes the checkpoint folder for this run.
+fn take_folder(dir: &Path) -> Result<RunLock> {
+    let lock = RunLock::take(dir)?;
+    if let Some(dead) = lock.taken_from() {
+        say(format_args!("{} was in use by {dead}, which has ended: taken over", dir.display()));
+    }
+    Ok(lock)
 }
 
 /// A folder that cannot be written is an error now, not after hours of training.
@@ -218,7 +243,7 @@ struct Done {
 }
 
 /// Runs the epochs, until there are enough, or no better ones, or the person wants no more.
-fn epochs(args: &TrainArgs, trainer: &mut Trainer) -> Result<Done> {
+fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace) -> Result<Done> {
     let bar = output::bar(args.epochs, args.json);
     bar.set_prefix("training");
     bar.set_position(trainer.epoch());
@@ -228,7 +253,11 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer) -> Result<Done> {
     let mut val = None;
     let mut stale = stale_epochs(args, trainer);
     while trainer.epoch() < args.epochs && stale.is_none() && !interrupted.load(Ordering::Relaxed) {
-        let epoch = trainer.step()?;
+        let stepped = trainer.step();
+        if let Some(note) = trace.add(trainer).filter(|_| !args.json) {
+            bar.suspend(|| say(note));
+        }
+        let epoch = stepped?;
         if let Some(moved) = trainer.last_move().filter(|moved| moved.epoch == epoch.epoch && !args.json) {
             bar.suspend(|| say(move_line(moved)));
         }

@@ -1,6 +1,7 @@
 //! The one way to a [`Dataset`]: parts from anywhere, checked against each other.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use lapidary_kernels::Shared;
 use rayon::prelude::*;
@@ -164,6 +165,7 @@ impl Parts {
             feature_norm: self.feature_norm,
             source: self.source,
             licence: self.licence,
+            fingerprint: Arc::default(),
         })
     }
 

@@ -10,6 +10,7 @@ mod builtin;
 mod edge_store;
 mod error;
 mod features;
+mod fingerprint;
 pub mod generate;
 pub mod import;
 mod info;
@@ -22,7 +23,7 @@ mod rows;
 mod split;
 mod write;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use lapidary_kernels::Shared;
 use lapidary_kernels::call::NO_LABEL;
@@ -33,6 +34,7 @@ use crate::graph::Graph;
 pub use arrays::Arrays;
 pub use error::{Error, Result};
 pub use features::{Dense, FeatureNorm, Features, Sparse};
+pub use fingerprint::Fingerprint;
 pub use info::{DegreeInfo, DegreeRange, FeatureInfo, Info, LabelInfo, SkewInfo, SplitInfo};
 pub use labels::Labels;
 pub use split::{NONE, RandomSplit, TEST, TRAIN, VAL};
@@ -55,6 +57,8 @@ pub struct Dataset {
     feature_norm: Option<FeatureNorm>,
     source: Option<String>,
     licence: Option<String>,
+    /// Made when somebody first asks, for all clones.
+    fingerprint: Arc<OnceLock<Fingerprint>>,
 }
 
 impl Dataset {
@@ -140,6 +144,19 @@ impl Dataset {
             (None, Some(Features::Sparse(sparse))) if sparse.values().par_iter().all(|&x| x >= 0.0) => FeatureNorm::Row,
             _ => FeatureNorm::None,
         }
+    }
+
+    /// Digests of the graph, the features, the labels and the splits, by which a change of any is found out.
+    ///
+    /// # Cost
+    /// The first time, every byte is read once, in parallel at about the speed of memory.
+    pub fn fingerprint(&self) -> &Fingerprint {
+        if let Some(made) = self.fingerprint.get() {
+            return made;
+        }
+        // Not while the lock is held: a thread of the pool that waits for digests may run a task that asks for them too.
+        let made = Fingerprint::of(self);
+        self.fingerprint.get_or_init(|| made)
     }
 
     /// Where the data is from, if the dataset says.

@@ -7,18 +7,19 @@
 //! | `best.safetensors` | epoch | the parameters of the best epoch so far |
 //! | `optimizer.safetensors` | epoch | the optimizer's moments |
 //! | `cost_model.json` | both | what a run on several devices learned of their speed, if it learned |
+//! | `B3SUMS` | both | the BLAKE3 digests of all the others, in the format of the program `b3sum` |
 //!
-//! A checkpoint is written beside its place and then renamed, so that one that is there is whole.
+//! A checkpoint is written beside its place and then renamed, so that one that is there is whole. Reading checks every file
+//! against its digest: see [`super::digests`].
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use lapidary_cost_model::CostModel;
 use lapidary_kernels::Float;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::digests::{DIGESTS_FILE, digests_text};
 use crate::dataset::FeatureNorm;
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
@@ -59,8 +60,11 @@ mod dtype {
     }
 }
 
-/// The version of `run.json` that is written and read.
-pub(crate) const RECORD_FORMAT: u32 = 1;
+/// The version of `run.json` that is written; since 2 there are digests beside it.
+pub(crate) const RECORD_FORMAT: u32 = 2;
+
+/// The version without digests, which is read as well.
+pub(crate) const UNVERIFIED_FORMAT: u32 = 1;
 
 /// The files of one checkpoint folder.
 pub(crate) type Files = Vec<(&'static str, Vec<u8>)>;
@@ -72,7 +76,7 @@ pub(crate) fn record_bytes(record: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// Writes `dir/name/` with these files, in place of what was there.
+/// Writes `dir/name/` with these files and their digests, in place of what was there.
 ///
 /// # Errors
 /// [`Error::Io`]; what was there before is then still there, or beside it under `.old-<name>`.
@@ -86,7 +90,8 @@ pub(crate) fn write_folder(dir: &Path, name: &str, files: &Files) -> Result<()> 
     let place = dir.join(name);
     remove_folder(&fresh)?;
     fs::create_dir(&fresh).map_err(io("create the checkpoint folder", &fresh))?;
-    for (file, bytes) in files {
+    let digests = (DIGESTS_FILE, digests_text(files));
+    for (file, bytes) in files.iter().chain([&digests]) {
         let path = fresh.join(file);
         let written = File::create(&path).and_then(|mut f| f.write_all(bytes).and_then(|()| f.sync_all()));
         if let Err(source) = written {
@@ -124,6 +129,11 @@ pub(crate) fn epoch_folder(epoch: u64) -> String {
     format!("epoch-{epoch:08}")
 }
 
+/// Whether a folder is a checkpoint, or was one before somebody took files out of it.
+fn is_checkpoint(folder: &Path) -> bool {
+    [RUN_FILE, DIGESTS_FILE].into_iter().any(|file| folder.join(file).exists())
+}
+
 /// The newest epoch's folder in `dir`, if there is one. One that was being replaced when the process died counts.
 pub(crate) fn newest_epoch(dir: &Path) -> Option<(u64, PathBuf)> {
     let entries = fs::read_dir(dir).ok()?;
@@ -132,7 +142,7 @@ pub(crate) fn newest_epoch(dir: &Path) -> Option<(u64, PathBuf)> {
         let name = path.file_name()?.to_str()?;
         let epoch = name.strip_prefix(".old-").unwrap_or(name).strip_prefix("epoch-")?.parse().ok()?;
         // Of two folders of one epoch, the one in its place is the newer.
-        path.join(RUN_FILE).exists().then_some((epoch, !name.starts_with('.'), path))
+        is_checkpoint(&path).then_some((epoch, !name.starts_with('.'), path))
     });
     epochs.max().map(|(epoch, _, path)| (epoch, path))
 }
@@ -140,7 +150,6 @@ pub(crate) fn newest_epoch(dir: &Path) -> Option<(u64, PathBuf)> {
 /// The folder and the file of the weights to predict with: of `dir` itself if it is a checkpoint, else of its best
 /// epoch, else of the newest. A `best/` that was being replaced when the process died is found in the newest epoch.
 pub(crate) fn weights_to_use(dir: &Path) -> Option<(PathBuf, &'static str)> {
-    let is_checkpoint = |folder: &Path| folder.join(RUN_FILE).exists();
     if is_checkpoint(dir) {
         return Some((dir.to_path_buf(), MODEL_FILE));
     }
@@ -151,33 +160,4 @@ pub(crate) fn weights_to_use(dir: &Path) -> Option<(PathBuf, &'static str)> {
     let (_, newest) = newest_epoch(dir)?;
     let file = if newest.join(BEST_FILE).exists() { BEST_FILE } else { MODEL_FILE };
     Some((newest, file))
-}
-
-/// Reads the cost model of a checkpoint folder; `None` if its run learned none.
-///
-/// # Errors
-/// [`Error::Io`], [`Error::CostModel`].
-pub(crate) fn read_cost_model(folder: &Path) -> Result<Option<CostModel>> {
-    let path = folder.join(COST_MODEL_FILE);
-    match fs::read_to_string(&path) {
-        Ok(json) => CostModel::from_json(&json).map(Some).map_err(|source| Error::CostModel { path, source }),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(Error::Io { action: "read", path, source }),
-    }
-}
-
-/// Reads the `run.json` of a checkpoint folder: all of it, or the [`ModelRecord`] alone.
-///
-/// # Errors
-/// [`Error::Io`], [`Error::RunRecord`], [`Error::OtherRun`] for another version.
-pub(crate) fn read_record<R: DeserializeOwned>(folder: &Path) -> Result<R> {
-    let path = folder.join(RUN_FILE);
-    let bytes = fs::read(&path).map_err(|source| Error::Io { action: "read", path: path.clone(), source })?;
-    let unreadable = |source| Error::RunRecord { path: path.clone(), source };
-    let record: serde_json::Value = serde_json::from_slice(&bytes).map_err(unreadable)?;
-    if record["format"] != RECORD_FORMAT {
-        let (saved, asked) = (record["format"].to_string(), RECORD_FORMAT.to_string());
-        return Err(Error::OtherRun { path, what: "record format", saved, asked });
-    }
-    serde_json::from_value(record).map_err(unreadable)
 }

@@ -1,6 +1,7 @@
 //! Inference: a trained model on graphs that it never saw; and what training shares with it, evaluation and checkpoints.
 
 pub(crate) mod checkpoint;
+pub(crate) mod digests;
 mod evaluation;
 mod predictor;
 

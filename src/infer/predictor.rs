@@ -10,7 +10,8 @@ use lapidary_cost_model::CostModel;
 use lapidary_kernels::Float;
 use ndarray::Array2;
 
-use super::checkpoint::{ModelRecord, read_cost_model, read_record, weights_to_use};
+use super::checkpoint::{COST_MODEL_FILE, ModelRecord, RUN_FILE, weights_to_use};
+use super::digests::Checkpoint;
 use super::{Accuracy, evaluation_program};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm};
@@ -80,8 +81,10 @@ impl Predictor {
     /// From a folder that [`crate::Trainer::save`] wrote: its best epoch, else the newest; or one of those folders itself.
     /// What the run has learned of its devices decides how a graph is split over several, with no measurement on it.
     ///
+    /// Every file of the checkpoint is checked against the digest that was written with it.
+    ///
     /// # Errors
-    /// [`Error::NoCheckpoint`], [`Error::CustomModel`], [`Error::RunRecord`], [`Error::Weights`], [`Error::CostModel`].
+    /// [`Error::NoCheckpoint`], [`Error::Damaged`], [`Error::CustomModel`], [`Error::RunRecord`], [`Error::Weights`], [`Error::CostModel`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let (record, weights, cost_model) = read_checkpoint(path.as_ref())?;
         let name = record.model.name.clone();
@@ -95,7 +98,7 @@ impl Predictor {
     /// As [`Predictor::open`], for a model that is the user's own.
     ///
     /// # Errors
-    /// [`Error::NoCheckpoint`], [`Error::RunRecord`], [`Error::Weights`], [`Error::CostModel`].
+    /// [`Error::NoCheckpoint`], [`Error::Damaged`], [`Error::RunRecord`], [`Error::Weights`], [`Error::CostModel`].
     pub fn open_with(path: impl AsRef<Path>, model: &Model) -> Result<Self> {
         let (record, weights, cost_model) = read_checkpoint(path.as_ref())?;
         Ok(Self::new(model, weights, Some(record.feature_norm))?.dtype(record.dtype).cost_model(cost_model))
@@ -235,7 +238,6 @@ impl Predictor {
 /// What a checkpoint says of its model, its weights and its cost model.
 fn read_checkpoint(path: &Path) -> Result<(ModelRecord, Weights, Option<CostModel>)> {
     let (folder, file) = weights_to_use(path).ok_or_else(|| Error::NoCheckpoint { path: path.into() })?;
-    let record: ModelRecord = read_record(&folder)?;
-    let weights = Weights::load(&folder.join(file))?;
-    Ok((record, weights, read_cost_model(&folder)?))
+    let mut checkpoint = Checkpoint::read(&folder, &[RUN_FILE, file, COST_MODEL_FILE])?;
+    Ok((checkpoint.record()?, checkpoint.weights(file)?, checkpoint.cost_model()?))
 }

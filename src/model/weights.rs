@@ -153,8 +153,16 @@ impl Weights {
     /// [`WeightsError::Io`], [`WeightsError::Format`], [`WeightsError::ElementType`], [`WeightsError::NotFinite`].
     pub fn load(path: &Path) -> Result<Self, WeightsError> {
         let bytes = std::fs::read(path).map_err(|source| WeightsError::Io { path: path.into(), source })?;
+        Self::from_safetensors(&bytes, path)
+    }
+
+    /// Reads the bytes of a safetensors file, which `path` names in errors. Numbers of other widths become f32.
+    ///
+    /// # Errors
+    /// [`WeightsError::Format`], [`WeightsError::ElementType`], [`WeightsError::NotFinite`].
+    pub fn from_safetensors(bytes: &[u8], path: &Path) -> Result<Self, WeightsError> {
         let file =
-            SafeTensors::deserialize(&bytes).map_err(|source| WeightsError::Format { path: path.into(), source })?;
+            SafeTensors::deserialize(bytes).map_err(|source| WeightsError::Format { path: path.into(), source })?;
         let mut weights = Self::default();
         for (name, tensor) in file.tensors() {
             let Some(data) = floats(&tensor) else {

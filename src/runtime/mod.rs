@@ -12,6 +12,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod trace_file;
 mod worker;
 
 pub use devices::{Devices, Transport};
@@ -21,6 +22,7 @@ pub(crate) use options::{RunOptions, Runs, check_ranges, prior, ranges_of, split
 pub use session::StartUp;
 pub(crate) use session::{Done, Job, Session};
 pub use trace::{Busy, Span, Trace};
+pub use trace_file::TraceFile;
 
 /// How it is decided what stays on a device.
 pub use lapidary_planner::memory::Policy as MemoryPolicy;

@@ -1,12 +1,8 @@
 //! When everything ran: for a trace that people look at, and for the cost model.
 
-use std::path::Path;
 use std::time::Instant;
 
 use lapidary_kernels::{Event, Lane};
-use serde_json::{Value, json};
-
-use crate::error::{Error, Result};
 
 /// One kernel or copy of one device.
 #[derive(Clone, Debug)]
@@ -59,10 +55,10 @@ impl Labels {
     }
 }
 
-/// Epochs as they ran: a row a device and lane.
+/// When everything of one epoch ran: a row a device and lane. A [`TraceFile`] keeps those of many.
 #[derive(Debug)]
 pub struct Trace {
-    start: Instant,
+    epoch: u64,
     devices: Vec<String>,
     /// By device.
     spans: Vec<Vec<Span>>,
@@ -80,16 +76,24 @@ pub struct Busy {
 }
 
 impl Trace {
-    /// An empty trace, whose time begins now.
-    pub fn new(devices: Vec<String>) -> Self {
-        Self { start: Instant::now(), spans: vec![Vec::new(); devices.len()], devices }
+    /// A trace of no epoch yet.
+    pub(crate) fn new(devices: Vec<String>) -> Self {
+        Self { epoch: 0, spans: vec![Vec::new(); devices.len()], devices }
     }
 
-    /// Adds what the devices did, by device.
-    pub fn add(&mut self, spans: &[Vec<Span>]) {
-        for (all, spans) in self.spans.iter_mut().zip(spans) {
-            all.extend_from_slice(spans);
-        }
+    /// Takes what the devices did in an epoch, by device, in place of what they did in the one before.
+    pub(crate) fn set(&mut self, epoch: u64, spans: Vec<Vec<Span>>) {
+        (self.epoch, self.spans) = (epoch, spans);
+    }
+
+    /// The epoch that this is of, from 1; 0 before there was one.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// What the devices are called.
+    pub fn devices(&self) -> &[String] {
+        &self.devices
     }
 
     /// What ran, by device.
@@ -107,42 +111,6 @@ impl Trace {
             Busy { kernels_s: total_s(&kernels), copies_s: total_s(&copies), both_s: common_s(&kernels, &copies) }
         };
         self.spans.iter().map(of_device).collect()
-    }
-
-    fn event(&self, device: usize, span: &Span) -> Value {
-        let us = |at: Instant| at.saturating_duration_since(self.start).as_secs_f64() * 1e6;
-        let mut event = json!({
-            "name": span.name, "ph": "X", "pid": device, "tid": span.lane as usize,
-            "ts": us(span.start), "dur": us(span.end) - us(span.start),
-        });
-        if span.lane != Lane::Compute {
-            event["args"] = json!({"bytes": span.bytes});
-        }
-        event
-    }
-
-    /// Writes a file in the Chrome trace format, whole or not at all.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn write(&self, path: &Path) -> Result<()> {
-        let mut events = Vec::new();
-        for (pid, device) in self.devices.iter().enumerate() {
-            events.push(json!({"name": "process_name", "ph": "M", "pid": pid, "args": {"name": device}}));
-            for (tid, lane) in ["kernels", "copies to the device", "copies to the host"].iter().enumerate() {
-                events.push(json!({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": lane}}));
-            }
-        }
-        for (device, spans) in self.spans.iter().enumerate() {
-            events.extend(spans.iter().map(|span| self.event(device, span)));
-        }
-        let text = json!({"displayTimeUnit": "ms", "traceEvents": events}).to_string();
-        let failed = |source| Error::Io { action: "write the trace", path: path.into(), source };
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-        std::io::Write::write_all(&mut file, text.as_bytes()).map_err(failed)?;
-        file.persist(path).map_err(|error| failed(error.error))?;
-        Ok(())
     }
 }
 
@@ -184,7 +152,8 @@ mod tests {
     #[test]
     fn time_that_kernels_and_copies_share_counts_once() {
         let mut trace = Trace::new(vec!["cuda:0".into(), "cuda:1".into()]);
-        let at = |ms: u64| trace.start + Duration::from_millis(ms);
+        let zero = Instant::now();
+        let at = |ms: u64| zero + Duration::from_millis(ms);
         let span = |lane, start, end| Span {
             name: "x".into(),
             lane,
@@ -202,7 +171,7 @@ mod tests {
             span(compute, 30, 40),
             span(copy_in, 50, 60),
         ];
-        trace.add(&[first.to_vec(), Vec::new()]);
+        trace.set(1, vec![first.to_vec(), Vec::new()]);
         let [busy, idle] = trace.busy()[..] else { panic!("there are two devices") };
         for (got, want) in [(busy.kernels_s, 0.020), (busy.copies_s, 0.030), (busy.both_s, 0.010)] {
             assert!((got - want).abs() < 1e-9, "{got}, not {want}");

@@ -2,6 +2,7 @@
 
 mod builder;
 mod epoch;
+mod lock;
 mod optimizer;
 mod record;
 mod splits;
@@ -9,6 +10,7 @@ mod trainer;
 
 pub use builder::TrainerBuilder;
 pub(crate) use epoch::{EpochSpec, evaluation_program, training_program};
+pub use lock::{LockHolder, RunLock};
 pub use optimizer::{Adam, AdamW, DecayLayers, Optimizer, Sgd};
 pub use record::{Best, RunRecord};
 pub use splits::Move;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{DecayLayers, Optimizer};
+use crate::dataset::Fingerprint;
 use crate::infer::checkpoint::ModelRecord;
 use crate::program::Passes;
 use crate::runtime::SplitRecord;
@@ -30,6 +31,9 @@ pub struct RunRecord {
     pub vertices: usize,
     /// Its edges.
     pub edges: usize,
+    /// Digests of its arrays; nothing in the records of older versions.
+    #[serde(default)]
+    pub fingerprint: Option<Fingerprint>,
     /// The run's seed.
     pub seed: u64,
     /// The optimizer.

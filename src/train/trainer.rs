@@ -11,6 +11,7 @@ use super::{Best, Move, RunRecord, TrainerBuilder};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::{self, BEST_FILE, COST_MODEL_FILE, MODEL_FILE, OPTIMIZER_FILE, RUN_FILE};
+use crate::infer::digests::Checkpoint;
 use crate::infer::{Accuracy, ModelRecord, Predictor};
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::program::Origin;
@@ -73,6 +74,8 @@ pub struct Trainer {
     pub(super) best_weights: Weights,
     pub(super) eval_every: u64,
     pub(super) model: Model,
+    /// For its fingerprint, which is made when it is first needed; it shares its arrays with `setup`.
+    pub(super) data: Dataset,
     pub(super) setup: Setup,
     /// With several devices whose split is learned.
     pub(super) learning: Option<Learning>,
@@ -112,7 +115,7 @@ impl Trainer {
         metrics.extend(is_due.then(|| Accuracy::metrics(EVALUATE_PHASE)).into_iter().flatten());
         let is_timed = self.trace.is_some() || self.record.parts.len() > 1;
         let clock = HostSlot::constant(&Shared::from(vec![epoch, epoch]));
-        let done = self.session.run(phases, &metrics, &[(Origin::Clock, clock)], is_timed)?;
+        let mut done = self.session.run(phases, &metrics, &[(Origin::Clock, clock)], is_timed)?;
         if is_timed {
             self.part_seconds = done.kernel_seconds();
         }
@@ -120,7 +123,7 @@ impl Trainer {
             learning.learner.observe(&done.spans);
         }
         if let Some(trace) = &mut self.trace {
-            trace.add(&done.spans);
+            trace.set(epoch, std::mem::take(&mut done.spans));
         }
         let loss: f64 = done.metric::<f32>(0).iter().map(|part| f64::from(part[0])).sum();
         if !loss.is_finite() {
@@ -179,7 +182,13 @@ impl Trainer {
         self.trace = Some(Trace::new(self.session.device_names()));
     }
 
-    /// What was noted since [`Trainer::start_trace`].
+    /// Notes nothing any more. Epochs of GPUs are faster then.
+    pub fn stop_trace(&mut self) {
+        self.trace = None;
+    }
+
+    /// When everything of the last epoch ran, one whose loss was no finite number included; `None` without
+    /// [`Trainer::start_trace`]. A [`TraceFile`](crate::TraceFile) keeps many epochs.
     pub fn trace(&self) -> Option<&Trace> {
         self.trace.as_ref()
     }
@@ -301,6 +310,12 @@ impl Trainer {
 
     /// Writes `dir/epoch-<N>/` and `dir/best/`.
     ///
+    /// Two runs that save into one folder overwrite each other. A program of which two may run takes a
+    /// [`RunLock`](crate::RunLock) first, as the command does; this method does not.
+    ///
+    /// # Cost
+    /// The first time, that of [`Dataset::fingerprint`], unless it was asked for before.
+    ///
     /// # Errors
     /// [`Error::Io`], and [`Error::Weights`] for weights that are no finite numbers; checkpoints that were there are
     /// untouched.
@@ -308,7 +323,8 @@ impl Trainer {
         let dir = dir.as_ref();
         let weights = self.weights()?;
         weights.check_finite()?;
-        let record = RunRecord { epoch: self.epoch, best: self.best.clone(), ..self.record.clone() };
+        let fingerprint = Some(self.data.fingerprint().clone());
+        let record = RunRecord { epoch: self.epoch, best: self.best.clone(), fingerprint, ..self.record.clone() };
         let mut files = vec![
             (MODEL_FILE, weights.to_safetensors()),
             (OPTIMIZER_FILE, self.moments()?.to_safetensors()),
@@ -341,20 +357,25 @@ impl Trainer {
     /// interruption, bit for bit while the split is the same. A split that is learned goes on from that of the checkpoint
     /// and from what was learned, if there are as many devices. Returns its epoch, or `None`, having changed nothing, if there is none yet.
     ///
+    /// Every file of the checkpoint is checked against the digest that was written with it, and the data against that of the run.
+    ///
     /// # Errors
-    /// [`Error::OtherRun`] if it was made with another model, data set, seed or optimizer; [`Error::Io`],
+    /// [`Error::OtherRun`] if it was made with another model, data set, seed or optimizer; [`Error::DataChanged`] if the graph,
+    /// features, labels or splits are others; [`Error::Damaged`]; [`Error::Io`],
     /// [`Error::RunRecord`], [`Error::Parts`], [`Error::Weights`], [`Error::CostModel`].
     pub fn resume(&mut self, dir: impl AsRef<Path>) -> Result<Option<u64>> {
         let Some((_, folder)) = checkpoint::newest_epoch(dir.as_ref()) else { return Ok(None) };
-        let saved: RunRecord = checkpoint::read_record(&folder)?;
+        let files = [RUN_FILE, MODEL_FILE, OPTIMIZER_FILE, BEST_FILE, COST_MODEL_FILE];
+        let mut checkpoint = Checkpoint::read(&folder, &files)?;
+        let saved: RunRecord = checkpoint.record()?;
         self.check_same_run(&folder, &saved)?;
         check_ranges(&ranges_of(&saved.parts), saved.parts.len(), self.record.vertices)?;
-        let weights = Weights::load(&folder.join(MODEL_FILE))?;
-        let moments = Weights::load(&folder.join(OPTIMIZER_FILE))?;
+        let weights = checkpoint.weights(MODEL_FILE)?;
+        let moments = checkpoint.weights(OPTIMIZER_FILE)?;
         self.check_moments(&moments)?;
-        let cost_model = checkpoint::read_cost_model(&folder)?;
+        let cost_model = checkpoint.cost_model()?;
         let best_weights = match &saved.best {
-            Some(_) => Weights::load(&folder.join(BEST_FILE))?,
+            Some(_) => checkpoint.weights(BEST_FILE)?,
             None => Weights::default(),
         };
         self.set_weights(&weights)?;
@@ -413,9 +434,17 @@ impl Trainer {
 
     fn check_same_run(&self, folder: &Path, saved: &RunRecord) -> Result<()> {
         let asked = &self.record;
-        let differs = [
+        let path = folder.join(RUN_FILE);
+        let kinds = [
             ("the model", format!("{:?}", saved.model.model), format!("{:?}", asked.model.model)),
             ("the data set", saved.dataset.clone(), asked.dataset.clone()),
+        ];
+        let differ = |(_, saved, asked): &(&str, String, String)| saved != asked;
+        if let Some((what, saved, asked)) = kinds.into_iter().find(differ) {
+            return Err(Error::OtherRun { path, what, saved, asked });
+        }
+        self.check_same_data(&path, saved)?;
+        let differs = [
             ("edges", saved.edges.to_string(), asked.edges.to_string()),
             ("passes", format!("{:?}", saved.passes), format!("{:?}", asked.passes)),
             ("vertices", saved.vertices.to_string(), asked.vertices.to_string()),
@@ -424,13 +453,31 @@ impl Trainer {
             ("seed", saved.seed.to_string(), asked.seed.to_string()),
             ("the optimizer", format!("{:?}", saved.optimizer), format!("{:?}", asked.optimizer)),
             ("decay of layers", format!("{:?}", saved.decay_layers), format!("{:?}", asked.decay_layers)),
-        ]
-        .into_iter()
-        .find(|(_, saved, asked)| saved != asked);
-        match differs {
-            Some((what, saved, asked)) => Err(Error::OtherRun { path: folder.join(RUN_FILE), what, saved, asked }),
+        ];
+        match differs.into_iter().find(differ) {
+            Some((what, saved, asked)) => Err(Error::OtherRun { path, what, saved, asked }),
             None => Ok(()),
         }
+    }
+
+    /// That the data has not changed since the run was saved.
+    fn check_same_data(&self, path: &Path, saved: &RunRecord) -> Result<()> {
+        let Some(fingerprint) = &saved.fingerprint else {
+            // Records without digests of their files have said so already.
+            if saved.model.format > checkpoint::UNVERIFIED_FORMAT {
+                tracing::warn!(
+                    "{} does not say what the data was: whether it changed cannot be found out",
+                    path.display()
+                );
+            }
+            return Ok(());
+        };
+        let changed = fingerprint.differences(self.data.fingerprint());
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let (dataset, what) = (saved.dataset.clone(), changed.join(", "));
+        Err(Error::DataChanged { path: path.into(), dataset, what })
     }
 
     /// The optimizer's memory: name in the file, the parameter that it belongs to, and where it lies.

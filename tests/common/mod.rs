@@ -68,3 +68,16 @@ pub fn archive(members: &[(&str, Vec<u8>)]) -> Vec<u8> {
     }
     zip.finish().unwrap().into_inner()
 }
+
+/// Writes the digests of a checkpoint folder anew, after a test has changed a file in it.
+pub fn digest_anew(folder: &std::path::Path) {
+    let mut lines = String::new();
+    for entry in folder.read_dir().unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name != "B3SUMS" {
+            let digest = blake3::hash(&std::fs::read(folder.join(&name)).unwrap());
+            lines += &format!("{digest}  {name}\n");
+        }
+    }
+    std::fs::write(folder.join("B3SUMS"), lines).unwrap();
+}

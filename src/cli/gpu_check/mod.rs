@@ -25,6 +25,7 @@ use self::rows::Rows;
 use self::shapes::{Graphs, PRODUCTS, PUBMED, REDDIT};
 use super::output::say;
 use crate::error::{Error, Result};
+use crate::output::OutputFile;
 
 #[derive(Debug, Args)]
 pub(super) struct GpuCheckArgs {
@@ -139,7 +140,7 @@ pub(super) fn run(args: &GpuCheckArgs) -> Result<()> {
 
 fn write(results: &Value, path: &Path) -> Result<()> {
     let text = serde_json::to_string_pretty(results).expect("results are plain data");
-    std::fs::write(path, text).map_err(|source| Error::Io { action: "write", path: path.into(), source })
+    OutputFile::write(path, text.as_bytes()).map_err(|source| Error::Io { action: "write", path: path.into(), source })
 }
 
 /// The measured graphs, and the networks that are trained on each.

@@ -2,8 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use ndarray::Array2;
@@ -15,6 +13,7 @@ use crate::dataset::npy::{self, Dtype};
 use crate::dataset::{Arrays, Dataset};
 use crate::error::{Error, Result};
 use crate::graph::Graph;
+use crate::output::OutputFile;
 
 /// A published shape: vertices, and edges with both directions.
 #[derive(Debug)]
@@ -118,14 +117,14 @@ pub(super) fn write(folder: &Path, name: &str, graph: &Graph) -> Result<()> {
     let indptr: Vec<i64> = graph.indptr().iter().map(|&offset| offset as i64).collect();
     let file = |what: &str| {
         let path = folder.join(format!("{name}-{what}.npy"));
-        File::create(&path).map(|file| (BufWriter::with_capacity(1 << 20, file), path.clone())).map_err(io(&path))
+        OutputFile::create(&path).map(|file| (file, path.clone())).map_err(io(&path))
     };
     let (mut to, path) = file("indptr")?;
-    let written = npy::write(&mut to, Dtype::I64, &[indptr.len()], &indptr).and_then(|()| to.flush());
+    let written = npy::write(&mut to, Dtype::I64, &[indptr.len()], &indptr).and_then(|()| to.finish());
     written.map_err(io(&path))?;
     let (mut to, path) = file("indices")?;
     let indices = graph.indices();
-    let written = npy::write(&mut to, Dtype::U32, &[indices.len()], indices).and_then(|()| to.flush());
+    let written = npy::write(&mut to, Dtype::U32, &[indices.len()], indices).and_then(|()| to.finish());
     written.map_err(io(&path))
 }
 

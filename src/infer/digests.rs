@@ -1,0 +1,235 @@
+//! The one way in which a checkpoint is read: bytes that match their digests, which are then parsed.
+//!
+//! The digests are in a file `B3SUMS` of the same folder, as the program `b3sum` writes and checks them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lapidary_cost_model::CostModel;
+use serde::de::DeserializeOwned;
+
+use super::checkpoint::{
+    BEST_FILE, COST_MODEL_FILE, Files, MODEL_FILE, OPTIMIZER_FILE, RECORD_FORMAT, RUN_FILE, UNVERIFIED_FORMAT,
+};
+use crate::error::{Error, Result};
+use crate::model::Weights;
+
+/// The file with the digests of the others.
+pub(crate) const DIGESTS_FILE: &str = "B3SUMS";
+
+/// The files that mean something in a checkpoint folder: none may be there without a digest.
+const KNOWN: [&str; 5] = [MODEL_FILE, OPTIMIZER_FILE, BEST_FILE, RUN_FILE, COST_MODEL_FILE];
+
+/// From so many bytes on, several threads share the work.
+const LARGE: usize = 1 << 20;
+
+/// How often a folder is read that a run replaces meanwhile.
+const MOST_ATTEMPTS: usize = 20;
+
+/// The text of [`DIGESTS_FILE`] for these files.
+pub(crate) fn digests_text(files: &Files) -> Vec<u8> {
+    let line = |(name, bytes): &(&'static str, Vec<u8>)| format!("{}  {name}\n", digest(bytes));
+    files.iter().map(line).collect::<String>().into_bytes()
+}
+
+fn digest(bytes: &[u8]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    if bytes.len() < LARGE {
+        hasher.update(bytes)
+    } else {
+        hasher.update_rayon(bytes)
+    };
+    hasher.finalize().to_hex().to_string()
+}
+
+/// The names and digests of a [`DIGESTS_FILE`]; the number of the first line that is none.
+fn parse(text: &[u8]) -> std::result::Result<BTreeMap<String, String>, usize> {
+    let lines = text.strip_suffix(b"\n").ok_or_else(|| text.split(|&byte| byte == b'\n').count())?;
+    let mut digests = BTreeMap::new();
+    for (i, line) in lines.split(|&byte| byte == b'\n').enumerate() {
+        let entry = std::str::from_utf8(line).ok().and_then(|line| line.split_once("  "));
+        let is_digest =
+            |digest: &str| digest.len() == 64 && digest.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'));
+        let is_name = |name: &str| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0']);
+        match entry.filter(|(digest, name)| is_digest(digest) && is_name(name)) {
+            Some((digest, name)) if !digests.contains_key(name) => digests.insert(name.to_owned(), digest.to_owned()),
+            _ => return Err(i + 1),
+        };
+    }
+    Ok(digests)
+}
+
+/// A checkpoint folder, all of whose files match their digests.
+#[derive(Debug)]
+pub(crate) struct Checkpoint {
+    folder: PathBuf,
+    /// Those that were wanted.
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+impl Checkpoint {
+    /// Reads and checks every file, and keeps the wanted ones. Nothing is checked of folders that older versions wrote, which
+    /// is then said as a warning.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`], [`Error::Io`].
+    pub(crate) fn read(folder: &Path, wanted: &[&str]) -> Result<Self> {
+        let digests = || fs::read(folder.join(DIGESTS_FILE)).ok();
+        let mut attempts = 1;
+        loop {
+            let before = digests();
+            match Self::read_once(folder, wanted) {
+                // Some files are of the checkpoint before, some of the one that takes its place.
+                Err(_) if attempts < MOST_ATTEMPTS && (!folder.exists() || digests() != before) => {
+                    attempts += 1;
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                read => return read,
+            }
+        }
+    }
+
+    fn read_once(folder: &Path, wanted: &[&str]) -> Result<Self> {
+        let mut files = BTreeMap::new();
+        let mut keep = |name: &str, bytes: Vec<u8>| {
+            if wanted.contains(&name) {
+                files.insert(name.to_owned(), bytes);
+            }
+        };
+        match read_digests(folder)? {
+            Some(digests) => {
+                for name in KNOWN.into_iter().filter(|&name| !digests.contains_key(name)) {
+                    if folder.join(name).symlink_metadata().is_ok() {
+                        return Err(damaged(
+                            folder,
+                            name,
+                            format!("is not listed in {DIGESTS_FILE}: it was put there later"),
+                        ));
+                    }
+                }
+                for (name, wanted) in digests {
+                    let Some(bytes) = read_file(folder, &name)? else {
+                        return Err(damaged(folder, &name, format!("is missing, but listed in {DIGESTS_FILE}")));
+                    };
+                    if digest(&bytes) != wanted {
+                        let why = format!("is damaged or was replaced: it does not match its digest in {DIGESTS_FILE}");
+                        return Err(damaged(folder, &name, why));
+                    }
+                    keep(&name, bytes);
+                }
+            }
+            None => {
+                for name in wanted {
+                    if let Some(bytes) = read_file(folder, name)? {
+                        keep(name, bytes);
+                    }
+                }
+            }
+        }
+        Ok(Self { folder: folder.into(), files })
+    }
+
+    /// The `run.json`: all of it, or the [`ModelRecord`](super::ModelRecord) alone.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if it is missing, [`Error::RunRecord`], [`Error::OtherRun`] for another version.
+    pub(crate) fn record<R: DeserializeOwned>(&self) -> Result<R> {
+        let path = self.folder.join(RUN_FILE);
+        let bytes = self.files.get(RUN_FILE).ok_or_else(|| damaged(&self.folder, RUN_FILE, "is missing".into()))?;
+        let unreadable = |source| Error::RunRecord { path: path.clone(), source };
+        let record: serde_json::Value = serde_json::from_slice(bytes).map_err(unreadable)?;
+        if record["format"] != RECORD_FORMAT && record["format"] != UNVERIFIED_FORMAT {
+            let (saved, asked) = (record["format"].to_string(), RECORD_FORMAT.to_string());
+            return Err(Error::OtherRun { path, what: "record format", saved, asked });
+        }
+        serde_json::from_value(record).map_err(unreadable)
+    }
+
+    /// The weights of a file, which can be taken once.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if it is missing, [`Error::Weights`].
+    pub(crate) fn weights(&mut self, file: &str) -> Result<Weights> {
+        let bytes = self.files.remove(file).ok_or_else(|| damaged(&self.folder, file, "is missing".into()))?;
+        Ok(Weights::from_safetensors(&bytes, &self.folder.join(file))?)
+    }
+
+    /// The cost model; `None` if the run learned none.
+    ///
+    /// # Errors
+    /// [`Error::CostModel`].
+    pub(crate) fn cost_model(&self) -> Result<Option<CostModel>> {
+        let Some(bytes) = self.files.get(COST_MODEL_FILE) else { return Ok(None) };
+        let path = self.folder.join(COST_MODEL_FILE);
+        let model = CostModel::from_json(&String::from_utf8_lossy(bytes));
+        model.map(Some).map_err(|source| Error::CostModel { path, source })
+    }
+}
+
+/// What the folder's [`DIGESTS_FILE`] says; `None` if an older version wrote the folder, without one.
+fn read_digests(folder: &Path) -> Result<Option<BTreeMap<String, String>>> {
+    if let Some(text) = read_file(folder, DIGESTS_FILE)? {
+        let broken = |line| damaged(folder, DIGESTS_FILE, format!("is damaged: line {line} is no digest of a file"));
+        return parse(&text).map(Some).map_err(broken);
+    }
+    let missing = || damaged(folder, DIGESTS_FILE, "is missing, so that nothing beside it can be checked".into());
+    let record = read_file(folder, RUN_FILE)?.ok_or_else(missing)?;
+    let record: serde_json::Value =
+        serde_json::from_slice(&record).map_err(|source| Error::RunRecord { path: folder.join(RUN_FILE), source })?;
+    if record["format"] != UNVERIFIED_FORMAT {
+        return Err(missing());
+    }
+    tracing::warn!(
+        "{} is a checkpoint of an older version, which kept no digests: damage and changed data cannot be found out",
+        folder.display()
+    );
+    Ok(None)
+}
+
+/// The bytes of a file; `None` if it is not there.
+fn read_file(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+    let path = folder.join(name);
+    match fs::read(&path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::Io { action: "read", path, source }),
+    }
+}
+
+fn damaged(folder: &Path, name: &str, why: String) -> Error {
+    Error::Damaged { path: folder.join(name), why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_those_of_b3sum() {
+        // Of the empty file, as `b3sum` prints it.
+        let empty = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
+        assert_eq!(digests_text(&vec![("empty", Vec::new())]), format!("{empty}  empty\n").into_bytes());
+        let large: Vec<u8> = (0..3 * LARGE).map(|i| (i % 251) as u8).collect();
+        assert_eq!(digest(&large), blake3::hash(&large).to_hex().to_string());
+    }
+
+    #[test]
+    fn no_bit_of_the_digests_can_change_unseen() {
+        let files = vec![(MODEL_FILE, vec![1; 100]), (RUN_FILE, b"{}".to_vec())];
+        let text = digests_text(&files);
+        let right = parse(&text).expect("it is right");
+        assert_eq!(right.len(), 2);
+        for bit in 0..8 * text.len() {
+            let mut changed = text.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(parse(&changed).ok().as_ref(), Some(&right), "bit {bit}");
+        }
+        for (broken, line) in [(&b""[..], 1), (b"\n", 1), (&text[..text.len() - 1], 2), (b"00  x\n", 1)] {
+            assert_eq!(parse(broken), Err(line), "{broken:?}");
+        }
+        assert_eq!(parse(&[&text[..], &text].concat()), Err(3), "one file has one digest");
+    }
+}

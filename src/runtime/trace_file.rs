@@ -1,0 +1,282 @@
+//! A trace of many epochs on disk, written as they run, in Chrome's trace format.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use bytesize::ByteSize;
+use lapidary_kernels::Lane;
+use serde::Serialize;
+use serde_json::json;
+
+use super::trace::{Span, Trace};
+use crate::error::{Error, Result};
+use crate::output::OutputFile;
+
+/// What stands before the events.
+const HEAD: &str = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
+
+/// What the end of the file takes at most.
+const TAIL_BYTES: u64 = 512;
+
+/// When every kernel and copy of a run ran, as JSON that `ui.perfetto.dev` and `chrome://tracing` show.
+///
+/// Epochs are written as they come, so that memory holds one at a time. The file is at its place when it is finished, and
+/// not before: see [`TraceFile::finish`]. It is at most as large as its limit: the first epoch that has no room, and all
+/// after it, are left out, and `otherData` in the file says so.
+///
+/// ```
+/// use lapidary::{Dataset, Model, TraceFile, Trainer};
+///
+/// let data = Dataset::builtin("karate")?;
+/// let model = Model::gcn(&[data.feature_width(), 8, data.class_count()]);
+/// let mut trainer = Trainer::builder(&model, &data).build()?;
+/// let folder = tempfile::tempdir().unwrap();
+/// let mut file = TraceFile::create(folder.path().join("trace.json"), TraceFile::LIMIT_BYTES)?;
+/// trainer.start_trace();
+/// for _ in 0..3 {
+///     trainer.step()?;
+///     file.add(trainer.trace().expect("it was started"))?;
+/// }
+/// file.finish()?;
+/// # Ok::<(), lapidary::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct TraceFile {
+    out: OutputFile,
+    path: PathBuf,
+    limit_bytes: u64,
+    written_bytes: u64,
+    /// When the first span of all began.
+    zero: Option<Instant>,
+    /// The first epoch and the last.
+    epochs: Option<[u64; 2]>,
+    /// The first that was left out.
+    truncated_at: Option<u64>,
+}
+
+/// One kernel or copy, as the format has it.
+#[derive(Serialize)]
+struct Event<'a> {
+    name: &'a str,
+    ph: &'static str,
+    pid: usize,
+    tid: usize,
+    /// Microseconds since the first span.
+    ts: f64,
+    dur: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    args: Option<Copied>,
+}
+
+#[derive(Serialize)]
+struct Copied {
+    bytes: u64,
+}
+
+impl TraceFile {
+    /// How large a trace of the command becomes at most: about as much as a browser can show.
+    pub const LIMIT_BYTES: u64 = 256 << 20;
+
+    /// Opens the file, which may become so large.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it cannot be written.
+    pub fn create(path: impl AsRef<Path>, limit_bytes: u64) -> Result<Self> {
+        let path = path.as_ref().to_path_buf();
+        let opened = OutputFile::create(&path).and_then(|mut out| {
+            out.write_all(HEAD.as_bytes())?;
+            // A full device is found out now.
+            out.flush()?;
+            Ok(out)
+        });
+        let out = opened.map_err(failed(&path))?;
+        let written_bytes = HEAD.len() as u64;
+        Ok(Self { out, path, limit_bytes, written_bytes, zero: None, epochs: None, truncated_at: None })
+    }
+
+    /// Writes an epoch, if there is room for all of it and there was for those before; an epoch that was written last is
+    /// not written again.
+    ///
+    /// # Errors
+    /// [`Error::Io`], after which the file is of no use.
+    pub fn add(&mut self, trace: &Trace) -> Result<()> {
+        let epoch = trace.epoch();
+        if epoch == 0 || self.is_full() || self.epochs.is_some_and(|[_, last]| last == epoch) {
+            return Ok(());
+        }
+        let starts = trace.spans().iter().flatten().map(|span| span.start);
+        let zero = self.zero.or(starts.min());
+        let mut text = Vec::new();
+        if self.epochs.is_none() {
+            names(&mut text, trace.devices());
+        }
+        for (device, spans) in trace.spans().iter().enumerate() {
+            spans.iter().for_each(|span| event(&mut text, device, span, zero.unwrap_or(span.start)));
+        }
+        if self.written_bytes + text.len() as u64 + TAIL_BYTES > self.limit_bytes {
+            self.truncated_at = Some(epoch);
+            return Ok(());
+        }
+        let lines = if self.epochs.is_none() { text.strip_prefix(b",").unwrap_or(&text) } else { &text };
+        self.out.write_all(lines).map_err(failed(&self.path))?;
+        self.written_bytes += lines.len() as u64;
+        self.zero = zero;
+        self.epochs = Some([self.epochs.map_or(epoch, |[first, _]| first), epoch]);
+        Ok(())
+    }
+
+    /// Whether an epoch was left out, as all to come will be.
+    pub fn is_full(&self) -> bool {
+        self.truncated_at.is_some()
+    }
+
+    /// The first epoch and the last that are in it, if there are any.
+    pub fn epochs(&self) -> Option<[u64; 2]> {
+        self.epochs
+    }
+
+    /// Where it is to be.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Ends the file and puts it in its place.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; then what was at the place is there still.
+    pub fn finish(mut self) -> Result<()> {
+        let epochs = self.epochs.map_or_else(|| "none".into(), |[first, last]| format!("{first} to {last}"));
+        let mut other = json!({"version": env!("CARGO_PKG_VERSION"), "epochs": epochs});
+        if let Some(epoch) = self.truncated_at {
+            let limit = ByteSize(self.limit_bytes);
+            other["truncated"] =
+                format!("epoch {epoch} and all after it are left out, to keep the file within {limit}").into();
+        }
+        let tail = format!("\n],\"otherData\":{other}}}\n");
+        let written = self.out.write_all(tail.as_bytes()).and_then(|()| self.out.finish());
+        written.map_err(failed(&self.path))
+    }
+}
+
+fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.to_path_buf();
+    move |source| Error::Io { action: "write the trace", path, source }
+}
+
+/// Appends the names of rows.
+fn names(text: &mut Vec<u8>, devices: &[String]) {
+    for (pid, device) in devices.iter().enumerate() {
+        line(text, &json!({"name": "process_name", "ph": "M", "pid": pid, "args": {"name": device}}));
+        for (tid, lane) in ["kernels", "copies to the device", "copies to the host"].iter().enumerate() {
+            line(text, &json!({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": lane}}));
+        }
+    }
+}
+
+fn event(text: &mut Vec<u8>, device: usize, span: &Span, zero: Instant) {
+    let us = |at: Instant| at.saturating_duration_since(zero).as_secs_f64() * 1e6;
+    line(
+        text,
+        &Event {
+            name: &span.name,
+            ph: "X",
+            pid: device,
+            tid: span.lane as usize,
+            ts: us(span.start),
+            dur: us(span.end) - us(span.start),
+            args: (span.lane != Lane::Compute).then_some(Copied { bytes: span.bytes }),
+        },
+    );
+}
+
+/// Appends an event behind the others.
+fn line(text: &mut Vec<u8>, event: &impl Serialize) {
+    text.extend_from_slice(b",\n");
+    serde_json::to_writer(text, event).expect("an event is plain data");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Three spans an epoch, the epochs 10 ms apart.
+    fn epoch(epoch: u64, zero: Instant) -> Trace {
+        let at = |ms: u64| zero + Duration::from_millis(10 * epoch + ms);
+        let span = |lane, bytes, ms| Span {
+            name: "gather \"sum\"".into(),
+            lane,
+            bytes,
+            start: at(ms),
+            ready: at(ms),
+            end: at(ms + 1),
+        };
+        let mut trace = Trace::new(vec!["sim:0".into(), "sim:1".into()]);
+        let first = vec![span(Lane::CopyIn, 100, 0), span(Lane::Compute, 0, 1)];
+        trace.set(epoch, vec![first, vec![span(Lane::CopyOut, 7, 4)]]);
+        trace
+    }
+
+    /// Writes epochs, those before a resumption left out, and reads the file.
+    fn written(epochs: std::ops::RangeInclusive<u64>, limit_bytes: u64) -> (usize, Value) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("trace.json");
+        let mut file = TraceFile::create(&path, limit_bytes).expect("it can be written");
+        let zero = Instant::now();
+        for number in epochs {
+            file.add(&epoch(number, zero)).expect("there is room");
+            file.add(&epoch(number, zero)).expect("it is there already");
+        }
+        assert!(!path.exists(), "it is not whole yet");
+        file.finish().expect("there is room");
+        let text = std::fs::read(&path).expect("it is there");
+        (text.len(), serde_json::from_slice(&text).expect("it is JSON"))
+    }
+
+    fn spans(trace: &Value) -> Vec<&Value> {
+        trace["traceEvents"].as_array().expect("a list").iter().filter(|event| event["ph"] == "X").collect()
+    }
+
+    #[test]
+    fn epochs_follow_one_another_in_one_file() {
+        let (_, trace) = written(61..=63, TraceFile::LIMIT_BYTES);
+        let spans = spans(&trace);
+        assert_eq!(spans.len(), 9);
+        assert_eq!((&spans[0]["ts"], &spans[0]["args"]["bytes"]), (&0.0.into(), &100.into()));
+        let third = spans[6]["ts"].as_f64().expect("a number");
+        assert!((third - 20_000.0).abs() < 1e-3, "{third}");
+        let rows = trace["traceEvents"].as_array().expect("a list").len() - 9;
+        assert_eq!(rows, 8, "each device and each lane has a name");
+        assert_eq!(trace["otherData"]["epochs"], "61 to 63");
+        assert_eq!(trace["otherData"]["truncated"], Value::Null);
+    }
+
+    #[test]
+    fn a_trace_without_epochs_is_json_too() {
+        #[expect(clippy::reversed_empty_ranges)] // none at all
+        let (_, trace) = written(1..=0, TraceFile::LIMIT_BYTES);
+        assert_eq!(
+            (trace["traceEvents"].as_array().map(Vec::len), &trace["otherData"]["epochs"]),
+            (Some(0), &"none".into())
+        );
+    }
+
+    #[test]
+    fn a_trace_keeps_within_its_limit_and_says_what_is_left_out() {
+        let mut most = 0;
+        for limit in [0, 600, 1000, 1500, 2000, 4000, 8000] {
+            let (bytes, trace) = written(1..=50, limit);
+            let kept = spans(&trace).len() / 3;
+            assert!(kept >= most && kept < 50, "{limit}: {kept} epochs");
+            assert!(kept == 0 || bytes as u64 <= limit, "{limit}: {bytes}");
+            let said = trace["otherData"]["truncated"].as_str().expect("it is said");
+            assert!(said.starts_with(&format!("epoch {} and all after", kept + 1)), "{said}");
+            most = kept;
+        }
+        assert!(most > 10, "{most}");
+    }
+}

@@ -1,0 +1,262 @@
+//! Checkpoints are what was written, and are resumed on the data that they were trained on.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use lapidary::{Adam, Arrays, Dataset, Devices, Error, Graph, Model, Predictor, Trainer};
+use ndarray::Array2;
+
+const EPOCH: &str = "epoch-00000003";
+
+fn lapidary() -> Command {
+    Command::cargo_bin("lapidary").unwrap()
+}
+
+fn karate() -> Dataset {
+    Dataset::builtin("karate").unwrap()
+}
+
+/// On two devices, so that a cost model is saved too.
+fn trainer(seed: u64) -> Trainer {
+    let data = karate();
+    let model = Model::gcn(&[data.feature_width(), 8, data.class_count()]);
+    let builder = Trainer::builder(&model, &data).devices(Devices::parse("cpu:2").unwrap()).seed(seed);
+    builder.optimizer(Adam::new(0.01)).build().unwrap()
+}
+
+/// Trains three epochs and saves them.
+fn saved(dir: &Path, seed: u64) {
+    let mut trainer = trainer(seed);
+    for _ in 0..3 {
+        trainer.step().unwrap();
+    }
+    trainer.save(dir).unwrap();
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+fn name(path: &Path) -> &str {
+    path.file_name().unwrap().to_str().unwrap()
+}
+
+/// That the checkpoint is refused because of `file`, by the library and the command.
+fn refused(what: &str, folder: &Path, file: &Path, why: &str) {
+    let is_epoch = name(folder) == EPOCH;
+    let mut errors = vec![Predictor::open(folder).unwrap_err()];
+    if is_epoch {
+        let mut trainer = trainer(1);
+        errors.push(trainer.resume(folder.parent().unwrap()).unwrap_err());
+        assert_eq!(trainer.epoch(), 0, "{what}: something was resumed");
+    }
+    for error in errors {
+        let text = error.to_string();
+        assert!(matches!(&error, Error::Damaged { path, .. } if path == file), "{what}: {text}");
+        assert!(text.contains(why) && text.contains("use another checkpoint"), "{what}: {text}");
+    }
+    let mut commands = vec![lapidary()];
+    commands[0].args(["infer", "--data", "builtin:karate", "--checkpoint"]).arg(folder);
+    if is_epoch {
+        let mut train = lapidary();
+        train.args(["train", "--data", "builtin:karate", "--resume", "--checkpoint"]).arg(folder.parent().unwrap());
+        commands.push(train);
+    }
+    for mut command in commands {
+        let done = command.assert().code(1);
+        let text = String::from_utf8_lossy(&done.get_output().stderr).into_owned();
+        let error = text.lines().find(|line| line.starts_with("error:")).unwrap();
+        assert!(error.contains(&file.display().to_string()) && error.contains(why), "{what}: {text}");
+    }
+}
+
+#[test]
+fn digests_are_of_every_other_file_as_b3sum_has_them() {
+    let folder = tempfile::tempdir().unwrap();
+    saved(folder.path(), 1);
+    for (checkpoint, count) in [(EPOCH, 5), ("best", 3)] {
+        let checkpoint = folder.path().join(checkpoint);
+        let mut others: Vec<String> = files(&checkpoint)
+            .iter()
+            .filter(|file| name(file) != "B3SUMS")
+            .map(|file| format!("{}  {}", blake3::hash(&fs::read(file).unwrap()), name(file)))
+            .collect();
+        assert_eq!(others.len(), count, "{others:?}");
+        let text = fs::read_to_string(checkpoint.join("B3SUMS")).unwrap();
+        assert!(text.ends_with('\n'));
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.sort_unstable();
+        others.sort_unstable();
+        assert_eq!(lines, others);
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_any_file_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    saved(folder.path(), 1);
+    for checkpoint in [EPOCH, "best"] {
+        let checkpoint = folder.path().join(checkpoint);
+        for file in files(&checkpoint) {
+            let right = fs::read(&file).unwrap();
+            let mut changed = right.clone();
+            // In the middle, and of the digests in the first one.
+            let at = if name(&file) == "B3SUMS" { 20 } else { right.len() / 2 };
+            changed[at] ^= 1;
+            fs::write(&file, changed).unwrap();
+            let what = format!("{} flipped", file.display());
+            if name(&file) == "B3SUMS" {
+                let error = Predictor::open(&checkpoint).unwrap_err();
+                assert!(matches!(&error, Error::Damaged { .. }), "{what}: {error}");
+                assert!(error.to_string().contains("B3SUMS"), "{what}: {error}");
+            } else {
+                refused(&what, &checkpoint, &file, "is damaged or was replaced");
+            }
+            fs::write(&file, right).unwrap();
+        }
+        Predictor::open(&checkpoint).unwrap();
+    }
+    assert_eq!(trainer(1).resume(folder.path()).unwrap(), Some(3));
+}
+
+#[test]
+fn the_weights_of_another_run_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = [folder.path().join("one"), folder.path().join("other")];
+    runs.iter().zip(1..).for_each(|(run, seed)| saved(run, seed));
+    for checkpoint in [EPOCH, "best"] {
+        let [one, other] = [&runs[0], &runs[1]].map(|run| run.join(checkpoint).join("model.safetensors"));
+        let right = fs::read(&one).unwrap();
+        assert_ne!(right, fs::read(&other).unwrap());
+        fs::copy(other, &one).unwrap();
+        refused("swapped", one.parent().unwrap(), &one, "is damaged or was replaced");
+        fs::write(one, right).unwrap();
+    }
+}
+
+#[test]
+fn files_that_are_gone_or_came_later_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    saved(folder.path(), 1);
+    for checkpoint in [EPOCH, "best"] {
+        let checkpoint = folder.path().join(checkpoint);
+        for file in files(&checkpoint) {
+            let right = fs::read(&file).unwrap();
+            fs::remove_file(&file).unwrap();
+            refused("gone", &checkpoint, &file, "is missing");
+            fs::write(file, right).unwrap();
+        }
+    }
+    let later = folder.path().join("best/optimizer.safetensors");
+    fs::copy(folder.path().join(EPOCH).join("optimizer.safetensors"), &later).unwrap();
+    refused("came later", &folder.path().join("best"), &later, "is not listed");
+    fs::remove_file(later).unwrap();
+    // What means nothing does no harm.
+    fs::write(folder.path().join("best/notes.txt"), "the good one").unwrap();
+    Predictor::open(folder.path()).unwrap();
+}
+
+/// What an older version wrote: no digests, and a record that says nothing of the data.
+fn make_old(checkpoint: &Path) {
+    fs::remove_file(checkpoint.join("B3SUMS")).unwrap();
+    let path = checkpoint.join("run.json");
+    let mut record: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert_eq!(record["format"], 2);
+    record["format"] = 1.into();
+    assert!(record.as_object_mut().unwrap().remove("fingerprint").is_some());
+    fs::write(path, record.to_string()).unwrap();
+}
+
+#[test]
+fn checkpoints_of_older_versions_are_read_with_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    saved(folder.path(), 1);
+    let new = Predictor::open(folder.path()).unwrap();
+    for checkpoint in [EPOCH, "best"] {
+        make_old(&folder.path().join(checkpoint));
+    }
+    assert!(Predictor::open(folder.path()).unwrap().weights() == new.weights());
+    assert_eq!(trainer(1).resume(folder.path()).unwrap(), Some(3));
+    let dir = folder.path().to_str().unwrap();
+    let flags = ["--seed", "1", "--hidden", "8", "--dropout", "0", "--epochs", "5", "--resume"];
+    for flags in [&["infer"][..], &[&["train"], &flags[..]].concat()] {
+        let done = lapidary().args(flags).args(["--data", "builtin:karate", "--checkpoint", dir]).assert().success();
+        let text = String::from_utf8_lossy(&done.get_output().stderr).into_owned();
+        assert_eq!(text.matches("WARN").count(), 1, "{text}");
+        assert!(text.contains("older version") && text.contains("cannot be found out"), "{text}");
+    }
+    // What was saved since has digests.
+    assert!(folder.path().join("epoch-00000005/B3SUMS").exists());
+}
+
+/// A dataset of which one array may be another.
+fn data(changed: &str) -> Dataset {
+    let n = 60;
+    let mut edges: Vec<(u32, u32)> = (0..n as u32).flat_map(|v| [(v, (v + 1) % 60), (v, (v * 7 + 3) % 60)]).collect();
+    let mut x = Array2::from_shape_fn((n, 5), |(v, c)| ((v * 31 + c * 17) % 11) as f32);
+    let mut labels: Vec<i64> = (0..n as i64).map(|v| v % 3).collect();
+    let mut val = vec![30, 31, 32, 33];
+    match changed {
+        "graph" => edges[4].1 = 40,
+        "features" => x[[59, 4]] += 1.0,
+        "labels" => labels[30] = (labels[30] + 1) % 3,
+        "splits" => val[0] = 34,
+        "" => {}
+        other => panic!("nothing is called {other}"),
+    }
+    let train: Vec<i64> = (0..30).collect();
+    let arrays = Arrays::new(Graph::from_edges(n, &edges).unwrap()).name("changing").directed(true).features(x);
+    Dataset::from_arrays(arrays.labels(&labels).train(&train).val(&val).test(&[40, 41, 42])).unwrap()
+}
+
+#[test]
+fn changed_data_is_not_resumed_on_and_the_change_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, whole, set) = (folder.path().join("run"), folder.path().join("whole"), folder.path().join("data"));
+    let train = |dir: &Path, epochs: &str| {
+        let mut command = lapidary();
+        command.args(["train", "--seed", "5", "--epochs", epochs, "--data"]).arg(&set);
+        command.arg("--checkpoint").arg(dir);
+        command
+    };
+    data("").write(&set).unwrap();
+    train(&run, "4").assert().success();
+    train(&whole, "9").assert().success();
+    let before = fs::read(run.join("epoch-00000004/model.safetensors")).unwrap();
+    for changed in ["graph", "features", "labels", "splits"] {
+        fs::remove_dir_all(&set).unwrap();
+        data(changed).write(&set).unwrap();
+        let text = train(&run, "9").arg("--resume").assert().code(1).get_output().stderr.clone();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        assert!(text.contains(&format!("trained on other {changed} than")) && text.contains("run.json"), "{text}");
+        assert!(!run.join("epoch-00000009").exists());
+    }
+    fs::remove_dir_all(&set).unwrap();
+    data("").write(&set).unwrap();
+    train(&run, "9").arg("--resume").assert().success();
+    assert_eq!(fs::read(run.join("epoch-00000004/model.safetensors")).unwrap(), before);
+    for file in ["epoch-00000009/model.safetensors", "epoch-00000009/optimizer.safetensors", "best/model.safetensors"] {
+        assert_eq!(fs::read(run.join(file)).unwrap(), fs::read(whole.join(file)).unwrap(), "{file}");
+    }
+}
+
+#[test]
+fn several_changes_are_all_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = data("");
+    let model = Model::gcn(&[5, 4, 3]);
+    let mut trainer = Trainer::builder(&model, &first).build().unwrap();
+    trainer.step().unwrap();
+    trainer.save(folder.path()).unwrap();
+    let x = Array2::from_elem((60, 5), 1.0f32);
+    let other = Arrays::new(first.graph().clone()).name("changing").features(x).labels(&[0i64, 1, 2].repeat(20));
+    let other = Dataset::from_arrays(other.train(&[1i64])).unwrap();
+    let error = Trainer::builder(&model, &other).build().unwrap().resume(folder.path()).unwrap_err();
+    assert!(matches!(&error, Error::DataChanged { what, .. } if what == "features, splits"), "{error}");
+}
