@@ -186,7 +186,8 @@ fn a_trainer_keeps_the_trace_of_one_epoch() {
             trace.spans()[0].len()
         })
         .collect();
-    assert!(spans[0] > 0 && spans.iter().all(|&count| count == spans[0]), "{spans:?}");
+    // The first epoch also makes what later ones read again.
+    assert!(spans[1] > 0 && spans[1..].iter().all(|&count| count == spans[1]), "{spans:?}");
     trainer.stop_trace();
     assert!(trainer.trace().is_none());
 }

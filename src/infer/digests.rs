@@ -94,38 +94,19 @@ impl Checkpoint {
 
     fn read_once(folder: &Path, wanted: &[&str]) -> Result<Self> {
         let mut files = BTreeMap::new();
-        let mut keep = |name: &str, bytes: Vec<u8>| {
-            if wanted.contains(&name) {
-                files.insert(name.to_owned(), bytes);
-            }
-        };
         match read_digests(folder)? {
             Some(digests) => {
-                for name in KNOWN.into_iter().filter(|&name| !digests.contains_key(name)) {
-                    if folder.join(name).symlink_metadata().is_ok() {
-                        return Err(damaged(
-                            folder,
-                            name,
-                            format!("is not listed in {DIGESTS_FILE}: it was put there later"),
-                        ));
+                refuse_unlisted(folder, &digests)?;
+                for (name, digest) in digests {
+                    let bytes = read_verified(folder, &name, &digest)?;
+                    if wanted.contains(&name.as_str()) {
+                        files.insert(name, bytes);
                     }
-                }
-                for (name, wanted) in digests {
-                    let Some(bytes) = read_file(folder, &name)? else {
-                        return Err(damaged(folder, &name, format!("is missing, but listed in {DIGESTS_FILE}")));
-                    };
-                    if digest(&bytes) != wanted {
-                        let why = format!("is damaged or was replaced: it does not match its digest in {DIGESTS_FILE}");
-                        return Err(damaged(folder, &name, why));
-                    }
-                    keep(&name, bytes);
                 }
             }
             None => {
-                for name in wanted {
-                    if let Some(bytes) = read_file(folder, name)? {
-                        keep(name, bytes);
-                    }
+                for &name in wanted {
+                    files.extend(read_file(folder, name)?.map(|bytes| (name.to_owned(), bytes)));
                 }
             }
         }
@@ -187,6 +168,26 @@ fn read_digests(folder: &Path) -> Result<Option<BTreeMap<String, String>>> {
         folder.display()
     );
     Ok(None)
+}
+
+/// A file that means something was there when the digests were written.
+fn refuse_unlisted(folder: &Path, digests: &BTreeMap<String, String>) -> Result<()> {
+    let unlisted = KNOWN.into_iter().filter(|&name| !digests.contains_key(name));
+    match unlisted.into_iter().find(|name| folder.join(name).symlink_metadata().is_ok()) {
+        Some(name) => Err(damaged(folder, name, format!("is not listed in {DIGESTS_FILE}: it was put there later"))),
+        None => Ok(()),
+    }
+}
+
+/// The bytes of a file, which have this digest.
+fn read_verified(folder: &Path, name: &str, wanted: &str) -> Result<Vec<u8>> {
+    let missing = || damaged(folder, name, format!("is missing, but listed in {DIGESTS_FILE}"));
+    let bytes = read_file(folder, name)?.ok_or_else(missing)?;
+    if digest(&bytes) == wanted {
+        return Ok(bytes);
+    }
+    let why = format!("is damaged or was replaced: it does not match its digest in {DIGESTS_FILE}");
+    Err(damaged(folder, name, why))
 }
 
 /// The bytes of a file; `None` if it is not there.

@@ -55,7 +55,7 @@ impl Labels {
     }
 }
 
-/// When everything of one epoch ran: a row a device and lane. A [`TraceFile`] keeps those of many.
+/// When everything of one epoch ran: a row a device and lane. A [`TraceFile`](crate::TraceFile) keeps those of many.
 #[derive(Debug)]
 pub struct Trace {
     epoch: u64,

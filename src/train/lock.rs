@@ -218,8 +218,10 @@ fn take_over(path: &Path, dead: &LockHolder) -> io::Result<Option<File>> {
     let moved = read(&File::open(&aside)?);
     if moved.as_ref() != Some(dead) {
         // It was that of a third, who took over first: back to its place, unless that is taken already.
-        drop(fs::hard_link(&aside, path));
-        fs::remove_file(&aside)?;
+        match fs::hard_link(&aside, path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => fs::rename(&aside, path)?, // no links there
+            _ => fs::remove_file(&aside)?,
+        }
         return Ok(None);
     }
     fs::remove_file(&aside)?;
