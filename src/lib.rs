@@ -25,11 +25,11 @@
 //! [`model`], [`program`], [`lower`], and the runtime behind [`Trainer`] and [`Predictor`].
 
 mod bind;
+#[cfg(feature = "command")]
 pub mod cli;
-pub mod dataset;
+pub use lapidary_data::{dataset, graph};
 mod error;
-pub mod graph;
-mod host;
+use lapidary_data::host;
 mod infer;
 pub mod lower;
 pub mod model;

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use lapidary_cost_model::Profile;
-use lapidary_kernels::{AlignedBytes, BlockView, MatMut, MatView, cpu, cuda};
+use lapidary_kernels::{AlignedBytes, BlockView, MatMut, MatView, NoHostMemory, cpu, cuda};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
@@ -124,8 +124,11 @@ fn remember(file: &Path, machine: Machine, profile: &Profile) -> std::io::Result
 /// # Errors
 /// [`Error::Device`], when the host has no memory for it.
 pub fn measure() -> Result<Profile> {
-    let failed =
-        |source| Error::Device { device: "cpu".into(), op: "measuring its profile".into(), source: Box::new(source) };
+    let failed = |NoHostMemory { need_bytes }| Error::Device {
+        device: "cpu".into(),
+        op: "measuring its profile".into(),
+        source: Box::new(lapidary_kernels::Error::HostMemory { need_bytes }),
+    };
     let mut bytes = AlignedBytes::zeroed(BYTES).map_err(failed)?;
     let mut out = AlignedBytes::zeroed(BYTES).map_err(failed)?;
     bytes.as_mut_slice::<f32>().fill(1.0);

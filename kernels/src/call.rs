@@ -3,6 +3,8 @@
 mod operands;
 mod stored;
 
+pub use lapidary_arrays::NO_LABEL;
+
 use crate::float::Float;
 use crate::memory::Slot;
 
@@ -503,9 +505,6 @@ impl Window {
         self.first.saturating_add(self.len) // refused later, if no array is that long
     }
 }
-
-/// The label of a row that has none.
-pub const NO_LABEL: u32 = u32::MAX;
 
 impl Call {
     /// The kernel's name, as it stands in traces and errors.

@@ -1,7 +1,7 @@
 //! Why a kernel call failed.
 
 use crate::float::Float;
-use crate::memory::Slot;
+use crate::slot::Slot;
 
 /// The result of a device call.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -13,7 +13,7 @@ use super::passes::{Passes, copy_columns, points};
 use super::row_sum::{Unweighted, Weighted};
 use super::rows::{RowWork, Steps};
 use crate::error::{Error, Result, check_shape};
-use crate::memory::AlignedBytes;
+use crate::memory::zeroed;
 use crate::view::{BlockView, MatMut, MatView};
 
 pub(super) const CALL: &str = "gather";
@@ -164,7 +164,7 @@ fn gather_sources(
         return pass(Pass { sources, weights, columns: 0..d, start, d }, Some(&steps), out.data());
     };
     let width = passes.width;
-    let mut copy = AlignedBytes::zeroed(4 * passes.sources * width)?;
+    let mut copy = zeroed(4 * passes.sources * width)?;
     for column in (0..d).step_by(width) {
         let columns = column..(column + width).min(d);
         for (i, window) in (0..all).step_by(passes.sources).enumerate() {

@@ -12,7 +12,7 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::prefetch::prefetch;
 use crate::error::Result;
-use crate::memory::AlignedBytes;
+use crate::memory::{AlignedBytes, zeroed};
 
 /// Columns of the unit in which panels are cut: the widest vector.
 const LINE: usize = 16;
@@ -66,7 +66,7 @@ impl Packed {
     /// [`crate::Error::HostMemory`].
     pub(super) fn new(data: &[f32], [k, width]: [usize; 2], strides: [usize; 2]) -> Result<Self> {
         let panels = panels(width, k);
-        let mut copy = AlignedBytes::zeroed(4 * k * width.next_multiple_of(LINE))?;
+        let mut copy = zeroed(4 * k * width.next_multiple_of(LINE))?;
         for panel in &panels {
             let rows = copy.as_mut_slice::<f32>()[panel.start..].chunks_exact_mut(panel.stride).take(k);
             for (row, copy) in rows.enumerate() {

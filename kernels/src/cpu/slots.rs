@@ -12,7 +12,7 @@ use crate::call::{BlockSlots, Mat};
 use crate::error::{Error, Result, check_shape};
 use crate::float::{Float, round, widen};
 use crate::lent::Lent;
-use crate::memory::{AlignedBytes, HostSlot, Shared, Slot, read, write};
+use crate::memory::{AlignedBytes, HostSlot, Shared, Slot, read, touch, write, zeroed};
 use crate::view::{BlockView, MatMut, MatView};
 
 /// What lies behind a slot.
@@ -166,7 +166,7 @@ impl Slots {
         let mut memory = match spare {
             Some(memory) => memory,
             None => {
-                let mut memory = AlignedBytes::zeroed(len)?;
+                let mut memory = zeroed(len)?;
                 prepare(&mut memory);
                 memory
             }
@@ -185,7 +185,7 @@ impl Slots {
             let Ok(cell) = self.open().cell(slot) else { continue };
             let Ok(mut contents) = try_write(&cell, slot) else { continue };
             if matches!(*contents, Contents::Reserved)
-                && let Ok(memory) = self.memory(cell.bytes, AlignedBytes::touch)
+                && let Ok(memory) = self.memory(cell.bytes, touch)
             {
                 *contents = Contents::Own(memory);
             }
@@ -344,7 +344,7 @@ impl Open<'_> {
             Float::F32 => Values::AsStored(self.vec(mat.slot, self.check_mat::<f32>(mat)?)?),
             Float::Bf16 => {
                 let stored = self.vec(mat.slot, self.check_mat::<bf16>(mat)?)?;
-                let mut wide = AlignedBytes::zeroed(4 * stored.len)?;
+                let mut wide = zeroed(4 * stored.len)?;
                 widen(stored.view(), wide.as_mut_slice());
                 Values::Widened { wide, _stored: stored }
             }
@@ -358,7 +358,7 @@ impl Open<'_> {
             Float::F32 => ValuesMut::AsStored(self.vec_mut(mat.slot, self.check_mat::<f32>(mat)?)?),
             Float::Bf16 => {
                 let stored = self.vec_mut(mat.slot, self.check_mat::<bf16>(mat)?)?;
-                let mut wide = AlignedBytes::zeroed(4 * stored.len)?;
+                let mut wide = zeroed(4 * stored.len)?;
                 if cfg!(debug_assertions) {
                     wide.as_mut_slice::<u8>().fill(0xff);
                 }

@@ -1,7 +1,7 @@
 //! Classes of vertices: one each, or several.
 
-use lapidary_kernels::Shared;
-use lapidary_kernels::call::NO_LABEL;
+use lapidary_arrays::NO_LABEL;
+use lapidary_arrays::Shared;
 use rayon::prelude::*;
 
 use super::error::{Error, Result};

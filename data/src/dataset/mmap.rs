@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use lapidary_kernels::Owner;
+use lapidary_arrays::Owner;
 use memmap2::Mmap;
 #[cfg(target_os = "linux")]
 use memmap2::UncheckedAdvice;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use half::f16;
-use lapidary_kernels::Shared;
+use lapidary_arrays::Shared;
 use rayon::prelude::*;
 
 use super::Dataset;

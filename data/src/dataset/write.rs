@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use bytemuck::Pod;
-use lapidary_kernels::call::NO_LABEL;
+use lapidary_arrays::NO_LABEL;
 
 use super::Dataset;
 use super::error::{Error, Result};

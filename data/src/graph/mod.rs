@@ -5,9 +5,8 @@ mod csr;
 mod permute;
 mod vertex_set;
 
-pub use block::Block;
-pub(crate) use block::outside;
+pub use block::{Block, outside};
 pub use csr::{Graph, GraphError, MAX_VERTICES, Transposed};
 pub(crate) use csr::{prefix_sum, ranges_of_edges, rows_mut, scan_count};
 pub use permute::Permutation;
-pub(crate) use vertex_set::VertexSet;
+pub use vertex_set::VertexSet;

@@ -1,6 +1,6 @@
 //! CSR from a long list of random pairs, without sorting the list.
 
-use lapidary_kernels::Shared;
+use lapidary_arrays::Shared;
 use rayon::prelude::*;
 
 use crate::graph::{Graph, GraphError};
@@ -22,9 +22,13 @@ pub(super) fn simple_graph(vertices: usize, pairs: &[(u32, u32)], symmetric: boo
 
 /// Builds a symmetric graph of exactly two edges a pair: repeated ones and loops stay.
 ///
+/// # Errors
+/// Those of [`Graph::new`].
+/// # Panics
+/// If a vertex of a pair is not below `vertices`.
 /// # Cost
 /// That of [`csr`], and the sorting of each row.
-pub(crate) fn both_ways(vertices: usize, pairs: &[(u32, u32)]) -> Result<Graph, GraphError> {
+pub fn both_ways(vertices: usize, pairs: &[(u32, u32)]) -> Result<Graph, GraphError> {
     let (indptr, mut indices) = csr(vertices, || pairs.iter().flat_map(|&(u, v)| [(u, v), (v, u)]));
     rows_mut(&indptr, &mut indices).into_par_iter().for_each(|row| row.sort_unstable());
     Graph::new(Shared::from(indptr), Shared::from(indices))

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use lapidary_kernels::Shared;
+use lapidary_arrays::Shared;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -229,7 +229,7 @@ impl Features {
     }
 
     /// The stored values, whatever their layout.
-    pub(crate) fn values(&self) -> &Shared<f32> {
+    pub fn values(&self) -> &Shared<f32> {
         match self {
             Self::Dense(dense) => &dense.data,
             Self::Sparse(sparse) => &sparse.values,

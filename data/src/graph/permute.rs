@@ -1,6 +1,6 @@
 //! Renaming vertices.
 
-use lapidary_kernels::Shared;
+use lapidary_arrays::Shared;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use bytemuck::Pod;
-use lapidary_kernels::Shared;
+use lapidary_arrays::Shared;
 
 use super::error::{Error, Result};
 use super::mmap::{self, Bytes};
@@ -23,14 +23,22 @@ const MAX_HEADER_BYTES: usize = 1 << 16;
 
 /// The element types that dataset files have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dtype {
+pub enum Dtype {
+    /// `|b1`.
     Bool,
+    /// `|u1`.
     U8,
+    /// `<u4`.
     U32,
+    /// `<i4`.
     I32,
+    /// `<i8`.
     I64,
+    /// `<f2`.
     F16,
+    /// `<f4`.
     F32,
+    /// `<f8`.
     F64,
 }
 
@@ -55,12 +63,12 @@ impl Dtype {
     }
 
     /// As numpy spells it.
-    pub(crate) fn descr(self) -> &'static str {
+    pub fn descr(self) -> &'static str {
         self.row().1
     }
 
     /// Bytes an element.
-    pub(crate) fn size(self) -> usize {
+    pub fn size(self) -> usize {
         self.row().2
     }
 }
@@ -272,7 +280,7 @@ pub(crate) fn check_dtype(file: &str, header: &Header, dtypes: &[Dtype], expecte
 ///
 /// # Errors
 /// What the writer says.
-pub(crate) fn write<T: Pod>(mut to: impl Write, dtype: Dtype, shape: &[usize], data: &[T]) -> io::Result<()> {
+pub fn write<T: Pod>(mut to: impl Write, dtype: Dtype, shape: &[usize], data: &[T]) -> io::Result<()> {
     let axes: Vec<String> = shape.iter().map(ToString::to_string).collect();
     let shape = if axes.len() == 1 { format!("({},)", axes[0]) } else { format!("({})", axes.join(", ")) };
     let text = format!("{{'descr': '{}', 'fortran_order': False, 'shape': {shape}, }}", dtype.descr());

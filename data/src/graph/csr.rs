@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 
-use lapidary_kernels::Shared;
+use lapidary_arrays::Shared;
 use rayon::prelude::*;
 
 /// The most vertices that a graph may have: ids are 32-bit, and the last two values are kept free.
@@ -265,7 +265,10 @@ impl Graph {
     }
 
     /// Number of self-loops at the vertices of a range.
-    pub(crate) fn self_loops_in(&self, range: Range<usize>) -> usize {
+    ///
+    /// # Panics
+    /// If it is not one of vertices.
+    pub fn self_loops_in(&self, range: Range<usize>) -> usize {
         range.into_par_iter().map(|v| self.loops_at(v)).sum()
     }
 

@@ -6,7 +6,7 @@ use bytesize::ByteSize;
 const UNKNOWN_BYTES: u64 = 1 << 44;
 
 /// The host's memory.
-pub(crate) fn memory_bytes() -> u64 {
+pub fn memory_bytes() -> u64 {
     total_of_meminfo().unwrap_or(UNKNOWN_BYTES)
 }
 
@@ -18,14 +18,14 @@ fn total_of_meminfo() -> Option<u64> {
 }
 
 /// What the host's processor calls itself; empty where the system does not tell.
-pub(crate) fn processor() -> String {
+pub fn processor() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = cpuinfo.lines().find(|line| line.starts_with("model name"));
     line.and_then(|line| line.split_once(':')).map_or_else(String::new, |(_, name)| name.trim().to_owned())
 }
 
 /// Bytes of the first processor's last cache; a common size where the system does not tell.
-pub(crate) fn cache_bytes() -> u64 {
+pub fn cache_bytes() -> u64 {
     let read = |index: u32, what: &str| {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{what}");
         std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
@@ -38,12 +38,12 @@ pub(crate) fn cache_bytes() -> u64 {
 }
 
 /// The product of sizes, at most `u64::MAX`: no host has that.
-pub(crate) fn product(sizes: [u64; 3]) -> u64 {
+pub fn product(sizes: [u64; 3]) -> u64 {
     sizes.into_iter().fold(1, u64::saturating_mul)
 }
 
 /// What is wrong with `need_bytes` on a host with `have_bytes`; `None` if they fit.
-pub(crate) fn shortage(need_bytes: u64, have_bytes: u64) -> Option<String> {
+pub fn shortage(need_bytes: u64, have_bytes: u64) -> Option<String> {
     let more = if need_bytes == u64::MAX { " or more" } else { "" };
     let (need, have) = (ByteSize::b(need_bytes), ByteSize::b(have_bytes));
     (need_bytes > have_bytes).then(|| format!("needs {need}{more}, but this host has {have}"))

@@ -19,7 +19,7 @@ use super::error::{Error, Result};
 use crate::host;
 
 pub use bter::{BterOptions, bter};
-pub(crate) use pairs::both_ways;
+pub use pairs::both_ways;
 pub use planted::{PlantedOptions, planted};
 pub use profile::{DegreeProfile, DegreeRow};
 pub use rmat::{RmatOptions, rmat};

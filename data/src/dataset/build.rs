@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use lapidary_kernels::Shared;
+use lapidary_arrays::Shared;
 use rayon::prelude::*;
 
 use super::Dataset;

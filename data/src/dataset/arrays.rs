@@ -1,6 +1,6 @@
 //! A dataset from what a training program has in memory.
 
-use lapidary_kernels::Shared;
+use lapidary_arrays::Shared;
 use ndarray::{ArrayBase, Data, Ix2};
 
 use super::Dataset;
@@ -13,7 +13,7 @@ use crate::graph::Graph;
 /// The arrays of a dataset; [`Dataset::from_arrays`] checks them. All but the edges is optional.
 ///
 /// ```
-/// use lapidary::dataset::{Arrays, Dataset, TRAIN};
+/// use lapidary_data::dataset::{Arrays, Dataset, TRAIN};
 /// use ndarray::array;
 ///
 /// // A path of four vertices; both directions of every tie.
@@ -24,7 +24,7 @@ use crate::graph::Graph;
 /// )?;
 /// assert_eq!((data.feature_width(), data.class_count(), data.split_size(TRAIN)), (2, 2, 2));
 /// assert!(!data.directed());
-/// # Ok::<(), lapidary::dataset::Error>(())
+/// # Ok::<(), lapidary_data::dataset::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]

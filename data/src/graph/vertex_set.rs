@@ -2,7 +2,7 @@
 
 /// Vertices as a bitmap with ranks: 1.5 bits a vertex of the graph, whatever the number of members.
 #[derive(Clone, Debug)]
-pub(crate) struct VertexSet {
+pub struct VertexSet {
     words: Vec<u64>,
     // Invariant: once sealed, the number of members below each word.
     ranks: Vec<u32>,
@@ -13,7 +13,9 @@ impl VertexSet {
     ///
     /// # Cost
     /// O(n / 64 + vertices).
-    pub(crate) fn of(n: usize, vertices: impl Iterator<Item = u32>) -> Self {
+    /// # Panics
+    /// If a member is not below `n`.
+    pub fn of(n: usize, vertices: impl Iterator<Item = u32>) -> Self {
         let mut words = vec![0u64; n.div_ceil(64)];
         for v in vertices {
             words[v as usize / 64] |= 1 << (v % 64);
@@ -27,7 +29,7 @@ impl VertexSet {
     }
 
     /// How many members are below `v`.
-    pub(crate) fn rank(&self, v: usize) -> usize {
+    pub fn rank(&self, v: usize) -> usize {
         let (word, bit) = (v / 64, v % 64);
         match self.words.get(word) {
             Some(bits) => self.ranks[word] as usize + (bits & ((1u64 << bit) - 1)).count_ones() as usize,
@@ -36,7 +38,7 @@ impl VertexSet {
     }
 
     /// The members, ascending.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
         self.words.iter().enumerate().flat_map(|(word, &bits)| {
             let mut left = bits;
             std::iter::from_fn(move || {

@@ -1,6 +1,6 @@
 //! What becomes of repeated edges, loops, edges without a reverse, and vertices without edges.
 
-use lapidary_kernels::Shared;
+use lapidary_arrays::Shared;
 use rayon::prelude::*;
 
 use crate::dataset::build::{Parts, RawFeatures, RawLabels};

@@ -17,7 +17,7 @@ mod info;
 mod labels;
 mod manifest;
 mod mmap;
-pub(crate) mod npy;
+pub mod npy;
 mod open;
 mod rows;
 mod split;
@@ -25,8 +25,8 @@ mod write;
 
 use std::sync::{Arc, OnceLock};
 
-use lapidary_kernels::Shared;
-use lapidary_kernels::call::NO_LABEL;
+use lapidary_arrays::NO_LABEL;
+use lapidary_arrays::Shared;
 use rayon::prelude::*;
 
 use crate::graph::Graph;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lapidary_kernels::{BlockView, Shared};
+use lapidary_arrays::{BlockView, Shared};
 
 use super::csr::{Graph, Turned, transpose_csr};
 use super::vertex_set::VertexSet;
@@ -26,9 +26,11 @@ pub struct Block {
 
 /// The vertices outside `part` that its rows read: its halo.
 ///
+/// # Panics
+/// If `part` is not a range of vertices.
 /// # Cost
 /// O(n / 64 + edges of the part).
-pub(crate) fn outside(graph: &Graph, part: &Range<usize>) -> VertexSet {
+pub fn outside(graph: &Graph, part: &Range<usize>) -> VertexSet {
     let edges = graph.indptr()[part.start] as usize..graph.indptr()[part.end] as usize;
     let sources = graph.indices()[edges].iter().copied();
     VertexSet::of(graph.vertex_count(), sources.filter(|&u| !part.contains(&(u as usize))))
@@ -48,8 +50,9 @@ impl Block {
     /// A rectangular CSR whose sources are all own: the non-zeros of a sparse matrix.
     ///
     /// # Panics
-    /// If the arrays are no CSR with `columns` columns; the caller has checked them.
-    pub(crate) fn rectangular(indptr: Shared<u64>, indices: Shared<u32>, columns: usize) -> Self {
+    /// If the offsets do not end at the number of entries. Columns are taken as they are: the caller has checked them.
+    #[doc(hidden)]
+    pub fn rectangular(indptr: Shared<u64>, indices: Shared<u32>, columns: usize) -> Self {
         assert_eq!(indptr.last().copied(), Some(indices.len() as u64), "offsets end at the number of entries");
         Self { indptr, indices, own_sources: columns, halo: Vec::new() }
     }

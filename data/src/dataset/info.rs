@@ -1,6 +1,6 @@
 //! What a dataset is like, in numbers.
 
-use lapidary_kernels::call::NO_LABEL;
+use lapidary_arrays::NO_LABEL;
 use rayon::prelude::*;
 use serde::Serialize;
 

@@ -1,0 +1,120 @@
+//! Bytes on a boundary that suits the widest vector loads.
+
+use std::fmt;
+
+use bytemuck::{Pod, Zeroable};
+use memmap2::MmapMut;
+
+/// The allocator refused memory of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the host has no {need_bytes} bytes of memory left")]
+pub struct NoHostMemory {
+    /// What was asked for.
+    pub need_bytes: u64,
+}
+
+/// One cache line, so that a vector of them is aligned for the widest vector loads.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// From this length on bytes are mapped by themselves, in huge pages where the system has them: random rows of a
+/// large matrix are then found without a page walk each, and fresh memory costs far fewer faults.
+const MAPPED_BYTES: usize = 4 << 20;
+
+/// Bytes of a huge page.
+const HUGE_BYTES: usize = 2 << 20;
+
+enum Storage {
+    Lines(Vec<Line>),
+    Mapped(MmapMut),
+}
+
+/// Zeroed bytes on a 64-byte boundary, which can be read and written as any plain type.
+pub struct AlignedBytes {
+    // Invariant: the storage holds at least `len` bytes.
+    storage: Storage,
+    len: usize,
+}
+
+impl AlignedBytes {
+    /// `len` bytes, all zero.
+    ///
+    /// # Errors
+    /// [`NoHostMemory`] when the allocator refuses.
+    pub fn zeroed(len: usize) -> Result<Self, NoHostMemory> {
+        let refused = || NoHostMemory { need_bytes: len as u64 };
+        let storage = if len >= MAPPED_BYTES {
+            // Whole pages are put where a huge page can begin; what is never touched takes no memory.
+            let room = len.checked_next_multiple_of(HUGE_BYTES).ok_or_else(refused)?;
+            let map = MmapMut::map_anon(room).map_err(|_| refused())?;
+            // The last page is huge if at least half of it is used. A hint: without huge pages everything works, only
+            // slower.
+            #[cfg(target_os = "linux")]
+            let _ = map.advise_range(memmap2::Advice::HugePage, 0, (len + HUGE_BYTES / 2) / HUGE_BYTES * HUGE_BYTES);
+            Storage::Mapped(map)
+        } else {
+            let lines = bytemuck::allocation::try_zeroed_vec(len.div_ceil(size_of::<Line>()));
+            Storage::Lines(lines.map_err(|()| refused())?)
+        };
+        Ok(Self { storage, len })
+    }
+
+    /// The bytes as elements of `T`; a remainder that is no whole element is left out.
+    pub fn as_slice<T: Pod>(&self) -> &[T] {
+        let bytes: &[u8] = match &self.storage {
+            Storage::Lines(lines) => bytemuck::cast_slice(lines),
+            Storage::Mapped(map) => map,
+        };
+        let whole = self.len / size_of::<T>() * size_of::<T>();
+        bytemuck::cast_slice(&bytes[..whole])
+    }
+
+    /// The bytes as elements of `T`, to be written.
+    pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
+        let bytes: &mut [u8] = match &mut self.storage {
+            Storage::Lines(lines) => bytemuck::cast_slice_mut(lines),
+            Storage::Mapped(map) => map,
+        };
+        let whole = self.len / size_of::<T>() * size_of::<T>();
+        bytemuck::cast_slice_mut(&mut bytes[..whole])
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Default for AlignedBytes {
+    fn default() -> Self {
+        Self { storage: Storage::Lines(Vec::new()), len: 0 }
+    }
+}
+
+impl Clone for AlignedBytes {
+    /// # Panics
+    /// When the host has no memory left, as every clone does.
+    fn clone(&self) -> Self {
+        let mut copy = Self::zeroed(self.len).expect("the host has memory for a copy");
+        copy.as_mut_slice::<u8>().copy_from_slice(self.as_slice());
+        copy
+    }
+}
+
+impl fmt::Debug for AlignedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AlignedBytes({})", self.len)
+    }
+}
+
+impl AsRef<[u8]> for AlignedBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
