@@ -358,7 +358,9 @@ fn le<T: bytemuck::NoUninit>(values: &[T]) -> Vec<u8> {
     bytemuck::cast_slice(values).to_vec()
 }
 
-fn geometric() -> Vec<(&'static str, Vec<u8>)> {
+type Members = Vec<(&'static str, Vec<u8>)>;
+
+fn geometric() -> Members {
     vec![
         ("edge_index.npy", npy("<i8", "(2, 4)", &le(&[0i64, 1, 2, 2, 1, 2, 0, 1]))),
         ("x.npy", npy("<f4", "(4, 1)", &le(&[1f32, 2.0, 3.0, 4.0]))),
@@ -378,7 +380,7 @@ fn arrays_of_pytorch_geometric_were_ignored() {
     assert_eq!((features(&got.dataset), labels(&got.dataset)), (vec![1.0, 2.0, 3.0, 4.0], vec![0, 1, 0, 1]));
     assert_eq!(got.dataset.split()[..], [TRAIN, VAL, TEST, 0]);
     assert_eq!(got.report.notes, ["arrays that were not used: `edge_attr`"]);
-    let fails = |change: &dyn Fn(&mut Vec<(&'static str, Vec<u8>)>), split| {
+    let fails = |change: &dyn Fn(&mut Members), split| {
         let mut members = geometric();
         change(&mut members);
         fs::write(folder.path("bad.npz"), archive(&members)).unwrap();

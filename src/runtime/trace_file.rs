@@ -175,7 +175,8 @@ fn names(text: &mut Vec<u8>, devices: &[String]) {
 }
 
 fn event(text: &mut Vec<u8>, device: usize, span: &Span, zero: Instant) {
-    let us = |at: Instant| at.saturating_duration_since(zero).as_secs_f64() * 1e6;
+    // To the nanosecond, as clocks have it: more digits would only fill the file.
+    let us = |from: Instant, to: Instant| to.saturating_duration_since(from).as_nanos() as f64 / 1e3;
     line(
         text,
         &Event {
@@ -183,8 +184,8 @@ fn event(text: &mut Vec<u8>, device: usize, span: &Span, zero: Instant) {
             ph: "X",
             pid: device,
             tid: span.lane as usize,
-            ts: us(span.start),
-            dur: us(span.end) - us(span.start),
+            ts: us(zero, span.start),
+            dur: us(span.start, span.end),
             args: (span.lane != Lane::Compute).then_some(Copied { bytes: span.bytes }),
         },
     );

@@ -47,7 +47,7 @@ impl RandomSplit {
     pub fn parse(text: &str) -> Result<Self> {
         let shares: Option<Vec<f64>> = text.split(',').map(|share| share.trim().parse().ok()).collect();
         let shares = shares.and_then(|shares| <[f64; 3]>::try_from(shares).ok());
-        match shares.filter(|shares| are_shares(shares)) {
+        match shares.filter(are_shares) {
             Some(shares) => Ok(Self { shares, stratified: false, seed: 0 }),
             None => Err(Error::Option {
                 option: "the shares of the splits",
