@@ -4,7 +4,7 @@
     $PEERS_PY_MAIN bench/gather.py --lapidary target/release/lapidary --graphs FOLDER_OF_NPZ --work DIR --cases pubmed arxiv \
         --note "what else ran"
 
-Ours is `benches/gather.rs`, the others `bench_spmm.py` of `PEERS_DIR`; both check rows of each result against sums in `f64`.
+Ours is `bench/benches/gather.rs`, the others `bench_spmm.py` of `PEERS_DIR`; both check rows of each result against sums in `f64`.
 DGL sums rows as they are; torch and MKL multiply each by its edge's weight. So each is compared with ours of its kind.
 `floor` is what reading the graph and every row once, and writing the result, takes at the rate at which this machine reads:
 a gather whose sources do not fit a cache reads them more than once.
@@ -66,7 +66,7 @@ def table(rows, about):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--lapidary", default="target/release/lapidary")
-    p.add_argument("--ours", default="cargo bench --bench gather --", help="the command of the gather's bench")
+    p.add_argument("--ours", default="cargo bench -p lapidary-bench --bench gather --", help="the command of the gather's bench")
     p.add_argument("--graphs", required=True)
     p.add_argument("--work", required=True)
     p.add_argument("--cases", nargs="+", default=["pubmed", "arxiv"])

@@ -2,7 +2,7 @@
 
     export PEERS_DIR=... PEERS_PY_MAIN=.../python PEERS_PY_DGL=.../python
     cargo bench -p lapidary-kernels --bench cpu -- machine --json > machine.json
-    $PEERS_PY_MAIN bench/speed.py --lapidary target/release/lapidary --example target/release/examples/speed \
+    $PEERS_PY_MAIN bench/speed.py --lapidary target/release/lapidary --example target/release/speed \
         --graphs FOLDER_OF_NPZ --work DIR --machine machine.json --models gcn --dropout none,hidden,input \
         --cases pubmed:16,128 arxiv:16,128,256 --note "what else ran"
 
@@ -215,7 +215,7 @@ def table(results, about):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--lapidary", default="target/release/lapidary")
-    p.add_argument("--example", default="target/release/examples/speed")
+    p.add_argument("--example", default="target/release/speed")
     p.add_argument("--graphs", required=True)
     p.add_argument("--work", required=True)
     p.add_argument("--cases", nargs="*", default=["pubmed:16,128", "arxiv:16,128,256"])

@@ -4,7 +4,7 @@
 //! cargo run --release --example plan_dry_run
 //! ```
 
-use lapidary::plan::{DryRun, Shape, Subject};
+use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::{ByteSize, MemoryPolicy, Model};
 
 fn main() -> lapidary::Result<()> {

@@ -27,9 +27,8 @@
 mod bind;
 #[cfg(feature = "command")]
 pub mod cli;
-pub use lapidary_data::{dataset, graph};
 mod error;
-use lapidary_data::host;
+pub mod forecast;
 mod infer;
 pub mod lower;
 pub mod model;
@@ -43,14 +42,15 @@ mod train;
 
 pub use bytesize::ByteSize;
 pub use dataset::{Arrays, Dataset, FeatureNorm};
-pub use error::{Error, Result};
+pub use error::{Error, LockHolder, Result};
 pub use graph::Graph;
 pub use infer::{Accuracy, ModelRecord, Prediction, Predictor};
+use lapidary_data::host;
+pub use lapidary_data::{dataset, graph};
 pub use lapidary_kernels::Float;
 pub use model::{Model, Weight, Weights};
 pub use program::Passes;
 pub use runtime::{Busy, Devices, MemoryPolicy, Partition, Span, SplitRecord, StartUp, Trace, TraceFile, Transport};
 pub use train::{
-    Adam, AdamW, Best, DecayLayers, Epoch, LockHolder, Move, Optimizer, RunLock, RunRecord, Sgd, Trainer,
-    TrainerBuilder,
+    Adam, AdamW, Best, DecayLayers, Epoch, Move, Optimizer, RunLock, RunRecord, Sgd, Trainer, TrainerBuilder,
 };

@@ -4,36 +4,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 
-use lapidary_planner::tasks::{Kind, Op, TaskError, TaskGraph, Tensor, TensorId};
+use lapidary_planner::tasks::{Kind, Op, TaskGraph, Tensor, TensorId};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
+pub use crate::error::TasksFileError;
 use crate::error::{Error, Result};
-
-/// Why a file holds no task graph.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TasksFileError {
-    /// It is not JSON of the right form.
-    #[error(
-        "{reason}; expected {{\"tensors\": [{{\"name\", \"bytes\", ..}}], \"ops\": [{{\"name\", \"inputs\", \"outputs\", ..}}]}}"
-    )]
-    Json {
-        /// What the parser says, with line and column.
-        reason: serde_json::Error,
-    },
-    /// An op names a tensor that is not listed.
-    #[error("op `{op}` names tensor `{tensor}`, which is not among the tensors")]
-    UnknownTensor {
-        /// The op.
-        op: String,
-        /// The tensor.
-        tensor: String,
-    },
-    /// The tensors and ops are no task graph.
-    #[error(transparent)]
-    Graph(#[from] TaskError),
-}
 
 /// Reads a task graph from a file.
 ///
@@ -157,6 +133,8 @@ impl<'de> Deserialize<'de> for Pairs {
 
 #[cfg(test)]
 mod tests {
+    use lapidary_planner::tasks::TaskError;
+
     use super::*;
 
     #[test]

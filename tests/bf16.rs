@@ -6,8 +6,8 @@ mod common;
 use common::curve::{self, Curve};
 use common::relative_difference;
 use lapidary::dataset::generate::{RmatOptions, rmat};
+use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::model::ModelConfig;
-use lapidary::plan::{DryRun, Shape, Subject};
 use lapidary::{
     Adam, Arrays, ByteSize, Dataset, Devices, Error, Float, Model, Partition, Passes, Predictor, Trainer,
     TrainerBuilder,

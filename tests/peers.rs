@@ -3,8 +3,9 @@
 
 mod common;
 
+use lapidary::forecast::{DryRun, Subject};
 use lapidary::model::ModelConfig;
-use lapidary::plan::{DryRun, Links, Subject};
+use lapidary::plan::Links;
 use lapidary::{
     Adam, ByteSize, Dataset, Devices, Epoch, Error, Float, MemoryPolicy, Model, Partition, Predictor, Trainer,
     TrainerBuilder, Transport,

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use assert_cmd::Command;
-use lapidary::plan::{DryRun, Shape, Subject};
+use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::{ByteSize, Dataset, Devices, MemoryPolicy, Model, Partition, Trainer};
 use serde_json::Value;
 

@@ -6,8 +6,8 @@ mod common;
 use common::curve::{self, Curve, assert_same};
 use common::relative_difference;
 use lapidary::dataset::generate::{RmatOptions, rmat};
+use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::model::ModelConfig;
-use lapidary::plan::{DryRun, Shape, Subject};
 use lapidary::{
     Adam, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Optimizer, Partition, Passes, Predictor, Sgd,
     Trainer, TrainerBuilder,

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::output::{align, count, json_line, percent, print, say, seconds, table};
 use super::plan::name;
 use crate::error::Result;
-use crate::plan::{CurvePoint, DeviceForecast, Forecast, PlanForecast, PolicyForecast, StepForecast};
+use crate::forecast::{CurvePoint, DeviceForecast, Forecast, PlanForecast, PolicyForecast, StepForecast};
 
 /// Tables for people, or one JSON line a policy and one a point of the curve.
 pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_json: bool) -> Result<()> {

@@ -5,11 +5,8 @@
 //! which wait for each other's rows cannot wait in a circle.
 
 mod cost;
-mod dry_run;
 mod fit;
-mod predict;
 mod script;
-mod shape;
 mod tasks;
 
 use std::collections::BTreeSet;
@@ -22,14 +19,10 @@ use lapidary_planner::tasks::TaskError;
 
 pub use crate::lower::Links;
 pub use cost::works;
-pub use dry_run::{
-    CurvePoint, DeviceForecast, DryRun, Forecast, PartForecast, PlanForecast, PolicyForecast, StepForecast, Subject,
-};
 use fit::{Moves, excess};
 pub(crate) use fit::{both, fit};
-pub use predict::{call_seconds, script_seconds};
+pub(crate) use script::fetched_bytes;
 pub use script::{Action, Script};
-pub use shape::Shape;
 pub use tasks::Tasks;
 
 use crate::error::{Error, Result};
@@ -131,7 +124,13 @@ pub fn plan_sequence(
 }
 
 /// As [`plan_sequence`], of work that [`work`] made of a sequence.
-fn plan_work(lowered: &[Lowered], rooms: &[Room], work: &Work, epoch: &Epoch, method: &Method) -> Result<Planned> {
+pub(crate) fn plan_work(
+    lowered: &[Lowered],
+    rooms: &[Room],
+    work: &Work,
+    epoch: &Epoch,
+    method: &Method,
+) -> Result<Planned> {
     let devices = work.clone().map_err(|i| does_not_fit(&rooms[i], u64::MAX))?;
     plan_tasks(lowered, rooms, devices, |_| epoch.clone(), method)
 }
@@ -174,13 +173,13 @@ struct Carried {
 }
 
 /// One device's steps, and what they are to the planner; `None` if there are none.
-type DeviceWork = (Arc<[Step]>, Option<Arc<Tasks>>);
+pub(crate) type DeviceWork = (Arc<[Step]>, Option<Arc<Tasks>>);
 
 /// What there is to do by device, whatever the capacities; or which device's sizes add up to more than 64 bits can say.
-type Work = std::result::Result<Vec<DeviceWork>, usize>;
+pub(crate) type Work = std::result::Result<Vec<DeviceWork>, usize>;
 
 /// What there is to do in a sequence that begins with nothing on the devices, or with what itself leaves there.
-fn work(lowered: &[Lowered], sequence: Sequence<'_>, keep: &BTreeSet<Slot>) -> Work {
+pub(crate) fn work(lowered: &[Lowered], sequence: Sequence<'_>, keep: &BTreeSet<Slot>) -> Work {
     tasks_of(lowered, sequence, &vec![Carried::default(); lowered.len()], keep)
 }
 

@@ -94,7 +94,7 @@ impl Script {
 }
 
 /// What a call copies from other devices.
-pub(super) fn fetched_bytes(call: &Call) -> u64 {
+pub(crate) fn fetched_bytes(call: &Call) -> u64 {
     match call {
         Call::Fetch { out, .. } => {
             (out.rows as u64).saturating_mul(out.cols as u64).saturating_mul(out.float.byte_count() as u64)

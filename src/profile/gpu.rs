@@ -54,6 +54,7 @@ impl Bench {
     }
 
     /// What the device tried.
+    #[cfg(feature = "command")]
     pub(crate) fn choices(&self) -> Vec<String> {
         self.device.choices()
     }

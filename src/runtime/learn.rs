@@ -301,6 +301,7 @@ impl Learner {
 
     /// Seconds of each part's kernels in an epoch: as measured, as predicted by the profile alone, and by what was learned.
     /// Operations that were not measured are left out of all three.
+    #[cfg(feature = "command")]
     pub(crate) fn part_seconds(&self) -> Vec<[f64; 3]> {
         let prior = CostModel::new(self.model.profile().clone()).expect("the model's profile was checked");
         let mut learned = self.model.clone();

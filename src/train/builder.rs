@@ -80,6 +80,7 @@ impl<'a> TrainerBuilder<'a> {
     }
 
     /// Everything about devices at once.
+    #[cfg(feature = "command")]
     pub(crate) fn options(mut self, options: RunOptions) -> Self {
         self.options = options;
         self

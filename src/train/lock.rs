@@ -1,12 +1,11 @@
 //! One run at a time in a checkpoint folder.
 
-use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, LockHolder, Result};
 
 /// The file's name in the checkpoint folder.
 const FILE: &str = ".lock";
@@ -40,17 +39,6 @@ pub struct RunLock {
     made: Vec<PathBuf>,
 }
 
-/// The process that holds or held a [`RunLock`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LockHolder {
-    /// Its number.
-    pub pid: u32,
-    /// The name of its host.
-    pub host: String,
-    /// When it took the lock, in UTC: `2026-11-22T16:58:03Z`.
-    pub since: String,
-}
-
 impl LockHolder {
     fn this() -> Self {
         let host = gethostname::gethostname().to_string_lossy().into_owned();
@@ -73,12 +61,6 @@ impl LockHolder {
         let processes = Path::new("/proc");
         let can_tell = processes.join("self").exists() && self.host == Self::this().host;
         can_tell && !processes.join(self.pid.to_string()).exists()
-    }
-}
-
-impl fmt::Display for LockHolder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {} on {} since {}", self.pid, self.host, self.since)
     }
 }
 

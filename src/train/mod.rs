@@ -10,7 +10,7 @@ mod trainer;
 
 pub use builder::TrainerBuilder;
 pub(crate) use epoch::{EpochSpec, evaluation_program, training_program};
-pub use lock::{LockHolder, RunLock};
+pub use lock::RunLock;
 pub use optimizer::{Adam, AdamW, DecayLayers, Optimizer, Sgd};
 pub use record::{Best, RunRecord};
 pub use splits::Move;

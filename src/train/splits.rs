@@ -93,6 +93,7 @@ impl Trainer {
 
     /// Of a learned split, seconds of each part's kernels in an epoch: as measured, as the profile predicts them, and as the cost
     /// model does that learned from them.
+    #[cfg(feature = "command")]
     pub(crate) fn part_predictions(&self) -> Vec<[f64; 3]> {
         self.learning.as_ref().map_or_else(Vec::new, |learning| learning.learner.part_seconds())
     }

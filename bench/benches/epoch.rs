@@ -1,6 +1,6 @@
 //! One epoch of training, every model, on a planted graph of 50,000 vertices.
 //!
-//!     cargo bench --bench epoch
+//!     cargo bench -p lapidary-bench --bench epoch
 
 use lapidary::dataset::generate::{PlantedOptions, planted};
 use lapidary::model::ModelConfig;

@@ -1,7 +1,7 @@
 //! The gather alone, on a graph as large as those that people train on.
 //!
-//!     cargo bench --bench gather -- --data DIR [--dims 16,64] [--json]     # a dataset directory
-//!     cargo bench --bench gather                                           # a generated graph
+//!     cargo bench -p lapidary-bench --bench gather -- --data DIR [--dims 16,64] [--json]     # a dataset directory
+//!     cargo bench -p lapidary-bench --bench gather                                           # a generated graph
 //!
 //! For each width the median of several runs, with and without edge weights, after a check of some rows against sums in
 //! `f64`. Bytes are counted as if no source row were found in a cache, so a rate above the memory's says what caches gave.

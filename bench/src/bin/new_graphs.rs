@@ -1,7 +1,7 @@
 //! Splits of graphs that were never seen, by what training on others has taught, against equal vertices and equal edges.
 //!
-//!     cargo run --release --example new_graphs            # some minutes
-//!     cargo run --release --example new_graphs -- small   # seconds: a check that it works, not a measurement
+//!     cargo run --release -p lapidary-bench --bin new_graphs            # some minutes
+//!     cargo run --release -p lapidary-bench --bin new_graphs -- small   # seconds: a check that it works, not a measurement
 //!
 //! A GCN is trained on the 20 training graphs of PPI's topology, on four workers whose split is learned, and saved. Then the
 //! saved model is applied to graphs that it never saw, over four and eight workers: one forward pass, whose split is decided

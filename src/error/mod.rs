@@ -1,5 +1,8 @@
 //! Everything that can go wrong, as one type.
 
+mod lock_holder;
+mod tasks_file;
+
 use std::path::PathBuf;
 
 use bytesize::ByteSize;
@@ -7,8 +10,9 @@ use bytesize::ByteSize;
 use crate::dataset;
 use crate::model::{ModelError, WeightsError};
 use crate::program::{PassesError, ProgramError};
-use crate::tasks_file::TasksFileError;
-use crate::train::LockHolder;
+
+pub use lock_holder::LockHolder;
+pub use tasks_file::TasksFileError;
 
 /// The result of everything that a user calls.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -4,7 +4,7 @@
 //! against the plan, losses against the run without a limit. Prints a Markdown table.
 //!
 //! ```text
-//! cargo run --release --example little_memory -- [DIR | rmat:VERTICES,EDGES]...
+//! cargo run --release -p lapidary-bench --bin little_memory -- [DIR | rmat:VERTICES,EDGES]...
 //! ```
 //!
 //! A graph without features gets random ones, 64 a vertex, and labels from its ids.

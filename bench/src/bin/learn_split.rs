@@ -1,7 +1,7 @@
 //! How fast a split is learned, from the worst start, beside the best split that exhaustive measurement finds.
 //!
-//!     cargo run --release --example learn_split            # some minutes, 2 GiB
-//!     cargo run --release --example learn_split -- small   # seconds: a check that it works, not a measurement
+//!     cargo run --release -p lapidary-bench --bin learn_split            # some minutes, 2 GiB
+//!     cargo run --release -p lapidary-bench --bin learn_split -- small   # seconds: a check that it works, not a measurement
 //!
 //! An R-MAT whose vertices stand in the order of their degrees is split over four workers into ranges of equally many
 //! vertices, so that the first has nearly all the edges. Kernels run one at a time, so that a part's seconds are its own.

@@ -1,8 +1,8 @@
 //! How well the cost model predicts, and how even the parts are that it makes, measured on this machine's cores.
 //!
-//!     cargo run --release --example balance                            # about a quarter of an hour, 16 GiB
-//!     cargo run --release --example balance -- "R-MAT 0.45" planted    # these graphs alone, as the tables call them
-//!     cargo run --release --example balance -- small                   # a minute: a check that it works, not a measurement
+//!     cargo run --release -p lapidary-bench --bin balance                            # about a quarter of an hour, 16 GiB
+//!     cargo run --release -p lapidary-bench --bin balance -- "R-MAT 0.45" planted    # these graphs alone, as the tables call them
+//!     cargo run --release -p lapidary-bench --bin balance -- small                   # a minute: a check that it works, not a measurement
 //!
 //! The layer that is measured is linear-first: a product from 256 to 64 columns, then a gather of 64. Each range is a
 //! block of its own, with a halo, and is computed alone, on one thread, whose processor time is taken, so that what else

@@ -1,8 +1,8 @@
 //! What it takes to find a graph's parts: the features of 100 million edges, and the split of 111 million vertices (as many
 //! as ogbn-papers100M has) into 64 parts.
 //!
-//!     cargo bench --bench partition            # 8 GiB
-//!     cargo bench --bench partition -- small   # a check that it works
+//!     cargo bench -p lapidary-bench --bench partition            # 8 GiB
+//!     cargo bench -p lapidary-bench --bench partition -- small   # a check that it works
 //!
 //! Of each time the median of several is printed, and the least and greatest. Caches are emptied before each, by reading an
 //! array that is larger.

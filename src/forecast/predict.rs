@@ -3,9 +3,8 @@
 use lapidary_cost_model::Profile;
 use lapidary_kernels::{Call, Mat, RowStep, Slot};
 
-use super::script::fetched_bytes;
-use super::{Action, Script};
 use crate::lower::Lowered;
+use crate::plan::{Action, Script, fetched_bytes};
 
 /// Seconds of one kernel call.
 pub fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call) -> f64 {

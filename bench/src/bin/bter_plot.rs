@@ -1,6 +1,6 @@
 //! Draws the degrees and the clustering by degree of a graph, and of BTER graphs made after it, as an SVG.
 //!
-//!     cargo run --release --example bter_plot -- DATA OUT.svg [SCALE ..]
+//!     cargo run --release -p lapidary-bench --bin bter_plot -- DATA OUT.svg [SCALE ..]
 //!
 //! DATA is an undirected dataset directory, builtin:karate or builtin:planted; scales are 1 and 16 unless given. Both panels have
 //! logarithmic axes; degrees are put together in ranges that grow by a quarter, each drawn at its middle.

@@ -1,6 +1,6 @@
 //! Seconds of an epoch on a dataset directory: what `bench/speed.py` runs beside other frameworks.
 //!
-//!     cargo run --release --example speed -- --data DIR --hidden 128 [--model gcn] [--epochs 10] [--weights FILE]
+//!     cargo run --release -p lapidary-bench --bin speed -- --data DIR --hidden 128 [--model gcn] [--epochs 10] [--weights FILE]
 //!                                            [--dropout F] [--input-dropout F]
 //!
 //! Prints one JSON line: the losses of all epochs, the median milliseconds of an epoch (its loss and
