@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rayon::prelude::*;
 
-use crate::sums::SumsError;
+use crate::error::SumsError;
 
 /// A chance of 1. Chances are whole numbers of this, so that their sums are exact.
 pub(crate) const CERTAIN: u8 = 255;

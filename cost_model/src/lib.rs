@@ -23,6 +23,7 @@
 //! ```
 
 mod cache;
+mod error;
 mod feature;
 mod file;
 mod fit;
@@ -35,10 +36,11 @@ mod sums;
 
 pub mod calibration;
 
+pub use error::SumsError;
 pub use feature::{FEATURES, Feature, Features};
 pub use file::FileError;
 pub use model::{CostModel, SampleError};
 pub use op::{Op, Work};
 pub use profile::{Profile, ProfileError};
 pub use range_cost::RangeCost;
-pub use sums::{Columns, FeatureSums, SumsError};
+pub use sums::{Columns, FeatureSums};

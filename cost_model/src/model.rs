@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use crate::error::SumsError;
 use crate::feature::Features;
 use crate::fit::fit;
 use crate::op::{Op, Weights};
 use crate::profile::{Profile, ProfileError};
 use crate::range_cost::RangeCost;
 use crate::sample::{self, Sample};
-use crate::sums::{Column, FeatureSums, SumsError};
+use crate::sums::{Column, FeatureSums};
 
 /// Seconds that are no measurement.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

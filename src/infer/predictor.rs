@@ -111,7 +111,7 @@ impl Predictor {
     /// [`Error::Weights`], [`Error::Model`].
     pub fn from_weights(file: impl AsRef<Path>, model: &str, norm: Option<Norm>) -> Result<Self> {
         let weights = Weights::load(file.as_ref())?;
-        let model = Model::of_weights(model, norm, &weights)?;
+        let model = Model::of_weights(model, norm, &weights)??;
         Self::new(&model, weights, None)
     }
 

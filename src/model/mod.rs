@@ -190,8 +190,12 @@ impl Model {
     /// The built-in model of this name with the widths, and the layer norms, that its weights have.
     ///
     /// # Errors
-    /// [`ModelError::Unknown`]; [`WeightsError::Missing`] if there is no first layer.
-    pub(crate) fn of_weights(name: &str, norm: Option<Norm>, weights: &Weights) -> Result<Self, crate::Error> {
+    /// Of the model, [`ModelError::Unknown`]; of the weights, [`WeightsError::Missing`] if there is no first layer.
+    pub(crate) fn of_weights(
+        name: &str,
+        norm: Option<Norm>,
+        weights: &Weights,
+    ) -> Result<Result<Self, WeightsError>, ModelError> {
         let builtin = Builtin::find(name).ok_or_else(|| ModelError::Unknown { name: name.into() })?;
         let layer = |index: usize| weights.get(&builtin.weight_name(index)).map(|weight| &weight.shape[..]);
         let mut widths = Vec::new();
@@ -203,13 +207,13 @@ impl Model {
         }
         if widths.is_empty() {
             let name = builtin.weight_name(0);
-            return Err(match weights.get(&name) {
-                Some(weight) => WeightsError::NoMatrix { name, got: weight.shape.clone() }.into(),
-                None => weights.missing(&name).into(),
-            });
+            return Ok(Err(match weights.get(&name) {
+                Some(weight) => WeightsError::NoMatrix { name, got: weight.shape.clone() },
+                None => weights.missing(&name),
+            }));
         }
         let layer_norm = weights.get("norms.0.weight").is_some();
-        Ok(Self::from_config(ModelConfig { norm, layer_norm, ..ModelConfig::new(name, &widths) })?)
+        Self::from_config(ModelConfig { norm, layer_norm, ..ModelConfig::new(name, &widths) }).map(Ok)
     }
 
     /// Sets the dropout on hidden layers, in `[0, 1)`. 0 by default.

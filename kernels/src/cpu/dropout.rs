@@ -4,9 +4,8 @@ use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::gather::check_block;
-use super::gather_rows::bad_row;
 use super::parallel::{CHUNK, balanced_rows, for_rows, split_at_ends, task_count, try_for_each};
+use super::sources::{bad_row, check_block};
 use crate::call::DropoutKey;
 use crate::error::{Error, Result, check_shape};
 use crate::random::{RowKey, draw, row_key, threshold};

@@ -1,12 +1,12 @@
 //! From a [`Call::Fused`] over slots to one kernel with row steps.
 
 use super::gather::{Window, gather_then, gather_window};
-use super::launch::read_clock;
 use super::linear::{linear_input_grad_then, linear_then};
 use super::rows::{RowWork, rows_then};
 use super::slots::{Matrix, Open, Vector};
 use crate::call::{Call, DropoutKey, Mat, RowStep};
 use crate::error::{Error, Result};
+use crate::memory::Slot;
 
 /// A step whose operand is locked for reading.
 enum Opened {
@@ -90,4 +90,10 @@ fn launch_rows(slots: &Open<'_>, head: &Call, steps: &[RowWork<'_>]) -> Result<(
 
 fn open_all(slots: &Open<'_>, steps: &[RowStep], out: Mat) -> Result<Vec<Opened>> {
     steps.iter().map(|step| Opened::new(slots, step, out)).collect()
+}
+
+/// Epoch and step.
+pub(super) fn read_clock(slots: &Open<'_>, clock: Slot) -> Result<[u64; 2]> {
+    let clock = slots.vec(clock, 2)?;
+    Ok([clock.view()[0], clock.view()[1]])
 }

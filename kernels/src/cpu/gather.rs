@@ -7,16 +7,15 @@
 
 use std::ops::Range;
 
-use super::gather_rows::{Cuts, Rows, Sources};
+use super::gather_rows::Rows;
 use super::parallel::{balanced_rows, split_at_ends, task_count, try_for_each};
 use super::passes::{Passes, copy_columns, points};
-use super::row_sum::{Unweighted, Weighted};
 use super::rows::{RowWork, Steps};
+use super::sources::{CALL, Cuts, Pass, Sources, Start, check_block};
+use super::weights::{Unweighted, Weighted};
 use crate::error::{Error, Result, check_shape};
 use crate::memory::zeroed;
 use crate::view::{BlockView, MatMut, MatView};
-
-pub(super) const CALL: &str = "gather";
 
 /// Cell additions that are worth a task of their own.
 const LEAST_WORK: usize = 1 << 15;
@@ -182,26 +181,6 @@ fn gather_sources(
     Ok(())
 }
 
-/// Some columns of some sources.
-#[derive(Clone)]
-pub(super) struct Pass<'a> {
-    pub(super) sources: Sources<'a>,
-    weights: Option<&'a [f32]>,
-    pub(super) columns: Range<usize>,
-    pub(super) start: Start<'a>,
-    /// Columns of the output.
-    pub(super) d: usize,
-}
-
-/// What the sources are added to.
-#[derive(Clone, Copy)]
-pub(super) enum Start<'a> {
-    Zero,
-    Sum(MatView<'a>),
-    /// What the output holds.
-    Out,
-}
-
 /// Cuts the rows into tasks and runs them.
 fn pass(pass: Pass<'_>, steps: Option<&Steps<'_>>, out: &mut [f32]) -> Result<()> {
     let (block, d) = (pass.sources.block, pass.d);
@@ -228,16 +207,4 @@ fn pass(pass: Pass<'_>, steps: Option<&Steps<'_>>, out: &mut [f32]) -> Result<()
     }
     let parts = split_at_ends(out, ranges.iter().map(|range| range.end * d));
     try_for_each(ranges.into_iter().zip(parts), |(rows, out)| task(rows, out))
-}
-
-/// Objects to a block whose offsets do not start at 0 or do not end at the number of edges.
-pub(super) fn check_block(call: &'static str, block: BlockView<'_>) -> Result<()> {
-    let e = block.indices.len();
-    let (Some(&first), Some(&last)) = (block.indptr.first(), block.indptr.last()) else {
-        return Err(Error::Shape { call, operand: "indptr", want: [1, 1], got: [0, 1] });
-    };
-    if first != 0 {
-        return Err(Error::Index { call, operand: "indptr", index: first, limit: 1 });
-    }
-    check_shape(call, "indices", [usize::try_from(last).unwrap_or(usize::MAX), 1], [e, 1])
 }

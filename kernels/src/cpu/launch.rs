@@ -2,7 +2,7 @@
 
 use super::dropout::{dropout, sparse_dropout};
 use super::elementwise::{add, add_bias, column_sum, pack, permute_edges, relu, relu_grad, row_scale, transpose};
-use super::fused::launch_fused;
+use super::fused::{launch_fused, read_clock};
 use super::layer_norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
 use super::linear::{linear, linear_input_grad, linear_weight_grad, linear_weight_grad_workspace_bytes};
 use super::loss::{count_correct, softmax_cross_entropy, softmax_cross_entropy_grad};
@@ -249,10 +249,4 @@ fn launch_optimizer(slots: &Open<'_>, call: &Call) -> Result<()> {
         }
         _ => unreachable!("launch() sends no other call here"),
     }
-}
-
-/// Epoch and step.
-pub(super) fn read_clock(slots: &Open<'_>, clock: Slot) -> Result<[u64; 2]> {
-    let clock = slots.vec(clock, 2)?;
-    Ok([clock.view()[0], clock.view()[1]])
 }

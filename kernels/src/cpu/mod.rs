@@ -23,7 +23,9 @@ mod product;
 mod row_sum;
 mod rows;
 mod slots;
+mod sources;
 mod sum;
+mod weights;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;

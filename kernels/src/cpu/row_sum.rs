@@ -8,11 +8,9 @@ use std::ops::Range;
 
 use pulp::Simd;
 
-use super::gather_rows::{LINE, Sources};
 use super::prefetch::prefetch;
-
-/// Vector registers of one column tile.
-pub(super) const TILE: usize = 8;
+use super::sources::{LINE, Sources, TILE};
+use super::weights::Weights;
 
 /// How a row's columns are summed.
 pub(super) trait Columns<S: Simd>: Copy {
@@ -176,62 +174,6 @@ impl<S: Simd, const N: usize> Columns<S> for WholeVectors<'_, S::f32s, N> {
         }
         *out = sums;
         Some(())
-    }
-}
-
-/// A factor an edge, or none; known when compiling, so that the inner loop has no branch for it.
-pub(super) trait Weights: Copy {
-    /// `acc + factor of edge * x`.
-    fn accumulate<S: Simd>(self, simd: S, edge: usize, acc: &mut [S::f32s], x: &[S::f32s]);
-
-    /// The same for a few numbers.
-    fn accumulate_few(self, edge: usize, acc: &mut [f32], x: &[f32]);
-
-    /// Asks for the factor of an edge.
-    fn prefetch(self, edge: usize);
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct Unweighted;
-
-impl Weights for Unweighted {
-    #[inline(always)]
-    fn accumulate<S: Simd>(self, simd: S, _edge: usize, acc: &mut [S::f32s], x: &[S::f32s]) {
-        for (acc, &x) in acc.iter_mut().zip(x) {
-            *acc = simd.add_f32s(*acc, x);
-        }
-    }
-
-    #[inline(always)]
-    fn accumulate_few(self, _edge: usize, acc: &mut [f32], x: &[f32]) {
-        acc.iter_mut().zip(x).for_each(|(acc, x)| *acc += x);
-    }
-
-    #[inline(always)]
-    fn prefetch(self, _edge: usize) {}
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct Weighted<'a>(pub(super) &'a [f32]);
-
-impl Weights for Weighted<'_> {
-    #[inline(always)]
-    fn accumulate<S: Simd>(self, simd: S, edge: usize, acc: &mut [S::f32s], x: &[S::f32s]) {
-        let factor = simd.splat_f32s(self.0[edge]);
-        for (acc, &x) in acc.iter_mut().zip(x) {
-            *acc = simd.add_f32s(*acc, simd.mul_f32s(factor, x));
-        }
-    }
-
-    #[inline(always)]
-    fn accumulate_few(self, edge: usize, acc: &mut [f32], x: &[f32]) {
-        let factor = self.0[edge];
-        acc.iter_mut().zip(x).for_each(|(acc, x)| *acc += factor * x);
-    }
-
-    #[inline(always)]
-    fn prefetch(self, edge: usize) {
-        prefetch(self.0, edge);
     }
 }
 

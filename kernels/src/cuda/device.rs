@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::batch::Batch;
-use super::engine::CudaEngine;
+use super::engine::{CudaEngine, LANE_IN};
 use super::faults;
-use super::loans::{self, Loan, Loans, prepare_fetch};
+use super::loans::{Loan, Loans, prepare_fetch};
 use super::prepare::prepare;
 use super::slots::Spares;
 use crate::call::{Call, Mat};
@@ -80,7 +80,7 @@ impl CudaDevice {
         let done = self.engine().marks(0).done();
         self.engine().faults.look(done)?;
         self.engine().batch_faults.look(done)?;
-        self.engine().loan_faults.look(self.engine().marks(loans::LANE).done())
+        self.engine().loan_faults.look(self.engine().marks(LANE_IN).done())
     }
 
     /// Collects a call.
@@ -191,7 +191,7 @@ impl Device for CudaDevice {
     fn fetch(&self, lane: Lane, rows: Slot, out: Mat, from: &[(Lent, usize)], after: &[Event]) -> Result<Event> {
         let engine = self.engine();
         if let Some(job) = engine.loan_faults.in_the_way() {
-            self.finish(Event(job * LANES.len() as u64 + loans::LANE as u64))?;
+            self.finish(Event(job * LANES.len() as u64 + LANE_IN as u64))?;
         }
         let (launches, lookup) = prepare_fetch(engine, rows, out, from, engine.loan_faults.address())?;
         let event = self.lanes.queue(Lane::CopyIn, after, move |engine| engine.fetch(&launches))?;

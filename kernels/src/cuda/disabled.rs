@@ -1,6 +1,6 @@
 //! A build without GPUs.
 
-use super::Gpu;
+use super::gpu::Gpu;
 use crate::device::Device;
 use crate::error::{Error, Result};
 

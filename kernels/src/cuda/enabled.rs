@@ -41,6 +41,8 @@ mod prepare_rows;
 mod slots;
 #[path = "staging.rs"]
 mod staging;
+#[path = "task.rs"]
+mod task;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -49,7 +51,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, result, sys};
 use parking_lot::Mutex;
 
-use super::Gpu;
+use super::gpu::Gpu;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use device::CudaDevice;

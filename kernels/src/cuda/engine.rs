@@ -7,37 +7,22 @@ use std::time::{Duration, Instant};
 use cudarc::driver::{CudaContext, CudaEvent, result, sys};
 use parking_lot::Mutex;
 
-use super::blas::{Blas, DenseProduct};
+use super::blas::Blas;
 use super::choices::{Choices, Shape};
 use super::driver::{self, Named};
 use super::faults::Faults;
 use super::graphs::Graphs;
-use super::loans;
 use super::marks::Marks;
 use super::modules::{KernelCall, Modules};
 use super::slots::{Pool, Slots};
 use super::staging::Staging;
+pub(super) use super::task::Task;
 use crate::device::{Event, Span};
 use crate::error::Result;
 use crate::lanes::{Engine, Job, LANES, Work, lane_and_number};
 
-/// One thing that a call asks of the GPU.
-#[derive(Debug, PartialEq)]
-pub(super) enum Task {
-    Kernel(KernelCall),
-    Product(DenseProduct),
-    /// Two launches that write the same, whole rows and some columns at a time: whichever is faster will be it.
-    Trial {
-        shape: Shape,
-        columns: usize,
-        calls: Box<[KernelCall; 2]>,
-    },
-    /// Bytes that become 0.
-    Zero {
-        address: u64,
-        bytes: u64,
-    },
-}
+/// The lane of copies to the device, which also reads rows that other devices hold.
+pub(super) const LANE_IN: usize = 1;
 
 pub(super) struct CudaEngine {
     // Dropped in this order: what uses a stream before the stream.
@@ -99,7 +84,7 @@ impl CudaEngine {
 
     /// Queues launches behind the copies to the device, on the thread of their lane.
     pub(super) fn fetch(&self, launches: &[KernelCall]) -> Result<()> {
-        launches.iter().try_for_each(|call| self.modules.launch(&self.marks[loans::LANE].stream, call))
+        launches.iter().try_for_each(|call| self.modules.launch(&self.marks[LANE_IN].stream, call))
     }
 
     pub(super) fn marks(&self, lane: usize) -> &Marks {

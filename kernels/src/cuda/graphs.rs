@@ -7,7 +7,7 @@
 use cudarc::driver::{CudaStream, result, sys};
 
 use super::driver::Named;
-use super::engine::Task;
+use super::task::Task;
 use crate::error::Result;
 
 /// Batches that are remembered. Of more that take turns, none would be found again.

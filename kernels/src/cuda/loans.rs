@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::args;
 use super::compile::File;
 use super::driver::Named;
-use super::engine::CudaEngine;
+use super::engine::{CudaEngine, LANE_IN};
 use super::faults::Lookup;
 use super::modules::KernelCall;
 use super::prepare::kernel_call;
@@ -21,9 +21,6 @@ use crate::call::Mat;
 use crate::error::{Error, Result, check_shape};
 use crate::lent::Lent;
 use crate::memory::Slot;
-
-/// The lane that reads: copies to the device.
-pub(super) const LANE: usize = 1;
 
 /// A slot of some GPU.
 pub(super) struct Loan {
@@ -56,7 +53,7 @@ impl Loans {
 
     /// Job `number` reads `lent`.
     pub(super) fn hold(&self, number: u64, lent: Vec<Lent>) {
-        let done = self.engine.marks(LANE).done();
+        let done = self.engine.marks(LANE_IN).done();
         let mut held = self.held.lock();
         held.retain(|(job, _)| *job > done);
         held.push((number, lent));
@@ -67,7 +64,7 @@ impl Drop for Loans {
     fn drop(&mut self) {
         // The lanes have ended; what they queued may still run. A failure here was told before.
         let _ = self.engine.bind();
-        let _ = self.engine.marks(LANE).stream.synchronize();
+        let _ = self.engine.marks(LANE_IN).stream.synchronize();
     }
 }
 

@@ -4,6 +4,7 @@
 //! None is needed to build. The same code runs over an emulated driver (`kernels/emulator/`), which is how it is tested on a
 //! machine without a GPU.
 
+mod gpu;
 #[cfg(feature = "cuda")]
 #[path = "enabled.rs"]
 mod imp;
@@ -11,19 +12,5 @@ mod imp;
 #[path = "disabled.rs"]
 mod imp;
 
+pub use gpu::Gpu;
 pub use imp::{gpus, link, open, reach_each_other};
-
-/// A GPU of this machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gpu {
-    /// Its number, as the driver counts.
-    pub ordinal: u32,
-    /// What its maker calls it.
-    pub name: String,
-    /// Its memory.
-    pub total_bytes: u64,
-    /// What of it nobody uses now.
-    pub free_bytes: u64,
-    /// The cache that all its processors share.
-    pub cache_bytes: u64,
-}
