@@ -184,7 +184,7 @@ fn an_unknown_model() {
 }
 
 #[test]
-fn a_model_that_is_not_built_yet() {
+fn a_model_that_does_not_exist() {
     fails(["train", "--model", "gat2"], &["gat2"]);
 }
 
@@ -201,29 +201,30 @@ fn choices_that_there_are_not() {
 
 #[test]
 fn values_that_mean_nothing() {
-    let cases: [&[&str]; 19] = [
-        &["--hidden", "4000000000"],
-        &["--hidden", "18446744073709551615"],
-        &["--layers", "18446744073709551615"],
-        &["--early-stop", "0"],
-        &["--early-stop", "5", "--eval-every", "0"],
-        &["--threads", "20000"],
-        &["--momentum", "0.9"],
-        &["--model", "gin", "--norm", "sym"],
-        &["--device-memory", "much"],
-        &["--devices", "tpu"],
-        &["--devices", "cuda"],
-        &["--devices", "cuda:0,x"],
-        &["--lr", "-1"],
-        &["--lr", "nan"],
-        &["--dropout", "1.0"],
-        &["--layers", "0"],
-        &["--hidden", "0"],
-        &["--optimizer", "lion"],
-        &["--decay-layers", "last"],
+    // Flags, and what the error says of them.
+    let cases: [(&[&str], &[&str]); 19] = [
+        (&["--hidden", "4000000000"], &["needs 47.9 TiB"]),
+        (&["--hidden", "18446744073709551615"], &["needs 16.0 EiB"]),
+        (&["--layers", "18446744073709551615"], &["--layers", "from 1 to 10000"]),
+        (&["--early-stop", "0"], &["--early-stop", "at least 1"]),
+        (&["--early-stop", "5", "--eval-every", "0"], &["--early-stop", "--eval-every"]),
+        (&["--threads", "20000"], &["--threads", "at most 1024"]),
+        (&["--momentum", "0.9"], &["--momentum", "sgd"]),
+        (&["--model", "gin", "--norm", "sym"], &["`gin`", "--norm sym"]),
+        (&["--device-memory", "much"], &["--device-memory", "`much`", "GiB"]),
+        (&["--devices", "tpu"], &["--devices", "`tpu`", "sim:N"]),
+        (&["--devices", "cuda"], &["--devices", "`cuda`", "cuda:0,1"]),
+        (&["--devices", "cuda:0,x"], &["--devices", "`cuda:0,x`"]),
+        (&["--lr", "-1"], &["learning rate", "`-1`"]),
+        (&["--lr", "nan"], &["learning rate", "`NaN`"]),
+        (&["--dropout", "1.0"], &["dropout", "[0, 1)"]),
+        (&["--layers", "0"], &["--layers", "from 1 to 10000"]),
+        (&["--hidden", "0"], &["width", "[64, 0, 7]"]),
+        (&["--optimizer", "lion"], &["--optimizer", "`lion`", "adamw"]),
+        (&["--decay-layers", "last"], &["--decay-layers", "`last`", "first"]),
     ];
-    for flags in cases {
-        fails(["train", "--epochs", "1"].iter().chain(flags), &[]);
+    for (flags, wanted) in cases {
+        fails(["train", "--epochs", "1"].iter().chain(flags), wanted);
     }
 }
 
