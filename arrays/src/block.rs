@@ -19,6 +19,7 @@ pub struct BlockView<'a> {
 
 impl<'a> BlockView<'a> {
     /// Number of rows that gather.
+    #[inline]
     pub fn rows(&self) -> usize {
         self.indptr.len().saturating_sub(1)
     }
@@ -27,6 +28,7 @@ impl<'a> BlockView<'a> {
     ///
     /// # Panics
     /// If there is no such row.
+    #[inline]
     pub fn edges(&self, v: usize) -> std::ops::Range<usize> {
         self.indptr[v] as usize..self.indptr[v + 1] as usize
     }
@@ -35,6 +37,7 @@ impl<'a> BlockView<'a> {
     ///
     /// # Panics
     /// If there is no such row.
+    #[inline]
     pub fn sources(&self, v: usize) -> &'a [u32] {
         &self.indices[self.edges(v)]
     }

@@ -1,4 +1,4 @@
-//! Mapping a file into memory, and giving its pages back: the unsafe calls of `src/dataset/`.
+//! Mapping a file into memory, and giving its pages back: the unsafe calls of this crate.
 
 use std::fs::File;
 #[cfg(target_os = "linux")]

@@ -27,7 +27,7 @@ pub(super) fn simple_graph(vertices: usize, pairs: &[(u32, u32)], symmetric: boo
 /// # Panics
 /// If a vertex of a pair is not below `vertices`.
 /// # Cost
-/// That of [`csr`], and the sorting of each row.
+/// Two rounds of all edges a thread, and the sorting of each row; 8 (n + 1) + 4 e bytes.
 pub fn both_ways(vertices: usize, pairs: &[(u32, u32)]) -> Result<Graph, GraphError> {
     let (indptr, mut indices) = csr(vertices, || pairs.iter().flat_map(|&(u, v)| [(u, v), (v, u)]));
     rows_mut(&indptr, &mut indices).into_par_iter().for_each(|row| row.sort_unstable());
