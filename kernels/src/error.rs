@@ -1,7 +1,7 @@
 //! Why a kernel call failed.
 
-use crate::float::Float;
 use crate::memory::Slot;
+use crate::op::DType;
 
 /// The result of a device call.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -30,9 +30,9 @@ pub enum Error {
         /// Which of its operands.
         operand: &'static str,
         /// How it must be stored.
-        want: Float,
+        want: DType,
         /// How it is.
-        got: Float,
+        got: DType,
     },
     /// A slot that was never allocated, or was freed.
     #[error("slot {} holds nothing", slot.0)]
