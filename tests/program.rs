@@ -6,6 +6,7 @@ use lapidary::program::{
     BlockSpec, DType, Gather, Linear, Origin, Program, ProgramError, RowSpace, RowStep, TensorType, append_backward,
 };
 use lapidary::{Float, Passes};
+use lapidary_kernels::op::Misfit;
 
 const DENSE: FeatureKind = FeatureKind::Dense { width: 5 };
 
@@ -16,16 +17,28 @@ fn operands_that_do_not_fit_are_named() {
     let w = program.input(Origin::Parameter("w".into()), TensorType::f32(RowSpace::Param(3), 4)).unwrap();
     assert!(matches!(
         program.push(Linear::Product, &[x, w]),
-        Err(ProgramError::Operand { op: "linear", place: 1, .. })
+        Err(ProgramError::Misfit(Misfit::Operand { op: "linear", place: 1, .. }))
     ));
-    assert!(matches!(program.push(Linear::Product, &[x, x]), Err(ProgramError::Operand { place: 1, .. })));
-    assert!(matches!(program.push(Linear::Product, &[x]), Err(ProgramError::OperandCount { want: 2, got: 1, .. })));
+    assert!(matches!(
+        program.push(Linear::Product, &[x, x]),
+        Err(ProgramError::Misfit(Misfit::Operand { place: 1, .. }))
+    ));
+    assert!(matches!(
+        program.push(Linear::Product, &[x]),
+        Err(ProgramError::Misfit(Misfit::OperandCount { want: 2, got: 1, .. }))
+    ));
     let block = BlockSpec::Features { width: 5, transposed: false };
-    assert!(matches!(program.push(Gather::over(block), &[x]), Err(ProgramError::Operand { op: "gather", .. })));
+    assert!(matches!(
+        program.push(Gather::over(block), &[x]),
+        Err(ProgramError::Misfit(Misfit::Operand { op: "gather", .. }))
+    ));
     let clock = TensorType { rows: RowSpace::Scalar, width: 2, dtype: DType::U64 };
     let clock = program.input(Origin::Clock, clock).unwrap();
     let dropped = program.push(RowStep::Dropout { rate: 0.5, salt: 0 }, &[w, clock]);
-    assert!(matches!(dropped, Err(ProgramError::Operand { op: "dropout", place: 0, .. })), "{dropped:?}");
+    assert!(
+        matches!(dropped, Err(ProgramError::Misfit(Misfit::Operand { op: "dropout", place: 0, .. }))),
+        "{dropped:?}"
+    );
     assert!(program.ops().is_empty(), "what was refused is not there");
     let other = TensorType::f32(RowSpace::Vertices, 6);
     assert!(matches!(program.input(Origin::Features, other), Err(ProgramError::OriginType { .. })));

@@ -263,6 +263,12 @@ impl Call {
         &self.inputs[..self.inputs.len().saturating_sub(of_steps)]
     }
 
+    /// The steps behind it, each with what it reads beside the row.
+    pub fn steps(&self) -> impl Iterator<Item = (RowStep, Option<Mat>)> {
+        let mut operands = self.inputs[self.head_inputs().len()..].iter().copied();
+        self.op.steps().iter().map(move |step| (*step, step.record().inputs.get(1).and_then(|_| operands.next())))
+    }
+
     /// Every slot that the call reads; some more than once.
     pub fn reads(&self) -> impl Iterator<Item = Slot> {
         let (head, steps) = self.inputs.split_at(self.head_inputs().len());

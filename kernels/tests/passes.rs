@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use lapidary_kernels::RowStep;
-use lapidary_kernels::cpu::{self, Beside, RowWork};
+use lapidary_kernels::cpu::{self, RowWork};
 use lapidary_kernels::{BlockView, Error, MatMut, MatView};
 
 const ROWS: usize = 1500;
@@ -39,8 +39,8 @@ fn gather(block: BlockView<'_>, columns: std::ops::Range<usize>, weights: Option
     let halo = (block.halo_sources > 0).then(|| MatView::new(&halo, block.halo_sources, d).unwrap());
     let scale: Vec<f32> = (0..ROWS).map(|v| 1.0 / (v + 1) as f32).collect();
     let mut out = vec![f32::NAN; ROWS * d];
-    let scale = RowWork { step: RowStep::Scale, beside: Beside::Rows(&scale) };
-    let steps = [scale, RowWork { step: RowStep::Relu, beside: Beside::Nothing }];
+    let scale = RowWork::new(RowStep::Scale, &scale);
+    let steps = [scale, RowWork::new(RowStep::Relu, &[])];
     cpu::gather_then(block, weights, own, halo, &steps, MatMut::new(&mut out, ROWS, d).unwrap())?;
     Ok(out)
 }

@@ -19,8 +19,9 @@ pub fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call) -> f64 {
         }
         Price::Product { rows, k, m } => profile.linear_s(size(rows), size(k), size(m)),
         Price::Rows { .. } => {
-            let all = bytes(&mut call.reads().chain(call.writes()));
-            profile.elementwise_s(all - bytes(&mut steps.iter().map(|mat| mat.slot)))
+            // What it goes on from is not counted; what steps read is counted below.
+            let mut beside = call.sum.iter().chain(steps).map(|mat| mat.slot);
+            profile.elementwise_s(bytes(&mut call.reads().chain(call.writes())) - bytes(&mut beside))
         }
         Price::Nothing => 0.0,
     };

@@ -8,28 +8,9 @@ use super::ir::Origin;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// Not as many operands as the operation has.
-    #[error("{op} takes {want} operands, not {got}")]
-    OperandCount {
-        /// The operation.
-        op: &'static str,
-        /// How many it takes.
-        want: usize,
-        /// How many it was given.
-        got: usize,
-    },
-    /// An operand of the wrong shape or element type.
-    #[error("{op}: operand {place} is {got:?}, but {want} is needed")]
-    Operand {
-        /// The operation.
-        op: &'static str,
-        /// Which operand, from 0.
-        place: usize,
-        /// What is needed.
-        want: String,
-        /// What it was given.
-        got: TensorType,
-    },
+    /// Operands that do not fit an operation.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
     /// One origin asked for with two types.
     #[error("{origin:?} is {had:?} and was asked for as {asked:?}")]
     OriginType {
@@ -40,12 +21,6 @@ pub enum ProgramError {
         /// The other type.
         asked: TensorType,
     },
-    /// An operation that cannot be where it is in a fused one.
-    #[error("{op} cannot be the head or a step of a fused operation")]
-    NotFusable {
-        /// The operation.
-        op: &'static str,
-    },
     /// A gradient that no rule gives.
     #[error("{op} has no gradient for operand {place}, which depends on a parameter")]
     NoGradient {
@@ -54,16 +29,6 @@ pub enum ProgramError {
         /// Which operand, from 0.
         place: usize,
     },
-}
-
-impl From<Misfit> for ProgramError {
-    fn from(misfit: Misfit) -> Self {
-        match misfit {
-            Misfit::Count { op, want, got } => Self::OperandCount { op, want, got },
-            Misfit::Operand { op, place, want, got } => Self::Operand { op, place, want, got },
-            Misfit::NotFusable { op } => Self::NotFusable { op },
-        }
-    }
 }
 
 /// The type of [`Origin::Clock`].

@@ -200,7 +200,7 @@ fn times(x: MatView<'_>, packed: &Packed, steps: &Steps<'_>, mut out: MatMut<'_>
     });
 }
 
-/// Sum over rows: the gradient of [`super::add_bias`] for its bias.
+/// Sum over rows: the gradient of a bias.
 ///
 /// # Shapes
 /// `x`: `[n, d]`; `out`: `[d]`, overwritten.

@@ -41,7 +41,7 @@ pub use moves::pack;
 pub use multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_grad};
 pub use norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
 pub use optimizer::{adam, sgd};
-pub use rows::{Beside, RowWork, add, add_bias, elementwise_bytes, relu, relu_grad, row_scale, rows_then};
+pub use rows::{RowWork, elementwise_bytes, rows_then};
 
 use crate::call::{Call, Mat};
 use crate::device::{Device, Event, Lane, Recorder, Span};

@@ -5,9 +5,9 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::dropout::{Mask, drop_in_place, dropout};
-use super::parallel::{CHUNK, for_chunks, for_rows};
-use super::slots::{Matrix, Open, Vector};
+use super::dropout::{Mask, drop_in_place, drop_rows};
+use super::parallel::for_rows;
+use super::slots::{Matrix, Open};
 use crate::call::{Call, DropoutKey, Mat};
 use crate::error::{Result, check_shape};
 use crate::op::{Dim, RowStep};
@@ -21,23 +21,17 @@ const GROUP: usize = 1 << 11;
 pub struct RowWork<'a> {
     /// The step.
     pub step: RowStep,
-    /// What it reads, as its record says.
-    pub beside: Beside<'a>,
+    /// The numbers of the operand that its record names, row by row; none for a step without one, and for a dropout.
+    pub beside: &'a [f32],
+    /// Which cells a dropout keeps, and in which epoch.
+    pub draws: Option<(DropoutKey, u64)>,
 }
 
-/// What a row step reads beside the row.
-#[derive(Clone, Copy, Debug)]
-pub enum Beside<'a> {
-    /// Nothing.
-    Nothing,
-    /// A number for each row, `[n]`.
-    Rows(&'a [f32]),
-    /// A number for each column, `[d]`.
-    Columns(&'a [f32]),
-    /// The same row of a matrix, `[n, d]`.
-    Cells(MatView<'a>),
-    /// The draws of a dropout in this epoch.
-    Draws(DropoutKey, u64),
+impl<'a> RowWork<'a> {
+    /// A step that is no dropout.
+    pub fn new(step: RowStep, beside: &'a [f32]) -> Self {
+        Self { step, beside, draws: None }
+    }
 }
 
 /// Steps whose operands fit.
@@ -53,18 +47,13 @@ impl<'a> Steps<'a> {
     /// The steps that `call` does to `n` rows of `d`.
     pub(super) fn new(call: &'static str, steps: &[RowWork<'a>], n: usize, d: usize) -> Result<Self> {
         let check = |work: &RowWork<'a>| {
-            let operand = work.step.record().inputs.get(1);
-            let [want, got] = match (operand.map(|operand| [operand.rows, operand.cols]), work.beside) {
-                (None, Beside::Nothing) => return Ok((*work, None)),
-                (Some([Dim::Scalar, _]), Beside::Draws(key, epoch)) => {
-                    return Ok((*work, Some(Mask::new(call, key, epoch)?)));
-                }
-                (Some([Dim::N, Dim::Just(1)]), Beside::Rows(rows)) => [[n, 1], [rows.len(), 1]],
-                (Some([Dim::Just(1), Dim::D]), Beside::Columns(columns)) => [[1, d], [1, columns.len()]],
-                (Some([Dim::N, Dim::D]), Beside::Cells(cells)) => [[n, d], [cells.rows(), cells.cols()]],
-                _ => [[n, d], [0, 0]],
-            };
-            check_shape(call, operand.map_or("operand", |operand| operand.name), want, got)?;
+            let Some(operand) = work.step.record().inputs.get(1) else { return Ok((*work, None)) };
+            if let Some((key, epoch)) = work.draws {
+                return Ok((*work, Some(Mask::new(call, key, epoch)?)));
+            }
+            let size = |dim| if dim == Dim::N { n } else { d };
+            let [rows, cols] = [operand.rows, operand.cols].map(|dim| if dim == Dim::Just(1) { 1 } else { size(dim) });
+            check_shape(call, operand.name, [rows.saturating_mul(cols), 1], [work.beside.len(), 1])?;
             Ok((*work, None))
         };
         Ok(Self { steps: steps.iter().map(check).collect::<Result<_>>()?, n, d })
@@ -77,24 +66,37 @@ impl<'a> Steps<'a> {
 
     /// Does all steps, one after the other, to rows of which the first is `first`.
     pub(super) fn apply(&self, first: usize, rows: &mut [f32]) {
-        if self.steps.is_empty() || self.d == 0 {
+        self.apply_from(None, first, rows);
+    }
+
+    /// The same, the rows being those of `x` at first.
+    fn apply_from(&self, x: Option<&[f32]>, first: usize, rows: &mut [f32]) {
+        let d = self.d;
+        if let (true, Some(x)) = (self.steps.is_empty(), x) {
+            rows.copy_from_slice(x);
+        }
+        if self.steps.is_empty() || d == 0 {
             return;
         }
-        let group = self.group();
-        for (i, rows) in rows.chunks_mut(group * self.d).enumerate() {
-            for (step, mask) in &self.steps {
-                Arch::new().dispatch(Apply { work: *step, mask: *mask, first: first + i * group, d: self.d, rows });
+        // A step alone needs no second look at any row.
+        let group = if self.steps.len() > 1 { self.group() } else { (rows.len() / d).max(1) };
+        for (i, rows) in rows.chunks_mut(group * d).enumerate() {
+            let mut x = x.map(|x| &x[i * group * d..][..rows.len()]);
+            for (work, mask) in &self.steps {
+                let (x, first) = (x.take(), first + i * group);
+                Arch::new().dispatch(Apply { work: *work, mask: *mask, first, d, x, rows });
             }
         }
     }
 }
 
-/// One step on a few rows.
+/// One step on a few rows: from `x` to `rows`, or on `rows` where they lie.
 struct Apply<'a, 'b> {
     work: RowWork<'a>,
     mask: Option<Mask>,
     first: usize,
     d: usize,
+    x: Option<&'b [f32]>,
     rows: &'b mut [f32],
 }
 
@@ -103,31 +105,61 @@ impl WithSimd for Apply<'_, '_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) {
-        let Self { work, mask, first, d, rows } = self;
-        match (work.step, work.beside) {
-            (RowStep::Scale, Beside::Rows(scale)) => {
-                for (row, &scale) in rows.chunks_exact_mut(d).zip(&scale[first..]) {
-                    row.iter_mut().for_each(|x| *x *= scale);
+        let Self { work, mask, first, d, x, rows } = self;
+        let beside = work.beside;
+        match work.step {
+            RowStep::Scale => {
+                for ((x, row), &scale) in rows_of(x, rows, d).zip(&beside[first..]) {
+                    each(x, row, |x| scale * x);
                 }
             }
-            (RowStep::AddBias, Beside::Columns(bias)) => {
-                for row in rows.chunks_exact_mut(d) {
-                    row.iter_mut().zip(bias).for_each(|(x, &bias)| *x += bias);
+            RowStep::AddBias => {
+                for (x, row) in rows_of(x, rows, d) {
+                    each_with(x, row, beside, |x, bias| x + bias);
                 }
             }
-            (RowStep::Add, Beside::Cells(b)) => {
-                rows.iter_mut().zip(&b.data()[first * d..]).for_each(|(x, &b)| *x += b);
+            RowStep::Add => each_with(x, rows, &beside[first * d..], |x, b| x + b),
+            RowStep::Relu => each(x, rows, |x| if x <= 0.0 { 0.0 } else { x }),
+            RowStep::ReluGrad => {
+                each_with(x, rows, &beside[first * d..], |grad, y| if y > 0.0 { grad } else { 0.0 });
             }
-            (RowStep::Relu, _) => rows.iter_mut().for_each(|x| *x = rectified(*x)),
-            (RowStep::ReluGrad, Beside::Cells(y)) => {
-                rows.iter_mut().zip(&y.data()[first * d..]).for_each(|(x, &y)| *x = masked(*x, y));
-            }
-            (RowStep::Dropout { .. }, _) => {
+            RowStep::Dropout { .. } => {
                 let mask = mask.expect("a dropout's mask is made with its steps");
-                drop_in_place(mask, first, d, rows);
+                match x {
+                    Some(x) => drop_rows(mask, first, d, x, rows),
+                    None => drop_in_place(mask, first, d, rows),
+                }
             }
-            _ => unreachable!("what a step reads was checked"),
         }
+    }
+}
+
+/// Rows of `d`, and what they are made of, if that is elsewhere.
+#[inline(always)]
+fn rows_of<'a>(
+    x: Option<&'a [f32]>,
+    rows: &'a mut [f32],
+    d: usize,
+) -> impl Iterator<Item = (Option<&'a [f32]>, &'a mut [f32])> {
+    let x = move |r: usize| x.map(|x| &x[r * d..][..d]);
+    rows.chunks_exact_mut(d).enumerate().map(move |(r, row)| (x(r), row))
+}
+
+/// Each cell of `x`, or of `out` itself, becomes `f` of it.
+#[inline(always)]
+fn each(x: Option<&[f32]>, out: &mut [f32], f: impl Fn(f32) -> f32) {
+    match x {
+        Some(x) => out.iter_mut().zip(x).for_each(|(out, &x)| *out = f(x)),
+        None => out.iter_mut().for_each(|out| *out = f(*out)),
+    }
+}
+
+/// [`each`], with the same cell of `beside`.
+#[inline(always)]
+fn each_with(x: Option<&[f32]>, out: &mut [f32], beside: &[f32], f: impl Fn(f32, f32) -> f32) {
+    match x {
+        Some(x) => out.iter_mut().zip(x).zip(beside).for_each(|((out, &x), &beside)| *out = f(x, beside)),
+        None => out.iter_mut().zip(beside).for_each(|(out, &beside)| *out = f(*out, beside)),
     }
 }
 
@@ -139,212 +171,55 @@ impl WithSimd for Apply<'_, '_> {
 /// [`crate::Error::Shape`], [`crate::Error::Argument`]; `out` is then untouched.
 /// # Order
 /// Per cell what the kernels one after the other compute, bit for bit.
-pub fn rows_then(x: MatView<'_>, steps: &[RowWork<'_>], mut out: MatMut<'_>) -> Result<()> {
-    const CALL: &str = "rows";
+pub fn rows_then(x: MatView<'_>, steps: &[RowWork<'_>], out: MatMut<'_>) -> Result<()> {
+    chain("rows", x, steps, out)
+}
+
+pub(super) fn chain(call: &'static str, x: MatView<'_>, steps: &[RowWork<'_>], mut out: MatMut<'_>) -> Result<()> {
     let (n, d) = (x.rows(), x.cols());
-    check_shape(CALL, "out", [n, d], [out.rows(), out.cols()])?;
-    let steps = Steps::new(CALL, steps, n, d)?;
-    let group = steps.group() * d.max(1);
-    for_rows(out.data(), d, |first, out| {
-        for (i, out) in out.chunks_mut(group).enumerate() {
-            let start = first * d + i * group;
-            out.copy_from_slice(&x.data()[start..start + out.len()]);
-            steps.apply(first + i * steps.group(), out);
-        }
-    });
+    check_shape(call, "out", [n, d], [out.rows(), out.cols()])?;
+    let steps = Steps::new(call, steps, n, d)?;
+    for_rows(out.data(), d, |first, out| steps.apply_from(Some(&x.data()[first * d..][..out.len()]), first, out));
     Ok(())
 }
 
 /// A step whose operand is locked for reading.
 pub(super) struct OpenStep {
     step: RowStep,
-    beside: OpenBeside,
-}
-
-enum OpenBeside {
-    Nothing,
-    Rows(Vector<f32>),
-    Columns(Vector<f32>),
-    Cells(Matrix),
-    Draws(DropoutKey, u64),
+    beside: Option<Matrix>,
+    draws: Option<(DropoutKey, u64)>,
 }
 
 impl OpenStep {
-    fn new(slots: &Open<'_>, call: &Call, step: RowStep, beside: Option<&Mat>) -> Result<Self> {
-        let shape = step.record().inputs.get(1).map(|operand| [operand.rows, operand.cols]);
-        let beside = match (beside, shape, step) {
-            (Some(clock), _, RowStep::Dropout { rate, salt }) => {
-                OpenBeside::Draws(call.dropout_key(rate, salt), slots.clock(*clock)?[0])
+    fn new(slots: &Open<'_>, call: &Call, step: RowStep, beside: Option<Mat>) -> Result<Self> {
+        match (step, beside) {
+            (RowStep::Dropout { rate, salt }, Some(clock)) => {
+                let draws = Some((call.dropout_key(rate, salt), slots.clock(clock)?[0]));
+                Ok(Self { step, beside: None, draws })
             }
-            (Some(mat), Some([_, Dim::Just(1)]), _) => OpenBeside::Rows(slots.numbers(*mat)?),
-            (Some(mat), Some([Dim::Just(1), _]), _) => OpenBeside::Columns(slots.numbers(*mat)?),
-            (Some(mat), _, _) => OpenBeside::Cells(slots.mat(*mat)?),
-            (None, ..) => OpenBeside::Nothing,
-        };
-        Ok(Self { step, beside })
+            _ => Ok(Self { step, beside: beside.map(|mat| slots.mat(mat)).transpose()?, draws: None }),
+        }
     }
 
     /// The steps behind the call's head.
     pub(super) fn behind(slots: &Open<'_>, call: &Call) -> Result<Vec<Self>> {
-        let mut operands = call.inputs[call.head_inputs().len()..].iter();
-        let open = |step: &RowStep| {
-            let beside = step.record().inputs.get(1).and_then(|_| operands.next());
-            Self::new(slots, call, *step, beside)
-        };
-        call.op.steps().iter().map(open).collect()
+        call.steps().map(|(step, beside)| Self::new(slots, call, step, beside)).collect()
     }
 
     pub(super) fn work(&self) -> RowWork<'_> {
-        let beside = match &self.beside {
-            OpenBeside::Nothing => Beside::Nothing,
-            OpenBeside::Rows(rows) => Beside::Rows(rows.view()),
-            OpenBeside::Columns(columns) => Beside::Columns(columns.view()),
-            OpenBeside::Cells(cells) => Beside::Cells(cells.view()),
-            OpenBeside::Draws(key, epoch) => Beside::Draws(*key, *epoch),
-        };
-        RowWork { step: self.step, beside }
+        let beside = self.beside.as_ref().map_or(&[][..], |beside| beside.view().data());
+        RowWork { step: self.step, beside, draws: self.draws }
     }
 }
 
 /// A step by itself, or a chain of them.
 pub(super) fn launch(slots: &Open<'_>, first: RowStep, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
-    let (x, out) = (slots.mat(call.inputs[0])?, call.out());
-    let first = OpenStep::new(slots, call, first, call.head_inputs().get(1))?;
-    let (x, first) = (x.view(), first.work());
-    let mut out = slots.mat_mut(out)?;
-    let out = out.view();
-    match (first.step, first.beside) {
-        _ if !steps.is_empty() => rows_then(x, &[&[first], steps].concat(), out),
-        (RowStep::Scale, Beside::Rows(scale)) => row_scale(x, scale, out),
-        (RowStep::AddBias, Beside::Columns(bias)) => add_bias(x, bias, out),
-        (RowStep::Add, Beside::Cells(b)) => add(x, b, out),
-        (RowStep::Relu, _) => relu(x, out),
-        (RowStep::ReluGrad, Beside::Cells(y)) => relu_grad(x, y, out),
-        (_, Beside::Draws(key, epoch)) => dropout(x, key, epoch, out),
-        _ => rows_then(x, &[first], out),
-    }
+    let x = slots.mat(call.inputs[0])?;
+    let first = OpenStep::new(slots, call, first, call.head_inputs().get(1).copied())?;
+    chain(call.name_of_head(), x.view(), &[&[first.work()], steps].concat(), slots.mat_mut(call.out())?.view())
 }
 
 /// Bytes that an elementwise kernel with `inputs` matrices of `n` rows and `d` columns reads and writes.
 pub fn elementwise_bytes(inputs: u64, n: u64, d: u64) -> u64 {
     4 * (inputs + 1) * n * d
-}
-
-/// `out[v] = scale[v] * x[v]`.
-///
-/// # Shapes
-/// `x`: `[n, d]`; `scale`: `[n]`; `out`: `[n, d]`, overwritten.
-/// # Errors
-/// [`crate::Error::Shape`]; `out` is then untouched.
-pub fn row_scale(x: MatView<'_>, scale: &[f32], mut out: MatMut<'_>) -> Result<()> {
-    const CALL: &str = "row_scale";
-    let (n, d) = (x.rows(), x.cols());
-    check_shape(CALL, "scale", [n, 1], [scale.len(), 1])?;
-    check_shape(CALL, "out", [n, d], [out.rows(), out.cols()])?;
-    for_rows(out.data(), d, |first, out| {
-        Arch::new().dispatch(|| {
-            let x = x.data()[first * d..].chunks_exact(d);
-            for ((out, x), &scale) in out.chunks_exact_mut(d).zip(x).zip(&scale[first..]) {
-                for (out, &x) in out.iter_mut().zip(x) {
-                    *out = scale * x;
-                }
-            }
-        });
-    });
-    Ok(())
-}
-
-/// `out[v] = x[v] + bias`.
-///
-/// # Shapes
-/// `x`: `[n, d]`; `bias`: `[d]`; `out`: `[n, d]`, overwritten.
-/// # Errors
-/// [`crate::Error::Shape`]; `out` is then untouched.
-pub fn add_bias(x: MatView<'_>, bias: &[f32], mut out: MatMut<'_>) -> Result<()> {
-    const CALL: &str = "add_bias";
-    let (n, d) = (x.rows(), x.cols());
-    check_shape(CALL, "bias", [d, 1], [bias.len(), 1])?;
-    check_shape(CALL, "out", [n, d], [out.rows(), out.cols()])?;
-    for_rows(out.data(), d, |first, out| {
-        Arch::new().dispatch(|| {
-            let x = x.data()[first * d..].chunks_exact(d);
-            for (out, x) in out.chunks_exact_mut(d).zip(x) {
-                for ((out, &x), &bias) in out.iter_mut().zip(x).zip(bias) {
-                    *out = x + bias;
-                }
-            }
-        });
-    });
-    Ok(())
-}
-
-/// `out = a + b`.
-///
-/// # Shapes
-/// `a`, `b`, `out`: `[n, d]`; `out` is overwritten.
-/// # Errors
-/// [`crate::Error::Shape`]; `out` is then untouched.
-pub fn add(a: MatView<'_>, b: MatView<'_>, out: MatMut<'_>) -> Result<()> {
-    binary("add", ["a", "b"], a, b, out, |a, b| a + b)
-}
-
-/// `out = max(x, 0)`; NaN stays NaN.
-///
-/// # Shapes
-/// `x`, `out`: `[n, d]`; `out` is overwritten.
-/// # Errors
-/// [`crate::Error::Shape`]; `out` is then untouched.
-pub fn relu(x: MatView<'_>, mut out: MatMut<'_>) -> Result<()> {
-    check_shape("relu", "out", [x.rows(), x.cols()], [out.rows(), out.cols()])?;
-    for_chunks(out.data(), CHUNK, |first, out| {
-        Arch::new().dispatch(|| {
-            for (out, &x) in out.iter_mut().zip(&x.data()[first..]) {
-                *out = rectified(x);
-            }
-        });
-    });
-    Ok(())
-}
-
-/// [`relu`] of one cell.
-#[inline(always)]
-pub(super) fn rectified(x: f32) -> f32 {
-    if x <= 0.0 { 0.0 } else { x }
-}
-
-/// [`relu_grad`] of one cell.
-#[inline(always)]
-pub(super) fn masked(grad: f32, y: f32) -> f32 {
-    if y > 0.0 { grad } else { 0.0 }
-}
-
-/// `out = grad where y > 0, else 0`: the gradient of [`relu`], from its output `y`.
-///
-/// # Shapes
-/// `grad`, `y`, `out`: `[n, d]`; `out` is overwritten.
-/// # Errors
-/// [`crate::Error::Shape`]; `out` is then untouched.
-pub fn relu_grad(grad: MatView<'_>, y: MatView<'_>, out: MatMut<'_>) -> Result<()> {
-    binary("relu_grad", ["grad", "y"], grad, y, out, masked)
-}
-
-fn binary(
-    call: &'static str,
-    operands: [&'static str; 2],
-    a: MatView<'_>,
-    b: MatView<'_>,
-    mut out: MatMut<'_>,
-    f: impl Fn(f32, f32) -> f32 + Copy + Sync,
-) -> Result<()> {
-    let want = [out.rows(), out.cols()];
-    check_shape(call, operands[0], want, [a.rows(), a.cols()])?;
-    check_shape(call, operands[1], want, [b.rows(), b.cols()])?;
-    for_chunks(out.data(), CHUNK, |first, out| {
-        Arch::new().dispatch(|| {
-            for ((out, &a), &b) in out.iter_mut().zip(&a.data()[first..]).zip(&b.data()[first..]) {
-                *out = f(a, b);
-            }
-        });
-    });
-    Ok(())
 }

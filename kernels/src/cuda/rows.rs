@@ -48,7 +48,7 @@ impl Plan<'_> {
     /// A step by itself, or a chain of them: the first is a step too.
     pub(super) fn row_steps(&mut self, first: RowStep, call: &Call) -> Result<()> {
         let (x_at, out_at) = (self.mat(call.inputs[0])?, self.mat(call.out())?);
-        let mut all = vec![self.step(call, first, call.head_inputs().get(1))?];
+        let mut all = vec![self.step(call, first, call.head_inputs().get(1).copied())?];
         all.extend(self.steps(call)?);
         let (now, later) = all.split_at(all.len().min(MOST_STEPS));
         self.rows(call.name(), call.out(), [x_at, out_at], now)?;
@@ -57,16 +57,11 @@ impl Plan<'_> {
 
     /// The steps behind the call's head.
     pub(super) fn steps(&self, call: &Call) -> Result<Vec<args::Step>> {
-        let mut operands = call.inputs[call.head_inputs().len()..].iter();
-        let step = |step: &RowStep| {
-            let beside = step.record().inputs.get(1).and_then(|_| operands.next());
-            self.step(call, *step, beside)
-        };
-        call.op.steps().iter().map(step).collect()
+        call.steps().map(|(step, beside)| self.step(call, step, beside)).collect()
     }
 
-    fn step(&self, call: &Call, step: RowStep, beside: Option<&Mat>) -> Result<args::Step> {
-        let operand = beside.map_or(Ok(0), |&mat| self.mat(mat))?;
+    fn step(&self, call: &Call, step: RowStep, beside: Option<Mat>) -> Result<args::Step> {
+        let operand = beside.map_or(Ok(0), |mat| self.mat(mat))?;
         let mask = match step {
             RowStep::Dropout { rate, salt } => mask(call.name_of_head(), call.dropout_key(rate, salt))?,
             _ => args::Mask::default(),

@@ -154,24 +154,12 @@ impl Op {
 }
 
 macro_rules! families {
-    ($($family:ident)*) => {
-        $(impl From<$family> for Op {
-            fn from(op: $family) -> Self {
+    ($($family:ident($op:ty))*) => {
+        $(impl From<$op> for Op {
+            fn from(op: $op) -> Self {
                 Self::$family(op)
             }
         })*
     };
 }
-families!(Gather Linear Norm Loss Optimizer Move);
-
-impl From<RowStep> for Op {
-    fn from(op: RowStep) -> Self {
-        Self::Row(op)
-    }
-}
-
-impl From<EdgeOp> for Op {
-    fn from(op: EdgeOp) -> Self {
-        Self::Edge(op)
-    }
-}
+families!(Gather(Gather) Linear(Linear) Row(RowStep) Norm(Norm) Edge(EdgeOp) Loss(Loss) Optimizer(Optimizer) Move(Move));

@@ -37,10 +37,12 @@ pub(crate) struct Sizes {
 }
 
 /// Why operands do not fit an operation.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Misfit {
     /// Not as many operands as the operation has.
-    Count {
+    #[error("{op} takes {want} operands, not {got}")]
+    OperandCount {
         /// The operation.
         op: &'static str,
         /// How many it takes.
@@ -49,6 +51,7 @@ pub enum Misfit {
         got: usize,
     },
     /// An operand of the wrong shape or element type.
+    #[error("{op}: operand {place} is {got:?}, but {want} is needed")]
     Operand {
         /// The operation.
         op: &'static str,
@@ -59,7 +62,8 @@ pub enum Misfit {
         /// What it was given.
         got: TensorType,
     },
-    /// An operation that cannot be the head of a fused one.
+    /// An operation that cannot be where it is in a fused one.
+    #[error("{op} cannot be the head or a step of a fused operation")]
     NotFusable {
         /// The operation.
         op: &'static str,
@@ -204,7 +208,7 @@ impl Domain {
 pub fn infer(op: &Op, types: &[TensorType]) -> std::result::Result<Vec<TensorType>, Misfit> {
     let (want, got) = (op.input_count(), types.len());
     if want != got {
-        return Err(Misfit::Count { op: op.name(), want, got });
+        return Err(Misfit::OperandCount { op: op.name(), want, got });
     }
     let head = op.head();
     if !op.steps().is_empty() && head.record().row == Row::Whole {
@@ -276,14 +280,9 @@ impl Call {
         }
     }
 
-    /// The operands of the steps: which step, and what its record says of each that is not the row.
-    pub fn step_operands(&self) -> impl Iterator<Item = (RowStep, &'static Operand, &Mat)> {
-        let mut rest = self.inputs[self.head_inputs().len()..].iter();
-        self.op.steps().iter().flat_map(move |step| {
-            let operands = &step.record().inputs[1..];
-            let given: Vec<&Mat> = rest.by_ref().take(operands.len()).collect();
-            operands.iter().zip(given).map(|(operand, mat)| (*step, operand, mat))
-        })
+    /// The operands of the steps: which step, and what its record says of what it reads beside the row.
+    pub fn step_operands(&self) -> impl Iterator<Item = (RowStep, &'static Operand, Mat)> {
+        self.steps().filter_map(|(step, mat)| Some((step, step.record().inputs.get(1)?, mat?)))
     }
 
     /// How the rows that the call reads are stored; f32, where it reads none.
@@ -311,7 +310,7 @@ impl Call {
         }
         for (step, operand, mat) in self.step_operands() {
             let mut sizes = sizes_of_step(self.out());
-            check_shape(step.record().kernel(), &mut sizes, operand, mat)?;
+            check_shape(step.record().kernel(), &mut sizes, operand, &mat)?;
         }
         self.check_sources(call)
     }
