@@ -4,10 +4,10 @@
 
 use crate::common::*;
 use lapidary_kernels::call::NO_LABEL;
-use lapidary_kernels::op::{Linear, Loss, Move, Norm, RowStep};
+use lapidary_kernels::op::{Dim, Linear, Loss, Move, Norm, RowStep};
 use lapidary_kernels::reference::Dense;
 use lapidary_kernels::{
-    Call, DropoutKey, Error, Float, Mat, Slot, float, linear_weight_grad_workspace_bytes, reference,
+    Arg, Call, DropoutKey, Error, Float, Mat, Slot, float, linear_weight_grad_workspace_bytes, reference,
 };
 
 /// Widths that meet every way of loading bf16, and more columns than a warp holds at a time.
@@ -264,12 +264,18 @@ fn cells_rows_and_columns_in_bf16_are_those_in_f32_rounded_once() {
                     make(rig, [put(rig, &a, float), put(rig, &b, float)], out)
                 });
             };
-            rounds("row_scale", &|rig, [x, _], out| call!(RowStep::Scale, [x, rig.put(&scale)], [out]));
-            rounds("add_bias", &|rig, [x, _], out| call!(RowStep::AddBias, [x, rig.put(&bias)], [out]));
-            rounds("add", &|_, [a, b], out| call!(RowStep::Add, [a, b], [out]));
-            rounds("relu", &|_, [x, _], out| call!(RowStep::Relu, [x], [out]));
-            rounds("relu_grad", &|_, [grad, y], out| call!(RowStep::ReluGrad, [grad, y], [out]));
-            rounds("dropout", &|rig, [x, _], out| drop_cells(key, x, rig.put(&[9u64, 1]), out));
+            for step in RowStep::EACH {
+                rounds(step.record().name, &|rig, [x, other], out| {
+                    let beside = step.record().inputs.get(1).map(|operand| match [operand.rows, operand.cols] {
+                        [Dim::N, Dim::Just(1)] => rig.put(&scale),
+                        [Dim::Just(1), Dim::D] => rig.put(&bias),
+                        [Dim::Scalar, _] => rig.put(&[9u64, 1]),
+                        _ => other.slot,
+                    });
+                    let inputs = std::iter::once(Arg::Mat(x)).chain(beside.map(Arg::Slot));
+                    Call::over(step, keyed(key), None, inputs, [out])
+                });
+            }
             rounds("a chain", &|rig, [x, other], out| {
                 then(
                     call!(RowStep::Relu, [x], [out]),

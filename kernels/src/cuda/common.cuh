@@ -133,7 +133,7 @@ enum StepKind : u32 { SCALE, ADD_BIAS, ADD, RELU, RELU_GRAD, DROPOUT };
 struct Step {
     u64 operand;  // its address; the clock's for a dropout
     u32 kind;
-    u32 unused;
+    float number;  // the step's own, if it has one
     Mask mask;
 };
 

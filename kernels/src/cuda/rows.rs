@@ -67,7 +67,7 @@ impl Plan<'_> {
             _ => args::Mask::default(),
         };
         let (_, kind) = step.record().step().expect("a row step's record says so");
-        Ok(args::Step { operand, kind, unused: 0, mask })
+        Ok(args::Step { operand, kind, number: step.number(), mask })
     }
 
     /// Steps on rows that are there already.

@@ -110,6 +110,13 @@ impl RowStep {
     pub const EACH: [Self; 6] =
         [Self::Scale, Self::AddBias, Self::Add, Self::Relu, Self::ReluGrad, Self::Dropout { rate: 0.4, salt: 2 }];
 
+    /// The number that its kernels are given beside the operands; 0 if there is none.
+    pub fn number(&self) -> f32 {
+        match *self {
+            Self::Scale | Self::AddBias | Self::Add | Self::Relu | Self::ReluGrad | Self::Dropout { .. } => 0.0,
+        }
+    }
+
     /// What is written down of it.
     pub fn record(&self) -> &'static Record {
         match self {
