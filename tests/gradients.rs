@@ -290,7 +290,7 @@ fn every_operation_has_the_gradient_that_differences_say() {
 /// Every built-in model, with each normalisation that it takes.
 fn built_ins(widths: &[usize]) -> Vec<Model> {
     let norms = [Norm::Sym, Norm::Mean, Norm::Sum];
-    let mut all = vec![Model::gin(widths), Model::sage(widths)];
+    let mut all = vec![Model::gin(widths), Model::sage(widths), Model::graphconv(widths)];
     for norm in norms {
         all.extend([Model::gcn(widths), Model::commnet(widths), Model::resgcn(widths)].map(|m| m.norm(norm)));
     }
@@ -531,7 +531,7 @@ fn run_over(links: Links, program: &Program, data: &Inputs, ends: &[usize], tile
 
 #[test]
 fn parts_train_as_the_whole_graph_does() {
-    for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
+    for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
         for storage in STORAGES.into_iter().chain(STORAGES.map(in_bf16)) {
@@ -557,7 +557,7 @@ fn parts_train_as_the_whole_graph_does() {
 /// Over an oracle that rounds nothing: how rows are stored changes types, and what is computed nowhere.
 #[test]
 fn a_program_over_bf16_computes_what_the_one_over_f32_does() {
-    for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
+    for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
         for storage in STORAGES {
@@ -584,7 +584,7 @@ fn a_program_over_bf16_computes_what_the_one_over_f32_does() {
 
 #[test]
 fn tiles_train_as_the_whole_graph_does() {
-    for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
+    for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
         for storage in STORAGES.into_iter().chain(STORAGES.map(in_bf16)) {
@@ -608,7 +608,7 @@ fn tiles_train_as_the_whole_graph_does() {
 #[test]
 fn reuse_lets_the_dropped_matrix_be_the_mask_and_changes_no_result() {
     let data = inputs(hostile_graph(), DENSE);
-    for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
+    for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4);
         let plain = program(&model, DENSE, Passes { reuse: false, ..UNFUSED }, &ANY_WORKLOAD);
