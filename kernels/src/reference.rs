@@ -56,6 +56,11 @@ impl Dense {
     pub fn map(&self, f: impl Fn(f64) -> f64) -> Self {
         Self { rows: self.rows, cols: self.cols, data: self.data.iter().map(|&x| f(x)).collect() }
     }
+
+    /// The matrix whose cells are `f` of these cells and those of another one as large.
+    pub fn zip(&self, other: &Self, f: impl Fn(f64, f64) -> f64) -> Self {
+        Self::from_fn(self.rows, self.cols, |r, c| f(self.at(r, c), other.at(r, c)))
+    }
 }
 
 impl From<MatView<'_>> for Dense {
@@ -227,6 +232,11 @@ impl<'a> Given<'a> {
         self.halo.map(dense)
     }
 
+    /// The number that a row step has beside its operands.
+    pub fn number(&self) -> f64 {
+        self.op.as_row_step().map_or(0.0, |step| step.number().into())
+    }
+
     /// What a window of a gather is added to.
     pub fn sum(&self) -> Option<Dense> {
         self.sum.map(dense)
@@ -351,7 +361,7 @@ pub fn column_sum(x: &Dense) -> Vec<f64> {
 
 /// `out = a + b`.
 pub fn add(a: &Dense, b: &Dense) -> Dense {
-    Dense::from_fn(a.rows, a.cols, |r, c| a.at(r, c) + b.at(r, c))
+    a.zip(b, |a, b| a + b)
 }
 
 /// `out = max(x, 0)`.
@@ -361,7 +371,7 @@ pub fn relu(x: &Dense) -> Dense {
 
 /// `out = grad where y > 0, else 0`.
 pub fn relu_grad(grad: &Dense, y: &Dense) -> Dense {
-    Dense::from_fn(grad.rows, grad.cols, |r, c| if y.at(r, c) > 0.0 { grad.at(r, c) } else { 0.0 })
+    grad.zip(y, |grad, y| if y > 0.0 { grad } else { 0.0 })
 }
 
 /// Per row `(x - mean) / sqrt(variance + eps)`, and the roots.
