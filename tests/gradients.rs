@@ -247,6 +247,11 @@ fn networks() -> Vec<Model> {
             let h = net.relu(h)?;
             net.linear(h, "b", CLASSES, true)
         }),
+        network("elu", |net, x, _| {
+            let h = net.linear(x, "a", 6, true)?;
+            let h = net.elu(h, 0.75)?;
+            net.linear(h, "b", CLASSES, true)
+        }),
         network("layer norm", |net, x, _| {
             let h = net.linear(x, "a", 6, true)?;
             let h = net.layer_norm(h, "norm")?;

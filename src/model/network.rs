@@ -266,6 +266,17 @@ impl Network {
         Ok(Value::Dense(self.program.push1(RowStep::Relu, &[x])?))
     }
 
+    /// `x` above 0, else `alpha * (e^x - 1)`.
+    ///
+    /// # Errors
+    /// [`ModelError::SparseInput`].
+    /// # Source
+    /// Clevert et al., ICLR 2016; `torch.nn.ELU`.
+    pub fn elu(&mut self, x: Value, alpha: f32) -> Result<Value, ModelError> {
+        let x = dense(x, "an ELU")?;
+        Ok(Value::Dense(self.program.push1(RowStep::Elu { alpha }, &[x])?))
+    }
+
     /// `a + b`.
     ///
     /// # Errors

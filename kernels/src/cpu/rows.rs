@@ -6,6 +6,7 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use super::dropout::{Mask, drop_in_place, drop_rows};
+use super::exp::exp;
 use super::parallel::for_rows;
 use super::slots::{Matrix, Open};
 use crate::call::{Call, DropoutKey, Mat};
@@ -123,6 +124,11 @@ impl WithSimd for Apply<'_, '_> {
             RowStep::ReluGrad => {
                 each_with(x, rows, &beside[first * d..], |grad, y| if y > 0.0 { grad } else { 0.0 });
             }
+            RowStep::Elu { alpha } => each(x, rows, |x| elu(alpha, x)),
+            RowStep::EluGrad { alpha } => {
+                let dx = |grad, y| if y > 0.0 { grad } else { grad * (y + alpha) };
+                each_with(x, rows, &beside[first * d..], dx);
+            }
             RowStep::Dropout { .. } => {
                 let mask = mask.expect("a dropout's mask is made with its steps");
                 match x {
@@ -132,6 +138,16 @@ impl WithSimd for Apply<'_, '_> {
             }
         }
     }
+}
+
+/// One cell of an ELU. Near 0, where `e^x - 1` would cancel, it is Taylor's polynomial of that.
+#[inline(always)]
+fn elu(alpha: f32, x: f32) -> f32 {
+    let series = 1.0 / 24.0 + x * (1.0 / 120.0 + x * (1.0 / 720.0 + x * (1.0 / 5040.0)));
+    let near = x * (1.0 + x * (0.5 + x * (1.0 / 6.0 + x * series)));
+    let far = exp(if x > 0.0 { 0.0 } else { x }) - 1.0;
+    let below = if x > -0.35 { near } else { far };
+    if x > 0.0 { x } else { alpha * below }
 }
 
 /// Rows of `d`, and what they are made of, if that is elsewhere.

@@ -21,6 +21,16 @@ pub enum RowStep {
     Relu,
     /// `(dy, y) -> dy where y > 0, else 0`: the gradient of [`RowStep::Relu`], from its output.
     ReluGrad,
+    /// `(x) -> x where x > 0, else alpha * (e^x - 1)`, as `torch.nn.ELU`.
+    Elu {
+        /// What it comes to far below 0 is `-alpha`.
+        alpha: f32,
+    },
+    /// `(dy, y) -> dy where y > 0, else dy * (y + alpha)`: the gradient of [`RowStep::Elu`], from its output.
+    EluGrad {
+        /// That of the ELU.
+        alpha: f32,
+    },
     /// `(x, clock) -> x / (1 - rate)` in the cells that are kept, else 0. It is its own gradient.
     Dropout {
         /// Share of cells that become 0, in `[0, 1)`.
@@ -92,6 +102,30 @@ static RELU_GRAD: Record = Record {
     ..STEP
 };
 
+static ELU: Record = Record {
+    name: "elu",
+    row: Row::Step { short: "elu", code: 6 },
+    gradient: Gradient::Rule(|op, back| {
+        let alpha = op.as_row_step().map_or(0.0, |step| step.number());
+        let dx = back.emit(RowStep::EluGrad { alpha }, &[Value::Dy, Value::Y]);
+        back.give(0, dx);
+    }),
+    reference: |given| vec![given.mat(0).map(|x| if x > 0.0 { x } else { given.number() * x.exp_m1() }).into()],
+    ..STEP
+};
+
+static ELU_GRAD: Record = Record {
+    name: "elu_grad",
+    inputs: &[mat("grad", N, D), mat("y", N, D)],
+    leads: 2,
+    row: Row::Step { short: "elu_grad", code: 7 },
+    reference: |given| {
+        let dx = |dy: f64, y: f64| if y > 0.0 { dy } else { dy * (y + given.number()) };
+        vec![given.mat(0).zip(&given.mat(1), dx).into()]
+    },
+    ..STEP
+};
+
 static DROPOUT: Record = Record {
     name: "dropout",
     inputs: &[mat("x", N, D), CLOCK],
@@ -107,12 +141,21 @@ static DROPOUT: Record = Record {
 
 impl RowStep {
     /// One of each, for tests that take every step.
-    pub const EACH: [Self; 6] =
-        [Self::Scale, Self::AddBias, Self::Add, Self::Relu, Self::ReluGrad, Self::Dropout { rate: 0.4, salt: 2 }];
+    pub const EACH: [Self; 8] = [
+        Self::Scale,
+        Self::AddBias,
+        Self::Add,
+        Self::Relu,
+        Self::ReluGrad,
+        Self::Dropout { rate: 0.4, salt: 2 },
+        Self::Elu { alpha: 0.75 },
+        Self::EluGrad { alpha: 0.75 },
+    ];
 
     /// The number that its kernels are given beside the operands; 0 if there is none.
     pub fn number(&self) -> f32 {
         match *self {
+            Self::Elu { alpha } | Self::EluGrad { alpha } => alpha,
             Self::Scale | Self::AddBias | Self::Add | Self::Relu | Self::ReluGrad | Self::Dropout { .. } => 0.0,
         }
     }
@@ -125,6 +168,8 @@ impl RowStep {
             Self::Add => &ADD,
             Self::Relu => &RELU,
             Self::ReluGrad => &RELU_GRAD,
+            Self::Elu { .. } => &ELU,
+            Self::EluGrad { .. } => &ELU_GRAD,
             Self::Dropout { .. } => &DROPOUT,
         }
     }
