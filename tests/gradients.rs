@@ -252,6 +252,11 @@ fn networks() -> Vec<Model> {
             let h = net.elu(h, 0.75)?;
             net.linear(h, "b", CLASSES, true)
         }),
+        network("leaky relu", |net, x, _| {
+            let h = net.linear(x, "a", 6, true)?;
+            let h = net.leaky_relu(h, 0.2)?;
+            net.linear(h, "b", CLASSES, true)
+        }),
         network("layer norm", |net, x, _| {
             let h = net.linear(x, "a", 6, true)?;
             let h = net.layer_norm(h, "norm")?;

@@ -277,6 +277,17 @@ impl Network {
         Ok(Value::Dense(self.program.push1(RowStep::Elu { alpha }, &[x])?))
     }
 
+    /// `x` above 0, else `slope * x`, `slope` above 0.
+    ///
+    /// # Errors
+    /// [`ModelError::SparseInput`].
+    /// # Source
+    /// Maas et al., ICML workshop 2013; `torch.nn.LeakyReLU`.
+    pub fn leaky_relu(&mut self, x: Value, slope: f32) -> Result<Value, ModelError> {
+        let x = dense(x, "a leaky ReLU")?;
+        Ok(Value::Dense(self.program.push1(RowStep::LeakyRelu { slope }, &[x])?))
+    }
+
     /// `a + b`.
     ///
     /// # Errors

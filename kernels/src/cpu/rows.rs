@@ -129,6 +129,11 @@ impl WithSimd for Apply<'_, '_> {
                 let dx = |grad, y| if y > 0.0 { grad } else { grad * (y + alpha) };
                 each_with(x, rows, &beside[first * d..], dx);
             }
+            RowStep::LeakyRelu { slope } => each(x, rows, |x| if x > 0.0 { x } else { slope * x }),
+            RowStep::LeakyReluGrad { slope } => {
+                let dx = |grad, y| if y > 0.0 { grad } else { slope * grad };
+                each_with(x, rows, &beside[first * d..], dx);
+            }
             RowStep::Dropout { .. } => {
                 let mask = mask.expect("a dropout's mask is made with its steps");
                 match x {

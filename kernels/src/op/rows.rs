@@ -31,6 +31,17 @@ pub enum RowStep {
         /// That of the ELU.
         alpha: f32,
     },
+    /// `(x) -> x where x > 0, else slope * x`, as `torch.nn.LeakyReLU`.
+    LeakyRelu {
+        /// What numbers below 0 are multiplied with: above 0.
+        /// Above 0.
+        slope: f32,
+    },
+    /// `(dy, y) -> dy where y > 0, else slope * dy`: the gradient of [`RowStep::LeakyRelu`], from its output.
+    LeakyReluGrad {
+        /// That of the leaky ReLU.
+        slope: f32,
+    },
     /// `(x, clock) -> x / (1 - rate)` in the cells that are kept, else 0. It is its own gradient.
     Dropout {
         /// Share of cells that become 0, in `[0, 1)`.
@@ -126,6 +137,30 @@ static ELU_GRAD: Record = Record {
     ..STEP
 };
 
+static LEAKY_RELU: Record = Record {
+    name: "leaky_relu",
+    row: Row::Step { short: "leaky_relu", code: 8 },
+    gradient: Gradient::Rule(|op, back| {
+        let slope = op.as_row_step().map_or(0.0, |step| step.number());
+        let dx = back.emit(RowStep::LeakyReluGrad { slope }, &[Value::Dy, Value::Y]);
+        back.give(0, dx);
+    }),
+    reference: |given| vec![given.mat(0).map(|x| if x > 0.0 { x } else { given.number() * x }).into()],
+    ..STEP
+};
+
+static LEAKY_RELU_GRAD: Record = Record {
+    name: "leaky_relu_grad",
+    inputs: &[mat("grad", N, D), mat("y", N, D)],
+    leads: 2,
+    row: Row::Step { short: "leaky_relu_grad", code: 9 },
+    reference: |given| {
+        let dx = |dy: f64, y: f64| if y > 0.0 { dy } else { given.number() * dy };
+        vec![given.mat(0).zip(&given.mat(1), dx).into()]
+    },
+    ..STEP
+};
+
 static DROPOUT: Record = Record {
     name: "dropout",
     inputs: &[mat("x", N, D), CLOCK],
@@ -141,7 +176,7 @@ static DROPOUT: Record = Record {
 
 impl RowStep {
     /// One of each, for tests that take every step.
-    pub const EACH: [Self; 8] = [
+    pub const EACH: [Self; 10] = [
         Self::Scale,
         Self::AddBias,
         Self::Add,
@@ -150,12 +185,15 @@ impl RowStep {
         Self::Dropout { rate: 0.4, salt: 2 },
         Self::Elu { alpha: 0.75 },
         Self::EluGrad { alpha: 0.75 },
+        Self::LeakyRelu { slope: 0.25 },
+        Self::LeakyReluGrad { slope: 0.25 },
     ];
 
     /// The number that its kernels are given beside the operands; 0 if there is none.
     pub fn number(&self) -> f32 {
         match *self {
             Self::Elu { alpha } | Self::EluGrad { alpha } => alpha,
+            Self::LeakyRelu { slope } | Self::LeakyReluGrad { slope } => slope,
             Self::Scale | Self::AddBias | Self::Add | Self::Relu | Self::ReluGrad | Self::Dropout { .. } => 0.0,
         }
     }
@@ -170,6 +208,8 @@ impl RowStep {
             Self::ReluGrad => &RELU_GRAD,
             Self::Elu { .. } => &ELU,
             Self::EluGrad { .. } => &ELU_GRAD,
+            Self::LeakyRelu { .. } => &LEAKY_RELU,
+            Self::LeakyReluGrad { .. } => &LEAKY_RELU_GRAD,
             Self::Dropout { .. } => &DROPOUT,
         }
     }
