@@ -5,7 +5,7 @@ mod common;
 
 use lapidary::model::ModelConfig;
 use lapidary::program::passes::fuse::fuse;
-use lapidary::program::{BlockSpec, Degree, Op, Origin, Program, RowSpace, TensorType};
+use lapidary::program::{BlockSpec, Degree, Gather, Linear, Op, Origin, Program, RowSpace, RowStep, TensorType};
 use lapidary::{Adam, Dataset, Devices, Model, Partition, Trainer, Weights};
 
 const MODELS: [&str; 5] = ["gcn", "gin", "sage", "commnet", "resgcn"];
@@ -80,13 +80,13 @@ fn layer() -> (Program, [lapidary::program::TensorId; 2]) {
     let bias = input(Origin::Parameter("bias".into()), RowSpace::Param(1), 4);
     let block = BlockSpec::Graph { self_loops: true, transposed: false };
     // Of constants alone: it is computed once, and nothing may tie it to what is computed every epoch.
-    let x = program.push1(Op::RowScale, &[x, scale]).unwrap();
-    let product = program.push1(Op::Linear, &[x, weight]).unwrap();
-    let scaled = program.push1(Op::RowScale, &[product, scale]).unwrap();
-    let gathered = program.push1(Op::Gather { block }, &[scaled]).unwrap();
-    let scaled = program.push1(Op::RowScale, &[gathered, scale]).unwrap();
-    let shifted = program.push1(Op::AddBias, &[scaled, bias]).unwrap();
-    let rectified = program.push1(Op::Relu, &[shifted]).unwrap();
+    let x = program.push1(RowStep::Scale, &[x, scale]).unwrap();
+    let product = program.push1(Linear::Product, &[x, weight]).unwrap();
+    let scaled = program.push1(RowStep::Scale, &[product, scale]).unwrap();
+    let gathered = program.push1(Gather::over(block), &[scaled]).unwrap();
+    let scaled = program.push1(RowStep::Scale, &[gathered, scale]).unwrap();
+    let shifted = program.push1(RowStep::AddBias, &[scaled, bias]).unwrap();
+    let rectified = program.push1(RowStep::Relu, &[shifted]).unwrap();
     program.set_output("result", rectified);
     (program, [product, rectified])
 }
@@ -99,10 +99,10 @@ fn ops(program: &Program) -> Vec<Op> {
 fn a_layer_becomes_a_product_and_a_gather() {
     let (mut program, [_, result]) = layer();
     fuse(&mut program);
-    let gather = Op::Gather { block: BlockSpec::Graph { self_loops: true, transposed: false } };
-    let product = Op::Fused { head: Box::new(Op::Linear), steps: vec![Op::RowScale] };
-    let gathered = Op::Fused { head: Box::new(gather), steps: vec![Op::RowScale, Op::AddBias, Op::Relu] };
-    assert_eq!(ops(&program), [Op::RowScale, product, gathered]);
+    let gather = Gather::over(BlockSpec::Graph { self_loops: true, transposed: false });
+    let product = Op::from(Linear::Product).followed_by([RowStep::Scale]);
+    let gathered = gather.followed_by([RowStep::Scale, RowStep::AddBias, RowStep::Relu]);
+    assert_eq!(ops(&program), [Op::Row(RowStep::Scale), product, gathered]);
     assert_eq!(program.outputs()["result"], result);
 }
 
@@ -110,23 +110,18 @@ fn a_layer_becomes_a_product_and_a_gather() {
 fn what_others_read_and_results_stay() {
     let (mut program, [product, result]) = layer();
     program.set_output("product", product);
-    let doubled = program.push1(Op::Add, &[result, result]).unwrap();
+    let doubled = program.push1(RowStep::Add, &[result, result]).unwrap();
     program.set_output("doubled", doubled);
     fuse(&mut program);
     let left = ops(&program);
-    assert!(left.contains(&Op::Linear), "a result is not fused away: {left:?}");
-    assert!(left.contains(&Op::Add), "what is read twice is not fused away: {left:?}");
+    assert!(left.contains(&Linear::Product.into()), "a result is not fused away: {left:?}");
+    assert!(left.contains(&RowStep::Add.into()), "what is read twice is not fused away: {left:?}");
 }
 
 #[test]
-fn only_row_steps_can_be_fused() {
+fn row_steps_follow_only_what_makes_rows() {
     let mut program = Program::new();
     let x = program.input(Origin::Features, TensorType::f32(RowSpace::Vertices, 3)).unwrap();
-    let bad = [
-        Op::Fused { head: Box::new(Op::ColumnSum), steps: vec![Op::Relu] },
-        Op::Fused { head: Box::new(Op::Relu), steps: vec![Op::Transpose] },
-    ];
-    for op in bad {
-        assert!(program.push(op, &[x]).unwrap_err().to_string().contains("fused operation"));
-    }
+    let bad = Op::from(Linear::ColumnSum).followed_by([RowStep::Relu]);
+    assert!(program.push(bad, &[x]).unwrap_err().to_string().contains("fused operation"));
 }

@@ -13,9 +13,11 @@ use lapidary::program::passes::order::{Workload, order};
 use lapidary::program::passes::prune::prune;
 use lapidary::program::passes::reuse::reuse;
 use lapidary::program::{
-    DType, Degree, Op, Origin, Passes, Program, RowSpace, SplitName, TensorId, TensorType, append_backward,
+    DType, Degree, Loss, Op, Origin, Passes, Program, RowSpace, RowStep, SplitName, TensorId, TensorType,
+    append_backward,
 };
-use lapidary_kernels::{Call, CpuDevice, Device, Float, HostSlot, Lane, Shared, Slot};
+use lapidary_kernels::op::{EdgeWeight, Optimizer};
+use lapidary_kernels::{CpuDevice, Device, Float, HostSlot, Lane, Shared, Slot};
 
 const FEATURES: usize = 5;
 const CLASSES: usize = 3;
@@ -86,10 +88,10 @@ fn program(model: &Model, storage: Storage, passes: Passes, workload: &Workload)
     let loss = if storage.multi {
         let cells = TensorType { dtype: DType::U8, width: CLASSES, ..ids };
         let targets = program.input(Origin::Targets, cells).unwrap();
-        program.push1(Op::SigmoidCrossEntropy { split }, &[logits, targets, splits]).unwrap()
+        program.push1(Loss::SigmoidCrossEntropy { split }, &[logits, targets, splits]).unwrap()
     } else {
         let labels = program.input(Origin::Labels, ids).unwrap();
-        program.push1(Op::SoftmaxCrossEntropy { split }, &[logits, labels, splits]).unwrap()
+        program.push1(Loss::SoftmaxCrossEntropy { split }, &[logits, labels, splits]).unwrap()
     };
     program.set_output("loss", loss);
     if passes.order {
@@ -245,6 +247,16 @@ fn networks() -> Vec<Model> {
             let h = net.relu(h)?;
             net.linear(h, "b", CLASSES, true)
         }),
+        network("elu", |net, x, _| {
+            let h = net.linear(x, "a", 6, true)?;
+            let h = net.elu(h, 0.75)?;
+            net.linear(h, "b", CLASSES, true)
+        }),
+        network("leaky relu", |net, x, _| {
+            let h = net.linear(x, "a", 6, true)?;
+            let h = net.leaky_relu(h, 0.2)?;
+            net.linear(h, "b", CLASSES, true)
+        }),
         network("layer norm", |net, x, _| {
             let h = net.linear(x, "a", 6, true)?;
             let h = net.layer_norm(h, "norm")?;
@@ -288,7 +300,7 @@ fn every_operation_has_the_gradient_that_differences_say() {
 /// Every built-in model, with each normalisation that it takes.
 fn built_ins(widths: &[usize]) -> Vec<Model> {
     let norms = [Norm::Sym, Norm::Mean, Norm::Sum];
-    let mut all = vec![Model::gin(widths), Model::sage(widths)];
+    let mut all = vec![Model::gin(widths), Model::sage(widths), Model::graphconv(widths)];
     for norm in norms {
         all.extend([Model::gcn(widths), Model::commnet(widths), Model::resgcn(widths)].map(|m| m.norm(norm)));
     }
@@ -365,7 +377,10 @@ fn assert_same(a: &[(String, Vec<f64>)], b: &[(String, Vec<f64>)], tolerance: f6
 }
 
 fn gathers(program: &Program) -> Vec<usize> {
-    let ops = program.ops().into_iter().filter(|&op| matches!(program.op(op), Op::Gather { .. }));
+    let ops = program
+        .ops()
+        .into_iter()
+        .filter(|&op| matches!(program.op(op), Op::Gather(gather) if gather.weight == EdgeWeight::One));
     ops.map(|op| program.tensor(program.op_outputs(op)[0]).ty.width).collect()
 }
 
@@ -420,7 +435,7 @@ fn with_updates(mut program: Program) -> Program {
     let gradients: Vec<(String, TensorId)> = program.outputs().iter().map(|(n, t)| (n.clone(), *t)).collect();
     for (name, gradient) in gradients.into_iter().filter(|(name, _)| name != "loss") {
         let parameter = program.origins()[&Origin::Parameter(name)];
-        let step = Op::Sgd { momentum: 0.0, weight_decay: 0.01 };
+        let step = Optimizer::Sgd { momentum: 0.0, weight_decay: 0.01 };
         let updated = program.push1(step, &[parameter, gradient, clock, rate]).unwrap();
         program.set_next(updated, parameter);
     }
@@ -459,11 +474,13 @@ fn run_over(links: Links, program: &Program, data: &Inputs, ends: &[usize], tile
         }
         for exchange in &lowered[0].exchanges {
             if let Exchange::Fetch { packed, halo, block } = *exchange {
-                let Call::Fetch { rows, out, .. } = steps[0][i].call else { continue };
-                if out.slot != halo {
+                let call = &steps[0][i].call;
+                let out = call.out();
+                if !call.fetches() || out.slot != halo {
                     continue;
                 }
-                assert!(steps[0][i].call.reads() == [packed, rows], "a part's own rows stay for as long");
+                let rows = call.inputs[1].slot;
+                assert!(call.reads().eq([packed, rows]), "a part's own rows stay for as long");
                 let packed: Vec<Vec<f64>> = oracles.iter().map(|oracle| oracle.float(packed).to_vec()).collect();
                 for (part, oracle) in oracles.iter_mut().enumerate() {
                     // Where the rows lie is read from the tensor that the device is given.
@@ -475,13 +492,13 @@ fn run_over(links: Links, program: &Program, data: &Inputs, ends: &[usize], tile
                             .collect::<Vec<f64>>()
                     };
                     let fetched: Vec<f64> = sources.iter().flat_map(of_owner).collect();
-                    assert_eq!((out.float.byte_count() * fetched.len()) as u64, lowered[part].tensor(halo).bytes);
+                    assert_eq!(out.dtype.byte_count() * fetched.len() as u64, lowered[part].tensor(halo).bytes);
                     oracle.write(halo, &fetched);
                 }
                 continue;
             }
             // All is there once the last tile has been packed.
-            if !steps[0][i].call.writes().contains(exchange.published().last().unwrap()) {
+            if !steps[0][i].call.writes().any(|slot| Some(&slot) == exchange.published().last()) {
                 continue;
             }
             let published =
@@ -524,7 +541,7 @@ fn run_over(links: Links, program: &Program, data: &Inputs, ends: &[usize], tile
 
 #[test]
 fn parts_train_as_the_whole_graph_does() {
-    for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
+    for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
         for storage in STORAGES.into_iter().chain(STORAGES.map(in_bf16)) {
@@ -550,7 +567,7 @@ fn parts_train_as_the_whole_graph_does() {
 /// Over an oracle that rounds nothing: how rows are stored changes types, and what is computed nowhere.
 #[test]
 fn a_program_over_bf16_computes_what_the_one_over_f32_does() {
-    for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
+    for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
         for storage in STORAGES {
@@ -577,7 +594,7 @@ fn a_program_over_bf16_computes_what_the_one_over_f32_does() {
 
 #[test]
 fn tiles_train_as_the_whole_graph_does() {
-    for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
+    for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
         for storage in STORAGES.into_iter().chain(STORAGES.map(in_bf16)) {
@@ -601,14 +618,14 @@ fn tiles_train_as_the_whole_graph_does() {
 #[test]
 fn reuse_lets_the_dropped_matrix_be_the_mask_and_changes_no_result() {
     let data = inputs(hostile_graph(), DENSE);
-    for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
+    for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4);
         let plain = program(&model, DENSE, Passes { reuse: false, ..UNFUSED }, &ANY_WORKLOAD);
         let reused = program(&model, DENSE, UNFUSED, &ANY_WORKLOAD);
         // What reads a ReLU's output: its dropout, and without the pass its gradient.
         let readers = |program: &Program| {
-            let relus = program.ops().into_iter().filter(|&op| matches!(program.op(op), Op::Relu));
+            let relus = program.ops().into_iter().filter(|&op| *program.op(op) == RowStep::Relu.into());
             relus.map(|op| program.consumers(program.op_outputs(op)[0]).len()).collect::<Vec<_>>()
         };
         let (before, after) = (readers(&plain), readers(&reused));

@@ -2,8 +2,11 @@
 #![allow(clippy::unwrap_used)]
 
 use lapidary::model::{FeatureKind, Init, Mode, Model, ModelConfig, ModelError, Norm, initial_weights};
-use lapidary::program::{BlockSpec, DType, Op, Origin, Program, ProgramError, RowSpace, TensorType, append_backward};
+use lapidary::program::{
+    BlockSpec, DType, Gather, Linear, Origin, Program, ProgramError, RowSpace, RowStep, TensorType, append_backward,
+};
 use lapidary::{Float, Passes};
+use lapidary_kernels::op::Misfit;
 
 const DENSE: FeatureKind = FeatureKind::Dense { width: 5 };
 
@@ -12,15 +15,30 @@ fn operands_that_do_not_fit_are_named() {
     let mut program = Program::new();
     let x = program.input(Origin::Features, TensorType::f32(RowSpace::Vertices, 5)).unwrap();
     let w = program.input(Origin::Parameter("w".into()), TensorType::f32(RowSpace::Param(3), 4)).unwrap();
-    assert!(matches!(program.push(Op::Linear, &[x, w]), Err(ProgramError::Operand { op: "linear", place: 0, .. })));
-    assert!(matches!(program.push(Op::Linear, &[x, x]), Err(ProgramError::Operand { place: 1, .. })));
-    assert!(matches!(program.push(Op::Linear, &[x]), Err(ProgramError::OperandCount { want: 2, got: 1, .. })));
+    assert!(matches!(
+        program.push(Linear::Product, &[x, w]),
+        Err(ProgramError::Misfit(Misfit::Operand { op: "linear", place: 1, .. }))
+    ));
+    assert!(matches!(
+        program.push(Linear::Product, &[x, x]),
+        Err(ProgramError::Misfit(Misfit::Operand { place: 1, .. }))
+    ));
+    assert!(matches!(
+        program.push(Linear::Product, &[x]),
+        Err(ProgramError::Misfit(Misfit::OperandCount { want: 2, got: 1, .. }))
+    ));
     let block = BlockSpec::Features { width: 5, transposed: false };
-    assert!(matches!(program.push(Op::Gather { block }, &[x]), Err(ProgramError::Operand { op: "gather", .. })));
+    assert!(matches!(
+        program.push(Gather::over(block), &[x]),
+        Err(ProgramError::Misfit(Misfit::Operand { op: "gather", .. }))
+    ));
     let clock = TensorType { rows: RowSpace::Scalar, width: 2, dtype: DType::U64 };
     let clock = program.input(Origin::Clock, clock).unwrap();
-    let dropped = program.push(Op::Dropout { rate: 0.5, salt: 0 }, &[w, clock]);
-    assert!(matches!(dropped, Err(ProgramError::Operand { op: "dropout", place: 0, .. })), "{dropped:?}");
+    let dropped = program.push(RowStep::Dropout { rate: 0.5, salt: 0 }, &[w, clock]);
+    assert!(
+        matches!(dropped, Err(ProgramError::Misfit(Misfit::Operand { op: "dropout", place: 0, .. }))),
+        "{dropped:?}"
+    );
     assert!(program.ops().is_empty(), "what was refused is not there");
     let other = TensorType::f32(RowSpace::Vertices, 6);
     assert!(matches!(program.input(Origin::Features, other), Err(ProgramError::OriginType { .. })));
@@ -31,8 +49,8 @@ fn a_loss_without_a_rule_is_an_error_and_not_a_wrong_gradient() {
     let mut program = Program::new();
     let x = program.input(Origin::Features, TensorType::f32(RowSpace::Vertices, 5)).unwrap();
     let w = program.input(Origin::Parameter("w".into()), TensorType::f32(RowSpace::Param(3), 5)).unwrap();
-    let y = program.push1(Op::Linear, &[x, w]).unwrap();
-    let sum = program.push1(Op::ColumnSum, &[y]).unwrap();
+    let y = program.push1(Linear::Product, &[x, w]).unwrap();
+    let sum = program.push1(Linear::ColumnSum, &[y]).unwrap();
     assert!(matches!(append_backward(&mut program, sum), Err(ProgramError::NoGradient { op: "column_sum", .. })));
 }
 

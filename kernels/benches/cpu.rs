@@ -13,7 +13,8 @@ mod report;
 
 use std::cell::RefCell;
 
-use lapidary_kernels::cpu::linear_weight_grad_workspace_bytes;
+use lapidary_kernels::RowStep;
+use lapidary_kernels::cpu::{RowWork, linear_weight_grad_workspace_bytes};
 use lapidary_kernels::{AlignedBytes, BlockView, DropoutKey, MatMut, MatView, MultiTargets, Targets, cpu, reference};
 use report::{Report, Work};
 
@@ -238,11 +239,11 @@ fn elementwise(report: &Report, kernel: &str, d: usize) {
         }
         let out = MatMut::new(data, n, d).expect("the size");
         match kernel {
-            "add" => cpu::add(a, b, out),
-            "relu" => cpu::relu(a, out),
-            "relu_grad" => cpu::relu_grad(a, b, out),
-            "add_bias" => cpu::add_bias(a, &vector[..d], out),
-            "row_scale" => cpu::row_scale(a, &vector, out),
+            "add" => cpu::rows_then(a, &[RowWork::new(RowStep::Add, b.data())], out),
+            "relu" => cpu::rows_then(a, &[RowWork::new(RowStep::Relu, &[])], out),
+            "relu_grad" => cpu::rows_then(a, &[RowWork::new(RowStep::ReluGrad, b.data())], out),
+            "add_bias" => cpu::rows_then(a, &[RowWork::new(RowStep::AddBias, &vector[..d])], out),
+            "row_scale" => cpu::rows_then(a, &[RowWork::new(RowStep::Scale, &vector)], out),
             _ => cpu::dropout(a, key, 5, out),
         }
         .expect("the shapes agree");

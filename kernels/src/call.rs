@@ -1,14 +1,12 @@
 //! Kernel calls as plain data: what a device is asked to compute, over which slots.
 
-mod operands;
-mod stored;
-
 pub use lapidary_arrays::NO_LABEL;
 
 use crate::float::Float;
 use crate::memory::Slot;
+use crate::op::{BlockSpec, Cost, DType, EdgeWeight, Gather, Move, Op, RowStep, Stored};
 
-/// A dense row-major matrix in a slot.
+/// A dense row-major matrix in a slot. A vector is one with a single row or column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mat {
     /// Where it lies.
@@ -17,19 +15,34 @@ pub struct Mat {
     pub rows: usize,
     /// Number of columns.
     pub cols: usize,
-    /// How its numbers are stored.
-    pub float: Float,
+    /// Its element type.
+    pub dtype: DType,
 }
 
 impl Mat {
     /// An `f32` matrix.
     pub fn f32(slot: Slot, rows: usize, cols: usize) -> Self {
-        Self { slot, rows, cols, float: Float::F32 }
+        Self { slot, rows, cols, dtype: DType::F32 }
+    }
+
+    /// How its numbers are stored, if it is of floating-point numbers; else `f32`, which it is not.
+    pub fn float(&self) -> Float {
+        self.dtype.float().unwrap_or_default()
     }
 
     /// Bytes of a row.
     pub fn row_bytes(&self) -> usize {
-        self.cols.saturating_mul(self.float.byte_count())
+        self.cols.saturating_mul(self.dtype.byte_count() as usize)
+    }
+
+    /// How many numbers it is; what no array can hold saturates, and is refused later.
+    pub fn len(&self) -> usize {
+        self.rows.saturating_mul(self.cols)
+    }
+
+    /// Whether it has no numbers.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 }
 
@@ -63,435 +76,23 @@ pub struct DropoutKey {
     pub rate: f32,
 }
 
-/// What a [`Call::Fused`] does to each row of its output `[n, d]`, while the row is in a cache.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RowStep {
-    /// Times its factor: [`Call::RowScale`] by f32 `[n]`.
-    Scale(Slot),
-    /// [`Call::AddBias`] of f32 `[d]`.
-    AddBias(Slot),
-    /// [`Call::Add`] of the same row of `[n, d]`, stored as the output.
-    Add(Slot),
-    /// [`Call::Relu`].
-    Relu,
-    /// [`Call::ReluGrad`], the row being the gradient, by the same row of `[n, d]`, stored as the output.
-    ReluGrad(Slot),
-    /// [`Call::Dropout`].
-    Dropout {
-        /// Which cells.
-        key: DropoutKey,
-        /// The clock.
-        clock: Slot,
-    },
-}
-
-/// One kernel call.
-///
-/// Letters: `n` rows, `d` columns, `e` edges. Unless it says otherwise a call overwrites its outputs, and no output
-/// may be an input's slot. What changes from epoch to epoch is read from two small slots: the *clock*, u64
-/// `[epoch, step]` (`step` counts optimizer steps from 1), and the learning rate, f32 `[1]`.
-///
-/// # Rounding
-/// All matrices of a call are [stored](Mat::float) alike, but for sums: those of a [`Call::GatherWindow`] so far and the output
-/// of a [`Call::LinearWeightGrad`] are f32, and a gather may write f32 whatever it reads. Numbers are widened to f32 when
-/// they are read, computed with in f32 (sums over rows in f64), and rounded once, when a row is written. A GPU writes twice what a
-/// [`Call::Fused`] makes of a product: before its steps, and behind every six of them.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Call {
-    /// `out[v] = sum over sources u of v, in order, of weights[edge] * x[u]`; without weights, of `x[u]`.
-    Gather {
-        /// `n` rows.
-        block: BlockSlots,
-        /// f32 `[e]`, one factor an edge.
-        weights: Option<Slot>,
-        /// `[own_sources, d]`.
-        own: Mat,
-        /// `[halo_sources, d]`; absent exactly when the block has no halo.
-        halo: Option<Mat>,
-        /// `[n, d]`.
-        out: Mat,
-    },
-    /// The share of a [`Call::Gather`] over the sources `first .. first + own.rows` alone, added to `sum`. Windows one after
-    /// the other, each of which is given the one before's output, come to the same bits as the whole.
-    GatherWindow {
-        /// `n` rows, each of whose sources ascend; no halo.
-        block: BlockSlots,
-        /// f32 `[e]`, one factor an edge.
-        weights: Option<Slot>,
-        /// The first source at hand.
-        first: usize,
-        /// `[sources at hand, d]`.
-        own: Mat,
-        /// f32 `[n, d]`; absent, it is 0.
-        sum: Option<Mat>,
-        /// `[n, d]`.
-        out: Mat,
-    },
-    /// A call that sums over rows, added to what it came to over other rows.
-    Accumulate {
-        /// [`Call::LinearWeightGrad`], [`Call::ColumnSum`], [`Call::LayerNormGainGrad`], [`Call::SoftmaxCrossEntropy`],
-        /// [`Call::SigmoidCrossEntropy`], [`Call::CountCorrect`] or [`Call::CountMicro`].
-        head: Box<Call>,
-        /// Of the type and size of the head's output.
-        sum: Slot,
-    },
-    /// `out[i] = x[rows[i]]`: the rows that other parts read, one after the other.
-    Pack {
-        /// `[n, d]`.
-        x: Mat,
-        /// u32 `[out.rows]`.
-        rows: Slot,
-        /// `[rows, d]`.
-        out: Mat,
-    },
-    /// Rows that other parts packed, one part's after the other's: what [`crate::Device::fetch`] does, and never a launch. Other
-    /// parts read `packed` at the same time.
-    Fetch {
-        /// `[any, d]`: what this part lends.
-        packed: Slot,
-        /// u32 `[out.rows]`: of each row of `out` the place in its owner's pack.
-        rows: Slot,
-        /// `[halo_sources, d]`.
-        out: Mat,
-    },
-    /// `out[v] = scale[v] * x[v]`.
-    RowScale {
-        /// `[n, d]`.
-        x: Mat,
-        /// f32 `[n]`.
-        scale: Slot,
-        /// `[n, d]`.
-        out: Mat,
-    },
-    /// `out = x * weight^T`.
-    Linear {
-        /// `[n, d_in]`.
-        x: Mat,
-        /// `[d_out, d_in]`.
-        weight: Mat,
-        /// `[n, d_out]`.
-        out: Mat,
-    },
-    /// `out = grad * weight`: the gradient of [`Call::Linear`] for its input.
-    LinearInputGrad {
-        /// `[n, d_out]`.
-        grad: Mat,
-        /// `[d_out, d_in]`.
-        weight: Mat,
-        /// `[n, d_in]`.
-        out: Mat,
-    },
-    /// `out = grad^T * x`: the gradient of [`Call::Linear`] for its weight.
-    LinearWeightGrad {
-        /// `[n, d_out]`.
-        grad: Mat,
-        /// `[n, d_in]`.
-        x: Mat,
-        /// f32 `[d_out, d_in]`.
-        out: Mat,
-        /// Room for partial sums, [`linear_weight_grad_workspace_bytes`](crate::linear_weight_grad_workspace_bytes);
-        /// absent if that is 0.
-        workspace: Option<Slot>,
-    },
-    /// `out = x`, rounded: what a product reads of a weight where rows are not stored in f32.
-    Round {
-        /// f32 `[n, d]`.
-        x: Mat,
-        /// bf16 `[n, d]`.
-        out: Mat,
-    },
-    /// `out = x^T`.
-    Transpose {
-        /// `[n, d]`.
-        x: Mat,
-        /// `[d, n]`.
-        out: Mat,
-    },
-    /// `out[v] = x[v] + bias`.
-    AddBias {
-        /// `[n, d]`.
-        x: Mat,
-        /// f32 `[d]`.
-        bias: Slot,
-        /// `[n, d]`.
-        out: Mat,
-    },
-    /// `out = sum over rows of x[v]`: the gradient of [`Call::AddBias`] for its bias.
-    ColumnSum {
-        /// `[n, d]`.
-        x: Mat,
-        /// f32 `[d]`.
-        out: Slot,
-    },
-    /// `out = a + b`.
-    Add {
-        /// `[n, d]`.
-        a: Mat,
-        /// `[n, d]`.
-        b: Mat,
-        /// `[n, d]`.
-        out: Mat,
-    },
-    /// `out = max(x, 0)`.
-    Relu {
-        /// `[n, d]`.
-        x: Mat,
-        /// `[n, d]`.
-        out: Mat,
-    },
-    /// `out = grad where y > 0, else 0`: the gradient of [`Call::Relu`], from its output `y`.
-    ReluGrad {
-        /// `[n, d]`.
-        grad: Mat,
-        /// `[n, d]`: what [`Call::Relu`] wrote.
-        y: Mat,
-        /// `[n, d]`.
-        out: Mat,
-    },
-    /// Per row: `out = (x - mean) / sqrt(variance + eps) * gain + bias`, with the biased variance, as
-    /// `torch.nn.LayerNorm`.
-    LayerNorm {
-        /// `[n, d]`.
-        x: Mat,
-        /// f32 `[d]`.
-        gain: Slot,
-        /// f32 `[d]`.
-        bias: Slot,
-        /// Added to the variance.
-        eps: f32,
-        /// `[n, d]`.
-        out: Mat,
-    },
-    /// The gradient of [`Call::LayerNorm`] for its input; the rows' statistics are computed again.
-    LayerNormInputGrad {
-        /// `[n, d]`.
-        grad: Mat,
-        /// `[n, d]`: what [`Call::LayerNorm`] read.
-        x: Mat,
-        /// f32 `[d]`.
-        gain: Slot,
-        /// Added to the variance.
-        eps: f32,
-        /// `[n, d]`.
-        out: Mat,
-    },
-    /// `out = sum over rows of grad * (x - mean) / sqrt(variance + eps)`: the gradient of [`Call::LayerNorm`] for its
-    /// gain. That for its bias is [`Call::ColumnSum`].
-    LayerNormGainGrad {
-        /// `[n, d]`.
-        grad: Mat,
-        /// `[n, d]`: what [`Call::LayerNorm`] read.
-        x: Mat,
-        /// Added to the variance.
-        eps: f32,
-        /// f32 `[d]`.
-        out: Slot,
-    },
-    /// `out = x / (1 - rate)` in the cells that are kept, else 0. It is its own gradient.
-    Dropout {
-        /// `[n, d]`.
-        x: Mat,
-        /// `[n, d]`.
-        out: Mat,
-        /// Which cells.
-        key: DropoutKey,
-        /// The clock.
-        clock: Slot,
-    },
-    /// [`Call::Dropout`] on the values of a sparse matrix in CSR: the same cells as of the dense one.
-    SparseDropout {
-        /// Row `v`'s cells are at the columns `indices`.
-        block: BlockSlots,
-        /// f32 `[e]`.
-        values: Slot,
-        /// f32 `[e]`.
-        out: Slot,
-        /// Which cells.
-        key: DropoutKey,
-        /// The clock.
-        clock: Slot,
-    },
-    /// `out[i] = values[permutation[i]]`: edge values in the order of the transposed block.
-    PermuteEdges {
-        /// f32 `[edges]`.
-        values: Slot,
-        /// u64 `[edges]`.
-        permutation: Slot,
-        /// f32 `[edges]`.
-        out: Slot,
-        /// Number of edges.
-        edges: usize,
-    },
-    /// Mean cross-entropy of the softmax of the selected rows:
-    /// `loss = 1 / count * sum over selected v of -log softmax(logits[v])[labels[v]]`.
-    SoftmaxCrossEntropy {
-        /// `[n, classes]`.
-        logits: Mat,
-        /// u32 `[n]`; [`NO_LABEL`] marks a row without a label, which is never selected.
-        labels: Slot,
-        /// u32 `[n]`: which split each row belongs to.
-        split: Slot,
-        /// Rows of this split are selected.
-        select: u32,
-        /// What the sum is divided by; 0 gives a loss of 0.
-        count: u64,
-        /// f32 `[1]`.
-        loss: Slot,
-    },
-    /// The gradient of [`Call::SoftmaxCrossEntropy`] for the logits: `(softmax - onehot) / count` in selected rows,
-    /// 0 in the others.
-    SoftmaxCrossEntropyGrad {
-        /// `[n, classes]`.
-        logits: Mat,
-        /// u32 `[n]`.
-        labels: Slot,
-        /// u32 `[n]`.
-        split: Slot,
-        /// Rows of this split are selected.
-        select: u32,
-        /// What the sum was divided by.
-        count: u64,
-        /// `[n, classes]`.
-        out: Mat,
-    },
-    /// `out = [selected rows whose largest logit (the first on a tie) is at the label, selected rows]`.
-    CountCorrect {
-        /// `[n, classes]`.
-        logits: Mat,
-        /// u32 `[n]`.
-        labels: Slot,
-        /// u32 `[n]`.
-        split: Slot,
-        /// Rows of this split are selected.
-        select: u32,
-        /// u64 `[2]`.
-        out: Slot,
-    },
-    /// Mean binary cross-entropy of the sigmoid over all cells `z` of the selected rows, as
-    /// `torch.nn.BCEWithLogitsLoss`:
-    /// `loss = 1 / (count * classes) * sum of max(z, 0) - z * t + ln(1 + exp(-|z|))`.
-    SigmoidCrossEntropy {
-        /// `[n, classes]`.
-        logits: Mat,
-        /// u8 `[n, classes]`, row by row: 0 or 1; what is neither counts as 1.
-        targets: Slot,
-        /// u32 `[n]`: which split each row belongs to.
-        split: Slot,
-        /// Rows of this split are selected.
-        select: u32,
-        /// Number of rows that the sum is divided by; 0 gives a loss of 0.
-        count: u64,
-        /// f32 `[1]`.
-        loss: Slot,
-    },
-    /// The gradient of [`Call::SigmoidCrossEntropy`] for the logits: `(sigmoid(z) - t) / (count * classes)` in selected
-    /// rows, 0 in the others.
-    SigmoidCrossEntropyGrad {
-        /// `[n, classes]`.
-        logits: Mat,
-        /// u8 `[n, classes]`, row by row: 0 or 1.
-        targets: Slot,
-        /// u32 `[n]`.
-        split: Slot,
-        /// Rows of this split are selected.
-        select: u32,
-        /// Number of rows that the sum was divided by.
-        count: u64,
-        /// `[n, classes]`.
-        out: Mat,
-    },
-    /// `out = [true positives, false positives, false negatives]` over all cells of the selected rows. A cell is
-    /// positive exactly if its logit is above 0, so NaN is not.
-    CountMicro {
-        /// `[n, classes]`.
-        logits: Mat,
-        /// u8 `[n, classes]`, row by row: 0 or 1.
-        targets: Slot,
-        /// u32 `[n]`.
-        split: Slot,
-        /// Rows of this split are selected.
-        select: u32,
-        /// u64 `[3]`.
-        out: Slot,
-    },
-    /// `out = parts[0], parts[1], ..`, one after the other.
-    Concat {
-        /// f32, and how many of them.
-        parts: Vec<(Slot, usize)>,
-        /// f32, as many as all parts together.
-        out: Slot,
-    },
-    /// A call, and what other calls would do to its output's rows one after the other: the same bits, without the
-    /// matrices between them.
-    Fused {
-        /// [`Call::Gather`], [`Call::Linear`], [`Call::LinearInputGrad`] or one that works cell by cell:
-        /// [`Call::RowScale`], [`Call::AddBias`], [`Call::Add`], [`Call::Relu`], [`Call::ReluGrad`],
-        /// [`Call::Dropout`].
-        head: Box<Call>,
-        /// In this order.
-        steps: Vec<RowStep>,
-    },
-    /// Stochastic gradient descent as `torch.optim.SGD`: `g = grad + decay * param`;
-    /// `m = momentum * m + g` (`m = g` at step 1); `param -= rate * m`. Without momentum `m` is `g`. The new values have
-    /// slots of their own.
-    Sgd {
-        /// f32, of which `window` is updated.
-        param: Slot,
-        /// f32, as long as `param`.
-        grad: Slot,
-        /// f32 `m` of the window, and where its new value goes; present exactly with momentum.
-        moment: Option<[Slot; 2]>,
-        /// f32: the new values of the window.
-        out: Slot,
-        /// Which elements.
-        window: Window,
-        /// The clock.
-        clock: Slot,
-        /// The learning rate.
-        rate: Slot,
-        /// In `[0, 1)`.
-        momentum: f64,
-        /// L2 decay.
-        weight_decay: f64,
-    },
-    /// Adam as `torch.optim.Adam`, or with `decoupled` as `torch.optim.AdamW`. The new values have slots of their own.
-    Adam {
-        /// f32, of which `window` is updated.
-        param: Slot,
-        /// f32, as long as `param`.
-        grad: Slot,
-        /// First moment of the window, f32.
-        m: Slot,
-        /// Second moment of the window, f32.
-        v: Slot,
-        /// f32: the new values, `m` and `v` of the window.
-        out: [Slot; 3],
-        /// Which elements.
-        window: Window,
-        /// The clock.
-        clock: Slot,
-        /// The learning rate.
-        rate: Slot,
-        /// Decay of the first moment.
-        beta1: f64,
-        /// Decay of the second moment.
-        beta2: f64,
-        /// Added to the root of the second moment.
-        eps: f64,
-        /// L2 decay, added to the gradient; with `decoupled`, `param` shrinks by `rate * weight_decay` first.
-        weight_decay: f64,
-        /// AdamW.
-        decoupled: bool,
-    },
-}
-
-/// How many numbers the parts of a [`Call::Concat`] are together.
-pub(crate) fn concat_len(parts: &[(Slot, usize)]) -> usize {
-    parts.iter().fold(0, |sum, (_, len)| sum.saturating_add(*len)) // refused later, if no array is that long
+/// What a call is told of the run and of the part that it is over, beside its operands. An operation looks at what concerns it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// The run's seed: for dropouts.
+    pub seed: u64,
+    /// The global id of the first row: for dropouts.
+    pub first_row: u64,
+    /// Rows of this split are selected: for losses.
+    pub select: u32,
+    /// How many rows a loss is the mean over.
+    pub count: u64,
+    /// Which elements of a parameter are updated.
+    pub window: Window,
 }
 
 /// Elements of an array, one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Window {
     /// The first one's place.
     pub first: usize,
@@ -506,100 +107,292 @@ impl Window {
     }
 }
 
-impl Call {
-    /// The kernel's name, as it stands in traces and errors.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Gather { .. } | Self::GatherWindow { .. } => "gather",
-            Self::Accumulate { head, .. } => head.name(),
-            Self::Pack { .. } => "pack",
-            Self::Fetch { .. } => "fetch",
-            Self::RowScale { .. } => "row_scale",
-            Self::Linear { .. } => "linear",
-            Self::LinearInputGrad { .. } => "linear_input_grad",
-            Self::LinearWeightGrad { .. } => "linear_weight_grad",
-            Self::Round { .. } => "round",
-            Self::Transpose { .. } => "transpose",
-            Self::AddBias { .. } => "add_bias",
-            Self::ColumnSum { .. } => "column_sum",
-            Self::Add { .. } => "add",
-            Self::Relu { .. } => "relu",
-            Self::ReluGrad { .. } => "relu_grad",
-            Self::LayerNorm { .. } => "layer_norm",
-            Self::LayerNormInputGrad { .. } => "layer_norm_input_grad",
-            Self::LayerNormGainGrad { .. } => "layer_norm_gain_grad",
-            Self::Dropout { .. } => "dropout",
-            Self::SparseDropout { .. } => "sparse_dropout",
-            Self::PermuteEdges { .. } => "permute_edges",
-            Self::SoftmaxCrossEntropy { .. } => "softmax_cross_entropy",
-            Self::SoftmaxCrossEntropyGrad { .. } => "softmax_cross_entropy_grad",
-            Self::CountCorrect { .. } => "count_correct",
-            Self::SigmoidCrossEntropy { .. } => "sigmoid_cross_entropy",
-            Self::SigmoidCrossEntropyGrad { .. } => "sigmoid_cross_entropy_grad",
-            Self::CountMicro { .. } => "count_micro",
-            Self::Fused { head, .. } => match **head {
-                Self::Gather { .. } | Self::GatherWindow { .. } => "fused_gather",
-                Self::Linear { .. } => "fused_linear",
-                Self::LinearInputGrad { .. } => "fused_linear_input_grad",
-                _ => "fused_rows",
-            },
-            Self::Concat { .. } => "concat",
-            Self::Sgd { .. } => "sgd",
-            Self::Adam { .. } => "adam",
-        }
-    }
+/// One kernel call: an operation over slots.
+///
+/// Unless it says otherwise a call overwrites its outputs, and no output may be an input's slot. What changes from epoch to epoch is
+/// read from two small operands: the *clock*, u64 `[epoch, step]` (`step` counts optimizer steps from 1), and the learning rate, f32
+/// `[1]`.
+///
+/// # Rounding
+/// All matrices of a call are stored alike, but for sums: those of a gather's window so far and the output of a
+/// [`Linear::WeightGrad`](crate::op::Linear::WeightGrad) are f32, and a gather may write f32 whatever it reads. Numbers are widened to
+/// f32 when they are read, computed with in f32 (sums over rows in f64), and rounded once, when a row is written. A GPU writes twice
+/// what an [`Op::Fused`] makes of a product: before its steps, and behind every six of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// What is computed.
+    pub op: Op,
+    /// What it reads, in the order of the operation's record.
+    pub inputs: Vec<Mat>,
+    /// What it writes, in the order of the operation's record.
+    pub outputs: Vec<Mat>,
+    /// The block that it is over.
+    pub block: Option<BlockSlots>,
+    /// The sources of a gather in other parts; absent exactly when the block has none.
+    pub halo: Option<Mat>,
+    /// Of a gather's window, the first source at hand.
+    pub first_source: Option<usize>,
+    /// What it came to over other rows, or other sources, to which this call adds.
+    pub sum: Option<Mat>,
+    /// Room for partial sums.
+    pub workspace: Option<Slot>,
+    /// The part that it is over.
+    pub part: Part,
+}
 
-    /// The matrix that row steps can follow: that of a call which may be the head of a [`Call::Fused`].
-    pub fn rows_out(&self) -> Option<Mat> {
-        match *self {
-            Self::Gather { out, .. }
-            | Self::GatherWindow { out, .. }
-            | Self::Linear { out, .. }
-            | Self::LinearInputGrad { out, .. }
-            | Self::RowScale { out, .. }
-            | Self::AddBias { out, .. }
-            | Self::Add { out, .. }
-            | Self::Relu { out, .. }
-            | Self::ReluGrad { out, .. }
-            | Self::Dropout { out, .. } => Some(out),
-            _ => None,
-        }
-    }
+/// An operand of a new call.
+#[derive(Clone, Copy, Debug)]
+pub enum Arg {
+    /// With sizes.
+    Mat(Mat),
+    /// With the sizes and the type that go with the other operands.
+    Slot(Slot),
+}
 
-    /// A call that works cell by cell, as what it reads, the step that it does to each row of that, and where the rows go:
-    /// so it may stand at the head of a chain of steps, or be one.
-    pub fn as_row_step(&self) -> Option<(Mat, RowStep, Mat)> {
-        match *self {
-            Self::RowScale { x, scale, out } => Some((x, RowStep::Scale(scale), out)),
-            Self::AddBias { x, bias, out } => Some((x, RowStep::AddBias(bias), out)),
-            Self::Add { a, b, out } => Some((a, RowStep::Add(b.slot), out)),
-            Self::Relu { x, out } => Some((x, RowStep::Relu, out)),
-            Self::ReluGrad { grad, y, out } => Some((grad, RowStep::ReluGrad(y.slot), out)),
-            Self::Dropout { x, out, key, clock } => Some((x, RowStep::Dropout { key, clock }, out)),
-            _ => None,
-        }
-    }
-
-    /// The sum over rows that the call makes, which an [`Call::Accumulate`] may add to: where it lies, and its numbers.
-    pub fn summed(&self) -> Option<Summed> {
-        match *self {
-            Self::LinearWeightGrad { out, .. } => Some(Summed::Floats(out.slot, out.rows.saturating_mul(out.cols))),
-            Self::ColumnSum { x, out } | Self::LayerNormGainGrad { x, out, .. } => Some(Summed::Floats(out, x.cols)),
-            Self::SoftmaxCrossEntropy { loss, .. } | Self::SigmoidCrossEntropy { loss, .. } => {
-                Some(Summed::Floats(loss, 1))
-            }
-            Self::CountCorrect { out, .. } => Some(Summed::Counts(out, 2)),
-            Self::CountMicro { out, .. } => Some(Summed::Counts(out, 3)),
-            _ => None,
-        }
+impl From<Mat> for Arg {
+    fn from(mat: Mat) -> Self {
+        Self::Mat(mat)
     }
 }
 
-/// A sum over rows: its slot, and how many numbers it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Summed {
-    /// f32.
-    Floats(Slot, usize),
-    /// u64.
-    Counts(Slot, usize),
+impl From<Slot> for Arg {
+    fn from(slot: Slot) -> Self {
+        Self::Slot(slot)
+    }
+}
+
+impl Call {
+    /// An operation over these inputs and outputs.
+    pub fn new<A: Into<Arg>, B: Into<Arg>>(
+        op: impl Into<Op>,
+        inputs: impl IntoIterator<Item = A>,
+        outputs: impl IntoIterator<Item = B>,
+    ) -> Self {
+        Self::over(op, Part::default(), None, inputs, outputs)
+    }
+
+    /// An operation over these inputs and outputs, a part and a block.
+    pub fn over<A: Into<Arg>, B: Into<Arg>>(
+        op: impl Into<Op>,
+        part: Part,
+        block: Option<BlockSlots>,
+        inputs: impl IntoIterator<Item = A>,
+        outputs: impl IntoIterator<Item = B>,
+    ) -> Self {
+        let mut bare = Vec::new();
+        let mut mat = |arg: Arg| {
+            bare.push(matches!(arg, Arg::Slot(_)));
+            match arg {
+                Arg::Mat(mat) => mat,
+                Arg::Slot(slot) => Mat::f32(slot, 0, 0),
+            }
+        };
+        let inputs = inputs.into_iter().map(|arg| mat(arg.into())).collect();
+        let outputs = outputs.into_iter().map(|arg| mat(arg.into())).collect();
+        let op = op.into();
+        let mut call =
+            Self { op, inputs, outputs, block, halo: None, first_source: None, sum: None, workspace: None, part };
+        if bare.contains(&true) {
+            call.fill(&bare);
+        }
+        call
+    }
+
+    /// `out[v] = sum over sources u of v, in order, of weights[edge] * x[u]`; without weights, of `x[u]`.
+    pub fn gather(block: BlockSlots, weights: Option<Slot>, own: Mat, halo: Option<Mat>, out: Mat) -> Self {
+        let spec = BlockSpec::Graph { self_loops: false, transposed: false };
+        let weight = if weights.is_some() { EdgeWeight::Stored } else { EdgeWeight::One };
+        let inputs = std::iter::once(Arg::Mat(own)).chain(weights.map(Arg::Slot));
+        Self { halo, ..Self::over(Gather { block: spec, weight }, Part::default(), Some(block), inputs, [out]) }
+    }
+
+    /// The share of a gather over the sources from `first` on that are at hand, added to `sum`, or to 0.
+    pub fn window(self, first: usize, sum: Option<Mat>) -> Self {
+        Self { first_source: Some(first), sum, ..self }
+    }
+
+    /// The same, added to what it came to over other rows.
+    pub fn added_to(self, sum: Slot) -> Self {
+        let sum = Some(Mat { slot: sum, ..self.out() });
+        Self { sum, ..self }
+    }
+
+    /// Arrays of so many f32, one after the other.
+    pub fn concat(parts: &[(Slot, usize)], out: Slot) -> Self {
+        let parts = parts.iter().map(|&(part, len)| Mat::f32(part, 1, len));
+        // Refused later, if no array is that long.
+        let all = parts.clone().fold(0, |sum: usize, part| sum.saturating_add(part.cols));
+        Self::new(Move::Concat, parts, [Mat::f32(out, 1, all)])
+    }
+
+    /// The same with row steps behind it, whose operands beside the row come one after the other.
+    pub fn followed_by<A: Into<Arg>>(
+        mut self,
+        steps: impl IntoIterator<Item = RowStep>,
+        operands: impl IntoIterator<Item = A>,
+    ) -> Self {
+        let steps: Vec<RowStep> = steps.into_iter().collect();
+        let of_steps = steps.iter().flat_map(|step| &step.record().inputs[1..]);
+        let out = self.out();
+        let operands = of_steps.zip(operands).map(|(operand, arg)| match arg.into() {
+            Arg::Mat(mat) => mat,
+            Arg::Slot(slot) => crate::op::step_operand(out, operand, Mat { slot, ..out }),
+        });
+        self.inputs.extend(operands);
+        self.op = self.op.followed_by(steps);
+        self
+    }
+
+    /// The call without the steps behind it, those, and their operands.
+    pub fn apart(mut self) -> (Self, Vec<RowStep>, Vec<Mat>) {
+        let operands = self.inputs.split_off(self.head_inputs().len());
+        let steps = self.op.steps().to_vec();
+        self.op = self.op.head().clone();
+        (self, steps, operands)
+    }
+
+    /// What it makes: its first output.
+    pub fn out(&self) -> Mat {
+        self.outputs[0]
+    }
+
+    /// The inputs that are not those of steps.
+    pub fn head_inputs(&self) -> &[Mat] {
+        let of_steps: usize = self.op.steps().iter().map(|step| step.record().inputs.len() - 1).sum();
+        &self.inputs[..self.inputs.len().saturating_sub(of_steps)]
+    }
+
+    /// The steps behind it, each with what it reads beside the row.
+    pub fn steps(&self) -> impl Iterator<Item = (RowStep, Option<Mat>)> {
+        let mut operands = self.inputs[self.head_inputs().len()..].iter().copied();
+        self.op.steps().iter().map(move |step| (*step, step.record().inputs.get(1).and_then(|_| operands.next())))
+    }
+
+    /// Every slot that the call reads; some more than once.
+    pub fn reads(&self) -> impl Iterator<Item = Slot> {
+        let (head, steps) = self.inputs.split_at(self.head_inputs().len());
+        let block = self.block.iter().flat_map(|block| [block.indptr, block.indices]);
+        let mats = head.iter().chain(&self.halo).chain(&self.sum).chain(steps);
+        block.chain(mats.map(|mat| mat.slot))
+    }
+
+    /// Every slot that the call writes.
+    pub fn writes(&self) -> impl Iterator<Item = Slot> {
+        self.outputs.iter().map(|mat| mat.slot).chain(self.workspace)
+    }
+
+    /// The same call over other slots.
+    pub fn renamed(mut self, name: impl Fn(Slot) -> Slot) -> Self {
+        let mats = self.inputs.iter_mut().chain(&mut self.outputs).chain(&mut self.halo).chain(&mut self.sum);
+        mats.for_each(|mat| mat.slot = name(mat.slot));
+        self.workspace.iter_mut().for_each(|slot| *slot = name(*slot));
+        if let Some(block) = &mut self.block {
+            (block.indptr, block.indices) = (name(block.indptr), name(block.indices));
+        }
+        self
+    }
+
+    /// Its kernel's name, as it stands in traces and errors.
+    pub fn name(&self) -> &'static str {
+        match &self.op {
+            Op::Fused { head, .. } => match (&**head, head.record().name) {
+                (Op::Gather(_), _) => "fused_gather",
+                (_, "linear") => "fused_linear",
+                (_, "linear_input_grad") => "fused_linear_input_grad",
+                _ => "fused_rows",
+            },
+            _ => self.name_of_head(),
+        }
+    }
+
+    /// The name of its kernel without steps.
+    pub fn name_of_head(&self) -> &'static str {
+        self.op.head().record().kernel()
+    }
+
+    /// Whether it copies rows from other devices, and is no launch.
+    pub fn fetches(&self) -> bool {
+        self.op == Op::Move(Move::Fetch)
+    }
+
+    /// The key of a dropout among its operations.
+    pub(crate) fn dropout_key(&self, rate: f32, salt: u32) -> DropoutKey {
+        DropoutKey { seed: self.part.seed, op: salt, first_row: self.part.first_row, rate }
+    }
+
+    /// What its time depends on.
+    pub fn price(&self) -> Price {
+        let record = self.op.head().record();
+        match (record.cost, self.block) {
+            (Cost::Gather, Some(block)) => {
+                let (own, edges) = (self.inputs[0], block.edges as f64);
+                // A window has its share of the edges.
+                let share = match self.first_source {
+                    Some(_) => edges * own.rows as f64 / block.own_sources.max(1) as f64,
+                    None => edges,
+                };
+                let weighted = self.head_inputs().len() > 1;
+                let out_row_bytes = self.out().row_bytes();
+                Price::Gather { block, edges: share as u64, weighted, row_bytes: own.row_bytes(), out_row_bytes }
+            }
+            (Cost::Product { k, m }, _) => {
+                let cols = |place: usize| self.inputs.get(place).unwrap_or(&self.outputs[0]).cols;
+                let m = if m < record.inputs.len() { cols(m) } else { self.out().cols };
+                Price::Product { rows: self.inputs[0].rows, k: cols(k), m }
+            }
+            (Cost::Nothing, _) => Price::Nothing,
+            (Cost::Fixed, _) => Price::Rows { bytes: 0 },
+            (Cost::Rows | Cost::Gather, _) => {
+                let operands = record.operands().zip(self.head_inputs().iter().chain(&self.outputs));
+                let rows = operands.filter(|(operand, _)| operand.stored == Stored::AsRows);
+                Price::Rows { bytes: rows.map(|(_, mat)| mat.row_bytes()).sum() }
+            }
+        }
+    }
+
+    /// The bytes of a row that the steps read of matrices.
+    pub fn step_row_bytes(&self) -> usize {
+        let matrices = self.step_operands().filter(|(_, operand, _)| operand.stored == Stored::AsRows);
+        matrices.map(|(_, _, mat)| mat.row_bytes()).fold(0, usize::saturating_add)
+    }
+
+    /// What its time is learned under, but for how rows are stored: its kernel's name, and those of the steps behind it.
+    pub fn cost_name(&self) -> String {
+        let steps = self.op.steps().iter().filter_map(|step| step.record().step());
+        steps.fold(self.name_of_head().into(), |name: String, (short, _)| name + "+" + short)
+    }
+}
+
+/// What a call's time depends on, without the steps behind it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Price {
+    /// A sum over a block.
+    Gather {
+        /// The block.
+        block: BlockSlots,
+        /// As many of its edges as have their source at hand.
+        edges: u64,
+        /// Whether each edge has a weight.
+        weighted: bool,
+        /// Of a source's row.
+        row_bytes: usize,
+        /// Of a row that is made.
+        out_row_bytes: usize,
+    },
+    /// A product `[rows, k]` by `[k, m]`, or its gradients, which are as much work.
+    Product {
+        /// Rows.
+        rows: usize,
+        /// Columns.
+        k: usize,
+        /// Columns.
+        m: usize,
+    },
+    /// What reads and writes its operands.
+    Rows {
+        /// Of each vertex; 0 for what does not depend on vertices.
+        bytes: usize,
+    },
+    /// No kernel.
+    Nothing,
 }

@@ -1,6 +1,6 @@
 //! Why a kernel call failed.
 
-use crate::float::Float;
+use crate::op::DType;
 use crate::slot::Slot;
 
 /// The result of a device call.
@@ -30,9 +30,9 @@ pub enum Error {
         /// Which of its operands.
         operand: &'static str,
         /// How it must be stored.
-        want: Float,
+        want: DType,
         /// How it is.
-        got: Float,
+        got: DType,
     },
     /// A slot that was never allocated, or was freed.
     #[error("slot {} holds nothing", slot.0)]

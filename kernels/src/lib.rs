@@ -2,7 +2,7 @@
 //!
 //! A [`Device`] owns numbered [`Slot`]s of bytes. Work reaches it as [`Call`]s, each one kernel over slots, queued
 //! on a [`Lane`]; data reaches it as copies from and to [`HostSlot`]s. This crate knows no graph file, no program
-//! and no plan: it is handed block arrays, matrices and numbers.
+//! and no plan: it is handed block arrays, matrices and numbers. What is known of an operation stands in its record, in [`mod@op`].
 //!
 //! Every kernel exists at least twice: a serial one in [`mod@reference`], written to be obviously right, and a fast
 //! one in [`mod@cpu`]. The conformance tests hold the second against the first.
@@ -17,6 +17,7 @@ pub mod gate;
 mod lanes;
 pub mod lent;
 pub mod memory;
+pub mod op;
 pub mod random;
 pub mod reference;
 pub mod sim;
@@ -25,7 +26,7 @@ pub mod step;
 mod team;
 pub mod view;
 
-pub use call::{BlockSlots, Call, DropoutKey, Mat, RowStep, Summed, Window};
+pub use call::{Arg, BlockSlots, Call, DropoutKey, Mat, Part, Price, Window};
 pub use cpu::{CpuDevice, linear_weight_grad_workspace_bytes};
 pub use device::{Device, Event, Lane, Span};
 pub use error::{Error, Result};
@@ -34,6 +35,7 @@ pub use gate::Gate;
 pub use lanes::panic_message;
 pub use lent::Lent;
 pub use memory::{AlignedBytes, HostSlot, NoHostMemory, Owner, Shared, Slot};
+pub use op::{DType, Op, RowStep};
 pub use sim::{SimDevice, SimSpeed};
 pub use step::{AdamStep, SgdStep};
 pub use view::{BlockView, MatMut, MatView, MultiTargets, Targets};

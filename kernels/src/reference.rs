@@ -3,7 +3,11 @@
 //! Nothing here is called by a device. The functions panic on operands whose shapes do not agree, as indexing does.
 //! Only the dropout scale is rounded to `f32`, because which factor is meant is part of that kernel's definition.
 
-use crate::call::DropoutKey;
+use std::ops::Range;
+
+use crate::call::{Call, DropoutKey, Mat};
+use crate::memory::Slot;
+use crate::op::{EdgeOp, Op, RowStep};
 use crate::random::{draw, row_key, threshold};
 use crate::step::{AdamStep, SgdStep};
 use crate::view::{BlockView, MatView, MultiTargets, Targets};
@@ -52,11 +56,232 @@ impl Dense {
     pub fn map(&self, f: impl Fn(f64) -> f64) -> Self {
         Self { rows: self.rows, cols: self.cols, data: self.data.iter().map(|&x| f(x)).collect() }
     }
+
+    /// The matrix whose cells are `f` of these cells and those of another one as large.
+    pub fn zip(&self, other: &Self, f: impl Fn(f64, f64) -> f64) -> Self {
+        Self::from_fn(self.rows, self.cols, |r, c| f(self.at(r, c), other.at(r, c)))
+    }
 }
 
 impl From<MatView<'_>> for Dense {
     fn from(view: MatView<'_>) -> Self {
         Self { rows: view.rows(), cols: view.cols(), data: view.data().iter().copied().map(f64::from).collect() }
+    }
+}
+
+/// What a slot holds, to the oracle.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Array {
+    /// Floating-point numbers, however they are stored.
+    Float(Vec<f64>),
+    /// u32.
+    U32(Vec<u32>),
+    /// u64.
+    U64(Vec<u64>),
+    /// u8.
+    U8(Vec<u8>),
+}
+
+impl From<Dense> for Array {
+    fn from(dense: Dense) -> Self {
+        Self::Float(dense.data)
+    }
+}
+
+impl Array {
+    /// The sum of two arrays of one length.
+    ///
+    /// # Panics
+    /// If they are not numbers of one type.
+    pub fn plus(&self, other: &Array) -> Self {
+        match (self, other) {
+            (Self::Float(a), Self::Float(b)) => Self::Float(a.iter().zip(b).map(|(a, b)| a + b).collect()),
+            (Self::U64(a), Self::U64(b)) => Self::U64(a.iter().zip(b).map(|(a, b)| a + b).collect()),
+            other => panic!("{other:?} do not add up"),
+        }
+    }
+
+    /// Its floating-point numbers.
+    ///
+    /// # Panics
+    /// If they are others.
+    pub fn floats(&self) -> &[f64] {
+        match self {
+            Self::Float(cells) => cells,
+            other => panic!("{other:?} are no floating-point numbers"),
+        }
+    }
+
+    /// Its u32.
+    ///
+    /// # Panics
+    /// If they are others.
+    pub fn u32s(&self) -> &[u32] {
+        match self {
+            Self::U32(cells) => cells,
+            other => panic!("{other:?} are no u32"),
+        }
+    }
+
+    /// Its u64.
+    ///
+    /// # Panics
+    /// If they are others.
+    pub fn u64s(&self) -> &[u64] {
+        match self {
+            Self::U64(cells) => cells,
+            other => panic!("{other:?} are no u64"),
+        }
+    }
+}
+
+/// Runs a call on what its slots hold. Returns what its outputs hold then.
+///
+/// # Panics
+/// If an operand does not have the shape that the call says.
+pub fn run<'a>(call: &Call, at: impl Fn(Slot) -> &'a Array) -> Vec<(Slot, Array)> {
+    let (head, rest) = call.inputs.split_at(call.head_inputs().len());
+    let block = call.block.map(|block| BlockView {
+        indptr: at(block.indptr).u64s(),
+        indices: at(block.indices).u32s(),
+        own_sources: block.own_sources,
+        halo_sources: block.halo_sources,
+    });
+    let beside = |mat: Option<Mat>| mat.map(|mat| (mat, at(mat.slot)));
+    let inputs = head.iter().map(|&mat| (mat, at(mat.slot))).collect();
+    let (halo, sum) = (beside(call.halo), beside(call.sum));
+    let given = Given { call, op: call.op.head(), inputs, block, halo, sum };
+    let mut made = (given.op.record().reference)(&given);
+    if let Some(sum) = call.sum.filter(|_| !call.op.gathers()) {
+        made[0] = at(sum.slot).plus(&made[0]);
+    }
+    let mut rest = rest.iter();
+    for step in call.op.steps() {
+        let others = rest.by_ref().take(step.record().inputs.len() - 1).map(|&mat| (mat, at(mat.slot)));
+        let inputs = std::iter::once((call.out(), &made[0])).chain(others).collect();
+        let op = Op::Row(*step);
+        let next = (step.record().reference)(&Given { call, op: &op, inputs, block: None, halo: None, sum: None });
+        made = next;
+    }
+    call.outputs.iter().map(|mat| mat.slot).zip(made).collect()
+}
+
+/// What the reference of an operation is given.
+#[derive(Clone, Debug)]
+pub struct Given<'a> {
+    call: &'a Call,
+    op: &'a Op,
+    inputs: Vec<(Mat, &'a Array)>,
+    block: Option<BlockView<'a>>,
+    halo: Option<(Mat, &'a Array)>,
+    sum: Option<(Mat, &'a Array)>,
+}
+
+fn dense((mat, array): (Mat, &Array)) -> Dense {
+    let data = array.floats();
+    assert_eq!(data.len(), mat.len());
+    Dense { rows: mat.rows, cols: mat.cols, data: data.to_vec() }
+}
+
+impl<'a> Given<'a> {
+    /// The operation.
+    pub fn op(&self) -> &'a Op {
+        self.op
+    }
+
+    /// How many operands there are.
+    pub fn len(&self) -> usize {
+        self.inputs.len()
+    }
+
+    /// Whether there are no operands.
+    pub fn is_empty(&self) -> bool {
+        self.inputs.is_empty()
+    }
+
+    /// An operand as a matrix.
+    pub fn mat(&self, place: usize) -> Dense {
+        dense(self.inputs[place])
+    }
+
+    /// An operand's numbers.
+    pub fn floats(&self, place: usize) -> &'a [f64] {
+        self.inputs[place].1.floats()
+    }
+
+    /// An operand's u32.
+    pub fn u32s(&self, place: usize) -> &'a [u32] {
+        self.inputs[place].1.u32s()
+    }
+
+    /// An operand's u64.
+    pub fn u64s(&self, place: usize) -> &'a [u64] {
+        self.inputs[place].1.u64s()
+    }
+
+    /// The block.
+    ///
+    /// # Panics
+    /// If the call has none.
+    pub fn block(&self) -> BlockView<'a> {
+        self.block.expect("the call has a block")
+    }
+
+    /// The sources in other parts.
+    pub fn halo(&self) -> Option<Dense> {
+        self.halo.map(dense)
+    }
+
+    /// The number that a row step has beside its operands.
+    pub fn number(&self) -> f64 {
+        self.op.as_row_step().map_or(0.0, |step| step.number().into())
+    }
+
+    /// What a window of a gather is added to.
+    pub fn sum(&self) -> Option<Dense> {
+        self.sum.map(dense)
+    }
+
+    /// Of a gather's window, the first source at hand.
+    pub fn first_source(&self) -> Option<usize> {
+        self.call.first_source
+    }
+
+    /// The key of a dropout.
+    ///
+    /// # Panics
+    /// If the operation is none.
+    pub fn dropout(&self) -> DropoutKey {
+        match *self.op {
+            Op::Row(RowStep::Dropout { rate, salt }) | Op::Edge(EdgeOp::Dropout { rate, salt, .. }) => {
+                self.call.dropout_key(rate, salt)
+            }
+            ref op => panic!("{op:?} is no dropout"),
+        }
+    }
+
+    /// The labels of a loss, its third operand the split.
+    pub fn labels(&self) -> Targets<'a> {
+        Targets { labels: self.u32s(1), split: self.u32s(2), select: self.call.part.select }
+    }
+
+    /// The targets of a loss, its third operand the split.
+    ///
+    /// # Panics
+    /// If they are no bytes.
+    pub fn targets(&self) -> MultiTargets<'a> {
+        let (logits, Array::U8(targets)) = (self.inputs[0].0, self.inputs[1].1) else { panic!("targets are bytes") };
+        MultiTargets { targets, classes: logits.cols, split: self.u32s(2), select: self.call.part.select }
+    }
+
+    /// How many rows a loss is the mean over.
+    pub fn count(&self) -> u64 {
+        self.call.part.count
+    }
+
+    /// Which elements of a parameter are updated.
+    pub fn window(&self) -> Range<usize> {
+        self.call.part.window.first..self.call.part.window.end()
     }
 }
 
@@ -74,6 +299,29 @@ pub fn gather(block: BlockView<'_>, weights: Option<&[f64]>, own: &Dense, halo: 
         }
         sum
     })
+}
+
+/// [`gather`] over the sources from `first` on that are `own`'s, added to `sum`, or to 0.
+pub fn gather_window(
+    block: BlockView<'_>,
+    weights: Option<&[f64]>,
+    own: &Dense,
+    first: usize,
+    sum: Option<Dense>,
+) -> Dense {
+    assert_eq!(block.halo_sources, 0);
+    let mut out = sum.unwrap_or_else(|| Dense::from_fn(block.rows(), own.cols, |_, _| 0.0));
+    for v in 0..block.rows() {
+        for edge in block.edges(v) {
+            let u = block.indices[edge] as usize;
+            assert!(u < block.own_sources);
+            if (first..first + own.rows).contains(&u) {
+                let factor = weights.map_or(1.0, |weights| weights[edge]);
+                (0..own.cols).for_each(|c| out.data[v * own.cols + c] += factor * own.at(u - first, c));
+            }
+        }
+    }
+    out
 }
 
 /// `out[v] = scale[v] * x[v]`.
@@ -113,7 +361,7 @@ pub fn column_sum(x: &Dense) -> Vec<f64> {
 
 /// `out = a + b`.
 pub fn add(a: &Dense, b: &Dense) -> Dense {
-    Dense::from_fn(a.rows, a.cols, |r, c| a.at(r, c) + b.at(r, c))
+    a.zip(b, |a, b| a + b)
 }
 
 /// `out = max(x, 0)`.
@@ -123,7 +371,7 @@ pub fn relu(x: &Dense) -> Dense {
 
 /// `out = grad where y > 0, else 0`.
 pub fn relu_grad(grad: &Dense, y: &Dense) -> Dense {
-    Dense::from_fn(grad.rows, grad.cols, |r, c| if y.at(r, c) > 0.0 { grad.at(r, c) } else { 0.0 })
+    grad.zip(y, |grad, y| if y > 0.0 { grad } else { 0.0 })
 }
 
 /// Per row `(x - mean) / sqrt(variance + eps)`, and the roots.

@@ -1,8 +1,10 @@
 //! Every call of every device. With `LAPIDARY_TEST_DEVICE=cuda` the tests that can run on GPU 0; [`emulated`] does so with an
 //! emulated one.
 
-mod bf16;
+#[macro_use]
 mod common;
+
+mod bf16;
 mod conformance;
 mod device;
 mod dropout;

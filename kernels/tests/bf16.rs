@@ -4,9 +4,10 @@
 
 use crate::common::*;
 use lapidary_kernels::call::NO_LABEL;
+use lapidary_kernels::op::{Dim, Linear, Loss, Move, Norm, RowStep};
 use lapidary_kernels::reference::Dense;
 use lapidary_kernels::{
-    Call, DropoutKey, Error, Float, Mat, RowStep, Slot, float, linear_weight_grad_workspace_bytes, reference,
+    Arg, Call, DropoutKey, Error, Float, Mat, Slot, float, linear_weight_grad_workspace_bytes, reference,
 };
 
 /// Widths that meet every way of loading bf16, and more columns than a warp holds at a time.
@@ -27,9 +28,11 @@ fn matrix(numbers: &mut Numbers, rows: usize, cols: usize) -> Matrix {
 fn put(rig: &Rig, matrix: &Matrix, float: Float) -> Mat {
     match float {
         Float::F32 => rig.mat(matrix),
-        Float::Bf16 => {
-            Mat { slot: rig.put(&rounded(&matrix.data)), float, ..Mat::f32(Slot(0), matrix.rows, matrix.cols) }
-        }
+        Float::Bf16 => Mat {
+            slot: rig.put(&rounded(&matrix.data)),
+            dtype: float.into(),
+            ..Mat::f32(Slot(0), matrix.rows, matrix.cols)
+        },
     }
 }
 
@@ -39,7 +42,7 @@ fn out(rig: &Rig, rows: usize, cols: usize, float: Float) -> Mat {
 
 /// Runs a call and returns what it wrote, widened.
 fn run(rig: &Rig, out: Mat, call: &Call) -> Vec<f32> {
-    match out.float {
+    match out.float() {
         Float::F32 => rig.run(out, call),
         Float::Bf16 => {
             rig.launch(call).unwrap();
@@ -102,17 +105,15 @@ fn numbers_are_rounded_to_the_nearest_and_of_two_to_the_even_one() {
     let x = Matrix { rows: 1, cols: cases.len(), data: cases.iter().map(|case| case.0).collect() };
     let rig = Rig::new(1);
     let (wide, stored) = (rig.mat(&x), out(&rig, 1, cases.len(), Float::Bf16));
-    rig.launch(&Call::Round { x: wide, out: stored }).unwrap();
+    rig.launch(&call!(Linear::Round, [wide], [stored])).unwrap();
     assert_eq!(rig.get::<u16>(stored.slot, cases.len()), cases.map(|case| case.1));
     drop(rig);
     // As part of every other kernel, too.
     for cols in [1, 2, 3, 4, 8, 12] {
         let mut numbers = Numbers(cols as u64);
         let a = matrix(&mut numbers, 5, cols);
-        rounds_once("round", [5, cols], &|rig, float, out| Call::Add {
-            a: put(rig, &a, float),
-            b: put(rig, &a, float),
-            out,
+        rounds_once("round", [5, cols], &|rig, float, out| {
+            call!(RowStep::Add, [put(rig, &a, float), put(rig, &a, float)], [out])
         });
     }
 }
@@ -127,12 +128,14 @@ fn gathers_in_bf16_are_those_in_f32_rounded_once() {
             let halo = (graph.halo_sources > 0).then(|| matrix(numbers, graph.halo_sources, d));
             let weights = (d % 3 != 0).then(|| numbers.units(graph.edges()));
             let what = format!("gather, {}, d = {d}, weights: {}", graph.name, weights.is_some());
-            let call = |rig: &Rig, float, out| Call::Gather {
-                block: rig.block(&graph),
-                weights: weights.as_ref().map(|weights| rig.put(weights)),
-                own: put(rig, &own, float),
-                halo: halo.as_ref().map(|halo| put(rig, halo, float)),
-                out,
+            let call = |rig: &Rig, float, out| {
+                Call::gather(
+                    rig.block(&graph),
+                    weights.as_ref().map(|weights| rig.put(weights)),
+                    put(rig, &own, float),
+                    halo.as_ref().map(|halo| put(rig, halo, float)),
+                    out,
+                )
             };
             rounds_once(&what, [graph.rows(), d], &call);
             sums_alike(&what, graph.rows() * d, &|rig, float, out| {
@@ -140,13 +143,15 @@ fn gathers_in_bf16_are_those_in_f32_rounded_once() {
             });
             let bias = numbers.units(d);
             let other = matrix(numbers, graph.rows(), d);
-            rounds_once(&format!("{what}, with steps"), [graph.rows(), d], &|rig, float, out| Call::Fused {
-                head: Box::new(call(rig, float, out)),
-                steps: vec![
-                    RowStep::AddBias(rig.put(&bias)),
-                    RowStep::Add(put(rig, &other, float).slot),
-                    RowStep::ReluGrad(put(rig, &other, float).slot),
-                ],
+            rounds_once(&format!("{what}, with steps"), [graph.rows(), d], &|rig, float, out| {
+                then(
+                    call(rig, float, out),
+                    vec![
+                        step(RowStep::AddBias, rig.put(&bias)),
+                        step(RowStep::Add, put(rig, &other, float).slot),
+                        step(RowStep::ReluGrad, put(rig, &other, float).slot),
+                    ],
+                )
             });
             let rig = Rig::new(2);
             let out = out(&rig, graph.rows(), d, Float::Bf16);
@@ -182,18 +187,18 @@ fn gather_windows_in_bf16_are_the_whole_gather_bit_for_bit() {
             for (first, last) in [(0, 1), (1, 90), (90, 90)] {
                 let rows = Matrix { rows: last - first, cols: d, data: own.data[first * d..last * d].to_vec() };
                 let (own, out) = (put(rig, &rows, Float::Bf16), rig.out(300, d));
-                rig.launch(&Call::GatherWindow { block, weights, first, own, sum, out }).unwrap();
+                rig.launch(&Call::gather(block, weights, own, None, out).window(first, sum)).unwrap();
                 sum = Some(out);
             }
             let rows = Matrix { rows: 110, cols: d, data: own.data[90 * d..].to_vec() };
             let (own, out) = (put(rig, &rows, Float::Bf16), out(rig, 300, d, Float::Bf16));
-            run(rig, out, &Call::GatherWindow { block, weights, first: 90, own, sum, out })
+            run(rig, out, &Call::gather(block, weights, own, None, out).window(90, sum))
         });
         let rig = Rig::new(1);
         let (block, weights) = (rig.block(&graph), weights.as_ref().map(|weights| rig.put(weights)));
         let whole = out(&rig, 300, d, Float::Bf16);
         let own = put(&rig, &own, Float::Bf16);
-        let want = run(&rig, whole, &Call::Gather { block, weights, own, halo: None, out: whole });
+        let want = run(&rig, whole, &Call::gather(block, weights, own, None, whole));
         assert!(same_bits(&got, &want), "d = {d}: not the bits of the whole");
     }
 }
@@ -213,16 +218,16 @@ fn products_in_bf16_sum_in_f32() {
 
         let what = format!("linear, {n} x {d_in} x {d_out}");
         let made = out(&rig, n, d_out, Float::Bf16);
-        let got = run(&rig, made, &Call::Linear { x, weight, out: made });
+        let got = run(&rig, made, &call!(Linear::Product, [x, weight], [made]));
         assert_rounded(&what, &got, &reference::linear(&dx, &dw), &reference::linear(&ax, &aw), d_in);
 
         // Rounded before the steps and after them, if not once.
         let what = format!("{what}, with a bias");
         let bias = numbers.units(d_out);
         let made = out(&rig, n, d_out, Float::Bf16);
-        let steps = vec![RowStep::AddBias(rig.put(&bias))];
-        let head = Box::new(Call::Linear { x, weight, out: made });
-        let got = run(&rig, made, &Call::Fused { head, steps });
+        let steps = vec![step(RowStep::AddBias, rig.put(&bias))];
+        let head = Box::new(call!(Linear::Product, [x, weight], [made]));
+        let got = run(&rig, made, &then(*head, steps));
         let product = reference::linear(&dx, &dw);
         let want = reference::add_bias(&product, &wide(&bias));
         for ((got, want), product) in got.iter().zip(&want.data).zip(&product.data) {
@@ -232,7 +237,7 @@ fn products_in_bf16_sum_in_f32() {
 
         let what = format!("linear_input_grad, {n} x {d_in} x {d_out}");
         let made = out(&rig, n, d_in, Float::Bf16);
-        let got = run(&rig, made, &Call::LinearInputGrad { grad, weight, out: made });
+        let got = run(&rig, made, &call!(Linear::InputGrad, [grad, weight], [made]));
         let (want, magnitude) = (reference::linear_input_grad(&dg, &dw), reference::linear_input_grad(&ag, &aw));
         assert_rounded(&what, &got, &want, &magnitude, d_out);
 
@@ -240,7 +245,7 @@ fn products_in_bf16_sum_in_f32() {
         let bytes = linear_weight_grad_workspace_bytes(n as u64, d_in as u64, d_out as u64);
         let workspace = (bytes > 0).then(|| rig.put(&vec![f32::NAN; bytes as usize / 4]));
         let made = rig.out(d_out, d_in);
-        let got = run(&rig, made, &Call::LinearWeightGrad { grad, x, out: made, workspace });
+        let got = run(&rig, made, &Call { workspace, ..call!(Linear::WeightGrad, [grad, x], [made]) });
         let magnitude = reference::linear_weight_grad(&ag, &ax);
         assert_close(&what, &got, &reference::linear_weight_grad(&dg, &dx).data, &magnitude.data, n);
     }
@@ -259,40 +264,43 @@ fn cells_rows_and_columns_in_bf16_are_those_in_f32_rounded_once() {
                     make(rig, [put(rig, &a, float), put(rig, &b, float)], out)
                 });
             };
-            rounds("row_scale", &|rig, [x, _], out| Call::RowScale { x, scale: rig.put(&scale), out });
-            rounds("add_bias", &|rig, [x, _], out| Call::AddBias { x, bias: rig.put(&bias), out });
-            rounds("add", &|_, [a, b], out| Call::Add { a, b, out });
-            rounds("relu", &|_, [x, _], out| Call::Relu { x, out });
-            rounds("relu_grad", &|_, [grad, y], out| Call::ReluGrad { grad, y, out });
-            rounds("dropout", &|rig, [x, _], out| Call::Dropout { x, out, key, clock: rig.put(&[9u64, 1]) });
-            rounds("a chain", &|rig, [x, other], out| Call::Fused {
-                head: Box::new(Call::Relu { x, out }),
-                steps: vec![RowStep::Scale(rig.put(&scale)), RowStep::Add(other.slot), RowStep::ReluGrad(other.slot)],
+            for step in RowStep::EACH {
+                rounds(step.record().name, &|rig, [x, other], out| {
+                    let beside = step.record().inputs.get(1).map(|operand| match [operand.rows, operand.cols] {
+                        [Dim::N, Dim::Just(1)] => rig.put(&scale),
+                        [Dim::Just(1), Dim::D] => rig.put(&bias),
+                        [Dim::Scalar, _] => rig.put(&[9u64, 1]),
+                        _ => other.slot,
+                    });
+                    let inputs = std::iter::once(Arg::Mat(x)).chain(beside.map(Arg::Slot));
+                    Call::over(step, keyed(key), None, inputs, [out])
+                });
+            }
+            rounds("a chain", &|rig, [x, other], out| {
+                then(
+                    call!(RowStep::Relu, [x], [out]),
+                    vec![
+                        step(RowStep::Scale, rig.put(&scale)),
+                        step(RowStep::Add, other.slot),
+                        step(RowStep::ReluGrad, other.slot),
+                    ],
+                )
             });
             rounds("layer_norm", &|rig, [x, _], out| {
                 let (gain, bias) = (rig.put(&gain), rig.put(&bias));
-                Call::LayerNorm { x, gain, bias, eps: 1e-5, out }
+                call!(Norm::Layer { eps: 1e-5 }, [x, gain, bias], [out])
             });
-            rounds("layer_norm_input_grad", &|rig, [grad, x], out| Call::LayerNormInputGrad {
-                grad,
-                x,
-                gain: rig.put(&gain),
-                eps: 1e-5,
-                out,
+            rounds("layer_norm_input_grad", &|rig, [grad, x], out| {
+                call!(Norm::InputGrad { eps: 1e-5 }, [grad, x, rig.put(&gain)], [out])
             });
-            rounds_once("transpose", [d, n], &|rig, float, out| Call::Transpose { x: put(rig, &a, float), out });
+            rounds_once("transpose", [d, n], &|rig, float, out| call!(Linear::Transpose, [put(rig, &a, float)], [out]));
             let rows: Vec<u32> = (0..n as u32).rev().step_by(2).collect();
-            rounds_once("pack", [rows.len(), d], &|rig, float, out| Call::Pack {
-                x: put(rig, &a, float),
-                rows: rig.put(&rows),
-                out,
+            rounds_once("pack", [rows.len(), d], &|rig, float, out| {
+                call!(Move::Pack, [put(rig, &a, float), rig.put(&rows)], [out])
             });
-            sums_alike("column_sum", d, &|rig, float, out| Call::ColumnSum { x: put(rig, &a, float), out: out.slot });
-            sums_alike("layer_norm_gain_grad", d, &|rig, float, out| Call::LayerNormGainGrad {
-                grad: put(rig, &a, float),
-                x: put(rig, &b, float),
-                eps: 1e-5,
-                out: out.slot,
+            sums_alike("column_sum", d, &|rig, float, out| call!(Linear::ColumnSum, [put(rig, &a, float)], [out.slot]));
+            sums_alike("layer_norm_gain_grad", d, &|rig, float, out| {
+                call!(Norm::GainGrad { eps: 1e-5 }, [put(rig, &a, float), put(rig, &b, float)], [out.slot])
             });
         }
     }
@@ -311,27 +319,59 @@ fn losses_and_metrics_of_logits_in_bf16() {
         let what = format!("{n} x {classes}");
         sums_alike(&format!("softmax_cross_entropy, {what}"), 1, &|rig, float, out| {
             let (logits, labels, split) = (put(rig, &logits, float), rig.put(&labels), rig.put(&split));
-            Call::SoftmaxCrossEntropy { logits, labels, split, select, count, loss: out.slot }
+            call!(
+                Loss::SoftmaxCrossEntropy { split: TRAIN },
+                [logits, labels, split],
+                [out.slot],
+                selected(select, count)
+            )
         });
         sums_alike(&format!("sigmoid_cross_entropy, {what}"), 1, &|rig, float, out| {
             let (logits, targets, split) = (put(rig, &logits, float), rig.put(&targets), rig.put(&split));
-            Call::SigmoidCrossEntropy { logits, targets, split, select, count, loss: out.slot }
+            call!(
+                Loss::SigmoidCrossEntropy { split: TRAIN },
+                [logits, targets, split],
+                [out.slot],
+                selected(select, count)
+            )
         });
         rounds_once(&format!("softmax_cross_entropy_grad, {what}"), [n, classes], &|rig, float, out| {
             let (logits, labels, split) = (put(rig, &logits, float), rig.put(&labels), rig.put(&split));
-            Call::SoftmaxCrossEntropyGrad { logits, labels, split, select, count, out }
+            call!(
+                Loss::SoftmaxCrossEntropyGrad { split: TRAIN },
+                [logits, labels, split],
+                [out],
+                selected(select, count)
+            )
         });
         rounds_once(&format!("sigmoid_cross_entropy_grad, {what}"), [n, classes], &|rig, float, out| {
             let (logits, targets, split) = (put(rig, &logits, float), rig.put(&targets), rig.put(&split));
-            Call::SigmoidCrossEntropyGrad { logits, targets, split, select, count, out }
+            call!(
+                Loss::SigmoidCrossEntropyGrad { split: TRAIN },
+                [logits, targets, split],
+                [out],
+                selected(select, count)
+            )
         });
         let counts = |float| {
             let rig = Rig::new(2);
             let (logits, split) = (put(&rig, &logits, float), rig.put(&split));
             let (labels, targets) = (rig.put(&labels), rig.put(&targets));
             let [correct, micro] = [2, 3].map(|len| rig.put(&vec![u64::MAX; len]));
-            rig.launch(&Call::CountCorrect { logits, labels, split, select, out: correct }).unwrap();
-            rig.launch(&Call::CountMicro { logits, targets, split, select, out: micro }).unwrap();
+            rig.launch(&call!(
+                Loss::CountCorrect { split: TRAIN },
+                [logits, labels, split],
+                [correct],
+                selected(select, 0)
+            ))
+            .unwrap();
+            rig.launch(&call!(
+                Loss::CountMicro { split: TRAIN },
+                [logits, targets, split],
+                [micro],
+                selected(select, 0)
+            ))
+            .unwrap();
             (rig.get::<u64>(correct, 2), rig.get::<u64>(micro, 3))
         };
         assert_eq!(counts(Float::Bf16), counts(Float::F32), "counts, {what}");
@@ -345,17 +385,17 @@ fn matrices_that_are_not_stored_alike_are_an_error() {
     let [wide, stored] = [Float::F32, Float::Bf16].map(|float| put(&rig, &x, float));
     let outs = [Float::F32, Float::Bf16].map(|float| out(&rig, 4, 4, float));
     let block = rig.block(&Graph::from_rows("pair", &[vec![0, 1], vec![1], vec![], vec![3]], 4, 0));
-    let gather = |own, out| Call::Gather { block, weights: None, own, halo: None, out };
+    let gather = |own, out| Call::gather(block, None, own, None, out);
     let calls = [
-        (Call::Relu { x: wide, out: outs[1] }, "out"),
-        (Call::Relu { x: stored, out: outs[0] }, "out"),
-        (Call::Add { a: stored, b: wide, out: outs[1] }, "b"),
-        (Call::Linear { x: stored, weight: wide, out: outs[1] }, "weight"),
-        (Call::LinearWeightGrad { grad: stored, x: stored, out: outs[1], workspace: None }, "out"),
+        (call!(RowStep::Relu, [wide], [outs[1]]), "out"),
+        (call!(RowStep::Relu, [stored], [outs[0]]), "out"),
+        (call!(RowStep::Add, [stored, wide], [outs[1]]), "b"),
+        (call!(Linear::Product, [stored, wide], [outs[1]]), "weight"),
+        (call!(Linear::WeightGrad, [stored, stored], [outs[1]]), "out"),
         (gather(wide, outs[1]), "out"),
-        (Call::GatherWindow { block, weights: None, first: 0, own: stored, sum: Some(stored), out: outs[1] }, "sum"),
-        (Call::Round { x: stored, out: outs[1] }, "x"),
-        (Call::Round { x: wide, out: outs[0] }, "out"),
+        (Call::gather(block, None, stored, None, outs[1]).window(0, Some(stored)), "sum"),
+        (call!(Linear::Round, [stored], [outs[1]]), "x"),
+        (call!(Linear::Round, [wide], [outs[0]]), "out"),
     ];
     for (call, wrong) in calls {
         let objection = rig.launch(&call).unwrap_err();
@@ -364,6 +404,9 @@ fn matrices_that_are_not_stored_alike_are_an_error() {
     assert!(rig.launch(&gather(stored, outs[0])).is_ok());
     // Too few bytes for f32 are enough for bf16, and no fewer.
     let short = Mat { slot: rig.put(&[0u16; 15]), ..outs[1] };
-    assert!(matches!(rig.launch(&Call::Relu { x: stored, out: short }), Err(Error::SlotSize { need_bytes: 32, .. })));
-    assert!(matches!(rig.launch(&Call::Relu { x: stored, out: stored }), Err(Error::Aliased { .. })));
+    assert!(matches!(
+        rig.launch(&call!(RowStep::Relu, [stored], [short])),
+        Err(Error::SlotSize { need_bytes: 32, .. })
+    ));
+    assert!(matches!(rig.launch(&call!(RowStep::Relu, [stored], [stored])), Err(Error::Aliased { .. })));
 }

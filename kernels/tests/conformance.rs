@@ -4,6 +4,7 @@
 
 use crate::common::*;
 use lapidary_kernels::call::NO_LABEL;
+use lapidary_kernels::op::{Linear, Loss, Move, RowStep};
 use lapidary_kernels::{
     Call, DropoutKey, Error, MatMut, MatView, Targets, cpu, linear_weight_grad_workspace_bytes, reference,
 };
@@ -47,13 +48,13 @@ fn gather() {
                 let what = format!("gather, {}, d = {d}, weights: {}", graph.name, weights.is_some());
                 let got = on_any_threads(&what, |rig| {
                     let out = rig.out(graph.rows(), d);
-                    let call = Call::Gather {
-                        block: rig.block(&graph),
-                        weights: weights.map(|weights| rig.put(weights)),
-                        own: rig.mat(&own),
-                        halo: halo.as_ref().map(|halo| rig.mat(halo)),
+                    let call = Call::gather(
+                        rig.block(&graph),
+                        weights.map(|weights| rig.put(weights)),
+                        rig.mat(&own),
+                        halo.as_ref().map(|halo| rig.mat(halo)),
                         out,
-                    };
+                    );
                     rig.run(out, &call)
                 });
                 let weights = weights.map(|weights| wide(weights));
@@ -85,8 +86,7 @@ fn a_gather_has_the_same_bits_on_every_device() {
             let rig = Rig::new(1);
             let out = rig.out(graph.rows(), d);
             let (block, weights) = (rig.block(graph), Some(rig.put(&weights)));
-            let got =
-                rig.run(out, &Call::Gather { block, weights, own: rig.mat(&own), halo: Some(rig.mat(&halo)), out });
+            let got = rig.run(out, &Call::gather(block, weights, rig.mat(&own), Some(rig.mat(&halo)), out));
             assert!(same_bits(&got, &want), "{}, d = {d}", graph.name);
         }
     }
@@ -109,7 +109,7 @@ fn a_gather_by_some_columns_at_a_time_has_the_same_bits() {
             let weights = weights.map(|weights| rig.put(weights));
             let is_wrong = |_: &usize| {
                 let out = rig.out(graph.rows(), d);
-                !same_bits(&rig.run(out, &Call::Gather { block, weights, own, halo, out }), &want)
+                !same_bits(&rig.run(out, &Call::gather(block, weights, own, halo, out)), &want)
             };
             let wrong: Vec<usize> = (0..3).filter(is_wrong).collect();
             assert!(wrong.is_empty(), "width {d} is wrong in runs {wrong:?}");
@@ -142,7 +142,7 @@ fn linear_and_its_gradients() {
         let what = format!("linear, {n} x {d_in} x {d_out}");
         let got = on_any_threads(&what, |rig| {
             let out = rig.out(n, d_out);
-            rig.run(out, &Call::Linear { x: rig.mat(&x), weight: rig.mat(&weight), out })
+            rig.run(out, &call!(Linear::Product, [rig.mat(&x), rig.mat(&weight)], [out]))
         });
         let magnitude = reference::linear(&ax, &aw);
         assert_close(&what, &got, &reference::linear(&dx, &dw).data, &magnitude.data, d_in);
@@ -150,7 +150,7 @@ fn linear_and_its_gradients() {
         let what = format!("linear_input_grad, {n} x {d_in} x {d_out}");
         let got = on_any_threads(&what, |rig| {
             let out = rig.out(n, d_in);
-            rig.run(out, &Call::LinearInputGrad { grad: rig.mat(&grad), weight: rig.mat(&weight), out })
+            rig.run(out, &call!(Linear::InputGrad, [rig.mat(&grad), rig.mat(&weight)], [out]))
         });
         let magnitude = reference::linear_input_grad(&ag, &aw);
         assert_close(&what, &got, &reference::linear_input_grad(&dg, &dw).data, &magnitude.data, d_out);
@@ -160,7 +160,7 @@ fn linear_and_its_gradients() {
             let out = rig.out(d_out, d_in);
             let bytes = linear_weight_grad_workspace_bytes(n as u64, d_in as u64, d_out as u64);
             let workspace = (bytes > 0).then(|| rig.put(&vec![f32::NAN; bytes as usize / 4]));
-            rig.run(out, &Call::LinearWeightGrad { grad: rig.mat(&grad), x: rig.mat(&x), out, workspace })
+            rig.run(out, &Call { workspace, ..call!(Linear::WeightGrad, [rig.mat(&grad), rig.mat(&x)], [out]) })
         });
         let magnitude = reference::linear_weight_grad(&ag, &ax);
         assert_close(&what, &got, &reference::linear_weight_grad(&dg, &dx).data, &magnitude.data, n);
@@ -174,14 +174,14 @@ fn packed_rows_are_those_that_were_named() {
             let x = Numbers(d as u64).matrix(7, d);
             let got = on_any_threads("pack", |rig| {
                 let out = rig.out(rows.len(), d);
-                rig.run(out, &Call::Pack { x: rig.mat(&x), rows: rig.put(&rows), out })
+                rig.run(out, &call!(Move::Pack, [rig.mat(&x), rig.put(&rows)], [out]))
             });
             assert_eq!(wide(&got), reference::pack(&x.dense(), &rows).data);
         }
     }
     let rig = Rig::new(1);
     let (x, rows) = (rig.mat(&Numbers(1).matrix(7, 2)), rig.put(&[6u32, 7]));
-    let objection = rig.launch(&Call::Pack { x, rows, out: rig.out(2, 2) }).unwrap_err();
+    let objection = rig.launch(&call!(Move::Pack, [x, rows], [rig.out(2, 2)])).unwrap_err();
     assert!(matches!(objection, Error::Index { index: 7, limit: 7, .. }));
 }
 
@@ -201,35 +201,26 @@ fn cells_rows_and_columns() {
                 });
                 assert_close(&what, &got, &want.data, &absolute(&want.data), 0);
             };
-            exact("row_scale", &reference::row_scale(&da, &wide(&scale)), &|rig, out| Call::RowScale {
-                x: rig.mat(&a),
-                scale: rig.put(&scale),
-                out,
+            exact("row_scale", &reference::row_scale(&da, &wide(&scale)), &|rig, out| {
+                call!(RowStep::Scale, [rig.mat(&a), rig.put(&scale)], [out])
             });
-            exact("add_bias", &reference::add_bias(&da, &wide(&bias)), &|rig, out| Call::AddBias {
-                x: rig.mat(&a),
-                bias: rig.put(&bias),
-                out,
+            exact("add_bias", &reference::add_bias(&da, &wide(&bias)), &|rig, out| {
+                call!(RowStep::AddBias, [rig.mat(&a), rig.put(&bias)], [out])
             });
-            exact("add", &reference::add(&da, &db), &|rig, out| Call::Add { a: rig.mat(&a), b: rig.mat(&b), out });
-            exact("relu", &reference::relu(&da), &|rig, out| Call::Relu { x: rig.mat(&a), out });
-            exact("relu_grad", &reference::relu_grad(&da, &db), &|rig, out| Call::ReluGrad {
-                grad: rig.mat(&a),
-                y: rig.mat(&b),
-                out,
+            exact("add", &reference::add(&da, &db), &|rig, out| call!(RowStep::Add, [rig.mat(&a), rig.mat(&b)], [out]));
+            exact("relu", &reference::relu(&da), &|rig, out| call!(RowStep::Relu, [rig.mat(&a)], [out]));
+            exact("relu_grad", &reference::relu_grad(&da, &db), &|rig, out| {
+                call!(RowStep::ReluGrad, [rig.mat(&a), rig.mat(&b)], [out])
             });
-            exact("transpose", &reference::transpose(&da), &|rig, out| Call::Transpose { x: rig.mat(&a), out });
+            exact("transpose", &reference::transpose(&da), &|rig, out| call!(Linear::Transpose, [rig.mat(&a)], [out]));
             let key = DropoutKey { seed: 3, op: 1, first_row: 40, rate: 0.3 };
-            exact("dropout", &reference::dropout(&da, key, 9), &|rig, out| Call::Dropout {
-                x: rig.mat(&a),
-                out,
-                key,
-                clock: rig.put(&[9u64, 1]),
+            exact("dropout", &reference::dropout(&da, key, 9), &|rig, out| {
+                drop_cells(key, rig.mat(&a), rig.put(&[9u64, 1]), out)
             });
             let what = format!("column_sum, {n} x {d}");
             let got = on_any_threads(&what, |rig| {
                 let out = rig.out(1, d);
-                rig.run(out, &Call::ColumnSum { x: rig.mat(&a), out: out.slot })
+                rig.run(out, &call!(Linear::ColumnSum, [rig.mat(&a)], [out.slot]))
             });
             let magnitude = reference::column_sum(&da.map(f64::abs));
             assert_close(&what, &got, &reference::column_sum(&da), &magnitude, n);
@@ -242,7 +233,7 @@ fn not_a_number_is_not_hidden_by_relu() {
     let x = Matrix { rows: 1, cols: 3, data: vec![f32::NAN, -1.0, f32::INFINITY] };
     let rig = Rig::new(1);
     let out = rig.out(1, 3);
-    let got = rig.run(out, &Call::Relu { x: rig.mat(&x), out });
+    let got = rig.run(out, &call!(RowStep::Relu, [rig.mat(&x)], [out]));
     assert!(got[0].is_nan() && got[1] == 0.0 && got[2] == f32::INFINITY);
 }
 
@@ -255,7 +246,7 @@ fn edge_values() {
         let got = on_any_threads(&what, |rig| {
             let out = rig.out(graph.edges(), 1);
             let (values, permutation) = (rig.put(&values), rig.put(&permutation));
-            rig.run(out, &Call::PermuteEdges { values, permutation, out: out.slot, edges: graph.edges() })
+            rig.run(out, &permute_edges(values, permutation, out.slot, graph.edges()))
         });
         let want = reference::permute_edges(&wide(&values), &permutation);
         assert_close(&what, &got, &want, &absolute(&want), 0);
@@ -265,7 +256,7 @@ fn edge_values() {
         let got = on_any_threads(&what, |rig| {
             let out = rig.out(graph.edges(), 1);
             let (block, values, clock) = (rig.block(&graph), rig.put(&values), rig.put(&[4u64, 1]));
-            rig.run(out, &Call::SparseDropout { block, values, out: out.slot, key, clock })
+            rig.run(out, &drop_edges(key, block, values, clock, out.slot))
         });
         let want = reference::sparse_dropout(graph.view(), &wide(&values), key, 4);
         assert_close(&what, &got, &want, &absolute(&want), 1);
@@ -308,7 +299,13 @@ fn check_counts(logits: &Matrix, targets: Targets<'_>, want: [u64; 2]) {
         let rig = Rig::new(threads);
         let (labels, split) = (rig.put(targets.labels), rig.put(targets.split));
         let out = rig.put(&[u64::MAX; 2]);
-        rig.launch(&Call::CountCorrect { logits: rig.mat(logits), labels, split, select: 1, out }).unwrap();
+        rig.launch(&call!(
+            Loss::CountCorrect { split: TRAIN },
+            [rig.mat(logits), labels, split],
+            [out],
+            selected(1, 0)
+        ))
+        .unwrap();
         assert_eq!(rig.get::<u64>(out, 2), want, "count_correct, {} x {}", logits.rows, logits.cols);
     }
 }
@@ -319,7 +316,15 @@ fn check_loss(logits: &Matrix, targets: Targets<'_>, count: u64) {
     let got = on_any_threads(&what, |rig| {
         let (labels, split) = (rig.put(targets.labels), rig.put(targets.split));
         let (logits, loss) = (rig.mat(logits), rig.out(1, 1));
-        rig.run(loss, &Call::SoftmaxCrossEntropy { logits, labels, split, select: 1, count, loss: loss.slot })
+        rig.run(
+            loss,
+            &call!(
+                Loss::SoftmaxCrossEntropy { split: TRAIN },
+                [logits, labels, split],
+                [loss.slot],
+                selected(1, count)
+            ),
+        )
     });
     // The sum of the exponentials errs by 3e-7 of itself, its logarithm by 3e-7; the rest is f64.
     let want = reference::softmax_cross_entropy(&logits.dense(), targets, count);
@@ -329,7 +334,10 @@ fn check_loss(logits: &Matrix, targets: Targets<'_>, count: u64) {
     let got = on_any_threads(&what, |rig| {
         let (labels, split) = (rig.put(targets.labels), rig.put(targets.split));
         let (logits, out) = (rig.mat(logits), rig.out(n, classes));
-        rig.run(out, &Call::SoftmaxCrossEntropyGrad { logits, labels, split, select: 1, count, out })
+        rig.run(
+            out,
+            &call!(Loss::SoftmaxCrossEntropyGrad { split: TRAIN }, [logits, labels, split], [out], selected(1, count)),
+        )
     });
     let want = reference::softmax_cross_entropy_grad(&logits.dense(), targets, count);
     // Each exponential errs by 3e-7 of itself, and by the rounding of its exponent, which is at most twice the

@@ -3,9 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::*;
+use lapidary_kernels::op::{Linear, Loss, Move, Norm, RowStep};
 use lapidary_kernels::{
-    AlignedBytes, BlockSlots, Call, CpuDevice, Device, DropoutKey, Error, Event, HostSlot, Lane, Mat, Shared, Slot,
-    Window,
+    AlignedBytes, BlockSlots, Call, CpuDevice, DType, Device, DropoutKey, Error, Event, HostSlot, Lane, Mat, Shared,
+    Slot, Window,
 };
 
 const A: Slot = Slot(0);
@@ -74,7 +75,7 @@ fn memory_that_the_host_does_not_have_is_an_error() {
     rig.device.alloc(Slot(50), bytes).unwrap();
     let out = Mat::f32(Slot(50), 1, 4);
     let x = rig.mat(&Numbers(1).matrix(1, 4));
-    let objection = rig.launch(&Call::Relu { x, out }).unwrap_err();
+    let objection = rig.launch(&call!(RowStep::Relu, [x], [out])).unwrap_err();
     assert!(matches!(objection, Error::HostMemory { need_bytes } if need_bytes == bytes));
     rig.device.free(Slot(50)).unwrap();
 }
@@ -112,7 +113,7 @@ fn a_constant_is_never_written() {
     assert_eq!(rig.get::<f32>(Slot(70), 3), [1.0, 2.0, 3.0]);
     // The slot may be written: it then becomes a copy.
     let mat = |slot| Mat::f32(slot, 1, 3);
-    rig.launch(&Call::Relu { x: mat(rig.put(&[4.0f32, 5.0, 6.0])), out: mat(Slot(70)) }).unwrap();
+    rig.launch(&call!(RowStep::Relu, [mat(rig.put(&[4.0f32, 5.0, 6.0]))], [mat(Slot(70))])).unwrap();
     assert_eq!(rig.get::<f32>(Slot(70), 3), [4.0, 5.0, 6.0]);
     assert_eq!(&values[..], [1.0, 2.0, 3.0]);
 }
@@ -129,7 +130,7 @@ fn a_constant_that_is_not_aligned_is_copied() {
         rig.device.wait(copied).unwrap();
         assert_eq!(rig.get::<u8>(slot, 24), bytes[offset..offset + 24]);
         let out = rig.out(6, 1);
-        rig.launch(&Call::Relu { x: Mat::f32(slot, 6, 1), out }).unwrap();
+        rig.launch(&call!(RowStep::Relu, [Mat::f32(slot, 6, 1)], [out])).unwrap();
     }
 }
 
@@ -139,23 +140,23 @@ fn a_slot_that_is_read_and_written_is_an_error_and_no_deadlock() {
     let x = rig.mat(&Numbers(1).matrix(3, 3));
     let (y, v) = (rig.out(3, 3), rig.put(&[0.0f32; 9]));
     let aliased = [
-        Call::Relu { x, out: x },
-        Call::Add { a: y, b: x, out: x },
-        Call::Linear { x, weight: y, out: y },
-        Call::AddBias { x, bias: y.slot, out: y },
-        Call::ColumnSum { x, out: x.slot },
-        Call::LayerNorm { x, gain: v, bias: v, eps: 0.0, out: x },
-        Call::LayerNormInputGrad { grad: y, x, gain: v, eps: 0.0, out: y },
-        Call::LayerNormGainGrad { grad: y, x, eps: 0.0, out: y.slot },
-        Call::SigmoidCrossEntropyGrad { logits: x, targets: v, split: v, select: 0, count: 1, out: x },
-        Call::PermuteEdges { values: v, permutation: rig.put(&[0u64; 9]), out: v, edges: 9 },
+        call!(RowStep::Relu, [x], [x]),
+        call!(RowStep::Add, [y, x], [x]),
+        call!(Linear::Product, [x, y], [y]),
+        call!(RowStep::AddBias, [x, y.slot], [y]),
+        call!(Linear::ColumnSum, [x], [x.slot]),
+        call!(Norm::Layer { eps: 0.0 }, [x, v, v], [x]),
+        call!(Norm::InputGrad { eps: 0.0 }, [y, x, v], [y]),
+        call!(Norm::GainGrad { eps: 0.0 }, [y, x], [y.slot]),
+        call!(Loss::SigmoidCrossEntropyGrad { split: TRAIN }, [x, v, v], [x], selected(0, 1)),
+        permute_edges(v, rig.put(&[0u64; 9]), v, 9),
     ];
     for call in aliased {
         let objection = rig.launch(&call).unwrap_err();
         assert!(matches!(objection, Error::Aliased { .. }), "{}: {objection}", call.name());
     }
     // Reading one slot twice is fine.
-    rig.launch(&Call::Add { a: x, b: x, out: y }).unwrap();
+    rig.launch(&call!(RowStep::Add, [x, x], [y])).unwrap();
 }
 
 #[test]
@@ -182,51 +183,49 @@ fn misshapen(rig: &Rig) -> Vec<(Call, &'static str)> {
     let eps = 1e-5;
     let (two, three) = (mat(2, 2), mat(3, 2));
     vec![
-        (Call::Gather { block: block(2, 0), weights: None, own: two, halo: None, out: mat(3, 2) }, "out"),
-        (Call::Gather { block: block(2, 0), weights: None, own: three, halo: None, out: mat(2, 2) }, "own"),
-        (Call::Gather { block: block(2, 0), weights: None, own: mat(2, 3), halo: None, out: mat(2, 2) }, "own"),
-        (Call::Gather { block: block(1, 1), weights: None, own: mat(1, 2), halo: None, out: mat(2, 2) }, "halo"),
-        (Call::Gather { block: block(2, 0), weights: None, own: two, halo: Some(two), out: mat(2, 2) }, "halo"),
+        (Call::gather(block(2, 0), None, two, None, mat(3, 2)), "out"),
+        (Call::gather(block(2, 0), None, three, None, mat(2, 2)), "own"),
+        (Call::gather(block(2, 0), None, mat(2, 3), None, mat(2, 2)), "own"),
+        (Call::gather(block(1, 1), None, mat(1, 2), None, mat(2, 2)), "halo"),
+        (Call::gather(block(2, 0), None, two, Some(two), mat(2, 2)), "halo"),
+        (Call::gather(BlockSlots { rows: 1, ..block(2, 0) }, None, two, None, mat(1, 2)), "indices"),
+        (call!(RowStep::Scale, [two, vec(2)], [three]), "out"),
+        (call!(Linear::Product, [two, mat(4, 3)], [mat(2, 4)]), "weight"),
+        (call!(Linear::Product, [two, mat(4, 2)], [mat(2, 5)]), "out"),
+        (call!(Linear::InputGrad, [two, three], [mat(2, 2)]), "weight"),
+        (call!(Linear::InputGrad, [two, mat(2, 2)], [three]), "out"),
+        (call!(Linear::WeightGrad, [three, two], [mat(2, 2)]), "grad"),
+        (call!(Linear::WeightGrad, [mat(2, 2), two], [three]), "out"),
+        (call!(Linear::Transpose, [three], [mat(3, 2)]), "out"),
+        (call!(RowStep::AddBias, [two, vec(2)], [three]), "out"),
+        (call!(RowStep::Add, [two, three], [mat(2, 2)]), "b"),
+        (call!(RowStep::Add, [three, two], [mat(2, 2)]), "a"),
+        (call!(RowStep::Relu, [two], [three]), "out"),
+        (call!(RowStep::ReluGrad, [two, three], [mat(2, 2)]), "y"),
+        (drop_cells(key, two, vec(2), three), "out"),
+        (drop_edges(key, BlockSlots { edges: 1, ..block(2, 0) }, vec(2), vec(2), vec(2)), "indices"),
+        (call!(Norm::Layer { eps }, [two, vec(2), vec(2)], [three]), "out"),
+        (call!(Norm::InputGrad { eps }, [three, two, vec(2)], [mat(2, 2)]), "grad"),
+        (call!(Norm::InputGrad { eps }, [two, mat(2, 2), vec(2)], [three]), "out"),
+        (call!(Norm::GainGrad { eps }, [three, two], [vec(2)]), "grad"),
         (
-            Call::Gather {
-                block: BlockSlots { rows: 1, ..block(2, 0) },
-                weights: None,
-                own: two,
-                halo: None,
-                out: mat(1, 2),
-            },
-            "indices",
+            call!(
+                Loss::SoftmaxCrossEntropyGrad { split: TRAIN },
+                [two, labels, split],
+                [three],
+                selected(select, count)
+            ),
+            "out",
         ),
-        (Call::RowScale { x: two, scale: vec(2), out: three }, "out"),
-        (Call::Linear { x: two, weight: mat(4, 3), out: mat(2, 4) }, "weight"),
-        (Call::Linear { x: two, weight: mat(4, 2), out: mat(2, 5) }, "out"),
-        (Call::LinearInputGrad { grad: two, weight: three, out: mat(2, 2) }, "weight"),
-        (Call::LinearInputGrad { grad: two, weight: mat(2, 2), out: three }, "out"),
-        (Call::LinearWeightGrad { grad: three, x: two, out: mat(2, 2), workspace: None }, "grad"),
-        (Call::LinearWeightGrad { grad: mat(2, 2), x: two, out: three, workspace: None }, "out"),
-        (Call::Transpose { x: three, out: mat(3, 2) }, "out"),
-        (Call::AddBias { x: two, bias: vec(2), out: three }, "out"),
-        (Call::Add { a: two, b: three, out: mat(2, 2) }, "b"),
-        (Call::Add { a: three, b: two, out: mat(2, 2) }, "a"),
-        (Call::Relu { x: two, out: three }, "out"),
-        (Call::ReluGrad { grad: two, y: three, out: mat(2, 2) }, "y"),
-        (Call::Dropout { x: two, out: three, key, clock: vec(2) }, "out"),
         (
-            Call::SparseDropout {
-                block: BlockSlots { edges: 1, ..block(2, 0) },
-                values: vec(2),
-                out: vec(2),
-                key,
-                clock: vec(2),
-            },
-            "indices",
+            call!(
+                Loss::SigmoidCrossEntropyGrad { split: TRAIN },
+                [two, labels, split],
+                [three],
+                selected(select, count)
+            ),
+            "out",
         ),
-        (Call::LayerNorm { x: two, gain: vec(2), bias: vec(2), eps, out: three }, "out"),
-        (Call::LayerNormInputGrad { grad: three, x: two, gain: vec(2), eps, out: mat(2, 2) }, "grad"),
-        (Call::LayerNormInputGrad { grad: two, x: mat(2, 2), gain: vec(2), eps, out: three }, "out"),
-        (Call::LayerNormGainGrad { grad: three, x: two, eps, out: vec(2) }, "grad"),
-        (Call::SoftmaxCrossEntropyGrad { logits: two, labels, split, select, count, out: three }, "out"),
-        (Call::SigmoidCrossEntropyGrad { logits: two, targets: labels, split, select, count, out: three }, "out"),
     ]
 }
 
@@ -238,7 +237,8 @@ fn shapes_that_do_not_agree_are_refused_and_the_output_is_untouched() {
             Err(Error::Shape { call: name, operand, .. }) => assert_eq!((name, operand), (call.name(), want)),
             other => panic!("{call:?} gives {other:?}"),
         }
-        if let Call::Linear { out, .. } | Call::Relu { out, .. } | Call::Add { out, .. } = call {
+        let out = call.out();
+        if out.dtype == DType::F32 && ["linear", "relu", "add"].contains(&call.name()) {
             assert!(rig.get::<f32>(out.slot, out.rows * out.cols).iter().all(|x| x.is_nan()));
         }
     }
@@ -249,48 +249,38 @@ fn slots_that_are_too_small_or_empty_are_refused() {
     let rig = Rig::new(1);
     let (x, small) = (rig.mat(&Numbers(1).matrix(2, 3)), rig.put(&[0u8; 3]));
     let out = rig.out(2, 3);
-    let claim = |rows, cols| Mat::f32(x.slot, rows, cols);
+    let [claim, of_size] = [x, out].map(|mat| move |rows, cols| Mat::f32(mat.slot, rows, cols));
     let (window, clock, rate) = (Window { first: 0, len: 6 }, rig.put(&[0u64, 1]), rig.put(&[0.1f32]));
     let (moment, momentum, weight_decay) = (None, 0.0, 0.0);
     let next = rig.put(&[0.0f32; 6]);
     let calls = [
-        Call::Relu { x: claim(2, 4), out },
-        Call::Relu { x: claim(usize::MAX, 2), out },
-        Call::Relu { x: claim(1 << 62, 1), out },
-        Call::Relu { x, out: Mat { slot: small, ..out } },
-        Call::AddBias { x, bias: small, out },
-        Call::RowScale { x, scale: small, out },
-        Call::ColumnSum { x, out: small },
-        Call::Dropout { x, out, key: DropoutKey { seed: 0, op: 0, first_row: 0, rate: 0.5 }, clock: rate },
-        Call::LayerNorm { x, gain: small, bias: x.slot, eps: 0.0, out },
-        Call::LayerNorm { x, gain: x.slot, bias: small, eps: 0.0, out },
-        Call::LayerNormInputGrad { grad: x, x, gain: small, eps: 0.0, out },
-        Call::LayerNormGainGrad { grad: x, x, eps: 0.0, out: small },
-        Call::CountCorrect { logits: x, labels: small, split: clock, select: 0, out: clock },
-        Call::SigmoidCrossEntropyGrad { logits: x, targets: small, split: clock, select: 0, count: 1, out },
-        Call::CountMicro { logits: x, targets: x.slot, split: small, select: 0, out: out.slot },
-        Call::CountMicro { logits: x, targets: x.slot, split: clock, select: 0, out: clock },
-        Call::Sgd { param: x.slot, grad: small, moment, out: next, window, clock, rate, momentum, weight_decay },
-        Call::Sgd { param: x.slot, grad: next, moment, out: small, window, clock, rate, momentum, weight_decay },
-        Call::Sgd {
-            param: x.slot,
-            grad: x.slot,
-            moment,
-            out: next,
-            window,
-            clock,
-            rate: small,
-            momentum,
-            weight_decay,
-        },
-        Call::Pack { x, rows: small, out },
+        call!(RowStep::Relu, [claim(2, 4)], [of_size(2, 4)]),
+        call!(RowStep::Relu, [claim(usize::MAX, 2)], [of_size(usize::MAX, 2)]),
+        call!(RowStep::Relu, [claim(1 << 62, 1)], [of_size(1 << 62, 1)]),
+        call!(RowStep::Relu, [x], [Mat { slot: small, ..out }]),
+        call!(RowStep::AddBias, [x, small], [out]),
+        call!(RowStep::Scale, [x, small], [out]),
+        call!(Linear::ColumnSum, [x], [small]),
+        drop_cells(DropoutKey { seed: 0, op: 0, first_row: 0, rate: 0.5 }, x, rate, out),
+        call!(Norm::Layer { eps: 0.0 }, [x, small, x.slot], [out]),
+        call!(Norm::Layer { eps: 0.0 }, [x, x.slot, small], [out]),
+        call!(Norm::InputGrad { eps: 0.0 }, [x, x, small], [out]),
+        call!(Norm::GainGrad { eps: 0.0 }, [x, x], [small]),
+        call!(Loss::CountCorrect { split: TRAIN }, [x, small, clock], [clock], selected(0, 0)),
+        call!(Loss::SigmoidCrossEntropyGrad { split: TRAIN }, [x, small, clock], [out], selected(0, 1)),
+        call!(Loss::CountMicro { split: TRAIN }, [x, x.slot, small], [out.slot], selected(0, 0)),
+        call!(Loss::CountMicro { split: TRAIN }, [x, x.slot, clock], [clock], selected(0, 0)),
+        sgd_call(x.slot, small, moment, next, window, clock, rate, momentum, weight_decay),
+        sgd_call(x.slot, next, moment, small, window, clock, rate, momentum, weight_decay),
+        sgd_call(x.slot, x.slot, moment, next, window, clock, small, momentum, weight_decay),
+        call!(Move::Pack, [x, small], [out]),
     ];
     for call in calls {
         let objection = rig.launch(&call).unwrap_err();
         assert!(matches!(objection, Error::SlotSize { .. }), "{call:?}: {objection}");
     }
     let nothing = Mat { slot: Slot(999), ..x };
-    for call in [Call::Relu { x: nothing, out }, Call::Relu { x, out: nothing }] {
+    for call in [call!(RowStep::Relu, [nothing], [out]), call!(RowStep::Relu, [x], [nothing])] {
         assert!(matches!(rig.launch(&call), Err(Error::EmptySlot { slot: Slot(999) })));
     }
 }
@@ -301,7 +291,7 @@ fn a_permutation_that_points_outside_is_refused() {
     let (values, out, edges) = (rig.put(&[1.0f32, 2.0]), rig.put(&[0.0f32; 2]), 2);
     for bad in [2, u64::MAX] {
         let permutation = rig.put(&[0, bad]);
-        let objection = rig.launch(&Call::PermuteEdges { values, permutation, out, edges }).unwrap_err();
+        let objection = rig.launch(&permute_edges(values, permutation, out, edges)).unwrap_err();
         assert!(matches!(objection, Error::Index { operand: "permutation", limit: 2, .. }), "{objection}");
     }
 }
@@ -333,7 +323,7 @@ fn a_batch_of_many_sizes_stays_within_the_capacity() {
         let (many, one) = (mat(2, n), mat(100 + i, 1));
         for (x, rows, out) in [(mat(0, 2), Slot(10 + i), many), (many, Slot(1), one)] {
             device.alloc(out.slot, 4 * (out.rows * D) as u64).unwrap();
-            last = device.launch(Lane::Compute, &Call::Pack { x, rows, out }, &[]).unwrap();
+            last = device.launch(Lane::Compute, &call!(Move::Pack, [x, rows], [out]), &[]).unwrap();
         }
         device.free(many.slot).unwrap();
     }
@@ -357,7 +347,7 @@ fn the_device_may_use_the_global_pool() {
     device.alloc(B, 8).unwrap();
     device.copy_in(Lane::CopyIn, A, &HostSlot::staged(&[-1.0f32, 1.0]).unwrap(), &[]).unwrap();
     let (x, out) = (Mat::f32(A, 1, 2), Mat::f32(B, 1, 2));
-    device.launch(Lane::Compute, &Call::Relu { x, out }, &[]).unwrap();
+    device.launch(Lane::Compute, &call!(RowStep::Relu, [x], [out]), &[]).unwrap();
     let host = HostSlot::staging(8).unwrap();
     device.copy_out(Lane::CopyOut, B, &host, &[]).unwrap();
     assert_eq!(host.to_vec::<f32>(), [0.0, 1.0]);
@@ -394,7 +384,7 @@ fn a_slot_is_renamed_and_shared_without_a_copy() {
     let shared = rig.device.share(to).unwrap().expect("this memory is the host's");
     let before = rig.device.copied_bytes();
     let mat = |slot| Mat::f32(slot, 1, 2);
-    rig.launch(&Call::Relu { x: mat(rig.put(&[5.0f32, 6.0])), out: mat(to) }).unwrap();
+    rig.launch(&call!(RowStep::Relu, [mat(rig.put(&[5.0f32, 6.0]))], [mat(to)])).unwrap();
     assert_eq!(shared.to_vec::<f32>(), [1.0, 2.0], "a later write leaves what was shared");
     rig.device.free(to).unwrap();
     assert_eq!(shared.to_vec::<f32>(), [1.0, 2.0], "and so does the end of the slot");

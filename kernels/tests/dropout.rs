@@ -4,7 +4,7 @@
 
 use crate::common::*;
 use lapidary_kernels::random::{draw, row_key, threshold};
-use lapidary_kernels::{Call, DropoutKey, cpu};
+use lapidary_kernels::{DropoutKey, cpu};
 use lapidary_kernels::{MatMut, MatView};
 
 const KEY: DropoutKey = DropoutKey { seed: 42, op: 3, first_row: 0, rate: 0.5 };
@@ -12,7 +12,7 @@ const KEY: DropoutKey = DropoutKey { seed: 42, op: 3, first_row: 0, rate: 0.5 };
 fn dropped(x: &Matrix, key: DropoutKey, epoch: u64) -> Vec<f32> {
     on_any_threads("dropout", |rig| {
         let out = rig.out(x.rows, x.cols);
-        rig.run(out, &Call::Dropout { x: rig.mat(x), out, key, clock: rig.put(&[epoch, 1]) })
+        rig.run(out, &drop_cells(key, rig.mat(x), rig.put(&[epoch, 1]), out))
     })
 }
 
@@ -57,7 +57,7 @@ fn a_sparse_matrix_drops_the_cells_that_the_dense_one_does() {
     let sparse = on_any_threads("sparse_dropout", |rig| {
         let out = rig.out(graph.edges(), 1);
         let (block, values, clock) = (rig.block(&graph), rig.put(&values), rig.put(&[2u64, 1]));
-        rig.run(out, &Call::SparseDropout { block, values, out: out.slot, key, clock })
+        rig.run(out, &drop_edges(key, block, values, clock, out.slot))
     });
     for v in 0..graph.rows() {
         for edge in graph.view().edges(v) {
@@ -132,7 +132,7 @@ fn rates_that_make_no_sense_are_refused() {
     let x = rig.mat(&Numbers(1).matrix(2, 2));
     let (out, clock) = (rig.out(2, 2), rig.put(&[0u64, 1]));
     for rate in [1.0, -0.1, 2.0, f32::NAN, f32::INFINITY] {
-        let objection = rig.launch(&Call::Dropout { x, out, key: DropoutKey { rate, ..KEY }, clock }).unwrap_err();
+        let objection = rig.launch(&drop_cells(DropoutKey { rate, ..KEY }, x, clock, out)).unwrap_err();
         assert!(objection.to_string().contains("must be at least 0 and below 1"), "{objection}");
     }
 }

@@ -3,38 +3,26 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::*;
-use lapidary_kernels::reference::{self, Dense};
-use lapidary_kernels::{Call, DropoutKey, Error, Mat, RowStep, Slot};
+use lapidary_kernels::op::{Dim, Linear, RowStep};
+use lapidary_kernels::reference::{self, Array, Dense};
+use lapidary_kernels::{Arg, Call, DropoutKey, Error, Mat, Part, Slot};
 
 const KEY: DropoutKey = DropoutKey { seed: 5, op: 2, first_row: 70, rate: 0.4 };
+const DROPOUT: RowStep = RowStep::Dropout { rate: KEY.rate, salt: KEY.op };
 const EPOCH: u64 = 6;
 
-/// One step, to be given operands.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
-    Scale,
-    AddBias,
-    Add,
-    Relu,
-    ReluGrad,
-    Dropout,
-}
-
-use Kind::{Add, AddBias, Dropout, Relu, ReluGrad, Scale};
+use RowStep::{Add, AddBias, Relu, ReluGrad, Scale};
 
 /// Each step alone, and the chains that layers make.
-const CHAINS: [&[Kind]; 10] = [
-    &[Scale],
-    &[AddBias],
-    &[Add],
-    &[Relu],
-    &[ReluGrad],
-    &[Dropout],
-    &[Scale, AddBias, Relu, Dropout, Scale],
-    &[Dropout, ReluGrad, Scale],
-    &[AddBias, Add, Relu],
-    &[Add, Add, Scale, Scale],
-];
+fn chains() -> Vec<Vec<RowStep>> {
+    let layers: [&[RowStep]; 4] = [
+        &[Scale, AddBias, Relu, DROPOUT, Scale],
+        &[DROPOUT, ReluGrad, Scale],
+        &[AddBias, Add, Relu],
+        &[Add, Add, Scale, Scale],
+    ];
+    RowStep::EACH.iter().map(|step| vec![*step]).chain(layers.map(<[_]>::to_vec)).collect()
+}
 
 /// Operands for any step on a matrix `[n, d]`. A step that comes twice reads the same ones.
 struct Operands {
@@ -48,42 +36,48 @@ impl Operands {
         Self { scale: numbers.units(n), bias: numbers.units(d), other: numbers.matrix(n, d) }
     }
 
-    fn step(&self, rig: &Rig, kind: Kind) -> RowStep {
-        match kind {
-            Scale => RowStep::Scale(rig.put(&self.scale)),
-            AddBias => RowStep::AddBias(rig.put(&self.bias)),
-            Add => RowStep::Add(rig.put(&self.other.data)),
-            Relu => RowStep::Relu,
-            ReluGrad => RowStep::ReluGrad(rig.put(&self.other.data)),
-            Dropout => RowStep::Dropout { key: KEY, clock: rig.put(&[EPOCH, 1]) },
+    /// What the step's record says that it reads.
+    fn of(&self, step: RowStep) -> Option<Vec<f32>> {
+        let operand = step.record().inputs.get(1)?;
+        match [operand.rows, operand.cols] {
+            [Dim::N, Dim::Just(1)] => Some(self.scale.clone()),
+            [Dim::Just(1), Dim::D] => Some(self.bias.clone()),
+            [Dim::N, Dim::D] => Some(self.other.data.clone()),
+            _ => None,
+        }
+    }
+
+    fn step(&self, rig: &Rig, step: RowStep) -> Step {
+        match (self.of(step), step) {
+            (Some(values), _) => (step, Some(rig.put(&values))),
+            (None, RowStep::Dropout { .. }) => (step, Some(rig.put(&[EPOCH, 1]))),
+            (None, _) => (step, None),
         }
     }
 
     /// The step as the reference does it, on the result and on the sum of the terms' sizes.
-    fn apply(&self, kind: Kind, [x, size]: [Dense; 2]) -> [Dense; 2] {
-        let (scale, bias, other) = (wide(&self.scale), wide(&self.bias), self.other.dense());
-        match kind {
-            Scale => [reference::row_scale(&x, &scale), reference::row_scale(&size, &absolute(&scale))],
-            AddBias => [reference::add_bias(&x, &bias), reference::add_bias(&size, &absolute(&bias))],
-            Add => [reference::add(&x, &other), reference::add(&size, &other.map(f64::abs))],
-            // What is 0 by rounding may be on either side.
-            Relu => [reference::relu(&x), size],
-            ReluGrad => [reference::relu_grad(&x, &other), size],
-            Dropout => [reference::dropout(&x, KEY, EPOCH), reference::dropout(&size, KEY, EPOCH)],
-        }
+    fn apply(&self, step: RowStep, results: [Dense; 2]) -> [Dense; 2] {
+        let [other, size]: [Option<Array>; 2] = match (self.of(step), step) {
+            (Some(values), _) => [wide(&values), absolute(&wide(&values))].map(|values| Some(Array::Float(values))),
+            (None, RowStep::Dropout { .. }) => [(); 2].map(|()| Some(Array::U64(vec![EPOCH, 1]))),
+            (None, _) => [None, None],
+        };
+        let [x, sizes] = results;
+        [(x, other), (sizes, size)].map(|(x, other)| {
+            let (rows, cols) = (x.rows, x.cols);
+            let mat = |slot| Mat::f32(Slot(slot), rows, cols);
+            let call = alone((step, other.is_some().then_some(Slot(1))), mat(0), mat(2));
+            let slots = [Some(Array::from(x)), other];
+            let made = reference::run(&call, |slot| slots[slot.0 as usize].as_ref().unwrap());
+            Dense { rows, cols, data: made[0].1.floats().to_vec() }
+        })
     }
 }
 
 /// The call of one step alone, from `x` to `out`.
-fn alone(step: RowStep, x: Mat, out: Mat) -> Call {
-    match step {
-        RowStep::Scale(scale) => Call::RowScale { x, scale, out },
-        RowStep::AddBias(bias) => Call::AddBias { x, bias, out },
-        RowStep::Add(slot) => Call::Add { a: x, b: Mat { slot, ..x }, out },
-        RowStep::Relu => Call::Relu { x, out },
-        RowStep::ReluGrad(slot) => Call::ReluGrad { grad: x, y: Mat { slot, ..x }, out },
-        RowStep::Dropout { key, clock } => Call::Dropout { x, out, key, clock },
-    }
+fn alone((step, beside): Step, x: Mat, out: Mat) -> Call {
+    let inputs = std::iter::once(Arg::Mat(x)).chain(beside.map(Arg::Slot));
+    Call::over(step, keyed(KEY), None, inputs, [out])
 }
 
 /// Holds `head` with each chain behind it against the reference, and against the same calls one after the other.
@@ -97,12 +91,13 @@ fn check(
 ) {
     let (n, d) = (want.rows, want.cols);
     let operands = Operands::new(numbers, n, d);
-    for chain in CHAINS {
+    for chain in chains() {
+        let chain = &chain[..];
         let what = format!("{what}, then {chain:?}");
         let fused = on_any_threads(&what, |rig| {
             let out = rig.out(n, d);
-            let steps = chain.iter().map(|&kind| operands.step(rig, kind)).collect();
-            rig.run(out, &Call::Fused { head: Box::new(head(rig, out)), steps })
+            let steps = chain.iter().map(|&step| operands.step(rig, step)).collect();
+            rig.run(out, &Call { part: keyed(KEY), ..then(head(rig, out), steps) })
         });
         let rig = Rig::new(1);
         let mut x = rig.out(n, d);
@@ -136,12 +131,14 @@ fn steps_behind_a_gather() {
                 dense_halo.map(|halo| halo.map(f64::abs)).as_ref(),
             );
             let what = format!("gather, {}, d = {d}", graph.name);
-            check(&what, numbers, &want, &size, longest + 1, &|rig, out| Call::Gather {
-                block: rig.block(&graph),
-                weights: weights.as_ref().map(|weights| rig.put(weights)),
-                own: rig.mat(&own),
-                halo: halo.as_ref().map(|halo| rig.mat(halo)),
-                out,
+            check(&what, numbers, &want, &size, longest + 1, &|rig, out| {
+                Call::gather(
+                    rig.block(&graph),
+                    weights.as_ref().map(|weights| rig.put(weights)),
+                    rig.mat(&own),
+                    halo.as_ref().map(|halo| rig.mat(halo)),
+                    out,
+                )
             });
         }
     }
@@ -158,17 +155,13 @@ fn steps_behind_products() {
         let (ax, aw, ag) = (dx.map(f64::abs), dw.map(f64::abs), dg.map(f64::abs));
         let what = format!("linear, {n} x {d_in} x {d_out}");
         let (want, size) = (reference::linear(&dx, &dw), reference::linear(&ax, &aw));
-        check(&what, numbers, &want, &size, d_in, &|rig, out| Call::Linear {
-            x: rig.mat(&x),
-            weight: rig.mat(&weight),
-            out,
+        check(&what, numbers, &want, &size, d_in, &|rig, out| {
+            call!(Linear::Product, [rig.mat(&x), rig.mat(&weight)], [out])
         });
         let what = format!("linear_input_grad, {n} x {d_in} x {d_out}");
         let (want, size) = (reference::linear_input_grad(&dg, &dw), reference::linear_input_grad(&ag, &aw));
-        check(&what, numbers, &want, &size, d_out, &|rig, out| Call::LinearInputGrad {
-            grad: rig.mat(&grad),
-            weight: rig.mat(&weight),
-            out,
+        check(&what, numbers, &want, &size, d_out, &|rig, out| {
+            call!(Linear::InputGrad, [rig.mat(&grad), rig.mat(&weight)], [out])
         });
     }
 }
@@ -176,7 +169,7 @@ fn steps_behind_products() {
 #[test]
 fn steps_behind_steps() {
     for (n, d) in [(0, 3), (4, 0), (1, 1), (1030, 17), (2500, 3), (3, 5000)] {
-        for kind in [Scale, AddBias, Add, Relu, ReluGrad, Dropout] {
+        for kind in RowStep::EACH {
             let numbers = &mut Numbers((n * 10 + d) as u64);
             let x = numbers.matrix(n, d);
             let operands = Operands::new(numbers, n, d);
@@ -193,55 +186,43 @@ fn steps_behind_steps() {
 fn a_wrong_chain_shows() {
     let numbers = &mut Numbers(3);
     let (x, operands) = (numbers.matrix(50, 9), Operands::new(numbers, 50, 9));
-    let run = |chain: &[Kind], change: &dyn Fn(&mut Vec<RowStep>)| {
+    let run = |chain: &[RowStep], change: &dyn Fn(&mut Vec<Step>), first_row: u64| {
         let rig = Rig::new(1);
         let out = rig.out(50, 9);
         let mut steps = chain.iter().map(|&kind| operands.step(&rig, kind)).collect();
         change(&mut steps);
-        rig.run(out, &Call::Fused { head: Box::new(Call::Relu { x: rig.mat(&x), out }), steps })
+        let part = Part { first_row, ..keyed(KEY) };
+        rig.run(out, &Call { part, ..then(call!(Relu, [rig.mat(&x)], [out]), steps) })
     };
-    let chain = [Scale, AddBias, ReluGrad, Dropout];
-    let good = run(&chain, &|_| ());
-    assert!(same_bits(&good, &run(&chain, &|_| ())));
+    let chain = [Scale, AddBias, ReluGrad, DROPOUT];
+    let good = run(&chain, &|_| (), 70);
+    assert!(same_bits(&good, &run(&chain, &|_| (), 70)));
     for left_out in 0..chain.len() {
-        assert!(
-            !same_bits(
-                &good,
-                &run(&chain, &|steps| {
-                    steps.remove(left_out);
-                })
-            ),
-            "{left_out}"
-        );
+        let other = run(&chain, &|steps| steps.retain(|step| step.0 != chain[left_out]), 70);
+        assert!(!same_bits(&good, &other), "{left_out}");
     }
-    assert!(!same_bits(&good, &run(&chain, &|steps| steps.swap(0, 1))));
-    let other_key = |steps: &mut Vec<RowStep>| {
-        if let RowStep::Dropout { key, .. } = &mut steps[3] {
-            key.first_row += 1;
-        }
-    };
-    assert!(!same_bits(&good, &run(&chain, &other_key)));
+    assert!(!same_bits(&good, &run(&chain, &|steps| steps.swap(0, 1), 70)));
+    assert!(!same_bits(&good, &run(&chain, &|_| (), 71)));
 }
 
 #[test]
 fn a_fused_call_names_all_its_slots() {
     let mat = |slot| Mat::f32(Slot(slot), 2, 2);
     let steps = vec![
-        RowStep::Scale(Slot(3)),
-        RowStep::AddBias(Slot(4)),
-        RowStep::Add(Slot(5)),
-        RowStep::Relu,
-        RowStep::ReluGrad(Slot(6)),
-        RowStep::Dropout { key: KEY, clock: Slot(7) },
+        step(Scale, Slot(3)),
+        step(AddBias, Slot(4)),
+        step(Add, Slot(5)),
+        (Relu, None),
+        step(ReluGrad, Slot(6)),
+        step(DROPOUT, Slot(7)),
     ];
-    let head = Box::new(Call::Linear { x: mat(0), weight: mat(1), out: mat(2) });
-    let call = Call::Fused { head, steps };
-    assert_eq!(call.reads(), [0, 1, 3, 4, 5, 6, 7].map(Slot));
-    assert_eq!(call.writes(), [Slot(2)]);
-    let moved = call.renamed(|slot| Slot(slot.0 + 10));
-    assert_eq!(moved.reads(), [10, 11, 13, 14, 15, 16, 17].map(Slot));
-    assert_eq!(moved.writes(), [Slot(12)]);
+    let call = then(call!(Linear::Product, [mat(0), mat(1)], [mat(2)]), steps);
+    assert!(call.reads().eq([0, 1, 3, 4, 5, 6, 7].map(Slot)));
+    assert!(call.writes().eq([Slot(2)]));
     assert_eq!(call.name(), "fused_linear");
+    let moved = call.renamed(|slot| Slot(slot.0 + 10));
+    assert!(moved.reads().eq([10, 11, 13, 14, 15, 16, 17].map(Slot)));
+    assert!(moved.writes().eq([Slot(12)]));
 }
 
 #[test]
@@ -256,19 +237,19 @@ fn what_does_not_fit_is_refused_and_writes_nothing() {
         assert_eq!(rig.get::<f32>(out.slot, 6), untouched);
         objection
     };
-    let fused = |head: Call, step| Call::Fused { head: Box::new(head), steps: vec![step] };
+    let fused = |head: Call, step| then(head, vec![step]);
     let small = rig.put(&[1.0f32]);
-    for step in [RowStep::Scale(small), RowStep::AddBias(small), RowStep::Add(small), RowStep::ReluGrad(small)] {
-        let objection = refuse(&|out| fused(Call::Relu { x, out }, step));
+    for which in [Scale, AddBias, Add, ReluGrad] {
+        let objection = refuse(&|out| fused(call!(Relu, [x], [out]), step(which, small)));
         assert!(matches!(objection, Error::SlotSize { slot, .. } if slot == small), "{objection}");
     }
     let clock = rig.put(&[1u64, 1]);
-    let all = RowStep::Dropout { key: DropoutKey { rate: 1.0, ..KEY }, clock };
-    assert!(matches!(refuse(&|out| fused(Call::Relu { x, out }, all)), Error::Argument { operand: "rate", .. }));
-    assert!(matches!(refuse(&|out| fused(Call::Relu { x, out }, RowStep::Add(out.slot))), Error::Aliased { .. }));
-    let wrong = Call::Relu { x: Mat { rows: 2, cols: 2, ..x }, out: x };
-    assert!(rig.launch(&fused(wrong, RowStep::Relu)).is_err());
-    let sum = |out: Mat| fused(Call::ColumnSum { x, out: out.slot }, RowStep::Relu);
+    let all = step(RowStep::Dropout { rate: 1.0, salt: KEY.op }, clock);
+    assert!(matches!(refuse(&|out| fused(call!(Relu, [x], [out]), all)), Error::Argument { operand: "rate", .. }));
+    assert!(matches!(refuse(&|out| fused(call!(Relu, [x], [out]), step(Add, out.slot))), Error::Aliased { .. }));
+    let wrong = call!(Relu, [Mat { rows: 2, cols: 2, ..x }], [x]);
+    assert!(rig.launch(&fused(wrong, (Relu, None))).is_err());
+    let sum = |out: Mat| fused(call!(Linear::ColumnSum, [x], [out.slot]), (Relu, None));
     let objection = refuse(&sum);
     assert_eq!(objection.to_string(), "row steps cannot follow column_sum");
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::*;
+use lapidary_kernels::op::Norm;
 use lapidary_kernels::reference::Dense;
 use lapidary_kernels::{Call, Error, cpu, reference};
 use lapidary_kernels::{MatMut, MatView};
@@ -41,7 +42,7 @@ fn layer_norm_and_its_gradients() {
             let what = format!("layer_norm, {n} x {d}");
             let got = on_any_threads(&what, |rig| {
                 let (gain, bias, out) = (rig.put(&gain), rig.put(&bias), rig.out(n, d));
-                rig.run(out, &Call::LayerNorm { x: rig.mat(&x), gain, bias, eps: EPS, out })
+                rig.run(out, &call!(Norm::Layer { eps: EPS }, [rig.mat(&x), gain, bias], [out]))
             });
             let want = reference::layer_norm(&dx, &wide(&gain), &wide(&bias), eps);
             assert_close(&what, &got, &want.data, &magnitude(&want.data, &vec![1.0; n * d]), 0);
@@ -49,7 +50,7 @@ fn layer_norm_and_its_gradients() {
             let what = format!("layer_norm_input_grad, {n} x {d}");
             let got = on_any_threads(&what, |rig| {
                 let (grad, x, gain, out) = (rig.mat(&grad), rig.mat(&x), rig.put(&gain), rig.out(n, d));
-                rig.run(out, &Call::LayerNormInputGrad { grad, x, gain, eps: EPS, out })
+                rig.run(out, &call!(Norm::InputGrad { eps: EPS }, [grad, x, gain], [out]))
             });
             let want = reference::layer_norm_input_grad(&dg, &dx, &wide(&gain), eps);
             let terms = row_scales(&dx, eps);
@@ -58,7 +59,7 @@ fn layer_norm_and_its_gradients() {
             let what = format!("layer_norm_gain_grad, {n} x {d}");
             let got = on_any_threads(&what, |rig| {
                 let out = rig.out(1, d);
-                rig.run(out, &Call::LayerNormGainGrad { grad: rig.mat(&grad), x: rig.mat(&x), eps: EPS, out: out.slot })
+                rig.run(out, &call!(Norm::GainGrad { eps: EPS }, [rig.mat(&grad), rig.mat(&x)], [out.slot]))
             });
             let want = reference::layer_norm_gain_grad(&dg, &dx, eps);
             assert_close(&what, &got, &want, &magnitude(&want, &vec![n as f64; d]), 0);
@@ -122,9 +123,9 @@ fn an_eps_below_0_is_refused() {
     let (x, v, out) = (rig.mat(&Numbers(5).matrix(2, 3)), rig.put(&[1.0f32; 3]), rig.out(2, 3));
     for eps in [-1e-9, f32::NAN] {
         let calls = [
-            Call::LayerNorm { x, gain: v, bias: v, eps, out },
-            Call::LayerNormInputGrad { grad: x, x, gain: v, eps, out },
-            Call::LayerNormGainGrad { grad: x, x, eps, out: out.slot },
+            call!(Norm::Layer { eps }, [x, v, v], [out]),
+            call!(Norm::InputGrad { eps }, [x, x, v], [out]),
+            call!(Norm::GainGrad { eps }, [x, x], [out.slot]),
         ];
         for call in calls {
             let objection = rig.launch(&call).unwrap_err();

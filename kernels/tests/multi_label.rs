@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::*;
+use lapidary_kernels::op::Loss;
 use lapidary_kernels::{Call, Error, MatMut, MatView, MultiTargets, cpu, reference};
 
 #[test]
@@ -32,7 +33,8 @@ fn check_counts(logits: &Matrix, targets: MultiTargets<'_>) {
         let rig = Rig::new(threads);
         let (cells, split) = (rig.put(targets.targets), rig.put(targets.split));
         let out = rig.put(&[u64::MAX; 3]);
-        rig.launch(&Call::CountMicro { logits: rig.mat(logits), targets: cells, split, select: 1, out }).unwrap();
+        rig.launch(&call!(Loss::CountMicro { split: TRAIN }, [rig.mat(logits), cells, split], [out], selected(1, 0)))
+            .unwrap();
         assert_eq!(rig.get::<u64>(out, 3), want, "count_micro, {} x {}", logits.rows, logits.cols);
     }
 }
@@ -43,7 +45,8 @@ fn check_loss(logits: &Matrix, targets: MultiTargets<'_>, count: u64) {
     let got = on_any_threads(&what, |rig| {
         let (cells, split) = (rig.put(targets.targets), rig.put(targets.split));
         let (logits, loss) = (rig.mat(logits), rig.out(1, 1));
-        let call = Call::SigmoidCrossEntropy { logits, targets: cells, split, select: 1, count, loss: loss.slot };
+        let call =
+            call!(Loss::SigmoidCrossEntropy { split: TRAIN }, [logits, cells, split], [loss.slot], selected(1, count));
         rig.run(loss, &call)
     });
     // No term is negative; the exponential errs by 3e-7 of itself, the logarithm by 3e-7, the rest is rounding.
@@ -54,7 +57,10 @@ fn check_loss(logits: &Matrix, targets: MultiTargets<'_>, count: u64) {
     let got = on_any_threads(&what, |rig| {
         let (cells, split) = (rig.put(targets.targets), rig.put(targets.split));
         let (logits, out) = (rig.mat(logits), rig.out(n, classes));
-        rig.run(out, &Call::SigmoidCrossEntropyGrad { logits, targets: cells, split, select: 1, count, out })
+        rig.run(
+            out,
+            &call!(Loss::SigmoidCrossEntropyGrad { split: TRAIN }, [logits, cells, split], [out], selected(1, count)),
+        )
     });
     // The exponential errs by 3e-7 of itself, which counts at most once and a half, and there are four roundings.
     let want = reference::sigmoid_cross_entropy_grad(&logits.dense(), targets, count);

@@ -21,8 +21,7 @@ fn adam_on_device(rig: &Rig, param: &[f32], grads: &[Vec<f32>], settings: AdamSt
         let (grad, clock) = (rig.put(grad), rig.put(&[0u64, i as u64 + 1]));
         let [param, m, v] = old;
         let window = Window { first: 0, len };
-        let call =
-            Call::Adam { param, grad, m, v, out, window, clock, rate, beta1, beta2, eps, weight_decay, decoupled };
+        let call = adam_call([param, grad, m, v, clock, rate], out, window, beta1, beta2, eps, weight_decay, decoupled);
         rig.launch(&call).unwrap();
         (old, out) = (out, old);
         history.extend(rig.get::<f32>(old[0], len));
@@ -80,7 +79,7 @@ fn sgd() {
                     let (grad, clock) = (rig.put(grad), rig.put(&[0u64, i as u64 + 1]));
                     let momentum = momentum.unwrap_or(0.0);
                     let window = Window { first: 0, len };
-                    let call = Call::Sgd { param, grad, moment, out, window, clock, rate, momentum, weight_decay };
+                    let call = sgd_call(param, grad, moment, out, window, clock, rate, momentum, weight_decay);
                     rig.launch(&call).unwrap();
                     (param, out, moment) = (out, param, moment.map(|[old, new]| [new, old]));
                 }
@@ -122,9 +121,9 @@ fn in_windows<const N: usize>(
         rig.launch(&call(window, out)).unwrap();
     }
     let joined = (0..N).flat_map(|which| {
-        let parts = windows.iter().zip(&made).map(|(window, out)| (out[which], window.len)).collect();
+        let parts: Vec<_> = windows.iter().zip(&made).map(|(window, out)| (out[which], window.len)).collect();
         let out = blank(len);
-        rig.launch(&Call::Concat { parts, out }).unwrap();
+        rig.launch(&Call::concat(&parts, out)).unwrap();
         rig.get::<f32>(out, len)
     });
     joined.collect()
@@ -146,21 +145,7 @@ fn an_update_in_windows_is_the_update() {
                 in_windows(rig, len, windows, |window, out| {
                     let [m, v] = [&m, &v].map(|moment| rig.put(&moment[window.first..window.end()]));
                     let (beta1, beta2, eps, weight_decay, decoupled) = (0.9, 0.999, 1e-8, 0.01, false);
-                    Call::Adam {
-                        param,
-                        grad,
-                        m,
-                        v,
-                        out,
-                        window,
-                        clock,
-                        rate,
-                        beta1,
-                        beta2,
-                        eps,
-                        weight_decay,
-                        decoupled,
-                    }
+                    adam_call([param, grad, m, v, clock, rate], out, window, beta1, beta2, eps, weight_decay, decoupled)
                 })
             });
             let (mut param, mut m, mut v) = (wide(&start), wide(&m), wide(&v));
@@ -176,7 +161,7 @@ fn an_update_in_windows_is_the_update() {
                 in_windows(rig, len, windows, |window, [out, moment]| {
                     let old = rig.put(&vec![0.0f32; window.len]);
                     let moment = Some([old, moment]);
-                    Call::Sgd { param, grad, moment, out, window, clock, rate, momentum: 0.9, weight_decay: 0.0 }
+                    sgd_call(param, grad, moment, out, window, clock, rate, 0.9, 0.0)
                 })
             });
             let (mut param, mut moment) = (wide(&start), vec![0.0; len]);
@@ -195,14 +180,14 @@ fn a_window_outside_the_parameter_is_refused() {
     let [param, grad] = [(); 2].map(|()| rig.put(&[1.0f32; 8]));
     let (out, rate, clock) = (rig.put(&[0.0f32; 8]), rig.put(&[0.1f32]), rig.put(&[0u64, 1]));
     for window in [Window { first: 1, len: 8 }, Window { first: 8, len: 1 }, Window { first: usize::MAX, len: 2 }] {
-        let call = Call::Sgd { param, grad, moment: None, out, window, clock, rate, momentum: 0.0, weight_decay: 0.0 };
+        let call = sgd_call(param, grad, None, out, window, clock, rate, 0.0, 0.0);
         let objection = rig.launch(&call).unwrap_err();
         assert!(matches!(objection, Error::SlotSize { .. }), "{window:?}: {objection}");
     }
     for parts in [vec![(param, 4), (grad, 5)], vec![(param, 9)], vec![(param, usize::MAX), (grad, usize::MAX)]] {
-        let objection = rig.launch(&Call::Concat { parts: parts.clone(), out }).unwrap_err();
+        let objection = rig.launch(&Call::concat(&parts.clone(), out)).unwrap_err();
         assert!(matches!(objection, Error::SlotSize { .. }), "{parts:?}: {objection}");
     }
-    let objection = rig.launch(&Call::Concat { parts: vec![(out, 4)], out }).unwrap_err();
+    let objection = rig.launch(&Call::concat(&vec![(out, 4)], out)).unwrap_err();
     assert!(matches!(objection, Error::Aliased { .. }), "{objection}");
 }

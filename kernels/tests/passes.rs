@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use lapidary_kernels::RowStep;
 use lapidary_kernels::cpu::{self, RowWork};
 use lapidary_kernels::{BlockView, Error, MatMut, MatView};
 
@@ -38,7 +39,8 @@ fn gather(block: BlockView<'_>, columns: std::ops::Range<usize>, weights: Option
     let halo = (block.halo_sources > 0).then(|| MatView::new(&halo, block.halo_sources, d).unwrap());
     let scale: Vec<f32> = (0..ROWS).map(|v| 1.0 / (v + 1) as f32).collect();
     let mut out = vec![f32::NAN; ROWS * d];
-    let steps = [RowWork::Scale(&scale), RowWork::Relu];
+    let scale = RowWork::new(RowStep::Scale, &scale);
+    let steps = [scale, RowWork::new(RowStep::Relu, &[])];
     cpu::gather_then(block, weights, own, halo, &steps, MatMut::new(&mut out, ROWS, d).unwrap())?;
     Ok(out)
 }

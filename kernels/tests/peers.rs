@@ -5,6 +5,7 @@
 use std::num::NonZeroUsize;
 
 use crate::common::*;
+use lapidary_kernels::op::Move;
 use lapidary_kernels::{
     Call, CpuDevice, Device, Error, Event, Float, HostSlot, Lane, Lent, Mat, Result, SimDevice, SimSpeed, Slot, cuda,
 };
@@ -95,7 +96,7 @@ fn rows_of_two_bytes_a_number_are_fetched_as_they_are() {
             put(&**device, PACKED, packed);
         }
         let from: Vec<(Lent, usize)> = devices[..2].iter().map(|device| (device.lend(PACKED).unwrap(), 2)).collect();
-        let out = Mat { float: Float::Bf16, ..Mat::f32(OUT, 4, d) };
+        let out = Mat { dtype: Float::Bf16.into(), ..Mat::f32(OUT, 4, d) };
         let got: Vec<u16> = fetched_as(&*devices[2], &[19, 0, 7, 7], out, &from).unwrap();
         let row = |i: usize, row: usize| packed[i][row * d..][..d].to_vec();
         assert_eq!(got, [row(0, 19), row(0, 0), row(1, 7), row(1, 7)].concat(), "width {d}");
@@ -124,7 +125,7 @@ fn what_cannot_be_fetched_is_an_error() {
     assert!(fetch(at(2), &[(lent.clone(), 2)]).is_ok());
     assert!(matches!(devices[0].lend(OUT), Err(Error::EmptySlot { .. })));
     assert!(matches!(CpuDevice::new(None, 8).unwrap().lend(PACKED), Err(Error::NoPeers)));
-    let never = devices[1].launch(Lane::Compute, &Call::Fetch { packed: PACKED, rows: ROWS, out: at(2) }, &[]);
+    let never = devices[1].launch(Lane::Compute, &call!(Move::Fetch, [PACKED, ROWS], [at(2)]), &[]);
     assert!(matches!(never.and_then(|event| devices[1].wait(event)), Err(Error::NoPeers)));
 
     type Wrong<'a> = (&'a str, &'a [u32], Mat, usize);

@@ -4,7 +4,8 @@
 
 use crate::common::*;
 use lapidary_kernels::call::NO_LABEL;
-use lapidary_kernels::{Call, Error, Mat, RowStep, Slot, linear_weight_grad_workspace_bytes};
+use lapidary_kernels::op::{Linear, Loss, Norm, RowStep};
+use lapidary_kernels::{Call, Error, Mat, Slot, linear_weight_grad_workspace_bytes};
 
 /// The graphs of the battery that have no halo, each row's sources ascending.
 fn ascending_graphs() -> Vec<Graph> {
@@ -31,12 +32,12 @@ fn windows_one_after_the_other_are_the_whole_gather_bit_for_bit() {
             let own = numbers.matrix(graph.own_sources, d);
             let weights = (d % 2 == 1).then(|| numbers.units(graph.edges()));
             let scale = numbers.units(graph.rows());
-            let steps = |rig: &Rig| vec![RowStep::Scale(rig.put(&scale)), RowStep::Relu];
+            let steps = |rig: &Rig| vec![step(RowStep::Scale, rig.put(&scale)), (RowStep::Relu, None)];
             let whole = on_any_threads(&format!("{}, d = {d}", graph.name), |rig| {
                 let out = rig.out(graph.rows(), d);
                 let weights = weights.as_ref().map(|weights| rig.put(weights));
-                let head = Call::Gather { block: rig.block(&graph), weights, own: rig.mat(&own), halo: None, out };
-                rig.run(out, &Call::Fused { head: Box::new(head), steps: steps(rig) })
+                let head = Call::gather(rig.block(&graph), weights, rig.mat(&own), None, out);
+                rig.run(out, &then(head, steps(rig)))
             });
             let m = graph.own_sources;
             for cuts in [
@@ -54,11 +55,11 @@ fn windows_one_after_the_other_are_the_whole_gather_bit_for_bit() {
                         }
                         let own = rig.mat(&rows_of(&own, cut[0]..cut[1]));
                         let out = rig.out(graph.rows(), d);
-                        last = Some(Call::GatherWindow { block, weights, first: cut[0], own, sum, out });
+                        last = Some(Call::gather(block, weights, own, None, out).window(cut[0], sum));
                         sum = Some(out);
                     }
                     let head = last.unwrap_or_else(|| unreachable!("there is a window"));
-                    rig.run(sum.unwrap(), &Call::Fused { head: Box::new(head), steps: steps(rig) })
+                    rig.run(sum.unwrap(), &then(head, steps(rig)))
                 });
                 assert!(same_bits(&windows, &whole), "{what}: not the bits of the whole");
             }
@@ -72,24 +73,24 @@ fn a_window_that_does_not_go_with_its_block_is_an_error() {
     let graph = Graph::from_rows("pair", &[vec![0, 1], vec![1]], 2, 0);
     let (block, one, two) = (rig.block(&graph), rig.mat(&Numbers(1).matrix(1, 3)), rig.mat(&Numbers(1).matrix(2, 3)));
     let narrow = rig.mat(&Numbers(1).matrix(2, 2));
-    let call = |first, own, sum| Call::GatherWindow { block, weights: None, first, own, sum, out: rig.out(2, 3) };
+    let call = |first, own, sum| Call::gather(block, None, own, None, rig.out(2, 3)).window(first, sum);
     assert!(rig.launch(&call(1, one, None)).is_ok());
     assert!(matches!(rig.launch(&call(1, two, None)), Err(Error::Index { operand: "the window's end", index: 3, .. })));
     assert!(matches!(rig.launch(&call(usize::MAX, one, None)), Err(Error::Index { .. })));
     assert!(matches!(rig.launch(&call(0, narrow, None)), Err(Error::Shape { operand: "own", .. })));
     assert!(matches!(rig.launch(&call(0, two, Some(one))), Err(Error::Shape { operand: "sum", .. })));
-    let halo = Call::GatherWindow {
-        block: lapidary_kernels::BlockSlots { own_sources: 1, halo_sources: 1, ..block },
-        weights: None,
-        first: 0,
-        own: one,
-        sum: None,
-        out: rig.out(2, 3),
-    };
+    let halo = Call::gather(
+        lapidary_kernels::BlockSlots { own_sources: 1, halo_sources: 1, ..block },
+        None,
+        one,
+        None,
+        rig.out(2, 3),
+    )
+    .window(0, None);
     assert!(matches!(rig.launch(&halo), Err(Error::Shape { operand: "halo", .. })));
     // A source before the window in a row that does not ascend is found out, not read.
     let unsorted = rig.block(&Graph::from_rows("unsorted", &[vec![1, 0, 1]], 2, 0));
-    let call = Call::GatherWindow { block: unsorted, weights: None, first: 1, own: one, sum: None, out: rig.out(1, 3) };
+    let call = Call::gather(unsorted, None, one, None, rig.out(1, 3)).window(1, None);
     assert!(!matches!(rig.launch(&call), Err(Error::Panicked { .. })));
 }
 
@@ -101,7 +102,7 @@ fn both_ways(head: impl Fn(&Rig, std::ops::Range<usize>, Slot) -> Call, n: usize
     rig.launch(&head(&rig, 0..n, whole)).unwrap();
     rig.launch(&head(&rig, 0..n / 3, first)).unwrap();
     let rest = head(&rig, n / 3..n, both);
-    rig.launch(&Call::Accumulate { head: Box::new(rest), sum: first }).unwrap();
+    rig.launch(&rest.added_to(first)).unwrap();
     [rig.get(whole, out_len), rig.get(both, out_len)]
 }
 
@@ -123,16 +124,16 @@ fn sums_over_rows_go_on_from_other_rows() {
             let (x, grad) = (rig.mat(&rows_of(&x, rows.clone())), rig.mat(&rows_of(&grad, rows.clone())));
             let room = linear_weight_grad_workspace_bytes(rows.len() as u64, d_in as u64, d_out as u64) as usize / 4;
             let workspace = (room > 0).then(|| rig.put(&vec![f32::NAN; room]));
-            Call::LinearWeightGrad { grad, x, out: Mat::f32(slot, d_out, d_in), workspace }
+            Call { workspace, ..call!(Linear::WeightGrad, [grad, x], [Mat::f32(slot, d_out, d_in)]) }
         },
         n,
         d_in * d_out,
     ));
-    near(both_ways(|rig, rows, out| Call::ColumnSum { x: rig.mat(&rows_of(&grad, rows)), out }, n, d_out));
+    near(both_ways(|rig, rows, out| call!(Linear::ColumnSum, [rig.mat(&rows_of(&grad, rows))], [out]), n, d_out));
     near(both_ways(
         |rig, rows, out| {
             let grad = rig.mat(&rows_of(&x, rows.clone()));
-            Call::LayerNormGainGrad { grad, x: rig.mat(&rows_of(&x, rows)), eps: 1e-5, out }
+            call!(Norm::GainGrad { eps: 1e-5 }, [grad, rig.mat(&rows_of(&x, rows))], [out])
         },
         n,
         d_in,
@@ -141,7 +142,7 @@ fn sums_over_rows_go_on_from_other_rows() {
         |rig, rows, loss| {
             let logits = rig.mat(&rows_of(&grad, rows.clone()));
             let (labels, split) = (rig.put(&labels[rows.clone()]), rig.put(&split[rows]));
-            Call::SoftmaxCrossEntropy { logits, labels, split, select: 1, count: 450, loss }
+            call!(Loss::SoftmaxCrossEntropy { split: TRAIN }, [logits, labels, split], [loss], selected(1, 450))
         },
         n,
         1,
@@ -150,7 +151,12 @@ fn sums_over_rows_go_on_from_other_rows() {
         |rig, rows, loss| {
             let logits = rig.mat(&rows_of(&grad, rows.clone()));
             let targets = rig.put(&targets[rows.start * d_out..rows.end * d_out]);
-            Call::SigmoidCrossEntropy { logits, targets, split: rig.put(&split[rows]), select: 1, count: 500, loss }
+            call!(
+                Loss::SigmoidCrossEntropy { split: TRAIN },
+                [logits, targets, rig.put(&split[rows])],
+                [loss],
+                selected(1, 500)
+            )
         },
         n,
         1,
@@ -165,25 +171,31 @@ fn counts_go_on_from_other_rows() {
     let labels: Vec<u32> = (0..n).map(|v| (v % classes) as u32).collect();
     let targets: Vec<u8> = (0..n * classes).map(|cell| (cell % 3 == 0) as u8).collect();
     let split = vec![0u32; n];
-    let correct = |rows: std::ops::Range<usize>, out| Call::CountCorrect {
-        logits: rig.mat(&rows_of(&logits, rows.clone())),
-        labels: rig.put(&labels[rows.clone()]),
-        split: rig.put(&split[rows]),
-        select: 0,
-        out,
+    let correct = |rows: std::ops::Range<usize>, out| {
+        call!(
+            Loss::CountCorrect { split: TRAIN },
+            [rig.mat(&rows_of(&logits, rows.clone())), rig.put(&labels[rows.clone()]), rig.put(&split[rows])],
+            [out],
+            selected(0, 0)
+        )
     };
-    let micro = |rows: std::ops::Range<usize>, out| Call::CountMicro {
-        logits: rig.mat(&rows_of(&logits, rows.clone())),
-        targets: rig.put(&targets[rows.start * classes..rows.end * classes]),
-        split: rig.put(&split[rows]),
-        select: 0,
-        out,
+    let micro = |rows: std::ops::Range<usize>, out| {
+        call!(
+            Loss::CountMicro { split: TRAIN },
+            [
+                rig.mat(&rows_of(&logits, rows.clone())),
+                rig.put(&targets[rows.start * classes..rows.end * classes]),
+                rig.put(&split[rows])
+            ],
+            [out],
+            selected(0, 0)
+        )
     };
     let check = |call: &dyn Fn(std::ops::Range<usize>, Slot) -> Call, len: usize| {
         let [whole, first, both] = [(); 3].map(|()| rig.put(&vec![u64::MAX; len]));
         rig.launch(&call(0..n, whole)).unwrap();
         rig.launch(&call(0..n / 3, first)).unwrap();
-        rig.launch(&Call::Accumulate { head: Box::new(call(n / 3..n, both)), sum: first }).unwrap();
+        rig.launch(&call(n / 3..n, both).added_to(first)).unwrap();
         let want: Vec<u64> = rig.get(whole, len);
         assert!(want.iter().all(|&count| count > 0) && want == rig.get::<u64>(both, len));
     };
@@ -196,9 +208,8 @@ fn only_a_sum_can_be_added_to() {
     let rig = Rig::new(1);
     let x = rig.mat(&Numbers(1).matrix(2, 2));
     let (sum, out) = (rig.put(&[0.0f32; 2]), rig.out(2, 2));
-    let relu = Call::Accumulate { head: Box::new(Call::Relu { x, out }), sum };
+    let relu = call!(RowStep::Relu, [x], [out]).added_to(sum);
     assert!(matches!(rig.launch(&relu), Err(Error::NoSum { call: "relu" })));
-    let narrow =
-        Call::Accumulate { head: Box::new(Call::ColumnSum { x, out: rig.put(&[0.0f32; 2]) }), sum: rig.put(&[0.0f32]) };
+    let narrow = call!(Linear::ColumnSum, [x], [rig.put(&[0.0f32; 2])]).added_to(rig.put(&[0.0f32]));
     assert!(rig.launch(&narrow).is_err());
 }

@@ -12,7 +12,7 @@ const MOST_LAYERS: usize = 10_000;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(super) struct ModelArgs {
-    /// Which model: gcn, gin, commnet, resgcn or sage
+    /// Which model: gcn, gin, commnet, resgcn, sage or graphconv
     #[arg(long, default_value = "gcn")]
     pub(super) model: String,
     /// How many layers
@@ -27,7 +27,7 @@ pub(super) struct ModelArgs {
     /// Dropout on the features [that of the hidden layers for sparse features, else 0]
     #[arg(long, value_name = "F")]
     input_dropout: Option<f32>,
-    /// How neighbours are weighed: sym, mean or sum [gcn, resgcn: sym; sage, commnet: mean; gin: sum]
+    /// How neighbours are weighed: sym, mean or sum [gcn, resgcn: sym; sage, commnet: mean; gin, graphconv: sum]
     #[arg(long)]
     norm: Option<String>,
     /// Put a layer norm on hidden layers, before the ReLU

@@ -1,40 +1,35 @@
 //! How long a script takes, by a device's profile.
 
 use lapidary_cost_model::Profile;
-use lapidary_kernels::{Call, Mat, RowStep, Slot};
+use lapidary_kernels::{Call, Price, Slot};
 
 use crate::lower::Lowered;
 use crate::plan::{Action, Script, fetched_bytes};
 
 /// Seconds of one kernel call.
 pub fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call) -> f64 {
-    let size = |rows: usize| rows as u64;
-    // As many f32 as a row's bytes are.
-    let width = |mat: &Mat| mat.row_bytes().div_ceil(4) as u64;
-    match call {
-        Call::Gather { block, own, .. } => profile.gather_s(size(block.rows), size(block.edges), width(own)),
-        // A window has its share of the edges.
-        Call::GatherWindow { block, own, .. } => {
-            let edges = block.edges as f64 * own.rows as f64 / block.own_sources.max(1) as f64;
-            profile.gather_s(size(block.rows), edges as u64, width(own))
+    let size = |size: usize| size as u64;
+    let bytes = |slots: &mut dyn Iterator<Item = Slot>| slots.map(|slot| lowered.tensor(slot).bytes).sum::<u64>();
+    let steps = &call.inputs[call.head_inputs().len()..];
+    let head_s = match call.price() {
+        // As many f32 as a row's bytes are.
+        Price::Gather { block, edges, row_bytes, .. } => {
+            profile.gather_s(size(block.rows), edges, size(row_bytes.div_ceil(4)))
         }
-        Call::Accumulate { head, .. } => call_seconds(profile, lowered, head),
-        Call::Linear { x, weight, .. } => profile.linear_s(size(x.rows), size(x.cols), size(weight.rows)),
-        Call::LinearInputGrad { grad, weight, .. } => {
-            profile.linear_s(size(grad.rows), size(grad.cols), size(weight.cols))
+        Price::Product { rows, k, m } => profile.linear_s(size(rows), size(k), size(m)),
+        Price::Rows { .. } => {
+            // What it goes on from is not counted; what steps read is counted below.
+            let mut beside = call.sum.iter().chain(steps).map(|mat| mat.slot);
+            profile.elementwise_s(bytes(&mut call.reads().chain(call.writes())) - bytes(&mut beside))
         }
-        Call::LinearWeightGrad { grad, x, .. } => profile.linear_s(size(x.rows), size(x.cols), size(grad.cols)),
-        Call::Fused { head, steps } => {
-            let read_bytes = steps.iter().filter_map(RowStep::operand).map(|slot| lowered.tensor(slot).bytes).sum();
-            // The launch is counted once.
-            call_seconds(profile, lowered, head) + profile.elementwise_s(read_bytes) - profile.elementwise_s(0)
-        }
-        // That takes no kernel's time.
-        Call::Fetch { .. } => 0.0,
-        other => {
-            let operands = other.reads().into_iter().chain(other.writes());
-            profile.elementwise_s(operands.map(|slot| lowered.tensor(slot).bytes).sum())
-        }
+        Price::Nothing => 0.0,
+    };
+    // The launch is counted once.
+    let step_bytes = bytes(&mut steps.iter().map(|mat| mat.slot));
+    if call.op.steps().is_empty() {
+        head_s
+    } else {
+        head_s + profile.elementwise_s(step_bytes) - profile.elementwise_s(0)
     }
 }
 
@@ -57,7 +52,7 @@ pub fn script_seconds(profile: &Profile, lowered: &Lowered, script: &Script) -> 
             // The others pack at the same time, and their rows go the way of copies in.
             copied_in = copied_in.max(computed) + profile.fetch_s(bytes);
         }
-        let waits = !load.is_empty() || matches!(call, Call::Fetch { .. });
+        let waits = !load.is_empty() || call.fetches();
         let start = if waits { computed.max(copied_in) } else { computed };
         (before, computed) = (computed, start + call_seconds(profile, lowered, call));
         if !publish.is_empty() {

@@ -4,7 +4,7 @@ use crate::model::{LabelKind, ModelError, Network, Value};
 use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
-use crate::program::{DType, Op, Origin, Passes, Program, ProgramError, SplitName, TensorId, TensorType, VERTEX_IDS};
+use crate::program::{DType, Loss, Origin, Passes, Program, ProgramError, SplitName, TensorId, TensorType, VERTEX_IDS};
 use crate::runtime::Done;
 
 /// Share of the labelled vertices of each split that is predicted right, or of a multi-label set its micro-F1; `None` for
@@ -63,8 +63,8 @@ pub(crate) fn evaluation_program(
     program.set_output("logits", logits);
     for (name, split) in SPLITS {
         let op = match labels {
-            LabelKind::Class => Op::CountCorrect { split },
-            LabelKind::Multi => Op::CountMicro { split },
+            LabelKind::Class => Loss::CountCorrect { split },
+            LabelKind::Multi => Loss::CountMicro { split },
         };
         let count = push_on_split(&mut program, op, logits, labels)?;
         program.set_output(name, count);
@@ -92,7 +92,7 @@ pub(crate) fn dense_logits(logits: Value) -> Result<TensorId, ModelError> {
 /// Appends an operation on logits, labels and splits: a loss or a count.
 pub(crate) fn push_on_split(
     program: &mut Program,
-    op: Op,
+    op: Loss,
     logits: TensorId,
     labels: LabelKind,
 ) -> Result<TensorId, ProgramError> {

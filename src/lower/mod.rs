@@ -36,7 +36,7 @@ use table::Table;
 pub(crate) use table::operation_name;
 pub use tiling::{Links, Tiling};
 
-use crate::program::{BlockSpec, Op, OpId, Origin, Program, RowSpace, TensorId};
+use crate::program::{BlockSpec, OpId, Origin, Program, RowSpace, TensorId};
 
 /// What a lowered tensor is to the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub enum Exchange {
         /// How they are stored.
         float: Float,
     },
-    /// Each part packs the rows that others read, which they fetch from its device while it fetches theirs: see [`Call::Fetch`].
+    /// Each part packs the rows that others read, which they fetch from its device while it fetches theirs: see [`Move::Fetch`](lapidary_kernels::op::Move::Fetch).
     Fetch {
         /// Lent by each part.
         packed: Slot,
@@ -185,8 +185,8 @@ impl Lowered {
         let mut steps = Vec::new();
         for &phase in phases {
             let newest_of = |slot: Slot| newest.get(&slot).copied().unwrap_or(slot);
-            let renamed =
-                self.phases[phase].steps.iter().map(|step| Step { call: step.call.renamed(newest_of), ..step.clone() });
+            let renamed = self.phases[phase].steps.iter().cloned();
+            let renamed = renamed.map(|step| Step { call: step.call.renamed(newest_of), ..step });
             let renamed: Vec<Step> = renamed.collect();
             newest.extend(renamed.iter().flat_map(|step| &step.next).map(|&(new, old)| (old, new)));
             steps.extend(renamed);
@@ -292,12 +292,8 @@ impl Lowering<'_> {
         let sums_vertices = inputs.iter().any(|&t| local(program.tensor(t).ty.rows));
         let outputs = program.op_outputs(op);
         let makes_term = sums_vertices && !local(program.tensor(outputs[0]).ty.rows);
-        let is_linear = match program.op(op) {
-            Op::Transpose => true,
-            Op::Add => inputs.iter().all(|t| terms.contains(t)),
-            _ => false,
-        };
-        if is_linear && inputs.iter().any(|t| terms.contains(t)) {
+        let linear = program.op(op).steps().is_empty() && program.op(op).record().linear;
+        if linear && inputs.iter().all(|t| terms.contains(t)) {
             terms.extend(outputs);
             return false;
         }

@@ -171,7 +171,7 @@ impl<'a> Table<'a> {
     /// Room in f32 for a sum that will become `whole`.
     pub(super) fn push_sum(&mut self, whole: Mat, name: String) -> Slot {
         let LoweredTensor { bytes, kind, tile, .. } = self.tensors[whole.slot.0 as usize];
-        self.push_tile(name, bytes / whole.float.byte_count() as u64 * 4, kind, None, tile)
+        self.push_tile(name, bytes / whole.dtype.byte_count() * 4, kind, None, tile)
     }
 
     fn push_tile(&mut self, name: String, bytes: u64, kind: Kind, contents: Option<Contents>, tile: usize) -> Slot {

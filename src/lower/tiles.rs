@@ -1,6 +1,7 @@
 //! The steps of one operation: one, or one a tile.
 
-use lapidary_kernels::{Call, Float, Mat, RowStep, Slot, Window};
+use lapidary_kernels::op::{DType, Linear, Move};
+use lapidary_kernels::{Arg, Call, Mat, Slot, Window};
 
 use super::bind::Binder;
 use super::table::{block_name, tile_name};
@@ -17,7 +18,7 @@ struct SourceTile {
 impl Lowering<'_> {
     /// An operation over all tiles of its operands: the steps of each.
     pub(super) fn steps(&mut self, program: &Program, op: OpId, slots: &Slots) -> Vec<Vec<Step>> {
-        if matches!(program.op(op), Op::Sgd { .. } | Op::Adam { .. }) {
+        if matches!(program.op(op), Op::Optimizer(_)) {
             return vec![self.update(program, op, slots)];
         }
         let pieces = |lowering: &Self, tensor| lowering.table.pieces(program.tensor(tensor).ty.rows);
@@ -29,16 +30,15 @@ impl Lowering<'_> {
         let mut sum = None;
         for tile in 0..made.max(read) {
             let mut call = Binder { program, op, slots, table: &mut self.table, tile, seed: self.seed }.call();
-            let target = call.writes()[0];
+            let target = call.out().slot;
             let mut name = self.table.name(target).to_owned();
             if made < read {
                 name = tile_name(&name, tile, if tile + 1 == read { 1 } else { read });
                 call = self.add_to(&mut sum, &name, target, call);
             }
-            let mut steps = match gathered(program.op(op)) {
-                Some((block, place)) if matches!(block, BlockSpec::Graph { .. }) => {
-                    let own = &slots[&program.inputs(op)[place]];
-                    self.gather(block, own, &name, call)
+            let mut steps = match program.op(op).block().filter(|_| program.op(op).gathers()) {
+                Some(block @ BlockSpec::Graph { .. }) => {
+                    self.gather(block, &slots[&program.inputs(op)[0]], &name, call)
                 }
                 _ => vec![Step { name, call, next: Vec::new(), phase: 0 }],
             };
@@ -76,7 +76,8 @@ impl Lowering<'_> {
             steps.push(Step { name, call, next: next(&outputs[1..], i), phase: 0 });
             parts.push((part, window.len));
         }
-        steps.push(Step { name, call: Call::Concat { parts, out: updated }, next: next(&outputs[..1], 0), phase: 0 });
+        let (call, next) = (Call::concat(&parts, updated), next(&outputs[..1], 0));
+        steps.push(Step { name, call, next, phase: 0 });
         steps
     }
 
@@ -93,42 +94,33 @@ impl Lowering<'_> {
         };
         let call = call.renamed(|slot| if slot == target { so_far } else { slot });
         let before = sum.replace(so_far);
-        let (head, row_steps) = apart(call);
-        let head = match (head, before) {
-            // Its tile's own block; all of its sources are at hand.
-            (Call::Gather { block, weights, own, out, .. }, before) => {
-                let sum = before.map(|slot| Mat { slot, ..out });
-                Call::GatherWindow { block, weights, first: 0, own, sum, out }
-            }
-            (head, Some(sum)) => Call::Accumulate { head: Box::new(head), sum },
-            (head, None) => head,
-        };
+        // Its tile's own block; all of its sources are at hand.
+        let first_source = call.op.gathers().then_some(0);
+        let call = Call { first_source, ..call };
+        let call = before.into_iter().fold(call, Call::added_to);
         // What follows the sum waits for all of it.
-        if so_far == target { together(head, row_steps) } else { head }
+        if so_far == target { call } else { call.apart().0 }
     }
 
     /// The steps of one tile's gather over the graph: what has to be packed first, and then one step for each tile of the
     /// sources, or one with the halo beside it if nothing is cut.
     fn gather(&mut self, block: BlockSpec, own: &[Slot], name: &str, call: Call) -> Vec<Step> {
         let block = self.table.tiling().part.canonical(block);
-        let (mut head, row_steps) = apart(call);
-        let Call::Gather { block: slots, weights, own: own_mat, halo, out } = &mut head else {
-            unreachable!("a gather is bound to a gather");
-        };
+        let own_mat = call.inputs[0];
         let mut steps = Vec::new();
         let halos = match self.table.tiling().has_halo() {
-            true => self.exchange(block, own, *own_mat, &mut steps),
+            true => self.exchange(block, own, own_mat, &mut steps),
             false => Vec::new(),
         };
         let step = |name: String, call| Step { name, call, next: Vec::new(), phase: 0 };
         if let [_] = own {
             let rows = self.table.tiling().part.cut(block).halo as usize;
-            *halo = halos.first().filter(|_| rows > 0).map(|&slot| Mat { slot, rows, ..*own_mat });
-            steps.push(step(name.to_owned(), together(head, row_steps)));
+            let halo = halos.first().filter(|_| rows > 0).map(|&slot| Mat { slot, rows, ..own_mat });
+            steps.push(step(name.to_owned(), Call { halo, ..call }));
             return steps;
         }
         let sources = self.sources(block, own, &halos);
-        let (slots, weights, out, own) = (*slots, *weights, *out, *own_mat);
+        let (out, head) = (call.out(), call.clone().apart().0);
         let mut sum = None;
         for (i, source) in sources.iter().enumerate() {
             let last = i + 1 == sources.len();
@@ -136,13 +128,14 @@ impl Lowering<'_> {
             // Only the whole sum is rounded.
             let out = match last {
                 true => out,
-                false => Mat { slot: self.table.push_sum(out, step_name.clone()), float: Float::F32, ..out },
+                false => Mat { slot: self.table.push_sum(out, step_name.clone()), dtype: DType::F32, ..out },
             };
-            let own = Mat { slot: source.slot, rows: source.rows, ..own };
-            let call = Call::GatherWindow { block: slots, weights, first: source.first, own, sum, out };
-            sum = Some(out);
             // What follows the sum waits for all of it.
-            steps.push(step(step_name, if last { together(call, row_steps.clone()) } else { call }));
+            let mut window = if last { call.clone() } else { head.clone() }.window(source.first, sum);
+            window.inputs[0] = Mat { slot: source.slot, rows: source.rows, ..own_mat };
+            window.outputs[0] = out;
+            sum = Some(out);
+            steps.push(step(step_name, window));
         }
         steps
     }
@@ -177,7 +170,7 @@ impl Lowering<'_> {
             return halo.clone();
         }
         let tiling = self.table.tiling();
-        let bytes = |rows: u64| rows.saturating_mul(like.cols as u64).saturating_mul(like.float.byte_count() as u64);
+        let bytes = |rows: u64| rows.saturating_mul(like.cols as u64).saturating_mul(like.dtype.byte_count());
         let mut packed = Vec::new();
         for (tile, (&slot, sizes)) in own.iter().zip(&tiling.tiles).enumerate() {
             let name = format!("pack {}.{}", self.table.name(slot), block_name(block));
@@ -185,16 +178,19 @@ impl Lowering<'_> {
             let count = sizes.cut(block).packed;
             let out = self.table.push(name.clone(), bytes(count), Kind::Local);
             let x = Mat { slot, rows: sizes.vertices as usize, ..like };
-            let call = Call::Pack { x, rows, out: Mat { slot: out, rows: count as usize, ..like } };
+            let out = Mat { slot: out, rows: count as usize, ..like };
+            let call = Call::new(Move::Pack, [x.into(), Arg::Slot(rows)], [out]);
             steps.push(Step { name, call, next: Vec::new(), phase: 0 });
-            packed.push(out);
+            packed.push(out.slot);
         }
         let name = format!("halo {}.{}", self.table.name(own[0]), block_name(block));
         if tiling.fetches() {
             let rows = tiling.part.cut(block).halo;
             let slot = self.table.push(name.clone(), bytes(rows), Kind::Local);
             let out = Mat { slot, rows: rows as usize, ..like };
-            let call = Call::Fetch { packed: packed[0], rows: self.table.fetched_rows(block), out };
+            let lent = Mat { slot: packed[0], rows: tiling.part.cut(block).packed as usize, ..like };
+            let rows = self.table.fetched_rows(block);
+            let call = Call::new(Move::Fetch, [lent.into(), Arg::Slot(rows)], [out]);
             steps.push(Step { name, call, next: Vec::new(), phase: 0 });
             self.exchanges.push(Exchange::Fetch { packed: packed[0], halo: slot, block });
             self.halos.insert((own[0], block), vec![slot]);
@@ -211,7 +207,7 @@ impl Lowering<'_> {
                 tiles.iter().enumerate().map(push).collect()
             }
         };
-        let (width, float) = (like.cols, like.float);
+        let (width, float) = (like.cols, like.float());
         self.exchanges.push(Exchange::Halo { packed, halo: halo.clone(), block, width, float });
         self.halos.insert((own[0], block), halo.clone());
         halo
@@ -220,35 +216,10 @@ impl Lowering<'_> {
     /// Room for the partial sums of weight gradients.
     fn add_workspace(&mut self, steps: &mut [Step]) {
         for Step { name, call, .. } in steps {
-            let head = match call {
-                Call::Accumulate { head, .. } => &mut **head,
-                head => head,
-            };
-            if let Call::LinearWeightGrad { grad, x, workspace, .. } = head {
-                *workspace = self.table.workspace(name, [x.rows, x.cols, grad.cols].map(|size| size as u64));
+            if call.op == Op::Linear(Linear::WeightGrad) {
+                let (grad, x) = (call.inputs[0], call.inputs[1]);
+                call.workspace = self.table.workspace(name, [x.rows, x.cols, grad.cols].map(|size| size as u64));
             }
         }
     }
-}
-
-/// The block that an operation gathers over, and which of its inputs it gathers.
-fn gathered(op: &Op) -> Option<(BlockSpec, usize)> {
-    match op {
-        Op::Fused { head, .. } => gathered(head),
-        Op::Gather { block } => Some((*block, 0)),
-        Op::WeightedGather { block } => Some((*block, 1)),
-        _ => None,
-    }
-}
-
-/// A call and the row steps that follow it.
-fn apart(call: Call) -> (Call, Vec<RowStep>) {
-    match call {
-        Call::Fused { head, steps } => (*head, steps),
-        call => (call, Vec::new()),
-    }
-}
-
-fn together(head: Call, steps: Vec<RowStep>) -> Call {
-    if steps.is_empty() { head } else { Call::Fused { head: Box::new(head), steps } }
 }

@@ -13,7 +13,7 @@ pub(super) struct Builtin {
     forward: fn(&mut Network, Value, &ModelConfig, Norm) -> Result<Value, ModelError>,
 }
 
-static BUILTINS: [Builtin; 5] = [
+static BUILTINS: [Builtin; 6] = [
     Builtin { name: "gcn", norms: &[Norm::Sym, Norm::Mean, Norm::Sum], weight: "lin.weight", forward: gcn::forward },
     Builtin { name: "gin", norms: &[Norm::Sum], weight: "nn.lins.0.weight", forward: gin::forward },
     Builtin {
@@ -29,6 +29,7 @@ static BUILTINS: [Builtin; 5] = [
         forward: resgcn::forward,
     },
     Builtin { name: "sage", norms: &[Norm::Mean], weight: "lin_l.weight", forward: mean::sage_forward },
+    Builtin { name: "graphconv", norms: &[Norm::Sum], weight: "lin_rel.weight", forward: mean::graphconv_forward },
 ];
 
 /// The names of the built-in models, for messages.

@@ -1,11 +1,12 @@
-//! GraphSAGE and CommNet: a linear of the vertex itself plus a linear of the mean over its in-neighbours.
+//! GraphSAGE, CommNet and GraphConv: a linear of the vertex itself plus a linear of the mean, or sum, over its in-neighbours.
 //!
-//! `H' = ReLU(H W_self^T + M H W_mean^T + b)`, M the mean over in-neighbours (0 where there are none); no ReLU after the last
-//! layer. The two differ in names, and in which linear the bias belongs to.
+//! `H' = ReLU(H W_self^T + M H W_mean^T + b)`, M the mean over in-neighbours (0 where there are none), of GraphConv the sum; no ReLU
+//! after the last layer. They differ in names, and in which linear the bias belongs to.
 //!
 //! # Source
 //! Hamilton et al., Inductive representation learning on large graphs, NeurIPS 2017, with PyG's names (`SAGEConv`);
-//! Sukhbaatar et al., Learning multiagent communication with backpropagation, NeurIPS 2016, equation 2, with a bias.
+//! Sukhbaatar et al., Learning multiagent communication with backpropagation, NeurIPS 2016, equation 2, with a bias;
+//! Morris et al., Weisfeiler and Leman go neural, AAAI 2019, with PyG's names (`GraphConv`).
 
 use super::builtin::{aggregate, stack};
 use super::{Init, ModelConfig, ModelError, Network, Norm, Value};
@@ -30,6 +31,16 @@ pub fn comm_conv(net: &mut Network, x: Value, name: &str, out: usize, norm: Norm
     conv(net, x, name, out, norm, &names)
 }
 
+/// One GraphConv: the parameters `{name}.lin_rel.weight` and `{name}.lin_rel.bias` for the sum over in-neighbours, and
+/// `{name}.lin_root.weight` for the vertex itself.
+///
+/// # Errors
+/// [`ModelError::ParameterTwice`].
+pub fn graph_conv(net: &mut Network, x: Value, name: &str, out: usize) -> Result<Value, ModelError> {
+    let names = Names { own: "lin_root", neighbours: "lin_rel", bias: "lin_rel" };
+    conv(net, x, name, out, Norm::Sum, &names)
+}
+
 /// What the linears are called.
 struct Names {
     own: &'static str,
@@ -48,6 +59,15 @@ fn conv(net: &mut Network, x: Value, name: &str, out: usize, norm: Norm, names: 
 
 pub(super) fn sage_forward(net: &mut Network, x: Value, config: &ModelConfig, _: Norm) -> Result<Value, ModelError> {
     stack(net, x, config, sage_conv)
+}
+
+pub(super) fn graphconv_forward(
+    net: &mut Network,
+    x: Value,
+    config: &ModelConfig,
+    _: Norm,
+) -> Result<Value, ModelError> {
+    stack(net, x, config, graph_conv)
 }
 
 pub(super) fn commnet_forward(

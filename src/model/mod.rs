@@ -24,7 +24,7 @@ pub use error::ModelError;
 pub use gcn::gcn_conv;
 pub use gin::gin_conv;
 pub use init::{Init, initial_weights};
-pub use mean::{comm_conv, sage_conv};
+pub use mean::{comm_conv, graph_conv, sage_conv};
 pub use network::{FeatureKind, LabelKind, Mode, Network, Parameter, Value};
 pub use resgcn::shortcut;
 pub use weights::{Weight, Weights, WeightsError};
@@ -127,6 +127,15 @@ impl Model {
     /// Hamilton et al., NeurIPS 2017.
     pub fn sage(widths: &[usize]) -> Self {
         Self::builtin("sage", widths)
+    }
+
+    /// GraphConv: a linear of the sum over in-neighbours, and one of the vertex itself. `widths`: of the features, each hidden layer,
+    /// the logits.
+    ///
+    /// # Source
+    /// Morris et al., AAAI 2019.
+    pub fn graphconv(widths: &[usize]) -> Self {
+        Self::builtin("graphconv", widths)
     }
 
     /// CommNet. `widths`: of the features, each hidden layer, the logits.

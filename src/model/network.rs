@@ -1,7 +1,9 @@
 //! The layer builder: what a model is written with.
 
 use super::{Init, ModelError};
-use crate::program::{BlockSpec, CLOCK, Degree, Op, Origin, Program, RowSpace, TensorId, TensorType};
+use crate::program::{
+    BlockSpec, CLOCK, Degree, Gather, Linear, Norm, Origin, Program, RowSpace, RowStep, TensorId, TensorType,
+};
 use lapidary_kernels::Float;
 
 /// What a network is written for.
@@ -197,13 +199,13 @@ impl Network {
         Ok(Value::Dense(match x {
             Value::Dense(x) => {
                 let weight = self.as_stored(weight)?;
-                self.program.push1(Op::Linear, &[x, weight])?
+                self.program.push1(Linear::Product, &[x, weight])?
             }
             Value::Sparse { values, width } => {
-                let columns = self.program.push1(Op::Transpose, &[weight])?;
+                let columns = self.program.push1(Linear::Transpose, &[weight])?;
                 let columns = self.as_stored(columns)?;
                 let block = BlockSpec::Features { width, transposed: false };
-                self.program.push1(Op::WeightedGather { block }, &[values, columns])?
+                self.program.push1(Gather::weighted(block), &[columns, values])?
             }
         }))
     }
@@ -212,7 +214,7 @@ impl Network {
     fn as_stored(&mut self, parameter: TensorId) -> Result<TensorId, ModelError> {
         match self.dtype {
             Float::F32 => Ok(parameter),
-            Float::Bf16 => Ok(self.program.push1(Op::Round, &[parameter])?),
+            Float::Bf16 => Ok(self.program.push1(Linear::Round, &[parameter])?),
         }
     }
 
@@ -224,7 +226,7 @@ impl Network {
         let x = dense(x, "a bias")?;
         let width = self.program.tensor(x).ty.width;
         let bias = self.parameter(name, &[width], init)?;
-        Ok(Value::Dense(self.program.push1(Op::AddBias, &[x, bias])?))
+        Ok(Value::Dense(self.program.push1(RowStep::AddBias, &[x, bias])?))
     }
 
     /// Each row centred and divided by its standard deviation, times `{name}.weight` `[d]`, plus `{name}.bias` `[d]`.
@@ -238,7 +240,7 @@ impl Network {
         let width = self.program.tensor(x).ty.width;
         let gain = self.parameter(&format!("{name}.weight"), &[width], Init::Ones)?;
         let bias = self.parameter(&format!("{name}.bias"), &[width], Init::Zeros)?;
-        Ok(Value::Dense(self.program.push1(Op::LayerNorm { eps: 1e-5 }, &[x, gain, bias])?))
+        Ok(Value::Dense(self.program.push1(Norm::Layer { eps: 1e-5 }, &[x, gain, bias])?))
     }
 
     /// The same rows, stored densely.
@@ -252,7 +254,7 @@ impl Network {
         let identity = self.program.input(Origin::Identity(width), TensorType::f32(RowSpace::Param(width), width))?;
         let identity = self.as_stored(identity)?;
         let block = BlockSpec::Features { width, transposed: false };
-        Ok(Value::Dense(self.program.push1(Op::WeightedGather { block }, &[values, identity])?))
+        Ok(Value::Dense(self.program.push1(Gather::weighted(block), &[identity, values])?))
     }
 
     /// `max(x, 0)`.
@@ -261,7 +263,29 @@ impl Network {
     /// [`ModelError::SparseInput`].
     pub fn relu(&mut self, x: Value) -> Result<Value, ModelError> {
         let x = dense(x, "a ReLU")?;
-        Ok(Value::Dense(self.program.push1(Op::Relu, &[x])?))
+        Ok(Value::Dense(self.program.push1(RowStep::Relu, &[x])?))
+    }
+
+    /// `x` above 0, else `alpha * (e^x - 1)`.
+    ///
+    /// # Errors
+    /// [`ModelError::SparseInput`].
+    /// # Source
+    /// Clevert et al., ICLR 2016; `torch.nn.ELU`.
+    pub fn elu(&mut self, x: Value, alpha: f32) -> Result<Value, ModelError> {
+        let x = dense(x, "an ELU")?;
+        Ok(Value::Dense(self.program.push1(RowStep::Elu { alpha }, &[x])?))
+    }
+
+    /// `x` above 0, else `slope * x`, `slope` above 0.
+    ///
+    /// # Errors
+    /// [`ModelError::SparseInput`].
+    /// # Source
+    /// Maas et al., ICML workshop 2013; `torch.nn.LeakyReLU`.
+    pub fn leaky_relu(&mut self, x: Value, slope: f32) -> Result<Value, ModelError> {
+        let x = dense(x, "a leaky ReLU")?;
+        Ok(Value::Dense(self.program.push1(RowStep::LeakyRelu { slope }, &[x])?))
     }
 
     /// `a + b`.
@@ -270,7 +294,7 @@ impl Network {
     /// [`ModelError::SparseInput`]; [`ModelError::Program`] if the widths differ.
     pub fn add(&mut self, a: Value, b: Value) -> Result<Value, ModelError> {
         let (a, b) = (dense(a, "an addition")?, dense(b, "an addition")?);
-        Ok(Value::Dense(self.program.push1(Op::Add, &[a, b])?))
+        Ok(Value::Dense(self.program.push1(RowStep::Add, &[a, b])?))
     }
 
     /// In training, drops each cell with probability `rate` and scales the others by `1 / (1 - rate)`; nothing in
@@ -288,7 +312,7 @@ impl Network {
             return Ok(x);
         }
         let clock = self.program.input(Origin::Clock, CLOCK)?;
-        let op = Op::Dropout { rate, salt };
+        let op = RowStep::Dropout { rate, salt };
         Ok(match x {
             Value::Dense(x) => Value::Dense(self.program.push1(op, &[x, clock])?),
             Value::Sparse { values, width } => {
@@ -304,7 +328,7 @@ impl Network {
     pub fn gather(&mut self, x: Value, self_loops: bool) -> Result<Value, ModelError> {
         let x = dense(x, "a gather")?;
         let block = BlockSpec::Graph { self_loops, transposed: false };
-        Ok(Value::Dense(self.program.push1(Op::Gather { block }, &[x])?))
+        Ok(Value::Dense(self.program.push1(Gather::over(block), &[x])?))
     }
 
     /// Each vertex's row times a power of its in-degree.
@@ -314,7 +338,7 @@ impl Network {
     pub fn scale_by_degree(&mut self, x: Value, degree: Degree) -> Result<Value, ModelError> {
         let x = dense(x, "a row scale")?;
         let scale = self.program.input(Origin::Scale(degree), TensorType::f32(RowSpace::Vertices, 1))?;
-        Ok(Value::Dense(self.program.push1(Op::RowScale, &[x, scale])?))
+        Ok(Value::Dense(self.program.push1(RowStep::Scale, &[x, scale])?))
     }
 }
 

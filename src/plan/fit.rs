@@ -153,7 +153,7 @@ fn operations_fit(largest_step_bytes: &[u64], rooms: &[Room], share: u64) -> Res
 
 fn largest_step_bytes(lowered: &Lowered) -> u64 {
     let bytes = |step: &Step| {
-        let mut slots: Vec<Slot> = step.call.reads();
+        let mut slots: Vec<Slot> = step.call.reads().collect();
         slots.extend(step.call.writes());
         slots.sort_unstable();
         slots.dedup();

@@ -9,6 +9,7 @@ mod fit;
 mod script;
 mod tasks;
 
+use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -112,8 +113,8 @@ impl PlannedDevice {
 /// [`Error::DoesNotFit`], with what would be enough.
 /// # Cost
 /// That of the policy: see [`lapidary_planner::memory`].
-pub fn plan_sequence(
-    lowered: &[Lowered],
+pub fn plan_sequence<L: Borrow<Lowered>>(
+    lowered: &[L],
     rooms: &[Room],
     sequence: Sequence<'_>,
     epoch: &Epoch,
@@ -124,8 +125,8 @@ pub fn plan_sequence(
 }
 
 /// As [`plan_sequence`], of work that [`work`] made of a sequence.
-pub(crate) fn plan_work(
-    lowered: &[Lowered],
+pub(crate) fn plan_work<L: Borrow<Lowered>>(
+    lowered: &[L],
     rooms: &[Room],
     work: &Work,
     epoch: &Epoch,
@@ -139,8 +140,8 @@ pub(crate) fn plan_work(
 ///
 /// # Errors
 /// [`Error::DoesNotFit`].
-pub fn plan_between(
-    lowered: &[Lowered],
+pub fn plan_between<L: Borrow<Lowered>>(
+    lowered: &[L],
     rooms: &[Room],
     phases: &[usize],
     main: &Planned,
@@ -179,12 +180,18 @@ pub(crate) type DeviceWork = (Arc<[Step]>, Option<Arc<Tasks>>);
 pub(crate) type Work = std::result::Result<Vec<DeviceWork>, usize>;
 
 /// What there is to do in a sequence that begins with nothing on the devices, or with what itself leaves there.
-pub(crate) fn work(lowered: &[Lowered], sequence: Sequence<'_>, keep: &BTreeSet<Slot>) -> Work {
+pub(crate) fn work<L: Borrow<Lowered>>(lowered: &[L], sequence: Sequence<'_>, keep: &BTreeSet<Slot>) -> Work {
     tasks_of(lowered, sequence, &vec![Carried::default(); lowered.len()], keep)
 }
 
-fn tasks_of(lowered: &[Lowered], sequence: Sequence<'_>, carried: &[Carried], keep: &BTreeSet<Slot>) -> Work {
-    let device = |(i, (lowered, carried)): (usize, (&Lowered, &Carried))| {
+fn tasks_of<L: Borrow<Lowered>>(
+    lowered: &[L],
+    sequence: Sequence<'_>,
+    carried: &[Carried],
+    keep: &BTreeSet<Slot>,
+) -> Work {
+    let device = |(i, (lowered, carried)): (usize, (&L, &Carried))| {
+        let lowered = lowered.borrow();
         let steps = match sequence {
             Sequence::Setup => lowered.setup.clone(),
             Sequence::Phases(phases) => lowered.sequence(phases),
@@ -200,8 +207,8 @@ fn tasks_of(lowered: &[Lowered], sequence: Sequence<'_>, carried: &[Carried], ke
     lowered.iter().zip(carried).enumerate().map(device).collect()
 }
 
-fn plan_tasks(
-    lowered: &[Lowered],
+fn plan_tasks<L: Borrow<Lowered>>(
+    lowered: &[L],
     rooms: &[Room],
     devices: Vec<DeviceWork>,
     epoch: impl Fn(usize) -> Epoch,
@@ -245,7 +252,7 @@ fn plan_tasks(
     let devices = devices.into_iter().zip(plans);
     let devices = devices.map(|((steps, tasks), plan)| PlannedDevice { steps, plan: tasks.zip(plan) });
     let planned = Planned { devices: devices.collect() };
-    check_together(lowered, &planned);
+    check_together(lowered.first().map(Borrow::borrow), &planned);
     Ok(planned)
 }
 
@@ -288,9 +295,10 @@ fn plan_device(
 }
 
 /// Devices that wait for each other's rows all come to the end of their plans.
-fn check_together(lowered: &[Lowered], planned: &Planned) {
+fn check_together(lowered: Option<&Lowered>, planned: &Planned) {
+    let Some(lowered) = lowered else { return };
     let Some(made) = planned.devices.iter().map(|d| d.plan.as_ref()).collect::<Option<Vec<_>>>() else { return };
-    let exchanges = lowered[0].exchanges.iter().flat_map(|exchange| {
+    let exchanges = lowered.exchanges.iter().flat_map(|exchange| {
         let writers = made.iter().enumerate().flat_map(|(i, (tasks, _))| {
             exchange.published().iter().filter_map(move |&slot| Some((i, tasks.tensor_of(slot)?)))
         });
@@ -301,7 +309,7 @@ fn check_together(lowered: &[Lowered], planned: &Planned) {
         received.map(move |reader| check::Exchange { reader, writers: writers.clone() })
     });
     let exchanges: Vec<_> = exchanges.filter(|exchange| !exchange.writers.is_empty()).collect();
-    let fetches = lowered[0].exchanges.iter().filter_map(|exchange| match exchange {
+    let fetches = lowered.exchanges.iter().filter_map(|exchange| match exchange {
         Exchange::Fetch { packed, halo, .. } => {
             let all = |slot| {
                 let of_device = |(i, (tasks, _)): (usize, &&(Arc<Tasks>, Plan))| Some((i, tasks.tensor_of(slot)?));

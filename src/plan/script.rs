@@ -1,6 +1,6 @@
 //! What a worker does in one epoch, step by step.
 
-use lapidary_kernels::{Call, Slot};
+use lapidary_kernels::{Call, Mat, Slot};
 use lapidary_planner::memory::Plan;
 
 use super::Tasks;
@@ -51,7 +51,7 @@ impl Script {
     pub fn copies_nothing(&self) -> bool {
         let of_action = |action: &Action| {
             let copied = [&action.store, &action.load, &action.publish];
-            copied.iter().all(|slots| slots.is_empty()) && !matches!(action.call, Call::Fetch { .. })
+            copied.iter().all(|slots| slots.is_empty()) && !action.call.fetches()
         };
         let [store, _, load] = &self.finish;
         self.actions.iter().all(of_action) && store.is_empty() && load.is_empty()
@@ -95,10 +95,6 @@ impl Script {
 
 /// What a call copies from other devices.
 pub(crate) fn fetched_bytes(call: &Call) -> u64 {
-    match call {
-        Call::Fetch { out, .. } => {
-            (out.rows as u64).saturating_mul(out.cols as u64).saturating_mul(out.float.byte_count() as u64)
-        }
-        _ => 0,
-    }
+    let bytes = |out: Mat| (out.len() as u64).saturating_mul(out.dtype.byte_count());
+    if call.fetches() { bytes(call.out()) } else { 0 }
 }

@@ -53,8 +53,8 @@ impl Tasks {
         };
         let ops = steps.iter().map(|step| Op {
             name: step.name.clone(),
-            inputs: step.call.reads().into_iter().map(&mut id_of).collect(),
-            outputs: step.call.writes().into_iter().map(&mut id_of).collect(),
+            inputs: step.call.reads().map(&mut id_of).collect(),
+            outputs: step.call.writes().map(&mut id_of).collect(),
             next: step.next.iter().map(|&(new, old)| (id_of(new), id_of(old))).collect(),
         });
         let mut ops: Vec<Op> = ops.collect();
@@ -62,8 +62,8 @@ impl Tasks {
         // In one pass, which grows with the steps and not with their square.
         let mut users = Users::default();
         for (i, step) in steps.iter().enumerate() {
-            step.call.reads().into_iter().for_each(|slot| users.readers.entry(slot).or_default().push(i));
-            users.writer.extend(step.call.writes().into_iter().map(|slot| (slot, i)));
+            step.call.reads().for_each(|slot| users.readers.entry(slot).or_default().push(i));
+            users.writer.extend(step.call.writes().map(|slot| (slot, i)));
         }
         for exchange in &lowered.exchanges {
             let publishers = exchange.published().iter().filter_map(|slot| users.writer.get(slot));

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use bytemuck::Pod;
 use lapidary_cost_model::Profile;
+use lapidary_kernels::op::{Linear, RowStep};
 use lapidary_kernels::{BlockSlots, Call, Device, Event, HostSlot, Lane, Mat, Shared, Slot, cpu, cuda};
 use rayon::prelude::*;
 
@@ -80,7 +81,7 @@ impl Bench {
     /// The seconds of a launch where the host waits for each, and where many follow each other: by the host's clock.
     pub(crate) fn launch_seconds(&self, launches: u32) -> Result<[f64; 2]> {
         let (x, out) = (self.matrix(0, 1, 1)?, self.room(1, 1, 1)?);
-        let call = Call::Relu { x, out };
+        let call = Call::new(RowStep::Relu, [x], [out]);
         let many = |wait_each: bool| {
             let start = Instant::now();
             let mut last = Event::DONE;
@@ -122,7 +123,7 @@ impl Bench {
     pub(crate) fn memory_rate(&self, rows: usize, runs: usize) -> Result<f64> {
         const WIDTH: usize = 256;
         let (x, out) = (self.matrix(0, rows, WIDTH)?, self.room(1, rows, WIDTH)?);
-        let seconds = least(&self.seconds(&Call::Relu { x, out }, runs)?);
+        let seconds = least(&self.seconds(&Call::new(RowStep::Relu, [x], [out]), runs)?);
         self.free(&[x.slot, out.slot])?;
         Ok(cpu::elementwise_bytes(1, rows as u64, WIDTH as u64) as f64 / seconds)
     }
@@ -142,7 +143,7 @@ impl Bench {
             edges,
         };
         let (own, out) = (self.matrix(0, sources, WIDTH)?, self.room(1, rows, WIDTH)?);
-        let seconds = least(&self.seconds(&Call::Gather { block, weights: None, own, halo: None, out }, RUNS)?);
+        let seconds = least(&self.seconds(&Call::gather(block, None, own, None, out), RUNS)?);
         self.free(&[own.slot, out.slot, block.indptr, block.indices])?;
         Ok(random_rate(rows, edges, seconds, memory_bytes_per_s))
     }
@@ -152,7 +153,7 @@ impl Bench {
         const WIDTH: usize = 256;
         let (x, weight) = (self.matrix(0, rows, WIDTH)?, self.matrix(1, WIDTH, WIDTH)?);
         let out = self.room(2, rows, WIDTH)?;
-        let seconds = least(&self.seconds(&Call::Linear { x, weight, out }, RUNS)?);
+        let seconds = least(&self.seconds(&Call::new(Linear::Product, [x, weight], [out]), RUNS)?);
         self.free(&[x.slot, weight.slot, out.slot])?;
         Ok(cpu::linear_flops(rows as u64, WIDTH as u64, WIDTH as u64) as f64 / seconds)
     }

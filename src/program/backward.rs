@@ -1,9 +1,11 @@
-//! Reverse-mode differentiation: one rule an operation.
+//! Reverse-mode differentiation: the rule in each operation's record, from the loss backwards.
 
 use std::collections::BTreeMap;
 
+use lapidary_kernels::op::{Backward, DType, Gradient, RowSpace, RowStep, TensorType, Value};
+
 use super::dataflow::{OpId, Program, TensorId};
-use super::ir::{DType, Op, Origin, RowSpace, TensorType};
+use super::ir::Origin;
 use super::shape::ProgramError;
 
 /// Appends the operations that compute the gradient of the scalar `loss`, and returns the gradient of each parameter
@@ -31,7 +33,7 @@ pub fn append_backward(program: &mut Program, loss: TensorId) -> Result<BTreeMap
         }
         for (operand, gradient) in operand_gradients(program, op, upstream)? {
             let sum = match gradients.get(&operand) {
-                Some(&other) => program.push1(Op::Add, &[other, gradient])?,
+                Some(&other) => program.push1(RowStep::Add, &[other, gradient])?,
                 None => gradient,
             };
             gradients.insert(operand, sum);
@@ -44,83 +46,49 @@ pub fn append_backward(program: &mut Program, loss: TensorId) -> Result<BTreeMap
     Ok(parameters.collect())
 }
 
-/// The gradients of `op`'s operands, given that of its output (`None` for the loss itself, whose gradient is 1).
+/// The gradients of `op`'s operands, given that of its output (`None` for the loss itself, whose gradient is 1): what the rule in its
+/// record says.
 fn operand_gradients(
     program: &mut Program,
     op: OpId,
     upstream: Option<TensorId>,
 ) -> Result<Vec<(TensorId, TensorId)>, ProgramError> {
-    let inputs = program.inputs(op);
-    let output = program.op_outputs(op)[0];
-    let kind = program.op(op).clone();
-    let no_rule = |place| Err(ProgramError::NoGradient { op: kind.name(), place });
-    let Some(dy) = upstream else {
-        return match kind {
-            Op::SoftmaxCrossEntropy { split } => {
-                let dlogits = program.push1(Op::SoftmaxCrossEntropyGrad { split }, &inputs)?;
-                Ok(vec![(inputs[0], dlogits)])
+    let (inputs, output, kind) = (program.inputs(op), program.op_outputs(op)[0], program.op(op).clone());
+    let no_rule = |place| ProgramError::NoGradient { op: kind.name(), place };
+    let mut said = Backward::default();
+    match (kind.record().gradient, upstream) {
+        _ if !kind.steps().is_empty() => return Err(no_rule(0)),
+        (Gradient::Rule(rule), Some(_)) | (Gradient::OfLoss(rule), None) => rule(&kind, &mut said),
+        _ => return Err(no_rule(0)),
+    }
+    let wanted = |&place: &usize| program.tensor(inputs[place]).wants_gradient;
+    let given = |place: &usize| said.gradients.iter().any(|(given, _)| given == place);
+    if let Some(place) = (0..inputs.len()).filter(wanted).find(|place| !given(place)) {
+        return Err(no_rule(place));
+    }
+    let mut made = Vec::new();
+    for (op, operands) in said.ops {
+        let operands = operands.into_iter().map(|value| {
+            let order = |block| TensorType { rows: RowSpace::Edges(block), width: 1, dtype: DType::U64 };
+            match value {
+                Value::EdgeOrder(block) => program.input(Origin::EdgePermutation(block), order(block)),
+                value => Ok(named(value, &inputs, output, upstream, &made)),
             }
-            Op::SigmoidCrossEntropy { split } => {
-                let dlogits = program.push1(Op::SigmoidCrossEntropyGrad { split }, &inputs)?;
-                Ok(vec![(inputs[0], dlogits)])
-            }
-            _ => no_rule(0),
-        };
-    };
-    let found = match kind {
-        Op::Gather { block } => vec![(inputs[0], program.push1(Op::Gather { block: block.transpose() }, &[dy])?)],
-        Op::WeightedGather { block } => {
-            if program.tensor(inputs[0]).wants_gradient {
-                return no_rule(0);
-            }
-            let order = TensorType { rows: RowSpace::Edges(block), width: 1, dtype: DType::U64 };
-            let order = program.input(Origin::EdgePermutation(block), order)?;
-            let weights = program.push1(Op::PermuteEdges { block }, &[inputs[0], order])?;
-            let back = Op::WeightedGather { block: block.transpose() };
-            vec![(inputs[1], program.push1(back, &[weights, dy])?)]
-        }
-        Op::RowScale => {
-            if program.tensor(inputs[1]).wants_gradient {
-                return no_rule(1);
-            }
-            vec![(inputs[0], program.push1(Op::RowScale, &[dy, inputs[1]])?)]
-        }
-        Op::Linear => {
-            let dw = program.push1(Op::LinearWeightGrad, &[dy, inputs[0]])?;
-            let dx = program.push1(Op::LinearInputGrad, &[dy, inputs[1]])?;
-            vec![(inputs[0], dx), (inputs[1], dw)]
-        }
-        Op::Round => vec![(inputs[0], dy)],
-        Op::Transpose => vec![(inputs[0], program.push1(Op::Transpose, &[dy])?)],
-        Op::AddBias => {
-            let db = program.push1(Op::ColumnSum, &[dy])?;
-            vec![(inputs[0], dy), (inputs[1], db)]
-        }
-        Op::LayerNorm { eps } => {
-            let dx = program.push1(Op::LayerNormInputGrad { eps }, &[dy, inputs[0], inputs[1]])?;
-            let dgain = program.push1(Op::LayerNormGainGrad { eps }, &[dy, inputs[0]])?;
-            let dbias = program.push1(Op::ColumnSum, &[dy])?;
-            vec![(inputs[0], dx), (inputs[1], dgain), (inputs[2], dbias)]
-        }
-        Op::Add => vec![(inputs[0], dy), (inputs[1], dy)],
-        Op::Relu => vec![(inputs[0], program.push1(Op::ReluGrad, &[dy, output])?)],
-        Op::Dropout { .. } => vec![(inputs[0], program.push1(kind, &[dy, inputs[1]])?)],
-        Op::LinearInputGrad
-        | Op::LinearWeightGrad
-        | Op::ColumnSum
-        | Op::ReluGrad
-        | Op::PermuteEdges { .. }
-        | Op::SoftmaxCrossEntropy { .. }
-        | Op::SoftmaxCrossEntropyGrad { .. }
-        | Op::CountCorrect { .. }
-        | Op::SigmoidCrossEntropy { .. }
-        | Op::SigmoidCrossEntropyGrad { .. }
-        | Op::CountMicro { .. }
-        | Op::LayerNormInputGrad { .. }
-        | Op::LayerNormGainGrad { .. }
-        | Op::Fused { .. }
-        | Op::Sgd { .. }
-        | Op::Adam { .. } => return no_rule(0),
-    };
-    Ok(found)
+        });
+        let operands = operands.collect::<Result<Vec<_>, _>>()?;
+        made.push(program.push1(op, &operands)?);
+    }
+    let gradients = said.gradients.into_iter();
+    Ok(gradients.map(|(place, value)| (inputs[place], named(value, &inputs, output, upstream, &made))).collect())
+}
+
+/// The tensor that a rule names.
+fn named(value: Value, inputs: &[TensorId], y: TensorId, dy: Option<TensorId>, made: &[TensorId]) -> TensorId {
+    match value {
+        Value::Dy => dy.expect("the rule of a loss names no gradient of its output"),
+        Value::Y => y,
+        Value::X(place) => inputs[place],
+        Value::Made(number) => made[number],
+        Value::EdgeOrder(_) => unreachable!("an order of edges is no gradient"),
+    }
 }

@@ -3,12 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use lapidary_kernels::op::{Op, TensorType, infer};
 use petgraph::Direction;
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
 
-use super::ir::{Degree, Op, Origin, Tensor, TensorType};
-use super::shape::{ProgramError, infer};
+use super::ir::{Degree, Origin, Tensor};
+use super::shape::ProgramError;
 
 /// A node of the dataflow graph: tensors and operations alternate along its edges.
 #[derive(Clone, Debug)]
@@ -77,7 +78,8 @@ impl Program {
     ///
     /// # Errors
     /// What [`infer`] says of operands that do not fit.
-    pub fn push(&mut self, op: Op, inputs: &[TensorId]) -> Result<Vec<TensorId>, ProgramError> {
+    pub fn push(&mut self, op: impl Into<Op>, inputs: &[TensorId]) -> Result<Vec<TensorId>, ProgramError> {
+        let op = op.into();
         let operands: Vec<&Tensor> = inputs.iter().map(|&id| self.tensor(id)).collect();
         let types: Vec<TensorType> = operands.iter().map(|t| t.ty).collect();
         let constant = operands.iter().all(|t| t.constant);
@@ -103,7 +105,7 @@ impl Program {
     ///
     /// # Errors
     /// What [`infer`] says of operands that do not fit.
-    pub fn push1(&mut self, op: Op, inputs: &[TensorId]) -> Result<TensorId, ProgramError> {
+    pub fn push1(&mut self, op: impl Into<Op>, inputs: &[TensorId]) -> Result<TensorId, ProgramError> {
         Ok(self.push(op, inputs)?[0])
     }
 
@@ -244,11 +246,7 @@ impl Program {
         let (mut operands, mut others) = (self.inputs(first), self.inputs(second));
         let between = others.remove(place);
         operands.extend(others);
-        let (head, mut steps) = match self.op(first).clone() {
-            Op::Fused { head, steps } => (head, steps),
-            op => (Box::new(op), Vec::new()),
-        };
-        steps.push(self.op(second).clone());
+        let fused = self.op(first).clone().followed_by(self.op(second).as_row_step());
         let output = self.op_outputs(second)[0];
         let name = format!("{}+{}", kind_of(&self.tensor(between).name), self.tensor(output).name);
         let edges: Vec<_> = self.graph.edges_directed(second.0, Direction::Incoming).map(|edge| edge.id()).collect();
@@ -259,7 +257,7 @@ impl Program {
         for (place, operand) in operands.iter().enumerate() {
             self.graph.add_edge(operand.0, second.0, place as u8);
         }
-        self.graph[second.0].content = Content::Op(Op::Fused { head, steps });
+        self.graph[second.0].content = Content::Op(fused);
         if let Content::Tensor(tensor) = &mut self.graph[output.0].content {
             tensor.name = name;
         }

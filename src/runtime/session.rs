@@ -250,16 +250,16 @@ impl Session {
         if self.sequences.contains_key(phases) {
             return Ok(());
         }
-        let lowered: Vec<Lowered> = self.runtime.lowered().iter().map(|lowered| (**lowered).clone()).collect();
+        let lowered = self.runtime.lowered();
         let between = match self.repeats {
             true => Some(&self.sequences[&self.main]),
             false => None,
         };
         let planned = match between {
-            Some(main) => crate::plan::plan_between(&lowered, &self.rooms, phases, main, &self.keep, &self.method)?,
+            Some(main) => crate::plan::plan_between(lowered, &self.rooms, phases, main, &self.keep, &self.method)?,
             None => {
                 let sequence = Sequence::Phases(phases);
-                plan_sequence(&lowered, &self.rooms, sequence, &Epoch::Cold, &self.keep, &self.method)?
+                plan_sequence(lowered, &self.rooms, sequence, &Epoch::Cold, &self.keep, &self.method)?
             }
         };
         self.scripts.insert(phases.to_vec(), scripts(&planned));

@@ -186,8 +186,8 @@ impl Worker {
             self.around([&action.store, &action.evict, &action.load])?;
             self.compute(&action.name, &action.call)?;
             action.publish.iter().try_for_each(|&slot| self.publish(slot))?;
-            let made = action.call.writes();
-            for (metric, slot) in metrics.iter_mut().zip(run.metrics.iter()).filter(|(_, slot)| made.contains(slot)) {
+            let made = |slot: Slot| action.call.writes().any(|made| made == slot);
+            for (metric, slot) in metrics.iter_mut().zip(run.metrics.iter()).filter(|(_, slot)| made(**slot)) {
                 *metric = Some(self.copy_small(*slot)?);
             }
         }
@@ -238,23 +238,21 @@ impl Worker {
     }
 
     fn compute(&mut self, name: &str, call: &Call) -> Step<()> {
-        if let Call::Fetch { packed, rows, out } = *call {
-            return self.fetch(name, packed, rows, out);
+        if call.fetches() {
+            return self.fetch(name, call.inputs[0].slot, call.inputs[1].slot, call.out());
         }
-        let writes = call.writes();
-        writes.iter().try_for_each(|&slot| self.make_room(slot))?;
-        let reads = call.reads();
-        let mut after = Vec::with_capacity(reads.len());
-        for slot in &reads {
-            after.push(self.held(*slot)?.ready);
+        call.writes().try_for_each(|slot| self.make_room(slot))?;
+        let mut after = Vec::with_capacity(8);
+        for slot in call.reads() {
+            after.push(self.held(slot)?.ready);
         }
         let done = self.device.launch(Lane::Compute, call, &after);
         let done = self.on(name, done)?;
         self.note(done, Lane::Compute, name, 0);
-        for slot in reads {
+        for slot in call.reads() {
             self.held(slot)?.read[0] = done;
         }
-        for slot in writes {
+        for slot in call.writes() {
             self.resident[slot.0 as usize] = Some(Resident { ready: done, read: [Event::DONE; 2] });
         }
         Ok(())

@@ -8,7 +8,7 @@ use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
 use crate::program::passes::reuse::reuse;
-use crate::program::{Op, Passes, Program, SplitName, append_backward};
+use crate::program::{Loss, Passes, Program, SplitName, append_backward};
 
 use super::optimizer::append_updates;
 use super::{DecayLayers, Optimizer};
@@ -42,8 +42,8 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<(Program, Vec<Par
     let (mut program, parameters) = network.into_parts();
     let split = SplitName::Train;
     let loss = match spec.labels {
-        LabelKind::Class => Op::SoftmaxCrossEntropy { split },
-        LabelKind::Multi => Op::SigmoidCrossEntropy { split },
+        LabelKind::Class => Loss::SoftmaxCrossEntropy { split },
+        LabelKind::Multi => Loss::SigmoidCrossEntropy { split },
     };
     let loss = push_on_split(&mut program, loss, dense_logits(logits)?, spec.labels)?;
     program.set_output("loss", loss);

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use lapidary_kernels::op;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::model::Parameter;
-use crate::program::{CLOCK, Op, Origin, Program, ProgramError, RowSpace, SCALAR, TensorId, TensorType};
+use crate::program::{CLOCK, Origin, Program, ProgramError, RowSpace, SCALAR, TensorId, TensorType};
 
 /// Stochastic gradient descent, as `torch.optim.SGD`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -188,11 +189,13 @@ impl Optimizer {
     }
 
     /// The operation that updates one parameter.
-    fn op(&self, decays: bool) -> Op {
+    fn op(&self, decays: bool) -> op::Optimizer {
         let decay = |weight_decay| if decays { weight_decay } else { 0.0 };
         match *self {
-            Self::Sgd(Sgd { momentum, weight_decay, .. }) => Op::Sgd { momentum, weight_decay: decay(weight_decay) },
-            Self::Adam(adam) | Self::AdamW(AdamW(adam)) => Op::Adam {
+            Self::Sgd(Sgd { momentum, weight_decay, .. }) => {
+                op::Optimizer::Sgd { momentum, weight_decay: decay(weight_decay) }
+            }
+            Self::Adam(adam) | Self::AdamW(AdamW(adam)) => op::Optimizer::Adam {
                 beta1: adam.beta1,
                 beta2: adam.beta2,
                 eps: adam.eps,
@@ -223,8 +226,11 @@ pub(super) fn append_updates(
         for which in 1..=optimizer.moment_count() {
             state.push(program.input(Origin::Moment { parameter: parameter.name.clone(), which }, ty)?);
         }
-        let mut inputs = vec![state[0], gradient, clock, rate];
-        inputs.extend(&state[1..]);
+        // In the order of the operation's record.
+        let inputs = match (optimizer, &state[..]) {
+            (Optimizer::Sgd(_), &[parameter, ref m @ ..]) => [&[parameter, gradient, clock, rate], m].concat(),
+            (_, state) => [&[state[0], gradient], &state[1..], &[clock, rate]].concat(),
+        };
         let decays = decay == DecayLayers::All || parameter.layer() == first_layer;
         let updated = program.push(optimizer.op(decays), &inputs)?;
         for (output, input) in updated.into_iter().zip(state) {

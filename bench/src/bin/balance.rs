@@ -25,6 +25,7 @@ use lapidary::graph::{Block, Permutation};
 use lapidary::{Dataset, Graph, profile};
 use lapidary_cost_model::calibration::{mean_absolute_percentage_error, rank_correlation};
 use lapidary_cost_model::{CostModel, FeatureSums, Op, RangeCost, Work};
+use lapidary_kernels::op::Linear;
 use lapidary_kernels::{AlignedBytes, BlockSlots, Call, CpuDevice, Device, HostSlot, Lane, Mat, Owner, Shared, Slot};
 use lapidary_planner::partition::{Speeds, split};
 use rand::{Rng, SeedableRng};
@@ -209,8 +210,8 @@ impl Bench {
         }
         let (indptr, indices, edges) = (slot(0), slot(1), block.edge_count());
         let block = BlockSlots { indptr, indices, rows: n, own_sources: n, halo_sources, edges };
-        let gather = Call::Gather { block, weights: None, own, halo: Some(halo), out: sums };
-        Ok([Call::Linear { x, weight, out: products }, gather])
+        let gather = Call::gather(block, None, own, Some(halo), sums);
+        Ok([Call::new(Linear::Product, [x, weight], [products]), gather])
     }
 
     fn part_of_ones(&self, offset: usize, len: usize) -> Result<Shared<f32>> {

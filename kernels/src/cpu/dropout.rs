@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use pulp::{Arch, Simd, WithSimd};
-
-use super::parallel::{CHUNK, balanced_rows, for_rows, split_at_ends, task_count, try_for_each};
+use super::parallel::{CHUNK, balanced_rows, split_at_ends, task_count, try_for_each};
+use super::rows::{RowWork, chain};
 use super::sources::{bad_row, check_block};
 use crate::call::DropoutKey;
 use crate::error::{Error, Result, check_shape};
+use crate::op::RowStep;
 use crate::random::{RowKey, draw, row_key, threshold};
 use crate::view::{BlockView, MatMut, MatView};
 
@@ -20,40 +20,9 @@ use crate::view::{BlockView, MatMut, MatView};
 /// `x`, `out`: `[n, d]`; `out` is overwritten; `epoch` is the clock's.
 /// # Errors
 /// [`Error::Shape`], [`Error::Argument`]; `out` is then untouched.
-pub fn dropout(x: MatView<'_>, key: DropoutKey, epoch: u64, mut out: MatMut<'_>) -> Result<()> {
-    const CALL: &str = "dropout";
-    let (n, d) = (x.rows(), x.cols());
-    check_shape(CALL, "out", [n, d], [out.rows(), out.cols()])?;
-    let mask = Mask::new(CALL, key, epoch)?;
-    for_rows(out.data(), d, |first, out| {
-        Arch::new().dispatch(DropRows { mask, first, d, x: &x.data()[first * d..], out });
-    });
-    Ok(())
-}
-
-/// Rows of `d` columns, the first of which is row `first` of the matrix.
-struct DropRows<'a> {
-    mask: Mask,
-    first: usize,
-    d: usize,
-    x: &'a [f32],
-    out: &'a mut [f32],
-}
-
-// A closure would do, but the compiler leaves one as long as this outside of what it compiles for wide vectors.
-impl WithSimd for DropRows<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _simd: S) {
-        let Self { mask, first, d, x, out } = self;
-        for ((r, out), x) in out.chunks_exact_mut(d).enumerate().zip(x.chunks_exact(d)) {
-            let key = mask.row(first + r);
-            for ((out, &x), column) in out.iter_mut().zip(x).zip(0u32..) {
-                *out = mask.apply(key, column, x);
-            }
-        }
-    }
+pub fn dropout(x: MatView<'_>, key: DropoutKey, epoch: u64, out: MatMut<'_>) -> Result<()> {
+    let step = RowStep::Dropout { rate: key.rate, salt: key.op };
+    chain("dropout", x, &[RowWork { step, beside: &[], draws: Some((key, epoch)) }], out)
 }
 
 /// [`dropout`] on the values of a sparse matrix in CSR: the same cells as of the dense one.
@@ -100,7 +69,18 @@ pub fn sparse_dropout(
     try_for_each(ranges.into_iter().zip(parts), |(rows, out)| task(rows, out))
 }
 
-/// [`dropout`] of rows of `d` columns, the first of which is row `first`, where they lie.
+/// [`dropout`] of rows of `d` columns, the first of which is row `first`.
+#[inline(always)]
+pub(super) fn drop_rows(mask: Mask, first: usize, d: usize, x: &[f32], out: &mut [f32]) {
+    for ((r, out), x) in out.chunks_exact_mut(d).enumerate().zip(x.chunks_exact(d)) {
+        let key = mask.row(first + r);
+        for ((out, &x), column) in out.iter_mut().zip(x).zip(0u32..) {
+            *out = mask.apply(key, column, x);
+        }
+    }
+}
+
+/// [`drop_rows`] where they lie.
 #[inline(always)]
 pub(super) fn drop_in_place(mask: Mask, first: usize, d: usize, rows: &mut [f32]) {
     for (r, row) in rows.chunks_exact_mut(d).enumerate() {

@@ -11,14 +11,32 @@ use super::gather_rows::Rows;
 use super::parallel::{balanced_rows, split_at_ends, task_count, try_for_each};
 use super::passes::{Passes, copy_columns, points};
 use super::rows::{RowWork, Steps};
+use super::slots::{Matrix, Open, Vector};
 use super::sources::{CALL, Cuts, Pass, Sources, Start, check_block};
 use super::weights::{Unweighted, Weighted};
+use crate::call::Call;
 use crate::error::{Error, Result, check_shape};
 use crate::memory::zeroed;
 use crate::view::{BlockView, MatMut, MatView};
 
 /// Cell additions that are worth a task of their own.
 const LEAST_WORK: usize = 1 << 15;
+
+pub(super) fn launch(slots: &Open<'_>, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
+    let block = slots.block_of(call)?;
+    let weights = call.head_inputs().get(1).map(|&weights| slots.numbers(weights)).transpose()?;
+    let own = slots.mat(call.inputs[0])?;
+    let beside = call.halo.or(call.sum).map(|mat| slots.mat(mat)).transpose()?;
+    let mut out = slots.mat_mut(call.out())?;
+    let (weights, beside) = (weights.as_ref().map(Vector::view), beside.as_ref().map(Matrix::view));
+    match call.first_source {
+        None => gather_then(block.view(), weights, own.view(), beside, steps, out.view()),
+        Some(first) => {
+            let window = Window { first, sum: beside };
+            gather_window(block.view(), weights, window, own.view(), steps, out.view())
+        }
+    }
+}
 
 /// Bytes that [`gather`] reads and writes if no source row is found in a cache; with weights, `4 e` more.
 pub fn gather_bytes(n: u64, e: u64, d: u64) -> u64 {

@@ -3,10 +3,15 @@
 //! The products themselves are in `product.rs`, one thread each; the cut into tasks is made here, by sizes alone, so that
 //! the bits do not depend on the threads.
 
-use super::parallel::{for_chunks, for_each};
+use pulp::Arch;
+
+use super::parallel::{for_chunks, for_each, map_chunks};
 use super::product::{Packed, add_transposed_times, rows_times};
 use super::rows::{RowWork, Steps};
+use super::slots::Open;
+use crate::call::Call;
 use crate::error::{Result, check_shape};
+use crate::op::Linear;
 use crate::view::{MatMut, MatView};
 
 /// Rows of one task; fewer where reading them is most of the work, so that no thread waits long for the last.
@@ -21,6 +26,35 @@ const MOST_PARTS: usize = 16;
 
 /// Fewest rows of such a part.
 const LEAST_ROWS: usize = 2048;
+
+pub(super) fn launch(slots: &Open<'_>, op: Linear, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
+    let (first, out) = (call.inputs[0], call.out());
+    let x = slots.mat(first)?;
+    match op {
+        Linear::Product => {
+            let weight = slots.mat(call.inputs[1])?;
+            linear_then(x.view(), weight.view(), steps, slots.mat_mut(out)?.view())
+        }
+        Linear::InputGrad => {
+            let weight = slots.mat(call.inputs[1])?;
+            linear_input_grad_then(x.view(), weight.view(), steps, slots.mat_mut(out)?.view())
+        }
+        Linear::WeightGrad => {
+            let (grad, x) = (x, slots.mat(call.inputs[1])?);
+            let [n, d_in, d_out] = [first.rows, call.inputs[1].cols, first.cols].map(|size| size as u64);
+            let need = linear_weight_grad_workspace_bytes(n, d_in, d_out) as usize / 4;
+            let mut room = call.workspace.map(|slot| slots.vec_mut(slot, need)).transpose()?;
+            let room = room.as_mut().map_or(&mut [][..], |room| room.view());
+            linear_weight_grad(grad.view(), x.view(), slots.mat_mut(out)?.view(), room)
+        }
+        Linear::ColumnSum => column_sum(x.view(), slots.numbers_mut(out)?.view()),
+        Linear::Round => {
+            slots.mat_mut(out)?.view().data().copy_from_slice(x.view().data());
+            Ok(())
+        }
+        Linear::Transpose => transpose(x.view(), slots.mat_mut(out)?.view()),
+    }
+}
 
 /// Floating-point operations of one linear layer or of one of its two gradients.
 pub fn linear_flops(n: u64, d_in: u64, d_out: u64) -> u64 {
@@ -164,4 +198,76 @@ fn times(x: MatView<'_>, packed: &Packed, steps: &Steps<'_>, mut out: MatMut<'_>
         let x = &x.data()[first * k..][..out.len() / width * k];
         rows_times(x, packed, out, |row, out| steps.apply(first + row, out));
     });
+}
+
+/// Sum over rows: the gradient of a bias.
+///
+/// # Shapes
+/// `x`: `[n, d]`; `out`: `[d]`, overwritten.
+/// # Cost
+/// At most 64 rows of `f64` are allocated.
+/// # Errors
+/// [`crate::Error::Shape`]; `out` is then untouched.
+/// # Order
+/// Rows are added in `f32` in blocks of 64 and the blocks in `f64`, in parts that depend on `n` alone: the same bits
+/// on any number of threads.
+pub fn column_sum(x: MatView<'_>, out: &mut [f32]) -> Result<()> {
+    const BLOCK: usize = 64;
+    const MOST_PARTS: usize = 64;
+    const LEAST_ROWS: usize = 1024;
+    let (n, d) = (x.rows(), x.cols());
+    check_shape("column_sum", "out", [1, d], [1, out.len()])?;
+    if d == 0 {
+        return Ok(());
+    }
+    let sums = map_chunks(n, n.div_ceil(MOST_PARTS).max(LEAST_ROWS), |rows| {
+        let mut sum = vec![0.0f64; d];
+        let mut block_sum = vec![0.0f32; d];
+        Arch::new().dispatch(|| {
+            for block in x.data()[rows.start * d..rows.end * d].chunks(BLOCK * d) {
+                block_sum.fill(0.0);
+                for row in block.chunks_exact(d) {
+                    for (sum, &x) in block_sum.iter_mut().zip(row) {
+                        *sum += x;
+                    }
+                }
+                for (sum, &block) in sum.iter_mut().zip(&block_sum) {
+                    *sum += f64::from(block);
+                }
+            }
+        });
+        sum
+    });
+    for (column, out) in out.iter_mut().enumerate() {
+        *out = sums.iter().map(|sum| sum[column]).sum::<f64>() as f32;
+    }
+    Ok(())
+}
+
+/// `out = x^T`.
+///
+/// # Shapes
+/// `x`: `[n, d]`; `out`: `[d, n]`, overwritten.
+/// # Errors
+/// [`crate::Error::Shape`]; `out` is then untouched.
+pub fn transpose(x: MatView<'_>, mut out: MatMut<'_>) -> Result<()> {
+    /// Rows and columns of a tile: one cache line of each row.
+    const TILE: usize = 16;
+    let (n, d) = (x.rows(), x.cols());
+    check_shape("transpose", "out", [d, n], [out.rows(), out.cols()])?;
+    if n == 0 {
+        return Ok(());
+    }
+    for_chunks(out.data(), TILE * n, |first, out| {
+        let first_column = first / n;
+        for low in (0..n).step_by(TILE) {
+            let high = (low + TILE).min(n);
+            for (i, out) in out.chunks_exact_mut(n).enumerate() {
+                for (r, out) in (low..high).zip(&mut out[low..high]) {
+                    *out = x.data()[r * d + first_column + i];
+                }
+            }
+        }
+    });
+    Ok(())
 }

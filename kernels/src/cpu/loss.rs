@@ -3,9 +3,48 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use super::exp::exp;
+use super::multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_grad};
 use super::parallel::{CHUNK, for_rows, map_chunks};
+use super::slots::Open;
+use crate::call::{Call, Part};
 use crate::error::{Result, check_shape};
-use crate::view::{MatMut, MatView, Targets};
+use crate::op::Loss;
+use crate::view::{MatMut, MatView, MultiTargets, Targets};
+
+pub(super) fn launch(slots: &Open<'_>, op: Loss, call: &Call) -> Result<()> {
+    let Part { select, count, .. } = call.part;
+    let (logits, out) = (slots.mat(call.inputs[0])?, call.out());
+    let split = slots.numbers(call.inputs[2])?;
+    match op {
+        Loss::SoftmaxCrossEntropy { .. } | Loss::SoftmaxCrossEntropyGrad { .. } | Loss::CountCorrect { .. } => {
+            let labels = slots.numbers(call.inputs[1])?;
+            let targets = Targets { labels: labels.view(), split: split.view(), select };
+            match op {
+                Loss::SoftmaxCrossEntropy { .. } => {
+                    slots.numbers_mut(out)?.view()[0] = softmax_cross_entropy(logits.view(), targets, count)?;
+                }
+                Loss::CountCorrect { .. } => {
+                    slots.numbers_mut(out)?.view().copy_from_slice(&count_correct(logits.view(), targets)?);
+                }
+                _ => softmax_cross_entropy_grad(logits.view(), targets, count, slots.mat_mut(out)?.view())?,
+            }
+        }
+        Loss::SigmoidCrossEntropy { .. } | Loss::SigmoidCrossEntropyGrad { .. } | Loss::CountMicro { .. } => {
+            let (classes, cells) = (call.inputs[0].cols, slots.numbers(call.inputs[1])?);
+            let targets = MultiTargets { targets: cells.view(), classes, split: split.view(), select };
+            match op {
+                Loss::SigmoidCrossEntropy { .. } => {
+                    slots.numbers_mut(out)?.view()[0] = sigmoid_cross_entropy(logits.view(), targets, count)?;
+                }
+                Loss::CountMicro { .. } => {
+                    slots.numbers_mut(out)?.view().copy_from_slice(&count_micro(logits.view(), targets)?);
+                }
+                _ => sigmoid_cross_entropy_grad(logits.view(), targets, count, slots.mat_mut(out)?.view())?,
+            }
+        }
+    }
+    Ok(())
+}
 
 /// `loss = 1 / count * sum over selected v of -log softmax(logits[v])[labels[v]]`; 0 if `count` is 0.
 ///

@@ -5,16 +5,16 @@
 //! All of them give the same bits on any number of threads.
 
 mod dropout;
-mod elementwise;
+mod edges;
 mod exp;
-mod fused;
 mod gather;
 mod gather_rows;
 mod launch;
-mod layer_norm;
 mod linear;
 mod loss;
+mod moves;
 mod multi_label;
+mod norm;
 mod optimizer;
 mod parallel;
 mod passes;
@@ -32,19 +32,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use dropout::{dropout, sparse_dropout};
-pub use elementwise::{
-    add, add_bias, column_sum, elementwise_bytes, pack, permute_edges, relu, relu_grad, row_scale, transpose,
-};
+pub use edges::permute_edges;
 pub use gather::{Window, gather, gather_bytes, gather_then, gather_window};
-pub use layer_norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
 pub use linear::{
-    linear, linear_flops, linear_input_grad, linear_input_grad_then, linear_then, linear_weight_grad,
-    linear_weight_grad_workspace_bytes,
+    column_sum, linear, linear_flops, linear_input_grad, linear_input_grad_then, linear_then, linear_weight_grad,
+    linear_weight_grad_workspace_bytes, transpose,
 };
 pub use loss::{count_correct, softmax_cross_entropy, softmax_cross_entropy_grad};
+pub use moves::pack;
 pub use multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_grad};
+pub use norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
 pub use optimizer::{adam, sgd};
-pub use rows::{RowWork, rows_then};
+pub use rows::{RowWork, elementwise_bytes, rows_then};
 
 use crate::call::{Call, Mat};
 use crate::device::{Device, Event, Lane, Recorder, Span};
@@ -119,7 +118,7 @@ impl CpuDevice {
     /// Takes memory for what a call writes, and has its pages cleared: a kernel that does so by writing to them takes up to
     /// twice as long.
     pub(crate) fn make_ready(&self, call: &Call) {
-        self.slots.make_ready(&call.writes());
+        self.slots.make_ready(call.writes());
     }
 
     fn last_event(&self) -> Event {
@@ -142,7 +141,7 @@ impl CpuDevice {
 
     pub(crate) fn fetch_apart(&self, lane: Lane, rows: Slot, out: Mat, from: &[(Lent, usize)]) -> Result<()> {
         self.slots.fetch(rows, out, from)?;
-        self.count(lane, 2, out.float.byte_count() * out.rows * out.cols);
+        self.count(lane, 2, out.rows * out.row_bytes());
         Ok(())
     }
 

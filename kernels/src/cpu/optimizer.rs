@@ -3,8 +3,43 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use super::parallel::{CHUNK, for_each};
+use super::slots::Open;
+use crate::call::{Call, Mat};
 use crate::error::{Result, check_shape};
+use crate::op::{Optimizer, adam_step, sgd_step};
 use crate::step::{AdamStep, SgdStep};
+
+pub(super) fn launch(slots: &Open<'_>, op: Optimizer, call: &Call) -> Result<()> {
+    let window = call.part.window.first..;
+    let settings = |clock: Mat, rate: Mat| {
+        let [_, step] = slots.clock(clock)?;
+        Ok((step, f64::from(slots.numbers::<f32>(rate)?.view()[0])))
+    };
+    match (op, &call.inputs[..], &call.outputs[..]) {
+        (Optimizer::Sgd { .. }, &[param, grad, clock, rate, ref old @ ..], &[out, ref new @ ..]) => {
+            let (step, rate) = settings(clock, rate)?;
+            let (param, grad) = (slots.numbers(param)?, slots.numbers(grad)?);
+            let mut moment = match (old, new) {
+                (&[old], &[new]) => Some((slots.numbers(old)?, slots.numbers_mut(new)?)),
+                _ => None,
+            };
+            let moment = moment.as_mut().map(|(old, new)| (old.view(), new.view()));
+            let (param, grad) = (&param.view()[window.clone()], &grad.view()[window]);
+            sgd(param, grad, moment, slots.numbers_mut(out)?.view(), sgd_step(&call.op, step, rate))
+        }
+        (Optimizer::Adam { .. }, &[param, grad, m, v, clock, rate], &[param_out, m_out, v_out]) => {
+            let (step, rate) = settings(clock, rate)?;
+            let (param, grad) = (slots.numbers(param)?, slots.numbers(grad)?);
+            let (m, v) = (slots.numbers(m)?, slots.numbers(v)?);
+            let [mut param_out, mut m_out, mut v_out] =
+                [slots.numbers_mut(param_out)?, slots.numbers_mut(m_out)?, slots.numbers_mut(v_out)?];
+            let new = [param_out.view(), m_out.view(), v_out.view()];
+            let (param, grad) = (&param.view()[window.clone()], &grad.view()[window]);
+            adam([param, m.view(), v.view()], grad, new, adam_step(&call.op, step, rate))
+        }
+        _ => unreachable!("a call has the operands of its record"),
+    }
+}
 
 /// Stochastic gradient descent: `g = grad + decay * param`; `m = momentum * m + g` (`m = g` at step 1);
 /// `out = param - rate * m`. Without a moment, `m` is `g`.

@@ -5,31 +5,34 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::dropout::{Mask, drop_in_place};
-use super::elementwise::{masked, rectified};
+use super::dropout::{Mask, drop_in_place, drop_rows};
+use super::exp::exp;
 use super::parallel::for_rows;
-use crate::call::DropoutKey;
+use super::slots::{Matrix, Open};
+use crate::call::{Call, DropoutKey, Mat};
 use crate::error::{Result, check_shape};
+use crate::op::{Dim, RowStep};
 use crate::view::{MatMut, MatView};
 
 /// Elements that the steps take in turn: with as many of an operand, they fit the nearest cache.
 const GROUP: usize = 1 << 11;
 
-/// What is done to every row of a matrix `[n, d]`; see [`crate::call::RowStep`].
+/// What is done to every row of a matrix `[n, d]`: a step, and what it reads beside the row.
 #[derive(Clone, Copy, Debug)]
-pub enum RowWork<'a> {
-    /// Times the row's factor, `[n]`: [`super::row_scale`].
-    Scale(&'a [f32]),
-    /// Plus the bias, `[d]`: [`super::add_bias`].
-    AddBias(&'a [f32]),
-    /// Plus the same row of a matrix, `[n, d]`: [`super::add`].
-    Add(MatView<'a>),
-    /// [`super::relu`].
-    Relu,
-    /// Where the same cell of a matrix, `[n, d]`, is above 0: [`super::relu_grad`].
-    ReluGrad(MatView<'a>),
-    /// [`super::dropout()`] in this epoch.
-    Dropout(DropoutKey, u64),
+pub struct RowWork<'a> {
+    /// The step.
+    pub step: RowStep,
+    /// The numbers of the operand that its record names, row by row; none for a step without one, and for a dropout.
+    pub beside: &'a [f32],
+    /// Which cells a dropout keeps, and in which epoch.
+    pub draws: Option<(DropoutKey, u64)>,
+}
+
+impl<'a> RowWork<'a> {
+    /// A step that is no dropout.
+    pub fn new(step: RowStep, beside: &'a [f32]) -> Self {
+        Self { step, beside, draws: None }
+    }
 }
 
 /// Steps whose operands fit.
@@ -44,16 +47,15 @@ pub(super) struct Steps<'a> {
 impl<'a> Steps<'a> {
     /// The steps that `call` does to `n` rows of `d`.
     pub(super) fn new(call: &'static str, steps: &[RowWork<'a>], n: usize, d: usize) -> Result<Self> {
-        let check = |step: &RowWork<'a>| {
-            match step {
-                RowWork::Scale(scale) => check_shape(call, "scale", [n, 1], [scale.len(), 1])?,
-                RowWork::AddBias(bias) => check_shape(call, "bias", [d, 1], [bias.len(), 1])?,
-                RowWork::Add(b) => check_shape(call, "b", [n, d], [b.rows(), b.cols()])?,
-                RowWork::ReluGrad(y) => check_shape(call, "y", [n, d], [y.rows(), y.cols()])?,
-                RowWork::Relu => {}
-                RowWork::Dropout(key, epoch) => return Ok((*step, Some(Mask::new(call, *key, *epoch)?))),
+        let check = |work: &RowWork<'a>| {
+            let Some(operand) = work.step.record().inputs.get(1) else { return Ok((*work, None)) };
+            if let Some((key, epoch)) = work.draws {
+                return Ok((*work, Some(Mask::new(call, key, epoch)?)));
             }
-            Ok((*step, None))
+            let size = |dim| if dim == Dim::N { n } else { d };
+            let [rows, cols] = [operand.rows, operand.cols].map(|dim| if dim == Dim::Just(1) { 1 } else { size(dim) });
+            check_shape(call, operand.name, [rows.saturating_mul(cols), 1], [work.beside.len(), 1])?;
+            Ok((*work, None))
         };
         Ok(Self { steps: steps.iter().map(check).collect::<Result<_>>()?, n, d })
     }
@@ -65,24 +67,37 @@ impl<'a> Steps<'a> {
 
     /// Does all steps, one after the other, to rows of which the first is `first`.
     pub(super) fn apply(&self, first: usize, rows: &mut [f32]) {
-        if self.steps.is_empty() || self.d == 0 {
+        self.apply_from(None, first, rows);
+    }
+
+    /// The same, the rows being those of `x` at first.
+    fn apply_from(&self, x: Option<&[f32]>, first: usize, rows: &mut [f32]) {
+        let d = self.d;
+        if let (true, Some(x)) = (self.steps.is_empty(), x) {
+            rows.copy_from_slice(x);
+        }
+        if self.steps.is_empty() || d == 0 {
             return;
         }
-        let group = self.group();
-        for (i, rows) in rows.chunks_mut(group * self.d).enumerate() {
-            for (step, mask) in &self.steps {
-                Arch::new().dispatch(Apply { step: *step, mask: *mask, first: first + i * group, d: self.d, rows });
+        // A step alone needs no second look at any row.
+        let group = if self.steps.len() > 1 { self.group() } else { (rows.len() / d).max(1) };
+        for (i, rows) in rows.chunks_mut(group * d).enumerate() {
+            let mut x = x.map(|x| &x[i * group * d..][..rows.len()]);
+            for (work, mask) in &self.steps {
+                let (x, first) = (x.take(), first + i * group);
+                Arch::new().dispatch(Apply { work: *work, mask: *mask, first, d, x, rows });
             }
         }
     }
 }
 
-/// One step on a few rows.
+/// One step on a few rows: from `x` to `rows`, or on `rows` where they lie.
 struct Apply<'a, 'b> {
-    step: RowWork<'a>,
+    work: RowWork<'a>,
     mask: Option<Mask>,
     first: usize,
     d: usize,
+    x: Option<&'b [f32]>,
     rows: &'b mut [f32],
 }
 
@@ -91,28 +106,81 @@ impl WithSimd for Apply<'_, '_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) {
-        let Self { step, mask, first, d, rows } = self;
-        match step {
-            RowWork::Scale(scale) => {
-                for (row, &scale) in rows.chunks_exact_mut(d).zip(&scale[first..]) {
-                    row.iter_mut().for_each(|x| *x *= scale);
+        let Self { work, mask, first, d, x, rows } = self;
+        let beside = work.beside;
+        match work.step {
+            RowStep::Scale => {
+                for ((x, row), &scale) in rows_of(x, rows, d).zip(&beside[first..]) {
+                    each(x, row, |x| scale * x);
                 }
             }
-            RowWork::AddBias(bias) => {
-                for row in rows.chunks_exact_mut(d) {
-                    row.iter_mut().zip(bias).for_each(|(x, &bias)| *x += bias);
+            RowStep::AddBias => {
+                for (x, row) in rows_of(x, rows, d) {
+                    each_with(x, row, beside, |x, bias| x + bias);
                 }
             }
-            RowWork::Add(b) => rows.iter_mut().zip(&b.data()[first * d..]).for_each(|(x, &b)| *x += b),
-            RowWork::Relu => rows.iter_mut().for_each(|x| *x = rectified(*x)),
-            RowWork::ReluGrad(y) => {
-                rows.iter_mut().zip(&y.data()[first * d..]).for_each(|(x, &y)| *x = masked(*x, y));
+            RowStep::Add => each_with(x, rows, &beside[first * d..], |x, b| x + b),
+            RowStep::Relu => each(x, rows, |x| if x <= 0.0 { 0.0 } else { x }),
+            RowStep::ReluGrad => {
+                each_with(x, rows, &beside[first * d..], |grad, y| if y > 0.0 { grad } else { 0.0 });
             }
-            RowWork::Dropout(..) => {
+            RowStep::Elu { alpha } => each(x, rows, |x| elu(alpha, x)),
+            RowStep::EluGrad { alpha } => {
+                let dx = |grad, y| if y > 0.0 { grad } else { grad * (y + alpha) };
+                each_with(x, rows, &beside[first * d..], dx);
+            }
+            RowStep::LeakyRelu { slope } => each(x, rows, |x| if x > 0.0 { x } else { slope * x }),
+            RowStep::LeakyReluGrad { slope } => {
+                let dx = |grad, y| if y > 0.0 { grad } else { slope * grad };
+                each_with(x, rows, &beside[first * d..], dx);
+            }
+            RowStep::Dropout { .. } => {
                 let mask = mask.expect("a dropout's mask is made with its steps");
-                drop_in_place(mask, first, d, rows);
+                match x {
+                    Some(x) => drop_rows(mask, first, d, x, rows),
+                    None => drop_in_place(mask, first, d, rows),
+                }
             }
         }
+    }
+}
+
+/// One cell of an ELU. Near 0, where `e^x - 1` would cancel, it is Taylor's polynomial of that.
+#[inline(always)]
+fn elu(alpha: f32, x: f32) -> f32 {
+    let series = 1.0 / 24.0 + x * (1.0 / 120.0 + x * (1.0 / 720.0 + x * (1.0 / 5040.0)));
+    let near = x * (1.0 + x * (0.5 + x * (1.0 / 6.0 + x * series)));
+    let far = exp(if x > 0.0 { 0.0 } else { x }) - 1.0;
+    let below = if x > -0.35 { near } else { far };
+    if x > 0.0 { x } else { alpha * below }
+}
+
+/// Rows of `d`, and what they are made of, if that is elsewhere.
+#[inline(always)]
+fn rows_of<'a>(
+    x: Option<&'a [f32]>,
+    rows: &'a mut [f32],
+    d: usize,
+) -> impl Iterator<Item = (Option<&'a [f32]>, &'a mut [f32])> {
+    let x = move |r: usize| x.map(|x| &x[r * d..][..d]);
+    rows.chunks_exact_mut(d).enumerate().map(move |(r, row)| (x(r), row))
+}
+
+/// Each cell of `x`, or of `out` itself, becomes `f` of it.
+#[inline(always)]
+fn each(x: Option<&[f32]>, out: &mut [f32], f: impl Fn(f32) -> f32) {
+    match x {
+        Some(x) => out.iter_mut().zip(x).for_each(|(out, &x)| *out = f(x)),
+        None => out.iter_mut().for_each(|out| *out = f(*out)),
+    }
+}
+
+/// [`each`], with the same cell of `beside`.
+#[inline(always)]
+fn each_with(x: Option<&[f32]>, out: &mut [f32], beside: &[f32], f: impl Fn(f32, f32) -> f32) {
+    match x {
+        Some(x) => out.iter_mut().zip(x).zip(beside).for_each(|((out, &x), &beside)| *out = f(x, beside)),
+        None => out.iter_mut().zip(beside).for_each(|(out, &beside)| *out = f(*out, beside)),
     }
 }
 
@@ -124,18 +192,55 @@ impl WithSimd for Apply<'_, '_> {
 /// [`crate::Error::Shape`], [`crate::Error::Argument`]; `out` is then untouched.
 /// # Order
 /// Per cell what the kernels one after the other compute, bit for bit.
-pub fn rows_then(x: MatView<'_>, steps: &[RowWork<'_>], mut out: MatMut<'_>) -> Result<()> {
-    const CALL: &str = "rows";
+pub fn rows_then(x: MatView<'_>, steps: &[RowWork<'_>], out: MatMut<'_>) -> Result<()> {
+    chain("rows", x, steps, out)
+}
+
+pub(super) fn chain(call: &'static str, x: MatView<'_>, steps: &[RowWork<'_>], mut out: MatMut<'_>) -> Result<()> {
     let (n, d) = (x.rows(), x.cols());
-    check_shape(CALL, "out", [n, d], [out.rows(), out.cols()])?;
-    let steps = Steps::new(CALL, steps, n, d)?;
-    let group = steps.group() * d.max(1);
-    for_rows(out.data(), d, |first, out| {
-        for (i, out) in out.chunks_mut(group).enumerate() {
-            let start = first * d + i * group;
-            out.copy_from_slice(&x.data()[start..start + out.len()]);
-            steps.apply(first + i * steps.group(), out);
-        }
-    });
+    check_shape(call, "out", [n, d], [out.rows(), out.cols()])?;
+    let steps = Steps::new(call, steps, n, d)?;
+    for_rows(out.data(), d, |first, out| steps.apply_from(Some(&x.data()[first * d..][..out.len()]), first, out));
     Ok(())
+}
+
+/// A step whose operand is locked for reading.
+pub(super) struct OpenStep {
+    step: RowStep,
+    beside: Option<Matrix>,
+    draws: Option<(DropoutKey, u64)>,
+}
+
+impl OpenStep {
+    fn new(slots: &Open<'_>, call: &Call, step: RowStep, beside: Option<Mat>) -> Result<Self> {
+        match (step, beside) {
+            (RowStep::Dropout { rate, salt }, Some(clock)) => {
+                let draws = Some((call.dropout_key(rate, salt), slots.clock(clock)?[0]));
+                Ok(Self { step, beside: None, draws })
+            }
+            _ => Ok(Self { step, beside: beside.map(|mat| slots.mat(mat)).transpose()?, draws: None }),
+        }
+    }
+
+    /// The steps behind the call's head.
+    pub(super) fn behind(slots: &Open<'_>, call: &Call) -> Result<Vec<Self>> {
+        call.steps().map(|(step, beside)| Self::new(slots, call, step, beside)).collect()
+    }
+
+    pub(super) fn work(&self) -> RowWork<'_> {
+        let beside = self.beside.as_ref().map_or(&[][..], |beside| beside.view().data());
+        RowWork { step: self.step, beside, draws: self.draws }
+    }
+}
+
+/// A step by itself, or a chain of them.
+pub(super) fn launch(slots: &Open<'_>, first: RowStep, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
+    let x = slots.mat(call.inputs[0])?;
+    let first = OpenStep::new(slots, call, first, call.head_inputs().get(1).copied())?;
+    chain(call.name_of_head(), x.view(), &[&[first.work()], steps].concat(), slots.mat_mut(call.out())?.view())
+}
+
+/// Bytes that an elementwise kernel with `inputs` matrices of `n` rows and `d` columns reads and writes.
+pub fn elementwise_bytes(inputs: u64, n: u64, d: u64) -> u64 {
+    4 * (inputs + 1) * n * d
 }

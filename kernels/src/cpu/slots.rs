@@ -7,8 +7,8 @@ use bytemuck::Pod;
 use half::bf16;
 use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, RawRwLock, RwLock};
 
-use super::elementwise::pack_cells;
-use crate::call::{BlockSlots, Mat};
+use super::moves::pack_cells;
+use crate::call::{BlockSlots, Call, Mat};
 use crate::error::{Error, Result, check_shape};
 use crate::float::{Float, round, widen};
 use crate::lent::Lent;
@@ -180,8 +180,8 @@ impl Slots {
 
     /// Takes memory for those of the slots that wait for it, every page of it cleared. A slot that is in use, or for which
     /// there is no memory, is left to the call that needs it.
-    pub(super) fn make_ready(&self, slots: &[Slot]) {
-        for &slot in slots {
+    pub(super) fn make_ready(&self, slots: impl Iterator<Item = Slot>) {
+        for slot in slots {
             let Ok(cell) = self.open().cell(slot) else { continue };
             let Ok(mut contents) = try_write(&cell, slot) else { continue };
             if matches!(*contents, Contents::Reserved)
@@ -224,7 +224,7 @@ impl Slots {
 
     /// Rows of what others lent: see [`crate::Device::fetch`].
     pub(super) fn fetch(&self, rows: Slot, out: Mat, from: &[(Lent, usize)]) -> Result<()> {
-        match out.float {
+        match out.float() {
             Float::F32 => self.fetch_as::<f32>(rows, out, from),
             Float::Bf16 => self.fetch_as::<bf16>(rows, out, from),
         }
@@ -338,9 +338,30 @@ impl Open<'_> {
         Ok(VectorMut { contents: self.writable(slot)?, len, element: PhantomData })
     }
 
+    /// All numbers of an operand, to be read as they are stored.
+    pub(super) fn numbers<T: Pod>(&self, mat: Mat) -> Result<Vector<T>> {
+        self.vec(mat.slot, self.check_mat::<T>(mat)?)
+    }
+
+    /// All numbers of an operand, to be written as they are stored.
+    pub(super) fn numbers_mut<T: Pod>(&self, mat: Mat) -> Result<VectorMut<T>> {
+        self.vec_mut(mat.slot, self.check_mat::<T>(mat)?)
+    }
+
+    /// Epoch and step.
+    pub(super) fn clock(&self, clock: Mat) -> Result<[u64; 2]> {
+        let clock = self.vec(clock.slot, 2)?;
+        Ok([clock.view()[0], clock.view()[1]])
+    }
+
+    /// The block that a call is over, to be read.
+    pub(super) fn block_of(&self, call: &Call) -> Result<Block> {
+        self.block(call.block.expect("an operation over a block is bound to one"))
+    }
+
     /// A matrix, to be read.
     pub(super) fn mat(&self, mat: Mat) -> Result<Matrix> {
-        let values = match mat.float {
+        let values = match mat.float() {
             Float::F32 => Values::AsStored(self.vec(mat.slot, self.check_mat::<f32>(mat)?)?),
             Float::Bf16 => {
                 let stored = self.vec(mat.slot, self.check_mat::<bf16>(mat)?)?;
@@ -354,7 +375,7 @@ impl Open<'_> {
 
     /// A matrix, to be written. What is not stored as f32 is written when the matrix is dropped.
     pub(super) fn mat_mut(&self, mat: Mat) -> Result<MatrixMut> {
-        let values = match mat.float {
+        let values = match mat.float() {
             Float::F32 => ValuesMut::AsStored(self.vec_mut(mat.slot, self.check_mat::<f32>(mat)?)?),
             Float::Bf16 => {
                 let stored = self.vec_mut(mat.slot, self.check_mat::<bf16>(mat)?)?;

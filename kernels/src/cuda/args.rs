@@ -21,7 +21,7 @@ pub(super) struct Mask {
 pub(super) struct Step {
     pub(super) operand: u64,
     pub(super) kind: u32,
-    pub(super) unused: u32,
+    pub(super) number: f32,
     pub(super) mask: Mask,
 }
 

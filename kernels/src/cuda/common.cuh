@@ -128,12 +128,12 @@ __device__ inline float dropped(const Mask& mask, u64 key, u32 column, float x) 
 }
 
 // What is done to the rows of an output before they are written; see `RowStep`.
-enum StepKind : u32 { SCALE, ADD_BIAS, ADD, RELU, RELU_GRAD, DROPOUT };
+enum StepKind : u32 { SCALE, ADD_BIAS, ADD, RELU, RELU_GRAD, DROPOUT, ELU, ELU_GRAD, LEAKY_RELU, LEAKY_RELU_GRAD };
 
 struct Step {
     u64 operand;  // its address; the clock's for a dropout
     u32 kind;
-    u32 unused;
+    float number;  // the step's own, if it has one
     Mask mask;
 };
 
@@ -152,6 +152,14 @@ __device__ inline float widened(u16 x) { return __uint_as_float((u32)x << 16); }
 __device__ inline u16 rounded(float x) {
     const u32 bits = __float_as_uint(x);
     return x == x ? (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16 : bits >> 16 | 0x40u;
+}
+
+// A cell of an ELU: the operations of cpu/rows.rs.
+__device__ inline float elu(float alpha, float x) {
+    if (x > 0.0f) return x;
+    const float series = 1.0f / 24.0f + x * (1.0f / 120.0f + x * (1.0f / 720.0f + x * (1.0f / 5040.0f)));
+    const float near = x * (1.0f + x * (0.5f + x * (1.0f / 6.0f + x * series)));
+    return alpha * (x > -0.35f ? near : exp_below_0(x) - 1.0f);
 }
 
 // Writes a cell as matrices are stored.
@@ -190,6 +198,22 @@ __device__ inline void apply_steps(const Steps& steps, u64 row, u32 column, u32 
         } else if (step.kind == RELU_GRAD) {
 #pragma unroll
             for (int i = 0; i < N; ++i) x[i] = output_cell(operand, steps.wide, cell + i) > 0.0f ? x[i] : 0.0f;
+        } else if (step.kind == ELU) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) x[i] = elu(step.number, x[i]);
+        } else if (step.kind == ELU_GRAD) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                const float y = output_cell(operand, steps.wide, cell + i);
+                x[i] = y > 0.0f ? x[i] : x[i] * (y + step.number);
+            }
+        } else if (step.kind == LEAKY_RELU) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) x[i] = x[i] > 0.0f ? x[i] : step.number * x[i];
+        } else if (step.kind == LEAKY_RELU_GRAD) {
+#pragma unroll
+            for (int i = 0; i < N; ++i)
+                x[i] = output_cell(operand, steps.wide, cell + i) > 0.0f ? x[i] : step.number * x[i];
         } else {
             const u64 key = row_key(step.mask, *(const u64*)step.operand, row);
 #pragma unroll

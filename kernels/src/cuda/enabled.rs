@@ -17,26 +17,36 @@ mod compile;
 mod device;
 #[path = "driver.rs"]
 mod driver;
+#[path = "edges.rs"]
+mod edges;
 #[path = "engine.rs"]
 mod engine;
 #[path = "faults.rs"]
 mod faults;
+#[path = "gather.rs"]
+mod gather;
 #[path = "graphs.rs"]
 mod graphs;
+#[path = "linear.rs"]
+mod linear;
 #[path = "loans.rs"]
 mod loans;
+#[path = "loss.rs"]
+mod loss;
 #[path = "marks.rs"]
 mod marks;
 #[path = "modules.rs"]
 mod modules;
+#[path = "moves.rs"]
+mod moves;
+#[path = "norm.rs"]
+mod norm;
+#[path = "optimizer.rs"]
+mod optimizer;
 #[path = "prepare.rs"]
 mod prepare;
-#[path = "prepare_dense.rs"]
-mod prepare_dense;
-#[path = "prepare_loss.rs"]
-mod prepare_loss;
-#[path = "prepare_rows.rs"]
-mod prepare_rows;
+#[path = "rows.rs"]
+mod rows;
 #[path = "slots.rs"]
 mod slots;
 #[path = "staging.rs"]

@@ -15,7 +15,7 @@ use super::engine::{CudaEngine, LANE_IN};
 use super::faults::Lookup;
 use super::modules::KernelCall;
 use super::prepare::kernel_call;
-use super::prepare_rows::{Width, columns, rows_kernel_name};
+use super::rows::{Width, columns, rows_kernel_name};
 use super::slots::Buffer;
 use crate::call::Mat;
 use crate::error::{Error, Result, check_shape};
@@ -80,7 +80,7 @@ pub(super) fn prepare_fetch(
     fault: u64,
 ) -> Result<(Vec<KernelCall>, Lookup)> {
     const CALL: &str = "fetch";
-    let cell_bytes = out.float.byte_count();
+    let cell_bytes = out.dtype.byte_count() as usize;
     let address = |slot: Slot, cells: Option<usize>, cell_bytes: usize| {
         let buffer = engine.slots.get(slot)?;
         let need_bytes = cells.and_then(|cells| cells.checked_mul(cell_bytes)).map_or(u64::MAX, |bytes| bytes as u64);
@@ -93,7 +93,7 @@ pub(super) fn prepare_fetch(
     let mut to = address(out.slot, out.rows.checked_mul(out.cols), cell_bytes)?;
     let given = from.iter().fold(0usize, |sum, (_, count)| sum.saturating_add(*count));
     check_shape(CALL, "out", [given, out.cols], [out.rows, out.cols])?;
-    let width = Width::of(out.cols, out.float);
+    let width = Width::of(out.cols, out.float());
     let (d, row_bytes) = (columns(CALL, out.cols)?, (cell_bytes * out.cols) as u64);
     let mut launches = Vec::new();
     let mut limit = u64::MAX;
@@ -113,7 +113,7 @@ pub(super) fn prepare_fetch(
             steps: args::Steps::default(),
         };
         let blocks = if out.cols == 0 { 0 } else { count.div_ceil(width.rows_of_block()) };
-        launches.extend(kernel_call(File::Rows.over(out.float), rows_kernel_name(width), [blocks, 1], &args));
+        launches.extend(kernel_call(File::Rows.over(out.float()), rows_kernel_name(width), [blocks, 1], &args));
         picked += 4 * *count as u64;
         to += row_bytes * *count as u64;
     }

@@ -1,4 +1,4 @@
-//! From a [`Call`] over slots to tasks over addresses. Sizes and shapes are checked here, before anything is queued: what
+//! From a [`Call`] over slots to tasks over addresses: each family of operations has a file. Sizes and shapes are checked here, before anything is queued: what
 //! passes is inside of its buffers, or is looked up by kernels that check.
 
 use super::args;
@@ -6,10 +6,11 @@ use super::compile::{File, Text};
 use super::engine::{CudaEngine, Task};
 use super::faults::Lookup;
 use super::modules::{KernelCall, THREADS};
-use crate::call::{BlockSlots, Call, Mat, Summed, Window};
-use crate::error::{Error, Result, check_shape};
+use crate::call::{BlockSlots, Call, Mat, Window};
+use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::memory::Slot;
+use crate::op::{DType, Op};
 
 /// What a call asks of the GPU, and what its kernels may report.
 #[derive(Debug, Default)]
@@ -32,9 +33,8 @@ pub(super) fn prepare(engine: &CudaEngine, call: &Call, reports: u64) -> Result<
 
 /// Objects to a slot that a call both reads and writes, or writes twice.
 fn check_aliases(call: &Call) -> Result<()> {
-    let (reads, writes) = (call.reads(), call.writes());
-    for (i, &slot) in writes.iter().enumerate() {
-        if reads.contains(&slot) || writes[..i].contains(&slot) {
+    for (i, slot) in call.writes().enumerate() {
+        if call.reads().chain(call.writes().take(i)).any(|other| other == slot) {
             return Err(Error::Aliased { slot });
         }
     }
@@ -56,63 +56,38 @@ pub(super) struct BlockAddresses {
 
 impl Plan<'_> {
     fn call(&mut self, call: &Call) -> Result<()> {
-        call.stored()?;
-        match call {
-            Call::Gather { .. } | Call::GatherWindow { .. } => self.gather(call, &[]),
-            Call::Fused { head, steps } => match &**head {
-                Call::Gather { .. } | Call::GatherWindow { .. } => self.gather(head, steps),
-                Call::Linear { .. } | Call::LinearInputGrad { .. } => self.product_then(head, steps),
-                head => self.cells(head, steps),
-            },
-            Call::Accumulate { head, sum } => self.accumulate(head, *sum),
-            Call::RowScale { .. }
-            | Call::AddBias { .. }
-            | Call::Add { .. }
-            | Call::Relu { .. }
-            | Call::ReluGrad { .. }
-            | Call::Dropout { .. } => self.cells(call, &[]),
-            Call::Pack { .. } => self.pack(call),
-            Call::Fetch { .. } => Err(Error::NoPeers),
-            Call::Round { x, out } => self.round(*x, *out),
-            Call::Transpose { .. } => self.transpose(call),
-            Call::PermuteEdges { .. } => self.permute_edges(call),
-            Call::SparseDropout { .. } => self.sparse_dropout(call),
-            Call::Linear { .. } | Call::LinearInputGrad { .. } => self.product_then(call, &[]),
-            Call::LinearWeightGrad { .. } => self.weight_grad(call),
-            Call::ColumnSum { x, out } => self.column_sum(*x, *out),
-            Call::LayerNorm { .. } | Call::LayerNormInputGrad { .. } | Call::LayerNormGainGrad { .. } => {
-                self.layer_norm(call)
-            }
-            Call::SoftmaxCrossEntropy { .. }
-            | Call::SoftmaxCrossEntropyGrad { .. }
-            | Call::CountCorrect { .. }
-            | Call::SigmoidCrossEntropy { .. }
-            | Call::SigmoidCrossEntropyGrad { .. }
-            | Call::CountMicro { .. } => self.loss(call),
-            Call::Concat { parts, out } => self.concat(parts, *out),
-            Call::Sgd { .. } | Call::Adam { .. } => self.optimizer(call),
-        }
+        call.check()?;
+        match call.op.head() {
+            Op::Gather(_) => self.gather(call),
+            Op::Linear(op) => self.linear(*op, call),
+            Op::Row(op) => self.row_steps(*op, call),
+            Op::Norm(op) => self.norm(*op, call),
+            Op::Edge(op) => self.edges(*op, call),
+            Op::Loss(op) => self.loss(*op, call),
+            Op::Optimizer(op) => self.optimizer(*op, call),
+            Op::Move(op) => self.moves(*op, call),
+            Op::Fused { .. } => unreachable!("a head has no steps"),
+        }?;
+        call.sum.filter(|_| !call.op.gathers()).map_or(Ok(()), |sum| self.add_to(sum, call.out()))
     }
 
-    /// The head's tasks, and then what it is added to.
-    fn accumulate(&mut self, head: &Call, sum: Slot) -> Result<()> {
-        let (name, [sum, out], len) = match head.summed() {
-            None => return Err(Error::NoSum { call: head.name() }),
-            Some(Summed::Floats(out, len)) => {
-                ("plus_floats", [self.vec::<f32>(sum, len)?, self.vec::<f32>(out, len)?], len)
-            }
-            Some(Summed::Counts(out, len)) => {
-                ("plus_counts", [self.vec::<u64>(sum, len)?, self.vec::<u64>(out, len)?], len)
-            }
-        };
-        self.call(head)?;
-        self.kernel(File::Sums.over(Float::F32), name, blocks_of_cells(len), &args::Plus { sum, out, len: len as u64 });
+    /// Adds what a call came to over other rows.
+    fn add_to(&mut self, sum: Mat, out: Mat) -> Result<()> {
+        let name = if out.dtype == DType::U64 { "plus_counts" } else { "plus_floats" };
+        let (len, args) = (out.len(), args::Plus { sum: self.mat(sum)?, out: self.mat(out)?, len: out.len() as u64 });
+        self.kernel(File::Sums.over(Float::F32), name, blocks_of_cells(len), &args);
         Ok(())
     }
 
-    /// The address of a window of an array.
-    pub(super) fn window<T>(&self, slot: Slot, window: Window) -> Result<u64> {
-        Ok(self.vec::<T>(slot, window.end())? + (window.first * size_of::<T>()) as u64)
+    /// The address of the call's window of a parameter.
+    pub(super) fn updated(&self, mat: Mat, window: Window) -> Result<u64> {
+        Ok(self.mat(mat)? + (window.first * size_of::<f32>()) as u64)
+    }
+
+    /// The block that a call is over.
+    pub(super) fn block_of(&self, call: &Call) -> Result<(BlockSlots, BlockAddresses)> {
+        let block = call.block.expect("an operation over a block is bound to one");
+        Ok((block, self.block(block)?))
     }
 
     /// The address of `len` elements.
@@ -121,17 +96,12 @@ impl Plan<'_> {
     }
 
     pub(super) fn mat(&self, mat: Mat) -> Result<u64> {
-        self.bytes(mat.slot, mat.rows.checked_mul(mat.cols), mat.float.byte_count())
+        self.bytes(mat.slot, mat.rows.checked_mul(mat.cols), mat.dtype.byte_count() as usize)
     }
 
     pub(super) fn block(&self, block: BlockSlots) -> Result<BlockAddresses> {
         let indptr = self.elements::<u64>(block.indptr, block.rows.checked_add(1))?;
         Ok(BlockAddresses { indptr, indices: self.vec::<u32>(block.indices, block.edges)? })
-    }
-
-    /// The clock's epoch and step.
-    pub(super) fn clock(&self, slot: Slot) -> Result<u64> {
-        self.vec::<u64>(slot, 2)
     }
 
     fn elements<T>(&self, slot: Slot, len: Option<usize>) -> Result<u64> {
@@ -200,9 +170,4 @@ pub(super) fn blocks_of_cells(cells: usize) -> [usize; 2] {
 /// Blocks of one warp a row.
 pub(super) fn blocks_of_warps(rows: usize) -> [usize; 2] {
     [rows.div_ceil(THREADS as usize / 32), 1]
-}
-
-/// Objects unless `got` has the rows and columns of `want`.
-pub(super) fn check_same(call: &'static str, operand: &'static str, want: Mat, got: Mat) -> Result<()> {
-    check_shape(call, operand, [want.rows, want.cols], [got.rows, got.cols])
 }

@@ -46,7 +46,7 @@ pub(super) fn gathers(graphs: &Graphs, budget: Budget) -> Result<Value> {
         for &d in shape.widths {
             rows.measure(budget, &format!("{} {d}", shape.name), || {
                 let (own, out) = (bench.matrix(2, n, d)?, bench.room(3, n, d)?);
-                let call = Call::Gather { block, weights: None, own, halo: None, out };
+                let call = Call::gather(block, None, own, None, out);
                 let [seconds, least, most] = spread(bench.seconds(&call, size.runs())?);
                 bench.free(&[own.slot, out.slot])?;
                 let bytes_per_s = cpu::gather_bytes(n as u64, e as u64, d as u64) as f64 / seconds;

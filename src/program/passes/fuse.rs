@@ -5,7 +5,7 @@
 //! matrix between is never there. Each cell sees the same roundings in the same order: not a bit changes.
 
 use crate::program::dataflow::{OpId, Program, TensorId};
-use crate::program::ir::{Op, RowSpace};
+use crate::program::{RowSpace, RowStep};
 
 /// Merges each row step into the operation before it, where nothing else reads what lies between them.
 ///
@@ -16,11 +16,9 @@ use crate::program::ir::{Op, RowSpace};
 pub fn fuse(program: &mut Program) {
     let order = program.ops();
     for &op in &order {
-        if !program.op(op).is_row_step() {
-            continue;
-        }
+        let Some(step) = program.op(op).as_row_step() else { continue };
         // A sum rides on either of its operands, the later one if it can: the other is there already.
-        let places = if *program.op(op) == Op::Add { 0..2 } else { 0..1 };
+        let places = if step == RowStep::Add { 0..2 } else { 0..1 };
         let operands = program.inputs(op);
         let makers = places.filter(|&place| rides(program, operands[place], op));
         let makers = makers.filter_map(|place| program.producer(operands[place]).map(|maker| (maker, place)));
@@ -32,7 +30,7 @@ pub fn fuse(program: &mut Program) {
 
 /// Whether what makes `tensor`, which `reader` reads, can do the reader's work as well.
 fn rides(program: &Program, tensor: TensorId, reader: OpId) -> bool {
-    let takes = |op: OpId| matches!(program.op(op), Op::Fused { .. }) || program.op(op).takes_steps();
+    let takes = |op: OpId| program.op(op).takes_steps();
     let described = program.tensor(tensor);
     program.producer(tensor).is_some_and(takes)
         && !described.constant

@@ -14,9 +14,11 @@
 //! MG-GCN (Balin et al., 2021), section 4.4. There the backward product is left out for the first layer whatever its
 //! order; that is exact only when the gather comes first, so here it is left out only then.
 
+use lapidary_kernels::op::{EdgeWeight, Gather};
+
 use crate::program::dataflow::{OpId, Program, TensorId};
-use crate::program::ir::{BlockSpec, Op, RowSpace};
 use crate::program::shape::ProgramError;
+use crate::program::{BlockSpec, Linear, Op, RowSpace, RowStep};
 
 /// What the choice depends on beside the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +42,11 @@ pub struct Workload {
 /// O(operations).
 pub fn order(program: &mut Program, workload: &Workload) -> Result<(), ProgramError> {
     // A rebuilt segment takes no other linear with it, so the list stays good.
-    let linears: Vec<OpId> = program.ops().into_iter().filter(|&op| *program.op(op) == Op::Linear).collect();
+    let linears: Vec<OpId> =
+        program.ops().into_iter().filter(|&op| *program.op(op) == Op::Linear(Linear::Product)).collect();
     for linear in linears {
         let segment = Segment::around(program, linear);
-        if !segment.row_ops.iter().any(|&o| matches!(program.op(o), Op::Gather { .. })) {
+        if !segment.row_ops.iter().any(|&o| program.op(o).gathers()) {
             continue;
         }
         let linear_first = segment.linear_first_bytes(program, workload);
@@ -125,7 +128,7 @@ impl Segment {
         let weight = program.inputs(self.linear)[1];
         let mut x = self.input;
         if linear_first {
-            x = program.push1(Op::Linear, &[x, weight])?;
+            x = program.push1(Linear::Product, &[x, weight])?;
         }
         for &op in &self.row_ops {
             let mut inputs = program.inputs(op);
@@ -133,7 +136,7 @@ impl Segment {
             x = program.push1(program.op(op).clone(), &inputs)?;
         }
         if !linear_first {
-            x = program.push1(Op::Linear, &[x, weight])?;
+            x = program.push1(Linear::Product, &[x, weight])?;
         }
         program.redirect(self.output, x);
         let mut old: Vec<OpId> = self.row_ops.clone();
@@ -149,8 +152,10 @@ impl Segment {
 
 fn is_row_op(program: &Program, op: OpId) -> bool {
     match program.op(op) {
-        Op::RowScale => true,
-        Op::Gather { block } => block.rows() == RowSpace::Vertices && block.sources() == RowSpace::Vertices,
+        Op::Row(RowStep::Scale) => true,
+        Op::Gather(Gather { block, weight: EdgeWeight::One }) => {
+            block.rows() == RowSpace::Vertices && block.sources() == RowSpace::Vertices
+        }
         _ => false,
     }
 }
@@ -163,7 +168,7 @@ fn op_bytes(op: &Op, workload: &Workload, width: usize) -> f64 {
     let row = 4.0 * width as f64;
     let n = workload.vertices as f64;
     match op {
-        Op::Gather { block } => {
+        Op::Gather(Gather { block, .. }) => {
             let loops = matches!(block, BlockSpec::Graph { self_loops: true, .. });
             let edges = workload.edges as f64 + if loops { n } else { 0.0 };
             8.0 * n + edges * (4.0 + row) + n * row

@@ -6,7 +6,7 @@
 //! for backward are L matrices and not 2 L.
 
 use crate::program::dataflow::{OpId, Program, TensorId};
-use crate::program::ir::Op;
+use crate::program::{Op, RowStep};
 
 /// Lets gradients of ReLUs under a dropout read what the dropout made. The same bits.
 ///
@@ -22,9 +22,9 @@ pub fn reuse(program: &mut Program) {
 
 /// For the gradient of a ReLU whose gradient comes through a dropout: what that dropout made of the ReLU's output.
 fn dropped_mask(program: &Program, op: OpId) -> Option<TensorId> {
-    let (Op::ReluGrad, &[grad, y]) = (program.op(op), &program.inputs(op)[..]) else { return None };
+    let (Op::Row(RowStep::ReluGrad), &[grad, y]) = (program.op(op), &program.inputs(op)[..]) else { return None };
     let dropout = program.op(program.producer(grad)?);
-    if !matches!(dropout, Op::Dropout { .. }) {
+    if !matches!(dropout, Op::Row(RowStep::Dropout { .. })) {
         return None;
     }
     // The same cells: rate and salt are those of one dropout of the model.

@@ -4,9 +4,30 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use super::parallel::{for_rows, map_chunks};
+use super::slots::Open;
 use super::sum::sums;
+use crate::call::Call;
 use crate::error::{Error, Result, check_shape};
+use crate::op::Norm;
 use crate::view::{MatMut, MatView};
+
+pub(super) fn launch(slots: &Open<'_>, op: Norm, call: &Call) -> Result<()> {
+    let (first, second, out) = (slots.mat(call.inputs[0])?, call.inputs[1], call.out());
+    match op {
+        Norm::Layer { eps } => {
+            let (gain, bias) = (slots.numbers(second)?, slots.numbers(call.inputs[2])?);
+            layer_norm(first.view(), gain.view(), bias.view(), eps, slots.mat_mut(out)?.view())
+        }
+        Norm::InputGrad { eps } => {
+            let (x, gain) = (slots.mat(second)?, slots.numbers(call.inputs[2])?);
+            layer_norm_input_grad(first.view(), x.view(), gain.view(), eps, slots.mat_mut(out)?.view())
+        }
+        Norm::GainGrad { eps } => {
+            let x = slots.mat(second)?;
+            layer_norm_gain_grad(first.view(), x.view(), eps, slots.numbers_mut(out)?.view())
+        }
+    }
+}
 
 /// Per row `out = (x - mean) / sqrt(variance + eps) * gain + bias`, with the biased variance.
 ///

@@ -1,0 +1,62 @@
+//! Rows and numbers that only move.
+
+use super::parallel::for_rows;
+use super::slots::Open;
+use crate::call::Call;
+use crate::error::{Error, Result, check_shape};
+use crate::op::Move;
+use crate::view::{MatMut, MatView};
+
+pub(super) fn launch(slots: &Open<'_>, op: Move, call: &Call) -> Result<()> {
+    match op {
+        Move::Pack => {
+            let (x, rows) = (slots.mat(call.inputs[0])?, slots.numbers(call.inputs[1])?);
+            pack(x.view(), rows.view(), slots.mat_mut(call.out())?.view())
+        }
+        Move::Fetch => Err(Error::NoPeers),
+        Move::Concat => {
+            let parts = call.inputs.iter().map(|&part| slots.numbers::<f32>(part)).collect::<Result<Vec<_>>>()?;
+            let mut out = slots.numbers_mut::<f32>(call.out())?;
+            let mut rest = out.view();
+            for part in &parts {
+                let (place, after) = rest.split_at_mut(part.view().len());
+                place.copy_from_slice(part.view());
+                rest = after;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// `out[i] = x[rows[i]]`: the rows that other parts read, one after the other.
+///
+/// # Shapes
+/// `x`: `[n, d]`; `rows`: `[m]`, each below `n`; `out`: `[m, d]`, overwritten.
+/// # Errors
+/// [`Error::Shape`], and `out` is untouched; [`Error::Index`] when `rows` points outside, and `out` must not be read.
+pub fn pack(x: MatView<'_>, rows: &[u32], mut out: MatMut<'_>) -> Result<()> {
+    const CALL: &str = "pack";
+    let (n, d) = (x.rows(), x.cols());
+    check_shape(CALL, "rows", [out.rows(), 1], [rows.len(), 1])?;
+    check_shape(CALL, "out", [rows.len(), d], [out.rows(), out.cols()])?;
+    pack_cells(CALL, (x.data(), n), rows, d, out.data())
+}
+
+/// Of `n` rows of `d` cells, whatever a cell is.
+pub(super) fn pack_cells<T: Copy + Send + Sync>(
+    call: &'static str,
+    (x, n): (&[T], usize),
+    rows: &[u32],
+    d: usize,
+    out: &mut [T],
+) -> Result<()> {
+    if let Some(&index) = rows.iter().find(|&&row| row as usize >= n) {
+        return Err(Error::Index { call, operand: "rows", index: u64::from(index), limit: n as u64 });
+    }
+    for_rows(out, d, |first, out| {
+        for (out, &row) in out.chunks_exact_mut(d).zip(&rows[first..]) {
+            out.copy_from_slice(&x[row as usize * d..][..d]);
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! Gathers.
+
+use super::args::{self, MOST_STEPS};
+use super::choices::{Shape, columns_at_a_time};
+use super::compile::File;
+use super::edges::lookup;
+use super::engine::Task;
+use super::prepare::{BlockAddresses, Plan, kernel_call};
+use super::rows::{WARP, Width, columns, pack_steps};
+use crate::call::Call;
+use crate::error::{Error, Result};
+
+/// A kernel for each vector and tile; see the end of `gather.cu`.
+fn gather_name(vector: usize, tiles: usize, weighted: bool) -> &'static str {
+    match (vector, tiles, weighted) {
+        (8, _, false) => "gather_8x1",
+        (4, 1, false) => "gather_4x1",
+        (4, _, false) => "gather_4x2",
+        (2, 1, false) => "gather_2x1",
+        (2, 2, false) => "gather_2x2",
+        (2, _, false) => "gather_2x4",
+        (_, 1, false) => "gather_1x1",
+        (_, 2, false) => "gather_1x2",
+        (_, _, false) => "gather_1x4",
+        (8, _, true) => "gather_weighted_8x1",
+        (4, 1, true) => "gather_weighted_4x1",
+        (4, _, true) => "gather_weighted_4x2",
+        (2, 1, true) => "gather_weighted_2x1",
+        (2, 2, true) => "gather_weighted_2x2",
+        (2, _, true) => "gather_weighted_2x4",
+        (_, 1, true) => "gather_weighted_1x1",
+        (_, 2, true) => "gather_weighted_1x2",
+        (_, _, true) => "gather_weighted_1x4",
+    }
+}
+
+impl Plan<'_> {
+    /// A gather, or a window of one, and what follows it.
+    pub(super) fn gather(&mut self, call: &Call) -> Result<()> {
+        let name = call.name_of_head();
+        let (block, BlockAddresses { indptr, indices }) = self.block_of(call)?;
+        let (own, out, windowed) = (call.inputs[0], call.out(), call.first_source.is_some());
+        let weights = call.head_inputs().get(1).map_or(Ok(0), |&weights| self.mat(weights))?;
+        let (own_at, out_at) = (self.mat(own)?, self.mat(out)?);
+        let (n, d) = (block.rows, out.cols);
+        let end = call.first_source.unwrap_or(0).saturating_add(own.rows);
+        if end > block.own_sources {
+            let (index, limit) = (end as u64, block.own_sources as u64 + 1);
+            return Err(Error::Index { call: name, operand: "the window's end", index, limit });
+        }
+        let steps = self.steps(call)?;
+        let (first, rest) = steps.split_at(steps.len().min(MOST_STEPS));
+        let limit = block.own_sources as u64 + block.halo_sources as u64;
+        let args = args::Gather {
+            indptr,
+            indices,
+            weights,
+            own: own_at,
+            halo: call.halo.map_or(Ok(0), |halo| self.mat(halo))?,
+            sum: call.sum.map_or(Ok(0), |sum| self.mat(sum))?,
+            out: out_at,
+            fault: self.lookup(lookup(name, block, limit)),
+            rows: n as u64,
+            edges: block.edges as u64,
+            first_source: call.first_source.unwrap_or(0) as u64,
+            own_sources: own.rows as u64,
+            sources: if windowed { 0 } else { limit },
+            windowed: u64::from(windowed),
+            d: columns(name, d)?,
+            lanes: 0,
+            steps: pack_steps(first, out.float()),
+        };
+        let held = own.rows + block.halo_sources;
+        let weighted = weights != 0;
+        let shape = Shape { rows: n, edges: block.edges, sources: held, d, stored: own.float(), weighted };
+        self.launch_gather(shape, args);
+        self.steps_in_place(call, out_at, rest)
+    }
+
+    /// Whole rows, or some of their columns at a time where the cache has room for those alone and that is faster.
+    fn launch_gather(&mut self, shape: Shape, args: args::Gather) {
+        let launch = |columns: usize| {
+            let vector = Width::of(shape.d, shape.stored).vector;
+            let width = Width { vector, lanes: columns.div_ceil(vector).next_power_of_two().clamp(1, WARP) };
+            let tiles = width.tiles(columns);
+            let slices = shape.d.div_ceil(tiles * width.lanes * width.vector);
+            let name = gather_name(width.vector, tiles, shape.weighted);
+            let blocks = [shape.rows.div_ceil(width.rows_of_block()), slices];
+            kernel_call(
+                File::Gather.over(shape.stored),
+                name,
+                blocks,
+                &args::Gather { lanes: width.lanes as u32, ..args },
+            )
+        };
+        let whole = launch(shape.d);
+        let cache_bytes = self.engine().cache_bytes;
+        let columns = columns_at_a_time(&shape, cache_bytes);
+        let narrow = columns.and_then(|columns| Some((columns, launch(columns)?)));
+        let chosen = match (whole, narrow) {
+            (Some(whole), Some((columns, narrow))) => match self.engine().choices.by_columns(&shape) {
+                Some(by_columns) => Some(Task::Kernel(if by_columns { narrow } else { whole })),
+                None => Some(Task::Trial { shape, columns, calls: Box::new([whole, narrow]) }),
+            },
+            (whole, _) => whole.map(Task::Kernel),
+        };
+        chosen.into_iter().for_each(|task| self.add(task));
+    }
+}

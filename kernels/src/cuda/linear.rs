@@ -1,0 +1,173 @@
+//! Dense products, sums over rows, and what is done to a weight before a product.
+
+use super::args;
+use super::blas::DenseProduct;
+use super::compile::File;
+use super::engine::Task;
+use super::prepare::{Plan, blocks_of_cells};
+use crate::call::{Call, Mat};
+use crate::cpu::linear_weight_grad_workspace_bytes;
+use crate::error::{Error, Result};
+use crate::float::Float;
+use crate::op::Linear;
+
+/// The side of a block's square of a product: `SQUARE` of `product.cu`.
+const SQUARE: usize = 64;
+
+/// The side of a block's square of a transpose: threads of a warp.
+const WARP: usize = 32;
+
+/// Most parts of a sum over rows, and fewest rows of one.
+const MOST_PARTS: usize = 256;
+const LEAST_ROWS: usize = 256;
+
+/// How rows are cut for a sum, by their number alone.
+pub(super) struct Cut {
+    pub(super) parts: usize,
+    pub(super) rows: usize,
+}
+
+impl Cut {
+    pub(super) fn new(n: usize, most_parts: usize, least_rows: usize) -> Self {
+        let rows = n.div_ceil(most_parts).max(least_rows);
+        Self { parts: n.div_ceil(rows), rows }
+    }
+}
+
+impl Plan<'_> {
+    pub(super) fn linear(&mut self, op: Linear, call: &Call) -> Result<()> {
+        let (first, out) = (call.inputs[0], call.out());
+        match op {
+            Linear::Product | Linear::InputGrad => self.product_then(op == Linear::Product, call),
+            Linear::WeightGrad => self.weight_grad(call),
+            Linear::ColumnSum => self.column_sum(first, out),
+            Linear::Round => self.round(first, out),
+            Linear::Transpose => self.transpose(first, out),
+        }
+    }
+
+    /// A product with a weight, and what follows it.
+    fn product_then(&mut self, b_transposed: bool, call: &Call) -> Result<()> {
+        let (a, weight, out) = (call.inputs[0], call.inputs[1], call.out());
+        let (a_at, b_at, out_at) = (self.mat(a)?, self.mat(weight)?, self.mat(out)?);
+        let steps = self.steps(call)?;
+        let product = DenseProduct {
+            a: a_at,
+            a_transposed: false,
+            b: b_at,
+            b_transposed,
+            out: out_at,
+            m: a.rows,
+            n: out.cols,
+            k: a.cols,
+            stored: a.float(),
+            made: out.float(),
+        };
+        self.product(product, None);
+        self.steps_in_place(call, out_at, &steps)
+    }
+
+    fn weight_grad(&mut self, call: &Call) -> Result<()> {
+        let (grad, x, out) = (call.inputs[0], call.inputs[1], call.out());
+        let (n, d_in, d_out) = (x.rows, x.cols, grad.cols);
+        let need_bytes = linear_weight_grad_workspace_bytes(n as u64, d_in as u64, d_out as u64) as usize;
+        let (grad_at, x_at, out_at) = (self.mat(grad)?, self.mat(x)?, self.mat(out)?);
+        let room = call.workspace.map(|slot| self.vec::<u8>(slot, need_bytes)).transpose()?;
+        if need_bytes > 0 && room.is_none() {
+            let (call, operand) = (call.name(), "workspace");
+            return Err(Error::Shape { call, operand, want: [need_bytes / 4, 1], got: [0, 1] });
+        }
+        let product = DenseProduct {
+            a: grad_at,
+            a_transposed: true,
+            b: x_at,
+            b_transposed: false,
+            out: out_at,
+            m: d_out,
+            n: d_in,
+            k: n,
+            stored: x.float(),
+            made: out.float(),
+        };
+        let room = room.filter(|_| need_bytes > 0);
+        self.product(product, room.map(|room| (room, need_bytes / (4 * d_in * d_out))));
+        Ok(())
+    }
+
+    /// A product; where there is no BLAS, its sum may be cut into parts, for which there is room.
+    fn product(&mut self, product: DenseProduct, parts: Option<(u64, usize)>) {
+        let DenseProduct { a, a_transposed, b, b_transposed, out, m, n, k, stored, made } = product;
+        if m == 0 || n == 0 {
+            return;
+        }
+        if self.has_blas() && product.suits_blas() {
+            self.add(Task::Product(product));
+            return;
+        }
+        let strides = |transposed, rows: usize, cols: usize| if transposed { [1, rows] } else { [cols, 1] };
+        let [a_row, a_column] = strides(a_transposed, m, k).map(|stride| stride as u64);
+        let [b_row, b_column] = strides(b_transposed, k, n).map(|stride| stride as u64);
+        let (to, count) = parts.unwrap_or((out, 1));
+        let args = args::Product {
+            a,
+            b,
+            out: to,
+            m: m as u64,
+            n: n as u64,
+            k: k as u64,
+            a_row,
+            a_column,
+            b_row,
+            b_column,
+            k_of_part: k.div_ceil(count).max(1) as u64,
+            wide: u64::from(made == Float::F32),
+        };
+        let squares = m.div_ceil(SQUARE) * n.div_ceil(SQUARE);
+        self.kernel(File::Product.over(stored), "product", [squares, count], &args);
+        if let Some((partial, parts)) = parts {
+            let args = args::Parts { partial, out, cells: (m * n) as u64, parts: parts as u64 };
+            self.kernel(File::Sums.over(Float::F32), "sum_parts", blocks_of_cells(m * n), &args);
+        }
+    }
+
+    fn column_sum(&mut self, x: Mat, out: Mat) -> Result<()> {
+        let (x_at, out_at) = (self.mat(x)?, self.mat(out)?);
+        let (cut, mut args) = self.columns(x, out_at)?;
+        args.x = x_at;
+        let tiles = x.cols.div_ceil(32);
+        self.kernel(File::Sums.over(x.float()), "column_partials", [cut.parts * tiles, 1], &args);
+        self.kernel(File::Sums.over(Float::F32), "column_finish", blocks_of_cells(x.cols), &args);
+        Ok(())
+    }
+
+    /// What a sum over the rows of `x` takes, but for its address.
+    pub(super) fn columns(&self, x: Mat, out: u64) -> Result<(Cut, args::Columns)> {
+        let cut = Cut::new(x.rows, MOST_PARTS, LEAST_ROWS);
+        let (parts, rows_of_part) = (cut.parts as u64, cut.rows as u64);
+        let partial = self.partials(cut.parts * x.cols)?;
+        let args = args::Columns { x: 0, partial, out, rows: x.rows as u64, rows_of_part, parts, d: x.cols as u64 };
+        Ok((cut, args))
+    }
+
+    fn round(&mut self, x: Mat, out: Mat) -> Result<()> {
+        let (x_at, out_at) = (self.mat(x)?, self.mat(out)?);
+        let cells = x.rows * x.cols;
+        let args = args::Round { x: x_at, out: out_at, cells: cells as u64 };
+        self.kernel(File::Rows.over(Float::F32), "round_cells", blocks_of_cells(cells), &args);
+        Ok(())
+    }
+
+    fn transpose(&mut self, x: Mat, out: Mat) -> Result<()> {
+        let (x_at, out_at) = (self.mat(x)?, self.mat(out)?);
+        let squares = [x.rows.div_ceil(WARP), x.cols.div_ceil(WARP)];
+        let args = args::Transpose {
+            x: x_at,
+            out: out_at,
+            rows: x.rows as u64,
+            cols: x.cols as u64,
+            column_squares: squares[1] as u64,
+        };
+        self.kernel(File::Rows.over(x.float()), "transpose", [squares[0] * squares[1], 1], &args);
+        Ok(())
+    }
+}

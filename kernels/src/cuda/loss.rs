@@ -1,0 +1,58 @@
+//! Losses on a selection of rows, their gradients, and counts of right answers.
+
+use super::args;
+use super::compile::File;
+use super::engine::Task;
+use super::linear::Cut;
+use super::prepare::{Plan, blocks_of_warps};
+use crate::call::{Call, Mat, Part};
+use crate::error::Result;
+use crate::float::Float;
+use crate::op::Loss;
+
+/// Most parts of a sum over rows, and fewest rows of one.
+const MOST_PARTS: usize = 1024;
+const LEAST_ROWS: usize = 64;
+
+impl Plan<'_> {
+    pub(super) fn loss(&mut self, op: Loss, call: &Call) -> Result<()> {
+        let (logits, out, Part { select, count, .. }) = (call.inputs[0], call.out(), call.part);
+        let (name, text) = (call.name(), File::Losses.over(logits.float()));
+        let args = args::Loss {
+            logits: self.mat(logits)?,
+            targets: self.mat(call.inputs[1])?,
+            split: self.mat(call.inputs[2])?,
+            out: self.mat(out)?,
+            partial: 0,
+            rows: logits.rows as u64,
+            rows_of_part: 0,
+            count,
+            classes: logits.cols as u32,
+            select,
+        };
+        match op {
+            Loss::SoftmaxCrossEntropy { .. } => self.mean(name, args, logits, count as f64),
+            Loss::SigmoidCrossEntropy { .. } => self.mean(name, args, logits, count as f64 * logits.cols as f64),
+            Loss::SoftmaxCrossEntropyGrad { .. } | Loss::SigmoidCrossEntropyGrad { .. } => {
+                self.kernel(text, name, blocks_of_warps(logits.rows), &args);
+                Ok(())
+            }
+            Loss::CountCorrect { .. } | Loss::CountMicro { .. } => {
+                self.add(Task::Zero { address: args.out, bytes: 8 * out.cols as u64 });
+                self.kernel(text, name, blocks_of_warps(logits.rows), &args::Loss { count: 0, ..args });
+                Ok(())
+            }
+        }
+    }
+
+    /// The sum over the selected rows, divided.
+    fn mean(&mut self, name: &'static str, args: args::Loss, logits: Mat, divisor: f64) -> Result<()> {
+        let cut = Cut::new(logits.rows, MOST_PARTS, LEAST_ROWS);
+        let partial = self.partials(cut.parts.max(1))?;
+        let (out, args) = (args.out, args::Loss { out: 0, partial, rows_of_part: cut.rows as u64, ..args });
+        self.kernel(File::Losses.over(logits.float()), name, [cut.parts, 1], &args);
+        let args = args::Finish { partial, out, parts: cut.parts as u64, divisor };
+        self.kernel(File::Sums.over(Float::F32), "mean_finish", [1, 1], &args);
+        Ok(())
+    }
+}

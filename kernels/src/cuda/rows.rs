@@ -1,0 +1,134 @@
+//! Kernels over rows: row steps by themselves, and behind another kernel.
+
+use super::args::{self, MOST_STEPS};
+use super::compile::File;
+use super::modules::THREADS;
+use super::prepare::Plan;
+use crate::call::{Call, DropoutKey, Mat};
+use crate::error::{Error, Result};
+use crate::float::Float;
+use crate::op::RowStep;
+use crate::random::{run_key, threshold};
+
+/// Threads of a warp.
+pub(super) const WARP: usize = 32;
+
+/// How a row of `d` cells is held by threads.
+#[derive(Clone, Copy)]
+pub(super) struct Width {
+    /// Cells of one load.
+    pub(super) vector: usize,
+    /// Threads a row: a power of two.
+    pub(super) lanes: usize,
+}
+
+impl Width {
+    /// As many cells a load as 16 bytes hold, if rows are a multiple of them.
+    pub(super) fn of(d: usize, stored: Float) -> Self {
+        let vector = match d {
+            _ if d.is_multiple_of(8) && stored == Float::Bf16 => 8,
+            _ if d.is_multiple_of(4) => 4,
+            _ => 2 - d % 2,
+        };
+        Self { vector, lanes: d.div_ceil(vector).next_power_of_two().clamp(1, WARP) }
+    }
+
+    pub(super) fn rows_of_block(&self) -> usize {
+        THREADS as usize / self.lanes
+    }
+
+    /// Loads a thread and edge that a gather holds in registers: as many as the row needs, up to what the kernels are made for.
+    pub(super) fn tiles(&self, d: usize) -> usize {
+        let most = [4, 4, 2, 2, 1][self.vector / 2];
+        d.div_ceil(self.vector * self.lanes).next_power_of_two().clamp(1, most)
+    }
+}
+
+impl Plan<'_> {
+    /// A step by itself, or a chain of them: the first is a step too.
+    pub(super) fn row_steps(&mut self, first: RowStep, call: &Call) -> Result<()> {
+        let (x_at, out_at) = (self.mat(call.inputs[0])?, self.mat(call.out())?);
+        let mut all = vec![self.step(call, first, call.head_inputs().get(1).copied())?];
+        all.extend(self.steps(call)?);
+        let (now, later) = all.split_at(all.len().min(MOST_STEPS));
+        self.rows(call.name(), call.out(), [x_at, out_at], now)?;
+        self.steps_in_place(call, out_at, later)
+    }
+
+    /// The steps behind the call's head.
+    pub(super) fn steps(&self, call: &Call) -> Result<Vec<args::Step>> {
+        call.steps().map(|(step, beside)| self.step(call, step, beside)).collect()
+    }
+
+    fn step(&self, call: &Call, step: RowStep, beside: Option<Mat>) -> Result<args::Step> {
+        let operand = beside.map_or(Ok(0), |mat| self.mat(mat))?;
+        let mask = match step {
+            RowStep::Dropout { rate, salt } => mask(call.name_of_head(), call.dropout_key(rate, salt))?,
+            _ => args::Mask::default(),
+        };
+        let (_, kind) = step.record().step().expect("a row step's record says so");
+        Ok(args::Step { operand, kind, number: step.number(), mask })
+    }
+
+    /// Steps on rows that are there already.
+    pub(super) fn steps_in_place(&mut self, call: &Call, out_at: u64, steps: &[args::Step]) -> Result<()> {
+        let mut chunks = steps.chunks(MOST_STEPS);
+        chunks.try_for_each(|steps| self.rows(call.name_of_head(), call.out(), [out_at; 2], steps))
+    }
+
+    pub(super) fn rows(
+        &mut self,
+        call: &'static str,
+        out: Mat,
+        [x, out_at]: [u64; 2],
+        steps: &[args::Step],
+    ) -> Result<()> {
+        let (rows, d, sources) = (out.rows as u64, columns(call, out.cols)?, out.rows as u64);
+        let lanes = Width::of(out.cols, out.float()).lanes as u32;
+        let steps = pack_steps(steps, out.float());
+        let args = args::Rows { x, picked: 0, out: out_at, fault: 0, rows, sources, d, lanes, steps };
+        self.rows_kernel(out, &args);
+        Ok(())
+    }
+
+    pub(super) fn rows_kernel(&mut self, out: Mat, args: &args::Rows) {
+        let width = Width::of(out.cols, out.float());
+        let name = rows_kernel_name(width);
+        let blocks = if out.cols == 0 { 0 } else { out.rows.div_ceil(width.rows_of_block()) };
+        self.kernel(File::Rows.over(out.float()), name, [blocks, 1], args);
+    }
+}
+
+/// Steps on rows that are stored so when they are written.
+pub(super) fn pack_steps(steps: &[args::Step], made: Float) -> args::Steps {
+    let wide = u32::from(made == Float::F32);
+    let mut packed = args::Steps { count: steps.len() as u32, wide, ..args::Steps::default() };
+    packed.step[..steps.len()].copy_from_slice(steps);
+    packed
+}
+
+/// What is needed to decide any cell of a dropout.
+pub(super) fn mask(call: &'static str, key: DropoutKey) -> Result<args::Mask> {
+    let DropoutKey { seed, op, first_row, rate } = key;
+    if !(0.0..1.0).contains(&rate) {
+        let got = f64::from(rate);
+        return Err(Error::Argument { call, operand: "rate", want: "at least 0 and below 1", got });
+    }
+    let scale = 1.0 / (1.0 - rate);
+    Ok(args::Mask { run: run_key(seed), first_row, op, threshold: threshold(rate), scale, unused: 0 })
+}
+
+/// The kernel that moves rows of this width.
+pub(super) fn rows_kernel_name(width: Width) -> &'static str {
+    ["rows_1", "rows_2", "rows_4", "rows_4", "rows_8"][width.vector / 2]
+}
+
+/// Kernels count columns in 32 bits, and slices of them in 16.
+pub(super) fn columns(call: &'static str, d: usize) -> Result<u32> {
+    const MOST: usize = 1 << 22;
+    if d <= MOST {
+        Ok(d as u32)
+    } else {
+        Err(Error::Argument { call, operand: "columns", want: "at most 4194304 on a GPU", got: d as f64 })
+    }
+}

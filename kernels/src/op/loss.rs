@@ -1,0 +1,145 @@
+//! Losses over the rows of a split, their gradients, and counts of right answers.
+//!
+//! Labels are classes, u32 `[n]`, of which [`NO_LABEL`](crate::call::NO_LABEL) marks a row without one, or targets, u8 `[n, classes]`, 0 or
+//! 1; what is neither counts as 1. A call is told which rows are selected, and what its sum is divided by; 0 gives a loss of 0.
+
+use super::record::Dim::{D, Just, N, Scalar};
+use super::record::{Domain, Gradient, Operand, PLAIN, Record, Value, mat, of};
+use super::types::DType::{F32, U8, U32, U64};
+use super::types::SplitName;
+
+use crate::reference::{self, Array};
+
+/// An operation over a split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// `(logits, labels, split) -> loss`: `1 / count * sum over selected v of -log softmax(logits[v])[labels[v]]`.
+    SoftmaxCrossEntropy {
+        /// Over these vertices.
+        split: SplitName,
+    },
+    /// `(logits, labels, split) -> (softmax - onehot) / count` in selected rows, 0 in the others.
+    SoftmaxCrossEntropyGrad {
+        /// Over these vertices.
+        split: SplitName,
+    },
+    /// `(logits, labels, split) -> [selected rows whose largest logit (the first on a tie) is at the label, selected rows]`.
+    CountCorrect {
+        /// Over these vertices.
+        split: SplitName,
+    },
+    /// `(logits, targets, split) -> loss`: mean binary cross-entropy of the sigmoid over all cells `z` of the selected rows, as
+    /// `torch.nn.BCEWithLogitsLoss`: `1 / (count * classes) * sum of max(z, 0) - z * t + ln(1 + exp(-|z|))`.
+    SigmoidCrossEntropy {
+        /// Over these vertices.
+        split: SplitName,
+    },
+    /// `(logits, targets, split) -> (sigmoid(z) - t) / (count * classes)` in selected rows, 0 in the others.
+    SigmoidCrossEntropyGrad {
+        /// Over these vertices.
+        split: SplitName,
+    },
+    /// `(logits, targets, split) -> [true positives, false positives, false negatives]` over all cells of the selected rows. A cell
+    /// is positive exactly if its logit is above 0, so NaN is not.
+    CountMicro {
+        /// Over these vertices.
+        split: SplitName,
+    },
+}
+
+const LOGITS: Operand = mat("logits", N, D);
+const SPLIT: Operand = of(U32, "split", N, Just(1));
+const LOSS: &[Operand] = &[of(F32, "loss", Scalar, Just(1))];
+const OVER_LABELS: Record = Record {
+    inputs: &[LOGITS, of(U32, "labels", N, Just(1)), SPLIT],
+    outputs: &[mat("out", N, D)],
+    domain: Domain::Vertices,
+    ..PLAIN
+};
+const OVER_TARGETS: Record = Record { inputs: &[LOGITS, of(U8, "targets", N, D), SPLIT], ..OVER_LABELS };
+
+static SOFTMAX: Record = Record {
+    name: "softmax_cross_entropy",
+    outputs: LOSS,
+    sums: true,
+    gradient: Gradient::OfLoss(|op, back| {
+        let split = op.split().expect("a loss has a split");
+        let dlogits = back.emit(Loss::SoftmaxCrossEntropyGrad { split }, &[Value::X(0), Value::X(1), Value::X(2)]);
+        back.give(0, dlogits);
+    }),
+    reference: |given| {
+        vec![Array::Float(vec![reference::softmax_cross_entropy(&given.mat(0), given.labels(), given.count())])]
+    },
+    ..OVER_LABELS
+};
+
+static SOFTMAX_GRAD: Record = Record {
+    name: "softmax_cross_entropy_grad",
+    reference: |given| vec![reference::softmax_cross_entropy_grad(&given.mat(0), given.labels(), given.count()).into()],
+    ..OVER_LABELS
+};
+
+static COUNT_CORRECT: Record = Record {
+    name: "count_correct",
+    outputs: &[of(U64, "out", Scalar, Just(2))],
+    sums: true,
+    reference: |given| vec![Array::U64(reference::count_correct(&given.mat(0), given.labels()).to_vec())],
+    ..OVER_LABELS
+};
+
+static SIGMOID: Record = Record {
+    name: "sigmoid_cross_entropy",
+    outputs: LOSS,
+    sums: true,
+    gradient: Gradient::OfLoss(|op, back| {
+        let split = op.split().expect("a loss has a split");
+        let dlogits = back.emit(Loss::SigmoidCrossEntropyGrad { split }, &[Value::X(0), Value::X(1), Value::X(2)]);
+        back.give(0, dlogits);
+    }),
+    reference: |given| {
+        vec![Array::Float(vec![reference::sigmoid_cross_entropy(&given.mat(0), given.targets(), given.count())])]
+    },
+    ..OVER_TARGETS
+};
+
+static SIGMOID_GRAD: Record = Record {
+    name: "sigmoid_cross_entropy_grad",
+    reference: |given| {
+        vec![reference::sigmoid_cross_entropy_grad(&given.mat(0), given.targets(), given.count()).into()]
+    },
+    ..OVER_TARGETS
+};
+
+static COUNT_MICRO: Record = Record {
+    name: "count_micro",
+    outputs: &[of(U64, "out", Scalar, Just(3))],
+    sums: true,
+    reference: |given| vec![Array::U64(reference::count_micro(&given.mat(0), given.targets()).to_vec())],
+    ..OVER_TARGETS
+};
+
+impl Loss {
+    /// What is written down of it.
+    pub fn record(&self) -> &'static Record {
+        match self {
+            Self::SoftmaxCrossEntropy { .. } => &SOFTMAX,
+            Self::SoftmaxCrossEntropyGrad { .. } => &SOFTMAX_GRAD,
+            Self::CountCorrect { .. } => &COUNT_CORRECT,
+            Self::SigmoidCrossEntropy { .. } => &SIGMOID,
+            Self::SigmoidCrossEntropyGrad { .. } => &SIGMOID_GRAD,
+            Self::CountMicro { .. } => &COUNT_MICRO,
+        }
+    }
+
+    /// The split that it is over.
+    pub fn split(&self) -> SplitName {
+        match *self {
+            Self::SoftmaxCrossEntropy { split }
+            | Self::SoftmaxCrossEntropyGrad { split }
+            | Self::CountCorrect { split }
+            | Self::SigmoidCrossEntropy { split }
+            | Self::SigmoidCrossEntropyGrad { split }
+            | Self::CountMicro { split } => split,
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! What the letters of a record stand for: found from some operands, and held against the others.
+//!
+//! It is done twice, with the same rules: over row spaces, when a program is written ([`infer`]), and over numbers, when a call is
+//! made ([`Call::new`]) and when a device is given it ([`Call::check`]).
+
+use super::record::{Dim, Domain, Operand, Row, Stored};
+use super::types::{BlockSpec, DType, RowSpace, TensorType};
+use super::{Op, RowStep};
+use crate::call::{BlockSlots, Call, Mat, Window};
+use crate::error::{Error, Result};
+
+/// A size: a number, or what stands for one until a program is lowered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// A number.
+    Count(usize),
+    /// As many as there are rows of a row space.
+    Rows(RowSpace),
+}
+
+/// What the sizes are those of.
+#[derive(Clone, Copy, Debug)]
+enum Over {
+    Program(Option<BlockSpec>),
+    Call { block: Option<BlockSlots>, windowed: bool, window: Window },
+}
+
+/// What a record's letters stand for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    over: Over,
+    n: Option<Extent>,
+    d: Option<usize>,
+    k: Option<usize>,
+    edges: Option<usize>,
+    stored: Option<DType>,
+}
+
+/// Why operands do not fit an operation.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Misfit {
+    /// Not as many operands as the operation has.
+    #[error("{op} takes {want} operands, not {got}")]
+    OperandCount {
+        /// The operation.
+        op: &'static str,
+        /// How many it takes.
+        want: usize,
+        /// How many it was given.
+        got: usize,
+    },
+    /// An operand of the wrong shape or element type.
+    #[error("{op}: operand {place} is {got:?}, but {want} is needed")]
+    Operand {
+        /// The operation.
+        op: &'static str,
+        /// Which operand, from 0.
+        place: usize,
+        /// What is needed.
+        want: String,
+        /// What it was given.
+        got: TensorType,
+    },
+    /// An operation that cannot be where it is in a fused one.
+    #[error("{op} cannot be the head or a step of a fused operation")]
+    NotFusable {
+        /// The operation.
+        op: &'static str,
+    },
+}
+
+impl From<RowSpace> for Extent {
+    fn from(rows: RowSpace) -> Self {
+        match rows {
+            RowSpace::Param(rows) => Self::Count(rows),
+            rows => Self::Rows(rows),
+        }
+    }
+}
+
+impl Extent {
+    fn rows(self) -> RowSpace {
+        match self {
+            Self::Count(rows) => RowSpace::Param(rows),
+            Self::Rows(rows) => rows,
+        }
+    }
+
+    fn count(self) -> Option<usize> {
+        match self {
+            Self::Count(count) => Some(count),
+            Self::Rows(_) => None,
+        }
+    }
+}
+
+impl Sizes {
+    fn new(over: Over) -> Self {
+        Self { over, n: None, d: None, k: None, edges: None, stored: None }
+    }
+
+    /// What a size is, if that is known.
+    pub(crate) fn known(&self, dim: Dim) -> Option<Extent> {
+        let count = |count: Option<usize>| count.map(Extent::Count);
+        match (dim, self.over) {
+            (Dim::N, _) | (Dim::UpdateRows, Over::Program(_)) => self.n,
+            (Dim::D, _) | (Dim::UpdateWhole | Dim::UpdateWindow, Over::Program(_)) => count(self.d),
+            (Dim::K, _) => count(self.k),
+            (Dim::Just(number), _) => Some(Extent::Count(number)),
+            (Dim::Scalar, Over::Program(_)) => Some(Extent::Rows(RowSpace::Scalar)),
+            (Dim::Scalar | Dim::UpdateRows, Over::Call { .. }) => Some(Extent::Count(1)),
+            (Dim::UpdateWhole, Over::Call { window, .. }) => Some(Extent::Count(window.end())),
+            (Dim::UpdateWindow, Over::Call { window, .. }) => Some(Extent::Count(window.len)),
+            (Dim::Sources, Over::Program(block)) => block.map(|block| block.sources().into()),
+            (Dim::BlockRows, Over::Program(block)) => block.map(|block| block.rows().into()),
+            (Dim::Edges, Over::Program(block)) => block.map(|block| Extent::Rows(RowSpace::Edges(block))),
+            (Dim::EdgesBack, Over::Program(block)) => {
+                block.map(|block| Extent::Rows(RowSpace::Edges(block.transpose())))
+            }
+            // Of a window's sources there are as many as there are.
+            (Dim::Sources, Over::Call { windowed: true, .. }) | (Dim::Any, _) => None,
+            (Dim::Sources, Over::Call { block, .. }) => count(block.map(|block| block.own_sources)),
+            (Dim::BlockRows, Over::Call { block, .. }) => count(block.map(|block| block.rows)),
+            (Dim::Edges | Dim::EdgesBack, Over::Call { block, .. }) => {
+                count(block.map(|block| block.edges).or(self.edges))
+            }
+        }
+    }
+
+    /// Holds a size against what is known, or learns it. Returns whether they agree.
+    fn learn(&mut self, dim: Dim, got: Extent) -> bool {
+        if let Some(known) = self.known(dim) {
+            return known == got;
+        }
+        let number = match dim {
+            Dim::N | Dim::UpdateRows => {
+                self.n = Some(got);
+                return true;
+            }
+            Dim::D | Dim::UpdateWhole | Dim::UpdateWindow => &mut self.d,
+            Dim::K => &mut self.k,
+            Dim::Edges | Dim::EdgesBack => &mut self.edges,
+            _ => return true,
+        };
+        *number = got.count();
+        number.is_some()
+    }
+
+    /// The same of how an operand is stored.
+    fn learn_stored(&mut self, stored: Stored, got: DType) -> std::result::Result<(), DType> {
+        let want = match stored {
+            Stored::As(dtype) => dtype,
+            Stored::Sum if got == DType::F32 => return Ok(()),
+            Stored::AsRows | Stored::Sum => {
+                let float = if got.float().is_some() { got } else { DType::F32 };
+                *self.stored.get_or_insert(float)
+            }
+        };
+        if want == got { Ok(()) } else { Err(want) }
+    }
+
+    /// How an operand with these rows is stored.
+    fn stored(&self, stored: Stored, rows: Option<Extent>) -> DType {
+        match (stored, rows, self.over) {
+            (Stored::As(dtype), ..) => dtype,
+            (Stored::Sum, Some(Extent::Count(_)), Over::Program(_)) => DType::F32,
+            _ => self.stored.unwrap_or(DType::F32),
+        }
+    }
+
+    /// Holds an operand of a program against the record.
+    fn check(&mut self, operand: &Operand, ty: TensorType) -> std::result::Result<(), String> {
+        if self.learn_stored(operand.stored, ty.dtype).is_err() {
+            return Err(match (operand.stored, self.stored) {
+                (Stored::As(dtype), _) => format!("{dtype:?}"),
+                (_, Some(dtype)) if ty.dtype.float().is_some() => format!("{dtype:?}"),
+                _ => "f32 or bf16".into(),
+            });
+        }
+        if !self.learn(operand.rows, ty.rows.into()) {
+            return Err(self
+                .known(operand.rows)
+                .map_or("a parameter".into(), |rows| format!("rows of {:?}", rows.rows())));
+        }
+        if !self.learn(operand.cols, Extent::Count(ty.width)) {
+            let width = self.known(operand.cols).and_then(Extent::count);
+            return Err(width.map_or("another width".into(), |width| format!("a width of {width}")));
+        }
+        Ok(())
+    }
+}
+
+impl Domain {
+    fn holds(self, rows: RowSpace) -> bool {
+        match (self, rows) {
+            (Self::Any, _) | (_, RowSpace::Vertices) => true,
+            (Self::VerticesOrTheirEdges, RowSpace::Edges(block)) => block.rows() == RowSpace::Vertices,
+            _ => false,
+        }
+    }
+}
+
+/// The types of an operation's outputs.
+///
+/// # Errors
+/// The first operand that does not fit, and what would.
+pub fn infer(op: &Op, types: &[TensorType]) -> std::result::Result<Vec<TensorType>, Misfit> {
+    let (want, got) = (op.input_count(), types.len());
+    if want != got {
+        return Err(Misfit::OperandCount { op: op.name(), want, got });
+    }
+    let head = op.head();
+    if !op.steps().is_empty() && head.record().row == Row::Whole {
+        return Err(Misfit::NotFusable { op: head.name() });
+    }
+    let (operands, mut rest) = types.split_at(head.record().inputs.len());
+    let mut made = infer_one(head, operands)?;
+    for step in op.steps() {
+        let operands;
+        (operands, rest) = rest.split_at(step.record().inputs.len() - 1);
+        made = infer_one(&Op::Row(*step), &[&made, operands].concat())?;
+    }
+    Ok(made)
+}
+
+fn infer_one(op: &Op, types: &[TensorType]) -> std::result::Result<Vec<TensorType>, Misfit> {
+    let record = op.record();
+    let mut sizes = Sizes::new(Over::Program(op.block()));
+    let misfit = |place: usize, want| Misfit::Operand { op: record.name, place, want, got: types[place] };
+    for place in record.places().filter(|&place| place < types.len()) {
+        sizes.check(record.operand(place), types[place]).map_err(|want| misfit(place, want))?;
+        if place == 0 && !record.domain.holds(types[0].rows) {
+            return Err(misfit(0, format!("rows of {:?}", record.domain)));
+        }
+    }
+    let output = |operand: &Operand| {
+        let [rows, cols] = operand.shape(&sizes);
+        let dtype = sizes.stored(operand.stored, rows);
+        let width = cols.and_then(Extent::count).expect("a record's outputs have the sizes of its inputs");
+        TensorType { rows: rows.map_or(RowSpace::Scalar, Extent::rows), width, dtype }
+    };
+    Ok(record.outputs.iter().map(output).collect())
+}
+
+impl Call {
+    fn sizes(&self) -> Sizes {
+        let over = Over::Call { block: self.block, windowed: self.first_source.is_some(), window: self.part.window };
+        Sizes::new(over)
+    }
+
+    /// The operand at a place of the head's record.
+    fn operand(&self, place: usize) -> Option<&Mat> {
+        let inputs = self.head_inputs().len();
+        if place < inputs { self.inputs.get(place) } else { self.outputs.get(place - inputs) }
+    }
+
+    /// What the head's record says of each operand, that which leads first.
+    fn head_operands(&self) -> impl Iterator<Item = (usize, &'static Operand, &Mat)> {
+        let record = self.op.head().record();
+        record.places().filter_map(move |place| Some((place, record.operand(place), self.operand(place)?)))
+    }
+
+    /// Fills in the sizes of operands of which only the slot is known.
+    pub(crate) fn fill(&mut self, bare: &[bool]) {
+        let mut sizes = self.sizes();
+        for (_, operand, mat) in self.head_operands().filter(|&(place, ..)| !bare[place]) {
+            let _ = sizes.learn_stored(operand.stored, mat.dtype);
+            let _ = sizes.learn(operand.rows, Extent::Count(mat.rows));
+            let _ = sizes.learn(operand.cols, Extent::Count(mat.cols));
+        }
+        let (record, inputs) = (self.op.head().record(), self.head_inputs().len());
+        for (place, _) in bare.iter().enumerate().filter(|(_, bare)| **bare) {
+            let operand = record.operand(place);
+            let [rows, cols] = operand.shape(&sizes);
+            let count = |size: Option<Extent>| size.and_then(Extent::count).unwrap_or(0);
+            let dtype = sizes.stored(operand.stored, rows);
+            let mat = if place < inputs { &mut self.inputs[place] } else { &mut self.outputs[place - inputs] };
+            *mat = Mat { rows: count(rows), cols: count(cols), dtype, ..*mat };
+        }
+    }
+
+    /// The operands of the steps: which step, and what its record says of what it reads beside the row.
+    pub fn step_operands(&self) -> impl Iterator<Item = (RowStep, &'static Operand, Mat)> {
+        self.steps().filter_map(|(step, mat)| Some((step, step.record().inputs.get(1)?, mat?)))
+    }
+
+    /// How the rows that the call reads are stored; f32, where it reads none.
+    pub fn stored(&self) -> DType {
+        let mut head = self.op.head().record().inputs.iter().zip(&self.inputs);
+        head.find(|(operand, _)| operand.stored == Stored::AsRows).map_or(DType::F32, |(_, mat)| mat.dtype)
+    }
+
+    /// Objects to operands that do not go together.
+    ///
+    /// # Errors
+    /// [`Error::Stored`], [`Error::Shape`], [`Error::NotFusable`], [`Error::NoSum`].
+    pub(crate) fn check(&self) -> Result<()> {
+        let (head, call) = (self.op.head(), self.name_of_head());
+        if !self.op.steps().is_empty() && head.record().row == Row::Whole {
+            return Err(Error::NotFusable { call });
+        }
+        if self.sum.is_some() && !head.gathers() && !head.record().sums {
+            return Err(Error::NoSum { call });
+        }
+        self.check_stored(call)?;
+        let mut sizes = self.sizes();
+        for (_, operand, mat) in self.head_operands() {
+            check_shape(call, &mut sizes, operand, mat)?;
+        }
+        for (step, operand, mat) in self.step_operands() {
+            let mut sizes = sizes_of_step(self.out());
+            check_shape(step.record().kernel(), &mut sizes, operand, &mat)?;
+        }
+        self.check_sources(call)
+    }
+
+    fn check_stored(&self, call: &'static str) -> Result<()> {
+        let differs = |operand, want, got| Error::Stored { call, operand, want, got };
+        let mut sizes = self.sizes();
+        let mats = self.head_inputs().iter().chain(&self.outputs);
+        for (operand, mat) in self.op.head().record().operands().zip(mats) {
+            sizes.learn_stored(operand.stored, mat.dtype).map_err(|want| differs(operand.name, want, mat.dtype))?;
+        }
+        for (_, operand, mat) in self.step_operands() {
+            let mut sizes = sizes_of_step(self.out());
+            sizes.learn_stored(operand.stored, mat.dtype).map_err(|want| differs(operand.name, want, mat.dtype))?;
+        }
+        if self.op.head().gathers() {
+            let own = self.inputs[0].dtype;
+            let others = [("halo", self.halo, own), ("sum", self.sum, DType::F32)];
+            for (name, mat, want) in others {
+                mat.filter(|mat| mat.dtype != want).map_or(Ok(()), |mat| Err(differs(name, want, mat.dtype)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The halo of a gather, and what its sum or any other goes on from.
+    fn check_sources(&self, call: &'static str) -> Result<()> {
+        let out = self.out();
+        let same = |operand, want: [usize; 2], got: [usize; 2]| crate::error::check_shape(call, operand, want, got);
+        if let Some(sum) = self.sum {
+            same("sum", [out.rows, out.cols], [sum.rows, sum.cols])?;
+        }
+        let Some(block) = self.block.filter(|_| self.op.head().gathers()) else { return Ok(()) };
+        let halo_sources = if self.first_source.is_some() { 0 } else { block.halo_sources };
+        if self.halo.is_some() || block.halo_sources > 0 {
+            let got = self.halo.map_or([0, 0], |halo| [halo.rows, halo.cols]);
+            same("halo", [halo_sources, out.cols], got)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a step's record takes from the rows that it works on.
+fn sizes_of_step(out: Mat) -> Sizes {
+    let over = Over::Call { block: None, windowed: false, window: Window::default() };
+    let (n, d) = (Some(Extent::Count(out.rows)), Some(out.cols));
+    Sizes { n, d, stored: Some(out.dtype), ..Sizes::new(over) }
+}
+
+/// The shape and type of a step's operand beside rows like those of `out`.
+pub(crate) fn step_operand(out: Mat, operand: &Operand, mat: Mat) -> Mat {
+    let sizes = sizes_of_step(out);
+    let [rows, cols] = operand.shape(&sizes).map(|size| size.and_then(Extent::count).unwrap_or(0));
+    Mat { rows, cols, dtype: sizes.stored(operand.stored, None), ..mat }
+}
+
+fn check_shape(call: &'static str, sizes: &mut Sizes, operand: &Operand, mat: &Mat) -> Result<()> {
+    let got = [mat.rows, mat.cols];
+    let fits = [operand.rows, operand.cols]
+        .into_iter()
+        .zip(got)
+        .fold(true, |fits, (dim, size)| sizes.learn(dim, Extent::Count(size)) && fits);
+    if fits {
+        return Ok(());
+    }
+    let [rows, cols] = operand.shape(sizes).map(|size| size.and_then(Extent::count));
+    let want = [rows.unwrap_or(got[0]), cols.unwrap_or(got[1])];
+    Err(Error::Shape { call, operand: operand.name, want, got })
+}
