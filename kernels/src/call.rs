@@ -34,13 +34,8 @@ impl Mat {
     }
 
     /// How many numbers it is; what no array can hold saturates, and is refused later.
-    pub fn len(&self) -> usize {
+    pub fn numbers(&self) -> usize {
         self.rows.saturating_mul(self.cols)
-    }
-
-    /// Whether it has no numbers.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

@@ -179,7 +179,7 @@ pub struct Given<'a> {
 
 fn dense((mat, array): (Mat, &Array)) -> Dense {
     let data = array.floats();
-    assert_eq!(data.len(), mat.len());
+    assert_eq!(data.len(), mat.numbers());
     Dense { rows: mat.rows, cols: mat.cols, data: data.to_vec() }
 }
 
@@ -190,13 +190,8 @@ impl<'a> Given<'a> {
     }
 
     /// How many operands there are.
-    pub fn len(&self) -> usize {
+    pub fn count_operands(&self) -> usize {
         self.inputs.len()
-    }
-
-    /// Whether there are no operands.
-    pub fn is_empty(&self) -> bool {
-        self.inputs.is_empty()
     }
 
     /// An operand as a matrix.

@@ -16,27 +16,27 @@ pub(super) fn launch(slots: &Open<'_>, op: Loss, call: &Call) -> Result<()> {
     let (logits, out) = (slots.mat(call.inputs[0])?, call.out());
     let split = slots.numbers(call.inputs[2])?;
     match op {
-        Loss::SoftmaxCrossEntropy { .. } | Loss::SoftmaxCrossEntropyGrad { .. } | Loss::CountCorrect { .. } => {
+        Loss::SoftmaxCrossEntropy(_) | Loss::SoftmaxCrossEntropyGrad(_) | Loss::CountCorrect(_) => {
             let labels = slots.numbers(call.inputs[1])?;
             let targets = Targets { labels: labels.view(), split: split.view(), select };
             match op {
-                Loss::SoftmaxCrossEntropy { .. } => {
+                Loss::SoftmaxCrossEntropy(_) => {
                     slots.numbers_mut(out)?.view()[0] = softmax_cross_entropy(logits.view(), targets, count)?;
                 }
-                Loss::CountCorrect { .. } => {
+                Loss::CountCorrect(_) => {
                     slots.numbers_mut(out)?.view().copy_from_slice(&count_correct(logits.view(), targets)?);
                 }
                 _ => softmax_cross_entropy_grad(logits.view(), targets, count, slots.mat_mut(out)?.view())?,
             }
         }
-        Loss::SigmoidCrossEntropy { .. } | Loss::SigmoidCrossEntropyGrad { .. } | Loss::CountMicro { .. } => {
+        Loss::SigmoidCrossEntropy(_) | Loss::SigmoidCrossEntropyGrad(_) | Loss::CountMicro(_) => {
             let (classes, cells) = (call.inputs[0].cols, slots.numbers(call.inputs[1])?);
             let targets = MultiTargets { targets: cells.view(), classes, split: split.view(), select };
             match op {
-                Loss::SigmoidCrossEntropy { .. } => {
+                Loss::SigmoidCrossEntropy(_) => {
                     slots.numbers_mut(out)?.view()[0] = sigmoid_cross_entropy(logits.view(), targets, count)?;
                 }
-                Loss::CountMicro { .. } => {
+                Loss::CountMicro(_) => {
                     slots.numbers_mut(out)?.view().copy_from_slice(&count_micro(logits.view(), targets)?);
                 }
                 _ => sigmoid_cross_entropy_grad(logits.view(), targets, count, slots.mat_mut(out)?.view())?,

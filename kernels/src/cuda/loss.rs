@@ -31,13 +31,13 @@ impl Plan<'_> {
             select,
         };
         match op {
-            Loss::SoftmaxCrossEntropy { .. } => self.mean(name, args, logits, count as f64),
-            Loss::SigmoidCrossEntropy { .. } => self.mean(name, args, logits, count as f64 * logits.cols as f64),
-            Loss::SoftmaxCrossEntropyGrad { .. } | Loss::SigmoidCrossEntropyGrad { .. } => {
+            Loss::SoftmaxCrossEntropy(_) => self.mean(name, args, logits, count as f64),
+            Loss::SigmoidCrossEntropy(_) => self.mean(name, args, logits, count as f64 * logits.cols as f64),
+            Loss::SoftmaxCrossEntropyGrad(_) | Loss::SigmoidCrossEntropyGrad(_) => {
                 self.kernel(text, name, blocks_of_warps(logits.rows), &args);
                 Ok(())
             }
-            Loss::CountCorrect { .. } | Loss::CountMicro { .. } => {
+            Loss::CountCorrect(_) | Loss::CountMicro(_) => {
                 self.add(Task::Zero { address: args.out, bytes: 8 * out.cols as u64 });
                 self.kernel(text, name, blocks_of_warps(logits.rows), &args::Loss { count: 0, ..args });
                 Ok(())

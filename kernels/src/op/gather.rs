@@ -64,7 +64,7 @@ static WEIGHTED: Record = Record {
 };
 
 fn reference(given: &Given<'_>) -> Vec<Array> {
-    let weights = (given.len() > 1).then(|| given.floats(1));
+    let weights = (given.count_operands() > 1).then(|| given.floats(1));
     let (block, own) = (given.block(), given.mat(0));
     let out = match given.first_source() {
         None => reference::gather(block, weights, &own, given.halo().as_ref()),
