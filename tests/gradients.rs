@@ -88,10 +88,10 @@ fn program(model: &Model, storage: Storage, passes: Passes, workload: &Workload)
     let loss = if storage.multi {
         let cells = TensorType { dtype: DType::U8, width: CLASSES, ..ids };
         let targets = program.input(Origin::Targets, cells).unwrap();
-        program.push1(Loss::SigmoidCrossEntropy { split }, &[logits, targets, splits]).unwrap()
+        program.push1(Loss::SigmoidCrossEntropy(split), &[logits, targets, splits]).unwrap()
     } else {
         let labels = program.input(Origin::Labels, ids).unwrap();
-        program.push1(Loss::SoftmaxCrossEntropy { split }, &[logits, labels, splits]).unwrap()
+        program.push1(Loss::SoftmaxCrossEntropy(split), &[logits, labels, splits]).unwrap()
     };
     program.set_output("loss", loss);
     if passes.order {

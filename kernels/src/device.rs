@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use crate::call::{Call, Mat};
 use crate::error::{Error, Result};
 use crate::lent::Lent;
 use crate::memory::{HostSlot, Slot};
+use crate::op::call::{Call, Mat};
 
 /// An independent queue of a device. Calls on one lane happen in the order in which they were queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

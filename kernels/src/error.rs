@@ -1,6 +1,6 @@
 //! Why a kernel call failed.
 
-use crate::op::DType;
+use crate::float::DType;
 use crate::slot::Slot;
 
 /// The result of a device call.

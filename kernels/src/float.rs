@@ -45,6 +45,63 @@ impl Float {
     }
 }
 
+/// Element type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// IEEE single precision.
+    F32,
+    /// The upper half of a single.
+    Bf16,
+    /// 32-bit unsigned.
+    U32,
+    /// 64-bit unsigned.
+    U64,
+    /// 8-bit unsigned.
+    U8,
+}
+
+impl DType {
+    /// How a matrix of it is stored, if it is of floating-point numbers.
+    pub fn float(self) -> Option<Float> {
+        match self {
+            Self::F32 => Some(Float::F32),
+            Self::Bf16 => Some(Float::Bf16),
+            Self::U32 | Self::U64 | Self::U8 => None,
+        }
+    }
+
+    /// Size of one element, in bytes.
+    pub fn byte_count(self) -> u64 {
+        match self {
+            Self::U8 => 1,
+            Self::Bf16 => 2,
+            Self::F32 | Self::U32 => 4,
+            Self::U64 => 8,
+        }
+    }
+}
+
+impl std::fmt::Display for DType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::U32 => "u32",
+            Self::U64 => "u64",
+            Self::U8 => "u8",
+        })
+    }
+}
+
+impl From<Float> for DType {
+    fn from(float: Float) -> Self {
+        match float {
+            Float::F32 => Self::F32,
+            Float::Bf16 => Self::Bf16,
+        }
+    }
+}
+
 impl std::fmt::Display for Float {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())

@@ -7,7 +7,6 @@
 //! Every kernel exists at least twice: a serial one in [`mod@reference`], written to be obviously right, and a fast
 //! one in [`mod@cpu`]. The conformance tests hold the second against the first.
 
-pub mod call;
 pub mod cpu;
 pub mod cuda;
 pub mod device;
@@ -26,7 +25,6 @@ pub mod step;
 mod team;
 pub mod view;
 
-pub use call::{Arg, BlockSlots, Call, DropoutKey, Mat, Part, Price, Window};
 pub use cpu::{CpuDevice, linear_weight_grad_workspace_bytes};
 pub use device::{Device, Event, Lane, Span};
 pub use error::{Error, Result};
@@ -35,7 +33,9 @@ pub use gate::Gate;
 pub use lanes::panic_message;
 pub use lent::Lent;
 pub use memory::{AlignedBytes, HostSlot, NoHostMemory, Owner, Shared, Slot};
+pub use op::call::{self, Arg, BlockSlots, Call, Mat, Part, Price, Window};
 pub use op::{DType, Op, RowStep};
+pub use random::DropoutKey;
 pub use sim::{SimDevice, SimSpeed};
 pub use step::{AdamStep, SgdStep};
 pub use view::{BlockView, MatMut, MatView, MultiTargets, Targets};

@@ -4,6 +4,19 @@
 //! compute the same draw for the same (seed, epoch, op, vertex, column). One strong 64-bit hash a row is followed by
 //! a cheap 32-bit one a cell, so that the inner loop is a few multiplications that vectorise.
 
+/// What decides which cells a dropout keeps, beside the clock's epoch: see [the module](self).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DropoutKey {
+    /// The run's seed.
+    pub seed: u64,
+    /// Which dropout of the model this is.
+    pub op: u32,
+    /// The global id of the matrix's first row.
+    pub first_row: u64,
+    /// Share of cells that become 0, in `[0, 1)`; the others are scaled by `1 / (1 - rate)`.
+    pub rate: f32,
+}
+
 /// A bijective 64-bit mix (the finaliser of SplitMix64; Steele, Lea & Flood, OOPSLA 2014).
 #[inline(always)]
 fn mix64(mut z: u64) -> u64 {

@@ -7,7 +7,6 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::call::{Call, Mat};
 use crate::cpu::CpuDevice;
 use crate::device::{Device, Event, Lane, Recorder, Span};
 use crate::error::Result;
@@ -15,6 +14,7 @@ use crate::gate::Gate;
 use crate::lanes::{Engine, Job, LANES, Lanes, Work};
 use crate::lent::Lent;
 use crate::memory::{HostSlot, Slot};
+use crate::op::call::{Call, Mat};
 
 /// See the [module](self).
 #[derive(Debug)]

@@ -319,59 +319,29 @@ fn losses_and_metrics_of_logits_in_bf16() {
         let what = format!("{n} x {classes}");
         sums_alike(&format!("softmax_cross_entropy, {what}"), 1, &|rig, float, out| {
             let (logits, labels, split) = (put(rig, &logits, float), rig.put(&labels), rig.put(&split));
-            call!(
-                Loss::SoftmaxCrossEntropy { split: TRAIN },
-                [logits, labels, split],
-                [out.slot],
-                selected(select, count)
-            )
+            call!(Loss::SoftmaxCrossEntropy(TRAIN), [logits, labels, split], [out.slot], selected(select, count))
         });
         sums_alike(&format!("sigmoid_cross_entropy, {what}"), 1, &|rig, float, out| {
             let (logits, targets, split) = (put(rig, &logits, float), rig.put(&targets), rig.put(&split));
-            call!(
-                Loss::SigmoidCrossEntropy { split: TRAIN },
-                [logits, targets, split],
-                [out.slot],
-                selected(select, count)
-            )
+            call!(Loss::SigmoidCrossEntropy(TRAIN), [logits, targets, split], [out.slot], selected(select, count))
         });
         rounds_once(&format!("softmax_cross_entropy_grad, {what}"), [n, classes], &|rig, float, out| {
             let (logits, labels, split) = (put(rig, &logits, float), rig.put(&labels), rig.put(&split));
-            call!(
-                Loss::SoftmaxCrossEntropyGrad { split: TRAIN },
-                [logits, labels, split],
-                [out],
-                selected(select, count)
-            )
+            call!(Loss::SoftmaxCrossEntropyGrad(TRAIN), [logits, labels, split], [out], selected(select, count))
         });
         rounds_once(&format!("sigmoid_cross_entropy_grad, {what}"), [n, classes], &|rig, float, out| {
             let (logits, targets, split) = (put(rig, &logits, float), rig.put(&targets), rig.put(&split));
-            call!(
-                Loss::SigmoidCrossEntropyGrad { split: TRAIN },
-                [logits, targets, split],
-                [out],
-                selected(select, count)
-            )
+            call!(Loss::SigmoidCrossEntropyGrad(TRAIN), [logits, targets, split], [out], selected(select, count))
         });
         let counts = |float| {
             let rig = Rig::new(2);
             let (logits, split) = (put(&rig, &logits, float), rig.put(&split));
             let (labels, targets) = (rig.put(&labels), rig.put(&targets));
             let [correct, micro] = [2, 3].map(|len| rig.put(&vec![u64::MAX; len]));
-            rig.launch(&call!(
-                Loss::CountCorrect { split: TRAIN },
-                [logits, labels, split],
-                [correct],
-                selected(select, 0)
-            ))
-            .unwrap();
-            rig.launch(&call!(
-                Loss::CountMicro { split: TRAIN },
-                [logits, targets, split],
-                [micro],
-                selected(select, 0)
-            ))
-            .unwrap();
+            rig.launch(&call!(Loss::CountCorrect(TRAIN), [logits, labels, split], [correct], selected(select, 0)))
+                .unwrap();
+            rig.launch(&call!(Loss::CountMicro(TRAIN), [logits, targets, split], [micro], selected(select, 0)))
+                .unwrap();
             (rig.get::<u64>(correct, 2), rig.get::<u64>(micro, 3))
         };
         assert_eq!(counts(Float::Bf16), counts(Float::F32), "counts, {what}");

@@ -299,13 +299,7 @@ fn check_counts(logits: &Matrix, targets: Targets<'_>, want: [u64; 2]) {
         let rig = Rig::new(threads);
         let (labels, split) = (rig.put(targets.labels), rig.put(targets.split));
         let out = rig.put(&[u64::MAX; 2]);
-        rig.launch(&call!(
-            Loss::CountCorrect { split: TRAIN },
-            [rig.mat(logits), labels, split],
-            [out],
-            selected(1, 0)
-        ))
-        .unwrap();
+        rig.launch(&call!(Loss::CountCorrect(TRAIN), [rig.mat(logits), labels, split], [out], selected(1, 0))).unwrap();
         assert_eq!(rig.get::<u64>(out, 2), want, "count_correct, {} x {}", logits.rows, logits.cols);
     }
 }
@@ -318,12 +312,7 @@ fn check_loss(logits: &Matrix, targets: Targets<'_>, count: u64) {
         let (logits, loss) = (rig.mat(logits), rig.out(1, 1));
         rig.run(
             loss,
-            &call!(
-                Loss::SoftmaxCrossEntropy { split: TRAIN },
-                [logits, labels, split],
-                [loss.slot],
-                selected(1, count)
-            ),
+            &call!(Loss::SoftmaxCrossEntropy(TRAIN), [logits, labels, split], [loss.slot], selected(1, count)),
         )
     });
     // The sum of the exponentials errs by 3e-7 of itself, its logarithm by 3e-7; the rest is f64.
@@ -334,10 +323,7 @@ fn check_loss(logits: &Matrix, targets: Targets<'_>, count: u64) {
     let got = on_any_threads(&what, |rig| {
         let (labels, split) = (rig.put(targets.labels), rig.put(targets.split));
         let (logits, out) = (rig.mat(logits), rig.out(n, classes));
-        rig.run(
-            out,
-            &call!(Loss::SoftmaxCrossEntropyGrad { split: TRAIN }, [logits, labels, split], [out], selected(1, count)),
-        )
+        rig.run(out, &call!(Loss::SoftmaxCrossEntropyGrad(TRAIN), [logits, labels, split], [out], selected(1, count)))
     });
     let want = reference::softmax_cross_entropy_grad(&logits.dense(), targets, count);
     // Each exponential errs by 3e-7 of itself, and by the rounding of its exponent, which is at most twice the

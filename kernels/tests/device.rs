@@ -148,7 +148,7 @@ fn a_slot_that_is_read_and_written_is_an_error_and_no_deadlock() {
         call!(Norm::Layer { eps: 0.0 }, [x, v, v], [x]),
         call!(Norm::InputGrad { eps: 0.0 }, [y, x, v], [y]),
         call!(Norm::GainGrad { eps: 0.0 }, [y, x], [y.slot]),
-        call!(Loss::SigmoidCrossEntropyGrad { split: TRAIN }, [x, v, v], [x], selected(0, 1)),
+        call!(Loss::SigmoidCrossEntropyGrad(TRAIN), [x, v, v], [x], selected(0, 1)),
         permute_edges(v, rig.put(&[0u64; 9]), v, 9),
     ];
     for call in aliased {
@@ -208,24 +208,8 @@ fn misshapen(rig: &Rig) -> Vec<(Call, &'static str)> {
         (call!(Norm::InputGrad { eps }, [three, two, vec(2)], [mat(2, 2)]), "grad"),
         (call!(Norm::InputGrad { eps }, [two, mat(2, 2), vec(2)], [three]), "out"),
         (call!(Norm::GainGrad { eps }, [three, two], [vec(2)]), "grad"),
-        (
-            call!(
-                Loss::SoftmaxCrossEntropyGrad { split: TRAIN },
-                [two, labels, split],
-                [three],
-                selected(select, count)
-            ),
-            "out",
-        ),
-        (
-            call!(
-                Loss::SigmoidCrossEntropyGrad { split: TRAIN },
-                [two, labels, split],
-                [three],
-                selected(select, count)
-            ),
-            "out",
-        ),
+        (call!(Loss::SoftmaxCrossEntropyGrad(TRAIN), [two, labels, split], [three], selected(select, count)), "out"),
+        (call!(Loss::SigmoidCrossEntropyGrad(TRAIN), [two, labels, split], [three], selected(select, count)), "out"),
     ]
 }
 
@@ -266,10 +250,10 @@ fn slots_that_are_too_small_or_empty_are_refused() {
         call!(Norm::Layer { eps: 0.0 }, [x, x.slot, small], [out]),
         call!(Norm::InputGrad { eps: 0.0 }, [x, x, small], [out]),
         call!(Norm::GainGrad { eps: 0.0 }, [x, x], [small]),
-        call!(Loss::CountCorrect { split: TRAIN }, [x, small, clock], [clock], selected(0, 0)),
-        call!(Loss::SigmoidCrossEntropyGrad { split: TRAIN }, [x, small, clock], [out], selected(0, 1)),
-        call!(Loss::CountMicro { split: TRAIN }, [x, x.slot, small], [out.slot], selected(0, 0)),
-        call!(Loss::CountMicro { split: TRAIN }, [x, x.slot, clock], [clock], selected(0, 0)),
+        call!(Loss::CountCorrect(TRAIN), [x, small, clock], [clock], selected(0, 0)),
+        call!(Loss::SigmoidCrossEntropyGrad(TRAIN), [x, small, clock], [out], selected(0, 1)),
+        call!(Loss::CountMicro(TRAIN), [x, x.slot, small], [out.slot], selected(0, 0)),
+        call!(Loss::CountMicro(TRAIN), [x, x.slot, clock], [clock], selected(0, 0)),
         sgd_call(x.slot, small, moment, next, window, clock, rate, momentum, weight_decay),
         sgd_call(x.slot, next, moment, small, window, clock, rate, momentum, weight_decay),
         sgd_call(x.slot, x.slot, moment, next, window, clock, small, momentum, weight_decay),

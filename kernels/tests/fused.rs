@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::*;
+use lapidary_kernels::op::oracle::{self, Array};
 use lapidary_kernels::op::{Dim, Linear, RowStep};
-use lapidary_kernels::reference::{self, Array, Dense};
+use lapidary_kernels::reference::{self, Dense};
 use lapidary_kernels::{Arg, Call, DropoutKey, Error, Mat, Part, Slot};
 
 const KEY: DropoutKey = DropoutKey { seed: 5, op: 2, first_row: 70, rate: 0.4 };
@@ -68,7 +69,7 @@ impl Operands {
             let mat = |slot| Mat::f32(Slot(slot), rows, cols);
             let call = alone((step, other.is_some().then_some(Slot(1))), mat(0), mat(2));
             let slots = [Some(Array::from(x)), other];
-            let made = reference::run(&call, |slot| slots[slot.0 as usize].as_ref().unwrap());
+            let made = oracle::run(&call, |slot| slots[slot.0 as usize].as_ref().unwrap());
             Dense { rows, cols, data: made[0].1.floats().to_vec() }
         })
     }

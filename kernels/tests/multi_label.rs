@@ -33,8 +33,7 @@ fn check_counts(logits: &Matrix, targets: MultiTargets<'_>) {
         let rig = Rig::new(threads);
         let (cells, split) = (rig.put(targets.targets), rig.put(targets.split));
         let out = rig.put(&[u64::MAX; 3]);
-        rig.launch(&call!(Loss::CountMicro { split: TRAIN }, [rig.mat(logits), cells, split], [out], selected(1, 0)))
-            .unwrap();
+        rig.launch(&call!(Loss::CountMicro(TRAIN), [rig.mat(logits), cells, split], [out], selected(1, 0))).unwrap();
         assert_eq!(rig.get::<u64>(out, 3), want, "count_micro, {} x {}", logits.rows, logits.cols);
     }
 }
@@ -45,8 +44,7 @@ fn check_loss(logits: &Matrix, targets: MultiTargets<'_>, count: u64) {
     let got = on_any_threads(&what, |rig| {
         let (cells, split) = (rig.put(targets.targets), rig.put(targets.split));
         let (logits, loss) = (rig.mat(logits), rig.out(1, 1));
-        let call =
-            call!(Loss::SigmoidCrossEntropy { split: TRAIN }, [logits, cells, split], [loss.slot], selected(1, count));
+        let call = call!(Loss::SigmoidCrossEntropy(TRAIN), [logits, cells, split], [loss.slot], selected(1, count));
         rig.run(loss, &call)
     });
     // No term is negative; the exponential errs by 3e-7 of itself, the logarithm by 3e-7, the rest is rounding.
@@ -57,10 +55,7 @@ fn check_loss(logits: &Matrix, targets: MultiTargets<'_>, count: u64) {
     let got = on_any_threads(&what, |rig| {
         let (cells, split) = (rig.put(targets.targets), rig.put(targets.split));
         let (logits, out) = (rig.mat(logits), rig.out(n, classes));
-        rig.run(
-            out,
-            &call!(Loss::SigmoidCrossEntropyGrad { split: TRAIN }, [logits, cells, split], [out], selected(1, count)),
-        )
+        rig.run(out, &call!(Loss::SigmoidCrossEntropyGrad(TRAIN), [logits, cells, split], [out], selected(1, count)))
     });
     // The exponential errs by 3e-7 of itself, which counts at most once and a half, and there are four roundings.
     let want = reference::sigmoid_cross_entropy_grad(&logits.dense(), targets, count);

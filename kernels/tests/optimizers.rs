@@ -185,9 +185,9 @@ fn a_window_outside_the_parameter_is_refused() {
         assert!(matches!(objection, Error::SlotSize { .. }), "{window:?}: {objection}");
     }
     for parts in [vec![(param, 4), (grad, 5)], vec![(param, 9)], vec![(param, usize::MAX), (grad, usize::MAX)]] {
-        let objection = rig.launch(&Call::concat(&parts.clone(), out)).unwrap_err();
+        let objection = rig.launch(&Call::concat(&parts, out)).unwrap_err();
         assert!(matches!(objection, Error::SlotSize { .. }), "{parts:?}: {objection}");
     }
-    let objection = rig.launch(&Call::concat(&vec![(out, 4)], out)).unwrap_err();
+    let objection = rig.launch(&Call::concat(&[(out, 4)], out)).unwrap_err();
     assert!(matches!(objection, Error::Aliased { .. }), "{objection}");
 }

@@ -142,7 +142,7 @@ fn sums_over_rows_go_on_from_other_rows() {
         |rig, rows, loss| {
             let logits = rig.mat(&rows_of(&grad, rows.clone()));
             let (labels, split) = (rig.put(&labels[rows.clone()]), rig.put(&split[rows]));
-            call!(Loss::SoftmaxCrossEntropy { split: TRAIN }, [logits, labels, split], [loss], selected(1, 450))
+            call!(Loss::SoftmaxCrossEntropy(TRAIN), [logits, labels, split], [loss], selected(1, 450))
         },
         n,
         1,
@@ -151,12 +151,7 @@ fn sums_over_rows_go_on_from_other_rows() {
         |rig, rows, loss| {
             let logits = rig.mat(&rows_of(&grad, rows.clone()));
             let targets = rig.put(&targets[rows.start * d_out..rows.end * d_out]);
-            call!(
-                Loss::SigmoidCrossEntropy { split: TRAIN },
-                [logits, targets, rig.put(&split[rows])],
-                [loss],
-                selected(1, 500)
-            )
+            call!(Loss::SigmoidCrossEntropy(TRAIN), [logits, targets, rig.put(&split[rows])], [loss], selected(1, 500))
         },
         n,
         1,
@@ -173,7 +168,7 @@ fn counts_go_on_from_other_rows() {
     let split = vec![0u32; n];
     let correct = |rows: std::ops::Range<usize>, out| {
         call!(
-            Loss::CountCorrect { split: TRAIN },
+            Loss::CountCorrect(TRAIN),
             [rig.mat(&rows_of(&logits, rows.clone())), rig.put(&labels[rows.clone()]), rig.put(&split[rows])],
             [out],
             selected(0, 0)
@@ -181,7 +176,7 @@ fn counts_go_on_from_other_rows() {
     };
     let micro = |rows: std::ops::Range<usize>, out| {
         call!(
-            Loss::CountMicro { split: TRAIN },
+            Loss::CountMicro(TRAIN),
             [
                 rig.mat(&rows_of(&logits, rows.clone())),
                 rig.put(&targets[rows.start * classes..rows.end * classes]),

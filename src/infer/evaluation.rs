@@ -63,8 +63,8 @@ pub(crate) fn evaluation_program(
     program.set_output("logits", logits);
     for (name, split) in SPLITS {
         let op = match labels {
-            LabelKind::Class => Loss::CountCorrect { split },
-            LabelKind::Multi => Loss::CountMicro { split },
+            LabelKind::Class => Loss::CountCorrect(split),
+            LabelKind::Multi => Loss::CountMicro(split),
         };
         let count = push_on_split(&mut program, op, logits, labels)?;
         program.set_output(name, count);

@@ -95,6 +95,6 @@ impl Script {
 
 /// What a call copies from other devices.
 pub(crate) fn fetched_bytes(call: &Call) -> u64 {
-    let bytes = |out: Mat| (out.len() as u64).saturating_mul(out.dtype.byte_count());
+    let bytes = |out: Mat| (out.numbers() as u64).saturating_mul(out.dtype.byte_count());
     if call.fetches() { bytes(call.out()) } else { 0 }
 }

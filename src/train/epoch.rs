@@ -42,8 +42,8 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<(Program, Vec<Par
     let (mut program, parameters) = network.into_parts();
     let split = SplitName::Train;
     let loss = match spec.labels {
-        LabelKind::Class => Loss::SoftmaxCrossEntropy { split },
-        LabelKind::Multi => Loss::SigmoidCrossEntropy { split },
+        LabelKind::Class => Loss::SoftmaxCrossEntropy(split),
+        LabelKind::Multi => Loss::SigmoidCrossEntropy(split),
     };
     let loss = push_on_split(&mut program, loss, dense_logits(logits)?, spec.labels)?;
     program.set_output("loss", loss);

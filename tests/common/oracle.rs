@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lapidary::lower::{Contents, Inputs, Kind, Lowered, Step, Supply};
 use lapidary::program::Origin;
 use lapidary_kernels::Slot;
-use lapidary_kernels::reference::{self, Array};
+use lapidary_kernels::op::oracle::{self, Array};
 
 /// All slots.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ impl Oracle {
     /// Runs the steps, but for what fetches others' rows: whoever runs the parts writes them.
     pub fn run(&mut self, steps: &[Step]) {
         for step in steps.iter().filter(|step| !step.call.fetches()) {
-            let made = reference::run(&step.call, |slot| &self.slots[&slot]);
+            let made = oracle::run(&step.call, |slot| &self.slots[&slot]);
             self.slots.extend(made);
         }
     }

@@ -3,29 +3,13 @@
 use std::ops::Range;
 
 use super::parallel::{CHUNK, balanced_rows, split_at_ends, task_count, try_for_each};
-use super::rows::{RowWork, chain};
 use super::sources::{bad_row, check_block};
-use crate::call::DropoutKey;
 use crate::error::{Error, Result, check_shape};
-use crate::op::RowStep;
+use crate::random::DropoutKey;
 use crate::random::{RowKey, draw, row_key, threshold};
-use crate::view::{BlockView, MatMut, MatView};
+use crate::view::BlockView;
 
-/// `out = x / (1 - rate)` in the cells that are kept, else 0. It is its own gradient.
-///
-/// Cell `(r, c)` is kept exactly if its draw is at least [`threshold`]`(rate)`; what is kept is multiplied by
-/// `1 / (1 - rate)`, computed in `f32`.
-///
-/// # Shapes
-/// `x`, `out`: `[n, d]`; `out` is overwritten; `epoch` is the clock's.
-/// # Errors
-/// [`Error::Shape`], [`Error::Argument`]; `out` is then untouched.
-pub fn dropout(x: MatView<'_>, key: DropoutKey, epoch: u64, out: MatMut<'_>) -> Result<()> {
-    let step = RowStep::Dropout { rate: key.rate, salt: key.op };
-    chain("dropout", x, &[RowWork { step, beside: &[], draws: Some((key, epoch)) }], out)
-}
-
-/// [`dropout`] on the values of a sparse matrix in CSR: the same cells as of the dense one.
+/// [`dropout`](super::rows::dropout) on the values of a sparse matrix in CSR: the same cells as of the dense one.
 ///
 /// # Shapes
 /// `block`: row `v`'s cells are at the columns `indices`; `values`, `out`: `[e]`; `out` is overwritten.

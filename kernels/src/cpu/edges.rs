@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::dropout::sparse_dropout;
 use super::parallel::{CHUNK, for_chunks};
 use super::slots::Open;
-use crate::call::Call;
 use crate::error::{Error, Result, check_shape};
 use crate::op::EdgeOp;
+use crate::op::call::Call;
 
 pub(super) fn launch(slots: &Open<'_>, op: EdgeOp, call: &Call) -> Result<()> {
     let values = slots.numbers(call.inputs[0])?;

@@ -14,9 +14,9 @@ use super::rows::{RowWork, Steps};
 use super::slots::{Matrix, Open, Vector};
 use super::sources::{CALL, Cuts, Pass, Sources, Start, check_block};
 use super::weights::{Unweighted, Weighted};
-use crate::call::Call;
 use crate::error::{Error, Result, check_shape};
 use crate::memory::zeroed;
+use crate::op::call::Call;
 use crate::view::{BlockView, MatMut, MatView};
 
 /// Cell additions that are worth a task of their own.

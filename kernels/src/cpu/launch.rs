@@ -5,8 +5,8 @@ use bytemuck::Pod;
 use super::rows::OpenStep;
 use super::slots::Open;
 use super::{edges, gather, linear, loss, moves, norm, optimizer, rows};
-use crate::call::{Call, Mat};
 use crate::error::Result;
+use crate::op::call::{Call, Mat};
 use crate::op::{DType, Op};
 
 /// Runs one call to its end. Everything is opened, and so checked for its size, before anything is written.

@@ -9,9 +9,9 @@ use super::parallel::{for_chunks, for_each, map_chunks};
 use super::product::{Packed, add_transposed_times, rows_times};
 use super::rows::{RowWork, Steps};
 use super::slots::Open;
-use crate::call::Call;
 use crate::error::{Result, check_shape};
 use crate::op::Linear;
+use crate::op::call::Call;
 use crate::view::{MatMut, MatView};
 
 /// Rows of one task; fewer where reading them is most of the work, so that no thread waits long for the last.

@@ -4,11 +4,11 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::exp::exp;
 use super::multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_grad};
-use super::parallel::{CHUNK, for_rows, map_chunks};
+use super::parallel::{for_rows, map_chunks, rows_of_part};
 use super::slots::Open;
-use crate::call::{Call, Part};
 use crate::error::{Result, check_shape};
 use crate::op::Loss;
+use crate::op::call::{Call, Part};
 use crate::view::{MatMut, MatView, MultiTargets, Targets};
 
 pub(super) fn launch(slots: &Open<'_>, op: Loss, call: &Call) -> Result<()> {
@@ -16,27 +16,27 @@ pub(super) fn launch(slots: &Open<'_>, op: Loss, call: &Call) -> Result<()> {
     let (logits, out) = (slots.mat(call.inputs[0])?, call.out());
     let split = slots.numbers(call.inputs[2])?;
     match op {
-        Loss::SoftmaxCrossEntropy { .. } | Loss::SoftmaxCrossEntropyGrad { .. } | Loss::CountCorrect { .. } => {
+        Loss::SoftmaxCrossEntropy(_) | Loss::SoftmaxCrossEntropyGrad(_) | Loss::CountCorrect(_) => {
             let labels = slots.numbers(call.inputs[1])?;
             let targets = Targets { labels: labels.view(), split: split.view(), select };
             match op {
-                Loss::SoftmaxCrossEntropy { .. } => {
+                Loss::SoftmaxCrossEntropy(_) => {
                     slots.numbers_mut(out)?.view()[0] = softmax_cross_entropy(logits.view(), targets, count)?;
                 }
-                Loss::CountCorrect { .. } => {
+                Loss::CountCorrect(_) => {
                     slots.numbers_mut(out)?.view().copy_from_slice(&count_correct(logits.view(), targets)?);
                 }
                 _ => softmax_cross_entropy_grad(logits.view(), targets, count, slots.mat_mut(out)?.view())?,
             }
         }
-        Loss::SigmoidCrossEntropy { .. } | Loss::SigmoidCrossEntropyGrad { .. } | Loss::CountMicro { .. } => {
+        Loss::SigmoidCrossEntropy(_) | Loss::SigmoidCrossEntropyGrad(_) | Loss::CountMicro(_) => {
             let (classes, cells) = (call.inputs[0].cols, slots.numbers(call.inputs[1])?);
             let targets = MultiTargets { targets: cells.view(), classes, split: split.view(), select };
             match op {
-                Loss::SigmoidCrossEntropy { .. } => {
+                Loss::SigmoidCrossEntropy(_) => {
                     slots.numbers_mut(out)?.view()[0] = sigmoid_cross_entropy(logits.view(), targets, count)?;
                 }
-                Loss::CountMicro { .. } => {
+                Loss::CountMicro(_) => {
                     slots.numbers_mut(out)?.view().copy_from_slice(&count_micro(logits.view(), targets)?);
                 }
                 _ => sigmoid_cross_entropy_grad(logits.view(), targets, count, slots.mat_mut(out)?.view())?,
@@ -138,11 +138,6 @@ pub fn count_correct(logits: MatView<'_>, targets: Targets<'_>) -> Result<[u64; 
 fn check_targets(targets: Targets<'_>, call: &'static str, n: usize) -> Result<()> {
     check_shape(call, "labels", [n, 1], [targets.labels.len(), 1])?;
     check_shape(call, "split", [n, 1], [targets.split.len(), 1])
-}
-
-/// How many rows one part of a sum has.
-pub(super) fn rows_of_part(classes: usize) -> usize {
-    (CHUNK / classes.max(1)).max(16)
 }
 
 fn first_largest(row: &[f32]) -> Option<usize> {

@@ -16,6 +16,7 @@ mod moves;
 mod multi_label;
 mod norm;
 mod optimizer;
+mod pack;
 mod parallel;
 mod passes;
 mod prefetch;
@@ -31,7 +32,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use dropout::{dropout, sparse_dropout};
+pub use dropout::sparse_dropout;
 pub use edges::permute_edges;
 pub use gather::{Window, gather, gather_bytes, gather_then, gather_window};
 pub use linear::{
@@ -43,14 +44,14 @@ pub use moves::pack;
 pub use multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_grad};
 pub use norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
 pub use optimizer::{adam, sgd};
-pub use rows::{RowWork, elementwise_bytes, rows_then};
+pub use rows::{RowWork, dropout, elementwise_bytes, rows_then};
 
-use crate::call::{Call, Mat};
 use crate::device::{Device, Event, Lane, Recorder, Span};
 use crate::error::{Error, Result};
 use crate::gate::Gate;
 use crate::lent::Lent;
 use crate::memory::{HostSlot, Slot};
+use crate::op::call::{Call, Mat};
 use crate::team::Team;
 use slots::Slots;
 

@@ -1,10 +1,10 @@
 //! Rows and numbers that only move.
 
-use super::parallel::for_rows;
+use super::pack::pack_cells;
 use super::slots::Open;
-use crate::call::Call;
 use crate::error::{Error, Result, check_shape};
 use crate::op::Move;
+use crate::op::call::Call;
 use crate::view::{MatMut, MatView};
 
 pub(super) fn launch(slots: &Open<'_>, op: Move, call: &Call) -> Result<()> {
@@ -40,23 +40,4 @@ pub fn pack(x: MatView<'_>, rows: &[u32], mut out: MatMut<'_>) -> Result<()> {
     check_shape(CALL, "rows", [out.rows(), 1], [rows.len(), 1])?;
     check_shape(CALL, "out", [rows.len(), d], [out.rows(), out.cols()])?;
     pack_cells(CALL, (x.data(), n), rows, d, out.data())
-}
-
-/// Of `n` rows of `d` cells, whatever a cell is.
-pub(super) fn pack_cells<T: Copy + Send + Sync>(
-    call: &'static str,
-    (x, n): (&[T], usize),
-    rows: &[u32],
-    d: usize,
-    out: &mut [T],
-) -> Result<()> {
-    if let Some(&index) = rows.iter().find(|&&row| row as usize >= n) {
-        return Err(Error::Index { call, operand: "rows", index: u64::from(index), limit: n as u64 });
-    }
-    for_rows(out, d, |first, out| {
-        for (out, &row) in out.chunks_exact_mut(d).zip(&rows[first..]) {
-            out.copy_from_slice(&x[row as usize * d..][..d]);
-        }
-    });
-    Ok(())
 }

@@ -6,8 +6,7 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::exp::{exp, ln_1p};
-use super::loss::rows_of_part;
-use super::parallel::{CHUNK, for_rows, map_chunks};
+use super::parallel::{CHUNK, for_rows, map_chunks, rows_of_part};
 use super::sum::sums;
 use crate::error::{Result, check_shape};
 use crate::view::{MatMut, MatView, MultiTargets};

@@ -6,9 +6,9 @@ use pulp::{Arch, Simd, WithSimd};
 use super::parallel::{for_rows, map_chunks};
 use super::slots::Open;
 use super::sum::sums;
-use crate::call::Call;
 use crate::error::{Error, Result, check_shape};
 use crate::op::Norm;
+use crate::op::call::Call;
 use crate::view::{MatMut, MatView};
 
 pub(super) fn launch(slots: &Open<'_>, op: Norm, call: &Call) -> Result<()> {

@@ -4,8 +4,8 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::parallel::{CHUNK, for_each};
 use super::slots::Open;
-use crate::call::{Call, Mat};
 use crate::error::{Result, check_shape};
+use crate::op::call::{Call, Mat};
 use crate::op::{Optimizer, adam_step, sgd_step};
 use crate::step::{AdamStep, SgdStep};
 

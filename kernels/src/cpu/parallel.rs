@@ -10,6 +10,11 @@ pub(super) use crate::team::for_each;
 /// Elements of one task of an elementwise kernel: three such arrays fit the second-level cache.
 pub(super) const CHUNK: usize = 1 << 14;
 
+/// How many rows one part of a sum has.
+pub(super) fn rows_of_part(classes: usize) -> usize {
+    (CHUNK / classes.max(1)).max(16)
+}
+
 /// Tasks a thread, so that a slow one does not keep the others waiting.
 const TASKS_PER_THREAD: usize = 8;
 

@@ -9,9 +9,10 @@ use super::dropout::{Mask, drop_in_place, drop_rows};
 use super::exp::exp;
 use super::parallel::for_rows;
 use super::slots::{Matrix, Open};
-use crate::call::{Call, DropoutKey, Mat};
 use crate::error::{Result, check_shape};
+use crate::op::call::{Call, Mat};
 use crate::op::{Dim, RowStep};
+use crate::random::DropoutKey;
 use crate::view::{MatMut, MatView};
 
 /// Elements that the steps take in turn: with as many of an operand, they fit the nearest cache.
@@ -243,4 +244,18 @@ pub(super) fn launch(slots: &Open<'_>, first: RowStep, call: &Call, steps: &[Row
 /// Bytes that an elementwise kernel with `inputs` matrices of `n` rows and `d` columns reads and writes.
 pub fn elementwise_bytes(inputs: u64, n: u64, d: u64) -> u64 {
     4 * (inputs + 1) * n * d
+}
+
+/// `out = x / (1 - rate)` in the cells that are kept, else 0. It is its own gradient.
+///
+/// Cell `(r, c)` is kept exactly if its draw is at least [`threshold`](crate::random::threshold)`(rate)`; what is kept is multiplied by
+/// `1 / (1 - rate)`, computed in `f32`.
+///
+/// # Shapes
+/// `x`, `out`: `[n, d]`; `out` is overwritten; `epoch` is the clock's.
+/// # Errors
+/// [`Error::Shape`], [`Error::Argument`]; `out` is then untouched.
+pub fn dropout(x: MatView<'_>, key: DropoutKey, epoch: u64, out: MatMut<'_>) -> Result<()> {
+    let step = RowStep::Dropout { rate: key.rate, salt: key.op };
+    chain("dropout", x, &[RowWork { step, beside: &[], draws: Some((key, epoch)) }], out)
 }

@@ -7,12 +7,12 @@ use bytemuck::Pod;
 use half::bf16;
 use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, RawRwLock, RwLock};
 
-use super::moves::pack_cells;
-use crate::call::{BlockSlots, Call, Mat};
+use super::pack::pack_cells;
 use crate::error::{Error, Result, check_shape};
 use crate::float::{Float, round, widen};
 use crate::lent::Lent;
 use crate::memory::{AlignedBytes, HostSlot, Shared, Slot, read, touch, write, zeroed};
+use crate::op::call::{BlockSlots, Call, Mat};
 use crate::view::{BlockView, MatMut, MatView};
 
 /// What lies behind a slot.

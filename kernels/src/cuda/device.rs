@@ -10,12 +10,12 @@ use super::faults;
 use super::loans::{Loan, Loans, prepare_fetch};
 use super::prepare::prepare;
 use super::slots::Spares;
-use crate::call::{Call, Mat};
 use crate::device::{Device, Event, Lane, Span};
 use crate::error::{Error, Result};
 use crate::lanes::{LANES, Lanes, lane_and_number};
 use crate::lent::Lent;
 use crate::memory::{HostSlot, Slot};
+use crate::op::call::{Call, Mat};
 
 /// One GPU, or a share of its memory.
 ///

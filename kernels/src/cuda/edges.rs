@@ -5,10 +5,10 @@ use super::compile::File;
 use super::faults::Lookup;
 use super::prepare::{BlockAddresses, Plan, blocks_of_cells, blocks_of_warps};
 use super::rows::mask;
-use crate::call::{BlockSlots, Call};
 use crate::error::Result;
 use crate::float::Float;
 use crate::op::EdgeOp;
+use crate::op::call::{BlockSlots, Call};
 
 impl Plan<'_> {
     pub(super) fn edges(&mut self, op: EdgeOp, call: &Call) -> Result<()> {

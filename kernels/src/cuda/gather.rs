@@ -7,8 +7,8 @@ use super::edges::lookup;
 use super::engine::Task;
 use super::prepare::{BlockAddresses, Plan, kernel_call};
 use super::rows::{WARP, Width, columns, pack_steps};
-use crate::call::Call;
 use crate::error::{Error, Result};
+use crate::op::call::Call;
 
 /// A kernel for each vector and tile; see the end of `gather.cu`.
 fn gather_name(vector: usize, tiles: usize, weighted: bool) -> &'static str {

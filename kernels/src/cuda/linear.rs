@@ -5,11 +5,11 @@ use super::blas::DenseProduct;
 use super::compile::File;
 use super::engine::Task;
 use super::prepare::{Plan, blocks_of_cells};
-use crate::call::{Call, Mat};
 use crate::cpu::linear_weight_grad_workspace_bytes;
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::op::Linear;
+use crate::op::call::{Call, Mat};
 
 /// The side of a block's square of a product: `SQUARE` of `product.cu`.
 const SQUARE: usize = 64;

@@ -17,10 +17,10 @@ use super::modules::KernelCall;
 use super::prepare::kernel_call;
 use super::rows::{Width, columns, rows_kernel_name};
 use super::slots::Buffer;
-use crate::call::Mat;
 use crate::error::{Error, Result, check_shape};
 use crate::lent::Lent;
 use crate::memory::Slot;
+use crate::op::call::Mat;
 
 /// A slot of some GPU.
 pub(super) struct Loan {

@@ -5,10 +5,10 @@ use super::compile::File;
 use super::engine::Task;
 use super::linear::Cut;
 use super::prepare::{Plan, blocks_of_warps};
-use crate::call::{Call, Mat, Part};
 use crate::error::Result;
 use crate::float::Float;
 use crate::op::Loss;
+use crate::op::call::{Call, Mat, Part};
 
 /// Most parts of a sum over rows, and fewest rows of one.
 const MOST_PARTS: usize = 1024;
@@ -31,13 +31,13 @@ impl Plan<'_> {
             select,
         };
         match op {
-            Loss::SoftmaxCrossEntropy { .. } => self.mean(name, args, logits, count as f64),
-            Loss::SigmoidCrossEntropy { .. } => self.mean(name, args, logits, count as f64 * logits.cols as f64),
-            Loss::SoftmaxCrossEntropyGrad { .. } | Loss::SigmoidCrossEntropyGrad { .. } => {
+            Loss::SoftmaxCrossEntropy(_) => self.mean(name, args, logits, count as f64),
+            Loss::SigmoidCrossEntropy(_) => self.mean(name, args, logits, count as f64 * logits.cols as f64),
+            Loss::SoftmaxCrossEntropyGrad(_) | Loss::SigmoidCrossEntropyGrad(_) => {
                 self.kernel(text, name, blocks_of_warps(logits.rows), &args);
                 Ok(())
             }
-            Loss::CountCorrect { .. } | Loss::CountMicro { .. } => {
+            Loss::CountCorrect(_) | Loss::CountMicro(_) => {
                 self.add(Task::Zero { address: args.out, bytes: 8 * out.cols as u64 });
                 self.kernel(text, name, blocks_of_warps(logits.rows), &args::Loss { count: 0, ..args });
                 Ok(())

@@ -4,9 +4,9 @@ use super::args;
 use super::faults::Lookup;
 use super::prepare::Plan;
 use super::rows::{Width, columns};
-use crate::call::{Call, Mat};
 use crate::error::{Error, Result};
 use crate::op::Move;
+use crate::op::call::{Call, Mat};
 
 impl Plan<'_> {
     pub(super) fn moves(&mut self, op: Move, call: &Call) -> Result<()> {

@@ -3,10 +3,10 @@
 use super::args;
 use super::compile::File;
 use super::prepare::{Plan, blocks_of_cells, blocks_of_warps};
-use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::op::Norm;
+use crate::op::call::Call;
 
 impl Plan<'_> {
     pub(super) fn norm(&mut self, op: Norm, call: &Call) -> Result<()> {

@@ -3,10 +3,10 @@
 use super::args;
 use super::compile::File;
 use super::prepare::{Plan, blocks_of_cells};
-use crate::call::Call;
 use crate::error::Result;
 use crate::float::Float;
 use crate::op::Optimizer;
+use crate::op::call::Call;
 
 impl Plan<'_> {
     pub(super) fn optimizer(&mut self, op: Optimizer, call: &Call) -> Result<()> {

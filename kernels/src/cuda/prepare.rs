@@ -6,10 +6,10 @@ use super::compile::{File, Text};
 use super::engine::{CudaEngine, Task};
 use super::faults::Lookup;
 use super::modules::{KernelCall, THREADS};
-use crate::call::{BlockSlots, Call, Mat, Window};
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::memory::Slot;
+use crate::op::call::{BlockSlots, Call, Mat, Window};
 use crate::op::{DType, Op};
 
 /// What a call asks of the GPU, and what its kernels may report.
@@ -74,7 +74,8 @@ impl Plan<'_> {
     /// Adds what a call came to over other rows.
     fn add_to(&mut self, sum: Mat, out: Mat) -> Result<()> {
         let name = if out.dtype == DType::U64 { "plus_counts" } else { "plus_floats" };
-        let (len, args) = (out.len(), args::Plus { sum: self.mat(sum)?, out: self.mat(out)?, len: out.len() as u64 });
+        let (len, args) =
+            (out.numbers(), args::Plus { sum: self.mat(sum)?, out: self.mat(out)?, len: out.numbers() as u64 });
         self.kernel(File::Sums.over(Float::F32), name, blocks_of_cells(len), &args);
         Ok(())
     }

@@ -4,10 +4,11 @@ use super::args::{self, MOST_STEPS};
 use super::compile::File;
 use super::modules::THREADS;
 use super::prepare::Plan;
-use crate::call::{Call, DropoutKey, Mat};
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::op::RowStep;
+use crate::op::call::{Call, Mat};
+use crate::random::DropoutKey;
 use crate::random::{run_key, threshold};
 
 /// Threads of a warp.

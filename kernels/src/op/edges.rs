@@ -1,9 +1,10 @@
 //! What works on values of edges.
 
+use super::oracle::Array;
 use super::record::Dim::{Edges, EdgesBack, Just};
 use super::record::{CLOCK, PLAIN, Record, of};
 use super::types::{BlockSpec, DType};
-use crate::reference::{self, Array};
+use crate::reference;
 
 /// An operation on values of edges, f32 `[e]`.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,11 +2,12 @@
 //!
 //! What an edge adds is its source's row times the edge's weight: [`EdgeWeight`] says where that comes from.
 
+use super::oracle::{Array, Given};
 use super::record::Dim::{BlockRows, D, Edges, Just, Sources};
 use super::record::{Cost, Gradient, Operand, PLAIN, Record, Row, Stored, Value, mat, of};
 use super::types::{BlockSpec, DType};
 use super::{EdgeOp, Op};
-use crate::reference::{self, Array, Given};
+use crate::reference;
 
 /// `out[v] = sum over sources u of v, in order, of weight[edge] * x[u]`.
 ///
@@ -64,7 +65,7 @@ static WEIGHTED: Record = Record {
 };
 
 fn reference(given: &Given<'_>) -> Vec<Array> {
-    let weights = (given.len() > 1).then(|| given.floats(1));
+    let weights = (given.count_operands() > 1).then(|| given.floats(1));
     let (block, own) = (given.block(), given.mat(0));
     let out = match given.first_source() {
         None => reference::gather(block, weights, &own, given.halo().as_ref()),

@@ -1,9 +1,10 @@
 //! Products, their gradients, and what is done to a weight before one.
 
+use super::oracle::Array;
 use super::record::Dim::{D, Just, K, N};
 use super::record::{Cost, Gradient, PLAIN, Record, Row, Value, mat, of};
 use super::types::DType::{self, F32};
-use crate::reference::{self, Array};
+use crate::reference;
 
 /// A product with a weight, or what belongs to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

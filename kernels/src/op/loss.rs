@@ -1,6 +1,6 @@
 //! Losses over the rows of a split, their gradients, and counts of right answers.
 //!
-//! Labels are classes, u32 `[n]`, of which [`NO_LABEL`](crate::call::NO_LABEL) marks a row without one, or targets, u8 `[n, classes]`, 0 or
+//! Labels are classes, u32 `[n]`, of which [`NO_LABEL`](super::call::NO_LABEL) marks a row without one, or targets, u8 `[n, classes]`, 0 or
 //! 1; what is neither counts as 1. A call is told which rows are selected, and what its sum is divided by; 0 gives a loss of 0.
 
 use super::record::Dim::{D, Just, N, Scalar};
@@ -8,43 +8,26 @@ use super::record::{Domain, Gradient, Operand, PLAIN, Record, Value, mat, of};
 use super::types::DType::{F32, U8, U32, U64};
 use super::types::SplitName;
 
-use crate::reference::{self, Array};
+use super::oracle::Array;
+use crate::reference;
 
-/// An operation over a split.
+/// An operation over the vertices of a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// `(logits, labels, split) -> loss`: `1 / count * sum over selected v of -log softmax(logits[v])[labels[v]]`.
-    SoftmaxCrossEntropy {
-        /// Over these vertices.
-        split: SplitName,
-    },
+    SoftmaxCrossEntropy(SplitName),
     /// `(logits, labels, split) -> (softmax - onehot) / count` in selected rows, 0 in the others.
-    SoftmaxCrossEntropyGrad {
-        /// Over these vertices.
-        split: SplitName,
-    },
+    SoftmaxCrossEntropyGrad(SplitName),
     /// `(logits, labels, split) -> [selected rows whose largest logit (the first on a tie) is at the label, selected rows]`.
-    CountCorrect {
-        /// Over these vertices.
-        split: SplitName,
-    },
+    CountCorrect(SplitName),
     /// `(logits, targets, split) -> loss`: mean binary cross-entropy of the sigmoid over all cells `z` of the selected rows, as
     /// `torch.nn.BCEWithLogitsLoss`: `1 / (count * classes) * sum of max(z, 0) - z * t + ln(1 + exp(-|z|))`.
-    SigmoidCrossEntropy {
-        /// Over these vertices.
-        split: SplitName,
-    },
+    SigmoidCrossEntropy(SplitName),
     /// `(logits, targets, split) -> (sigmoid(z) - t) / (count * classes)` in selected rows, 0 in the others.
-    SigmoidCrossEntropyGrad {
-        /// Over these vertices.
-        split: SplitName,
-    },
+    SigmoidCrossEntropyGrad(SplitName),
     /// `(logits, targets, split) -> [true positives, false positives, false negatives]` over all cells of the selected rows. A cell
     /// is positive exactly if its logit is above 0, so NaN is not.
-    CountMicro {
-        /// Over these vertices.
-        split: SplitName,
-    },
+    CountMicro(SplitName),
 }
 
 const LOGITS: Operand = mat("logits", N, D);
@@ -64,7 +47,7 @@ static SOFTMAX: Record = Record {
     sums: true,
     gradient: Gradient::OfLoss(|op, back| {
         let split = op.split().expect("a loss has a split");
-        let dlogits = back.emit(Loss::SoftmaxCrossEntropyGrad { split }, &[Value::X(0), Value::X(1), Value::X(2)]);
+        let dlogits = back.emit(Loss::SoftmaxCrossEntropyGrad(split), &[Value::X(0), Value::X(1), Value::X(2)]);
         back.give(0, dlogits);
     }),
     reference: |given| {
@@ -93,7 +76,7 @@ static SIGMOID: Record = Record {
     sums: true,
     gradient: Gradient::OfLoss(|op, back| {
         let split = op.split().expect("a loss has a split");
-        let dlogits = back.emit(Loss::SigmoidCrossEntropyGrad { split }, &[Value::X(0), Value::X(1), Value::X(2)]);
+        let dlogits = back.emit(Loss::SigmoidCrossEntropyGrad(split), &[Value::X(0), Value::X(1), Value::X(2)]);
         back.give(0, dlogits);
     }),
     reference: |given| {
@@ -122,24 +105,24 @@ impl Loss {
     /// What is written down of it.
     pub fn record(&self) -> &'static Record {
         match self {
-            Self::SoftmaxCrossEntropy { .. } => &SOFTMAX,
-            Self::SoftmaxCrossEntropyGrad { .. } => &SOFTMAX_GRAD,
-            Self::CountCorrect { .. } => &COUNT_CORRECT,
-            Self::SigmoidCrossEntropy { .. } => &SIGMOID,
-            Self::SigmoidCrossEntropyGrad { .. } => &SIGMOID_GRAD,
-            Self::CountMicro { .. } => &COUNT_MICRO,
+            Self::SoftmaxCrossEntropy(_) => &SOFTMAX,
+            Self::SoftmaxCrossEntropyGrad(_) => &SOFTMAX_GRAD,
+            Self::CountCorrect(_) => &COUNT_CORRECT,
+            Self::SigmoidCrossEntropy(_) => &SIGMOID,
+            Self::SigmoidCrossEntropyGrad(_) => &SIGMOID_GRAD,
+            Self::CountMicro(_) => &COUNT_MICRO,
         }
     }
 
     /// The split that it is over.
     pub fn split(&self) -> SplitName {
         match *self {
-            Self::SoftmaxCrossEntropy { split }
-            | Self::SoftmaxCrossEntropyGrad { split }
-            | Self::CountCorrect { split }
-            | Self::SigmoidCrossEntropy { split }
-            | Self::SigmoidCrossEntropyGrad { split }
-            | Self::CountMicro { split } => split,
+            Self::SoftmaxCrossEntropy(split)
+            | Self::SoftmaxCrossEntropyGrad(split)
+            | Self::CountCorrect(split)
+            | Self::SigmoidCrossEntropy(split)
+            | Self::SigmoidCrossEntropyGrad(split)
+            | Self::CountMicro(split) => split,
         }
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Backends have a file for each family, of the same name.
 
+pub mod call;
 mod edges;
 mod gather;
 mod linear;
@@ -13,6 +14,7 @@ mod loss;
 mod moves;
 mod norm;
 mod optimizer;
+pub mod oracle;
 mod record;
 mod rows;
 mod sizes;

@@ -1,9 +1,10 @@
 //! What only moves: rows that other parts read, and parts of an array. Lowering makes these; no program has them.
 
+use super::oracle::Array;
 use super::record::Dim::{Any, D, Just, K, N};
 use super::record::{Cost, PLAIN, Record, mat, of};
 use super::types::DType::{F32, U32};
-use crate::reference::{self, Array};
+use crate::reference;
 
 /// Rows or numbers that move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +39,9 @@ static CONCAT: Record = Record {
     name: "concat",
     inputs: &[of(F32, "part", Just(1), Any)],
     outputs: &[of(F32, "out", Just(1), Any)],
-    reference: |given| vec![Array::Float((0..given.len()).flat_map(|part| given.floats(part).to_vec()).collect())],
+    reference: |given| {
+        vec![Array::Float((0..given.count_operands()).flat_map(|part| given.floats(part).to_vec()).collect())]
+    },
     ..PLAIN
 };
 

@@ -1,10 +1,11 @@
 //! Layer normalisation, as `torch.nn.LayerNorm`.
 
+use super::oracle::Array;
 use super::record::Dim::{D, Just, N};
 use super::record::{Gradient, Operand, PLAIN, Record, Value, mat, of};
 use super::types::DType::F32;
 use super::{Linear, Op};
-use crate::reference::{self, Array};
+use crate::reference;
 
 /// An operation of layer normalisation. `eps` is added to the variance.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,10 +1,11 @@
 //! Optimizer steps. The new values have slots of their own, and a call updates a window of the parameter.
 
 use super::Op;
+use super::oracle::{Array, Given};
 use super::record::Dim::{Just, Scalar, UpdateRows, UpdateWhole, UpdateWindow};
 use super::record::{CLOCK, Operand, PLAIN, Record, of};
 use super::types::DType::F32;
-use crate::reference::{self, Array, Given};
+use crate::reference;
 use crate::step::{AdamStep, SgdStep};
 
 /// An update of one parameter.
@@ -81,7 +82,7 @@ static ADAM: Record = Record {
 fn sgd(given: &Given<'_>) -> Vec<Array> {
     let window = given.window();
     let (mut w, grad) = (given.floats(0)[window.clone()].to_vec(), &given.floats(1)[window]);
-    let mut m = (given.len() > 4).then(|| given.floats(4).to_vec());
+    let mut m = (given.count_operands() > 4).then(|| given.floats(4).to_vec());
     let step = sgd_step(given.op(), given.u64s(2)[1], given.floats(3)[0]);
     reference::sgd(&mut w, grad, m.as_deref_mut(), step);
     std::iter::once(w).chain(m).map(Array::Float).collect()

@@ -1,8 +1,8 @@
 //! What is written down of an operation: one [`Record`], from which everything else is derived.
 
+use super::oracle::{Array, Given};
 use super::types::{BlockSpec, DType};
 use super::{Op, Sizes};
-use crate::reference::{Array, Given};
 
 /// One operation's facts.
 #[derive(Debug)]

@@ -3,10 +3,10 @@
 //! It is done twice, with the same rules: over row spaces, when a program is written ([`infer`]), and over numbers, when a call is
 //! made ([`Call::new`]) and when a device is given it ([`Call::check`]).
 
+use super::call::{BlockSlots, Call, Mat, Window};
 use super::record::{Dim, Domain, Operand, Row, Stored};
 use super::types::{BlockSpec, DType, RowSpace, TensorType};
 use super::{Op, RowStep};
-use crate::call::{BlockSlots, Call, Mat, Window};
 use crate::error::{Error, Result};
 
 /// A size: a number, or what stands for one until a program is lowered.

@@ -5,6 +5,7 @@ pub use lapidary_arrays::NO_LABEL;
 use crate::float::Float;
 use crate::memory::Slot;
 use crate::op::{BlockSpec, Cost, DType, EdgeWeight, Gather, Move, Op, RowStep, Stored};
+use crate::random::DropoutKey;
 
 /// A dense row-major matrix in a slot. A vector is one with a single row or column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,13 +37,8 @@ impl Mat {
     }
 
     /// How many numbers it is; what no array can hold saturates, and is refused later.
-    pub fn len(&self) -> usize {
+    pub fn numbers(&self) -> usize {
         self.rows.saturating_mul(self.cols)
-    }
-
-    /// Whether it has no numbers.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -61,19 +57,6 @@ pub struct BlockSlots {
     pub halo_sources: usize,
     /// Number of edges.
     pub edges: usize,
-}
-
-/// What decides which cells a dropout keeps, beside the clock's epoch: see [`crate::random`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DropoutKey {
-    /// The run's seed.
-    pub seed: u64,
-    /// Which dropout of the model this is.
-    pub op: u32,
-    /// The global id of the matrix's first row.
-    pub first_row: u64,
-    /// Share of cells that become 0, in `[0, 1)`; the others are scaled by `1 / (1 - rate)`.
-    pub rate: f32,
 }
 
 /// What a call is told of the run and of the part that it is over, beside its operands. An operation looks at what concerns it.

@@ -1,0 +1,221 @@
+//! A call in `f64`: the references of its operation and of the steps behind it, on what its slots hold.
+
+use std::ops::Range;
+
+use super::call::{Call, Mat};
+use super::{EdgeOp, Op, RowStep};
+use crate::random::DropoutKey;
+use crate::reference::Dense;
+use crate::slot::Slot;
+use crate::view::{BlockView, MultiTargets, Targets};
+
+/// What a slot holds, to the oracle.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Array {
+    /// Floating-point numbers, however they are stored.
+    Float(Vec<f64>),
+    /// u32.
+    U32(Vec<u32>),
+    /// u64.
+    U64(Vec<u64>),
+    /// u8.
+    U8(Vec<u8>),
+}
+
+impl From<Dense> for Array {
+    fn from(dense: Dense) -> Self {
+        Self::Float(dense.data)
+    }
+}
+
+impl Array {
+    /// The sum of two arrays of one length.
+    ///
+    /// # Panics
+    /// If they are not numbers of one type.
+    pub fn plus(&self, other: &Array) -> Self {
+        match (self, other) {
+            (Self::Float(a), Self::Float(b)) => Self::Float(a.iter().zip(b).map(|(a, b)| a + b).collect()),
+            (Self::U64(a), Self::U64(b)) => Self::U64(a.iter().zip(b).map(|(a, b)| a + b).collect()),
+            other => panic!("{other:?} do not add up"),
+        }
+    }
+
+    /// Its floating-point numbers.
+    ///
+    /// # Panics
+    /// If they are others.
+    pub fn floats(&self) -> &[f64] {
+        match self {
+            Self::Float(cells) => cells,
+            other => panic!("{other:?} are no floating-point numbers"),
+        }
+    }
+
+    /// Its u32.
+    ///
+    /// # Panics
+    /// If they are others.
+    pub fn u32s(&self) -> &[u32] {
+        match self {
+            Self::U32(cells) => cells,
+            other => panic!("{other:?} are no u32"),
+        }
+    }
+
+    /// Its u64.
+    ///
+    /// # Panics
+    /// If they are others.
+    pub fn u64s(&self) -> &[u64] {
+        match self {
+            Self::U64(cells) => cells,
+            other => panic!("{other:?} are no u64"),
+        }
+    }
+}
+
+/// Runs a call on what its slots hold. Returns what its outputs hold then.
+///
+/// # Panics
+/// If an operand does not have the shape that the call says.
+pub fn run<'a>(call: &Call, at: impl Fn(Slot) -> &'a Array) -> Vec<(Slot, Array)> {
+    let (head, rest) = call.inputs.split_at(call.head_inputs().len());
+    let block = call.block.map(|block| BlockView {
+        indptr: at(block.indptr).u64s(),
+        indices: at(block.indices).u32s(),
+        own_sources: block.own_sources,
+        halo_sources: block.halo_sources,
+    });
+    let beside = |mat: Option<Mat>| mat.map(|mat| (mat, at(mat.slot)));
+    let inputs = head.iter().map(|&mat| (mat, at(mat.slot))).collect();
+    let (halo, sum) = (beside(call.halo), beside(call.sum));
+    let given = Given { call, op: call.op.head(), inputs, block, halo, sum };
+    let mut made = (given.op.record().reference)(&given);
+    if let Some(sum) = call.sum.filter(|_| !call.op.gathers()) {
+        made[0] = at(sum.slot).plus(&made[0]);
+    }
+    let mut rest = rest.iter();
+    for step in call.op.steps() {
+        let others = rest.by_ref().take(step.record().inputs.len() - 1).map(|&mat| (mat, at(mat.slot)));
+        let inputs = std::iter::once((call.out(), &made[0])).chain(others).collect();
+        let op = Op::Row(*step);
+        let next = (step.record().reference)(&Given { call, op: &op, inputs, block: None, halo: None, sum: None });
+        made = next;
+    }
+    call.outputs.iter().map(|mat| mat.slot).zip(made).collect()
+}
+
+/// What the reference of an operation is given.
+#[derive(Clone, Debug)]
+pub struct Given<'a> {
+    call: &'a Call,
+    op: &'a Op,
+    inputs: Vec<(Mat, &'a Array)>,
+    block: Option<BlockView<'a>>,
+    halo: Option<(Mat, &'a Array)>,
+    sum: Option<(Mat, &'a Array)>,
+}
+
+fn dense((mat, array): (Mat, &Array)) -> Dense {
+    let data = array.floats();
+    assert_eq!(data.len(), mat.numbers());
+    Dense { rows: mat.rows, cols: mat.cols, data: data.to_vec() }
+}
+
+impl<'a> Given<'a> {
+    /// The operation.
+    pub fn op(&self) -> &'a Op {
+        self.op
+    }
+
+    /// How many operands there are.
+    pub fn count_operands(&self) -> usize {
+        self.inputs.len()
+    }
+
+    /// An operand as a matrix.
+    pub fn mat(&self, place: usize) -> Dense {
+        dense(self.inputs[place])
+    }
+
+    /// An operand's numbers.
+    pub fn floats(&self, place: usize) -> &'a [f64] {
+        self.inputs[place].1.floats()
+    }
+
+    /// An operand's u32.
+    pub fn u32s(&self, place: usize) -> &'a [u32] {
+        self.inputs[place].1.u32s()
+    }
+
+    /// An operand's u64.
+    pub fn u64s(&self, place: usize) -> &'a [u64] {
+        self.inputs[place].1.u64s()
+    }
+
+    /// The block.
+    ///
+    /// # Panics
+    /// If the call has none.
+    pub fn block(&self) -> BlockView<'a> {
+        self.block.expect("the call has a block")
+    }
+
+    /// The sources in other parts.
+    pub fn halo(&self) -> Option<Dense> {
+        self.halo.map(dense)
+    }
+
+    /// The number that a row step has beside its operands.
+    pub fn number(&self) -> f64 {
+        self.op.as_row_step().map_or(0.0, |step| step.number().into())
+    }
+
+    /// What a window of a gather is added to.
+    pub fn sum(&self) -> Option<Dense> {
+        self.sum.map(dense)
+    }
+
+    /// Of a gather's window, the first source at hand.
+    pub fn first_source(&self) -> Option<usize> {
+        self.call.first_source
+    }
+
+    /// The key of a dropout.
+    ///
+    /// # Panics
+    /// If the operation is none.
+    pub fn dropout(&self) -> DropoutKey {
+        match *self.op {
+            Op::Row(RowStep::Dropout { rate, salt }) | Op::Edge(EdgeOp::Dropout { rate, salt, .. }) => {
+                self.call.dropout_key(rate, salt)
+            }
+            ref op => panic!("{op:?} is no dropout"),
+        }
+    }
+
+    /// The labels of a loss, its third operand the split.
+    pub fn labels(&self) -> Targets<'a> {
+        Targets { labels: self.u32s(1), split: self.u32s(2), select: self.call.part.select }
+    }
+
+    /// The targets of a loss, its third operand the split.
+    ///
+    /// # Panics
+    /// If they are no bytes.
+    pub fn targets(&self) -> MultiTargets<'a> {
+        let (logits, Array::U8(targets)) = (self.inputs[0].0, self.inputs[1].1) else { panic!("targets are bytes") };
+        MultiTargets { targets, classes: logits.cols, split: self.u32s(2), select: self.call.part.select }
+    }
+
+    /// How many rows a loss is the mean over.
+    pub fn count(&self) -> u64 {
+        self.call.part.count
+    }
+
+    /// Which elements of a parameter are updated.
+    pub fn window(&self) -> Range<usize> {
+        self.call.part.window.first..self.call.part.window.end()
+    }
+}
