@@ -124,8 +124,8 @@ fn take_with(dir: &Path, try_lock: &TryLock) -> Result<RunLock> {
                 return Err(Error::FolderInUse { path: dir.into(), holder, remedy });
             }
             Ok(Attempt::InUse { .. } | Attempt::Changed) => {}
-            // The run that made the folder has just removed it.
-            Err(error) if is_patient && is_gone(&error) && dir.metadata().is_err() => {}
+            // The run that made the folder has just removed it, and another one may have made it again.
+            Err(error) if is_patient && is_gone(&error) && !dir.is_file() => {}
             Err(error) => return Err(failed(error)),
         }
         std::thread::sleep(Duration::from_millis(1));
