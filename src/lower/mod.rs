@@ -24,6 +24,7 @@ mod tiles;
 mod tiling;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use lapidary_kernels::{Call, Float, Slot};
 
@@ -72,11 +73,17 @@ pub struct Step {
     /// That of its first output: unique.
     pub name: String,
     /// What the device does.
-    pub call: Call,
+    pub call: Arc<Call>,
     /// Outputs that are the next epoch's value of an input: `(output, input)`.
     pub next: Vec<(Slot, Slot)>,
     /// The number of the phase that it is part of; 0 in the setup.
     pub phase: usize,
+}
+
+impl Step {
+    fn new(name: String, call: Call) -> Self {
+        Self { name, call: Arc::new(call), next: Vec::new(), phase: 0 }
+    }
 }
 
 /// What the parts make together of what each of them publishes. The slots are the same on every part.
@@ -185,8 +192,15 @@ impl Lowered {
         let mut steps = Vec::new();
         for &phase in phases {
             let newest_of = |slot: Slot| newest.get(&slot).copied().unwrap_or(slot);
-            let renamed = self.phases[phase].steps.iter().cloned();
-            let renamed = renamed.map(|step| Step { call: step.call.renamed(newest_of), ..step });
+            let renamed = self.phases[phase].steps.iter();
+            let is_old = |slot: Slot| newest.contains_key(&slot);
+            let renamed = renamed.map(|step| {
+                let mut slots = step.call.reads().chain(step.call.writes());
+                if !slots.any(is_old) {
+                    return step.clone();
+                }
+                Step { call: Arc::new((*step.call).clone().renamed(newest_of)), ..step.clone() }
+            });
             let renamed: Vec<Step> = renamed.collect();
             newest.extend(renamed.iter().flat_map(|step| &step.next).map(|&(new, old)| (old, new)));
             steps.extend(renamed);

@@ -1,5 +1,7 @@
 //! The steps of one operation: one, or one a tile.
 
+use std::sync::Arc;
+
 use lapidary_kernels::op::{DType, Linear, Move};
 use lapidary_kernels::{Arg, Call, Mat, Slot, Window};
 
@@ -40,7 +42,7 @@ impl Lowering<'_> {
                 Some(block @ BlockSpec::Graph { .. }) => {
                     self.gather(block, &slots[&program.inputs(op)[0]], &name, call)
                 }
-                _ => vec![Step { name, call, next: Vec::new(), phase: 0 }],
+                _ => vec![Step::new(name, call)],
             };
             self.add_workspace(&mut steps);
             tiles.push(steps);
@@ -59,12 +61,8 @@ impl Lowering<'_> {
         };
         let windows = self.table.tiling().windows(self.table.numbers(program.tensor(outputs[0]).ty));
         if let [whole] = windows[..] {
-            return vec![Step {
-                name,
-                call: self.window(program, op, slots, 0, whole),
-                next: next(&outputs, 0),
-                phase: 0,
-            }];
+            let call = self.window(program, op, slots, 0, whole);
+            return vec![Step { next: next(&outputs, 0), ..Step::new(name, call) }];
         }
         let mut steps = Vec::new();
         let mut parts = Vec::new();
@@ -73,11 +71,11 @@ impl Lowering<'_> {
             let name = tile_name(&name, i, windows.len());
             let part = self.table.push(name.clone(), 4 * window.len as u64, Kind::Local);
             let call = call.renamed(|slot| if slot == updated { part } else { slot });
-            steps.push(Step { name, call, next: next(&outputs[1..], i), phase: 0 });
+            steps.push(Step { next: next(&outputs[1..], i), ..Step::new(name, call) });
             parts.push((part, window.len));
         }
-        let (call, next) = (Call::concat(&parts, updated), next(&outputs[..1], 0));
-        steps.push(Step { name, call, next, phase: 0 });
+        let joined = Step::new(name, Call::concat(&parts, updated));
+        steps.push(Step { next: next(&outputs[..1], 0), ..joined });
         steps
     }
 
@@ -112,11 +110,10 @@ impl Lowering<'_> {
             true => self.exchange(block, own, own_mat, &mut steps),
             false => Vec::new(),
         };
-        let step = |name: String, call| Step { name, call, next: Vec::new(), phase: 0 };
         if let [_] = own {
             let rows = self.table.tiling().part.cut(block).halo as usize;
             let halo = halos.first().filter(|_| rows > 0).map(|&slot| Mat { slot, rows, ..own_mat });
-            steps.push(step(name.to_owned(), Call { halo, ..call }));
+            steps.push(Step::new(name.to_owned(), Call { halo, ..call }));
             return steps;
         }
         let sources = self.sources(block, own, &halos);
@@ -135,7 +132,7 @@ impl Lowering<'_> {
             window.inputs[0] = Mat { slot: source.slot, rows: source.rows, ..own_mat };
             window.outputs[0] = out;
             sum = Some(out);
-            steps.push(step(step_name, window));
+            steps.push(Step::new(step_name, window));
         }
         steps
     }
@@ -180,7 +177,7 @@ impl Lowering<'_> {
             let x = Mat { slot, rows: sizes.vertices as usize, ..like };
             let out = Mat { slot: out, rows: count as usize, ..like };
             let call = Call::new(Move::Pack, [x.into(), Arg::Slot(rows)], [out]);
-            steps.push(Step { name, call, next: Vec::new(), phase: 0 });
+            steps.push(Step::new(name, call));
             packed.push(out.slot);
         }
         let name = format!("halo {}.{}", self.table.name(own[0]), block_name(block));
@@ -191,7 +188,7 @@ impl Lowering<'_> {
             let lent = Mat { slot: packed[0], rows: tiling.part.cut(block).packed as usize, ..like };
             let rows = self.table.fetched_rows(block);
             let call = Call::new(Move::Fetch, [lent.into(), Arg::Slot(rows)], [out]);
-            steps.push(Step { name, call, next: Vec::new(), phase: 0 });
+            steps.push(Step::new(name, call));
             self.exchanges.push(Exchange::Fetch { packed: packed[0], halo: slot, block });
             self.halos.insert((own[0], block), vec![slot]);
             return vec![slot];
@@ -218,7 +215,8 @@ impl Lowering<'_> {
         for Step { name, call, .. } in steps {
             if call.op == Op::Linear(Linear::WeightGrad) {
                 let (grad, x) = (call.inputs[0], call.inputs[1]);
-                call.workspace = self.table.workspace(name, [x.rows, x.cols, grad.cols].map(|size| size as u64));
+                Arc::make_mut(call).workspace =
+                    self.table.workspace(name, [x.rows, x.cols, grad.cols].map(|size| size as u64));
             }
         }
     }

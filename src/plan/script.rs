@@ -1,5 +1,7 @@
 //! What a worker does in one epoch, step by step.
 
+use std::sync::Arc;
+
 use lapidary_kernels::{Call, Mat, Slot};
 use lapidary_planner::memory::Plan;
 
@@ -12,7 +14,7 @@ pub struct Action {
     /// The operation.
     pub name: String,
     /// What is computed.
-    pub call: Call,
+    pub call: Arc<Call>,
     /// Copied to the host first.
     pub store: Vec<Slot>,
     /// Then given up.
