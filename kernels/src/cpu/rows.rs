@@ -254,7 +254,7 @@ pub fn elementwise_bytes(inputs: u64, n: u64, d: u64) -> u64 {
 /// # Shapes
 /// `x`, `out`: `[n, d]`; `out` is overwritten; `epoch` is the clock's.
 /// # Errors
-/// [`Error::Shape`], [`Error::Argument`]; `out` is then untouched.
+/// [`Error::Shape`](crate::Error::Shape), [`Error::Argument`](crate::Error::Argument); `out` is then untouched.
 pub fn dropout(x: MatView<'_>, key: DropoutKey, epoch: u64, out: MatMut<'_>) -> Result<()> {
     let step = RowStep::Dropout { rate: key.rate, salt: key.op };
     chain("dropout", x, &[RowWork { step, beside: &[], draws: Some((key, epoch)) }], out)
