@@ -73,6 +73,20 @@ impl EdgeStore {
         self.file.write_all(bytemuck::cast_slice(edges)).map_err(Error::io("write a temporary file in", &self.folder))
     }
 
+    /// Appends edges whose sources and destinations are apart.
+    ///
+    /// # Errors
+    /// Those of [`EdgeStore::extend`].
+    pub(crate) fn extend_columns(&mut self, sources: &[u32], destinations: &[u32]) -> Result<()> {
+        let mut block = Vec::new();
+        for (sources, destinations) in sources.chunks(BUFFER).zip(destinations.chunks(BUFFER)) {
+            block.clear();
+            block.extend(sources.iter().zip(destinations).map(|(&u, &v)| [u, v]));
+            self.extend(&block)?;
+        }
+        Ok(())
+    }
+
     fn flush(&mut self) -> Result<()> {
         let written = self.file.write_all(bytemuck::cast_slice(&self.buffer));
         self.buffer.clear();

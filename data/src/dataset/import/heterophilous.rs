@@ -55,12 +55,7 @@ fn edges(job: &Job<'_>, archive: &mut Archive<'_>, vertices: usize) -> Result<Ed
     if !by_rows {
         let all = edges.ints(&expected, vertex)?;
         let (sources, destinations) = all.split_at(all.len() / 2);
-        let mut block = Vec::new();
-        for (sources, destinations) in sources.chunks(1 << 16).zip(destinations.chunks(1 << 16)) {
-            block.clear();
-            block.extend(sources.iter().zip(destinations).map(|(&u, &v)| [u, v]));
-            store.extend(&block)?;
-        }
+        store.extend_columns(sources, destinations)?;
         return Ok(store);
     }
     let mut block = Vec::new();

@@ -177,12 +177,7 @@ fn edge_index(job: &Job<'_>, archive: &mut Archive<'_>) -> Result<(Graph, Seen, 
     let greatest = ends.iter().max().map_or(0, |&end| end as usize + 1);
     let (sources, destinations) = ends.split_at(edges);
     let mut store = job.store();
-    let mut block = Vec::new();
-    for (sources, destinations) in sources.chunks(1 << 16).zip(destinations.chunks(1 << 16)) {
-        block.clear();
-        block.extend(sources.iter().zip(destinations).map(|(&u, &v)| [u, v]));
-        store.extend(&block)?;
-    }
+    store.extend_columns(sources, destinations)?;
     let vertices = rows.unwrap_or(greatest);
     if vertices > MAX_VERTICES {
         return Err(Error::Graph { file: place, problem: GraphError::TooManyVertices { vertices } });
