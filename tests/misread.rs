@@ -173,6 +173,15 @@ fn vertices_without_a_row_and_rows_without_a_vertex_were_not_noticed() {
 }
 
 #[test]
+fn a_name_as_long_as_a_book_filled_the_screen() {
+    let long = "x".repeat(5000);
+    let folder = Folder::new(&[("e.csv", format!("ann,{long}\n").as_bytes()), ("v.csv", b"name\nann\n")]);
+    let table = folder.path("v.csv");
+    let error = folder.edges("e.csv", &Options { vertices: Some(&table), ..Options::default() }).unwrap_err();
+    assert!(error.contains("1 vertex") && error.contains("xxx...") && error.len() < 500, "{error}");
+}
+
+#[test]
 fn tables_of_numbered_vertices_are_read_by_number() {
     // Ids without a gap, with gaps, and far above 2^32.
     for ids in [[0u64, 1, 2], [7, 9, 30], [1, 1 << 40, 3 << 50]] {

@@ -92,7 +92,7 @@ pub(super) struct ImportArgs {
     #[arg(long, value_name = "N", requires = "split")]
     split_seed: Option<u64>,
     /// edges: whether the first line that is no comment holds column titles: yes or no [guessed, and said]
-    #[arg(long, value_name = "yes|no", value_parser = import::parse_yes_or_no)]
+    #[arg(long, value_name = "yes|no", value_parser = clap::builder::BoolishValueParser::new())]
     header: Option<bool>,
     /// edges: a table of the vertices, CSV or TSV with titles, .gz or not: features, classes and splits by name
     #[arg(long, value_name = "FILE")]

@@ -12,6 +12,7 @@ use zip::result::ZipError;
 
 use super::numbers::{Numbers, parse_header, read_head};
 use super::source::{Meter, Metered};
+use super::text::shown;
 use crate::dataset::error::{Error, Result};
 
 /// Deflate cannot do better than about 1 in 1032: more is a lie about the size.
@@ -69,7 +70,7 @@ impl<'m> Archive<'m> {
             self.zip.file_names().map(name).filter(|name| !self.read.contains(name)).collect();
         unread.sort();
         (!unread.is_empty()).then(|| {
-            let names: Vec<String> = unread.iter().map(|name| format!("`{:.60}`", name.escape_debug())).collect();
+            let names: Vec<String> = unread.iter().map(|name| format!("`{}`", shown(name.as_bytes()))).collect();
             format!("arrays that were not used: {}", names.join(", "))
         })
     }

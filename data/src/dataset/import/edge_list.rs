@@ -9,7 +9,7 @@ use super::job::{Job, Loaded};
 use super::numbers::Numbers;
 use super::rules::select;
 use super::sniff::{Header, Layout, layout};
-use super::text::{Counts, EndOf, Large, Named, Small, Stop, Stopped, each_edge};
+use super::text::{Counts, EndOf, Large, Named, Small, Stop, Stopped, each_edge, shown};
 use super::vertex_order::{Matched, Order};
 use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
@@ -95,18 +95,18 @@ pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
         return Err(job.wrong("holds no edges"));
     }
     let mut notes = reading.notes(&edges.counts);
-    let matched = match &order {
-        Some(order) => Some(order.matched(&edges.names, job)?),
+    let mut ordered = match order {
+        Some(order) => Some((order.matched(&edges.names, job)?, order)),
         None => None,
     };
-    let numbering = match (&order, &matched) {
-        (Some(order), Some(matched)) => number_by(edges.names, matched, order),
-        _ => {
+    let numbering = match &mut ordered {
+        Some((matched, order)) => number_by(edges.names, matched, order),
+        None => {
             refuse_arrays_beside_names(job, &edges.names)?;
             number(edges.names, rows(job)?, job)?
         }
     };
-    let rowless = matched.as_ref().map_or(0, |matched| matched.rowless);
+    let rowless = ordered.as_ref().map_or(0, |(matched, _)| matched.rowless);
     let Numbering { vertices, naming, ids } = numbering;
     let (symmetrise, keep) = (job.rules.symmetrise, job.rules.keep);
     let (store, all) = (edges.store, vertices + rowless);
@@ -123,7 +123,7 @@ pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
         parts.name = parts.name.strip_suffix(ending).map_or(parts.name.clone(), str::to_string);
     }
     parts.directed = symmetrise.then_some(false);
-    if let Some(Matched { rowless: 1.., rowless_names, .. }) = &matched {
+    if let Some((Matched { rowless: 1.., rowless_names, .. }, _)) = &ordered {
         let before = parts.graph.edge_count();
         let kept: Vec<bool> = (0..all).map(|v| v < vertices).collect();
         select(&mut parts, &kept)?;
@@ -131,15 +131,13 @@ pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
         let names = some(rowless_names);
         notes.push(format!("{rowless} vertices without a row were dropped, with {edges} edges: {names}"));
     }
-    match (order, matched) {
-        (Some(Order { table: Some(table), .. }), Some(matched)) => {
-            notes.extend(matched.notes);
-            notes.extend(table.fill(&mut parts, &matched.rows)?);
-        }
-        (_, matched) => {
-            notes.extend(matched.into_iter().flat_map(|matched| matched.notes));
-            job.add_arrays(&mut parts)?;
-        }
+    let table = ordered.and_then(|(matched, order)| {
+        notes.extend(matched.notes);
+        Some((order.table?, matched.rows))
+    });
+    match table {
+        Some((table, rows)) => notes.extend(table.fill(&mut parts, &rows)?),
+        None => job.add_arrays(&mut parts)?,
     }
     notes.extend(rule(ids.as_ref(), vertices, job));
     Ok(Loaded {
@@ -193,7 +191,7 @@ impl Reading {
         if self.layout.ends != [0, 1]
             && let Some(Header { titles, .. }) = &self.layout.header
         {
-            let [source, target] = self.layout.ends.map(|column| titles[column].escape_debug().to_string());
+            let [source, target] = self.layout.ends.map(|column| shown(titles[column].as_bytes()));
             notes.push(format!("edges go from column `{source}` to column `{target}`"));
         }
         if self.ends == Ends::Named {
@@ -201,7 +199,7 @@ impl Reading {
                 notes.push(format!("vertices are names, not numbers: line {line} is `{text}`"));
             }
             if let Some(edge) = &self.layout.doubtful {
-                let edge = edge.escape_debug();
+                let edge = shown(edge.as_bytes());
                 notes.push(format!(
                     "the first line was read as the edge {edge}; --header yes if it holds column titles"
                 ));
@@ -324,7 +322,7 @@ fn rows(job: &Job<'_>) -> Result<Option<(usize, String)>> {
 }
 
 /// Numbers vertices as the rows that they were matched with, and those without a row after them.
-fn number_by(names: Names, matched: &Matched, order: &Order) -> Numbering {
+fn number_by(names: Names, matched: &mut Matched, order: &Order) -> Numbering {
     let vertices = matched.rows.len();
     let keys = matched.rows.iter().map(|&row| &order.keys[row as usize]);
     let numbers = |keys: &mut dyn Iterator<Item = &Arc<str>>| -> Option<Ids> {
@@ -332,7 +330,7 @@ fn number_by(names: Names, matched: &Matched, order: &Order) -> Numbering {
         let ids: Vec<u64> = keys.map(|key| key.parse().unwrap_or_default()).collect();
         (!ids.iter().copied().eq(0..ids.len() as u64)).then_some(Ids::Numbers(ids))
     };
-    let table = matched.table.clone();
+    let table = std::mem::take(&mut matched.table);
     let (naming, ids) = match names {
         Names::Small(mut ranks) => {
             ranks.count();
@@ -425,7 +423,7 @@ fn rule(ids: Option<&Ids>, vertices: usize, job: &Job<'_>) -> Option<String> {
 /// The first few of many, for messages.
 pub(super) fn some<T: AsRef<str>>(all: &[T]) -> String {
     let mut shown: Vec<String> =
-        all.iter().take(SOME).map(|one| format!("`{:.60}`", one.as_ref().escape_debug())).collect();
+        all.iter().take(SOME).map(|one| format!("`{}`", shown(one.as_ref().as_bytes()))).collect();
     if all.len() > SOME {
         shown.push("...".into());
     }

@@ -35,6 +35,5 @@ pub use job::{Imported, Kind, Options, Progress, Report, Watch, import};
 pub use npz::npz;
 pub use planetoid::planetoid;
 pub use rules::Fate;
-pub use sniff::parse_yes_or_no;
 pub use vertex_order::Missing;
 pub use vertex_table::TableColumns;

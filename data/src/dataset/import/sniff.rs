@@ -3,8 +3,8 @@
 
 use super::blocks::Blocks;
 use super::job::Job;
-use super::text::{cells, data_lines};
-use crate::dataset::error::{Error, Result};
+use super::text::{cells, data_lines, is_separator};
+use crate::dataset::error::Result;
 
 /// The first line that is no comment, as the titles of the columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,8 +95,7 @@ pub(super) fn delimiter(line: &[u8]) -> u8 {
 }
 
 fn starts_with_numbers(line: &[u8]) -> bool {
-    let word = |byte: &u8| matches!(byte, b' ' | b'\t' | b',' | b';' | b'\r');
-    let mut words = line.split(word).filter(|word| !word.is_empty());
+    let mut words = line.split(|&byte| is_separator(byte)).filter(|word| !word.is_empty());
     let mut next = || words.next().is_some_and(|word| word.iter().all(u8::is_ascii_digit));
     next() && next()
 }
@@ -132,21 +131,6 @@ fn plain(title: &str) -> String {
         plain = plain.strip_suffix(kind).filter(|rest| !rest.is_empty()).unwrap_or(plain);
     }
     plain.to_string()
-}
-
-/// `yes` or `no`.
-///
-/// # Errors
-/// [`Error::Option`] for anything else.
-pub fn parse_yes_or_no(text: &str) -> Result<bool> {
-    match text {
-        "yes" | "true" => Ok(true),
-        "no" | "false" => Ok(false),
-        other => {
-            let (option, expected) = ("whether there is a header", "`yes` or `no`".into());
-            Err(Error::Option { option, found: format!("`{other:.40}`"), expected })
-        }
-    }
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ fn numbers(line: &[u8]) -> std::result::Result<([u64; 2], bool), Stop> {
 }
 
 /// A whole number that a cell holds.
-fn number(cell: &[u8]) -> std::result::Result<u64, Stop> {
+pub(super) fn number(cell: &[u8]) -> std::result::Result<u64, Stop> {
     let cell = cell.trim_ascii();
     if cell.is_empty() {
         return Err(Stop::Empty);

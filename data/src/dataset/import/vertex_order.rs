@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::blocks::Blocks;
 use super::edge_list::{Names, some};
 use super::job::Job;
+use super::text::{self, shown};
 use super::vertex_table::VertexTable;
 use crate::dataset::error::{Error, Result};
 use crate::graph::MAX_VERTICES;
@@ -173,8 +174,8 @@ impl Order {
             let Some(key) = key(text) else { continue };
             if let Some(first) = rows.insert(key, row) {
                 let [first, again] = [first, row].map(|row| self.lines[row as usize]);
-                let name = text.escape_debug();
-                return Err(self.wrong(format!("has vertex `{name:.60}` twice, in line {first} and line {again}")));
+                let name = shown(text.as_bytes());
+                return Err(self.wrong(format!("has vertex `{name}` twice, in line {first} and line {again}")));
             }
         }
         Ok(rows)
@@ -201,9 +202,7 @@ impl Order {
         let mut shown: Vec<String> = rows
             .iter()
             .take(SHOWN - 1)
-            .map(|&row| {
-                format!("`{:.60}` in line {}", self.keys[row as usize].escape_debug(), self.lines[row as usize])
-            })
+            .map(|&row| format!("`{}` in line {}", shown(self.keys[row as usize].as_bytes()), self.lines[row as usize]))
             .collect();
         if rows.len() >= SHOWN {
             shown.push("...".into());
@@ -213,7 +212,7 @@ impl Order {
 }
 
 fn number(key: &Arc<str>) -> Option<u64> {
-    key.bytes().all(|byte| byte.is_ascii_digit()).then(|| key.parse().ok())?
+    text::number(key.as_bytes()).ok()
 }
 
 /// What a vertex is called, by its place.

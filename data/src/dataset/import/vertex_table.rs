@@ -126,7 +126,7 @@ impl VertexTable {
         for (column, title) in self.columns.iter().zip(&self.titles) {
             let Some(Column { text: (text, line, found), numbers, .. }) = column else { continue };
             if *text > 0 {
-                let (all, title) = (numbers.len(), title.escape_debug());
+                let (all, title) = (numbers.len(), shown(title.as_bytes()));
                 notes.push(format!(
                     "column `{title}` was left out: {text} of {all} rows hold text (line {line}: `{found}`)"
                 ));
@@ -179,10 +179,10 @@ impl Reading<'_> {
             let mut found = (0..titles.len()).filter(|&at| titles[at] == title);
             match (found.next(), found.next()) {
                 (Some(at), None) => Ok(at),
-                (Some(_), Some(_)) => Err(self.wrong(format!("has two columns `{}`", title.escape_debug()))),
+                (Some(_), Some(_)) => Err(self.wrong(format!("has two columns `{}`", shown(title.as_bytes())))),
                 (None, _) => {
                     let all = some(titles);
-                    Err(self.wrong(format!("has no column `{}` ({flag}); it has {all}", title.escape_debug())))
+                    Err(self.wrong(format!("has no column `{}` ({flag}); it has {all}", shown(title.as_bytes()))))
                 }
             }
         };
@@ -202,7 +202,7 @@ impl Reading<'_> {
         for (at, role) in roles.iter().enumerate() {
             let again = roles[..at].iter().position(|other| other == role);
             if let (Role::Label | Role::Split | Role::Member(_), Some(first)) = (role, again) {
-                let [first, again] = [first, at].map(|at| titles[at].escape_debug().to_string());
+                let [first, again] = [first, at].map(|at| shown(titles[at].as_bytes()));
                 return Err(self.wrong(format!("has columns `{first}` and `{again}` for the same thing; remove one")));
             }
         }
@@ -311,7 +311,7 @@ impl<'a> Rows<'a> {
     }
 
     fn bad_cell(&self, at: usize, cell: &[u8], line: u64, expected: &str) -> Error {
-        let (title, found) = (self.titles[at].escape_debug(), shown(cell));
+        let (title, found) = (shown(self.titles[at].as_bytes()), shown(cell));
         self.reading.wrong(format!("line {line} has `{found}` in column `{title}`, expected {expected}"))
     }
 
@@ -338,7 +338,7 @@ impl<'a> Rows<'a> {
             let Some(column) = column else { continue };
             let certain = self.roles[at] == Role::Feature;
             if column.is_feature(certain).map_err(|why| {
-                let title = self.titles[at].escape_debug();
+                let title = shown(self.titles[at].as_bytes());
                 self.reading.wrong(format!("column `{title}` {why}"))
             })? {
                 features.push(at);
