@@ -19,7 +19,7 @@ const KINDS: &str = "\
 Kinds, and what is done with their edges unless a flag says otherwise; it is what PyTorch
 Geometric does where it reads the same files:
   planetoid      FOLDER/ind.NAME: undirected, repeated edges dropped
-  npz            FILE with indptr, indices (of in-edges) or edge_index, and x, y, train or train_mask:
+  npz            FILE with indptr, indices (of in-edges) or edge_index; x, y, train or train_mask:
                  as it is; or one of the next 2
   gnn-benchmark  FILE with adj_data, attr_data, labels: undirected, repeated edges and loops dropped
   heterophilous  FILE with edges, node_features, train_masks: undirected, repeated edges dropped
@@ -91,10 +91,10 @@ pub(super) struct ImportArgs {
     /// --split SHARES: the same seed draws the same splits [0]
     #[arg(long, value_name = "N", requires = "split")]
     split_seed: Option<u64>,
-    /// edges: whether the first line that is no comment holds column titles: yes or no [guessed, and said]
-    #[arg(long, value_name = "yes|no", value_parser = clap::builder::BoolishValueParser::new())]
+    /// edges: whether the first line holds column titles; comments do not count [guessed, and printed]
+    #[arg(long, value_name = "yes|no", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true)]
     header: Option<bool>,
-    /// edges: a table of the vertices, CSV or TSV with titles, .gz or not: features, classes and splits by name
+    /// edges: a table with one row per vertex: features, class, split (CSV or TSV with titles, .gz or not)
     #[arg(long, value_name = "FILE")]
     vertices: Option<PathBuf>,
     /// --vertices: the column with the vertices' names [the first]
@@ -110,7 +110,7 @@ pub(super) struct ImportArgs {
     /// become vertices without edges)
     #[arg(long, value_name = "WHAT", default_value = "error")]
     missing: Missing,
-    /// edges: a text with a vertex's name a line: the order of the rows of --features, --labels and masks
+    /// edges: a text with one vertex name per line, in the order of the rows of --features, --labels and masks
     #[arg(long, value_name = "FILE")]
     vertex_order: Option<PathBuf>,
     /// edges, mtx: features, [vertices, width]
