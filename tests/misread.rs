@@ -306,6 +306,11 @@ fn column_titles_above_names_became_an_edge() {
     assert!(says(&notes, "the edge person -> friend; --header yes"));
     let asked = |header| Options { header: Some(header), ..Options::default() };
     assert_eq!(read_with(b"person,friend\nann,bob\n", &asked(true)).unwrap().0, ["ann>bob"]);
+    // Beside a table it is clear that something is wrong, and what to say.
+    let folder = Folder::new(&[("e.csv", b"person,friend\nann,bob\n"), ("v.csv", b"name\nann\nbob\n")]);
+    let table = folder.path("v.csv");
+    let error = folder.edges("e.csv", &Options { vertices: Some(&table), ..Options::default() }).unwrap_err();
+    assert!(error.contains("`person`, `friend`") && error.contains("say --header yes"), "{error}");
     assert_eq!(read_with(b"source,target\nann,bob\n", &asked(false)).unwrap().0, ["ann>bob", "source>target"]);
     assert_eq!(read_with(b"0 1\n1 2\n", &asked(true)).unwrap().0, ["1>2"]);
     // Names above numbers are titles only while all else are numbers.

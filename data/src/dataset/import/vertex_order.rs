@@ -116,11 +116,12 @@ impl Order {
             _ => !rowless.is_empty() || (!keeps && !unused.is_empty()),
         };
         if refused {
-            return Err(self.wrong(self.mismatch(
-                job,
-                (&rowless_names, rowless.len()),
-                if keeps { &[] } else { &unused },
-            )));
+            let why = self.mismatch(job, (&rowless_names, rowless.len()), if keeps { &[] } else { &unused });
+            // Names are in order of appearance: the first two are those of the first line.
+            let are_titles =
+                matches!(names, Names::Named(_)) && job.options.header.is_none() && rowless.starts_with(&[0, 1]);
+            let titles = if are_titles { "; if its first line holds column titles, say --header yes" } else { "" };
+            return Err(self.wrong(format!("{why}{titles}")));
         }
         let mut rows = Vec::with_capacity(self.keys.len());
         for (row, number) in (0..).zip(&mut new_number) {
