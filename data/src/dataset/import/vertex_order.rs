@@ -120,7 +120,11 @@ impl Order {
             // Names are in order of appearance: the first two are those of the first line.
             let are_titles =
                 matches!(names, Names::Named(_)) && job.options.header.is_none() && rowless.starts_with(&[0, 1]);
-            let titles = if are_titles { "; if its first line holds column titles, say --header yes" } else { "" };
+            let edges = job.source.display();
+            let titles = match are_titles {
+                true => format!("; if the first line of {edges} holds column titles, say --header yes"),
+                false => String::new(),
+            };
             return Err(self.wrong(format!("{why}{titles}")));
         }
         let mut rows = Vec::with_capacity(self.keys.len());
