@@ -47,7 +47,7 @@ pub use graph::Graph;
 pub use infer::{Accuracy, ModelRecord, Prediction, Predictor};
 use lapidary_data::host;
 pub use lapidary_data::{dataset, graph};
-pub use lapidary_kernels::Float;
+pub use lapidary_kernels::StorageType;
 pub use model::{Model, Weight, Weights};
 pub use program::Passes;
 pub use runtime::{Busy, Devices, MemoryPolicy, Partition, Span, SplitRecord, StartUp, Trace, TraceFile, Transport};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 
-use lapidary_planner::tasks::{Kind, Op, TaskGraph, Tensor, TensorId};
+use lapidary_planner::tasks::{Task, TaskGraph, Tensor, TensorId, TensorKind};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
@@ -34,11 +34,11 @@ pub fn parse(text: &str) -> std::result::Result<TaskGraph, TasksFileError> {
         .iter()
         .map(|t| {
             let kind = match t.kind {
-                Some(KindName::Constant) => Kind::Constant,
-                Some(KindName::Fresh) => Kind::Fresh,
-                Some(KindName::Local) => Kind::Local,
-                None if made.contains(t.name.as_str()) => Kind::Local,
-                None => Kind::Constant,
+                Some(KindName::Constant) => TensorKind::Constant,
+                Some(KindName::Fresh) => TensorKind::Fresh,
+                Some(KindName::Local) => TensorKind::Local,
+                None if made.contains(t.name.as_str()) => TensorKind::Local,
+                None => TensorKind::Constant,
             };
             Tensor { name: t.name.clone(), bytes: t.bytes, kind, publish: t.publish }
         })
@@ -54,7 +54,7 @@ pub fn parse(text: &str) -> std::result::Result<TaskGraph, TasksFileError> {
             let unknown = || TasksFileError::UnknownTensor { op: op.name.clone(), tensor: tensor.clone() };
             ids.get(tensor.as_str()).copied().ok_or_else(unknown)
         };
-        ops.push(Op {
+        ops.push(Task {
             name: op.name.clone(),
             inputs: op.inputs.iter().map(id).collect::<std::result::Result<_, TasksFileError>>()?,
             outputs: op.outputs.iter().map(id).collect::<std::result::Result<_, TasksFileError>>()?,
@@ -144,8 +144,8 @@ mod tests {
                 "ops":[{"name":"f","inputs":["x","h"],"outputs":["y"],"next":{"y":"x"}}]}"#,
         )
         .expect("the graph is good");
-        let kinds: Vec<Kind> = graph.tensors().iter().map(|t| t.kind).collect();
-        assert_eq!(kinds, [Kind::Constant, Kind::Fresh, Kind::Local]);
+        let kinds: Vec<TensorKind> = graph.tensors().iter().map(|t| t.kind).collect();
+        assert_eq!(kinds, [TensorKind::Constant, TensorKind::Fresh, TensorKind::Local]);
         assert_eq!(graph.next_value(TensorId(0)), Some(TensorId(2)));
         assert!(graph.tensors()[2].publish);
     }

@@ -9,7 +9,7 @@ use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::model::ModelConfig;
 use lapidary::{
-    Adam, Arrays, ByteSize, Dataset, Devices, Error, Float, Model, Partition, Passes, Predictor, Trainer,
+    Adam, Arrays, ByteSize, Dataset, Devices, Error, Model, Partition, Passes, Predictor, StorageType, Trainer,
     TrainerBuilder,
 };
 use ndarray::Array2;
@@ -73,7 +73,7 @@ fn every_model_learns_in_bf16_what_it_learns_in_f32() {
                     let losses: Vec<f64> = (0..60).map(|_| trainer.step().unwrap().loss).collect();
                     (losses, trainer.best().unwrap().test_accuracy.unwrap(), trainer.peak_device_bytes()[0])
                 };
-                let (wide, stored) = (run(Float::F32), run(Float::Bf16));
+                let (wide, stored) = (run(StorageType::F32), run(StorageType::Bf16));
                 // Something is rounded, but not much.
                 let first = (stored.0[0] - wide.0[0]).abs() / wide.0[0];
                 assert!(first > 0.0 && first < 0.01, "{what}: the first loss is {}, not {}", stored.0[0], wide.0[0]);
@@ -94,7 +94,7 @@ fn one_step_in_bf16_has_the_gradients_of_f32_but_for_rounding() {
         for name in MODELS {
             let model = model(name, &data);
             let run = |dtype| train(Trainer::builder(&model, &data).dtype(dtype), 1);
-            let (wide, stored) = (run(Float::F32), run(Float::Bf16));
+            let (wide, stored) = (run(StorageType::F32), run(StorageType::Bf16));
             for (parameter, gradient) in wide.gradients.iter() {
                 let alike = cosine(&stored.gradients.get(parameter).unwrap().data, &gradient.data);
                 let what = format!("{name} on {}: the gradient of {parameter}", data.name());
@@ -119,7 +119,7 @@ fn devices_and_tiles_change_as_little_as_sums_do() {
         for name in MODELS.into_iter().filter(|name| is_small || *name == "gcn") {
             let model = model(name, &data);
             let edges = || Partition::parse("edges").unwrap();
-            let builder = || Trainer::builder(&model, &data).partition(edges()).dtype(Float::Bf16);
+            let builder = || Trainer::builder(&model, &data).partition(edges()).dtype(StorageType::Bf16);
             let want = train(builder(), 10);
             for devices in ["sim:1", "sim:3", "cpu:2"] {
                 let what = format!("{name} on {} with {devices}", data.name());
@@ -148,7 +148,7 @@ fn logits_have_the_same_bits_in_tiles_and_on_many_devices() {
     let options = RmatOptions { vertices: 1 << 11, feature_width: 24, classes: 6, ..RmatOptions::default() };
     for data in [rmat(&options).unwrap(), sparse(false)] {
         let model = model("gcn", &data);
-        let mut trainer = Trainer::builder(&model, &data).dtype(Float::Bf16).build().unwrap();
+        let mut trainer = Trainer::builder(&model, &data).dtype(StorageType::Bf16).build().unwrap();
         trainer.step().unwrap();
         let predictor = trainer.predictor().unwrap();
         let want = predictor.predict(&data).unwrap();
@@ -163,7 +163,7 @@ fn logits_have_the_same_bits_in_tiles_and_on_many_devices() {
             let got = predictor.clone().devices(Devices::parse(devices).unwrap()).predict(&data).unwrap();
             assert_eq!(got, want, "{} on {devices}", data.name());
         }
-        let wide = predictor.dtype(Float::F32).predict(&data).unwrap();
+        let wide = predictor.dtype(StorageType::F32).predict(&data).unwrap();
         assert_ne!(wide, want);
         assert!(wide.iter().zip(&want).all(|(a, b)| (a - b).abs() <= 0.05 * (1.0 + a.abs())));
     }
@@ -177,7 +177,7 @@ fn a_dry_run_says_what_bf16_saves_and_training_holds_it() {
         let forecast = DryRun::new(&reddit, Subject::Shape(shape)).profile("h200").dtype(dtype).run().unwrap();
         forecast.policies[0].outcome.as_ref().unwrap().devices[0].peak_bytes
     };
-    let (wide, stored) = (peak(Float::F32), peak(Float::Bf16));
+    let (wide, stored) = (peak(StorageType::F32), peak(StorageType::Bf16));
     // What stays as it was is the graph; the rest is half.
     let graph = 4 * (114_615_892 + 232_965) + 8 * 232_966;
     let half = (wide - graph) / 2 + graph;
@@ -185,9 +185,9 @@ fn a_dry_run_says_what_bf16_saves_and_training_holds_it() {
 
     let data = Dataset::builtin("planted").unwrap();
     let model = model("gcn", &data);
-    let forecast = DryRun::new(&model, Subject::Data(&data)).dtype(Float::Bf16).run().unwrap();
+    let forecast = DryRun::new(&model, Subject::Data(&data)).dtype(StorageType::Bf16).run().unwrap();
     let planned = forecast.policies[0].outcome.as_ref().unwrap().devices[0].peak_bytes;
-    let builder = Trainer::builder(&model, &data).dtype(Float::Bf16).devices(Devices::parse("sim:1").unwrap());
+    let builder = Trainer::builder(&model, &data).dtype(StorageType::Bf16).devices(Devices::parse("sim:1").unwrap());
     let curve = curve::train(Adam::new(0.01), builder.keep_gradients(false), 2);
     assert_eq!(curve.peaks, [planned]);
 }
@@ -198,19 +198,19 @@ fn a_checkpoint_keeps_the_dtype() {
     let model = model("gcn", &data);
     let dir = tempfile::tempdir().unwrap();
     let start = |dtype| Trainer::builder(&model, &data).dtype(dtype).build().unwrap();
-    let mut whole = start(Float::Bf16);
+    let mut whole = start(StorageType::Bf16);
     let losses: Vec<f64> = (0..8).map(|_| whole.step().unwrap().loss).collect();
-    let mut first = start(Float::Bf16);
+    let mut first = start(StorageType::Bf16);
     for _ in 0..4 {
         first.step().unwrap();
     }
     first.save(dir.path()).unwrap();
 
-    let objection = start(Float::F32).resume(dir.path()).unwrap_err();
+    let objection = start(StorageType::F32).resume(dir.path()).unwrap_err();
     assert!(
         matches!(&objection, Error::OtherRun { what: "dtype", saved, asked, .. } if saved == "bf16" && asked == "f32")
     );
-    let mut second = start(Float::Bf16);
+    let mut second = start(StorageType::Bf16);
     assert_eq!(second.resume(dir.path()).unwrap(), Some(4));
     let rest: Vec<f64> = (0..4).map(|_| second.step().unwrap().loss).collect();
     assert_eq!(rest, losses[4..], "the run that was not interrupted");
@@ -218,7 +218,7 @@ fn a_checkpoint_keeps_the_dtype() {
     let predict = |predictor: Predictor| predictor.predict(&data).unwrap();
     let opened = Predictor::open(dir.path()).unwrap();
     assert_eq!(predict(opened.clone()), predict(first.predictor().unwrap()));
-    assert_ne!(predict(opened.clone()), predict(opened.dtype(Float::F32)));
+    assert_ne!(predict(opened.clone()), predict(opened.dtype(StorageType::F32)));
 
     // Records from before there was a choice say nothing of it.
     let record = dir.path().join("best/run.json");
@@ -228,7 +228,7 @@ fn a_checkpoint_keeps_the_dtype() {
     std::fs::write(&record, old.join("\n")).unwrap();
     common::digest_anew(record.parent().unwrap());
     let old = Predictor::open(dir.path()).unwrap();
-    assert_eq!(predict(old.clone()), predict(old.dtype(Float::F32)));
+    assert_eq!(predict(old.clone()), predict(old.dtype(StorageType::F32)));
     std::fs::write(&record, text.replace("\"bf16\"", "\"bf17\"")).unwrap();
     common::digest_anew(record.parent().unwrap());
     assert!(matches!(Predictor::open(dir.path()), Err(Error::RunRecord { .. })));

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{archive, npy, shared};
-use lapidary::dataset::import::{Fate, Ids, Imported, Kind, Options, import};
+use lapidary::dataset::import::{Fate, Format, Ids, Imported, Options, import};
 use lapidary::dataset::{Dataset, Features, Labels, TEST, TRAIN, VAL};
 
 const NO_LABEL: u32 = u32::MAX;
@@ -17,7 +17,7 @@ fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/import").join(path)
 }
 
-fn read(kind: Kind, path: &str, options: &Options<'_>) -> Imported {
+fn read(kind: Format, path: &str, options: &Options<'_>) -> Imported {
     import(kind, &fixture(path), options).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
@@ -72,7 +72,7 @@ const ONE_MISSING: [u32; 6] = [0, 1, 2, 0, NO_LABEL, 2];
 
 #[test]
 fn gnn_benchmark_is_undirected_without_loops() {
-    for kind in [Kind::GnnBenchmark, Kind::Npz] {
+    for kind in [Format::GnnBenchmark, Format::Npz] {
         let got = read(kind, "gnn_benchmark.npz", &Options::default());
         let data = &got.dataset;
         assert_eq!(rows(data), undirected(false));
@@ -96,7 +96,7 @@ fn gnn_benchmark_is_undirected_without_loops() {
 
 #[test]
 fn other_number_types_and_orders_give_the_same_set() {
-    let got = read(Kind::GnnBenchmark, "gnn_benchmark_odd.npz", &Options::default());
+    let got = read(Format::GnnBenchmark, "gnn_benchmark_odd.npz", &Options::default());
     assert_eq!(rows(&got.dataset), undirected(false));
     assert_eq!(dense(&got.dataset), features());
     assert_eq!(classes(&got.dataset), ONE_MISSING);
@@ -107,7 +107,7 @@ fn other_number_types_and_orders_give_the_same_set() {
 fn heterophilous_sets_have_many_splits() {
     for (which, file) in (0..3).flat_map(|which| [(which, "heterophilous.npz"), (which, "heterophilous_columns.npz")]) {
         let options = Options { split: which, ..Options::default() };
-        let got = read(Kind::Heterophilous, file, &options);
+        let got = read(Format::Heterophilous, file, &options);
         let data = &got.dataset;
         assert_eq!((rows(data), dense(data), classes(data)), (undirected(true), features(), CLASSES.to_vec()));
         let mut want = [0u32; 6];
@@ -119,13 +119,13 @@ fn heterophilous_sets_have_many_splits() {
         assert_eq!((got.report.edges_listed, got.report.self_loops, got.report.isolated), (6, 1, 2));
     }
     let options = Options { split: 3, ..Options::default() };
-    let error = import(Kind::Heterophilous, &fixture("heterophilous.npz"), &options).unwrap_err().to_string();
+    let error = import(Format::Heterophilous, &fixture("heterophilous.npz"), &options).unwrap_err().to_string();
     assert!(error.contains("--split is 3") && error.contains("0 to 2"), "{error}");
 }
 
 #[test]
 fn reddit_is_a_pair_of_archives() {
-    let got = read(Kind::Reddit, "reddit", &Options::default());
+    let got = read(Format::Reddit, "reddit", &Options::default());
     let data = &got.dataset;
     assert_eq!((rows(data), dense(data), classes(data)), (distinct(), features(), CLASSES.to_vec()));
     assert_eq!(data.split()[..], [TRAIN, TRAIN, VAL, VAL, TEST, TEST]);
@@ -133,22 +133,22 @@ fn reddit_is_a_pair_of_archives() {
     let all = Options { duplicates: Some(Fate::Keep), self_loops: Some(Fate::Drop), ..Options::default() };
     let mut want = listed();
     want[3].clear();
-    assert_eq!(rows(&read(Kind::Reddit, "reddit", &all).dataset), want);
+    assert_eq!(rows(&read(Format::Reddit, "reddit", &all).dataset), want);
 }
 
 #[test]
 fn graphsaint_has_one_label_or_several() {
-    let got = read(Kind::GraphSaint, "graphsaint", &Options::default());
+    let got = read(Format::GraphSaint, "graphsaint", &Options::default());
     let data = &got.dataset;
     assert_eq!((rows(data), dense(data), classes(data)), (distinct(), features(), ONE_MISSING.to_vec()));
     assert_eq!(data.split()[..], [TRAIN, TRAIN, VAL, TEST, 0, TEST]);
-    let got = read(Kind::GraphSaint, "graphsaint_multi", &Options::default());
+    let got = read(Format::GraphSaint, "graphsaint_multi", &Options::default());
     assert_eq!(multi(&got.dataset), [1, 0, 0, 0, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
 }
 
 #[test]
 fn ppi_is_many_graphs() {
-    let got = read(Kind::Ppi, "ppi", &Options::default());
+    let got = read(Format::Ppi, "ppi", &Options::default());
     let data = &got.dataset;
     let want: [&[u32]; 9] = [&[1], &[0], &[3], &[2], &[5], &[4], &[7], &[6, 8], &[7]];
     assert_eq!(rows(data), want);
@@ -164,14 +164,14 @@ fn ppi_is_many_graphs() {
 #[test]
 fn ogb_is_a_folder_of_packed_tables() {
     for path in ["ogb", "ogb/raw"] {
-        let got = read(Kind::Ogb, path, &Options::default());
+        let got = read(Format::Ogb, path, &Options::default());
         let data = &got.dataset;
         assert_eq!((rows(data), dense(data), classes(data)), (listed(), features(), ONE_MISSING.to_vec()));
         assert_eq!(data.split()[..], [TRAIN, VAL, TEST, TRAIN, 0, TEST]);
         assert_eq!((data.name(), data.directed()), ("ogb", true));
     }
     let symmetrise = Options { symmetrise: Some(true), ..Options::default() };
-    assert_eq!(rows(&read(Kind::Ogb, "ogb", &symmetrise).dataset), undirected(true));
+    assert_eq!(rows(&read(Format::Ogb, "ogb", &symmetrise).dataset), undirected(true));
     // By its name this set gets reverses, as its own loader adds them: each edge then stands twice.
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("ogbn_products");
@@ -179,7 +179,7 @@ fn ogb_is_a_folder_of_packed_tables() {
     for file in ["edge.csv.gz", "num-node-list.csv.gz"] {
         fs::copy(fixture("ogb/raw").join(file), copy.join("raw").join(file)).unwrap();
     }
-    let got = import(Kind::Ogb, &copy, &Options::default()).unwrap();
+    let got = import(Format::Ogb, &copy, &Options::default()).unwrap();
     let want: [&[u32]; 6] = [&[1, 1], &[0, 0, 2, 2], &[1, 1, 5], &[3], &[], &[2]];
     assert_eq!((rows(&got.dataset), got.dataset.directed()), (want.map(<[u32]>::to_vec).to_vec(), false));
 }
@@ -200,7 +200,7 @@ fn an_edge_list_may_be_packed_count_from_one_or_have_gaps_or_names() {
         ("titled.csv", numbers(&|v| v)),
     ];
     for (file, ids) in cases {
-        let got = read(Kind::Edges, &format!("edges/{file}"), &Options::default());
+        let got = read(Format::Edges, &format!("edges/{file}"), &Options::default());
         assert_eq!((rows(&got.dataset), &got.ids), (closed.clone(), &ids), "{file}");
         assert!(got.dataset.directed());
         let report = &got.report;
@@ -219,14 +219,14 @@ fn rows_of_features_say_which_vertices_there_are() {
     let splits = [Some(train.as_path()), None, None];
     let options = Options { features: Some(&x), labels: Some(&y), splits, ..Options::default() };
     for file in ["snap.txt.gz", "from_one.txt", "titled.csv"] {
-        let got = read(Kind::Edges, &format!("edges/{file}"), &options);
+        let got = read(Format::Edges, &format!("edges/{file}"), &options);
         let data = &got.dataset;
         assert_eq!((rows(data), dense(data), classes(data)), (distinct(), features(), CLASSES.to_vec()), "{file}");
         assert_eq!((data.split_size(TRAIN), got.report.isolated), (2, 2));
         assert_eq!(got.ids.is_some(), file == "from_one.txt");
     }
     for file in ["far.txt", "huge.txt"] {
-        let error = import(Kind::Edges, &fixture(&format!("edges/{file}")), &options).unwrap_err().to_string();
+        let error = import(Format::Edges, &fixture(&format!("edges/{file}")), &options).unwrap_err().to_string();
         assert!(error.contains("x.npy") && error.contains("6 rows") && error.contains('5'), "{file}: {error}");
     }
 }
@@ -236,7 +236,7 @@ fn isolated_vertices_go_with_their_rows() {
     let (x, y) = (fixture("edges/x.npy"), fixture("edges/y.npy"));
     let isolated = Some(Fate::Drop);
     let options = Options { features: Some(&x), labels: Some(&y), isolated, ..Options::default() };
-    let got = read(Kind::Edges, "edges/snap.txt.gz", &options);
+    let got = read(Format::Edges, "edges/snap.txt.gz", &options);
     // 3 has only a loop, 4 nothing.
     assert_eq!(rows(&got.dataset), [vec![], vec![0, 2], vec![1, 3], vec![]]);
     assert_eq!(classes(&got.dataset), [0, 1, 2, 2]);
@@ -246,42 +246,42 @@ fn isolated_vertices_go_with_their_rows() {
     assert_eq!((got.report.isolated, got.report.isolated_dropped), (2, true));
     // Of every other form of what belongs to a vertex.
     let options = Options { isolated, ..Options::default() };
-    let sparse = read(Kind::GnnBenchmark, "gnn_benchmark.npz", &options).dataset;
+    let sparse = read(Format::GnnBenchmark, "gnn_benchmark.npz", &options).dataset;
     let Some(Features::Sparse(x)) = sparse.features() else { panic!("sparse") };
     assert_eq!((x.rows(), x.indices().len()), (4, 3), "the last row alone is above 1, of those that are left");
-    let ids = read(Kind::Ogb, "ogb", &options).dataset;
+    let ids = read(Format::Ogb, "ogb", &options).dataset;
     assert_eq!(ids.split()[..], [TRAIN, VAL, TEST, TEST]);
-    assert_eq!(multi(&read(Kind::GraphSaint, "graphsaint_multi", &options).dataset).len(), 12);
+    assert_eq!(multi(&read(Format::GraphSaint, "graphsaint_multi", &options).dataset).len(), 12);
 }
 
 #[test]
 fn a_matrix_counts_from_one_and_may_be_half_of_itself() {
-    let got = read(Kind::MatrixMarket, "mtx/general.mtx", &Options::default());
+    let got = read(Format::MatrixMarket, "mtx/general.mtx", &Options::default());
     assert_eq!((rows(&got.dataset), got.report.values_dropped, got.report.duplicates), (distinct(), 6, 1));
-    let got = read(Kind::MatrixMarket, "mtx/symmetric.mtx", &Options::default());
+    let got = read(Format::MatrixMarket, "mtx/symmetric.mtx", &Options::default());
     assert_eq!((rows(&got.dataset), got.report.values_dropped, got.dataset.directed()), (undirected(true), 0, false));
     let half = Options { symmetrise: Some(false), ..Options::default() };
-    let got = read(Kind::MatrixMarket, "mtx/symmetric.mtx", &half);
+    let got = read(Format::MatrixMarket, "mtx/symmetric.mtx", &half);
     assert_eq!(rows(&got.dataset), [vec![1], vec![2], vec![5], vec![3], vec![], vec![]]);
 }
 
 #[test]
 fn the_files_of_roc() {
     for path in ["lux/roc", "lux/roc.add_self_edge.lux"] {
-        let got = read(Kind::Lux, path, &Options::default());
+        let got = read(Format::Lux, path, &Options::default());
         let data = &got.dataset;
         assert_eq!((rows(data), dense(data), classes(data)), (listed(), features(), CLASSES.to_vec()));
         assert_eq!(data.split()[..], [TRAIN, TRAIN, VAL, 0, TEST, TEST]);
         assert_eq!((data.name(), got.report.duplicates, got.report.self_loops), ("roc", 1, 1));
     }
     let symmetrise = Options { symmetrise: Some(true), ..Options::default() };
-    assert_eq!(rows(&read(Kind::Lux, "lux/roc", &symmetrise).dataset), undirected(true));
+    assert_eq!(rows(&read(Format::Lux, "lux/roc", &symmetrise).dataset), undirected(true));
     // Features as text, which is what there is before ROC's first run.
     let dir = tempfile::tempdir().unwrap();
     fs::copy(fixture("lux/roc.add_self_edge.lux"), dir.path().join("set.lux")).unwrap();
     let text: String = features().chunks(3).map(|row| format!("{},{},{}\n", row[0], row[1], row[2])).collect();
     fs::write(dir.path().join("set.feats.csv"), text).unwrap();
-    let got = import(Kind::Lux, &dir.path().join("set"), &Options::default()).unwrap();
+    let got = import(Format::Lux, &dir.path().join("set"), &Options::default()).unwrap();
     assert_eq!(dense(&got.dataset), features());
 }
 
@@ -289,10 +289,10 @@ fn the_files_of_roc() {
 fn names_are_written_beside_the_arrays() {
     let dir = tempfile::tempdir().unwrap();
     let (named, numbered) = (dir.path().join("named"), dir.path().join("numbered"));
-    read(Kind::Edges, "edges/names.tsv", &Options::default()).write(&named).unwrap();
+    read(Format::Edges, "edges/names.tsv", &Options::default()).write(&named).unwrap();
     let names = fs::read_to_string(named.join("vertex_names.txt")).unwrap();
     assert_eq!(names, "vertex a\nvertex b\nvertex c\nvertex d\nvertex f\n");
-    read(Kind::Edges, "edges/far.txt", &Options::default()).write(&numbered).unwrap();
+    read(Format::Edges, "edges/far.txt", &Options::default()).write(&numbered).unwrap();
     let ids = ndarray_npy::read_npy::<_, ndarray::Array1<i64>>(numbered.join("vertex_ids.npy")).unwrap();
     assert_eq!(ids.to_vec(), [7, 107, 207, 307, 507]);
     for dir in [named, numbered] {
@@ -303,10 +303,10 @@ fn names_are_written_beside_the_arrays() {
 #[test]
 fn the_published_heterophilous_set() {
     let Some(raw) = shared("data/raw/heterophilous/minesweeper.npz") else { return };
-    let data = import(Kind::Npz, &raw, &Options::default()).unwrap().dataset;
+    let data = import(Format::Npz, &raw, &Options::default()).unwrap().dataset;
     assert_eq!((data.graph().vertex_count(), data.graph().edge_count()), (10_000, 78_804));
     assert_eq!([TRAIN, VAL, TEST].map(|which| data.split_size(which)), [5000, 2500, 2500]);
-    let other = import(Kind::Heterophilous, &raw, &Options { split: 9, ..Options::default() }).unwrap().dataset;
+    let other = import(Format::Heterophilous, &raw, &Options { split: 9, ..Options::default() }).unwrap().dataset;
     assert!(data.split()[..] != other.split()[..]);
 }
 
@@ -331,7 +331,7 @@ fn a_known_set_comes_back_from_text() {
     let splits = [0, 1, 2].map(|at| Some(splits[at].as_path()));
     let options =
         Options { features: Some(&x), labels: Some(&y), splits, symmetrise: Some(true), ..Options::default() };
-    let got = import(Kind::Edges, &text, &options).unwrap();
+    let got = import(Format::Edges, &text, &options).unwrap();
     assert_eq!(got.ids, None);
     let written = dir.path().join("tolokers");
     got.write(&written).unwrap();
@@ -389,7 +389,7 @@ fn cells_of_sparse_features_and_labels_may_stand_in_any_order_and_twice() {
         ("labels_indices.npy", ints(&[1, 0, 1, 1])),
     ];
     fs::write(&path, archive(&members)).unwrap();
-    let data = import(Kind::GnnBenchmark, &path, &Options::default()).unwrap().dataset;
+    let data = import(Format::GnnBenchmark, &path, &Options::default()).unwrap().dataset;
     assert_eq!(rows(&data), [vec![2], vec![], vec![0]]);
     let Some(Features::Sparse(x)) = data.features() else { panic!("sparse") };
     assert_eq!(
@@ -426,12 +426,12 @@ fn all_number_types_are_read() {
             ("node_labels.npy", npy(descr, "(2,)", &bytes)),
         ];
         fs::write(&path, archive(&members)).unwrap();
-        let got = import(Kind::Heterophilous, &path, &Options::default()).unwrap_or_else(|e| panic!("{descr}: {e}"));
+        let got = import(Format::Heterophilous, &path, &Options::default()).unwrap_or_else(|e| panic!("{descr}: {e}"));
         assert_eq!((dense(&got.dataset), classes(&got.dataset)), (vec![0.0, 1.0], vec![0, 1]), "{descr}");
         if !descr.contains('f') {
             let member = npy(descr, "(1, 2)", &bytes);
             fs::write(&path, archive(&[("edges.npy", member), members[1].clone(), members[2].clone()])).unwrap();
-            let got = import(Kind::Heterophilous, &path, &Options::default()).unwrap();
+            let got = import(Format::Heterophilous, &path, &Options::default()).unwrap();
             assert_eq!(rows(&got.dataset), [[1], [0]], "{descr}");
         }
     }

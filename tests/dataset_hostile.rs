@@ -12,7 +12,7 @@ use assert_cmd::Command;
 use common::{archive, npy};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use lapidary::dataset::import::{Kind, Options, import};
+use lapidary::dataset::import::{Format, Options, import};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -187,7 +187,7 @@ fn names_in_archives_lead_nowhere() {
     zip.start_file("../../evil", zip::write::SimpleFileOptions::default()).unwrap();
     zip.write_all(b"evil").unwrap();
     zip.finish().unwrap();
-    import(Kind::Npz, &copy.source, &Options::default()).unwrap();
+    import(Format::Npz, &copy.source, &Options::default()).unwrap();
     assert!(!copy.folder.path().join("evil").exists());
 }
 
@@ -318,22 +318,22 @@ proptest! {
         cut in proptest::option::of(any::<prop::sample::Index>()),
     ) {
         let (kind, tree, file) = [
-            (Kind::GnnBenchmark, "gnn_benchmark.npz", ""),
-            (Kind::GnnBenchmark, "gnn_benchmark_odd.npz", ""),
-            (Kind::Heterophilous, "heterophilous.npz", ""),
-            (Kind::Heterophilous, "heterophilous_columns.npz", ""),
-            (Kind::Reddit, "reddit", "reddit_graph.npz"),
-            (Kind::Reddit, "reddit", "reddit_data.npz"),
-            (Kind::GraphSaint, "graphsaint", "adj_full.npz"),
-            (Kind::GraphSaint, "graphsaint_multi", "class_map.json"),
-            (Kind::Ppi, "ppi", "train_graph.json"),
-            (Kind::Ppi, "ppi", "test_graph_id.npy"),
-            (Kind::Ogb, "ogb", "raw/edge.csv.gz"),
-            (Kind::Edges, "edges/titled.csv", ""),
-            (Kind::Edges, "edges/names.tsv", ""),
-            (Kind::MatrixMarket, "mtx/general.mtx", ""),
-            (Kind::Lux, "lux/roc.add_self_edge.lux", ""),
-            (Kind::Edges, "edges/huge.txt", ""),
+            (Format::GnnBenchmark, "gnn_benchmark.npz", ""),
+            (Format::GnnBenchmark, "gnn_benchmark_odd.npz", ""),
+            (Format::Heterophilous, "heterophilous.npz", ""),
+            (Format::Heterophilous, "heterophilous_columns.npz", ""),
+            (Format::Reddit, "reddit", "reddit_graph.npz"),
+            (Format::Reddit, "reddit", "reddit_data.npz"),
+            (Format::GraphSaint, "graphsaint", "adj_full.npz"),
+            (Format::GraphSaint, "graphsaint_multi", "class_map.json"),
+            (Format::Ppi, "ppi", "train_graph.json"),
+            (Format::Ppi, "ppi", "test_graph_id.npy"),
+            (Format::Ogb, "ogb", "raw/edge.csv.gz"),
+            (Format::Edges, "edges/titled.csv", ""),
+            (Format::Edges, "edges/names.tsv", ""),
+            (Format::MatrixMarket, "mtx/general.mtx", ""),
+            (Format::Lux, "lux/roc.add_self_edge.lux", ""),
+            (Format::Edges, "edges/huge.txt", ""),
         ][which];
         let original = if file.is_empty() { fixture(tree) } else { fixture(tree).join(file) };
         let mut bytes = fs::read(original).unwrap();

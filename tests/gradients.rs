@@ -17,7 +17,7 @@ use lapidary::program::{
     append_backward,
 };
 use lapidary_kernels::op::{EdgeWeight, Optimizer};
-use lapidary_kernels::{CpuDevice, Device, Float, HostSlot, Lane, Shared, Slot};
+use lapidary_kernels::{CpuDevice, Device, HostSlot, Lane, Shared, Slot, StorageType};
 
 const FEATURES: usize = 5;
 const CLASSES: usize = 3;
@@ -27,20 +27,20 @@ const CLASSES: usize = 3;
 struct Storage {
     sparse: bool,
     multi: bool,
-    dtype: Float,
+    dtype: StorageType,
 }
 
 const STORAGES: [Storage; 4] = [
-    Storage { sparse: false, multi: false, dtype: Float::F32 },
-    Storage { sparse: true, multi: false, dtype: Float::F32 },
-    Storage { sparse: false, multi: true, dtype: Float::F32 },
-    Storage { sparse: true, multi: true, dtype: Float::F32 },
+    Storage { sparse: false, multi: false, dtype: StorageType::F32 },
+    Storage { sparse: true, multi: false, dtype: StorageType::F32 },
+    Storage { sparse: false, multi: true, dtype: StorageType::F32 },
+    Storage { sparse: true, multi: true, dtype: StorageType::F32 },
 ];
 const DENSE: Storage = STORAGES[0];
 
 /// The same, with rows of vertices in bf16.
 fn in_bf16(storage: Storage) -> Storage {
-    Storage { dtype: Float::Bf16, ..storage }
+    Storage { dtype: StorageType::Bf16, ..storage }
 }
 
 /// A graph with dense or sparse features, labels, and two thirds of the vertices to train on.

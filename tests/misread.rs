@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use assert_cmd::Command;
 use common::{archive, npy};
-use lapidary::dataset::import::{Ids, Imported, Kind, Missing, Options, TableColumns, import};
+use lapidary::dataset::import::{Format, Ids, Imported, Missing, Options, TableColumns, import};
 use lapidary::dataset::{Dataset, Features, Labels, RandomSplit, TEST, TRAIN, VAL};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -30,7 +30,7 @@ impl Folder {
     }
 
     fn edges(&self, name: &str, options: &Options<'_>) -> Result<Imported, String> {
-        import(Kind::Edges, &self.path(name), options).map_err(|error| error.to_string())
+        import(Format::Edges, &self.path(name), options).map_err(|error| error.to_string())
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -389,7 +389,7 @@ fn geometric() -> Members {
 #[test]
 fn arrays_of_pytorch_geometric_were_ignored() {
     let folder = Folder::new(&[("g.npz", &archive(&geometric()))]);
-    let got = import(Kind::Npz, &folder.path("g.npz"), &Options::default()).unwrap();
+    let got = import(Format::Npz, &folder.path("g.npz"), &Options::default()).unwrap();
     assert_eq!(named_edges(&got), ["0>1", "1>2", "2>0", "2>1"]);
     assert_eq!((features(&got.dataset), labels(&got.dataset)), (vec![1.0, 2.0, 3.0, 4.0], vec![0, 1, 0, 1]));
     assert_eq!(got.dataset.split()[..], [TRAIN, VAL, TEST, 0]);
@@ -398,7 +398,7 @@ fn arrays_of_pytorch_geometric_were_ignored() {
         let mut members = geometric();
         change(&mut members);
         fs::write(folder.path("bad.npz"), archive(&members)).unwrap();
-        import(Kind::Npz, &folder.path("bad.npz"), &Options { split, ..Options::default() }).unwrap_err().to_string()
+        import(Format::Npz, &folder.path("bad.npz"), &Options { split, ..Options::default() }).unwrap_err().to_string()
     };
     let train = npy("<i8", "(1,)", &le(&[0i64]));
     assert!(fails(&|m| m.push(("train.npy", train.clone())), 0).contains("both train and train_mask"));
@@ -411,7 +411,7 @@ fn arrays_of_pytorch_geometric_were_ignored() {
     alone.truncate(1);
     alone.push(("num_nodes.npy", npy("<i8", "()", &le(&[6i64]))));
     fs::write(folder.path("alone.npz"), archive(&alone)).unwrap();
-    let got = import(Kind::Npz, &folder.path("alone.npz"), &Options::default()).unwrap();
+    let got = import(Format::Npz, &folder.path("alone.npz"), &Options::default()).unwrap();
     assert_eq!((got.dataset.graph().vertex_count(), got.report.notes), (6, vec![]));
 }
 
@@ -426,7 +426,7 @@ fn splits_are_drawn_where_there_are_none() {
     let options = Options { random_split: random(true), ..Options::default() };
     let error = folder.edges("e.csv", &options).unwrap_err();
     assert!(error.contains("stratified"), "{error}");
-    let error = import(Kind::Npz, &folder.path("g.npz"), &options).unwrap_err().to_string();
+    let error = import(Format::Npz, &folder.path("g.npz"), &options).unwrap_err().to_string();
     assert!(error.contains("have splits already"), "{error}");
 }
 

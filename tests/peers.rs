@@ -7,7 +7,7 @@ use lapidary::forecast::{DryRun, Subject};
 use lapidary::model::ModelConfig;
 use lapidary::plan::Links;
 use lapidary::{
-    Adam, ByteSize, Dataset, Devices, Epoch, Error, Float, MemoryPolicy, Model, Partition, Predictor, Trainer,
+    Adam, ByteSize, Dataset, Devices, Epoch, Error, MemoryPolicy, Model, Partition, Predictor, StorageType, Trainer,
     TrainerBuilder, Transport,
 };
 
@@ -55,7 +55,9 @@ fn rows_from_device_to_device_change_no_bit() {
         for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
             let model = model(name, &data);
             for count in 2..=4 {
-                for (eval_every, dtype) in [(1, Float::F32), (0, Float::F32), (2, Float::F32), (1, Float::Bf16)] {
+                for (eval_every, dtype) in
+                    [(1, StorageType::F32), (0, StorageType::F32), (2, StorageType::F32), (1, StorageType::Bf16)]
+                {
                     let run = |transport| {
                         let builder = Trainer::builder(&model, &data).eval_every(eval_every).dtype(dtype);
                         train(builder.devices(devices(count, transport)), 4).unwrap()

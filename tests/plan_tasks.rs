@@ -8,7 +8,7 @@ mod random;
 use assert_cmd::Command;
 use lapidary::tasks_file;
 use lapidary_planner::memory::{Epoch, Objective};
-use lapidary_planner::tasks::{Kind, TaskGraph, TensorId};
+use lapidary_planner::tasks::{TaskGraph, TensorId, TensorKind};
 use serde_json::{Value, json};
 
 const CHAIN: &str = r#"{
@@ -82,7 +82,7 @@ fn file_of(graph: &TaskGraph) -> String {
         .iter()
         .map(|t| {
             let mut entry = json!({"name": t.name, "bytes": t.bytes});
-            if t.kind == Kind::Fresh {
+            if t.kind == TensorKind::Fresh {
                 entry["kind"] = "fresh".into();
             }
             if t.publish {

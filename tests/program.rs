@@ -5,7 +5,7 @@ use lapidary::model::{FeatureKind, Init, Mode, Model, ModelConfig, ModelError, N
 use lapidary::program::{
     BlockSpec, DType, Gather, Linear, Origin, Program, ProgramError, RowSpace, RowStep, TensorType, append_backward,
 };
-use lapidary::{Float, Passes};
+use lapidary::{Passes, StorageType};
 use lapidary_kernels::op::Misfit;
 
 const DENSE: FeatureKind = FeatureKind::Dense { width: 5 };
@@ -56,7 +56,7 @@ fn a_loss_without_a_rule_is_an_error_and_not_a_wrong_gradient() {
 
 #[test]
 fn models_that_cannot_be_are_errors() {
-    let network = |model: Model| model.network(DENSE, Mode::Train, Float::F32).map(|_| ()).unwrap_err();
+    let network = |model: Model| model.network(DENSE, Mode::Train, StorageType::F32).map(|_| ()).unwrap_err();
     assert!(matches!(network(Model::gcn(&[])), ModelError::Widths { .. }));
     assert!(matches!(network(Model::gcn(&[5])), ModelError::Widths { .. }));
     assert!(matches!(network(Model::gcn(&[5, 0, 2])), ModelError::Widths { .. }));
@@ -71,13 +71,14 @@ fn models_that_cannot_be_are_errors() {
     });
     assert!(matches!(network(twice), ModelError::ParameterTwice { .. }));
     let sparse = Model::custom("sparse", &[5, 5], |net, x, _| net.gather(x, false));
-    let error = sparse.network(FeatureKind::Sparse { width: 5 }, Mode::Train, Float::F32).map(|_| ()).unwrap_err();
+    let error =
+        sparse.network(FeatureKind::Sparse { width: 5 }, Mode::Train, StorageType::F32).map(|_| ()).unwrap_err();
     assert!(matches!(error, ModelError::SparseInput { op: "a gather" }));
 
     let config = |name: &str| ModelConfig { name: name.into(), ..Model::gcn(&[5, 2]).config().clone() };
     for name in ["gin", "sage"] {
         let fixed = Model::from_config(config(name)).unwrap().norm(Norm::Sym);
-        let error = fixed.network(DENSE, Mode::Train, Float::F32).map(|_| ()).unwrap_err();
+        let error = fixed.network(DENSE, Mode::Train, StorageType::F32).map(|_| ()).unwrap_err();
         assert!(matches!(error, ModelError::NormNotTaken { .. }), "{error}");
     }
     assert!(matches!(Model::from_config(config("mlp")), Err(ModelError::Unknown { .. })));
@@ -86,7 +87,7 @@ fn models_that_cannot_be_are_errors() {
 #[test]
 fn parameters_have_pygs_names_and_shapes_and_glorots_numbers() {
     let (network, _) =
-        Model::gcn(&[500, 300, 7]).network(FeatureKind::Dense { width: 500 }, Mode::Train, Float::F32).unwrap();
+        Model::gcn(&[500, 300, 7]).network(FeatureKind::Dense { width: 500 }, Mode::Train, StorageType::F32).unwrap();
     let parameters = network.parameters();
     let shapes: Vec<(&str, &[usize])> = parameters.iter().map(|p| (p.name.as_str(), &p.shape[..])).collect();
     let want: [(&str, &[usize]); 4] = [

@@ -10,7 +10,7 @@
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
-use lapidary_cost_model::{CostModel, FeatureSums, Op, Profile, RangeCost, Work};
+use lapidary_cost_model::{CostModel, FeatureSums, Operation, Profile, RangeCost, Work};
 use lapidary_planner::partition::{Speeds, bottleneck, split};
 use rayon::prelude::*;
 
@@ -55,7 +55,7 @@ fn main() {
     drop(indices);
     let n = sums.vertex_count();
     let model = learned(&device, &sums);
-    let op = Op::new("gather", Work::Gather { width: 41 });
+    let op = Operation::new("gather", Work::Gather { width: 41 });
     let learned = model.range_cost(&[op], &sums).expect("its width was named");
     println!(
         "\nSplit of {n} vertices, prefix sums given ({} MB of them):\n",
@@ -135,7 +135,7 @@ fn csr(vertices: usize, degree: u64, sequence: u64) -> (Vec<u64>, Vec<u32>) {
 /// A model in which every feature counts.
 fn learned(device: &Profile, sums: &FeatureSums<'_>) -> CostModel {
     let mut model = CostModel::new(device.clone()).expect("its rates are good");
-    let op = Op::new("gather", Work::Gather { width: 41 });
+    let op = Operation::new("gather", Work::Gather { width: 41 });
     let columns = sums.columns(41).expect("it was named");
     for i in 0..40 {
         let start = i * sums.vertex_count() / 50;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::feature::FEATURES;
 use crate::model::{CostModel, Learned};
-use crate::op::{Op, Weights};
+use crate::op::{Operation, Weights};
 use crate::profile::{Profile, ProfileError};
 use crate::sample::{self, Sample};
 
@@ -33,7 +33,7 @@ pub enum FileError {
     Profile(#[from] ProfileError),
     /// A number that no model has.
     #[error("the cost model's operation `{op}` has {what}")]
-    Op {
+    Operation {
         /// The operation's name.
         op: String,
         /// What is wrong.
@@ -53,7 +53,7 @@ struct File {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    op: Op,
+    op: Operation,
     per_call_s: f64,
     per_feature_s: [f64; FEATURES.len()],
     samples: Vec<Sample>,
@@ -65,7 +65,7 @@ impl CostModel {
     /// # Panics
     /// Never: all is numbers and names.
     pub fn to_json(&self) -> String {
-        let entry = |(op, learned): (&Op, &Learned)| Entry {
+        let entry = |(op, learned): (&Operation, &Learned)| Entry {
             op: op.clone(),
             per_call_s: learned.weights.per_call_s,
             per_feature_s: learned.weights.per_feature_s,
@@ -86,7 +86,7 @@ impl CostModel {
         expect("list of features", file.features.join(", "), names().join(", "))?;
         let mut model = Self::new(file.profile)?;
         for Entry { op, per_call_s, per_feature_s, samples } in file.ops {
-            let bad = |what| Err(FileError::Op { op: op.name.clone(), what });
+            let bad = |what| Err(FileError::Operation { op: op.name.clone(), what });
             if per_feature_s.iter().chain([&per_call_s]).any(|weight| !(weight.is_finite() && *weight >= 0.0)) {
                 return bad("a weight that is negative or not finite");
             }
@@ -123,8 +123,10 @@ mod tests {
     fn model(samples: &[(u64, f64)]) -> CostModel {
         let mut model = CostModel::new(Profile::named("h200").expect("it is built in")).expect("its rates are good");
         for &(count, seconds) in samples {
-            let ops =
-                [Op::new("gather", Work::Gather { width: 41 }), Op::new("linear", Work::Product { k: 602, m: 16 })];
+            let ops = [
+                Operation::new("gather", Work::Gather { width: 41 }),
+                Operation::new("linear", Work::Product { k: 602, m: 16 }),
+            ];
             for op in ops {
                 let features = [count / 9, count, count / 2, count / 3, u64::MAX - count, 0, count, count / 4];
                 model.observe(&op, &features, seconds).expect("it is a number");

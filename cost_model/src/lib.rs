@@ -1,19 +1,19 @@
 //! What it costs to compute a range of vertices, predicted from the graph's structure and from what was measured.
 //!
 //! [`FeatureSums`] holds a graph's vertex features as prefix sums, so that the features of any consecutive range are
-//! O(1) to read. A [`CostModel`] turns them into seconds, one operation ([`Op`]) at a time: it starts from what a
+//! O(1) to read. A [`CostModel`] turns them into seconds, one operation ([`Operation`]) at a time: it starts from what a
 //! [`Profile`] says of the device, takes measured seconds ([`CostModel::observe`]) and fits again ([`CostModel::refit`]).
 //! A [`RangeCost`] is a cost that a splitter can ask about any range; it borrows the sums and copies nothing.
 //!
 //! ```
-//! use lapidary_cost_model::{CostModel, FeatureSums, Op, Profile, Work};
+//! use lapidary_cost_model::{CostModel, FeatureSums, Operation, Profile, Work};
 //!
 //! // Four vertices in CSR over in-edges, for gathers of 64 columns.
 //! let (indptr, indices) = ([0, 2, 3, 3, 6], [1, 2, 0, 0, 1, 3]);
 //! let mut model = CostModel::new(Profile::named("h200").expect("it is built in"))?;
 //! let sums = FeatureSums::new(&indptr, &indices, model.profile(), &[64])?;
 //!
-//! let op = Op::new("gather", Work::Gather { width: 64 });
+//! let op = Operation::new("gather", Work::Gather { width: 64 });
 //! let features = sums.columns(64)?.of(0..2);
 //! model.observe(&op, &features, 3e-5)?;
 //! model.refit();
@@ -40,7 +40,7 @@ pub use error::SumsError;
 pub use feature::{FEATURES, Feature, Features};
 pub use file::FileError;
 pub use model::{CostModel, SampleError};
-pub use op::{Op, Work};
+pub use op::{Operation, Work};
 pub use profile::{Profile, ProfileError};
 pub use range_cost::RangeCost;
 pub use sums::{Columns, FeatureSums};

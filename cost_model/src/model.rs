@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::error::SumsError;
 use crate::feature::Features;
 use crate::fit::fit;
-use crate::op::{Op, Weights};
+use crate::op::{Operation, Weights};
 use crate::profile::{Profile, ProfileError};
 use crate::range_cost::RangeCost;
 use crate::sample::{self, Sample};
@@ -28,7 +28,7 @@ pub struct SampleError {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostModel {
     pub(crate) profile: Profile,
-    pub(crate) ops: BTreeMap<Op, Learned>,
+    pub(crate) ops: BTreeMap<Operation, Learned>,
 }
 
 /// What is known of one operation.
@@ -54,7 +54,7 @@ impl CostModel {
     }
 
     /// Number of ranges of which an operation has measurements.
-    pub fn sample_count(&self, op: &Op) -> usize {
+    pub fn sample_count(&self, op: &Operation) -> usize {
         self.ops.get(op).map_or(0, |learned| learned.samples.len())
     }
 
@@ -66,7 +66,7 @@ impl CostModel {
     ///
     /// # Errors
     /// [`SampleError`] if the seconds are not finite or not above 0; the model is then as it was.
-    pub fn observe(&mut self, op: &Op, features: &Features, seconds: f64) -> Result<(), SampleError> {
+    pub fn observe(&mut self, op: &Operation, features: &Features, seconds: f64) -> Result<(), SampleError> {
         if !sample::can_be_measured(seconds) {
             return Err(SampleError { op: op.name.clone(), seconds });
         }
@@ -89,18 +89,18 @@ impl CostModel {
     }
 
     /// Seconds of one call on a range with these features (see [`FeatureSums::columns`]).
-    pub fn predict(&self, op: &Op, features: &Features) -> f64 {
+    pub fn predict(&self, op: &Operation, features: &Features) -> f64 {
         self.weights(op).seconds(features)
     }
 
     /// Seconds of one call as they were measured on a range with these features, if they were.
-    pub fn measured(&self, op: &Op, features: &Features) -> Option<f64> {
+    pub fn measured(&self, op: &Operation, features: &Features) -> Option<f64> {
         let samples = &self.ops.get(op)?.samples;
         samples.iter().rev().find(|sample| sample.features == *features).map(Sample::undisturbed_s)
     }
 
     /// The latest calls on a range with these features, oldest first, in seconds: each by itself.
-    pub fn measurements(&self, op: &Op, features: &Features) -> impl Iterator<Item = f64> {
+    pub fn measurements(&self, op: &Operation, features: &Features) -> impl Iterator<Item = f64> {
         let samples = self.ops.get(op).map_or(&[][..], |learned| &learned.samples);
         let sample = samples.iter().rev().find(|sample| sample.features == *features);
         sample.into_iter().flat_map(|sample| sample.seconds.iter().copied())
@@ -113,7 +113,7 @@ impl CostModel {
     ///
     /// # Errors
     /// [`SumsError::Device`] if the sums were counted for a device with other accesses or caches; [`SumsError::Width`].
-    pub fn range_cost<'a>(&self, ops: &[Op], sums: &'a FeatureSums<'_>) -> Result<RangeCost<'a>, SumsError> {
+    pub fn range_cost<'a>(&self, ops: &[Operation], sums: &'a FeatureSums<'_>) -> Result<RangeCost<'a>, SumsError> {
         sums.check_device(&self.profile)?;
         let mut cost = RangeCost::nothing(sums.vertex_count());
         for op in ops {
@@ -128,7 +128,7 @@ impl CostModel {
         Ok(cost)
     }
 
-    fn weights(&self, op: &Op) -> Weights {
+    fn weights(&self, op: &Operation) -> Weights {
         self.ops.get(op).map_or_else(|| op.work.prior(&self.profile), |learned| learned.weights)
     }
 }
@@ -160,11 +160,11 @@ mod tests {
         let mut model = model();
         let sums = FeatureSums::new(&indptr, &indices, model.profile(), &[41, 16, 64]).expect("a CSR");
         let ops = [
-            Op::new("gather", Work::Gather { width: 41 }),
-            Op::new("gather", Work::Gather { width: 16 }),
-            Op::new("gather", Work::Gather { width: 64 }),
-            Op::new("linear", Work::Product { k: 41, m: 16 }),
-            Op::new("linear", Work::Product { k: 41, m: 16 }),
+            Operation::new("gather", Work::Gather { width: 41 }),
+            Operation::new("gather", Work::Gather { width: 16 }),
+            Operation::new("gather", Work::Gather { width: 64 }),
+            Operation::new("linear", Work::Product { k: 41, m: 16 }),
+            Operation::new("linear", Work::Product { k: 41, m: 16 }),
         ];
         for (i, op) in ops.iter().enumerate() {
             for range in [0..100, 50..300, 200..210, 300..500] {
@@ -177,7 +177,7 @@ mod tests {
         model.refit();
         let cost = model.range_cost(&ops, &sums).expect("all widths are there");
         for range in [0..500, 7..8, 123..456, 9..9] {
-            let predict = |op: &Op| {
+            let predict = |op: &Operation| {
                 let features = sums.columns(op.work.width()).expect("it was named").of(range.clone());
                 model.predict(op, &features) - model.predict(op, &[0; 8])
             };
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn predictions_change_with_a_refit_alone() {
         let mut model = model();
-        let op = Op::new("gather", Work::Gather { width: 64 });
+        let op = Operation::new("gather", Work::Gather { width: 64 });
         let features = [10, 100, 90, 90, 200, 0, 9000, 95];
         let before = model.predict(&op, &features);
         assert_eq!(before, op.work.prior(model.profile()).seconds(&features));
@@ -198,14 +198,14 @@ mod tests {
         assert_eq!(model.predict(&op, &features), before);
         model.refit();
         assert!((model.predict(&op, &features) - 7.0).abs() < 0.2);
-        let other = Op::new("gather", Work::Gather { width: 32 });
+        let other = Operation::new("gather", Work::Gather { width: 32 });
         assert_eq!(model.predict(&other, &features), other.work.prior(model.profile()).seconds(&features));
     }
 
     #[test]
     fn what_is_no_measurement_is_refused() {
         let mut model = model();
-        let op = Op::new("add", Work::Elementwise { bytes: 12 });
+        let op = Operation::new("add", Work::Elementwise { bytes: 12 });
         for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             let error = model.observe(&op, &[1; 8], bad).expect_err("no clock says that");
             assert!(error.to_string().contains("`add`"));

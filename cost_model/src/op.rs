@@ -12,7 +12,7 @@ use crate::profile::Profile;
 /// should be learned apart gets a name of its own (`convs.0/gather`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Op {
+pub struct Operation {
     /// The kernel (`gather`, `linear_weight_grad`), and more if it should be learned apart.
     pub name: String,
     /// What it does, and to how much.
@@ -58,7 +58,7 @@ impl Weights {
     }
 }
 
-impl Op {
+impl Operation {
     /// An operation.
     pub fn new(name: impl Into<String>, work: Work) -> Self {
         Self { name: name.into(), work }

@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use lapidary_kernels::RowStep;
 use lapidary_kernels::cpu::{RowWork, linear_weight_grad_workspace_bytes};
 use lapidary_kernels::{AlignedBytes, BlockView, DropoutKey, MatMut, MatView, MultiTargets, Targets, cpu, reference};
-use report::{Report, Work};
+use report::{Report, WorkCount};
 
 fn main() {
     let report = Report::new(std::env::args().skip(1).collect());
@@ -139,7 +139,7 @@ fn gather(report: &Report, graph: &Graph, weighted: bool, d: usize) {
     check(out[row * d + d - 1], terms.iter().sum(), terms.iter().map(|x| x.abs()).sum());
     let arrays = if weighted { 2 } else { 1 };
     let bytes = 8 * (n + 1) + 4 * e * arrays + 8 * n * d;
-    let work = Work { bytes: bytes as u64, flops: 2 * (e * d) as u64 };
+    let work = WorkCount { bytes: bytes as u64, flops: 2 * (e * d) as u64 };
     report.time(if weighted { "gather, weighted" } else { "gather" }, &d.to_string(), work, || run(out));
 }
 
@@ -178,7 +178,7 @@ fn time_product(
     let want = last(&x, &weight, &grad);
     check(out[rows * cols - 1], want, want.abs() + (d_in.max(d_out) as f64).sqrt());
     let bytes = 4 * (n * d_in + d_in * d_out + n * d_out) as u64;
-    let work = Work { bytes, flops: cpu::linear_flops(n as u64, d_in as u64, d_out as u64) };
+    let work = WorkCount { bytes, flops: cpu::linear_flops(n as u64, d_in as u64, d_out as u64) };
     report.time(kernel, &format!("{n} x {d_in} x {d_out}"), work, || run(&mut out));
 }
 
@@ -261,7 +261,7 @@ fn elementwise(report: &Report, kernel: &str, d: usize) {
         _ => assert!(got == 0.0 || f64::from(got) == 2.0 * x),
     }
     let bytes = if outputs == 0 { 4 * n * d } else { cpu::elementwise_bytes(inputs, n as u64, d as u64) as usize };
-    let work = Work { bytes: bytes as u64, flops: 0 };
+    let work = WorkCount { bytes: bytes as u64, flops: 0 };
     report.time(kernel, &format!("{n} x {d}"), work, || run(&mut out));
 }
 
@@ -294,7 +294,7 @@ fn layer_norm(report: &Report, kernel: &str, d: usize) {
         _ => check(out[last], reference::layer_norm_input_grad(&dg, &dx, &wide(&gain), eps).data[last], 1.0),
     }
     let cells = if kernel == "input_grad" { 3 } else { 2 };
-    let work = Work { bytes: (4 * cells * n * d) as u64, flops: 0 };
+    let work = WorkCount { bytes: (4 * cells * n * d) as u64, flops: 0 };
     report.time(&format!("layer norm, {kernel}"), &format!("{n} x {d}"), work, || run(&mut out));
 }
 
@@ -326,7 +326,7 @@ fn multi_label(report: &Report, kernel: &str, classes: usize) {
     }
     // Each cell's logit and target are read, and a gradient written.
     let bytes = if kernel == "grad" { 9 } else { 5 } * n * classes;
-    let work = Work { bytes: bytes as u64, flops: 0 };
+    let work = WorkCount { bytes: bytes as u64, flops: 0 };
     report.time(&format!("sigmoid, {kernel}"), &format!("{n} x {classes}"), work, || run(&mut out));
 }
 
@@ -361,6 +361,6 @@ fn softmax(report: &Report, kernel: &str, classes: usize) {
         }
     }
     let bytes = if kernel == "grad" { 8 } else { 4 } * n * classes + 8 * n;
-    let work = Work { bytes: bytes as u64, flops: 0 };
+    let work = WorkCount { bytes: bytes as u64, flops: 0 };
     report.time(&format!("softmax, {kernel}"), &format!("{n} x {classes}"), work, || run(&mut out));
 }

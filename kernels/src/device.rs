@@ -183,7 +183,7 @@ pub trait Device: Send {
     fn wait(&self, event: Event) -> Result<()>;
 
     /// What the device tried to find the faster way of a call, in words: a line each.
-    fn choices(&self) -> Vec<String> {
+    fn autotuned(&self) -> Vec<String> {
         Vec::new()
     }
 

@@ -1,7 +1,7 @@
 //! Why a kernel call failed.
 
-use crate::float::DType;
 use crate::slot::Slot;
+use crate::storage_type::DType;
 
 /// The result of a device call.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -22,12 +22,12 @@ pub(crate) trait Engine: Send + Sync + Sized + 'static {
     ///
     /// # Errors
     /// Those of the work: nothing is done after a failure.
-    fn perform(&self, job: Job<'_>, work: Work<Self>) -> Result<()>;
+    fn perform(&self, job: LaneJob<'_>, work: LaneWork<Self>) -> Result<()>;
 }
 
 /// A job as a lane sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Job<'a> {
+pub(crate) struct LaneJob<'a> {
     pub(crate) lane: usize,
     pub(crate) event: Event,
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
@@ -35,7 +35,7 @@ pub(crate) struct Job<'a> {
 }
 
 /// What a job does.
-pub(crate) type Work<E> = Box<dyn FnOnce(&E) -> Result<()> + Send>;
+pub(crate) type LaneWork<E> = Box<dyn FnOnce(&E) -> Result<()> + Send>;
 
 /// The lanes of one device.
 pub(crate) struct Lanes<E> {
@@ -50,7 +50,7 @@ pub(crate) struct Lanes<E> {
 struct Queued<E> {
     event: Event,
     after: Vec<Event>,
-    work: Work<E>,
+    work: LaneWork<E>,
 }
 
 /// How far each lane has come. Jobs of a lane are done in order, so a number a lane says it all.
@@ -159,7 +159,7 @@ fn run_lane<E: Engine>(lane: usize, jobs: &Receiver<Queued<E>>, engine: &E, prog
     for Queued { event, after, work } in jobs {
         if after.iter().all(|&event| progress.wait(event)) {
             // A panic of a kernel is a failure of the device, and no reason for others to wait forever.
-            let work = AssertUnwindSafe(|| engine.perform(Job { lane, event, after: &after }, work));
+            let work = AssertUnwindSafe(|| engine.perform(LaneJob { lane, event, after: &after }, work));
             let done = std::panic::catch_unwind(work);
             let done = done.unwrap_or_else(|panic| Err(Error::Panicked { message: panic_message(&*panic) }));
             if let Err(error) = done {

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use crate::cpu::CpuDevice;
 use crate::device::{Device, Event, Lane, Recorder, Span};
 use crate::error::Result;
-use crate::gate::Gate;
-use crate::lanes::{Engine, Job, LANES, Lanes, Work};
+use crate::lanes::{Engine, LANES, LaneJob, LaneWork, Lanes};
 use crate::lent::Lent;
 use crate::memory::{HostSlot, Slot};
 use crate::op::call::{Call, Mat};
+use crate::semaphore::Semaphore;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub struct SimSpeed {
     /// Bytes a second of copies each way; as fast as the host copies if absent.
     pub copy_bytes_per_s: Option<f64>,
     /// Shared by devices that share cores.
-    pub gate: Option<Arc<Gate>>,
+    pub semaphore: Option<Arc<Semaphore>>,
 }
 
 impl SimDevice {
@@ -59,11 +59,11 @@ impl SimDevice {
 }
 
 impl Engine for SimEngine {
-    fn perform(&self, job: Job<'_>, work: Work<Self>) -> Result<()> {
+    fn perform(&self, job: LaneJob<'_>, work: LaneWork<Self>) -> Result<()> {
         let lane = LANES[job.lane];
         let run = || self.recorder.note(job.event, lane, || (), || self.timed(lane, work));
-        match &self.speed.gate {
-            Some(gate) if lane == Lane::Compute => gate.pass(run),
+        match &self.speed.semaphore {
+            Some(semaphore) if lane == Lane::Compute => semaphore.pass(run),
             _ => run(),
         }
     }
@@ -71,7 +71,7 @@ impl Engine for SimEngine {
 
 impl SimEngine {
     /// Does the work, and takes as long as the device is slow.
-    fn timed(&self, lane: Lane, work: Work<Self>) -> Result<()> {
+    fn timed(&self, lane: Lane, work: LaneWork<Self>) -> Result<()> {
         let (start, before) = (Instant::now(), self.memory.copied_bytes());
         let done = work(self);
         let took = start.elapsed();

@@ -7,7 +7,7 @@ use lapidary_kernels::call::NO_LABEL;
 use lapidary_kernels::op::{Dim, Linear, Loss, Move, Norm, RowStep};
 use lapidary_kernels::reference::Dense;
 use lapidary_kernels::{
-    Arg, Call, DropoutKey, Error, Float, Mat, Slot, float, linear_weight_grad_workspace_bytes, reference,
+    Arg, Call, DropoutKey, Error, Mat, Slot, StorageType, linear_weight_grad_workspace_bytes, reference, storage_type,
 };
 
 /// Widths that meet every way of loading bf16, and more columns than a warp holds at a time.
@@ -15,7 +15,7 @@ const WIDTHS: [usize; 9] = [0, 1, 2, 3, 8, 12, 41, 130, 264];
 
 fn rounded(values: &[f32]) -> Vec<half::bf16> {
     let mut stored = vec![half::bf16::ZERO; values.len()];
-    float::round(values, &mut stored);
+    storage_type::round(values, &mut stored);
     stored
 }
 
@@ -25,10 +25,10 @@ fn matrix(numbers: &mut Numbers, rows: usize, cols: usize) -> Matrix {
     Matrix { rows, cols, data }
 }
 
-fn put(rig: &Rig, matrix: &Matrix, float: Float) -> Mat {
+fn put(rig: &Rig, matrix: &Matrix, float: StorageType) -> Mat {
     match float {
-        Float::F32 => rig.mat(matrix),
-        Float::Bf16 => Mat {
+        StorageType::F32 => rig.mat(matrix),
+        StorageType::Bf16 => Mat {
             slot: rig.put(&rounded(&matrix.data)),
             dtype: float.into(),
             ..Mat::f32(Slot(0), matrix.rows, matrix.cols)
@@ -36,15 +36,15 @@ fn put(rig: &Rig, matrix: &Matrix, float: Float) -> Mat {
     }
 }
 
-fn out(rig: &Rig, rows: usize, cols: usize, float: Float) -> Mat {
+fn out(rig: &Rig, rows: usize, cols: usize, float: StorageType) -> Mat {
     put(rig, &Matrix { rows, cols, data: vec![f32::NAN; rows * cols] }, float)
 }
 
 /// Runs a call and returns what it wrote, widened.
 fn run(rig: &Rig, out: Mat, call: &Call) -> Vec<f32> {
     match out.float() {
-        Float::F32 => rig.run(out, call),
-        Float::Bf16 => {
+        StorageType::F32 => rig.run(out, call),
+        StorageType::Bf16 => {
             rig.launch(call).unwrap();
             rig.get::<half::bf16>(out.slot, out.rows * out.cols).into_iter().map(f32::from).collect()
         }
@@ -52,26 +52,26 @@ fn run(rig: &Rig, out: Mat, call: &Call) -> Vec<f32> {
 }
 
 /// The call that `make` makes over matrices stored one way and the other comes to the same, rounded.
-fn rounds_once(what: &str, [rows, cols]: [usize; 2], make: &dyn Fn(&Rig, Float, Mat) -> Call) {
+fn rounds_once(what: &str, [rows, cols]: [usize; 2], make: &dyn Fn(&Rig, StorageType, Mat) -> Call) {
     let over = |float| {
         on_any_threads(what, |rig| {
             let out = out(rig, rows, cols, float);
             run(rig, out, &make(rig, float, out))
         })
     };
-    let want: Vec<f32> = rounded(&over(Float::F32)).into_iter().map(f32::from).collect();
-    assert!(same_bits(&over(Float::Bf16), &want), "{what}: not the f32 result, rounded");
+    let want: Vec<f32> = rounded(&over(StorageType::F32)).into_iter().map(f32::from).collect();
+    assert!(same_bits(&over(StorageType::Bf16), &want), "{what}: not the f32 result, rounded");
 }
 
 /// The same of what is a sum, and so is f32 both ways.
-fn sums_alike(what: &str, len: usize, make: &dyn Fn(&Rig, Float, Mat) -> Call) {
+fn sums_alike(what: &str, len: usize, make: &dyn Fn(&Rig, StorageType, Mat) -> Call) {
     let over = |float| {
         on_any_threads(what, |rig| {
             let out = rig.out(1, len);
             rig.run(out, &make(rig, float, out))
         })
     };
-    assert!(same_bits(&over(Float::Bf16), &over(Float::F32)), "{what}: not the sum in f32");
+    assert!(same_bits(&over(StorageType::Bf16), &over(StorageType::F32)), "{what}: not the sum in f32");
 }
 
 /// Within the rounding of the result, and what f32 errs by on so many terms.
@@ -104,7 +104,7 @@ fn numbers_are_rounded_to_the_nearest_and_of_two_to_the_even_one() {
     ];
     let x = Matrix { rows: 1, cols: cases.len(), data: cases.iter().map(|case| case.0).collect() };
     let rig = Rig::new(1);
-    let (wide, stored) = (rig.mat(&x), out(&rig, 1, cases.len(), Float::Bf16));
+    let (wide, stored) = (rig.mat(&x), out(&rig, 1, cases.len(), StorageType::Bf16));
     rig.launch(&call!(Linear::Round, [wide], [stored])).unwrap();
     assert_eq!(rig.get::<u16>(stored.slot, cases.len()), cases.map(|case| case.1));
     drop(rig);
@@ -154,8 +154,8 @@ fn gathers_in_bf16_are_those_in_f32_rounded_once() {
                 )
             });
             let rig = Rig::new(2);
-            let out = out(&rig, graph.rows(), d, Float::Bf16);
-            let got = run(&rig, out, &call(&rig, Float::Bf16, out));
+            let out = out(&rig, graph.rows(), d, StorageType::Bf16);
+            let got = run(&rig, out, &call(&rig, StorageType::Bf16, out));
             let (dense_halo, weights) = (halo.as_ref().map(Matrix::dense), weights.as_ref().map(|w| wide(w)));
             let want = reference::gather(graph.view(), weights.as_deref(), &own.dense(), dense_halo.as_ref());
             let magnitude = reference::gather(
@@ -186,18 +186,18 @@ fn gather_windows_in_bf16_are_the_whole_gather_bit_for_bit() {
             let mut sum = None;
             for (first, last) in [(0, 1), (1, 90), (90, 90)] {
                 let rows = Matrix { rows: last - first, cols: d, data: own.data[first * d..last * d].to_vec() };
-                let (own, out) = (put(rig, &rows, Float::Bf16), rig.out(300, d));
+                let (own, out) = (put(rig, &rows, StorageType::Bf16), rig.out(300, d));
                 rig.launch(&Call::gather(block, weights, own, None, out).window(first, sum)).unwrap();
                 sum = Some(out);
             }
             let rows = Matrix { rows: 110, cols: d, data: own.data[90 * d..].to_vec() };
-            let (own, out) = (put(rig, &rows, Float::Bf16), out(rig, 300, d, Float::Bf16));
+            let (own, out) = (put(rig, &rows, StorageType::Bf16), out(rig, 300, d, StorageType::Bf16));
             run(rig, out, &Call::gather(block, weights, own, None, out).window(90, sum))
         });
         let rig = Rig::new(1);
         let (block, weights) = (rig.block(&graph), weights.as_ref().map(|weights| rig.put(weights)));
-        let whole = out(&rig, 300, d, Float::Bf16);
-        let own = put(&rig, &own, Float::Bf16);
+        let whole = out(&rig, 300, d, StorageType::Bf16);
+        let own = put(&rig, &own, StorageType::Bf16);
         let want = run(&rig, whole, &Call::gather(block, weights, own, None, whole));
         assert!(same_bits(&got, &want), "d = {d}: not the bits of the whole");
     }
@@ -213,18 +213,18 @@ fn products_in_bf16_sum_in_f32() {
         let [dx, dw, dg] = [&x, &weight, &grad].map(Matrix::dense);
         let [ax, aw, ag] = [&dx, &dw, &dg].map(|dense| dense.map(f64::abs));
         let rig = Rig::new(2);
-        let stored = |matrix: &Matrix| put(&rig, matrix, Float::Bf16);
+        let stored = |matrix: &Matrix| put(&rig, matrix, StorageType::Bf16);
         let (x, weight, grad) = (stored(&x), stored(&weight), stored(&grad));
 
         let what = format!("linear, {n} x {d_in} x {d_out}");
-        let made = out(&rig, n, d_out, Float::Bf16);
+        let made = out(&rig, n, d_out, StorageType::Bf16);
         let got = run(&rig, made, &call!(Linear::Product, [x, weight], [made]));
         assert_rounded(&what, &got, &reference::linear(&dx, &dw), &reference::linear(&ax, &aw), d_in);
 
         // Rounded before the steps and after them, if not once.
         let what = format!("{what}, with a bias");
         let bias = numbers.units(d_out);
-        let made = out(&rig, n, d_out, Float::Bf16);
+        let made = out(&rig, n, d_out, StorageType::Bf16);
         let steps = vec![step(RowStep::AddBias, rig.put(&bias))];
         let head = Box::new(call!(Linear::Product, [x, weight], [made]));
         let got = run(&rig, made, &then(*head, steps));
@@ -236,7 +236,7 @@ fn products_in_bf16_sum_in_f32() {
         }
 
         let what = format!("linear_input_grad, {n} x {d_in} x {d_out}");
-        let made = out(&rig, n, d_in, Float::Bf16);
+        let made = out(&rig, n, d_in, StorageType::Bf16);
         let got = run(&rig, made, &call!(Linear::InputGrad, [grad, weight], [made]));
         let (want, magnitude) = (reference::linear_input_grad(&dg, &dw), reference::linear_input_grad(&ag, &aw));
         assert_rounded(&what, &got, &want, &magnitude, d_out);
@@ -344,7 +344,7 @@ fn losses_and_metrics_of_logits_in_bf16() {
                 .unwrap();
             (rig.get::<u64>(correct, 2), rig.get::<u64>(micro, 3))
         };
-        assert_eq!(counts(Float::Bf16), counts(Float::F32), "counts, {what}");
+        assert_eq!(counts(StorageType::Bf16), counts(StorageType::F32), "counts, {what}");
     }
 }
 
@@ -352,8 +352,8 @@ fn losses_and_metrics_of_logits_in_bf16() {
 fn matrices_that_are_not_stored_alike_are_an_error() {
     let rig = Rig::new(1);
     let x = matrix(&mut Numbers(1), 4, 4);
-    let [wide, stored] = [Float::F32, Float::Bf16].map(|float| put(&rig, &x, float));
-    let outs = [Float::F32, Float::Bf16].map(|float| out(&rig, 4, 4, float));
+    let [wide, stored] = [StorageType::F32, StorageType::Bf16].map(|float| put(&rig, &x, float));
+    let outs = [StorageType::F32, StorageType::Bf16].map(|float| out(&rig, 4, 4, float));
     let block = rig.block(&Graph::from_rows("pair", &[vec![0, 1], vec![1], vec![], vec![3]], 4, 0));
     let gather = |own, out| Call::gather(block, None, own, None, out);
     let calls = [

@@ -48,7 +48,7 @@ impl Operands {
         }
     }
 
-    fn step(&self, rig: &Rig, step: RowStep) -> Step {
+    fn step(&self, rig: &Rig, step: RowStep) -> FusedStep {
         match (self.of(step), step) {
             (Some(values), _) => (step, Some(rig.put(&values))),
             (None, RowStep::Dropout { .. }) => (step, Some(rig.put(&[EPOCH, 1]))),
@@ -76,7 +76,7 @@ impl Operands {
 }
 
 /// The call of one step alone, from `x` to `out`.
-fn alone((step, beside): Step, x: Mat, out: Mat) -> Call {
+fn alone((step, beside): FusedStep, x: Mat, out: Mat) -> Call {
     let inputs = std::iter::once(Arg::Mat(x)).chain(beside.map(Arg::Slot));
     Call::over(step, keyed(KEY), None, inputs, [out])
 }
@@ -187,7 +187,7 @@ fn steps_behind_steps() {
 fn a_wrong_chain_shows() {
     let numbers = &mut Numbers(3);
     let (x, operands) = (numbers.matrix(50, 9), Operands::new(numbers, 50, 9));
-    let run = |chain: &[RowStep], change: &dyn Fn(&mut Vec<Step>), first_row: u64| {
+    let run = |chain: &[RowStep], change: &dyn Fn(&mut Vec<FusedStep>), first_row: u64| {
         let rig = Rig::new(1);
         let out = rig.out(50, 9);
         let mut steps = chain.iter().map(|&kind| operands.step(&rig, kind)).collect();

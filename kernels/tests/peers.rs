@@ -7,7 +7,8 @@ use std::num::NonZeroUsize;
 use crate::common::*;
 use lapidary_kernels::op::Move;
 use lapidary_kernels::{
-    Call, CpuDevice, Device, Error, Event, Float, HostSlot, Lane, Lent, Mat, Result, SimDevice, SimSpeed, Slot, cuda,
+    Call, CpuDevice, Device, Error, Event, HostSlot, Lane, Lent, Mat, Result, SimDevice, SimSpeed, Slot, StorageType,
+    cuda,
 };
 
 const ROWS: Slot = Slot(0);
@@ -96,7 +97,7 @@ fn rows_of_two_bytes_a_number_are_fetched_as_they_are() {
             put(&**device, PACKED, packed);
         }
         let from: Vec<(Lent, usize)> = devices[..2].iter().map(|device| (device.lend(PACKED).unwrap(), 2)).collect();
-        let out = Mat { dtype: Float::Bf16.into(), ..Mat::f32(OUT, 4, d) };
+        let out = Mat { dtype: StorageType::Bf16.into(), ..Mat::f32(OUT, 4, d) };
         let got: Vec<u16> = fetched_as(&*devices[2], &[19, 0, 7, 7], out, &from).unwrap();
         let row = |i: usize, row: usize| packed[i][row * d..][..d].to_vec();
         assert_eq!(got, [row(0, 19), row(0, 0), row(1, 7), row(1, 7)].concat(), "width {d}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapidary_kernels::op::RowStep;
-use lapidary_kernels::{Call, Device, Error, Event, Gate, HostSlot, Lane, Mat, Shared, SimDevice, SimSpeed, Slot};
+use lapidary_kernels::{Call, Device, Error, Event, HostSlot, Lane, Mat, Semaphore, Shared, SimDevice, SimSpeed, Slot};
 
 const ROWS: usize = 500;
 const COLS: usize = 16;
@@ -22,7 +22,8 @@ fn mat(slot: Slot) -> Mat {
 
 #[test]
 fn a_call_waits_for_its_events_and_for_its_lane() {
-    let speed = SimSpeed { copy_bytes_per_s: Some(3e6), gate: Some(Arc::new(Gate::new(1))), ..SimSpeed::default() };
+    let speed =
+        SimSpeed { copy_bytes_per_s: Some(3e6), semaphore: Some(Arc::new(Semaphore::new(1))), ..SimSpeed::default() };
     let device = device(4 * BYTES, speed);
     let [x, y, z] = [Slot(0), Slot(1), Slot(5)];
     for slot in [x, y, z] {
@@ -51,7 +52,7 @@ fn a_call_waits_for_its_events_and_for_its_lane() {
 fn a_kernel_runs_beside_a_copy() {
     // So slow that no load of this machine makes a kernel as slow.
     let rate = 2e4;
-    let speed = SimSpeed { copy_bytes_per_s: Some(rate), slowdown: None, gate: None };
+    let speed = SimSpeed { copy_bytes_per_s: Some(rate), slowdown: None, semaphore: None };
     let device = device(4 * BYTES, speed);
     for slot in [Slot(0), Slot(1), Slot(2)] {
         device.alloc(slot, BYTES).unwrap();

@@ -12,7 +12,7 @@ pub struct TensorId(pub u32);
 
 /// An op's place in [`TaskGraph::ops`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OpId(pub u32);
+pub struct TaskId(pub u32);
 
 impl TensorId {
     /// The id as an index.
@@ -21,7 +21,7 @@ impl TensorId {
     }
 }
 
-impl OpId {
+impl TaskId {
     /// The id as an index.
     pub fn index(self) -> usize {
         self.0 as usize
@@ -30,7 +30,7 @@ impl OpId {
 
 /// Where a tensor comes from, and whether an epoch can inherit it from the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum TensorKind {
     /// An input that starts on the host and may stay on the device from epoch to epoch.
     Constant,
     /// An input that is new on the host every epoch.
@@ -47,14 +47,14 @@ pub struct Tensor {
     /// Its size.
     pub bytes: u64,
     /// Input or output.
-    pub kind: Kind,
+    pub kind: TensorKind,
     /// An output that is stored to the host when it is produced, because others read it there.
     pub publish: bool,
 }
 
 /// One op. While it runs, its inputs and outputs are on the device, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Op {
+pub struct Task {
     /// Its name; no two are the same.
     pub name: String,
     /// What it reads. One that is listed twice counts once.
@@ -161,12 +161,12 @@ pub struct TaskGraph {
     // Invariant: ids are in range; each tensor has at most one producer, and one exactly if it is local; no op has a tensor
     // twice; `next` pairs outputs with constants of the same size, one to one; `order` is topological; sizes sum to a u64.
     tensors: Vec<Tensor>,
-    ops: Vec<Op>,
-    producer: Vec<Option<OpId>>,
-    consumers: Vec<Vec<OpId>>,
+    ops: Vec<Task>,
+    producer: Vec<Option<TaskId>>,
+    consumers: Vec<Vec<TaskId>>,
     /// Of a constant its next value; of an output the constant whose next value it is.
     partner: Vec<Option<TensorId>>,
-    order: Vec<OpId>,
+    order: Vec<TaskId>,
 }
 
 impl TaskGraph {
@@ -176,7 +176,7 @@ impl TaskGraph {
     /// [`TaskError`], the first that is found.
     /// # Cost
     /// O(size log size).
-    pub fn new(tensors: Vec<Tensor>, mut ops: Vec<Op>) -> Result<Self, TaskError> {
+    pub fn new(tensors: Vec<Tensor>, mut ops: Vec<Task>) -> Result<Self, TaskError> {
         if ops.is_empty() {
             return Err(TaskError::NoOps);
         }
@@ -203,8 +203,8 @@ impl TaskGraph {
         &self.tensors
     }
 
-    /// All ops as given; [`OpId`] is the place here.
-    pub fn ops(&self) -> &[Op] {
+    /// All ops as given; [`TaskId`] is the place here.
+    pub fn ops(&self) -> &[Task] {
         &self.ops
     }
 
@@ -220,17 +220,17 @@ impl TaskGraph {
     ///
     /// # Panics
     /// If the id is not of this graph.
-    pub fn op(&self, id: OpId) -> &Op {
+    pub fn op(&self, id: TaskId) -> &Task {
         &self.ops[id.index()]
     }
 
     /// The op that makes a tensor; none for inputs.
-    pub fn producer(&self, id: TensorId) -> Option<OpId> {
+    pub fn producer(&self, id: TensorId) -> Option<TaskId> {
         self.producer[id.index()]
     }
 
     /// The ops that read a tensor, in ascending order.
-    pub fn consumers(&self, id: TensorId) -> &[OpId] {
+    pub fn consumers(&self, id: TensorId) -> &[TaskId] {
         &self.consumers[id.index()]
     }
 
@@ -246,12 +246,12 @@ impl TaskGraph {
 
     /// The program's order: the ops as given if every op comes after those that it depends on, else the topological order
     /// that always takes the least index that is ready.
-    pub fn order(&self) -> &[OpId] {
+    pub fn order(&self) -> &[TaskId] {
         &self.order
     }
 
     /// Whether `order` has every op once, each after those that it depends on.
-    pub fn is_order(&self, order: &[OpId]) -> bool {
+    pub fn is_order(&self, order: &[TaskId]) -> bool {
         let mut place = vec![None; self.ops.len()];
         for (i, op) in order.iter().enumerate() {
             match place.get_mut(op.index()) {
@@ -266,14 +266,14 @@ impl TaskGraph {
     }
 
     /// What an op needs on the device while it runs: its inputs and outputs, each once.
-    pub fn op_bytes(&self, id: OpId) -> u64 {
+    pub fn op_bytes(&self, id: TaskId) -> u64 {
         let op = self.op(id);
         op.inputs.iter().chain(&op.outputs).map(|t| self.tensor(*t).bytes).sum()
     }
 
     /// What the largest op needs: the least capacity at which the graph can run.
     pub fn largest_op_bytes(&self) -> u64 {
-        (0..self.ops.len() as u32).map(|i| self.op_bytes(OpId(i))).max().unwrap_or(0)
+        (0..self.ops.len() as u32).map(|i| self.op_bytes(TaskId(i))).max().unwrap_or(0)
     }
 
     /// What all tensors need at once: a capacity at which nothing ever has to leave.
@@ -298,14 +298,14 @@ fn dedup(ids: &mut Vec<TensorId>) {
     ids.retain(|id| seen.insert(*id));
 }
 
-type Links = (Vec<Option<OpId>>, Vec<Vec<OpId>>);
+type Links = (Vec<Option<TaskId>>, Vec<Vec<TaskId>>);
 
 /// Who makes and who reads each tensor.
-fn link(tensors: &[Tensor], ops: &[Op]) -> Result<Links, TaskError> {
-    let mut producer: Vec<Option<OpId>> = vec![None; tensors.len()];
+fn link(tensors: &[Tensor], ops: &[Task]) -> Result<Links, TaskError> {
+    let mut producer: Vec<Option<TaskId>> = vec![None; tensors.len()];
     let mut consumers = vec![Vec::new(); tensors.len()];
     for (i, op) in ops.iter().enumerate() {
-        let id = OpId(i as u32);
+        let id = TaskId(i as u32);
         let named = op.inputs.iter().chain(&op.outputs).chain(op.next.iter().flat_map(|(y, x)| [y, x]));
         if let Some(unknown) = named.into_iter().find(|t| t.index() >= tensors.len()) {
             return Err(TaskError::UnknownTensor { op: op.name.clone(), tensor: unknown.0, tensors: tensors.len() });
@@ -327,15 +327,15 @@ fn link(tensors: &[Tensor], ops: &[Op]) -> Result<Links, TaskError> {
     Ok((producer, consumers))
 }
 
-fn check_kinds(tensors: &[Tensor], ops: &[Op], producer: &[Option<OpId>]) -> Result<(), TaskError> {
+fn check_kinds(tensors: &[Tensor], ops: &[Task], producer: &[Option<TaskId>]) -> Result<(), TaskError> {
     for (tensor, producer) in tensors.iter().zip(producer) {
         let wrong = |kind, found| Err(TaskError::WrongKind { tensor: tensor.name.clone(), kind, found });
         match (tensor.kind, producer) {
-            (Kind::Local, None) => return wrong("local", "no op makes it".into()),
-            (Kind::Constant, Some(op)) => {
+            (TensorKind::Local, None) => return wrong("local", "no op makes it".into()),
+            (TensorKind::Constant, Some(op)) => {
                 return wrong("constant", format!("op `{}` makes it", ops[op.index()].name));
             }
-            (Kind::Fresh, Some(op)) => return wrong("fresh", format!("op `{}` makes it", ops[op.index()].name)),
+            (TensorKind::Fresh, Some(op)) => return wrong("fresh", format!("op `{}` makes it", ops[op.index()].name)),
             _ => {}
         }
         if tensor.publish && producer.is_none() {
@@ -346,16 +346,20 @@ fn check_kinds(tensors: &[Tensor], ops: &[Op], producer: &[Option<OpId>]) -> Res
 }
 
 /// Pairs each constant with its next value.
-fn pair_next(tensors: &[Tensor], ops: &[Op], producer: &[Option<OpId>]) -> Result<Vec<Option<TensorId>>, TaskError> {
+fn pair_next(
+    tensors: &[Tensor],
+    ops: &[Task],
+    producer: &[Option<TaskId>],
+) -> Result<Vec<Option<TensorId>>, TaskError> {
     let mut partner: Vec<Option<TensorId>> = vec![None; tensors.len()];
     for (i, op) in ops.iter().enumerate() {
         for &(y, x) in &op.next {
             let (output, input) = (&tensors[y.index()], &tensors[x.index()]);
-            let why = if producer[y.index()] != Some(OpId(i as u32)) {
+            let why = if producer[y.index()] != Some(TaskId(i as u32)) {
                 format!("it does not make `{}`", output.name)
             } else if producer[x.index()].is_some() {
                 format!("an op makes `{}`; only an input has a next value", input.name)
-            } else if input.kind != Kind::Constant {
+            } else if input.kind != TensorKind::Constant {
                 format!("`{}` is fresh: it is new on the host every epoch", input.name)
             } else if output.bytes != input.bytes {
                 format!("the first has {} bytes and the second {}", output.bytes, input.bytes)
@@ -376,7 +380,7 @@ fn pair_next(tensors: &[Tensor], ops: &[Op], producer: &[Option<OpId>]) -> Resul
 }
 
 /// A topological order, the least index that is ready first, so that an order that is topological already stays.
-fn program_order(ops: &[Op], producer: &[Option<OpId>]) -> Result<Vec<OpId>, TaskError> {
+fn program_order(ops: &[Task], producer: &[Option<TaskId>]) -> Result<Vec<TaskId>, TaskError> {
     let mut graph = DiGraph::<(), ()>::with_capacity(ops.len(), ops.len());
     let nodes: Vec<NodeIndex> = ops.iter().map(|_| graph.add_node(())).collect();
     for (i, op) in ops.iter().enumerate() {
@@ -389,7 +393,7 @@ fn program_order(ops: &[Op], producer: &[Option<OpId>]) -> Result<Vec<OpId>, Tas
     let mut ready: BinaryHeap<Reverse<usize>> = (0..ops.len()).filter(|i| waits[*i] == 0).map(Reverse).collect();
     let mut order = Vec::with_capacity(ops.len());
     while let Some(Reverse(i)) = ready.pop() {
-        order.push(OpId(i as u32));
+        order.push(TaskId(i as u32));
         for after in graph.neighbors(nodes[i]) {
             waits[after.index()] -= 1;
             if waits[after.index()] == 0 {

@@ -5,9 +5,9 @@ mod common;
 use common::{Shape, planned, random_capacity, random_graph, request};
 use lapidary_planner::check::{CheckError, Exchange, Fetch, check, check_joint};
 use lapidary_planner::memory::{Boundary, Epoch, Objective, Plan, Policy, Step};
-use lapidary_planner::tasks::{Kind, Op, OpId, TaskGraph, Tensor, TensorId};
+use lapidary_planner::tasks::{Task, TaskGraph, TaskId, Tensor, TensorId, TensorKind};
 
-fn tensor(name: &str, bytes: u64, kind: Kind) -> Tensor {
+fn tensor(name: &str, bytes: u64, kind: TensorKind) -> Tensor {
     Tensor { name: name.into(), bytes, kind, publish: false }
 }
 
@@ -15,14 +15,14 @@ fn ids(ids: &[u32]) -> Vec<TensorId> {
     ids.iter().copied().map(TensorId).collect()
 }
 
-fn op(name: &str, inputs: &[u32], outputs: &[u32]) -> Op {
-    Op { name: name.into(), inputs: ids(inputs), outputs: ids(outputs), next: Vec::new() }
+fn op(name: &str, inputs: &[u32], outputs: &[u32]) -> Task {
+    Task { name: name.into(), inputs: ids(inputs), outputs: ids(outputs), next: Vec::new() }
 }
 
 /// x (10) -> a (10) -> b (10), then b and a -> c (10), which is the next x. At 30 bytes something must leave.
 fn graph() -> TaskGraph {
-    let mut tensors = vec![tensor("x", 10, Kind::Constant)];
-    tensors.extend(["a", "b", "c"].map(|name| tensor(name, 10, Kind::Local)));
+    let mut tensors = vec![tensor("x", 10, TensorKind::Constant)];
+    tensors.extend(["a", "b", "c"].map(|name| tensor(name, 10, TensorKind::Local)));
     let mut ops = vec![op("f", &[0], &[1]), op("g", &[1], &[2]), op("h", &[0, 2], &[3])];
     ops[2].next.push((TensorId(3), TensorId(0)));
     TaskGraph::new(tensors, ops).expect("the graph is good")
@@ -47,7 +47,7 @@ fn the_plan_is_as_expected() {
     assert_eq!(check(&graph(), &plan, Objective::Both, &STEADY, 30), Ok(()));
     assert_eq!((plan.bytes_to_device, plan.bytes_to_host, plan.peak_bytes), (0, 0, 30));
     assert_eq!(plan.start, Boundary { resident: ids(&[0]), dirty: ids(&[0]) });
-    assert_eq!(plan.steps[2], Step { op: OpId(2), store: vec![], evict: ids(&[1]), load: vec![] });
+    assert_eq!(plan.steps[2], Step { op: TaskId(2), store: vec![], evict: ids(&[1]), load: vec![] });
 }
 
 fn says(error: &CheckError, parts: &[&str]) {
@@ -66,9 +66,9 @@ fn every_rule_is_enforced() {
     says(&broken(|p| p.steps[2].evict.clear()), &["step 2", "40 bytes", "capacity is 30"]);
     says(&broken(|p| p.steps[2].evict = ids(&[1, 1])), &["step 2", "evicts", "`a`"]);
     says(&broken(|p| p.steps.swap(0, 1)), &["step 0", "`g`", "reads", "`a`"]);
-    says(&broken(|p| p.steps[1].op = OpId(0)), &["`f`", "2 times"]);
+    says(&broken(|p| p.steps[1].op = TaskId(0)), &["`f`", "2 times"]);
     says(&broken(|p| drop(p.steps.pop())), &["`h`", "0 times"]);
-    says(&broken(|p| p.steps[0].op = OpId(9)), &["op number 9"]);
+    says(&broken(|p| p.steps[0].op = TaskId(9)), &["op number 9"]);
     says(&broken(|p| p.steps[0].evict = ids(&[9])), &["step 0", "tensor number 9"]);
     says(&broken(|p| p.start.resident = ids(&[0, 0])), &["start", "`x`", "before"]);
     says(&broken(|p| p.start.resident = ids(&[0, 1])), &["start", "`a`", "no constant"]);
@@ -154,10 +154,14 @@ fn no_single_corruption_of_a_random_plan_passes() {
 
 /// Two devices, each of which makes rows for the other and reads the other's.
 fn pair(order: [u32; 2]) -> (TaskGraph, Plan) {
-    let mut tensors = vec![tensor("halo", 1, Kind::Fresh), tensor("rows", 1, Kind::Local), tensor("y", 1, Kind::Local)];
+    let mut tensors = vec![
+        tensor("halo", 1, TensorKind::Fresh),
+        tensor("rows", 1, TensorKind::Local),
+        tensor("y", 1, TensorKind::Local),
+    ];
     tensors[1].publish = true;
     let graph = TaskGraph::new(tensors, vec![op("pack", &[], &[1]), op("use", &[0], &[2])]).expect("the graph is good");
-    let order = order.map(OpId).to_vec();
+    let order = order.map(TaskId).to_vec();
     let request = lapidary_planner::memory::Request {
         order: Some(order),
         ..request(Policy::Optimal, Objective::Both, Epoch::Cold, 10)
@@ -194,7 +198,8 @@ fn devices_that_read_first_wait_for_each_other() {
 
 #[test]
 fn a_step_that_waits_for_itself_is_found() {
-    let tensors = vec![tensor("halo", 1, Kind::Fresh), Tensor { publish: true, ..tensor("rows", 1, Kind::Local) }];
+    let tensors =
+        vec![tensor("halo", 1, TensorKind::Fresh), Tensor { publish: true, ..tensor("rows", 1, TensorKind::Local) }];
     let graph = TaskGraph::new(tensors, vec![op("both", &[0], &[1])]).expect("the graph is good");
     let plan = planned(&graph, &request(Policy::None, Objective::Both, Epoch::Cold, 10));
     let exchange = Exchange { reader: (0, TensorId(0)), writers: vec![(0, TensorId(1))] };
@@ -223,7 +228,7 @@ fn exchanges_that_mean_nothing_are_refused() {
 /// A device that makes rows `a` and `b`, and copies others' to `halo a` and `halo b` while it lends its own.
 fn lender(order: [u32; 5], capacity_bytes: u64) -> (TaskGraph, Plan) {
     let names = ["a", "b", "halo a", "halo b", "y"];
-    let tensors = names.map(|name| tensor(name, 1, Kind::Local)).to_vec();
+    let tensors = names.map(|name| tensor(name, 1, TensorKind::Local)).to_vec();
     let ops = vec![
         op("pack a", &[], &[0]),
         op("pack b", &[], &[1]),
@@ -233,7 +238,7 @@ fn lender(order: [u32; 5], capacity_bytes: u64) -> (TaskGraph, Plan) {
     ];
     let graph = TaskGraph::new(tensors, ops).expect("the graph is good");
     let request = lapidary_planner::memory::Request {
-        order: Some(order.map(OpId).to_vec()),
+        order: Some(order.map(TaskId).to_vec()),
         ..request(Policy::Lru, Objective::Both, Epoch::Cold, capacity_bytes)
     };
     let plan = planned(&graph, &request);
@@ -272,7 +277,7 @@ fn rows_that_are_given_up_before_they_are_read_are_found() {
     let mut plan = first.1.clone();
     plan.steps.iter_mut().for_each(|step| step.evict.clear());
     assert_eq!(check_joint(&[(&first.0, &plan), (&second.0, &second.1)], &[], &fetches), Ok(()));
-    let step = plan.steps.iter().position(|step| step.op == OpId(1)).expect("it runs");
+    let step = plan.steps.iter().position(|step| step.op == TaskId(1)).expect("it runs");
     plan.steps[step].evict.push(TensorId(0));
     let error = check_joint(&[(&first.0, &plan), (&second.0, &second.1)], &[], &fetches);
     says(&error.expect_err("it is overwritten too early"), &["device 0 step 2 (op `pack b`)", "device 1", "fetch a"]);

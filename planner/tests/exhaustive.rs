@@ -7,7 +7,7 @@ use std::collections::{BinaryHeap, HashMap};
 use common::{POLICIES, Shape, planned, random_capacity, random_graph, random_order, request};
 use lapidary_planner::check::check;
 use lapidary_planner::memory::{Boundary, Epoch, Objective, Outcome, Policy, Request, plan};
-use lapidary_planner::tasks::{Kind, OpId, TaskGraph, TensorId};
+use lapidary_planner::tasks::{TaskGraph, TaskId, TensorId, TensorKind};
 
 /// Bits of tensors and ops.
 type Set = u32;
@@ -21,7 +21,7 @@ struct Exhaustive<'a> {
     graph: &'a TaskGraph,
     objective: Objective,
     capacity: u64,
-    order: Option<Vec<OpId>>,
+    order: Option<Vec<TaskId>>,
     cold: bool,
 }
 
@@ -43,7 +43,7 @@ impl Exhaustive<'_> {
     }
 
     fn is_constant(&self, t: usize) -> bool {
-        self.graph.tensors()[t].kind == Kind::Constant
+        self.graph.tensors()[t].kind == TensorKind::Constant
     }
 
     /// The least cost from a start to an end that `accepts` (on the device, on the host), by Dijkstra's algorithm.
@@ -110,7 +110,10 @@ impl Exhaustive<'_> {
     }
 
     fn inputs(&self) -> Set {
-        (0..self.graph.tensors().len()).filter(|t| self.graph.tensors()[*t].kind != Kind::Local).map(|t| 1 << t).sum()
+        (0..self.graph.tensors().len())
+            .filter(|t| self.graph.tensors()[*t].kind != TensorKind::Local)
+            .map(|t| 1 << t)
+            .sum()
     }
 
     fn cold(&self) -> u64 {
@@ -323,7 +326,7 @@ fn optimum_between_given_boundaries_is_the_exhaustive_one() {
         let graph = random_graph(seed, &shape);
         let capacity = random_capacity(&graph, seed);
         let mut boundary = Boundary::default();
-        for (i, tensor) in graph.tensors().iter().enumerate().filter(|(_, t)| t.kind == Kind::Constant) {
+        for (i, tensor) in graph.tensors().iter().enumerate().filter(|(_, t)| t.kind == TensorKind::Constant) {
             if (seed >> i) & 1 == 1 {
                 boundary.resident.push(TensorId(i as u32));
                 if (seed >> (i + 1)) & 1 == 1 && tensor.bytes > 0 {
@@ -418,7 +421,7 @@ fn none_and_lru_are_their_simplest_forms() {
         let stores = sum(&|t| {
             let (id, tensor) = (TensorId(t as u32), &graph.tensors()[t]);
             let survives = !graph.consumers(id).is_empty() || graph.becomes(id).is_some();
-            tensor.kind == Kind::Local && (survives || tensor.publish)
+            tensor.kind == TensorKind::Local && (survives || tensor.publish)
         });
         // What the last op made of the next values is stored as the constant, unless nothing reads that.
         let last = plan.steps.last().expect("there are ops").op;

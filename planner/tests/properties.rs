@@ -7,7 +7,7 @@ mod training;
 use common::{POLICIES, Shape, planned, random_capacity, random_graph, random_order, request};
 use lapidary_planner::check::check;
 use lapidary_planner::memory::{Epoch, Limit, Objective, Plan, Policy, Request};
-use lapidary_planner::tasks::{Kind, Op, TaskGraph, Tensor, TensorId};
+use lapidary_planner::tasks::{Task, TaskGraph, Tensor, TensorId, TensorKind};
 use training::{Model, training_graph};
 
 const SHAPE: Shape = Shape { ops: 60, inputs: 20, most_bytes: 1000 };
@@ -171,11 +171,12 @@ fn everything_fits_where_there_is_room_for_everything() {
 #[test]
 fn enormous_sizes_do_not_wrap() {
     let tensor = |name: &str, bytes, kind| Tensor { name: name.into(), bytes, kind, publish: false };
-    let mut tensors = vec![tensor("a", u64::MAX / 2, Kind::Constant), tensor("b", u64::MAX / 2, Kind::Constant)];
+    let mut tensors =
+        vec![tensor("a", u64::MAX / 2, TensorKind::Constant), tensor("b", u64::MAX / 2, TensorKind::Constant)];
     let mut ops = Vec::new();
     for i in 0..16u32 {
-        tensors.push(tensor(&format!("y{i}"), 0, Kind::Local));
-        ops.push(Op {
+        tensors.push(tensor(&format!("y{i}"), 0, TensorKind::Local));
+        ops.push(Task {
             name: format!("op{i}"),
             inputs: vec![TensorId(i % 2)],
             outputs: vec![TensorId(2 + i)],

@@ -10,7 +10,7 @@ use super::output::{byte_bar, count, facts, json_line, percent, print, say, seco
 use crate::dataset::generate::{
     BterOptions, DegreeProfile, PlantedOptions, RmatOptions, SplitSizes, bter, planted, rmat,
 };
-use crate::dataset::import::{self, Fate, Ids, Kind, Missing, Options, Progress, Report, TableColumns};
+use crate::dataset::import::{self, Fate, Format, Ids, Missing, Options, Progress, Report, TableColumns};
 use crate::dataset::{Dataset, DegreeRange, Info, RandomSplit};
 use crate::error::Result;
 
@@ -267,7 +267,7 @@ pub(super) fn run(verb: &DataVerb) -> Result<()> {
 }
 
 fn import_from(args: &ImportArgs) -> Result<()> {
-    let kind: Kind = args.kind.parse()?;
+    let kind: Format = args.kind.parse()?;
     // What takes minutes should not fail at its end.
     Dataset::check_destination(&args.dst)?;
     let bar = byte_bar(format!("importing {}", args.src.display()), args.json);

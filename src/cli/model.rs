@@ -1,7 +1,7 @@
 //! The flags that say what is trained, the same for training and for planning it.
 
 use clap::{Args, ValueEnum};
-use lapidary_kernels::Float;
+use lapidary_kernels::StorageType;
 
 use crate::error::{Error, Result};
 use crate::model::{Model, ModelConfig, Norm};
@@ -48,10 +48,10 @@ pub(super) enum DtypeArg {
 }
 
 impl DtypeArg {
-    pub(super) fn float(self) -> Float {
+    pub(super) fn float(self) -> StorageType {
         match self {
-            Self::F32 => Float::F32,
-            Self::Bf16 => Float::Bf16,
+            Self::F32 => StorageType::F32,
+            Self::Bf16 => StorageType::Bf16,
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytesize::ByteSize;
 use lapidary_cost_model::Profile;
-use lapidary_kernels::{Float, Slot};
+use lapidary_kernels::{Slot, StorageType};
 use lapidary_planner::memory::{Epoch, Limit, Objective, Policy};
 
 use super::predict::{call_seconds, script_seconds};
@@ -15,9 +15,11 @@ use super::{CurvePoint, DeviceForecast, Forecast, PartForecast, PlanForecast, Po
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::lower::{Inputs, Kind, Links, Lowered, Sizes, Supply, Tiling, lower};
+use crate::lower::{Inputs, Lifetime, Links, Lowered, Sizes, Supply, Tiling, lower};
 use crate::model::{FeatureKind, LabelKind, Model};
-use crate::plan::{Action, Method, Planned, PlannedDevice, Room, Script, Sequence, Work, both, fit, plan_work, work};
+use crate::plan::{
+    Action, DeviceBudget, Method, Planned, PlannedDevice, Script, Sequence, WorkByDevice, both, fit, plan_work, work,
+};
 use crate::profile;
 use crate::program::{Passes, Program};
 use crate::runtime::{Partition, Runs, split_parts};
@@ -57,7 +59,7 @@ pub struct DryRun<'a> {
     steady: bool,
     evaluates: bool,
     passes: Passes,
-    dtype: Float,
+    dtype: StorageType,
     partition: Partition,
     links: Links,
     profile: String,
@@ -85,7 +87,7 @@ impl<'a> DryRun<'a> {
             steady: true,
             evaluates: true,
             passes: Passes::ALL,
-            dtype: Float::F32,
+            dtype: StorageType::F32,
             partition: Partition::default(),
             links: Links::Host,
             profile: "cpu".into(),
@@ -142,7 +144,7 @@ impl<'a> DryRun<'a> {
     }
 
     /// How matrices with a row a vertex are stored; f32 by default.
-    pub fn dtype(mut self, dtype: Float) -> Self {
+    pub fn dtype(mut self, dtype: StorageType) -> Self {
         self.dtype = dtype;
         self
     }
@@ -184,7 +186,7 @@ impl<'a> DryRun<'a> {
             Subject::Data(data) => Some(bind(data, data.default_feature_norm())?),
             Subject::Shape(_) => None,
         };
-        let subject = self.subjected(inputs.as_ref())?;
+        let subject = self.forecast_input(inputs.as_ref())?;
         let device_memory = self.device_memory.map_or(profile.capacity_bytes, |memory| memory.as_u64());
         let mut policies = Vec::new();
         for &policy in &self.policies {
@@ -203,7 +205,7 @@ impl<'a> DryRun<'a> {
     }
 
     /// The programs, and the parts that they will be lowered for.
-    fn subjected<'i>(&self, inputs: Option<&'i Inputs>) -> Result<Subjected<'i>> {
+    fn forecast_input<'i>(&self, inputs: Option<&'i Inputs>) -> Result<ForecastInput<'i>> {
         let (features, labels, vertices, edges) = match self.subject {
             Subject::Data(data) => {
                 let (vertices, edges) = (data.graph().vertex_count() as u64, data.graph().edge_count() as u64);
@@ -244,27 +246,28 @@ impl<'a> DryRun<'a> {
         let copies = if let Parts::Even(_, parts) = parts { parts } else { 1 };
         let programs = [("train", training), ("evaluate", evaluation)];
         let cuts = Mutex::new((parts, BTreeMap::new()));
-        Ok(Subjected { links: self.links, programs, phases: self.phases(), copies, ranges, cuts })
+        Ok(ForecastInput { links: self.links, programs, phases: self.phases(), copies, ranges, cuts })
     }
 
     /// A plan, or what would be enough.
     fn plan(
         &self,
-        subject: &Subjected<'_>,
+        subject: &ForecastInput<'_>,
         policy: Policy,
         device_memory: u64,
         limit: Limit,
     ) -> Result<std::result::Result<PlannedCut, u64>> {
-        let room = |i: usize| Room { name: format!("device {i}"), capacity_bytes: device_memory, in_place: false };
-        let rooms: Vec<Room> = (0..self.devices / subject.copies).map(room).collect();
+        let budget =
+            |i: usize| DeviceBudget { name: format!("device {i}"), capacity_bytes: device_memory, in_place: false };
+        let budgets: Vec<DeviceBudget> = (0..self.devices / subject.copies).map(budget).collect();
         let method = Method { policy, objective: self.objective, limit };
         let epoch = if self.steady { Epoch::Steady } else { Epoch::Cold };
         let fitted = fit(
-            &rooms,
+            &budgets,
             |tiles| subject.cut(tiles),
             |cut| {
-                let setup = plan_work(&cut.0.lowered, &rooms, &cut.0.setup, &Epoch::Cold, &method);
-                let main = plan_work(&cut.0.lowered, &rooms, &cut.0.main, &epoch, &method);
+                let setup = plan_work(&cut.0.lowered, &budgets, &cut.0.setup, &Epoch::Cold, &method);
+                let main = plan_work(&cut.0.lowered, &budgets, &cut.0.main, &epoch, &method);
                 both(setup, main)
             },
             method.weighs(&epoch),
@@ -277,7 +280,7 @@ impl<'a> DryRun<'a> {
     }
 
     /// From the least that works to all that helps, in equal ratios.
-    fn plan_curve(&self, subject: &Subjected<'_>, profile: &Profile) -> Result<Vec<CurvePoint>> {
+    fn plan_curve(&self, subject: &ForecastInput<'_>, profile: &Profile) -> Result<Vec<CurvePoint>> {
         let policy = self.policies.last().copied().unwrap_or(Policy::Optimal);
         let limit = Limit { states: CURVE_STATES, ..Limit::default() };
         let plan = |memory: u64| self.plan(subject, policy, memory, limit);
@@ -333,7 +336,7 @@ fn on_all_cores<I: Sync, T: Send>(items: &[I], make: impl Fn(&I) -> T + Sync) ->
 }
 
 /// What is planned.
-struct Subjected<'i> {
+struct ForecastInput<'i> {
     links: Links,
     programs: [(&'static str, Program); 2],
     phases: &'static [usize],
@@ -359,8 +362,8 @@ struct Cut(Arc<CutWork>);
 struct CutWork {
     /// By part that is unlike the others.
     lowered: Vec<Lowered>,
-    setup: Work,
-    main: Work,
+    setup: WorkByDevice,
+    main: WorkByDevice,
 }
 
 impl AsRef<[Lowered]> for Cut {
@@ -369,7 +372,7 @@ impl AsRef<[Lowered]> for Cut {
     }
 }
 
-impl Subjected<'_> {
+impl ForecastInput<'_> {
     fn cut(&self, tiles: usize) -> Cut {
         let mut cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
         let (parts, cuts) = &mut *cuts;
@@ -489,8 +492,8 @@ fn bytes_on_host(lowered: &Lowered, script: &Script) -> u64 {
     let copied = script.actions.iter().flat_map(|a| a.store.iter().chain(&a.publish)).chain(&script.finish[0]);
     let stored: BTreeSet<_> = copied.collect();
     let on_host = lowered.tensors.iter().enumerate().filter(|(i, tensor)| match tensor.kind {
-        Kind::Constant | Kind::State | Kind::Received => true,
-        Kind::Local => stored.contains(&Slot(*i as u32)),
+        Lifetime::Constant | Lifetime::State | Lifetime::Received => true,
+        Lifetime::Local => stored.contains(&Slot(*i as u32)),
     });
     on_host.fold(0, |sum, (_, tensor)| sum.saturating_add(tensor.bytes))
 }

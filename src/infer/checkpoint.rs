@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use lapidary_kernels::Float;
+use lapidary_kernels::StorageType;
 use serde::{Deserialize, Serialize};
 
 use super::digests::{DIGESTS_FILE, digests_text};
@@ -41,22 +41,23 @@ pub struct ModelRecord {
     pub feature_norm: FeatureNorm,
     /// How rows of vertices were stored; f32 in the records of older versions.
     #[serde(default, with = "dtype")]
-    pub dtype: Float,
+    pub dtype: StorageType,
 }
 
-/// A [`Float`] by its name.
+/// A [`StorageType`] by its name.
 mod dtype {
-    use lapidary_kernels::Float;
+    use lapidary_kernels::StorageType;
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(dtype: &Float, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(dtype: &StorageType, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(dtype.name())
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Float, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<StorageType, D::Error> {
         let name = String::deserialize(deserializer)?;
-        Float::named(&name).ok_or_else(|| D::Error::custom(format!("there is no dtype `{name}`, only f32 and bf16")))
+        StorageType::named(&name)
+            .ok_or_else(|| D::Error::custom(format!("there is no dtype `{name}`, only f32 and bf16")))
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use bytesize::ByteSize;
 use half::bf16;
 use lapidary_cost_model::CostModel;
-use lapidary_kernels::Float;
+use lapidary_kernels::StorageType;
 use ndarray::Array2;
 
 use super::checkpoint::{COST_MODEL_FILE, ModelRecord, RUN_FILE, weights_to_use};
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelError, Norm, Weights};
 use crate::program::passes::order::Workload;
 use crate::program::{Origin, Passes};
-use crate::runtime::{Devices, Job, MemoryPolicy, Partition, RunOptions, Runs, Session};
+use crate::runtime::{Devices, MemoryPolicy, Partition, RunOptions, Runs, Session, SessionSpec};
 
 /// What a model says of a data set.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub struct Predictor {
     model: Model,
     weights: Weights,
     feature_norm: Option<FeatureNorm>,
-    dtype: Float,
+    dtype: StorageType,
     options: RunOptions,
     /// By which graphs are split over several devices.
     cost_model: Option<Arc<CostModel>>,
@@ -66,16 +66,17 @@ impl Predictor {
     /// [`Error::Weights`] if they are not the model's; [`Error::Model`].
     pub fn new(model: &Model, weights: Weights, feature_norm: Option<FeatureNorm>) -> Result<Self> {
         let width = model.config().widths.first().copied().unwrap_or_default();
-        let (network, _) =
-            model.network(FeatureKind::Dense { width }, Mode::Evaluate, Float::F32).or_else(|error| match error {
+        let (network, _) = model.network(FeatureKind::Dense { width }, Mode::Evaluate, StorageType::F32).or_else(
+            |error| match error {
                 ModelError::SparseInput { .. } => {
-                    model.network(FeatureKind::Sparse { width }, Mode::Evaluate, Float::F32)
+                    model.network(FeatureKind::Sparse { width }, Mode::Evaluate, StorageType::F32)
                 }
                 other => Err(other),
-            })?;
+            },
+        )?;
         weights.check(&model.config().name, network.parameters())?;
         let options = RunOptions::default();
-        Ok(Self { model: model.clone(), weights, feature_norm, dtype: Float::F32, options, cost_model: None })
+        Ok(Self { model: model.clone(), weights, feature_norm, dtype: StorageType::F32, options, cost_model: None })
     }
 
     /// From a folder that [`crate::Trainer::save`] wrote: its best epoch, else the newest; or one of those folders itself.
@@ -117,7 +118,7 @@ impl Predictor {
 
     /// How matrices with a row a vertex are stored; by default as in training, and f32 for weights from elsewhere. Logits are
     /// handed out as f32 either way.
-    pub fn dtype(mut self, dtype: Float) -> Self {
+    pub fn dtype(mut self, dtype: StorageType) -> Self {
         self.dtype = dtype;
         self
     }
@@ -205,7 +206,7 @@ impl Predictor {
         let inputs = bind(data, self.feature_norm.unwrap_or_else(|| data.default_feature_norm()))?;
 
         let start = Instant::now();
-        let job = Job {
+        let job = SessionSpec {
             programs: &[("infer", &program)],
             inputs: &inputs,
             parts: self.options.parts(&inputs, &program, self.cost_model.as_deref(), Runs::Once)?,
@@ -223,8 +224,8 @@ impl Predictor {
         }
         let done = session.run(&[0], &Accuracy::metrics(0), &[], true)?;
         let logits: Vec<f32> = match self.dtype {
-            Float::F32 => session.read_rows(0, "logits")?,
-            Float::Bf16 => session.read_rows::<bf16>(0, "logits")?.into_iter().map(f32::from).collect(),
+            StorageType::F32 => session.read_rows(0, "logits")?,
+            StorageType::Bf16 => session.read_rows::<bf16>(0, "logits")?.into_iter().map(f32::from).collect(),
         };
         let seconds = start.elapsed().as_secs_f64();
         let accuracy = Accuracy::sum(&done, 0);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use half::bf16;
-use lapidary_kernels::float::round;
+use lapidary_kernels::storage_type::round;
 use lapidary_kernels::{HostSlot, Shared};
 use rayon::prelude::*;
 

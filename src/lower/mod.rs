@@ -26,7 +26,7 @@ mod tiling;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use lapidary_kernels::{Call, Float, Slot};
+use lapidary_kernels::{Call, Slot, StorageType};
 
 pub use contents::{Contents, Supply};
 pub use inputs::{FeatureData, Inputs, LabelData};
@@ -41,7 +41,7 @@ use crate::program::{BlockSpec, OpId, Origin, Program, RowSpace, TensorId};
 
 /// What a lowered tensor is to the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Lifetime {
     /// The same in every epoch.
     Constant,
     /// Carried from one epoch to the next: parameters, moments, the clock.
@@ -60,7 +60,7 @@ pub struct LoweredTensor {
     /// Its size.
     pub bytes: u64,
     /// What it is to the plan.
-    pub kind: Kind,
+    pub kind: Lifetime,
     /// What a constant that no operation makes holds.
     pub contents: Option<Contents>,
     /// Of which tile of the part, if it has rows of one.
@@ -69,7 +69,7 @@ pub struct LoweredTensor {
 
 /// One kernel call and the name of the operation behind it.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct LoweredStep {
     /// That of its first output: unique.
     pub name: String,
     /// What the device does.
@@ -80,7 +80,7 @@ pub struct Step {
     pub phase: usize,
 }
 
-impl Step {
+impl LoweredStep {
     fn new(name: String, call: Call) -> Self {
         Self { name, call: Arc::new(call), next: Vec::new(), phase: 0 }
     }
@@ -100,7 +100,7 @@ pub enum Exchange {
         /// Numbers a row.
         width: usize,
         /// How they are stored.
-        float: Float,
+        float: StorageType,
     },
     /// Each part packs the rows that others read, which they fetch from its device while it fetches theirs: see [`Move::Fetch`](lapidary_kernels::op::Move::Fetch).
     Fetch {
@@ -144,7 +144,7 @@ impl Exchange {
 #[derive(Clone, Debug, Default)]
 pub struct Phase {
     /// Its calls, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<LoweredStep>,
     /// Its results: a slot a tile for those with rows of the part, else one.
     pub outputs: BTreeMap<String, Vec<Slot>>,
 }
@@ -170,7 +170,7 @@ pub struct Lowered {
     /// Where each origin lies: one slot, one a tile, or one a window of its update.
     pub origins: BTreeMap<Origin, Vec<Slot>>,
     /// What runs once, before everything else.
-    pub setup: Vec<Step>,
+    pub setup: Vec<LoweredStep>,
     /// The programs, in the order in which they were given.
     pub phases: Vec<Phase>,
     /// What crosses between parts; none if there is one.
@@ -187,7 +187,7 @@ impl Lowered {
     }
 
     /// Several phases run one after the other: what an earlier one updated, a later one reads the new value of.
-    pub fn sequence(&self, phases: &[usize]) -> Vec<Step> {
+    pub fn sequence(&self, phases: &[usize]) -> Vec<LoweredStep> {
         let mut newest: BTreeMap<Slot, Slot> = BTreeMap::new();
         let mut steps = Vec::new();
         for &phase in phases {
@@ -199,9 +199,9 @@ impl Lowered {
                 if !slots.any(is_old) {
                     return step.clone();
                 }
-                Step { call: Arc::new((*step.call).clone().renamed(newest_of)), ..step.clone() }
+                LoweredStep { call: Arc::new((*step.call).clone().renamed(newest_of)), ..step.clone() }
             });
-            let renamed: Vec<Step> = renamed.collect();
+            let renamed: Vec<LoweredStep> = renamed.collect();
             newest.extend(renamed.iter().flat_map(|step| &step.next).map(|&(new, old)| (old, new)));
             steps.extend(renamed);
         }
@@ -291,7 +291,7 @@ impl Lowering<'_> {
             Some(input) => slots[input].iter().map(|&state| self.table.next(state)).collect(),
             None => {
                 let described = program.tensor(*tensor);
-                let kind = if described.constant { Kind::Constant } else { Kind::Local };
+                let kind = if described.constant { Lifetime::Constant } else { Lifetime::Local };
                 self.table.tensor(&format!("{prefix}{}", described.name), described.ty, kind)
             }
         });
@@ -316,7 +316,7 @@ impl Lowering<'_> {
             if terms.remove(&tensor) {
                 let term = slots[&tensor][0];
                 let name = format!("{}.sum", self.table.name(term));
-                let sum = self.table.tensor(&name, program.tensor(tensor).ty, Kind::Received);
+                let sum = self.table.tensor(&name, program.tensor(tensor).ty, Lifetime::Received);
                 self.exchanges.push(Exchange::Sum { term, sum: sum[0] });
                 slots.insert(tensor, sum);
                 waits = true;

@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 
 use lapidary_kernels::Slot;
 
-use super::Step;
+use super::LoweredStep;
 
 /// Operations that go through their tiles together: what one tile makes is used while it is at hand, not after all other
 /// tiles have passed. Without tiles it is the order of the operations.
 #[derive(Default)]
 pub(super) struct Run {
-    done: Vec<Step>,
+    done: Vec<LoweredStep>,
     /// By operation and tile.
-    open: Vec<Vec<Vec<Step>>>,
+    open: Vec<Vec<Vec<LoweredStep>>>,
     /// The tile at which each tensor of the open operations is made.
     made: BTreeMap<Slot, usize>,
 }
 
 impl Run {
     /// The next operation, by tile. It goes with the open ones unless one of its tiles reads what a later tile makes.
-    pub(super) fn push(&mut self, tiles: Vec<Vec<Step>>) {
-        let reads_later = |(tile, steps): (usize, &Vec<Step>)| {
+    pub(super) fn push(&mut self, tiles: Vec<Vec<LoweredStep>>) {
+        let reads_later = |(tile, steps): (usize, &Vec<LoweredStep>)| {
             let reads = steps.iter().flat_map(|step| step.call.reads());
             reads.filter_map(|slot| self.made.get(&slot)).any(|&made| made > tile)
         };
@@ -37,7 +37,7 @@ impl Run {
     pub(super) fn close(&mut self) {
         let mut open: Vec<_> = self.open.drain(..).map(Vec::into_iter).collect();
         loop {
-            let tile: Vec<Vec<Step>> = open.iter_mut().filter_map(Iterator::next).collect();
+            let tile: Vec<Vec<LoweredStep>> = open.iter_mut().filter_map(Iterator::next).collect();
             if tile.is_empty() {
                 break;
             }
@@ -47,7 +47,7 @@ impl Run {
     }
 
     /// All steps in order.
-    pub(super) fn finish(mut self) -> Vec<Step> {
+    pub(super) fn finish(mut self) -> Vec<LoweredStep> {
         self.close();
         self.done
     }

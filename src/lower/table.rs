@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lapidary_kernels::{BlockSlots, Mat, Slot, Window, linear_weight_grad_workspace_bytes};
 
-use super::{Contents, Kind, LoweredTensor, Sizes, Tiling};
+use super::{Contents, Lifetime, LoweredTensor, Sizes, Tiling};
 use crate::program::{BlockSpec, DType, Origin, RowSpace, TensorType};
 
 /// Tensors so far. What has rows of the part is one tensor a tile, an optimizer's memory one a window of its update; all else
@@ -41,12 +41,12 @@ impl<'a> Table<'a> {
     }
 
     /// Slots for an operation's output.
-    pub(super) fn tensor(&mut self, name: &str, ty: TensorType, kind: Kind) -> Vec<Slot> {
+    pub(super) fn tensor(&mut self, name: &str, ty: TensorType, kind: Lifetime) -> Vec<Slot> {
         self.tiles(name, ty, kind, None)
     }
 
     /// A slot a tile.
-    fn tiles(&mut self, name: &str, ty: TensorType, kind: Kind, contents: Option<Contents>) -> Vec<Slot> {
+    fn tiles(&mut self, name: &str, ty: TensorType, kind: Lifetime, contents: Option<Contents>) -> Vec<Slot> {
         let pieces = self.pieces(ty.rows);
         let push = |tile: usize| {
             let bytes = self.tile(tile).bytes(ty);
@@ -56,7 +56,7 @@ impl<'a> Table<'a> {
     }
 
     /// A slot a window of the update.
-    pub(super) fn windows(&mut self, name: &str, ty: TensorType, kind: Kind) -> Vec<Slot> {
+    pub(super) fn windows(&mut self, name: &str, ty: TensorType, kind: Lifetime) -> Vec<Slot> {
         let windows = self.tiling.windows(self.numbers(ty));
         let pieces = windows.len();
         let push = |(i, window): (usize, Window)| self.push(tile_name(name, i, pieces), 4 * window.len as u64, kind);
@@ -68,18 +68,18 @@ impl<'a> Table<'a> {
         (self.tiling.part.bytes(ty) / 4) as usize
     }
 
-    /// Room for the next value of what is carried from epoch to epoch.
+    /// DeviceBudget for the next value of what is carried from epoch to epoch.
     pub(super) fn next(&mut self, state: Slot) -> Slot {
         let LoweredTensor { name, bytes, .. } = &self.tensors[state.0 as usize];
-        self.push(format!("{name}'"), *bytes, Kind::Local)
+        self.push(format!("{name}'"), *bytes, Lifetime::Local)
     }
 
-    /// Room for the partial sums of a weight gradient of `[rows, d_in, d_out]`, if it needs any.
+    /// DeviceBudget for the partial sums of a weight gradient of `[rows, d_in, d_out]`, if it needs any.
     pub(super) fn workspace(&mut self, name: &str, [n, d_in, d_out]: [u64; 3]) -> Option<Slot> {
         let bytes = linear_weight_grad_workspace_bytes(n, d_in, d_out);
         // A part that needs none still has the slot, so that all parts have the same.
         let needed = bytes > 0 || self.tiling.part.parts > 1;
-        needed.then(|| self.push(format!("{name}.workspace"), bytes, Kind::Local))
+        needed.then(|| self.push(format!("{name}.workspace"), bytes, Lifetime::Local))
     }
 
     /// The slot of a tile's rows that other parts read over `block`.
@@ -87,7 +87,7 @@ impl<'a> Table<'a> {
         let name = tile_name(&format!("{}.packed_rows", block_name(block)), tile, self.tiling.tiles.len());
         let bytes = 4 * self.tile(tile).cut(block).packed;
         let contents = Some(Contents::PackedRows(block));
-        self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Kind::Constant, contents, tile))
+        self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Lifetime::Constant, contents, tile))
     }
 
     /// The slot of where in their packs the rows of the halo over `block` are.
@@ -95,7 +95,7 @@ impl<'a> Table<'a> {
         let name = format!("{}.fetched_rows", block_name(block));
         let bytes = self.tiling.part.cut(block).halo.saturating_mul(4);
         let contents = Some(Contents::FetchedRows(block));
-        self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Kind::Constant, contents, 0))
+        self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Lifetime::Constant, contents, 0))
     }
 
     /// The tensor of that name.
@@ -115,7 +115,7 @@ impl<'a> Table<'a> {
         }
         let carried =
             matches!(origin, Origin::Parameter(_) | Origin::Moment { .. } | Origin::Clock | Origin::LearningRate);
-        let kind = if carried { Kind::State } else { Kind::Constant };
+        let kind = if carried { Lifetime::State } else { Lifetime::Constant };
         let contents = (!carried).then(|| match ty.dtype {
             DType::Bf16 => Contents::Rounded(origin.clone()),
             _ => Contents::Origin(origin.clone()),
@@ -146,8 +146,8 @@ impl<'a> Table<'a> {
         let indptr_bytes = rows.saturating_add(1).saturating_mul(8);
         let (indptr, indices) = (Some(Contents::Indptr(block)), Some(Contents::Indices(block)));
         let slots = BlockSlots {
-            indptr: self.push_tile(name("indptr"), indptr_bytes, Kind::Constant, indptr, tile),
-            indices: self.push_tile(name("indices"), edges.saturating_mul(4), Kind::Constant, indices, tile),
+            indptr: self.push_tile(name("indptr"), indptr_bytes, Lifetime::Constant, indptr, tile),
+            indices: self.push_tile(name("indices"), edges.saturating_mul(4), Lifetime::Constant, indices, tile),
             rows: rows as usize,
             own_sources: own_sources as usize,
             halo_sources: halo_sources as usize,
@@ -158,7 +158,7 @@ impl<'a> Table<'a> {
     }
 
     /// A new tensor. A name that is taken gets a number.
-    pub(super) fn push(&mut self, name: String, bytes: u64, kind: Kind) -> Slot {
+    pub(super) fn push(&mut self, name: String, bytes: u64, kind: Lifetime) -> Slot {
         self.push_tile(name, bytes, kind, None, 0)
     }
 
@@ -168,13 +168,13 @@ impl<'a> Table<'a> {
         self.push_tile(name, bytes, kind, None, tile)
     }
 
-    /// Room in f32 for a sum that will become `whole`.
+    /// DeviceBudget in f32 for a sum that will become `whole`.
     pub(super) fn push_sum(&mut self, whole: Mat, name: String) -> Slot {
         let LoweredTensor { bytes, kind, tile, .. } = self.tensors[whole.slot.0 as usize];
         self.push_tile(name, bytes / whole.dtype.byte_count() * 4, kind, None, tile)
     }
 
-    fn push_tile(&mut self, name: String, bytes: u64, kind: Kind, contents: Option<Contents>, tile: usize) -> Slot {
+    fn push_tile(&mut self, name: String, bytes: u64, kind: Lifetime, contents: Option<Contents>, tile: usize) -> Slot {
         let slot = Slot(self.tensors.len() as u32);
         let name = match self.names.contains_key(&name) {
             true => format!("{name}.{}", slot.0),

@@ -7,7 +7,7 @@ use lapidary_kernels::{Arg, Call, Mat, Slot, Window};
 
 use super::bind::Binder;
 use super::table::{block_name, tile_name};
-use super::{Exchange, Kind, Lowering, Slots, Step};
+use super::{Exchange, Lifetime, LoweredStep, Lowering, Slots};
 use crate::program::{BlockSpec, Op, OpId, Program, TensorId};
 
 /// Rows that a gather reads: where they lie, how many they are, and the first one's place among all sources.
@@ -19,7 +19,7 @@ struct SourceTile {
 
 impl Lowering<'_> {
     /// An operation over all tiles of its operands: the steps of each.
-    pub(super) fn steps(&mut self, program: &Program, op: OpId, slots: &Slots) -> Vec<Vec<Step>> {
+    pub(super) fn steps(&mut self, program: &Program, op: OpId, slots: &Slots) -> Vec<Vec<LoweredStep>> {
         if matches!(program.op(op), Op::Optimizer(_)) {
             return vec![self.update(program, op, slots)];
         }
@@ -42,7 +42,7 @@ impl Lowering<'_> {
                 Some(block @ BlockSpec::Graph { .. }) => {
                     self.gather(block, &slots[&program.inputs(op)[0]], &name, call)
                 }
-                _ => vec![Step::new(name, call)],
+                _ => vec![LoweredStep::new(name, call)],
             };
             self.add_workspace(&mut steps);
             tiles.push(steps);
@@ -51,7 +51,7 @@ impl Lowering<'_> {
     }
 
     /// An optimizer's step: one, or one a window of the parameter and one that joins what they made of it.
-    fn update(&mut self, program: &Program, op: OpId, slots: &Slots) -> Vec<Step> {
+    fn update(&mut self, program: &Program, op: OpId, slots: &Slots) -> Vec<LoweredStep> {
         let outputs = program.op_outputs(op);
         let updated = slots[&outputs[0]][0];
         let name = self.table.name(updated).to_owned();
@@ -62,20 +62,20 @@ impl Lowering<'_> {
         let windows = self.table.tiling().windows(self.table.numbers(program.tensor(outputs[0]).ty));
         if let [whole] = windows[..] {
             let call = self.window(program, op, slots, 0, whole);
-            return vec![Step { next: next(&outputs, 0), ..Step::new(name, call) }];
+            return vec![LoweredStep { next: next(&outputs, 0), ..LoweredStep::new(name, call) }];
         }
         let mut steps = Vec::new();
         let mut parts = Vec::new();
         for (i, &window) in windows.iter().enumerate() {
             let call = self.window(program, op, slots, i, window);
             let name = tile_name(&name, i, windows.len());
-            let part = self.table.push(name.clone(), 4 * window.len as u64, Kind::Local);
+            let part = self.table.push(name.clone(), 4 * window.len as u64, Lifetime::Local);
             let call = call.renamed(|slot| if slot == updated { part } else { slot });
-            steps.push(Step { next: next(&outputs[1..], i), ..Step::new(name, call) });
+            steps.push(LoweredStep { next: next(&outputs[1..], i), ..LoweredStep::new(name, call) });
             parts.push((part, window.len));
         }
-        let joined = Step::new(name, Call::concat(&parts, updated));
-        steps.push(Step { next: next(&outputs[..1], 0), ..joined });
+        let joined = LoweredStep::new(name, Call::concat(&parts, updated));
+        steps.push(LoweredStep { next: next(&outputs[..1], 0), ..joined });
         steps
     }
 
@@ -102,7 +102,7 @@ impl Lowering<'_> {
 
     /// The steps of one tile's gather over the graph: what has to be packed first, and then one step for each tile of the
     /// sources, or one with the halo beside it if nothing is cut.
-    fn gather(&mut self, block: BlockSpec, own: &[Slot], name: &str, call: Call) -> Vec<Step> {
+    fn gather(&mut self, block: BlockSpec, own: &[Slot], name: &str, call: Call) -> Vec<LoweredStep> {
         let block = self.table.tiling().part.canonical(block);
         let own_mat = call.inputs[0];
         let mut steps = Vec::new();
@@ -113,7 +113,7 @@ impl Lowering<'_> {
         if let [_] = own {
             let rows = self.table.tiling().part.cut(block).halo as usize;
             let halo = halos.first().filter(|_| rows > 0).map(|&slot| Mat { slot, rows, ..own_mat });
-            steps.push(Step::new(name.to_owned(), Call { halo, ..call }));
+            steps.push(LoweredStep::new(name.to_owned(), Call { halo, ..call }));
             return steps;
         }
         let sources = self.sources(block, own, &halos);
@@ -132,7 +132,7 @@ impl Lowering<'_> {
             window.inputs[0] = Mat { slot: source.slot, rows: source.rows, ..own_mat };
             window.outputs[0] = out;
             sum = Some(out);
-            steps.push(Step::new(step_name, window));
+            steps.push(LoweredStep::new(step_name, window));
         }
         steps
     }
@@ -162,7 +162,7 @@ impl Lowering<'_> {
 
     /// The tiles of the halo of `own`, whose rows are as those of `like`, over `block`; the steps that pack what other parts need of it, unless it was packed
     /// before.
-    fn exchange(&mut self, block: BlockSpec, own: &[Slot], like: Mat, steps: &mut Vec<Step>) -> Vec<Slot> {
+    fn exchange(&mut self, block: BlockSpec, own: &[Slot], like: Mat, steps: &mut Vec<LoweredStep>) -> Vec<Slot> {
         if let Some(halo) = self.halos.get(&(own[0], block)) {
             return halo.clone();
         }
@@ -173,33 +173,33 @@ impl Lowering<'_> {
             let name = format!("pack {}.{}", self.table.name(slot), block_name(block));
             let rows = self.table.packed_rows(block, tile);
             let count = sizes.cut(block).packed;
-            let out = self.table.push(name.clone(), bytes(count), Kind::Local);
+            let out = self.table.push(name.clone(), bytes(count), Lifetime::Local);
             let x = Mat { slot, rows: sizes.vertices as usize, ..like };
             let out = Mat { slot: out, rows: count as usize, ..like };
             let call = Call::new(Move::Pack, [x.into(), Arg::Slot(rows)], [out]);
-            steps.push(Step::new(name, call));
+            steps.push(LoweredStep::new(name, call));
             packed.push(out.slot);
         }
         let name = format!("halo {}.{}", self.table.name(own[0]), block_name(block));
         if tiling.fetches() {
             let rows = tiling.part.cut(block).halo;
-            let slot = self.table.push(name.clone(), bytes(rows), Kind::Local);
+            let slot = self.table.push(name.clone(), bytes(rows), Lifetime::Local);
             let out = Mat { slot, rows: rows as usize, ..like };
             let lent = Mat { slot: packed[0], rows: tiling.part.cut(block).packed as usize, ..like };
             let rows = self.table.fetched_rows(block);
             let call = Call::new(Move::Fetch, [lent.into(), Arg::Slot(rows)], [out]);
-            steps.push(Step::new(name, call));
+            steps.push(LoweredStep::new(name, call));
             self.exchanges.push(Exchange::Fetch { packed: packed[0], halo: slot, block });
             self.halos.insert((own[0], block), vec![slot]);
             return vec![slot];
         }
         let [low, high] = tiling.halo_rows(block);
         let halo: Vec<Slot> = match own {
-            [_] => vec![self.table.push(name, bytes(tiling.part.cut(block).halo), Kind::Received)],
+            [_] => vec![self.table.push(name, bytes(tiling.part.cut(block).halo), Lifetime::Received)],
             _ => {
                 let tiles: Vec<_> = [low, high].concat();
                 let push = |(i, rows): (usize, &std::ops::Range<u64>)| {
-                    self.table.push(tile_name(&name, i, own.len()), bytes(rows.end - rows.start), Kind::Received)
+                    self.table.push(tile_name(&name, i, own.len()), bytes(rows.end - rows.start), Lifetime::Received)
                 };
                 tiles.iter().enumerate().map(push).collect()
             }
@@ -210,9 +210,9 @@ impl Lowering<'_> {
         halo
     }
 
-    /// Room for the partial sums of weight gradients.
-    fn add_workspace(&mut self, steps: &mut [Step]) {
-        for Step { name, call, .. } in steps {
+    /// DeviceBudget for the partial sums of weight gradients.
+    fn add_workspace(&mut self, steps: &mut [LoweredStep]) {
+        for LoweredStep { name, call, .. } in steps {
             if call.op == Op::Linear(Linear::WeightGrad) {
                 let (grad, x) = (call.inputs[0], call.inputs[1]);
                 Arc::make_mut(call).workspace =

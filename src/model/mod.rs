@@ -17,7 +17,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use lapidary_kernels::Float;
+use lapidary_kernels::StorageType;
 use serde::{Deserialize, Serialize};
 
 pub use error::ModelError;
@@ -258,7 +258,12 @@ impl Model {
     ///
     /// # Errors
     /// [`ModelError`]: widths or rates that make no network, features of another width, or layers that do not fit.
-    pub fn network(&self, features: FeatureKind, mode: Mode, dtype: Float) -> Result<(Network, Value), ModelError> {
+    pub fn network(
+        &self,
+        features: FeatureKind,
+        mode: Mode,
+        dtype: StorageType,
+    ) -> Result<(Network, Value), ModelError> {
         let config = &self.config;
         let (Some(&input), Some(&output)) = (config.widths.first(), config.widths.last()) else {
             return Err(ModelError::Widths { widths: Vec::new() });

@@ -4,7 +4,7 @@ use super::{Init, ModelError};
 use crate::program::{
     BlockSpec, CLOCK, Degree, Gather, Linear, Norm, Origin, Program, RowSpace, RowStep, TensorId, TensorType,
 };
-use lapidary_kernels::Float;
+use lapidary_kernels::StorageType;
 
 /// What a network is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,13 +97,13 @@ pub struct Network {
     parameters: Vec<Parameter>,
     mode: Mode,
     /// How rows of vertices are stored.
-    dtype: Float,
+    dtype: StorageType,
     dropouts: u32,
 }
 
 impl Network {
     /// An empty network, and the features that it starts from.
-    pub(super) fn new(features: FeatureKind, mode: Mode, dtype: Float) -> Result<(Self, Value), ModelError> {
+    pub(super) fn new(features: FeatureKind, mode: Mode, dtype: StorageType) -> Result<(Self, Value), ModelError> {
         let mut program = Program::new();
         let x = match features {
             FeatureKind::Dense { width } => {
@@ -213,8 +213,8 @@ impl Network {
     /// A parameter as it is multiplied with rows of vertices: rounded to what they are stored as.
     fn as_stored(&mut self, parameter: TensorId) -> Result<TensorId, ModelError> {
         match self.dtype {
-            Float::F32 => Ok(parameter),
-            Float::Bf16 => Ok(self.program.push1(Linear::Round, &[parameter])?),
+            StorageType::F32 => Ok(parameter),
+            StorageType::Bf16 => Ok(self.program.push1(Linear::Round, &[parameter])?),
         }
     }
 

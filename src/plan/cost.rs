@@ -1,13 +1,13 @@
 //! What lowered steps cost, in the cost model's words.
 
-use lapidary_cost_model::{Op, Work};
+use lapidary_cost_model::{Operation, Work};
 use lapidary_kernels::{Call, DType, Price};
 
-use crate::lower::Step;
+use crate::lower::LoweredStep;
 
 /// The work of each step: what the cost model learns and predicts. Rows of sparse features count as their average.
-pub fn works(steps: &[Step]) -> Vec<Op> {
-    steps.iter().map(|step| Op::new(name(&step.call), work(&step.call))).collect()
+pub fn works(steps: &[LoweredStep]) -> Vec<Operation> {
+    steps.iter().map(|step| Operation::new(name(&step.call), work(&step.call))).collect()
 }
 
 /// What a call's time is learned under: that of one with row steps, or over rows in bf16, is its own.

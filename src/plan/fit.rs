@@ -1,11 +1,11 @@
 //! Into how many tiles a program is cut so that it fits.
 
 use lapidary_kernels::Slot;
-use lapidary_planner::tasks::Kind;
+use lapidary_planner::tasks::TensorKind;
 
-use super::{Planned, Room, does_not_fit};
+use super::{DeviceBudget, Planned, does_not_fit};
 use crate::error::{Error, Result};
-use crate::lower::{Lowered, Step};
+use crate::lower::{Lowered, LoweredStep};
 
 /// Numbers of tiles that are tried: there is little between two of them. A gather is a step for each pair of tiles, so more
 /// would cost more than they are worth.
@@ -30,7 +30,7 @@ pub(crate) type Moves<T> = fn(&T) -> u64;
 /// # Cost
 /// `plan` is asked only where no operation is by itself too large.
 pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
-    rooms: &[Room],
+    budgets: &[DeviceBudget],
     mut lower: impl FnMut(usize) -> L,
     mut plan: impl FnMut(&L) -> Result<T>,
     moves: Option<Moves<T>>,
@@ -52,13 +52,13 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
         let devices = lowered.as_ref();
         last = (tiles, devices[0].phases.iter().map(|phase| phase.steps.len()).sum::<usize>());
         let largest: Vec<u64> = devices.iter().map(largest_step_bytes).collect();
-        if let Err(error) = operations_fit(&largest, rooms, 1) {
+        if let Err(error) = operations_fit(&largest, budgets, 1) {
             refused.note(error);
             continue;
         }
-        // In place nothing is copied, so nothing is gained by room to spare.
-        let copies = rooms.iter().any(|room| !room.in_place);
-        if copies && tiles > 1 && operations_fit(&largest, rooms, 2).is_err() {
+        // In place nothing is copied, so nothing is gained by memory to spare.
+        let copies = budgets.iter().any(|budget| !budget.in_place);
+        if copies && tiles > 1 && operations_fit(&largest, budgets, 2).is_err() {
             least = least.or(Some(tiles));
             continue;
         }
@@ -117,7 +117,7 @@ impl Refused {
 pub(crate) fn epoch_bytes((_, main): &(Planned, Planned)) -> u64 {
     let plans = main.devices.iter().filter_map(|device| device.plan.as_ref());
     let bytes = plans.map(|(tasks, plan)| {
-        let told = tasks.graph.tensors().iter().filter(|tensor| tensor.publish || tensor.kind == Kind::Fresh);
+        let told = tasks.graph.tensors().iter().filter(|tensor| tensor.publish || tensor.kind == TensorKind::Fresh);
         let told = told.fold(0u64, |sum, tensor| sum.saturating_add(tensor.bytes));
         plan.bytes_to_device.saturating_add(plan.bytes_to_host).saturating_sub(told)
     });
@@ -143,16 +143,16 @@ pub(super) fn excess(error: &Error) -> f64 {
 
 /// Whether every step's operands, the largest of them given by device, fit by themselves into a device's memory over `share`. If not, the error is that of the
 /// device that lacks most.
-fn operations_fit(largest_step_bytes: &[u64], rooms: &[Room], share: u64) -> Result<()> {
+fn operations_fit(largest_step_bytes: &[u64], budgets: &[DeviceBudget], share: u64) -> Result<()> {
     // In place it is the plan's peak that counts, and the plan says what that is.
-    let devices = largest_step_bytes.iter().zip(rooms).filter(|(_, room)| !room.in_place);
-    let lacking = devices.filter(|(need_bytes, room)| **need_bytes > room.capacity_bytes / share);
-    let lacking = lacking.map(|(&need_bytes, room)| does_not_fit(room, need_bytes));
+    let devices = largest_step_bytes.iter().zip(budgets).filter(|(_, budget)| !budget.in_place);
+    let lacking = devices.filter(|(need_bytes, budget)| **need_bytes > budget.capacity_bytes / share);
+    let lacking = lacking.map(|(&need_bytes, budget)| does_not_fit(budget, need_bytes));
     lacking.max_by(|a, b| excess(a).total_cmp(&excess(b))).map_or(Ok(()), Err)
 }
 
 fn largest_step_bytes(lowered: &Lowered) -> u64 {
-    let bytes = |step: &Step| {
+    let bytes = |step: &LoweredStep| {
         let mut slots: Vec<Slot> = step.call.reads().collect();
         slots.extend(step.call.writes());
         slots.sort_unstable();

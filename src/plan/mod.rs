@@ -1,7 +1,7 @@
 //! Plans: what every device holds and copies, decided and checked before anything runs.
 //!
 //! A run is a *setup*, once, and *sequences* of lowered phases (an epoch with its evaluation, an epoch without). Each is
-//! planned for all devices together: they run one order of steps, that of the device with the least room, so that devices
+//! planned for all devices together: they run one order of steps, that of the device with the least memory, so that devices
 //! which wait for each other's rows cannot wait in a circle.
 
 mod cost;
@@ -27,11 +27,11 @@ pub use script::{Action, Script};
 pub use tasks::Tasks;
 
 use crate::error::{Error, Result};
-use crate::lower::{Exchange, Kind, Lowered, Step};
+use crate::lower::{Exchange, Lifetime, Lowered, LoweredStep};
 
 /// One device, to a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct DeviceBudget {
     /// What the device is called.
     pub name: String,
     /// What it may hold.
@@ -86,7 +86,7 @@ pub struct Planned {
 #[derive(Clone, Debug)]
 pub struct PlannedDevice {
     /// What there is to do.
-    pub steps: Arc<[Step]>,
+    pub steps: Arc<[LoweredStep]>,
     /// The same to the planner, and its plan. `None` if there is nothing to do.
     pub plan: Option<(Arc<Tasks>, Plan)>,
 }
@@ -105,7 +105,7 @@ impl PlannedDevice {
     }
 }
 
-/// Plans a sequence on every device: `lowered` and `rooms` by device, `epoch` the same for all.
+/// Plans a sequence on every device: `lowered` and `budgets` by device, `epoch` the same for all.
 ///
 /// `keep` names what is to be on the host afterwards, beside what the devices tell each other.
 ///
@@ -115,25 +115,25 @@ impl PlannedDevice {
 /// That of the policy: see [`lapidary_planner::memory`].
 pub fn plan_sequence<L: Borrow<Lowered>>(
     lowered: &[L],
-    rooms: &[Room],
+    budgets: &[DeviceBudget],
     sequence: Sequence<'_>,
     epoch: &Epoch,
     keep: &BTreeSet<Slot>,
     method: &Method,
 ) -> Result<Planned> {
-    plan_work(lowered, rooms, &work(lowered, sequence, keep), epoch, method)
+    plan_work(lowered, budgets, &work(lowered, sequence, keep), epoch, method)
 }
 
 /// As [`plan_sequence`], of work that [`work`] made of a sequence.
 pub(crate) fn plan_work<L: Borrow<Lowered>>(
     lowered: &[L],
-    rooms: &[Room],
-    work: &Work,
+    budgets: &[DeviceBudget],
+    work: &WorkByDevice,
     epoch: &Epoch,
     method: &Method,
 ) -> Result<Planned> {
-    let devices = work.clone().map_err(|i| does_not_fit(&rooms[i], u64::MAX))?;
-    plan_tasks(lowered, rooms, devices, |_| epoch.clone(), method)
+    let devices = work.clone().map_err(|i| does_not_fit(&budgets[i], u64::MAX))?;
+    plan_tasks(lowered, budgets, devices, |_| epoch.clone(), method)
 }
 
 /// Plans phases that run between two runs of `main`: what main leaves on the devices is there again afterwards.
@@ -142,7 +142,7 @@ pub(crate) fn plan_work<L: Borrow<Lowered>>(
 /// [`Error::DoesNotFit`].
 pub fn plan_between<L: Borrow<Lowered>>(
     lowered: &[L],
-    rooms: &[Room],
+    budgets: &[DeviceBudget],
     phases: &[usize],
     main: &Planned,
     keep: &BTreeSet<Slot>,
@@ -150,7 +150,7 @@ pub fn plan_between<L: Borrow<Lowered>>(
 ) -> Result<Planned> {
     let carried: Vec<Carried> = main.devices.iter().map(PlannedDevice::carried).collect();
     let devices = tasks_of(lowered, Sequence::Phases(phases), &carried, keep);
-    let devices = devices.map_err(|i| does_not_fit(&rooms[i], u64::MAX))?;
+    let devices = devices.map_err(|i| does_not_fit(&budgets[i], u64::MAX))?;
     let boundaries: Vec<Epoch> = devices
         .iter()
         .zip(&carried)
@@ -163,7 +163,7 @@ pub fn plan_between<L: Borrow<Lowered>>(
             Epoch::Boundary(Boundary { resident: ids(&carried.resident), dirty: ids(&carried.dirty) })
         })
         .collect();
-    plan_tasks(lowered, rooms, devices, |i| boundaries[i].clone(), method)
+    plan_tasks(lowered, budgets, devices, |i| boundaries[i].clone(), method)
 }
 
 /// What a device holds between two epochs.
@@ -174,13 +174,13 @@ struct Carried {
 }
 
 /// One device's steps, and what they are to the planner; `None` if there are none.
-pub(crate) type DeviceWork = (Arc<[Step]>, Option<Arc<Tasks>>);
+pub(crate) type DeviceWork = (Arc<[LoweredStep]>, Option<Arc<Tasks>>);
 
 /// What there is to do by device, whatever the capacities; or which device's sizes add up to more than 64 bits can say.
-pub(crate) type Work = std::result::Result<Vec<DeviceWork>, usize>;
+pub(crate) type WorkByDevice = std::result::Result<Vec<DeviceWork>, usize>;
 
 /// What there is to do in a sequence that begins with nothing on the devices, or with what itself leaves there.
-pub(crate) fn work<L: Borrow<Lowered>>(lowered: &[L], sequence: Sequence<'_>, keep: &BTreeSet<Slot>) -> Work {
+pub(crate) fn work<L: Borrow<Lowered>>(lowered: &[L], sequence: Sequence<'_>, keep: &BTreeSet<Slot>) -> WorkByDevice {
     tasks_of(lowered, sequence, &vec![Carried::default(); lowered.len()], keep)
 }
 
@@ -189,7 +189,7 @@ fn tasks_of<L: Borrow<Lowered>>(
     sequence: Sequence<'_>,
     carried: &[Carried],
     keep: &BTreeSet<Slot>,
-) -> Work {
+) -> WorkByDevice {
     let device = |(i, (lowered, carried)): (usize, (&L, &Carried))| {
         let lowered = lowered.borrow();
         let steps = match sequence {
@@ -209,19 +209,19 @@ fn tasks_of<L: Borrow<Lowered>>(
 
 fn plan_tasks<L: Borrow<Lowered>>(
     lowered: &[L],
-    rooms: &[Room],
+    budgets: &[DeviceBudget],
     devices: Vec<DeviceWork>,
     epoch: impl Fn(usize) -> Epoch,
     method: &Method,
 ) -> Result<Planned> {
-    // What has the least room beside what it would like to hold decides the order for all.
+    // What has the least memory beside what it would like to hold decides the order for all.
     let pressure = |i: usize| {
         let wanted = devices[i].1.as_ref().map_or(0, |tasks| tasks.graph.total_bytes());
-        wanted as f64 / rooms[i].capacity_bytes.max(1) as f64
+        wanted as f64 / budgets[i].capacity_bytes.max(1) as f64
     };
     let is_twin = |i: usize, j: usize| {
         let tensors = |i: usize| devices[i].1.as_ref().map(|tasks| tasks.graph.tensors());
-        rooms[i].capacity_bytes == rooms[j].capacity_bytes && epoch(i) == epoch(j) && tensors(i) == tensors(j)
+        budgets[i].capacity_bytes == budgets[j].capacity_bytes && epoch(i) == epoch(j) && tensors(i) == tensors(j)
     };
     let mut by_pressure: Vec<usize> = (0..devices.len()).collect();
     by_pressure.sort_by(|&a, &b| pressure(b).total_cmp(&pressure(a)));
@@ -234,7 +234,7 @@ fn plan_tasks<L: Borrow<Lowered>>(
         let twin = (0..devices.len()).find(|&j| plans[j].is_some() && is_twin(i, j));
         let made = match twin.and_then(|j| plans[j].clone()) {
             Some(plan) => plan,
-            None => match plan_device(tasks, &rooms[i], epoch(i), order.clone(), method) {
+            None => match plan_device(tasks, &budgets[i], epoch(i), order.clone(), method) {
                 Ok(plan) => plan,
                 Err(error) => {
                     // What is enough is enough for all.
@@ -270,24 +270,24 @@ fn published(lowered: &Lowered, sequence: Sequence<'_>, keep: &BTreeSet<Slot>) -
 
 fn plan_device(
     tasks: &Tasks,
-    room: &Room,
+    budget: &DeviceBudget,
     epoch: Epoch,
-    order: Option<Vec<lapidary_planner::tasks::OpId>>,
+    order: Option<Vec<lapidary_planner::tasks::TaskId>>,
     method: &Method,
 ) -> Result<Plan> {
     // In the host's memory everything may stay, and what it comes to is then held against the capacity.
-    let capacity_bytes = if room.in_place { tasks.graph.total_bytes() } else { room.capacity_bytes };
+    let capacity_bytes = if budget.in_place { tasks.graph.total_bytes() } else { budget.capacity_bytes };
     let Method { policy, objective, limit } = *method;
-    let policy = if room.in_place { Policy::Optimal } else { policy };
+    let policy = if budget.in_place { Policy::Optimal } else { policy };
     // In place nothing is gained by another order than the program's.
-    let order = if room.in_place { Some(tasks.graph.order().to_vec()) } else { order };
+    let order = if budget.in_place { Some(tasks.graph.order().to_vec()) } else { order };
     let request = Request { policy, objective, epoch: epoch.clone(), capacity_bytes, order, limit };
     let made = match plan(&tasks.graph, &request).expect("the request is made of the graph's own ids") {
         Outcome::Feasible(plan) => plan,
-        Outcome::Infeasible { needed_bytes } => return Err(does_not_fit(room, needed_bytes)),
+        Outcome::Infeasible { needed_bytes } => return Err(does_not_fit(budget, needed_bytes)),
     };
-    if made.peak_bytes > room.capacity_bytes {
-        return Err(does_not_fit(room, made.peak_bytes));
+    if made.peak_bytes > budget.capacity_bytes {
+        return Err(does_not_fit(budget, made.peak_bytes));
     }
     let checked = check(&tasks.graph, &made, objective, &epoch, capacity_bytes);
     checked.unwrap_or_else(|broken| panic!("the planner broke a rule of its own: {broken}"));
@@ -325,11 +325,11 @@ fn check_together(lowered: Option<&Lowered>, planned: &Planned) {
         .unwrap_or_else(|broken| panic!("the plans do not go together: {broken}"));
 }
 
-fn does_not_fit(room: &Room, need_bytes: u64) -> Error {
-    Error::DoesNotFit { device: room.name.clone(), need_bytes, have_bytes: room.capacity_bytes }
+fn does_not_fit(budget: &DeviceBudget, need_bytes: u64) -> Error {
+    Error::DoesNotFit { device: budget.name.clone(), need_bytes, have_bytes: budget.capacity_bytes }
 }
 
 /// Whether a slot's contents outlive an epoch.
-pub(crate) fn lasts(kind: Kind) -> bool {
-    matches!(kind, Kind::Constant | Kind::State)
+pub(crate) fn lasts(kind: Lifetime) -> bool {
+    matches!(kind, Lifetime::Constant | Lifetime::State)
 }

@@ -6,7 +6,7 @@ use lapidary_kernels::{Call, Mat, Slot};
 use lapidary_planner::memory::Plan;
 
 use super::Tasks;
-use crate::lower::Step;
+use crate::lower::LoweredStep;
 
 /// One kernel call and what happens around it: stores, then evictions, then loads, then the call, then publishing.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl Script {
     }
 
     /// The plan of `steps`, with slots in place of the planner's numbers.
-    pub fn new(steps: &[Step], tasks: &Tasks, plan: &Plan) -> Self {
+    pub fn new(steps: &[LoweredStep], tasks: &Tasks, plan: &Plan) -> Self {
         let slots = |tensors: &[_]| tasks.slots_of(tensors);
         let actions = plan.steps.iter().map(|planned| {
             let step = &steps[planned.op.index()];

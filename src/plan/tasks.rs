@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lapidary_kernels::Slot;
-use lapidary_planner::tasks::{Kind as TaskKind, Op, TaskError, TaskGraph, Tensor, TensorId};
+use lapidary_planner::tasks::{Task, TaskError, TaskGraph, Tensor, TensorId, TensorKind};
 
-use crate::lower::{Kind, Lowered, Step};
+use crate::lower::{Lifetime, Lowered, LoweredStep};
 
 /// A task graph, and the slot that each of its tensors is.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Tasks {
     /// O(steps log steps).
     pub fn new(
         lowered: &Lowered,
-        steps: &[Step],
+        steps: &[LoweredStep],
         publish: &BTreeSet<Slot>,
         beside: &[Slot],
     ) -> Result<Self, TaskError> {
@@ -41,9 +41,9 @@ impl Tasks {
             *ids.entry(slot).or_insert_with(|| {
                 let tensor = lowered.tensor(slot);
                 let kind = match (made.contains(&slot), tensor.kind) {
-                    (true, _) => TaskKind::Local,
-                    (false, Kind::Received) => TaskKind::Fresh,
-                    (false, _) => TaskKind::Constant,
+                    (true, _) => TensorKind::Local,
+                    (false, Lifetime::Received) => TensorKind::Fresh,
+                    (false, _) => TensorKind::Constant,
                 };
                 let publish = made.contains(&slot) && publish.contains(&slot);
                 tensors.push(Tensor { name: tensor.name.clone(), bytes: tensor.bytes, kind, publish });
@@ -51,13 +51,13 @@ impl Tasks {
                 TensorId(slots.len() as u32 - 1)
             })
         };
-        let ops = steps.iter().map(|step| Op {
+        let ops = steps.iter().map(|step| Task {
             name: step.name.clone(),
             inputs: step.call.reads().map(&mut id_of).collect(),
             outputs: step.call.writes().map(&mut id_of).collect(),
             next: step.next.iter().map(|&(new, old)| (id_of(new), id_of(old))).collect(),
         });
-        let mut ops: Vec<Op> = ops.collect();
+        let mut ops: Vec<Task> = ops.collect();
         beside.iter().copied().map(&mut id_of).for_each(drop);
         // In one pass, which grows with the steps and not with their square.
         let mut users = Users::default();
@@ -75,7 +75,7 @@ impl Tasks {
             for (i, &publisher) in publishers.iter().enumerate() {
                 let sent = TensorId(tensors.len() as u32);
                 let name = format!("{} sent", lowered.tensor(exchange.published()[i]).name);
-                tensors.push(Tensor { name, bytes: 0, kind: TaskKind::Local, publish: false });
+                tensors.push(Tensor { name, bytes: 0, kind: TensorKind::Local, publish: false });
                 slots.push(None);
                 ops[publisher].outputs.push(sent);
                 match publishers.get(i + 1) {

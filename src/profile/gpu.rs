@@ -56,8 +56,8 @@ impl Bench {
 
     /// What the device tried.
     #[cfg(feature = "command")]
-    pub(crate) fn choices(&self) -> Vec<String> {
-        self.device.choices()
+    pub(crate) fn autotuned(&self) -> Vec<String> {
+        self.device.autotuned()
     }
 
     /// Gives slots back.

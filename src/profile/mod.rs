@@ -1,4 +1,4 @@
-//! Profiles by name: those that are built in, those in files, and those of this machine's cores and GPUs, which are measured once.
+//! Profiles by name: those that are built in, those in files, and those of this hardware's cores and GPUs, which are measured once.
 
 pub(crate) mod gpu;
 
@@ -28,18 +28,18 @@ const WIDTH: usize = 64;
 /// The profile that a word names: `cpu`, `cuda:N` (that GPU), one of [`Profile::NAMES`], or a JSON file.
 ///
 /// # Errors
-/// [`Error::Io`] and [`Error::Profile`] for a file; [`Error::Device`] if this machine cannot be measured, and
+/// [`Error::Io`] and [`Error::Profile`] for a file; [`Error::Device`] if this hardware cannot be measured, and
 /// [`Error::NoGpus`] if it has no driver of GPUs.
 pub fn load(word: &str) -> Result<Profile> {
     if word == "cpu" {
-        let machine = Machine { processor: host::processor(), threads: rayon::current_num_threads() };
-        return once(word, "cpu-profile.json".into(), machine, measure);
+        let hardware = Hardware { processor: host::processor(), threads: rayon::current_num_threads() };
+        return once(word, "cpu-profile.json".into(), hardware, measure);
     }
     if let Some(ordinal) = word.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok()) {
         let gpus = cuda::gpus().unwrap_or_default();
         let processor = gpus.into_iter().find(|gpu| gpu.ordinal == ordinal).map_or_else(String::new, |gpu| gpu.name);
         let file = format!("gpu-profile-{}.json", processor.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
-        return once(word, file, Machine { processor, threads: 0 }, || gpu::measure(ordinal));
+        return once(word, file, Hardware { processor, threads: 0 }, || gpu::measure(ordinal));
     }
     if let Some(profile) = Profile::named(word) {
         return Ok(profile);
@@ -54,22 +54,22 @@ pub fn load(word: &str) -> Result<Profile> {
     Profile::from_json(&json).map_err(|source| Error::Profile { path, source })
 }
 
-/// The profile of `machine`, from its file or measured now, and then the same for the whole process.
-fn once(word: &str, file: String, machine: Machine, measure: impl FnOnce() -> Result<Profile>) -> Result<Profile> {
+/// The profile of `hardware`, from its file or measured now, and then the same for the whole process.
+fn once(word: &str, file: String, hardware: Hardware, measure: impl FnOnce() -> Result<Profile>) -> Result<Profile> {
     static PROFILES: Mutex<BTreeMap<String, Profile>> = Mutex::new(BTreeMap::new());
     let mut profiles = PROFILES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(profile) = profiles.get(word) {
         return Ok(profile.clone());
     }
     let file = cache_folder().map(|folder| folder.join(file));
-    let profile = match file.as_deref().and_then(|file| remembered(file, &machine)) {
+    let profile = match file.as_deref().and_then(|file| remembered(file, &hardware)) {
         Some(profile) => profile,
         None => {
             let profile = measure()?;
             if let Some(file) = &file
-                && let Err(error) = remember(file, machine, &profile)
+                && let Err(error) = remember(file, hardware, &profile)
             {
-                tracing::debug!("the profile of this machine is not kept: {error}");
+                tracing::debug!("the profile of this hardware is not kept: {error}");
             }
             profile
         }
@@ -80,7 +80,7 @@ fn once(word: &str, file: String, machine: Machine, measure: impl FnOnce() -> Re
 
 /// What is measured: cores, as many as there are threads, or a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Machine {
+struct Hardware {
     processor: String,
     threads: usize,
 }
@@ -90,7 +90,7 @@ struct Machine {
 struct Remembered {
     version: String,
     #[serde(flatten)]
-    machine: Machine,
+    hardware: Hardware,
     profile: Profile,
 }
 
@@ -104,17 +104,17 @@ fn cache_folder() -> Option<PathBuf> {
     Some(caches.join("lapidary"))
 }
 
-/// What `file` says of `here`; `None` if it is not there, is of another machine or version, or is broken.
-fn remembered(file: &Path, here: &Machine) -> Option<Profile> {
-    let Remembered { version, machine, profile } = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
-    ((version.as_str(), &machine) == (VERSION, here) && profile.check().is_ok()).then_some(profile)
+/// What `file` says of `here`; `None` if it is not there, is of another hardware or version, or is broken.
+fn remembered(file: &Path, here: &Hardware) -> Option<Profile> {
+    let Remembered { version, hardware, profile } = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+    ((version.as_str(), &hardware) == (VERSION, here) && profile.check().is_ok()).then_some(profile)
 }
 
 /// Keeps what was measured in `file`.
-fn remember(file: &Path, machine: Machine, profile: &Profile) -> std::io::Result<()> {
+fn remember(file: &Path, hardware: Hardware, profile: &Profile) -> std::io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
-    let remembered = Remembered { version: VERSION.into(), machine, profile: profile.clone() };
+    let remembered = Remembered { version: VERSION.into(), hardware, profile: profile.clone() };
     OutputFile::write(file, serde_json::to_string_pretty(&remembered)?.as_bytes())
 }
 
@@ -271,7 +271,7 @@ mod tests {
         assert!((1e8..1e13).contains(&profile.gather_bytes_per_s), "{profile:?}");
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("caches").join("profile.json");
-        let here = Machine { processor: "Babbage's".into(), threads: 2 };
+        let here = Hardware { processor: "Babbage's".into(), threads: 2 };
         assert_eq!(remembered(&file, &here), None);
         remember(&file, here.clone(), &profile).expect("the folder can be written");
         assert_eq!(remembered(&file, &here), Some(profile.clone()));

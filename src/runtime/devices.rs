@@ -5,11 +5,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use bytesize::ByteSize;
-use lapidary_kernels::{CpuDevice, Device, Gate, SimDevice, SimSpeed, cuda};
+use lapidary_kernels::{CpuDevice, Device, Semaphore, SimDevice, SimSpeed, cuda};
 
 use crate::error::{Error, Result};
 use crate::host;
-use crate::plan::{Links, Room};
+use crate::plan::{DeviceBudget, Links};
 
 /// More devices than anyone has; beyond, starting their threads would take longer than training.
 const MOST_DEVICES: usize = 256;
@@ -204,9 +204,9 @@ impl Devices {
     ///
     /// # Errors
     /// [`Error::Device`] for a GPU that is not there; [`Error::NoGpus`] without a driver.
-    pub(crate) fn rooms(&self, memory: Option<ByteSize>) -> Result<Vec<Room>> {
+    pub(crate) fn budgets(&self, memory: Option<ByteSize>) -> Result<Vec<DeviceBudget>> {
         if self.kind == Kind::Cuda {
-            return self.gpu_rooms(memory);
+            return self.gpu_budgets(memory);
         }
         let capacity_bytes = memory.map_or_else(host::memory_bytes, |m| m.as_u64());
         let in_place = self.kind == Kind::Cpu;
@@ -215,10 +215,10 @@ impl Devices {
             Kind::Cpu => format!("cpu:{i}"),
             _ => format!("sim:{i}"),
         };
-        Ok((0..self.count).map(|i| Room { name: name(i), capacity_bytes, in_place }).collect())
+        Ok((0..self.count).map(|i| DeviceBudget { name: name(i), capacity_bytes, in_place }).collect())
     }
 
-    fn gpu_rooms(&self, memory: Option<ByteSize>) -> Result<Vec<Room>> {
+    fn gpu_budgets(&self, memory: Option<ByteSize>) -> Result<Vec<DeviceBudget>> {
         let missing = |name: String, source| Error::Device { device: name, op: "looking for it".into(), source };
         let gpus = cuda::gpus().map_err(|source| Error::NoGpus {
             option: "--devices",
@@ -226,7 +226,7 @@ impl Devices {
             instead: "--devices cpu needs none".into(),
             source: Box::new(source),
         })?;
-        let room = |(i, &ordinal): (usize, &u32)| {
+        let budget = |(i, &ordinal): (usize, &u32)| {
             let sharing = self.ordinals.iter().filter(|&&other| other == ordinal).count();
             let before = self.ordinals[..i].iter().filter(|&&other| other == ordinal).count();
             let name = if sharing == 1 { format!("cuda:{ordinal}") } else { format!("cuda:{ordinal}.{before}") };
@@ -236,37 +236,43 @@ impl Devices {
             };
             let reserve_bytes = RESERVE_BYTES + gpu.free_bytes / RESERVE_PART;
             let share_bytes = gpu.free_bytes.saturating_sub(reserve_bytes) / sharing as u64;
-            Ok(Room { name, capacity_bytes: memory.map_or(share_bytes, |memory| memory.as_u64()), in_place: false })
+            Ok(DeviceBudget {
+                name,
+                capacity_bytes: memory.map_or(share_bytes, |memory| memory.as_u64()),
+                in_place: false,
+            })
         };
-        self.ordinals.iter().enumerate().map(room).collect()
+        self.ordinals.iter().enumerate().map(budget).collect()
     }
 
     /// Opens the devices. They share the cores evenly; with more devices than cores each has one thread, and kernels run
     /// one at a time a core, so that an operation's seconds are its own.
-    pub(crate) fn open(&self, rooms: &[Room]) -> Result<Vec<Box<dyn Device>>> {
+    pub(crate) fn open(&self, budgets: &[DeviceBudget]) -> Result<Vec<Box<dyn Device>>> {
         let cores = self.threads.map_or_else(rayon::current_num_threads, NonZeroUsize::get);
         let threads = match self.count {
             1 => self.threads,
             count => NonZeroUsize::new((cores / count).max(1)),
         };
-        let gate = (self.count > cores).then(|| Arc::new(Gate::new(cores)));
-        let open = |(i, room): (usize, &Room)| -> lapidary_kernels::Result<Box<dyn Device>> {
-            let capacity = room.capacity_bytes;
-            Ok(match (self.kind, &gate) {
-                (Kind::Sim, gate) => {
+        let semaphore = (self.count > cores).then(|| Arc::new(Semaphore::new(cores)));
+        let open = |(i, budget): (usize, &DeviceBudget)| -> lapidary_kernels::Result<Box<dyn Device>> {
+            let capacity = budget.capacity_bytes;
+            Ok(match (self.kind, &semaphore) {
+                (Kind::Sim, semaphore) => {
                     let slowed = self.slowed.filter(|(device, _)| *device == i);
                     let slowdown = slowed.map(|(_, percent)| f64::from(percent) / 100.0);
-                    let speed = SimSpeed { gate: gate.clone(), slowdown, ..SimSpeed::default() };
-                    Box::new(SimDevice::new(&room.name, threads, capacity, speed)?)
+                    let speed = SimSpeed { semaphore: semaphore.clone(), slowdown, ..SimSpeed::default() };
+                    Box::new(SimDevice::new(&budget.name, threads, capacity, speed)?)
                 }
-                (Kind::Cpu, Some(gate)) => Box::new(CpuDevice::gated(threads, capacity, gate.clone())?),
+                (Kind::Cpu, Some(semaphore)) => {
+                    Box::new(CpuDevice::with_semaphore(threads, capacity, semaphore.clone())?)
+                }
                 (Kind::Cpu, None) => Box::new(CpuDevice::new(threads, capacity)?),
-                (Kind::Cuda, _) => cuda::open(&room.name, self.ordinals[i], capacity)?,
+                (Kind::Cuda, _) => cuda::open(&budget.name, self.ordinals[i], capacity)?,
             })
         };
-        let opened = rooms.iter().enumerate().map(|(i, room)| {
-            open((i, room)).map_err(|source| Error::Device {
-                device: room.name.clone(),
+        let opened = budgets.iter().enumerate().map(|(i, budget)| {
+            open((i, budget)).map_err(|source| Error::Device {
+                device: budget.name.clone(),
                 op: "starting".into(),
                 source: Box::new(source),
             })

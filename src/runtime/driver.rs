@@ -14,7 +14,7 @@ use super::exchange::{Expected, Halo, Inbox, Mail};
 use super::message::{Report, Run, ToDriver, ToWorker};
 use super::worker::{Post, Worker};
 use crate::error::{Error, Result};
-use crate::lower::{Exchange, Kind, Lowered, Routes, Source, Supply};
+use crate::lower::{Exchange, Lifetime, Lowered, Routes, Source, Supply};
 use crate::plan::Script;
 
 /// Workers with their parts of the data, ready to run scripts.
@@ -224,9 +224,9 @@ fn starting_values(
 ) -> Result<Vec<Option<HostSlot>>> {
     let values = lowered.tensors.iter().map(|tensor| match (&tensor.contents, tensor.kind) {
         (Some(contents), _) => Ok(Some(supply.get(part, tensor.tile, contents))),
-        (None, Kind::State) => {
+        (None, Lifetime::State) => {
             let zeros = HostSlot::staging(tensor.bytes as usize).map(Some);
-            let op = format!("making room for {}", tensor.name);
+            let op = format!("making budget for {}", tensor.name);
             zeros.map_err(|source| Error::Device { device: name.into(), op, source: Box::new(source) })
         }
         (None, _) => Ok(None),
@@ -268,7 +268,10 @@ fn readers_of(routes: &Routes, part: usize) -> Vec<usize> {
 }
 
 fn host_slot<T: Pod>(values: &[T]) -> Result<HostSlot> {
-    let failed =
-        |source| Error::Device { device: "host".into(), op: "making room for values".into(), source: Box::new(source) };
+    let failed = |source| Error::Device {
+        device: "host".into(),
+        op: "making budget for values".into(),
+        source: Box::new(source),
+    };
     HostSlot::staged(values).map_err(failed)
 }

@@ -14,14 +14,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use lapidary_cost_model::{CostModel, FeatureSums, Features, Op, RangeCost, Work};
+use lapidary_cost_model::{CostModel, FeatureSums, Features, Operation, RangeCost, Work};
 use lapidary_kernels::Lane;
 use lapidary_planner::partition::{Speeds, bottleneck, split};
 
 use super::correction::{Gathers, factors};
 use super::packing::read_by_others;
 use super::trace::Span;
-use crate::lower::{Inputs, Kind, Sizes, lower, operation_name};
+use crate::lower::{Inputs, Lifetime, Sizes, lower, operation_name};
 use crate::plan::works;
 use crate::program::Program;
 
@@ -62,11 +62,11 @@ const SELDOM: u64 = 8;
 pub(crate) struct Learner {
     model: CostModel,
     /// What each step is to the cost model, by its name: the same on every part.
-    steps: BTreeMap<String, Op>,
+    steps: BTreeMap<String, Operation>,
     /// The operations of an epoch.
-    epoch: Vec<Op>,
+    epoch: Vec<Operation>,
     /// Those of the setup.
-    setup: Vec<Op>,
+    setup: Vec<Operation>,
     /// Widths of the rows that parts pack for each other in an epoch.
     packed_widths: Vec<u32>,
     /// Of all that setup and epoch make, for a vertex.
@@ -103,7 +103,7 @@ impl Learner {
             named.extend(phase.steps.iter().map(|step| step.name.clone()).zip(works(&phase.steps)));
         }
         let setup = works(&whole.setup);
-        let made = whole.tensors.iter().filter(|tensor| tensor.kind == Kind::Local);
+        let made = whole.tensors.iter().filter(|tensor| tensor.kind == Lifetime::Local);
         let fresh_bytes = made.fold(0u64, |sum, tensor| sum.saturating_add(tensor.bytes));
         let ops = named.values().chain(&setup);
         let mut widths: Vec<u32> = ops.map(|op| op.work.width()).filter(|&width| width > 0).collect();
@@ -145,7 +145,7 @@ impl Learner {
     /// touched for the first time, which the system clears before a kernel writes to it.
     pub(crate) fn of_one_pass(mut self) -> Self {
         self.epoch.append(&mut self.setup);
-        self.epoch.push(Op::new("clear", Work::Elementwise { bytes: self.fresh_bytes }));
+        self.epoch.push(Operation::new("clear", Work::Elementwise { bytes: self.fresh_bytes }));
         self
     }
 
@@ -161,12 +161,12 @@ impl Learner {
     }
 
     /// What is packed in an epoch, as the average vertex of these parts has it.
-    fn packs_between(&self, inputs: &Inputs, parts: &[Range<usize>]) -> Vec<Op> {
+    fn packs_between(&self, inputs: &Inputs, parts: &[Range<usize>]) -> Vec<Operation> {
         let share = read_by_others(&inputs.graph, parts);
         let pack = |&width: &u32| {
             // Read and written.
             let bytes = (share * 8.0 * f64::from(width)).round() as u32;
-            Op::new("pack", Work::Elementwise { bytes })
+            Operation::new("pack", Work::Elementwise { bytes })
         };
         self.packed_widths.iter().map(pack).collect()
     }
@@ -197,7 +197,7 @@ impl Learner {
         if !std::mem::replace(&mut self.is_warm, true) {
             return;
         }
-        let seconds: Vec<BTreeMap<Op, Vec<f64>>> = spans.iter().map(|spans| self.seconds(spans)).collect();
+        let seconds: Vec<BTreeMap<Operation, Vec<f64>>> = spans.iter().map(|spans| self.seconds(spans)).collect();
         self.note_speeds(&seconds);
         let speeds = self.relative_speeds(self.parts.len());
         for ((seconds, features), speed) in seconds.iter().zip(&self.features).zip(speeds) {
@@ -266,7 +266,7 @@ impl Learner {
     /// The same of some operations of an epoch.
     fn measured_of<'a>(
         &self,
-        ops: impl IntoIterator<Item = &'a Op>,
+        ops: impl IntoIterator<Item = &'a Operation>,
         features: &BTreeMap<u32, Features>,
         model: &CostModel,
     ) -> [f64; 2] {
@@ -281,8 +281,8 @@ impl Learner {
     fn corrections(&self) -> Vec<f64> {
         let gathers = || self.epoch.iter().filter(|op| op.work.width() > 0);
         let of_part = |features: &BTreeMap<u32, Features>| {
-            let predict = |op: &Op| self.model.predict(op, &features[&op.work.width()]);
-            let calls = |op: &Op| {
+            let predict = |op: &Operation| self.model.predict(op, &features[&op.work.width()]);
+            let calls = |op: &Operation| {
                 let predicted_s = predict(op);
                 let measured = self.model.measurements(op, &features[&op.work.width()]);
                 measured.map(|call_s| call_s / predicted_s).collect()
@@ -315,13 +315,13 @@ impl Learner {
     }
 
     /// By operation the seconds of each of its steps: the tiles of one count together.
-    fn seconds(&self, spans: &[Span]) -> BTreeMap<Op, Vec<f64>> {
+    fn seconds(&self, spans: &[Span]) -> BTreeMap<Operation, Vec<f64>> {
         let mut by_step: BTreeMap<&str, f64> = BTreeMap::new();
         for span in spans.iter().filter(|span| span.lane == Lane::Compute) {
             *by_step.entry(operation_name(&span.name)).or_default() +=
                 span.end.saturating_duration_since(span.ready).as_secs_f64();
         }
-        let mut by_op: BTreeMap<Op, Vec<f64>> = BTreeMap::new();
+        let mut by_op: BTreeMap<Operation, Vec<f64>> = BTreeMap::new();
         for (name, seconds) in by_step {
             // What is the same on every part, whatever its rows, moves no split.
             let op = self.steps.get(name).filter(|op| op.work != Work::Elementwise { bytes: 0 });
@@ -333,15 +333,15 @@ impl Learner {
     }
 
     /// Compares what operations that follow no edges took on each device, by those that were long enough on all of them.
-    fn note_speeds(&mut self, seconds: &[BTreeMap<Op, Vec<f64>>]) {
+    fn note_speeds(&mut self, seconds: &[BTreeMap<Operation, Vec<f64>>]) {
         // The prior is wrong by the same factor on every device: what was learned might be wrong by several.
         let prior = CostModel::new(self.model.profile().clone()).expect("the model's profile was checked");
-        let rows_s = |op: &Op, device: usize| {
+        let rows_s = |op: &Operation, device: usize| {
             prior.predict(op, &self.features[device][&0]) - prior.predict(op, &Features::default())
         };
-        let is_long = |op: &&Op| (0..seconds.len()).all(|device| rows_s(op, device) >= LONG_CALL_S);
+        let is_long = |op: &&Operation| (0..seconds.len()).all(|device| rows_s(op, device) >= LONG_CALL_S);
         let Some(first) = seconds.first() else { return };
-        let ops: Vec<&Op> = first.keys().filter(|op| op.work.width() == 0).filter(is_long).collect();
+        let ops: Vec<&Operation> = first.keys().filter(|op| op.work.width() == 0).filter(is_long).collect();
         let ratio = |device: usize| {
             let calls = ops.iter().filter_map(|&op| Some((op, seconds[device].get(op)?)));
             let [predicted_s, measured_s] = calls.fold([0.0, 0.0], |[predicted, measured], (op, calls)| {
@@ -388,7 +388,7 @@ impl Learner {
         sums.expect("a graph's arrays are a CSR")
     }
 
-    fn with_cost<T>(&self, inputs: &Inputs, ops: &[Op], ask: impl FnOnce(&mut RangeCost<'_>) -> T) -> T {
+    fn with_cost<T>(&self, inputs: &Inputs, ops: &[Operation], ask: impl FnOnce(&mut RangeCost<'_>) -> T) -> T {
         let sums = self.sums(inputs);
         ask(&mut self.model.range_cost(ops, &sums).expect("the sums were made for these widths"))
     }
@@ -399,7 +399,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use lapidary_cost_model::Profile;
-    use lapidary_kernels::Float;
+    use lapidary_kernels::StorageType;
     use ndarray::Array2;
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
@@ -447,7 +447,7 @@ mod tests {
                 optimizer: &Adam::new(0.01).into(),
                 decay: DecayLayers::default(),
                 passes: Passes::ALL,
-                dtype: Float::F32,
+                dtype: StorageType::F32,
             };
             let (training, _) = training_program(&spec).expect("the model goes with the data");
             let inputs = bind(&data, FeatureNorm::None).expect("it has all that is needed");
@@ -455,7 +455,7 @@ mod tests {
         }
 
         /// Seconds of a step on a part, at speed 1.
-        fn truth(&self, op: &Op, part: &Range<usize>) -> f64 {
+        fn truth(&self, op: &Operation, part: &Range<usize>) -> f64 {
             let (n, indptr) = (self.data.graph().vertex_count() as f64, self.data.graph().indptr());
             let per_row = |v: usize| match op.work.width() {
                 0 => 1e-6,
@@ -540,7 +540,7 @@ mod tests {
     }
 
     /// What takes the time of an epoch.
-    fn ops(learner: &Learner) -> impl Iterator<Item = &Op> {
+    fn ops(learner: &Learner) -> impl Iterator<Item = &Operation> {
         learner.epoch.iter().filter(|op| op.work != Work::Elementwise { bytes: 0 })
     }
 

@@ -20,7 +20,7 @@ pub(crate) use learn::Learner;
 pub use options::{Partition, SplitRecord};
 pub(crate) use options::{RunOptions, Runs, check_ranges, prior, ranges_of, split_parts};
 pub use session::StartUp;
-pub(crate) use session::{Done, Job, Session};
+pub(crate) use session::{Done, Session, SessionSpec};
 pub use trace::{Busy, Span, Trace};
 pub use trace_file::TraceFile;
 

@@ -15,11 +15,11 @@ use super::message::{Report, Run};
 use super::trace::Span;
 use crate::error::Result;
 use crate::lower::{Inputs, Lowered, Supply, lower};
-use crate::plan::{Links, Method, Planned, Room, Script, Sequence, both, fit, plan_sequence};
+use crate::plan::{DeviceBudget, Links, Method, Planned, Script, Sequence, both, fit, plan_sequence};
 use crate::program::{Origin, Program};
 
 /// What a session is opened for.
-pub(crate) struct Job<'a> {
+pub(crate) struct SessionSpec<'a> {
     /// The programs, which are its phases.
     pub programs: &'a [(&'a str, &'a Program)],
     /// The data.
@@ -41,7 +41,7 @@ pub(crate) struct Job<'a> {
 /// Programs on devices with their data in place.
 pub(crate) struct Session {
     runtime: Runtime,
-    rooms: Vec<Room>,
+    budgets: Vec<DeviceBudget>,
     method: Method,
     parts: Vec<Range<usize>>,
     keep: BTreeSet<Slot>,
@@ -106,31 +106,31 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::DoesNotFit`] before anything that grows with the graph is made; [`Error::Device`].
-    pub(crate) fn open(options: &RunOptions, job: &Job<'_>) -> Result<Self> {
-        let rooms = options.devices.rooms(options.device_memory)?;
+    pub(crate) fn open(options: &RunOptions, job: &SessionSpec<'_>) -> Result<Self> {
+        let budgets = options.devices.budgets(options.device_memory)?;
         let links = options.devices.links()?;
-        Self::open_on((rooms, links), options.method(), job, |rooms| options.devices.open(rooms))
+        Self::open_on((budgets, links), options.method(), job, |budgets| options.devices.open(budgets))
     }
 
     /// As [`Session::open`], in place of `old`, which ends once the new plans are made: if they do not fit, it goes on.
     ///
     /// # Errors
     /// As [`Session::open`].
-    pub(crate) fn open_in_place_of(old: &mut Self, options: &RunOptions, job: &Job<'_>) -> Result<Self> {
-        let rooms = options.devices.rooms(options.device_memory)?;
+    pub(crate) fn open_in_place_of(old: &mut Self, options: &RunOptions, job: &SessionSpec<'_>) -> Result<Self> {
+        let budgets = options.devices.budgets(options.device_memory)?;
         let links = options.devices.links()?;
-        Self::open_on((rooms, links), options.method(), job, |rooms| {
+        Self::open_on((budgets, links), options.method(), job, |budgets| {
             old.runtime.stop();
-            options.devices.open(rooms)
+            options.devices.open(budgets)
         })
     }
 
     /// As [`Session::open`], on the devices that `open` gives, once the plans are made.
     pub(super) fn open_on(
-        (rooms, links): (Vec<Room>, Links),
+        (budgets, links): (Vec<DeviceBudget>, Links),
         method: Method,
-        job: &Job<'_>,
-        open: impl FnOnce(&[Room]) -> Result<Vec<Box<dyn Device>>>,
+        job: &SessionSpec<'_>,
+        open: impl FnOnce(&[DeviceBudget]) -> Result<Vec<Box<dyn Device>>>,
     ) -> Result<Self> {
         let start = Instant::now();
         let mut supply = Supply::of_parts(job.inputs, job.parts.clone());
@@ -143,19 +143,19 @@ impl Session {
         let plan_all = |lowered: &Vec<Lowered>| {
             let kept = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name));
             keep = kept.flatten().copied().collect();
-            let setup = plan_sequence(lowered, &rooms, Sequence::Setup, &Epoch::Cold, &keep, &method);
-            let main = plan_sequence(lowered, &rooms, Sequence::Phases(job.main), &epoch, &keep, &method);
+            let setup = plan_sequence(lowered, &budgets, Sequence::Setup, &Epoch::Cold, &keep, &method);
+            let main = plan_sequence(lowered, &budgets, Sequence::Phases(job.main), &epoch, &keep, &method);
             both(setup, main)
         };
-        let (lowered, (setup, main), tiles) = fit(&rooms, lower_all, plan_all, method.weighs(&epoch))?;
+        let (lowered, (setup, main), tiles) = fit(&budgets, lower_all, plan_all, method.weighs(&epoch))?;
         let planned = Instant::now();
         // Of the tiles that were tried, these are the ones.
         supply.tile(tiles);
-        let opened = open(&rooms)?;
+        let opened = open(&budgets)?;
         let runtime = Runtime::open(opened, lowered, &mut supply)?;
         let setup_scripts = scripts(&setup);
         let mut session = Self {
-            rooms,
+            budgets,
             method,
             parts: job.parts.clone(),
             keep,
@@ -256,10 +256,10 @@ impl Session {
             false => None,
         };
         let planned = match between {
-            Some(main) => crate::plan::plan_between(lowered, &self.rooms, phases, main, &self.keep, &self.method)?,
+            Some(main) => crate::plan::plan_between(lowered, &self.budgets, phases, main, &self.keep, &self.method)?,
             None => {
                 let sequence = Sequence::Phases(phases);
-                plan_sequence(lowered, &self.rooms, sequence, &Epoch::Cold, &self.keep, &self.method)?
+                plan_sequence(lowered, &self.budgets, sequence, &Epoch::Cold, &self.keep, &self.method)?
             }
         };
         self.scripts.insert(phases.to_vec(), scripts(&planned));
@@ -324,10 +324,12 @@ impl Session {
     /// The plan of the main phases, in words: a line a step of each device.
     pub(crate) fn explain(&self) -> String {
         let mut text = String::new();
-        let devices = self.rooms.iter().zip(&self.parts).zip(self.runtime.lowered());
-        for (((room, part), lowered), script) in devices.zip(&self.scripts[&self.main]) {
-            text +=
-                &format!("{}: vertices {} to {}, peak {} bytes\n", room.name, part.start, part.end, script.peak_bytes);
+        let devices = self.budgets.iter().zip(&self.parts).zip(self.runtime.lowered());
+        for (((budget, part), lowered), script) in devices.zip(&self.scripts[&self.main]) {
+            text += &format!(
+                "{}: vertices {} to {}, peak {} bytes\n",
+                budget.name, part.start, part.end, script.peak_bytes
+            );
             let names =
                 |slots: &[Slot]| slots.iter().map(|s| lowered.tensor(*s).name.as_str()).collect::<Vec<_>>().join(", ");
             text += &format!("  starts with {}\n", names(&script.start));
@@ -357,7 +359,7 @@ impl Session {
 
     /// What the devices are called.
     pub(crate) fn device_names(&self) -> Vec<String> {
-        self.rooms.iter().map(|room| room.name.clone()).collect()
+        self.budgets.iter().map(|budget| budget.name.clone()).collect()
     }
 
     /// By part, the most that the plans of all that has run hold.

@@ -4,16 +4,16 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lapidary_kernels::{
-    Call, Device, Error as DeviceError, Event, Float, HostSlot, Lane, Lent, Mat, SimDevice, SimSpeed, Slot, Span,
+    Call, Device, Error as DeviceError, Event, HostSlot, Lane, Lent, Mat, SimDevice, SimSpeed, Slot, Span, StorageType,
 };
 
-use super::session::{Job, Session};
+use super::session::{Session, SessionSpec};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
 use crate::lower::Inputs;
 use crate::model::Model;
-use crate::plan::{Links, Method, Room};
+use crate::plan::{DeviceBudget, Links, Method};
 use crate::program::{Passes, Program};
 use crate::train::{Adam, DecayLayers, EpochSpec, evaluation_program, training_program};
 
@@ -123,20 +123,20 @@ fn programs(data: &Dataset) -> (Program, Program) {
         optimizer: &Adam::new(0.01).into(),
         decay: DecayLayers::All,
         passes: Passes::ALL,
-        dtype: Float::F32,
+        dtype: StorageType::F32,
     };
     let training = training_program(&spec).expect("it is built in").0;
     (training, evaluation_program(&spec).expect("it is built in"))
 }
 
-fn rooms(capacity_bytes: u64) -> Vec<Room> {
-    let room = |i: usize| Room { name: format!("sim:{i}"), capacity_bytes, in_place: false };
-    (0..DEVICES).map(room).collect()
+fn budgets(capacity_bytes: u64) -> Vec<DeviceBudget> {
+    let budget = |i: usize| DeviceBudget { name: format!("sim:{i}"), capacity_bytes, in_place: false };
+    (0..DEVICES).map(budget).collect()
 }
 
-fn job<'a>(programs: &'a [(&'a str, &'a Program)], inputs: &'a Inputs) -> Job<'a> {
+fn job<'a>(programs: &'a [(&'a str, &'a Program)], inputs: &'a Inputs) -> SessionSpec<'a> {
     let parts = vec![0..10, 10..20, 20..34];
-    Job { programs, inputs, parts, main: &[0, 1], others: &[], repeats: true, seed: 0, keep: &[] }
+    SessionSpec { programs, inputs, parts, main: &[0, 1], others: &[], repeats: true, seed: 0, keep: &[] }
 }
 
 /// Two epochs on devices of which call number `k` goes wrong.
@@ -144,17 +144,21 @@ fn run(inputs: &Inputs, programs: &(Program, Program), links: Links, k: i64, fau
     let programs = [("train", &programs.0), ("evaluate", &programs.1)];
     let job = job(&programs, inputs);
     let left = Arc::new(AtomicI64::new(k));
-    let open = |rooms: &[Room]| {
-        let device = |room: &Room| -> Box<dyn Device> {
-            let inner =
-                SimDevice::new(&room.name, std::num::NonZeroUsize::new(1), room.capacity_bytes, SimSpeed::default());
+    let open = |budgets: &[DeviceBudget]| {
+        let device = |budget: &DeviceBudget| -> Box<dyn Device> {
+            let inner = SimDevice::new(
+                &budget.name,
+                std::num::NonZeroUsize::new(1),
+                budget.capacity_bytes,
+                SimSpeed::default(),
+            );
             let inner = inner.expect("there are threads");
             Box::new(Faulty { inner, left: left.clone(), fault, to_host: Arc::default() })
         };
-        Ok(rooms.iter().map(device).collect())
+        Ok(budgets.iter().map(device).collect())
     };
     let method = Method { policy: crate::runtime::MemoryPolicy::Lru, ..Method::default() };
-    let mut session = Session::open_on((rooms(9_000), links), method, &job, open)?;
+    let mut session = Session::open_on((budgets(9_000), links), method, &job, open)?;
     assert_eq!(session.tiles(), 1, "parts that are cut go through the host");
     for _ in 0..2 {
         let done = session.run(&[0, 1], &[(0, "loss")], &[], false)?;
@@ -206,7 +210,7 @@ fn a_plan_that_was_corrupted_fails_the_run() {
     let programs = programs(&data);
     let programs = [("train", &programs.0), ("evaluate", &programs.1)];
     let job = job(&programs, &inputs);
-    let open = |rooms: &[Room]| super::Devices::parse("sim:3").expect("it is one").open(rooms);
+    let open = |budgets: &[DeviceBudget]| super::Devices::parse("sim:3").expect("it is one").open(budgets);
     type Corrupt = fn(&mut crate::plan::Script);
     let corruptions: [(&str, Corrupt); 3] = [
         ("a load is left out", |script| {
@@ -220,7 +224,7 @@ fn a_plan_that_was_corrupted_fails_the_run() {
     ];
     for (what, corrupt) in corruptions {
         let method = Method { policy: crate::runtime::MemoryPolicy::Lru, ..Method::default() };
-        let mut session = Session::open_on((rooms(9_000), Links::Host), method, &job, open).expect("it fits");
+        let mut session = Session::open_on((budgets(9_000), Links::Host), method, &job, open).expect("it fits");
         session.corrupt_main(1, corrupt);
         let error = session.run(&[0, 1], &[(0, "loss")], &[], false).expect_err(what);
         assert!(matches!(&error, Error::Device { device, .. } if device.contains("sim:1")), "{what}: {error}");
@@ -236,15 +240,15 @@ fn what_only_the_setup_reads_is_not_copied_to_the_host() {
     let programs = programs(&data);
     let programs = [("train", &programs.0), ("evaluate", &programs.1)];
     let whole = 0..data.graph().vertex_count();
-    let job = Job { parts: vec![whole], ..job(&programs, &inputs) };
+    let job = SessionSpec { parts: vec![whole], ..job(&programs, &inputs) };
     let to_host = Arc::default();
-    let open = |rooms: &[Room]| -> Result<Vec<Box<dyn Device>>> {
-        let inner = SimDevice::new("sim:0", None, rooms[0].capacity_bytes, SimSpeed::default());
+    let open = |budgets: &[DeviceBudget]| -> Result<Vec<Box<dyn Device>>> {
+        let inner = SimDevice::new("sim:0", None, budgets[0].capacity_bytes, SimSpeed::default());
         let (inner, left) = (inner.expect("there are threads"), Arc::new(AtomicI64::new(-1)));
         Ok(vec![Box::new(Faulty { inner, left, fault: Fault::Error, to_host: Arc::clone(&to_host) })])
     };
-    let rooms = rooms(1 << 30)[..1].to_vec();
-    let mut session = Session::open_on((rooms, Links::Host), Method::default(), &job, open).expect("it fits");
+    let budgets = budgets(1 << 30)[..1].to_vec();
+    let mut session = Session::open_on((budgets, Links::Host), Method::default(), &job, open).expect("it fits");
     session.run(&[0, 1], &[(0, "loss")], &[], false).expect("it runs");
     // Before and after the actions of the setup, and before and after those of the epoch.
     let [before, made, entered, _] = to_host.lock().expect("nobody panics with it")[..] else {

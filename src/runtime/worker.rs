@@ -15,7 +15,7 @@ use super::exchange::{Inbox, Mail};
 use super::message::{Report, Run, ToDriver, ToWorker};
 use super::trace::Labels;
 use crate::error::Error;
-use crate::lower::{Kind, Lowered};
+use crate::lower::{Lifetime, Lowered};
 use crate::plan::{Script, lasts};
 
 /// Why a worker stops.
@@ -24,7 +24,7 @@ enum Stop {
     Aborted,
 }
 
-type Step<T> = Result<T, Stop>;
+type Stoppable<T> = Result<T, Stop>;
 
 /// A tensor on the device.
 #[derive(Clone, Copy)]
@@ -152,13 +152,13 @@ impl Worker {
         }
     }
 
-    fn run(&mut self, run: &Run) -> Step<Report> {
+    fn run(&mut self, run: &Run) -> Stoppable<Report> {
         let script = &*run.script;
         self.device.record(run.traced);
         self.labels.start(run.traced);
         // What others sent for an earlier epoch stayed to be read; now it is stale.
         for (host, tensor) in self.host.iter_mut().zip(&self.lowered.tensors) {
-            if tensor.kind == Kind::Received {
+            if tensor.kind == Lifetime::Received {
                 *host = None;
             }
         }
@@ -209,7 +209,7 @@ impl Worker {
     }
 
     /// Makes the device hold what a script starts with, and nothing else.
-    fn enter(&mut self, script: &Script) -> Step<()> {
+    fn enter(&mut self, script: &Script) -> Stoppable<()> {
         self.limit_bytes = script.peak_bytes;
         for slot in self.residents() {
             if !script.start.contains(&slot) {
@@ -231,13 +231,13 @@ impl Worker {
     }
 
     /// Stores, then evicts, then loads.
-    fn around(&mut self, [store, evict, load]: [&[Slot]; 3]) -> Step<()> {
+    fn around(&mut self, [store, evict, load]: [&[Slot]; 3]) -> Stoppable<()> {
         store.iter().try_for_each(|&slot| self.store(slot))?;
         evict.iter().for_each(|&slot| self.evict(slot));
         load.iter().try_for_each(|&slot| self.load(slot))
     }
 
-    fn compute(&mut self, name: &str, call: &Call) -> Step<()> {
+    fn compute(&mut self, name: &str, call: &Call) -> Stoppable<()> {
         if call.fetches() {
             return self.fetch(name, call.inputs[0].slot, call.inputs[1].slot, call.out());
         }
@@ -259,7 +259,7 @@ impl Worker {
     }
 
     /// Lends this part's rows, and copies those of others once all of them are lent.
-    fn fetch(&mut self, name: &str, packed: Slot, rows: Slot, out: Mat) -> Step<()> {
+    fn fetch(&mut self, name: &str, packed: Slot, rows: Slot, out: Mat) -> Stoppable<()> {
         let exchange = self.post.mail.fetched_by(out.slot);
         self.make_room(out.slot)?;
         let after = self.held(packed)?.ready;
@@ -281,7 +281,7 @@ impl Worker {
         Ok(())
     }
 
-    fn store(&mut self, slot: Slot) -> Step<()> {
+    fn store(&mut self, slot: Slot) -> Stoppable<()> {
         let host = self.staging(slot)?;
         let ready = self.held(slot)?.ready;
         let copied = self.device.copy_out(Lane::CopyOut, slot, &host, &[ready]);
@@ -293,11 +293,11 @@ impl Worker {
     }
 
     /// Stores what was just made; others hear of it once it is on the host.
-    fn publish(&mut self, slot: Slot) -> Step<()> {
+    fn publish(&mut self, slot: Slot) -> Stoppable<()> {
         let index = slot.0 as usize;
         // What is made once need not be copied if the device's memory is the host's. What is made each epoch has a
         // buffer that is used again.
-        let once = self.lowered.tensors[index].kind == Kind::Constant;
+        let once = self.lowered.tensors[index].kind == Lifetime::Constant;
         let shared = if once { self.on("publishing", self.device.share(slot))? } else { None };
         match shared {
             Some(slot) => self.host[index] = Some(HostCopy { slot, ready: Event::DONE }),
@@ -316,9 +316,9 @@ impl Worker {
         }
     }
 
-    fn load(&mut self, slot: Slot) -> Step<()> {
+    fn load(&mut self, slot: Slot) -> Stoppable<()> {
         let index = slot.0 as usize;
-        if self.host[index].is_none() && self.lowered.tensors[index].kind == Kind::Received {
+        if self.host[index].is_none() && self.lowered.tensors[index].kind == Lifetime::Received {
             let received = self.wait_for(slot)?;
             self.host[index] = Some(HostCopy { slot: received, ready: Event::DONE });
         }
@@ -335,7 +335,7 @@ impl Worker {
     }
 
     /// Allocates, once enough of what is leaving has left.
-    fn make_room(&mut self, slot: Slot) -> Step<()> {
+    fn make_room(&mut self, slot: Slot) -> Stoppable<()> {
         let bytes = self.lowered.tensor(slot).bytes;
         let fits = |worker: &Self| worker.device.used_bytes().saturating_add(bytes) <= worker.limit_bytes;
         while !fits(self) || self.leaving.iter().any(|(leaving, _)| *leaving == slot) {
@@ -350,7 +350,7 @@ impl Worker {
         self.on(&format!("making room for {}", self.tensor_name(slot)), allocated)
     }
 
-    fn free(&mut self, (slot, uses): (Slot, [Event; 3])) -> Step<()> {
+    fn free(&mut self, (slot, uses): (Slot, [Event; 3])) -> Stoppable<()> {
         self.send_unsent()?;
         // Calls of a batch come one after the other: those before are done with it when another writes there.
         let uses = if self.batched { &[][..] } else { &uses[..] };
@@ -365,21 +365,21 @@ impl Worker {
     }
 
     /// From now on, calls are collected, if the device does that. Everything before was waited for.
-    fn begin_batch(&mut self) -> Step<()> {
+    fn begin_batch(&mut self) -> Stoppable<()> {
         let begun = self.device.begin_batch();
         self.batched = self.on("beginning a batch", begun)?;
         Ok(())
     }
 
     /// Queues what was collected.
-    fn end_batch(&mut self) -> Step<()> {
+    fn end_batch(&mut self) -> Stoppable<()> {
         self.batched = false;
         let ended = self.device.end_batch();
         self.on("queueing a batch", ended)
     }
 
     /// Rows of other parts, or a sum over all parts.
-    fn wait_for(&mut self, slot: Slot) -> Step<HostSlot> {
+    fn wait_for(&mut self, slot: Slot) -> Stoppable<HostSlot> {
         self.hear_until(|worker| {
             let taken = worker.post.inbox.take(slot);
             worker.on(&format!("putting together {}", worker.tensor_name(slot)), taken)
@@ -387,7 +387,7 @@ impl Worker {
     }
 
     /// Listens until what others say is enough for `take`.
-    fn hear_until<T>(&mut self, mut take: impl FnMut(&mut Self) -> Step<Option<T>>) -> Step<T> {
+    fn hear_until<T>(&mut self, mut take: impl FnMut(&mut Self) -> Stoppable<Option<T>>) -> Stoppable<T> {
         loop {
             if let Some(here) = take(self)? {
                 return Ok(here);
@@ -401,7 +401,7 @@ impl Worker {
         }
     }
 
-    fn receive(&mut self, message: ToWorker) -> Step<()> {
+    fn receive(&mut self, message: ToWorker) -> Stoppable<()> {
         match message {
             ToWorker::Rows(exchange, part, tile, rows) => self.post.inbox.put_rows(exchange, part, tile, rows),
             ToWorker::Lent(exchange, part, rows) => self.post.inbox.put_lent(exchange, part, rows),
@@ -415,7 +415,7 @@ impl Worker {
         Ok(())
     }
 
-    fn send_unsent(&mut self) -> Step<()> {
+    fn send_unsent(&mut self) -> Stoppable<()> {
         while let Some(Unsent { after, news }) = self.unsent.pop_front() {
             let done = self.device.wait(after);
             self.on("telling others", done)?;
@@ -433,7 +433,7 @@ impl Worker {
     }
 
     /// Waits for everything that was queued.
-    fn settle(&mut self) -> Step<()> {
+    fn settle(&mut self) -> Stoppable<()> {
         self.send_unsent()?;
         self.end_batch()?;
         let done = self.newest.iter().try_for_each(|&event| self.device.wait(event));
@@ -441,7 +441,7 @@ impl Worker {
     }
 
     /// Next values take their inputs' places; what does not last goes.
-    fn end(&mut self, script: &Script) -> Step<()> {
+    fn end(&mut self, script: &Script) -> Stoppable<()> {
         for slot in self.residents() {
             let is_next = script.next.iter().any(|&(new, _)| new == slot);
             let is_old = script.next.iter().any(|&(_, old)| old == slot);
@@ -470,13 +470,13 @@ impl Worker {
     /// only the setup reads it.
     fn outlasts(&self, slot: Slot) -> bool {
         match self.lowered.tensor(slot).kind {
-            Kind::Constant => self.host[slot.0 as usize].is_some(),
+            Lifetime::Constant => self.host[slot.0 as usize].is_some(),
             kind => lasts(kind),
         }
     }
 
     /// Overwrites a tensor that lasts, on the host and where it is on the device.
-    fn write(&mut self, slot: Slot, values: HostSlot) -> Step<()> {
+    fn write(&mut self, slot: Slot, values: HostSlot) -> Stoppable<()> {
         if let Some(Resident { ready, read: [computed, copied] }) = self.resident[slot.0 as usize] {
             let after = [ready, computed, copied];
             let written = self.device.copy_in(Lane::Control, slot, &values, &after);
@@ -489,7 +489,7 @@ impl Worker {
     }
 
     /// A tensor as it is.
-    fn read(&mut self, slot: Slot) -> Step<HostSlot> {
+    fn read(&mut self, slot: Slot) -> Stoppable<HostSlot> {
         let host = match self.host[slot.0 as usize].clone() {
             Some(HostCopy { slot, .. }) => slot,
             None => self.copy_small(slot)?,
@@ -499,7 +499,7 @@ impl Worker {
     }
 
     /// Copies a tensor to the host without counting it.
-    fn copy_small(&mut self, slot: Slot) -> Step<HostSlot> {
+    fn copy_small(&mut self, slot: Slot) -> Stoppable<HostSlot> {
         let bytes = self.lowered.tensor(slot).bytes as usize;
         let name = format!("reading {}", self.tensor_name(slot));
         let host = self.on(&name, HostSlot::staging(bytes))?;
@@ -511,7 +511,7 @@ impl Worker {
         Ok(host)
     }
 
-    fn staging(&mut self, slot: Slot) -> Step<HostSlot> {
+    fn staging(&mut self, slot: Slot) -> Stoppable<HostSlot> {
         let index = slot.0 as usize;
         if let Some(staging) = &self.staging[index] {
             return Ok(staging.clone());
@@ -527,7 +527,7 @@ impl Worker {
     }
 
     /// A tensor that a good plan has on the device.
-    fn held(&mut self, slot: Slot) -> Step<&mut Resident> {
+    fn held(&mut self, slot: Slot) -> Stoppable<&mut Resident> {
         if self.resident[slot.0 as usize].is_none() {
             let name = format!("using {}, which is not on the device", self.tensor_name(slot));
             self.on(&name, Err(lapidary_kernels::Error::EmptySlot { slot }))?;
@@ -550,7 +550,7 @@ impl Worker {
         &self.lowered.tensor(slot).name
     }
 
-    fn on<T>(&self, op: &str, result: lapidary_kernels::Result<T>) -> Step<T> {
+    fn on<T>(&self, op: &str, result: lapidary_kernels::Result<T>) -> Stoppable<T> {
         let named = |source| Error::Device { device: self.name.clone(), op: op.into(), source: Box::new(source) };
         result.map_err(|source| Stop::Failed(Box::new(named(source))))
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use bytesize::ByteSize;
-use lapidary_kernels::Float;
+use lapidary_kernels::StorageType;
 
 use super::epoch::{EXPECTED_EPOCHS, EpochSpec, evaluation_program, gradient_name, training_program};
 use super::splits::{Learning, Setup};
@@ -27,7 +27,7 @@ pub struct TrainerBuilder<'a> {
     optimizer: Optimizer,
     decay_layers: DecayLayers,
     feature_norm: Option<FeatureNorm>,
-    dtype: Float,
+    dtype: StorageType,
     seed: u64,
     eval_every: u64,
     keep_gradients: bool,
@@ -45,7 +45,7 @@ impl<'a> TrainerBuilder<'a> {
             optimizer: Adam::new(0.01).into(),
             decay_layers: DecayLayers::All,
             feature_norm: None,
-            dtype: Float::F32,
+            dtype: StorageType::F32,
             seed: 0,
             eval_every: 1,
             keep_gradients: false,
@@ -112,10 +112,10 @@ impl<'a> TrainerBuilder<'a> {
 
     /// How matrices with a row a vertex are stored (dense features, activations and their gradients); f32 by default.
     ///
-    /// [`Float::Bf16`] takes half the memory and moves half the bytes. Each number is rounded once, when it is stored, and each
+    /// [`StorageType::Bf16`] takes half the memory and moves half the bytes. Each number is rounded once, when it is stored, and each
     /// weight when it is multiplied with such rows; what is computed with is f32, in which every sum is held. Parameters, their
     /// gradients, what the optimizer remembers, and losses are f32 either way.
-    pub fn dtype(mut self, dtype: Float) -> Self {
+    pub fn dtype(mut self, dtype: StorageType) -> Self {
         self.dtype = dtype;
         self
     }

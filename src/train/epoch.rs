@@ -1,6 +1,6 @@
 //! The programs of an epoch: one training step, and an evaluation of what it leaves.
 
-use lapidary_kernels::Float;
+use lapidary_kernels::StorageType;
 
 use crate::infer::{self, dense_logits, push_on_split};
 use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelError, Parameter};
@@ -24,7 +24,7 @@ pub(crate) struct EpochSpec<'a> {
     pub decay: DecayLayers,
     pub passes: Passes,
     /// How rows of vertices are stored.
-    pub dtype: Float,
+    pub dtype: StorageType,
 }
 
 /// How often an epoch's program is taken to run, when the number of epochs is not known: what decides whether work that

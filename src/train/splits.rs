@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::lower::Inputs;
 use crate::model::Weights;
 use crate::program::Program;
-use crate::runtime::{Job, Learner, RunOptions, Session, SplitRecord};
+use crate::runtime::{Learner, RunOptions, Session, SessionSpec, SplitRecord};
 
 /// All that a session is made of but its parts: kept, to make another one for other parts.
 pub(super) struct Setup {
@@ -53,7 +53,7 @@ impl Setup {
 
     /// Opens a session with these parts, in place of another if there is one.
     pub(super) fn open(&self, parts: Vec<Range<usize>>, old: Option<&mut Session>) -> Result<Session> {
-        let job = Job {
+        let job = SessionSpec {
             programs: &self.programs(),
             inputs: &self.inputs,
             parts,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lapidary_cost_model::CostModel;
-use lapidary_kernels::{Float, HostSlot, Shared, Slot};
+use lapidary_kernels::{HostSlot, Shared, Slot, StorageType};
 
 use super::epoch::gradient_name;
 use super::splits::{Learning, Setup, larger};
@@ -284,7 +284,7 @@ impl Trainer {
     }
 
     /// How matrices with a row a vertex are stored.
-    pub fn dtype(&self) -> Float {
+    pub fn dtype(&self) -> StorageType {
         self.record.model.dtype
     }
 

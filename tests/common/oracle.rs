@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lapidary::lower::{Contents, Inputs, Kind, Lowered, Step, Supply};
+use lapidary::lower::{Contents, Inputs, Lifetime, Lowered, LoweredStep, Supply};
 use lapidary::program::Origin;
 use lapidary_kernels::Slot;
 use lapidary_kernels::op::oracle::{self, Array};
@@ -41,7 +41,7 @@ impl Oracle {
                 }
                 Some((_, host)) => Array::Float(host.to_vec::<f32>().into_iter().map(f64::from).collect()),
                 None if tensor.name == "clock" => Array::U64(vec![1, 1]),
-                None if tensor.kind == Kind::State => Array::Float(vec![0.0; tensor.bytes as usize / 4]),
+                None if tensor.kind == Lifetime::State => Array::Float(vec![0.0; tensor.bytes as usize / 4]),
                 None => Array::Float(Vec::new()),
             };
             oracle.slots.insert(slot, cells);
@@ -62,7 +62,7 @@ impl Oracle {
     }
 
     /// Runs the steps, but for what fetches others' rows: whoever runs the parts writes them.
-    pub fn run(&mut self, steps: &[Step]) {
+    pub fn run(&mut self, steps: &[LoweredStep]) {
         for step in steps.iter().filter(|step| !step.call.fetches()) {
             let made = oracle::run(&step.call, |slot| &self.slots[&slot]);
             self.slots.extend(made);

@@ -24,7 +24,7 @@ use lapidary::dataset::generate::{PlantedOptions, RmatOptions, planted, rmat};
 use lapidary::graph::{Block, Permutation};
 use lapidary::{Dataset, Graph, profile};
 use lapidary_cost_model::calibration::{mean_absolute_percentage_error, rank_correlation};
-use lapidary_cost_model::{CostModel, FeatureSums, Op, RangeCost, Work};
+use lapidary_cost_model::{CostModel, FeatureSums, Operation, RangeCost, Work};
 use lapidary_kernels::op::Linear;
 use lapidary_kernels::{AlignedBytes, BlockSlots, Call, CpuDevice, Device, HostSlot, Lane, Mat, Owner, Shared, Slot};
 use lapidary_planner::partition::{Speeds, split};
@@ -72,9 +72,9 @@ fn main() -> Result<()> {
 }
 
 /// The two operations of the layer.
-fn ops() -> [Op; 2] {
+fn ops() -> [Operation; 2] {
     let product = Work::Product { k: WIDTH_IN as u32, m: WIDTH as u32 };
-    [Op::new("linear", product), Op::new("gather", Work::Gather { width: WIDTH as u32 })]
+    [Operation::new("linear", product), Operation::new("gather", Work::Gather { width: WIDTH as u32 })]
 }
 
 fn graphs(small: bool) -> std::result::Result<Vec<(String, Graph)>, lapidary::Error> {

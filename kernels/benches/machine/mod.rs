@@ -8,7 +8,7 @@ use lapidary_kernels::AlignedBytes;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::report::Work;
+use super::report::WorkCount;
 
 /// Rates of all threads together.
 pub struct Machine {
@@ -48,7 +48,7 @@ impl Machine {
     }
 
     /// The least seconds for this work: moving its bytes, or doing its operations, whichever takes longer.
-    pub fn floor_s(&self, work: Work) -> f64 {
+    pub fn floor_s(&self, work: WorkCount) -> f64 {
         let memory = self.read_bytes_per_s.max(self.copy_bytes_per_s);
         (work.bytes as f64 / memory).max(work.flops as f64 / self.flops_per_s)
     }

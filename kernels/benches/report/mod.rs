@@ -6,7 +6,7 @@ use super::machine::Machine;
 
 /// The least that a kernel must do: the bytes of its operands and results, each once, and its floating-point operations.
 #[derive(Clone, Copy)]
-pub struct Work {
+pub struct WorkCount {
     pub bytes: u64,
     pub flops: u64,
 }
@@ -45,7 +45,7 @@ impl Report {
 
     /// Prints one line: the median of 11 runs, the rates of `work`, and the share of the floor that was reached: above
     /// 1 where a cache held what the floor reads from memory.
-    pub fn time(&self, kernel: &str, shape: &str, work: Work, mut run: impl FnMut()) {
+    pub fn time(&self, kernel: &str, shape: &str, work: WorkCount, mut run: impl FnMut()) {
         let once = || {
             let start = Instant::now();
             run();

@@ -48,10 +48,10 @@ pub use rows::{RowWork, dropout, elementwise_bytes, rows_then};
 
 use crate::device::{Device, Event, Lane, Recorder, Span};
 use crate::error::{Error, Result};
-use crate::gate::Gate;
 use crate::lent::Lent;
 use crate::memory::{HostSlot, Slot};
 use crate::op::call::{Call, Mat};
+use crate::semaphore::Semaphore;
 use crate::team::Team;
 use slots::Slots;
 
@@ -68,7 +68,7 @@ pub struct CpuDevice {
     slots: Slots,
     /// To the device, to the host, from other devices.
     copied: [AtomicU64; 3],
-    gate: Option<Arc<Gate>>,
+    semaphore: Option<Arc<Semaphore>>,
     recorder: Recorder,
     /// Numbers events. All have happened when they are handed out.
     events: AtomicU64,
@@ -84,12 +84,16 @@ impl CpuDevice {
         Self::with_memory(threads, Slots::new(capacity_bytes, true), None)
     }
 
-    /// As [`CpuDevice::new`], its kernels running through a gate that it shares with other devices.
+    /// As [`CpuDevice::new`], its kernels running under a semaphore that it shares with other devices.
     ///
     /// # Errors
     /// [`Error::Threads`].
-    pub fn gated(threads: Option<NonZeroUsize>, capacity_bytes: u64, gate: Arc<Gate>) -> Result<Self> {
-        Self::with_memory(threads, Slots::new(capacity_bytes, true), Some(gate))
+    pub fn with_semaphore(
+        threads: Option<NonZeroUsize>,
+        capacity_bytes: u64,
+        semaphore: Arc<Semaphore>,
+    ) -> Result<Self> {
+        Self::with_memory(threads, Slots::new(capacity_bytes, true), Some(semaphore))
     }
 
     /// A device whose memory is apart from the host's: constants are copied as well.
@@ -97,12 +101,12 @@ impl CpuDevice {
         Self::with_memory(threads, Slots::new(capacity_bytes, false), None)
     }
 
-    fn with_memory(threads: Option<NonZeroUsize>, slots: Slots, gate: Option<Arc<Gate>>) -> Result<Self> {
+    fn with_memory(threads: Option<NonZeroUsize>, slots: Slots, semaphore: Option<Arc<Semaphore>>) -> Result<Self> {
         let threads = threads.map_or_else(rayon::current_num_threads, NonZeroUsize::get);
         let team = Arc::new(Team::new(threads).map_err(|source| Error::Threads { threads, source })?);
         let copied = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
         let (recorder, events) = (Recorder::default(), AtomicU64::new(0));
-        Ok(Self { team, slots, copied, gate, recorder, events })
+        Ok(Self { team, slots, copied, semaphore, recorder, events })
     }
 
     /// How many threads compute.
@@ -196,8 +200,8 @@ impl Device for CpuDevice {
     fn launch(&self, lane: Lane, call: &Call, _after: &[Event]) -> Result<Event> {
         let run = || launch::launch(&self.slots.open(), call);
         let run = || self.team.install(|| self.now(lane, || self.make_ready(call), run));
-        match &self.gate {
-            Some(gate) => gate.pass(run)?,
+        match &self.semaphore {
+            Some(semaphore) => semaphore.pass(run)?,
             None => run()?,
         }
         Ok(self.last_event())

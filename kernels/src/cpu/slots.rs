@@ -9,10 +9,10 @@ use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, RawRwLock, RwL
 
 use super::pack::pack_cells;
 use crate::error::{Error, Result, check_shape};
-use crate::float::{Float, round, widen};
 use crate::lent::Lent;
 use crate::memory::{AlignedBytes, HostSlot, Shared, Slot, read, touch, write, zeroed};
 use crate::op::call::{BlockSlots, Call, Mat};
+use crate::storage_type::{StorageType, round, widen};
 use crate::view::{BlockView, MatMut, MatView};
 
 /// What lies behind a slot.
@@ -225,8 +225,8 @@ impl Slots {
     /// Rows of what others lent: see [`crate::Device::fetch`].
     pub(super) fn fetch(&self, rows: Slot, out: Mat, from: &[(Lent, usize)]) -> Result<()> {
         match out.float() {
-            Float::F32 => self.fetch_as::<f32>(rows, out, from),
-            Float::Bf16 => self.fetch_as::<bf16>(rows, out, from),
+            StorageType::F32 => self.fetch_as::<f32>(rows, out, from),
+            StorageType::Bf16 => self.fetch_as::<bf16>(rows, out, from),
         }
     }
 
@@ -362,8 +362,8 @@ impl Open<'_> {
     /// A matrix, to be read.
     pub(super) fn mat(&self, mat: Mat) -> Result<Matrix> {
         let values = match mat.float() {
-            Float::F32 => Values::AsStored(self.vec(mat.slot, self.check_mat::<f32>(mat)?)?),
-            Float::Bf16 => {
+            StorageType::F32 => Values::AsStored(self.vec(mat.slot, self.check_mat::<f32>(mat)?)?),
+            StorageType::Bf16 => {
                 let stored = self.vec(mat.slot, self.check_mat::<bf16>(mat)?)?;
                 let mut wide = zeroed(4 * stored.len)?;
                 widen(stored.view(), wide.as_mut_slice());
@@ -376,8 +376,8 @@ impl Open<'_> {
     /// A matrix, to be written. What is not stored as f32 is written when the matrix is dropped.
     pub(super) fn mat_mut(&self, mat: Mat) -> Result<MatrixMut> {
         let values = match mat.float() {
-            Float::F32 => ValuesMut::AsStored(self.vec_mut(mat.slot, self.check_mat::<f32>(mat)?)?),
-            Float::Bf16 => {
+            StorageType::F32 => ValuesMut::AsStored(self.vec_mut(mat.slot, self.check_mat::<f32>(mat)?)?),
+            StorageType::Bf16 => {
                 let stored = self.vec_mut(mat.slot, self.check_mat::<bf16>(mat)?)?;
                 let mut wide = zeroed(4 * stored.len)?;
                 if cfg!(debug_assertions) {

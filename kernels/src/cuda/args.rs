@@ -18,7 +18,7 @@ pub(super) struct Mask {
 
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct Step {
+pub(super) struct RowStepArgs {
     pub(super) operand: u64,
     pub(super) kind: u32,
     pub(super) number: f32,
@@ -27,10 +27,10 @@ pub(super) struct Step {
 
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct Steps {
+pub(super) struct RowStepsArgs {
     pub(super) count: u32,
     pub(super) wide: u32,
-    pub(super) step: [Step; MOST_STEPS],
+    pub(super) step: [RowStepArgs; MOST_STEPS],
 }
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -52,7 +52,7 @@ pub(super) struct Gather {
     pub(super) windowed: u64,
     pub(super) d: u32,
     pub(super) lanes: u32,
-    pub(super) steps: Steps,
+    pub(super) steps: RowStepsArgs,
 }
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -66,7 +66,7 @@ pub(super) struct Rows {
     pub(super) sources: u64,
     pub(super) d: u32,
     pub(super) lanes: u32,
-    pub(super) steps: Steps,
+    pub(super) steps: RowStepsArgs,
 }
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::driver::Named;
 use super::slots::Pool;
 use crate::error::Result;
-use crate::float::Float;
+use crate::storage_type::StorageType;
 
 /// `out [m, n] = op(a) * op(b)` over row-major matrices, both stored one way. A transposed operand lies in memory as its transpose.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,9 +24,9 @@ pub(super) struct DenseProduct {
     pub(super) m: usize,
     pub(super) n: usize,
     pub(super) k: usize,
-    pub(super) stored: Float,
+    pub(super) stored: StorageType,
     /// How the output is stored.
-    pub(super) made: Float,
+    pub(super) made: StorageType,
 }
 
 impl DenseProduct {
@@ -89,10 +89,10 @@ impl Blas {
         let width = |transposed, rows: usize, cols: usize| if transposed { rows as i32 } else { cols as i32 };
         let (one, zero) = (1.0f32, 0.0f32);
         // What is row-major here is the transpose, column-major, there: out^T = op(b)^T * op(a)^T.
-        if stored == Float::Bf16 {
+        if stored == StorageType::Bf16 {
             // Sums are f32, those of pieces of a sum as well, which else may be of the output's type.
             const IN_F32: sys::cublasMath_t = sys::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-            let made = if made == Float::F32 { Type::CUDA_R_32F } else { Type::CUDA_R_16BF };
+            let made = if made == StorageType::F32 { Type::CUDA_R_32F } else { Type::CUDA_R_16BF };
             // SAFETY: as below; the types are those of the buffers.
             return unsafe {
                 sys::cublasSetMathMode(*handle, IN_F32).result().during("asking cuBLAS for f32 sums")?;

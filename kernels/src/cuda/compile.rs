@@ -6,7 +6,7 @@ use cudarc::nvrtc::{result, sys};
 
 use super::driver::{self, Named};
 use crate::error::{Error, Result};
-use crate::float::Float;
+use crate::storage_type::StorageType;
 
 /// What every file is compiled after.
 const COMMON: &str = include_str!("common.cuh");
@@ -41,7 +41,7 @@ impl File {
     }
 
     /// The file, for matrices that are stored so.
-    pub(super) fn over(self, stored: Float) -> Text {
+    pub(super) fn over(self, stored: StorageType) -> Text {
         Text { file: self, stored }
     }
 }
@@ -50,7 +50,7 @@ impl File {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Text {
     file: File,
-    stored: Float,
+    stored: StorageType,
 }
 
 impl Text {
@@ -58,8 +58,8 @@ impl Text {
     pub(super) fn source(self) -> String {
         let (name, text) = self.file.parts();
         let stored = match self.stored {
-            Float::F32 => "",
-            Float::Bf16 => "#define STORE_BF16\n",
+            StorageType::F32 => "",
+            StorageType::Bf16 => "#define STORE_BF16\n",
         };
         format!("{stored}{COMMON}\n#line 1 \"{name}\"\n{text}")
     }

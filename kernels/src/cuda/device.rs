@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::batch::Batch;
 use super::engine::{CudaEngine, LANE_IN};
 use super::faults;
-use super::loans::{Loan, Loans, prepare_fetch};
+use super::peer::{PeerReads, PeerSlot, prepare_fetch};
 use super::prepare::prepare;
 use super::slots::Spares;
 use crate::device::{Device, Event, Lane, Span};
@@ -33,7 +33,7 @@ pub(super) struct CudaDevice {
     /// From other devices.
     fetched: AtomicU64,
     // Dropped after the lanes, which may still queue what reads it.
-    loans: Loans,
+    peer_reads: PeerReads,
 }
 
 impl CudaDevice {
@@ -43,7 +43,7 @@ impl CudaDevice {
         let lanes = Lanes::new(name, CudaEngine::new(ordinal, capacity_bytes)?)?;
         Ok(Self {
             name: name.to_owned(),
-            loans: Loans::new(lanes.shared_engine()),
+            peer_reads: PeerReads::new(lanes.shared_engine()),
             fetched: AtomicU64::new(0),
             lanes,
             copied: Default::default(),
@@ -77,10 +77,10 @@ impl CudaDevice {
         self.lanes.wait(event);
         self.lanes.check()?;
         self.engine().finish(event)?;
-        let done = self.engine().marks(0).done();
+        let done = self.engine().events(0).done();
         self.engine().faults.look(done)?;
         self.engine().batch_faults.look(done)?;
-        self.engine().loan_faults.look(self.engine().marks(LANE_IN).done())
+        self.engine().peer_faults.look(self.engine().events(LANE_IN).done())
     }
 
     /// Collects a call.
@@ -160,7 +160,7 @@ impl Device for CudaDevice {
             if matches!(src, HostSlot::Staging(_)) {
                 earlier.into_iter().try_for_each(|event| engine.finish(event))?;
             }
-            src.read(|bytes| engine.staging[0].upload(&engine.marks(1).stream, address, bytes))
+            src.read(|bytes| engine.staging[0].upload(&engine.events(1).stream, address, bytes))
         })?;
         self.count(lane, 0, bytes);
         Ok(event)
@@ -174,7 +174,7 @@ impl Device for CudaDevice {
         let bytes = dst.len() as u64;
         let event = self.lanes.queue(Lane::CopyOut, after, move |engine| {
             let mut done = Ok(());
-            dst.write(|bytes| done = engine.staging[1].download(&engine.marks(2).stream, address, bytes))?;
+            dst.write(|bytes| done = engine.staging[1].download(&engine.events(2).stream, address, bytes))?;
             done
         })?;
         self.count(lane, 1, bytes);
@@ -185,19 +185,19 @@ impl Device for CudaDevice {
     }
 
     fn lend(&self, slot: Slot) -> Result<Lent> {
-        Loan::new(self.lanes.shared_engine(), slot).map(Lent::new)
+        PeerSlot::new(self.lanes.shared_engine(), slot).map(Lent::new)
     }
 
     fn fetch(&self, lane: Lane, rows: Slot, out: Mat, from: &[(Lent, usize)], after: &[Event]) -> Result<Event> {
         let engine = self.engine();
-        if let Some(job) = engine.loan_faults.in_the_way() {
+        if let Some(job) = engine.peer_faults.in_the_way() {
             self.finish(Event(job * LANES.len() as u64 + LANE_IN as u64))?;
         }
-        let (launches, lookup) = prepare_fetch(engine, rows, out, from, engine.loan_faults.address())?;
+        let (launches, lookup) = prepare_fetch(engine, rows, out, from, engine.peer_faults.address())?;
         let event = self.lanes.queue(Lane::CopyIn, after, move |engine| engine.fetch(&launches))?;
         let number = lane_and_number(event).1;
-        engine.loan_faults.watch(number, lookup);
-        self.loans.hold(number, from.iter().map(|(lent, _)| lent.clone()).collect());
+        engine.peer_faults.watch(number, lookup);
+        self.peer_reads.hold(number, from.iter().map(|(lent, _)| lent.clone()).collect());
         if lane != Lane::Control {
             self.fetched.fetch_add((out.rows * out.row_bytes()) as u64, Ordering::Relaxed);
         }
@@ -251,8 +251,8 @@ impl Device for CudaDevice {
         self.finish(event)
     }
 
-    fn choices(&self) -> Vec<String> {
-        self.engine().choices.told()
+    fn autotuned(&self) -> Vec<String> {
+        self.engine().autotune.told()
     }
 
     fn capacity_bytes(&self) -> u64 {

@@ -6,13 +6,13 @@ use super::faults::Lookup;
 use super::prepare::{BlockAddresses, Plan, blocks_of_cells, blocks_of_warps};
 use super::rows::mask;
 use crate::error::Result;
-use crate::float::Float;
 use crate::op::EdgeOp;
 use crate::op::call::{BlockSlots, Call};
+use crate::storage_type::StorageType;
 
 impl Plan<'_> {
     pub(super) fn edges(&mut self, op: EdgeOp, call: &Call) -> Result<()> {
-        let (name, text) = (call.name(), File::Rows.over(Float::F32));
+        let (name, text) = (call.name(), File::Rows.over(StorageType::F32));
         let (values, second) = (self.mat(call.inputs[0])?, self.mat(call.inputs[1])?);
         let (out, edges) = (self.mat(call.out())?, call.out().rows);
         match op {

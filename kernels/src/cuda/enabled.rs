@@ -3,14 +3,14 @@
 
 #[path = "args.rs"]
 mod args;
+#[path = "autotune.rs"]
+mod autotune;
 #[path = "batch.rs"]
 mod batch;
 #[path = "blas.rs"]
 mod blas;
 #[path = "cache.rs"]
 mod cache;
-#[path = "choices.rs"]
-mod choices;
 #[path = "compile.rs"]
 mod compile;
 #[path = "device.rs"]
@@ -21,6 +21,8 @@ mod driver;
 mod edges;
 #[path = "engine.rs"]
 mod engine;
+#[path = "events.rs"]
+mod events;
 #[path = "faults.rs"]
 mod faults;
 #[path = "gather.rs"]
@@ -29,12 +31,8 @@ mod gather;
 mod graphs;
 #[path = "linear.rs"]
 mod linear;
-#[path = "loans.rs"]
-mod loans;
 #[path = "loss.rs"]
 mod loss;
-#[path = "marks.rs"]
-mod marks;
 #[path = "modules.rs"]
 mod modules;
 #[path = "moves.rs"]
@@ -43,6 +41,8 @@ mod moves;
 mod norm;
 #[path = "optimizer.rs"]
 mod optimizer;
+#[path = "peer.rs"]
+mod peer;
 #[path = "prepare.rs"]
 mod prepare;
 #[path = "rows.rs"]
@@ -118,7 +118,7 @@ pub fn reach_each_other(ordinals: &[u32]) -> Result<bool> {
     check_ordinals(ordinals)?;
     for &reader in ordinals {
         for &owner in ordinals.iter().filter(|&&owner| owner != reader) {
-            if !loans::can_reach(reader as i32, owner as i32)? {
+            if !peer::can_reach(reader as i32, owner as i32)? {
                 return Ok(false);
             }
         }
@@ -133,7 +133,7 @@ pub fn reach_each_other(ordinals: &[u32]) -> Result<bool> {
 pub fn link(ordinals: &[u32]) -> Result<()> {
     check_ordinals(ordinals)?;
     let numbers: std::collections::BTreeSet<u32> = ordinals.iter().copied().collect();
-    loans::link(&numbers.into_iter().map(keep_context).collect::<Result<Vec<_>>>()?)
+    peer::link(&numbers.into_iter().map(keep_context).collect::<Result<Vec<_>>>()?)
 }
 
 /// A device called `name` on GPU `ordinal`, whose slots may hold `capacity_bytes` together. A GPU may be opened more than

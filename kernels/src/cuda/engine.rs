@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use cudarc::driver::{CudaContext, CudaEvent, result, sys};
 use parking_lot::Mutex;
 
+use super::autotune::{Autotune, Shape};
 use super::blas::Blas;
-use super::choices::{Choices, Shape};
 use super::driver::{self, Named};
+use super::events::Events;
 use super::faults::Faults;
 use super::graphs::Graphs;
-use super::marks::Marks;
 use super::modules::{KernelCall, Modules};
 use super::slots::{Pool, Slots};
 use super::staging::Staging;
 pub(super) use super::task::Task;
 use crate::device::{Event, Span};
 use crate::error::Result;
-use crate::lanes::{Engine, Job, LANES, Work, lane_and_number};
+use crate::lanes::{Engine, LANES, LaneJob, LaneWork, lane_and_number};
 
 /// The lane of copies to the device, which also reads rows that other devices hold.
 pub(super) const LANE_IN: usize = 1;
@@ -31,17 +31,17 @@ pub(super) struct CudaEngine {
     /// Of the calls of a batch.
     pub(super) batch_faults: Faults,
     /// Of rows that are read from other devices.
-    pub(super) loan_faults: Faults,
+    pub(super) peer_faults: Faults,
     graphs: Mutex<Graphs>,
     pub(super) staging: [Staging; 2],
     pub(super) has_blas: bool,
     /// Of the cache that all processors share.
     pub(super) cache_bytes: usize,
-    pub(super) choices: Choices,
+    pub(super) autotune: Autotune,
     blas: Blas,
     modules: Modules,
     scratch: Mutex<Scratch>,
-    marks: [Marks; LANES.len()],
+    events: [Events; LANES.len()],
     recorder: Recorder,
     context: Arc<CudaContext>,
 }
@@ -62,16 +62,16 @@ impl CudaEngine {
             slots: Slots::new(&context, capacity_bytes)?,
             faults: Faults::new()?,
             batch_faults: Faults::new()?,
-            loan_faults: Faults::new()?,
+            peer_faults: Faults::new()?,
             graphs: Mutex::default(),
             staging: [Staging::new(&context), Staging::new(&context)],
             has_blas: driver::has_blas(),
             cache_bytes: driver::cache_bytes(&context)? as usize,
-            choices: Choices::default(),
+            autotune: Autotune::default(),
             blas: Blas::new(&context)?,
             modules: Modules::new(&context)?,
             scratch: Mutex::new(Scratch { pool: Pool::new(&context)?, rooms: Vec::new() }),
-            marks: [Marks::new(&context)?, Marks::new(&context)?, Marks::new(&context)?],
+            events: [Events::new(&context)?, Events::new(&context)?, Events::new(&context)?],
             recorder: Recorder::default(),
             context,
         })
@@ -84,16 +84,16 @@ impl CudaEngine {
 
     /// Queues launches behind the copies to the device, on the thread of their lane.
     pub(super) fn fetch(&self, launches: &[KernelCall]) -> Result<()> {
-        launches.iter().try_for_each(|call| self.modules.launch(&self.marks[LANE_IN].stream, call))
+        launches.iter().try_for_each(|call| self.modules.launch(&self.events[LANE_IN].stream, call))
     }
 
-    pub(super) fn marks(&self, lane: usize) -> &Marks {
-        &self.marks[lane]
+    pub(super) fn events(&self, lane: usize) -> &Events {
+        &self.events[lane]
     }
 
     /// Does the tasks of one call, on the compute lane's thread.
     pub(super) fn run(&self, tasks: &[Task]) -> Result<()> {
-        let stream = &self.marks[0].stream;
+        let stream = &self.events[0].stream;
         tasks.iter().try_for_each(|task| match task {
             Task::Kernel(call) => self.modules.launch(stream, call),
             Task::Product(product) => self.blas.product(stream, product),
@@ -108,7 +108,7 @@ impl CudaEngine {
 
     /// Launches both, twice each, and keeps what the second time took.
     fn try_both(&self, shape: Shape, columns: usize, calls: &[KernelCall; 2]) -> Result<()> {
-        let stream = &self.marks[0].stream;
+        let stream = &self.events[0].stream;
         let mut seconds = [f64::INFINITY; 2];
         for _ in 0..2 {
             for (seconds, call) in seconds.iter_mut().zip(calls) {
@@ -119,7 +119,7 @@ impl CudaEngine {
                 *seconds = f64::from(start.elapsed_ms(&end).during("asking for the time")?) / 1e3;
             }
         }
-        self.choices.keep(shape, columns, seconds);
+        self.autotune.keep(shape, columns, seconds);
         Ok(())
     }
 
@@ -140,7 +140,7 @@ impl CudaEngine {
 
     /// Does the tasks of a batch, on the compute lane's thread.
     pub(super) fn run_batch(&self, tasks: Vec<Task>) -> Result<()> {
-        self.graphs.lock().run(&self.marks[0].stream, tasks, |tasks| self.run(tasks))
+        self.graphs.lock().run(&self.events[0].stream, tasks, |tasks| self.run(tasks))
     }
 
     /// Whether times are noted.
@@ -151,7 +151,7 @@ impl CudaEngine {
     /// Waits until the job behind `event` is done on the GPU. It was queued there before.
     pub(super) fn finish(&self, event: Event) -> Result<()> {
         let (lane, number) = lane_and_number(event);
-        if number > 0 { self.marks[lane].finish(number) } else { Ok(()) }
+        if number > 0 { self.events[lane].finish(number) } else { Ok(()) }
     }
 
     /// See [`crate::Device::record`].
@@ -183,7 +183,7 @@ impl CudaEngine {
     /// A point in time on a lane's stream.
     fn timestamp(&self, lane: usize) -> Result<CudaEvent> {
         let event = self.context.new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT)).during("making an event")?;
-        event.record(&self.marks[lane].stream).during("recording an event")?;
+        event.record(&self.events[lane].stream).during("recording an event")?;
         Ok(event)
     }
 }
@@ -198,13 +198,13 @@ struct Recorder {
 }
 
 impl Engine for CudaEngine {
-    fn perform(&self, job: Job<'_>, work: Work<Self>) -> Result<()> {
+    fn perform(&self, job: LaneJob<'_>, work: LaneWork<Self>) -> Result<()> {
         self.bind()?;
-        let marks = &self.marks[job.lane];
+        let events = &self.events[job.lane];
         for &event in job.after {
             let (lane, number) = lane_and_number(event);
             if lane != job.lane && number > 0 {
-                self.marks[lane].hold_back(&marks.stream, number)?;
+                self.events[lane].hold_back(&events.stream, number)?;
             }
         }
         let timed = self.recorder.on.load(Ordering::Relaxed);
@@ -213,7 +213,7 @@ impl Engine for CudaEngine {
         if let Some(start) = start {
             self.recorder.timed.lock().push((job.event, job.lane, [start, self.timestamp(job.lane)?]));
         }
-        marks.mark(lane_and_number(job.event).1)
+        events.mark(lane_and_number(job.event).1)
     }
 }
 
@@ -221,8 +221,8 @@ impl Drop for CudaEngine {
     fn drop(&mut self) {
         // Whatever failed has been told; what is queued must end before memory goes.
         let _ = self.context.bind_to_thread();
-        for marks in &self.marks {
-            let _ = marks.stream.synchronize();
+        for events in &self.events {
+            let _ = events.stream.synchronize();
         }
         let scratch = self.scratch.get_mut();
         for (address, _) in scratch.rooms.drain(..) {

@@ -1,7 +1,7 @@
 //! Gathers.
 
 use super::args::{self, MOST_STEPS};
-use super::choices::{Shape, columns_at_a_time};
+use super::autotune::{Shape, columns_at_a_time};
 use super::compile::File;
 use super::edges::lookup;
 use super::engine::Task;
@@ -98,7 +98,7 @@ impl Plan<'_> {
         let columns = columns_at_a_time(&shape, cache_bytes);
         let narrow = columns.and_then(|columns| Some((columns, launch(columns)?)));
         let chosen = match (whole, narrow) {
-            (Some(whole), Some((columns, narrow))) => match self.engine().choices.by_columns(&shape) {
+            (Some(whole), Some((columns, narrow))) => match self.engine().autotune.by_columns(&shape) {
                 Some(by_columns) => Some(Task::Kernel(if by_columns { narrow } else { whole })),
                 None => Some(Task::Trial { shape, columns, calls: Box::new([whole, narrow]) }),
             },

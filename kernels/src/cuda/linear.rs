@@ -7,9 +7,9 @@ use super::engine::Task;
 use super::prepare::{Plan, blocks_of_cells};
 use crate::cpu::linear_weight_grad_workspace_bytes;
 use crate::error::{Error, Result};
-use crate::float::Float;
 use crate::op::Linear;
 use crate::op::call::{Call, Mat};
+use crate::storage_type::StorageType;
 
 /// The side of a block's square of a product: `SQUARE` of `product.cu`.
 const SQUARE: usize = 64;
@@ -120,13 +120,13 @@ impl Plan<'_> {
             b_row,
             b_column,
             k_of_part: k.div_ceil(count).max(1) as u64,
-            wide: u64::from(made == Float::F32),
+            wide: u64::from(made == StorageType::F32),
         };
         let squares = m.div_ceil(SQUARE) * n.div_ceil(SQUARE);
         self.kernel(File::Product.over(stored), "product", [squares, count], &args);
         if let Some((partial, parts)) = parts {
             let args = args::Parts { partial, out, cells: (m * n) as u64, parts: parts as u64 };
-            self.kernel(File::Sums.over(Float::F32), "sum_parts", blocks_of_cells(m * n), &args);
+            self.kernel(File::Sums.over(StorageType::F32), "sum_parts", blocks_of_cells(m * n), &args);
         }
     }
 
@@ -136,7 +136,7 @@ impl Plan<'_> {
         args.x = x_at;
         let tiles = x.cols.div_ceil(32);
         self.kernel(File::Sums.over(x.float()), "column_partials", [cut.parts * tiles, 1], &args);
-        self.kernel(File::Sums.over(Float::F32), "column_finish", blocks_of_cells(x.cols), &args);
+        self.kernel(File::Sums.over(StorageType::F32), "column_finish", blocks_of_cells(x.cols), &args);
         Ok(())
     }
 
@@ -153,7 +153,7 @@ impl Plan<'_> {
         let (x_at, out_at) = (self.mat(x)?, self.mat(out)?);
         let cells = x.rows * x.cols;
         let args = args::Round { x: x_at, out: out_at, cells: cells as u64 };
-        self.kernel(File::Rows.over(Float::F32), "round_cells", blocks_of_cells(cells), &args);
+        self.kernel(File::Rows.over(StorageType::F32), "round_cells", blocks_of_cells(cells), &args);
         Ok(())
     }
 

@@ -6,9 +6,9 @@ use super::engine::Task;
 use super::linear::Cut;
 use super::prepare::{Plan, blocks_of_warps};
 use crate::error::Result;
-use crate::float::Float;
 use crate::op::Loss;
 use crate::op::call::{Call, Mat, Part};
+use crate::storage_type::StorageType;
 
 /// Most parts of a sum over rows, and fewest rows of one.
 const MOST_PARTS: usize = 1024;
@@ -52,7 +52,7 @@ impl Plan<'_> {
         let (out, args) = (args.out, args::Loss { out: 0, partial, rows_of_part: cut.rows as u64, ..args });
         self.kernel(File::Losses.over(logits.float()), name, [cut.parts, 1], &args);
         let args = args::Finish { partial, out, parts: cut.parts as u64, divisor };
-        self.kernel(File::Sums.over(Float::F32), "mean_finish", [1, 1], &args);
+        self.kernel(File::Sums.over(StorageType::F32), "mean_finish", [1, 1], &args);
         Ok(())
     }
 }

@@ -24,7 +24,7 @@ impl Plan<'_> {
         let limit = x.rows as u64;
         let fault = self.lookup(Lookup { call: name, operand: "rows", limit, edges: 0 });
         let (rows, d, lanes) = (out.rows as u64, columns(name, x.cols)?, Width::of(x.cols, x.float()).lanes as u32);
-        let steps = args::Steps::default();
+        let steps = args::RowStepsArgs::default();
         let args = args::Rows { x: x_at, picked, out: out_at, fault, rows, sources: limit, d, lanes, steps };
         self.rows_kernel(out, &args);
         Ok(())

@@ -4,9 +4,9 @@ use super::args;
 use super::compile::File;
 use super::prepare::{Plan, blocks_of_cells, blocks_of_warps};
 use crate::error::{Error, Result};
-use crate::float::Float;
 use crate::op::Norm;
 use crate::op::call::Call;
+use crate::storage_type::StorageType;
 
 impl Plan<'_> {
     pub(super) fn norm(&mut self, op: Norm, call: &Call) -> Result<()> {
@@ -42,7 +42,7 @@ impl Plan<'_> {
                 let (partial, rows_of_part) = (sums.partial, cut.rows as u64);
                 let args = args::LayerNorm { grad: first_at, x: second_at, out: 0, partial, rows_of_part, ..none };
                 self.kernel(text, "layer_norm_gain_partials", [cut.parts, 1], &args);
-                self.kernel(File::Sums.over(Float::F32), "column_finish", blocks_of_cells(first.cols), &sums);
+                self.kernel(File::Sums.over(StorageType::F32), "column_finish", blocks_of_cells(first.cols), &sums);
             }
         }
         Ok(())

@@ -4,14 +4,14 @@ use super::args;
 use super::compile::File;
 use super::prepare::{Plan, blocks_of_cells};
 use crate::error::Result;
-use crate::float::Float;
 use crate::op::Optimizer;
 use crate::op::call::Call;
+use crate::storage_type::StorageType;
 
 impl Plan<'_> {
     pub(super) fn optimizer(&mut self, op: Optimizer, call: &Call) -> Result<()> {
         let (window, len) = (call.part.window, call.part.window.len);
-        let (name, text) = (call.name(), File::Optimizers.over(Float::F32));
+        let (name, text) = (call.name(), File::Optimizers.over(StorageType::F32));
         match (op, &call.inputs[..], &call.outputs[..]) {
             (Optimizer::Sgd { momentum, weight_decay }, &[param, grad, clock, rate, ref m @ ..], outputs) => {
                 let args = args::Sgd {

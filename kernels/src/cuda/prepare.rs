@@ -7,10 +7,10 @@ use super::engine::{CudaEngine, Task};
 use super::faults::Lookup;
 use super::modules::{KernelCall, THREADS};
 use crate::error::{Error, Result};
-use crate::float::Float;
 use crate::memory::Slot;
 use crate::op::call::{BlockSlots, Call, Mat, Window};
 use crate::op::{DType, Op};
+use crate::storage_type::StorageType;
 
 /// What a call asks of the GPU, and what its kernels may report.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ impl Plan<'_> {
         let name = if out.dtype == DType::U64 { "plus_counts" } else { "plus_floats" };
         let (len, args) =
             (out.numbers(), args::Plus { sum: self.mat(sum)?, out: self.mat(out)?, len: out.numbers() as u64 });
-        self.kernel(File::Sums.over(Float::F32), name, blocks_of_cells(len), &args);
+        self.kernel(File::Sums.over(StorageType::F32), name, blocks_of_cells(len), &args);
         Ok(())
     }
 

@@ -5,11 +5,11 @@ use super::compile::File;
 use super::modules::THREADS;
 use super::prepare::Plan;
 use crate::error::{Error, Result};
-use crate::float::Float;
 use crate::op::RowStep;
 use crate::op::call::{Call, Mat};
 use crate::random::DropoutKey;
 use crate::random::{run_key, threshold};
+use crate::storage_type::StorageType;
 
 /// Threads of a warp.
 pub(super) const WARP: usize = 32;
@@ -25,9 +25,9 @@ pub(super) struct Width {
 
 impl Width {
     /// As many cells a load as 16 bytes hold, if rows are a multiple of them.
-    pub(super) fn of(d: usize, stored: Float) -> Self {
+    pub(super) fn of(d: usize, stored: StorageType) -> Self {
         let vector = match d {
-            _ if d.is_multiple_of(8) && stored == Float::Bf16 => 8,
+            _ if d.is_multiple_of(8) && stored == StorageType::Bf16 => 8,
             _ if d.is_multiple_of(4) => 4,
             _ => 2 - d % 2,
         };
@@ -57,22 +57,22 @@ impl Plan<'_> {
     }
 
     /// The steps behind the call's head.
-    pub(super) fn steps(&self, call: &Call) -> Result<Vec<args::Step>> {
+    pub(super) fn steps(&self, call: &Call) -> Result<Vec<args::RowStepArgs>> {
         call.steps().map(|(step, beside)| self.step(call, step, beside)).collect()
     }
 
-    fn step(&self, call: &Call, step: RowStep, beside: Option<Mat>) -> Result<args::Step> {
+    fn step(&self, call: &Call, step: RowStep, beside: Option<Mat>) -> Result<args::RowStepArgs> {
         let operand = beside.map_or(Ok(0), |mat| self.mat(mat))?;
         let mask = match step {
             RowStep::Dropout { rate, salt } => mask(call.name_of_head(), call.dropout_key(rate, salt))?,
             _ => args::Mask::default(),
         };
         let (_, kind) = step.record().step().expect("a row step's record says so");
-        Ok(args::Step { operand, kind, number: step.number(), mask })
+        Ok(args::RowStepArgs { operand, kind, number: step.number(), mask })
     }
 
     /// Steps on rows that are there already.
-    pub(super) fn steps_in_place(&mut self, call: &Call, out_at: u64, steps: &[args::Step]) -> Result<()> {
+    pub(super) fn steps_in_place(&mut self, call: &Call, out_at: u64, steps: &[args::RowStepArgs]) -> Result<()> {
         let mut chunks = steps.chunks(MOST_STEPS);
         chunks.try_for_each(|steps| self.rows(call.name_of_head(), call.out(), [out_at; 2], steps))
     }
@@ -82,7 +82,7 @@ impl Plan<'_> {
         call: &'static str,
         out: Mat,
         [x, out_at]: [u64; 2],
-        steps: &[args::Step],
+        steps: &[args::RowStepArgs],
     ) -> Result<()> {
         let (rows, d, sources) = (out.rows as u64, columns(call, out.cols)?, out.rows as u64);
         let lanes = Width::of(out.cols, out.float()).lanes as u32;
@@ -101,9 +101,9 @@ impl Plan<'_> {
 }
 
 /// Steps on rows that are stored so when they are written.
-pub(super) fn pack_steps(steps: &[args::Step], made: Float) -> args::Steps {
-    let wide = u32::from(made == Float::F32);
-    let mut packed = args::Steps { count: steps.len() as u32, wide, ..args::Steps::default() };
+pub(super) fn pack_steps(steps: &[args::RowStepArgs], made: StorageType) -> args::RowStepsArgs {
+    let wide = u32::from(made == StorageType::F32);
+    let mut packed = args::RowStepsArgs { count: steps.len() as u32, wide, ..args::RowStepsArgs::default() };
     packed.step[..steps.len()].copy_from_slice(steps);
     packed
 }

@@ -1,7 +1,7 @@
 //! What calls come to.
 
+use super::autotune::Shape;
 use super::blas::DenseProduct;
-use super::choices::Shape;
 use super::modules::KernelCall;
 
 /// One thing that a call asks of the GPU.

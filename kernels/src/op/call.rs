@@ -2,10 +2,10 @@
 
 pub use lapidary_arrays::NO_LABEL;
 
-use crate::float::Float;
 use crate::memory::Slot;
 use crate::op::{BlockSpec, Cost, DType, EdgeWeight, Gather, Move, Op, RowStep, Stored};
 use crate::random::DropoutKey;
+use crate::storage_type::StorageType;
 
 /// A dense row-major matrix in a slot. A vector is one with a single row or column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Mat {
     }
 
     /// How its numbers are stored, if it is of floating-point numbers; else `f32`, which it is not.
-    pub fn float(&self) -> Float {
+    pub fn float(&self) -> StorageType {
         self.dtype.float().unwrap_or_default()
     }
 

@@ -1,6 +1,6 @@
 //! The types of tensors whose sizes are not known yet: what shapes are inferred from.
 
-pub use crate::float::DType;
+pub use crate::storage_type::DType;
 
 /// Which block an operation gathers over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

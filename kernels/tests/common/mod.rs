@@ -244,14 +244,14 @@ pub fn adam_call(
 }
 
 /// A row step and what it reads beside the row.
-pub type Step = (RowStep, Option<Slot>);
+pub type FusedStep = (RowStep, Option<Slot>);
 
-pub fn step(step: RowStep, beside: Slot) -> Step {
+pub fn step(step: RowStep, beside: Slot) -> FusedStep {
     (step, Some(beside))
 }
 
 /// A call with steps behind it.
-pub fn then(head: Call, steps: Vec<Step>) -> Call {
+pub fn then(head: Call, steps: Vec<FusedStep>) -> Call {
     let operands: Vec<Slot> = steps.iter().filter_map(|step| step.1).collect();
     head.followed_by(steps.into_iter().map(|step| step.0), operands)
 }

@@ -7,7 +7,7 @@ use petgraph::graph::{DiGraph, NodeIndex};
 
 use super::{CheckError, Place};
 use crate::memory::Plan;
-use crate::tasks::{Kind, OpId, TaskGraph, TensorId};
+use crate::tasks::{TaskGraph, TaskId, TensorId, TensorKind};
 
 /// A fresh input of one device whose rows are published outputs of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ struct Joint<'a> {
     /// By device and step, the node before the op and that of the op.
     nodes: Vec<Vec<[NodeIndex; 2]>>,
     /// By device and op, its step.
-    steps: HashMap<(usize, OpId), usize>,
+    steps: HashMap<(usize, TaskId), usize>,
     loads: HashMap<(usize, TensorId), Vec<NodeIndex>>,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Joint<'a> {
     }
 
     fn exchange(&mut self, exchange: &Exchange) -> Result<(), CheckError> {
-        self.expect(exchange.reader, |t| t.kind == Kind::Fresh, "which is no fresh input")?;
+        self.expect(exchange.reader, |t| t.kind == TensorKind::Fresh, "which is no fresh input")?;
         for &writer in &exchange.writers {
             self.expect(writer, |t| t.publish, "which is no published output")?;
             let [_, makes] = self.nodes[writer.0][self.maker(writer)?];
@@ -108,7 +108,7 @@ impl<'a> Joint<'a> {
     }
 
     fn fetch(&mut self, fetch: &Fetch) -> Result<(), CheckError> {
-        let is_output = |t: &crate::tasks::Tensor| t.kind == Kind::Local;
+        let is_output = |t: &crate::tasks::Tensor| t.kind == TensorKind::Local;
         let [all_lend, all_have_read] = [(); 2].map(|()| self.waits.add_node(None));
         for &reader in &fetch.readers {
             self.expect(reader, is_output, "which is no output")?;

@@ -5,7 +5,7 @@ mod joint;
 pub use joint::{Exchange, Fetch, check_joint};
 
 use crate::memory::{Boundary, Epoch, Objective, Plan, Policy};
-use crate::tasks::{Kind, TaskGraph, TensorId};
+use crate::tasks::{TaskGraph, TensorId, TensorKind};
 
 /// Where in a plan something is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl<'a> Replay<'a> {
             objective,
             capacity_bytes,
             on_device: vec![false; graph.tensors().len()],
-            on_host: graph.tensors().iter().map(|t| t.kind != Kind::Local).collect(),
+            on_host: graph.tensors().iter().map(|t| t.kind != TensorKind::Local).collect(),
             ran: vec![0; graph.ops().len()],
             held_bytes: 0,
             peak_bytes: 0,
@@ -199,7 +199,7 @@ impl<'a> Replay<'a> {
     fn start(&mut self, plan: &Plan) -> Result<(), CheckError> {
         for t in &plan.start.resident {
             let i = self.known(*t)?;
-            if self.graph.tensor(*t).kind != Kind::Constant {
+            if self.graph.tensor(*t).kind != TensorKind::Constant {
                 return self.wrong("inherits", *t, "which is no constant");
             }
             if *self.epoch == Epoch::Cold {
@@ -279,9 +279,9 @@ impl<'a> Replay<'a> {
     fn is_awaited(&self, t: TensorId) -> bool {
         let read = self.graph.consumers(t).iter().any(|op| self.ran[op.index()] == 0);
         let inherited = match self.graph.tensor(t).kind {
-            Kind::Constant => self.graph.next_value(t).is_none(),
-            Kind::Local => self.graph.becomes(t).is_some(),
-            Kind::Fresh => false,
+            TensorKind::Constant => self.graph.next_value(t).is_none(),
+            TensorKind::Local => self.graph.becomes(t).is_some(),
+            TensorKind::Fresh => false,
         };
         read || (inherited && *self.epoch != Epoch::Cold)
     }
@@ -339,7 +339,7 @@ impl<'a> Replay<'a> {
 
     /// Whether the next epoch finds what `start` says; exactly so, or at least that.
     fn meets(&self, start: &Boundary, exactly: bool) -> Result<(), CheckError> {
-        for constant in graph_tensors(self.graph).filter(|t| self.graph.tensor(*t).kind == Kind::Constant) {
+        for constant in graph_tensors(self.graph).filter(|t| self.graph.tensor(*t).kind == TensorKind::Constant) {
             let value = self.graph.next_value(constant).unwrap_or(constant);
             let (resident, dirty) = (self.on_device[value.index()], !self.on_host[value.index()]);
             if dirty && !resident {

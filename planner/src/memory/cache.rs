@@ -11,7 +11,7 @@ use fixedbitset::FixedBitSet;
 use super::problem::Problem;
 use super::schedule::{self, Change, Changes, Residency, Turn};
 use super::{Epoch, Objective, Plan, Policy};
-use crate::tasks::{OpId, TensorId};
+use crate::tasks::{TaskId, TensorId};
 
 /// What leaves first. Ties: the least index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ type Waiting = (usize, Reverse<usize>);
 struct Cache<'p, 'g> {
     problem: &'p Problem<'g>,
     rule: Rule,
-    order: Vec<OpId>,
+    order: Vec<TaskId>,
     resident: FixedBitSet,
     held_bytes: u64,
     /// When each tensor was used last, by a clock of ops.

@@ -9,7 +9,7 @@ use fixedbitset::FixedBitSet;
 
 use super::Epoch;
 use super::problem::Problem;
-use crate::tasks::{Kind, OpId, TensorId};
+use crate::tasks::{TaskId, TensorId, TensorKind};
 
 /// A tensor's uses.
 pub(super) struct Life {
@@ -67,7 +67,7 @@ impl Lives {
         let lives = (0..problem.tensors()).map(|t| life(problem, &order, t)).collect();
         let mut open = Vec::new();
         let mut fixed = Vec::new();
-        for before in (0..problem.tensors()).filter(|t| problem.graph.tensors()[*t].kind == Kind::Constant) {
+        for before in (0..problem.tensors()).filter(|t| problem.graph.tensors()[*t].kind == TensorKind::Constant) {
             let options = options(problem, TensorId(before as u32));
             let after = problem.name_before(TensorId(before as u32)).index();
             let carried = Carried { before, after, options };
@@ -141,7 +141,7 @@ impl Precedence {
         let n = problem.ops();
         let graph = problem.graph;
         let mut before = vec![FixedBitSet::with_capacity(n); n];
-        let mut last: Option<OpId> = None;
+        let mut last: Option<TaskId> = None;
         for op in problem.program_order() {
             let mut set = FixedBitSet::with_capacity(n);
             let direct = graph.op(op).inputs.iter().filter_map(|t| graph.producer(*t));
@@ -163,7 +163,7 @@ impl Precedence {
 fn life(problem: &Problem, order: &Precedence, tensor: usize) -> Life {
     let id = TensorId(tensor as u32);
     let graph = problem.graph;
-    let producer = graph.producer(id).map(OpId::index);
+    let producer = graph.producer(id).map(TaskId::index);
     let chain = longest_chain(order, graph.consumers(id).iter().map(|op| op.index()).collect());
     let mut since = producer;
     let mut spans = Vec::with_capacity(chain.len());

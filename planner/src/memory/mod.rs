@@ -22,7 +22,7 @@ mod roc;
 mod schedule;
 mod search;
 
-use crate::tasks::{OpId, TaskGraph, TensorId};
+use crate::tasks::{TaskGraph, TaskId, TensorId};
 use problem::Problem;
 
 /// How it is decided what stays on the device.
@@ -104,7 +104,7 @@ pub struct Request {
     /// The device's memory.
     pub capacity_bytes: u64,
     /// The order of the ops, if it is given; else `none` and `lru` run in program order, `roc` and `optimal` in the best they find.
-    pub order: Option<Vec<OpId>>,
+    pub order: Option<Vec<TaskId>>,
     /// How far to search.
     pub limit: Limit,
 }
@@ -113,7 +113,7 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The op.
-    pub op: OpId,
+    pub op: TaskId,
     /// What is copied to the host.
     pub store: Vec<TensorId>,
     /// What leaves the device.
@@ -167,7 +167,7 @@ impl Plan {
     }
 
     /// The order of its ops.
-    pub fn order(&self) -> Vec<OpId> {
+    pub fn order(&self) -> Vec<TaskId> {
         self.steps.iter().map(|step| step.op).collect()
     }
 }

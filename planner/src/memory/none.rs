@@ -8,7 +8,7 @@ pub(super) fn changes(problem: &Problem) -> Changes {
     let order = problem.program_order();
     let mut during = problem.empty();
     during.extend(problem.need[order[0].index()].iter().copied());
-    let change = |pair: &[crate::tasks::OpId]| {
+    let change = |pair: &[crate::tasks::TaskId]| {
         let [leave, come] = [pair[0], pair[1]].map(|op| problem.need[op.index()].clone());
         Change { op: pair[1], leave, come }
     };

@@ -294,7 +294,7 @@ const SUMS: usize = 512;
 
 /// The greatest sum of sizes that can stay while an op runs: large tensors in whole, the small ones that are left in part.
 fn room(problem: &Problem, op: usize, mut sizes: Vec<u64>) -> u64 {
-    let room = problem.capacity_bytes - problem.graph.op_bytes(crate::tasks::OpId(op as u32));
+    let room = problem.capacity_bytes - problem.graph.op_bytes(crate::tasks::TaskId(op as u32));
     let sum = |sizes: &[u64]| sizes.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
     if sum(&sizes) <= room {
         return sum(&sizes);

@@ -3,7 +3,7 @@
 use fixedbitset::FixedBitSet;
 
 use super::{Boundary, Epoch, Objective, PlanError, Request};
-use crate::tasks::{Kind, OpId, TaskGraph, TensorId};
+use crate::tasks::{TaskGraph, TaskId, TensorId, TensorKind};
 
 /// A request over a graph, with what every policy asks of it.
 #[derive(Clone)]
@@ -14,7 +14,7 @@ pub(super) struct Problem<'a> {
     pub stores_count: bool,
     pub epoch: Epoch,
     /// The order that was asked for.
-    pub order: Option<Vec<OpId>>,
+    pub order: Option<Vec<TaskId>>,
     /// For each op its inputs and outputs, in ascending order.
     pub need: Vec<Vec<usize>>,
     /// What each tensor takes of the capacity: its bytes, or nothing in a relaxed problem.
@@ -35,7 +35,7 @@ impl<'a> Problem<'a> {
             Epoch::Boundary(boundary) => Epoch::Boundary(checked_boundary(graph, boundary, stores_count)?),
             other => other.clone(),
         };
-        let list = |op: &crate::tasks::Op| {
+        let list = |op: &crate::tasks::Task| {
             let mut list: Vec<usize> = op.inputs.iter().chain(&op.outputs).map(|t| t.index()).collect();
             list.sort_unstable();
             list
@@ -77,7 +77,7 @@ impl<'a> Problem<'a> {
     }
 
     /// The order that was asked for, else the program's.
-    pub fn program_order(&self) -> Vec<OpId> {
+    pub fn program_order(&self) -> Vec<TaskId> {
         self.order.clone().unwrap_or_else(|| self.graph.order().to_vec())
     }
 
@@ -120,7 +120,7 @@ impl<'a> Problem<'a> {
     /// Whether the next epoch has the tensor's value too: a constant that has no next value, or an output that is one.
     pub fn lasts(&self, tensor: usize) -> bool {
         let id = TensorId(tensor as u32);
-        let constant = self.graph.tensor(id).kind == Kind::Constant;
+        let constant = self.graph.tensor(id).kind == TensorKind::Constant;
         !self.is_cold() && (constant && self.graph.next_value(id).is_none() || self.graph.becomes(id).is_some())
     }
 
@@ -171,7 +171,8 @@ fn checked_boundary(graph: &TaskGraph, boundary: &Boundary, stores_count: bool) 
             return wrong(&pair[0], "twice; name it once");
         }
     }
-    let inherited = |t: &TensorId| graph.tensors().get(t.index()).is_some_and(|tensor| tensor.kind == Kind::Constant);
+    let inherited =
+        |t: &TensorId| graph.tensors().get(t.index()).is_some_and(|tensor| tensor.kind == TensorKind::Constant);
     if let Some(other) = resident.iter().find(|t| !inherited(t)) {
         return wrong(other, "which is no constant of the graph; only constants are inherited");
     }

@@ -22,7 +22,7 @@ use fixedbitset::FixedBitSet;
 use super::evictions::{Candidate, evictions};
 use super::problem::Problem;
 use super::schedule::{Schedule, Turn};
-use crate::tasks::{Kind, OpId, TensorId};
+use crate::tasks::{TaskId, TensorId, TensorKind};
 
 /// The schedule, and whether it is the optimum over all orders that the request allows.
 ///
@@ -49,19 +49,19 @@ struct Node {
     cached: FixedBitSet,
     cost: Cost,
     /// The node before, the op in between, and T'.
-    from: Option<(usize, OpId, FixedBitSet)>,
+    from: Option<(usize, TaskId, FixedBitSet)>,
 }
 
 struct Search<'p, 'g> {
     problem: &'p Problem<'g>,
-    order: Option<Vec<OpId>>,
+    order: Option<Vec<TaskId>>,
     nodes: Vec<Node>,
     open: BTreeSet<Rank>,
     best: HashMap<(FixedBitSet, FixedBitSet), Cost>,
 }
 
 impl<'p, 'g> Search<'p, 'g> {
-    fn new(problem: &'p Problem<'g>, order: Option<Vec<OpId>>) -> Self {
+    fn new(problem: &'p Problem<'g>, order: Option<Vec<TaskId>>) -> Self {
         Self { problem, order, nodes: Vec::new(), open: BTreeSet::new(), best: HashMap::new() }
     }
 
@@ -94,12 +94,12 @@ impl<'p, 'g> Search<'p, 'g> {
         }
     }
 
-    fn ready(&self, depth: usize, index: usize) -> Vec<OpId> {
+    fn ready(&self, depth: usize, index: usize) -> Vec<TaskId> {
         if let Some(order) = &self.order {
             return vec![order[depth]];
         }
         let (graph, done) = (self.problem.graph, &self.nodes[index].done);
-        let is_ready = |op: &OpId| {
+        let is_ready = |op: &TaskId| {
             let mut before = graph.op(*op).inputs.iter().filter_map(|t| graph.producer(*t));
             !done.contains(op.index()) && before.all(|op| done.contains(op.index()))
         };
@@ -107,7 +107,7 @@ impl<'p, 'g> Search<'p, 'g> {
     }
 
     /// Runs `op` after node `index` with every T' that is worth trying; says whether it tried all.
-    fn run(&mut self, index: usize, op: OpId, most: usize) -> bool {
+    fn run(&mut self, index: usize, op: TaskId, most: usize) -> bool {
         let problem = self.problem;
         let node = &self.nodes[index];
         let need = &problem.need[op.index()];
@@ -141,7 +141,7 @@ impl<'p, 'g> Search<'p, 'g> {
                 cost.0 += candidate.penalty as u128;
                 let tensor = &problem.graph.tensors()[candidate.tensor];
                 // What lasts is stored in any case when it leaves.
-                if tensor.kind == Kind::Local && !tensor.publish && !problem.lasts(candidate.tensor) {
+                if tensor.kind == TensorKind::Local && !tensor.publish && !problem.lasts(candidate.tensor) {
                     cost.1 += u128::from(candidate.bytes);
                 }
             }

@@ -4,12 +4,12 @@ use fixedbitset::FixedBitSet;
 
 use super::problem::Problem;
 use super::{Boundary, Epoch, Finish, Plan, Policy, Step};
-use crate::tasks::{OpId, TensorId};
+use crate::tasks::{TaskId, TensorId};
 
 /// What a policy decides about one op.
 #[derive(Clone, Debug)]
 pub(super) struct Turn {
-    pub op: OpId,
+    pub op: TaskId,
     /// Of what is on the device, this stays; the rest is evicted, and stored first if that is necessary.
     pub survives: FixedBitSet,
     /// What is on the device while the op runs. Loaded if it did not survive, unless the op makes it.
@@ -29,7 +29,7 @@ pub(super) struct Changes {
 /// What changes on the device before an op; both in ascending order.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
-    pub op: OpId,
+    pub op: TaskId,
     pub leave: Vec<usize>,
     /// Loaded, or made by the op.
     pub come: Vec<usize>,
@@ -143,7 +143,7 @@ impl<'p, 'g> Run<'p, 'g> {
     }
 
     /// Both lists are in ascending order.
-    fn change(&mut self, op: OpId, leave: Vec<usize>, come: &[usize]) {
+    fn change(&mut self, op: TaskId, leave: Vec<usize>, come: &[usize]) {
         let (problem, made) = (self.problem, &self.problem.graph.op(op).outputs);
         let loses = |t: &usize| self.state.dirty.contains(*t) && problem.is_needed(*t, &self.done);
         let store: Vec<usize> = leave.iter().copied().filter(loses).collect();

@@ -17,7 +17,7 @@ use super::lives::{End, Lives};
 use super::prices::{Ledger, Prices, SHIFT, cost, least};
 use super::problem::Problem;
 use super::schedule::{Schedule, Turn};
-use crate::tasks::{OpId, TensorId};
+use crate::tasks::{TaskId, TensorId};
 
 /// What a search came to.
 pub(super) struct Found {
@@ -180,7 +180,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
 
     fn add_stage(&mut self, done: Vec<bool>, ledger: Ledger) -> u32 {
         let graph = self.problem.graph;
-        let is_ready = |op: &OpId| {
+        let is_ready = |op: &TaskId| {
             let mut before = graph.op(*op).inputs.iter().filter_map(|t| graph.producer(*t));
             !done[op.index()] && before.all(|op| done[op.index()])
         };
@@ -490,7 +490,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         while let Some(op) = self.nodes[index].op {
             let mut during = self.nodes[index].key.resident.clone();
             during.extend(self.problem.need[op as usize].iter().copied());
-            turns.push(Turn { op: OpId(op), survives: during.clone(), during });
+            turns.push(Turn { op: TaskId(op), survives: during.clone(), during });
             index = self.nodes[index].parent as usize;
         }
         turns.reverse();

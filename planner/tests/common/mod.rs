@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use lapidary_planner::memory::{Epoch, Limit, Objective, Outcome, Plan, Policy, Request, plan};
-use lapidary_planner::tasks::{Kind, Op, OpId, TaskGraph, Tensor, TensorId};
+use lapidary_planner::tasks::{Task, TaskGraph, TaskId, Tensor, TensorId, TensorKind};
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -22,14 +22,14 @@ pub fn random_graph(seed: u64, shape: &Shape) -> TaskGraph {
     let mut tensors = Vec::new();
     let tensor = |name: String, bytes, kind| Tensor { name, bytes, kind, publish: false };
     for i in 0..rng.random_range(1..=shape.inputs) {
-        let kind = if rng.random_bool(0.25) { Kind::Fresh } else { Kind::Constant };
+        let kind = if rng.random_bool(0.25) { TensorKind::Fresh } else { TensorKind::Constant };
         tensors.push(tensor(format!("in{i}"), rng.random_range(0..=shape.most_bytes), kind));
     }
     let inputs = tensors.len();
-    let mut ops: Vec<Op> = Vec::new();
+    let mut ops: Vec<Task> = Vec::new();
     let mut updated = vec![false; inputs];
     for i in 0..rng.random_range(1..=shape.ops) {
-        let mut op = Op { name: format!("op{i}"), ..Op::default() };
+        let mut op = Task { name: format!("op{i}"), ..Task::default() };
         for _ in 0..rng.random_range(0..=3) {
             // Recent tensors are read more often, as in real programs.
             let back = rng.random_range(0..tensors.len()).min(rng.random_range(0..tensors.len()));
@@ -38,10 +38,10 @@ pub fn random_graph(seed: u64, shape: &Shape) -> TaskGraph {
         }
         for j in 0..if rng.random_bool(0.2) { 2 } else { 1 } {
             let y = TensorId(tensors.len() as u32);
-            let mut output = tensor(format!("t{i}.{j}"), rng.random_range(0..=shape.most_bytes), Kind::Local);
+            let mut output = tensor(format!("t{i}.{j}"), rng.random_range(0..=shape.most_bytes), TensorKind::Local);
             output.publish = rng.random_bool(0.2);
             let x = rng.random_range(0..inputs);
-            if rng.random_bool(0.3) && tensors[x].kind == Kind::Constant && !updated[x] {
+            if rng.random_bool(0.3) && tensors[x].kind == TensorKind::Constant && !updated[x] {
                 updated[x] = true;
                 output.bytes = tensors[x].bytes;
                 op.next.push((y, TensorId(x as u32)));
@@ -78,12 +78,12 @@ pub fn random_capacity(graph: &TaskGraph, seed: u64) -> u64 {
 }
 
 /// A random topological order.
-pub fn random_order(graph: &TaskGraph, seed: u64) -> Vec<OpId> {
+pub fn random_order(graph: &TaskGraph, seed: u64) -> Vec<TaskId> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut order = Vec::new();
-    let mut left: Vec<OpId> = graph.order().to_vec();
+    let mut left: Vec<TaskId> = graph.order().to_vec();
     while !left.is_empty() {
-        let is_ready = |op: &OpId| {
+        let is_ready = |op: &TaskId| {
             let mut before = graph.op(*op).inputs.iter().filter_map(|t| graph.producer(*t));
             before.all(|op| order.contains(&op))
         };

@@ -1,6 +1,6 @@
 //! Task graphs of training epochs, at the granularity of single layer functions: forward, backward and Adam.
 
-use lapidary_planner::tasks::{Kind, Op, TaskGraph, Tensor, TensorId};
+use lapidary_planner::tasks::{Task, TaskGraph, Tensor, TensorId, TensorKind};
 
 /// What one epoch trains.
 #[derive(Clone, Copy, Debug)]
@@ -70,24 +70,24 @@ enum Undo {
 struct Builder {
     n: u64,
     tensors: Vec<Tensor>,
-    ops: Vec<Op>,
+    ops: Vec<Task>,
 }
 
 impl Builder {
-    fn tensor(&mut self, name: String, bytes: u64, kind: Kind) -> TensorId {
+    fn tensor(&mut self, name: String, bytes: u64, kind: TensorKind) -> TensorId {
         self.tensors.push(Tensor { name, bytes, kind, publish: false });
         TensorId(self.tensors.len() as u32 - 1)
     }
 
     fn input(&mut self, name: &str, bytes: u64) -> TensorId {
-        self.tensor(name.into(), bytes, Kind::Constant)
+        self.tensor(name.into(), bytes, TensorKind::Constant)
     }
 
     fn op(&mut self, name: &str, inputs: &[TensorId], output: &str, bytes: u64) -> TensorId {
         let count = self.tensors.len();
-        let output = self.tensor(format!("{output}.{count}"), bytes, Kind::Local);
+        let output = self.tensor(format!("{output}.{count}"), bytes, TensorKind::Local);
         let name = format!("{name}.{}", self.ops.len());
-        self.ops.push(Op { name, inputs: inputs.to_vec(), outputs: vec![output], next: Vec::new() });
+        self.ops.push(Task { name, inputs: inputs.to_vec(), outputs: vec![output], next: Vec::new() });
         output
     }
 
@@ -204,10 +204,11 @@ impl Builder {
     fn adam(&mut self, weight: TensorId, grad: TensorId, name: &str, bytes: u64) {
         let m = self.input(&format!("{name}.m"), bytes);
         let v = self.input(&format!("{name}.v"), bytes);
-        let mut op = Op { name: format!("adam.{}", self.ops.len()), inputs: vec![weight, grad, m, v], ..Op::default() };
+        let mut op =
+            Task { name: format!("adam.{}", self.ops.len()), inputs: vec![weight, grad, m, v], ..Task::default() };
         for state in [weight, m, v] {
             let name = format!("{}'", self.tensors[state.index()].name);
-            let next = self.tensor(name, bytes, Kind::Local);
+            let next = self.tensor(name, bytes, TensorKind::Local);
             op.outputs.push(next);
             op.next.push((next, state));
         }

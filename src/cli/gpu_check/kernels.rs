@@ -59,5 +59,5 @@ pub(super) fn gathers(graphs: &Graphs, budget: Budget) -> Result<Value> {
         }
         bench.free(&[block.indptr, block.indices])?;
     }
-    Ok(joined(rows.into_json(), json!({ "choices": bench.choices() })))
+    Ok(joined(rows.into_json(), json!({ "choices": bench.autotuned() })))
 }

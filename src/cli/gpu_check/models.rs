@@ -1,7 +1,7 @@
 //! Every model on the GPU against the CPU device, and what moved against the plan.
 
 use bytesize::ByteSize;
-use lapidary_kernels::Float;
+use lapidary_kernels::StorageType;
 use serde_json::{Value, json};
 
 use super::budget::Budget;
@@ -38,11 +38,11 @@ pub(super) fn against_the_cpu(budget: Budget) -> Result<Value> {
             let model = model.dropout(0.5);
             let two = format!("{DEVICE},{ORDINAL}");
             let cases = [
-                (DEVICE, "auto", None, Float::F32),
-                (&two, "peer", None, Float::F32),
-                (&two, "host", None, Float::F32),
-                (DEVICE, "auto", Some(60), Float::F32),
-                (DEVICE, "auto", None, Float::Bf16),
+                (DEVICE, "auto", None, StorageType::F32),
+                (&two, "peer", None, StorageType::F32),
+                (&two, "host", None, StorageType::F32),
+                (DEVICE, "auto", Some(60), StorageType::F32),
+                (DEVICE, "auto", None, StorageType::Bf16),
             ];
             for (devices, exchange, percent, dtype) in cases {
                 rows.measure(budget, &format!("{name} {model_name} {devices} {exchange} {percent:?} {dtype}"), || {
@@ -63,7 +63,7 @@ pub(super) fn against_the_cpu(budget: Budget) -> Result<Value> {
                         "data": name, "model": model_name, "dtype": dtype.name(), "devices": devices, "exchange": exchange,
                         "device_memory": memory, "peaks": peaks, "loss_difference": difference,
                         "bytes_as_planned": as_planned,
-                        "ok": difference <= if dtype == Float::F32 { ALLOWED } else { ALLOWED_IN_BF16 } && as_planned,
+                        "ok": difference <= if dtype == StorageType::F32 { ALLOWED } else { ALLOWED_IN_BF16 } && as_planned,
                     }))
                 });
             }
@@ -76,7 +76,7 @@ pub(super) fn against_the_cpu(budget: Budget) -> Result<Value> {
 fn train(
     model: &Model,
     data: &Dataset,
-    dtype: Float,
+    dtype: StorageType,
     devices: Devices,
     memory: Option<u64>,
 ) -> Result<(Vec<Epoch>, Vec<u64>)> {

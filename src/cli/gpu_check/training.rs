@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytesize::ByteSize;
-use lapidary_kernels::{Float, Lane};
+use lapidary_kernels::{Lane, StorageType};
 use serde_json::{Value, json};
 
 use super::budget::Budget;
@@ -96,11 +96,11 @@ pub(super) fn bf16(graphs: &Graphs, budget: Budget) -> Result<Value> {
                 let [seconds, ..] = epoch_seconds(&mut made, size.epochs(), budget.share(0.2))?;
                 Ok::<_, Error>((made, seconds))
             };
-            let (mut wide, f32_seconds) = run(Float::F32)?;
+            let (mut wide, f32_seconds) = run(StorageType::F32)?;
             let f32_peak_bytes = wide.peak_device_bytes()[0];
             let f32_loss = loss_of(&mut wide, last)?;
             drop(wide);
-            let (mut made, seconds) = run(Float::Bf16)?;
+            let (mut made, seconds) = run(StorageType::Bf16)?;
             let loss = loss_of(&mut made, last)?;
             let difference = (loss - f32_loss).abs() / f32_loss.abs().max(1.0);
             Ok(json!({

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::archive::Archive;
-use super::job::{Job, Loaded, dense, labels};
+use super::job::{ImportJob, Loaded, dense, labels};
 use super::numbers::{Numbers, int_pairs};
 use super::source::{Meter, Metered};
 use crate::dataset::build::{RawFeatures, RawLabels};
@@ -23,7 +23,7 @@ use crate::dataset::split::Members;
 ///
 /// # Source
 /// Shchur, Mumme, Bojchevski & Günnemann 2018, and its loader.
-pub(super) fn gnn_benchmark(job: &Job<'_>) -> Result<Loaded> {
+pub(super) fn gnn_benchmark(job: &ImportJob<'_>) -> Result<Loaded> {
     let archive = &mut Archive::open(&job.meter, job.source)?;
     if !archive.has("adj_indptr") {
         let found = archive.names();
@@ -52,7 +52,7 @@ pub(super) fn gnn_benchmark(job: &Job<'_>) -> Result<Loaded> {
 
 /// A folder with `reddit_graph.npz`, a COO matrix, and `reddit_data.npz`: `feature`, `label`, `node_types` (1, 2, 3 for training,
 /// validation, testing).
-pub(super) fn reddit(job: &Job<'_>) -> Result<Loaded> {
+pub(super) fn reddit(job: &ImportJob<'_>) -> Result<Loaded> {
     let data = job.source.join("reddit_data.npz");
     let path = job.source.join("reddit_graph.npz");
     let mut archive = Archive::open(&job.meter, &path)?;
@@ -78,7 +78,7 @@ pub(super) fn reddit(job: &Job<'_>) -> Result<Loaded> {
 
 /// A folder with `adj_full.npz`, `feats.npy`, `class_map.json` (a class, or a list of 0 and 1, by vertex) and `role.json` (`tr`, `va`,
 /// `te`).
-pub(super) fn graphsaint(job: &Job<'_>) -> Result<Loaded> {
+pub(super) fn graphsaint(job: &ImportJob<'_>) -> Result<Loaded> {
     let path = job.source.join("adj_full.npz");
     let archive = &mut Archive::open(&job.meter, &path)?;
     if let Some(format) = archive.text("format")?.filter(|format| format != "csr") {
@@ -134,7 +134,7 @@ fn vertex(place: &str, position: usize, found: i64, vertices: usize) -> Result<u
 }
 
 /// A CSR matrix whose rows are sources.
-fn out_edges(job: &Job<'_>, archive: &mut Archive<'_>, prefix: &str) -> Result<Matrix> {
+fn out_edges(job: &ImportJob<'_>, archive: &mut Archive<'_>, prefix: &str) -> Result<Matrix> {
     let name = |part: &str| format!("{prefix}{part}");
     let needed = "it is a part of the adjacency matrix";
     let vertices = square(&archive.place(&name("shape")), archive.matrix_shape(&name("shape"))?)?;
@@ -174,7 +174,7 @@ fn check_offsets(place: &str, indptr: &[u64], elements: usize) -> Result<()> {
 }
 
 /// A COO matrix: `row` and `col` are read side by side, so the archive is opened twice.
-fn coordinates(job: &Job<'_>, path: &Path, mut archive: Archive<'_>) -> Result<Matrix> {
+fn coordinates(job: &ImportJob<'_>, path: &Path, mut archive: Archive<'_>) -> Result<Matrix> {
     let needed = "it is a part of the adjacency matrix";
     let vertices = square(&archive.place("shape"), archive.matrix_shape("shape")?)?;
     let weights = weights(&mut archive, "data")?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::blocks::Blocks;
 use super::edge_csv::each_record;
 use super::ids::{Ids, Interner, Ranks};
-use super::job::{Job, Loaded};
+use super::job::{ImportJob, Loaded};
 use super::numbers::Numbers;
 use super::rules::select;
 use super::sniff::{Header, Layout, layout};
@@ -81,7 +81,7 @@ struct Numbering {
 /// Vertices are numbered in the order of a table or of `--vertex-order` where there is one. Without it numbers are vertices as they
 /// are if they are 0, 1, ... without a gap, or if the features or labels have a row for each; else they are numbered in ascending
 /// order. Anything else is a name, numbered as it appears.
-pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
+pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     let order = Order::read(job)?;
     let mut reading = Reading::new(layout(job)?);
     let edges = loop {
@@ -155,7 +155,7 @@ impl Reading {
     }
 
     /// How to begin anew.
-    fn next(mut self, job: &Job<'_>, stopped: Stopped) -> Result<Self> {
+    fn next(mut self, job: &ImportJob<'_>, stopped: Stopped) -> Result<Self> {
         let Stopped { line, text, stop } = &stopped;
         let wrong = |what: &str| Err(job.wrong(format!("line {line} {what}: `{text}`")));
         match stop {
@@ -214,7 +214,7 @@ impl Reading {
 }
 
 /// One reading of the file.
-fn read(job: &Job<'_>, reading: &Reading) -> Result<std::result::Result<Edges, Stopped>> {
+fn read(job: &ImportJob<'_>, reading: &Reading) -> Result<std::result::Result<Edges, Stopped>> {
     let mut store = job.store();
     let (read, names) = match reading.ends {
         Ends::Small => {
@@ -252,7 +252,7 @@ fn read(job: &Job<'_>, reading: &Reading) -> Result<std::result::Result<Edges, S
 
 /// Gives all edges to `take`, by the layout's rules.
 fn each<T: for<'a> EndOf<'a>>(
-    job: &Job<'_>,
+    job: &ImportJob<'_>,
     reading: &Reading,
     take: impl for<'a> FnMut(&[[<T as EndOf<'a>>::End; 2]]) -> Result<()>,
 ) -> Result<std::result::Result<Counts, Stopped>> {
@@ -283,7 +283,7 @@ impl std::borrow::Borrow<u64> for Number {
 
 /// Stores edges under the numbers that `number` gives their ends.
 fn by_appearance<T: for<'a> EndOf<'a>>(
-    job: &Job<'_>,
+    job: &ImportJob<'_>,
     reading: &Reading,
     store: &mut EdgeStore,
     mut number: impl for<'a> FnMut(&<T as EndOf<'a>>::End) -> Option<u32>,
@@ -302,7 +302,7 @@ fn by_appearance<T: for<'a> EndOf<'a>>(
 }
 
 /// Nobody can know which row of an array is whose, where vertices have names.
-fn refuse_arrays_beside_names(job: &Job<'_>, names: &Names) -> Result<()> {
+fn refuse_arrays_beside_names(job: &ImportJob<'_>, names: &Names) -> Result<()> {
     let Some((flag, _)) = job.options.array() else { return Ok(()) };
     match names {
         Names::Named(_) => Err(job.wrong(format!(
@@ -314,7 +314,7 @@ fn refuse_arrays_beside_names(job: &Job<'_>, names: &Names) -> Result<()> {
 }
 
 /// How many vertices there have to be: rows of the first array that was named.
-fn rows(job: &Job<'_>) -> Result<Option<(usize, String)>> {
+fn rows(job: &ImportJob<'_>) -> Result<Option<(usize, String)>> {
     let Some(path) = job.options.features.or(job.options.labels) else { return Ok(None) };
     let numbers = Numbers::open(&job.meter, path, "it was named for the features or labels")?;
     let rows = numbers.shape.first().copied().unwrap_or(0);
@@ -343,7 +343,7 @@ fn number_by(names: Names, matched: &mut Matched, order: &Order) -> Numbering {
 }
 
 /// Numbers vertices by the rules of [`load`].
-fn number(names: Names, rows: Option<(usize, String)>, job: &Job<'_>) -> Result<Numbering> {
+fn number(names: Names, rows: Option<(usize, String)>, job: &ImportJob<'_>) -> Result<Numbering> {
     let (vertices, naming, ids) = match names {
         Names::Small(ranks) => return number_small(ranks, rows),
         Names::Large(ids) => {
@@ -398,7 +398,7 @@ fn number_small(mut ranks: Ranks, rows: Option<(usize, String)>) -> Result<Numbe
 }
 
 /// Which vertex each row belongs to, where vertices are numbers.
-fn rule(ids: Option<&Ids>, vertices: usize, job: &Job<'_>) -> Option<String> {
+fn rule(ids: Option<&Ids>, vertices: usize, job: &ImportJob<'_>) -> Option<String> {
     let numbers = match ids {
         Some(Ids::Names(_)) => return None,
         Some(Ids::Numbers(numbers)) => Some(numbers),

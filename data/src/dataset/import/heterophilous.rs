@@ -1,7 +1,7 @@
 //! The heterophilous sets: `edges`, `node_features`, `node_labels`, and ten splits as masks.
 
 use super::archive::Archive;
-use super::job::{Job, Loaded, dense, labels};
+use super::job::{ImportJob, Loaded, dense, labels};
 use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
 use crate::dataset::split::Members;
@@ -11,7 +11,7 @@ use crate::dataset::split::Members;
 ///
 /// # Source
 /// Platonov, Kuznedelev, Diskin, Babenko & Prokhorenkova 2023.
-pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
+pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     let archive = &mut Archive::open(&job.meter, job.source)?;
     if !archive.has("edges") {
         let found = archive.names();
@@ -41,7 +41,7 @@ pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
 }
 
 /// The edges; stored by columns, all sources come first and then all destinations.
-fn edges(job: &Job<'_>, archive: &mut Archive<'_>, vertices: usize) -> Result<EdgeStore> {
+fn edges(job: &ImportJob<'_>, archive: &mut Archive<'_>, vertices: usize) -> Result<EdgeStore> {
     let edges = archive.numbers("edges", "it has the edges")?;
     let by_rows = match edges.shape[..] {
         [_, 2] => !edges.fortran_order(),
@@ -78,7 +78,7 @@ fn edges(job: &Job<'_>, archive: &mut Archive<'_>, vertices: usize) -> Result<Ed
 }
 
 /// The mask of the split that was asked for.
-fn mask(job: &Job<'_>, archive: &mut Archive<'_>, name: &str, vertices: usize) -> Result<Members> {
+fn mask(job: &ImportJob<'_>, archive: &mut Archive<'_>, name: &str, vertices: usize) -> Result<Members> {
     let masks = archive.numbers(name, "it has the splits")?;
     let fortran_order = masks.fortran_order();
     let splits = match masks.shape[..] {

@@ -22,7 +22,7 @@ use crate::graph::Graph;
 
 /// What the files to import are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Format {
     /// Planetoid's eight files, `ind.NAME.*`.
     Planetoid,
     /// An `.npz` archive of `indptr`, `indices`, `x`, `y`, `train`, `val`, `test`; or of one of the next two kinds.
@@ -48,7 +48,7 @@ pub enum Kind {
     Lux,
 }
 
-impl Kind {
+impl Format {
     /// All kinds with their names, in the order in which they are listed.
     pub const ALL: [(Self, &'static str); 11] = [
         (Self::Planetoid, "planetoid"),
@@ -82,7 +82,7 @@ impl Kind {
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for Format {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -215,7 +215,7 @@ impl Imported {
 }
 
 /// What a kind's reader works with.
-pub(super) struct Job<'a> {
+pub(super) struct ImportJob<'a> {
     pub source: &'a Path,
     pub options: &'a Options<'a>,
     pub rules: Rules,
@@ -243,8 +243,8 @@ impl Loaded {
     }
 }
 
-impl<'a> Job<'a> {
-    pub(super) fn new(kind: Kind, source: &'a Path, options: &'a Options<'a>) -> Self {
+impl<'a> ImportJob<'a> {
+    pub(super) fn new(kind: Format, source: &'a Path, options: &'a Options<'a>) -> Self {
         let mut rules = kind.rules();
         let asked = |fate: Option<Fate>, default: bool| fate.map_or(default, |fate| fate == Fate::Keep);
         // PyG's to_undirected joins what it adds with what was there.
@@ -323,22 +323,22 @@ pub(super) fn labels(numbers: Numbers<'_>, vertices: usize) -> Result<RawLabels>
 /// names the file and the place.
 /// # Cost
 /// O(size). Memory is that of the result before repeated edges are dropped, and of a few blocks.
-pub fn import(kind: Kind, source: &Path, options: &Options<'_>) -> Result<Imported> {
-    let kind = if kind == Kind::Npz { npz::kind_of(source)? } else { kind };
+pub fn import(kind: Format, source: &Path, options: &Options<'_>) -> Result<Imported> {
+    let kind = if kind == Format::Npz { npz::kind_of(source)? } else { kind };
     check_options(kind, options)?;
-    let job = Job::new(kind, source, options);
+    let job = ImportJob::new(kind, source, options);
     let mut loaded = match kind {
-        Kind::Planetoid => planetoid::load(&job)?,
-        Kind::Npz => npz::load(&job)?,
-        Kind::GnnBenchmark => csr_archives::gnn_benchmark(&job)?,
-        Kind::Heterophilous => heterophilous::load(&job)?,
-        Kind::Reddit => csr_archives::reddit(&job)?,
-        Kind::GraphSaint => csr_archives::graphsaint(&job)?,
-        Kind::Ppi => ppi::load(&job)?,
-        Kind::Ogb => ogb::load(&job)?,
-        Kind::Edges => edge_list::load(&job)?,
-        Kind::MatrixMarket => matrix_market::load(&job)?,
-        Kind::Lux => lux::load(&job)?,
+        Format::Planetoid => planetoid::load(&job)?,
+        Format::Npz => npz::load(&job)?,
+        Format::GnnBenchmark => csr_archives::gnn_benchmark(&job)?,
+        Format::Heterophilous => heterophilous::load(&job)?,
+        Format::Reddit => csr_archives::reddit(&job)?,
+        Format::GraphSaint => csr_archives::graphsaint(&job)?,
+        Format::Ppi => ppi::load(&job)?,
+        Format::Ogb => ogb::load(&job)?,
+        Format::Edges => edge_list::load(&job)?,
+        Format::MatrixMarket => matrix_market::load(&job)?,
+        Format::Lux => lux::load(&job)?,
     };
     let drop_isolated = options.isolated == Some(Fate::Drop);
     let connected = connected(&loaded.parts.graph);
@@ -377,9 +377,9 @@ pub fn import(kind: Kind, source: &Path, options: &Options<'_>) -> Result<Import
 }
 
 /// Refuses options that a kind would ignore, or that contradict each other.
-fn check_options(kind: Kind, options: &Options<'_>) -> Result<()> {
-    let is_edges = kind == Kind::Edges;
-    let takes_arrays = is_edges || kind == Kind::MatrixMarket;
+fn check_options(kind: Format, options: &Options<'_>) -> Result<()> {
+    let is_edges = kind == Format::Edges;
+    let takes_arrays = is_edges || kind == Format::MatrixMarket;
     let has_table = options.vertices.is_some();
     let TableColumns { key, label, features } = options.columns;
     let shown = |path: &Path| path.display().to_string();
@@ -390,12 +390,13 @@ fn check_options(kind: Kind, options: &Options<'_>) -> Result<()> {
     // What was given, if it is refused.
     let refused: [(Option<String>, &'static str, &'static str); 12] = [
         (
-            options.name.filter(|_| kind != Kind::Planetoid).map(Into::into),
+            options.name.filter(|_| kind != Format::Planetoid).map(Into::into),
             "--name",
             "nothing: only a folder of `planetoid` holds several sets",
         ),
         (
-            (options.split != 0 && !matches!(kind, Kind::Heterophilous | Kind::Npz)).then(|| options.split.to_string()),
+            (options.split != 0 && !matches!(kind, Format::Heterophilous | Format::Npz))
+                .then(|| options.split.to_string()),
             "--split",
             "nothing, or shares as in 0.6,0.2,0.2: only `heterophilous` and `npz` archives may have several splits",
         ),

@@ -3,7 +3,7 @@
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use super::job::{Job, Loaded};
+use super::job::{ImportJob, Loaded};
 use super::npz::in_edges;
 use super::source::Meter;
 use super::table;
@@ -27,7 +27,7 @@ const ENDINGS: [&str; 2] = [".add_self_edge.lux", ".lux"];
 ///
 /// # Source
 /// Jia et al. 2017 and 2020, and the loader of the latter.
-pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
+pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     let (path, prefix) = locate(job.source);
     let file = path.display().to_string();
     let mut from = job.meter.open(&path, "it is the graph to import")?;

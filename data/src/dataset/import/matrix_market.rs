@@ -1,7 +1,7 @@
 //! Matrix Market's coordinate files.
 
 use super::blocks::Blocks;
-use super::job::{Job, Loaded};
+use super::job::{ImportJob, Loaded};
 use super::text::{Small, Stop, each_edge};
 use crate::dataset::error::{Error, Result};
 use crate::graph::MAX_VERTICES;
@@ -11,7 +11,7 @@ use crate::graph::MAX_VERTICES;
 ///
 /// # Source
 /// Boisvert, Pozo & Remington 1996, "The Matrix Market exchange formats".
-pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
+pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     let text = job.meter.open_text(job.source, "it is the matrix to import")?;
     let mut blocks = Blocks::new(text, job.source.display().to_string());
     let header = Header::read(job, &mut blocks)?;
@@ -69,7 +69,7 @@ struct Header {
 
 impl Header {
     /// Reads the banner and the size line, and leaves the entries.
-    fn read<R: std::io::Read>(job: &Job<'_>, blocks: &mut Blocks<R>) -> Result<Self> {
+    fn read<R: std::io::Read>(job: &ImportJob<'_>, blocks: &mut Blocks<R>) -> Result<Self> {
         let block = blocks.next()?.unwrap_or_default();
         let mut lines = 0;
         let mut at = 0;

@@ -1,6 +1,6 @@
 //! Datasets from files that other programs write.
 //!
-//! [`import`] reads any [`Kind`]. Text and edges stream: what is in memory at once is the result before repeated edges are
+//! [`import`] reads any [`Format`]. Text and edges stream: what is in memory at once is the result before repeated edges are
 //! dropped, a few bytes a vertex, and blocks of fixed size; edges on their way lie in an unnamed temporary file. Nothing of
 //! an archive is unpacked to the disk, nothing in a pickle is run.
 
@@ -13,7 +13,6 @@ mod heterophilous;
 mod ids;
 mod job;
 mod lux;
-mod machine;
 mod matrix_market;
 mod npz;
 mod numbers;
@@ -31,7 +30,7 @@ mod vertex_order;
 mod vertex_table;
 
 pub use ids::Ids;
-pub use job::{Imported, Kind, Options, Progress, Report, Watch, import};
+pub use job::{Format, Imported, Options, Progress, Report, Watch, import};
 pub use npz::npz;
 pub use planetoid::planetoid;
 pub use rules::Fate;

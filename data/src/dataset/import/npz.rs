@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::archive::Archive;
-use super::job::{Job, Kind, Loaded, Options};
+use super::job::{Format, ImportJob, Loaded, Options};
 use super::numbers::Numbers;
 use super::source::Meter;
 use crate::dataset::Dataset;
@@ -28,21 +28,21 @@ use crate::graph::{Graph, GraphError, MAX_VERTICES};
 /// O(size); memory is that of the dataset and a few hundred KB.
 pub fn npz(source: &Path) -> Result<Dataset> {
     let options = Options::default();
-    load(&Job::new(Kind::Npz, source, &options))?.parts.build()
+    load(&ImportJob::new(Format::Npz, source, &options))?.parts.build()
 }
 
 /// Which of the kinds of archives this is.
-pub(super) fn kind_of(source: &Path) -> Result<Kind> {
+pub(super) fn kind_of(source: &Path) -> Result<Format> {
     let meter = Meter::new(None);
     let archive = Archive::open(&meter, source)?;
     Ok(if archive.has("indptr") || archive.has(EDGES) {
-        Kind::Npz
+        Format::Npz
     } else if archive.has("adj_indptr") {
-        Kind::GnnBenchmark
+        Format::GnnBenchmark
     } else if archive.has("edges") && archive.has("node_features") {
-        Kind::Heterophilous
+        Format::Heterophilous
     } else {
-        Kind::Npz
+        Format::Npz
     })
 }
 
@@ -66,7 +66,7 @@ const NEEDED: &str =
     "an archive needs indptr and indices (CSR over in-edges), or edge_index (sources over destinations)";
 const NOT_NEGATIVE: &str = "a number that is not negative and fits";
 
-pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
+pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     let archive = &mut Archive::open(&job.meter, job.source)?;
     let origin = Origin::Archive(job.source.into());
     let (graph, seen, edges_listed) = match (archive.has("indptr"), archive.has(EDGES)) {
@@ -107,7 +107,7 @@ pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
 }
 
 /// The members of a split: ids or a mask, or with several splits the mask that was asked for.
-fn split(job: &Job<'_>, archive: &mut Archive<'_>, name: &str) -> Result<Option<Members>> {
+fn split(job: &ImportJob<'_>, archive: &mut Archive<'_>, name: &str) -> Result<Option<Members>> {
     let expected = "bool of [vertices], or int64 or int32 of vertex ids";
     let Some((split, dtype)) = member(archive, name, &[Dtype::Bool, Dtype::I64, Dtype::I32], expected)? else {
         return Ok(None);
@@ -132,7 +132,7 @@ fn split(job: &Job<'_>, archive: &mut Archive<'_>, name: &str) -> Result<Option<
 }
 
 /// `indptr` and `indices`.
-fn csr(job: &Job<'_>, archive: &mut Archive<'_>, origin: &Origin) -> Result<(Graph, Seen, u64)> {
+fn csr(job: &ImportJob<'_>, archive: &mut Archive<'_>, origin: &Origin) -> Result<(Graph, Seen, u64)> {
     let required = |file: String| Error::Import { file, why: format!("is missing; {NEEDED}") };
     let missing = required(archive.place("indptr"));
     let (indptr, _) = member(archive, "indptr", &[Dtype::I64, Dtype::I32], "int64 or int32")?.ok_or(missing)?;
@@ -150,7 +150,7 @@ fn csr(job: &Job<'_>, archive: &mut Archive<'_>, origin: &Origin) -> Result<(Gra
 
 /// PyTorch Geometric's `edge_index`: the sources of all edges, then their destinations. There are as many vertices as `num_nodes`
 /// says, else as `x`, `y` or a mask has rows, else as the greatest end asks for.
-fn edge_index(job: &Job<'_>, archive: &mut Archive<'_>) -> Result<(Graph, Seen, u64)> {
+fn edge_index(job: &ImportJob<'_>, archive: &mut Archive<'_>) -> Result<(Graph, Seen, u64)> {
     let mut rows = None;
     if let Some(number) = archive.optional("num_nodes")? {
         let place = number.place.clone();
@@ -189,7 +189,7 @@ fn edge_index(job: &Job<'_>, archive: &mut Archive<'_>) -> Result<(Graph, Seen, 
 
 /// The graph of a CSR over in-edges whose rows need not be sorted, by the rules.
 pub(super) fn in_edges(
-    job: &Job<'_>,
+    job: &ImportJob<'_>,
     origin: &Origin,
     mut indptr: Vec<u64>,
     mut indices: Vec<u32>,

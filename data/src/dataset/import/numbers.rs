@@ -5,7 +5,7 @@ use std::path::Path;
 
 use half::f16;
 
-use super::numpy::Kind;
+use super::numpy::ElementKind;
 use super::source::Meter;
 use crate::dataset::error::{Error, Result};
 use crate::dataset::npy::Header;
@@ -22,7 +22,7 @@ pub(super) struct Numbers<'a> {
     /// What the header says of it.
     pub header: Header,
     pub shape: Vec<usize>,
-    kind: Kind,
+    kind: ElementKind,
     big_endian: bool,
     fortran_order: bool,
     len: usize,
@@ -46,7 +46,7 @@ impl<'a> Numbers<'a> {
     /// # Errors
     /// A type that is no number; a size that is not what follows, or more than the host's memory.
     pub(super) fn new(file: String, header: &Header, have_bytes: u64, body: Box<dyn Read + 'a>) -> Result<Self> {
-        let Some(kind) = Kind::parse(&header.descr) else {
+        let Some(kind) = ElementKind::parse(&header.descr) else {
             let found = match header.descr.as_str() {
                 "|O" => "Python objects, which only running a pickle would make (nothing was run)".into(),
                 other => format!("'{other:.40}'"),
@@ -92,7 +92,7 @@ impl<'a> Numbers<'a> {
     }
 
     pub(super) fn is_bool(&self) -> bool {
-        self.kind == Kind::Bool
+        self.kind == ElementKind::Bool
     }
 
     /// Whether a matrix is stored column by column.
@@ -101,12 +101,12 @@ impl<'a> Numbers<'a> {
     }
 
     fn is_float(&self) -> bool {
-        matches!(self.kind, Kind::Float(_))
+        matches!(self.kind, ElementKind::Float(_))
     }
 
     fn expect_ints(&self) -> Result<()> {
         if self.is_float() {
-            let Kind::Float(size) = self.kind else { return Ok(()) };
+            let ElementKind::Float(size) = self.kind else { return Ok(()) };
             let found = format!("'f{size}'");
             return Err(Error::Dtype { file: self.place.clone(), found, expected: "integers" });
         }
@@ -310,25 +310,25 @@ fn each<const N: usize, W>(bytes: &[u8], wide: &mut Vec<W>, read: impl Fn([u8; N
     wide.extend(bytes.as_chunks::<N>().0.iter().map(|&element| read(element)));
 }
 
-fn ints(kind: Kind, bytes: &[u8], wide: &mut Vec<i64>) {
+fn ints(kind: ElementKind, bytes: &[u8], wide: &mut Vec<i64>) {
     match kind {
-        Kind::Signed(1) => each(bytes, wide, |x| i8::from_le_bytes(x).into()),
-        Kind::Signed(2) => each(bytes, wide, |x| i16::from_le_bytes(x).into()),
-        Kind::Signed(4) => each(bytes, wide, |x| i32::from_le_bytes(x).into()),
-        Kind::Unsigned(2) => each(bytes, wide, |x| u16::from_le_bytes(x).into()),
-        Kind::Unsigned(4) => each(bytes, wide, |x| u32::from_le_bytes(x).into()),
+        ElementKind::Signed(1) => each(bytes, wide, |x| i8::from_le_bytes(x).into()),
+        ElementKind::Signed(2) => each(bytes, wide, |x| i16::from_le_bytes(x).into()),
+        ElementKind::Signed(4) => each(bytes, wide, |x| i32::from_le_bytes(x).into()),
+        ElementKind::Unsigned(2) => each(bytes, wide, |x| u16::from_le_bytes(x).into()),
+        ElementKind::Unsigned(4) => each(bytes, wide, |x| u32::from_le_bytes(x).into()),
         // What is above 2^63 becomes negative, which nobody takes.
-        Kind::Signed(_) | Kind::Unsigned(8) => each(bytes, wide, i64::from_le_bytes),
+        ElementKind::Signed(_) | ElementKind::Unsigned(8) => each(bytes, wide, i64::from_le_bytes),
         _ => each(bytes, wide, |[x]| x.into()),
     }
 }
 
-fn floats(kind: Kind, bytes: &[u8], narrow: &mut Vec<f32>) {
+fn floats(kind: ElementKind, bytes: &[u8], narrow: &mut Vec<f32>) {
     match kind {
-        Kind::Float(2) => each(bytes, narrow, |x| f16::from_le_bytes(x).to_f32()),
-        Kind::Float(4) => each(bytes, narrow, f32::from_le_bytes),
-        Kind::Float(_) => each(bytes, narrow, |x| f64::from_le_bytes(x) as f32),
-        Kind::Unsigned(8) => each(bytes, narrow, |x| u64::from_le_bytes(x) as f32),
+        ElementKind::Float(2) => each(bytes, narrow, |x| f16::from_le_bytes(x).to_f32()),
+        ElementKind::Float(4) => each(bytes, narrow, f32::from_le_bytes),
+        ElementKind::Float(_) => each(bytes, narrow, |x| f64::from_le_bytes(x) as f32),
+        ElementKind::Unsigned(8) => each(bytes, narrow, |x| u64::from_le_bytes(x) as f32),
         _ => {
             let mut wide = Vec::with_capacity(bytes.len() / kind.size());
             ints(kind, bytes, &mut wide);

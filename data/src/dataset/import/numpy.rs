@@ -7,7 +7,7 @@ use crate::dataset::error::Result;
 
 /// An n-dimensional array whose elements are still bytes.
 pub(super) struct Array<'a> {
-    kind: Kind,
+    kind: ElementKind,
     big_endian: bool,
     pub shape: Vec<usize>,
     fortran_order: bool,
@@ -16,14 +16,14 @@ pub(super) struct Array<'a> {
 
 /// An element's type, without its byte order.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum ElementKind {
     Bool,
     Signed(usize),
     Unsigned(usize),
     Float(usize),
 }
 
-impl Kind {
+impl ElementKind {
     /// The type that numpy spells so.
     pub(super) fn parse(text: &str) -> Option<Self> {
         Some(match text.trim_start_matches(['<', '>', '|', '=']) {
@@ -53,13 +53,13 @@ impl Kind {
 }
 
 /// The dtype of a value: its kind, and whether its bytes are the other way round.
-fn dtype(pickle: &Pickle, value: Value) -> Result<(Kind, bool)> {
+fn dtype(pickle: &Pickle, value: Value) -> Result<(ElementKind, bool)> {
     let unknown = || pickle.not("an array's dtype is not one of bool, integers and floats");
     let Some(&Object::Instance { class: Global::Dtype, args, state }) = pickle.object(value) else {
         return Err(unknown());
     };
     let name = pickle.items(args).and_then(|items| pickle.text(*items.first()?)).ok_or_else(unknown)?;
-    let kind = Kind::parse(name)
+    let kind = ElementKind::parse(name)
         .ok_or_else(|| pickle.not(format!("an array has dtype `{name:.20}`, expected bool, integers or floats")))?;
     let order = pickle.items(state).and_then(|items| pickle.text(*items.get(1)?));
     Ok((kind, order.unwrap_or(name).starts_with('>')))
@@ -110,21 +110,21 @@ impl<'a> Array<'a> {
         let bytes = self.element(at);
         let raw = i64::from_le_bytes(bytes);
         match self.kind {
-            Kind::Signed(size) => {
+            ElementKind::Signed(size) => {
                 let unused = 64 - 8 * size as u32;
                 raw << unused >> unused
             }
-            Kind::Bool | Kind::Unsigned(_) => raw,
-            Kind::Float(_) => self.float(at) as i64,
+            ElementKind::Bool | ElementKind::Unsigned(_) => raw,
+            ElementKind::Float(_) => self.float(at) as i64,
         }
     }
 
     fn float(&self, at: usize) -> f64 {
         let bytes = self.element(at);
         match self.kind {
-            Kind::Float(2) => f16::from_le_bytes([bytes[0], bytes[1]]).to_f64(),
-            Kind::Float(4) => f64::from(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
-            Kind::Float(_) => f64::from_le_bytes(bytes),
+            ElementKind::Float(2) => f16::from_le_bytes([bytes[0], bytes[1]]).to_f64(),
+            ElementKind::Float(4) => f64::from(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+            ElementKind::Float(_) => f64::from_le_bytes(bytes),
             _ => self.int(at) as f64,
         }
     }
@@ -170,7 +170,7 @@ pub(super) fn int(pickle: &Pickle, value: Value) -> Option<i64> {
     let &[kind, Value::Bytes(data)] = pickle.items(args)? else { return None };
     let (kind, big_endian) = dtype(pickle, kind).ok()?;
     let data = pickle.string(data);
-    let whole = !matches!(kind, Kind::Float(_)) && data.len() == kind.size();
+    let whole = !matches!(kind, ElementKind::Float(_)) && data.len() == kind.size();
     whole.then(|| Array { kind, big_endian, shape: vec![1], fortran_order: false, data }.int(0))
 }
 

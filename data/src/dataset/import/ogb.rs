@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::blocks::Blocks;
-use super::job::{Job, Loaded};
+use super::job::{ImportJob, Loaded};
 use super::table::{self, Table};
 use super::text::{Small, Stop, each_edge};
 use crate::dataset::edge_store::EdgeStore;
@@ -21,7 +21,7 @@ const UNDIRECTED: [&str; 2] = ["products", "proteins"];
 ///
 /// # Source
 /// Hu et al. 2020, and the loader of its package.
-pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
+pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     let (root, raw) = folders(job.source);
     let file = |name: &str| csv(&raw, name);
     let vertices = one_number(job, &file("num-node-list"), "it says how many vertices there are")?;
@@ -89,7 +89,7 @@ fn csv(folder: &Path, name: &str) -> PathBuf {
     if plain.exists() { plain } else { folder.join(format!("{name}.csv.gz")) }
 }
 
-fn one_number(job: &Job<'_>, path: &Path, needed: &'static str) -> Result<usize> {
+fn one_number(job: &ImportJob<'_>, path: &Path, needed: &'static str) -> Result<usize> {
     let table = Table::<u64>::read(&job.meter, path, needed, 1)?;
     match table.cells[..] {
         [number] => Ok(usize::try_from(number).unwrap_or(usize::MAX)),
@@ -100,7 +100,7 @@ fn one_number(job: &Job<'_>, path: &Path, needed: &'static str) -> Result<usize>
     }
 }
 
-fn edges(job: &Job<'_>, path: &Path, vertices: usize) -> Result<EdgeStore> {
+fn edges(job: &ImportJob<'_>, path: &Path, vertices: usize) -> Result<EdgeStore> {
     let file = path.display().to_string();
     let wrong = |why: String| Error::Import { file: file.clone(), why };
     let text = job.meter.open_text(path, "it has the edges")?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::job::{Job, Kind, Loaded, Options};
+use super::job::{Format, ImportJob, Loaded, Options};
 use super::numpy::{Array, Matrix, int};
 use super::pickle::{Object, Pickle};
 use crate::dataset::Dataset;
@@ -31,11 +31,11 @@ const VALIDATION: usize = 500;
 /// Yang, Cohen & Salakhutdinov 2016, and its loader.
 pub fn planetoid(source: &Path, name: Option<&str>) -> Result<Dataset> {
     let options = Options { name, ..Options::default() };
-    load(&Job::new(Kind::Planetoid, source, &options))?.parts.build()
+    load(&ImportJob::new(Format::Planetoid, source, &options))?.parts.build()
 }
 
 /// The same, with the rules of the job.
-pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
+pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     let (dir, name) = locate(job.source, job.options.name)?;
     let file = |part: &str| dir.join(format!("ind.{name}.{part}"));
     let train_rows = Matrix::of(&Pickle::open(&job.meter, &file("x"))?)?.rows.len();
@@ -188,7 +188,7 @@ fn test_ids(path: &Path) -> Result<Vec<usize>> {
 }
 
 /// The adjacency lists of a dictionary.
-fn adjacency(job: &Job<'_>, pickle: &Pickle, vertices: usize) -> Result<EdgeStore> {
+fn adjacency(job: &ImportJob<'_>, pickle: &Pickle, vertices: usize) -> Result<EdgeStore> {
     let Some(Object::Dict(lists)) = pickle.object(pickle.root) else {
         return Err(pickle.not("expected a dictionary of adjacency lists"));
     };

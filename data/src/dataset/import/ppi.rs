@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::csr_archives::{json_file, not_json};
-use super::job::{Job, Loaded, dense, labels};
+use super::job::{ImportJob, Loaded, dense, labels};
 use super::numbers::Numbers;
 use crate::dataset::build::{RawFeatures, RawLabels};
 use crate::dataset::edge_store::EdgeStore;
@@ -22,7 +22,7 @@ const SPLITS: [&str; 3] = ["train", "valid", "test"];
 /// A folder with `train_graph.json` (networkx's node-link form), `train_feats.npy`, `train_labels.npy`, `train_graph_id.npy`, and so
 /// on for `valid` and `test`. The graphs are numbered through all three. An edge between two graphs is left out, as PyTorch Geometric
 /// does. Unless `directed` says otherwise in the file, every link is two edges.
-pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
+pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     let mut store = job.store();
     let (mut graph_ids, mut features, mut classes) = (Vec::new(), Vec::new(), Vec::new());
     let (mut width, mut class_count) = (None, None);
@@ -89,7 +89,7 @@ pub(super) fn load(job: &Job<'_>) -> Result<Loaded> {
 }
 
 fn append_features(
-    job: &Job<'_>,
+    job: &ImportJob<'_>,
     path: &Path,
     rows: usize,
     all: &mut Vec<f32>,
@@ -103,7 +103,7 @@ fn append_features(
 }
 
 fn append_classes(
-    job: &Job<'_>,
+    job: &ImportJob<'_>,
     path: &Path,
     rows: usize,
     all: &mut Vec<u8>,

@@ -2,7 +2,7 @@
 //! two of them are the ends of an edge.
 
 use super::blocks::Blocks;
-use super::job::Job;
+use super::job::ImportJob;
 use super::text::{cells, data_lines, is_separator};
 use crate::dataset::error::Result;
 
@@ -32,7 +32,7 @@ pub(super) struct Layout {
 ///
 /// # Errors
 /// Those of reading it.
-pub(super) fn layout(job: &Job<'_>) -> Result<Layout> {
+pub(super) fn layout(job: &ImportJob<'_>) -> Result<Layout> {
     let text = job.meter.open_text(job.source, "it is the list of edges to import")?;
     let block = Blocks::new(text, job.source.display().to_string()).next()?.unwrap_or_default();
     Ok(layout_of(&block, job.options.header))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::blocks::Blocks;
 use super::edge_list::{Names, some};
-use super::job::Job;
+use super::job::ImportJob;
 use super::text::{self, shown};
 use super::vertex_table::VertexTable;
 use crate::dataset::error::{Error, Result};
@@ -74,7 +74,7 @@ impl Order {
     ///
     /// # Errors
     /// A file that cannot be read; a name that stands there twice.
-    pub(super) fn read(job: &Job<'_>) -> Result<Option<Self>> {
+    pub(super) fn read(job: &ImportJob<'_>) -> Result<Option<Self>> {
         let missing = job.options.missing;
         let (file, keys, lines, table) = match (job.options.vertices, job.options.vertex_order) {
             (Some(path), _) => {
@@ -99,7 +99,7 @@ impl Order {
     ///
     /// # Errors
     /// Vertices without a row and rows without a vertex, unless the options say what becomes of them.
-    pub(super) fn matched(&self, names: &Names, job: &Job<'_>) -> Result<Matched> {
+    pub(super) fn matched(&self, names: &Names, job: &ImportJob<'_>) -> Result<Matched> {
         let row_of = self.rows_of(names)?;
         let mut new_number = vec![u32::MAX; self.keys.len()];
         row_of.iter().filter(|&&row| row != u32::MAX).for_each(|&row| new_number[row as usize] = 0);
@@ -186,7 +186,7 @@ impl Order {
         Ok(rows)
     }
 
-    fn mismatch(&self, job: &Job<'_>, (names, rowless): (&[String], usize), unused: &[u32]) -> String {
+    fn mismatch(&self, job: &ImportJob<'_>, (names, rowless): (&[String], usize), unused: &[u32]) -> String {
         let edges = job.source.display();
         let mut parts = Vec::new();
         if rowless > 0 {
@@ -230,7 +230,7 @@ fn name_of(names: &Names, vertex: usize) -> String {
 }
 
 /// A name a line.
-fn read_names(job: &Job<'_>, path: &Path) -> Result<(Vec<Arc<str>>, Vec<u64>)> {
+fn read_names(job: &ImportJob<'_>, path: &Path) -> Result<(Vec<Arc<str>>, Vec<u64>)> {
     let file = path.display().to_string();
     let wrong = |why: String| Error::Import { file: file.clone(), why };
     let text = job.meter.open_text(path, "it was named for the order of the vertices")?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::blocks::Blocks;
 use super::edge_list::some;
 use super::ids::Interner;
-use super::job::Job;
+use super::job::ImportJob;
 use super::sniff::delimiter;
 use super::text::shown;
 use crate::dataset::build::{Parts, RawFeatures, RawLabels};
@@ -76,7 +76,7 @@ impl VertexTable {
     /// # Errors
     /// Rows that have not as many cells as there are titles; titles that are asked for and not there, or there twice; cells that
     /// are not what their column holds.
-    pub(super) fn read(job: &Job<'_>, path: &Path) -> Result<(Vec<Arc<str>>, Vec<u64>, Self)> {
+    pub(super) fn read(job: &ImportJob<'_>, path: &Path) -> Result<(Vec<Arc<str>>, Vec<u64>, Self)> {
         let file = path.display().to_string();
         let needed = "it was named for the table of the vertices";
         let start = Blocks::new(job.meter.open_text(path, needed)?, file.clone()).next()?.unwrap_or_default();

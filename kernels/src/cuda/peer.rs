@@ -23,14 +23,14 @@ use crate::memory::Slot;
 use crate::op::call::Mat;
 
 /// A slot of some GPU.
-pub(super) struct Loan {
+pub(super) struct PeerSlot {
     /// Whose memory it is.
     _engine: Arc<CudaEngine>,
     address: u64,
     bytes: u64,
 }
 
-impl Loan {
+impl PeerSlot {
     /// # Errors
     /// [`Error::EmptySlot`].
     pub(super) fn new(engine: Arc<CudaEngine>, slot: Slot) -> Result<Self> {
@@ -40,31 +40,31 @@ impl Loan {
 }
 
 /// What the jobs of one device read and may still be reading.
-pub(super) struct Loans {
+pub(super) struct PeerReads {
     engine: Arc<CudaEngine>,
     /// By job.
     held: Mutex<Vec<(u64, Vec<Lent>)>>,
 }
 
-impl Loans {
+impl PeerReads {
     pub(super) fn new(engine: Arc<CudaEngine>) -> Self {
         Self { engine, held: Mutex::default() }
     }
 
     /// Job `number` reads `lent`.
     pub(super) fn hold(&self, number: u64, lent: Vec<Lent>) {
-        let done = self.engine.marks(LANE_IN).done();
+        let done = self.engine.events(LANE_IN).done();
         let mut held = self.held.lock();
         held.retain(|(job, _)| *job > done);
         held.push((number, lent));
     }
 }
 
-impl Drop for Loans {
+impl Drop for PeerReads {
     fn drop(&mut self) {
         // The lanes have ended; what they queued may still run. A failure here was told before.
         let _ = self.engine.bind();
-        let _ = self.engine.marks(LANE_IN).stream.synchronize();
+        let _ = self.engine.events(LANE_IN).stream.synchronize();
     }
 }
 
@@ -98,7 +98,7 @@ pub(super) fn prepare_fetch(
     let mut launches = Vec::new();
     let mut limit = u64::MAX;
     for (lent, count) in from {
-        let loan = lent.of::<Loan>().ok_or(Error::NoPeers)?;
+        let loan = lent.of::<PeerSlot>().ok_or(Error::NoPeers)?;
         let sources = loan.bytes.checked_div(row_bytes).unwrap_or(u64::MAX);
         limit = limit.min(sources);
         let args = args::Rows {
@@ -110,7 +110,7 @@ pub(super) fn prepare_fetch(
             sources,
             d,
             lanes: width.lanes as u32,
-            steps: args::Steps::default(),
+            steps: args::RowStepsArgs::default(),
         };
         let blocks = if out.cols == 0 { 0 } else { count.div_ceil(width.rows_of_block()) };
         launches.extend(kernel_call(File::Rows.over(out.float()), rows_kernel_name(width), [blocks, 1], &args));

@@ -5,12 +5,14 @@
 //! the reading. Objects live in one arena and refer to each other by number, so that neither building nor dropping
 //! them recurses, whatever the bytes say; memory is bounded by a multiple of the file's size.
 
+mod vm;
+
 use std::io::Read;
 use std::path::Path;
 
-use super::machine::Machine;
 use super::source::Meter;
 use crate::dataset::error::{Error, Result};
+use vm::Vm;
 
 /// A value on the stack: small, copied freely.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,7 +35,7 @@ pub(super) struct Span {
     pub len: usize,
 }
 
-/// What the machine has built.
+/// What the vm has built.
 #[derive(Clone, Debug)]
 pub(super) enum Object {
     List(Vec<Value>),
@@ -105,7 +107,7 @@ impl Pickle {
 
     /// Reads bytes; `file` names them in errors.
     pub(super) fn parse(file: String, bytes: Vec<u8>) -> Result<Self> {
-        Machine::new(Self { file, bytes, extra: Vec::new(), objects: Vec::new(), root: Value::None }).run()
+        Vm::new(Self { file, bytes, extra: Vec::new(), objects: Vec::new(), root: Value::None }).run()
     }
 
     /// The bytes of a string of either kind.

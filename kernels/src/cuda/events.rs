@@ -13,7 +13,7 @@ use crate::error::Result;
 const MANY: usize = 256;
 
 /// The jobs of one stream that may not be done yet.
-pub(super) struct Marks {
+pub(super) struct Events {
     context: Arc<CudaContext>,
     pub(super) stream: Arc<CudaStream>,
     state: Mutex<State>,
@@ -28,7 +28,7 @@ struct State {
     spare: Vec<Arc<CudaEvent>>,
 }
 
-impl Marks {
+impl Events {
     /// # Errors
     /// [`crate::Error::Cuda`].
     pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self> {
@@ -36,7 +36,7 @@ impl Marks {
         Ok(Self { context: context.clone(), stream, state: Mutex::default() })
     }
 
-    /// Marks what was queued on the stream so far as the job `number`.
+    /// Events what was queued on the stream so far as the job `number`.
     pub(super) fn mark(&self, number: u64) -> Result<()> {
         let mut state = self.state.lock();
         if state.open.len() > MANY {

@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 
-use super::pickle::{Global, Object, Pickle, Span, Value};
+use super::{Global, Object, Pickle, Span, Value};
 use crate::dataset::error::{Error, Result};
 
-enum Step {
+enum Progress {
     Next,
     Stop(Value),
 }
 
 /// The machine while it reads.
-pub(super) struct Machine {
+pub(super) struct Vm {
     pickle: Pickle,
     at: usize,
     opcode_at: usize,
@@ -20,7 +20,7 @@ pub(super) struct Machine {
     memo: HashMap<u64, Value>,
 }
 
-impl Machine {
+impl Vm {
     /// A machine before the first opcode of `pickle`.
     pub(super) fn new(pickle: Pickle) -> Self {
         Self { pickle, at: 0, opcode_at: 0, stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() }
@@ -29,7 +29,7 @@ impl Machine {
     /// Reads up to the STOP.
     pub(super) fn run(mut self) -> Result<Pickle> {
         while let Some(step) = self.step()? {
-            if let Step::Stop(root) = step {
+            if let Progress::Stop(root) = step {
                 self.pickle.root = root;
                 return Ok(self.pickle);
             }
@@ -132,14 +132,14 @@ impl Machine {
     }
 
     /// One opcode; `None` at the end of the file.
-    fn step(&mut self) -> Result<Option<Step>> {
+    fn step(&mut self) -> Result<Option<Progress>> {
         self.opcode_at = self.at;
         let Some(&opcode) = self.pickle.bytes.get(self.at) else {
             return Ok(None);
         };
         self.at += 1;
         match opcode {
-            b'.' => return Ok(Some(Step::Stop(self.pop()?))),
+            b'.' => return Ok(Some(Progress::Stop(self.pop()?))),
             0x80 => {
                 let protocol = self.u8()?;
                 if protocol > 5 {
@@ -176,7 +176,7 @@ impl Machine {
             b'P' | b'Q' => return Err(self.wrong("refers to an object outside the file")),
             other => return Err(self.wrong(format!("has opcode {other:#04x}, which files of arrays do not use"))),
         }
-        Ok(Some(Step::Next))
+        Ok(Some(Progress::Next))
     }
 
     fn scalar(&mut self, opcode: u8) -> Result<()> {

@@ -6,7 +6,7 @@ use crate::team::for_each;
 
 /// How the numbers of a matrix are stored. Whatever it is, kernels compute with `f32`, in which every sum is held as well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Float {
+pub enum StorageType {
     /// IEEE single precision.
     #[default]
     F32,
@@ -15,7 +15,7 @@ pub enum Float {
     Bf16,
 }
 
-impl Float {
+impl StorageType {
     /// Bytes of one number.
     pub fn byte_count(self) -> usize {
         match self {
@@ -35,10 +35,10 @@ impl Float {
     /// That of this name.
     ///
     /// ```
-    /// use lapidary_kernels::Float;
+    /// use lapidary_kernels::StorageType;
     ///
-    /// assert_eq!(Float::named("bf16"), Some(Float::Bf16));
-    /// assert_eq!(Float::named("f16"), None);
+    /// assert_eq!(StorageType::named("bf16"), Some(StorageType::Bf16));
+    /// assert_eq!(StorageType::named("f16"), None);
     /// ```
     pub fn named(name: &str) -> Option<Self> {
         [Self::F32, Self::Bf16].into_iter().find(|float| float.name() == name)
@@ -62,10 +62,10 @@ pub enum DType {
 
 impl DType {
     /// How a matrix of it is stored, if it is of floating-point numbers.
-    pub fn float(self) -> Option<Float> {
+    pub fn float(self) -> Option<StorageType> {
         match self {
-            Self::F32 => Some(Float::F32),
-            Self::Bf16 => Some(Float::Bf16),
+            Self::F32 => Some(StorageType::F32),
+            Self::Bf16 => Some(StorageType::Bf16),
             Self::U32 | Self::U64 | Self::U8 => None,
         }
     }
@@ -93,16 +93,16 @@ impl std::fmt::Display for DType {
     }
 }
 
-impl From<Float> for DType {
-    fn from(float: Float) -> Self {
+impl From<StorageType> for DType {
+    fn from(float: StorageType) -> Self {
         match float {
-            Float::F32 => Self::F32,
-            Float::Bf16 => Self::Bf16,
+            StorageType::F32 => Self::F32,
+            StorageType::Bf16 => Self::Bf16,
         }
     }
 }
 
-impl std::fmt::Display for Float {
+impl std::fmt::Display for StorageType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }

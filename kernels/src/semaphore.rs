@@ -5,13 +5,13 @@ use parking_lot::{Condvar, Mutex};
 /// Lets at most so many kernels run at once: with more devices than cores an op's seconds are then its own, and not those of
 /// the ops beside it.
 #[derive(Debug)]
-pub struct Gate {
+pub struct Semaphore {
     // Invariant: how many more may enter.
     free: Mutex<usize>,
     left: Condvar,
 }
 
-impl Gate {
+impl Semaphore {
     /// For `places` at a time, at least one.
     pub fn new(places: usize) -> Self {
         Self { free: Mutex::new(places.max(1)), left: Condvar::new() }
@@ -32,7 +32,7 @@ impl Gate {
 }
 
 /// A place, which is free again when this is dropped, by a panic too.
-struct Place<'a>(&'a Gate);
+struct Place<'a>(&'a Semaphore);
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
@@ -49,12 +49,12 @@ mod tests {
 
     #[test]
     fn no_more_than_there_are_places_are_inside() {
-        let (gate, inside, most) = (Gate::new(2), AtomicUsize::new(0), AtomicUsize::new(0));
+        let (semaphore, inside, most) = (Semaphore::new(2), AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for _ in 0..6 {
                 scope.spawn(|| {
                     for _ in 0..50 {
-                        gate.pass(|| {
+                        semaphore.pass(|| {
                             most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                             std::thread::yield_now();
                             inside.fetch_sub(1, Ordering::SeqCst);
@@ -64,8 +64,8 @@ mod tests {
             }
         });
         assert_eq!(most.into_inner(), 2);
-        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| gate.pass(|| panic!("inside"))));
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| semaphore.pass(|| panic!("inside"))));
         assert!(panicked.is_err());
-        assert_eq!(*gate.free.lock(), 2, "a panic gives its place back");
+        assert_eq!(*semaphore.free.lock(), 2, "a panic gives its place back");
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-use crate::float::Float;
+use crate::storage_type::StorageType;
 
 /// What tells gathers apart that take different times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +16,7 @@ pub(super) struct Shape {
     pub(super) edges: usize,
     pub(super) sources: usize,
     pub(super) d: usize,
-    pub(super) stored: Float,
+    pub(super) stored: StorageType,
     pub(super) weighted: bool,
 }
 
@@ -28,9 +28,9 @@ struct Tried {
 }
 
 #[derive(Default)]
-pub(super) struct Choices(Mutex<HashMap<Shape, Tried>>);
+pub(super) struct Autotune(Mutex<HashMap<Shape, Tried>>);
 
-impl Choices {
+impl Autotune {
     /// Whether some columns at a time are faster, if that was tried.
     pub(super) fn by_columns(&self, shape: &Shape) -> Option<bool> {
         self.0.lock().get(shape).map(|tried| tried.seconds[1] < tried.seconds[0])
@@ -49,7 +49,7 @@ impl Choices {
             format!(
                 "gather of {rows} rows, {edges} edges, {sources} sources, width {d}{}{}: {whole_ms:.3} ms by whole rows, \
                  {columns_ms:.3} ms by {} columns at a time",
-                if *stored == Float::F32 { "" } else { " in bf16" },
+                if *stored == StorageType::F32 { "" } else { " in bf16" },
                 if *weighted { ", weighted" } else { "" },
                 tried.columns
             )
@@ -79,19 +79,19 @@ pub(super) fn columns_at_a_time(shape: &Shape, cache_bytes: usize) -> Option<usi
 mod tests {
     use super::*;
 
-    fn columns(stored: Float, [sources, edges, d]: [usize; 3]) -> Option<usize> {
+    fn columns(stored: StorageType, [sources, edges, d]: [usize; 3]) -> Option<usize> {
         columns_at_a_time(&Shape { rows: sources, edges, sources, d, stored, weighted: false }, 60_000_000)
     }
 
     #[test]
     fn columns_fit_the_cache_and_fill_lines() {
-        let reddit = |d| columns(Float::F32, [232_965, 114_615_892, d]);
+        let reddit = |d| columns(StorageType::F32, [232_965, 114_615_892, d]);
         assert_eq!([reddit(41), reddit(128), reddit(602)], [None, Some(32), Some(32)]);
-        assert_eq!(columns(Float::F32, [2_449_029, 123_718_280, 256]), None);
-        assert_eq!(columns(Float::F32, [50_000, 1_000_000, 602]), Some(128));
-        assert_eq!(columns(Float::F32, [50_000, 60_000, 602]), None);
+        assert_eq!(columns(StorageType::F32, [2_449_029, 123_718_280, 256]), None);
+        assert_eq!(columns(StorageType::F32, [50_000, 1_000_000, 602]), Some(128));
+        assert_eq!(columns(StorageType::F32, [50_000, 60_000, 602]), None);
         // Half the bytes: twice the columns, or all of them.
-        let reddit = |d| columns(Float::Bf16, [232_965, 114_615_892, d]);
+        let reddit = |d| columns(StorageType::Bf16, [232_965, 114_615_892, d]);
         assert_eq!([reddit(128), reddit(256), reddit(602)], [None, Some(64), Some(64)]);
     }
 }
