@@ -1,11 +1,11 @@
-//! What the host has: sizes that could never be held are refused before anything is allocated.
+//! Properties of the host. Sizes that it could never hold are refused before anything is allocated.
 
 use bytesize::ByteSize;
 
-/// What is assumed where the system does not tell: more than machines have.
+/// The memory that is assumed if the system does not report it: more than any machine has.
 const UNKNOWN_BYTES: u64 = 1 << 44;
 
-/// The host's memory.
+/// Returns the memory of the host, in bytes.
 pub fn memory_bytes() -> u64 {
     total_of_meminfo().unwrap_or(UNKNOWN_BYTES)
 }
@@ -17,14 +17,14 @@ fn total_of_meminfo() -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// What the host's processor calls itself; empty where the system does not tell.
+/// Returns the model name of the host's processor; empty if the system does not report it.
 pub fn processor() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = cpuinfo.lines().find(|line| line.starts_with("model name"));
     line.and_then(|line| line.split_once(':')).map_or_else(String::new, |(_, name)| name.trim().to_owned())
 }
 
-/// Bytes of the first processor's last cache; a common size where the system does not tell.
+/// Returns the size in bytes of the first processor's last-level cache; 32 MiB if the system does not report it.
 pub fn cache_bytes() -> u64 {
     let read = |index: u32, what: &str| {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{what}");
@@ -37,12 +37,12 @@ pub fn cache_bytes() -> u64 {
     (0..8).filter_map(level_and_kib).max().map_or(32 << 20, |(_, kib)| 1024 * kib)
 }
 
-/// The product of sizes, at most `u64::MAX`: no host has that.
+/// Returns the product of sizes, saturated at `u64::MAX`.
 pub fn product(sizes: [u64; 3]) -> u64 {
     sizes.into_iter().fold(1, u64::saturating_mul)
 }
 
-/// What is wrong with `need_bytes` on a host with `have_bytes`; `None` if they fit.
+/// Returns a message if `need_bytes` exceeds `have_bytes`, otherwise `None`.
 pub fn shortage(need_bytes: u64, have_bytes: u64) -> Option<String> {
     let more = if need_bytes == u64::MAX { " or more" } else { "" };
     let (need, have) = (ByteSize::b(need_bytes), ByteSize::b(have_bytes));

@@ -1,6 +1,7 @@
-//! Graphs, and datasets over them: files, importers and generators.
+//! Graphs and datasets: files, importers and generators.
 //!
-//! [`graph`] stands alone, [`dataset`] knows only it and [`host`]. This crate has no kernel, model or device.
+//! [`graph`] uses no other module, and [`dataset`] uses only it and [`host`]. This crate knows no kernel, model or
+//! device.
 
 pub mod dataset;
 pub mod graph;

@@ -1,4 +1,4 @@
-//! A dataset from what a training program has in memory.
+//! Building a dataset from arrays in memory.
 
 use lapidary_arrays::Shared;
 use ndarray::{ArrayBase, Data, Ix2};
@@ -10,13 +10,13 @@ use super::features::FeatureNorm;
 use super::split::Members;
 use crate::graph::Graph;
 
-/// The arrays of a dataset; [`Dataset::from_arrays`] checks them. All but the edges is optional.
+/// The arrays of a dataset; [`Dataset::from_arrays`] checks them. Only the edges are required.
 ///
 /// ```
 /// use lapidary_data::dataset::{Arrays, Dataset, TRAIN};
 /// use ndarray::array;
 ///
-/// // A path of four vertices; both directions of every tie.
+/// A path of four vertices, with both directions of each edge.
 /// let edges = [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)];
 /// let x = array![[1.0, 0.0], [1.0, 0.5], [0.0, 0.5], [0.0, 1.0]];
 /// let data = Dataset::from_arrays(
@@ -55,12 +55,12 @@ struct Rest {
 }
 
 impl Arrays {
-    /// A graph that is there already.
+    /// Starts from a graph that exists already.
     pub fn new(graph: Graph) -> Self {
         Self { topology: Topology::Graph(graph), rest: Rest::default() }
     }
 
-    /// CSR over in-edges: row v lists the sources u of u -> v, ascending.
+    /// Starts from a CSR over in-edges: row v lists the sources u of u -> v, ascending.
     ///
     /// # Shapes
     /// `indptr`: `[vertices + 1]`; `indices`: `[edges]`.
@@ -68,24 +68,24 @@ impl Arrays {
         Self { topology: Topology::Csr(indptr.into(), indices.into()), rest: Rest::default() }
     }
 
-    /// A list of edges (u, v), each u -> v, in any order. For an undirected graph both directions are listed.
+    /// Starts from a list of edges (u, v), each u -> v, in any order. For an undirected graph, list both directions.
     pub fn edges(vertices: usize, edges: &[(u32, u32)]) -> Self {
         Self { topology: Topology::Edges(vertices, edges.to_vec()), rest: Rest::default() }
     }
 
-    /// What the dataset is called; `unnamed` otherwise.
+    /// Sets the name of the dataset. The default is `unnamed`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.rest.name = Some(name.into());
         self
     }
 
-    /// Whether edges have a direction. By default that is found out: a graph is directed if it is not symmetric.
+    /// Sets whether edges have a direction. By default, a graph is directed if it is not symmetric.
     pub fn directed(mut self, directed: bool) -> Self {
         self.rest.directed = Some(directed);
         self
     }
 
-    /// Dense features, `[vertices, width]`; an owned matrix in C order is not copied.
+    /// Sets dense features, `[vertices, width]`. An owned matrix in C order is not copied.
     pub fn features<S: Data<Elem = f32>>(mut self, features: ArrayBase<S, Ix2>) -> Self {
         let (rows, width) = features.dim();
         let whole = features.is_standard_layout();
@@ -93,7 +93,7 @@ impl Arrays {
         let data = if whole {
             let (data, offset) = owned.into_raw_vec_and_offset();
             match offset {
-                // The vector may go on before and after a matrix that was cut out of a larger one.
+                // The vector of a matrix cut out of a larger one may have elements before and after it.
                 Some(0) | None if data.len() == rows * width => data,
                 offset => data.into_iter().skip(offset.unwrap_or(0)).take(rows * width).collect(),
             }
@@ -104,7 +104,7 @@ impl Arrays {
         self
     }
 
-    /// Sparse features as CSR, with columns strictly ascending within a row.
+    /// Sets sparse features as CSR. Columns ascend strictly within a row.
     ///
     /// # Shapes
     /// `indptr`: `[vertices + 1]`; `indices` and `values`: `[cells]`.
@@ -120,13 +120,13 @@ impl Arrays {
         self
     }
 
-    /// One label a vertex, -1 for none: a slice, a vector or an `Array1` of integers.
+    /// Sets one label per vertex, -1 for none. Takes a slice, a vector or an `Array1` of integers.
     pub fn labels<'a, T: Copy + Into<i64> + 'a>(mut self, labels: impl IntoIterator<Item = &'a T>) -> Self {
         self.rest.labels = Some(RawLabels::Class(widen(labels).into()));
         self
     }
 
-    /// Several labels a vertex: `[vertices, classes]` of 0 and 1.
+    /// Sets several labels per vertex: `[vertices, classes]` of 0 and 1.
     pub fn multi_labels<S: Data<Elem = u8>>(mut self, labels: ArrayBase<S, Ix2>) -> Self {
         let (rows, classes) = labels.dim();
         let data: Vec<u8> = labels.iter().copied().collect();
@@ -134,61 +134,61 @@ impl Arrays {
         self
     }
 
-    /// Number of classes, when it may be more than the greatest label shows.
+    /// Sets the number of classes. With one label per vertex, the default is the greatest label plus 1.
     pub fn classes(mut self, classes: usize) -> Self {
         self.rest.classes = Some(classes);
         self
     }
 
-    /// Ids of the training vertices.
+    /// Sets the ids of the training vertices.
     pub fn train<'a, T: Copy + Into<i64> + 'a>(self, ids: impl IntoIterator<Item = &'a T>) -> Self {
         self.split(0, Members::Ids(widen(ids)))
     }
 
-    /// Ids of the validation vertices.
+    /// Sets the ids of the validation vertices.
     pub fn val<'a, T: Copy + Into<i64> + 'a>(self, ids: impl IntoIterator<Item = &'a T>) -> Self {
         self.split(1, Members::Ids(widen(ids)))
     }
 
-    /// Ids of the test vertices.
+    /// Sets the ids of the test vertices.
     pub fn test<'a, T: Copy + Into<i64> + 'a>(self, ids: impl IntoIterator<Item = &'a T>) -> Self {
         self.split(2, Members::Ids(widen(ids)))
     }
 
-    /// The training vertices as a mask, `[vertices]`.
+    /// Sets the training vertices as a mask, `[vertices]`.
     pub fn train_mask(self, mask: &[bool]) -> Self {
         self.split(0, Members::Mask(mask.to_vec()))
     }
 
-    /// The validation vertices as a mask, `[vertices]`.
+    /// Sets the validation vertices as a mask, `[vertices]`.
     pub fn val_mask(self, mask: &[bool]) -> Self {
         self.split(1, Members::Mask(mask.to_vec()))
     }
 
-    /// The test vertices as a mask, `[vertices]`.
+    /// Sets the test vertices as a mask, `[vertices]`.
     pub fn test_mask(self, mask: &[bool]) -> Self {
         self.split(2, Members::Mask(mask.to_vec()))
     }
 
-    /// Which graph of a set of graphs each vertex belongs to, ascending.
+    /// Sets the id of the graph that each vertex belongs to, for a dataset of several graphs. Ids ascend.
     pub fn graph_ids<'a, T: Copy + Into<i64> + 'a>(mut self, ids: impl IntoIterator<Item = &'a T>) -> Self {
         self.rest.graph_ids = Some(widen(ids).into());
         self
     }
 
-    /// How features are to be normalised by default.
+    /// Sets how features are normalised by default.
     pub fn feature_norm(mut self, norm: FeatureNorm) -> Self {
         self.rest.feature_norm = Some(norm);
         self
     }
 
-    /// Where the data is from.
+    /// Sets the source of the data.
     pub fn source(mut self, source: impl Into<String>) -> Self {
         self.rest.source = Some(source.into());
         self
     }
 
-    /// Under which terms.
+    /// Sets the licence of the data.
     pub fn licence(mut self, licence: impl Into<String>) -> Self {
         self.rest.licence = Some(licence.into());
         self
@@ -205,10 +205,10 @@ fn widen<'a, T: Copy + Into<i64> + 'a>(values: impl IntoIterator<Item = &'a T>) 
 }
 
 impl Dataset {
-    /// Checks arrays and takes them; see [`Arrays`] for an example.
+    /// Checks the arrays and builds a dataset from them. See [`Arrays`] for an example.
     ///
     /// # Errors
-    /// The same as [`Dataset::open`]; `file` is then the array's name.
+    /// Those of [`Dataset::open`]; `file` is then the name of the array.
     /// # Cost
     /// O(size), mostly in parallel.
     pub fn from_arrays(arrays: Arrays) -> Result<Self> {

@@ -1,4 +1,4 @@
-//! The one way to a [`Dataset`]: parts from anywhere, checked against each other.
+//! The only constructor of [`Dataset`]: checks arrays from any origin against each other.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use super::split::{self, Members, NAMES};
 use crate::graph::{Graph, GraphError, MAX_VERTICES};
 use crate::host;
 
-/// Where arrays are from, so that errors can name them.
+/// Where the arrays come from. Errors use it to name them.
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
     Memory,
     Directory(PathBuf),
     Archive(PathBuf),
-    /// Files of another program, which have other names for the arrays.
+    /// Files of another program, which name the arrays differently.
     Import(PathBuf),
 }
 
 impl Origin {
-    /// The name of an array: the path of its file, or its own name in memory.
+    /// Returns the name of an array in messages: the path of its file, or its own name in memory.
     pub(crate) fn name(&self, array: &str) -> String {
         match self {
             Self::Memory => format!("`{array}`"),
             Self::Directory(dir) => dir.join(format!("{array}.npy")).display().to_string(),
             Self::Archive(path) => {
-                // Archives use the usual letters.
+                // Archives use the conventional short names.
                 let member = match array {
                     "features" => "x",
                     "labels" => "y",
@@ -52,21 +52,21 @@ impl Origin {
     }
 }
 
-/// Features that are not checked yet.
+/// Features before they are checked.
 #[derive(Clone, Debug)]
 pub(crate) enum RawFeatures {
     Dense { data: Shared<f32>, rows: usize, width: usize },
     Sparse { indptr: Shared<u64>, indices: Shared<u32>, values: Shared<f32>, width: usize },
 }
 
-/// Labels that are not checked yet.
+/// Labels before they are checked.
 #[derive(Clone, Debug)]
 pub(crate) enum RawLabels {
     Class(Shared<i64>),
     Multi { data: Shared<u8>, rows: usize, classes: usize },
 }
 
-/// All that a dataset is made of, not checked yet.
+/// Everything that a dataset is made of, before it is checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
     pub origin: Origin,
@@ -84,7 +84,7 @@ pub(crate) struct Parts {
     pub licence: Option<String>,
 }
 
-/// Checks a CSR and says which of its two arrays is wrong.
+/// Checks a CSR; an error names the array that is wrong.
 pub(crate) fn checked_graph(origin: &Origin, indptr: Shared<u64>, indices: Shared<u32>) -> Result<Graph> {
     Graph::new(indptr, indices).map_err(|problem| {
         let array = match problem {
@@ -95,8 +95,8 @@ pub(crate) fn checked_graph(origin: &Origin, indptr: Shared<u64>, indices: Share
     })
 }
 
-/// What is wrong with the width of sparse features, whose cells do not bound it. Training turns them round, which
-/// takes an offset a column.
+/// Returns what is wrong with the width of sparse features, if anything. The stored cells do not bound the width, and
+/// transposing the features for training takes one 8-byte offset per column.
 fn bad_sparse_width(width: usize, have_bytes: u64) -> Option<String> {
     if width == 0 {
         return Some("features have at least one column".into());
@@ -109,7 +109,7 @@ fn bad_sparse_width(width: usize, have_bytes: u64) -> Option<String> {
 }
 
 impl Parts {
-    /// A graph without anything else.
+    /// Starts from a graph alone.
     pub(crate) fn new(origin: Origin, name: String, graph: Graph) -> Self {
         Self {
             origin,
@@ -128,7 +128,7 @@ impl Parts {
         }
     }
 
-    /// Checks only what has to be right before rows can be left out: a row a vertex, ids that are vertices.
+    /// Checks only what must hold before rows are dropped: one row per vertex, and ids that are vertices.
     pub(crate) fn check_rows(&self) -> Result<()> {
         let vertices = self.graph.vertex_count();
         self.check_features(vertices)?;
@@ -137,7 +137,7 @@ impl Parts {
         self.check_graph_ids(vertices)
     }
 
-    /// Checks everything.
+    /// Checks all parts and builds the dataset.
     ///
     /// # Cost
     /// O(size), mostly in parallel.
@@ -169,7 +169,7 @@ impl Parts {
         })
     }
 
-    /// Train, val and test, each with the name of its file.
+    /// Returns train, val and test, each with the name of its file.
     fn named_splits(&self) -> [Option<(&Members, String)>; 3] {
         [0, 1, 2].map(|which| self.splits[which].as_ref().map(|members| (members, self.origin.name(NAMES[which]))))
     }

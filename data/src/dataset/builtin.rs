@@ -1,11 +1,11 @@
-//! Datasets that come with the library, and the names by which a command asks for a dataset.
+//! Built-in datasets, and the dataset names of the command line.
 
 use super::Dataset;
 use super::arrays::Arrays;
 use super::error::{Error, Result};
 use super::generate::{PlantedOptions, planted};
 
-/// The 78 ties of the club, each once (members count from 0).
+/// The 78 friendships of the club, each listed once. Members are numbered from 0.
 const KARATE_TIES: [(u32, &[u32]); 26] = [
     (0, &[1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 17, 19, 21, 31]),
     (1, &[2, 3, 7, 13, 17, 19, 21, 30]),
@@ -35,16 +35,16 @@ const KARATE_TIES: [(u32, &[u32]); 26] = [
     (32, &[33]),
 ];
 
-/// Members who went with the instructor when the club split.
+/// The members who went with the instructor when the club split.
 const KARATE_INSTRUCTORS: [usize; 17] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 16, 17, 19, 21];
 
 impl Dataset {
-    /// A dataset that needs no file.
+    /// Returns a dataset that needs no file.
     ///
-    /// - `karate`: the 34 members of a karate club, their 78 friendships, and which of two factions each joined when
-    ///   the club split (0 the instructor's, 1 the president's). Features are the identity.
-    /// - `planted`: a graph of 3,000 vertices in 7 planted classes with weak features, made anew in milliseconds,
-    ///   always the same.
+    /// - `karate`: the 34 members of a karate club and their 78 friendships. The class is the faction that a member
+    ///   joined when the club split (0: the instructor's, 1: the president's). The feature matrix is the identity.
+    /// - `planted`: a graph of 3,000 vertices in 7 planted classes with weak features. It is generated in milliseconds,
+    ///   and is always the same.
     ///
     /// # Errors
     /// [`Error::Builtin`] for any other name.
@@ -58,7 +58,7 @@ impl Dataset {
         }
     }
 
-    /// A dataset as a command line names it: `builtin:karate`, `builtin:planted` or a directory.
+    /// Loads a dataset by its name on the command line: `builtin:karate`, `builtin:planted` or a directory.
     ///
     /// # Errors
     /// Those of [`Dataset::builtin`] and [`Dataset::open`].

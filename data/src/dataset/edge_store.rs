@@ -1,11 +1,13 @@
-//! A long list of edges on its way to a CSR: on the disk, not in the memory.
+//! Builds a CSR from a long list of edges, which is kept on disk meanwhile.
 //!
-//! Edges come in any order, from text, archives or a generator, and how many there will be is not known. They are
-//! appended, as pairs of 32-bit ids, to an unnamed temporary file. When the last is there the file is read again: once
-//! to count the in-edges of each vertex, and then to put every source into its row, which together is a counting sort by
-//! destination; then each row is sorted by itself. Where repeats are dropped from a long list, rows are filled a quarter at a
-//! time. So the peak is that of the result, a quarter of what it is before repeats are dropped, some 16 bytes a vertex and
-//! a block of the file.
+//! Edges come in any order from text, archives or a generator, and their number is not known in advance. They are
+//! appended as pairs of 32-bit ids to an unnamed temporary file. Building the CSR reads the file twice: once to count
+//! the in-edges of each vertex, and once to write each source into its row. This is a counting sort by destination.
+//! Then each row is sorted by itself. When repeated edges are dropped from a long list, a quarter of the rows is filled
+//! at a time.
+//!
+//! Peak memory is therefore the result, a quarter of the edges before repeats are dropped, about 16 bytes per vertex,
+//! and one block of the file.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -18,37 +20,37 @@ use super::rows::{Keep, Seen, tidy};
 use crate::graph::{Graph, MAX_VERTICES, prefix_sum, ranges_of_edges, scan_count};
 use crate::host;
 
-/// Shorter lists never reach the disk.
+/// Size in bytes from which on the file is on disk; a shorter list stays in memory.
 const SPOOL_BYTES: usize = 4 << 20;
-/// Edges that are read back at a time.
+/// Edges read back at a time.
 const BLOCK: usize = 1 << 21;
-/// Edges that are written at a time where they come one by one.
+/// Edges collected before a write, when they come one by one.
 const BUFFER: usize = 1 << 13;
-/// Edges, reverses included, from which on rows that lose repeats are filled in parts.
+/// Number of edges, reverses included, from which on the rows are filled in parts if repeats are dropped.
 const LONG: u64 = 1 << 24;
-/// How many parts.
+/// Number of such parts.
 const PARTS: usize = 4;
 
-/// Edges `u -> v` as `[u, v]`.
+/// A list of edges `u -> v`, each stored as `[u, v]`.
 pub(crate) struct EdgeStore {
     file: SpooledTempFile,
     folder: PathBuf,
-    /// Edges that were not written yet.
+    /// Edges not yet written.
     buffer: Vec<[u32; 2]>,
     count: u64,
-    /// What the host has.
+    /// Memory of the host, in bytes.
     memory_bytes: u64,
 }
 
 impl EdgeStore {
-    /// An empty store whose file will be in `folder`, by default the system's folder for temporary files.
+    /// Returns an empty store. Its file will be in `folder`, by default the system's folder for temporary files.
     pub(crate) fn new(folder: Option<&Path>) -> Self {
         let folder = folder.map_or_else(std::env::temp_dir, Path::to_path_buf);
         let file = SpooledTempFile::new_in(SPOOL_BYTES, &folder);
         Self { file, folder, buffer: Vec::with_capacity(BUFFER), count: 0, memory_bytes: host::memory_bytes() }
     }
 
-    /// Number of edges so far.
+    /// Returns the number of edges so far.
     pub(crate) fn len(&self) -> u64 {
         self.count
     }
@@ -56,7 +58,7 @@ impl EdgeStore {
     /// Appends edges.
     ///
     /// # Errors
-    /// A full disk; more edges than the host's memory can take, which a hostile file may unfold into.
+    /// A full disk; or more edges than the host's memory can hold, which a small hostile file may decompress into.
     pub(crate) fn extend(&mut self, edges: &[[u32; 2]]) -> Result<()> {
         self.count += edges.len() as u64;
         if let Some(shortage) = host::shortage(self.count.saturating_mul(4), self.memory_bytes) {
@@ -73,7 +75,7 @@ impl EdgeStore {
         self.file.write_all(bytemuck::cast_slice(edges)).map_err(Error::io("write a temporary file in", &self.folder))
     }
 
-    /// Appends edges whose sources and destinations are apart.
+    /// Appends edges given as an array of sources and an array of destinations.
     ///
     /// # Errors
     /// Those of [`EdgeStore::extend`].
@@ -93,13 +95,13 @@ impl EdgeStore {
         written.map_err(Error::io("write a temporary file in", &self.folder))
     }
 
-    /// The graph of the edges, with their ends renamed by `name`, and with `reversed` each other way round as well (a
-    /// loop has no other).
+    /// Builds the graph. `name` maps each end to its new id. With `reversed`, each edge is added in the other direction
+    /// too, except for loops.
     ///
     /// # Panics
-    /// If `name` gives an id that is no vertex: the caller has seen all ids.
+    /// If `name` returns an id that is not a vertex. The caller has seen all ids.
     /// # Cost
-    /// O(n + e), two reads of the file, and the sorting of each row.
+    /// O(n + e), two reads of the file, and sorting each row.
     pub(crate) fn finish(
         mut self,
         vertices: usize,
@@ -118,7 +120,7 @@ impl EdgeStore {
             let expected = format!("fewer: the graph {shortage}").into();
             return Err(Error::Option { option: "the number of edges", found: edges.to_string(), expected });
         }
-        // A loop that is to go is not put in first: there may be many. It is counted in the first reading.
+        // Loops that will be dropped are not stored, since there may be many. The first read counts them.
         let mut loops = 0;
         let mut indptr = vec![0u64; vertices + 1];
         let len = vertices.div_ceil(scan_count()).max(1);
@@ -137,7 +139,7 @@ impl EdgeStore {
         let parts = if keep.duplicates || edges < LONG { 1 } else { PARTS };
         let mut indices = Vec::new();
         let mut seen = Seen { duplicates: 0, self_loops: loops };
-        // Offsets before repeats were dropped become those after, part by part.
+        // Turns the offsets before repeats are dropped into the offsets after, part by part.
         let mut offset = 0;
         for rows in ranges_of_edges(&indptr, parts) {
             let end = indptr[rows.end];
@@ -162,7 +164,7 @@ impl EdgeStore {
         Ok((graph.expect("offsets were counted, rows sorted"), seen))
     }
 
-    /// Puts the sources of a part of the rows, which starts at row `first`, into their places.
+    /// Writes the sources of a part of the rows, starting at row `first`, into their rows.
     fn scatter(
         &mut self,
         first: usize,
@@ -191,7 +193,7 @@ impl EdgeStore {
         })
     }
 
-    /// Calls `work` with every edge, a block at a time, its ends renamed.
+    /// Calls `work` with all edges, one block at a time, with their ends renamed.
     fn blocks(&mut self, name: &(impl Fn(u32) -> u32 + Sync), mut work: impl FnMut(&[[u32; 2]])) -> Result<()> {
         let folder = self.folder.clone();
         let failed = || Error::io("read a temporary file in", folder.clone());
@@ -209,7 +211,7 @@ impl EdgeStore {
     }
 }
 
-/// The edges of a block, and their reverses.
+/// Calls `edge` for each edge of a block and, if asked for, its reverse.
 fn each_edge(block: &[[u32; 2]], reversed: bool, loops: bool, mut edge: impl FnMut(u32, u32)) {
     for &[u, v] in block {
         if u != v || loops {
@@ -228,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    /// The same by sets and multisets.
+    /// The same result from plain lists.
     fn reference(n: usize, edges: &[[u32; 2]], reversed: bool, keep: Keep) -> Vec<Vec<u32>> {
         let mut rows = vec![Vec::new(); n];
         for &[u, v] in edges {
@@ -262,7 +264,7 @@ mod tests {
             for part in edges.chunks(cuts) {
                 store.extend(part).unwrap();
             }
-            // Ids are turned round on the way.
+            // The ids are reversed on the way.
             let (graph, seen) = store.finish(7, reversed, keep, |id| 6 - id).unwrap();
             let turned: Vec<[u32; 2]> = edges.iter().map(|edge| edge.map(|id| 6 - id)).collect();
             let want = reference(7, &turned, reversed, keep);
@@ -288,7 +290,7 @@ mod tests {
             let keep = Keep { duplicates, self_loops };
             let mut store = EdgeStore::new(None);
             for (at, part) in edges.chunks(1_234_567).enumerate() {
-                // Few at a time, and many.
+                // Small and large batches in turn.
                 part.chunks(if at % 2 == 0 { 777 } else { part.len() }).for_each(|few| store.extend(few).unwrap());
             }
             assert_eq!(store.len(), edges.len() as u64);

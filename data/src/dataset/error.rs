@@ -1,4 +1,4 @@
-//! What can be wrong with a dataset, in one sentence each.
+//! The errors of datasets. Each message is one sentence.
 
 use std::borrow::Cow;
 use std::io;
@@ -6,27 +6,27 @@ use std::path::PathBuf;
 
 use crate::graph::GraphError;
 
-/// The result of dataset work.
+/// The result of an operation on a dataset.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a dataset could not be opened, built, imported or written.
 ///
-/// `file` names the file, or the array when it came from memory (`` `features` ``). Positions, rows and columns
-/// count from 0.
+/// `file` names the file, or the array if it came from memory (`` `features` ``). Positions, rows and columns count
+/// from 0.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was tried: "open", "write", ...
+        /// What was tried, such as "open" or "write".
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A file that has to be there is not.
+    /// A required file does not exist.
     #[error("{} is missing; {needed}", path.display())]
     Missing {
         /// The file.
@@ -34,7 +34,7 @@ pub enum Error {
         /// Why it is needed.
         needed: &'static str,
     },
-    /// A file that is no `.npy` file, or of an unknown version.
+    /// The file is not a `.npy` file, or has an unknown version.
     #[error("{file} is not a .npy file that can be read: {why}")]
     NotNpy {
         /// The file.
@@ -42,7 +42,7 @@ pub enum Error {
         /// What is wrong with its header.
         why: String,
     },
-    /// A file that ends before its array does.
+    /// The file ends before its array does.
     #[error("{file} is cut short: its header promises {need_bytes} bytes of data, but {have_bytes} follow")]
     Truncated {
         /// The file.
@@ -52,53 +52,53 @@ pub enum Error {
         /// Bytes that are there.
         have_bytes: u64,
     },
-    /// A file that goes on after its array.
+    /// The file continues after its array.
     #[error("{file} has {extra_bytes} bytes after its array; was it written twice, or with another shape?")]
     TrailingBytes {
         /// The file.
         file: String,
-        /// Bytes too many.
+        /// Number of extra bytes.
         extra_bytes: u64,
     },
-    /// An element type that this array may not have.
+    /// The element type is not allowed for this array.
     #[error("{file} holds {found}, expected {expected}; convert it with numpy's astype")]
     Dtype {
         /// The file.
         file: String,
-        /// The type as numpy spells it.
+        /// The type, as numpy spells it.
         found: String,
-        /// The types that it may have.
+        /// The types that are allowed.
         expected: &'static str,
     },
-    /// A matrix stored column by column.
+    /// The matrix is stored column by column.
     #[error("{file} is in Fortran order, expected C order; save numpy.ascontiguousarray(..) of it")]
     FortranOrder {
         /// The file.
         file: String,
     },
-    /// A shape that does not fit the others.
+    /// The shape does not fit the other arrays.
     #[error("{file} has shape {found:?}, expected {expected}")]
     Shape {
         /// The file.
         file: String,
-        /// Its shape.
+        /// The shape found.
         found: Vec<usize>,
-        /// The shape that fits, and why.
+        /// The shape needed, and why.
         expected: String,
     },
-    /// One element out of range.
+    /// An element is out of range.
     #[error("{file}: element {position} is {found}, expected {expected}")]
     Value {
         /// The file.
         file: String,
-        /// Where.
+        /// The position of the element.
         position: usize,
-        /// What stands there.
+        /// The element.
         found: String,
-        /// What may.
+        /// The values that are allowed.
         expected: String,
     },
-    /// Arrays that are no CSR.
+    /// The arrays are not a valid CSR.
     #[error("{file}: {problem}")]
     Graph {
         /// The file.
@@ -106,147 +106,147 @@ pub enum Error {
         /// The violation.
         problem: GraphError,
     },
-    /// No vertices at all.
+    /// The graph has no vertices.
     #[error("{file} describes a graph without vertices; there is nothing to train on")]
     EmptyGraph {
         /// The file.
         file: String,
     },
-    /// A graph said to be undirected that has an edge without its reverse.
+    /// The graph is declared undirected, but some edge has no reverse.
     #[error(
         "{file} says that the graph is undirected, but some edge has no reverse; store both directions, or say directed"
     )]
     Asymmetric {
-        /// Where it is said.
+        /// The file that declares it.
         file: String,
     },
-    /// A feature that is NaN or infinite.
+    /// A feature is NaN or infinite.
     #[error("{file}: the feature in row {row}, column {column} is {found}; every feature must be finite")]
     NotFinite {
         /// The file.
         file: String,
-        /// Vertex.
+        /// The row, which is the vertex.
         row: usize,
-        /// Feature.
+        /// The column, which is the feature.
         column: usize,
-        /// The value.
+        /// The value found.
         found: f32,
     },
-    /// Columns of a sparse feature row that are out of range or do not ascend.
+    /// A column of a sparse feature row is out of range, or the columns do not ascend.
     #[error("{file}: row {row} has column {found} at position {position}, expected {expected}")]
     SparseColumn {
         /// The file.
         file: String,
-        /// Vertex.
+        /// The row, which is the vertex.
         row: usize,
-        /// Where in the array.
+        /// The position in the array.
         position: usize,
-        /// The column.
+        /// The column found.
         found: u32,
-        /// What would be right.
+        /// The columns that are allowed there.
         expected: String,
     },
-    /// A label that names no class.
+    /// A label is not a class.
     #[error("{file}: the label of vertex {vertex} is {found}, expected -1 (none) or 0 to {}", classes.saturating_sub(1))]
     Label {
         /// The file.
         file: String,
-        /// Vertex.
+        /// The vertex.
         vertex: usize,
-        /// The label.
+        /// The label found.
         found: i64,
         /// Number of classes.
         classes: usize,
     },
-    /// A split id that names no vertex.
+    /// A split contains an id that is not a vertex.
     #[error("{file}: id {found} at position {position} is no vertex; there are {vertices} (0 to {})", vertices.saturating_sub(1))]
     SplitId {
         /// The file.
         file: String,
-        /// Where.
+        /// The position in the file.
         position: usize,
-        /// The id.
+        /// The id found.
         found: i64,
         /// Number of vertices.
         vertices: usize,
     },
-    /// An id that stands twice in one split.
+    /// A split contains an id twice.
     #[error("{file}: vertex {vertex} is listed twice, the second time at position {position}")]
     SplitDuplicate {
         /// The file.
         file: String,
-        /// Vertex.
+        /// The vertex.
         vertex: u32,
-        /// Where the second is.
+        /// The position of the second occurrence.
         position: usize,
     },
-    /// A vertex in two splits.
+    /// A vertex is in two splits.
     #[error(
         "overlapping splits: vertex {vertex} is in both {first} and {second}; a vertex may be in one split at most"
     )]
     SplitOverlap {
-        /// Vertex.
+        /// The vertex.
         vertex: u32,
-        /// One file.
+        /// The file of the first split.
         first: String,
-        /// The other.
+        /// The file of the second split.
         second: String,
     },
-    /// Graph ids that fall.
+    /// The graph ids do not ascend.
     #[error("{file}: the graph id of vertex {vertex} is {found}, less than the {previous} before it; graph ids ascend")]
     GraphIds {
         /// The file.
         file: String,
-        /// Vertex.
+        /// The vertex.
         vertex: usize,
-        /// Its id.
+        /// Its graph id.
         found: i64,
-        /// The id before.
+        /// The graph id of the vertex before it.
         previous: i64,
     },
-    /// A `dataset.json` that cannot be understood.
+    /// The `dataset.json` file cannot be parsed.
     #[error("{} is not a valid dataset description", path.display())]
     Manifest {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// The position and the cause.
         source: serde_json::Error,
     },
-    /// A `dataset.json` that says something else than the arrays.
+    /// The `dataset.json` file disagrees with the arrays.
     #[error("{file} says {key} {stated}, but {found}")]
     Disagrees {
-        /// The description.
+        /// The `dataset.json` file.
         file: String,
-        /// The entry.
+        /// The key.
         key: &'static str,
-        /// Its value.
+        /// The value of that key.
         stated: String,
-        /// What the arrays say, and which.
+        /// What the arrays contain instead.
         found: String,
     },
-    /// A directory to be written that has something in it.
+    /// The output directory exists and is not empty.
     #[error("{} exists and is not empty; name a new directory, or remove it first", path.display())]
     Exists {
         /// The directory.
         path: PathBuf,
     },
-    /// A built-in set that does not exist.
+    /// There is no built-in dataset of this name.
     #[error("there is no built-in dataset `{name}`; there are karate and planted")]
     Builtin {
         /// The name asked for.
         name: String,
     },
-    /// An option that makes no sense, or asks for more than the host has.
+    /// An option has an invalid value, or asks for more than the host has.
     #[error("{option} is {found}, expected {expected}")]
     Option {
-        /// Which.
+        /// The option.
         option: &'static str,
-        /// Its value.
+        /// The value given.
         found: String,
-        /// What it may be.
+        /// The values that are allowed.
         expected: Cow<'static, str>,
     },
-    /// A source to import from that does not hold what its kind should.
+    /// A source to import from does not contain what its format requires.
     #[error("{file}: {why}")]
     Import {
         /// The file or directory.
@@ -254,28 +254,28 @@ pub enum Error {
         /// What was expected and what was found.
         why: String,
     },
-    /// A pickle that is cut short or otherwise no pickle of data.
+    /// The pickle is cut short, or is otherwise not a pickle of data.
     #[error("{file}: at byte {offset} the pickle {why}")]
     Pickle {
         /// The file.
         file: String,
-        /// Where.
+        /// The offset in bytes.
         offset: usize,
-        /// What is wrong.
+        /// What is wrong there.
         why: String,
     },
-    /// A pickle that asks for code to be run.
+    /// The pickle asks to run code.
     #[error("{file} asks to run `{global}`; a data file has no reason to, and nothing was run")]
     Forbidden {
         /// The file.
         file: String,
-        /// What it names.
+        /// The function that it names.
         global: String,
     },
 }
 
 impl Error {
-    /// For `map_err` on I/O.
+    /// Returns a function for `map_err` that adds the action and the path to an I/O error.
     pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { action, path, source }

@@ -1,4 +1,4 @@
-//! What is known of every vertex: a dense matrix, or a sparse one for bags of words.
+//! The feature matrix: dense, or sparse for bags of words.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ use crate::graph::rows_mut;
 pub enum FeatureNorm {
     /// Each row is divided by its sum; see [`Features::row_normalised`].
     Row,
-    /// As they are.
+    /// Features stay as they are.
     None,
 }
 
@@ -45,10 +45,10 @@ impl fmt::Display for FeatureNorm {
     }
 }
 
-/// A matrix with a row a vertex. Cloning shares the arrays.
-#[derive(Clone, Debug)]
+/// A feature matrix with one row per vertex. Cloning shares the arrays.
+# A matrix that stores every cell.
 pub enum Features {
-    /// Every cell stored.
+    /// A matrix that stores only the cells that are not 0.
     Dense(Dense),
     /// Only cells that are not 0 stored.
     Sparse(Sparse),
@@ -74,7 +74,7 @@ pub struct Sparse {
     width: usize,
 }
 
-/// The names that sparse features' three arrays go by in messages.
+/// The names of the three arrays of sparse features, for messages.
 #[derive(Clone, Debug)]
 pub(crate) struct SparseFiles {
     pub indptr: String,
@@ -83,7 +83,7 @@ pub(crate) struct SparseFiles {
 }
 
 impl Dense {
-    /// Checks and takes a matrix; `file` names it in errors.
+    /// Checks a matrix and takes it; `file` names it in errors.
     ///
     /// # Cost
     /// O(rows * width), in parallel.
@@ -98,24 +98,24 @@ impl Dense {
         Ok(Self { data, rows, width })
     }
 
-    /// The cells, `[rows, width]`, row by row.
+    /// Returns the cells, `[rows, width]`, in row-major order.
     pub fn data(&self) -> &Shared<f32> {
         &self.data
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Number of columns.
+    /// Returns the number of columns.
     pub fn width(&self) -> usize {
         self.width
     }
 }
 
 impl Sparse {
-    /// Checks and takes a CSR matrix; `files` names its arrays in errors.
+    /// Checks a CSR matrix and takes it; `files` names its arrays in errors.
     ///
     /// # Cost
     /// O(rows + cells), in parallel.
@@ -140,27 +140,27 @@ impl Sparse {
         Ok(Self { indptr, indices, values, width })
     }
 
-    /// Offsets, `[rows + 1]`.
+    /// Returns the offsets, `[rows + 1]`.
     pub fn indptr(&self) -> &Shared<u64> {
         &self.indptr
     }
 
-    /// Columns, `[cells]`, strictly ascending within a row.
+    /// Returns the columns, `[cells]`. They ascend strictly within a row.
     pub fn indices(&self) -> &Shared<u32> {
         &self.indices
     }
 
-    /// Values, `[cells]`.
+    /// Returns the values, `[cells]`.
     pub fn values(&self) -> &Shared<f32> {
         &self.values
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.indptr.len() - 1
     }
 
-    /// Number of columns.
+    /// Returns the number of columns.
     pub fn width(&self) -> usize {
         self.width
     }
@@ -207,7 +207,7 @@ fn check_columns(indptr: &[u64], indices: &[u32], width: usize, file: &str) -> R
 }
 
 impl Features {
-    /// Number of columns.
+    /// Returns the number of columns.
     pub fn width(&self) -> usize {
         match self {
             Self::Dense(dense) => dense.width,
@@ -215,7 +215,7 @@ impl Features {
         }
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         match self {
             Self::Dense(dense) => dense.rows,
@@ -223,12 +223,12 @@ impl Features {
         }
     }
 
-    /// Number of stored values.
+    /// Returns the number of stored values.
     pub fn stored(&self) -> usize {
         self.values().len()
     }
 
-    /// The stored values, whatever their layout.
+    /// Returns the stored values, in the order of storage.
     pub fn values(&self) -> &Shared<f32> {
         match self {
             Self::Dense(dense) => &dense.data,
@@ -236,11 +236,11 @@ impl Features {
         }
     }
 
-    /// Each row divided by its sum, which is taken in f64. Rows that sum to 0 stay as they are, and so do
-    /// rows whose sum is so near to 0 that the quotients would not be finite.
+    /// Divides each row by its sum, which is computed in f64. A row stays as it is if its sum is 0, or so close to 0
+    /// that the quotients would not be finite.
     ///
     /// # Cost
-    /// O(stored values), in parallel; a new array of values.
+    /// O(stored values), in parallel; allocates a new array of values.
     pub fn row_normalised(&self) -> Self {
         match self {
             Self::Dense(dense) => {
@@ -267,7 +267,7 @@ fn normalise(row: &mut [f32]) {
     }
 }
 
-/// Where the first value stands that is no finite number. Looks at whole runs of values before it looks at each.
+/// Returns the position of the first value that is not finite. Tests whole runs of values before single values.
 fn first_not_finite(values: &[f32]) -> Option<usize> {
     const RUN: usize = 1 << 14;
     let bad = |run: &[f32]| !run.iter().fold(true, |all, x| all & x.is_finite());

@@ -1,32 +1,33 @@
-//! The arrays of a dataset in a few digits, by which a change is found out.
+//! Digests of the arrays of a dataset, which detect changes.
 
 use bytemuck::Pod;
 use serde::{Deserialize, Serialize};
 
 use super::{Dataset, Features, Labels};
 
-/// Digits of each digest: 128 bits are more than chance ever matches.
+/// Hexadecimal digits per digest: 128 bits, so that chance collisions do not occur.
 const DIGITS: usize = 32;
 
-/// Digests of a dataset's arrays: two datasets with the same ones train alike. Names, licences and whether an undirected
-/// graph is said to be one are not in it.
+/// Digests of a dataset's arrays. Two datasets with the same digests train alike. The digests do not cover the name,
+/// the licence, or whether a symmetric graph is declared undirected.
 ///
-/// Digests are of BLAKE3, 32 hexadecimal digits each, over the numbers as they are in memory. They do not depend on the
-/// number of threads, nor on how a file stores the numbers (32-bit or 64-bit sources, ids or a mask of a split).
+/// Each digest is BLAKE3, cut to 32 hexadecimal digits, over the numbers as they are in memory. It does not depend on
+/// the number of threads, nor on how a file stores the numbers (32-bit or 64-bit sources, a split as ids or as a mask).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
-    /// Of the offsets and sources of the edges.
+    /// Digest of the offsets and sources of the edges.
     pub graph: String,
-    /// Of the features, if there are any. Dense and sparse ones of the same numbers differ.
+    /// Digest of the features, if there are any. Dense and sparse features with the same numbers have different
+    /// digests.
     pub features: Option<String>,
-    /// Of the labels and the number of classes, if there are any.
+    /// Digest of the labels and the number of classes, if there are any.
     pub labels: Option<String>,
-    /// Of the split of each vertex, and of the graph that it belongs to.
+    /// Digest of the split of each vertex and of the graph that it belongs to.
     pub splits: String,
 }
 
 impl Fingerprint {
-    /// Digests of all arrays.
+    /// Computes the digests of all arrays.
     pub(super) fn of(data: &Dataset) -> Self {
         let graph = Digest::of("graph").array(data.graph.indptr()).array(data.graph.indices()).end();
         let features = data.features.as_ref().map(|features| match features {
@@ -45,7 +46,7 @@ impl Fingerprint {
         Self { graph, features, labels, splits }
     }
 
-    /// The names of the arrays in which two datasets differ: `graph`, `features`, `labels`, `splits`.
+    /// Returns the names of the arrays that differ: `graph`, `features`, `labels`, `splits`.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let differ = [
             ("graph", self.graph != other.graph),
@@ -57,7 +58,7 @@ impl Fingerprint {
     }
 }
 
-/// A digest of several arrays, each behind its length.
+/// A digest of several arrays, each preceded by its length.
 struct Digest(blake3::Hasher);
 
 impl Digest {
@@ -74,7 +75,7 @@ impl Digest {
 
     fn array<T: Pod>(self, values: &[T]) -> Self {
         let mut digest = self.number(values.len());
-        // All threads of the current pool take a share.
+        // All threads of the current pool take part.
         digest.0.update_rayon(bytemuck::cast_slice(values));
         digest
     }

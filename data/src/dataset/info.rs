@@ -1,4 +1,4 @@
-//! What a dataset is like, in numbers.
+//! Statistics of a dataset.
 
 use lapidary_arrays::NO_LABEL;
 use rayon::prelude::*;
@@ -7,10 +7,10 @@ use serde::Serialize;
 use super::split::{NAMES, TRAIN};
 use super::{Dataset, FeatureNorm, Features, Labels};
 
-/// A summary of a dataset, to be printed.
+/// A summary of a dataset for display.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Info {
-    /// What it is called.
+    /// Name of the dataset.
     pub name: String,
     /// Number of vertices.
     pub vertices: usize,
@@ -18,66 +18,66 @@ pub struct Info {
     pub edges: usize,
     /// Whether edges have a direction.
     pub directed: bool,
-    /// Edges from a vertex to itself.
+    /// Number of edges from a vertex to itself.
     pub self_loops: usize,
-    /// Edges that repeat another.
+    /// Number of edges that repeat another.
     pub duplicate_edges: usize,
-    /// Vertices without an edge to or from another.
+    /// Number of vertices without an edge to or from another vertex.
     pub isolated: usize,
-    /// In-degrees.
+    /// Statistics of in-degrees.
     pub degree: DegreeInfo,
-    /// How unevenly edges fall on vertices.
+    /// How unevenly the edges are distributed over the vertices.
     pub skew: SkewInfo,
-    /// How many vertices have which in-degree, in ranges that double.
+    /// Number of vertices per range of in-degrees; the ranges double.
     pub degree_histogram: Vec<DegreeRange>,
-    /// Graphs in the set, if it says which vertex is in which.
+    /// Number of graphs in the dataset, if it has graph ids.
     pub graphs: Option<usize>,
     /// The features, if there are any.
     pub features: Option<FeatureInfo>,
     /// The labels, if there are any.
     pub labels: Option<LabelInfo>,
-    /// Train, val and test, those that have vertices.
+    /// The splits that have vertices, in the order train, val, test.
     pub splits: Vec<SplitInfo>,
-    /// Where the data is from.
+    /// Source of the data.
     pub source: Option<String>,
-    /// Under which terms.
+    /// Licence of the data.
     pub licence: Option<String>,
 }
 
-/// How many in-edges vertices have, loops included.
+/// Statistics of in-degrees, loops included.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct DegreeInfo {
-    /// The least.
+    /// The smallest in-degree.
     pub min: u64,
-    /// The middle one, or the mean of the two middle ones.
+    /// The median: the middle one, or the mean of the two middle ones.
     pub median: f64,
-    /// Edges a vertex.
+    /// Edges per vertex.
     pub mean: f64,
-    /// The greatest.
+    /// The largest in-degree.
     pub max: u64,
 }
 
-/// How unevenly in-edges fall on vertices.
+/// How unevenly the in-edges are distributed over the vertices.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SkewInfo {
     /// The Gini coefficient of in-degrees: 0 if all are equal, near 1 if one vertex has all edges.
     pub gini: f64,
-    /// Share of the edges that end at the hundredth of the vertices (at least one) with the most.
+    /// Share of the edges that end at the 1 % of the vertices (at least one) with the highest in-degree.
     pub top_percent_share: f64,
 }
 
-/// Vertices whose in-degree is in a range.
+/// A range of in-degrees, and the number of vertices in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DegreeRange {
-    /// The least in-degree of the range.
+    /// The smallest in-degree of the range.
     pub least: u64,
-    /// The greatest.
+    /// The largest in-degree of the range.
     pub most: u64,
     /// Number of vertices.
     pub vertices: usize,
 }
 
-/// The feature matrix.
+/// Statistics of the feature matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FeatureInfo {
     /// `dense` or `sparse`, as stored.
@@ -86,44 +86,44 @@ pub struct FeatureInfo {
     pub width: usize,
     /// Share of cells that are not 0.
     pub density: f64,
-    /// How rows are normalised unless asked otherwise.
+    /// How rows are normalised by default.
     pub norm: FeatureNorm,
 }
 
-/// The labels of all vertices.
+/// Statistics of the labels.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LabelInfo {
     /// `single` or `multi`.
     pub kind: &'static str,
     /// Number of classes.
     pub classes: usize,
-    /// What they are called, if they have names.
+    /// Names of the classes, if they have names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class_names: Option<Vec<String>>,
-    /// Vertices that have a label.
+    /// Number of vertices that have a label.
     pub labelled: usize,
-    /// Vertices of each class.
+    /// Number of vertices per class.
     pub per_class: Vec<usize>,
 }
 
-/// One split.
+/// Statistics of one split.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SplitInfo {
     /// `train`, `val` or `test`.
     pub name: &'static str,
     /// Number of vertices.
     pub vertices: usize,
-    /// Those of them that have a label; only they count.
+    /// Number of its vertices that have a label. Only these count in loss and metrics.
     pub labelled: usize,
-    /// Those of each class.
+    /// Number of its vertices per class.
     pub per_class: Vec<usize>,
 }
 
 impl Info {
-    /// Looks at all of a dataset.
+    /// Computes the summary of a dataset.
     ///
     /// # Cost
-    /// O(size), mostly in parallel; 16 bytes a vertex.
+    /// O(size), mostly in parallel; 16 bytes per vertex.
     pub fn of(data: &Dataset) -> Self {
         let graph = data.graph();
         let degrees = sorted_degrees(data);
@@ -177,7 +177,7 @@ fn isolated(data: &Dataset) -> usize {
     let n = graph.vertex_count();
     let has_other = |v: usize| graph.sources(v).iter().any(|&u| u as usize != v);
     let mut touched: Vec<bool> = (0..n).into_par_iter().map(has_other).collect();
-    // Without directions a vertex that no other reaches reaches no other.
+    // In an undirected graph, a vertex without in-edges has no out-edges either.
     if data.directed() {
         for v in 0..n {
             for &u in graph.sources(v).iter().filter(|&&u| u as usize != v) {
@@ -188,7 +188,7 @@ fn isolated(data: &Dataset) -> usize {
     touched.into_par_iter().filter(|&touched| !touched).count()
 }
 
-/// In-degrees, ascending. A dataset has at least one vertex.
+/// Returns the in-degrees in ascending order. A dataset has at least one vertex.
 fn sorted_degrees(data: &Dataset) -> Vec<u64> {
     let graph = data.graph();
     let mut degrees: Vec<u64> = (0..graph.vertex_count()).into_par_iter().map(|v| graph.in_degree(v)).collect();
@@ -213,13 +213,13 @@ fn skew(degrees: &[u64]) -> SkewInfo {
     if edges == 0 {
         return SkewInfo { gini: 0.0, top_percent_share: 0.0 };
     }
-    // The i-th smallest of n weighs 2 i - n + 1, i from 0.
+    // The weight of the i-th smallest of n is 2 i - n + 1, with i from 0.
     let weighted: f64 = degrees.iter().enumerate().map(|(i, &d)| (2.0 * i as f64 - n as f64 + 1.0) * d as f64).sum();
     let top: u64 = degrees[n - n.div_ceil(100)..].iter().sum();
     SkewInfo { gini: weighted / (n as f64 * edges as f64), top_percent_share: top as f64 / edges as f64 }
 }
 
-/// The ranges 0, 1, 2 to 3, 4 to 7, ... up to the greatest degree.
+/// Returns the ranges 0, 1, 2 to 3, 4 to 7, ... up to the largest degree.
 fn histogram(degrees: &[u64]) -> Vec<DegreeRange> {
     let mut ranges: Vec<DegreeRange> = Vec::new();
     let mut least = 0;
@@ -240,7 +240,7 @@ fn density(features: &Features) -> f64 {
     if cells > 0.0 { filled as f64 / cells } else { 0.0 }
 }
 
-/// What is counted of the vertices of one split.
+/// Counts of the vertices of one split.
 #[derive(Clone)]
 struct OfSplit {
     vertices: usize,
@@ -248,15 +248,15 @@ struct OfSplit {
     per_class: Vec<usize>,
 }
 
-/// The same of each split: none, train, val and test.
+/// The counts of each split: none, train, val and test.
 struct Counts([OfSplit; 4]);
 
 impl Counts {
-    /// One pass over the vertices, in parallel.
+    /// Counts in one pass over the vertices, in parallel.
     fn of(data: &Dataset) -> Self {
         let classes = data.class_count();
         let vertices = data.graph().vertex_count();
-        // With very many classes a table a thread would cost more than it saves.
+        // With very many classes, one table per thread would cost more than it saves.
         let threads = rayon::current_num_threads().min(vertices / (4 * classes + 1)).max(1);
         let len = vertices.div_ceil(threads);
         let empty = || Self([(); 4].map(|()| OfSplit { vertices: 0, labelled: 0, per_class: vec![0; classes] }));

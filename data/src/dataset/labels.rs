@@ -1,4 +1,4 @@
-//! Classes of vertices: one each, or several.
+//! Labels: one class per vertex, or several.
 
 use lapidary_arrays::NO_LABEL;
 use lapidary_arrays::Shared;
@@ -6,17 +6,18 @@ use rayon::prelude::*;
 
 use super::error::{Error, Result};
 
-/// More classes than this are taken for a mistake: each costs a column of every logit matrix.
+/// The most classes that are accepted. More are taken for a mistake, since each class is a column of every logit
+/// matrix.
 pub(crate) const MAX_CLASSES: usize = 1 << 24;
 
-/// What is to be predicted. Cloning shares the arrays.
+/// The labels of all vertices. Cloning shares the arrays.
 #[derive(Clone, Debug)]
 pub enum Labels {
-    /// `[vertices]`: the class, or [`NO_LABEL`] (-1 on disk) where there is none.
+    /// `[vertices]`: the class of each vertex, or [`NO_LABEL`] (-1 on disk) if it has none.
     Class(Shared<u32>),
-    /// `[vertices, classes]` of 0 and 1: every class that applies.
+    /// `[vertices, classes]` of 0 and 1: all classes that apply.
     Multi {
-        /// The cells, row by row.
+        /// The cells, in row-major order.
         data: Shared<u8>,
         /// Number of columns.
         classes: usize,
@@ -24,10 +25,11 @@ pub enum Labels {
 }
 
 impl Labels {
-    /// Whether a vertex has a label. With several labels a vertex always has: none may apply.
+    /// Returns whether a vertex has a label. With several labels per vertex it always has one: perhaps no class
+    /// applies.
     ///
     /// # Panics
-    /// If there is no such vertex and labels are single.
+    /// If there is no such vertex and there is one label per vertex.
     pub fn is_labelled(&self, vertex: usize) -> bool {
         match self {
             Self::Class(classes) => classes[vertex] != NO_LABEL,
@@ -35,7 +37,7 @@ impl Labels {
         }
     }
 
-    /// Checks one label a vertex. Without `classes`, there are as many as the greatest label asks for.
+    /// Checks one label per vertex. Without `classes`, the number of classes is the greatest label plus 1.
     ///
     /// # Returns
     /// The labels and the number of classes.
@@ -47,12 +49,12 @@ impl Labels {
         if let Some(vertex) = labels.par_iter().position_first(|&label| bad(label)) {
             return Err(Error::Label { file: file.into(), vertex, found: labels[vertex], classes });
         }
-        // -1 becomes the largest value, which is NO_LABEL.
+        // -1 becomes `u32::MAX`, which is NO_LABEL.
         let narrow: Vec<u32> = labels.par_iter().map(|&label| label as u32).collect();
         Ok((Self::Class(narrow.into()), classes))
     }
 
-    /// Checks several labels a vertex.
+    /// Checks several labels per vertex.
     pub(crate) fn multi(data: Shared<u8>, classes: usize, file: &str) -> Result<Self> {
         if let Some(position) = data.par_iter().position_first(|&x| x > 1) {
             let (row, column) = (position / classes, position % classes);

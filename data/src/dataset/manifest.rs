@@ -1,4 +1,4 @@
-//! `dataset.json`: what a dataset directory says about itself.
+//! The file `dataset.json`, which describes a dataset directory.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{Error, Result};
 use super::features::FeatureNorm;
 
-/// The file's name.
+/// Name of the file.
 pub(crate) const FILE: &str = "dataset.json";
 
 /// The entries, in the order in which they are written. Unknown entries are ignored.
@@ -47,7 +47,7 @@ impl Manifest {
         serde_json::from_slice(&text).map_err(|source| Error::Manifest { path, source })
     }
 
-    /// As it stands in the file.
+    /// Returns the text of the file.
     pub(crate) fn to_text(&self) -> String {
         // Strings and numbers under string keys always serialise.
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Mapping a file into memory, and giving its pages back: the unsafe calls of this crate.
+//! Maps files into memory and releases their pages. These are the only unsafe calls of this crate.
 
 use std::fs::File;
 #[cfg(target_os = "linux")]
@@ -13,10 +13,10 @@ use memmap2::UncheckedAdvice;
 
 use super::error::{Error, Result};
 
-/// Bytes that many may hold.
+/// Bytes with shared ownership.
 pub(crate) type Bytes = Arc<dyn Owner>;
 
-/// A whole file.
+/// The map of a whole file.
 struct Mapped(Mmap);
 
 impl AsRef<[u8]> for Mapped {
@@ -26,11 +26,11 @@ impl AsRef<[u8]> for Mapped {
 }
 
 impl Owner for Mapped {
-    /// Gives the pages back to the system, which keeps them as long as it has nothing better to keep.
+    /// Releases the pages of a range. The system may keep them cached until it needs the memory.
     #[cfg(target_os = "linux")]
     fn release(&self, range: Range<usize>) {
-        // SAFETY: the map is read-only and of a file, so a page that is read again is read from the file, and holds what
-        // it held: that no other process writes to the file is assumed below.
+        // SAFETY: the map is read-only and of a file. A page that is read again is read from the file, and has the same
+        // contents as before: it is assumed (see `map`) that no other process writes to the file.
         #[allow(unsafe_code)]
         let advised = unsafe { self.0.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len()) };
         if let Err(error) = advised {
@@ -42,7 +42,8 @@ impl Owner for Mapped {
 /// Maps a whole file, read-only.
 ///
 /// # Errors
-/// [`Error::Missing`] with `needed` if it is not there, [`Error::Io`] if it cannot be mapped or is no plain file.
+/// [`Error::Missing`] with `needed` if the file does not exist; [`Error::Io`] if it cannot be mapped or is not a plain
+/// file.
 pub(crate) fn map(path: &Path, needed: &'static str) -> Result<Bytes> {
     let metadata = match path.metadata() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -55,9 +56,9 @@ pub(crate) fn map(path: &Path, needed: &'static str) -> Result<Bytes> {
         return Err(Error::Io { action: "read", path: path.into(), source });
     }
     let file = File::open(path).map_err(Error::io("open", path))?;
-    // SAFETY: the map is private and read-only, and is only read through slices of bytes, for which any value is
-    // valid. What is assumed, and said in the documentation of `Dataset::open`, is that no other process writes to
-    // or truncates the file while the dataset lives: after a truncation a read past the new end would raise SIGBUS.
+    // SAFETY: the map is private and read-only, and is only read through slices of bytes, for which any value is valid.
+    // It is assumed, and documented at `Dataset::open`, that no other process writes to or truncates the file while the
+    // dataset lives. After a truncation, a read past the new end would raise SIGBUS.
     #[allow(unsafe_code)]
     let map = unsafe { Mmap::map(&file) }.map_err(Error::io("map", path))?;
     Ok(Arc::new(Mapped(map)))
@@ -67,7 +68,7 @@ pub(crate) fn map(path: &Path, needed: &'static str) -> Result<Bytes> {
 mod tests {
     use super::*;
 
-    /// How much of a mapped file is in this process's memory.
+    /// Returns how many KiB of a mapped file are in this process's memory.
     fn resident_kib(path: &Path) -> u64 {
         let maps = std::fs::read_to_string("/proc/self/smaps").expect("the system tells");
         let name = path.display().to_string();

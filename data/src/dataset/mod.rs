@@ -1,8 +1,8 @@
-//! Datasets: a graph with what is known of its vertices.
+//! Datasets: a graph with features, labels and splits of its vertices.
 //!
 //! A [`Dataset`] comes from memory ([`Dataset::from_arrays`]), from a directory of `.npy` files ([`Dataset::open`]),
-//! from files that other programs write ([`import`]), or from a generator ([`generate`]). All of them pass the same
-//! checks, so that the rest of the library can trust its arrays.
+//! from files of other programs ([`import`]), or from a generator ([`generate`]). All of them pass the same checks, so
+//! the rest of the library can trust the arrays.
 
 mod arrays;
 mod build;
@@ -42,9 +42,9 @@ pub use split::{NONE, RandomSplit, TEST, TRAIN, VAL};
 /// A graph with features, labels and splits. Cloning shares the arrays.
 #[derive(Clone, Debug)]
 pub struct Dataset {
-    // Invariant: every per-vertex array has a row for each of the graph's vertices, of which there is at least one;
-    // labels are below `classes` or NO_LABEL; there is a class name a class, or none; `split` holds NONE, TRAIN, VAL and TEST only; `graph_ids` ascend;
-    // an undirected graph is symmetric.
+    // Invariant: every per-vertex array has one row for each vertex of the graph, which has at least one; labels are
+    // below `classes` or NO_LABEL; there is one class name per class, or none at all; `split` holds only NONE, TRAIN,
+    // VAL and TEST; `graph_ids` ascend; an undirected graph is symmetric.
     name: String,
     graph: Graph,
     directed: bool,
@@ -57,62 +57,62 @@ pub struct Dataset {
     feature_norm: Option<FeatureNorm>,
     source: Option<String>,
     licence: Option<String>,
-    /// Made when somebody first asks, for all clones.
+    /// Computed on first use, and shared by all clones.
     fingerprint: Arc<OnceLock<Fingerprint>>,
 }
 
 impl Dataset {
-    /// What the dataset is called.
+    /// Returns the name of the dataset.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The graph.
+    /// Returns the graph.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// Whether edges have a direction. If not, the graph is symmetric.
+    /// Returns whether edges have a direction. If not, the graph is symmetric.
     pub fn directed(&self) -> bool {
         self.directed
     }
 
-    /// The features; a dataset of topology alone has none.
+    /// Returns the features, if there are any.
     pub fn features(&self) -> Option<&Features> {
         self.features.as_ref()
     }
 
-    /// Number of features a vertex; 0 without features.
+    /// Returns the number of features per vertex; 0 without features.
     pub fn feature_width(&self) -> usize {
         self.features.as_ref().map_or(0, Features::width)
     }
 
-    /// The labels, if there are any.
+    /// Returns the labels, if there are any.
     pub fn labels(&self) -> Option<&Labels> {
         self.labels.as_ref()
     }
 
-    /// Number of classes; 0 without labels.
+    /// Returns the number of classes; 0 without labels.
     pub fn class_count(&self) -> usize {
         self.classes
     }
 
-    /// What the classes are called, in their order, if they have names.
+    /// Returns the names of the classes in their order, if they have names.
     pub fn class_names(&self) -> Option<&[String]> {
         self.class_names.as_deref()
     }
 
-    /// `[vertices]`: [`NONE`], [`TRAIN`], [`VAL`] or [`TEST`].
+    /// Returns the split of each vertex, `[vertices]`: [`NONE`], [`TRAIN`], [`VAL`] or [`TEST`].
     pub fn split(&self) -> &Shared<u32> {
         &self.split
     }
 
-    /// Number of vertices in a split, labelled or not.
+    /// Returns the number of vertices in a split, with or without a label.
     pub fn split_size(&self, which: u32) -> usize {
         self.split.par_iter().filter(|&&s| s == which).count()
     }
 
-    /// Number of vertices in a split that have a label. Only these count in loss and metrics.
+    /// Returns the number of vertices in a split that have a label. Only these count in loss and metrics.
     pub fn labelled_split_size(&self, which: u32) -> usize {
         match &self.labels {
             None => 0,
@@ -124,17 +124,18 @@ impl Dataset {
         }
     }
 
-    /// Which graph of a set of graphs each vertex belongs to, ascending.
+    /// Returns the id of the graph that each vertex belongs to, ascending, if the dataset has several graphs.
     pub fn graph_ids(&self) -> Option<&[i64]> {
         self.graph_ids.as_deref()
     }
 
-    /// How features are to be normalised, if the dataset says.
+    /// Returns how features are to be normalised, if the dataset specifies it.
     pub fn feature_norm(&self) -> Option<FeatureNorm> {
         self.feature_norm
     }
 
-    /// What the dataset says; else by row for sparse features of which none is negative, else not at all.
+    /// Returns the normalisation that the dataset specifies. If it specifies none: by row for sparse features without
+    /// negative values, otherwise none.
     ///
     /// # Cost
     /// O(stored values) for sparse features, in parallel.
@@ -146,25 +147,26 @@ impl Dataset {
         }
     }
 
-    /// Digests of the graph, the features, the labels and the splits, by which a change of any is found out.
+    /// Returns digests of the graph, the features, the labels and the splits, which detect changes.
     ///
     /// # Cost
-    /// The first time, every byte is read once, in parallel at about the speed of memory.
+    /// The first call reads every byte once, in parallel, at about the speed of memory.
     pub fn fingerprint(&self) -> &Fingerprint {
         if let Some(made) = self.fingerprint.get() {
             return made;
         }
-        // Not while the lock is held: a thread of the pool that waits for digests may run a task that asks for them too.
+        // Not computed inside `get_or_init`: a thread of the pool that waits for the digests may run a task that asks
+        // for them too.
         let made = Fingerprint::of(self);
         self.fingerprint.get_or_init(|| made)
     }
 
-    /// Where the data is from, if the dataset says.
+    /// Returns the source of the data, if the dataset specifies it.
     pub fn source(&self) -> Option<&str> {
         self.source.as_deref()
     }
 
-    /// Under which terms, if the dataset says.
+    /// Returns the licence of the data, if the dataset specifies it.
     pub fn licence(&self) -> Option<&str> {
         self.licence.as_deref()
     }

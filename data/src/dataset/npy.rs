@@ -1,8 +1,8 @@
-//! The `.npy` format: header and typed arrays over mapped bytes, and writing.
+//! The `.npy` format: reading headers and typed arrays from mapped bytes, and writing.
 //!
-//! The header is read here rather than through `ndarray-npy` for three reasons: an array may have one of several
-//! element types and is wanted in place whichever it has, half floats among them; a header is untrusted, and must
-//! not be able to exhaust the stack or the memory; and files must come out as numpy writes them, byte for byte.
+//! This module does not use `ndarray-npy`, for three reasons. An array may have one of several element types, half
+//! floats among them, and is used in place whichever it has. A header is untrusted, and must not be able to exhaust the
+//! stack or the memory. Files must be the same bytes as numpy writes.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -18,10 +18,10 @@ use super::mmap::{self, Bytes};
 compile_error!("dataset files are little-endian and used in place");
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// Longer headers hold no plain array.
+/// The longest header that is accepted. A plain array never needs a longer one.
 const MAX_HEADER_BYTES: usize = 1 << 16;
 
-/// The element types that dataset files have.
+/// The element types of dataset files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
     /// `|b1`.
@@ -62,29 +62,29 @@ impl Dtype {
         *Self::ALL.iter().find(|(dtype, _, _)| *dtype == self).unwrap_or(&Self::ALL[0])
     }
 
-    /// As numpy spells it.
+    /// Returns the type as numpy spells it.
     pub fn descr(self) -> &'static str {
         self.row().1
     }
 
-    /// Bytes an element.
+    /// Returns the bytes per element.
     pub fn size(self) -> usize {
         self.row().2
     }
 }
 
-/// What stands before the data.
+/// The header of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub descr: String,
     pub fortran_order: bool,
     pub shape: Vec<usize>,
-    /// Bytes of the header itself: the data starts here.
+    /// Bytes of the header, which is where the data starts.
     pub len: usize,
 }
 
 impl Header {
-    /// Reads the header at the start of `bytes`.
+    /// Parses the header at the start of `bytes`.
     pub(crate) fn parse(bytes: &[u8]) -> std::result::Result<Self, String> {
         let short = || "it ends within its header".to_string();
         if !bytes.starts_with(MAGIC) {
@@ -109,13 +109,13 @@ impl Header {
         Ok(header)
     }
 
-    /// Number of elements, if it can be one.
+    /// Returns the number of elements, or `None` if it overflows.
     pub(crate) fn element_count(&self) -> Option<usize> {
         self.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
     }
 }
 
-/// A cursor over the one Python literal that a header is. No recursion: nothing in it nests.
+/// A cursor over the Python literal in a header. It does not recurse, since nothing in the literal nests.
 struct Literal<'a> {
     rest: &'a str,
 }
@@ -181,7 +181,7 @@ impl<'a> Literal<'a> {
     }
 }
 
-/// One array file: header checked, data not yet looked at.
+/// One array file, with a checked header. The data is not checked yet.
 pub(crate) struct NpyFile {
     /// The path, for messages.
     pub file: String,
@@ -192,13 +192,13 @@ pub(crate) struct NpyFile {
 }
 
 impl NpyFile {
-    /// Maps a file and checks its header, dtype, order and length. `expected` says the dtypes in words.
+    /// Maps a file and checks its header, dtype, order and length. `expected` lists the dtypes in words.
     pub(crate) fn open(path: &Path, needed: &'static str, dtypes: &[Dtype], expected: &'static str) -> Result<Self> {
         let bytes = mmap::map(path, needed)?;
         Self::from_bytes(path.display().to_string(), bytes, dtypes, expected)
     }
 
-    /// The same for bytes that are there already.
+    /// Does the same for bytes in memory.
     pub(crate) fn from_bytes(file: String, bytes: Bytes, dtypes: &[Dtype], expected: &'static str) -> Result<Self> {
         let all: &[u8] = (*bytes).as_ref();
         let header = match Header::parse(all) {
@@ -221,10 +221,10 @@ impl NpyFile {
         Ok(Self { file, dtype, shape: header.shape, bytes, offset: header.len })
     }
 
-    /// The elements, in place where the map is aligned, else copied.
+    /// Returns the elements: in place if the map is aligned for them, otherwise a copy.
     ///
     /// # Panics
-    /// If `T` has another size than the dtype: the caller has matched on it.
+    /// If the size of `T` differs from the dtype's. The caller has matched on the dtype.
     pub(crate) fn array<T: Pod + Send + Sync>(&self) -> Shared<T> {
         assert_eq!(size_of::<T>(), self.dtype.size(), "the element type was chosen by the dtype");
         let len = self.shape.iter().product();
@@ -234,7 +234,7 @@ impl NpyFile {
         })
     }
 
-    /// The length of a vector.
+    /// Returns the length of a vector.
     pub(crate) fn vector_len(&self, expected: impl fmt::Display) -> Result<usize> {
         match self.shape[..] {
             [len] => Ok(len),
@@ -242,7 +242,7 @@ impl NpyFile {
         }
     }
 
-    /// That this is a vector of `len` elements.
+    /// Checks that this is a vector of `len` elements.
     pub(crate) fn expect_len(&self, len: usize, why: &str) -> Result<()> {
         match self.shape[..] {
             [found] if found == len => Ok(()),
@@ -250,7 +250,7 @@ impl NpyFile {
         }
     }
 
-    /// The number of columns of a matrix with `rows` rows.
+    /// Checks that this is a matrix with `rows` rows, and returns its number of columns.
     pub(crate) fn expect_rows(&self, rows: usize, why: &str) -> Result<usize> {
         match self.shape[..] {
             [found, columns] if found == rows => Ok(columns),
@@ -263,7 +263,7 @@ impl NpyFile {
     }
 }
 
-/// The dtype of a header if it is one of `dtypes` and rows are stored one after the other.
+/// Returns the dtype of a header, if it is one of `dtypes` and the array is in C order.
 pub(crate) fn check_dtype(file: &str, header: &Header, dtypes: &[Dtype], expected: &'static str) -> Result<Dtype> {
     let dtype = Dtype::parse(&header.descr).filter(|dtype| dtypes.contains(dtype)).ok_or_else(|| {
         let order = if header.descr.starts_with('>') { " (big-endian)" } else { "" };
@@ -279,7 +279,7 @@ pub(crate) fn check_dtype(file: &str, header: &Header, dtypes: &[Dtype], expecte
 /// Writes an array as numpy would, byte for byte.
 ///
 /// # Errors
-/// What the writer says.
+/// Those of the writer.
 pub fn write<T: Pod>(mut to: impl Write, dtype: Dtype, shape: &[usize], data: &[T]) -> io::Result<()> {
     let axes: Vec<String> = shape.iter().map(ToString::to_string).collect();
     let shape = if axes.len() == 1 { format!("({},)", axes[0]) } else { format!("({})", axes.join(", ")) };

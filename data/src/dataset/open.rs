@@ -1,4 +1,4 @@
-//! A dataset from a directory of `.npy` files.
+//! Opening a directory of `.npy` files as a dataset.
 
 use std::path::Path;
 
@@ -15,18 +15,18 @@ use super::split::{Members, NAMES};
 use crate::graph::{Graph, GraphError};
 
 impl Dataset {
-    /// Opens a dataset directory. Files are mapped, not read: an array is used where it lies unless it has to be
-    /// converted (i64 sources, half floats, labels and split ids). Half floats become f32 here and stay so: in memory
-    /// they take twice the bytes of their file.
+    /// Opens a dataset directory. Files are mapped, not read: an array is used in place unless it must be converted
+    /// (i64 sources, half floats, labels and split ids). Half floats become f32, so they take twice as many bytes in
+    /// memory as in their file.
     ///
-    /// While the dataset lives no other process may write to its files or cut them short: mapped memory changes
-    /// with the file. Replace a dataset by renaming a new directory over it, as [`Dataset::write`] does.
+    /// While the dataset lives, no other process may write to its files or truncate them, since mapped memory changes
+    /// with the file. To replace a dataset, rename a new directory over it, as [`Dataset::write`] does.
     ///
     /// # Errors
-    /// An empty path. A file that is missing, cut short, of the wrong type, order or shape; values out of range; arrays that do not
-    /// fit each other or `dataset.json`. Each names the file and the place.
+    /// An empty path; a file that is missing, cut short, or of the wrong type, order or shape; values out of range;
+    /// arrays that do not fit each other or `dataset.json`. Each error names the file and the position.
     /// # Cost
-    /// Every byte is looked at once, mostly in parallel.
+    /// Every byte is read once, mostly in parallel.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
         check_path(dir)?;
@@ -73,7 +73,7 @@ impl Dataset {
     }
 }
 
-/// An empty path would be the working directory, which nobody has asked for.
+/// Refuses an empty path, which would otherwise mean the working directory.
 pub(crate) fn check_path(dir: &Path) -> Result<()> {
     if dir.as_os_str().is_empty() {
         let (option, expected) = ("the path of the dataset", "the name of a directory".into());
@@ -82,17 +82,17 @@ pub(crate) fn check_path(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// An optional file.
+/// Opens a file if it exists.
 fn open_if_there(dir: &Path, name: &str, dtypes: &[Dtype], expected: &'static str) -> Result<Option<NpyFile>> {
     let path = dir.join(format!("{name}.npy"));
-    // A file that cannot be asked for is left to the opening, which says why.
+    // If the file's existence cannot be determined, opening it reports why.
     if matches!(path.try_exists(), Ok(false)) {
         return Ok(None);
     }
     NpyFile::open(&path, "it was there a moment ago", dtypes, expected).map(Some)
 }
 
-/// Offsets as i64 on disk, u64 from here on.
+/// Reads offsets: i64 on disk, u64 in memory.
 fn open_offsets(dir: &Path, name: &str, needed: &'static str) -> Result<Shared<u64>> {
     let path = dir.join(format!("{name}.npy"));
     let npy = NpyFile::open(&path, needed, &[Dtype::I64], "int64 ('<i8')")?;
@@ -149,7 +149,7 @@ fn narrow(npy: &NpyFile, vertices: usize) -> Result<Shared<u32>> {
 fn open_features(dir: &Path, vertices: usize, manifest: &Manifest) -> Result<Option<RawFeatures>> {
     if let Some(npy) = open_if_there(dir, "features", &[Dtype::F32, Dtype::F16], "float32 ('<f4') or float16 ('<f2')")?
     {
-        let width = npy.expect_rows(vertices, "a row a vertex")?;
+        let width = npy.expect_rows(vertices, "one row per vertex")?;
         let data = match npy.dtype {
             Dtype::F16 => {
                 let half = npy.array::<f16>();
@@ -187,13 +187,13 @@ fn open_features(dir: &Path, vertices: usize, manifest: &Manifest) -> Result<Opt
             found: "sparse features need it: their arrays do not show how wide they are".into(),
         });
     };
-    // What is too wide is refused with the other parts.
+    // A width that is too large is refused together with the other parts.
     let width = usize::try_from(width).unwrap_or(usize::MAX);
     Ok(Some(RawFeatures::Sparse { indptr, indices: columns.array(), values: values.array(), width }))
 }
 
 fn open_labels(dir: &Path) -> Result<Option<RawLabels>> {
-    let expected = "int64 ('<i8') of one label a vertex, or uint8 ('|u1') of [vertices, classes]";
+    let expected = "int64 ('<i8') of one label per vertex, or uint8 ('|u1') of [vertices, classes]";
     let Some(npy) = open_if_there(dir, "labels", &[Dtype::I64, Dtype::U8], expected)? else {
         return Ok(None);
     };
@@ -212,7 +212,7 @@ fn open_split(dir: &Path, name: &str) -> Result<Option<Members>> {
     let Some(npy) = open_if_there(dir, name, &[Dtype::I64, Dtype::Bool], expected)? else {
         return Ok(None);
     };
-    npy.vector_len("a vector of vertex ids, or a bool a vertex")?;
+    npy.vector_len("a vector of vertex ids, or one bool per vertex")?;
     Ok(Some(match npy.dtype {
         Dtype::Bool => Members::Mask(npy.array::<u8>().iter().map(|&on| on != 0).collect()),
         _ => Members::Ids(npy.array::<i64>().to_vec()),

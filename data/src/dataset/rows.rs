@@ -1,10 +1,10 @@
-//! Work on the rows of a CSR in place: sorting, dropping repeats and loops, closing the gaps.
+//! In-place operations on the rows of a CSR: sort, drop repeats and loops, and close the gaps.
 
 use rayon::prelude::*;
 
 use crate::graph::rows_mut;
 
-/// What is done with the edges of a row.
+/// Which edges of a row are kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keep {
     /// Edges that repeat another.
@@ -13,7 +13,7 @@ pub(crate) struct Keep {
     pub self_loops: bool,
 }
 
-/// How many edges of a kind there were, kept or not.
+/// Numbers of edges of each kind, whether kept or dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// Edges that repeated another.
@@ -22,10 +22,10 @@ pub(crate) struct Seen {
     pub self_loops: u64,
 }
 
-/// Sorts every row and drops what is not kept. The first row is that of vertex `first`.
+/// Sorts every row and drops the edges that are not kept. The first row is that of vertex `first`.
 ///
 /// # Cost
-/// O(n + e) and the sorting of each row, in parallel but for the closing of gaps; 24 bytes a vertex.
+/// O(n + e) and sorting each row; parallel except for closing the gaps; 24 bytes per vertex.
 pub(crate) fn tidy(first: usize, indptr: &mut [u64], indices: &mut Vec<u32>, keep: Keep) -> Seen {
     let work = |(v, row): (usize, &mut [u32])| tidy_row((first + v) as u32, row, keep);
     let done: Vec<(u64, Seen)> = rows_mut(indptr, indices).into_par_iter().enumerate().map(work).collect();
@@ -42,7 +42,7 @@ pub(crate) fn tidy(first: usize, indptr: &mut [u64], indices: &mut Vec<u32>, kee
     seen
 }
 
-/// Puts what is kept of a row first, ascending, and says how much that is.
+/// Sorts a row, moves the kept edges to its front, and returns their number.
 fn tidy_row(v: u32, row: &mut [u32], keep: Keep) -> (u64, Seen) {
     if !row.is_sorted() {
         row.sort_unstable();
@@ -64,7 +64,7 @@ fn tidy_row(v: u32, row: &mut [u32], keep: Keep) -> (u64, Seen) {
     (kept as u64, seen)
 }
 
-/// Moves the kept front of every row up against the row before.
+/// Moves the kept front of each row up to the end of the row before.
 pub(crate) fn compact(indptr: &mut [u64], indices: &mut Vec<u32>, kept: impl Iterator<Item = u64>) {
     let mut to = 0;
     let mut rows = 0;

@@ -1,4 +1,4 @@
-//! Which vertices are for training, validation and testing.
+//! Splits: the vertices for training, validation and testing.
 
 use std::borrow::Cow;
 
@@ -9,16 +9,16 @@ use rand_chacha::ChaCha8Rng;
 use super::build::RawLabels;
 use super::error::{Error, Result};
 
-/// In no split.
+/// A vertex in no split.
 pub const NONE: u32 = 0;
-/// The vertices whose labels the loss sees.
+/// The training vertices, whose labels the loss uses.
 pub const TRAIN: u32 = 1;
-/// The vertices by which an epoch is chosen.
+/// The validation vertices, which decide the best epoch.
 pub const VAL: u32 = 2;
-/// The vertices by which the choice is judged.
+/// The test vertices, which measure the model of the best epoch.
 pub const TEST: u32 = 3;
 
-/// The splits' file names, from [`TRAIN`] on.
+/// File names of the splits, from [`TRAIN`] on.
 pub(crate) const NAMES: [&str; 3] = ["train", "val", "test"];
 
 /// One split as it was given.
@@ -28,22 +28,22 @@ pub(crate) enum Members {
     Mask(Vec<bool>),
 }
 
-/// Splits that are drawn at random.
+/// A random split.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RandomSplit {
-    /// Shares for training, validation and testing: not negative, together at most 1.
+    /// Shares for training, validation and testing: not negative, with a sum of at most 1.
     pub shares: [f64; 3],
-    /// Whether each class is split by itself, so that it has its share of each split.
+    /// Whether each class is split separately, so that every split has the same share of it.
     pub stratified: bool,
-    /// The same seed gives the same splits.
+    /// Seed: the same seed gives the same splits.
     pub seed: u64,
 }
 
 impl RandomSplit {
-    /// Three shares between commas, as in `0.6,0.2,0.2`; seed 0, not stratified.
+    /// Parses three shares separated by commas, such as `0.6,0.2,0.2`. The seed is 0, and the split is not stratified.
     ///
     /// # Errors
-    /// [`Error::Option`] for anything else, and for shares that are negative or more than 1 together.
+    /// [`Error::Option`] for anything else, and for shares that are negative or have a sum above 1.
     pub fn parse(text: &str) -> Result<Self> {
         let shares: Option<Vec<f64>> = text.split(',').map(|share| share.trim().parse().ok()).collect();
         let shares = shares.and_then(|shares| <[f64; 3]>::try_from(shares).ok());
@@ -57,11 +57,11 @@ impl RandomSplit {
         }
     }
 
-    /// Draws the members of the three splits among the vertices that have a label, or among all where nothing is labelled or
-    /// vertices have several labels.
+    /// Draws the members of the three splits. They are drawn from the vertices that have a label, or from all vertices
+    /// if there are no labels or several labels per vertex.
     ///
     /// # Errors
-    /// [`Error::Option`] for shares that are none, and for a stratified split without one label a vertex.
+    /// [`Error::Option`] for invalid shares, and for a stratified split without one label per vertex.
     /// # Cost
     /// O(vertices log vertices).
     pub(crate) fn draw(&self, vertices: usize, labels: Option<&RawLabels>) -> Result<[Members; 3]> {
@@ -82,8 +82,8 @@ impl RandomSplit {
         if self.stratified && classes.is_none() {
             return wrong(
                 "a stratified split",
-                "a set without one label a vertex".into(),
-                "labels, one class a vertex",
+                "a dataset without one label per vertex".into(),
+                "labels, one class per vertex",
             );
         }
         let mut among: Vec<i64> = match classes {
@@ -113,17 +113,15 @@ impl RandomSplit {
     }
 }
 
-/// Whether shares are not negative and together at most 1, to rounding.
+/// Returns whether shares are not negative and have a sum of at most 1, up to rounding.
 fn are_shares(shares: &[f64; 3]) -> bool {
     shares.iter().all(|share| (0.0..=1.0).contains(share)) && shares.iter().sum::<f64>() <= 1.0 + 1e-9
 }
 
-/// Marks each vertex with its split.
-///
-/// `lists` are train, val and test, each with the name of its file.
+/// Marks each vertex with its split. `lists` are train, val and test, each with the name of its file.
 ///
 /// # Errors
-/// An id that is no vertex, one that stands twice in a list, one in two lists.
+/// An id that is not a vertex, an id twice in one list, or an id in two lists.
 /// # Cost
 /// O(vertices + ids).
 pub(crate) fn mark(vertices: usize, lists: [Option<(&Members, String)>; 3]) -> Result<Vec<u32>> {
@@ -163,7 +161,7 @@ pub(crate) fn mark(vertices: usize, lists: [Option<(&Members, String)>; 3]) -> R
     Ok(split)
 }
 
-/// The ids marked `which`, ascending.
+/// Returns the ids marked `which`, ascending.
 pub(crate) fn ids(split: &[u32], which: u32) -> Vec<i64> {
     split.iter().enumerate().filter(|&(_, &s)| s == which).map(|(v, _)| v as i64).collect()
 }

@@ -1,4 +1,4 @@
-//! A dataset into a directory.
+//! Writing a dataset to a directory.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -19,25 +19,26 @@ use super::split::{NAMES, TRAIN, ids};
 impl Dataset {
     /// Writes a dataset directory that [`Dataset::open`] and numpy read.
     ///
-    /// It is all or nothing: files go into a new directory beside `dir`, which takes its name when all of them are
-    /// on the disk. What is in memory as f32 is written as f32, and splits as ascending ids.
+    /// The write is all or nothing: files go into a new directory beside `dir`, which is renamed to `dir` when all of
+    /// them are on disk. Features are written as f32, and splits as ascending ids.
     ///
     /// # Errors
-    /// [`Error::Option`] if `dir` is empty; [`Error::Exists`] if it is there and not empty; [`Error::Io`], after which nothing is left behind.
+    /// [`Error::Option`] if `dir` is empty; [`Error::Exists`] if it exists and is not an empty directory;
+    /// [`Error::Io`], which leaves nothing behind.
     pub fn write(&self, dir: impl AsRef<Path>) -> Result<()> {
         self.write_with(dir.as_ref(), |_| Ok(()))
     }
 
-    /// That a dataset could be written to `dir`, so far as can be said before: work that takes long asks this first.
+    /// Checks whether a dataset could be written to `dir`. Call it before long work.
     ///
     /// # Errors
-    /// [`Error::Option`] if `dir` is empty; [`Error::Exists`] if it is there and not empty.
+    /// [`Error::Option`] if `dir` is empty; [`Error::Exists`] if it exists and is not an empty directory.
     pub fn check_destination(dir: impl AsRef<Path>) -> Result<()> {
         check_path(dir.as_ref())?;
         refuse_if_full(dir.as_ref())
     }
 
-    /// Writes the dataset, and what `more` puts beside its files.
+    /// Writes the dataset, and the files that `more` adds.
     pub(crate) fn write_with(&self, dir: &Path, more: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         Self::check_destination(dir)?;
         let parent = match dir.parent() {
@@ -49,21 +50,21 @@ impl Dataset {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
-            // As any other directory: the umask takes away what it should.
+            // The same mode as any other directory: the umask applies.
             builder.permissions(fs::Permissions::from_mode(0o777));
         }
         let temporary = builder.tempdir_in(parent).map_err(Error::io("make a temporary directory in", parent))?;
         self.write_files(temporary.path())?;
         more(temporary.path())?;
         fs::rename(temporary.path(), dir).map_err(|source| {
-            // Someone else may have filled it in the meantime.
+            // Another process may have filled it in the meantime.
             refuse_if_full(dir).err().unwrap_or(Error::Io {
                 action: "move the new dataset to",
                 path: dir.into(),
                 source,
             })
         })?;
-        // The name is gone: there is nothing left to clean up.
+        // The directory was renamed: there is nothing to clean up.
         let _ = temporary.keep();
         Ok(())
     }
@@ -122,7 +123,7 @@ impl Dataset {
 fn refuse_if_full(dir: &Path) -> Result<()> {
     let full = match fs::read_dir(dir) {
         Ok(mut entries) => entries.next().is_some(),
-        // Not there is what is wanted; a plain file of that name is not.
+        // A path that does not exist is what we want; a plain file of that name is not.
         Err(_) => dir.symlink_metadata().is_ok(),
     };
     if full { Err(Error::Exists { path: dir.into() }) } else { Ok(()) }
@@ -132,7 +133,7 @@ fn put<T: Pod>(dir: &Path, name: &str, dtype: Dtype, shape: &[usize], data: &[T]
     put_file(&dir.join(format!("{name}.npy")), |to| npy::write(to, dtype, shape, data))
 }
 
-/// One file, on the disk when this returns.
+/// Writes one file. It is on disk when this returns.
 pub(super) fn put_file(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<()> {
     let file = File::create_new(path).map_err(Error::io("create", path))?;
     let mut to = BufWriter::new(file);

@@ -1,4 +1,4 @@
-//! The block: what every gather runs over.
+//! The block, which every gather runs over.
 
 use std::ops::Range;
 
@@ -7,13 +7,13 @@ use lapidary_arrays::{BlockView, Shared};
 use super::csr::{Graph, Turned, transpose_csr};
 use super::vertex_set::VertexSet;
 
-/// A bipartite CSR: destination rows, each listing the sources that it gathers from.
+/// A bipartite CSR: each destination row lists the sources that it gathers from.
 ///
-/// Sources are numbered locally. Those below `own_sources` are rows of the own matrix; the others are rows of the
-/// halo, `own_sources + i` being the halo's row `i`. A whole graph is one block with an empty halo, a part of it is a
-/// block, and so is a tile of a part.
+/// Sources are numbered locally. Those below `own_sources` are rows of the own matrix. The others are rows of the halo:
+/// source `own_sources + i` is row `i` of the halo. A whole graph is a block with an empty halo; a part of it and a
+/// tile of a part are blocks too.
 ///
-/// A row's edges stay in *global* source order whatever the local ids, so that a gather adds in the same order, and
+/// The edges of a row stay in *global* source order, whatever the local ids. So a gather adds in the same order, and
 /// gives the same bits, on any partition.
 #[derive(Clone, Debug)]
 pub struct Block {
@@ -24,7 +24,7 @@ pub struct Block {
     halo: Vec<u32>,
 }
 
-/// The vertices outside `part` that its rows read: its halo.
+/// Returns the halo of `part`: the vertices outside it that its rows read.
 ///
 /// # Panics
 /// If `part` is not a range of vertices.
@@ -37,7 +37,7 @@ pub fn outside(graph: &Graph, part: &Range<usize>) -> VertexSet {
 }
 
 impl Block {
-    /// The whole graph: no halo, no copy.
+    /// Returns the whole graph as a block, without a halo and without a copy.
     pub fn whole(graph: &Graph) -> Self {
         Self {
             indptr: graph.indptr().clone(),
@@ -47,23 +47,23 @@ impl Block {
         }
     }
 
-    /// A rectangular CSR whose sources are all own: the non-zeros of a sparse matrix.
+    /// Returns a rectangular CSR as a block whose sources are all own, such as the non-zeros of a sparse matrix.
     ///
     /// # Panics
-    /// If the offsets do not end at the number of entries. Columns are taken as they are: the caller has checked them.
+    /// If the last offset is not the number of entries. Columns are not checked: the caller has done so.
     #[doc(hidden)]
     pub fn rectangular(indptr: Shared<u64>, indices: Shared<u32>, columns: usize) -> Self {
         assert_eq!(indptr.last().copied(), Some(indices.len() as u64), "offsets end at the number of entries");
         Self { indptr, indices, own_sources: columns, halo: Vec::new() }
     }
 
-    /// The rows `part` of the graph. The part's own vertices are the own sources; the others that its rows read are
-    /// the halo, ascending, which is by owner when parts are consecutive.
+    /// Cuts the rows `part` out of the graph. The own sources are the part's own vertices. The halo is the other
+    /// vertices that its rows read, in ascending order, which is by owner if parts are consecutive.
     ///
     /// # Panics
     /// If `part` is not a range of vertices.
     /// # Cost
-    /// O(n / 64 + edges of the part): halo ids are ranked in a bitmap, not sorted.
+    /// O(n / 64 + edges of the part): halo ids are ranked with a bitmap, not sorted.
     pub fn of_part(graph: &Graph, part: Range<usize>) -> Self {
         let n = graph.vertex_count();
         assert!(part.start <= part.end && part.end <= n, "part {part:?} of {n} vertices");
@@ -83,20 +83,20 @@ impl Block {
         Self { indptr: indptr.into(), indices: indices.into(), own_sources: part.len(), halo }
     }
 
-    /// The block with every edge turned round, and for each of its edges the position that it had: rows become own
+    /// Returns the transposed block, and for each of its edges the position of that edge in this block. Rows become own
     /// sources, and all sources (own, then halo) become rows.
     ///
     /// # Cost
-    /// That of [`Block::transpose_without_permutation`], and 8 e bytes and as many random writes again.
+    /// That of [`Block::transpose_without_permutation`], plus 8 e bytes and e random writes.
     pub fn transpose(&self) -> (Self, Vec<u64>) {
         let (indptr, indices, permutation) = transpose_csr(&self.indptr, &self.indices, self.source_count());
         (self.turned(indptr, indices), permutation)
     }
 
-    /// The block with every edge turned round; see [`Block::transpose`].
+    /// Returns the transposed block; see [`Block::transpose`].
     ///
     /// # Cost
-    /// O(rows + sources + e) and e sequential reads a thread; 8 bytes a source beside the new block.
+    /// O(rows + sources + e), with e sequential reads per thread; 8 bytes per source besides the new block.
     pub fn transpose_without_permutation(&self) -> Self {
         let turned = Turned::new(&self.indptr, &self.indices, self.source_count());
         let indices = turned.rows();
@@ -107,42 +107,42 @@ impl Block {
         Self { indptr: indptr.into(), indices: indices.into(), own_sources: self.row_count(), halo: Vec::new() }
     }
 
-    /// Number of rows that gather.
+    /// Returns the number of rows.
     pub fn row_count(&self) -> usize {
         self.indptr.len() - 1
     }
 
-    /// Number of own sources.
+    /// Returns the number of own sources.
     pub fn own_sources(&self) -> usize {
         self.own_sources
     }
 
-    /// Global ids of the halo's rows, ascending.
+    /// Returns the global ids of the halo rows, ascending.
     pub fn halo(&self) -> &[u32] {
         &self.halo
     }
 
-    /// Own sources and halo rows together.
+    /// Returns the number of own sources and halo rows together.
     pub fn source_count(&self) -> usize {
         self.own_sources + self.halo.len()
     }
 
-    /// Number of edges.
+    /// Returns the number of edges.
     pub fn edge_count(&self) -> usize {
         self.indices.len()
     }
 
-    /// Offsets, `[rows + 1]`.
+    /// Returns the offsets, `[rows + 1]`.
     pub fn indptr(&self) -> &Shared<u64> {
         &self.indptr
     }
 
-    /// Local source ids, `[e]`.
+    /// Returns the local source ids, `[e]`.
     pub fn indices(&self) -> &Shared<u32> {
         &self.indices
     }
 
-    /// The block as kernels take it.
+    /// Returns the block as the kernels take it.
     pub fn view(&self) -> BlockView<'_> {
         BlockView {
             indptr: &self.indptr,
@@ -152,7 +152,7 @@ impl Block {
         }
     }
 
-    /// Bytes of the two arrays.
+    /// Returns the bytes of the two arrays.
     pub fn byte_count(&self) -> u64 {
         8 * self.indptr.len() as u64 + 4 * self.indices.len() as u64
     }

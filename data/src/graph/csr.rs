@@ -6,68 +6,68 @@ use std::ops::Range;
 use lapidary_arrays::Shared;
 use rayon::prelude::*;
 
-/// The most vertices that a graph may have: ids are 32-bit, and the last two values are kept free.
+/// The most vertices that a graph may have: ids are 32-bit, and the last two values are reserved.
 pub const MAX_VERTICES: usize = u32::MAX as usize - 1;
 
-/// Why arrays are no CSR. Positions count from 0.
+/// Why arrays are not a valid CSR. Positions count from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
-    /// No offsets at all, not even the first 0.
+    /// The offsets are empty; even an empty graph has the first 0.
     #[error("the offsets are empty; a graph of V vertices has V + 1 of them")]
     NoOffsets,
-    /// More vertices than 32-bit ids can name.
+    /// There are more vertices than 32-bit ids can name.
     #[error("{vertices} vertices are more than the {MAX_VERTICES} that 32-bit ids can name")]
     TooManyVertices {
-        /// How many.
+        /// Number of vertices.
         vertices: usize,
     },
     /// The first offset is not 0.
     #[error("the first offset is {found}, expected 0")]
     FirstOffset {
-        /// What stands there.
+        /// The first offset.
         found: u64,
     },
     /// An offset is smaller than the one before it.
     #[error("the offset at position {position} is {found}, less than the {previous} before it; offsets never fall")]
     Falling {
-        /// Where.
+        /// The position of the offset.
         position: usize,
-        /// The offset before.
+        /// The offset before it.
         previous: u64,
-        /// The offset.
+        /// The offset found.
         found: u64,
     },
     /// The last offset is not the number of edges.
     #[error("the last offset is {found}, but there are {edges} edges")]
     LastOffset {
-        /// What stands there.
+        /// The last offset.
         found: u64,
-        /// Length of the sources.
+        /// Number of edges.
         edges: usize,
     },
-    /// A source that is no vertex.
+    /// A source is not a vertex.
     #[error("the source at position {position} is {found}, but there are {vertices} vertices (0 to {})", vertices.wrapping_sub(1))]
     SourceOutOfRange {
-        /// Where.
+        /// The position of the source.
         position: usize,
-        /// The source.
+        /// The source found.
         found: u32,
         /// Number of vertices.
         vertices: usize,
     },
-    /// Sources of one row that are not ascending.
+    /// The sources of a row do not ascend.
     #[error(
         "the source at position {position} (row {row}) is {found}, less than the {previous} before it; sources ascend within a row"
     )]
     Unsorted {
-        /// Where.
+        /// The position of the source.
         position: usize,
-        /// In which row.
+        /// The row.
         row: usize,
-        /// The source before.
+        /// The source before it.
         previous: u32,
-        /// The source.
+        /// The source found.
         found: u32,
     },
 }
@@ -82,7 +82,7 @@ pub struct Graph {
     indices: Shared<u32>,
 }
 
-/// A graph with every edge turned round, and where each of its edges came from.
+/// A transposed graph, and where each of its edges came from.
 #[derive(Clone, Debug)]
 pub struct Transposed {
     /// Row `u` lists the destinations `v` of the edges `u -> v`, ascending.
@@ -97,7 +97,7 @@ impl Graph {
     /// # Shapes
     /// `indptr`: `[n + 1]`; `indices`: `[e]`.
     /// # Errors
-    /// The first violation, by position. An empty graph (`indptr = [0]`) is a graph.
+    /// The first violation, by position. An empty graph (`indptr = [0]`) is valid.
     /// # Cost
     /// O(n + e), in parallel.
     pub fn new(indptr: Shared<u64>, indices: Shared<u32>) -> Result<Self, GraphError> {
@@ -106,12 +106,13 @@ impl Graph {
         Ok(Self { indptr, indices })
     }
 
-    /// Builds the CSR of a list of edges `u -> v`, by counting; rows are then sorted.
+    /// Builds a CSR from a list of edges `u -> v` with a counting sort, then sorts each row.
     ///
     /// # Errors
-    /// [`GraphError::SourceOutOfRange`] (`position` counts edges; either end) and [`GraphError::TooManyVertices`].
+    /// [`GraphError::SourceOutOfRange`] if either end is not a vertex (`position` counts edges);
+    /// [`GraphError::TooManyVertices`].
     /// # Cost
-    /// O(n + e) and the sorting of each row; memory 8 (n + 1) + 4 e bytes beside the list.
+    /// O(n + e) and sorting each row; memory 8 (n + 1) + 4 e bytes besides the list.
     pub fn from_edges(vertices: usize, edges: &[(u32, u32)]) -> Result<Self, GraphError> {
         if vertices > MAX_VERTICES {
             return Err(GraphError::TooManyVertices { vertices });
@@ -138,27 +139,27 @@ impl Graph {
         Ok(Self { indptr: indptr.into(), indices: indices.into() })
     }
 
-    /// Number of vertices.
+    /// Returns the number of vertices.
     pub fn vertex_count(&self) -> usize {
         self.indptr.len() - 1
     }
 
-    /// Number of edges.
+    /// Returns the number of edges.
     pub fn edge_count(&self) -> usize {
         self.indices.len()
     }
 
-    /// Offsets, `[n + 1]`.
+    /// Returns the offsets, `[n + 1]`.
     pub fn indptr(&self) -> &Shared<u64> {
         &self.indptr
     }
 
-    /// Sources, `[e]`.
+    /// Returns the sources, `[e]`.
     pub fn indices(&self) -> &Shared<u32> {
         &self.indices
     }
 
-    /// The edges of row `v`, as positions.
+    /// Returns the range of positions of the edges of row `v`.
     ///
     /// # Panics
     /// If there is no such vertex.
@@ -166,7 +167,7 @@ impl Graph {
         self.indptr[v] as usize..self.indptr[v + 1] as usize
     }
 
-    /// The in-neighbours of `v`, ascending.
+    /// Returns the in-neighbours of `v`, ascending.
     ///
     /// # Panics
     /// If there is no such vertex.
@@ -174,7 +175,7 @@ impl Graph {
         &self.indices[self.edges(v)]
     }
 
-    /// The number of in-edges of `v`.
+    /// Returns the number of in-edges of `v`.
     ///
     /// # Panics
     /// If there is no such vertex.
@@ -182,34 +183,34 @@ impl Graph {
         self.indptr[v + 1] - self.indptr[v]
     }
 
-    /// The graph with every edge turned round, and where each of its edges came from.
+    /// Returns the transposed graph, and where each of its edges came from.
     ///
     /// # Cost
-    /// That of [`Graph::transpose_without_permutation`], and 8 e bytes and as many random writes again.
+    /// That of [`Graph::transpose_without_permutation`], plus 8 e bytes and e random writes.
     pub fn transpose(&self) -> Transposed {
         let (indptr, indices, permutation) = transpose_csr(&self.indptr, &self.indices, self.vertex_count());
         Transposed { graph: Self { indptr: indptr.into(), indices: indices.into() }, permutation }
     }
 
-    /// The graph with every edge turned round.
+    /// Returns the transposed graph.
     ///
     /// # Cost
-    /// O(n + e) and e sequential reads a thread: a counting sort, which keeps rows ascending; 8 n bytes beside the
-    /// new graph.
+    /// O(n + e), with e sequential reads per thread. It is a counting sort, which keeps rows ascending. Takes 8 n bytes
+    /// besides the new graph.
     pub fn transpose_without_permutation(&self) -> Self {
         let turned = Turned::new(&self.indptr, &self.indices, self.vertex_count());
         let indices = turned.rows();
         Self { indptr: turned.offsets.into(), indices: indices.into() }
     }
 
-    /// Whether `u -> v` is there as often as `v -> u`, for all u and v.
+    /// Returns whether `u -> v` occurs as often as `v -> u`, for all u and v.
     ///
-    /// Every edge has a number that is drawn by its two ends, whichever way it goes. If the edges that go up mirror those
-    /// that go down, both have the same sum; if not, they have it with a chance of 1 in 2^64. Each call draws anew, so no
-    /// file can be made to have it.
+    /// Each edge gets a pseudo-random number from its two ends, the same in both directions. If the edges with u < v
+    /// mirror those with u > v, the two sums of these numbers are equal. If not, they are equal with a probability of 1
+    /// in 2^64. The seed is new in each call, so no file can be made to collide.
     ///
     /// # Cost
-    /// O(n + e) time, in parallel, and no memory: every source is read once, in order.
+    /// O(n + e) time, in parallel, without memory: every source is read once, in order.
     /// # Source
     /// Clarke et al. 2003, Incremental multiset hash functions.
     pub fn is_symmetric(&self) -> bool {
@@ -226,17 +227,17 @@ impl Graph {
         (0..self.vertex_count()).into_par_iter().map(of_row).reduce(|| 0, u64::wrapping_add) == 0
     }
 
-    /// Number of edges `v -> v`, for one v.
+    /// Returns the number of edges `v -> v` for one v.
     fn loops_at(&self, v: usize) -> usize {
         let sources = self.sources(v);
         let first = sources.partition_point(|&u| (u as usize) < v);
         sources[first..].iter().take_while(|&&u| u as usize == v).count()
     }
 
-    /// The graph with exactly one self-loop at every vertex: `A + I`, where a loop that is there is kept once.
+    /// Returns the graph with exactly one self-loop at every vertex, `A + I`. Existing loops are kept once.
     ///
     /// # Cost
-    /// O(n + e), in parallel but for O(n).
+    /// O(n + e), in parallel except for O(n).
     pub fn with_self_loops(&self) -> Graph {
         let n = self.vertex_count();
         let mut indptr = vec![0u64; n + 1];
@@ -259,20 +260,20 @@ impl Graph {
         Self { indptr: indptr.into(), indices }
     }
 
-    /// Number of edges `v -> v`.
+    /// Returns the number of edges `v -> v`.
     pub fn self_loop_count(&self) -> usize {
         self.self_loops_in(0..self.vertex_count())
     }
 
-    /// Number of self-loops at the vertices of a range.
+    /// Returns the number of self-loops at a range of vertices.
     ///
     /// # Panics
-    /// If it is not one of vertices.
+    /// If `range` is not a range of vertices.
     pub fn self_loops_in(&self, range: Range<usize>) -> usize {
         range.into_par_iter().map(|v| self.loops_at(v)).sum()
     }
 
-    /// Number of edges that repeat the one before them.
+    /// Returns the number of edges that repeat the one before them.
     pub fn duplicate_edge_count(&self) -> usize {
         (0..self.vertex_count())
             .into_par_iter()
@@ -281,7 +282,7 @@ impl Graph {
     }
 }
 
-/// The sum of numbers that are drawn by the keys of `sources`, and look random.
+/// Returns the sum of the hashes of the keys of `sources`.
 ///
 /// # Source
 /// The finalizer of MurmurHash3.
@@ -295,18 +296,18 @@ fn sum_of_numbers(sources: &[u32], key: impl Fn(u64) -> u64) -> u64 {
     sources.iter().map(number).fold(0, u64::wrapping_add)
 }
 
-/// Turns CSR with `columns` columns into CSC: offsets, rows, and the position that each entry came from.
+/// Converts a CSR with `columns` columns to a CSC: offsets, rows, and the former position of each entry.
 pub(crate) fn transpose_csr(indptr: &[u64], indices: &[u32], columns: usize) -> (Vec<u64>, Vec<u32>, Vec<u64>) {
     let turned = Turned::new(indptr, indices, columns);
     let (rows, permutation) = (turned.rows(), turned.permutation());
     (turned.offsets, rows, permutation)
 }
 
-/// A CSR on its way to a CSC: how many entries each column has is known.
+/// The first half of a conversion from CSR to CSC: the number of entries of each column is known.
 ///
-/// Columns are shared out to threads by ranges; each thread goes through all entries and keeps those of its range.
-/// Nobody writes where another does, and each column gets its entries in the order in which the rows have them, so
-/// the result does not depend on the ranges. Entries need not ascend within a row.
+/// Each thread takes a range of columns, reads all entries and keeps those of its range. No two threads write to the
+/// same place, and each column gets its entries in row order, so the result does not depend on the ranges. Entries need
+/// not ascend within a row.
 pub(crate) struct Turned<'a> {
     indptr: &'a [u64],
     indices: &'a [u32],
@@ -330,17 +331,17 @@ impl<'a> Turned<'a> {
         Self { indptr, indices, offsets }
     }
 
-    /// The row of each entry.
+    /// Returns the row of each entry.
     pub(crate) fn rows(&self) -> Vec<u32> {
         self.scatter(|row, _| row as u32)
     }
 
-    /// The position that each entry came from.
+    /// Returns the former position of each entry.
     fn permutation(&self) -> Vec<u64> {
         self.scatter(|_, position| position)
     }
 
-    /// What `entry` makes of each row and position, column by column.
+    /// Applies `entry` to the row and position of each entry, and returns the results column by column.
     fn scatter<T: Copy + Default + Send>(&self, entry: impl Fn(usize, u64) -> T + Sync) -> Vec<T> {
         let mut entries = vec![T::default(); self.indices.len()];
         let mut rest = &mut entries[..];
@@ -368,13 +369,13 @@ impl<'a> Turned<'a> {
     }
 }
 
-/// How many threads share work in which each of them reads all edges and keeps its part: few, so that the reading stays a
-/// small multiple of the edges on a machine of any size.
+/// Returns the number of threads for work in which each thread reads all edges and keeps its part. It is at most 8, so
+/// that the total reading stays a small multiple of the edges on any machine.
 pub(crate) fn scan_count() -> usize {
     rayon::current_num_threads().min(8)
 }
 
-/// Cuts rows into at most `count` ranges, each with about the same number of rows and edges together.
+/// Cuts rows into at most `count` ranges with about the same sum of rows and edges.
 pub(crate) fn ranges_of_edges(indptr: &[u64], count: usize) -> Vec<Range<usize>> {
     let n = indptr.len() - 1;
     let work = |row: usize| indptr[row] + row as u64;
@@ -392,7 +393,7 @@ pub(crate) fn ranges_of_edges(indptr: &[u64], count: usize) -> Vec<Range<usize>>
     ranges
 }
 
-/// Counts at `1..` become offsets.
+/// Replaces counts by their running sums. With counts at `1..`, these are offsets.
 pub(crate) fn prefix_sum(counts: &mut [u64]) {
     let mut sum = 0;
     for count in counts {
@@ -401,7 +402,7 @@ pub(crate) fn prefix_sum(counts: &mut [u64]) {
     }
 }
 
-/// The rows of a CSR as disjoint slices.
+/// Returns the rows of a CSR as disjoint slices.
 pub(crate) fn rows_mut<'a, T>(indptr: &[u64], mut entries: &'a mut [T]) -> Vec<&'a mut [T]> {
     indptr
         .windows(2)
@@ -440,7 +441,7 @@ fn check_offsets(indptr: &[u64], edges: usize) -> Result<(), GraphError> {
 
 fn check_sources(indptr: &[u64], indices: &[u32]) -> Result<(), GraphError> {
     let vertices = indptr.len() - 1;
-    // Of a row that ascends, the last source is the largest.
+    // The last source of an ascending row is the largest.
     let is_good = |row: &[u32]| ascends(row) && row.last().is_none_or(|&u| (u as usize) < vertices);
     if indptr.par_windows(2).all(|range| is_good(&indices[range[0] as usize..range[1] as usize])) {
         return Ok(());
@@ -464,7 +465,7 @@ fn check_sources(indptr: &[u64], indices: &[u32]) -> Result<(), GraphError> {
     Ok(())
 }
 
-/// [`slice::is_sorted`], which looks at many pairs at once, but at all of them.
+/// Does the same as [`slice::is_sorted`], but without early exit, so that the compiler can vectorise it.
 fn ascends(row: &[u32]) -> bool {
     let next = row.get(1..).unwrap_or_default();
     row.iter().zip(next).fold(true, |so_far, (a, b)| so_far & (a <= b))

@@ -1,4 +1,4 @@
-//! Renaming vertices.
+//! Permutations of the vertices.
 
 use lapidary_arrays::Shared;
 use rand::seq::SliceRandom;
@@ -8,16 +8,17 @@ use rayon::prelude::*;
 
 use super::csr::{Graph, prefix_sum, rows_mut};
 
-/// A new order of the vertices: place `i` is taken by the vertex that was `old_of_new[i]`.
+/// A permutation of the vertices: the new vertex `i` is the old vertex `old_of_new[i]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permutation {
-    // Invariant: the two are permutations of 0..n and inverse to each other.
+    // Invariant: the two are permutations of 0..n, and inverse to each other.
     old_of_new: Vec<u32>,
     new_of_old: Vec<u32>,
 }
 
 impl Permutation {
-    /// From the old id at each new place; `None` if an id is missing, repeated or out of range.
+    /// Makes a permutation from the old id of each new id. Returns `None` if an id is missing, repeated or out of
+    /// range.
     pub fn new(old_of_new: Vec<u32>) -> Option<Self> {
         let mut new_of_old = vec![u32::MAX; old_of_new.len()];
         for (new, &old) in old_of_new.iter().enumerate() {
@@ -30,14 +31,14 @@ impl Permutation {
         Some(Self { old_of_new, new_of_old })
     }
 
-    /// A random order, the same for the same seed.
+    /// Returns a random permutation, the same for the same seed.
     pub fn random(vertices: usize, seed: u64) -> Self {
         let mut order: Vec<u32> = (0..vertices as u32).collect();
         order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
         Self::new(order).expect("a shuffle of 0..n is a permutation")
     }
 
-    /// By falling in-degree; vertices of one degree keep their order.
+    /// Orders the vertices by descending in-degree; vertices of equal degree keep their order.
     ///
     /// # Cost
     /// O(n log n).
@@ -47,22 +48,22 @@ impl Permutation {
         Self::new(order).expect("a sort of 0..n is a permutation")
     }
 
-    /// The old id at each new place.
+    /// Returns the old id of each new id.
     pub fn old_of_new(&self) -> &[u32] {
         &self.old_of_new
     }
 
-    /// The new place of each old id.
+    /// Returns the new id of each old id.
     pub fn new_of_old(&self) -> &[u32] {
         &self.new_of_old
     }
 
-    /// The same graph with its vertices renamed.
+    /// Returns the graph with its vertices renamed.
     ///
     /// # Panics
-    /// If the graph has another number of vertices.
+    /// If the graph has a different number of vertices.
     /// # Cost
-    /// O(n + e) and the sorting of each row.
+    /// O(n + e) and sorting each row.
     pub fn apply(&self, graph: &Graph) -> Graph {
         let n = graph.vertex_count();
         assert_eq!(n, self.old_of_new.len(), "a permutation of another graph");

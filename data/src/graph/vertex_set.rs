@@ -1,20 +1,20 @@
-//! A set of vertices that knows each member's place among them.
+//! A set of vertices with ranks.
 
-/// Vertices as a bitmap with ranks: 1.5 bits a vertex of the graph, whatever the number of members.
+/// A set of vertices as a bitmap with ranks: 1.5 bits per vertex of the graph, whatever the number of members.
 #[derive(Clone, Debug)]
 pub struct VertexSet {
     words: Vec<u64>,
-    // Invariant: once sealed, the number of members below each word.
+    // Invariant: entry `i` is the number of members below word `i`.
     ranks: Vec<u32>,
 }
 
 impl VertexSet {
-    /// The members of `vertices`, in any order and any number of times.
+    /// Makes a set of `vertices`, which may come in any order and repeat.
     ///
     /// # Cost
     /// O(n / 64 + vertices).
     /// # Panics
-    /// If a member is not below `n`.
+    /// If a vertex is not below `n`.
     pub fn of(n: usize, vertices: impl Iterator<Item = u32>) -> Self {
         let mut words = vec![0u64; n.div_ceil(64)];
         for v in vertices {
@@ -28,7 +28,7 @@ impl VertexSet {
         Self { ranks: ranks.collect(), words }
     }
 
-    /// How many members are below `v`.
+    /// Returns the number of members below `v`.
     pub fn rank(&self, v: usize) -> usize {
         let (word, bit) = (v / 64, v % 64);
         match self.words.get(word) {
@@ -37,7 +37,7 @@ impl VertexSet {
         }
     }
 
-    /// The members, ascending.
+    /// Returns the members, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         self.words.iter().enumerate().flat_map(|(word, &bits)| {
             let mut left = bits;

@@ -1,7 +1,7 @@
 //! Members of `.npz` archives, which are zip archives of `.npy` files.
 //!
-//! Members are looked up by name and read where they lie: nothing is unpacked to the disk, so no name in an archive can lead
-//! anywhere.
+//! Members are looked up by name and read from within the archive. Nothing is unpacked to disk, so no name in an
+//! archive can write to a path outside.
 
 use std::collections::BTreeSet;
 use std::io::{BufReader, Read};
@@ -15,16 +15,16 @@ use super::source::{Meter, Metered};
 use super::text::shown;
 use crate::dataset::error::{Error, Result};
 
-/// Deflate cannot do better than about 1 in 1032: more is a lie about the size.
+/// Deflate compresses to about 1 in 1032 at best: a higher ratio means that the stated size is false.
 const MOST_DEFLATED: u64 = 1100;
-/// The longest text that a member is read as.
+/// The longest text that is read from a member.
 const MAX_TEXT_BYTES: usize = 64;
 
-/// An archive that is open.
+/// An open archive.
 pub(super) struct Archive<'m> {
     zip: ZipArchive<BufReader<Metered<'m>>>,
     path: PathBuf,
-    /// The arrays that were read.
+    /// The arrays that have been read.
     read: BTreeSet<String>,
 }
 
@@ -38,12 +38,12 @@ impl<'m> Archive<'m> {
         Ok(Self { zip, path: path.into(), read: BTreeSet::new() })
     }
 
-    /// The name of a member in messages.
+    /// Returns the name of a member for messages.
     pub(super) fn place(&self, name: &str) -> String {
         format!("{}[{name}]", self.path.display())
     }
 
-    /// An error about the archive itself.
+    /// Returns an error about the archive itself.
     pub(super) fn wrong(&self, why: impl Into<String>) -> Error {
         Error::Import { file: self.path.display().to_string(), why: why.into() }
     }
@@ -52,7 +52,7 @@ impl<'m> Archive<'m> {
         self.zip.index_for_name(&format!("{name}.npy")).is_some()
     }
 
-    /// The names of the arrays, at most eight of them, for messages.
+    /// Returns the names of the arrays, at most eight of them, for messages.
     pub(super) fn names(&self) -> String {
         let mut names: Vec<String> =
             self.zip.file_names().map(|name| format!("{:.40}", name.trim_end_matches(".npy"))).take(9).collect();
@@ -63,7 +63,7 @@ impl<'m> Archive<'m> {
         names.join(", ")
     }
 
-    /// A note about the arrays that nobody has read, if there are any.
+    /// Returns a note that lists the arrays that were not read, if there are any.
     pub(super) fn unread(&self) -> Option<String> {
         let name = |file: &str| file.strip_suffix(".npy").unwrap_or(file).to_string();
         let mut unread: Vec<String> =
@@ -75,7 +75,7 @@ impl<'m> Archive<'m> {
         })
     }
 
-    /// A member that has to be there.
+    /// Reads a required member.
     pub(super) fn numbers(&mut self, name: &str, needed: &str) -> Result<Numbers<'_>> {
         if !self.has(name) {
             return Err(Error::Import { file: self.place(name), why: format!("is missing; {needed}") });
@@ -83,7 +83,7 @@ impl<'m> Archive<'m> {
         self.member(name)
     }
 
-    /// A member that may be there.
+    /// Reads an optional member.
     pub(super) fn optional(&mut self, name: &str) -> Result<Option<Numbers<'_>>> {
         if self.has(name) { self.member(name).map(Some) } else { Ok(None) }
     }
@@ -99,7 +99,7 @@ impl<'m> Archive<'m> {
         Numbers::new(place, &header, have_bytes, Box::new(file))
     }
 
-    /// The text that a member holds as numpy's bytes, as scipy's `format` does; `None` if it is not there.
+    /// Reads the text of a member of numpy bytes, such as scipy's `format`. Returns `None` if there is no such member.
     pub(super) fn text(&mut self, name: &str) -> Result<Option<String>> {
         let place = self.place(name);
         if !self.has(name) {
@@ -111,12 +111,12 @@ impl<'m> Archive<'m> {
         parse_header(&place, &head)?;
         let mut text = Vec::new();
         file.take(MAX_TEXT_BYTES as u64).read_to_end(&mut text).map_err(|e| unreadable(&place, e.into()))?;
-        // Of 1 byte a character, or of 4.
+        // A character takes 1 byte or 4, depending on the type.
         text.retain(|&byte| byte != 0);
         Ok(Some(String::from_utf8_lossy(&text).into_owned()))
     }
 
-    /// The two sides of a matrix's `shape`, if there is one.
+    /// Reads the rows and columns of a matrix from its `shape` member.
     pub(super) fn matrix_shape(&mut self, name: &str) -> Result<[usize; 2]> {
         let shape = self.numbers(name, "it says how large the matrix is")?;
         let place = shape.place.clone();

@@ -1,21 +1,21 @@
-//! Text in blocks of whole lines, whatever ends its lines.
+//! Reads text in blocks of whole lines, whatever the line ending.
 
 use std::io::Read;
 
 use super::source::read_full;
 use crate::dataset::error::{Error, Result};
 
-/// Bytes that are read at a time. A longer line is refused.
+/// Bytes read at a time. A longer line is refused.
 pub(super) const BLOCK_BYTES: usize = 8 << 20;
-/// The least that is worth a thread.
+/// The smallest piece of text that is worth a thread.
 const PIECE_BYTES: usize = 1 << 16;
-/// What some programs write before UTF-8.
+/// The mark that some programs write before UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Whole lines, a block at a time. A line ends with `\n`, `\r\n` or `\r`; a byte order mark is no part of the first.
+/// A reader of whole lines, one block at a time. A line ends with `\n`, `\r\n` or `\r`. A byte order mark is skipped.
 pub(super) struct Blocks<R> {
     from: R,
-    /// The start of a line whose end was not read yet.
+    /// The start of a line whose end has not been read yet.
     rest: Vec<u8>,
     returned: Option<Vec<u8>>,
     started: bool,
@@ -24,20 +24,21 @@ pub(super) struct Blocks<R> {
 }
 
 impl<R: Read> Blocks<R> {
-    /// The lines of `from`; `file` names it in errors.
+    /// Reads the lines of `from`; `file` names it in errors.
     pub(super) fn new(from: R, file: String) -> Self {
         Self { from, rest: Vec::new(), returned: None, started: false, done: false, file }
     }
 
-    /// Gives back lines that were the whole of the last block's end.
+    /// Gives back lines, which the next call of [`Blocks::next`] returns.
     pub(super) fn put_back(&mut self, lines: Vec<u8>) {
         self.returned = Some(lines);
     }
 
-    /// The next lines, without the last line end; `None` when there are no more. Within them every line ends with `\n` or `\r\n`.
+    /// Returns the next lines without the last line ending, or `None` at the end. Within them, each line ends with `\n`
+    /// or `\r\n`.
     ///
     /// # Errors
-    /// A source that cannot be read, a line of more than [`BLOCK_BYTES`], a text in UTF-16.
+    /// A source that cannot be read, a line of more than [`BLOCK_BYTES`], or text in UTF-16.
     pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>> {
         if let Some(lines) = self.returned.take() {
             return Ok(Some(lines));
@@ -61,7 +62,7 @@ impl<R: Read> Blocks<R> {
                 block.drain(..BYTE_ORDER_MARK.len());
             }
         }
-        // A `\r` that was the last byte may have its `\n` only now.
+        // The `\n` of a `\r\n` may be in this block and its `\r` in the one before.
         end_lines(&mut block, have.saturating_sub(1), self.done);
         if self.done {
             return Ok(Some(block));
@@ -81,7 +82,8 @@ impl<R: Read> Blocks<R> {
     }
 }
 
-/// Makes each `\r` that no `\n` follows a `\n`, from byte `start` on. The last byte is left alone unless the text ends there.
+/// Replaces each `\r` that is not followed by `\n` with `\n`, from byte `start` on. The last byte is left alone unless
+/// the text ends there.
 fn end_lines(block: &mut [u8], start: usize, ends: bool) {
     let mut at = start.min(block.len());
     while let Some(found) = memchr::memchr(b'\r', &block[at..]) {
@@ -95,7 +97,7 @@ fn end_lines(block: &mut [u8], start: usize, ends: bool) {
     }
 }
 
-/// Cuts lines into pieces for threads.
+/// Cuts a block of lines into pieces for threads.
 pub(super) fn cut(block: &[u8]) -> Vec<&[u8]> {
     let len = block.len().div_ceil(4 * rayon::current_num_threads()).max(PIECE_BYTES);
     let mut pieces = Vec::new();

@@ -1,6 +1,6 @@
-//! Graphs in scipy's sparse matrices: shchur/gnn-benchmark, DGL's Reddit, GraphSAINT.
+//! Importers for scipy's sparse matrices: shchur/gnn-benchmark, DGL's Reddit, GraphSAINT.
 //!
-//! Their matrices have a row a source: the cell (u, v) is the edge u -> v, as PyTorch Geometric reads them.
+//! The rows of these matrices are sources: cell (u, v) is the edge u -> v, as in PyTorch Geometric.
 
 use std::io::BufReader;
 use std::path::Path;
@@ -17,12 +17,13 @@ use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
 use crate::dataset::split::Members;
 
-/// An archive with `adj_data`, `adj_indices`, `adj_indptr`, `adj_shape`, the same of `attr` (or `attr_matrix`), and `labels`.
+/// Reads an archive with `adj_data`, `adj_indices`, `adj_indptr`, `adj_shape`, the same for `attr` (or `attr_matrix`),
+/// and `labels`.
 ///
-/// The values of features are kept; PyTorch Geometric sets those above 0 to 1. The sets have no split.
+/// Feature values are kept; PyTorch Geometric sets those above 0 to 1. These datasets have no splits.
 ///
 /// # Source
-/// Shchur, Mumme, Bojchevski & Günnemann 2018, and its loader.
+/// Shchur, Mumme, Bojchevski & Günnemann 2018, and their loader.
 pub(super) fn gnn_benchmark(job: &ImportJob<'_>) -> Result<Loaded> {
     let archive = &mut Archive::open(&job.meter, job.source)?;
     if !archive.has("adj_indptr") {
@@ -50,8 +51,8 @@ pub(super) fn gnn_benchmark(job: &ImportJob<'_>) -> Result<Loaded> {
     Ok(Loaded { values_dropped: matrix.weights, notes, ..Loaded::new(parts, edges_listed, seen, job.rules.symmetrise) })
 }
 
-/// A folder with `reddit_graph.npz`, a COO matrix, and `reddit_data.npz`: `feature`, `label`, `node_types` (1, 2, 3 for training,
-/// validation, testing).
+/// Reads a folder with `reddit_graph.npz`, a COO matrix, and `reddit_data.npz`: `feature`, `label`, `node_types` (1
+/// training, 2 validation, 3 test).
 pub(super) fn reddit(job: &ImportJob<'_>) -> Result<Loaded> {
     let data = job.source.join("reddit_data.npz");
     let path = job.source.join("reddit_graph.npz");
@@ -66,7 +67,7 @@ pub(super) fn reddit(job: &ImportJob<'_>) -> Result<Loaded> {
     parts.features = Some(dense(archive.numbers("feature", "it has the features")?, vertices)?);
     parts.labels = Some(labels(archive.numbers("label", "it has the labels")?, vertices)?);
     let types = archive.numbers("node_types", "it has the splits")?;
-    types.expect_len(vertices, "one a vertex")?;
+    types.expect_len(vertices, "one per vertex")?;
     let types: Vec<u8> =
         types.ints("0 to 3 (none, training, validation, testing)", |x| (0..4).contains(&x).then_some(x as u8))?;
     let mask = |which: u8| Some(Members::Mask(types.iter().map(|&found| found == which).collect()));
@@ -76,8 +77,8 @@ pub(super) fn reddit(job: &ImportJob<'_>) -> Result<Loaded> {
     Ok(Loaded { values_dropped: matrix.weights, ..Loaded::new(parts, edges_listed, seen, job.rules.symmetrise) })
 }
 
-/// A folder with `adj_full.npz`, `feats.npy`, `class_map.json` (a class, or a list of 0 and 1, by vertex) and `role.json` (`tr`, `va`,
-/// `te`).
+/// Reads a folder with `adj_full.npz`, `feats.npy`, `class_map.json` (for each vertex a class, or a list of 0 and 1)
+/// and `role.json` (`tr`, `va`, `te`).
 pub(super) fn graphsaint(job: &ImportJob<'_>) -> Result<Loaded> {
     let path = job.source.join("adj_full.npz");
     let archive = &mut Archive::open(&job.meter, &path)?;
@@ -99,15 +100,15 @@ pub(super) fn graphsaint(job: &ImportJob<'_>) -> Result<Loaded> {
     Ok(Loaded { values_dropped: matrix.weights, ..Loaded::new(parts, edges_listed, seen, job.rules.symmetrise) })
 }
 
-/// The cells of an adjacency matrix.
+/// The edges of an adjacency matrix.
 struct Matrix {
     vertices: usize,
     store: EdgeStore,
-    /// Values of cells that are not 1.
+    /// Number of cells with a value other than 1.
     weights: u64,
 }
 
-/// The side of a square matrix.
+/// Returns the side of a square matrix.
 fn square(place: &str, [rows, columns]: [usize; 2]) -> Result<usize> {
     if rows == columns {
         return Ok(rows);
@@ -116,7 +117,7 @@ fn square(place: &str, [rows, columns]: [usize; 2]) -> Result<usize> {
     Err(Error::Import { file: place.into(), why })
 }
 
-/// Values of cells that are not 1: they are edge weights.
+/// Counts the cells with a value other than 1, which are edge weights.
 fn weights(archive: &mut Archive<'_>, name: &str) -> Result<u64> {
     match archive.optional(name)? {
         None => Ok(0),
@@ -124,7 +125,7 @@ fn weights(archive: &mut Archive<'_>, name: &str) -> Result<u64> {
     }
 }
 
-/// A vertex, or why it is none.
+/// Converts a number to a vertex, or returns an error.
 fn vertex(place: &str, position: usize, found: i64, vertices: usize) -> Result<u32> {
     if (0..vertices as i64).contains(&found) {
         return Ok(found as u32);
@@ -133,7 +134,7 @@ fn vertex(place: &str, position: usize, found: i64, vertices: usize) -> Result<u
     Err(Error::Value { file: place.into(), position, found: found.to_string(), expected })
 }
 
-/// A CSR matrix whose rows are sources.
+/// Reads a CSR matrix whose rows are sources.
 fn out_edges(job: &ImportJob<'_>, archive: &mut Archive<'_>, prefix: &str) -> Result<Matrix> {
     let name = |part: &str| format!("{prefix}{part}");
     let needed = "it is a part of the adjacency matrix";
@@ -163,7 +164,7 @@ fn out_edges(job: &ImportJob<'_>, archive: &mut Archive<'_>, prefix: &str) -> Re
     Ok(Matrix { vertices, store, weights })
 }
 
-/// That offsets rise from 0 to the number of elements.
+/// Checks that offsets rise from 0 to the number of elements.
 fn check_offsets(place: &str, indptr: &[u64], elements: usize) -> Result<()> {
     let rises = indptr.first() == Some(&0) && indptr.is_sorted();
     if rises && indptr.last() == Some(&(elements as u64)) {
@@ -173,7 +174,7 @@ fn check_offsets(place: &str, indptr: &[u64], elements: usize) -> Result<()> {
     Err(Error::Import { file: place.into(), why })
 }
 
-/// A COO matrix: `row` and `col` are read side by side, so the archive is opened twice.
+/// Reads a COO matrix. `row` and `col` are read in parallel, so the archive is opened twice.
 fn coordinates(job: &ImportJob<'_>, path: &Path, mut archive: Archive<'_>) -> Result<Matrix> {
     let needed = "it is a part of the adjacency matrix";
     let vertices = square(&archive.place("shape"), archive.matrix_shape("shape")?)?;
@@ -196,12 +197,12 @@ fn coordinates(job: &ImportJob<'_>, path: &Path, mut archive: Archive<'_>) -> Re
     Ok(Matrix { vertices, store, weights })
 }
 
-/// Features as CSR; columns of a row need not ascend, and a cell that stands twice is the sum, as scipy reads it.
+/// Reads features in CSR. Columns need not ascend within a row, and cells that occur twice are added, as in scipy.
 fn sparse(archive: &mut Archive<'_>, vertices: usize) -> Result<RawFeatures> {
     let needed = "it is a part of the feature matrix";
     let [rows, width] = archive.matrix_shape("attr_shape")?;
     if rows != vertices {
-        let (file, expected) = (archive.place("attr_shape"), format!("{vertices} rows (one a vertex)"));
+        let (file, expected) = (archive.place("attr_shape"), format!("{vertices} rows (one per vertex)"));
         return Err(Error::Shape { file, found: vec![rows, width], expected });
     }
     let offsets = archive.numbers("attr_indptr", needed)?;
@@ -213,13 +214,13 @@ fn sparse(archive: &mut Archive<'_>, vertices: usize) -> Result<RawFeatures> {
     let below = format!("a column, 0 to {}", width.saturating_sub(1));
     let mut indices: Vec<u32> = columns.ints(&below, |x| u32::try_from(x).ok().filter(|&x| (x as usize) < width))?;
     let data = archive.numbers("attr_data", needed)?;
-    data.expect_len(cells, "one value a cell")?;
+    data.expect_len(cells, "one value per cell")?;
     let mut values = data.floats()?;
     join_cells(&mut indptr, &mut indices, &mut values);
     Ok(RawFeatures::Sparse { indptr: indptr.into(), indices: indices.into(), values: values.into(), width })
 }
 
-/// Sorts the columns of each row and adds up what stands in the same cell.
+/// Sorts the columns of each row and adds the values of equal columns.
 fn join_cells(indptr: &mut [u64], indices: &mut Vec<u32>, values: &mut Vec<f32>) {
     let mut to = 0;
     let mut from = 0;
@@ -245,7 +246,7 @@ fn join_cells(indptr: &mut [u64], indices: &mut Vec<u32>, values: &mut Vec<f32>)
     values.truncate(to);
 }
 
-/// Labels as a CSR matrix of 0 and 1, a column a class.
+/// Reads labels from a CSR matrix of 0 and 1 with one column per class.
 fn marked(archive: &mut Archive<'_>, vertices: usize) -> Result<RawLabels> {
     let needed = "it is a part of the label matrix";
     let [rows, classes] = archive.matrix_shape("labels_shape")?;
@@ -258,7 +259,7 @@ fn marked(archive: &mut Archive<'_>, vertices: usize) -> Result<RawLabels> {
     let cells = vertices.checked_mul(classes).filter(|_| rows == vertices).ok_or_else(|| Error::Shape {
         file: archive.place("labels_shape"),
         found: vec![rows, classes],
-        expected: format!("{vertices} rows (one a vertex)"),
+        expected: format!("{vertices} rows (one per vertex)"),
     })?;
     if let Some(shortage) = crate::host::shortage(cells as u64, crate::host::memory_bytes()) {
         return Err(archive.wrong(format!("has labels of {rows} by {classes}, which {shortage}")));
@@ -277,13 +278,13 @@ struct Roles {
     te: Vec<i64>,
 }
 
-/// What is wrong with a JSON file.
+/// Returns a function that converts a JSON error to an import error.
 pub(super) fn not_json(path: &Path) -> impl Fn(serde_json::Error) -> Error {
     let file = path.display().to_string();
     move |e| Error::Import { file: file.clone(), why: format!("is not the JSON that was expected: {e}") }
 }
 
-/// A JSON file, to be read in a stream.
+/// Opens a JSON file as a stream.
 pub(super) fn json_file<'m>(
     meter: &'m Meter<'_>,
     path: &Path,
@@ -300,7 +301,7 @@ fn json<T: for<'de> Deserialize<'de>>(meter: &Meter<'_>, path: &Path, needed: &'
     Ok(value)
 }
 
-/// `{"0": 3, "1": 5}` or `{"0": [0, 1, 1], ...}`. A vertex that is not in it has no label.
+/// Reads `{"0": 3, "1": 5}` or `{"0": [0, 1, 1], ...}`. A vertex that is not listed has no label.
 fn class_map(meter: &Meter<'_>, path: &Path, vertices: usize) -> Result<RawLabels> {
     let mut from = json_file(meter, path, "it has the labels")?;
     let map = ClassMap { vertices, single: Vec::new(), multi: Vec::new(), classes: 0 };
@@ -312,7 +313,7 @@ fn class_map(meter: &Meter<'_>, path: &Path, vertices: usize) -> Result<RawLabel
     })
 }
 
-/// The map as far as it has been read: one of the two vectors is used, as the first entry shows.
+/// The part of the map read so far. The first entry decides which of the two vectors is used.
 struct ClassMap {
     vertices: usize,
     single: Vec<i64>,
@@ -361,7 +362,7 @@ impl ClassMap {
     }
 }
 
-/// The value of one vertex.
+/// The labels of one vertex.
 enum Classes {
     One(i64),
     Many(Vec<u8>),

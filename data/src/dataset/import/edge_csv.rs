@@ -1,4 +1,4 @@
-//! Edges in a CSV file with quoted cells, read one record after the other by the rules of the `csv` crate (RFC 4180).
+//! Reads edges from a CSV file with quoted cells, record by record, by the rules of the `csv` crate (RFC 4180).
 
 use std::cell::Cell;
 use std::io::Read;
@@ -8,7 +8,7 @@ use super::sniff::Layout;
 use super::text::{Counts, End, EndOf, Stop, Stopped};
 use crate::dataset::error::{Error, Result};
 
-/// Gives all edges of a CSV text to `take`, in order, as [`super::text::each_edge`] does.
+/// Passes all edges of a CSV text to `take` in order, as [`super::text::each_edge`] does.
 pub(super) fn each_record<T: for<'a> EndOf<'a>>(
     text: impl Read,
     file: &str,
@@ -32,13 +32,13 @@ pub(super) fn each_record<T: for<'a> EndOf<'a>>(
         if line <= header || record.iter().all(|cell| cell.trim_ascii().is_empty()) {
             continue;
         }
-        // Such comments stand at the top; further down a cell may be a quoted `%`.
+        // Such comments occur only at the top. Further down, a cell may be a quoted `%`.
         if !started && record.get(0).is_some_and(|cell| cell.starts_with(b"%") || cell.starts_with(b"//")) {
             counts.comments += 1;
             continue;
         }
         started = true;
-        // Blanks part cells however many there are; to the crate each one is a delimiter.
+        // A run of blanks is one delimiter here, but several delimiters to the crate.
         let runs = layout.delimiter == b' ';
         let cells: Vec<&[u8]> = record.iter().filter(|cell| !runs || !cell.is_empty()).collect();
         let stopped = |stop| Ok(Err(Stopped::new(line, &cells.join(&layout.delimiter), stop)));
@@ -56,7 +56,7 @@ pub(super) fn each_record<T: for<'a> EndOf<'a>>(
     Ok(Ok(counts))
 }
 
-/// Counts the lines that start with #, which the crate passes over without a word.
+/// Counts the lines that start with #, which the crate skips silently.
 struct CountComments<R> {
     text: R,
     at_start: bool,

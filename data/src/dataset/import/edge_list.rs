@@ -1,4 +1,4 @@
-//! A text of edges: SNAP's, KONECT's, or two columns of a CSV file.
+//! Importer for edge lists as text: SNAP, KONECT, or two columns of a CSV file.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use super::vertex_order::{Matched, Order};
 use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
 
-/// Numbers are kept as they are, with a bit for each below the greatest, while these many bytes of bits suffice, or while
-/// there is a bit of an edge's own bytes for each. Past that they are looked up in a table.
+/// Bits in the set of vertex numbers, one for each number up to the greatest. Numbers are kept as they are while this
+/// many bits suffice, or 64 bits per edge. Larger numbers are looked up in a hash table.
 const MOST_BITS: u64 = 8 * (64 << 20);
 /// How many names a message lists.
 const SOME: usize = 3;
 
-/// What the ends of edges are.
+/// The type of the ends of edges.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Ends {
     Small,
@@ -28,59 +28,59 @@ enum Ends {
     Named,
 }
 
-/// How the source is read. A reading that meets what it cannot take is begun anew as another.
+/// How the source is read. If a reading meets an end that it cannot represent, it starts again with another type.
 #[derive(Clone, Debug)]
 struct Reading {
     ends: Ends,
-    /// By the rules of CSV, one record after the other; else line by line in threads.
+    /// Whether records are read by the rules of CSV, one after the other. Otherwise threads parse lines in parallel.
     csv: bool,
     layout: Layout,
-    /// Why ends are names and not numbers.
+    /// The line that showed that ends are names, not numbers.
     reason: Option<Stopped>,
 }
 
-/// Edges under the numbers that the file gives or the order of appearance gives.
+/// Edges whose ends are the numbers in the file, or numbers in order of first appearance.
 struct Edges {
     store: EdgeStore,
     names: Names,
     counts: Counts,
 }
 
-/// What vertices are called in the source.
+/// The names of the vertices in the source.
 pub(super) enum Names {
-    /// The file's own numbers.
+    /// Numbers, kept as they are.
     Small(Ranks),
-    /// By order of appearance.
+    /// Numbers, in order of first appearance.
     Large(Vec<u64>),
     Named(Vec<Arc<str>>),
 }
 
-/// What a vertex is called where edges are drawn from.
+/// How the ends of stored edges become vertices.
 enum Naming {
-    /// As in the file.
+    /// Unchanged.
     Same,
-    /// One less than in the file.
+    /// One less.
     FromOne,
     /// By rank.
     Ranked(Ranks),
     /// By a table.
     Table(Vec<u32>),
-    /// By rank, and then by a table.
+    /// By rank, then by a table.
     RankedTable(Ranks, Vec<u32>),
 }
 
-/// Which vertex is which: their number, and what they were called if that is something else.
+/// The number of vertices, how ends become vertices, and the original names if they differ.
 struct Numbering {
     vertices: usize,
     naming: Naming,
     ids: Option<Ids>,
 }
 
-/// Reads edges `u -> v`, one a line; what else a line holds is left out and counted.
+/// Reads edges `u -> v`, one per line. Further columns are dropped and counted.
 ///
-/// Vertices are numbered in the order of a table or of `--vertex-order` where there is one. Without it numbers are vertices as they
-/// are if they are 0, 1, ... without a gap, or if the features or labels have a row for each; else they are numbered in ascending
-/// order. Anything else is a name, numbered as it appears.
+/// With a table or `--vertex-order`, vertices are numbered in its order. Without, numbers stay as they are if they are
+/// 0, 1, ... without a gap, or if the features or labels have one row for each; other numbers are ranked in ascending
+/// order. Anything else is a name; names are numbered in order of first appearance.
 pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     let order = Order::read(job)?;
     let mut reading = Reading::new(layout(job)?);
@@ -118,7 +118,7 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
         Naming::RankedTable(ranks, table) => store.finish(all, symmetrise, keep, |id| table[ranks.rank(id) as usize]),
     }?;
     let mut parts = job.parts(graph);
-    // A name like graph.txt.gz has two endings.
+    // A name such as graph.txt.gz has two extensions.
     for ending in [".txt", ".csv", ".tsv", ".edges"] {
         parts.name = parts.name.strip_suffix(ending).map_or(parts.name.clone(), str::to_string);
     }
@@ -154,7 +154,7 @@ impl Reading {
         Self { ends: Ends::Small, csv: layout.ends != [0, 1], layout, reason: None }
     }
 
-    /// How to begin anew.
+    /// Returns the reading to try next.
     fn next(mut self, job: &ImportJob<'_>, stopped: Stopped) -> Result<Self> {
         let Stopped { line, text, stop } = &stopped;
         let wrong = |what: &str| Err(job.wrong(format!("line {line} {what}: `{text}`")));
@@ -171,7 +171,7 @@ impl Reading {
             Stop::Large => self.ends = Ends::Large,
             Stop::Name => {
                 self.ends = Ends::Named;
-                // Where ends are names, a line of names above numbers was an edge.
+                // If ends are names, a line of names above numbers was an edge, not a header.
                 if let Some(Header { certain: false, titles, .. }) = &self.layout.header {
                     self.layout.doubtful = Some(titles[..2].join(" -> "));
                     self.layout.header = None;
@@ -182,7 +182,7 @@ impl Reading {
         Ok(self)
     }
 
-    /// What was guessed and passed over, for people.
+    /// Returns notes about what was guessed and skipped.
     fn notes(&self, counts: &Counts) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some(Header { line, titles, .. }) = &self.layout.header {
@@ -213,13 +213,13 @@ impl Reading {
     }
 }
 
-/// One reading of the file.
+/// Reads the file once.
 fn read(job: &ImportJob<'_>, reading: &Reading) -> Result<std::result::Result<Edges, Stopped>> {
     let mut store = job.store();
     let (read, names) = match reading.ends {
         Ends::Small => {
             let mut seen = Ranks::default();
-            // The greatest number is far above what there are edges for: a table is smaller.
+            // Set if the greatest number is far above the number of edges: a hash table is then smaller.
             let mut sparse = false;
             let read = each::<Small>(job, reading, |edges| {
                 let most = MOST_BITS.max(64 * (store.len() + edges.len() as u64));
@@ -250,7 +250,7 @@ fn read(job: &ImportJob<'_>, reading: &Reading) -> Result<std::result::Result<Ed
     Ok(read.map(|counts| Edges { store, names, counts }))
 }
 
-/// Gives all edges to `take`, by the layout's rules.
+/// Passes all edges to `take`, read by the layout.
 fn each<T: for<'a> EndOf<'a>>(
     job: &ImportJob<'_>,
     reading: &Reading,
@@ -265,7 +265,7 @@ fn each<T: for<'a> EndOf<'a>>(
     each_edge::<_, T>(Blocks::new(text, file), header, layout.delimiter, take)
 }
 
-/// A number as a key of its own.
+/// A number as a key of [`Interner`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Number(u64);
 
@@ -281,7 +281,7 @@ impl std::borrow::Borrow<u64> for Number {
     }
 }
 
-/// Stores edges under the numbers that `number` gives their ends.
+/// Stores edges under the numbers that `number` assigns to their ends.
 fn by_appearance<T: for<'a> EndOf<'a>>(
     job: &ImportJob<'_>,
     reading: &Reading,
@@ -301,7 +301,7 @@ fn by_appearance<T: for<'a> EndOf<'a>>(
     })
 }
 
-/// Nobody can know which row of an array is whose, where vertices have names.
+/// Refuses array files if vertices have names: nothing says which row belongs to which vertex.
 fn refuse_arrays_beside_names(job: &ImportJob<'_>, names: &Names) -> Result<()> {
     let Some((flag, _)) = job.options.array() else { return Ok(()) };
     match names {
@@ -313,7 +313,7 @@ fn refuse_arrays_beside_names(job: &ImportJob<'_>, names: &Names) -> Result<()> 
     }
 }
 
-/// How many vertices there have to be: rows of the first array that was named.
+/// Returns the number of rows of the first array file, which is the number of vertices.
 fn rows(job: &ImportJob<'_>) -> Result<Option<(usize, String)>> {
     let Some(path) = job.options.features.or(job.options.labels) else { return Ok(None) };
     let numbers = Numbers::open(&job.meter, path, "it was named for the features or labels")?;
@@ -321,12 +321,12 @@ fn rows(job: &ImportJob<'_>) -> Result<Option<(usize, String)>> {
     Ok(Some((rows, numbers.place)))
 }
 
-/// Numbers vertices as the rows that they were matched with, and those without a row after them.
+/// Numbers matched vertices in the order of their rows, and vertices without a row after them.
 fn number_by(names: Names, matched: &mut Matched, order: &Order) -> Numbering {
     let vertices = matched.rows.len();
     let keys = matched.rows.iter().map(|&row| &order.keys[row as usize]);
     let numbers = |keys: &mut dyn Iterator<Item = &Arc<str>>| -> Option<Ids> {
-        // Only rows that hold a number match one.
+        // Only rows that hold a number can match a numeric vertex.
         let ids: Vec<u64> = keys.map(|key| key.parse().unwrap_or_default()).collect();
         (!ids.iter().copied().eq(0..ids.len() as u64)).then_some(Ids::Numbers(ids))
     };
@@ -373,7 +373,7 @@ fn number_small(mut ranks: Ranks, rows: Option<(usize, String)>) -> Result<Numbe
     let from_one = !ranks.contains(0);
     let all = |first: usize, vertices: usize| Ids::Numbers((first as u64..(first + vertices) as u64).collect());
     let vertices = match &rows {
-        // Without a gap it is clear.
+        // Without gaps, the numbering is unambiguous.
         None if distinct == greatest + 1 => greatest + 1,
         None if from_one && distinct == greatest => greatest,
         None => distinct,
@@ -397,7 +397,7 @@ fn number_small(mut ranks: Ranks, rows: Option<(usize, String)>) -> Result<Numbe
     Err(Error::Import { file, why })
 }
 
-/// Which vertex each row belongs to, where vertices are numbers.
+/// Returns a note on which vertex each row belongs to, if vertices are numbers.
 fn rule(ids: Option<&Ids>, vertices: usize, job: &ImportJob<'_>) -> Option<String> {
     let numbers = match ids {
         Some(Ids::Names(_)) => return None,
@@ -420,7 +420,7 @@ fn rule(ids: Option<&Ids>, vertices: usize, job: &ImportJob<'_>) -> Option<Strin
     Some(format!("row of each vertex ({how}): {shown}"))
 }
 
-/// The first few of many, for messages.
+/// Returns the first few of many names, for messages.
 pub(super) fn some<T: AsRef<str>>(all: &[T]) -> String {
     let mut shown: Vec<String> =
         all.iter().take(SOME).map(|one| format!("`{}`", shown(one.as_ref().as_bytes()))).collect();

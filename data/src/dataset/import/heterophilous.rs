@@ -1,4 +1,4 @@
-//! The heterophilous sets: `edges`, `node_features`, `node_labels`, and ten splits as masks.
+//! Importer for the heterophilous datasets: `edges`, `node_features`, `node_labels`, and ten splits as masks.
 
 use super::archive::Archive;
 use super::job::{ImportJob, Loaded, dense, labels};
@@ -6,8 +6,8 @@ use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
 use crate::dataset::split::Members;
 
-/// An archive with `edges` `[edges, 2]`, `node_features`, `node_labels` and `train_masks`, `val_masks`, `test_masks`
-/// `[splits, vertices]`.
+/// Reads an archive with `edges` `[edges, 2]`, `node_features`, `node_labels` and `train_masks`, `val_masks`,
+/// `test_masks` `[splits, vertices]`.
 ///
 /// # Source
 /// Platonov, Kuznedelev, Diskin, Babenko & Prokhorenkova 2023.
@@ -40,7 +40,7 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     Ok(Loaded { notes, ..Loaded::new(parts, edges_listed, seen, job.rules.symmetrise) })
 }
 
-/// The edges; stored by columns, all sources come first and then all destinations.
+/// Reads the edges. If they are stored by columns, all sources come first, then all destinations.
 fn edges(job: &ImportJob<'_>, archive: &mut Archive<'_>, vertices: usize) -> Result<EdgeStore> {
     let edges = archive.numbers("edges", "it has the edges")?;
     let by_rows = match edges.shape[..] {
@@ -61,7 +61,7 @@ fn edges(job: &ImportJob<'_>, archive: &mut Archive<'_>, vertices: usize) -> Res
     let mut block = Vec::new();
     let mut position = 0;
     edges.int_blocks(|ends| {
-        // A block has an even number of elements, as the matrix has.
+        // A block has an even number of elements, since the matrix has.
         block.clear();
         for (at, &[u, v]) in ends.as_chunks::<2>().0.iter().enumerate() {
             let (Some(source), Some(destination)) = (vertex(u), vertex(v)) else {
@@ -77,7 +77,7 @@ fn edges(job: &ImportJob<'_>, archive: &mut Archive<'_>, vertices: usize) -> Res
     Ok(store)
 }
 
-/// The mask of the split that was asked for.
+/// Reads the mask of the split that `--split` selects.
 fn mask(job: &ImportJob<'_>, archive: &mut Archive<'_>, name: &str, vertices: usize) -> Result<Members> {
     let masks = archive.numbers(name, "it has the splits")?;
     let fortran_order = masks.fortran_order();

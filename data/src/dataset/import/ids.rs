@@ -1,4 +1,4 @@
-//! What vertices were called where they came from.
+//! The original names of vertices in an imported file.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,22 +10,22 @@ use crate::dataset::error::Result;
 use crate::dataset::npy::{self, Dtype};
 use crate::dataset::write::put_file;
 
-/// The file of numbers in a dataset directory.
+/// The file of numeric names in a dataset directory.
 const NUMBERS_FILE: &str = "vertex_ids.npy";
-/// The file of names in a dataset directory.
+/// The file of other names in a dataset directory.
 const NAMES_FILE: &str = "vertex_names.txt";
 
-/// The names of the vertices 0, 1, ... in the file that they are from.
+/// The original names of the vertices 0, 1, ....
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ids {
     /// Numbers, ascending: `vertex_ids.npy`, i64 `[vertices]`.
     Numbers(Vec<u64>),
-    /// Anything else, in the order in which they first appear: `vertex_names.txt`, a line a vertex.
+    /// Other names, in order of first appearance: `vertex_names.txt`, one line per vertex.
     Names(Vec<Arc<str>>),
 }
 
 impl Ids {
-    /// Those of the vertices that are kept.
+    /// Keeps the names of the vertices that are kept.
     pub(super) fn select(&mut self, kept: &[bool]) {
         let mut kept = kept.iter().copied();
         let mut next = || kept.next().unwrap_or(false);
@@ -35,7 +35,7 @@ impl Ids {
         }
     }
 
-    /// Writes them into a dataset directory.
+    /// Writes the names to a dataset directory.
     pub(super) fn write(&self, dir: &Path) -> Result<()> {
         match self {
             Self::Numbers(ids) => put_file(&dir.join(NUMBERS_FILE), |to| npy::write(to, Dtype::I64, &[ids.len()], ids)),
@@ -46,11 +46,11 @@ impl Ids {
     }
 }
 
-/// A set of small numbers, with the rank of each.
+/// A set of small numbers with ranks.
 #[derive(Default)]
 pub(super) struct Ranks {
     words: Vec<u64>,
-    /// Before each eighth word.
+    /// The number of members before each eighth word.
     before: Vec<u32>,
 }
 
@@ -68,13 +68,13 @@ impl Ranks {
         self.words.get(id as usize / 64).is_some_and(|word| word >> (id % 64) & 1 == 1)
     }
 
-    /// The greatest number.
+    /// Returns the greatest number.
     pub(super) fn max(&self) -> Option<u32> {
         let word = self.words.iter().rposition(|&word| word != 0)?;
         Some((word * 64) as u32 + 63 - self.words[word].leading_zeros())
     }
 
-    /// Makes ranks known, and returns how many numbers there are.
+    /// Computes the ranks, and returns how many numbers there are.
     pub(super) fn count(&mut self) -> usize {
         let mut sum = 0;
         self.before.clear();
@@ -85,14 +85,14 @@ impl Ranks {
         sum as usize
     }
 
-    /// How many numbers are below `id`; [`Ranks::count`] comes first.
+    /// Returns how many numbers are below `id`. Call [`Ranks::count`] first.
     pub(super) fn rank(&self, id: u32) -> u32 {
         let word = id as usize / 64;
         let within: u32 = self.words[word / 8 * 8..word].iter().map(|word| word.count_ones()).sum();
         self.before[word / 8] + within + (self.words[word] & ((1 << (id % 64)) - 1)).count_ones()
     }
 
-    /// All numbers, ascending.
+    /// Returns all numbers, ascending.
     pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
         self.words.iter().enumerate().flat_map(|(at, &word)| {
             (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at as u64 * 64 + bit)
@@ -100,7 +100,7 @@ impl Ranks {
     }
 }
 
-/// Keys numbered as they first appear.
+/// Numbers keys in order of first appearance.
 pub(super) struct Interner<K> {
     numbers: HashMap<K, u32>,
     pub keys: Vec<K>,
@@ -111,7 +111,7 @@ impl<K: std::hash::Hash + Eq + Clone> Interner<K> {
         Self { numbers: HashMap::new(), keys: Vec::new() }
     }
 
-    /// The number of a key; `None` when there are more than a graph can have.
+    /// Returns the number of a key, or `None` if there are more than a graph can have.
     pub(super) fn number<Q>(&mut self, key: &Q) -> Option<u32>
     where
         K: std::borrow::Borrow<Q> + for<'q> From<&'q Q>,

@@ -1,4 +1,4 @@
-//! One import: which kind, with which options, and what came of it.
+//! One import: its format, options and report.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -20,16 +20,16 @@ use crate::dataset::rows::Seen;
 use crate::dataset::split::RandomSplit;
 use crate::graph::Graph;
 
-/// What the files to import are.
+/// The format of the files to import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Planetoid's eight files, `ind.NAME.*`.
     Planetoid,
-    /// An `.npz` archive of `indptr`, `indices`, `x`, `y`, `train`, `val`, `test`; or of one of the next two kinds.
+    /// An `.npz` archive of `indptr`, `indices`, `x`, `y`, `train`, `val`, `test`; or of one of the next two formats.
     Npz,
     /// An `.npz` archive of shchur/gnn-benchmark: `adj_data`, `attr_data`, `labels`, ...
     GnnBenchmark,
-    /// An `.npz` archive of the heterophilous sets: `edges`, `node_features`, `node_labels`, `train_masks`, ...
+    /// An `.npz` archive of the heterophilous datasets: `edges`, `node_features`, `node_labels`, `train_masks`, ...
     Heterophilous,
     /// A folder with DGL's `reddit_data.npz` and `reddit_graph.npz`.
     Reddit,
@@ -40,7 +40,7 @@ pub enum Format {
     Ppi,
     /// A folder of OGB: `raw/edge.csv.gz`, ..., `split/`.
     Ogb,
-    /// A text of edges, one a line, packed or not.
+    /// A text of edges, one per line, compressed or not.
     Edges,
     /// A Matrix Market file.
     MatrixMarket,
@@ -49,7 +49,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// All kinds with their names, in the order in which they are listed.
+    /// All formats with their names, in the order in which they are listed.
     pub const ALL: [(Self, &'static str); 11] = [
         (Self::Planetoid, "planetoid"),
         (Self::Npz, "npz"),
@@ -64,12 +64,12 @@ impl Format {
         (Self::Lux, "lux"),
     ];
 
-    /// What a command calls it.
+    /// Returns the name of the format on the command line.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
     }
 
-    /// What is done with edges unless asked otherwise: what PyTorch Geometric does with the same files, where it reads them.
+    /// Returns what is done with edges by default: the same as PyTorch Geometric, for the formats that it reads.
     fn rules(self) -> Rules {
         use Fate::{Drop, Keep};
         match self {
@@ -95,59 +95,59 @@ impl FromStr for Format {
     }
 }
 
-/// How far an import has read. Sources that are read more than once count as often.
+/// How far an import has read. A file that is read twice counts twice.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Bytes of source files that were read, packed as they are.
+    /// Bytes of source files read, as stored (compressed).
     pub done_bytes: u64,
-    /// Bytes of the source files that are known so far.
+    /// Bytes of the source files known so far.
     pub total_bytes: u64,
 }
 
-/// Told whenever a few hundred KB have been read, from any thread.
+/// A callback, called whenever a few hundred KB have been read, from any thread.
 pub type Watch<'a> = &'a (dyn Fn(Progress) + Sync);
 
-/// How to import. The default does with edges what PyTorch Geometric does.
+/// Options of an import. By default edges are treated as in PyTorch Geometric.
 #[derive(Clone, Copy, Default)]
 pub struct Options<'a> {
-    /// `planetoid`: which of several sets in the folder.
+    /// `planetoid`: which of several datasets in the folder.
     pub name: Option<&'a str>,
-    /// Edges that repeat another.
+    /// Whether edges that repeat another are kept.
     pub duplicates: Option<Fate>,
-    /// Edges `v -> v`.
+    /// Whether edges `v -> v` are kept.
     pub self_loops: Option<Fate>,
-    /// Vertices without an edge to or from another; kept by default.
+    /// Whether vertices without an edge to or from another are kept; they are by default.
     pub isolated: Option<Fate>,
-    /// Whether the reverse of every edge is added. Repeated edges are then dropped, unless they are to be kept.
+    /// Whether the reverse of every edge is added. Repeated edges are then dropped, unless `duplicates` keeps them.
     pub symmetrise: Option<bool>,
-    /// `heterophilous`, `npz`: which of its splits.
+    /// `heterophilous`, `npz`: which of several splits.
     pub split: usize,
-    /// Splits to be drawn, for files that have none.
+    /// Random splits, for files that have none.
     pub random_split: Option<RandomSplit>,
-    /// `edges`: whether the first line that is no comment holds the titles of the columns; guessed by default.
+    /// `edges`: whether the first line that is not a comment holds column titles; guessed by default.
     pub header: Option<bool>,
-    /// `edges`: a table of the vertices, CSV or TSV with titles: features, classes and splits by the vertices' names.
+    /// `edges`: a table of the vertices, CSV or TSV with titles: features, classes and splits by vertex name.
     pub vertices: Option<&'a Path>,
-    /// Which columns of the table are what.
+    /// What the columns of the table are.
     pub columns: TableColumns<'a>,
-    /// `edges`: a text with the name of a vertex a line, in the order of the rows of the array files.
+    /// `edges`: a text with one vertex name per line, in the order of the rows of the array files.
     pub vertex_order: Option<&'a Path>,
-    /// What becomes of vertices that the table or the order lacks, and of rows whose vertex has no edge.
+    /// What happens to vertices that the table or the order lacks, and to rows whose vertex has no edge.
     pub missing: Missing,
     /// `edges` and `mtx`: a `.npy` file, `[vertices, width]`.
     pub features: Option<&'a Path>,
-    /// `edges` and `mtx`: a `.npy` file, `[vertices]` or, for several labels a vertex, `[vertices, classes]`.
+    /// `edges` and `mtx`: a `.npy` file, `[vertices]` or, for several labels per vertex, `[vertices, classes]`.
     pub labels: Option<&'a Path>,
     /// `edges` and `mtx`: `.npy` files of ids or masks, for training, validation and testing.
     pub splits: [Option<&'a Path>; 3],
-    /// Where edges lie on their way, in a file without a name; the system's folder by default.
+    /// Folder for the unnamed temporary file of edges; the system's folder by default.
     pub scratch: Option<&'a Path>,
-    /// Is told how far the reading has come.
+    /// Callback for progress.
     pub watch: Option<Watch<'a>>,
 }
 
 impl<'a> Options<'a> {
-    /// The first of the array files, and the option that names it.
+    /// Returns the first array file and the flag that names it.
     pub(super) fn array(&self) -> Option<(&'static str, &'a Path)> {
         let [train, val, test] = self.splits;
         let all = [
@@ -164,31 +164,31 @@ impl<'a> Options<'a> {
 /// What an import found and did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// The kind's name.
+    /// Name of the format.
     pub kind: &'static str,
-    /// Bytes of files that were read.
+    /// Bytes read from files.
     pub bytes_read: u64,
-    /// Edges that the source lists.
+    /// Number of edges that the source lists.
     pub edges_listed: u64,
-    /// Lines of a text of edges that start with #, % or //, which were passed over.
+    /// Number of skipped lines of a text of edges, which start with #, % or //.
     pub comment_lines: u64,
-    /// Edges that repeat another, reverses that were added included.
+    /// Number of edges that repeat another, including added reverses.
     pub duplicates: u64,
-    /// Whether those were dropped.
+    /// Whether repeated edges were dropped.
     pub duplicates_dropped: bool,
-    /// Edges `v -> v` that the source lists.
+    /// Number of edges `v -> v` that the source lists.
     pub self_loops: u64,
-    /// Whether those were dropped.
+    /// Whether those edges were dropped.
     pub self_loops_dropped: bool,
-    /// Vertices without an edge to or from another.
+    /// Number of vertices without an edge to or from another.
     pub isolated: u64,
-    /// Whether those were dropped.
+    /// Whether those vertices were dropped.
     pub isolated_dropped: bool,
     /// Whether the reverse of every edge was added.
     pub symmetrised: bool,
-    /// Edge weights, times and other values of edges, which were left out.
+    /// Number of edges whose weight, time or other values were dropped.
     pub values_dropped: u64,
-    /// What else there is to know.
+    /// Further notes for the user.
     pub notes: Vec<String>,
 }
 
@@ -199,13 +199,13 @@ pub struct Imported {
     pub dataset: Dataset,
     /// What was found and done.
     pub report: Report,
-    /// What its vertices were called, unless that is 0, 1, ....
+    /// The original names of the vertices, unless they are 0, 1, ....
     pub ids: Option<Ids>,
 }
 
 impl Imported {
-    /// Writes a dataset directory, as [`Dataset::write`] does, with the names of the vertices in `vertex_ids.npy` or
-    /// `vertex_names.txt` if they were called otherwise than 0, 1, ....
+    /// Writes a dataset directory, as [`Dataset::write`] does. Original vertex names other than 0, 1, ... go to
+    /// `vertex_ids.npy` or `vertex_names.txt`.
     ///
     /// # Errors
     /// Those of [`Dataset::write`].
@@ -214,7 +214,7 @@ impl Imported {
     }
 }
 
-/// What a kind's reader works with.
+/// The input of a format's reader.
 pub(super) struct ImportJob<'a> {
     pub source: &'a Path,
     pub options: &'a Options<'a>,
@@ -222,7 +222,7 @@ pub(super) struct ImportJob<'a> {
     pub meter: Meter<'a>,
 }
 
-/// What a kind's reader has read.
+/// The output of a format's reader.
 pub(super) struct Loaded {
     pub parts: Parts,
     pub edges_listed: u64,
@@ -231,13 +231,13 @@ pub(super) struct Loaded {
     pub symmetrised: bool,
     pub ids: Option<Ids>,
     pub values_dropped: u64,
-    /// Lines that were passed over.
+    /// Number of skipped comment lines.
     pub comments: u64,
     pub notes: Vec<String>,
 }
 
 impl Loaded {
-    /// A graph and what was seen on the way to it.
+    /// Starts from a graph and the counts of its edges.
     pub(super) fn new(parts: Parts, edges_listed: u64, seen: Seen, symmetrised: bool) -> Self {
         Self { parts, edges_listed, seen, symmetrised, ids: None, values_dropped: 0, comments: 0, notes: Vec::new() }
     }
@@ -247,7 +247,7 @@ impl<'a> ImportJob<'a> {
     pub(super) fn new(kind: Format, source: &'a Path, options: &'a Options<'a>) -> Self {
         let mut rules = kind.rules();
         let asked = |fate: Option<Fate>, default: bool| fate.map_or(default, |fate| fate == Fate::Keep);
-        // PyG's to_undirected joins what it adds with what was there.
+        // PyG's to_undirected merges the added edges with the existing ones.
         let duplicates = rules.keep.duplicates && options.symmetrise != Some(true);
         rules.keep.duplicates = asked(options.duplicates, duplicates);
         rules.keep.self_loops = asked(options.self_loops, rules.keep.self_loops);
@@ -255,28 +255,28 @@ impl<'a> ImportJob<'a> {
         Self { source, options, rules, meter: Meter::new(options.watch) }
     }
 
-    /// An empty list of edges.
+    /// Returns an empty list of edges.
     pub(super) fn store(&self) -> EdgeStore {
         EdgeStore::new(self.options.scratch)
     }
 
-    /// The graph of a list of edges whose ids are all below `vertices`, by the rules.
+    /// Builds the graph of a list of edges by the rules. All ids are below `vertices`.
     pub(super) fn graph(&self, store: EdgeStore, vertices: usize) -> Result<(Graph, Seen)> {
         store.finish(vertices, self.rules.symmetrise, self.rules.keep, |id| id)
     }
 
-    /// An error about the source.
+    /// Returns an error about the source.
     pub(super) fn wrong(&self, why: impl Into<String>) -> Error {
         Error::Import { file: self.source.display().to_string(), why: why.into() }
     }
 
-    /// Parts that are called as the source is.
+    /// Returns parts with the graph and the name of the source.
     pub(super) fn parts(&self, graph: Graph) -> Parts {
         let stem = self.source.file_stem().map_or_else(|| "unnamed".into(), |stem| stem.to_string_lossy().into_owned());
         Parts::new(Origin::Import(self.source.into()), stem, graph)
     }
 
-    /// The array files that the options name.
+    /// Reads the array files that the options name.
     pub(super) fn add_arrays(&self, parts: &mut Parts) -> Result<()> {
         let vertices = parts.graph.vertex_count();
         if let Some(path) = self.options.features {
@@ -294,7 +294,7 @@ impl<'a> ImportJob<'a> {
     }
 }
 
-/// A matrix with a row a vertex; a vector is one column.
+/// Reads a matrix with one row per vertex. A vector is one column.
 pub(super) fn dense(numbers: Numbers<'_>, vertices: usize) -> Result<RawFeatures> {
     let (rows, width) = match numbers.shape[..] {
         [rows, width] => (rows, width),
@@ -302,27 +302,27 @@ pub(super) fn dense(numbers: Numbers<'_>, vertices: usize) -> Result<RawFeatures
         _ => return Err(numbers.wrong_shape(format_args!("[{vertices}, width]"))),
     };
     if rows != vertices || width == 0 {
-        return Err(numbers.wrong_shape(format_args!("[{vertices}, 1 or more] (a row a vertex)")));
+        return Err(numbers.wrong_shape(format_args!("[{vertices}, 1 or more] (one row per vertex)")));
     }
     Ok(RawFeatures::Dense { data: numbers.floats()?.into(), rows, width })
 }
 
-/// Classes: a vector or a column; or 0 and 1, a column a class.
+/// Reads labels: a vector or one column of classes, or 0 and 1 with one column per class.
 pub(super) fn labels(numbers: Numbers<'_>, vertices: usize) -> Result<RawLabels> {
     match numbers.shape[..] {
         [rows] | [rows, 1] if rows == vertices => Ok(RawLabels::Class(numbers.labels()?.into())),
         [rows, classes] if rows == vertices => Ok(RawLabels::Multi { data: numbers.bits()?.into(), rows, classes }),
-        _ => Err(numbers.wrong_shape(format_args!("[{vertices}] or [{vertices}, classes] (a row a vertex)"))),
+        _ => Err(numbers.wrong_shape(format_args!("[{vertices}] or [{vertices}, classes] (one row per vertex)"))),
     }
 }
 
-/// Reads files of another program.
+/// Imports a dataset from files of another program.
 ///
 /// # Errors
-/// An option that the kind does not have; files that are missing, damaged, of another kind, or do not fit each other. Each
-/// names the file and the place.
+/// An option that the format does not have; files that are missing, damaged, of another format, or do not fit each
+/// other. Each error names the file and the position.
 /// # Cost
-/// O(size). Memory is that of the result before repeated edges are dropped, and of a few blocks.
+/// O(size). Memory is that of the result before repeated edges are dropped, plus a few blocks.
 pub fn import(kind: Format, source: &Path, options: &Options<'_>) -> Result<Imported> {
     let kind = if kind == Format::Npz { npz::kind_of(source)? } else { kind };
     check_options(kind, options)?;
@@ -376,7 +376,7 @@ pub fn import(kind: Format, source: &Path, options: &Options<'_>) -> Result<Impo
     Ok(Imported { dataset: loaded.parts.build()?, report, ids: loaded.ids })
 }
 
-/// Refuses options that a kind would ignore, or that contradict each other.
+/// Refuses options that a format would ignore, and options that contradict each other.
 fn check_options(kind: Format, options: &Options<'_>) -> Result<()> {
     let is_edges = kind == Format::Edges;
     let takes_arrays = is_edges || kind == Format::MatrixMarket;
@@ -385,9 +385,9 @@ fn check_options(kind: Format, options: &Options<'_>) -> Result<()> {
     let shown = |path: &Path| path.display().to_string();
     let (array, array_path) = options.array().map_or(("", None), |(flag, path)| (flag, Some(shown(path))));
     let order = options.vertex_order.map(shown);
-    let only_edges = "nothing: only `edges` has vertices with names";
+    let only_edges = "nothing: only `edges` names its vertices";
     let needs_table = "nothing without --vertices";
-    // What was given, if it is refused.
+    // The value of each option that is refused here.
     let refused: [(Option<String>, &'static str, &'static str); 12] = [
         (
             options.name.filter(|_| kind != Format::Planetoid).map(Into::into),

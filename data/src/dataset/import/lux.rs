@@ -1,4 +1,5 @@
-//! The files of the original ROC: a graph in Lux's binary format, and what is known of its vertices beside it.
+//! Importer for the files of the original ROC: a graph in Lux's binary format, with features, labels and splits beside
+//! it.
 
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -14,16 +15,17 @@ use crate::host;
 
 /// Bytes of the two counts at the start: vertices u32, edges u64.
 const HEADER_BYTES: u64 = 12;
-/// Elements that are read at a time.
+/// Elements read at a time.
 const BLOCK: usize = 1 << 16;
-/// The endings of a graph's file, in the order in which they are looked for.
+/// The extensions of a graph's file, in the order in which they are tried.
 const ENDINGS: [&str; 2] = [".add_self_edge.lux", ".lux"];
 
-/// Reads `PREFIX.add_self_edge.lux` or `PREFIX.lux` and, as far as they are there, `PREFIX.feats.bin` (else `PREFIX.feats.csv`),
-/// `PREFIX.label` and `PREFIX.mask`. The source is the prefix or the graph's file.
+/// Reads `PREFIX.add_self_edge.lux` or `PREFIX.lux`. Also reads `PREFIX.feats.bin` (else `PREFIX.feats.csv`),
+/// `PREFIX.label` and `PREFIX.mask` if they exist. The source is the prefix or the graph's file.
 ///
-/// The graph is little-endian: vertices u32, edges u64, where each vertex's in-edges end u64 `[vertices]`, their sources u32
-/// `[edges]`. Features are f32 `[vertices, width]`, labels a number a line, the mask one of Train, Val, Test and None a line.
+/// The graph is little-endian: vertices u32, edges u64, the end offset of each vertex's in-edges u64 `[vertices]`,
+/// their sources u32 `[edges]`. Features are f32 `[vertices, width]`. The label file has one number per line; the mask
+/// file has Train, Val, Test or None on each line.
 ///
 /// # Source
 /// Jia et al. 2017 and 2020, and the loader of the latter.
@@ -77,7 +79,7 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     Ok(Loaded::new(parts, edges, seen, job.rules.symmetrise))
 }
 
-/// The graph's file, and what the other files' names start with.
+/// Returns the path of the graph, and the prefix of the other files.
 fn locate(source: &Path) -> (PathBuf, PathBuf) {
     let text = source.display().to_string();
     if let Some(prefix) = ENDINGS.iter().find_map(|ending| text.strip_suffix(ending)) {
@@ -93,7 +95,7 @@ fn with_ending(prefix: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Appends `count` elements of `N` bytes.
+/// Appends `count` elements of `N` bytes each.
 fn elements<const N: usize, T>(
     from: &mut impl Read,
     count: usize,
@@ -125,10 +127,10 @@ fn binary_features(meter: &Meter<'_>, path: &Path, vertices: usize) -> Result<Ra
     Ok(RawFeatures::Dense { data: data.into(), rows: vertices, width })
 }
 
-/// Who is in training, validation and test.
+/// Reads the masks of training, validation and test.
 fn masks(meter: &Meter<'_>, path: &Path, vertices: usize) -> Result<[Vec<bool>; 3]> {
     let mut text = String::new();
-    // The longest word has five letters.
+    // The longest word has five letters, so 8 bytes per line suffice.
     let most = 8 * vertices as u64 + 8;
     let wrong = |why: String| Error::Import { file: path.display().to_string(), why };
     let from = meter.open_text(path, "it has the splits")?;
@@ -148,7 +150,7 @@ fn masks(meter: &Meter<'_>, path: &Path, vertices: usize) -> Result<[Vec<bool>; 
         masks.iter_mut().enumerate().for_each(|(split, mask)| mask.push(split == which));
     }
     if masks[0].len() != vertices {
-        return Err(wrong(format!("has {} lines, expected {vertices} (one a vertex)", masks[0].len())));
+        return Err(wrong(format!("has {} lines, expected {vertices} (one per vertex)", masks[0].len())));
     }
     Ok(masks)
 }

@@ -1,4 +1,4 @@
-//! Matrix Market's coordinate files.
+//! Importer for Matrix Market's coordinate files.
 
 use super::blocks::Blocks;
 use super::job::{ImportJob, Loaded};
@@ -6,8 +6,8 @@ use super::text::{Small, Stop, each_edge};
 use crate::dataset::error::{Error, Result};
 use crate::graph::MAX_VERTICES;
 
-/// Reads a square matrix: the cell (i, j) is the edge i -> j, and j -> i as well if the header says that the matrix is
-/// symmetric in any way. Rows count from 1. Values are left out and counted.
+/// Reads a square matrix. Cell (i, j) is the edge i -> j; if the header declares any symmetry, it is j -> i as well.
+/// Rows count from 1. Values are dropped and counted.
 ///
 /// # Source
 /// Boisvert, Pozo & Remington 1996, "The Matrix Market exchange formats".
@@ -59,7 +59,7 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     Ok(Loaded { values_dropped: counts.with_more, ..Loaded::new(parts, edges_listed, seen, symmetrise) })
 }
 
-/// What stands before the entries.
+/// The header of a file.
 struct Header {
     side: usize,
     cells: u64,
@@ -68,7 +68,7 @@ struct Header {
 }
 
 impl Header {
-    /// Reads the banner and the size line, and leaves the entries.
+    /// Reads the banner and the size line. The entries remain in `blocks`.
     fn read<R: std::io::Read>(job: &ImportJob<'_>, blocks: &mut Blocks<R>) -> Result<Self> {
         let block = blocks.next()?.unwrap_or_default();
         let mut lines = 0;
@@ -112,7 +112,7 @@ impl Header {
     }
 }
 
-/// Whether a matrix with this banner has each entry's mirror image.
+/// Returns whether the banner declares that each entry has a mirror image.
 fn symmetry(banner: &str) -> std::result::Result<bool, String> {
     let words: Vec<String> = banner.split_whitespace().map(str::to_lowercase).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();

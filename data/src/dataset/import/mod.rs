@@ -1,8 +1,8 @@
-//! Datasets from files that other programs write.
+//! Imports datasets from files of other programs.
 //!
-//! [`import`] reads any [`Format`]. Text and edges stream: what is in memory at once is the result before repeated edges are
-//! dropped, a few bytes a vertex, and blocks of fixed size; edges on their way lie in an unnamed temporary file. Nothing of
-//! an archive is unpacked to the disk, nothing in a pickle is run.
+//! [`import`] reads any [`Format`]. Text and edges are streamed. Peak memory is the result before repeated edges are
+//! dropped, a few bytes per vertex, and blocks of fixed size; edges are kept in an unnamed temporary file meanwhile.
+//! Nothing is unpacked from an archive to disk, and nothing in a pickle is run.
 
 mod archive;
 mod blocks;

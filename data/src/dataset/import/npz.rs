@@ -1,4 +1,4 @@
-//! Datasets in numpy's `.npz` archives.
+//! Importer for numpy's `.npz` archives.
 
 use std::path::Path;
 
@@ -14,24 +14,25 @@ use crate::dataset::rows::{Seen, tidy};
 use crate::dataset::split::Members;
 use crate::graph::{Graph, GraphError, MAX_VERTICES};
 
-/// Reads an archive of `indptr` and `indices`, or of PyTorch Geometric's `edge_index`, and, as far as they are there, `x`, `y`,
-/// and `train`, `val`, `test` or `train_mask`, `val_mask`, `test_mask`.
+/// Reads an archive of `indptr` and `indices`, or of PyTorch Geometric's `edge_index`. Also reads `x`, `y`, and
+/// `train`, `val`, `test` or `train_mask`, `val_mask`, `test_mask` if they exist.
 ///
-/// Members may be stored or deflated; others are ignored. Rows of the CSR are sorted if they are not.
+/// Members may be stored or deflated; other members are ignored. Rows of the CSR are sorted if necessary.
 ///
 /// # Shapes
-/// `indptr`: `[vertices + 1]`; `indices`: `[edges]`, sources by destination; `edge_index`: `[2, edges]`, sources and destinations; `x`: `[vertices, width]`; `y`: `[vertices]`
-/// of integers (-1: none), or u8 `[vertices, classes]`; splits: bool `[vertices]` or ids.
+/// `indptr`: `[vertices + 1]`; `indices`: `[edges]`, sources by destination; `edge_index`: `[2, edges]`, sources and
+/// destinations; `x`: `[vertices, width]`; `y`: `[vertices]` of integers (-1: none), or u8 `[vertices, classes]`;
+/// splits: bool `[vertices]` or ids.
 /// # Errors
 /// Those of [`Dataset::open`]; `file` is then `ARCHIVE[member]`.
 /// # Cost
-/// O(size); memory is that of the dataset and a few hundred KB.
+/// O(size); memory is that of the dataset plus a few hundred KB.
 pub fn npz(source: &Path) -> Result<Dataset> {
     let options = Options::default();
     load(&ImportJob::new(Format::Npz, source, &options))?.parts.build()
 }
 
-/// Which of the kinds of archives this is.
+/// Returns which of the formats of archives this is.
 pub(super) fn kind_of(source: &Path) -> Result<Format> {
     let meter = Meter::new(None);
     let archive = Archive::open(&meter, source)?;
@@ -46,7 +47,7 @@ pub(super) fn kind_of(source: &Path) -> Result<Format> {
     })
 }
 
-/// A member that may be there, of one of these types and in C order.
+/// Reads an optional member, which must have one of these types and be in C order.
 fn member<'a>(
     archive: &'a mut Archive<'_>,
     name: &str,
@@ -58,10 +59,10 @@ fn member<'a>(
     Ok(Some((numbers, dtype)))
 }
 
-/// Names that arrays may have: ours first, then those of PyTorch Geometric.
+/// Names of arrays: ours first, then those of PyTorch Geometric.
 const EDGES: &str = "edge_index";
 const SPLITS: [[&str; 2]; 3] = [["train", "train_mask"], ["val", "val_mask"], ["test", "test_mask"]];
-/// What a graph may be given by.
+/// The arrays that can define a graph.
 const NEEDED: &str =
     "an archive needs indptr and indices (CSR over in-edges), or edge_index (sources over destinations)";
 const NOT_NEGATIVE: &str = "a number that is not negative and fits";
@@ -106,7 +107,7 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     Ok(loaded)
 }
 
-/// The members of a split: ids or a mask, or with several splits the mask that was asked for.
+/// Reads a split: ids or a mask. If there are several splits, reads the mask that `--split` selects.
 fn split(job: &ImportJob<'_>, archive: &mut Archive<'_>, name: &str) -> Result<Option<Members>> {
     let expected = "bool of [vertices], or int64 or int32 of vertex ids";
     let Some((split, dtype)) = member(archive, name, &[Dtype::Bool, Dtype::I64, Dtype::I32], expected)? else {
@@ -131,7 +132,7 @@ fn split(job: &ImportJob<'_>, archive: &mut Archive<'_>, name: &str) -> Result<O
     Ok(Some(Members::Mask(all.chunks_exact(splits).map(|row| row[which]).collect())))
 }
 
-/// `indptr` and `indices`.
+/// Reads `indptr` and `indices`.
 fn csr(job: &ImportJob<'_>, archive: &mut Archive<'_>, origin: &Origin) -> Result<(Graph, Seen, u64)> {
     let required = |file: String| Error::Import { file, why: format!("is missing; {NEEDED}") };
     let missing = required(archive.place("indptr"));
@@ -148,8 +149,8 @@ fn csr(job: &ImportJob<'_>, archive: &mut Archive<'_>, origin: &Origin) -> Resul
     Ok((graph, seen, edges_listed))
 }
 
-/// PyTorch Geometric's `edge_index`: the sources of all edges, then their destinations. There are as many vertices as `num_nodes`
-/// says, else as `x`, `y` or a mask has rows, else as the greatest end asks for.
+/// Reads PyTorch Geometric's `edge_index`: the sources of all edges, then their destinations. The number of vertices is
+/// `num_nodes`, else the rows of `x`, `y` or `train_mask`, else the greatest end plus 1.
 fn edge_index(job: &ImportJob<'_>, archive: &mut Archive<'_>) -> Result<(Graph, Seen, u64)> {
     let mut rows = None;
     if let Some(number) = archive.optional("num_nodes")? {
@@ -187,7 +188,7 @@ fn edge_index(job: &ImportJob<'_>, archive: &mut Archive<'_>) -> Result<(Graph, 
     Ok((graph, seen, edges as u64))
 }
 
-/// The graph of a CSR over in-edges whose rows need not be sorted, by the rules.
+/// Builds the graph of a CSR over in-edges by the rules. Its rows need not be sorted.
 pub(super) fn in_edges(
     job: &ImportJob<'_>,
     origin: &Origin,
@@ -195,7 +196,7 @@ pub(super) fn in_edges(
     mut indices: Vec<u32>,
 ) -> Result<(Graph, Seen)> {
     let rises = indptr.first() == Some(&0) && indptr.is_sorted() && indptr.last() == Some(&(indices.len() as u64));
-    // Offsets that are no offsets are left to the check of the graph.
+    // Invalid offsets are left to the check of the graph, which reports them.
     let keep = job.rules.keep;
     if !rises || !job.rules.symmetrise {
         let seen = if rises { tidy(0, &mut indptr, &mut indices, keep) } else { Seen::default() };

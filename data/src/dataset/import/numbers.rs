@@ -1,4 +1,4 @@
-//! Arrays in numpy's format, from files or archives, read a block at a time whatever their type and order.
+//! Reads arrays in numpy's format from files or archives, block by block, with any element type and order.
 
 use std::io::{BufReader, Read};
 use std::path::Path;
@@ -12,14 +12,14 @@ use crate::dataset::npy::Header;
 use crate::dataset::split::Members;
 use crate::host;
 
-/// Elements that are converted at a time.
+/// Elements converted at a time.
 const BLOCK: usize = 1 << 16;
 
-/// One array, its header read and its data not.
+/// One array whose header has been read, but not its data.
 pub(super) struct Numbers<'a> {
     /// The file or member, for messages.
     pub place: String,
-    /// What the header says of it.
+    /// The header.
     pub header: Header,
     pub shape: Vec<usize>,
     kind: ElementKind,
@@ -30,7 +30,7 @@ pub(super) struct Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
-    /// The array of a `.npy` file.
+    /// Opens the array of a `.npy` file.
     pub(super) fn open(meter: &'a Meter<'_>, path: &Path, needed: &'static str) -> Result<Self> {
         let mut file = meter.open(path, needed)?;
         let place = path.display().to_string();
@@ -41,10 +41,10 @@ impl<'a> Numbers<'a> {
         Self::new(place, &header, have_bytes, Box::new(BufReader::with_capacity(1 << 18, file)))
     }
 
-    /// The array behind a header, of which `have_bytes` can follow.
+    /// Takes the array after a header, of which `have_bytes` can follow.
     ///
     /// # Errors
-    /// A type that is no number; a size that is not what follows, or more than the host's memory.
+    /// A type that is not a number; a size that differs from `have_bytes`, or exceeds the host's memory.
     pub(super) fn new(file: String, header: &Header, have_bytes: u64, body: Box<dyn Read + 'a>) -> Result<Self> {
         let Some(kind) = ElementKind::parse(&header.descr) else {
             let found = match header.descr.as_str() {
@@ -78,7 +78,7 @@ impl<'a> Numbers<'a> {
         Error::Shape { file: self.place.clone(), found: self.shape.clone(), expected: expected.to_string() }
     }
 
-    /// Number of elements of a vector.
+    /// Returns the number of elements of a vector.
     pub(super) fn vector_len(&self, expected: &str) -> Result<usize> {
         match self.shape[..] {
             [len] => Ok(len),
@@ -86,7 +86,7 @@ impl<'a> Numbers<'a> {
         }
     }
 
-    /// That this is a vector of `len`.
+    /// Checks that this is a vector of `len` elements.
     pub(super) fn expect_len(&self, len: usize, why: &str) -> Result<()> {
         if self.shape == [len] { Ok(()) } else { Err(self.wrong_shape(format_args!("[{len}] ({why})"))) }
     }
@@ -95,7 +95,7 @@ impl<'a> Numbers<'a> {
         self.kind == ElementKind::Bool
     }
 
-    /// Whether a matrix is stored column by column.
+    /// Returns whether a matrix is stored column by column.
     pub(super) fn fortran_order(&self) -> bool {
         self.fortran_order
     }
@@ -113,7 +113,7 @@ impl<'a> Numbers<'a> {
         Ok(())
     }
 
-    /// The bytes of the next elements, in the machine's order; empty at the end.
+    /// Reads the bytes of the next elements and converts them to little-endian.
     fn next_block(&mut self, left: usize, buffer: &mut Vec<u8>) -> Result<()> {
         let size = self.kind.size();
         buffer.resize(left.min(BLOCK) * size, 0);
@@ -126,7 +126,7 @@ impl<'a> Numbers<'a> {
         Ok(())
     }
 
-    /// Calls `each` with all elements as integers, in the order in which they are stored, a block at a time.
+    /// Calls `each` with all elements as integers in the order of storage, block by block.
     pub(super) fn int_blocks(mut self, mut each: impl FnMut(&[i64]) -> Result<()>) -> Result<()> {
         self.expect_ints()?;
         let (mut buffer, mut wide) = (Vec::new(), Vec::new());
@@ -146,7 +146,7 @@ impl<'a> Numbers<'a> {
         Ok(())
     }
 
-    /// The archive's checksum is compared when its end is read.
+    /// Reads the end of the data, where the archive compares its checksum.
     fn end(mut self) -> Result<()> {
         let why = |e| Error::Import { file: self.place.clone(), why: format!("cannot be read to its end: {e}") };
         self.body.read(&mut [0]).map_err(why)?;
@@ -163,7 +163,7 @@ impl<'a> Numbers<'a> {
         }
     }
 
-    /// The elements as integers that `narrow` takes, in the order in which they are stored.
+    /// Reads the elements as integers in the order of storage. `narrow` converts each, or refuses it.
     pub(super) fn ints<T>(self, expected: &str, narrow: impl Fn(i64) -> Option<T>) -> Result<Vec<T>> {
         self.fits(size_of::<T>() as u64)?;
         let file = self.place.clone();
@@ -181,7 +181,7 @@ impl<'a> Numbers<'a> {
         Ok(all)
     }
 
-    /// A vector of offsets.
+    /// Reads a vector of offsets.
     pub(super) fn offsets(self, len: Option<usize>, why: &str) -> Result<Vec<u64>> {
         match len {
             Some(len) => self.expect_len(len, why)?,
@@ -190,7 +190,7 @@ impl<'a> Numbers<'a> {
         self.ints("an offset: not negative", |x| u64::try_from(x).ok())
     }
 
-    /// The elements as f32, row by row whatever the stored order.
+    /// Reads the elements as f32 in row-major order, whatever the order of storage.
     pub(super) fn floats(mut self) -> Result<Vec<f32>> {
         self.fits(4)?;
         let mut buffer = Vec::new();
@@ -224,14 +224,14 @@ impl<'a> Numbers<'a> {
         Ok(all)
     }
 
-    /// One label a vertex; what is not a number has none.
+    /// Reads one label per vertex; NaN means no label.
     pub(super) fn labels(self) -> Result<Vec<i64>> {
         if !self.is_float() {
             return self.ints("a class", Some);
         }
         let file = self.place.clone();
         let as_label = |(position, x): (usize, f32)| {
-            // A class that f32 holds exactly is below 2^24, as every class has to be.
+            // Every class must be below 2^24, so f32 holds it exactly.
             let label = if x.is_nan() { -1.0 } else { x };
             let whole = label.fract() == 0.0 && label.abs() < 16_777_216.0;
             let expected = "a whole number below 2^24, or NaN for no label".to_string();
@@ -241,7 +241,7 @@ impl<'a> Numbers<'a> {
         self.floats()?.into_iter().enumerate().map(as_label).collect()
     }
 
-    /// Several labels a vertex, row by row: 0 or 1 each.
+    /// Reads several labels per vertex in row-major order, 0 or 1 each.
     pub(super) fn bits(self) -> Result<Vec<u8>> {
         if !self.is_float() && !self.fortran_order {
             return self.ints("0 or 1", |x| u8::try_from(x).ok().filter(|&x| x <= 1));
@@ -258,7 +258,7 @@ impl<'a> Numbers<'a> {
         self.floats()?.into_iter().enumerate().map(bit).collect()
     }
 
-    /// How many elements are not 1.
+    /// Counts the elements other than 1.
     pub(super) fn count_other_than_one(mut self) -> Result<u64> {
         let (mut buffer, mut narrow) = (Vec::new(), Vec::new());
         let (mut left, mut others) = (self.len, 0);
@@ -273,7 +273,7 @@ impl<'a> Numbers<'a> {
         Ok(others)
     }
 
-    /// A split: a mask if the elements are truth values, else ids.
+    /// Reads a split: a mask if the elements are bool, otherwise ids.
     pub(super) fn members(self) -> Result<Members> {
         self.vector_len("[vertices] of bool, or [members] of ids")?;
         if self.is_bool() {
@@ -283,7 +283,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// Calls `each` with the elements of two vectors side by side.
+/// Calls `each` with blocks of two vectors of equal length.
 pub(super) fn int_pairs(
     mut a: Numbers<'_>,
     mut b: Numbers<'_>,
@@ -305,7 +305,7 @@ pub(super) fn int_pairs(
     b.end()
 }
 
-/// The elements of `bytes`, `N` bytes each. One loop a type, so that each is a straight one.
+/// Appends the elements of `bytes`, `N` bytes each. There is one instance per type, so each loop has no branches.
 fn each<const N: usize, W>(bytes: &[u8], wide: &mut Vec<W>, read: impl Fn([u8; N]) -> W) {
     wide.extend(bytes.as_chunks::<N>().0.iter().map(|&element| read(element)));
 }
@@ -317,7 +317,7 @@ fn ints(kind: ElementKind, bytes: &[u8], wide: &mut Vec<i64>) {
         ElementKind::Signed(4) => each(bytes, wide, |x| i32::from_le_bytes(x).into()),
         ElementKind::Unsigned(2) => each(bytes, wide, |x| u16::from_le_bytes(x).into()),
         ElementKind::Unsigned(4) => each(bytes, wide, |x| u32::from_le_bytes(x).into()),
-        // What is above 2^63 becomes negative, which nobody takes.
+        // A number of 2^63 or more becomes negative, which every caller refuses.
         ElementKind::Signed(_) | ElementKind::Unsigned(8) => each(bytes, wide, i64::from_le_bytes),
         _ => each(bytes, wide, |[x]| x.into()),
     }
@@ -337,7 +337,7 @@ fn floats(kind: ElementKind, bytes: &[u8], narrow: &mut Vec<f32>) {
     }
 }
 
-/// Enough of the start of an array to hold its header.
+/// Reads enough bytes of an array to contain its header.
 pub(super) fn read_head(file: &mut impl Read) -> std::io::Result<Vec<u8>> {
     let mut head = Vec::new();
     file.by_ref().take(12).read_to_end(&mut head)?;
@@ -350,7 +350,7 @@ pub(super) fn read_head(file: &mut impl Read) -> std::io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// The header, checked.
+/// Parses a header.
 pub(super) fn parse_header(file: &str, head: &[u8]) -> Result<Header> {
     Header::parse(head).map_err(|why| Error::NotNpy { file: file.into(), why })
 }

@@ -1,4 +1,4 @@
-//! The arrays and matrices in a pickle.
+//! The numpy arrays and scipy matrices in a pickle.
 
 use half::f16;
 
@@ -14,7 +14,7 @@ pub(super) struct Array<'a> {
     data: &'a [u8],
 }
 
-/// An element's type, without its byte order.
+/// The type of an element, without its byte order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ElementKind {
     Bool,
@@ -24,7 +24,7 @@ pub(super) enum ElementKind {
 }
 
 impl ElementKind {
-    /// The type that numpy spells so.
+    /// Parses a type as numpy spells it.
     pub(super) fn parse(text: &str) -> Option<Self> {
         Some(match text.trim_start_matches(['<', '>', '|', '=']) {
             "b1" => Self::Bool,
@@ -43,7 +43,7 @@ impl ElementKind {
         })
     }
 
-    /// Bytes an element.
+    /// Returns the bytes per element.
     pub(super) fn size(self) -> usize {
         match self {
             Self::Bool => 1,
@@ -52,7 +52,7 @@ impl ElementKind {
     }
 }
 
-/// The dtype of a value: its kind, and whether its bytes are the other way round.
+/// Returns the dtype of a value: its kind, and whether it is big-endian.
 fn dtype(pickle: &Pickle, value: Value) -> Result<(ElementKind, bool)> {
     let unknown = || pickle.not("an array's dtype is not one of bool, integers and floats");
     let Some(&Object::Instance { class: Global::Dtype, args, state }) = pickle.object(value) else {
@@ -66,7 +66,7 @@ fn dtype(pickle: &Pickle, value: Value) -> Result<(ElementKind, bool)> {
 }
 
 impl<'a> Array<'a> {
-    /// The array that a value is.
+    /// Reads a value as an array.
     pub(super) fn of(pickle: &'a Pickle, value: Value, what: &str) -> Result<Self> {
         let no_array = || pickle.not(format!("{what} is not a numpy array"));
         let (shape, dtype_value, fortran_order, data) = match *pickle.object(value).ok_or_else(no_array)? {
@@ -129,7 +129,7 @@ impl<'a> Array<'a> {
         }
     }
 
-    /// Positions in the data, row by row.
+    /// Returns the positions of the elements in the data, in row-major order.
     fn positions(&self) -> impl Iterator<Item = usize> {
         let len = self.data.len() / self.kind.size();
         let (rows, columns) = match self.shape[..] {
@@ -139,12 +139,12 @@ impl<'a> Array<'a> {
         (0..len).map(move |at| (at % columns) * rows + at / columns)
     }
 
-    /// The elements as integers, row by row.
+    /// Returns the elements as integers, in row-major order.
     pub(super) fn ints(&self) -> Vec<i64> {
         self.positions().map(|at| self.int(at)).collect()
     }
 
-    /// The elements as f32, row by row.
+    /// Returns the elements as f32, in row-major order.
     pub(super) fn floats(&self) -> Vec<f32> {
         self.positions().map(|at| self.float(at) as f32).collect()
     }
@@ -161,7 +161,7 @@ fn size(value: Value) -> Option<usize> {
     }
 }
 
-/// An integer: Python's own, or a numpy scalar.
+/// Reads an integer: a Python int or a numpy scalar.
 pub(super) fn int(pickle: &Pickle, value: Value) -> Option<i64> {
     if let Value::Int(n) = value {
         return Some(n);
@@ -174,14 +174,14 @@ pub(super) fn int(pickle: &Pickle, value: Value) -> Option<i64> {
     whole.then(|| Array { kind, big_endian, shape: vec![1], fortran_order: false, data }.int(0))
 }
 
-/// A sparse matrix: rows of (column, value), columns strictly ascending.
+/// A sparse matrix: rows of (column, value) with strictly ascending columns.
 pub(super) struct Matrix {
     pub columns: usize,
     pub rows: Vec<Vec<(u32, f32)>>,
 }
 
 impl Matrix {
-    /// The CSR matrix that a pickle holds.
+    /// Reads the CSR matrix in a pickle.
     pub(super) fn of(pickle: &Pickle) -> Result<Self> {
         let no_matrix = || pickle.not("expected a scipy CSR matrix, found something else");
         let Some(&Object::Instance { class: Global::Csr, state, .. }) = pickle.object(pickle.root) else {
@@ -217,7 +217,7 @@ impl Matrix {
             let cells = indices[range.clone()].iter().map(|&c| c as u32).zip(values[range].iter().copied());
             let mut cells: Vec<(u32, f32)> = cells.collect();
             cells.sort_by_key(|&(column, _)| column);
-            // scipy reads a cell that stands twice as the sum.
+            // scipy adds the values of a cell that occurs twice.
             cells.dedup_by(|again, first| {
                 let same = again.0 == first.0;
                 if same {

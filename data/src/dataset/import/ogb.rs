@@ -1,4 +1,4 @@
-//! The raw files of the Open Graph Benchmark's node sets.
+//! Importer for the raw files of the Open Graph Benchmark's node datasets.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,12 @@ use crate::dataset::split::Members;
 use crate::graph::MAX_VERTICES;
 use crate::host;
 
-/// Sets whose loader adds the reverse of every edge, which the files do not have.
+/// Datasets whose loader adds the reverse of every edge, which the files lack.
 const UNDIRECTED: [&str; 2] = ["products", "proteins"];
 
-/// A folder with `raw/edge.csv.gz`, `raw/num-node-list.csv.gz` and, as far as they are there, `raw/node-feat.csv.gz`,
-/// `raw/node-label.csv.gz`, `raw/num-edge-list.csv.gz` and `split/NAME/{train,valid,test}.csv.gz`; packed or not.
+/// Reads a folder with `raw/edge.csv.gz` and `raw/num-node-list.csv.gz`. Also reads `raw/node-feat.csv.gz`,
+/// `raw/node-label.csv.gz`, `raw/num-edge-list.csv.gz` and `split/NAME/{train,valid,test}.csv.gz` if they exist. Files
+/// may be compressed or not.
 ///
 /// # Source
 /// Hu et al. 2020, and the loader of its package.
@@ -70,7 +71,7 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     Ok(loaded)
 }
 
-/// The set's folder, and the one with the raw files.
+/// Returns the dataset's folder, and the folder with the raw files.
 fn folders(source: &Path) -> (PathBuf, PathBuf) {
     let raw = source.join("raw");
     if raw.is_dir() {
@@ -83,7 +84,7 @@ fn folders(source: &Path) -> (PathBuf, PathBuf) {
     (root, source.into())
 }
 
-/// A file, packed or not.
+/// Returns the path of a file, which may be compressed.
 fn csv(folder: &Path, name: &str) -> PathBuf {
     let plain = folder.join(format!("{name}.csv"));
     if plain.exists() { plain } else { folder.join(format!("{name}.csv.gz")) }
@@ -128,7 +129,7 @@ fn edges(job: &ImportJob<'_>, path: &Path, vertices: usize) -> Result<EdgeStore>
     }
 }
 
-/// The one folder in `split/`.
+/// Returns the only folder in `split/`.
 fn split_folder(root: &Path) -> Result<Option<PathBuf>> {
     let all = root.join("split");
     if !all.is_dir() {

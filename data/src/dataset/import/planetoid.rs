@@ -1,4 +1,4 @@
-//! Cora, Citeseer, Pubmed and others in the files of the Planetoid paper.
+//! Importer for Cora, Citeseer, Pubmed and others in the files of the Planetoid paper.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,20 +13,21 @@ use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
 use crate::dataset::split::Members;
 
-/// Validation vertices: those after the training vertices.
+/// Number of validation vertices, which follow the training vertices.
 const VALIDATION: usize = 500;
 
 /// Reads the eight files `ind.NAME.{x,tx,allx,y,ty,ally,graph,test.index}`.
 ///
-/// `source` is the directory that they are in, or DIR/NAME or DIR/ind.NAME; without `name` a directory must hold one
-/// set. Pickles are read as data: nothing in them is run.
+/// `source` is the directory of the files, or DIR/NAME or DIR/ind.NAME. Without `name`, a directory must contain
+/// exactly one dataset. Pickles are read as data: nothing in them is run.
 ///
-/// Rows of `tx` and `ty` belong to the ids in `test.index`, in its order. Ids that it skips have no features and no
-/// label. The graph is made symmetric and repeated edges are dropped; loops stay. Training vertices are the first
-/// ones, as many as `y` has, validation vertices the 500 after them, test vertices those of `test.index`.
+/// Rows of `tx` and `ty` belong to the ids in `test.index`, in its order. Skipped ids have no features and no label.
+/// The graph is made symmetric and repeated edges are dropped; loops stay. The training vertices are the first ones,
+/// one for each row of `y`. The validation vertices are the 500 after them, and the test vertices are those in
+/// `test.index`.
 ///
 /// # Errors
-/// A missing or damaged file, a pickle that names anything but arrays, arrays that do not fit each other.
+/// A missing or damaged file, a pickle that names anything but arrays, or arrays that do not fit each other.
 /// # Source
 /// Yang, Cohen & Salakhutdinov 2016, and its loader.
 pub fn planetoid(source: &Path, name: Option<&str>) -> Result<Dataset> {
@@ -34,7 +35,7 @@ pub fn planetoid(source: &Path, name: Option<&str>) -> Result<Dataset> {
     load(&ImportJob::new(Format::Planetoid, source, &options))?.parts.build()
 }
 
-/// The same, with the rules of the job.
+/// Does the same with the rules of the job.
 pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     let (dir, name) = locate(job.source, job.options.name)?;
     let file = |part: &str| dir.join(format!("ind.{name}.{part}"));
@@ -69,7 +70,7 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
         return Err(wrong("test.index", format!("has id {id}, which is a row of ind.{name}.allx ({known} rows)")));
     }
     let vertices = ids.iter().max().map_or(known, |&id| id + 1);
-    // Real sets have a few gaps; a damaged id must not ask for all the memory there is.
+    // Real datasets have a few gaps. A damaged id must not make us allocate all memory.
     if vertices - known > 64 * ids.len() + 1024 {
         let (count, last) = (ids.len(), vertices - 1);
         return Err(wrong("test.index", format!("has {count} ids, yet one is {last}: most of them would be gaps")));
@@ -105,7 +106,7 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     Ok(Loaded::new(parts, edges_listed, seen, job.rules.symmetrise))
 }
 
-/// The directory and the set's name.
+/// Returns the directory and the dataset's name.
 fn locate(source: &Path, name: Option<&str>) -> Result<(PathBuf, String)> {
     if !source.is_dir() {
         let last = source.file_name().map(|last| last.to_string_lossy().into_owned()).unwrap_or_default();
@@ -143,7 +144,7 @@ struct OneHot {
     classes: usize,
 }
 
-/// The class of each row; -1 where no class is marked.
+/// Returns the class of each row, or -1 if no class is marked.
 fn one_hot(pickle: &Pickle) -> Result<OneHot> {
     let array = Array::of(pickle, pickle.root, "the label matrix")?;
     let [rows, classes] = array.shape[..] else {
@@ -187,7 +188,7 @@ fn test_ids(path: &Path) -> Result<Vec<usize>> {
     }
 }
 
-/// The adjacency lists of a dictionary.
+/// Reads the adjacency lists of a dictionary.
 fn adjacency(job: &ImportJob<'_>, pickle: &Pickle, vertices: usize) -> Result<EdgeStore> {
     let Some(Object::Dict(lists)) = pickle.object(pickle.root) else {
         return Err(pickle.not("expected a dictionary of adjacency lists"));

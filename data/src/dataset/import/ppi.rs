@@ -1,4 +1,4 @@
-//! The protein graphs of GraphSAGE, in the files that DGL and PyTorch Geometric load.
+//! Importer for GraphSAGE's protein graphs, in the files that DGL and PyTorch Geometric load.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,12 +16,13 @@ use crate::dataset::error::{Error, Result};
 use crate::dataset::split::Members;
 use crate::graph::MAX_VERTICES;
 
-/// The splits' names in the files' names.
+/// Names of the splits in file names.
 const SPLITS: [&str; 3] = ["train", "valid", "test"];
 
-/// A folder with `train_graph.json` (networkx's node-link form), `train_feats.npy`, `train_labels.npy`, `train_graph_id.npy`, and so
-/// on for `valid` and `test`. The graphs are numbered through all three. An edge between two graphs is left out, as PyTorch Geometric
-/// does. Unless `directed` says otherwise in the file, every link is two edges.
+/// Reads a folder with `train_graph.json` (networkx's node-link format), `train_feats.npy`, `train_labels.npy`,
+/// `train_graph_id.npy`, and the same for `valid` and `test`. Graph ids continue through the three splits. An edge
+/// between two graphs is dropped, as in PyTorch Geometric. Every link becomes two edges, unless the file says
+/// `directed`.
 pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     let mut store = job.store();
     let (mut graph_ids, mut features, mut classes) = (Vec::new(), Vec::new(), Vec::new());
@@ -136,11 +137,11 @@ fn same_width(path: &Path, found: usize, width: &mut Option<usize>) -> Result<()
     }
 }
 
-/// Takes the links out of a node-link file, without holding it.
+/// Reads the links of a node-link file as a stream.
 struct Links<'a> {
-    /// The graph of each vertex.
+    /// The graph id of each vertex.
     ids: &'a [i64],
-    /// What is added to the file's vertices.
+    /// The offset that is added to the file's vertices.
     first: u32,
     store: &'a mut EdgeStore,
     between: u64,
@@ -212,10 +213,10 @@ impl<'de> Visitor<'de> for &mut Links<'_> {
     }
 }
 
-/// A list whose elements are given away one by one.
+/// Passes the elements of a list to a function, one by one.
 struct Each<T, F>(F, PhantomData<T>);
 
-/// Gives each element of a list to a function.
+/// Passes each element of a list to a function.
 fn each<T, F: FnMut(T) -> std::result::Result<(), String>>(take: F) -> Each<T, F> {
     Each(take, PhantomData)
 }

@@ -1,4 +1,4 @@
-//! What becomes of repeated edges, loops, edges without a reverse, and vertices without edges.
+//! Rules for repeated edges, loops, edges without a reverse, and vertices without edges.
 
 use lapidary_arrays::Shared;
 use rayon::prelude::*;
@@ -9,12 +9,12 @@ use crate::dataset::rows::Keep;
 use crate::dataset::split::Members;
 use crate::graph::Graph;
 
-/// Whether something stays.
+/// Whether an item is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It stays, and is counted.
+    /// The item is kept and counted.
     Keep,
-    /// It goes, and is counted.
+    /// The item is dropped and counted.
     Drop,
 }
 
@@ -33,7 +33,7 @@ impl std::str::FromStr for Fate {
     }
 }
 
-/// What is done with the edges of a source.
+/// The rules for the edges of a source.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub keep: Keep,
@@ -48,7 +48,7 @@ impl Rules {
     }
 }
 
-/// Which vertices have an edge to or from another one.
+/// Returns for each vertex whether it has an edge to or from another one.
 pub(super) fn connected(graph: &Graph) -> Vec<bool> {
     let n = graph.vertex_count();
     let has_other = |v: usize| graph.sources(v).iter().any(|&u| u as usize != v);
@@ -61,10 +61,10 @@ pub(super) fn connected(graph: &Graph) -> Vec<bool> {
     connected
 }
 
-/// Leaves out the vertices that are not `kept`, with their edges and all else that belongs to them.
+/// Drops the vertices that are not `kept`, with their edges, features, labels and splits.
 ///
 /// # Errors
-/// Arrays that do not have a row a vertex, as in [`Parts::build`].
+/// Arrays that do not have one row per vertex, as in [`Parts::build`].
 pub(super) fn select(parts: &mut Parts, kept: &[bool]) -> Result<()> {
     let vertices = kept.len();
     parts.check_rows()?;

@@ -1,37 +1,38 @@
-//! How a text of edges is laid out: what stands between its columns, whether its first line holds their titles, and which
-//! two of them are the ends of an edge.
+//! Guesses the layout of a text of edges: the delimiter, whether the first line holds titles, and which two columns are
+//! the ends of an edge.
 
 use super::blocks::Blocks;
 use super::job::ImportJob;
 use super::text::{cells, data_lines, is_separator};
 use crate::dataset::error::Result;
 
-/// The first line that is no comment, as the titles of the columns.
+/// A header: the first line that is not a comment, if it holds titles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Its number, from 1.
+    /// Line number, from 1.
     pub line: u64,
     pub titles: Vec<String>,
-    /// Whether it is one for sure: it was asked for, or its titles are those of edges. Else only the numbers below it say so.
+    /// Whether it is certainly a header: it was requested, or its titles are those of edges. Otherwise it was guessed
+    /// because numbers follow.
     pub certain: bool,
 }
 
 /// The layout of a text of edges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// What stands between names; a blank for any number of blanks.
+    /// The delimiter of names. A blank stands for a run of blanks.
     pub delimiter: u8,
     pub header: Option<Header>,
     /// The columns of the source and the destination, from 0.
     pub ends: [usize; 2],
-    /// The first edge, if it might be a line of titles all the same.
+    /// The first edge, if it might be a header.
     pub doubtful: Option<String>,
 }
 
-/// Looks at the start of the source.
+/// Guesses the layout from the start of the source.
 ///
 /// # Errors
-/// Those of reading it.
+/// Those of reading the source.
 pub(super) fn layout(job: &ImportJob<'_>) -> Result<Layout> {
     let text = job.meter.open_text(job.source, "it is the list of edges to import")?;
     let block = Blocks::new(text, job.source.display().to_string()).next()?.unwrap_or_default();
@@ -62,22 +63,22 @@ fn layout_of(text: &[u8], header: Option<bool>) -> Layout {
     Layout { delimiter, header, ends: ends.unwrap_or([0, 1]), doubtful: None }
 }
 
-/// The cells of a line, without quotes and blanks around them.
+/// Returns the cells of a line, without surrounding quotes and blanks.
 fn split(line: &[u8], delimiter: u8) -> Vec<String> {
     if !line.contains(&b'"') {
         return cells(line, delimiter).map(|cell| String::from_utf8_lossy(cell).trim().to_string()).collect();
     }
     let mut reader = csv::ReaderBuilder::new().has_headers(false).delimiter(delimiter).from_reader(line);
     let mut record = csv::ByteRecord::new();
-    // What is no CSV has no cells; the reading of the edges will say why.
+    // A line that is not CSV has no cells; reading the edges will report why.
     if !reader.read_byte_record(&mut record).unwrap_or(false) {
         return Vec::new();
     }
     record.iter().map(|cell| String::from_utf8_lossy(cell).trim().to_string()).collect()
 }
 
-/// What stands between the columns of a line: for two numbers what is between them, for names a tab if there is one, else
-/// a comma, else a semicolon, else blanks.
+/// Returns the delimiter of a line. If it starts with two numbers, this is what separates them. For names it is a tab,
+/// comma, semicolon or blank, in this order of preference.
 pub(super) fn delimiter(line: &[u8]) -> u8 {
     if starts_with_numbers(line) {
         let digits = line.trim_ascii_start().iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(0);
@@ -100,13 +101,13 @@ fn starts_with_numbers(line: &[u8]) -> bool {
     next() && next()
 }
 
-/// Whether a cell is rather a number than a title: `-0`, `1e9`, `1.5`, any number of digits.
+/// Returns whether a cell is a number rather than a title: `-0`, `1e9`, `1.5`, any number of digits.
 fn is_like_a_number(cell: &str) -> bool {
     let starts = cell.trim_start_matches(['+', '-', '.']).starts_with(|c: char| c.is_ascii_digit());
     starts && cell.parse::<f64>().is_ok()
 }
 
-/// The columns of the first two titles that name the ends of an edge, as `source` and `target` do.
+/// Returns the columns of the first two titles that name the ends of an edge, such as `source` and `target`.
 fn ends_of(titles: &[String]) -> Option<[usize; 2]> {
     const PAIRS: [[&str; 2]; 8] = [
         ["source", "target"],
@@ -123,7 +124,8 @@ fn ends_of(titles: &[String]) -> Option<[usize; 2]> {
     PAIRS.iter().find_map(|[source, target]| Some([column(source)?, column(target)?]))
 }
 
-/// A title without case, punctuation and what kind of thing it names: `Source_ID` is `source`, `FromNodeId` is `from`.
+/// Reduces a title to lower-case letters without the kind of object: `Source_ID` becomes `source`, `FromNodeId` becomes
+/// `from`.
 fn plain(title: &str) -> String {
     let letters: String = title.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect();
     let mut plain = letters.as_str();

@@ -1,4 +1,4 @@
-//! Files to import from, and how far the reading has come.
+//! Source files of an import, with progress.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -10,10 +10,10 @@ use flate2::bufread::MultiGzDecoder;
 use super::{Progress, Watch};
 use crate::dataset::error::{Error, Result};
 
-/// Bytes that a file is read by.
+/// Size in bytes of the read buffer.
 const BUFFER: usize = 1 << 18;
 
-/// Counts the bytes that are read, and tells whoever watches.
+/// Counts the bytes that are read, and calls the watcher.
 pub(super) struct Meter<'a> {
     watch: Option<Watch<'a>>,
     done: AtomicU64,
@@ -25,12 +25,12 @@ impl<'a> Meter<'a> {
         Self { watch, done: AtomicU64::new(0), total: AtomicU64::new(0) }
     }
 
-    /// Bytes that were read so far.
+    /// Returns the bytes read so far.
     pub(super) fn done_bytes(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Opens a plain file; `needed` says why it has to be there.
+    /// Opens a plain file; `needed` says why it must exist.
     pub(super) fn open(&self, path: &Path, needed: &'static str) -> Result<Metered<'_>> {
         let file = match File::open(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -54,7 +54,7 @@ impl<'a> Meter<'a> {
         Ok(Metered { file, bytes: metadata.len(), left: metadata.len(), count })
     }
 
-    /// Opens a file and unpacks it if it is packed by gzip, whatever its name.
+    /// Opens a file, and decompresses it if its content is gzip, whatever its name.
     pub(super) fn open_text(&self, path: &Path, needed: &'static str) -> Result<Box<dyn Read + Send + '_>> {
         let mut file = self.open(path, needed)?;
         let mut magic = [0; 2];
@@ -65,19 +65,20 @@ impl<'a> Meter<'a> {
     }
 }
 
-/// A file whose reading is counted.
+/// A file whose reads are counted.
 pub(super) struct Metered<'m> {
     file: File,
-    /// The file's size.
+    /// The file's size in bytes.
     pub bytes: u64,
-    /// What of it was not read yet.
+    /// Bytes not read yet.
     left: u64,
-    /// Told how many bytes were read, and how many never will be.
+    /// Called with the bytes read, and the bytes that will never be read.
     count: Box<dyn Fn(u64, u64) + Send + 'm>,
 }
 
 impl Drop for Metered<'_> {
-    /// What was not read is no part of the work: a list of edges that has to be read anew, members of an archive.
+    /// Subtracts the unread bytes from the total, for instance unread members of an archive or an edge list that is
+    /// read again.
     fn drop(&mut self) {
         (self.count)(0, self.left);
     }
@@ -98,7 +99,7 @@ impl Seek for Metered<'_> {
     }
 }
 
-/// Reads until the buffer is full or the source at its end.
+/// Reads until the buffer is full or the source ends.
 pub(super) fn read_full(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut have = 0;
     while have < buffer.len() {

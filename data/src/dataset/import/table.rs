@@ -1,4 +1,4 @@
-//! Numbers in text: rows a line, cells between commas or blanks.
+//! Tables of numbers as text: one row per line, cells separated by commas or blanks.
 
 use std::io::Read;
 use std::path::Path;
@@ -14,23 +14,23 @@ use crate::dataset::error::{Error, Result};
 use crate::dataset::labels::MAX_CLASSES;
 use crate::host;
 
-/// A matrix of numbers, row by row.
+/// A matrix of numbers in row-major order.
 pub(super) struct Table<T> {
     pub cells: Vec<T>,
     pub rows: usize,
     pub width: usize,
 }
 
-/// What a stretch of lines holds.
+/// The content of some lines.
 struct Piece<T> {
     cells: Vec<T>,
-    /// Lines with cells; each has `width`.
+    /// Number of lines with cells; each has `width` cells.
     rows: usize,
     width: usize,
     lines: usize,
-    /// Line within the piece, and what is wrong with it.
+    /// The line within the piece, and what is wrong with it.
     wrong: Option<(usize, String)>,
-    /// The first empty line. It may be followed by empty ones only.
+    /// The first empty line. Only empty lines may follow it.
     empty: Option<usize>,
 }
 
@@ -55,7 +55,7 @@ fn parse<T: FromStr>(text: &[u8]) -> Piece<T> {
             }
             if width > 0 {
                 if let Some(empty) = piece.empty {
-                    piece.wrong = Some((empty, "is empty, but others follow; expected a row a line".into()));
+                    piece.wrong = Some((empty, "is empty, but others follow; expected one row per line".into()));
                     return piece;
                 }
                 piece.rows += 1;
@@ -68,7 +68,7 @@ fn parse<T: FromStr>(text: &[u8]) -> Piece<T> {
     piece
 }
 
-/// Appends the numbers of a line. A cell without a number is an error, as in `1,,2`.
+/// Appends the numbers of a line. A cell without a number, as in `1,,2`, is an error.
 fn parse_line<T: FromStr>(line: &[u8], cells: &mut Vec<T>) -> std::result::Result<(), String> {
     let line = std::str::from_utf8(line).map_err(|_| "is not text".to_string())?.trim();
     if line.is_empty() {
@@ -92,10 +92,11 @@ fn parse_line<T: FromStr>(line: &[u8], cells: &mut Vec<T>) -> std::result::Resul
 }
 
 impl<T: FromStr + Send + Copy> Table<T> {
-    /// Reads a whole text of at most `most_rows` rows, packed or not.
+    /// Reads a text of at most `most_rows` rows, compressed or not.
     ///
     /// # Errors
-    /// A cell that is no number; rows of different widths; more than the rows or the host's memory.
+    /// A cell that is not a number; rows of different widths; more rows than `most_rows`, or more than the host's
+    /// memory.
     pub(super) fn read(meter: &Meter<'_>, path: &Path, needed: &'static str, most_rows: usize) -> Result<Self> {
         let text = meter.open_text(path, needed)?;
         let file = path.display().to_string();
@@ -112,7 +113,7 @@ impl<T: FromStr + Send + Copy> Table<T> {
                 rayon::join(|| cut(&block).into_par_iter().map(parse::<T>).collect::<Vec<_>>(), || blocks.next());
             for piece in pieces {
                 if let (Some(line), true) = (empty, piece.rows > 0) {
-                    return Err(wrong(format!("line {line} is empty, but others follow; expected a row a line")));
+                    return Err(wrong(format!("line {line} is empty, but others follow; expected one row per line")));
                 }
                 if piece.rows > 0 && table.rows > 0 && piece.width != table.width {
                     let (line, width) = (lines + 1, piece.width);
@@ -154,7 +155,7 @@ impl<T: FromStr + Send + Copy> Table<T> {
         Ok(())
     }
 
-    /// That there are `rows` rows.
+    /// Checks that there are `rows` rows.
     pub(super) fn expect_rows(self, path: &Path, rows: usize, why: &str) -> Result<Self> {
         if self.rows == rows {
             return Ok(self);
@@ -164,17 +165,17 @@ impl<T: FromStr + Send + Copy> Table<T> {
     }
 }
 
-/// A feature matrix with a row a vertex.
+/// Reads a feature matrix with one row per vertex.
 pub(super) fn features(meter: &Meter<'_>, path: &Path, vertices: usize) -> Result<RawFeatures> {
     let table = Table::<f32>::read(meter, path, "it has the features", vertices)?;
-    let table = table.expect_rows(path, vertices, "one a vertex")?;
+    let table = table.expect_rows(path, vertices, "one per vertex")?;
     Ok(RawFeatures::Dense { data: table.cells.into(), rows: table.rows, width: table.width })
 }
 
-/// A class a vertex, or 0 and 1 in a column a class. `nan` and -1 are no class.
+/// Reads labels: one class per vertex, or 0 and 1 with one column per class. `nan` and -1 mean no class.
 pub(super) fn labels(meter: &Meter<'_>, path: &Path, vertices: usize) -> Result<RawLabels> {
     let table = Table::<f32>::read(meter, path, "it has the labels", vertices)?;
-    let table = table.expect_rows(path, vertices, "one a vertex")?;
+    let table = table.expect_rows(path, vertices, "one per vertex")?;
     let wrong = |row: usize, found: f32, expected: &str| Error::Import {
         file: path.display().to_string(),
         why: format!("row {row} has label {found}, expected {expected}"),
@@ -224,7 +225,7 @@ mod tests {
         assert!(error(b"1\nx\n").contains("line 2 has `x` in column 0"));
         assert!(error(b"1\n2\n3\n4\n").contains("more than the 3 rows"));
         assert!(error(b"\xff\n").contains("not text"));
-        // Of many pieces.
+        // The same across several pieces.
         let mut text = b"1,2,3\n".repeat(100_000);
         text.extend(b"1,2\n");
         let error = table(&text, 1 << 20).unwrap_err();

@@ -1,4 +1,4 @@
-//! Text of edges, a line each, parsed by threads side by side.
+//! Text of edges, one per line, parsed by several threads.
 
 use std::io::Read;
 
@@ -7,30 +7,30 @@ use rayon::prelude::*;
 use super::blocks::{Blocks, cut};
 use crate::dataset::error::Result;
 
-/// Characters of a line that a message shows.
+/// Number of characters of a line in a message.
 const SHOWN: usize = 60;
 
-/// One end of an edge as it stands in a text.
+/// One end of an edge, as written in a text.
 pub(super) trait End<'a>: Sized + Send + Copy {
-    /// The two ends that a line starts with, and whether more follows. Names stand between `delimiter`s.
+    /// Parses the two ends at the start of a line. Also returns whether more follows. `delimiter` separates names.
     fn edge(line: &'a [u8], delimiter: u8) -> std::result::Result<([Self; 2], bool), Stop>;
 
-    /// The end that a cell of a CSV file holds, without its quotes.
+    /// Parses the end in a cell of a CSV file, without its quotes.
     fn cell(cell: &'a [u8]) -> std::result::Result<Self, Stop>;
 }
 
 /// Why a line is not an edge of this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// An end is no number, or one of more than 63 bits.
+    /// An end is not a number, or needs more than 63 bits.
     Name,
     /// An end is a number that is too large for this type.
     Large,
-    /// There is only one.
+    /// There is only one end.
     OneEnd,
     /// An end is an empty cell.
     Empty,
-    /// There is a quote, which only the rules of CSV explain.
+    /// There is a quote, so the line must be read by the rules of CSV.
     Quote,
     /// A name is not UTF-8.
     NotText,
@@ -46,7 +46,7 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r')
 }
 
-/// Whether a line is a comment: it starts with #, % or //. `None` for a line of nothing but separators.
+/// Returns whether a line is a comment, which starts with #, % or //. `None` for a line of only separators.
 fn is_comment(line: &[u8]) -> Option<bool> {
     let text = &line[line.iter().position(|&byte| !is_blank(byte))?..];
     if is_separator(text[0]) && text.iter().all(|&byte| is_separator(byte)) {
@@ -55,12 +55,12 @@ fn is_comment(line: &[u8]) -> Option<bool> {
     Some(matches!(text[0], b'#' | b'%') || text.starts_with(b"//"))
 }
 
-/// The lines of a text that are no comments and not empty, with their numbers from 1.
+/// Returns the lines that are neither empty nor comments, with their numbers from 1.
 pub(super) fn data_lines(text: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     (1..).zip(text.split(|&byte| byte == b'\n')).filter(|(_, line)| is_comment(line) == Some(false))
 }
 
-/// Why a line does not start with two numbers.
+/// Returns why a line does not start with two numbers.
 #[cold]
 fn no_numbers(line: &[u8]) -> Stop {
     match line {
@@ -70,7 +70,7 @@ fn no_numbers(line: &[u8]) -> Stop {
     }
 }
 
-/// The numbers that a line starts with: between blanks, or one comma or semicolon.
+/// Parses the two numbers at the start of a line, separated by blanks, or by one comma or semicolon.
 fn numbers(line: &[u8]) -> std::result::Result<([u64; 2], bool), Stop> {
     let mut ends = [0u64; 2];
     let mut at = 0;
@@ -102,11 +102,11 @@ fn numbers(line: &[u8]) -> std::result::Result<([u64; 2], bool), Stop> {
     }
     let rest = &line[at..];
     let more = rest.iter().any(|&byte| !is_separator(byte));
-    // A quoted cell may hold line ends, and what follows one is then no edge.
+    // A quoted cell may contain line ends, and what follows one is then not an edge.
     if more && rest.contains(&b'"') { Err(Stop::Quote) } else { Ok((ends, more)) }
 }
 
-/// A whole number that a cell holds.
+/// Parses a whole number in a cell.
 pub(super) fn number(cell: &[u8]) -> std::result::Result<u64, Stop> {
     let cell = cell.trim_ascii();
     if cell.is_empty() {
@@ -173,35 +173,35 @@ impl<'a> End<'a> for &'a str {
     }
 }
 
-/// What stands between the delimiters of a line without quotes. Blanks part cells however many there are.
+/// Splits a line without quotes into cells. A run of blanks counts as one delimiter.
 pub(super) fn cells(line: &[u8], delimiter: u8) -> impl Iterator<Item = &[u8]> {
     let runs = delimiter == b' ';
     let parts = move |&byte: &u8| if runs { is_blank(byte) } else { byte == delimiter };
     line.split(parts).filter(move |cell| !runs || !cell.is_empty())
 }
 
-/// What a reading of edges counted beside them.
+/// Counts from reading edges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     /// Lines with more than two columns.
     pub with_more: u64,
-    /// Lines that start with #, % or //.
+    /// Number of lines that start with #, % or //.
     pub comments: u64,
-    /// Lines that end within a quoted cell.
+    /// Number of line ends within quoted cells.
     pub quoted_line_ends: u64,
 }
 
-/// What a stretch of lines holds.
+/// The content of some lines.
 struct Piece<'a, T> {
     edges: Vec<[T; 2]>,
     counts: Counts,
-    /// Lines, edges or not.
+    /// Number of lines, edges or not.
     lines: u64,
-    /// Where it stopped: the line within the piece.
+    /// Where parsing stopped: the line within the piece, its text, and the reason.
     stopped: Option<(u64, &'a [u8], Stop)>,
 }
 
-/// Parses lines until the first that is no edge.
+/// Parses lines up to the first that is not an edge.
 fn parse<'a, T: End<'a>>(text: &'a [u8], delimiter: u8) -> Piece<'a, T> {
     let edges = Vec::with_capacity(text.len() / 12);
     let mut piece = Piece { edges, counts: Counts::default(), lines: 0, stopped: None };
@@ -232,9 +232,9 @@ fn parse<'a, T: End<'a>>(text: &'a [u8], delimiter: u8) -> Piece<'a, T> {
 /// Where the reading of edges stopped early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stopped {
-    /// Counts from 1.
+    /// Line number, from 1.
     pub line: u64,
-    /// What stands there, as a message shows it.
+    /// Text of the line, as shown in messages.
     pub text: String,
     pub stop: Stop,
 }
@@ -245,7 +245,7 @@ impl Stopped {
     }
 }
 
-/// The start of a line, safe to print.
+/// Returns the start of a line, safe to print.
 pub(super) fn shown(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let text = text.trim();
@@ -253,10 +253,10 @@ pub(super) fn shown(text: &[u8]) -> String {
     if text.chars().nth(SHOWN).is_some() { format!("{short}...") } else { short }
 }
 
-/// Gives all edges of a text but those of its first `skip` lines to `take`, in order. Reading and parsing go side by side.
+/// Passes all edges of a text, except those in its first `skip` lines, to `take` in order. Reading and parsing overlap.
 ///
 /// # Returns
-/// What else was counted; or where a line was not an edge of this type.
+/// The counts, or the line that was not an edge of this type.
 pub(super) fn each_edge<R: Read + Send, T: for<'a> EndOf<'a>>(
     mut blocks: Blocks<R>,
     mut skip: u64,
@@ -287,7 +287,7 @@ pub(super) fn each_edge<R: Read + Send, T: for<'a> EndOf<'a>>(
     Ok(Ok(counts))
 }
 
-/// Turns the first `count` lines into blanks.
+/// Replaces the first `count` lines with blanks.
 fn skip_lines(block: &mut [u8], count: u64) {
     let mut lines = 0;
     for byte in block {
@@ -302,16 +302,16 @@ fn skip_lines(block: &mut [u8], count: u64) {
     }
 }
 
-/// A type of ends, whatever the block that they are in.
+/// A type of ends, for any lifetime of the block that they borrow from.
 pub(super) trait EndOf<'a> {
     type End: End<'a>;
 }
 
-/// Ends below 2^32 - 2.
+/// Numbers below 2^32 - 2.
 pub(super) struct Small;
-/// Ends below 2^63.
+/// Numbers below 2^63.
 pub(super) struct Large;
-/// Ends of any kind.
+/// Names.
 pub(super) struct Named;
 
 impl EndOf<'_> for Small {
@@ -369,7 +369,7 @@ mod tests {
         ] {
             assert_eq!(stopped(text.as_bytes()).stop, stop, "{text}");
         }
-        // Of many pieces and blocks.
+        // The same across several pieces and blocks.
         let mut text = b"10 20\n".repeat(3_000_000);
         text.extend(b"1 x\n");
         text.extend(b"10 20\n".repeat(100));

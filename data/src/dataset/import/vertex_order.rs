@@ -1,4 +1,4 @@
-//! Which row of a table or of arrays belongs to which vertex of a list of edges.
+//! Matches the rows of a table or of arrays with the vertices of an edge list.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,16 +13,16 @@ use super::vertex_table::VertexTable;
 use crate::dataset::error::{Error, Result};
 use crate::graph::MAX_VERTICES;
 
-/// How many names a message lists, and one to see that there are more.
+/// One more than the number of names in a message, to detect that there are more.
 const SHOWN: usize = 4;
 
-/// What becomes of vertices without a row in the table, and of rows whose vertex has no edge.
+/// What happens to vertices without a row, and to rows whose vertex has no edge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Missing {
-    /// Either is an error that counts and names them.
+    /// Both are errors, which count and name them.
     #[default]
     Refuse,
-    /// Such vertices are left out with their edges, and such rows.
+    /// Both are dropped; the vertices are dropped with their edges.
     Drop,
     /// Such rows become vertices without edges. A vertex without a row is an error.
     Keep,
@@ -49,22 +49,23 @@ impl FromStr for Missing {
 pub(super) struct Order {
     file: String,
     pub keys: Vec<Arc<str>>,
-    /// The line of each key.
+    /// The line number of each key.
     lines: Vec<u64>,
     missing: Missing,
-    /// The table that the keys are from; `None` for a list of names.
+    /// The table that contains the keys, or `None` for a list of names.
     pub table: Option<VertexTable>,
 }
 
-/// Vertices that found their rows.
+/// The result of matching vertices with rows.
 pub(super) struct Matched {
-    /// For each vertex, in the order of the numbers or of appearance, its new number. Those without a row come last.
+    /// The new number of each vertex, with vertices in numeric order or in order of appearance. Vertices without a row
+    /// come last.
     pub table: Vec<u32>,
-    /// For each new number, its row.
+    /// The row of each new number.
     pub rows: Vec<u32>,
-    /// How many vertices have no row.
+    /// Number of vertices without a row.
     pub rowless: usize,
-    /// Some of those.
+    /// Some of their names.
     pub rowless_names: Vec<String>,
     pub notes: Vec<String>,
 }
@@ -73,7 +74,7 @@ impl Order {
     /// Reads the table or the list that the options name.
     ///
     /// # Errors
-    /// A file that cannot be read; a name that stands there twice.
+    /// A file that cannot be read, or a name that occurs twice.
     pub(super) fn read(job: &ImportJob<'_>) -> Result<Option<Self>> {
         let missing = job.options.missing;
         let (file, keys, lines, table) = match (job.options.vertices, job.options.vertex_order) {
@@ -98,7 +99,7 @@ impl Order {
     /// Finds the row of each vertex.
     ///
     /// # Errors
-    /// Vertices without a row and rows without a vertex, unless the options say what becomes of them.
+    /// Vertices without a row and rows without a vertex, unless [`Missing`] allows them.
     pub(super) fn matched(&self, names: &Names, job: &ImportJob<'_>) -> Result<Matched> {
         let row_of = self.rows_of(names)?;
         let mut new_number = vec![u32::MAX; self.keys.len()];
@@ -109,7 +110,7 @@ impl Order {
             true => Vec::new(),
             false => rowless.iter().take(SHOWN).map(|&v| name_of(names, v)).collect(),
         };
-        // Arrays have a row for each name of the list, with edges or not.
+        // Arrays have one row for each name of the list, with or without edges.
         let keeps = self.missing == Missing::Keep || self.table.is_none();
         let refused = match self.missing {
             Missing::Drop => false,
@@ -151,7 +152,7 @@ impl Order {
         Ok(Matched { table, rows, rowless: rowless.len(), rowless_names, notes })
     }
 
-    /// For each vertex its row, or `u32::MAX`.
+    /// Returns the row of each vertex, or `u32::MAX`.
     fn rows_of(&self, names: &Names) -> Result<Vec<u32>> {
         if self.keys.len() > MAX_VERTICES {
             return Err(self.wrong(format!("has {} rows, expected at most {MAX_VERTICES}", self.keys.len())));
@@ -172,7 +173,7 @@ impl Order {
         }
     }
 
-    /// The row of each key. Keys that are none, as names where vertices are numbers, match no vertex.
+    /// Returns the row of each key. If vertices are numbers, keys that are not numbers match no vertex.
     fn index<K: std::hash::Hash + Eq>(&self, key: impl Fn(&Arc<str>) -> Option<K>) -> Result<HashMap<K, u32>> {
         let mut rows = HashMap::with_capacity(self.keys.len());
         for (row, text) in (0..).zip(&self.keys) {
@@ -202,7 +203,7 @@ impl Order {
         format!("does not fit: {}; --missing drop leaves them out{keep}", parts.join(", and "))
     }
 
-    /// The names of some rows, with their lines.
+    /// Returns the names of some rows, with their lines.
     fn some_rows(&self, rows: &[u32]) -> String {
         let mut shown: Vec<String> = rows
             .iter()
@@ -220,7 +221,7 @@ fn number(key: &Arc<str>) -> Option<u64> {
     text::number(key.as_bytes()).ok()
 }
 
-/// What a vertex is called, by its place.
+/// Returns the name of a vertex by its position.
 fn name_of(names: &Names, vertex: usize) -> String {
     match names {
         Names::Small(ranks) => ranks.iter().nth(vertex).unwrap_or_default().to_string(),
@@ -229,7 +230,7 @@ fn name_of(names: &Names, vertex: usize) -> String {
     }
 }
 
-/// A name a line.
+/// Reads one name per line.
 fn read_names(job: &ImportJob<'_>, path: &Path) -> Result<(Vec<Arc<str>>, Vec<u64>)> {
     let file = path.display().to_string();
     let wrong = |why: String| Error::Import { file: file.clone(), why };
@@ -245,9 +246,9 @@ fn read_names(job: &ImportJob<'_>, path: &Path) -> Result<(Vec<Arc<str>>, Vec<u6
                 blank = blank.or(Some(line));
                 continue;
             }
-            // A line is a row: one that is passed over would give all that follow to others.
+            // Each line is a row: skipping one would shift all following rows.
             if let Some(blank) = blank {
-                return Err(wrong(format!("line {blank} is empty, but others follow; expected a name a line")));
+                return Err(wrong(format!("line {blank} is empty, but others follow; expected one name per line")));
             }
             keys.push(Arc::from(name));
             lines.push(line);

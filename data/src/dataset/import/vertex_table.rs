@@ -1,4 +1,4 @@
-//! A table of vertices: a CSV or TSV file with titles, whose rows say which vertex they are about.
+//! A table of vertices: a CSV or TSV file with titles, in which each row names its vertex.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,26 +15,26 @@ use crate::dataset::error::{Error, Result};
 use crate::dataset::split::{Members, NAMES};
 use crate::host;
 
-/// Rows after which the memory is asked again.
+/// Number of rows between checks of the memory.
 const CHECK_EVERY: usize = 1 << 12;
 
-/// Which columns of a table of vertices are what. The default is what the titles say.
+/// What the columns of a table of vertices are. By default the titles decide.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TableColumns<'a> {
-    /// The title of the column with the vertices' names; by default the first column.
+    /// The title of the column of vertex names. The default is the first column.
     pub key: Option<&'a str>,
-    /// The title of the column with the classes; by default `label`, if there is one.
+    /// The title of the column of classes. The default is `label`, if there is one.
     pub label: Option<&'a str>,
-    /// The titles of the columns that are features; by default all others that hold numbers.
+    /// The titles of the feature columns. The default is all other columns that hold numbers.
     pub features: Option<&'a [String]>,
 }
 
-/// What a column is for.
+/// The use of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Key,
     Label,
-    /// `train`, `val` or `test` by name.
+    /// The name of the vertex's split: `train`, `val` or `test`.
     Split,
     /// 0 or 1: whether the vertex is in this split.
     Member(usize),
@@ -44,14 +44,14 @@ enum Role {
     Unused,
 }
 
-/// A column that is a feature, or might be.
+/// A column that is, or might be, a feature.
 #[derive(Default)]
 struct Column {
-    /// NaN where a cell is no number.
+    /// The numbers; NaN if a cell is not a number.
     numbers: Vec<f32>,
-    /// Cells without anything, and the first one's line.
+    /// Number of empty cells, and the line of the first.
     empty: (usize, u64),
-    /// Cells with something else than a number, and the first one's line and text.
+    /// Number of cells with text that is not a number, and the line and text of the first.
     text: (usize, u64, String),
 }
 
@@ -59,11 +59,11 @@ struct Column {
 pub(super) struct VertexTable {
     file: String,
     titles: Vec<String>,
-    /// By column; none for those that are something else.
+    /// The data of each column; `None` for columns that cannot be features.
     columns: Vec<Option<Column>>,
-    /// Which columns are features.
+    /// The columns that are features.
     features: Vec<usize>,
-    /// For each row its class, -1 for none; and what the classes are called if that is not 0, 1, ....
+    /// The class of each row (-1 for none), the number of classes, and their names unless those are 0, 1, ....
     labels: Option<(Vec<i64>, usize, Option<Vec<String>>)>,
     splits: [Option<Vec<bool>>; 3],
 }
@@ -74,8 +74,8 @@ impl VertexTable {
     /// # Returns
     /// The names of the vertices, the line of each, and the table.
     /// # Errors
-    /// Rows that have not as many cells as there are titles; titles that are asked for and not there, or there twice; cells that
-    /// are not what their column holds.
+    /// Rows with a different number of cells than titles; requested titles that are missing or occur twice; cells that
+    /// do not fit their column.
     pub(super) fn read(job: &ImportJob<'_>, path: &Path) -> Result<(Vec<Arc<str>>, Vec<u64>, Self)> {
         let file = path.display().to_string();
         let needed = "it was named for the table of the vertices";
@@ -100,10 +100,10 @@ impl VertexTable {
         rows.finish()
     }
 
-    /// Puts the rows into a dataset, in this order.
+    /// Adds the given rows to a dataset, in this order.
     ///
     /// # Returns
-    /// What was used and what was not, for people.
+    /// Notes on what was used and what was not.
     pub(super) fn fill(self, parts: &mut Parts, rows: &[u32]) -> Result<Vec<String>> {
         let mut notes = Vec::new();
         let width = self.features.len();
@@ -112,7 +112,7 @@ impl VertexTable {
             if let Some(shortage) = host::shortage(need, host::memory_bytes()) {
                 return Err(Error::Import {
                     file: self.file,
-                    why: format!("has {width} features a row: that {shortage}"),
+                    why: format!("has {width} features per row: that {shortage}"),
                 });
             }
             let columns: Vec<&[f32]> =
@@ -149,7 +149,7 @@ impl VertexTable {
     }
 }
 
-/// A table as it is read.
+/// A table while it is read.
 struct Reading<'a> {
     file: &'a str,
     options: &'a TableColumns<'a>,
@@ -170,7 +170,7 @@ impl Reading<'_> {
         })
     }
 
-    /// What each column is for.
+    /// Returns the use of each column.
     fn roles(&self, titles: &[String]) -> Result<Vec<Role>> {
         if titles.is_empty() {
             return Err(self.wrong("is empty, expected a line of titles and a row for each vertex".into()));
@@ -216,7 +216,7 @@ impl Reading<'_> {
     }
 }
 
-/// What a column with this title is for, unless the options say otherwise.
+/// Returns the use of a column with this title, unless the options say otherwise.
 fn by_title(title: &str) -> Role {
     match title.to_lowercase().as_str() {
         "label" => Role::Label,
@@ -228,7 +228,7 @@ fn by_title(title: &str) -> Role {
     }
 }
 
-/// The rows so far.
+/// The rows read so far.
 struct Rows<'a> {
     reading: &'a Reading<'a>,
     titles: &'a [String],
@@ -236,7 +236,7 @@ struct Rows<'a> {
     keys: Vec<Arc<str>>,
     lines: Vec<u64>,
     columns: Vec<Option<Column>>,
-    /// For each row the number of its class's name; `None` for none.
+    /// The index of each row's class name; `None` for no class.
     labels: Vec<Option<u32>>,
     classes: Interner<Arc<str>>,
     splits: [Option<Vec<bool>>; 3],
@@ -346,7 +346,7 @@ impl<'a> Rows<'a> {
         }
         let labels = self.roles.contains(&Role::Label).then(|| classes(&self.labels, &self.classes.keys));
         let mut splits = self.splits;
-        // A name of a split that no row has.
+        // Drops splits without members.
         for (members, _) in splits.iter_mut().zip(NAMES) {
             if members.as_ref().is_some_and(|members| !members.contains(&true)) {
                 *members = None;
@@ -373,7 +373,7 @@ impl Column {
         self.numbers.push(number.unwrap_or(f32::NAN));
     }
 
-    /// Whether it is a feature; or what stands in the way where most rows say that it is one.
+    /// Returns whether the column is a feature. If most rows are numbers but some are not, returns what is wrong.
     fn is_feature(&self, certain: bool) -> std::result::Result<bool, String> {
         let (rows, (empty, empty_line), (text, text_line, found)) = (self.numbers.len(), self.empty, &self.text);
         let numbers = rows - empty - text;
@@ -390,11 +390,11 @@ impl Column {
     }
 }
 
-/// The classes of rows whose labels have these names: the numbers 0, 1, ... as they are, -1 for none; anything else in order of
-/// the numbers, or of the alphabet.
+/// Returns the class of each row, the number of classes and their names. Names that are the numbers 0, 1, ... are the
+/// classes, and -1 means none. Other names are sorted by number if all are numbers, otherwise alphabetically.
 fn classes(labels: &[Option<u32>], names: &[Arc<str>]) -> (Vec<i64>, usize, Option<Vec<String>>) {
     let numbers: Option<Vec<i64>> = names.iter().map(|name| name.parse::<i64>().ok()).collect();
-    // By its place in `names`, the class.
+    // Maps a position in `names` to a class.
     let class_of = |order: Vec<usize>| {
         let ranks: BTreeMap<usize, i64> = order.into_iter().zip(0..).collect();
         move |place: usize| ranks.get(&place).copied().unwrap_or(-1)

@@ -1,9 +1,9 @@
-//! Python's pickle format, read as data.
+//! Reads Python's pickle format as data.
 //!
-//! A pickle is a program for a small stack machine that may name any Python function and have it called. Here
-//! nothing is ever called: the few names that data files have a reason to use become inert objects, any other ends
-//! the reading. Objects live in one arena and refer to each other by number, so that neither building nor dropping
-//! them recurses, whatever the bytes say; memory is bounded by a multiple of the file's size.
+//! A pickle is a program for a small stack machine, which may name any Python function and call it. This reader never
+//! calls anything: the few names that data files need become inert objects, and any other name is an error. Objects
+//! live in one arena and refer to each other by index, so neither building nor dropping them recurses, whatever the
+//! bytes are. Memory is bounded by a multiple of the file's size.
 
 mod vm;
 
@@ -14,7 +14,7 @@ use super::source::Meter;
 use crate::dataset::error::{Error, Result};
 use vm::Vm;
 
-/// A value on the stack: small, copied freely.
+/// A value on the stack, which is small and copied freely.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Value {
     None,
@@ -23,19 +23,19 @@ pub(super) enum Value {
     Float(f64),
     /// A unicode string.
     Text(Span),
-    /// Bytes, or a string of Python 2.
+    /// Bytes, or a Python 2 string.
     Bytes(Span),
     Object(u32),
 }
 
-/// A stretch of the file, or, beyond its end, of the unescaped strings.
+/// A range of the file. Positions past its end are in the unescaped strings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Span {
     pub start: usize,
     pub len: usize,
 }
 
-/// What the vm has built.
+/// An object that the vm has built.
 #[derive(Clone, Debug)]
 pub(super) enum Object {
     List(Vec<Value>),
@@ -83,21 +83,21 @@ impl Global {
     }
 }
 
-/// A pickle that has been read.
+/// A parsed pickle.
 pub(super) struct Pickle {
     /// The file's name, for messages.
     pub file: String,
     pub bytes: Vec<u8>,
-    /// Strings that stand escaped in the file.
+    /// Strings that are escaped in the file, unescaped.
     pub extra: Vec<u8>,
     /// The arena.
     pub objects: Vec<Object>,
-    /// What the file holds.
+    /// The result.
     pub root: Value,
 }
 
 impl Pickle {
-    /// Reads a file.
+    /// Reads a pickle from a file.
     pub(super) fn open(meter: &Meter<'_>, path: &Path) -> Result<Self> {
         let mut file = meter.open(path, "a Planetoid set is eight files, ind.NAME.*")?;
         let mut bytes = Vec::new();
@@ -105,12 +105,12 @@ impl Pickle {
         Self::parse(path.display().to_string(), bytes)
     }
 
-    /// Reads bytes; `file` names them in errors.
+    /// Reads a pickle from bytes; `file` names them in errors.
     pub(super) fn parse(file: String, bytes: Vec<u8>) -> Result<Self> {
         Vm::new(Self { file, bytes, extra: Vec::new(), objects: Vec::new(), root: Value::None }).run()
     }
 
-    /// The bytes of a string of either kind.
+    /// Returns the bytes of a string of either kind.
     pub(super) fn string(&self, span: Span) -> &[u8] {
         let (all, start) = match span.start.checked_sub(self.bytes.len()) {
             None => (&self.bytes, span.start),
@@ -119,7 +119,7 @@ impl Pickle {
         all.get(start..start + span.len).unwrap_or(&[])
     }
 
-    /// A string of either kind, if it is text.
+    /// Returns a string of either kind, if it is UTF-8.
     pub(super) fn text(&self, value: Value) -> Option<&str> {
         match value {
             Value::Text(span) | Value::Bytes(span) => std::str::from_utf8(self.string(span)).ok(),
@@ -127,7 +127,7 @@ impl Pickle {
         }
     }
 
-    /// The object behind a value.
+    /// Returns the object that a value refers to.
     pub(super) fn object(&self, value: Value) -> Option<&Object> {
         match value {
             Value::Object(at) => self.objects.get(at as usize),
@@ -135,7 +135,7 @@ impl Pickle {
         }
     }
 
-    /// The items of a tuple or list.
+    /// Returns the items of a tuple or list.
     pub(super) fn items(&self, value: Value) -> Option<&[Value]> {
         match self.object(value)? {
             Object::Tuple(items) | Object::List(items) => Some(items),
@@ -143,7 +143,7 @@ impl Pickle {
         }
     }
 
-    /// An error about what the pickle holds.
+    /// Returns an error about the contents of the pickle.
     pub(super) fn not(&self, why: impl Into<String>) -> Error {
         Error::Import { file: self.file.clone(), why: why.into() }
     }
@@ -195,14 +195,14 @@ mod tests {
 
     #[test]
     fn deep_and_greedy_pickles_are_bounded() {
-        // A million nested tuples: neither building nor dropping them may use the stack.
+        // A million nested tuples: neither building nor dropping them may recurse.
         let mut deep = vec![b')'];
         deep.resize(1_000_001, 0x85);
         deep.push(b'.');
         assert!(read(&deep).is_ok());
         let error = read(b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\xff.").map(|_| ()).unwrap_err();
         assert!(error.to_string().contains("cut short"), "{error}");
-        // One long text encoded again and again.
+        // One long text that is encoded again and again.
         let mut greedy = b"\x80\x02X\x00\x04\x00\x00".to_vec();
         greedy.resize(greedy.len() + 1024, b'x');
         greedy.extend(b"q\x000c_codecs\nencode\nq\x010");

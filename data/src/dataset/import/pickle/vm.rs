@@ -1,4 +1,4 @@
-//! The stack machine that a pickle is written for, without the part that calls anything.
+//! The stack machine that runs a pickle, without calls.
 
 use std::collections::HashMap;
 
@@ -21,12 +21,12 @@ pub(super) struct Vm {
 }
 
 impl Vm {
-    /// A machine before the first opcode of `pickle`.
+    /// Returns a machine that is about to read the first opcode of `pickle`.
     pub(super) fn new(pickle: Pickle) -> Self {
         Self { pickle, at: 0, opcode_at: 0, stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() }
     }
 
-    /// Reads up to the STOP.
+    /// Reads up to the STOP opcode.
     pub(super) fn run(mut self) -> Result<Pickle> {
         while let Some(step) = self.step()? {
             if let Progress::Stop(root) = step {
@@ -41,7 +41,7 @@ impl Vm {
         Error::Pickle { file: self.pickle.file.clone(), offset: self.opcode_at, why: why.into() }
     }
 
-    /// The next `len` bytes of the file.
+    /// Takes the next `len` bytes of the file.
     fn take(&mut self, len: u64) -> Result<Span> {
         let left = self.pickle.bytes.len() - self.at;
         if len > left as u64 {
@@ -71,7 +71,7 @@ impl Vm {
         Ok(u64::from_le_bytes(self.number()?))
     }
 
-    /// The rest of the line, without its end.
+    /// Takes the rest of the line, without its end.
     fn line(&mut self) -> Result<Span> {
         let rest = &self.pickle.bytes[self.at..];
         let Some(len) = rest.iter().position(|&b| b == b'\n') else {
@@ -94,7 +94,7 @@ impl Vm {
     }
 
     fn pop(&mut self) -> Result<Value> {
-        // A mark is a floor: what is below it is not this opcode's.
+        // A mark is a floor: this opcode must not take what is below it.
         let floor = self.marks.last().copied().unwrap_or(0);
         if self.stack.len() <= floor {
             return Err(self.wrong("takes from an empty stack"));
@@ -102,7 +102,7 @@ impl Vm {
         Ok(self.stack.pop().unwrap_or(Value::None))
     }
 
-    /// What was pushed since the last mark, which goes.
+    /// Pops the last mark and returns what was pushed since.
     fn pop_mark(&mut self) -> Result<Vec<Value>> {
         match self.marks.pop() {
             Some(mark) if mark <= self.stack.len() => Ok(self.stack.split_off(mark)),
@@ -120,8 +120,8 @@ impl Vm {
     }
 
     fn push_extra(&mut self, bytes: &[u8], wrap: fn(Span) -> Value) -> Result<()> {
-        // A string is unescaped (a byte may become two) and encoded once; far more than that is the same one over and
-        // over.
+        // Each string is unescaped (a byte may become two) and encoded once. A larger total means that one string is
+        // encoded repeatedly.
         if self.pickle.extra.len() + bytes.len() > 4 * self.pickle.bytes.len() {
             return Err(self.wrong("would unfold into many times its own size"));
         }
@@ -131,7 +131,7 @@ impl Vm {
         Ok(())
     }
 
-    /// One opcode; `None` at the end of the file.
+    /// Runs one opcode; returns `None` at the end of the file.
     fn step(&mut self) -> Result<Option<Progress>> {
         self.opcode_at = self.at;
         let Some(&opcode) = self.pickle.bytes.get(self.at) else {
@@ -208,7 +208,7 @@ impl Vm {
         Ok(())
     }
 
-    /// A two's-complement number of any length, if 64 bits hold it.
+    /// Returns a two's-complement number of any length, if it fits into 64 bits.
     fn long(&self, span: Span) -> Result<Value> {
         let bytes = self.pickle.string(span);
         let sign = if bytes.last().is_some_and(|&b| b >= 0x80) { 0xff } else { 0 };
@@ -342,7 +342,7 @@ impl Vm {
         self.push_object(Object::Global(global))
     }
 
-    /// What calling a name would give, made without calling it.
+    /// Builds the result of calling a name, without calling it.
     fn call(&mut self, callee: Value, args: Value) -> Result<()> {
         let Some(&Object::Global(global)) = self.pickle.object(callee) else {
             return Err(self.wrong("calls something that is not a name"));
@@ -395,7 +395,7 @@ impl Vm {
     }
 }
 
-/// The bytes of a quoted string with backslash escapes.
+/// Returns the bytes of a quoted string with backslash escapes.
 fn unescape(quoted: &[u8]) -> Option<Vec<u8>> {
     let quoted = quoted.trim_ascii();
     let (&quote, rest) = quoted.split_first()?;
@@ -426,7 +426,7 @@ fn unescape(quoted: &[u8]) -> Option<Vec<u8>> {
     Some(plain)
 }
 
-/// Text whose only escapes are \u and \U; other bytes are latin-1.
+/// Returns a text whose only escapes are \u and \U. Other bytes are latin-1.
 fn unescape_unicode(raw: &[u8]) -> Option<String> {
     let mut text = String::with_capacity(raw.len());
     let mut rest = raw;
