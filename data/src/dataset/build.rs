@@ -184,7 +184,7 @@ impl Parts {
     }
 
     fn wrong_rows(&self, array: &str, found: Vec<usize>, vertices: usize) -> Error {
-        let expected = format!("{vertices} rows (one a vertex)");
+        let expected = format!("{vertices} rows (one per vertex)");
         Error::Shape { file: self.origin.name(array), found, expected }
     }
 

@@ -46,11 +46,11 @@ impl fmt::Display for FeatureNorm {
 }
 
 /// A feature matrix with one row per vertex. Cloning shares the arrays.
-# A matrix that stores every cell.
+#[derive(Clone, Debug)]
 pub enum Features {
-    /// A matrix that stores only the cells that are not 0.
+    /// A matrix that stores every cell.
     Dense(Dense),
-    /// Only cells that are not 0 stored.
+    /// A matrix that stores only the cells that are not 0.
     Sparse(Sparse),
 }
 

@@ -149,7 +149,7 @@ pub(crate) fn mark(vertices: usize, lists: [Option<(&Members, String)>; 3]) -> R
         match members {
             Members::Ids(ids) => ids.iter().enumerate().try_for_each(|(at, &id)| put(at, id))?,
             Members::Mask(mask) if mask.len() != vertices => {
-                let expected = format!("[{vertices}] (one element a vertex)");
+                let expected = format!("[{vertices}] (one element per vertex)");
                 return Err(Error::Shape { file: file.clone(), found: vec![mask.len()], expected });
             }
             Members::Mask(mask) => {

@@ -1,14 +1,17 @@
-//! Block two-level Erdős–Rényi: the degrees and the clustering by degree of another graph, at any size.
+//! Block two-level Erdős–Rényi (BTER): generates a graph with the degrees and the clustering by degree of another
+//! graph, at any size.
 //!
-//! Vertices are lined up by degree and cut into *blocks*: the next `d + 1`, where `d` is the degree of the first of them. Within
-//! a block every pair is an edge with probability `cbrt(c_d)`, so that the pairs of neighbours there are closed with probability
-//! `c_d`. What a vertex's degree still lacks are its *excess* edges, drawn between any vertices in proportion to the excess (Chung &
-//! Lu).
+//! Vertices are sorted by degree and cut into *blocks*: a block is the next `d + 1` vertices, where `d` is the degree
+//! of the first of them. Within a block, every pair is an edge with probability `cbrt(c_d)`, so a pair of neighbours
+//! there is closed with probability `c_d`. The rest of a vertex's degree are its *excess* edges, which connect any
+//! vertices, with a probability proportional to the excess of both ends (Chung & Lu).
 //!
-//! Where this departs from the paper: a vertex of degree 1 is given exactly one edge, to another such vertex or to one of the rest in
-//! the proportion in which Chung & Lu would, where the paper draws the ends of a tenfold number of them and leaves out those that got
-//! none; so the number of vertices is exactly the one asked for. And where pairs would be drawn more than once, weights are raised to
-//! make up for it, so that hubs have their degrees in a small graph too.
+//! There are two differences from the paper:
+//! - A vertex of degree 1 gets exactly one edge, either to another vertex of degree 1 or to one of the rest, in the
+//!   proportion of Chung & Lu. The paper draws the ends of ten times as many of them, and drops those without an edge.
+//!   So the number of vertices here is exactly the requested one.
+//! - Where pairs would be drawn more than once, weights are raised to compensate. So hubs reach their degrees in a
+//!   small graph too.
 
 use rand::Rng;
 use rand::seq::SliceRandom;
@@ -24,32 +27,32 @@ use crate::dataset::error::Result;
 use crate::dataset::rows::Keep;
 use crate::graph::MAX_VERTICES;
 
-/// Edges of one random stream, expected.
+/// Expected edges of one random stream.
 const CHUNK: u64 = 1 << 16;
-/// Chunks that are made before they are stored.
+/// Number of chunks generated before they are stored.
 const WAVE: usize = 64;
 
-/// What [`bter`] makes.
+/// Options of [`bter`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct BterOptions {
-    /// What the dataset is called.
+    /// Name of the dataset.
     pub name: String,
-    /// The degrees and clustering to be met; see [`DegreeProfile::scaled`] for more vertices.
+    /// The target degrees and clustering; see [`DegreeProfile::scaled`] for more vertices.
     pub profile: DegreeProfile,
     /// Number of features; 0 for none.
     pub feature_width: usize,
-    /// Number of classes, drawn without regard to the edges; 0 for no labels and no splits.
+    /// Number of classes, drawn independently of the edges; 0 for no labels and no splits.
     pub classes: usize,
-    /// Standard deviation of the class centroids; the noise around them has 1.
+    /// Standard deviation of the class centroids. The noise around them has a standard deviation of 1.
     pub signal: f64,
-    /// How many vertices each split gets.
+    /// Number of vertices in each split.
     pub split: SplitSizes,
-    /// The same seed gives the same bytes.
+    /// Seed: the same seed gives the same bytes.
     pub seed: u64,
 }
 
 impl BterOptions {
-    /// A graph like `profile`, without features and labels.
+    /// Returns options for a graph like `profile`, without features and labels.
     pub fn new(profile: DegreeProfile) -> Self {
         Self {
             name: "bter".into(),
@@ -65,7 +68,7 @@ impl BterOptions {
     fn check(&self) -> Result<()> {
         let vertices = self.profile.vertices();
         check(vertices <= MAX_VERTICES as u64, "the number of vertices", vertices, "at most 2^32 - 2")?;
-        check(self.classes as u64 <= vertices, "classes", self.classes, "at most one a vertex")?;
+        check(self.classes as u64 <= vertices, "classes", self.classes, "at most one per vertex")?;
         let signal = self.signal.is_finite() && self.signal >= 0.0;
         check(signal, "the signal", self.signal, "a finite number, not negative")?;
         check_split(&self.split)?;
@@ -75,14 +78,16 @@ impl BterOptions {
     }
 }
 
-/// Makes a graph with the degrees and the clustering of a profile, ids shuffled: simple and symmetric.
+/// Generates a graph with the degrees and the clustering of a profile, and with shuffled ids. It is simple and
+/// symmetric.
 ///
-/// Degrees are met in expectation, but for edges in blocks that are drawn again as excess edges.
+/// Degrees are met in expectation, except that an edge of a block may be drawn again as an excess edge.
 ///
 /// # Errors
 /// [`Error::Option`](crate::dataset::Error::Option); a temporary file that cannot be written.
 /// # Cost
-/// O(vertices * width + edges); memory is that of the result and some 40 bytes a vertex; edges lie in a temporary file on their way.
+/// O(vertices * width + edges). Memory is that of the result plus about 40 bytes per vertex; edges are kept in a
+/// temporary file meanwhile.
 /// # Source
 /// Kolda, Pinar, Plantenga & Seshadhri 2014, "A scalable generative graph model with community structure".
 pub fn bter(options: &BterOptions) -> Result<Dataset> {
@@ -110,26 +115,26 @@ pub fn bter(options: &BterOptions) -> Result<Dataset> {
     )
 }
 
-/// A block of consecutive vertices of the line.
+/// A block of consecutive vertices.
 #[derive(Clone, Copy)]
 struct Block {
     start: u32,
     len: u32,
-    /// How likely a pair is an edge.
+    /// Probability that a pair is an edge.
     density: f64,
 }
 
 /// All vertices by degree, and their blocks.
 struct Line {
-    /// Vertices of degree 0 come first, then `ones` of degree 1, then the blocks.
+    /// Vertices of degree 0 come first, then `ones` vertices of degree 1, then the blocks.
     zeros: u32,
     ones: u32,
     blocks: Vec<Block>,
-    /// What the degree of each vertex in a block lacks.
+    /// For each vertex in a block, the part of its degree outside the block.
     excess: Vec<f64>,
 }
 
-/// Some pairs of one block: those with numbers from `lo` up to `hi`.
+/// Pairs of one block with numbers from `lo` up to, but not including, `hi`.
 struct Stretch {
     block: Block,
     lo: u64,
@@ -161,13 +166,13 @@ impl Line {
         Self { zeros, ones, blocks, excess }
     }
 
-    /// Every pair within a block by itself: the gaps between edges are drawn, not the pairs.
+    /// Draws the edges within blocks. It draws the gaps between edges instead of testing every pair.
     fn edges_in_blocks(&self, seed: u64, store: &mut EdgeStore) -> Result<()> {
         let mut chunks: Vec<Vec<Stretch>> = vec![Vec::new()];
         let mut expected = 0.0;
         for &block in self.blocks.iter().filter(|block| block.density > 0.0) {
             let pairs = u64::from(block.len) * u64::from(block.len - 1) / 2;
-            // A stretch of a large block has as many edges as a chunk should have.
+            // A stretch has about as many edges as a chunk should have.
             let len = ((CHUNK as f64 / block.density) as u64).max(1);
             let mut lo = 0;
             while lo < pairs {
@@ -191,12 +196,12 @@ impl Line {
         })
     }
 
-    /// Pairs in proportion to what the ends lack.
+    /// Draws pairs in proportion to the excess of both ends.
     fn excess_edges(&mut self, seed: u64, store: &mut EdgeStore) -> Result<()> {
         let first = self.zeros + self.ones;
         let lacking: f64 = self.excess.iter().sum();
         let ones = f64::from(self.ones);
-        // Of the partners of vertices of degree 1, those that have degree 1 themselves.
+        // The expected share of vertices of degree 1 whose partner has degree 1 too.
         let among = if lacking > 0.0 { ones / (ones + lacking) } else { 1.0 };
         let couples = (ones * among / 2.0).round().min(f64::from(self.ones / 2)) as u32;
         let pair = |i: u32| [self.zeros + 2 * i, self.zeros + 2 * i + 1];
@@ -222,7 +227,7 @@ impl Line {
     }
 }
 
-/// Makes chunks side by side and stores them in order.
+/// Generates chunks in parallel and stores them in order.
 fn in_waves(chunks: usize, store: &mut EdgeStore, make: impl Fn(usize) -> Vec<[u32; 2]> + Sync) -> Result<()> {
     for start in (0..chunks).step_by(WAVE) {
         let made: Vec<Vec<[u32; 2]>> = (start..chunks.min(start + WAVE)).into_par_iter().map(&make).collect();
@@ -245,7 +250,7 @@ impl Stretch {
         let log_rest = (1.0 - density).ln();
         let mut number = self.lo;
         loop {
-            // How many pairs are no edge before the next that is: geometric. 1 - random is above 0.
+            // The number of pairs before the next edge has a geometric distribution. 1 - random is above 0.
             let gap = ((1.0 - rng.random::<f64>()).ln() / log_rest) as u64;
             number = number.saturating_add(gap);
             if number >= self.hi {
@@ -257,11 +262,11 @@ impl Stretch {
     }
 }
 
-/// The pair with a number: (1, 0), (2, 0), (2, 1), (3, 0), ....
+/// Returns the pair with a number: (1, 0), (2, 0), (2, 1), (3, 0), ....
 fn pair(number: u64) -> (u32, u32) {
     let below = |i: u64| i * i.saturating_sub(1) / 2;
     let mut i = ((1.0 + (1.0 + 8.0 * number as f64).sqrt()) / 2.0) as u64;
-    // The root may be rounded over a border.
+    // Rounding may have moved the root across a boundary.
     while below(i) > number {
         i -= 1;
     }
@@ -279,7 +284,7 @@ mod tests {
     fn pairs_are_numbered_without_gaps() {
         let want = (1..60u32).flat_map(|i| (0..i).map(move |j| (i, j)));
         assert!(want.enumerate().all(|(number, want)| pair(number as u64) == want));
-        // The last pairs of the largest block there can be.
+        // The last pairs of the largest possible block.
         let n = u64::from(u32::MAX);
         assert_eq!(pair(n * (n - 1) / 2 - 1), (u32::MAX - 1, u32::MAX - 2));
         assert_eq!(pair(n * (n - 1) / 2), (u32::MAX, 0));

@@ -1,7 +1,7 @@
-//! Random graphs to train on when there is no data: the same bytes for the same options, on any number of threads.
+//! Random graph generators. The same options give the same bytes on any number of threads.
 //!
-//! All randomness comes from ChaCha8 streams, one for each fixed-size chunk of each kind of draw, so that threads may
-//! take the chunks in any order.
+//! All random numbers come from ChaCha8 streams, one per fixed-size chunk of each kind of draw. So threads may take the
+//! chunks in any order.
 
 mod bter;
 mod pairs;
@@ -24,12 +24,12 @@ pub use planted::{PlantedOptions, planted};
 pub use profile::{DegreeProfile, DegreeRow};
 pub use rmat::{RmatOptions, rmat};
 
-/// How many vertices each split gets. They are drawn at random; the rest is in no split.
+/// The number of vertices in each split. They are drawn at random; the other vertices are in no split.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SplitSizes {
-    /// The Planetoid way: a few training vertices of every class, then numbers of any class.
+    /// As in Planetoid: some training vertices of every class, and validation and test vertices of any class.
     PerClass {
-        /// Training vertices of each class; all of a class that has fewer.
+        /// Training vertices per class; all vertices of a class that has fewer.
         train: usize,
         /// Validation vertices.
         val: usize,
@@ -38,16 +38,16 @@ pub enum SplitSizes {
     },
     /// Shares of all vertices.
     Fractions {
-        /// For training.
+        /// Share for training.
         train: f64,
-        /// For validation.
+        /// Share for validation.
         val: f64,
-        /// For testing.
+        /// Share for testing.
         test: f64,
     },
 }
 
-/// What a stream of random numbers is for.
+/// What a stream of random numbers is used for.
 #[derive(Clone, Copy)]
 enum Purpose {
     Labels = 1,
@@ -61,7 +61,7 @@ enum Purpose {
     Wedges,
 }
 
-/// The stream of one chunk of one kind of draw.
+/// Returns the stream of one chunk of one kind of draw.
 fn stream(seed: u64, purpose: Purpose, chunk: u64) -> ChaCha8Rng {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream((purpose as u64) << 48 | chunk);
@@ -72,7 +72,7 @@ fn check(ok: bool, option: &'static str, found: impl ToString, expected: &'stati
     if ok { Ok(()) } else { Err(Error::Option { option, found: found.to_string(), expected: expected.into() }) }
 }
 
-/// Refuses what is sure not to fit into the host's memory, whatever else there is.
+/// Refuses a size that cannot fit into the host's memory.
 fn check_fits(need_bytes: u64, option: &'static str, found: impl ToString) -> Result<()> {
     match host::shortage(need_bytes, host::memory_bytes()) {
         None => Ok(()),
@@ -83,10 +83,10 @@ fn check_fits(need_bytes: u64, option: &'static str, found: impl ToString) -> Re
     }
 }
 
-/// Refuses graphs and features that do not fit.
+/// Refuses graphs and features that cannot fit.
 ///
-/// The bounds are low ones, since what passes them may still be too much: a vertex costs offsets, cursors, slices and
-/// counts while its row is sorted; a pair its ends and an edge or two; a feature one number.
+/// The bounds are lower bounds, so what passes them may still be too much. They count: per vertex, offsets, cursors,
+/// slices and counts while its row is sorted; per pair, its ends and one or two edges; per feature, one number.
 fn check_sizes(
     vertices: usize,
     (option, found): (&'static str, f64),
@@ -97,7 +97,7 @@ fn check_sizes(
     const VERTEX_BYTES: u64 = 32;
     let n = vertices as u64;
     check_fits(host::product([n, VERTEX_BYTES, 1]), "vertices", n)?;
-    // Casts of floats saturate.
+    // Casts of floats to integers saturate.
     let count = (n as f64 * pairs_a_vertex) as u64;
     check_fits(host::product([count, 8 + 4 * edges_a_pair, 1]), option, found)?;
     check_fits(host::product([n, width as u64, 4]), "the number of features", width)

@@ -1,4 +1,4 @@
-//! CSR from a long list of random pairs, without sorting the list.
+//! Builds a CSR from a long list of random pairs without sorting the list.
 
 use lapidary_arrays::Shared;
 use rayon::prelude::*;
@@ -6,10 +6,11 @@ use rayon::prelude::*;
 use crate::graph::{Graph, GraphError};
 use crate::graph::{prefix_sum, rows_mut};
 
-/// Builds a simple graph: self-pairs are dropped, repeated edges kept once. `symmetric` adds each pair's reverse.
+/// Builds a simple graph: drops self-pairs, and keeps repeated edges once. With `symmetric`, adds the reverse of each
+/// pair.
 ///
 /// # Cost
-/// That of [`csr`], and the sorting of each row; e counted before duplicates are dropped.
+/// That of [`csr`], and sorting each row; e counts edges before duplicates are dropped.
 pub(super) fn simple_graph(vertices: usize, pairs: &[(u32, u32)], symmetric: bool) -> Result<Graph, GraphError> {
     let (mut indptr, mut indices) = csr(vertices, || {
         let reverse = move |&(u, v): &(u32, u32)| [Some((u, v)), symmetric.then_some((v, u))];
@@ -20,32 +21,33 @@ pub(super) fn simple_graph(vertices: usize, pairs: &[(u32, u32)], symmetric: boo
     Graph::new(Shared::from(indptr), Shared::from(indices))
 }
 
-/// Builds a symmetric graph of exactly two edges a pair: repeated ones and loops stay.
+/// Builds a symmetric graph with exactly two edges per pair. Repeated edges and loops stay.
 ///
 /// # Errors
 /// Those of [`Graph::new`].
 /// # Panics
 /// If a vertex of a pair is not below `vertices`.
 /// # Cost
-/// Two rounds of all edges a thread, and the sorting of each row; 8 (n + 1) + 4 e bytes.
+/// Two passes over all edges per thread, and sorting each row; 8 (n + 1) + 4 e bytes.
 pub fn both_ways(vertices: usize, pairs: &[(u32, u32)]) -> Result<Graph, GraphError> {
     let (indptr, mut indices) = csr(vertices, || pairs.iter().flat_map(|&(u, v)| [(u, v), (v, u)]));
     rows_mut(&indptr, &mut indices).into_par_iter().for_each(|row| row.sort_unstable());
     Graph::new(Shared::from(indptr), Shared::from(indices))
 }
 
-/// Ranges of rows, about as many as threads.
+/// Returns the number of rows per range, so that there are about as many ranges as threads.
 fn range_len(vertices: usize) -> usize {
     vertices.div_ceil(rayon::current_num_threads()).max(1)
 }
 
-/// The offsets, and the sources of each row in the order in which they come, of edges as (source, destination).
+/// Returns the offsets and the sources of each row, in the order in which the edges come. Edges are (source,
+/// destination).
 ///
-/// Rows are shared out to threads by ranges; each thread goes through all edges and keeps what is in its range. Once rows are
-/// sorted, the result depends neither on the order of the edges nor on the ranges.
+/// Each thread takes a range of rows, reads all edges and keeps those of its range. Once rows are sorted, the result
+/// depends neither on the order of the edges nor on the ranges.
 ///
 /// # Cost
-/// Two rounds of all edges a thread, one random write an edge. 8 (n + 1) + 4 e bytes.
+/// Two passes over all edges per thread, and one random write per edge; 8 (n + 1) + 4 e bytes.
 fn csr<I: Iterator<Item = (u32, u32)>>(vertices: usize, edges: impl Fn() -> I + Sync) -> (Vec<u64>, Vec<u32>) {
     let mut indptr = count(vertices, &edges);
     prefix_sum(&mut indptr);
@@ -90,7 +92,7 @@ fn scatter<I: Iterator<Item = (u32, u32)>>(indptr: &[u64], mut indices: &mut [u3
     });
 }
 
-/// Puts the row's distinct values first, ascending, and returns how many there are.
+/// Sorts the distinct values of a row to its front, and returns their number.
 fn sort_and_dedup(row: &mut [u32]) -> u64 {
     row.sort_unstable();
     let mut kept = 0;
@@ -103,7 +105,7 @@ fn sort_and_dedup(row: &mut [u32]) -> u64 {
     kept as u64
 }
 
-/// Moves the kept front of every row up against the row before.
+/// Moves the kept front of each row up to the end of the row before.
 fn compact(indptr: &mut [u64], indices: &mut Vec<u32>, kept: &[u64]) {
     let mut to = 0;
     for (row, &len) in kept.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A planted partition with power-law degrees: the classes can be read off the edges.
+//! A planted partition with power-law degrees: the edges reveal the classes.
 
 use rand::Rng;
 use rayon::prelude::*;
@@ -12,33 +12,33 @@ use crate::dataset::error::{Error, Result};
 use crate::dataset::split::{Members, TEST, TRAIN, VAL, ids};
 use crate::graph::MAX_VERTICES;
 
-/// Pairs of one random stream.
+/// Number of pairs of one random stream.
 const CHUNK: usize = 1 << 15;
 
-/// What [`planted`] makes. The default is the built-in `planted` set.
+/// Options of [`planted`]. The default is the built-in dataset `planted`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlantedOptions {
-    /// What the dataset is called.
+    /// Name of the dataset.
     pub name: String,
     /// Number of vertices.
     pub vertices: usize,
-    /// Number of classes, each as likely as the others.
+    /// Number of classes, all equally likely.
     pub classes: usize,
-    /// Mean number of neighbours, met but for a percent or two where hubs crowd.
+    /// Mean number of neighbours. The graph may have 1 or 2 % fewer edges, where hubs repeat pairs.
     pub mean_degree: f64,
-    /// Expected degrees d have density ~ d^-exponent.
+    /// Exponent of the power law: expected degrees d have density ~ d^-exponent.
     pub exponent: f64,
-    /// The greatest expected degree.
+    /// The largest expected degree.
     pub max_degree: f64,
-    /// Share of edges that stay inside a class.
+    /// Share of edges within a class.
     pub inside: f64,
     /// Number of features; 0 for none.
     pub feature_width: usize,
-    /// Standard deviation of the class centroids; the noise around them has 1.
+    /// Standard deviation of the class centroids. The noise around them has a standard deviation of 1.
     pub signal: f64,
-    /// How many vertices each split gets.
+    /// Number of vertices in each split.
     pub split: SplitSizes,
-    /// The same seed gives the same bytes.
+    /// Seed: the same seed gives the same bytes.
     pub seed: u64,
 }
 
@@ -64,7 +64,7 @@ impl PlantedOptions {
     fn check(&self) -> Result<()> {
         check((1..=MAX_VERTICES).contains(&self.vertices), "vertices", self.vertices, "1 to 2^32 - 2")?;
         let classes = (1..=self.vertices).contains(&self.classes);
-        check(classes, "classes", self.classes, "at least 1 and at most one a vertex")?;
+        check(classes, "classes", self.classes, "at least 1 and at most one per vertex")?;
         let room = (self.vertices - 1) as f64;
         let degree = (0.0..=room / 2.0).contains(&self.mean_degree);
         check(degree, "the mean degree", self.mean_degree, "0 or more, and at most half the other vertices")?;
@@ -80,8 +80,8 @@ impl PlantedOptions {
     }
 }
 
-/// Makes a graph whose vertices have a class, an expected degree from a power law, and neighbours of their own class
-/// with probability `inside`; features are noisy class centroids. The graph is symmetric and simple.
+/// Generates a graph whose vertices have a class, an expected degree from a power law, and neighbours of their own
+/// class with probability `inside`. Features are noisy class centroids. The graph is symmetric and simple.
 ///
 /// # Errors
 /// [`Error::Option`](crate::dataset::Error::Option).
@@ -111,13 +111,13 @@ pub fn planted(options: &PlantedOptions) -> Result<Dataset> {
     parts.build()
 }
 
-/// Who is in which class, and how likely each vertex is to be drawn.
+/// The members of each class, and how likely each vertex is to be drawn.
 struct Communities {
-    /// Vertices, class by class.
+    /// Vertices, sorted by class.
     members: Vec<u32>,
-    /// `[classes + 1]`: where each class starts in `members`.
+    /// `[classes + 1]`: the offset of each class in `members`.
     start: Vec<usize>,
-    /// Over `members`.
+    /// Sampler over positions in `members`.
     sampler: Sampler,
 }
 
@@ -147,7 +147,7 @@ impl Communities {
         Self { members, start, sampler }
     }
 
-    /// Draws pairs until there are about as many distinct ones as asked for: crowded hubs repeat themselves.
+    /// Draws pairs until there are about as many distinct ones as requested, since hubs repeat pairs.
     fn graph(&self, options: &PlantedOptions) -> Result<crate::graph::Graph> {
         const ROUNDS: usize = 4;
         let target = (options.vertices as f64 * options.mean_degree / 2.0).round() as usize;
@@ -173,7 +173,7 @@ impl Communities {
         }
     }
 
-    /// Two ends; they may be the same vertex.
+    /// Draws the two ends of an edge, which may be the same vertex.
     fn pair(&self, inside: f64, rng: &mut impl Rng) -> (u32, u32) {
         let items = self.members.len();
         let total = self.sampler.mass_before(items);
@@ -186,7 +186,7 @@ impl Communities {
         let mass = if stays {
             low + draw * own
         } else {
-            // Anywhere but in the class itself: what lies behind it moves up by its mass.
+            // Anywhere outside the class: positions after the class are shifted by its mass.
             let elsewhere = draw * (total - own);
             if elsewhere < low { elsewhere } else { elsewhere + own }
         };

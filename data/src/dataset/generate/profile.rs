@@ -1,4 +1,5 @@
-//! What a graph looks like by degree: how many vertices have it, and how often two neighbours of such a vertex are neighbours.
+//! The degrees of a graph and their clustering: how many vertices have a degree, and how often two neighbours of such a
+//! vertex are neighbours themselves.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,9 +12,9 @@ use super::{Purpose, stream};
 use crate::dataset::error::{Error, Result};
 use crate::graph::Graph;
 
-/// Wedges that are looked at for one degree: the share that is closed is then known to 0.0035, one standard error at most.
+/// Wedges sampled per degree. The share of closed wedges then has a standard error of at most 0.0035.
 const WEDGES: usize = 20_000;
-/// A larger file is no list of degrees.
+/// The largest file that is accepted as a list of degrees.
 const MAX_FILE_BYTES: u64 = 1 << 28;
 
 /// The vertices of one degree.
@@ -21,24 +22,25 @@ const MAX_FILE_BYTES: u64 = 1 << 28;
 pub struct DegreeRow {
     /// Number of neighbours.
     pub degree: u64,
-    /// Number of vertices that have so many.
+    /// Number of vertices with this degree.
     pub vertices: u64,
-    /// Share of the pairs of their neighbours that are neighbours; 0 below degree 2.
+    /// Share of the pairs of their neighbours that are neighbours themselves; 0 below degree 2.
     pub clustering: f64,
 }
 
-/// Degrees, how many vertices have them, and how clustered those are.
+/// The degrees of a graph, the number of vertices of each, and their clustering.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DegreeProfile {
-    // Invariant: degrees ascend strictly and are at most 2^32 - 3; clustering is from 0 to 1; there is a vertex.
+    // Invariant: degrees ascend strictly and are at most 2^32 - 4; clustering is from 0 to 1; there is at least one
+    // vertex.
     rows: Vec<DegreeRow>,
 }
 
 impl DegreeProfile {
-    /// Checks rows, in any order, and takes them.
+    /// Checks rows, which may be in any order, and takes them.
     ///
     /// # Errors
-    /// [`Error::Option`]: no vertices, a degree that stands twice, a clustering that is no share.
+    /// [`Error::Option`] if there are no vertices, a degree occurs twice, or a clustering is not from 0 to 1.
     pub fn new(mut rows: Vec<DegreeRow>) -> Result<Self> {
         let wrong = |found: String, expected: &'static str| {
             Err(Error::Option { option: "the degree profile", found, expected: expected.into() })
@@ -61,13 +63,13 @@ impl DegreeProfile {
         }
     }
 
-    /// The profile of a graph without regard to directions, loops and repeats. Up to 20,000 pairs of neighbours are looked at for each
-    /// degree: all of them where there are no more, else a sample, always the same.
+    /// Computes the profile of a graph, ignoring loops and repeated edges. For each degree, up to 20,000 pairs of
+    /// neighbours are tested: all of them if there are no more, otherwise a sample, which is always the same.
     ///
     /// # Errors
     /// [`Error::Option`] if an edge has no reverse.
     /// # Cost
-    /// O(n + e) and 20,000 binary searches a degree that occurs, in parallel.
+    /// O(n + e), and 20,000 binary searches per degree that occurs, in parallel.
     /// # Source
     /// Seshadhri, Pinar & Kolda 2013, "Triadic measures on graphs: the power of wedge sampling".
     pub fn of(graph: &Graph) -> Result<Self> {
@@ -89,11 +91,11 @@ impl DegreeProfile {
         Self::new(by_degree.into_iter().collect::<Vec<_>>().into_par_iter().map(row).collect())
     }
 
-    /// Reads text: a degree a line, how many vertices have it, and their clustering (0 if it is not there), between blanks or
-    /// commas. Lines that start with # are passed over.
+    /// Reads a text file. Each line has a degree, the number of vertices with it, and optionally their clustering
+    /// (default 0), separated by blanks or commas. Lines that start with # are skipped.
     ///
     /// # Errors
-    /// A file that is missing or not that.
+    /// A file that is missing or has another format.
     pub fn read(path: &Path) -> Result<Self> {
         let wrong = |why: String| Error::Import { file: path.display().to_string(), why };
         let bytes = match fs::metadata(path) {
@@ -119,22 +121,22 @@ impl DegreeProfile {
         Self::new(rows)
     }
 
-    /// The rows, degrees ascending.
+    /// Returns the rows, by ascending degree.
     pub fn rows(&self) -> &[DegreeRow] {
         &self.rows
     }
 
-    /// Number of vertices.
+    /// Returns the number of vertices.
     pub fn vertices(&self) -> u64 {
         self.rows.iter().fold(0, |sum, row| sum.saturating_add(row.vertices))
     }
 
-    /// Sum of degrees: directed edges.
+    /// Returns the sum of degrees, which is the number of directed edges.
     pub fn edges(&self) -> u64 {
         self.rows.iter().fold(0, |sum, row| sum.saturating_add(row.vertices.saturating_mul(row.degree)))
     }
 
-    /// With `factor` times the vertices of each degree, rounded.
+    /// Multiplies the number of vertices of each degree by `factor`, and rounds.
     ///
     /// # Errors
     /// [`Error::Option`] if the factor is not a positive number, or leaves no vertex.
@@ -145,7 +147,7 @@ impl DegreeProfile {
         Self::new(self.rows.iter().map(scale).collect())
     }
 
-    /// The clustering of all pairs of neighbours together.
+    /// Returns the clustering over all pairs of neighbours of all vertices.
     pub fn transitivity(&self) -> f64 {
         let wedges = |row: &DegreeRow| row.vertices as f64 * row.degree as f64 * (row.degree as f64 - 1.0) / 2.0;
         let all: f64 = self.rows.iter().map(wedges).sum();
@@ -161,7 +163,7 @@ fn parse_row(text: &str) -> Option<DegreeRow> {
     words.next().is_none().then_some(DegreeRow { degree, vertices, clustering })
 }
 
-/// Neighbours, each once, without the vertex itself.
+/// Returns the neighbours, each once, without the vertex itself.
 fn neighbours(graph: &Graph, v: u32) -> impl Iterator<Item = u32> {
     let mut previous = None;
     graph.sources(v as usize).iter().copied().filter(move |&u| {
@@ -171,7 +173,7 @@ fn neighbours(graph: &Graph, v: u32) -> impl Iterator<Item = u32> {
     })
 }
 
-/// The share of wedges at the vertices of one degree that are closed.
+/// Returns the share of closed wedges at the vertices of one degree.
 fn clustering(graph: &Graph, degree: u64, vertices: &[u32]) -> f64 {
     if degree < 2 {
         return 0.0;

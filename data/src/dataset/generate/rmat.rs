@@ -1,4 +1,4 @@
-//! R-MAT: a recursive random graph with a few great hubs and no classes in its edges.
+//! R-MAT: a recursive random graph with a few large hubs. Its edges do not depend on the classes.
 
 use rand::Rng;
 use rand::seq::SliceRandom;
@@ -12,31 +12,31 @@ use crate::dataset::error::{Error, Result};
 use crate::dataset::split::{Members, TEST, TRAIN, VAL, ids};
 use crate::graph::{Graph, MAX_VERTICES};
 
-/// Pairs of one random stream.
+/// Number of pairs of one random stream.
 const CHUNK: usize = 1 << 15;
 
-/// What [`rmat`] makes.
+/// Options of [`rmat`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct RmatOptions {
-    /// What the dataset is called.
+    /// Name of the dataset.
     pub name: String,
-    /// Number of vertices, a power of two or not.
+    /// Number of vertices, which need not be a power of two.
     pub vertices: usize,
-    /// Pairs drawn a vertex, before loops and repeated edges are dropped.
+    /// Pairs drawn per vertex, before loops and repeated edges are dropped.
     pub edge_factor: f64,
-    /// Chances of the four quarters of the matrix; they sum to 1.
+    /// Probabilities of the four quarters of the matrix; they sum to 1.
     pub quarters: [f64; 4],
-    /// Whether a pair is one edge; otherwise its reverse is there too.
+    /// Whether a pair is one edge; otherwise its reverse is added too.
     pub directed: bool,
     /// Number of features; 0 for none.
     pub feature_width: usize,
-    /// Number of classes, drawn without regard to the edges; 0 for no labels and no splits.
+    /// Number of classes, drawn independently of the edges; 0 for no labels and no splits.
     pub classes: usize,
-    /// Standard deviation of the class centroids; the noise around them has 1.
+    /// Standard deviation of the class centroids. The noise around them has a standard deviation of 1.
     pub signal: f64,
-    /// How many vertices each split gets.
+    /// Number of vertices in each split.
     pub split: SplitSizes,
-    /// The same seed gives the same bytes.
+    /// Seed: the same seed gives the same bytes.
     pub seed: u64,
 }
 
@@ -65,7 +65,7 @@ impl RmatOptions {
         let sum: f64 = self.quarters.iter().sum();
         let chances = self.quarters.iter().all(|q| (0.0..=1.0).contains(q)) && (sum - 1.0).abs() < 1e-6;
         check(chances, "the quarters", format!("{:?}", self.quarters), "four chances that sum to 1")?;
-        check(self.classes <= self.vertices, "classes", self.classes, "at most one a vertex")?;
+        check(self.classes <= self.vertices, "classes", self.classes, "at most one per vertex")?;
         let signal = self.signal.is_finite() && self.signal >= 0.0;
         check(signal, "the signal", self.signal, "a finite number, not negative")?;
         check_split(&self.split)?;
@@ -75,7 +75,7 @@ impl RmatOptions {
     }
 }
 
-/// Makes an R-MAT graph with shuffled ids: simple, and symmetric unless `directed`.
+/// Generates an R-MAT graph with shuffled ids. It is simple, and symmetric unless `directed`.
 ///
 /// # Errors
 /// [`Error::Option`](crate::dataset::Error::Option).
@@ -107,8 +107,8 @@ pub fn rmat(options: &RmatOptions) -> Result<Dataset> {
     with_random_columns(graph, options.directed, options.name.clone(), source, columns)
 }
 
-/// A dataset of a generated graph, with features, labels and splits that are drawn without regard to its edges. `columns`: number of
-/// features, number of classes, the signal, the split, the seed.
+/// Makes a dataset from a generated graph, with features, labels and splits that are drawn independently of its edges.
+/// `columns`: number of features, number of classes, signal, split, seed.
 pub(super) fn with_random_columns(
     graph: Graph,
     directed: bool,
@@ -139,7 +139,7 @@ pub(super) fn with_random_columns(
     parts.build()
 }
 
-/// The chances of the quarters as thresholds of a 32-bit draw.
+/// The probabilities of the quarters as thresholds of a 32-bit draw.
 struct Quadrants {
     vertices: u64,
     levels: u32,
@@ -154,9 +154,10 @@ impl Quadrants {
         Self { vertices: options.vertices as u64, levels, thresholds }
     }
 
-    /// One pair below `vertices`. A draw outside (when their number is no power of two) is repeated.
+    /// Draws one pair below `vertices`. Outside pairs, which occur if `vertices` is not a power of two, are drawn
+    /// again.
     fn pair(&self, rng: &mut impl Rng) -> (u32, u32) {
-        // Pairs outside are rare unless the quarters favour high ids; then fold what is outside back.
+        // Outside pairs are rare unless the quarters favour high ids. After this many tries they are folded back.
         const TRIES: usize = 64;
         let (mut u, mut v) = (0u64, 0u64);
         for _ in 0..TRIES {

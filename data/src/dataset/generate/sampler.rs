@@ -1,16 +1,18 @@
-//! Drawing vertices in proportion to weights.
+//! Draws items in proportion to weights.
 
 use rand::Rng;
 
-/// Cumulative weights with a guide: a draw is one look into a table and a few steps.
+/// Cumulative weights with a guide table: a draw takes one table look-up and a few steps.
 pub(super) struct Sampler {
-    // Invariant: `cumulative` rises from 0, one more than there are items; `guide[b]` is the item that holds the
-    // mass at b / buckets of the total.
+    // Invariant: `cumulative` rises from 0 and has one element more than there are items; `guide[b]` is the item that
+    // contains the mass at b / buckets of the total.
     cumulative: Vec<f64>,
     guide: Vec<u32>,
 }
 
 impl Sampler {
+    /// Builds the tables from the weights.
+    ///
     /// # Cost
     /// O(items): 12 bytes each.
     pub(super) fn new(weights: impl ExactSizeIterator<Item = f64>) -> Self {
@@ -34,12 +36,12 @@ impl Sampler {
         Self { cumulative, guide }
     }
 
-    /// The mass before item `item`; with the number of items, the total.
+    /// Returns the mass before an item. For the number of items, this is the total.
     pub(super) fn mass_before(&self, item: usize) -> f64 {
         self.cumulative[item]
     }
 
-    /// The item that holds `mass`.
+    /// Returns the item that contains `mass`.
     pub(super) fn item_at(&self, mass: f64) -> usize {
         let items = self.guide.len();
         let total = self.cumulative[items];
@@ -56,7 +58,7 @@ impl Sampler {
     }
 }
 
-/// Weights with a power-law tail: density ~ w^-exponent between `low` and `high`.
+/// A power law: density ~ w^-exponent between `low` and `high`.
 #[derive(Clone, Copy)]
 pub(super) struct PowerLaw {
     low: f64,
@@ -65,9 +67,9 @@ pub(super) struct PowerLaw {
 }
 
 impl PowerLaw {
-    /// The law with this mean and greatest value. `exponent` is above 1; `mean` is above 0 and at most `high`.
+    /// Finds the law with this mean and largest value. `exponent` is above 1; `mean` is above 0 and at most `high`.
     pub(super) fn with_mean(mean: f64, high: f64, exponent: f64) -> Self {
-        // The mean rises with the lower end: halve the interval, in the logarithm, until it is found.
+        // The mean rises with the lower end, so bisect on its logarithm.
         let (mut least, mut most) = ((mean * 1e-9).ln(), mean.min(high).ln());
         for _ in 0..80 {
             let middle = 0.5 * (least + most);
@@ -81,7 +83,7 @@ impl PowerLaw {
     }
 
     fn mean(&self) -> f64 {
-        // integral of w^(1-g) over integral of w^-g, each by its antiderivative.
+        // The integral of w^(1-g) over the integral of w^-g, each by its antiderivative.
         let integral = |power: f64| {
             if power.abs() < 1e-12 {
                 (self.high / self.low).ln()
@@ -92,7 +94,7 @@ impl PowerLaw {
         integral(2.0 - self.exponent) / integral(1.0 - self.exponent)
     }
 
-    /// One weight, by inverting the distribution.
+    /// Draws one weight by inverting the distribution.
     pub(super) fn draw(&self, rng: &mut impl Rng) -> f64 {
         let power = 1.0 - self.exponent;
         let (at_low, at_high) = (self.low.powf(power), self.high.powf(power));

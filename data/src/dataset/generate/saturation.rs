@@ -1,21 +1,22 @@
-//! Weights that make up for pairs that are drawn twice.
+//! Raises weights to compensate for pairs that are drawn twice.
 //!
-//! Ends that are drawn in proportion to wanted degrees meet again and again where degrees are great: a hub would end with fewer distinct
-//! neighbours than it should have. Vertices of about equal degree are put into bins, and each bin's weight is raised until the expected
-//! number of distinct neighbours is the wanted one.
+//! If ends are drawn in proportion to the wanted degrees, vertices of large degree meet repeatedly: a hub would get
+//! fewer distinct neighbours than wanted. So vertices of about equal degree are put into bins, and each bin's weight is
+//! raised until the expected number of distinct neighbours is the wanted one.
 
 use std::collections::BTreeMap;
 
 use rayon::prelude::*;
 
-/// Bins between a degree and its double.
+/// Bins per doubling of the degree.
 const BINS: f64 = 32.0;
-/// Degrees below this are none.
+/// Degrees below this count as 0.
 const LEAST: f64 = 1e-9;
 const ROUNDS: usize = 100;
-/// How near to the wanted degree is enough.
+/// Relative error of a degree that is accepted.
 const NEAR: f64 = 1e-3;
-/// A vertex that should have nearly all others as neighbours cannot be helped without end.
+/// Limit of weight over degree. A vertex that should have nearly all others as neighbours would need an unlimited
+/// weight.
 const MOST: f64 = 50.0;
 
 /// Vertices of about equal wanted degree.
@@ -30,11 +31,12 @@ fn key(degree: f64) -> i32 {
     (degree.log2() * BINS).floor() as i32
 }
 
-/// Turns wanted degrees into weights: when `(sum of weights - singles) / 2` pairs are drawn in proportion to the weights of both ends,
-/// and one end each for `singles` others, a vertex has in expectation as many distinct neighbours as it should.
+/// Turns wanted degrees into weights. `(sum of weights - singles) / 2` pairs are then drawn in proportion to the
+/// weights of both ends, plus one end for each of `singles` other vertices. With these weights, the expected number of
+/// distinct neighbours of a vertex is its wanted degree.
 ///
 /// # Cost
-/// O(vertices), and at most a hundred times the square of the number of bins, of which there are 32 a doubling.
+/// O(vertices), and at most 100 times the square of the number of bins, of which there are 32 per doubling.
 pub(super) fn weights(degrees: &mut [f64], singles: f64) {
     let mut bins: BTreeMap<i32, Bin> = BTreeMap::new();
     for &degree in degrees.iter().filter(|&&degree| degree >= LEAST) {
@@ -65,7 +67,7 @@ pub(super) fn weights(degrees: &mut [f64], singles: f64) {
     }
 }
 
-/// How many distinct neighbours a vertex of a bin will have.
+/// Returns the expected number of distinct neighbours of a vertex in a bin.
 fn expected(bins: &[Bin], at: usize, singles: f64) -> f64 {
     let total: f64 = bins.iter().map(|bin| bin.vertices * bin.weight).sum();
     let own = bins[at].weight / total;

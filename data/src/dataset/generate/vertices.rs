@@ -1,4 +1,4 @@
-//! What generators give to vertices: labels, features around class centroids, splits.
+//! Random labels, features around class centroids, and splits of generated graphs.
 
 use rand::Rng;
 use rand::seq::SliceRandom;
@@ -8,10 +8,10 @@ use rayon::prelude::*;
 use super::{Purpose, SplitSizes, stream};
 use crate::dataset::split::{NONE, TEST, TRAIN, VAL};
 
-/// Vertices of one random stream.
+/// Number of vertices of one random stream.
 const CHUNK: usize = 1 << 14;
 
-/// A class for each vertex, all equally likely.
+/// Draws a class for each vertex, all equally likely.
 pub(super) fn labels(vertices: usize, classes: usize, seed: u64) -> Vec<u32> {
     let mut labels = vec![0u32; vertices];
     labels.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, labels)| {
@@ -21,8 +21,8 @@ pub(super) fn labels(vertices: usize, classes: usize, seed: u64) -> Vec<u32> {
     labels
 }
 
-/// `[vertices, width]`: the class's centroid plus noise of unit variance. Centroids are normal with standard
-/// deviation `signal`.
+/// Draws features `[vertices, width]`: the centroid of the class plus noise of unit variance. Centroids are normal with
+/// standard deviation `signal`.
 pub(super) fn features(labels: &[u32], classes: usize, width: usize, signal: f64, seed: u64) -> Vec<f32> {
     let mut rng = stream(seed, Purpose::Centroids, 0);
     let mut normal = || -> f64 { StandardNormal.sample(&mut rng) };
@@ -44,7 +44,7 @@ pub(super) fn features(labels: &[u32], classes: usize, width: usize, signal: f64
     features
 }
 
-/// The split that each vertex is in.
+/// Draws the split of each vertex.
 pub(super) fn split(labels: &[u32], classes: usize, sizes: &SplitSizes, seed: u64) -> Vec<u32> {
     let vertices = labels.len();
     let mut order: Vec<u32> = (0..vertices as u32).collect();

@@ -183,7 +183,7 @@ pub(super) fn cells(line: &[u8], delimiter: u8) -> impl Iterator<Item = &[u8]> {
 /// Counts from reading edges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Lines with more than two columns.
+    /// Number of lines with more than two columns.
     pub with_more: u64,
     /// Number of lines that start with #, % or //.
     pub comments: u64,
