@@ -1,4 +1,4 @@
-//! What a data set gives to programs: the join of `dataset` and `lower`.
+//! Converts a dataset to the inputs of programs. This is the only link between `dataset` and `lower`.
 
 use crate::dataset::{Dataset, FeatureNorm, Features, Labels, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
@@ -7,10 +7,10 @@ use crate::model::{FeatureKind, LabelKind};
 use lapidary_kernels::Shared;
 use lapidary_kernels::call::NO_LABEL;
 
-/// The arrays of `data`, with its features normalised as asked.
+/// Returns the arrays of `data`, with features normalised as requested.
 ///
 /// # Errors
-/// [`Error::DataLacks`] without features.
+/// [`Error::DataLacks`] if the dataset has no features.
 /// # Cost
 /// O(n + e); the features are copied if they are normalised.
 pub(crate) fn bind(data: &Dataset, norm: FeatureNorm) -> Result<Inputs> {
@@ -43,7 +43,7 @@ pub(crate) fn bind(data: &Dataset, norm: FeatureNorm) -> Result<Inputs> {
     })
 }
 
-/// What is to be predicted of each vertex of `data`; without labels, a class.
+/// Returns the kind of labels of `data`; classes if it has none.
 pub(crate) fn label_kind(data: &Dataset) -> LabelKind {
     match data.labels() {
         Some(Labels::Multi { .. }) => LabelKind::Multi,
@@ -51,10 +51,10 @@ pub(crate) fn label_kind(data: &Dataset) -> LabelKind {
     }
 }
 
-/// How the features of `data` are stored.
+/// Returns how the features of `data` are stored.
 ///
 /// # Errors
-/// [`Error::DataLacks`].
+/// [`Error::DataLacks`] if the dataset has no features.
 pub(crate) fn feature_kind(data: &Dataset) -> Result<FeatureKind> {
     let features = features(data)?;
     let width = features.width();

@@ -1,4 +1,4 @@
-//! One file that a command or a caller asked for: whole or not there.
+//! A single output file that is either complete or absent.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -6,27 +6,27 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
-/// Bytes that are written at once.
+/// Size of the write buffer in bytes.
 const BUFFER_BYTES: usize = 1 << 16;
 
-/// Links that are followed before a path is taken for a circle of them; the kernel follows as many.
+/// Symbolic links followed before the path is taken for a cycle. The kernel has the same limit.
 const MOST_LINKS: usize = 40;
 
-/// A file that takes its place when it is finished.
+/// A file that appears at its path when it is finished.
 ///
-/// Bytes go into a temporary file beside the place, which [`OutputFile::finish`] renames: what stood there is intact until
-/// then, and stays if there is no `finish`. A symbolic link is followed, also to a file that is not there yet. Where
-/// something stands that is no plain file (a device, a pipe, `/dev/stdout`), bytes are appended to it as they come.
+/// Bytes go into a temporary file in the same folder, which [`OutputFile::finish`] renames. An earlier file is intact
+/// until then, and stays if `finish` is not called. Symbolic links are followed, also to a file that does not exist
+/// yet. If the path is not a plain file (a device, a pipe, `/dev/stdout`), bytes are appended to it as they come.
 ///
-/// A new file has the permissions that the umask leaves; one that takes another's place has that one's.
+/// A new file has the permissions that the umask leaves. A replacement has those of the earlier file.
 #[derive(Debug)]
 pub(crate) struct OutputFile {
     writer: BufWriter<File>,
-    /// Without one, bytes have gone where they belong.
+    /// `None` if bytes are written directly to their destination.
     place: Option<Place>,
 }
 
-/// Where a temporary file is to go.
+/// A temporary file and its destination.
 #[derive(Debug)]
 struct Place {
     temporary: TempPath,
@@ -36,7 +36,7 @@ struct Place {
 impl OutputFile {
     /// Opens a file for writing at `path`.
     ///
-    /// # Errors
+    /// A directory at `path`; a missing folder; a file or folder without write permission.
     /// A directory at `path`; no folder to write in; a file or folder that may not be written.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let (target, is_stream) = resolve(path)?;
@@ -54,7 +54,7 @@ impl OutputFile {
         }
         let temporary = new_file_in(folder_of(&target))?;
         if let Some(earlier) = earlier {
-            // What may not be written is not replaced either.
+            // A file without write permission is not replaced either.
             OpenOptions::new().write(true).open(&target)?;
             take_after(temporary.as_file(), &earlier)?;
         }
@@ -63,7 +63,7 @@ impl OutputFile {
         Ok(Self { writer, place: Some(Place { temporary, target }) })
     }
 
-    /// Writes `contents` to `path`, whole or not at all.
+    /// Writes `contents` to `path`, completely or not at all.
     ///
     /// # Errors
     /// As [`OutputFile::create`] and [`OutputFile::finish`].
@@ -73,10 +73,10 @@ impl OutputFile {
         file.finish()
     }
 
-    /// Puts the file in its place when all of it is on the disk.
+    /// Moves the file to its path once all of it is on disk.
     ///
     /// # Errors
-    /// A full disk and the like; then what stood at the place stands there still.
+    /// A full disk and the like; an earlier file is then unchanged.
     pub(crate) fn finish(self) -> io::Result<()> {
         let Self { mut writer, place } = self;
         writer.flush()?;
@@ -96,8 +96,8 @@ impl Write for OutputFile {
     }
 }
 
-/// Where a path leads through symbolic links, the last of which may lead to nothing; and whether what is there is an
-/// open file of a process (`/dev/stdout`), which can only be appended to.
+/// Resolves symbolic links; the last one may lead to nothing. Also returns whether the result is an open file of a
+/// process (`/dev/stdout`), which can only be appended to.
 fn resolve(path: &Path) -> io::Result<(PathBuf, bool)> {
     let mut path = path.to_path_buf();
     for _ in 0..MOST_LINKS {
@@ -124,18 +124,18 @@ fn new_file_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        // As any new file: the process's umask takes from this.
+        // The same mode as any new file: the process's umask applies.
         builder.permissions(fs::Permissions::from_mode(0o666));
     }
     builder.prefix(".lapidary-").suffix(".part").tempfile_in(folder)
 }
 
-/// Gives a file the owner, where that is allowed, and the permissions of the one that it replaces.
+/// Gives a file the owner (if permitted) and the permissions of the file that it replaces.
 fn take_after(file: &File, earlier: &fs::Metadata) -> io::Result<()> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::{MetadataExt, fchown};
-        // Only root may give files away; for anybody else it is theirs, as a new file would be.
+        // Only root may change the owner. For others the file stays theirs, as a new file would be.
         drop(fchown(file, Some(earlier.uid()), Some(earlier.gid())));
     }
     file.set_permissions(earlier.permissions())
@@ -188,7 +188,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let place = |name: &str| folder.path().join(name);
         fs::create_dir(place("there")).expect("a folder");
-        // A link to a link to a file that is not there yet, by relative paths.
+        // A link to a link to a file that does not exist yet, by relative paths.
         symlink("there/second", place("first")).expect("a link");
         symlink("../real", place("there/second")).expect("a link");
         for contents in ["once", "twice"] {
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).expect("it is there"), "before after");
     }
 
-    /// The device says that it is full when bytes arrive.
+    /// The device reports that it is full when bytes arrive.
     #[test]
     #[cfg(target_os = "linux")]
     fn a_full_device_is_an_error_and_stays_a_device() {

@@ -1,14 +1,14 @@
-//! The models that have a name, and what their layers have in common.
+//! The built-in models, and what their layers have in common.
 
 use super::{ModelConfig, ModelError, Network, Norm, Value, gcn, gin, mean, resgcn};
 
-/// A model that a command can name.
+/// A built-in model.
 #[derive(Debug)]
 pub(super) struct Builtin {
     name: &'static str,
-    /// The first is the default; the others may be asked for.
+    /// The normalisations that the model takes. The first is the default.
     norms: &'static [Norm],
-    /// What follows `convs.<layer>.` in the name of the weight that a layer's input meets first.
+    /// The weight that a layer applies to its input first: the part of its name after `convs.<layer>.`.
     weight: &'static str,
     forward: fn(&mut Network, Value, &ModelConfig, Norm) -> Result<Value, ModelError>,
 }
@@ -32,23 +32,23 @@ static BUILTINS: [Builtin; 6] = [
     Builtin { name: "graphconv", norms: &[Norm::Sum], weight: "lin_rel.weight", forward: mean::graphconv_forward },
 ];
 
-/// The names of the built-in models, for messages.
+/// Returns the names of the built-in models, for messages.
 pub(super) fn names() -> String {
     BUILTINS.each_ref().map(|b| b.name).join(", ")
 }
 
 impl Builtin {
-    /// The model of this name.
+    /// Returns the model of this name.
     pub(super) fn find(name: &str) -> Option<&'static Self> {
         BUILTINS.iter().find(|b| b.name == name)
     }
 
-    /// The name of the weight of a layer that says its widths.
+    /// Returns the name of the weight whose shape gives a layer's widths.
     pub(super) fn weight_name(&self, layer: usize) -> String {
         format!("convs.{layer}.{}", self.weight)
     }
 
-    /// Writes the model into a network.
+    /// Adds the model to a network.
     pub(super) fn forward(&self, net: &mut Network, x: Value, config: &ModelConfig) -> Result<Value, ModelError> {
         let norm = config.norm.unwrap_or(self.norms[0]);
         if !self.norms.contains(&norm) {
@@ -58,8 +58,8 @@ impl Builtin {
     }
 }
 
-/// The convolutions `convs.0`, `convs.1`, ... of the model's widths, with dropout before each and, after all but the
-/// last, layer norm if asked for and ReLU.
+/// Adds the convolutions `convs.0`, `convs.1`, ... of the model's widths. Dropout comes before each of them. Layer norm
+/// (if requested) and ReLU follow each but the last.
 pub(super) fn stack(
     net: &mut Network,
     x: Value,
@@ -78,13 +78,13 @@ pub(super) fn stack(
     Ok(h)
 }
 
-/// Layer norm, if asked for, and ReLU.
+/// Adds layer norm, if requested, and ReLU.
 pub(super) fn activate(net: &mut Network, h: Value, config: &ModelConfig, layer: usize) -> Result<Value, ModelError> {
     let h = if config.layer_norm { net.layer_norm(h, &format!("norms.{layer}"))? } else { h };
     net.relu(h)
 }
 
-/// The weighted sum over in-neighbours, by itself; `self_loops` says whether over `A + I`.
+/// Adds the weighted sum over in-neighbours. With `self_loops`, the sum is over `A + I`.
 pub(super) fn aggregate(net: &mut Network, h: Value, norm: Norm, self_loops: bool) -> Result<Value, ModelError> {
     use crate::program::Degree;
     let scaled = match norm {

@@ -1,4 +1,4 @@
-//! Why a model cannot be built.
+//! Errors of building a model.
 
 use super::Norm;
 use super::builtin::names;
@@ -14,7 +14,7 @@ pub enum ModelError {
         /// The name.
         name: String,
     },
-    /// A normalisation that a model does not have.
+    /// The model does not have this normalisation.
     #[error("the model `{model}` is defined with one normalisation and does not take --norm {norm}")]
     NormNotTaken {
         /// The model.
@@ -28,10 +28,10 @@ pub enum ModelError {
         /// The name.
         name: String,
     },
-    /// Widths that make no network.
+    /// The widths do not define a network.
     #[error("a model needs at least an input and an output width, each at least 1, but was given {widths:?}")]
     Widths {
-        /// What was given.
+        /// The widths given.
         widths: Vec<usize>,
     },
     /// A dropout rate outside `[0, 1)`.
@@ -40,29 +40,29 @@ pub enum ModelError {
         /// The rate.
         rate: f32,
     },
-    /// Features of another width than the model reads.
+    /// The model and the data have different feature widths.
     #[error("the model reads {model} features a vertex, but the data has {data}")]
     FeatureWidth {
-        /// What the model reads.
+        /// The width that the model reads.
         model: usize,
-        /// What the data has.
+        /// The width of the data.
         data: usize,
     },
-    /// Logits of another width than the model says.
+    /// The logits have a different width than the model declares.
     #[error("the network ends with {got} columns, but the model says {want}")]
     OutputWidth {
-        /// What the model says.
+        /// The width declared.
         want: usize,
-        /// What the network makes.
+        /// The width of the network's output.
         got: usize,
     },
-    /// An operation that sparse features do not have.
+    /// The operation does not take sparse features.
     #[error("{op} needs dense rows, but was given sparse features; put a linear layer or a convolution first")]
     SparseInput {
         /// The operation.
         op: &'static str,
     },
-    /// A parameter without a number.
+    /// A parameter has no elements.
     #[error("the parameter `{name}` is {shape:?}; every width must be at least 1")]
     EmptyParameter {
         /// Its name.
@@ -70,23 +70,23 @@ pub enum ModelError {
         /// Its shape.
         shape: Vec<usize>,
     },
-    /// A parameter that training cannot reach.
+    /// A parameter does not influence the loss.
     #[error("the parameter `{name}` does not reach the loss; take it out of the network, or use it")]
     UnusedParameter {
         /// Its name.
         name: String,
     },
-    /// Two layers that use one name for different parameters.
+    /// Two layers use one name for different parameters.
     #[error("the parameter `{name}` is declared twice, as {first:?} and as {second:?}")]
     ParameterTwice {
         /// Its name.
         name: String,
-        /// Its shape at first.
+        /// Its first shape.
         first: Vec<usize>,
-        /// Its other shape.
+        /// Its second shape.
         second: Vec<usize>,
     },
-    /// Operands that do not fit together.
+    /// Operands do not fit together.
     #[error(transparent)]
     Program(#[from] ProgramError),
 }

@@ -3,13 +3,14 @@
 //! `H' = ReLU(S (A + I) S H W^T + b)` with `S = D^-1/2` and D the in-degrees of `A + I`; no ReLU after the last layer.
 //!
 //! # Source
-//! Kipf & Welling, Semi-supervised classification with graph convolutional networks, ICLR 2017, equation 9; the names
-//! and the in-degree on both sides are those of PyG's `GCNConv`.
+//! Kipf & Welling, Semi-supervised classification with graph convolutional networks, ICLR 2017, equation 9. The
+//! parameter names and the in-degree on both sides are those of PyG's `GCNConv`.
 
 use super::builtin::{aggregate, stack};
 use super::{Init, ModelConfig, ModelError, Network, Norm, Value};
 
-/// One graph convolution over `A + I`: the parameters `{name}.lin.weight` `[out, in]` and `{name}.bias` `[out]`.
+/// Adds one graph convolution over `A + I`, with the parameters `{name}.lin.weight` `[out, in]` and `{name}.bias`
+/// `[out]`.
 ///
 /// # Errors
 /// [`ModelError::ParameterTwice`].

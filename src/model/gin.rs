@@ -1,18 +1,19 @@
 //! Graph isomorphism networks.
 //!
-//! `H' = ReLU(MLP(H + A H))`, the MLP two linears with a ReLU between them; no ReLU after the last layer.
+//! `H' = ReLU(MLP(H + A H))`, where the MLP is two linear layers with a ReLU between them. No ReLU after the last
+//! layer.
 //!
 //! # Source
-//! Xu et al., How powerful are graph neural networks?, ICLR 2019, equation 4.1 with eps = 0; the names are those of PyG's
-//! `GINConv` over its `MLP`.
+//! Xu et al., How powerful are graph neural networks?, ICLR 2019, equation 4.1 with eps = 0. The parameter names are
+//! those of PyG's `GINConv` over its `MLP`.
 
 use super::builtin::stack;
 use super::{Init, ModelConfig, ModelError, Network, Norm, Value};
 
-/// One GIN convolution: the parameters `{name}.nn.lins.0` `[out, in]` and `{name}.nn.lins.1` `[out, out]`, each `.weight`
-/// and `.bias`; and `{name}.eps` `[1]`, which is 0 and not trained.
+/// Adds one GIN convolution, with the parameters `{name}.nn.lins.0` `[out, in]` and `{name}.nn.lins.1` `[out, out]`,
+/// each `.weight` and `.bias`, and `{name}.eps` `[1]`, which is 0 and not trained.
 ///
-/// The first linear is applied before neighbours are summed, with which it commutes.
+/// The first linear layer commutes with the sum over neighbours, and is applied before it.
 ///
 /// # Errors
 /// [`ModelError::ParameterTwice`].

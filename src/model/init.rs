@@ -1,4 +1,4 @@
-//! Parameters before training.
+//! Initial values of parameters.
 
 use rand::distr::{Distribution, Uniform};
 use rand_chacha::ChaCha8Rng;
@@ -6,14 +6,14 @@ use rand_chacha::rand_core::SeedableRng;
 
 use super::{Parameter, Weight, Weights};
 
-/// How a parameter is drawn before training.
+/// How a parameter is initialised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Init {
     /// Uniform in `+- sqrt(6 / (in + out))`.
     ///
     /// Source: Glorot & Bengio, AISTATS 2010, equation 16.
     Glorot,
-    /// Uniform in `+- 1 / sqrt(fan in)`, as `torch.nn.Linear` draws weights and biases.
+    /// Uniform in `+- 1 / sqrt(fan in)`, as `torch.nn.Linear` initialises weights and biases.
     FanIn(usize),
     /// All 0.
     Zeros,
@@ -21,7 +21,8 @@ pub enum Init {
     Ones,
 }
 
-/// Draws all parameters; the same for the same seed. Each has a random stream of its own, by its place in the list.
+/// Draws all parameters; the same for the same seed. Each parameter has its own random stream, by its index in the
+/// list.
 pub fn initial_weights(parameters: &[Parameter], seed: u64) -> Weights {
     let mut weights = Weights::default();
     for (stream, parameter) in parameters.iter().enumerate() {
@@ -40,7 +41,7 @@ pub fn initial_weights(parameters: &[Parameter], seed: u64) -> Weights {
     weights
 }
 
-/// `len` numbers in `+- bound` from one random stream.
+/// Draws `len` numbers in `+- bound` from one random stream.
 fn uniform(seed: u64, stream: u64, bound: f64, len: usize) -> Vec<f32> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(stream);

@@ -1,7 +1,8 @@
-//! GraphSAGE, CommNet and GraphConv: a linear of the vertex itself plus a linear of the mean, or sum, over its in-neighbours.
+//! GraphSAGE, CommNet and GraphConv: a linear layer of the vertex itself plus a linear layer of the mean or sum over
+//! its in-neighbours.
 //!
-//! `H' = ReLU(H W_self^T + M H W_mean^T + b)`, M the mean over in-neighbours (0 where there are none), of GraphConv the sum; no ReLU
-//! after the last layer. They differ in names, and in which linear the bias belongs to.
+//! `H' = ReLU(H W_self^T + M H W_mean^T + b)`. M is the mean over in-neighbours (0 if there are none), in GraphConv the
+//! sum. No ReLU after the last layer. The models differ in parameter names, and in which linear layer has the bias.
 //!
 //! # Source
 //! Hamilton et al., Inductive representation learning on large graphs, NeurIPS 2017, with PyG's names (`SAGEConv`);
@@ -11,7 +12,7 @@
 use super::builtin::{aggregate, stack};
 use super::{Init, ModelConfig, ModelError, Network, Norm, Value};
 
-/// One GraphSAGE convolution: the parameters `{name}.lin_l.weight` and `{name}.lin_l.bias` for the mean, and
+/// Adds one GraphSAGE convolution, with the parameters `{name}.lin_l.weight` and `{name}.lin_l.bias` for the mean, and
 /// `{name}.lin_r.weight` for the vertex itself.
 ///
 /// # Errors
@@ -21,7 +22,7 @@ pub fn sage_conv(net: &mut Network, x: Value, name: &str, out: usize) -> Result<
     conv(net, x, name, out, Norm::Mean, &names)
 }
 
-/// One CommNet step: the parameters `{name}.lin_h.weight` and `{name}.lin_h.bias` for the vertex itself, and
+/// Adds one CommNet step, with the parameters `{name}.lin_h.weight` and `{name}.lin_h.bias` for the vertex itself, and
 /// `{name}.lin_c.weight` for its in-neighbours.
 ///
 /// # Errors
@@ -31,8 +32,8 @@ pub fn comm_conv(net: &mut Network, x: Value, name: &str, out: usize, norm: Norm
     conv(net, x, name, out, norm, &names)
 }
 
-/// One GraphConv: the parameters `{name}.lin_rel.weight` and `{name}.lin_rel.bias` for the sum over in-neighbours, and
-/// `{name}.lin_root.weight` for the vertex itself.
+/// Adds one GraphConv, with the parameters `{name}.lin_rel.weight` and `{name}.lin_rel.bias` for the sum over
+/// in-neighbours, and `{name}.lin_root.weight` for the vertex itself.
 ///
 /// # Errors
 /// [`ModelError::ParameterTwice`].
@@ -41,7 +42,7 @@ pub fn graph_conv(net: &mut Network, x: Value, name: &str, out: usize) -> Result
     conv(net, x, name, out, Norm::Sum, &names)
 }
 
-/// What the linears are called.
+/// Names of the linear layers.
 struct Names {
     own: &'static str,
     neighbours: &'static str,

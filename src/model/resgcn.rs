@@ -1,7 +1,7 @@
 //! The residual GCN.
 //!
-//! `H' = ReLU(GCN(H)) + H`, or `+ H W^T` where widths differ; the last layer has its shortcut too, but no ReLU. Dropout is on
-//! what a convolution reads, not on the shortcut, so that depth does not thin it out.
+//! `H' = ReLU(GCN(H)) + H`, or `+ H W^T` if the widths differ. The last layer has a shortcut too, but no ReLU. Dropout
+//! applies to the input of a convolution, not to the shortcut, so it does not accumulate with depth.
 //!
 //! # Source
 //! ROC (Jia et al., MLSys 2020), section 7.5, after He et al., CVPR 2016.
@@ -9,7 +9,8 @@
 use super::builtin::activate;
 use super::{Init, ModelConfig, ModelError, Network, Norm, Value, gcn_conv};
 
-/// The shortcut of a residual layer: `x` itself where it has `out` columns, else `x W^T` with the parameter `{name}.weight`.
+/// Adds the shortcut of a residual layer: `x` itself if it has `out` columns, otherwise `x W^T` with the parameter
+/// `{name}.weight`.
 ///
 /// # Errors
 /// [`ModelError::ParameterTwice`].

@@ -10,13 +10,13 @@ use super::Parameter;
 /// One named array.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weight {
-    /// `[out, in]` of a weight, `[d]` of a bias.
+    /// `[out, in]` for a weight, `[d]` for a bias.
     pub shape: Vec<usize>,
-    /// Row by row; as many as the shape says.
+    /// The elements in row-major order.
     pub data: Vec<f32>,
 }
 
-/// Named weights, in the order of their names.
+/// Named weights, sorted by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Weights {
     tensors: BTreeMap<String, Weight>,
@@ -37,18 +37,18 @@ pub enum WeightsError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The bytes are no safetensors file.
+    /// The bytes are not a safetensors file.
     #[error("{} is not a whole safetensors file", path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: safetensors::SafeTensorError,
     },
-    /// An element type that is no floating-point number.
+    /// The element type is not a floating-point type.
     #[error("{}: the tensor `{name}` holds {dtype}; f32, f64, f16 and bf16 are read", path.display())]
     ElementType {
         /// The file.
@@ -58,60 +58,60 @@ pub enum WeightsError {
         /// Its element type.
         dtype: String,
     },
-    /// A number that is not finite.
+    /// A number is not finite.
     #[error("{}the weight `{name}` has a NaN or an infinity at position {position}; was the learning rate too large?",
         path.as_ref().map(|path| format!("{}: ", path.display())).unwrap_or_default())]
     NotFinite {
-        /// The file, if it is from one.
+        /// The file, if the weights came from one.
         path: Option<PathBuf>,
         /// The tensor.
         name: String,
-        /// Where.
+        /// The position of the number.
         position: usize,
     },
-    /// A parameter of the model that is not there.
+    /// A parameter of the model is missing.
     #[error("the model needs the weight `{name}`, which is missing; there is: {found}")]
     Missing {
         /// The parameter.
         name: String,
-        /// What there is.
+        /// The weights that exist.
         found: String,
     },
-    /// A number that this version takes to be 0.
+    /// A weight is not 0, although this version supports only 0 for it.
     #[error("the weight `{name}` is not 0; this version computes with 0 alone, and would give other logits")]
     NotZero {
         /// The weight.
         name: String,
     },
-    /// Not as many numbers as the shape says.
+    /// The number of elements differs from the shape.
     #[error("the weight `{name}` is {shape:?}, but holds {len} numbers")]
     Length {
         /// The weight.
         name: String,
         /// Its shape.
         shape: Vec<usize>,
-        /// How many numbers it holds.
+        /// Number of elements.
         len: usize,
     },
-    /// A weight that is no matrix where the model needs one.
+    /// A weight is not a matrix, although the model needs one.
     #[error("the weight `{name}` is {got:?}, but the model needs a matrix [out, in]")]
     NoMatrix {
         /// The weight.
         name: String,
-        /// What it is.
+        /// Its shape.
         got: Vec<usize>,
     },
-    /// A weight of another shape than the model's.
+    /// A weight has a different shape than the model's parameter.
     #[error("the weight `{name}` is {got:?}, but the model needs {want:?}")]
     Shape {
         /// The parameter.
         name: String,
-        /// What the model needs.
+        /// The shape needed.
         want: Vec<usize>,
-        /// What there is.
+        /// The shape found.
         got: Vec<usize>,
     },
-    /// Weights that the model has no parameter for.
+    /// The model has no parameter for a weight.
     #[error("the model `{model}` has no parameter `{name}`; were the weights trained with another model?")]
     Unused {
         /// The model.
@@ -122,7 +122,7 @@ pub enum WeightsError {
 }
 
 impl Weights {
-    /// The weight of this name.
+    /// Returns the weight of this name.
     pub fn get(&self, name: &str) -> Option<&Weight> {
         self.tensors.get(name)
     }
@@ -132,22 +132,22 @@ impl Weights {
         self.tensors.insert(name.into(), weight);
     }
 
-    /// Names and weights, by name.
+    /// Returns names and weights, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Weight)> {
         self.tensors.iter().map(|(name, weight)| (name.as_str(), weight))
     }
 
-    /// How many there are.
+    /// Returns the number of weights.
     pub fn len(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no weights.
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty()
     }
 
-    /// Reads a safetensors file. Numbers of other widths become f32.
+    /// Reads a safetensors file. Floating-point numbers of other widths are converted to f32.
     ///
     /// # Errors
     /// [`WeightsError::Io`], [`WeightsError::Format`], [`WeightsError::ElementType`], [`WeightsError::NotFinite`].
@@ -156,7 +156,8 @@ impl Weights {
         Self::from_safetensors(&bytes, path)
     }
 
-    /// Reads the bytes of a safetensors file, which `path` names in errors. Numbers of other widths become f32.
+    /// Parses the bytes of a safetensors file; `path` names it in errors. Floating-point numbers of other widths are
+    /// converted to f32.
     ///
     /// # Errors
     /// [`WeightsError::Format`], [`WeightsError::ElementType`], [`WeightsError::NotFinite`].
@@ -177,10 +178,10 @@ impl Weights {
         Ok(weights)
     }
 
-    /// The bytes of a safetensors file of f32 tensors; the same for the same weights.
+    /// Returns the bytes of a safetensors file of f32 tensors. They are the same for the same weights.
     ///
     /// # Panics
-    /// If a weight does not hold as many numbers as its shape says: see [`Weights::check`].
+    /// If the number of elements of a weight differs from its shape; see [`Weights::check`].
     pub fn to_safetensors(&self) -> Vec<u8> {
         let views = self.tensors.iter().map(|(name, weight)| {
             let bytes = bytemuck::cast_slice(&weight.data);
@@ -202,7 +203,8 @@ impl Weights {
         self.iter().find_map(stray).map_or(Ok(()), Err)
     }
 
-    /// Checks that there is exactly one weight, of the right shape and finite, for each parameter.
+    /// Checks that there is one finite weight of the right shape for each parameter, and no other weight. Untrained
+    /// parameters may be missing.
     ///
     /// # Errors
     /// [`WeightsError::Missing`], [`WeightsError::Shape`], [`WeightsError::Length`], [`WeightsError::NotFinite`],
@@ -235,7 +237,7 @@ impl Weights {
         }
     }
 
-    /// The error that there is no such weight.
+    /// Returns the error that a weight is missing.
     pub(super) fn missing(&self, name: &str) -> WeightsError {
         WeightsError::Missing { name: name.into(), found: self.summary() }
     }
@@ -246,7 +248,8 @@ impl Weights {
     }
 }
 
-/// The numbers of a tensor as f32, or `None` if they are no floating-point numbers. Bytes need not be aligned.
+/// Returns the elements of a tensor as f32, or `None` for other types than floating point. The bytes need not be
+/// aligned.
 fn floats(tensor: &TensorView<'_>) -> Option<Vec<f32>> {
     let bytes = tensor.data();
     let wide = |size: usize| bytes.chunks_exact(size);

@@ -1,25 +1,27 @@
-//! How far measurements of a few parts are to be believed against the model.
+//! Estimates how far the measured times of a few parts are to be trusted over the model.
 //!
-//! What a part's gathers took, over what was predicted of them, has two causes: what the model does not know of the graph and the
-//! machine, and what disturbed the measurement. A disturbance hits one call; what the model does not know shows in all gathers of the
-//! part alike. So calls of one part that disagree tell how uncertain their mean is, and parts are told apart only as far as
-//! they differ by more than that: their factors shrink towards the mean of all (James & Stein 1961).
+//! The measured time of a part's gathers differs from the prediction for two reasons: the model does not know
+//! everything about the graph and the machine, and something disturbed the measurement. A disturbance hits one call;
+//! what the model does not know affects all gathers of the part alike. So the disagreement between the calls of one
+//! part shows how uncertain their mean is. Parts are told apart only as far as they differ by more than that: their
+//! factors shrink towards the mean of all parts (James & Stein 1961).
 
-/// How uncertain the logarithm of one call's time is before measurements say, and how many measurements' worth that is.
+/// The prior standard deviation of the logarithm of one call's time, and how many measurements this prior is worth.
 const FIRST_NOISE: f64 = 0.1;
 const FIRST_WEIGHT: f64 = 1.0;
 
-/// What is known of the gathers of one part.
+/// Times of the gathers of one part.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Gathers {
-    /// Of all of them together.
+    /// Total measured and predicted time of all gathers, in seconds.
     pub(super) measured_s: f64,
     pub(super) predicted_s: f64,
-    /// By operation, each call's time over its prediction.
+    /// For each operation, the ratio of measured to predicted time of each call.
     pub(super) calls: Vec<Vec<f64>>,
 }
 
-/// By part the factor by which its gathers take longer than predicted, as far as that is certain. 1 where nothing is known.
+/// Returns for each part the factor by which its gathers take longer than predicted, shrunk as described above. The
+/// factor is 1 for a part without measurements.
 ///
 /// # Cost
 /// O(calls).
@@ -36,7 +38,7 @@ pub(super) fn factors(parts: &[Gathers]) -> Vec<f64> {
     logs.into_iter().map(|log| log.map_or(1.0, |log| (mean_log + certain * (log - mean_log)).exp())).collect()
 }
 
-/// The variance of a part's mean that comes of single calls which disagree.
+/// Returns the variance of a part's mean that the disagreement of single calls explains.
 fn noise(parts: &[Gathers]) -> f64 {
     let logs = |part: &Gathers| -> Vec<Vec<f64>> {
         part.calls.iter().map(|calls| calls.iter().map(|ratio| ratio.ln()).collect()).collect()
@@ -48,7 +50,7 @@ fn noise(parts: &[Gathers]) -> f64 {
     let op_means: Vec<f64> = (0..ops).map(of_op).collect();
     let (mut squares, mut calls) = (0.0, 0);
     for part in &parts {
-        // Beside what sets the operation apart in all parts.
+        // Remove what is specific to the operation in all parts.
         let rests: Vec<f64> =
             part.iter().zip(&op_means).flat_map(|(calls, op)| calls.iter().map(move |log| log - op)).collect();
         let part_mean = mean(&rests);
@@ -68,7 +70,7 @@ fn mean(values: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    /// Parts whose gathers each took so many times what was predicted.
+    /// Parts whose gathers took these multiples of the prediction.
     fn parts(calls: &[&[f64]]) -> Vec<Gathers> {
         let of_part = |calls: &&[f64]| Gathers {
             measured_s: calls.iter().sum(),

@@ -1,4 +1,4 @@
-//! The driver: workers, one a device, that run their scripts side by side.
+//! The driver: runs scripts on the workers in parallel, one worker per device.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -23,22 +23,23 @@ pub(crate) struct Runtime {
     workers: Vec<Sender<ToWorker>>,
     reports: Receiver<ToDriver>,
     threads: Vec<JoinHandle<()>>,
-    /// Set when a worker failed: the others are of no use without it.
+    /// Set when a worker failed: the others cannot continue without it.
     failed: Cell<bool>,
 }
 
 impl Runtime {
-    /// Starts a worker a device and gives each its part of the data.
+    /// Starts one worker per device and gives each its part of the data.
     ///
     /// # Errors
-    /// [`Error::Device`] when the host has no memory or no thread for it.
+    /// [`Error::Device`] if the host has no memory or no thread for it.
     pub(crate) fn open(devices: Vec<Box<dyn Device>>, lowered: Vec<Lowered>, supply: &mut Supply<'_>) -> Result<Self> {
         let parts = devices.len();
         let lowered: Vec<Arc<Lowered>> = lowered.into_iter().map(Arc::new).collect();
         let exchanges = Arc::new(lowered[0].exchanges.clone());
-        // A message a published tensor and part, and what the driver says: no sender ever waits.
+        // Channels have space for one message per published tensor and part, plus the driver's messages. So no sender
+        // ever waits.
         let told = |exchange: &Exchange| match exchange {
-            // That rows are lent, and that they were read.
+            // One message that rows are lent, and one that they were read.
             Exchange::Fetch { .. } => 2,
             other => other.published().len(),
         };
@@ -73,7 +74,7 @@ impl Runtime {
     /// Runs a script on each worker, and returns their reports when all are done.
     ///
     /// # Errors
-    /// That of the first worker that failed, at once: the others are told to stop.
+    /// The error of the first worker that fails, at once; the others are told to stop.
     pub(crate) fn run(&self, scripts: &[Arc<Script>], run: impl Fn(Arc<Script>) -> Run) -> Result<Vec<Report>> {
         for (part, script) in scripts.iter().enumerate() {
             self.tell(part, ToWorker::Run(run(script.clone())))?;
@@ -98,7 +99,7 @@ impl Runtime {
         Ok(reports.into_iter().flatten().collect())
     }
 
-    /// Overwrites a tensor that lasts, on every worker.
+    /// Overwrites a persistent tensor on every worker.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -116,7 +117,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// A tensor that lasts, or that was published, as one part has it.
+    /// Reads a persistent or published tensor of one part.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -128,12 +129,12 @@ impl Runtime {
         }
     }
 
-    /// What each part runs.
+    /// Returns the lowered programs of each part.
     pub(crate) fn lowered(&self) -> &[Arc<Lowered>] {
         &self.lowered
     }
 
-    /// The sum of every part's term, to every part.
+    /// Sends the sum of the terms of all parts to every part. Terms are added in part order.
     fn send_sum(&self, exchange: usize, terms: &[HostSlot]) -> Result<()> {
         let mut sum = terms[0].to_vec::<f32>();
         for term in &terms[1..] {
@@ -150,14 +151,14 @@ impl Runtime {
         }
         match self.workers[part].send(message) {
             Ok(()) => Ok(()),
-            // It failed, and has said why.
+            // The worker failed, and has reported why.
             Err(_) => loop {
                 self.hear()?;
             },
         }
     }
 
-    /// The next message; a failure ends everything.
+    /// Receives the next message. A failure stops all workers.
     fn hear(&self) -> Result<ToDriver> {
         if self.failed.get() {
             return Err(Error::WorkersGone);
@@ -169,7 +170,7 @@ impl Runtime {
         };
         self.failed.set(true);
         for worker in &self.workers {
-            // A full channel belongs to a worker that has stopped listening.
+            // A full channel belongs to a worker that no longer listens.
             drop(worker.try_send(ToWorker::Abort));
         }
         Err(error)
@@ -177,14 +178,14 @@ impl Runtime {
 }
 
 impl Runtime {
-    /// Ends the workers, whose memory is then free. Nothing can be asked of them afterwards.
+    /// Stops the workers, which frees their memory. No other method may be called afterwards.
     pub(crate) fn stop(&mut self) {
         self.failed.set(true);
         for worker in self.workers.drain(..) {
             drop(worker.try_send(ToWorker::Abort));
         }
         for thread in self.threads.drain(..) {
-            // A worker's panic was its failure, and was reported.
+            // A worker's panic was already reported as its failure.
             drop(thread.join());
         }
     }
@@ -202,7 +203,7 @@ impl std::fmt::Debug for Runtime {
     }
 }
 
-/// A worker's whole life. A panic is our own mistake, and still no reason for the others to wait forever.
+/// Runs a worker to its end. A panic is our bug, but it must be reported so that the others do not wait forever.
 fn serve(worker: Worker, driver: &Sender<ToDriver>) {
     let name = worker.name().to_owned();
     if let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(|| worker.serve())) {
@@ -215,7 +216,7 @@ fn serve(worker: Worker, driver: &Sender<ToDriver>) {
     }
 }
 
-/// What a part has on the host when it starts: constants from the data, and zeros for what is carried along.
+/// Returns what a part has on the host at the start: constants from the data, and zeros for state.
 fn starting_values(
     lowered: &Lowered,
     supply: &mut Supply<'_>,
@@ -234,7 +235,7 @@ fn starting_values(
     values.collect()
 }
 
-/// What a part expects of each exchange, and who reads what it publishes.
+/// Returns what a part expects of each exchange, and for each exchange the parts that read its rows.
 fn halves(lowered: &Lowered, supply: &mut Supply<'_>, part: usize) -> (Inbox, Vec<Vec<usize>>) {
     let (mut expected, mut readers) = (Vec::new(), Vec::new());
     for exchange in &lowered.exchanges {
@@ -261,7 +262,7 @@ fn halves(lowered: &Lowered, supply: &mut Supply<'_>, part: usize) -> (Inbox, Ve
     (Inbox::new(&lowered.exchanges, expected), readers)
 }
 
-/// The parts that read rows of `part`.
+/// Returns the parts that read rows of `part`.
 fn readers_of(routes: &Routes, part: usize) -> Vec<usize> {
     let reads = |sources: &[Source]| sources.iter().any(|source| source.part == part);
     (0..routes.sources.len()).filter(|&reader| reads(&routes.sources[reader])).collect()

@@ -1,5 +1,5 @@
-//! What parts tell each other: packed rows go to the workers that read them, staged in host memory or lent where they lie, and
-//! terms of sums to the driver.
+//! Exchanges between parts. Packed rows go to the workers that read them, either copied through host memory or lent in
+//! device memory. Terms of sums go to the driver.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use lapidary_kernels::{HostSlot, Lent, Slot};
 use super::message::{ToDriver, ToWorker};
 use crate::lower::{Exchange, Source};
 
-/// A worker's way to the others.
+/// The sending side of a worker.
 pub(super) struct Mail {
     part: usize,
     exchanges: Arc<Vec<Exchange>>,
-    /// The exchange that a tensor is published for, and which of its tiles it is.
+    /// For each published tensor, its exchange and its tile index.
     by_published: BTreeMap<Slot, (usize, usize)>,
-    /// The exchange that brings a tensor from other devices.
+    /// For each fetched tensor, its exchange.
     by_fetched: BTreeMap<Slot, usize>,
-    /// By exchange, the parts that read this part's rows.
+    /// For each exchange, the parts that read this part's rows.
     readers: Vec<Vec<usize>>,
     peers: Vec<Sender<ToWorker>>,
     driver: Sender<ToDriver>,
@@ -41,36 +41,36 @@ impl Mail {
         Self { part, exchanges, by_published, by_fetched, readers, peers, driver }
     }
 
-    /// The exchange that brings a tensor from other devices.
+    /// Returns the exchange that fetches a tensor from other devices.
     pub(super) fn fetched_by(&self, slot: Slot) -> usize {
         *self.by_fetched.get(&slot).expect("what is fetched is part of an exchange")
     }
 
-    /// How many parts read this part's rows.
+    /// Returns the number of parts that read this part's rows.
     pub(super) fn reader_count(&self, exchange: usize) -> usize {
         self.readers[exchange].len()
     }
 
-    /// Lets those who read this part's rows do so.
+    /// Lends rows to the parts that read them.
     pub(super) fn lend(&self, exchange: usize, rows: &Lent) {
         for &reader in &self.readers[exchange] {
             drop(self.peers[reader].send(ToWorker::Lent(exchange, self.part, rows.clone())));
         }
     }
 
-    /// Tells those who lent rows that they were read.
+    /// Tells the lenders that their rows were read.
     pub(super) fn tell_read(&self, exchange: usize, lenders: &[usize]) {
         for &lender in lenders {
             drop(self.peers[lender].send(ToWorker::Read(exchange)));
         }
     }
 
-    /// The exchange that a tensor is published for, and which of its tiles it is.
+    /// Returns the exchange and the tile index of a published tensor.
     pub(super) fn place_of(&self, slot: Slot) -> Option<(usize, usize)> {
         self.by_published.get(&slot).copied()
     }
 
-    /// Hands published rows to those who read them. Whoever is gone needs none.
+    /// Sends published rows to the parts that read them. A receiver that has stopped is ignored.
     pub(super) fn send(&self, (exchange, tile): (usize, usize), rows: &HostSlot) {
         match self.exchanges[exchange] {
             Exchange::Fetch { .. } => unreachable!("what is lent is not published"),
@@ -84,47 +84,47 @@ impl Mail {
     }
 }
 
-/// Each slot's list and place in it.
+/// Returns for each slot the index of its list and its position there.
 fn places<'a>(lists: impl Iterator<Item = &'a [Slot]>) -> BTreeMap<Slot, (usize, usize)> {
     let places =
         lists.enumerate().flat_map(|(i, slots)| slots.iter().enumerate().map(move |(j, &slot)| (slot, (i, j))));
     places.collect()
 }
 
-/// What a worker was sent and has not used yet.
+/// The receiving side of a worker: what it was sent and has not used yet.
 pub(super) struct Inbox {
-    /// The exchange that brings a tensor, and which of its tiles it is.
+    /// For each received tensor, its exchange and its tile index.
     by_received: BTreeMap<Slot, (usize, usize)>,
     expected: Vec<Expected>,
-    /// By exchange, how many have read what this part lent.
+    /// For each exchange, how many parts have read what this part lent.
     read: Vec<usize>,
 }
 
-/// Rows that others lend, and how many of each: what a fetch takes.
+/// Rows lent by other parts, with the number of rows of each: the input of a fetch.
 pub(super) type Rows = Vec<(Lent, usize)>;
 
 /// What one exchange brings to this part.
 pub(super) enum Expected {
-    /// Rows of a halo.
+    /// The rows of a halo, through the host.
     Halo(Halo),
-    /// Rows of a halo, to be fetched: whose, how many, and once they are lent, where they lie.
+    /// The rows of a halo, to be fetched: for each owner its part, the number of rows and, once lent, the rows.
     Fetch(Vec<(usize, usize, Option<Lent>)>),
-    /// A sum.
+    /// A sum over all parts.
     Sum(Option<HostSlot>),
 }
 
-/// The rows of other parts that one part reads: put together tile by tile, once all that was packed is here.
+/// The halo of one part. Its tiles are assembled once all packed rows have arrived.
 pub(super) struct Halo {
-    /// Whose rows, in the halo's order.
+    /// The rows of each owner, in halo order.
     sources: Vec<Source>,
-    /// By source, what each tile of the owner packed.
+    /// For each owner, what each of its tiles packed.
     packed: Vec<Vec<Option<HostSlot>>>,
-    /// Bytes a row.
+    /// Bytes per row.
     row_bytes: usize,
-    /// Where the tiles are put together.
+    /// Buffers in which the tiles are assembled.
     tiles: Vec<Option<HostSlot>>,
     tile_bytes: Vec<usize>,
-    /// Tiles that were taken since all was here.
+    /// Tiles taken since all rows arrived.
     taken: usize,
 }
 
@@ -134,7 +134,7 @@ impl Halo {
         Self { packed, sources, row_bytes, tiles: vec![None; tile_bytes.len()], tile_bytes, taken: 0 }
     }
 
-    /// A tile, if all is here. When the last one is taken, what was sent is forgotten.
+    /// Returns a tile, if all rows have arrived. Taking the last tile drops the received rows.
     fn take(&mut self, tile: usize) -> lapidary_kernels::Result<Option<HostSlot>> {
         if self.packed.iter().flatten().any(Option::is_none) {
             return Ok(None);
@@ -154,7 +154,7 @@ impl Halo {
             && source.rows.len() * self.row_bytes == rows.len()
             && *bytes == rows.len()
         {
-            return Ok(rows.clone()); // all that the only owner packed, as it is
+            return Ok(rows.clone()); // exactly what the only owner packed: no copy needed
         }
         let together = match &self.tiles[tile] {
             Some(halo) => halo.clone(),
@@ -178,7 +178,7 @@ impl Halo {
     }
 }
 
-/// Copies the ascending rows `wanted` of what an owner's tiles packed, one tile after the other.
+/// Copies the ascending rows `wanted` of what an owner's tiles packed, tile by tile.
 fn copy_rows<'a>(
     mut wanted: &[u32],
     packed: &[Option<HostSlot>],
@@ -216,7 +216,7 @@ impl Inbox {
         self.read[exchange] += 1;
     }
 
-    /// Whose rows a fetch reads.
+    /// Returns the owners of the rows that a fetch reads.
     pub(super) fn lenders(&self, exchange: usize) -> Vec<usize> {
         match &self.expected[exchange] {
             Expected::Fetch(sources) => sources.iter().map(|(owner, ..)| *owner).collect(),
@@ -224,7 +224,7 @@ impl Inbox {
         }
     }
 
-    /// What a fetch reads, once all of it was lent; it is then forgotten.
+    /// Returns and clears the input of a fetch, once all of it was lent.
     pub(super) fn take_lent(&mut self, exchange: usize) -> Option<Rows> {
         let Expected::Fetch(sources) = &mut self.expected[exchange] else { return Some(Vec::new()) };
         if sources.iter().any(|(.., lent)| lent.is_none()) {
@@ -233,7 +233,7 @@ impl Inbox {
         Some(sources.iter_mut().filter_map(|(_, count, lent)| Some((lent.take()?, *count))).collect())
     }
 
-    /// Whether so many have read what this part lent; they are then forgotten.
+    /// Returns whether `readers` parts have read what this part lent. If so, resets the count.
     pub(super) fn take_read(&mut self, exchange: usize, readers: usize) -> bool {
         let all = self.read[exchange] == readers;
         if all {
@@ -256,10 +256,10 @@ impl Inbox {
         }
     }
 
-    /// A received tensor, once all of it is here; it is then forgotten.
+    /// Returns and clears a received tensor, once all of it has arrived.
     ///
     /// # Errors
-    /// When the host has no memory for it.
+    /// If the host has no memory for it.
     pub(super) fn take(&mut self, slot: Slot) -> lapidary_kernels::Result<Option<HostSlot>> {
         let &(exchange, tile) = self.by_received.get(&slot).expect("a received tensor is part of an exchange");
         match &mut self.expected[exchange] {

@@ -1,15 +1,16 @@
-//! Learning what parts cost, and splitting by it.
+//! Learns the costs of parts while a program runs, and proposes better splits.
 //!
-//! Kernels that were timed on parts of the graph are samples of the cost model, and the model says which split has the
-//! fastest slowest part. Copies and the packing of rows for others are no samples: they do not depend on the rows alone.
-//! Packing counts in the first split, as the profile says, for as many rows as have a neighbour in another part.
+//! Timed kernels of parts of the graph are samples for the cost model, which then says which split has the fastest
+//! slowest part. Copies are no samples, nor is packing rows for other parts, since they do not depend on a part's rows
+//! alone. The first split includes packing at the profile's rates, for the vertices that have a neighbour in another
+//! part.
 //!
-//! How fast each device is, is read off the operations that follow no edges: their time depends on the number of rows and on
-//! nothing else, so that what the model has yet to learn of a graph's structure is not taken for a device's speed.
+//! The speed of a device is measured by operations that follow no edges. Their time depends only on the number of rows,
+//! so what the model has not yet learned about the graph's structure is not mistaken for a device's speed.
 //!
-//! A handful of parts teach a regression little. So what each part was measured to take corrects what the model says of
-//! its vertices: the split that runs is predicted as it was measured, and the model only says how a part's time is spread
-//! over its vertices. Each move thus comes nearer; one that does not is taken back.
+//! A handful of parts are few samples for a regression. So the measured time of each part corrects the model's
+//! prediction for its vertices: the current split is predicted as it was measured, and the model only distributes a
+//! part's time over its vertices. Each move thus comes closer to the optimum. A move that measures worse is undone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -25,77 +26,77 @@ use crate::lower::{Inputs, Lifetime, Sizes, lower, operation_name};
 use crate::plan::works;
 use crate::program::Program;
 
-/// How many epochs are measured before it is asked whether another split pays, the first time and the second. From then on, twice
-/// as many each time.
+/// Number of epochs to measure before the first and before the second check whether another split pays. The number
+/// doubles before each later check.
 const PATIENCE: u32 = 1;
 
-/// Of a split whose slowest part takes less, this many times as many epochs are measured: what disturbs so short a time is
-/// most of it.
+/// If the slowest part takes less than this many seconds, the number of epochs is multiplied by [`PATIENCE_IF_SHORT`]:
+/// disturbances are most of so short a time.
 const SHORT_S: f64 = 4e-3;
 const PATIENCE_IF_SHORT: u32 = 3;
 
-/// A run moves no more often than this, but for a last return to the best split that it had.
+/// The most moves of a run, not counting a last return to its best split.
 const MOST_MOVES: u32 = 4;
 
-/// A gain below this share of an epoch is noise.
+/// Share of an epoch below which a gain is noise.
 const LEAST_GAIN: f64 = 0.03;
 
-/// What a part was measured to take corrects what was predicted by at most this factor at once: what the calls themselves
-/// cost is most of a small part's time, and says nothing of a larger one's.
+/// The most that a measurement corrects the prediction of a part at once, as a factor. Most of a small part's time is
+/// the cost of the calls themselves, which says nothing about a larger part.
 const MOST_CORRECTION: f64 = 2.0;
 
-/// Devices whose speeds differ by less than this factor are taken to be alike. A single epoch has to say more.
+/// Devices whose speeds differ by less than this factor count as equal. The second factor applies after a single epoch.
 const ALIKE: f64 = 1.25;
 const ALIKE_AT_FIRST: f64 = 1.5;
 
-/// How many of the latest measurements of a device's speed count.
+/// Number of recent measurements of a device's speed that are used.
 const RECENT: usize = 9;
 
-/// A call whose rows are predicted to take less tells of the cost of calling, not of a device's speed.
+/// A call whose rows are predicted to take less measures the cost of the call, not the speed of the device.
 const LONG_CALL_S: f64 = 1e-5;
 
-/// Once a run moves no more, it learns from one epoch of so many.
+/// After the last move, a run learns from every this many epochs.
 const SELDOM: u64 = 8;
 
-/// The cost of programs on one graph, learned while they run.
+/// The learned cost of programs on one graph.
 #[derive(Clone, Debug)]
 pub(crate) struct Learner {
     model: CostModel,
-    /// What each step is to the cost model, by its name: the same on every part.
+    /// The operation of each step by the step's name. It is the same on every part.
     steps: BTreeMap<String, Operation>,
     /// The operations of an epoch.
     epoch: Vec<Operation>,
-    /// Those of the setup.
+    /// The operations of the setup.
     setup: Vec<Operation>,
     /// Widths of the rows that parts pack for each other in an epoch.
     packed_widths: Vec<u32>,
-    /// Of all that setup and epoch make, for a vertex.
+    /// Bytes of all tensors made by setup and epoch, per vertex.
     fresh_bytes: u32,
     widths: Vec<u32>,
     parts: Vec<Range<usize>>,
-    /// By part and width of the rows that are gathered.
+    /// For each part, its features by the width of the gathered rows.
     features: Vec<BTreeMap<u32, Features>>,
-    /// By device, its speed as a share of the fastest one's, in each of the latest epochs.
+    /// For each device, its speed as a share of the fastest one's, in each of the latest epochs.
     ratios: Vec<VecDeque<f64>>,
-    /// The fastest split so far as measured, and its slowest part's seconds.
+    /// The fastest split measured so far, and the seconds of its slowest part.
     best: Option<(Vec<Range<usize>>, f64)>,
-    /// Epochs that ran since the split or the question whether to move; the first of a split does not count.
+    /// Epochs measured since the last split or check. The first epoch of a split is not measured.
     measured: u32,
     is_warm: bool,
     questions: u32,
     moves: u32,
 }
 
-/// A split that is predicted to be better, or was measured to be, and by how much.
+/// A split that is predicted, or was measured, to be faster.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Better {
     pub parts: Vec<Range<usize>>,
-    /// Seconds of the slowest part, measured as it is, and expected with these parts.
+    /// Seconds of the slowest part: measured now, and expected with these parts.
     pub slowest_s: [f64; 2],
 }
 
 impl Learner {
-    /// Knows what `model` knows. `main` are the phases of an epoch among the programs.
+    /// Starts from `model`. `main` are the indices of the programs that form an epoch.
     pub(crate) fn new(model: CostModel, inputs: &Inputs, programs: &[(&str, &Program)], main: &[usize]) -> Self {
         let whole = lower(programs, &Sizes::of(inputs).into(), 0);
         let mut named = BTreeMap::new();
@@ -129,30 +130,30 @@ impl Learner {
         }
     }
 
-    /// What was learned so far.
+    /// Returns the cost model as learned so far.
     pub(crate) fn model(&self) -> &CostModel {
         &self.model
     }
 
-    /// Goes on from what another run has learned.
+    /// Continues from a model that another run has learned.
     pub(crate) fn set_model(&mut self, model: CostModel, inputs: &Inputs) {
         self.model = model;
         let parts = std::mem::take(&mut self.parts);
         self.settle(inputs, parts);
     }
 
-    /// From now on, the cost is that of a single pass: what is made once a run counts as well, and so does memory that is
-    /// touched for the first time, which the system clears before a kernel writes to it.
+    /// Makes the cost that of a single pass. It then includes the setup, and the first touch of memory, which the
+    /// system clears before a kernel can write to it.
     pub(crate) fn of_one_pass(mut self) -> Self {
         self.epoch.append(&mut self.setup);
         self.epoch.push(Operation::new("clear", Work::Elementwise { bytes: self.fresh_bytes }));
         self
     }
 
-    /// The best split by what is known, over so many devices.
+    /// Returns the best known split over `devices` devices.
     ///
     /// # Cost
-    /// O(e) for the graph's features, then that of [`split`].
+    /// O(e) for the graph's features, plus the cost of [`split`].
     pub(crate) fn split(&self, inputs: &Inputs, devices: usize) -> Vec<Range<usize>> {
         let speeds = self.speeds(devices);
         let equal = split(&RangeCost::vertices(inputs.graph.vertex_count()), &speeds);
@@ -160,18 +161,18 @@ impl Learner {
         self.with_cost(inputs, &ops, |cost| split(cost, &speeds))
     }
 
-    /// What is packed in an epoch, as the average vertex of these parts has it.
+    /// Returns the packing operations of an epoch, for the average vertex of these parts.
     fn packs_between(&self, inputs: &Inputs, parts: &[Range<usize>]) -> Vec<Operation> {
         let share = read_by_others(&inputs.graph, parts);
         let pack = |&width: &u32| {
-            // Read and written.
+            // 4 bytes read and 4 written per element.
             let bytes = (share * 8.0 * f64::from(width)).round() as u32;
             Operation::new("pack", Work::Elementwise { bytes })
         };
         self.packed_widths.iter().map(pack).collect()
     }
 
-    /// From now on, measurements are of these parts.
+    /// Sets the parts that later measurements belong to.
     ///
     /// # Cost
     /// O(e).
@@ -186,13 +187,13 @@ impl Learner {
         (self.parts, self.features, self.measured, self.is_warm) = (parts, features, 0, false);
     }
 
-    /// Whether it learns from that epoch.
+    /// Returns whether to learn from this epoch.
     pub(crate) fn wants(&self, epoch: u64) -> bool {
         self.moves <= MOST_MOVES || epoch.is_multiple_of(SELDOM)
     }
 
-    /// Takes what an epoch's kernels took, by part. The first epoch of a split touches its memory for the first time, and
-    /// is left out.
+    /// Adds the kernel times of an epoch, by part. The first epoch of a split is ignored, since it touches its memory
+    /// for the first time.
     pub(crate) fn observe(&mut self, spans: &[Vec<Span>]) {
         if !std::mem::replace(&mut self.is_warm, true) {
             return;
@@ -203,7 +204,7 @@ impl Learner {
         for ((seconds, features), speed) in seconds.iter().zip(&self.features).zip(speeds) {
             for (op, calls) in seconds {
                 for call_s in calls {
-                    // A clock too coarse for a short call says 0: that is no measurement.
+                    // A clock that is too coarse for a short call reports 0, which is not a measurement.
                     drop(self.model.observe(op, &features[&op.work.width()], call_s * speed));
                 }
             }
@@ -211,10 +212,11 @@ impl Learner {
         self.measured += 1;
     }
 
-    /// A split that pays within `remaining` epochs, when moving takes `move_s` seconds and it is time to ask.
+    /// Returns a split whose gain within `remaining` epochs exceeds the `move_s` seconds of a move. Returns `None` if
+    /// there is none, or if it is too early to check.
     ///
     /// # Cost
-    /// When it is time, O(e) and a fit of the model; else nothing.
+    /// O(e) and a fit of the model at a check, otherwise nothing.
     pub(crate) fn better(&mut self, inputs: &Inputs, remaining: u64, move_s: f64) -> Option<Better> {
         if self.moves > MOST_MOVES || self.measured == 0 {
             return None;
@@ -234,7 +236,7 @@ impl Learner {
         let mut better = self.with_cost(inputs, &self.epoch, |cost| {
             cost.correct(self.parts.iter().cloned().zip(factors));
             let parts = split(cost, &speeds);
-            // The constants of calls are no part of the cost, and the same for every split.
+            // The constant costs of calls are not in the cost. They are the same for every split.
             let gain_s = bottleneck(cost, &self.parts, &speeds) - bottleneck(cost, &parts, &speeds);
             Better { parts, slowest_s: [now_s, now_s - gain_s] }
         });
@@ -252,18 +254,18 @@ impl Learner {
         (pays && better.parts != self.parts).then_some(better)
     }
 
-    /// A move was tried: the next question comes later, and a run does not move forever.
+    /// Counts a move. Later checks are rarer, and the number of moves is limited.
     pub(crate) fn count_move(&mut self) {
         self.moves += 1;
     }
 
-    /// Seconds of an epoch on a part with these features, at the fastest device's speed: as measured, and as `model` predicts
-    /// of the same operations.
+    /// Returns the seconds of an epoch on a part with these features at the fastest device's speed: measured, and
+    /// predicted by `model` for the same operations.
     fn measured_s(&self, features: &BTreeMap<u32, Features>, model: &CostModel) -> [f64; 2] {
         self.measured_of(&self.epoch, features, model)
     }
 
-    /// The same of some operations of an epoch.
+    /// Does the same for some operations of an epoch.
     fn measured_of<'a>(
         &self,
         ops: impl IntoIterator<Item = &'a Operation>,
@@ -277,7 +279,7 @@ impl Learner {
         each.fold([0.0; 2], |[measured, predicted], [m, p]| [measured + m, predicted + p])
     }
 
-    /// By part the factor by which its vertices cost more than predicted.
+    /// Returns for each part the factor by which its vertices cost more than predicted.
     fn corrections(&self) -> Vec<f64> {
         let gathers = || self.epoch.iter().filter(|op| op.work.width() > 0);
         let of_part = |features: &BTreeMap<u32, Features>| {
@@ -299,8 +301,8 @@ impl Learner {
         gathers.iter().zip(all_s).zip(factors).map(of_all).collect()
     }
 
-    /// Seconds of each part's kernels in an epoch: as measured, as predicted by the profile alone, and by what was learned.
-    /// Operations that were not measured are left out of all three.
+    /// Returns the seconds of each part's kernels in an epoch: measured, predicted by the profile alone, and predicted
+    /// by the learned model. Operations without a measurement are left out of all three.
     #[cfg(feature = "command")]
     pub(crate) fn part_seconds(&self) -> Vec<[f64; 3]> {
         let prior = CostModel::new(self.model.profile().clone()).expect("the model's profile was checked");
@@ -314,7 +316,7 @@ impl Learner {
         self.features.iter().map(of_part).collect()
     }
 
-    /// By operation the seconds of each of its steps: the tiles of one count together.
+    /// Returns the seconds of each step, by operation. The tiles of a step are added up.
     fn seconds(&self, spans: &[Span]) -> BTreeMap<Operation, Vec<f64>> {
         let mut by_step: BTreeMap<&str, f64> = BTreeMap::new();
         for span in spans.iter().filter(|span| span.lane == Lane::Compute) {
@@ -323,7 +325,7 @@ impl Learner {
         }
         let mut by_op: BTreeMap<Operation, Vec<f64>> = BTreeMap::new();
         for (name, seconds) in by_step {
-            // What is the same on every part, whatever its rows, moves no split.
+            // An operation that costs the same on every part does not influence the split.
             let op = self.steps.get(name).filter(|op| op.work != Work::Elementwise { bytes: 0 });
             if let Some(op) = op {
                 by_op.entry(op.clone()).or_default().push(seconds);
@@ -332,9 +334,10 @@ impl Learner {
         by_op
     }
 
-    /// Compares what operations that follow no edges took on each device, by those that were long enough on all of them.
+    /// Compares the devices by the operations that follow no edges and were long enough on all of them.
     fn note_speeds(&mut self, seconds: &[BTreeMap<Operation, Vec<f64>>]) {
-        // The prior is wrong by the same factor on every device: what was learned might be wrong by several.
+        // The prior is wrong by the same factor on every device. What was learned may be wrong by a different factor on
+        // each.
         let prior = CostModel::new(self.model.profile().clone()).expect("the model's profile was checked");
         let rows_s = |op: &Operation, device: usize| {
             prior.predict(op, &self.features[device][&0]) - prior.predict(op, &Features::default())
@@ -359,9 +362,9 @@ impl Learner {
         }
     }
 
-    /// Each device's speed as a share of the fastest one's; all 1 if they are alike.
+    /// Returns each device's speed as a share of the fastest one's. All are 1 if the devices are about equal.
     fn relative_speeds(&self, devices: usize) -> Vec<f64> {
-        // The upper quartile: what disturbs a device makes it look slower than it is.
+        // The upper quartile, since a disturbance only makes a device look slower.
         let undisturbed = |ratios: &VecDeque<f64>| {
             let mut sorted: Vec<f64> = ratios.iter().copied().collect();
             sorted.sort_by(|a, b| b.total_cmp(a));
@@ -415,14 +418,14 @@ mod tests {
 
     type Parts = Vec<Range<usize>>;
 
-    /// A graph in the order of its degrees, and kernels that take what no weighted sum of features says: an edge costs the
-    /// more the later its row stands, three times as much at the end.
+    /// A graph in degree order, and kernels whose time is no weighted sum of features: an edge costs more the later its
+    /// row is, three times as much at the end.
     struct Machine {
         data: Dataset,
         inputs: Inputs,
         training: Program,
         speeds: Vec<f64>,
-        /// Every measurement takes up to so much longer.
+        /// Each measurement takes longer by up to this share.
         noise: f64,
         rng: ChaCha8Rng,
     }
@@ -454,7 +457,7 @@ mod tests {
             Self { data, inputs, training, speeds: speeds.to_vec(), noise, rng: ChaCha8Rng::seed_from_u64(5) }
         }
 
-        /// Seconds of a step on a part, at speed 1.
+        /// Returns the seconds of a step on a part at speed 1.
         fn truth(&self, op: &Operation, part: &Range<usize>) -> f64 {
             let (n, indptr) = (self.data.graph().vertex_count() as f64, self.data.graph().indptr());
             let per_row = |v: usize| match op.work.width() {
@@ -464,13 +467,13 @@ mod tests {
             part.clone().map(per_row).sum()
         }
 
-        /// What the slowest part's epoch takes, undisturbed.
+        /// Returns the seconds of the slowest part's epoch, undisturbed.
         fn slowest_s(&self, learner: &Learner, parts: &[Range<usize>]) -> f64 {
             let of = |part| ops(learner).map(|op| self.truth(op, part)).sum::<f64>();
             parts.iter().zip(&self.speeds).map(|(part, speed)| of(part) / speed).fold(0.0, f64::max)
         }
 
-        /// An epoch as a device would report it.
+        /// Returns an epoch as a device would report it.
         fn epoch(&mut self, learner: &Learner) -> Vec<Vec<Span>> {
             let start = Instant::now();
             let mut spans = Vec::new();
@@ -485,12 +488,13 @@ mod tests {
             spans
         }
 
-        /// Runs so many epochs from equal vertices, moving whenever the learner says so; all splits, in their order.
+        /// Runs `epochs` epochs, starting with equal vertices, and moves when the learner says so. Returns all splits
+        /// in order.
         fn learn(&mut self, epochs: u64) -> (Learner, Vec<Parts>) {
             let n = self.data.graph().vertex_count();
             let count = self.speeds.len();
             let mut parts: Vec<Range<usize>> = (0..count).map(|p| p * n / count..(p + 1) * n / count).collect();
-            // As slow as the kernels are, and wrong by some factor for each of them.
+            // About as slow as these kernels, but wrong by a factor for each of them.
             let p100 = Profile::named("p100").expect("it is built in");
             let profile = Profile { memory_bytes_per_s: 1e8, gather_bytes_per_s: 1e8, flops_per_s: 1e9, ..p100 };
             let prior = CostModel::new(profile).expect("its rates are good");
@@ -512,7 +516,7 @@ mod tests {
             (learner, splits)
         }
 
-        /// The least that the slowest part can take, by halving.
+        /// Returns the least seconds that the slowest part can take, by bisection.
         fn least_s(&self, learner: &Learner) -> f64 {
             let n = self.data.graph().vertex_count();
             let rows: Vec<f64> = (0..n).map(|v| self.slowest_of_one(learner, v)).collect();
@@ -539,7 +543,7 @@ mod tests {
         }
     }
 
-    /// What takes the time of an epoch.
+    /// Returns the operations that take time in an epoch.
     fn ops(learner: &Learner) -> impl Iterator<Item = &Operation> {
         learner.epoch.iter().filter(|op| op.work != Work::Elementwise { bytes: 0 })
     }
@@ -577,7 +581,7 @@ mod tests {
         let (mut learner, splits) = machine.learn(30);
         let good = splits[splits.len() - 1].clone();
         let n = machine.data.graph().vertex_count();
-        // A split that nobody in their senses would have chosen, after all moves were spent.
+        // A very bad split, after all moves were used up.
         learner.settle(&machine.inputs, vec![0..n - 2, n - 2..n - 1, n - 1..n]);
         learner.moves = MOST_MOVES;
         let mut back = None;

@@ -1,4 +1,4 @@
-//! What the driver and the workers say to each other.
+//! The messages between the driver and the workers.
 
 use std::sync::Arc;
 
@@ -8,67 +8,67 @@ use super::trace::Span;
 use crate::error::Error;
 use crate::plan::Script;
 
-/// To a worker.
+/// A message to a worker.
 pub(super) enum ToWorker {
-    /// Do this, and report.
+    /// Run a script, and report.
     Run(Run),
     /// Rows that another part packed: `(exchange, part, tile, rows)`.
     Rows(usize, usize, usize, HostSlot),
-    /// Rows that another part packed, to be read where they lie: `(exchange, part, rows)`.
+    /// Rows that another part packed and lends in its device memory: `(exchange, part, rows)`.
     Lent(usize, usize, Lent),
     /// Another part has read what this one lent for an exchange.
     Read(usize),
-    /// The sum over all parts of what each published.
+    /// The sum over all parts of an exchange.
     Sum(usize, HostSlot),
-    /// Overwrite a tensor that lasts.
+    /// Overwrite a persistent tensor.
     Write(Slot, HostSlot),
-    /// Copy a tensor that lasts, or was published, and hand it over.
+    /// Copy a persistent or published tensor to the driver.
     Show(Slot),
-    /// Another worker failed: stop what you are doing.
+    /// Another worker failed: stop.
     Abort,
 }
 
-/// One script to be run.
+/// One run of a script.
 #[derive(Clone)]
 pub(super) struct Run {
     pub script: Arc<Script>,
-    /// Small tensors to be handed over when they are made: losses, counts.
+    /// Small tensors to report when they are computed, such as losses and counts.
     pub metrics: Arc<Vec<Slot>>,
-    /// Values that the host sets first, without counting them: the clock, the learning rate.
+    /// Values that the host sets first and that are not counted as copies, such as the clock and the learning rate.
     pub controls: Vec<(Slot, HostSlot)>,
-    /// Whether to note when each action ran.
+    /// Whether to record when each action ran.
     pub traced: bool,
 }
 
-/// To the driver.
+/// A message to the driver.
 pub(super) enum ToDriver {
     /// A term of a sum over all parts: `(exchange, part, term)`.
     Term(usize, usize, HostSlot),
-    /// A script is done.
+    /// A script has finished.
     Done(usize, Report),
-    /// What was read.
+    /// The contents of a tensor that was read.
     Contents(HostSlot),
-    /// A value was written.
+    /// A tensor was written.
     Written,
-    /// It went wrong. The worker is of no use any more.
+    /// The worker failed, and has stopped.
     Failed(Error),
-    /// It stopped because it was told to.
+    /// The worker stopped because it was told to.
     Aborted,
 }
 
-/// What a worker measured.
+/// The measurements of one run of a script.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Report {
-    /// Copied by the script, to the device and to the host, beside what it starts with.
+    /// Bytes copied by the script to the device and to the host, without what it starts with.
     pub bytes: [u64; 2],
-    /// Copied by the script from other devices.
+    /// Bytes copied by the script from other devices.
     pub bytes_between: u64,
-    /// The most that the device has held so far.
+    /// Peak memory of the device so far, in bytes.
     pub peak_bytes: u64,
-    /// Of the training part and of the evaluation.
+    /// Seconds of the training part and of the evaluation.
     pub seconds: [f64; 2],
-    /// By metric.
+    /// The values of the metrics.
     pub metrics: Vec<HostSlot>,
-    /// When each action ran, if that was asked for.
+    /// When each action ran, if requested.
     pub spans: Vec<Span>,
 }

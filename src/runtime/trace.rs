@@ -1,27 +1,27 @@
-//! When everything ran: for a trace that people look at, and for the cost model.
+//! Records when each kernel and copy ran, for trace viewers and for the cost model.
 
 use std::time::Instant;
 
 use lapidary_kernels::{Event, Lane};
 
-/// One kernel or copy of one device.
+/// One kernel or copy on one device.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// The operation or the tensor.
+    /// Name of the operation or the tensor.
     pub name: String,
-    /// On which lane.
+    /// The lane that it ran on.
     pub lane: Lane,
     /// Bytes copied; 0 for kernels.
     pub bytes: u64,
     /// When it began.
     pub start: Instant,
-    /// When it had its memory.
+    /// When its memory was ready.
     pub ready: Instant,
     /// When it ended.
     pub end: Instant,
 }
 
-/// What was queued, so that the device's notes can be given names.
+/// The names of queued work, to label the device's spans.
 #[derive(Debug, Default)]
 pub(super) struct Labels {
     on: bool,
@@ -40,7 +40,7 @@ impl Labels {
         }
     }
 
-    /// The device's notes with their names, in the order in which they ran.
+    /// Labels the device's spans, and sorts them by their start.
     pub(super) fn name(&mut self, noted: Vec<lapidary_kernels::Span>) -> Vec<Span> {
         let queued = std::mem::take(&mut self.queued);
         let mut by_event: std::collections::BTreeMap<u64, (Lane, String, u64)> =
@@ -55,53 +55,53 @@ impl Labels {
     }
 }
 
-/// When everything of one epoch ran: a row a device and lane. A [`TraceFile`](crate::TraceFile) keeps those of many.
+/// The spans of all devices in one epoch. A [`TraceFile`](crate::TraceFile) stores many epochs.
 #[derive(Debug)]
 pub struct Trace {
     epoch: u64,
     devices: Vec<String>,
-    /// By device.
+    /// The spans of each device.
     spans: Vec<Vec<Span>>,
 }
 
-/// How a device's time was used: see [`Trace::busy`].
+/// The use of a device's time; see [`Trace::busy`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Busy {
     /// Seconds in which a kernel ran.
     pub kernels_s: f64,
-    /// Seconds in which something was copied.
+    /// Seconds in which a copy ran.
     pub copies_s: f64,
-    /// Seconds in which both happened: copies that took no time of their own.
+    /// Seconds in which both ran, that is, copies hidden by kernels.
     pub both_s: f64,
 }
 
 impl Trace {
-    /// A trace of no epoch yet.
+    /// Returns a trace without an epoch.
     pub(crate) fn new(devices: Vec<String>) -> Self {
         Self { epoch: 0, spans: vec![Vec::new(); devices.len()], devices }
     }
 
-    /// Takes what the devices did in an epoch, by device, in place of what they did in the one before.
+    /// Replaces the spans by those of an epoch, by device.
     pub(crate) fn set(&mut self, epoch: u64, spans: Vec<Vec<Span>>) {
         (self.epoch, self.spans) = (epoch, spans);
     }
 
-    /// The epoch that this is of, from 1; 0 before there was one.
+    /// Returns the epoch, from 1; 0 if there was none yet.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// What the devices are called.
+    /// Returns the names of the devices.
     pub fn devices(&self) -> &[String] {
         &self.devices
     }
 
-    /// What ran, by device.
+    /// Returns the spans of each device.
     pub fn spans(&self) -> &[Vec<Span>] {
         &self.spans
     }
 
-    /// How each device's time was used.
+    /// Returns the use of each device's time.
     pub fn busy(&self) -> Vec<Busy> {
         let of_device = |spans: &Vec<Span>| {
             let [kernels, copies] = [true, false].map(|kernels| {
@@ -116,7 +116,7 @@ impl Trace {
 
 type Stretch = (Instant, Instant);
 
-/// The same time in stretches that ascend and do not touch.
+/// Returns the union of the intervals as ascending intervals that do not touch.
 fn union(mut stretches: Vec<Stretch>) -> Vec<Stretch> {
     stretches.sort_unstable();
     let mut joined: Vec<Stretch> = Vec::with_capacity(stretches.len());
@@ -133,7 +133,7 @@ fn total_s(stretches: &[Stretch]) -> f64 {
     stretches.iter().map(|&(start, end)| end.saturating_duration_since(start).as_secs_f64()).sum()
 }
 
-/// Seconds that two unions have in common.
+/// Returns the seconds in the intersection of two unions.
 fn common_s(a: &[Stretch], b: &[Stretch]) -> f64 {
     let (mut i, mut j, mut seconds) = (0, 0, 0.0);
     while let (Some(&(a_start, a_end)), Some(&(b_start, b_end))) = (a.get(i), b.get(j)) {
@@ -163,7 +163,7 @@ mod tests {
             end: at(end),
         };
         let (compute, copy_in, copy_out) = (Lane::Compute, Lane::CopyIn, Lane::CopyOut);
-        // Kernels from 10 to 20 and 30 to 40; copies from 15 to 35, part of it both ways, and alone from 50 to 60.
+        // Kernels from 10 to 20 and 30 to 40; copies from 15 to 35, some in both directions at once, and from 50 to 60.
         let first = [
             span(compute, 10, 20),
             span(copy_in, 15, 30),

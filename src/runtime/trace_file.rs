@@ -1,4 +1,4 @@
-//! A trace of many epochs on disk, written as they run, in Chrome's trace format.
+//! A trace of many epochs on disk, in Chrome's trace format. It is written while they run.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,17 @@ use super::trace::{Span, Trace};
 use crate::error::{Error, Result};
 use crate::output::OutputFile;
 
-/// What stands before the events.
+/// The text before the events.
 const HEAD: &str = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
 
-/// What the end of the file takes at most.
+/// Upper bound of the bytes of the end of the file.
 const TAIL_BYTES: u64 = 512;
 
-/// When every kernel and copy of a run ran, as JSON that `ui.perfetto.dev` and `chrome://tracing` show.
+/// A trace file with every kernel and copy of a run, as JSON for `ui.perfetto.dev` and `chrome://tracing`.
 ///
-/// Epochs are written as they come, so that memory holds one at a time. The file is at its place when it is finished, and
-/// not before: see [`TraceFile::finish`]. It is at most as large as its limit: the first epoch that has no room, and all
-/// after it, are left out, and `otherData` in the file says so.
+/// Epochs are written as they come, so memory holds one at a time. The file appears at its path when it is finished,
+/// and not before; see [`TraceFile::finish`]. Its size is limited: the first epoch that does not fit and all later ones
+/// are left out, which `otherData` in the file reports.
 ///
 /// ```
 /// use lapidary::{Dataset, Model, TraceFile, Trainer};
@@ -47,15 +47,15 @@ pub struct TraceFile {
     path: PathBuf,
     limit_bytes: u64,
     written_bytes: u64,
-    /// When the first span of all began.
+    /// Start of the first span.
     zero: Option<Instant>,
-    /// The first epoch and the last.
+    /// The first and the last epoch in the file.
     epochs: Option<[u64; 2]>,
-    /// The first that was left out.
+    /// The first epoch that was left out.
     truncated_at: Option<u64>,
 }
 
-/// One kernel or copy, as the format has it.
+/// One kernel or copy, as in the file format.
 #[derive(Serialize)]
 struct Event<'a> {
     name: &'a str,
@@ -75,18 +75,18 @@ struct Copied {
 }
 
 impl TraceFile {
-    /// How large a trace of the command becomes at most: about as much as a browser can show.
+    /// Size limit of a trace that the command writes, in bytes: about as much as a browser can show.
     pub const LIMIT_BYTES: u64 = 256 << 20;
 
-    /// Opens the file, which may become so large.
+    /// Creates the file, with a size limit in bytes.
     ///
     /// # Errors
-    /// [`Error::Io`] if it cannot be written.
+    /// [`Error::Io`] if the file cannot be written.
     pub fn create(path: impl AsRef<Path>, limit_bytes: u64) -> Result<Self> {
         let path = path.as_ref().to_path_buf();
         let opened = OutputFile::create(&path).and_then(|mut out| {
             out.write_all(HEAD.as_bytes())?;
-            // A full device is found out now.
+            // Report a full device now.
             out.flush()?;
             Ok(out)
         });
@@ -95,11 +95,11 @@ impl TraceFile {
         Ok(Self { out, path, limit_bytes, written_bytes, zero: None, epochs: None, truncated_at: None })
     }
 
-    /// Writes an epoch, if there is room for all of it and there was for those before; an epoch that was written last is
-    /// not written again.
+    /// Writes an epoch, if all of it fits and all epochs before it did. The epoch that was written last is not written
+    /// again.
     ///
     /// # Errors
-    /// [`Error::Io`], after which the file is of no use.
+    /// [`Error::Io`]; the file is then unusable.
     pub fn add(&mut self, trace: &Trace) -> Result<()> {
         let epoch = trace.epoch();
         if epoch == 0 || self.is_full() || self.epochs.is_some_and(|[_, last]| last == epoch) {
@@ -126,25 +126,25 @@ impl TraceFile {
         Ok(())
     }
 
-    /// Whether an epoch was left out, as all to come will be.
+    /// Returns whether an epoch was left out. All later epochs are then left out too.
     pub fn is_full(&self) -> bool {
         self.truncated_at.is_some()
     }
 
-    /// The first epoch and the last that are in it, if there are any.
+    /// Returns the first and the last epoch in the file, if there are any.
     pub fn epochs(&self) -> Option<[u64; 2]> {
         self.epochs
     }
 
-    /// Where it is to be.
+    /// Returns the path that the finished file will have.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Ends the file and puts it in its place.
+    /// Ends the file and moves it to its path.
     ///
     /// # Errors
-    /// [`Error::Io`]; then what was at the place is there still.
+    /// [`Error::Io`]; an earlier file at the path is then unchanged.
     pub fn finish(mut self) -> Result<()> {
         let epochs = self.epochs.map_or_else(|| "none".into(), |[first, last]| format!("{first} to {last}"));
         let mut other = json!({"version": env!("CARGO_PKG_VERSION"), "epochs": epochs});
@@ -164,7 +164,7 @@ fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     move |source| Error::Io { action: "write the trace", path, source }
 }
 
-/// Appends the names of rows.
+/// Appends the names of the devices and lanes.
 fn names(text: &mut Vec<u8>, devices: &[String]) {
     for (pid, device) in devices.iter().enumerate() {
         line(text, &json!({"name": "process_name", "ph": "M", "pid": pid, "args": {"name": device}}));
@@ -175,7 +175,7 @@ fn names(text: &mut Vec<u8>, devices: &[String]) {
 }
 
 fn event(text: &mut Vec<u8>, device: usize, span: &Span, zero: Instant) {
-    // To the nanosecond, as clocks have it: more digits would only fill the file.
+    // Clocks have nanoseconds: more digits would only enlarge the file.
     let us = |from: Instant, to: Instant| to.saturating_duration_since(from).as_nanos() as f64 / 1e3;
     line(
         text,
@@ -191,7 +191,7 @@ fn event(text: &mut Vec<u8>, device: usize, span: &Span, zero: Instant) {
     );
 }
 
-/// Appends an event behind the others.
+/// Appends an event.
 fn line(text: &mut Vec<u8>, event: &impl Serialize) {
     text.extend_from_slice(b",\n");
     serde_json::to_writer(text, event).expect("an event is plain data");
@@ -205,7 +205,7 @@ mod tests {
 
     use super::*;
 
-    /// Three spans an epoch, the epochs 10 ms apart.
+    /// An epoch of three spans; epochs are 10 ms apart.
     fn epoch(epoch: u64, zero: Instant) -> Trace {
         let at = |ms: u64| zero + Duration::from_millis(10 * epoch + ms);
         let span = |lane, bytes, ms| Span {
@@ -222,7 +222,7 @@ mod tests {
         trace
     }
 
-    /// Writes epochs, those before a resumption left out, and reads the file.
+    /// Writes the given epochs, and reads the file.
     fn written(epochs: std::ops::RangeInclusive<u64>, limit_bytes: u64) -> (usize, Value) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("trace.json");

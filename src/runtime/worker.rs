@@ -1,8 +1,8 @@
-//! A worker: one device, one part, and the script that it interprets.
+//! A worker: interprets a script for one part on one device.
 //!
-//! The worker runs ahead of its device: it queues copies and kernels on lanes, each after the events that it needs, and
-//! waits only for what it must: rows of other parts, and memory. An evicted tensor keeps its memory until what still uses
-//! it has happened, so the device never holds more than the plan says, and copies run beside kernels where there is room.
+//! The worker runs ahead of its device. It queues copies and kernels on lanes, each after the events that it needs, and
+//! waits only for rows of other parts and for memory. An evicted tensor keeps its memory until its last use has
+//! finished, so the device never holds more than the plan says, and copies overlap with kernels where memory allows.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ type Stoppable<T> = Result<T, Stop>;
 /// A tensor on the device.
 #[derive(Clone, Copy)]
 struct Resident {
-    /// When its contents are there.
+    /// When its contents are complete.
     ready: Event,
     /// The last kernel and the last copy to the host that read it.
     read: [Event; 2],
@@ -39,27 +39,27 @@ struct Resident {
 #[derive(Clone)]
 struct HostCopy {
     slot: HostSlot,
-    /// When its contents are there.
+    /// When its contents are complete.
     ready: Event,
 }
 
-/// What others are to hear once an event has happened.
+/// News for other workers, to be sent after an event.
 struct Unsent {
     after: Event,
     news: News,
 }
 
-/// What others are to hear.
+/// News for other workers.
 enum News {
-    /// Rows or a term are on the host: of which exchange, and which of its tiles.
+    /// Rows or a term are on the host. The pair is the exchange and the tile index.
     Published((usize, usize), HostSlot),
-    /// Rows are packed for an exchange, and can be read where they lie.
+    /// Rows are packed for an exchange, and can be read in device memory.
     Packed(usize, Slot),
-    /// What others lent for an exchange was read.
+    /// The rows that others lent for an exchange were read.
     Read(usize),
 }
 
-/// How a worker talks to the others.
+/// The channels of a worker.
 pub(super) struct Post {
     pub from: Receiver<ToWorker>,
     pub driver: Sender<ToDriver>,
@@ -70,30 +70,30 @@ pub(super) struct Post {
 pub(super) struct Worker {
     part: usize,
     device: Box<dyn Device>,
-    /// For errors.
+    /// Name of the device and part, for errors.
     name: String,
     lowered: Arc<Lowered>,
     resident: Vec<Option<Resident>>,
     host: Vec<Option<HostCopy>>,
-    /// Buffers for copies to the host, used again each epoch.
+    /// Buffers for copies to the host, reused in each epoch.
     staging: Vec<Option<HostSlot>>,
-    /// Evicted, but perhaps still in use.
+    /// Evicted tensors that may still be in use.
     leaving: VecDeque<(Slot, [Event; 3])>,
-    /// The most that the script at hand may hold.
+    /// The most bytes that the current script may hold on the device.
     limit_bytes: u64,
     unsent: VecDeque<Unsent>,
-    /// What others may be reading, and for which exchange: it stays until they have.
+    /// Tensors that others may be reading, with their exchange. They stay until they were read.
     lent: BTreeMap<Slot, usize>,
     /// The newest event of each lane.
     newest: [Event; 3],
-    /// Whether the device collects calls, to do them as one.
+    /// Whether the device collects calls in a batch.
     batched: bool,
     labels: Labels,
     post: Post,
 }
 
 impl Worker {
-    /// A worker over `device`; `host` is what its part starts with, by slot.
+    /// Creates a worker on `device`. `host` is what its part has on the host at the start, by slot.
     pub(super) fn new(
         part: usize,
         device: Box<dyn Device>,
@@ -123,12 +123,12 @@ impl Worker {
         }
     }
 
-    /// Its device and part, for errors.
+    /// Returns the name of its device and part, for errors.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Does what it is told until the driver is gone.
+    /// Handles messages until the driver is gone.
     pub(super) fn serve(mut self) {
         while let Ok(message) = self.post.from.recv() {
             let done = match message {
@@ -145,7 +145,7 @@ impl Worker {
                 Err(Stop::Failed(error)) => (ToDriver::Failed(*error), false),
                 Err(Stop::Aborted) => (ToDriver::Aborted, false),
             };
-            // A driver that is gone needs no answer.
+            // If the driver is gone, nobody waits for the answer.
             if self.post.driver.send(message).is_err() || !goes_on {
                 return;
             }
@@ -156,7 +156,7 @@ impl Worker {
         let script = &*run.script;
         self.device.record(run.traced);
         self.labels.start(run.traced);
-        // What others sent for an earlier epoch stayed to be read; now it is stale.
+        // Received rows were kept so that they could be read. They are stale now.
         for (host, tensor) in self.host.iter_mut().zip(&self.lowered.tensors) {
             if tensor.kind == Lifetime::Received {
                 *host = None;
@@ -170,7 +170,7 @@ impl Worker {
         let entered = (self.device.copied_bytes(), self.device.fetched_bytes());
         let mut clocks = vec![Instant::now()];
         let mut metrics: Vec<Option<HostSlot>> = vec![None; run.metrics.len()];
-        // An epoch that copies nothing is the same every time.
+        // An epoch without copies is the same every time, so it is run as a batch.
         let is_alone = script.copies_nothing();
         if is_alone {
             self.begin_batch()?;
@@ -208,7 +208,7 @@ impl Worker {
         })
     }
 
-    /// Makes the device hold what a script starts with, and nothing else.
+    /// Makes the device hold exactly what the script starts with.
     fn enter(&mut self, script: &Script) -> Stoppable<()> {
         self.limit_bytes = script.peak_bytes;
         for slot in self.residents() {
@@ -274,7 +274,7 @@ impl Worker {
             let queued = self.device.fetch(Lane::CopyIn, rows, out, &from, &[ready]);
             fetched = self.on(name, queued)?;
             self.note_copy(fetched, Lane::CopyIn, out.slot);
-            self.held(rows)?.read[1] = fetched; // a constant is never copied to the host
+            self.held(rows)?.read[1] = fetched; // `rows` is a constant, which is never copied to the host
             self.unsent.push_back(Unsent { after: fetched, news: News::Read(exchange) });
         }
         self.resident[out.slot.0 as usize] = Some(Resident { ready: fetched, read: [Event::DONE; 2] });
@@ -292,11 +292,11 @@ impl Worker {
         Ok(())
     }
 
-    /// Stores what was just made; others hear of it once it is on the host.
+    /// Stores a tensor that was just computed. It is sent to the others once it is on the host.
     fn publish(&mut self, slot: Slot) -> Stoppable<()> {
         let index = slot.0 as usize;
-        // What is made once need not be copied if the device's memory is the host's. What is made each epoch has a
-        // buffer that is used again.
+        // A constant is made once and need not be copied if the device uses host memory. Tensors that are made in each
+        // epoch have a buffer that is reused.
         let once = self.lowered.tensors[index].kind == Lifetime::Constant;
         let shared = if once { self.on("publishing", self.device.share(slot))? } else { None };
         match shared {
@@ -334,7 +334,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Allocates, once enough of what is leaving has left.
+    /// Allocates a tensor, after enough evicted tensors were freed.
     fn make_room(&mut self, slot: Slot) -> Stoppable<()> {
         let bytes = self.lowered.tensor(slot).bytes;
         let fits = |worker: &Self| worker.device.used_bytes().saturating_add(bytes) <= worker.limit_bytes;
@@ -352,7 +352,7 @@ impl Worker {
 
     fn free(&mut self, (slot, uses): (Slot, [Event; 3])) -> Stoppable<()> {
         self.send_unsent()?;
-        // Calls of a batch come one after the other: those before are done with it when another writes there.
+        // Calls of a batch run in order, so earlier ones have finished when a later one writes to this memory.
         let uses = if self.batched { &[][..] } else { &uses[..] };
         let done = uses.iter().try_for_each(|&event| self.device.wait(event));
         self.on(&format!("giving up {}", self.tensor_name(slot)), done)?;
@@ -364,21 +364,21 @@ impl Worker {
         self.on(&format!("giving up {}", self.tensor_name(slot)), done)
     }
 
-    /// From now on, calls are collected, if the device does that. Everything before was waited for.
+    /// Starts to collect calls, if the device supports it. The caller has waited for everything before.
     fn begin_batch(&mut self) -> Stoppable<()> {
         let begun = self.device.begin_batch();
         self.batched = self.on("beginning a batch", begun)?;
         Ok(())
     }
 
-    /// Queues what was collected.
+    /// Queues the collected calls.
     fn end_batch(&mut self) -> Stoppable<()> {
         self.batched = false;
         let ended = self.device.end_batch();
         self.on("queueing a batch", ended)
     }
 
-    /// Rows of other parts, or a sum over all parts.
+    /// Waits for rows of other parts, or for a sum over all parts.
     fn wait_for(&mut self, slot: Slot) -> Stoppable<HostSlot> {
         self.hear_until(|worker| {
             let taken = worker.post.inbox.take(slot);
@@ -386,13 +386,13 @@ impl Worker {
         })
     }
 
-    /// Listens until what others say is enough for `take`.
+    /// Receives messages until `take` returns something.
     fn hear_until<T>(&mut self, mut take: impl FnMut(&mut Self) -> Stoppable<Option<T>>) -> Stoppable<T> {
         loop {
             if let Some(here) = take(self)? {
                 return Ok(here);
             }
-            // Others may be waiting for ours.
+            // Others may be waiting for this part's rows.
             self.send_unsent()?;
             match self.post.from.recv() {
                 Ok(message) => self.receive(message)?,
@@ -440,7 +440,7 @@ impl Worker {
         self.on("waiting for the last operation", done)
     }
 
-    /// Next values take their inputs' places; what does not last goes.
+    /// Moves `next` values to the slots of their inputs, and evicts what does not persist.
     fn end(&mut self, script: &Script) -> Stoppable<()> {
         for slot in self.residents() {
             let is_next = script.next.iter().any(|&(new, _)| new == slot);
@@ -459,15 +459,15 @@ impl Worker {
                 let renamed = self.device.rename(new, old);
                 self.on(&format!("renaming {}", self.tensor_name(new)), renamed)?;
             }
-            // The buffer goes with the value; the old one will take the next.
+            // The buffer goes with the value; the old one will hold the next value.
             self.host[to] = self.host[from].take();
             self.staging.swap(from, to);
         }
         Ok(())
     }
 
-    /// Whether a slot's contents are of use to other scripts. A constant that the setup made and did not publish is not:
-    /// only the setup reads it.
+    /// Returns whether other scripts use a slot's contents. They do not use a constant that the setup made and did not
+    /// publish: only the setup reads it.
     fn outlasts(&self, slot: Slot) -> bool {
         match self.lowered.tensor(slot).kind {
             Lifetime::Constant => self.host[slot.0 as usize].is_some(),
@@ -475,7 +475,7 @@ impl Worker {
         }
     }
 
-    /// Overwrites a tensor that lasts, on the host and where it is on the device.
+    /// Overwrites a persistent tensor on the host and, if it is there, on the device.
     fn write(&mut self, slot: Slot, values: HostSlot) -> Stoppable<()> {
         if let Some(Resident { ready, read: [computed, copied] }) = self.resident[slot.0 as usize] {
             let after = [ready, computed, copied];
@@ -488,7 +488,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A tensor as it is.
+    /// Returns the contents of a tensor.
     fn read(&mut self, slot: Slot) -> Stoppable<HostSlot> {
         let host = match self.host[slot.0 as usize].clone() {
             Some(HostCopy { slot, .. }) => slot,
@@ -526,7 +526,7 @@ impl Worker {
         (0..self.resident.len()).filter(|&i| self.resident[i].is_some()).map(|i| Slot(i as u32)).collect()
     }
 
-    /// A tensor that a good plan has on the device.
+    /// Returns a tensor that a valid plan has put on the device.
     fn held(&mut self, slot: Slot) -> Stoppable<&mut Resident> {
         if self.resident[slot.0 as usize].is_none() {
             let name = format!("using {}, which is not on the device", self.tensor_name(slot));
