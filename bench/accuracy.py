@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Trains Lapidary and PyTorch Geometric with the same settings and seeds, and writes the table of their accuracies.
+"""Trains Lapidary and PyTorch Geometric with the same settings and seeds, and writes a table of their accuracies.
 
     python3 bench/accuracy.py --lapidary target/release/lapidary --data-dir DIR
 
-For each dataset directory in DIR, model and seed, both train with the settings below and evaluate after each epoch
-without dropout; what counts is the test accuracy at the epoch with the best validation accuracy, the earliest on a tie.
-The two draw different random numbers from the same seed, so their runs are independent samples. Two workers, one
-thread each: Lapidary's processes, and PyG's runs in this process (`pyg.py` says what stands for PyG, and is checked
-against PyG's layers on Cora first).
+For each dataset directory in DIR, model and seed, both frameworks train with the settings below, and evaluate after
+each epoch without dropout. The result is the test accuracy at the epoch with the best validation accuracy, the earliest
+on a tie. The frameworks draw different random numbers from the same seed, so their runs are independent samples. There
+are two workers with one thread each: one runs Lapidary's processes, the other PyG's training in this process. `pyg.py`
+describes the PyG models that are used. They are first checked against PyG's layers on Cora.
 
-Each run is a line of `accuracy.jsonl`, and runs that are there with the same settings are not run again, so that the
-command can be stopped and started. `accuracy.md` is written anew after each pair of data set and model.
+Each run is a line of `accuracy.jsonl`. A run that is in the file with the same settings is not repeated, so the command
+can be stopped and restarted. `accuracy.md` is rewritten after each pair of dataset and model.
 
 `--published` trains Lapidary alone with published hyper-parameters, and compares with the published accuracies.
 """
@@ -32,7 +32,7 @@ SETTINGS = {
     "cora": {**SMALL, "feature_norm": "row"},
     "citeseer": {**SMALL, "feature_norm": "row"},
     "tolokers": {**LARGE, "feature_norm": "none"},
-    # Its rows have 267 ones on average: divided by their sum, nothing is learnt in 100 epochs with this weight decay.
+    # Its rows have 267 ones on average: with row normalisation, nothing is learnt in 100 epochs with this weight decay.
     "amazon-computers": {**LARGE, "feature_norm": "none"},
     "coauthor-physics": {**LARGE, "feature_norm": "row"},
 }
@@ -40,8 +40,8 @@ SEEDS = range(10)
 MODELS = ["gcn", "gin", "sage", "commnet", "resgcn"]
 
 # Luo, Shi & Wu, Classic GNNs are strong baselines for node classification, NeurIPS 2024: test accuracy in percent, and
-# hyper-parameters from the authors' scripts. Their networks end in one more linear layer, after the convolutions. Their
-# "gcn" on Coauthor Physics has shortcuts (linear ones, before the layer norm), so our residual GCN is nearest to it.
+# hyper-parameters from the authors' scripts. Their networks have one more linear layer after the convolutions. Their
+# "gcn" on Coauthor Physics has (linear) shortcuts before the layer norm, so our residual GCN is the closest model.
 COMPUTERS = {**LARGE, "layer_norm": True, "lr": 0.001, "weight_decay": 5e-5, "epochs": 1000, "feature_norm": "row"}
 PHYSICS = {**LARGE, "layer_norm": True, "dropout": 0.3, "lr": 0.001, "epochs": 1500, "feature_norm": "row"}
 PUBLISHED = [
@@ -54,7 +54,7 @@ PUBLISHED_MARGIN = 0.5
 
 
 class Log:
-    """The runs so far, in memory and in the file."""
+    """The runs so far, in memory and on disk."""
 
     def __init__(self, path):
         self.path, self.lock = path, threading.Lock()
@@ -76,7 +76,7 @@ class Log:
 
 
 def keys(framework, names, models, seeds, settings_of):
-    """What to run, in order."""
+    """Yields the runs to do, in order."""
     for data in names:
         for model in models:
             for seed in seeds:
@@ -84,7 +84,7 @@ def keys(framework, names, models, seeds, settings_of):
 
 
 def train_lapidary(binary, folder, model, seed, settings, threads):
-    """One process; its seconds include loading the data."""
+    """Trains in one process; its seconds include loading the data."""
     command = [binary, "train", "--json", "--threads", threads, "--data", folder, "--model", model, "--seed", seed]
     for name, value in settings.items():
         option = "--" + name.replace("_", "-")
@@ -112,7 +112,7 @@ def run_lapidary(args, log, todo, threads=1):
 
 
 def run_pyg(args, log, todo, after_model):
-    """Imports torch only here: the table can be written without it."""
+    """Runs PyG. Imports torch only here, so that the table can be written without it."""
     todo = [key for key in todo if not log.has(key)]
     if not todo:
         return
@@ -150,7 +150,7 @@ def mean_and_deviation(values):
 
 
 def spread(values):
-    """Mean and standard deviation over seeds; how many, if not as many as the common ones."""
+    """Formats mean and standard deviation over seeds, and the number of seeds if it is not the usual one."""
     if not values:
         return "-"
     text = mean_and_deviation(values)
@@ -158,7 +158,7 @@ def spread(values):
 
 
 def comparison(log, names, seeds):
-    """One row for each data set and model that both have trained with these seeds."""
+    """Returns one row for each dataset and model that both frameworks have trained with these seeds."""
     lines = [
         "| data | model | Lapidary | PyG | difference | standard error | lower by more than one |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -177,15 +177,15 @@ def comparison(log, names, seeds):
 
 
 def fresh_seeds(log):
-    """The same for pairs that were also run with other seeds than the common ones, without the common ones: pairs are
-    chosen for this because of their common seeds, which are therefore no fair sample any more."""
+    """Returns the comparison for other seeds than the usual ones, without the usual ones. Pairs are run with other seeds
+    because of their result with the usual seeds, which are therefore a biased sample."""
     fresh = range(SEEDS.stop, max((run["seed"] + 1 for run in log.runs), default=0))
     names = [data for data in SETTINGS if any(run["data"] == data and run["seed"] in fresh for run in log.runs)]
     if not names:
         return []
     intro = [
-        f"Other seeds ({fresh.start} and up) for rows where the common ones show a difference, which tell chance from",
-        "a cause:",
+        f"Other seeds ({fresh.start} and up), for rows where the usual seeds show a difference. They tell chance from a",
+        "real difference:",
     ]
     return ["", *intro, "", *comparison(log, names, fresh)]
 
@@ -229,12 +229,12 @@ def write_table(args, log):
         "# Accuracy beside PyTorch Geometric",
         "",
         "Test accuracy in percent, mean ± standard deviation over seeds, at the epoch with the best validation accuracy",
-        "(the earliest on a tie). The standard error is that of the difference of the two means. Both draw random numbers",
-        "of their own: if two frameworks are equal, the first is lower by more than one standard error in about 16 of 100",
-        "rows. Lapidary's sage and commnet are the same formula under other names and draw the same numbers, so their",
-        "rows are one sample. Written by `bench/accuracy.py`, which says what stands for PyG; the runs are in",
-        "`accuracy.jsonl`. Deviations of 0.00 for gin are runs that say the largest class for every vertex: sums over",
-        "hundreds of neighbours train to nothing else with these settings, in both.",
+        "(the earliest on a tie). The standard error is that of the difference of the two means. The frameworks draw",
+        "different random numbers: if they are equal, the first is lower by more than one standard error in about 16 of 100",
+        "rows. Lapidary's sage and commnet are the same formula under different names and draw the same numbers, so their",
+        "rows are one sample. Written by `bench/accuracy.py`, which describes the PyG models; the runs are in",
+        "`accuracy.jsonl`. A deviation of 0.00 for gin means that every run predicts the largest class for every vertex:",
+        "with these settings, sums over hundreds of neighbours train to nothing else in either framework.",
         "",
         *comparison(log, SETTINGS, SEEDS),
         *fresh_seeds(log),
@@ -247,7 +247,7 @@ def write_table(args, log):
         text += ["", "## Published hyper-parameters, Lapidary alone", "", *table, ""]
         text += [
             "Published: Luo, Shi & Wu, NeurIPS 2024, whose networks have one more linear layer at the end; their GCN on",
-            "Coauthor Physics has shortcuts. Means over other random splits than ours.",
+            "Coauthor Physics has shortcuts. Their means are over different random splits.",
             "",
         ]
         text += [f"- {data}, {model}: `{as_options(settings)}`" for data, model, _, settings in PUBLISHED]
@@ -263,7 +263,7 @@ def write_table(args, log):
 
 
 def compare(args, log):
-    """Both workers to the end; an error of the other one surfaces here."""
+    """Runs both workers to the end, and raises an error of either."""
     failed = []
 
     def other():
@@ -295,7 +295,7 @@ def arguments():
     parser.add_argument("--seeds", type=seeds, default=SEEDS, help="FIRST-LAST [0-9]")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "results")
     parser.add_argument("--published", action="store_true", help="published hyper-parameters, Lapidary alone")
-    parser.add_argument("--table", action="store_true", help="write the table of the runs that there are, run nothing")
+    parser.add_argument("--table", action="store_true", help="write the table of the existing runs, and run nothing")
     return parser.parse_args()
 
 

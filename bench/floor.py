@@ -1,15 +1,16 @@
-"""The least time that an epoch of two layers could take, kernel by kernel.
+"""A lower bound for the time of an epoch of two layers, kernel by kernel.
 
-Each kernel by itself takes what its bytes take at the rate at which this machine reads or copies memory, or what its operations take
-at the rate of fused multiply-adds, whichever is longer; the kernels' times add up. Bytes are every operand once and the result
-once, with no source row of a gather read twice. The cheaper order of product and gather is taken, A X is made before the
-first epoch where dropout of the input does not forbid it, and activations, dropout and biases cost nothing. So it is a floor for
-arrays that no cache holds, kernel after kernel: small graphs may run below it.
+The time of a kernel is the larger of two: its bytes at the rate at which this machine reads or copies memory, and its
+operations at the rate of fused multiply-adds. The times of the kernels are added. The bytes are every operand once and
+the result once; no source row of a gather is read twice. The bound assumes the cheaper order of product and gather, and
+that A X is computed before the first epoch unless dropout of the input forbids it. Activations, dropout and biases cost
+nothing. So it is a bound for arrays that do not fit a cache and kernels that run one after the other: small graphs may
+be faster.
 """
 
 
 class Rates:
-    """What a machine does in a second, of what `cargo bench -p lapidary-kernels --bench cpu -- machine --json` printed."""
+    """The rates of a machine, as printed by `cargo bench -p lapidary-kernels --bench cpu -- machine --json`."""
 
     def __init__(self, machine):
         self.bytes = 1e9 * max(machine["read_gb_s"], machine["copy_gb_s"])
@@ -26,9 +27,10 @@ class Rates:
 
 
 def layer(rates, model, n, e, k, m, constant, first):
-    """Seconds forward and backward of one layer from width `k` to `m`; `constant`: its input is the same in every epoch."""
+    """Returns the seconds forward and backward of one layer from width `k` to `m`. `constant`: its input is the same in
+    every epoch."""
     product, gather = rates.product(n, k, m), rates.gather
-    # A weight's gradient, and a gradient for the input unless this is the first layer.
+    # The gradient of the weight, and a gradient of the input unless this is the first layer.
     back = product if first else 2 * product
     if constant:
         forward, backward = product, back
@@ -44,7 +46,7 @@ def layer(rates, model, n, e, k, m, constant, first):
 
 
 def epoch_s(rates, model, n, e, widths, input_dropout=False):
-    """Seconds of an epoch, and of its forward half."""
+    """Returns the seconds of an epoch, and of its forward half."""
     e += n if model == "gcn" else 0
     pairs = list(zip(widths, widths[1:]))
     layers = [layer(rates, model, n, e, k, m, i == 0 and not input_dropout, i == 0) for i, (k, m) in enumerate(pairs)]

@@ -1,13 +1,13 @@
-"""Times the gather alone, `Y = A X`, beside DGL, torch's CSR and MKL's inspector-executor, by turns.
+"""Times the gather alone, `Y = A X`, and DGL, torch's CSR and MKL's inspector-executor, in turns.
 
     export PEERS_DIR=... PEERS_PY_MAIN=.../python PEERS_PY_DGL=.../python
     $PEERS_PY_MAIN bench/gather.py --lapidary target/release/lapidary --graphs FOLDER_OF_NPZ --work DIR --cases pubmed arxiv \
         --note "what else ran"
 
-Ours is `bench/benches/gather.rs`, the others `bench_spmm.py` of `PEERS_DIR`; both check rows of each result against sums in `f64`.
-DGL sums rows as they are; torch and MKL multiply each by its edge's weight. So each is compared with ours of its kind.
-`floor` is what reading the graph and every row once, and writing the result, takes at the rate at which this machine reads:
-a gather whose sources do not fit a cache reads them more than once.
+Ours is `bench/benches/gather.rs`, the others are `bench_spmm.py` of `PEERS_DIR`. Both check rows of each result against
+sums in `f64`. DGL adds rows without weights; torch and MKL multiply each row by its edge's weight. So each is compared
+with our gather of the same kind. `floor` is the time to read the graph and every row once and write the result, at this
+machine's read rate. A gather whose sources do not fit a cache reads them more than once.
 """
 
 import argparse
@@ -50,8 +50,8 @@ def measure(a, graph):
 
 def table(rows, about):
     lines = ["# The gather alone, on the CPU", "", about, "",
-             "Milliseconds, and theirs over ours of the same kind: DGL's gather has no weights, torch's and MKL's do. `floor`: reading "
-             "graph and rows once and writing the result, of ours without weights.", "",
+             "Milliseconds, and the ratio of theirs to ours of the same kind: DGL's gather has no weights, torch's and MKL's do. "
+             "`floor`: reading graph and rows once and writing the result, for ours without weights.", "",
              "| graph | d | ours | floor | DGL | ratio | ours, weighted | torch CSR | ratio | MKL inspector-executor | ratio |",
              "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
     of = {(row["graph"], row["d"], row["backend"]): row for row in rows}
@@ -66,13 +66,13 @@ def table(rows, about):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--lapidary", default="target/release/lapidary")
-    p.add_argument("--ours", default="cargo bench -p lapidary-bench --bench gather --", help="the command of the gather's bench")
+    p.add_argument("--ours", default="cargo bench -p lapidary-bench --bench gather --", help="command that runs the gather benchmark")
     p.add_argument("--graphs", required=True)
     p.add_argument("--work", required=True)
     p.add_argument("--cases", nargs="+", default=["pubmed", "arxiv"])
     p.add_argument("--dims", default=DIMS)
     p.add_argument("--reps", type=int, default=7)
-    p.add_argument("--budget", type=float, default=3.0, help="seconds for a width of a peer, of which it runs at least 3")
+    p.add_argument("--budget", type=float, default=3.0, help="seconds per width of a peer; it runs at least 3 times")
     p.add_argument("--note", default="", help="the machine, and what else ran on it")
     p.add_argument("--out", default="bench/results/cpu_gather")
     a = p.parse_args()

@@ -1,9 +1,9 @@
-"""Draws how the time of an epoch grows with the edges, from the rows that `speed.py` wrote.
+"""Draws how the time of an epoch grows with the number of edges, from the rows that `speed.py` wrote.
 
     python bench/growth.py [--results bench/results/cpu_speed.json] [--out docs/growth.svg]
 
-A GCN of two layers, hidden width 128, without dropout. The line is graphs of one kind (`products*`: 51 edges a vertex, 100
-features, 47 classes), the single points the other shapes. The floor is that of `floor.py`. Needs matplotlib.
+A GCN of two layers, hidden width 128, without dropout. The lines are graphs of one kind (`products*`: 51 edges per
+vertex, 100 features, 47 classes); the single points are other shapes. The floor is that of `floor.py`. Needs matplotlib.
 """
 
 import argparse

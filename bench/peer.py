@@ -1,14 +1,15 @@
-"""One framework's training with dropout, or of GIN and GraphSAGE: what `speed.py` runs where `bench_gnn.py` has no setting.
+"""Trains one framework with dropout, or GIN or GraphSAGE: `speed.py` runs this where `bench_gnn.py` has no setting.
 
     PEERS_DIR=... python bench/peer.py --graph G.npz --backend dgl_i32 --model sage --hidden 128 --weights W.safetensors
 
-Two layers, softmax cross-entropy, Adam(0.01), float32, on a symmetric graph. The backends, each as a user would set it for speed:
+Two layers, softmax cross-entropy, Adam(0.01), float32, on a symmetric graph. The backends, each tuned for speed:
   pyg_csr         PyG's layers on a torch.sparse_csr adjacency (`GCNConv(cached=True)`, `GINConv`, `SAGEConv`)
   dgl_i32         DGL's layers (`GraphConv`, `GINConv`, `SAGEConv`) on an int32 graph
-  torch_csr_best  plain torch: int32 CSR for MKL, a backward that needs no transpose, the cheaper order of product and gather
-  torch_pre       that, with A X made once before training, which dropout of the input forbids
-The first two epochs are without dropout: `losses` are theirs, to be compared, for masks differ from framework to framework.
-Prints one JSON line. `speed.py` chooses the Python; `PEERS_DIR` holds the helpers that this shares with `bench_gnn.py`.
+  torch_csr_best  plain torch: int32 CSR for MKL, a backward without a transpose, the cheaper order of product and gather
+  torch_pre       the same, with A X computed once before training, which dropout of the input forbids
+The first two epochs are without dropout. `losses` are those of these two epochs and can be compared; dropout masks differ
+between frameworks. Prints one JSON line. `speed.py` chooses the Python; `PEERS_DIR` holds the helpers shared with
+`bench_gnn.py`.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from peerlib import Samples, peak_mb, reset_peak, slice_timer, stats_ms  # noqa:
 
 
 def read_weights(path):
-    """The tensors of a safetensors file of f32."""
+    """Returns the tensors of a safetensors file of f32."""
     with open(path, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
         header, data = json.loads(file.read(size)), file.read()
@@ -41,7 +42,7 @@ def read_weights(path):
 
 
 class Gather(torch.autograd.Function):
-    """`matrix @ x`, with the transposed matrix at hand for the way back."""
+    """`matrix @ x`, with the transposed matrix for the backward pass."""
 
     @staticmethod
     def forward(ctx, matrix, transposed, x):
@@ -54,7 +55,7 @@ class Gather(torch.autograd.Function):
 
 
 class Plain(torch.nn.Module):
-    """The three models in plain torch; `pre` says whether the first layer finds its neighbours' sum ready."""
+    """The three models in plain torch. With `torch_pre`, the first layer's sum over neighbours is precomputed."""
 
     def __init__(self, a, g, x, weights):
         super().__init__()
@@ -120,7 +121,7 @@ class Dgl(torch.nn.Module):
         import dgl
         from dgl.nn import GINConv, GraphConv, SAGEConv
 
-        # Without ids of edges DGL 2.1.0 may crash in its blocked SpMM.
+        # Without edge ids, DGL 2.1.0 may crash in its blocked SpMM.
         indptr, indices = self_looped(g["indptr"], g["indices"])[:2] if a.model == "gcn" else (g["indptr"], g["indices"])
         ids = torch.arange(len(indices), dtype=torch.int32)
         ends = (torch.from_numpy(indptr).int(), torch.from_numpy(indices).int(), ids)

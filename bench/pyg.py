@@ -1,13 +1,14 @@
 """PyTorch Geometric's side of `accuracy.py`: the five models, and one training run on the CPU.
 
-What stands for PyG. The parameters are those of PyG's own layers, with PyG's own initialisation: `GCNConv`,
-`GINConv(MLP([in, out, out], norm=None))`, `SAGEConv(aggr="mean")`; CommNet is two `torch.nn.Linear` and
-`SimpleConv(aggr="mean")`; the residual GCN is `GCNConv` and, where widths differ, a `torch.nn.Linear` without bias.
-Each layer has two forwards over the same parameters. `real` calls PyG's layer with an edge index and dense features.
-`fast`, the one that trains, is the same formula in plain torch, because `real` is slow on wide sparse features: the
-adjacency and the features are CSR matrices, the linear comes before the sum over neighbours, and dropout of a sparse
-matrix is on its stored values (the others are 0 with and without it). `check` compares the logits and all gradients
-of the two to 1e-5; `accuracy.py` does that once for each model before the first run.
+The parameters are those of PyG's own layers, with PyG's own initialisation: `GCNConv`, `GINConv(MLP([in, out, out],
+norm=None))`, `SAGEConv(aggr="mean")`; CommNet is two `torch.nn.Linear` and `SimpleConv(aggr="mean")`; the residual GCN is
+`GCNConv` and, if the widths differ, a `torch.nn.Linear` without bias.
+
+Each layer has two forward functions over the same parameters. `real` calls PyG's layer with an edge index and dense
+features. `fast` is used for training, because `real` is slow on wide sparse features. It is the same formula in plain
+torch: the adjacency and the features are CSR matrices, the linear layer comes before the sum over neighbours, and dropout
+of a sparse matrix applies to its stored values (the others are 0 in any case). `check` compares the logits and all
+gradients of the two to 1e-5; `accuracy.py` calls it once per model before the first run.
 """
 
 import json
@@ -20,12 +21,12 @@ from torch_geometric.nn import MLP, GCNConv, GINConv, SAGEConv, SimpleConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 TOLERANCE = 1e-5
-# Sparse features with a larger share of non-zeros are multiplied faster as a dense matrix.
+# Sparse features with a larger share of non-zeros are faster as a dense matrix.
 DENSE_FROM = 0.2
 
 
 class Csr:
-    """A constant sparse matrix with its transpose, so that products with it have a backward."""
+    """A constant sparse matrix with its transpose, so that its products have a backward pass."""
 
     def __init__(self, indptr, indices, values, cols):
         rows = len(indptr) - 1
@@ -46,7 +47,7 @@ class Csr:
         self.matrix_t = torch.sparse_csr_tensor(*self.pattern_t, values_t, (cols, rows), check_invariants=False)
 
     def dropped(self, rate, training):
-        """The same matrix with dropout on its values."""
+        """Returns the matrix with dropout on its values."""
         if not training or rate == 0:
             return self
         other = object.__new__(Csr)
@@ -56,7 +57,7 @@ class Csr:
 
 
 class Product(torch.autograd.Function):
-    """`csr @ dense`, with a gradient for `dense` alone."""
+    """`csr @ dense`, with a gradient only for `dense`."""
 
     @staticmethod
     def forward(ctx, csr, dense):
@@ -69,7 +70,7 @@ class Product(torch.autograd.Function):
 
 
 def linear(x, weight, bias=None):
-    """`x W^T + b` for features of either kind."""
+    """Returns `x W^T + b` for dense or sparse features."""
     if not isinstance(x, Csr):
         return F.linear(x, weight, bias)
     h = Product.apply(x, weight.t().contiguous())
@@ -153,7 +154,7 @@ LAYERS = {"gcn": Gcn, "gin": Gin, "sage": Sage, "commnet": CommNet, "resgcn": Gc
 
 
 class Net(torch.nn.Module):
-    """Layers with ReLU and dropout between them; the residual GCN's shortcuts pass outside of the dropout."""
+    """Layers with ReLU and dropout between them. The residual GCN's shortcuts bypass the dropout."""
 
     def __init__(self, model, widths, dropout, input_dropout):
         super().__init__()
@@ -174,7 +175,7 @@ class Net(torch.nn.Module):
         return linear(x, lin.weight) if isinstance(lin, torch.nn.Linear) else x
 
     def forward(self, x, graph, first=0, last=None, real=False):
-        """The layers from `first` to before `last`."""
+        """Runs the layers from `first` up to, but not including, `last`."""
         for layer in range(len(self.convs))[first:last]:
             h = self.drop(x, self.rates[layer])
             h = self.convs[layer].real(h, graph) if real else self.convs[layer].fast(h, graph)
@@ -185,7 +186,7 @@ class Net(torch.nn.Module):
 
 
 class Data:
-    """A dataset directory; its features are divided by their row sums if `row_norm` (rows that sum to 0 stay 0)."""
+    """A dataset directory. With `row_norm`, features are divided by their row sums (rows with sum 0 stay 0)."""
 
     def __init__(self, folder, row_norm):
         load = lambda name: torch.from_numpy(np.load(folder / f"{name}.npy").astype(np.int64))
@@ -221,7 +222,7 @@ def widths_of(data, settings):
 
 
 def train(data, model, seed, settings):
-    """Trains once, evaluating without dropout after each update; the test accuracy is that of the epoch with the best
+    """Trains once, and evaluates without dropout after each update. The test accuracy is that of the epoch with the best
     validation accuracy, the earliest on a tie."""
     start = time.perf_counter()
     torch.manual_seed(seed)
@@ -238,7 +239,7 @@ def train(data, model, seed, settings):
         F.cross_entropy(logits[data.train], data.labels[data.train]).backward()
         adam.step()
         net.eval()
-        h = net(data.x, data.graph, last=1)  # the next step goes on from it, unless it drops input
+        h = net(data.x, data.graph, last=1)  # the next step reuses it, unless it drops input
         with torch.no_grad():
             right = net(h, data.graph, first=1).argmax(1) == data.labels
         val = right[data.val].double().mean().item()
@@ -248,13 +249,13 @@ def train(data, model, seed, settings):
 
 
 def check(data, model):
-    """The largest difference of logits and gradients between PyG's layers and what trains, as a share of each array's
-    largest entry, for a net of three layers."""
+    """Returns the largest difference of logits and gradients between `real` and `fast` for a net of three layers, as a
+    share of each array's largest entry."""
     torch.manual_seed(0)
     net = Net(model, [data.width, 16, 16, data.classes], 0.0, 0.0)
     with torch.no_grad():
         for parameter in net.parameters():
-            parameter.add_(0.01 * torch.randn_like(parameter))  # biases that are 0 would hide a misplaced one
+            parameter.add_(0.01 * torch.randn_like(parameter))  # biases of 0 would hide one in the wrong place
     dense = data.x.matrix.to_dense() if isinstance(data.x, Csr) else data.x
     answers = []
     for x, real in [(dense, True), (data.x, False)]:

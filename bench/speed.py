@@ -1,4 +1,4 @@
-"""Times training beside other frameworks, on the same graph, model, weights and machine, by turns.
+"""Times training in Lapidary and other frameworks in turns, on the same graph, model, weights and machine.
 
     export PEERS_DIR=... PEERS_PY_MAIN=.../python PEERS_PY_DGL=.../python
     cargo bench -p lapidary-kernels --bench cpu -- machine --json > machine.json
@@ -6,14 +6,15 @@
         --graphs FOLDER_OF_NPZ --work DIR --machine machine.json --models gcn --dropout none,hidden,input \
         --cases pubmed:16,128 arxiv:16,128,256 --note "what else ran"
 
-`PEERS_DIR` holds `bench_gnn.py`, which runs one framework in a process of its own and prints a JSON line; what it has no
-setting for, dropout, GIN and GraphSAGE, `peer.py` runs. `FOLDER_OF_NPZ` holds the graphs that its `gen_graph.py` wrote. Each
-graph is imported once with `lapidary data import npz`. Dropout is 0.5, on the hidden layer or on the input as well.
+`PEERS_DIR` holds `bench_gnn.py`, which runs one framework in its own process and prints a JSON line. `peer.py` runs what it
+has no setting for: dropout, GIN and GraphSAGE. `FOLDER_OF_NPZ` holds the graphs that `gen_graph.py` of `PEERS_DIR` wrote.
+Each graph is imported once with `lapidary data import npz`. Dropout is 0.5, on the hidden layer (`hidden`) or also on the
+input (`input`).
 
-A round runs every framework once, ours first. Every run is kept in `DIR/runs.jsonl`, and what is written are medians over all
-of them, of each run's median epoch, so that rounds can be added later. A row counts only if the losses of the first epoch and
-of a later one agree with ours to 1e-3 of their size: the initial weights are the same. Masks of dropout are not; there the
-losses of two epochs without dropout are compared.
+A round runs every framework once, ours first. All runs are kept in `DIR/runs.jsonl`. The results are medians over all of
+them of each run's median epoch, so rounds can be added later. A row counts only if the losses of the first epoch and of a
+later one agree with ours to a relative 1e-3, since the initial weights are the same. Dropout masks differ; there, the losses
+of two epochs without dropout are compared.
 """
 
 import argparse
@@ -35,7 +36,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def initial_weights(model, widths):
-    """Tensors by PyG's names; the GCN's are those that the peers start from."""
+    """Returns the tensors by PyG's names. The GCN's are those that the peers start from."""
     sys.path.insert(0, os.environ["PEERS_DIR"])
     sys.dont_write_bytecode = True
     from bench_gnn import glorot, init_weights
@@ -69,7 +70,7 @@ def write_safetensors(path, tensors):
 
 
 def last_json(command, env=None, timeout=900):
-    """The last JSON line that a command prints, or why there is none."""
+    """Returns the last JSON line that a command prints, or an error."""
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
@@ -78,7 +79,7 @@ def last_json(command, env=None, timeout=900):
 
 
 def imported(a, graph):
-    """The folder of a graph's dataset, which is made if it is not there, and what it says of itself."""
+    """Returns the folder of a graph's dataset, after importing it if necessary, and its `dataset.json`."""
     folder = os.path.join(a.work, graph)
     if not os.path.exists(folder):
         npz = os.path.join(a.graphs, graph + ".npz")
@@ -133,7 +134,7 @@ def all_runs(a):
 
 
 def summaries(runs, rates):
-    """One row for each case and framework, ours first, then in the order of `FIRST`."""
+    """Returns one row for each case and framework, ours first, then in the order of `FIRST`."""
     keys = ("model", "dropout", "graph", "hidden", "backend")
     groups = {}
     for run in runs:
@@ -173,7 +174,7 @@ def summary(case, runs, ours, plain, rates):
 
 
 def known_losses(row):
-    """Losses by the number of updates before them."""
+    """Returns the losses, keyed by the number of updates before them."""
     if "losses" in row:
         return dict(enumerate(row["losses"][:5]))
     return {0: row["loss0"], row["loss_end_epoch"] - 1: row["loss_end"]}
@@ -194,11 +195,11 @@ def get(row, keys):
 
 
 def table(results, about):
-    lines = ["# Training beside other frameworks, on the CPU", "", about, "",
-             "Times are milliseconds; a ratio is theirs over ours, so above 1 we are ahead. `epoch` is the median over rounds of each "
-             "run's median, and `cpu` the processor time of all threads an epoch, idle spinning included. Memory is peak resident "
-             "MB, of the whole process. `floor` is what `bench/floor.py` says of our epoch and inference on this machine: every "
-             "kernel's operands read once, or its operations at the peak rate; what fits a cache may be below it.", "",
+    lines = ["# Training compared with other frameworks, on the CPU", "", about, "",
+             "Times are milliseconds. A ratio is theirs over ours: above 1, we are faster. `epoch` is the median over rounds of each "
+             "run's median, and `cpu` the processor time of all threads per epoch, including idle spinning. Memory is the peak "
+             "resident MB of the whole process. `floor` is the bound of `bench/floor.py` for our epoch and inference on this "
+             "machine: every kernel's operands read once, or its operations at the peak rate. Data that fits a cache may be faster.", "",
              "| model | dropout | graph | hidden | framework | rounds | epoch | ratio | cpu | ratio | inference | ratio | memory | ratio | floor |",
              "| --- | --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for r in results:
@@ -219,13 +220,13 @@ def main():
     p.add_argument("--graphs", required=True)
     p.add_argument("--work", required=True)
     p.add_argument("--cases", nargs="*", default=["pubmed:16,128", "arxiv:16,128,256"])
-    p.add_argument("--models", default="gcn", help="of gcn, gin, sage")
-    p.add_argument("--dropout", default="none", help="of none, hidden, input")
+    p.add_argument("--models", default="gcn", help="some of gcn, gin, sage, separated by commas")
+    p.add_argument("--dropout", default="none", help="some of none, hidden, input, separated by commas")
     p.add_argument("--backends", default=",".join(FIRST))
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--epochs", type=int, default=10)
-    p.add_argument("--budget", type=float, default=10.0, help="seconds of a peer's timed epochs, of which it runs at least 3")
-    p.add_argument("--machine", help="the rates that floors are drawn from")
+    p.add_argument("--budget", type=float, default=10.0, help="seconds for a peer's timed epochs; it runs at least 3")
+    p.add_argument("--machine", help="rates of the machine, for the floors")
     p.add_argument("--note", default="", help="the machine, and what else ran on it")
     p.add_argument("--out", default="bench/results/cpu_speed")
     a = p.parse_args()

@@ -1,4 +1,4 @@
-"""Compiles every kernel file with NVRTC, as the runtime does, and prints what each kernel takes of a multiprocessor."""
+"""Compiles every kernel file with NVRTC, as the runtime does, and prints the registers that each kernel uses."""
 
 import ctypes
 import glob
@@ -10,7 +10,7 @@ import sys
 def nvrtc():
     for folder in sys.path:
         for path in glob.glob(os.path.join(folder, "nvidia/*/lib/libnvrtc.so.*")):
-            # NVRTC looks for its other half by name, and finds what is loaded already.
+            # NVRTC looks up its builtins library by name, and finds one that is already loaded.
             for builtins in glob.glob(os.path.join(os.path.dirname(path), "libnvrtc-builtins.so.*")):
                 ctypes.CDLL(builtins)
             return ctypes.CDLL(path)
@@ -18,7 +18,7 @@ def nvrtc():
 
 
 def compile_file(library, name, source, options):
-    """The compiler's log. Ends the program if there are errors."""
+    """Returns the compiler's log. Exits if there are errors."""
     program = ctypes.c_void_p()
     library.nvrtcCreateProgram(ctypes.byref(program), source, name.encode(), 0, None, None)
     array = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
@@ -34,7 +34,7 @@ def compile_file(library, name, source, options):
 
 
 def kernels(log):
-    """Name, registers, and bytes of stack and spills of each kernel in a log of ptxas."""
+    """Yields the name, registers, and bytes of stack and spills of each kernel in a log of ptxas."""
     entries = re.split(r"ptxas info\s*: Compiling entry function '", log)[1:]
     for entry in entries:
         name = entry.split("'")[0]
@@ -56,7 +56,7 @@ def main(folder, architectures):
         for path in sorted(glob.glob(os.path.join(folder, "*.cu"))):
             with open(path, "rb") as file:
                 text = common + b"#line 1\n" + file.read()
-            # As matrices are stored: f32, or bf16.
+            # The storage types of matrices.
             for stored, define in ("f32", b""), ("bf16", b"#define STORE_BF16\n"):
                 flags = [f"--gpu-architecture={architecture}", "--ptxas-options=-v", *options]
                 found = list(kernels(compile_file(library, os.path.basename(path), define + text, flags)))

@@ -1,16 +1,17 @@
-"""What PyTorch, PyTorch Geometric and cuSPARSE take on the graphs that `lapidary gpu-check --graphs DIR` wrote.
+"""Times PyTorch, PyTorch Geometric and cuSPARSE on the graphs that `lapidary gpu-check --graphs DIR` wrote.
 
     python3 ci/gpu_peers.py RESULTS.json DIR SECONDS [--device cuda]
 
-Adds `peers` to RESULTS.json, and to its `marks` what the fastest of them takes and how much longer that is than ours. It begins
-nothing after SECONDS and says what it left out. PyTorch Geometric may be missing: then plain torch stands in for its edge index.
+Adds `peers` to RESULTS.json, and to its `marks` the time of the fastest peer and its ratio to ours. Starts nothing after
+SECONDS, and reports what it left out. If PyTorch Geometric is missing, plain torch replaces its edge index.
 
-Gathers sum over in-neighbours. `torch_csr` is torch.sparse, `cusparse` is SpMM called directly with its descriptors, buffer and
-preprocessing made once, in the faster of its algorithms for row-major operands. Both read a value of 1 for each edge, which ours does not need.
+Gathers sum over in-neighbours. `torch_csr` is torch.sparse. `cusparse` calls SpMM directly, with its descriptors, buffer
+and preprocessing made once, and the fastest of its algorithms for row-major operands. Both read a value of 1 for each
+edge, which ours does not need.
 
-Training is a GCN on all labels without dropout, Adam, everything in f32 (no TF32), as ours. `torch_csr` multiplies by the weight first where that is
-narrower, and knows that the graph is symmetric; `torch_csr_hoisted` makes A X once, as we do; `pyg_edge_index` is GCNConv with
-its normalisation cached. Medians, after runs that do not count.
+Training is a GCN on all labels without dropout, with Adam, all in f32 (no TF32), as ours. `torch_csr` multiplies by the
+weight first if that is narrower, and uses the symmetry of the graph; `torch_csr_hoisted` computes A X once, as we do;
+`pyg_edge_index` is GCNConv with its normalisation cached. Times are medians after warm-up runs.
 """
 
 import argparse
@@ -27,14 +28,14 @@ import torch.nn.functional as F
 try:
     import torch_geometric
     from torch_geometric.nn import GCNConv, SimpleConv
-except Exception as error:  # a broken installation is as good as none
+except Exception as error:  # a broken installation counts as missing
     torch_geometric, WITHOUT_PYG = None, f"{type(error).__name__}: {error}"
 
 MOST_RUNS, WARM_UP = 9, 2
 
 
 class Clock:
-    """Times of work on a device, and what is left of the time that there is."""
+    """Times work on a device, and tracks the remaining time."""
 
     def __init__(self, device, seconds):
         self.cuda = device == "cuda"
@@ -48,7 +49,7 @@ class Clock:
             torch.cuda.synchronize()
 
     def once(self, work, by_device):
-        """Seconds of `work`, by the device's own clock or by the host's, which waits for it."""
+        """Returns the seconds of `work`, by the device's clock or by the host's, which waits for it."""
         if by_device and self.cuda:
             begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begun.record()
@@ -62,7 +63,7 @@ class Clock:
         return time.perf_counter() - begun
 
     def median(self, work, by_device=False):
-        """The median seconds of `work`: fewer runs where one takes long."""
+        """Returns the median seconds of `work`. Slow work is run fewer times."""
         for _ in range(WARM_UP):
             work()
         self.wait()
@@ -73,7 +74,7 @@ class Clock:
 
 
 class Graph:
-    """A symmetric graph as a CSR, and with self-loops and GCN's weights."""
+    """A symmetric graph as CSR, and with self-loops and GCN's weights."""
 
     def __init__(self, folder, name, device):
         load = lambda what: np.load(os.path.join(folder, f"{name}-{what}.npy"))
@@ -94,7 +95,7 @@ class Graph:
         return self._edge_index
 
     def normalised(self):
-        """D^-1/2 (A + I) D^-1/2; a vertex's loop comes last in its row."""
+        """Returns D^-1/2 (A + I) D^-1/2; a vertex's loop comes last in its row."""
         counts = self.indptr.diff()
         indptr = self.indptr + torch.arange(self.n + 1, device=self.device)
         rows = torch.repeat_interleave(torch.arange(self.n, device=self.device), counts)
@@ -142,7 +143,7 @@ class CsrGcn(torch.nn.Module):
 
 
 class EdgeIndexGcn(torch.nn.Module):
-    """PyG's layers, or what they do, in plain torch."""
+    """PyG's layers, or the same computation in plain torch."""
 
     def __init__(self, widths, graph, features):
         super().__init__()
@@ -172,7 +173,7 @@ class EdgeIndexGcn(torch.nn.Module):
 
 
 class CuSparse:
-    """SpMM of cuSPARSE, everything made once."""
+    """SpMM of cuSPARSE, with everything prepared once."""
 
     ALGORITHMS = {"default": 0, "csr_alg1": 4, "csr_alg2": 6, "csr_alg3": 12}
 
@@ -189,7 +190,7 @@ class CuSparse:
             raise RuntimeError(f"{name} returned {status}")
 
     def product(self, csr, x, out, algorithm):
-        """A function that runs `out = csr x`."""
+        """Returns a function that runs `out = csr x`."""
         (n, m), d = csr.shape, x.shape[1]
         i64, pointer = ctypes.c_int64, lambda t: ctypes.c_void_p(t.data_ptr())
         a, b, c = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
@@ -210,7 +211,8 @@ class CuSparse:
 
 
 def rows(clock, wanted):
-    """A row for each name and function of `wanted`; what fails says so, and what there is no time for is named."""
+    """Returns a row for each name and function of `wanted`, with its error if it fails, and the names that there was no
+    time for."""
     measured, left_out = [], []
     for row, work in wanted:
         if clock.spent():
@@ -312,7 +314,7 @@ def epochs(clock, name, graph, networks):
 
 
 def compare(results):
-    """Marks: what the fastest peer takes, and that as a multiple of ours."""
+    """Adds marks: the time of the fastest peer, and its ratio to ours."""
     marks = results.setdefault("marks", {})
     met = marks.setdefault("met", {})
     best = {}
@@ -354,7 +356,7 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = False
     for kind in ["epochs", "gathers"]:
         peers[kind] = {"rows": [], "left_out": []}
-    # Epochs of every shape first: they are what counts.
+    # Epochs of every shape first: they matter most.
     for kind in ["epochs", "gathers"]:
         for shape in results["graphs"]["rows"]:
             name = shape["shape"]
@@ -371,7 +373,7 @@ def main():
             del graph
             results["peers"] = peers
             compare(results)
-            # What there is stays, whatever comes next.
+            # Save the results so far, whatever comes next.
             with open(arguments.results, "w", encoding="utf-8") as file:
                 json.dump(results, file, indent=2)
 

@@ -1,5 +1,5 @@
-//! A network of one's own from the layer functions that the built-in models use: two kinds of convolution side by side,
-//! a layer norm, and a shortcut from the features to the logits.
+//! Defines a network from the layer functions of the built-in models: two kinds of convolution in parallel, a layer
+//! norm, and a shortcut from the features to the logits.
 //!
 //!     cargo run --release --example custom_model
 
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let best = trainer.best().ok_or("every epoch is evaluated")?.clone();
     println!("best epoch {}: test accuracy {:.1} %", best.epoch, 100.0 * best.test_accuracy.unwrap_or_default());
 
-    // A checkpoint does not hold the code of a custom model: whoever opens it brings the model along.
+    // A checkpoint does not contain the code of a custom model: pass the model when you open it.
     let folder = tempfile::tempdir()?;
     trainer.save(folder.path())?;
     let again = Predictor::open_with(folder.path(), &model)?.run(&data)?;

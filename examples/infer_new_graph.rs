@@ -1,4 +1,4 @@
-//! Training on one graph, saving, and predicting on another that the model never saw.
+//! Trains on one graph, saves the model, and predicts on another graph that the model never saw.
 //!
 //!     cargo run --release --example infer_new_graph
 
@@ -6,7 +6,7 @@ use lapidary::dataset::generate::{PlantedOptions, planted};
 use lapidary::{Adam, Model, Predictor, Trainer};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // The same seed draws the same class centres; the sizes differ, and with them every vertex and edge.
+    // The same seed draws the same class centres. The sizes differ, and so do all vertices and edges.
     let seen = planted(&PlantedOptions { vertices: 2000, seed: 1, ..PlantedOptions::default() })?;
     let unseen = planted(&PlantedOptions { vertices: 5000, seed: 1, ..PlantedOptions::default() })?;
 
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     trainer.save(folder.path())?;
 
-    // Another program, another day:
+    // In another program, on another day:
     let predictor = Predictor::open(folder.path())?;
     let prediction = predictor.run(&unseen)?;
     let percent = |share: Option<f64>| share.map_or("-".into(), |s| format!("{:.1} %", 100.0 * s));

@@ -1,4 +1,4 @@
-//! Asks what training would need before there is any data: Reddit's shape on one GPU with less and less memory.
+//! Asks what a training would need, without any data: Reddit's shape on one GPU with less and less memory.
 //!
 //! ```text
 //! cargo run --release --example plan_dry_run

@@ -1,5 +1,6 @@
-//! The networks of "Classic GNNs are strong baselines" (Luo, Shi & Wu, NeurIPS 2024) from Lapidary's layer functions:
-//! convolutions, each with an optional linear shortcut, layer norm, ReLU and dropout, and one linear layer at the end.
+//! The networks of "Classic GNNs are strong baselines" (Luo, Shi & Wu, NeurIPS 2024), built from Lapidary's layer
+//! functions: convolutions, each with an optional linear shortcut, layer norm, ReLU and dropout, and one linear layer
+//! at the end.
 //!
 //!     cargo run --release --example published -- DIR HIDDEN LAYERS DROPOUT WEIGHT_DECAY EPOCHS SEED [shortcuts]
 //!

@@ -1,11 +1,11 @@
-//! Training inside a program: arrays in, arrays out, no files.
+//! Trains inside a program: arrays in, arrays out, no files.
 //!
 //!     cargo run --release --example train_embedded
 
 use lapidary::{Adam, Arrays, Dataset, Devices, Model, Trainer};
 use ndarray::{Array2, Axis};
 
-/// Two rings of vertices, tied together at a few places; which ring a vertex is in shows only faintly in its features.
+/// Returns two rings of vertices with a few edges between them. The features only weakly show a vertex's ring.
 fn two_rings(size: u32) -> (Vec<(u32, u32)>, Array2<f32>, Vec<i64>) {
     let mut edges = Vec::new();
     for v in 0..2 * size {

@@ -1,6 +1,6 @@
-//! One graph over two devices with less memory than they would like, trained exactly.
+//! Trains one graph on two devices with too little memory for it, with exact results.
 //!
-//! The devices are simulated: they have memory of their own with a hard limit, and every copy is counted.
+//! The devices are simulated: they have their own memory with a hard limit, and count every copy.
 //!
 //! ```text
 //! cargo run --release --example two_devices

@@ -1,4 +1,4 @@
-//! One epoch of training, every model, on a planted graph of 50,000 vertices.
+//! Times one epoch of training for each model, on a planted graph of 50,000 vertices.
 //!
 //!     cargo bench -p lapidary-bench --bench epoch
 

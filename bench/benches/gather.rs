@@ -1,12 +1,12 @@
-//! The gather alone, on a graph as large as those that people train on.
+//! Times the gather alone, on a large graph.
 //!
 //!     cargo bench -p lapidary-bench --bench gather -- --data DIR [--dims 16,64] [--json]     # a dataset directory
 //!     cargo bench -p lapidary-bench --bench gather                                           # a generated graph
 //!
-//! For each width the median of several runs, with and without edge weights, after a check of some rows against sums in
-//! `f64`. Bytes are counted as if no source row were found in a cache, so a rate above the memory's says what caches gave.
-//! The floor beside them is measured in the same run: what it takes to read every byte of the operands once, at the rate
-//! at which this machine reads an array that is larger than its caches.
+//! Prints for each width the median of several runs, with and without edge weights, after a check of some rows against
+//! sums in `f64`. Bytes are counted as if caches held no source row, so a rate above the memory bandwidth shows the
+//! effect of caches. The floor is measured in the same run: the time to read every byte of the operands once, at the
+//! rate at which this machine reads an array larger than its caches.
 
 use std::time::Instant;
 
@@ -67,7 +67,7 @@ fn generated(vertices: usize) -> Dataset {
     planted(&options).expect("the options are good")
 }
 
-/// Numbers between -1 and 1, in memory such as a device has.
+/// Returns numbers between -1 and 1, in memory that is aligned as on a device.
 fn numbers(len: usize, seed: u32) -> AlignedBytes {
     let mut bytes = AlignedBytes::zeroed(4 * len).expect("the host has memory");
     bytes.as_mut_slice::<f32>().par_iter_mut().enumerate().for_each(|(i, x)| {
@@ -77,7 +77,7 @@ fn numbers(len: usize, seed: u32) -> AlignedBytes {
     bytes
 }
 
-/// The fastest, the median and the slowest seconds of a gather.
+/// Returns the fastest, the median and the slowest seconds of a gather.
 fn time(block: BlockView<'_>, d: usize, weighted: bool) -> [f64; 3] {
     let n = block.rows();
     let (x, mut out) = (numbers(n * d, 1), numbers(n * d, 2));
@@ -118,7 +118,7 @@ fn check(block: BlockView<'_>, weights: Option<&[f32]>, own: MatView<'_>, out: &
     }
 }
 
-/// Bytes a second of reading an array of so many numbers.
+/// Returns the bytes per second at which an array of `len` numbers is read.
 fn read_bandwidth(len: usize) -> f64 {
     let array = numbers(len, 4);
     let sum = || array.as_slice::<u32>().par_chunks(1 << 16).map(sum_of).reduce(|| 0, u32::wrapping_add);

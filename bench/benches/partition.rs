@@ -1,11 +1,11 @@
-//! What it takes to find a graph's parts: the features of 100 million edges, and the split of 111 million vertices (as many
-//! as ogbn-papers100M has) into 64 parts.
+//! Times the partitioning of graphs: the features of 100 million edges, and the split of 111 million vertices (as many
+//! as in ogbn-papers100M) into 64 parts.
 //!
 //!     cargo bench -p lapidary-bench --bench partition            # 8 GiB
 //!     cargo bench -p lapidary-bench --bench partition -- small   # a check that it works
 //!
-//! Of each time the median of several is printed, and the least and greatest. Caches are emptied before each, by reading an
-//! array that is larger.
+//! Prints the median, the minimum and the maximum of several runs. Before each run the caches are emptied by reading an
+//! array that is larger than them.
 
 use std::num::NonZeroUsize;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use lapidary_planner::partition::{Speeds, bottleneck, split};
 use rayon::prelude::*;
 
 fn main() {
-    // `cargo bench` passes --bench, `cargo test --benches` nothing.
+    // `cargo bench` passes --bench, `cargo test --benches` passes nothing.
     let small = std::env::args().any(|word| word == "small") || !std::env::args().any(|word| word == "--bench");
     let scale = if small { 100 } else { 1 };
     let device = device();
@@ -77,7 +77,7 @@ fn main() {
     }
 }
 
-/// The least, the median and the greatest seconds of several runs, each with cold caches.
+/// Returns the minimum, the median and the maximum seconds of several runs, each with cold caches.
 fn seconds<T>(flush: &[u64], mut run: impl FnMut() -> T) -> [f64; 3] {
     const RUNS: usize = 11;
     let mut times = [0.0; RUNS];
@@ -91,7 +91,7 @@ fn seconds<T>(flush: &[u64], mut run: impl FnMut() -> T) -> [f64; 3] {
     [times[0], times[RUNS / 2], times[RUNS - 1]]
 }
 
-/// Accesses of a cache line, and two caches.
+/// A profile with accesses of one cache line and a 32 MiB cache.
 fn device() -> Profile {
     let access_width = 16.try_into().expect("it is not 0");
     let h200 = Profile::named("h200").expect("it is built in");
@@ -106,7 +106,7 @@ fn sums<'a>(indptr: &'a [u64], indices: &[u32], device: &Profile, widths: &[u32]
     FeatureSums::new(indptr, indices, device, widths).expect("it is a CSR")
 }
 
-/// A CSR whose degrees fall as a power law around `degree`; of 256 neighbours, `sequence` follow the one before.
+/// Returns a CSR with power-law degrees around `degree`. Of 256 neighbours, `sequence` directly follow the one before.
 fn csr(vertices: usize, degree: u64, sequence: u64) -> (Vec<u64>, Vec<u32>) {
     let mut state = 1u64;
     let mut draw = move || {
@@ -132,7 +132,7 @@ fn csr(vertices: usize, degree: u64, sequence: u64) -> (Vec<u64>, Vec<u32>) {
     (indptr, indices)
 }
 
-/// A model in which every feature counts.
+/// Returns a model in which every feature has a weight.
 fn learned(device: &Profile, sums: &FeatureSums<'_>) -> CostModel {
     let mut model = CostModel::new(device.clone()).expect("its rates are good");
     let op = Operation::new("gather", Work::Gather { width: 41 });

@@ -1,17 +1,16 @@
-//! How well the cost model predicts, and how even the parts are that it makes, measured on this machine's cores.
+//! Measures how well the cost model predicts, and how even its parts are, on this machine's cores.
 //!
 //!     cargo run --release -p lapidary-bench --bin balance                            # about a quarter of an hour, 16 GiB
 //!     cargo run --release -p lapidary-bench --bin balance -- "R-MAT 0.45" planted    # these graphs alone, as the tables call them
 //!     cargo run --release -p lapidary-bench --bin balance -- small                   # a minute: a check that it works, not a measurement
 //!
-//! The layer that is measured is linear-first: a product from 256 to 64 columns, then a gather of 64. Each range is a
-//! block of its own, with a halo, and is computed alone, on one thread, whose processor time is taken, so that what else
-//! runs on the machine takes no part of it but caches and bandwidth. The lower quartile of several rounds counts, as it
-//! does in a cost model; they go through all ranges in turn, so that what disturbs the machine for a while disturbs them
-//! alike.
+//! The measured layer is a product from 256 to 64 columns, followed by a gather of 64. Each range is a block with a
+//! halo and is computed alone on one thread. The time is the thread's processor time, so that other programs only
+//! disturb caches and bandwidth. The result is the lower quartile of several rounds, as in the cost model. Each round
+//! goes through all ranges, so that a temporary disturbance affects them alike.
 //!
-//! Real graphs are read from the folder that `LAPIDARY_SHARED` names (or `../shared`), and left out, loudly, if it is not
-//! there.
+//! Real graphs are read from the folder `LAPIDARY_SHARED` (default `../shared`). A missing graph is left out, with a
+//! message.
 
 use std::error::Error;
 use std::num::NonZeroUsize;
@@ -36,7 +35,7 @@ const WIDTH_IN: usize = 256;
 const WIDTH: usize = 64;
 const LEAST_ROUNDS: usize = 15;
 const MOST_ROUNDS: usize = 51;
-/// Seconds of measuring that are enough for a set of ranges.
+/// Seconds of measuring that are enough for a list of ranges.
 const ENOUGH_S: f64 = 4.0;
 const PARTS: [usize; 3] = [4, 8, 16];
 
@@ -48,7 +47,7 @@ fn main() -> Result<()> {
     wanted.retain(|word| word != "small");
     let mut graphs = rayon::ThreadPoolBuilder::new().build()?.install(|| graphs(small))?;
     graphs.retain(|(name, _)| wanted.is_empty() || wanted.contains(name));
-    // From here on, this thread is all that computes, so that its clock shows the time of every kernel.
+    // From here on, this thread does all computation, so that its clock shows the time of every kernel.
     rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread().build_global()?;
     let profile = profile::measure()?;
     println!("one thread: {profile:?}\n");
@@ -71,7 +70,7 @@ fn main() -> Result<()> {
     report_balance(&profile, &bench, &measured)
 }
 
-/// The two operations of the layer.
+/// Returns the two operations of the layer.
 fn ops() -> [Operation; 2] {
     let product = Work::Product { k: WIDTH_IN as u32, m: WIDTH as u32 };
     [Operation::new("linear", product), Operation::new("gather", Work::Gather { width: WIDTH as u32 })]
@@ -107,7 +106,7 @@ fn graphs(small: bool) -> std::result::Result<Vec<(String, Graph)>, lapidary::Er
     Ok(graphs)
 }
 
-/// Ranges anywhere, of a thirtieth to a fifth of the graph by vertices or by edges.
+/// Returns random ranges of a thirtieth to a fifth of the graph, by vertices or by edges.
 fn random_ranges(graph: &Graph, count: usize) -> Vec<Range<usize>> {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let (n, e) = (graph.vertex_count(), graph.edge_count());
@@ -124,17 +123,17 @@ fn random_ranges(graph: &Graph, count: usize) -> Vec<Range<usize>> {
     (0..count).map(range).filter(|range| !range.is_empty()).collect()
 }
 
-/// A graph, ranges of it, and the seconds of each operation on each.
+/// A graph, some of its ranges, and the seconds of each operation on each range.
 struct Measured<'a> {
     name: &'a str,
     graph: &'a Graph,
-    /// Whether predictions of other graphs are learned from it.
+    /// Whether other graphs' predictions are learned from it.
     teaches: bool,
     ranges: Vec<Range<usize>>,
     seconds: Vec<[f64; 2]>,
 }
 
-/// A matrix of ones that everything is read from.
+/// A matrix of ones that every operand is read from.
 struct Bench {
     ones: Arc<Ones>,
 }
@@ -156,10 +155,10 @@ impl Bench {
         Ok(Self { ones: Arc::new(Ones(ones)) })
     }
 
-    /// The undisturbed seconds of both operations on each range of each graph. Rounds go through all graphs, since the
-    /// machine's speed changes by the minute.
+    /// Returns the undisturbed seconds of both operations on each range of each graph. Each round goes through all
+    /// graphs, since the machine's speed changes over minutes.
     fn measure(&self, graphs: &[(&Graph, &[Range<usize>])]) -> Result<Vec<Vec<[f64; 2]>>> {
-        // One for each set of ranges, since a device keeps what it frees for the next of that size.
+        // One device per call, since a device keeps freed memory for later tensors of the same size.
         let device = CpuDevice::new(None, u64::MAX)?;
         let ranges = graphs.iter().flat_map(|(graph, ranges)| ranges.iter().map(move |range| (graph, range)));
         let calls: Vec<_> = ranges
@@ -167,7 +166,7 @@ impl Bench {
             .map(|(i, (graph, range))| self.prepare(&device, graph, range, 8 * i as u32))
             .collect::<Result<_>>()?;
         let mut seconds = vec![[const { Vec::new() }; 2]; calls.len()];
-        // The first round warms up, and tells how many more there is time for.
+        // The first round warms up, and shows how many more rounds there is time for.
         let (mut round, mut rounds, began) = (0, 0, Instant::now());
         while round <= rounds {
             for (calls, seconds) in calls.iter().zip(&mut seconds) {
@@ -190,14 +189,14 @@ impl Bench {
         Ok(graphs.iter().map(|(_, ranges)| seconds.by_ref().take(ranges.len()).collect()).collect())
     }
 
-    /// Puts a range on the device, in eight slots from `first` on.
+    /// Puts a range on the device, in the eight slots from `first`.
     fn prepare(&self, device: &CpuDevice, graph: &Graph, range: &Range<usize>, first: u32) -> Result<[Call; 2]> {
         let block = Block::of_part(graph, range.clone());
         let (n, halo_sources) = (block.row_count(), block.halo().len());
         let slot = |i| Slot(first + i);
         constant(device, slot(0), &HostSlot::constant(block.indptr()))?;
         constant(device, slot(1), &HostSlot::constant(block.indices()))?;
-        // Own rows and halo rows lie apart, as they do in a run: reading both from one place would halve the misses.
+        // Own rows and halo rows are separate, as in a run: reading both from one place would halve the cache misses.
         let mat = |i, rows, cols| Mat::f32(slot(i), rows, cols);
         let (own, halo, x) = (mat(2, n, WIDTH), mat(3, halo_sources, WIDTH), mat(4, n, WIDTH_IN));
         let weight = mat(5, WIDTH, WIDTH_IN);
@@ -225,13 +224,13 @@ fn constant(device: &CpuDevice, slot: Slot, host: &HostSlot) -> Result<()> {
     Ok(device.wait(event)?)
 }
 
-/// What this thread has computed so far.
+/// Returns the processor time of this thread so far, in seconds.
 fn processor_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
 }
 
-/// The lower quartile, as a cost model takes it: what disturbs a measurement slows it.
+/// Returns the lower quartile, as the cost model does: disturbances only slow a measurement.
 fn undisturbed(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 4]
@@ -254,7 +253,7 @@ fn sums<'a>(model: &CostModel, graph: &'a Graph) -> Result<FeatureSums<'a>> {
     Ok(FeatureSums::new(graph.indptr(), graph.indices(), model.profile(), &[WIDTH as u32])?)
 }
 
-/// The error and rank correlation of predictions of some ranges: of each operation, and of both together.
+/// Returns error and rank correlation of the predictions for some ranges: for each operation, and for their sum.
 fn errors(model: &CostModel, measured: &Measured<'_>, which: impl Fn(usize) -> bool) -> Result<[(f64, f64); 3]> {
     let sums = sums(model, measured.graph)?;
     let mut columns = [const { (Vec::new(), Vec::new()) }; 3];
@@ -277,7 +276,7 @@ fn errors(model: &CostModel, measured: &Measured<'_>, which: impl Fn(usize) -> b
     }))
 }
 
-/// Every third range is never learned.
+/// Returns whether a range is only used for testing, which is every third one.
 fn is_unseen(i: usize) -> bool {
     i % 3 == 2
 }

@@ -1,9 +1,9 @@
-//! Draws the degrees and the clustering by degree of a graph, and of BTER graphs made after it, as an SVG.
+//! Draws the degrees and the clustering by degree of a graph and of BTER graphs generated from it, as an SVG.
 //!
 //!     cargo run --release -p lapidary-bench --bin bter_plot -- DATA OUT.svg [SCALE ..]
 //!
-//! DATA is an undirected dataset directory, builtin:karate or builtin:planted; scales are 1 and 16 unless given. Both panels have
-//! logarithmic axes; degrees are put together in ranges that grow by a quarter, each drawn at its middle.
+//! DATA is an undirected dataset directory, builtin:karate or builtin:planted. The default scales are 1 and 16. Both
+//! panels have logarithmic axes. Degrees are grouped in ranges that grow by a quarter; each is drawn at its middle.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -11,14 +11,14 @@ use std::fmt::Write;
 use lapidary::Dataset;
 use lapidary::dataset::generate::{BterOptions, DegreeProfile, bter};
 
-/// How much a range of degrees is wider than the one before.
+/// Ratio of the widths of successive ranges of degrees.
 const STEP: f64 = 1.25;
 const COLOURS: [&str; 4] = ["#1f6fb2", "#c2410c", "#15803d", "#7e22ce"];
 const WIDTH: f64 = 430.0;
 const HEIGHT: f64 = 340.0;
 const MARGIN: f64 = 60.0;
 
-/// The name of a graph and its points, one a range of degrees.
+/// The name of a graph and its points, one per range of degrees.
 struct Series {
     name: String,
     points: Vec<Point>,
@@ -27,7 +27,7 @@ struct Series {
 /// The vertices with degrees in a range.
 struct Point {
     degree: f64,
-    /// Share of all vertices that have one of the degrees, on average.
+    /// Average share of all vertices per degree of the range.
     share: f64,
     clustering: f64,
 }
@@ -104,7 +104,7 @@ fn draw(all: &[Series]) -> String {
     svg
 }
 
-/// One panel with its axes; values of 0 have no place on them.
+/// Draws one panel with its axes. Values of 0 are left out, since the axes are logarithmic.
 fn panel(svg: &mut String, left: f64, title: &str, all: &[Series], value: impl Fn(&Point) -> f64) {
     let points = || all.iter().flat_map(|series| &series.points).filter(|point| value(point) > 0.0);
     let span = |of: &dyn Fn(&Point) -> f64| {
@@ -140,7 +140,7 @@ fn panel(svg: &mut String, left: f64, title: &str, all: &[Series], value: impl F
     }
 }
 
-/// The input is a ring, what was made a dot in it.
+/// Draws a point: a ring for the input, a dot for generated graphs.
 fn mark(svg: &mut String, series: usize, x: f64, y: f64) {
     let colour = COLOURS[series % COLOURS.len()];
     let _ = match series {

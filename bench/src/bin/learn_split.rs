@@ -1,17 +1,18 @@
-//! How fast a split is learned, from the worst start, beside the best split that exhaustive measurement finds.
+//! Measures how fast a split is learned from the worst start, and compares it with the best split found by exhaustive
+//! measurement.
 //!
 //!     cargo run --release -p lapidary-bench --bin learn_split            # some minutes, 2 GiB
 //!     cargo run --release -p lapidary-bench --bin learn_split -- small   # seconds: a check that it works, not a measurement
 //!
-//! An R-MAT whose vertices stand in the order of their degrees is split over four workers into ranges of equally many
-//! vertices, so that the first has nearly all the edges. Kernels run one at a time, so that a part's seconds are its own.
+//! An R-MAT graph in degree order is split over four workers into ranges of equally many vertices, so that the first
+//! range has nearly all edges. Kernels run one at a time, so that a part's seconds are its own.
 //!
-//! The best split is found by measuring ranges: their ends lie on a grid of equal shares of vertices and edges, each range
-//! is measured as a part of some split, and the slowest part of *every* split on the grid follows from its ranges. What a
-//! part computes does not depend on where the others are cut. A range's seconds are the least of several epochs, as what
-//! else the machine does only adds to them. Then the splits are measured side by side, in rounds.
+//! The best split is found by measuring ranges. Their ends lie on a grid of equal shares of vertices and edges. Each
+//! range is measured as a part of some split; the slowest part of *every* split on the grid then follows from its
+//! ranges, since a part's computation does not depend on where the others are cut. The seconds of a range are the
+//! minimum over several epochs, as disturbances only add time. Then the splits are measured in turns.
 //!
-//! At the end one of two simulated devices is made half as fast, and what its part costs is measured on one that is not.
+//! At the end, one of two simulated devices is made half as fast, and the cost of its part is measured at full speed.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -26,9 +27,9 @@ use ndarray::Array2;
 
 const PARTS: usize = 4;
 const EPOCHS: u64 = 40;
-/// Within so many epochs a good split is to be there.
+/// Number of epochs within which a good split should be found.
 const SOON: u64 = 5;
-/// What the trainer is told will run: a gain that pays in so many epochs is worth a move.
+/// Number of epochs that the trainer is told to expect: a gain that pays within them is worth a move.
 const TOLD_EPOCHS: u64 = 1000;
 const WIDTH: usize = 32;
 const CLASSES: usize = 16;
@@ -36,7 +37,7 @@ const CLASSES: usize = 16;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 type Parts = Vec<Range<usize>>;
 
-/// How large, on how fine a grid, and how often.
+/// Size of the graph and the grid, and numbers of epochs and rounds.
 struct Size {
     vertices: usize,
     cells: usize,
@@ -123,7 +124,7 @@ impl Bench<'_> {
         Ok(self.trainer(partition)?.parts().iter().map(|part| part[0]..part[1]).collect())
     }
 
-    /// Trains from a split, prints the curve, and says where it was soon and where it arrived.
+    /// Trains from a split and prints the curve. Returns the splits after [`SOON`] epochs and at the end.
     fn learn(&self, start: &[Range<usize>]) -> Result<[Parts; 2]> {
         let parts_of = |trainer: &Trainer| -> Parts { trainer.parts().iter().map(|part| part[0]..part[1]).collect() };
         let mut soon = Vec::new();
@@ -147,7 +148,7 @@ impl Bench<'_> {
         Ok([soon, parts_of(&trainer)])
     }
 
-    /// Trains on two devices, the second half as fast, and compares what their parts cost.
+    /// Trains on two devices, the second half as fast, and compares the costs of their parts.
     fn half_as_fast(&self, rounds: usize) -> Result<()> {
         let n = self.data.graph().vertex_count();
         let devices = Devices::parse("sim:2")?.threads(NonZeroUsize::MIN).slowed(1, 200);
@@ -170,7 +171,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The least seconds of each part, over the epochs after the first.
+    /// Returns the minimum seconds of each part over the epochs after the first.
     fn measure(&self, parts: &[Range<usize>]) -> Result<Vec<f64>> {
         let mut trainer = self.trainer_on(parts.len(), Partition::Ranges(parts.to_vec()))?;
         trainer.step()?;
@@ -183,7 +184,7 @@ impl Bench<'_> {
         Ok(least)
     }
 
-    /// Seconds of every range on the grid that a good split might have, by its first and last point.
+    /// Returns the seconds of every range on the grid that a good split might have, by its first and last point.
     fn ranges(&self, grid: &[usize]) -> Result<BTreeMap<(usize, usize), f64>> {
         let cells = grid.len() - 1;
         let sensible = |a: usize, b: usize| b - a >= cells / 8 && b - a <= 3 * cells / 8 + 2;
@@ -193,7 +194,7 @@ impl Bench<'_> {
                 if seconds.contains_key(&(a, b)) {
                     continue;
                 }
-                // The rest is cut anyhow.
+                // The rest is cut arbitrarily.
                 let points = match a {
                     0 => [0, b, b + (cells - b) / 3, b + 2 * (cells - b) / 3, cells],
                     _ if b == cells => [0, a / 3, 2 * a / 3, a, cells],
@@ -214,7 +215,7 @@ fn keep_least(least: &mut [f64], seconds: &[f64]) {
     least.iter_mut().zip(seconds).for_each(|(least, seconds)| *least = seconds.min(*least));
 }
 
-/// Vertices at which vertices and edges together have reached equal shares.
+/// Returns the vertices at which the mean of the shares of vertices and edges reaches equal steps.
 fn grid(graph: &Graph, cells: usize) -> Vec<usize> {
     let (n, e) = (graph.vertex_count(), graph.edge_count());
     let share = |v: usize| (v as f64 / n as f64 + graph.indptr()[v] as f64 / e as f64) / 2.0;
@@ -223,7 +224,7 @@ fn grid(graph: &Graph, cells: usize) -> Vec<usize> {
     (0..=cells).map(|i| if i == cells { n } else { point(i) }).collect()
 }
 
-/// The split whose slowest range is fastest, and of how many whose ranges were all measured.
+/// Returns the split whose slowest range is fastest, and the number of splits whose ranges were all measured.
 fn best_on_grid(grid: &[usize], seconds: &BTreeMap<(usize, usize), f64>) -> (Parts, usize) {
     let last = grid.len() - 1;
     let (mut best, mut best_s, mut count) = ([0; PARTS + 1], f64::INFINITY, 0);

@@ -1,13 +1,13 @@
-//! The same training at 50, 25, 10 and 5 % of the memory that it would like, under every policy.
+//! Trains at 50, 25, 10 and 5 % of the memory that the training would use without a limit, under every policy.
 //!
-//! The device is simulated: it has memory of its own with a hard limit, and every copy is counted. Bytes and the peak are held
+//! The device is simulated: it has its own memory with a hard limit, and counts every copy. Bytes and peak are checked
 //! against the plan, losses against the run without a limit. Prints a Markdown table.
 //!
 //! ```text
 //! cargo run --release -p lapidary-bench --bin little_memory -- [DIR | rmat:VERTICES,EDGES]...
 //! ```
 //!
-//! A graph without features gets random ones, 64 a vertex, and labels from its ids.
+//! A graph without features gets 64 random features per vertex, and labels from its ids.
 
 use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::{Adam, Arrays, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Trainer, TrainerBuilder};
@@ -67,12 +67,12 @@ fn table(data: &Dataset) -> lapidary::Result<()> {
     Ok(())
 }
 
-/// What some epochs came to.
+/// The results of some epochs.
 struct Run {
     tiles: usize,
-    /// Of the last epoch, to the device and to the host.
+    /// Bytes of the last epoch, to the device and to the host.
     bytes: [u64; 2],
-    /// The median epoch's.
+    /// Seconds of the median epoch.
     seconds: f64,
     losses: Vec<f64>,
 }
@@ -82,7 +82,7 @@ fn train(builder: TrainerBuilder<'_>) -> lapidary::Result<Run> {
     let epochs = (0..EPOCHS).map(|_| trainer.step()).collect::<lapidary::Result<Vec<_>>>()?;
     let last = &epochs[EPOCHS - 1];
     assert_eq!([last.bytes_to_device, last.bytes_to_host], last.planned_bytes, "bytes are as planned");
-    // The plan covers an evaluation, which does not run here.
+    // The plan includes an evaluation, which does not run here.
     let peaks = trainer.peak_device_bytes().into_iter().zip(trainer.planned_peak_device_bytes());
     assert!(peaks.into_iter().all(|(held, planned)| held <= planned), "no more is held than planned");
     let mut seconds: Vec<f64> = epochs.iter().map(|epoch| epoch.seconds).collect();

@@ -1,16 +1,16 @@
-//! Splits of graphs that were never seen, by what training on others has taught, against equal vertices and equal edges.
+//! Compares splits of unseen graphs, learned on other graphs, with equal vertices and equal edges.
 //!
 //!     cargo run --release -p lapidary-bench --bin new_graphs            # some minutes
 //!     cargo run --release -p lapidary-bench --bin new_graphs -- small   # seconds: a check that it works, not a measurement
 //!
-//! A GCN is trained on the 20 training graphs of PPI's topology, on four workers whose split is learned, and saved. Then the
-//! saved model is applied to graphs that it never saw, over four and eight workers: one forward pass, whose split is decided
-//! before anything of the graph is measured. What counts is the slowest worker's kernels, the least of many passes, in rounds that
-//! go through all splits in turn. To have kernels run one at a time, so that a part's seconds are its own, run it on one core
-//! (`taskset -c 0`).
+//! A GCN is trained on the 20 training graphs of PPI's topology, on four workers with a learned split, and saved. Then
+//! the saved model is applied to graphs that it never saw, on four and eight workers: one forward pass, whose split is
+//! decided before anything of the graph is measured. The result is the time of the slowest worker's kernels, the
+//! minimum of many passes, in rounds that go through all splits. To run kernels one at a time, so that a part's seconds
+//! are its own, run it on one core (`taskset -c 0`).
 //!
-//! PPI's topology and Slashdot are read from the folder that `LAPIDARY_SHARED` names (or `../shared`). Where they are not, planted
-//! graphs take their place, and the program says so.
+//! PPI's topology and Slashdot are read from the folder `LAPIDARY_SHARED` (default `../shared`). If they are missing,
+//! planted graphs replace PPI's, and the program says so.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ const FEATURES: usize = 50;
 const HIDDEN: usize = 256;
 const LABELS: usize = 121;
 const WORKERS: [usize; 2] = [4, 8];
-/// Equal vertices come twice: how far the two differ is how far any two rows may without a reason.
+/// Equal vertices occur twice: the difference between the two shows how much any two rows may differ by chance.
 const SPLITS: [&str; 4] = ["vertices", "edges", "learned", "vertices"];
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -62,7 +62,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The graph to train on, and named graphs to apply the model to.
+/// Returns the graph to train on, and named graphs to apply the model to.
 fn graphs(small: bool) -> Result<(Graph, Vec<(String, Graph)>)> {
     let shared = std::env::var_os("LAPIDARY_SHARED").map_or_else(|| PathBuf::from("../shared"), PathBuf::from);
     let planted_graph = |vertices: usize, seed: u64| -> Result<Graph> {
@@ -81,7 +81,7 @@ fn graphs(small: bool) -> Result<(Graph, Vec<(String, Graph)>)> {
     let seen = if ppi.exists() && !small {
         let data = Dataset::open(&ppi)?;
         let ids = data.graph_ids().ok_or("ppi-topology has no graph_ids.npy")?;
-        // Graphs stand one after the other: 20 to train on, two to validate, two to test.
+        // The graphs are consecutive: 20 to train on, two to validate, two to test.
         let end = |graph: i64| ids.partition_point(|&id| id - ids[0] <= graph);
         for graph in 20..24 {
             unseen.push((format!("PPI {}", graph + 1), slice(data.graph(), end(graph - 1), end(graph))?));
@@ -108,7 +108,7 @@ fn graphs(small: bool) -> Result<(Graph, Vec<(String, Graph)>)> {
     Ok((seen, unseen))
 }
 
-/// The vertices `start..end`, which have edges among themselves alone.
+/// Returns the subgraph of the vertices `start..end`, which have no edges to other vertices.
 fn slice(graph: &Graph, start: usize, end: usize) -> Result<Graph> {
     let indptr = &graph.indptr()[start..=end];
     let edges = indptr[0] as usize..indptr[end - start] as usize;
@@ -117,7 +117,7 @@ fn slice(graph: &Graph, start: usize, end: usize) -> Result<Graph> {
     Ok(Dataset::from_arrays(Arrays::csr(offsets, sources))?.graph().clone())
 }
 
-/// Features and labels that anything might be: the seconds of kernels do not depend on them.
+/// Adds arbitrary features and labels: the seconds of kernels do not depend on them.
 fn data(graph: Graph) -> Result<Dataset> {
     let n = graph.vertex_count();
     let features = Array2::from_shape_fn((n, FEATURES), |(v, i)| ((v * 31 + i * 17) % 101) as f32 / 101.0 - 0.5);
@@ -134,7 +134,7 @@ fn train(data: &Dataset, epochs: u64, folder: &Path) -> Result<()> {
     let graph = data.graph();
     println!("training on {} vertices and {} edges, {} workers", graph.vertex_count(), graph.edge_count(), WORKERS[0]);
     let model = Model::gcn(&[FEATURES, HIDDEN, LABELS]);
-    // Told of many epochs, so that a move pays.
+    // With many epochs announced, a move pays.
     let builder = Trainer::builder(&model, data).devices(workers(WORKERS[0])?).eval_every(0).epochs(1000);
     let mut trainer = builder.build()?;
     for _ in 0..epochs {
@@ -145,8 +145,8 @@ fn train(data: &Dataset, epochs: u64, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Seconds of the slowest worker's kernels, by split: of each worker the least of all rounds. There are at least so many, and
-/// more until so many seconds have passed.
+/// Returns the seconds of the slowest worker's kernels for each split; for each worker the minimum over all rounds.
+/// Runs at least `enough.0` rounds, and at least `enough.1` seconds.
 fn slowest_parts(folder: &Path, data: &Dataset, count: usize, enough: (usize, f64)) -> Result<[f64; SPLITS.len()]> {
     let (rounds, enough_s) = enough;
     let mut least = vec![vec![f64::INFINITY; count]; SPLITS.len()];

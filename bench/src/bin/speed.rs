@@ -1,11 +1,11 @@
-//! Seconds of an epoch on a dataset directory: what `bench/speed.py` runs beside other frameworks.
+//! Measures the seconds of an epoch on a dataset directory. `bench/speed.py` runs this beside other frameworks.
 //!
 //!     cargo run --release -p lapidary-bench --bin speed -- --data DIR --hidden 128 [--model gcn] [--epochs 10] [--weights FILE]
 //!                                            [--dropout F] [--input-dropout F]
 //!
-//! Prints one JSON line: the losses of all epochs, the median milliseconds of an epoch (its loss and
-//! the optimizer's step included) and of an evaluation, processor time of an epoch over all threads, and peak resident
-//! memory. Features are used as they are, and what happens before the first epoch is timed apart.
+//! Prints one JSON line: the losses of all epochs, the median milliseconds of an epoch (including its loss and the
+//! optimizer step) and of an evaluation, the processor time of all threads per epoch, and peak resident memory.
+//! Features are used as they are. The time before the first epoch is reported separately.
 
 use std::error::Error;
 use std::path::Path;
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut trainer = builder.build()?;
     let ready_s = start.elapsed().as_secs_f64();
-    // Two epochs to warm up, as the peers have.
+    // Two epochs to warm up, as for the peers.
     let mut losses = vec![trainer.step()?.loss, trainer.step()?.loss];
     let (mut epoch_s, cpu) = (Vec::new(), cpu_seconds());
     for _ in 0..epochs {
@@ -74,13 +74,13 @@ fn median_ms(mut seconds: Vec<f64>) -> f64 {
     seconds[seconds.len() / 2] * 1e3
 }
 
-/// Processor time of all threads so far.
+/// Returns the processor time of all threads so far, in seconds.
 fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// Peak resident memory, where the system tells it.
+/// Returns peak resident memory in MiB, if the system reports it.
 fn peak_mb() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
