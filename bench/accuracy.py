@@ -226,7 +226,7 @@ def versions(binary):
 
 def write_table(args, log):
     text = [
-        "# Accuracy beside PyTorch Geometric",
+        "# Accuracy compared with PyTorch Geometric",
         "",
         "Test accuracy in percent, mean ± standard deviation over seeds, at the epoch with the best validation accuracy",
         "(the earliest on a tie). The standard error is that of the difference of the two means. The frameworks draw",
