@@ -1,4 +1,4 @@
-//! Wrong input to the command: one `error:` line that says what is wrong, exit code 1, and nothing half-written.
+//! Wrong input to the command: one `error:` line that says what is wrong, exit code 1, and no partial output.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -10,7 +10,7 @@ use ndarray::{Array1, Array2};
 use ndarray_npy::{WritableElement, write_npy};
 use tempfile::TempDir;
 
-/// Runs the command, which must fail with exit code 1 and exactly one `error:` line that mentions all of `wanted`.
+/// Runs the command. It must fail with exit code 1 and exactly one `error:` line that contains all of `wanted`.
 fn fails<I, S>(args: I, wanted: &[&str])
 where
     I: IntoIterator<Item = S>,
@@ -27,7 +27,7 @@ where
     assert!(output.stdout.is_empty());
 }
 
-/// A dataset directory that is right, to be broken.
+/// A valid dataset directory, which tests then break.
 struct Fixture {
     folder: TempDir,
 }
@@ -201,7 +201,7 @@ fn choices_that_there_are_not() {
 
 #[test]
 fn values_that_mean_nothing() {
-    // Flags, and what the error says of them.
+    // Flags, and the text that the error must contain.
     let cases: [(&[&str], &[&str]); 19] = [
         (&["--hidden", "4000000000"], &["needs 47.9 TiB"]),
         (&["--hidden", "18446744073709551615"], &["needs 16.0 EiB"]),
@@ -315,7 +315,7 @@ fn logits_go_through_links_and_into_devices() {
 fn a_pickle_that_asks_to_run_code() {
     let folder = tempfile::tempdir().unwrap();
     let proof = folder.path().join("it-ran");
-    // What pickle.dumps of an object whose __reduce__ returns (os.system, ("touch ...",)) looks like.
+    // The output of pickle.dumps for an object whose __reduce__ returns (os.system, ("touch ...",)).
     let program = format!("cposix\nsystem\n(S'touch {}'\ntR.", proof.display());
     for part in ["x", "tx", "allx", "y", "ty", "ally", "graph"] {
         fs::write(folder.path().join(format!("ind.evil.{part}")), &program).unwrap();
@@ -327,7 +327,7 @@ fn a_pickle_that_asks_to_run_code() {
     assert!(!proof.exists() && !dst.exists());
 }
 
-/// A full disk, where the system has one to offer.
+/// A full disk, on systems with /dev/full.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_disk_ends_json_output_with_an_error() {

@@ -1,4 +1,4 @@
-//! Training and inference with rows of vertices stored as bf16.
+//! Training and inference with vertex matrices stored as bf16.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -21,7 +21,7 @@ fn model(name: &str, data: &Dataset) -> Model {
     Model::from_config(config).unwrap().dropout(0.5)
 }
 
-/// 400 vertices with sparse features, in four groups that the features half tell apart.
+/// Returns 400 vertices with sparse features, in four groups that the features tell apart only in part.
 fn sparse(multi: bool) -> Dataset {
     let n = 400;
     let edges: Vec<(u32, u32)> = (0..n).flat_map(|v| [(v, (v + 4) % n), (v, (v + 20) % n)]).collect();
@@ -47,7 +47,7 @@ fn train(builder: TrainerBuilder<'_>, epochs: usize) -> Curve {
     curve::train(Adam::new(0.01).weight_decay(5e-4), builder, epochs)
 }
 
-/// The losses of runs whose rounded activations are the same but for a few that other sums rounded the other way.
+/// Compares the losses of two runs. A few rounded activations may differ, where their sums were rounded differently.
 fn assert_near(what: &str, got: &Curve, want: &Curve) {
     let first = (got.losses[0] - want.losses[0]).abs() / want.losses[0];
     assert!(first <= 1e-5, "{what}: the first loss is {}, not {}", got.losses[0], want.losses[0]);
@@ -74,10 +74,10 @@ fn every_model_learns_in_bf16_what_it_learns_in_f32() {
                     (losses, trainer.best().unwrap().test_accuracy.unwrap(), trainer.peak_device_bytes()[0])
                 };
                 let (wide, stored) = (run(StorageType::F32), run(StorageType::Bf16));
-                // Something is rounded, but not much.
+                // Rounding has an effect, but a small one.
                 let first = (stored.0[0] - wide.0[0]).abs() / wide.0[0];
                 assert!(first > 0.0 && first < 0.01, "{what}: the first loss is {}, not {}", stored.0[0], wide.0[0]);
-                // Of 28 vertices of the smallest, two may be told apart otherwise.
+                // The smallest dataset has 28 test vertices, and two of them may be classified differently.
                 assert!(stored.1 >= wide.1 - 0.075, "{what}: {} of the test right, not {}", stored.1, wide.1);
                 if data.name() == "planted" {
                     assert!((stored.1 - wide.1).abs() <= 0.02, "{what}: {} right, not {}", stored.1, wide.1);
@@ -98,7 +98,7 @@ fn one_step_in_bf16_has_the_gradients_of_f32_but_for_rounding() {
             for (parameter, gradient) in wide.gradients.iter() {
                 let alike = cosine(&stored.gradients.get(parameter).unwrap().data, &gradient.data);
                 let what = format!("{name} on {}: the gradient of {parameter}", data.name());
-                // A bias's is a sum over all rows that nearly cancels.
+                // The gradient of a bias is a sum over all rows that nearly cancels.
                 let least = if parameter.ends_with("bias") { 0.98 } else { 0.995 };
                 assert!(alike >= least, "{what} points elsewhere: {alike}");
             }
@@ -106,7 +106,7 @@ fn one_step_in_bf16_has_the_gradients_of_f32_but_for_rounding() {
     }
 }
 
-/// Of the angle between two directions.
+/// Returns the cosine of the angle between two vectors.
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
@@ -142,7 +142,7 @@ fn devices_and_tiles_change_as_little_as_sums_do() {
     }
 }
 
-/// Forward, sums are those of rows alone, and a tiled one is rounded when it is whole.
+/// In the forward pass, a sum is over the sources of one row, and is rounded only when it is complete, tiled or not.
 #[test]
 fn logits_have_the_same_bits_in_tiles_and_on_many_devices() {
     let options = RmatOptions { vertices: 1 << 11, feature_width: 24, classes: 6, ..RmatOptions::default() };
@@ -178,7 +178,7 @@ fn a_dry_run_says_what_bf16_saves_and_training_holds_it() {
         forecast.policies[0].outcome.as_ref().unwrap().devices[0].peak_bytes
     };
     let (wide, stored) = (peak(StorageType::F32), peak(StorageType::Bf16));
-    // What stays as it was is the graph; the rest is half.
+    // The graph stays as it was; the rest is half.
     let graph = 4 * (114_615_892 + 232_965) + 8 * 232_966;
     let half = (wide - graph) / 2 + graph;
     assert!(stored.abs_diff(half) < half / 50, "{stored} bytes, and {wide} in f32");
@@ -220,7 +220,7 @@ fn a_checkpoint_keeps_the_dtype() {
     assert_eq!(predict(opened.clone()), predict(first.predictor().unwrap()));
     assert_ne!(predict(opened.clone()), predict(opened.dtype(StorageType::F32)));
 
-    // Records from before there was a choice say nothing of it.
+    // Older records have no `dtype`.
     let record = dir.path().join("best/run.json");
     let text = std::fs::read_to_string(&record).unwrap();
     let old: Vec<&str> = text.lines().filter(|line| !line.contains("\"dtype\"")).collect();

@@ -1,4 +1,4 @@
-//! Checkpoints are what was written, and are resumed on the data that they were trained on.
+//! Checkpoints are verified, and are only resumed on the data that they were trained on.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -20,7 +20,7 @@ fn karate() -> Dataset {
     Dataset::builtin("karate").unwrap()
 }
 
-/// On two devices, so that a cost model is saved too.
+/// Returns a trainer on two devices, so that a cost model is saved too.
 fn trainer(seed: u64) -> Trainer {
     let data = karate();
     let model = Model::gcn(&[data.feature_width(), 8, data.class_count()]);
@@ -47,7 +47,7 @@ fn name(path: &Path) -> &str {
     path.file_name().unwrap().to_str().unwrap()
 }
 
-/// That the checkpoint is refused because of `file`, by the library and the command.
+/// Checks that the library and the command refuse the checkpoint because of `file`.
 fn refused(what: &str, folder: &Path, file: &Path, why: &str) {
     let is_epoch = name(folder) == EPOCH;
     let mut errors = vec![Predictor::open(folder).unwrap_err()];
@@ -106,7 +106,7 @@ fn a_flipped_bit_in_any_file_is_found() {
         for file in files(&checkpoint) {
             let right = fs::read(&file).unwrap();
             let mut changed = right.clone();
-            // In the middle, and of the digests in the first one.
+            // In the middle of the file; in B3SUMS, in the first digest.
             let at = if name(&file) == "B3SUMS" { 20 } else { right.len() / 2 };
             changed[at] ^= 1;
             fs::write(&file, changed).unwrap();
@@ -157,12 +157,12 @@ fn files_that_are_gone_or_came_later_are_found() {
     fs::copy(folder.path().join(EPOCH).join("optimizer.safetensors"), &later).unwrap();
     refused("came later", &folder.path().join("best"), &later, "is not listed");
     fs::remove_file(later).unwrap();
-    // What means nothing does no harm.
+    // Unrelated files are ignored.
     fs::write(folder.path().join("best/notes.txt"), "the good one").unwrap();
     Predictor::open(folder.path()).unwrap();
 }
 
-/// What an older version wrote: no digests, and a record that says nothing of the data.
+/// Turns a checkpoint into one of an older version: no digests, and a record without fingerprints of the data.
 fn make_old(checkpoint: &Path) {
     fs::remove_file(checkpoint.join("B3SUMS")).unwrap();
     let path = checkpoint.join("run.json");
@@ -191,11 +191,11 @@ fn checkpoints_of_older_versions_are_read_with_a_warning() {
         assert_eq!(text.matches("WARN").count(), 1, "{text}");
         assert!(text.contains("older version") && text.contains("cannot be found out"), "{text}");
     }
-    // What was saved since has digests.
+    // New checkpoints have digests.
     assert!(folder.path().join("epoch-00000005/B3SUMS").exists());
 }
 
-/// A dataset of which one array may be another.
+/// Returns a dataset; `changed` names the array that differs from the original.
 fn data(changed: &str) -> Dataset {
     let n = 60;
     let mut edges: Vec<(u32, u32)> = (0..n as u32).flat_map(|v| [(v, (v + 1) % 60), (v, (v * 7 + 3) % 60)]).collect();

@@ -1,4 +1,4 @@
-//! A good dataset with one thing broken: the error names the file, the place and what was expected.
+//! Datasets with one defect: the error names the file, the position and what was expected.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use lapidary::dataset::{Arrays, Dataset, Error};
 use lapidary::graph::Graph;
 use ndarray::Array2;
 
-/// A .npy file, padded as numpy does.
+/// Returns a .npy file, padded as numpy does.
 fn npy(descr: &str, fortran: bool, shape: &str, data: &[u8]) -> Vec<u8> {
     let order = if fortran { "True" } else { "False" };
     let text = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}");
@@ -37,7 +37,7 @@ fn f32s(values: &[f32]) -> Vec<u8> {
     npy("<f4", false, &format!("({},)", values.len()), &le(values))
 }
 
-/// A triangle and a loose vertex; rows 0: [1, 2], 1: [0, 2], 2: [0, 1], 3: [].
+/// Returns a triangle and an isolated vertex. Rows 0: [1, 2], 1: [0, 2], 2: [0, 1], 3: [].
 fn good(sparse: bool) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let edges = [(1, 0), (2, 0), (0, 1), (2, 1), (0, 2), (1, 2)];
@@ -52,7 +52,7 @@ fn good(sparse: bool) -> tempfile::TempDir {
     dir
 }
 
-/// Replaces one file of the good set, or removes it, and opens it.
+/// Replaces or removes one file of the valid dataset, and opens it.
 fn open_with(sparse: bool, file: &str, bytes: Option<Vec<u8>>) -> Result<Dataset, Error> {
     let dir = good(sparse);
     let path = dir.path().join("set").join(file);
@@ -63,7 +63,7 @@ fn open_with(sparse: bool, file: &str, bytes: Option<Vec<u8>>) -> Result<Dataset
     Dataset::open(dir.path().join("set"))
 }
 
-/// The error names the file and all of `words`.
+/// Checks that the error names the file and contains all of `words`.
 #[track_caller]
 fn expect(file: &str, bytes: Option<Vec<u8>>, words: &[&str]) {
     let sparse = file.starts_with("features_");
@@ -96,7 +96,7 @@ fn a_missing_file() {
     }
     let error = Dataset::open("/no/such/directory").map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("/no/such/directory") && error.contains("is missing"), "{error}");
-    // Optional files may be away.
+    // Optional files may be missing.
     for file in ["train.npy", "val.npy", "test.npy", "graph_ids.npy"] {
         open_with(false, file, None).unwrap();
     }
@@ -198,7 +198,7 @@ fn a_path_that_is_empty() {
 #[test]
 fn fortran_order() {
     expect("features.npy", Some(npy("<f4", true, "(4, 5)", &[0; 80])), &["Fortran order", "C order"]);
-    // A vector is the same in both.
+    // A vector is the same in both orders.
     open_with(false, "labels.npy", Some(npy("<i8", true, "(4,)", &[0; 32]))).unwrap();
 }
 
@@ -218,7 +218,7 @@ fn sources_that_are_none() {
     expect("indices.npy", Some(u32s(&[1, 2, 2, 0, 0, 1])), &["position 3 (row 1)", "less than the 2"]);
     expect("indices.npy", Some(npy("<i4", false, "(6,)", &le(&[1i32, 2, 0, -2, 0, 1]))), &["element 3 is -2"]);
     expect("indices.npy", Some(i64s(&[1, 2, 0, 1 << 40, 0, 1])), &["element 3 is 1099511627776", "0 to 3"]);
-    // The same sources in any of the three types are the same graph.
+    // The same sources in each of the three types are the same graph.
     let plain = open_with(false, "indices.npy", Some(u32s(&[1, 2, 0, 2, 0, 1]))).unwrap();
     for same in [npy("<i4", false, "(6,)", &le(&[1i32, 2, 0, 2, 0, 1])), i64s(&[1, 2, 0, 2, 0, 1])] {
         let data = open_with(false, "indices.npy", Some(same)).unwrap();
@@ -250,7 +250,7 @@ fn features_that_are_not_finite() {
         expect("features.npy", Some(npy("<f4", false, "(4, 5)", &le(&x))), &["row 2, column 3", &bad.to_string()]);
         expect("features_values.npy", Some(f32s(&[1.0, 2.0, bad])), &["row 2, column 1", &bad.to_string()]);
     }
-    // Half floats too: 0x7e00 is NaN.
+    // The same for half floats: 0x7e00 is NaN.
     let mut half = [0x3c00u16; 20];
     half[6] = 0x7e00;
     expect("features.npy", Some(npy("<f2", false, "(4, 5)", &le(&half))), &["row 1, column 1", "NaN"]);
@@ -313,11 +313,11 @@ fn a_description_that_does_not_fit() {
         r#"{"name":"x","vertices":4,"edges":6,"directed":false,"feature_width":3}"#,
         &["feature_width 3", "features.npy has 5"],
     );
-    // As many classes as it likes, but not fewer than there are.
+    // The description may state more classes than the labels use, but not fewer.
     let text = r#"{"name":"x","vertices":4,"edges":6,"directed":true,"classes":2}"#;
     let error = open_with(false, "dataset.json", Some(text.into())).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("labels.npy") && error.contains("vertex 3 is 2"), "{error}");
-    // Numbers that would only exhaust the memory.
+    // Sizes that would exhaust memory.
     says(
         r#"{"name":"x","vertices":4,"edges":6,"directed":false,"classes":18446744073709551615}"#,
         &["classes 18446744073709551615", "supported"],
@@ -328,7 +328,7 @@ fn a_description_that_does_not_fit() {
     let text = r#"{"name":"x","vertices":4,"edges":6,"directed":false,"feature_width":4294967295}"#;
     let error = open_with(true, "dataset.json", Some(text.into())).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("feature_width 4294967295") && error.contains("at most 4294967294"), "{error}");
-    // Keys may be missing, others may be there.
+    // Optional keys may be missing, and unknown keys are ignored.
     let text = r#"{"name":"x","vertices":4,"edges":6,"directed":true,"feature_norm":"row","more":[1]}"#;
     let data = open_with(false, "dataset.json", Some(text.into())).unwrap();
     assert_eq!((data.class_count(), data.directed()), (3, true));
@@ -359,7 +359,7 @@ fn arrays_are_named_when_there_are_no_files() {
     assert!(message(Arrays::edges(2, &[]).classes(3)).contains("classes 3"));
 }
 
-/// Each file of the set, with each of its bytes changed: an error or a dataset, never a panic.
+/// Changes each byte of each file: the result is an error or a dataset, never a panic.
 #[test]
 fn no_changed_byte_makes_it_panic() {
     for sparse in [false, true] {

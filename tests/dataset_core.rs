@@ -1,4 +1,4 @@
-//! Datasets from arrays, into a directory and back, and the built-in ones.
+//! Datasets from arrays, written to a directory and read back, and the built-in datasets.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use lapidary_kernels::call::NO_LABEL;
 use ndarray::{Array2, array, s};
 use proptest::prelude::*;
 
-/// Everything in two datasets is the same.
+/// Checks that two datasets are equal.
 fn assert_same(a: &Dataset, b: &Dataset) {
     assert_eq!((a.name(), a.directed(), a.class_count()), (b.name(), b.directed(), b.class_count()));
     assert_eq!((a.source(), a.licence(), a.feature_norm()), (b.source(), b.licence(), b.feature_norm()));
@@ -210,7 +210,7 @@ proptest! {
         sparse in any::<bool>(),
         labelled in any::<bool>(),
     ) {
-        // A small generator of its own: the test needs no good randomness.
+        // A simple generator suffices here.
         let mut state = seed | 1;
         let mut draw = |below: usize| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,4 +1,4 @@
-//! Importers, against files that numpy and scipy wrote (`fixtures/make_import.py`) to each format's definition.
+//! Importers, tested with files that numpy and scipy wrote (`fixtures/make_import.py`) by each format's definition.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,12 +21,12 @@ fn read(kind: Format, path: &str, options: &Options<'_>) -> Imported {
     import(kind, &fixture(path), options).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// The sources of each vertex.
+/// Returns the sources of each vertex.
 fn rows(data: &Dataset) -> Vec<Vec<u32>> {
     (0..data.graph().vertex_count()).map(|v| data.graph().sources(v).to_vec()).collect()
 }
 
-/// What the fixtures list: 0 -> 1 twice, 1 -> 2, 2 -> 1, 3 -> 3, 5 -> 2.
+/// The edges in the fixtures: 0 -> 1 twice, 1 -> 2, 2 -> 1, 3 -> 3, 5 -> 2.
 fn listed() -> Vec<Vec<u32>> {
     vec![vec![], vec![0, 0, 2], vec![1, 5], vec![3], vec![], vec![]]
 }
@@ -41,7 +41,7 @@ fn undirected(loops: bool) -> Vec<Vec<u32>> {
     vec![vec![1], vec![0, 2], vec![1, 5], if loops { vec![3] } else { vec![] }, vec![], vec![2]]
 }
 
-/// The matrix of the fixtures.
+/// The feature matrix of the fixtures.
 fn features() -> Vec<f32> {
     (0..18u8).map(|x| f32::from(x) / 4.0 - 1.0).collect()
 }
@@ -87,7 +87,7 @@ fn gnn_benchmark_is_undirected_without_loops() {
         }
         let want: Vec<f32> = features().into_iter().map(|x| if x > 1.0 { x } else { 0.0 }).collect();
         assert_eq!(cells, want);
-        // scipy has joined the repeated edge into a cell of 2.
+        // scipy merged the repeated edge into a cell of 2.
         let report = &got.report;
         assert_eq!((report.kind, report.edges_listed, report.values_dropped), ("gnn-benchmark", 5, 1));
         assert_eq!((report.self_loops, report.duplicates, report.isolated), (1, 2, 2));
@@ -172,7 +172,7 @@ fn ogb_is_a_folder_of_packed_tables() {
     }
     let symmetrise = Options { symmetrise: Some(true), ..Options::default() };
     assert_eq!(rows(&read(Format::Ogb, "ogb", &symmetrise).dataset), undirected(true));
-    // By its name this set gets reverses, as its own loader adds them: each edge then stands twice.
+    // Because of its name, this dataset gets reverse edges, as in its own loader: each edge then occurs twice.
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("ogbn_products");
     fs::create_dir_all(copy.join("raw")).unwrap();
@@ -186,7 +186,7 @@ fn ogb_is_a_folder_of_packed_tables() {
 
 #[test]
 fn an_edge_list_may_be_packed_count_from_one_or_have_gaps_or_names() {
-    // Vertex 4 is in no edge. Where there are gaps it is not known.
+    // Vertex 4 has no edge. If ids have gaps, it is unknown.
     let closed = vec![vec![], vec![0, 2], vec![1, 4], vec![3], vec![]];
     let numbers = |from: &dyn Fn(u64) -> u64| Some(Ids::Numbers([0, 1, 2, 3, 5].map(from).to_vec()));
     let names = ["vertex a", "vertex b", "vertex c", "vertex d", "vertex f"];
@@ -237,14 +237,14 @@ fn isolated_vertices_go_with_their_rows() {
     let isolated = Some(Fate::Drop);
     let options = Options { features: Some(&x), labels: Some(&y), isolated, ..Options::default() };
     let got = read(Format::Edges, "edges/snap.txt.gz", &options);
-    // 3 has only a loop, 4 nothing.
+    // Vertex 3 has only a loop, vertex 4 has no edge.
     assert_eq!(rows(&got.dataset), [vec![], vec![0, 2], vec![1, 3], vec![]]);
     assert_eq!(classes(&got.dataset), [0, 1, 2, 2]);
     let all = features();
     assert_eq!(dense(&got.dataset), [&all[..9], &all[15..]].concat());
     assert_eq!(got.ids, Some(Ids::Numbers(vec![0, 1, 2, 5])));
     assert_eq!((got.report.isolated, got.report.isolated_dropped), (2, true));
-    // Of every other form of what belongs to a vertex.
+    // The same for sparse features, several labels and other per-vertex arrays.
     let options = Options { isolated, ..Options::default() };
     let sparse = read(Format::GnnBenchmark, "gnn_benchmark.npz", &options).dataset;
     let Some(Features::Sparse(x)) = sparse.features() else { panic!("sparse") };
@@ -276,7 +276,7 @@ fn the_files_of_roc() {
     }
     let symmetrise = Options { symmetrise: Some(true), ..Options::default() };
     assert_eq!(rows(&read(Format::Lux, "lux/roc", &symmetrise).dataset), undirected(true));
-    // Features as text, which is what there is before ROC's first run.
+    // Features as text, which exist before ROC's first run.
     let dir = tempfile::tempdir().unwrap();
     fs::copy(fixture("lux/roc.add_self_edge.lux"), dir.path().join("set.lux")).unwrap();
     let text: String = features().chunks(3).map(|row| format!("{},{},{}\n", row[0], row[1], row[2])).collect();
@@ -310,7 +310,7 @@ fn the_published_heterophilous_set() {
     assert!(data.split()[..] != other.split()[..]);
 }
 
-/// A set in `shared/data`, taken apart into the files of another program, comes back byte for byte.
+/// A dataset in `shared/data`, exported to the files of another program, is imported byte for byte.
 #[test]
 fn a_known_set_comes_back_from_text() {
     let Some(known) = shared("data/tolokers") else { return };

@@ -1,4 +1,4 @@
-//! Generators: what they promise, and the same bytes on any number of threads.
+//! Generators: their promises, and the same bytes on any number of threads.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +28,7 @@ fn bytes(data: &Dataset) -> Bytes {
 }
 
 fn planted_options(seed: u64) -> PlantedOptions {
-    // More than one chunk of everything.
+    // More than one chunk of every kind of draw.
     PlantedOptions { vertices: 40_000, feature_width: 3, seed, ..PlantedOptions::default() }
 }
 
@@ -182,7 +182,7 @@ fn a_bter_graph_is_the_same_on_any_number_of_threads() {
     assert!(one != bytes(&bter(&like_karate_times(3000.0, 8)).unwrap()));
 }
 
-/// Clustering by degree from all pairs of neighbours.
+/// Returns the clustering by degree, from all pairs of neighbours.
 fn clustering_by_enumeration(data: &Dataset) -> BTreeMap<u64, (u64, f64)> {
     let graph = data.graph();
     let mut found: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
@@ -213,7 +213,7 @@ fn the_profile_of_a_graph_is_what_enumeration_finds() {
         }
         assert_eq!(profile.edges() as usize, data.graph().edge_count());
     }
-    // Loops and repeats are no neighbours.
+    // Loops and repeats do not count as neighbours.
     let edges = [(0, 1), (1, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 1), (0, 2), (2, 0)];
     let data = Dataset::from_arrays(Arrays::edges(3, &edges)).unwrap();
     let profile = DegreeProfile::of(data.graph()).unwrap();
@@ -225,7 +225,7 @@ fn the_profile_of_a_graph_is_what_enumeration_finds() {
 
 #[test]
 fn a_bter_graph_has_the_degrees_and_the_clustering_that_were_asked_for() {
-    // Power-law degrees up to 200, clustering that falls from 0.6.
+    // Power-law degrees up to 200, with clustering that falls from 0.6.
     let rows = (1..=200u64).map(|degree| DegreeRow {
         degree,
         vertices: (60_000.0 * (degree as f64).powf(-2.0)).round() as u64,
@@ -238,7 +238,7 @@ fn a_bter_graph_has_the_degrees_and_the_clustering_that_were_asked_for() {
     assert_eq!((info.self_loops, info.duplicate_edges, info.vertices as u64), (0, 0, want.vertices()));
     let got = DegreeProfile::of(data.graph()).unwrap();
     assert!((got.edges() as f64 / want.edges() as f64 - 1.0).abs() < 0.02, "{} for {}", got.edges(), want.edges());
-    // Vertices and closed pairs of neighbours in ranges of degrees that double.
+    // Vertices and closed pairs of neighbours, in ranges of degrees that double.
     let range = |profile: &DegreeProfile, low: u64| {
         let rows = profile.rows().iter().filter(|row| (low..2 * low).contains(&row.degree));
         rows.fold((0.0, 0.0, 0.0), |(vertices, wedges, closed), row| {
@@ -248,7 +248,7 @@ fn a_bter_graph_has_the_degrees_and_the_clustering_that_were_asked_for() {
     };
     for low in [1, 2, 4, 8, 16, 32, 64] {
         let ((n, wedges, closed), (n_want, wedges_want, closed_want)) = (range(&got, low), range(&want, low));
-        // Drawn degrees are spread about the wanted ones, which the least feel most.
+        // Drawn degrees are spread around the wanted ones, which affects the lowest range most.
         let tolerance = if low == 2 { 0.25 } else { 0.15 };
         assert!((n / n_want - 1.0).abs() < tolerance, "degrees from {low}: {n} vertices for {n_want}");
         if low > 1 {
@@ -265,7 +265,7 @@ fn a_profile_may_be_text_and_ends_are_met() {
     std::fs::write(&path, "# degree vertices clustering\n0, 5\n1 101\n\n3\t8\t1\n").unwrap();
     let profile = DegreeProfile::read(&path).unwrap();
     assert_eq!((profile.vertices(), profile.edges()), (114, 125));
-    // Clustering of 1 makes cliques of 4, which lack nothing: vertices of degree 1 pair off, but for one.
+    // A clustering of 1 gives cliques of 4 without excess edges. Vertices of degree 1 pair off, except for one.
     let data = bter(&BterOptions::new(profile.clone())).unwrap();
     let got = DegreeProfile::of(data.graph()).unwrap();
     let counts: Vec<_> = got.rows().iter().map(|row| (row.degree, row.vertices)).collect();

@@ -1,4 +1,4 @@
-//! Files that are wrong or mean harm: one clear error each, nothing written outside the destination, nothing left there.
+//! Damaged or malicious files: one clear error each, nothing written outside the destination, and nothing left there.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +20,7 @@ fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/import").join(path)
 }
 
-/// The command with at most 1 GiB of address space, where the shell can say so.
+/// Returns the command with at most 1 GiB of address space, if the shell supports the limit.
 fn bounded() -> Command {
     let mut command = Command::new("sh");
     let limited = "ulimit -v 1048576 2>/dev/null; exec \"$0\" \"$@\"";
@@ -40,7 +40,7 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// A copy of a fixture in a folder of its own, to be spoilt.
+/// A copy of a fixture in its own folder, which tests then damage.
 struct Copy {
     folder: TempDir,
     source: PathBuf,
@@ -62,7 +62,8 @@ impl Copy {
         self
     }
 
-    /// Runs the import by the command: it fails with one `error:` line that mentions all of `wanted`, and leaves nothing.
+    /// Runs the import command. It must fail with one `error:` line that contains all of `wanted`, and leave nothing
+    /// behind.
     fn fails(&self, kind: &str, wanted: &[&str]) -> String {
         self.fails_with(kind, &[], wanted)
     }
@@ -141,7 +142,7 @@ fn sizes_in_headers_that_are_larger_than_the_file() {
 
 #[test]
 fn a_bomb_is_not_unfolded() {
-    // Of a header that promises what deflate cannot hold, and of one that tells the truth about 64 MiB that no graph of 3 can use.
+    // A header that promises more than deflate can hold, and an honest 64 MiB that a graph of 3 vertices cannot use.
     let zeros = vec![0u8; 64 << 20];
     let mut members = vec![
         ("adj_shape.npy", ints(&[2, 2])),
@@ -151,10 +152,10 @@ fn a_bomb_is_not_unfolded() {
     let bomb = archive(&members);
     assert!(bomb.len() < 1 << 20);
     Copy::of("gnn_benchmark.npz").put("", &bomb).fails("gnn-benchmark", &["adj_indptr", "8388608"]);
-    // The same member with a size that is a lie: the directory says four times as many bytes.
+    // The same member with a false size: the directory states four times as many bytes.
     members[2].1 = npy("<i8", "(4398046511104,)", &zeros[..1024]);
     Copy::of("gnn_benchmark.npz").put("", &archive(&members)).fails("gnn-benchmark", &["adj_indices", "cut short"]);
-    // Text: a line without an end, and columns without an end.
+    // Text: an endless line, and endless columns.
     let gz = packed(&zeros);
     assert!(gz.len() < 1 << 17);
     Copy::of("edges/snap.txt.gz").put("", &gz).fails("edges", &["a line of more than 8 MiB"]);
@@ -180,7 +181,7 @@ fn names_in_archives_lead_nowhere() {
         Copy::of("gnn_benchmark.npz").put("", &bytes).fails("gnn-benchmark", &["has no adj_indptr"]);
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-    // Beside what belongs there they are not looked at.
+    // Next to the expected members, they are ignored.
     let copy = Copy::of("gnn_benchmark.npz");
     let mut zip =
         zip::ZipWriter::new_append(fs::OpenOptions::new().read(true).write(true).open(&copy.source).unwrap()).unwrap();
@@ -310,7 +311,7 @@ fn a_destination_that_is_taken_is_known_before_the_work() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Real files with bytes changed or cut off: an error or a dataset, never a panic.
+    /// Changes or cuts bytes of real files: the result is an error or a dataset, never a panic.
     #[test]
     fn damaged_files_never_panic(
         which in 0usize..16,

@@ -1,4 +1,4 @@
-//! Importers, against what other programs made of the same files.
+//! Importers, compared with other programs' output for the same files.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     fs::read_dir(dir).unwrap().map(|entry| file(entry.unwrap())).collect()
 }
 
-/// The same files, byte for byte.
+/// Checks that the written files are the same, byte for byte.
 fn assert_files(data: &Dataset, expected: &Path, name: &str) {
     let dir = tempfile::tempdir().unwrap();
     let written = dir.path().join("set");
@@ -116,7 +116,7 @@ fn what_is_wrong_with_planetoid_files_is_said() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Real pickles with bytes changed or cut off: an error or a dataset, never a panic.
+    /// Changes or cuts bytes of real pickles: the result is an error or a dataset, never a panic.
     #[test]
     fn damaged_pickles_never_panic(
         which in 0usize..3,

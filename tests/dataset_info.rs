@@ -1,4 +1,4 @@
-//! The summary of a dataset, against what is known of it.
+//! The summary of a dataset, compared with known values.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ fn karate_in_numbers() {
 
 #[test]
 fn loops_repeats_and_loose_vertices_are_counted() {
-    // 0 -> 1 three times, a loop at 2 (which has no other edge), nothing at 3, 4 -> 0.
+    // 0 -> 1 three times, a loop at 2 (which has no other edge), no edge at 3, 4 -> 0.
     let edges = [(0, 1), (0, 1), (0, 1), (2, 2), (4, 0)];
     let arrays = Arrays::edges(5, &edges)
         .labels(&[1, -1, 0, 0, -1])
@@ -104,7 +104,7 @@ fn the_shared_sets_are_as_published() {
 
 #[test]
 fn skew_and_the_histogram_are_those_of_the_degrees() {
-    // In-degrees 0, 0, 1, 3, 4: differences over all pairs by hand.
+    // In-degrees 0, 0, 1, 3, 4: the differences over all pairs.
     let edges = [(0, 2), (0, 3), (1, 3), (2, 3), (0, 4), (1, 4), (2, 4), (3, 4)];
     let info = Info::of(&Dataset::from_arrays(Arrays::edges(5, &edges)).unwrap());
     let degrees = [0.0f64, 0.0, 1.0, 3.0, 4.0];
@@ -131,7 +131,7 @@ fn the_printed_histogram_lines_up() {
     let text = String::from_utf8(done.success().get_output().stdout.clone()).unwrap();
     let lines: Vec<&str> = text.lines().skip_while(|line| !line.contains("in-degree  vertices")).collect();
     assert!(lines.len() > 5, "{text}");
-    // Numbers end where their titles end, and bars start in one column.
+    // Numbers end in the same column as their titles, and bars start in one column.
     for (title, end) in [("in-degree", 9), ("vertices", 19)] {
         assert!(lines[0][..end].ends_with(title), "{text}");
         assert!(lines[1..].iter().all(|line| line.as_bytes()[end - 1].is_ascii_digit()), "{text}");

@@ -1,5 +1,5 @@
-//! The command over emulated GPUs: the same losses as on the CPU, the bytes and the peak that were planned, and what is said
-//! where something is missing. Nothing here ran on a GPU.
+//! The command on emulated GPUs: the same losses as on the CPU, the planned bytes and peak, and clear errors if
+//! something is missing. Nothing here ran on a GPU.
 #![cfg(feature = "cuda")]
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const LAPIDARY: &str = env!("CARGO_BIN_EXE_lapidary");
 
-/// The JSON lines of a training run that must succeed.
+/// Returns the JSON lines of a training run that must succeed.
 fn lines(output: &Output) -> Vec<Value> {
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{text}{errors}");
@@ -28,8 +28,7 @@ fn losses(lines: &[Value]) -> Vec<f64> {
     lines.iter().filter(|line| line["event"] == "epoch").map(|line| line["loss"].as_f64().unwrap()).collect()
 }
 
-/// Trains on `devices` over the emulator as on the CPU, in three orders. `at_most` is the share of what one device needs that each
-/// of them gets.
+/// Trains on `devices` on the emulator, in three orders, and on the CPU. `memory` is the memory of each device.
 #[track_caller]
 fn agrees(flags: &[&str], devices: &str, memory: Option<&str>) {
     agrees_to(1e-4, flags, devices, memory);
@@ -70,8 +69,8 @@ fn every_model_trains_as_on_the_cpu() {
     }
 }
 
-/// What fits copies nothing in an epoch: from the second time on that it runs with the same addresses, it is one graph. Epochs whose
-/// calls are timed are not.
+/// A run that fits on the device copies nothing in an epoch. When an epoch runs with the same addresses for the second
+/// time, it is launched as one graph. Epochs with timed calls are not.
 #[test]
 fn epochs_that_copy_nothing_are_launched_as_graphs_and_change_no_bit() {
     let Some(folder) = emulator::folder() else { return };
@@ -93,13 +92,14 @@ fn epochs_that_copy_nothing_are_launched_as_graphs_and_change_no_bit() {
         let (timed, not_timed) = run("1", &["--trace", trace]);
         assert_eq!((&with, &with), (&without, &timed), "seed {seed}");
         assert!(graphs >= 6, "seed {seed}: only {graphs} graphs were launched");
-        // What runs before the first epoch and after the last is not timed.
+        // Work before the first epoch and after the last is not timed.
         assert!(none == 0 && not_timed == 0, "seed {seed}: {none}, {not_timed}");
         println!("emulated: {graphs} graphs were launched");
     }
 }
 
-/// In bf16 a sum that differs in its last bits may be rounded the other way, and what is fused behind a product is rounded twice.
+/// In bf16, a sum that differs in its last bits may round differently, and an operation fused after a product is
+/// rounded twice.
 #[test]
 fn bf16_trains_as_on_the_cpu_but_for_roundings() {
     for (flags, devices, memory) in [
@@ -116,7 +116,7 @@ fn two_gpus_train_as_one_cpu() {
     agrees(&KARATE, "cuda:0,1", None);
 }
 
-/// Rows go from GPU to GPU unless that is forbidden or cannot be, and the losses are the same to the bit.
+/// Rows go directly between GPUs unless that is forbidden or impossible. The losses have the same bits.
 #[test]
 fn rows_that_gpus_read_from_each_other_are_those_that_go_through_the_host() {
     let Some(folder) = emulator::folder() else { return };
@@ -174,7 +174,7 @@ fn auto_takes_every_gpu() {
     assert_eq!([parts("3"), parts("1")], [3, 1]);
 }
 
-/// Streams of the emulated GPU do nothing before they must, so what does not wait for another stream reads too early.
+/// Streams of the emulated GPU run as late as possible, so a missing wait for another stream reads data too early.
 #[test]
 fn a_stream_that_does_not_wait_is_found() {
     if !cfg!(debug_assertions) {
@@ -190,7 +190,7 @@ fn a_stream_that_does_not_wait_is_found() {
         command.args(["train", "--json"]).args(&flags).output().unwrap()
     };
     let good = losses(&lines(&run(4, false)));
-    // In one order or another.
+    // In at least one of the orders.
     let is_found = |seed: u64| {
         let bad = run(seed, true);
         !bad.status.success() || losses(&lines(&bad)) != good
@@ -198,7 +198,8 @@ fn a_stream_that_does_not_wait_is_found() {
     assert!((1..=8).any(is_found), "nothing was found");
 }
 
-/// What `ci/gpu-check` runs: nothing fails, every part measures or says what it left out, and the marks are there by name.
+/// Runs the checks of `ci/gpu-check`: nothing fails, every section has measurements or says what it left out, and all
+/// marks exist.
 #[test]
 fn the_check_of_a_gpu_runs_through() {
     let Some(folder) = emulator::folder() else { return };
@@ -219,7 +220,7 @@ fn the_check_of_a_gpu_runs_through() {
     assert!(graphs.join("reddit-indices.npy").exists());
 }
 
-/// Every kind of call of the driver fails once: one error that says so, and no hang.
+/// Every kind of driver call fails once: one clear error, and no hang.
 #[test]
 fn a_driver_that_fails_ends_the_run_with_an_error() {
     let Some(folder) = emulator::folder() else { return };
@@ -241,7 +242,7 @@ fn a_driver_that_fails_ends_the_run_with_an_error() {
     assert!(failed > 55, "only {failed} runs failed");
 }
 
-/// What the command says when it fails, in one line and its causes.
+/// Returns the error that the command prints: one line and its causes.
 fn refused(command: &mut Command, flags: &[&str]) -> String {
     let output = command.arg("train").args(flags).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -10,7 +10,7 @@ use lapidary::{Adam, Dataset, Devices, Model, Partition, Trainer, Weights};
 
 const MODELS: [&str; 5] = ["gcn", "gin", "sage", "commnet", "resgcn"];
 
-/// The losses, the last epoch's gradients and the weights after a few epochs.
+/// Returns the losses, the last epoch's gradients and the weights after a few epochs.
 fn train(model: &Model, data: &Dataset, devices: &str, passes: &str) -> (Vec<u64>, Weights, Weights) {
     let builder = Trainer::builder(model, data).devices(Devices::parse(devices).unwrap()).keep_gradients(true);
     let builder = builder.partition(Partition::parse("edges").unwrap()).passes(passes.parse().unwrap());
@@ -23,7 +23,7 @@ fn bits(weights: &Weights) -> Vec<(String, Vec<u32>)> {
     weights.iter().map(|(name, tensor)| (name.to_string(), tensor.data.iter().map(|x| x.to_bits()).collect())).collect()
 }
 
-/// Dense features, sparse ones, and a directed graph.
+/// Returns datasets with dense and sparse features, and a directed graph.
 fn datasets() -> Vec<Dataset> {
     let mut sets = vec![Dataset::builtin("karate").unwrap(), Dataset::builtin("planted").unwrap()];
     for name in ["cora", "directed-small"] {
@@ -70,7 +70,7 @@ fn a_record_from_before_the_pass_did_without() {
     assert_eq!(old, "order,prune".parse().unwrap());
 }
 
-/// A layer: a product, scaled, gathered, scaled, with a bias, rectified; returns the program, its product and its result.
+/// Builds a layer: product, scale, gather, scale, bias, ReLU. Returns the program, its product and its result.
 fn layer() -> (Program, [lapidary::program::TensorId; 2]) {
     let mut program = Program::new();
     let mut input = |origin, rows, width| program.input(origin, TensorType::f32(rows, width)).unwrap();
@@ -79,7 +79,7 @@ fn layer() -> (Program, [lapidary::program::TensorId; 2]) {
     let weight = input(Origin::Parameter("weight".into()), RowSpace::Param(4), 3);
     let bias = input(Origin::Parameter("bias".into()), RowSpace::Param(1), 4);
     let block = BlockSpec::Graph { self_loops: true, transposed: false };
-    // Of constants alone: it is computed once, and nothing may tie it to what is computed every epoch.
+    // This scale has constant operands and is computed once. It must not be fused with per-epoch operations.
     let x = program.push1(RowStep::Scale, &[x, scale]).unwrap();
     let product = program.push1(Linear::Product, &[x, weight]).unwrap();
     let scaled = program.push1(RowStep::Scale, &[product, scale]).unwrap();

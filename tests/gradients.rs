@@ -1,4 +1,4 @@
-//! Gradients of whole networks against finite differences, in f64, and the CPU device against both.
+//! Gradients of whole networks, compared with finite differences in f64, and the CPU device compared with both.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -22,7 +22,7 @@ use lapidary_kernels::{CpuDevice, Device, HostSlot, Lane, Shared, Slot, StorageT
 const FEATURES: usize = 5;
 const CLASSES: usize = 3;
 
-/// How the data of a test is stored.
+/// The storage of a test's data.
 #[derive(Clone, Copy, Debug)]
 struct Storage {
     sparse: bool,
@@ -38,12 +38,12 @@ const STORAGES: [Storage; 4] = [
 ];
 const DENSE: Storage = STORAGES[0];
 
-/// The same, with rows of vertices in bf16.
+/// Returns the same storage with vertex matrices in bf16.
 fn in_bf16(storage: Storage) -> Storage {
     Storage { dtype: StorageType::Bf16, ..storage }
 }
 
-/// A graph with dense or sparse features, labels, and two thirds of the vertices to train on.
+/// Returns a graph with dense or sparse features and labels; two thirds of the vertices are for training.
 fn inputs(graph: Graph, Storage { sparse, multi, .. }: Storage) -> Inputs {
     let n = graph.vertex_count();
     let mut data = numbers(n * FEATURES, 1);
@@ -75,7 +75,7 @@ fn inputs(graph: Graph, Storage { sparse, multi, .. }: Storage) -> Inputs {
     Inputs { graph, symmetric, features, labels, split: Shared::from(split), labelled: [0, train, 0, n as u64 - train] }
 }
 
-/// The training program of a network up to its gradients: outputs `loss` and one per parameter.
+/// Builds the training program of a network up to its gradients. The outputs are `loss` and one gradient per parameter.
 fn program(model: &Model, storage: Storage, passes: Passes, workload: &Workload) -> Program {
     let width = FEATURES;
     let kind = if storage.sparse { FeatureKind::Sparse { width } } else { FeatureKind::Dense { width } };
@@ -116,7 +116,7 @@ const UNFUSED: Passes = Passes { fuse: false, ..Passes::ALL };
 
 const ANY_WORKLOAD: Workload = Workload { vertices: 12, edges: 24, backward: true, runs: 100 };
 
-/// Parameters with numbers that leave no ReLU exactly at 0.
+/// Returns parameters whose values leave no ReLU exactly at 0.
 fn parameters(lowered: &Lowered) -> Vec<(String, Slot, Vec<f32>)> {
     let origins = lowered.origins.iter().filter_map(|(origin, slots)| match origin {
         Origin::Parameter(name) => Some((name.clone(), slots[0])),
@@ -139,7 +139,7 @@ fn oracle_with(lowered: &Lowered, data: &Inputs, parameters: &[(String, Slot, Ve
     oracle
 }
 
-/// Every gradient of the program, by central differences of its loss in f64.
+/// Compares every gradient of the program with central differences of its loss in f64.
 fn check_gradients(model: &Model, graph: &Graph, storage: Storage, passes: Passes) {
     let data = inputs(graph.clone(), storage);
     let program = program(model, storage, passes, &ANY_WORKLOAD);
@@ -178,7 +178,7 @@ fn check_gradients(model: &Model, graph: &Graph, storage: Storage, passes: Passe
     check_device(&lowered, &data, &parameters, &oracle, name);
 }
 
-/// The CPU device computes what the oracle does, to rounding.
+/// Checks that the CPU device computes the same as the oracle, up to rounding.
 fn check_device(
     lowered: &Lowered,
     data: &Inputs,
@@ -224,7 +224,7 @@ where
     Model::custom(name, &[FEATURES, CLASSES], forward)
 }
 
-/// One network an operation: each has parameters before it, so that its gradient is needed.
+/// Returns one network per operation. Each has parameters before it, so that the operation's gradient is needed.
 fn networks() -> Vec<Model> {
     let looped = |self_loops| {
         network(if self_loops { "gather A + I" } else { "gather A" }, move |net, x, _| {
@@ -297,7 +297,7 @@ fn every_operation_has_the_gradient_that_differences_say() {
     }
 }
 
-/// Every built-in model, with each normalisation that it takes.
+/// Returns every built-in model with each of its normalisations.
 fn built_ins(widths: &[usize]) -> Vec<Model> {
     let norms = [Norm::Sym, Norm::Mean, Norm::Sum];
     let mut all = vec![Model::gin(widths), Model::sage(widths), Model::graphconv(widths)];
@@ -310,12 +310,12 @@ fn built_ins(widths: &[usize]) -> Vec<Model> {
 #[test]
 fn every_model_of_one_to_six_layers_has_the_right_gradients_on_directed_graphs() {
     for layers in 1..=6 {
-        // Hidden layers of one width, which makes identity shortcuts, and at the end of another.
+        // Hidden layers have equal widths, which gives identity shortcuts, and the last layer has a different one.
         let mut widths = vec![4; layers + 1];
         (widths[0], widths[layers]) = (FEATURES, CLASSES);
         for model in built_ins(&widths) {
             for storage in STORAGES {
-                // Layer norm keeps deep sums in range, and is checked on the way.
+                // Layer norm keeps deep sums in range, and is tested here too.
                 let model = model.clone().dropout(0.2).layer_norm(layers % 2 == 0);
                 check_gradients(&model, &hostile_graph(), storage, Passes::ALL);
                 check_gradients(&model, &hostile_graph(), storage, Passes::NONE);
@@ -357,7 +357,7 @@ fn a_symmetric_graph_uses_its_own_block_backward() {
     assert_eq!(blocks, 1);
 }
 
-/// What a program computes, in f64, by output.
+/// Returns the outputs of a program in f64, by name.
 fn results(program: &Program, data: &Inputs) -> Vec<(String, Vec<f64>)> {
     let lowered = lower(&[("test", program)], &Sizes::of(data).into(), 3);
     let mut oracle = oracle_with(&lowered, data, &parameters(&lowered));
@@ -387,7 +387,7 @@ fn gathers(program: &Program) -> Vec<usize> {
 #[test]
 fn order_gathers_at_the_narrow_side_and_changes_no_result() {
     let data = inputs(hostile_graph(), DENSE);
-    // 5 -> 2: linear-first both ways. 5 -> 8: gather-first, once, since the features need no gradient.
+    // 5 -> 2: linear-first in both directions. 5 -> 8: gather-first, once, since the features need no gradient.
     for (hidden, first_gathers) in [(2, vec![2, 2]), (8, vec![5])] {
         let model = network("two layers", move |net, x, _| {
             let h = gcn_conv(net, x, "convs.0", hidden, Norm::Sym)?;
@@ -427,7 +427,7 @@ fn prune_removes_what_nobody_reads_and_changes_no_result() {
     assert_same(&a, &b, 0.0);
 }
 
-/// A program with a step of gradient descent for every parameter.
+/// Adds a step of gradient descent for every parameter to a program.
 fn with_updates(mut program: Program) -> Program {
     let clock = TensorType { rows: RowSpace::Scalar, width: 2, dtype: DType::U64 };
     let clock = program.input(Origin::Clock, clock).unwrap();
@@ -445,12 +445,13 @@ fn with_updates(mut program: Program) -> Program {
 /// Parameters by name.
 type Parameters = Vec<(String, Vec<f64>)>;
 
-/// The loss and the updated parameters (from every part), the graph being cut where `ends` says, and each part into `tiles`.
+/// Returns the loss and the updated parameters of every part. `ends` are the cuts of the graph; each part has `tiles`
+/// tiles.
 fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize], tiles: usize) -> (f64, Vec<Parameters>) {
     run_over(Links::Host, program, data, ends, tiles)
 }
 
-/// The same, halos coming over `links`.
+/// Does the same with halos over `links`.
 fn run_over(links: Links, program: &Program, data: &Inputs, ends: &[usize], tiles: usize) -> (f64, Vec<Parameters>) {
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let mut supply = Supply::of_parts(data, starts.zip(ends.iter().copied()).map(|(a, b)| a..b).collect());
@@ -483,7 +484,7 @@ fn run_over(links: Links, program: &Program, data: &Inputs, ends: &[usize], tile
                 assert!(call.reads().eq([packed, rows]), "a part's own rows stay for as long");
                 let packed: Vec<Vec<f64>> = oracles.iter().map(|oracle| oracle.float(packed).to_vec()).collect();
                 for (part, oracle) in oracles.iter_mut().enumerate() {
-                    // Where the rows lie is read from the tensor that the device is given.
+                    // The positions of the rows are read from the tensor that the device gets.
                     let mut rows = oracle.u32s(rows).to_vec().into_iter();
                     let sources = &supply.routes(block).sources[part];
                     let of_owner = |source: &lapidary::lower::Source| {
@@ -497,7 +498,7 @@ fn run_over(links: Links, program: &Program, data: &Inputs, ends: &[usize], tile
                 }
                 continue;
             }
-            // All is there once the last tile has been packed.
+            // All rows are there once the last tile has been packed.
             if !steps[0][i].call.writes().any(|slot| Some(&slot) == exchange.published().last()) {
                 continue;
             }
@@ -564,7 +565,7 @@ fn parts_train_as_the_whole_graph_does() {
     }
 }
 
-/// Over an oracle that rounds nothing: how rows are stored changes types, and what is computed nowhere.
+/// With an oracle that does not round, bf16 storage changes only the types, and no results.
 #[test]
 fn a_program_over_bf16_computes_what_the_one_over_f32_does() {
     for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
@@ -623,7 +624,7 @@ fn reuse_lets_the_dropped_matrix_be_the_mask_and_changes_no_result() {
         let model = Model::from_config(config).unwrap().dropout(0.4);
         let plain = program(&model, DENSE, Passes { reuse: false, ..UNFUSED }, &ANY_WORKLOAD);
         let reused = program(&model, DENSE, UNFUSED, &ANY_WORKLOAD);
-        // What reads a ReLU's output: its dropout, and without the pass its gradient.
+        // The readers of a ReLU's output: its dropout and, without the pass, its gradient.
         let readers = |program: &Program| {
             let relus = program.ops().into_iter().filter(|&op| *program.op(op) == RowStep::Relu.into());
             relus.map(|op| program.consumers(program.op_outputs(op)[0]).len()).collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! The graph, its transpose, permutations and blocks, against lists of edges.
+//! The graph, its transpose, permutations and blocks, compared with lists of edges.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -8,7 +8,7 @@ use lapidary::graph::{Block, Graph, GraphError, Permutation};
 use lapidary_kernels::reference::{self, Dense};
 use proptest::prelude::*;
 
-/// Edges `u -> v`, sorted by destination, then source: what a CSR over in-edges lists.
+/// Returns the edges `u -> v`, sorted by destination, then source, as in a CSR over in-edges.
 fn edges_of(graph: &Graph) -> Vec<(u32, u32)> {
     (0..graph.vertex_count()).flat_map(|v| graph.sources(v).iter().map(move |&u| (u, v as u32))).collect()
 }
@@ -18,7 +18,7 @@ fn sorted(mut edges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
     edges
 }
 
-/// Up to 40 vertices and 120 edges, loops and repetitions included.
+/// Generates graphs of up to 40 vertices and 120 edges, with loops and repeats.
 fn graphs() -> impl Strategy<Value = (usize, Vec<(u32, u32)>)> {
     (1usize..40).prop_flat_map(|n| {
         let vertex = 0..n as u32;
@@ -41,7 +41,7 @@ proptest! {
         let turned = graph.transpose();
         let want = sorted(edges.iter().map(|&(u, v)| (v, u)).collect());
         prop_assert_eq!(edges_of(&turned.graph), want);
-        // Edge i of the transpose was edge permutation[i]: the same two ends, the other way round.
+        // Edge i of the transpose was edge permutation[i], with the ends exchanged.
         let (before, after) = (edges_of(&graph), edges_of(&turned.graph));
         for (i, &from) in turned.permutation.iter().enumerate() {
             let (u, v) = before[from as usize];
@@ -112,7 +112,7 @@ proptest! {
             let halo = rows(&mut block.halo().iter().map(|&u| u as usize));
             let got = reference::gather(block.view(), None, &own, Some(&halo));
             prop_assert_eq!(got.data, whole.data[part.start * 3..part.end * 3].to_vec());
-            // Only what is read is in the halo.
+            // The halo contains only rows that are read.
             let read: std::collections::BTreeSet<u32> = block.indices().iter().copied().collect();
             prop_assert!((0..block.halo().len()).all(|i| read.contains(&((block.own_sources() + i) as u32))));
         }
@@ -139,7 +139,7 @@ proptest! {
     }
 }
 
-/// A graph with hubs, loops and repeated edges, large enough to be shared out to threads; mirrored, it is symmetric.
+/// Returns a graph with hubs, loops and repeats, large enough for several threads. If `mirrored`, it is symmetric.
 fn large_graph(mirrored: bool) -> Vec<(u32, u32)> {
     let mut state = 1u64;
     let mut draw = |below: u64| {

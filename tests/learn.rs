@@ -1,4 +1,4 @@
-//! Splits that follow what is measured: training goes on as if nothing had happened, and can be replayed.
+//! Learned splits: a move does not change the training, and a run can be replayed.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -17,7 +17,7 @@ fn model(data: &Dataset) -> Model {
     Model::gcn(&[data.feature_width(), 16, data.class_count()]).dropout(0.5)
 }
 
-/// Nearly everything on the first of three devices: the gain of any other split is beyond noise.
+/// Puts nearly everything on the first of three devices, so that the gain of any other split exceeds noise.
 fn lopsided(data: &Dataset) -> Partition {
     let n = data.graph().vertex_count();
     Partition::LearnedFrom(vec![0..n - 200, n - 200..n - 100, n - 100..n])
@@ -107,7 +107,7 @@ fn a_run_that_moved_is_replayed_bit_for_bit_and_resumed() {
     assert!(weights_of(folder.path(), 12) == weights_of(second.path(), 12), "a replay has other bits");
     assert!(!second.path().join("epoch-00000012/cost_model.json").exists(), "a replay learns nothing");
 
-    // Resumed, the run goes on with the same split and all that it knew.
+    // A resumed run continues with the same split and the same cost model.
     let mut resumed = builder().optimizer(Adam::new(0.01).weight_decay(5e-4)).build().unwrap();
     assert_eq!(resumed.resume(folder.path()).unwrap(), Some(12));
     assert_eq!((resumed.parts(), resumed.splits()), (trainer.parts(), &splits[..]));
@@ -163,7 +163,7 @@ fn a_fixed_split_never_moves_and_a_gain_too_small_moves_nothing() {
         let (_, trainer) = losses(builder.partition(partition), 10);
         assert_eq!((trainer.splits().len(), trainer.last_move()), (1, None));
     }
-    // Nothing pays in the epochs that are left: there are none.
+    // No move pays, since no epochs are left.
     let builder = Trainer::builder(&model, &data).devices(devices("sim:3")).epochs(3);
     let (_, trainer) = losses(builder.partition(lopsided(&data)), 10);
     assert_eq!(trainer.splits().len(), 1);
@@ -199,7 +199,7 @@ fn what_was_learned_splits_graphs_that_were_never_seen() {
         let predictor = Predictor::open(&best).unwrap().devices(devices("cpu:2"));
         predictor.partition(Partition::parse(partition).unwrap()).run(&unseen).unwrap().parts
     };
-    // Written over so that only vertices, or only in-edges, cost anything, the file splits as those strategies do.
+    // Changed so that only vertices, or only in-edges, have a cost, the file gives the splits of those strategies.
     for (strategy, feature) in [("vertices", 0), ("edges", 1)] {
         let mut only = learned.clone();
         for op in only["ops"].as_array_mut().unwrap() {
@@ -245,8 +245,8 @@ fn a_slow_device_gets_less() {
     let start = vec![0..1 << 13, 1 << 13..1 << 14];
     let edges = |part: &std::ops::Range<usize>| data.graph().indptr()[part.end] - data.graph().indptr()[part.start];
     let before = edges(&start[0]);
-    // So slow that no other load of this machine looks like it, and the device that would get more if it were not. How even
-    // the parts become is a test of the learner's own.
+    // So slow that no other load on this machine has the same effect, and the device that would otherwise get more. The
+    // learner's own tests check how even the parts become.
     let builder = Trainer::builder(&model, &data).devices(devices("sim:2").slowed(0, 1000)).eval_every(0);
     let (_, trainer) = losses(builder.epochs(1_000_000).partition(Partition::LearnedFrom(start)), 12);
     let [first, end] = trainer.parts()[0];

@@ -1,4 +1,4 @@
-//! Files that were once read as something that they are not, without a word. Each test is named after what went wrong.
+//! Files that were once misread silently. Each test is named after what went wrong.
 
 #![allow(clippy::unwrap_used)]
 
@@ -40,7 +40,7 @@ impl Folder {
     }
 }
 
-/// The edges of a text, by the names of their ends, and what is said of it.
+/// Returns the edges of a text by the names of their ends, and the notes of the import.
 fn read(text: &[u8]) -> Result<(Vec<String>, Vec<String>), String> {
     read_with(text, &Options::default())
 }
@@ -103,7 +103,7 @@ fn rows_of_a_table_went_to_the_wrong_vertices() {
         assert_eq!(labels(&got.dataset), [1, 0, 1, 0]);
         assert_eq!(got.dataset.class_names().unwrap(), ["art", "tea"]);
     }
-    // Names of classes are kept on the disk.
+    // Names of classes are kept on disk.
     let dst = folder.path("set");
     folder.edges("a.csv", &options).unwrap().write(&dst).unwrap();
     assert_eq!(Dataset::open(&dst).unwrap().class_names().unwrap(), ["art", "tea"]);
@@ -139,7 +139,7 @@ fn rows_of_arrays_went_to_vertices_in_the_order_of_their_first_edge() {
     assert_eq!(features(&got.dataset), [1.0, 2.0, 3.0, 4.0]);
     assert_eq!(got.ids, Some(Ids::Names(["ann", "bob", "cid", "dan"].map(Into::into).to_vec())));
     assert_eq!(got.dataset.split()[..], [0, 0, 0, TRAIN]);
-    // A name too many is a vertex without edges, one too few is an error.
+    // An extra name is a vertex without edges; a missing name is an error.
     fs::write(&order, b"ann\nbob\ncid\n").unwrap();
     let error = folder.edges("e.csv", &options).unwrap_err();
     assert!(error.contains("1 vertex") && error.contains("`dan`"), "{error}");
@@ -287,7 +287,7 @@ fn quotes_were_part_of_names_and_commas_in_them_cut_names() {
     assert!(says(&notes, "line 1 was read as column titles: `name a`, `name b`, `weight`"), "{notes:?}");
     // Numbers in quotes are numbers.
     assert_eq!(edges_of("\"0\",\"1\"\n\"1\",\"2\"\n"), ["0>1", "1>2"]);
-    // A quoted cell may hold line ends, and what follows one is no edge.
+    // A quoted cell may contain line ends, and what follows one is not an edge.
     let (edges, notes) = read(b"0,1,\"a note\n7,8,of two lines\"\n1,2,\n").unwrap();
     assert_eq!(edges, ["0>1", "1>2"]);
     assert!(says(&notes, "1 line ends stand within quoted cells"), "{notes:?}");
@@ -300,20 +300,20 @@ fn column_titles_above_names_became_an_edge() {
     let (edges, notes) = read(EDGES).unwrap();
     assert_eq!(edges, ["ann>bob", "bob>cid", "cid>ann", "dan>ann"]);
     assert!(says(&notes, "line 1 was read as column titles: `source`, `target`"));
-    // What only might be titles is an edge, and the person is told.
+    // A line that might be a header is read as an edge, and a note says so.
     let (edges, notes) = read(b"person,friend\nann,bob\n").unwrap();
     assert_eq!(edges, ["ann>bob", "person>friend"]);
     assert!(says(&notes, "the edge person -> friend; --header yes"));
     let asked = |header| Options { header: Some(header), ..Options::default() };
     assert_eq!(read_with(b"person,friend\nann,bob\n", &asked(true)).unwrap().0, ["ann>bob"]);
-    // Beside a table it is clear that something is wrong, and what to say.
+    // With a table, the error is certain, and the message says what to do.
     let folder = Folder::new(&[("e.csv", b"person,friend\nann,bob\n"), ("v.csv", b"name\nann\nbob\n")]);
     let table = folder.path("v.csv");
     let error = folder.edges("e.csv", &Options { vertices: Some(&table), ..Options::default() }).unwrap_err();
     assert!(error.contains("`person`, `friend`") && error.contains("say --header yes"), "{error}");
     assert_eq!(read_with(b"source,target\nann,bob\n", &asked(false)).unwrap().0, ["ann>bob", "source>target"]);
     assert_eq!(read_with(b"0 1\n1 2\n", &asked(true)).unwrap().0, ["1>2"]);
-    // Names above numbers are titles only while all else are numbers.
+    // Names above numbers are a header only if all other lines are numbers.
     assert_eq!(edges_of("a b\n0 1\n"), ["0>1"]);
     let (edges, notes) = read(b"a b\n0 1\n1 c\n").unwrap();
     assert_eq!(edges, ["0>1", "1>c", "a>b"]);
@@ -334,7 +334,7 @@ fn empty_cells_were_passed_over_and_the_next_column_taken() {
         let error = read(text.as_bytes()).unwrap_err();
         assert!(error.contains("line 2 has an empty cell"), "{text:?}: {error}");
     }
-    // Lines of nothing but separators say nothing.
+    // Lines of only separators are skipped.
     assert_eq!(edges_of("0,1\n,,\n1,2\n"), ["0>1", "1>2"]);
 }
 
@@ -474,7 +474,7 @@ fn options_that_contradict_each_other_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Edges written as CSV by the `csv` crate come back, whatever their names, and quoted or not.
+    /// Edges written as CSV by the `csv` crate are read back, whatever their names, quoted or not.
     #[test]
     fn names_come_back_from_csv(
         edges in proptest::collection::vec(("[a-c\"', ;#%é]{0,4}z", "[a-c\"', ;é]{0,4}z"), 1..20),
@@ -484,7 +484,7 @@ proptest! {
         let mut writer = csv::WriterBuilder::new().quote_style(style).from_writer(Vec::new());
         writer.write_record(["source", "target"]).unwrap();
         let plain: Vec<[String; 2]> = edges.iter().map(|(u, v)| [u.trim().to_string(), v.trim().to_string()]).collect();
-        // Written without quotes, such a line is a comment.
+        // Without quotes, such a line is a comment.
         let comment = |u: &str| u.starts_with(['#', '%']);
         prop_assume!(plain.iter().all(|[u, _]| !comment(u)));
         plain.iter().for_each(|edge| writer.write_record(edge).unwrap());
@@ -494,7 +494,7 @@ proptest! {
         prop_assert_eq!(edges_of(writer.into_inner().unwrap()), want);
     }
 
-    /// Tables and edges with bytes changed or cut off: an error or a dataset, never a panic.
+    /// Changes or cuts bytes of tables and edges: the result is an error or a dataset, never a panic.
     #[test]
     fn damaged_tables_never_panic(
         which in 0usize..2,

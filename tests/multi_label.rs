@@ -1,4 +1,4 @@
-//! Sets of graphs with many labels a vertex, and deep residual networks.
+//! Datasets of several graphs with many labels per vertex, and deep residual networks.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,8 +12,8 @@ use ndarray::Array2;
 const FEATURES: usize = 50;
 const CLASSES: usize = 121;
 
-/// Features at random, and labels that follow from the mean of the features around a vertex: what a layer can learn, and
-/// no vertex knows by itself.
+/// Returns random features, and labels that follow from the mean of the features around a vertex. A layer can learn
+/// them, but they do not follow from the vertex's own features.
 fn with_planted_labels(name: &str, graph: Graph, graph_ids: &[i64], splits: [&[i64]; 3]) -> Dataset {
     let n = graph.vertex_count();
     let x = Array2::from_shape_vec((n, FEATURES), numbers(n * FEATURES, 7)).unwrap();
@@ -31,7 +31,7 @@ fn with_planted_labels(name: &str, graph: Graph, graph_ids: &[i64], splits: [&[i
     Dataset::from_arrays(arrays.train(splits[0]).val(splits[1]).test(splits[2])).unwrap()
 }
 
-/// What predicting every label of every vertex scores: the best that knows only how frequent labels are.
+/// Returns the score of predicting every label of every vertex, the best without looking at the features.
 fn prior_f1(data: &Dataset) -> f64 {
     let Some(lapidary::dataset::Labels::Multi { data: cells, .. }) = data.labels() else { panic!("multi-label") };
     let share = cells.iter().map(|&c| f64::from(c)).sum::<f64>() / cells.len() as f64;
@@ -49,7 +49,7 @@ fn learns(data: &Dataset, epochs: usize) {
     assert!(f1 > prior + 0.2, "a micro-F1 of {f1}, where knowing nothing gives {prior}");
 }
 
-/// 24 small graphs side by side; trained on 20, validated on 2, tested on 2.
+/// Returns 24 small graphs: 20 for training, 2 for validation, 2 for testing.
 fn small_set() -> Dataset {
     let (graphs, size) = (24u32, 40u32);
     let mut edges = Vec::new();
@@ -116,7 +116,7 @@ fn thirty_two_residual_layers_do_not_diverge() {
     assert!(losses[59] < 0.1 * losses[0], "{} to {}", losses[0], losses[59]);
     assert_eq!(trainer.peak_device_bytes(), trainer.planned_peak_device_bytes());
     assert!(trainer.best().unwrap().test_accuracy.unwrap() > 0.5);
-    // Without a norm, sums over 32 layers start out large; training still brings the loss down, and it stays finite.
+    // Without a norm, sums over 32 layers start out large. Training still reduces the loss, which stays finite.
     let plain = Model::resgcn(&widths).dropout(0.5);
     let mut trainer = Trainer::builder(&plain, &data).optimizer(Adam::new(0.01)).eval_every(0).build().unwrap();
     let losses: Vec<f64> = (0..30).map(|_| trainer.step().unwrap().loss).collect();

@@ -1,4 +1,4 @@
-//! Files and folders that the command writes: whole or not there, in their place, and one run's.
+//! Files and folders that the command writes: complete or absent, at their path, and used by one run at a time.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -13,7 +13,7 @@ fn lapidary() -> Command {
     Command::cargo_bin("lapidary").unwrap()
 }
 
-/// `lapidary train` on a small graph with more flags.
+/// Returns `lapidary train` on a small graph.
 fn train(epochs: &str) -> Command {
     let mut command = lapidary();
     command.args(["train", "--data", "builtin:karate", "--epochs", epochs]);
@@ -35,7 +35,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// How many kernels and copies are in a trace.
+/// Returns the number of kernels and copies in a trace.
 fn span_count(trace: &Value) -> usize {
     trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X").count()
 }
@@ -50,7 +50,7 @@ fn a_trace_is_whole_and_of_all_epochs() {
         assert_eq!(trace["otherData"]["epochs"], format!("1 to {epochs}"));
         span_count(&trace)
     };
-    // The first epoch also makes what later ones read again.
+    // The first epoch also computes constants that later ones reuse.
     let (one, two) = (spans("1"), spans("2"));
     assert!(two > one);
     assert_eq!(spans("30"), one + 29 * (two - one));
@@ -65,7 +65,7 @@ fn a_trace_goes_through_links_and_keeps_permissions() {
     let place = |name: &str| folder.path().join(name);
     let traced = |name: &str| drop(train("2").arg("--trace").arg(place(name)).assert().success());
     symlink("real.json", place("link.json")).unwrap();
-    traced("link.json"); // which leads to nothing yet
+    traced("link.json"); // which leads to a missing file
     assert!(place("link.json").is_symlink() && place("real.json").symlink_metadata().unwrap().is_file());
     fs::write(place("real.json"), "earlier").unwrap();
     fs::set_permissions(place("real.json"), fs::Permissions::from_mode(0o640)).unwrap();
@@ -118,7 +118,7 @@ fn a_trace_that_cannot_be_written_is_an_error_before_training() {
     }
 }
 
-/// The command with files limited to so many blocks of 512 bytes, as on a disk that fills up.
+/// Runs the command with files limited to `blocks` blocks of 512 bytes, as on a disk that fills up.
 #[cfg(target_os = "linux")]
 fn limited(blocks: usize, args: &[&str]) -> Output {
     // A process that ignores the signal gets an error instead.
@@ -143,7 +143,7 @@ fn a_disk_that_fills_up_during_the_trace_does_not_lose_the_training() {
     assert_eq!(names(folder.path()), ["run"], "half a trace is left");
     assert!(run.join("epoch-00000300/model.safetensors").exists());
 
-    // What stood there stays, and programs get their lines.
+    // The earlier file stays, and the JSON lines are printed.
     fs::write(&path, "earlier").unwrap();
     let again = [&base[..4], &["600", "--resume", "--json"], &base[5..]].concat();
     let output = limited(200, &again);
@@ -169,7 +169,7 @@ fn a_run_that_diverges_leaves_its_trace() {
     assert!(trace["otherData"]["epochs"].as_str().unwrap().starts_with("1 to "), "{}", trace["otherData"]);
 }
 
-/// What a process has held at most, in KiB.
+/// Returns the peak memory of a process, in KiB.
 #[cfg(target_os = "linux")]
 fn peak_kib(args: &[&str]) -> u64 {
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("lapidary"))
@@ -197,11 +197,11 @@ fn the_memory_of_a_trace_does_not_grow_with_the_epochs() {
     let path = path.to_str().unwrap();
     let peak = |epochs| peak_kib(&["train", "--data", "builtin:karate", "--epochs", epochs, "--trace", path]);
     let (few, many) = (peak("200"), peak("10000"));
-    // All 10,000 epochs held at once would take some 400 MiB.
+    // All 10,000 epochs together would take about 400 MiB.
     assert!(many < few + 20_000, "{few} KiB, then {many} KiB");
 }
 
-/// A run that goes on until it is killed, with its checkpoints in `dir`, when it has the folder.
+/// Starts a run that continues until it is killed, and returns once it has locked `dir`.
 fn endless(dir: &Path) -> Child {
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("lapidary"))
         .args(["train", "--data", "builtin:karate", "--epochs", "100000000", "--checkpoint-every", "5", "--checkpoint"])
@@ -229,7 +229,7 @@ fn two_runs_never_share_a_checkpoint_folder() {
     let first = endless(&dir);
     let pid = first.id().to_string();
     for resume in [None, Some("--resume")] {
-        // It would have to say that there is no such data, had it looked.
+        // The run is refused before it looks for the data, or else the error would be about the data.
         let mut second = lapidary();
         second.args(["train", "--data", "no/such/folder", "--checkpoint"]).arg(&dir).args(resume);
         let text = stderr(second.assert().code(1).get_output());
@@ -267,13 +267,13 @@ fn a_run_that_ends_leaves_no_lock() {
     let dir = folder.path().join("run");
     train("2").arg("--checkpoint").arg(&dir).assert().success();
     assert_eq!(names(&dir), ["best", "epoch-00000002"]);
-    // One that fails leaves none either, and no folder that it made.
+    // A failing run leaves no lock either, and no folder that it made.
     train("2").arg("--checkpoint").arg(&dir).assert().code(1);
     assert_eq!(names(&dir), ["best", "epoch-00000002"]);
     let other = folder.path().join("other");
     lapidary().args(["train", "--data", "no/such/folder", "--checkpoint"]).arg(&other).assert().code(1);
     assert!(!other.exists());
-    // Inference reads what a run is writing.
+    // Inference may read a folder while a run writes to it.
     let first = endless(&other);
     lapidary().args(["infer", "--data", "builtin:karate", "--checkpoint"]).arg(&other).assert().success();
     end(first);

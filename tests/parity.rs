@@ -1,4 +1,5 @@
-//! Our models against PyTorch Geometric's, on the same weights and data: logits, loss, gradients, and ten steps of Adam.
+//! Our models compared with PyTorch Geometric's on the same weights and data: logits, loss, gradients, ten steps of
+//! Adam.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -23,7 +24,7 @@ struct Case {
     losses: Vec<f64>,
 }
 
-/// The cases of the models that are built.
+/// Returns the test cases of the built-in models.
 fn cases() -> Vec<Case> {
     let (Some(folder), Some(data)) = (shared("parity"), shared("data")) else { return Vec::new() };
     let mut folders: Vec<PathBuf> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();

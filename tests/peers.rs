@@ -1,4 +1,4 @@
-//! Rows that go from device to device: the same bits as through the host, and bytes as planned, in a direction of their own.
+//! Rows that are copied between devices: the same bits as through the host, and bytes as planned, counted separately.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -20,7 +20,7 @@ fn devices(count: usize, transport: Transport) -> Devices {
     Devices::parse(&format!("sim:{count}")).unwrap().transport(transport)
 }
 
-/// A run, as bits, with what its epochs moved held against the plan.
+/// A run's results as bits. Its measured bytes were compared with the plan.
 struct Run {
     bits: Vec<u64>,
     last: Epoch,
@@ -67,7 +67,7 @@ fn rows_from_device_to_device_change_no_bit() {
                     assert!(host.bits == peer.bits, "{what}: other bits");
                     assert_eq!(host.last.bytes_between_devices, 0, "{what}");
                     assert!(peer.last.bytes_between_devices > 0, "{what}");
-                    // Sums of gradients alone go through the host.
+                    // Only sums of gradients go through the host.
                     let [through, direct] =
                         [&host, &peer].map(|run| [run.last.bytes_to_device, run.last.bytes_to_host]);
                     assert_eq!(through[0] - direct[0], peer.last.bytes_between_devices, "{what}");
@@ -135,7 +135,7 @@ fn inference_fetches_as_well() {
     assert!(host.iter().zip(&peer).all(|(a, b)| a.to_bits() == b.to_bits()));
 }
 
-/// Standard output and standard error of a command that must succeed.
+/// Returns standard output and standard error of a command that must succeed.
 fn said(flags: &[&str]) -> [String; 2] {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_lapidary")).args(flags).output().unwrap();
     let texts = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
@@ -159,7 +159,7 @@ fn the_command_says_what_goes_from_device_to_device() {
     let of_devices: f64 = peer[0]["devices"].as_array().unwrap().iter().map(|device| number(device, KEY)).sum();
     assert!(between > 0.0 && between == of_devices);
     assert_eq!(number(&host[0], "bytes_to_device") - number(&peer[0], "bytes_to_device"), between);
-    // NVLink is faster than twice the bus.
+    // NVLink is more than twice as fast as the bus.
     assert!(number(&peer[0], "epoch_seconds") < number(&host[0], "epoch_seconds"));
     let whole = peer.iter().rfind(|line| line["event"] == "whatif").unwrap();
     assert_eq!(number(whole, KEY), between);
@@ -186,7 +186,7 @@ fn what_cannot_be_had_is_an_error() {
     let peer = |text: &str| build(Devices::parse(text).unwrap().transport(Transport::Peer));
     let error = peer("cpu:2").unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }) && error.to_string().contains("--exchange host, or"), "{error}");
-    // One device has nobody to fetch from.
+    // A single device has no peer to fetch from.
     peer("cpu").unwrap();
     peer("sim:1").unwrap();
     assert!("copper".parse::<Transport>().unwrap_err().to_string().contains("--exchange"));

@@ -1,4 +1,4 @@
-//! The dry run: `lapidary plan` on data and shapes, and what it says against what runs.
+//! The dry run: `lapidary plan` on data and shapes, compared with real runs.
 #![allow(clippy::unwrap_used)]
 
 use assert_cmd::Command;
@@ -6,7 +6,7 @@ use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::{ByteSize, Dataset, Devices, MemoryPolicy, Model, Partition, Trainer};
 use serde_json::Value;
 
-/// ROC's Figure 10: Reddit's shape, two layers, dropout, every operation by itself, one epoch from an empty device.
+/// ROC's Figure 10: Reddit's shape, two layers, dropout, no passes, one epoch from an empty device.
 const FIGURE_10: [&str; 14] = [
     "--shape",
     "232965,114615892,602,41",

@@ -1,4 +1,4 @@
-//! `lapidary plan --tasks`: what it answers, and what it says of files that hold no task graph.
+//! `lapidary plan --tasks`: its output, and its errors for invalid files.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +23,7 @@ const CHAIN: &str = r#"{
     ]
 }"#;
 
-/// The JSON lines that the command prints for a task graph.
+/// Returns the JSON lines that the command prints for a task graph.
 fn plan(tasks: &str, flags: &[&str]) -> Vec<Value> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("tasks.json");
@@ -34,7 +34,7 @@ fn plan(tasks: &str, flags: &[&str]) -> Vec<Value> {
     String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The error that the command gives for a file; it must be one line, naming the file, with exit code 1.
+/// Returns the error for a file. It must be one line that names the file, with exit code 1.
 fn refusal(tasks: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("tasks.json");
@@ -74,7 +74,7 @@ fn every_policy_has_a_line() {
     }
 }
 
-/// A task graph as a file; kinds are left out where they follow from the ops.
+/// Returns a task graph as a file. Kinds are left out if they follow from the operations.
 fn file_of(graph: &TaskGraph) -> String {
     let name = |t: &TensorId| graph.tensor(*t).name.clone();
     let tensors: Vec<Value> = graph

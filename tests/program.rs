@@ -1,4 +1,4 @@
-//! The program: operands that do not fit, models that cannot be, names and numbers of parameters.
+//! Programs: operands that do not fit, invalid models, names and counts of parameters.
 #![allow(clippy::unwrap_used)]
 
 use lapidary::model::{FeatureKind, Init, Mode, Model, ModelConfig, ModelError, Norm, initial_weights};
@@ -106,7 +106,7 @@ fn parameters_have_pygs_names_and_shapes_and_glorots_numbers() {
     assert!(data.iter().all(|&x| f64::from(x).abs() <= bound));
     let mean = data.iter().map(|&x| f64::from(x)).sum::<f64>() / data.len() as f64;
     let variance = data.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / data.len() as f64;
-    // Standard errors of the mean and the variance of 150,000 uniform numbers, times five.
+    // Five standard errors of the mean and the variance of 150,000 uniform numbers.
     assert!(mean.abs() < 5.0 * bound / (3.0f64 * 150_000.0).sqrt());
     assert!((variance / (bound * bound / 3.0) - 1.0).abs() < 5.0 * (0.8f64 / 150_000.0).sqrt());
     assert!(weights.get("convs.1.bias").unwrap().data.iter().all(|&x| x == 0.0));

@@ -1,4 +1,4 @@
-//! The runtime: any number of devices, any capacity, the same training.
+//! The runtime: the same training on any number of devices with any capacity.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -75,7 +75,7 @@ fn little_memory_changes_nothing_but_the_bytes() {
     }
 }
 
-/// A skewed graph of a million edges, and Slashdot, with features and labels that mean nothing.
+/// Returns a skewed graph of a million edges, and Slashdot, with arbitrary features and labels.
 fn large_datasets() -> Vec<Dataset> {
     let options = RmatOptions { vertices: 1 << 16, feature_width: 16, classes: 8, ..RmatOptions::default() };
     let mut sets = vec![rmat(&options).unwrap()];
@@ -98,7 +98,7 @@ fn large_skewed_graphs_train_the_same_on_any_devices() {
         assert!(data.graph().edge_count() > 500_000);
         for name in MODELS {
             let model = model(name, &data, 0.5);
-            // Sums over hubs of thousands grow: GIN trains with small steps.
+            // Sums over hubs with thousands of neighbours grow, so GIN needs a small learning rate.
             let lr = if name == "gin" { 1e-4 } else { 0.01 };
             let builder = || Trainer::builder(&model, &data).partition(Partition::parse("edges").unwrap());
             let want = train_at(lr, builder(), 4);
@@ -186,7 +186,7 @@ fn a_trainer_keeps_the_trace_of_one_epoch() {
             trace.spans()[0].len()
         })
         .collect();
-    // The first epoch also makes what later ones read again.
+    // The first epoch also computes constants that later ones reuse.
     assert!(spans[1] > 0 && spans[1..].iter().all(|&count| count == spans[1]), "{spans:?}");
     trainer.stop_trace();
     assert!(trainer.trace().is_none());

@@ -1,4 +1,5 @@
-//! A long run by itself, so that the process's memory is its own. `LAPIDARY_STRESS_EPOCHS=10000` makes it longer.
+//! A long run in its own program, so that the process's memory is its own. `LAPIDARY_STRESS_EPOCHS=10000` makes it
+//! longer.
 #![allow(clippy::unwrap_used)]
 
 use lapidary::{Dataset, Devices, Model, Partition, Trainer};
@@ -21,7 +22,7 @@ fn a_long_run_on_eight_devices_neither_hangs_nor_grows() {
     assert!(late <= early + (8 << 20), "the process grew from {early} to {late} bytes");
 }
 
-/// What the process holds in memory; 0 where the system does not say.
+/// Returns the resident memory of the process in bytes; 0 if the system does not report it.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = status.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Tiles: the same training in memory that no operation fits into as a whole.
+//! Tiles: the same training in memory in which no operation fits as a whole.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -22,14 +22,14 @@ fn model(name: &str, data: &Dataset) -> Model {
     Model::from_config(config).unwrap().dropout(0.5)
 }
 
-/// Trains; no device holds more than it has.
+/// Trains, and checks that no device exceeds its capacity.
 fn train(builder: TrainerBuilder<'_>, epochs: usize, capacity: u64) -> Curve {
     let curve = curve::train(Adam::new(0.001), builder, epochs);
     assert!(curve.peaks.iter().all(|&peak| peak <= capacity));
     curve
 }
 
-/// What `build` says would be enough, or the capacity if that is.
+/// Returns the memory that `build` says is enough, or the capacity if it is enough.
 fn enough(builder: TrainerBuilder<'_>, capacity: u64) -> u64 {
     match builder.device_memory(ByteSize::b(capacity)).build() {
         Ok(_) => capacity,
@@ -144,7 +144,7 @@ fn a_weight_larger_than_the_graph_needs_little_more_than_itself_and_its_gradient
         let got = curve::train(optimizer, on().device_memory(ByteSize::b(least)), 6);
         assert_same(&format!("{devices} in {least} bytes"), &got, &want);
 
-        // The optimizer's memory is in pieces on one side and whole on the other.
+        // The optimizer state is in pieces on one side and whole on the other.
         let dir = tempfile::tempdir().unwrap();
         let [mut pieces, mut whole] = [on().device_memory(ByteSize::b(least)), on()].map(|b| b.build().unwrap());
         pieces.step().unwrap();

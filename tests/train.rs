@@ -1,4 +1,4 @@
-//! Training as a whole: the same bits twice, resumption, the best epoch, accuracy on real graphs.
+//! Training as a whole: reproducible bits, resumption, the best epoch, accuracy on real graphs.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -121,7 +121,7 @@ fn a_run_that_was_killed_goes_on_from_its_last_whole_checkpoint() {
     assert_eq!(read(killed.join("best/model.safetensors")), read(whole.join("best/model.safetensors")));
 }
 
-/// The states in which a kill between two renames leaves a folder.
+/// Tests the states in which a kill between two renames leaves a folder.
 #[test]
 fn a_kill_while_a_checkpoint_is_replaced_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -292,7 +292,7 @@ fn every_optimizer_learns() {
 
 #[test]
 fn decay_of_the_first_layer_leaves_the_others_alone() {
-    // With a decay so strong that it alone decides, the first layer vanishes and the second does not.
+    // With a very strong decay, the first layer vanishes and the second does not.
     let data = planted();
     let model = Model::gcn(&[data.feature_width(), 16, data.class_count()]);
     let mut trainer = Trainer::builder(&model, &data)
@@ -394,7 +394,7 @@ fn dense_and_sparse_storage_of_the_same_features_train_alike() {
     let arrays = || Arrays::new(data.graph().clone()).labels(&labels).train(&train);
     let dense = Dataset::from_arrays(arrays().features(x)).unwrap();
     let sparse = Dataset::from_arrays(arrays().sparse_features(indptr, indices, values, 20)).unwrap();
-    // The same seed drops the same cells, so that even the losses under dropout agree.
+    // The same seed drops the same cells, so even the losses under dropout agree.
     let model = Model::gcn(&[20, 8, 5]).dropout(0.4).input_dropout(0.5);
     let losses = |data: &Dataset| {
         let norm = lapidary::FeatureNorm::Row;

@@ -1,21 +1,21 @@
-//! Training runs, and what makes two of them the same.
+//! Training runs, and comparisons between them.
 
 use lapidary::{Optimizer, TrainerBuilder, Weights};
 
 use super::relative_difference;
 
-/// The losses of a few epochs, the first epoch's gradients, and what the trainer ended with.
+/// The losses of a few epochs, the gradients of the first epoch, and the final state.
 pub struct Curve {
     pub losses: Vec<f64>,
     pub gradients: Weights,
     pub weights: Weights,
-    /// Into how many tiles a part was cut.
+    /// Number of tiles per part.
     pub tiles: usize,
-    /// By device, the most that it held.
+    /// Peak memory of each device, in bytes.
     pub peaks: Vec<u64>,
 }
 
-/// Trains, and holds what the devices measured against what was planned.
+/// Trains, and compares the devices' measurements with the plan.
 pub fn train(optimizer: impl Into<Optimizer>, builder: TrainerBuilder<'_>, epochs: usize) -> Curve {
     let mut trainer = builder.keep_gradients(true).optimizer(optimizer).build().unwrap();
     let mut losses = Vec::new();
@@ -38,7 +38,7 @@ pub fn assert_same(what: &str, got: &Curve, want: &Curve) {
     assert!(first <= 1e-5, "{what}: the first loss is {}, not {}", got.losses[0], want.losses[0]);
     for (name, gradient) in want.gradients.iter() {
         let difference = relative_difference(&got.gradients.get(name).unwrap().data, &gradient.data);
-        // A bias's is a sum over all rows that nearly cancels; tiles round it once each.
+        // The gradient of a bias is a sum over all rows that nearly cancels, and each tile rounds it once.
         let limit = if name.ends_with("bias") { 1e-4 } else { 1e-5 };
         assert!(difference <= limit, "{what}: the gradient of {name} is off by {difference}");
     }

@@ -1,4 +1,4 @@
-//! What several test programs share.
+//! Helpers of several test programs.
 #![allow(dead_code, clippy::unwrap_used)] // each test program uses a part of it
 
 pub mod curve;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use lapidary::graph::Graph;
 
-/// A folder of the shared test material, or `None`, said loudly, where it is not.
+/// Returns a folder of the shared test material, or `None` after a loud message if it does not exist.
 pub fn shared(path: &str) -> Option<PathBuf> {
     let root = std::env::var_os("LAPIDARY_SHARED")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
@@ -31,7 +31,7 @@ pub fn hostile_graph() -> Graph {
     Graph::from_edges(12, &edges).unwrap() // 9, 10 and 11 are isolated
 }
 
-/// Small numbers that repeat only after a long while, for tests that need no distribution.
+/// Returns small numbers with a long period, for tests that need no distribution.
 pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
     let mut next = || {
@@ -41,7 +41,7 @@ pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// The largest difference, divided by the largest entry of `want`.
+/// Returns the largest difference, divided by the largest entry of `want`.
 pub fn relative_difference(got: &[f32], want: &[f32]) -> f64 {
     assert_eq!(got.len(), want.len());
     let largest = want.iter().fold(0.0f64, |m, &x| m.max(f64::from(x).abs()));
@@ -49,7 +49,7 @@ pub fn relative_difference(got: &[f32], want: &[f32]) -> f64 {
     if difference == 0.0 { 0.0 } else { difference / largest }
 }
 
-/// A .npy file: header as numpy writes it, but for the padding.
+/// Returns a .npy file. Its header is numpy's, except for the padding.
 pub fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
     let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n");
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
@@ -59,7 +59,7 @@ pub fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A zip archive of members, in memory.
+/// Returns a zip archive of members, in memory.
 pub fn archive(members: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     for (name, bytes) in members {
@@ -69,7 +69,7 @@ pub fn archive(members: &[(&str, Vec<u8>)]) -> Vec<u8> {
     zip.finish().unwrap().into_inner()
 }
 
-/// Writes the digests of a checkpoint folder anew, after a test has changed a file in it.
+/// Rewrites the digests of a checkpoint folder, after a test has changed a file in it.
 pub fn digest_anew(folder: &std::path::Path) {
     let mut lines = String::new();
     for entry in folder.read_dir().unwrap() {

@@ -1,4 +1,4 @@
-//! Runs lowered programs in f64 on the serial reference kernels: the second answer to what a device computes.
+//! Runs lowered programs in f64 on the serial reference kernels: an independent answer to what a device computes.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use lapidary::program::Origin;
 use lapidary_kernels::Slot;
 use lapidary_kernels::op::oracle::{self, Array};
 
-/// All slots.
+/// The contents of all slots.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     slots: BTreeMap<Slot, Array>,
 }
 
 impl Oracle {
-    /// Constants in place, state all 0, the setup run. `floats` says which constants hold f32.
+    /// Sets constants, zeroes the state, and runs the setup.
     pub fn new(lowered: &Lowered, inputs: &Inputs) -> Self {
         let mut oracle = Self::of_part(lowered, &mut Supply::new(inputs), 0);
         oracle.run(&lowered.setup);
         oracle
     }
 
-    /// One part's constants in place, state all 0, and nothing run.
+    /// Sets one part's constants, zeroes the state, and runs nothing.
     pub fn of_part(lowered: &Lowered, supply: &mut Supply<'_>, part: usize) -> Self {
         let mut oracle = Self { slots: BTreeMap::new() };
         for (index, tensor) in lowered.tensors.iter().enumerate() {
@@ -61,7 +61,7 @@ impl Oracle {
         self.slots[&slot].u32s()
     }
 
-    /// Runs the steps, but for what fetches others' rows: whoever runs the parts writes them.
+    /// Runs the steps, except those that fetch rows of other parts: the caller writes these rows.
     pub fn run(&mut self, steps: &[LoweredStep]) {
         for step in steps.iter().filter(|step| !step.call.fetches()) {
             let made = oracle::run(&step.call, |slot| &self.slots[&slot]);
