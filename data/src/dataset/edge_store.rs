@@ -62,7 +62,7 @@ impl EdgeStore {
     pub(crate) fn extend(&mut self, edges: &[[u32; 2]]) -> Result<()> {
         self.count += edges.len() as u64;
         if let Some(shortage) = host::shortage(self.count.saturating_mul(4), self.memory_bytes) {
-            let expected = format!("fewer: their ends alone {shortage}").into();
+            let expected = format!("fewer: the list of edges {shortage}").into();
             return Err(Error::Option { option: "the number of edges", found: self.count.to_string(), expected });
         }
         if self.buffer.len() + edges.len() > BUFFER {

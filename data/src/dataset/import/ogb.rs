@@ -95,7 +95,7 @@ fn one_number(job: &ImportJob<'_>, path: &Path, needed: &'static str) -> Result<
     match table.cells[..] {
         [number] => Ok(usize::try_from(number).unwrap_or(usize::MAX)),
         _ => {
-            let why = "does not hold one number; only sets of one graph can be imported".into();
+            let why = "does not hold one number; only datasets of one graph can be imported".into();
             Err(Error::Import { file: path.display().to_string(), why })
         }
     }

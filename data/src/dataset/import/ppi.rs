@@ -62,7 +62,7 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
         (between, listed) = (between + reader.between, listed + reader.links);
         let says = reader.directed.unwrap_or(false);
         if directed.is_some_and(|before| before != says) {
-            return Err(wrong("is directed and another split is not, or the other way round".into()));
+            return Err(wrong("is directed but another split is not, or vice versa".into()));
         }
         directed = Some(says);
 
@@ -118,7 +118,7 @@ fn append_classes(
             Ok(())
         }
         RawLabels::Class(_) => {
-            let why = "has one column, expected 0 and 1 in a column a class".into();
+            let why = "has one column, expected one column of 0 and 1 per class".into();
             Err(Error::Import { file: path.display().to_string(), why })
         }
     }

@@ -26,7 +26,7 @@ impl std::str::FromStr for Fate {
             "keep" => Ok(Self::Keep),
             "drop" => Ok(Self::Drop),
             other => {
-                let (option, expected) = ("what becomes of it", "`keep` or `drop`".into());
+                let (option, expected) = ("the value", "`keep` or `drop`".into());
                 Err(Error::Option { option, found: other.into(), expected })
             }
         }

@@ -37,8 +37,7 @@ impl FromStr for Missing {
             "drop" => Ok(Self::Drop),
             "keep" => Ok(Self::Keep),
             other => {
-                let (option, expected) =
-                    ("what becomes of vertices that are missing", "`error`, `drop` or `keep`".into());
+                let (option, expected) = ("the treatment of missing vertices", "`error`, `drop` or `keep`".into());
                 Err(Error::Option { option, found: format!("`{other:.40}`"), expected })
             }
         }

@@ -99,7 +99,7 @@ pub(super) struct Pickle {
 impl Pickle {
     /// Reads a pickle from a file.
     pub(super) fn open(meter: &Meter<'_>, path: &Path) -> Result<Self> {
-        let mut file = meter.open(path, "a Planetoid set is eight files, ind.NAME.*")?;
+        let mut file = meter.open(path, "a Planetoid dataset is eight files, ind.NAME.*")?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(Error::io("read", path))?;
         Self::parse(path.display().to_string(), bytes)

@@ -45,7 +45,7 @@ impl Vm {
     fn take(&mut self, len: u64) -> Result<Span> {
         let left = self.pickle.bytes.len() - self.at;
         if len > left as u64 {
-            return Err(self.wrong(format!("wants {len} bytes, but {left} are left; the file is cut short")));
+            return Err(self.wrong(format!("needs {len} bytes, but {left} are left; the file is cut short")));
         }
         let span = Span { start: self.at, len: len as usize };
         self.at += span.len;
@@ -330,14 +330,14 @@ impl Vm {
             (Value::Bytes(module), Value::Bytes(self.line()?))
         };
         let (Some(module), Some(name)) = (self.pickle.text(module), self.pickle.text(name)) else {
-            return Err(self.wrong("names something by what is no text"));
+            return Err(self.wrong("names a global with a value that is not text"));
         };
         let Some(global) = Global::named(module, name) else {
             let global = format!("{module:.60}.{name:.60}");
             return Err(Error::Forbidden { file: self.pickle.file.clone(), global });
         };
         if opcode == b'i' {
-            return Err(self.wrong("makes an object in the way of Python 1, which files of arrays do not"));
+            return Err(self.wrong("creates an object as in Python 1, which files of arrays do not do"));
         }
         self.push_object(Object::Global(global))
     }
@@ -358,13 +358,13 @@ impl Vm {
             }
             Global::Encode => {
                 let latin = items.first().and_then(|&text| self.pickle.text(text)).and_then(to_latin1);
-                let latin = latin.ok_or_else(|| self.wrong("encodes what is no latin-1 text"))?;
+                let latin = latin.ok_or_else(|| self.wrong("encodes text that is not latin-1"))?;
                 self.push_extra(&latin, Value::Bytes)
             }
             Global::Reconstruct | Global::Reconstructor => {
                 let class = items.first().and_then(|&class| self.pickle.object(class));
                 let Some(&Object::Global(class @ (Global::Ndarray | Global::Csr | Global::Dtype))) = class else {
-                    return Err(self.wrong("makes an object of a kind that is no array"));
+                    return Err(self.wrong("creates an object that is not an array"));
                 };
                 self.push_object(Object::Instance { class, args: Value::None, state: Value::None })
             }
