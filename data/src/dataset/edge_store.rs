@@ -1,10 +1,10 @@
 //! Builds a CSR from a long list of edges, which is kept on disk meanwhile.
 //!
 //! Edges come in any order from text, archives or a generator, and their number is not known in advance. They are
-//! appended as pairs of 32-bit ids to an unnamed temporary file. Building the CSR reads the file twice: once to count
-//! the in-edges of each vertex, and once to write each source into its row. This is a counting sort by destination.
+//! appended as pairs of 32-bit ids to an unnamed temporary file. Building the CSR reads the file once to count the
+//! in-edges of each vertex, and once more to write each source into its row. This is a counting sort by destination.
 //! Then each row is sorted by itself. When repeated edges are dropped from a long list, a quarter of the rows is filled
-//! at a time.
+//! at a time, each with its own read of the file.
 //!
 //! Peak memory is therefore the result, a quarter of the edges before repeats are dropped, about 16 bytes per vertex,
 //! and one block of the file.
@@ -101,7 +101,7 @@ impl EdgeStore {
     /// # Panics
     /// If `name` returns an id that is not a vertex. The caller has seen all ids.
     /// # Cost
-    /// O(n + e), two reads of the file, and sorting each row.
+    /// O(n + e) and sorting each row. The file is read twice, or five times if the rows are filled in parts.
     pub(crate) fn finish(
         mut self,
         vertices: usize,
