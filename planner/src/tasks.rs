@@ -156,7 +156,7 @@ pub enum TaskError {
 }
 
 /// One device's ops of an epoch and their tensors, checked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskGraph {
     // Invariant: ids are in range; each tensor has at most one producer, and one exactly if it is local; no op has a tensor
     // twice; `next` pairs outputs with constants of the same size, one to one; `order` is topological; sizes sum to a u64.

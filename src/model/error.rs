@@ -86,7 +86,42 @@ pub enum ModelError {
         /// Its second shape.
         second: Vec<usize>,
     },
-    /// Operands do not fit together.
+    /// Two outputs have the same name.
+    #[error("two outputs are named `{name}`; give each its own name")]
+    OutputTwice {
+        /// The name.
+        name: String,
+    },
+    /// No output has this name.
+    #[error("the network has no output `{name}`; {}", known_outputs(known))]
+    UnknownOutput {
+        /// The name.
+        name: String,
+        /// The names of the existing outputs.
+        known: Vec<String>,
+    },
+    /// A custom loss does not fit the data's labels.
+    #[error("the loss is the {loss} cross-entropy, but the data has {labels}")]
+    LossLabels {
+        /// The kind of cross-entropy: softmax or sigmoid.
+        loss: &'static str,
+        /// The labels of the data.
+        labels: &'static str,
+    },
+    /// A custom loss declares a parameter, which inference would not find.
+    #[error("the loss declares the parameter `{name}`; declare it in the network, which inference builds as well")]
+    LossParameter {
+        /// Its name.
+        name: String,
+    },
+    /// A custom loss has no term, or a weight that is not finite.
+    #[error("a loss is a sum of at least one term, each with a finite weight")]
+    LossTerms,
+    /// Operands that do not fit together.
     #[error(transparent)]
     Program(#[from] ProgramError),
+}
+
+fn known_outputs(known: &[String]) -> String {
+    if known.is_empty() { "it names none".into() } else { format!("it names {}", known.join(", ")) }
 }

@@ -180,15 +180,19 @@ impl Weights {
 
     /// Returns the bytes of a safetensors file of f32 tensors. They are the same for the same weights.
     ///
-    /// # Panics
-    /// If the number of elements of a weight differs from its shape; see [`Weights::check`].
-    pub fn to_safetensors(&self) -> Vec<u8> {
-        let views = self.tensors.iter().map(|(name, weight)| {
-            let bytes = bytemuck::cast_slice(&weight.data);
-            let view = TensorView::new(Dtype::F32, weight.shape.clone(), bytes).expect("as many numbers as the shape");
-            (name, view)
-        });
-        safetensors::serialize(views, None).expect("valid views make a valid file")
+    /// # Errors
+    /// [`WeightsError::Length`] if the number of elements of a weight differs from its shape.
+    pub fn to_safetensors(&self) -> Result<Vec<u8>, WeightsError> {
+        let views =
+            self.tensors.iter().map(|(name, weight)| {
+                let bytes = bytemuck::cast_slice(&weight.data);
+                let view = TensorView::new(Dtype::F32, weight.shape.clone(), bytes).map_err(|_| {
+                    WeightsError::Length { name: name.clone(), shape: weight.shape.clone(), len: weight.data.len() }
+                })?;
+                Ok((name, view))
+            });
+        let views = views.collect::<Result<Vec<_>, WeightsError>>()?;
+        Ok(safetensors::serialize(views, None).expect("valid views make a valid file"))
     }
 
     /// Checks that every number is finite.

@@ -8,7 +8,7 @@ use lapidary_planner::tasks::{Task, TaskError, TaskGraph, Tensor, TensorId, Tens
 use crate::lower::{Lifetime, Lowered, LoweredStep};
 
 /// A task graph, and the slot that each of its tensors is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tasks {
     /// The graph. Its ops are the steps, in their order.
     pub graph: TaskGraph,

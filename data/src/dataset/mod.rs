@@ -62,6 +62,11 @@ pub struct Dataset {
 }
 
 impl Dataset {
+    /// Returns whether this dataset and `other` are clones of one another, which share their arrays.
+    pub fn is_clone_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.fingerprint, &other.fingerprint)
+    }
+
     /// Returns the name of the dataset.
     pub fn name(&self) -> &str {
         &self.name

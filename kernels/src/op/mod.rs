@@ -149,7 +149,7 @@ impl Op {
     /// The split that it is over.
     pub fn split(&self) -> Option<SplitName> {
         match self {
-            Self::Loss(loss) => Some(loss.split()),
+            Self::Loss(loss) => loss.split(),
             _ => None,
         }
     }
