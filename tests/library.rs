@@ -1,5 +1,5 @@
-//! The library as a program embeds it: one set of options, devices of one's own, named outputs, one's own loss, and a
-//! predictor that is called again and again.
+//! The library as an embedding program uses it: shared options, custom devices, named outputs, custom losses, and
+//! repeated predictions.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ fn karate() -> Dataset {
     Dataset::builtin("karate").unwrap()
 }
 
-/// Two layers, the hidden rows and a second head named.
+/// Returns a model of two layers with two named outputs: the hidden rows and a second head.
 fn two_heads(data: &Dataset) -> Model {
     Model::custom("two-heads", &[data.feature_width(), data.class_count()], |net, x, config| {
         let hidden = gcn_conv(net, x, "convs.0", 5, Norm::Sym)?;
@@ -29,7 +29,7 @@ fn two_heads(data: &Dataset) -> Model {
     })
 }
 
-/// The same, both heads trained.
+/// The same model, with a loss that trains both heads.
 fn trained_heads(data: &Dataset) -> Model {
     two_heads(data).loss(|net, logits| {
         let helper = TrainingLoss::softmax_cross_entropy(net.named("helper")?)?;
@@ -154,7 +154,7 @@ fn named_outputs_are_the_rows_that_the_logits_are_made_of() {
             let prediction = predictor.outputs(&["hidden", "helper"]).run(&data).unwrap();
             let (hidden, helper) = (&prediction.outputs["hidden"], &prediction.outputs["helper"]);
             assert_eq!((hidden.dim(), helper.dim()), ((34, 5), (34, classes)));
-            // The second head by hand.
+            // Compute the second head by hand.
             let weight = |name: &str| trainer.weights().unwrap().get(name).unwrap().clone();
             let (matrix, bias) = (weight("helper.weight"), weight("helper.bias"));
             for v in 0..34 {
@@ -166,7 +166,7 @@ fn named_outputs_are_the_rows_that_the_logits_are_made_of() {
             }
         }
     }
-    // Nobody asked: nothing is handed out.
+    // Without a request, there are no outputs.
     assert!(trainer.predictor().unwrap().run(&data).unwrap().outputs.is_empty());
 }
 
@@ -207,7 +207,7 @@ fn gradients(model: &Model, data: &Dataset) -> (f64, Weights) {
 fn a_weighted_sum_of_losses_has_the_weighted_sum_of_their_gradients() {
     let data = karate();
     let model = || two_heads(&data);
-    // A head that a loss leaves out would be refused: each term has a grain of the other head.
+    // A head without a term in the loss would be refused, so each loss has a small term of the other head.
     let main = |net: &mut lapidary::model::Network, logits| {
         let helper = TrainingLoss::softmax_cross_entropy(net.named("helper")?)?;
         Ok::<_, ModelError>(TrainingLoss::softmax_cross_entropy(logits)? + 1e-6 * helper)
@@ -245,7 +245,7 @@ fn the_gradient_of_a_loss_of_ones_own_is_that_of_finite_differences() {
     let mut trainer = builder().build().unwrap();
     trainer.step().unwrap();
     let (weights, gradients) = (trainer.weights().unwrap(), trainer.gradients().unwrap());
-    // Along a direction that reaches every number of every parameter.
+    // Along a direction that changes every element of every parameter.
     let sign = |i: usize| if (i * 7 + 3) % 5 < 2 { -1.0 } else { 1.0 };
     let h = 1e-2;
     for (name, gradient) in gradients.iter() {
@@ -340,24 +340,24 @@ fn a_prepared_predictor_keeps_what_it_can() {
         }
         assert_eq!(counts(&prepared), (1, 1));
 
-        // The same shape with other numbers: the plan serves again.
+        // The same shape with different numbers: the plan is reused.
         let other = other_features(&first);
         assert!(is_close(&prepared.predict(&other).unwrap(), &predictor.predict(&other).unwrap()));
         assert_eq!(counts(&prepared), (2, 1), "{devices}");
 
-        // Another shape.
+        // A different shape.
         let third = graph(2);
         assert_ne!(third.graph().edge_count(), first.graph().edge_count());
         assert!(is_close(&prepared.predict(&third).unwrap(), &predictor.predict(&third).unwrap()));
         assert_eq!(counts(&prepared), (3, 2), "{devices}");
 
-        // What cannot be predicted changes nothing for what comes next.
+        // A failed prediction does not affect later ones.
         assert!(prepared.predict(&second).is_err());
         assert_eq!(prepared.predict(&first).unwrap(), again.unwrap());
     }
 }
 
-/// The same graph with the features in reverse order.
+/// Returns the same graph with the features in reverse order.
 fn other_features(data: &Dataset) -> Dataset {
     let lapidary::dataset::Features::Dense(dense) = data.features().unwrap() else { panic!("they are dense") };
     let reversed: Vec<f32> = dense.data().iter().rev().copied().collect();
