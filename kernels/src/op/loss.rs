@@ -1,7 +1,8 @@
-//! Losses over the rows of a split, their gradients, and counts of right answers.
+//! Losses over the rows of a split, their gradients, and counts of correct predictions.
 //!
-//! Labels are classes, u32 `[n]`, of which [`NO_LABEL`](super::call::NO_LABEL) marks a row without one, or targets, u8 `[n, classes]`, 0 or
-//! 1; what is neither counts as 1. A call is told which rows are selected, and what its sum is divided by; 0 gives a loss of 0.
+//! Labels are either classes, u32 `[n]`, where [`NO_LABEL`](super::call::NO_LABEL) marks a row without a label, or
+//! targets, u8 `[n, classes]`, 0 or 1; every other target counts as 1. A call has the split code of the selected rows,
+//! and the number that the sum is divided by; 0 gives a loss of 0.
 
 use super::record::Dim::{D, Just, N, Scalar};
 use super::record::{Domain, Gradient, Operand, PLAIN, Record, Value, mat, of};
@@ -25,8 +26,8 @@ pub enum Loss {
     SigmoidCrossEntropy(SplitName),
     /// `(logits, targets, split) -> (sigmoid(z) - t) / (count * classes)` in selected rows, 0 in the others.
     SigmoidCrossEntropyGrad(SplitName),
-    /// `(logits, targets, split) -> [true positives, false positives, false negatives]` over all cells of the selected rows. A cell
-    /// is positive exactly if its logit is above 0, so NaN is not.
+    /// `(logits, targets, split) -> [true positives, false positives, false negatives]` over all cells of the selected
+    /// rows. A cell is predicted positive if its logit is above 0, so NaN is negative.
     CountMicro(SplitName),
 }
 
@@ -102,7 +103,7 @@ static COUNT_MICRO: Record = Record {
 };
 
 impl Loss {
-    /// What is written down of it.
+    /// Returns the operation's record.
     pub fn record(&self) -> &'static Record {
         match self {
             Self::SoftmaxCrossEntropy(_) => &SOFTMAX,
@@ -114,7 +115,7 @@ impl Loss {
         }
     }
 
-    /// The split that it is over.
+    /// Returns the split of the loss.
     pub fn split(&self) -> SplitName {
         match *self {
             Self::SoftmaxCrossEntropy(split)
