@@ -69,9 +69,9 @@ pub enum Error {
     SlotSize {
         /// The slot.
         slot: Slot,
-        /// What the call needs.
+        /// Bytes that the call needs.
         need_bytes: u64,
-        /// What the slot has.
+        /// Bytes of the slot.
         have_bytes: u64,
     },
     /// An index of a block or a permutation is out of range.
@@ -98,10 +98,10 @@ pub enum Error {
         /// The value that was found.
         got: f64,
     },
-    /// The system refused a thread for a lane.
+    /// The system did not start a thread for a lane.
     #[error("a thread for copies could not be started")]
     LaneThread {
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// A kernel panicked. This is a bug of Lapidary.
@@ -176,9 +176,9 @@ pub enum Error {
     /// Threads could not be started.
     #[error("cannot start {threads} threads")]
     Threads {
-        /// How many.
+        /// Number of threads.
         threads: usize,
-        /// Why.
+        /// The cause.
         source: rayon::ThreadPoolBuildError,
     },
 }
