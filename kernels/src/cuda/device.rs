@@ -26,9 +26,9 @@ pub(super) struct CudaDevice {
     lanes: Lanes<CudaEngine>,
     /// To the device, to the host.
     copied: [AtomicU64; 2],
-    /// Calls that are collected, while they are.
+    /// The open batch, if there is one.
     batch: Mutex<Option<Batch>>,
-    /// The copies that followed calls of the batch before.
+    /// Copies that read results of the batch before.
     copies: Mutex<Vec<Event>>,
     /// Bytes fetched from other devices.
     fetched: AtomicU64,
