@@ -28,9 +28,9 @@ pub enum SumsError {
         "the features were summed for `{found}`, but seconds are asked of `{expected}`, whose accesses or caches differ"
     )]
     Device {
-        /// Name of the model's profile.
+        /// Name of the profile that the features were summed for.
         found: String,
-        /// Name of the profile of the model.
+        /// Name of the model's profile.
         expected: String,
     },
     /// A source id is not a vertex.
