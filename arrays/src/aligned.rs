@@ -7,7 +7,7 @@ use memmap2::MmapMut;
 
 /// The allocator has no memory left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the host has no {need_bytes} bytes of memory left")]
+#[error("the host cannot allocate {need_bytes} bytes of memory")]
 pub struct NoHostMemory {
     /// Bytes that were requested.
     pub need_bytes: u64,

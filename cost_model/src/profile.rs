@@ -45,8 +45,8 @@ pub struct Profile {
 pub enum ProfileError {
     /// The text is not the JSON of a profile.
     #[error(
-        "this is no device profile; expected JSON with name, memory_bytes_per_s, gather_bytes_per_s, \
-         cached_gather_bytes_per_s, short_gather_bytes_per_s, cache_bytes, to_device_bytes_per_s, to_host_bytes_per_s, flops_per_s, launch_s, capacity_bytes and access_width, and perhaps between_devices_bytes_per_s"
+        "this is not a device profile; expected JSON with name, memory_bytes_per_s, gather_bytes_per_s, \
+         cached_gather_bytes_per_s, short_gather_bytes_per_s, cache_bytes, to_device_bytes_per_s, to_host_bytes_per_s, flops_per_s, launch_s, capacity_bytes and access_width, and optionally between_devices_bytes_per_s"
     )]
     Json(#[from] serde_json::Error),
     /// A rate is not a finite number above 0.

@@ -47,7 +47,7 @@ pub enum Error {
         call: &'static str,
     },
     /// A kernel that does not sum over rows cannot add to a running sum.
-    #[error("{call} makes no sum that could be added to")]
+    #[error("{call} does not compute a sum that can be added to")]
     NoSum {
         /// The kernel.
         call: &'static str,
@@ -111,7 +111,7 @@ pub enum Error {
         message: String,
     },
     /// The device failed earlier; the cause was reported then.
-    #[error("the device failed before")]
+    #[error("the device failed earlier")]
     Failed,
     /// A write to a constant of the host.
     #[error("a constant in host memory cannot be written")]
@@ -165,7 +165,7 @@ pub enum Error {
         log: String,
     },
     /// The host has no memory left.
-    #[error("the host has no {need_bytes} bytes of memory left")]
+    #[error("the host cannot allocate {need_bytes} bytes of memory")]
     HostMemory {
         /// Bytes that were requested.
         need_bytes: u64,

@@ -48,7 +48,7 @@ impl fmt::Display for Strategy {
 
 /// A word that is not the name of a strategy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{found}` is no way to split; expected vertices, edges or learned")]
+#[error("`{found}` is not a way to split; expected vertices, edges or learned")]
 pub struct StrategyError {
     /// The word.
     pub found: String,
@@ -75,7 +75,7 @@ pub struct Speeds {
 #[non_exhaustive]
 pub enum SpeedsError {
     /// There are no devices.
-    #[error("there is no device to give a part to; expected one speed a device")]
+    #[error("there are no devices; expected one speed per device")]
     None,
     /// A speed is not a finite number above 0.
     #[error("device {device} has the speed {found}; expected a finite number above 0")]

@@ -50,7 +50,7 @@ impl Bench {
     /// Allocates a matrix that a call will write.
     pub(crate) fn room(&self, slot: u32, rows: usize, cols: usize) -> Result<Mat> {
         let slot = Slot(slot);
-        self.named("taking memory", self.device.alloc(slot, 4 * (rows * cols) as u64))?;
+        self.named("allocating memory", self.device.alloc(slot, 4 * (rows * cols) as u64))?;
         Ok(Mat::f32(slot, rows, cols))
     }
 
@@ -62,7 +62,7 @@ impl Bench {
 
     /// Frees slots.
     pub(crate) fn free(&self, slots: &[Slot]) -> Result<()> {
-        slots.iter().try_for_each(|&slot| self.named("giving memory back", self.device.free(slot)))
+        slots.iter().try_for_each(|&slot| self.named("freeing memory", self.device.free(slot)))
     }
 
     /// Returns the seconds of each of `runs` launches by the GPU's clock, after a warm-up launch.
@@ -104,7 +104,7 @@ impl Bench {
     pub(crate) fn copy_rates(&self, bytes: usize, runs: usize) -> Result<[f64; 2]> {
         let slot = self.put(0, vec![1u8; bytes])?;
         let constant = HostSlot::constant(&Shared::from(vec![1u8; bytes]));
-        let staging = self.named("taking host memory", HostSlot::staging(bytes))?;
+        let staging = self.named("allocating host memory", HostSlot::staging(bytes))?;
         let mut least = [f64::INFINITY; 2];
         for _ in 0..=runs {
             let copy_in = || self.device.copy_in(Lane::CopyIn, slot, &constant, &[]);

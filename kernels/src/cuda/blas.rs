@@ -71,7 +71,9 @@ impl Blas {
         unsafe {
             result::set_stream(handle, stream.cu_stream().cast()).during("starting cuBLAS")?;
             let room = started.workspace as *mut c_void;
-            sys::cublasSetWorkspace_v2(handle, room, WORKSPACE_BYTES as usize).result().during("giving cuBLAS room")?;
+            sys::cublasSetWorkspace_v2(handle, room, WORKSPACE_BYTES as usize)
+                .result()
+                .during("setting the workspace of cuBLAS")?;
         }
         Ok(started)
     }

@@ -24,7 +24,7 @@ use crate::op::call::{Call, Mat};
 pub(super) struct CudaDevice {
     name: String,
     lanes: Lanes<CudaEngine>,
-    /// To the device, to the host.
+    /// Bytes copied to the device and to the host.
     copied: [AtomicU64; 2],
     /// The open batch, if there is one.
     batch: Mutex<Option<Batch>>,

@@ -35,7 +35,7 @@ pub(super) fn find_compiler() -> Result<()> {
         return Ok(());
     }
     let advice = "install CUDA 13 or 12 (or `pip install nvidia-cuda-nvrtc`) and name its folder in LD_LIBRARY_PATH";
-    Err(Error::NoLibrary { library: "NVIDIA's compiler of kernels (libnvrtc)", advice })
+    Err(Error::NoLibrary { library: "NVIDIA's kernel compiler (libnvrtc)", advice })
 }
 
 /// Returns whether cuBLAS is installed.
@@ -89,7 +89,7 @@ fn advice(error: CUresult) -> &'static str {
         }
         CUresult::CUDA_ERROR_NO_DEVICE | CUresult::CUDA_ERROR_INVALID_DEVICE => "nvidia-smi lists the GPUs there are",
         CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
-            "the driver is older than the compiler of kernels: update it"
+            "the driver is older than the kernel compiler: update it"
         }
         CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH | CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => {
             "the driver was updated while it ran: restart the machine"
@@ -97,6 +97,6 @@ fn advice(error: CUresult) -> &'static str {
         CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
         | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
         | CUresult::CUDA_ERROR_LAUNCH_FAILED => "this is a bug of a kernel: report it",
-        _ => "nvidia-smi tells how the GPU is",
+        _ => "run nvidia-smi to see the state of the GPU",
     }
 }

@@ -54,7 +54,7 @@ impl Modules {
     /// # Errors
     /// [`crate::Error::Cuda`].
     pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self> {
-        let (major, minor) = context.compute_capability().during("asking for a GPU's kind")?;
+        let (major, minor) = context.compute_capability().during("reading a GPU's compute capability")?;
         let architecture = format!("sm_{major}{minor}");
         Ok(Self { context: context.clone(), architecture, cache: Cache::open(), loaded: Mutex::default() })
     }

@@ -240,7 +240,7 @@ impl Pool {
     /// # Errors
     /// [`Error::Cuda`].
     pub(super) fn take(&self, bytes: u64) -> Result<u64> {
-        const CALL: &str = "taking memory of the GPU";
+        const CALL: &str = "allocating GPU memory";
         let Ok(len) = usize::try_from(bytes) else {
             return Err(Error::OutOfMemory { need_bytes: bytes, have_bytes: usize::MAX as u64 });
         };
@@ -260,7 +260,7 @@ impl Pool {
 
     /// Fills memory with NaN, so that a read before the first write is visible.
     fn spoil(&self, address: u64, bytes: u64) -> Result<()> {
-        const CALL: &str = "filling memory of the GPU";
+        const CALL: &str = "filling GPU memory";
         self.context.bind_to_thread().during(CALL)?;
         // SAFETY: the memory came from `take` with as many bytes, and nothing uses it.
         unsafe { result::memset_d8_async(address, 0xff, bytes as usize, self.stream.cu_stream()) }.during(CALL)?;
@@ -272,7 +272,7 @@ impl Pool {
     /// # Errors
     /// [`Error::Cuda`].
     pub(super) fn give_back(&self, address: u64) -> Result<()> {
-        const CALL: &str = "giving memory of the GPU back";
+        const CALL: &str = "freeing GPU memory";
         if address == 0 {
             return Ok(());
         }
@@ -293,7 +293,7 @@ impl Pool {
     /// # Errors
     /// [`Error::Cuda`].
     fn empty(&self) -> Result<()> {
-        const CALL: &str = "emptying the pool of memory";
+        const CALL: &str = "emptying the memory pool";
         if !self.context.has_async_alloc() {
             return Ok(());
         }
@@ -310,7 +310,7 @@ impl Pool {
 /// Makes the pool keep freed memory. By default it returns memory to the system at every synchronisation, which costs
 /// milliseconds.
 fn keep_what_is_given_back(context: &CudaContext) -> Result<()> {
-    const CALL: &str = "setting the pool of memory up";
+    const CALL: &str = "setting up the memory pool";
     context.bind_to_thread().during(CALL)?;
     let all = u64::MAX;
     // SAFETY: the device exists, and the attribute is a 64-bit number that is read before the call returns.
