@@ -75,8 +75,8 @@ impl Profile {
     /// # Source
     /// - `h200`: NVIDIA H200 SXM datasheet: 141 GB at 4.8 TB/s (copies were seen at 4.3), 67 TFLOP/s, 60 MB of L2,
     ///   PCIe 5.0 x16, NVLink at 900 GB/s both ways together.
-    /// - `a100`: NVIDIA A100 80 GB SXM datasheet: 80 GB at 2,039 GB/s, 19.5 TFLOP/s, 40 MB of L2, PCIe 4.0 x16, NVLink at 600 GB/s
-    ///   both ways together.
+    /// - `a100`: NVIDIA A100 80 GB SXM datasheet: 80 GB at 2,039 GB/s, 19.5 TFLOP/s, 40 MB of L2, PCIe 4.0 x16,
+    ///   NVLink at 600 GB/s both ways together.
     /// - `p100`: NVIDIA Tesla P100 for PCIe, 16 GB, datasheet: 732 GB/s, 9.3 TFLOP/s, 4 MB of L2, PCIe 3.0 x16.
     pub fn named(name: &str) -> Option<Self> {
         let (memory, flops, [link, between], cache_bytes, capacity_bytes) = match name {

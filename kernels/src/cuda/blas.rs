@@ -124,8 +124,8 @@ impl Blas {
             }
             .during("multiplying matrices");
         }
-        // SAFETY: `prepare` found the three buffers large enough for these sizes; the scalars are read before the call returns
-        // (the handle's pointer mode is the host's, its default).
+        // SAFETY: `prepare` found the three buffers large enough for these sizes; the scalars are read before the call
+        // returns (the handle has the default pointer mode, which is the host's).
         unsafe {
             result::sgemm(
                 *handle,

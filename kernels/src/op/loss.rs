@@ -19,10 +19,12 @@ pub enum Loss {
     SoftmaxCrossEntropy(SplitName),
     /// `(logits, labels, split) -> (softmax - onehot) / count` in selected rows, 0 in the others.
     SoftmaxCrossEntropyGrad(SplitName),
-    /// `(logits, labels, split) -> [selected rows whose largest logit (the first on a tie) is at the label, selected rows]`.
+    /// `(logits, labels, split) -> [correct, selected]`: the number of selected rows whose largest logit (the first on
+    /// a tie) is at the label, and the number of selected rows.
     CountCorrect(SplitName),
-    /// `(logits, targets, split) -> loss`: mean binary cross-entropy of the sigmoid over all cells `z` of the selected rows, as
-    /// `torch.nn.BCEWithLogitsLoss`: `1 / (count * classes) * sum of max(z, 0) - z * t + ln(1 + exp(-|z|))`.
+    /// `(logits, targets, split) -> loss`: mean binary cross-entropy of the sigmoid over all cells `z` of the selected
+    /// rows, as `torch.nn.BCEWithLogitsLoss`:
+    /// `1 / (count * classes) * sum of max(z, 0) - z * t + ln(1 + exp(-|z|))`.
     SigmoidCrossEntropy(SplitName),
     /// `(logits, targets, split) -> (sigmoid(z) - t) / (count * classes)` in selected rows, 0 in the others.
     SigmoidCrossEntropyGrad(SplitName),

@@ -12,8 +12,8 @@ use crate::step::{AdamStep, SgdStep};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Optimizer {
     /// Stochastic gradient descent as `torch.optim.SGD`: `(param, grad, clock, rate) -> param'`, or with momentum
-    /// `(param, grad, clock, rate, m) -> (param', m')`: `g = grad + decay * param`; `m = momentum * m + g` (`m = g` at step 1);
-    /// `param -= rate * m`. Without momentum `m` is `g`.
+    /// `(param, grad, clock, rate, m) -> (param', m')`: `g = grad + decay * param`; `m = momentum * m + g` (`m = g` at
+    /// step 1); `param -= rate * m`. Without momentum, `m` is `g`.
     Sgd {
         /// Momentum, in `[0, 1)`.
         momentum: f64,

@@ -90,7 +90,7 @@ pub enum Dim {
     UpdateWhole,
     /// The columns of a parameter; in a call, the length of the window.
     UpdateWindow,
-    /// Anything, in a call.
+    /// Any size, in a call.
     Any,
 }
 

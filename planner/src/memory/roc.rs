@@ -7,12 +7,12 @@
 //! tensor that is loaded again is never kept. That is a weakness of the recursion, and it is reproduced here.
 //!
 //! A tensor that left must be loaded for each op that still reads it. So its eviction costs that much at once, and no
-//! other choice costs anything. A best-first search by these costs (then by the stores that evictions need) finds the
-//! optimum without visiting states that cost more.
+//! other cost depends on a choice. A best-first search by these costs (then by the stores that evictions need) finds
+//! the optimum without visiting states that cost more.
 //!
 //! # Source
-//! ROC (Jia et al., MLSys 2020), Algorithm 1. As printed, T' = (T \ OUT(o)) ∩ A(S') never caches anything, since it starts from
-//! the empty set; the text describes T' = (T \ OUT(o)) ∩ A(S') ∪ X for the best X ⊆ IN(o) ∩ A(S').
+//! ROC (Jia et al., MLSys 2020), Algorithm 1. As printed, T' = (T \ OUT(o)) ∩ A(S') never caches anything, since it
+//! starts from the empty set; the text describes T' = (T \ OUT(o)) ∩ A(S') ∪ X for the best X ⊆ IN(o) ∩ A(S').
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
