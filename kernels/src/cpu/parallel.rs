@@ -19,7 +19,7 @@ pub(super) fn rows_of_part(classes: usize) -> usize {
 /// Tasks per thread. Several are needed so that one slow task does not keep the other threads waiting.
 const TASKS_PER_THREAD: usize = 8;
 
-/// Most shares of chunks that one thread takes.
+/// Most shares of chunks per thread.
 const TURNS_OF_THREAD: usize = 32;
 
 /// Does [`for_each`] for tasks that may fail. After a failure, tasks that have not begun are skipped.

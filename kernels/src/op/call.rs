@@ -101,8 +101,8 @@ impl Window {
 /// All matrices of a call have the same storage type, except sums. The running sum of a windowed gather and the output
 /// of a [`Linear::WeightGrad`](crate::op::Linear::WeightGrad) are f32, and a gather may write f32 whatever it reads.
 /// Kernels widen numbers to f32 when they read them, compute in f32 (sums over rows in f64), and round once, when they
-/// write a row. One exception: on a GPU, an [`Op::Fused`] with a product as head also writes and rounds its rows before
-/// the first step and after every six steps.
+/// write a row. On a GPU, an [`Op::Fused`] also writes and rounds its rows after every six steps and, if its head is a
+/// product, before the first step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     /// The operation.
