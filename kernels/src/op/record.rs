@@ -94,7 +94,7 @@ pub enum Dim {
     Any,
 }
 
-/// How an operand is stored.
+/// The storage type of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
     /// Stored like vertex rows: `f32` or `bf16`, the same for all such operands of a call.
