@@ -21,8 +21,12 @@
 //! # Ok::<(), lapidary::Error>(())
 //! ```
 //!
-//! The stages that data passes, each a function from one value to the next, are the modules: [`dataset`], [`graph`],
-//! [`model`], [`program`], [`lower`], and the runtime behind [`Trainer`] and [`Predictor`].
+//! Data passes through these stages, each a function from one value to the next: [`dataset`], [`graph`], [`model`], [`program`],
+//! [`lower`], [`plan`], and the runtime behind [`Trainer`] and [`Predictor`].
+//!
+//! # Stability
+//! What is exported here, and the modules [`dataset`], [`graph`], [`model`] and [`forecast`], follow semantic versioning. The modules
+//! [`kernels`], [`lower`], [`plan`], [`profile`], [`program`] and [`tasks_file`] are unstable: any release may change them.
 
 mod bind;
 #[cfg(feature = "command")]
@@ -44,13 +48,20 @@ pub use bytesize::ByteSize;
 pub use dataset::{Arrays, Dataset, FeatureNorm};
 pub use error::{Error, LockHolder, Result};
 pub use graph::Graph;
-pub use infer::{Accuracy, ModelRecord, Prediction, Predictor};
+pub use infer::{Accuracy, ModelRecord, Prediction, Predictor, PreparedPredictor};
+pub use lapidary_cost_model::Profile;
 use lapidary_data::host;
 pub use lapidary_data::{dataset, graph};
+pub use lapidary_kernels as kernels;
 pub use lapidary_kernels::StorageType;
+pub use lapidary_planner::memory::Objective;
+pub use lapidary_planner::partition::Strategy;
 pub use model::{Model, Weight, Weights};
+pub use ndarray;
 pub use program::Passes;
-pub use runtime::{Busy, Devices, MemoryPolicy, Partition, Span, SplitRecord, StartUp, Trace, TraceFile, Transport};
+pub use runtime::{
+    Busy, Devices, MemoryPolicy, Partition, RunOptions, Span, SplitRecord, StartUp, Trace, TraceFile, Transport,
+};
 pub use train::{
     Adam, AdamW, Best, DecayLayers, Epoch, Move, Optimizer, RunLock, RunRecord, Sgd, Trainer, TrainerBuilder,
 };

@@ -97,7 +97,7 @@ fn program(model: &Model, storage: Storage, passes: Passes, workload: &Workload)
     if passes.order {
         order(&mut program, workload).unwrap();
     }
-    for (name, gradient) in append_backward(&mut program, loss).unwrap() {
+    for (name, gradient) in append_backward(&mut program, &[(loss, 1.0)]).unwrap() {
         program.set_output(name, gradient);
     }
     if passes.prune {
@@ -255,6 +255,11 @@ fn networks() -> Vec<Model> {
         network("leaky relu", |net, x, _| {
             let h = net.linear(x, "a", 6, true)?;
             let h = net.leaky_relu(h, 0.2)?;
+            net.linear(h, "b", CLASSES, true)
+        }),
+        network("multiply", |net, x, _| {
+            let h = net.linear(x, "a", 6, true)?;
+            let h = net.multiply(h, -1.5)?;
             net.linear(h, "b", CLASSES, true)
         }),
         network("layer norm", |net, x, _| {

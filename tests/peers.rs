@@ -5,7 +5,6 @@ mod common;
 
 use lapidary::forecast::{DryRun, Subject};
 use lapidary::model::ModelConfig;
-use lapidary::plan::Links;
 use lapidary::{
     Adam, ByteSize, Dataset, Devices, Epoch, Error, MemoryPolicy, Model, Partition, Predictor, StorageType, Trainer,
     TrainerBuilder, Transport,
@@ -111,15 +110,15 @@ fn what_is_forecast_is_what_runs() {
     let data = Dataset::builtin("planted").unwrap();
     let model = model("sage", &data);
     let partition = || Partition::parse("edges").unwrap();
-    for links in [Links::Host, Links::Peer] {
-        let dry_run = DryRun::new(&model, Subject::Data(&data)).devices(3).partition(partition()).profile("a100");
-        let forecast = dry_run.links(links).run().unwrap();
+    for transport in [Transport::Host, Transport::Peer] {
+        let sims = Devices::sim(3).transport(transport);
+        let dry_run = DryRun::new(&model, Subject::Data(&data)).devices(sims).partition(partition());
+        let forecast = dry_run.profile("a100").run().unwrap();
         let plan = forecast.policies[0].outcome.as_ref().unwrap();
-        let transport = if links == Links::Peer { Transport::Peer } else { Transport::Host };
         let run = train(Trainer::builder(&model, &data).devices(devices(3, transport)), 3).unwrap();
         assert_eq!([run.last.bytes_to_device, run.last.bytes_to_host], plan.bytes());
         assert_eq!(run.last.bytes_between_devices, plan.bytes_between_devices());
-        assert_eq!(plan.bytes_between_devices() > 0, links == Links::Peer);
+        assert_eq!(plan.bytes_between_devices() > 0, transport == Transport::Peer);
     }
 }
 

@@ -88,9 +88,11 @@ fn what_is_planned_is_what_runs() {
     let model = Model::gcn(&[data.feature_width(), 32, data.class_count()]).dropout(0.5);
     let partition = Partition::parse("edges").unwrap();
     for (devices, memory) in [(1, None), (3, None), (1, Some(1_800_000)), (2, Some(1_300_000))] {
-        let mut dry_run =
-            DryRun::new(&model, Subject::Data(&data)).devices(devices).partition(partition.clone()).profile("a100");
-        let mut builder = Trainer::builder(&model, &data).devices(Devices::parse(&format!("sim:{devices}")).unwrap());
+        let mut dry_run = DryRun::new(&model, Subject::Data(&data))
+            .devices(Devices::sim(devices))
+            .partition(partition.clone())
+            .profile("a100");
+        let mut builder = Trainer::builder(&model, &data).devices(Devices::sim(devices));
         builder = builder.partition(partition.clone()).memory(MemoryPolicy::Optimal);
         if let Some(memory) = memory.map(ByteSize::b) {
             (dry_run, builder) = (dry_run.device_memory(memory), builder.device_memory(memory));

@@ -51,7 +51,10 @@ fn a_loss_without_a_rule_is_an_error_and_not_a_wrong_gradient() {
     let w = program.input(Origin::Parameter("w".into()), TensorType::f32(RowSpace::Param(3), 5)).unwrap();
     let y = program.push1(Linear::Product, &[x, w]).unwrap();
     let sum = program.push1(Linear::ColumnSum, &[y]).unwrap();
-    assert!(matches!(append_backward(&mut program, sum), Err(ProgramError::NoGradient { op: "column_sum", .. })));
+    assert!(matches!(
+        append_backward(&mut program, &[(sum, 1.0)]),
+        Err(ProgramError::NoGradient { op: "column_sum", .. })
+    ));
 }
 
 #[test]

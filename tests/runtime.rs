@@ -128,7 +128,7 @@ fn the_same_split_gives_the_same_bits() {
         if let Some(memory) = memory {
             builder = builder.device_memory(ByteSize::b(memory));
         }
-        train(builder, 10).weights.to_safetensors()
+        train(builder, 10).weights.to_safetensors().unwrap()
     };
     let vertices = data.graph().vertex_count();
     assert_eq!(vertices, 3000);

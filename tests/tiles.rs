@@ -216,7 +216,7 @@ fn a_shape_is_planned_in_tiles_down_to_a_small_share_of_what_it_would_hold() {
     let model = Model::gcn(&[104, 256, 256, 47]);
     for devices in [1, 4] {
         let run = |bytes: u64| {
-            let dry_run = DryRun::new(&model, Subject::Shape(shape)).profile("h200").devices(devices);
+            let dry_run = DryRun::new(&model, Subject::Shape(shape)).profile("h200").devices(Devices::sim(devices));
             dry_run.device_memory(ByteSize::b(bytes)).run().unwrap().policies.remove(0).outcome
         };
         let whole = run(u64::MAX / 2).unwrap();

@@ -296,6 +296,11 @@ pub fn sigmoid_cross_entropy_grad(logits: &Dense, targets: MultiTargets<'_>, cou
     })
 }
 
+/// Half the sum of all squares.
+pub fn half_squares(x: &Dense) -> f64 {
+    x.data.iter().map(|x| x * x).sum::<f64>() / 2.0
+}
+
 /// `[true positives, false positives, false negatives]` over all cells of the selected rows.
 pub fn count_micro(logits: &Dense, targets: MultiTargets<'_>) -> [u64; 3] {
     let mut counts = [0; 3];

@@ -102,6 +102,22 @@ impl From<StorageType> for DType {
     }
 }
 
+/// A name that is no storage type.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{found}` is no storage type; expected f32 or bf16")]
+pub struct UnknownStorageType {
+    /// The name.
+    pub found: String,
+}
+
+impl std::str::FromStr for StorageType {
+    type Err = UnknownStorageType;
+
+    fn from_str(name: &str) -> Result<Self, UnknownStorageType> {
+        Self::named(name).ok_or_else(|| UnknownStorageType { found: name.into() })
+    }
+}
+
 impl std::fmt::Display for StorageType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())

@@ -135,3 +135,18 @@ fn targets_of_another_shape_are_refused() {
         assert_eq!(out, [7.0; 6]);
     }
 }
+
+#[test]
+fn half_the_sum_of_squares() {
+    for (n, d) in [(0, 3), (1, 1), (30, 0), (30, 17), (5000, 41)] {
+        let x = Numbers((n + d) as u64).matrix(n, d);
+        let what = format!("half_squares, {n} x {d}");
+        let got = on_any_threads(&what, |rig| {
+            let (x, out) = (rig.mat(&x), rig.out(1, 1));
+            rig.run(out, &call!(Loss::HalfSquares, [x], [out.slot]))
+        });
+        // Added in f64 and rounded once.
+        let want = reference::half_squares(&x.dense());
+        assert_close(&what, &got, &[want], &[want], 2);
+    }
+}

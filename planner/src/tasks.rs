@@ -156,7 +156,7 @@ pub enum TaskError {
 }
 
 /// The ops of one device in an epoch and their tensors, checked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskGraph {
     // Invariant: ids are in range; each tensor has at most one producer, and has one exactly if it is local; no op has
     // a tensor twice; `next` pairs outputs one to one with constants of the same size; `order` is topological; the sum

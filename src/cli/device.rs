@@ -81,12 +81,14 @@ impl DeviceArgs {
             }
             devices = devices.threads(threads);
         }
-        Ok(RunOptions {
-            devices,
-            device_memory: memory_size(self.device_memory.as_deref())?,
-            memory: self.memory.policy(),
-            partition: Partition::parse(&self.partition)?,
-            passes: self.passes.parse()?,
+        let options = RunOptions::new()
+            .devices(devices)
+            .memory(self.memory.policy())
+            .partition(Partition::parse(&self.partition)?)
+            .passes(self.passes.parse()?);
+        Ok(match memory_size(self.device_memory.as_deref())? {
+            Some(memory) => options.device_memory(memory),
+            None => options,
         })
     }
 }

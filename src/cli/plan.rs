@@ -16,8 +16,7 @@ use crate::error::{Error, Result};
 use crate::forecast::{DryRun, Shape, Subject};
 use crate::graph::MAX_VERTICES;
 use crate::model::Model;
-use crate::plan::Links;
-use crate::runtime::{Partition, Transport};
+use crate::runtime::{Devices, Partition};
 use crate::tasks_file;
 use crate::train::{Adam, AdamW, Optimizer, Sgd};
 
@@ -193,7 +192,7 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
     }
     let mut dry_run = DryRun::new(model, subject)
         .optimizer(optimizer)
-        .devices(args.devices.get())
+        .devices(Devices::sim(args.devices.get()).transport(args.exchange.parse()?))
         .policies(&args.memory.policies())
         .objective(args.objective.objective())
         .steady(!matches!(args.epoch, Some(EpochArg::Cold)))
@@ -201,10 +200,6 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         .passes(args.passes.parse()?)
         .dtype(args.model.dtype.float())
         .partition(Partition::parse(&args.partition)?)
-        .links(match args.exchange.parse()? {
-            Transport::Peer => Links::Peer,
-            Transport::Auto | Transport::Host => Links::Host,
-        })
         .profile(&args.profile)
         .curve(true);
     if let Some(memory) = super::device::memory_size(args.device_memory.as_deref())? {

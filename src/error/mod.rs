@@ -122,6 +122,9 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
+    /// Gradients that no step has kept.
+    #[error("there are no gradients yet; build the trainer with `keep_gradients(true)` and run a step first")]
+    NoGradients,
     /// A worker failed earlier, and said why.
     #[error("the workers have stopped after an earlier failure; start the run anew")]
     WorkersGone,

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytesize::ByteSize;
 use lapidary_cost_model::Profile;
 use lapidary_kernels::{Slot, StorageType};
 use lapidary_planner::memory::{Epoch, Limit, Objective, Policy};
@@ -21,8 +20,8 @@ use crate::plan::{
     Action, DeviceBudget, Method, Planned, PlannedDevice, Script, Sequence, WorkByDevice, both, fit, plan_work, work,
 };
 use crate::profile;
-use crate::program::{Passes, Program};
-use crate::runtime::{Partition, Runs, split_parts};
+use crate::program::Program;
+use crate::runtime::{Devices, RunOptions, Runs, run_option_setters, split_parts};
 use crate::train::{Adam, DecayLayers, EpochSpec, Optimizer, evaluation_program, training_program};
 
 /// What is to be trained on.
@@ -52,17 +51,13 @@ pub struct DryRun<'a> {
     model: &'a Model,
     subject: Subject<'a>,
     optimizer: Optimizer,
-    devices: usize,
-    device_memory: Option<ByteSize>,
-    policies: Vec<Policy>,
+    options: RunOptions,
+    policies: Option<Vec<Policy>>,
     objective: Objective,
     steady: bool,
     evaluates: bool,
-    passes: Passes,
     dtype: StorageType,
-    partition: Partition,
-    links: Links,
-    profile: String,
+    profile: Option<String>,
     curve: bool,
 }
 
@@ -73,24 +68,20 @@ const CURVE_POINTS: usize = 12;
 const CURVE_STATES: usize = 2_000;
 
 impl<'a> DryRun<'a> {
-    /// Of `model` on a data set or a shape: one device, all policies' default (`optimal`), the epoch that repeats, with an
+    /// Of `model` on a dataset or a shape: one device with memory of its own, the optimal policy, the epoch that repeats, with an
     /// evaluation, and this machine's profile.
     pub fn new(model: &'a Model, subject: Subject<'a>) -> Self {
         Self {
             model,
             subject,
             optimizer: Adam::new(0.01).into(),
-            devices: 1,
-            device_memory: None,
-            policies: vec![Policy::Optimal],
+            options: RunOptions::new().devices(Devices::sim(1)),
+            policies: None,
             objective: Objective::Both,
             steady: true,
             evaluates: true,
-            passes: Passes::ALL,
             dtype: StorageType::F32,
-            partition: Partition::default(),
-            links: Links::Host,
-            profile: "cpu".into(),
+            profile: None,
             curve: false,
         }
     }
@@ -101,21 +92,17 @@ impl<'a> DryRun<'a> {
         self
     }
 
-    /// On how many devices.
-    pub fn devices(mut self, devices: usize) -> Self {
-        self.devices = devices;
+    /// Sets where and how the training would run, all at once. Without a device memory it is that of the profile.
+    pub fn options(mut self, options: RunOptions) -> Self {
+        self.options = options;
         self
     }
 
-    /// What each may hold; all of the profile's memory by default.
-    pub fn device_memory(mut self, memory: ByteSize) -> Self {
-        self.device_memory = Some(memory);
-        self
-    }
+    run_option_setters!(self => self.options);
 
-    /// Which policies to plan with.
+    /// Plans with each of these policies, instead of the one of the options.
     pub fn policies(mut self, policies: &[Policy]) -> Self {
-        self.policies = policies.to_vec();
+        self.policies = Some(policies.to_vec());
         self
     }
 
@@ -137,33 +124,16 @@ impl<'a> DryRun<'a> {
         self
     }
 
-    /// Which passes rewrite the program.
-    pub fn passes(mut self, passes: Passes) -> Self {
-        self.passes = passes;
-        self
-    }
-
     /// How matrices with a row a vertex are stored; f32 by default.
     pub fn dtype(mut self, dtype: StorageType) -> Self {
         self.dtype = dtype;
         self
     }
 
-    /// How vertices are split over devices.
-    pub fn partition(mut self, partition: Partition) -> Self {
-        self.partition = partition;
-        self
-    }
-
-    /// How rows go from device to device; through the host by default.
-    pub fn links(mut self, links: Links) -> Self {
-        self.links = links;
-        self
-    }
-
-    /// What the devices can do: `cpu` (this machine, measured), `h200`, `a100`, `p100` or a JSON file.
+    /// Sets the device profile: `cpu` (this machine, measured), `h200`, `a100`, `p100` or a JSON file; by default that of the
+    /// devices.
     pub fn profile(mut self, profile: impl Into<String>) -> Self {
-        self.profile = profile.into();
+        self.profile = Some(profile.into());
         self
     }
 
@@ -181,15 +151,18 @@ impl<'a> DryRun<'a> {
     /// # Cost
     /// For a shape, that of the planner alone, whatever the graph's size; for data on several devices O(e) more.
     pub fn run(&self) -> Result<Forecast> {
-        let profile = profile::load(&self.profile)?;
+        if self.options.devices.count() == 0 {
+            self.options.devices.check()?;
+        }
+        let profile = profile::load(&self.profile_name())?;
         let inputs = match self.subject {
             Subject::Data(data) => Some(bind(data, data.default_feature_norm())?),
             Subject::Shape(_) => None,
         };
         let subject = self.forecast_input(inputs.as_ref())?;
-        let device_memory = self.device_memory.map_or(profile.capacity_bytes, |memory| memory.as_u64());
+        let device_memory = self.options.device_memory.map_or(profile.capacity_bytes, |memory| memory.as_u64());
         let mut policies = Vec::new();
-        for &policy in &self.policies {
+        for &policy in self.tried() {
             let outcome = self.plan(&subject, policy, device_memory, Method::default().limit)?;
             let outcome = outcome.map(|planned| planned.forecast(&profile).times(subject.copies));
             policies.push(PolicyForecast { policy, outcome });
@@ -198,6 +171,15 @@ impl<'a> DryRun<'a> {
         let parts = subject.forecasts(&profile);
         let assumption = matches!(self.subject, Subject::Shape(_)).then_some(Shape::ASSUMPTION);
         Ok(Forecast { profile, assumption, parts, policies, curve, device_memory })
+    }
+
+    /// The policies to plan with.
+    fn tried(&self) -> &[Policy] {
+        self.policies.as_deref().unwrap_or(std::slice::from_ref(&self.options.memory))
+    }
+
+    fn profile_name(&self) -> String {
+        self.profile.clone().unwrap_or_else(|| self.options.devices.profile())
     }
 
     fn phases(&self) -> &'static [usize] {
@@ -223,14 +205,15 @@ impl<'a> DryRun<'a> {
             edges,
             optimizer: &self.optimizer,
             decay: DecayLayers::All,
-            passes: self.passes,
+            passes: self.options.passes,
             dtype: self.dtype,
         };
-        let (training, _) = training_program(&spec)?;
+        let training = training_program(&spec)?.program;
         let evaluation = evaluation_program(&spec)?;
+        let (partition, devices) = (&self.options.partition, self.options.devices.count());
         let (parts, ranges) = match (self.subject, inputs) {
             (Subject::Shape(shape), _) => {
-                let sizes = shape.sizes(self.devices);
+                let sizes = shape.sizes(devices);
                 let end = |s: &Sizes| (s.first_vertex + s.vertices).min(shape.vertices);
                 let ranges = sizes.iter().map(|s| s.first_vertex..end(s)).collect();
                 (Parts::Even(sizes[0], sizes.len()), ranges)
@@ -238,7 +221,7 @@ impl<'a> DryRun<'a> {
             (Subject::Data(_), inputs) => {
                 let inputs = inputs.expect("data is bound before it is cut");
                 let parts =
-                    split_parts(&self.partition, inputs, &training, self.devices, (&self.profile, None), Runs::Many)?;
+                    split_parts(partition, inputs, &training, devices, (&self.profile_name(), None), Runs::Many)?;
                 let ranges = parts.iter().map(|part| part.start as u64..part.end as u64).collect();
                 (Parts::Known(Supply::of_parts(inputs, parts)), ranges)
             }
@@ -246,7 +229,14 @@ impl<'a> DryRun<'a> {
         let copies = if let Parts::Even(_, parts) = parts { parts } else { 1 };
         let programs = [("train", training), ("evaluate", evaluation)];
         let cuts = Mutex::new((parts, BTreeMap::new()));
-        Ok(ForecastInput { links: self.links, programs, phases: self.phases(), copies, ranges, cuts })
+        Ok(ForecastInput {
+            links: self.options.devices.planned_links(),
+            programs,
+            phases: self.phases(),
+            copies,
+            ranges,
+            cuts,
+        })
     }
 
     /// A plan, or what would be enough.
@@ -257,9 +247,9 @@ impl<'a> DryRun<'a> {
         device_memory: u64,
         limit: Limit,
     ) -> Result<std::result::Result<PlannedCut, u64>> {
-        let budget =
-            |i: usize| DeviceBudget { name: format!("device {i}"), capacity_bytes: device_memory, in_place: false };
-        let budgets: Vec<DeviceBudget> = (0..self.devices / subject.copies).map(budget).collect();
+        let in_place = self.options.devices.in_place();
+        let budget = |i: usize| DeviceBudget { name: format!("device {i}"), capacity_bytes: device_memory, in_place };
+        let budgets: Vec<DeviceBudget> = (0..self.options.devices.count() / subject.copies).map(budget).collect();
         let method = Method { policy, objective: self.objective, limit };
         let epoch = if self.steady { Epoch::Steady } else { Epoch::Cold };
         let fitted = fit(
@@ -281,7 +271,7 @@ impl<'a> DryRun<'a> {
 
     /// From the least that works to all that helps, in equal ratios.
     fn plan_curve(&self, subject: &ForecastInput<'_>, profile: &Profile) -> Result<Vec<CurvePoint>> {
-        let policy = self.policies.last().copied().unwrap_or(Policy::Optimal);
+        let policy = self.tried().last().copied().unwrap_or(Policy::Optimal);
         let limit = Limit { states: CURVE_STATES, ..Limit::default() };
         let plan = |memory: u64| self.plan(subject, policy, memory, limit);
         let Err(least) = plan(0)? else { return Ok(Vec::new()) };

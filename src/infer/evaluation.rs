@@ -50,17 +50,27 @@ fn score(counts: &[u64]) -> Option<f64> {
 const SPLITS: [(&str, SplitName); 3] =
     [("train", SplitName::Train), ("val", SplitName::Val), ("test", SplitName::Test)];
 
-/// A network's forward program, made ready to run. Outputs: `logits`, and for each split what they get right.
+/// The output of [`evaluation_program`] that holds one of the network's named outputs.
+pub(crate) fn output_name(name: &str) -> String {
+    format!("output {name}")
+}
+
+/// A network's forward program, made ready to run. Outputs: `logits`, the network's outputs `named`, and for each split what the
+/// logits get right.
 pub(crate) fn evaluation_program(
     network: Network,
     logits: Value,
+    named: &[String],
     labels: LabelKind,
     workload: &Workload,
     passes: Passes,
 ) -> Result<Program, ModelError> {
+    let named = named.iter().map(|name| Ok((output_name(name), dense_logits(network.named(name)?)?)));
+    let named = named.collect::<Result<Vec<_>, ModelError>>()?;
     let (mut program, _) = network.into_parts();
     let logits = dense_logits(logits)?;
     program.set_output("logits", logits);
+    named.into_iter().for_each(|(name, tensor)| program.set_output(name, tensor));
     for (name, split) in SPLITS {
         let op = match labels {
             LabelKind::Class => Loss::CountCorrect(split),

@@ -3,9 +3,12 @@
 pub(crate) mod checkpoint;
 pub(crate) mod digests;
 mod evaluation;
+mod pass;
 mod predictor;
+mod prepared;
 
 pub use checkpoint::ModelRecord;
 pub use evaluation::Accuracy;
-pub(crate) use evaluation::{dense_logits, evaluation_program, push_on_split};
+pub(crate) use evaluation::{evaluation_program, push_on_split};
 pub use predictor::{Prediction, Predictor};
+pub use prepared::PreparedPredictor;

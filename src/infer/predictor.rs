@@ -1,40 +1,39 @@
 //! The predictor: weights, and the model that they belong to.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytesize::ByteSize;
-use half::bf16;
 use lapidary_cost_model::CostModel;
 use lapidary_kernels::StorageType;
 use ndarray::Array2;
 
 use super::checkpoint::{COST_MODEL_FILE, ModelRecord, RUN_FILE, weights_to_use};
 use super::digests::Checkpoint;
-use super::{Accuracy, evaluation_program};
-use crate::bind::{bind, feature_kind, label_kind};
+use super::pass::Pass;
+use super::{Accuracy, PreparedPredictor};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
 use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelError, Norm, Weights};
-use crate::program::passes::order::Workload;
-use crate::program::{Origin, Passes};
-use crate::runtime::{Devices, MemoryPolicy, Partition, RunOptions, Runs, Session, SessionSpec};
+use crate::runtime::{RunOptions, Runs, run_option_setters};
 
 /// What a model says of a data set.
 #[derive(Clone, Debug)]
 pub struct Prediction {
     /// `[n, classes]`: unnormalised log-probabilities.
     pub logits: Array2<f32>,
-    /// What they get right of the labels that the data set has.
+    /// The outputs that [`Predictor::outputs`] asked for, by name: `[n, width]`.
+    pub outputs: BTreeMap<String, Array2<f32>>,
+    /// What the logits get right of the labels that the dataset has.
     pub accuracy: Accuracy,
     /// What is predicted of each vertex: it says what the accuracy means.
     pub labels: LabelKind,
-    /// Seconds of the forward pass and what it needs once a graph.
+    /// Seconds of the forward pass, and of planning and setting up where this call did so.
     pub seconds: f64,
     /// The vertex range of each device.
     pub parts: Vec<[usize; 2]>,
-    /// Seconds that each device's kernels took, what is needed once a graph included.
+    /// Seconds that each device's kernels took.
     pub part_seconds: Vec<f64>,
 }
 
@@ -50,13 +49,15 @@ pub struct Prediction {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Predictor {
-    model: Model,
-    weights: Weights,
-    feature_norm: Option<FeatureNorm>,
-    dtype: StorageType,
-    options: RunOptions,
+    pub(super) model: Model,
+    pub(super) weights: Weights,
+    pub(super) feature_norm: Option<FeatureNorm>,
+    pub(super) dtype: StorageType,
+    pub(super) options: RunOptions,
     /// By which graphs are split over several devices.
-    cost_model: Option<Arc<CostModel>>,
+    pub(super) cost_model: Option<Arc<CostModel>>,
+    /// The outputs to hand out beside the logits.
+    pub(super) outputs: Vec<String>,
 }
 
 impl Predictor {
@@ -76,7 +77,8 @@ impl Predictor {
         )?;
         weights.check(&model.config().name, network.parameters())?;
         let options = RunOptions::default();
-        Ok(Self { model: model.clone(), weights, feature_norm, dtype: StorageType::F32, options, cost_model: None })
+        let (model, dtype, cost_model, outputs) = (model.clone(), StorageType::F32, None, Vec::new());
+        Ok(Self { model, weights, feature_norm, dtype, options, cost_model, outputs })
     }
 
     /// From a folder that [`crate::Trainer::save`] wrote: its best epoch, else the newest; or one of those folders itself.
@@ -123,29 +125,13 @@ impl Predictor {
         self
     }
 
-    /// Which devices compute; the CPU by default.
-    pub fn devices(mut self, devices: Devices) -> Self {
-        self.options.devices = devices;
+    /// Sets where and how the model runs, all at once.
+    pub fn options(mut self, options: RunOptions) -> Self {
+        self.options = options;
         self
     }
 
-    /// How much memory each device may use; all of the host's by default.
-    pub fn device_memory(mut self, memory: ByteSize) -> Self {
-        self.options.device_memory = Some(memory);
-        self
-    }
-
-    /// How it is decided what stays on a device; [`MemoryPolicy::Optimal`] by default.
-    pub fn memory(mut self, policy: MemoryPolicy) -> Self {
-        self.options.memory = policy;
-        self
-    }
-
-    /// How vertices are split over devices; learned by default.
-    pub fn partition(mut self, partition: Partition) -> Self {
-        self.options.partition = partition;
-        self
-    }
+    run_option_setters!(self => self.options);
 
     /// Whether features are normalised, whatever the checkpoint or the data set says.
     pub fn feature_norm(mut self, norm: FeatureNorm) -> Self {
@@ -153,21 +139,9 @@ impl Predictor {
         self
     }
 
-    /// Which passes rewrite the program; all by default.
-    pub fn passes(mut self, passes: Passes) -> Self {
-        self.options.passes = passes;
-        self
-    }
-
     /// By what a run has learned of its devices.
     pub(crate) fn cost_model(mut self, model: Option<CostModel>) -> Self {
         self.cost_model = model.map(Arc::new);
-        self
-    }
-
-    /// As a trainer was set up.
-    pub(crate) fn options(mut self, options: RunOptions) -> Self {
-        self.options = options;
         self
     }
 
@@ -181,58 +155,51 @@ impl Predictor {
         &self.weights
     }
 
+    /// Asks for outputs of the network beside the logits, by the names that [`Network::output`](crate::model::Network::output) gave
+    /// them; [`Prediction::outputs`] holds them. The built-in models name the rows that the last layer reads `hidden`: embeddings.
+    ///
+    /// ```
+    /// use lapidary::{Dataset, Model, Trainer};
+    ///
+    /// let data = Dataset::builtin("karate")?;
+    /// let model = Model::gcn(&[data.feature_width(), 8, data.class_count()]);
+    /// let trainer = Trainer::builder(&model, &data).build()?;
+    /// let prediction = trainer.predictor()?.outputs(&["hidden"]).run(&data)?;
+    /// assert_eq!(prediction.outputs["hidden"].dim(), (34, 8));
+    /// # Ok::<(), lapidary::Error>(())
+    /// ```
+    pub fn outputs(mut self, names: &[&str]) -> Self {
+        self.outputs = names.iter().map(|&name| name.into()).collect();
+        self
+    }
+
     /// The logits of every vertex, `[n, classes]`.
     ///
     /// # Errors
-    /// [`Error::Model`] if the data has another feature width; [`Error::DataLacks`], [`Error::DoesNotFit`].
+    /// [`Error::Model`] if the data has another feature width, or an output was asked for that the network does not name;
+    /// [`Error::DataLacks`], [`Error::DoesNotFit`].
     pub fn predict(&self, data: &Dataset) -> Result<Array2<f32>> {
         Ok(self.run(data)?.logits)
     }
 
-    /// The logits of every vertex, and what they get right.
+    /// The logits of every vertex, the outputs that were asked for, and what the logits get right.
     ///
     /// # Errors
     /// As [`Predictor::predict`].
     pub fn run(&self, data: &Dataset) -> Result<Prediction> {
-        let (vertices, classes) = (data.graph().vertex_count(), data.class_count());
-        let outputs = self.model.config().widths.last().copied().unwrap_or_default();
-        if classes > outputs {
-            return Err(Error::ClassCount { dataset: data.name().into(), data: classes, model: outputs });
-        }
-        let (network, logits) = self.model.network(feature_kind(data)?, Mode::Evaluate, self.dtype)?;
-        let edges = data.graph().edge_count() as u64;
-        let workload = Workload { vertices: vertices as u64, edges, backward: false, runs: 1 };
-        let program = evaluation_program(network, logits, label_kind(data), &workload, self.options.passes)?;
-        let inputs = bind(data, self.feature_norm.unwrap_or_else(|| data.default_feature_norm()))?;
-
+        let pass = Pass::new(self, data, Runs::Once)?;
         let start = Instant::now();
-        let job = SessionSpec {
-            programs: &[("infer", &program)],
-            inputs: &inputs,
-            parts: self.options.parts(&inputs, &program, self.cost_model.as_deref(), Runs::Once)?,
-            main: &[0],
-            others: &[],
-            repeats: false,
-            seed: 0,
-            keep: &[(0, "logits".into())],
-        };
-        let mut session = Session::open(&self.options, &job)?;
-        for (name, weight) in self.weights.iter() {
-            if let Some(slots) = session.origin(&Origin::Parameter(name.into())) {
-                session.write(slots, &weight.data)?;
-            }
-        }
-        let done = session.run(&[0], &Accuracy::metrics(0), &[], true)?;
-        let logits: Vec<f32> = match self.dtype {
-            StorageType::F32 => session.read_rows(0, "logits")?,
-            StorageType::Bf16 => session.read_rows::<bf16>(0, "logits")?.into_iter().map(f32::from).collect(),
-        };
-        let seconds = start.elapsed().as_secs_f64();
-        let accuracy = Accuracy::sum(&done, 0);
-        let logits = Array2::from_shape_vec((vertices, outputs), logits).expect("a row a vertex");
-        let (parts, mut part_seconds) = (session.part_pairs(), done.kernel_seconds());
-        part_seconds.iter_mut().zip(session.setup_seconds()).for_each(|(seconds, setup)| *seconds += setup);
-        Ok(Prediction { logits, accuracy, labels: label_kind(data), seconds, parts, part_seconds })
+        let mut session = pass.open(self, None)?;
+        let mut prediction = pass.run(self, &mut session, start)?;
+        // What is made once a graph is part of this one pass.
+        let made = prediction.part_seconds.iter_mut().zip(session.setup_seconds());
+        made.for_each(|(seconds, setup)| *seconds += setup);
+        Ok(prediction)
+    }
+
+    /// A predictor that keeps the devices, the plan and the graph between calls.
+    pub fn prepared(self) -> PreparedPredictor {
+        PreparedPredictor::new(self)
     }
 }
 

@@ -32,6 +32,9 @@ static BUILTINS: [Builtin; 6] = [
     Builtin { name: "graphconv", norms: &[Norm::Sum], weight: "lin_rel.weight", forward: mean::graphconv_forward },
 ];
 
+/// The output that holds the rows which the last layer reads.
+pub(super) const HIDDEN: &str = "hidden";
+
 /// The names of the built-in models, for messages.
 pub(super) fn names() -> String {
     BUILTINS.each_ref().map(|b| b.name).join(", ")
@@ -72,6 +75,9 @@ pub(super) fn stack(
         h = conv(net, h, &format!("convs.{layer}"), config.widths[layer + 1])?;
         if layer + 1 < layers {
             h = activate(net, h, config, layer)?;
+            if layer + 2 == layers {
+                net.output(HIDDEN, h)?;
+            }
             h = net.dropout(h, config.dropout)?;
         }
     }

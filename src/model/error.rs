@@ -86,7 +86,42 @@ pub enum ModelError {
         /// Its other shape.
         second: Vec<usize>,
     },
+    /// Two outputs of one name.
+    #[error("two outputs are named `{name}`; give each its own name")]
+    OutputTwice {
+        /// The name.
+        name: String,
+    },
+    /// No output has this name.
+    #[error("the network has no output `{name}`; {}", known_outputs(known))]
+    UnknownOutput {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: Vec<String>,
+    },
+    /// A loss of one's own that the data's labels do not go with.
+    #[error("the loss is the {loss} cross-entropy, but the data has {labels}")]
+    LossLabels {
+        /// Softmax or sigmoid.
+        loss: &'static str,
+        /// What the data has.
+        labels: &'static str,
+    },
+    /// A loss of one's own that declares a parameter, which inference would not find.
+    #[error("the loss declares the parameter `{name}`; declare it in the network, which inference builds as well")]
+    LossParameter {
+        /// Its name.
+        name: String,
+    },
+    /// A loss of one's own without a term, or with a weight that is no number.
+    #[error("a loss is a sum of at least one term, each with a finite weight")]
+    LossTerms,
     /// Operands that do not fit together.
     #[error(transparent)]
     Program(#[from] ProgramError),
+}
+
+fn known_outputs(known: &[String]) -> String {
+    if known.is_empty() { "it names none".into() } else { format!("it names {}", known.join(", ")) }
 }

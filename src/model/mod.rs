@@ -11,6 +11,7 @@ mod init;
 mod mean;
 mod network;
 mod resgcn;
+mod training_loss;
 mod weights;
 
 use std::fmt;
@@ -27,6 +28,8 @@ pub use init::{Init, initial_weights};
 pub use mean::{comm_conv, graph_conv, sage_conv};
 pub use network::{FeatureKind, LabelKind, Mode, Network, Parameter, Value};
 pub use resgcn::shortcut;
+pub use training_loss::TrainingLoss;
+pub(crate) use training_loss::{LossKind, LossTerm};
 pub use weights::{Weight, Weights, WeightsError};
 
 use builtin::Builtin;
@@ -86,11 +89,15 @@ pub struct ModelConfig {
 
 type Forward = dyn Fn(&mut Network, Value, &ModelConfig) -> Result<Value, ModelError> + Send + Sync;
 
+type WriteLoss = dyn Fn(&mut Network, Value) -> Result<TrainingLoss, ModelError> + Send + Sync;
+
 /// A network that can be trained and applied: see the [module](self).
 #[derive(Clone)]
 pub struct Model {
     config: ModelConfig,
     forward: Arc<Forward>,
+    /// `None`: the cross-entropy of the logits.
+    loss: Option<Arc<WriteLoss>>,
 }
 
 impl fmt::Debug for Model {
@@ -182,7 +189,7 @@ impl Model {
     /// [`ModelError::Unknown`].
     pub fn from_config(config: ModelConfig) -> Result<Self, ModelError> {
         let builtin = Builtin::find(&config.name).ok_or_else(|| ModelError::Unknown { name: config.name.clone() })?;
-        Ok(Self { forward: Arc::new(|net, x, config| builtin.forward(net, x, config)), config })
+        Ok(Self { forward: Arc::new(|net, x, config| builtin.forward(net, x, config)), config, loss: None })
     }
 
     fn builtin(name: &str, widths: &[usize]) -> Self {
@@ -193,7 +200,7 @@ impl Model {
     where
         F: Fn(&mut Network, Value, &ModelConfig) -> Result<Value, ModelError> + Send + Sync + 'static,
     {
-        Self { config: ModelConfig::new(name, widths), forward: Arc::new(forward) }
+        Self { config: ModelConfig::new(name, widths), forward: Arc::new(forward), loss: None }
     }
 
     /// The built-in model of this name with the widths, and the layer norms, that its weights have.
@@ -247,6 +254,81 @@ impl Model {
     pub fn layer_norm(mut self, on: bool) -> Self {
         self.config.layer_norm = on;
         self
+    }
+
+    /// Sets the loss that the model is trained on, in place of the cross-entropy of its logits. `write` is given the network and
+    /// its logits, and may use [named outputs](Network::output) of it; it runs once, for training, and declares no parameter.
+    ///
+    /// Accuracy is that of the logits, whatever the loss is. A checkpoint does not hold the loss: [`Trainer::resume`](crate::Trainer::resume)
+    /// goes on with that of the model at hand.
+    ///
+    /// ```
+    /// use lapidary::model::{Model, Norm, TrainingLoss, gcn_conv};
+    /// use lapidary::{Dataset, Trainer};
+    ///
+    /// // A second head helps the hidden layer, whose activations are kept small.
+    /// let data = Dataset::builtin("karate")?;
+    /// let model = Model::custom("two-heads", &[data.feature_width(), data.class_count()], |net, x, config| {
+    ///     let classes = config.widths[1];
+    ///     let hidden = gcn_conv(net, x, "convs.0", 16, Norm::Sym)?;
+    ///     let hidden = net.relu(hidden)?;
+    ///     let helper = net.linear(hidden, "helper", classes, true)?;
+    ///     net.output("hidden", hidden)?;
+    ///     net.output("helper", helper)?;
+    ///     gcn_conv(net, hidden, "convs.1", classes, Norm::Sym)
+    /// })
+    /// .loss(|net, logits| {
+    ///     let helper = TrainingLoss::softmax_cross_entropy(net.named("helper")?)?;
+    ///     let size = TrainingLoss::mean_square(net.named("hidden")?)?;
+    ///     Ok(TrainingLoss::softmax_cross_entropy(logits)? + 0.3 * helper + 1e-3 * size)
+    /// });
+    /// let mut trainer = Trainer::builder(&model, &data).build()?;
+    /// assert!(trainer.step()?.loss.is_finite());
+    /// # Ok::<(), lapidary::Error>(())
+    /// ```
+    pub fn loss<F>(mut self, write: F) -> Self
+    where
+        F: Fn(&mut Network, Value) -> Result<TrainingLoss, ModelError> + Send + Sync + 'static,
+    {
+        self.loss = Some(Arc::new(write));
+        self
+    }
+
+    /// The terms of the loss over a network and its logits; by default the cross-entropy that `labels` ask for.
+    ///
+    /// # Errors
+    /// [`ModelError`]: a loss that the labels do not go with, or that declares a parameter; those of the user's function.
+    pub(crate) fn loss_terms(
+        &self,
+        network: &mut Network,
+        logits: Value,
+        labels: LabelKind,
+    ) -> Result<Vec<LossTerm>, ModelError> {
+        let Some(write) = &self.loss else {
+            return Ok(match labels {
+                LabelKind::Class => TrainingLoss::softmax_cross_entropy(logits)?,
+                LabelKind::Multi => TrainingLoss::sigmoid_cross_entropy(logits)?,
+            }
+            .terms);
+        };
+        let declared = network.parameters().len();
+        let TrainingLoss { terms } = write(network, logits)?;
+        if let Some(parameter) = network.parameters().get(declared) {
+            return Err(ModelError::LossParameter { name: parameter.name.clone() });
+        }
+        if terms.is_empty() || terms.iter().any(|term| !term.weight.is_finite()) {
+            return Err(ModelError::LossTerms);
+        }
+        let needs = |kind| terms.iter().any(|term| term.kind == kind);
+        match labels {
+            LabelKind::Class if needs(LossKind::SigmoidCrossEntropy) => {
+                Err(ModelError::LossLabels { loss: "sigmoid", labels: "one class per vertex" })
+            }
+            LabelKind::Multi if needs(LossKind::SoftmaxCrossEntropy) => {
+                Err(ModelError::LossLabels { loss: "softmax", labels: "several classes per vertex" })
+            }
+            _ => Ok(terms),
+        }
     }
 
     /// What the model is.

@@ -1,5 +1,7 @@
 //! The layer builder: what a model is written with.
 
+use std::collections::BTreeMap;
+
 use super::{Init, ModelError};
 use crate::program::{
     BlockSpec, CLOCK, Degree, Gather, Linear, Norm, Origin, Program, RowSpace, RowStep, TensorId, TensorType,
@@ -99,6 +101,8 @@ pub struct Network {
     /// How rows of vertices are stored.
     dtype: StorageType,
     dropouts: u32,
+    /// Tensors that inference can hand out, by name.
+    outputs: BTreeMap<String, TensorId>,
 }
 
 impl Network {
@@ -115,7 +119,7 @@ impl Network {
                 Value::Sparse { values: program.input(Origin::FeatureValues, TensorType::f32(edges, 1))?, width }
             }
         };
-        Ok((Self { program, parameters: Vec::new(), mode, dtype, dropouts: 0 }, x))
+        Ok((Self { program, parameters: Vec::new(), mode, dtype, dropouts: 0, outputs: BTreeMap::new() }, x))
     }
 
     /// The program so far.
@@ -131,6 +135,30 @@ impl Network {
     /// The parameters declared so far, in the order in which they were.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
+    }
+
+    /// Names a value, so that inference can hand it out beside the logits: see
+    /// [`Predictor::outputs`](crate::Predictor::outputs). It costs nothing where nobody asks for it.
+    ///
+    /// The built-in models name the rows that the last layer reads `hidden`.
+    ///
+    /// # Errors
+    /// [`ModelError::OutputTwice`]; [`ModelError::SparseInput`].
+    pub fn output(&mut self, name: &str, x: Value) -> Result<(), ModelError> {
+        let x = dense(x, "a named output")?;
+        match self.outputs.insert(name.into(), x) {
+            None => Ok(()),
+            Some(_) => Err(ModelError::OutputTwice { name: name.into() }),
+        }
+    }
+
+    /// The value of this name: see [`Network::output`].
+    ///
+    /// # Errors
+    /// [`ModelError::UnknownOutput`].
+    pub fn named(&self, name: &str) -> Result<Value, ModelError> {
+        let unknown = || ModelError::UnknownOutput { name: name.into(), known: self.outputs.keys().cloned().collect() };
+        self.outputs.get(name).map(|&x| Value::Dense(x)).ok_or_else(unknown)
     }
 
     /// Columns of a value.
@@ -286,6 +314,15 @@ impl Network {
     pub fn leaky_relu(&mut self, x: Value, slope: f32) -> Result<Value, ModelError> {
         let x = dense(x, "a leaky ReLU")?;
         Ok(Value::Dense(self.program.push1(RowStep::LeakyRelu { slope }, &[x])?))
+    }
+
+    /// `by * x`.
+    ///
+    /// # Errors
+    /// [`ModelError::SparseInput`].
+    pub fn multiply(&mut self, x: Value, by: f32) -> Result<Value, ModelError> {
+        let x = dense(x, "a multiplication")?;
+        Ok(Value::Dense(self.program.push1(RowStep::Multiply { by }, &[x])?))
     }
 
     /// `a + b`.

@@ -6,7 +6,7 @@
 //! # Source
 //! ROC (Jia et al., MLSys 2020), section 7.5, after He et al., CVPR 2016.
 
-use super::builtin::activate;
+use super::builtin::{HIDDEN, activate};
 use super::{Init, ModelConfig, ModelError, Network, Norm, Value, gcn_conv};
 
 /// The shortcut of a residual layer: `x` itself where it has `out` columns, else `x W^T` with the parameter `{name}.weight`.
@@ -34,6 +34,9 @@ pub(super) fn forward(net: &mut Network, x: Value, config: &ModelConfig, norm: N
         }
         let kept = shortcut(net, h, &format!("res.{layer}"), out)?;
         h = net.add(branch, kept)?;
+        if layer + 2 == layers {
+            net.output(HIDDEN, h)?;
+        }
     }
     Ok(h)
 }

@@ -179,15 +179,19 @@ impl Weights {
 
     /// The bytes of a safetensors file of f32 tensors; the same for the same weights.
     ///
-    /// # Panics
-    /// If a weight does not hold as many numbers as its shape says: see [`Weights::check`].
-    pub fn to_safetensors(&self) -> Vec<u8> {
-        let views = self.tensors.iter().map(|(name, weight)| {
-            let bytes = bytemuck::cast_slice(&weight.data);
-            let view = TensorView::new(Dtype::F32, weight.shape.clone(), bytes).expect("as many numbers as the shape");
-            (name, view)
-        });
-        safetensors::serialize(views, None).expect("valid views make a valid file")
+    /// # Errors
+    /// [`WeightsError::Length`] if a weight does not hold as many numbers as its shape says.
+    pub fn to_safetensors(&self) -> Result<Vec<u8>, WeightsError> {
+        let views =
+            self.tensors.iter().map(|(name, weight)| {
+                let bytes = bytemuck::cast_slice(&weight.data);
+                let view = TensorView::new(Dtype::F32, weight.shape.clone(), bytes).map_err(|_| {
+                    WeightsError::Length { name: name.clone(), shape: weight.shape.clone(), len: weight.data.len() }
+                })?;
+                Ok((name, view))
+            });
+        let views = views.collect::<Result<Vec<_>, WeightsError>>()?;
+        Ok(safetensors::serialize(views, None).expect("valid views make a valid file"))
     }
 
     /// Checks that every number is finite.

@@ -91,6 +91,30 @@ pub struct PlannedDevice {
     pub plan: Option<(Arc<Tasks>, Plan)>,
 }
 
+impl Planned {
+    /// The same plan for programs that were lowered for other data, if there is as much to do with as many bytes; `None` if not.
+    ///
+    /// # Cost
+    /// O(steps log steps): nothing is planned.
+    pub(crate) fn reused<L: Borrow<Lowered>>(
+        &self,
+        lowered: &[L],
+        sequence: Sequence<'_>,
+        keep: &BTreeSet<Slot>,
+    ) -> Option<Self> {
+        let work = work(lowered, sequence, keep).ok().filter(|work| work.len() == self.devices.len())?;
+        let device = |((steps, tasks), old): (DeviceWork, &PlannedDevice)| match (tasks, &old.plan) {
+            (None, None) => Some(PlannedDevice { steps, plan: None }),
+            (Some(tasks), Some((same, plan))) if *tasks == **same => {
+                Some(PlannedDevice { steps, plan: Some((tasks, plan.clone())) })
+            }
+            _ => None,
+        };
+        let devices = work.into_iter().zip(&self.devices).map(device).collect::<Option<_>>()?;
+        Some(Self { devices })
+    }
+}
+
 impl PlannedDevice {
     /// What the worker will do.
     pub fn script(&self) -> Script {

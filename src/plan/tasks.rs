@@ -8,7 +8,7 @@ use lapidary_planner::tasks::{Task, TaskError, TaskGraph, Tensor, TensorId, Tens
 use crate::lower::{Lifetime, Lowered, LoweredStep};
 
 /// A task graph, with the slot of each of its tensors.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tasks {
     /// The graph. Its ops are the steps, in the same order.
     pub graph: TaskGraph,

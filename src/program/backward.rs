@@ -8,8 +8,8 @@ use super::dataflow::{OpId, Program, TensorId};
 use super::ir::Origin;
 use super::shape::ProgramError;
 
-/// Appends the operations that compute the gradient of the scalar `loss`, and returns the gradient of each parameter
-/// by name.
+/// Appends the operations that compute the gradient of a weighted sum of scalar losses, each made once and given with its weight,
+/// and returns the gradient of each parameter by name.
 ///
 /// Every floating-point operand of every operation between a parameter and the loss gets a gradient, even if it is not
 /// needed; the pass `prune` removes those. If a tensor has several readers, their gradients are added, newest reader
@@ -21,17 +21,24 @@ use super::shape::ProgramError;
 /// O(operations), with at most two new ones per operand.
 /// # Source
 /// Baydin et al., Automatic differentiation in machine learning, JMLR 2018, section 3.2.
-pub fn append_backward(program: &mut Program, loss: TensorId) -> Result<BTreeMap<String, TensorId>, ProgramError> {
+pub fn append_backward(
+    program: &mut Program,
+    losses: &[(TensorId, f32)],
+) -> Result<BTreeMap<String, TensorId>, ProgramError> {
     let mut gradients: BTreeMap<TensorId, TensorId> = BTreeMap::new();
     for op in program.ops().into_iter().rev() {
         let outputs = program.op_outputs(op);
-        let is_loss = outputs.contains(&loss);
+        let weight = losses.iter().find(|(loss, _)| outputs.contains(loss)).map(|&(_, weight)| weight);
         let flows = program.tensor(outputs[0]).wants_gradient;
         let upstream = gradients.get(&outputs[0]).copied();
-        if !flows || (upstream.is_none() && !is_loss) {
+        if !flows || (upstream.is_none() && weight.is_none()) {
             continue;
         }
         for (operand, gradient) in operand_gradients(program, op, upstream)? {
+            let gradient = match weight {
+                Some(by) if by != 1.0 => program.push1(RowStep::Multiply { by }, &[gradient])?,
+                _ => gradient,
+            };
             let sum = match gradients.get(&operand) {
                 Some(&other) => program.push1(RowStep::Add, &[other, gradient])?,
                 None => gradient,

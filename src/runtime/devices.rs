@@ -1,5 +1,6 @@
 //! Which devices a run uses.
 
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,32 +12,32 @@ use crate::error::{Error, Result};
 use crate::host;
 use crate::plan::{DeviceBudget, Links};
 
-/// More devices than anyone has; beyond, starting their threads would take longer than training.
+/// The most devices of a run: beyond, starting their threads would take longer than training.
 const MOST_DEVICES: usize = 256;
 
-/// Which devices a run uses.
+/// The devices that a run uses.
 ///
-/// | text | what |
-/// | --- | --- |
-/// | `auto` | every GPU, else the CPU |
-/// | `cpu` | the host's cores, in the host's memory: nothing is copied |
-/// | `cpu:N` | N workers that share the cores, each with a part of the graph |
-/// | `cuda:0,1` | these GPUs, by the driver's numbers; one that comes twice is two devices with a share of its memory each |
-/// | `sim:N` | N simulated devices: memory of their own with a hard capacity, copies that are counted, computing on the CPU |
+/// | constructor | text | devices |
+/// | --- | --- | --- |
+/// | [`Devices::auto`] | `auto` | every GPU, else the CPU |
+/// | [`Devices::cpu`] | `cpu` | the host's cores, in the host's memory: nothing is copied |
+/// | [`Devices::cpus`] | `cpu:N` | N workers that share the cores, each with a part of the graph |
+/// | [`Devices::cuda`] | `cuda:0,1` | these GPUs, by the driver's numbers; a GPU named twice is two devices, each with a share of its memory |
+/// | [`Devices::sim`] | `sim:N` | N simulated devices: memory of their own with a hard capacity, counted copies, kernels on the CPU |
+/// | [`Devices::custom`] | | devices of the caller's own |
 ///
 /// ```
 /// use lapidary::Devices;
 ///
-/// assert_eq!(Devices::parse("sim:3")?.count(), 3);
-/// assert_eq!(Devices::parse("cuda:0,0")?.count(), 2);
+/// assert_eq!(Devices::sim(3), "sim:3".parse()?);
+/// assert_eq!(Devices::cuda(&[0, 0]).count(), 2);
+/// assert_eq!(Devices::cuda(&[0, 1]).to_string(), "cuda:0,1");
 /// # Ok::<(), lapidary::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Devices {
-    kind: Kind,
+    kind: DeviceKind,
     count: usize,
-    /// Of GPUs, the driver's number of each; else empty.
-    ordinals: Vec<u32>,
     threads: Option<NonZeroUsize>,
     /// A simulated device, and the percentage of its usual time that it takes.
     slowed: Option<(usize, u32)>,
@@ -56,6 +57,16 @@ pub enum Transport {
     Peer,
 }
 
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Auto => "auto",
+            Self::Host => "host",
+            Self::Peer => "peer",
+        })
+    }
+}
+
 impl FromStr for Transport {
     type Err = Error;
 
@@ -72,12 +83,39 @@ impl FromStr for Transport {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum DeviceKind {
     Cpu,
     Sim,
-    Cuda,
+    /// By the driver's numbers.
+    Cuda(Vec<u32>),
+    Custom(CustomDevices),
 }
+
+/// Opens device number `i` of a run with a capacity in bytes.
+type OpenDevice = dyn Fn(usize, u64) -> lapidary_kernels::Result<Box<dyn Device>> + Send + Sync;
+
+/// Devices of the caller's own.
+#[derive(Clone)]
+struct CustomDevices {
+    name: String,
+    capacity_bytes: u64,
+    open: Arc<OpenDevice>,
+}
+
+impl fmt::Debug for CustomDevices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CustomDevices").field(&self.name).finish()
+    }
+}
+
+impl PartialEq for CustomDevices {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name && self.capacity_bytes == other.capacity_bytes && Arc::ptr_eq(&self.open, &other.open)
+    }
+}
+
+impl Eq for CustomDevices {}
 
 /// What a run leaves of a GPU's free memory by default, for kernels, cuBLAS and what the driver rounds up: so much, and one
 /// part in 32.
@@ -87,51 +125,68 @@ const RESERVE_PART: u64 = 32;
 impl Devices {
     /// The host's cores, as many as there are (or as `RAYON_NUM_THREADS` says).
     pub fn cpu() -> Self {
-        Self::of(Kind::Cpu, 1)
+        Self::of(DeviceKind::Cpu, 1)
     }
 
-    fn of(kind: Kind, count: usize) -> Self {
-        Self { kind, count, ordinals: Vec::new(), threads: None, slowed: None, transport: Transport::Auto }
+    /// So many workers that share the host's cores and its memory, each with a part of the graph.
+    pub fn cpus(count: usize) -> Self {
+        Self::of(DeviceKind::Cpu, count)
     }
 
-    fn gpus(ordinals: Vec<u32>) -> Self {
-        Self { ordinals: ordinals.clone(), ..Self::of(Kind::Cuda, ordinals.len()) }
+    /// So many simulated devices.
+    pub fn sim(count: usize) -> Self {
+        Self::of(DeviceKind::Sim, count)
+    }
+
+    /// The GPUs of these numbers of the driver. Whether they are there is seen when they are opened.
+    pub fn cuda(ordinals: &[u32]) -> Self {
+        Self::of(DeviceKind::Cuda(ordinals.to_vec()), ordinals.len())
     }
 
     /// Every GPU, else the CPU.
-    fn auto() -> Self {
+    pub fn auto() -> Self {
         // Without a driver there are no GPUs, whatever the reason.
         let ordinals: Vec<u32> = cuda::gpus().unwrap_or_default().iter().map(|gpu| gpu.ordinal).collect();
-        if ordinals.is_empty() { Self::cpu() } else { Self::gpus(ordinals) }
+        if ordinals.is_empty() { Self::cpu() } else { Self::cuda(&ordinals) }
     }
 
-    /// From `auto`, `cpu`, `cpu:N`, `cuda:LIST` or `sim:N`. Whether a GPU is there is seen when it is opened.
+    /// `count` devices of the caller's own, each with `capacity` of memory. `open(i, capacity_bytes)` opens device `i`, which is
+    /// named `name:i` in errors and traces. It is called whenever a run starts, so perhaps more than once.
+    ///
+    /// Rows go from device to device through the host. Before anything was measured, kernels are taken to be as fast as this
+    /// machine's CPU.
+    ///
+    /// ```
+    /// use lapidary::kernels::{SimDevice, SimSpeed};
+    /// use lapidary::{ByteSize, Dataset, Devices, Model, Trainer};
+    ///
+    /// let devices = Devices::custom("mine", 2, ByteSize::mib(64), |i, capacity_bytes| {
+    ///     Ok(Box::new(SimDevice::new(&format!("mine:{i}"), None, capacity_bytes, SimSpeed::default())?))
+    /// });
+    /// let data = Dataset::builtin("karate")?;
+    /// let model = Model::gcn(&[data.feature_width(), 8, data.class_count()]);
+    /// let mut trainer = Trainer::builder(&model, &data).devices(devices).build()?;
+    /// assert!(trainer.step()?.loss.is_finite());
+    /// # Ok::<(), lapidary::Error>(())
+    /// ```
+    pub fn custom<F>(name: &str, count: usize, capacity: ByteSize, open: F) -> Self
+    where
+        F: Fn(usize, u64) -> lapidary_kernels::Result<Box<dyn Device>> + Send + Sync + 'static,
+    {
+        let custom = CustomDevices { name: name.into(), capacity_bytes: capacity.as_u64(), open: Arc::new(open) };
+        Self::of(DeviceKind::Custom(custom), count)
+    }
+
+    fn of(kind: DeviceKind, count: usize) -> Self {
+        Self { kind, count, threads: None, slowed: None, transport: Transport::Auto }
+    }
+
+    /// The devices that a text names: as [`FromStr`].
     ///
     /// # Errors
     /// [`Error::Value`].
     pub fn parse(text: &str) -> Result<Self> {
-        let (kind, count) = text.split_once(':').map_or((text, None), |(kind, count)| (kind, Some(count)));
-        let wrong = |expected: String| Err(Error::Value { option: "--devices", value: text.into(), expected });
-        let kind = match (kind, count) {
-            ("auto", None) => return Ok(Self::auto()),
-            ("cpu", _) => Kind::Cpu,
-            ("sim", _) => Kind::Sim,
-            ("cuda", _) => {
-                let number = |text: &str| text.parse().ok();
-                let ordinals: Option<Vec<u32>> = count.and_then(|list| list.split(',').map(number).collect());
-                return match ordinals {
-                    Some(ordinals) if ordinals.len() <= MOST_DEVICES => Ok(Self::gpus(ordinals)),
-                    _ => wrong("GPUs are numbers separated by commas, as in cuda:0 or cuda:0,1".into()),
-                };
-            }
-            _ => return wrong("write auto, cpu, cpu:N, cuda:0,1 or sim:N".into()),
-        };
-        let count = match count.map(str::parse) {
-            None => 1,
-            Some(Ok(count)) if (1..=MOST_DEVICES).contains(&count) => count,
-            Some(_) => return wrong(format!("a number of devices is from 1 to {MOST_DEVICES}, as in sim:2")),
-        };
-        Ok(Self::of(kind, count))
+        text.parse()
     }
 
     /// Uses so many threads, of all devices together. The results do not depend on it.
@@ -162,20 +217,23 @@ impl Devices {
             return Ok(Links::Host);
         }
         let unreachable = |why: &str| Err(Error::Unreachable { why: why.into() });
-        match (self.kind, self.transport) {
-            (Kind::Sim, Transport::Peer) => Ok(Links::Peer),
-            (Kind::Cpu, Transport::Peer) => {
+        match (&self.kind, self.transport) {
+            (DeviceKind::Sim, Transport::Peer) => Ok(Links::Peer),
+            (DeviceKind::Cpu, Transport::Peer) => {
                 unreachable("the workers of cpu:N share the host's memory, where nothing is copied")
             }
-            (Kind::Cuda, transport) => {
-                let linked = cuda::reach_each_other(&self.ordinals)
-                    .and_then(|reach| if reach { cuda::link(&self.ordinals).map(|()| true) } else { Ok(false) });
+            (DeviceKind::Custom(custom), Transport::Peer) => {
+                unreachable(&format!("devices of the caller's own, as `{}`, go through the host", custom.name))
+            }
+            (DeviceKind::Cuda(ordinals), transport) => {
+                let linked = cuda::reach_each_other(ordinals)
+                    .and_then(|reach| if reach { cuda::link(ordinals).map(|()| true) } else { Ok(false) });
                 match (linked, transport) {
                     (Ok(true), _) => Ok(Links::Peer),
                     (_, Transport::Auto | Transport::Host) => Ok(Links::Host),
-                    (Ok(false), Transport::Peer) => unreachable(&format!("GPUs {} cannot all", self.numbers())),
+                    (Ok(false), Transport::Peer) => unreachable(&format!("GPUs {} cannot all", numbers(ordinals))),
                     (Err(source), Transport::Peer) => Err(Error::Device {
-                        device: format!("cuda:{}", self.numbers()),
+                        device: self.to_string(),
                         op: "letting them read each other's memory".into(),
                         source: Box::new(source),
                     }),
@@ -185,9 +243,15 @@ impl Devices {
         }
     }
 
-    /// The numbers of the GPUs.
-    fn numbers(&self) -> String {
-        self.ordinals.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+    /// How rows would go from device to device, for a plan: [`Devices::links`] without letting GPUs do anything.
+    pub(crate) fn planned_links(&self) -> Links {
+        match (&self.kind, self.transport) {
+            (_, Transport::Peer) => Links::Peer,
+            (DeviceKind::Cuda(ordinals), Transport::Auto) if self.count > 1 => {
+                if cuda::reach_each_other(ordinals).unwrap_or(false) { Links::Peer } else { Links::Host }
+            }
+            _ => Links::Host,
+        }
     }
 
     /// How many devices there are, and so parts of the graph.
@@ -197,7 +261,10 @@ impl Devices {
 
     /// What says how fast they are before they were measured: see [`crate::profile::load`].
     pub(crate) fn profile(&self) -> String {
-        self.ordinals.first().map_or_else(|| "cpu".into(), |ordinal| format!("cuda:{ordinal}"))
+        match &self.kind {
+            DeviceKind::Cuda(ordinals) => format!("cuda:{}", ordinals.first().copied().unwrap_or_default()),
+            _ => "cpu".into(),
+        }
     }
 
     /// Each device's name and capacity; by default all of the host's memory, and of a GPU what is free less a reserve.
@@ -205,30 +272,49 @@ impl Devices {
     /// # Errors
     /// [`Error::Device`] for a GPU that is not there; [`Error::NoGpus`] without a driver.
     pub(crate) fn budgets(&self, memory: Option<ByteSize>) -> Result<Vec<DeviceBudget>> {
-        if self.kind == Kind::Cuda {
-            return self.gpu_budgets(memory);
-        }
-        let capacity_bytes = memory.map_or_else(host::memory_bytes, |m| m.as_u64());
-        let in_place = self.kind == Kind::Cpu;
-        let name = |i| match self.kind {
-            Kind::Cpu if self.count == 1 => "cpu".to_owned(),
-            Kind::Cpu => format!("cpu:{i}"),
-            _ => format!("sim:{i}"),
+        self.check()?;
+        let (names, default_bytes): (Vec<String>, u64) = match &self.kind {
+            DeviceKind::Cuda(ordinals) => return self.gpu_budgets(ordinals, memory),
+            DeviceKind::Cpu if self.count == 1 => (vec!["cpu".into()], host::memory_bytes()),
+            DeviceKind::Cpu => (self.numbered("cpu"), host::memory_bytes()),
+            DeviceKind::Sim => (self.numbered("sim"), host::memory_bytes()),
+            DeviceKind::Custom(custom) => (self.numbered(&custom.name), custom.capacity_bytes),
         };
-        Ok((0..self.count).map(|i| DeviceBudget { name: name(i), capacity_bytes, in_place }).collect())
+        let capacity_bytes = memory.map_or(default_bytes, |memory| memory.as_u64());
+        let budget = |name| DeviceBudget { name, capacity_bytes, in_place: self.in_place() };
+        Ok(names.into_iter().map(budget).collect())
     }
 
-    fn gpu_budgets(&self, memory: Option<ByteSize>) -> Result<Vec<DeviceBudget>> {
+    /// Whether their memory is the host's.
+    pub(crate) fn in_place(&self) -> bool {
+        self.kind == DeviceKind::Cpu
+    }
+
+    fn numbered(&self, name: &str) -> Vec<String> {
+        (0..self.count).map(|i| format!("{name}:{i}")).collect()
+    }
+
+    /// # Errors
+    /// [`Error::Value`] for no devices or too many.
+    pub(crate) fn check(&self) -> Result<()> {
+        if (1..=MOST_DEVICES).contains(&self.count) {
+            return Ok(());
+        }
+        let expected = format!("a run has 1 to {MOST_DEVICES} devices");
+        Err(Error::Value { option: "--devices", value: self.to_string(), expected })
+    }
+
+    fn gpu_budgets(&self, ordinals: &[u32], memory: Option<ByteSize>) -> Result<Vec<DeviceBudget>> {
         let missing = |name: String, source| Error::Device { device: name, op: "looking for it".into(), source };
         let gpus = cuda::gpus().map_err(|source| Error::NoGpus {
             option: "--devices",
-            value: format!("cuda:{}", self.numbers()),
+            value: self.to_string(),
             instead: "--devices cpu needs none".into(),
             source: Box::new(source),
         })?;
         let budget = |(i, &ordinal): (usize, &u32)| {
-            let sharing = self.ordinals.iter().filter(|&&other| other == ordinal).count();
-            let before = self.ordinals[..i].iter().filter(|&&other| other == ordinal).count();
+            let sharing = ordinals.iter().filter(|&&other| other == ordinal).count();
+            let before = ordinals[..i].iter().filter(|&&other| other == ordinal).count();
             let name = if sharing == 1 { format!("cuda:{ordinal}") } else { format!("cuda:{ordinal}.{before}") };
             let Some(gpu) = gpus.iter().find(|gpu| gpu.ordinal == ordinal) else {
                 let none = lapidary_kernels::Error::NoGpu { ordinal, count: gpus.len() as u32 };
@@ -236,13 +322,10 @@ impl Devices {
             };
             let reserve_bytes = RESERVE_BYTES + gpu.free_bytes / RESERVE_PART;
             let share_bytes = gpu.free_bytes.saturating_sub(reserve_bytes) / sharing as u64;
-            Ok(DeviceBudget {
-                name,
-                capacity_bytes: memory.map_or(share_bytes, |memory| memory.as_u64()),
-                in_place: false,
-            })
+            let capacity_bytes = memory.map_or(share_bytes, |memory| memory.as_u64());
+            Ok(DeviceBudget { name, capacity_bytes, in_place: false })
         };
-        self.ordinals.iter().enumerate().map(budget).collect()
+        ordinals.iter().enumerate().map(budget).collect()
     }
 
     /// Opens the devices. They share the cores evenly; with more devices than cores each has one thread, and kernels run
@@ -256,18 +339,19 @@ impl Devices {
         let semaphore = (self.count > cores).then(|| Arc::new(Semaphore::new(cores)));
         let open = |(i, budget): (usize, &DeviceBudget)| -> lapidary_kernels::Result<Box<dyn Device>> {
             let capacity = budget.capacity_bytes;
-            Ok(match (self.kind, &semaphore) {
-                (Kind::Sim, semaphore) => {
+            Ok(match (&self.kind, &semaphore) {
+                (DeviceKind::Sim, semaphore) => {
                     let slowed = self.slowed.filter(|(device, _)| *device == i);
                     let slowdown = slowed.map(|(_, percent)| f64::from(percent) / 100.0);
                     let speed = SimSpeed { semaphore: semaphore.clone(), slowdown, ..SimSpeed::default() };
                     Box::new(SimDevice::new(&budget.name, threads, capacity, speed)?)
                 }
-                (Kind::Cpu, Some(semaphore)) => {
+                (DeviceKind::Cpu, Some(semaphore)) => {
                     Box::new(CpuDevice::with_semaphore(threads, capacity, semaphore.clone())?)
                 }
-                (Kind::Cpu, None) => Box::new(CpuDevice::new(threads, capacity)?),
-                (Kind::Cuda, _) => cuda::open(&budget.name, self.ordinals[i], capacity)?,
+                (DeviceKind::Cpu, None) => Box::new(CpuDevice::new(threads, capacity)?),
+                (DeviceKind::Cuda(ordinals), _) => cuda::open(&budget.name, ordinals[i], capacity)?,
+                (DeviceKind::Custom(custom), _) => (custom.open)(i, capacity)?,
             })
         };
         let opened = budgets.iter().enumerate().map(|(i, budget)| {
@@ -290,7 +374,48 @@ impl Default for Devices {
 impl FromStr for Devices {
     type Err = Error;
 
+    /// From `auto`, `cpu`, `cpu:N`, `cuda:LIST` or `sim:N`.
+    ///
+    /// # Errors
+    /// [`Error::Value`].
     fn from_str(text: &str) -> Result<Self> {
-        Self::parse(text)
+        let wrong = |expected: String| Error::Value { option: "--devices", value: text.into(), expected };
+        let (kind, list) = text.split_once(':').map_or((text, None), |(kind, list)| (kind, Some(list)));
+        let count = || match list.map(str::parse) {
+            None => Ok(1),
+            Some(Ok(count)) if (1..=MOST_DEVICES).contains(&count) => Ok(count),
+            Some(_) => Err(wrong(format!("a number of devices is from 1 to {MOST_DEVICES}, as in sim:2"))),
+        };
+        match (kind, list) {
+            ("auto", None) => Ok(Self::auto()),
+            ("cpu", _) => Ok(Self::cpus(count()?)),
+            ("sim", _) => Ok(Self::sim(count()?)),
+            ("cuda", Some(list)) => {
+                let ordinals: Option<Vec<u32>> = list.split(',').map(|number| number.parse().ok()).collect();
+                let ordinals = ordinals.filter(|ordinals| ordinals.len() <= MOST_DEVICES);
+                let expected = "GPUs are numbers separated by commas, as in cuda:0 or cuda:0,1";
+                ordinals.map(|ordinals| Self::cuda(&ordinals)).ok_or_else(|| wrong(expected.into()))
+            }
+            ("cuda", None) => Err(wrong("GPUs are numbers separated by commas, as in cuda:0 or cuda:0,1".into())),
+            _ => Err(wrong("write auto, cpu, cpu:N, cuda:0,1 or sim:N".into())),
+        }
     }
+}
+
+impl fmt::Display for Devices {
+    /// As [`FromStr`] reads them, but for the caller's own.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            DeviceKind::Cpu if self.count == 1 => f.write_str("cpu"),
+            DeviceKind::Cpu => write!(f, "cpu:{}", self.count),
+            DeviceKind::Sim => write!(f, "sim:{}", self.count),
+            DeviceKind::Cuda(ordinals) => write!(f, "cuda:{}", numbers(ordinals)),
+            DeviceKind::Custom(custom) => write!(f, "{}:{}", custom.name, self.count),
+        }
+    }
+}
+
+/// Numbers of GPUs, separated by commas.
+fn numbers(ordinals: &[u32]) -> String {
+    ordinals.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }

@@ -449,7 +449,7 @@ mod tests {
                 passes: Passes::ALL,
                 dtype: StorageType::F32,
             };
-            let (training, _) = training_program(&spec).expect("the model goes with the data");
+            let training = training_program(&spec).expect("the model goes with the data").program;
             let inputs = bind(&data, FeatureNorm::None).expect("it has all that is needed");
             Self { data, inputs, training, speeds: speeds.to_vec(), noise, rng: ChaCha8Rng::seed_from_u64(5) }
         }

@@ -17,10 +17,10 @@ mod worker;
 
 pub use devices::{Devices, Transport};
 pub(crate) use learn::Learner;
-pub use options::{Partition, SplitRecord};
-pub(crate) use options::{RunOptions, Runs, check_ranges, prior, ranges_of, split_parts};
+pub use options::{Partition, RunOptions, SplitRecord};
+pub(crate) use options::{Runs, check_ranges, prior, ranges_of, run_option_setters, split_parts};
 pub use session::StartUp;
-pub(crate) use session::{Done, Session, SessionSpec};
+pub(crate) use session::{Done, Plans, Session, SessionSpec};
 pub use trace::{Busy, Span, Trace};
 pub use trace_file::TraceFile;
 

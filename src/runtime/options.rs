@@ -1,8 +1,10 @@
 //! Where and how programs run: what a trainer and a predictor have in common.
 
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::Path;
+use std::str::FromStr;
 
 use bytesize::ByteSize;
 use lapidary_cost_model::{CostModel, RangeCost};
@@ -105,34 +107,101 @@ impl Partition {
     }
 }
 
+impl FromStr for Partition {
+    type Err = Error;
+
+    /// As [`Partition::parse`].
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for Partition {
+    /// The strategy's name, or what kind of ranges they are.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Strategy(strategy) => strategy.fmt(f),
+            Self::Ranges(ranges) => write!(f, "{} given ranges", ranges.len()),
+            Self::LearnedFrom(_) => f.write_str("learned, from given ranges"),
+            Self::Replay(splits) => write!(f, "{} recorded splits", splits.len()),
+        }
+    }
+}
+
 /// Ranges from pairs of their ends.
 pub(crate) fn ranges_of(pairs: &[[usize; 2]]) -> Vec<Range<usize>> {
     pairs.iter().map(|&[start, end]| start..end).collect()
 }
 
-/// See the [module](self).
-#[derive(Clone, Debug)]
-pub(crate) struct RunOptions {
-    pub devices: Devices,
-    pub device_memory: Option<ByteSize>,
-    pub memory: Policy,
-    pub partition: Partition,
-    pub passes: Passes,
+/// Where and how programs run: what a trainer, a predictor and a dry run have in common.
+///
+/// ```
+/// use lapidary::forecast::{DryRun, Subject};
+/// use lapidary::{ByteSize, Dataset, Devices, Model, RunOptions, Trainer};
+///
+/// let data = Dataset::builtin("karate")?;
+/// let model = Model::gcn(&[data.feature_width(), 16, data.class_count()]);
+/// let options = RunOptions::new().devices(Devices::sim(2)).device_memory(ByteSize::mib(1));
+/// let forecast = DryRun::new(&model, Subject::Data(&data)).options(options.clone()).run()?;
+/// let plan = forecast.policies[0].outcome.as_ref().expect("it fits into 1 MiB");
+/// let trainer = Trainer::builder(&model, &data).options(options).build()?;
+/// assert_eq!(plan.devices[0].peak_bytes, trainer.planned_peak_device_bytes()[0]);
+/// # Ok::<(), lapidary::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    pub(crate) devices: Devices,
+    pub(crate) device_memory: Option<ByteSize>,
+    pub(crate) memory: Policy,
+    pub(crate) partition: Partition,
+    pub(crate) passes: Passes,
 }
 
-impl Default for RunOptions {
-    fn default() -> Self {
-        Self {
-            devices: Devices::default(),
-            device_memory: None,
-            memory: Policy::Optimal,
-            partition: Partition::default(),
-            passes: Passes::ALL,
+/// The setters of [`RunOptions`], written into an `impl` of a type that holds one: `run_option_setters!(self => self.options)`.
+macro_rules! run_option_setters {
+    ($this:ident => $options:expr) => {
+        /// Sets the devices that compute; the CPU by default.
+        pub fn devices(mut $this, devices: $crate::runtime::Devices) -> Self {
+            $options.devices = devices;
+            $this
         }
-    }
+
+        /// Sets how much memory each device may use; by default all of the host's, or what is free of the GPU's.
+        pub fn device_memory(mut $this, memory: bytesize::ByteSize) -> Self {
+            $options.device_memory = Some(memory);
+            $this
+        }
+
+        /// Sets the memory policy: which tensors stay on a device; [`MemoryPolicy::Optimal`](crate::MemoryPolicy::Optimal) by default.
+        pub fn memory(mut $this, policy: $crate::runtime::MemoryPolicy) -> Self {
+            $options.memory = policy;
+            $this
+        }
+
+        /// Sets how vertices are split over devices; learned by default: the split follows what is measured, and a trainer
+        /// moves vertices between epochs when that pays.
+        pub fn partition(mut $this, partition: $crate::runtime::Partition) -> Self {
+            $options.partition = partition;
+            $this
+        }
+
+        /// Sets which passes rewrite the program; all by default.
+        pub fn passes(mut $this, passes: $crate::program::Passes) -> Self {
+            $options.passes = passes;
+            $this
+        }
+    };
 }
+pub(crate) use run_option_setters;
 
 impl RunOptions {
+    /// The defaults: the CPU, all of its memory, the optimal policy, a learned split, all passes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    run_option_setters!(self => self);
+
     pub(crate) fn method(&self) -> Method {
         Method { policy: self.memory, ..Method::default() }
     }
@@ -175,7 +244,8 @@ pub(crate) fn split_parts(
 ) -> Result<Vec<Range<usize>>> {
     let graph = &inputs.graph;
     let vertices = graph.vertex_count();
-    let count = NonZeroUsize::new(devices).expect("there is a device");
+    let none = || Error::Parts { why: "there is no device".into() };
+    let count = NonZeroUsize::new(devices).ok_or_else(none)?;
     let speeds = Speeds::equal(count);
     match partition {
         Partition::Ranges(ranges) | Partition::LearnedFrom(ranges) => check_ranges(ranges, devices, vertices),

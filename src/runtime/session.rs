@@ -36,12 +36,24 @@ pub(crate) struct SessionSpec<'a> {
     pub seed: u64,
     /// Outputs, by phase and name, that can be read afterwards.
     pub keep: &'a [(usize, String)],
+    /// Those of a session with the same programs and phases, which are taken where they fit.
+    pub plans: Option<&'a Plans>,
+}
+
+/// Plans of a session that another one may take, if it has the same programs, devices and method.
+pub(crate) struct Plans {
+    budgets: Vec<DeviceBudget>,
+    links: Links,
+    tiles: usize,
+    setup: Planned,
+    main: Planned,
 }
 
 /// Programs on devices with their data in place.
 pub(crate) struct Session {
     runtime: Runtime,
     budgets: Vec<DeviceBudget>,
+    links: Links,
     method: Method,
     parts: Vec<Range<usize>>,
     keep: BTreeSet<Slot>,
@@ -52,6 +64,9 @@ pub(crate) struct Session {
     /// By phases.
     sequences: BTreeMap<Vec<usize>, Planned>,
     scripts: BTreeMap<Vec<usize>, Vec<Arc<Script>>>,
+    setup: Planned,
+    /// Whether its plans were those of another session.
+    took_plans: bool,
     setup_peaks: Vec<u64>,
     setup_seconds: Vec<f64>,
     start_up: StartUp,
@@ -135,19 +150,31 @@ impl Session {
         let start = Instant::now();
         let mut supply = Supply::of_parts(job.inputs, job.parts.clone());
         let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };
-        let mut keep = BTreeSet::new();
-        let lower_all = |tiles: usize| -> Vec<Lowered> {
+        let mut lower_all = |tiles: usize| -> Vec<Lowered> {
             let tilings = supply.tile(tiles).into_iter().map(|tiling| tiling.over(links));
             tilings.map(|tiling| lower(job.programs, &tiling, job.seed)).collect()
         };
-        let plan_all = |lowered: &Vec<Lowered>| {
+        let kept = |lowered: &[Lowered]| -> BTreeSet<Slot> {
             let kept = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name));
-            keep = kept.flatten().copied().collect();
+            kept.flatten().copied().collect()
+        };
+        let plan_all = |lowered: &Vec<Lowered>| {
+            let keep = kept(lowered);
             let setup = plan_sequence(lowered, &budgets, Sequence::Setup, &Epoch::Cold, &keep, &method);
             let main = plan_sequence(lowered, &budgets, Sequence::Phases(job.main), &epoch, &keep, &method);
             both(setup, main)
         };
-        let (lowered, (setup, main), tiles) = fit(&budgets, lower_all, plan_all, method.weighs(&epoch))?;
+        let known = job.plans.filter(|plans| plans.budgets == budgets && plans.links == links).and_then(|plans| {
+            let lowered = lower_all(plans.tiles);
+            let keep = kept(&lowered);
+            let setup = plans.setup.reused(&lowered, Sequence::Setup, &keep)?;
+            let main = plans.main.reused(&lowered, Sequence::Phases(job.main), &keep)?;
+            Some((lowered, (setup, main), plans.tiles))
+        });
+        let took_plans = known.is_some();
+        let (lowered, (setup, main), tiles) =
+            known.map_or_else(|| fit(&budgets, &mut lower_all, plan_all, method.weighs(&epoch)), Ok)?;
+        let keep = kept(&lowered);
         let planned = Instant::now();
         // Of the tiles that were tried, these are the ones.
         supply.tile(tiles);
@@ -156,6 +183,7 @@ impl Session {
         let setup_scripts = scripts(&setup);
         let mut session = Self {
             budgets,
+            links,
             method,
             parts: job.parts.clone(),
             keep,
@@ -164,6 +192,8 @@ impl Session {
             repeats: job.repeats,
             scripts: BTreeMap::from([(job.main.to_vec(), scripts(&main))]),
             sequences: BTreeMap::from([(job.main.to_vec(), main)]),
+            setup,
+            took_plans,
             setup_peaks: setup_scripts.iter().map(|script| script.peak_bytes).collect(),
             setup_seconds: Vec::new(),
             start_up: StartUp::default(),
@@ -183,6 +213,18 @@ impl Session {
     /// Seconds of each part's kernels in the setup, of a job that does not repeat; nothing if there were no kernels.
     pub(crate) fn setup_seconds(&self) -> &[f64] {
         &self.setup_seconds
+    }
+
+    /// Its plans, for another session.
+    pub(crate) fn into_plans(self) -> Plans {
+        let Self { budgets, links, tiles, setup, mut sequences, main, .. } = self;
+        let main = sequences.remove(&main).expect("the main phases are planned");
+        Plans { budgets, links, tiles, setup, main }
+    }
+
+    /// Whether its plans were those of another session.
+    pub(crate) fn took_plans(&self) -> bool {
+        self.took_plans
     }
 
     /// What it took to open.

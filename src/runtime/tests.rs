@@ -125,7 +125,7 @@ fn programs(data: &Dataset) -> (Program, Program) {
         passes: Passes::ALL,
         dtype: StorageType::F32,
     };
-    let training = training_program(&spec).expect("it is built in").0;
+    let training = training_program(&spec).expect("it is built in").program;
     (training, evaluation_program(&spec).expect("it is built in"))
 }
 
@@ -136,7 +136,7 @@ fn budgets(capacity_bytes: u64) -> Vec<DeviceBudget> {
 
 fn job<'a>(programs: &'a [(&'a str, &'a Program)], inputs: &'a Inputs) -> SessionSpec<'a> {
     let parts = vec![0..10, 10..20, 20..34];
-    SessionSpec { programs, inputs, parts, main: &[0, 1], others: &[], repeats: true, seed: 0, keep: &[] }
+    SessionSpec { programs, inputs, parts, main: &[0, 1], others: &[], repeats: true, seed: 0, keep: &[], plans: None }
 }
 
 /// Two epochs on devices of which call number `k` goes wrong.

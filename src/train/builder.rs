@@ -3,10 +3,9 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use bytesize::ByteSize;
 use lapidary_kernels::StorageType;
 
-use super::epoch::{EXPECTED_EPOCHS, EpochSpec, evaluation_program, gradient_name, training_program};
+use super::epoch::{EXPECTED_EPOCHS, EpochSpec, TrainingProgram, evaluation_program, gradient_name, training_program};
 use super::splits::{Learning, Setup};
 use super::trainer::{PLAIN_EPOCH, TRAIN_PHASE};
 use super::{Adam, DecayLayers, Optimizer, RunRecord, Trainer};
@@ -15,8 +14,7 @@ use crate::dataset::{Dataset, FeatureNorm, TRAIN};
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::{ModelRecord, RECORD_FORMAT};
 use crate::model::{Model, Weights, initial_weights};
-use crate::program::Passes;
-use crate::runtime::{Devices, Learner, MemoryPolicy, Partition, RunOptions, Runs, SplitRecord, StartUp, prior};
+use crate::runtime::{Learner, Partition, RunOptions, Runs, SplitRecord, StartUp, prior, run_option_setters};
 
 /// How a [`Trainer`] is set up: see [`Trainer::builder`].
 #[derive(Clone, Debug)]
@@ -54,37 +52,13 @@ impl<'a> TrainerBuilder<'a> {
         }
     }
 
-    /// Which devices compute; the CPU by default.
-    pub fn devices(mut self, devices: Devices) -> Self {
-        self.options.devices = devices;
-        self
-    }
-
-    /// How much memory each device may use; all of the host's by default.
-    pub fn device_memory(mut self, memory: ByteSize) -> Self {
-        self.options.device_memory = Some(memory);
-        self
-    }
-
-    /// How it is decided what stays on a device; [`MemoryPolicy::Optimal`] by default.
-    pub fn memory(mut self, policy: MemoryPolicy) -> Self {
-        self.options.memory = policy;
-        self
-    }
-
-    /// How vertices are split over devices; learned by default: the split then follows what is measured, and moves between
-    /// epochs when that pays.
-    pub fn partition(mut self, partition: Partition) -> Self {
-        self.options.partition = partition;
-        self
-    }
-
-    /// Everything about devices at once.
-    #[cfg(feature = "command")]
-    pub(crate) fn options(mut self, options: RunOptions) -> Self {
+    /// Sets where and how the training runs, all at once.
+    pub fn options(mut self, options: RunOptions) -> Self {
         self.options = options;
         self
     }
+
+    run_option_setters!(self => self.options);
 
     /// Keeps each step's gradients on the host, where [`Trainer::gradients`] finds them; not by default.
     pub fn keep_gradients(mut self, keep: bool) -> Self {
@@ -132,12 +106,6 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
-    /// Which passes rewrite the program; all by default.
-    pub fn passes(mut self, passes: Passes) -> Self {
-        self.options.passes = passes;
-        self
-    }
-
     /// The weights to start from, instead of random ones.
     pub fn weights(mut self, weights: Weights) -> Self {
         self.weights = Some(weights);
@@ -172,7 +140,7 @@ impl<'a> TrainerBuilder<'a> {
             passes: self.options.passes,
             dtype: self.dtype,
         };
-        let (training, parameters) = training_program(&spec)?;
+        let TrainingProgram { program: training, parameters, losses } = training_program(&spec)?;
         let evaluation = evaluation_program(&spec)?;
         let inputs = bind(data, feature_norm)?;
         let gradients = parameters.iter().filter(|p| p.trained).map(|p| (TRAIN_PHASE, gradient_name(&p.name)));
@@ -206,6 +174,7 @@ impl<'a> TrainerBuilder<'a> {
             model: self.model.clone(),
             data: data.clone(),
             labels: label_kind(data),
+            losses,
             keeps_gradients: self.keep_gradients,
             trace: None,
             learning,

@@ -2,13 +2,13 @@
 
 use lapidary_kernels::StorageType;
 
-use crate::infer::{self, dense_logits, push_on_split};
-use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelError, Parameter};
+use crate::infer::{self, push_on_split};
+use crate::model::{FeatureKind, LabelKind, LossKind, LossTerm, Mode, Model, ModelError, Parameter};
 use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
 use crate::program::passes::reuse::reuse;
-use crate::program::{Loss, Passes, Program, SplitName, append_backward};
+use crate::program::{Loss, Passes, Program, SplitName, TensorId, append_backward};
 
 use super::optimizer::append_updates;
 use super::{DecayLayers, Optimizer};
@@ -36,21 +36,31 @@ pub(super) fn gradient_name(parameter: &str) -> String {
     format!("gradient {parameter}")
 }
 
-/// One step on the training split. Outputs: `loss`, and each parameter's gradient.
-pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<(Program, Vec<Parameter>), ModelError> {
-    let (network, logits) = spec.model.network(spec.features, Mode::Train, spec.dtype)?;
+/// The program of one step on the training split. Its outputs are the terms of the loss and each parameter's gradient.
+pub(crate) struct TrainingProgram {
+    pub program: Program,
+    pub parameters: Vec<Parameter>,
+    /// By term: the name of the output that holds it, and its weight in the loss.
+    pub losses: Vec<(String, f64)>,
+}
+
+/// One step on the training split.
+pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<TrainingProgram, ModelError> {
+    let (mut network, logits) = spec.model.network(spec.features, Mode::Train, spec.dtype)?;
+    let terms = spec.model.loss_terms(&mut network, logits, spec.labels)?;
     let (mut program, parameters) = network.into_parts();
-    let split = SplitName::Train;
-    let loss = match spec.labels {
-        LabelKind::Class => Loss::SoftmaxCrossEntropy(split),
-        LabelKind::Multi => Loss::SigmoidCrossEntropy(split),
-    };
-    let loss = push_on_split(&mut program, loss, dense_logits(logits)?, spec.labels)?;
-    program.set_output("loss", loss);
+    let (mut losses, mut tensors) = (Vec::new(), Vec::new());
+    for (number, term) in terms.into_iter().enumerate() {
+        let name = if number == 0 { "loss".to_owned() } else { format!("loss {number}") };
+        let (loss, weight) = push_term(&mut program, term, spec)?;
+        program.set_output(name.clone(), loss);
+        losses.push((name, f64::from(weight)));
+        tensors.push((loss, weight));
+    }
     if spec.passes.order {
         order(&mut program, &spec.workload(true))?;
     }
-    let gradients = append_backward(&mut program, loss)?;
+    let gradients = append_backward(&mut program, &tensors)?;
     if let Some(unused) = parameters.iter().find(|p| p.trained && !gradients.contains_key(&p.name)) {
         return Err(ModelError::UnusedParameter { name: unused.name.clone() });
     }
@@ -67,13 +77,32 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<(Program, Vec<Par
     if spec.passes.fuse {
         fuse(&mut program);
     }
-    Ok((program, parameters))
+    Ok(TrainingProgram { program, parameters, losses })
+}
+
+/// Appends one term of the loss. Returns it, and the weight that it has in the sum.
+fn push_term(program: &mut Program, term: LossTerm, spec: &EpochSpec<'_>) -> Result<(TensorId, f32), ModelError> {
+    let LossTerm { weight, x, kind } = term;
+    let split = SplitName::Train;
+    Ok(match kind {
+        LossKind::SoftmaxCrossEntropy => {
+            (push_on_split(program, Loss::SoftmaxCrossEntropy(split), x, spec.labels)?, weight)
+        }
+        LossKind::SigmoidCrossEntropy => {
+            (push_on_split(program, Loss::SigmoidCrossEntropy(split), x, spec.labels)?, weight)
+        }
+        LossKind::MeanSquare => {
+            let cells = spec.vertices as f64 * program.tensor(x).ty.width as f64;
+            let of_sum = if cells > 0.0 { 2.0 * f64::from(weight) / cells } else { 0.0 };
+            (program.push1(Loss::HalfSquares, &[x])?, of_sum as f32)
+        }
+    })
 }
 
 /// The forward program without dropout; see [`infer::evaluation_program`].
 pub(crate) fn evaluation_program(spec: &EpochSpec<'_>) -> Result<Program, ModelError> {
     let (network, logits) = spec.model.network(spec.features, Mode::Evaluate, spec.dtype)?;
-    infer::evaluation_program(network, logits, spec.labels, &spec.workload(false), spec.passes)
+    infer::evaluation_program(network, logits, &[], spec.labels, &spec.workload(false), spec.passes)
 }
 
 impl EpochSpec<'_> {

@@ -1,6 +1,8 @@
 //! Optimizers: what is done with a gradient.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
 use lapidary_kernels::op;
 use serde::{Deserialize, Serialize};
@@ -137,6 +139,41 @@ pub enum DecayLayers {
     All,
     /// Those of the first layer alone, as in the experiments of the GCN paper.
     First,
+}
+
+impl fmt::Display for DecayLayers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::All => "all",
+            Self::First => "first",
+        })
+    }
+}
+
+impl FromStr for DecayLayers {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "all" => Ok(Self::All),
+            "first" => Ok(Self::First),
+            _ => {
+                let expected = "write all or first".into();
+                Err(Error::Value { option: "the layers that decay", value: name.into(), expected })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Optimizer {
+    /// The optimizer's name: `sgd`, `adam` or `adamw`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Sgd(_) => "sgd",
+            Self::Adam(_) => "adam",
+            Self::AdamW(_) => "adamw",
+        })
+    }
 }
 
 impl Optimizer {

@@ -66,6 +66,7 @@ impl Setup {
             repeats: true,
             seed: self.seed,
             keep: &self.keep,
+            plans: None,
         };
         match old {
             Some(old) => Session::open_in_place_of(old, &self.options, &job),

@@ -31,7 +31,7 @@ pub(super) const EVALUATION: &[usize] = &[EVALUATE_PHASE];
 pub struct Epoch {
     /// From 1.
     pub epoch: u64,
-    /// Mean cross-entropy over the training split, before the epoch's update.
+    /// The loss, before the epoch's update: the mean cross-entropy over the training split, or that of [`Model::loss`].
     pub loss: f64,
     /// What the updated parameters get right, in epochs that evaluate.
     pub accuracy: Option<Accuracy>,
@@ -86,6 +86,8 @@ pub struct Trainer {
     pub(super) earlier_peaks: [Vec<u64>; 2],
     pub(super) keeps_gradients: bool,
     pub(super) labels: LabelKind,
+    /// By term of the loss: its output of the training phase, and its weight.
+    pub(super) losses: Vec<(String, f64)>,
     pub(super) trace: Option<Trace>,
     pub(super) record: RunRecord,
 }
@@ -111,7 +113,7 @@ impl Trainer {
         self.move_if_due(epoch)?;
         let is_due = self.eval_every > 0 && epoch.is_multiple_of(self.eval_every);
         let phases = if is_due { EVALUATED_EPOCH } else { PLAIN_EPOCH };
-        let mut metrics = vec![(TRAIN_PHASE, "loss")];
+        let mut metrics: Vec<_> = self.losses.iter().map(|(name, _)| (TRAIN_PHASE, name.as_str())).collect();
         metrics.extend(is_due.then(|| Accuracy::metrics(EVALUATE_PHASE)).into_iter().flatten());
         let is_timed = self.trace.is_some() || self.record.parts.len() > 1;
         let clock = HostSlot::constant(&Shared::from(vec![epoch, epoch]));
@@ -125,12 +127,16 @@ impl Trainer {
         if let Some(trace) = &mut self.trace {
             trace.set(epoch, std::mem::take(&mut done.spans));
         }
-        let loss: f64 = done.metric::<f32>(0).iter().map(|part| f64::from(part[0])).sum();
+        let term = |(number, (_, weight)): (usize, &(String, f64))| {
+            let parts = done.metric::<f32>(number);
+            weight * parts.iter().map(|part| f64::from(part[0])).sum::<f64>()
+        };
+        let loss: f64 = self.losses.iter().enumerate().map(term).sum();
         if !loss.is_finite() {
             return Err(if epoch == 1 { Error::NotFiniteAtStart { loss } } else { Error::Diverged { epoch, loss } });
         }
         self.epoch = epoch;
-        let accuracy = is_due.then(|| Accuracy::sum(&done, 1));
+        let accuracy = is_due.then(|| Accuracy::sum(&done, self.losses.len()));
         if let Some(accuracy) = accuracy {
             self.keep_if_best(accuracy)?;
         }
@@ -223,12 +229,12 @@ impl Trainer {
 
     /// The gradients of the last step, by parameter.
     ///
-    /// # Panics
-    /// Before the first step, and without [`TrainerBuilder::keep_gradients`].
     /// # Errors
-    /// [`Error::Device`].
+    /// [`Error::NoGradients`] before the first step, and without [`TrainerBuilder::keep_gradients`]; [`Error::Device`].
     pub fn gradients(&self) -> Result<Weights> {
-        assert!(self.keeps_gradients && self.epoch > 0, "gradients are kept when a step ran that was asked to");
+        if !self.keeps_gradients || self.epoch == 0 {
+            return Err(Error::NoGradients);
+        }
         self.read_parameters(|name| self.session.output(TRAIN_PHASE, &gradient_name(name)))
     }
 
@@ -326,12 +332,12 @@ impl Trainer {
         let fingerprint = Some(self.data.fingerprint().clone());
         let record = RunRecord { epoch: self.epoch, best: self.best.clone(), fingerprint, ..self.record.clone() };
         let mut files = vec![
-            (MODEL_FILE, weights.to_safetensors()),
-            (OPTIMIZER_FILE, self.moments()?.to_safetensors()),
+            (MODEL_FILE, weights.to_safetensors()?),
+            (OPTIMIZER_FILE, self.moments()?.to_safetensors()?),
             (RUN_FILE, checkpoint::record_bytes(&record)),
         ];
         if self.best.is_some() {
-            files.push((BEST_FILE, self.best_weights.to_safetensors()));
+            files.push((BEST_FILE, self.best_weights.to_safetensors()?));
         }
         let cost_model = self.learned().map(|model| (COST_MODEL_FILE, model.to_json().into_bytes()));
         files.extend(cost_model.clone());
@@ -339,7 +345,7 @@ impl Trainer {
         if let Some(best) = &self.best {
             let record = RunRecord { epoch: best.epoch, ..record };
             let mut files =
-                vec![(MODEL_FILE, self.best_weights.to_safetensors()), (RUN_FILE, checkpoint::record_bytes(&record))];
+                vec![(MODEL_FILE, self.best_weights.to_safetensors()?), (RUN_FILE, checkpoint::record_bytes(&record))];
             files.extend(cost_model);
             checkpoint::write_folder(dir, "best", &files)?;
         }

@@ -62,6 +62,11 @@ pub struct Dataset {
 }
 
 impl Dataset {
+    /// Whether `other` is a clone of this dataset, or this one of it: the two share their arrays.
+    pub fn is_clone_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.fingerprint, &other.fingerprint)
+    }
+
     /// What the dataset is called.
     pub fn name(&self) -> &str {
         &self.name

@@ -14,6 +14,10 @@ use crate::view::{MatMut, MatView, MultiTargets, Targets};
 pub(super) fn launch(slots: &Open<'_>, op: Loss, call: &Call) -> Result<()> {
     let Part { select, count, .. } = call.part;
     let (logits, out) = (slots.mat(call.inputs[0])?, call.out());
+    if op == Loss::HalfSquares {
+        slots.numbers_mut(out)?.view()[0] = half_squares(logits.view());
+        return Ok(());
+    }
     let split = slots.numbers(call.inputs[2])?;
     match op {
         Loss::SoftmaxCrossEntropy(_) | Loss::SoftmaxCrossEntropyGrad(_) | Loss::CountCorrect(_) => {
@@ -42,8 +46,23 @@ pub(super) fn launch(slots: &Open<'_>, op: Loss, call: &Call) -> Result<()> {
                 _ => sigmoid_cross_entropy_grad(logits.view(), targets, count, slots.mat_mut(out)?.view())?,
             }
         }
+        Loss::HalfSquares => unreachable!("it has no split"),
     }
     Ok(())
+}
+
+/// `1 / 2 * sum over all cells of x^2`.
+///
+/// # Shapes
+/// `x`: `[n, d]`.
+/// # Order
+/// Cells are squared and added in `f64`, in parts that depend on the shape alone: the same bits on any number of threads.
+pub fn half_squares(x: MatView<'_>) -> f32 {
+    let sums = map_chunks(x.rows(), rows_of_part(x.cols()), |rows| {
+        let row = |r| x.row(r).iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
+        rows.map(row).sum::<f64>()
+    });
+    (sums.iter().sum::<f64>() / 2.0) as f32
 }
 
 /// `loss = 1 / count * sum over selected v of -log softmax(logits[v])[labels[v]]`; 0 if `count` is 0.

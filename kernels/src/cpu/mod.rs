@@ -39,7 +39,7 @@ pub use linear::{
     column_sum, linear, linear_flops, linear_input_grad, linear_input_grad_then, linear_then, linear_weight_grad,
     linear_weight_grad_workspace_bytes, transpose,
 };
-pub use loss::{count_correct, softmax_cross_entropy, softmax_cross_entropy_grad};
+pub use loss::{count_correct, half_squares, softmax_cross_entropy, softmax_cross_entropy_grad};
 pub use moves::pack;
 pub use multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_grad};
 pub use norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};

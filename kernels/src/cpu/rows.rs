@@ -136,6 +136,7 @@ impl WithSimd for Apply<'_, '_> {
                 let dx = |grad, y| if y > 0.0 { grad } else { slope * grad };
                 each_with(x, rows, &beside[first * d..], dx);
             }
+            RowStep::Multiply { by } => each(x, rows, |x| by * x),
             RowStep::Dropout { .. } => {
                 let mask = mask.expect("a dropout's mask is made with its steps");
                 match x {

@@ -128,7 +128,7 @@ __device__ inline float dropped(const Mask& mask, u64 key, u32 column, float x) 
 }
 
 // A row step that is applied to an output before it is written; see `RowStep`.
-enum StepKind : u32 { SCALE, ADD_BIAS, ADD, RELU, RELU_GRAD, DROPOUT, ELU, ELU_GRAD, LEAKY_RELU, LEAKY_RELU_GRAD };
+enum StepKind : u32 { SCALE, ADD_BIAS, ADD, RELU, RELU_GRAD, DROPOUT, ELU, ELU_GRAD, LEAKY_RELU, LEAKY_RELU_GRAD, MULTIPLY };
 
 struct Step {
     u64 operand;  // its address; for a dropout, the address of the clock
@@ -214,6 +214,9 @@ __device__ inline void apply_steps(const Steps& steps, u64 row, u32 column, u32 
 #pragma unroll
             for (int i = 0; i < N; ++i)
                 x[i] = output_cell(operand, steps.wide, cell + i) > 0.0f ? x[i] : step.number * x[i];
+        } else if (step.kind == MULTIPLY) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) x[i] = step.number * x[i];
         } else {
             const u64 key = row_key(step.mask, *(const u64*)step.operand, row);
 #pragma unroll

@@ -20,8 +20,8 @@ impl Plan<'_> {
         let (name, text) = (call.name(), File::Losses.over(logits.float()));
         let args = args::Loss {
             logits: self.mat(logits)?,
-            targets: self.mat(call.inputs[1])?,
-            split: self.mat(call.inputs[2])?,
+            targets: call.inputs.get(1).map_or(Ok(0), |&targets| self.mat(targets))?,
+            split: call.inputs.get(2).map_or(Ok(0), |&split| self.mat(split))?,
             out: self.mat(out)?,
             partial: 0,
             rows: logits.rows as u64,
@@ -33,6 +33,7 @@ impl Plan<'_> {
         match op {
             Loss::SoftmaxCrossEntropy(_) => self.mean(name, args, logits, count as f64),
             Loss::SigmoidCrossEntropy(_) => self.mean(name, args, logits, count as f64 * logits.cols as f64),
+            Loss::HalfSquares => self.mean(name, args, logits, 2.0),
             Loss::SoftmaxCrossEntropyGrad(_) | Loss::SigmoidCrossEntropyGrad(_) => {
                 self.kernel(text, name, blocks_of_warps(logits.rows), &args);
                 Ok(())

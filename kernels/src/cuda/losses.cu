@@ -71,6 +71,16 @@ KERNEL(softmax_cross_entropy, Loss) {
     });
 }
 
+// The sum of squares, of which the caller takes half.
+KERNEL(half_squares, Loss) {
+    sum_of_part(a, [&](u64 r) {
+        const Stored* x = a.logits + r * a.classes;
+        double sum = 0.0;
+        for (u32 c = threadIdx.x % WARP; c < a.classes; c += WARP) sum += (double)widened(x[c]) * (double)widened(x[c]);
+        return warp_sum(sum);
+    });
+}
+
 KERNEL(softmax_cross_entropy_grad, Loss) {
     const u64 r = (u64)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (r >= a.rows) return;

@@ -31,6 +31,8 @@ pub enum Loss {
     /// `(logits, targets, split) -> [true positives, false positives, false negatives]` over all cells of the selected
     /// rows. A cell is predicted positive if its logit is above 0, so NaN is negative.
     CountMicro(SplitName),
+    /// `(x) -> 1 / 2 * sum over all cells of x^2`, over all vertices. Its gradient is `x`.
+    HalfSquares,
 }
 
 const LOGITS: Operand = mat("logits", N, D);
@@ -104,6 +106,17 @@ static COUNT_MICRO: Record = Record {
     ..OVER_TARGETS
 };
 
+static HALF_SQUARES: Record = Record {
+    name: "half_squares",
+    inputs: &[mat("x", N, D)],
+    outputs: LOSS,
+    domain: Domain::Vertices,
+    sums: true,
+    gradient: Gradient::OfLoss(|_, back| back.give(0, Value::X(0))),
+    reference: |given| vec![Array::Float(vec![reference::half_squares(&given.mat(0))])],
+    ..PLAIN
+};
+
 impl Loss {
     /// Returns the operation's record.
     pub fn record(&self) -> &'static Record {
@@ -114,18 +127,20 @@ impl Loss {
             Self::SigmoidCrossEntropy(_) => &SIGMOID,
             Self::SigmoidCrossEntropyGrad(_) => &SIGMOID_GRAD,
             Self::CountMicro(_) => &COUNT_MICRO,
+            Self::HalfSquares => &HALF_SQUARES,
         }
     }
 
-    /// Returns the split of the loss.
-    pub fn split(&self) -> SplitName {
+    /// Returns the split of the loss; `None` if it is over all vertices.
+    pub fn split(&self) -> Option<SplitName> {
         match *self {
             Self::SoftmaxCrossEntropy(split)
             | Self::SoftmaxCrossEntropyGrad(split)
             | Self::CountCorrect(split)
             | Self::SigmoidCrossEntropy(split)
             | Self::SigmoidCrossEntropyGrad(split)
-            | Self::CountMicro(split) => split,
+            | Self::CountMicro(split) => Some(split),
+            Self::HalfSquares => None,
         }
     }
 }

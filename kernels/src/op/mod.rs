@@ -149,7 +149,7 @@ impl Op {
     /// Returns the split of a loss.
     pub fn split(&self) -> Option<SplitName> {
         match self {
-            Self::Loss(loss) => Some(loss.split()),
+            Self::Loss(loss) => loss.split(),
             _ => None,
         }
     }

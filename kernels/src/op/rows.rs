@@ -42,6 +42,11 @@ pub enum RowStep {
         /// `slope` of the leaky ReLU.
         slope: f32,
     },
+    /// `(x) -> by * x`.
+    Multiply {
+        /// The factor.
+        by: f32,
+    },
     /// `(x, clock) -> x / (1 - rate)` in the cells that are kept, 0 in the others. It is its own gradient.
     Dropout {
         /// Share of cells that are set to 0, in `[0, 1)`.
@@ -161,6 +166,18 @@ static LEAKY_RELU_GRAD: Record = Record {
     ..STEP
 };
 
+static MULTIPLY: Record = Record {
+    name: "multiply",
+    row: Row::Step { short: "multiply", code: 10 },
+    linear: true,
+    gradient: Gradient::Rule(|op, back| {
+        let dx = back.emit(op.clone(), &[Value::Dy]);
+        back.give(0, dx);
+    }),
+    reference: |given| vec![given.mat(0).map(|x| given.number() * x).into()],
+    ..STEP
+};
+
 static DROPOUT: Record = Record {
     name: "dropout",
     inputs: &[mat("x", N, D), CLOCK],
@@ -176,7 +193,7 @@ static DROPOUT: Record = Record {
 
 impl RowStep {
     /// One of each step, for tests that run every step.
-    pub const EACH: [Self; 10] = [
+    pub const EACH: [Self; 11] = [
         Self::Scale,
         Self::AddBias,
         Self::Add,
@@ -187,6 +204,7 @@ impl RowStep {
         Self::EluGrad { alpha: 0.75 },
         Self::LeakyRelu { slope: 0.25 },
         Self::LeakyReluGrad { slope: 0.25 },
+        Self::Multiply { by: -1.5 },
     ];
 
     /// Returns the scalar argument that the kernel receives beside the operands; 0 if there is none.
@@ -194,6 +212,7 @@ impl RowStep {
         match *self {
             Self::Elu { alpha } | Self::EluGrad { alpha } => alpha,
             Self::LeakyRelu { slope } | Self::LeakyReluGrad { slope } => slope,
+            Self::Multiply { by } => by,
             Self::Scale | Self::AddBias | Self::Add | Self::Relu | Self::ReluGrad | Self::Dropout { .. } => 0.0,
         }
     }
@@ -210,6 +229,7 @@ impl RowStep {
             Self::EluGrad { .. } => &ELU_GRAD,
             Self::LeakyRelu { .. } => &LEAKY_RELU,
             Self::LeakyReluGrad { .. } => &LEAKY_RELU_GRAD,
+            Self::Multiply { .. } => &MULTIPLY,
             Self::Dropout { .. } => &DROPOUT,
         }
     }

@@ -23,11 +23,14 @@ mod roc;
 mod schedule;
 mod search;
 
+use std::fmt;
+use std::str::FromStr;
+
 use crate::tasks::{TaskGraph, TaskId, TensorId};
 use problem::Problem;
 
 /// Memory policy: which tensors stay on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// Before each op all tensors leave, then the inputs of the op are loaded.
     None,
@@ -36,16 +39,81 @@ pub enum Policy {
     /// ROC's Algorithm 1, corrected: the fewest loads, if only tensors that never left can be kept.
     Roc,
     /// The fewest bytes.
+    #[default]
     Optimal,
 }
 
+impl Policy {
+    /// Every policy, from the simplest to the best.
+    pub const ALL: [Self; 4] = [Self::None, Self::Lru, Self::Roc, Self::Optimal];
+
+    /// Returns the policy's name: `none`, `lru`, `roc` or `optimal`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Lru => "lru",
+            Self::Roc => "roc",
+            Self::Optimal => "optimal",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let unknown = || UnknownName { what: "memory policy", found: name.into(), known: "none, lru, roc or optimal" };
+        Self::ALL.into_iter().find(|policy| policy.name() == name).ok_or_else(unknown)
+    }
+}
+
+/// A name that is not known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{found}` is no {what}; expected {known}")]
+pub struct UnknownName {
+    /// The kind of thing that was named.
+    pub what: &'static str,
+    /// The unknown name.
+    pub found: String,
+    /// The known names.
+    pub known: &'static str,
+}
+
 /// The cost measure of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Objective {
     /// Bytes to the device and bytes to the host.
+    #[default]
     Both,
     /// Bytes to the device. Every output gets a host copy for free (ROC's accounting).
     Loads,
+}
+
+impl fmt::Display for Objective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Both => "both",
+            Self::Loads => "loads",
+        })
+    }
+}
+
+impl FromStr for Objective {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        match name {
+            "both" => Ok(Self::Both),
+            "loads" => Ok(Self::Loads),
+            _ => Err(UnknownName { what: "objective", found: name.into(), known: "both or loads" }),
+        }
+    }
 }
 
 /// The device contents at the start of an epoch, which must be restored for the next one. Constants only, in ascending

@@ -5,6 +5,7 @@ pub mod order;
 pub mod prune;
 pub mod reuse;
 
+use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,18 @@ pub enum PassesError {
     /// No pass has this name.
     #[error("there is no pass `{0}`; write all, none, or a list of order, prune, reuse and fuse")]
     Unknown(String),
+}
+
+impl fmt::Display for Passes {
+    /// `all`, `none`, or names separated by commas, as [`FromStr`] reads them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::ALL || *self == Self::NONE {
+            return f.pad(if *self == Self::ALL { "all" } else { "none" });
+        }
+        let each = [(self.order, "order"), (self.prune, "prune"), (self.reuse, "reuse"), (self.fuse, "fuse")];
+        let names: Vec<&str> = each.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect();
+        f.pad(&names.join(","))
+    }
 }
 
 impl FromStr for Passes {

@@ -1,0 +1,111 @@
+//! One forward pass over one dataset.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Instant;
+
+use half::bf16;
+use lapidary_kernels::StorageType;
+use ndarray::Array2;
+
+use super::evaluation::{evaluation_program, output_name};
+use super::{Accuracy, Prediction, Predictor};
+use crate::bind::{bind, feature_kind, label_kind};
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::lower::Inputs;
+use crate::model::{LabelKind, Mode};
+use crate::program::passes::order::Workload;
+use crate::program::{Origin, Program};
+use crate::runtime::{Plans, Runs, Session, SessionSpec};
+
+/// How often a pass that repeats is taken to run: what decides whether work that can be done once is worth it.
+const EXPECTED_RUNS: u64 = 100;
+
+/// The forward pass of a predictor over a dataset, ready to be lowered.
+pub(super) struct Pass {
+    program: Program,
+    inputs: Inputs,
+    parts: Vec<Range<usize>>,
+    labels: LabelKind,
+    /// The output of the program, and the name that it is handed out by; the logits come first.
+    outputs: Vec<(String, String)>,
+    repeats: bool,
+}
+
+impl Pass {
+    /// # Errors
+    /// As [`Predictor::predict`].
+    pub(super) fn new(predictor: &Predictor, data: &Dataset, runs: Runs) -> Result<Self> {
+        let Predictor { model, feature_norm, dtype, options, cost_model, outputs, .. } = predictor;
+        let (classes, width) = (data.class_count(), model.config().widths.last().copied().unwrap_or_default());
+        if classes > width {
+            return Err(Error::ClassCount { dataset: data.name().into(), data: classes, model: width });
+        }
+        let (network, logits) = model.network(feature_kind(data)?, Mode::Evaluate, *dtype)?;
+        let (vertices, edges) = (data.graph().vertex_count() as u64, data.graph().edge_count() as u64);
+        let repeats = runs == Runs::Many;
+        let workload = Workload { vertices, edges, backward: false, runs: if repeats { EXPECTED_RUNS } else { 1 } };
+        let labels = label_kind(data);
+        let program = evaluation_program(network, logits, outputs, labels, &workload, options.passes)?;
+        let inputs = bind(data, feature_norm.unwrap_or_else(|| data.default_feature_norm()))?;
+        let parts = options.parts(&inputs, &program, cost_model.as_deref(), runs)?;
+        let named = outputs.iter().map(|name| (output_name(name), name.clone()));
+        let outputs = [("logits".into(), "logits".into())].into_iter().chain(named).collect();
+        Ok(Self { program, inputs, parts, labels, outputs, repeats })
+    }
+
+    /// Opens the devices, puts the data and the weights there, and does what is done once per graph.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`], [`Error::Device`].
+    pub(super) fn open(&self, predictor: &Predictor, plans: Option<&Plans>) -> Result<Session> {
+        let keep: Vec<_> = self.outputs.iter().map(|(output, _)| (0, output.clone())).collect();
+        let spec = SessionSpec {
+            programs: &[("infer", &self.program)],
+            inputs: &self.inputs,
+            parts: self.parts.clone(),
+            main: &[0],
+            others: &[],
+            repeats: self.repeats,
+            seed: 0,
+            keep: &keep,
+            plans,
+        };
+        let session = Session::open(&predictor.options, &spec)?;
+        for (name, weight) in predictor.weights.iter() {
+            if let Some(slots) = session.origin(&Origin::Parameter(name.into())) {
+                session.write(slots, &weight.data)?;
+            }
+        }
+        Ok(session)
+    }
+
+    /// Runs the pass on a session that [`Pass::open`] opened; its seconds count from `start`.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(super) fn run(&self, predictor: &Predictor, session: &mut Session, start: Instant) -> Result<Prediction> {
+        let done = session.run(&[0], &Accuracy::metrics(0), &[], true)?;
+        let mut outputs = BTreeMap::new();
+        for (output, name) in &self.outputs {
+            let rows: Vec<f32> = match predictor.dtype {
+                StorageType::F32 => session.read_rows(0, output)?,
+                StorageType::Bf16 => session.read_rows::<bf16>(0, output)?.into_iter().map(f32::from).collect(),
+            };
+            let vertices = self.inputs.graph.vertex_count();
+            let width = rows.len().checked_div(vertices).unwrap_or(0);
+            outputs.insert(name.clone(), Array2::from_shape_vec((vertices, width), rows).expect("one row per vertex"));
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(Prediction {
+            logits: outputs.remove("logits").expect("the logits are kept"),
+            outputs,
+            accuracy: Accuracy::sum(&done, 0),
+            labels: self.labels,
+            seconds,
+            parts: session.part_pairs(),
+            part_seconds: done.kernel_seconds(),
+        })
+    }
+}

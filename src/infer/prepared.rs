@@ -1,0 +1,105 @@
+//! The predictor that keeps its devices, plan and graph between calls.
+
+use std::fmt;
+use std::time::Instant;
+
+use ndarray::Array2;
+
+use super::pass::Pass;
+use super::{Prediction, Predictor};
+use crate::dataset::Dataset;
+use crate::error::Result;
+use crate::runtime::{Plans, Runs, Session};
+
+/// A predictor that keeps its devices, plan and graph between calls: what a service calls again and again.
+///
+/// A call with the dataset of the call before, or a clone of it, only runs the forward pass. A call with another dataset
+/// loads it; where its shape is that of the one before (vertices, edges, features, halos), nothing is planned anew.
+///
+/// What depends on the graph alone, such as the sum of the features over in-neighbours, is computed once per graph. The logits
+/// therefore agree with those of [`Predictor::predict`] to rounding; calls with the same data agree to the bit.
+///
+/// ```
+/// use lapidary::{Dataset, Model, Trainer};
+///
+/// let data = Dataset::builtin("karate")?;
+/// let model = Model::gcn(&[data.feature_width(), 8, data.class_count()]);
+/// let trainer = Trainer::builder(&model, &data).build()?;
+/// let mut predictor = trainer.predictor()?.prepared();
+/// let first = predictor.predict(&data)?;
+/// assert_eq!(predictor.predict(&data)?, first);
+/// assert_eq!((predictor.loaded(), predictor.planned()), (1, 1));
+/// # Ok::<(), lapidary::Error>(())
+/// ```
+pub struct PreparedPredictor {
+    predictor: Predictor,
+    /// The dataset that is loaded.
+    current: Option<(Dataset, Pass, Session)>,
+    /// Of the session before.
+    plans: Option<Plans>,
+    loaded: u64,
+    planned: u64,
+}
+
+impl fmt::Debug for PreparedPredictor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let loaded = self.current.as_ref().map(|(data, ..)| data.name());
+        f.debug_struct("PreparedPredictor").field("predictor", &self.predictor).field("loaded", &loaded).finish()
+    }
+}
+
+impl PreparedPredictor {
+    pub(super) fn new(predictor: Predictor) -> Self {
+        Self { predictor, current: None, plans: None, loaded: 0, planned: 0 }
+    }
+
+    /// The logits of every vertex, `[n, classes]`.
+    ///
+    /// # Errors
+    /// As [`Predictor::predict`].
+    pub fn predict(&mut self, data: &Dataset) -> Result<Array2<f32>> {
+        Ok(self.run(data)?.logits)
+    }
+
+    /// The logits of every vertex, the outputs that were asked for, and what the logits get right.
+    ///
+    /// # Errors
+    /// As [`Predictor::predict`]. After an error of a device the next call loads its dataset anew.
+    pub fn run(&mut self, data: &Dataset) -> Result<Prediction> {
+        let start = Instant::now();
+        let (loaded, pass, mut session) = match self.current.take() {
+            Some(current) if current.0.is_clone_of(data) => current,
+            earlier => self.load(data, earlier)?,
+        };
+        let prediction = pass.run(&self.predictor, &mut session, start)?;
+        self.current = Some((loaded, pass, session));
+        Ok(prediction)
+    }
+
+    /// The predictor behind it.
+    pub fn predictor(&self) -> &Predictor {
+        &self.predictor
+    }
+
+    /// How many times a dataset was loaded.
+    pub fn loaded(&self) -> u64 {
+        self.loaded
+    }
+
+    /// How many of these times the plan had to be made.
+    pub fn planned(&self) -> u64 {
+        self.planned
+    }
+
+    fn load(&mut self, data: &Dataset, earlier: Option<(Dataset, Pass, Session)>) -> Result<(Dataset, Pass, Session)> {
+        // The devices of the earlier session are given back before new ones are opened.
+        if let Some((_, _, session)) = earlier {
+            self.plans = Some(session.into_plans());
+        }
+        let pass = Pass::new(&self.predictor, data, Runs::Many)?;
+        let session = pass.open(&self.predictor, self.plans.as_ref())?;
+        self.loaded += 1;
+        self.planned += u64::from(!session.took_plans());
+        Ok((data.clone(), pass, session))
+    }
+}
