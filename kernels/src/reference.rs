@@ -296,7 +296,7 @@ pub fn sigmoid_cross_entropy_grad(logits: &Dense, targets: MultiTargets<'_>, cou
     })
 }
 
-/// Half the sum of all squares.
+/// Returns half the sum of the squares of all cells.
 pub fn half_squares(x: &Dense) -> f64 {
     x.data.iter().map(|x| x * x).sum::<f64>() / 2.0
 }

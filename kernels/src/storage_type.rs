@@ -102,11 +102,11 @@ impl From<StorageType> for DType {
     }
 }
 
-/// A name that is no storage type.
+/// A name that is not a storage type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{found}` is no storage type; expected f32 or bf16")]
 pub struct UnknownStorageType {
-    /// The name.
+    /// The unknown name.
     pub found: String,
 }
 

@@ -8,8 +8,8 @@ use super::dataflow::{OpId, Program, TensorId};
 use super::ir::Origin;
 use super::shape::ProgramError;
 
-/// Appends the operations that compute the gradient of a weighted sum of scalar losses, each made once and given with its weight,
-/// and returns the gradient of each parameter by name.
+/// Appends the operations that compute the gradient of a weighted sum of scalar losses, and returns the gradient of
+/// each parameter by name. `losses` has each loss once, with its weight.
 ///
 /// Every floating-point operand of every operation between a parameter and the loss gets a gradient, even if it is not
 /// needed; the pass `prune` removes those. If a tensor has several readers, their gradients are added, newest reader

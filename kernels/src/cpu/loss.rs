@@ -51,12 +51,13 @@ pub(super) fn launch(slots: &Open<'_>, op: Loss, call: &Call) -> Result<()> {
     Ok(())
 }
 
-/// `1 / 2 * sum over all cells of x^2`.
+/// Returns `1 / 2 * sum over all cells of x^2`.
 ///
 /// # Shapes
 /// `x`: `[n, d]`.
 /// # Order
-/// Cells are squared and added in `f64`, in parts that depend on the shape alone: the same bits on any number of threads.
+/// Cells are squared and added in `f64`, in parts that depend on the shape alone: the same bits on any number of
+/// threads.
 pub fn half_squares(x: MatView<'_>) -> f32 {
     let sums = map_chunks(x.rows(), rows_of_part(x.cols()), |rows| {
         let row = |r| x.row(r).iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();

@@ -71,7 +71,7 @@ KERNEL(softmax_cross_entropy, Loss) {
     });
 }
 
-// The sum of squares, of which the caller takes half.
+// Computes the sum of squares; the caller halves it.
 KERNEL(half_squares, Loss) {
     sum_of_part(a, [&](u64 r) {
         const Stored* x = a.logits + r * a.classes;

@@ -61,7 +61,7 @@ pub enum PassesError {
 }
 
 impl fmt::Display for Passes {
-    /// `all`, `none`, or names separated by commas, as [`FromStr`] reads them.
+    /// Writes `all`, `none`, or names separated by commas, in the format that [`FromStr`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::ALL || *self == Self::NONE {
             return f.pad(if *self == Self::ALL { "all" } else { "none" });
