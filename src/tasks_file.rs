@@ -1,4 +1,4 @@
-//! Task graphs as JSON files: what `lapidary plan --tasks` reads.
+//! Reads task graphs from JSON files, for `lapidary plan --tasks`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 /// Reads a task graph from a file.
 ///
 /// # Errors
-/// [`Error::Io`] if the file cannot be read, [`Error::Tasks`] if it holds none.
+/// [`Error::Io`] if the file cannot be read, [`Error::Tasks`] if it is not a valid task graph.
 pub fn read(path: &Path) -> Result<TaskGraph> {
     let read = std::fs::read_to_string(path);
     let text = read.map_err(|source| Error::Io { action: "read the task graph", path: path.into(), source })?;
@@ -45,7 +45,7 @@ pub fn parse(text: &str) -> std::result::Result<TaskGraph, TasksFileError> {
         .collect();
     let mut ids: HashMap<&str, TensorId> = HashMap::new();
     for (i, t) in file.tensors.iter().enumerate() {
-        // Of two with one name `TaskGraph` says that there are two.
+        // If a name occurs twice, `TaskGraph::new` reports it.
         ids.insert(&t.name, TensorId(u32::try_from(i).unwrap_or(u32::MAX)));
     }
     let mut ops = Vec::with_capacity(file.ops.len());
@@ -104,7 +104,7 @@ struct OpEntry {
     next: Pairs,
 }
 
-/// A JSON object as pairs, so that a key that is there twice is not lost.
+/// A JSON object as a list of pairs, so that a repeated key is not lost.
 #[derive(Default)]
 struct Pairs(Vec<(String, String)>);
 

@@ -1,25 +1,25 @@
-//! Bytes on a boundary that suits the widest vector loads.
+//! Byte arrays that are aligned for the widest vector loads.
 
 use std::fmt;
 
 use bytemuck::{Pod, Zeroable};
 use memmap2::MmapMut;
 
-/// The allocator refused memory of the host.
+/// The allocator has no memory left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the host has no {need_bytes} bytes of memory left")]
+#[error("the host cannot allocate {need_bytes} bytes of memory")]
 pub struct NoHostMemory {
-    /// What was asked for.
+    /// Bytes that were requested.
     pub need_bytes: u64,
 }
 
-/// One cache line, so that a vector of them is aligned for the widest vector loads.
+/// One cache line. A vector of them is aligned for the widest vector loads.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// From this length on bytes are mapped by themselves, in huge pages where the system has them: random rows of a
-/// large matrix are then found without a page walk each, and fresh memory costs far fewer faults.
+/// Smallest length that gets a memory map of its own, in huge pages if the system has them. Random reads in a large
+/// matrix then cause far fewer TLB misses, and fresh memory far fewer page faults.
 const MAPPED_BYTES: usize = 4 << 20;
 
 /// Bytes of a huge page.
@@ -38,18 +38,18 @@ pub struct AlignedBytes {
 }
 
 impl AlignedBytes {
-    /// `len` bytes, all zero.
+    /// Allocates `len` zeroed bytes.
     ///
     /// # Errors
-    /// [`NoHostMemory`] when the allocator refuses.
+    /// [`NoHostMemory`] if the allocator refuses.
     pub fn zeroed(len: usize) -> Result<Self, NoHostMemory> {
         let refused = || NoHostMemory { need_bytes: len as u64 };
         let storage = if len >= MAPPED_BYTES {
-            // Whole pages are put where a huge page can begin; what is never touched takes no memory.
+            // The length is rounded up to whole huge pages. Pages that are never touched take no memory.
             let room = len.checked_next_multiple_of(HUGE_BYTES).ok_or_else(refused)?;
             let map = MmapMut::map_anon(room).map_err(|_| refused())?;
-            // The last page is huge if at least half of it is used. A hint: without huge pages everything works, only
-            // slower.
+            // The last page is huge if at least half of it is used. This is only a hint: without huge pages everything
+            // works, but slower.
             #[cfg(target_os = "linux")]
             let _ = map.advise_range(memmap2::Advice::HugePage, 0, (len + HUGE_BYTES / 2) / HUGE_BYTES * HUGE_BYTES);
             Storage::Mapped(map)
@@ -60,7 +60,7 @@ impl AlignedBytes {
         Ok(Self { storage, len })
     }
 
-    /// The bytes as elements of `T`; a remainder that is no whole element is left out.
+    /// Returns the bytes as elements of `T`, without an incomplete last element.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
         let bytes: &[u8] = match &self.storage {
             Storage::Lines(lines) => bytemuck::cast_slice(lines),
@@ -70,7 +70,7 @@ impl AlignedBytes {
         bytemuck::cast_slice(&bytes[..whole])
     }
 
-    /// The bytes as elements of `T`, to be written.
+    /// Returns the bytes as mutable elements of `T`.
     pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
         let bytes: &mut [u8] = match &mut self.storage {
             Storage::Lines(lines) => bytemuck::cast_slice_mut(lines),
@@ -80,12 +80,12 @@ impl AlignedBytes {
         bytemuck::cast_slice_mut(&mut bytes[..whole])
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -99,7 +99,7 @@ impl Default for AlignedBytes {
 
 impl Clone for AlignedBytes {
     /// # Panics
-    /// When the host has no memory left, as every clone does.
+    /// If the host has no memory left, as every clone does.
     fn clone(&self) -> Self {
         let mut copy = Self::zeroed(self.len).expect("the host has memory for a copy");
         copy.as_mut_slice::<u8>().copy_from_slice(self.as_slice());

@@ -1,30 +1,30 @@
-//! The edges that a gather runs over.
+//! Blocks: the edges that a gather runs over.
 
-/// A bipartite CSR: row `v` gathers from the sources `indices[indptr[v] .. indptr[v + 1]]`, in that order.
+/// A bipartite CSR. Row `v` gathers from the sources `indices[indptr[v] .. indptr[v + 1]]`, in that order.
 ///
 /// A source below `own_sources` is a row of the own matrix; source `own_sources + i` is row `i` of the halo.
 ///
-/// The fields are public, and a kernel never relies on them for memory safety: it indexes with checks.
+/// The fields are public and unchecked. Kernels do not rely on them for memory safety: every access is bounds-checked.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockView<'a> {
-    /// Offsets into `indices`, `[rows + 1]`, from 0 to the number of edges, never falling.
+    /// Offsets into `indices`, `[rows + 1]`: they start at 0, end at the number of edges and never decrease.
     pub indptr: &'a [u64],
     /// Local source ids, `[edges]`.
     pub indices: &'a [u32],
-    /// How many sources lie in the own matrix.
+    /// Number of sources in the own matrix.
     pub own_sources: usize,
-    /// How many sources lie in the halo.
+    /// Number of sources in the halo.
     pub halo_sources: usize,
 }
 
 impl<'a> BlockView<'a> {
-    /// Number of rows that gather.
+    /// Returns the number of rows (destinations).
     #[inline]
     pub fn rows(&self) -> usize {
         self.indptr.len().saturating_sub(1)
     }
 
-    /// The edges of row `v`, as a range into `indices`.
+    /// Returns the edges of row `v`, as a range into `indices`.
     ///
     /// # Panics
     /// If there is no such row.
@@ -33,7 +33,7 @@ impl<'a> BlockView<'a> {
         self.indptr[v] as usize..self.indptr[v + 1] as usize
     }
 
-    /// The sources of row `v`.
+    /// Returns the sources of row `v`.
     ///
     /// # Panics
     /// If there is no such row.

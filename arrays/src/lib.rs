@@ -1,6 +1,7 @@
 //! Arrays in host memory that datasets and kernels share, and the blocks that gathers run over.
 //!
-//! This crate is below both, so that neither knows the other: it has no kernel, no device, no file format and no thread.
+//! This crate is below `data` and `kernels`, so that neither depends on the other. It has no kernels, devices, file
+//! formats or threads.
 
 mod aligned;
 mod block;
@@ -10,5 +11,5 @@ pub use aligned::{AlignedBytes, NoHostMemory};
 pub use block::BlockView;
 pub use shared::{Owner, Shared};
 
-/// The label of a row that has none.
+/// The label of a row without a label.
 pub const NO_LABEL: u32 = u32::MAX;

@@ -9,10 +9,10 @@ use bytemuck::Pod;
 
 use crate::{AlignedBytes, NoHostMemory};
 
-/// Bytes that many may hold at once.
+/// Bytes that can have many holders at once.
 pub trait Owner: AsRef<[u8]> + Send + Sync {
-    /// Hears that nobody is likely to read `range` soon. What can be had again, such as pages of a file, need not stay in
-    /// memory; the bytes stay what they are.
+    /// Tells the owner that `range` will probably not be read soon. Memory that can be read again, such as the pages of
+    /// a file, may be released; the contents stay the same.
     fn release(&self, _range: Range<usize>) {}
 }
 
@@ -30,7 +30,8 @@ impl<T: Pod> AsRef<[u8]> for VecBytes<T> {
     }
 }
 
-/// A read-only array that many may hold at once: a vector, or part of a mapped file. Cloning it copies no element.
+/// A read-only array that can have many holders at once: a vector, or part of a mapped file. Cloning it copies no
+/// elements.
 #[derive(Clone)]
 pub struct Shared<T> {
     // Invariant: `offset .. offset + bytes` lies inside the owner, is aligned for `T` and holds whole elements.
@@ -41,7 +42,7 @@ pub struct Shared<T> {
 }
 
 impl<T: Pod + Send + Sync> Shared<T> {
-    /// The `len` elements that start `offset` bytes into `owner`; `None` if they do not lie inside it or are not
+    /// Returns the `len` elements that start `offset` bytes into `owner`; `None` if they are outside of it or not
     /// aligned. `owner` must always return the same bytes.
     pub fn from_owner(owner: Arc<dyn Owner>, offset: usize, len: usize) -> Option<Self> {
         let bytes = len.checked_mul(size_of::<T>())?;
@@ -51,30 +52,30 @@ impl<T: Pod + Send + Sync> Shared<T> {
         Some(Self { owner, offset, bytes, element: PhantomData })
     }
 
-    /// `len` elements, 0 where `fill` leaves them; in huge pages if they are many.
+    /// Allocates `len` zeroed elements and lets `fill` write them. Large arrays use huge pages.
     ///
     /// # Errors
-    /// [`NoHostMemory`] when the allocator refuses.
+    /// [`NoHostMemory`] if the allocator refuses.
     pub fn filled(len: usize, fill: impl FnOnce(&mut [T])) -> Result<Self, NoHostMemory> {
         let mut bytes = AlignedBytes::zeroed(len.saturating_mul(size_of::<T>()))?;
         fill(bytes.as_mut_slice());
         Ok(Self::from_owner(Arc::new(bytes), 0, len).expect("they are aligned, and as many"))
     }
 
-    /// The same bytes, counted in bytes.
+    /// Returns the same array as bytes.
     pub fn to_bytes(&self) -> Shared<u8> {
         Shared { owner: self.owner.clone(), offset: self.offset, bytes: self.bytes, element: PhantomData }
     }
 }
 
 impl<T: Pod> Shared<T> {
-    /// Says that nobody is likely to read the elements soon: those of a mapped file then take no memory until somebody
-    /// does.
+    /// Tells the owner that the elements will probably not be read soon. Pages of a mapped file then take no memory
+    /// until they are read again.
     pub fn release(&self) {
         self.owner.release(self.offset..self.offset + self.bytes);
     }
 
-    /// The same bytes as elements of another type of the same size (i64 offsets as u64, i32 columns as u32).
+    /// Returns the same bytes as elements of another type of the same size (i64 offsets as u64, i32 columns as u32).
     pub fn reinterpret<U: Pod>(self) -> Shared<U> {
         const { assert!(size_of::<T>() == size_of::<U>() && align_of::<T>() == align_of::<U>()) };
         Shared { owner: self.owner, offset: self.offset, bytes: self.bytes, element: PhantomData }
@@ -89,10 +90,10 @@ impl<T: Pod + Send + Sync> From<Vec<T>> for Shared<T> {
 }
 
 impl<T: Pod + Send + Sync> Shared<T> {
-    /// Some of the elements, without a copy.
+    /// Returns some of the elements, without a copy.
     ///
     /// # Panics
-    /// If `range` is not one of elements.
+    /// If `range` is out of bounds.
     pub fn slice(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {} elements", self.len());
         let (offset, bytes) = (self.offset + range.start * size_of::<T>(), range.len() * size_of::<T>());

@@ -1,10 +1,11 @@
-//! How likely it is that a neighbour's row is not in a cache when it is read.
+//! Cache misses: how likely it is that a neighbour's row is not in the cache when a gather reads it.
 //!
-//! What a gather costs an edge depends more on this than on anything that a vertex's own list tells: a graph whose rows
-//! fit a cache takes a fifth of the time, and on a skewed one a few popular rows serve most edges. The model is Che's:
-//! sources are drawn independently, each as often as it has out-edges, and a cache of K rows evicts the least recently
-//! used. A source with the share p of the edges is then missing with the chance exp(-p t), where t, the time that a row
-//! stays, is such that K rows are expected in the cache. A cache of pages is the same, with the rows of a page for a row.
+//! The time that a gather takes per edge depends more on this than on anything in a vertex's own edge list. A graph
+//! whose rows fit a cache takes a fifth of the time, and on a skewed graph a few popular rows serve most edges. The
+//! model is Che's approximation. Sources are drawn independently, each in proportion to its out-degree, and a cache of
+//! K rows evicts the least recently used row. A source with share p of the edges then misses with probability exp(-p
+//! t). The time t that a row stays in the cache is such that the expected number of cached rows is K. A cache of pages
+//! works the same way, with pages in place of rows.
 //!
 //! # Source
 //! Che, Tung & Wang, "Hierarchical web caching systems" (2002), equation 4.
@@ -15,16 +16,16 @@ use rayon::prelude::*;
 
 use crate::error::SumsError;
 
-/// A chance of 1. Chances are whole numbers of this, so that their sums are exact.
+/// A probability of 1. Probabilities are whole multiples of 1/255, so that their sums are exact.
 pub(crate) const CERTAIN: u8 = 255;
 
-/// Degrees below this are counted in a table; the few above are listed.
+/// Degrees below this are counted in a table; the few larger ones are listed.
 const TABLE: usize = 1 << 16;
 
-/// How many sources have each out-degree.
+/// The number of sources for each out-degree.
 pub(crate) struct Popularity {
     degrees: Vec<u32>,
-    /// Distinct degrees above 0 and how many sources have each.
+    /// Distinct degrees above 0, each with its number of sources.
     counts: Vec<(f64, f64)>,
 }
 
@@ -61,34 +62,35 @@ impl Popularity {
         Self { degrees, counts }
     }
 
-    /// The same of groups of so many sources, one behind the other; the last may be smaller.
+    /// Returns the same for groups of `size` consecutive sources; the last group can be smaller.
     ///
     /// # Panics
-    /// If groups are empty.
+    /// If `size` is 0.
     pub(crate) fn of_groups(&self, size: usize) -> Self {
         Self::of_degrees(
             self.degrees.par_chunks(size).map(|group| group.iter().fold(0u32, |a, &b| a.saturating_add(b))).collect(),
         )
     }
 
-    /// Each source's chance to be missing from a cache of `rows` rows, in shares of [`CERTAIN`].
+    /// Returns each source's probability of a miss in a cache of `rows` rows, in units of 1 / [`CERTAIN`].
     pub(crate) fn misses(&self, rows: f64) -> Vec<u8> {
         let t = self.stay(rows);
         let chance = |degree: u32| (f64::from(CERTAIN) * (-f64::from(degree) * t).exp()).round() as u8;
-        // Most sources have one of a few degrees.
+        // Most sources have one of a few degrees, so the probabilities are computed once per degree.
         let table: Vec<u8> = (0..TABLE as u32).map(chance).collect();
         let of = |&degree: &u32| table.get(degree as usize).copied().unwrap_or_else(|| chance(degree));
         self.degrees.par_iter().map(of).collect()
     }
 
-    /// The time that a row stays, in reads of each edge: with it, `rows` rows are in the cache. Infinite if all are.
+    /// Returns the time that a row stays in the cache, in reads of each edge, such that the cache is expected to hold
+    /// `rows` rows. Infinite if all rows fit.
     fn stay(&self, rows: f64) -> f64 {
         let sources: f64 = self.counts.iter().map(|(_, count)| count).sum();
         if rows >= sources {
             return f64::INFINITY;
         }
         let held = |t: f64| self.counts.iter().map(|(degree, count)| count * -(-degree * t).exp_m1()).sum::<f64>();
-        // In powers of two: a source with one edge of 2^40 stays for 2^-40 at least.
+        // Bisection over the exponent of 2: a source with one edge of 2^40 stays for at least 2^-40.
         let (mut low, mut high) = (-80.0f64, 80.0f64);
         for _ in 0..50 {
             let middle = (low + high) / 2.0;
@@ -104,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// Edges whose sources have out-degrees that fall as a power, in random order.
+    /// Returns edges in random order whose sources have out-degrees that follow a power law.
     fn edges() -> Vec<u32> {
         let degree = |u: u32| 1 + 20_000 / (u + 10);
         let mut edges: Vec<u32> = (0..3000).flat_map(|u| std::iter::repeat_n(u, degree(u) as usize)).collect();
@@ -116,7 +118,7 @@ mod tests {
         edges
     }
 
-    /// The share of misses of a cache that is simulated, when all edges were read before.
+    /// Returns the miss rate of a simulated cache, after all edges were read once.
     fn simulated(edges: &[u32], rows: usize) -> f64 {
         let mut cache: VecDeque<u32> = VecDeque::new();
         let mut misses = 0;

@@ -1,6 +1,6 @@
-//! How good predictions are.
+//! Measures of the quality of predictions.
 
-/// The mean of `|predicted - measured| / measured`; `None` without a pair.
+/// Returns the mean of `|predicted - measured| / measured`; `None` if the slices are empty.
 ///
 /// # Panics
 /// If the slices differ in length.
@@ -10,8 +10,8 @@ pub fn mean_absolute_percentage_error(predicted: &[f64], measured: &[f64]) -> Op
     (!measured.is_empty()).then(|| errors.sum::<f64>() / measured.len() as f64)
 }
 
-/// Spearman's rank correlation: 1 if the predictions put everything into the measured order, -1 for the reverse. Equal
-/// values share the mean of their ranks. `None` where all values of one side are equal, or there are none.
+/// Returns Spearman's rank correlation: 1 if the predictions have the order of the measurements, -1 for the reverse
+/// order. Equal values share the mean of their ranks. `None` if all values of one side are equal, or if there are none.
 ///
 /// # Panics
 /// If the slices differ in length.
@@ -26,7 +26,7 @@ pub fn rank_correlation(predicted: &[f64], measured: &[f64]) -> Option<f64> {
     (scale > 0.0).then(|| product(&a, &b) / scale)
 }
 
-/// The place of each value in ascending order, from 0; the mean of their places for equal values.
+/// Returns the rank of each value in ascending order, from 0. Equal values get the mean of their ranks.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
@@ -57,10 +57,10 @@ mod tests {
         assert_eq!(rank_correlation(&[5.0, 4.0, 3.0, 2.0], &measured), Some(-1.0));
         assert_eq!(rank_correlation(&[2.0; 4], &measured), None);
         assert_eq!(rank_correlation(&[], &[]), None);
-        // By the formula with squared rank differences: 1 - 6 * (1 + 1) / (4 * 15).
+        // The formula with squared rank differences: 1 - 6 * (1 + 1) / (4 * 15).
         let swapped = rank_correlation(&[3.0, 2.0, 4.0, 5.0], &measured).expect("they differ");
         assert!((swapped - 0.8).abs() < 1e-12);
-        // A tie: ranks 0, 1.5, 1.5, 3 against 0, 1, 2, 3.
+        // With a tie: ranks 0, 1.5, 1.5, 3 against 0, 1, 2, 3.
         let tied = rank_correlation(&[1.0, 2.0, 2.0, 3.0], &measured).expect("they differ");
         assert!((tied - 4.5 / (4.5f64 * 5.0).sqrt()).abs() < 1e-12);
     }

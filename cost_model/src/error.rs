@@ -1,44 +1,44 @@
-//! Why features cannot be summed.
+//! Errors of feature sums.
 
-/// Why slices are no CSR, or why features are not there.
+/// Why slices are not a valid CSR, or why features are not available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SumsError {
-    /// Offsets that do not rise from 0 to the number of edges.
+    /// The offsets do not rise from 0 to the number of edges.
     #[error("the offset at position {position} is {found}; offsets rise from 0 to the number of edges, {edges}")]
     Offsets {
-        /// Where.
+        /// Position in the offsets.
         position: usize,
-        /// What stands there.
+        /// The offset found there.
         found: u64,
         /// Number of edges.
         edges: usize,
     },
-    /// No offsets at all.
+    /// The slice of offsets is empty.
     #[error("the offsets are empty; a graph of V vertices has V + 1 of them")]
     NoOffsets,
-    /// A width whose accesses were not counted.
+    /// The features were not summed for this width.
     #[error("accesses to rows of {width} numbers were not counted; name that width when the features are summed")]
     Width {
         /// The width.
         width: u32,
     },
-    /// Sums for another device.
+    /// The features were summed for another device.
     #[error(
         "the features were summed for `{found}`, but seconds are asked of `{expected}`, whose accesses or caches differ"
     )]
     Device {
-        /// Name of the profile of the sums.
+        /// Name of the profile that the features were summed for.
         found: String,
-        /// Name of the profile of the model.
+        /// Name of the model's profile.
         expected: String,
     },
-    /// A neighbour that is no vertex.
+    /// A source id is not a vertex.
     #[error("the source at position {position} is {found}, but there are {vertices} vertices")]
     Source {
-        /// Where.
+        /// Position in the edges.
         position: usize,
-        /// The source.
+        /// The source id.
         found: u32,
         /// Number of vertices.
         vertices: usize,

@@ -1,7 +1,7 @@
-//! The features of a vertex: what the time that it takes is a weighted sum of.
+//! Vertex features. The predicted time of a vertex is a weighted sum of its features.
 //!
-//! A feature is added here and nowhere else: a variant, its line in [`FEATURES`], its name, and what it counts. To
-//! count the runs of at least eight neighbours, which a wide load may serve, one would write
+//! To add a feature, add a variant, its entry in [`FEATURES`], its name, and how it is counted; all of this is in this
+//! file. For example, this would count the runs of at least eight neighbours, which a wide load may serve:
 //!
 //! ```text
 //! LongRuns,                                                        // in `Feature` and in `FEATURES`
@@ -9,7 +9,8 @@
 //! Self::LongRuns => Counted::InRuns(|length, _| (length >= 8) as u64),  // in `counted`
 //! ```
 //!
-//! Sums, regression and files follow from the table. Files of another table are refused by name, since their samples
+//! Sums, regression and files are derived from the table. Files with another table are rejected by name, because their
+//! samples lack the new feature.
 //! lack the new feature.
 
 use std::num::NonZeroU32;
@@ -17,7 +18,8 @@ use std::num::NonZeroU32;
 use crate::cache::CERTAIN;
 use crate::profile::Profile;
 
-/// What is counted of a vertex v with the in-neighbours N(v). C(v) are the maximal runs of consecutively numbered ones.
+/// A feature of a vertex v with in-neighbours N(v). C(v) is the set of maximal runs of consecutively numbered
+/// neighbours.
 ///
 /// # Source
 /// The first five are ROC's (Jia et al., MLSys 2020, table 1).
@@ -33,41 +35,41 @@ pub enum Feature {
     RunAccesses,
     /// `sum over c in C(v) of ceil(|c| d / WS)`: accesses to all `d` numbers of each neighbour.
     WideAccesses,
-    /// Neighbours whose row is expected not to be in the cache, in 255ths; see [`Profile::cache_bytes`].
+    /// Expected number of neighbours whose row is not in the cache, in units of 1/255; see [`Profile::cache_bytes`].
     Misses,
-    /// The same of a cache of as many bytes that holds whole pages, of 4096 bytes at most: popular rows that stand together
-    /// miss less.
+    /// The same for a cache of the same size that holds whole pages of at most 4096 bytes. Popular rows on the same
+    /// page miss less.
     PageMisses,
-    /// `min(|N(v)|, 16)`: a row's first neighbours, whose rows nothing has asked for ahead.
+    /// `min(|N(v)|, 16)`: the first neighbours of a row, whose rows have not been prefetched.
     FirstNeighbours,
 }
 
-/// Bytes of a page, at most.
+/// Most bytes per page.
 const PAGE: u64 = 4096;
 
-/// So many neighbours of a vertex are its first.
+/// Number of neighbours of a vertex that count as its first ones.
 const FIRST: u64 = 16;
 
-/// How a feature is counted.
+/// The way a feature is counted.
 pub(crate) enum Counted {
-    /// One a vertex.
+    /// 1 per vertex.
     Vertices,
-    /// So many a neighbour, the same for all.
+    /// This number per neighbour.
     Neighbours(u64),
-    /// What this makes of the number of neighbours.
+    /// A function of the number of neighbours.
     InRow(fn(u64) -> u64),
-    /// What this makes of each run's length.
+    /// The sum over runs of a function of the run length.
     InRuns(Box<dyn Fn(u64) -> u64 + Sync>),
-    /// The chance of each neighbour to be missing from a cache.
+    /// The sum over neighbours of their probability of a cache miss.
     Misses {
-        /// Rows that the cache keeps or loses together, as a power of two.
+        /// Rows per cache line, as a power of two.
         log_rows_a_line: u32,
-        /// How many lines it holds.
+        /// Number of lines in the cache.
         lines: f64,
     },
 }
 
-/// All features, in the order in which arrays of them are laid out.
+/// All features, in the order used by arrays of features.
 pub const FEATURES: [Feature; 8] = [
     Feature::Vertices,
     Feature::Neighbours,
@@ -79,11 +81,11 @@ pub const FEATURES: [Feature; 8] = [
     Feature::FirstNeighbours,
 ];
 
-/// The features of a range of vertices, summed; in the order of [`FEATURES`].
+/// The sums of the features over a range of vertices, in the order of [`FEATURES`].
 pub type Features = [u64; FEATURES.len()];
 
 impl Feature {
-    /// What files and tables call it.
+    /// Returns the name used in files and tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Vertices => "vertices",
@@ -97,12 +99,12 @@ impl Feature {
         }
     }
 
-    /// Whether it depends on the width of the rows.
+    /// Whether the feature depends on the row width.
     pub(crate) fn is_wide(self) -> bool {
         matches!(self, Self::WideAccesses | Self::Misses | Self::PageMisses)
     }
 
-    /// How it is counted on a device, for rows of `width` numbers.
+    /// Returns how the feature is counted on a device, for rows of `width` numbers.
     pub(crate) fn counted(self, width: u32, device: &Profile) -> Counted {
         let access = device.access_width;
         match self {
@@ -119,12 +121,12 @@ impl Feature {
     }
 }
 
-/// Accesses that read `width` numbers of `length` neighbours in sequence.
+/// Returns the number of accesses that read `width` numbers of `length` consecutive neighbours.
 fn accesses(length: u64, width: u32, access: NonZeroU32) -> u64 {
     length.saturating_mul(u64::from(width)).div_ceil(u64::from(access.get()))
 }
 
-/// Misses of a cache whose lines hold so many rows, or the next power of two below.
+/// Returns how misses are counted for a cache whose lines hold `rows_a_line` rows, rounded down to a power of two.
 fn misses(device: &Profile, width: u32, rows_a_line: u64) -> Counted {
     let log_rows_a_line = rows_a_line.ilog2();
     match (device.cache_bytes, width) {

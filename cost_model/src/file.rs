@@ -8,35 +8,35 @@ use crate::op::{Operation, Weights};
 use crate::profile::{Profile, ProfileError};
 use crate::sample::{self, Sample};
 
-/// What stands at the head of a file.
+/// The first field of a file.
 const FORMAT: &str = "lapidary cost model 1";
 
-/// Why a file is no cost model.
+/// Why a file is not a valid cost model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// Not JSON, or not of a cost model.
+    /// The file is not JSON, or not the JSON of a cost model.
     #[error("this is no cost model")]
     Json(#[from] serde_json::Error),
-    /// Of another version.
+    /// The file has another version.
     #[error("the cost model's {what} is `{found}`, expected `{expected}`")]
     Version {
-        /// Format or features.
+        /// `format` or `list of features`.
         what: &'static str,
-        /// What stands there.
+        /// The value in the file.
         found: String,
-        /// What this version writes.
+        /// The value that this version writes.
         expected: String,
     },
-    /// A profile that no device has.
+    /// The profile is invalid.
     #[error("the cost model's profile cannot be used")]
     Profile(#[from] ProfileError),
-    /// A number that no model has.
+    /// An operation is invalid.
     #[error("the cost model's operation `{op}` has {what}")]
     Operation {
         /// The operation's name.
         op: String,
-        /// What is wrong.
+        /// What is wrong with it.
         what: &'static str,
     },
 }
@@ -60,10 +60,10 @@ struct Entry {
 }
 
 impl CostModel {
-    /// The model as [`CostModel::from_json`] reads it: exactly, to the last bit of every number.
+    /// Returns the model in the format that [`CostModel::from_json`] reads. Every number is exact to the last bit.
     ///
     /// # Panics
-    /// Never: all is numbers and names.
+    /// Never: the file has only numbers and names.
     pub fn to_json(&self) -> String {
         let entry = |(op, learned): (&Operation, &Learned)| Entry {
             op: op.clone(),
@@ -76,7 +76,7 @@ impl CostModel {
         serde_json::to_string(&file).expect("numbers and names are JSON")
     }
 
-    /// Reads a model. The file may come from anywhere: what is not as [`CostModel::to_json`] writes it is refused.
+    /// Reads a model. The file is not trusted: anything that [`CostModel::to_json`] would not write is rejected.
     ///
     /// # Errors
     /// [`FileError`].
@@ -156,7 +156,7 @@ mod tests {
             let json = String::from_utf8(json).expect("it is ASCII");
             match CostModel::from_json(&json) {
                 Err(error) => prop_assert!(!error.to_string().is_empty()),
-                // Another digit makes another model, which must still be one that can be used and written.
+                // A changed digit gives another model, which must still be usable and writable.
                 Ok(read) => prop_assert_eq!(CostModel::from_json(&read.to_json()).expect("it is good"), read),
             }
         }

@@ -1,16 +1,18 @@
-//! The regression: weights that are not negative, near the prior until samples say otherwise.
+//! The regression: non-negative weights that stay near the prior unless samples contradict it.
 //!
-//! A row is a sample divided by its seconds, so that errors are relative and a small range counts as much as a large
-//! one (a weighted row, scaled by the root of its weight). Columns are scaled to norm 1. The prior is one more row a column.
+//! Each sample is a row, divided by its seconds, so that errors are relative and a small range counts as much as a
+//! large one. (This is a weighted row, scaled by the root of its weight.) Columns are scaled to norm 1. The prior adds
+//! one more row per column.
 //!
-//! Ranges of one graph look alike: that rows have so many neighbours, and so many of them miss a cache, is true of all of
-//! them. Then many weights explain them equally well, and most of these are far off on a graph that looks different. So
-//! samples first say by which factor the prior is wrong altogether, and then only as much about the single weights as they
-//! are explained better by: the less certain what is left over, the dearer a departure. (The factor leaves out the
-//! constant of a call: the time of equal parts would else be spread over both alike, since they tell the two not apart.)
+//! Ranges of the same graph look alike: they all have a similar number of neighbours per row and a similar miss rate.
+//! So many different weights explain them equally well, and most of these weights are far off on a graph that looks
+//! different. Therefore the samples first determine a common factor for the whole prior. Single weights then move only
+//! as far as this explains the samples better: the larger the remaining error, the higher the penalty for a departure.
+//! (The factor excludes the constant per call. Otherwise the time of equal parts would be spread over both in the same
+//! way, since equal parts cannot tell them apart.)
 //!
-//! Of all weights that are not negative the best are wanted. They are the least-squares fit to some of the columns, which an
-//! active set finds (Lawson & Hanson 1974, chapter 23).
+//! The result is the best of all non-negative weights. It is the least-squares fit to a subset of the columns, which an
+//! active-set method finds (Lawson & Hanson 1974, chapter 23).
 
 use linfa::Dataset;
 use linfa::traits::Fit;
@@ -21,21 +23,22 @@ use crate::cache::CERTAIN;
 use crate::feature::{FEATURES, Feature, Features};
 use crate::op::{Weights, Work};
 
-/// What a measured time is wrong by, however well weights explain the samples.
+/// Smallest assumed relative error of a measured time, however well the weights explain the samples.
 const LEAST_NOISE: f64 = 0.005;
 
-/// What it is taken to be wrong by before there is a fit that tells.
+/// Assumed relative error before the first fit.
 const FIRST_NOISE: f64 = 0.1;
 
-/// So many samples are independent at most: ranges of a graph share what the features do not tell.
+/// Most samples that count as independent: ranges of a graph share properties that the features do not capture.
 const INDEPENDENT: f64 = 8.0;
 
-/// Of what the prior says nothing of, a neighbour may cost this share of the time of a row that is in no cache.
+/// For a feature whose prior weight is unknown: the share of the time of an uncached row that it may cost per
+/// neighbour.
 const UNKNOWN: f64 = 0.25;
 
 /// Fits an operation's weights to measured seconds.
 ///
-/// Weights that the samples say nothing about, because the column is 0 in all of them, keep the prior's value.
+/// A weight whose column is 0 in all samples keeps the prior's value.
 pub(crate) fn fit(work: Work, samples: &[(Features, f64)], prior: &Weights) -> Weights {
     let mut used: Vec<usize> = (0..=FEATURES.len()).filter(|&c| c == 0 || work.uses(FEATURES[c - 1])).collect();
     let rate = |column: usize, (features, seconds): &(Features, f64)| match column {
@@ -50,13 +53,13 @@ pub(crate) fn fit(work: Work, samples: &[(Features, f64)], prior: &Weights) -> W
     let mut scales = Vec::with_capacity(k);
     for (j, &column) in used.iter().enumerate() {
         let rates: Array1<f64> = samples.iter().map(|sample| rate(column, sample)).collect();
-        // Two steps, so that neither a square overflows nor one vanishes.
+        // Two steps, so that squares neither overflow nor underflow.
         let largest = rates.fold(0.0f64, |largest, &rate| largest.max(rate));
         let scale = largest * (&rates / largest).mapv(|rate| rate * rate).sum().sqrt();
         rows.column_mut(j).iter_mut().zip(&rates).for_each(|(cell, rate)| *cell = rate / scale);
         scales.push(scale);
     }
-    // A column of which nothing is known may take any share of the time.
+    // A column about which nothing is known may take any share of the time.
     let doubts = used.iter().zip(&scales).map(|(&column, scale)| match doubt(column, samples, &centre) {
         doubt if doubt > 0.0 => doubt,
         _ => (m as f64).sqrt() / scale,
@@ -64,7 +67,7 @@ pub(crate) fn fit(work: Work, samples: &[(Features, f64)], prior: &Weights) -> W
     let doubts: Vec<f64> = doubts.collect();
     let mut noise = FIRST_NOISE;
     let mut fitted = *prior;
-    // Each fit tells better how well samples can be explained at all.
+    // Each fit gives a better estimate of how well the samples can be explained at all.
     for _ in 0..3 {
         for (j, &column) in used.iter().enumerate() {
             let strength = noise * (m as f64 / INDEPENDENT).max(1.0).sqrt() / doubts[j];
@@ -77,7 +80,7 @@ pub(crate) fn fit(work: Work, samples: &[(Features, f64)], prior: &Weights) -> W
         noise = left.sqrt().max(LEAST_NOISE);
         for ((&column, scaled), scale) in used.iter().zip(scaled).zip(&scales) {
             let weight = scaled / scale;
-            // A file could hold samples beyond what f64 can weigh.
+            // A file could have samples that exceed the range of f64.
             if weight.is_finite() {
                 *value_mut(&mut fitted, column) = weight;
             }
@@ -86,7 +89,7 @@ pub(crate) fn fit(work: Work, samples: &[(Features, f64)], prior: &Weights) -> W
     fitted
 }
 
-/// The prior, with all features' weights times the factor by which half of the samples took longer.
+/// Returns the prior with the weights of all features multiplied by the median of measured over predicted seconds.
 fn centre(samples: &[(Features, f64)], prior: &Weights) -> Weights {
     let believed = Weights { per_call_s: 0.0, ..*prior };
     let mut factors: Vec<f64> = samples
@@ -99,7 +102,7 @@ fn centre(samples: &[(Features, f64)], prior: &Weights) -> Weights {
     Weights { per_feature_s: prior.per_feature_s.map(|weight| weight * factor), ..*prior }
 }
 
-/// How far a weight may be from the centre: by itself, or by what a neighbour may cost beyond what is known.
+/// Returns how far a weight may be from the centre: by its own value, or by what an unknown cost per neighbour may add.
 fn doubt(column: usize, samples: &[(Features, f64)], centre: &Weights) -> f64 {
     let itself = value(centre, column);
     if column == 0 || FEATURES[column - 1] == Feature::Vertices {
@@ -109,7 +112,7 @@ fn doubt(column: usize, samples: &[(Features, f64)], centre: &Weights) -> f64 {
     let neighbours = place(Feature::Neighbours);
     let missing = [Feature::Misses, Feature::PageMisses].map(|misses| centre.per_feature_s[place(misses)]);
     let row_s = centre.per_feature_s[neighbours] + f64::from(CERTAIN) * (missing[0] + missing[1]);
-    // How often it is counted of a neighbour.
+    // Share of the neighbours for which the feature is counted.
     let total = |feature: usize| samples.iter().map(|(features, _)| features[feature] as f64).sum::<f64>();
     itself.max(UNKNOWN * row_s * total(neighbours) / total(column - 1))
 }
@@ -122,7 +125,7 @@ fn value_mut(weights: &mut Weights, column: usize) -> &mut f64 {
     if column == 0 { &mut weights.per_call_s } else { &mut weights.per_feature_s[column - 1] }
 }
 
-/// The least-squares fit to some columns; the other values are 0. `None` if it cannot be computed.
+/// Returns the least-squares fit to some columns; the other values are 0. `None` if it cannot be computed.
 fn least_squares(rows: &Array2<f64>, target: &Array1<f64>, columns: &[usize]) -> Option<Vec<f64>> {
     let mut full = vec![0.0; rows.ncols()];
     if columns.is_empty() {
@@ -136,12 +139,13 @@ fn least_squares(rows: &Array2<f64>, target: &Array1<f64>, columns: &[usize]) ->
     full.iter().all(|value| value.is_finite()).then_some(full)
 }
 
-/// The best non-negative fit, by moving one column at a time out of the bound at 0, and back those that hit it.
+/// Returns the best non-negative fit. It moves one column at a time away from the bound at 0, and moves columns back
+/// that hit the bound.
 fn active_set(rows: &Array2<f64>, target: &Array1<f64>) -> Vec<f64> {
     let k = rows.ncols();
     let mut values = vec![0.0; k];
     let mut free = vec![false; k];
-    // Each round lowers the loss; the limit is against rounding that would go round in circles.
+    // Each round lowers the loss; the limit prevents endless cycles through rounding errors.
     for _ in 0..3 * k {
         let gradient = rows.t().dot(&(target - &rows.dot(&ArrayView1::from(&values))));
         let steepest = (0..k).filter(|&j| !free[j]).max_by(|&a, &b| gradient[a].total_cmp(&gradient[b]));
@@ -150,7 +154,7 @@ fn active_set(rows: &Array2<f64>, target: &Array1<f64>) -> Vec<f64> {
         loop {
             let columns: Vec<usize> = (0..k).filter(|&j| free[j]).collect();
             let Some(wanted) = least_squares(rows, target, &columns) else { return values };
-            // How far the step may go until a column is back at 0, and which column that is.
+            // The largest step until a column is back at 0, and that column.
             let blocked = columns.iter().filter(|&&j| wanted[j] <= 0.0);
             let nearest = blocked.map(|&j| (values[j] / (values[j] - wanted[j]).max(f64::MIN_POSITIVE), j));
             let nearest = nearest.min_by(|a, b| a.0.total_cmp(&b.0));
@@ -176,7 +180,7 @@ mod tests {
         Weights { per_call_s: 1e-6, per_feature_s: [2e-8, 3e-9, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0] }
     }
 
-    /// Ranges whose features vary independently, from some numbers in 0 .. 1.
+    /// Returns ranges whose features vary independently, from numbers in 0 .. 1.
     fn features(draws: &[f64]) -> Features {
         let scale = [3e4, 1e6, 8e5, 9e5, 2e6, 2e8, 1e8, 3e5];
         std::array::from_fn(|i| (scale[i] * (0.05 + draws[i])) as u64)
@@ -188,13 +192,13 @@ mod tests {
         }
     }
 
-    /// The sum of squared residuals.
+    /// Returns the sum of squared residuals.
     fn loss(rows: &Array2<f64>, target: &Array1<f64>, values: &[f64]) -> f64 {
         let residual = rows.dot(&ArrayView1::from(values)) - target;
         residual.dot(&residual)
     }
 
-    /// The best non-negative fit, by trying all subsets of the columns.
+    /// Returns the best non-negative fit, by trying all subsets of the columns.
     fn best_subset(rows: &Array2<f64>, target: &Array1<f64>) -> Vec<f64> {
         let k = rows.ncols();
         let mut best = (f64::INFINITY, vec![0.0; k]);
@@ -209,7 +213,7 @@ mod tests {
                 best = (loss, values);
             }
             if columns.len() == k {
-                break; // nothing is better than what needs no bound
+                break; // nothing is better than the unconstrained fit
             }
         }
         best.1
@@ -243,7 +247,7 @@ mod tests {
             noise in proptest::collection::vec(-0.01f64..0.01, 200),
             draws in proptest::collection::vec(proptest::collection::vec(0.0f64..1.0, 8), 200),
         ) {
-            // Each feature has a like share in the time.
+            // Each feature has a similar share of the time.
             let typical = features(&[0.5; 8]).map(|count| count as f64);
             let planted = Weights { per_call_s: 0.0, per_feature_s: std::array::from_fn(|i| 1e-3 * planted[i] / typical[i]) };
             let samples = draws.iter().zip(noise).map(|(draws, noise)| {
@@ -258,7 +262,7 @@ mod tests {
 
         #[test]
         fn collinear_features_do_not_blow_up(scale in 1u64..9, draws in proptest::collection::vec(0.1f64..1.0, 3..20)) {
-            // Runs, accesses and wide accesses are all multiples of the neighbours; vertices too.
+            // Runs, accesses and wide accesses are all multiples of the neighbours, and so are the vertices.
             let samples: Vec<_> = draws.iter().map(|draw| {
                 let e = (draw * 1e6) as u64 * 10;
                 ([e / 10, e, e, e, scale * e, 255 * e, 99 * e, e], e as f64 * 5e-9)
@@ -266,7 +270,7 @@ mod tests {
             let fitted = fit(GATHER, &samples, &prior());
             let (unseen, want) = ([1_000_000, 10_000_000, 10_000_000, 10_000_000, 10_000_000 * scale, 2_550_000_000, 990_000_000, 10_000_000], 0.05);
             prop_assert!((fitted.seconds(&unseen) / want - 1.0).abs() < 0.01, "{:?}", fitted);
-            // No weight is more than the whole time asks for.
+            // No weight may explain more than the whole time.
             for (weight, count) in fitted.per_feature_s.iter().zip(unseen) {
                 prop_assert!(weight * count as f64 <= want * 1.01);
             }

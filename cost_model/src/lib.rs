@@ -1,9 +1,10 @@
-//! What it costs to compute a range of vertices, predicted from the graph's structure and from what was measured.
+//! Predicts the time to compute a range of vertices, from the structure of the graph and from measurements.
 //!
-//! [`FeatureSums`] holds a graph's vertex features as prefix sums, so that the features of any consecutive range are
-//! O(1) to read. A [`CostModel`] turns them into seconds, one operation ([`Operation`]) at a time: it starts from what a
-//! [`Profile`] says of the device, takes measured seconds ([`CostModel::observe`]) and fits again ([`CostModel::refit`]).
-//! A [`RangeCost`] is a cost that a splitter can ask about any range; it borrows the sums and copies nothing.
+//! [`FeatureSums`] has a graph's vertex features as prefix sums, so that the features of any consecutive range can be
+//! read in O(1). A [`CostModel`] turns them into seconds for one operation ([`Operation`]) at a time. It starts from
+//! the rates in a device [`Profile`], takes measured seconds ([`CostModel::observe`]) and fits again
+//! ([`CostModel::refit`]). A [`RangeCost`] is a cost that a splitter can query for any range; it borrows the sums and
+//! copies nothing.
 //!
 //! ```
 //! use lapidary_cost_model::{CostModel, FeatureSums, Operation, Profile, Work};

@@ -1,4 +1,4 @@
-//! Predicting seconds, and learning to.
+//! The cost model: predicts seconds, and learns from measurements.
 
 use std::collections::BTreeMap;
 
@@ -11,27 +11,29 @@ use crate::range_cost::RangeCost;
 use crate::sample::{self, Sample};
 use crate::sums::{Column, FeatureSums};
 
-/// Seconds that are no measurement.
+/// Seconds that cannot be a measurement.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("`{op}` was measured to take {seconds} s; expected a finite number above 0")]
 pub struct SampleError {
     /// The operation's name.
     pub op: String,
-    /// What was measured.
+    /// The measured seconds.
     pub seconds: f64,
 }
 
-/// The seconds of operations on ranges of vertices: at first what the device's profile says, then what was learned.
+/// Predicts the seconds of operations on ranges of vertices: at first from the device's profile, then from
+/// measurements.
 ///
 /// # Source
-/// ROC (Jia et al., MLSys 2020), section 4.1; the prior, the constant a call, the bound at 0 and the quartiles are ours.
+/// ROC (Jia et al., MLSys 2020), section 4.1. The prior, the constant per call, the bound at 0 and the quartiles are
+/// additions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostModel {
     pub(crate) profile: Profile,
     pub(crate) ops: BTreeMap<Operation, Learned>,
 }
 
-/// What is known of one operation.
+/// The weights and samples of one operation.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Learned {
     pub(crate) weights: Weights,
@@ -39,7 +41,7 @@ pub(crate) struct Learned {
 }
 
 impl CostModel {
-    /// A model that knows the profile alone.
+    /// Creates a model that knows only the profile.
     ///
     /// # Errors
     /// [`ProfileError::Rate`].
@@ -48,24 +50,24 @@ impl CostModel {
         Ok(Self { profile, ops: BTreeMap::new() })
     }
 
-    /// The device whose seconds are predicted.
+    /// Returns the profile of the device whose seconds are predicted.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// Number of ranges of which an operation has measurements.
+    /// Returns the number of ranges on which an operation was measured.
     pub fn sample_count(&self, op: &Operation) -> usize {
         self.ops.get(op).map_or(0, |learned| learned.samples.len())
     }
 
-    /// Takes a measurement: `op` on a range with these features took `seconds`. Predictions change with the next
+    /// Adds a measurement: `op` took `seconds` on a range with these features. Predictions change at the next
     /// [`CostModel::refit`].
     ///
-    /// Of one range, the lower quartile of its latest nine measurements counts: what disturbs one slows it. An operation keeps its latest 512 ranges,
-    /// whichever graphs they are of.
+    /// For each range, the lower quartile of its last nine measurements counts, because disturbances only slow a call.
+    /// An operation keeps its last 512 ranges, of all graphs together.
     ///
     /// # Errors
-    /// [`SampleError`] if the seconds are not finite or not above 0; the model is then as it was.
+    /// [`SampleError`] if the seconds are not finite or not above 0; the model is then unchanged.
     pub fn observe(&mut self, op: &Operation, features: &Features, seconds: f64) -> Result<(), SampleError> {
         if !sample::can_be_measured(seconds) {
             return Err(SampleError { op: op.name.clone(), seconds });
@@ -76,10 +78,10 @@ impl CostModel {
         Ok(())
     }
 
-    /// Fits all operations to all samples.
+    /// Fits the weights of all operations to their samples.
     ///
     /// # Cost
-    /// About as many small least-squares problems an operation as it has features, each O(samples).
+    /// About as many small least-squares problems per operation as it has features, each O(samples).
     pub fn refit(&mut self) {
         for (op, learned) in &mut self.ops {
             let samples: Vec<_> =
@@ -88,28 +90,28 @@ impl CostModel {
         }
     }
 
-    /// Seconds of one call on a range with these features (see [`FeatureSums::columns`]).
+    /// Returns the predicted seconds of one call on a range with these features (see [`FeatureSums::columns`]).
     pub fn predict(&self, op: &Operation, features: &Features) -> f64 {
         self.weights(op).seconds(features)
     }
 
-    /// Seconds of one call as they were measured on a range with these features, if they were.
+    /// Returns the measured seconds of one call on a range with these features, if there are any.
     pub fn measured(&self, op: &Operation, features: &Features) -> Option<f64> {
         let samples = &self.ops.get(op)?.samples;
         samples.iter().rev().find(|sample| sample.features == *features).map(Sample::undisturbed_s)
     }
 
-    /// The latest calls on a range with these features, oldest first, in seconds: each by itself.
+    /// Returns the seconds of the latest calls on a range with these features, one by one, oldest first.
     pub fn measurements(&self, op: &Operation, features: &Features) -> impl Iterator<Item = f64> {
         let samples = self.ops.get(op).map_or(&[][..], |learned| &learned.samples);
         let sample = samples.iter().rev().find(|sample| sample.features == *features);
         sample.into_iter().flat_map(|sample| sample.seconds.iter().copied())
     }
 
-    /// The seconds of all `ops` together on any range of a graph, to be split.
+    /// Returns the predicted seconds of all `ops` together as a cost of ranges, for splitting.
     ///
-    /// Constants a call are left out: they are the same for every range, and so do not move a split. An operation that
-    /// runs several times stands in `ops` as often.
+    /// Constants per call are left out: they are the same for every range and do not affect a split. An operation that
+    /// runs several times occurs in `ops` as often.
     ///
     /// # Errors
     /// [`SumsError::Device`] if the sums were counted for a device with other accesses or caches; [`SumsError::Width`].
@@ -138,7 +140,7 @@ mod tests {
     use super::*;
     use crate::op::Work;
 
-    /// Rows of 0 to 12 neighbours, some in sequence.
+    /// Returns rows of 0 to 12 neighbours, some of them consecutive.
     fn graph() -> (Vec<u64>, Vec<u32>) {
         let rows = (0..500u32).map(|v| (0..v * 7 % 13).map(move |i| i * (1 + v % 3)));
         let mut indptr = vec![0];

@@ -1,4 +1,4 @@
-//! What is predicted: one kind of call, with its widths.
+//! Operations: kinds of calls, with their widths, whose time is predicted.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,52 +6,52 @@ use crate::cache::CERTAIN;
 use crate::feature::{FEATURES, Feature, Features};
 use crate::profile::Profile;
 
-/// One operation of a layer, whose seconds a model learns.
+/// One operation of a layer, whose seconds the model learns.
 ///
-/// Calls with the same name and the same work share their samples, whichever layer they stand in. A layer whose calls
-/// should be learned apart gets a name of its own (`convs.0/gather`).
+/// Calls with the same name and the same work share their samples, whatever layer they belong to. To learn the calls of
+/// one layer separately, give it a name of its own (`convs.0/gather`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Operation {
-    /// The kernel (`gather`, `linear_weight_grad`), and more if it should be learned apart.
+    /// Name of the kernel (`gather`, `linear_weight_grad`), with a prefix if it is learned separately.
     pub name: String,
-    /// What it does, and to how much.
+    /// The kind and amount of work.
     pub work: Work,
 }
 
-/// What an operation does to each vertex of its range.
+/// The work of an operation per vertex of its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Work {
-    /// Sums the rows of its in-neighbours.
+    /// Sums the rows of the vertex's in-neighbours.
     Gather {
-        /// Numbers a row.
+        /// Numbers per row.
         width: u32,
     },
-    /// Multiplies its row with a matrix `[k, m]`, or takes part in a gradient of that.
+    /// Multiplies the vertex's row by a matrix `[k, m]`, or computes a gradient of that product.
     Product {
-        /// Numbers of a row of one operand.
+        /// Numbers per row of one operand.
         k: u32,
-        /// Numbers of a row of the other.
+        /// Numbers per row of the other operand.
         m: u32,
     },
     /// Reads and writes rows, cell by cell.
     Elementwise {
-        /// Bytes that are read and written for a vertex.
+        /// Bytes read and written per vertex.
         bytes: u32,
     },
 }
 
-/// Seconds a call, and seconds a unit of each feature.
+/// Seconds per call, and seconds per unit of each feature.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Weights {
-    // Invariant: finite, not negative.
+    // Invariant: finite and not negative.
     pub(crate) per_call_s: f64,
     pub(crate) per_feature_s: [f64; FEATURES.len()],
 }
 
 impl Weights {
-    /// Seconds of one call.
+    /// Returns the seconds of one call.
     pub(crate) fn seconds(&self, features: &Features) -> f64 {
         let terms = self.per_feature_s.iter().zip(features).map(|(weight, &count)| weight * count as f64);
         terms.fold(self.per_call_s, |sum, term| sum + term)
@@ -59,14 +59,14 @@ impl Weights {
 }
 
 impl Operation {
-    /// An operation.
+    /// Creates an operation.
     pub fn new(name: impl Into<String>, work: Work) -> Self {
         Self { name: name.into(), work }
     }
 }
 
 impl Work {
-    /// Width of the rows that it reads along the edges; 0 if it does not follow edges.
+    /// Returns the width of the rows that it reads along the edges; 0 if it does not follow edges.
     pub fn width(self) -> u32 {
         match self {
             Self::Gather { width } => width,
@@ -74,13 +74,15 @@ impl Work {
         }
     }
 
-    /// Whether its time can depend on a feature: what does not follow edges takes the same time for every vertex.
+    /// Whether the time can depend on a feature. An operation that does not follow edges takes the same time for every
+    /// vertex.
     pub(crate) fn uses(self, feature: Feature) -> bool {
         matches!(self, Self::Gather { .. }) || feature == Feature::Vertices
     }
 
-    /// What the device's profile says of it: the profile's seconds, as weights. Of a gather's neighbours, those that miss
-    /// the cache take [`Profile::gather_s`]'s time, and the others less; the first of a row take more, as rows of few do.
+    /// Returns the weights that the device's profile implies. For a gather, neighbours that miss the cache take the
+    /// time of [`Profile::gather_s`], and the others less. The first neighbours of a row take more, because short rows
+    /// do.
     pub(crate) fn prior(self, profile: &Profile) -> Weights {
         let (per_call_s, per_vertex_s, per_neighbour_s) = match self {
             Self::Gather { width } => {
@@ -93,12 +95,12 @@ impl Work {
         let row_bytes = 4.0 * f64::from(self.width());
         let cached_s = row_bytes / profile.cached_gather_bytes_per_s;
         let saved_s = row_bytes / profile.gather_bytes_per_s - cached_s;
-        // A cache that is measured to be slower than the memory saves nothing.
+        // A cache that was measured to be slower than memory saves nothing.
         let saved_s = saved_s.clamp(0.0, per_neighbour_s);
         let per_feature_s = FEATURES.map(|feature| match feature {
             Feature::Vertices => per_vertex_s,
             Feature::Neighbours => per_neighbour_s - saved_s,
-            // Half of it because the row is in no cache, half because its page is not.
+            // Half of the saving is lost if the row is not cached, half if its page is not cached.
             Feature::Misses | Feature::PageMisses => saved_s / 2.0 / f64::from(CERTAIN),
             Feature::FirstNeighbours => (row_bytes / profile.short_gather_bytes_per_s - cached_s).max(0.0),
             Feature::Runs | Feature::RunAccesses | Feature::WideAccesses => 0.0,
@@ -107,9 +109,9 @@ impl Work {
     }
 }
 
-/// The constant and the two slopes of a function that is linear in vertices and edges.
+/// Returns the constant and the two slopes of a function that is linear in vertices and edges.
 fn split_linear(seconds: impl Fn(u64, u64) -> f64) -> (f64, f64, f64) {
-    // Slopes are taken far out, where the constant is lost in rounding, not the slope.
+    // At this distance, rounding affects the constant and not the slope.
     const FAR: u64 = 1 << 30;
     let constant = seconds(0, 0);
     let slope = |n, e| ((seconds(n, e) - constant) / FAR as f64).max(0.0);

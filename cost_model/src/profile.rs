@@ -1,40 +1,41 @@
-//! What a device can do, in a few numbers: the source of predictions before anything was measured.
+//! Device profiles: a few rates per device, from which times are predicted before anything is measured.
 
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-/// A device's rates. `f32` throughout; a rate is what a large call reaches, not what the datasheet sells, where known.
+/// The rates of a device, for `f32`. A rate is what a large call reaches, not the peak of the datasheet, where that is
+/// known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// What it is called.
+    /// Name of the device.
     pub name: String,
-    /// Bytes a second of its memory, read or written in sequence.
+    /// Sequential memory bandwidth for reads and writes, in bytes per second.
     pub memory_bytes_per_s: f64,
-    /// Bytes a second of rows that a gather reads at random from a matrix larger than any cache.
+    /// Bandwidth of a gather that reads random rows of a matrix larger than any cache, in bytes per second.
     pub gather_bytes_per_s: f64,
-    /// Bytes a second of rows that a gather reads at random from a matrix that the cache holds.
+    /// Bandwidth of a gather that reads random rows of a matrix that fits the cache, in bytes per second.
     pub cached_gather_bytes_per_s: f64,
-    /// The same, of rows with few neighbours, of which it is not known ahead how many.
+    /// The same for destinations with few neighbours, whose number is not known in advance.
     pub short_gather_bytes_per_s: f64,
-    /// Bytes of the last cache before the memory, which all of a device's threads share: as many as are theirs.
+    /// Bytes of the last-level cache that the device's threads share; only the share that is theirs.
     pub cache_bytes: u64,
-    /// Bytes a second from the host's memory to the device's.
+    /// Bandwidth of copies from host to device, in bytes per second.
     pub to_device_bytes_per_s: f64,
-    /// Bytes a second from the device's memory to the host's.
+    /// Bandwidth of copies from device to host, in bytes per second.
     pub to_host_bytes_per_s: f64,
-    /// Bytes a second from another device's memory to this one's. Absent, the other is a share of the same device: every byte is read
-    /// and written there.
+    /// Bandwidth of copies from another device, in bytes per second. If absent, the other device is a share of the same
+    /// GPU, and every byte is read and written in its memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between_devices_bytes_per_s: Option<f64>,
-    /// Floating-point operations a second of a large matrix product.
+    /// Floating-point operations per second of a large matrix product.
     pub flops_per_s: f64,
-    /// Seconds that a call takes before it does anything.
+    /// Launch overhead of a call, in seconds.
     pub launch_s: f64,
-    /// Bytes of its memory.
+    /// Bytes of memory.
     pub capacity_bytes: u64,
-    /// Numbers of one coalesced access: 32 of a GPU's warp, 16 on a cache line.
+    /// Numbers per coalesced access: 32 for a GPU's warp, 16 for a cache line.
     pub access_width: NonZeroU32,
 }
 
@@ -42,39 +43,40 @@ pub struct Profile {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// Not the JSON of a profile.
+    /// The text is not the JSON of a profile.
     #[error(
-        "this is no device profile; expected JSON with name, memory_bytes_per_s, gather_bytes_per_s, \
-         cached_gather_bytes_per_s, short_gather_bytes_per_s, cache_bytes, to_device_bytes_per_s, to_host_bytes_per_s, flops_per_s, launch_s, capacity_bytes and access_width, and perhaps between_devices_bytes_per_s"
+        "this is not a device profile; expected JSON with name, memory_bytes_per_s, gather_bytes_per_s, \
+         cached_gather_bytes_per_s, short_gather_bytes_per_s, cache_bytes, to_device_bytes_per_s, to_host_bytes_per_s, flops_per_s, launch_s, capacity_bytes and access_width, and optionally between_devices_bytes_per_s"
     )]
     Json(#[from] serde_json::Error),
-    /// A rate that no device has.
+    /// A rate is not a finite number above 0.
     #[error("the profile `{profile}` has {field} = {found}, expected a finite number above 0")]
     Rate {
-        /// The profile's name.
+        /// Name of the profile.
         profile: String,
-        /// Which of its numbers.
+        /// Name of the field.
         field: &'static str,
-        /// What stands there.
+        /// The value found.
         found: f64,
     },
 }
 
 impl Profile {
-    /// The names that [`Profile::named`] knows.
+    /// The names of the built-in profiles.
     pub const NAMES: [&'static str; 3] = ["h200", "a100", "p100"];
 
-    /// A profile that is built in; `None` if the name is not one of [`Profile::NAMES`].
+    /// Returns a built-in profile; `None` if the name is not one of [`Profile::NAMES`].
     ///
-    /// Rates of gathers and of products are shares of the peaks that kernels commonly reach (gather: 60 % of the
-    /// memory's, and all of it from the L2 cache; products: 80 % of the peak in `f32`, which on the newer two is that of the CUDA cores, not of TF32);
-    /// links, between devices as well, are 80 % of the bus. They only have to be good until the first epoch was measured.
+    /// The rates are the usual shares of the peak rates that kernels reach. A gather reaches 60 % of the memory
+    /// bandwidth, and all of it from the L2 cache. A product reaches 80 % of the `f32` peak, which on the two newer
+    /// devices is that of the CUDA cores, not of TF32. Links, including those between devices, reach 80 % of the bus.
+    /// The rates only need to be good until the first epoch is measured.
     ///
     /// # Source
     /// - `h200`: NVIDIA H200 SXM datasheet: 141 GB at 4.8 TB/s (copies were seen at 4.3), 67 TFLOP/s, 60 MB of L2,
     ///   PCIe 5.0 x16, NVLink at 900 GB/s both ways together.
-    /// - `a100`: NVIDIA A100 80 GB SXM datasheet: 80 GB at 2,039 GB/s, 19.5 TFLOP/s, 40 MB of L2, PCIe 4.0 x16, NVLink at 600 GB/s
-    ///   both ways together.
+    /// - `a100`: NVIDIA A100 80 GB SXM datasheet: 80 GB at 2,039 GB/s, 19.5 TFLOP/s, 40 MB of L2, PCIe 4.0 x16,
+    ///   NVLink at 600 GB/s both ways together.
     /// - `p100`: NVIDIA Tesla P100 for PCIe, 16 GB, datasheet: 732 GB/s, 9.3 TFLOP/s, 4 MB of L2, PCIe 3.0 x16.
     pub fn named(name: &str) -> Option<Self> {
         let (memory, flops, [link, between], cache_bytes, capacity_bytes) = match name {
@@ -103,14 +105,14 @@ impl Profile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// [`ProfileError`]; an unknown or missing field is one.
+    /// [`ProfileError`], also for an unknown or missing field.
     pub fn from_json(json: &str) -> Result<Self, ProfileError> {
         let profile: Self = serde_json::from_str(json)?;
         profile.check()?;
         Ok(profile)
     }
 
-    /// The profile as [`Profile::from_json`] reads it.
+    /// Returns the profile in the format that [`Profile::from_json`] reads.
     ///
     /// # Panics
     /// Never: the fields are plain numbers.
@@ -118,7 +120,7 @@ impl Profile {
         serde_json::to_string_pretty(self).expect("numbers and a name are JSON")
     }
 
-    /// Objects to a rate that is not above 0 and finite.
+    /// Checks that every rate is finite and above 0.
     ///
     /// # Errors
     /// [`ProfileError::Rate`].
@@ -140,42 +142,43 @@ impl Profile {
         }
     }
 
-    /// Seconds of a gather: `n` rows of `d` numbers, each the sum of some of the `e` source rows, none of which is in a
+    /// Returns the seconds of a gather of `n` rows with `d` numbers, which sum `e` source rows; no source row is in a
     /// cache.
     ///
     /// # Source
-    /// Bytes as `lapidary_kernels::cpu::gather_bytes` counts them: source rows at random, the rest in sequence.
+    /// Bytes as counted by `lapidary_kernels::cpu::gather_bytes`: source rows are read at random, the rest
+    /// sequentially.
     pub fn gather_s(&self, n: u64, e: u64, d: u64) -> f64 {
         let (n, e, d) = (n as f64, e as f64, d as f64);
         let in_sequence = 8.0 * (n + 1.0) + 4.0 * e + 4.0 * n * d;
         self.launch_s + in_sequence / self.memory_bytes_per_s + 4.0 * e * d / self.gather_bytes_per_s
     }
 
-    /// Seconds of a product of `[n, k]` and `[k, m]`, or of a gradient of it.
+    /// Returns the seconds of a product of `[n, k]` and `[k, m]`, or of one of its gradients.
     ///
-    /// A row takes what is greater, its flops or its bytes; the weight is read once besides.
+    /// A row takes the time of its flops or of its bytes, whichever is longer. The weight is read once in addition.
     pub fn linear_s(&self, n: u64, k: u64, m: u64) -> f64 {
         let (n, k, m) = (n as f64, k as f64, m as f64);
         let row_s = f64::max(2.0 * k * m / self.flops_per_s, 4.0 * (k + m) / self.memory_bytes_per_s);
         self.launch_s + 4.0 * k * m / self.memory_bytes_per_s + n * row_s
     }
 
-    /// Seconds of an elementwise call that reads and writes `bytes` together.
+    /// Returns the seconds of an elementwise call that reads and writes `bytes` bytes in total.
     pub fn elementwise_s(&self, bytes: u64) -> f64 {
         self.launch_s + bytes as f64 / self.memory_bytes_per_s
     }
 
-    /// Seconds of a copy of `bytes` from the host to the device.
+    /// Returns the seconds of a copy of `bytes` bytes from the host to the device.
     pub fn copy_in_s(&self, bytes: u64) -> f64 {
         self.launch_s + bytes as f64 / self.to_device_bytes_per_s
     }
 
-    /// Seconds of a copy of `bytes` from another device.
+    /// Returns the seconds of a copy of `bytes` bytes from another device.
     pub fn fetch_s(&self, bytes: u64) -> f64 {
         self.launch_s + bytes as f64 / self.between_devices_bytes_per_s.unwrap_or(self.memory_bytes_per_s / 2.0)
     }
 
-    /// Seconds of a copy of `bytes` from the device to the host.
+    /// Returns the seconds of a copy of `bytes` bytes from the device to the host.
     pub fn copy_out_s(&self, bytes: u64) -> f64 {
         self.launch_s + bytes as f64 / self.to_host_bytes_per_s
     }
@@ -227,8 +230,8 @@ mod tests {
             ..Profile::named("h200").expect("it is built in")
         };
         assert_eq!(profile.gather_s(1, 3, 2), 1.0 + (16.0 + 12.0 + 8.0) / 10.0 + 24.0 / 4.0);
-        assert_eq!(profile.linear_s(2, 10, 20), 1.0 + 80.0 + 2.0 * 400.0 / 8.0); // by flops
-        assert_eq!(profile.linear_s(2, 10, 1), 1.0 + 4.0 + 2.0 * 44.0 / 10.0); // by bytes
+        assert_eq!(profile.linear_s(2, 10, 20), 1.0 + 80.0 + 2.0 * 400.0 / 8.0); // limited by flops
+        assert_eq!(profile.linear_s(2, 10, 1), 1.0 + 4.0 + 2.0 * 44.0 / 10.0); // limited by bytes
         assert_eq!(Profile { between_devices_bytes_per_s: Some(4.0), ..profile.clone() }.fetch_s(8), 3.0);
         assert_eq!(Profile { between_devices_bytes_per_s: None, ..profile.clone() }.fetch_s(10), 3.0);
         assert_eq!((profile.elementwise_s(20), profile.copy_in_s(4), profile.copy_out_s(4)), (3.0, 3.0, 5.0));

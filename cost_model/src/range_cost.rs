@@ -1,37 +1,37 @@
-//! The cost of any consecutive range of vertices.
+//! Costs of consecutive ranges of vertices.
 
 use std::ops::Range;
 
-/// A cost that is a sum over vertices, and O(1) to read for any consecutive range.
+/// A cost that is a sum over vertices, and can be read in O(1) for any consecutive range.
 ///
-/// A greater range never costs less, to the last bit: integers are subtracted exactly, and a float product or sum
-/// never falls when an operand rises. Binary search relies on that.
+/// A larger range never costs less, down to the last bit: integers are subtracted exactly, and a floating-point product
+/// or sum never decreases when an operand increases. Binary search relies on this.
 ///
 /// # Units
-/// Whatever the weights make of the columns: vertices, edges, seconds.
+/// Those of the weights: vertices, edges or seconds.
 /// # Source
-/// ROC (Jia et al., MLSys 2020), section 4.2, with one prefix sum a feature instead of one a cost, so that new weights
-/// cost nothing.
+/// ROC (Jia et al., MLSys 2020), section 4.2, but with one prefix sum per feature instead of one per cost, so that new
+/// weights need no new sums.
 #[derive(Clone, Debug)]
 pub struct RangeCost<'a> {
-    // Invariant: weights are finite and not negative; a column has `vertices + 1` entries, which never fall.
+    // Invariant: weights are finite and not negative; a column has `vertices + 1` entries, which never decrease.
     vertices: usize,
     per_vertex: f64,
     columns: Vec<(f64, &'a [u64])>,
-    /// Where each factor ends, and the factor, in ascending order; behind the last, the factor is 1.
+    /// Correction factors in ascending order, each with the end of its vertices; behind the last, the factor is 1.
     factors: Vec<(usize, f64)>,
 }
 
 impl<'a> RangeCost<'a> {
-    /// Every vertex costs 1.
+    /// Creates the cost 1 per vertex.
     pub fn vertices(count: usize) -> Self {
         Self { per_vertex: 1.0, ..Self::nothing(count) }
     }
 
-    /// A vertex costs its number of in-edges; more generally, what whole numbers with the prefix sums `indptr` say.
+    /// Creates the number of in-edges as cost, or any other whole numbers with the prefix sums `indptr`.
     ///
     /// # Shapes
-    /// `indptr`: `[n + 1]`, never falling.
+    /// `indptr`: `[n + 1]`, never decreasing.
     /// # Panics
     /// If it is empty.
     pub fn edges(indptr: &'a [u64]) -> Self {
@@ -39,17 +39,17 @@ impl<'a> RangeCost<'a> {
         Self { columns: vec![(1.0, indptr)], ..Self::nothing(indptr.len() - 1) }
     }
 
-    /// Nothing costs anything, until something is added.
+    /// Creates a cost of 0.
     pub(crate) fn nothing(vertices: usize) -> Self {
         Self { vertices, per_vertex: 0.0, columns: Vec::new(), factors: Vec::new() }
     }
 
-    /// Adds `weight` a vertex.
+    /// Adds `weight` per vertex.
     pub(crate) fn add_per_vertex(&mut self, weight: f64) {
         self.per_vertex += weight;
     }
 
-    /// Adds `weight` times a column; to the weight that it has, if it is there already.
+    /// Adds `weight` times a column. If the column is already there, its weight increases.
     pub(crate) fn add_column(&mut self, weight: f64, sums: &'a [u64]) {
         debug_assert!(weight >= 0.0 && weight.is_finite() && sums.len() == self.vertices + 1);
         if weight == 0.0 {
@@ -61,8 +61,7 @@ impl<'a> RangeCost<'a> {
         }
     }
 
-    /// Multiplies the cost of the vertices of each part by a factor, in place of earlier factors: what was measured of the
-    /// part over what was predicted of it.
+    /// Sets a factor for the cost of each part's vertices, in place of earlier factors: measured over predicted time.
     ///
     /// # Shapes
     /// `parts`: consecutive ranges from vertex 0 on.
@@ -82,14 +81,14 @@ impl<'a> RangeCost<'a> {
         self.vertices
     }
 
-    /// Cost of a range of vertices.
+    /// Returns the cost of a range of vertices.
     ///
     /// # Cost
-    /// O(1): two reads a feature whose weight is not 0, for each part that has a factor of its own and meets the range.
+    /// O(1): two reads per feature whose weight is not 0, for each part with its own factor that overlaps the range.
     /// # Panics
-    /// If it is not a range of vertices.
+    /// If the range is out of bounds.
     pub fn of(&self, range: Range<usize>) -> f64 {
-        // A sum of parts that only grow with the range, in one order: so it never falls either.
+        // The terms only grow with the range, and are added in a fixed order, so the sum never decreases either.
         let mut start = range.start;
         let mut sum = 0.0;
         for &(end, factor) in &self.factors {
@@ -107,7 +106,7 @@ impl<'a> RangeCost<'a> {
         columns.fold(self.per_vertex * range.len() as f64, |sum, cost| sum + cost)
     }
 
-    /// Cost of all vertices.
+    /// Returns the cost of all vertices.
     pub fn total(&self) -> f64 {
         self.of(0..self.vertices)
     }

@@ -1,4 +1,4 @@
-//! What was measured of one operation.
+//! Measurements of one operation.
 
 use std::collections::VecDeque;
 
@@ -6,44 +6,44 @@ use serde::{Deserialize, Serialize};
 
 use crate::feature::Features;
 
-/// How many of the latest measurements of a range count: as many epochs, if ranges stay.
+/// Number of latest measurements of a range that count: that many epochs, if the ranges stay the same.
 const RECENT: usize = 9;
 
-/// How many different ranges are kept. More would slow the fit, not improve it.
+/// Most ranges that are kept. More would slow the fit without improving it.
 pub(crate) const MOST: usize = 512;
 
-/// One range's features, and the latest of its measured seconds.
+/// The features of a range, and its latest measured seconds.
 ///
-/// Ranges with the same features are the same work, and are one sample.
+/// Ranges with the same features are the same amount of work and share one sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Sample {
     pub(crate) features: Features,
-    /// Oldest first; 1 to [`RECENT`], each above 0 and finite.
+    /// Oldest first; 1 to [`RECENT`] values, each finite and above 0.
     pub(crate) seconds: VecDeque<f64>,
 }
 
 impl Sample {
-    /// The lower quartile of the measurements (of up to four, the least): what disturbs a measurement slows it, and hardly
-    /// anything makes one too fast.
+    /// Returns the lower quartile of the measurements (the least, if there are at most four). Disturbances make a
+    /// measurement too slow, and hardly anything makes one too fast.
     pub(crate) fn undisturbed_s(&self) -> f64 {
         let mut sorted: Vec<f64> = self.seconds.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
         sorted[(sorted.len() - 1) / 4]
     }
 
-    /// Whether it is as [`add`] makes it.
+    /// Whether it could have been created by [`add`].
     pub(crate) fn is_valid(&self) -> bool {
         (1..=RECENT).contains(&self.seconds.len()) && self.seconds.iter().all(|&seconds| can_be_measured(seconds))
     }
 }
 
-/// Whether that can be a measurement.
+/// Whether this number can be a measurement.
 pub(crate) fn can_be_measured(seconds: f64) -> bool {
     seconds.is_finite() && seconds > 0.0
 }
 
-/// Adds a measurement to the sample of its range, or makes one; the oldest leave when there are too many.
+/// Adds a measurement to the sample of its range, or creates that sample. The oldest are removed if there are too many.
 pub(crate) fn add(samples: &mut Vec<Sample>, features: &Features, seconds: f64) {
     let Some(sample) = samples.iter_mut().rev().find(|sample| sample.features == *features) else {
         if samples.len() == MOST {

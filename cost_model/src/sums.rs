@@ -1,9 +1,9 @@
-//! Prefix sums of the features of a graph's vertices.
+//! Prefix sums of the vertex features of a graph.
 //!
-//! One pass over the edges finds the runs of every row and writes what they count, summed within a chunk of rows; a
-//! second pass over the vertices adds what the chunks before count. Where a cache matters, a pass before counts how often
-//! each source is read. What the CSR has already is not stored again: the number of vertices is the index, its offsets
-//! are the prefix sums of the neighbours, and of all that is a multiple of them.
+//! One pass over the edges finds the runs of every row and writes their counts, summed within a chunk of rows. A second
+//! pass over the vertices adds the totals of the chunks before. If the device has a cache, a pass before that counts
+//! how often each source is read. Sums that the CSR already has are not stored again: the sum of vertices is the index,
+//! and the offsets are the prefix sums of the neighbours and of all their multiples.
 
 use std::ops::Range;
 
@@ -14,16 +14,16 @@ use crate::error::SumsError;
 use crate::feature::{Counted, FEATURES, Feature, Features};
 use crate::profile::Profile;
 
-/// Rows and edges of one chunk, about.
+/// Approximate number of rows plus edges per chunk.
 const CHUNK: u64 = 1 << 18;
 
-/// Runs up to this length are looked up, not divided.
+/// Longest run whose counts are looked up in a table.
 const TABLE: usize = 64;
 
 /// The prefix sums of all features of a graph, as exact integers.
 #[derive(Clone, Debug)]
 pub struct FeatureSums<'a> {
-    // Invariant: `indptr` rises from 0; every stored column has its length, starts at 0 and never falls.
+    // Invariant: `indptr` rises from 0; every stored column has its length, starts at 0 and never decreases.
     indptr: &'a [u64],
     device: Profile,
     stored: Vec<Stored>,
@@ -32,7 +32,7 @@ pub struct FeatureSums<'a> {
 #[derive(Clone, Debug)]
 struct Stored {
     feature: Feature,
-    /// Of the rows, for a feature that depends on it.
+    /// Row width, for a feature that depends on it.
     width: Option<u32>,
     sums: Vec<u64>,
 }
@@ -41,12 +41,13 @@ impl<'a> FeatureSums<'a> {
     /// Sums the features of a CSR over in-edges.
     ///
     /// # Shapes
-    /// `indptr`: `[n + 1]`; `indices`: `[e]`, ascending within a row; `device`: for whose accesses and caches; `widths`:
-    /// those that [`FeatureSums::columns`] will be asked for. 0 need not be named.
+    /// `indptr`: `[n + 1]`; `indices`: `[e]`, ascending within a row. `device` has the accesses and caches to count
+    /// for. `widths` are those that [`FeatureSums::columns`] will be called with; 0 need not be included.
     /// # Cost
-    /// Two parallel passes over the edges for all widths together, and two over the vertices; 24 n bytes, and for each
-    /// width 8 n a cache, and 8 n if it is no multiple of an access.
+    /// Two parallel passes over the edges for all widths together, and two over the vertices. Memory: 24 n bytes, and
+    /// for each width 8 n bytes per cache, plus 8 n bytes if the width is not a multiple of an access.
     /// # Errors
+    /// [`SumsError::Offsets`], [`SumsError::NoOffsets`], [`SumsError::Source`].
     /// [`SumsError::Offsets`], [`SumsError::NoOffsets`], [`SumsError::Source`].
     pub fn new(indptr: &'a [u64], indices: &[u32], device: &Profile, widths: &[u32]) -> Result<Self, SumsError> {
         let (Some(&first), Some(&last), edges) = (indptr.first(), indptr.last(), indices.len()) else {
@@ -79,12 +80,12 @@ impl<'a> FeatureSums<'a> {
         Ok(Self { indptr, device: device.clone(), stored: stored.collect() })
     }
 
-    /// Number of vertices.
+    /// Returns the number of vertices.
     pub fn vertex_count(&self) -> usize {
         self.indptr.len() - 1
     }
 
-    /// Objects to a device with other accesses or caches than these sums were counted for.
+    /// Returns an error if the device has other accesses or caches than these sums were counted for.
     pub(crate) fn check_device(&self, device: &Profile) -> Result<(), SumsError> {
         let counted_for = |profile: &Profile| (profile.access_width, profile.cache_bytes);
         if counted_for(&self.device) == counted_for(device) {
@@ -93,15 +94,15 @@ impl<'a> FeatureSums<'a> {
         Err(SumsError::Device { found: self.device.name.clone(), expected: device.name.clone() })
     }
 
-    /// Bytes of the sums that the graph did not have already.
+    /// Returns the bytes of the sums that are stored in addition to the graph.
     pub fn byte_count(&self) -> u64 {
         self.stored.iter().map(|stored| 8 * stored.sums.len() as u64).sum()
     }
 
-    /// The features for rows of `width` numbers.
+    /// Returns the features for rows of `width` numbers.
     ///
     /// # Errors
-    /// [`SumsError::Width`] if that width was not named and is no multiple of an access.
+    /// [`SumsError::Width`] if the features were not summed for that width and it is not a multiple of an access.
     pub fn columns(&self, width: u32) -> Result<Columns<'_>, SumsError> {
         let mut columns = [Column::Index; FEATURES.len()];
         for (column, feature) in columns.iter_mut().zip(FEATURES) {
@@ -126,27 +127,27 @@ pub struct Columns<'a> {
     columns: [Column<'a>; FEATURES.len()],
 }
 
-/// Where the prefix sums of one feature are.
+/// The location of the prefix sums of one feature.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Column<'a> {
-    /// Every vertex counts one.
+    /// The index itself: every vertex counts 1.
     Index,
-    /// `factor` times what is stored.
+    /// `factor` times the stored sums.
     Scaled { factor: u64, sums: &'a [u64] },
 }
 
 impl<'a> Columns<'a> {
-    /// Number of vertices.
+    /// Returns the number of vertices.
     pub fn vertex_count(&self) -> usize {
         self.vertices
     }
 
-    /// The features of a range of vertices.
+    /// Returns the features of a range of vertices.
     ///
     /// # Cost
     /// O(1).
     /// # Panics
-    /// If it is not a range of vertices.
+    /// If the range is out of bounds.
     pub fn of(&self, range: Range<usize>) -> Features {
         assert!(range.start <= range.end && range.end <= self.vertices, "{range:?} of {} vertices", self.vertices);
         self.columns.map(|column| match column {
@@ -155,13 +156,13 @@ impl<'a> Columns<'a> {
         })
     }
 
-    /// In the order of [`FEATURES`].
+    /// Returns the columns in the order of [`FEATURES`].
     pub(crate) fn columns(&self) -> [Column<'a>; FEATURES.len()] {
         self.columns
     }
 }
 
-/// One feature to be counted, for one width.
+/// One feature to count, for one width.
 struct Counter {
     feature: Feature,
     width: Option<u32>,
@@ -169,16 +170,16 @@ struct Counter {
 }
 
 enum Count {
-    /// By row, from the number of its neighbours.
+    /// Per row, from the number of its neighbours.
     Row(fn(u64) -> u64),
-    /// By run; those of `0 .. TABLE` neighbours are looked up.
+    /// Per run. Runs of less than `TABLE` neighbours are looked up.
     Runs { table: Vec<u64>, of_run: Box<dyn Fn(u64) -> u64 + Sync> },
-    /// By neighbour: a chance for each source, or each two, four ... one behind the other.
+    /// Per neighbour: one probability for each group of 1, 2, 4, ... consecutive sources.
     Sources { chances: Vec<u8>, log_a_chance: u32 },
 }
 
 impl Count {
-    /// What a row counts; `alone` if no two of its neighbours are in sequence.
+    /// Returns the count of a row. `alone` says that no two of its neighbours are consecutive.
     fn of_row(&self, row: &[u32], alone: bool) -> u64 {
         match self {
             Self::Row(of_row) => of_row(row.len() as u64),
@@ -195,7 +196,7 @@ impl Count {
     }
 }
 
-/// What has to be counted, because the offsets do not tell.
+/// Returns the features that have to be counted, because they do not follow from the offsets.
 fn counters(n: usize, indices: &[u32], device: &Profile, widths: &[u32]) -> Result<Vec<Counter>, SumsError> {
     let mut widths = widths.to_vec();
     widths.sort_unstable();
@@ -227,7 +228,7 @@ fn counters(n: usize, indices: &[u32], device: &Profile, widths: &[u32]) -> Resu
     Ok(counters)
 }
 
-/// Consecutive ranges of rows that cover all, none empty, of about [`CHUNK`] rows and edges each.
+/// Splits all rows into consecutive non-empty ranges of about [`CHUNK`] rows plus edges.
 fn chunks(indptr: &[u64]) -> Vec<Range<usize>> {
     let n = indptr.len() - 1;
     let total = n as u64 + indptr[n];
@@ -243,7 +244,7 @@ fn chunks(indptr: &[u64]) -> Vec<Range<usize>> {
     chunks
 }
 
-/// The least `v <= n` with `reached(v)`, which must not become false again; `n` if there is none.
+/// Returns the least `v <= n` with `reached(v)`, or `n` if there is none. `reached` must be monotonic.
 fn lower_bound(n: usize, reached: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, n);
     while low < high {
@@ -253,7 +254,7 @@ fn lower_bound(n: usize, reached: impl Fn(usize) -> bool) -> usize {
     low
 }
 
-/// Writes to `pieces`, a counter each, the sums of the chunk's vertices up to and with each.
+/// Writes running sums over the vertices of a chunk to `pieces`, one piece per counter.
 fn sum_chunk(
     indptr: &[u64],
     indices: &[u32],
@@ -267,7 +268,8 @@ fn sum_chunk(
         let Some(row) = row.and_then(|(start, end)| indices.get(start..end)) else {
             return Err(SumsError::Offsets { position: v + 1, found: indptr[v + 1], edges: indices.len() });
         };
-        // Without a branch an edge, so that the compiler uses vectors: most rows of most graphs have no two in sequence.
+        // Without a branch per edge, so that the compiler vectorises it: most rows of most graphs have no consecutive
+        // neighbours.
         let joined =
             row.iter().zip(row.get(1..).unwrap_or(&[])).map(|(&u, &next)| u32::from(next == u.wrapping_add(1)));
         let alone = joined.sum::<u32>() == 0;
@@ -281,7 +283,7 @@ fn sum_chunk(
     Ok(())
 }
 
-/// Adds to every piece of a column what the pieces before it end with.
+/// Adds to every piece of a column the total of the pieces before it.
 fn add_bases(mut pieces: Vec<Vec<&mut [u64]>>) {
     let mut sums = vec![0u64; pieces.first().map_or(0, Vec::len)];
     let mut bases = Vec::with_capacity(pieces.len());
@@ -306,15 +308,15 @@ mod tests {
 
     use super::*;
 
-    /// A device with such accesses and caches.
+    /// Returns a profile with this access width and cache size.
     fn device(access: u32, cache_bytes: u64) -> Profile {
         let access_width = NonZeroU32::new(access).expect("it is not 0");
         let h200 = Profile::named("h200").expect("it is built in");
         Profile { access_width, cache_bytes, ..h200 }
     }
 
-    /// Counts a range's features one edge at a time, in the definition's words. `chances` are those of each source to be
-    /// missing from the two caches, of rows and of pages.
+    /// Counts a range's features edge by edge, straight from the definition. `chances` are each source's probabilities
+    /// of a miss in the caches of rows and of pages.
     fn count(
         (indptr, indices): (&[u64], &[u32]),
         range: Range<usize>,
@@ -395,7 +397,7 @@ mod tests {
 
     #[test]
     fn chunks_join_without_a_seam() {
-        // More edges than a chunk, a hub larger than one, runs longer than the table, and empty rows at both ends.
+        // More edges than a chunk, a hub larger than a chunk, runs longer than the table, and empty rows at both ends.
         let mut rows = vec![Vec::new(); 3];
         rows.push((0..2 * CHUNK as u32).collect());
         rows.extend((0..140_000u32).map(|v| (0..v % 11).map(|i| v % 97 + i * (1 + v % 2)).collect()));
@@ -424,7 +426,8 @@ mod tests {
             let sums = FeatureSums::new(&[0, 1], &[0], &device(16, cache), widths).expect("it is a CSR");
             (sums.byte_count(), sums.columns(64).map(|columns| columns.of(0..1)))
         };
-        // Runs, their accesses and first neighbours; then accesses at 41; then misses of rows and pages at 41 and 64.
+        // Runs, their accesses and first neighbours; then accesses at width 41; then misses of rows and pages at widths
+        // 41 and 64.
         assert_eq!(sums(0, &[]), (3 * 16, Ok([1, 1, 1, 1, 4, 255, 255, 1])));
         assert_eq!(sums(0, &[41]), (4 * 16, Ok([1, 1, 1, 1, 4, 255, 255, 1])));
         assert_eq!(sums(10, &[41, 64, 41]), (8 * 16, Ok([1, 1, 1, 1, 4, 245, 254, 1])));

@@ -1,12 +1,13 @@
-//! The CPU kernels that an epoch spends its time in, each beside the least time that this machine could take for it.
+//! Benchmarks of the CPU kernels that take most of an epoch. Each time is printed beside the least time that this
+//! machine could take.
 //!
-//! `cargo bench -p lapidary-kernels --bench cpu` runs all, `-- gather` one kind, `-- machine --json` none: it prints what
-//! the floors are made of. `RAYON_NUM_THREADS` says on how many threads. Each kernel compares one cell of its result with
-//! a sum in `f64` before it is timed.
+//! `cargo bench -p lapidary-kernels --bench cpu` runs all, `-- gather` one kind. `-- machine --json` runs none and
+//! prints the measured rates behind the floors. `RAYON_NUM_THREADS` sets the number of threads. Each benchmark compares
+//! one cell of its result with a sum in `f64` before it measures.
 //!
-//! A floor is what moving every operand and result once takes at the rate of memory, or what the operations take at the
-//! peak rate of fused multiply-adds, both measured in the same run. A gather's floor reads no source row twice; an addition
-//! counts as a multiply-add.
+//! The floor of a kernel is the time to move every operand and result once at memory bandwidth, or the time of its
+//! operations at the peak rate of fused multiply-adds, whichever is longer. Both rates are measured in the same run.
+//! The floor of a gather reads each source row only once; an addition counts as a multiply-add.
 
 mod machine;
 mod report;
@@ -62,7 +63,7 @@ impl Numbers {
     }
 }
 
-/// The values in memory such as a device has.
+/// Copies the values to memory that is aligned like a device's.
 fn on_device(values: &[f32]) -> AlignedBytes {
     let mut bytes = AlignedBytes::zeroed(size_of_val(values)).expect("the host has memory");
     bytes.as_mut_slice().copy_from_slice(values);
@@ -78,7 +79,7 @@ impl Graph {
     const ROWS: usize = 200_000;
     const DEGREE: f64 = 20.0;
 
-    /// Degrees and popularity of sources fall as a power of the rank; ranks are scattered over the ids.
+    /// Returns a graph with power-law degrees and source popularity. Ranks are scattered over the ids.
     fn power_law() -> Self {
         let numbers = &mut Numbers(1);
         let n = Self::ROWS;
@@ -100,7 +101,7 @@ impl Graph {
     }
 }
 
-/// Objects if the two differ by more than rounding.
+/// Panics if the two differ by more than rounding.
 fn check(got: f32, want: f64, magnitude: f64) {
     assert!((f64::from(got) - want).abs() <= 1e-4 * magnitude, "{got} is not {want}");
 }
@@ -324,7 +325,7 @@ fn multi_label(report: &Report, kernel: &str, classes: usize) {
         "count" => check(out[0], reference::count_micro(&dense, targets)[0] as f64, n as f64),
         _ => check(out[0], reference::sigmoid_cross_entropy_grad(&dense, targets, n as u64).data[0], 1e-6),
     }
-    // Each cell's logit and target are read, and a gradient written.
+    // Each cell's logit and target are read, and for the gradient a cell is written.
     let bytes = if kernel == "grad" { 9 } else { 5 } * n * classes;
     let work = WorkCount { bytes: bytes as u64, flops: 0 };
     report.time(&format!("sigmoid, {kernel}"), &format!("{n} x {classes}"), work, || run(&mut out));

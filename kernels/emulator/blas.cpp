@@ -1,4 +1,4 @@
-// An emulated cuBLAS: the products that are used, over column-major matrices, in the plainest way.
+// An emulated cuBLAS: the products that Lapidary uses, over column-major matrices, in the simplest way.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -9,7 +9,7 @@ API void emulated_push(void* stream, void (*run)(const void*), const void* data,
 
 enum Result { SUCCESS = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 
-// The numbers of cudaDataType and cublasComputeType_t.
+// The values of cudaDataType and cublasComputeType_t.
 enum Type { R_32F = 0, R_16BF = 14 };
 enum Compute { COMPUTE_32F = 68 };
 
@@ -61,7 +61,7 @@ static void run(const void* data) {
 }
 
 static int queue(Handle* handle, const Product& p) {
-    // What the real one objects to.
+    // The arguments that the real library rejects.
     const bool fits = p.lda >= (p.a_transposed ? p.k : p.m) && p.ldb >= (p.b_transposed ? p.n : p.k) && p.ldc >= p.m &&
                       p.lda > 0 && p.ldb > 0 && p.ldc > 0;
     if (!fits || p.m < 0 || p.n < 0 || p.k < 0) return INVALID_VALUE;
@@ -81,7 +81,7 @@ API int cublasSgemm_v2(Handle* handle, int op_a, int op_b, int m, int n, int k, 
 API int cublasGemmEx(Handle* handle, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int a_type,
                      int lda, const void* b, int b_type, int ldb, const void* beta, void* c, int c_type, int ldc,
                      int compute, int) {
-    // Of what the real one takes, what is used: bf16 operands, sums in f32, in pieces of a sum as well.
+    // Only the types that Lapidary uses: bf16 operands and f32 sums, also for partial sums.
     if (a_type != R_16BF || b_type != R_16BF || (c_type != R_16BF && c_type != R_32F) || compute != COMPUTE_32F ||
         handle->math_mode != 16)
         return NOT_SUPPORTED;

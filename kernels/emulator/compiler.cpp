@@ -1,6 +1,6 @@
-// An emulated NVRTC: it gives kernels to the C++ compiler, behind simt.h, and calls the shared library that comes out machine
-// code. EMULATED_ASAN=1 adds AddressSanitizer. EMULATED_PLANT="text=>other" changes the kernels first, so that a test can see
-// whether a fault is found; a text that is nowhere in any file does nothing.
+// An emulated NVRTC. It compiles kernels with the C++ compiler, behind simt.h, and returns the resulting shared library
+// as machine code. EMULATED_ASAN=1 adds AddressSanitizer. EMULATED_PLANT="text=>other" changes the kernels first, so
+// that a test can check whether a fault is found; it has no effect if the text is in no file.
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ static std::string read_file(const std::string& path) {
     return text.str();
 }
 
-// The folder that this library lies in, and simt.h with it.
+// Returns the folder of this library, which also has simt.h.
 static std::string own_folder() {
     Dl_info info;
     dladdr((void*)read_file, &info);

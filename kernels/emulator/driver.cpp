@@ -1,12 +1,13 @@
-// An emulated NVIDIA driver (libcuda): device memory is the heap's, and kernels are shared libraries made by compiler.cpp.
+// An emulated NVIDIA driver (libcuda): device memory is heap memory, and kernels are shared libraries built by
+// compiler.cpp.
 //
-// Nothing that is queued runs before something waits for it, and then streams take turns in an order that is drawn from
-// EMULATED_SEED. So work that is not waited for has not happened, and a copy of what was changed too early or a read of what
-// was not ordered shows. EMULATED_GPUS is how many GPUs there are (2), EMULATED_BYTES the memory of each (2 GiB),
+// Queued work does not run before something waits for it. Then streams take turns in an order drawn from EMULATED_SEED.
+// So work that was not waited for has not happened, which reveals copies of data that changed too early and reads
+// without the right order. EMULATED_GPUS is the number of GPUs (2), EMULATED_BYTES the memory of each (2 GiB),
 // EMULATED_VERSION the driver's version (13000), EMULATED_CACHE the bytes of a GPU's cache (4 MiB).
-// EMULATED_SLICE_MS is how much longer a kernel seems to take for each slice of its grid's second dimension (0).
-// EMULATED_FAIL=k makes the k-th call that may fail do so, from 1, and EMULATED_FORGET_WAITS=1 lets no stream wait for another, to
-// see whether that is found.
+// EMULATED_SLICE_MS is the extra time that a kernel seems to take per slice of its grid's second dimension (0).
+// EMULATED_FAIL=k makes the k-th call that can fail do so, counted from 1. EMULATED_FORGET_WAITS=1 makes streams ignore
+// waits for each other, to check whether that is found.
 #include <dlfcn.h>
 #include <elf.h>
 #include <sys/mman.h>
@@ -62,7 +63,7 @@ struct Graph {
 struct Stream {
     void* context = nullptr;
     std::deque<Op> queue;
-    Graph* capturing = nullptr;  // where what is queued goes instead
+    Graph* capturing = nullptr;  // where queued work goes during capture
 };
 
 struct Module {
@@ -82,7 +83,7 @@ struct Memory {
     void* context;
 };
 static std::map<Address, Memory> allocated;
-// Which GPU's kernels reach which GPU's memory: by cuCtxEnablePeerAccess, and by cuMemPoolSetAccess, both of which it takes.
+// Which GPU's kernels can reach which GPU's memory. Both cuCtxEnablePeerAccess and cuMemPoolSetAccess are needed.
 static std::map<std::pair<void*, void*>, int> reached;
 static size_t used, most_used;
 static uint64_t random_state;
@@ -110,7 +111,7 @@ static bool can_run(const Stream* stream) {
     return !op.waits_for || op.waits_for->happened >= op.version;
 }
 
-// Runs one thing of a stream that is drawn; whether there was one.
+// Runs one job of a randomly drawn stream. Returns whether there was one.
 static bool step() {
     std::vector<Stream*> ready;
     for (Stream* stream : streams)
@@ -134,7 +135,7 @@ static int run_until(Done done) {
     return SUCCESS;
 }
 
-// Whether this call is the one that fails; a GPU that failed once fails at everything that is queued from then on.
+// Returns whether this call is the one that fails. After a failure, everything queued on the GPU fails.
 static bool fails() {
     static const long which = number_of("EMULATED_FAIL", 0);
     static std::atomic<long> calls{0};
@@ -198,10 +199,10 @@ API int cuCtxSynchronize() {
 
 static int take(Address* address, size_t bytes) {
     if (used + bytes > size_t(number_of("EMULATED_BYTES", 2l << 30))) return OUT_OF_MEMORY;
-    // Exactly as many bytes, so that AddressSanitizer sees where they end.
+    // The exact number of bytes, so that AddressSanitizer sees the end.
     void* memory = nullptr;
     if (posix_memalign(&memory, 256, bytes) != 0) return OUT_OF_MEMORY;
-    memset(memory, 0xff, bytes);  // NaN, so that a cell which no kernel writes shows
+    memset(memory, 0xff, bytes);  // NaN, so that a cell that no kernel wrote is visible
     *address = (Address)memory;
     allocated[*address] = Memory{bytes, current_context};
     used += bytes;
@@ -234,7 +235,7 @@ API int cuMemFree_v2(Address address) {
 }
 API int cuMemFreeAsync(Address address, void* stream) {
     if (const int error = push(stream, [=] { give_back(address); })) return error;
-    // The pool has what is freed at once, where a new allocation of the stream may get it.
+    // Freed memory returns to the pool at once, and a new allocation of the stream may get it.
     Guard guard(lock);
     return run_until([=] { return ((Stream*)stream)->queue.empty(); });
 }
@@ -242,8 +243,8 @@ API int cuDeviceGetDefaultMemPool(void** pool, int device) { return *pool = (voi
 API int cuMemPoolSetAttribute(void*, int, void*) { return SUCCESS; }
 API int cuMemPoolTrimTo(void*, size_t) { return SUCCESS; }
 
-// GPUs reach each other unless EMULATED_PEERS=0. EMULATED_FORGET_LINKS=1 or 2 does nothing in the first or the second of the calls that
-// link them, to see whether that is found.
+// GPUs reach each other unless EMULATED_PEERS=0. EMULATED_FORGET_LINKS=1 or 2 ignores the first or the second of the
+// calls that link them, to check whether that is found.
 static bool has_peers() { return number_of("EMULATED_PEERS", 1) != 0; }
 API int cuDeviceCanAccessPeer(int* can, int device, int other) { return *can = device != other && has_peers(), SUCCESS; }
 API int cuCtxEnablePeerAccess(void* context, unsigned) {
@@ -268,7 +269,7 @@ API int cuMemPoolSetAccess(void* pool, const Access* access, size_t count) {
     }
     return SUCCESS;
 }
-// Whether all of what a kernel's words point at is within its GPU's reach.
+// Returns whether all addresses in a kernel's arguments are within its GPU's reach.
 static bool reaches(void* context, const std::vector<char>& args) {
     for (size_t at = 0; at + sizeof(Address) <= args.size(); at += sizeof(Address)) {
         Address word;
@@ -324,8 +325,9 @@ API int cuStreamWaitEvent(void* stream, Event* event, unsigned) {
     return SUCCESS;
 }
 
-// Graphs are what a stream was given while it captured, one behind the other. EMULATED_CAPTURE=0 has none, and EMULATED_TELL=1
-// says at the end how many were launched, and the most bytes that were allocated. The real driver allows a stream to wait for others meanwhile; no program here does.
+// A graph is the list of jobs queued on a stream during capture. EMULATED_CAPTURE=0 disables graphs. EMULATED_TELL=1
+// prints at the end how many were launched, and the most bytes that were allocated. The real driver lets a stream wait
+// for others during capture; no program here does.
 API int cuStreamBeginCapture_v2(void* stream, int) {
     if (fails() || number_of("EMULATED_CAPTURE", 1) == 0) return CAPTURE_UNSUPPORTED;
     Guard guard(lock);
@@ -357,7 +359,7 @@ API int cuEventCreate(Event** event, unsigned) {
     if (fails()) return OUT_OF_MEMORY;
     return *event = new Event, SUCCESS;
 }
-// Streams may still hold it: it stays.
+// Streams may still hold it, so it is kept.
 API int cuEventDestroy_v2(Event*) { return SUCCESS; }
 API int cuEventRecord(Event* event, void* stream) {
     Guard guard(lock);
@@ -385,7 +387,7 @@ API int cuEventElapsedTime_v2(float* ms, Event* from, Event* to) {
     return *ms = float(to->ms - from->ms), SUCCESS;
 }
 
-// The length of a shared library in memory, whose last part is the table of its sections; 0 if it is none.
+// Returns the length of a shared library in memory, which ends with its section table; 0 if it is not one.
 static size_t library_bytes(const void* image) {
     const Elf64_Ehdr* head = (const Elf64_Ehdr*)image;
     if (memcmp(head->e_ident, ELFMAG, SELFMAG) != 0) return 0;
@@ -395,7 +397,7 @@ static size_t library_bytes(const void* image) {
 API int cuModuleLoadData(Module** module, const void* image) {
     if (fails()) return LAUNCH_FAILED;
     const size_t bytes = library_bytes(image);
-    // The same code is loaded once, however many devices there are.
+    // The same code is loaded only once, for any number of devices.
     static std::map<std::string, Module*> loaded;
     Guard guard(lock);
     const std::string code((const char*)image, bytes);
@@ -403,7 +405,7 @@ API int cuModuleLoadData(Module** module, const void* image) {
     if (bytes && known != loaded.end()) return *module = known->second, SUCCESS;
     const int file = bytes ? memfd_create("emulated kernels", 0) : -1;
     if (file < 0 || write(file, image, bytes) != ssize_t(bytes)) return INVALID_IMAGE;
-    // The file stays open: the loader takes a path that it has seen for the library that it knows.
+    // The file stays open, because the loader treats a path that it has seen as the same library.
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
     void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -453,7 +455,7 @@ API int cuGetErrorName(int error, const char** name) {
 }
 API int cuGetErrorString(int error, const char** text) { return cuGetErrorName(error, text); }
 
-// For the emulated BLAS: `data` is copied, since a graph runs it more than once.
+// For the emulated BLAS. `data` is copied, because a graph runs it more than once.
 API void emulated_push(void* stream, void (*run)(const void*), const void* data, size_t bytes) {
     std::vector<char> copy((const char*)data, (const char*)data + bytes);
     push(stream, [=] { run(copy.data()); });

@@ -1,10 +1,11 @@
-// Runs CUDA C++ kernels on the CPU: what passes here is called emulated, never run on a GPU.
+// Runs CUDA C++ kernels on the CPU. Results from here are called "emulated", never "run on a GPU".
 //
-// The compiler of the emulator (compiler.cpp) puts this text before a file of kernels, which is otherwise what NVRTC gets. A
-// block runs at a time, and every thread of it is a fiber with a stack of its own, which runs until it waits: at a barrier, a
-// shuffle, a vote. The order in which threads and blocks run is drawn from a seed. So a thread sees what others wrote only where a barrier
-// says so: a missing barrier, a barrier that not all threads reach and a shuffle from a lane that does not take part show.
-// Not here: warps in lockstep, blocks at the same time, tensor cores, inline PTX, asynchronous copies.
+// compiler.cpp puts this text before a file of kernels, which is otherwise the same text that NVRTC gets. One block
+// runs at a time. Each of its threads is a fiber with its own stack, which runs until it waits at a barrier, a shuffle
+// or a vote. The order of threads and blocks is drawn from a seed. A thread sees the writes of others only after a
+// barrier, so these faults are detected: a missing barrier, a barrier that not all threads reach, and a shuffle from a
+// lane that does not take part.
+// Not emulated: warps in lockstep, concurrent blocks, tensor cores, inline PTX, asynchronous copies.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -20,7 +21,7 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 extern "C" void __asan_unpoison_memory_region(void const volatile*, size_t);
-// A stack is used again by the next block's fiber, whose frames lie elsewhere.
+// A stack is reused by a fiber of the next block, whose frames are at other places.
 #define SIMT_FRESH(stack, bytes) __asan_unpoison_memory_region(stack, bytes)
 #else
 #define SIMT_FRESH(stack, bytes)
@@ -50,10 +51,10 @@ namespace simt {
 
 constexpr unsigned WARP = 32;
 constexpr size_t STACK = 32 << 10;
-// What lies at the far end of every stack, and must still be there in the end.
+// The value at the far end of every stack, which must still be there at the end.
 constexpr uint64_t FAR_END = 0x5ca1ab1e0ddba11ull;
 
-// What a fiber waits for.
+// The event that a fiber waits for.
 enum class State : uint8_t { Ready, AtWarp, AtBlock, Ended };
 
 struct Fiber {
@@ -61,8 +62,8 @@ struct Fiber {
     uint3 thread;
     State state;
     unsigned mask;     // lanes that it waits for
-    int operation;     // which operation it waits in: all lanes of a mask must be in the same one
-    uint64_t value;    // what it shows to the others
+    int operation;     // the operation it waits in; all lanes of a mask must be in the same one
+    uint64_t value;    // value that it shows to the others
 };
 
 struct Kernel {
@@ -79,7 +80,7 @@ struct Kernel {
     }
 };
 
-// The block that runs.
+// The running block.
 struct Block {
     void* scheduler;
     Fiber* current;
@@ -93,7 +94,7 @@ struct Block {
 };
 static Block block;
 
-// A generator for orders (SplitMix64); 0 keeps the natural order.
+// A generator of orders (SplitMix64); seed 0 keeps the natural order.
 inline uint64_t draw() {
     uint64_t z = block.random += 0x9e3779b97f4a7c15ull;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -106,7 +107,7 @@ void shuffle(std::vector<T>& items) {
     for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[draw() % i]);
 }
 
-// Saves the registers that a call must keep, and goes on where `to` stopped.
+// Saves the registers that a call must preserve, and continues where `to` stopped.
 extern "C" void simt_switch(void** from, void* to);
 asm(R"(
 .text
@@ -171,7 +172,7 @@ inline bool has_met(const Fiber* warp, const Fiber& fiber, size_t lanes) {
     return true;
 }
 
-// Lets warps go on whose lanes have met; how many lanes.
+// Resumes warps whose lanes have met. Returns the number of lanes.
 inline size_t release_warps() {
     size_t released = 0;
     std::vector<Fiber>& fibers = block.fibers;
@@ -246,7 +247,7 @@ inline void launch(const Kernel* kernel, uint3 grid, uint3 size, const void* arg
     free(block.stacks);
 }
 
-// What the others in `mask` show; `source` is whose value this lane takes.
+// Exchanges a value with the lanes of `mask`; `source` is the lane whose value this lane takes.
 template <class T>
 T exchange(unsigned mask, T value, unsigned source, int operation) {
     static_assert(sizeof(T) <= sizeof(uint64_t), "a shuffle moves 8 bytes at most");
@@ -281,7 +282,7 @@ extern "C" __attribute__((visibility("default"))) void simt_launch(
     static void name(const Args a)
 
 #define __device__
-// One block runs at a time, so one copy will do; a global, so that AddressSanitizer sees its ends.
+// One block runs at a time, so one copy is enough. It is global so that AddressSanitizer sees its end.
 #define __shared__ static
 #define threadIdx (simt::block.current->thread)
 #define blockIdx (simt::block.index)

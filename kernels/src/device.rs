@@ -1,4 +1,4 @@
-//! The boundary between what decides (plans, workers) and what computes (devices).
+//! The interface between the code that decides (plans, workers) and the code that computes (devices).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::lent::Lent;
 use crate::memory::{HostSlot, Slot};
 use crate::op::call::{Call, Mat};
 
-/// An independent queue of a device. Calls on one lane happen in the order in which they were queued.
+/// An independent queue of a device. Jobs on one lane run in the order in which they were queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// Kernels.
@@ -19,35 +19,35 @@ pub enum Lane {
     CopyIn,
     /// Copies from the device to the host.
     CopyOut,
-    /// Small copies either way that steer and report: the clock, losses. They are no part of a plan and not counted.
+    /// Small copies in either direction: the clock, losses. They are not part of a plan and are not counted.
     Control,
 }
 
-/// Something queued on a device that has happened or will happen.
+/// A job that was queued on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Event(pub u64);
 
 impl Event {
-    /// An event that has happened.
+    /// An event that has already happened.
     pub const DONE: Event = Event(0);
 }
 
-/// When something queued ran.
+/// The times at which a job ran.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// What [`Device::launch`] or a copy returned.
+    /// The event that [`Device::launch`] or a copy returned.
     pub event: Event,
-    /// On which lane it ran.
+    /// The lane that it ran on.
     pub lane: Lane,
-    /// When it began.
+    /// When it started.
     pub start: Instant,
-    /// When it had its memory. What passes before is the host's time to clear fresh pages.
+    /// When its memory was ready. The time before that is what the host needs to clear fresh pages.
     pub ready: Instant,
     /// When it ended.
     pub end: Instant,
 }
 
-/// Spans that a device notes while someone wants them.
+/// Records spans while recording is on.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     on: AtomicBool,
@@ -67,7 +67,8 @@ impl Recorder {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Runs `work` and notes when. Its memory is made ready before, if somebody wants to know how long each took.
+    /// Runs `work` and records its span. While recording is on, memory is made ready first, so that the span shows how
+    /// long each took.
     pub(crate) fn note<T>(&self, event: Event, lane: Lane, memory: impl FnOnce(), work: impl FnOnce() -> T) -> T {
         if !self.is_on() {
             return work();
@@ -81,132 +82,136 @@ impl Recorder {
     }
 }
 
-/// One device: memory with a capacity, and the kernels over it. Buffers are handles, never pointers; calls are
+/// One device: memory with a capacity, and kernels that work on it. Buffers are handles, never pointers. Calls are
 /// queued on a lane and return an event.
 ///
 /// # Laws
 /// - A call starts only when every event of `after`, and everything queued before it on its lane, has happened.
-/// - A failed call leaves every slot as it was or, where it is an output, with contents that must not be read.
-/// - [`Device::used_bytes`] never exceeds [`Device::capacity_bytes`]: the allocation that would do so fails.
+/// - After a failed call, a slot has its old contents, or, if it is an output, contents that must not be read.
+/// - [`Device::used_bytes`] never exceeds [`Device::capacity_bytes`]: an allocation that would exceed it fails.
 pub trait Device: Send {
-    /// What the device is called in tables and errors (`cpu`, `sim:1`).
+    /// Returns the name of the device for tables and errors (`cpu`, `sim:1`).
     fn name(&self) -> String;
 
-    /// Gives `slot` `bytes` bytes of memory. What is in them is not defined.
+    /// Allocates `bytes` bytes for `slot`. Their contents are undefined.
     ///
     /// # Errors
     /// [`crate::Error::OutOfMemory`], [`crate::Error::SlotInUse`].
     fn alloc(&self, slot: Slot, bytes: u64) -> Result<()>;
 
-    /// Gives the memory of `slot` back.
+    /// Frees the memory of `slot`.
     ///
     /// # Errors
     /// [`crate::Error::EmptySlot`].
     fn free(&self, slot: Slot) -> Result<()>;
 
-    /// Lets `to`, which holds nothing, hold what `from` holds, without a copy. Nothing queued may still use `from`.
+    /// Moves the contents of `from` to the empty slot `to` without a copy. No queued job may still use `from`.
     ///
     /// # Errors
     /// [`crate::Error::EmptySlot`], [`crate::Error::SlotInUse`].
     fn rename(&self, from: Slot, to: Slot) -> Result<()>;
 
-    /// The contents of `slot` as a constant of the host, if the device's memory is the host's: nothing is copied. The
-    /// call that wrote them must have happened; a later write to the slot does not change what was shared.
+    /// Returns the contents of `slot` as a constant of the host, without a copy, if the device uses host memory; `None`
+    /// otherwise. The call that wrote the contents must have happened. A later write to the slot does not change the
+    /// shared contents.
     ///
     /// # Errors
     /// [`crate::Error::EmptySlot`].
     fn share(&self, slot: Slot) -> Result<Option<HostSlot>>;
 
-    /// Queues a copy of all of `src` into `dst`, which has that many bytes.
+    /// Queues a copy of all of `src` into `dst`, which must have the same number of bytes.
     ///
     /// # Errors
     /// [`crate::Error::EmptySlot`], [`crate::Error::SlotSize`].
     fn copy_in(&self, lane: Lane, dst: Slot, src: &HostSlot, after: &[Event]) -> Result<Event>;
 
-    /// Queues a copy of all of `src` into `dst`, which has that many bytes.
+    /// Queues a copy of all of `src` into `dst`, which must have the same number of bytes.
     ///
     /// # Errors
     /// [`crate::Error::EmptySlot`], [`crate::Error::SlotSize`], [`crate::Error::ConstantWritten`].
     fn copy_out(&self, lane: Lane, src: Slot, dst: &HostSlot, after: &[Event]) -> Result<Event>;
 
-    /// Queues one kernel call. Its failure surfaces here or at the next [`Device::wait`], never later.
+    /// Queues one kernel call. A failure is reported here or at the next [`Device::wait`], never later.
     ///
     /// # Errors
     /// Any of [`crate::Error`].
     fn launch(&self, lane: Lane, call: &Call, after: &[Event]) -> Result<Event>;
 
-    /// Lets other devices read what `slot` holds. The call that wrote it must have happened; until all of them are done, nothing may
-    /// write the slot or free it.
+    /// Lets other devices read the contents of `slot`. The call that wrote them must have happened. Until all readers
+    /// are done, nothing may write or free the slot.
     ///
     /// # Errors
-    /// [`crate::Error::EmptySlot`]; [`crate::Error::NoPeers`] if others cannot reach this memory.
+    /// [`crate::Error::EmptySlot`]; [`crate::Error::NoPeers`] if other devices cannot reach this memory.
     fn lend(&self, _slot: Slot) -> Result<Lent> {
         Err(Error::NoPeers)
     }
 
-    /// Queues a copy of rows that other devices lend: for each of `from`, in order, that many more of the numbers in `rows` are rows of
-    /// what was lent, and become rows of `out`, which is as wide.
+    /// Queues a copy of rows that other devices lend. `from` lists the owners in order, each with its number of rows.
+    /// The next that many entries of `rows` are row indices into the owner's lent matrix; those rows are copied to the
+    /// next rows of `out`, which has the same width.
     ///
     /// # Shapes
-    /// `rows`: u32 `[out.rows]`; the numbers of rows in `from` add up to `out.rows`.
+    /// `rows`: u32 `[out.rows]`; the row counts in `from` add up to `out.rows`.
     /// # Errors
-    /// [`crate::Error::EmptySlot`], [`crate::Error::SlotSize`], [`crate::Error::Shape`]; [`crate::Error::NoPeers`] for what a device that
-    /// cannot be reached lent; [`crate::Error::Index`], here or at the next [`Device::wait`].
+    /// [`crate::Error::EmptySlot`], [`crate::Error::SlotSize`], [`crate::Error::Shape`]; [`crate::Error::NoPeers`] if
+    /// the memory of a lender cannot be reached; [`crate::Error::Index`], here or at the next [`Device::wait`].
     fn fetch(&self, _lane: Lane, _rows: Slot, _out: Mat, _from: &[(Lent, usize)], _after: &[Event]) -> Result<Event> {
         Err(Error::NoPeers)
     }
 
-    /// Collects the calls that are launched from now on, to queue them as one job, whose event they all return: much is saved where
-    /// calls are short. Returns whether it does so; a device may not, and then calls are queued as ever.
+    /// Starts a batch: calls that are launched from now on are collected and queued as one job. They all return the
+    /// event of that job. This saves time where calls are short. Returns whether the device supports it; if not, calls
+    /// are queued one by one as usual.
     ///
-    /// While a batch is open, memory of its calls, and of copies that follow them, may be freed at once: what is in it stays until a later
-    /// call of the batch writes there, and for a copy until that has happened. Before a batch begins, everything else was waited for.
+    /// While a batch is open, the memory of its calls, and of copies that follow them, may be freed at once. Its
+    /// contents stay until a later call of the batch writes there; for a copy, until the copy has happened. Before a
+    /// batch begins, the caller must have waited for everything else.
     ///
     /// # Errors
-    /// That of a call before.
+    /// The error of an earlier call.
     fn begin_batch(&self) -> Result<bool> {
         Ok(false)
     }
 
-    /// Queues what was collected. Waiting for anything does so as well.
+    /// Ends the batch and queues it. Waiting for any event does so as well.
     ///
     /// # Errors
-    /// That of a call before.
+    /// The error of an earlier call.
     fn end_batch(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Returns when `event` has happened.
+    /// Blocks until `event` has happened.
     ///
     /// # Errors
-    /// That of the call behind the event, or of one before it.
+    /// The error of the call behind the event, or of an earlier one.
     fn wait(&self, event: Event) -> Result<()>;
 
-    /// What the device tried to find the faster way of a call, in words: a line each.
+    /// Returns what the device measured to choose between two ways to run a call, one line of text each.
     fn autotuned(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// The most bytes that the slots may hold together.
+    /// Returns the most bytes that the slots may hold together.
     fn capacity_bytes(&self) -> u64;
 
-    /// Notes from now on when what is queued runs, or stops to.
+    /// Turns recording of spans on or off.
     fn record(&self, on: bool);
 
-    /// What was noted, which is then forgotten.
+    /// Returns and clears the recorded spans.
     fn take_spans(&self) -> Vec<Span>;
 
-    /// Bytes that were copied so far, not counting [`Lane::Control`]: to the device, and to the host.
+    /// Returns the bytes copied so far to the device and to the host, without [`Lane::Control`].
     fn copied_bytes(&self) -> [u64; 2];
 
-    /// Bytes that were fetched so far from other devices.
+    /// Returns the bytes fetched so far from other devices.
     fn fetched_bytes(&self) -> u64 {
         0
     }
 
-    /// Bytes that the slots hold now.
+    /// Returns the bytes that the slots hold now.
     fn used_bytes(&self) -> u64;
 
-    /// The largest value that [`Device::used_bytes`] has had.
+    /// Returns the largest value that [`Device::used_bytes`] has had.
     fn peak_bytes(&self) -> u64;
 }

@@ -1,4 +1,4 @@
-//! Why a kernel call failed.
+//! Errors of kernel calls.
 
 use crate::slot::Slot;
 use crate::storage_type::DType;
@@ -15,23 +15,23 @@ pub enum Error {
     Shape {
         /// The kernel.
         call: &'static str,
-        /// Which of its operands.
+        /// The operand.
         operand: &'static str,
-        /// Rows and columns that it needs.
+        /// Rows and columns that the call needs.
         want: [usize; 2],
-        /// Rows and columns that it was given.
+        /// Rows and columns of the operand.
         got: [usize; 2],
     },
-    /// A matrix that is not stored as the call's others are.
+    /// A matrix has a storage type that does not match the call's others.
     #[error("{call}: {operand} is stored as {got}, but must be as {want}")]
     Stored {
         /// The kernel.
         call: &'static str,
-        /// Which of its operands.
+        /// The operand.
         operand: &'static str,
-        /// How it must be stored.
+        /// The storage type that it must have.
         want: DType,
-        /// How it is.
+        /// The storage type that it has.
         got: DType,
     },
     /// A slot that was never allocated, or was freed.
@@ -40,25 +40,25 @@ pub enum Error {
         /// The slot.
         slot: Slot,
     },
-    /// A call that does not end in rows of a matrix, and so cannot be the head of a fused one.
+    /// A kernel whose result is not rows of a matrix cannot be the head of a fused call.
     #[error("row steps cannot follow {call}")]
     NotFusable {
         /// The kernel.
         call: &'static str,
     },
-    /// A call that makes no sum over rows, and so cannot be the head of an accumulating one.
-    #[error("{call} makes no sum that could be added to")]
+    /// A kernel that does not sum over rows cannot add to a running sum.
+    #[error("{call} does not compute a sum that can be added to")]
     NoSum {
         /// The kernel.
         call: &'static str,
     },
-    /// A slot that is allocated already.
+    /// A slot that is already allocated.
     #[error("slot {} is in use", slot.0)]
     SlotInUse {
         /// The slot.
         slot: Slot,
     },
-    /// A slot that a call both reads and writes, or writes while another call uses it.
+    /// A slot that one call both reads and writes, or that it writes while another call uses it.
     #[error("slot {} is read and written by one call", slot.0)]
     Aliased {
         /// The slot.
@@ -69,57 +69,57 @@ pub enum Error {
     SlotSize {
         /// The slot.
         slot: Slot,
-        /// What the call needs.
+        /// Bytes that the call needs.
         need_bytes: u64,
-        /// What the slot has.
+        /// Bytes of the slot.
         have_bytes: u64,
     },
-    /// An index of a block or a permutation points outside of what it indexes.
+    /// An index of a block or a permutation is out of range.
     #[error("{call}: {operand} holds {index}, but the limit is {limit}")]
     Index {
         /// The kernel.
         call: &'static str,
-        /// Which of its operands.
+        /// The operand.
         operand: &'static str,
-        /// What was found.
+        /// The index that was found.
         index: u64,
         /// The first value that is too large.
         limit: u64,
     },
-    /// A number that the kernel is not defined for.
+    /// An argument has a value that the kernel is not defined for.
     #[error("{call}: {operand} is {got}, but must be {want}")]
     Argument {
         /// The kernel.
         call: &'static str,
-        /// Which of its arguments.
+        /// The argument.
         operand: &'static str,
-        /// What the kernel is defined for.
+        /// The values that the kernel is defined for.
         want: &'static str,
-        /// What was found.
+        /// The value that was found.
         got: f64,
     },
-    /// The system refused a thread for a lane.
+    /// The system did not start a thread for a lane.
     #[error("a thread for copies could not be started")]
     LaneThread {
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A kernel panicked: our own mistake.
+    /// A kernel panicked. This is a bug of Lapidary.
     #[error("a kernel panicked: {message}")]
     Panicked {
-        /// What the panic said.
+        /// The message of the panic.
         message: String,
     },
-    /// The device failed before, and said so then.
-    #[error("the device failed before")]
+    /// The device failed earlier; the cause was reported then.
+    #[error("the device failed earlier")]
     Failed,
-    /// A constant of the host, which nothing may write.
+    /// A write to a constant of the host.
     #[error("a constant in host memory cannot be written")]
     ConstantWritten,
-    /// The device's capacity is used up.
+    /// The device's capacity is exhausted.
     #[error("the device has {have_bytes} bytes, but the call needs {need_bytes}")]
     OutOfMemory {
-        /// Bytes in use if the allocation succeeded.
+        /// Bytes that would be in use after the allocation.
         need_bytes: u64,
         /// The device's capacity.
         have_bytes: u64,
@@ -127,63 +127,63 @@ pub enum Error {
     /// A feature that this program was built without.
     #[error("this program was built without the feature {feature}")]
     NotBuilt {
-        /// Its name in Cargo.toml.
+        /// Name of the feature in Cargo.toml.
         feature: &'static str,
     },
-    /// A library that is looked for when the program runs, and is not there.
+    /// A library that is loaded at run time was not found.
     #[error("{library} was not found: {advice}")]
     NoLibrary {
-        /// What it is.
+        /// The library.
         library: &'static str,
-        /// What to do.
+        /// Advice for the user.
         advice: &'static str,
     },
-    /// A GPU that is not there.
+    /// The GPU does not exist.
     #[error("there is no GPU {ordinal}: this machine has {count}")]
     NoGpu {
-        /// The driver's number for it.
+        /// The driver's number of the GPU.
         ordinal: u32,
-        /// How many GPUs there are.
+        /// Number of GPUs on this machine.
         count: u32,
     },
-    /// A library of the GPU failed.
+    /// A call to the GPU driver or one of its libraries failed.
     #[error("{call} failed with {name}: {advice}")]
     Cuda {
-        /// What it was asked for.
+        /// The function that was called.
         call: &'static str,
-        /// What it said.
+        /// The error name that it returned.
         name: String,
-        /// What to do.
+        /// Advice for the user.
         advice: &'static str,
     },
-    /// Kernels that do not compile for the GPU at hand.
+    /// The kernels do not compile for this GPU.
     #[error("{file} does not compile:\n{log}")]
     Compile {
-        /// The file.
+        /// The source file.
         file: &'static str,
-        /// What the compiler said.
+        /// The compiler's log.
         log: String,
     },
-    /// The host's allocator refused.
-    #[error("the host has no {need_bytes} bytes of memory left")]
+    /// The host has no memory left.
+    #[error("the host cannot allocate {need_bytes} bytes of memory")]
     HostMemory {
-        /// What was asked for.
+        /// Bytes that were requested.
         need_bytes: u64,
     },
-    /// A device that cannot read another's memory, or let others read its own.
+    /// A device that cannot read another device's memory, or cannot lend its own.
     #[error("the devices cannot read each other's memory; use --exchange host")]
     NoPeers,
     /// Threads could not be started.
     #[error("cannot start {threads} threads")]
     Threads {
-        /// How many.
+        /// Number of threads.
         threads: usize,
-        /// Why.
+        /// The cause.
         source: rayon::ThreadPoolBuildError,
     },
 }
 
-/// Objects unless an operand has the shape that the call needs.
+/// Returns an error unless an operand has the shape that the call needs.
 pub(crate) fn check_shape(call: &'static str, operand: &'static str, want: [usize; 2], got: [usize; 2]) -> Result<()> {
     if want == got { Ok(()) } else { Err(Error::Shape { call, operand, want, got }) }
 }

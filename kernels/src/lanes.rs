@@ -1,7 +1,7 @@
-//! Lanes that run by themselves: a thread each, which does what is queued in order.
+//! Asynchronous lanes: one thread per lane, which runs the queued jobs in order.
 //!
-//! What a lane does is its device's business ([`Engine`]); here is what all such devices share: numbers of events, waiting for
-//! those of other lanes, and one failure that ends everything and is told once in full.
+//! What a job does is up to the device ([`Engine`]). This module has what all such devices share: event numbers,
+//! waiting for events of other lanes, and failure. The first failure ends everything and is reported in full once.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use parking_lot::{Condvar, Mutex};
 use crate::device::{Event, Lane};
 use crate::error::{Error, Result};
 
-/// Lanes that have a thread. Control copies go with the other copies of their direction.
+/// The lanes that have a thread. Control copies use the copy lane of their direction.
 pub(crate) const LANES: [Lane; 3] = [Lane::Compute, Lane::CopyIn, Lane::CopyOut];
 
-/// What the lanes of a device work on.
+/// The part of a device that runs the jobs of its lanes.
 pub(crate) trait Engine: Send + Sync + Sized + 'static {
-    /// Does the next job of a lane, on the lane's thread. The jobs of all events of `job.after` were done before.
+    /// Runs the next job of a lane, on the lane's thread. All events in `job.after` have happened.
     ///
     /// # Errors
-    /// Those of the work: nothing is done after a failure.
+    /// The error of the job. No job runs after a failure.
     fn perform(&self, job: LaneJob<'_>, work: LaneWork<Self>) -> Result<()>;
 }
 
-/// A job as a lane sees it.
+/// The lane, event and dependencies of a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneJob<'a> {
     pub(crate) lane: usize,
@@ -34,7 +34,7 @@ pub(crate) struct LaneJob<'a> {
     pub(crate) after: &'a [Event],
 }
 
-/// What a job does.
+/// The function that a job runs.
 pub(crate) type LaneWork<E> = Box<dyn FnOnce(&E) -> Result<()> + Send>;
 
 /// The lanes of one device.
@@ -42,7 +42,7 @@ pub(crate) struct Lanes<E> {
     engine: Arc<E>,
     progress: Arc<Progress>,
     queues: Vec<Sender<Queued<E>>>,
-    // Joined after the queues are dropped, whose end ends the threads.
+    // Joined after the queues are dropped: a thread ends when its queue does.
     threads: Vec<JoinHandle<()>>,
     queued: Mutex<[u64; LANES.len()]>,
 }
@@ -53,7 +53,7 @@ struct Queued<E> {
     work: LaneWork<E>,
 }
 
-/// How far each lane has come. Jobs of a lane are done in order, so a number a lane says it all.
+/// The progress of each lane. Jobs of a lane finish in order, so one number per lane is enough.
 #[derive(Debug, Default)]
 struct Progress {
     state: Mutex<State>,
@@ -63,7 +63,7 @@ struct Progress {
 #[derive(Debug, Default)]
 struct State {
     done: [u64; LANES.len()],
-    /// The first failure; nothing is done after it.
+    /// The first failure. No job runs after it.
     failure: Option<Failure>,
 }
 
@@ -73,7 +73,7 @@ enum Failure {
     Reported,
 }
 
-/// A lane and the number of its job, from 1. [`Event::DONE`] is number 0, which was always done.
+/// Returns the lane of an event and the number of its job, from 1. [`Event::DONE`] has number 0, which is always done.
 pub(crate) fn lane_and_number(event: Event) -> (usize, u64) {
     let lanes = LANES.len() as u64;
     ((event.0 % lanes) as usize, event.0 / lanes)
@@ -84,7 +84,7 @@ fn event_of(lane: usize, number: u64) -> Event {
 }
 
 impl<E: Engine> Lanes<E> {
-    /// Lanes of a device called `name`.
+    /// Starts the lanes of a device called `name`.
     ///
     /// # Errors
     /// [`Error::LaneThread`].
@@ -131,19 +131,19 @@ impl<E: Engine> Lanes<E> {
         Ok(event)
     }
 
-    /// The event that the next job of a lane will have.
+    /// Returns the event that the next job of a lane will have.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn next(&self, lane: Lane) -> Event {
         let index = LANES.iter().position(|&l| l == lane).expect("control copies were given a lane");
         event_of(index, self.queued.lock()[index] + 1)
     }
 
-    /// Waits until the job behind `event` was done; whether the device is still well.
+    /// Waits until the job behind `event` is done. Returns whether the device has not failed.
     pub(crate) fn wait(&self, event: Event) -> bool {
         self.progress.wait(event)
     }
 
-    /// The failure, in full the first time.
+    /// Returns the failure, if there is one: with its cause the first time, then as [`Error::Failed`].
     pub(crate) fn check(&self) -> Result<()> {
         let mut state = self.progress.state.lock();
         match state.failure.replace(Failure::Reported) {
@@ -158,7 +158,7 @@ impl<E: Engine> Lanes<E> {
 fn run_lane<E: Engine>(lane: usize, jobs: &Receiver<Queued<E>>, engine: &E, progress: &Progress) {
     for Queued { event, after, work } in jobs {
         if after.iter().all(|&event| progress.wait(event)) {
-            // A panic of a kernel is a failure of the device, and no reason for others to wait forever.
+            // A panic of a kernel fails the device, so that other lanes do not wait forever.
             let work = AssertUnwindSafe(|| engine.perform(LaneJob { lane, event, after: &after }, work));
             let done = std::panic::catch_unwind(work);
             let done = done.unwrap_or_else(|panic| Err(Error::Panicked { message: panic_message(&*panic) }));
@@ -170,7 +170,7 @@ fn run_lane<E: Engine>(lane: usize, jobs: &Receiver<Queued<E>>, engine: &E, prog
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a message".into())
@@ -199,7 +199,7 @@ impl<E> Drop for Lanes<E> {
     fn drop(&mut self) {
         self.queues.clear();
         for thread in self.threads.drain(..) {
-            // A lane catches the panics of its jobs.
+            // A lane catches the panics of its jobs, so joining cannot fail.
             drop(thread.join());
         }
     }

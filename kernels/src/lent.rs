@@ -1,10 +1,10 @@
-//! Memory of one device that others read.
+//! Memory of one device that other devices read.
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// The contents of a device's slot, for other devices of its kind to read: see [`crate::Device::lend`].
+/// The contents of a device's slot, lent to other devices of the same kind: see [`crate::Device::lend`].
 #[derive(Clone)]
 pub struct Lent(Arc<dyn Any + Send + Sync>);
 
@@ -13,7 +13,7 @@ impl Lent {
         Self(Arc::new(memory))
     }
 
-    /// What was lent, if it is of this kind of device.
+    /// Returns the lent memory, if it belongs to this kind of device.
     pub(crate) fn of<T: Any>(&self) -> Option<&T> {
         self.0.downcast_ref()
     }

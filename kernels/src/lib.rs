@@ -1,11 +1,12 @@
-//! Tensors on a device, and the kernels over them.
+//! Tensors on a device, and the kernels that work on them.
 //!
-//! A [`Device`] owns numbered [`Slot`]s of bytes. Work reaches it as [`Call`]s, each one kernel over slots, queued
-//! on a [`Lane`]; data reaches it as copies from and to [`HostSlot`]s. This crate knows no graph file, no program
-//! and no plan: it is handed block arrays, matrices and numbers. What is known of an operation stands in its record, in [`mod@op`].
+//! A [`Device`] owns numbered [`Slot`]s of bytes. Work reaches it as [`Call`]s, each one kernel over slots, queued on a
+//! [`Lane`]. Data reaches it as copies from and to [`HostSlot`]s. This crate does not know graph files, programs or
+//! plans; it receives block arrays, matrices and numbers. The facts about an operation are in its record, in
+//! [`mod@op`].
 //!
-//! Every kernel exists at least twice: a serial one in [`mod@reference`], written to be obviously right, and a fast
-//! one in [`mod@cpu`]. The conformance tests hold the second against the first.
+//! Every kernel exists at least twice: a serial one in [`mod@reference`], written to be obviously right, and a fast one
+//! in [`mod@cpu`]. The conformance tests compare the second with the first.
 
 pub mod cpu;
 pub mod cuda;

@@ -1,4 +1,4 @@
-//! Bytes: where a device keeps them ([`Slot`]), and where the host does ([`Shared`], [`HostSlot`]).
+//! Memory handles: device buffers ([`Slot`]) and host memory ([`Shared`], [`HostSlot`]).
 
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -10,11 +10,11 @@ use crate::error::{Error, Result};
 pub use crate::slot::Slot;
 use crate::team::for_each;
 
-/// The least that the system clears at once, and how many of them are worth a task.
+/// Page size of the system, and the number of pages that one task touches.
 const PAGE_BYTES: usize = 4 << 10;
 const PAGES_A_TASK: usize = 512;
 
-/// `len` bytes, all zero.
+/// Allocates `len` zeroed bytes.
 ///
 /// # Errors
 /// [`Error::HostMemory`].
@@ -22,7 +22,7 @@ pub(crate) fn zeroed(len: usize) -> Result<AlignedBytes> {
     AlignedBytes::zeroed(len).map_err(|NoHostMemory { need_bytes }| Error::HostMemory { need_bytes })
 }
 
-/// Has the system clear every page that was not written yet. A byte of each is 0 afterwards.
+/// Makes the system allocate and clear every page that was not written yet. Sets one byte of each page to 0.
 pub(crate) fn touch(bytes: &mut AlignedBytes) {
     for_each(bytes.as_mut_slice::<u8>().chunks_mut(PAGES_A_TASK * PAGE_BYTES), |pages| {
         pages.chunks_mut(PAGE_BYTES).for_each(|page| *std::hint::black_box(&mut page[0]) = 0);
@@ -32,19 +32,19 @@ pub(crate) fn touch(bytes: &mut AlignedBytes) {
 /// A handle to host memory that a device copies from or to.
 #[derive(Clone, Debug)]
 pub enum HostSlot {
-    /// Never changes: a device in the host's memory may use it where it lies.
+    /// Memory that never changes. A device in host memory may use it in place.
     Constant(Shared<u8>),
     /// Written by copies out of a device, and by the host between them.
     Staging(Arc<RwLock<AlignedBytes>>),
 }
 
 impl HostSlot {
-    /// A constant array.
+    /// Returns a handle to a constant array.
     pub fn constant<T: Pod + Send + Sync>(values: &Shared<T>) -> Self {
         Self::Constant(values.to_bytes())
     }
 
-    /// Zeroed bytes that can be written.
+    /// Allocates zeroed bytes that can be written.
     ///
     /// # Errors
     /// [`Error::HostMemory`].
@@ -52,7 +52,7 @@ impl HostSlot {
         Ok(Self::Staging(Arc::new(RwLock::new(zeroed(bytes)?))))
     }
 
-    /// Writable bytes that start out as a copy of `values`.
+    /// Allocates writable bytes with a copy of `values`.
     ///
     /// # Errors
     /// [`Error::HostMemory`].
@@ -62,7 +62,7 @@ impl HostSlot {
         Ok(Self::Staging(Arc::new(RwLock::new(bytes))))
     }
 
-    /// Shows the bytes to `see`.
+    /// Calls `see` with the bytes.
     pub fn read<R>(&self, see: impl FnOnce(&[u8]) -> R) -> R {
         match self {
             Self::Constant(bytes) => see(bytes),
@@ -70,7 +70,7 @@ impl HostSlot {
         }
     }
 
-    /// Lets `fill` write the bytes.
+    /// Calls `fill` to write the bytes.
     ///
     /// # Errors
     /// [`Error::ConstantWritten`].
@@ -84,7 +84,7 @@ impl HostSlot {
         }
     }
 
-    /// A copy of the elements.
+    /// Returns a copy of the elements.
     pub fn to_vec<T: Pod>(&self) -> Vec<T> {
         match self {
             Self::Constant(bytes) => bytemuck::pod_collect_to_vec(bytes),
@@ -92,7 +92,7 @@ impl HostSlot {
         }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Constant(bytes) => bytes.len(),
@@ -100,13 +100,13 @@ impl HostSlot {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Locks for reading. A panic of another holder leaves bytes that are still bytes, so poison is no error here.
+/// Locks for reading. Poison is ignored: after a panic of another holder the contents are still valid bytes.
 pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(|poison| poison.into_inner())
 }

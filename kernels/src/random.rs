@@ -1,19 +1,19 @@
-//! The counter-based generator behind dropout: a cell's draw depends on its key alone.
+//! The counter-based random generator of dropout: the draw of a cell depends on its key alone.
 //!
-//! A mask is never stored. Forward, backward, a sparse copy of the same matrix, a part of it and another device all
-//! compute the same draw for the same (seed, epoch, op, vertex, column). One strong 64-bit hash a row is followed by
-//! a cheap 32-bit one a cell, so that the inner loop is a few multiplications that vectorise.
+//! Masks are never stored. Forward, backward, a sparse copy of the same matrix, a part of it and another device all
+//! compute the same draw for the same (seed, epoch, op, vertex, column). A strong 64-bit hash per row is followed by a
+//! cheap 32-bit hash per cell, so that the inner loop is a few multiplications that vectorise.
 
-/// What decides which cells a dropout keeps, beside the clock's epoch: see [the module](self).
+/// The key that decides, with the clock's epoch, which cells a dropout keeps: see [the module](self).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DropoutKey {
     /// The run's seed.
     pub seed: u64,
-    /// Which dropout of the model this is.
+    /// Number of this dropout in the model.
     pub op: u32,
     /// The global id of the matrix's first row.
     pub first_row: u64,
-    /// Share of cells that become 0, in `[0, 1)`; the others are scaled by `1 / (1 - rate)`.
+    /// Share of cells that are set to 0, in `[0, 1)`. The others are scaled by `1 / (1 - rate)`.
     pub rate: f32,
 }
 
@@ -25,23 +25,23 @@ fn mix64(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The odd number nearest to 2^64 over the golden ratio.
+/// The odd number nearest to 2^64 divided by the golden ratio.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What all cells of one run share.
+/// Returns the hash that all cells of one run share.
 #[inline(always)]
 pub(crate) fn run_key(seed: u64) -> u64 {
     mix64(seed.wrapping_add(STEP))
 }
 
-/// What all cells of one row share.
+/// The hash that all cells of one row share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowKey {
     first: u32,
     second: u32,
 }
 
-/// The key of global row `vertex` for dropout `op` in `epoch`.
+/// Returns the key of global row `vertex` for dropout `op` in `epoch`.
 #[inline(always)]
 pub fn row_key(seed: u64, epoch: u64, op: u32, vertex: u64) -> RowKey {
     let call = mix64(run_key(seed) ^ mix64(epoch.wrapping_mul(STEP) ^ u64::from(op).rotate_left(40)));
@@ -49,7 +49,7 @@ pub fn row_key(seed: u64, epoch: u64, op: u32, vertex: u64) -> RowKey {
     RowKey { first: row as u32, second: (row >> 32) as u32 }
 }
 
-/// 32 uniform bits for one cell of a row.
+/// Returns 32 uniform bits for one cell of a row.
 #[inline(always)]
 pub fn draw(key: RowKey, column: u32) -> u32 {
     let mut h = column.wrapping_mul(0x9e37_79b9) ^ key.first;
@@ -59,7 +59,7 @@ pub fn draw(key: RowKey, column: u32) -> u32 {
     h ^ (h >> 16)
 }
 
-/// Draws below this are dropped. A rate of 0 drops nothing.
+/// Returns the threshold below which a draw drops its cell. At a rate of 0 no cell is dropped.
 pub fn threshold(rate: f32) -> u32 {
     (f64::from(rate) * 4_294_967_296.0).round().min(f64::from(u32::MAX)) as u32
 }

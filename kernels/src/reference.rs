@@ -1,7 +1,7 @@
-//! The oracle: every kernel once more, serial, in `f64` from its inputs to its outputs, written to be obviously right.
+//! The oracle: a serial version of every kernel, in `f64` from inputs to outputs, written to be obviously right.
 //!
-//! Nothing here is called by a device. The functions panic on operands whose shapes do not agree, as indexing does.
-//! Only the dropout scale is rounded to `f32`, because which factor is meant is part of that kernel's definition.
+//! No device calls these functions. They panic on operands whose shapes do not agree, as indexing does. Only the
+//! dropout scale is rounded to `f32`, because its exact value is part of the kernel's definition.
 
 use crate::random::{DropoutKey, draw, row_key, threshold};
 use crate::step::{AdamStep, SgdStep};
@@ -19,7 +19,7 @@ pub struct Dense {
 }
 
 impl Dense {
-    /// The matrix whose cell `(r, c)` is `f(r, c)`.
+    /// Returns the matrix whose cell `(r, c)` is `f(r, c)`.
     pub fn from_fn(rows: usize, cols: usize, mut f: impl FnMut(usize, usize) -> f64) -> Self {
         let mut data = Vec::with_capacity(rows * cols);
         for r in 0..rows {
@@ -30,7 +30,7 @@ impl Dense {
         Self { rows, cols, data }
     }
 
-    /// Cell `(r, c)`.
+    /// Returns cell `(r, c)`.
     ///
     /// # Panics
     /// If there is no such cell.
@@ -39,7 +39,7 @@ impl Dense {
         self.data[r * self.cols + c]
     }
 
-    /// Row `r`.
+    /// Returns row `r`.
     ///
     /// # Panics
     /// If there is no such row.
@@ -47,12 +47,12 @@ impl Dense {
         &self.data[r * self.cols..(r + 1) * self.cols]
     }
 
-    /// The matrix whose cells are `f` of these cells.
+    /// Applies `f` to every cell.
     pub fn map(&self, f: impl Fn(f64) -> f64) -> Self {
         Self { rows: self.rows, cols: self.cols, data: self.data.iter().map(|&x| f(x)).collect() }
     }
 
-    /// The matrix whose cells are `f` of these cells and those of another one as large.
+    /// Combines the cells of two matrices of the same shape with `f`.
     pub fn zip(&self, other: &Self, f: impl Fn(f64, f64) -> f64) -> Self {
         Self::from_fn(self.rows, self.cols, |r, c| f(self.at(r, c), other.at(r, c)))
     }
@@ -64,7 +64,8 @@ impl From<MatView<'_>> for Dense {
     }
 }
 
-/// `out[v] = sum_{u -> v} weights[edge] * x[u]`; without weights, of `x[u]`. See [`crate::cpu::gather()`].
+/// Computes `out[v] = sum_{u -> v} weights[edge] * x[u]`; without weights, the sum of `x[u]`. See
+/// [`crate::cpu::gather()`].
 pub fn gather(block: BlockView<'_>, weights: Option<&[f64]>, own: &Dense, halo: Option<&Dense>) -> Dense {
     Dense::from_fn(block.rows(), own.cols, |v, c| {
         let mut sum = 0.0;
@@ -80,7 +81,8 @@ pub fn gather(block: BlockView<'_>, weights: Option<&[f64]>, own: &Dense, halo: 
     })
 }
 
-/// [`gather`] over the sources from `first` on that are `own`'s, added to `sum`, or to 0.
+/// Computes [`gather`] over the sources of the window, which starts at `first` and has the rows of `own`. Adds to
+/// `sum`, or to 0.
 pub fn gather_window(
     block: BlockView<'_>,
     weights: Option<&[f64]>,
@@ -133,7 +135,7 @@ pub fn add_bias(x: &Dense, bias: &[f64]) -> Dense {
     Dense::from_fn(x.rows, x.cols, |r, c| x.at(r, c) + bias[c])
 }
 
-/// Sum over rows.
+/// Sums over rows.
 pub fn column_sum(x: &Dense) -> Vec<f64> {
     (0..x.cols).map(|c| (0..x.rows).map(|r| x.at(r, c)).sum()).collect()
 }
@@ -153,7 +155,7 @@ pub fn relu_grad(grad: &Dense, y: &Dense) -> Dense {
     grad.zip(y, |grad, y| if y > 0.0 { grad } else { 0.0 })
 }
 
-/// Per row `(x - mean) / sqrt(variance + eps)`, and the roots.
+/// Returns `(x - mean) / sqrt(variance + eps)` of each row, and the roots.
 fn normalised(x: &Dense, eps: f64) -> (Dense, Vec<f64>) {
     let d = x.cols as f64;
     let means: Vec<f64> = (0..x.rows).map(|r| x.row(r).iter().sum::<f64>() / d).collect();
@@ -162,14 +164,14 @@ fn normalised(x: &Dense, eps: f64) -> (Dense, Vec<f64>) {
     (Dense::from_fn(x.rows, x.cols, |r, c| (x.at(r, c) - means[r]) / roots[r]), roots)
 }
 
-/// Per row `out = (x - mean) / sqrt(variance + eps) * gain + bias`.
+/// Computes `out = (x - mean) / sqrt(variance + eps) * gain + bias` for each row.
 pub fn layer_norm(x: &Dense, gain: &[f64], bias: &[f64], eps: f64) -> Dense {
     let (y, _) = normalised(x, eps);
     Dense::from_fn(x.rows, x.cols, |r, c| y.at(r, c) * gain[c] + bias[c])
 }
 
-/// With `y` the normalised `x` and `g = grad * gain`, per row
-/// `out = (g - mean(g) - y * mean(g * y)) / sqrt(variance + eps)`.
+/// Computes the input gradient of [`layer_norm`]. With `y` the normalised `x` and `g = grad * gain`, each row is `out =
+/// (g - mean(g) - y * mean(g * y)) / sqrt(variance + eps)`.
 pub fn layer_norm_input_grad(grad: &Dense, x: &Dense, gain: &[f64], eps: f64) -> Dense {
     let (y, roots) = normalised(x, eps);
     let g = Dense::from_fn(x.rows, x.cols, |r, c| grad.at(r, c) * gain[c]);
@@ -180,25 +182,25 @@ pub fn layer_norm_input_grad(grad: &Dense, x: &Dense, gain: &[f64], eps: f64) ->
     Dense::from_fn(x.rows, x.cols, |r, c| (g.at(r, c) - g_mean[r] - y.at(r, c) * gy_mean[r]) / roots[r])
 }
 
-/// Sum over rows of `grad` times the normalised `x`.
+/// Sums `grad` times the normalised `x` over rows.
 pub fn layer_norm_gain_grad(grad: &Dense, x: &Dense, eps: f64) -> Vec<f64> {
     let (y, _) = normalised(x, eps);
     (0..x.cols).map(|c| (0..x.rows).map(|r| grad.at(r, c) * y.at(r, c)).sum()).collect()
 }
 
-/// What a dropout does to the cell in `row`, counted from the key's first row, and `column`.
+/// Applies dropout to one cell. `row` counts from the key's first row.
 fn drop_cell(key: DropoutKey, epoch: u64, row: usize, column: u32, x: f64) -> f64 {
     let row = row_key(key.seed, epoch, key.op, key.first_row + row as u64);
     let kept = draw(row, column) >= threshold(key.rate);
     if kept { x * f64::from(1.0f32 / (1.0f32 - key.rate)) } else { 0.0 }
 }
 
-/// `out = x / (1 - rate)` in the cells that are kept, else 0.
+/// `out = x / (1 - rate)` in the cells that are kept, 0 in the others.
 pub fn dropout(x: &Dense, key: DropoutKey, epoch: u64) -> Dense {
     Dense::from_fn(x.rows, x.cols, |r, c| drop_cell(key, epoch, r, c as u32, x.at(r, c)))
 }
 
-/// [`dropout`] on the values of a sparse matrix in CSR.
+/// Applies [`dropout`] to the values of a sparse matrix in CSR.
 pub fn sparse_dropout(block: BlockView<'_>, values: &[f64], key: DropoutKey, epoch: u64) -> Vec<f64> {
     let mut out = vec![0.0; values.len()];
     for v in 0..block.rows() {
@@ -209,7 +211,7 @@ pub fn sparse_dropout(block: BlockView<'_>, values: &[f64], key: DropoutKey, epo
     out
 }
 
-/// The chosen rows, one after the other.
+/// Copies the chosen rows, in order.
 pub fn pack(x: &Dense, rows: &[u32]) -> Dense {
     Dense::from_fn(rows.len(), x.cols, |r, c| x.at(rows[r] as usize, c))
 }
@@ -219,7 +221,7 @@ pub fn permute_edges(values: &[f64], permutation: &[u64]) -> Vec<f64> {
     permutation.iter().map(|&i| values[i as usize]).collect()
 }
 
-/// The softmax of a row.
+/// Returns the softmax of a row.
 fn softmax(row: &[f64]) -> Vec<f64> {
     let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let exps: Vec<f64> = row.iter().map(|x| (x - largest).exp()).collect();
@@ -289,12 +291,12 @@ pub fn sigmoid_cross_entropy_grad(logits: &Dense, targets: MultiTargets<'_>, cou
     Dense::from_fn(logits.rows, logits.cols, |r, c| match targets.row(r).filter(|_| count > 0) {
         None => 0.0,
         Some(targets) if targets[c] == 0 => 1.0 / (1.0 + (-logits.at(r, c)).exp()) / cells,
-        // sigmoid(z) - 1, without the cancellation.
+        // This form of sigmoid(z) - 1 avoids cancellation.
         Some(_) => -1.0 / (1.0 + logits.at(r, c).exp()) / cells,
     })
 }
 
-/// Half the sum of all squares.
+/// Returns half the sum of the squares of all cells.
 pub fn half_squares(x: &Dense) -> f64 {
     x.data.iter().map(|x| x * x).sum::<f64>() / 2.0
 }
@@ -315,7 +317,7 @@ pub fn count_micro(logits: &Dense, targets: MultiTargets<'_>) -> [u64; 3] {
     counts
 }
 
-/// Stochastic gradient descent; see [`crate::cpu::sgd`].
+/// One SGD step; see [`crate::cpu::sgd`].
 pub fn sgd(param: &mut [f64], grad: &[f64], mut moment: Option<&mut [f64]>, step: SgdStep) {
     let (rate, momentum) = (step.rate, step.momentum);
     for i in 0..param.len() {
@@ -328,7 +330,7 @@ pub fn sgd(param: &mut [f64], grad: &[f64], mut moment: Option<&mut [f64]>, step
     }
 }
 
-/// Adam, or AdamW; see [`crate::cpu::adam`].
+/// One Adam or AdamW step; see [`crate::cpu::adam`].
 pub fn adam(param: &mut [f64], grad: &[f64], m: &mut [f64], v: &mut [f64], step: AdamStep) {
     let AdamStep { rate, beta1, beta2, eps, weight_decay: decay, .. } = step;
     let t = step.step as f64;

@@ -1,23 +1,23 @@
-//! So many at a time.
+//! A counting semaphore.
 
 use parking_lot::{Condvar, Mutex};
 
-/// Lets at most so many kernels run at once: with more devices than cores an op's seconds are then its own, and not those of
-/// the ops beside it.
+/// Limits how many kernels run at once. With more devices than cores, the measured seconds of an operation are then its
+/// own, without the time of operations that run beside it.
 #[derive(Debug)]
 pub struct Semaphore {
-    // Invariant: how many more may enter.
+    // Number of free places.
     free: Mutex<usize>,
     left: Condvar,
 }
 
 impl Semaphore {
-    /// For `places` at a time, at least one.
+    /// Creates a semaphore with `places` places, at least one.
     pub fn new(places: usize) -> Self {
         Self { free: Mutex::new(places.max(1)), left: Condvar::new() }
     }
 
-    /// Runs `work` when there is a place.
+    /// Waits for a free place, then runs `work`.
     pub fn pass<T>(&self, work: impl FnOnce() -> T) -> T {
         let _place = self.enter();
         work()
@@ -31,7 +31,7 @@ impl Semaphore {
     }
 }
 
-/// A place, which is free again when this is dropped, by a panic too.
+/// A taken place. Dropping it frees the place, also after a panic.
 struct Place<'a>(&'a Semaphore);
 
 impl Drop for Place<'_> {

@@ -1,7 +1,7 @@
-//! A simulated device: memory of its own with a hard capacity, and lanes that run by themselves. It computes on the CPU.
+//! A simulated device: separate memory with a hard capacity, and asynchronous lanes. It computes on the CPU.
 //!
-//! All of what a GPU's runtime has to get right can go wrong here as well: a copy that was not waited for, a buffer that was
-//! freed too early, a capacity that is exceeded, an error that surfaces late.
+//! It shows the same mistakes as a GPU runtime: a copy that was not waited for, a buffer that was freed too early, a
+//! capacity that is exceeded, an error that is reported late.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct SimDevice {
     lanes: Lanes<SimEngine>,
 }
 
-/// What the lanes of a simulated device share.
+/// The state that the lanes of a simulated device share.
 #[derive(Debug)]
 struct SimEngine {
     memory: CpuDevice,
@@ -31,19 +31,19 @@ struct SimEngine {
     recorder: Recorder,
 }
 
-/// How slow a simulated device is.
+/// The speed of a simulated device.
 #[derive(Clone, Debug, Default)]
 pub struct SimSpeed {
-    /// A kernel takes so many times as long as it would; 1 if absent.
+    /// Factor by which kernels take longer; 1 if absent.
     pub slowdown: Option<f64>,
-    /// Bytes a second of copies each way; as fast as the host copies if absent.
+    /// Copy rate in each direction, in bytes per second; the host's own rate if absent.
     pub copy_bytes_per_s: Option<f64>,
-    /// Shared by devices that share cores.
+    /// Semaphore of the compute lane, shared by devices that share cores.
     pub semaphore: Option<Arc<Semaphore>>,
 }
 
 impl SimDevice {
-    /// A device with a name for tables and errors, threads to compute with, a capacity, and a speed.
+    /// Creates a device. `name` is its name in tables and errors, `threads` the number of threads that compute.
     ///
     /// # Errors
     /// [`crate::Error::Threads`].
@@ -70,7 +70,7 @@ impl Engine for SimEngine {
 }
 
 impl SimEngine {
-    /// Does the work, and takes as long as the device is slow.
+    /// Runs the work, then sleeps until the simulated time has passed.
     fn timed(&self, lane: Lane, work: LaneWork<Self>) -> Result<()> {
         let (start, before) = (Instant::now(), self.memory.copied_bytes());
         let done = work(self);

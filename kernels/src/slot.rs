@@ -1,4 +1,4 @@
-//! Names of a device's buffers.
+//! Handles of a device's buffers.
 
 /// A handle to one buffer of a device. The caller chooses the numbers; they are dense and start at 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -5,11 +5,11 @@
 /// The settings of a step of stochastic gradient descent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SgdStep {
-    /// The step's number, counted from 1.
+    /// Number of the step, from 1.
     pub step: u64,
     /// Learning rate.
     pub rate: f64,
-    /// In `[0, 1)`.
+    /// Momentum, in `[0, 1)`.
     pub momentum: f64,
     /// L2 decay.
     pub weight_decay: f64,
@@ -18,7 +18,7 @@ pub struct SgdStep {
 /// The settings of a step of Adam.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamStep {
-    /// The step's number, counted from 1.
+    /// Number of the step, from 1.
     pub step: u64,
     /// Learning rate.
     pub rate: f64,
@@ -30,6 +30,6 @@ pub struct AdamStep {
     pub eps: f64,
     /// L2 decay, added to the gradient; with `decoupled`, the parameter shrinks by `rate * weight_decay` first.
     pub weight_decay: f64,
-    /// AdamW.
+    /// Whether the weight decay is decoupled from the gradient (AdamW).
     pub decoupled: bool,
 }

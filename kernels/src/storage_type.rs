@@ -1,22 +1,22 @@
-//! How the numbers of a matrix are stored.
+//! Storage types: how the numbers of a matrix are stored.
 
 use half::bf16;
 
 use crate::team::for_each;
 
-/// How the numbers of a matrix are stored. Whatever it is, kernels compute with `f32`, in which every sum is held as well.
+/// The storage type of a matrix. Kernels always compute in `f32`, and sums are always stored as `f32`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StorageType {
     /// IEEE single precision.
     #[default]
     F32,
-    /// The upper half of a single: as far as `f32` reaches, with 8 binary digits of the 24. A number is rounded to the nearest
-    /// when it is stored, to the even one of two.
+    /// bfloat16, the upper half of an f32: the same range, with 8 instead of 24 bits of precision. Stored numbers are
+    /// rounded to nearest, ties to even.
     Bf16,
 }
 
 impl StorageType {
-    /// Bytes of one number.
+    /// Returns the bytes of one number.
     pub fn byte_count(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -24,7 +24,7 @@ impl StorageType {
         }
     }
 
-    /// Its name, as in PyTorch for short: `f32` or `bf16`.
+    /// Returns the short name, as in PyTorch: `f32` or `bf16`.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -32,7 +32,7 @@ impl StorageType {
         }
     }
 
-    /// That of this name.
+    /// Returns the storage type with this name.
     ///
     /// ```
     /// use lapidary_kernels::StorageType;
@@ -50,7 +50,7 @@ impl StorageType {
 pub enum DType {
     /// IEEE single precision.
     F32,
-    /// The upper half of a single.
+    /// bfloat16, the upper half of an f32.
     Bf16,
     /// 32-bit unsigned.
     U32,
@@ -61,7 +61,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// How a matrix of it is stored, if it is of floating-point numbers.
+    /// Returns the storage type of a matrix with these elements, if they are floating-point numbers.
     pub fn float(self) -> Option<StorageType> {
         match self {
             Self::F32 => Some(StorageType::F32),
@@ -70,7 +70,7 @@ impl DType {
         }
     }
 
-    /// Size of one element, in bytes.
+    /// Returns the size of one element in bytes.
     pub fn byte_count(self) -> u64 {
         match self {
             Self::U8 => 1,
@@ -102,11 +102,11 @@ impl From<StorageType> for DType {
     }
 }
 
-/// A name that is no storage type.
+/// A name that is not a storage type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{found}` is no storage type; expected f32 or bf16")]
 pub struct UnknownStorageType {
-    /// The name.
+    /// The unknown name.
     pub found: String,
 }
 
@@ -124,13 +124,13 @@ impl std::fmt::Display for StorageType {
     }
 }
 
-/// Numbers that one thread takes at a time.
+/// Numbers per task.
 const CHUNK: usize = 1 << 16;
 
-/// What was stored, as `f32`: exactly.
+/// Converts stored numbers to `f32`, exactly.
 ///
 /// # Panics
-/// If there are not as many places as numbers.
+/// If the slices differ in length.
 pub fn widen(stored: &[bf16], wide: &mut [f32]) {
     assert_eq!(stored.len(), wide.len());
     for_each(wide.chunks_mut(CHUNK).zip(stored.chunks(CHUNK)), |(wide, stored)| {
@@ -138,10 +138,10 @@ pub fn widen(stored: &[bf16], wide: &mut [f32]) {
     });
 }
 
-/// Each number rounded to the nearest that can be stored, to the even one of two.
+/// Rounds each number to nearest, ties to even, and stores it.
 ///
 /// # Panics
-/// If there are not as many places as numbers.
+/// If the slices differ in length.
 pub fn round(wide: &[f32], stored: &mut [bf16]) {
     assert_eq!(stored.len(), wide.len());
     for_each(stored.chunks_mut(CHUNK).zip(wide.chunks(CHUNK)), |(stored, wide)| {

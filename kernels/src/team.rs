@@ -1,8 +1,8 @@
 //! The threads that share the tasks of a kernel.
 //!
-//! The thread that calls a kernel works on it too, and the pool has one thread less than may compute. Were there as many, one
-//! of them would wake to find nothing left, and on a machine with no core to spare it keeps those that work from theirs: then
-//! a short kernel often runs on one thread alone.
+//! The thread that calls a kernel works on it too, and the pool has one thread less than may compute. With a full pool,
+//! one of the threads would wake up to find no task left. On a machine without a spare core it would take time from the
+//! threads that work, and a short kernel would often run on one thread alone.
 
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
@@ -10,26 +10,26 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
-/// A caller and its helpers.
+/// A caller and its helper threads.
 #[derive(Debug)]
 pub(crate) struct Team {
-    /// None, if the caller is alone.
+    /// None if the caller works alone.
     helpers: Option<ThreadPool>,
 }
 
 thread_local! {
-    /// That of the device for which this thread calls.
+    /// The team of the device for which this thread calls kernels.
     static CURRENT: RefCell<Option<Arc<Team>>> = const { RefCell::new(None) };
 }
 
-/// That of calls for no device.
+/// The team of calls without a device.
 static DEFAULT: OnceLock<Arc<Team>> = OnceLock::new();
 
 impl Team {
-    /// `threads` threads, the caller among them.
+    /// Creates a team of `threads` threads, including the caller.
     ///
     /// # Errors
-    /// If they cannot be started.
+    /// If the threads cannot be started.
     pub(crate) fn new(threads: usize) -> Result<Self, ThreadPoolBuildError> {
         let build =
             |helpers| ThreadPoolBuilder::new().num_threads(helpers).thread_name(|i| format!("cpu-{}", i + 1)).build();
@@ -40,20 +40,20 @@ impl Team {
         1 + self.helpers.as_ref().map_or(0, ThreadPool::current_num_threads)
     }
 
-    /// Does `work`, whose tasks are shared among this team.
+    /// Runs `work`; its tasks are shared among this team.
     pub(crate) fn install<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
         let _back = Back(CURRENT.replace(Some(self.clone())));
         work()
     }
 
     fn current() -> Arc<Self> {
-        // Without threads to be had, the caller works alone.
+        // If no threads can be started, the caller works alone.
         let all = || Arc::new(Self::new(rayon::current_num_threads()).unwrap_or(Self { helpers: None }));
         CURRENT.with_borrow(Option::clone).unwrap_or_else(|| DEFAULT.get_or_init(all).clone())
     }
 }
 
-/// Puts back the team that was there before, also after a panic.
+/// Restores the previous team when dropped, also after a panic.
 struct Back(Option<Arc<Team>>);
 
 impl Drop for Back {
@@ -62,12 +62,12 @@ impl Drop for Back {
     }
 }
 
-/// How many threads share tasks.
+/// Returns how many threads share tasks.
 pub(crate) fn threads() -> usize {
     Team::current().threads()
 }
 
-/// Calls `f` for every task, each on the first thread that is free.
+/// Calls `f` for every task. Each thread takes the next task when it is free.
 pub(crate) fn for_each<T: Send>(tasks: impl ExactSizeIterator<Item = T> + Send, f: impl Fn(T) + Sync) {
     let team = Team::current();
     let helpers = team.threads().min(tasks.len()).saturating_sub(1);
@@ -86,7 +86,7 @@ pub(crate) fn for_each<T: Send>(tasks: impl ExactSizeIterator<Item = T> + Send, 
     });
 }
 
-/// Takes the next task; the others may come for theirs while it is worked on.
+/// Takes the next task. The lock is released before the task runs, so that other threads can take theirs.
 fn next<T>(tasks: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
     tasks.lock().next()
 }

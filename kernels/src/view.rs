@@ -1,10 +1,10 @@
-//! What kernels read and write: borrowed matrices, blocks and targets.
+//! Borrowed operands of kernels: matrices, blocks and targets.
 
 use lapidary_arrays::NO_LABEL;
 
 pub use lapidary_arrays::BlockView;
 
-/// A dense row-major matrix of `f32` that is read.
+/// A read-only dense row-major matrix of `f32`.
 #[derive(Clone, Copy, Debug)]
 pub struct MatView<'a> {
     // Invariant: data.len() == rows * cols.
@@ -14,27 +14,27 @@ pub struct MatView<'a> {
 }
 
 impl<'a> MatView<'a> {
-    /// `data` as `rows` rows of `cols`; `None` unless it has exactly that many elements.
+    /// Creates a view of `data` as `rows` rows of `cols` columns; `None` unless the number of elements matches.
     pub fn new(data: &'a [f32], rows: usize, cols: usize) -> Option<Self> {
         (rows.checked_mul(cols) == Some(data.len())).then_some(Self { data, rows, cols })
     }
 
-    /// All elements, row by row.
+    /// Returns all elements, row by row.
     pub fn data(&self) -> &'a [f32] {
         self.data
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Number of columns.
+    /// Returns the number of columns.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Row `r`.
+    /// Returns row `r`.
     ///
     /// # Panics
     /// If there is no such row.
@@ -43,7 +43,7 @@ impl<'a> MatView<'a> {
     }
 }
 
-/// A dense row-major matrix of `f32` that is written.
+/// A writable dense row-major matrix of `f32`.
 #[derive(Debug)]
 pub struct MatMut<'a> {
     // Invariant: data.len() == rows * cols.
@@ -53,27 +53,27 @@ pub struct MatMut<'a> {
 }
 
 impl<'a> MatMut<'a> {
-    /// `data` as `rows` rows of `cols`; `None` unless it has exactly that many elements.
+    /// Creates a view of `data` as `rows` rows of `cols` columns; `None` unless the number of elements matches.
     pub fn new(data: &'a mut [f32], rows: usize, cols: usize) -> Option<Self> {
         (rows.checked_mul(cols) == Some(data.len())).then_some(Self { data, rows, cols })
     }
 
-    /// All elements, row by row.
+    /// Returns all elements, row by row.
     pub fn data(&mut self) -> &mut [f32] {
         self.data
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Number of columns.
+    /// Returns the number of columns.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Row `r`.
+    /// Returns row `r`.
     ///
     /// # Panics
     /// If there is no such row.
@@ -82,19 +82,19 @@ impl<'a> MatMut<'a> {
     }
 }
 
-/// Which rows of a matrix of logits a loss or a metric looks at, and what they should say.
+/// The rows of a logits matrix that a loss or a metric covers, and their labels.
 #[derive(Clone, Copy, Debug)]
 pub struct Targets<'a> {
-    /// The right column of each row; [`NO_LABEL`], or any label that is no column, marks a row without one.
+    /// Class of each row. [`NO_LABEL`], or any value that is not a column, marks a row without a label.
     pub labels: &'a [u32],
-    /// Which split each row belongs to.
+    /// Split code of each row.
     pub split: &'a [u32],
-    /// Rows of this split are selected, if they have a label.
+    /// Split code of the selected rows. Rows without a label are never selected.
     pub select: u32,
 }
 
 impl Targets<'_> {
-    /// The label of row `r` if it is selected and has one.
+    /// Returns the label of row `r`, if the row is selected and has one.
     ///
     /// # Panics
     /// If there is no such row.
@@ -105,21 +105,21 @@ impl Targets<'_> {
     }
 }
 
-/// [`Targets`] where a row may be in any number of classes.
+/// The same as [`Targets`], for rows that can be in any number of classes.
 #[derive(Clone, Copy, Debug)]
 pub struct MultiTargets<'a> {
-    /// Whether each row is in each class, row by row, `[n * classes]`: 0 if it is not, 1 (or anything else) if it is.
+    /// Whether each row is in each class, row by row, `[n * classes]`: 0 if not, 1 (or any other value) if so.
     pub targets: &'a [u8],
     /// Number of classes.
     pub classes: usize,
-    /// Which split each row belongs to.
+    /// Split code of each row.
     pub split: &'a [u32],
-    /// Rows of this split are selected.
+    /// Split code of the selected rows.
     pub select: u32,
 }
 
 impl<'a> MultiTargets<'a> {
-    /// The targets of row `r` if it is selected.
+    /// Returns the targets of row `r`, if the row is selected.
     ///
     /// # Panics
     /// If there is no such row.

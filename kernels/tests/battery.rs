@@ -1,5 +1,5 @@
-//! Every call of every device. With `LAPIDARY_TEST_DEVICE=cuda` the tests that can run on GPU 0; [`emulated`] does so with an
-//! emulated one.
+//! Runs every call on every device. `LAPIDARY_TEST_DEVICE=cuda` selects the tests that can run on GPU 0; [`emulated`]
+//! does the same with an emulated GPU.
 
 #[macro_use]
 mod common;

@@ -1,4 +1,4 @@
-//! Matrices stored as bf16: every call makes of them what it makes of the same numbers in f32, rounded once.
+//! Matrices stored as bf16: every call computes the same as on f32 matrices of the same numbers, rounded once.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use lapidary_kernels::{
     Arg, Call, DropoutKey, Error, Mat, Slot, StorageType, linear_weight_grad_workspace_bytes, reference, storage_type,
 };
 
-/// Widths that meet every way of loading bf16, and more columns than a warp holds at a time.
+/// Widths that cover every way of loading bf16, and more columns than a warp holds at a time.
 const WIDTHS: [usize; 9] = [0, 1, 2, 3, 8, 12, 41, 130, 264];
 
 fn rounded(values: &[f32]) -> Vec<half::bf16> {
@@ -19,7 +19,7 @@ fn rounded(values: &[f32]) -> Vec<half::bf16> {
     stored
 }
 
-/// A matrix of numbers that bf16 has.
+/// Returns a matrix of numbers that bf16 represents exactly.
 fn matrix(numbers: &mut Numbers, rows: usize, cols: usize) -> Matrix {
     let data = rounded(&numbers.units(rows * cols)).into_iter().map(f32::from).collect();
     Matrix { rows, cols, data }
@@ -40,7 +40,7 @@ fn out(rig: &Rig, rows: usize, cols: usize, float: StorageType) -> Mat {
     put(rig, &Matrix { rows, cols, data: vec![f32::NAN; rows * cols] }, float)
 }
 
-/// Runs a call and returns what it wrote, widened.
+/// Runs a call and returns its output, widened to f32.
 fn run(rig: &Rig, out: Mat, call: &Call) -> Vec<f32> {
     match out.float() {
         StorageType::F32 => rig.run(out, call),
@@ -51,7 +51,7 @@ fn run(rig: &Rig, out: Mat, call: &Call) -> Vec<f32> {
     }
 }
 
-/// The call that `make` makes over matrices stored one way and the other comes to the same, rounded.
+/// Checks that the call made by `make` gives the same result in both storage types, after rounding.
 fn rounds_once(what: &str, [rows, cols]: [usize; 2], make: &dyn Fn(&Rig, StorageType, Mat) -> Call) {
     let over = |float| {
         on_any_threads(what, |rig| {
@@ -63,7 +63,7 @@ fn rounds_once(what: &str, [rows, cols]: [usize; 2], make: &dyn Fn(&Rig, Storage
     assert!(same_bits(&over(StorageType::Bf16), &want), "{what}: not the f32 result, rounded");
 }
 
-/// The same of what is a sum, and so is f32 both ways.
+/// Does the same for a sum, which is f32 in both cases.
 fn sums_alike(what: &str, len: usize, make: &dyn Fn(&Rig, StorageType, Mat) -> Call) {
     let over = |float| {
         on_any_threads(what, |rig| {
@@ -74,7 +74,7 @@ fn sums_alike(what: &str, len: usize, make: &dyn Fn(&Rig, StorageType, Mat) -> C
     assert!(same_bits(&over(StorageType::Bf16), &over(StorageType::F32)), "{what}: not the sum in f32");
 }
 
-/// Within the rounding of the result, and what f32 errs by on so many terms.
+/// Checks that a result is within the rounding of bf16, plus the error of f32 sums of so many terms.
 #[track_caller]
 fn assert_rounded(what: &str, got: &[f32], want: &Dense, magnitude: &Dense, terms: usize) {
     assert_eq!(got.len(), want.data.len());
@@ -108,7 +108,7 @@ fn numbers_are_rounded_to_the_nearest_and_of_two_to_the_even_one() {
     rig.launch(&call!(Linear::Round, [wide], [stored])).unwrap();
     assert_eq!(rig.get::<u16>(stored.slot, cases.len()), cases.map(|case| case.1));
     drop(rig);
-    // As part of every other kernel, too.
+    // Rounding as part of every other kernel, too.
     for cols in [1, 2, 3, 4, 8, 12] {
         let mut numbers = Numbers(cols as u64);
         let a = matrix(&mut numbers, 5, cols);
@@ -169,7 +169,7 @@ fn gathers_in_bf16_are_those_in_f32_rounded_once() {
     }
 }
 
-/// What windows so far came to is f32, so that only the last one rounds.
+/// The running sum of windows is f32, so only the last window rounds.
 #[test]
 fn gather_windows_in_bf16_are_the_whole_gather_bit_for_bit() {
     let mut graph = Graph::random(&mut Numbers(4), 300, 200, 0, 6000);
@@ -221,7 +221,7 @@ fn products_in_bf16_sum_in_f32() {
         let got = run(&rig, made, &call!(Linear::Product, [x, weight], [made]));
         assert_rounded(&what, &got, &reference::linear(&dx, &dw), &reference::linear(&ax, &aw), d_in);
 
-        // Rounded before the steps and after them, if not once.
+        // The result is rounded before the steps and after them, if not only once.
         let what = format!("{what}, with a bias");
         let bias = numbers.units(d_out);
         let made = out(&rig, n, d_out, StorageType::Bf16);
@@ -372,7 +372,7 @@ fn matrices_that_are_not_stored_alike_are_an_error() {
         assert!(matches!(objection, Error::Stored { operand, .. } if operand == wrong), "{call:?}: {objection}");
     }
     assert!(rig.launch(&gather(stored, outs[0])).is_ok());
-    // Too few bytes for f32 are enough for bf16, and no fewer.
+    // A slot that is too small for f32 can be large enough for bf16, but not one byte smaller.
     let short = Mat { slot: rig.put(&[0u16; 15]), ..outs[1] };
     assert!(matches!(
         rig.launch(&call!(RowStep::Relu, [stored], [short])),

@@ -1,4 +1,4 @@
-//! Every call of the CPU device against the serial `f64` reference, on one thread and on three.
+//! Compares every call of the CPU device with the serial `f64` reference, on one thread and on three.
 
 #![allow(clippy::unwrap_used)]
 
@@ -72,7 +72,7 @@ fn gather() {
     }
 }
 
-/// Every device adds a row's edges in their order, with the same roundings.
+/// Every device adds the edges of a row in order, with the same roundings.
 #[test]
 fn a_gather_has_the_same_bits_on_every_device() {
     for graph in hostile_graphs().iter().filter(|graph| graph.rows() > 0) {
@@ -92,12 +92,12 @@ fn a_gather_has_the_same_bits_on_every_device() {
     }
 }
 
-/// On a GPU whose cache holds some columns of the sources, but not all: see `emulated`, which has one.
+/// On a GPU whose cache fits some columns of the sources, but not all; `emulated` has such a GPU.
 #[test]
 fn a_gather_by_some_columns_at_a_time_has_the_same_bits() {
     let graph = hostile_graphs().into_iter().find(|graph| graph.name == "heavy hubs").unwrap();
     let weights = Numbers(8).units(graph.edges());
-    // One column a thread, four and two.
+    // One column per thread, four and two.
     for d in [45, 64, 100, 602] {
         let (own, halo) = (Numbers(9).matrix(graph.own_sources, d), Numbers(10).matrix(graph.halo_sources, d));
         for weights in [None, Some(&weights[..])] {
@@ -263,7 +263,7 @@ fn edge_values() {
     }
 }
 
-/// Labels (a few missing, one that is no class) and splits for `n` rows.
+/// Returns labels (a few missing, one that is not a class) and splits for `n` rows.
 fn random_targets(numbers: &mut Numbers, n: usize, classes: usize) -> (Vec<u32>, Vec<u32>) {
     let label = |i: usize, numbers: &mut Numbers| match i % 11 {
         3 => NO_LABEL,
@@ -315,7 +315,7 @@ fn check_loss(logits: &Matrix, targets: Targets<'_>, count: u64) {
             &call!(Loss::SoftmaxCrossEntropy(TRAIN), [logits, labels, split], [loss.slot], selected(1, count)),
         )
     });
-    // The sum of the exponentials errs by 3e-7 of itself, its logarithm by 3e-7; the rest is f64.
+    // The sum of the exponentials has a relative error of 3e-7, and so has its logarithm; the rest is f64.
     let want = reference::softmax_cross_entropy(&logits.dense(), targets, count);
     assert_close(&what, &got, &[want], &[want.abs() + 1.0], 2);
 
@@ -326,8 +326,8 @@ fn check_loss(logits: &Matrix, targets: Targets<'_>, count: u64) {
         rig.run(out, &call!(Loss::SoftmaxCrossEntropyGrad(TRAIN), [logits, labels, split], [out], selected(1, count)))
     });
     let want = reference::softmax_cross_entropy_grad(&logits.dense(), targets, count);
-    // Each exponential errs by 3e-7 of itself, and by the rounding of its exponent, which is at most twice the
-    // largest logit. Below e^-87 they are e^-87. What the others leave of a sure answer is rounded in f64, beside 1.
+    // Each exponential has a relative error of 3e-7, plus the rounding of its exponent, which is at most twice the
+    // largest logit. Below e^-87 they are e^-87. The remainder beside a confident answer is rounded in f64, beside 1.
     let largest = logits.data.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
     let magnitude: Vec<f64> = want.data.iter().map(|x| x.abs() + 1e-10 / count.max(1) as f64).collect();
     assert_close(&what, &got, &want.data, &magnitude, 8 + 2 * largest as usize);

@@ -1,4 +1,4 @@
-//! The device's memory and its errors.
+//! The memory of a device, and its errors.
 
 #![allow(clippy::unwrap_used)]
 
@@ -155,7 +155,7 @@ fn a_slot_that_is_read_and_written_is_an_error_and_no_deadlock() {
         let objection = rig.launch(&call).unwrap_err();
         assert!(matches!(objection, Error::Aliased { .. }), "{}: {objection}", call.name());
     }
-    // Reading one slot twice is fine.
+    // A slot may be read twice.
     rig.launch(&call!(RowStep::Add, [x, x], [y])).unwrap();
 }
 
@@ -170,7 +170,7 @@ fn freed_memory_is_used_again_and_never_read() {
     }
 }
 
-/// Every call with one operand that does not fit, and the operand that the error must name.
+/// Returns every call with one operand that does not fit, and the operand that the error must name.
 fn misshapen(rig: &Rig) -> Vec<(Call, &'static str)> {
     let mat = |rows, cols| rig.out(rows, cols);
     let vec = |len: usize| rig.put(&vec![0u64; len]);
@@ -280,7 +280,8 @@ fn a_permutation_that_points_outside_is_refused() {
     }
 }
 
-/// Rows that call after call makes, each in memory of a size of its own, on a device that holds a few of them at once.
+/// Rows that one call after another computes, each in memory of a different size, on a device that can hold a few of
+/// them.
 #[test]
 fn a_batch_of_many_sizes_stays_within_the_capacity() {
     const D: usize = 256;

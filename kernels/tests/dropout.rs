@@ -1,4 +1,4 @@
-//! Dropout: identity at 0, the same cells everywhere, and draws that look random.
+//! Dropout: the identity at rate 0, the same cells everywhere, and draws that look random.
 
 #![allow(clippy::unwrap_used)]
 
@@ -67,7 +67,7 @@ fn a_sparse_matrix_drops_the_cells_that_the_dense_one_does() {
     }
 }
 
-/// Which cells of a `rows x cols` matrix are kept, as 0 or 1.
+/// Returns which cells of a `rows x cols` matrix are kept, as 0 or 1.
 fn kept(rows: usize, cols: usize, key: DropoutKey, epoch: u64) -> Vec<f64> {
     let ones = vec![1.0; rows * cols];
     let mut out = vec![f32::NAN; rows * cols];
@@ -76,7 +76,7 @@ fn kept(rows: usize, cols: usize, key: DropoutKey, epoch: u64) -> Vec<f64> {
     out.iter().map(|&x| if x == 0.0 { 0.0 } else { 1.0 }).collect()
 }
 
-/// How many standard deviations a binomial count is away from its mean.
+/// Returns how many standard deviations a binomial count is from its mean.
 fn deviations(count: f64, trials: f64, p: f64) -> f64 {
     (count - trials * p).abs() / (trials * p * (1.0 - p)).sqrt()
 }

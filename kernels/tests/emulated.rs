@@ -6,7 +6,7 @@ use std::process::Output;
 
 use crate::common::emulator::{self, Emulated};
 
-/// Tests that are about the CPU device, or about its functions.
+/// Tests of the CPU device only, or of its functions.
 const CPU_ONLY: [&str; 7] = [
     "emulated::",
     "gather::",
@@ -17,7 +17,7 @@ const CPU_ONLY: [&str; 7] = [
     "a_slot_is_renamed_and_shared_without_a_copy",
 ];
 
-/// Runs the tests whose names have one of `filters` in them (all, if there is none) in a process of their own.
+/// Runs the tests whose names contain one of `filters` (all tests if it is empty) in a separate process.
 fn run(emulated: Emulated<'_>, filters: &[&str]) -> Option<Output> {
     let folder = emulator::folder()?;
     let mut command = emulated.command(folder, std::env::current_exe().unwrap());
@@ -28,7 +28,7 @@ fn run(emulated: Emulated<'_>, filters: &[&str]) -> Option<Output> {
     Some(command.output().unwrap())
 }
 
-/// Everything passes, and it was not nothing.
+/// Checks that all tests pass, and that there were enough of them.
 #[track_caller]
 fn passes(emulated: Emulated<'_>, filters: &[&str], at_least: usize) {
     let Some(output) = run(emulated, filters) else { return };
@@ -39,14 +39,14 @@ fn passes(emulated: Emulated<'_>, filters: &[&str], at_least: usize) {
     println!("emulated: {passed} tests passed");
 }
 
-/// `filters` fail over kernels that were changed, with `sign` in what is said.
+/// Checks that `filters` fail over changed kernels, with `sign` in the output.
 #[track_caller]
 fn finds(plant: &str, sanitized: bool, filters: &[&str], sign: &str) {
     let emulated = Emulated { seed: 5, sanitized, plant: Some(plant), ..Emulated::default() };
     let Some(output) = run(emulated, filters) else { return };
     let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     assert!(!output.status.success() && text.contains(sign), "{plant} was not found:\n{text}");
-    // The same tests pass without it.
+    // The same tests pass without the change.
     passes(Emulated { plant: None, ..emulated }, filters, 1);
 }
 
@@ -65,14 +65,15 @@ fn the_whole_battery_in_a_third_order_with_address_sanitizer() {
     passes(Emulated { seed: 2, sanitized: true, ..Emulated::default() }, &[], 40);
 }
 
-/// Wide rows do not fit it, so that gathers go by some columns at a time as well; tests that gather, whose bits are the CPU's.
+/// Wide rows do not fit this cache, so gathers also go by groups of columns. Runs the gather tests, whose bits are
+/// those of the CPU.
 #[test]
 fn gathers_over_a_small_cache_are_the_same() {
     passes(Emulated { seed: 3, cache: Some(16 << 10), ..Emulated::default() }, &["gather"], 4);
 }
 
-/// Both ways run the first time, some columns at a time last; then the faster one alone. Only those have more than one slice here, so
-/// what is wrong with a later slice is wrong exactly where they were taken.
+/// The first time, both ways run, groups of columns last; then only the faster one. Only groups of columns have more
+/// than one slice here, so an error in a later slice appears exactly where they were used.
 #[test]
 fn gathers_by_some_columns_run_where_they_are_faster_and_are_right() {
     let test = ["some_columns_at_a_time"];
@@ -87,7 +88,8 @@ fn gathers_by_some_columns_run_where_they_are_faster_and_are_right() {
     }
 }
 
-/// What calls of a batch may still use is kept, but never beyond the capacity; beside it, what faults and partial sums take.
+/// Memory that calls of a batch may still use is kept, but never beyond the capacity. Index reports and partial sums
+/// come on top.
 #[test]
 fn spare_memory_of_a_batch_is_within_the_capacity() {
     let Some(folder) = emulator::folder() else { return };

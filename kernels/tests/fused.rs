@@ -1,4 +1,4 @@
-//! Fused calls: against the reference, and bit for bit against the calls that they stand for.
+//! Compares fused calls with the reference, and bit for bit with the separate calls.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ const EPOCH: u64 = 6;
 
 use RowStep::{Add, AddBias, Relu, ReluGrad, Scale};
 
-/// Each step alone, and the chains that layers make.
+/// Returns each step alone, and the chains that layers produce.
 fn chains() -> Vec<Vec<RowStep>> {
     let layers: [&[RowStep]; 4] = [
         &[Scale, AddBias, Relu, DROPOUT, Scale],
@@ -25,7 +25,7 @@ fn chains() -> Vec<Vec<RowStep>> {
     RowStep::EACH.iter().map(|step| vec![*step]).chain(layers.map(<[_]>::to_vec)).collect()
 }
 
-/// Operands for any step on a matrix `[n, d]`. A step that comes twice reads the same ones.
+/// Operands for any step on a matrix `[n, d]`. A step that occurs twice reads the same ones.
 struct Operands {
     scale: Vec<f32>,
     bias: Vec<f32>,
@@ -37,7 +37,7 @@ impl Operands {
         Self { scale: numbers.units(n), bias: numbers.units(d), other: numbers.matrix(n, d) }
     }
 
-    /// What the step's record says that it reads.
+    /// Returns the operand that the step's record requires.
     fn of(&self, step: RowStep) -> Option<Vec<f32>> {
         let operand = step.record().inputs.get(1)?;
         match [operand.rows, operand.cols] {
@@ -56,7 +56,7 @@ impl Operands {
         }
     }
 
-    /// The step as the reference does it, on the result and on the sum of the terms' sizes.
+    /// Applies the step with the reference, to the result and to the sum of the absolute terms.
     fn apply(&self, step: RowStep, results: [Dense; 2]) -> [Dense; 2] {
         let [other, size]: [Option<Array>; 2] = match (self.of(step), step) {
             (Some(values), _) => [wide(&values), absolute(&wide(&values))].map(|values| Some(Array::Float(values))),
@@ -75,13 +75,13 @@ impl Operands {
     }
 }
 
-/// The call of one step alone, from `x` to `out`.
+/// Returns the call of a single step from `x` to `out`.
 fn alone((step, beside): FusedStep, x: Mat, out: Mat) -> Call {
     let inputs = std::iter::once(Arg::Mat(x)).chain(beside.map(Arg::Slot));
     Call::over(step, keyed(KEY), None, inputs, [out])
 }
 
-/// Holds `head` with each chain behind it against the reference, and against the same calls one after the other.
+/// Compares `head` followed by each chain with the reference, and with the same calls one after the other.
 fn check(
     what: &str,
     numbers: &mut Numbers,
@@ -182,7 +182,7 @@ fn steps_behind_steps() {
     }
 }
 
-/// What a step of the chain that is left out, put elsewhere or given other operands does to the bits.
+/// Checks that the bits change if a step is left out, moved or given other operands.
 #[test]
 fn a_wrong_chain_shows() {
     let numbers = &mut Numbers(3);

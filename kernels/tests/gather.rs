@@ -18,7 +18,7 @@ fn gathered(graph: &Graph, weights: Option<&[f32]>, own: &Matrix, halo: Option<&
     out
 }
 
-/// The rows `low..high` of a graph as a block of their own, and the global ids of its halo rows.
+/// Returns the rows `low..high` of a graph as a block, and the global ids of its halo rows.
 fn part(graph: &Graph, low: usize, high: usize) -> (Graph, Vec<u32>) {
     let inside = |u: &u32| (low..high).contains(&(*u as usize));
     let edges = graph.indptr[low] as usize..graph.indptr[high] as usize;
@@ -55,7 +55,7 @@ fn a_part_gives_the_bits_of_the_whole() {
 
 #[test]
 fn a_gather_with_weights_is_a_sparse_product() {
-    // Rows of a bag of words times a weight matrix: sources are the columns.
+    // Rows of a bag of words times a weight matrix; the sources are the columns.
     let words = Graph::random(&mut Numbers(5), 200, 500, 0, 4000);
     let values = Numbers(6).units(words.edges());
     let weight = Numbers(7).matrix(500, 16);

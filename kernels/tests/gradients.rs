@@ -1,6 +1,7 @@
-//! Every gradient against central finite differences, in `f64` on the reference functions.
+//! Compares every gradient with central finite differences, in `f64` on the reference functions.
 //!
-//! For an op `y = f(x)` and any `g`, the gradient of `sum(g * f(x))` for `x` is what the backward op makes of `g`.
+//! For an op `y = f(x)` and any `g`, the gradient of `sum(g * f(x))` with respect to `x` is the result of the backward
+//! op on `g`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +10,7 @@ use lapidary_kernels::call::NO_LABEL;
 use lapidary_kernels::reference::{self, Dense};
 use lapidary_kernels::{DropoutKey, MultiTargets, Targets};
 
-/// Objects unless `gradient` is the slope of `f` at `x` along every axis.
+/// Returns an error unless `gradient` is the slope of `f` at `x` along every axis.
 fn check_slopes(x: &[f64], gradient: &[f64], f: impl Fn(&[f64]) -> f64) -> Result<(), String> {
     const STEP: f64 = 1e-5;
     assert_eq!(x.len(), gradient.len());
@@ -20,7 +21,7 @@ fn check_slopes(x: &[f64], gradient: &[f64], f: impl Fn(&[f64]) -> f64) -> Resul
         moved[i] = x[i] - STEP;
         let slope = (above - f(&moved)) / (2.0 * STEP);
         let error = (slope - gradient[i]).abs();
-        // The third derivative leaves STEP^2, cancellation eps / STEP.
+        // The third derivative contributes an error of STEP^2, cancellation one of eps / STEP.
         if error.is_nan() || error > 1e-7 * (1.0 + slope.abs()) {
             return Err(format!("axis {i}: the slope is {slope}, the gradient {}", gradient[i]));
         }
@@ -28,7 +29,7 @@ fn check_slopes(x: &[f64], gradient: &[f64], f: impl Fn(&[f64]) -> f64) -> Resul
     Ok(())
 }
 
-/// `sum(g * y)`.
+/// Returns `sum(g * y)`.
 fn dot(g: &Dense, y: &Dense) -> f64 {
     assert_eq!((g.rows, g.cols), (y.rows, y.cols));
     g.data.iter().zip(&y.data).map(|(g, y)| g * y).sum()

@@ -1,4 +1,4 @@
-//! Layer normalisation against the serial `f64` reference and against what it is for.
+//! Compares layer normalisation with the serial `f64` reference, and checks its defining properties.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use lapidary_kernels::{MatMut, MatView};
 
 const EPS: f32 = 1e-5;
 
-/// Random rows, among them constant ones and some that lie far from 0.
+/// Returns random rows, including constant ones and some far from 0.
 fn hostile_rows(numbers: &mut Numbers, n: usize, d: usize) -> Matrix {
     let mut x = numbers.matrix(n, d);
     for (r, row) in x.data.chunks_exact_mut(d.max(1)).enumerate() {
@@ -25,7 +25,8 @@ fn hostile_rows(numbers: &mut Numbers, n: usize, d: usize) -> Matrix {
     x
 }
 
-/// What a cell may err by, in units of `f32` rounding: once itself, and `f64` rounding of what was added up.
+/// Returns the allowed error of each cell in units of `f32` rounding: one rounding of the result, plus the `f64`
+/// rounding of the terms.
 fn magnitude(want: &[f64], terms: &[f64]) -> Vec<f64> {
     want.iter().zip(terms).map(|(want, terms)| want.abs() + 1e-6 * terms.abs()).collect()
 }
@@ -67,7 +68,7 @@ fn layer_norm_and_its_gradients() {
     }
 }
 
-/// `1 / sqrt(variance + eps)` in every cell of the row: how large a row's gradient is where `grad` and `gain` are
+/// Returns `1 / sqrt(variance + eps)` in every cell of a row: the size of a row's gradient if `grad` and `gain` are
 /// about 1.
 fn row_scales(x: &Dense, eps: f64) -> Dense {
     let scale = |row: &[f64]| {
@@ -90,7 +91,7 @@ fn normalised(x: &Matrix, eps: f32) -> Vec<f32> {
 #[test]
 fn rows_have_mean_0_and_variance_1_wherever_they_lay() {
     let near = Numbers(3).matrix(50, 64);
-    // Multiples of 2^-10, so that moving them by 2^12 loses nothing.
+    // Multiples of 2^-10, so that adding 2^12 is exact.
     let near = Matrix { data: near.data.iter().map(|x| (x * 1024.0).round() / 1024.0).collect(), ..near };
     let far = Matrix { data: near.data.iter().map(|x| x + 4096.0).collect(), ..near };
     let got = normalised(&near, 0.0);

@@ -1,4 +1,5 @@
-//! Sigmoid cross-entropy and the counts of micro-F1 against the serial `f64` reference and by hand.
+//! Compares sigmoid cross-entropy and the counts of micro-F1 with the serial `f64` reference, and with values computed
+//! by hand.
 
 #![allow(clippy::unwrap_used)]
 
@@ -47,7 +48,7 @@ fn check_loss(logits: &Matrix, targets: MultiTargets<'_>, count: u64) {
         let call = call!(Loss::SigmoidCrossEntropy(TRAIN), [logits, cells, split], [loss.slot], selected(1, count));
         rig.run(loss, &call)
     });
-    // No term is negative; the exponential errs by 3e-7 of itself, the logarithm by 3e-7, the rest is rounding.
+    // No term is negative. The exponential and the logarithm have relative errors of 3e-7 each; the rest is rounding.
     let want = reference::sigmoid_cross_entropy(&logits.dense(), targets, count);
     assert_close(&what, &got, &[want], &[want], 5);
 
@@ -57,7 +58,7 @@ fn check_loss(logits: &Matrix, targets: MultiTargets<'_>, count: u64) {
         let (logits, out) = (rig.mat(logits), rig.out(n, classes));
         rig.run(out, &call!(Loss::SigmoidCrossEntropyGrad(TRAIN), [logits, cells, split], [out], selected(1, count)))
     });
-    // The exponential errs by 3e-7 of itself, which counts at most once and a half, and there are four roundings.
+    // The exponential has a relative error of 3e-7, which counts at most 1.5 times, and there are four roundings.
     let want = reference::sigmoid_cross_entropy_grad(&logits.dense(), targets, count);
     assert_close(&what, &got, &want.data, &absolute(&want.data), 5);
 }
@@ -102,7 +103,8 @@ fn the_gradient_of_extreme_logits() {
 
 #[test]
 fn counts_by_hand() {
-    // Right, false alarm, miss, right; 0 and NaN are not positive; what is neither 0 nor 1 counts as 1.
+    // Correct, false positive, false negative, correct; 0 and NaN are negative; a target other than 0 and 1 counts as
+    // 1.
     let logits = [0.5, 0.5, -0.5, -0.5, 0.0, f32::NAN, 1.0];
     let targets = first_split(&[1, 0, 1, 0, 1, 1, 255]);
     assert_eq!(cpu::count_micro(one_row(&logits), targets).unwrap(), [2, 1, 3]);

@@ -1,4 +1,4 @@
-//! Optimizer steps against the `f64` reference over many steps.
+//! Compares optimizer steps with the `f64` reference over many steps.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use lapidary_kernels::{AdamStep, Call, Error, SgdStep, Slot, Window, reference};
 const ADAM: AdamStep =
     AdamStep { step: 0, rate: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, decoupled: false };
 
-/// Parameters after each of `steps` steps, from the device.
+/// Returns the parameters after `steps` steps on the device.
 fn adam_on_device(rig: &Rig, param: &[f32], grads: &[Vec<f32>], settings: AdamStep) -> Vec<f32> {
     let len = param.len();
     let AdamStep { rate, beta1, beta2, eps, weight_decay, decoupled, .. } = settings;
@@ -56,7 +56,8 @@ fn adam() {
         for settings in choices {
             let got = on_any_threads("adam", |rig| adam_on_device(rig, &param, &grads, settings));
             let want = adam_in_f64(&param, &grads, settings);
-            // A step moves by about the rate, and m and v carry a few rounding errors of each step before.
+            // A step moves a parameter by about the rate, and m and v carry a few rounding errors from each step
+            // before.
             let magnitude: Vec<f64> = want.iter().map(|x| x.abs() + settings.rate).collect();
             assert_close("adam", &got, &want, &magnitude, 8 * 8);
         }
@@ -71,7 +72,7 @@ fn sgd() {
             let start = numbers.units(len);
             let grads: Vec<Vec<f32>> = (0..5).map(|_| numbers.units(len)).collect();
             let got = on_any_threads("sgd", |rig| {
-                // What is in the moment before step 1 does not matter.
+                // The value of the moment before step 1 does not matter.
                 let (mut param, rate) = (rig.put(&start), rig.put(&[0.1f32]));
                 let mut out = rig.put(&vec![f32::NAN; len]);
                 let mut moment = momentum.map(|_| [(); 2].map(|()| rig.put(&vec![f32::NAN; len])));
@@ -100,7 +101,7 @@ fn sgd() {
 
 #[test]
 fn adam_first_step_moves_by_the_rate() {
-    // With zero moments the first step is -rate * sign(grad), whatever the gradient's size.
+    // With zero moments, the first step is -rate * sign(grad) for any size of the gradient.
     let rig = Rig::new(1);
     let got = adam_on_device(&rig, &[1.0, 1.0, 1.0], &[vec![1e-3, -10.0, 500.0]], ADAM);
     for (got, want) in got.iter().zip([0.99f32, 1.01, 0.99]) {
@@ -108,7 +109,7 @@ fn adam_first_step_moves_by_the_rate() {
     }
 }
 
-/// What an update makes, new parameters first, from a call a window and one that joins what they made.
+/// Returns the outputs of an update, new parameters first, from one call per window and one that joins their results.
 fn in_windows<const N: usize>(
     rig: &Rig,
     len: usize,

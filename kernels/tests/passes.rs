@@ -1,4 +1,4 @@
-//! Gathers that are too large for a cache go in passes, and give the bits of narrow gathers that do not.
+//! Gathers that do not fit a cache run in passes, and give the same bits as narrow gathers that run in one pass.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use lapidary_kernels::{BlockView, Error, MatMut, MatView};
 const ROWS: usize = 1500;
 const EDGES: usize = 3000;
 
-/// Rows of the same number of edges; with `step`, sources ascend.
+/// Returns rows with the same number of edges; with `step`, sources ascend.
 fn graph(sources: usize, step: bool) -> (Vec<u64>, Vec<u32>) {
     let row = |v: usize| {
         let mut row: Vec<u32> = (0..EDGES).map(|i| ((v * 7919 + i * 104_729) % sources) as u32).collect();
@@ -30,7 +30,7 @@ fn matrix(rows: std::ops::Range<usize>, columns: std::ops::Range<usize>) -> Vec<
     rows.flat_map(|row| columns.clone().map(move |column| value(row, column))).collect()
 }
 
-/// The gather of some columns of all sources, the last `halo` of which are in a matrix of their own.
+/// Gathers some columns of all sources. The last `halo` sources are in a matrix of their own.
 fn gather(block: BlockView<'_>, columns: std::ops::Range<usize>, weights: Option<&[f32]>) -> Result<Vec<f32>, Error> {
     let (own_rows, d) = (block.own_sources, columns.len());
     let own = matrix(0..own_rows, columns.clone());

@@ -1,4 +1,4 @@
-//! Rows that go from device to device: the right ones, errors where they are not there, and memory that outlives its owner.
+//! Fetches between devices: the right rows, errors if they are missing, and memory that outlives its owner.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ const ROWS: Slot = Slot(0);
 const OUT: Slot = Slot(1);
 const PACKED: Slot = Slot(2);
 
-/// Three devices that reach each other: simulated ones, or two on one GPU and one on another, if there is one.
+/// Returns three devices that reach each other: simulated ones, or two on one GPU and one on another, if there is one.
 fn devices() -> Vec<Box<dyn Device>> {
     if !on_gpu() {
         let sim = |i| SimDevice::new(&format!("sim:{i}"), NonZeroUsize::new(1), u64::MAX, SimSpeed::default());
@@ -24,7 +24,7 @@ fn devices() -> Vec<Box<dyn Device>> {
     let other = u32::from(cuda::gpus().unwrap().len() > 1 && cuda::reach_each_other(&[0, 1]).unwrap());
     let ordinals = [0, 0, other];
     assert!(cuda::reach_each_other(&ordinals).unwrap());
-    // A second time it is no error.
+    // Linking twice is not an error.
     (0..2).for_each(|_| cuda::link(&ordinals).unwrap());
     ordinals.iter().map(|&ordinal| cuda::open(&format!("cuda:{ordinal}"), ordinal, u64::MAX).unwrap()).collect()
 }
@@ -45,7 +45,7 @@ fn fetched_as<T: bytemuck::Pod>(device: &dyn Device, rows: &[u32], out: Mat, fro
     put(device, OUT, &vec![0xff_u8; bytes]);
     let done = device.fetch(Lane::CopyIn, ROWS, out, from, &[]);
     let got = done.and_then(|done| {
-        // The copy to the host waits for it as any kernel would.
+        // The copy to the host waits for the fetch, as a kernel would.
         let host = HostSlot::staging(bytes)?;
         let copied = device.copy_out(Lane::CopyOut, OUT, &host, &[done])?;
         device.wait(done)?;
@@ -72,7 +72,7 @@ fn fetched_rows_are_those_that_were_named() {
         for counts in [[0, 0], [1, 0], [70, 9], [33, 4]] {
             let rows: Vec<u32> = (0..counts[0]).chain(0..counts[1]).collect();
             let from: Vec<(Lent, usize)> = lent.iter().cloned().zip(counts.map(|count| count as usize)).collect();
-            // The last device has packed nothing itself, the first reads its own as well.
+            // The last device has packed nothing itself; the first reads its own rows as well.
             for reader in [&devices[2], &devices[0]] {
                 let got = fetched(&**reader, &rows, d, &from).unwrap();
                 let row = |(packed, row): (&Matrix, u32)| packed.data[row as usize * d..][..d].to_vec();
@@ -167,7 +167,7 @@ fn what_is_being_read_outlives_its_owner() {
     let want: Vec<f32> = rows.iter().flat_map(|&row| values[row as usize * 64..][..64].to_vec()).collect();
     assert!(same_bits(&host.to_vec(), &want));
 
-    // Two that read each other's are both gone, whichever goes first.
+    // Two devices that read each other are dropped, in both orders.
     let lent: Vec<Lent> = [0, 1]
         .map(|i: usize| {
             put(&*devices[i], PACKED, &values);

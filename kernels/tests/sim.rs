@@ -1,4 +1,4 @@
-//! The simulated device: the laws of a device, with lanes that run by themselves.
+//! The simulated device: the laws of a device, with asynchronous lanes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,7 +30,7 @@ fn a_call_waits_for_its_events_and_for_its_lane() {
         device.alloc(slot, BYTES).unwrap();
     }
     for round in 0..5 {
-        // Each copy takes about 10 ms, so that what is not waited for is not there yet.
+        // Each copy takes about 10 ms, so its result is not there yet unless the test waits for it.
         let values: Shared<f32> = vec![round as f32 - 2.0; ROWS * COLS].into();
         let there = device.copy_in(Lane::CopyIn, x, &HostSlot::constant(&values), &[]).unwrap();
         let relu = device.launch(Lane::Compute, &call!(RowStep::Relu, [mat(x)], [mat(y)]), &[there]).unwrap();
@@ -50,7 +50,7 @@ fn a_call_waits_for_its_events_and_for_its_lane() {
 
 #[test]
 fn a_kernel_runs_beside_a_copy() {
-    // So slow that no load of this machine makes a kernel as slow.
+    // The copy is so slow that no load of this machine makes a kernel as slow.
     let rate = 2e4;
     let speed = SimSpeed { copy_bytes_per_s: Some(rate), slowdown: None, semaphore: None };
     let device = device(4 * BYTES, speed);
@@ -65,7 +65,7 @@ fn a_kernel_runs_beside_a_copy() {
     let start = std::time::Instant::now();
     let done = device.launch(Lane::Compute, &call!(RowStep::Relu, [mat(Slot(0))], [mat(Slot(1))]), &[]).unwrap();
     device.wait(done).unwrap();
-    // Memory is given and taken back while a copy runs, too.
+    // Memory can be allocated and freed while a copy runs, too.
     device.alloc(Slot(3), BYTES).unwrap();
     device.free(Slot(3)).unwrap();
     let copy = Duration::from_secs_f64(BYTES as f64 / rate);
@@ -103,7 +103,7 @@ fn a_failure_surfaces_once_in_full_and_nothing_hangs() {
     let host = HostSlot::staging(8).unwrap();
     let error = match device.copy_out(Lane::CopyOut, Slot(0), &host, &[bad]) {
         Ok(copied) => device.wait(copied).unwrap_err(),
-        Err(error) => error, // it failed so fast that the next call says so
+        Err(error) => error, // it failed so fast that the next call already reports it
     };
     assert!(matches!(error, Error::EmptySlot { slot: Slot(9) }), "{error}");
     assert!(matches!(device.wait(bad), Err(Error::Failed)));

@@ -1,4 +1,4 @@
-//! Gathers over windows of their sources, and sums over rows that go on from other rows': what tiles are made of.
+//! Gathers over windows of their sources, and sums that continue over more rows: the building blocks of tiles.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use lapidary_kernels::call::NO_LABEL;
 use lapidary_kernels::op::{Linear, Loss, Norm, RowStep};
 use lapidary_kernels::{Call, Error, Mat, Slot, linear_weight_grad_workspace_bytes};
 
-/// The graphs of the battery that have no halo, each row's sources ascending.
+/// Returns the hostile graphs without a halo; the sources of each row ascend.
 fn ascending_graphs() -> Vec<Graph> {
     let mut graphs: Vec<Graph> = hostile_graphs().into_iter().filter(|graph| graph.halo_sources == 0).collect();
     for graph in &mut graphs {
@@ -88,13 +88,13 @@ fn a_window_that_does_not_go_with_its_block_is_an_error() {
     )
     .window(0, None);
     assert!(matches!(rig.launch(&halo), Err(Error::Shape { operand: "halo", .. })));
-    // A source before the window in a row that does not ascend is found out, not read.
+    // A source before the window, in a row that does not ascend, is detected and not read.
     let unsorted = rig.block(&Graph::from_rows("unsorted", &[vec![1, 0, 1]], 2, 0));
     let call = Call::gather(unsorted, None, one, None, rig.out(1, 3)).window(1, None);
     assert!(!matches!(rig.launch(&call), Err(Error::Panicked { .. })));
 }
 
-/// Runs `head` over rows cut in two and added up, and over all of them.
+/// Runs `head` over rows in two halves that are added, and over all rows at once.
 fn both_ways(head: impl Fn(&Rig, std::ops::Range<usize>, Slot) -> Call, n: usize, out_len: usize) -> [Vec<f32>; 2] {
     let rig = Rig::new(2);
     let out = || rig.put(&vec![f32::NAN; out_len]);

@@ -1,8 +1,8 @@
-//! Plans training epochs at capacities between the least that works and everything, and prints what came out and how long it
-//! took:
+//! Plans training epochs at capacities from the least possible to the total, and prints the results and the time taken:
 //! `cargo run --release -p lapidary-planner --example plan_training [-- WORDS]`.
-//! Words: `cold` (else the steady epoch), `pubmed` (else Reddit's sizes), `deep` (16 residual layers, else 1 to 4), `low` (the lower
-//! third of the capacities), `roc` (that policy too), or a number of states.
+//! WORDS: `cold` (otherwise the steady epoch), `pubmed` (otherwise Reddit's sizes), `deep` (16 residual layers,
+//! otherwise 1 to 4 layers), `low` (only the lower third of the capacities), `roc` (also run that policy), or a number
+//! of states.
 
 #[path = "../tests/common/training.rs"]
 mod training;
@@ -37,7 +37,7 @@ fn main() {
             "capacity", "roc", "cost", "bound", "gap %", "exact", "s"
         );
         let least = graph.largest_op_bytes();
-        // `low`: only where there is much to decide.
+        // `low`: only the capacities at which there is much to decide.
         let all = least + (graph.total_bytes() - least) / if asked("low") { 3 } else { 1 };
         for i in 0..16u64 {
             let capacity_bytes = least + (all - least) / 16 * i;

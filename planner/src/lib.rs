@@ -1,7 +1,9 @@
-//! Partitioning and memory planning, on plain numbers: no device, clock, I/O or threads, and the same answer each time.
+//! Partitioning and memory planning on plain numbers, without devices, clocks, I/O or threads. The same input gives the
+//! same output.
 //!
-//! [`partition`] splits vertices by a given cost. [`tasks`] describes what one device computes in an epoch; [`memory`] plans
-//! what stays on the device meanwhile, and [`check`] replays such plans, knowing nothing of how they were made.
+//! [`partition`] splits the vertices by a given cost. [`tasks`] describes the ops of one device in an epoch. [`memory`]
+//! plans which tensors stay on the device between them, and [`check`] replays such plans without knowing how they were
+//! made.
 
 pub mod check;
 pub mod memory;

@@ -1,11 +1,11 @@
-//! Consecutive vertex ranges, the slowest of which is as fast as possible.
+//! Splits the vertices into consecutive ranges whose slowest is as fast as possible.
 //!
-//! What a range costs is a [`RangeCost`]: vertices, edges, or the seconds that a cost model predicts. A device of twice
-//! the speed gets twice the cost. The least bottleneck is found by bisection: a *probe* hands each device in
-//! turn as many vertices as it can compute within a given time, and either reaches the last vertex or does not. Each
-//! probe also tells which bottleneck comes next, so the bisection ends at one that exists. The cuts of two probes bound
-//! those of all bottlenecks between, so that later probes search a few vertices, not all. Every search begins where the
-//! cut is expected, and goes on along a secant of the prefix sums: each look at them is a miss of every cache.
+//! The cost of a range is a [`RangeCost`]: vertices, edges, or the seconds that a cost model predicts. A device of
+//! twice the speed gets twice the cost. The least bottleneck is found by bisection. A *probe* gives each device in turn
+//! as many vertices as it can compute within a given time, and either reaches the last vertex or does not. Each probe
+//! also returns the next possible bottleneck, so the bisection ends at one that exists. The cuts of two probes bound
+//! those of all bottlenecks between them, so later probes search only a few vertices. Every search begins at the
+//! expected cut and continues along a secant of the prefix sums, because each read of them misses every cache.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -14,7 +14,7 @@ use std::str::FromStr;
 
 use lapidary_cost_model::RangeCost;
 
-/// What parts should have equal shares of.
+/// The quantity that the parts share equally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
     /// Vertices: [`RangeCost::vertices`].
@@ -27,10 +27,10 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// All of them.
+    /// All strategies.
     pub const ALL: [Self; 3] = [Self::Vertices, Self::Edges, Self::Learned];
 
-    /// What the command calls it.
+    /// Returns the name that the command uses.
     pub fn name(self) -> &'static str {
         match self {
             Self::Vertices => "vertices",
@@ -46,9 +46,9 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// A word that names no strategy.
+/// A word that is not the name of a strategy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{found}` is no way to split; expected vertices, edges or learned")]
+#[error("`{found}` is not a way to split; expected vertices, edges or learned")]
 pub struct StrategyError {
     /// The word.
     pub found: String,
@@ -63,24 +63,24 @@ impl FromStr for Strategy {
     }
 }
 
-/// How fast the devices are, each as a multiple of the device that the cost is of.
+/// The speeds of the devices, each as a multiple of the speed of the device that the cost was measured on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Speeds {
-    // Invariant: at least one; each finite and above 0.
+    // Invariant: at least one speed; each is finite and above 0.
     speeds: Vec<f64>,
 }
 
-/// Speeds that no devices have.
+/// Why speeds are invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpeedsError {
-    /// Not one device.
-    #[error("there is no device to give a part to; expected one speed a device")]
+    /// There are no devices.
+    #[error("there are no devices; expected one speed per device")]
     None,
-    /// A speed that no device has.
+    /// A speed is not a finite number above 0.
     #[error("device {device} has the speed {found}; expected a finite number above 0")]
     Speed {
-        /// Which device.
+        /// Number of the device.
         device: usize,
         /// Its speed.
         found: f64,
@@ -88,7 +88,7 @@ pub enum SpeedsError {
 }
 
 impl Speeds {
-    /// Checks the speeds and takes them.
+    /// Checks the speeds.
     ///
     /// # Errors
     /// [`SpeedsError`].
@@ -102,45 +102,47 @@ impl Speeds {
         }
     }
 
-    /// That many devices, as fast as the one that the cost is of.
+    /// Returns speeds of 1 for that many devices.
     pub fn equal(devices: NonZeroUsize) -> Self {
         Self { speeds: vec![1.0; devices.get()] }
     }
 
-    /// The time of the device that takes longest, of parts that take so long at speed 1.
+    /// Returns the time of the slowest device. `times` are the times of the parts at speed 1.
     ///
     /// # Shapes
-    /// `times`: one a device.
+    /// `times`: one per device.
     pub fn slowest(&self, times: &[f64]) -> f64 {
         times.iter().zip(&self.speeds).map(|(time, speed)| time / speed).fold(0.0, f64::max)
     }
 
-    /// How many devices.
+    /// Returns the number of devices.
     pub fn device_count(&self) -> usize {
         self.speeds.len()
     }
 }
 
-/// The time of the slowest part.
+/// Returns the time of the slowest part.
 pub fn bottleneck(cost: &RangeCost<'_>, parts: &[Range<usize>], speeds: &Speeds) -> f64 {
     parts.iter().zip(&speeds.speeds).map(|(part, speed)| cost.of(part.clone()) / speed).fold(0.0, f64::max)
 }
 
-/// Splits the vertices into one consecutive range a device, the slowest of which is as fast as possible; of all such
-/// splits, one near to equal times.
+/// Splits the vertices into one consecutive range per device, so that the slowest is as fast as possible. Of all such
+/// splits, returns one with nearly equal times.
 ///
 /// # Returns
-/// Ranges that cover `0..n` in order, some of them empty when there are more devices than vertices. No other consecutive
-/// ranges, with the devices in this order, have a [`bottleneck`] smaller by more than a millionth. It is at most one vertex's cost (over the speed
-/// of the slowest device, if they differ) above the ideal, which is the total cost over the sum of all speeds.
+/// Ranges that cover `0..n` in order. Some are empty if there are more devices than vertices. No other consecutive
+/// ranges, with the devices in this order, have a [`bottleneck`] that is smaller by more than a millionth. The
+/// bottleneck is at most one vertex's cost (divided by the speed of the slowest device, if speeds differ) above the
+/// ideal, which is the total cost divided by the sum of all speeds.
 /// # Cost
-/// O(parts log n) at worst for each of at most some 60 probes; about six reads a part and probe where neighbours cost alike.
+/// O(parts log n) in the worst case for each of at most about 60 probes; about six reads per part and probe where
+/// neighbouring vertices have similar costs.
 /// # Source
 /// The bisection and the bounds on cuts: Pınar & Aykanat, "Fast optimal load balancing algorithms for 1D partitioning"
 /// (2004); with speeds: Pınar, Tabak & Aykanat, "One-dimensional partitioning for heterogeneous systems" (2008). ROC
 /// (Jia et al., MLSys 2020, section 4.2) cuts where the prefix is nearest to an equal share.
 pub fn split(cost: &RangeCost<'_>, speeds: &Speeds) -> Vec<Range<usize>> {
-    // Where nothing costs anything, all splits are alike; vertices still take room.
+    // If nothing has a cost, all splits are equal in time; but vertices still take memory, so they are split evenly.
     let vertices = RangeCost::vertices(cost.vertex_count());
     let cost = if cost.total() > 0.0 { cost } else { &vertices };
     let per_vertex = cost.total() / cost.vertex_count().max(1) as f64;
@@ -150,27 +152,28 @@ pub fn split(cost: &RangeCost<'_>, speeds: &Speeds) -> Vec<Range<usize>> {
     ranges(&search.even(best, &earliest, &latest))
 }
 
-/// Parts from the ends of all.
+/// Returns the ranges of the parts, given their ends.
 fn ranges(ends: &[usize]) -> Vec<Range<usize>> {
     let starts = std::iter::once(&0).chain(ends);
     starts.zip(ends).map(|(&start, &end)| start..end).collect()
 }
 
-/// The share of the bottleneck that is not worth another probe. The split that the search begins with is within one vertex
-/// of the ideal already.
+/// Relative precision of the bottleneck at which the bisection stops. The split that the search begins with is already
+/// within one vertex of the ideal.
 const EXACT: f64 = 1e-6;
 
 struct Search<'a> {
     cost: &'a RangeCost<'a>,
-    /// On average.
+    /// Average cost per vertex.
     per_vertex: f64,
     speeds: &'a [f64],
 }
 
-/// What a probe found: where each part ends, and a bottleneck.
+/// The result of a probe: the end of each part, and a bottleneck.
 struct Probe {
     ends: Vec<usize>,
-    /// If the last vertex was reached: the time of the slowest part. Else: the least time with which an end would move.
+    /// If the last vertex was reached: the time of the slowest part. Otherwise: the least time at which an end would
+    /// move.
     time: f64,
 }
 
@@ -179,21 +182,21 @@ impl Search<'_> {
         self.cost.vertex_count()
     }
 
-    /// The time of a range on a device. Never falls when the range grows.
+    /// Returns the time of a range on a device. It never decreases when the range grows.
     fn time(&self, device: usize, range: Range<usize>) -> f64 {
         self.cost.of(range) / self.speeds[device]
     }
 
-    /// The least bottleneck, and how far its parts reach when each takes as much as it can.
+    /// Returns the least bottleneck, and the ends of its parts when each takes as many vertices as it can.
     fn bisect(&self) -> (f64, Vec<usize>) {
         let n = self.vertices();
         let ideal = self.cost.total() / self.speeds.iter().sum::<f64>();
-        // Cuts of bottlenecks that are too small, and of one that is enough.
+        // Ends for bottlenecks that are too small, and for one that is large enough.
         let mut low_ends = vec![0; self.speeds.len()];
         let start = self.nearest_to_equal();
         let mut high = ranges(&start).into_iter().enumerate().map(|(p, part)| self.time(p, part)).fold(0.0, f64::max);
         let mut low = ideal.min(high);
-        // With the time that those parts take, each end comes at least as far as theirs.
+        // Within the time of those parts, each end comes at least as far as theirs.
         let mut high_ends = self.probe(high, &start, &vec![n; self.speeds.len()], &start).ends;
         let mut next = low;
         while high - low > EXACT * low {
@@ -208,7 +211,7 @@ impl Search<'_> {
         (high, high_ends)
     }
 
-    /// Where the prefix is nearest to each device's share.
+    /// Returns the ends at which the prefix sum is nearest to each device's share.
     fn nearest_to_equal(&self) -> Vec<usize> {
         let n = self.vertices();
         let speeds = self.speeds.iter().sum::<f64>();
@@ -224,7 +227,8 @@ impl Search<'_> {
         ends
     }
 
-    /// The vertex in `within`, or its end, up to which the cost is nearest to `target`; it is looked for from `from` on.
+    /// Returns the vertex of `within`, or its end, up to which the cost is nearest to `target`. The search begins at
+    /// `from`.
     fn nearest(&self, target: f64, within: Range<usize>, from: usize) -> usize {
         let above = first(within.clone(), from, self.per_vertex, |v| self.cost.of(0..v) - target);
         match above.checked_sub(1).filter(|&below| below >= within.start) {
@@ -233,8 +237,8 @@ impl Search<'_> {
         }
     }
 
-    /// Gives each device, in turn, all the vertices that it can compute within `limit`. The ends are known to lie
-    /// between `low` and `high`, and are looked for from `from` on.
+    /// Gives each device in turn as many vertices as it can compute within `limit`. The ends must lie between `low` and
+    /// `high`; the search begins at `from`.
     fn probe(&self, limit: f64, low: &[usize], high: &[usize], from: &[usize]) -> Probe {
         let n = self.vertices();
         let (mut slowest, mut next) = (0.0f64, f64::INFINITY);
@@ -253,13 +257,13 @@ impl Search<'_> {
         Probe { ends, time }
     }
 
-    /// How far a device comes from `start` on within `limit`, if it is known to come to `within`.
+    /// Returns how far a device comes from `start` within `limit`. The result must lie in `within`.
     fn reach(&self, device: usize, start: usize, limit: f64, within: Range<usize>, from: usize) -> usize {
         let (slope, above) = (self.per_vertex / self.speeds[device], limit.next_up());
         first(within.start.max(start)..within.end, from, slope, |v| self.time(device, start..v + 1) - above)
     }
 
-    /// Where each part ends at the earliest if the parts after it are to stay within `limit`.
+    /// Returns the earliest possible end of each part if the parts after it are to stay within `limit`.
     fn earliest(&self, limit: f64, latest: &[usize]) -> Vec<usize> {
         let mut ends = latest.to_vec();
         for device in (1..ends.len()).rev() {
@@ -270,11 +274,11 @@ impl Search<'_> {
         ends
     }
 
-    /// Ends between the earliest and the latest, with no part above `limit`, that give each device its share of what is
-    /// left, or near to it; and a vertex, if it can have one.
+    /// Returns ends between the earliest and the latest, with no part above `limit`. Each device gets about its share
+    /// of what is left, and at least one vertex if possible.
     ///
-    /// Without it the first parts would be filled to the limit, and the last ones left empty, wherever one vertex alone
-    /// makes the bottleneck.
+    /// Without this step, wherever a single vertex determines the bottleneck, the first parts would be filled to the
+    /// limit and the last ones would be empty.
     fn even(&self, limit: f64, earliest: &[usize], latest: &[usize]) -> Vec<usize> {
         let n = self.vertices();
         let mut start = 0;
@@ -291,16 +295,17 @@ impl Search<'_> {
     }
 }
 
-/// What is as near as this is bisected: it lies in a few cache lines.
+/// Distance from which on bisection is used: such a range lies in a few cache lines.
 const NEAR: usize = 16;
 
-/// So many looks along a secant; what they have not found is bisected.
+/// Most reads along a secant before bisection is used.
 const SECANTS: usize = 12;
 
-/// The first of the range where `excess`, which never falls, is not negative; or the range's end.
+/// Returns the first index of the range at which `excess` is not negative, or the range's end. `excess` must never
+/// decrease.
 ///
-/// It looks at `from`, then where a line of `slope` from there meets zero, then along the secant of the last two looks, each
-/// time a little beyond, so that the last two soon lie on both sides.
+/// It first reads at `from`, then where a line of `slope` from there crosses zero, then along the secant of the last
+/// two reads. Each step goes a little too far, so that the last two reads soon lie on both sides.
 fn first(range: Range<usize>, from: usize, slope: f64, excess: impl Fn(usize) -> f64) -> usize {
     let (mut low, mut high) = (range.start, range.end.max(range.start));
     let (mut slope, mut next) = (slope, from);
@@ -336,7 +341,7 @@ mod tests {
 
     use super::*;
 
-    /// The least bottleneck of any split, by trying every end of every part.
+    /// Returns the least bottleneck of any split, by trying every end of every part.
     fn least_bottleneck(cost: &RangeCost<'_>, speeds: &[f64]) -> f64 {
         let n = cost.vertex_count();
         let mut best = vec![f64::INFINITY; n + 1];
@@ -402,7 +407,7 @@ mod tests {
 
     #[test]
     fn a_hub_leaves_no_part_empty() {
-        // The hub is a third of all: parts filled to the brim would be two.
+        // The hub is a third of the total. If parts were filled to the limit, only two would get vertices.
         let mut costs = vec![1u64; 2000];
         costs[500] = 1000;
         let sums = prefix(&costs);

@@ -6,32 +6,32 @@ use std::collections::BinaryHeap;
 use petgraph::algo::kosaraju_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-/// A tensor's place in [`TaskGraph::tensors`].
+/// Index of a tensor in [`TaskGraph::tensors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TensorId(pub u32);
 
-/// An op's place in [`TaskGraph::ops`].
+/// Index of an op in [`TaskGraph::ops`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub u32);
 
 impl TensorId {
-    /// The id as an index.
+    /// Returns the id as an index.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
 impl TaskId {
-    /// The id as an index.
+    /// Returns the id as an index.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Where a tensor comes from, and whether an epoch can inherit it from the last.
+/// The origin of a tensor, and whether an epoch can inherit it from the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TensorKind {
-    /// An input that starts on the host and may stay on the device from epoch to epoch.
+    /// An input that is on the host at the start and may stay on the device from epoch to epoch.
     Constant,
     /// An input that is new on the host every epoch.
     Fresh,
@@ -42,34 +42,34 @@ pub enum TensorKind {
 /// One tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// Its name; no two are the same.
+    /// Unique name.
     pub name: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Input or output.
+    /// The kind of input, or output.
     pub kind: TensorKind,
-    /// An output that is stored to the host when it is produced, because others read it there.
+    /// Whether it is an output that is stored to the host when it is made, because others read it there.
     pub publish: bool,
 }
 
-/// One op. While it runs, its inputs and outputs are on the device, each once.
+/// One op. While it runs, its inputs and outputs are on the device. A tensor that occurs twice counts once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Task {
-    /// Its name; no two are the same.
+    /// Unique name.
     pub name: String,
-    /// What it reads. One that is listed twice counts once.
+    /// Tensors that it reads. A tensor that is listed twice counts once.
     pub inputs: Vec<TensorId>,
-    /// What it makes.
+    /// Tensors that it makes.
     pub outputs: Vec<TensorId>,
     /// Outputs that are the next epoch's value of a constant: `(output, constant)`.
     pub next: Vec<(TensorId, TensorId)>,
 }
 
-/// Why tensors and ops are no task graph.
+/// Why tensors and ops do not form a task graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TaskError {
-    /// There is nothing to do.
+    /// There are no ops.
     #[error("there are no ops; a task graph needs at least one")]
     NoOps,
     /// More than 2^32 - 1 tensors or ops.
@@ -80,7 +80,7 @@ pub enum TaskError {
         /// How many there are.
         found: usize,
     },
-    /// Two of the same name.
+    /// Two tensors or two ops have the same name.
     #[error("two {what} are named `{name}`; give each its own name")]
     DuplicateName {
         /// Tensors or ops.
@@ -93,22 +93,22 @@ pub enum TaskError {
     UnknownTensor {
         /// The op.
         op: String,
-        /// What it names.
+        /// The tensor number.
         tensor: u32,
-        /// How many there are.
+        /// Number of tensors.
         tensors: usize,
     },
-    /// Two ops make the same tensor, or one makes it twice.
+    /// Two ops make the same tensor, or one op makes it twice.
     #[error("tensor `{tensor}` is made by op `{first}` and again by op `{second}`; a tensor is made once")]
     TwoProducers {
         /// The tensor.
         tensor: String,
         /// The op that comes first.
         first: String,
-        /// The op that comes second, perhaps the same.
+        /// The op that comes second; it can be the same.
         second: String,
     },
-    /// An op reads what it makes.
+    /// An op has the same tensor as input and output.
     #[error("op `{op}` has tensor `{tensor}` as input and as output; an output is a new tensor (see `next`)")]
     InputAndOutput {
         /// The op.
@@ -116,35 +116,35 @@ pub enum TaskError {
         /// The tensor.
         tensor: String,
     },
-    /// The kind contradicts the ops.
+    /// The kind of a tensor contradicts the ops.
     #[error("tensor `{tensor}` is of kind {kind}, but {found}")]
     WrongKind {
         /// The tensor.
         tensor: String,
         /// Its kind.
         kind: &'static str,
-        /// What the ops say.
+        /// What the ops do with it.
         found: String,
     },
-    /// `publish` on a tensor that no op makes.
+    /// `publish` is set on a tensor that no op makes.
     #[error("tensor `{tensor}` is marked `publish`, but no op makes it; only outputs are published")]
     PublishedInput {
         /// The tensor.
         tensor: String,
     },
-    /// `next` from a tensor that the op does not make, or that is named twice.
+    /// A `next` pair is invalid: the op does not make the output, or one of the tensors cannot be paired.
     #[error("op `{op}` says that `{output}` is the next `{input}`, but {why}")]
     WrongNext {
         /// The op.
         op: String,
-        /// What is to be the next value.
+        /// The tensor named as the next value.
         output: String,
-        /// Of what.
+        /// The constant that it is the next value of.
         input: String,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// Ops that wait for each other.
+    /// Ops depend on each other in a cycle.
     #[error("these ops wait for each other: {}; a task graph has no cycle", .ops.join(", "))]
     Cycle {
         /// The ops of one cycle.
@@ -155,16 +155,17 @@ pub enum TaskError {
     TooManyBytes,
 }
 
-/// One device's ops of an epoch and their tensors, checked.
+/// The ops of one device in an epoch and their tensors, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskGraph {
-    // Invariant: ids are in range; each tensor has at most one producer, and one exactly if it is local; no op has a tensor
-    // twice; `next` pairs outputs with constants of the same size, one to one; `order` is topological; sizes sum to a u64.
+    // Invariant: ids are in range; each tensor has at most one producer, and has one exactly if it is local; no op has
+    // a tensor twice; `next` pairs outputs one to one with constants of the same size; `order` is topological; the sum
+    // of the sizes fits a u64.
     tensors: Vec<Tensor>,
     ops: Vec<Task>,
     producer: Vec<Option<TaskId>>,
     consumers: Vec<Vec<TaskId>>,
-    /// Of a constant its next value; of an output the constant whose next value it is.
+    /// For a constant, its next value; for an output, the constant whose next value it is.
     partner: Vec<Option<TensorId>>,
     order: Vec<TaskId>,
 }
@@ -173,7 +174,7 @@ impl TaskGraph {
     /// Checks tensors and ops and links them.
     ///
     /// # Errors
-    /// [`TaskError`], the first that is found.
+    /// [`TaskError`], the first one found.
     /// # Cost
     /// O(size log size).
     pub fn new(tensors: Vec<Tensor>, mut ops: Vec<Task>) -> Result<Self, TaskError> {
@@ -198,17 +199,17 @@ impl TaskGraph {
         Ok(Self { tensors, ops, producer, consumers, partner, order })
     }
 
-    /// All tensors; [`TensorId`] is the place here.
+    /// Returns all tensors, indexed by [`TensorId`].
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
 
-    /// All ops as given; [`TaskId`] is the place here.
+    /// Returns all ops as given, indexed by [`TaskId`].
     pub fn ops(&self) -> &[Task] {
         &self.ops
     }
 
-    /// One tensor.
+    /// Returns a tensor.
     ///
     /// # Panics
     /// If the id is not of this graph.
@@ -216,7 +217,7 @@ impl TaskGraph {
         &self.tensors[id.index()]
     }
 
-    /// One op.
+    /// Returns an op.
     ///
     /// # Panics
     /// If the id is not of this graph.
@@ -224,33 +225,33 @@ impl TaskGraph {
         &self.ops[id.index()]
     }
 
-    /// The op that makes a tensor; none for inputs.
+    /// Returns the op that makes a tensor; `None` for an input.
     pub fn producer(&self, id: TensorId) -> Option<TaskId> {
         self.producer[id.index()]
     }
 
-    /// The ops that read a tensor, in ascending order.
+    /// Returns the ops that read a tensor, in ascending order.
     pub fn consumers(&self, id: TensorId) -> &[TaskId] {
         &self.consumers[id.index()]
     }
 
-    /// The output that is a constant's value in the next epoch.
+    /// Returns the output that is a constant's value in the next epoch.
     pub fn next_value(&self, constant: TensorId) -> Option<TensorId> {
         self.partner[constant.index()].filter(|_| self.producer(constant).is_none())
     }
 
-    /// The constant that an output becomes in the next epoch.
+    /// Returns the constant that an output becomes in the next epoch.
     pub fn becomes(&self, output: TensorId) -> Option<TensorId> {
         self.partner[output.index()].filter(|_| self.producer(output).is_some())
     }
 
-    /// The program's order: the ops as given if every op comes after those that it depends on, else the topological order
-    /// that always takes the least index that is ready.
+    /// Returns the program order. It is the order of `ops` if every op comes after those that it depends on, else the
+    /// topological order that always takes the ready op of least index.
     pub fn order(&self) -> &[TaskId] {
         &self.order
     }
 
-    /// Whether `order` has every op once, each after those that it depends on.
+    /// Whether `order` has every op once, each after the ops that it depends on.
     pub fn is_order(&self, order: &[TaskId]) -> bool {
         let mut place = vec![None; self.ops.len()];
         for (i, op) in order.iter().enumerate() {
@@ -265,18 +266,18 @@ impl TaskGraph {
             })
     }
 
-    /// What an op needs on the device while it runs: its inputs and outputs, each once.
+    /// Returns the bytes that an op needs on the device while it runs: its inputs and outputs, each counted once.
     pub fn op_bytes(&self, id: TaskId) -> u64 {
         let op = self.op(id);
         op.inputs.iter().chain(&op.outputs).map(|t| self.tensor(*t).bytes).sum()
     }
 
-    /// What the largest op needs: the least capacity at which the graph can run.
+    /// Returns the bytes of the largest op: the least capacity at which the graph can run.
     pub fn largest_op_bytes(&self) -> u64 {
         (0..self.ops.len() as u32).map(|i| self.op_bytes(TaskId(i))).max().unwrap_or(0)
     }
 
-    /// What all tensors need at once: a capacity at which nothing ever has to leave.
+    /// Returns the bytes of all tensors: a capacity at which nothing ever has to leave.
     pub fn total_bytes(&self) -> u64 {
         self.tensors.iter().map(|t| t.bytes).sum()
     }
@@ -292,7 +293,7 @@ fn unique<'a>(what: &'static str, names: impl Iterator<Item = &'a str>) -> Resul
     Ok(())
 }
 
-/// Keeps the first of each.
+/// Removes repeated ids; keeps the first of each.
 fn dedup(ids: &mut Vec<TensorId>) {
     let mut seen = std::collections::HashSet::new();
     ids.retain(|id| seen.insert(*id));
@@ -300,7 +301,7 @@ fn dedup(ids: &mut Vec<TensorId>) {
 
 type Links = (Vec<Option<TaskId>>, Vec<Vec<TaskId>>);
 
-/// Who makes and who reads each tensor.
+/// Returns the producer and the readers of each tensor.
 fn link(tensors: &[Tensor], ops: &[Task]) -> Result<Links, TaskError> {
     let mut producer: Vec<Option<TaskId>> = vec![None; tensors.len()];
     let mut consumers = vec![Vec::new(); tensors.len()];
@@ -379,7 +380,8 @@ fn pair_next(
     Ok(partner)
 }
 
-/// A topological order, the least index that is ready first, so that an order that is topological already stays.
+/// Returns a topological order that always takes the ready op of least index. An order that is already topological is
+/// kept.
 fn program_order(ops: &[Task], producer: &[Option<TaskId>]) -> Result<Vec<TaskId>, TaskError> {
     let mut graph = DiGraph::<(), ()>::with_capacity(ops.len(), ops.len());
     let nodes: Vec<NodeIndex> = ops.iter().map(|_| graph.add_node(())).collect();
@@ -404,7 +406,7 @@ fn program_order(ops: &[Task], producer: &[Option<TaskId>]) -> Result<Vec<TaskId
     if order.len() == ops.len() {
         return Ok(order);
     }
-    // No op depends on itself directly, so every cycle has at least two.
+    // No op depends on itself directly, so every cycle has at least two ops.
     let cycle = kosaraju_scc(&graph).into_iter().find(|part| part.len() > 1).expect("what is left has a cycle");
     let mut cycle: Vec<usize> = cycle.into_iter().map(NodeIndex::index).collect();
     cycle.sort_unstable();

@@ -1,4 +1,4 @@
-//! The checker is checked: it accepts good plans, and objects to every kind of corruption.
+//! Tests of the checker: it accepts good plans, and rejects every kind of corruption.
 
 mod common;
 
@@ -107,7 +107,7 @@ fn a_given_boundary_is_held_to() {
     says(&check(&graph(), &plan, Objective::Both, &epoch, 30).expect_err("c is dirty"), &["end", "`c`"]);
 }
 
-/// Changes one entry of a valid plan, in every way and place; no change may go unnoticed unless it changes nothing that counts.
+/// Changes one entry of a valid plan, in every place and way. No change may go unnoticed, unless it has no effect.
 #[test]
 fn no_single_corruption_of_a_random_plan_passes() {
     let shape = Shape { ops: 8, inputs: 4, most_bytes: 9 };
@@ -152,7 +152,7 @@ fn no_single_corruption_of_a_random_plan_passes() {
     assert!(tried > 5_000, "only {tried} corruptions");
 }
 
-/// Two devices, each of which makes rows for the other and reads the other's.
+/// Returns two devices that each make rows for the other and read the other's rows.
 fn pair(order: [u32; 2]) -> (TaskGraph, Plan) {
     let mut tensors = vec![
         tensor("halo", 1, TensorKind::Fresh),
@@ -225,7 +225,7 @@ fn exchanges_that_mean_nothing_are_refused() {
     }
 }
 
-/// A device that makes rows `a` and `b`, and copies others' to `halo a` and `halo b` while it lends its own.
+/// Returns a device that makes rows `a` and `b`, lends them, and copies rows of others to `halo a` and `halo b`.
 fn lender(order: [u32; 5], capacity_bytes: u64) -> (TaskGraph, Plan) {
     let names = ["a", "b", "halo a", "halo b", "y"];
     let tensors = names.map(|name| tensor(name, 1, TensorKind::Local)).to_vec();
@@ -245,7 +245,7 @@ fn lender(order: [u32; 5], capacity_bytes: u64) -> (TaskGraph, Plan) {
     (graph, plan)
 }
 
-/// `a` and `b`, from these devices to those.
+/// Returns the fetches of `a` and `b` from these lenders to those readers.
 fn fetches(lenders: &[usize], readers: &[usize]) -> Vec<Fetch> {
     let all = |devices: &[usize], tensor: u32| devices.iter().map(|&device| (device, TensorId(tensor))).collect();
     [0, 1].map(|rows| Fetch { lenders: all(lenders, rows), readers: all(readers, rows + 2) }).into()

@@ -1,4 +1,4 @@
-//! Plans of tiny graphs against an exhaustive search over single moves, and against ROC's recursion as it is written.
+//! Compares plans of tiny graphs with an exhaustive search over single moves, and with ROC's recursion as written.
 
 mod common;
 
@@ -9,14 +9,14 @@ use lapidary_planner::check::check;
 use lapidary_planner::memory::{Boundary, Epoch, Objective, Outcome, Policy, Request, plan};
 use lapidary_planner::tasks::{TaskGraph, TaskId, TensorId, TensorKind};
 
-/// Bits of tensors and ops.
+/// A set of tensors or ops, as bits.
 type Set = u32;
 
 fn has(set: Set, i: usize) -> bool {
     set >> i & 1 == 1
 }
 
-/// Everything that an epoch can do, one move at a time: store, evict, load or run one thing.
+/// The search over everything that an epoch can do, one move at a time: store, evict, load or run one thing.
 struct Exhaustive<'a> {
     graph: &'a TaskGraph,
     objective: Objective,
@@ -34,7 +34,7 @@ impl Exhaustive<'_> {
         (0..self.graph.tensors().len()).filter(|t| has(set, *t)).map(|t| self.bytes(t)).sum()
     }
 
-    /// Whether the value may not be lost.
+    /// Whether the value must not be lost.
     fn awaited(&self, t: usize, done: Set) -> bool {
         let id = TensorId(t as u32);
         self.graph.consumers(id).iter().any(|op| !has(done, op.index()))
@@ -46,7 +46,8 @@ impl Exhaustive<'_> {
         self.graph.tensors()[t].kind == TensorKind::Constant
     }
 
-    /// The least cost from a start to an end that `accepts` (on the device, on the host), by Dijkstra's algorithm.
+    /// Returns the least cost from a start to an end that `accepts` allows (on the device, on the host), by Dijkstra's
+    /// algorithm.
     fn least(&self, device: Set, host: Set, limit: u64, accepts: impl Fn(Set, Set) -> bool) -> Option<u64> {
         let all: Set = (1 << self.graph.ops().len()) - 1;
         let mut best = HashMap::from([((0, device, host), 0u64)]);
@@ -124,7 +125,7 @@ impl Exhaustive<'_> {
         self.graph.next_value(TensorId(x as u32)).map_or(x, TensorId::index)
     }
 
-    /// The least over every state that an epoch can start with and end with.
+    /// Returns the least cost over every state that an epoch can start with and end with.
     fn steady(&self) -> u64 {
         let constants: Vec<usize> = (0..self.graph.tensors().len()).filter(|t| self.is_constant(*t)).collect();
         let mut best = u64::MAX;
@@ -155,12 +156,13 @@ impl Exhaustive<'_> {
         best
     }
 
-    /// From a boundary to at least itself; what is missing at the end is stored and loaded there.
+    /// Returns the least cost from a boundary to at least itself. What is missing at the end is stored and loaded
+    /// there.
     fn boundary(&self, boundary: &Boundary) -> u64 {
         let set = |ids: &[TensorId]| ids.iter().map(|t| 1 << t.0).sum::<Set>();
         let dirty = if self.objective == Objective::Both { set(&boundary.dirty) } else { 0 };
         let (start, host) = (set(&boundary.resident), self.inputs() & !dirty);
-        // Ends differ in what they still have to do, so try every price that this may have.
+        // Ends differ in their remaining cost, so every possible remaining cost is tried.
         let constants: Vec<usize> = (0..self.graph.tensors().len()).filter(|t| self.is_constant(*t)).collect();
         let left = |device: Set, end_host: Set| {
             let of = |x: &usize| {
@@ -242,19 +244,19 @@ impl Recursion<'_> {
     }
 }
 
-/// How many graphs: more with `LAPIDARY_EXHAUSTIVE=n`.
+/// Returns the number of graphs; `LAPIDARY_EXHAUSTIVE=n` raises it.
 fn graphs(standard: u64) -> u64 {
     std::env::var("LAPIDARY_EXHAUSTIVE").ok().and_then(|n| n.parse().ok()).unwrap_or(standard)
 }
 
-/// Sizes of which few are equal, or many, or nearly all.
+/// Returns a shape in which few, many or nearly all sizes are equal.
 fn shape(seed: u64, ops: usize, inputs: usize) -> Shape {
     Shape { ops, inputs, most_bytes: [6, 2, 1][seed as usize % 3] }
 }
 
 const OBJECTIVES: [Objective; 2] = [Objective::Both, Objective::Loads];
 
-/// Plans with every policy and checks each plan; returns what the optimum costs.
+/// Plans with every policy and checks each plan. Returns the cost of the optimum.
 fn check_all(seed: u64, graph: &TaskGraph, objective: Objective, epoch: &Epoch, capacity: u64) -> u64 {
     let mut costs = Vec::new();
     for policy in POLICIES {
@@ -370,7 +372,8 @@ fn roc_is_the_corrected_recursion() {
     }
 }
 
-/// Loads and stores of the least recently used policy in a cold epoch, by a list of tensors in the order of their last use.
+/// Returns loads and stores of the LRU policy in a cold epoch, computed with a list of tensors in the order of their
+/// last use.
 fn lru_reference(graph: &TaskGraph, capacity: u64) -> (u64, u64) {
     let order = graph.order();
     let (mut recent, mut stored) = (Vec::<TensorId>::new(), Vec::<TensorId>::new());
@@ -423,7 +426,7 @@ fn none_and_lru_are_their_simplest_forms() {
             let survives = !graph.consumers(id).is_empty() || graph.becomes(id).is_some();
             tensor.kind == TensorKind::Local && (survives || tensor.publish)
         });
-        // What the last op made of the next values is stored as the constant, unless nothing reads that.
+        // A next value left by the last op is stored as the constant, unless nothing reads it.
         let last = plan.steps.last().expect("there are ops").op;
         let unread = |t: &&TensorId| {
             !graph.tensor(**t).publish

@@ -1,4 +1,4 @@
-//! Plans of larger random graphs: valid, never above another policy's, never below their bound.
+//! Properties of plans of larger random graphs: valid, never above another policy's cost, never below their bound.
 
 mod common;
 #[path = "common/training.rs"]
@@ -12,7 +12,7 @@ use training::{Model, training_graph};
 
 const SHAPE: Shape = Shape { ops: 60, inputs: 20, most_bytes: 1000 };
 
-/// Few states, so that many graphs are planned, and that plans which are not proven are seen too.
+/// Few states, so that many graphs can be planned, and plans without a proof occur too.
 fn quick(policy: Policy, objective: Objective, epoch: &Epoch, capacity: u64) -> Request {
     let limit = Limit { states: 3_000, ..Limit::default() };
     Request { limit, ..request(policy, objective, epoch.clone(), capacity) }
@@ -81,7 +81,8 @@ fn a_boundary_of_another_plan_can_be_kept() {
     }
 }
 
-/// A plan for less memory is one for more, so no bound at a larger capacity may be above it; and what is exact falls with it.
+/// A plan for less memory is also one for more, so no bound at a larger capacity may be above its cost. If both plans
+/// are exact, the cost may not rise.
 #[test]
 fn more_memory_never_costs_more() {
     for seed in 0..15 {
@@ -116,12 +117,12 @@ fn plans_are_the_same_every_time() {
     }
 }
 
-/// Pubmed's vertices and edges; enough for the sizes to be those of real programs.
+/// A graph with Pubmed's numbers of vertices and edges, so that the sizes are realistic.
 fn pubmed(model: Model, layers: usize) -> TaskGraph {
     training_graph(model, layers, 19_717, 108_365, 500, 64, 3)
 }
 
-/// Only at the least capacities, where every byte decides, a few are proven less well.
+/// Only at the least capacities, where every byte matters, a few graphs have a larger gap.
 #[test]
 fn nearly_all_training_epochs_of_up_to_four_layers_are_within_a_hundredth() {
     let (mut exact, mut within, mut beyond) = (0, 0, Vec::new());
@@ -167,7 +168,7 @@ fn everything_fits_where_there_is_room_for_everything() {
     assert_eq!((plan.cost_bytes(Objective::Both), plan.exact), (0, true));
 }
 
-/// Sizes whose sums of copies do not fit 64 bits must not wrap.
+/// Sums of copies of these sizes do not fit 64 bits and must not wrap.
 #[test]
 fn enormous_sizes_do_not_wrap() {
     let tensor = |name: &str, bytes, kind| Tensor { name: name.into(), bytes, kind, publish: false };
@@ -195,7 +196,7 @@ fn enormous_sizes_do_not_wrap() {
     }
 }
 
-/// The same with something to decide at every op.
+/// The same, with something to decide at every op.
 #[test]
 fn enormous_sizes_are_planned_as_small_ones_are() {
     for seed in 0..40 {

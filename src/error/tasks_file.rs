@@ -1,17 +1,17 @@
-//! What can be wrong with a file of tasks.
+//! Errors of task files.
 
 use lapidary_planner::tasks::TaskError;
 
-/// Why a file holds no task graph.
+/// Why a file is not a valid task graph.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TasksFileError {
-    /// It is not JSON of the right form.
+    /// The text is not JSON of the right form.
     #[error(
         "{reason}; expected {{\"tensors\": [{{\"name\", \"bytes\", ..}}], \"ops\": [{{\"name\", \"inputs\", \"outputs\", ..}}]}}"
     )]
     Json {
-        /// What the parser says, with line and column.
+        /// The parser's error, with line and column.
         reason: serde_json::Error,
     },
     /// An op names a tensor that is not listed.
@@ -22,7 +22,7 @@ pub enum TasksFileError {
         /// The tensor.
         tensor: String,
     },
-    /// The tensors and ops are no task graph.
+    /// The tensors and ops do not form a task graph.
     #[error(transparent)]
     Graph(#[from] TaskError),
 }

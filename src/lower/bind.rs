@@ -1,4 +1,4 @@
-//! One operation of a program as a kernel call over slots.
+//! Turns one operation of a program into a kernel call over slots.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use lapidary_kernels::{Arg, Call, Mat, Part, Slot, Window};
 use super::table::Table;
 use crate::program::{Op, OpId, Program, RowSpace, RowStep, TensorId};
 
-/// One operation being bound.
+/// The operation that is being bound.
 pub(super) struct Binder<'a, 'i> {
     pub(super) program: &'a Program,
     pub(super) op: OpId,
     pub(super) slots: &'a BTreeMap<TensorId, Vec<Slot>>,
     pub(super) table: &'a mut Table<'i>,
-    /// Which tile of what is cut, or which window of what is updated.
+    /// Number of the tile of tiled tensors, or of the window that is updated.
     pub(super) tile: usize,
     pub(super) seed: u64,
 }
 
 impl Binder<'_, '_> {
-    /// The call over one tile. Its halo and workspace are the caller's to add.
+    /// Returns the call for one tile. The caller adds the halo and the workspace.
     pub(super) fn call(&mut self) -> Call {
         let (inputs, outputs) = (self.program.inputs(self.op), self.program.op_outputs(self.op));
         let mut op = self.program.op(self.op).clone();
@@ -38,7 +38,7 @@ impl Binder<'_, '_> {
         Call::over(op, part, block, mats(inputs), mats(outputs))
     }
 
-    /// The update of one window, whose number is the tile's.
+    /// Returns the update of one window; `tile` is the number of the window.
     pub(super) fn update(&self, window: Window) -> Call {
         let slots = |tensors: Vec<TensorId>| tensors.into_iter().map(|tensor| Arg::Slot(self.slot(tensor)));
         let (inputs, outputs) = (slots(self.program.inputs(self.op)), slots(self.program.op_outputs(self.op)));
@@ -46,7 +46,7 @@ impl Binder<'_, '_> {
         Call::over(self.program.op(self.op).clone(), part, None, inputs, outputs)
     }
 
-    /// The tile, or window, at hand of a tensor that is cut, or the only slot of one that is not.
+    /// Returns the slot of the current tile or window of a tensor, or the only slot of a tensor in one piece.
     fn slot(&self, tensor: TensorId) -> Slot {
         match self.slots[&tensor][..] {
             [slot] => slot,

@@ -1,4 +1,4 @@
-//! What constants hold, made from the data when a run begins.
+//! The contents of constants, built from the data when a run begins.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,39 +14,39 @@ use super::{Cut, FeatureData, Inputs, LabelData, Links, Sizes, Tiling};
 use crate::graph::{Block, Graph};
 use crate::program::{BlockSpec, Degree, Origin};
 
-/// What a constant that no operation makes holds, all of it or one tile's share.
+/// The contents of a constant that no operation computes, or of one tile of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// What the origin says.
+    /// The data of the origin.
     Origin(Origin),
-    /// What the origin says, in bf16.
+    /// The data of the origin, in bf16.
     Rounded(Origin),
     /// A block's offsets, u64 `[rows + 1]`.
     Indptr(BlockSpec),
     /// A block's sources, u32 `[edges]`.
     Indices(BlockSpec),
-    /// The part's rows that other parts read over a block, u32 `[packed]`.
+    /// The rows of the part that other parts read over a block, u32 `[packed]`.
     PackedRows(BlockSpec),
-    /// Where in its owner's pack each row of the part's halo is, u32 `[halo]`.
+    /// For each row of the part's halo, its index in its owner's pack, u32 `[halo]`.
     FetchedRows(BlockSpec),
 }
 
-/// The data cut into parts, from which contents are made as they are asked for.
+/// The data split into parts. Contents are built from it on request.
 #[derive(Debug)]
 pub struct Supply<'a> {
     inputs: &'a Inputs,
     parts: Vec<Range<usize>>,
-    /// Those of the parts, once they were asked for.
+    /// The sizes of the parts, once they were requested.
     sizes: Option<Vec<Sizes>>,
-    /// By part, the vertices of its tiles.
+    /// For each part, the vertices of its tiles.
     tiles: Vec<Vec<Range<usize>>>,
     graphs: BTreeMap<BlockSpec, Graph>,
-    /// Those of the graph by part, those of the features by part and tile.
+    /// Blocks of the graph by part; blocks of the features by part and tile.
     blocks: BTreeMap<(usize, usize, BlockSpec), LocalBlock>,
     routes: BTreeMap<BlockSpec, Routes>,
 }
 
-/// A block, and where its edges were in the block that it was transposed from.
+/// A block and, if it was transposed, the index of each edge in the original block.
 #[derive(Debug)]
 struct LocalBlock {
     block: Block,
@@ -54,13 +54,13 @@ struct LocalBlock {
 }
 
 impl<'a> Supply<'a> {
-    /// The data at hand, as one part.
+    /// Creates a supply with all data as one part.
     pub fn new(inputs: &'a Inputs) -> Self {
         let whole = 0..inputs.graph.vertex_count();
         Self::of_parts(inputs, Vec::from([whole]))
     }
 
-    /// The data at hand, cut into `parts`.
+    /// Creates a supply with the data split into `parts`.
     ///
     /// # Panics
     /// If the parts are not consecutive ranges that cover all vertices.
@@ -80,15 +80,15 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// The parts.
+    /// Returns the parts.
     pub fn parts(&self) -> &[Range<usize>] {
         &self.parts
     }
 
-    /// What lowering needs to know of each part.
+    /// Returns the sizes of each part, for lowering.
     ///
     /// # Cost
-    /// O(n log d) for one part, else O(parts n / 64 + e), and for a directed graph that of its transpose; once.
+    /// O(n log d) for one part, else O(parts n / 64 + e), and the transpose for a directed graph; computed once.
     pub fn sizes(&mut self) -> Vec<Sizes> {
         if let Some(sizes) = &self.sizes {
             return sizes.clone();
@@ -120,11 +120,11 @@ impl<'a> Supply<'a> {
         sizes.collect()
     }
 
-    /// Cuts every part into so many tiles, each with about the same share of its vertices and edges, and says what lowering
-    /// needs to know of them. From now on contents are those of these tiles.
+    /// Splits every part into `tiles` tiles with about equal shares of its vertices and edges, and returns the sizes
+    /// for lowering. From then on, contents are those of these tiles.
     ///
     /// # Panics
-    /// If there are no tiles.
+    /// If `tiles` is 0.
     /// # Cost
     /// That of [`Supply::sizes`], and O(n) more for each direction of the graph.
     pub fn tile(&mut self, tiles: usize) -> Vec<Tiling> {
@@ -156,7 +156,7 @@ impl<'a> Supply<'a> {
         with_halo_tiles(tilings.collect())
     }
 
-    /// The rows of every part's tiles.
+    /// Returns the rows of every part's tiles.
     fn cut_tiles(&mut self, tiles: usize) -> Vec<Vec<Range<usize>>> {
         let parts = self.parts.clone();
         let forward = BlockSpec::Graph { self_loops: false, transposed: false };
@@ -168,7 +168,7 @@ impl<'a> Supply<'a> {
         parts.iter().map(|part| cut_rows(part, &indptrs, tiles)).collect()
     }
 
-    /// How the edges of one direction meet each tile of each part.
+    /// Returns the edge and row counts of one direction, for each tile of each part.
     fn tile_cuts(&mut self, block: BlockSpec, sizes: &[Sizes]) -> Vec<Vec<Cut>> {
         let tiles = self.tiles.clone();
         let packed = match self.parts.len() {
@@ -199,7 +199,7 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// The rows that cross between the parts over a block of the graph.
+    /// Returns the rows that cross between the parts over a block of the graph.
     pub fn routes(&mut self, block: BlockSpec) -> &Routes {
         if !self.routes.contains_key(&block) {
             let parts = self.parts.clone();
@@ -209,12 +209,13 @@ impl<'a> Supply<'a> {
         &self.routes[&block]
     }
 
-    /// The array behind `contents` for one tile of a part; what lies in memory already is not copied.
+    /// Returns the array for `contents` of one tile of a part. Arrays that are already in memory are not copied.
     ///
     /// # Panics
-    /// If the data does not have it (features or labels of the other kind); programs are written for the data at hand.
+    /// If the data does not have it (features or labels of the other kind). Programs are written for the data that they
+    /// are bound to.
     /// # Cost
-    /// O(n + e) for each block beside the graph itself.
+    /// O(n + e) for each block except the graph itself.
     pub fn get(&mut self, part: usize, tile: usize, contents: &Contents) -> HostSlot {
         match contents {
             Contents::Indptr(block @ BlockSpec::Graph { .. }) if self.tiles[part].len() > 1 => {
@@ -243,13 +244,14 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// A tile's rows, numbered from the part's first.
+    /// Returns a tile's rows, numbered from the part's first row.
     fn local_rows(&self, part: usize, tile: usize) -> Range<usize> {
         let (first, rows) = (self.parts[part].start, &self.tiles[part][tile]);
         rows.start - first..rows.end - first
     }
 
-    /// A tile's sources over a block of the graph, the part's and its halo's numbered in the order of the whole graph.
+    /// Returns the sources of a tile over a block of the graph. The part's own rows and those of its halo are numbered
+    /// in the order of the whole graph.
     fn tile_indices(&mut self, part: usize, tile: usize, spec: BlockSpec) -> Shared<u32> {
         let rows = self.local_rows(part, tile);
         let (own, whole) = (self.parts[part].len() as u32, self.parts.len() == 1);
@@ -267,12 +269,13 @@ impl<'a> Supply<'a> {
         block.indices()[edges].par_iter().map(in_order).collect::<Vec<u32>>().into()
     }
 
-    /// How many rows of a part's halo come before its own.
+    /// Returns how many rows of a part's halo come before the part's own rows.
     fn low_halo(&mut self, part: usize, block: BlockSpec) -> u64 {
         low_rows(&self.routes(block).sources[part], part)
     }
 
-    /// A copy of a tile's dense features in bf16. Those of a mapped file are not likely to be read again.
+    /// Returns a copy of a tile's dense features in bf16. The f32 pages of a mapped file are released, since they will
+    /// probably not be read again.
     fn rounded_features(&self, part: usize, tile: usize) -> HostSlot {
         let FeatureData::Dense { data, width } = &self.inputs.features else {
             panic!("a program for dense features is bound to sparse ones");
@@ -310,7 +313,7 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// A part's block of the graph, or a tile's block of the features.
+    /// Returns a part's block of the graph, or a tile's block of the features.
     fn block(&mut self, part: usize, tile: usize, spec: BlockSpec) -> &LocalBlock {
         let key = match spec {
             BlockSpec::Graph { .. } => (part, 0, spec),
@@ -351,7 +354,7 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// The graph that a block of it is cut from.
+    /// Returns the graph that a graph block is cut from.
     fn graph(&mut self, spec: BlockSpec) -> &Graph {
         let BlockSpec::Graph { self_loops, transposed } = spec else {
             unreachable!("the features' block is no graph");
@@ -364,7 +367,8 @@ impl<'a> Supply<'a> {
                 true => self.graph(spec.transpose()).transpose_without_permutation(),
                 false => {
                     let looped = self.inputs.graph.with_self_loops();
-                    // Programs that want loops want them everywhere.
+                    // A program that wants self-loops wants them in all gathers, so the plain edges are no longer
+                    // needed.
                     self.inputs.graph.indices().release();
                     looped
                 }
@@ -374,7 +378,7 @@ impl<'a> Supply<'a> {
         &self.graphs[&spec]
     }
 
-    /// How the edges of one direction meet each part.
+    /// Returns the edge and row counts of one direction, for each part.
     fn cuts(&mut self, block: BlockSpec) -> Vec<Cut> {
         let parts = self.parts.clone();
         let routes = self.routes(block).clone();
@@ -402,12 +406,12 @@ impl<'a> Supply<'a> {
     }
 }
 
-/// How many of a part's halo rows belong to the parts before it.
+/// Returns how many of a part's halo rows belong to parts before it.
 fn low_rows(sources: &[Source], part: usize) -> u64 {
     sources.iter().filter(|source| source.part < part).map(|source| source.rows.len() as u64).sum()
 }
 
-/// The packed rows, which ascend, that lie in `rows`.
+/// Returns the packed rows, which ascend, that are in `rows`.
 fn packed_in(packed: &[u32], rows: Range<usize>) -> &[u32] {
     let [start, end] = [rows.start, rows.end].map(|limit| packed.partition_point(|&v| (v as usize) < limit));
     &packed[start..end]

@@ -1,21 +1,21 @@
-//! What a data set gives to the programs that are bound to it.
+//! The data of a dataset that programs are bound to.
 
 use lapidary_kernels::Shared;
 
 use crate::graph::Graph;
 use crate::program::SplitName;
 
-/// One row of features a vertex.
+/// Features, one row per vertex.
 #[derive(Clone, Debug)]
 pub enum FeatureData {
     /// `[n, width]`.
     Dense {
         /// Row by row.
         data: Shared<f32>,
-        /// Numbers a row.
+        /// Numbers per row.
         width: usize,
     },
-    /// A CSR of the non-zeros.
+    /// A CSR matrix of the non-zeros.
     Sparse {
         /// `[n + 1]`.
         indptr: Shared<u64>,
@@ -28,19 +28,19 @@ pub enum FeatureData {
     },
 }
 
-/// What is to be predicted.
+/// The labels to be predicted.
 #[derive(Clone, Debug)]
 pub enum LabelData {
     /// Class ids, `[n]`.
     Classes(Shared<u32>),
-    /// 1 for each class that a vertex has, else 0: `[n, classes]`.
+    /// Multi-label targets, `[n, classes]`: 1 for each class that a vertex has, else 0.
     Targets(Shared<u8>),
 }
 
-/// Checked arrays, all over the same vertices.
+/// Checked arrays over the same vertices.
 #[derive(Clone, Debug)]
 pub struct Inputs {
-    /// In-edges.
+    /// The graph, as in-edges.
     pub graph: Graph,
     /// Whether the graph equals its transpose.
     pub symmetric: bool,
@@ -48,14 +48,14 @@ pub struct Inputs {
     pub features: FeatureData,
     /// Labels.
     pub labels: LabelData,
-    /// Which split each vertex belongs to, `[n]`; see [`Inputs::split_code`].
+    /// Split code of each vertex, `[n]`; see [`Inputs::split_code`].
     pub split: Shared<u32>,
-    /// Labelled vertices of each split, by its code.
+    /// Number of labelled vertices per split, indexed by split code.
     pub labelled: [u64; 4],
 }
 
 impl Inputs {
-    /// How a split is written in [`Inputs::split`]; 0 is no split.
+    /// Returns the code of a split in [`Inputs::split`]. Code 0 means no split.
     pub fn split_code(split: SplitName) -> u32 {
         match split {
             SplitName::Train => 1,

@@ -1,17 +1,19 @@
-//! Lowering: programs and the sizes of a part become one table of tensors with true sizes, and kernel calls over it.
+//! Lowering: turns programs and the sizes of a part into one table of tensors with true sizes, and kernel calls over
+//! it.
 //!
-//! Several programs (a training epoch, its evaluation) are lowered together and share what they have in common:
-//! tensors of one origin, blocks, and everything that is computed from constants alone, which runs once before the
-//! first epoch (that is how a hoisted gather comes to be).
+//! Several programs (a training epoch, its evaluation) are lowered together and share what they have in common: tensors
+//! of the same origin, blocks, and everything that is computed from constants alone. The latter runs once before the
+//! first epoch; this is how gathers are hoisted.
 //!
-//! Every part of a graph is lowered by itself, to the same steps over the same slots; only sizes differ. What crosses
-//! between parts is a list of [`Exchange`]s.
+//! Every part of a graph is lowered separately, to the same steps over the same slots; only the sizes differ. The rows
+//! and sums that cross between parts are listed as [`Exchange`]s.
 //!
-//! A part may be cut into tiles (see [`Tiling`]): then every tensor with the part's rows is one tensor a tile, and every
-//! operation over it one step a tile, so that none needs all of a matrix at hand. A gather of one tile's rows is a step for
-//! each tile of its sources, in their order, each going on from the sum so far: the same bits. Sums over all rows, such as
-//! gradients of weights, go on from tile to tile as well. An optimizer's step is then cut too, into windows of its parameter,
-//! whose new values are joined: the parameter stays in one piece, the optimizer's memory of it does not.
+//! A part can be split into tiles (see [`Tiling`]). Every tensor with the part's rows is then one tensor per tile, and
+//! every operation over it one step per tile, so that no step needs a whole matrix on the device. A gather of one
+//! tile's rows has one step for each tile of its sources, in order; each step adds to the sum so far, so the bits are
+//! the same. Sums over all rows, such as gradients of weights, also continue from tile to tile. An optimizer update is
+//! split into windows of its parameter, whose new values are joined. The parameter stays in one piece; its moments do
+//! not.
 
 mod bind;
 mod contents;
@@ -39,44 +41,44 @@ pub use tiling::{Links, Tiling};
 
 use crate::program::{BlockSpec, OpId, Origin, Program, RowSpace, TensorId};
 
-/// What a lowered tensor is to the plan.
+/// The lifetime of a lowered tensor, for the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
     /// The same in every epoch.
     Constant,
-    /// Carried from one epoch to the next: parameters, moments, the clock.
+    /// Carried from epoch to epoch: parameters, moments, the clock.
     State,
-    /// Made and used up within an epoch.
+    /// Computed and used within an epoch.
     Local,
-    /// Made from what other parts published: new in every epoch.
+    /// Built from what other parts published: new in every epoch.
     Received,
 }
 
-/// One tensor with its true size. Its place in [`Lowered::tensors`] is its [`Slot`].
+/// A tensor with its true size. Its index in [`Lowered::tensors`] is its [`Slot`].
 #[derive(Clone, Debug)]
 pub struct LoweredTensor {
-    /// A name for people; no two are the same.
+    /// Unique readable name.
     pub name: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// What it is to the plan.
+    /// Its lifetime.
     pub kind: Lifetime,
-    /// What a constant that no operation makes holds.
+    /// The contents of a constant that no operation computes.
     pub contents: Option<Contents>,
-    /// Of which tile of the part, if it has rows of one.
+    /// The tile of the part that its rows belong to.
     pub tile: usize,
 }
 
-/// One kernel call and the name of the operation behind it.
+/// One kernel call, with the name of its operation.
 #[derive(Clone, Debug)]
 pub struct LoweredStep {
-    /// That of its first output: unique.
+    /// Unique name: that of its first output.
     pub name: String,
-    /// What the device does.
+    /// The kernel call.
     pub call: Arc<Call>,
     /// Outputs that are the next epoch's value of an input: `(output, input)`.
     pub next: Vec<(Slot, Slot)>,
-    /// The number of the phase that it is part of; 0 in the setup.
+    /// Number of the phase that it belongs to; 0 for the setup.
     pub phase: usize,
 }
 
@@ -86,42 +88,43 @@ impl LoweredStep {
     }
 }
 
-/// What the parts make together of what each of them publishes. The slots are the same on every part.
+/// Data that the parts build together from what each of them publishes. The slots are the same on every part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exchange {
-    /// Each part packs the rows that others read; each receives the rows of its halo.
+    /// Each part packs the rows that others read, and receives the rows of its halo.
     Halo {
-        /// Published by each part: the packed rows of each of its tiles.
+        /// Published by each part: the packed rows, one slot per tile.
         packed: Vec<Slot>,
-        /// Received by each part: the tiles of its halo.
+        /// Received by each part: its halo, one slot per tile.
         halo: Vec<Slot>,
-        /// Over which block the rows are gathered.
+        /// The block that the rows are gathered over.
         block: BlockSpec,
-        /// Numbers a row.
+        /// Numbers per row.
         width: usize,
-        /// How they are stored.
+        /// Storage type of the rows.
         float: StorageType,
     },
-    /// Each part packs the rows that others read, which they fetch from its device while it fetches theirs: see [`Move::Fetch`](lapidary_kernels::op::Move::Fetch).
+    /// Each part packs the rows that others read. The others fetch them from its device, while it fetches theirs: see
+    /// [`Move::Fetch`](lapidary_kernels::op::Move::Fetch).
     Fetch {
-        /// Lent by each part.
+        /// The pack that each part lends.
         packed: Slot,
-        /// Fetched by each part: its halo.
+        /// The halo that each part fetches.
         halo: Slot,
-        /// Over which block the rows are gathered.
+        /// The block that the rows are gathered over.
         block: BlockSpec,
     },
-    /// Each part holds a term of a sum over all vertices; all receive the sum, added in part order.
+    /// Each part has a term of a sum over all vertices. All parts receive the sum; the terms are added in part order.
     Sum {
-        /// Published by each part.
+        /// The term that each part publishes.
         term: Slot,
-        /// Received by each part.
+        /// The sum that each part receives.
         sum: Slot,
     },
 }
 
 impl Exchange {
-    /// What every part publishes on the host.
+    /// Returns the slots that every part publishes on the host.
     pub fn published(&self) -> &[Slot] {
         match self {
             Self::Fetch { .. } => &[],
@@ -130,7 +133,7 @@ impl Exchange {
         }
     }
 
-    /// What every part receives from the host.
+    /// Returns the slots that every part receives from the host.
     pub fn received(&self) -> &[Slot] {
         match self {
             Self::Fetch { .. } => &[],
@@ -143,17 +146,17 @@ impl Exchange {
 /// One of the programs that were lowered together.
 #[derive(Clone, Debug, Default)]
 pub struct Phase {
-    /// Its calls, in order.
+    /// The calls, in order.
     pub steps: Vec<LoweredStep>,
-    /// Its results: a slot a tile for those with rows of the part, else one.
+    /// The outputs: one slot per tile for those with rows of the part, else one slot.
     pub outputs: BTreeMap<String, Vec<Slot>>,
 }
 
 impl Phase {
-    /// A result that is not cut into tiles.
+    /// Returns an output that is not tiled.
     ///
     /// # Panics
-    /// If the program has no such result, or it has rows of the part.
+    /// If the program has no such output, or if it has rows of the part.
     pub fn output(&self, name: &str) -> Slot {
         match self.outputs.get(name).map(Vec::as_slice) {
             Some(&[slot]) => slot,
@@ -167,18 +170,18 @@ impl Phase {
 pub struct Lowered {
     /// All tensors of all phases.
     pub tensors: Vec<LoweredTensor>,
-    /// Where each origin lies: one slot, one a tile, or one a window of its update.
+    /// Slots of each origin: one, one per tile, or one per window of its update.
     pub origins: BTreeMap<Origin, Vec<Slot>>,
-    /// What runs once, before everything else.
+    /// Steps that run once, before everything else.
     pub setup: Vec<LoweredStep>,
-    /// The programs, in the order in which they were given.
+    /// The programs, in the order given.
     pub phases: Vec<Phase>,
-    /// What crosses between parts; none if there is one.
+    /// Exchanges between parts; empty for a single part.
     pub exchanges: Vec<Exchange>,
 }
 
 impl Lowered {
-    /// A tensor.
+    /// Returns a tensor.
     ///
     /// # Panics
     /// If the slot is of another table.
@@ -186,7 +189,8 @@ impl Lowered {
         &self.tensors[slot.0 as usize]
     }
 
-    /// Several phases run one after the other: what an earlier one updated, a later one reads the new value of.
+    /// Returns the steps of several phases that run one after the other. If an earlier phase updated a tensor, later
+    /// phases read the new value.
     pub fn sequence(&self, phases: &[usize]) -> Vec<LoweredStep> {
         let mut newest: BTreeMap<Slot, Slot> = BTreeMap::new();
         let mut steps = Vec::new();
@@ -209,10 +213,10 @@ impl Lowered {
     }
 }
 
-/// Binds programs, each with a name, to the sizes of one part. Names of later programs' tensors begin with the program's.
+/// Binds named programs to the sizes of one part. Tensor names of later programs begin with the program's name.
 ///
 /// # Cost
-/// O(operations (log operations + tiles^2)); nothing is looked at or allocated that grows with the graph.
+/// O(operations (log operations + tiles^2)). No data that grows with the graph is read or allocated.
 pub fn lower(programs: &[(&str, &Program)], tiling: &Tiling, seed: u64) -> Lowered {
     let mut lowering = Lowering {
         table: Table::new(tiling),
@@ -233,18 +237,18 @@ pub fn lower(programs: &[(&str, &Program)], tiling: &Tiling, seed: u64) -> Lower
     Lowered { tensors, origins, setup: lowering.setup.finish(), phases, exchanges: lowering.exchanges }
 }
 
-/// Where the tensors of a program lie: a slot a tile, or one.
+/// The slots of a program's tensors: one, or one per tile.
 type Slots = BTreeMap<TensorId, Vec<Slot>>;
 
-/// What is lowered so far.
+/// The state of lowering.
 struct Lowering<'a> {
     table: Table<'a>,
     seed: u64,
     setup: Run,
-    /// What is computed from constants alone, by operation and operands.
+    /// Outputs of operations on constants alone, by operation and operands.
     constants: BTreeMap<String, Vec<Vec<Slot>>>,
     exchanges: Vec<Exchange>,
-    /// The tiles of the halos that are exchanged, by what is packed and over which block.
+    /// The tiles of the exchanged halos, by the packed tensor and the block.
     halos: BTreeMap<(Slot, BlockSpec), Vec<Slot>>,
 }
 
@@ -256,7 +260,7 @@ impl Lowering<'_> {
             slots.insert(tensor, self.table.origin(origin, &described.name, described.ty));
         }
         let mut steps = Run::default();
-        // Tensors of which each part holds a term.
+        // Tensors of which each part has only a term.
         let mut terms: BTreeSet<TensorId> = BTreeSet::new();
         for op in program.ops() {
             if self.table.tiling().has_halo() && self.note_terms(program, op, &mut terms, &mut slots) {
@@ -284,7 +288,7 @@ impl Lowering<'_> {
         Phase { steps: steps.finish(), outputs }
     }
 
-    /// Slots for what an operation makes.
+    /// Creates slots for the outputs of an operation.
     fn outputs(&mut self, prefix: &str, program: &Program, op: OpId, slots: &Slots) -> Vec<Vec<Slot>> {
         let outputs = program.op_outputs(op);
         let slots = outputs.iter().map(|tensor| match program.next().get(tensor) {
@@ -298,8 +302,8 @@ impl Lowering<'_> {
         slots.collect()
     }
 
-    /// A sum over vertices is a sum over parts of each part's. What is linear works on the terms; before anything else
-    /// reads them they are added up. Returns whether `op` has to wait for that.
+    /// Tracks sums over vertices. Such a sum is the sum over parts of each part's term. Linear operations work on the
+    /// terms; before any other operation reads them, they are added up. Returns whether `op` has to wait for that.
     fn note_terms(&mut self, program: &Program, op: OpId, terms: &mut BTreeSet<TensorId>, slots: &mut Slots) -> bool {
         let inputs = program.inputs(op);
         let local = |rows| !matches!(rows, RowSpace::Param(_) | RowSpace::Scalar);

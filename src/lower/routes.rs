@@ -1,4 +1,4 @@
-//! Which rows the parts send to each other for one block.
+//! Routes: which rows the parts send to each other for a block.
 
 use std::ops::Range;
 
@@ -6,28 +6,28 @@ use crate::graph::{Graph, VertexSet, outside};
 
 /// The rows that cross between parts when every part gathers over one block.
 ///
-/// A part packs each row that any other part reads once, in ascending order; a reader takes from each owner's pack the
-/// rows of its halo. Halos are ascending as well, and parts are consecutive, so a halo is its owners' rows one after the
-/// other.
+/// A part packs each row that any other part reads, once and in ascending order. A reader takes the rows of its halo
+/// from each owner's pack. Halos are ascending too, and parts are consecutive, so a halo is the concatenation of its
+/// owners' rows.
 #[derive(Clone, Debug)]
 pub struct Routes {
-    /// For each part its own rows (numbered from its first) that others read.
+    /// For each part, its own rows that others read, numbered from its first row.
     pub packed: Vec<Vec<u32>>,
-    /// For each part where its halo's rows come from, in order.
+    /// For each part, the owners of its halo's rows, in order.
     pub sources: Vec<Vec<Source>>,
 }
 
-/// The rows of one part's halo that one other part owns.
+/// The rows of one part's halo that another part owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The owner.
+    /// Number of the owning part.
     pub part: usize,
-    /// Rows of the owner's pack, ascending.
+    /// Row indices in the owner's pack, ascending.
     pub rows: Vec<u32>,
 }
 
 impl Routes {
-    /// Those of `parts`, which are consecutive and cover the graph.
+    /// Computes the routes between `parts`, which are consecutive and cover the graph.
     ///
     /// # Cost
     /// O(parts n / 64 + e).

@@ -1,4 +1,4 @@
-//! The order of steps: tile by tile through as many operations as can go together.
+//! The order of steps: tile by tile, through as many operations as can run together.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,20 @@ use lapidary_kernels::Slot;
 
 use super::LoweredStep;
 
-/// Operations that go through their tiles together: what one tile makes is used while it is at hand, not after all other
-/// tiles have passed. Without tiles it is the order of the operations.
+/// Operations that go through their tiles together. The output of a tile is used while it is still on the device, not
+/// after all other tiles. Without tiles, this is the order of the operations.
 #[derive(Default)]
 pub(super) struct Run {
     done: Vec<LoweredStep>,
-    /// By operation and tile.
+    /// Steps by operation and tile.
     open: Vec<Vec<Vec<LoweredStep>>>,
-    /// The tile at which each tensor of the open operations is made.
+    /// The tile at which each output of the open operations is computed.
     made: BTreeMap<Slot, usize>,
 }
 
 impl Run {
-    /// The next operation, by tile. It goes with the open ones unless one of its tiles reads what a later tile makes.
+    /// Adds the next operation, as steps per tile. It joins the open operations, unless one of its tiles reads the
+    /// output of a later tile.
     pub(super) fn push(&mut self, tiles: Vec<Vec<LoweredStep>>) {
         let reads_later = |(tile, steps): (usize, &Vec<LoweredStep>)| {
             let reads = steps.iter().flat_map(|step| step.call.reads());
@@ -33,7 +34,7 @@ impl Run {
         self.open.push(tiles);
     }
 
-    /// What comes next waits for all that was pushed.
+    /// Orders the open operations tile by tile. Later operations come after them.
     pub(super) fn close(&mut self) {
         let mut open: Vec<_> = self.open.drain(..).map(Vec::into_iter).collect();
         loop {
@@ -46,7 +47,7 @@ impl Run {
         self.made.clear();
     }
 
-    /// All steps in order.
+    /// Returns all steps in order.
     pub(super) fn finish(mut self) -> Vec<LoweredStep> {
         self.close();
         self.done

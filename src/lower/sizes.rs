@@ -3,45 +3,45 @@
 use super::{FeatureData, Inputs};
 use crate::program::{BlockSpec, RowSpace, SplitName, TensorType};
 
-/// All that lowering needs to know of the data of one part, or of a tile of it: so a plan needs no data, and a run that does not fit is refused
-/// before any of it is looked at.
+/// Everything that lowering needs to know about the data of a part or tile. So a plan needs no data, and a run that
+/// does not fit is rejected before any data is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// How many parts there are.
+    /// Number of parts.
     pub parts: usize,
     /// The global id of this part's first vertex.
     pub first_vertex: u64,
     /// Number of vertices.
     pub vertices: u64,
-    /// What the part's rows gather from.
+    /// Edge and row counts of the part in the graph.
     pub forward: Cut,
-    /// The same of the transposed graph.
+    /// The same for the transposed graph.
     pub backward: Cut,
     /// Whether the whole graph equals its transpose.
     pub symmetric: bool,
-    /// Non-zeros of sparse features.
+    /// Number of non-zeros of sparse features.
     pub feature_cells: u64,
-    /// Labelled vertices of each split, by its code, in the whole graph.
+    /// Number of labelled vertices per split in the whole graph, indexed by split code.
     pub labelled: [u64; 4],
 }
 
-/// How the edges of one direction meet a part.
+/// Edge and row counts of a part, for one direction of the graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
     /// Edges into the part's rows.
     pub edges: u64,
-    /// How many of them are self-loops.
+    /// Self-loops among them.
     pub self_loops: u64,
-    /// Rows of other parts that the part's rows read.
+    /// Rows of other parts that the part's rows read: the halo.
     pub halo: u64,
-    /// How many of these come before the part's own.
+    /// Halo rows that come before the part's own rows.
     pub low: u64,
-    /// The part's rows that other parts read.
+    /// Rows of the part that other parts read.
     pub packed: u64,
 }
 
 impl Sizes {
-    /// Those of the whole data, as one part.
+    /// Returns the sizes of the whole data, as one part.
     ///
     /// # Cost
     /// O(n log d), for the self-loops.
@@ -63,7 +63,7 @@ impl Sizes {
         }
     }
 
-    /// Rows of a row space. Sizes that no memory could hold saturate.
+    /// Returns the number of rows of a row space. Saturates.
     pub fn rows(&self, rows: RowSpace) -> u64 {
         match rows {
             RowSpace::Vertices => self.vertices,
@@ -74,12 +74,12 @@ impl Sizes {
         }
     }
 
-    /// Bytes of a tensor. Sizes that no memory could hold saturate.
+    /// Returns the bytes of a tensor. Saturates.
     pub fn bytes(&self, ty: TensorType) -> u64 {
         self.rows(ty.rows).saturating_mul(ty.width as u64).saturating_mul(ty.dtype.byte_count())
     }
 
-    /// Edges of a block.
+    /// Returns the number of edges of a block.
     pub fn block_edges(&self, block: BlockSpec) -> u64 {
         let cut = self.cut(block);
         match block {
@@ -89,7 +89,7 @@ impl Sizes {
         }
     }
 
-    /// How a block's edges meet the part. Those of the features stay inside it.
+    /// Returns the counts of a block. The features' block has no halo.
     pub fn cut(&self, block: BlockSpec) -> Cut {
         match self.canonical(block) {
             BlockSpec::Graph { transposed: false, .. } => self.forward,
@@ -98,7 +98,7 @@ impl Sizes {
         }
     }
 
-    /// The block that stands for `block`: a symmetric graph is its own transpose.
+    /// Returns the block that is used for `block`: a symmetric graph is its own transpose.
     pub fn canonical(&self, block: BlockSpec) -> BlockSpec {
         match block {
             BlockSpec::Graph { self_loops, .. } if self.symmetric => BlockSpec::Graph { self_loops, transposed: false },
@@ -106,7 +106,7 @@ impl Sizes {
         }
     }
 
-    /// A split's code, and how many of its vertices are labelled.
+    /// Returns a split's code, and the number of its labelled vertices.
     pub fn split(&self, split: SplitName) -> (u32, u64) {
         let code = Inputs::split_code(split);
         (code, self.labelled[code as usize])

@@ -1,4 +1,4 @@
-//! The table of tensors: slots, sizes, and what they hold at first.
+//! The table of tensors: slots, sizes and initial contents.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use lapidary_kernels::{BlockSlots, Mat, Slot, Window, linear_weight_grad_workspa
 use super::{Contents, Lifetime, LoweredTensor, Sizes, Tiling};
 use crate::program::{BlockSpec, DType, Origin, RowSpace, TensorType};
 
-/// Tensors so far. What has rows of the part is one tensor a tile, an optimizer's memory one a window of its update; all else
-/// is one tensor.
+/// The tensors so far. A tensor with rows of the part is stored as one tensor per tile, an optimizer moment as one per
+/// window of its update; every other tensor is stored in one piece.
 pub(super) struct Table<'a> {
     tiling: &'a Tiling,
     tensors: Vec<LoweredTensor>,
@@ -30,22 +30,22 @@ impl<'a> Table<'a> {
         self.tiling
     }
 
-    /// How many tensors one with these rows is.
+    /// Returns into how many pieces a tensor with these rows is split.
     pub(super) fn pieces(&self, rows: RowSpace) -> usize {
         if self.tiling.cuts(rows) { self.tiling.tiles.len() } else { 1 }
     }
 
-    /// The sizes of a tile.
+    /// Returns the sizes of a tile.
     pub(super) fn tile(&self, tile: usize) -> &'a Sizes {
         &self.tiling.tiles[tile]
     }
 
-    /// Slots for an operation's output.
+    /// Creates slots for an operation's output.
     pub(super) fn tensor(&mut self, name: &str, ty: TensorType, kind: Lifetime) -> Vec<Slot> {
         self.tiles(name, ty, kind, None)
     }
 
-    /// A slot a tile.
+    /// Creates one slot per tile.
     fn tiles(&mut self, name: &str, ty: TensorType, kind: Lifetime, contents: Option<Contents>) -> Vec<Slot> {
         let pieces = self.pieces(ty.rows);
         let push = |tile: usize| {
@@ -55,7 +55,7 @@ impl<'a> Table<'a> {
         (0..pieces).map(push).collect()
     }
 
-    /// A slot a window of the update.
+    /// Creates one slot per window of the update.
     pub(super) fn windows(&mut self, name: &str, ty: TensorType, kind: Lifetime) -> Vec<Slot> {
         let windows = self.tiling.windows(self.numbers(ty));
         let pieces = windows.len();
@@ -63,26 +63,26 @@ impl<'a> Table<'a> {
         windows.into_iter().enumerate().map(push).collect()
     }
 
-    /// How many numbers a parameter is.
+    /// Returns the number of elements of a parameter.
     pub(super) fn numbers(&self, ty: TensorType) -> usize {
         (self.tiling.part.bytes(ty) / 4) as usize
     }
 
-    /// DeviceBudget for the next value of what is carried from epoch to epoch.
+    /// Creates a slot for the next value of a tensor that is carried from epoch to epoch.
     pub(super) fn next(&mut self, state: Slot) -> Slot {
         let LoweredTensor { name, bytes, .. } = &self.tensors[state.0 as usize];
         self.push(format!("{name}'"), *bytes, Lifetime::Local)
     }
 
-    /// DeviceBudget for the partial sums of a weight gradient of `[rows, d_in, d_out]`, if it needs any.
+    /// Creates a workspace for the partial sums of a weight gradient of `[rows, d_in, d_out]`, if it needs one.
     pub(super) fn workspace(&mut self, name: &str, [n, d_in, d_out]: [u64; 3]) -> Option<Slot> {
         let bytes = linear_weight_grad_workspace_bytes(n, d_in, d_out);
-        // A part that needs none still has the slot, so that all parts have the same.
+        // A part that needs no workspace still has the slot, so that all parts have the same slots.
         let needed = bytes > 0 || self.tiling.part.parts > 1;
         needed.then(|| self.push(format!("{name}.workspace"), bytes, Lifetime::Local))
     }
 
-    /// The slot of a tile's rows that other parts read over `block`.
+    /// Returns the slot with the indices of a tile's rows that other parts read over `block`.
     pub(super) fn packed_rows(&mut self, block: BlockSpec, tile: usize) -> Slot {
         let name = tile_name(&format!("{}.packed_rows", block_name(block)), tile, self.tiling.tiles.len());
         let bytes = 4 * self.tile(tile).cut(block).packed;
@@ -90,7 +90,7 @@ impl<'a> Table<'a> {
         self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Lifetime::Constant, contents, tile))
     }
 
-    /// The slot of where in their packs the rows of the halo over `block` are.
+    /// Returns the slot with the indices, in their owners' packs, of the halo's rows over `block`.
     pub(super) fn fetched_rows(&mut self, block: BlockSpec) -> Slot {
         let name = format!("{}.fetched_rows", block_name(block));
         let bytes = self.tiling.part.cut(block).halo.saturating_mul(4);
@@ -98,17 +98,17 @@ impl<'a> Table<'a> {
         self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Lifetime::Constant, contents, 0))
     }
 
-    /// The tensor of that name.
+    /// Returns the tensor with that name.
     pub(super) fn named(&self, name: &str) -> Option<Slot> {
         self.names.get(name).copied()
     }
 
-    /// A tensor's name.
+    /// Returns a tensor's name.
     pub(super) fn name(&self, slot: Slot) -> &str {
         &self.tensors[slot.0 as usize].name
     }
 
-    /// The slots of what no operation produces: the same ones each time.
+    /// Returns the slots of a tensor that no operation computes; always the same ones.
     pub(super) fn origin(&mut self, origin: &Origin, name: &str, ty: TensorType) -> Vec<Slot> {
         if let Some(slots) = self.origins.get(origin) {
             return slots.clone();
@@ -128,8 +128,8 @@ impl<'a> Table<'a> {
         slots
     }
 
-    /// The slots of a tile's block. With several tiles the sources of a graph's block, the part's and the halo's, are
-    /// numbered in the order of the whole graph.
+    /// Returns the slots of a tile's block. With several tiles, the sources of a graph block (the part's own rows and
+    /// its halo) are numbered in the order of the whole graph.
     pub(super) fn block(&mut self, block: BlockSpec, tile: usize) -> BlockSlots {
         let block = self.tiling.part.canonical(block);
         if let Some(&slots) = self.blocks.get(&(block, tile)) {
@@ -157,18 +157,18 @@ impl<'a> Table<'a> {
         slots
     }
 
-    /// A new tensor. A name that is taken gets a number.
+    /// Adds a tensor. A name that is already used gets a number.
     pub(super) fn push(&mut self, name: String, bytes: u64, kind: Lifetime) -> Slot {
         self.push_tile(name, bytes, kind, None, 0)
     }
 
-    /// A new tensor as large as one that there is.
+    /// Adds a tensor of the same size as another one.
     pub(super) fn push_like(&mut self, like: Slot, name: String) -> Slot {
         let LoweredTensor { bytes, kind, tile, .. } = self.tensors[like.0 as usize];
         self.push_tile(name, bytes, kind, None, tile)
     }
 
-    /// DeviceBudget in f32 for a sum that will become `whole`.
+    /// Adds an f32 tensor for the partial sum of `whole`.
     pub(super) fn push_sum(&mut self, whole: Mat, name: String) -> Slot {
         let LoweredTensor { bytes, kind, tile, .. } = self.tensors[whole.slot.0 as usize];
         self.push_tile(name, bytes / whole.dtype.byte_count() * 4, kind, None, tile)
@@ -186,17 +186,17 @@ impl<'a> Table<'a> {
     }
 }
 
-/// The name of one of a tensor's tiles.
+/// Returns the name of one of a tensor's tiles.
 pub(super) fn tile_name(name: &str, tile: usize, tiles: usize) -> String {
     if tiles == 1 { name.into() } else { format!("{name}[{tile}]") }
 }
 
-/// The name of the operation whose step goes by `name`: that of all its tiles.
+/// Returns the name of the operation that a step belongs to, without its tile.
 pub fn operation_name(name: &str) -> &str {
     name.split('[').next().unwrap_or(name)
 }
 
-/// A block's name in those of its tensors.
+/// Returns the name of a block, as used in the names of its tensors.
 pub(super) fn block_name(block: BlockSpec) -> &'static str {
     match block {
         BlockSpec::Graph { self_loops: false, transposed: false } => "graph",

@@ -1,4 +1,4 @@
-//! The steps of one operation: one, or one a tile.
+//! The steps of one operation: one step, or one per tile.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use super::table::{block_name, tile_name};
 use super::{Exchange, Lifetime, LoweredStep, Lowering, Slots};
 use crate::program::{BlockSpec, Op, OpId, Program, TensorId};
 
-/// Rows that a gather reads: where they lie, how many they are, and the first one's place among all sources.
+/// One tile of the rows that a gather reads: its slot, its number of rows, and the index of its first row among all
+/// sources.
 struct SourceTile {
     slot: Slot,
     rows: usize,
@@ -18,7 +19,7 @@ struct SourceTile {
 }
 
 impl Lowering<'_> {
-    /// An operation over all tiles of its operands: the steps of each.
+    /// Returns the steps of an operation, for each tile of its operands.
     pub(super) fn steps(&mut self, program: &Program, op: OpId, slots: &Slots) -> Vec<Vec<LoweredStep>> {
         if matches!(program.op(op), Op::Optimizer(_)) {
             return vec![self.update(program, op, slots)];
@@ -28,7 +29,7 @@ impl Lowering<'_> {
         let made = pieces(self, outputs[0]);
         let read = program.inputs(op).into_iter().map(|tensor| pieces(self, tensor)).max().unwrap_or(1);
         let mut tiles = Vec::new();
-        // What the tiles so far came to, if the operation sums over them.
+        // Sum over the tiles so far, if the operation sums over tiles.
         let mut sum = None;
         for tile in 0..made.max(read) {
             let mut call = Binder { program, op, slots, table: &mut self.table, tile, seed: self.seed }.call();
@@ -50,7 +51,8 @@ impl Lowering<'_> {
         tiles
     }
 
-    /// An optimizer's step: one, or one a window of the parameter and one that joins what they made of it.
+    /// Returns the steps of an optimizer update: one, or one per window of the parameter and one that joins the new
+    /// values.
     fn update(&mut self, program: &Program, op: OpId, slots: &Slots) -> Vec<LoweredStep> {
         let outputs = program.op_outputs(op);
         let updated = slots[&outputs[0]][0];
@@ -79,12 +81,13 @@ impl Lowering<'_> {
         steps
     }
 
-    /// The update of one of a parameter's windows.
+    /// Returns the update of one window of a parameter.
     fn window(&mut self, program: &Program, op: OpId, slots: &Slots, tile: usize, window: Window) -> Call {
         Binder { program, op, slots, table: &mut self.table, tile, seed: self.seed }.update(window)
     }
 
-    /// `call` writes `target`, a sum over the rows of all tiles: this one's goes on from `sum`, and is `sum` from now on.
+    /// Makes `call` add to the running sum. `call` writes `target`, a sum over the rows of all tiles. It adds to `sum`,
+    /// and its output becomes the new `sum`.
     fn add_to(&mut self, sum: &mut Option<Slot>, name: &str, target: Slot, call: Call) -> Call {
         let so_far = match self.table.name(target) == name {
             true => target,
@@ -92,16 +95,16 @@ impl Lowering<'_> {
         };
         let call = call.renamed(|slot| if slot == target { so_far } else { slot });
         let before = sum.replace(so_far);
-        // Its tile's own block; all of its sources are at hand.
+        // The tile's own block, whose sources are all on the device.
         let first_source = call.op.gathers().then_some(0);
         let call = Call { first_source, ..call };
         let call = before.into_iter().fold(call, Call::added_to);
-        // What follows the sum waits for all of it.
+        // Row steps after the sum need the complete sum.
         if so_far == target { call } else { call.apart().0 }
     }
 
-    /// The steps of one tile's gather over the graph: what has to be packed first, and then one step for each tile of the
-    /// sources, or one with the halo beside it if nothing is cut.
+    /// Returns the steps of one tile's gather over the graph. First come the steps that pack rows. Then there is one
+    /// step per tile of the sources, or a single step with the halo as second operand if nothing is tiled.
     fn gather(&mut self, block: BlockSpec, own: &[Slot], name: &str, call: Call) -> Vec<LoweredStep> {
         let block = self.table.tiling().part.canonical(block);
         let own_mat = call.inputs[0];
@@ -122,12 +125,12 @@ impl Lowering<'_> {
         for (i, source) in sources.iter().enumerate() {
             let last = i + 1 == sources.len();
             let step_name = if last { name.to_owned() } else { format!("{name} until {i}") };
-            // Only the whole sum is rounded.
+            // Only the complete sum is rounded.
             let out = match last {
                 true => out,
                 false => Mat { slot: self.table.push_sum(out, step_name.clone()), dtype: DType::F32, ..out },
             };
-            // What follows the sum waits for all of it.
+            // Row steps after the sum need the complete sum.
             let mut window = if last { call.clone() } else { head.clone() }.window(source.first, sum);
             window.inputs[0] = Mat { slot: source.slot, rows: source.rows, ..own_mat };
             window.outputs[0] = out;
@@ -137,7 +140,7 @@ impl Lowering<'_> {
         steps
     }
 
-    /// The tiles that a gather reads, in the order of the whole graph.
+    /// Returns the tiles that a gather reads, in the order of the whole graph.
     fn sources(&self, block: BlockSpec, own: &[Slot], halos: &[Slot]) -> Vec<SourceTile> {
         let tiling = self.table.tiling();
         let own_rows = own.iter().zip(&tiling.tiles).map(|(&slot, tile)| (slot, tile.vertices));
@@ -160,8 +163,8 @@ impl Lowering<'_> {
         placed.collect()
     }
 
-    /// The tiles of the halo of `own`, whose rows are as those of `like`, over `block`; the steps that pack what other parts need of it, unless it was packed
-    /// before.
+    /// Returns the tiles of the halo of `own` over `block`; its rows have the type of those of `like`. Appends the
+    /// steps that pack the rows for other parts, unless they were packed before.
     fn exchange(&mut self, block: BlockSpec, own: &[Slot], like: Mat, steps: &mut Vec<LoweredStep>) -> Vec<Slot> {
         if let Some(halo) = self.halos.get(&(own[0], block)) {
             return halo.clone();
@@ -210,7 +213,7 @@ impl Lowering<'_> {
         halo
     }
 
-    /// DeviceBudget for the partial sums of weight gradients.
+    /// Adds a workspace for the partial sums of weight gradients.
     fn add_workspace(&mut self, steps: &mut [LoweredStep]) {
         for LoweredStep { name, call, .. } in steps {
             if call.op == Op::Linear(Linear::WeightGrad) {

@@ -1,4 +1,5 @@
-//! Tiles: a part's vertices cut into consecutive ranges, so that an operation need not have all of a matrix at hand.
+//! Tiles: splits a part's vertices into consecutive ranges, so that an operation does not need a whole matrix on the
+//! device.
 
 use std::ops::Range;
 
@@ -7,11 +8,11 @@ use lapidary_kernels::Window;
 use super::Sizes;
 use crate::program::{BlockSpec, RowSpace};
 
-/// Most windows of one update. Sixteen of Adam's hold 2.3 arrays of the weight's size, where one holds seven; its product and
-/// gradient need two anyhow.
+/// Most windows of one update. With 16 windows, Adam needs 2.3 arrays of the weight's size on the device; with one, it
+/// needs seven. The weight's product and gradient need two in any case.
 const MOST_WINDOWS: usize = 16;
 
-/// Fewest numbers of a window: less is not worth a step.
+/// Fewest numbers per window. Less is not worth a step.
 const LEAST_WINDOW: usize = 1024;
 
 /// The sizes of a part and of its tiles.
@@ -19,33 +20,33 @@ const LEAST_WINDOW: usize = 1024;
 pub struct Tiling {
     /// The part.
     pub part: Sizes,
-    /// Its tiles: consecutive, and together the part. One tile is the part itself.
+    /// The tiles: consecutive ranges that together are the part. With one tile, it is the part itself.
     pub tiles: Vec<Sizes>,
-    /// Into how many tiles the halo is cut on either side of the part's own rows; the same on every part.
+    /// Number of tiles of the halo on each side of the part's own rows; the same on every part.
     pub halo_tiles: usize,
-    /// How the rows of its halo come.
+    /// How the rows of the halo arrive.
     pub links: Links,
 }
 
-/// How rows go from part to part.
+/// How rows move from part to part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Links {
     /// Through host memory.
     #[default]
     Host,
-    /// From device to device, unless a part is cut into tiles.
+    /// From device to device, unless a part is split into tiles.
     Peer,
 }
 
 impl From<Sizes> for Tiling {
-    /// The part in one tile.
+    /// Creates a tiling with one tile.
     fn from(part: Sizes) -> Self {
         Self { part, tiles: vec![part], halo_tiles: 1, links: Links::Host }
     }
 }
 
 impl Tiling {
-    /// Parts in `tiles` tiles each, of which nothing is known but that their edges are spread evenly.
+    /// Splits each part into `tiles` tiles, on the assumption that its edges are spread evenly.
     pub fn evenly(parts: &[Sizes], tiles: usize) -> Vec<Self> {
         let all = parts.iter().map(|part| {
             let share = |whole: u64, tile: usize| {
@@ -68,27 +69,27 @@ impl Tiling {
         with_halo_tiles(all.collect())
     }
 
-    /// The same, its halo coming over `links`.
+    /// Returns the same tiling with its halo arriving over `links`.
     pub fn over(self, links: Links) -> Self {
         Self { links, ..self }
     }
 
-    /// Whether rows of other parts are fetched from their devices.
+    /// Whether halo rows are fetched from other devices.
     pub(super) fn fetches(&self) -> bool {
         self.links == Links::Peer && self.tiles.len() == 1
     }
 
-    /// Whether a tensor with these rows is cut.
+    /// Whether a tensor with these rows is tiled.
     pub(super) fn cuts(&self, rows: RowSpace) -> bool {
         self.tiles.len() > 1 && matches!(rows, RowSpace::Vertices | RowSpace::Edges(_))
     }
 
-    /// In which windows a parameter of so many numbers is updated: one, or several if the part is cut.
+    /// Returns the windows in which a parameter of `numbers` numbers is updated: one, or several if the part is tiled.
     pub(super) fn windows(&self, numbers: usize) -> Vec<Window> {
         windows(numbers, if self.tiles.len() > 1 { MOST_WINDOWS } else { 1 })
     }
 
-    /// The rows of the halo's tiles over a block: those before the part's own, and those after.
+    /// Returns the rows of the halo's tiles over a block: those before the part's own rows, and those after.
     pub(super) fn halo_rows(&self, block: BlockSpec) -> [Vec<Range<u64>>; 2] {
         let cut = self.part.cut(block);
         [(0, cut.low), (cut.low, cut.halo)].map(|(start, end)| {
@@ -97,13 +98,13 @@ impl Tiling {
         })
     }
 
-    /// Whether the rows of the graph gather from the tiles of other parts as well.
+    /// Whether gathers over the graph also read rows of other parts.
     pub(super) fn has_halo(&self) -> bool {
         self.part.parts > 1
     }
 }
 
-/// Cuts halos so that no tile of one has more rows than the largest tile of a part.
+/// Splits halos so that no tile of a halo has more rows than the largest tile of a part.
 pub(super) fn with_halo_tiles(mut tilings: Vec<Tiling>) -> Vec<Tiling> {
     let largest = tilings.iter().flat_map(|tiling| &tiling.tiles).map(|tile| tile.vertices).max().unwrap_or(0).max(1);
     let sides = tilings.iter().flat_map(|tiling| [tiling.part.forward, tiling.part.backward]);
@@ -113,7 +114,7 @@ pub(super) fn with_halo_tiles(mut tilings: Vec<Tiling>) -> Vec<Tiling> {
     tilings
 }
 
-/// So many numbers in at most `most` windows.
+/// Splits `numbers` numbers into at most `most` windows.
 fn windows(numbers: usize, most: usize) -> Vec<Window> {
     let pieces = (numbers / LEAST_WINDOW).clamp(1, most);
     let window = |piece| {
@@ -123,17 +124,17 @@ fn windows(numbers: usize, most: usize) -> Vec<Window> {
     (0..pieces).map(window).collect()
 }
 
-/// Where one of `pieces` nearly equal pieces starts and ends.
+/// Returns the start and end of one of `pieces` nearly equal pieces.
 fn ends(whole: u64, pieces: usize, piece: usize) -> [u64; 2] {
     [piece, piece + 1].map(|i| (u128::from(whole) * i as u128 / pieces as u128) as u64)
 }
 
-/// Cuts a part into `tiles` ranges that each have about the same share of its vertices and of its edges in `indptrs`.
+/// Splits a part into `tiles` ranges with about equal shares of its vertices and of its edges in `indptrs`.
 ///
 /// # Cost
 /// O(tiles log n).
 pub(super) fn cut_rows(part: &Range<usize>, indptrs: &[&[u64]], tiles: usize) -> Vec<Range<usize>> {
-    // What has come until vertex `v`, of `1 + indptrs` wholes.
+    // Share of the vertices before `v`, plus its share of the edges in each of `indptrs`.
     let until = |v: usize| {
         let edges = indptrs.iter().map(|indptr| {
             let whole = indptr[part.end] - indptr[part.start];

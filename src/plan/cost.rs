@@ -1,16 +1,18 @@
-//! What lowered steps cost, in the cost model's words.
+//! Turns lowered steps into operations of the cost model.
 
 use lapidary_cost_model::{Operation, Work};
 use lapidary_kernels::{Call, DType, Price};
 
 use crate::lower::LoweredStep;
 
-/// The work of each step: what the cost model learns and predicts. Rows of sparse features count as their average.
+/// Returns the operation of each step, which the cost model learns and predicts. Rows of sparse features count with
+/// their average length.
 pub fn works(steps: &[LoweredStep]) -> Vec<Operation> {
     steps.iter().map(|step| Operation::new(name(&step.call), work(&step.call))).collect()
 }
 
-/// What a call's time is learned under: that of one with row steps, or over rows in bf16, is its own.
+/// Returns the name under which a call's time is learned. Calls with row steps, or over bf16 rows, have names of their
+/// own.
 fn name(call: &Call) -> String {
     let stored = if call.stored() == DType::Bf16 { " bf16" } else { "" };
     call.cost_name() + stored
@@ -19,7 +21,7 @@ fn name(call: &Call) -> String {
 fn work(call: &Call) -> Work {
     let width = |size: usize| u32::try_from(size).unwrap_or(u32::MAX);
     let bytes = match call.price() {
-        // As many f32 as a row's bytes are.
+        // The number of f32 that have as many bytes as a row.
         Price::Gather { weighted: false, row_bytes, .. } => {
             return Work::Gather { width: width(row_bytes.div_ceil(4)) };
         }
@@ -31,6 +33,6 @@ fn work(call: &Call) -> Work {
         Price::Rows { bytes } => bytes,
         Price::Nothing => 0,
     };
-    // What the steps read comes on top; only rows that go cell by cell are as long as that takes.
+    // The bytes that row steps read are added. Only elementwise calls take longer by that.
     Work::Elementwise { bytes: width(bytes).saturating_add(width(call.step_row_bytes())) }
 }

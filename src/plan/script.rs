@@ -1,4 +1,4 @@
-//! What a worker does in one epoch, step by step.
+//! Scripts: what a worker does in one epoch, step by step.
 
 use std::sync::Arc;
 
@@ -8,48 +8,48 @@ use lapidary_planner::memory::Plan;
 use super::Tasks;
 use crate::lower::LoweredStep;
 
-/// One kernel call and what happens around it: stores, then evictions, then loads, then the call, then publishing.
+/// One kernel call with the copies around it: stores, then evictions, then loads, then the call, then publishing.
 #[derive(Clone, Debug)]
 pub struct Action {
-    /// The operation.
+    /// Name of the operation.
     pub name: String,
-    /// What is computed.
+    /// The kernel call.
     pub call: Arc<Call>,
-    /// Copied to the host first.
+    /// Slots that are copied to the host first.
     pub store: Vec<Slot>,
-    /// Then given up.
+    /// Slots that are freed then.
     pub evict: Vec<Slot>,
-    /// Then copied to the device.
+    /// Slots that are copied to the device then.
     pub load: Vec<Slot>,
-    /// Copied to the host once the call has made it.
+    /// Outputs that are copied to the host after the call.
     pub publish: Vec<Slot>,
 }
 
-/// A plan as a worker interprets it.
+/// A plan in the form that a worker interprets.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
-    /// On the device when it begins.
+    /// Slots on the device when the script begins.
     pub start: Vec<Slot>,
-    /// In order.
+    /// The actions, in order.
     pub actions: Vec<Action>,
-    /// After the last one: what is stored, evicted and loaded.
+    /// Slots that are stored, evicted and loaded after the last action.
     pub finish: [Vec<Slot>; 3],
-    /// Outputs that become inputs when it is done: `(output, input)`.
+    /// Outputs that become inputs at the end: `(output, input)`.
     pub next: Vec<(Slot, Slot)>,
-    /// The first action after the last one of the sequence's first phase: seconds from there on are the evaluation's.
+    /// Index of the first action after the last one of the first phase. Time from there on counts as evaluation.
     pub evaluates_from: Option<usize>,
-    /// The most that the device holds at once.
+    /// Most bytes on the device at once.
     pub peak_bytes: u64,
-    /// Copied to the device.
+    /// Bytes copied to the device.
     pub bytes_to_device: u64,
-    /// Copied to the host.
+    /// Bytes copied to the host.
     pub bytes_to_host: u64,
-    /// Fetched from other devices.
+    /// Bytes fetched from other devices.
     pub bytes_between_devices: u64,
 }
 
 impl Script {
-    /// Whether nothing is copied between its first call and its last.
+    /// Whether the script copies nothing between its first call and its last.
     pub fn copies_nothing(&self) -> bool {
         let of_action = |action: &Action| {
             let copied = [&action.store, &action.load, &action.publish];
@@ -59,7 +59,7 @@ impl Script {
         self.actions.iter().all(of_action) && store.is_empty() && load.is_empty()
     }
 
-    /// The plan of `steps`, with slots in place of the planner's numbers.
+    /// Creates the script of a plan of `steps`, with slots in place of the planner's numbers.
     pub fn new(steps: &[LoweredStep], tasks: &Tasks, plan: &Plan) -> Self {
         let slots = |tensors: &[_]| tasks.slots_of(tensors);
         let actions = plan.steps.iter().map(|planned| {
@@ -95,7 +95,7 @@ impl Script {
     }
 }
 
-/// What a call copies from other devices.
+/// Returns the bytes that a call copies from other devices.
 pub(crate) fn fetched_bytes(call: &Call) -> u64 {
     let bytes = |out: Mat| (out.numbers() as u64).saturating_mul(out.dtype.byte_count());
     if call.fetches() { bytes(call.out()) } else { 0 }

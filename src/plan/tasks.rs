@@ -1,4 +1,4 @@
-//! One part's steps as the planner sees them: tensors with sizes, and ops over them.
+//! The task graph of a part's steps, for the planner: tensors with sizes, and ops over them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,25 +7,26 @@ use lapidary_planner::tasks::{Task, TaskError, TaskGraph, Tensor, TensorId, Tens
 
 use crate::lower::{Lifetime, Lowered, LoweredStep};
 
-/// A task graph, and the slot that each of its tensors is.
+/// A task graph, with the slot of each of its tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tasks {
-    /// The graph. Its ops are the steps, in their order.
+    /// The graph. Its ops are the steps, in the same order.
     pub graph: TaskGraph,
-    /// By tensor; `None` for what only says that one step comes after another.
+    /// Slots by tensor; `None` for a tensor that only orders two steps.
     slots: Vec<Option<Slot>>,
     ids: BTreeMap<Slot, TensorId>,
 }
 
 impl Tasks {
-    /// The task graph of `steps`, which are some of `lowered`'s. What is in `publish` and made here is stored on the host as
-    /// soon as it is made. What is in `beside` lies on the device meanwhile, whether or not a step reads it.
+    /// Creates the task graph of `steps`, which are some of `lowered`'s. Slots in `publish` that are computed here are
+    /// stored to the host as soon as they are computed. Slots in `beside` are on the device meanwhile, whether or not a
+    /// step reads them.
     ///
-    /// A step that reads what parts make together of what each publishes comes after the step that publishes it: a tensor
-    /// of no bytes goes from one to the other.
+    /// A step that reads what parts build together comes after the step that publishes this part's share: a tensor of
+    /// no bytes goes from one to the other.
     ///
     /// # Errors
-    /// [`TaskError`] without steps, or if the sizes add up to more than 64 bits can say.
+    /// [`TaskError`] if there are no steps, or if the sum of the sizes does not fit 64 bits.
     /// # Cost
     /// O(steps log steps).
     pub fn new(
@@ -59,7 +60,7 @@ impl Tasks {
         });
         let mut ops: Vec<Task> = ops.collect();
         beside.iter().copied().map(&mut id_of).for_each(drop);
-        // In one pass, which grows with the steps and not with their square.
+        // A single pass, so the time does not grow with the square of the number of steps.
         let mut users = Users::default();
         for (i, step) in steps.iter().enumerate() {
             step.call.reads().for_each(|slot| users.readers.entry(slot).or_default().push(i));
@@ -71,7 +72,7 @@ impl Tasks {
             publishers.sort_unstable();
             let readers = exchange.received().iter().filter_map(|slot| users.readers.get(slot)).flatten();
             let readers: BTreeSet<usize> = readers.copied().collect();
-            // One publisher tells the next, and the last tells the readers.
+            // Each publisher is followed by the next, and the last by the readers.
             for (i, &publisher) in publishers.iter().enumerate() {
                 let sent = TensorId(tensors.len() as u32);
                 let name = format!("{} sent", lowered.tensor(exchange.published()[i]).name);
@@ -87,18 +88,18 @@ impl Tasks {
         Ok(Self { graph: TaskGraph::new(tensors, ops)?, slots, ids })
     }
 
-    /// The slots of tensors.
+    /// Returns the slots of tensors.
     pub fn slots_of(&self, tensors: &[TensorId]) -> Vec<Slot> {
         tensors.iter().filter_map(|t| self.slots[t.index()]).collect()
     }
 
-    /// The tensor that a slot is, if the ops use it.
+    /// Returns the tensor of a slot, if the ops use it.
     pub fn tensor_of(&self, slot: Slot) -> Option<TensorId> {
         self.ids.get(&slot).copied()
     }
 }
 
-/// Which steps use a slot.
+/// The steps that use each slot.
 #[derive(Default)]
 struct Users {
     readers: BTreeMap<Slot, Vec<usize>>,

@@ -1,4 +1,4 @@
-//! Calls of a GPU by its own clock, over memory that is filled by hand; and the profile that they give.
+//! Measures a GPU: times single calls by the GPU's clock, and derives its profile.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use super::{WIDTH, far_apart, random_rate};
 use crate::error::{Error, Result};
 
-/// A GPU with its memory, to be filled by hand.
+/// A GPU whose slots are filled explicitly.
 pub(crate) struct Bench {
     device: Box<dyn Device>,
 }
@@ -30,7 +30,7 @@ impl Bench {
         result.map_err(|source| Error::Device { device: self.device.name(), op: op.into(), source: Box::new(source) })
     }
 
-    /// Fills a slot, which held nothing.
+    /// Fills an empty slot.
     pub(crate) fn put<T: Pod + Send + Sync>(&self, slot: u32, values: Vec<T>) -> Result<Slot> {
         let (slot, host) = (Slot(slot), HostSlot::constant(&Shared::from(values)));
         let copied = self.device.alloc(slot, host.len() as u64);
@@ -39,7 +39,7 @@ impl Bench {
         Ok(slot)
     }
 
-    /// A matrix of numbers between -0.5 and 0.5.
+    /// Creates a matrix of numbers between -0.5 and 0.5.
     pub(crate) fn matrix(&self, slot: u32, rows: usize, cols: usize) -> Result<Mat> {
         // The high bits of multiples of a large odd number.
         let cell = |i: u32| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / (1u32 << 24) as f32 - 0.5;
@@ -47,25 +47,25 @@ impl Bench {
         Ok(Mat::f32(self.put(slot, values)?, rows, cols))
     }
 
-    /// A matrix that a call writes.
+    /// Allocates a matrix that a call will write.
     pub(crate) fn room(&self, slot: u32, rows: usize, cols: usize) -> Result<Mat> {
         let slot = Slot(slot);
-        self.named("taking memory", self.device.alloc(slot, 4 * (rows * cols) as u64))?;
+        self.named("allocating memory", self.device.alloc(slot, 4 * (rows * cols) as u64))?;
         Ok(Mat::f32(slot, rows, cols))
     }
 
-    /// What the device tried.
+    /// Returns what the device autotuned.
     #[cfg(feature = "command")]
     pub(crate) fn autotuned(&self) -> Vec<String> {
         self.device.autotuned()
     }
 
-    /// Gives slots back.
+    /// Frees slots.
     pub(crate) fn free(&self, slots: &[Slot]) -> Result<()> {
-        slots.iter().try_for_each(|&slot| self.named("giving memory back", self.device.free(slot)))
+        slots.iter().try_for_each(|&slot| self.named("freeing memory", self.device.free(slot)))
     }
 
-    /// The seconds of each of `runs` launches, by the GPU's clock, after one that does not count.
+    /// Returns the seconds of each of `runs` launches by the GPU's clock, after a warm-up launch.
     pub(crate) fn seconds(&self, call: &Call, runs: usize) -> Result<Vec<f64>> {
         let launch = || {
             let event = self.device.launch(Lane::Compute, call, &[])?;
@@ -78,7 +78,7 @@ impl Bench {
         Ok(self.device.take_spans().iter().map(|span| (span.end - span.start).as_secs_f64()).collect())
     }
 
-    /// The seconds of a launch where the host waits for each, and where many follow each other: by the host's clock.
+    /// Returns the seconds per launch by the host's clock: if the host waits for each, and if it queues many.
     pub(crate) fn launch_seconds(&self, launches: u32) -> Result<[f64; 2]> {
         let (x, out) = (self.matrix(0, 1, 1)?, self.room(1, 1, 1)?);
         let call = Call::new(RowStep::Relu, [x], [out]);
@@ -99,11 +99,12 @@ impl Bench {
         self.named(call.name(), timed)
     }
 
-    /// Bytes a second of copies of `bytes` to the device and to the host, by the host's clock: what the host does for them is a part.
+    /// Returns the bytes per second of copies of `bytes` bytes to the device and to the host, by the host's clock. The
+    /// host's own work is included.
     pub(crate) fn copy_rates(&self, bytes: usize, runs: usize) -> Result<[f64; 2]> {
         let slot = self.put(0, vec![1u8; bytes])?;
         let constant = HostSlot::constant(&Shared::from(vec![1u8; bytes]));
-        let staging = self.named("taking host memory", HostSlot::staging(bytes))?;
+        let staging = self.named("allocating host memory", HostSlot::staging(bytes))?;
         let mut least = [f64::INFINITY; 2];
         for _ in 0..=runs {
             let copy_in = || self.device.copy_in(Lane::CopyIn, slot, &constant, &[]);
@@ -119,7 +120,7 @@ impl Bench {
         Ok(least.map(|seconds| bytes as f64 / seconds.max(1e-9)))
     }
 
-    /// Bytes a second of memory that a kernel reads and writes in sequence: half of them each.
+    /// Returns the bytes per second of a kernel that reads and writes memory sequentially, half of the bytes each.
     pub(crate) fn memory_rate(&self, rows: usize, runs: usize) -> Result<f64> {
         const WIDTH: usize = 256;
         let (x, out) = (self.matrix(0, rows, WIDTH)?, self.room(1, rows, WIDTH)?);
@@ -128,7 +129,7 @@ impl Bench {
         Ok(cpu::elementwise_bytes(1, rows as u64, WIDTH as u64) as f64 / seconds)
     }
 
-    /// Bytes a second of rows that a gather reads at random from a matrix of so many.
+    /// Returns the bytes per second of a gather that reads random rows of a matrix with `sources` rows.
     fn gather_rate(&self, rows: usize, sources: usize, memory_bytes_per_s: f64) -> Result<f64> {
         const DEGREE: usize = 32;
         let indptr: Vec<u64> = (0..=rows as u64).map(|v| v * DEGREE as u64).collect();
@@ -148,7 +149,7 @@ impl Bench {
         Ok(random_rate(rows, edges, seconds, memory_bytes_per_s))
     }
 
-    /// Operations a second of a product.
+    /// Returns the floating-point operations per second of a product.
     fn product_rate(&self, rows: usize) -> Result<f64> {
         const WIDTH: usize = 256;
         let (x, weight) = (self.matrix(0, rows, WIDTH)?, self.matrix(1, WIDTH, WIDTH)?);
@@ -159,18 +160,19 @@ impl Bench {
     }
 }
 
-/// Timed launches of each kind.
+/// Timed launches of each call.
 const RUNS: usize = 5;
 
-/// A launch that takes as long tells what the GPU can do, not what a launch costs.
+/// Shortest time of a launch that measures the GPU's rate and not the launch overhead.
 const LONG_S: f64 = 3e-4;
 
-/// What disturbs a run only makes it slower.
+/// Returns the least time: disturbances only slow a run.
 fn least(seconds: &[f64]) -> f64 {
     seconds.iter().copied().fold(f64::INFINITY, f64::min).max(1e-9)
 }
 
-/// The rate of the smallest of growing sizes that takes long enough, or of the largest: slow devices take no longer than fast ones.
+/// Returns the rate at the smallest size that takes long enough, or at the largest size. So measuring a slow device
+/// takes no longer than measuring a fast one.
 fn grown(sizes: &[usize], measure: impl Fn(usize) -> Result<f64>, work: impl Fn(usize) -> f64) -> Result<f64> {
     let mut rate = f64::NAN;
     for &size in sizes {
@@ -182,10 +184,11 @@ fn grown(sizes: &[usize], measure: impl Fn(usize) -> Result<f64>, work: impl Fn(
     Ok(rate)
 }
 
-/// Measures a GPU with the kernels themselves.
+/// Measures a GPU with Lapidary's own kernels.
 ///
 /// # Cost
-/// Under a second once the kernels are compiled; at most 1 GiB of the GPU's memory and of the host's for that time.
+/// Less than a second, once the kernels are compiled; at most 1 GiB of the GPU's and of the host's memory during that
+/// time.
 /// # Errors
 /// [`Error::Device`]; [`Error::NoGpus`] without a driver.
 pub(super) fn measure(ordinal: u32) -> Result<Profile> {
@@ -203,7 +206,7 @@ pub(super) fn measure(ordinal: u32) -> Result<Profile> {
     let bench = Bench::open(ordinal)?;
     const ROWS: [usize; 4] = [1 << 8, 1 << 12, 1 << 15, 1 << 18];
     let memory = grown(&ROWS, |rows| bench.memory_rate(rows, RUNS), |rows| (rows * 256 * 8) as f64)?;
-    // A quarter of the cache: indices and sums want room as well.
+    // A quarter of the cache, because indices and sums need space as well.
     let cached_sources = (gpu.cache_bytes as usize / 4 / 256).max(1);
     let gather = |rows, sources| bench.gather_rate(rows, sources, memory);
     let random = |rows: usize| (rows * 32 * 256) as f64;
@@ -222,12 +225,12 @@ pub(super) fn measure(ordinal: u32) -> Result<Profile> {
         memory_bytes_per_s: memory,
         gather_bytes_per_s,
         cached_gather_bytes_per_s,
-        // Not measured: what short rows cost more is learned.
+        // Not measured; the extra cost of short rows is learned.
         short_gather_bytes_per_s: cached_gather_bytes_per_s,
         cache_bytes: gpu.cache_bytes,
         to_device_bytes_per_s,
         to_host_bytes_per_s,
-        // As on a share of this GPU.
+        // As for shares of this GPU.
         between_devices_bytes_per_s: None,
         flops_per_s,
         launch_s: bench.launch_seconds(200)?[1].max(1e-7),

@@ -1,4 +1,5 @@
-//! Profiles by name: those that are built in, those in files, and those of this hardware's cores and GPUs, which are measured once.
+//! Device profiles by name: built-in ones, files, and profiles of this machine's cores and GPUs, which are measured
+//! once.
 
 pub(crate) mod gpu;
 
@@ -19,17 +20,17 @@ use crate::error::{Error, Result};
 use crate::host;
 use crate::output::OutputFile;
 
-/// Bytes of the matrices that are read: beyond all but the largest caches.
+/// Bytes of the matrices that are read: larger than all but the largest caches.
 const BYTES: usize = 192 << 20;
 
-/// Width of rows that are gathered.
+/// Numbers per gathered row.
 const WIDTH: usize = 64;
 
-/// The profile that a word names: `cpu`, `cuda:N` (that GPU), one of [`Profile::NAMES`], or a JSON file.
+/// Loads the profile `cpu`, `cuda:N` (that GPU), one of [`Profile::NAMES`], or a JSON file.
 ///
 /// # Errors
-/// [`Error::Io`] and [`Error::Profile`] for a file; [`Error::Device`] if this hardware cannot be measured, and
-/// [`Error::NoGpus`] if it has no driver of GPUs.
+/// [`Error::Io`] and [`Error::Profile`] for a file; [`Error::Device`] if this hardware cannot be measured;
+/// [`Error::NoGpus`] if there is no GPU driver.
 pub fn load(word: &str) -> Result<Profile> {
     if word == "cpu" {
         let hardware = Hardware { processor: host::processor(), threads: rayon::current_num_threads() };
@@ -54,7 +55,7 @@ pub fn load(word: &str) -> Result<Profile> {
     Profile::from_json(&json).map_err(|source| Error::Profile { path, source })
 }
 
-/// The profile of `hardware`, from its file or measured now, and then the same for the whole process.
+/// Returns the profile of `hardware`, from its file or measured now. It stays the same for the whole process.
 fn once(word: &str, file: String, hardware: Hardware, measure: impl FnOnce() -> Result<Profile>) -> Result<Profile> {
     static PROFILES: Mutex<BTreeMap<String, Profile>> = Mutex::new(BTreeMap::new());
     let mut profiles = PROFILES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,14 +79,14 @@ fn once(word: &str, file: String, hardware: Hardware, measure: impl FnOnce() -> 
     Ok(profile)
 }
 
-/// What is measured: cores, as many as there are threads, or a GPU.
+/// The hardware that is measured: the processor and the number of threads, or a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Hardware {
     processor: String,
     threads: usize,
 }
 
-/// What was measured, and of what.
+/// A stored profile, with the hardware that it was measured on.
 #[derive(Serialize, Deserialize)]
 struct Remembered {
     version: String,
@@ -94,23 +95,23 @@ struct Remembered {
     profile: Profile,
 }
 
-/// Of what was measured, and how: the number behind the plus goes up when the latter changes.
+/// Version of stored profiles. The number after the plus increases when the way of measuring changes.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+3");
 
-/// Where a user's caches lie, by the XDG convention; `None` where there is no home.
+/// Returns the user's cache folder by the XDG convention; `None` without a home folder.
 fn cache_folder() -> Option<PathBuf> {
     let folder = |name| std::env::var_os(name).filter(|folder| !folder.is_empty()).map(PathBuf::from);
     let caches = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")))?;
     Some(caches.join("lapidary"))
 }
 
-/// What `file` says of `here`; `None` if it is not there, is of another hardware or version, or is broken.
+/// Returns the profile in `file`; `None` if the file is missing or broken, or is of another hardware or version.
 fn remembered(file: &Path, here: &Hardware) -> Option<Profile> {
     let Remembered { version, hardware, profile } = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
     ((version.as_str(), &hardware) == (VERSION, here) && profile.check().is_ok()).then_some(profile)
 }
 
-/// Keeps what was measured in `file`.
+/// Stores a measured profile in `file`.
 fn remember(file: &Path, hardware: Hardware, profile: &Profile) -> std::io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
@@ -118,12 +119,12 @@ fn remember(file: &Path, hardware: Hardware, profile: &Profile) -> std::io::Resu
     OutputFile::write(file, serde_json::to_string_pretty(&remembered)?.as_bytes())
 }
 
-/// Measures the threads of the current rayon pool with the kernels themselves.
+/// Measures the threads of the current rayon pool with Lapidary's own kernels.
 ///
 /// # Cost
-/// About a second, and 400 MiB for that time.
+/// About a second, and 400 MiB during that time.
 /// # Errors
-/// [`Error::Device`], when the host has no memory for it.
+/// [`Error::Device`] if the host does not have enough memory.
 pub fn measure() -> Result<Profile> {
     let failed = |NoHostMemory { need_bytes }| Error::Device {
         device: "cpu".into(),
@@ -142,7 +143,7 @@ pub fn measure() -> Result<Profile> {
     let mut long = |of| rate(of, Degrees::Equal(32));
     let gather_bytes_per_s = long(BYTES as u64);
     let cache_bytes = host::cache_bytes();
-    // What is said to be there need not be ours: other rows and the sums want room as well, and so do other processors.
+    // The reported cache may not be all ours: other rows and the sums need space as well, and so do other processors.
     let surely_ours = cache_bytes / 8;
     let cached_gather_bytes_per_s = long(surely_ours);
     let cache_bytes = served_bytes(cache_bytes, gather_bytes_per_s, cached_gather_bytes_per_s, long);
@@ -155,7 +156,7 @@ pub fn measure() -> Result<Profile> {
         cached_gather_bytes_per_s,
         short_gather_bytes_per_s,
         cache_bytes,
-        // A copy within the host's memory reads every byte and writes it.
+        // A copy within host memory reads and writes every byte.
         to_device_bytes_per_s: memory_bytes_per_s / 2.0,
         to_host_bytes_per_s: memory_bytes_per_s / 2.0,
         between_devices_bytes_per_s: None,
@@ -168,7 +169,7 @@ pub fn measure() -> Result<Profile> {
     Ok(profile)
 }
 
-/// The least of several times: what disturbs a run only makes it slower.
+/// Returns the least of several times: disturbances only slow a run.
 fn least_seconds(times: usize, mut run: impl FnMut()) -> f64 {
     let timed = (0..times).map(|_| {
         let start = Instant::now();
@@ -196,7 +197,8 @@ fn memory_rate(x: &[f32], out: &mut [f32]) -> f64 {
     cpu::elementwise_bytes(1, rows as u64, WIDTH as u64) as f64 / least_seconds(5, run)
 }
 
-/// The largest matrix, of `most` bytes or that halved some times, three quarters of whose rows come from a cache.
+/// Returns the largest of the sizes `most`, `most / 2` and `most / 4` at which the cache gives at least three quarters
+/// of its saving; `most / 8` if none does.
 fn served_bytes(most: u64, memory_rate: f64, cached_rate: f64, mut rate: impl FnMut(u64) -> f64) -> u64 {
     let (memory_s, cached_s) = (1.0 / memory_rate, 1.0 / cached_rate);
     let halves = [most, most / 2, most / 4];
@@ -204,16 +206,17 @@ fn served_bytes(most: u64, memory_rate: f64, cached_rate: f64, mut rate: impl Fn
     halves.into_iter().find(served).unwrap_or(most / 8)
 }
 
-/// How many neighbours rows have.
+/// The number of neighbours per row.
 #[derive(Clone, Copy)]
 enum Degrees {
-    /// All so many.
+    /// The same number for all rows.
     Equal(u64),
-    /// From none to so many, at random.
+    /// Random, from 0 to this number.
     UpTo(u64),
 }
 
-/// The rate of random rows of a matrix with so many: what a gather reads and writes in sequence takes its own time.
+/// Returns the rate at which a gather reads random rows of a matrix with `sources` rows. The time of its sequential
+/// reads and writes is subtracted.
 fn gather_rate(x: &[f32], out: &mut [f32], sources: usize, degrees: Degrees, memory_bytes_per_s: f64) -> f64 {
     const EDGES: u64 = 1 << 19;
     let mut rng = ChaCha8Rng::seed_from_u64(1);
@@ -235,16 +238,17 @@ fn gather_rate(x: &[f32], out: &mut [f32], sources: usize, degrees: Degrees, mem
     random_rate(rows, indices.len(), least_seconds(5, run), memory_bytes_per_s)
 }
 
-/// Sources that no two runs of a cache line have in common: multiples of a large odd number, each source once in a while.
+/// Returns a source for edge `i` such that consecutive edges have distant sources: multiples of a large odd number,
+/// modulo `sources`.
 fn far_apart(i: u64, sources: usize) -> u32 {
     (i.wrapping_mul(2_654_435_761) % sources as u64) as u32
 }
 
-/// Bytes a second of the random rows, of [`WIDTH`] numbers, that a gather read in so many seconds.
+/// Returns the bytes per second of random rows, of [`WIDTH`] numbers each, that a gather read in so many seconds.
 fn random_rate(rows: usize, edges: usize, seconds: f64, memory_bytes_per_s: f64) -> f64 {
     let random = (4 * edges * WIDTH) as f64;
     let sequential = cpu::gather_bytes(rows as u64, edges as u64, WIDTH as u64) as f64 - random;
-    // Never more than half is taken off, lest a disturbed measurement make the rest vanish.
+    // At most half of the time is subtracted, so that a disturbed measurement cannot make the rest vanish.
     random / (seconds - sequential / memory_bytes_per_s).max(0.5 * seconds)
 }
 
@@ -284,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_cache_is_as_large_as_what_it_serves() {
-        // Of a matrix larger than the cache, the part that fits is served.
+        // For a matrix larger than the cache, the part that fits is served from the cache.
         let rate = |cache: u64| {
             move |bytes: u64| {
                 let served = (cache as f64 / bytes as f64).min(1.0);

@@ -1,4 +1,4 @@
-//! Reverse-mode differentiation: the rule in each operation's record, from the loss backwards.
+//! Reverse-mode differentiation: applies the gradient rule of each operation's record, from the loss backwards.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use super::dataflow::{OpId, Program, TensorId};
 use super::ir::Origin;
 use super::shape::ProgramError;
 
-/// Appends the operations that compute the gradient of a weighted sum of scalar losses, each made once and given with its weight,
-/// and returns the gradient of each parameter by name.
+/// Appends the operations that compute the gradient of a weighted sum of scalar losses, and returns the gradient of
+/// each parameter by name. `losses` has each loss once, with its weight.
 ///
-/// Every floating-point operand of every operation between a parameter and the loss gets its gradient, whether
-/// someone needs it or not: leaving out what nobody needs is the pass `prune`. Gradients that meet are added in the
-/// order in which their readers stand, newest first.
+/// Every floating-point operand of every operation between a parameter and the loss gets a gradient, even if it is not
+/// needed; the pass `prune` removes those. If a tensor has several readers, their gradients are added, newest reader
+/// first.
 ///
 /// # Errors
-/// [`ProgramError::NoGradient`] where a parameter reaches the loss through an operand that has no rule.
+/// [`ProgramError::NoGradient`] if a parameter reaches the loss through an operand without a gradient rule.
 /// # Cost
-/// O(operations), at most two new ones for each operand.
+/// O(operations), with at most two new ones per operand.
 /// # Source
 /// Baydin et al., Automatic differentiation in machine learning, JMLR 2018, section 3.2.
 pub fn append_backward(
@@ -53,8 +53,8 @@ pub fn append_backward(
     Ok(parameters.collect())
 }
 
-/// The gradients of `op`'s operands, given that of its output (`None` for the loss itself, whose gradient is 1): what the rule in its
-/// record says.
+/// Returns the gradients of `op`'s operands by the rule of its record. `upstream` is the gradient of its output; `None`
+/// for the loss itself, whose gradient is 1.
 fn operand_gradients(
     program: &mut Program,
     op: OpId,
@@ -89,7 +89,7 @@ fn operand_gradients(
     Ok(gradients.map(|(place, value)| (inputs[place], named(value, &inputs, output, upstream, &made))).collect())
 }
 
-/// The tensor that a rule names.
+/// Returns the tensor that a value of a gradient rule stands for.
 fn named(value: Value, inputs: &[TensorId], y: TensorId, dy: Option<TensorId>, made: &[TensorId]) -> TensorId {
     match value {
         Value::Dy => dy.expect("the rule of a loss names no gradient of its output"),

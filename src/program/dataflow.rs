@@ -1,4 +1,4 @@
-//! The program itself: a graph in which tensors and operations alternate.
+//! The program: a dataflow graph in which tensors and operations alternate.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -18,26 +18,27 @@ enum Content {
     Op(Op),
 }
 
-/// A node and when it was made. The graph gives the indices of removed nodes to new ones, so an index is no age.
+/// A node and its creation number. The graph reuses the indices of removed nodes, so an index does not give the order
+/// of creation.
 #[derive(Clone, Debug)]
 struct Node {
     age: u64,
     content: Content,
 }
 
-/// Names a tensor of one program.
+/// The id of a tensor within its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorId(NodeIndex);
 
-/// Names an operation of one program.
+/// The id of an operation within its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpId(NodeIndex);
 
-/// A dataflow program: a directed acyclic graph of operations and tensors, and what it is run for.
+/// A dataflow program: a directed acyclic graph of operations and tensors, and its named outputs.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
-    // Invariant: bipartite and acyclic; an edge's weight is the operand's place among its op's inputs or outputs;
-    // every op's operands have the types that `infer` asks for; `origins` names every tensor that has an origin.
+    // Invariant: bipartite and acyclic; an edge's weight is the operand's index among the inputs or outputs of its op;
+    // all operands have the types that `infer` requires; `origins` has every tensor with an origin.
     graph: StableDiGraph<Node, u8>,
     nodes_made: u64,
     origins: BTreeMap<Origin, TensorId>,
@@ -46,15 +47,15 @@ pub struct Program {
 }
 
 impl Program {
-    /// An empty program.
+    /// Creates an empty program.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The tensor that comes from `origin`; the same one each time.
+    /// Returns the tensor with this origin; always the same one.
     ///
     /// # Errors
-    /// [`ProgramError::OriginType`] if it was asked for with another type before.
+    /// [`ProgramError::OriginType`] if it was requested with another type before.
     pub fn input(&mut self, origin: Origin, ty: TensorType) -> Result<TensorId, ProgramError> {
         if let Some(&known) = self.origins.get(&origin) {
             let had = self.tensor(known).ty;
@@ -74,10 +75,10 @@ impl Program {
         Ok(id)
     }
 
-    /// Appends an operation; returns its outputs.
+    /// Appends an operation and returns its outputs.
     ///
     /// # Errors
-    /// What [`infer`] says of operands that do not fit.
+    /// The error of [`infer`] if operands do not fit.
     pub fn push(&mut self, op: impl Into<Op>, inputs: &[TensorId]) -> Result<Vec<TensorId>, ProgramError> {
         let op = op.into();
         let operands: Vec<&Tensor> = inputs.iter().map(|&id| self.tensor(id)).collect();
@@ -101,43 +102,43 @@ impl Program {
         Ok(outputs)
     }
 
-    /// Appends an operation that has one output; returns it.
+    /// Appends an operation with one output and returns that output.
     ///
     /// # Errors
-    /// What [`infer`] says of operands that do not fit.
+    /// The error of [`infer`] if operands do not fit.
     pub fn push1(&mut self, op: impl Into<Op>, inputs: &[TensorId]) -> Result<TensorId, ProgramError> {
         Ok(self.push(op, inputs)?[0])
     }
 
-    /// Names a tensor as a result of the program: passes keep it.
+    /// Makes a tensor a named output of the program. Passes keep outputs.
     pub fn set_output(&mut self, name: impl Into<String>, tensor: TensorId) {
         self.outputs.insert(name.into(), tensor);
     }
 
-    /// The results by name.
+    /// Returns the outputs by name.
     pub fn outputs(&self) -> &BTreeMap<String, TensorId> {
         &self.outputs
     }
 
-    /// Says that `output` is the next epoch's value of `input`.
+    /// Declares `output` the next epoch's value of `input`.
     pub fn set_next(&mut self, output: TensorId, input: TensorId) {
         self.next.insert(output, input);
     }
 
-    /// For each output that is the next epoch's value of an input, that input.
+    /// Returns the outputs that are the next epoch's value of an input, each with that input.
     pub fn next(&self) -> &BTreeMap<TensorId, TensorId> {
         &self.next
     }
 
-    /// The tensors that no operation produces, by their origin.
+    /// Returns the tensors that no operation produces, by origin.
     pub fn origins(&self) -> &BTreeMap<Origin, TensorId> {
         &self.origins
     }
 
-    /// A tensor.
+    /// Returns a tensor.
     ///
     /// # Panics
-    /// If it is of another program, or was removed.
+    /// If the id is of another program, or the tensor was removed.
     pub fn tensor(&self, id: TensorId) -> &Tensor {
         match &self.graph[id.0].content {
             Content::Tensor(tensor) => tensor,
@@ -145,10 +146,10 @@ impl Program {
         }
     }
 
-    /// An operation.
+    /// Returns an operation.
     ///
     /// # Panics
-    /// If it is of another program, or was removed.
+    /// If the id is of another program, or the operation was removed.
     pub fn op(&self, id: OpId) -> &Op {
         match &self.graph[id.0].content {
             Content::Op(op) => op,
@@ -156,29 +157,29 @@ impl Program {
         }
     }
 
-    /// The operands of an operation, in order.
+    /// Returns the operands of an operation, in order.
     pub fn inputs(&self, op: OpId) -> Vec<TensorId> {
         self.neighbours(op.0, Direction::Incoming).into_iter().map(TensorId).collect()
     }
 
-    /// The results of an operation, in order.
+    /// Returns the outputs of an operation, in order.
     pub fn op_outputs(&self, op: OpId) -> Vec<TensorId> {
         self.neighbours(op.0, Direction::Outgoing).into_iter().map(TensorId).collect()
     }
 
-    /// The operation that makes a tensor.
+    /// Returns the operation that produces a tensor.
     pub fn producer(&self, tensor: TensorId) -> Option<OpId> {
         self.neighbours(tensor.0, Direction::Incoming).first().copied().map(OpId)
     }
 
-    /// The operations that read a tensor, oldest first; one that reads it twice is there twice.
+    /// Returns the operations that read a tensor, oldest first. An operation that reads it twice occurs twice.
     pub fn consumers(&self, tensor: TensorId) -> Vec<OpId> {
         let mut readers: Vec<OpId> = self.graph.neighbors(tensor.0).map(OpId).collect();
         readers.sort_by_key(|op| self.graph[op.0].age);
         readers
     }
 
-    /// All operations, each after those whose results it reads; among nodes that could come next, the oldest first.
+    /// Returns all operations in topological order; of those that are ready, the oldest comes first.
     ///
     /// # Cost
     /// O(nodes log nodes).
@@ -210,7 +211,7 @@ impl Program {
         order
     }
 
-    /// All tensors, oldest first.
+    /// Returns all tensors, oldest first.
     pub fn tensors(&self) -> Vec<TensorId> {
         let is_tensor = |&n: &NodeIndex| matches!(self.graph[n].content, Content::Tensor(_));
         let mut tensors: Vec<TensorId> = self.graph.node_indices().filter(is_tensor).map(TensorId).collect();
@@ -218,7 +219,7 @@ impl Program {
         tensors
     }
 
-    /// Lets every reader of `old` read `new` instead, as well as outputs that name it.
+    /// Makes every reader of `old` read `new` instead, including outputs that name it.
     pub(super) fn redirect(&mut self, old: TensorId, new: TensorId) {
         let uses: Vec<_> = self.graph.edges(old.0).map(|e| (e.id(), e.target(), *e.weight())).collect();
         for (edge, reader, place) in uses {
@@ -230,7 +231,7 @@ impl Program {
         }
     }
 
-    /// Lets an operation read `tensor` as its operand `place`, which must have the type of the one before.
+    /// Makes an operation read `tensor` as its operand `place`. The type must be that of the previous operand.
     pub(super) fn set_operand(&mut self, op: OpId, place: u8, tensor: TensorId) {
         let edges = self.graph.edges_directed(op.0, Direction::Incoming);
         let edge = edges.filter(|edge| *edge.weight() == place).map(|edge| edge.id()).next();
@@ -240,8 +241,8 @@ impl Program {
         }
     }
 
-    /// Makes one operation of two, in place of the second: `second` reads what `first` makes as its operand `place`, and
-    /// nothing else reads that.
+    /// Merges two operations into one, in place of the second. `second` reads the output of `first` as its operand
+    /// `place`, and nothing else reads that output.
     pub(super) fn absorb(&mut self, first: OpId, second: OpId, place: usize) {
         let (mut operands, mut others) = (self.inputs(first), self.inputs(second));
         let between = others.remove(place);
@@ -263,7 +264,7 @@ impl Program {
         }
     }
 
-    /// Removes an operation and its outputs, which nothing may read any more.
+    /// Removes an operation and its outputs, which must have no readers.
     pub(super) fn remove_op(&mut self, op: OpId) {
         for output in self.op_outputs(op) {
             debug_assert!(self.graph.neighbors(output.0).next().is_none(), "a removed tensor has no reader");
@@ -272,7 +273,7 @@ impl Program {
         self.graph.remove_node(op.0);
     }
 
-    /// Removes a tensor with an origin, that nothing reads.
+    /// Removes a tensor with an origin, which must have no readers.
     pub(super) fn remove_input(&mut self, tensor: TensorId) {
         if let Some(origin) = self.tensor(tensor).origin.clone() {
             self.origins.remove(&origin);
@@ -299,7 +300,7 @@ impl Program {
     }
 }
 
-/// A tensor's name without its number.
+/// Returns a tensor's name without its number.
 fn kind_of(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(kind, _)| kind)
 }

@@ -1,48 +1,48 @@
-//! The words of a program: where tensors come from, and tensors.
+//! Tensors of a program, and where they come from.
 
 use lapidary_kernels::op::{BlockSpec, TensorType};
 
-/// A power of the in-degree that scales a vertex's row. A vertex without in-edges gets 0.
+/// A power of the in-degree, used to scale a vertex's row. It is 0 for a vertex without in-edges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Degree {
     /// `degree^-1/2`.
     InverseRoot {
-        /// Counted with exactly one self-loop at every vertex.
+        /// Whether the degree includes exactly one self-loop per vertex.
         self_loops: bool,
     },
     /// `1 / degree`.
     Inverse {
-        /// Counted with exactly one self-loop at every vertex.
+        /// Whether the degree includes exactly one self-loop per vertex.
         self_loops: bool,
     },
 }
 
-/// Where a tensor comes from that no operation produces.
+/// The origin of a tensor that no operation produces.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Origin {
     /// Dense features.
     Features,
     /// The values of sparse features, in the order of [`BlockSpec::Features`].
     FeatureValues,
-    /// For each edge of the transposed block, where it was in this one.
+    /// The edge permutation: for each edge of the transposed block, its index in this block.
     EdgePermutation(BlockSpec),
-    /// One factor a vertex.
+    /// One factor per vertex.
     Scale(Degree),
     /// The identity matrix of this width.
     Identity(usize),
     /// Class ids.
     Labels,
-    /// For each vertex and class, whether it has it.
+    /// For each vertex and class, whether the vertex has the class.
     Targets,
-    /// Which split each vertex belongs to.
+    /// The split code of each vertex.
     Split,
     /// A trained parameter.
     Parameter(String),
-    /// What an optimizer remembers of a parameter: its `which`-th moment.
+    /// The `which`-th moment of a parameter, kept by the optimizer.
     Moment {
-        /// The parameter's name.
+        /// Name of the parameter.
         parameter: String,
-        /// From 1.
+        /// Number of the moment, from 1.
         which: u8,
     },
     /// `[epoch, step]`.
@@ -54,14 +54,14 @@ pub enum Origin {
 /// One value of the dataflow.
 #[derive(Clone, Debug)]
 pub struct Tensor {
-    /// A name for people: traces, plans, errors.
+    /// A readable name, for traces, plans and errors.
     pub name: String,
     /// Shape and element type.
     pub ty: TensorType,
-    /// The same in every epoch.
+    /// Whether it is the same in every epoch.
     pub constant: bool,
-    /// It depends on a parameter, so that the loss has a gradient for it that someone needs.
+    /// Whether it depends on a parameter, so that its gradient is needed.
     pub wants_gradient: bool,
-    /// Where it comes from; `None` for an operation's output.
+    /// The origin; `None` for an operation's output.
     pub origin: Option<Origin>,
 }

@@ -1,8 +1,8 @@
 //! The program: a dataflow of operations on tensors, forward and backward, and the passes that rewrite it.
 //!
-//! Nothing here knows a graph, a device or a size: a tensor's rows are a *row space* (all vertices, all edges of a
-//! block, so many rows of a parameter) that is bound to a number when the program is lowered. What an operation is, and what it makes of
-//! operands of given types, stands in its record: see [`lapidary_kernels::op`].
+//! A program does not know a graph, a device or sizes. The rows of a tensor are a *row space* (all vertices, all edges
+//! of a block, a fixed number of rows of a parameter), which becomes a number when the program is lowered. The records
+//! in [`lapidary_kernels::op`] define the operations and the types of their outputs.
 
 mod backward;
 mod dataflow;

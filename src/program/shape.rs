@@ -1,4 +1,4 @@
-//! Why a program cannot be built, and types that several programs name.
+//! Errors of building programs, and tensor types that several programs use.
 
 use lapidary_kernels::op::{DType, Misfit, RowSpace, TensorType};
 
@@ -8,25 +8,25 @@ use super::ir::Origin;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// Operands that do not fit an operation.
+    /// Operands do not fit an operation.
     #[error(transparent)]
     Misfit(#[from] Misfit),
-    /// One origin asked for with two types.
+    /// An origin was requested with two different types.
     #[error("{origin:?} is {had:?} and was asked for as {asked:?}")]
     OriginType {
-        /// Which.
+        /// The origin.
         origin: Origin,
         /// Its type.
         had: TensorType,
         /// The other type.
         asked: TensorType,
     },
-    /// A gradient that no rule gives.
+    /// An operand needs a gradient, but its operation has no rule for it.
     #[error("{op} has no gradient for operand {place}, which depends on a parameter")]
     NoGradient {
         /// The operation.
         op: &'static str,
-        /// Which operand, from 0.
+        /// Index of the operand, from 0.
         place: usize,
     },
 }

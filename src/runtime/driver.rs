@@ -227,7 +227,7 @@ fn starting_values(
         (Some(contents), _) => Ok(Some(supply.get(part, tensor.tile, contents))),
         (None, Lifetime::State) => {
             let zeros = HostSlot::staging(tensor.bytes as usize).map(Some);
-            let op = format!("making budget for {}", tensor.name);
+            let op = format!("making room for {}", tensor.name);
             zeros.map_err(|source| Error::Device { device: name.into(), op, source: Box::new(source) })
         }
         (None, _) => Ok(None),
@@ -271,7 +271,7 @@ fn readers_of(routes: &Routes, part: usize) -> Vec<usize> {
 fn host_slot<T: Pod>(values: &[T]) -> Result<HostSlot> {
     let failed = |source| Error::Device {
         device: "host".into(),
-        op: "making budget for values".into(),
+        op: "making room for values".into(),
         source: Box::new(source),
     };
     HostSlot::staged(values).map_err(failed)

@@ -1,4 +1,4 @@
-//! What this machine does in a second, at its best: the floors that kernels are held against.
+//! Peak rates of this machine: the floors that kernels are compared with.
 
 use std::fmt;
 use std::hint::black_box;
@@ -19,7 +19,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Medians over arrays that are larger than caches; over small ones if nothing is `timed`.
+    /// Measures medians over arrays larger than the caches; over small arrays if not `timed`.
     pub fn measure(timed: bool) -> Self {
         let (len, rounds) = if timed { (64 << 20, 10_000_000) } else { (1 << 12, 1000) };
         let memory = || AlignedBytes::zeroed(4 * len).expect("the host has memory");
@@ -47,13 +47,13 @@ impl Machine {
         }
     }
 
-    /// The least seconds for this work: moving its bytes, or doing its operations, whichever takes longer.
+    /// Returns the least seconds for this work: to move its bytes or to do its operations, whichever takes longer.
     pub fn floor_s(&self, work: WorkCount) -> f64 {
         let memory = self.read_bytes_per_s.max(self.copy_bytes_per_s);
         (work.bytes as f64 / memory).max(work.flops as f64 / self.flops_per_s)
     }
 
-    /// What `bench/speed.py` draws floors from.
+    /// Returns the rates as JSON, for `bench/speed.py`.
     pub fn json(&self) -> String {
         let [read, copy, flops] = self.in_billions();
         let threads = self.threads;
@@ -95,7 +95,7 @@ fn sum(chunk: &[f32]) -> f32 {
     lanes.iter().sum()
 }
 
-/// Fused multiply-adds that wait for nothing but registers; returns how many operations that is.
+/// Fused multiply-adds that depend on registers only. Returns the number of operations.
 struct MultiplyAdds {
     rounds: u64,
 }

@@ -1,17 +1,18 @@
-//! Times kernels, and prints each beside the least time that this machine could take for it.
+//! Times kernels, and prints each time beside the least time that this machine could take.
 
 use std::time::Instant;
 
 use super::machine::Machine;
 
-/// The least that a kernel must do: the bytes of its operands and results, each once, and its floating-point operations.
+/// The least work of a kernel: the bytes of its operands and results, each counted once, and its floating-point
+/// operations.
 #[derive(Clone, Copy)]
 pub struct WorkCount {
     pub bytes: u64,
     pub flops: u64,
 }
 
-/// What was asked for, and the machine that it runs on.
+/// The requested benchmarks, and the rates of the machine.
 pub struct Report {
     machine: Machine,
     words: Vec<String>,
@@ -19,7 +20,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Of the command line: words that name kernels, and cargo's `--bench`, without which every kernel runs only once.
+    /// Parses the command line: words that select kernels, and cargo's `--bench`. Without `--bench`, every kernel runs
+    /// only once.
     pub fn new(words: Vec<String>) -> Self {
         let (flags, words): (Vec<_>, Vec<_>) = words.into_iter().partition(|word| word.starts_with("--"));
         let timed = flags.iter().any(|flag| flag == "--bench");
@@ -38,13 +40,13 @@ impl Report {
         println!("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |");
     }
 
-    /// Whether this kernel was asked for.
+    /// Whether this kernel was requested.
     pub fn wants(&self, kernel: &str) -> bool {
         self.words.is_empty() || self.words.iter().any(|word| kernel.contains(word.as_str()))
     }
 
-    /// Prints one line: the median of 11 runs, the rates of `work`, and the share of the floor that was reached: above
-    /// 1 where a cache held what the floor reads from memory.
+    /// Prints one line: the median of 11 runs, the rates of `work`, and floor time over median. The latter is above 1
+    /// if a cache had data that the floor reads from memory.
     pub fn time(&self, kernel: &str, shape: &str, work: WorkCount, mut run: impl FnMut()) {
         let once = || {
             let start = Instant::now();

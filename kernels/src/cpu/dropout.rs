@@ -1,4 +1,4 @@
-//! Dropout on dense matrices and on the values of sparse ones, from the counter-based draws of [`crate::random`].
+//! Dropout on dense matrices and on the values of sparse matrices, from the counter-based draws of [`crate::random`].
 
 use std::ops::Range;
 
@@ -9,13 +9,14 @@ use crate::random::DropoutKey;
 use crate::random::{RowKey, draw, row_key, threshold};
 use crate::view::BlockView;
 
-/// [`dropout`](super::rows::dropout) on the values of a sparse matrix in CSR: the same cells as of the dense one.
+/// Applies [`dropout`](super::rows::dropout) to the values of a sparse matrix in CSR. It drops the same cells as on the
+/// dense matrix.
 ///
 /// # Shapes
-/// `block`: row `v`'s cells are at the columns `indices`; `values`, `out`: `[e]`; `out` is overwritten.
+/// `block`: the cells of row `v` are in the columns `indices`; `values`, `out`: `[e]`; `out` is overwritten.
 /// # Errors
-/// [`Error::Shape`], [`Error::Argument`], and `out` is untouched; [`Error::Index`] when a row's edges do not exist,
-/// and `out` must not be read.
+/// [`Error::Shape`] and [`Error::Argument`], with `out` unchanged; [`Error::Index`] if the edge range of a row is
+/// invalid, and `out` must then not be read.
 pub fn sparse_dropout(
     block: BlockView<'_>,
     values: &[f32],
@@ -53,7 +54,7 @@ pub fn sparse_dropout(
     try_for_each(ranges.into_iter().zip(parts), |(rows, out)| task(rows, out))
 }
 
-/// [`dropout`] of rows of `d` columns, the first of which is row `first`.
+/// Applies [`dropout`] to rows of `d` columns. The first of them is row `first` of the matrix.
 #[inline(always)]
 pub(super) fn drop_rows(mask: Mask, first: usize, d: usize, x: &[f32], out: &mut [f32]) {
     for ((r, out), x) in out.chunks_exact_mut(d).enumerate().zip(x.chunks_exact(d)) {
@@ -64,7 +65,7 @@ pub(super) fn drop_rows(mask: Mask, first: usize, d: usize, x: &[f32], out: &mut
     }
 }
 
-/// [`drop_rows`] where they lie.
+/// Does the same as [`drop_rows`] in place.
 #[inline(always)]
 pub(super) fn drop_in_place(mask: Mask, first: usize, d: usize, rows: &mut [f32]) {
     for (r, row) in rows.chunks_exact_mut(d).enumerate() {
@@ -75,7 +76,7 @@ pub(super) fn drop_in_place(mask: Mask, first: usize, d: usize, rows: &mut [f32]
     }
 }
 
-/// What is needed to decide any cell.
+/// The settings that decide every cell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mask {
     key: DropoutKey,

@@ -1,4 +1,4 @@
-//! Values of edges.
+//! Operations on edge values.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,19 +24,19 @@ pub(super) fn launch(slots: &Open<'_>, op: EdgeOp, call: &Call) -> Result<()> {
     }
 }
 
-/// `out[i] = values[permutation[i]]`: edge values in the order of the transposed block.
+/// Computes `out[i] = values[permutation[i]]`: reorders edge values for the transposed block.
 ///
 /// # Shapes
 /// `values`, `permutation`, `out`: `[e]`; `out` is overwritten.
 /// # Errors
-/// [`Error::Shape`], and `out` is untouched; [`Error::Index`] when the permutation points outside, and `out` must not
-/// be read.
+/// [`Error::Shape`], with `out` unchanged; [`Error::Index`] if an entry of the permutation is out of range, and `out`
+/// must then not be read.
 pub fn permute_edges(values: &[f32], permutation: &[u64], out: &mut [f32]) -> Result<()> {
     const CALL: &str = "permute_edges";
     let e = out.len();
     check_shape(CALL, "values", [e, 1], [values.len(), 1])?;
     check_shape(CALL, "permutation", [e, 1], [permutation.len(), 1])?;
-    // A bad index + 1; 0 while there is none.
+    // A bad index + 1, or 0 if there is none.
     let bad = AtomicU64::new(0);
     for_chunks(out, CHUNK, |first, out| {
         for (out, &index) in out.iter_mut().zip(&permutation[first..]) {

@@ -1,13 +1,13 @@
-//! The exponential and the logarithm that the losses need, in operations that vectorise.
+//! The exponential and the logarithm of the losses, in operations that vectorise.
 
-/// `e^x` for `x <= 0` with a relative error of about 2e-7: `2^k * e^r` with `|r| <= ln 2 / 2` and Taylor's polynomial
-/// for `e^r`. Below -87 it is `e^-87`, which is 0 beside 1. NaN stays NaN.
+/// Returns `e^x` for `x <= 0` with a relative error of about 2e-7, as `2^k * e^r` with `|r| <= ln 2 / 2` and a Taylor
+/// polynomial for `e^r`. Below -87 it returns `e^-87`, which is negligible beside 1. NaN stays NaN.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     const LOWEST: f32 = -87.0;
-    /// Adding it leaves the nearest integer in the lowest bits of the sum.
+    /// Adding this constant puts the nearest integer into the lowest bits of the sum.
     const ROUND: f32 = 12_582_912.0;
-    /// ln 2 in two parts; the product of the first with a small integer is exact.
+    /// ln 2 in two parts; the product of the first part with a small integer is exact.
     const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
     let x = if x < LOWEST { LOWEST } else { x };
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
@@ -19,8 +19,8 @@ pub(super) fn exp(x: f32) -> f32 {
     series * power
 }
 
-/// `ln(1 + x)` for `x` in `[0, 1]` with a relative error of about 3e-7: `2 artanh(x / (2 + x))`, whose series falls by
-/// 9 a term. NaN stays NaN.
+/// Returns `ln(1 + x)` for `x` in `[0, 1]` with a relative error of about 3e-7, as `2 artanh(x / (2 + x))`. Each term
+/// of the series is at least 9 times smaller than the one before. NaN stays NaN.
 #[inline(always)]
 pub(super) fn ln_1p(x: f32) -> f32 {
     let s = x / (2.0 + x);

@@ -1,9 +1,9 @@
-//! Sums over in-neighbours, the kernel that a graph network spends its time in.
+//! Gather: sums over in-neighbours. Graph networks spend most of their time in this kernel.
 //!
-//! Rows are cut into tasks of nearly equal edges + rows, and each row is summed in vector registers (`gather_rows.rs`,
-//! `row_sum.rs`). Wide gathers go in passes that a cache holds (`passes.rs`). A row's edges are added one after the other in
-//! the block's order, so neither the threads, nor the vector width, nor the passes, nor the cut of the graph into parts
-//! changes a bit of the result.
+//! Rows are split into tasks of nearly equal edges + rows. Each row is summed in vector registers (`gather_rows.rs`,
+//! `row_sum.rs`). Wide gathers run in passes whose sources fit a cache (`passes.rs`). The edges of a row are added one
+//! after the other in the block's order. So the bits of the result do not depend on the threads, the vector width, the
+//! passes, or the split of the graph into parts.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use crate::memory::zeroed;
 use crate::op::call::Call;
 use crate::view::{BlockView, MatMut, MatView};
 
-/// Cell additions that are worth a task of their own.
+/// Fewest cell additions of a task.
 const LEAST_WORK: usize = 1 << 15;
 
 pub(super) fn launch(slots: &Open<'_>, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
@@ -38,25 +38,25 @@ pub(super) fn launch(slots: &Open<'_>, call: &Call, steps: &[RowWork<'_>]) -> Re
     }
 }
 
-/// Bytes that [`gather`] reads and writes if no source row is found in a cache; with weights, `4 e` more.
+/// Returns the bytes that [`gather`] reads and writes if no source row is found in a cache; with weights, `4 e` more.
 pub fn gather_bytes(n: u64, e: u64, d: u64) -> u64 {
     8 * (n + 1) + 4 * e * (1 + d) + 4 * n * d
 }
 
-/// Sum over in-neighbours: `out[v] = sum_{u -> v} weights[edge] * x[u]`; without weights, of `x[u]`.
+/// Sums over in-neighbours: `out[v] = sum_{u -> v} weights[edge] * x[u]`; without weights, the sum of `x[u]`.
 ///
 /// # Shapes
 /// `block`: `n` rows, `m` own sources, `h` halo rows, `e` edges; `weights`: `[e]`; `own`: `[m, d]`; `halo`: `[h, d]`,
 /// may be absent when `h` is 0; `out`: `[n, d]`, overwritten.
 /// # Cost
-/// `e * d` additions; [`gather_bytes`] bytes moved; no allocation but a few words a task, and where passes pay, 16 MiB and
-/// 8 bytes for each row and window of sources.
+/// `e * d` additions; [`gather_bytes`] bytes moved. It allocates a few words per task and, where passes pay, 16 MiB
+/// plus 8 bytes for each row and window of sources.
 /// # Errors
-/// [`Error::Shape`], and `out` is untouched; [`Error::Index`] when a row's edges or a source do not exist, and `out`
-/// must not be read.
+/// [`Error::Shape`], with `out` unchanged; [`Error::Index`] if the edge range of a row or a source is invalid, and
+/// `out` must then not be read.
 /// # Order
-/// A row's edges are added one by one in the block's order, from 0, with a rounding after the product: the same bits
-/// on any number of threads, any width of vectors and any cut into parts.
+/// The edges of a row are added one by one in the block's order, starting from 0, with a rounding after each product.
+/// The bits are the same for any number of threads, any vector width and any split into parts.
 /// # Source
 /// Kipf & Welling 2017, eq. 2, without the degree scaling.
 pub fn gather(
@@ -69,26 +69,26 @@ pub fn gather(
     gather_then(block, weights, own, halo, &[], out)
 }
 
-/// The share of a gather over some of its sources, and what the sources before them came to.
+/// The sources of a gather's window, and the sum over the sources before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<'a> {
-    /// The first source at hand.
+    /// First source of the window.
     pub first: usize,
-    /// What the sources before came to, `[n, d]`; 0 if it is absent.
+    /// Sum over the sources before the window, `[n, d]`; 0 if absent.
     pub sum: Option<MatView<'a>>,
 }
 
-/// `out[v] = sum[v] + sum of x[u]` over the sources `u` of `v` in `first .. first + own.rows`: [`gather_then`] over those
-/// that are at hand.
+/// Computes `out[v] = sum[v] + sum of x[u]` over the sources `u` of `v` in `first .. first + own.rows`:
+/// [`gather_then`], restricted to a window of sources.
 ///
 /// # Shapes
-/// `block`: `n` rows, each of whose sources ascend, no halo; `own`: `[sources at hand, d]`; the rest as of [`gather`].
+/// `block`: `n` rows, no halo, the sources of each row ascend; `own`: `[window sources, d]`; the rest as in [`gather`].
 /// # Cost
-/// O(n log(edges of a row)) to find the edges, `d` additions each; 24 bytes a row allocated.
+/// O(n log(edges of a row)) to find the edges, `d` additions per edge; 24 bytes per row allocated.
 /// # Errors
-/// As of [`gather_then`]; a source beyond the block is not noticed if it is not at hand.
+/// As in [`gather_then`]. A source beyond the block is not detected if it is outside the window.
 /// # Order
-/// Windows one after the other give the bits of one gather over all of them.
+/// A sequence of consecutive windows gives the same bits as one gather over all of them.
 pub fn gather_window(
     block: BlockView<'_>,
     weights: Option<&[f32]>,
@@ -113,14 +113,14 @@ pub fn gather_window(
     gather_sources(sources, Some(end), window.sum, weights, steps, out)
 }
 
-/// [`gather`], with `steps` done to each row while it is in a cache.
+/// Does [`gather`], and applies `steps` to each row while it is in a cache.
 ///
 /// # Shapes
-/// As of [`gather`]; the steps' rows are those of `out`.
+/// As in [`gather`]; the steps' rows are those of `out`.
 /// # Errors
-/// As of [`gather`], and [`Error::Argument`]; `out` is then untouched.
+/// As in [`gather`], and [`Error::Argument`], with `out` unchanged.
 /// # Order
-/// Per cell what the kernels one after the other compute, bit for bit.
+/// Each cell has the same bits as if the kernels ran one after the other.
 pub fn gather_then(
     block: BlockView<'_>,
     weights: Option<&[f32]>,
@@ -141,7 +141,8 @@ pub fn gather_then(
     gather_sources(sources, None, None, weights, steps, out)
 }
 
-/// Adds to `sum`, or to 0, in as many passes as are good. `end`: behind the last source at hand, if there are others.
+/// Adds to `sum`, or to 0, in as many passes as pay. `end` is the index behind the last source of the window, if the
+/// gather is windowed.
 fn gather_sources(
     sources: Sources<'_>,
     end: Option<usize>,
@@ -165,7 +166,7 @@ fn gather_sources(
     let halo_rows = sources.halo.len() / d;
     let all = own_rows + halo_rows;
     let passes = Passes::new(block, own_rows, halo_rows, d);
-    // Where the sources of each window begin, and where the last of them end, if there are others.
+    // First source of each window of a pass, and the end of the last one if the gather is windowed.
     let step = passes.as_ref().map_or(all, |passes| passes.sources).max(1);
     let windows = (0..all.max(1)).step_by(step).map(|window| first + window).skip(usize::from(end.is_none()));
     let limits: Vec<usize> = windows.chain(end).collect();
@@ -186,7 +187,7 @@ fn gather_sources(
         let columns = column..(column + width).min(d);
         for (i, window) in (0..all).step_by(passes.sources).enumerate() {
             let own_rows = passes.sources.min(all - window);
-            // Only a single window has a halo, and all of it.
+            // A halo exists only when there is a single window, which then has all of it.
             let own = &sources.own[window * d..][..own_rows.min(sources.own_rows) * d];
             copy_columns([own, sources.halo], d, columns.clone(), copy.as_mut_slice(), width);
             let (first, own) = (first + window, copy.as_slice());
@@ -199,7 +200,7 @@ fn gather_sources(
     Ok(())
 }
 
-/// Cuts the rows into tasks and runs them.
+/// Splits the rows into tasks and runs them.
 fn pass(pass: Pass<'_>, steps: Option<&Steps<'_>>, out: &mut [f32]) -> Result<()> {
     let (block, d) = (pass.sources.block, pass.d);
     let (n, e) = (block.rows(), block.indices.len());

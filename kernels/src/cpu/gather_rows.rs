@@ -1,4 +1,4 @@
-//! The rows of a gather on one thread.
+//! The row loop of a gather, on one thread.
 
 use std::ops::Range;
 
@@ -9,10 +9,10 @@ use super::sources::{CALL, Pass, Sources, Start, bad_row};
 use super::weights::Weights;
 use crate::error::{Error, Result};
 
-/// How many rows ahead the edges of a window are asked for.
+/// Rows ahead for which the edges are prefetched.
 const ROWS_AHEAD: usize = 8;
 
-/// One task: consecutive rows and their part of the output; `HALO` says whether there is a halo.
+/// One task: consecutive rows and their part of the output. `HALO` says whether there is a halo.
 pub(super) struct Rows<'a, W, const HALO: bool> {
     pub(super) pass: &'a Pass<'a>,
     pub(super) weights: W,
@@ -33,7 +33,7 @@ impl<W: Weights, const HALO: bool> WithSimd for Rows<'_, W, HALO> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> Result<()> {
         let (sources, columns) = (self.pass.sources, self.pass.columns.len());
-        // Rows may have few edges, so what is the same for all of them is settled before the first.
+        // Rows can have few edges, so everything that is the same for all rows is decided before the loop.
         let whole = !HALO && columns == sources.d && sources.first == 0 && !sources.apart();
         let cells = sources.own;
         let vectors = S::as_simd_f32s(cells).0;
@@ -63,7 +63,7 @@ impl<W: Weights, const HALO: bool> WithSimd for Rows<'_, W, HALO> {
 }
 
 impl<W: Weights, const HALO: bool> Rows<'_, W, HALO> {
-    /// Sums the row's columns as `columns_of` says.
+    /// Sums each row with the method of `columns_of`.
     #[inline(always)]
     fn each_row<S: Simd>(self, simd: S, columns_of: impl Columns<S>) -> Result<()> {
         let Self { pass: &Pass { sources, ref columns, start, d, .. }, weights, rows, out } = self;
@@ -86,7 +86,7 @@ impl<W: Weights, const HALO: bool> Rows<'_, W, HALO> {
     }
 }
 
-/// The error for the first source of a row that does not exist.
+/// Returns the error for the first invalid source of a row.
 fn bad_source(sources: Sources<'_>, edges: Range<usize>) -> Error {
     let limit = (sources.block.own_sources + sources.block.halo_sources) as u64;
     let found = sources.block.indices[edges].iter().copied().map(u64::from).find(|&u| u >= limit);

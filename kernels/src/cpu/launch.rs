@@ -1,4 +1,4 @@
-//! From a [`Call`] over slots to a kernel over slices: each family of operations has a file.
+//! Dispatch from a [`Call`] over slots to a kernel over slices. Each family of operations has its own file.
 
 use bytemuck::Pod;
 
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::op::call::{Call, Mat};
 use crate::op::{DType, Op};
 
-/// Runs one call to its end. Everything is opened, and so checked for its size, before anything is written.
+/// Runs one call to completion. All operands are opened, and so their sizes checked, before anything is written.
 pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
     call.check()?;
     match call.sum.filter(|_| !call.op.gathers()) {
@@ -19,7 +19,7 @@ pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
     }
 }
 
-/// Runs a call, and adds what it came to over other rows.
+/// Runs a call and adds the result over other rows.
 fn add_to<T: Pod + std::ops::AddAssign>(slots: &Open<'_>, call: &Call, sum: Mat) -> Result<()> {
     let sum = slots.numbers::<T>(sum)?;
     run(slots, call)?;

@@ -1,7 +1,7 @@
-//! Dense products: a linear layer, and its gradients for input and weight.
+//! Dense products: a linear layer, and its gradients with respect to input and weight.
 //!
-//! The products themselves are in `product.rs`, one thread each; the cut into tasks is made here, by sizes alone, so that
-//! the bits do not depend on the threads.
+//! The products themselves are in `product.rs`, each on one thread. This module splits them into tasks by sizes alone,
+//! so that the bits do not depend on the number of threads.
 
 use pulp::Arch;
 
@@ -14,14 +14,15 @@ use crate::op::Linear;
 use crate::op::call::Call;
 use crate::view::{MatMut, MatView};
 
-/// Rows of one task; fewer where reading them is most of the work, so that no thread waits long for the last.
+/// Rows per task. Narrow results get fewer, because reading the rows is most of the work then, and no thread should
+/// wait long for the last one.
 const ROWS: usize = 1536;
 const ROWS_OF_NARROW: usize = 720;
 
-/// Columns of a narrow result.
+/// Most columns of a narrow result.
 const NARROW: usize = 64;
 
-/// Most parts of the sum over rows in a weight gradient.
+/// Most parts that the rows of a weight gradient are split into.
 const MOST_PARTS: usize = 16;
 
 /// Fewest rows of such a part.
@@ -56,13 +57,13 @@ pub(super) fn launch(slots: &Open<'_>, op: Linear, call: &Call, steps: &[RowWork
     }
 }
 
-/// Floating-point operations of one linear layer or of one of its two gradients.
+/// Returns the floating-point operations of a linear layer or of one of its two gradients.
 pub fn linear_flops(n: u64, d_in: u64, d_out: u64) -> u64 {
     2 * n * d_in * d_out
 }
 
-/// Bytes of workspace that [`linear_weight_grad`] needs beside its operands: at most 16 gradients. What no memory could
-/// hold saturates.
+/// Returns the bytes of workspace that [`linear_weight_grad`] needs beside its operands: at most 16 gradients.
+/// Saturates.
 pub fn linear_weight_grad_workspace_bytes(n: u64, d_in: u64, d_out: u64) -> u64 {
     let parts = n.div_ceil(rows_of_part(n as usize) as u64);
     if parts <= 1 { 0 } else { [parts, d_in, d_out].into_iter().fold(4, u64::saturating_mul) }
@@ -82,14 +83,14 @@ pub fn linear(x: MatView<'_>, weight: MatView<'_>, out: MatMut<'_>) -> Result<()
     linear_then(x, weight, &[], out)
 }
 
-/// [`linear`], with `steps` done to the rows of each task.
+/// Does [`linear`], and applies `steps` to the rows of each task.
 ///
 /// # Shapes
-/// As of [`linear`]; the steps' rows are those of `out`.
+/// As in [`linear`]; the steps' rows are those of `out`.
 /// # Errors
-/// As of [`linear`], and [`crate::Error::Argument`]; `out` is then untouched.
+/// As in [`linear`], and [`crate::Error::Argument`]; `out` is then untouched.
 /// # Order
-/// Per cell what the kernels one after the other compute, bit for bit.
+/// Each cell has the same bits as if the kernels ran one after the other.
 pub fn linear_then(x: MatView<'_>, weight: MatView<'_>, steps: &[RowWork<'_>], out: MatMut<'_>) -> Result<()> {
     const CALL: &str = "linear";
     check_shape(CALL, "weight", [weight.rows(), x.cols()], [weight.rows(), weight.cols()])?;
@@ -100,7 +101,7 @@ pub fn linear_then(x: MatView<'_>, weight: MatView<'_>, steps: &[RowWork<'_>], o
     Ok(())
 }
 
-/// `out = grad * weight`: the gradient of [`linear`] for its input.
+/// Computes `out = grad * weight`: the gradient of [`linear`] with respect to its input.
 ///
 /// # Shapes
 /// `grad`: `[n, d_out]`; `weight`: `[d_out, d_in]`; `out`: `[n, d_in]`, overwritten.
@@ -114,14 +115,14 @@ pub fn linear_input_grad(grad: MatView<'_>, weight: MatView<'_>, out: MatMut<'_>
     linear_input_grad_then(grad, weight, &[], out)
 }
 
-/// [`linear_input_grad`], with `steps` done to the rows of each task.
+/// Does [`linear_input_grad`], and applies `steps` to the rows of each task.
 ///
 /// # Shapes
-/// As of [`linear_input_grad`]; the steps' rows are those of `out`.
+/// As in [`linear_input_grad`]; the steps' rows are those of `out`.
 /// # Errors
-/// As of [`linear_input_grad`], and [`crate::Error::Argument`]; `out` is then untouched.
+/// As in [`linear_input_grad`], and [`crate::Error::Argument`]; `out` is then untouched.
 /// # Order
-/// Per cell what the kernels one after the other compute, bit for bit.
+/// Each cell has the same bits as if the kernels ran one after the other.
 pub fn linear_input_grad_then(
     grad: MatView<'_>,
     weight: MatView<'_>,
@@ -137,7 +138,7 @@ pub fn linear_input_grad_then(
     Ok(())
 }
 
-/// `out = grad^T * x`: the gradient of [`linear`] for its weight.
+/// Computes `out = grad^T * x`: the gradient of [`linear`] with respect to its weight.
 ///
 /// # Shapes
 /// `grad`: `[n, d_out]`; `x`: `[n, d_in]`; `out`: `[d_out, d_in]`, overwritten; `workspace`:
@@ -147,8 +148,8 @@ pub fn linear_input_grad_then(
 /// # Errors
 /// [`crate::Error::Shape`]; `out` is then untouched.
 /// # Order
-/// The rows are cut into at most 16 parts by their number alone, and the parts' products are added in order: the
-/// same bits on any number of threads.
+/// The rows are split into at most 16 parts by their number alone, and the products of the parts are added in order:
+/// the same bits on any number of threads.
 pub fn linear_weight_grad(grad: MatView<'_>, x: MatView<'_>, mut out: MatMut<'_>, workspace: &mut [f32]) -> Result<()> {
     const CALL: &str = "linear_weight_grad";
     let (n, d_in, d_out) = (x.rows(), x.cols(), grad.cols());
@@ -189,7 +190,8 @@ fn rows_of_part(n: usize) -> usize {
     n.div_ceil(MOST_PARTS).max(LEAST_ROWS)
 }
 
-/// `out = x * packed`, the rows of `x` cut into tasks, whose rows take the steps while they are in a cache.
+/// Computes `out = x * packed`. The rows of `x` are split into tasks, which apply the steps to rows that are still in a
+/// cache.
 fn times(x: MatView<'_>, packed: &Packed, steps: &Steps<'_>, mut out: MatMut<'_>) {
     let (k, width) = (x.cols(), out.cols());
     let rows = if width <= NARROW { ROWS_OF_NARROW } else { ROWS };
@@ -200,16 +202,16 @@ fn times(x: MatView<'_>, packed: &Packed, steps: &Steps<'_>, mut out: MatMut<'_>
     });
 }
 
-/// Sum over rows: the gradient of a bias.
+/// Sums over rows: the gradient of a bias.
 ///
 /// # Shapes
 /// `x`: `[n, d]`; `out`: `[d]`, overwritten.
 /// # Cost
-/// At most 64 rows of `f64` are allocated.
+/// Allocates at most 64 rows of `f64`.
 /// # Errors
 /// [`crate::Error::Shape`]; `out` is then untouched.
 /// # Order
-/// Rows are added in `f32` in blocks of 64 and the blocks in `f64`, in parts that depend on `n` alone: the same bits
+/// Rows are added in `f32` in blocks of 64, and the blocks in `f64`, in parts that depend on `n` alone: the same bits
 /// on any number of threads.
 pub fn column_sum(x: MatView<'_>, out: &mut [f32]) -> Result<()> {
     const BLOCK: usize = 64;

@@ -1,4 +1,4 @@
-//! Softmax cross-entropy on a selection of rows, its gradient, and the count of right answers.
+//! Softmax cross-entropy over selected rows, its gradient, and the count of correct predictions.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -51,12 +51,13 @@ pub(super) fn launch(slots: &Open<'_>, op: Loss, call: &Call) -> Result<()> {
     Ok(())
 }
 
-/// `1 / 2 * sum over all cells of x^2`.
+/// Returns `1 / 2 * sum over all cells of x^2`.
 ///
 /// # Shapes
 /// `x`: `[n, d]`.
 /// # Order
-/// Cells are squared and added in `f64`, in parts that depend on the shape alone: the same bits on any number of threads.
+/// Cells are squared and added in `f64`, in parts that depend on the shape alone: the same bits on any number of
+/// threads.
 pub fn half_squares(x: MatView<'_>) -> f32 {
     let sums = map_chunks(x.rows(), rows_of_part(x.cols()), |rows| {
         let row = |r| x.row(r).iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
@@ -72,7 +73,7 @@ pub fn half_squares(x: MatView<'_>) -> f32 {
 /// # Errors
 /// [`crate::Error::Shape`].
 /// # Order
-/// Each row's largest logit is subtracted first. Rows are added in `f64`, in parts that depend on the shape alone:
+/// The largest logit of each row is subtracted first. Rows are added in `f64`, in parts that depend on the shape alone:
 /// the same bits on any number of threads.
 pub fn softmax_cross_entropy(logits: MatView<'_>, targets: Targets<'_>, count: u64) -> Result<f32> {
     let (n, classes) = (logits.rows(), logits.cols());
@@ -94,8 +95,8 @@ pub fn softmax_cross_entropy(logits: MatView<'_>, targets: Targets<'_>, count: u
     Ok((sums.iter().sum::<f64>() / count as f64) as f32)
 }
 
-/// The gradient of [`softmax_cross_entropy`] for the logits: `(softmax - onehot) / count` in selected rows, 0 in the
-/// others, and everywhere if `count` is 0.
+/// Computes the gradient of [`softmax_cross_entropy`] with respect to the logits: `(softmax - onehot) / count` in
+/// selected rows, 0 in the others; 0 everywhere if `count` is 0.
 ///
 /// # Shapes
 /// `logits`, `out`: `[n, classes]`; `out` is overwritten; labels and split: `[n]`.
@@ -124,15 +125,15 @@ pub fn softmax_cross_entropy_grad(
             for out in out.iter_mut() {
                 *out *= factor;
             }
-            // exp / total - 1, without the cancellation.
+            // This form of exp / total - 1 avoids cancellation.
             out[label] = (-others / (total * count as f64)) as f32;
         }
     });
     Ok(())
 }
 
-/// How many selected rows have their largest logit (the first on a tie) at the label, and how many are selected.
-/// NaN is never the largest.
+/// Counts the selected rows whose largest logit (the first on a tie) is at the label, and all selected rows. NaN is
+/// never the largest.
 ///
 /// # Shapes
 /// `logits`: `[n, classes]`; labels and split: `[n]`.
@@ -169,12 +170,12 @@ fn first_largest(row: &[f32]) -> Option<usize> {
     best
 }
 
-/// Writes `exp(x - largest)` and returns the largest and the sum.
+/// Writes `exp(x - largest)`; returns the largest logit and the sum.
 fn exponentials(row: &[f32], out: &mut [f32]) -> (f32, f64) {
     Arch::new().dispatch(ExpBelowLargest { row, out })
 }
 
-/// `out = exp(row - largest)`; returns the largest and the sum.
+/// Computes `out = exp(row - largest)`; returns the largest logit and the sum.
 struct ExpBelowLargest<'a> {
     row: &'a [f32],
     out: &'a mut [f32],
@@ -190,7 +191,7 @@ impl WithSimd for ExpBelowLargest<'_> {
         let lowest = simd.splat_f32s(f32::NEG_INFINITY);
         let largest = vectors.iter().fold(lowest, |largest, &x| simd.max_f32s(x, largest));
         let largest = rest.iter().copied().fold(simd.reduce_max_f32s(largest), f32::max);
-        // The last vector of a row may do cells again that the one before it has done.
+        // The last vector of a row may recompute cells of the vector before it.
         let lanes = 16;
         let last = row.len().saturating_sub(lanes);
         for first in (0..row.len()).step_by(lanes).map(|first| first.min(last)) {

@@ -1,8 +1,8 @@
-//! The CPU device: the host's cores, in the host's memory.
+//! The CPU device: the host's cores, in host memory.
 //!
-//! Calls are complete when they return, so every event has happened when it is handed out. The kernels are also here as plain
-//! functions over views, for whoever has slices and needs no device; they run on as many threads as rayon's global pool has.
-//! All of them give the same bits on any number of threads.
+//! Calls are complete when they return, so every event has happened when it is returned. The kernels are also available
+//! here as plain functions over views, for callers that have slices and need no device; these run on as many threads as
+//! rayon's global pool has. All kernels give the same bits on any number of threads.
 
 mod dropout;
 mod edges;
@@ -57,26 +57,26 @@ use slots::Slots;
 
 /// The host's cores as a device.
 ///
-/// A constant of the host is used where it lies and only copied when a call writes its slot; everything counts
-/// towards the capacity all the same. Memory is taken from the host when a slot is first used, and kept for the next
-/// slot of the same size when it is freed: never more than the capacity, nor than half above the largest number of
-/// bytes that were in use at once.
-/// Debug builds fill an output's fresh memory with NaN.
+/// A constant of the host is used in place, and copied only when a call writes its slot; it counts towards the capacity
+/// in both cases. Memory is taken from the host when a slot is first used. When a slot is freed, its memory is kept for
+/// the next slot of the same size. In total the device holds at most its capacity, and at most 1.5 times the largest
+/// number of bytes that were in use at once.
+/// Debug builds fill the fresh memory of an output with NaN.
 pub struct CpuDevice {
-    /// The thread that calls, and its helpers.
+    /// The calling thread and its helpers.
     team: Arc<Team>,
     slots: Slots,
-    /// To the device, to the host, from other devices.
+    /// Bytes copied to the device, to the host, and from other devices.
     copied: [AtomicU64; 3],
     semaphore: Option<Arc<Semaphore>>,
     recorder: Recorder,
-    /// Numbers events. All have happened when they are handed out.
+    /// Number of the last event. Every event has happened when it is returned.
     events: AtomicU64,
 }
 
 impl CpuDevice {
-    /// A device on which `threads` threads compute, the calling one among them, or as many as the host has cores, whose slots
-    /// may hold `capacity_bytes` bytes together.
+    /// Creates a device whose slots may hold `capacity_bytes` bytes together. `threads` is the number of threads that
+    /// compute, including the caller; by default the size of rayon's pool.
     ///
     /// # Errors
     /// [`Error::Threads`].
@@ -84,7 +84,8 @@ impl CpuDevice {
         Self::with_memory(threads, Slots::new(capacity_bytes, true), None)
     }
 
-    /// As [`CpuDevice::new`], its kernels running under a semaphore that it shares with other devices.
+    /// Creates a device as [`CpuDevice::new`] does. Its kernels run under a semaphore that it shares with other
+    /// devices.
     ///
     /// # Errors
     /// [`Error::Threads`].
@@ -96,7 +97,7 @@ impl CpuDevice {
         Self::with_memory(threads, Slots::new(capacity_bytes, true), Some(semaphore))
     }
 
-    /// A device whose memory is apart from the host's: constants are copied as well.
+    /// Creates a device whose memory is separate from the host's: constants are copied as well.
     pub(crate) fn apart(threads: Option<NonZeroUsize>, capacity_bytes: u64) -> Result<Self> {
         Self::with_memory(threads, Slots::new(capacity_bytes, false), None)
     }
@@ -109,19 +110,19 @@ impl CpuDevice {
         Ok(Self { team, slots, copied, semaphore, recorder, events })
     }
 
-    /// How many threads compute.
+    /// Returns how many threads compute.
     pub fn threads(&self) -> usize {
         self.team.threads()
     }
 
-    /// Does something as a new event, when memory is ready for it.
+    /// Runs `work` as a new event, after `memory` has made its memory ready.
     fn now<T>(&self, lane: Lane, memory: impl FnOnce(), work: impl FnOnce() -> T) -> T {
         let event = Event(self.events.fetch_add(1, Ordering::Relaxed) + 1);
         self.recorder.note(event, lane, memory, work)
     }
 
-    /// Takes memory for what a call writes, and has its pages cleared: a kernel that does so by writing to them takes up to
-    /// twice as long.
+    /// Allocates memory for the outputs of a call and has its pages cleared. A kernel that causes this by its own
+    /// writes takes up to twice as long.
     pub(crate) fn make_ready(&self, call: &Call) {
         self.slots.make_ready(call.writes());
     }
@@ -130,7 +131,7 @@ impl CpuDevice {
         Event(self.events.load(Ordering::Relaxed))
     }
 
-    /// Counts what a plan calls a copy, whether or not bytes had to move for it.
+    /// Counts what the plan calls a copy, whether or not bytes were moved for it.
     fn count(&self, lane: Lane, direction: usize, bytes: usize) {
         if lane != Lane::Control {
             self.copied[direction].fetch_add(bytes as u64, Ordering::Relaxed);
@@ -138,7 +139,7 @@ impl CpuDevice {
     }
 }
 
-/// What devices do whose memory is apart from the host's.
+/// Methods for devices whose memory is separate from the host's.
 impl CpuDevice {
     pub(crate) fn lend_apart(&self, slot: Slot) -> Result<Lent> {
         self.slots.lend(slot)

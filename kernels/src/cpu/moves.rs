@@ -1,4 +1,4 @@
-//! Rows and numbers that only move.
+//! Operations that only move rows or numbers.
 
 use super::pack::pack_cells;
 use super::slots::Open;
@@ -28,12 +28,13 @@ pub(super) fn launch(slots: &Open<'_>, op: Move, call: &Call) -> Result<()> {
     }
 }
 
-/// `out[i] = x[rows[i]]`: the rows that other parts read, one after the other.
+/// Computes `out[i] = x[rows[i]]`: packs the rows that other parts read.
 ///
 /// # Shapes
 /// `x`: `[n, d]`; `rows`: `[m]`, each below `n`; `out`: `[m, d]`, overwritten.
 /// # Errors
-/// [`Error::Shape`], and `out` is untouched; [`Error::Index`] when `rows` points outside, and `out` must not be read.
+/// [`Error::Shape`], with `out` unchanged; [`Error::Index`] if an entry of `rows` is out of range, and `out` must then
+/// not be read.
 pub fn pack(x: MatView<'_>, rows: &[u32], mut out: MatMut<'_>) -> Result<()> {
     const CALL: &str = "pack";
     let (n, d) = (x.rows(), x.cols());

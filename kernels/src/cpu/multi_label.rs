@@ -1,5 +1,4 @@
-//! Sigmoid cross-entropy on a selection of rows of which each may be in many classes, its gradient, and the counts
-//! that micro-F1 is made of.
+//! Sigmoid cross-entropy over selected rows for multi-label data, its gradient, and the counts for micro-F1.
 
 use std::ops::Range;
 
@@ -19,8 +18,8 @@ use crate::view::{MatMut, MatView, MultiTargets};
 /// # Errors
 /// [`crate::Error::Shape`].
 /// # Order
-/// Cells are computed in `f32` and added in `f64`, in parts that depend on the shape alone: the same bits on any
-/// number of threads.
+/// Cells are computed in `f32` and added in `f64`, in parts that depend on the shape alone: the same bits on any number
+/// of threads.
 /// # Source
 /// `torch.nn.BCEWithLogitsLoss`.
 pub fn sigmoid_cross_entropy(logits: MatView<'_>, targets: MultiTargets<'_>, count: u64) -> Result<f32> {
@@ -33,7 +32,7 @@ pub fn sigmoid_cross_entropy(logits: MatView<'_>, targets: MultiTargets<'_>, cou
     Ok((parts.iter().sum::<f64>() / cells(count, classes)) as f32)
 }
 
-/// The sum over the cells of the selected ones of some rows.
+/// The loss over the selected rows of a range.
 struct LossPart<'a> {
     rows: Range<usize>,
     logits: MatView<'a>,
@@ -61,8 +60,8 @@ impl WithSimd for LossPart<'_> {
     }
 }
 
-/// The gradient of [`sigmoid_cross_entropy`] for the logits: `(sigmoid(z) - t) / (count * classes)` in selected rows,
-/// 0 in the others, and everywhere if `count` is 0.
+/// Computes the gradient of [`sigmoid_cross_entropy`] with respect to the logits: `(sigmoid(z) - t) / (count *
+/// classes)` in selected rows, 0 in the others; 0 everywhere if `count` is 0.
 ///
 /// # Shapes
 /// `logits`, targets, `out`: `[n, classes]`; `out` is overwritten; split: `[n]`.
@@ -89,7 +88,7 @@ pub fn sigmoid_cross_entropy_grad(
     Ok(())
 }
 
-/// Rows, the first of which is row `first` of the matrix.
+/// A task of consecutive rows; `first` is the index of the first one.
 struct GradRows<'a> {
     first: usize,
     logits: MatView<'a>,
@@ -110,7 +109,7 @@ impl WithSimd for GradRows<'_> {
                 continue;
             };
             for ((out, &z), &target) in out.iter_mut().zip(logits.row(first + i)).zip(targets) {
-                // sigmoid(z) - 1 is -sigmoid(-z), without the cancellation.
+                // sigmoid(z) - 1 is -sigmoid(-z); this form avoids cancellation.
                 let wrong = against(z, target);
                 let e = exp(-wrong.abs());
                 let p = if wrong >= 0.0 { 1.0 } else { e } / (1.0 + e);
@@ -120,8 +119,8 @@ impl WithSimd for GradRows<'_> {
     }
 }
 
-/// `[true positives, false positives, false negatives]` over all cells of the selected rows. A cell is positive exactly
-/// if its logit is above 0, so NaN is not.
+/// Returns `[true positives, false positives, false negatives]` over all cells of the selected rows. A cell is
+/// predicted positive if its logit is above 0, so NaN is negative.
 ///
 /// # Shapes
 /// `logits`, targets: `[n, classes]`; split: `[n]`.
@@ -134,7 +133,7 @@ pub fn count_micro(logits: MatView<'_>, targets: MultiTargets<'_>) -> Result<[u6
     Ok(parts.iter().fold([0; 3], |sum, part| std::array::from_fn(|i| sum[i] + part[i])))
 }
 
-/// The counts of the selected ones of some rows.
+/// The counts over the selected rows of a range.
 struct CountPart<'a> {
     rows: Range<usize>,
     logits: MatView<'a>,
@@ -149,7 +148,7 @@ impl WithSimd for CountPart<'_> {
         let mut counts = [0; 3];
         for r in self.rows {
             let Some(targets) = self.targets.row(r) else { continue };
-            // Pieces so short that u32 cannot overflow.
+            // The pieces are short enough that u32 cannot overflow.
             for (logits, targets) in self.logits.row(r).chunks(CHUNK).zip(targets.chunks(CHUNK)) {
                 let (mut positive, mut wanted, mut both) = (0u32, 0u32, 0u32);
                 for (&z, &target) in logits.iter().zip(targets) {
@@ -172,12 +171,12 @@ fn check_targets(targets: MultiTargets<'_>, call: &'static str, n: usize, classe
     check_shape(call, "split", [n, 1], [targets.split.len(), 1])
 }
 
-/// What the sum over the cells is divided by.
+/// Returns the divisor of the sum over cells.
 fn cells(count: u64, classes: usize) -> f64 {
     count as f64 * classes as f64
 }
 
-/// `x` where the target is 0, `-x` where it is not: a logit's distance from 0 in the wrong direction.
+/// Returns `x` if the target is 0, else `-x`: how far a logit is on the wrong side of 0.
 #[inline(always)]
 fn against(x: f32, target: u8) -> f32 {
     if target == 0 { x } else { -x }

@@ -1,5 +1,5 @@
-//! Layer normalisation and its gradients. Everything is computed in `f64` and rounded once; a row's statistics are
-//! cheaper to compute again than to keep.
+//! Layer normalisation and its gradients. Everything is computed in `f64` and rounded once. The statistics of a row are
+//! recomputed, which is cheaper than storing them.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -29,14 +29,14 @@ pub(super) fn launch(slots: &Open<'_>, op: Norm, call: &Call) -> Result<()> {
     }
 }
 
-/// Per row `out = (x - mean) / sqrt(variance + eps) * gain + bias`, with the biased variance.
+/// Computes `out = (x - mean) / sqrt(variance + eps) * gain + bias` for each row, with the biased variance.
 ///
 /// # Shapes
 /// `x`: `[n, d]`; `gain`, `bias`: `[d]`; `out`: `[n, d]`, overwritten.
 /// # Errors
 /// [`Error::Shape`], [`Error::Argument`]; `out` is then untouched.
 /// # Order
-/// The order of a row's sums depends on `d` alone: the same bits on any number of threads.
+/// The order of the sums in a row depends on `d` alone: the same bits on any number of threads.
 /// # Source
 /// `torch.nn.LayerNorm` over the last dimension; Ba, Kiros & Hinton 2016.
 pub fn layer_norm(x: MatView<'_>, gain: &[f32], bias: &[f32], eps: f32, mut out: MatMut<'_>) -> Result<()> {
@@ -76,15 +76,15 @@ impl WithSimd for Normalise<'_> {
     }
 }
 
-/// The gradient of [`layer_norm`] for its input. With `y = (x - mean) / sqrt(variance + eps)` and `g = grad * gain`,
-/// per row `out = (g - mean(g) - y * mean(g * y)) / sqrt(variance + eps)`.
+/// Computes the gradient of [`layer_norm`] with respect to its input. With `y = (x - mean) / sqrt(variance + eps)` and
+/// `g = grad * gain`, each row is `out = (g - mean(g) - y * mean(g * y)) / sqrt(variance + eps)`.
 ///
 /// # Shapes
 /// `grad`, `x`: `[n, d]`; `gain`: `[d]`; `out`: `[n, d]`, overwritten.
 /// # Errors
 /// [`Error::Shape`], [`Error::Argument`]; `out` is then untouched.
 /// # Order
-/// As of [`layer_norm`].
+/// As in [`layer_norm`].
 pub fn layer_norm_input_grad(
     grad: MatView<'_>,
     x: MatView<'_>,
@@ -137,13 +137,13 @@ impl WithSimd for InputGrad<'_> {
     }
 }
 
-/// Sum over rows of `grad * (x - mean) / sqrt(variance + eps)`: the gradient of [`layer_norm`] for its gain. That for
-/// its bias is [`super::column_sum`].
+/// Computes the gradient of [`layer_norm`] with respect to its gain: the sum over rows of `grad * (x - mean) /
+/// sqrt(variance + eps)`. The gradient of the bias is [`super::column_sum`].
 ///
 /// # Shapes
 /// `grad`, `x`: `[n, d]`; `out`: `[d]`, overwritten.
 /// # Cost
-/// At most 64 rows of `f64` are allocated.
+/// Allocates at most 64 rows of `f64`.
 /// # Errors
 /// [`Error::Shape`], [`Error::Argument`]; `out` is then untouched.
 /// # Order
@@ -206,7 +206,7 @@ fn mean(row: &[f32]) -> f64 {
     sum / row.len() as f64
 }
 
-/// A row's mean and `1 / sqrt(variance + eps)`, in two passes.
+/// Returns a row's mean and `1 / sqrt(variance + eps)`, computed in two passes.
 #[inline(always)]
 fn statistics(row: &[f32], eps: f64) -> (f64, f64) {
     let mean = mean(row);

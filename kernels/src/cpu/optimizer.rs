@@ -1,4 +1,4 @@
-//! Optimizer steps, rounded where PyTorch rounds: scalars in `f64`, elements in `f32`.
+//! Optimizer steps, rounded where PyTorch rounds: scalars are `f64`, elements `f32`.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -41,13 +41,13 @@ pub(super) fn launch(slots: &Open<'_>, op: Optimizer, call: &Call) -> Result<()>
     }
 }
 
-/// Stochastic gradient descent: `g = grad + decay * param`; `m = momentum * m + g` (`m = g` at step 1);
+/// One step of stochastic gradient descent: `g = grad + decay * param`; `m = momentum * m + g` (`m = g` at step 1);
 /// `out = param - rate * m`. Without a moment, `m` is `g`.
 ///
 /// # Shapes
-/// All of one length; `moment` is `m` and where its new value goes.
+/// All slices have the same length; `moment` has the old and the new value of `m`.
 /// # Errors
-/// [`crate::Error::Shape`]; nothing is then written.
+/// [`crate::Error::Shape`]; nothing is written then.
 /// # Source
 /// `torch.optim.SGD` without dampening.
 pub fn sgd(
@@ -91,14 +91,14 @@ pub fn sgd(
     Ok(())
 }
 
-/// Adam, or AdamW. With `t` the step: `g = grad + decay * param`; `m += (1 - beta1) (g - m)`;
+/// One step of Adam or AdamW. With `t` the step: `g = grad + decay * param`; `m += (1 - beta1) (g - m)`;
 /// `v = beta2 v + (1 - beta2) g^2`;
 /// `param -= rate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)`.
 ///
 /// # Shapes
-/// All of one length. `old` and `new` are `[param, m, v]`; the moments are 0 before step 1.
+/// All slices have the same length. `old` and `new` are `[param, m, v]`; the moments are 0 before step 1.
 /// # Errors
-/// [`crate::Error::Shape`]; nothing is then written.
+/// [`crate::Error::Shape`]; nothing is written then.
 /// # Source
 /// `torch.optim.Adam` and `torch.optim.AdamW`; Kingma & Ba 2015, Loshchilov & Hutter 2019.
 pub fn adam(old: [&[f32]; 3], grad: &[f32], new: [&mut [f32]; 3], step: AdamStep) -> Result<()> {
@@ -129,7 +129,7 @@ pub fn adam(old: [&[f32]; 3], grad: &[f32], new: [&mut [f32]; 3], step: AdamStep
     Ok(())
 }
 
-/// What an element's step needs, rounded once.
+/// The scalars of a step, rounded once.
 #[derive(Clone, Copy)]
 struct AdamUpdate {
     step_size: f32,

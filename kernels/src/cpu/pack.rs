@@ -1,9 +1,9 @@
-//! Copies of chosen rows.
+//! Copies selected rows.
 
 use super::parallel::for_rows;
 use crate::error::{Error, Result};
 
-/// Of `n` rows of `d` cells, whatever a cell is.
+/// Copies the rows `rows` of a matrix with `n` rows of `d` cells; a cell can have any type.
 pub(super) fn pack_cells<T: Copy + Send + Sync>(
     call: &'static str,
     (x, n): (&[T], usize),

@@ -1,4 +1,5 @@
-//! How work is cut into tasks. Cuts that decide the order of a sum depend on sizes alone, never on the threads.
+//! Splitting work into tasks. Splits that decide the order of a sum depend on sizes alone, never on the number of
+//! threads.
 
 use std::ops::Range;
 
@@ -7,24 +8,24 @@ use parking_lot::Mutex;
 use crate::team;
 pub(super) use crate::team::for_each;
 
-/// Elements of one task of an elementwise kernel: three such arrays fit the second-level cache.
+/// Elements per task of an elementwise kernel: three arrays of this size fit the second-level cache.
 pub(super) const CHUNK: usize = 1 << 14;
 
-/// How many rows one part of a sum has.
+/// Returns the number of rows in one part of a sum.
 pub(super) fn rows_of_part(classes: usize) -> usize {
     (CHUNK / classes.max(1)).max(16)
 }
 
-/// Tasks a thread, so that a slow one does not keep the others waiting.
+/// Tasks per thread. Several are needed so that one slow task does not keep the other threads waiting.
 const TASKS_PER_THREAD: usize = 8;
 
-/// Most times that a thread comes for chunks.
+/// Most shares of chunks per thread.
 const TURNS_OF_THREAD: usize = 32;
 
-/// [`for_each`] of tasks that may fail: after a failure, those that have not begun are left out.
+/// Does [`for_each`] for tasks that may fail. After a failure, tasks that have not begun are skipped.
 ///
 /// # Errors
-/// One of theirs.
+/// The error of one of the failed tasks.
 pub(super) fn try_for_each<T: Send, E: Send>(
     tasks: impl ExactSizeIterator<Item = T> + Send,
     f: impl Fn(T) -> Result<(), E> + Sync,
@@ -41,7 +42,7 @@ pub(super) fn try_for_each<T: Send, E: Send>(
     failed.into_inner().map_or(Ok(()), Err)
 }
 
-/// Calls `f(first, part)` for consecutive parts of `out` of at most `chunk` elements, `first` being the index of the
+/// Calls `f(first, part)` for consecutive parts of `out` of at most `chunk` elements. `first` is the index of the
 /// part's first element.
 pub(super) fn for_chunks<T: Send>(out: &mut [T], chunk: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     let chunk = chunk.max(1);
@@ -61,7 +62,7 @@ pub(super) fn for_rows<T: Send>(out: &mut [T], cols: usize, f: impl Fn(usize, &m
     for_chunks(out, rows * cols, |first, part| f(first / cols, part));
 }
 
-/// Computes one value for each of the ranges that cut `0..n` into pieces of `chunk`; the values are in order.
+/// Splits `0..n` into ranges of length `chunk` and returns one value per range, in order.
 pub(super) fn map_chunks<R: Send>(n: usize, chunk: usize, f: impl Fn(Range<usize>) -> R + Sync) -> Vec<R> {
     let chunk = chunk.max(1);
     let range = |i: usize| i * chunk..((i + 1) * chunk).min(n);
@@ -70,16 +71,16 @@ pub(super) fn map_chunks<R: Send>(n: usize, chunk: usize, f: impl Fn(Range<usize
     values.into_iter().flatten().collect()
 }
 
-/// How many tasks suit `work` units of which one task should have at least `least`.
+/// Returns how many tasks to split `work` units into, when a task should have at least `least` units.
 pub(super) fn task_count(work: usize, least: usize) -> usize {
     (work / least.max(1)).clamp(1, TASKS_PER_THREAD * team::threads())
 }
 
-/// Cuts the rows of a block into consecutive ranges of nearly equal edges + rows.
+/// Splits the rows of a block into consecutive ranges of nearly equal edges + rows.
 ///
 /// # Returns
-/// At most `parts` ranges that cover `0..n` in order, none of them empty. A row with very many edges is a range of
-/// its own at worst; rows are not cut.
+/// At most `parts` non-empty ranges that cover `0..n` in order. Rows are not split; a row with very many edges can be a
+/// range of its own.
 pub(super) fn balanced_rows(indptr: &[u64], parts: usize) -> Vec<Range<usize>> {
     let n = indptr.len().saturating_sub(1);
     let Some(&edges) = indptr.last() else { return Vec::new() };
@@ -97,7 +98,7 @@ pub(super) fn balanced_rows(indptr: &[u64], parts: usize) -> Vec<Range<usize>> {
     ranges
 }
 
-/// The first `v` with `indptr[v] + v >= target`.
+/// Returns the first `v` with `indptr[v] + v >= target`.
 fn first_at_least(indptr: &[u64], target: u128) -> usize {
     let (mut low, mut high) = (0, indptr.len());
     while low < high {
@@ -107,7 +108,7 @@ fn first_at_least(indptr: &[u64], target: u128) -> usize {
     low
 }
 
-/// Cuts `out` at the given ends. The ends must not fall; what lies past the slice is left out.
+/// Splits `out` at the given ends. The ends must not decrease. Ends past the slice are cut off.
 pub(super) fn split_at_ends<T>(mut out: &mut [T], ends: impl Iterator<Item = usize>) -> Vec<&mut [T]> {
     let mut parts = Vec::new();
     let mut start = 0;

@@ -1,9 +1,9 @@
-//! How a wide gather is cut so that its sources stay in a cache.
+//! Passes: splits a wide gather so that its sources stay in a cache.
 //!
-//! A row of a popular source is read once an edge. Where the sources together fit no cache, most of these reads go to
-//! memory. Then the gather is done in passes: a few columns of some of the sources are copied one behind the other,
-//! which makes them fit, and their share of every row is added before the next are copied. The copy costs about as much
-//! as reading every source once or twice, so it pays where sources are read often.
+//! The row of a source is read once per edge. If the sources together do not fit a cache, most of these reads go to
+//! memory. The gather then runs in passes: each pass copies a few columns of some sources into contiguous memory, so
+//! that they fit, and adds their share to every row. The copy costs about as much as reading every source once or
+//! twice, so it pays where sources are read often.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,43 +11,43 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::parallel::for_rows;
 use crate::view::BlockView;
 
-/// Bytes of sources that a pass may read at most: more than that do not stay in the last cache, which all cores share, and
-/// other programs too.
+/// Most bytes of sources that one pass may read. More would not stay in the last-level cache, which is shared by all
+/// cores and by other programs.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// Bytes of sources of a pass, if rows have edges enough for many passes.
+/// Bytes of sources per pass, if the rows have enough edges for many passes.
 const WINDOW_BYTES: usize = 8 << 20;
 
-/// Floats of a cache line.
+/// Floats per cache line.
 const LINE: usize = 16;
 
-/// Lines of a source that a pass reads: fewer, and finding the line takes longer than adding it.
+/// Cache lines per source that a pass reads. With fewer, finding a line takes longer than adding it.
 const LINES: usize = 4;
 
-/// How often a source must be read for a pass to pay.
+/// How often each source must be read for a pass to pay.
 const READ_OFTEN: usize = 32;
 
-/// How many edges of a row a pass must have, on average, to pay for reading and writing the row's sum.
+/// Average edges per row that a pass must have to pay for reading and writing the row's sum.
 const EDGES_OF_ROW: usize = 16;
 
-/// The cut of a gather into passes.
+/// How a gather is split into passes.
 pub(super) struct Passes {
-    /// Columns of one pass, whole lines.
+    /// Columns per pass, in whole cache lines.
     pub(super) width: usize,
-    /// Sources of one pass.
+    /// Sources per pass.
     pub(super) sources: usize,
 }
 
 impl Passes {
-    /// The cut of a gather of `d` columns from `own` sources at hand and `halo` ones; `None` if one pass over the sources
-    /// where they lie is better.
+    /// Returns the split of a gather of `d` columns from `own` sources and `halo` halo sources; `None` if a single pass
+    /// over the sources in place is better.
     pub(super) fn new(block: BlockView<'_>, own: usize, halo: usize, d: usize) -> Option<Self> {
         let (sources, edges) = (own + halo, block.indices.len());
         if sources.saturating_mul(4 * d) <= CACHE_BYTES || edges / READ_OFTEN < sources {
             return None;
         }
         let width = d.div_ceil(d.div_ceil(LINES * LINE)).next_multiple_of(LINE);
-        // Rows do not ascend where there is a halo.
+        // The sources of a row do not ascend where there is a halo.
         let most = if halo > 0 { 1 } else { edges / EDGES_OF_ROW / block.rows().max(1) };
         let windows = sources.div_ceil(WINDOW_BYTES / (4 * width)).min(most).max(1);
         if sources.div_ceil(windows) > CACHE_BYTES / (4 * width) {
@@ -57,11 +57,12 @@ impl Passes {
     }
 }
 
-/// Where the edges of each row begin, and where among them each source of `limits` would stand: those of the first row, then
-/// of the next, and at last the number of edges. Empty if there are no limits.
+/// Returns split points of the edges of each row: its first edge, then for each source in `limits` the first edge whose
+/// source is not below it. The rows follow each other; the last entry is the number of edges. Returns an empty vector
+/// if there are no limits.
 ///
-/// The sources of each row must ascend. If that is to be `checked`, and that they exist, `None` says that they do not. A row
-/// whose edges are no range of the edges gets points that are none either.
+/// The sources of each row must ascend. With `checked`, the function verifies this and that all sources exist, and
+/// returns `None` if not. A row whose edge range is invalid gets invalid points.
 pub(super) fn points(block: BlockView<'_>, limits: &[usize], checked: bool) -> Option<Vec<u64>> {
     if limits.is_empty() {
         return Some(Vec::new());
@@ -91,7 +92,7 @@ pub(super) fn points(block: BlockView<'_>, limits: &[usize], checked: bool) -> O
     good.into_inner().then_some(points)
 }
 
-/// Copies some columns of the rows of matrices of `d`, one behind the other, into rows of `width`.
+/// Copies the columns `columns` of two matrices with `d` columns, one after the other, into rows of `width`.
 pub(super) fn copy_columns(from: [&[f32]; 2], d: usize, columns: Range<usize>, to: &mut [f32], width: usize) {
     let mut rest = to;
     for from in from {

@@ -1,6 +1,6 @@
-//! The one hint that the compiler cannot give by itself.
+//! Prefetching: the one hint that the compiler cannot give by itself.
 
-/// Asks for the cache line at `base[offset]`, wherever that is. Changes nothing but time.
+/// Prefetches the cache line at `base[offset]`. The address may be outside of the slice. Has no effect but on time.
 #[inline(always)]
 #[allow(unsafe_code)]
 pub(super) fn prefetch<T>(base: &[T], offset: usize) {

@@ -1,9 +1,10 @@
 //! Products of tall matrices with small ones, in tiles of the result that stay in vector registers.
 //!
-//! A graph network multiplies `n` rows by a weight of a few hundred rows and columns, and its weight gradients are
-//! sums over those `n` rows. Both leave one operand small enough to be copied into the order in which it is read;
-//! the tall one is read where it lies. A cell of [`rows_times`] adds its products one after the other, a cell of
-//! [`add_transposed_times`] in blocks of [`BLOCK`] rows; neither depends on the width of vectors or the cut into tasks.
+//! A graph network multiplies `n` rows by a weight of a few hundred rows and columns, and its weight gradients are sums
+//! over those `n` rows. In both cases one operand is small enough to be copied into the order in which it is read; the
+//! tall operand is read in place. A cell of [`rows_times`] adds its products one after the other, a cell of
+//! [`add_transposed_times`] in blocks of [`BLOCK`] rows. Neither order depends on the vector width or on the split into
+//! tasks.
 
 use std::array::from_fn;
 use std::ops::Range;
@@ -14,31 +15,31 @@ use super::prefetch::prefetch;
 use crate::error::Result;
 use crate::memory::{AlignedBytes, zeroed};
 
-/// Columns of the unit in which panels are cut: the widest vector.
+/// Unit of panel widths, in columns: the widest vector.
 const LINE: usize = 16;
 
-/// Most lines of a panel: four vectors of the widest kind.
+/// Most lines per panel: four vectors of the widest kind.
 const PANEL: usize = 4;
 
-/// Rows that [`add_transposed_times`] sums in registers before they go to memory; its copy of a panel of `x` then
-/// fits the nearest cache.
+/// Rows that [`add_transposed_times`] sums in registers before it writes to memory. Its copy of a panel of `x` then
+/// fits the first-level cache.
 const BLOCK: usize = 128;
 
-/// Rows of a result up to which [`add_transposed_times`] reads `x` where it lies.
+/// Most rows of a result for which [`add_transposed_times`] reads `x` in place.
 const FEW: usize = 48;
 
-/// Steps of a sum that are taken together: one cache line of a row.
+/// Terms of a sum that are processed together: one cache line of a row.
 const STEP: usize = LINE;
 
-/// Columns `columns` of the small operand, copied row by row and filled up with zeros to whole lines.
+/// The columns `columns` of the small operand, copied row by row and padded with zeros to whole lines.
 struct Panel {
     columns: Range<usize>,
-    /// Where it starts, and how many elements a row has.
+    /// Start of the panel, and elements per row.
     start: usize,
     stride: usize,
 }
 
-/// Cuts `width` columns into panels of nearly equal numbers of lines, at most [`PANEL`].
+/// Splits `width` columns into panels of nearly equal numbers of lines, at most [`PANEL`] each.
 fn panels(width: usize, rows: usize) -> Vec<Panel> {
     let lines = width.div_ceil(LINE);
     let count = lines.div_ceil(PANEL);
@@ -51,7 +52,7 @@ fn panels(width: usize, rows: usize) -> Vec<Panel> {
     (0..count).map(panel).collect()
 }
 
-/// The small operand `[k, width]` of [`rows_times`], in panels.
+/// The small operand `[k, width]` of [`rows_times`], copied into panels.
 pub(super) struct Packed {
     k: usize,
     width: usize,
@@ -60,7 +61,7 @@ pub(super) struct Packed {
 }
 
 impl Packed {
-    /// Copies the matrix whose cell in `row` and `column` is `data[row * strides[0] + column * strides[1]]`.
+    /// Packs the matrix whose cell in `row` and `column` is `data[row * strides[0] + column * strides[1]]`.
     ///
     /// # Errors
     /// [`crate::Error::HostMemory`].
@@ -79,13 +80,14 @@ impl Packed {
     }
 }
 
-/// `out = x * packed` on this thread; `done(first row, rows)` is called for groups of rows while they are in a cache.
+/// Computes `out = x * packed` on this thread. Calls `done(first row, rows)` for groups of rows while they are in a
+/// cache.
 ///
 /// # Shapes
 /// `x`: `[rows, k]`; `out`: `[rows, width]`, overwritten.
 pub(super) fn rows_times(x: &[f32], packed: &Packed, out: &mut [f32], mut done: impl FnMut(usize, &mut [f32])) {
     let (k, width) = (packed.k, packed.width);
-    // As many rows as fit half of a second-level cache, and a multiple of every tile's height.
+    // The number of rows that fit half of a second-level cache, as a multiple of every tile height.
     let group = ((1 << 16) / (k + width)).clamp(24, 240) / 24 * 24;
     for (i, out) in out.chunks_mut(group * width).enumerate() {
         let rows = out.len() / width;
@@ -95,7 +97,7 @@ pub(super) fn rows_times(x: &[f32], packed: &Packed, out: &mut [f32], mut done: 
     }
 }
 
-/// A few rows of [`rows_times`].
+/// A group of rows of [`rows_times`].
 struct Group<'a> {
     x: &'a [f32],
     packed: &'a Packed,
@@ -122,13 +124,13 @@ impl WithSimd for Group<'_> {
     }
 }
 
-/// Vectors of a register tile's width: four where there are 32 registers.
+/// Returns the width of a register tile in vectors: four if there are 32 registers, else two.
 const fn widest<S: Simd>() -> usize {
     if S::REGISTER_COUNT >= 32 { PANEL } else { 2 }
 }
 
 impl Group<'_> {
-    /// All rows of `V` vectors of columns, from the panel's `first` on, `M` rows at a time.
+    /// Computes all rows of `V` vectors of columns, from column `first` of the panel on, `M` rows at a time.
     #[inline(always)]
     fn columns<S: Simd, const M: usize, const V: usize>(&mut self, simd: S, panel: &Panel, first: usize) {
         let (k, width) = (self.packed.k, self.packed.width);
@@ -148,7 +150,7 @@ impl Group<'_> {
             }
             return;
         }
-        // The last tile may do rows once more that the one before it has done.
+        // The last tile may recompute rows of the tile before it.
         for row in (0..rows).step_by(M).map(|row| row.min(rows - M)) {
             for row in row..row + M {
                 (columns.clone()).step_by(LINE).for_each(|column| prefetch(self.out, row * width + column));
@@ -161,7 +163,7 @@ impl Group<'_> {
     }
 }
 
-/// Writes as many of the lanes as `out` has room for.
+/// Writes as many lanes as `out` has elements.
 #[inline(always)]
 fn store<S: Simd, const V: usize>(simd: S, out: &mut [f32], sums: [S::f32s; V]) {
     let (vectors, rest) = S::as_mut_simd_f32s(out);
@@ -177,7 +179,7 @@ fn store<S: Simd, const V: usize>(simd: S, out: &mut [f32], sums: [S::f32s; V]) 
     }
 }
 
-/// `M` rows times `V` vectors of columns of the small operand.
+/// Multiplies `M` rows by `V` vectors of columns of the small operand.
 #[inline(always)]
 fn dot<S: Simd, const M: usize, const V: usize>(
     simd: S,
@@ -205,7 +207,7 @@ fn dot<S: Simd, const M: usize, const V: usize>(
     sums
 }
 
-/// The first `V` vectors of a slice.
+/// Returns the first `V` vectors of a slice.
 #[inline(always)]
 fn vectors<S: Simd, const V: usize>(values: &[f32]) -> Option<&[S::f32s; V]> {
     S::as_simd_f32s(values).0.first_chunk()
@@ -226,14 +228,14 @@ fn multiply_add<S: Simd, const M: usize, const V: usize>(
     }
 }
 
-/// `out += left^T * x` on this thread.
+/// Computes `out += left^T * x` on this thread.
 ///
 /// # Shapes
 /// `left`: `[rows, m]`; `x`: `[rows, width]`; `out`: `[m, width]`.
 pub(super) fn add_transposed_times(left: &[f32], x: &[f32], [m, width]: [usize; 2], out: &mut [f32]) {
     let panels = panels(width, 0);
     let mut copy = vec![0.0; BLOCK * PANEL * LINE];
-    // Rows whose distance is a power of two would all want the same few places of the nearest cache.
+    // Rows whose distance is a power of two would compete for the same few sets of the first-level cache.
     let stride = if m.is_multiple_of(4 * LINE) { m + LINE } else { m };
     let mut apart = vec![0.0; if stride == m { 0 } else { BLOCK * stride }];
     for (i, mut left) in left.chunks(BLOCK * m).enumerate() {
@@ -249,7 +251,7 @@ pub(super) fn add_transposed_times(left: &[f32], x: &[f32], [m, width]: [usize; 
             let start = i * BLOCK * width + panel.columns.start;
             let next = (x, start + BLOCK * width);
             let mut x = (&x[start..], width);
-            // A copy pays when it is read often, and makes whole lines of what is none.
+            // A copy pays if it is read often. It also pads an incomplete line.
             if m > FEW || panel.columns.len() < panel.stride {
                 for (copy, x) in copy.chunks_exact_mut(panel.stride).zip(x.0.chunks(width)).take(rows) {
                     let (copy, fill) = copy.split_at_mut(panel.columns.len());
@@ -268,9 +270,9 @@ struct Block<'a> {
     /// Rows of `m` elements, `stride` apart.
     left: &'a [f32],
     stride: usize,
-    /// The panel's columns, and how far apart their rows are.
+    /// The panel's columns, and the stride of their rows.
     x: (&'a [f32], usize),
-    /// Where the next block's columns lie.
+    /// The columns of the next block, to be prefetched: a slice and an offset.
     next: (&'a [f32], usize),
     panel: &'a Panel,
     m: usize,
@@ -311,13 +313,13 @@ impl Block<'_> {
             return;
         }
         for row in (0..self.m).step_by(M) {
-            // The last tile may cover rows again that the one before it has added.
+            // The last tile may cover rows that the tile before it has already added.
             let skip = (row + M).saturating_sub(self.m);
             self.tile::<S, M, V>(simd, first, columns.clone(), row - skip, skip);
         }
     }
 
-    /// Adds to `M` rows of the result from `row` on, leaving out the first `skip`.
+    /// Adds to `M` rows of the result, from `row` on, but leaves out the first `skip`.
     #[inline(always)]
     fn tile<S: Simd, const M: usize, const V: usize>(
         &mut self,
@@ -328,14 +330,14 @@ impl Block<'_> {
         skip: usize,
     ) {
         let mut sums = [[simd.splat_f32s(0.0); V]; M];
-        // Each tile asks for its share of the next block, a line of each row at a time.
+        // Each tile prefetches its share of the next block, one line of each row at a time.
         let lines = self.panel.stride / LINE;
         let share = lines.div_ceil(self.m.div_ceil(M));
         let share = (row / M * share).min(lines)..(row / M * share + share).min(lines);
         for (i, (left, x)) in self.left.chunks_exact(self.stride).zip(self.x.0.chunks(self.x.1)).enumerate() {
             let (Some(left), Some(x)) = (left[row..].first_chunk::<M>(), vectors::<S, V>(&x[first..])) else { return };
             share.clone().for_each(|line| prefetch(self.next.0, self.next.1 + i * self.width + line * LINE));
-            // Of the other operand, too, once.
+            // The next block of the other operand is prefetched once, too.
             if self.panel.columns.start == 0 {
                 prefetch(self.left, (BLOCK + i) * self.stride + row);
             }
@@ -349,7 +351,7 @@ impl Block<'_> {
     }
 }
 
-/// Adds as many of the lanes as `out` has room for.
+/// Adds as many lanes as `out` has elements.
 #[inline(always)]
 fn add<S: Simd, const V: usize>(simd: S, out: &mut [f32], mut sums: [S::f32s; V]) {
     let (vectors, rest) = S::as_mut_simd_f32s(out);
@@ -370,7 +372,7 @@ fn add<S: Simd, const V: usize>(simd: S, out: &mut [f32], mut sums: [S::f32s; V]
 mod tests {
     use super::*;
 
-    /// `rows_times` and `add_transposed_times` with one kind of vectors, whatever the machine's best.
+    /// Runs `rows_times` and `add_transposed_times` with one kind of vectors, whatever the machine's best is.
     fn products(x: &[f32], small: &[f32], left: &[f32], [n, k, width]: [usize; 3], run: impl Run) -> [Vec<f32>; 2] {
         let packed = Packed::new(small, [k, width], [width, 1]).expect("there is memory");
         let mut out = vec![f32::NAN; n * width];

@@ -1,8 +1,8 @@
 //! The sum of one row of a gather, in vector registers.
 //!
-//! Columns are cut into tiles of up to [`TILE`] registers, which hold their sums while the row's edges stream past. A row of
-//! one tile may have few edges: then most of its time would go into finding out what to do, so every kind of tile is a type
-//! of its own, and what it needs to know is found once for all rows. Edges are added one by one in order, whatever the type.
+//! Columns are split into tiles of up to [`TILE`] registers, which hold the sums while the row's edges stream past. A
+//! row can have few edges; most of its time would then go into choosing a method. So every kind of tile is a type of
+//! its own, and what it needs is computed once for all rows. Every type adds the edges one by one, in order.
 
 use std::ops::Range;
 
@@ -12,10 +12,10 @@ use super::prefetch::prefetch;
 use super::sources::{LINE, Sources, TILE};
 use super::weights::Weights;
 
-/// How a row's columns are summed.
+/// A method to sum the columns of a row.
 pub(super) trait Columns<S: Simd>: Copy {
-    /// Adds the columns `first..first + out.len()` of a row's sources to `out`, or if it is fresh to 0; `None` if a source
-    /// does not exist.
+    /// Adds the columns `first..first + out.len()` of a row's sources to `out`, or to 0 if `out` is fresh. Returns
+    /// `None` if a source does not exist.
     fn sum<W: Weights, const HALO: bool>(
         self,
         simd: S,
@@ -27,7 +27,7 @@ pub(super) trait Columns<S: Simd>: Copy {
     ) -> Option<()>;
 }
 
-/// Any number, tile by tile.
+/// Any number of columns, tile by tile.
 #[derive(Clone, Copy)]
 pub(super) struct Tiles;
 
@@ -55,7 +55,7 @@ impl<S: Simd> Columns<S> for Tiles {
     }
 }
 
-/// So few that reading a vector of them would read other sources mostly.
+/// So few columns that a vector would mostly read other sources.
 #[derive(Clone, Copy)]
 pub(super) struct Few<const N: usize>;
 
@@ -85,7 +85,7 @@ impl<S: Simd, const N: usize> Columns<S> for Few<N> {
     }
 }
 
-/// One tile: `FULL` vectors, and with `TAIL` a part of one more.
+/// One tile of `FULL` vectors and, with `TAIL`, a part of one more.
 #[derive(Clone, Copy)]
 pub(super) struct Vectors<const FULL: usize, const TAIL: bool>;
 
@@ -104,12 +104,12 @@ impl<S: Simd, const FULL: usize, const TAIL: bool> Columns<S> for Vectors<FULL, 
     }
 }
 
-/// As many as a source has, `N` of the parts `T`, where there are neither a halo nor edges that do not count: the sources
-/// are an array of arrays.
+/// All columns of a source, as `N` elements of type `T`. For gathers without a halo and without edges outside the
+/// window: the sources are an array of arrays.
 #[derive(Clone, Copy)]
 pub(super) struct Whole<'a, T, const N: usize> {
     rows: &'a [[T; N]],
-    /// The edges a few steps ahead, if their sources must be asked for.
+    /// The edges a few steps ahead, if their sources must be prefetched.
     later: &'a [u32],
 }
 
@@ -119,7 +119,7 @@ impl<'a, T, const N: usize> Whole<'a, T, N> {
         Self { rows: own.as_chunks().0, later: sources.later(&(0..0), lines) }
     }
 
-    /// Source `u` of an edge; asks for that of the edge a few steps ahead.
+    /// Returns source `u` of an edge. Prefetches the source of the edge a few steps ahead.
     #[inline(always)]
     fn row(&self, edge: usize, u: u32) -> Option<&'a [T; N]> {
         if let Some(&u) = self.later.get(edge) {
@@ -152,7 +152,7 @@ impl<S: Simd, const N: usize> Columns<S> for Whole<'_, f32, N> {
     }
 }
 
-/// [`Whole`], of vectors.
+/// The same as [`Whole`], for vectors.
 #[derive(Clone, Copy)]
 pub(super) struct WholeVectors<'a, V, const N: usize>(pub(super) Whole<'a, V, N>);
 
@@ -177,7 +177,7 @@ impl<S: Simd, const N: usize> Columns<S> for WholeVectors<'_, S::f32s, N> {
     }
 }
 
-/// [`Columns::sum`] of one of the [`Tiles`], of at least three vectors.
+/// Does [`Columns::sum`] for one of the [`Tiles`], of at least three vectors.
 #[inline(always)]
 fn sum_tile<S: Simd, W: Weights, const HALO: bool>(
     simd: S,
@@ -203,8 +203,9 @@ fn sum_tile<S: Simd, W: Weights, const HALO: bool>(
     }
 }
 
-/// [`sum_tile`] for a tile of exactly `FULL` vectors, and with `TAIL` one more that ends where the tile ends: it begins
-/// within the one before it, or, where there is none, reaches into the source behind, which is left out of the result.
+/// Does [`sum_tile`] for a tile of exactly `FULL` vectors and, with `TAIL`, one more that ends where the tile ends.
+/// That one overlaps the vector before it. If there is none, it reaches into the next source, which is left out of the
+/// result.
 #[inline(always)]
 fn sum<S: Simd, W: Weights, const FULL: usize, const TAIL: bool, const HALO: bool>(
     simd: S,

@@ -1,7 +1,7 @@
-//! Row steps: what is done to rows while they are still in a cache, behind the kernel that made them.
+//! Row steps: operations that run on rows while they are still in a cache, after the kernel that made them.
 //!
-//! A step computes what the kernel of its own computes, cell by cell, with the same roundings in the same order; so a chain
-//! of kernels and one kernel with steps give the same bits.
+//! A step computes the same as its own kernel, cell by cell, with the same roundings in the same order. So a chain of
+//! kernels and one kernel with steps give the same bits.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -15,38 +15,39 @@ use crate::op::{Dim, RowStep};
 use crate::random::DropoutKey;
 use crate::view::{MatMut, MatView};
 
-/// Elements that the steps take in turn: with as many of an operand, they fit the nearest cache.
+/// Elements that all steps process before the next group. With as many elements of an operand, they fit the first-level
+/// cache.
 const GROUP: usize = 1 << 11;
 
-/// What is done to every row of a matrix `[n, d]`: a step, and what it reads beside the row.
+/// One row step on a matrix `[n, d]`, with its operand.
 #[derive(Clone, Copy, Debug)]
 pub struct RowWork<'a> {
     /// The step.
     pub step: RowStep,
-    /// The numbers of the operand that its record names, row by row; none for a step without one, and for a dropout.
+    /// The step's operand, row by row; empty for a dropout and for a step without an operand.
     pub beside: &'a [f32],
-    /// Which cells a dropout keeps, and in which epoch.
+    /// The key and the epoch of a dropout.
     pub draws: Option<(DropoutKey, u64)>,
 }
 
 impl<'a> RowWork<'a> {
-    /// A step that is no dropout.
+    /// Creates a step that is not a dropout.
     pub fn new(step: RowStep, beside: &'a [f32]) -> Self {
         Self { step, beside, draws: None }
     }
 }
 
-/// Steps whose operands fit.
+/// Row steps whose operands were checked.
 #[derive(Clone, Debug)]
 pub(super) struct Steps<'a> {
-    // Invariant: every operand has the shape that its step needs for rows of `d`.
+    // Invariant: every operand has the shape that its step needs for rows of length `d`.
     steps: Vec<(RowWork<'a>, Option<Mask>)>,
     n: usize,
     d: usize,
 }
 
 impl<'a> Steps<'a> {
-    /// The steps that `call` does to `n` rows of `d`.
+    /// Checks the steps of `call` on `n` rows of length `d`.
     pub(super) fn new(call: &'static str, steps: &[RowWork<'a>], n: usize, d: usize) -> Result<Self> {
         let check = |work: &RowWork<'a>| {
             let Some(operand) = work.step.record().inputs.get(1) else { return Ok((*work, None)) };
@@ -61,17 +62,17 @@ impl<'a> Steps<'a> {
         Ok(Self { steps: steps.iter().map(check).collect::<Result<_>>()?, n, d })
     }
 
-    /// Rows that are worth doing together: all, if there is nothing to do.
+    /// Returns how many rows to process together; all rows if there are no steps.
     pub(super) fn group(&self) -> usize {
         if self.steps.is_empty() { self.n.max(1) } else { (GROUP / self.d.max(1)).max(1) }
     }
 
-    /// Does all steps, one after the other, to rows of which the first is `first`.
+    /// Applies all steps, one after the other, to rows of which the first is row `first`.
     pub(super) fn apply(&self, first: usize, rows: &mut [f32]) {
         self.apply_from(None, first, rows);
     }
 
-    /// The same, the rows being those of `x` at first.
+    /// Does the same, but the first step reads the rows of `x`, if given.
     fn apply_from(&self, x: Option<&[f32]>, first: usize, rows: &mut [f32]) {
         let d = self.d;
         if let (true, Some(x)) = (self.steps.is_empty(), x) {
@@ -80,7 +81,7 @@ impl<'a> Steps<'a> {
         if self.steps.is_empty() || d == 0 {
             return;
         }
-        // A step alone needs no second look at any row.
+        // A single step reads each row only once, so groups are not needed.
         let group = if self.steps.len() > 1 { self.group() } else { (rows.len() / d).max(1) };
         for (i, rows) in rows.chunks_mut(group * d).enumerate() {
             let mut x = x.map(|x| &x[i * group * d..][..rows.len()]);
@@ -92,7 +93,7 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// One step on a few rows: from `x` to `rows`, or on `rows` where they lie.
+/// One step on a few rows: from `x` to `rows`, or in place.
 struct Apply<'a, 'b> {
     work: RowWork<'a>,
     mask: Option<Mask>,
@@ -147,7 +148,7 @@ impl WithSimd for Apply<'_, '_> {
     }
 }
 
-/// One cell of an ELU. Near 0, where `e^x - 1` would cancel, it is Taylor's polynomial of that.
+/// Computes one cell of an ELU. Near 0, where `e^x - 1` would cancel, it uses a Taylor polynomial.
 #[inline(always)]
 fn elu(alpha: f32, x: f32) -> f32 {
     let series = 1.0 / 24.0 + x * (1.0 / 120.0 + x * (1.0 / 720.0 + x * (1.0 / 5040.0)));
@@ -157,7 +158,7 @@ fn elu(alpha: f32, x: f32) -> f32 {
     if x > 0.0 { x } else { alpha * below }
 }
 
-/// Rows of `d`, and what they are made of, if that is elsewhere.
+/// Splits into rows of length `d`. Each row comes with its input row, if the input is elsewhere.
 #[inline(always)]
 fn rows_of<'a>(
     x: Option<&'a [f32]>,
@@ -168,7 +169,7 @@ fn rows_of<'a>(
     rows.chunks_exact_mut(d).enumerate().map(move |(r, row)| (x(r), row))
 }
 
-/// Each cell of `x`, or of `out` itself, becomes `f` of it.
+/// Applies `f` to each cell, from `x` to `out` or in place.
 #[inline(always)]
 fn each(x: Option<&[f32]>, out: &mut [f32], f: impl Fn(f32) -> f32) {
     match x {
@@ -177,7 +178,7 @@ fn each(x: Option<&[f32]>, out: &mut [f32], f: impl Fn(f32) -> f32) {
     }
 }
 
-/// [`each`], with the same cell of `beside`.
+/// Does the same as [`each`], with the same cell of `beside` as second argument.
 #[inline(always)]
 fn each_with(x: Option<&[f32]>, out: &mut [f32], beside: &[f32], f: impl Fn(f32, f32) -> f32) {
     match x {
@@ -186,14 +187,15 @@ fn each_with(x: Option<&[f32]>, out: &mut [f32], beside: &[f32], f: impl Fn(f32,
     }
 }
 
-/// `out = x`, after all steps, in one pass over both: a chain of elementwise kernels without what lies between them.
+/// Applies all steps to `x` and writes `out`, in one pass: a chain of elementwise kernels without intermediate
+/// matrices.
 ///
 /// # Shapes
 /// `x`, `out`: `[n, d]`; `out` is overwritten.
 /// # Errors
 /// [`crate::Error::Shape`], [`crate::Error::Argument`]; `out` is then untouched.
 /// # Order
-/// Per cell what the kernels one after the other compute, bit for bit.
+/// Each cell has the same bits as if the kernels ran one after the other.
 pub fn rows_then(x: MatView<'_>, steps: &[RowWork<'_>], out: MatMut<'_>) -> Result<()> {
     chain("rows", x, steps, out)
 }
@@ -224,7 +226,7 @@ impl OpenStep {
         }
     }
 
-    /// The steps behind the call's head.
+    /// Opens the steps that follow the call's head.
     pub(super) fn behind(slots: &Open<'_>, call: &Call) -> Result<Vec<Self>> {
         call.steps().map(|(step, beside)| Self::new(slots, call, step, beside)).collect()
     }
@@ -235,22 +237,22 @@ impl OpenStep {
     }
 }
 
-/// A step by itself, or a chain of them.
+/// Runs a step, or a chain of steps.
 pub(super) fn launch(slots: &Open<'_>, first: RowStep, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
     let x = slots.mat(call.inputs[0])?;
     let first = OpenStep::new(slots, call, first, call.head_inputs().get(1).copied())?;
     chain(call.name_of_head(), x.view(), &[&[first.work()], steps].concat(), slots.mat_mut(call.out())?.view())
 }
 
-/// Bytes that an elementwise kernel with `inputs` matrices of `n` rows and `d` columns reads and writes.
+/// Returns the bytes that an elementwise kernel with `inputs` matrices of `n` rows and `d` columns reads and writes.
 pub fn elementwise_bytes(inputs: u64, n: u64, d: u64) -> u64 {
     4 * (inputs + 1) * n * d
 }
 
-/// `out = x / (1 - rate)` in the cells that are kept, else 0. It is its own gradient.
+/// Computes `out = x / (1 - rate)` in the cells that are kept, 0 in the others. It is its own gradient.
 ///
-/// Cell `(r, c)` is kept exactly if its draw is at least [`threshold`](crate::random::threshold)`(rate)`; what is kept is multiplied by
-/// `1 / (1 - rate)`, computed in `f32`.
+/// Cell `(r, c)` is kept if its draw is at least [`threshold`](crate::random::threshold)`(rate)`. Kept cells are
+/// multiplied by `1 / (1 - rate)`, computed in `f32`.
 ///
 /// # Shapes
 /// `x`, `out`: `[n, d]`; `out` is overwritten; `epoch` is the clock's.

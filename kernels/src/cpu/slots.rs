@@ -1,4 +1,4 @@
-//! The memory of a device in host memory: numbered slots, a hard capacity, and a lock a slot.
+//! Device memory on the host: numbered slots, a hard capacity, and one lock per slot.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::op::call::{BlockSlots, Call, Mat};
 use crate::storage_type::{StorageType, round, widen};
 use crate::view::{BlockView, MatMut, MatView};
 
-/// What lies behind a slot.
+/// The contents of a slot.
 enum Contents {
-    /// Nothing yet: memory is taken from the host when the slot is first used.
+    /// No memory yet: it is taken from the host when the slot is first used.
     Reserved,
     /// Memory of its own.
     Own(AlignedBytes),
-    /// A constant of the host, used where it lies. It becomes a copy when the slot is written.
+    /// A constant of the host, used in place. It is copied when the slot is written.
     Constant(Shared<u8>),
 }
 
@@ -42,7 +42,7 @@ impl Contents {
     }
 }
 
-/// A slot's contents, locked one by one, so that copies, kernels and allocations go on side by side.
+/// A slot. Each slot has its own lock, so that copies, kernels and allocations can run in parallel.
 #[derive(Clone)]
 pub(super) struct Cell {
     bytes: u64,
@@ -52,21 +52,21 @@ pub(super) struct Cell {
 type Reading = ArcRwLockReadGuard<RawRwLock, Contents>;
 type Writing = ArcRwLockWriteGuard<RawRwLock, Contents>;
 
-/// Bytes in use, and buffers that were given back.
+/// Bytes in use, and freed buffers that are kept.
 struct Account {
-    // Invariant: used <= peak <= capacity, and used plus the spare bytes never exceed the capacity, nor peak by more
-    // than half. Without that room, buffers of other sizes than the next one needs would go back to the host
-    // at the peak of every epoch, and come back as new pages that the system has to clear.
+    // Invariant: used <= peak <= capacity, and used plus the spare bytes never exceed the capacity or 1.5 times the
+    // peak. Without that margin, buffers of sizes that are not needed next would be returned to the host at the peak of
+    // every epoch, and come back as new pages that the system has to clear.
     used: u64,
     peak: u64,
     spare: Vec<AlignedBytes>,
     spare_bytes: u64,
 }
 
-/// Numbered slots with a capacity.
+/// The numbered slots of a device, with a capacity.
 pub(super) struct Slots {
     capacity: u64,
-    /// Whether constants of the host are used where they lie.
+    /// Whether constants of the host are used in place.
     in_place: bool,
     account: Mutex<Account>,
     table: RwLock<Vec<Option<Cell>>>,
@@ -123,7 +123,7 @@ impl Slots {
                 account.spare.push(bytes);
                 account.trim(self.capacity);
             }
-            // No step reads it before it is loaded again.
+            // The slot is loaded again before anything reads it, so its pages can be released.
             Contents::Constant(bytes) => bytes.release(),
             Contents::Reserved => {}
         }
@@ -159,7 +159,8 @@ impl Slots {
         Ok(HostSlot::Constant(shared))
     }
 
-    /// Memory for a slot: a spare buffer of the same size, whose pages the host has mapped already, or a new one, prepared.
+    /// Returns memory for a slot: a spare buffer of the same size, whose pages are already mapped, or a new one after
+    /// `prepare`.
     fn memory(&self, bytes: u64, prepare: impl FnOnce(&mut AlignedBytes)) -> Result<AlignedBytes> {
         let len = usize::try_from(bytes).map_err(|_| Error::HostMemory { need_bytes: bytes })?;
         let spare = self.account.lock().take(len);
@@ -172,14 +173,14 @@ impl Slots {
             }
         };
         if cfg!(debug_assertions) {
-            // NaN as f32, so that a cell which a kernel forgets shows.
+            // 0xff bytes are NaN as f32, so a cell that a kernel forgot is visible.
             memory.as_mut_slice::<u8>().fill(0xff);
         }
         Ok(memory)
     }
 
-    /// Takes memory for those of the slots that wait for it, every page of it cleared. A slot that is in use, or for which
-    /// there is no memory, is left to the call that needs it.
+    /// Allocates memory for those of the slots that have none yet, and clears every page of it. A slot that is in use,
+    /// or for which there is no memory, is left to the call that needs it.
     pub(super) fn make_ready(&self, slots: impl Iterator<Item = Slot>) {
         for slot in slots {
             let Ok(cell) = self.open().cell(slot) else { continue };
@@ -215,14 +216,14 @@ impl Slots {
         Ok(())
     }
 
-    /// A slot's memory, for other devices to read.
+    /// Returns the memory of a slot for other devices to read.
     pub(super) fn lend(&self, slot: Slot) -> Result<Lent> {
         let table = self.open();
         drop(table.readable(slot)?);
         Ok(Lent::new(table.cell(slot)?))
     }
 
-    /// Rows of what others lent: see [`crate::Device::fetch`].
+    /// Copies rows of memory that others lent: see [`crate::Device::fetch`].
     pub(super) fn fetch(&self, rows: Slot, out: Mat, from: &[(Lent, usize)]) -> Result<()> {
         match out.float() {
             StorageType::F32 => self.fetch_as::<f32>(rows, out, from),
@@ -249,7 +250,7 @@ impl Slots {
         Ok(())
     }
 
-    /// The table, to be read and written by one call.
+    /// Opens the table for one call.
     pub(super) fn open(&self) -> Open<'_> {
         Open { slots: self }
     }
@@ -266,7 +267,7 @@ impl Account {
         Some(self.spare.remove(index))
     }
 
-    /// Gives the oldest spare buffers back to the host until the invariant holds.
+    /// Returns the oldest spare buffers to the host until the invariant holds.
     fn trim(&mut self, capacity: u64) {
         let most = self.peak.saturating_add(self.peak / 2).min(capacity);
         while self.used + self.spare_bytes > most && !self.spare.is_empty() {
@@ -275,7 +276,7 @@ impl Account {
     }
 }
 
-/// Kernels read 8-byte numbers from constants where they lie.
+/// Kernels read 8-byte numbers from constants in place, which needs this alignment.
 fn is_aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().addr().is_multiple_of(align_of::<u64>())
 }
@@ -288,7 +289,7 @@ fn try_read(cell: &Cell, slot: Slot) -> Result<Reading> {
     cell.contents.try_read_arc().ok_or(Error::Aliased { slot })
 }
 
-/// The slots as one call sees them. Locks are only tried, so a slot that is used twice is an error and no deadlock.
+/// The slots as one call sees them. Locks are only tried, so a slot that is used twice is an error and not a deadlock.
 pub(super) struct Open<'a> {
     slots: &'a Slots,
 }
@@ -310,7 +311,7 @@ impl Open<'_> {
         try_read(&cell, slot)
     }
 
-    /// Locks for writing and makes sure that the slot has memory of its own.
+    /// Locks a slot for writing and makes sure that it has memory of its own.
     fn writable(&self, slot: Slot) -> Result<Writing> {
         let cell = self.cell(slot)?;
         let mut contents = try_write(&cell, slot)?;
@@ -326,40 +327,40 @@ impl Open<'_> {
         Ok(contents)
     }
 
-    /// `len` elements of a slot, to be read.
+    /// Locks `len` elements of a slot for reading.
     pub(super) fn vec<T: Pod>(&self, slot: Slot, len: usize) -> Result<Vector<T>> {
         self.check_len::<T>(slot, Some(len))?;
         Ok(Vector { contents: self.readable(slot)?, len, element: PhantomData })
     }
 
-    /// `len` elements of a slot, to be written.
+    /// Locks `len` elements of a slot for writing.
     pub(super) fn vec_mut<T: Pod>(&self, slot: Slot, len: usize) -> Result<VectorMut<T>> {
         self.check_len::<T>(slot, Some(len))?;
         Ok(VectorMut { contents: self.writable(slot)?, len, element: PhantomData })
     }
 
-    /// All numbers of an operand, to be read as they are stored.
+    /// Locks all elements of an operand for reading, in their storage type.
     pub(super) fn numbers<T: Pod>(&self, mat: Mat) -> Result<Vector<T>> {
         self.vec(mat.slot, self.check_mat::<T>(mat)?)
     }
 
-    /// All numbers of an operand, to be written as they are stored.
+    /// Locks all elements of an operand for writing, in their storage type.
     pub(super) fn numbers_mut<T: Pod>(&self, mat: Mat) -> Result<VectorMut<T>> {
         self.vec_mut(mat.slot, self.check_mat::<T>(mat)?)
     }
 
-    /// Epoch and step.
+    /// Returns the epoch and the step.
     pub(super) fn clock(&self, clock: Mat) -> Result<[u64; 2]> {
         let clock = self.vec(clock.slot, 2)?;
         Ok([clock.view()[0], clock.view()[1]])
     }
 
-    /// The block that a call is over, to be read.
+    /// Locks the block of a call for reading.
     pub(super) fn block_of(&self, call: &Call) -> Result<Block> {
         self.block(call.block.expect("an operation over a block is bound to one"))
     }
 
-    /// A matrix, to be read.
+    /// Locks a matrix for reading. A bf16 matrix is widened into a copy.
     pub(super) fn mat(&self, mat: Mat) -> Result<Matrix> {
         let values = match mat.float() {
             StorageType::F32 => Values::AsStored(self.vec(mat.slot, self.check_mat::<f32>(mat)?)?),
@@ -373,7 +374,7 @@ impl Open<'_> {
         Ok(Matrix { values, mat })
     }
 
-    /// A matrix, to be written. What is not stored as f32 is written when the matrix is dropped.
+    /// Locks a matrix for writing. A bf16 matrix is rounded and stored when it is dropped.
     pub(super) fn mat_mut(&self, mat: Mat) -> Result<MatrixMut> {
         let values = match mat.float() {
             StorageType::F32 => ValuesMut::AsStored(self.vec_mut(mat.slot, self.check_mat::<f32>(mat)?)?),
@@ -393,7 +394,7 @@ impl Open<'_> {
         self.check_len::<T>(mat.slot, mat.rows.checked_mul(mat.cols))
     }
 
-    /// A block, to be read.
+    /// Locks a block for reading.
     pub(super) fn block(&self, block: BlockSlots) -> Result<Block> {
         let indptr = self.vec(block.indptr, block.rows.saturating_add(1))?;
         Ok(Block { indptr, indices: self.vec(block.indices, block.edges)?, block })
@@ -409,7 +410,7 @@ impl Open<'_> {
     }
 }
 
-/// Elements that are locked for reading.
+/// Elements locked for reading.
 pub(super) struct Vector<T> {
     // Invariant: the contents hold at least `len` elements.
     contents: Reading,
@@ -423,7 +424,7 @@ impl<T: Pod> Vector<T> {
     }
 }
 
-/// Elements that are locked for writing.
+/// Elements locked for writing.
 pub(super) struct VectorMut<T> {
     // Invariant: the contents hold at least `len` elements.
     contents: Writing,
@@ -437,7 +438,7 @@ impl<T: Pod> VectorMut<T> {
     }
 }
 
-/// A matrix that is locked for reading.
+/// A matrix locked for reading.
 pub(super) struct Matrix {
     values: Values,
     mat: Mat,
@@ -445,7 +446,7 @@ pub(super) struct Matrix {
 
 enum Values {
     AsStored(Vector<f32>),
-    /// A copy; what is stored stays locked as long, so that no call reads what it writes.
+    /// A copy in f32. The stored matrix stays locked as long, so that no call reads what it writes.
     Widened {
         wide: AlignedBytes,
         _stored: Vector<bf16>,
@@ -462,7 +463,7 @@ impl Matrix {
     }
 }
 
-/// A matrix that is locked for writing.
+/// A matrix locked for writing.
 pub(super) struct MatrixMut {
     values: ValuesMut,
     mat: Mat,
@@ -470,7 +471,7 @@ pub(super) struct MatrixMut {
 
 enum ValuesMut {
     AsStored(VectorMut<f32>),
-    /// What will be rounded and stored.
+    /// An f32 matrix that is rounded and stored on drop.
     Widened {
         wide: AlignedBytes,
         stored: VectorMut<bf16>,
@@ -495,7 +496,7 @@ impl Drop for MatrixMut {
     }
 }
 
-/// A block that is locked for reading.
+/// A block locked for reading.
 pub(super) struct Block {
     indptr: Vector<u64>,
     indices: Vector<u32>,

@@ -1,6 +1,7 @@
-//! The sources of a gather's rows, and where they lie.
+//! The sources of a gather's rows, and their addresses.
 //!
-//! Their addresses are random, so those of the edges a few steps ahead are asked for, unless they are near anyway.
+//! The addresses are random, so the sources of the edges a few steps ahead are prefetched, unless all sources fit a
+//! near cache.
 
 use std::ops::Range;
 
@@ -12,14 +13,14 @@ use crate::view::{BlockView, MatView};
 /// The kernel's name in errors.
 pub(super) const CALL: &str = "gather";
 
-/// Vector registers of one column tile.
+/// Vector registers per column tile.
 pub(super) const TILE: usize = 8;
 
-/// Floats of a cache line.
+/// Floats per cache line.
 pub(super) const LINE: usize = 16;
 
-/// How many edges ahead source rows are asked for, when a tile spans `lines` cache lines: as far as 64 lines reach, but
-/// never less than the latency of the last cache.
+/// Returns how many edges ahead source rows are prefetched when a tile spans `lines` cache lines: as many as 64 lines
+/// allow, but enough to cover the latency of the last-level cache.
 const fn ahead(lines: usize) -> usize {
     match 64 / lines {
         0..=4 => 4,
@@ -29,26 +30,27 @@ const fn ahead(lines: usize) -> usize {
     }
 }
 
-/// The same where most sources are in memory, which is slower to answer and takes more questions at once.
+/// Returns the same for sources that are mostly in memory, which has a longer latency and needs more requests in
+/// flight.
 const fn far_ahead(lines: usize) -> usize {
     if lines <= 4 { 64 } else { 16 }
 }
 
-/// Floats of sources that the last cache holds.
+/// Floats of sources that fit the last-level cache.
 const FAR: usize = 1 << 22;
 
-/// Floats of sources that a second-level cache holds, which need not be asked for.
+/// Floats of sources that fit a second-level cache, and need no prefetch.
 const NEAR: usize = 1 << 18;
 
-/// How many cache lines of a row's edges are asked for at most.
+/// Most cache lines of a row's edges that are prefetched.
 const LINES_OF_ROW: usize = 8;
 
-/// Where the source rows lie.
+/// The source rows of a gather.
 #[derive(Clone, Copy)]
 pub(super) struct Sources<'a> {
     pub(super) block: BlockView<'a>,
     pub(super) cuts: Cuts<'a>,
-    /// The sources from `first` on are the `own_rows` rows of `own`; those behind them are in `halo`.
+    /// `own` has the `own_rows` sources from `first` on; `halo` has the ones after them.
     pub(super) first: usize,
     pub(super) own_rows: usize,
     pub(super) own: &'a [f32],
@@ -56,8 +58,8 @@ pub(super) struct Sources<'a> {
     pub(super) d: usize,
 }
 
-/// The edges that count of each row: from point `window` to the next of the row's `stride` points. The indptr of a block is
-/// the points of all its edges.
+/// The edges of each row that a pass covers: from point `window` of the row's `stride` points to the next point. With
+/// the indptr of a block as points, all its edges are covered.
 #[derive(Clone, Copy)]
 pub(super) struct Cuts<'a> {
     pub(super) points: &'a [u64],
@@ -66,7 +68,7 @@ pub(super) struct Cuts<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// The edges of row `v` whose sources are at hand; `None` if they are not a range of the edges.
+    /// Returns the edges of row `v` that the pass covers; `None` if their range is invalid.
     #[inline(always)]
     pub(super) fn edges(&self, v: usize) -> Option<Range<usize>> {
         let Cuts { points, stride, window } = self.cuts;
@@ -76,13 +78,13 @@ impl<'a> Sources<'a> {
         Some(edges)
     }
 
-    /// Whether there are edges between those of one row and those of the next that do not count.
+    /// Whether there can be edges between two consecutive rows that the pass does not cover.
     #[inline(always)]
     pub(super) fn apart(&self) -> bool {
         self.cuts.stride > 1
     }
 
-    /// Asks for the edges of row `v`, and their weights.
+    /// Prefetches the edges of row `v` and their weights.
     #[inline(always)]
     pub(super) fn prefetch_edges(&self, v: usize, weights: impl Weights) {
         for edge in self.edges(v).unwrap_or(0..0).step_by(LINE).take(LINES_OF_ROW) {
@@ -91,7 +93,7 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// Asks for the first columns of the first sources of a row's edges.
+    /// Prefetches the first columns of the first sources of a row's edges.
     #[inline(always)]
     pub(super) fn prefetch_first(&self, edges: Range<usize>, columns: usize) {
         let lines = columns.min(TILE * LINE).div_ceil(LINE);
@@ -100,8 +102,8 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// The edges a few steps ahead of a row's, of whose sources `lines` cache lines are to be asked for; where the next row's
-    /// edges lie apart, of this row's only.
+    /// Returns the edges whose sources are to be prefetched while `edges` are summed, `lines` cache lines each. They
+    /// start a few steps ahead and go on into the next rows, unless the rows' edges are apart.
     #[inline(always)]
     pub(super) fn later(&self, edges: &Range<usize>, lines: usize) -> &'a [u32] {
         let (indices, cells) = (self.block.indices, self.own.len() + self.halo.len());
@@ -112,13 +114,13 @@ impl<'a> Sources<'a> {
         indices.get(edges.start + ahead..if self.apart() { edges.end } else { indices.len() }).unwrap_or(&[])
     }
 
-    /// What must be added to `u * d` to find column `column` of source `u` among the own ones.
+    /// Returns the number that, added to `u * d`, gives the index of column `column` of source `u` in `own`.
     #[inline(always)]
     pub(super) fn offset(&self, column: usize) -> usize {
         column.wrapping_sub(self.first.wrapping_mul(self.d))
     }
 
-    /// The matrix that holds source `u`, from the column of this offset on. `HALO`: whether there is more than one.
+    /// Returns the columns of source `u` from this offset on. `HALO` says whether there is a halo.
     #[inline(always)]
     pub(super) fn from<const HALO: bool>(&self, u: u32, offset: usize) -> Option<&'a [f32]> {
         let start = (u as usize * self.d).wrapping_add(offset);
@@ -128,11 +130,11 @@ impl<'a> Sources<'a> {
         self.own.get(start..)
     }
 
-    /// Asks for `len` columns, of `lines` lines, of source `u`, wherever that is; and if rows `straddle` lines, for
-    /// the one more that they may end in.
+    /// Prefetches `len` columns of source `u`, which span `lines` cache lines. If rows `straddle` lines, it also
+    /// prefetches the line that they end in.
     #[inline(always)]
     pub(super) fn prefetch<const HALO: bool>(&self, u: u32, offset: usize, lines: usize, len: usize, straddle: bool) {
-        // Any address may be asked for.
+        // A prefetch may use any address.
         let start = (u as usize * self.d).wrapping_add(offset);
         let (from, start) = match HALO && (u as usize) >= self.first + self.own_rows {
             true => (self.halo, start.wrapping_sub(self.own_rows * self.d)),
@@ -146,33 +148,33 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// Whether rows may start within a cache line.
+    /// Whether rows may start inside a cache line.
     pub(super) fn straddle(&self) -> bool {
         !self.d.is_multiple_of(LINE) || !(self.own.as_ptr() as usize).is_multiple_of(4 * LINE)
     }
 }
 
-/// Some columns of some sources.
+/// One pass: some columns of some sources.
 #[derive(Clone)]
 pub(super) struct Pass<'a> {
     pub(super) sources: Sources<'a>,
     pub(super) weights: Option<&'a [f32]>,
     pub(super) columns: Range<usize>,
     pub(super) start: Start<'a>,
-    /// Columns of the output.
+    /// Number of columns of the output.
     pub(super) d: usize,
 }
 
-/// What the sources are added to.
+/// The initial value of the sums.
 #[derive(Clone, Copy)]
 pub(super) enum Start<'a> {
     Zero,
     Sum(MatView<'a>),
-    /// What the output holds.
+    /// The contents of the output.
     Out,
 }
 
-/// Objects to a block whose offsets do not start at 0 or do not end at the number of edges.
+/// Returns an error for a block whose offsets do not start at 0 or do not end at the number of edges.
 pub(super) fn check_block(call: &'static str, block: BlockView<'_>) -> Result<()> {
     let e = block.indices.len();
     let (Some(&first), Some(&last)) = (block.indptr.first(), block.indptr.last()) else {
@@ -184,7 +186,7 @@ pub(super) fn check_block(call: &'static str, block: BlockView<'_>) -> Result<()
     check_shape(call, "indices", [usize::try_from(last).unwrap_or(usize::MAX), 1], [e, 1])
 }
 
-/// The error for row `v`, whose edges are not a range of the edges.
+/// Returns the error for row `v`, whose edge range is invalid.
 pub(super) fn bad_row(call: &'static str, block: BlockView<'_>, v: usize) -> Error {
     Error::Index { call, operand: "indptr", index: block.indptr[v], limit: block.indices.len() as u64 + 1 }
 }

@@ -1,13 +1,12 @@
-//! Sums of a row in `f64` that vectorise: their order depends on the length alone, not on the width of the host's
-//! vectors.
+//! Sums of a row in `f64` that vectorise. Their order depends on the length alone, not on the vector width of the host.
 
-/// Partial sums, each of every so many cells.
+/// Number of partial sums.
 const LANES: usize = 16;
 
-/// `M` sums over all columns of `K` rows of one length: of what `f` makes of the column's cells.
+/// Returns `M` sums over the columns of `K` rows of the same length. `f` computes the terms from the cells of a column.
 ///
 /// # Order
-/// Cell `i` is added to lane `i % LANES`; the lanes are then folded in halves.
+/// Cell `i` is added to lane `i % LANES`; then the lanes are folded in halves.
 #[inline(always)]
 pub(super) fn sums<const K: usize, const M: usize>(rows: [&[f32]; K], f: impl Fn([f32; K]) -> [f64; M]) -> [f64; M] {
     let rows = rows.map(|row| row.as_chunks::<LANES>());
@@ -58,7 +57,7 @@ mod tests {
         for len in [0, 1, 15, 16, 17, 31, 32, 602] {
             let a: Vec<f32> = (0..len).map(|i| i as f32).collect();
             let ones = vec![1.0f32; len];
-            // 1 in the cells that pad the tail too, had they been added.
+            // The padding cells of the tail would be 1 too, if they were added.
             let got = sums([&a, &ones], |[a, one]| [f64::from(a), f64::from(a * one), 1.0]);
             let want = (len * len.saturating_sub(1) / 2) as f64;
             assert_eq!(got, [want, want, len as f64], "{len} cells");

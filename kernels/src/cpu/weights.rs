@@ -1,18 +1,18 @@
-//! The factors of a gather's edges.
+//! The edge weights of a gather.
 
 use pulp::Simd;
 
 use super::prefetch::prefetch;
 
-/// A factor an edge, or none; known when compiling, so that the inner loop has no branch for it.
+/// One weight per edge, or none. The choice is made at compile time, so that the inner loop has no branch for it.
 pub(super) trait Weights: Copy {
-    /// `acc + factor of edge * x`.
+    /// Adds the weight of `edge` times `x` to `acc`.
     fn accumulate<S: Simd>(self, simd: S, edge: usize, acc: &mut [S::f32s], x: &[S::f32s]);
 
-    /// The same for a few numbers.
+    /// Does the same for a few numbers.
     fn accumulate_few(self, edge: usize, acc: &mut [f32], x: &[f32]);
 
-    /// Asks for the factor of an edge.
+    /// Prefetches the weight of an edge.
     fn prefetch(self, edge: usize);
 }
 

@@ -1,8 +1,9 @@
-//! What kernels take, field by field as the structs of the same names in the `.cu` files. Addresses are numbers here.
+//! Arguments of kernels. Each struct has the same fields, in the same order, as the struct of that name in a `.cu`
+//! file. Device addresses are u64 here.
 
 use bytemuck::{Pod, Zeroable};
 
-/// Most steps behind one kernel: `MOST_STEPS` of `common.cuh`.
+/// Most row steps in one kernel: `MOST_STEPS` of `common.cuh`.
 pub(super) const MOST_STEPS: usize = 6;
 
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]

@@ -1,7 +1,8 @@
-//! Of two ways to do a gather, the faster on this GPU: both are tried the first time that such a gather runs.
+//! Chooses the faster of two ways to run a gather on this GPU. Both are measured the first time that such a gather
+//! runs.
 //!
-//! Rows that are wide make a matrix of sources that no cache holds. A few of its columns at a time may fit the cache that all
-//! processors share; but then the graph is read once for each of them. Both give the same bits.
+//! With wide rows, the matrix of sources does not fit any cache. A few of its columns at a time may fit the L2 cache,
+//! which all multiprocessors share; but then the graph is read once per group of columns. Both ways give the same bits.
 
 use std::collections::HashMap;
 
@@ -9,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::storage_type::StorageType;
 
-/// What tells gathers apart that take different times.
+/// The properties of a gather that its time depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Shape {
     pub(super) rows: usize,
@@ -20,7 +21,7 @@ pub(super) struct Shape {
     pub(super) weighted: bool,
 }
 
-/// Columns at a time, and the seconds of whole rows and of those.
+/// The columns per group, and the seconds of the gather by whole rows and by groups of columns.
 #[derive(Clone, Copy, Debug)]
 struct Tried {
     columns: usize,
@@ -31,17 +32,17 @@ struct Tried {
 pub(super) struct Autotune(Mutex<HashMap<Shape, Tried>>);
 
 impl Autotune {
-    /// Whether some columns at a time are faster, if that was tried.
+    /// Returns whether groups of columns are faster, if both were measured.
     pub(super) fn by_columns(&self, shape: &Shape) -> Option<bool> {
         self.0.lock().get(shape).map(|tried| tried.seconds[1] < tried.seconds[0])
     }
 
-    /// Keeps what whole rows took and what some columns at a time did.
+    /// Stores the measured seconds of both ways.
     pub(super) fn keep(&self, shape: Shape, columns: usize, seconds: [f64; 2]) {
         self.0.lock().insert(shape, Tried { columns, seconds });
     }
 
-    /// All that was tried, in words.
+    /// Returns all measurements, as lines of text.
     pub(super) fn told(&self) -> Vec<String> {
         let line = |(shape, tried): (&Shape, &Tried)| {
             let Shape { rows, edges, sources, d, stored, weighted } = shape;
@@ -60,14 +61,14 @@ impl Autotune {
     }
 }
 
-/// Columns of a gather's sources that a cache of so many bytes holds beside what else passes through it: at least a line's. Nothing if
-/// all fit, or if not even those do.
+/// Returns how many columns of a gather's sources fit a cache of `cache_bytes`, with a quarter left for other data: at
+/// least one cache line of each row. Returns `None` if all columns fit, or if not even one line does.
 pub(super) fn columns_at_a_time(shape: &Shape, cache_bytes: usize) -> Option<usize> {
     const LINE_BYTES: usize = 128;
     let &Shape { sources, edges, d, stored, .. } = shape;
     let line = LINE_BYTES / stored.byte_count();
     let bytes = |columns: usize| sources.saturating_mul(columns).saturating_mul(stored.byte_count());
-    // A source that is read once or twice gains nothing by being in a cache.
+    // A source that is read only once or twice gains nothing from a cache.
     if bytes(d) <= cache_bytes || edges < 2 * sources {
         return None;
     }
@@ -90,7 +91,7 @@ mod tests {
         assert_eq!(columns(StorageType::F32, [2_449_029, 123_718_280, 256]), None);
         assert_eq!(columns(StorageType::F32, [50_000, 1_000_000, 602]), Some(128));
         assert_eq!(columns(StorageType::F32, [50_000, 60_000, 602]), None);
-        // Half the bytes: twice the columns, or all of them.
+        // Half the bytes per cell: twice the columns, or all of them.
         let reddit = |d| columns(StorageType::Bf16, [232_965, 114_615_892, d]);
         assert_eq!([reddit(128), reddit(256), reddit(602)], [None, Some(64), Some(64)]);
     }

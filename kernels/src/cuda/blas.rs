@@ -13,7 +13,8 @@ use super::slots::Pool;
 use crate::error::Result;
 use crate::storage_type::StorageType;
 
-/// `out [m, n] = op(a) * op(b)` over row-major matrices, both stored one way. A transposed operand lies in memory as its transpose.
+/// `out [m, n] = op(a) * op(b)` over row-major matrices of the same storage type. A transposed operand is stored as its
+/// transpose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct DenseProduct {
     pub(super) a: u64,
@@ -25,22 +26,22 @@ pub(super) struct DenseProduct {
     pub(super) n: usize,
     pub(super) k: usize,
     pub(super) stored: StorageType,
-    /// How the output is stored.
+    /// Storage type of the output.
     pub(super) made: StorageType,
 }
 
 impl DenseProduct {
-    /// cuBLAS counts in 32 bits.
+    /// Whether the sizes fit into the 32 bits of cuBLAS, and none is 0.
     pub(super) fn suits_blas(&self) -> bool {
         [self.m, self.n, self.k].iter().all(|&count| (1..=i32::MAX as usize).contains(&count))
     }
 }
 
-/// Room that cuBLAS is given, as much as it asks for on a Hopper GPU; outside of the plan. Without it, it would take memory
-/// of its own whenever it likes, also while a graph is captured.
+/// Bytes of cuBLAS's workspace: what it asks for on a Hopper GPU. It is outside of the plan. Without it, cuBLAS would
+/// allocate memory at any time, even while a graph is captured.
 const WORKSPACE_BYTES: u64 = 32 << 20;
 
-/// cuBLAS on one stream, made at its first use.
+/// cuBLAS on one stream. It is started at its first use.
 pub(super) struct Blas {
     pool: Pool,
     started: Mutex<Option<Started>>,
@@ -64,12 +65,15 @@ impl Blas {
     fn start(&self, stream: &Arc<CudaStream>) -> Result<Started> {
         let handle = result::create_handle().during("starting cuBLAS")?;
         let started = Started { handle, workspace: self.pool.take(WORKSPACE_BYTES)? };
-        // SAFETY: the handle was just made; stream and memory are there until `self` is dropped, and nothing else uses the memory.
-        // In this order: a new stream takes the room away.
+        // SAFETY: the handle was just made; stream and memory live until `self` is dropped, and nothing else uses the
+        // memory.
+        // The order matters: setting the stream resets the workspace.
         unsafe {
             result::set_stream(handle, stream.cu_stream().cast()).during("starting cuBLAS")?;
             let room = started.workspace as *mut c_void;
-            sys::cublasSetWorkspace_v2(handle, room, WORKSPACE_BYTES as usize).result().during("giving cuBLAS room")?;
+            sys::cublasSetWorkspace_v2(handle, room, WORKSPACE_BYTES as usize)
+                .result()
+                .during("setting the workspace of cuBLAS")?;
         }
         Ok(started)
     }
@@ -88,9 +92,9 @@ impl Blas {
         let op = |transposed| if transposed { Op::CUBLAS_OP_T } else { Op::CUBLAS_OP_N };
         let width = |transposed, rows: usize, cols: usize| if transposed { rows as i32 } else { cols as i32 };
         let (one, zero) = (1.0f32, 0.0f32);
-        // What is row-major here is the transpose, column-major, there: out^T = op(b)^T * op(a)^T.
+        // cuBLAS is column-major, so it sees each matrix as its transpose: out^T = op(b)^T * op(a)^T.
         if stored == StorageType::Bf16 {
-            // Sums are f32, those of pieces of a sum as well, which else may be of the output's type.
+            // Keeps partial sums in f32, too. Otherwise they may have the type of the output.
             const IN_F32: sys::cublasMath_t = sys::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
             let made = if made == StorageType::F32 { Type::CUDA_R_32F } else { Type::CUDA_R_16BF };
             // SAFETY: as below; the types are those of the buffers.
@@ -120,8 +124,8 @@ impl Blas {
             }
             .during("multiplying matrices");
         }
-        // SAFETY: `prepare` found the three buffers large enough for these sizes; the scalars are read before the call returns
-        // (the handle's pointer mode is the host's, its default).
+        // SAFETY: `prepare` found the three buffers large enough for these sizes; the scalars are read before the call
+        // returns (the handle has the default pointer mode, which is the host's).
         unsafe {
             result::sgemm(
                 *handle,
@@ -147,7 +151,7 @@ impl Blas {
 impl Drop for Blas {
     fn drop(&mut self) {
         if let Some(Started { handle, workspace }) = self.started.get_mut().take() {
-            // SAFETY: the handle was made by `start` and is used no more. A failure leaks it, no worse.
+            // SAFETY: the handle was made by `start` and is not used any more. A failure only leaks it.
             let _ = unsafe { result::destroy_handle(handle) };
             let _ = self.pool.give_back(workspace);
         }

@@ -1,20 +1,20 @@
-//! Compiled kernels on disk, by what they were compiled from. An entry that is cut short or changed is not there.
+//! Compiled kernels on disk, keyed by source text and options. A truncated or changed entry counts as missing.
 
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// An entry begins with this, the length of its contents and their hash.
+/// The first bytes of an entry. The length and the hash of its contents follow.
 const MAGIC: &[u8; 8] = b"lapcuda1";
 
-/// A folder of entries.
+/// A folder of cache entries.
 pub(super) struct Cache {
     folder: Option<PathBuf>,
 }
 
 impl Cache {
-    /// `LAPIDARY_CACHE`, else `lapidary/kernels` among the user's caches by the XDG convention; without either, an entry is
-    /// never there.
+    /// Opens the folder `LAPIDARY_CACHE`, else `lapidary/kernels` in the user's XDG cache folder. Without either, every
+    /// entry is missing.
     pub(super) fn open() -> Self {
         let named = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let caches = || named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")));
@@ -22,7 +22,7 @@ impl Cache {
         Self { folder }
     }
 
-    /// What was stored under `key`.
+    /// Returns the contents stored under `key`.
     pub(super) fn load(&self, key: &str) -> Option<Vec<u8>> {
         let entry = fs::read(self.folder.as_ref()?.join(key)).ok()?;
         let (head, contents) = entry.split_at_checked(24)?;
@@ -30,11 +30,11 @@ impl Cache {
         whole.then(|| contents.to_vec())
     }
 
-    /// Stores `contents` under `key`: beside its place, then renamed, so that no reader sees a part of it. A cache that cannot be
-    /// written costs time and is no error.
+    /// Stores `contents` under `key`. It writes another file and renames it, so that no reader sees a partial entry. A
+    /// cache that cannot be written costs time but is not an error.
     pub(super) fn store(&self, key: &str, contents: &[u8]) {
         if let Some(folder) = &self.folder {
-            // Whoever cannot write here compiles again next time.
+            // On failure, the kernels are compiled again next time.
             let _ = write_whole(folder, key, contents);
         }
     }
@@ -63,7 +63,7 @@ fn header(contents: &[u8]) -> [u8; 24] {
     header
 }
 
-/// FNV-1a over the texts, each with its length: the same in every build.
+/// Returns the FNV-1a hash of the texts, each preceded by its length. It is the same in every build.
 pub(super) fn hash(texts: &[&[u8]]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     texts.iter().fold(0xcbf2_9ce4_8422_2325, |hash, text| {

@@ -1,12 +1,12 @@
-// What all kernels share. Every file beside this one is compiled with this text before it, by NVRTC on a GPU and by a C++
-// compiler over the emulator; neither sees any other header.
+// Declarations that all kernels share. Every file in this folder is compiled with this text before it: by NVRTC for a
+// GPU, and by a C++ compiler for the emulator. Neither includes any other header.
 //
-// A kernel takes one struct, whose fields stand in the same order in `args.rs`, and runs in blocks of THREADS threads. No
-// product is contracted with a sum unless `fmaf` says so: a cell has the same bits as on the CPU wherever the order of a sum
-// is the same.
+// A kernel takes one struct, whose fields have the same order in `args.rs`, and runs in blocks of THREADS threads.
+// Products and sums are never contracted, except by `fmaf`. So a cell has the same bits as on the CPU wherever the
+// order of a sum is the same.
 //
-// With STORE_BF16 defined, matrices are stored as bf16 (`Stored`), but for the sums that say otherwise; without, as f32. What is
-// computed with is f32 both ways: cells are widened when they are read, and rounded when they are written.
+// With STORE_BF16 defined, matrices are stored as bf16 (`Stored`), except sums that say otherwise; without it, as f32.
+// Kernels always compute in f32: they widen cells when they read them, and round when they write.
 #pragma once
 
 typedef unsigned char u8;
@@ -29,12 +29,12 @@ constexpr u32 WARP = 32;
 constexpr u32 WARPS = THREADS / WARP;
 constexpr u32 ALL_LANES = 0xffffffffu;
 
-// Where a kernel says which index pointed outside. The host reads it when the call is done; see `faults.rs`.
+// How a kernel reports an index that is out of range. The host reads the report when the call is done; see `faults.rs`.
 struct Report {
     u64 site;
     u64 index;
 };
-// A block whose ends are wrong has rows that are wrong as well: the ends are what is told.
+// A block with wrong ends has wrong rows as well. In that case the ends are reported.
 struct Fault {
     Report ends;
     Report item;
@@ -44,13 +44,13 @@ constexpr u64 LAST_OFFSET = 2;
 constexpr u64 ROW_OFFSETS = 3;
 constexpr u64 ITEM = 4;
 
-// Of several that point outside, any one is reported.
+// Reports an index. If several are out of range, any one of them is reported.
 __device__ inline void report(Report& report, u64 site, u64 index) {
     report.site = site;
     report.index = index;
 }
 
-// The sums over a warp, the same in all of its lanes.
+// Returns the sum over a warp, in all of its lanes.
 __device__ inline double warp_sum(double x) {
     for (u32 step = WARP / 2; step > 0; step /= 2) x += __shfl_xor_sync(ALL_LANES, x, step);
     return x;
@@ -61,7 +61,7 @@ __device__ inline float warp_max(float x) {
     return x;
 }
 
-// e^x for x <= 0 with a relative error of about 2e-7: the operations of cpu/exp.rs.
+// Returns e^x for x <= 0 with a relative error of about 2e-7, by the same operations as cpu/exp.rs.
 __device__ inline float exp_below_0(float x) {
     const float round = 12582912.0f;
     x = x < -87.0f ? -87.0f : x;
@@ -75,7 +75,7 @@ __device__ inline float exp_below_0(float x) {
     return series * __uint_as_float((__float_as_uint(shifted) << 23) + __float_as_uint(1.0f));
 }
 
-// The offsets of row v, checked: an empty range where they are none of the block's edges.
+// Reads the offsets of row v. If they are invalid, it reports them and returns an empty range.
 __device__ inline void row_edges(const u64* indptr, u64 edges, u64 v, Fault* fault, u64& first, u64& last) {
     first = indptr[v];
     last = indptr[v + 1];
@@ -85,7 +85,7 @@ __device__ inline void row_edges(const u64* indptr, u64 edges, u64 v, Fault* fau
     }
 }
 
-// The block's own ends, which one thread of a launch looks at.
+// Checks the two ends of a block. One thread of a launch does this.
 __device__ inline void check_ends(const u64* indptr, u64 rows, u64 edges, Fault* fault) {
     if (indptr[0] != 0) {
         report(fault->ends, FIRST_OFFSET, indptr[0]);
@@ -108,7 +108,7 @@ struct Mask {
     u64 first_row;
     u32 op;
     u32 threshold;  // draws below it are dropped
-    float scale;    // of what is kept
+    float scale;    // of the cells that are kept
     u32 unused;
 };
 
@@ -127,13 +127,13 @@ __device__ inline float dropped(const Mask& mask, u64 key, u32 column, float x) 
     return h >= mask.threshold ? x * mask.scale : 0.0f;
 }
 
-// What is done to the rows of an output before they are written; see `RowStep`.
+// A row step that is applied to an output before it is written; see `RowStep`.
 enum StepKind : u32 { SCALE, ADD_BIAS, ADD, RELU, RELU_GRAD, DROPOUT, ELU, ELU_GRAD, LEAKY_RELU, LEAKY_RELU_GRAD, MULTIPLY };
 
 struct Step {
-    u64 operand;  // its address; the clock's for a dropout
+    u64 operand;  // its address; for a dropout, the address of the clock
     u32 kind;
-    float number;  // the step's own, if it has one
+    float number;  // scalar argument of the step, if it has one
     Mask mask;
 };
 
@@ -141,20 +141,20 @@ constexpr u32 MOST_STEPS = 6;
 
 struct Steps {
     u32 count;
-    u32 wide;  // whether the output and the matrices of the steps are f32 all the same
+    u32 wide;  // whether the output and the matrices of the steps are f32 even with STORE_BF16
     Step step[MOST_STEPS];
 };
 
 __device__ inline float widened(float x) { return x; }
 __device__ inline float widened(u16 x) { return __uint_as_float((u32)x << 16); }
 
-// To the nearest bf16, to the even one of two; NaN stays one.
+// Rounds to the nearest bf16, ties to even. NaN stays NaN.
 __device__ inline u16 rounded(float x) {
     const u32 bits = __float_as_uint(x);
     return x == x ? (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16 : bits >> 16 | 0x40u;
 }
 
-// A cell of an ELU: the operations of cpu/rows.rs.
+// Computes a cell of an ELU by the same operations as cpu/rows.rs.
 __device__ inline float elu(float alpha, float x) {
     if (x > 0.0f) return x;
     const float series = 1.0f / 24.0f + x * (1.0f / 120.0f + x * (1.0f / 720.0f + x * (1.0f / 5040.0f)));
@@ -162,11 +162,11 @@ __device__ inline float elu(float alpha, float x) {
     return alpha * (x > -0.35f ? near : exp_below_0(x) - 1.0f);
 }
 
-// Writes a cell as matrices are stored.
+// Writes a cell in the storage type of the matrix.
 __device__ inline void put(float& to, float x) { to = x; }
 __device__ inline void put(u16& to, float x) { to = rounded(x); }
 
-// A cell of an output, or of a matrix that goes with it.
+// Reads a cell of the output, or of a matrix operand of a step.
 __device__ inline float output_cell(const void* from, u32 wide, u64 cell) {
 #ifdef STORE_BF16
     if (!wide) return widened(((const u16*)from)[cell]);
@@ -174,7 +174,7 @@ __device__ inline float output_cell(const void* from, u32 wide, u64 cell) {
     return ((const float*)from)[cell];
 }
 
-// Does the steps to N consecutive cells of a row of d, the first of which is at `column`.
+// Applies the steps to N consecutive cells of a row of d columns, from `column` on.
 template <int N>
 __device__ inline void apply_steps(const Steps& steps, u64 row, u32 column, u32 d, float (&x)[N]) {
 #pragma unroll 1
@@ -225,7 +225,7 @@ __device__ inline void apply_steps(const Steps& steps, u64 row, u32 column, u32 
     }
 }
 
-// Consecutive cells, read and written as one where their address allows it.
+// N consecutive cells, read and written by one access where their address allows it.
 template <int N>
 struct Cells;
 template <>
@@ -236,7 +236,7 @@ struct Cells<1> {
     __device__ static void store(u16* to, const float (&x)[1]) { *to = rounded(x[0]); }
 };
 
-// Two bf16 in a word, the first in its lower half.
+// Splits a word into two bf16 cells; the first is in its lower half.
 __device__ inline void unpack(u32 pair, float& first, float& second) {
     first = __uint_as_float(pair << 16);
     second = __uint_as_float(pair & 0xffff0000u);
@@ -291,7 +291,7 @@ struct Cells<8> {
     }
 };
 
-// Writes consecutive cells of an output.
+// Writes N consecutive cells of an output.
 template <int N>
 __device__ inline void write_output(void* to, u32 wide, u64 cell, const float (&x)[N]) {
 #ifdef STORE_BF16

@@ -1,4 +1,4 @@
-//! The kernels' texts, and their compilation by NVRTC for one kind of GPU.
+//! The kernel sources, and their compilation by NVRTC for one GPU architecture.
 
 use std::ffi::CString;
 
@@ -8,13 +8,13 @@ use super::driver::{self, Named};
 use crate::error::{Error, Result};
 use crate::storage_type::StorageType;
 
-/// What every file is compiled after.
+/// The text that precedes every file.
 const COMMON: &str = include_str!("common.cuh");
 
-/// How files are compiled; `ci/cubin` reads the same.
+/// Compiler options; `ci/cubin` reads the same file.
 const OPTIONS: &str = include_str!("options.txt");
 
-/// A file of kernels.
+/// A source file of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum File {
     Gather,
@@ -27,7 +27,7 @@ pub(super) enum File {
 }
 
 impl File {
-    /// Its name and text.
+    /// Returns the name and the text of the file.
     fn parts(self) -> (&'static str, &'static str) {
         match self {
             Self::Gather => ("gather.cu", include_str!("gather.cu")),
@@ -40,13 +40,13 @@ impl File {
         }
     }
 
-    /// The file, for matrices that are stored so.
+    /// Returns the file for matrices of this storage type.
     pub(super) fn over(self, stored: StorageType) -> Text {
         Text { file: self, stored }
     }
 }
 
-/// A file of kernels over matrices that are stored one way.
+/// A file of kernels for matrices of one storage type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Text {
     file: File,
@@ -54,7 +54,7 @@ pub(super) struct Text {
 }
 
 impl Text {
-    /// What the compiler is given. Lines are numbered as in the file.
+    /// Returns the text for the compiler. Its line numbers are those of the file.
     pub(super) fn source(self) -> String {
         let (name, text) = self.file.parts();
         let stored = match self.stored {
@@ -64,22 +64,22 @@ impl Text {
         format!("{stored}{COMMON}\n#line 1 \"{name}\"\n{text}")
     }
 
-    /// The file's name.
+    /// Returns the name of the file.
     pub(super) fn name(self) -> &'static str {
         self.file.parts().0
     }
 }
 
-/// The options for a kind of GPU, as `sm_90`.
+/// Returns the compiler options for an architecture, such as `sm_90`.
 pub(super) fn options(architecture: &str) -> Vec<String> {
     let fixed = OPTIONS.split_whitespace().map(str::to_owned);
     fixed.chain([format!("--gpu-architecture={architecture}")]).collect()
 }
 
-/// Machine code of a file's kernels.
+/// Compiles a file to machine code.
 ///
 /// # Errors
-/// [`Error::NoLibrary`]; [`Error::Compile`] with what the compiler said; [`Error::Cuda`].
+/// [`Error::NoLibrary`]; [`Error::Compile`] with the compiler's log; [`Error::Cuda`].
 pub(super) fn compile(file: Text, architecture: &str) -> Result<Vec<u8>> {
     driver::find_compiler()?;
     let text = |text: &str| CString::new(text).expect("no kernel's text has a NUL");
@@ -88,7 +88,7 @@ pub(super) fn compile(file: Text, architecture: &str) -> Result<Vec<u8>> {
     // SAFETY: the program lives until the end of this function; the options do not need to.
     let compiled = unsafe { result::compile_program(program.0, &options(architecture)) };
     if compiled.is_err() {
-        // SAFETY: the program is still there; the log is a text that NVRTC ends with a NUL.
+        // SAFETY: the program still exists; the log is a NUL-terminated text.
         let log = unsafe { result::get_program_log(program.0) }.unwrap_or_default();
         let log = log.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect::<Vec<_>>();
         return Err(Error::Compile { file: file.name(), log: String::from_utf8_lossy(&log).into_owned() });
@@ -97,17 +97,17 @@ pub(super) fn compile(file: Text, architecture: &str) -> Result<Vec<u8>> {
     // SAFETY: the length is written before the call returns.
     unsafe { sys::nvrtcGetCUBINSize(program.0, &mut len) }.result().during("asking for machine code")?;
     let mut code = vec![0u8; len];
-    // SAFETY: NVRTC writes as many bytes as it just said there are.
+    // SAFETY: NVRTC writes as many bytes as it just returned as the size.
     unsafe { sys::nvrtcGetCUBIN(program.0, code.as_mut_ptr().cast()) }.result().during("asking for machine code")?;
     Ok(code)
 }
 
-/// A program of NVRTC, destroyed when it is dropped.
+/// A program of NVRTC. It is destroyed on drop.
 struct Program(sys::nvrtcProgram);
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: it was created by `compile` and is used no more. A failure leaks it, no worse.
+        // SAFETY: it was created by `compile` and is not used any more. A failure only leaks it.
         let _ = unsafe { result::destroy_program(self.0) };
     }
 }

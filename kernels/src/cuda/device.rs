@@ -19,20 +19,20 @@ use crate::op::call::{Call, Mat};
 
 /// One GPU, or a share of its memory.
 ///
-/// Each lane has a thread, which queues on a stream of the GPU, so that a host's copy into pinned memory keeps no other lane
-/// waiting. A job of one lane that comes after one of another waits for it on the GPU. Kernels run on [`Lane::Compute`] alone.
+/// Each lane has a thread and a stream of the GPU, so that a host copy into pinned memory does not delay other lanes. A
+/// job that depends on a job of another lane waits for it on the GPU. Kernels run on [`Lane::Compute`] only.
 pub(super) struct CudaDevice {
     name: String,
     lanes: Lanes<CudaEngine>,
-    /// To the device, to the host.
+    /// Bytes copied to the device and to the host.
     copied: [AtomicU64; 2],
-    /// Calls that are collected, while they are.
+    /// The open batch, if there is one.
     batch: Mutex<Option<Batch>>,
-    /// The copies that followed calls of the batch before.
+    /// Copies that read results of the batch before.
     copies: Mutex<Vec<Event>>,
-    /// From other devices.
+    /// Bytes fetched from other devices.
     fetched: AtomicU64,
-    // Dropped after the lanes, which may still queue what reads it.
+    // Dropped after the lanes, which may still queue reads.
     peer_reads: PeerReads,
 }
 
@@ -62,7 +62,7 @@ impl CudaDevice {
         }
     }
 
-    /// The slot's address, if it has exactly as many bytes as the host's end.
+    /// Returns the address of the slot, if it has exactly `need_bytes` bytes.
     fn address(&self, slot: Slot, need_bytes: u64) -> Result<u64> {
         let buffer = self.engine().slots.get(slot)?;
         if buffer.bytes == need_bytes {
@@ -72,7 +72,7 @@ impl CudaDevice {
         }
     }
 
-    /// Waits for a job, and looks at what kernels reported until then.
+    /// Waits for a job, and checks the index reports of all jobs that are done.
     fn finish(&self, event: Event) -> Result<()> {
         self.lanes.wait(event);
         self.lanes.check()?;
@@ -83,7 +83,7 @@ impl CudaDevice {
         self.engine().peer_faults.look(self.engine().events(LANE_IN).done())
     }
 
-    /// Collects a call.
+    /// Adds a call to the batch.
     fn collect(&self, batch: &mut Batch, call: &Call, after: &[Event]) -> Result<Event> {
         let engine = self.engine();
         let prepared = prepare(engine, call, engine.batch_faults.address_of(batch.lookups.len()))?;
@@ -93,14 +93,14 @@ impl CudaDevice {
         Ok(batch.event)
     }
 
-    /// Queues what was collected, waits for it, and begins another batch.
+    /// Queues the batch, waits for it, and starts a new one.
     fn start_again(&self, event: Event) -> Result<()> {
         self.end_batch()?;
         self.finish(event)?;
         self.begin_batch().map(drop)
     }
 
-    /// Queues what was collected.
+    /// Queues the batch as one job.
     fn queue(&self, batch: Batch) -> Result<()> {
         let Batch { event, tasks, after, lookups, copies } = batch;
         self.copies.lock().extend(copies.into_iter().map(|(_, event)| event));
@@ -113,7 +113,7 @@ impl CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
-        // Copies may wait for it.
+        // Copies may wait for the open batch.
         let _ = self.end_batch();
     }
 }
@@ -130,7 +130,8 @@ impl Device for CudaDevice {
         };
         match slots.alloc(slot, bytes, Spares::Stay) {
             Err(Error::Cuda { .. } | Error::OutOfMemory { .. }) => {
-                // Spare memory may be what is missing or in the way, and calls of the batch may use it.
+                // Freeing spare memory may help. But calls of the batch may still use it, so the batch must be done
+                // first.
                 self.start_again(event)?;
                 slots.alloc(slot, bytes, Spares::MayGo)
             }
@@ -156,7 +157,7 @@ impl Device for CudaDevice {
         let (address, src, earlier) = (self.address(dst, src.len() as u64)?, src.clone(), after.to_vec());
         let bytes = src.len() as u64;
         let event = self.lanes.queue(Lane::CopyIn, after, move |engine| {
-            // What another copy writes must be there before the host reads it.
+            // If another copy writes `src`, it must be done before the host reads it.
             if matches!(src, HostSlot::Staging(_)) {
                 earlier.into_iter().try_for_each(|event| engine.finish(event))?;
             }
@@ -206,7 +207,7 @@ impl Device for CudaDevice {
 
     fn launch(&self, _lane: Lane, call: &Call, after: &[Event]) -> Result<Event> {
         let engine = self.engine();
-        // One more would have nowhere to report.
+        // A batch with more lookups would have no place for their reports.
         let full =
             self.batch.lock().as_ref().filter(|batch| batch.lookups.len() == faults::MOST).map(|batch| batch.event);
         full.map_or(Ok(()), |event| self.start_again(event))?;
@@ -225,14 +226,15 @@ impl Device for CudaDevice {
     }
 
     fn begin_batch(&self) -> Result<bool> {
-        // What is timed is timed call by call.
+        // While times are recorded, each call is timed by itself.
         if self.engine().records() {
             return Ok(false);
         }
         let mut batch = self.batch.lock();
         if batch.is_none() {
             let next = self.lanes.next(Lane::Compute);
-            // The reports of the batch before are looked at when it is done, and what its copies read is free.
+            // Checks the reports of the batch before. Then its copies must be done, so that the memory they read is
+            // free.
             self.finish(Event(next.0 - LANES.len() as u64))?;
             std::mem::take(&mut *self.copies.lock()).into_iter().try_for_each(|event| self.finish(event))?;
             self.engine().slots.settle();
@@ -246,7 +248,7 @@ impl Device for CudaDevice {
     }
 
     fn wait(&self, event: Event) -> Result<()> {
-        // Nothing happens to a batch that is not queued.
+        // An event of a batch can only happen after the batch is queued.
         self.end_batch()?;
         self.finish(event)
     }
@@ -260,7 +262,8 @@ impl Device for CudaDevice {
     }
 
     fn record(&self, on: bool) {
-        // Without times nothing is learned and nothing drawn; what fails here fails at the next call, too.
+        // Without times the cost model learns nothing and the trace is empty. A failure here will be reported by the
+        // next call.
         let _ = self.engine().record(on);
     }
 

@@ -1,10 +1,10 @@
-//! A build without GPUs.
+//! The stand-in for a build without the feature `cuda`.
 
 use super::gpu::Gpu;
 use crate::device::Device;
 use crate::error::{Error, Result};
 
-/// The GPUs of this machine.
+/// Lists the GPUs of this machine.
 ///
 /// # Errors
 /// Always [`Error::NotBuilt`]: this build has no `cuda` feature.
@@ -12,7 +12,7 @@ pub fn gpus() -> Result<Vec<Gpu>> {
     Err(Error::NotBuilt { feature: "cuda" })
 }
 
-/// Whether GPUs can read each other's memory.
+/// Returns whether GPUs can read each other's memory.
 ///
 /// # Errors
 /// Always [`Error::NotBuilt`]: this build has no `cuda` feature.
@@ -28,7 +28,7 @@ pub fn link(_ordinals: &[u32]) -> Result<()> {
     Err(Error::NotBuilt { feature: "cuda" })
 }
 
-/// A device on a GPU.
+/// Opens a device on a GPU.
 ///
 /// # Errors
 /// Always [`Error::NotBuilt`]: this build has no `cuda` feature.

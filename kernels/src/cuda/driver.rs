@@ -1,4 +1,4 @@
-//! Libraries that may be missing, and errors that say what to do.
+//! Checks for libraries that may be missing, and turns errors of the driver into advice.
 
 use cudarc::cublas::result::CublasError;
 use cudarc::driver::sys::{CUdevice_attribute, CUresult};
@@ -7,10 +7,10 @@ use cudarc::nvrtc::result::NvrtcError;
 
 use crate::error::{Error, Result};
 
-/// The oldest driver that has every call that is made (`cuEventElapsedTime_v2`): CUDA 12.8's.
+/// The oldest driver version with all functions that are used (`cuEventElapsedTime_v2`): that of CUDA 12.8.
 const OLDEST: i32 = 12_080;
 
-/// Makes sure of NVIDIA's driver: the first call without it would panic.
+/// Checks that NVIDIA's driver is installed. Without this check, the first call to it would panic.
 pub(super) fn find() -> Result<()> {
     let missing = |library, advice| Err(Error::NoLibrary { library, advice });
     // SAFETY: it only asks the system's loader for the library, whose initialisers are NVIDIA's own.
@@ -28,23 +28,23 @@ pub(super) fn find() -> Result<()> {
     Ok(())
 }
 
-/// Makes sure of the compiler of kernels.
+/// Checks that the kernel compiler (NVRTC) is installed.
 pub(super) fn find_compiler() -> Result<()> {
     // SAFETY: as above.
     if unsafe { cudarc::nvrtc::sys::is_culib_present() } {
         return Ok(());
     }
     let advice = "install CUDA 13 or 12 (or `pip install nvidia-cuda-nvrtc`) and name its folder in LD_LIBRARY_PATH";
-    Err(Error::NoLibrary { library: "NVIDIA's compiler of kernels (libnvrtc)", advice })
+    Err(Error::NoLibrary { library: "NVIDIA's kernel compiler (libnvrtc)", advice })
 }
 
-/// Whether there is a library of dense products.
+/// Returns whether cuBLAS is installed.
 pub(super) fn has_blas() -> bool {
     // SAFETY: as above.
     unsafe { cudarc::cublas::sys::is_culib_present() }
 }
 
-/// Bytes of the cache that all processors of a GPU share.
+/// Returns the bytes of the L2 cache, which all multiprocessors of a GPU share.
 ///
 /// # Errors
 /// [`Error::Cuda`].
@@ -54,7 +54,7 @@ pub(super) fn cache_bytes(context: &CudaContext) -> Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
-/// What a failed call was for, and what can be done about it.
+/// Adds to an error what the failed call was for, and advice.
 pub(super) trait Named<T> {
     fn during(self, call: &'static str) -> Result<T>;
 }
@@ -89,7 +89,7 @@ fn advice(error: CUresult) -> &'static str {
         }
         CUresult::CUDA_ERROR_NO_DEVICE | CUresult::CUDA_ERROR_INVALID_DEVICE => "nvidia-smi lists the GPUs there are",
         CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
-            "the driver is older than the compiler of kernels: update it"
+            "the driver is older than the kernel compiler: update it"
         }
         CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH | CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => {
             "the driver was updated while it ran: restart the machine"
@@ -97,6 +97,6 @@ fn advice(error: CUresult) -> &'static str {
         CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
         | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
         | CUresult::CUDA_ERROR_LAUNCH_FAILED => "this is a bug of a kernel: report it",
-        _ => "nvidia-smi tells how the GPU is",
+        _ => "run nvidia-smi to see the state of the GPU",
     }
 }

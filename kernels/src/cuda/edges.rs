@@ -1,4 +1,4 @@
-//! Values of edges.
+//! Operations on edge values.
 
 use super::args;
 use super::compile::File;
@@ -36,7 +36,7 @@ impl Plan<'_> {
     }
 }
 
-/// What kernels over a block may find outside of it.
+/// Returns the lookup for kernels over a block.
 pub(super) fn lookup(call: &'static str, block: BlockSlots, limit: u64) -> Lookup {
     Lookup { call, operand: "indices", limit, edges: block.edges as u64 }
 }

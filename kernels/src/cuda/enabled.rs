@@ -1,4 +1,4 @@
-//! A build with GPUs.
+//! The implementation for a build with the feature `cuda`.
 #![allow(unsafe_code)]
 
 #[path = "args.rs"]
@@ -67,7 +67,7 @@ use crate::error::{Error, Result};
 use device::CudaDevice;
 use driver::Named;
 
-/// The GPUs of this machine, in the driver's order; perhaps none.
+/// Lists the GPUs of this machine in the driver's order; the list can be empty.
 ///
 /// # Errors
 /// [`Error::NoLibrary`] without a driver; [`Error::Cuda`] when the driver fails.
@@ -91,8 +91,8 @@ fn describe(ordinal: u32) -> Result<Gpu> {
     Ok(Gpu { ordinal, name, total_bytes: total as u64, free_bytes: free as u64, cache_bytes })
 }
 
-/// Keeps the context of a GPU until the program ends. Making one takes a good part of a second, and a GPU whose last device
-/// is closed would lose it.
+/// Returns the context of a GPU, and keeps it until the program ends. Creating a context takes a good part of a second,
+/// and it would be lost when the last device on the GPU is closed.
 fn keep_context(ordinal: u32) -> Result<Arc<CudaContext>> {
     static KEPT: Mutex<BTreeMap<u32, Arc<CudaContext>>> = Mutex::new(BTreeMap::new());
     Ok(match KEPT.lock().entry(ordinal) {
@@ -101,7 +101,7 @@ fn keep_context(ordinal: u32) -> Result<Arc<CudaContext>> {
     })
 }
 
-/// Makes sure that there are GPUs of these numbers.
+/// Returns an error unless all these GPUs exist.
 fn check_ordinals(ordinals: &[u32]) -> Result<()> {
     let count = count()?;
     match ordinals.iter().find(|&&ordinal| ordinal >= count) {
@@ -110,7 +110,7 @@ fn check_ordinals(ordinals: &[u32]) -> Result<()> {
     }
 }
 
-/// Whether each of these GPUs can read the memory of each other; one that comes twice reads its own.
+/// Returns whether each of these GPUs can read the memory of all others. The same number may occur more than once.
 ///
 /// # Errors
 /// [`Error::NoLibrary`] without a driver; [`Error::NoGpu`]; [`Error::Cuda`] when the driver fails.
@@ -126,18 +126,18 @@ pub fn reach_each_other(ordinals: &[u32]) -> Result<bool> {
     Ok(true)
 }
 
-/// Lets the devices that are opened on these GPUs read each other's memory ([`Device::fetch`]), until the program ends.
+/// Lets the devices opened on these GPUs read each other's memory ([`Device::fetch`]), until the program ends.
 ///
 /// # Errors
-/// As [`reach_each_other`]; where that is false, [`Error::Cuda`].
+/// As [`reach_each_other`]; [`Error::Cuda`] if the GPUs cannot reach each other.
 pub fn link(ordinals: &[u32]) -> Result<()> {
     check_ordinals(ordinals)?;
     let numbers: std::collections::BTreeSet<u32> = ordinals.iter().copied().collect();
     peer::link(&numbers.into_iter().map(keep_context).collect::<Result<Vec<_>>>()?)
 }
 
-/// A device called `name` on GPU `ordinal`, whose slots may hold `capacity_bytes` together. A GPU may be opened more than
-/// once: each device has a capacity and lanes of its own.
+/// Opens a device called `name` on GPU `ordinal`, whose slots may hold `capacity_bytes` bytes together. A GPU may be
+/// opened more than once: each device has its own capacity and lanes.
 ///
 /// # Errors
 /// [`Error::NoLibrary`] without a driver; [`Error::NoGpu`]; [`Error::Cuda`] when the driver fails.

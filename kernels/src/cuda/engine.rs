@@ -1,4 +1,4 @@
-//! What the lanes of a GPU share: a stream each, the kernels, and pinned memory.
+//! The state that the lanes of a GPU share: one stream per lane, the kernels, and pinned memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,21 +21,21 @@ use crate::device::{Event, Span};
 use crate::error::Result;
 use crate::lanes::{Engine, LANES, LaneJob, LaneWork, lane_and_number};
 
-/// The lane of copies to the device, which also reads rows that other devices hold.
+/// The lane of copies to the device. It also fetches rows from other devices.
 pub(super) const LANE_IN: usize = 1;
 
 pub(super) struct CudaEngine {
-    // Dropped in this order: what uses a stream before the stream.
+    // The fields are dropped in this order: users of a stream before the stream.
     pub(super) slots: Slots,
     pub(super) faults: Faults,
-    /// Of the calls of a batch.
+    /// Index reports of the calls of a batch.
     pub(super) batch_faults: Faults,
-    /// Of rows that are read from other devices.
+    /// Index reports of fetches.
     pub(super) peer_faults: Faults,
     graphs: Mutex<Graphs>,
     pub(super) staging: [Staging; 2],
     pub(super) has_blas: bool,
-    /// Of the cache that all processors share.
+    /// Bytes of the L2 cache.
     pub(super) cache_bytes: usize,
     pub(super) autotune: Autotune,
     blas: Blas,
@@ -46,10 +46,11 @@ pub(super) struct CudaEngine {
     context: Arc<CudaContext>,
 }
 
-/// Room for partial sums, outside of the plan, used by one call after the other.
+/// Scratch memory for partial sums, outside of the plan. Consecutive calls share it.
 struct Scratch {
     pool: Pool,
-    /// The newest is used; those before it were too small, and calls under way may still use them.
+    /// Addresses and bytes of the allocations. The newest is used. Earlier ones were too small, but running calls may
+    /// still use them.
     rooms: Vec<(u64, u64)>,
 }
 
@@ -77,12 +78,12 @@ impl CudaEngine {
         })
     }
 
-    /// Makes the GPU that of this thread.
+    /// Makes the GPU's context current on this thread.
     pub(super) fn bind(&self) -> Result<()> {
         self.context.bind_to_thread().during("using a GPU")
     }
 
-    /// Queues launches behind the copies to the device, on the thread of their lane.
+    /// Queues the launches of a fetch on the copy-in stream. Runs on the thread of that lane.
     pub(super) fn fetch(&self, launches: &[KernelCall]) -> Result<()> {
         launches.iter().try_for_each(|call| self.modules.launch(&self.events[LANE_IN].stream, call))
     }
@@ -91,7 +92,7 @@ impl CudaEngine {
         &self.events[lane]
     }
 
-    /// Does the tasks of one call, on the compute lane's thread.
+    /// Runs the tasks of one call, on the compute lane's thread.
     pub(super) fn run(&self, tasks: &[Task]) -> Result<()> {
         let stream = &self.events[0].stream;
         tasks.iter().try_for_each(|task| match task {
@@ -99,14 +100,14 @@ impl CudaEngine {
             Task::Product(product) => self.blas.product(stream, product),
             Task::Trial { shape, columns, calls } => self.try_both(*shape, *columns, calls),
             Task::Zero { address, bytes } => {
-                // SAFETY: `prepare` found that the buffer has as many bytes.
+                // SAFETY: `prepare` checked that the buffer has as many bytes.
                 unsafe { result::memset_d8_async(*address, 0, *bytes as usize, stream.cu_stream()) }
                     .during("setting memory to 0")
             }
         })
     }
 
-    /// Launches both, twice each, and keeps what the second time took.
+    /// Launches both kernels twice, and stores the times of the second round.
     fn try_both(&self, shape: Shape, columns: usize, calls: &[KernelCall; 2]) -> Result<()> {
         let stream = &self.events[0].stream;
         let mut seconds = [f64::INFINITY; 2];
@@ -123,7 +124,7 @@ impl CudaEngine {
         Ok(())
     }
 
-    /// The address of at least so many bytes for the next call on the compute lane.
+    /// Returns the address of at least `bytes` bytes of scratch memory for the next call on the compute lane.
     pub(super) fn scratch(&self, bytes: u64) -> Result<u64> {
         let mut scratch = self.scratch.lock();
         let newest = scratch.rooms.last().copied();
@@ -131,24 +132,24 @@ impl CudaEngine {
         if has_bytes >= bytes {
             return Ok(address);
         }
-        // At least twice as many: all that were too small are no more than this one.
+        // Each allocation at least doubles, so all earlier ones together are no larger than this one.
         let bytes = bytes.max(2 * has_bytes);
         let address = scratch.pool.take(bytes)?;
         scratch.rooms.push((address, bytes));
         Ok(address)
     }
 
-    /// Does the tasks of a batch, on the compute lane's thread.
+    /// Runs the tasks of a batch, on the compute lane's thread.
     pub(super) fn run_batch(&self, tasks: Vec<Task>) -> Result<()> {
         self.graphs.lock().run(&self.events[0].stream, tasks, |tasks| self.run(tasks))
     }
 
-    /// Whether times are noted.
+    /// Whether times are recorded.
     pub(super) fn records(&self) -> bool {
         self.recorder.on.load(Ordering::Relaxed)
     }
 
-    /// Waits until the job behind `event` is done on the GPU. It was queued there before.
+    /// Waits until the job behind `event` is done on the GPU. The job must have been queued there before.
     pub(super) fn finish(&self, event: Event) -> Result<()> {
         let (lane, number) = lane_and_number(event);
         if number > 0 { self.events[lane].finish(number) } else { Ok(()) }
@@ -180,7 +181,7 @@ impl CudaEngine {
         timed.into_iter().filter_map(span).collect()
     }
 
-    /// A point in time on a lane's stream.
+    /// Records a timestamp on a lane's stream.
     fn timestamp(&self, lane: usize) -> Result<CudaEvent> {
         let event = self.context.new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT)).during("making an event")?;
         event.record(&self.events[lane].stream).during("recording an event")?;
@@ -188,11 +189,11 @@ impl CudaEngine {
     }
 }
 
-/// When jobs ran, as the GPU saw it.
+/// Start and end times of jobs, measured by the GPU.
 #[derive(Default)]
 struct Recorder {
     on: AtomicBool,
-    /// One moment on both clocks.
+    /// The same moment on the GPU's clock and on the host's.
     start: Mutex<Option<(CudaEvent, Instant)>>,
     timed: Mutex<Vec<(Event, usize, [CudaEvent; 2])>>,
 }
@@ -219,7 +220,7 @@ impl Engine for CudaEngine {
 
 impl Drop for CudaEngine {
     fn drop(&mut self) {
-        // Whatever failed has been told; what is queued must end before memory goes.
+        // Errors were reported before. Queued jobs must end before their memory is freed.
         let _ = self.context.bind_to_thread();
         for events in &self.events {
             let _ = events.stream.synchronize();

@@ -1,4 +1,4 @@
-//! Which of a stream's jobs are done: an event of the driver behind each job.
+//! Tracks which jobs of a stream are done, by one driver event behind each job.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::driver::Named;
 use crate::error::Result;
 
-/// From so many on, jobs that are done are looked for.
+/// Number of open jobs from which finished ones are removed.
 const MANY: usize = 256;
 
 /// The jobs of one stream that may not be done yet.
@@ -21,9 +21,9 @@ pub(super) struct Events {
 
 #[derive(Default)]
 struct State {
-    /// Jobs up to this number are done.
+    /// All jobs up to this number are done.
     done: u64,
-    /// The others, by number, which rises.
+    /// The other jobs with their numbers, which ascend.
     open: VecDeque<(u64, Arc<CudaEvent>)>,
     spare: Vec<Arc<CudaEvent>>,
 }
@@ -36,7 +36,7 @@ impl Events {
         Ok(Self { context: context.clone(), stream, state: Mutex::default() })
     }
 
-    /// Events what was queued on the stream so far as the job `number`.
+    /// Marks the work queued on the stream so far as job `number`.
     pub(super) fn mark(&self, number: u64) -> Result<()> {
         let mut state = self.state.lock();
         if state.open.len() > MANY {
@@ -51,7 +51,7 @@ impl Events {
         Ok(())
     }
 
-    /// Lets `other` go on only when the job is done. It was marked before.
+    /// Makes the stream `other` wait until the job is done. The job must have been marked before.
     pub(super) fn hold_back(&self, other: &CudaStream, number: u64) -> Result<()> {
         match self.state.lock().event(number) {
             Some(event) => other.wait(&event).during("letting a stream wait"),
@@ -59,7 +59,7 @@ impl Events {
         }
     }
 
-    /// Waits until the job is done. It was marked before.
+    /// Waits until the job is done. The job must have been marked before.
     pub(super) fn finish(&self, number: u64) -> Result<()> {
         let Some(event) = self.state.lock().event(number) else { return Ok(()) };
         event.synchronize().during("waiting for the GPU")?;
@@ -70,14 +70,15 @@ impl Events {
         Ok(())
     }
 
-    /// Jobs up to this number are known to be done.
+    /// Returns the number up to which all jobs are known to be done.
     pub(super) fn done(&self) -> u64 {
         self.state.lock().done
     }
 }
 
 impl State {
-    /// The event of a job that is not known to be done, or of a later one of its stream where it has none.
+    /// Returns the event of a job that is not known to be done. If the job has no event, returns the one of the next
+    /// job on the stream that has one.
     fn event(&self, number: u64) -> Option<Arc<CudaEvent>> {
         let index = self.open.partition_point(|(open, _)| *open < number);
         self.open.get(index).filter(|_| number > self.done).map(|(_, event)| event.clone())
@@ -96,7 +97,7 @@ impl State {
     fn retire_first(&mut self) {
         if let Some((number, event)) = self.open.pop_front() {
             self.done = self.done.max(number);
-            // Another thread may still wait for it; then it is not used again.
+            // Another thread may still wait for the event; then it is not reused.
             if Arc::strong_count(&event) == 1 {
                 self.spare.push(event);
             }

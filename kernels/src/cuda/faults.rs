@@ -1,7 +1,7 @@
-//! Indices that point outside, as kernels report them.
+//! Reports of indices that are out of range.
 //!
-//! A kernel cannot return an error. A call that looks indices up has a few bytes of the host's memory, which its kernel writes
-//! when one points outside; when the call is known to be done, the host looks.
+//! A kernel cannot return an error. So a call that looks up indices gets a few bytes of host memory, which its kernel
+//! writes if an index is out of range. The host checks them when the call is known to be done.
 
 use std::collections::VecDeque;
 
@@ -10,21 +10,21 @@ use parking_lot::Mutex;
 use super::staging::Pinned;
 use crate::error::{Error, Result};
 
-/// Calls that may be under way at once. One more waits for the first.
+/// Most calls with reports that may be in flight at once. One more has to wait for the first.
 pub(super) const MOST: usize = 1024;
 
-/// Bytes of a call's two reports, on its block's ends and on its items: a site and an index each.
+/// Bytes of a call's two reports, one on the ends of its block and one on its items: a site and an index each.
 const REPORT: usize = 32;
 
-/// What a call looks up, for the error.
+/// The indices that a call looks up, for the error message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lookup {
     pub(super) call: &'static str,
-    /// The operand that holds indices.
+    /// The operand that has the indices.
     pub(super) operand: &'static str,
-    /// The first index that is too large.
+    /// The first index that is out of range.
     pub(super) limit: u64,
-    /// Number of edges, where the call has a block.
+    /// Number of edges, if the call has a block.
     pub(super) edges: u64,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Faults {
 
 #[derive(Default)]
 struct State {
-    /// Calls under way, by the number of their job, and where they report.
+    /// Calls in flight: the number of their job, the place of their report, and their lookup.
     open: VecDeque<(u64, usize, Lookup)>,
     next: usize,
 }
@@ -49,31 +49,32 @@ impl Faults {
         Ok(Self { memory, state: Mutex::default() })
     }
 
-    /// The job that has to be done before another call can report, if there is one.
+    /// Returns the job that must be done before another call can report, if there is one.
     pub(super) fn in_the_way(&self) -> Option<u64> {
         let state = self.state.lock();
         state.open.front().filter(|_| state.open.len() == MOST).map(|&(job, ..)| job)
     }
 
-    /// Where the next call reports: an address that the GPU can write.
+    /// Returns the report address of the next call. The GPU can write there.
     pub(super) fn address(&self) -> u64 {
         let place = self.state.lock().next;
         // Pinned memory has the same address on the GPU (unified addressing, which every 64-bit system has).
         self.memory.address() + (place * REPORT) as u64
     }
 
-    /// Where call number `place` of a batch reports, from 0: below [`MOST`].
+    /// Returns the report address of call number `place` of a batch. `place` starts at 0 and is below [`MOST`].
     pub(super) fn address_of(&self, place: usize) -> u64 {
         self.memory.address() + (place * REPORT) as u64
     }
 
-    /// The calls of a batch that report at their places, all of one job; those of the batch before were looked at.
+    /// Registers the calls of a batch, which is one job. Call number i reports at place i. The reports of the batch
+    /// before were already checked.
     pub(super) fn watch_batch(&self, job: u64, lookups: Vec<Lookup>) {
         let mut state = self.state.lock();
         state.open.extend(lookups.into_iter().enumerate().map(|(place, lookup)| (job, place, lookup)));
     }
 
-    /// The job that reports at [`Faults::address`], which moves on.
+    /// Registers the job that reports at [`Faults::address`], and moves on to the next place.
     pub(super) fn watch(&self, job: u64, lookup: Lookup) {
         let mut state = self.state.lock();
         let place = state.next;
@@ -81,7 +82,7 @@ impl Faults {
         state.open.push_back((job, place, lookup));
     }
 
-    /// Looks at the reports of all jobs up to `done`.
+    /// Checks the reports of all jobs up to `done`.
     ///
     /// # Errors
     /// The first fault: [`Error::Index`] or [`Error::Shape`].
@@ -102,7 +103,7 @@ impl Faults {
 }
 
 impl Lookup {
-    /// The sites of `common.cuh`.
+    /// Returns the error for a report. The sites are those of `common.cuh`.
     fn error(&self, site: u64, index: u64) -> Error {
         let Self { call, operand, limit, edges } = *self;
         let offset = |limit| Error::Index { call, operand: "indptr", index, limit };

@@ -1,17 +1,17 @@
-// Sums over in-neighbours: out[v] = sum over sources u of v of x[u], times the edge's weight where there are weights.
+// Sums over in-neighbours: out[v] = sum over sources u of v of x[u], times the edge's weight if there are weights.
 //
-// `lanes` threads (a power of two, at most a warp) hold one row's columns: VECTOR consecutive ones each, TILES times, in
-// registers, while the row's edges stream past, four at a time so that their loads are in flight together. So a warp has one
-// wide row or many narrow ones. Columns beyond a row's registers are another slice of the grid; slices run one after the
-// other, so the columns in use at a time stay in the L2 cache longer.
+// A group of `lanes` threads (a power of two, at most a warp) sums one row. Each thread keeps TILES times VECTOR
+// consecutive columns in registers while the row's edges stream past, four at a time so that their loads are in flight
+// together. So a warp sums one wide row or many narrow ones. Columns that do not fit the registers belong to another
+// slice of the grid. Slices run one after the other, so that the columns in use stay in the L2 cache longer.
 //
-// Edges are added one after the other in the block's order, with the rounding after the product that the CPU has: the same
-// bits, whatever the grid. A row of more than HUB edges would keep its threads long after the others are done; so all groups of
-// its block read its edges into shared memory, and each column is added up by one thread, in the same order.
+// Edges are added one after the other in the block's order, with a rounding after each product as on the CPU: the bits
+// are the same for any grid. A row with more than HUB edges would keep its threads busy long after the others are done.
+// So all groups of its block read its edges into shared memory, and one thread per column adds them, in the same order.
 
 constexpr u64 HUB = 1024;
 
-// Edges of a hub that each group reads before they are added.
+// Edges of a hub that each group reads at once.
 constexpr u32 AT_ONCE = 4;
 
 struct Gather {
@@ -20,21 +20,21 @@ struct Gather {
     const float* weights;
     const Stored* own;
     const Stored* halo;
-    const float* sum;  // what the sources before the window came to
+    const float* sum;  // sum over the sources before the window, or null
     void* out;         // f32 with `steps.wide`
     Fault* fault;
     u64 rows;
     u64 edges;
-    u64 first_source;  // of the own matrix
+    u64 first_source;  // first source of the own matrix
     u64 own_sources;
     u64 sources;
-    u64 windowed;  // whether a row may have sources that are not at hand
+    u64 windowed;  // whether a row may have sources outside of the window
     u32 d;
     u32 lanes;
     Steps steps;
 };
 
-// The row of a source, or nothing.
+// Returns the row of a source. Reports a source that does not exist, and returns null.
 __device__ inline const Stored* source_row(const Gather& a, u32 u) {
     const u64 own = u - a.first_source;
     if (own < a.own_sources) return a.own + own * a.d;
@@ -43,7 +43,7 @@ __device__ inline const Stored* source_row(const Gather& a, u32 u) {
     return nullptr;
 }
 
-// The first edge of a row, whose sources ascend, that has a source from `limit` on.
+// Returns the first edge of a row, whose sources ascend, with a source of at least `limit`.
 __device__ inline u64 first_from(const Gather& a, u64 first, u64 last, u64 limit) {
     while (first < last) {
         const u64 middle = first + (last - first) / 2;
@@ -56,7 +56,7 @@ __device__ inline u64 first_from(const Gather& a, u64 first, u64 last, u64 limit
     return first;
 }
 
-// The edges of a row whose sources are at hand.
+// Finds the edges of a row whose sources are in the window.
 __device__ inline void edges_at_hand(const Gather& a, u64 row, u64& first, u64& last) {
     row_edges(a.indptr, a.edges, row, a.fault, first, last);
     if (a.windowed) {
@@ -79,7 +79,7 @@ struct Sum {
         }
     }
 
-    // Adds COUNT edges from `edge` on, of which all loads come before the first sum.
+    // Adds COUNT edges from `edge` on. All loads come before the first sum.
     template <int COUNT>
     __device__ void add_edges(const Gather& a, u64 edge, u32 column) {
         const u32 apart = a.lanes * VECTOR;
@@ -124,7 +124,7 @@ struct Sum {
     }
 };
 
-// Sums a hub with all threads of the block, each of which has one column in the end.
+// Sums a hub with all threads of the block. Each thread adds one column.
 template <int VECTOR, int TILES, bool WEIGHTED>
 __device__ void gather_hub(const Gather& a, u64 row, u64 first, u64 last) {
     constexpr u32 CELLS = VECTOR * TILES;

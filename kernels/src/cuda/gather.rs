@@ -1,4 +1,4 @@
-//! Gathers.
+//! Launches of gathers.
 
 use super::args::{self, MOST_STEPS};
 use super::autotune::{Shape, columns_at_a_time};
@@ -10,7 +10,7 @@ use super::rows::{WARP, Width, columns, pack_steps};
 use crate::error::{Error, Result};
 use crate::op::call::Call;
 
-/// A kernel for each vector and tile; see the end of `gather.cu`.
+/// Returns the kernel name for a vector width and a number of tiles; see the end of `gather.cu`.
 fn gather_name(vector: usize, tiles: usize, weighted: bool) -> &'static str {
     match (vector, tiles, weighted) {
         (8, _, false) => "gather_8x1",
@@ -35,7 +35,7 @@ fn gather_name(vector: usize, tiles: usize, weighted: bool) -> &'static str {
 }
 
 impl Plan<'_> {
-    /// A gather, or a window of one, and what follows it.
+    /// Prepares a gather, or a window of one, and the steps that follow it.
     pub(super) fn gather(&mut self, call: &Call) -> Result<()> {
         let name = call.name_of_head();
         let (block, BlockAddresses { indptr, indices }) = self.block_of(call)?;
@@ -77,7 +77,7 @@ impl Plan<'_> {
         self.steps_in_place(call, out_at, rest)
     }
 
-    /// Whole rows, or some of their columns at a time where the cache has room for those alone and that is faster.
+    /// Launches the gather by whole rows, or by groups of columns if only those fit the cache and that is faster.
     fn launch_gather(&mut self, shape: Shape, args: args::Gather) {
         let launch = |columns: usize| {
             let vector = Width::of(shape.d, shape.stored).vector;

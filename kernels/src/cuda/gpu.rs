@@ -1,16 +1,16 @@
-//! A GPU, as the driver describes it.
+//! The description of a GPU.
 
 /// A GPU of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its number, as the driver counts.
+    /// The driver's number of the GPU.
     pub ordinal: u32,
-    /// What its maker calls it.
+    /// The product name.
     pub name: String,
-    /// Its memory.
+    /// Total memory in bytes.
     pub total_bytes: u64,
-    /// What of it nobody uses now.
+    /// Free memory in bytes.
     pub free_bytes: u64,
-    /// The cache that all its processors share.
+    /// Bytes of the L2 cache, which all multiprocessors share.
     pub cache_bytes: u64,
 }

@@ -1,8 +1,8 @@
-//! Batches that come again as they were, launched by the driver as one graph.
+//! CUDA graphs: batches that repeat unchanged are launched as one graph.
 //!
-//! The calls of an epoch that copies nothing are the same from epoch to epoch but for the addresses of what is new, and those
-//! alternate. So a batch is compared with those that ran before: a second time it is captured while it is queued, and from then on
-//! launched as a whole. Where capturing fails, batches are queued call by call as before.
+//! If an epoch copies nothing, its calls are the same in every epoch, except for the addresses of new values, which
+//! alternate. So a batch is compared with the ones that ran before. The second time, it is captured while it is queued;
+//! from then on it is launched as a whole. If capturing fails, batches are queued call by call.
 
 use cudarc::driver::{CudaStream, result, sys};
 
@@ -10,14 +10,14 @@ use super::driver::Named;
 use super::task::Task;
 use crate::error::Result;
 
-/// Batches that are remembered. Of more that take turns, none would be found again.
+/// Number of batches that are remembered. If more than this take turns, none is found again.
 const MOST: usize = 8;
 
-/// The batches of one stream.
+/// The known batches of one stream.
 #[derive(Default)]
 pub(super) struct Graphs {
     known: Vec<Known>,
-    /// Whether capturing has failed: it is not tried again.
+    /// Whether capturing has failed. It is not tried again then.
     is_off: bool,
 }
 
@@ -33,17 +33,17 @@ struct Graph(sys::CUgraphExec);
 unsafe impl Send for Graph {}
 
 impl Graphs {
-    /// Queues `tasks` on the stream: `queue` does so one by one.
+    /// Queues `tasks` on the stream, as a graph or with `queue`, which queues them one by one.
     ///
     /// # Errors
-    /// Those of `queue`; [`crate::Error::Cuda`].
+    /// The errors of `queue`; [`crate::Error::Cuda`].
     pub(super) fn run(
         &mut self,
         stream: &CudaStream,
         tasks: Vec<Task>,
         queue: impl Fn(&[Task]) -> Result<()>,
     ) -> Result<()> {
-        // What is tried is timed, and will be another task next time.
+        // A trial is timed, and will be another task next time.
         if tasks.is_empty() || tasks.iter().any(|task| matches!(task, Task::Trial { .. })) {
             return queue(&tasks);
         }
@@ -61,7 +61,8 @@ impl Graphs {
             self.is_off = known.graph.is_none();
         }
         match &known.graph {
-            // SAFETY: the graph was made on this context and is still there. Its addresses are those of `tasks`, which hold now.
+            // SAFETY: the graph was made in this context and still exists. Its addresses are those of `tasks`, which
+            // are valid now.
             Some(graph) => unsafe { result::graph::launch(graph.0, stream.cu_stream()) }.during("launching a graph"),
             None => queue(&tasks),
         }
@@ -69,22 +70,22 @@ impl Graphs {
 }
 
 impl Graph {
-    /// What `queue` queues on the stream, which does not run it; nothing if the driver will not have it so.
+    /// Captures what `queue` queues on the stream, without running it. Returns `None` if the driver refuses.
     fn capture(stream: &CudaStream, queue: impl FnOnce() -> Result<()>) -> Option<Self> {
-        // Relaxed: other threads copy and take memory meanwhile.
+        // Relaxed mode, because other threads copy and allocate meanwhile.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the stream is there, and this thread is the only one that queues on it.
+        // SAFETY: the stream exists, and this thread is the only one that queues on it.
         unsafe { result::stream::begin_capture(stream.cu_stream(), mode) }.ok()?;
         let queued = queue();
-        // SAFETY: capturing began above; it ends whatever became of the queueing.
+        // SAFETY: capturing began above; it is ended whether or not queueing failed.
         let graph = unsafe { result::stream::end_capture(stream.cu_stream()) }.ok()?;
         if graph.is_null() {
             return None;
         }
-        // SAFETY: the graph was just made, and is used once more, to be destroyed: what can be launched is a copy.
+        // SAFETY: the graph was just made. It is destroyed here; the instantiated graph is a copy.
         let made = unsafe {
             let made = queued.is_ok().then(|| result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)));
-            // A failure leaks it, no worse.
+            // A failure only leaks it.
             let _ = result::graph::destroy(graph);
             made
         };
@@ -94,7 +95,7 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: it was made by `capture` and is launched no more; the driver lets a launch that is under way end.
+        // SAFETY: it was made by `capture` and is not launched any more; the driver lets a running launch finish.
         let _ = unsafe { result::graph::exec_destroy(self.0) };
     }
 }

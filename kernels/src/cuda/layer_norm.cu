@@ -1,4 +1,5 @@
-// Layer normalisation and its gradients, in f64 and rounded once. A row's statistics are cheaper to compute again than to keep.
+// Layer normalisation and its gradients, in f64 and rounded once. The statistics of a row are recomputed, which is
+// cheaper than storing them.
 
 struct LayerNorm {
     const Stored* grad;
@@ -13,7 +14,7 @@ struct LayerNorm {
     double eps;
 };
 
-// A row's mean and 1 / sqrt(variance + eps), in two passes.
+// Computes a row's mean and 1 / sqrt(variance + eps), in two passes.
 __device__ inline void statistics(const LayerNorm& a, const Stored* x, double& mean, double& factor) {
     double sum = 0.0;
     for (u64 c = threadIdx.x % WARP; c < a.d; c += WARP) sum += (double)widened(x[c]);
@@ -57,8 +58,8 @@ KERNEL(layer_norm_input_grad, LayerNorm) {
     }
 }
 
-// partial[part][c] = sum over the part's rows of grad * (x - mean) * factor. Each warp finds the statistics of one row; then
-// every thread adds these rows to its columns, in order.
+// partial[part][c] = sum over the part's rows of grad * (x - mean) * factor. Each warp computes the statistics of one
+// row; then every thread adds these rows to its columns, in order.
 KERNEL(layer_norm_gain_partials, LayerNorm) {
     __shared__ double mean[WARPS], factor[WARPS];
     const u64 first = blockIdx.x * a.rows_of_part;

@@ -1,4 +1,4 @@
-//! Dense products, sums over rows, and what is done to a weight before a product.
+//! Launches of dense products, sums over rows, and operations that prepare a weight for a product.
 
 use super::args;
 use super::blas::DenseProduct;
@@ -11,17 +11,17 @@ use crate::op::Linear;
 use crate::op::call::{Call, Mat};
 use crate::storage_type::StorageType;
 
-/// The side of a block's square of a product: `SQUARE` of `product.cu`.
+/// Side of the square of a product that one block computes: `SQUARE` of `product.cu`.
 const SQUARE: usize = 64;
 
-/// The side of a block's square of a transpose: threads of a warp.
+/// Side of the square of a transpose that one block computes: threads per warp.
 const WARP: usize = 32;
 
-/// Most parts of a sum over rows, and fewest rows of one.
+/// Most parts of a sum over rows, and fewest rows per part.
 const MOST_PARTS: usize = 256;
 const LEAST_ROWS: usize = 256;
 
-/// How rows are cut for a sum, by their number alone.
+/// How the rows of a sum are split into parts, by their number alone.
 pub(super) struct Cut {
     pub(super) parts: usize,
     pub(super) rows: usize,
@@ -46,7 +46,7 @@ impl Plan<'_> {
         }
     }
 
-    /// A product with a weight, and what follows it.
+    /// Prepares a product with a weight, and the steps that follow it.
     fn product_then(&mut self, b_transposed: bool, call: &Call) -> Result<()> {
         let (a, weight, out) = (call.inputs[0], call.inputs[1], call.out());
         let (a_at, b_at, out_at) = (self.mat(a)?, self.mat(weight)?, self.mat(out)?);
@@ -94,7 +94,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// A product; where there is no BLAS, its sum may be cut into parts, for which there is room.
+    /// Prepares a product. Without cuBLAS, its sum may be split into parts, if `parts` has their workspace and number.
     fn product(&mut self, product: DenseProduct, parts: Option<(u64, usize)>) {
         let DenseProduct { a, a_transposed, b, b_transposed, out, m, n, k, stored, made } = product;
         if m == 0 || n == 0 {
@@ -140,7 +140,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// What a sum over the rows of `x` takes, but for its address.
+    /// Returns the arguments of a sum over the rows of `x`, without the address of `x`.
     pub(super) fn columns(&self, x: Mat, out: u64) -> Result<(Cut, args::Columns)> {
         let cut = Cut::new(x.rows, MOST_PARTS, LEAST_ROWS);
         let (parts, rows_of_part) = (cut.parts as u64, cut.rows as u64);

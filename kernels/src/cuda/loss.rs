@@ -1,4 +1,4 @@
-//! Losses on a selection of rows, their gradients, and counts of right answers.
+//! Launches of losses over selected rows, their gradients, and counts of correct predictions.
 
 use super::args;
 use super::compile::File;
@@ -10,7 +10,7 @@ use crate::op::Loss;
 use crate::op::call::{Call, Mat, Part};
 use crate::storage_type::StorageType;
 
-/// Most parts of a sum over rows, and fewest rows of one.
+/// Most parts of a sum over rows, and fewest rows per part.
 const MOST_PARTS: usize = 1024;
 const LEAST_ROWS: usize = 64;
 
@@ -46,7 +46,7 @@ impl Plan<'_> {
         }
     }
 
-    /// The sum over the selected rows, divided.
+    /// Prepares the sum over the selected rows, divided by `divisor`.
     fn mean(&mut self, name: &'static str, args: args::Loss, logits: Mat, divisor: f64) -> Result<()> {
         let cut = Cut::new(logits.rows, MOST_PARTS, LEAST_ROWS);
         let partial = self.partials(cut.parts.max(1))?;

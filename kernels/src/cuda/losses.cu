@@ -1,8 +1,8 @@
-// Losses on a selection of rows, their gradients, and counts of right answers: a warp a row.
+// Losses over selected rows, their gradients, and counts of correct predictions: one warp per row.
 
 struct Loss {
     const Stored* logits;
-    const void* targets;  // u32 labels, or u8 a cell
+    const void* targets;  // u32 labels, or one u8 per cell
     const u32* split;
     void* out;
     double* partial;
@@ -13,7 +13,7 @@ struct Loss {
     u32 select;
 };
 
-// The label of row r if it is selected and has one, else -1.
+// Returns the label of row r if the row is selected and has one, else -1.
 __device__ inline long long label_of(const Loss& a, u64 r) {
     const u32 label = ((const u32*)a.targets)[r];
     return a.split[r] == a.select && label < a.classes ? (long long)label : -1;
@@ -22,8 +22,8 @@ __device__ inline long long label_of(const Loss& a, u64 r) {
 // Minus infinity.
 __device__ inline float below_all() { return __uint_as_float(0xff800000u); }
 
-// The largest logit of a row (NaN is none), and exp(x - largest) at the label and summed over the other columns: apart, so that
-// what is left of a sure answer is not lost beside it.
+// The largest logit of a row (NaN is ignored), exp(x - largest) at the label, and its sum over the other columns. The
+// two are kept apart so that a small remainder is not lost beside a confident prediction.
 struct Exponentials {
     float largest;
     float at_label;
@@ -43,8 +43,8 @@ __device__ inline Exponentials exponentials(const Loss& a, const Stored* logits,
     return e;
 }
 
-// Calls `row_loss` for each row of the block's part and writes the sum: warps take rows in turn, and their sums are added in
-// order.
+// Calls `row_loss` for each row of the block's part and writes the sum. Warps take rows in turn, and their sums are
+// added in order.
 template <class RowLoss>
 __device__ void sum_of_part(const Loss& a, RowLoss row_loss) {
     __shared__ double partial[WARPS];
@@ -71,7 +71,7 @@ KERNEL(softmax_cross_entropy, Loss) {
     });
 }
 
-// The sum of squares, of which the caller takes half.
+// Computes the sum of squares; the caller halves it.
 KERNEL(half_squares, Loss) {
     sum_of_part(a, [&](u64 r) {
         const Stored* x = a.logits + r * a.classes;
@@ -94,7 +94,7 @@ KERNEL(softmax_cross_entropy_grad, Loss) {
     const Exponentials e = exponentials(a, logits, label);
     const double whole = (e.others + (double)e.at_label) * (double)a.count;
     const float factor = (float)(1.0 / whole);
-    // exp / total - 1 at the label, without the cancellation.
+    // exp / total - 1 at the label, in a form that avoids cancellation.
     for (u32 c = threadIdx.x % WARP; c < a.classes; c += WARP)
         put(out[c], c == label ? (float)(-e.others / whole) : exp_below_0(widened(logits[c]) - e.largest) * factor);
 }
@@ -105,7 +105,7 @@ KERNEL(count_correct, Loss) {
     const long long label = label_of(a, r);
     if (label < 0) return;
     const Stored* logits = a.logits + r * a.classes;
-    // The first column of the largest logit; NaN is never the largest.
+    // Finds the first column with the largest logit; NaN is never the largest.
     float most = below_all();
     u32 best = a.classes;
     for (u32 c = threadIdx.x % WARP; c < a.classes; c += WARP) {
@@ -124,10 +124,10 @@ KERNEL(count_correct, Loss) {
     }
 }
 
-// A logit's distance from 0 in the wrong direction.
+// Returns how far a logit is on the wrong side of 0.
 __device__ inline float against(float x, u8 target) { return target == 0 ? x : -x; }
 
-// ln(1 + x) for x in [0, 1]: the operations of cpu/exp.rs.
+// Returns ln(1 + x) for x in [0, 1], by the same operations as cpu/exp.rs.
 __device__ inline float ln_1p_below_1(float x) {
     const float s = x / (2.0f + x), q = s * s;
     const float series = q * (1.0f / 9.0f + q * (1.0f / 11.0f + q * (1.0f / 13.0f + q * (1.0f / 15.0f))));
@@ -157,7 +157,7 @@ KERNEL(sigmoid_cross_entropy_grad, Loss) {
         float grad = 0.0f;
         if (selected) {
             const u8 target = ((const u8*)a.targets)[cell];
-            // sigmoid(z) - 1 is -sigmoid(-z), without the cancellation.
+            // sigmoid(z) - 1 is -sigmoid(-z); this form avoids cancellation.
             const float wrong = against(widened(a.logits[cell]), target);
             const float e = exp_below_0(-fabsf(wrong));
             grad = against((wrong >= 0.0f ? 1.0f : e) / (1.0f + e), target) * factor;

@@ -1,8 +1,8 @@
-//! NVIDIA GPUs, through libraries that are looked for when the program runs.
+//! NVIDIA GPUs, through libraries that are loaded at run time.
 //!
-//! The driver is needed, and NVRTC the first time a kernel is compiled for a kind of GPU; cuBLAS is used where it is found.
-//! None is needed to build. The same code runs over an emulated driver (`kernels/emulator/`), which is how it is tested on a
-//! machine without a GPU.
+//! The driver is required. NVRTC is required the first time that kernels are compiled for a GPU architecture. cuBLAS is
+//! used if it is found. None of them is needed to build. On a machine without a GPU, the same code is tested over an
+//! emulated driver (`kernels/emulator/`).
 
 mod gpu;
 #[cfg(feature = "cuda")]

@@ -1,4 +1,4 @@
-//! Kernels loaded on a GPU: compiled at their first use, or found in the cache.
+//! Kernels loaded on a GPU. They are compiled at their first use, or taken from the cache.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,7 +13,7 @@ use super::compile::{self, Text, compile};
 use super::driver::Named;
 use crate::error::Result;
 
-/// Threads of every block: `THREADS` of `common.cuh`.
+/// Threads per block: `THREADS` of `common.cuh`.
 pub(super) const THREADS: u32 = 256;
 
 /// One launch of a kernel.
@@ -22,14 +22,14 @@ pub(super) struct KernelCall {
     pub(super) file: Text,
     pub(super) name: &'static str,
     pub(super) grid: (u32, u32),
-    /// The one struct that it takes, in 8-byte words.
+    /// The kernel's one argument struct, in 8-byte words.
     pub(super) args: Box<[u64]>,
 }
 
 /// The kernels of one GPU.
 pub(super) struct Modules {
     context: Arc<CudaContext>,
-    /// Such as `sm_90`.
+    /// GPU architecture, such as `sm_90`.
     architecture: String,
     cache: Cache,
     loaded: Mutex<Loaded>,
@@ -54,7 +54,7 @@ impl Modules {
     /// # Errors
     /// [`crate::Error::Cuda`].
     pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self> {
-        let (major, minor) = context.compute_capability().during("asking for a GPU's kind")?;
+        let (major, minor) = context.compute_capability().during("reading a GPU's compute capability")?;
         let architecture = format!("sm_{major}{minor}");
         Ok(Self { context: context.clone(), architecture, cache: Cache::open(), loaded: Mutex::default() })
     }
@@ -62,15 +62,15 @@ impl Modules {
     /// Queues a launch. The context must be current on this thread.
     ///
     /// # Errors
-    /// [`crate::Error::NoLibrary`] and [`crate::Error::Compile`] at a file's first use; [`crate::Error::Cuda`].
+    /// [`crate::Error::NoLibrary`] and [`crate::Error::Compile`] at the first use of a file; [`crate::Error::Cuda`].
     pub(super) fn launch(&self, stream: &CudaStream, call: &KernelCall) -> Result<()> {
         let function = self.function(call.file, call.name)?;
         let mut params = [call.args.as_ptr().cast_mut().cast::<c_void>()];
         let (grid, block) = ((call.grid.0, call.grid.1, 1), (THREADS, 1, 1));
-        // SAFETY: the function is one of a module that lives as long as `self`. It takes one struct, which the driver copies
-        // before the call returns; `args` has its layout (`args.rs`, held against the texts by the tests). The addresses in it
-        // are those of buffers that `prepare` found large enough, and which live until what was queued is done
-        // (the laws of `Device`).
+        // SAFETY: the function belongs to a module that lives as long as `self`. It takes one struct, which the driver
+        // copies before the call returns; `args` has its layout (`args.rs`; tests compare the two). The addresses in it
+        // are those of buffers that `prepare` found large enough, and that live until the queued work is done (the laws
+        // of `Device`).
         unsafe { result::launch_kernel(function.0, grid, block, 0, stream.cu_stream(), &mut params) }
             .during("launching a kernel")
     }
@@ -85,14 +85,14 @@ impl Modules {
             Entry::Vacant(place) => place.insert(self.load(file)?).0,
         };
         let symbol = CString::new(name).expect("no kernel's name has a NUL");
-        // SAFETY: the module was loaded above and is never unloaded before `self` is dropped.
+        // SAFETY: the module was loaded above and is not unloaded before `self` is dropped.
         let function = unsafe { result::module::get_function(module, symbol) };
         let function = Function(function.during("looking a kernel up")?);
         loaded.functions.insert((file, name), function);
         Ok(function)
     }
 
-    /// A module from the cache; from the compiler if there is none there, or if the driver does not take it.
+    /// Loads a module from the cache, or compiles it if the cache has none or the driver rejects the entry.
     fn load(&self, file: Text) -> Result<Module> {
         let options = compile::options(&self.architecture).join(" ");
         let hash = hash(&[file.source().as_bytes(), options.as_bytes()]);
@@ -108,8 +108,8 @@ impl Modules {
 }
 
 fn load_code(code: &[u8]) -> Result<Module> {
-    // SAFETY: the driver reads machine code, whose own header says how long it is; it came whole from the compiler, or from an
-    // entry of the cache whose hash is right.
+    // SAFETY: the driver reads machine code, whose header has its length. The code is complete: it comes from the
+    // compiler, or from a cache entry with the right hash.
     unsafe { result::module::load_data(code.as_ptr().cast()) }.map(Module).during("loading kernels")
 }
 

@@ -1,4 +1,4 @@
-//! Rows and numbers that only move.
+//! Launches of operations that only move rows or numbers.
 
 use super::args;
 use super::faults::Lookup;
@@ -30,7 +30,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// A copy for each part, of numbers that are rows of one column.
+    /// Prepares one copy per part. A part is treated as rows of one column.
     fn concat(&mut self, call: &Call) -> Result<()> {
         let parts = call.inputs.iter().map(|&part| self.mat(part)).collect::<Result<Vec<_>>>()?;
         let mut out_at = self.mat(call.out())?;

@@ -1,4 +1,4 @@
-//! Layer normalisation and its gradients.
+//! Launches of layer normalisation and its gradients.
 
 use super::args;
 use super::compile::File;

@@ -1,4 +1,4 @@
-//! Optimizer steps.
+//! Launches of optimizer steps.
 
 use super::args;
 use super::compile::File;

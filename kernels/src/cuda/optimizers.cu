@@ -1,5 +1,5 @@
-// Optimizer steps, rounded where PyTorch rounds: scalars in f64, elements in f32. The step's number and the learning rate are
-// read from the device; one thread of a block makes the scalars of them.
+// Optimizer steps, rounded where PyTorch rounds: scalars in f64, elements in f32. The step number and the learning rate
+// are read from device memory; one thread per block computes the scalars from them.
 
 struct Sgd {
     const float* param;

@@ -1,8 +1,8 @@
-//! Rows that other devices hold, read where they lie: by a kernel on the reader's stream of copies in.
+//! Fetches: rows that other devices hold, read in place by a kernel on the reader's copy-in stream.
 //!
-//! The owner's memory stays as it is until the reader says that it is done (the runtime's business), and exists for as long as
-//! anybody's kernel may read it: whoever reads keeps hold of the engine behind it until its own stream has come so far, even
-//! where a run ends in an error.
+//! The owner does not change the memory until the reader says that it is done; the runtime takes care of this. The
+//! memory must exist as long as any kernel may read it. So a reader holds on to the owner's engine until its own stream
+//! has passed the read, even if a run ends with an error.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use crate::lent::Lent;
 use crate::memory::Slot;
 use crate::op::call::Mat;
 
-/// A slot of some GPU.
+/// A lent slot of a GPU.
 pub(super) struct PeerSlot {
-    /// Whose memory it is.
+    /// The engine that owns the memory.
     _engine: Arc<CudaEngine>,
     address: u64,
     bytes: u64,
@@ -39,10 +39,10 @@ impl PeerSlot {
     }
 }
 
-/// What the jobs of one device read and may still be reading.
+/// The lent slots that jobs of one device may still be reading.
 pub(super) struct PeerReads {
     engine: Arc<CudaEngine>,
-    /// By job.
+    /// Lent slots, with the number of the job that reads them.
     held: Mutex<Vec<(u64, Vec<Lent>)>>,
 }
 
@@ -51,7 +51,7 @@ impl PeerReads {
         Self { engine, held: Mutex::default() }
     }
 
-    /// Job `number` reads `lent`.
+    /// Registers that job `number` reads `lent`.
     pub(super) fn hold(&self, number: u64, lent: Vec<Lent>) {
         let done = self.engine.events(LANE_IN).done();
         let mut held = self.held.lock();
@@ -62,13 +62,14 @@ impl PeerReads {
 
 impl Drop for PeerReads {
     fn drop(&mut self) {
-        // The lanes have ended; what they queued may still run. A failure here was told before.
+        // The lanes have ended, but their queued work may still run. A failure was reported before.
         let _ = self.engine.bind();
         let _ = self.engine.events(LANE_IN).stream.synchronize();
     }
 }
 
-/// The launches that bring rows of others into `out`: `from` says whose, and how many of `rows` are rows of theirs.
+/// Returns the launches that copy rows of other devices into `out`. `from` lists the owners, each with its share of the
+/// entries of `rows`.
 ///
 /// # Errors
 /// [`Error::EmptySlot`], [`Error::SlotSize`], [`Error::Shape`], [`Error::NoPeers`], [`Error::Argument`].
@@ -130,7 +131,7 @@ pub(super) fn link(contexts: &[Arc<cudarc::driver::CudaContext>]) -> Result<()> 
     for reader in contexts {
         for owner in contexts.iter().filter(|owner| owner.cu_device() != reader.cu_device()) {
             reader.bind_to_thread().during(CALL)?;
-            // SAFETY: both contexts are there, and that of the reader is current.
+            // SAFETY: both contexts exist, and the reader's is current.
             match unsafe { sys::cuCtxEnablePeerAccess(owner.cu_ctx(), 0) } {
                 sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => {}
                 other => other.result().during(CALL)?,
@@ -138,14 +139,14 @@ pub(super) fn link(contexts: &[Arc<cudarc::driver::CudaContext>]) -> Result<()> 
             if !owner.has_async_alloc() {
                 continue;
             }
-            // What comes from a pool is not reached by that alone.
+            // Peer access alone does not cover memory from a pool.
             let location = sys::CUmemLocation {
                 type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
                 id: reader.cu_device(),
             };
             let access =
                 sys::CUmemAccessDesc { location, flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
-            // SAFETY: the device is there, and the one description is read before the call returns.
+            // SAFETY: the device exists, and the description is read before the call returns.
             unsafe {
                 let pool = result::device::get_default_mem_pool(owner.cu_device()).during(CALL)?;
                 sys::cuMemPoolSetAccess(pool, &raw const access, 1).result().during(CALL)?;
@@ -155,7 +156,7 @@ pub(super) fn link(contexts: &[Arc<cudarc::driver::CudaContext>]) -> Result<()> 
     Ok(())
 }
 
-/// Whether a GPU can read the memory of another.
+/// Returns whether a GPU can read the memory of another.
 ///
 /// # Errors
 /// [`Error::Cuda`].

@@ -1,5 +1,6 @@
-//! From a [`Call`] over slots to tasks over addresses: each family of operations has a file. Sizes and shapes are checked here, before anything is queued: what
-//! passes is inside of its buffers, or is looked up by kernels that check.
+//! Turns a [`Call`] over slots into tasks over addresses. Each family of operations has its own file. Sizes and shapes
+//! are checked here, before anything is queued. After that, every access is inside its buffer, or goes through an index
+//! that the kernel checks.
 
 use super::args;
 use super::compile::{File, Text};
@@ -12,18 +13,18 @@ use crate::op::call::{BlockSlots, Call, Mat, Window};
 use crate::op::{DType, Op};
 use crate::storage_type::StorageType;
 
-/// What a call asks of the GPU, and what its kernels may report.
+/// The tasks of a call, and the indices that its kernels may report.
 #[derive(Debug, Default)]
 pub(super) struct Prepared {
     pub(super) tasks: Vec<Task>,
     pub(super) lookup: Option<Lookup>,
 }
 
-/// Tasks for `call`, whose kernels report at the address `reports` what points outside.
+/// Returns the tasks of `call`. Its kernels report invalid indices at the address `reports`.
 ///
 /// # Errors
 /// [`Error::EmptySlot`], [`Error::SlotSize`], [`Error::Shape`], [`Error::Argument`], [`Error::Aliased`],
-/// [`Error::NotFusable`]: the same as of the CPU device.
+/// [`Error::NotFusable`]: the same as on the CPU device.
 pub(super) fn prepare(engine: &CudaEngine, call: &Call, reports: u64) -> Result<Prepared> {
     let mut plan = Plan { engine, reports, prepared: Prepared::default() };
     plan.call(call)?;
@@ -31,7 +32,7 @@ pub(super) fn prepare(engine: &CudaEngine, call: &Call, reports: u64) -> Result<
     Ok(plan.prepared)
 }
 
-/// Objects to a slot that a call both reads and writes, or writes twice.
+/// Returns an error if the call both reads and writes a slot, or writes one twice.
 fn check_aliases(call: &Call) -> Result<()> {
     for (i, slot) in call.writes().enumerate() {
         if call.reads().chain(call.writes().take(i)).any(|other| other == slot) {
@@ -41,14 +42,14 @@ fn check_aliases(call: &Call) -> Result<()> {
     Ok(())
 }
 
-/// A call on its way to tasks.
+/// A call that is being turned into tasks.
 pub(super) struct Plan<'a> {
     engine: &'a CudaEngine,
     reports: u64,
     prepared: Prepared,
 }
 
-/// The arrays of a block.
+/// The addresses of a block's arrays.
 pub(super) struct BlockAddresses {
     pub(super) indptr: u64,
     pub(super) indices: u64,
@@ -71,7 +72,7 @@ impl Plan<'_> {
         call.sum.filter(|_| !call.op.gathers()).map_or(Ok(()), |sum| self.add_to(sum, call.out()))
     }
 
-    /// Adds what a call came to over other rows.
+    /// Adds the result over other rows.
     fn add_to(&mut self, sum: Mat, out: Mat) -> Result<()> {
         let name = if out.dtype == DType::U64 { "plus_counts" } else { "plus_floats" };
         let (len, args) =
@@ -80,18 +81,18 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// The address of the call's window of a parameter.
+    /// Returns the address of the call's window of a parameter.
     pub(super) fn updated(&self, mat: Mat, window: Window) -> Result<u64> {
         Ok(self.mat(mat)? + (window.first * size_of::<f32>()) as u64)
     }
 
-    /// The block that a call is over.
+    /// Returns the block of a call.
     pub(super) fn block_of(&self, call: &Call) -> Result<(BlockSlots, BlockAddresses)> {
         let block = call.block.expect("an operation over a block is bound to one");
         Ok((block, self.block(block)?))
     }
 
-    /// The address of `len` elements.
+    /// Returns the address of `len` elements.
     pub(super) fn vec<T>(&self, slot: Slot, len: usize) -> Result<u64> {
         self.elements::<T>(slot, Some(len))
     }
@@ -109,7 +110,7 @@ impl Plan<'_> {
         self.bytes(slot, len, size_of::<T>())
     }
 
-    /// The address of `len` elements of so many bytes.
+    /// Returns the address of `len` elements of `each` bytes.
     fn bytes(&self, slot: Slot, len: Option<usize>, each: usize) -> Result<u64> {
         let buffer = self.engine.slots.get(slot)?;
         let need_bytes = len.and_then(|len| len.checked_mul(each)).map_or(u64::MAX, |bytes| bytes as u64);
@@ -120,7 +121,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Room for `count` partial sums.
+    /// Returns the address of scratch memory for `count` partial sums.
     pub(super) fn partials(&self, count: usize) -> Result<u64> {
         self.engine.scratch((count * size_of::<f64>()) as u64)
     }
@@ -129,7 +130,7 @@ impl Plan<'_> {
         self.engine.has_blas
     }
 
-    /// Where this call's kernels report what points outside.
+    /// Registers the indices that this call looks up. Returns the address for its reports.
     pub(super) fn lookup(&mut self, lookup: Lookup) -> u64 {
         self.prepared.lookup = Some(lookup);
         self.reports
@@ -139,7 +140,7 @@ impl Plan<'_> {
         self.prepared.tasks.push(task);
     }
 
-    /// A launch of so many blocks; none, if there is nothing to do.
+    /// Adds a launch of so many blocks, unless there is nothing to do.
     pub(super) fn kernel<A: bytemuck::Pod>(&mut self, file: Text, name: &'static str, blocks: [usize; 2], args: &A) {
         if let Some(call) = kernel_call(file, name, blocks, args) {
             self.add(Task::Kernel(call));
@@ -151,7 +152,7 @@ impl Plan<'_> {
     }
 }
 
-/// A launch of so many blocks; none, if there is nothing to do.
+/// Returns a launch of so many blocks; `None` if there is nothing to do.
 pub(super) fn kernel_call<A: bytemuck::Pod>(
     file: Text,
     name: &'static str,
@@ -163,12 +164,12 @@ pub(super) fn kernel_call<A: bytemuck::Pod>(
     (x > 0 && y > 0).then_some(KernelCall { file, name, grid: (x, y), args })
 }
 
-/// Blocks of one thread a cell.
+/// Returns the grid for one thread per cell.
 pub(super) fn blocks_of_cells(cells: usize) -> [usize; 2] {
     [cells.div_ceil(THREADS as usize), 1]
 }
 
-/// Blocks of one warp a row.
+/// Returns the grid for one warp per row.
 pub(super) fn blocks_of_warps(rows: usize) -> [usize; 2] {
     [rows.div_ceil(THREADS as usize / 32), 1]
 }

@@ -1,7 +1,7 @@
-// Dense products where there is no BLAS: out = a * b, squares of 64 x 64 cells a block, 4 x 4 a thread.
+// Dense products without cuBLAS: out = a * b. A block computes a square of 64 x 64 cells, a thread 4 x 4 of them.
 //
-// Both operands have any distance between rows and between columns, so that a layer and both of its gradients are one kernel.
-// With more than one part the sum is cut into pieces of `k_of_part`, each into an f32 output of its own.
+// Rows and columns of both operands can have any stride, so that one kernel serves a layer and both of its gradients.
+// With more than one part, the sum is split into pieces of `k_of_part` terms, each with an f32 output of its own.
 
 constexpr u32 SQUARE = 64;
 constexpr u32 DEPTH = 16;
@@ -34,7 +34,7 @@ KERNEL(product, Product) {
     float sum[EACH][EACH] = {};
     for (u64 k = first; k < last; k += DEPTH) {
         for (u32 i = threadIdx.x; i < SQUARE * DEPTH; i += THREADS) {
-            // Neighbouring threads read along the side whose cells lie next to each other.
+            // Neighbouring threads read along the dimension that is contiguous.
             const u32 ar = a.a_row == 1 ? i % SQUARE : i / DEPTH, ak = a.a_row == 1 ? i / SQUARE : i % DEPTH;
             const u32 bc = a.b_column == 1 ? i % SQUARE : i / DEPTH, bk = a.b_column == 1 ? i / SQUARE : i % DEPTH;
             const bool in_a = row + ar < a.m && k + ak < last, in_b = column + bc < a.n && k + bk < last;

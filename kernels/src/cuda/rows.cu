@@ -1,6 +1,6 @@
-// Kernels that move or change cells one by one. All are bound by memory.
+// Kernels that move or change single cells. All of them are bound by memory bandwidth.
 
-// out = x after all steps, each row held by `lanes` threads; with `rows`, row i is x[rows[i]].
+// out = x after all steps; `lanes` threads per row. With `picked`, row i is x[picked[i]].
 struct Rows {
     const Stored* x;
     const u32* picked;
@@ -41,7 +41,7 @@ KERNEL(rows_4, Rows) { change_rows<4>(a); }
 KERNEL(rows_8, Rows) { change_rows<8>(a); }
 #endif
 
-// out = x, rounded.
+// out = x, rounded to bf16.
 struct Round {
     const float* x;
     u16* out;
@@ -53,7 +53,7 @@ KERNEL(round_cells, Round) {
     if (i < a.cells) a.out[i] = rounded(a.x[i]);
 }
 
-// out = x^T, in squares of a warp's width that are turned in shared memory.
+// out = x^T, in squares of a warp's width that are transposed in shared memory.
 struct Transpose {
     const Stored* x;
     Stored* out;
@@ -95,7 +95,7 @@ KERNEL(permute_edges, Permute) {
     }
 }
 
-// Dropout on the values of a sparse matrix: a warp a row, so that the row's key is made once.
+// Dropout on the values of a sparse matrix: one warp per row, so that the row's key is computed once.
 struct SparseDropout {
     const u64* indptr;
     const u32* indices;

@@ -1,4 +1,4 @@
-//! Kernels over rows: row steps by themselves, and behind another kernel.
+//! Launches of row steps, by themselves or after another kernel.
 
 use super::args::{self, MOST_STEPS};
 use super::compile::File;
@@ -11,20 +11,20 @@ use crate::random::DropoutKey;
 use crate::random::{run_key, threshold};
 use crate::storage_type::StorageType;
 
-/// Threads of a warp.
+/// Threads per warp.
 pub(super) const WARP: usize = 32;
 
-/// How a row of `d` cells is held by threads.
+/// How the threads of a group divide a row.
 #[derive(Clone, Copy)]
 pub(super) struct Width {
-    /// Cells of one load.
+    /// Cells per load.
     pub(super) vector: usize,
-    /// Threads a row: a power of two.
+    /// Threads per row: a power of two.
     pub(super) lanes: usize,
 }
 
 impl Width {
-    /// As many cells a load as 16 bytes hold, if rows are a multiple of them.
+    /// Chooses as many cells per load as 16 bytes hold, if the row length is a multiple of that.
     pub(super) fn of(d: usize, stored: StorageType) -> Self {
         let vector = match d {
             _ if d.is_multiple_of(8) && stored == StorageType::Bf16 => 8,
@@ -38,7 +38,8 @@ impl Width {
         THREADS as usize / self.lanes
     }
 
-    /// Loads a thread and edge that a gather holds in registers: as many as the row needs, up to what the kernels are made for.
+    /// Returns the tiles that each thread of a gather keeps in registers: as many as the row needs, up to the most that
+    /// the kernels support.
     pub(super) fn tiles(&self, d: usize) -> usize {
         let most = [4, 4, 2, 2, 1][self.vector / 2];
         d.div_ceil(self.vector * self.lanes).next_power_of_two().clamp(1, most)
@@ -46,7 +47,7 @@ impl Width {
 }
 
 impl Plan<'_> {
-    /// A step by itself, or a chain of them: the first is a step too.
+    /// Prepares a single step, or a chain of steps.
     pub(super) fn row_steps(&mut self, first: RowStep, call: &Call) -> Result<()> {
         let (x_at, out_at) = (self.mat(call.inputs[0])?, self.mat(call.out())?);
         let mut all = vec![self.step(call, first, call.head_inputs().get(1).copied())?];
@@ -56,7 +57,7 @@ impl Plan<'_> {
         self.steps_in_place(call, out_at, later)
     }
 
-    /// The steps behind the call's head.
+    /// Returns the steps that follow the call's head.
     pub(super) fn steps(&self, call: &Call) -> Result<Vec<args::RowStepArgs>> {
         call.steps().map(|(step, beside)| self.step(call, step, beside)).collect()
     }
@@ -71,7 +72,7 @@ impl Plan<'_> {
         Ok(args::RowStepArgs { operand, kind, number: step.number(), mask })
     }
 
-    /// Steps on rows that are there already.
+    /// Prepares steps on rows that are already written.
     pub(super) fn steps_in_place(&mut self, call: &Call, out_at: u64, steps: &[args::RowStepArgs]) -> Result<()> {
         let mut chunks = steps.chunks(MOST_STEPS);
         chunks.try_for_each(|steps| self.rows(call.name_of_head(), call.out(), [out_at; 2], steps))
@@ -100,7 +101,7 @@ impl Plan<'_> {
     }
 }
 
-/// Steps on rows that are stored so when they are written.
+/// Packs steps for a kernel. `made` is the storage type of its output.
 pub(super) fn pack_steps(steps: &[args::RowStepArgs], made: StorageType) -> args::RowStepsArgs {
     let wide = u32::from(made == StorageType::F32);
     let mut packed = args::RowStepsArgs { count: steps.len() as u32, wide, ..args::RowStepsArgs::default() };
@@ -108,7 +109,7 @@ pub(super) fn pack_steps(steps: &[args::RowStepArgs], made: StorageType) -> args
     packed
 }
 
-/// What is needed to decide any cell of a dropout.
+/// Returns the settings that decide every cell of a dropout.
 pub(super) fn mask(call: &'static str, key: DropoutKey) -> Result<args::Mask> {
     let DropoutKey { seed, op, first_row, rate } = key;
     if !(0.0..1.0).contains(&rate) {
@@ -119,12 +120,12 @@ pub(super) fn mask(call: &'static str, key: DropoutKey) -> Result<args::Mask> {
     Ok(args::Mask { run: run_key(seed), first_row, op, threshold: threshold(rate), scale, unused: 0 })
 }
 
-/// The kernel that moves rows of this width.
+/// Returns the name of the kernel for rows of this width.
 pub(super) fn rows_kernel_name(width: Width) -> &'static str {
     ["rows_1", "rows_2", "rows_4", "rows_4", "rows_8"][width.vector / 2]
 }
 
-/// Kernels count columns in 32 bits, and slices of them in 16.
+/// Checks the number of columns. Kernels count columns in 32 bits, and slices of them in 16.
 pub(super) fn columns(call: &'static str, d: usize) -> Result<u32> {
     const MOST: usize = 1 << 22;
     if d <= MOST {

@@ -1,9 +1,10 @@
 //! The memory of a GPU: numbered slots with a hard capacity.
 //!
-//! What counts is the sum of the slots' bytes, as on every device; what the driver rounds up, and its own context, lie outside.
-//! Memory comes from the driver's stream-ordered pool, which keeps what is given back, on a stream of its own. What a slot gave up is
-//! spare, for the next one of as many bytes, so that the driver is hardly ever asked. A slot that takes the place of another each
-//! epoch has the other's memory in turn. So the same calls have the same addresses every other epoch (`graphs.rs` lives on that).
+//! As on every device, the capacity limits the sum of the slots' bytes. The driver's rounding and its context are not
+//! counted. Memory comes from the driver's stream-ordered pool, which keeps freed memory, on a stream of its own. A
+//! freed buffer is kept as a spare for the next slot of the same size, so that the driver is rarely called. A slot that
+//! replaces another one each epoch alternates with it between the same two buffers. So the same calls have the same
+//! addresses every other epoch, which `graphs.rs` relies on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use super::driver::Named;
 use crate::error::{Error, Result};
 use crate::memory::Slot;
 
-/// What lies behind a slot.
+/// The memory of a slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buffer {
-    /// 0 where there are no bytes.
+    /// 0 if there are no bytes.
     pub(super) address: u64,
     pub(super) bytes: u64,
 }
@@ -31,24 +32,24 @@ pub(super) struct Slots {
 
 #[derive(Default)]
 struct Table {
-    // Invariant: used <= peak <= capacity, and used is the sum over the buffers; kept is that over the spares and what is retired.
-    // used + kept, which is all that was taken from the driver, is at most the capacity as well.
+    // Invariant: used <= peak <= capacity. `used` is the sum over the buffers, `kept` the sum over the spare, reserved
+    // and retired ones. used + kept, which is everything taken from the driver, is at most the capacity as well.
     used: u64,
     peak: u64,
     kept: u64,
     buffers: Vec<Option<Buffer>>,
-    /// Bytes and address of what no slot holds, but a copy may still read.
+    /// Bytes and address of memory that no slot holds, but that a copy may still read.
     retired: Vec<(u64, u64)>,
-    /// The same of what nothing uses.
+    /// Bytes and address of memory that nothing uses.
     spare: BTreeSet<(u64, u64)>,
-    /// By a slot that was renamed to, the one that was renamed from.
+    /// For each slot that was the target of a rename, its source.
     successors: BTreeMap<u32, u32>,
-    /// By a successor, bytes and address of what it will have: it is spare as well.
+    /// For each such source, bytes and address of the memory reserved for it. It is unused as well.
     reserved: BTreeMap<u32, (u64, u64)>,
 }
 
-/// Whether spare memory may go back to the driver. What calls that are not queued yet may still use has to stay: where there is no
-/// room beside it, nothing is allocated.
+/// Whether spare memory may be returned to the driver. It must stay if calls that are not queued yet may use it. The
+/// allocation then fails if there is no room beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spares {
     MayGo,
@@ -62,7 +63,7 @@ impl Slots {
         Ok(Self { capacity, pool: Pool::new(context)?, table: Mutex::default() })
     }
 
-    /// Bytes in use, and the most that ever were.
+    /// Returns the bytes in use now, and the most that ever were.
     pub(super) fn used_and_peak(&self) -> [u64; 2] {
         let table = self.table.lock();
         [table.used, table.peak]
@@ -86,7 +87,8 @@ impl Slots {
         Ok(())
     }
 
-    /// Spare memory of exactly so many bytes, what is reserved or else that with the lowest address, or new memory.
+    /// Takes spare memory of exactly `bytes` bytes, or allocates it. Reserved memory comes first, then the spare with
+    /// the lowest address.
     fn take(&self, table: &mut Table, slot: Slot, bytes: u64, spares: Spares) -> Result<u64> {
         if let Some(spare) = table.take_spare(slot, bytes) {
             if cfg!(debug_assertions) && spares == Spares::MayGo {
@@ -102,7 +104,7 @@ impl Slots {
             }
             return self.pool.take(bytes);
         }
-        // Half of the peak is room enough for sizes that take turns.
+        // A margin of half the peak is enough for sizes that alternate.
         let most = self.capacity.min(table.peak.max(used).saturating_mul(3) / 2);
         while used.saturating_add(table.kept) > most && self.give_spare_back(table)? {}
         match self.pool.take(bytes) {
@@ -114,7 +116,8 @@ impl Slots {
         }
     }
 
-    /// Gives the largest spare back to the driver, and what is reserved last; whether there was one.
+    /// Returns the largest spare to the driver, or a reserved buffer if there is no spare. Returns whether there was
+    /// one.
     fn give_spare_back(&self, table: &mut Table) -> Result<bool> {
         let spare = table.spare.pop_last().or_else(|| table.reserved.pop_last().map(|(_, spare)| spare));
         let Some((bytes, address)) = spare else { return Ok(false) };
@@ -122,7 +125,7 @@ impl Slots {
         self.pool.give_back(address).map(|()| true)
     }
 
-    /// As [`Slots::free`], but nothing has the memory until [`Slots::settle`].
+    /// Does the same as [`Slots::free`], but the memory is not reused before [`Slots::settle`].
     pub(super) fn retire(&self, slot: Slot) -> Result<()> {
         let mut table = self.table.lock();
         let Buffer { address, bytes } = table.give_up(slot)?;
@@ -131,7 +134,7 @@ impl Slots {
         Ok(())
     }
 
-    /// No copy reads any more what was retired.
+    /// Makes retired memory available. No copy may read it any more.
     pub(super) fn settle(&self) {
         let mut table = self.table.lock();
         let retired = std::mem::take(&mut table.retired);
@@ -186,7 +189,7 @@ impl Table {
         spare.inspect(|_| self.kept -= bytes)
     }
 
-    /// Makes sure that the slot's place is there and holds nothing.
+    /// Makes sure that the slot's table entry exists and is empty.
     fn vacant(&mut self, slot: Slot) -> Result<()> {
         let index = slot.0 as usize;
         if self.buffers.get(index).is_some_and(Option::is_some) {
@@ -207,15 +210,15 @@ impl Drop for Slots {
         let spare =
             std::mem::take(&mut table.spare).into_iter().chain(std::mem::take(&mut table.reserved).into_values());
         for address in held.chain(spare.map(|(_, address)| address)) {
-            // A failure leaks it, no worse.
+            // A failure only leaks it.
             let _ = self.pool.give_back(address);
         }
-        // The pool would keep what other devices and programs could use.
+        // Otherwise the pool would keep memory that other devices and programs could use.
         let _ = self.pool.empty();
     }
 }
 
-/// Memory of a GPU, to be taken and given back.
+/// The allocator of a GPU's memory.
 pub(super) struct Pool {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
@@ -232,12 +235,12 @@ impl Pool {
         Ok(Self { context: context.clone(), stream })
     }
 
-    /// Memory that every stream may use at once; address 0 for no bytes.
+    /// Allocates memory that every stream may use at once; address 0 for no bytes.
     ///
     /// # Errors
     /// [`Error::Cuda`].
     pub(super) fn take(&self, bytes: u64) -> Result<u64> {
-        const CALL: &str = "taking memory of the GPU";
+        const CALL: &str = "allocating GPU memory";
         let Ok(len) = usize::try_from(bytes) else {
             return Err(Error::OutOfMemory { need_bytes: bytes, have_bytes: usize::MAX as u64 });
         };
@@ -246,35 +249,35 @@ impl Pool {
         }
         self.context.bind_to_thread().during(CALL)?;
         if !self.context.has_async_alloc() {
-            // SAFETY: what the memory holds is not read before it is written.
+            // SAFETY: the contents of the memory are not read before they are written.
             return unsafe { result::malloc_sync(len) }.during(CALL);
         }
-        // SAFETY: as above; the stream has nothing else to do, so the memory is there for all streams when it is waited for.
+        // SAFETY: as above; the stream has no other work, so the memory is valid on all streams after the wait.
         let address = unsafe { result::malloc_async(self.stream.cu_stream(), len) }.during(CALL)?;
         self.stream.synchronize().during(CALL)?;
         Ok(address)
     }
 
-    /// Fills memory with NaN, so that a read of what nobody wrote shows.
+    /// Fills memory with NaN, so that a read before the first write is visible.
     fn spoil(&self, address: u64, bytes: u64) -> Result<()> {
-        const CALL: &str = "filling memory of the GPU";
+        const CALL: &str = "filling GPU memory";
         self.context.bind_to_thread().during(CALL)?;
-        // SAFETY: it came from `take` with as many bytes, and nothing uses it.
+        // SAFETY: the memory came from `take` with as many bytes, and nothing uses it.
         unsafe { result::memset_d8_async(address, 0xff, bytes as usize, self.stream.cu_stream()) }.during(CALL)?;
         self.stream.synchronize().during(CALL)
     }
 
-    /// Gives memory back that nothing queued uses any more.
+    /// Frees memory that no queued work uses any more.
     ///
     /// # Errors
     /// [`Error::Cuda`].
     pub(super) fn give_back(&self, address: u64) -> Result<()> {
-        const CALL: &str = "giving memory of the GPU back";
+        const CALL: &str = "freeing GPU memory";
         if address == 0 {
             return Ok(());
         }
         self.context.bind_to_thread().during(CALL)?;
-        // SAFETY: it came from `take` and is given back once; nothing uses it any more.
+        // SAFETY: the memory came from `take` and is freed once; nothing uses it any more.
         unsafe {
             match self.context.has_async_alloc() {
                 true => result::free_async(address, self.stream.cu_stream()).during(CALL),
@@ -285,18 +288,18 @@ impl Pool {
 }
 
 impl Pool {
-    /// Returns to the system what was given back and nobody took since.
+    /// Returns the free memory of the pool to the system.
     ///
     /// # Errors
     /// [`Error::Cuda`].
     fn empty(&self) -> Result<()> {
-        const CALL: &str = "emptying the pool of memory";
+        const CALL: &str = "emptying the memory pool";
         if !self.context.has_async_alloc() {
             return Ok(());
         }
         self.context.bind_to_thread().during(CALL)?;
         self.stream.synchronize().during(CALL)?;
-        // SAFETY: the device is there; memory that is in use stays.
+        // SAFETY: the device exists; memory in use stays.
         unsafe {
             let pool = result::device::get_default_mem_pool(self.context.cu_device()).during(CALL)?;
             sys::cuMemPoolTrimTo(pool, 0).result().during(CALL)
@@ -304,12 +307,13 @@ impl Pool {
     }
 }
 
-/// By default the pool returns its memory to the system whenever a stream is waited for, which costs milliseconds.
+/// Makes the pool keep freed memory. By default it returns memory to the system at every synchronisation, which costs
+/// milliseconds.
 fn keep_what_is_given_back(context: &CudaContext) -> Result<()> {
-    const CALL: &str = "setting the pool of memory up";
+    const CALL: &str = "setting up the memory pool";
     context.bind_to_thread().during(CALL)?;
     let all = u64::MAX;
-    // SAFETY: the device is there, and the attribute is a 64-bit number that is read before the call returns.
+    // SAFETY: the device exists, and the attribute is a 64-bit number that is read before the call returns.
     unsafe {
         let pool = result::device::get_default_mem_pool(context.cu_device()).during(CALL)?;
         let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;

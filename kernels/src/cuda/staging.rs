@@ -1,7 +1,7 @@
-//! Copies between the host's ordinary memory and a GPU, through pinned buffers that are used again and again.
+//! Copies between pageable host memory and a GPU, through pinned buffers that are reused.
 //!
-//! A GPU copies by itself only from and to memory that the system keeps in place. What the host has is elsewhere: vectors,
-//! mapped files. A copy goes in pieces; while the GPU moves one, the host's cores move the next.
+//! A GPU can copy asynchronously only from and to pinned memory. The host's data is in vectors and mapped files. So a
+//! copy is done in pieces: while the GPU moves one piece, the host's cores copy the next.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -13,35 +13,35 @@ use rayon::prelude::*;
 use super::driver::Named;
 use crate::error::Result;
 
-/// Bytes of one piece.
+/// Bytes per piece.
 const PIECE: usize = 4 << 20;
 
-/// Buffers a direction: one that the GPU moves, one that the host fills, and one between them.
+/// Buffers per direction: one that the GPU moves, one that the host fills, and one between them.
 const BUFFERS: usize = 3;
 
-/// Bytes that are worth a task when the host's cores move a piece.
+/// Bytes per task when the host's cores copy a piece.
 const TASK: usize = 256 << 10;
 
-/// Memory of the host that stays in place and that a GPU reads and writes.
+/// Pinned host memory, which a GPU can read and write.
 pub(super) struct Pinned {
     start: *mut u8,
     len: usize,
 }
 
-// SAFETY: it is plain memory that one value owns.
+// SAFETY: it is plain memory with a single owner.
 unsafe impl Send for Pinned {}
-// SAFETY: through a shared reference it is only reached by `take_words`, whose place one caller has at a time.
+// SAFETY: a shared reference only gives access through `take_words`, and each place has one caller at a time.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// `len` bytes that can be read on the host without a penalty. The context must be current.
+    /// Allocates `len` bytes that the host can read at full speed. The context must be current.
     ///
     /// # Errors
     /// [`crate::Error::Cuda`].
     pub(super) fn new(len: usize) -> Result<Self> {
-        // Portable: for every GPU; mapped: kernels may write it.
+        // Portable: for every GPU. Mapped: kernels may write it.
         const PORTABLE_AND_MAPPED: u32 = 1 | 2;
-        // SAFETY: the memory is given back when this is dropped, and not used after.
+        // SAFETY: the memory is freed when this is dropped, and not used after that.
         let start = unsafe { result::malloc_host(len, PORTABLE_AND_MAPPED) }.during("pinning host memory")?;
         Ok(Self { start: start.cast(), len })
     }
@@ -51,17 +51,17 @@ impl Pinned {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: the driver gave `len` bytes; whoever reads waited for the copy that wrote them. They hold what the driver or
-        // `bytes_mut` wrote: a buffer is read only where it was copied into.
+        // SAFETY: the driver gave `len` bytes, and a reader has waited for the copy that wrote them. They are
+        // initialised by the driver or by `bytes_mut`: a buffer is only read where it was copied into.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; whoever writes waited for the copy that read them.
+        // SAFETY: as above; a writer has waited for the copy that read them.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
-    /// Two words, which become 0.
+    /// Returns two words and sets them to 0.
     pub(super) fn take_words(&self, offset: usize) -> [u64; 2] {
         assert!(offset.is_multiple_of(8) && offset + 16 <= self.len, "{offset} of {}", self.len);
         let words = self.start.wrapping_add(offset).cast::<u64>();
@@ -77,12 +77,12 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // SAFETY: it came from `malloc_host`; everything queued over it was waited for. A failure leaks it, no worse.
+        // SAFETY: it came from `malloc_host`; all queued work on it has been waited for. A failure only leaks it.
         let _ = unsafe { result::free_host(self.start.cast::<c_void>()) };
     }
 }
 
-/// The buffers of one direction. They are taken from the system at the first copy.
+/// The buffers of one direction. They are allocated at the first copy.
 pub(super) struct Staging {
     context: Arc<CudaContext>,
     buffers: Mutex<Vec<Buffer>>,
@@ -90,7 +90,7 @@ pub(super) struct Staging {
 
 struct Buffer {
     memory: Pinned,
-    /// When the GPU has moved what it was last given.
+    /// Happens when the GPU has finished its last copy with this buffer.
     moved: CudaEvent,
 }
 
@@ -99,7 +99,7 @@ impl Staging {
         Self { context: context.clone(), buffers: Mutex::default() }
     }
 
-    /// Queues a copy of `src` to the GPU's `address`. `src` is not needed any more when this returns.
+    /// Queues a copy of `src` to the GPU's `address`. `src` is no longer needed when this returns.
     ///
     /// # Errors
     /// [`crate::Error::Cuda`].
@@ -110,8 +110,8 @@ impl Staging {
             buffer.moved.synchronize().during("waiting for a copy")?;
             let pinned = &mut buffer.memory.bytes_mut()[..piece.len()];
             move_bytes(pinned, piece);
-            // SAFETY: the slot has room for all of `src` from `address` on (checked when it was queued); the buffer is not
-            // written again before `moved` has happened.
+            // SAFETY: the slot has room for all of `src` from `address` on (checked when the copy was queued); the
+            // buffer is not written again before `moved` has happened.
             unsafe { result::memcpy_htod_async(address + (i * PIECE) as u64, pinned, stream.cu_stream()) }
                 .during("copying to the GPU")?;
             buffer.moved.record(stream).during("recording an event")?;
@@ -119,7 +119,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Copies from the GPU's `address` to `dst`, and waits for it.
+    /// Copies from the GPU's `address` to `dst`, and waits until that is done.
     ///
     /// # Errors
     /// [`crate::Error::Cuda`].
@@ -127,7 +127,7 @@ impl Staging {
         let mut buffers = self.buffers.lock();
         let pieces = dst.len().div_ceil(PIECE);
         for i in 0..pieces + BUFFERS - 1 {
-            // The oldest piece comes out before its buffer is given another.
+            // The oldest piece must leave its buffer before the buffer is used again.
             if let Some(out) = i.checked_sub(BUFFERS - 1) {
                 let dst = &mut dst[out * PIECE..];
                 let len = dst.len().min(PIECE);
@@ -139,7 +139,8 @@ impl Staging {
                 let len = (dst.len() - i * PIECE).min(PIECE);
                 let buffer = self.buffer(&mut buffers, i)?;
                 let pinned = &mut buffer.memory.bytes_mut()[..len];
-                // SAFETY: the slot has as many bytes from `address` on; the buffer is not read before `moved` has happened.
+                // SAFETY: the slot has as many bytes from `address` on; the buffer is not read before `moved` has
+                // happened.
                 unsafe { result::memcpy_dtoh_async(pinned, address + (i * PIECE) as u64, stream.cu_stream()) }
                     .during("copying from the GPU")?;
                 buffer.moved.record(stream).during("recording an event")?;
@@ -158,7 +159,7 @@ impl Staging {
     }
 }
 
-/// One core cannot keep up with a GPU's link.
+/// Copies bytes with all cores, because one core is slower than a GPU's link.
 fn move_bytes(dst: &mut [u8], src: &[u8]) {
     if src.len() <= TASK {
         dst.copy_from_slice(src);

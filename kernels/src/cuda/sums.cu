@@ -1,4 +1,5 @@
-// Sums over rows, in an order that depends on sizes alone: a grid of parts, each of consecutive rows, then the parts in order.
+// Sums over rows, in an order that depends on sizes alone: first within parts of consecutive rows, then over the parts
+// in order.
 
 struct Columns {
     const Stored* x;
@@ -10,7 +11,8 @@ struct Columns {
     u64 d;
 };
 
-// partial[part][c] = sum over the part's rows of x[v][c]. A block has a warp's width of columns and a slice of rows a warp.
+// partial[part][c] = sum over the part's rows of x[v][c]. A block has one column per lane of a warp; its warps take
+// rows in turn.
 KERNEL(column_partials, Columns) {
     __shared__ double partial[WARPS][WARP];
     const u64 tiles = (a.d + WARP - 1) / WARP, part = blockIdx.x / tiles;
@@ -29,7 +31,7 @@ KERNEL(column_partials, Columns) {
     }
 }
 
-// out[c] = the sum of the parts' sums.
+// out[c] = sum over the parts.
 KERNEL(column_finish, Columns) {
     const u64 c = (u64)blockIdx.x * THREADS + threadIdx.x;
     if (c >= a.d) return;
@@ -42,10 +44,10 @@ struct Finish {
     const double* partial;
     float* out;
     u64 parts;
-    double divisor;  // of a mean; 0 gives 0
+    double divisor;  // of the mean; 0 gives 0
 };
 
-// out = the sum of the parts' sums, divided: one block.
+// out = sum over the parts, divided. Runs in one block.
 KERNEL(mean_finish, Finish) {
     __shared__ double partial[THREADS];
     double sum = 0.0;
@@ -80,7 +82,7 @@ struct Plus {
     u64 len;
 };
 
-// out[i] += sum[i]: what other rows came to.
+// out[i] += sum[i], where `sum` is the result over other rows.
 KERNEL(plus_floats, Plus) {
     const u64 i = (u64)blockIdx.x * THREADS + threadIdx.x;
     if (i < a.len) ((float*)a.out)[i] += ((const float*)a.sum)[i];

@@ -1,21 +1,22 @@
-//! What calls come to.
+//! The tasks that calls are turned into.
 
 use super::autotune::Shape;
 use super::blas::DenseProduct;
 use super::modules::KernelCall;
 
-/// One thing that a call asks of the GPU.
+/// One unit of work for the GPU.
 #[derive(Debug, PartialEq)]
 pub(super) enum Task {
     Kernel(KernelCall),
     Product(DenseProduct),
-    /// Two launches that write the same, whole rows and some columns at a time: whichever is faster will be it.
+    /// Two launches with the same result, by whole rows and by groups of columns. Both are timed, and the faster one is
+    /// used from then on.
     Trial {
         shape: Shape,
         columns: usize,
         calls: Box<[KernelCall; 2]>,
     },
-    /// Bytes that become 0.
+    /// Sets bytes to 0.
     Zero {
         address: u64,
         bytes: u64,

@@ -1,4 +1,4 @@
-//! Kernel calls as plain data: what a device is asked to compute, over which slots.
+//! Kernel calls as plain data: an operation and the slots that it works on.
 
 pub use lapidary_arrays::NO_LABEL;
 
@@ -7,128 +7,130 @@ use crate::op::{BlockSpec, Cost, DType, EdgeWeight, Gather, Move, Op, RowStep, S
 use crate::random::DropoutKey;
 use crate::storage_type::StorageType;
 
-/// A dense row-major matrix in a slot. A vector is one with a single row or column.
+/// A dense row-major matrix in a slot. A vector is a matrix with a single row or column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mat {
-    /// Where it lies.
+    /// The slot that holds it.
     pub slot: Slot,
     /// Number of rows.
     pub rows: usize,
     /// Number of columns.
     pub cols: usize,
-    /// Its element type.
+    /// Element type.
     pub dtype: DType,
 }
 
 impl Mat {
-    /// An `f32` matrix.
+    /// Returns an `f32` matrix.
     pub fn f32(slot: Slot, rows: usize, cols: usize) -> Self {
         Self { slot, rows, cols, dtype: DType::F32 }
     }
 
-    /// How its numbers are stored, if it is of floating-point numbers; else `f32`, which it is not.
+    /// Returns the storage type of the matrix; `f32` if its elements are not floating-point numbers.
     pub fn float(&self) -> StorageType {
         self.dtype.float().unwrap_or_default()
     }
 
-    /// Bytes of a row.
+    /// Returns the bytes of one row.
     pub fn row_bytes(&self) -> usize {
         self.cols.saturating_mul(self.dtype.byte_count() as usize)
     }
 
-    /// How many numbers it is; what no array can hold saturates, and is refused later.
+    /// Returns the number of elements. The product saturates; a size that no array can hold is rejected later.
     pub fn numbers(&self) -> usize {
         self.rows.saturating_mul(self.cols)
     }
 }
 
-/// A block (see [`crate::BlockView`]) in two slots.
+/// A block (see [`crate::BlockView`]) stored in two slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSlots {
     /// u64 `[rows + 1]`.
     pub indptr: Slot,
     /// u32 `[edges]`.
     pub indices: Slot,
-    /// Rows that gather.
+    /// Number of rows of the block: the destinations.
     pub rows: usize,
-    /// Sources in the own matrix.
+    /// Number of sources in the own matrix.
     pub own_sources: usize,
-    /// Sources in the halo.
+    /// Number of sources in the halo.
     pub halo_sources: usize,
     /// Number of edges.
     pub edges: usize,
 }
 
-/// What a call is told of the run and of the part that it is over, beside its operands. An operation looks at what concerns it.
+/// Facts about the run and the part that a call needs beside its operands. Each operation reads only the fields that
+/// concern it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Part {
-    /// The run's seed: for dropouts.
+    /// Seed of the run, for dropout.
     pub seed: u64,
-    /// The global id of the first row: for dropouts.
+    /// Global id of the first row, for dropout.
     pub first_row: u64,
-    /// Rows of this split are selected: for losses.
+    /// Split code of the selected rows, for losses.
     pub select: u32,
-    /// How many rows a loss is the mean over.
+    /// Number of rows that a loss is the mean over.
     pub count: u64,
-    /// Which elements of a parameter are updated.
+    /// Elements of a parameter that an optimizer step updates.
     pub window: Window,
 }
 
-/// Elements of an array, one after the other.
+/// A range of consecutive elements of an array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Window {
-    /// The first one's place.
+    /// Index of the first element.
     pub first: usize,
-    /// How many.
+    /// Number of elements.
     pub len: usize,
 }
 
 impl Window {
-    /// The place after the last.
+    /// Returns the index after the last element.
     pub fn end(&self) -> usize {
-        self.first.saturating_add(self.len) // refused later, if no array is that long
+        self.first.saturating_add(self.len) // saturates; a length that no array can hold is rejected later
     }
 }
 
 /// One kernel call: an operation over slots.
 ///
-/// Unless it says otherwise a call overwrites its outputs, and no output may be an input's slot. What changes from epoch to epoch is
-/// read from two small operands: the *clock*, u64 `[epoch, step]` (`step` counts optimizer steps from 1), and the learning rate, f32
-/// `[1]`.
+/// A call overwrites its outputs, unless its documentation says otherwise. No output may share a slot with an input.
+/// Values that change from epoch to epoch are read from two small operands: the *clock*, u64 `[epoch, step]` (`step`
+/// counts optimizer steps from 1), and the learning rate, f32 `[1]`.
 ///
 /// # Rounding
-/// All matrices of a call are stored alike, but for sums: those of a gather's window so far and the output of a
-/// [`Linear::WeightGrad`](crate::op::Linear::WeightGrad) are f32, and a gather may write f32 whatever it reads. Numbers are widened to
-/// f32 when they are read, computed with in f32 (sums over rows in f64), and rounded once, when a row is written. A GPU writes twice
-/// what an [`Op::Fused`] makes of a product: before its steps, and behind every six of them.
+/// All matrices of a call have the same storage type, except sums. The running sum of a windowed gather and the output
+/// of a [`Linear::WeightGrad`](crate::op::Linear::WeightGrad) are f32, and a gather may write f32 whatever it reads.
+/// Kernels widen numbers to f32 when they read them, compute in f32 (sums over rows in f64), and round once, when they
+/// write a row. On a GPU, an [`Op::Fused`] also writes and rounds its rows after every six steps and, if its head is a
+/// product, before the first step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// What is computed.
+    /// The operation.
     pub op: Op,
-    /// What it reads, in the order of the operation's record.
+    /// Matrices that the call reads, in the order of the operation's record.
     pub inputs: Vec<Mat>,
-    /// What it writes, in the order of the operation's record.
+    /// Matrices that the call writes, in the order of the operation's record.
     pub outputs: Vec<Mat>,
-    /// The block that it is over.
+    /// The block of a gather or of an edge operation.
     pub block: Option<BlockSlots>,
-    /// The sources of a gather in other parts; absent exactly when the block has none.
+    /// Sources of a gather that other parts own; absent exactly when the block has no halo.
     pub halo: Option<Mat>,
-    /// Of a gather's window, the first source at hand.
+    /// For a windowed gather, the first source in the window.
     pub first_source: Option<usize>,
-    /// What it came to over other rows, or other sources, to which this call adds.
+    /// Result over other rows or other sources, to which this call adds its own.
     pub sum: Option<Mat>,
-    /// Room for partial sums.
+    /// Workspace for partial sums.
     pub workspace: Option<Slot>,
-    /// The part that it is over.
+    /// Run and part of the call.
     pub part: Part,
 }
 
 /// An operand of a new call.
 #[derive(Clone, Copy, Debug)]
 pub enum Arg {
-    /// With sizes.
+    /// An operand with its sizes.
     Mat(Mat),
-    /// With the sizes and the type that go with the other operands.
+    /// A slot alone. Its sizes and type are derived from the other operands.
     Slot(Slot),
 }
 
@@ -145,7 +147,7 @@ impl From<Slot> for Arg {
 }
 
 impl Call {
-    /// An operation over these inputs and outputs.
+    /// Creates a call of an operation over these inputs and outputs.
     pub fn new<A: Into<Arg>, B: Into<Arg>>(
         op: impl Into<Op>,
         inputs: impl IntoIterator<Item = A>,
@@ -154,7 +156,7 @@ impl Call {
         Self::over(op, Part::default(), None, inputs, outputs)
     }
 
-    /// An operation over these inputs and outputs, a part and a block.
+    /// Creates a call of an operation over these inputs and outputs, for a part and a block.
     pub fn over<A: Into<Arg>, B: Into<Arg>>(
         op: impl Into<Op>,
         part: Part,
@@ -181,7 +183,8 @@ impl Call {
         call
     }
 
-    /// `out[v] = sum over sources u of v, in order, of weights[edge] * x[u]`; without weights, of `x[u]`.
+    /// Creates the call `out[v] = sum over sources u of v, in order, of weights[edge] * x[u]`; without weights, the
+    /// plain sum of `x[u]`.
     pub fn gather(block: BlockSlots, weights: Option<Slot>, own: Mat, halo: Option<Mat>, out: Mat) -> Self {
         let spec = BlockSpec::Graph { self_loops: false, transposed: false };
         let weight = if weights.is_some() { EdgeWeight::Stored } else { EdgeWeight::One };
@@ -189,26 +192,26 @@ impl Call {
         Self { halo, ..Self::over(Gather { block: spec, weight }, Part::default(), Some(block), inputs, [out]) }
     }
 
-    /// The share of a gather over the sources from `first` on that are at hand, added to `sum`, or to 0.
+    /// Restricts a gather to a window of sources that starts at `first`. Its result is added to `sum`, or to 0.
     pub fn window(self, first: usize, sum: Option<Mat>) -> Self {
         Self { first_source: Some(first), sum, ..self }
     }
 
-    /// The same, added to what it came to over other rows.
+    /// Adds the result over other rows, in `sum`, to the result of this call.
     pub fn added_to(self, sum: Slot) -> Self {
         let sum = Some(Mat { slot: sum, ..self.out() });
         Self { sum, ..self }
     }
 
-    /// Arrays of so many f32, one after the other.
+    /// Creates a call that concatenates arrays of f32; each part has a slot and a length.
     pub fn concat(parts: &[(Slot, usize)], out: Slot) -> Self {
         let parts = parts.iter().map(|&(part, len)| Mat::f32(part, 1, len));
-        // Refused later, if no array is that long.
+        // The sum saturates; a length that no array can hold is rejected later.
         let all = parts.clone().fold(0, |sum: usize, part| sum.saturating_add(part.cols));
         Self::new(Move::Concat, parts, [Mat::f32(out, 1, all)])
     }
 
-    /// The same with row steps behind it, whose operands beside the row come one after the other.
+    /// Appends row steps to the call. `operands` has the operands of all steps except the row itself, in order.
     pub fn followed_by<A: Into<Arg>>(
         mut self,
         steps: impl IntoIterator<Item = RowStep>,
@@ -226,7 +229,7 @@ impl Call {
         self
     }
 
-    /// The call without the steps behind it, those, and their operands.
+    /// Splits the call into its head, the steps that follow it, and the operands of the steps.
     pub fn apart(mut self) -> (Self, Vec<RowStep>, Vec<Mat>) {
         let operands = self.inputs.split_off(self.head_inputs().len());
         let steps = self.op.steps().to_vec();
@@ -234,24 +237,24 @@ impl Call {
         (self, steps, operands)
     }
 
-    /// What it makes: its first output.
+    /// Returns the first output.
     pub fn out(&self) -> Mat {
         self.outputs[0]
     }
 
-    /// The inputs that are not those of steps.
+    /// Returns the inputs of the head: all inputs except those of the steps.
     pub fn head_inputs(&self) -> &[Mat] {
         let of_steps: usize = self.op.steps().iter().map(|step| step.record().inputs.len() - 1).sum();
         &self.inputs[..self.inputs.len().saturating_sub(of_steps)]
     }
 
-    /// The steps behind it, each with what it reads beside the row.
+    /// Returns the steps, each with the operand that it reads beside the row.
     pub fn steps(&self) -> impl Iterator<Item = (RowStep, Option<Mat>)> {
         let mut operands = self.inputs[self.head_inputs().len()..].iter().copied();
         self.op.steps().iter().map(move |step| (*step, step.record().inputs.get(1).and_then(|_| operands.next())))
     }
 
-    /// Every slot that the call reads; some more than once.
+    /// Returns every slot that the call reads. A slot can occur more than once.
     pub fn reads(&self) -> impl Iterator<Item = Slot> {
         let (head, steps) = self.inputs.split_at(self.head_inputs().len());
         let block = self.block.iter().flat_map(|block| [block.indptr, block.indices]);
@@ -259,12 +262,12 @@ impl Call {
         block.chain(mats.map(|mat| mat.slot))
     }
 
-    /// Every slot that the call writes.
+    /// Returns every slot that the call writes.
     pub fn writes(&self) -> impl Iterator<Item = Slot> {
         self.outputs.iter().map(|mat| mat.slot).chain(self.workspace)
     }
 
-    /// The same call over other slots.
+    /// Returns the same call with every slot renamed.
     pub fn renamed(mut self, name: impl Fn(Slot) -> Slot) -> Self {
         let mats = self.inputs.iter_mut().chain(&mut self.outputs).chain(&mut self.halo).chain(&mut self.sum);
         mats.for_each(|mat| mat.slot = name(mat.slot));
@@ -275,7 +278,7 @@ impl Call {
         self
     }
 
-    /// Its kernel's name, as it stands in traces and errors.
+    /// Returns the name of the kernel, as used in traces and errors.
     pub fn name(&self) -> &'static str {
         match &self.op {
             Op::Fused { head, .. } => match (&**head, head.record().name) {
@@ -288,28 +291,28 @@ impl Call {
         }
     }
 
-    /// The name of its kernel without steps.
+    /// Returns the name of the head's kernel, without steps.
     pub fn name_of_head(&self) -> &'static str {
         self.op.head().record().kernel()
     }
 
-    /// Whether it copies rows from other devices, and is no launch.
+    /// Whether the call copies rows from other devices. Such a call launches no kernel.
     pub fn fetches(&self) -> bool {
         self.op == Op::Move(Move::Fetch)
     }
 
-    /// The key of a dropout among its operations.
+    /// Returns the key of a dropout operation of this call.
     pub(crate) fn dropout_key(&self, rate: f32, salt: u32) -> DropoutKey {
         DropoutKey { seed: self.part.seed, op: salt, first_row: self.part.first_row, rate }
     }
 
-    /// What its time depends on.
+    /// Returns what the time of the call depends on.
     pub fn price(&self) -> Price {
         let record = self.op.head().record();
         match (record.cost, self.block) {
             (Cost::Gather, Some(block)) => {
                 let (own, edges) = (self.inputs[0], block.edges as f64);
-                // A window has its share of the edges.
+                // A window has edges in proportion to its share of the sources.
                 let share = match self.first_source {
                     Some(_) => edges * own.rows as f64 / block.own_sources.max(1) as f64,
                     None => edges,
@@ -333,49 +336,50 @@ impl Call {
         }
     }
 
-    /// The bytes of a row that the steps read of matrices.
+    /// Returns the bytes per row of the matrices that the steps read.
     pub fn step_row_bytes(&self) -> usize {
         let matrices = self.step_operands().filter(|(_, operand, _)| operand.stored == Stored::AsRows);
         matrices.map(|(_, _, mat)| mat.row_bytes()).fold(0, usize::saturating_add)
     }
 
-    /// What its time is learned under, but for how rows are stored: its kernel's name, and those of the steps behind it.
+    /// Returns the name under which the cost model learns the call's time: the names of its kernel and of the steps
+    /// that follow. The storage type is not included.
     pub fn cost_name(&self) -> String {
         let steps = self.op.steps().iter().filter_map(|step| step.record().step());
         steps.fold(self.name_of_head().into(), |name: String, (short, _)| name + "+" + short)
     }
 }
 
-/// What a call's time depends on, without the steps behind it.
+/// The quantities that the time of a call depends on, without the steps that follow it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Price {
     /// A sum over a block.
     Gather {
         /// The block.
         block: BlockSlots,
-        /// As many of its edges as have their source at hand.
+        /// Number of edges whose source is in the window.
         edges: u64,
         /// Whether each edge has a weight.
         weighted: bool,
-        /// Of a source's row.
+        /// Bytes per source row.
         row_bytes: usize,
-        /// Of a row that is made.
+        /// Bytes per output row.
         out_row_bytes: usize,
     },
-    /// A product `[rows, k]` by `[k, m]`, or its gradients, which are as much work.
+    /// A product `[rows, k]` by `[k, m]`, or one of its gradients, which do the same number of multiplications.
     Product {
-        /// Rows.
+        /// Number of rows.
         rows: usize,
-        /// Columns.
+        /// Columns that are summed over.
         k: usize,
-        /// Columns.
+        /// Columns of the result.
         m: usize,
     },
-    /// What reads and writes its operands.
+    /// A kernel that reads and writes its operands once.
     Rows {
-        /// Of each vertex; 0 for what does not depend on vertices.
+        /// Bytes per vertex; 0 for a call whose time does not depend on the vertices.
         bytes: usize,
     },
-    /// No kernel.
+    /// No kernel runs.
     Nothing,
 }

@@ -1,4 +1,4 @@
-//! What works on values of edges.
+//! Operations on edge values.
 
 use super::oracle::Array;
 use super::record::Dim::{Edges, EdgesBack, Just};
@@ -6,22 +6,22 @@ use super::record::{CLOCK, PLAIN, Record, of};
 use super::types::{BlockSpec, DType};
 use crate::reference;
 
-/// An operation on values of edges, f32 `[e]`.
+/// An operation on edge values, f32 `[e]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum EdgeOp {
-    /// `(values, permutation) -> out[i] = values[permutation[i]]`: the values in the order of the transposed block.
+    /// `(values, permutation) -> out[i] = values[permutation[i]]`: the values, reordered for the transposed block.
     Permute {
-        /// The block whose edges the values belong to.
+        /// The block that the values belong to.
         block: BlockSpec,
     },
-    /// `(values, clock) -> out`: [`super::RowStep::Dropout`] on the values of a sparse matrix in CSR, the same cells as of the dense one.
-    /// It is what a dropout of edges becomes when it is lowered.
+    /// `(values, clock) -> out`: [`super::RowStep::Dropout`] on the values of a sparse matrix in CSR. It drops the same
+    /// cells as on the dense matrix. Lowering turns a dropout of edges into this operation.
     Dropout {
-        /// The block whose edges the values belong to: row `v`'s cells are at the columns that are its sources.
+        /// The block that the values belong to. The cells of row `v` are in the columns that are its sources.
         block: BlockSpec,
-        /// Share of cells that become 0.
+        /// Share of cells that are set to 0.
         rate: f32,
-        /// Which dropout of the model this is.
+        /// Number of this dropout in the model.
         salt: u32,
     },
 }
@@ -46,7 +46,7 @@ static DROPOUT: Record = Record {
 };
 
 impl EdgeOp {
-    /// What is written down of it.
+    /// Returns the operation's record.
     pub fn record(&self) -> &'static Record {
         match self {
             Self::Permute { .. } => &PERMUTE,
@@ -54,7 +54,7 @@ impl EdgeOp {
         }
     }
 
-    /// The block whose edges the values belong to.
+    /// Returns the block that the values belong to.
     pub fn block(&self) -> Option<BlockSpec> {
         match *self {
             Self::Permute { block } | Self::Dropout { block, .. } => Some(block),

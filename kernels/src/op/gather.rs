@@ -1,6 +1,6 @@
-//! Sums over in-neighbours, and over whatever else is a block.
+//! Gather: sums over in-neighbours, or over the sources of any other block.
 //!
-//! What an edge adds is its source's row times the edge's weight: [`EdgeWeight`] says where that comes from.
+//! Each edge adds its source's row, multiplied by the edge's weight. [`EdgeWeight`] says where the weight comes from.
 
 use super::oracle::{Array, Given};
 use super::record::Dim::{BlockRows, D, Edges, Just, Sources};
@@ -11,22 +11,23 @@ use crate::reference;
 
 /// `out[v] = sum over sources u of v, in order, of weight[edge] * x[u]`.
 ///
-/// A call may be a *window*: over the sources `first_source ..` alone, added to `sum`. Windows one after the other, each of which is
-/// given the one before's output, come to the same bits as the whole. A window's block has no halo, and the sources of its rows ascend.
+/// A call may be a *window*: it sums only the sources from `first_source` on that it is given, and adds them to `sum`.
+/// A sequence of consecutive windows, each given the output of the one before, produces the same bits as the whole
+/// gather. A window's block has no halo, and the sources of each row ascend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gather {
-    /// Over this block.
+    /// The block to sum over.
     pub block: BlockSpec,
-    /// What an edge counts.
+    /// The weight of an edge.
     pub weight: EdgeWeight,
 }
 
-/// Where the weight of an edge comes from.
+/// The source of the edge weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EdgeWeight {
-    /// It is 1: `(x) -> y`.
+    /// Every weight is 1: `(x) -> y`.
     One,
-    /// It is an operand: `(x, weights) -> y`.
+    /// The weights are an operand: `(x, weights) -> y`.
     Stored,
 }
 
@@ -75,17 +76,17 @@ fn reference(given: &Given<'_>) -> Vec<Array> {
 }
 
 impl Gather {
-    /// Sums of rows over a block.
+    /// Creates an unweighted gather over a block.
     pub fn over(block: BlockSpec) -> Op {
         Self { block, weight: EdgeWeight::One }.into()
     }
 
-    /// Sums of rows over a block, each times its edge's weight.
+    /// Creates a weighted gather over a block.
     pub fn weighted(block: BlockSpec) -> Op {
         Self { block, weight: EdgeWeight::Stored }.into()
     }
 
-    /// What is written down of it.
+    /// Returns the operation's record.
     pub fn record(&self) -> &'static Record {
         match self.weight {
             EdgeWeight::One => &SUM,

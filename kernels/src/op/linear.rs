@@ -1,4 +1,4 @@
-//! Products, their gradients, and what is done to a weight before one.
+//! Matrix products, their gradients, and operations that prepare a weight for a product.
 
 use super::oracle::Array;
 use super::record::Dim::{D, Just, K, N};
@@ -6,21 +6,22 @@ use super::record::{Cost, Gradient, PLAIN, Record, Row, Value, mat, of};
 use super::types::DType::{self, F32};
 use crate::reference;
 
-/// A product with a weight, or what belongs to one.
+/// A product with a weight, or an operation that belongs to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Linear {
     /// `(x, w) -> x w^T`.
     Product,
-    /// `(dy, w) -> dy w`: the gradient of the product for its input.
+    /// `(dy, w) -> dy w`: the gradient of the product with respect to its input.
     InputGrad,
-    /// `(dy, x) -> dy^T x`, f32: the gradient of the product for its weight. A call takes a workspace for partial sums, of
-    /// [`linear_weight_grad_workspace_bytes`](crate::linear_weight_grad_workspace_bytes), if that is not 0.
+    /// `(dy, x) -> dy^T x`, f32: the gradient of the product with respect to its weight. A call needs a workspace for
+    /// partial sums of [`linear_weight_grad_workspace_bytes`](crate::linear_weight_grad_workspace_bytes), unless that
+    /// is 0.
     WeightGrad,
-    /// `(x) -> the sum of its rows`, f32: the gradient of a bias.
+    /// `(x) -> sum of the rows of x`, f32: the gradient of a bias.
     ColumnSum,
-    /// `(x) -> x` in bf16, of a parameter: what is multiplied with rows that are stored so.
+    /// `(x) -> x` rounded to bf16. Applied to a parameter that is multiplied with bf16 rows.
     Round,
-    /// `(x) -> x^T`, of a parameter.
+    /// `(x) -> x^T`, for a parameter.
     Transpose,
 }
 
@@ -75,7 +76,7 @@ static ROUND: Record = Record {
     inputs: &[of(F32, "x", K, D)],
     outputs: &[of(DType::Bf16, "out", K, D)],
     gradient: Gradient::Rule(|_, back| back.give(0, Value::Dy)),
-    // The oracle rounds nothing.
+    // The oracle does not round.
     reference: |given| vec![given.mat(0).into()],
     ..PLAIN
 };
@@ -95,7 +96,7 @@ static TRANSPOSE: Record = Record {
 };
 
 impl Linear {
-    /// What is written down of it.
+    /// Returns the operation's record.
     pub fn record(&self) -> &'static Record {
         match self {
             Self::Product => &PRODUCT,

@@ -1,7 +1,8 @@
-//! Losses over the rows of a split, their gradients, and counts of right answers.
+//! Losses over the rows of a split, their gradients, and counts of correct predictions.
 //!
-//! Labels are classes, u32 `[n]`, of which [`NO_LABEL`](super::call::NO_LABEL) marks a row without one, or targets, u8 `[n, classes]`, 0 or
-//! 1; what is neither counts as 1. A call is told which rows are selected, and what its sum is divided by; 0 gives a loss of 0.
+//! Labels are either classes, u32 `[n]`, where [`NO_LABEL`](super::call::NO_LABEL) marks a row without a label, or
+//! targets, u8 `[n, classes]`, 0 or 1; every other target counts as 1. A call has the split code of the selected rows,
+//! and the number that the sum is divided by; 0 gives a loss of 0.
 
 use super::record::Dim::{D, Just, N, Scalar};
 use super::record::{Domain, Gradient, Operand, PLAIN, Record, Value, mat, of};
@@ -18,17 +19,19 @@ pub enum Loss {
     SoftmaxCrossEntropy(SplitName),
     /// `(logits, labels, split) -> (softmax - onehot) / count` in selected rows, 0 in the others.
     SoftmaxCrossEntropyGrad(SplitName),
-    /// `(logits, labels, split) -> [selected rows whose largest logit (the first on a tie) is at the label, selected rows]`.
+    /// `(logits, labels, split) -> [correct, selected]`: the number of selected rows whose largest logit (the first on
+    /// a tie) is at the label, and the number of selected rows.
     CountCorrect(SplitName),
-    /// `(logits, targets, split) -> loss`: mean binary cross-entropy of the sigmoid over all cells `z` of the selected rows, as
-    /// `torch.nn.BCEWithLogitsLoss`: `1 / (count * classes) * sum of max(z, 0) - z * t + ln(1 + exp(-|z|))`.
+    /// `(logits, targets, split) -> loss`: mean binary cross-entropy of the sigmoid over all cells `z` of the selected
+    /// rows, as `torch.nn.BCEWithLogitsLoss`:
+    /// `1 / (count * classes) * sum of max(z, 0) - z * t + ln(1 + exp(-|z|))`.
     SigmoidCrossEntropy(SplitName),
     /// `(logits, targets, split) -> (sigmoid(z) - t) / (count * classes)` in selected rows, 0 in the others.
     SigmoidCrossEntropyGrad(SplitName),
-    /// `(logits, targets, split) -> [true positives, false positives, false negatives]` over all cells of the selected rows. A cell
-    /// is positive exactly if its logit is above 0, so NaN is not.
+    /// `(logits, targets, split) -> [true positives, false positives, false negatives]` over all cells of the selected
+    /// rows. A cell is predicted positive if its logit is above 0, so NaN is negative.
     CountMicro(SplitName),
-    /// `(x) -> 1 / 2 * sum over all cells of x^2`, of all vertices. Its gradient is `x`.
+    /// `(x) -> 1 / 2 * sum over all cells of x^2`, over all vertices. Its gradient is `x`.
     HalfSquares,
 }
 
@@ -115,7 +118,7 @@ static HALF_SQUARES: Record = Record {
 };
 
 impl Loss {
-    /// What is written down of it.
+    /// Returns the operation's record.
     pub fn record(&self) -> &'static Record {
         match self {
             Self::SoftmaxCrossEntropy(_) => &SOFTMAX,
@@ -128,7 +131,7 @@ impl Loss {
         }
     }
 
-    /// The split that it is over; `None` if it is over all vertices.
+    /// Returns the split of the loss; `None` if it is over all vertices.
     pub fn split(&self) -> Option<SplitName> {
         match *self {
             Self::SoftmaxCrossEntropy(split)

@@ -1,10 +1,10 @@
-//! Operations: what programs are made of, and what devices compute.
+//! Operations: the nodes of a program and the kernels of a device.
 //!
-//! All that is known of an operation stands in its [`Record`], in the file of its family. From it are derived its name, the shapes
-//! of its outputs, the check of a call's operands, its gradient, what it costs, and the oracle that backends are held against. An
-//! operation over slots is a [`crate::Call`].
+//! All facts about an operation are in its [`Record`], in the file of its family. The operation's name, its output
+//! shapes, the operand checks of a call, its gradient, its cost and the oracle that every backend is tested against are
+//! derived from that record. An operation over slots is a [`crate::Call`].
 //!
-//! Backends have a file for each family, of the same name.
+//! Each backend has one file per family, with the same name.
 
 pub mod call;
 mod edges;
@@ -35,37 +35,37 @@ pub(crate) use sizes::step_operand;
 pub use sizes::{Extent, Misfit, infer};
 pub use types::{BlockSpec, DType, RowSpace, SplitName, TensorType};
 
-/// One operation. Its operands are given by its [`Record`], in order.
+/// One operation. Its [`Record`] lists its operands, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// A sum over the sources of a block.
     Gather(Gather),
-    /// A product, or what belongs to one.
+    /// A matrix product, or an operation that belongs to one.
     Linear(Linear),
-    /// What works on rows one by one, and can follow another operation in one kernel.
+    /// An operation on single rows. It can follow another operation in the same kernel.
     Row(RowStep),
     /// A layer normalisation.
     Norm(Norm),
-    /// What works on values of edges.
+    /// An operation on edge values.
     Edge(EdgeOp),
-    /// A loss over a split, or a count.
+    /// A loss over a split, or a count over one.
     Loss(Loss),
     /// An update of a parameter.
     Optimizer(Optimizer),
-    /// Rows or numbers that only move.
+    /// A copy of rows or numbers.
     Move(Move),
-    /// `(operands of head, then of each step all but its first) -> y`: the head, and what each step makes of the result
-    /// before it, which is its first operand. Only the pass `fuse` makes these.
+    /// `(operands of head, then of each step all but its first) -> y`: the head, followed by row steps. The first
+    /// operand of a step is the result before it. Only the pass `fuse` creates these.
     Fused {
-        /// Any operation that [`Op::takes_steps`].
+        /// Any operation for which [`Op::takes_steps`] is true.
         head: Box<Op>,
-        /// In order.
+        /// Row steps, in order.
         steps: Vec<RowStep>,
     },
 }
 
 impl Op {
-    /// What is written down of it; of a fused one, of its head.
+    /// Returns the operation's record; for a fused operation, the record of its head.
     pub fn record(&self) -> &'static Record {
         match self {
             Self::Gather(op) => op.record(),
@@ -80,7 +80,7 @@ impl Op {
         }
     }
 
-    /// The operation's name, as in traces and plans.
+    /// Returns the operation's name, as used in traces and plans.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Fused { .. } => "fused",
@@ -88,7 +88,7 @@ impl Op {
         }
     }
 
-    /// The operation without the steps that follow it.
+    /// Returns the operation without the steps that follow it.
     pub fn head(&self) -> &Op {
         match self {
             Self::Fused { head, .. } => head,
@@ -96,7 +96,7 @@ impl Op {
         }
     }
 
-    /// The steps that follow it.
+    /// Returns the steps that follow the operation.
     pub fn steps(&self) -> &[RowStep] {
         match self {
             Self::Fused { steps, .. } => steps,
@@ -104,7 +104,7 @@ impl Op {
         }
     }
 
-    /// The operation with steps behind it.
+    /// Appends row steps to the operation.
     pub fn followed_by(self, steps: impl IntoIterator<Item = RowStep>) -> Self {
         let (head, mut all) = match self {
             Self::Fused { head, steps } => (head, steps),
@@ -114,12 +114,12 @@ impl Op {
         if all.is_empty() { *head } else { Self::Fused { head, steps: all } }
     }
 
-    /// How many operands it reads.
+    /// Returns how many operands the operation reads.
     pub fn input_count(&self) -> usize {
         self.record().inputs.len() + self.steps().iter().map(|step| step.record().inputs.len() - 1).sum::<usize>()
     }
 
-    /// The step that it is, if it works on the rows of its first operand one by one.
+    /// Returns the row step that this operation is, if it is one.
     pub fn as_row_step(&self) -> Option<RowStep> {
         match self {
             Self::Row(step) => Some(*step),
@@ -127,17 +127,17 @@ impl Op {
         }
     }
 
-    /// Whether row steps can follow it in one kernel.
+    /// Whether row steps can follow the operation in one kernel.
     pub fn takes_steps(&self) -> bool {
         self.record().row != Row::Whole
     }
 
-    /// Whether it sums over a block.
+    /// Whether the operation, or its head, sums over a block.
     pub fn gathers(&self) -> bool {
         matches!(self.head(), Self::Gather(_))
     }
 
-    /// The block that it, or its head, is over.
+    /// Returns the block of the operation or of its head.
     pub fn block(&self) -> Option<BlockSpec> {
         match *self.head() {
             Self::Gather(Gather { block, .. }) => Some(block),
@@ -146,7 +146,7 @@ impl Op {
         }
     }
 
-    /// The split that it is over.
+    /// Returns the split of a loss.
     pub fn split(&self) -> Option<SplitName> {
         match self {
             Self::Loss(loss) => loss.split(),

@@ -1,4 +1,5 @@
-//! What only moves: rows that other parts read, and parts of an array. Lowering makes these; no program has them.
+//! Operations that only move data: rows that other parts read, and pieces of an array. Lowering creates them; no
+//! program contains them.
 
 use super::oracle::Array;
 use super::record::Dim::{Any, D, Just, K, N};
@@ -6,16 +7,16 @@ use super::record::{Cost, PLAIN, Record, mat, of};
 use super::types::DType::{F32, U32};
 use crate::reference;
 
-/// Rows or numbers that move.
+/// A copy of rows or numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
-    /// `(x, rows) -> out[i] = x[rows[i]]`: the rows that other parts read, one after the other.
+    /// `(x, rows) -> out[i] = x[rows[i]]`: packs the rows that other parts read.
     Pack,
-    /// `(packed, rows) -> halo`: rows that other parts packed, one part's after the other's: what [`crate::Device::fetch`] does, and
-    /// never a launch. `packed` is what this part lends, and `rows` says of each row of the halo the place in its owner's pack. Other
-    /// parts read `packed` at the same time.
+    /// `(packed, rows) -> halo`: copies the rows that other parts packed, grouped by owner. [`crate::Device::fetch`]
+    /// does it, never a kernel launch. `packed` is the pack that this part lends; other parts read it at the same time.
+    /// `rows` has, for each row of the halo, its index in the owner's pack.
     Fetch,
-    /// `(parts..) -> parts[0], parts[1], ..`, one after the other, f32.
+    /// `(parts..) -> out`: concatenates f32 arrays.
     Concat,
 }
 
@@ -46,7 +47,7 @@ static CONCAT: Record = Record {
 };
 
 impl Move {
-    /// What is written down of it.
+    /// Returns the operation's record.
     pub fn record(&self) -> &'static Record {
         match self {
             Self::Pack => &PACK,

@@ -7,7 +7,7 @@ use super::types::DType::F32;
 use super::{Linear, Op};
 use crate::reference;
 
-/// An operation of layer normalisation. `eps` is added to the variance.
+/// An operation of layer normalisation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Norm {
     /// `(x, gain, bias) -> (x - mean) / sqrt(variance + eps) * gain + bias` of each row, with the biased variance.
@@ -15,13 +15,13 @@ pub enum Norm {
         /// Added to the variance.
         eps: f32,
     },
-    /// `(dy, x, gain) -> dx`; the rows' statistics are computed again.
+    /// `(dy, x, gain) -> dx`. The statistics of the rows are recomputed.
     InputGrad {
         /// Added to the variance.
         eps: f32,
     },
-    /// `(dy, x) -> sum over rows of dy * (x - mean) / sqrt(variance + eps)`, f32: the gradient of the gain. That of the bias is
-    /// [`Linear::ColumnSum`].
+    /// `(dy, x) -> sum over rows of dy * (x - mean) / sqrt(variance + eps)`, f32: the gradient of the gain. The
+    /// gradient of the bias is [`Linear::ColumnSum`].
     GainGrad {
         /// Added to the variance.
         eps: f32,
@@ -83,7 +83,7 @@ fn eps(op: &Op) -> f32 {
 }
 
 impl Norm {
-    /// What is written down of it.
+    /// Returns the operation's record.
     pub fn record(&self) -> &'static Record {
         match self {
             Self::Layer { .. } => &LAYER,

@@ -1,4 +1,4 @@
-//! Optimizer steps. The new values have slots of their own, and a call updates a window of the parameter.
+//! Optimizer steps. The new values are written to slots of their own. A call updates one window of the parameter.
 
 use super::Op;
 use super::oracle::{Array, Given};
@@ -12,10 +12,10 @@ use crate::step::{AdamStep, SgdStep};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Optimizer {
     /// Stochastic gradient descent as `torch.optim.SGD`: `(param, grad, clock, rate) -> param'`, or with momentum
-    /// `(param, grad, clock, rate, m) -> (param', m')`: `g = grad + decay * param`; `m = momentum * m + g` (`m = g` at step 1);
-    /// `param -= rate * m`. Without momentum `m` is `g`.
+    /// `(param, grad, clock, rate, m) -> (param', m')`: `g = grad + decay * param`; `m = momentum * m + g` (`m = g` at
+    /// step 1); `param -= rate * m`. Without momentum, `m` is `g`.
     Sgd {
-        /// In `[0, 1)`.
+        /// Momentum, in `[0, 1)`.
         momentum: f64,
         /// L2 decay.
         weight_decay: f64,
@@ -31,19 +31,19 @@ pub enum Optimizer {
         eps: f64,
         /// L2 decay, added to the gradient; with `decoupled`, `param` shrinks by `rate * weight_decay` first.
         weight_decay: f64,
-        /// AdamW.
+        /// Whether the weight decay is decoupled from the gradient (AdamW).
         decoupled: bool,
     },
 }
 
 const RATE: Operand = of(F32, "rate", Scalar, Just(1));
 
-/// All of a parameter, of which the window is updated.
+/// An operand that has the whole parameter; the call updates its window.
 const fn whole(name: &'static str) -> Operand {
     of(F32, name, UpdateRows, UpdateWhole)
 }
 
-/// The window alone.
+/// An operand that has the window only.
 const fn window(name: &'static str) -> Operand {
     of(F32, name, UpdateRows, UpdateWindow)
 }
@@ -88,7 +88,7 @@ fn sgd(given: &Given<'_>) -> Vec<Array> {
     std::iter::once(w).chain(m).map(Array::Float).collect()
 }
 
-/// The settings of a step of stochastic gradient descent.
+/// Returns the settings of an SGD step.
 pub(crate) fn sgd_step(op: &Op, step: u64, rate: f64) -> SgdStep {
     match *op {
         Op::Optimizer(Optimizer::Sgd { momentum, weight_decay }) => SgdStep { step, rate, momentum, weight_decay },
@@ -96,7 +96,7 @@ pub(crate) fn sgd_step(op: &Op, step: u64, rate: f64) -> SgdStep {
     }
 }
 
-/// The settings of a step of Adam.
+/// Returns the settings of an Adam step.
 pub(crate) fn adam_step(op: &Op, step: u64, rate: f64) -> AdamStep {
     match *op {
         Op::Optimizer(Optimizer::Adam { beta1, beta2, eps, weight_decay, decoupled }) => {
@@ -107,7 +107,7 @@ pub(crate) fn adam_step(op: &Op, step: u64, rate: f64) -> AdamStep {
 }
 
 impl Optimizer {
-    /// What is written down of it.
+    /// Returns the operation's record.
     pub fn record(&self) -> &'static Record {
         match self {
             Self::Sgd { momentum, .. } if *momentum > 0.0 => &MOMENTUM,

@@ -1,4 +1,4 @@
-//! A call in `f64`: the references of its operation and of the steps behind it, on what its slots hold.
+//! The f64 oracle of a call: runs the references of its operation and of its steps on the contents of its slots.
 
 use std::ops::Range;
 
@@ -9,10 +9,10 @@ use crate::reference::Dense;
 use crate::slot::Slot;
 use crate::view::{BlockView, MultiTargets, Targets};
 
-/// What a slot holds, to the oracle.
+/// The contents of a slot, as the oracle sees them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Array {
-    /// Floating-point numbers, however they are stored.
+    /// Floating-point numbers of any storage type.
     Float(Vec<f64>),
     /// u32.
     U32(Vec<u32>),
@@ -29,10 +29,10 @@ impl From<Dense> for Array {
 }
 
 impl Array {
-    /// The sum of two arrays of one length.
+    /// Returns the element-wise sum of two arrays of the same length.
     ///
     /// # Panics
-    /// If they are not numbers of one type.
+    /// If the arrays do not have the same numeric type.
     pub fn plus(&self, other: &Array) -> Self {
         match (self, other) {
             (Self::Float(a), Self::Float(b)) => Self::Float(a.iter().zip(b).map(|(a, b)| a + b).collect()),
@@ -41,10 +41,10 @@ impl Array {
         }
     }
 
-    /// Its floating-point numbers.
+    /// Returns the floating-point numbers.
     ///
     /// # Panics
-    /// If they are others.
+    /// If the array has another type.
     pub fn floats(&self) -> &[f64] {
         match self {
             Self::Float(cells) => cells,
@@ -52,10 +52,10 @@ impl Array {
         }
     }
 
-    /// Its u32.
+    /// Returns the u32 numbers.
     ///
     /// # Panics
-    /// If they are others.
+    /// If the array has another type.
     pub fn u32s(&self) -> &[u32] {
         match self {
             Self::U32(cells) => cells,
@@ -63,10 +63,10 @@ impl Array {
         }
     }
 
-    /// Its u64.
+    /// Returns the u64 numbers.
     ///
     /// # Panics
-    /// If they are others.
+    /// If the array has another type.
     pub fn u64s(&self) -> &[u64] {
         match self {
             Self::U64(cells) => cells,
@@ -75,10 +75,10 @@ impl Array {
     }
 }
 
-/// Runs a call on what its slots hold. Returns what its outputs hold then.
+/// Runs a call on the contents of its slots. Returns the new contents of its outputs.
 ///
 /// # Panics
-/// If an operand does not have the shape that the call says.
+/// If an operand does not have the shape that the call states.
 pub fn run<'a>(call: &Call, at: impl Fn(Slot) -> &'a Array) -> Vec<(Slot, Array)> {
     let (head, rest) = call.inputs.split_at(call.head_inputs().len());
     let block = call.block.map(|block| BlockView {
@@ -106,7 +106,7 @@ pub fn run<'a>(call: &Call, at: impl Fn(Slot) -> &'a Array) -> Vec<(Slot, Array)
     call.outputs.iter().map(|mat| mat.slot).zip(made).collect()
 }
 
-/// What the reference of an operation is given.
+/// The operands and settings that the reference of an operation receives.
 #[derive(Clone, Debug)]
 pub struct Given<'a> {
     call: &'a Call,
@@ -124,37 +124,37 @@ fn dense((mat, array): (Mat, &Array)) -> Dense {
 }
 
 impl<'a> Given<'a> {
-    /// The operation.
+    /// Returns the operation.
     pub fn op(&self) -> &'a Op {
         self.op
     }
 
-    /// How many operands there are.
+    /// Returns the number of operands.
     pub fn count_operands(&self) -> usize {
         self.inputs.len()
     }
 
-    /// An operand as a matrix.
+    /// Returns an operand as a matrix.
     pub fn mat(&self, place: usize) -> Dense {
         dense(self.inputs[place])
     }
 
-    /// An operand's numbers.
+    /// Returns the floating-point numbers of an operand.
     pub fn floats(&self, place: usize) -> &'a [f64] {
         self.inputs[place].1.floats()
     }
 
-    /// An operand's u32.
+    /// Returns the u32 numbers of an operand.
     pub fn u32s(&self, place: usize) -> &'a [u32] {
         self.inputs[place].1.u32s()
     }
 
-    /// An operand's u64.
+    /// Returns the u64 numbers of an operand.
     pub fn u64s(&self, place: usize) -> &'a [u64] {
         self.inputs[place].1.u64s()
     }
 
-    /// The block.
+    /// Returns the block.
     ///
     /// # Panics
     /// If the call has none.
@@ -162,30 +162,30 @@ impl<'a> Given<'a> {
         self.block.expect("the call has a block")
     }
 
-    /// The sources in other parts.
+    /// Returns the halo: the source rows that other parts own.
     pub fn halo(&self) -> Option<Dense> {
         self.halo.map(dense)
     }
 
-    /// The number that a row step has beside its operands.
+    /// Returns the scalar argument of a row step; 0 if it has none.
     pub fn number(&self) -> f64 {
         self.op.as_row_step().map_or(0.0, |step| step.number().into())
     }
 
-    /// What a window of a gather is added to.
+    /// Returns the running sum that a window of a gather is added to.
     pub fn sum(&self) -> Option<Dense> {
         self.sum.map(dense)
     }
 
-    /// Of a gather's window, the first source at hand.
+    /// Returns the first source of a gather's window.
     pub fn first_source(&self) -> Option<usize> {
         self.call.first_source
     }
 
-    /// The key of a dropout.
+    /// Returns the key of a dropout.
     ///
     /// # Panics
-    /// If the operation is none.
+    /// If the operation is not a dropout.
     pub fn dropout(&self) -> DropoutKey {
         match *self.op {
             Op::Row(RowStep::Dropout { rate, salt }) | Op::Edge(EdgeOp::Dropout { rate, salt, .. }) => {
@@ -195,26 +195,26 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// The labels of a loss, its third operand the split.
+    /// Returns the class labels of a loss (operand 1), with its split (operand 2).
     pub fn labels(&self) -> Targets<'a> {
         Targets { labels: self.u32s(1), split: self.u32s(2), select: self.call.part.select }
     }
 
-    /// The targets of a loss, its third operand the split.
+    /// Returns the 0/1 targets of a loss (operand 1), with its split (operand 2).
     ///
     /// # Panics
-    /// If they are no bytes.
+    /// If the targets are not u8.
     pub fn targets(&self) -> MultiTargets<'a> {
         let (logits, Array::U8(targets)) = (self.inputs[0].0, self.inputs[1].1) else { panic!("targets are bytes") };
         MultiTargets { targets, classes: logits.cols, split: self.u32s(2), select: self.call.part.select }
     }
 
-    /// How many rows a loss is the mean over.
+    /// Returns the number of rows that a loss is the mean over.
     pub fn count(&self) -> u64 {
         self.call.part.count
     }
 
-    /// Which elements of a parameter are updated.
+    /// Returns the elements of a parameter that are updated.
     pub fn window(&self) -> Range<usize> {
         self.call.part.window.first..self.call.part.window.end()
     }

@@ -1,39 +1,40 @@
-//! What is written down of an operation: one [`Record`], from which everything else is derived.
+//! Operation records: one [`Record`] per operation, from which everything else is derived.
 
 use super::oracle::{Array, Given};
 use super::types::{BlockSpec, DType};
 use super::{Op, Sizes};
 
-/// One operation's facts.
+/// The facts about one operation.
 #[derive(Debug)]
 pub struct Record {
-    /// Its name in programs and plans.
+    /// Name in programs and plans.
     pub name: &'static str,
-    /// Its kernel's name in traces and errors, if that is another.
+    /// Name of the kernel in traces and errors, if it differs from `name`.
     pub kernel: Option<&'static str>,
-    /// What it reads, in order.
+    /// Operands that it reads, in order.
     pub inputs: &'static [Operand],
-    /// What it writes, in order.
+    /// Operands that it writes, in order.
     pub outputs: &'static [Operand],
-    /// The operand whose sizes the others are held against: a place in the inputs, followed by the outputs.
+    /// Index of the leading operand, whose sizes the other operands are checked against. The index counts the inputs,
+    /// then the outputs.
     pub leads: usize,
-    /// Row spaces that its first operand may have.
+    /// Row spaces that the first operand may have.
     pub domain: Domain,
-    /// How it goes with row steps.
+    /// Whether the operation can be fused with row steps, and how.
     pub row: Row,
-    /// Its output is a sum over rows, to which that over other rows may be added.
+    /// Whether the output is a sum over rows, so that partial results over other rows can be added to it.
     pub sums: bool,
-    /// Applied to the terms of sums it gives the terms of its result.
+    /// Whether the operation distributes over sums: applied to the terms of a sum, it returns the terms of the result.
     pub linear: bool,
-    /// What its time depends on.
+    /// What the operation's time depends on.
     pub cost: Cost,
-    /// The gradients of its operands.
+    /// Rule for the gradients of the operands.
     pub gradient: Gradient,
-    /// The outputs in `f64`, serial and obviously right: the oracle of every backend.
+    /// Computes the outputs in `f64`, serially and in the most obvious way: the oracle of every backend.
     pub reference: fn(&Given<'_>) -> Vec<Array>,
 }
 
-/// A record without operands: what most records have in common.
+/// A record without operands, with the values that most records share.
 pub(super) const PLAIN: Record = Record {
     name: "",
     kernel: None,
@@ -49,10 +50,10 @@ pub(super) const PLAIN: Record = Record {
     reference: |_| Vec::new(),
 };
 
-/// One operand of a record: a matrix, of which a vector is a row or a column.
+/// One operand of a record: a matrix. A vector is a matrix with one row or one column.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand {
-    /// Its name in errors.
+    /// Name in errors.
     pub name: &'static str,
     /// Number of rows.
     pub rows: Dim,
@@ -62,18 +63,18 @@ pub struct Operand {
     pub stored: Stored,
 }
 
-/// The size of an operand in one direction. Letters stand for the same size wherever a record has them.
+/// A dimension of an operand. Within one record, the same letter always stands for the same size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dim {
     /// Rows of any row space.
     N,
-    /// A number.
+    /// A width, in elements.
     D,
-    /// Another number.
+    /// Another width or row count.
     K,
-    /// This number.
+    /// A fixed number.
     Just(usize),
-    /// One row that stands for the whole graph.
+    /// One row for the whole graph.
     Scalar,
     /// The sources of the operation's block.
     Sources,
@@ -81,40 +82,40 @@ pub enum Dim {
     BlockRows,
     /// The edges of the operation's block.
     Edges,
-    /// The edges of the operation's block, turned round.
+    /// The edges of the transposed block of the operation.
     EdgesBack,
-    /// The rows of a parameter; in a call all of it is one row.
+    /// The rows of a parameter; in a call, the whole parameter is one row.
     UpdateRows,
-    /// The columns of a parameter; in a call its numbers up to the window's end.
+    /// The columns of a parameter; in a call, the number of elements up to the end of the window.
     UpdateWhole,
-    /// The columns of a parameter; in a call the window's numbers.
+    /// The columns of a parameter; in a call, the length of the window.
     UpdateWindow,
-    /// Anything, in a call.
+    /// Any size, in a call.
     Any,
 }
 
-/// How an operand is stored.
+/// The storage type of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// As rows of vertices are: `f32` or `bf16`, the same for all operands that say so.
+    /// Stored like vertex rows: `f32` or `bf16`, the same for all such operands of a call.
     AsRows,
-    /// As rows of vertices are, or `f32`, which it is where it sums for rows of a parameter.
+    /// Stored like vertex rows, or as `f32`. It is `f32` where the result has the rows of a parameter.
     Sum,
-    /// So.
+    /// Stored as this type.
     As(DType),
 }
 
-/// An operand that is stored as rows of vertices are.
+/// Returns an operand that is stored like vertex rows.
 pub(super) const fn mat(name: &'static str, rows: Dim, cols: Dim) -> Operand {
     Operand { name, rows, cols, stored: Stored::AsRows }
 }
 
-/// An operand of this type.
+/// Returns an operand of a fixed type.
 pub(super) const fn of(dtype: DType, name: &'static str, rows: Dim, cols: Dim) -> Operand {
     Operand { name, rows, cols, stored: Stored::As(dtype) }
 }
 
-/// `[epoch, step]`, u64.
+/// The clock: `[epoch, step]`, u64.
 pub(super) const CLOCK: Operand = of(DType::U64, "clock", Dim::Scalar, Dim::Just(2));
 
 /// Which row spaces an operation is defined for.
@@ -124,112 +125,112 @@ pub enum Domain {
     Any,
     /// Vertices.
     Vertices,
-    /// Vertices, or the edges of a block whose rows they are.
+    /// Vertices, or the edges of a block whose rows are vertices.
     VerticesOrTheirEdges,
 }
 
-/// How an operation goes with row steps.
+/// Whether an operation can be fused with row steps, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Row {
-    /// Nothing can follow it in its kernel.
+    /// No row step can follow it in its kernel.
     Whole,
-    /// It makes rows, which steps can follow.
+    /// It produces rows, and row steps can follow it.
     Head,
-    /// It works on the rows of its first operand one by one: it can follow a head, or be one.
+    /// It works on single rows of its first operand. It can follow a head, or be a head itself.
     Step {
-        /// Its name in that of a fused operation's time.
+        /// Short name, used in the cost name of a fused operation.
         short: &'static str,
         /// Its number in `StepKind` of `common.cuh`.
         code: u32,
     },
 }
 
-/// What an operation's time depends on.
+/// What the time of an operation depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// The bytes of its operands; of a vertex, those of the operands that are stored as rows are.
+    /// The bytes of its operands. Per vertex, only the operands stored like vertex rows count.
     Rows,
-    /// The bytes of its operands, which are the same whatever the vertices.
+    /// The bytes of its operands, which do not depend on the vertices.
     Fixed,
     /// The edges of its block.
     Gather,
-    /// The multiplications of a product: rows of the first operand, times the columns of these two operands.
+    /// The multiplications of a product: the rows of the first operand times the columns of the two operands below.
     Product {
-        /// What is summed over, or read.
+        /// Index of the operand whose columns are summed over or read.
         k: usize,
-        /// What is made.
+        /// Index of the operand whose columns are produced.
         m: usize,
     },
-    /// It is no kernel.
+    /// Nothing: no kernel runs.
     Nothing,
 }
 
-/// The rule for the gradients of an operation's operands.
+/// The rule for the gradients of the operands of an operation.
 #[derive(Clone, Copy, Debug)]
 pub enum Gradient {
-    /// There is none.
+    /// The operation has no gradient.
     None,
-    /// Given that of its output.
+    /// Rule that uses the gradient of the output.
     Rule(fn(&Op, &mut Backward)),
-    /// Of a loss, whose own gradient is 1.
+    /// Rule for a loss, whose own gradient is 1.
     OfLoss(fn(&Op, &mut Backward)),
 }
 
-/// A tensor in the rule of a gradient.
+/// A tensor in a gradient rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     /// The gradient of the output.
     Dy,
     /// The output.
     Y,
-    /// An operand.
+    /// The operand at this index.
     X(usize),
-    /// For each edge of the transposed block, where it was in this one.
+    /// The edge permutation: for each edge of the transposed block, its index in this block.
     EdgeOrder(BlockSpec),
-    /// What the rule's operation of this number makes.
+    /// The output of the operation with this index in the rule.
     Made(usize),
 }
 
-/// What a rule says: operations to append, and which tensor is the gradient of which operand.
+/// The result of a gradient rule: operations to append, and the gradient of each operand.
 #[derive(Clone, Debug, Default)]
 pub struct Backward {
-    /// In order.
+    /// Operations with their inputs, in order.
     pub ops: Vec<(Op, Vec<Value>)>,
-    /// By the operand's place.
+    /// Gradients, each with the index of its operand.
     pub gradients: Vec<(usize, Value)>,
 }
 
 impl Backward {
-    /// Appends an operation; returns its output.
+    /// Appends an operation and returns its output.
     pub fn emit(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Value {
         self.ops.push((op.into(), inputs.to_vec()));
         Value::Made(self.ops.len() - 1)
     }
 
-    /// Says what the gradient of an operand is.
+    /// Sets the gradient of an operand.
     pub fn give(&mut self, place: usize, gradient: Value) {
         self.gradients.push((place, gradient));
     }
 }
 
 impl Record {
-    /// All operands, inputs first.
+    /// Returns all operands, inputs first.
     pub fn operands(&self) -> impl Iterator<Item = &'static Operand> {
         self.inputs.iter().chain(self.outputs)
     }
 
-    /// The places of all operands, that which leads first.
+    /// Returns the indices of all operands, the leading one first.
     pub(super) fn places(&self) -> impl Iterator<Item = usize> {
         let (leads, count) = (self.leads, self.inputs.len() + self.outputs.len());
         std::iter::once(leads).chain((0..count).filter(move |&place| place != leads))
     }
 
-    /// The operand at a place.
+    /// Returns the operand at an index.
     pub(super) fn operand(&self, place: usize) -> &'static Operand {
         self.inputs.get(place).unwrap_or_else(|| &self.outputs[place - self.inputs.len()])
     }
 
-    /// Its number among row steps and its short name, if it is one.
+    /// Returns the short name and the number of a row step, if the operation is one.
     pub fn step(&self) -> Option<(&'static str, u32)> {
         match self.row {
             Row::Step { short, code } => Some((short, code)),
@@ -237,14 +238,14 @@ impl Record {
         }
     }
 
-    /// Its kernel's name.
+    /// Returns the name of the kernel.
     pub fn kernel(&self) -> &'static str {
         self.kernel.unwrap_or(self.name)
     }
 }
 
 impl Operand {
-    /// Rows and columns, as far as `sizes` knows them.
+    /// Returns the number of rows and of columns, as far as `sizes` has them.
     pub(super) fn shape(&self, sizes: &Sizes) -> [Option<super::Extent>; 2] {
         [self.rows, self.cols].map(|dim| sizes.known(dim))
     }

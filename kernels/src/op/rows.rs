@@ -1,6 +1,7 @@
-//! Row steps: what works on the rows of a matrix `[n, d]` one by one.
+//! Row steps: operations on single rows of a matrix `[n, d]`.
 //!
-//! Each is an operation by itself, and can follow another one in its kernel, where it works on rows that are in a cache.
+//! A row step is an operation by itself. It can also follow another operation in the same kernel, where it works on
+//! rows that are still in a cache.
 
 use super::Linear;
 use super::record::Dim::{D, Just, N};
@@ -8,7 +9,7 @@ use super::record::{CLOCK, Domain, Gradient, PLAIN, Record, Row, Value, mat, of}
 use super::types::DType::F32;
 use crate::reference;
 
-/// An operation that works on the rows of its first operand.
+/// An operation on single rows of its first operand.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RowStep {
     /// `(x, scale) -> scale[v] * x[v]`.
@@ -23,23 +24,22 @@ pub enum RowStep {
     ReluGrad,
     /// `(x) -> x where x > 0, else alpha * (e^x - 1)`, as `torch.nn.ELU`.
     Elu {
-        /// What it comes to far below 0 is `-alpha`.
+        /// The limit towards minus infinity is `-alpha`.
         alpha: f32,
     },
     /// `(dy, y) -> dy where y > 0, else dy * (y + alpha)`: the gradient of [`RowStep::Elu`], from its output.
     EluGrad {
-        /// That of the ELU.
+        /// `alpha` of the ELU.
         alpha: f32,
     },
     /// `(x) -> x where x > 0, else slope * x`, as `torch.nn.LeakyReLU`.
     LeakyRelu {
-        /// What numbers below 0 are multiplied with: above 0.
-        /// Above 0.
+        /// Factor for numbers below 0; above 0.
         slope: f32,
     },
     /// `(dy, y) -> dy where y > 0, else slope * dy`: the gradient of [`RowStep::LeakyRelu`], from its output.
     LeakyReluGrad {
-        /// That of the leaky ReLU.
+        /// `slope` of the leaky ReLU.
         slope: f32,
     },
     /// `(x) -> by * x`.
@@ -47,16 +47,16 @@ pub enum RowStep {
         /// The factor.
         by: f32,
     },
-    /// `(x, clock) -> x / (1 - rate)` in the cells that are kept, else 0. It is its own gradient.
+    /// `(x, clock) -> x / (1 - rate)` in the cells that are kept, 0 in the others. It is its own gradient.
     Dropout {
-        /// Share of cells that become 0, in `[0, 1)`.
+        /// Share of cells that are set to 0, in `[0, 1)`.
         rate: f32,
-        /// Which dropout of the model this is.
+        /// Number of this dropout in the model.
         salt: u32,
     },
 }
 
-/// A step of rows alone.
+/// The record that the row steps share.
 const STEP: Record = Record { inputs: &[mat("x", N, D)], outputs: &[mat("out", N, D)], ..PLAIN };
 
 static SCALE: Record = Record {
@@ -192,7 +192,7 @@ static DROPOUT: Record = Record {
 };
 
 impl RowStep {
-    /// One of each, for tests that take every step.
+    /// One of each step, for tests that run every step.
     pub const EACH: [Self; 11] = [
         Self::Scale,
         Self::AddBias,
@@ -207,7 +207,7 @@ impl RowStep {
         Self::Multiply { by: -1.5 },
     ];
 
-    /// The number that its kernels are given beside the operands; 0 if there is none.
+    /// Returns the scalar argument that the kernel receives beside the operands; 0 if there is none.
     pub fn number(&self) -> f32 {
         match *self {
             Self::Elu { alpha } | Self::EluGrad { alpha } => alpha,
@@ -217,7 +217,7 @@ impl RowStep {
         }
     }
 
-    /// What is written down of it.
+    /// Returns the operation's record.
     pub fn record(&self) -> &'static Record {
         match self {
             Self::Scale => &SCALE,

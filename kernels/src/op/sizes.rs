@@ -1,7 +1,7 @@
-//! What the letters of a record stand for: found from some operands, and held against the others.
+//! Sizes of operands: learned from some operands of a record, then checked against the others.
 //!
-//! It is done twice, with the same rules: over row spaces, when a program is written ([`infer`]), and over numbers, when a call is
-//! made ([`Call::new`]) and when a device is given it ([`Call::check`]).
+//! The same rules apply twice: to row spaces, when a program is written ([`infer`]), and to numbers, when a call is
+//! created ([`Call::new`]) and when a device receives it ([`Call::check`]).
 
 use super::call::{BlockSlots, Call, Mat, Window};
 use super::record::{Dim, Domain, Operand, Row, Stored};
@@ -9,23 +9,23 @@ use super::types::{BlockSpec, DType, RowSpace, TensorType};
 use super::{Op, RowStep};
 use crate::error::{Error, Result};
 
-/// A size: a number, or what stands for one until a program is lowered.
+/// A size: a number, or a row space whose row count is not known before lowering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// A number.
+    /// A known number.
     Count(usize),
-    /// As many as there are rows of a row space.
+    /// The number of rows of a row space.
     Rows(RowSpace),
 }
 
-/// What the sizes are those of.
+/// The context of the sizes: a program or a call.
 #[derive(Clone, Copy, Debug)]
 enum Over {
     Program(Option<BlockSpec>),
     Call { block: Option<BlockSlots>, windowed: bool, window: Window },
 }
 
-/// What a record's letters stand for.
+/// The values of the letters of a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     over: Over,
@@ -40,29 +40,29 @@ pub(crate) struct Sizes {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Misfit {
-    /// Not as many operands as the operation has.
+    /// The number of operands is wrong.
     #[error("{op} takes {want} operands, not {got}")]
     OperandCount {
         /// The operation.
         op: &'static str,
-        /// How many it takes.
+        /// Number of operands that the operation takes.
         want: usize,
-        /// How many it was given.
+        /// Number of operands given.
         got: usize,
     },
-    /// An operand of the wrong shape or element type.
+    /// An operand has the wrong shape or element type.
     #[error("{op}: operand {place} is {got:?}, but {want} is needed")]
     Operand {
         /// The operation.
         op: &'static str,
-        /// Which operand, from 0.
+        /// Index of the operand, from 0.
         place: usize,
-        /// What is needed.
+        /// The type that is needed.
         want: String,
-        /// What it was given.
+        /// The type that was given.
         got: TensorType,
     },
-    /// An operation that cannot be where it is in a fused one.
+    /// An operation that cannot have its position in a fused operation.
     #[error("{op} cannot be the head or a step of a fused operation")]
     NotFusable {
         /// The operation.
@@ -100,7 +100,7 @@ impl Sizes {
         Self { over, n: None, d: None, k: None, edges: None, stored: None }
     }
 
-    /// What a size is, if that is known.
+    /// Returns the value of a dimension, if it is known.
     pub(crate) fn known(&self, dim: Dim) -> Option<Extent> {
         let count = |count: Option<usize>| count.map(Extent::Count);
         match (dim, self.over) {
@@ -118,7 +118,7 @@ impl Sizes {
             (Dim::EdgesBack, Over::Program(block)) => {
                 block.map(|block| Extent::Rows(RowSpace::Edges(block.transpose())))
             }
-            // Of a window's sources there are as many as there are.
+            // The number of sources in a window is not known here.
             (Dim::Sources, Over::Call { windowed: true, .. }) | (Dim::Any, _) => None,
             (Dim::Sources, Over::Call { block, .. }) => count(block.map(|block| block.own_sources)),
             (Dim::BlockRows, Over::Call { block, .. }) => count(block.map(|block| block.rows)),
@@ -128,7 +128,7 @@ impl Sizes {
         }
     }
 
-    /// Holds a size against what is known, or learns it. Returns whether they agree.
+    /// Checks a size against the known value, or learns it. Returns whether they agree.
     fn learn(&mut self, dim: Dim, got: Extent) -> bool {
         if let Some(known) = self.known(dim) {
             return known == got;
@@ -147,7 +147,7 @@ impl Sizes {
         number.is_some()
     }
 
-    /// The same of how an operand is stored.
+    /// Does the same for the storage type of an operand.
     fn learn_stored(&mut self, stored: Stored, got: DType) -> std::result::Result<(), DType> {
         let want = match stored {
             Stored::As(dtype) => dtype,
@@ -160,7 +160,7 @@ impl Sizes {
         if want == got { Ok(()) } else { Err(want) }
     }
 
-    /// How an operand with these rows is stored.
+    /// Returns the storage type of an operand with these rows.
     fn stored(&self, stored: Stored, rows: Option<Extent>) -> DType {
         match (stored, rows, self.over) {
             (Stored::As(dtype), ..) => dtype,
@@ -169,7 +169,7 @@ impl Sizes {
         }
     }
 
-    /// Holds an operand of a program against the record.
+    /// Checks an operand of a program against the record.
     fn check(&mut self, operand: &Operand, ty: TensorType) -> std::result::Result<(), String> {
         if self.learn_stored(operand.stored, ty.dtype).is_err() {
             return Err(match (operand.stored, self.stored) {
@@ -201,10 +201,10 @@ impl Domain {
     }
 }
 
-/// The types of an operation's outputs.
+/// Returns the types of the outputs of an operation.
 ///
 /// # Errors
-/// The first operand that does not fit, and what would.
+/// Returns the first operand that does not fit, and the type that is needed.
 pub fn infer(op: &Op, types: &[TensorType]) -> std::result::Result<Vec<TensorType>, Misfit> {
     let (want, got) = (op.input_count(), types.len());
     if want != got {
@@ -249,19 +249,19 @@ impl Call {
         Sizes::new(over)
     }
 
-    /// The operand at a place of the head's record.
+    /// Returns the operand at an index of the head's record.
     fn operand(&self, place: usize) -> Option<&Mat> {
         let inputs = self.head_inputs().len();
         if place < inputs { self.inputs.get(place) } else { self.outputs.get(place - inputs) }
     }
 
-    /// What the head's record says of each operand, that which leads first.
+    /// Returns each operand of the head with its entry in the record, the leading one first.
     fn head_operands(&self) -> impl Iterator<Item = (usize, &'static Operand, &Mat)> {
         let record = self.op.head().record();
         record.places().filter_map(move |place| Some((place, record.operand(place), self.operand(place)?)))
     }
 
-    /// Fills in the sizes of operands of which only the slot is known.
+    /// Fills in the sizes of operands that were given as a slot only.
     pub(crate) fn fill(&mut self, bare: &[bool]) {
         let mut sizes = self.sizes();
         for (_, operand, mat) in self.head_operands().filter(|&(place, ..)| !bare[place]) {
@@ -280,18 +280,18 @@ impl Call {
         }
     }
 
-    /// The operands of the steps: which step, and what its record says of what it reads beside the row.
+    /// Returns the operands of the steps: the step, the record's entry, and the matrix that is read beside the row.
     pub fn step_operands(&self) -> impl Iterator<Item = (RowStep, &'static Operand, Mat)> {
         self.steps().filter_map(|(step, mat)| Some((step, step.record().inputs.get(1)?, mat?)))
     }
 
-    /// How the rows that the call reads are stored; f32, where it reads none.
+    /// Returns the storage type of the rows that the call reads; f32 if it reads none.
     pub fn stored(&self) -> DType {
         let mut head = self.op.head().record().inputs.iter().zip(&self.inputs);
         head.find(|(operand, _)| operand.stored == Stored::AsRows).map_or(DType::F32, |(_, mat)| mat.dtype)
     }
 
-    /// Objects to operands that do not go together.
+    /// Rejects operands that do not fit together.
     ///
     /// # Errors
     /// [`Error::Stored`], [`Error::Shape`], [`Error::NotFusable`], [`Error::NoSum`].
@@ -336,7 +336,7 @@ impl Call {
         Ok(())
     }
 
-    /// The halo of a gather, and what its sum or any other goes on from.
+    /// Checks the shapes of a gather's halo and of the sum that a call starts from.
     fn check_sources(&self, call: &'static str) -> Result<()> {
         let out = self.out();
         let same = |operand, want: [usize; 2], got: [usize; 2]| crate::error::check_shape(call, operand, want, got);
@@ -353,14 +353,14 @@ impl Call {
     }
 }
 
-/// What a step's record takes from the rows that it works on.
+/// Returns the sizes that a step's record takes from the rows that it works on.
 fn sizes_of_step(out: Mat) -> Sizes {
     let over = Over::Call { block: None, windowed: false, window: Window::default() };
     let (n, d) = (Some(Extent::Count(out.rows)), Some(out.cols));
     Sizes { n, d, stored: Some(out.dtype), ..Sizes::new(over) }
 }
 
-/// The shape and type of a step's operand beside rows like those of `out`.
+/// Returns the shape and type of a step's operand, given the rows `out` that the step works on.
 pub(crate) fn step_operand(out: Mat, operand: &Operand, mat: Mat) -> Mat {
     let sizes = sizes_of_step(out);
     let [rows, cols] = operand.shape(&sizes).map(|size| size.and_then(Extent::count).unwrap_or(0));

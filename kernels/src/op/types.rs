@@ -1,28 +1,28 @@
-//! The types of tensors whose sizes are not known yet: what shapes are inferred from.
+//! Tensor types before sizes are known; shape inference works on them.
 
 pub use crate::storage_type::DType;
 
-/// Which block an operation gathers over.
+/// The block that an operation gathers over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockSpec {
     /// The graph: rows and sources are vertices.
     Graph {
-        /// Exactly one self-loop at every vertex (`A + I`).
+        /// Whether every vertex has exactly one self-loop (`A + I`).
         self_loops: bool,
-        /// Every edge turned round.
+        /// Whether every edge is reversed.
         transposed: bool,
     },
     /// The non-zeros of the sparse features: rows are vertices, sources are feature columns.
     Features {
         /// Number of feature columns.
         width: usize,
-        /// Rows are feature columns, sources are vertices.
+        /// Whether it is transposed: rows are feature columns, sources are vertices.
         transposed: bool,
     },
 }
 
 impl BlockSpec {
-    /// The same block with every edge turned round.
+    /// Returns the same block with every edge reversed.
     pub fn transpose(self) -> Self {
         match self {
             Self::Graph { self_loops, transposed } => Self::Graph { self_loops, transposed: !transposed },
@@ -30,7 +30,7 @@ impl BlockSpec {
         }
     }
 
-    /// What its rows are.
+    /// Returns the row space of the block's rows.
     pub fn rows(self) -> RowSpace {
         match self {
             Self::Features { width, transposed: true } => RowSpace::Param(width),
@@ -38,52 +38,52 @@ impl BlockSpec {
         }
     }
 
-    /// What it gathers from.
+    /// Returns the row space of the block's sources.
     pub fn sources(self) -> RowSpace {
         self.transpose().rows()
     }
 }
 
-/// What the rows of a tensor stand for.
+/// The meaning of the rows of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowSpace {
-    /// One row a vertex (of the part at hand).
+    /// One row per vertex of the current part.
     Vertices,
-    /// One row a vertex of other parts that this part reads.
+    /// One row per vertex of other parts that this part reads.
     Halo,
-    /// One row an edge of a block.
+    /// One row per edge of a block.
     Edges(BlockSpec),
-    /// So many rows, whatever the graph.
+    /// A fixed number of rows, independent of the graph.
     Param(usize),
     /// One row.
     Scalar,
 }
 
-/// The shape of a tensor, not yet bound to numbers, and its element type.
+/// The shape of a tensor, with symbolic row count, and its element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
-    /// What its rows are.
+    /// Row space.
     pub rows: RowSpace,
-    /// Elements a row.
+    /// Elements per row.
     pub width: usize,
     /// Element type.
     pub dtype: DType,
 }
 
 impl TensorType {
-    /// `f32` rows of `width`.
+    /// Returns the type of `f32` rows of this width.
     pub fn f32(rows: RowSpace, width: usize) -> Self {
         Self { rows, width, dtype: DType::F32 }
     }
 }
 
-/// A part of the vertices.
+/// A split: a subset of the vertices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SplitName {
-    /// What the loss is computed on.
+    /// The vertices that the loss is computed on.
     Train,
-    /// What chooses the best epoch.
+    /// The vertices that choose the best epoch.
     Val,
-    /// What the result is reported on.
+    /// The vertices that the result is reported on.
     Test,
 }

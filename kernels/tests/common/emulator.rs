@@ -1,4 +1,4 @@
-//! The emulated GPU's libraries, built once for all tests, and programs that are run over them.
+//! The emulated GPU's libraries, built once for all tests, and programs that run over them.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Where the emulator's texts are: beside the tests of this crate.
+/// Returns the folder of the emulator's sources, beside the tests of this crate.
 fn texts() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     [here.join("emulator"), here.join("kernels/emulator")].into_iter().find(|path| path.exists()).expect("it is there")
 }
 
-/// The folder of the built libraries; `None`, loudly, where they cannot be built.
+/// Returns the folder of the built libraries; `None`, with a loud message, if they cannot be built.
 pub fn folder() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOLDER.get_or_init(build).as_deref()
@@ -30,7 +30,7 @@ fn build() -> Option<PathBuf> {
     }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("emulator-{:016x}", hasher.finish()));
     if !folder.exists() {
-        // Beside its place, then renamed: other test programs may build it as well.
+        // Built under another name, then renamed, because other test programs may build it as well.
         let beside = folder.with_extension(std::process::id().to_string());
         let built = Command::new("sh").arg(texts().join("build")).arg(&beside).output().expect("there is a shell");
         assert!(built.status.success(), "the emulator does not build:\n{}", String::from_utf8_lossy(&built.stderr));
@@ -41,25 +41,25 @@ fn build() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// How a program is run over the emulated GPU.
+/// Settings of a program over the emulated GPU.
 #[derive(Clone, Copy, Default)]
 pub struct Emulated<'a> {
-    /// Of the order in which threads, blocks and streams run.
+    /// Seed for the order in which threads, blocks and streams run.
     pub seed: u64,
-    /// With AddressSanitizer.
+    /// Whether kernels run with AddressSanitizer.
     pub sanitized: bool,
-    /// With the emulated cuBLAS.
+    /// Whether the emulated cuBLAS is used.
     pub blas: bool,
-    /// With a cache of so many bytes.
+    /// Bytes of the GPU's cache.
     pub cache: Option<u32>,
-    /// Kernels seem to take so much longer for each slice of their columns.
+    /// Extra time that kernels seem to take per slice of columns, in ms.
     pub slice_ms: i32,
-    /// A change of the kernels.
+    /// A change to the kernels.
     pub plant: Option<&'a str>,
 }
 
 impl Emulated<'_> {
-    /// `program`, to be run over the emulated GPU.
+    /// Returns the command that runs `program` over the emulated GPU.
     pub fn command(&self, folder: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         let cache = folder.join(if self.sanitized { "kernels-asan" } else { "kernels" });
@@ -85,7 +85,7 @@ impl Emulated<'_> {
             command.env("EMULATED_SLICE_MS", self.slice_ms.to_string());
         }
         if let Some(plant) = self.plant {
-            // Changed kernels are kept nowhere.
+            // Changed kernels are not cached.
             command.env("EMULATED_PLANT", plant).env("LAPIDARY_CACHE", "/dev/null/nowhere");
         }
         command

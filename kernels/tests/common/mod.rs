@@ -1,4 +1,4 @@
-//! What the tests share: numbers, hostile graphs, a device with an eye on it, and a comparer with derived tolerances.
+//! Shared by the tests: random numbers, hostile graphs, a checked device, and comparisons with derived tolerances.
 
 #![allow(dead_code, missing_docs, clippy::too_many_arguments, clippy::unwrap_used)]
 
@@ -17,10 +17,10 @@ use lapidary_kernels::{
 #[cfg(feature = "cuda")]
 pub mod emulator;
 
-/// Widths that meet every path through the column tiles.
+/// Widths that cover every path through the column tiles.
 pub const WIDTHS: [usize; 11] = [0, 1, 3, 7, 16, 17, 32, 41, 64, 100, 602];
 
-/// A small generator (SplitMix64), so that a test is the same everywhere.
+/// A small generator (SplitMix64), so that tests are the same on every machine.
 pub struct Numbers(pub u64);
 
 impl Numbers {
@@ -31,12 +31,12 @@ impl Numbers {
         z ^ (z >> 31)
     }
 
-    /// Below `n`.
+    /// Returns a number below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         (self.bits() % n as u64) as usize
     }
 
-    /// In `[-1, 1)`.
+    /// Returns a number in `[-1, 1)`.
     pub fn unit(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
@@ -114,7 +114,7 @@ impl Graph {
         self.indices.len()
     }
 
-    /// The block with its edges turned round, and where each of its edges was.
+    /// Returns the block with its edges reversed, and the original index of each edge.
     pub fn transpose(&self) -> (Graph, Vec<u64>) {
         let sources = self.own_sources + self.halo_sources;
         let mut rows = vec![Vec::new(); sources];
@@ -138,14 +138,14 @@ impl Graph {
     }
 }
 
-/// Graphs of every shape that has broken a kernel somewhere.
+/// Returns graphs of every shape that has broken a kernel somewhere.
 pub fn hostile_graphs() -> Vec<Graph> {
     let numbers = &mut Numbers(7);
     let n = 300;
     let all = || (0..n as u32).collect::<Vec<_>>();
     let mut hub = vec![Vec::new(); n];
     hub[17] = [all(), all(), all()].concat();
-    // Longer than what a GPU gives one row's threads.
+    // Longer rows than one group of GPU threads sums.
     let mut heavy: Vec<Vec<u32>> = (0..40).map(|v| vec![v; v as usize % 4]).collect();
     heavy[7] = (0..2500).map(|i| i * 7 % 60).collect();
     heavy[8] = (0..1025).map(|i| i % 60).collect();
@@ -173,7 +173,7 @@ pub fn hostile_graphs() -> Vec<Graph> {
     ]
 }
 
-/// A call of an operation over matrices, and slots whose sizes follow from theirs.
+/// Returns a call of an operation over matrices, and slots whose sizes follow from theirs.
 macro_rules! call {
     ($op:expr, [$($input:expr),*], [$($output:expr),*]) => {
         call!($op, [$($input),*], [$($output),*], lapidary_kernels::Part::default())
@@ -184,17 +184,17 @@ macro_rules! call {
     }};
 }
 
-/// A split for operations that are told by their call what they select.
+/// A split name for operations whose call has the selection.
 pub const TRAIN: lapidary_kernels::op::SplitName = lapidary_kernels::op::SplitName::Train;
 
 const GRAPH: BlockSpec = BlockSpec::Graph { self_loops: false, transposed: false };
 
-/// A part of which the rows of a split are selected.
+/// Returns a part that selects the rows of a split.
 pub fn selected(select: u32, count: u64) -> Part {
     Part { select, count, ..Part::default() }
 }
 
-/// A part in which a dropout has this key, but for what its operation says.
+/// Returns a part with the seed and first row of a dropout key.
 pub fn keyed(DropoutKey { seed, first_row, .. }: DropoutKey) -> Part {
     Part { seed, first_row, ..Part::default() }
 }
@@ -243,25 +243,25 @@ pub fn adam_call(
     Call::over(op, Part { window, ..Part::default() }, None, inputs, out)
 }
 
-/// A row step and what it reads beside the row.
+/// A row step, with the operand that it reads beside the row.
 pub type FusedStep = (RowStep, Option<Slot>);
 
 pub fn step(step: RowStep, beside: Slot) -> FusedStep {
     (step, Some(beside))
 }
 
-/// A call with steps behind it.
+/// Appends steps to a call.
 pub fn then(head: Call, steps: Vec<FusedStep>) -> Call {
     let operands: Vec<Slot> = steps.iter().filter_map(|step| step.1).collect();
     head.followed_by(steps.into_iter().map(|step| step.0), operands)
 }
 
-/// Whether the tests run on a GPU and not on the CPU.
+/// Whether the tests run on a GPU instead of the CPU.
 pub fn on_gpu() -> bool {
     std::env::var_os("LAPIDARY_TEST_DEVICE").is_some_and(|device| device == "cuda")
 }
 
-/// The device that is tested.
+/// Opens the device under test.
 pub fn open_device(threads: usize, capacity_bytes: u64) -> Box<dyn Device> {
     if on_gpu() {
         return lapidary_kernels::cuda::open("cuda:0", 0, capacity_bytes).unwrap();
@@ -270,11 +270,11 @@ pub fn open_device(threads: usize, capacity_bytes: u64) -> Box<dyn Device> {
 }
 
 thread_local! {
-    /// A GPU takes long to open: a test uses one, and its rigs other slots of it.
+    /// Opening a GPU takes long, so a test opens one, and its rigs use different slots of it.
     static GPU: (Rc<dyn Device>, Cell<u32>) = (Rc::from(open_device(1, u64::MAX)), Cell::new(1000));
 }
 
-/// A device whose slots are numbered as they come.
+/// A device whose slots are numbered in order.
 pub struct Rig {
     pub device: Rc<dyn Device>,
     next: Cell<u32>,
@@ -314,7 +314,7 @@ impl Rig {
         }
     }
 
-    /// An output: full of NaN until a kernel has written it.
+    /// Creates an output, full of NaN until a kernel writes it.
     pub fn out(&self, rows: usize, cols: usize) -> Mat {
         Mat::f32(self.put(&vec![f32::NAN; rows * cols]), rows, cols)
     }
@@ -342,13 +342,13 @@ impl Drop for Rig {
     fn drop(&mut self) {
         if on_gpu() {
             GPU.with(|(_, next)| next.set(self.next.get()));
-            // Some were freed by the test.
+            // The test may have freed some of them.
             self.used.take().into_iter().for_each(|slot| drop(self.device.free(slot)));
         }
     }
 }
 
-/// What `f` computes on one thread, after making sure that three threads compute the same bits.
+/// Returns what `f` computes on one thread, after checking that three threads compute the same bits.
 pub fn on_any_threads(what: &str, f: impl Fn(&Rig) -> Vec<f32>) -> Vec<f32> {
     let one = f(&Rig::new(1));
     let three = f(&Rig::new(3));
@@ -360,7 +360,7 @@ pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-/// Objects unless every cell is as near to the oracle as arithmetic on `terms` terms must be.
+/// Returns an error unless every cell is as close to the oracle as arithmetic on `terms` terms must be.
 ///
 /// `k` rounded terms in any order err by at most about `k * eps * sum |terms|`; `magnitude` is that sum.
 pub fn compare(got: &[f32], want: &[f64], magnitude: &[f64], terms: usize) -> std::result::Result<(), String> {

@@ -1,4 +1,4 @@
-//! Whether plans that wait for each other all come to their ends.
+//! Checks that plans of several devices, which wait for each other, cannot deadlock.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -20,44 +20,46 @@ pub struct Exchange {
 
 /// Rows that an op of each reader copies out of other devices' memory.
 ///
-/// A lender lends them when it comes to the one op of its own that reads them, before it runs it; it gives them up only when all
+/// A lender lends its rows when it comes to its own op that reads them, before it runs that op. It gives them up only
+/// after all readers have copied them.
 /// readers have them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetch {
     /// The reading devices and the outputs that they copy to.
     pub readers: Vec<(usize, TensorId)>,
-    /// The lending devices and their outputs. One that reads as well waits for itself, as it does anyhow.
+    /// The lending devices and their outputs. A lender that also reads waits for its own loan, which changes nothing.
     pub lenders: Vec<(usize, TensorId)>,
 }
 
-/// What a device does at a step: first it makes room and loads, then it runs the op.
+/// One half of a step. In the first half the device makes room and loads; in the second half it runs the op.
 #[derive(Clone, Copy)]
 struct Node {
     device: usize,
     step: usize,
 }
 
-/// The steps of all devices, and which waits for which.
+/// The steps of all devices, and which step waits for which.
 struct Joint<'a> {
     devices: &'a [(&'a TaskGraph, &'a Plan)],
-    /// What is no node's: that all lend, that all have read.
+    /// The graph of waits. Nodes that belong to no device stand for "all have lent" and "all have read".
     waits: DiGraph<Option<Node>, ()>,
-    /// By device and step, the node before the op and that of the op.
+    /// By device and step, the node before the op and the node of the op.
     nodes: Vec<Vec<[NodeIndex; 2]>>,
-    /// By device and op, its step.
+    /// By device and op, the step.
     steps: HashMap<(usize, TaskId), usize>,
     loads: HashMap<(usize, TensorId), Vec<NodeIndex>>,
 }
 
-/// Checks that devices that run their plans and wait for each other's rows all come to their ends.
+/// Checks that devices that run their plans and wait for each other's rows all finish.
 ///
-/// A step waits for the one before it on its device; a step that loads a fresh input waits for the steps that make its rows; an op
-/// that fetches waits until those that it reads from have come to theirs, and whoever gives up what was lent waits for those that
-/// read it.
+/// A step waits for the step before it on its device. A step that loads a fresh input waits for the steps that make its
+/// rows. An op that fetches waits until all its lenders have come to their lending steps. A lender that gives up its
+/// rows waits for all their readers.
 ///
 /// # Errors
-/// [`CheckError::Deadlock`] with the steps of a cycle; [`CheckError::Exchange`] if an exchange is not between a fresh input and
-/// published outputs, or a fetch not between outputs, of which the lender's has one reader.
+/// [`CheckError::Deadlock`] with the steps of a cycle; [`CheckError::Exchange`] if an exchange is not between a fresh
+/// input and published outputs, if a fetch is not between outputs, or if a lender's output does not have exactly one
+/// reader.
 /// # Cost
 /// O(steps + loads + exchanges + readers + lenders).
 pub fn check_joint(
@@ -134,7 +136,7 @@ impl<'a> Joint<'a> {
         Ok(())
     }
 
-    /// The step that makes an output.
+    /// Returns the step that makes an output.
     fn maker(&self, (device, tensor): (usize, TensorId)) -> Result<usize, CheckError> {
         let op = self.devices[device].0.producer(tensor);
         let step = op.and_then(|op| self.steps.get(&(device, op)).copied());
@@ -170,7 +172,7 @@ impl<'a> Joint<'a> {
     }
 }
 
-/// A shortest cycle through the first node of a strongly connected part.
+/// Returns a shortest cycle through the first node of a strongly connected component.
 fn cycle(joint: &DiGraph<Option<Node>, ()>, part: &[NodeIndex]) -> Vec<NodeIndex> {
     let first = *part.iter().min().expect("a part has nodes");
     let mut before: HashMap<NodeIndex, NodeIndex> = HashMap::new();

@@ -1,4 +1,5 @@
-//! Replays plans and says which step breaks which rule. Knows the task graph and the plan, and nothing of how it was made.
+//! Replays a plan and reports the first step that breaks a rule. The checker only uses the task graph and the plan; it
+//! does not know how the plan was made.
 
 mod joint;
 
@@ -7,12 +8,12 @@ pub use joint::{Exchange, Fetch, check_joint};
 use crate::memory::{Boundary, Epoch, Objective, Plan, Policy};
 use crate::tasks::{TaskGraph, TensorId, TensorKind};
 
-/// Where in a plan something is wrong.
+/// A place in a plan, for errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Before the first step: what the plan says the epoch starts with.
+    /// Before the first step: the plan's statement of what the epoch starts with.
     Start,
-    /// At a step, counted from 0, with its op's name.
+    /// A step, counted from 0, with the name of its op.
     Step(usize, String),
     /// After the last step.
     Finish,
@@ -28,85 +29,85 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// How a plan is wrong.
+/// The rule that a plan breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// An id that the graph does not have.
+    /// The plan uses an id that the graph does not have.
     #[error("{place} names {what} number {id}, which the graph does not have")]
     Unknown {
-        /// Where.
+        /// The place in the plan.
         place: Place,
-        /// Tensor or op.
+        /// `tensor` or `op`.
         what: &'static str,
         /// The id.
         id: u32,
     },
-    /// A rule about one tensor at one place.
+    /// The plan does something to a tensor that is not allowed at this place.
     #[error("{place} {action} tensor `{tensor}`, {why}")]
     Tensor {
-        /// Where.
+        /// The place in the plan.
         place: Place,
-        /// What the plan does.
+        /// The forbidden action.
         action: &'static str,
-        /// With what.
+        /// The tensor.
         tensor: String,
-        /// Why it may not.
+        /// The reason why it is forbidden.
         why: &'static str,
     },
-    /// Not every op once.
+    /// An op does not run exactly once.
     #[error("op `{op}` runs {times} times in the plan; each runs once")]
     Times {
         /// The op.
         op: String,
-        /// How often it runs.
+        /// Number of times that it runs.
         times: usize,
     },
-    /// More than fits.
+    /// The tensors on the device exceed the capacity.
     #[error("{place} holds {held_bytes} bytes, but the capacity is {capacity_bytes}")]
     Capacity {
-        /// Where.
+        /// The place in the plan.
         place: Place,
-        /// What is on the device.
+        /// Bytes on the device.
         held_bytes: u64,
-        /// What may be.
+        /// Bytes allowed.
         capacity_bytes: u64,
     },
-    /// A number of the plan is not what its steps amount to.
+    /// A number in the plan does not match its steps.
     #[error("the plan claims {what} of {claimed}, but its steps amount to {found}")]
     Claim {
-        /// Which number.
+        /// The name of the number.
         what: &'static str,
-        /// What the plan says.
+        /// The value in the plan.
         claimed: u64,
-        /// What is true.
+        /// The value that the steps result in.
         found: u64,
     },
-    /// The lower bound is above the plan's own cost, or an exact optimum does not meet it.
+    /// The lower bound is above the plan's own cost, or an exact optimum differs from its bound.
     #[error("the plan costs {cost_bytes} bytes, which does not agree with its lower bound of {lower_bound_bytes}")]
     Bound {
-        /// The cost.
+        /// Cost of the plan in bytes.
         cost_bytes: u64,
-        /// The bound.
+        /// Lower bound in bytes.
         lower_bound_bytes: u64,
     },
-    /// A plan has something after its last step that only a given boundary calls for.
+    /// The plan has actions after its last step, which only an epoch with a given boundary may have.
     #[error("the plan does something after its last step, which only an epoch with a given boundary may")]
     Finish,
-    /// Plans that wait for each other.
+    /// Plans wait for each other in a cycle.
     #[error("these steps wait for each other: {}", .steps.join(" -> "))]
     Deadlock {
-        /// The steps of one cycle, each waiting for the one before it and the first for the last.
+        /// The steps of one cycle. Each waits for the one before it, and the first for the last.
         steps: Vec<String>,
     },
-    /// An exchange that means nothing.
+    /// An exchange or fetch is invalid.
     #[error("an exchange names device {device} and tensor number {tensor}, {why}")]
     Exchange {
         /// The device.
         device: usize,
         /// The tensor.
         tensor: u32,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
 }
@@ -114,8 +115,9 @@ pub enum CheckError {
 /// Replays a plan from its start.
 ///
 /// # Errors
-/// [`CheckError`], the first rule that is broken: a tensor that is stored, evicted or loaded where that cannot be, a value that
-/// is lost, an op without its inputs, more than the capacity, an end that is not the next start, or a wrong number.
+/// The [`CheckError`] of the first rule that is broken: a tensor that cannot be stored, evicted or loaded at that
+/// place, a value that is lost, an op without its inputs, more bytes than the capacity, an end that differs from the
+/// next start, or a wrong number.
 /// # Cost
 /// O(sum of the lists' lengths x readers of a tensor).
 pub fn check(
@@ -146,7 +148,7 @@ pub fn check(
     replay.claims(plan)
 }
 
-/// What is where, as the plan goes on.
+/// The state of the device and the host during a replay.
 struct Replay<'a> {
     graph: &'a TaskGraph,
     epoch: &'a Epoch,
@@ -275,7 +277,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Whether an op that has not run reads the value, or the next epoch has it.
+    /// Whether an op that has not run reads the value, or the next epoch inherits it.
     fn is_awaited(&self, t: TensorId) -> bool {
         let read = self.graph.consumers(t).iter().any(|op| self.ran[op.index()] == 0);
         let inherited = match self.graph.tensor(t).kind {
@@ -337,7 +339,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Whether the next epoch finds what `start` says; exactly so, or at least that.
+    /// Checks that the next epoch finds what `start` states: exactly that, or at least that.
     fn meets(&self, start: &Boundary, exactly: bool) -> Result<(), CheckError> {
         for constant in graph_tensors(self.graph).filter(|t| self.graph.tensor(*t).kind == TensorKind::Constant) {
             let value = self.graph.next_value(constant).unwrap_or(constant);
@@ -362,7 +364,7 @@ impl<'a> Replay<'a> {
             ("bytes to the host", plan.bytes_to_host, self.to_host),
             ("peak bytes", plan.peak_bytes, self.peak_bytes),
         ] {
-            // Under `Loads` what outputs store is free, and a plan claims nothing for it.
+            // Under `Loads`, storing outputs is free, and the plan counts no bytes for it.
             if claimed != found {
                 return Err(CheckError::Claim { what, claimed, found });
             }

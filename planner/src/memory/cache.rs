@@ -1,7 +1,7 @@
-//! A cache in program order: dead tensors leave, then, for room, those that a rule names first.
+//! Cache policies in program order: dead tensors leave first; then, to make room, the tensors that a rule selects.
 //!
-//! What a rule goes by changes only when a tensor is used, so that what may leave waits in a heap: an epoch takes as long as it
-//! has uses, however many tensors there are.
+//! A tensor's rank under a rule changes only when the tensor is used, so the tensors that may leave are kept in heaps.
+//! The time of an epoch depends on the number of uses, not on the number of tensors.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -13,31 +13,32 @@ use super::schedule::{self, Change, Changes, Residency, Turn};
 use super::{Epoch, Objective, Plan, Policy};
 use crate::tasks::{TaskId, TensorId};
 
-/// What leaves first. Ties: the least index.
+/// The rule that selects the next tensor to leave. Ties go to the least index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// What was used longest ago, as input or output.
+    /// Least recently used, as input or output.
     LeastRecent,
-    /// What is used last from now on, over the epoch's end if the next one has it too (Belady).
+    /// Farthest next use (Belady). The use can be in the next epoch, if that inherits the tensor.
     FarthestNext,
-    /// The same, but what would have to be stored counts as used twice as soon.
+    /// Farthest next use, but the distance counts half for a tensor that would have to be stored.
     FarthestNextClean,
 }
 
-/// More epochs than a cache takes to settle; what has not settled by then is taken as it is.
+/// Most epochs that are simulated to reach a steady state. If none is reached by then, the last epoch is used.
 const EPOCHS: usize = 64;
 
-/// The same for the rules that know the future, which settle at once or not at all.
+/// The same limit for the rules that know the future. They settle at once or not at all.
 const FEW_EPOCHS: usize = 4;
 
-/// The plan of a cache: before each op dead tensors leave, then, until it fits, those that the rule names, never the op's own.
+/// Plans with a cache: before each op dead tensors leave; then tensors that the rule selects leave until the op fits.
+/// Tensors of the op itself never leave.
 ///
-/// In the steady state epochs follow each other until one begins as an earlier one did. If that is the last one, it is the
-/// answer. If several alternate, no single epoch repeats: each is closed on itself, which costs what its first step must then
-/// load or store, and the cheapest (the earliest of equals) is the answer.
+/// In the steady state, epochs are simulated until one begins as an earlier one did. If that is the one just before, it
+/// is the answer. If several alternate, none of them repeats by itself. Then each is closed into a cycle, at the cost
+/// of what its first step must load or store, and the cheapest one (the earliest of equals) is the answer.
 ///
 /// # Cost
-/// O(tensors log tensors + uses log uses) an epoch.
+/// O(tensors log tensors + uses log uses) per epoch.
 pub(super) fn plan(problem: &Problem, rule: Rule) -> Plan {
     let once = |start| schedule::plan_changes(problem, Policy::Lru, &Cache::new(problem, rule, start).epoch());
     match &problem.epoch {
@@ -66,7 +67,7 @@ fn steady(problem: &Problem, rule: Rule) -> Plan {
     plans.min_by_key(|plan| plan.cost_bytes(Objective::Both)).expect("a cycle has at least one epoch")
 }
 
-/// A tensor that may leave, by what its rule goes by: the greatest leaves first.
+/// A tensor that may leave, with its rank. The greatest rank leaves first.
 type Waiting = (usize, Reverse<usize>);
 
 struct Cache<'p, 'g> {
@@ -75,18 +76,18 @@ struct Cache<'p, 'g> {
     order: Vec<TaskId>,
     resident: FixedBitSet,
     held_bytes: u64,
-    /// When each tensor was used last, by a clock of ops.
+    /// Time of the last use of each tensor, on a clock that counts ops.
     used: Vec<u64>,
     now: u64,
-    /// What was made in this epoch and has no host copy.
+    /// Tensors made in this epoch that have no host copy.
     dirty: FixedBitSet,
-    /// For each tensor the places in the order of the ops that read it, and how many of them are behind.
+    /// For each tensor, the places in the order of the ops that read it, and how many of these reads are done.
     reads: Vec<Vec<usize>>,
     read: Vec<usize>,
-    /// What there is a use for when all ops are done.
+    /// Tensors that still have a use when all ops are done.
     outlasts: FixedBitSet,
-    /// What leaves first among clean tensors, and among those that the rule tells apart from them; with what has left or been
-    /// used since then, which no longer counts.
+    /// The tensors that may leave, by rank: the clean ones, and those that the rule treats differently. Both heaps also
+    /// have outdated entries, of tensors that have left or been used since.
     waiting: [BinaryHeap<Waiting>; 2],
 }
 
@@ -117,7 +118,7 @@ impl<'p, 'g> Cache<'p, 'g> {
         }
     }
 
-    /// What decides all that follows: what is resident, in the order of its last use.
+    /// Returns everything that the following epochs depend on: the resident tensors, in the order of their last use.
     fn fingerprint(&self) -> Vec<usize> {
         let mut order: Vec<usize> = self.resident.ones().collect();
         order.sort_by_key(|t| (self.used[*t], *t));
@@ -129,8 +130,8 @@ impl<'p, 'g> Cache<'p, 'g> {
         self.read[tensor] < self.reads[tensor].len() || self.outlasts.contains(tensor)
     }
 
-    /// The greater it is, the sooner the tensor leaves: the next place where it is read, over the epoch's end if need be, or
-    /// how long ago it was used.
+    /// Returns the rank of a tensor; the greatest leaves first. It is the next place where the tensor is read, possibly
+    /// in the next epoch, or the time since its last use.
     fn rank(&self, tensor: usize) -> usize {
         if self.rule == Rule::LeastRecent {
             return usize::MAX - self.used[tensor] as usize;
@@ -143,7 +144,7 @@ impl<'p, 'g> Cache<'p, 'g> {
         })
     }
 
-    /// Whether the rule tells a tensor apart from clean ones.
+    /// Returns 1 for a tensor that the rule treats differently from clean tensors, else 0.
     fn class(&self, tensor: usize) -> usize {
         usize::from(self.rule == Rule::FarthestNextClean && self.dirty.contains(tensor))
     }
@@ -153,11 +154,11 @@ impl<'p, 'g> Cache<'p, 'g> {
         self.waiting[class].push((rank, Reverse(tensor)));
     }
 
-    /// What leaves first of what the op at `place` does not need.
+    /// Returns the tensor that leaves next. It is not one that the op at `place` needs.
     fn first_to_leave(&mut self, place: usize) -> Option<usize> {
         for class in [0, 1] {
             while let Some(&(rank, Reverse(t))) = self.waiting[class].peek() {
-                // What the op needs waits anew when it is done.
+                // Tensors that the op needs are pushed again after it.
                 let counts = self.resident.contains(t) && (self.class(t), self.rank(t)) == (class, rank);
                 if counts && !self.problem.needs(self.order[place].index(), t) {
                     break;
@@ -167,7 +168,7 @@ impl<'p, 'g> Cache<'p, 'g> {
         }
         let [clean, dirty] = &self.waiting;
         let class = match (clean.peek(), dirty.peek()) {
-            // A store is as dear as a load: what needs one counts as used twice as soon.
+            // A store costs as much as a load, so the distance of a tensor that needs a store counts half.
             (Some(clean), Some(dirty)) => usize::from((dirty.0 - place, dirty.1) > (2 * (clean.0 - place), clean.1)),
             (clean, _) => usize::from(clean.is_none()),
         };
@@ -180,7 +181,7 @@ impl<'p, 'g> Cache<'p, 'g> {
         self.waiting = Default::default();
         let resident: Vec<usize> = self.resident.ones().collect();
         resident.iter().for_each(|t| self.wait(*t));
-        // What may be dead before an op is what was there before the epoch, or what the op before was the last to use.
+        // Tensors that can be dead before an op: those on the device before the epoch, and those of the op before.
         let mut stale = resident;
         let mut first = None;
         let mut rest = Vec::with_capacity(ops);
@@ -198,7 +199,7 @@ impl<'p, 'g> Cache<'p, 'g> {
         Changes { first: Turn { op: self.order[0], survives: during.clone(), during }, rest }
     }
 
-    /// What changes before the op at `place`; of `stale` those leave that have no use any more.
+    /// Returns what changes on the device before the op at `place`. The dead ones of `stale` leave.
     fn op(&mut self, place: usize, stale: &[usize]) -> Change {
         let (problem, op) = (self.problem, self.order[place]);
         let need = &problem.need[op.index()];
@@ -230,7 +231,7 @@ impl<'p, 'g> Cache<'p, 'g> {
         self.held_bytes -= self.problem.bytes(tensor);
     }
 
-    /// Next values take the place of their constants, with their last use.
+    /// Renames next values to their constants, and keeps the time of their last use.
     fn wrap(&mut self) {
         let end = std::mem::replace(&mut self.resident, self.problem.empty());
         let mut used = self.used.clone();

@@ -1,41 +1,41 @@
-//! Which tensors to evict for room: all sets that are worth a try, the promising ones first.
+//! Enumerates the sets of tensors that can be evicted to make room, promising ones first.
 
-/// A tensor that could leave.
+/// A tensor that can be evicted.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub tensor: usize,
-    /// What its leaving frees.
+    /// Bytes that its eviction frees.
     pub bytes: u64,
-    /// What its leaving costs at least.
+    /// Lower bound on the cost of its eviction.
     pub penalty: i128,
-    /// Tensors that must leave too if this one does.
+    /// Tensors that must be evicted too if this one is.
     pub requires: Vec<usize>,
 }
 
-/// What a search for evictions found.
+/// The result of a search for evictions.
 pub(super) struct Found {
-    /// The sets, each as positions in the candidates as they are sorted now.
+    /// The sets. Each lists positions in the sorted candidates.
     pub sets: Vec<Vec<usize>>,
-    /// Whether the sets are all that there are below the budget.
+    /// Whether these are all the sets below the budget.
     pub complete: bool,
-    /// No set costs less than this.
+    /// Lower bound on the cost of any set.
     pub least_penalty: i128,
-    /// How many steps the search took.
+    /// Number of steps that the search took.
     pub steps: usize,
 }
 
-/// Steps for each set that is asked for.
+/// Search steps per requested set.
 const STEPS_A_SET: usize = 16;
 
-/// Finds the sets of candidates with at least `excess` bytes, none of which could stay, that cost less than `budget`; at most
-/// `most` of them. Keeping more is never worse, so no other set needs to be tried.
+/// Finds at most `most` sets of candidates that free at least `excess` bytes and cost less than `budget`. Only minimal
+/// sets are returned, in which no member could stay: keeping more is never worse, so other sets need not be tried.
 ///
-/// Sorts the candidates by penalty a byte; candidates without bytes never leave.
+/// Sorts the candidates by penalty per byte. Removes candidates without bytes, which never leave.
 pub(super) fn evictions(candidates: &mut Vec<Candidate>, excess: u64, budget: i128, most: usize) -> Found {
     candidates.retain(|c| c.bytes > 0);
     candidates.sort_by(|a, b| {
         let (left, right) = (product(a.penalty, b.bytes), product(b.penalty, a.bytes));
-        // What others require comes before them, at least among equals.
+        // At least among equals, a tensor that others require comes before them.
         let by_room = left.cmp(&right).then(b.bytes.cmp(&a.bytes));
         by_room.then(a.requires.len().cmp(&b.requires.len())).then(a.tensor.cmp(&b.tensor))
     });
@@ -55,14 +55,15 @@ pub(super) fn evictions(candidates: &mut Vec<Candidate>, excess: u64, budget: i1
     Found { sets: search.sets, complete, least_penalty, steps: steps - search.steps }
 }
 
-/// A product that 128 bits may not hold, in two parts. Penalties are not negative.
+/// Returns a product that may not fit 128 bits, in two parts. Penalties are not negative.
 fn product(penalty: i128, bytes: u64) -> (u128, u64) {
     let (penalty, bytes) = (penalty.unsigned_abs(), u128::from(bytes));
     let low = (penalty & u128::from(u64::MAX)) * bytes;
     ((penalty >> 64) * bytes + (low >> 64), low as u64)
 }
 
-/// The least penalty of `excess` bytes from `first` on, if a part of a tensor could leave.
+/// Returns the least penalty to free `excess` bytes with candidates from `first` on, if a fraction of a tensor could
+/// leave.
 fn fractional(candidates: &[Candidate], first: usize, excess: u64) -> i128 {
     let (mut left, mut penalty) = (excess, 0);
     for candidate in &candidates[first..] {
@@ -77,7 +78,7 @@ fn fractional(candidates: &[Candidate], first: usize, excess: u64) -> i128 {
     penalty
 }
 
-/// The first candidates that make room, without those that could stay.
+/// Returns the first candidates that make enough room, without those that could stay.
 fn greedy(candidates: &[Candidate], excess: u64) -> Vec<usize> {
     let mut freed = 0;
     let mut set: Vec<usize> = Vec::new();
@@ -105,13 +106,13 @@ struct Search<'c> {
     most: usize,
     steps: usize,
     chosen: Vec<usize>,
-    /// Candidates that were passed over.
+    /// Candidates that were skipped.
     stays: Vec<bool>,
     sets: Vec<Vec<usize>>,
 }
 
 impl Search<'_> {
-    /// Adds candidates from `first` on until `left` more bytes are free. Returns whether it saw all there is.
+    /// Adds candidates from `first` on until `left` more bytes are free. Returns whether it tried all possibilities.
     fn extend(&mut self, first: usize, left: u64, penalty: i128) -> bool {
         if self.bytes_after[first] < left || penalty + fractional(self.candidates, first, left) >= self.budget {
             return true;

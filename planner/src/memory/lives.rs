@@ -1,9 +1,10 @@
-//! When each tensor is used, as far as that is the same in every order: what the bounds and the search rest on.
+//! The uses of each tensor, as far as they are the same in every order of the ops. The bounds and the search are based
+//! on them.
 //!
-//! An op *precedes* another if it runs first in every order that the request allows. Of a tensor's readers a longest chain is
-//! chosen in which each precedes the next. Between two of them, `u` and `v`, the tensor either stays on the device, also while
-//! any op runs that `u` precedes and that precedes `v`, or it is loaded in between; and loads of different intervals are
-//! different loads. With a given order, chain and intervals are all that there are.
+//! An op *precedes* another if it runs first in every order that the request allows. For each tensor, a longest chain
+//! of readers is chosen in which each precedes the next. Let `u` and `v` be consecutive in the chain. Between them, the
+//! tensor either stays on the device, also during every op that runs after `u` and before `v` in every order, or it is
+//! loaded. Loads of different intervals are different loads. If the request gives the order, the chain has all readers.
 
 use fixedbitset::FixedBitSet;
 
@@ -11,50 +12,52 @@ use super::Epoch;
 use super::problem::Problem;
 use crate::tasks::{TaskId, TensorId, TensorKind};
 
-/// A tensor's uses.
+/// The uses of a tensor.
 pub(super) struct Life {
-    /// What a copy of it costs.
+    /// Cost of one copy, in bytes.
     pub bytes: u64,
-    /// What it takes of the capacity.
+    /// Bytes of the capacity that it takes.
     pub room: u64,
     pub producer: Option<usize>,
-    /// Readers, each of which precedes the next.
+    /// Readers; each precedes the next.
     pub chain: Vec<usize>,
-    /// Before each reader of the chain the ops that always run since the use before (for an input, since the start).
+    /// For each reader of the chain, the ops that always run between the use before it (for an input, the start) and
+    /// the reader.
     pub spans: Vec<Vec<u32>>,
     /// The ops that always run after the last use.
     pub tail: Vec<u32>,
-    /// Whether the next epoch has the value.
+    /// Whether the next epoch inherits the value.
     pub lasts: bool,
-    /// Stored when it is made, at a cost.
+    /// Whether it is stored when it is made, and the store has a cost.
     pub publish: bool,
 }
 
-/// What a value's status at the end of the epoch is to be.
+/// The required state of a value at the end of the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// Not on the device; then it has a host copy. Also for what does not last.
+    /// Not on the device, and with a host copy. Also used for values that the next epoch does not inherit.
     Away = 0,
     /// On the device and on the host.
     Clean = 1,
-    /// On the device; a host copy is not asked for.
+    /// On the device; a host copy is not required.
     Dirty = 2,
 }
 
-/// What an epoch can inherit of one constant: how it starts, which must be how its value ends.
+/// The states in which an epoch can inherit a constant. The state at the start must equal the state of its value at the
+/// end.
 pub(super) struct Carried {
-    /// The constant, and its value at the end of the epoch.
+    /// The constant, and the tensor with its value at the end of the epoch.
     pub before: usize,
     pub after: usize,
     pub options: Vec<End>,
 }
 
-/// All tensors' uses and what epochs can inherit.
+/// The uses of all tensors, and the possible states of inherited constants.
 pub(super) struct Lives {
     pub lives: Vec<Life>,
-    /// Those with more than one option; the largest first.
+    /// Constants with more than one option, the largest first.
     pub open: Vec<Carried>,
-    /// Those that have one option other than `Away`.
+    /// Constants with a single option other than `Away`.
     pub fixed: Vec<Carried>,
     order: Precedence,
 }
@@ -81,8 +84,9 @@ impl Lives {
         Self { lives, open, fixed, order }
     }
 
-    /// For each tensor the others of the same size that are read later: each op that has still to read them comes after (or
-    /// is) each that has still to read it. Only of what will be read and does not outlast the epoch.
+    /// Returns, for each tensor, the others of the same size that are read later: each remaining reader of theirs is,
+    /// or comes after, each remaining reader of the tensor. Covers only tensors that will be read and that the next
+    /// epoch does not inherit.
     pub fn later(&self, problem: &Problem, done: &[bool]) -> Vec<Vec<u32>> {
         let left: Vec<Vec<usize>> = (0..problem.tensors())
             .map(|t| {
@@ -122,7 +126,7 @@ fn options(problem: &Problem, constant: TensorId) -> Vec<End> {
                 options.push(End::Dirty);
             }
             if problem.room[constant.index()] == 0 {
-                // It stays for nothing, and without a store if that is possible.
+                // It takes no room, so it stays, and without a store if that is possible.
                 options.drain(..options.len() - 1);
             }
             options
@@ -130,7 +134,7 @@ fn options(problem: &Problem, constant: TensorId) -> Vec<End> {
     }
 }
 
-/// Which ops run before which in every order.
+/// Which ops run before which others in every order.
 struct Precedence {
     after: Vec<FixedBitSet>,
     before: Vec<FixedBitSet>,
@@ -193,9 +197,9 @@ fn life(problem: &Problem, order: &Precedence, tensor: usize) -> Life {
     }
 }
 
-/// Of the longest chains the one that a scan in topological order finds first.
+/// Returns the longest chain; of several, the one that a scan in topological order finds first.
 fn longest_chain(order: &Precedence, mut readers: Vec<usize>) -> Vec<usize> {
-    // What precedes more comes later in some topological order.
+    // Sorting by the number of preceding ops gives a topological order.
     readers.sort_by_key(|op| (order.before[*op].count_ones(..), *op));
     let mut best: Vec<(usize, Option<usize>)> = Vec::with_capacity(readers.len());
     for (i, op) in readers.iter().enumerate() {

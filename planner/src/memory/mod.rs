@@ -1,13 +1,14 @@
-//! Memory plans: what is loaded, kept, evicted and stored at each op of an epoch, so that a device of a given capacity runs it.
+//! Memory plans: what is loaded, kept, evicted and stored at each op of an epoch, so that the epoch runs on a device of
+//! a given capacity.
 //!
-//! Every policy decides one thing, which tensors stay on the device from op to op; the loads, the stores and the
-//! start of the steady state follow from it in one place (`schedule.rs`).
+//! Every policy decides only which tensors stay on the device from op to op. The loads, the stores and the start of the
+//! steady state are derived from that in one place (`schedule.rs`).
 //!
 //! | policy | file | what it does |
 //! | --- | --- | --- |
 //! | none | `none.rs` | nothing stays |
 //! | lru | `cache.rs` | the least recently used leaves |
-//! | roc | `roc.rs` | ROC's dynamic program, as its text describes it |
+//! | roc | `roc.rs` | ROC's dynamic program, as described in the text of the paper |
 //! | optimal | `optimal.rs` | best-first search (`search.rs`) under prices of memory (`prices.rs`) |
 
 mod cache;
@@ -31,11 +32,11 @@ use problem::Problem;
 /// Memory policy: which tensors stay on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// Before each op everything leaves, then all its inputs are loaded.
+    /// Before each op all tensors leave, then the inputs of the op are loaded.
     None,
-    /// Dead tensors leave, then, for room, the least recently used.
+    /// Dead tensors leave; then, to make room, the least recently used ones.
     Lru,
-    /// ROC's Algorithm 1, corrected: the fewest loads when only tensors that never left can be kept.
+    /// ROC's Algorithm 1, corrected: the fewest loads, if only tensors that never left can be kept.
     Roc,
     /// The fewest bytes.
     #[default]
@@ -46,7 +47,7 @@ impl Policy {
     /// Every policy, from the simplest to the best.
     pub const ALL: [Self; 4] = [Self::None, Self::Lru, Self::Roc, Self::Optimal];
 
-    /// The policy's name: `none`, `lru`, `roc` or `optimal`.
+    /// Returns the policy's name: `none`, `lru`, `roc` or `optimal`.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -72,25 +73,25 @@ impl FromStr for Policy {
     }
 }
 
-/// A name that is none of those that there are.
+/// A name that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{found}` is no {what}; expected {known}")]
 pub struct UnknownName {
-    /// What was to be named.
+    /// The kind of thing that was named.
     pub what: &'static str,
-    /// The name.
+    /// The unknown name.
     pub found: String,
-    /// The names that there are.
+    /// The known names.
     pub known: &'static str,
 }
 
-/// What a plan is measured by.
+/// The cost measure of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Objective {
     /// Bytes to the device and bytes to the host.
     #[default]
     Both,
-    /// Bytes to the device; every output has a host copy at once, for nothing (ROC's accounting).
+    /// Bytes to the device. Every output gets a host copy for free (ROC's accounting).
     Loads,
 }
 
@@ -115,12 +116,13 @@ impl FromStr for Objective {
     }
 }
 
-/// What is on the device when an epoch begins, and must be when the next one does. Constants only, in ascending order.
+/// The device contents at the start of an epoch, which must be restored for the next one. Constants only, in ascending
+/// order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Boundary {
-    /// What is on the device.
+    /// The constants on the device.
     pub resident: Vec<TensorId>,
-    /// Of these, what has no copy on the host: a constant that was updated on the device and not stored.
+    /// Those of them without a copy on the host: updated on the device and not stored.
     pub dirty: Vec<TensorId>,
 }
 
@@ -129,28 +131,29 @@ pub struct Boundary {
 pub enum Epoch {
     /// It starts from an empty device, and nothing is required at its end.
     Cold,
-    /// It starts with what the one before left, which is what itself leaves.
+    /// It starts with what the epoch before left, and leaves the same.
     Steady,
-    /// It starts with exactly this and ends with at least this: the same tensors resident, and host copies of all that is not
-    /// dirty. What else is left is dropped.
+    /// It starts with exactly this boundary and ends with at least this: the same tensors resident, and host copies of
+    /// all that are not dirty. Other tensors are dropped.
     Boundary(Boundary),
 }
 
-/// How far `optimal` and `roc` search. A number of states and not of seconds, so that the same request has the same answer.
+/// Search effort of `optimal` and `roc`. It is a number of states, not of seconds, so that the same request has the
+/// same answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
-    /// About how many states are made for a graph of more than [`Limit::SMALL_OPS`] ops, over all that is tried.
+    /// Approximate number of states for a graph of more than [`Limit::SMALL_OPS`] ops, over all searches together.
     pub states: usize,
-    /// The same for smaller graphs, which are to be planned exactly. More than can be waited for with patience: a state takes
-    /// some hundred bytes.
+    /// The same for smaller graphs, which are meant to be planned exactly. The default is so large that reaching it
+    /// takes patience. A state takes some hundred bytes.
     pub small_states: usize,
 }
 
 impl Limit {
-    /// Graphs of up to this many ops are searched without regard for time.
+    /// Largest number of ops of a graph that is searched without regard for time.
     pub const SMALL_OPS: usize = 12;
-    /// Of graphs of more ops than this only program order is searched: they are the same few ops over many tiles, and in a
-    /// good order as they come.
+    /// Largest number of ops for which other orders than program order are searched. Larger graphs are the same few ops
+    /// over many tiles, and their program order is good.
     pub const LARGE_OPS: usize = 256;
 }
 
@@ -160,73 +163,76 @@ impl Default for Limit {
     }
 }
 
-/// What to plan.
+/// A planning request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// How.
+    /// The policy.
     pub policy: Policy,
-    /// What counts.
+    /// The cost measure.
     pub objective: Objective,
-    /// From where.
+    /// What the epoch inherits and leaves.
     pub epoch: Epoch,
-    /// The device's memory.
+    /// Capacity of the device in bytes.
     pub capacity_bytes: u64,
-    /// The order of the ops, if it is given; else `none` and `lru` run in program order, `roc` and `optimal` in the best they find.
+    /// The order of the ops, if it is fixed. If not, `none` and `lru` use program order; `roc` and `optimal` use the
+    /// best order that they find.
     pub order: Option<Vec<TaskId>>,
-    /// How far to search.
+    /// The search effort.
     pub limit: Limit,
 }
 
-/// What happens around one op: stores, then evictions, then loads, then the op.
+/// One op with the copies before it: first the stores, then the evictions, then the loads, then the op.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The op.
     pub op: TaskId,
-    /// What is copied to the host.
+    /// Tensors that are copied to the host.
     pub store: Vec<TensorId>,
-    /// What leaves the device.
+    /// Tensors that leave the device.
     pub evict: Vec<TensorId>,
-    /// What is copied to the device.
+    /// Tensors that are copied to the device.
     pub load: Vec<TensorId>,
 }
 
-/// What happens after the last op. Empty unless the request gave a [`Boundary`] that the epoch would not reach by itself.
-/// Tensors go by their name in this epoch: a constant's next value, not the constant.
+/// The copies after the last op. Empty unless the request gave a [`Boundary`] that the epoch would not reach by itself.
+/// Tensors have their names in this epoch: a constant's next value, not the constant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Finish {
-    /// What is copied to the host.
+    /// Tensors that are copied to the host.
     pub store: Vec<TensorId>,
-    /// What leaves the device.
+    /// Tensors that leave the device.
     pub evict: Vec<TensorId>,
-    /// What is copied to the device.
+    /// Tensors that are copied to the device.
     pub load: Vec<TensorId>,
 }
 
-/// One epoch on one device.
+/// The plan of one epoch on one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// How it was made.
+    /// The policy that made it.
     pub policy: Policy,
-    /// Whether it is the policy's true answer: for `optimal`, that nothing is cheaper; for `roc`, that all orders were searched.
+    /// Whether this is the true answer of the policy: for `optimal`, that no plan is cheaper; for `roc`, that all
+    /// orders were searched.
     pub exact: bool,
     /// Bytes copied to the device in the epoch.
     pub bytes_to_device: u64,
-    /// Bytes copied to the host in the epoch, published outputs included; 0 under [`Objective::Loads`].
+    /// Bytes copied to the host in the epoch, including published outputs; 0 under [`Objective::Loads`].
     pub bytes_to_host: u64,
-    /// The most that is on the device at once.
+    /// Most bytes on the device at once.
     pub peak_bytes: u64,
-    /// No plan, of any policy and in any order that the request allows, costs less than this, in the objective's measure.
+    /// Lower bound on the cost of any plan, of any policy and in any order that the request allows, in the objective's
+    /// measure.
     pub lower_bound_bytes: u64,
     /// The ops in the order in which they run.
     pub steps: Vec<Step>,
-    /// What is on the device when the epoch begins: nothing when it is cold.
+    /// The device contents when the epoch begins; empty for a cold epoch.
     pub start: Boundary,
-    /// What happens after the last op.
+    /// The copies after the last op.
     pub finish: Finish,
 }
 
 impl Plan {
-    /// What the plan costs in the measure of an objective.
+    /// Returns the cost of the plan in the measure of an objective.
     pub fn cost_bytes(&self, objective: Objective) -> u64 {
         match objective {
             Objective::Both => self.bytes_to_device.saturating_add(self.bytes_to_host),
@@ -234,7 +240,7 @@ impl Plan {
         }
     }
 
-    /// The order of its ops.
+    /// Returns the order of the ops.
     pub fn order(&self) -> Vec<TaskId> {
         self.steps.iter().map(|step| step.op).collect()
     }
@@ -243,44 +249,46 @@ impl Plan {
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It fits, so.
+    /// The plan fits.
     Feasible(Plan),
-    /// It does not.
+    /// No plan fits.
     Infeasible {
-        /// The least capacity that would do: the largest op's inputs and outputs (or the given boundary, if that is more).
+        /// Least capacity that is enough: the inputs and outputs of the largest op, or the given boundary if that is
+        /// more.
         needed_bytes: u64,
     },
 }
 
-/// Why a request means nothing.
+/// Why a request is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The order is no order of these ops.
+    /// The order does not have each op once, after the ops that it depends on.
     #[error("the given order of ops does not have each of the {ops} ops once, after those that it depends on")]
     Order {
-        /// How many ops there are.
+        /// Number of ops.
         ops: usize,
     },
-    /// The boundary holds what no epoch can inherit.
+    /// The boundary names a tensor that an epoch cannot inherit.
     #[error("the given boundary names tensor number {tensor}, {why}")]
     Boundary {
         /// The tensor.
         tensor: u32,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
 }
 
-/// Of the states that a request allows, `roc` takes one in so many, so that `optimal` can begin with what `roc` finds.
+/// `roc` gets one state in this many of those that a request allows, so that `optimal` can begin with its result.
 const ROC_SHARE: usize = 8;
 
 /// Plans one epoch on one device.
 ///
 /// # Errors
-/// [`PlanError`] if the request names what the graph does not have.
+/// [`PlanError`] if the order or the boundary does not fit the graph.
 /// # Complexity
-/// `none` and `lru` are O(ops x tensors) an epoch; `roc` and `optimal` look at as many states as [`Request::limit`] says.
+/// `none` and `lru` are O(ops x tensors) per epoch; `roc` and `optimal` visit as many states as [`Request::limit`]
+/// allows.
 pub fn plan(graph: &TaskGraph, request: &Request) -> Result<Outcome, PlanError> {
     let problem = Problem::new(graph, request)?;
     let needed_bytes = problem.needed_bytes();

@@ -3,7 +3,7 @@
 use super::problem::Problem;
 use super::schedule::{Change, Changes, Turn};
 
-/// Before each op everything leaves, then all its inputs are loaded.
+/// Before each op all tensors leave, then the inputs of the op are loaded.
 pub(super) fn changes(problem: &Problem) -> Changes {
     let order = problem.program_order();
     let mut during = problem.empty();

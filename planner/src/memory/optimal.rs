@@ -1,4 +1,5 @@
-//! The fewest bytes: from the best of the other policies, through beams of growing width, to a proof.
+//! The policy `optimal`: minimises bytes. It starts from the best plan of the other policies, improves it with beams of
+//! growing width, and then tries to prove that nothing is cheaper.
 
 use super::cache::{self, Rule};
 use super::lives::Lives;
@@ -8,28 +9,29 @@ use super::schedule::{self, Schedule};
 use super::search::{Found, Search, bytes_of};
 use super::{Limit, Objective, Plan, Policy, ROC_SHARE, none, repair, roc};
 
-/// Rounds of the ascent of prices.
+/// Most rounds of the ascent of prices.
 const ROUNDS: usize = 400;
 
-/// Widths of the beams, one after the other, and how many evictions an op they try.
+/// The beams in order: their width, and the number of eviction sets that they try per op.
 const BEAMS: [(usize, usize); 3] = [(4, 2), (32, 4), (256, 8)];
 
-/// The beam where best-first search did not come to an end.
+/// The beam that runs if best-first search did not finish.
 const WIDE: (usize, usize) = (2048, 16);
 
-/// How small tensors must be to be left out: together at most the capacity over this; one after the other, until a proof.
+/// How small tensors must be to be left out of the search: together at most the capacity divided by this. The values
+/// are tried in order, until a proof is found.
 const SHARES: [u64; 3] = [100, 1_000, 20_000];
 
-/// Lengths of spans that an ascent of prices may go through in all its rounds.
+/// Sum of span lengths that an ascent of prices may visit in all its rounds.
 const SPAN_STEPS: usize = 200_000_000;
 
-/// Above this many pairs of an op and a tensor nothing is searched or proven.
+/// With more pairs of an op and a tensor than this, nothing is searched or proven.
 const MOST_PAIRS: usize = 4_000_000;
 
-/// With fewer states for each op of a large graph nothing is searched or proven.
+/// With fewer states per op of a large graph than this, nothing is searched or proven.
 const STATES_AN_OP: usize = 10;
 
-/// A lower bound on what any plan costs, by prices alone. `upper_bytes` is what some plan costs.
+/// Returns a lower bound on the cost of any plan, from prices alone. `upper_bytes` is the cost of some plan.
 pub(super) fn lower_bound_bytes(problem: &Problem, upper_bytes: u64) -> u64 {
     if problem.ops() * problem.tensors() > MOST_PAIRS {
         return 0;
@@ -38,11 +40,12 @@ pub(super) fn lower_bound_bytes(problem: &Problem, upper_bytes: u64) -> u64 {
     bytes_of(Prices::new(problem, &lives, upper_bytes, rounds(&lives)).bound())
 }
 
-/// The best plan that is found within `states` states, and what is proven of it.
+/// Returns the best plan found within `states` states, with what is proven about it.
 ///
-/// The plan is never worse than that of any other policy. Its bound is the prices', raised to the least estimate of the states
-/// that were not expanded; `exact` says that the two meet. Of more than [`Limit::SMALL_OPS`] ops the small tensors are left
-/// out of the search ([`Problem::without_small`]) and evicted afterwards where they do not fit ([`repair`]).
+/// The plan is never worse than that of any other policy. Its lower bound is that of the prices, raised to the least
+/// estimate of the states that were not expanded; `exact` says that the cost equals the bound. With more than
+/// [`Limit::SMALL_OPS`] ops, small tensors are left out of the search ([`Problem::without_small`]), and evicted
+/// afterwards where they do not fit ([`repair`]).
 pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Plan {
     let mut best = Best { problem, objective, plan: None };
     best.offer_plan(schedule::plan_changes(problem, Policy::None, &none::changes(problem)));
@@ -66,7 +69,7 @@ pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Pl
         let (proven, is_solved) = search(problem, &relaxed, &mut best, states, i == 0);
         lower = lower.max(proven);
         let reserve: u64 = (0..problem.tensors()).map(|t| problem.bytes(t) - relaxed.room[t]).sum();
-        // A plan that leaves room for all small tensors needs no repair.
+        // A plan with room reserved for all small tensors needs no repair.
         let mut reserved = Problem { capacity_bytes: problem.capacity_bytes - reserve, ..relaxed };
         reserved.extra.fill(0);
         let fits = |op: &Vec<usize>| op.iter().map(|t| reserved.room[*t]).sum::<u64>() <= reserved.capacity_bytes;
@@ -76,7 +79,7 @@ pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Pl
         if lower < best.cost() && problem.order.is_none() {
             in_order(problem, &mut best, states / 8);
         }
-        // With more tensors in it the problem only gets harder.
+        // With fewer tensors left out, the problem is only harder.
         if !is_solved {
             break;
         }
@@ -84,10 +87,10 @@ pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Pl
     best.finish(lower)
 }
 
-/// The best plan of a large graph: in program order, by the rules of a cache and then beams; its bound is the prices'.
+/// Plans a large graph: in program order, with cache rules and then beams. The lower bound is that of the prices.
 fn large(mut best: Best<'_, '_>, states: usize) -> Plan {
     let problem = best.problem;
-    // Who asks for so few states wants an answer at once, and no proof.
+    // A request with so few states needs an answer at once, without a proof.
     if states < STATES_AN_OP * problem.ops() {
         return best.finish(0);
     }
@@ -104,8 +107,8 @@ fn rounds(lives: &Lives) -> usize {
     (SPAN_STEPS / steps.max(1)).clamp(8, ROUNDS)
 }
 
-/// Searches the relaxed problem and offers what it finds to `best`. Returns a lower bound, and whether the relaxed problem has
-/// no plan below what is known.
+/// Searches the relaxed problem and offers what it finds to `best`. Returns a lower bound, and whether the relaxed
+/// problem has no plan cheaper than the best known cost.
 fn search(problem: &Problem, relaxed: &Problem, best: &mut Best, states: usize, wide: bool) -> (u64, bool) {
     let small = problem.ops() <= Limit::SMALL_OPS;
     let lives = Lives::new(relaxed);
@@ -127,7 +130,7 @@ fn search(problem: &Problem, relaxed: &Problem, best: &mut Best, states: usize, 
         if lower >= upper {
             return (lower, true);
         }
-        // A graph that is to be planned exactly is left to the search that proves.
+        // For a graph that is meant to be planned exactly, most states are left to the search that proves.
         let budget = if small { left.min(20_000) } else { left };
         let found = Search::new(relaxed, &lives, &prices, upper).beam(width, most, budget);
         left = left.saturating_sub(take(found, &mut lower, &mut upper));
@@ -143,7 +146,7 @@ fn search(problem: &Problem, relaxed: &Problem, best: &mut Best, states: usize, 
     (lower, lower >= upper)
 }
 
-/// Improves the best plan in its own order, where prices are sharper and every tensor is looked at.
+/// Improves the best plan within its own order, where prices are sharper and no tensor is left out.
 fn in_order(problem: &Problem, best: &mut Best, states: usize) {
     let order = best.plan.as_ref().map(Plan::order);
     let ordered = Problem { order, ..problem.clone() };
@@ -179,7 +182,7 @@ impl Best<'_, '_> {
         }
     }
 
-    /// The best plan, and what is proven of it.
+    /// Returns the best plan, with what is proven about it.
     fn finish(self, lower: u64) -> Plan {
         let cost = self.cost();
         let plan = self.plan.expect("`none` has a plan whenever there is one");

@@ -1,28 +1,30 @@
 //! Prices of memory, and the lower bound that they prove.
 //!
-//! Let every op `k` ask a price `p_k >= 0` for each byte that stays on the device while it runs beside what it needs itself;
-//! its room is `r_k`, the capacity less the op's own bytes. A plan pays for its copies, and what it pays for room is at most
-//! `sum p_k r_k`. So its cost is at least
+//! Each op `k` has a price `p_k >= 0` per byte that stays on the device while the op runs, beside the op's own tensors.
+//! The room of the op, `r_k`, is the capacity minus the op's own bytes. A plan pays for its copies, and at most `sum
+//! p_k r_k` for room. So its cost is at least
 //!
-//! `L(p) = sum over values of the least (copies + price of staying) - sum over ops of p_k r_k`,
+//! `L(p) = sum over values of the least (copies + price of staying) - sum over ops of p_k r_k`.
 //!
-//! where each value chooses by itself, interval by interval of its [`Life`], between staying and a load, and once a store if it
-//! has no host copy and does not stay throughout. Intervals hold in every order that the request allows, so the bound does too:
-//! it is the Lagrangian relaxation of the capacities, and with the best prices equals the linear program in which tensors may
-//! stay in part. What stays during an op is a sum of sizes, so `r_k` may be lowered to the greatest such sum.
+//! Here each value chooses by itself, for each interval of its [`Life`], between staying and a load. It pays once for a
+//! store if it has no host copy and does not stay throughout. The intervals are the same in every order that the
+//! request allows, so the bound holds for all of them. It is the Lagrangian relaxation of the capacities. With the best
+//! prices it equals the linear program in which a fraction of a tensor may stay. What stays during an op is a sum of
+//! tensor sizes, so `r_k` can be lowered to the greatest such sum.
 //!
-//! The same prices bound what is left to pay in any state of an epoch under way: that is what the search goes by ([`Ledger`]).
+//! The same prices bound the remaining cost in any state of a running epoch; the search uses that as its estimate
+//! ([`Ledger`]).
 //!
-//! Prices are found by subgradient steps in floating point, then rounded to multiples of 2^-16; the bound is then computed in
-//! integers, so that rounding cannot make it untrue.
+//! Prices are found by subgradient steps in floating point, then rounded to multiples of 2^-16. The bound is then
+//! computed in integers, so that rounding errors cannot make it wrong.
 
 use super::lives::{Carried, End, Life, Lives};
 use super::problem::Problem;
 
-/// Costs are in units of 2^-16 bytes.
+/// Costs have units of 2^-16 bytes.
 pub(super) const SHIFT: u32 = 16;
 
-/// A size in units of cost.
+/// Converts a size to units of cost.
 pub(super) fn cost(bytes: u64) -> i128 {
     i128::from(bytes) << SHIFT
 }
@@ -31,26 +33,28 @@ pub(super) fn cost(bytes: u64) -> i128 {
 pub(super) struct Prices<'p, 'g> {
     pub problem: &'p Problem<'g>,
     pub lives: &'p Lives,
-    /// What is left of the capacity for tensors that an op does not use.
+    /// Bytes of the capacity that an op leaves for tensors that it does not use.
     room: Vec<u64>,
     price: Vec<i128>,
-    /// For each op the tensors whose future it changes.
+    /// For each op, the tensors whose future cost it changes.
     pub touched: Vec<Vec<u32>>,
 }
 
-/// What a value has left to pay, by its status: absent (or not made yet), clean, dirty.
+/// The remaining cost of a value by its state: absent (or not made yet), clean, dirty.
 pub(super) type Future = [i128; 3];
 
-/// The futures of all values when some ops are done; three a tensor that lasts, one for each [`End`].
+/// The remaining costs of all values after some ops are done. A value that the next epoch inherits has three, one for
+/// each [`End`].
 #[derive(Clone, Default)]
 pub(super) struct Ledger {
     futures: Vec<[Future; 3]>,
-    /// What all have left to pay if nothing is on the device and nothing stays at the end, less the prices of the room left.
+    /// Remaining cost of all values together, if nothing is on the device and nothing stays at the end, minus the
+    /// prices of the remaining room.
     pub base: i128,
 }
 
 impl Ledger {
-    /// What else than `base` a value has to pay with this status.
+    /// Returns the remaining cost of a value in this state, minus its share of `base`.
     pub fn beyond_base(&self, tensor: usize, end: End, status: usize) -> i128 {
         self.futures[tensor][end as usize][status] - self.futures[tensor][0][0]
     }
@@ -85,7 +89,7 @@ impl<'p, 'g> Prices<'p, 'g> {
         prices
     }
 
-    /// The ledger when no op is done.
+    /// Returns the ledger before the first op.
     pub fn ledger(&self) -> Ledger {
         let done = vec![false; self.problem.ops()];
         let futures: Vec<[Future; 3]> = (0..self.problem.tensors()).map(|t| self.futures(t, &done)).collect();
@@ -94,7 +98,7 @@ impl<'p, 'g> Prices<'p, 'g> {
         Ledger { futures, base }
     }
 
-    /// The ledger after one more op, which is the last that was `done`.
+    /// Returns the ledger after one more op, which `done` already includes.
     pub fn after(&self, ledger: &Ledger, op: usize, done: &[bool]) -> Ledger {
         let mut next = ledger.clone();
         next.base += self.price[op] * i128::from(self.room[op]);
@@ -107,7 +111,7 @@ impl<'p, 'g> Prices<'p, 'g> {
         next
     }
 
-    /// The least that any plan costs, in units of cost.
+    /// Returns the lower bound on the cost of any plan, in units of cost.
     pub fn bound(&self) -> i128 {
         let ledger = self.ledger();
         let fixed: i128 = self.lives.fixed.iter().map(|c| inherit(&ledger, c, c.options[0])).sum();
@@ -157,7 +161,8 @@ impl<'p, 'g> Prices<'p, 'g> {
         }
     }
 
-    /// Subgradient ascent with Polyak's steps along deflected directions; keeps the best prices that it sees.
+    /// Finds prices by subgradient ascent with Polyak's step sizes along deflected directions. Keeps the best prices
+    /// found.
     fn ascend(&mut self, upper_bytes: u64, rounds: usize) {
         let n = self.problem.ops();
         let upper = upper_bytes as f64;
@@ -203,7 +208,7 @@ impl<'p, 'g> Prices<'p, 'g> {
         }
     }
 
-    /// The relaxation's value at these prices, and how many bytes stay at each op then.
+    /// Returns the value of the relaxation at these prices, and how many bytes stay at each op.
     fn relaxed(&self, price: &[f64]) -> (f64, Vec<f64>) {
         let mut kept = vec![0.0; price.len()];
         let mut value = -price.iter().zip(&self.room).map(|(p, r)| p * *r as f64).sum::<f64>();
@@ -236,7 +241,7 @@ impl<'p, 'g> Prices<'p, 'g> {
     }
 }
 
-/// What the futures of a constant and its next value add to the base if it is inherited so.
+/// Returns what the constant and its next value add to the base if the constant is inherited in state `end`.
 pub(super) fn inherit(ledger: &Ledger, carried: &Carried, end: End) -> i128 {
     let status = end as usize;
     if carried.before == carried.after {
@@ -245,12 +250,13 @@ pub(super) fn inherit(ledger: &Ledger, carried: &Carried, end: End) -> i128 {
     ledger.beyond_base(carried.before, End::Away, status) + ledger.beyond_base(carried.after, end, 0)
 }
 
-/// The least of [`inherit`].
+/// Returns the least value of [`inherit`] over all options.
 pub(super) fn least(ledger: &Ledger, carried: &Carried) -> i128 {
     carried.options.iter().map(|end| inherit(ledger, carried, *end)).min().expect("a constant has an option")
 }
 
-/// A value's cheapest future at the start of the epoch, and in which of its intervals it stays then (its tail last).
+/// Returns the cheapest future cost of a value at the start of the epoch, and whether it stays in each of its
+/// intervals, the tail last.
 fn choose(life: &Life, price: &[f64], status: usize, end: End, stores_count: bool) -> (f64, Vec<bool>) {
     let copy = life.bytes as f64;
     let store = if stores_count { copy } else { 0.0 };
@@ -289,10 +295,11 @@ fn stay(life: &Life, stays: &[bool], kept: &mut [f64]) {
     }
 }
 
-/// More sums than this are not told apart.
+/// Most distinct sums that are tracked.
 const SUMS: usize = 512;
 
-/// The greatest sum of sizes that can stay while an op runs: large tensors in whole, the small ones that are left in part.
+/// Returns the greatest sum of sizes that can stay while an op runs. Large tensors stay whole or not at all; the
+/// remaining small ones may stay in part.
 fn room(problem: &Problem, op: usize, mut sizes: Vec<u64>) -> u64 {
     let room = problem.capacity_bytes - problem.graph.op_bytes(crate::tasks::TaskId(op as u32));
     let sum = |sizes: &[u64]| sizes.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
@@ -312,7 +319,7 @@ fn room(problem: &Problem, op: usize, mut sizes: Vec<u64>) -> u64 {
     sums.iter().map(|sum| sum.saturating_add(rest).min(room)).max().unwrap_or(room)
 }
 
-/// Two ascending lists as one, each number once.
+/// Merges two ascending lists; each number occurs once.
 fn merged(a: &[u64], b: &[u64]) -> Vec<u64> {
     let mut all = Vec::with_capacity(a.len() + b.len());
     let (mut i, mut j) = (0, 0);

@@ -1,31 +1,31 @@
-//! A request in the form that the policies work on: sets of tensors as bits, and which values outlive what.
+//! A request in the form that the policies use: sets of tensors as bits, and which values outlive an op or the epoch.
 
 use fixedbitset::FixedBitSet;
 
 use super::{Boundary, Epoch, Objective, PlanError, Request};
 use crate::tasks::{TaskGraph, TaskId, TensorId, TensorKind};
 
-/// A request over a graph, with what every policy asks of it.
+/// A request over a graph, with the queries that the policies need.
 #[derive(Clone)]
 pub(super) struct Problem<'a> {
     pub graph: &'a TaskGraph,
     pub capacity_bytes: u64,
-    /// Whether stores cost anything; if not, every output has a host copy at once.
+    /// Whether stores have a cost. If not, every output gets a host copy for free.
     pub stores_count: bool,
     pub epoch: Epoch,
-    /// The order that was asked for.
+    /// The order that the request fixes, if it does.
     pub order: Option<Vec<TaskId>>,
     /// For each op its inputs and outputs, in ascending order.
     pub need: Vec<Vec<usize>>,
-    /// What each tensor takes of the capacity: its bytes, or nothing in a relaxed problem.
+    /// Bytes of the capacity that each tensor takes: its size, or 0 for a small tensor of a relaxed problem.
     pub room: Vec<u64>,
-    /// What each op takes beside the room of its tensors: the bytes of those that have no room of their own.
+    /// Bytes that each op takes beside the room of its tensors: the sizes of those whose room is 0.
     pub extra: Vec<u64>,
 }
 
 impl<'a> Problem<'a> {
     /// # Errors
-    /// [`PlanError`] if the order or the boundary is none of this graph's.
+    /// [`PlanError`] if the order or the boundary does not fit the graph.
     pub fn new(graph: &'a TaskGraph, request: &Request) -> Result<Self, PlanError> {
         if request.order.as_ref().is_some_and(|order| !graph.is_order(order)) {
             return Err(PlanError::Order { ops: graph.ops().len() });
@@ -47,8 +47,9 @@ impl<'a> Problem<'a> {
         Ok(Self { graph, capacity_bytes, stores_count, epoch, order: request.order.clone(), need, room, extra })
     }
 
-    /// The same problem where small tensors, together at most the capacity over `share`, take no room but while an op
-    /// needs them. All copies cost what they cost, and each plan of this problem is one of that: no plan here costs less than the best there.
+    /// Returns a relaxed problem, in which small tensors take room only while an op needs them. Small tensors have
+    /// together at most the capacity divided by `share`. Copies cost the same, and each plan of this problem is also a
+    /// plan of the relaxed one. So the best relaxed plan costs at most as much as the best plan here.
     pub fn without_small(&self, share: u64) -> Self {
         let mut by_size: Vec<usize> = (0..self.tensors()).collect();
         by_size.sort_by_key(|t| (self.bytes(*t), *t));
@@ -67,7 +68,7 @@ impl<'a> Problem<'a> {
         relaxed
     }
 
-    /// The least capacity that works, whatever the policy.
+    /// Returns the least capacity at which any policy can work.
     pub fn needed_bytes(&self) -> u64 {
         let boundary = match &self.epoch {
             Epoch::Boundary(boundary) => boundary.resident.iter().map(|t| self.graph.tensor(*t).bytes).sum(),
@@ -76,7 +77,7 @@ impl<'a> Problem<'a> {
         self.graph.largest_op_bytes().max(boundary)
     }
 
-    /// The order that was asked for, else the program's.
+    /// Returns the order that the request fixes, else program order.
     pub fn program_order(&self) -> Vec<TaskId> {
         self.order.clone().unwrap_or_else(|| self.graph.order().to_vec())
     }
@@ -93,22 +94,22 @@ impl<'a> Problem<'a> {
         self.graph.tensors()[tensor].bytes
     }
 
-    /// Whether a tensor is one of an op's inputs and outputs.
+    /// Whether a tensor is an input or output of an op.
     pub fn needs(&self, op: usize, tensor: usize) -> bool {
         self.need[op].binary_search(&tensor).is_ok()
     }
 
-    /// The bytes of a set; it may not be more than the graph's total.
+    /// Returns the bytes of a set, which is at most the graph's total.
     pub fn bytes_of(&self, set: &FixedBitSet) -> u64 {
         set.ones().map(|t| self.bytes(t)).sum()
     }
 
-    /// What a set takes of the capacity.
+    /// Returns the bytes of the capacity that a set takes.
     pub fn room_of(&self, set: &FixedBitSet) -> u64 {
         set.ones().map(|t| self.room[t]).sum()
     }
 
-    /// No tensor.
+    /// Returns the empty set.
     pub fn empty(&self) -> FixedBitSet {
         FixedBitSet::with_capacity(self.tensors())
     }
@@ -117,25 +118,26 @@ impl<'a> Problem<'a> {
         self.epoch == Epoch::Cold
     }
 
-    /// Whether the next epoch has the tensor's value too: a constant that has no next value, or an output that is one.
+    /// Whether the next epoch inherits the tensor's value: a constant without a next value, or an output that is a next
+    /// value.
     pub fn lasts(&self, tensor: usize) -> bool {
         let id = TensorId(tensor as u32);
         let constant = self.graph.tensor(id).kind == TensorKind::Constant;
         !self.is_cold() && (constant && self.graph.next_value(id).is_none() || self.graph.becomes(id).is_some())
     }
 
-    /// What the tensor is called in the next epoch, if that inherits it.
+    /// Returns the tensor's name in the next epoch, if that inherits it.
     pub fn name_after(&self, tensor: usize) -> Option<TensorId> {
         let id = TensorId(tensor as u32);
         self.lasts(tensor).then(|| self.graph.becomes(id).unwrap_or(id))
     }
 
-    /// What in this epoch becomes the constant of the next.
+    /// Returns the tensor of this epoch that becomes the constant of the next.
     pub fn name_before(&self, constant: TensorId) -> TensorId {
         self.graph.next_value(constant).unwrap_or(constant)
     }
 
-    /// Whether the value may not vanish: an op that is not done reads it, or the next epoch has it.
+    /// Whether the value must not be lost: an op that is not done reads it, or the next epoch inherits it.
     pub fn is_needed(&self, tensor: usize, done: &FixedBitSet) -> bool {
         self.lasts(tensor) || self.is_read(tensor, done)
     }
@@ -145,8 +147,8 @@ impl<'a> Problem<'a> {
         self.graph.consumers(TensorId(tensor as u32)).iter().any(|op| !done.contains(op.index()))
     }
 
-    /// Whether there is a use in keeping the tensor when the `done` ops are done: an op reads it, in this epoch or the next,
-    /// or it would have to be stored.
+    /// Whether it is useful to keep the tensor after the `done` ops: an op of this epoch or the next reads it, or it
+    /// would have to be stored.
     pub fn is_wanted(&self, tensor: usize, done: &FixedBitSet) -> bool {
         if self.is_read(tensor, done) {
             return true;

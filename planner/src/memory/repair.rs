@@ -1,4 +1,4 @@
-//! Makes a schedule of a relaxed problem fit the true one.
+//! Makes a schedule of a relaxed problem fit the true problem.
 
 use fixedbitset::FixedBitSet;
 
@@ -6,11 +6,12 @@ use super::problem::Problem;
 use super::schedule::Schedule;
 use crate::tasks::TensorId;
 
-/// Where a schedule holds more than the capacity, tensors leave until their next use: first those that the relaxed problem gave
-/// no room, the one that is used last first; then of the others the one whose copies are the least bytes that suffice.
+/// Evicts tensors until their next use wherever the schedule holds more than the capacity. First come the tensors to
+/// which the relaxed problem gave no room, the one used last first. Then comes, of the others that free enough, the one
+/// with the fewest bytes of copies.
 ///
 /// # Cost
-/// O(ops x tensors x readers) at worst.
+/// O(ops x tensors x readers) in the worst case.
 pub(super) fn fit(problem: &Problem, relaxed: &Problem, mut schedule: Schedule) -> Schedule {
     let ops = schedule.len();
     let mut place = vec![0; ops];
@@ -36,7 +37,7 @@ pub(super) fn fit(problem: &Problem, relaxed: &Problem, mut schedule: Schedule) 
                 u128::from(problem.bytes(t)) * (1 + u128::from(store))
             };
             let left = excess.saturating_sub(problem.bytes_of(&small.iter().copied().collect()));
-            // Those that suffice by themselves, the cheapest first; then the others, the largest first.
+            // First the tensors that free enough by themselves, the cheapest first; then the others, the largest first.
             large.sort_by_key(|t| {
                 let suffices = problem.bytes(*t) >= left;
                 let rank = if suffices { copies(*t) } else { u128::from(u64::MAX - problem.bytes(*t)) };
@@ -53,7 +54,8 @@ pub(super) fn fit(problem: &Problem, relaxed: &Problem, mut schedule: Schedule) 
     schedule
 }
 
-/// The first tensors that free `excess` bytes, without those that turn out not to be necessary, the largest of them first.
+/// Returns the first tensors that free `excess` bytes, without those that turn out to be unnecessary (checked from the
+/// largest on).
 fn spared(problem: &Problem, excess: u64, order: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut freed = 0u64;
     let mut leaving: Vec<usize> = Vec::new();

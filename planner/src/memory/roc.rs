@@ -1,18 +1,18 @@
-//! ROC's dynamic program over the order of the ops and what is cached.
+//! ROC's dynamic program over the order of the ops and the set of cached tensors.
 //!
-//! A state is (S, T): the ops that are done and the tensors that are cached, of the active ones A(S), which are those that an
-//! op of S made or read and an op outside S reads. Before op o the cache shrinks to some T', what of IN(o) is not in T' is
-//! loaded, and after it the cache is at most (T' ∪ OUT(o)) ∩ A(S ∪ {o}), and what of IN(o) was not active before: an input
-//! that is loaded for the first time may stay, but what was loaded again is never kept. That is the recursion's weakness, and
-//! kept here.
+//! A state is (S, T): S has the ops that are done, T the cached tensors. T is a subset of the active tensors A(S):
+//! those that an op of S made or read and that an op outside S reads. Before op o the cache shrinks to some T'. The
+//! tensors of IN(o) that are not in T' are loaded. After the op, the cache is at most (T' ∪ OUT(o)) ∩ A(S ∪ {o}), plus
+//! the tensors of IN(o) that were not active before. So an input that is loaded for the first time may stay, but a
+//! tensor that is loaded again is never kept. That is a weakness of the recursion, and it is reproduced here.
 //!
-//! A tensor that left must be loaded for each op that still reads it. So its leaving costs that much at once, and nothing else
-//! costs anything that a choice can change: a best-first search by these costs (then by the stores that evictions take) finds
-//! the optimum, without looking at states that cost more.
+//! A tensor that left must be loaded for each op that still reads it. So its eviction costs that much at once, and no
+//! other cost depends on a choice. A best-first search by these costs (then by the stores that evictions need) finds
+//! the optimum without visiting states that cost more.
 //!
 //! # Source
-//! ROC (Jia et al., MLSys 2020), Algorithm 1. As printed, T' = (T \ OUT(o)) ∩ A(S') never caches anything, since it starts from
-//! the empty set; the text describes T' = (T \ OUT(o)) ∩ A(S') ∪ X for the best X ⊆ IN(o) ∩ A(S').
+//! ROC (Jia et al., MLSys 2020), Algorithm 1. As printed, T' = (T \ OUT(o)) ∩ A(S') never caches anything, since it
+//! starts from the empty set; the text describes T' = (T \ OUT(o)) ∩ A(S') ∪ X for the best X ⊆ IN(o) ∩ A(S').
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -24,9 +24,10 @@ use super::problem::Problem;
 use super::schedule::{Schedule, Turn};
 use crate::tasks::{TaskId, TensorId, TensorKind};
 
-/// The schedule, and whether it is the optimum over all orders that the request allows.
+/// Returns the schedule, and whether it is the optimum over all orders that the request allows.
 ///
-/// Beyond `states` states, the best in program order, and beyond as many again, the best of the evictions that are tried first.
+/// Beyond `states` states, it returns the best schedule in program order. If that takes as many states again, it
+/// returns the schedule with the eviction set that is tried first at each op.
 pub(super) fn schedule(problem: &Problem, states: usize) -> (Schedule, bool) {
     if let Some(found) = Search::new(problem, problem.order.clone()).best(states, states) {
         return (found, true);
@@ -38,17 +39,17 @@ pub(super) fn schedule(problem: &Problem, states: usize) -> (Schedule, bool) {
     (found.expect("one eviction a state leads to the end"), false)
 }
 
-/// Loads, then stores, that choices made so far cost.
+/// Loads, then stores, that the choices so far cost.
 type Cost = (u128, u128);
 
-/// The cheapest first; of equals the one with most ops done, then the earliest found.
+/// The order of expansion: the cheapest first; of equals the one with most ops done, then the one found first.
 type Rank = (Cost, Reverse<usize>, usize);
 
 struct Node {
     done: FixedBitSet,
     cached: FixedBitSet,
     cost: Cost,
-    /// The node before, the op in between, and T'.
+    /// The previous node, the op in between, and T'.
     from: Option<(usize, TaskId, FixedBitSet)>,
 }
 
@@ -106,7 +107,7 @@ impl<'p, 'g> Search<'p, 'g> {
         graph.order().iter().copied().filter(is_ready).collect()
     }
 
-    /// Runs `op` after node `index` with every T' that is worth trying; says whether it tried all.
+    /// Runs `op` after node `index` with every useful T'. Returns whether all were tried.
     fn run(&mut self, index: usize, op: TaskId, most: usize) -> bool {
         let problem = self.problem;
         let node = &self.nodes[index];
@@ -140,7 +141,7 @@ impl<'p, 'g> Search<'p, 'g> {
                 kept.remove(candidate.tensor);
                 cost.0 += candidate.penalty as u128;
                 let tensor = &problem.graph.tensors()[candidate.tensor];
-                // What lasts is stored in any case when it leaves.
+                // A value that the next epoch inherits is stored in any case when it leaves.
                 if tensor.kind == TensorKind::Local && !tensor.publish && !problem.lasts(candidate.tensor) {
                     cost.1 += u128::from(candidate.bytes);
                 }

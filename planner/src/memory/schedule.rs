@@ -1,4 +1,4 @@
-//! From what stays to a plan: the loads, stores and evictions, the start of the steady state, and what it all costs.
+//! Turns a schedule into a plan: derives the loads, stores and evictions, the start of the steady state, and the cost.
 
 use fixedbitset::FixedBitSet;
 
@@ -6,36 +6,37 @@ use super::problem::Problem;
 use super::{Boundary, Epoch, Finish, Plan, Policy, Step};
 use crate::tasks::{TaskId, TensorId};
 
-/// What a policy decides about one op.
+/// The decision of a policy about one op.
 #[derive(Clone, Debug)]
 pub(super) struct Turn {
     pub op: TaskId,
-    /// Of what is on the device, this stays; the rest is evicted, and stored first if that is necessary.
+    /// Tensors on the device that stay. The others are evicted, and stored first if that is necessary.
     pub survives: FixedBitSet,
-    /// What is on the device while the op runs. Loaded if it did not survive, unless the op makes it.
+    /// Tensors on the device while the op runs. They are loaded if they did not survive, unless the op makes them.
     pub during: FixedBitSet,
 }
 
-/// What a policy decides about an epoch.
+/// The decisions of a policy about an epoch.
 pub(super) type Schedule = Vec<Turn>;
 
-/// The same of an epoch of which the sets would take too much room: the first op's, and what is different at each after it.
+/// The same decisions in a compact form, for epochs whose sets would take too much memory: the first op's turn, and
+/// then the changes at each op.
 #[derive(Clone, Debug)]
 pub(super) struct Changes {
     pub first: Turn,
     pub rest: Vec<Change>,
 }
 
-/// What changes on the device before an op; both in ascending order.
+/// What changes on the device before an op. Both lists are in ascending order.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub op: TaskId,
     pub leave: Vec<usize>,
-    /// Loaded, or made by the op.
+    /// Tensors that are loaded, or made by the op.
     pub come: Vec<usize>,
 }
 
-/// What is on the device, and which of it has no host copy.
+/// The tensors on the device, and those of them without a host copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Residency {
     pub resident: FixedBitSet,
@@ -47,7 +48,7 @@ impl Residency {
         Self { resident: problem.empty(), dirty: problem.empty() }
     }
 
-    /// What an epoch starts with.
+    /// Returns the state at the start of an epoch.
     pub fn from_boundary(problem: &Problem, boundary: &Boundary) -> Self {
         let mut state = Self::empty(problem);
         state.resident.extend(boundary.resident.iter().map(|t| t.index()));
@@ -55,7 +56,8 @@ impl Residency {
         state
     }
 
-    /// What the next epoch starts with when this one ends so: constants stay, next values become constants, all else goes.
+    /// Returns the start of the next epoch if this one ends in this state: constants stay, next values become
+    /// constants, everything else is dropped.
     pub fn project(&self, problem: &Problem) -> Boundary {
         let after = |set: &FixedBitSet| {
             let mut names: Vec<TensorId> = set.ones().filter_map(|t| problem.name_after(t)).collect();
@@ -68,7 +70,7 @@ impl Residency {
     }
 }
 
-/// The plan that a schedule stands for. In the steady state what the last turn leaves decides what the first finds.
+/// Returns the plan of a schedule. In the steady state, what the last turn leaves is what the first turn finds.
 ///
 /// # Cost
 /// O(ops x tensors).
@@ -76,7 +78,7 @@ pub(super) fn plan(problem: &Problem, policy: Policy, schedule: &Schedule) -> Pl
     play(problem, policy, |epoch| schedule.iter().for_each(|turn| epoch.turn(turn)))
 }
 
-/// The same of changes.
+/// Does the same for changes.
 ///
 /// # Cost
 /// O(tensors + changes x readers of a tensor).
@@ -92,8 +94,9 @@ fn play(problem: &Problem, policy: Policy, ops: impl Fn(&mut Run<'_, '_>)) -> Pl
         Epoch::Cold => Boundary::default(),
         Epoch::Boundary(boundary) => boundary.clone(),
         Epoch::Steady => {
-            // What the end holds follows from the last turn, and whether next values were stored from this epoch alone; so
-            // an epoch that starts with nothing ends as one that starts with its own end.
+            // What is on the device at the end depends on the last turn only, and whether next values were stored
+            // depends on this epoch only. So an epoch that starts empty has the same end as one that starts with that
+            // end.
             let mut epoch = Run::new(problem, policy, Boundary::default());
             ops(&mut epoch);
             epoch.state.project(problem)
@@ -107,7 +110,7 @@ fn play(problem: &Problem, policy: Policy, ops: impl Fn(&mut Run<'_, '_>)) -> Pl
     epoch.plan
 }
 
-/// An epoch under way.
+/// A running epoch.
 struct Run<'p, 'g> {
     problem: &'p Problem<'g>,
     done: FixedBitSet,
@@ -142,7 +145,7 @@ impl<'p, 'g> Run<'p, 'g> {
         self.change(turn.op, leave, &come);
     }
 
-    /// Both lists are in ascending order.
+    /// Applies one op; both lists are in ascending order.
     fn change(&mut self, op: TaskId, leave: Vec<usize>, come: &[usize]) {
         let (problem, made) = (self.problem, &self.problem.graph.op(op).outputs);
         let loses = |t: &usize| self.state.dirty.contains(*t) && problem.is_needed(*t, &self.done);
@@ -172,7 +175,7 @@ impl<'p, 'g> Run<'p, 'g> {
         self.plan.steps.push(Step { op, store: ids(store), evict: ids(leave), load: ids(load) });
     }
 
-    /// Stores and loads what the boundary has and the last op did not leave.
+    /// Stores and loads what the boundary requires and the last op did not leave.
     fn finish(&mut self, boundary: &Boundary) {
         let problem = self.problem;
         let mut kept = problem.empty();
@@ -192,7 +195,7 @@ impl<'p, 'g> Run<'p, 'g> {
         self.plan.finish = Finish { store: ids(store), evict: ids(evict), load: ids(load) };
     }
 
-    /// Sizes that were never meant (2^63 bytes, read often) stop at the largest number instead of wrapping.
+    /// Adds the size of a tensor. Absurd sizes (2^63 bytes, read often) saturate instead of wrapping.
     fn add(&self, sum: u64, tensor: usize) -> u64 {
         sum.saturating_add(self.problem.bytes(tensor))
     }

@@ -1,9 +1,9 @@
-//! Search over (ops done, tensors on the device, host copies), in order of the least that a whole epoch can still cost.
+//! Search over states (ops done, tensors on the device, host copies), ordered by the least cost of the whole epoch.
 //!
-//! A state's *estimate* is what it has paid and its [`Ledger`]'s bound of what is left. What is decided in any optimal plan
-//! need not be tried: tensors are loaded when an op reads them, stored when they leave, leave only for room, and never more of
-//! them than it takes. In the steady state, what the epoch inherits is decided first, one constant after the other, and what
-//! differs at the end is paid for there.
+//! The *estimate* of a state is what it has paid plus the bound of its [`Ledger`] on the remaining cost. Decisions that
+//! are the same in some optimal plan are not tried: tensors are loaded when an op reads them, stored when they leave,
+//! leave only to make room, and no more of them than necessary. In the steady state, the search first decides what the
+//! epoch inherits, one constant after the other. A difference at the end of the epoch is paid for there.
 
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -19,36 +19,36 @@ use super::problem::Problem;
 use super::schedule::{Schedule, Turn};
 use crate::tasks::{TaskId, TensorId};
 
-/// What a search came to.
+/// The result of a search.
 pub(super) struct Found {
-    /// A schedule that costs less than the limit, if it found one.
+    /// A schedule that costs less than the limit, if one was found.
     pub schedule: Option<Schedule>,
-    /// What the search reckons that it costs.
+    /// The cost of the schedule, as computed by the search.
     pub cost: Option<i128>,
-    /// No plan below the limit costs less than this; nothing, if there is no such plan.
+    /// Lower bound on the cost of any plan below the limit; `None` if there is no such plan.
     pub lower: Option<i128>,
-    /// How many states it made.
+    /// Number of states created.
     pub states: usize,
 }
 
-/// The ops that are done, with what depends on them alone.
+/// A set of ops that are done, with everything that depends on it alone.
 struct Stage {
     done: Vec<bool>,
     ready: Vec<usize>,
     ledger: Ledger,
-    /// [`Lives::later`], once something has to leave.
+    /// [`Lives::later`], computed when the first tensor has to leave.
     later: Option<Vec<Vec<u32>>>,
 }
 
-/// A state; two with the same key differ in nothing that is still to come.
+/// The key of a state. Two states with the same key have the same future.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     stage: u32,
-    /// How many constants are decided.
+    /// Number of constants that are decided.
     decided: u32,
     resident: FixedBitSet,
     dirty: FixedBitSet,
-    /// Of the values that last, which are to be on the device at the end, and which of these without a host copy.
+    /// Inherited values that must be on the device at the end, and those of them without a host copy.
     stays: FixedBitSet,
     stays_dirty: FixedBitSet,
 }
@@ -63,35 +63,35 @@ struct Node {
     op: Option<u32>,
 }
 
-/// One search. Nodes that cannot come below `limit` are dropped.
+/// One search. Nodes that cannot cost less than `limit` are dropped.
 pub(super) struct Search<'a, 'p, 'g> {
     problem: &'p Problem<'g>,
     lives: &'p Lives,
     prices: &'a Prices<'p, 'g>,
     limit: i128,
-    /// All costs are multiples of this.
+    /// Common divisor of all costs.
     grain: i128,
     stages: Vec<Stage>,
     stage_of: HashMap<Vec<bool>, u32, FxBuildHasher>,
     nodes: Vec<Node>,
-    /// For each number of decided constants the least that the others add.
+    /// For each number of decided constants, the least cost that the undecided ones add.
     undecided: Vec<i128>,
     made: usize,
-    /// Stages before this one have no ledger any more.
+    /// Number of the first stage that still has its ledger.
     forgotten: usize,
 }
 
-/// More evictions of one state and op than this are not tried, even in an exhaustive search; it then says so.
+/// Most eviction sets per state and op, even in an exhaustive search; the result then says that it is incomplete.
 const MOST_EVICTIONS: usize = 1 << 16;
 
 /// Steps of a search for evictions that count as one state.
 const STEPS_A_STATE: usize = 16;
 
-/// Bytes of ledgers that a search may hold.
+/// Most bytes of ledgers that a search may hold.
 const LEDGER_BYTES: usize = 1 << 30;
 
 impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
-    /// Searches below `upper_bytes`, the cost of a plan that is known.
+    /// Creates a search for plans that cost less than `upper_bytes`, the cost of a known plan.
     pub fn new(problem: &'p Problem<'g>, lives: &'p Lives, prices: &'a Prices<'p, 'g>, upper_bytes: u64) -> Self {
         let grain = cost((0..problem.tensors()).fold(0, |divisor, t| gcd(divisor, problem.bytes(t))));
         let ledger = prices.ledger();
@@ -103,7 +103,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
             problem,
             lives,
             prices,
-            // A plan that is better is better by a grain.
+            // A better plan is better by at least one grain.
             limit: cost(upper_bytes) - grain + 1,
             grain,
             stages: Vec::new(),
@@ -120,7 +120,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         search
     }
 
-    /// What a bound means for whole plans: costs are multiples of the grain.
+    /// Rounds a bound up to a multiple of the grain, since all costs are multiples of it.
     fn rounded(&self, bound: i128) -> i128 {
         match self.grain {
             0 => bound,
@@ -151,7 +151,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         }
         key.stays.insert(after);
         key.stays_dirty.set(after, end == End::Dirty);
-        // What nothing reads any more has no use on the device, unless it is itself what the next epoch has.
+        // A constant that nothing reads is useless on the device, unless the next epoch inherits it unchanged.
         if before == after || !self.problem.graph.consumers(TensorId(before as u32)).is_empty() {
             key.resident.insert(before);
             key.dirty.set(before, end == End::Dirty);
@@ -204,12 +204,13 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         self.add_stage(done, ledger)
     }
 
-    /// How deep a whole epoch is.
+    /// Returns the depth of a complete epoch.
     fn end_depth(&self) -> u32 {
         (self.lives.open.len() + self.problem.ops()) as u32
     }
 
-    /// All states that follow node `index`, of at most `most` evictions an op; and the least estimate of those left out.
+    /// Appends all states that follow node `index`, with at most `most` eviction sets per op. Returns the least
+    /// estimate of those left out.
     fn expand(&mut self, index: usize, most: usize, children: &mut Vec<Node>) -> Option<i128> {
         let node = self.nodes[index].clone();
         if let Some(carried) = self.lives.open.get(node.key.decided as usize) {
@@ -236,9 +237,10 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         left_out
     }
 
-    /// Whether running the op at once is as good as at any later time. It is if all that it reads is there, nothing has to leave,
-    /// and each output that takes room can stand for an input that only it still reads: whatever is done meanwhile can be done
-    /// with the output in that input's place. The output must not be larger, nor have to be stored where the input need not be.
+    /// Whether running the op now is as good as running it at any later time. That is so if all its inputs are on the
+    /// device, nothing has to leave, and each output that takes room can replace an input that only this op still
+    /// reads. Then whatever happens in between can happen with the output in the input's place. The output must not be
+    /// larger, and must not need a store that the input does not need.
     fn is_free(&self, op: usize, key: &Key) -> bool {
         let (problem, graph) = (self.problem, self.problem.graph);
         let takes_room = |t: &&TensorId| problem.room[t.index()] > 0;
@@ -272,7 +274,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         self.keep(Node { key: Rc::new(key), depth, paid, estimate, parent: parent as u32, op }, children);
     }
 
-    /// Keeps a node that can still come below the limit.
+    /// Keeps a node whose estimate is below the limit.
     fn keep(&mut self, child: Node, children: &mut Vec<Node>) {
         if child.estimate < self.limit {
             self.made += 1;
@@ -351,11 +353,11 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         (!found.complete).then_some(estimate + found.least_penalty)
     }
 
-    /// Of two tensors of the same size that do not outlast the epoch, the one that is read sooner does not leave while the other
-    /// stays, unless only that one would have to be stored: whatever happens to the first could happen to the second instead,
-    /// for no more copies (Belady's argument).
+    /// Adds requirements between two tensors of the same size that the next epoch does not inherit. The one that is
+    /// read sooner must not leave while the other stays, unless only the other would have to be stored. Whatever
+    /// happens to the first could happen to the second instead, with no more copies (Belady's argument).
     fn require(&mut self, candidates: &mut [Candidate], key: &Key) {
-        // It takes a look at each pair of tensors.
+        // This compares every pair of tensors.
         if self.problem.ops() > Limit::LARGE_OPS {
             return;
         }
@@ -366,7 +368,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         for sooner in candidates {
             let t = sooner.tensor;
             let stored = |other: &u32| key.dirty.contains(t) || !key.dirty.contains(*other as usize);
-            // Of two that are read by one op alone either may stand for the other; then the lower number leaves.
+            // If the two are exchangeable, the lower number leaves.
             let alone = |other: &u32| {
                 t > *other as usize
                     || key.dirty.contains(t) != key.dirty.contains(*other as usize)
@@ -378,7 +380,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         }
     }
 
-    /// What the op was the last to read leaves; a next value that is not to stay is stored then.
+    /// Removes the tensors that this op was the last to read. A next value that is not to stay is stored.
     fn drop_dead(&self, key: &mut Key, need: &[usize], paid: &mut i128) {
         let done = &self.stages[key.stage as usize].done;
         for &t in need {
@@ -394,7 +396,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         }
     }
 
-    /// Goes through the epoch level by level and keeps the `width` states of the least estimates on each.
+    /// Goes through the epoch level by level, and keeps the `width` states with the least estimates on each.
     pub fn beam(mut self, width: usize, most: usize, states: usize) -> Found {
         let mut layer = vec![0usize];
         let mut left_out: Option<i128> = None;
@@ -423,7 +425,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
                     }
                 }
             }
-            // Stable, so that of equals the one that was made first stays.
+            // The sort is stable, so of equals the one that was made first stays.
             next.sort_by_key(|node| node.estimate);
             next.drain(width.min(next.len())..).for_each(|node| leave_out(node.estimate));
             layer = (self.nodes.len()..self.nodes.len() + next.len()).collect();
@@ -436,7 +438,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         Found { schedule: best.map(|index| self.path(index)), cost, lower, states: self.made }
     }
 
-    /// Gives up what was known of stages that a beam has left behind.
+    /// Frees the ledgers of stages that a beam has passed.
     fn forget_stages(&mut self, layer: &[usize]) {
         let at: BTreeSet<u32> = layer.iter().map(|index| self.nodes[*index].key.stage).collect();
         let first = at.first().copied().unwrap_or(0) as usize;
@@ -446,7 +448,8 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         self.forgotten = first;
     }
 
-    /// Always expands the state of the least estimate: the first whole epoch that it reaches is an optimum.
+    /// Best-first search: always expands the state with the least estimate. The first complete epoch that it reaches is
+    /// optimal.
     pub fn best_first(mut self, states: usize) -> Found {
         let mut open: BTreeSet<(i128, std::cmp::Reverse<u32>, usize)> = BTreeSet::new();
         let mut known: HashMap<Rc<Key>, i128, FxBuildHasher> = HashMap::default();
@@ -502,7 +505,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// A bound in whole bytes.
+/// Rounds a bound up to whole bytes.
 pub(super) fn bytes_of(bound: i128) -> u64 {
     u64::try_from((bound + (1 << SHIFT) - 1) >> SHIFT).unwrap_or(if bound < 0 { 0 } else { u64::MAX })
 }

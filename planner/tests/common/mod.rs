@@ -9,14 +9,15 @@ use rand_chacha::ChaCha8Rng;
 
 pub const POLICIES: [Policy; 4] = [Policy::None, Policy::Lru, Policy::Roc, Policy::Optimal];
 
-/// Sizes of random graphs.
+/// The size of a random graph.
 pub struct Shape {
     pub ops: usize,
     pub inputs: usize,
     pub most_bytes: u64,
 }
 
-/// A graph with shared inputs, fresh ones, published outputs, next values and sizes of zero; now and then its ops are shuffled.
+/// Returns a graph with shared inputs, fresh inputs, published outputs, next values and some sizes of zero. Its ops are
+/// sometimes shuffled.
 pub fn random_graph(seed: u64, shape: &Shape) -> TaskGraph {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut tensors = Vec::new();
@@ -61,7 +62,7 @@ pub fn request(policy: Policy, objective: Objective, epoch: Epoch, capacity_byte
     Request { policy, objective, epoch, capacity_bytes, order: None, limit: Limit::default() }
 }
 
-/// The plan, which there must be.
+/// Returns the plan; panics if there is none.
 pub fn planned(graph: &TaskGraph, request: &Request) -> Plan {
     match plan(graph, request).expect("the request is good") {
         Outcome::Feasible(plan) => plan,
@@ -69,15 +70,15 @@ pub fn planned(graph: &TaskGraph, request: &Request) -> Plan {
     }
 }
 
-/// A random capacity between the least that works and everything.
+/// Returns a random capacity between the least possible and the total.
 pub fn random_capacity(graph: &TaskGraph, seed: u64) -> u64 {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x00c0_ffee);
     let (least, all) = (graph.largest_op_bytes(), graph.total_bytes());
-    // Small ones are where there is something to decide.
+    // At small capacities there is more to decide.
     least + (rng.random_range(0..=all - least)).min(rng.random_range(0..=all - least))
 }
 
-/// A random topological order.
+/// Returns a random topological order.
 pub fn random_order(graph: &TaskGraph, seed: u64) -> Vec<TaskId> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut order = Vec::new();

@@ -2,7 +2,7 @@
 
 use lapidary_planner::tasks::{Task, TaskGraph, Tensor, TensorId, TensorKind};
 
-/// What one epoch trains.
+/// The model that is trained.
 #[derive(Clone, Copy, Debug)]
 pub enum Model {
     Gcn,
@@ -11,7 +11,8 @@ pub enum Model {
     ResGcn,
 }
 
-/// A training epoch of `layers` layers between the given widths, over `n` vertices and `e` edges.
+/// Returns the task graph of a training epoch with `layers` layers of the given widths, over `n` vertices and `e`
+/// edges.
 pub fn training_graph(
     model: Model,
     layers: usize,
@@ -42,7 +43,7 @@ pub fn training_graph(
     TaskGraph::new(b.tensors, b.ops).expect("the program is good")
 }
 
-/// What the backward pass has to undo.
+/// A forward step, for the backward pass.
 enum Undo {
     Relu {
         out: TensorId,
@@ -59,7 +60,7 @@ enum Undo {
         d_out: u64,
         name: String,
     },
-    /// Runs `a` and `b` on the same gradient and adds what they give.
+    /// Runs the branches `a` and `b` backward on the same gradient, and adds their results.
     Both {
         a: Vec<Undo>,
         b: Vec<Undo>,
@@ -171,7 +172,8 @@ impl Builder {
         out
     }
 
-    /// The gradient of what `step` read, from the gradient of what it made; parameters are updated on the way.
+    /// Appends the backward ops of a step. Takes the gradient of its output and returns the gradient of its input.
+    /// Parameters are updated on the way.
     fn undo(&mut self, step: Undo, graph: TensorId, grad: TensorId, features: TensorId) -> TensorId {
         let n = self.n;
         match step {

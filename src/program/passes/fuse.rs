@@ -1,15 +1,17 @@
-//! Fuse: what works row by row rides on the operation before it.
+//! Fuse: merges row steps into the operation before them.
 //!
-//! A row scale, a bias, a sum with another matrix, a ReLU or its gradient, and a dropout read a matrix, do little to each cell,
-//! and write a matrix. Behind a gather, a product or one of their own kind they are done while the row is in a cache, and the
-//! matrix between is never there. Each cell sees the same roundings in the same order: not a bit changes.
+//! A row scale, a bias, a sum with another matrix, a ReLU or its gradient, and a dropout read a matrix, do little work
+//! per cell, and write a matrix. After a gather, a product or another row step they can run while the row is still in a
+//! cache, and the matrix in between is never stored. Each cell sees the same roundings in the same order, so the bits
+//! do not change.
 
 use crate::program::dataflow::{OpId, Program, TensorId};
 use crate::program::{RowSpace, RowStep};
 
-/// Merges each row step into the operation before it, where nothing else reads what lies between them.
+/// Merges each row step into the operation before it, if nothing else reads the result in between.
 ///
-/// What is computed once, from constants, stays apart from what is not. A fused operation stands where its last step stood.
+/// Operations on constants, which run only once, are not merged with others. A fused operation takes the position of
+/// its last step.
 ///
 /// # Cost
 /// O(operations log operations).
@@ -17,7 +19,8 @@ pub fn fuse(program: &mut Program) {
     let order = program.ops();
     for &op in &order {
         let Some(step) = program.op(op).as_row_step() else { continue };
-        // A sum rides on either of its operands, the later one if it can: the other is there already.
+        // A sum can be merged with the producer of either operand. The later producer is chosen, because the other
+        // operand is computed by then.
         let places = if step == RowStep::Add { 0..2 } else { 0..1 };
         let operands = program.inputs(op);
         let makers = places.filter(|&place| rides(program, operands[place], op));
@@ -28,7 +31,7 @@ pub fn fuse(program: &mut Program) {
     }
 }
 
-/// Whether what makes `tensor`, which `reader` reads, can do the reader's work as well.
+/// Whether the producer of `tensor` can also do the work of `reader`, which reads `tensor`.
 fn rides(program: &Program, tensor: TensorId, reader: OpId) -> bool {
     let takes = |op: OpId| program.op(op).takes_steps();
     let described = program.tensor(tensor);

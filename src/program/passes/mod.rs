@@ -1,4 +1,4 @@
-//! Passes: each rewrites a program into one with the same results that does less.
+//! Passes: each rewrites a program into one that computes the same results with less work.
 
 pub mod fuse;
 pub mod order;
@@ -15,33 +15,33 @@ use serde::{Deserialize, Serialize};
 pub enum Pass {
     /// Linear-first, gather-first or hoisted, whichever moves fewer bytes.
     Order,
-    /// No operation whose results nobody reads.
+    /// Removes operations whose results are not used.
     Prune,
-    /// What dropout leaves of a ReLU's output is its mask too.
+    /// Uses a ReLU's output after dropout as the mask of the ReLU, too.
     Reuse,
-    /// What works row by row rides on the operation before it.
+    /// Merges row steps into the operation before them.
     Fuse,
 }
 
-/// The passes that are on.
+/// The passes that are enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passes {
     /// [`Pass::Order`].
     pub order: bool,
     /// [`Pass::Prune`].
     pub prune: bool,
-    /// [`Pass::Reuse`]. Runs from before there was such a pass did without.
+    /// [`Pass::Reuse`]. Off for runs recorded before this pass existed.
     #[serde(default)]
     pub reuse: bool,
-    /// [`Pass::Fuse`]. Runs from before there was such a pass did without.
+    /// [`Pass::Fuse`]. Off for runs recorded before this pass existed.
     #[serde(default)]
     pub fuse: bool,
 }
 
 impl Passes {
-    /// Every pass that is built.
+    /// All passes.
     pub const ALL: Self = Self { order: true, prune: true, reuse: true, fuse: true };
-    /// None: one kernel an operation, as the layers were written.
+    /// No pass: one kernel per operation, as the layers were written.
     pub const NONE: Self = Self { order: false, prune: false, reuse: false, fuse: false };
 }
 
@@ -51,7 +51,7 @@ impl Default for Passes {
     }
 }
 
-/// Why a list of passes was not understood.
+/// Why a list of passes is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PassesError {
@@ -61,7 +61,7 @@ pub enum PassesError {
 }
 
 impl fmt::Display for Passes {
-    /// `all`, `none`, or names separated by commas, as [`FromStr`] reads them.
+    /// Writes `all`, `none`, or names separated by commas, in the format that [`FromStr`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::ALL || *self == Self::NONE {
             return f.pad(if *self == Self::ALL { "all" } else { "none" });
@@ -75,7 +75,7 @@ impl fmt::Display for Passes {
 impl FromStr for Passes {
     type Err = PassesError;
 
-    /// `all`, `none`, or names separated by commas.
+    /// Parses `all`, `none`, or names separated by commas.
     fn from_str(text: &str) -> Result<Self, PassesError> {
         let mut passes = Self::NONE;
         for name in text.split(',').map(str::trim) {

@@ -1,8 +1,8 @@
 //! Order: linear-first, gather-first, or hoisted.
 //!
-//! A linear layer works on the columns of a matrix, a gather and a row scale on its rows, so they commute:
-//! `S A S (X W^T) = (S A S X) W^T`. The multiplications are the same either way; what differs is the width at which
-//! rows are gathered, and how often:
+//! A linear layer works on the columns of a matrix, a gather and a row scale on its rows, so they commute: `S A S (X
+//! W^T) = (S A S X) W^T`. The multiplications are the same in both orders. The difference is the width at which rows
+//! are gathered, and how often:
 //!
 //! | order | forward | backward |
 //! | --- | --- | --- |
@@ -11,8 +11,8 @@
 //! | hoisted: gather-first on a constant input | once for the whole run | never |
 //!
 //! # Source
-//! MG-GCN (Balin et al., 2021), section 4.4. There the backward product is left out for the first layer whatever its
-//! order; that is exact only when the gather comes first, so here it is left out only then.
+//! MG-GCN (Balin et al., 2021), section 4.4. There, the backward product of the first layer is left out in any order.
+//! That is exact only if the gather comes first, so it is left out here only in that case.
 
 use lapidary_kernels::op::{EdgeWeight, Gather};
 
@@ -20,7 +20,7 @@ use crate::program::dataflow::{OpId, Program, TensorId};
 use crate::program::shape::ProgramError;
 use crate::program::{BlockSpec, Linear, Op, RowSpace, RowStep};
 
-/// What the choice depends on beside the program.
+/// Quantities that the choice depends on, beside the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// Number of vertices.
@@ -29,19 +29,19 @@ pub struct Workload {
     pub edges: u64,
     /// Whether gradients are computed.
     pub backward: bool,
-    /// How often the program will run: what a hoisted gather is spread over.
+    /// How often the program will run; the cost of a hoisted gather is divided by this.
     pub runs: u64,
 }
 
-/// Moves each linear before or behind the gathers and row scales next to it, whichever moves fewer bytes a run.
-/// On a tie the linear comes first.
+/// Moves each linear before or behind the gathers and row scales next to it, whichever moves fewer bytes per run. On a
+/// tie the linear comes first.
 ///
 /// # Errors
-/// None that a well-formed program can cause.
+/// None for a well-formed program.
 /// # Cost
 /// O(operations).
 pub fn order(program: &mut Program, workload: &Workload) -> Result<(), ProgramError> {
-    // A rebuilt segment takes no other linear with it, so the list stays good.
+    // Rebuilding a segment does not affect other linears, so the list stays valid.
     let linears: Vec<OpId> =
         program.ops().into_iter().filter(|&op| *program.op(op) == Op::Linear(Linear::Product)).collect();
     for linear in linears {
@@ -60,12 +60,12 @@ pub fn order(program: &mut Program, workload: &Workload) -> Result<(), ProgramEr
     Ok(())
 }
 
-/// A linear and the run of gathers and row scales around it that nobody else reads.
+/// A linear and the gathers and row scales around it whose results have no other reader.
 struct Segment {
     linear: OpId,
-    /// What the first of its operations reads.
+    /// The input of its first operation.
     input: TensorId,
-    /// What the last of its operations makes.
+    /// The output of its last operation.
     output: TensorId,
     /// The gathers and row scales, in the order in which they apply.
     row_ops: Vec<OpId>,
@@ -103,14 +103,15 @@ impl Segment {
         program.op_outputs(self.linear)[0] == self.output
     }
 
-    /// Bytes a run when the row operations follow the linear: forward, and the same backward.
+    /// Returns the bytes per run if the row operations follow the linear: the forward pass, and the same again
+    /// backward.
     fn linear_first_bytes(&self, program: &Program, workload: &Workload) -> f64 {
         let width = program.tensor(program.op_outputs(self.linear)[0]).ty.width;
         let passes = if workload.backward { 2.0 } else { 1.0 };
         passes * self.row_bytes(program, workload, width)
     }
 
-    /// Bytes a run when the row operations come first.
+    /// Returns the bytes per run if the row operations come first.
     fn gather_first_bytes(&self, program: &Program, workload: &Workload) -> f64 {
         let input = program.tensor(self.input);
         let once = self.row_bytes(program, workload, input.ty.width);

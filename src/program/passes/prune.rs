@@ -1,13 +1,13 @@
-//! Prune: no operation whose results nobody reads.
+//! Prune: removes operations whose results are not used.
 //!
-//! Backward gives every operand a gradient; that of the features, for one, is never looked at. Its operations, and
-//! whatever only they read, go.
+//! The backward pass computes a gradient for every operand, for example for the features, where nothing reads it. This
+//! pass removes such operations, and whatever only they read.
 
 use std::collections::BTreeSet;
 
 use crate::program::dataflow::{Program, TensorId};
 
-/// Removes what does not lead to an output or to the next epoch's value of an input.
+/// Removes everything that does not lead to an output or to the next epoch's value of an input.
 ///
 /// # Cost
 /// O(operations + tensors).
