@@ -60,7 +60,7 @@ pub use model::{Model, Weight, Weights};
 pub use ndarray;
 pub use program::Passes;
 pub use runtime::{
-    Busy, Devices, MemoryPolicy, Partition, RunOptions, Span, SplitRecord, StartUp, Trace, TraceFile, Transport,
+    Busy, Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions, Span, SplitRecord, StartUp, Trace, TraceFile,
 };
 pub use train::{
     Adam, AdamW, Best, DecayLayers, Epoch, Move, Optimizer, RunLock, RunRecord, Sgd, Trainer, TrainerBuilder,

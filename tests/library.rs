@@ -9,8 +9,8 @@ use lapidary::kernels::{SimDevice, SimSpeed};
 use lapidary::model::{ModelError, Norm, TrainingLoss, gcn_conv};
 use lapidary::ndarray::Array2;
 use lapidary::{
-    Arrays, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Objective, Partition, Passes, Predictor,
-    RunOptions, Sgd, StorageType, Trainer, Transport, Weights,
+    Arrays, ByteSize, Dataset, Devices, Error, ExchangeMode, MemoryPolicy, Model, Objective, Partition, Passes,
+    Predictor, RunOptions, Sgd, StorageType, Trainer, Weights,
 };
 
 fn karate() -> Dataset {
@@ -52,8 +52,8 @@ fn every_choice_is_read_from_its_own_text() {
     for objective in [Objective::Both, Objective::Loads] {
         assert_eq!(objective.to_string().parse(), Ok(objective));
     }
-    for transport in [Transport::Auto, Transport::Host, Transport::Peer] {
-        assert_eq!(transport.to_string().parse::<Transport>().unwrap(), transport);
+    for exchange in [ExchangeMode::Auto, ExchangeMode::Host, ExchangeMode::Peer] {
+        assert_eq!(exchange.to_string().parse::<ExchangeMode>().unwrap(), exchange);
     }
     for dtype in [StorageType::F32, StorageType::Bf16] {
         assert_eq!(dtype.to_string().parse(), Ok(dtype));
@@ -138,7 +138,7 @@ fn devices_of_ones_own_compute_as_ours_do() {
     assert_eq!(loss(mine("mine", false)).unwrap(), loss(Devices::sim(2).clone()).unwrap());
     let error = loss(mine("broken", true)).unwrap_err();
     assert!(error.to_string().starts_with("broken:1: starting"), "{error}");
-    let error = loss(mine("mine", false).transport(Transport::Peer)).unwrap_err();
+    let error = loss(mine("mine", false).exchange(ExchangeMode::Peer)).unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }
 

@@ -73,7 +73,7 @@ impl PolicyArg {
 
 impl DeviceArgs {
     pub(super) fn options(&self) -> Result<RunOptions> {
-        let mut devices = Devices::parse(&self.devices)?.transport(self.exchange.parse()?);
+        let mut devices = Devices::parse(&self.devices)?.exchange(self.exchange.parse()?);
         if let Some(threads) = self.threads {
             if threads.get() > MOST_THREADS {
                 let expected = format!("at most {MOST_THREADS} are started");

@@ -192,7 +192,7 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
     }
     let mut dry_run = DryRun::new(model, subject)
         .optimizer(optimizer)
-        .devices(Devices::sim(args.devices.get()).transport(args.exchange.parse()?))
+        .devices(Devices::sim(args.devices.get()).exchange(args.exchange.parse()?))
         .policies(&args.memory.policies())
         .objective(args.objective.objective())
         .steady(!matches!(args.epoch, Some(EpochArg::Cold)))

@@ -14,7 +14,7 @@ use super::{CurvePoint, DeviceForecast, Forecast, PartForecast, PlanForecast, Po
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::lower::{Inputs, Lifetime, Links, Lowered, Sizes, Supply, Tiling, lower};
+use crate::lower::{ExchangePath, Inputs, Lifetime, Lowered, Sizes, Supply, Tiling, lower};
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::plan::{
     Action, DeviceBudget, Method, Planned, PlannedDevice, Script, Sequence, WorkByDevice, both, fit, plan_work, work,
@@ -230,7 +230,7 @@ impl<'a> DryRun<'a> {
         let programs = [("train", training), ("evaluate", evaluation)];
         let cuts = Mutex::new((parts, BTreeMap::new()));
         Ok(ForecastInput {
-            links: self.options.devices.planned_links(),
+            exchange: self.options.devices.planned_links(),
             programs,
             phases: self.phases(),
             copies,
@@ -327,7 +327,7 @@ fn on_all_cores<I: Sync, T: Send>(items: &[I], make: impl Fn(&I) -> T + Sync) ->
 
 /// What is planned.
 struct ForecastInput<'i> {
-    links: Links,
+    exchange: ExchangePath,
     programs: [(&'static str, Program); 2],
     phases: &'static [usize],
     /// How many parts are like each that is lowered.
@@ -373,7 +373,7 @@ impl ForecastInput<'_> {
             };
             let programs = self.programs.each_ref().map(|(name, program)| (*name, program));
             let lowered: Vec<Lowered> =
-                tilings.into_iter().map(|tiling| lower(&programs, &tiling.over(self.links), 0)).collect();
+                tilings.into_iter().map(|tiling| lower(&programs, &tiling.over(self.exchange), 0)).collect();
             let keep = BTreeSet::new();
             let setup = work(&lowered, Sequence::Setup, &keep);
             let main = work(&lowered, Sequence::Phases(self.phases), &keep);

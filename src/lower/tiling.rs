@@ -25,12 +25,12 @@ pub struct Tiling {
     /// Number of tiles of the halo on each side of the part's own rows; the same on every part.
     pub halo_tiles: usize,
     /// How the rows of the halo arrive.
-    pub links: Links,
+    pub exchange: ExchangePath,
 }
 
 /// How rows move from part to part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Links {
+pub enum ExchangePath {
     /// Through host memory.
     #[default]
     Host,
@@ -41,7 +41,7 @@ pub enum Links {
 impl From<Sizes> for Tiling {
     /// Creates a tiling with one tile.
     fn from(part: Sizes) -> Self {
-        Self { part, tiles: vec![part], halo_tiles: 1, links: Links::Host }
+        Self { part, tiles: vec![part], halo_tiles: 1, exchange: ExchangePath::Host }
     }
 }
 
@@ -64,19 +64,19 @@ impl Tiling {
                 }
                 sizes
             };
-            Self { part: *part, tiles: (0..tiles).map(of_tile).collect(), halo_tiles: 1, links: Links::Host }
+            Self { part: *part, tiles: (0..tiles).map(of_tile).collect(), halo_tiles: 1, exchange: ExchangePath::Host }
         });
         with_halo_tiles(all.collect())
     }
 
-    /// Returns the same tiling with its halo arriving over `links`.
-    pub fn over(self, links: Links) -> Self {
-        Self { links, ..self }
+    /// Returns the same tiling with its halo arriving over `exchange`.
+    pub fn over(self, exchange: ExchangePath) -> Self {
+        Self { exchange, ..self }
     }
 
     /// Whether halo rows are fetched from other devices.
     pub(super) fn fetches(&self) -> bool {
-        self.links == Links::Peer && self.tiles.len() == 1
+        self.exchange == ExchangePath::Peer && self.tiles.len() == 1
     }
 
     /// Whether a tensor with these rows is tiled.

@@ -10,7 +10,7 @@ use lapidary_kernels::{CpuDevice, Device, Semaphore, SimDevice, SimSpeed, cuda};
 
 use crate::error::{Error, Result};
 use crate::host;
-use crate::plan::{DeviceBudget, Links};
+use crate::plan::{DeviceBudget, ExchangePath};
 
 /// The most devices of a run: beyond, starting their threads would take longer than training.
 const MOST_DEVICES: usize = 256;
@@ -41,12 +41,12 @@ pub struct Devices {
     threads: Option<NonZeroUsize>,
     /// A simulated device, and the percentage of its usual time that it takes.
     slowed: Option<(usize, u32)>,
-    transport: Transport,
+    exchange: ExchangeMode,
 }
 
 /// How rows go from device to device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Transport {
+pub enum ExchangeMode {
     /// Between GPUs that all reach each other's memory straight from one to the other, else through the host.
     #[default]
     Auto,
@@ -57,7 +57,7 @@ pub enum Transport {
     Peer,
 }
 
-impl fmt::Display for Transport {
+impl fmt::Display for ExchangeMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Auto => "auto",
@@ -67,7 +67,7 @@ impl fmt::Display for Transport {
     }
 }
 
-impl FromStr for Transport {
+impl FromStr for ExchangeMode {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -178,7 +178,7 @@ impl Devices {
     }
 
     fn of(kind: DeviceKind, count: usize) -> Self {
-        Self { kind, count, threads: None, slowed: None, transport: Transport::Auto }
+        Self { kind, count, threads: None, slowed: None, exchange: ExchangeMode::Auto }
     }
 
     /// The devices that a text names: as [`FromStr`].
@@ -202,55 +202,55 @@ impl Devices {
         self
     }
 
-    /// How rows go from device to device; [`Transport::Auto`] by default. Results do not depend on it.
-    pub fn transport(mut self, transport: Transport) -> Self {
-        self.transport = transport;
+    /// How rows go from device to device; [`ExchangeMode::Auto`] by default. Results do not depend on it.
+    pub fn exchange(mut self, exchange: ExchangeMode) -> Self {
+        self.exchange = exchange;
         self
     }
 
     /// How rows will go from device to device. GPUs that can are let read each other's memory.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] for [`Transport::Peer`] on devices that cannot; [`Error::Device`] where the driver refuses it then.
-    pub(crate) fn links(&self) -> Result<Links> {
-        if self.count == 1 || self.transport == Transport::Host {
-            return Ok(Links::Host);
+    /// [`Error::Unreachable`] for [`ExchangeMode::Peer`] on devices that cannot; [`Error::Device`] where the driver refuses it then.
+    pub(crate) fn exchange_path(&self) -> Result<ExchangePath> {
+        if self.count == 1 || self.exchange == ExchangeMode::Host {
+            return Ok(ExchangePath::Host);
         }
         let unreachable = |why: &str| Err(Error::Unreachable { why: why.into() });
-        match (&self.kind, self.transport) {
-            (DeviceKind::Sim, Transport::Peer) => Ok(Links::Peer),
-            (DeviceKind::Cpu, Transport::Peer) => {
+        match (&self.kind, self.exchange) {
+            (DeviceKind::Sim, ExchangeMode::Peer) => Ok(ExchangePath::Peer),
+            (DeviceKind::Cpu, ExchangeMode::Peer) => {
                 unreachable("the workers of cpu:N share the host's memory, where nothing is copied")
             }
-            (DeviceKind::Custom(custom), Transport::Peer) => {
+            (DeviceKind::Custom(custom), ExchangeMode::Peer) => {
                 unreachable(&format!("devices of the caller's own, as `{}`, go through the host", custom.name))
             }
-            (DeviceKind::Cuda(ordinals), transport) => {
+            (DeviceKind::Cuda(ordinals), exchange) => {
                 let linked = cuda::reach_each_other(ordinals)
                     .and_then(|reach| if reach { cuda::link(ordinals).map(|()| true) } else { Ok(false) });
-                match (linked, transport) {
-                    (Ok(true), _) => Ok(Links::Peer),
-                    (_, Transport::Auto | Transport::Host) => Ok(Links::Host),
-                    (Ok(false), Transport::Peer) => unreachable(&format!("GPUs {} cannot all", numbers(ordinals))),
-                    (Err(source), Transport::Peer) => Err(Error::Device {
+                match (linked, exchange) {
+                    (Ok(true), _) => Ok(ExchangePath::Peer),
+                    (_, ExchangeMode::Auto | ExchangeMode::Host) => Ok(ExchangePath::Host),
+                    (Ok(false), ExchangeMode::Peer) => unreachable(&format!("GPUs {} cannot all", numbers(ordinals))),
+                    (Err(source), ExchangeMode::Peer) => Err(Error::Device {
                         device: self.to_string(),
                         op: "letting them read each other's memory".into(),
                         source: Box::new(source),
                     }),
                 }
             }
-            _ => Ok(Links::Host),
+            _ => Ok(ExchangePath::Host),
         }
     }
 
-    /// How rows would go from device to device, for a plan: [`Devices::links`] without letting GPUs do anything.
-    pub(crate) fn planned_links(&self) -> Links {
-        match (&self.kind, self.transport) {
-            (_, Transport::Peer) => Links::Peer,
-            (DeviceKind::Cuda(ordinals), Transport::Auto) if self.count > 1 => {
-                if cuda::reach_each_other(ordinals).unwrap_or(false) { Links::Peer } else { Links::Host }
+    /// How rows would go from device to device, for a plan: [`Devices::path`] without letting GPUs do anything.
+    pub(crate) fn planned_links(&self) -> ExchangePath {
+        match (&self.kind, self.exchange) {
+            (_, ExchangeMode::Peer) => ExchangePath::Peer,
+            (DeviceKind::Cuda(ordinals), ExchangeMode::Auto) if self.count > 1 => {
+                if cuda::reach_each_other(ordinals).unwrap_or(false) { ExchangePath::Peer } else { ExchangePath::Host }
             }
-            _ => Links::Host,
+            _ => ExchangePath::Host,
         }
     }
 

@@ -15,7 +15,7 @@ use super::message::{Report, Run};
 use super::trace::Span;
 use crate::error::Result;
 use crate::lower::{Inputs, Lowered, Supply, lower};
-use crate::plan::{DeviceBudget, Links, Method, Planned, Script, Sequence, both, fit, plan_sequence};
+use crate::plan::{DeviceBudget, ExchangePath, Method, Planned, Script, Sequence, both, fit, plan_sequence};
 use crate::program::{Origin, Program};
 
 /// What a session is opened for.
@@ -43,7 +43,7 @@ pub(crate) struct SessionSpec<'a> {
 /// Plans of a session that another one may take, if it has the same programs, devices and method.
 pub(crate) struct Plans {
     budgets: Vec<DeviceBudget>,
-    links: Links,
+    path: ExchangePath,
     tiles: usize,
     setup: Planned,
     main: Planned,
@@ -53,7 +53,7 @@ pub(crate) struct Plans {
 pub(crate) struct Session {
     runtime: Runtime,
     budgets: Vec<DeviceBudget>,
-    links: Links,
+    path: ExchangePath,
     method: Method,
     parts: Vec<Range<usize>>,
     keep: BTreeSet<Slot>,
@@ -123,8 +123,8 @@ impl Session {
     /// [`Error::DoesNotFit`] before anything that grows with the graph is made; [`Error::Device`].
     pub(crate) fn open(options: &RunOptions, job: &SessionSpec<'_>) -> Result<Self> {
         let budgets = options.devices.budgets(options.device_memory)?;
-        let links = options.devices.links()?;
-        Self::open_on((budgets, links), options.method(), job, |budgets| options.devices.open(budgets))
+        let path = options.devices.exchange_path()?;
+        Self::open_on((budgets, path), options.method(), job, |budgets| options.devices.open(budgets))
     }
 
     /// As [`Session::open`], in place of `old`, which ends once the new plans are made: if they do not fit, it goes on.
@@ -133,8 +133,8 @@ impl Session {
     /// As [`Session::open`].
     pub(crate) fn open_in_place_of(old: &mut Self, options: &RunOptions, job: &SessionSpec<'_>) -> Result<Self> {
         let budgets = options.devices.budgets(options.device_memory)?;
-        let links = options.devices.links()?;
-        Self::open_on((budgets, links), options.method(), job, |budgets| {
+        let path = options.devices.exchange_path()?;
+        Self::open_on((budgets, path), options.method(), job, |budgets| {
             old.runtime.stop();
             options.devices.open(budgets)
         })
@@ -142,7 +142,7 @@ impl Session {
 
     /// As [`Session::open`], on the devices that `open` gives, once the plans are made.
     pub(super) fn open_on(
-        (budgets, links): (Vec<DeviceBudget>, Links),
+        (budgets, path): (Vec<DeviceBudget>, ExchangePath),
         method: Method,
         job: &SessionSpec<'_>,
         open: impl FnOnce(&[DeviceBudget]) -> Result<Vec<Box<dyn Device>>>,
@@ -151,7 +151,7 @@ impl Session {
         let mut supply = Supply::of_parts(job.inputs, job.parts.clone());
         let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };
         let mut lower_all = |tiles: usize| -> Vec<Lowered> {
-            let tilings = supply.tile(tiles).into_iter().map(|tiling| tiling.over(links));
+            let tilings = supply.tile(tiles).into_iter().map(|tiling| tiling.over(path));
             tilings.map(|tiling| lower(job.programs, &tiling, job.seed)).collect()
         };
         let kept = |lowered: &[Lowered]| -> BTreeSet<Slot> {
@@ -164,7 +164,7 @@ impl Session {
             let main = plan_sequence(lowered, &budgets, Sequence::Phases(job.main), &epoch, &keep, &method);
             both(setup, main)
         };
-        let known = job.plans.filter(|plans| plans.budgets == budgets && plans.links == links).and_then(|plans| {
+        let known = job.plans.filter(|plans| plans.budgets == budgets && plans.path == path).and_then(|plans| {
             let lowered = lower_all(plans.tiles);
             let keep = kept(&lowered);
             let setup = plans.setup.reused(&lowered, Sequence::Setup, &keep)?;
@@ -183,7 +183,7 @@ impl Session {
         let setup_scripts = scripts(&setup);
         let mut session = Self {
             budgets,
-            links,
+            path,
             method,
             parts: job.parts.clone(),
             keep,
@@ -217,9 +217,9 @@ impl Session {
 
     /// Its plans, for another session.
     pub(crate) fn into_plans(self) -> Plans {
-        let Self { budgets, links, tiles, setup, mut sequences, main, .. } = self;
+        let Self { budgets, path, tiles, setup, mut sequences, main, .. } = self;
         let main = sequences.remove(&main).expect("the main phases are planned");
-        Plans { budgets, links, tiles, setup, main }
+        Plans { budgets, path, tiles, setup, main }
     }
 
     /// Whether its plans were those of another session.
