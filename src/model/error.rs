@@ -15,7 +15,7 @@ pub enum ModelError {
         name: String,
     },
     /// A normalisation that a model does not have.
-    #[error("the model `{model}` is defined with one normalisation and does not take --norm {norm}")]
+    #[error("the model `{model}` is defined with one normalisation and does not take `{norm}`")]
     NormNotTaken {
         /// The model.
         model: &'static str,

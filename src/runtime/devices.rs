@@ -66,7 +66,7 @@ impl FromStr for Transport {
             "peer" => Ok(Self::Peer),
             _ => {
                 let expected = "write auto, host or peer".into();
-                Err(Error::Value { option: "--exchange", value: text.into(), expected })
+                Err(Error::Value { option: "exchange", value: text.into(), expected })
             }
         }
     }
@@ -111,7 +111,7 @@ impl Devices {
     /// [`Error::Value`].
     pub fn parse(text: &str) -> Result<Self> {
         let (kind, count) = text.split_once(':').map_or((text, None), |(kind, count)| (kind, Some(count)));
-        let wrong = |expected: String| Err(Error::Value { option: "--devices", value: text.into(), expected });
+        let wrong = |expected: String| Err(Error::Value { option: "devices", value: text.into(), expected });
         let kind = match (kind, count) {
             ("auto", None) => return Ok(Self::auto()),
             ("cpu", _) => Kind::Cpu,
@@ -221,9 +221,9 @@ impl Devices {
     fn gpu_budgets(&self, memory: Option<ByteSize>) -> Result<Vec<DeviceBudget>> {
         let missing = |name: String, source| Error::Device { device: name, op: "looking for it".into(), source };
         let gpus = cuda::gpus().map_err(|source| Error::NoGpus {
-            option: "--devices",
+            option: "devices",
             value: format!("cuda:{}", self.numbers()),
-            instead: "--devices cpu needs none".into(),
+            instead: "`cpu` needs none".into(),
             source: Box::new(source),
         })?;
         let budget = |(i, &ordinal): (usize, &u32)| {

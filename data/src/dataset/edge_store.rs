@@ -60,8 +60,8 @@ impl EdgeStore {
     pub(crate) fn extend(&mut self, edges: &[[u32; 2]]) -> Result<()> {
         self.count += edges.len() as u64;
         if let Some(shortage) = host::shortage(self.count.saturating_mul(4), self.memory_bytes) {
-            let expected = format!("fewer: their ends alone {shortage}").into();
-            return Err(Error::Option { option: "the number of edges", found: self.count.to_string(), expected });
+            let (found, shortage) = (self.count.to_string(), format!("their ends alone {shortage}"));
+            return Err(Error::TooLarge { option: "the number of edges", found, shortage });
         }
         if self.buffer.len() + edges.len() > BUFFER {
             self.flush()?;
@@ -115,8 +115,8 @@ impl EdgeStore {
         let edges = self.count.saturating_mul(if reversed { 2 } else { 1 });
         let need_bytes = edges.saturating_mul(4).saturating_add(16 * vertices as u64);
         if let Some(shortage) = host::shortage(need_bytes, self.memory_bytes) {
-            let expected = format!("fewer: the graph {shortage}").into();
-            return Err(Error::Option { option: "the number of edges", found: edges.to_string(), expected });
+            let (found, shortage) = (edges.to_string(), format!("the graph {shortage}"));
+            return Err(Error::TooLarge { option: "the number of edges", found, shortage });
         }
         // A loop that is to go is not put in first: there may be many. It is counted in the first reading.
         let mut loops = 0;

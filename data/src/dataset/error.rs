@@ -236,15 +236,35 @@ pub enum Error {
         /// The name asked for.
         name: String,
     },
-    /// An option that makes no sense, or asks for more than the host has.
-    #[error("{option} is {found}, expected {expected}")]
+    /// An option with a value that it cannot have, whatever the data.
+    #[error("{} is {found}, expected {expected}", named(.option))]
     Option {
-        /// Which.
+        /// The name of a field, or words for what has none.
         option: &'static str,
         /// Its value.
         found: String,
         /// What it may be.
         expected: Cow<'static, str>,
+    },
+    /// An option with a value that the data at hand does not allow.
+    #[error("{} is {found}, expected {expected}", named(.option))]
+    NotForThisData {
+        /// As in [`Error::Option`].
+        option: &'static str,
+        /// Its value.
+        found: String,
+        /// What this data allows.
+        expected: Cow<'static, str>,
+    },
+    /// A dataset that does not fit into the host's memory.
+    #[error("{} is {found}, expected fewer: {shortage}", named(.option))]
+    TooLarge {
+        /// What there is too much of, as in [`Error::Option`].
+        option: &'static str,
+        /// How much.
+        found: String,
+        /// What it needs, and what the host has.
+        shortage: String,
     },
     /// A source to import from that does not hold what its kind should.
     #[error("{file}: {why}")]
@@ -272,6 +292,11 @@ pub enum Error {
         /// What it names.
         global: String,
     },
+}
+
+/// The name of a field as messages have it, which tells it from other quoted text: option `split`. Words stay as they are.
+fn named(option: &str) -> Cow<'_, str> {
+    if option.contains(' ') { option.into() } else { format!("option `{option}`").into() }
 }
 
 impl Error {

@@ -110,7 +110,7 @@ pub(super) fn run(args: &GpuCheckArgs) -> Result<()> {
         ("capacity", 0.22, &|budget| training::capacity(&graphs, budget)),
         ("splits", 0.10, &|budget| training::splits(size, budget)),
     ];
-    let mut failed = Vec::new();
+    let (mut failed, mut incomplete) = (Vec::new(), Vec::new());
     let budgets = Budget::shares(args.seconds, &parts.map(|(_, share, _)| share));
     for ((name, _, part), budget) in parts.into_iter().zip(budgets) {
         say(format_args!("{name} ..."));
@@ -121,12 +121,15 @@ pub(super) fn run(args: &GpuCheckArgs) -> Result<()> {
                 if Rows::has_failed(&value) {
                     failed.push(name);
                 }
+                if Rows::is_incomplete(&value) {
+                    incomplete.push(name);
+                }
                 results[name] = value;
             }
             Err(error) => {
                 failed.push(name);
                 results[name] = json!({ "error": error.to_string() });
-                super::report(&error);
+                super::failure::report(&error);
             }
         }
         results["seconds_of_parts"][name] = json!(start.elapsed().as_secs_f64());
@@ -135,7 +138,11 @@ pub(super) fn run(args: &GpuCheckArgs) -> Result<()> {
         // What there is stays, whatever comes next.
         write(&results, &args.out)?;
     }
-    if failed.is_empty() { Ok(()) } else { Err(Error::CheckFailed { parts: failed.join(", ") }) }
+    match (failed.is_empty(), incomplete.is_empty()) {
+        (false, _) => Err(Error::CheckFailed { parts: failed.join(", ") }),
+        (true, false) => Err(Error::CheckIncomplete { parts: incomplete.join(", ") }),
+        (true, true) => Ok(()),
+    }
 }
 
 fn write(results: &Value, path: &Path) -> Result<()> {

@@ -38,10 +38,10 @@ impl DegreeProfile {
     /// Checks rows, in any order, and takes them.
     ///
     /// # Errors
-    /// [`Error::Option`]: no vertices, a degree that stands twice, a clustering that is no share.
+    /// [`Error::NotForThisData`]: no vertices, a degree that stands twice, a clustering that is no share.
     pub fn new(mut rows: Vec<DegreeRow>) -> Result<Self> {
         let wrong = |found: String, expected: &'static str| {
-            Err(Error::Option { option: "the degree profile", found, expected: expected.into() })
+            Err(Error::NotForThisData { option: "the degree profile", found, expected: expected.into() })
         };
         rows.retain(|row| row.vertices > 0);
         rows.sort_by_key(|row| row.degree);
@@ -65,15 +65,15 @@ impl DegreeProfile {
     /// degree: all of them where there are no more, else a sample, always the same.
     ///
     /// # Errors
-    /// [`Error::Option`] if an edge has no reverse.
+    /// [`Error::NotForThisData`] if an edge has no reverse.
     /// # Cost
     /// O(n + e) and 20,000 binary searches a degree that occurs, in parallel.
     /// # Source
     /// Seshadhri, Pinar & Kolda 2013, "Triadic measures on graphs: the power of wedge sampling".
     pub fn of(graph: &Graph) -> Result<Self> {
         if !graph.is_symmetric() {
-            let (option, expected) = ("the graph to be like", "an undirected one; import it with --symmetrise".into());
-            return Err(Error::Option { option, found: "directed".into(), expected });
+            let expected = "an undirected one; import it with option `symmetrise`".into();
+            return Err(Error::NotForThisData { option: "the graph to be like", found: "directed".into(), expected });
         }
         let degrees: Vec<u64> =
             (0..graph.vertex_count()).into_par_iter().map(|v| neighbours(graph, v as u32).count() as u64).collect();

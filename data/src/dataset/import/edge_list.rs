@@ -78,7 +78,7 @@ struct Numbering {
 
 /// Reads edges `u -> v`, one a line; what else a line holds is left out and counted.
 ///
-/// Vertices are numbered in the order of a table or of `--vertex-order` where there is one. Without it numbers are vertices as they
+/// Vertices are numbered in the order of a table or of `vertex_order` where there is one. Without it numbers are vertices as they
 /// are if they are 0, 1, ... without a gap, or if the features or labels have a row for each; else they are numbered in ascending
 /// order. Anything else is a name, numbered as it appears.
 pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
@@ -201,7 +201,7 @@ impl Reading {
             if let Some(edge) = &self.layout.doubtful {
                 let edge = shown(edge.as_bytes());
                 notes.push(format!(
-                    "the first line was read as the edge {edge}; --header yes if it holds column titles"
+                    "the first line was read as the edge {edge}; set option `header` to yes if it holds column titles"
                 ));
             }
         }
@@ -303,11 +303,11 @@ fn by_appearance<T: for<'a> EndOf<'a>>(
 
 /// Nobody can know which row of an array is whose, where vertices have names.
 fn refuse_arrays_beside_names(job: &ImportJob<'_>, names: &Names) -> Result<()> {
-    let Some((flag, _)) = job.options.array() else { return Ok(()) };
+    let Some((array, _)) = job.options.array() else { return Ok(()) };
     match names {
         Names::Named(_) => Err(job.wrong(format!(
-            "names its vertices, so nothing says which of them a row of {flag} belongs to; give --vertex-order FILE with a name \
-             a line, or a table with --vertices"
+            "names its vertices, so nothing says which of them a row of option `{array}` belongs to; give a file with a name a \
+             line as option `vertex_order`, or a table as option `vertices`"
         ))),
         _ => Ok(()),
     }
