@@ -243,7 +243,7 @@ pub(super) fn run(verb: &DataVerb) -> Result<()> {
             if *json {
                 return print_json(&info, None, None);
             }
-            print_table(&info)?;
+            print(&facts(&info_rows(&info)))?;
             print(&histogram(&info))
         }
         DataVerb::Import(args) => import_from(args),
@@ -323,8 +323,8 @@ fn import_from(args: &ImportArgs) -> Result<()> {
         args.dst.display(),
         seconds(total_seconds - import_seconds),
     ));
-    print(&facts(&report_rows(report, imported.ids.as_ref())))?;
-    print_table(&info)
+    let blank = ("", String::new());
+    print(&facts(&[report_rows(report, imported.ids.as_ref()), vec![blank], info_rows(&info)].concat()))
 }
 
 impl ImportArgs {
@@ -443,7 +443,7 @@ fn write(data: &Dataset, dst: &Path, json: bool) -> Result<()> {
         return print_json(&info, Some(dst), None);
     }
     say(format_args!("wrote {}", dst.display()));
-    print_table(&info)
+    print(&facts(&info_rows(&info)))
 }
 
 fn print_json(info: &Info, written: Option<&Path>, more: Option<(&str, serde_json::Value)>) -> Result<()> {
@@ -460,8 +460,8 @@ fn print_json(info: &Info, written: Option<&Path>, more: Option<(&str, serde_jso
     json_line(&line)
 }
 
-/// What `data info` is for goes to standard output: it can be piped.
-fn print_table(info: &Info) -> Result<()> {
+/// What a dataset holds, for people.
+fn info_rows(info: &Info) -> Vec<(&'static str, String)> {
     let degree = &info.degree;
     let mut rows = vec![
         ("name", info.name.clone()),
@@ -513,7 +513,7 @@ fn print_table(info: &Info) -> Result<()> {
     }
     rows.extend(info.source.iter().map(|source| ("source", source.clone())));
     rows.extend(info.licence.iter().map(|licence| ("licence", licence.clone())));
-    print(&facts(&rows))
+    rows
 }
 
 /// How many vertices have which in-degree, with bars, lined up.

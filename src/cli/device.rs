@@ -18,7 +18,7 @@ pub(super) struct DeviceArgs {
     /// Devices: auto (all GPUs, else the CPU), cpu, cpu:N, cuda:0,1 or sim:N (simulated)
     #[arg(long, value_name = "DEVICES", default_value = "auto")]
     devices: String,
-    /// Memory of each device: bytes, or a number with kB, MB, GB, KiB, MiB or GiB [default: all]
+    /// Memory of each device, such as 8GiB or 500MB; a plain number is bytes [default: all]
     #[arg(long, value_name = "SIZE")]
     device_memory: Option<String>,
     /// Threads of all devices together; results do not depend on it [default: all cores]
@@ -38,7 +38,7 @@ pub(super) struct LayoutArgs {
     /// Partition of the vertices: learned, edges, vertices, or a file (a run.json)
     #[arg(long, value_name = "PARTITION", default_value = "learned")]
     partition: String,
-    /// Exchange of rows between devices: host (through host memory), peer (directly), or auto (peer between GPUs that can, else host)
+    /// Exchange of rows between devices: host (through the host), peer (directly) or auto (peer where GPUs can)
     #[arg(long, value_name = "PATH", default_value = "auto")]
     exchange: String,
     /// Optimisation passes: all, none, or some of order,prune,reuse,fuse

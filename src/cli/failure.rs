@@ -124,10 +124,9 @@ fn flags_of(error: &(dyn StdError + 'static)) -> Option<&'static str> {
         Error::Dataset(dataset::Error::Builtin { .. }) => Some("--data"),
         Error::Dataset(dataset::Error::Option { option, .. } | dataset::Error::NotForThisData { option, .. }) => {
             match *option {
-                "the shares of the splits" => Some("--split"),
+                "the random split" => Some("--split"),
                 "the scale" => Some("--scale"),
                 "the degree profile" => Some("--degrees"),
-                "the graph to be like" => Some("--like"),
                 _ => None,
             }
         }

@@ -41,7 +41,8 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
     }
     let (devices, memory) = (forecast.parts.len(), size(forecast.device_memory));
     let each = if devices == 1 { "" } else { " each" };
-    let mut rows = vec![("devices", format!("{devices}, {memory}{each}")), ("profile", forecast.profile.name.clone())];
+    let mut rows =
+        vec![("devices", format!("{devices} of {memory}{each}")), ("profile", forecast.profile.name.clone())];
     rows.extend(forecast.assumption.map(|assumption| ("assumption", assumption.to_owned())));
     print(&facts(&rows))?;
     print(&format!("\n{}", parts_table(forecast)))?;

@@ -58,7 +58,7 @@ pub(super) struct PlanArgs {
     /// Optimizer: adam, adamw or sgd
     #[arg(long, value_name = "NAME", default_value = "adam", help_heading = "Training")]
     optimizer: String,
-    /// Evaluate every N epochs; the epoch that is planned has an evaluation, unless N is 0
+    /// Plan an epoch with an evaluation (1) or without (0)
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Training")]
     eval_every: u64,
     #[command(flatten)]
@@ -83,7 +83,7 @@ struct TargetArgs {
     /// Speed and memory of a device: cpu or cuda:N (measured once), h200, a100, p100 or a JSON file [default: that of --devices, else cpu]
     #[arg(long, value_name = "PROFILE")]
     profile: Option<String>,
-    /// Memory of each device: bytes, or a number with kB, MB, GB, KiB, MiB or GiB [default: the profile's; with --tasks, enough]
+    /// Memory of each device, such as 8GiB or 500MB; a plain number is bytes [default: the profile's; with --tasks, enough]
     #[arg(long, value_name = "SIZE")]
     device_memory: Option<String>,
     #[command(flatten)]

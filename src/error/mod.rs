@@ -66,8 +66,7 @@ pub enum Error {
         model: usize,
     },
     /// The device has too little memory.
-    #[error("{device} has {} of memory, but this needs {} ({need_bytes} bytes); give it more memory, or make the model narrower",
-        told_apart(*.have_bytes, *.need_bytes)[0], told_apart(*.have_bytes, *.need_bytes)[1])]
+    #[error("{device} has {}; give it more memory, or make the model narrower", shortage(*.have_bytes, *.need_bytes))]
     DoesNotFit {
         /// Which device.
         device: String,
@@ -263,6 +262,13 @@ pub enum Error {
         /// The model.
         name: String,
     },
+}
+
+/// What there is and what is needed; the latter in bytes as well, since that much is enough.
+fn shortage(have_bytes: u64, need_bytes: u64) -> String {
+    let [have, need] = told_apart(have_bytes, need_bytes);
+    let exact = if need.ends_with(" bytes") { String::new() } else { format!(" ({need_bytes} bytes)") };
+    format!("{have} of memory, but this needs {need}{exact}")
 }
 
 impl From<ProgramError> for Error {

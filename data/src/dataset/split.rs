@@ -28,7 +28,7 @@ pub(crate) enum Members {
     Mask(Vec<bool>),
 }
 
-const SHARES: &str = "the shares of the splits";
+const SHARES: &str = "the random split";
 
 /// Splits that are drawn at random.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,7 +54,7 @@ impl RandomSplit {
             None => Err(Error::Option {
                 option: SHARES,
                 found: format!("`{text:.40}`"),
-                expected: "three numbers for train, val and test, together at most 1, as in 0.6,0.2,0.2".into(),
+                expected: "three shares for train, val and test, together at most 1, as in 0.6,0.2,0.2".into(),
             }),
         }
     }

@@ -29,26 +29,24 @@ use crate::output::OutputFile;
 
 #[derive(Debug, Args)]
 pub(super) struct GpuCheckArgs {
-    /// How large the measured graphs are
-    #[arg(long, default_value = "published")]
+    /// Size of the measured graphs: published, or tiny to see that everything runs
+    #[arg(long, value_name = "SIZE", default_value = "published", hide_possible_values = true)]
     size: Size,
-    /// Begin nothing after so many seconds
+    /// Seconds after which nothing new begins
     #[arg(long, default_value_t = 300.0, value_name = "SECONDS")]
     seconds: f64,
     /// Write the results to FILE
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Write the measured graphs into DIR, for others to measure on
+    /// Write the measured graphs to DIR
     #[arg(long, value_name = "DIR")]
     graphs: Option<PathBuf>,
 }
 
-/// How large the measured graphs are.
+/// The size of the measured graphs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Size {
-    /// The shapes of published benchmarks
     Published,
-    /// A small part of them: to see that everything runs, where time means nothing
     Tiny,
 }
 
