@@ -50,7 +50,7 @@ pub use lapidary_data::{dataset, graph};
 pub use lapidary_kernels::StorageType;
 pub use model::{Model, Weight, Weights};
 pub use program::Passes;
-pub use runtime::{Busy, Devices, MemoryPolicy, Partition, Span, SplitRecord, StartUp, Trace, TraceFile, Transport};
+pub use runtime::{Busy, Devices, ExchangeMode, MemoryPolicy, Partition, Span, SplitRecord, StartUp, Trace, TraceFile};
 pub use train::{
     Adam, AdamW, Best, DecayLayers, Epoch, Move, Optimizer, RunLock, RunRecord, Sgd, Trainer, TrainerBuilder,
 };

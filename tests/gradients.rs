@@ -6,7 +6,7 @@ mod common;
 use common::oracle::Oracle;
 use common::{hostile_graph, numbers, relative_difference};
 use lapidary::graph::Graph;
-use lapidary::lower::{Exchange, FeatureData, Inputs, LabelData, Links, Lowered, Sizes, Supply, lower};
+use lapidary::lower::{Exchange, ExchangePath, FeatureData, Inputs, LabelData, Lowered, Sizes, Supply, lower};
 use lapidary::model::{FeatureKind, Mode, Model, ModelConfig, ModelError, Network, Norm, Value, gcn_conv};
 use lapidary::program::passes::fuse::fuse;
 use lapidary::program::passes::order::{Workload, order};
@@ -447,14 +447,20 @@ type Parameters = Vec<(String, Vec<f64>)>;
 
 /// The loss and the updated parameters (from every part), the graph being cut where `ends` says, and each part into `tiles`.
 fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize], tiles: usize) -> (f64, Vec<Parameters>) {
-    run_over(Links::Host, program, data, ends, tiles)
+    run_over(ExchangePath::Host, program, data, ends, tiles)
 }
 
-/// The same, halos coming over `links`.
-fn run_over(links: Links, program: &Program, data: &Inputs, ends: &[usize], tiles: usize) -> (f64, Vec<Parameters>) {
+/// The same, halos coming over `path`.
+fn run_over(
+    path: ExchangePath,
+    program: &Program,
+    data: &Inputs,
+    ends: &[usize],
+    tiles: usize,
+) -> (f64, Vec<Parameters>) {
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let mut supply = Supply::of_parts(data, starts.zip(ends.iter().copied()).map(|(a, b)| a..b).collect());
-    let tilings: Vec<_> = supply.tile(tiles).into_iter().map(|tiling| tiling.over(links)).collect();
+    let tilings: Vec<_> = supply.tile(tiles).into_iter().map(|tiling| tiling.over(path)).collect();
     let lowered: Vec<Lowered> = tilings.iter().map(|tiling| lower(&[("test", program)], tiling, 3)).collect();
     let mut oracles: Vec<Oracle> = Vec::new();
     for (part, lowered) in lowered.iter().enumerate() {
@@ -549,11 +555,11 @@ fn parts_train_as_the_whole_graph_does() {
             let program = with_updates(program(&model, storage, Passes::ALL, &ANY_WORKLOAD));
             let (loss, whole) = run_in_parts(&program, &data, &[12], 1);
             for ends in [&[5, 12][..], &[0, 3, 3, 7, 12], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12]] {
-                for links in [Links::Host, Links::Peer] {
-                    let (loss_of_parts, parts) = run_over(links, &program, &data, ends, 1);
+                for path in [ExchangePath::Host, ExchangePath::Peer] {
+                    let (loss_of_parts, parts) = run_over(path, &program, &data, ends, 1);
                     assert!(
                         (loss - loss_of_parts).abs() < 1e-12,
-                        "{name} {storage:?} {ends:?} {links:?}: {loss_of_parts}, not {loss}"
+                        "{name} {storage:?} {ends:?} {path:?}: {loss_of_parts}, not {loss}"
                     );
                     for part in parts {
                         assert_same(&part, &whole[0], 1e-12);

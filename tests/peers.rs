@@ -5,10 +5,10 @@ mod common;
 
 use lapidary::forecast::{DryRun, Subject};
 use lapidary::model::ModelConfig;
-use lapidary::plan::Links;
+use lapidary::plan::ExchangePath;
 use lapidary::{
-    Adam, ByteSize, Dataset, Devices, Epoch, Error, MemoryPolicy, Model, Partition, Predictor, StorageType, Trainer,
-    TrainerBuilder, Transport,
+    Adam, ByteSize, Dataset, Devices, Epoch, Error, ExchangeMode, MemoryPolicy, Model, Partition, Predictor,
+    StorageType, Trainer, TrainerBuilder,
 };
 
 fn model(name: &str, data: &Dataset) -> Model {
@@ -16,8 +16,8 @@ fn model(name: &str, data: &Dataset) -> Model {
     Model::from_config(config).unwrap().dropout(0.5)
 }
 
-fn devices(count: usize, transport: Transport) -> Devices {
-    Devices::parse(&format!("sim:{count}")).unwrap().transport(transport)
+fn devices(count: usize, exchange: ExchangeMode) -> Devices {
+    Devices::parse(&format!("sim:{count}")).unwrap().exchange(exchange)
 }
 
 /// A run, as bits, with what its epochs moved held against the plan.
@@ -58,11 +58,11 @@ fn rows_from_device_to_device_change_no_bit() {
                 for (eval_every, dtype) in
                     [(1, StorageType::F32), (0, StorageType::F32), (2, StorageType::F32), (1, StorageType::Bf16)]
                 {
-                    let run = |transport| {
+                    let run = |exchange| {
                         let builder = Trainer::builder(&model, &data).eval_every(eval_every).dtype(dtype);
-                        train(builder.devices(devices(count, transport)), 4).unwrap()
+                        train(builder.devices(devices(count, exchange)), 4).unwrap()
                     };
-                    let (host, peer) = (run(Transport::Host), run(Transport::Peer));
+                    let (host, peer) = (run(ExchangeMode::Host), run(ExchangeMode::Peer));
                     let what = format!("{name} on {} with {count} devices in {dtype}", data.name());
                     assert!(host.bits == peer.bits, "{what}: other bits");
                     assert_eq!(host.last.bytes_between_devices, 0, "{what}");
@@ -83,15 +83,15 @@ fn little_memory_and_any_policy_change_no_bit() {
     let data = Dataset::builtin("planted").unwrap();
     let (mut direct, mut tiled) = (0, 0);
     let model = model("gcn", &data);
-    let whole = train(Trainer::builder(&model, &data).devices(devices(3, Transport::Peer)), 1).unwrap();
+    let whole = train(Trainer::builder(&model, &data).devices(devices(3, ExchangeMode::Peer)), 1).unwrap();
     for policy in [MemoryPolicy::None, MemoryPolicy::Lru, MemoryPolicy::Roc, MemoryPolicy::Optimal] {
         for percent in [100, 70, 40] {
             let memory = ByteSize::b(whole.peak_bytes * percent / 100);
-            let run = |transport| {
+            let run = |exchange| {
                 let builder = Trainer::builder(&model, &data).memory(policy).device_memory(memory);
-                train(builder.devices(devices(3, transport)), 2).unwrap()
+                train(builder.devices(devices(3, exchange)), 2).unwrap()
             };
-            let (host, peer) = (run(Transport::Host), run(Transport::Peer));
+            let (host, peer) = (run(ExchangeMode::Host), run(ExchangeMode::Peer));
             let what = format!("{policy:?}, {percent} %");
             assert!(peer.peak_bytes <= memory.as_u64(), "{what}");
             assert_eq!(peer.last.bytes_between_devices > 0, peer.tiles == 1, "{what}");
@@ -111,15 +111,15 @@ fn what_is_forecast_is_what_runs() {
     let data = Dataset::builtin("planted").unwrap();
     let model = model("sage", &data);
     let partition = || Partition::parse("edges").unwrap();
-    for links in [Links::Host, Links::Peer] {
+    for path in [ExchangePath::Host, ExchangePath::Peer] {
         let dry_run = DryRun::new(&model, Subject::Data(&data)).devices(3).partition(partition()).profile("a100");
-        let forecast = dry_run.links(links).run().unwrap();
+        let forecast = dry_run.exchange(path).run().unwrap();
         let plan = forecast.policies[0].outcome.as_ref().unwrap();
-        let transport = if links == Links::Peer { Transport::Peer } else { Transport::Host };
-        let run = train(Trainer::builder(&model, &data).devices(devices(3, transport)), 3).unwrap();
+        let exchange = if path == ExchangePath::Peer { ExchangeMode::Peer } else { ExchangeMode::Host };
+        let run = train(Trainer::builder(&model, &data).devices(devices(3, exchange)), 3).unwrap();
         assert_eq!([run.last.bytes_to_device, run.last.bytes_to_host], plan.bytes());
         assert_eq!(run.last.bytes_between_devices, plan.bytes_between_devices());
-        assert_eq!(plan.bytes_between_devices() > 0, links == Links::Peer);
+        assert_eq!(plan.bytes_between_devices() > 0, path == ExchangePath::Peer);
     }
 }
 
@@ -130,8 +130,8 @@ fn inference_fetches_as_well() {
     let weights = Trainer::builder(&model, &data).build().unwrap().weights().unwrap();
     let predictor =
         || Predictor::new(&model, weights.clone(), None).unwrap().partition(Partition::parse("edges").unwrap());
-    let [host, peer] = [Transport::Host, Transport::Peer]
-        .map(|transport| predictor().devices(devices(3, transport)).predict(&data).unwrap());
+    let [host, peer] = [ExchangeMode::Host, ExchangeMode::Peer]
+        .map(|exchange| predictor().devices(devices(3, exchange)).predict(&data).unwrap());
     assert!(host.iter().zip(&peer).all(|(a, b)| a.to_bits() == b.to_bits()));
 }
 
@@ -183,7 +183,7 @@ fn what_cannot_be_had_is_an_error() {
     let data = Dataset::builtin("karate").unwrap();
     let model = model("gcn", &data);
     let build = |devices: Devices| Trainer::builder(&model, &data).devices(devices).build().map(drop);
-    let peer = |text: &str| build(Devices::parse(text).unwrap().transport(Transport::Peer));
+    let peer = |text: &str| build(Devices::parse(text).unwrap().exchange(ExchangeMode::Peer));
     let error = peer("cpu:2").unwrap_err();
     assert!(
         matches!(error, Error::Unreachable { .. }) && error.to_string().contains("choose `auto` or `host`"),
@@ -192,5 +192,5 @@ fn what_cannot_be_had_is_an_error() {
     // One device has nobody to fetch from.
     peer("cpu").unwrap();
     peer("sim:1").unwrap();
-    assert!("copper".parse::<Transport>().unwrap_err().to_string().contains("option `exchange`"));
+    assert!("copper".parse::<ExchangeMode>().unwrap_err().to_string().contains("option `exchange`"));
 }

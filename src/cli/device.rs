@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::error::{Error, Result};
 use crate::program::Passes;
-use crate::runtime::{Devices, MemoryPolicy, Partition, RunOptions, Transport};
+use crate::runtime::{Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions};
 
 /// More threads than any machine has cores; beyond, starting them would take longer than training.
 const MOST_THREADS: usize = 1024;
@@ -56,9 +56,9 @@ impl LayoutArgs {
     }
 
     /// The path of rows between `count` devices, which `devices` names.
-    pub(super) fn exchange(&self, devices: &str, count: usize) -> Result<Transport> {
+    pub(super) fn exchange(&self, devices: &str, count: usize) -> Result<ExchangeMode> {
         let exchange = self.exchange.parse()?;
-        if exchange == Transport::Peer && devices.starts_with("cpu") && count > 1 {
+        if exchange == ExchangeMode::Peer && devices.starts_with("cpu") && count > 1 {
             let expected = format!("the workers of {devices} share the host's memory, and exchange nothing directly");
             return Err(Error::Value { option: "exchange", value: self.exchange.clone(), expected });
         }
@@ -90,7 +90,7 @@ impl DeviceArgs {
     pub(super) fn options(&self) -> Result<RunOptions> {
         let mut devices = Devices::parse(&self.devices)?;
         let exchange = self.layout.exchange(&self.devices, devices.count())?;
-        devices = devices.transport(exchange);
+        devices = devices.exchange(exchange);
         if let Some(threads) = self.threads {
             if threads.get() > MOST_THREADS {
                 let expected = format!("at most {MOST_THREADS} are started");

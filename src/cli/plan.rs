@@ -19,9 +19,9 @@ use crate::error::{Error, Result};
 use crate::forecast::{DryRun, Shape, Subject};
 use crate::graph::MAX_VERTICES;
 use crate::model::Model;
-use crate::plan::Links;
+use crate::plan::ExchangePath;
 use crate::profile;
-use crate::runtime::{Devices, Transport};
+use crate::runtime::{Devices, ExchangeMode};
 use crate::tasks_file;
 use crate::train::{Adam, AdamW, Optimizer, Sgd};
 
@@ -220,7 +220,7 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         .passes(args.device.layout.passes()?)
         .dtype(args.model.dtype.float())
         .partition(args.device.layout.partition()?)
-        .links(target.links)
+        .exchange(target.path)
         .profile(&target.profile)
         .curve(true);
     if let Some(memory) = target.memory {
@@ -239,7 +239,7 @@ struct Target<'a> {
     profile: String,
     /// Without one, all that the profile has.
     memory: Option<ByteSize>,
-    links: Links,
+    path: ExchangePath,
 }
 
 impl<'a> Target<'a> {
@@ -251,27 +251,27 @@ impl<'a> Target<'a> {
                 let expected = format!("a number of devices is from 1 to {MOST_DEVICES}");
                 return Err(Error::Value { option: "devices", value: args.devices.clone(), expected });
             }
-            let links = match args.layout.exchange(&args.devices, count)? {
-                Transport::Peer => Links::Peer,
-                Transport::Auto | Transport::Host => Links::Host,
+            let path = match args.layout.exchange(&args.devices, count)? {
+                ExchangeMode::Peer => ExchangePath::Peer,
+                ExchangeMode::Auto | ExchangeMode::Host => ExchangePath::Host,
             };
-            return Ok(Self { args, count, profile: profile("cpu"), memory, links });
+            return Ok(Self { args, count, profile: profile("cpu"), memory, path });
         }
         let devices = Devices::parse(&args.devices)?;
         let count = devices.count();
         let exchange = args.layout.exchange(&args.devices, count)?;
         let profile = profile(&devices.profile());
-        let links = match exchange {
-            Transport::Peer => Links::Peer,
+        let path = match exchange {
+            ExchangeMode::Peer => ExchangePath::Peer,
             // Whether GPUs reach each other, they say themselves; those that are not here are taken for ones that do not.
-            Transport::Auto => devices.transport(exchange).links()?,
-            Transport::Host => Links::Host,
+            ExchangeMode::Auto => devices.exchange(exchange).exchange_path()?,
+            ExchangeMode::Host => ExchangePath::Host,
         };
         let memory = match (memory, most_shares(&args.devices)) {
             (None, shares) if shares > 1 => Some(ByteSize(profile::load(&profile)?.capacity_bytes / shares)),
             (memory, _) => memory,
         };
-        Ok(Self { args, count, profile, memory, links })
+        Ok(Self { args, count, profile, memory, path })
     }
 
     /// A GPU that is not there was asked for by the flag that was given.

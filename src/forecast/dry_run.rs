@@ -15,7 +15,7 @@ use super::{CurvePoint, DeviceForecast, Forecast, PartForecast, PlanForecast, Po
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::lower::{Inputs, Lifetime, Links, Lowered, Sizes, Supply, Tiling, lower};
+use crate::lower::{ExchangePath, Inputs, Lifetime, Lowered, Sizes, Supply, Tiling, lower};
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::plan::{
     Action, DeviceBudget, Method, Planned, PlannedDevice, Script, Sequence, WorkByDevice, both, fit, plan_work, work,
@@ -61,7 +61,7 @@ pub struct DryRun<'a> {
     passes: Passes,
     dtype: StorageType,
     partition: Partition,
-    links: Links,
+    exchange: ExchangePath,
     profile: String,
     curve: bool,
 }
@@ -89,7 +89,7 @@ impl<'a> DryRun<'a> {
             passes: Passes::ALL,
             dtype: StorageType::F32,
             partition: Partition::default(),
-            links: Links::Host,
+            exchange: ExchangePath::Host,
             profile: "cpu".into(),
             curve: false,
         }
@@ -156,8 +156,8 @@ impl<'a> DryRun<'a> {
     }
 
     /// How rows go from device to device; through the host by default.
-    pub fn links(mut self, links: Links) -> Self {
-        self.links = links;
+    pub fn exchange(mut self, exchange: ExchangePath) -> Self {
+        self.exchange = exchange;
         self
     }
 
@@ -246,7 +246,7 @@ impl<'a> DryRun<'a> {
         let copies = if let Parts::Even(_, parts) = parts { parts } else { 1 };
         let programs = [("train", training), ("evaluate", evaluation)];
         let cuts = Mutex::new((parts, BTreeMap::new()));
-        Ok(ForecastInput { links: self.links, programs, phases: self.phases(), copies, ranges, cuts })
+        Ok(ForecastInput { exchange: self.exchange, programs, phases: self.phases(), copies, ranges, cuts })
     }
 
     /// A plan, or what would be enough.
@@ -337,7 +337,7 @@ fn on_all_cores<I: Sync, T: Send>(items: &[I], make: impl Fn(&I) -> T + Sync) ->
 
 /// What is planned.
 struct ForecastInput<'i> {
-    links: Links,
+    exchange: ExchangePath,
     programs: [(&'static str, Program); 2],
     phases: &'static [usize],
     /// How many parts are like each that is lowered.
@@ -383,7 +383,7 @@ impl ForecastInput<'_> {
             };
             let programs = self.programs.each_ref().map(|(name, program)| (*name, program));
             let lowered: Vec<Lowered> =
-                tilings.into_iter().map(|tiling| lower(&programs, &tiling.over(self.links), 0)).collect();
+                tilings.into_iter().map(|tiling| lower(&programs, &tiling.over(self.exchange), 0)).collect();
             let keep = BTreeSet::new();
             let setup = work(&lowered, Sequence::Setup, &keep);
             let main = work(&lowered, Sequence::Phases(self.phases), &keep);

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::routes::{Routes, Source};
 use super::tiling::{cut_rows, with_halo_tiles};
-use super::{Cut, FeatureData, Inputs, LabelData, Links, Sizes, Tiling};
+use super::{Cut, ExchangePath, FeatureData, Inputs, LabelData, Sizes, Tiling};
 use crate::graph::{Block, Graph};
 use crate::program::{BlockSpec, Degree, Origin};
 
@@ -151,7 +151,7 @@ impl<'a> Supply<'a> {
                 ..sizes
             };
             let tiles = self.tiles[part].iter().enumerate().map(tile).collect();
-            Tiling { part: sizes, tiles, halo_tiles: 1, links: Links::Host }
+            Tiling { part: sizes, tiles, halo_tiles: 1, exchange: ExchangePath::Host }
         });
         with_halo_tiles(tilings.collect())
     }

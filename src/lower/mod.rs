@@ -35,7 +35,7 @@ use runs::Run;
 pub use sizes::{Cut, Sizes};
 use table::Table;
 pub(crate) use table::operation_name;
-pub use tiling::{Links, Tiling};
+pub use tiling::{ExchangePath, Tiling};
 
 use crate::program::{BlockSpec, OpId, Origin, Program, RowSpace, TensorId};
 

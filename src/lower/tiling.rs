@@ -24,12 +24,12 @@ pub struct Tiling {
     /// Into how many tiles the halo is cut on either side of the part's own rows; the same on every part.
     pub halo_tiles: usize,
     /// How the rows of its halo come.
-    pub links: Links,
+    pub exchange: ExchangePath,
 }
 
 /// How rows go from part to part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Links {
+pub enum ExchangePath {
     /// Through host memory.
     #[default]
     Host,
@@ -40,7 +40,7 @@ pub enum Links {
 impl From<Sizes> for Tiling {
     /// The part in one tile.
     fn from(part: Sizes) -> Self {
-        Self { part, tiles: vec![part], halo_tiles: 1, links: Links::Host }
+        Self { part, tiles: vec![part], halo_tiles: 1, exchange: ExchangePath::Host }
     }
 }
 
@@ -63,19 +63,19 @@ impl Tiling {
                 }
                 sizes
             };
-            Self { part: *part, tiles: (0..tiles).map(of_tile).collect(), halo_tiles: 1, links: Links::Host }
+            Self { part: *part, tiles: (0..tiles).map(of_tile).collect(), halo_tiles: 1, exchange: ExchangePath::Host }
         });
         with_halo_tiles(all.collect())
     }
 
-    /// The same, its halo coming over `links`.
-    pub fn over(self, links: Links) -> Self {
-        Self { links, ..self }
+    /// The same, its halo coming over `exchange`.
+    pub fn over(self, exchange: ExchangePath) -> Self {
+        Self { exchange, ..self }
     }
 
     /// Whether rows of other parts are fetched from their devices.
     pub(super) fn fetches(&self) -> bool {
-        self.links == Links::Peer && self.tiles.len() == 1
+        self.exchange == ExchangePath::Peer && self.tiles.len() == 1
     }
 
     /// Whether a tensor with these rows is cut.

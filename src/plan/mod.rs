@@ -18,7 +18,7 @@ use lapidary_planner::check::{self, check, check_joint};
 use lapidary_planner::memory::{Boundary, Epoch, Limit, Objective, Outcome, Plan, Policy, Request, plan};
 use lapidary_planner::tasks::TaskError;
 
-pub use crate::lower::Links;
+pub use crate::lower::ExchangePath;
 pub use cost::works;
 use fit::{Moves, excess};
 pub(crate) use fit::{both, fit};

@@ -9,7 +9,7 @@ use lapidary_kernels::{CpuDevice, Device, Semaphore, SimDevice, SimSpeed, cuda};
 
 use crate::error::{Error, Result};
 use crate::host;
-use crate::plan::{DeviceBudget, Links};
+use crate::plan::{DeviceBudget, ExchangePath};
 
 /// More devices than anyone has; beyond, starting their threads would take longer than training.
 const MOST_DEVICES: usize = 256;
@@ -40,12 +40,12 @@ pub struct Devices {
     threads: Option<NonZeroUsize>,
     /// A simulated device, and the percentage of its usual time that it takes.
     slowed: Option<(usize, u32)>,
-    transport: Transport,
+    exchange: ExchangeMode,
 }
 
 /// How rows go from device to device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Transport {
+pub enum ExchangeMode {
     /// Between GPUs that all reach each other's memory straight from one to the other, else through the host.
     #[default]
     Auto,
@@ -56,7 +56,7 @@ pub enum Transport {
     Peer,
 }
 
-impl FromStr for Transport {
+impl FromStr for ExchangeMode {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -91,7 +91,7 @@ impl Devices {
     }
 
     fn of(kind: Kind, count: usize) -> Self {
-        Self { kind, count, ordinals: Vec::new(), threads: None, slowed: None, transport: Transport::Auto }
+        Self { kind, count, ordinals: Vec::new(), threads: None, slowed: None, exchange: ExchangeMode::Auto }
     }
 
     fn gpus(ordinals: Vec<u32>) -> Self {
@@ -147,41 +147,41 @@ impl Devices {
         self
     }
 
-    /// How rows go from device to device; [`Transport::Auto`] by default. Results do not depend on it.
-    pub fn transport(mut self, transport: Transport) -> Self {
-        self.transport = transport;
+    /// How rows go from device to device; [`ExchangeMode::Auto`] by default. Results do not depend on it.
+    pub fn exchange(mut self, exchange: ExchangeMode) -> Self {
+        self.exchange = exchange;
         self
     }
 
     /// How rows will go from device to device. GPUs that can are let read each other's memory.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] for [`Transport::Peer`] on devices that cannot; [`Error::Device`] where the driver refuses it then.
-    pub(crate) fn links(&self) -> Result<Links> {
-        if self.count == 1 || self.transport == Transport::Host {
-            return Ok(Links::Host);
+    /// [`Error::Unreachable`] for [`ExchangeMode::Peer`] on devices that cannot; [`Error::Device`] where the driver refuses it then.
+    pub(crate) fn exchange_path(&self) -> Result<ExchangePath> {
+        if self.count == 1 || self.exchange == ExchangeMode::Host {
+            return Ok(ExchangePath::Host);
         }
         let unreachable = |why: &str| Err(Error::Unreachable { why: why.into() });
-        match (self.kind, self.transport) {
-            (Kind::Sim, Transport::Peer) => Ok(Links::Peer),
-            (Kind::Cpu, Transport::Peer) => {
+        match (self.kind, self.exchange) {
+            (Kind::Sim, ExchangeMode::Peer) => Ok(ExchangePath::Peer),
+            (Kind::Cpu, ExchangeMode::Peer) => {
                 unreachable("the workers of cpu:N share the host's memory, where nothing is copied")
             }
-            (Kind::Cuda, transport) => {
+            (Kind::Cuda, exchange) => {
                 let linked = cuda::reach_each_other(&self.ordinals)
                     .and_then(|reach| if reach { cuda::link(&self.ordinals).map(|()| true) } else { Ok(false) });
-                match (linked, transport) {
-                    (Ok(true), _) => Ok(Links::Peer),
-                    (_, Transport::Auto | Transport::Host) => Ok(Links::Host),
-                    (Ok(false), Transport::Peer) => unreachable(&format!("GPUs {} cannot all", self.numbers())),
-                    (Err(source), Transport::Peer) => Err(Error::Device {
+                match (linked, exchange) {
+                    (Ok(true), _) => Ok(ExchangePath::Peer),
+                    (_, ExchangeMode::Auto | ExchangeMode::Host) => Ok(ExchangePath::Host),
+                    (Ok(false), ExchangeMode::Peer) => unreachable(&format!("GPUs {} cannot all", self.numbers())),
+                    (Err(source), ExchangeMode::Peer) => Err(Error::Device {
                         device: format!("cuda:{}", self.numbers()),
                         op: "letting them read each other's memory".into(),
                         source: Box::new(source),
                     }),
                 }
             }
-            _ => Ok(Links::Host),
+            _ => Ok(ExchangePath::Host),
         }
     }
 

@@ -15,7 +15,7 @@ mod trace;
 mod trace_file;
 mod worker;
 
-pub use devices::{Devices, Transport};
+pub use devices::{Devices, ExchangeMode};
 pub(crate) use learn::Learner;
 pub use options::{Partition, SplitRecord};
 pub(crate) use options::{RunOptions, Runs, check_ranges, prior, ranges_of, split_parts};

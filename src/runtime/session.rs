@@ -15,7 +15,7 @@ use super::message::{Report, Run};
 use super::trace::Span;
 use crate::error::Result;
 use crate::lower::{Inputs, Lowered, Supply, lower};
-use crate::plan::{DeviceBudget, Links, Method, Planned, Script, Sequence, both, fit, plan_sequence};
+use crate::plan::{DeviceBudget, ExchangePath, Method, Planned, Script, Sequence, both, fit, plan_sequence};
 use crate::program::{Origin, Program};
 
 /// What a session is opened for.
@@ -108,8 +108,8 @@ impl Session {
     /// [`Error::DoesNotFit`] before anything that grows with the graph is made; [`Error::Device`].
     pub(crate) fn open(options: &RunOptions, job: &SessionSpec<'_>) -> Result<Self> {
         let budgets = options.devices.budgets(options.device_memory)?;
-        let links = options.devices.links()?;
-        Self::open_on((budgets, links), options.method(), job, |budgets| options.devices.open(budgets))
+        let path = options.devices.exchange_path()?;
+        Self::open_on((budgets, path), options.method(), job, |budgets| options.devices.open(budgets))
     }
 
     /// As [`Session::open`], in place of `old`, which ends once the new plans are made: if they do not fit, it goes on.
@@ -118,8 +118,8 @@ impl Session {
     /// As [`Session::open`].
     pub(crate) fn open_in_place_of(old: &mut Self, options: &RunOptions, job: &SessionSpec<'_>) -> Result<Self> {
         let budgets = options.devices.budgets(options.device_memory)?;
-        let links = options.devices.links()?;
-        Self::open_on((budgets, links), options.method(), job, |budgets| {
+        let path = options.devices.exchange_path()?;
+        Self::open_on((budgets, path), options.method(), job, |budgets| {
             old.runtime.stop();
             options.devices.open(budgets)
         })
@@ -127,7 +127,7 @@ impl Session {
 
     /// As [`Session::open`], on the devices that `open` gives, once the plans are made.
     pub(super) fn open_on(
-        (budgets, links): (Vec<DeviceBudget>, Links),
+        (budgets, path): (Vec<DeviceBudget>, ExchangePath),
         method: Method,
         job: &SessionSpec<'_>,
         open: impl FnOnce(&[DeviceBudget]) -> Result<Vec<Box<dyn Device>>>,
@@ -137,7 +137,7 @@ impl Session {
         let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };
         let mut keep = BTreeSet::new();
         let lower_all = |tiles: usize| -> Vec<Lowered> {
-            let tilings = supply.tile(tiles).into_iter().map(|tiling| tiling.over(links));
+            let tilings = supply.tile(tiles).into_iter().map(|tiling| tiling.over(path));
             tilings.map(|tiling| lower(job.programs, &tiling, job.seed)).collect()
         };
         let plan_all = |lowered: &Vec<Lowered>| {

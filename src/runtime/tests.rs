@@ -13,7 +13,7 @@ use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
 use crate::lower::Inputs;
 use crate::model::Model;
-use crate::plan::{DeviceBudget, Links, Method};
+use crate::plan::{DeviceBudget, ExchangePath, Method};
 use crate::program::{Passes, Program};
 use crate::train::{Adam, DecayLayers, EpochSpec, evaluation_program, training_program};
 
@@ -140,7 +140,7 @@ fn job<'a>(programs: &'a [(&'a str, &'a Program)], inputs: &'a Inputs) -> Sessio
 }
 
 /// Two epochs on devices of which call number `k` goes wrong.
-fn run(inputs: &Inputs, programs: &(Program, Program), links: Links, k: i64, fault: Fault) -> Result<()> {
+fn run(inputs: &Inputs, programs: &(Program, Program), path: ExchangePath, k: i64, fault: Fault) -> Result<()> {
     let programs = [("train", &programs.0), ("evaluate", &programs.1)];
     let job = job(&programs, inputs);
     let left = Arc::new(AtomicI64::new(k));
@@ -158,12 +158,12 @@ fn run(inputs: &Inputs, programs: &(Program, Program), links: Links, k: i64, fau
         Ok(budgets.iter().map(device).collect())
     };
     let method = Method { policy: crate::runtime::MemoryPolicy::Lru, ..Method::default() };
-    let mut session = Session::open_on((budgets(9_000), links), method, &job, open)?;
+    let mut session = Session::open_on((budgets(9_000), path), method, &job, open)?;
     assert_eq!(session.tiles(), 1, "parts that are cut go through the host");
     for _ in 0..2 {
         let done = session.run(&[0, 1], &[(0, "loss")], &[], false)?;
         let [measured, planned] = done.bytes_between;
-        assert!(measured == planned && (measured > 0) == (links == Links::Peer), "{measured}, not {planned}");
+        assert!(measured == planned && (measured > 0) == (path == ExchangePath::Peer), "{measured}, not {planned}");
     }
     Ok(())
 }
@@ -177,22 +177,21 @@ fn every_call_fails_in_turn_and_nothing_hangs_or_leaks() {
     let data = Dataset::builtin("karate").expect("it is built in");
     let inputs = bind(&data, FeatureNorm::None).expect("there are features");
     let programs = programs(&data);
-    let every = [Links::Host, Links::Peer].map(|links| [Fault::Error, Fault::Panic].map(|fault| (links, fault)));
-    for (links, _) in every.concat() {
-        run(&inputs, &programs, links, -1, Fault::Error).expect("without a fault it runs");
+    let every =
+        [ExchangePath::Host, ExchangePath::Peer].map(|path| [Fault::Error, Fault::Panic].map(|fault| (path, fault)));
+    for (path, _) in every.concat() {
+        run(&inputs, &programs, path, -1, Fault::Error).expect("without a fault it runs");
     }
     let threads = thread_count();
-    for (links, fault) in every.concat() {
+    for (path, fault) in every.concat() {
         // Neighbouring calls are much alike: the first hundred, and then every seventh.
         let mut k = 0;
         loop {
-            let error = match run(&inputs, &programs, links, k, fault) {
+            let error = match run(&inputs, &programs, path, k, fault) {
                 Ok(()) => break,
                 Err(error) => error,
             };
-            let Error::Device { device, op, source } = &error else {
-                panic!("call {k}, {links:?}, {fault:?}: {error}")
-            };
+            let Error::Device { device, op, source } = &error else { panic!("call {k}, {path:?}, {fault:?}: {error}") };
             assert!(device.contains("sim:") && device.contains("part"), "call {k}: {device}");
             assert!(!op.is_empty() && source.to_string().contains("injected"), "call {k}: {op}: {source}");
             k += if k < 100 { 1 } else { 7 };
@@ -224,7 +223,7 @@ fn a_plan_that_was_corrupted_fails_the_run() {
     ];
     for (what, corrupt) in corruptions {
         let method = Method { policy: crate::runtime::MemoryPolicy::Lru, ..Method::default() };
-        let mut session = Session::open_on((budgets(9_000), Links::Host), method, &job, open).expect("it fits");
+        let mut session = Session::open_on((budgets(9_000), ExchangePath::Host), method, &job, open).expect("it fits");
         session.corrupt_main(1, corrupt);
         let error = session.run(&[0, 1], &[(0, "loss")], &[], false).expect_err(what);
         assert!(matches!(&error, Error::Device { device, .. } if device.contains("sim:1")), "{what}: {error}");
@@ -248,7 +247,7 @@ fn what_only_the_setup_reads_is_not_copied_to_the_host() {
         Ok(vec![Box::new(Faulty { inner, left, fault: Fault::Error, to_host: Arc::clone(&to_host) })])
     };
     let budgets = budgets(1 << 30)[..1].to_vec();
-    let mut session = Session::open_on((budgets, Links::Host), Method::default(), &job, open).expect("it fits");
+    let mut session = Session::open_on((budgets, ExchangePath::Host), Method::default(), &job, open).expect("it fits");
     session.run(&[0, 1], &[(0, "loss")], &[], false).expect("it runs");
     // Before and after the actions of the setup, and before and after those of the epoch.
     let [before, made, entered, _] = to_host.lock().expect("nobody panics with it")[..] else {

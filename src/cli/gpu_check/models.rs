@@ -46,7 +46,7 @@ pub(super) fn against_the_cpu(budget: Budget) -> Result<Value> {
             ];
             for (devices, exchange, percent, dtype) in cases {
                 rows.measure(budget, &format!("{name} {model_name} {devices} {exchange} {percent:?} {dtype}"), || {
-                    let on = |text: &str| Ok::<_, Error>(Devices::parse(text)?.transport(exchange.parse()?));
+                    let on = |text: &str| Ok::<_, Error>(Devices::parse(text)?.exchange(exchange.parse()?));
                     let train = |devices, memory| train(&model, &data, dtype, devices, memory);
                     let (want, _) = train(Devices::cpu(), None)?;
                     let peak = || Ok::<u64, Error>(train(on(DEVICE)?, None)?.1[0]);
