@@ -156,6 +156,20 @@ impl ObjectiveArg {
     }
 }
 
+impl PlanArgs {
+    fn optimizer(&self) -> Result<Optimizer> {
+        Ok(match self.optimizer.as_str() {
+            "adam" => Adam::new(0.01).into(),
+            "adamw" => AdamW::new(0.01).into(),
+            "sgd" => Sgd::new(0.01).into(),
+            other => {
+                let expected = "there are adam, adamw and sgd".into();
+                return Err(Error::Value { option: "optimizer", value: other.into(), expected });
+            }
+        })
+    }
+}
+
 /// Plans and reports.
 ///
 /// # Returns
@@ -164,7 +178,10 @@ pub(super) fn run(args: &PlanArgs) -> Result<ExitCode> {
     match (&args.tasks, &args.data, &args.shape) {
         (Some(path), _, _) => plan_tasks(args, &tasks_file::read(path)?).map(|()| ExitCode::SUCCESS),
         (_, Some(data), _) => {
+            // A wrong flag is an error now, not after all the reading.
             args.model.check()?;
+            args.optimizer()?;
+            Target::of(&args.device)?;
             let data = Dataset::load(data)?;
             let model = args.model.model(data.feature_width(), data.class_count())?;
             plan_training(args, &model, Subject::Data(&data))
@@ -200,18 +217,9 @@ fn parse_shape(text: &str, directed: bool) -> Result<Shape> {
 }
 
 fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result<ExitCode> {
-    let optimizer: Optimizer = match args.optimizer.as_str() {
-        "adam" => Adam::new(0.01).into(),
-        "adamw" => AdamW::new(0.01).into(),
-        "sgd" => Sgd::new(0.01).into(),
-        other => {
-            let expected = "there are adam, adamw and sgd".into();
-            return Err(Error::Value { option: "optimizer", value: other.into(), expected });
-        }
-    };
     let target = Target::of(&args.device)?;
     let mut dry_run = DryRun::new(model, subject)
-        .optimizer(optimizer)
+        .optimizer(args.optimizer()?)
         .devices(target.count)
         .policies(&args.plan.memory.policies())
         .objective(args.plan.objective.objective())
