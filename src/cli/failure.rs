@@ -101,14 +101,17 @@ fn flag(option: &str) -> String {
 
 /// The flags to change, of errors that name no option.
 fn flags_of(error: &(dyn StdError + 'static)) -> Option<&'static str> {
-    if let Some(lapidary_kernels::Error::Cuda { name, .. }) = error.downcast_ref() {
+    // As the source of another error it is in a box.
+    let of_device = error.downcast_ref().or_else(|| error.downcast_ref::<Box<_>>().map(|boxed| &**boxed));
+    match of_device {
         // The driver's and cuBLAS's words for a device whose memory is full.
-        return ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED"]
-            .contains(&name.as_str())
-            .then_some("--device-memory");
-    }
-    if let Some(lapidary_kernels::Error::NoPeers) = error.downcast_ref() {
-        return Some("--exchange host");
+        Some(lapidary_kernels::Error::Cuda { name, .. }) => {
+            return ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED"]
+                .contains(&name.as_str())
+                .then_some("--device-memory");
+        }
+        Some(lapidary_kernels::Error::NoPeers) => return Some("--exchange host"),
+        _ => {}
     }
     match error.downcast_ref::<Error>()? {
         Error::DoesNotFit { .. } => Some("--device-memory, or --hidden of `train`"),
@@ -157,11 +160,10 @@ mod tests {
     fn an_error_names_the_flag_to_change() {
         let error = Error::DoesNotFit { device: "cpu".into(), need_bytes: 101, have_bytes: 100 };
         assert!(in_flags(&error).contains("(--device-memory, or --hidden"), "{}", in_flags(&error));
-        let error = lapidary_kernels::Error::Cuda {
-            call: "cuMemAllocAsync",
-            name: "CUDA_ERROR_OUT_OF_MEMORY".into(),
-            advice: "give the device less",
-        };
-        assert!(in_flags(&error).ends_with("give the device less (--device-memory)"), "{}", in_flags(&error));
+        let (call, name) = ("cuMemAllocAsync", "CUDA_ERROR_OUT_OF_MEMORY".into());
+        let source = lapidary_kernels::Error::Cuda { call, name, advice: "give the device less" };
+        let error = Error::Device { device: "cuda:0".into(), op: "starting".into(), source: Box::new(source) };
+        let cause = in_flags(error.source().expect("the device's error"));
+        assert!(cause.ends_with("give the device less (--device-memory)"), "{cause}");
     }
 }

@@ -234,15 +234,14 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
     if let Some(memory) = target.memory {
         dry_run = dry_run.device_memory(memory);
     }
-    let forecast = dry_run.run().map_err(|error| target.explained(error))?;
+    let forecast = dry_run.run().map_err(|error| args.device.explained(error))?;
     super::forecast::show(&forecast, args.plan.objective.objective(), args.explain, args.json)?;
     let fits = forecast.policies.iter().any(|policy| policy.outcome.is_ok());
     Ok(if fits { ExitCode::SUCCESS } else { ExitCode::from(failure::DOES_NOT_FIT) })
 }
 
 /// The devices that are planned for.
-struct Target<'a> {
-    args: &'a TargetArgs,
+struct Target {
     count: usize,
     profile: String,
     /// Without one, all that the profile has.
@@ -250,8 +249,8 @@ struct Target<'a> {
     path: ExchangePath,
 }
 
-impl<'a> Target<'a> {
-    fn of(args: &'a TargetArgs) -> Result<Self> {
+impl Target {
+    fn of(args: &TargetArgs) -> Result<Self> {
         let memory = super::device::memory_size(args.device_memory.as_deref())?;
         let profile = |other: &str| args.profile.clone().unwrap_or_else(|| other.to_owned());
         if let Ok(count) = args.devices.parse::<usize>() {
@@ -263,7 +262,7 @@ impl<'a> Target<'a> {
                 ExchangeMode::Peer => ExchangePath::Peer,
                 ExchangeMode::Auto | ExchangeMode::Host => ExchangePath::Host,
             };
-            return Ok(Self { args, count, profile: profile("cpu"), memory, path });
+            return Ok(Self { count, profile: profile("cpu"), memory, path });
         }
         let devices = Devices::parse(&args.devices)?;
         let count = devices.count();
@@ -276,16 +275,21 @@ impl<'a> Target<'a> {
             ExchangeMode::Host => ExchangePath::Host,
         };
         let memory = match (memory, most_shares(&args.devices)) {
-            (None, shares) if shares > 1 => Some(ByteSize(profile::load(&profile)?.capacity_bytes / shares)),
+            (None, shares) if shares > 1 => {
+                let profile = profile::load(&profile).map_err(|error| args.explained(error))?;
+                Some(ByteSize(profile.capacity_bytes / shares))
+            }
             (memory, _) => memory,
         };
-        Ok(Self { args, count, profile, memory, path })
+        Ok(Self { count, profile, memory, path })
     }
+}
 
-    /// A GPU that is not there was asked for by the flag that was given.
+impl TargetArgs {
+    /// Blames a missing GPU on the flag that asked for it.
     fn explained(&self, error: Error) -> Error {
         match error {
-            Error::NoGpus { value, source, .. } if self.args.profile.is_none() => {
+            Error::NoGpus { value, source, .. } if self.profile.is_none() => {
                 let instead = "name a profile with option `profile`".into();
                 Error::NoGpus { option: "devices", value, instead, source }
             }

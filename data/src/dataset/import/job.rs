@@ -269,9 +269,12 @@ impl<'a> ImportJob<'a> {
         if which < splits {
             return Ok(which);
         }
-        let some = if splits == 1 { "one split" } else { &format!("{splits} splits") };
-        let expected = format!("0 to {}: {array} has {some}", splits.saturating_sub(1)).into();
-        Err(Error::NotForThisData { option: "split", found: which.to_string(), expected })
+        let expected = match splits {
+            0 => format!("another archive: {array} has no splits"),
+            1 => format!("0: {array} has one split"),
+            _ => format!("0 to {}: {array} has {splits} splits", splits - 1),
+        };
+        Err(Error::NotForThisData { option: "split", found: which.to_string(), expected: expected.into() })
     }
 
     /// An error about the source.
