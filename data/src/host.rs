@@ -45,8 +45,16 @@ pub fn product(sizes: [u64; 3]) -> u64 {
 /// Returns a message if `need_bytes` exceeds `have_bytes`, otherwise `None`.
 pub fn shortage(need_bytes: u64, have_bytes: u64) -> Option<String> {
     let more = if need_bytes == u64::MAX { " or more" } else { "" };
-    let (need, have) = (ByteSize::b(need_bytes), ByteSize::b(have_bytes));
+    let [need, have] = told_apart(need_bytes, have_bytes);
     (need_bytes > have_bytes).then(|| format!("needs {need}{more}, but this host has {have}"))
+}
+
+/// Two sizes with a unit, with as many decimals (up to 3) as tell them apart; where that is not enough, in bytes.
+pub fn told_apart(a: u64, b: u64) -> [String; 2] {
+    let with = |decimals: usize| [a, b].map(|bytes| format!("{:.decimals$}", ByteSize::b(bytes).display()));
+    let differ = |texts: &[String; 2]| texts[0] != texts[1];
+    let shown = (1..=3).map(with).find(differ);
+    shown.unwrap_or_else(|| if a == b { with(1) } else { [a, b].map(|bytes| format!("{bytes} bytes")) })
 }
 
 #[cfg(test)]
@@ -61,5 +69,19 @@ mod tests {
         let said = shortage(product([u64::MAX, 3000, 4]), 1 << 30);
         assert_eq!(said.as_deref(), Some("needs 16.0 EiB or more, but this host has 1.0 GiB"));
         assert!(memory_bytes() > 1 << 20);
+    }
+
+    #[test]
+    fn sizes_that_differ_look_different() {
+        let pairs = [
+            (19 << 20, 19 << 20, ["19.0 MiB", "19.0 MiB"]),
+            (19 << 20, 20 << 20, ["19.0 MiB", "20.0 MiB"]),
+            (19 << 20, (19 << 20) + 50_000, ["19.00 MiB", "19.05 MiB"]),
+            (19 << 20, (19 << 20) + 1, ["19922944 bytes", "19922945 bytes"]),
+            (100, 101, ["100 B", "101 B"]),
+        ];
+        for (a, b, want) in pairs {
+            assert_eq!(told_apart(a, b), want);
+        }
     }
 }

@@ -171,7 +171,7 @@ pub enum Error {
         need_bytes: u64,
     },
     /// A device that cannot read another device's memory, or cannot lend its own.
-    #[error("the devices cannot read each other's memory; use --exchange host")]
+    #[error("the devices cannot read each other's memory; let rows go through the host")]
     NoPeers,
     /// Threads could not be started.
     #[error("cannot start {threads} threads")]

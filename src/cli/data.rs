@@ -1,4 +1,4 @@
-//! `lapidary data`: look at, import and generate data sets.
+//! `lapidary data`: inspect, import and generate datasets.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -6,6 +6,7 @@ use std::time::Instant;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use super::failure::options_as_flags;
 use super::output::{byte_bar, count, facts, json_line, percent, print, say, seconds, spinner};
 use crate::dataset::generate::{
     BterOptions, DegreeProfile, PlantedOptions, RmatOptions, SplitSizes, bter, planted, rmat,
@@ -16,8 +17,8 @@ use crate::error::Result;
 
 /// The kinds of files, below the flags.
 const KINDS: &str = "\
-Kinds, and what is done with their edges unless a flag says otherwise; it is what PyTorch
-Geometric does where it reads the same files:
+Kinds, and what is done with their edges by default (the same as PyTorch Geometric, where it reads
+the same files):
   planetoid      FOLDER/ind.NAME: undirected, repeated edges dropped
   npz            FILE with indptr, indices (of in-edges) or edge_index; x, y, train or train_mask:
                  as it is; or one of the next 2
@@ -36,23 +37,23 @@ Geometric does where it reads the same files:
 
 Ids other than 0, 1, ... go to vertex_ids.npy, names to vertex_names.txt, in the dataset directory.
 
-Names in, trained, in two commands (v.csv has a line of titles: name, features, label):
+Example: from names to a trained model (v.csv has the titles name, features and label):
   lapidary data import edges graph.csv DST --vertices v.csv --split 0.6,0.2,0.2
   lapidary train --data DST";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DataVerb {
-    /// Say what a data set holds
+    /// Print what a dataset holds
     Info {
-        /// A dataset directory, builtin:planted or builtin:karate
+        /// Dataset directory, builtin:planted or builtin:karate
         data: String,
-        /// Print one JSON line on standard output
+        /// Print one JSON line instead of a table
         #[arg(long)]
         json: bool,
     },
-    /// Turn files of other programs into a dataset directory
+    /// Convert files of other programs to a dataset directory
     Import(Box<ImportArgs>),
-    /// Make a random data set
+    /// Generate a random dataset
     #[command(subcommand)]
     Generate(GenerateVerb),
 }
@@ -60,57 +61,55 @@ pub(super) enum DataVerb {
 #[derive(Debug, Args)]
 #[command(after_help = KINDS)]
 pub(super) struct ImportArgs {
-    /// What the files are; see below
+    /// Kind of the files (see below)
     kind: String,
-    /// The file, folder or prefix
+    /// File, folder or prefix to read
     src: PathBuf,
-    /// The dataset directory to write; it must not exist yet, or be empty
+    /// Dataset directory to write; must be new or empty
     dst: PathBuf,
-    /// Edges that repeat another: keep or drop
+    /// Repeated edges: keep or drop [default: see below]
     #[arg(long, value_name = "WHAT")]
     duplicates: Option<Fate>,
-    /// Edges from a vertex to itself: keep or drop
+    /// Edges from a vertex to itself: keep or drop [default: see below]
     #[arg(long, value_name = "WHAT")]
     self_loops: Option<Fate>,
-    /// Vertices without an edge to or from another: keep (the default) or drop, and close up the ids
+    /// Vertices without an edge to or from another: keep, or drop and renumber [default: keep]
     #[arg(long, value_name = "WHAT")]
     isolated: Option<Fate>,
-    /// Add the reverse of every edge; repeated edges are then dropped by default
-    #[arg(long, alias = "symmetrize", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    /// Add the reverse of every edge, true or false; repeated edges are then dropped by default [default: see below]
+    #[arg(long, alias = "symmetrize", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     symmetrise: Option<bool>,
-    /// planetoid: which of several sets in the folder
+    /// planetoid: name of the set, if the folder holds several
     #[arg(long)]
     name: Option<String>,
-    /// Shares of train, val and test to draw, as in 0.6,0.2,0.2, for files without splits; or a number N: which split of
-    /// a heterophilous or npz archive that has several
+    /// Shares of train, val and test to draw, as in 0.6,0.2,0.2; heterophilous, npz: or the number N of one of several splits [default: 0]
     #[arg(long, value_name = "SHARES|N")]
     split: Option<String>,
-    /// --split SHARES: give each class its share of each split
+    /// With shares: split each class by itself
     #[arg(long, requires = "split")]
     stratified: bool,
-    /// --split SHARES: the same seed draws the same splits [0]
+    /// With shares: seed [default: 0]
     #[arg(long, value_name = "N", requires = "split")]
     split_seed: Option<u64>,
-    /// edges: whether the first line holds column titles; comments do not count [guessed, and printed]
+    /// edges: whether the first line after comments holds column titles [default: guessed, and printed]
     #[arg(long, value_name = "yes|no", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true)]
     header: Option<bool>,
-    /// edges: a table with one row per vertex: features, class, split (CSV or TSV with titles, .gz or not)
+    /// edges: table with one row per vertex: features, class, split (CSV or TSV with titles, .gz or not)
     #[arg(long, value_name = "FILE")]
     vertices: Option<PathBuf>,
-    /// --vertices: the column with the vertices' names [the first]
+    /// With --vertices: column of the vertex names [default: the first]
     #[arg(long, value_name = "TITLE")]
     key: Option<String>,
-    /// --vertices: the column with the classes; they may have names [label, if there is one]
+    /// With --vertices: column of the classes, names or numbers [default: label, if there is one]
     #[arg(long, value_name = "TITLE")]
     label_column: Option<String>,
-    /// --vertices: the columns with features [all others that hold numbers]
+    /// With --vertices: columns of the features [default: all others that hold numbers]
     #[arg(long, value_name = "TITLE,..", value_delimiter = ',')]
     feature_columns: Option<Vec<String>>,
-    /// What becomes of vertices without a row, and of rows whose vertex has no edge: error, drop (both), or keep (such rows
-    /// become vertices without edges)
+    /// Vertices without a row, and rows without an edge: error, drop (both), or keep (such rows, as vertices without edges)
     #[arg(long, value_name = "WHAT", default_value = "error")]
     missing: Missing,
-    /// edges: a text with one vertex name per line, in the order of the rows of --features, --labels and masks
+    /// edges: text with one vertex name per line, in the order of the rows of --features, --labels and masks
     #[arg(long, value_name = "FILE")]
     vertex_order: Option<PathBuf>,
     /// edges, mtx: features, [vertices, width]
@@ -128,18 +127,18 @@ pub(super) struct ImportArgs {
     /// edges, mtx: test vertices
     #[arg(long, value_name = "FILE.npy")]
     test: Option<PathBuf>,
-    /// Print one JSON line on standard output
+    /// Print one JSON line instead of a table
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum GenerateVerb {
-    /// Classes that keep to themselves, skewed degrees, features around a centre a class
+    /// Planted partition: edges mostly within classes, skewed degrees, features around class centres
     Planted(PlantedArgs),
-    /// R-MAT: recursively skewed, ids shuffled; features and labels only if asked for
+    /// R-MAT: recursively skewed, with shuffled ids; without features and labels by default
     Rmat(RmatArgs),
-    /// Block two-level Erdős–Rényi: the degrees and the clustering of another graph, at any size
+    /// Block two-level Erdős–Rényi: degrees and clustering of another graph, at any size
     Bter(BterArgs),
 }
 
@@ -156,10 +155,10 @@ pub(super) struct PlantedArgs {
     /// Mean number of neighbours
     #[arg(long, value_name = "F", default_value_t = PlantedOptions::default().mean_degree)]
     degree: f64,
-    /// Degrees d have density d^-F
+    /// Exponent F of the degree distribution d^-F
     #[arg(long, value_name = "F", default_value_t = PlantedOptions::default().exponent)]
     exponent: f64,
-    /// The greatest expected degree
+    /// Greatest expected degree
     #[arg(long, value_name = "F", default_value_t = PlantedOptions::default().max_degree)]
     max_degree: f64,
     /// Share of edges that stay inside a class
@@ -168,7 +167,7 @@ pub(super) struct PlantedArgs {
     /// Number of features
     #[arg(long, value_name = "N", default_value_t = PlantedOptions::default().feature_width)]
     features: usize,
-    /// Spread of the class centres; the noise around them has 1
+    /// Standard deviation of the class centres; that of the noise is 1
     #[arg(long, value_name = "F", default_value_t = PlantedOptions::default().signal)]
     signal: f64,
     /// Training vertices of each class
@@ -189,7 +188,7 @@ pub(super) struct RmatArgs {
     /// Number of vertices
     #[arg(long, value_name = "N", default_value_t = RmatOptions::default().vertices)]
     vertices: usize,
-    /// Edges drawn a vertex, before loops and repeated ones are dropped
+    /// Edges drawn per vertex, before loops and repeated ones are dropped
     #[arg(long, value_name = "F", default_value_t = RmatOptions::default().edge_factor)]
     edge_factor: f64,
     /// Keep the direction of edges
@@ -198,7 +197,7 @@ pub(super) struct RmatArgs {
     /// Number of features
     #[arg(long, value_name = "N", default_value_t = 0)]
     features: usize,
-    /// Number of classes, drawn without regard to the edges
+    /// Number of classes, drawn independently of the edges
     #[arg(long, value_name = "N", default_value_t = 0)]
     classes: usize,
 }
@@ -207,31 +206,31 @@ pub(super) struct RmatArgs {
 pub(super) struct BterArgs {
     #[command(flatten)]
     common: GenerateArgs,
-    /// The undirected dataset to be like: a directory, builtin:karate or builtin:planted
+    /// Undirected dataset to imitate: a directory, builtin:karate or builtin:planted
     #[arg(long, value_name = "DATA", required_unless_present = "degrees", conflicts_with = "degrees")]
     like: Option<String>,
-    /// Text to take degrees from: a degree a line, how many vertices have it, and their clustering
+    /// Text with one degree per line, the number of vertices with it, and their clustering
     #[arg(long, value_name = "FILE")]
     degrees: Option<PathBuf>,
-    /// How many times the vertices of each degree
+    /// Factor for the number of vertices of each degree
     #[arg(long, value_name = "F", default_value_t = 1.0)]
     scale: f64,
     /// Number of features
     #[arg(long, value_name = "N", default_value_t = 0)]
     features: usize,
-    /// Number of classes, drawn without regard to the edges
+    /// Number of classes, drawn independently of the edges
     #[arg(long, value_name = "N", default_value_t = 0)]
     classes: usize,
 }
 
 #[derive(Debug, Args)]
 struct GenerateArgs {
-    /// The dataset directory to write; it must not exist yet, or be empty
+    /// Dataset directory to write; must be new or empty
     dst: PathBuf,
-    /// The same seed gives the same bytes
+    /// Seed; the same seed gives the same bytes
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Print one JSON line on standard output
+    /// Print one JSON line instead of a table
     #[arg(long)]
     json: bool,
 }
@@ -244,7 +243,7 @@ pub(super) fn run(verb: &DataVerb) -> Result<()> {
             if *json {
                 return print_json(&info, None, None);
             }
-            print_table(&info)?;
+            print(&facts(&info_rows(&info)))?;
             print(&histogram(&info))
         }
         DataVerb::Import(args) => import_from(args),
@@ -312,6 +311,7 @@ fn import_from(args: &ImportArgs) -> Result<()> {
     let megabytes_per_second = report.bytes_read as f64 / 1e6 / import_seconds.max(1e-9);
     if args.json {
         let mut import = json!(report);
+        import["notes"] = report.notes.iter().map(|note| options_as_flags(note)).collect();
         import["seconds"] = json!(total_seconds);
         import["megabytes_per_second"] = json!(megabytes_per_second);
         return print_json(&info, Some(&args.dst), Some(("import", import)));
@@ -323,8 +323,8 @@ fn import_from(args: &ImportArgs) -> Result<()> {
         args.dst.display(),
         seconds(total_seconds - import_seconds),
     ));
-    print(&facts(&report_rows(report, imported.ids.as_ref())))?;
-    print_table(&info)
+    let blank = ("", String::new());
+    print(&facts(&[report_rows(report, imported.ids.as_ref()), vec![blank], info_rows(&info)].concat()))
 }
 
 impl ImportArgs {
@@ -371,7 +371,7 @@ fn report_rows(report: &Report, ids: Option<&Ids>) -> Vec<(&'static str, String)
             format!("{} lines passed over, which start with #, % or //", count(report.comment_lines)),
         ));
     }
-    rows.extend(report.notes.iter().map(|note| ("note", note.clone())));
+    rows.extend(report.notes.iter().map(|note| ("note", options_as_flags(note))));
     rows
 }
 
@@ -443,7 +443,7 @@ fn write(data: &Dataset, dst: &Path, json: bool) -> Result<()> {
         return print_json(&info, Some(dst), None);
     }
     say(format_args!("wrote {}", dst.display()));
-    print_table(&info)
+    print(&facts(&info_rows(&info)))
 }
 
 fn print_json(info: &Info, written: Option<&Path>, more: Option<(&str, serde_json::Value)>) -> Result<()> {
@@ -460,8 +460,8 @@ fn print_json(info: &Info, written: Option<&Path>, more: Option<(&str, serde_jso
     json_line(&line)
 }
 
-/// What `data info` is for goes to standard output: it can be piped.
-fn print_table(info: &Info) -> Result<()> {
+/// What a dataset holds, for people.
+fn info_rows(info: &Info) -> Vec<(&'static str, String)> {
     let degree = &info.degree;
     let mut rows = vec![
         ("name", info.name.clone()),
@@ -513,7 +513,7 @@ fn print_table(info: &Info) -> Result<()> {
     }
     rows.extend(info.source.iter().map(|source| ("source", source.clone())));
     rows.extend(info.licence.iter().map(|licence| ("licence", licence.clone())));
-    print(&facts(&rows))
+    rows
 }
 
 /// How many vertices have which in-degree, with bars, lined up.

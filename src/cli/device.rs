@@ -1,13 +1,13 @@
 //! The flags that say where and how a program runs, the same for every verb that runs one.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 
 use crate::error::{Error, Result};
-use crate::runtime::{Devices, MemoryPolicy, Partition, RunOptions};
+use crate::program::Passes;
+use crate::runtime::{Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions};
 
 /// More threads than any machine has cores; beyond, starting them would take longer than training.
 const MOST_THREADS: usize = 1024;
@@ -15,48 +15,63 @@ const MOST_THREADS: usize = 1024;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Devices")]
 pub(super) struct DeviceArgs {
-    /// Which devices compute: auto (every GPU, else the CPU), cpu, cpu:N (N workers), cuda:0,1 (these GPUs) or sim:N (N
-    /// simulated devices)
+    /// Devices: auto (all GPUs, else the CPU), cpu, cpu:N, cuda:0,1 or sim:N (simulated)
     #[arg(long, value_name = "DEVICES", default_value = "auto")]
-    pub(super) devices: String,
-    /// How much memory each device may use: bytes, or a number with kB, MB, GB, KiB, MiB, GiB
+    devices: String,
+    /// Memory of each device, such as 8GiB or 500MB; a plain number is bytes [default: all]
     #[arg(long, value_name = "SIZE")]
-    pub(super) device_memory: Option<String>,
-    /// How many threads the devices use together; every core by default. Results do not depend on it
+    device_memory: Option<String>,
+    /// Threads of all devices together; results do not depend on it [default: all cores]
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// Which passes rewrite the program: all, none, or names separated by commas [order, prune, reuse, fuse]
+    /// Memory policy: optimal, roc, lru or none
+    #[arg(long, value_name = "POLICY", default_value = "optimal", hide_possible_values = true)]
+    memory: PolicyArg,
+    #[command(flatten)]
+    layout: LayoutArgs,
+}
+
+/// How a program is cut and compiled: the same for running and for planning.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Devices")]
+pub(super) struct LayoutArgs {
+    /// Partition of the vertices: learned, edges, vertices, or a file (a run.json)
+    #[arg(long, value_name = "PARTITION", default_value = "learned")]
+    partition: String,
+    /// Exchange of rows between devices: host (through the host), peer (directly) or auto (peer where GPUs can)
+    #[arg(long, value_name = "PATH", default_value = "auto")]
+    exchange: String,
+    /// Optimisation passes: all, none, or some of order,prune,reuse,fuse
     #[arg(long, value_name = "PASSES", default_value = "all")]
     passes: String,
-    /// How vertices are split over devices: learned, edges, vertices, or a file of ranges (run.json of a checkpoint)
-    #[arg(long, value_name = "SPLIT", default_value = "learned")]
-    partition: String,
-    /// How rows go from device to device: host (through its memory), peer (straight from one to the other: GPUs that reach each other, or
-    /// sim:N), or auto (peer on GPUs that can). Parts that are cut into tiles always go through the host
-    #[arg(long, value_name = "WAY", default_value = "auto")]
-    exchange: String,
-    /// How it is decided what stays on a device
-    #[arg(long, value_name = "POLICY", default_value = "optimal")]
-    memory: PolicyArg,
-    /// Write when everything ran to FILE, in the Chrome trace format (open it at ui.perfetto.dev). Epochs that would make it
-    /// larger than 256 MiB are left out
-    #[arg(long, value_name = "FILE")]
-    pub(super) trace: Option<PathBuf>,
-    /// Print the plan first
-    #[arg(long)]
-    pub(super) explain: bool,
+}
+
+impl LayoutArgs {
+    pub(super) fn partition(&self) -> Result<Partition> {
+        Partition::parse(&self.partition)
+    }
+
+    pub(super) fn passes(&self) -> Result<Passes> {
+        Ok(self.passes.parse()?)
+    }
+
+    /// The path of rows between `count` devices, which `devices` names.
+    pub(super) fn exchange(&self, devices: &str, count: usize) -> Result<ExchangeMode> {
+        let exchange = self.exchange.parse()?;
+        if exchange == ExchangeMode::Peer && devices.starts_with("cpu") && count > 1 {
+            let expected = format!("the workers of {devices} share the host's memory, and exchange nothing directly");
+            return Err(Error::Value { option: "exchange", value: self.exchange.clone(), expected });
+        }
+        Ok(exchange)
+    }
 }
 
 /// A memory policy on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum PolicyArg {
-    /// The fewest bytes
     Optimal,
-    /// ROC's dynamic program
     Roc,
-    /// The least recently used leaves
     Lru,
-    /// Nothing stays
     None,
 }
 
@@ -73,19 +88,21 @@ impl PolicyArg {
 
 impl DeviceArgs {
     pub(super) fn options(&self) -> Result<RunOptions> {
-        let mut devices = Devices::parse(&self.devices)?.exchange(self.exchange.parse()?);
+        let mut devices = Devices::parse(&self.devices)?;
+        let exchange = self.layout.exchange(&self.devices, devices.count())?;
+        devices = devices.exchange(exchange);
         if let Some(threads) = self.threads {
             if threads.get() > MOST_THREADS {
                 let expected = format!("at most {MOST_THREADS} are started");
-                return Err(Error::Value { option: "--threads", value: threads.to_string(), expected });
+                return Err(Error::Value { option: "threads", value: threads.to_string(), expected });
             }
             devices = devices.threads(threads);
         }
         let options = RunOptions::new()
             .devices(devices)
             .memory(self.memory.policy())
-            .partition(Partition::parse(&self.partition)?)
-            .passes(self.passes.parse()?);
+            .partition(self.layout.partition()?)
+            .passes(self.layout.passes()?);
         Ok(match memory_size(self.device_memory.as_deref())? {
             Some(memory) => options.device_memory(memory),
             None => options,
@@ -97,7 +114,7 @@ impl DeviceArgs {
 pub(super) fn memory_size(text: Option<&str>) -> Result<Option<ByteSize>> {
     let parse = |text: &str| {
         text.parse().map_err(|_| Error::Value {
-            option: "--device-memory",
+            option: "device_memory",
             value: text.into(),
             expected: "write bytes, or a number with kB, MB, GB, KiB, MiB or GiB".into(),
         })

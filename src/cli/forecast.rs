@@ -4,7 +4,7 @@ use lapidary_planner::memory::{Objective, Policy};
 use serde::Serialize;
 use serde_json::json;
 
-use super::output::{align, count, json_line, percent, print, say, seconds, table};
+use super::output::{align, count, facts, json_line, percent, print, seconds, table};
 use super::plan::name;
 use crate::error::Result;
 use crate::forecast::{CurvePoint, DeviceForecast, Forecast, PlanForecast, PolicyForecast, StepForecast};
@@ -39,16 +39,13 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
         }
         return Ok(());
     }
-    if let Some(assumption) = forecast.assumption {
-        say(format_args!("assumed: {assumption}"));
-    }
-    let device_memory = size(forecast.device_memory);
-    say(format_args!(
-        "devices: {} of {device_memory} each, as fast as `{}`",
-        forecast.parts.len(),
-        forecast.profile.name
-    ));
-    print(&parts_table(forecast))?;
+    let (devices, memory) = (forecast.parts.len(), size(forecast.device_memory));
+    let each = if devices == 1 { "" } else { " each" };
+    let mut rows =
+        vec![("devices", format!("{devices} of {memory}{each}")), ("profile", forecast.profile.name.clone())];
+    rows.extend(forecast.assumption.map(|assumption| ("assumption", assumption.to_owned())));
+    print(&facts(&rows))?;
+    print(&format!("\n{}", parts_table(forecast)))?;
     print(&format!("\n{}", policies_table(forecast, objective)))?;
     if forecast.parts.len() > 1 {
         for policy in &forecast.policies {
@@ -179,15 +176,15 @@ fn policies_table(forecast: &Forecast, objective: Objective) -> String {
         let name = name(policy.policy).to_owned();
         match &policy.outcome {
             Err(needed) => {
-                table.add_row([name.clone(), "does not fit".into()]);
-                let needs = format!("\n{name} needs {} ({} bytes) a device", size(*needed), count(*needed));
+                table.add_row([name.clone()].into_iter().chain(["-"; 8].map(String::from)));
+                let needs = format!("\n{name} does not fit: it needs {} ({needed} bytes) per device", size(*needed));
                 too_small.push_str(&needs);
             }
             Ok(plan) => {
                 let [to_device, to_host] = plan.bytes();
                 let between = plan.bytes_between_devices();
                 if between > 0 {
-                    between_devices += &format!("\n{name} copies {} an epoch from device to device", size(between));
+                    between_devices += &format!("\n{name} copies {} per epoch between devices", size(between));
                 }
                 let cost = to_device + if objective == Objective::Both { to_host } else { 0 };
                 let bound = lower_bound(plan);
@@ -241,7 +238,7 @@ fn knee(curve: &[CurvePoint]) -> Option<String> {
     let enough = curve.iter().position(|point| point.bytes() == least)?;
     let moved = |point: &CurvePoint| match point.bytes() {
         0 => "moves nothing".to_owned(),
-        bytes => format!("moves {} an epoch", size(bytes)),
+        bytes => format!("moves {} per epoch", size(bytes)),
     };
     let knee = &curve[enough];
     let end = format!("{} {}", size(knee.device_memory), moved(knee));

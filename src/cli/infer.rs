@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::DeviceArgs;
 use super::model::DtypeArg;
-use super::output::{align, count, facts, json_line, percent, say, seconds, table};
+use super::output::{align, count, facts, json_line, percent, print, seconds, table};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
 use crate::infer::{Prediction, Predictor};
@@ -19,31 +19,31 @@ use crate::output::OutputFile;
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("from").required(true).args(["checkpoint", "weights"]))]
 pub(super) struct InferArgs {
-    /// A folder that `train --checkpoint` wrote (its best epoch, else the newest), or one checkpoint in it
+    /// Folder of `train --checkpoint` (takes the best epoch, else the newest), or one checkpoint in it
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
-    /// A safetensors file with PyG's parameter names
+    /// Weights: a safetensors file with PyG's parameter names
     #[arg(long, value_name = "FILE", requires = "model")]
     weights: Option<PathBuf>,
-    /// Which model the weights belong to
+    /// Model of the weights: gcn, gin, commnet, resgcn, sage or graphconv
     #[arg(long, conflicts_with = "checkpoint")]
     model: Option<String>,
-    /// How neighbours are weighed: sym, mean or sum [the model's own]
+    /// With --weights: weights of neighbours, sym, mean or sum [default: the model's own]
     #[arg(long, conflicts_with = "checkpoint")]
     norm: Option<String>,
-    /// A dataset directory, builtin:planted or builtin:karate
+    /// Dataset directory, builtin:planted or builtin:karate
     #[arg(long, value_name = "DATA")]
     data: String,
-    /// Divide each row of the features by its sum: row or none [the checkpoint's; for weights, the data's]
+    /// Feature normalisation: row (divide each row by its sum) or none [default: the checkpoint's; with --weights, the dataset's]
     #[arg(long, value_name = "NORM")]
     feature_norm: Option<String>,
-    /// How matrices with a row a vertex are stored [as in training; for weights, f32]
-    #[arg(long, value_name = "DTYPE")]
+    /// Storage of vertex matrices: f32 or bf16 [default: as in training; with --weights, f32]
+    #[arg(long, value_name = "DTYPE", hide_possible_values = true)]
     dtype: Option<DtypeArg>,
-    /// Write the logits, f32 `[vertices, classes]`, to this .npy file
+    /// Write the logits to FILE (.npy), f32 of shape [vertices, classes]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Print one JSON line on standard output
+    /// Print one JSON line instead of tables
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -53,11 +53,6 @@ pub(super) struct InferArgs {
 /// Predicts, writes and reports.
 pub(super) fn run(args: &InferArgs) -> Result<()> {
     let options = args.device.options()?;
-    for (flag, given) in [("--trace", args.device.trace.is_some()), ("--explain", args.device.explain)] {
-        if given {
-            return Err(super::not_built(format!("{flag} of `infer`"), "`train` has it"));
-        }
-    }
     let mut predictor = match (&args.checkpoint, &args.weights, &args.model) {
         (Some(dir), _, _) => Predictor::open(dir)?,
         (None, Some(file), Some(model)) => {
@@ -126,13 +121,13 @@ fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction) -> Resul
     if let Some(path) = &args.out {
         rows.push(("logits", path.display().to_string()));
     }
-    say(facts(&rows));
+    print(&facts(&rows))?;
     if prediction.parts.len() > 1 {
         let mut table = table(["device", "vertices", "kernels"]);
         for (i, ([start, end], took)) in prediction.parts.iter().zip(&prediction.part_seconds).enumerate() {
             table.add_row([i.to_string(), format!("{start}..{end}"), seconds(*took)]);
         }
-        say(format_args!("\n{}", align(table)));
+        print(&format!("\n{}", align(table)))?;
     }
     Ok(())
 }

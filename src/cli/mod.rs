@@ -1,11 +1,11 @@
 //! The command: verbs, flags, and what people and programs see.
 //!
-//! With `--json` a verb prints JSON lines on standard output and nothing else there. People get progress and tables on
-//! standard error. The exit code is 0, 1 (it failed: one `error:` line and its causes) or 2 (the command line is not
-//! understood).
+//! Results go to standard output: tables for people, or with `--json` JSON lines and nothing else. Progress, notes and errors go
+//! to standard error. `failure.rs` has the exit codes.
 
 mod data;
 mod device;
+mod failure;
 mod forecast;
 mod gpu_check;
 mod infer;
@@ -15,18 +15,25 @@ mod plan;
 mod run_trace;
 mod train;
 
-use std::error::Error as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use device::DeviceArgs;
 
-use crate::error::Error;
-use output::say;
+/// The exit codes, below the verbs.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0        Success
+  1        The command failed
+  2        The command line is wrong
+  3        Nothing that was asked for fits into memory, or a check was incomplete
+  128 + N  The command was ended by signal N
 
-/// Trains graph neural networks on the whole graph, exactly, and runs them on graphs they never saw.
+Results go to standard output, progress and errors to standard error.";
+
+/// Trains graph neural networks on the whole graph, and applies them to other graphs
 #[derive(Debug, Parser)]
-#[command(name = "lapidary", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(name = "lapidary", version, arg_required_else_help = true, max_term_width = 100, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -34,16 +41,16 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Train a model; alone, a GCN on the built-in planted graph
+    /// Train a model (without flags: a GCN on the built-in planted graph)
     Train(Box<train::TrainArgs>),
-    /// Apply a trained model to a data set
+    /// Apply a trained model to a dataset
     Infer(Box<infer::InferArgs>),
-    /// Say what a run would need, move and take, before anything runs
+    /// Compute the memory, copies and time of a run, without running it
     Plan(Box<plan::PlanArgs>),
     /// Check and measure the GPU of this machine
     #[command(hide = true)]
     GpuCheck(gpu_check::GpuCheckArgs),
-    /// Look at, import and generate data sets
+    /// Inspect, import and generate datasets
     #[command(subcommand)]
     Data(data::DataVerb),
 }
@@ -63,31 +70,10 @@ pub fn run() -> ExitCode {
         .init();
     let done = match Cli::parse().verb {
         Verb::Train(args) => train::run(&args),
-        Verb::Infer(args) => infer::run(&args),
+        Verb::Infer(args) => infer::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Plan(args) => plan::run(&args),
-        Verb::GpuCheck(args) => gpu_check::run(&args),
-        Verb::Data(verb) => data::run(&verb),
+        Verb::GpuCheck(args) => gpu_check::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Data(verb) => data::run(&verb).map(|()| ExitCode::SUCCESS),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            report(&error);
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// One `error:` line, then its causes.
-fn report(error: &Error) {
-    say(format_args!("error: {error}"));
-    let mut cause = error.source();
-    while let Some(reason) = cause {
-        say(format_args!("  caused by: {reason}"));
-        cause = reason.source();
-    }
-}
-
-/// The error of a part of the design that this version does not have.
-fn not_built(what: impl Into<String>, instead: impl Into<String>) -> Error {
-    Error::NotBuilt { what: what.into(), instead: instead.into() }
+    done.unwrap_or_else(|error| failure::end(&error))
 }

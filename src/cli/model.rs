@@ -12,38 +12,36 @@ const MOST_LAYERS: usize = 10_000;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(super) struct ModelArgs {
-    /// Which model: gcn, gin, commnet, resgcn, sage or graphconv
+    /// Model: gcn, gin, commnet, resgcn, sage or graphconv
     #[arg(long, default_value = "gcn")]
     pub(super) model: String,
-    /// How many layers
+    /// Number of layers
     #[arg(long, value_name = "N", default_value_t = 2)]
     layers: usize,
     /// Width of the hidden layers
     #[arg(long, value_name = "D", default_value_t = 16)]
     hidden: usize,
-    /// Dropout on hidden layers
+    /// Dropout rate on hidden layers
     #[arg(long, value_name = "F", default_value_t = 0.5)]
     dropout: f32,
-    /// Dropout on the features [that of the hidden layers for sparse features, else 0]
+    /// Dropout rate on the features [default: that of hidden layers for sparse features, else 0]
     #[arg(long, value_name = "F")]
     input_dropout: Option<f32>,
-    /// How neighbours are weighed: sym, mean or sum [gcn, resgcn: sym; sage, commnet: mean; gin, graphconv: sum]
+    /// Weights of neighbours: sym, mean or sum [default: sym for gcn and resgcn, mean for sage and commnet, sum for gin and graphconv]
     #[arg(long)]
     norm: Option<String>,
-    /// Put a layer norm on hidden layers, before the ReLU
+    /// Layer norm on hidden layers, before the ReLU
     #[arg(long)]
     layer_norm: bool,
-    /// How matrices with a row a vertex are stored; what is computed with, and every parameter, is f32 either way
-    #[arg(long, value_name = "DTYPE", default_value = "f32")]
+    /// Storage of vertex matrices: f32, or bf16 with half the memory and 8 bits of precision
+    #[arg(long, value_name = "DTYPE", default_value = "f32", hide_possible_values = true)]
     pub(super) dtype: DtypeArg,
 }
 
 /// A way of storing on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum DtypeArg {
-    /// Single precision
     F32,
-    /// Its upper half: half the memory, 8 binary digits
     Bf16,
 }
 
@@ -67,7 +65,7 @@ impl DtypeArg {
 impl ModelArgs {
     /// The model for features and classes of these widths.
     pub(super) fn model(&self, features: usize, classes: usize) -> Result<Model> {
-        self.check()?;
+        self.check_sizes()?;
         let mut widths = vec![self.hidden; self.layers + 1];
         widths[0] = features;
         widths[self.layers] = classes;
@@ -81,11 +79,20 @@ impl ModelArgs {
         })?)
     }
 
-    /// Refuses values that clap takes but that mean nothing here.
+    /// Refuses values that clap takes but that mean nothing here, whatever the data.
     pub(super) fn check(&self) -> Result<()> {
+        self.model(1, 1).map(drop)
+    }
+
+    fn check_sizes(&self) -> Result<()> {
+        let wrong = |option, value: usize, expected: &str| {
+            Err(Error::Value { option, value: value.to_string(), expected: expected.into() })
+        };
         if self.layers == 0 || self.layers > MOST_LAYERS {
-            let expected = "a model has from 1 to 10000 layers".into();
-            return Err(Error::Value { option: "--layers", value: self.layers.to_string(), expected });
+            return wrong("layers", self.layers, "a model has from 1 to 10000 layers");
+        }
+        if self.hidden == 0 {
+            return wrong("hidden", self.hidden, "a layer has a width of at least 1");
         }
         Ok(())
     }

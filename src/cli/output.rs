@@ -9,6 +9,13 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 
+/// The path of standard output in errors.
+pub(super) const STANDARD_OUTPUT: &str = "<standard output>";
+
+fn unwritable(source: std::io::Error) -> Error {
+    Error::Io { action: "write to", path: STANDARD_OUTPUT.into(), source }
+}
+
 /// Prints one JSON line on standard output at once, so that a reader sees it while the program goes on.
 ///
 /// # Errors
@@ -18,7 +25,7 @@ pub(super) fn json_line(value: &impl Serialize) -> Result<()> {
     let mut stdout = BufWriter::with_capacity(1 << 16, std::io::stdout().lock());
     let line = serde_json::to_writer(&mut stdout, value).map_err(std::io::Error::from);
     let written = line.and_then(|()| writeln!(stdout)).and_then(|()| stdout.flush());
-    written.map_err(|source| Error::Io { action: "write to", path: "<standard output>".into(), source })
+    written.map_err(unwritable)
 }
 
 /// Prints text and a line end on standard output.
@@ -26,8 +33,7 @@ pub(super) fn json_line(value: &impl Serialize) -> Result<()> {
 /// # Errors
 /// [`Error::Io`] when standard output is closed.
 pub(super) fn print(text: &str) -> Result<()> {
-    let written = writeln!(std::io::stdout().lock(), "{text}");
-    written.map_err(|source| Error::Io { action: "write to", path: "<standard output>".into(), source })
+    writeln!(std::io::stdout().lock(), "{text}").map_err(unwritable)
 }
 
 /// Says something to the person on standard error. A person who stopped listening is no error.

@@ -1,14 +1,17 @@
 //! `lapidary plan`.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
+use bytesize::ByteSize;
 use clap::{ArgGroup, Args, ValueEnum};
 use lapidary_planner::memory::{Epoch, Limit, Objective, Outcome, Plan, Policy, Request};
 use lapidary_planner::tasks::{TaskGraph, TensorId};
 use lapidary_planner::{check, memory};
 use serde_json::{Value, json};
 
+use super::device::LayoutArgs;
+use super::failure;
 use super::model::ModelArgs;
 use super::output::{align, count, json_line, percent, print, say, table};
 use crate::dataset::Dataset;
@@ -16,74 +19,88 @@ use crate::error::{Error, Result};
 use crate::forecast::{DryRun, Shape, Subject};
 use crate::graph::MAX_VERTICES;
 use crate::model::Model;
-use crate::runtime::{Devices, Partition};
+use crate::runtime::Devices;
 use crate::tasks_file;
 use crate::train::{Adam, AdamW, Optimizer, Sgd};
+
+/// The format of `--tasks`, below the flags.
+const TASKS: &str = "\
+A file of tasks holds
+  {\"tensors\": [{\"name\", \"bytes\", \"kind\", \"publish\"}, ..],
+   \"ops\": [{\"name\", \"inputs\", \"outputs\", \"next\"}, ..]}
+`kind` is constant, fresh or local; `next` maps an output to the constant whose next value it is.
+`kind`, `publish` and `next` are optional. With --json, `epoch_seconds` and `host_bytes` are null.
+With --epoch steady, `start` lists what is on the device when the epoch begins; `dirty` tensors have
+no host copy.";
 
 /// More devices than anyone has.
 const MOST_DEVICES: usize = 4096;
 
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("what").required(true).args(["tasks", "data", "shape"]))]
+#[command(group = ArgGroup::new("what").required(true).args(["data", "shape", "tasks"]), after_help = TASKS)]
 pub(super) struct PlanArgs {
-    /// A task graph as JSON: {"tensors":[{"name","bytes","kind","publish"}],"ops":[{"name","inputs","outputs","next"}]}.
-    /// `kind` is constant, fresh or local, `next` maps outputs to the constants whose next value they are; these and `publish`
-    /// may be left out
-    #[arg(long, value_name = "FILE")]
-    tasks: Option<PathBuf>,
-    /// A dataset directory, or builtin:planted or builtin:karate: plan training on it
+    /// Dataset to plan training on: a directory, builtin:planted or builtin:karate
     #[arg(long, value_name = "DATA")]
     data: Option<String>,
-    /// The size of a graph, to plan training on: vertices, edges (without added self-loops), features, classes
+    /// Graph to plan training on: vertices, edges (without added self-loops), features, classes
     #[arg(long, value_name = "V,E,F,C")]
     shape: Option<String>,
-    /// The edges of the shape go one way, so that backward runs over other blocks than forward
+    /// With --shape: the graph is directed
     #[arg(long, requires = "shape")]
     directed: bool,
+    /// Task graph to plan, as JSON (see below)
+    #[arg(long, value_name = "FILE")]
+    tasks: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
-    /// The optimizer: adam, adamw or sgd
-    #[arg(long, default_value = "adam")]
+    /// Optimizer: adam, adamw or sgd
+    #[arg(long, value_name = "NAME", default_value = "adam", help_heading = "Training")]
     optimizer: String,
     /// Plan an epoch with an evaluation (1) or without (0)
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Training")]
     eval_every: u64,
-    /// On how many devices
-    #[arg(long, value_name = "N", default_value_t = NonZeroUsize::MIN)]
-    devices: NonZeroUsize,
-    /// How rows go from device to device: host (through its memory; the default) or peer (straight from one to the other, where parts are
-    /// not cut into tiles)
-    #[arg(long, value_name = "WAY", default_value = "auto")]
-    exchange: String,
-    /// How vertices are split over devices: learned, edges, vertices, or a file of ranges
-    #[arg(long, value_name = "SPLIT", default_value = "learned")]
-    partition: String,
-    /// Which passes rewrite the program: all, none, or names separated by commas [order, prune, reuse, fuse]
-    #[arg(long, value_name = "PASSES", default_value = "all")]
-    passes: String,
-    /// What the devices can do: cpu or cuda:0 (this machine's, measured once), h200, a100, p100 or a JSON file
-    #[arg(long, value_name = "PROFILE", default_value = "cpu")]
-    profile: String,
-    /// How it is decided what stays on the device
-    #[arg(long, value_name = "POLICY", default_value = "optimal")]
-    memory: MemoryArg,
-    /// What counts: bytes in both directions, or loads alone (then every output has a host copy for nothing)
-    #[arg(long, default_value = "both")]
-    objective: ObjectiveArg,
-    /// One epoch from an empty device, or the one that repeats [cold with --tasks, else steady]
-    #[arg(long)]
-    epoch: Option<EpochArg>,
-    /// Each device's memory: bytes, or a number with kB, MB, GB, KiB, MiB, GiB [with --tasks enough for everything at once,
-    /// else the profile's]
+    #[command(flatten)]
+    device: TargetArgs,
+    #[command(flatten)]
+    plan: MethodArgs,
+    /// Print the steps of each plan; with --json on standard error
+    #[arg(long, help_heading = "Output")]
+    explain: bool,
+    /// Print JSON lines instead of tables, one per policy
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+/// For which devices.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Devices")]
+struct TargetArgs {
+    /// Devices: auto, cpu, cpu:N, cuda:0,1 or sim:N as in `train`, or a number of devices
+    #[arg(long, value_name = "DEVICES", default_value = "1")]
+    devices: String,
+    /// Speed and memory of a device: cpu or cuda:N (measured once), h200, a100, p100 or a JSON file [default: that of --devices, else cpu]
+    #[arg(long, value_name = "PROFILE")]
+    profile: Option<String>,
+    /// Memory of each device, such as 8GiB or 500MB; a plain number is bytes [default: the profile's; with --tasks, enough]
     #[arg(long, value_name = "SIZE")]
     device_memory: Option<String>,
-    /// Print the steps of each plan; with --json on standard error
-    #[arg(long)]
-    explain: bool,
-    /// Print one JSON line a policy on standard output. With --tasks, `epoch_seconds` and `host_bytes` are null: ops are opaque;
-    /// with --epoch steady, `start` is what is resident (and of it dirty: without a host copy) when the epoch begins
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    layout: LayoutArgs,
+}
+
+/// How to plan.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Plan")]
+struct MethodArgs {
+    /// Memory policy: optimal, roc, lru, none, or all of them
+    #[arg(long, value_name = "POLICY", default_value = "optimal", hide_possible_values = true)]
+    memory: MemoryArg,
+    /// Bytes to minimise: both (loads and stores) or loads (stores are free)
+    #[arg(long, value_name = "BYTES", default_value = "both", hide_possible_values = true)]
+    objective: ObjectiveArg,
+    /// Epoch to plan: steady (the one that repeats) or cold (from an empty device) [default: cold with --tasks, else steady]
+    #[arg(long, value_name = "EPOCH", hide_possible_values = true)]
+    epoch: Option<EpochArg>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -137,11 +154,32 @@ impl ObjectiveArg {
     }
 }
 
+impl PlanArgs {
+    fn optimizer(&self) -> Result<Optimizer> {
+        Ok(match self.optimizer.as_str() {
+            "adam" => Adam::new(0.01).into(),
+            "adamw" => AdamW::new(0.01).into(),
+            "sgd" => Sgd::new(0.01).into(),
+            other => {
+                let expected = "there are adam, adamw and sgd".into();
+                return Err(Error::Value { option: "optimizer", value: other.into(), expected });
+            }
+        })
+    }
+}
+
 /// Plans and reports.
-pub(super) fn run(args: &PlanArgs) -> Result<()> {
+///
+/// # Returns
+/// The exit code: that nothing fits is an answer about tasks, and a failure of training.
+pub(super) fn run(args: &PlanArgs) -> Result<ExitCode> {
     match (&args.tasks, &args.data, &args.shape) {
-        (Some(path), _, _) => plan_tasks(args, &tasks_file::read(path)?),
+        (Some(path), _, _) => plan_tasks(args, &tasks_file::read(path)?).map(|()| ExitCode::SUCCESS),
         (_, Some(data), _) => {
+            // A wrong flag is an error now, not after all the reading.
+            args.model.check()?;
+            args.optimizer()?;
+            Target::of(&args.device)?;
             let data = Dataset::load(data)?;
             let model = args.model.model(data.feature_width(), data.class_count())?;
             plan_training(args, &model, Subject::Data(&data))
@@ -156,7 +194,7 @@ pub(super) fn run(args: &PlanArgs) -> Result<()> {
 }
 
 fn parse_shape(text: &str, directed: bool) -> Result<Shape> {
-    let wrong = |expected: String| Error::Value { option: "--shape", value: text.into(), expected };
+    let wrong = |expected: String| Error::Value { option: "shape", value: text.into(), expected };
     let form = "write vertices,edges,features,classes: four whole numbers, as in 232965,114615892,602,41";
     let numbers: Vec<u64> =
         text.split(',').map(|n| n.trim().parse().map_err(|_| wrong(form.into()))).collect::<Result<_>>()?;
@@ -176,46 +214,76 @@ fn parse_shape(text: &str, directed: bool) -> Result<Shape> {
     Ok(Shape { vertices, edges, features: features as usize, classes: classes as usize, directed })
 }
 
-fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result<()> {
-    let optimizer: Optimizer = match args.optimizer.as_str() {
-        "adam" => Adam::new(0.01).into(),
-        "adamw" => AdamW::new(0.01).into(),
-        "sgd" => Sgd::new(0.01).into(),
-        other => {
-            let expected = "there are adam, adamw and sgd".into();
-            return Err(Error::Value { option: "--optimizer", value: other.into(), expected });
-        }
-    };
-    if args.devices.get() > MOST_DEVICES {
-        let expected = format!("at most {MOST_DEVICES} are planned");
-        return Err(Error::Value { option: "--devices", value: args.devices.to_string(), expected });
-    }
+fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result<ExitCode> {
+    let target = Target::of(&args.device)?;
     let mut dry_run = DryRun::new(model, subject)
-        .optimizer(optimizer)
-        .devices(Devices::sim(args.devices.get()).exchange(args.exchange.parse()?))
-        .policies(&args.memory.policies())
-        .objective(args.objective.objective())
-        .steady(!matches!(args.epoch, Some(EpochArg::Cold)))
+        .optimizer(args.optimizer()?)
+        .devices(target.devices)
+        .policies(&args.plan.memory.policies())
+        .objective(args.plan.objective.objective())
+        .steady(!matches!(args.plan.epoch, Some(EpochArg::Cold)))
         .evaluates(args.eval_every > 0)
-        .passes(args.passes.parse()?)
+        .passes(args.device.layout.passes()?)
         .dtype(args.model.dtype.float())
-        .partition(Partition::parse(&args.partition)?)
-        .profile(&args.profile)
+        .partition(args.device.layout.partition()?)
         .curve(true);
-    if let Some(memory) = super::device::memory_size(args.device_memory.as_deref())? {
+    if let Some(profile) = target.profile {
+        dry_run = dry_run.profile(profile);
+    }
+    if let Some(memory) = target.memory {
         dry_run = dry_run.device_memory(memory);
     }
-    let forecast = dry_run.run()?;
-    super::forecast::show(&forecast, args.objective.objective(), args.explain, args.json)
+    let forecast = dry_run.run().map_err(|error| args.device.explained(error))?;
+    super::forecast::show(&forecast, args.plan.objective.objective(), args.explain, args.json)?;
+    let fits = forecast.policies.iter().any(|policy| policy.outcome.is_ok());
+    Ok(if fits { ExitCode::SUCCESS } else { ExitCode::from(failure::DOES_NOT_FIT) })
+}
+
+/// The devices that are planned for.
+struct Target {
+    devices: Devices,
+    /// Without one, that of the devices.
+    profile: Option<String>,
+    /// Without one, all that the profile has.
+    memory: Option<ByteSize>,
+}
+
+impl Target {
+    fn of(args: &TargetArgs) -> Result<Self> {
+        let memory = super::device::memory_size(args.device_memory.as_deref())?;
+        let devices = match args.devices.parse::<usize>() {
+            Ok(count) if (1..=MOST_DEVICES).contains(&count) => Devices::sim(count),
+            Ok(_) => {
+                let expected = format!("a number of devices is from 1 to {MOST_DEVICES}");
+                return Err(Error::Value { option: "devices", value: args.devices.clone(), expected });
+            }
+            Err(_) => args.devices.parse()?,
+        };
+        let exchange = args.layout.exchange(&args.devices, devices.count())?;
+        Ok(Self { devices: devices.exchange(exchange), profile: args.profile.clone(), memory })
+    }
+}
+
+impl TargetArgs {
+    /// Blames a missing GPU on the flag that asked for it.
+    fn explained(&self, error: Error) -> Error {
+        match error {
+            Error::NoGpus { value, source, .. } if self.profile.is_none() => {
+                let instead = "name a profile with option `profile`".into();
+                Error::NoGpus { option: "devices", value, instead, source }
+            }
+            error => error,
+        }
+    }
 }
 
 fn plan_tasks(args: &PlanArgs, graph: &TaskGraph) -> Result<()> {
-    let objective = args.objective.objective();
-    let epoch = match args.epoch {
+    let objective = args.plan.objective.objective();
+    let epoch = match args.plan.epoch {
         Some(EpochArg::Steady) => Epoch::Steady,
         Some(EpochArg::Cold) | None => Epoch::Cold,
     };
-    let capacity_bytes = match super::device::memory_size(args.device_memory.as_deref())? {
+    let capacity_bytes = match super::device::memory_size(args.device.device_memory.as_deref())? {
         Some(size) => size.as_u64(),
         None => {
             let all = graph.total_bytes();
@@ -224,7 +292,7 @@ fn plan_tasks(args: &PlanArgs, graph: &TaskGraph) -> Result<()> {
         }
     };
     let mut outcomes = Vec::new();
-    for policy in args.memory.policies() {
+    for policy in args.plan.memory.policies() {
         let limit = Limit::default();
         let request = Request { policy, objective, epoch: epoch.clone(), capacity_bytes, order: None, limit };
         let outcome = memory::plan(graph, &request).expect("the request names no order and no boundary");
@@ -294,10 +362,12 @@ fn line(graph: &TaskGraph, policy: Policy, outcome: &Outcome, epoch: &Epoch) -> 
 /// One row a policy.
 fn policies_table(outcomes: &[(Policy, Outcome)], objective: Objective) -> String {
     let mut table = table(["policy", "to device", "to host", "peak", "lower bound", "gap", "exact"]);
+    let mut too_small = String::new();
     for (policy, outcome) in outcomes {
         match outcome {
             Outcome::Infeasible { needed_bytes } => {
-                table.add_row([name(*policy).to_string(), format!("needs {} bytes", count(*needed_bytes))]);
+                table.add_row([name(*policy).to_string()].into_iter().chain(["-"; 6].map(String::from)));
+                too_small += &format!("\n{} does not fit: it needs {} bytes", name(*policy), count(*needed_bytes));
             }
             Outcome::Feasible(plan) => {
                 let cost = plan.cost_bytes(objective);
@@ -310,7 +380,7 @@ fn policies_table(outcomes: &[(Policy, Outcome)], objective: Objective) -> Strin
             }
         }
     }
-    align(table)
+    align(table) + &too_small
 }
 
 /// The steps of a plan, one line each.

@@ -1,6 +1,7 @@
 //! `lapidary train`.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -9,8 +10,9 @@ use clap::Args;
 use serde_json::json;
 
 use super::DeviceArgs;
+use super::failure;
 use super::model::ModelArgs;
-use super::output::{self, align, facts, json_line, percent, say, seconds, table};
+use super::output::{self, align, facts, json_line, percent, print, say, seconds, table};
 use super::run_trace::RunTrace;
 use crate::dataset::{Dataset, FeatureNorm, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
@@ -28,16 +30,29 @@ const DEFAULT_DATA: &str = "builtin:planted";
 #[derive(Debug, Args)]
 #[command(allow_negative_numbers = true)] // so that a negative rate gets our own error
 pub(super) struct TrainArgs {
-    /// A dataset directory, builtin:planted or builtin:karate
+    /// Dataset directory, builtin:planted or builtin:karate
     #[arg(long, value_name = "DATA", default_value = DEFAULT_DATA)]
     data: String,
     #[command(flatten)]
     model: ModelArgs,
-    /// How many epochs, those before a resumption included
+    #[command(flatten)]
+    training: TrainingArgs,
+    #[command(flatten)]
+    checkpoints: CheckpointArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Training")]
+struct TrainingArgs {
+    /// Number of epochs, including those before --resume
     #[arg(long, value_name = "N", default_value_t = 200)]
     epochs: u64,
-    /// The optimizer: adam, adamw or sgd
-    #[arg(long, default_value = "adam")]
+    /// Optimizer: adam, adamw or sgd
+    #[arg(long, value_name = "NAME", default_value = "adam")]
     optimizer: String,
     /// Learning rate
     #[arg(long, value_name = "F", default_value_t = 0.01)]
@@ -45,61 +60,78 @@ pub(super) struct TrainArgs {
     /// Momentum of sgd
     #[arg(long, value_name = "F", default_value_t = 0.0)]
     momentum: f64,
-    /// Decay of the parameters: added to the gradient, or with adamw decoupled [0.01 for adamw, else 0]
+    /// Weight decay, decoupled with adamw [default: 0.01 with adamw, else 0]
     #[arg(long, value_name = "F")]
     weight_decay: Option<f64>,
-    /// Which layers decay: all or first
+    /// Layers whose parameters decay: all or first
     #[arg(long, value_name = "LAYERS", default_value = "all")]
     decay_layers: String,
-    /// Divide each row of the features by its sum: row or none [what dataset.json says, else row for sparse non-negative features, else none]
+    /// Feature normalisation: row (divide each row by its sum) or none [default: the dataset's, else row for sparse
+    /// non-negative features]
     #[arg(long, value_name = "NORM")]
     feature_norm: Option<String>,
-    /// Seed of initial weights and dropout
+    /// Seed of the initial weights and of dropout
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Evaluate every N epochs; 0 only at the end
+    /// Evaluate every N epochs; 0: only at the end
     #[arg(long, value_name = "N", default_value_t = 1)]
     eval_every: u64,
-    /// Stop after N epochs without a better validation accuracy
+    /// Stop after N epochs without a better validation accuracy [default: off]
     #[arg(long, value_name = "N")]
     early_stop: Option<u64>,
-    /// Write checkpoints into DIR
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Checkpoints")]
+struct CheckpointArgs {
+    /// Write checkpoints to DIR
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
-    /// Write one every N epochs, as well as at the end
+    /// Write one every N epochs, as well as at the end; 0: only at the end
     #[arg(long, value_name = "N", default_value_t = 50, requires = "checkpoint")]
     checkpoint_every: u64,
-    /// Go on from the newest checkpoint in DIR
+    /// Continue from the newest checkpoint in DIR
     #[arg(long, requires = "checkpoint")]
     resume: bool,
-    /// Print JSON lines on standard output
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+struct OutputArgs {
+    /// Print the memory plan before training
+    #[arg(long)]
+    explain: bool,
+    /// Write a trace of the run to FILE, in the Chrome trace format, of at most 256 MiB
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Print JSON lines instead of tables
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    device: DeviceArgs,
 }
 
 impl TrainArgs {
     fn optimizer(&self) -> Result<Optimizer> {
-        let decay = self.weight_decay;
-        Ok(match self.optimizer.as_str() {
-            "adam" => Adam::new(self.lr).weight_decay(decay.unwrap_or(0.0)).into(),
-            "adamw" => AdamW::new(self.lr).weight_decay(decay.unwrap_or(0.01)).into(),
-            "sgd" => Sgd::new(self.lr).momentum(self.momentum).weight_decay(decay.unwrap_or(0.0)).into(),
+        let decay = self.training.weight_decay;
+        Ok(match self.training.optimizer.as_str() {
+            "adam" => Adam::new(self.training.lr).weight_decay(decay.unwrap_or(0.0)).into(),
+            "adamw" => AdamW::new(self.training.lr).weight_decay(decay.unwrap_or(0.01)).into(),
+            "sgd" => {
+                Sgd::new(self.training.lr).momentum(self.training.momentum).weight_decay(decay.unwrap_or(0.0)).into()
+            }
             other => {
                 let expected = "there are adam, adamw and sgd".into();
-                return Err(Error::Value { option: "--optimizer", value: other.into(), expected });
+                return Err(Error::Value { option: "optimizer", value: other.into(), expected });
             }
         })
     }
 
     fn decay_layers(&self) -> Result<DecayLayers> {
-        match self.decay_layers.as_str() {
+        match self.training.decay_layers.as_str() {
             "all" => Ok(DecayLayers::All),
             "first" => Ok(DecayLayers::First),
             other => {
                 let expected = "write all or first".into();
-                Err(Error::Value { option: "--decay-layers", value: other.into(), expected })
+                Err(Error::Value { option: "decay_layers", value: other.into(), expected })
             }
         }
     }
@@ -110,21 +142,25 @@ impl TrainArgs {
             .optimizer(self.optimizer()?)
             .decay_layers(self.decay_layers()?)
             .dtype(self.model.dtype.float())
-            .seed(self.seed)
-            .epochs(self.epochs)
-            .eval_every(self.eval_every);
-        if let Some(norm) = &self.feature_norm {
-            builder = builder.feature_norm(norm.parse::<FeatureNorm>()?);
+            .seed(self.training.seed)
+            .epochs(self.training.epochs)
+            .eval_every(self.training.eval_every);
+        if let Some(norm) = self.feature_norm()? {
+            builder = builder.feature_norm(norm);
         }
         builder.build()
     }
 
+    fn feature_norm(&self) -> Result<Option<FeatureNorm>> {
+        Ok(self.training.feature_norm.as_deref().map(str::parse).transpose()?)
+    }
+
     /// Goes on from a checkpoint if asked to; an earlier run's are never written over.
     fn resume(&self, trainer: &mut Trainer) -> Result<()> {
-        let Some(dir) = &self.checkpoint else { return Ok(()) };
-        if self.resume {
+        let Some(dir) = &self.checkpoints.checkpoint else { return Ok(()) };
+        if self.checkpoints.resume {
             match trainer.resume(dir)? {
-                Some(epoch) if epoch >= self.epochs => {
+                Some(epoch) if epoch >= self.training.epochs => {
                     say(format_args!("{} has reached epoch {epoch} already: nothing to train", dir.display()));
                 }
                 Some(epoch) => say(format_args!("resumed from epoch {epoch} in {}", dir.display())),
@@ -138,55 +174,74 @@ impl TrainArgs {
         }
     }
 
-    /// Refuses values that clap takes but that mean nothing here.
-    fn check(&self, data: &Dataset) -> Result<()> {
+    /// Refuses values that clap takes but that mean nothing here, whatever the data.
+    fn check(&self) -> Result<()> {
         let wrong =
             |option, value: String, expected: &str| Err(Error::Value { option, value, expected: expected.into() });
-        if self.momentum != 0.0 && self.optimizer != "sgd" {
-            return wrong("--momentum", self.momentum.to_string(), "only --optimizer sgd has a momentum");
+        self.device.options()?;
+        self.model.check()?;
+        self.optimizer()?;
+        self.decay_layers()?;
+        self.feature_norm()?;
+        let TrainingArgs { momentum, early_stop, eval_every, .. } = self.training;
+        if momentum != 0.0 && self.training.optimizer != "sgd" {
+            return wrong("momentum", momentum.to_string(), "only option `optimizer` sgd has a momentum");
         }
-        if let Some(patience) = self.early_stop {
-            if patience == 0 {
-                return wrong("--early-stop", "0".into(), "it is a number of epochs, at least 1");
+        match early_stop {
+            Some(0) => wrong("early_stop", "0".into(), "it is a number of epochs, at least 1"),
+            Some(patience) if eval_every == 0 => {
+                let expected = "it compares validation accuracies, of which option `eval_every` 0 makes none";
+                wrong("early_stop", patience.to_string(), expected)
             }
-            if self.eval_every == 0 || data.labelled_split_size(VAL) == 0 {
-                let expected = "stopping early needs a validation split and --eval-every of at least 1";
-                return wrong("--early-stop", patience.to_string(), expected);
-            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses what the data does not allow.
+    fn check_data(&self, data: &Dataset) -> Result<()> {
+        if self.training.early_stop.is_some() && data.labelled_split_size(VAL) == 0 {
+            let (what, needed_by) = ("labelled vertex in its validation split", "option `early_stop` needs one");
+            return Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
         }
         Ok(())
     }
 }
 
 /// Trains, saves, and reports.
-pub(super) fn run(args: &TrainArgs) -> Result<()> {
-    args.device.options()?;
-    args.model.check()?;
-    let _lock = args.checkpoint.as_deref().map(take_folder).transpose()?;
-    let mut trace = RunTrace::open(args.device.trace.as_deref(), TraceFile::LIMIT_BYTES)?;
+///
+/// # Returns
+/// The exit code of a run that did not fail: one that was interrupted says so.
+pub(super) fn run(args: &TrainArgs) -> Result<ExitCode> {
+    args.check()?;
+    let _lock = args.checkpoints.checkpoint.as_deref().map(take_folder).transpose()?;
+    let mut trace = RunTrace::open(args.output.trace.as_deref(), TraceFile::LIMIT_BYTES)?;
     let start = Instant::now();
     let data = Dataset::load(&args.data)?;
-    if args.checkpoint.is_some() {
+    if args.checkpoints.checkpoint.is_some() {
         // Checkpoints have it, and now its bytes have just been read.
         data.fingerprint();
     }
     let read_seconds = start.elapsed().as_secs_f64();
-    args.check(&data)?;
+    args.check_data(&data)?;
     let model = args.model.model(data.feature_width(), data.class_count())?;
-    if !args.json {
+    if !args.output.json {
         introduce(args, &data, &model);
     }
     let mut trainer = args.trainer(&data, &model)?;
     args.resume(&mut trainer)?;
-    if let Some(dir) = &args.checkpoint {
+    if let Some(dir) = &args.checkpoints.checkpoint {
         try_to_write(dir)?;
     }
     let tiles = trainer.tiles();
-    if tiles > 1 && !args.json {
-        say(format_args!("tiles: {tiles} a device, for want of memory"));
+    if tiles > 1 && !args.output.json {
+        say(format_args!("{tiles} tiles per device, because the memory is small"));
     }
-    if args.device.explain {
-        say(trainer.explain().trim_end());
+    if args.output.explain {
+        let plan = trainer.explain();
+        match args.output.json {
+            true => say(plan.trim_end()),
+            false => print(&format!("{}\n", plan.trim_end()))?,
+        }
     }
     trace.start(&mut trainer);
     let started_at = trainer.epoch();
@@ -196,19 +251,22 @@ pub(super) fn run(args: &TrainArgs) -> Result<()> {
     let ended = trained.and_then(|done| end(args, &data, &mut trainer, started_at, &Done { read_seconds, ..done }));
     match (ended, traced) {
         (Err(error), Err(also)) => {
-            super::report(&also);
-            Err(error)
+            failure::report(&also);
+            return Err(error);
         }
-        (ended, traced) => ended.and(traced),
+        (ended, traced) => ended.and(traced)?,
     }
+    let is_cut_short = interrupted().load(Ordering::Relaxed) && trainer.epoch() < args.training.epochs;
+    Ok(if is_cut_short { ExitCode::from(failure::INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
 /// What comes after the last epoch: an evaluation if none was yet, a checkpoint, the report.
 fn end(args: &TrainArgs, data: &Dataset, trainer: &mut Trainer, started_at: u64, done: &Done) -> Result<()> {
-    if trainer.best().is_none() || args.eval_every == 0 {
+    if trainer.best().is_none() || args.training.eval_every == 0 {
         trainer.evaluate()?;
     }
-    if let Some(dir) = args.checkpoint.as_ref().filter(|_| trainer.epoch() > started_at || started_at == 0) {
+    if let Some(dir) = args.checkpoints.checkpoint.as_ref().filter(|_| trainer.epoch() > started_at || started_at == 0)
+    {
         trainer.save(dir)?;
     }
     summarise(args, data, trainer, done)
@@ -244,39 +302,40 @@ struct Done {
 
 /// Runs the epochs, until there are enough, or no better ones, or the person wants no more.
 fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace) -> Result<Done> {
-    let bar = output::bar(args.epochs, args.json);
+    let bar = output::bar(args.training.epochs, args.output.json);
     bar.set_prefix("training");
     bar.set_position(trainer.epoch());
-    let lines_every = args.epochs.div_ceil(PROGRESS_LINES).max(1);
+    let lines_every = args.training.epochs.div_ceil(PROGRESS_LINES).max(1);
     let mut done = Done::default();
     let interrupted = interrupted();
     let mut val = None;
     let mut stale = stale_epochs(args, trainer);
-    while trainer.epoch() < args.epochs && stale.is_none() && !interrupted.load(Ordering::Relaxed) {
+    while trainer.epoch() < args.training.epochs && stale.is_none() && !interrupted.load(Ordering::Relaxed) {
         let stepped = trainer.step();
-        if let Some(note) = trace.add(trainer).filter(|_| !args.json) {
+        if let Some(note) = trace.add(trainer).filter(|_| !args.output.json) {
             bar.suspend(|| say(note));
         }
         let epoch = stepped?;
-        if let Some(moved) = trainer.last_move().filter(|moved| moved.epoch == epoch.epoch && !args.json) {
+        if let Some(moved) = trainer.last_move().filter(|moved| moved.epoch == epoch.epoch && !args.output.json) {
             bar.suspend(|| say(move_line(moved)));
         }
-        if epoch.accuracy.is_some() || args.eval_every == 0 || epoch.epoch < args.eval_every {
+        if epoch.accuracy.is_some() || args.training.eval_every == 0 || epoch.epoch < args.training.eval_every {
             done.bytes = [[epoch.bytes_to_device, epoch.bytes_to_host], epoch.planned_bytes];
             done.between = [epoch.bytes_between_devices, epoch.planned_bytes_between_devices];
         }
         done.seconds.push(epoch.seconds);
         val = epoch.accuracy.map_or(val, |a| a.val);
         let progress = format!("loss {:.4}  val {}", epoch.loss, percent(val));
-        if args.json {
+        if args.output.json {
             json_line(&epoch_line(&epoch, trainer.label_kind()))?;
-        } else if bar.is_hidden() && (epoch.epoch % lines_every == 0 || epoch.epoch == args.epochs) {
-            say(format_args!("epoch {}/{}  {progress}", epoch.epoch, args.epochs));
+        } else if bar.is_hidden() && (epoch.epoch % lines_every == 0 || epoch.epoch == args.training.epochs) {
+            say(format_args!("epoch {}/{}  {progress}", epoch.epoch, args.training.epochs));
         }
         bar.set_message(progress);
         bar.set_position(epoch.epoch);
-        let is_due = args.checkpoint_every > 0 && epoch.epoch % args.checkpoint_every == 0;
-        if let Some(dir) = args.checkpoint.as_ref().filter(|_| is_due && epoch.epoch < args.epochs) {
+        let is_due = args.checkpoints.checkpoint_every > 0 && epoch.epoch % args.checkpoints.checkpoint_every == 0;
+        if let Some(dir) = args.checkpoints.checkpoint.as_ref().filter(|_| is_due && epoch.epoch < args.training.epochs)
+        {
             trainer.save(dir)?;
         }
         if epoch.accuracy.is_some() {
@@ -300,7 +359,7 @@ fn interrupted() -> &'static AtomicBool {
     HANDLER.call_once(|| {
         let installed = ctrlc::set_handler(|| {
             if INTERRUPTED.swap(true, Ordering::Relaxed) {
-                std::process::exit(130);
+                std::process::exit(failure::INTERRUPTED.into());
             }
             say("interrupted: this epoch is the last (once more to stop at once)");
         });
@@ -314,7 +373,7 @@ fn interrupted() -> &'static AtomicBool {
 /// How many epochs have passed since the best one, if they are enough to stop.
 fn stale_epochs(args: &TrainArgs, trainer: &Trainer) -> Option<u64> {
     let stale = trainer.epoch() - trainer.best()?.epoch;
-    args.early_stop.filter(|&patience| stale >= patience).map(|_| stale)
+    args.training.early_stop.filter(|&patience| stale >= patience).map(|_| stale)
 }
 
 /// Why vertices moved between devices, and what it took.
@@ -365,7 +424,7 @@ fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) {
         output::count(data.split_size(TRAIN) as u64),
         output::count(data.split_size(VAL) as u64),
         output::count(data.split_size(TEST) as u64),
-        args.epochs,
+        args.training.epochs,
     ));
 }
 
@@ -379,7 +438,7 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -
     let val = best.and_then(|b| b.val_accuracy);
     let median = median(epoch_seconds.get(1..).unwrap_or_default()).or_else(|| median(epoch_seconds));
     let start_up = trainer.start_up();
-    if args.json {
+    if args.output.json {
         let mut line = json!({
             "event": "summary",
             "dataset": data.name(),
@@ -424,21 +483,24 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -
         ("peak memory", bytesize::ByteSize(peak).to_string()),
         ("start-up", began),
     ];
-    if let Some(dir) = &args.checkpoint {
+    if let Some(dir) = &args.checkpoints.checkpoint {
         rows.push(("checkpoint", dir.display().to_string()));
     }
-    say(facts(&rows));
+    print(&facts(&rows))?;
     if trainer.parts().len() > 1 || to_device + to_host > 0 {
-        say(format_args!("\n{}", devices_table(trainer)));
-        let size = |bytes: u64| bytesize::ByteSize(bytes).to_string();
-        let [planned, measured] = [planned_to_device, to_device].map(size);
-        say(format_args!("to devices, an epoch: {measured} ({planned} planned)"));
-        let [planned, measured] = [planned_to_host, to_host].map(size);
-        say(format_args!("to the host, an epoch: {measured} ({planned} planned)"));
-        if planned_between > 0 {
-            let [planned, measured] = [planned_between, between].map(size);
-            say(format_args!("between devices, an epoch: {measured} ({planned} planned)"));
+        print(&format!("\n{}", devices_table(trainer)))?;
+        let mut table = table(["copies per epoch", "measured", "planned"]);
+        for (what, measured, planned) in [
+            ("to devices", to_device, planned_to_device),
+            ("to the host", to_host, planned_to_host),
+            ("between devices", between, planned_between),
+        ] {
+            if what != "between devices" || planned > 0 {
+                let [measured, planned] = [measured, planned].map(|bytes| bytesize::ByteSize(bytes).to_string());
+                table.add_row([what.to_owned(), measured, planned]);
+            }
         }
+        print(&format!("\n{}", align(table)))?;
     }
     Ok(())
 }

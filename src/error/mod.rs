@@ -5,9 +5,8 @@ mod tasks_file;
 
 use std::path::PathBuf;
 
-use bytesize::ByteSize;
-
 use crate::dataset;
+use crate::host::told_apart;
 use crate::model::{ModelError, WeightsError};
 use crate::program::{PassesError, ProgramError};
 
@@ -18,6 +17,9 @@ pub use tasks_file::TasksFileError;
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why something failed: each message is one sentence that says what was found, what was expected, and what to do.
+///
+/// Messages use the words of the library: option `device_memory` is what a builder's method of that name sets. The command puts
+/// its flags in their place.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -33,18 +35,10 @@ pub enum Error {
     /// A list of passes that was not understood.
     #[error(transparent)]
     Passes(#[from] PassesError),
-    /// Something of the design that this version does not have.
-    #[error("{what} is not built yet; {instead}")]
-    NotBuilt {
-        /// What was asked for.
-        what: String,
-        /// What there is.
-        instead: String,
-    },
-    /// A value that means nothing.
-    #[error("{option} `{value}` is not understood; {expected}")]
+    /// An option with a value that it cannot have.
+    #[error("option `{option}` cannot be `{value}`: {expected}")]
     Value {
-        /// Which option.
+        /// The name of the method or field that sets it.
         option: &'static str,
         /// Its value.
         value: String,
@@ -72,8 +66,7 @@ pub enum Error {
         model: usize,
     },
     /// The device has too little memory.
-    #[error("{device} has {} of memory, but this needs {} ({need_bytes} bytes); give it more with --device-memory, or make the model narrower",
-        ByteSize(*.have_bytes), ByteSize(*.need_bytes))]
+    #[error("{device} has {}; give it more memory, or make the model narrower", shortage(*.have_bytes, *.need_bytes))]
     DoesNotFit {
         /// Which device.
         device: String,
@@ -93,9 +86,9 @@ pub enum Error {
         source: Box<lapidary_kernels::Error>,
     },
     /// GPUs were asked for, and the driver cannot even say which there are.
-    #[error("{option} {value} asks for a GPU, but none can be found; {instead}")]
+    #[error("option `{option}` is `{value}`, but no GPU can be found; {instead}")]
     NoGpus {
-        /// Which option.
+        /// As in [`Error::Value`].
         option: &'static str,
         /// Its value.
         value: String,
@@ -105,7 +98,9 @@ pub enum Error {
         source: Box<lapidary_kernels::Error>,
     },
     /// Devices whose rows cannot go straight from one to the other.
-    #[error("--exchange peer needs devices that reach each other's memory: {why}; say --exchange host, or nothing")]
+    #[error(
+        "option `exchange` cannot be `peer`, which needs devices that reach each other's memory: {why}; choose `auto` or `host`"
+    )]
     Unreachable {
         /// Which cannot.
         why: String,
@@ -115,6 +110,20 @@ pub enum Error {
     CheckFailed {
         /// Which.
         parts: String,
+    },
+    /// Checks of a GPU that there was no time for. The others passed.
+    #[error("the check of the GPU is incomplete: there was no time for all of {parts}")]
+    CheckIncomplete {
+        /// In which parts something is missing.
+        parts: String,
+    },
+    /// A file that holds no ranges.
+    #[error("{} holds no partition: {why}", path.display())]
+    PartitionFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
     },
     /// Ranges that do not cut the graph at hand into a part for each device.
     #[error("these parts do not fit: {why}; parts are one range a device, each beginning where the one before ends")]
@@ -145,7 +154,7 @@ pub enum Error {
         source: lapidary_cost_model::FileError,
     },
     /// Training went wrong numerically.
-    #[error("the loss of epoch {epoch} is {loss}; training diverged, so try a smaller learning rate (--lr)")]
+    #[error("the loss of epoch {epoch} is {loss}; training diverged, so try a smaller learning rate")]
     Diverged {
         /// Which epoch.
         epoch: u64,
@@ -177,7 +186,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A folder that holds the checkpoints of an earlier run.
-    #[error("{} holds the checkpoints of a run up to epoch {epoch}; go on with --resume, or name another folder", path.display())]
+    #[error("{} holds the checkpoints of a run up to epoch {epoch}; name another folder, or resume that run", path.display())]
     CheckpointInTheWay {
         /// The folder.
         path: PathBuf,
@@ -196,7 +205,7 @@ pub enum Error {
         remedy: String,
     },
     /// A checkpoint whose files are not those that were written.
-    #[error("{} {why}; use another checkpoint, or give weights from elsewhere to `infer --weights`", path.display())]
+    #[error("{} {why}; use another checkpoint, or weights from elsewhere", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -256,6 +265,13 @@ pub enum Error {
         /// The model.
         name: String,
     },
+}
+
+/// What there is and what is needed; the latter in bytes as well, since that much is enough.
+fn shortage(have_bytes: u64, need_bytes: u64) -> String {
+    let [have, need] = told_apart(have_bytes, need_bytes);
+    let exact = if need.ends_with(" bytes") { String::new() } else { format!(" ({need_bytes} bytes)") };
+    format!("{have} of memory, but this needs {need}{exact}")
 }
 
 impl From<ProgramError> for Error {

@@ -160,7 +160,10 @@ impl<'a> DryRun<'a> {
             Subject::Shape(_) => None,
         };
         let subject = self.forecast_input(inputs.as_ref())?;
-        let device_memory = self.options.device_memory.map_or(profile.capacity_bytes, |memory| memory.as_u64());
+        let device_memory = self
+            .options
+            .device_memory
+            .map_or(profile.capacity_bytes / self.options.devices.sharing(), |memory| memory.as_u64());
         let mut policies = Vec::new();
         for &policy in self.tried() {
             let outcome = self.plan(&subject, policy, device_memory, Method::default().limit)?;
@@ -230,7 +233,7 @@ impl<'a> DryRun<'a> {
         let programs = [("train", training), ("evaluate", evaluation)];
         let cuts = Mutex::new((parts, BTreeMap::new()));
         Ok(ForecastInput {
-            exchange: self.options.devices.planned_links(),
+            exchange: self.options.devices.planned_path(),
             programs,
             phases: self.phases(),
             copies,

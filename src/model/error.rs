@@ -15,7 +15,7 @@ pub enum ModelError {
         name: String,
     },
     /// The model does not have this normalisation.
-    #[error("the model `{model}` is defined with one normalisation and does not take --norm {norm}")]
+    #[error("the model `{model}` is defined with one normalisation and does not take `{norm}`")]
     NormNotTaken {
         /// The model.
         model: &'static str,

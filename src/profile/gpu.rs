@@ -195,7 +195,7 @@ pub(super) fn measure(ordinal: u32) -> Result<Profile> {
     let name = format!("cuda:{ordinal}");
     let failed = |source| Error::Device { device: name.clone(), op: "looking for it".into(), source: Box::new(source) };
     let gpus = cuda::gpus().map_err(|source| Error::NoGpus {
-        option: "--profile",
+        option: "profile",
         value: name.clone(),
         instead: format!("known without one are {}, and a file's", Profile::NAMES.join(", ")),
         source: Box::new(source),

@@ -48,7 +48,7 @@ pub fn load(word: &str) -> Result<Profile> {
     let path = PathBuf::from(word);
     if !path.exists() {
         let expected = format!("expected cpu, cuda:0, {} or a file", Profile::NAMES.join(", "));
-        return Err(Error::Value { option: "--profile", value: word.into(), expected });
+        return Err(Error::Value { option: "profile", value: word.into(), expected });
     }
     let json = std::fs::read_to_string(&path);
     let json = json.map_err(|source| Error::Io { action: "read", path: path.clone(), source })?;

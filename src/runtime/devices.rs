@@ -77,7 +77,7 @@ impl FromStr for ExchangeMode {
             "peer" => Ok(Self::Peer),
             _ => {
                 let expected = "write auto, host or peer".into();
-                Err(Error::Value { option: "--exchange", value: text.into(), expected })
+                Err(Error::Value { option: "exchange", value: text.into(), expected })
             }
         }
     }
@@ -244,7 +244,7 @@ impl Devices {
     }
 
     /// How rows would go from device to device, for a plan: [`Devices::path`] without letting GPUs do anything.
-    pub(crate) fn planned_links(&self) -> ExchangePath {
+    pub(crate) fn planned_path(&self) -> ExchangePath {
         match (&self.kind, self.exchange) {
             (_, ExchangeMode::Peer) => ExchangePath::Peer,
             (DeviceKind::Cuda(ordinals), ExchangeMode::Auto) if self.count > 1 => {
@@ -252,6 +252,13 @@ impl Devices {
             }
             _ => ExchangePath::Host,
         }
+    }
+
+    /// The most devices that share one GPU.
+    pub(crate) fn sharing(&self) -> u64 {
+        let DeviceKind::Cuda(ordinals) = &self.kind else { return 1 };
+        let shares = ordinals.iter().map(|ordinal| ordinals.iter().filter(|other| *other == ordinal).count() as u64);
+        shares.max().unwrap_or(1)
     }
 
     /// How many devices there are, and so parts of the graph.
@@ -301,15 +308,15 @@ impl Devices {
             return Ok(());
         }
         let expected = format!("a run has 1 to {MOST_DEVICES} devices");
-        Err(Error::Value { option: "--devices", value: self.to_string(), expected })
+        Err(Error::Value { option: "devices", value: self.to_string(), expected })
     }
 
     fn gpu_budgets(&self, ordinals: &[u32], memory: Option<ByteSize>) -> Result<Vec<DeviceBudget>> {
         let missing = |name: String, source| Error::Device { device: name, op: "looking for it".into(), source };
         let gpus = cuda::gpus().map_err(|source| Error::NoGpus {
-            option: "--devices",
+            option: "devices",
             value: self.to_string(),
-            instead: "--devices cpu needs none".into(),
+            instead: "`cpu` needs none".into(),
             source: Box::new(source),
         })?;
         let budget = |(i, &ordinal): (usize, &u32)| {
@@ -379,7 +386,7 @@ impl FromStr for Devices {
     /// # Errors
     /// [`Error::Value`].
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = |expected: String| Error::Value { option: "--devices", value: text.into(), expected };
+        let wrong = |expected: String| Error::Value { option: "devices", value: text.into(), expected };
         let (kind, list) = text.split_once(':').map_or((text, None), |(kind, list)| (kind, Some(list)));
         let count = || match list.map(str::parse) {
             None => Ok(1),

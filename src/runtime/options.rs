@@ -64,21 +64,21 @@ impl Partition {
     /// From `learned`, `edges`, `vertices` or a file: the `run.json` of a checkpoint, or JSON of pairs `[[0, 10], [10, 34]]`.
     ///
     /// # Errors
-    /// [`Error::Value`]; [`Error::Io`] if the file cannot be read.
+    /// [`Error::Value`]; [`Error::Io`] if the file cannot be read; [`Error::PartitionFile`].
     pub fn parse(text: &str) -> Result<Self> {
         if let Ok(strategy) = text.parse() {
             return Ok(Self::Strategy(strategy));
         }
-        let wrong =
-            |expected: &str| Error::Value { option: "--partition", value: text.into(), expected: expected.into() };
         let path = Path::new(text);
         if !path.exists() {
-            return Err(wrong("write learned, edges, vertices or the name of a file"));
+            let expected = "write learned, edges, vertices or the name of a file".into();
+            return Err(Error::Value { option: "partition", value: text.into(), expected });
         }
+        let wrong = |why| Error::PartitionFile { path: path.into(), why };
         let json = std::fs::read_to_string(path);
         let json = json.map_err(|source| Error::Io { action: "read", path: path.into(), source })?;
         let ranges: Ranges = serde_json::from_str(&json)
-            .map_err(|_| wrong("the file is no run.json and no list of pairs [[0, 10], [10, 34]]"))?;
+            .map_err(|_| wrong("it is no run.json and no list of pairs [[0, 10], [10, 34]]"))?;
         let (parts, splits) = match ranges {
             Ranges::Run { parts, splits } => (parts, splits),
             Ranges::List(parts) => (parts, Vec::new()),
@@ -87,9 +87,7 @@ impl Partition {
             return Ok(Self::Ranges(ranges_of(&parts)));
         }
         if !splits.is_sorted_by(|a, b| a.epoch < b.epoch) {
-            return Err(wrong(
-                "the splits of a run.json stand in the order of their epochs, none of which comes twice",
-            ));
+            return Err(wrong("its splits do not stand in the order of their epochs, or one comes twice"));
         }
         Ok(Self::Replay(splits.iter().map(|split| (split.epoch, ranges_of(&split.parts))).collect()))
     }

@@ -193,12 +193,12 @@ impl Optimizer {
         let at_least_0 = "it is a finite number, 0 or more";
         let below_1 = "it lies in [0, 1)";
         // The learning rate reaches the device as f32.
-        let rate = |lr: f64| ("the learning rate", lr, lr >= 0.0 && (lr as f32).is_finite(), at_least_0);
+        let rate = |lr: f64| ("lr", lr, lr >= 0.0 && (lr as f32).is_finite(), at_least_0);
         let amount = |option, x: f64| (option, x, x >= 0.0 && x.is_finite(), at_least_0);
         let share = |option, x: f64| (option, x, (0.0..1.0).contains(&x), below_1);
         let checks = match *self {
             Self::Sgd(Sgd { lr, momentum, weight_decay }) => {
-                vec![rate(lr), share("the momentum", momentum), amount("the weight decay", weight_decay)]
+                vec![rate(lr), share("momentum", momentum), amount("weight_decay", weight_decay)]
             }
             Self::Adam(Adam { lr, beta1, beta2, eps, weight_decay })
             | Self::AdamW(AdamW(Adam { lr, beta1, beta2, eps, weight_decay })) => vec![
@@ -206,7 +206,7 @@ impl Optimizer {
                 share("beta1", beta1),
                 share("beta2", beta2),
                 amount("eps", eps),
-                amount("the weight decay", weight_decay),
+                amount("weight_decay", weight_decay),
             ],
         };
         match checks.into_iter().find(|(_, _, good, _)| !good) {

@@ -309,6 +309,6 @@ mod tests {
         assert_eq!(bad(MAX_VERTICES, 1 << 40), "");
         assert_eq!(bad(MAX_VERTICES, 1 << 34), "the offset of each column needs 32.0 GiB, but this host has 16.0 GiB");
         assert_eq!(bad(1023, 8192), "");
-        assert!(bad(1024, 8192).contains("8.0 KiB"));
+        assert!(bad(1024, 8192).contains("this host has 8.00 KiB"));
     }
 }

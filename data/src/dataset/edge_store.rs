@@ -62,8 +62,8 @@ impl EdgeStore {
     pub(crate) fn extend(&mut self, edges: &[[u32; 2]]) -> Result<()> {
         self.count += edges.len() as u64;
         if let Some(shortage) = host::shortage(self.count.saturating_mul(4), self.memory_bytes) {
-            let expected = format!("fewer: the list of edges {shortage}").into();
-            return Err(Error::Option { option: "the number of edges", found: self.count.to_string(), expected });
+            let (found, shortage) = (self.count.to_string(), format!("the list of edges {shortage}"));
+            return Err(Error::TooLarge { option: "the number of edges", found, shortage });
         }
         if self.buffer.len() + edges.len() > BUFFER {
             self.flush()?;
@@ -117,8 +117,8 @@ impl EdgeStore {
         let edges = self.count.saturating_mul(if reversed { 2 } else { 1 });
         let need_bytes = edges.saturating_mul(4).saturating_add(16 * vertices as u64);
         if let Some(shortage) = host::shortage(need_bytes, self.memory_bytes) {
-            let expected = format!("fewer: the graph {shortage}").into();
-            return Err(Error::Option { option: "the number of edges", found: edges.to_string(), expected });
+            let (found, shortage) = (edges.to_string(), format!("the graph {shortage}"));
+            return Err(Error::TooLarge { option: "the number of edges", found, shortage });
         }
         // Loops that will be dropped are not stored, since there may be many. The first read counts them.
         let mut loops = 0;

@@ -236,15 +236,35 @@ pub enum Error {
         /// The name asked for.
         name: String,
     },
-    /// An option has an invalid value, or asks for more than the host has.
-    #[error("{option} is {found}, expected {expected}")]
+    /// An option has a value that it cannot have, whatever the data.
+    #[error("{} is {found}, expected {expected}", named(.option))]
     Option {
-        /// The option.
+        /// The name of a field, or words for what has none.
         option: &'static str,
         /// The value given.
         found: String,
         /// The values that are allowed.
         expected: Cow<'static, str>,
+    },
+    /// An option has a value that the data at hand does not allow.
+    #[error("{} is {found}, expected {expected}", named(.option))]
+    NotForThisData {
+        /// As in [`Error::Option`].
+        option: &'static str,
+        /// Its value.
+        found: String,
+        /// What this data allows.
+        expected: Cow<'static, str>,
+    },
+    /// A dataset does not fit into the host's memory.
+    #[error("{} is {found}, expected fewer: {shortage}", named(.option))]
+    TooLarge {
+        /// What there is too much of, as in [`Error::Option`].
+        option: &'static str,
+        /// How much.
+        found: String,
+        /// What it needs, and what the host has.
+        shortage: String,
     },
     /// A source to import from does not contain what its format requires.
     #[error("{file}: {why}")]
@@ -272,6 +292,11 @@ pub enum Error {
         /// The function that it names.
         global: String,
     },
+}
+
+/// The name of a field as messages have it, which tells it from other quoted text: option `split`. Words stay as they are.
+fn named(option: &str) -> Cow<'_, str> {
+    if option.contains(' ') { option.into() } else { format!("option `{option}`").into() }
 }
 
 impl Error {

@@ -27,11 +27,9 @@ impl FromStr for FeatureNorm {
         match text {
             "row" => Ok(Self::Row),
             "none" => Ok(Self::None),
-            other => Err(Error::Option {
-                option: "the feature norm",
-                found: other.into(),
-                expected: "`row` or `none`".into(),
-            }),
+            other => {
+                Err(Error::Option { option: "feature_norm", found: other.into(), expected: "`row` or `none`".into() })
+            }
         }
     }
 }

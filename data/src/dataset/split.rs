@@ -28,6 +28,8 @@ pub(crate) enum Members {
     Mask(Vec<bool>),
 }
 
+const SHARES: &str = "the random split";
+
 /// A random split.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RandomSplit {
@@ -50,9 +52,9 @@ impl RandomSplit {
         match shares.filter(are_shares) {
             Some(shares) => Ok(Self { shares, stratified: false, seed: 0 }),
             None => Err(Error::Option {
-                option: "the shares of the splits",
+                option: SHARES,
                 found: format!("`{text:.40}`"),
-                expected: "three numbers for train, val and test, together at most 1, as in 0.6,0.2,0.2".into(),
+                expected: "three shares for train, val and test, together at most 1, as in 0.6,0.2,0.2".into(),
             }),
         }
     }
@@ -61,30 +63,22 @@ impl RandomSplit {
     /// if there are no labels or several labels per vertex.
     ///
     /// # Errors
-    /// [`Error::Option`] for invalid shares, and for a stratified split without one label per vertex.
+    /// [`Error::Option`] for invalid shares; [`Error::NotForThisData`] for a stratified split without one label per vertex.
     /// # Cost
     /// O(vertices log vertices).
     pub(crate) fn draw(&self, vertices: usize, labels: Option<&RawLabels>) -> Result<[Members; 3]> {
-        let wrong = |option, found: String, expected: &'static str| {
-            Err(Error::Option { option, found, expected: Cow::Borrowed(expected) })
-        };
         if !are_shares(&self.shares) {
-            return wrong(
-                "the shares of the splits",
-                format!("{:?}", self.shares),
-                "shares that are together at most 1",
-            );
+            let expected = Cow::Borrowed("shares that are together at most 1");
+            return Err(Error::Option { option: SHARES, found: format!("{:?}", self.shares), expected });
         }
         let classes = match labels {
             Some(RawLabels::Class(classes)) => Some(classes),
             _ => None,
         };
         if self.stratified && classes.is_none() {
-            return wrong(
-                "a stratified split",
-                "a dataset without one label per vertex".into(),
-                "labels, one class per vertex",
-            );
+            let found = "true for a dataset without one label per vertex".into();
+            let expected = Cow::Borrowed("labels, one class per vertex");
+            return Err(Error::NotForThisData { option: "stratified", found, expected });
         }
         let mut among: Vec<i64> = match classes {
             Some(classes) => (0i64..).zip(classes.iter()).filter(|(_, class)| **class >= 0).map(|(v, _)| v).collect(),

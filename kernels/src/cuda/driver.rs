@@ -77,16 +77,14 @@ impl<T> Named<T> for std::result::Result<T, NvrtcError> {
 
 impl<T> Named<T> for std::result::Result<T, CublasError> {
     fn during(self, call: &'static str) -> Result<T> {
-        let advice = "give it less memory with --device-memory, so that cuBLAS finds room beside it";
+        let advice = "give the device less memory, so that cuBLAS finds room beside it";
         self.map_err(|error| Error::Cuda { call, name: format!("{:?}", error.0), advice })
     }
 }
 
 fn advice(error: CUresult) -> &'static str {
     match error {
-        CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-            "other programs use the GPU's memory: stop them, or give less with --device-memory"
-        }
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => "other programs use the GPU's memory: stop them, or give the device less",
         CUresult::CUDA_ERROR_NO_DEVICE | CUresult::CUDA_ERROR_INVALID_DEVICE => "nvidia-smi lists the GPUs there are",
         CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
             "the driver is older than the kernel compiler: update it"

@@ -29,26 +29,24 @@ use crate::output::OutputFile;
 
 #[derive(Debug, Args)]
 pub(super) struct GpuCheckArgs {
-    /// How large the measured graphs are
-    #[arg(long, default_value = "published")]
+    /// Size of the measured graphs: published, or tiny to see that everything runs
+    #[arg(long, value_name = "SIZE", default_value = "published", hide_possible_values = true)]
     size: Size,
-    /// Begin nothing after so many seconds
+    /// Seconds after which nothing new begins
     #[arg(long, default_value_t = 300.0, value_name = "SECONDS")]
     seconds: f64,
     /// Write the results to FILE
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Write the measured graphs into DIR, for others to measure on
+    /// Write the measured graphs to DIR
     #[arg(long, value_name = "DIR")]
     graphs: Option<PathBuf>,
 }
 
-/// How large the measured graphs are.
+/// The size of the measured graphs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Size {
-    /// The shapes of published benchmarks
     Published,
-    /// A small part of them: to see that everything runs, where time means nothing
     Tiny,
 }
 
@@ -110,7 +108,7 @@ pub(super) fn run(args: &GpuCheckArgs) -> Result<()> {
         ("capacity", 0.22, &|budget| training::capacity(&graphs, budget)),
         ("splits", 0.10, &|budget| training::splits(size, budget)),
     ];
-    let mut failed = Vec::new();
+    let (mut failed, mut incomplete) = (Vec::new(), Vec::new());
     let budgets = Budget::shares(args.seconds, &parts.map(|(_, share, _)| share));
     for ((name, _, part), budget) in parts.into_iter().zip(budgets) {
         say(format_args!("{name} ..."));
@@ -121,12 +119,15 @@ pub(super) fn run(args: &GpuCheckArgs) -> Result<()> {
                 if Rows::has_failed(&value) {
                     failed.push(name);
                 }
+                if Rows::is_incomplete(&value) {
+                    incomplete.push(name);
+                }
                 results[name] = value;
             }
             Err(error) => {
                 failed.push(name);
                 results[name] = json!({ "error": error.to_string() });
-                super::report(&error);
+                super::failure::report(&error);
             }
         }
         results["seconds_of_parts"][name] = json!(start.elapsed().as_secs_f64());
@@ -135,7 +136,11 @@ pub(super) fn run(args: &GpuCheckArgs) -> Result<()> {
         // What there is stays, whatever comes next.
         write(&results, &args.out)?;
     }
-    if failed.is_empty() { Ok(()) } else { Err(Error::CheckFailed { parts: failed.join(", ") }) }
+    match (failed.is_empty(), incomplete.is_empty()) {
+        (false, _) => Err(Error::CheckFailed { parts: failed.join(", ") }),
+        (true, false) => Err(Error::CheckIncomplete { parts: incomplete.join(", ") }),
+        (true, true) => Ok(()),
+    }
 }
 
 fn write(results: &Value, path: &Path) -> Result<()> {

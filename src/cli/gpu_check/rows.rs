@@ -21,7 +21,7 @@ impl Rows {
         match row() {
             Ok(row) => self.rows.push(row),
             Err(error) => {
-                super::super::report(&error);
+                super::super::failure::report(&error);
                 self.rows.push(json!({ "row": name, "error": error.to_string(), "ok": false }));
             }
         }
@@ -35,6 +35,11 @@ impl Rows {
     /// Whether something was measured and found wrong.
     pub(super) fn has_failed(part: &Value) -> bool {
         part["rows"].as_array().is_some_and(|rows| rows.iter().any(|row| row["ok"] == false))
+    }
+
+    /// Whether there was no time for something.
+    pub(super) fn is_incomplete(part: &Value) -> bool {
+        part["left_out"].as_array().is_some_and(|names| !names.is_empty())
     }
 
     pub(super) fn into_json(self) -> Value {

@@ -70,7 +70,7 @@ impl BterOptions {
         check(vertices <= MAX_VERTICES as u64, "the number of vertices", vertices, "at most 2^32 - 2")?;
         check(self.classes as u64 <= vertices, "classes", self.classes, "at most one per vertex")?;
         let signal = self.signal.is_finite() && self.signal >= 0.0;
-        check(signal, "the signal", self.signal, "a finite number, not negative")?;
+        check(signal, "signal", self.signal, "a finite number, not negative")?;
         check_split(&self.split)?;
         let edges = self.profile.edges();
         check_fits(edges.saturating_mul(4), "the sum of degrees", edges)?;
@@ -84,7 +84,7 @@ impl BterOptions {
 /// Degrees are met in expectation, except that an edge of a block may be drawn again as an excess edge.
 ///
 /// # Errors
-/// [`Error::Option`](crate::dataset::Error::Option); a temporary file that cannot be written.
+/// [`Error::Option`](crate::dataset::Error::Option), [`Error::TooLarge`](crate::dataset::Error::TooLarge); a temporary file that cannot be written.
 /// # Cost
 /// O(vertices * width + edges). Memory is that of the result plus about 40 bytes per vertex; edges are kept in a
 /// temporary file meanwhile.

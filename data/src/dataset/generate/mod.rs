@@ -77,8 +77,8 @@ fn check_fits(need_bytes: u64, option: &'static str, found: impl ToString) -> Re
     match host::shortage(need_bytes, host::memory_bytes()) {
         None => Ok(()),
         Some(shortage) => {
-            let expected = format!("fewer: that alone {shortage}").into();
-            Err(Error::Option { option, found: found.to_string(), expected })
+            let shortage = format!("that alone {shortage}");
+            Err(Error::TooLarge { option, found: found.to_string(), shortage })
         }
     }
 }
@@ -100,14 +100,14 @@ fn check_sizes(
     // Casts of floats to integers saturate.
     let count = (n as f64 * pairs_a_vertex) as u64;
     check_fits(host::product([count, 8 + 4 * edges_a_pair, 1]), option, found)?;
-    check_fits(host::product([n, width as u64, 4]), "the number of features", width)
+    check_fits(host::product([n, width as u64, 4]), "feature_width", width)
 }
 
 fn check_split(sizes: &SplitSizes) -> Result<()> {
     if let SplitSizes::Fractions { train, val, test } = *sizes {
         let whole = [train, val, test].iter().all(|x| (0.0..=1.0).contains(x)) && train + val + test <= 1.0 + 1e-9;
         let found = format!("{train}, {val}, {test}");
-        check(whole, "the split's fractions", found, "three numbers from 0 to 1 that sum to at most 1")?;
+        check(whole, "split", found, "three numbers from 0 to 1 that sum to at most 1")?;
     }
     Ok(())
 }

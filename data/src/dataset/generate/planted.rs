@@ -67,16 +67,16 @@ impl PlantedOptions {
         check(classes, "classes", self.classes, "at least 1 and at most one per vertex")?;
         let room = (self.vertices - 1) as f64;
         let degree = (0.0..=room / 2.0).contains(&self.mean_degree);
-        check(degree, "the mean degree", self.mean_degree, "0 or more, and at most half the other vertices")?;
-        check(self.exponent > 1.0 && self.exponent <= 20.0, "the exponent", self.exponent, "above 1 and at most 20")?;
+        check(degree, "mean_degree", self.mean_degree, "0 or more, and at most half the other vertices")?;
+        check(self.exponent > 1.0 && self.exponent <= 20.0, "exponent", self.exponent, "above 1 and at most 20")?;
         let most = self.max_degree.is_finite() && self.max_degree >= self.mean_degree;
-        check(most, "the greatest degree", self.max_degree, "at least the mean degree")?;
-        check((0.0..=1.0).contains(&self.inside), "the share inside", self.inside, "0 to 1")?;
+        check(most, "max_degree", self.max_degree, "at least the mean degree")?;
+        check((0.0..=1.0).contains(&self.inside), "inside", self.inside, "0 to 1")?;
         let signal = self.signal.is_finite() && self.signal >= 0.0;
-        check(signal, "the signal", self.signal, "a finite number, not negative")?;
+        check(signal, "signal", self.signal, "a finite number, not negative")?;
         check_split(&self.split)?;
         let pairs_a_vertex = self.mean_degree / 2.0;
-        check_sizes(self.vertices, ("the mean degree", self.mean_degree), pairs_a_vertex, 2, self.feature_width)
+        check_sizes(self.vertices, ("mean_degree", self.mean_degree), pairs_a_vertex, 2, self.feature_width)
     }
 }
 
@@ -84,7 +84,7 @@ impl PlantedOptions {
 /// class with probability `inside`. Features are noisy class centroids. The graph is symmetric and simple.
 ///
 /// # Errors
-/// [`Error::Option`](crate::dataset::Error::Option).
+/// [`Error::Option`](crate::dataset::Error::Option), [`Error::TooLarge`](crate::dataset::Error::TooLarge).
 /// # Cost
 /// O(vertices * width + edges): a few seconds for a million vertices with ten million edges on two cores.
 /// # Source

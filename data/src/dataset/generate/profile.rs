@@ -40,10 +40,10 @@ impl DegreeProfile {
     /// Checks rows, which may be in any order, and takes them.
     ///
     /// # Errors
-    /// [`Error::Option`] if there are no vertices, a degree occurs twice, or a clustering is not from 0 to 1.
+    /// [`Error::NotForThisData`] if there are no vertices, a degree occurs twice, or a clustering is not from 0 to 1.
     pub fn new(mut rows: Vec<DegreeRow>) -> Result<Self> {
         let wrong = |found: String, expected: &'static str| {
-            Err(Error::Option { option: "the degree profile", found, expected: expected.into() })
+            Err(Error::NotForThisData { option: "the degree profile", found, expected: expected.into() })
         };
         rows.retain(|row| row.vertices > 0);
         rows.sort_by_key(|row| row.degree);
@@ -67,15 +67,15 @@ impl DegreeProfile {
     /// neighbours are tested: all of them if there are no more, otherwise a sample, which is always the same.
     ///
     /// # Errors
-    /// [`Error::Option`] if an edge has no reverse.
+    /// [`Error::NotForThisData`] if an edge has no reverse.
     /// # Cost
     /// O(n + e), and 20,000 binary searches per degree that occurs, in parallel.
     /// # Source
     /// Seshadhri, Pinar & Kolda 2013, "Triadic measures on graphs: the power of wedge sampling".
     pub fn of(graph: &Graph) -> Result<Self> {
         if !graph.is_symmetric() {
-            let (option, expected) = ("the graph to be like", "an undirected one; import it with --symmetrise".into());
-            return Err(Error::Option { option, found: "directed".into(), expected });
+            let expected = "an undirected one; import it with option `symmetrise`".into();
+            return Err(Error::NotForThisData { option: "the graph to be like", found: "directed".into(), expected });
         }
         let degrees: Vec<u64> =
             (0..graph.vertex_count()).into_par_iter().map(|v| neighbours(graph, v as u32).count() as u64).collect();

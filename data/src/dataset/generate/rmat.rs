@@ -61,16 +61,16 @@ impl RmatOptions {
     fn check(&self) -> Result<()> {
         check((1..=MAX_VERTICES).contains(&self.vertices), "vertices", self.vertices, "1 to 2^32 - 2")?;
         let factor = (0.0..=1e6).contains(&self.edge_factor);
-        check(factor, "the edge factor", self.edge_factor, "0 to a million")?;
+        check(factor, "edge_factor", self.edge_factor, "0 to a million")?;
         let sum: f64 = self.quarters.iter().sum();
         let chances = self.quarters.iter().all(|q| (0.0..=1.0).contains(q)) && (sum - 1.0).abs() < 1e-6;
-        check(chances, "the quarters", format!("{:?}", self.quarters), "four chances that sum to 1")?;
+        check(chances, "quarters", format!("{:?}", self.quarters), "four chances that sum to 1")?;
         check(self.classes <= self.vertices, "classes", self.classes, "at most one per vertex")?;
         let signal = self.signal.is_finite() && self.signal >= 0.0;
-        check(signal, "the signal", self.signal, "a finite number, not negative")?;
+        check(signal, "signal", self.signal, "a finite number, not negative")?;
         check_split(&self.split)?;
         let edges_a_pair = if self.directed { 1 } else { 2 };
-        let factor = ("the edge factor", self.edge_factor);
+        let factor = ("edge_factor", self.edge_factor);
         check_sizes(self.vertices, factor, self.edge_factor, edges_a_pair, self.feature_width)
     }
 }
@@ -78,7 +78,7 @@ impl RmatOptions {
 /// Generates an R-MAT graph with shuffled ids. It is simple, and symmetric unless `directed`.
 ///
 /// # Errors
-/// [`Error::Option`](crate::dataset::Error::Option).
+/// [`Error::Option`](crate::dataset::Error::Option), [`Error::TooLarge`](crate::dataset::Error::TooLarge).
 /// # Cost
 /// O(vertices * width + pairs * log vertices).
 /// # Source

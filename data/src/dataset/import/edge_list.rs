@@ -78,7 +78,7 @@ struct Numbering {
 
 /// Reads edges `u -> v`, one per line. Further columns are dropped and counted.
 ///
-/// With a table or `--vertex-order`, vertices are numbered in its order. Without, numbers stay as they are if they are
+/// With a table or `vertex_order`, vertices are numbered in its order. Without, numbers stay as they are if they are
 /// 0, 1, ... without a gap, or if the features or labels have one row for each; other numbers are ranked in ascending
 /// order. Anything else is a name; names are numbered in order of first appearance.
 pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
@@ -201,7 +201,7 @@ impl Reading {
             if let Some(edge) = &self.layout.doubtful {
                 let edge = shown(edge.as_bytes());
                 notes.push(format!(
-                    "the first line was read as the edge {edge}; --header yes if it holds column titles"
+                    "the first line was read as the edge {edge}; set option `header` to yes if it holds column titles"
                 ));
             }
         }
@@ -303,11 +303,11 @@ fn by_appearance<T: for<'a> EndOf<'a>>(
 
 /// Refuses array files if vertices have names: nothing says which row belongs to which vertex.
 fn refuse_arrays_beside_names(job: &ImportJob<'_>, names: &Names) -> Result<()> {
-    let Some((flag, _)) = job.options.array() else { return Ok(()) };
+    let Some((array, _)) = job.options.array() else { return Ok(()) };
     match names {
         Names::Named(_) => Err(job.wrong(format!(
-            "names its vertices, so nothing says which of them a row of {flag} belongs to; give --vertex-order FILE with a name \
-             a line, or a table with --vertices"
+            "names its vertices, so nothing says which of them a row of option `{array}` belongs to; give a file with a name a \
+             line as option `vertex_order`, or a table as option `vertices`"
         ))),
         _ => Ok(()),
     }

@@ -86,11 +86,7 @@ fn mask(job: &ImportJob<'_>, archive: &mut Archive<'_>, name: &str, vertices: us
         [splits, rows] if rows == vertices => splits,
         _ => return Err(masks.wrong_shape(format_args!("[splits, {vertices}]"))),
     };
-    let which = job.options.split;
-    if which >= splits {
-        let expected = format!("0 to {}: {} has {splits} splits", splits.saturating_sub(1), masks.place).into();
-        return Err(Error::Option { option: "--split", found: which.to_string(), expected });
-    }
+    let which = job.split_among(splits, &masks.place)?;
     let mut mask = Vec::with_capacity(vertices);
     let mut position = 0;
     masks.int_blocks(|block| {

@@ -150,14 +150,9 @@ impl<'a> Options<'a> {
     /// Returns the first array file and the flag that names it.
     pub(super) fn array(&self) -> Option<(&'static str, &'a Path)> {
         let [train, val, test] = self.splits;
-        let all = [
-            ("--features", self.features),
-            ("--labels", self.labels),
-            ("--train", train),
-            ("--val", val),
-            ("--test", test),
-        ];
-        all.into_iter().find_map(|(flag, path)| Some((flag, path?)))
+        let all =
+            [("features", self.features), ("labels", self.labels), ("train", train), ("val", val), ("test", test)];
+        all.into_iter().find_map(|(option, path)| Some((option, path?)))
     }
 }
 
@@ -265,6 +260,23 @@ impl<'a> ImportJob<'a> {
         store.finish(vertices, self.rules.symmetrise, self.rules.keep, |id| id)
     }
 
+    /// Returns the number of the split that was asked for, of the `splits` that an array holds.
+    ///
+    /// # Errors
+    /// [`Error::NotForThisData`] if there are not so many.
+    pub(super) fn split_among(&self, splits: usize, array: &str) -> Result<usize> {
+        let which = self.options.split;
+        if which < splits {
+            return Ok(which);
+        }
+        let expected = match splits {
+            0 => format!("another archive: {array} has no splits"),
+            1 => format!("0: {array} has one split"),
+            _ => format!("0 to {}: {array} has {splits} splits", splits - 1),
+        };
+        Err(Error::NotForThisData { option: "split", found: which.to_string(), expected: expected.into() })
+    }
+
     /// Returns an error about the source.
     pub(super) fn wrong(&self, why: impl Into<String>) -> Error {
         Error::Import { file: self.source.display().to_string(), why: why.into() }
@@ -352,7 +364,8 @@ pub fn import(kind: Format, source: &Path, options: &Options<'_>) -> Result<Impo
     if let Some(split) = &options.random_split {
         if loaded.parts.splits.iter().any(Option::is_some) {
             let found = "the files have splits already".into();
-            return Err(Error::Option { option: "--split", found, expected: "no splits to be made then".into() });
+            let expected = "no splits to be made then".into();
+            return Err(Error::NotForThisData { option: "split", found, expected });
         }
         let members = split.draw(loaded.parts.graph.vertex_count(), loaded.parts.labels.as_ref())?;
         loaded.notes.push(format!("splits were drawn with seed {}", split.seed));
@@ -383,21 +396,21 @@ fn check_options(kind: Format, options: &Options<'_>) -> Result<()> {
     let has_table = options.vertices.is_some();
     let TableColumns { key, label, features } = options.columns;
     let shown = |path: &Path| path.display().to_string();
-    let (array, array_path) = options.array().map_or(("", None), |(flag, path)| (flag, Some(shown(path))));
+    let (array, array_path) = options.array().map_or(("", None), |(option, path)| (option, Some(shown(path))));
     let order = options.vertex_order.map(shown);
     let only_edges = "nothing: only `edges` names its vertices";
-    let needs_table = "nothing without --vertices";
+    let needs_table = "nothing without option `vertices`";
     // The value of each option that is refused here.
     let refused: [(Option<String>, &'static str, &'static str); 12] = [
         (
             options.name.filter(|_| kind != Format::Planetoid).map(Into::into),
-            "--name",
+            "name",
             "nothing: only a folder of `planetoid` holds several sets",
         ),
         (
             (options.split != 0 && !matches!(kind, Format::Heterophilous | Format::Npz))
                 .then(|| options.split.to_string()),
-            "--split",
+            "split",
             "nothing, or shares as in 0.6,0.2,0.2: only `heterophilous` and `npz` archives may have several splits",
         ),
         (
@@ -407,25 +420,25 @@ fn check_options(kind: Format, options: &Options<'_>) -> Result<()> {
         ),
         (
             options.header.filter(|_| !is_edges).map(|header| if header { "yes" } else { "no" }.into()),
-            "--header",
+            "header",
             "nothing: only a text of `edges` may have column titles",
         ),
-        (options.vertices.filter(|_| !is_edges).map(shown), "--vertices", only_edges),
-        (order.clone().filter(|_| !is_edges), "--vertex-order", only_edges),
+        (options.vertices.filter(|_| !is_edges).map(shown), "vertices", only_edges),
+        (order.clone().filter(|_| !is_edges), "vertex_order", only_edges),
         (
             array_path.filter(|_| has_table),
             array,
-            "nothing beside --vertices, whose table holds features, classes and splits",
+            "nothing beside option `vertices`, whose table holds features, classes and splits",
         ),
-        (order.filter(|_| has_table), "--vertex-order", "nothing beside --vertices, whose rows are in order"),
-        (key.filter(|_| !has_table).map(Into::into), "--key", needs_table),
-        (label.filter(|_| !has_table).map(Into::into), "--label-column", needs_table),
-        (features.filter(|_| !has_table).map(|titles| titles.join(",")), "--feature-columns", needs_table),
+        (order.filter(|_| has_table), "vertex_order", "nothing beside option `vertices`, whose rows are in order"),
+        (key.filter(|_| !has_table).map(Into::into), "columns.key", needs_table),
+        (label.filter(|_| !has_table).map(Into::into), "columns.label", needs_table),
+        (features.filter(|_| !has_table).map(|titles| titles.join(",")), "columns.features", needs_table),
         (
             (options.missing != Missing::Refuse && !has_table && options.vertex_order.is_none())
                 .then(|| "given".into()),
-            "--missing",
-            "nothing without --vertices or --vertex-order",
+            "missing",
+            "nothing without option `vertices` or option `vertex_order`",
         ),
     ];
     match refused.into_iter().find_map(|(found, option, expected)| Some((found?, option, expected))) {

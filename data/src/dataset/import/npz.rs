@@ -113,21 +113,18 @@ fn split(job: &ImportJob<'_>, archive: &mut Archive<'_>, name: &str) -> Result<O
     let Some((split, dtype)) = member(archive, name, &[Dtype::Bool, Dtype::I64, Dtype::I32], expected)? else {
         return Ok(None);
     };
-    let which = job.options.split;
     let [_, splits] = split.shape[..] else {
         split.vector_len(expected)?;
-        if which != 0 {
-            return Err(split.wrong_shape(format_args!("[vertices, more than {which}] for --split {which}")));
-        }
+        job.split_among(1, &split.place)?;
         return Ok(Some(match dtype {
             Dtype::Bool => Members::Mask(split.ints(expected, |x| Some(x != 0))?),
             _ => Members::Ids(split.ints(expected, Some)?),
         }));
     };
-    if dtype != Dtype::Bool || which >= splits {
-        return Err(split
-            .wrong_shape(format_args!("bool of [vertices], or of [vertices, more than {which}] for --split {which}")));
+    if dtype != Dtype::Bool {
+        return Err(split.wrong_shape("bool of [vertices] or [vertices, splits]"));
     }
+    let which = job.split_among(splits, &split.place)?;
     let all: Vec<bool> = split.ints(expected, |x| Some(x != 0))?;
     Ok(Some(Members::Mask(all.chunks_exact(splits).map(|row| row[which]).collect())))
 }

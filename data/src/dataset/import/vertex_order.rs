@@ -122,7 +122,7 @@ impl Order {
                 matches!(names, Names::Named(_)) && job.options.header.is_none() && rowless.starts_with(&[0, 1]);
             let edges = job.source.display();
             let titles = match are_titles {
-                true => format!("; if the first line of {edges} holds column titles, say --header yes"),
+                true => format!("; if the first line of {edges} holds column titles, set option `header` to yes"),
                 false => String::new(),
             };
             return Err(self.wrong(format!("{why}{titles}")));
@@ -198,8 +198,8 @@ impl Order {
             let are = if count == 1 { "row is of a vertex" } else { "rows are of vertices" };
             parts.push(format!("{count} {are} without an edge ({rows})"));
         }
-        let keep = if unused.is_empty() { "" } else { "; --missing keep keeps the rows as vertices without edges" };
-        format!("does not fit: {}; --missing drop leaves them out{keep}", parts.join(", and "))
+        let keep = if unused.is_empty() { "" } else { ", or to keep to keep the rows as vertices without edges" };
+        format!("does not fit: {}; set option `missing` to drop to leave them out{keep}", parts.join(", and "))
     }
 
     /// Returns the names of some rows, with their lines.

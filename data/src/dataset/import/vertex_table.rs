@@ -175,14 +175,17 @@ impl Reading<'_> {
         if titles.is_empty() {
             return Err(self.wrong("is empty, expected a line of titles and a row for each vertex".into()));
         }
-        let column = |title: &str, flag: &str| {
+        let column = |title: &str, option: &str| {
             let mut found = (0..titles.len()).filter(|&at| titles[at] == title);
             match (found.next(), found.next()) {
                 (Some(at), None) => Ok(at),
                 (Some(_), Some(_)) => Err(self.wrong(format!("has two columns `{}`", shown(title.as_bytes())))),
                 (None, _) => {
                     let all = some(titles);
-                    Err(self.wrong(format!("has no column `{}` ({flag}); it has {all}", shown(title.as_bytes()))))
+                    Err(self.wrong(format!(
+                        "has no column `{}` (option `{option}`); it has {all}",
+                        shown(title.as_bytes())
+                    )))
                 }
             }
         };
@@ -190,14 +193,14 @@ impl Reading<'_> {
         if let Some(features) = self.options.features {
             roles.iter_mut().filter(|role| **role == Role::Rest).for_each(|role| *role = Role::Unused);
             for title in features {
-                roles[column(title, "--feature-columns")?] = Role::Feature;
+                roles[column(title, "columns.features")?] = Role::Feature;
             }
         }
         if let Some(title) = self.options.label {
             roles.iter_mut().filter(|role| **role == Role::Label).for_each(|role| *role = Role::Rest);
-            roles[column(title, "--label-column")?] = Role::Label;
+            roles[column(title, "columns.label")?] = Role::Label;
         }
-        let key = self.options.key.map_or(Ok(0), |title| column(title, "--key"))?;
+        let key = self.options.key.map_or(Ok(0), |title| column(title, "columns.key"))?;
         roles[key] = Role::Key;
         for (at, role) in roles.iter().enumerate() {
             let again = roles[..at].iter().position(|other| other == role);
@@ -377,7 +380,7 @@ impl Column {
     fn is_feature(&self, certain: bool) -> std::result::Result<bool, String> {
         let (rows, (empty, empty_line), (text, text_line, found)) = (self.numbers.len(), self.empty, &self.text);
         let numbers = rows - empty - text;
-        let way_out = "mend it, or say which columns are features with --feature-columns";
+        let way_out = "mend it, or say which columns are features as option `columns.features`";
         if *text > 0 && (certain || numbers > *text) {
             return Err(format!(
                 "holds numbers in {numbers} of {rows} rows, but line {text_line} has `{found}`; {way_out}"

@@ -1,0 +1,169 @@
+//! How the command fails: the library's errors in the words of the command line, and its exit codes.
+
+use std::error::Error as StdError;
+use std::process::ExitCode;
+
+use super::output::{STANDARD_OUTPUT, say};
+use crate::dataset;
+use crate::error::Error;
+use crate::model::ModelError;
+
+/// Something went wrong.
+const FAILED: u8 = 1;
+
+/// The command line is wrong. clap exits with the same code.
+const USAGE: u8 = 2;
+
+/// Nothing that was asked for fits, or a check was incomplete.
+pub(super) const DOES_NOT_FIT: u8 = 3;
+
+/// Ended by Ctrl-C: 128 + SIGINT.
+pub(super) const INTERRUPTED: u8 = 130;
+
+/// Reports an error, and returns the exit code of the process.
+///
+/// A reader that closes the pipe of standard output has what it wanted: that is a success, and nothing is said.
+pub(super) fn end(error: &Error) -> ExitCode {
+    match error {
+        Error::Io { path, source, .. }
+            if path.as_os_str() == STANDARD_OUTPUT && source.kind() == std::io::ErrorKind::BrokenPipe =>
+        {
+            ExitCode::SUCCESS
+        }
+        _ => {
+            report(error);
+            ExitCode::from(code(error))
+        }
+    }
+}
+
+/// Prints one `error:` line, then its causes.
+pub(super) fn report(error: &Error) {
+    say(format_args!("error: {}", in_flags(error)));
+    let mut cause = error.source();
+    while let Some(reason) = cause {
+        say(format_args!("  caused by: {}", in_flags(reason)));
+        cause = reason.source();
+    }
+}
+
+fn code(error: &Error) -> u8 {
+    match error {
+        Error::Value { .. } | Error::Passes(_) => USAGE,
+        Error::Dataset(dataset::Error::Option { .. } | dataset::Error::Builtin { .. }) => USAGE,
+        Error::Model(
+            ModelError::Unknown { .. }
+            | ModelError::UnknownNorm { .. }
+            | ModelError::NormNotTaken { .. }
+            | ModelError::DropoutRate { .. },
+        ) => USAGE,
+        Error::DoesNotFit { .. } | Error::CheckIncomplete { .. } => DOES_NOT_FIT,
+        Error::Dataset(dataset::Error::TooLarge { .. }) => DOES_NOT_FIT,
+        _ => FAILED,
+    }
+}
+
+/// The message of an error, with flags in the place of options, and behind advice without an option the flags that it is about.
+fn in_flags(error: &(dyn StdError + 'static)) -> String {
+    let mut text = options_as_flags(&error.to_string());
+    if let Some(flags) = flags_of(error) {
+        text += &format!(" ({flags})");
+    }
+    text
+}
+
+/// Replaces the names of options by flags: "option `device_memory`" by "--device-memory".
+pub(super) fn options_as_flags(text: &str) -> String {
+    const OPTION: &str = "option `";
+    let is_name = |name: &str| name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_.".contains(&b));
+    let mut pieces = text.split(OPTION);
+    let mut shown = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        match piece.split_once('`') {
+            Some((name, rest)) if is_name(name) => shown.extend([&flag(name), rest]),
+            _ => shown.extend([OPTION, piece]),
+        }
+    }
+    shown
+}
+
+/// The flag of an option of the library.
+fn flag(option: &str) -> String {
+    match option {
+        "columns.key" => "--key".into(),
+        "columns.label" => "--label-column".into(),
+        "columns.features" => "--feature-columns".into(),
+        "feature_width" => "--features".into(),
+        "mean_degree" => "--degree".into(),
+        _ => format!("--{}", option.replace('_', "-")),
+    }
+}
+
+/// The flags to change, of errors that name no option.
+fn flags_of(error: &(dyn StdError + 'static)) -> Option<&'static str> {
+    // As the source of another error it is in a box.
+    let of_device = error.downcast_ref().or_else(|| error.downcast_ref::<Box<_>>().map(|boxed| &**boxed));
+    match of_device {
+        // The driver's and cuBLAS's words for a device whose memory is full.
+        Some(lapidary_kernels::Error::Cuda { name, .. }) => {
+            return ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED"]
+                .contains(&name.as_str())
+                .then_some("--device-memory");
+        }
+        Some(lapidary_kernels::Error::NoPeers) => return Some("--exchange host"),
+        _ => {}
+    }
+    match error.downcast_ref::<Error>()? {
+        Error::DoesNotFit { .. } => Some("--device-memory, or --hidden of `train`"),
+        Error::Diverged { .. } => Some("--lr"),
+        Error::CheckpointInTheWay { .. } => Some("--resume"),
+        Error::Damaged { .. } => Some("--weights of `infer`"),
+        Error::CheckIncomplete { .. } => Some("--seconds"),
+        Error::Passes(_) => Some("--passes"),
+        Error::PartitionFile { .. } | Error::Parts { .. } => Some("--partition"),
+        Error::Model(ModelError::Unknown { .. }) => Some("--model"),
+        Error::Model(ModelError::UnknownNorm { .. } | ModelError::NormNotTaken { .. }) => Some("--norm"),
+        Error::Model(ModelError::DropoutRate { .. }) => Some("--dropout, --input-dropout"),
+        Error::Dataset(dataset::Error::Builtin { .. }) => Some("--data"),
+        Error::Dataset(dataset::Error::Option { option, .. } | dataset::Error::NotForThisData { option, .. }) => {
+            match *option {
+                "the random split" => Some("--split"),
+                "the scale" => Some("--scale"),
+                "the degree profile" => Some("--degrees"),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_become_flags_and_other_quoted_text_stays() {
+        for (text, want) in [
+            ("option `device_memory` cannot be `x`: write bytes", "--device-memory cannot be `x`: write bytes"),
+            (
+                "no column `a` (option `columns.label`); set option `header`",
+                "no column `a` (--label-column); set --header",
+            ),
+            ("an option `Not A Name` and option `", "an option `Not A Name` and option `"),
+            ("nothing", "nothing"),
+        ] {
+            assert_eq!(options_as_flags(text), want);
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_flag_to_change() {
+        let error = Error::DoesNotFit { device: "cpu".into(), need_bytes: 101, have_bytes: 100 };
+        assert!(in_flags(&error).contains("(--device-memory, or --hidden"), "{}", in_flags(&error));
+        let (call, name) = ("cuMemAllocAsync", "CUDA_ERROR_OUT_OF_MEMORY".into());
+        let source = lapidary_kernels::Error::Cuda { call, name, advice: "give the device less" };
+        let error = Error::Device { device: "cuda:0".into(), op: "starting".into(), source: Box::new(source) };
+        let cause = in_flags(error.source().expect("the device's error"));
+        assert!(cause.ends_with("give the device less (--device-memory)"), "{cause}");
+    }
+}

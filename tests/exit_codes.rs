@@ -1,0 +1,257 @@
+//! What scripts rely on: exit codes, what goes to standard output, and flags in the command's words alone.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const LAPIDARY: &str = env!("CARGO_BIN_EXE_lapidary");
+
+fn run(args: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = Command::new(LAPIDARY).args(args).output().unwrap();
+    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+/// A folder with a checkpoint of a run on the built-in graph of 34 vertices.
+fn checkpoint() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let run_folder = folder.path().join("run").to_str().unwrap().to_owned();
+    let train = ["train", "--data", "builtin:karate", "--epochs", "2", "--checkpoint", &run_folder];
+    assert_eq!(run(&train).0, Some(0));
+    (folder, run_folder)
+}
+
+#[test]
+fn a_wrong_command_line_exits_with_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let new = folder.path().join("new").to_str().unwrap().to_owned();
+    let cases: [(&[&str], &str); 21] = [
+        (&["train", "--no-such-flag"], "--no-such-flag"),
+        (&["train", "--optimizer", "lion"], "--optimizer cannot be `lion`"),
+        (&["train", "--model", "foo"], "(--model)"),
+        (&["train", "--norm", "foo"], "(--norm)"),
+        (&["train", "--passes", "foo"], "(--passes)"),
+        (&["train", "--devices", "foo"], "--devices cannot be `foo`"),
+        (&["train", "--devices", "cpu:2", "--exchange", "peer"], "--exchange cannot be `peer`"),
+        (&["train", "--exchange", "foo"], "--exchange cannot be `foo`"),
+        (&["train", "--partition", "foo"], "--partition cannot be `foo`"),
+        (&["train", "--feature-norm", "foo"], "--feature-norm is foo"),
+        (&["train", "--lr", "-1"], "--lr cannot be `-1`"),
+        (&["train", "--data", "builtin:foo"], "(--data)"),
+        (&["train", "--early-stop", "2", "--eval-every", "0"], "of which --eval-every 0 makes none"),
+        (&["infer", "--data", "builtin:karate"], "--checkpoint"),
+        (&["plan", "--shape", "1,2"], "--shape cannot be `1,2`"),
+        (&["plan", "--shape", "9,9,9,9", "--devices", "foo"], "--devices cannot be `foo`"),
+        (&["plan", "--shape", "9,9,9,9", "--devices", "5000"], "--devices cannot be `5000`"),
+        (&["plan", "--shape", "9,9,9,9", "--profile", "foo"], "--profile cannot be `foo`"),
+        (&["plan", "--shape", "9,9,9,9", "--devices", "cpu:2", "--exchange", "peer"], "--exchange cannot be `peer`"),
+        (&["data", "import", "foo", "src", &new], "`foo`"),
+        (&["data", "generate", "planted", &new, "--inside", "2"], "--inside is 2"),
+    ];
+    for (args, wanted) in cases {
+        let (code, stdout, stderr) = run(args);
+        assert_eq!(code, Some(2), "{args:?}: {stderr}");
+        assert!(stdout.is_empty() && stderr.contains(wanted), "{args:?}: {stderr}");
+        assert!(!stderr.contains("option `"), "{args:?}: {stderr}");
+    }
+    assert!(!Path::new(&new).exists());
+}
+
+#[test]
+fn what_the_data_does_not_allow_exits_with_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("parts.json");
+    fs::write(&file, "{}").unwrap();
+    let file = file.to_str().unwrap();
+    let cases: [(&[&str], &str); 3] = [
+        (&["train", "--data", "no/such/folder"], "no/such/folder"),
+        (&["train", "--data", "builtin:karate", "--partition", file], "(--partition)"),
+        (&["infer", "--checkpoint", "no/such/folder", "--data", "builtin:karate"], "no/such/folder"),
+    ];
+    for (args, wanted) in cases {
+        let (code, stdout, stderr) = run(args);
+        assert_eq!(code, Some(1), "{args:?}: {stderr}");
+        assert!(stdout.is_empty() && stderr.contains(wanted), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_exits_with_3_and_the_two_sizes_differ() {
+    let train = ["train", "--data", "builtin:karate", "--device-memory"];
+    let (code, _, stderr) = run(&[&train[..], &["1kB"]].concat());
+    assert_eq!(code, Some(3), "{stderr}");
+    assert!(stderr.contains("(--device-memory, or --hidden of `train`)"), "{stderr}");
+    let need = stderr.split_once(" bytes)").unwrap().0.rsplit_once('(').unwrap().1;
+    let (code, ..) = run(&[&train[..], &[need, "--epochs", "1"]].concat());
+    assert_eq!(code, Some(0), "the {need} bytes that were named are not enough");
+    let less = (need.parse::<u64>().unwrap() - 1).to_string();
+    let (_, _, stderr) = run(&[&train[..], &[&less]].concat());
+    let sizes = stderr.split_once(" has ").unwrap().1;
+    let (have, rest) = sizes.split_once(" of memory, but this needs ").unwrap();
+    assert!(!rest.starts_with(&format!("{have} (")), "{stderr}");
+    // Of several policies one is enough, and the plan is printed either way.
+    let plan = ["plan", "--shape", "100,1000,16,4", "--profile", "a100", "--memory", "all", "--device-memory"];
+    let (code, stdout, _) = run(&[&plan[..], &["100"]].concat());
+    assert!(code == Some(3) && stdout.contains("optimal does not fit: it needs"), "{stdout}");
+    assert_eq!(run(&[&plan[..], &["1MiB"]].concat()).0, Some(0));
+    let (code, _, stderr) =
+        run(&["data", "generate", "rmat", "no-such", "--vertices", "4294967294", "--edge-factor", "1e6"]);
+    assert!(code == Some(3) && stderr.contains("this host has"), "{stderr}");
+}
+
+#[test]
+fn results_go_to_standard_output_and_progress_to_standard_error() {
+    let (_folder, run_folder) = checkpoint();
+    let train = ["train", "--data", "builtin:karate", "--epochs", "2", "--devices", "sim:2", "--explain"];
+    let (_, stdout, stderr) = run(&train);
+    for result in ["test accuracy", "median epoch", "planned peak", "copies per epoch", "\nto devices"] {
+        assert!(stdout.contains(result) && !stderr.contains(result), "{result}: {stdout}");
+    }
+    for progress in ["34 vertices", "epoch 2/2"] {
+        assert!(stderr.contains(progress) && !stdout.contains(progress), "{progress}: {stderr}");
+    }
+    let (_, stdout, stderr) = run(&["infer", "--checkpoint", &run_folder, "--data", "builtin:karate"]);
+    assert!(stdout.contains("forward pass") && stderr.is_empty(), "{stdout}{stderr}");
+    let (_, stdout, stderr) = run(&["plan", "--shape", "100,1000,16,4", "--profile", "a100"]);
+    assert!(stdout.starts_with("devices") && stdout.contains("uniform") && stderr.is_empty(), "{stdout}{stderr}");
+    for flags in [&train[..], &["infer", "--checkpoint", &run_folder, "--data", "builtin:karate"]] {
+        let (code, stdout, _) = run(&[flags, &["--json"]].concat());
+        assert_eq!(code, Some(0));
+        assert!(stdout.lines().all(|line| line.starts_with('{')), "{stdout}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let (_folder, run_folder) = checkpoint();
+    let train = ["train", "--data", "builtin:karate", "--epochs", "3"];
+    let infer = ["infer", "--data", "builtin:karate", "--checkpoint", &run_folder];
+    let plan = ["plan", "--shape", "100,1000,16,4", "--profile", "a100", "--memory", "all", "--explain"];
+    let info = ["data", "info", "builtin:karate"];
+    for args in [&train[..], &infer, &plan, &info] {
+        for json in [&[][..], &["--json"]] {
+            let mut child = Command::new(LAPIDARY)
+                .args(args)
+                .args(json)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            drop(child.stdout.take());
+            let mut stderr = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+            let status = child.wait().unwrap();
+            assert!(status.success(), "{args:?} {json:?}: {status}: {stderr}");
+            assert!(!stderr.contains("error") && !stderr.contains("panicked"), "{args:?} {json:?}: {stderr}");
+        }
+    }
+}
+
+/// Ctrl-C ends a run after its epoch, with its checkpoint and its results.
+#[test]
+#[cfg(unix)]
+fn an_interrupted_run_exits_with_130() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    let mut child = Command::new(LAPIDARY)
+        .args(["train", "--data", "builtin:karate", "--epochs", "100000000", "--checkpoint-every", "5", "--checkpoint"])
+        .arg(&dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while !dir.join("epoch-00000005").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let signalled = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(signalled.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(String::from_utf8(output.stdout).unwrap().contains("test accuracy"));
+}
+
+#[test]
+fn plan_takes_the_devices_of_train() {
+    let plan = |devices: &[&str]| {
+        let shape = ["plan", "--shape", "1000,20000,50,7", "--json", "--device-memory", "1MiB"];
+        let (code, stdout, stderr) = run(&[&shape[..], devices].concat());
+        assert_eq!(code, Some(0), "{devices:?}: {stderr}");
+        stdout
+    };
+    let a100 = |devices: &'static str, exchange: &'static str| {
+        plan(&["--profile", "a100", "--devices", devices, "--exchange", exchange])
+    };
+    for [name, number] in [["cpu", "1"], ["cpu:3", "3"], ["sim:3", "3"], ["cuda:0,1,1", "3"]] {
+        assert_eq!(a100(name, "auto"), a100(number, "host"), "{name}");
+    }
+    assert_eq!(a100("sim:2", "peer"), a100("2", "peer"));
+    // Without --profile, that of the devices: the CPU's for a number and for the host's cores.
+    assert_eq!(plan(&["--devices", "cpu:2"]), plan(&["--devices", "2", "--profile", "cpu"]));
+    if lapidary_kernels::cuda::gpus().is_err() {
+        let (code, _, stderr) = run(&["plan", "--shape", "1000,20000,50,7", "--devices", "cuda:0"]);
+        assert_eq!(code, Some(1));
+        assert!(stderr.contains("--devices is `cuda:0`") && stderr.contains("--profile"), "{stderr}");
+    }
+}
+
+/// The help of all verbs: no line is wider than a terminal, and what verbs share reads the same.
+#[test]
+fn help_is_the_same_everywhere_and_names_the_exit_codes() {
+    let help = |args: &[&str]| run(&[args, &["--help"]].concat()).1;
+    let top = help(&[]);
+    for code in ["  0 ", "  1 ", "  2 ", "  3 ", "128 + N"] {
+        assert!(top.contains(code), "{top}");
+    }
+    // What a flag is said to be, however the lines are broken.
+    let entry = |text: &str, flag: &str| -> String {
+        let from = &text[text.find(&format!("      {flag} ")).unwrap_or_else(|| panic!("no {flag}: {text}"))..];
+        let end = from[6..].find("\n      -").map_or(from.len(), |end| end + 6);
+        let words: Vec<&str> = from[..end].split("\n\n").next().unwrap().split_whitespace().collect();
+        words.join(" ")
+    };
+    let [train, infer, plan] = ["train", "infer", "plan"].map(|verb| help(&[verb]));
+    for flag in ["--exchange", "--partition", "--passes"] {
+        let want = entry(&train, flag);
+        assert!(want.contains("[default: "), "{want}");
+        assert!(entry(&infer, flag) == want && entry(&plan, flag) == want, "{flag}: {want}");
+    }
+    for text in [&train, &infer, &plan] {
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        assert_eq!(entry(text, "--exchange").matches("default").count(), 1);
+    }
+}
+
+/// An embedder has no command line: messages of the libraries name options, and the command puts its flags in their place.
+#[test]
+fn no_message_of_the_libraries_names_a_flag() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders: Vec<_> = ["src", "data/src", "kernels/src", "cost_model/src", "planner/src", "arrays/src"]
+        .map(|folder| root.join(folder))
+        .to_vec();
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                if !path.ends_with("src/cli") {
+                    folders.push(path);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+                let is_flag = |line: &&str| {
+                    let dashes = line.match_indices("--").any(|(at, _)| {
+                        line[at + 2..].starts_with(|c: char| c.is_ascii_lowercase())
+                            && line[..at].ends_with([' ', '`', '"', '('])
+                    });
+                    // The options of NVRTC's compiler are nobody's flags.
+                    dashes && !line.contains("--gpu-architecture")
+                };
+                found.extend(code.filter(is_flag).map(|line| format!("{}: {}", path.display(), line.trim())));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
