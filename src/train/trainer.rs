@@ -199,7 +199,8 @@ impl Trainer {
         self.trace.as_ref()
     }
 
-    /// The plan of an epoch in words: for each device a line a step, with what is stored, evicted, loaded and published.
+    /// The plan of an epoch in words: for each device a line a step, with what is stored, evicted, loaded and
+    /// published.
     pub fn explain(&self) -> String {
         self.session.explain()
     }
@@ -269,7 +270,8 @@ impl Trainer {
         self.start_up
     }
 
-    /// Into how many tiles each device's vertices are cut, so that an operation's matrices fit; 1 if they do as they are.
+    /// Into how many tiles each device's vertices are cut, so that an operation's matrices fit; 1 if they do as they
+    /// are.
     pub fn tiles(&self) -> usize {
         self.session.tiles()
     }
@@ -359,16 +361,18 @@ impl Trainer {
         Some(model)
     }
 
-    /// Goes on from the newest checkpoint in `dir`: the epochs to come are those that the run would have had without the
-    /// interruption, bit for bit while the split is the same. A split that is learned goes on from that of the checkpoint
-    /// and from what was learned, if there are as many devices. Returns its epoch, or `None`, having changed nothing, if there is none yet.
+    /// Goes on from the newest checkpoint in `dir`: the epochs to come are those that the run would have had without
+    /// the interruption, bit for bit while the split is the same. A split that is learned goes on from that of the
+    /// checkpoint and from what was learned, if there are as many devices. Returns its epoch, or `None`, having changed
+    /// nothing, if there is none yet.
     ///
-    /// Every file of the checkpoint is checked against the digest that was written with it, and the data against that of the run.
+    /// Every file of the checkpoint is checked against the digest that was written with it, and the data against that
+    /// of the run.
     ///
     /// # Errors
-    /// [`Error::OtherRun`] if it was made with another model, data set, seed or optimizer; [`Error::DataChanged`] if the graph,
-    /// features, labels or splits are others; [`Error::Damaged`]; [`Error::Io`],
-    /// [`Error::RunRecord`], [`Error::Parts`], [`Error::Weights`], [`Error::CostModel`].
+    /// [`Error::OtherRun`] if it was made with another model, data set, seed or optimizer; [`Error::DataChanged`] if
+    /// the graph, features, labels or splits are others; [`Error::Damaged`]; [`Error::Io`], [`Error::RunRecord`],
+    /// [`Error::Parts`], [`Error::Weights`], [`Error::CostModel`].
     pub fn resume(&mut self, dir: impl AsRef<Path>) -> Result<Option<u64>> {
         let Some((_, folder)) = checkpoint::newest_epoch(dir.as_ref()) else { return Ok(None) };
         let files = [RUN_FILE, MODEL_FILE, OPTIMIZER_FILE, BEST_FILE, COST_MODEL_FILE];
