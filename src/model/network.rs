@@ -336,8 +336,9 @@ impl Network {
         Ok(Value::Dense(self.program.push1(RowStep::Add, &[a, b])?))
     }
 
-    /// Appends dropout: in training, sets each cell to 0 with probability `rate` and scales the others by `1 / (1 -
-    /// rate)`. Does nothing in evaluation. Sparse features drop the same cells as the same features stored densely.
+    /// Appends dropout: in training, sets each cell to 0 with probability `rate` and scales the others by
+    /// `1 / (1 - rate)`. Does nothing in evaluation. Sparse features drop the same cells as the same features stored
+    /// densely.
     ///
     /// # Errors
     /// [`ModelError::DropoutRate`].
