@@ -268,10 +268,7 @@ fn readers_of(routes: &Routes, part: usize) -> Vec<usize> {
 }
 
 fn host_slot<T: Pod>(values: &[T]) -> Result<HostSlot> {
-    let failed = |source| Error::Device {
-        device: "host".into(),
-        op: "making room for values".into(),
-        source: Box::new(source),
-    };
+    let failed =
+        |source| Error::Device { device: "host".into(), op: "making room for values".into(), source: Box::new(source) };
     HostSlot::staged(values).map_err(failed)
 }
