@@ -74,7 +74,7 @@ impl RunLock {
         take_with(dir.as_ref(), &File::try_lock)
     }
 
-    /// Writes the name of this process into the file.
+    /// Writes the pid and host of this process, and the time, into the file.
     fn signed(self) -> io::Result<Self> {
         self.file.set_len(0)?;
         (&self.file).rewind()?;
