@@ -1,7 +1,8 @@
-//! Trains graph neural networks on the whole graph, exactly, and applies them to graphs that they never saw.
+//! Trains graph neural networks on the whole graph, without sampling, and applies them to graphs that they have not
+//! seen.
 //!
-//! A [`Dataset`] (files, arrays, a generator) and a [`Model`] (a network of layers) make a [`Trainer`], which runs one
-//! full-graph epoch at a time and keeps the weights of the best one. A [`Predictor`] applies weights to other data sets.
+//! A [`Dataset`] (files, arrays, a generator) and a [`Model`] (a network of layers) make a [`Trainer`]. It runs one
+//! full-graph epoch at a time and keeps the weights of the best one. A [`Predictor`] applies weights to other datasets.
 //!
 //! ```
 //! use lapidary::{Adam, Dataset, Devices, Model, Trainer};
@@ -11,7 +12,7 @@
 //! let mut trainer = Trainer::builder(&model, &data)
 //!     .devices(Devices::parse("cpu")?)
 //!     .optimizer(Adam::new(0.01).weight_decay(5e-4))
-//!     .build()?; // what cannot work is an error here, not later
+//!     .build()?; // invalid settings and too little memory are reported here, not later
 //! for _ in 0..100 {
 //!     let epoch = trainer.step()?;
 //!     assert!(epoch.loss.is_finite());
@@ -21,12 +22,13 @@
 //! # Ok::<(), lapidary::Error>(())
 //! ```
 //!
-//! Data passes through these stages, each a function from one value to the next: [`dataset`], [`graph`], [`model`], [`program`],
-//! [`lower`], [`plan`], and the runtime behind [`Trainer`] and [`Predictor`].
+//! Data passes through these stages, each a function from one value to the next: [`dataset`], [`graph`], [`model`],
+//! [`program`], [`lower`], [`plan`], and the runtime behind [`Trainer`] and [`Predictor`].
 //!
 //! # Stability
-//! What is exported here, and the modules [`dataset`], [`graph`], [`model`] and [`forecast`], follow semantic versioning. The modules
-//! [`kernels`], [`lower`], [`plan`], [`profile`], [`program`] and [`tasks_file`] are unstable: any release may change them.
+//! The items exported here, and the modules [`dataset`], [`graph`], [`model`] and [`forecast`], follow semantic
+//! versioning. The modules [`kernels`], [`lower`], [`plan`], [`profile`], [`program`] and [`tasks_file`] are unstable:
+//! any release may change them.
 
 mod bind;
 #[cfg(feature = "command")]

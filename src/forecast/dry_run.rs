@@ -1,4 +1,4 @@
-//! The dry run: what a training run will need, move and take, said before anything runs.
+//! The dry run: predicts the memory, transfers and time of a training run without running it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -24,10 +24,10 @@ use crate::program::Program;
 use crate::runtime::{Devices, RunOptions, Runs, run_option_setters, split_parts};
 use crate::train::{Adam, DecayLayers, EpochSpec, Optimizer, evaluation_program, training_program};
 
-/// What is to be trained on.
+/// The data of a dry run.
 #[derive(Clone, Copy, Debug)]
 pub enum Subject<'a> {
-    /// A data set at hand.
+    /// A dataset.
     Data(&'a Dataset),
     /// A graph of which only the size is known.
     Shape(Shape),
@@ -61,15 +61,15 @@ pub struct DryRun<'a> {
     curve: bool,
 }
 
-/// Points of the what-if curve.
+/// Number of points of the what-if curve.
 const CURVE_POINTS: usize = 12;
 
-/// States that each point of the curve may search.
+/// Approximate number of planner states for each point of the curve.
 const CURVE_STATES: usize = 2_000;
 
 impl<'a> DryRun<'a> {
-    /// Of `model` on a dataset or a shape: one device with memory of its own, the optimal policy, the epoch that repeats, with an
-    /// evaluation, and this machine's profile.
+    /// Creates a dry run of `model` on a dataset or a shape. The defaults are one device with its own memory, the
+    /// optimal policy, the epoch that repeats, with an evaluation, and this machine's profile.
     pub fn new(model: &'a Model, subject: Subject<'a>) -> Self {
         Self {
             model,
@@ -86,13 +86,14 @@ impl<'a> DryRun<'a> {
         }
     }
 
-    /// The optimizer; it decides what is remembered of each parameter.
+    /// Sets the optimizer, which decides the number of moments per parameter; Adam by default.
     pub fn optimizer(mut self, optimizer: impl Into<Optimizer>) -> Self {
         self.optimizer = optimizer.into();
         self
     }
 
-    /// Sets where and how the training would run, all at once. Without a device memory it is that of the profile.
+    /// Sets all run options at once: devices, memory, partition and passes. If no device memory is set, it is that of
+    /// the profile.
     pub fn options(mut self, options: RunOptions) -> Self {
         self.options = options;
         self
@@ -100,56 +101,57 @@ impl<'a> DryRun<'a> {
 
     run_option_setters!(self => self.options);
 
-    /// Plans with each of these policies, instead of the one of the options.
+    /// Sets several policies to plan with, instead of the one in the options.
     pub fn policies(mut self, policies: &[Policy]) -> Self {
         self.policies = Some(policies.to_vec());
         self
     }
 
-    /// What counts.
+    /// Sets the objective of plans: which copied bytes count. [`Objective::Both`] by default.
     pub fn objective(mut self, objective: Objective) -> Self {
         self.objective = objective;
         self
     }
 
-    /// Whether to plan the epoch that repeats, or one from an empty device.
+    /// Sets whether to plan the epoch that repeats (the default) or an epoch that starts from an empty device.
     pub fn steady(mut self, steady: bool) -> Self {
         self.steady = steady;
         self
     }
 
-    /// Whether the epoch has an evaluation.
+    /// Sets whether the epoch includes an evaluation; it does by default.
     pub fn evaluates(mut self, evaluates: bool) -> Self {
         self.evaluates = evaluates;
         self
     }
 
-    /// How matrices with a row a vertex are stored; f32 by default.
+    /// Sets the storage type of matrices with one row per vertex; f32 by default.
     pub fn dtype(mut self, dtype: StorageType) -> Self {
         self.dtype = dtype;
         self
     }
 
-    /// Sets the device profile: `cpu` (this machine, measured), `h200`, `a100`, `p100` or a JSON file; by default that of the
-    /// devices.
+    /// Sets the device profile: `cpu` (this machine, measured), `h200`, `a100`, `p100` or a JSON file. By default it is
+    /// the profile of the devices.
     pub fn profile(mut self, profile: impl Into<String>) -> Self {
         self.profile = Some(profile.into());
         self
     }
 
-    /// Whether to plan with less and more memory as well.
+    /// Sets whether to also plan with less and more memory, for the what-if curve; off by default.
     pub fn curve(mut self, curve: bool) -> Self {
         self.curve = curve;
         self
     }
 
-    /// Plans.
+    /// Plans the run and returns the forecast.
     ///
     /// # Errors
-    /// [`Error::DataLacks`], [`Error::Model`], [`Error::Value`] and [`Error::Profile`] for what makes no sense; that the
-    /// device memory is too small is an outcome, no error.
+    /// [`Error::DataLacks`], [`Error::Model`], [`Error::Value`] and [`Error::Profile`] for invalid input. Too little
+    /// device memory is not an error; it is reported as an outcome.
     /// # Cost
-    /// For a shape, that of the planner alone, whatever the graph's size; for data on several devices O(e) more.
+    /// For a shape, only that of the planner, independent of the size of the graph. For data on several devices, O(e)
+    /// more.
     pub fn run(&self) -> Result<Forecast> {
         if self.options.devices.count() == 0 {
             self.options.devices.check()?;
@@ -176,7 +178,7 @@ impl<'a> DryRun<'a> {
         Ok(Forecast { profile, assumption, parts, policies, curve, device_memory })
     }
 
-    /// The policies to plan with.
+    /// Returns the policies to plan with.
     fn tried(&self) -> &[Policy] {
         self.policies.as_deref().unwrap_or(std::slice::from_ref(&self.options.memory))
     }
@@ -189,7 +191,7 @@ impl<'a> DryRun<'a> {
         if self.evaluates { &[0, 1] } else { &[0] }
     }
 
-    /// The programs, and the parts that they will be lowered for.
+    /// Writes the programs, and determines the parts that they will be lowered for.
     fn forecast_input<'i>(&self, inputs: Option<&'i Inputs>) -> Result<ForecastInput<'i>> {
         let (features, labels, vertices, edges) = match self.subject {
             Subject::Data(data) => {
@@ -242,7 +244,7 @@ impl<'a> DryRun<'a> {
         })
     }
 
-    /// A plan, or what would be enough.
+    /// Plans for this device memory. The inner error is the number of bytes that would be enough.
     fn plan(
         &self,
         subject: &ForecastInput<'_>,
@@ -272,7 +274,7 @@ impl<'a> DryRun<'a> {
         }
     }
 
-    /// From the least that works to all that helps, in equal ratios.
+    /// Plans at capacities from the smallest feasible one to the largest useful one, in equal ratios.
     fn plan_curve(&self, subject: &ForecastInput<'_>, profile: &Profile) -> Result<Vec<CurvePoint>> {
         let policy = self.tried().last().copied().unwrap_or(Policy::Optimal);
         let limit = Limit { states: CURVE_STATES, ..Limit::default() };
@@ -294,7 +296,7 @@ impl<'a> DryRun<'a> {
         let mut curve: Vec<CurvePoint> = Vec::new();
         for point in points {
             let Some(point) = point? else { continue };
-            // A plan for less memory is one for more memory, too.
+            // A plan for less memory is also valid with more memory, so it replaces a plan that copies more.
             let better = curve.last().filter(|last| last.bytes() < point.bytes()).copied();
             curve.push(better.map_or(point, |better| CurvePoint { device_memory: point.device_memory, ..better }));
         }
@@ -303,9 +305,9 @@ impl<'a> DryRun<'a> {
     }
 }
 
-/// What `make` makes of each item, in their order; the first items are begun first.
+/// Returns `make(item)` for each item, in order. The first items start first.
 ///
-/// On threads of its own: an item may wait for another one that works in the pool.
+/// It uses threads of its own, not the shared pool: an item may wait for another one that works in the pool.
 fn on_all_cores<I: Sync, T: Send>(items: &[I], make: impl Fn(&I) -> T + Sync) -> Vec<T> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(items.len());
     let next = AtomicUsize::new(0);
@@ -328,32 +330,32 @@ fn on_all_cores<I: Sync, T: Send>(items: &[I], make: impl Fn(&I) -> T + Sync) ->
     made.into_iter().map(|(_, made)| made).collect()
 }
 
-/// What is planned.
+/// Inputs of planning: programs and parts.
 struct ForecastInput<'i> {
     exchange: ExchangePath,
     programs: [(&'static str, Program); 2],
     phases: &'static [usize],
-    /// How many parts are like each that is lowered.
+    /// Number of equal parts that each lowered part stands for.
     copies: usize,
     ranges: Vec<Range<u64>>,
-    /// The parts, and what they came to in each number of tiles that was asked for: it is the same for all capacities.
+    /// The parts, and a cache of the lowered programs by number of tiles. Lowering does not depend on the capacity.
     cuts: Mutex<(Parts<'i>, BTreeMap<usize, Cut>)>,
 }
 
 /// The parts that programs are lowered for.
 enum Parts<'i> {
-    /// Of a graph at hand.
+    /// The parts of a dataset.
     Known(Supply<'i>),
-    /// Of one of which only the size is known: so many, all like this one.
+    /// Equal parts of a graph of which only the size is known: the sizes of one part, and the number of parts.
     Even(Sizes, usize),
 }
 
-/// The programs in some number of tiles.
+/// The lowered programs for some number of tiles.
 #[derive(Clone)]
 struct Cut(Arc<CutWork>);
 
 struct CutWork {
-    /// By part that is unlike the others.
+    /// The lowered programs of each distinct part.
     lowered: Vec<Lowered>,
     setup: WorkByDevice,
     main: WorkByDevice,
@@ -407,7 +409,7 @@ impl ForecastInput<'_> {
     }
 }
 
-/// The programs in a number of tiles that fits, with the plans of setup and epoch.
+/// The lowered programs with a number of tiles that fits, and the plans of the setup and the epoch.
 struct PlannedCut {
     cut: Cut,
     planned: (Planned, Planned),
@@ -421,13 +423,13 @@ impl PlannedCut {
         devices.map(|((lowered, setup), main)| (lowered, setup, main))
     }
 
-    /// The most that a device holds at once, setup included.
+    /// Returns the largest peak of a device in bytes, including the setup.
     fn peak_bytes(&self) -> u64 {
         let plans = self.devices().flat_map(|(_, setup, main)| [&setup.plan, &main.plan]).flatten();
         plans.map(|(_, plan)| plan.peak_bytes).max().unwrap_or(0)
     }
 
-    /// As a point of the curve, of `copies` devices like each of these.
+    /// Returns the plan as a point of the curve, for `copies` equal devices per planned device.
     fn point(&self, profile: &Profile, device_memory: u64, copies: usize) -> CurvePoint {
         let (tiles, copies) = (self.tiles, copies as u64);
         let none = CurvePoint {
@@ -480,7 +482,8 @@ impl PlannedCut {
     }
 }
 
-/// What the host holds for one device: what lasts, and every buffer that is stored to or received.
+/// Returns the bytes that the host holds for one device: lasting tensors, received tensors, and tensors that are copied
+/// to the host.
 fn bytes_on_host(lowered: &Lowered, script: &Script) -> u64 {
     let copied = script.actions.iter().flat_map(|a| a.store.iter().chain(&a.publish)).chain(&script.finish[0]);
     let stored: BTreeSet<_> = copied.collect();

@@ -1,4 +1,4 @@
-//! What a dry run found.
+//! The result of a dry run.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,132 +7,133 @@ use lapidary_cost_model::Profile;
 use lapidary_planner::memory::Policy;
 use serde::Serialize;
 
-/// What a dry run found.
+/// The result of a dry run.
 #[derive(Clone, Debug)]
 pub struct Forecast {
-    /// Of which device.
+    /// The device profile used.
     pub profile: Profile,
-    /// What was assumed of data that is not at hand.
+    /// The assumption about the edges of a [`Shape`](super::Shape); `None` for a dataset.
     pub assumption: Option<&'static str>,
-    /// One part a device.
+    /// The part of each device.
     pub parts: Vec<PartForecast>,
-    /// In the order in which they were asked for.
+    /// The result of each policy, in the order of the request.
     pub policies: Vec<PolicyForecast>,
-    /// From the least device memory that works to all that helps, with the last policy; empty if that was not asked for.
+    /// Plans from the smallest feasible device memory to the largest useful one, with the last policy. Empty if no
+    /// curve was requested.
     pub curve: Vec<CurvePoint>,
-    /// What each device may hold.
+    /// Memory of each device, in bytes.
     pub device_memory: u64,
 }
 
 /// One device's part of the graph.
 #[derive(Clone, Debug)]
 pub struct PartForecast {
-    /// Its vertices.
+    /// Range of its vertices.
     pub vertices: Range<u64>,
-    /// Its in-edges.
+    /// Number of its in-edges.
     pub edges: u64,
-    /// Rows of other parts that it reads.
+    /// Number of rows of other parts that it reads.
     pub halo: u64,
-    /// Seconds of its kernels in an epoch.
+    /// Predicted seconds of its kernels in an epoch.
     pub compute_seconds: f64,
 }
 
-/// One policy's plan.
+/// The plan of one policy.
 #[derive(Clone, Debug)]
 pub struct PolicyForecast {
-    /// Which.
+    /// The policy.
     pub policy: Policy,
-    /// The plan, or, if no device memory of this size does, the bytes that would.
+    /// The plan, or, if the device memory is too small, the bytes per device that would be enough.
     pub outcome: Result<PlanForecast, u64>,
 }
 
-/// A plan of all devices.
+/// The plan of all devices.
 #[derive(Clone, Debug)]
 pub struct PlanForecast {
-    /// Into how many tiles each part is cut, so that its largest operation fits.
+    /// Number of tiles of each part, so that its largest operation fits.
     pub tiles: usize,
-    /// By device.
+    /// The forecast of each device.
     pub devices: Vec<DeviceForecast>,
-    /// What the host holds: the data as the devices load it, and what is stored.
+    /// Bytes on the host: the data that the devices load, and what they store.
     pub host_bytes: u64,
 }
 
-/// One device's epoch.
+/// The epoch of one device.
 #[derive(Clone, Debug)]
 pub struct DeviceForecast {
-    /// Whether nothing better exists.
+    /// Whether the plan is proven optimal.
     pub exact: bool,
-    /// Copied to the device.
+    /// Bytes copied to the device.
     pub bytes_to_device: u64,
-    /// Copied to the host.
+    /// Bytes copied to the host.
     pub bytes_to_host: u64,
-    /// Copied to this device from others.
+    /// Bytes copied to this device from other devices.
     pub bytes_between_devices: u64,
-    /// The most that it holds at once, setup included.
+    /// Peak of the device memory in bytes, including the setup.
     pub peak_bytes: u64,
-    /// No plan moves less.
+    /// Lower bound of the bytes that any plan moves.
     pub lower_bound_bytes: u64,
-    /// Predicted.
+    /// Predicted seconds of the epoch.
     pub epoch_seconds: f64,
-    /// What happens, by name.
+    /// The steps, with names of operations and tensors.
     pub steps: Arc<[StepForecast]>,
 }
 
-/// One step, by name.
+/// One step, with names of operations and tensors.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepForecast {
     /// The operation.
     pub op: String,
-    /// Copied to the host before it.
+    /// Tensors copied to the host before the operation.
     pub store: Vec<String>,
-    /// Given up before it.
+    /// Tensors evicted before the operation.
     pub evict: Vec<String>,
-    /// Copied to the device before it.
+    /// Tensors copied to the device before the operation.
     pub load: Vec<String>,
 }
 
 /// A point of the what-if curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CurvePoint {
-    /// What each device may hold.
+    /// Memory of each device, in bytes.
     pub device_memory: u64,
-    /// Into how many tiles each part is cut.
+    /// Number of tiles of each part.
     pub tiles: usize,
-    /// Copied to all devices.
+    /// Bytes copied to all devices.
     pub bytes_to_device: u64,
-    /// Copied to the host.
+    /// Bytes copied to the host.
     pub bytes_to_host: u64,
-    /// Copied from device to device.
+    /// Bytes copied from device to device.
     pub bytes_between_devices: u64,
-    /// Of the slowest device.
+    /// Predicted seconds of an epoch on the slowest device.
     pub epoch_seconds: f64,
 }
 
 impl PlanForecast {
-    /// To the devices and to the host, all devices together.
+    /// Returns the bytes copied to devices and to the host, over all devices.
     pub fn bytes(&self) -> [u64; 2] {
         self.devices.iter().fold([0, 0], |sum, d| [sum[0] + d.bytes_to_device, sum[1] + d.bytes_to_host])
     }
 
-    /// From device to device.
+    /// Returns the bytes copied from device to device.
     pub fn bytes_between_devices(&self) -> u64 {
         self.devices.iter().map(|device| device.bytes_between_devices).sum()
     }
 
-    /// The same for `copies` devices like each of these.
+    /// Returns the same plan with each device repeated `copies` times.
     pub(super) fn times(self, copies: usize) -> Self {
         let devices = self.devices.into_iter().flat_map(|device| std::iter::repeat_n(device, copies)).collect();
         Self { tiles: self.tiles, devices, host_bytes: self.host_bytes.saturating_mul(copies as u64) }
     }
 
-    /// Of the slowest device.
+    /// Returns the predicted seconds of an epoch on the slowest device.
     pub fn epoch_seconds(&self) -> f64 {
         self.devices.iter().map(|device| device.epoch_seconds).fold(0.0, f64::max)
     }
 }
 
 impl CurvePoint {
-    /// Both ways.
+    /// Returns the bytes copied to devices and to the host, in total.
     pub fn bytes(&self) -> u64 {
         self.bytes_to_device + self.bytes_to_host
     }

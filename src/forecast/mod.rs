@@ -1,7 +1,7 @@
-//! Forecasts: what a run will need, move and take, said before anything runs.
+//! Forecasts: the memory, transfers and time of a run, predicted without running it.
 //!
-//! A [`DryRun`] makes the programs of a training run, lowers and plans them as the run would, and predicts seconds from a
-//! device's profile.
+//! A [`DryRun`] writes the programs of a training run, lowers and plans them as the run would, and predicts the time
+//! from a device profile.
 
 mod dry_run;
 mod found;

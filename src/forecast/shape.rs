@@ -2,29 +2,30 @@
 
 use crate::lower::{Cut, Sizes};
 
-/// How large a graph is, and what is known of its vertices.
+/// The size of a graph, and the widths of its features and classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Number of vertices.
     pub vertices: u64,
     /// Number of edges, without added self-loops.
     pub edges: u64,
-    /// Width of the features, which are dense.
+    /// Number of features per vertex; they are dense.
     pub features: usize,
     /// Number of classes.
     pub classes: usize,
-    /// Whether edges go one way, so that backward runs over other blocks than forward.
+    /// Whether the graph is directed, so that backward needs other blocks than forward.
     pub directed: bool,
 }
 
 impl Shape {
-    /// What is assumed of the edges, in words.
+    /// The assumption about the edges, as text.
     pub const ASSUMPTION: &'static str = "edges have uniform random ends, and every part has an equal share of them";
 
-    /// What lowering needs to know of each of `parts` equal parts, all as large as the largest.
+    /// Returns the sizes for lowering of `parts` equal parts, all as large as the largest part.
     ///
-    /// With uniform random ends a vertex of another part is read by a part of `e_p` edges with probability
-    /// `1 - exp(-e_p / n)`, and one of its own is read by others with probability `1 - exp(-(e - e_p) / n)`.
+    /// Edges are assumed to have uniform random ends. Then a part with `e_p` edges reads a given vertex of another part
+    /// with probability `1 - exp(-e_p / n)`, and other parts read a given vertex of this part with probability
+    /// `1 - exp(-(e - e_p) / n)`.
     pub(crate) fn sizes(&self, parts: usize) -> Vec<Sizes> {
         let share = |whole: u64| whole.div_ceil(parts as u64);
         let (vertices, edges) = (share(self.vertices), share(self.edges));
@@ -32,7 +33,7 @@ impl Shape {
         let others = (self.vertices - vertices) as f64;
         let halo = (others * read(edges)).round() as u64;
         let packed = (vertices as f64 * read(self.edges - edges)).round() as u64;
-        // As in a part in the middle, so that all are alike.
+        // Half of the halo comes before the own rows, as in the middle part. So all parts are equal.
         let cut = Cut { edges, self_loops: 0, halo, low: halo / 2, packed };
         let sizes = |part: u64| Sizes {
             parts,

@@ -1,16 +1,16 @@
-//! Checkpoints: `DIR/epoch-00000060/` to go on from, and `DIR/best/` to predict with.
+//! Checkpoints: `DIR/epoch-00000060/` to resume training from, and `DIR/best/` to predict with.
 //!
-//! | file | in | what |
+//! | file | in | contents |
 //! | --- | --- | --- |
 //! | `model.safetensors` | both | the parameters, under PyG's names |
-//! | `run.json` | both | what the run was: a [`ModelRecord`], and more for the trainer |
+//! | `run.json` | both | the record of the run: a [`ModelRecord`], and more for the trainer |
 //! | `best.safetensors` | epoch | the parameters of the best epoch so far |
 //! | `optimizer.safetensors` | epoch | the optimizer's moments |
-//! | `cost_model.json` | both | what a run on several devices learned of their speed, if it learned |
-//! | `B3SUMS` | both | the BLAKE3 digests of all the others, in the format of the program `b3sum` |
+//! | `cost_model.json` | both | the learned speed of the devices, if the run learned it |
+//! | `B3SUMS` | both | the BLAKE3 digests of all other files, in the format of the program `b3sum` |
 //!
-//! A checkpoint is written beside its place and then renamed, so that one that is there is whole. Reading checks every file
-//! against its digest: see [`super::digests`].
+//! A checkpoint is written under another name and then renamed, so an existing checkpoint is complete. Reading verifies
+//! every file with its digest: see [`super::digests`].
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -30,21 +30,21 @@ pub(crate) const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 pub(crate) const RUN_FILE: &str = "run.json";
 pub(crate) const COST_MODEL_FILE: &str = "cost_model.json";
 
-/// The part of `run.json` that says how to apply the weights.
+/// The part of `run.json` that is needed to apply the weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelRecord {
     /// Version of the record.
     pub format: u32,
     /// The model.
     pub model: ModelConfig,
-    /// Whether its features were normalised.
+    /// Normalisation of the features.
     pub feature_norm: FeatureNorm,
-    /// How rows of vertices were stored; f32 in the records of older versions.
+    /// Storage type of matrices with one row per vertex; f32 in records of older versions.
     #[serde(default, with = "dtype")]
     pub dtype: StorageType,
 }
 
-/// A [`StorageType`] by its name.
+/// Serializes a [`StorageType`] as its name.
 mod dtype {
     use lapidary_kernels::StorageType;
     use serde::de::Error;
@@ -61,26 +61,26 @@ mod dtype {
     }
 }
 
-/// The version of `run.json` that is written; since 2 there are digests beside it.
+/// Version of `run.json` that is written. Since version 2, a checkpoint has digests.
 pub(crate) const RECORD_FORMAT: u32 = 2;
 
-/// The version without digests, which is read as well.
+/// Older version without digests, which can still be read.
 pub(crate) const UNVERIFIED_FORMAT: u32 = 1;
 
-/// The files of one checkpoint folder.
+/// The files of one checkpoint folder: name and contents.
 pub(crate) type Files = Vec<(&'static str, Vec<u8>)>;
 
-/// The bytes of `run.json`.
+/// Returns the bytes of `run.json`.
 pub(crate) fn record_bytes(record: &impl Serialize) -> Vec<u8> {
     let mut bytes = serde_json::to_vec_pretty(record).expect("a run record is plain data");
     bytes.push(b'\n');
     bytes
 }
 
-/// Writes `dir/name/` with these files and their digests, in place of what was there.
+/// Writes `dir/name/` with these files and their digests, replacing an earlier folder.
 ///
 /// # Errors
-/// [`Error::Io`]; what was there before is then still there, or beside it under `.old-<name>`.
+/// [`Error::Io`]. A complete folder, earlier or new, is then in its place, or an earlier one under `.old-<name>`.
 pub(crate) fn write_folder(dir: &Path, name: &str, files: &Files) -> Result<()> {
     let io = |action, path: &Path| {
         let path = path.to_path_buf();
@@ -96,7 +96,7 @@ pub(crate) fn write_folder(dir: &Path, name: &str, files: &Files) -> Result<()> 
         let path = fresh.join(file);
         let written = File::create(&path).and_then(|mut f| f.write_all(bytes).and_then(|()| f.sync_all()));
         if let Err(source) = written {
-            // Half a checkpoint is of no use; the error that matters is the first.
+            // An incomplete checkpoint is useless, so it is removed. The first error is the one to report.
             drop(remove_folder(&fresh));
             return Err(Error::Io { action: "write the checkpoint file", path, source });
         }
@@ -111,7 +111,7 @@ pub(crate) fn write_folder(dir: &Path, name: &str, files: &Files) -> Result<()> 
     remove_folder(&old)
 }
 
-/// Makes renames in a folder last, where the system offers that.
+/// Flushes the renames in a folder to the disk, where the system supports that.
 fn sync_folder(dir: &Path) -> std::io::Result<()> {
     if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
 }
@@ -125,31 +125,33 @@ fn remove_folder(path: &Path) -> Result<()> {
     }
 }
 
-/// The folder of an epoch.
+/// Returns the name of the folder of an epoch.
 pub(crate) fn epoch_folder(epoch: u64) -> String {
     format!("epoch-{epoch:08}")
 }
 
-/// Whether a folder is a checkpoint, or was one before somebody took files out of it.
+/// Returns whether a folder is a checkpoint, even if some of its files were removed.
 fn is_checkpoint(folder: &Path) -> bool {
     [RUN_FILE, DIGESTS_FILE].into_iter().any(|file| folder.join(file).exists())
 }
 
-/// The newest epoch's folder in `dir`, if there is one. One that was being replaced when the process died counts.
+/// Returns the newest epoch and its folder in `dir`, if there is one. This includes a folder that was being replaced
+/// when the process died.
 pub(crate) fn newest_epoch(dir: &Path) -> Option<(u64, PathBuf)> {
     let entries = fs::read_dir(dir).ok()?;
     let epochs = entries.filter_map(|entry| {
         let path = entry.ok()?.path();
         let name = path.file_name()?.to_str()?;
         let epoch = name.strip_prefix(".old-").unwrap_or(name).strip_prefix("epoch-")?.parse().ok()?;
-        // Of two folders of one epoch, the one in its place is the newer.
+        // If one epoch has two folders, the one in its place is newer.
         is_checkpoint(&path).then_some((epoch, !name.starts_with('.'), path))
     });
     epochs.max().map(|(epoch, _, path)| (epoch, path))
 }
 
-/// The folder and the file of the weights to predict with: of `dir` itself if it is a checkpoint, else of its best
-/// epoch, else of the newest. A `best/` that was being replaced when the process died is found in the newest epoch.
+/// Returns the folder and the file name of the weights to predict with: of `dir` itself if it is a checkpoint,
+/// otherwise of its best epoch, otherwise of the newest. If the process died while it replaced `best/`, the best
+/// weights are found in the folder of the newest epoch.
 pub(crate) fn weights_to_use(dir: &Path) -> Option<(PathBuf, &'static str)> {
     if is_checkpoint(dir) {
         return Some((dir.to_path_buf(), MODEL_FILE));

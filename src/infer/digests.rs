@@ -1,6 +1,7 @@
-//! The one way in which a checkpoint is read: bytes that match their digests, which are then parsed.
+//! Reads checkpoints: verifies the bytes of each file with its digest, then parses the same bytes. No other code reads
+//! checkpoints.
 //!
-//! The digests are in a file `B3SUMS` of the same folder, as the program `b3sum` writes and checks them.
+//! The digests are in the file `B3SUMS` of the same folder, in the format of the program `b3sum`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,19 +18,19 @@ use super::checkpoint::{
 use crate::error::{Error, Result};
 use crate::model::Weights;
 
-/// The file with the digests of the others.
+/// Name of the file with the digests of the other files.
 pub(crate) const DIGESTS_FILE: &str = "B3SUMS";
 
-/// The files that mean something in a checkpoint folder: none may be there without a digest.
+/// Files that are read from a checkpoint folder. None of them may exist without a digest.
 const KNOWN: [&str; 5] = [MODEL_FILE, OPTIMIZER_FILE, BEST_FILE, RUN_FILE, COST_MODEL_FILE];
 
-/// From so many bytes on, several threads share the work.
+/// Data of at least this many bytes is hashed on several threads.
 const LARGE: usize = 1 << 20;
 
-/// How often a folder is read that a run replaces meanwhile.
+/// Maximum number of attempts to read a folder that a run replaces at the same time.
 const MOST_ATTEMPTS: usize = 20;
 
-/// The text of [`DIGESTS_FILE`] for these files.
+/// Returns the text of [`DIGESTS_FILE`] for these files.
 pub(crate) fn digests_text(files: &Files) -> Vec<u8> {
     let line = |(name, bytes): &(&'static str, Vec<u8>)| format!("{}  {name}\n", digest(bytes));
     files.iter().map(line).collect::<String>().into_bytes()
@@ -45,7 +46,7 @@ fn digest(bytes: &[u8]) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// The names and digests of a [`DIGESTS_FILE`]; the number of the first line that is none.
+/// Parses a [`DIGESTS_FILE`] into digests by name. An error is the number, from 1, of the first line that is invalid.
 fn parse(text: &[u8]) -> std::result::Result<BTreeMap<String, String>, usize> {
     let lines = text.strip_suffix(b"\n").ok_or_else(|| text.split(|&byte| byte == b'\n').count())?;
     let mut digests = BTreeMap::new();
@@ -62,17 +63,17 @@ fn parse(text: &[u8]) -> std::result::Result<BTreeMap<String, String>, usize> {
     Ok(digests)
 }
 
-/// A checkpoint folder, all of whose files match their digests.
+/// A checkpoint folder whose files all match their digests.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     folder: PathBuf,
-    /// Those that were wanted.
+    /// Contents of the wanted files, by name.
     files: BTreeMap<String, Vec<u8>>,
 }
 
 impl Checkpoint {
-    /// Reads and checks every file, and keeps the wanted ones. Nothing is checked of folders that older versions wrote, which
-    /// is then said as a warning.
+    /// Reads and verifies every file, and keeps the wanted ones. A folder of an older version has no digests; it is
+    /// read without verification, with a warning.
     ///
     /// # Errors
     /// [`Error::Damaged`], [`Error::Io`].
@@ -82,7 +83,8 @@ impl Checkpoint {
         loop {
             let before = digests();
             match Self::read_once(folder, wanted) {
-                // Some files are of the checkpoint before, some of the one that takes its place.
+                // The folder was replaced during the read: some files may be of the old checkpoint and some of the new
+                // one.
                 Err(_) if attempts < MOST_ATTEMPTS && (!folder.exists() || digests() != before) => {
                     attempts += 1;
                     std::thread::sleep(Duration::from_millis(20));
@@ -113,7 +115,7 @@ impl Checkpoint {
         Ok(Self { folder: folder.into(), files })
     }
 
-    /// The `run.json`: all of it, or the [`ModelRecord`](super::ModelRecord) alone.
+    /// Parses `run.json`: all of it, or only the [`ModelRecord`](super::ModelRecord).
     ///
     /// # Errors
     /// [`Error::Damaged`] if it is missing, [`Error::RunRecord`], [`Error::OtherRun`] for another version.
@@ -129,7 +131,7 @@ impl Checkpoint {
         serde_json::from_value(record).map_err(unreadable)
     }
 
-    /// The weights of a file, which can be taken once.
+    /// Parses the weights of a file. They can be taken once.
     ///
     /// # Errors
     /// [`Error::Damaged`] if it is missing, [`Error::Weights`].
@@ -138,7 +140,7 @@ impl Checkpoint {
         Ok(Weights::from_safetensors(&bytes, &self.folder.join(file))?)
     }
 
-    /// The cost model; `None` if the run learned none.
+    /// Parses the cost model; `None` if the run learned none.
     ///
     /// # Errors
     /// [`Error::CostModel`].
@@ -150,7 +152,7 @@ impl Checkpoint {
     }
 }
 
-/// What the folder's [`DIGESTS_FILE`] says; `None` if an older version wrote the folder, without one.
+/// Reads the folder's [`DIGESTS_FILE`]; `None` if an older version wrote the folder without one.
 fn read_digests(folder: &Path) -> Result<Option<BTreeMap<String, String>>> {
     if let Some(text) = read_file(folder, DIGESTS_FILE)? {
         let broken = |line| damaged(folder, DIGESTS_FILE, format!("is damaged: line {line} is no digest of a file"));
@@ -170,7 +172,7 @@ fn read_digests(folder: &Path) -> Result<Option<BTreeMap<String, String>>> {
     Ok(None)
 }
 
-/// A file that means something was there when the digests were written.
+/// Checks that each known file in the folder is listed, so that none was added after the digests were written.
 fn refuse_unlisted(folder: &Path, digests: &BTreeMap<String, String>) -> Result<()> {
     let unlisted = KNOWN.into_iter().filter(|&name| !digests.contains_key(name));
     match unlisted.into_iter().find(|name| folder.join(name).symlink_metadata().is_ok()) {
@@ -179,7 +181,7 @@ fn refuse_unlisted(folder: &Path, digests: &BTreeMap<String, String>) -> Result<
     }
 }
 
-/// The bytes of a file, which have this digest.
+/// Reads a file and checks that it has this digest.
 fn read_verified(folder: &Path, name: &str, wanted: &str) -> Result<Vec<u8>> {
     let missing = || damaged(folder, name, format!("is missing, but listed in {DIGESTS_FILE}"));
     let bytes = read_file(folder, name)?.ok_or_else(missing)?;
@@ -190,7 +192,7 @@ fn read_verified(folder: &Path, name: &str, wanted: &str) -> Result<Vec<u8>> {
     Err(damaged(folder, name, why))
 }
 
-/// The bytes of a file; `None` if it is not there.
+/// Reads a file; `None` if it does not exist.
 fn read_file(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     let path = folder.join(name);
     match fs::read(&path) {
@@ -210,7 +212,7 @@ mod tests {
 
     #[test]
     fn digests_are_those_of_b3sum() {
-        // Of the empty file, as `b3sum` prints it.
+        // The digest of an empty file, as printed by `b3sum`.
         let empty = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
         assert_eq!(digests_text(&vec![("empty", Vec::new())]), format!("{empty}  empty\n").into_bytes());
         let large: Vec<u8> = (0..3 * LARGE).map(|i| (i % 251) as u8).collect();

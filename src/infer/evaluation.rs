@@ -1,4 +1,4 @@
-//! Evaluation: a network's forward program without dropout, and what its logits get right.
+//! Evaluation: the forward program of a network without dropout, and the accuracy of its logits.
 
 use crate::model::{LabelKind, ModelError, Network, Value};
 use crate::program::passes::fuse::fuse;
@@ -7,8 +7,8 @@ use crate::program::passes::prune::prune;
 use crate::program::{DType, Loss, Origin, Passes, Program, ProgramError, SplitName, TensorId, TensorType, VERTEX_IDS};
 use crate::runtime::Done;
 
-/// Share of the labelled vertices of each split that is predicted right, or of a multi-label set its micro-F1; `None` for
-/// an empty split.
+/// Accuracy on each split, from 0 to 1; `None` for an empty split. With one class per vertex it is the share of the
+/// labelled vertices that are predicted correctly; with several classes per vertex it is the micro-F1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Accuracy {
     /// On the training split.
@@ -20,12 +20,12 @@ pub struct Accuracy {
 }
 
 impl Accuracy {
-    /// The outputs of [`evaluation_program`], lowered as `phase`, that [`Accuracy::sum`] takes, in its order.
+    /// Returns the outputs of [`evaluation_program`], lowered as `phase`, that [`Accuracy::sum`] reads, in its order.
     pub(crate) fn metrics(phase: usize) -> [(usize, &'static str); 3] {
         SPLITS.map(|(name, _)| (phase, name))
     }
 
-    /// What the parts together counted: metrics `first` and the two after it.
+    /// Adds the counts of all parts, which are the metrics `first`, `first + 1` and `first + 2`.
     pub(crate) fn sum(done: &Done, first: usize) -> Self {
         let [train, val, test] = [first, first + 1, first + 2].map(|metric| {
             let counts = done.metric::<u64>(metric).into_iter();
@@ -36,7 +36,7 @@ impl Accuracy {
     }
 }
 
-/// Of `[correct, counted]` the share, of `[true positives, false positives, false negatives]` the F1.
+/// Returns the accuracy for `[correct, counted]`, or the F1 for `[true positives, false positives, false negatives]`.
 fn score(counts: &[u64]) -> Option<f64> {
     let (good, all) = match *counts {
         [tp, fp, fn_] => (2 * tp, 2 * tp + fp + fn_),
@@ -46,17 +46,17 @@ fn score(counts: &[u64]) -> Option<f64> {
     (all > 0).then(|| good as f64 / all as f64)
 }
 
-/// The outputs of [`evaluation_program`] that count correct predictions.
+/// Outputs of [`evaluation_program`] that count predictions, with their splits.
 const SPLITS: [(&str, SplitName); 3] =
     [("train", SplitName::Train), ("val", SplitName::Val), ("test", SplitName::Test)];
 
-/// The output of [`evaluation_program`] that holds one of the network's named outputs.
+/// Returns the name of the output of [`evaluation_program`] that holds one of the network's named outputs.
 pub(crate) fn output_name(name: &str) -> String {
     format!("output {name}")
 }
 
-/// A network's forward program, made ready to run. Outputs: `logits`, the network's outputs `named`, and for each split what the
-/// logits get right.
+/// Completes the forward program of a network and applies the passes. Its outputs are `logits`, the network's outputs
+/// `named`, and for each split the counts of predictions.
 pub(crate) fn evaluation_program(
     network: Network,
     logits: Value,
@@ -91,7 +91,7 @@ pub(crate) fn evaluation_program(
     Ok(program)
 }
 
-/// The tensor behind a network's result.
+/// Returns the tensor of a network's result.
 pub(crate) fn dense_logits(logits: Value) -> Result<TensorId, ModelError> {
     match logits {
         Value::Dense(tensor) => Ok(tensor),

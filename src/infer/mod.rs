@@ -1,4 +1,5 @@
-//! Inference: a trained model on graphs that it never saw; and what training shares with it, evaluation and checkpoints.
+//! Inference: applies a trained model to graphs that it has not seen. Also evaluation and checkpoints, which training
+//! uses too.
 
 pub(crate) mod checkpoint;
 pub(crate) mod digests;

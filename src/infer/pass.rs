@@ -19,7 +19,7 @@ use crate::program::passes::order::Workload;
 use crate::program::{Origin, Program};
 use crate::runtime::{Plans, Runs, Session, SessionSpec};
 
-/// How often a pass that repeats is taken to run: what decides whether work that can be done once is worth it.
+/// Number of runs to assume for a pass that repeats. It decides whether work that can be done once is hoisted out.
 const EXPECTED_RUNS: u64 = 100;
 
 /// The forward pass of a predictor over a dataset, ready to be lowered.
@@ -28,12 +28,14 @@ pub(super) struct Pass {
     inputs: Inputs,
     parts: Vec<Range<usize>>,
     labels: LabelKind,
-    /// The output of the program, and the name that it is handed out by; the logits come first.
+    /// For each output, its name in the program and its name in the prediction. The logits come first.
     outputs: Vec<(String, String)>,
     repeats: bool,
 }
 
 impl Pass {
+    /// Writes the program, binds the data and splits the vertices.
+    ///
     /// # Errors
     /// As [`Predictor::predict`].
     pub(super) fn new(predictor: &Predictor, data: &Dataset, runs: Runs) -> Result<Self> {
@@ -55,7 +57,7 @@ impl Pass {
         Ok(Self { program, inputs, parts, labels, outputs, repeats })
     }
 
-    /// Opens the devices, puts the data and the weights there, and does what is done once per graph.
+    /// Opens the devices, puts the data and the weights in place, and runs the work that is done once per graph.
     ///
     /// # Errors
     /// [`Error::DoesNotFit`], [`Error::Device`].
@@ -81,7 +83,7 @@ impl Pass {
         Ok(session)
     }
 
-    /// Runs the pass on a session that [`Pass::open`] opened; its seconds count from `start`.
+    /// Runs the pass on a session that [`Pass::open`] opened. The prediction's seconds count from `start`.
     ///
     /// # Errors
     /// [`Error::Device`].

@@ -1,4 +1,4 @@
-//! The predictor: weights, and the model that they belong to.
+//! The predictor: a model and its weights.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,26 +18,26 @@ use crate::error::{Error, Result};
 use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelError, Norm, Weights};
 use crate::runtime::{RunOptions, Runs, run_option_setters};
 
-/// What a model says of a data set.
+/// The predictions of a model for one dataset.
 #[derive(Clone, Debug)]
 pub struct Prediction {
     /// `[n, classes]`: unnormalised log-probabilities.
     pub logits: Array2<f32>,
-    /// The outputs that [`Predictor::outputs`] asked for, by name: `[n, width]`.
+    /// The outputs that [`Predictor::outputs`] requested, by name: `[n, width]`.
     pub outputs: BTreeMap<String, Array2<f32>>,
-    /// What the logits get right of the labels that the dataset has.
+    /// Accuracy of the logits on the labels of the dataset.
     pub accuracy: Accuracy,
-    /// What is predicted of each vertex: it says what the accuracy means.
+    /// The kind of label, which decides the accuracy metric.
     pub labels: LabelKind,
-    /// Seconds of the forward pass, and of planning and setting up where this call did so.
+    /// Seconds of the forward pass, including planning and setup if this call did them.
     pub seconds: f64,
     /// The vertex range of each device.
     pub parts: Vec<[usize; 2]>,
-    /// Seconds that each device's kernels took.
+    /// Seconds of each device's kernels.
     pub part_seconds: Vec<f64>,
 }
 
-/// Applies trained weights to data sets.
+/// Applies trained weights to datasets.
 ///
 /// ```no_run
 /// use lapidary::{Dataset, Predictor};
@@ -54,17 +54,17 @@ pub struct Predictor {
     pub(super) feature_norm: Option<FeatureNorm>,
     pub(super) dtype: StorageType,
     pub(super) options: RunOptions,
-    /// By which graphs are split over several devices.
+    /// Cost model for the split of a graph over several devices.
     pub(super) cost_model: Option<Arc<CostModel>>,
-    /// The outputs to hand out beside the logits.
+    /// Outputs to return beside the logits.
     pub(super) outputs: Vec<String>,
 }
 
 impl Predictor {
-    /// From weights at hand. Without a `feature_norm` each data set's own is used.
+    /// Creates a predictor from weights in memory. Without a `feature_norm`, each dataset's own default is used.
     ///
     /// # Errors
-    /// [`Error::Weights`] if they are not the model's; [`Error::Model`].
+    /// [`Error::Weights`] if their names or shapes are not those of the model; [`Error::Model`].
     pub fn new(model: &Model, weights: Weights, feature_norm: Option<FeatureNorm>) -> Result<Self> {
         let width = model.config().widths.first().copied().unwrap_or_default();
         let (network, _) = model.network(FeatureKind::Dense { width }, Mode::Evaluate, StorageType::F32).or_else(
@@ -81,13 +81,15 @@ impl Predictor {
         Ok(Self { model, weights, feature_norm, dtype, options, cost_model, outputs })
     }
 
-    /// From a folder that [`crate::Trainer::save`] wrote: its best epoch, else the newest; or one of those folders itself.
-    /// What the run has learned of its devices decides how a graph is split over several, with no measurement on it.
+    /// Opens a checkpoint: a folder that [`crate::Trainer::save`] wrote, of which the best epoch is used, otherwise the
+    /// newest; or the folder of one epoch. A graph is split over several devices by the cost model that the run
+    /// learned, without new measurements.
     ///
-    /// Every file of the checkpoint is checked against the digest that was written with it.
+    /// Every file of the checkpoint is verified with its digest.
     ///
     /// # Errors
-    /// [`Error::NoCheckpoint`], [`Error::Damaged`], [`Error::CustomModel`], [`Error::RunRecord`], [`Error::Weights`], [`Error::CostModel`].
+    /// [`Error::NoCheckpoint`], [`Error::Damaged`], [`Error::CustomModel`], [`Error::RunRecord`], [`Error::Weights`],
+    /// [`Error::CostModel`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let (record, weights, cost_model) = read_checkpoint(path.as_ref())?;
         let name = record.model.name.clone();
@@ -98,7 +100,7 @@ impl Predictor {
         Ok(Self::new(&model, weights, Some(record.feature_norm))?.dtype(record.dtype).cost_model(cost_model))
     }
 
-    /// As [`Predictor::open`], for a model that is the user's own.
+    /// Opens a checkpoint like [`Predictor::open`], for a custom model.
     ///
     /// # Errors
     /// [`Error::NoCheckpoint`], [`Error::Damaged`], [`Error::RunRecord`], [`Error::Weights`], [`Error::CostModel`].
@@ -107,8 +109,8 @@ impl Predictor {
         Ok(Self::new(model, weights, Some(record.feature_norm))?.dtype(record.dtype).cost_model(cost_model))
     }
 
-    /// From a safetensors file with PyG's names and the name of the built-in model that it belongs to. Layers and widths
-    /// are read off the weights.
+    /// Loads a safetensors file with PyG's names, for the built-in model `model`. The number of layers and the widths
+    /// are taken from the weights.
     ///
     /// # Errors
     /// [`Error::Weights`], [`Error::Model`].
@@ -118,14 +120,14 @@ impl Predictor {
         Self::new(&model, weights, None)
     }
 
-    /// How matrices with a row a vertex are stored; by default as in training, and f32 for weights from elsewhere. Logits are
-    /// handed out as f32 either way.
+    /// Sets the storage type of matrices with one row per vertex. The default is that of the training run, and f32 for
+    /// other weights. Logits are returned as f32 in any case.
     pub fn dtype(mut self, dtype: StorageType) -> Self {
         self.dtype = dtype;
         self
     }
 
-    /// Sets where and how the model runs, all at once.
+    /// Sets all run options at once: devices, memory, partition and passes.
     pub fn options(mut self, options: RunOptions) -> Self {
         self.options = options;
         self
@@ -133,30 +135,31 @@ impl Predictor {
 
     run_option_setters!(self => self.options);
 
-    /// Whether features are normalised, whatever the checkpoint or the data set says.
+    /// Sets the normalisation of features, instead of that of the checkpoint or the dataset.
     pub fn feature_norm(mut self, norm: FeatureNorm) -> Self {
         self.feature_norm = Some(norm);
         self
     }
 
-    /// By what a run has learned of its devices.
+    /// Sets the cost model for the split over several devices.
     pub(crate) fn cost_model(mut self, model: Option<CostModel>) -> Self {
         self.cost_model = model.map(Arc::new);
         self
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// The weights.
+    /// Returns the weights.
     pub fn weights(&self) -> &Weights {
         &self.weights
     }
 
-    /// Asks for outputs of the network beside the logits, by the names that [`Network::output`](crate::model::Network::output) gave
-    /// them; [`Prediction::outputs`] holds them. The built-in models name the rows that the last layer reads `hidden`: embeddings.
+    /// Requests outputs of the network beside the logits, by the names that
+    /// [`Network::output`](crate::model::Network::output) gave them. They are returned in [`Prediction::outputs`]. In
+    /// the built-in models, `hidden` is the input of the last layer: the embeddings.
     ///
     /// ```
     /// use lapidary::{Dataset, Model, Trainer};
@@ -173,16 +176,17 @@ impl Predictor {
         self
     }
 
-    /// The logits of every vertex, `[n, classes]`.
+    /// Returns the logits of every vertex, `[n, classes]`.
     ///
     /// # Errors
-    /// [`Error::Model`] if the data has another feature width, or an output was asked for that the network does not name;
-    /// [`Error::DataLacks`], [`Error::DoesNotFit`].
+    /// [`Error::Model`] if the data has another feature width, or if a requested output does not exist;
+    /// [`Error::ClassCount`] if the data has more classes than the model; [`Error::DataLacks`], [`Error::DoesNotFit`],
+    /// [`Error::Device`].
     pub fn predict(&self, data: &Dataset) -> Result<Array2<f32>> {
         Ok(self.run(data)?.logits)
     }
 
-    /// The logits of every vertex, the outputs that were asked for, and what the logits get right.
+    /// Returns the logits of every vertex, the requested outputs, and the accuracy.
     ///
     /// # Errors
     /// As [`Predictor::predict`].
@@ -191,19 +195,19 @@ impl Predictor {
         let start = Instant::now();
         let mut session = pass.open(self, None)?;
         let mut prediction = pass.run(self, &mut session, start)?;
-        // What is made once a graph is part of this one pass.
+        // The work that is done once per graph belongs to this single pass.
         let made = prediction.part_seconds.iter_mut().zip(session.setup_seconds());
         made.for_each(|(seconds, setup)| *seconds += setup);
         Ok(prediction)
     }
 
-    /// A predictor that keeps the devices, the plan and the graph between calls.
+    /// Returns a predictor that keeps its devices, plan and graph between calls.
     pub fn prepared(self) -> PreparedPredictor {
         PreparedPredictor::new(self)
     }
 }
 
-/// What a checkpoint says of its model, its weights and its cost model.
+/// Reads the model, weights and cost model of a checkpoint.
 fn read_checkpoint(path: &Path) -> Result<(ModelRecord, Weights, Option<CostModel>)> {
     let (folder, file) = weights_to_use(path).ok_or_else(|| Error::NoCheckpoint { path: path.into() })?;
     let mut checkpoint = Checkpoint::read(&folder, &[RUN_FILE, file, COST_MODEL_FILE])?;

@@ -1,4 +1,4 @@
-//! The predictor that keeps its devices, plan and graph between calls.
+//! A predictor that keeps its devices, plan and graph between calls.
 
 use std::fmt;
 use std::time::Instant;
@@ -11,13 +11,14 @@ use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::runtime::{Plans, Runs, Session};
 
-/// A predictor that keeps its devices, plan and graph between calls: what a service calls again and again.
+/// A predictor that keeps its devices, plan and graph between calls, for services that call it often.
 ///
-/// A call with the dataset of the call before, or a clone of it, only runs the forward pass. A call with another dataset
-/// loads it; where its shape is that of the one before (vertices, edges, features, halos), nothing is planned anew.
+/// A call with the same dataset as the call before, or a clone of it, only runs the forward pass. A call with another
+/// dataset loads it. If its shape is the same (vertices, edges, features, halos), the plan is used again.
 ///
-/// What depends on the graph alone, such as the sum of the features over in-neighbours, is computed once per graph. The logits
-/// therefore agree with those of [`Predictor::predict`] to rounding; calls with the same data agree to the bit.
+/// Values that depend on the dataset only, such as the sum of the features over in-neighbours, are computed once per
+/// dataset. So the logits agree with those of [`Predictor::predict`] up to rounding. Calls with the same data agree bit
+/// for bit.
 ///
 /// ```
 /// use lapidary::{Dataset, Model, Trainer};
@@ -33,9 +34,9 @@ use crate::runtime::{Plans, Runs, Session};
 /// ```
 pub struct PreparedPredictor {
     predictor: Predictor,
-    /// The dataset that is loaded.
+    /// The loaded dataset, with its pass and session.
     current: Option<(Dataset, Pass, Session)>,
-    /// Of the session before.
+    /// Plans of an earlier session.
     plans: Option<Plans>,
     loaded: u64,
     planned: u64,
@@ -53,7 +54,7 @@ impl PreparedPredictor {
         Self { predictor, current: None, plans: None, loaded: 0, planned: 0 }
     }
 
-    /// The logits of every vertex, `[n, classes]`.
+    /// Returns the logits of every vertex, `[n, classes]`.
     ///
     /// # Errors
     /// As [`Predictor::predict`].
@@ -61,10 +62,10 @@ impl PreparedPredictor {
         Ok(self.run(data)?.logits)
     }
 
-    /// The logits of every vertex, the outputs that were asked for, and what the logits get right.
+    /// Returns the logits of every vertex, the requested outputs, and the accuracy.
     ///
     /// # Errors
-    /// As [`Predictor::predict`]. After an error of a device the next call loads its dataset anew.
+    /// As [`Predictor::predict`]. After an error, the next call loads its dataset again.
     pub fn run(&mut self, data: &Dataset) -> Result<Prediction> {
         let start = Instant::now();
         let (loaded, pass, mut session) = match self.current.take() {
@@ -76,23 +77,23 @@ impl PreparedPredictor {
         Ok(prediction)
     }
 
-    /// The predictor behind it.
+    /// Returns the underlying predictor.
     pub fn predictor(&self) -> &Predictor {
         &self.predictor
     }
 
-    /// How many times a dataset was loaded.
+    /// Returns the number of times that a dataset was loaded.
     pub fn loaded(&self) -> u64 {
         self.loaded
     }
 
-    /// How many of these times the plan had to be made.
+    /// Returns the number of loads that needed a new plan.
     pub fn planned(&self) -> u64 {
         self.planned
     }
 
     fn load(&mut self, data: &Dataset, earlier: Option<(Dataset, Pass, Session)>) -> Result<(Dataset, Pass, Session)> {
-        // The devices of the earlier session are given back before new ones are opened.
+        // The earlier session releases its devices before new ones are opened.
         if let Some((_, _, session)) = earlier {
             self.plans = Some(session.into_plans());
         }

@@ -1,7 +1,7 @@
-//! Models: networks of layers, built in or the user's own.
+//! Models: networks of layers, built in or custom.
 //!
 //! A model is a function that writes a network into a [`Network`], once for training and once for evaluation. The
-//! built-in models use the same layer functions that a user's own network does.
+//! built-in models use the same public layer functions as custom ones.
 
 mod builtin;
 mod error;
@@ -34,7 +34,7 @@ pub use weights::{Weight, Weights, WeightsError};
 
 use builtin::Builtin;
 
-/// How neighbours are weighed when they are summed.
+/// Weights of the in-neighbours in a sum over them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Norm {
@@ -69,20 +69,20 @@ impl FromStr for Norm {
     }
 }
 
-/// What a model is, in plain values: it is saved with a checkpoint.
+/// Configuration of a model in plain values; it is saved with a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
-    /// Which model.
+    /// Name of the model.
     pub name: String,
-    /// Width of the features, of each hidden layer, and of the logits.
+    /// Widths of the features, of each hidden layer, and of the logits.
     pub widths: Vec<usize>,
-    /// Dropout on hidden layers.
+    /// Dropout rate on hidden layers.
     pub dropout: f32,
-    /// Dropout on the features; by default that of the hidden layers for sparse features, else 0.
+    /// Dropout rate on the features; by default that of the hidden layers for sparse features, otherwise 0.
     pub input_dropout: Option<f32>,
-    /// How neighbours are weighed; the model's own way by default.
+    /// Normalisation of the sum over neighbours; the model's own by default.
     pub norm: Option<Norm>,
-    /// Layer norm on hidden layers, before the ReLU.
+    /// Whether hidden layers have a layer norm before the ReLU.
     #[serde(default)]
     pub layer_norm: bool,
 }
@@ -96,7 +96,7 @@ type WriteLoss = dyn Fn(&mut Network, Value) -> Result<TrainingLoss, ModelError>
 pub struct Model {
     config: ModelConfig,
     forward: Arc<Forward>,
-    /// `None`: the cross-entropy of the logits.
+    /// The custom loss; `None` for the cross-entropy of the logits.
     loss: Option<Arc<WriteLoss>>,
 }
 
@@ -107,7 +107,7 @@ impl fmt::Debug for Model {
 }
 
 impl Model {
-    /// A graph convolutional network. `widths`: of the features, each hidden layer, the logits.
+    /// Returns a graph convolutional network. `widths`: of the features, each hidden layer, the logits.
     ///
     /// # Source
     /// Kipf & Welling, ICLR 2017.
@@ -120,7 +120,7 @@ impl Model {
         Self::builtin("gcn", widths)
     }
 
-    /// A graph isomorphism network, with eps 0. `widths`: of the features, each hidden layer, the logits.
+    /// Returns a graph isomorphism network with eps 0. `widths`: of the features, each hidden layer, the logits.
     ///
     /// # Source
     /// Xu et al., ICLR 2019.
@@ -128,7 +128,7 @@ impl Model {
         Self::builtin("gin", widths)
     }
 
-    /// GraphSAGE with the mean over in-neighbours. `widths`: of the features, each hidden layer, the logits.
+    /// Returns GraphSAGE with the mean over in-neighbours. `widths`: of the features, each hidden layer, the logits.
     ///
     /// # Source
     /// Hamilton et al., NeurIPS 2017.
@@ -136,8 +136,8 @@ impl Model {
         Self::builtin("sage", widths)
     }
 
-    /// GraphConv: a linear of the sum over in-neighbours, and one of the vertex itself. `widths`: of the features, each hidden layer,
-    /// the logits.
+    /// Returns GraphConv: a linear layer of the sum over in-neighbours plus a linear layer of the vertex itself.
+    /// `widths`: of the features, each hidden layer, the logits.
     ///
     /// # Source
     /// Morris et al., AAAI 2019.
@@ -145,7 +145,7 @@ impl Model {
         Self::builtin("graphconv", widths)
     }
 
-    /// CommNet. `widths`: of the features, each hidden layer, the logits.
+    /// Returns CommNet. `widths`: of the features, each hidden layer, the logits.
     ///
     /// # Source
     /// Sukhbaatar et al., NeurIPS 2016, as ROC trains it (section 7).
@@ -153,7 +153,8 @@ impl Model {
         Self::builtin("commnet", widths)
     }
 
-    /// A GCN whose layers have shortcuts: the identity where widths match, a linear layer where not. `widths`: of the features, each hidden layer, the logits.
+    /// Returns a GCN with shortcuts around its layers: the identity if the widths match, otherwise a linear layer.
+    /// `widths`: of the features, each hidden layer, the logits.
     ///
     /// # Source
     /// ROC (Jia et al., MLSys 2020), section 7.5.
@@ -161,8 +162,8 @@ impl Model {
         Self::builtin("resgcn", widths)
     }
 
-    /// A network of the user's own. `forward` writes the layers and returns the logits; it runs once for training and
-    /// once for evaluation, and must declare the same parameters both times.
+    /// Returns a custom model. `forward` writes the layers and returns the logits. It runs once for training and once
+    /// for evaluation, and must declare the same parameters both times.
     ///
     /// ```
     /// use lapidary::model::{Model, Norm, gcn_conv};
@@ -183,7 +184,7 @@ impl Model {
         Self::with(name, widths, forward)
     }
 
-    /// The built-in model that `config` names.
+    /// Returns the built-in model that `config` names.
     ///
     /// # Errors
     /// [`ModelError::Unknown`].
@@ -203,10 +204,11 @@ impl Model {
         Self { config: ModelConfig::new(name, widths), forward: Arc::new(forward), loss: None }
     }
 
-    /// The built-in model of this name with the widths, and the layer norms, that its weights have.
+    /// Returns the built-in model `name`, with widths and layer norms taken from the weights.
     ///
     /// # Errors
-    /// Of the model, [`ModelError::Unknown`]; of the weights, [`WeightsError::Missing`] if there is no first layer.
+    /// Outer: [`ModelError::Unknown`]. Inner: [`WeightsError::Missing`] if the weight of the first layer is missing,
+    /// [`WeightsError::NoMatrix`] if it is not a matrix.
     pub(crate) fn of_weights(
         name: &str,
         norm: Option<Norm>,
@@ -232,35 +234,38 @@ impl Model {
         Self::from_config(ModelConfig { norm, layer_norm, ..ModelConfig::new(name, &widths) }).map(Ok)
     }
 
-    /// Sets the dropout on hidden layers, in `[0, 1)`. 0 by default.
+    /// Sets the dropout rate on hidden layers, in `[0, 1)`. 0 by default.
     pub fn dropout(mut self, rate: f32) -> Self {
         self.config.dropout = rate;
         self
     }
 
-    /// Sets the dropout on the features. By default that of the hidden layers for sparse features, else 0.
+    /// Sets the dropout rate on the features, in `[0, 1)`. By default that of the hidden layers for sparse features,
+    /// otherwise 0.
     pub fn input_dropout(mut self, rate: f32) -> Self {
         self.config.input_dropout = Some(rate);
         self
     }
 
-    /// Sets how neighbours are weighed.
+    /// Sets the normalisation of the sum over neighbours.
     pub fn norm(mut self, norm: Norm) -> Self {
         self.config.norm = Some(norm);
         self
     }
 
-    /// Puts a layer norm on hidden layers, before the ReLU: the parameters `norms.<layer>.weight` and `.bias`.
+    /// Sets whether hidden layers have a layer norm before the ReLU, with parameters `norms.<layer>.weight` and
+    /// `.bias`.
     pub fn layer_norm(mut self, on: bool) -> Self {
         self.config.layer_norm = on;
         self
     }
 
-    /// Sets the loss that the model is trained on, in place of the cross-entropy of its logits. `write` is given the network and
-    /// its logits, and may use [named outputs](Network::output) of it; it runs once, for training, and declares no parameter.
+    /// Sets the training loss, instead of the cross-entropy of the logits. `write` receives the network and its logits,
+    /// and may use the network's [named outputs](Network::output). It runs once, for training, and must not declare
+    /// parameters.
     ///
-    /// Accuracy is that of the logits, whatever the loss is. A checkpoint does not hold the loss: [`Trainer::resume`](crate::Trainer::resume)
-    /// goes on with that of the model at hand.
+    /// The accuracy is always that of the logits. A checkpoint does not contain the loss:
+    /// [`Trainer::resume`](crate::Trainer::resume) continues with the loss of the trainer's model.
     ///
     /// ```
     /// use lapidary::model::{Model, Norm, TrainingLoss, gcn_conv};
@@ -294,10 +299,11 @@ impl Model {
         self
     }
 
-    /// The terms of the loss over a network and its logits; by default the cross-entropy that `labels` ask for.
+    /// Returns the terms of the loss; by default the cross-entropy for the kind of labels.
     ///
     /// # Errors
-    /// [`ModelError`]: a loss that the labels do not go with, or that declares a parameter; those of the user's function.
+    /// [`ModelError`] if the loss does not match the labels, declares a parameter, has no terms, or has a weight that
+    /// is not finite; errors of the custom function.
     pub(crate) fn loss_terms(
         &self,
         network: &mut Network,
@@ -331,15 +337,17 @@ impl Model {
         }
     }
 
-    /// What the model is.
+    /// Returns the configuration.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// The forward program, which ends in the logits, and the parameters that it reads. Rows of vertices are stored as `dtype`.
+    /// Writes the forward program, and returns it with its parameters and the logits. Matrices with one row per vertex
+    /// are stored as `dtype`.
     ///
     /// # Errors
-    /// [`ModelError`]: widths or rates that make no network, features of another width, or layers that do not fit.
+    /// [`ModelError`] if widths or dropout rates are invalid, if the features have another width, or if layers do not
+    /// fit.
     pub fn network(
         &self,
         features: FeatureKind,
@@ -372,13 +380,13 @@ impl Model {
 }
 
 impl ModelConfig {
-    /// Without dropout, with the model's own normalisation.
+    /// Returns a configuration without dropout or layer norm, with the model's own normalisation.
     pub fn new(name: &str, widths: &[usize]) -> Self {
         let (name, widths) = (name.into(), widths.to_vec());
         Self { name, widths, dropout: 0.0, input_dropout: None, norm: None, layer_norm: false }
     }
 
-    /// The dropout on the features `x`: see [`ModelConfig::input_dropout`].
+    /// Returns the dropout rate on the features `x`: see [`ModelConfig::input_dropout`].
     pub fn input_dropout_for(&self, x: Value) -> f32 {
         match (self.input_dropout, x) {
             (Some(rate), _) => rate,

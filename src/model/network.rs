@@ -1,4 +1,4 @@
-//! The layer builder: what a model is written with.
+//! The layer builder, with which models are written.
 
 use std::collections::BTreeMap;
 
@@ -8,24 +8,24 @@ use crate::program::{
 };
 use lapidary_kernels::StorageType;
 
-/// What a network is written for.
+/// The purpose of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Dropout drops.
+    /// Training: dropout is applied.
     Train,
-    /// Dropout does nothing.
+    /// Evaluation: dropout does nothing.
     Evaluate,
 }
 
-/// How the features are stored.
+/// The layout of the features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeatureKind {
-    /// A row of numbers a vertex.
+    /// A dense matrix with one row per vertex.
     Dense {
-        /// Numbers a row.
+        /// Number of columns.
         width: usize,
     },
-    /// A CSR of non-zeros.
+    /// The non-zeros in CSR.
     Sparse {
         /// Number of columns.
         width: usize,
@@ -33,7 +33,7 @@ pub enum FeatureKind {
 }
 
 impl FeatureKind {
-    /// Features a vertex.
+    /// Returns the number of features per vertex.
     pub fn width(self) -> usize {
         match self {
             Self::Dense { width } | Self::Sparse { width } => width,
@@ -41,30 +41,30 @@ impl FeatureKind {
     }
 }
 
-/// What is to be predicted of each vertex.
+/// The kind of label, which decides the default loss and the accuracy metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelKind {
-    /// One class: softmax cross-entropy, accuracy.
+    /// One class per vertex: softmax cross-entropy, accuracy.
     Class,
-    /// Any number of classes: sigmoid cross-entropy, micro-F1.
+    /// Several classes per vertex: sigmoid cross-entropy, micro-F1.
     Multi,
 }
 
 /// A parameter that a network declares.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
-    /// Its name, as PyG would write it where PyG has the layer.
+    /// Name; the same as in PyG if PyG has the layer.
     pub name: String,
-    /// `[out, in]` of a weight, `[d]` of a bias.
+    /// Shape: `[out, in]` of a weight, `[d]` of a bias.
     pub shape: Vec<usize>,
-    /// What it is before training.
+    /// Initial values.
     pub init: Init,
-    /// Whether it is trained. If not, it is 0: PyG saves such a number, and this version computes with no other.
+    /// Whether it is trained. If not, it is 0: PyG saves such parameters, and only the value 0 is supported.
     pub trained: bool,
 }
 
 impl Parameter {
-    /// Rows and columns: a vector is one row.
+    /// Returns the numbers of rows and columns; a vector is one row.
     pub fn rows_cols(&self) -> (usize, usize) {
         match self.shape[..] {
             [rows, cols] => (rows, cols),
@@ -72,41 +72,42 @@ impl Parameter {
         }
     }
 
-    /// The first number in its dotted name: the layer that it belongs to (`convs.0.lin.weight`: 0).
+    /// Returns the layer of the parameter: the first number in its dotted name (0 in `convs.0.lin.weight`).
     pub fn layer(&self) -> Option<usize> {
         self.name.split('.').find_map(|part| part.parse().ok())
     }
 }
 
-/// What a layer reads and makes: one row a vertex.
+/// Input or output of a layer, with one row per vertex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A dense matrix.
     Dense(TensorId),
-    /// Sparse features, with these values at the non-zeros. Only dropout and linear layers read them.
+    /// Sparse features with these values at the non-zeros. Only dropout, linear layers and [`Network::dense`] accept
+    /// them.
     Sparse {
-        /// One number a non-zero.
+        /// One number per non-zero.
         values: TensorId,
         /// Number of columns.
         width: usize,
     },
 }
 
-/// A network that is being written: its program so far, and the parameters that it declares.
+/// A network under construction: its program so far, and the parameters that it declares.
 #[derive(Clone, Debug)]
 pub struct Network {
     program: Program,
     parameters: Vec<Parameter>,
     mode: Mode,
-    /// How rows of vertices are stored.
+    /// Storage type of matrices with one row per vertex.
     dtype: StorageType,
     dropouts: u32,
-    /// Tensors that inference can hand out, by name.
+    /// Tensors that inference can return, by name.
     outputs: BTreeMap<String, TensorId>,
 }
 
 impl Network {
-    /// An empty network, and the features that it starts from.
+    /// Returns an empty network and its input: the features.
     pub(super) fn new(features: FeatureKind, mode: Mode, dtype: StorageType) -> Result<(Self, Value), ModelError> {
         let mut program = Program::new();
         let x = match features {
@@ -122,25 +123,25 @@ impl Network {
         Ok((Self { program, parameters: Vec::new(), mode, dtype, dropouts: 0, outputs: BTreeMap::new() }, x))
     }
 
-    /// The program so far.
+    /// Returns the program so far.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// The program and the parameters.
+    /// Returns the program and the parameters.
     pub fn into_parts(self) -> (Program, Vec<Parameter>) {
         (self.program, self.parameters)
     }
 
-    /// The parameters declared so far, in the order in which they were.
+    /// Returns the parameters declared so far, in the order of declaration.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }
 
-    /// Names a value, so that inference can hand it out beside the logits: see
-    /// [`Predictor::outputs`](crate::Predictor::outputs). It costs nothing where nobody asks for it.
+    /// Names a value, so that inference can return it beside the logits: see
+    /// [`Predictor::outputs`](crate::Predictor::outputs). A named value that is not requested costs nothing.
     ///
-    /// The built-in models name the rows that the last layer reads `hidden`.
+    /// In the built-in models, `hidden` is the input of the last layer.
     ///
     /// # Errors
     /// [`ModelError::OutputTwice`]; [`ModelError::SparseInput`].
@@ -152,7 +153,7 @@ impl Network {
         }
     }
 
-    /// The value of this name: see [`Network::output`].
+    /// Returns the value of this name: see [`Network::output`].
     ///
     /// # Errors
     /// [`ModelError::UnknownOutput`].
@@ -161,7 +162,7 @@ impl Network {
         self.outputs.get(name).map(|&x| Value::Dense(x)).ok_or_else(unknown)
     }
 
-    /// Columns of a value.
+    /// Returns the number of columns of a value.
     pub fn width(&self, x: Value) -> usize {
         match x {
             Value::Dense(tensor) => self.program.tensor(tensor).ty.width,
@@ -169,7 +170,7 @@ impl Network {
         }
     }
 
-    /// Declares a parameter, or finds it again: layers that share a name share the parameter.
+    /// Declares a parameter, or returns the one that already has this name: layers with the same name share it.
     ///
     /// # Errors
     /// [`ModelError::ParameterTwice`] if it was declared with another shape.
@@ -205,10 +206,10 @@ impl Network {
         Ok(())
     }
 
-    /// `x W^T`, and `+ b` with `bias`: the parameters `{name}.weight` `[out, in]` and `{name}.bias` `[out]`, drawn as
-    /// `torch.nn.Linear` does.
+    /// Appends `x W^T`, plus `b` if `bias` is set. Declares `{name}.weight` `[out, in]` and `{name}.bias` `[out]`,
+    /// initialised as in `torch.nn.Linear`.
     ///
-    /// Sparse features are multiplied as they are: the work is that of their non-zeros.
+    /// Sparse features stay sparse: the work is proportional to their non-zeros.
     ///
     /// # Errors
     /// [`ModelError::ParameterTwice`].
@@ -218,7 +219,7 @@ impl Network {
         if bias { self.bias(y, &format!("{name}.bias"), init) } else { Ok(y) }
     }
 
-    /// `x W^T`: the parameter `{name}` `[out, in]`.
+    /// Appends `x W^T` with the parameter `{name}` `[out, in]`.
     ///
     /// # Errors
     /// [`ModelError::ParameterTwice`].
@@ -238,7 +239,7 @@ impl Network {
         }))
     }
 
-    /// A parameter as it is multiplied with rows of vertices: rounded to what they are stored as.
+    /// Rounds a parameter to the storage type of the rows that it is multiplied with.
     fn as_stored(&mut self, parameter: TensorId) -> Result<TensorId, ModelError> {
         match self.dtype {
             StorageType::F32 => Ok(parameter),
@@ -246,7 +247,7 @@ impl Network {
         }
     }
 
-    /// `x + b` in every row: the parameter `{name}` `[d]`.
+    /// Appends `x + b` in every row, with the parameter `{name}` `[d]`.
     ///
     /// # Errors
     /// [`ModelError::SparseInput`], [`ModelError::ParameterTwice`].
@@ -257,7 +258,8 @@ impl Network {
         Ok(Value::Dense(self.program.push1(RowStep::AddBias, &[x, bias])?))
     }
 
-    /// Each row centred and divided by its standard deviation, times `{name}.weight` `[d]`, plus `{name}.bias` `[d]`.
+    /// Centres each row and divides it by its standard deviation, then multiplies by `{name}.weight` `[d]` and adds
+    /// `{name}.bias` `[d]`.
     ///
     /// # Errors
     /// [`ModelError::SparseInput`], [`ModelError::ParameterTwice`].
@@ -271,12 +273,12 @@ impl Network {
         Ok(Value::Dense(self.program.push1(Norm::Layer { eps: 1e-5 }, &[x, gain, bias])?))
     }
 
-    /// The same rows, stored densely.
+    /// Converts a value to a dense one.
     ///
     /// # Errors
-    /// None that sparse features can cause.
+    /// Sparse features cause no error here.
     /// # Cost
-    /// For sparse features `n d` numbers, and an identity matrix of `d^2`.
+    /// For sparse features, a matrix of `n d` numbers and an identity matrix of `d^2` numbers.
     pub fn dense(&mut self, x: Value) -> Result<Value, ModelError> {
         let Value::Sparse { values, width } = x else { return Ok(x) };
         let identity = self.program.input(Origin::Identity(width), TensorType::f32(RowSpace::Param(width), width))?;
@@ -285,7 +287,7 @@ impl Network {
         Ok(Value::Dense(self.program.push1(Gather::weighted(block), &[identity, values])?))
     }
 
-    /// `max(x, 0)`.
+    /// Appends `max(x, 0)`.
     ///
     /// # Errors
     /// [`ModelError::SparseInput`].
@@ -294,7 +296,7 @@ impl Network {
         Ok(Value::Dense(self.program.push1(RowStep::Relu, &[x])?))
     }
 
-    /// `x` above 0, else `alpha * (e^x - 1)`.
+    /// Appends `x` where `x > 0`, otherwise `alpha * (e^x - 1)`.
     ///
     /// # Errors
     /// [`ModelError::SparseInput`].
@@ -305,7 +307,7 @@ impl Network {
         Ok(Value::Dense(self.program.push1(RowStep::Elu { alpha }, &[x])?))
     }
 
-    /// `x` above 0, else `slope * x`, `slope` above 0.
+    /// Appends `x` where `x > 0`, otherwise `slope * x`; `slope` has to be above 0.
     ///
     /// # Errors
     /// [`ModelError::SparseInput`].
@@ -316,7 +318,7 @@ impl Network {
         Ok(Value::Dense(self.program.push1(RowStep::LeakyRelu { slope }, &[x])?))
     }
 
-    /// `by * x`.
+    /// Appends `by * x`.
     ///
     /// # Errors
     /// [`ModelError::SparseInput`].
@@ -325,7 +327,7 @@ impl Network {
         Ok(Value::Dense(self.program.push1(RowStep::Multiply { by }, &[x])?))
     }
 
-    /// `a + b`.
+    /// Appends `a + b`.
     ///
     /// # Errors
     /// [`ModelError::SparseInput`]; [`ModelError::Program`] if the widths differ.
@@ -334,8 +336,9 @@ impl Network {
         Ok(Value::Dense(self.program.push1(RowStep::Add, &[a, b])?))
     }
 
-    /// In training, drops each cell with probability `rate` and scales the others by `1 / (1 - rate)`; nothing in
-    /// evaluation. Sparse features drop the same cells as the same features stored densely.
+    /// Appends dropout: in training, sets each cell to 0 with probability `rate` and scales the others by
+    /// `1 / (1 - rate)`. Does nothing in evaluation. Sparse features drop the same cells as the same features stored
+    /// densely.
     ///
     /// # Errors
     /// [`ModelError::DropoutRate`].
@@ -358,7 +361,7 @@ impl Network {
         })
     }
 
-    /// The sum over in-neighbours; with `self_loops`, over `A + I`.
+    /// Appends the sum over in-neighbours; with `self_loops`, over `A + I`.
     ///
     /// # Errors
     /// [`ModelError::SparseInput`].
@@ -368,7 +371,7 @@ impl Network {
         Ok(Value::Dense(self.program.push1(Gather::over(block), &[x])?))
     }
 
-    /// Each vertex's row times a power of its in-degree.
+    /// Multiplies each vertex's row by a power of its in-degree.
     ///
     /// # Errors
     /// [`ModelError::SparseInput`].

@@ -1,13 +1,15 @@
-//! The loss that a model is trained on, where it is the user's own.
+//! Custom training losses.
 
 use std::ops::{Add, Mul};
 
 use super::{ModelError, Network, Value};
 use crate::program::TensorId;
 
-/// A weighted sum of losses over a network's outputs: what [`Model::loss`](super::Model::loss) returns.
+/// A weighted sum of losses over a network's outputs; the result of the function given to
+/// [`Model::loss`](super::Model::loss).
 ///
-/// [`TrainingLoss::softmax_cross_entropy`] and the others make one; `+` adds two, and `*` multiplies one by a number.
+/// Constructors such as [`TrainingLoss::softmax_cross_entropy`] make one loss. `+` adds two, and `*` multiplies one by
+/// a number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainingLoss {
     pub(crate) terms: Vec<LossTerm>,
@@ -24,20 +26,20 @@ pub(crate) struct LossTerm {
 /// A loss over a matrix with one row per vertex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LossKind {
-    /// Of the classes of the training split.
+    /// Softmax cross-entropy with the classes of the training split.
     SoftmaxCrossEntropy,
-    /// Of the targets of the training split.
+    /// Sigmoid cross-entropy with the targets of the training split.
     SigmoidCrossEntropy,
-    /// Over all vertices.
+    /// Mean square over all vertices.
     MeanSquare,
 }
 
 impl TrainingLoss {
-    /// The mean cross-entropy of the softmax of `x`, over the labelled vertices of the training split, for data with one class
-    /// per vertex. This is the loss of such data by default, with the logits as `x`.
+    /// Returns the mean cross-entropy of the softmax of `x` over the labelled vertices of the training split, for data
+    /// with one class per vertex. With the logits as `x`, this is the default loss of such data.
     ///
     /// # Shapes
-    /// `x`: `[n, classes]` or wider; a class is a column.
+    /// `x`: `[n, classes]` or wider; each class is a column.
     /// # Errors
     /// [`ModelError::SparseInput`].
     /// # Source
@@ -46,8 +48,8 @@ impl TrainingLoss {
         Self::of(x, LossKind::SoftmaxCrossEntropy)
     }
 
-    /// The mean binary cross-entropy of the sigmoid of `x`, over all cells of the vertices of the training split, for data with
-    /// several classes per vertex. This is the loss of such data by default, with the logits as `x`.
+    /// Returns the mean binary cross-entropy of the sigmoid of `x` over all cells of the vertices of the training
+    /// split, for data with several classes per vertex. With the logits as `x`, this is the default loss of such data.
     ///
     /// # Shapes
     /// `x`: `[n, classes]`.
@@ -59,7 +61,7 @@ impl TrainingLoss {
         Self::of(x, LossKind::SigmoidCrossEntropy)
     }
 
-    /// The mean of the squares of all cells of `x`, over all vertices.
+    /// Returns the mean of the squares of all cells of `x`, over all vertices.
     ///
     /// # Shapes
     /// `x`: `[n, d]`.
@@ -69,7 +71,7 @@ impl TrainingLoss {
         Self::of(x, LossKind::MeanSquare)
     }
 
-    /// The mean of the squared differences of `a` and `b`, over all cells and vertices.
+    /// Returns the mean of the squared differences of `a` and `b`, over all cells and vertices.
     ///
     /// # Shapes
     /// `a`, `b`: `[n, d]`.

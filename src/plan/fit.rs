@@ -1,4 +1,4 @@
-//! Into how many tiles a program is cut so that it fits.
+//! Chooses the number of tiles so that a program fits the devices.
 
 use lapidary_kernels::Slot;
 use lapidary_planner::tasks::TensorKind;
@@ -7,38 +7,41 @@ use super::{DeviceBudget, Planned, does_not_fit};
 use crate::error::{Error, Result};
 use crate::lower::{Lowered, LoweredStep};
 
-/// Numbers of tiles that are tried: there is little between two of them. A gather is a step for each pair of tiles, so more
-/// would cost more than they are worth.
+/// Numbers of tiles to try. Numbers in between would make little difference. A gather has one step per pair of tiles,
+/// so larger numbers cost more than they gain.
 const COUNTS: [usize; 14] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 
-/// More tiles than fit are taken only up to this many: beyond, the steps cost more than the copies that they save.
+/// Maximum number of tiles if fewer would fit too. Beyond it, the steps cost more than the copies that they save.
 const SPARE_TILES: usize = 16;
 
-/// More steps a device than this are not planned. They grow with the square of the tiles.
+/// Maximum number of steps per device that are planned. The number of steps grows with the square of the tiles.
 const MOST_STEPS: usize = 50_000;
 
-/// How many bytes a plan copies.
+/// Returns the bytes that a plan copies.
 pub(crate) type Moves<T> = fn(&T) -> u64;
 
-/// Lowers in as few tiles as the devices' memory allows, and plans that: what was lowered, what `plan` made of it, and the
-/// tiles. What does not fit as it is is cut so far that an operation takes at most half of a device's memory, if up to twice
-/// as many tiles do that: the other half then keeps what comes next, which saves more copies than larger tiles do. What fits as
-/// it is, is cut so only if `moves` says that this copies less.
+/// Lowers with the smallest useful number of tiles that fits the devices, and plans the result. Returns what was
+/// lowered, what `plan` returned for it, and the number of tiles.
+///
+/// A program that does not fit whole is split until an operation takes at most half of a device's memory, if at most
+/// twice as many tiles as necessary achieve this. The other half then keeps tensors for the next operations, which
+/// saves more copies than larger tiles do. A program that fits whole is split in the same way only if `moves` says that
+/// this copies less.
 ///
 /// # Errors
-/// [`Error::DoesNotFit`], with the least that any number of tiles needs, which is enough; those of `plan`.
-/// # Cost
-/// `plan` is asked only where no operation is by itself too large.
+/// [`Error::DoesNotFit`], with the smallest sufficient capacity among the numbers of tiles that were tried; errors of
+/// `plan`.
+/// `plan` is only called if every single operation fits.
 pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     budgets: &[DeviceBudget],
     mut lower: impl FnMut(usize) -> L,
     mut plan: impl FnMut(&L) -> Result<T>,
     moves: Option<Moves<T>>,
 ) -> Result<(L, T, usize)> {
-    // The plan in one piece, if there is one that copies something.
+    // The plan without tiles, if it fits and copies something.
     let mut whole: Option<(L, T, usize)> = None;
     let mut refused = Refused::default();
-    // The least number of tiles that fits, where memory to spare would be of use.
+    // The smallest number of tiles that fits, if more tiles could leave memory to spare.
     let mut least: Option<usize> = None;
     let mut last = (1, 0);
     for tiles in COUNTS {
@@ -56,7 +59,7 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
             refused.note(error);
             continue;
         }
-        // In place nothing is copied, so nothing is gained by memory to spare.
+        // In-place devices copy nothing, so spare memory gains nothing.
         let copies = budgets.iter().any(|budget| !budget.in_place);
         if copies && tiles > 1 && operations_fit(&largest, budgets, 2).is_err() {
             least = least.or(Some(tiles));
@@ -90,15 +93,15 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     }
 }
 
-/// Numbers of tiles, one after the other, that may ask for no less than fewer tiles do.
+/// Number of consecutive tile counts without a smaller requirement after which the search stops.
 const PATIENCE: usize = 2;
 
-/// What did not fit.
+/// The numbers of tiles that did not fit.
 #[derive(Default)]
 struct Refused {
-    /// The refusal that asks for the least.
+    /// The error with the smallest excess so far.
     nearest: Option<Error>,
-    /// How many since then asked for no less.
+    /// Number of errors since then.
     in_vain: usize,
 }
 
@@ -112,8 +115,8 @@ impl Refused {
     }
 }
 
-/// Bytes that the second of two plans, that of the epoch, copies beside what parts tell each other: what [`fit`] weighs where
-/// the policy looks for the fewest.
+/// Returns the bytes that the plan of the epoch, the second of the two, copies, without the rows and sums that parts
+/// exchange. [`fit`] compares these bytes if the policy minimises them.
 pub(crate) fn epoch_bytes((_, main): &(Planned, Planned)) -> u64 {
     let plans = main.devices.iter().filter_map(|device| device.plan.as_ref());
     let bytes = plans.map(|(tasks, plan)| {
@@ -124,7 +127,8 @@ pub(crate) fn epoch_bytes((_, main): &(Planned, Planned)) -> u64 {
     bytes.sum()
 }
 
-/// Both plans; if both do not fit, what is enough for both.
+/// Returns both plans. If neither fits, returns the error with the larger excess: with equal capacities, its need is
+/// enough for both.
 pub(crate) fn both(a: Result<Planned>, b: Result<Planned>) -> Result<(Planned, Planned)> {
     match (a, b) {
         (Ok(a), Ok(b)) => Ok((a, b)),
@@ -133,7 +137,7 @@ pub(crate) fn both(a: Result<Planned>, b: Result<Planned>) -> Result<(Planned, P
     }
 }
 
-/// How many times too much it is.
+/// Returns the ratio of the bytes needed to the bytes available.
 pub(super) fn excess(error: &Error) -> f64 {
     match error {
         Error::DoesNotFit { need_bytes, have_bytes, .. } => *need_bytes as f64 / (*have_bytes).max(1) as f64,
@@ -141,10 +145,10 @@ pub(super) fn excess(error: &Error) -> f64 {
     }
 }
 
-/// Whether every step's operands, the largest of them given by device, fit by themselves into a device's memory over `share`. If not, the error is that of the
-/// device that lacks most.
+/// Checks that the operands of every step fit into `1 / share` of a device's memory; `largest_step_bytes` is given by
+/// device. The error is that of the device that lacks most.
 fn operations_fit(largest_step_bytes: &[u64], budgets: &[DeviceBudget], share: u64) -> Result<()> {
-    // In place it is the plan's peak that counts, and the plan says what that is.
+    // For in-place devices, the plan's peak is compared with the capacity after planning.
     let devices = largest_step_bytes.iter().zip(budgets).filter(|(_, budget)| !budget.in_place);
     let lacking = devices.filter(|(need_bytes, budget)| **need_bytes > budget.capacity_bytes / share);
     let lacking = lacking.map(|(&need_bytes, budget)| does_not_fit(budget, need_bytes));

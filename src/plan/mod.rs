@@ -1,8 +1,8 @@
-//! Plans: what every device holds and copies, decided and checked before anything runs.
+//! Plans: what every device holds and copies. Plans are made and checked before anything runs.
 //!
-//! A run is a *setup*, once, and *sequences* of lowered phases (an epoch with its evaluation, an epoch without). Each is
-//! planned for all devices together: they run one order of steps, that of the device with the least memory, so that devices
-//! which wait for each other's rows cannot wait in a circle.
+//! A run consists of a *setup*, which runs once, and *sequences* of lowered phases (an epoch with its evaluation, an
+//! epoch without). Each sequence is planned for all devices together. All devices run the same order of steps, that of
+//! the device with the least memory for its tensors, so that devices which wait for each other's rows cannot deadlock.
 
 mod cost;
 mod fit;
@@ -29,47 +29,48 @@ pub use tasks::Tasks;
 use crate::error::{Error, Result};
 use crate::lower::{Exchange, Lifetime, Lowered, LoweredStep};
 
-/// One device, to a plan.
+/// A device and its memory, as input of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceBudget {
-    /// What the device is called.
+    /// Name of the device.
     pub name: String,
-    /// What it may hold.
+    /// Memory that it may use, in bytes.
     pub capacity_bytes: u64,
-    /// Its memory is the host's: nothing moves, and what does not fit is refused.
+    /// Whether its memory is the host's. Then nothing is copied, and a program that does not fit is refused.
     pub in_place: bool,
 }
 
-/// How to plan.
+/// Settings of the planner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Method {
-    /// What decides what stays on a device.
+    /// Memory policy: which tensors stay on the device.
     pub policy: Policy,
-    /// What counts.
+    /// Objective: which copied bytes count.
     pub objective: Objective,
-    /// How far to search.
+    /// Search effort.
     pub limit: Limit,
 }
 
 impl Default for Method {
     fn default() -> Self {
-        // A run waits for its plan, so it gets a fifth of the states that `plan --tasks` takes.
+        // A run waits for its plan, so it gets a fifth of the states of `plan --tasks`.
         let limit = Limit { states: Limit::default().states / 5, ..Limit::default() };
         Self { policy: Policy::Optimal, objective: Objective::Both, limit }
     }
 }
 
 impl Method {
-    /// What decides between numbers of tiles that all fit: a policy that looks for the fewest bytes of an epoch that repeats.
+    /// Returns the measure that decides between numbers of tiles that all fit: the bytes of an epoch, if the policy
+    /// minimises them and the epoch repeats. Otherwise `None`.
     pub(crate) fn weighs(&self, epoch: &Epoch) -> Option<Moves<(Planned, Planned)>> {
         (self.policy == Policy::Optimal && *epoch == Epoch::Steady).then_some(fit::epoch_bytes)
     }
 }
 
-/// Which of the lowered steps to plan.
+/// The lowered steps to plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sequence<'a> {
-    /// What runs once. All that a phase reads of it is kept on the host.
+    /// The setup, which runs once. Its results that a phase reads are kept on the host.
     Setup,
     /// These phases, one after the other.
     Phases(&'a [usize]),
@@ -78,21 +79,22 @@ pub enum Sequence<'a> {
 /// One sequence, planned on every device.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// By device.
+    /// The plan of each device.
     pub devices: Vec<PlannedDevice>,
 }
 
-/// One device's share.
+/// The plan of one device.
 #[derive(Clone, Debug)]
 pub struct PlannedDevice {
-    /// What there is to do.
+    /// The lowered steps.
     pub steps: Arc<[LoweredStep]>,
-    /// The same to the planner, and its plan. `None` if there is nothing to do.
+    /// The steps as a task graph of the planner, and the plan. `None` if there are no steps.
     pub plan: Option<(Arc<Tasks>, Plan)>,
 }
 
 impl Planned {
-    /// The same plan for programs that were lowered for other data, if there is as much to do with as many bytes; `None` if not.
+    /// Returns the same plan for programs that were lowered for other data, if steps and sizes are equal; `None`
+    /// otherwise.
     ///
     /// # Cost
     /// O(steps log steps): nothing is planned.
@@ -116,7 +118,7 @@ impl Planned {
 }
 
 impl PlannedDevice {
-    /// What the worker will do.
+    /// Returns the script for the worker.
     pub fn script(&self) -> Script {
         self.plan.as_ref().map_or_else(Script::default, |(tasks, plan)| Script::new(&self.steps, tasks, plan))
     }
@@ -131,10 +133,10 @@ impl PlannedDevice {
 
 /// Plans a sequence on every device: `lowered` and `budgets` by device, `epoch` the same for all.
 ///
-/// `keep` names what is to be on the host afterwards, beside what the devices tell each other.
+/// `keep` are the tensors that must be on the host afterwards, in addition to what the devices exchange.
 ///
 /// # Errors
-/// [`Error::DoesNotFit`], with what would be enough.
+/// [`Error::DoesNotFit`], with the capacity that would be enough.
 /// # Cost
 /// That of the policy: see [`lapidary_planner::memory`].
 pub fn plan_sequence<L: Borrow<Lowered>>(
@@ -148,7 +150,7 @@ pub fn plan_sequence<L: Borrow<Lowered>>(
     plan_work(lowered, budgets, &work(lowered, sequence, keep), epoch, method)
 }
 
-/// As [`plan_sequence`], of work that [`work`] made of a sequence.
+/// Plans like [`plan_sequence`], for work that [`work`] has prepared.
 pub(crate) fn plan_work<L: Borrow<Lowered>>(
     lowered: &[L],
     budgets: &[DeviceBudget],
@@ -160,7 +162,8 @@ pub(crate) fn plan_work<L: Borrow<Lowered>>(
     plan_tasks(lowered, budgets, devices, |_| epoch.clone(), method)
 }
 
-/// Plans phases that run between two runs of `main`: what main leaves on the devices is there again afterwards.
+/// Plans phases that run between two runs of `main`. Tensors that `main` leaves on the devices are there again
+/// afterwards.
 ///
 /// # Errors
 /// [`Error::DoesNotFit`].
@@ -190,20 +193,20 @@ pub fn plan_between<L: Borrow<Lowered>>(
     plan_tasks(lowered, budgets, devices, |i| boundaries[i].clone(), method)
 }
 
-/// What a device holds between two epochs.
+/// Tensors that a device holds between two epochs.
 #[derive(Clone, Debug, Default)]
 struct Carried {
     resident: Vec<Slot>,
     dirty: Vec<Slot>,
 }
 
-/// One device's steps, and what they are to the planner; `None` if there are none.
+/// The steps of one device, and their task graph; `None` if there are no steps.
 pub(crate) type DeviceWork = (Arc<[LoweredStep]>, Option<Arc<Tasks>>);
 
-/// What there is to do by device, whatever the capacities; or which device's sizes add up to more than 64 bits can say.
+/// The work of each device, independent of capacities. The error is the device whose tensor sizes overflow 64 bits.
 pub(crate) type WorkByDevice = std::result::Result<Vec<DeviceWork>, usize>;
 
-/// What there is to do in a sequence that begins with nothing on the devices, or with what itself leaves there.
+/// Returns the work of a sequence that starts with empty devices, or with what the sequence itself leaves there.
 pub(crate) fn work<L: Borrow<Lowered>>(lowered: &[L], sequence: Sequence<'_>, keep: &BTreeSet<Slot>) -> WorkByDevice {
     tasks_of(lowered, sequence, &vec![Carried::default(); lowered.len()], keep)
 }
@@ -238,7 +241,7 @@ fn plan_tasks<L: Borrow<Lowered>>(
     epoch: impl Fn(usize) -> Epoch,
     method: &Method,
 ) -> Result<Planned> {
-    // What has the least memory beside what it would like to hold decides the order for all.
+    // The device with the least memory relative to its tensors decides the order of all.
     let pressure = |i: usize| {
         let wanted = devices[i].1.as_ref().map_or(0, |tasks| tasks.graph.total_bytes());
         wanted as f64 / budgets[i].capacity_bytes.max(1) as f64
@@ -254,14 +257,15 @@ fn plan_tasks<L: Borrow<Lowered>>(
     let mut lacking: Option<Error> = None;
     for i in by_pressure {
         let Some(tasks) = &devices[i].1 else { continue };
-        // Equal devices have equal plans.
+        // Equal devices get equal plans.
         let twin = (0..devices.len()).find(|&j| plans[j].is_some() && is_twin(i, j));
         let made = match twin.and_then(|j| plans[j].clone()) {
             Some(plan) => plan,
             None => match plan_device(tasks, &budgets[i], epoch(i), order.clone(), method) {
                 Ok(plan) => plan,
                 Err(error) => {
-                    // What is enough is enough for all.
+                    // Report the device that lacks most relative to its capacity: with equal capacities, its need is
+                    // enough for all.
                     lacking = lacking.filter(|most| excess(most) >= excess(&error)).or(Some(error));
                     continue;
                 }
@@ -280,7 +284,7 @@ fn plan_tasks<L: Borrow<Lowered>>(
     Ok(planned)
 }
 
-/// What a sequence leaves on the host.
+/// Returns the tensors that a sequence leaves on the host.
 fn published(lowered: &Lowered, sequence: Sequence<'_>, keep: &BTreeSet<Slot>) -> BTreeSet<Slot> {
     let mut published = keep.clone();
     published.extend(lowered.exchanges.iter().flat_map(|exchange| exchange.published()));
@@ -299,11 +303,11 @@ fn plan_device(
     order: Option<Vec<lapidary_planner::tasks::TaskId>>,
     method: &Method,
 ) -> Result<Plan> {
-    // In the host's memory everything may stay, and what it comes to is then held against the capacity.
+    // On an in-place device everything stays; its peak is compared with the capacity below.
     let capacity_bytes = if budget.in_place { tasks.graph.total_bytes() } else { budget.capacity_bytes };
     let Method { policy, objective, limit } = *method;
     let policy = if budget.in_place { Policy::Optimal } else { policy };
-    // In place nothing is gained by another order than the program's.
+    // On an in-place device, another order than the program's gains nothing.
     let order = if budget.in_place { Some(tasks.graph.order().to_vec()) } else { order };
     let request = Request { policy, objective, epoch: epoch.clone(), capacity_bytes, order, limit };
     let made = match plan(&tasks.graph, &request).expect("the request is made of the graph's own ids") {
@@ -318,7 +322,7 @@ fn plan_device(
     Ok(made)
 }
 
-/// Devices that wait for each other's rows all come to the end of their plans.
+/// Checks that devices that wait for each other's rows cannot deadlock.
 fn check_together(lowered: Option<&Lowered>, planned: &Planned) {
     let Some(lowered) = lowered else { return };
     let Some(made) = planned.devices.iter().map(|d| d.plan.as_ref()).collect::<Option<Vec<_>>>() else { return };
@@ -353,7 +357,7 @@ fn does_not_fit(budget: &DeviceBudget, need_bytes: u64) -> Error {
     Error::DoesNotFit { device: budget.name.clone(), need_bytes, have_bytes: budget.capacity_bytes }
 }
 
-/// Whether a slot's contents outlive an epoch.
+/// Returns whether a slot's contents outlive an epoch.
 pub(crate) fn lasts(kind: Lifetime) -> bool {
     matches!(kind, Lifetime::Constant | Lifetime::State)
 }

@@ -1,4 +1,4 @@
-//! The runtime: devices, and workers that run what was planned.
+//! The runtime: devices, and workers that run the planned scripts.
 
 mod correction;
 mod devices;
@@ -24,5 +24,5 @@ pub(crate) use session::{Done, Plans, Session, SessionSpec};
 pub use trace::{Busy, Span, Trace};
 pub use trace_file::TraceFile;
 
-/// How it is decided what stays on a device.
+/// Memory policy: which tensors stay on the device.
 pub use lapidary_planner::memory::Policy as MemoryPolicy;

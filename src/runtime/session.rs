@@ -1,4 +1,4 @@
-//! A session: programs on data, split over devices, planned, and ready to run.
+//! A session: programs bound to data, split over devices, planned, and ready to run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -18,29 +18,29 @@ use crate::lower::{Inputs, Lowered, Supply, lower};
 use crate::plan::{DeviceBudget, ExchangePath, Method, Planned, Script, Sequence, both, fit, plan_sequence};
 use crate::program::{Origin, Program};
 
-/// What a session is opened for.
+/// Inputs of [`Session::open`].
 pub(crate) struct SessionSpec<'a> {
-    /// The programs, which are its phases.
+    /// The programs with their names; each is a phase.
     pub programs: &'a [(&'a str, &'a Program)],
     /// The data.
     pub inputs: &'a Inputs,
-    /// The part of each device.
+    /// The vertex range of each device.
     pub parts: Vec<Range<usize>>,
-    /// The phases that run again and again; the others fit themselves in between.
+    /// The main phases, which run repeatedly. Other phases are planned around them.
     pub main: &'a [usize],
-    /// Other phases that will run, and so are to be planned at once.
+    /// Other sequences of phases that will run; they are planned at once.
     pub others: &'a [&'a [usize]],
-    /// Whether the main phases do run again, so that what stays on a device is there the next time.
+    /// Whether the main phases run more than once, so that tensors that stay on a device can be used the next time.
     pub repeats: bool,
     /// The seed of dropout.
     pub seed: u64,
-    /// Outputs, by phase and name, that can be read afterwards.
+    /// Outputs, by phase and name, that can be read after a run.
     pub keep: &'a [(usize, String)],
-    /// Those of a session with the same programs and phases, which are taken where they fit.
+    /// Plans of an earlier session with the same programs and phases. They are used again if they fit.
     pub plans: Option<&'a Plans>,
 }
 
-/// Plans of a session that another one may take, if it has the same programs, devices and method.
+/// Plans of a session, for another session with the same programs, devices and method.
 pub(crate) struct Plans {
     budgets: Vec<DeviceBudget>,
     path: ExchangePath,
@@ -49,7 +49,7 @@ pub(crate) struct Plans {
     main: Planned,
 }
 
-/// Programs on devices with their data in place.
+/// Programs on devices, with their data in place.
 pub(crate) struct Session {
     runtime: Runtime,
     budgets: Vec<DeviceBudget>,
@@ -57,15 +57,15 @@ pub(crate) struct Session {
     method: Method,
     parts: Vec<Range<usize>>,
     keep: BTreeSet<Slot>,
-    /// Into how many tiles each part is cut.
+    /// Number of tiles of each part.
     tiles: usize,
     main: Vec<usize>,
     repeats: bool,
-    /// By phases.
+    /// The plan of each sequence of phases.
     sequences: BTreeMap<Vec<usize>, Planned>,
     scripts: BTreeMap<Vec<usize>, Vec<Arc<Script>>>,
     setup: Planned,
-    /// Whether its plans were those of another session.
+    /// Whether the plans are those of another session.
     took_plans: bool,
     setup_peaks: Vec<u64>,
     setup_seconds: Vec<f64>,
@@ -73,34 +73,34 @@ pub(crate) struct Session {
     peaks: Vec<u64>,
 }
 
-/// What it took until the first epoch could run, in seconds.
+/// Time that was needed before the first epoch could run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StartUp {
-    /// Choosing each device's vertices, lowering, and planning memory.
+    /// Seconds for splitting the vertices, lowering, and planning memory.
     pub plan_seconds: f64,
-    /// Starting the devices, making the blocks, and what runs once, such as a hoisted gather.
+    /// Seconds for starting the devices, building the blocks, and work that runs once, such as a hoisted gather.
     pub setup_seconds: f64,
 }
 
-/// What one run of a sequence did.
+/// Results of one run of a sequence.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Done {
-    /// By part, the contents of each metric.
+    /// For each part, the contents of each metric.
     metrics: Vec<Vec<HostSlot>>,
-    /// Of training and of the evaluation: those of the slowest part.
+    /// Seconds before the evaluation and of the evaluation, each of the slowest part.
     pub seconds: [f64; 2],
-    /// To devices and to the host, over all parts.
+    /// Bytes copied to devices and to the host, over all parts.
     pub bytes: [u64; 2],
-    /// The same as planned.
+    /// Bytes that the plan copies to devices and to the host.
     pub planned_bytes: [u64; 2],
-    /// From device to device, over all parts: measured and planned.
+    /// Bytes copied from device to device, over all parts: measured and planned.
     pub bytes_between: [u64; 2],
-    /// What was noted, by part.
+    /// For each part, the recorded spans.
     pub spans: Vec<Vec<Span>>,
 }
 
 impl Done {
-    /// By part, the seconds of all its kernels; nothing if none were noted.
+    /// Returns the seconds of all kernels of each part; empty if nothing was recorded.
     pub(crate) fn kernel_seconds(&self) -> Vec<f64> {
         let of_part = |spans: &Vec<Span>| {
             let kernels = spans.iter().filter(|span| span.lane == Lane::Compute);
@@ -110,7 +110,7 @@ impl Done {
         if noted { self.spans.iter().map(of_part).collect() } else { Vec::new() }
     }
 
-    /// Metric number `metric` as each part has it.
+    /// Returns metric number `metric` of each part.
     pub(crate) fn metric<T: Pod>(&self, metric: usize) -> Vec<Vec<T>> {
         self.metrics.iter().map(|metrics| metrics[metric].to_vec()).collect()
     }
@@ -120,14 +120,15 @@ impl Session {
     /// Lowers the programs for each part, plans the setup and the main phases, starts the workers, and runs the setup.
     ///
     /// # Errors
-    /// [`Error::DoesNotFit`] before anything that grows with the graph is made; [`Error::Device`].
+    /// [`Error::DoesNotFit`], before the workers start and any blocks are built; [`Error::Device`].
     pub(crate) fn open(options: &RunOptions, job: &SessionSpec<'_>) -> Result<Self> {
         let budgets = options.devices.budgets(options.device_memory)?;
         let path = options.devices.exchange_path()?;
         Self::open_on((budgets, path), options.method(), job, |budgets| options.devices.open(budgets))
     }
 
-    /// As [`Session::open`], in place of `old`, which ends once the new plans are made: if they do not fit, it goes on.
+    /// Opens a session like [`Session::open`], in place of `old`. `old` ends once the new plans are made; if they do
+    /// not fit, `old` continues.
     ///
     /// # Errors
     /// As [`Session::open`].
@@ -140,7 +141,7 @@ impl Session {
         })
     }
 
-    /// As [`Session::open`], on the devices that `open` gives, once the plans are made.
+    /// Opens a session like [`Session::open`], on the devices that `open` returns. It is called after planning.
     pub(super) fn open_on(
         (budgets, path): (Vec<DeviceBudget>, ExchangePath),
         method: Method,
@@ -176,7 +177,7 @@ impl Session {
             known.map_or_else(|| fit(&budgets, &mut lower_all, plan_all, method.weighs(&epoch)), Ok)?;
         let keep = kept(&lowered);
         let planned = Instant::now();
-        // Of the tiles that were tried, these are the ones.
+        // Planning may have tried other numbers of tiles; this sets the one that was chosen.
         supply.tile(tiles);
         let opened = open(&budgets)?;
         let runtime = Runtime::open(opened, lowered, &mut supply)?;
@@ -203,41 +204,42 @@ impl Session {
         let before = Instant::now();
         job.others.iter().try_for_each(|phases| session.plan(phases))?;
         let planning = (planned - start) + before.elapsed();
-        // What runs once is timed: there is no steady state to look at.
+        // The setup of a session that does not repeat is timed, because its kernels are part of the only run.
         session.setup_seconds = session.run_scripts(&setup_scripts, &[], &[], !job.repeats)?.kernel_seconds();
         let [plan_seconds, setup_seconds] = [planning, start.elapsed() - planning].map(|took| took.as_secs_f64());
         session.start_up = StartUp { plan_seconds, setup_seconds };
         Ok(session)
     }
 
-    /// Seconds of each part's kernels in the setup, of a job that does not repeat; nothing if there were no kernels.
+    /// Returns the seconds of each part's kernels in the setup of a session that does not repeat. Empty if there were
+    /// no kernels.
     pub(crate) fn setup_seconds(&self) -> &[f64] {
         &self.setup_seconds
     }
 
-    /// Its plans, for another session.
+    /// Ends the session and returns its plans, for another session.
     pub(crate) fn into_plans(self) -> Plans {
         let Self { budgets, path, tiles, setup, mut sequences, main, .. } = self;
         let main = sequences.remove(&main).expect("the main phases are planned");
         Plans { budgets, path, tiles, setup, main }
     }
 
-    /// Whether its plans were those of another session.
+    /// Returns whether the plans are those of another session.
     pub(crate) fn took_plans(&self) -> bool {
         self.took_plans
     }
 
-    /// What it took to open.
+    /// Returns the time that it took to open the session.
     pub(crate) fn start_up(&self) -> StartUp {
         self.start_up
     }
 
-    /// Runs phases one after the other, the first of them being training if there are several. `metrics` are outputs, by
-    /// phase and name, that are handed over; `controls` are set first.
+    /// Runs phases one after the other; if there are several, the first is training. `metrics` are the outputs, by
+    /// phase and name, that are returned. `controls` are written before the run.
     ///
     /// # Errors
-    /// [`Error::Device`], with the device, the operation and the part; [`Error::DoesNotFit`] for phases
-    /// other than the main ones.
+    /// [`Error::Device`], with the device, the operation and the part; [`Error::DoesNotFit`] for phases other than the
+    /// main ones.
     pub(crate) fn run(
         &mut self,
         phases: &[usize],
@@ -287,7 +289,7 @@ impl Session {
         Ok(done)
     }
 
-    /// Plans phases that have not run yet. What the main phases leave on a device stays there.
+    /// Plans phases that have not run yet. Tensors that the main phases leave on a device stay there.
     fn plan(&mut self, phases: &[usize]) -> Result<()> {
         if self.sequences.contains_key(phases) {
             return Ok(());
@@ -309,7 +311,7 @@ impl Session {
         Ok(())
     }
 
-    /// Overwrites what lasts and lies in these slots, one after the other.
+    /// Overwrites the lasting tensors in these slots, one after the other, on every device.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -324,7 +326,8 @@ impl Session {
         Ok(())
     }
 
-    /// What lasts and lies in these slots, one after the other, as the first part has it: all have the same.
+    /// Reads lasting tensors, or kept outputs, from these slots, one after the other. They are read from the first
+    /// part, since all parts have the same values.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -333,7 +336,7 @@ impl Session {
         Ok(pieces.concat())
     }
 
-    /// An output that was to be kept, of which each part has its rows: those of all parts.
+    /// Reads a kept output of which each part has its own rows. Returns the rows of all parts, in order.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -348,22 +351,22 @@ impl Session {
         Ok(rows)
     }
 
-    /// Where an origin lies, if the programs read it.
+    /// Returns the slots of an origin, if the programs read it.
     pub(crate) fn origin(&self, origin: &Origin) -> Option<&[Slot]> {
         self.runtime.lowered()[0].origins.get(origin).map(Vec::as_slice)
     }
 
-    /// Where a phase's result lies.
+    /// Returns the slots of a phase's output.
     pub(crate) fn output(&self, phase: usize, name: &str) -> Option<&[Slot]> {
         self.runtime.lowered()[0].phases[phase].outputs.get(name).map(Vec::as_slice)
     }
 
-    /// Into how many tiles each part is cut.
+    /// Returns the number of tiles of each part.
     pub(crate) fn tiles(&self) -> usize {
         self.tiles
     }
 
-    /// The plan of the main phases, in words: a line a step of each device.
+    /// Returns the plan of the main phases as text: one line per step of each device.
     pub(crate) fn explain(&self) -> String {
         let mut text = String::new();
         let devices = self.budgets.iter().zip(&self.parts).zip(self.runtime.lowered());
@@ -392,19 +395,19 @@ impl Session {
         text
     }
 
-    /// Changes one part's script of the main phases.
+    /// Changes one part's script of the main phases, for tests.
     #[cfg(test)]
     pub(super) fn corrupt_main(&mut self, part: usize, corrupt: impl FnOnce(&mut Script)) {
         let scripts = self.scripts.get_mut(&self.main).expect("the main phases are planned");
         corrupt(Arc::make_mut(&mut scripts[part]));
     }
 
-    /// What the devices are called.
+    /// Returns the names of the devices.
     pub(crate) fn device_names(&self) -> Vec<String> {
         self.budgets.iter().map(|budget| budget.name.clone()).collect()
     }
 
-    /// By part, the most that the plans of all that has run hold.
+    /// Returns, for each part, the largest planned peak of the setup and of all sequences planned so far, in bytes.
     pub(crate) fn planned_peak_bytes(&self) -> Vec<u64> {
         let of_part = |part: usize| {
             let scripts = self.scripts.values().map(|scripts| scripts[part].peak_bytes);
@@ -413,18 +416,18 @@ impl Session {
         (0..self.parts.len()).map(of_part).collect()
     }
 
-    /// By part, the most that its device has held.
+    /// Returns, for each part, the peak of its device's memory so far, in bytes.
     pub(crate) fn peak_bytes(&self) -> Vec<u64> {
         self.peaks.clone()
     }
 
-    /// The vertex ranges of the devices.
+    /// Returns the vertex ranges of the devices.
     pub(crate) fn part_pairs(&self) -> Vec<[usize; 2]> {
         self.parts.iter().map(|part| [part.start, part.end]).collect()
     }
 }
 
-/// What each worker does.
+/// Returns the script of each worker.
 fn scripts(planned: &Planned) -> Vec<Arc<Script>> {
     planned.devices.iter().map(|device| Arc::new(device.script())).collect()
 }

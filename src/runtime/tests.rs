@@ -1,4 +1,5 @@
-//! Bad luck: every call of a device fails once, in every way that it can.
+//! Fault injection: every device call that allocates, frees, copies, lends, fetches or computes fails in turn, as an
+//! error and as a panic. Also runs of corrupted plans.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,20 +20,20 @@ use crate::train::{Adam, DecayLayers, EpochSpec, evaluation_program, training_pr
 
 const DEVICES: usize = 3;
 
-/// How a call goes wrong.
+/// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     Error,
     Panic,
 }
 
-/// A simulated device, one of whose calls goes wrong.
+/// A simulated device, one of whose calls fails.
 struct Faulty {
     inner: SimDevice,
-    /// Calls until then, of all devices together.
+    /// Number of calls before the failing one, of all devices together.
     left: Arc<AtomicI64>,
     fault: Fault,
-    /// What was copied to the host whenever somebody asked.
+    /// Bytes copied to the host, recorded at each query of the counters.
     to_host: Arc<Mutex<Vec<u64>>>,
 }
 
@@ -139,7 +140,7 @@ fn job<'a>(programs: &'a [(&'a str, &'a Program)], inputs: &'a Inputs) -> Sessio
     SessionSpec { programs, inputs, parts, main: &[0, 1], others: &[], repeats: true, seed: 0, keep: &[], plans: None }
 }
 
-/// Two epochs on devices of which call number `k` goes wrong.
+/// Runs two epochs on devices of which call number `k` fails. No call fails if `k` is negative.
 fn run(inputs: &Inputs, programs: &(Program, Program), path: ExchangePath, k: i64, fault: Fault) -> Result<()> {
     let programs = [("train", &programs.0), ("evaluate", &programs.1)];
     let job = job(&programs, inputs);
@@ -184,7 +185,7 @@ fn every_call_fails_in_turn_and_nothing_hangs_or_leaks() {
     }
     let threads = thread_count();
     for (path, fault) in every.concat() {
-        // Neighbouring calls are much alike: the first hundred, and then every seventh.
+        // Neighbouring calls are similar, so only the first hundred and then every seventh call fail.
         let mut k = 0;
         loop {
             let error = match run(&inputs, &programs, path, k, fault) {
@@ -198,7 +199,7 @@ fn every_call_fails_in_turn_and_nothing_hangs_or_leaks() {
         }
         assert!(k > 300, "only {k} calls were made");
     }
-    // Other tests of this program may have threads of their own.
+    // Other tests of this process may have threads of their own.
     assert!(thread_count() <= threads + 8, "{} threads, {threads} before", thread_count());
 }
 
@@ -249,7 +250,7 @@ fn what_only_the_setup_reads_is_not_copied_to_the_host() {
     let budgets = budgets(1 << 30)[..1].to_vec();
     let mut session = Session::open_on((budgets, ExchangePath::Host), Method::default(), &job, open).expect("it fits");
     session.run(&[0, 1], &[(0, "loss")], &[], false).expect("it runs");
-    // Before and after the actions of the setup, and before and after those of the epoch.
+    // The counters are queried before and after the actions of the setup, and before and after those of the epoch.
     let [before, made, entered, _] = to_host.lock().expect("nobody panics with it")[..] else {
         panic!("two scripts ran")
     };

@@ -1,4 +1,4 @@
-//! How a trainer is set up.
+//! The builder of a trainer.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use crate::infer::checkpoint::{ModelRecord, RECORD_FORMAT};
 use crate::model::{Model, Weights, initial_weights};
 use crate::runtime::{Learner, Partition, RunOptions, Runs, SplitRecord, StartUp, prior, run_option_setters};
 
-/// How a [`Trainer`] is set up: see [`Trainer::builder`].
+/// Settings of a [`Trainer`] before it is built: see [`Trainer::builder`].
 #[derive(Clone, Debug)]
 pub struct TrainerBuilder<'a> {
     model: &'a Model,
@@ -34,7 +34,7 @@ pub struct TrainerBuilder<'a> {
 }
 
 impl<'a> TrainerBuilder<'a> {
-    /// The defaults, which the setters name.
+    /// Returns a builder with the defaults; each setter documents its own.
     pub(super) fn new(model: &'a Model, data: &'a Dataset) -> Self {
         Self {
             model,
@@ -52,7 +52,7 @@ impl<'a> TrainerBuilder<'a> {
         }
     }
 
-    /// Sets where and how the training runs, all at once.
+    /// Sets all run options at once: devices, memory, partition and passes.
     pub fn options(mut self, options: RunOptions) -> Self {
         self.options = options;
         self
@@ -60,70 +60,72 @@ impl<'a> TrainerBuilder<'a> {
 
     run_option_setters!(self => self.options);
 
-    /// Keeps each step's gradients on the host, where [`Trainer::gradients`] finds them; not by default.
+    /// Sets whether each step's gradients are kept on the host, for [`Trainer::gradients`]. Off by default.
     pub fn keep_gradients(mut self, keep: bool) -> Self {
         self.keep_gradients = keep;
         self
     }
 
-    /// The optimizer; Adam with a learning rate of 0.01 by default.
+    /// Sets the optimizer; Adam with a learning rate of 0.01 by default.
     pub fn optimizer(mut self, optimizer: impl Into<Optimizer>) -> Self {
         self.optimizer = optimizer.into();
         self
     }
 
-    /// Which layers' parameters decay; all by default.
+    /// Sets the layers to which weight decay applies; all by default.
     pub fn decay_layers(mut self, layers: DecayLayers) -> Self {
         self.decay_layers = layers;
         self
     }
 
-    /// Whether features are normalised; by default as [`Dataset::default_feature_norm`] says.
+    /// Sets the normalisation of features; by default [`Dataset::default_feature_norm`].
     pub fn feature_norm(mut self, norm: FeatureNorm) -> Self {
         self.feature_norm = Some(norm);
         self
     }
 
-    /// How matrices with a row a vertex are stored (dense features, activations and their gradients); f32 by default.
+    /// Sets the storage type of matrices with one row per vertex: dense features, activations and their gradients. f32
+    /// by default.
     ///
-    /// [`StorageType::Bf16`] takes half the memory and moves half the bytes. Each number is rounded once, when it is stored, and each
-    /// weight when it is multiplied with such rows; what is computed with is f32, in which every sum is held. Parameters, their
-    /// gradients, what the optimizer remembers, and losses are f32 either way.
+    /// [`StorageType::Bf16`] halves their memory and the bytes that they move. Each number is rounded once, when it is
+    /// stored. Each weight is rounded when it is multiplied with such rows. Kernels compute and sum in f32. Parameters,
+    /// their gradients, the optimizer's moments and losses are f32 in any case.
     pub fn dtype(mut self, dtype: StorageType) -> Self {
         self.dtype = dtype;
         self
     }
 
-    /// The seed of initial weights and dropout; 0 by default.
+    /// Sets the seed of initial weights and dropout; 0 by default.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Evaluates every so many epochs; 1 by default, 0 for never.
+    /// Sets the number of epochs from one evaluation to the next; 1 by default, 0 for never.
     pub fn eval_every(mut self, epochs: u64) -> Self {
         self.eval_every = epochs;
         self
     }
 
-    /// The weights to start from, instead of random ones.
+    /// Sets the weights to start from, instead of random ones.
     pub fn weights(mut self, weights: Weights) -> Self {
         self.weights = Some(weights);
         self
     }
 
-    /// How many epochs will run, those before a resumption included: vertices move to other devices only if that pays
-    /// within them. Without it [`Trainer::step`] can be called as often, and 100 are assumed.
+    /// Sets the number of epochs that will run, including those before a resumption. Vertices move to other devices
+    /// only if that pays within these epochs. Without it, 100 epochs are assumed; [`Trainer::step`] can be called any
+    /// number of times in either case.
     pub fn epochs(mut self, epochs: u64) -> Self {
         self.epochs = Some(epochs);
         self
     }
 
-    /// Writes the program, binds it to the data, and places everything on the device.
+    /// Writes the programs, binds them to the data, and opens the devices with everything in place.
     ///
     /// # Errors
-    /// [`Error::DataLacks`], [`Error::ClassCount`], [`Error::Model`], [`Error::Weights`], [`Error::DoesNotFit`]: what
-    /// cannot work is an error here, not later.
+    /// [`Error::Value`], [`Error::DataLacks`], [`Error::ClassCount`], [`Error::Model`], [`Error::Weights`],
+    /// [`Error::DoesNotFit`], [`Error::Device`]. Settings that cannot work are reported here, not by a later step.
     pub fn build(self) -> Result<Trainer> {
         let data = self.data;
         self.optimizer.check()?;
@@ -212,12 +214,12 @@ impl<'a> TrainerBuilder<'a> {
     }
 }
 
-/// The parts of the first epoch, and what will learn better ones, if the partition is to be learned over several devices.
+/// Returns the parts of the first epoch, and a learner if there are several devices and the partition is learned.
 fn first_split(setup: &Setup) -> Result<(Vec<Range<usize>>, Option<Learner>)> {
     let Setup { options, inputs, .. } = setup;
     let devices = options.devices.count();
     let learns = options.partition.learns() && devices > 1;
-    // What is evaluated is measured as well, but it is training that parts are to do equally fast.
+    // Evaluations are measured too, but parts are balanced by the time of training.
     let mut learner = match learns {
         true => Some(Learner::new(prior(&options.devices.profile())?, inputs, &setup.programs(), PLAIN_EPOCH)),
         false => None,
@@ -235,7 +237,7 @@ fn first_split(setup: &Setup) -> Result<(Vec<Range<usize>>, Option<Learner>)> {
     Ok((parts, learner))
 }
 
-/// Training needs labels on the training split, of classes that the model can tell apart.
+/// Checks that the training split has labels, and that the model has at least as many outputs as there are classes.
 fn check_data(data: &Dataset, model: &Model) -> Result<()> {
     let lacks = |what, needed_by| Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
     if data.labels().is_none() {

@@ -1,4 +1,4 @@
-//! The programs of an epoch: one training step, and an evaluation of what it leaves.
+//! The programs of an epoch: one training step, and an evaluation of the updated parameters.
 
 use lapidary_kernels::StorageType;
 
@@ -13,7 +13,7 @@ use crate::program::{Loss, Passes, Program, SplitName, TensorId, append_backward
 use super::optimizer::append_updates;
 use super::{DecayLayers, Optimizer};
 
-/// What the programs of an epoch are written for.
+/// Inputs of [`training_program`] and [`evaluation_program`].
 pub(crate) struct EpochSpec<'a> {
     pub model: &'a Model,
     pub features: FeatureKind,
@@ -23,28 +23,28 @@ pub(crate) struct EpochSpec<'a> {
     pub optimizer: &'a Optimizer,
     pub decay: DecayLayers,
     pub passes: Passes,
-    /// How rows of vertices are stored.
+    /// Storage type of matrices with one row per vertex.
     pub dtype: StorageType,
 }
 
-/// How often an epoch's program is taken to run, when the number of epochs is not known: what decides whether work that
-/// can be done once is worth it.
+/// Number of epochs to assume if it is not known. It decides whether work that can be done once is hoisted out of the
+/// epoch.
 pub(super) const EXPECTED_EPOCHS: u64 = 100;
 
-/// The gradient of a parameter among the outputs of [`training_program`].
+/// Returns the name of the output of [`training_program`] that holds the gradient of a parameter.
 pub(super) fn gradient_name(parameter: &str) -> String {
     format!("gradient {parameter}")
 }
 
-/// The program of one step on the training split. Its outputs are the terms of the loss and each parameter's gradient.
+/// The program of one training step. Its outputs are the terms of the loss and the gradient of each parameter.
 pub(crate) struct TrainingProgram {
     pub program: Program,
     pub parameters: Vec<Parameter>,
-    /// By term: the name of the output that holds it, and its weight in the loss.
+    /// For each term of the loss, the name of its output and its weight in the sum.
     pub losses: Vec<(String, f64)>,
 }
 
-/// One step on the training split.
+/// Writes the program of one step on the training split: forward, loss, backward, updates, and the passes.
 pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<TrainingProgram, ModelError> {
     let (mut network, logits) = spec.model.network(spec.features, Mode::Train, spec.dtype)?;
     let terms = spec.model.loss_terms(&mut network, logits, spec.labels)?;
@@ -80,7 +80,7 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<TrainingProgram, 
     Ok(TrainingProgram { program, parameters, losses })
 }
 
-/// Appends one term of the loss. Returns it, and the weight that it has in the sum.
+/// Appends one term of the loss. Returns its tensor and the weight of that tensor in the sum.
 fn push_term(program: &mut Program, term: LossTerm, spec: &EpochSpec<'_>) -> Result<(TensorId, f32), ModelError> {
     let LossTerm { weight, x, kind } = term;
     let split = SplitName::Train;
@@ -99,7 +99,7 @@ fn push_term(program: &mut Program, term: LossTerm, spec: &EpochSpec<'_>) -> Res
     })
 }
 
-/// The forward program without dropout; see [`infer::evaluation_program`].
+/// Writes the forward program without dropout; see [`infer::evaluation_program`].
 pub(crate) fn evaluation_program(spec: &EpochSpec<'_>) -> Result<Program, ModelError> {
     let (network, logits) = spec.model.network(spec.features, Mode::Evaluate, spec.dtype)?;
     infer::evaluation_program(network, logits, &[], spec.labels, &spec.workload(false), spec.passes)

@@ -1,4 +1,4 @@
-//! One run at a time in a checkpoint folder.
+//! The lock that allows one run at a time in a checkpoint folder.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, LockHolder, Result};
 
-/// The file's name in the checkpoint folder.
+/// Name of the lock file in the checkpoint folder.
 const FILE: &str = ".lock";
 
-/// How long a lock's owner may take to say who it is.
+/// Time limit for retries: an owner of the lock needs a moment to write its name into the file.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Says that a checkpoint folder is this process's, until it is dropped.
+/// Exclusive use of a checkpoint folder by this process, until it is dropped.
 ///
-/// The folder holds a file `.lock` meanwhile, which the operating system keeps locked, and which says whose it is. A
-/// process that was killed leaves the file behind unlocked, and the next one takes it over ([`RunLock::taken_from`]). Where
-/// the file system has no locks, what the file says decides: a run of this host that is still alive, or any run of another
+/// The folder then has a file `.lock`, which the operating system keeps locked and which names the process. A process
+/// that was killed leaves the file unlocked, and the next process takes it over ([`RunLock::taken_from`]). If the file
+/// system has no locks, the text of the file decides: a run of this host that is still alive, or any run of another
 /// host, keeps the folder.
 ///
 /// ```
@@ -35,7 +35,7 @@ pub struct RunLock {
     file: File,
     path: PathBuf,
     taken_from: Option<LockHolder>,
-    /// Folders that were not there before, the outermost first.
+    /// Folders that the lock created, the outermost first.
     made: Vec<PathBuf>,
 }
 
@@ -56,7 +56,7 @@ impl LockHolder {
         Some(Self { pid, host: next("host ")?.into(), since: next("since ")?.into() })
     }
 
-    /// Whether it is a process of this host that has ended; `false` where that cannot be told.
+    /// Returns whether the holder is a process of this host that has ended; `false` if that is not known.
     fn is_dead(&self) -> bool {
         let processes = Path::new("/proc");
         let can_tell = processes.join("self").exists() && self.host == Self::this().host;
@@ -65,15 +65,16 @@ impl LockHolder {
 }
 
 impl RunLock {
-    /// Takes the folder, which is made if it is not there.
+    /// Takes the folder, and creates it if it does not exist.
     ///
     /// # Errors
-    /// [`Error::FolderInUse`] if another run has it, in this process or elsewhere; [`Error::Io`] if it cannot be written.
+    /// [`Error::FolderInUse`] if another run holds it, in this process or elsewhere; [`Error::Io`] if it cannot be
+    /// written.
     pub fn take(dir: impl AsRef<Path>) -> Result<Self> {
         take_with(dir.as_ref(), &File::try_lock)
     }
 
-    /// Says in the file whose it is.
+    /// Writes the pid and host of this process, and the time, into the file.
     fn signed(self) -> io::Result<Self> {
         self.file.set_len(0)?;
         (&self.file).rewind()?;
@@ -81,16 +82,17 @@ impl RunLock {
         Ok(self)
     }
 
-    /// Who had the folder last and did not give it back: a run that was killed.
+    /// Returns the previous holder if it did not release the folder: a run that was killed.
     pub fn taken_from(&self) -> Option<&LockHolder> {
         self.taken_from.as_ref()
     }
 }
 
 impl Drop for RunLock {
-    /// Removes the file, and folders that the lock made and nobody filled.
+    /// Removes the file, and the folders that the lock created if they are empty.
     fn drop(&mut self) {
-        // While it is held: whoever opened it in the meantime finds out that it is gone, and tries again.
+        // The file is removed while it is locked: a process that has opened it in the meantime sees that it is gone,
+        // and tries again.
         if is_at(&self.file, &self.path) {
             drop(fs::remove_file(&self.path));
         }
@@ -100,18 +102,18 @@ impl Drop for RunLock {
 
 type TryLock = dyn Fn(&File) -> std::result::Result<(), TryLockError>;
 
-/// What came of trying to take a folder.
+/// Result of one attempt to take a folder.
 enum Attempt {
     Taken(RunLock),
     InUse {
         holder: Option<LockHolder>,
         remedy: String,
     },
-    /// Somebody gave it back at this moment.
+    /// Another process changed the file during the attempt.
     Changed,
 }
 
-/// As [`RunLock::take`], with the lock of a file system.
+/// Does the work of [`RunLock::take`]; tests replace `try_lock`.
 fn take_with(dir: &Path, try_lock: &TryLock) -> Result<RunLock> {
     let failed = |source| Error::Io { action: "write into the checkpoint folder", path: dir.into(), source };
     let start = Instant::now();
@@ -119,12 +121,12 @@ fn take_with(dir: &Path, try_lock: &TryLock) -> Result<RunLock> {
         let is_patient = start.elapsed() < PATIENCE;
         match attempt(dir, try_lock) {
             Ok(Attempt::Taken(lock)) => return lock.signed().map_err(failed),
-            // Its owner has it, but may not have said yet who it is.
+            // An owner that has not written its name yet gets more time.
             Ok(Attempt::InUse { holder, remedy }) if holder.is_some() || !is_patient => {
                 return Err(Error::FolderInUse { path: dir.into(), holder, remedy });
             }
             Ok(Attempt::InUse { .. } | Attempt::Changed) => {}
-            // The run that made the folder has just removed it, and another one may have made it again.
+            // The run that created the folder may have just removed it, or another run may be creating it again.
             Err(error) if is_patient && is_gone(&error) && !dir.is_file() => {}
             Err(error) => return Err(failed(error)),
         }
@@ -138,7 +140,7 @@ fn attempt(dir: &Path, try_lock: &TryLock) -> io::Result<Attempt> {
     let (file, is_new) = open(&path)?;
     let lock = |file, taken_from, path| Attempt::Taken(RunLock { file, path, taken_from, made });
     match try_lock(&file) {
-        // Its last owner may have removed it since it was opened.
+        // The previous owner may have removed the file after it was opened here.
         Ok(()) if !is_at(&file, &path) => Ok(Attempt::Changed),
         Ok(()) => {
             let earlier = read(&file);
@@ -161,15 +163,15 @@ fn attempt(dir: &Path, try_lock: &TryLock) -> io::Result<Attempt> {
     }
 }
 
-/// Whether an error may come from a folder that somebody removes at this moment.
+/// Returns whether an error may be caused by a process that removes or creates the folder at this moment.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists)
 }
 
-/// Makes a folder and those that it is in.
+/// Creates a folder and its missing parents.
 ///
 /// # Returns
-/// Those that were not there, the outermost first.
+/// The folders that did not exist, the outermost first.
 fn make_folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let named = |folder: &&Path| !folder.as_os_str().is_empty();
     let missing = dir.ancestors().filter(named).take_while(|folder| folder.symlink_metadata().is_err());
@@ -179,7 +181,7 @@ fn make_folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(made)
 }
 
-/// The lock's file, and whether it was not there before.
+/// Opens the lock file. Returns it, and whether it is new.
 fn open(path: &Path) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
@@ -189,19 +191,20 @@ fn open(path: &Path) -> io::Result<(File, bool)> {
     }
 }
 
-/// Makes a new file in place of that of a run that is dead, where there are no locks; `None` if somebody else was faster.
+/// Replaces the file of a dead run, on a file system without locks. Returns `None` if another process was faster.
 fn take_over(path: &Path, dead: &LockHolder) -> io::Result<Option<File>> {
     let aside = path.with_file_name(format!("{FILE}-{}", std::process::id()));
-    // Of several who rename one file, one succeeds.
+    // If several processes rename one file, exactly one succeeds.
     match fs::rename(path, &aside) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         renamed => renamed?,
     }
     let moved = read(&File::open(&aside)?);
     if moved.as_ref() != Some(dead) {
-        // It was that of a third, who took over first: back to its place, unless that is taken already.
+        // The moved file belongs to a third process, which took over first. It goes back, unless its place is taken
+        // again.
         match fs::hard_link(&aside, path) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => fs::rename(&aside, path)?, // no links there
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => fs::rename(&aside, path)?, // no hard links there
             _ => fs::remove_file(&aside)?,
         }
         return Ok(None);
@@ -211,7 +214,7 @@ fn take_over(path: &Path, dead: &LockHolder) -> io::Result<Option<File>> {
     Ok(is_new.then_some(file))
 }
 
-/// Who the file says it is of; `None` if it says nothing, or nothing that can be read.
+/// Reads the holder from the file; `None` if there is no readable text.
 fn read(mut file: &File) -> Option<LockHolder> {
     let mut text = String::new();
     file.rewind().ok()?;
@@ -219,7 +222,7 @@ fn read(mut file: &File) -> Option<LockHolder> {
     LockHolder::parse(&text)
 }
 
-/// Whether the path leads to this open file.
+/// Returns whether the path leads to this open file.
 fn is_at(file: &File, path: &Path) -> bool {
     #[cfg(unix)]
     {
@@ -234,20 +237,20 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Whether a file system said that it has no locks.
+/// Returns whether the error says that the file system has no locks.
 fn has_no_locks(error: &io::Error) -> bool {
     const ENOLCK: i32 = 37;
     error.kind() == ErrorKind::Unsupported || cfg!(target_os = "linux") && error.raw_os_error() == Some(ENOLCK)
 }
 
-/// A moment in UTC, to the second.
+/// Formats a time in UTC, to the second.
 ///
 /// # Source
 /// Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`, for days since 1970.
 fn utc(at: SystemTime) -> String {
     let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years begin in March here, so that the odd day comes last.
+    // Years begin in March here, so that a leap day is the last day of its year.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -268,7 +271,7 @@ mod tests {
         Err(TryLockError::Error(ErrorKind::Unsupported.into()))
     }
 
-    /// A process that has ended.
+    /// Returns a process that has ended.
     fn dead() -> LockHolder {
         let mut child = std::process::Command::new("true").spawn().expect("it starts");
         child.wait().expect("it ends");
@@ -332,16 +335,16 @@ mod tests {
         let error = take_with(folder.path(), &without_locks).expect_err("nobody knows").to_string();
         let file = folder.path().join(FILE).display().to_string();
         assert!(error.contains("elsewhere") && error.contains(&format!("delete {file}")), "{error}");
-        // Text that nobody wrote: whoever is just writing would be done by now.
+        // The text is incomplete, and a process that is writing it would have finished by now.
         fs::write(folder.path().join(FILE), "pid").expect("it can be written");
         let error = take_with(folder.path(), &without_locks).expect_err("nobody knows").to_string();
         assert!(error.contains(&file), "{error}");
-        // The kernel knows better.
+        // With locks, the kernel knows that no process holds the file.
         fs::write(folder.path().join(FILE), elsewhere.text()).expect("it can be written");
         assert_eq!(RunLock::take(folder.path()).expect("it is free").taken_from(), Some(&elsewhere));
     }
 
-    /// Many threads take and give back; never do two have it.
+    /// Many threads take and release the lock; it never has two owners.
     #[test]
     fn a_lock_that_is_removed_while_others_wait_has_one_owner() {
         use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Training: the optimizer, the program of an epoch, and the trainer that runs it.
+//! Training: optimizers, the programs of an epoch, and the trainer that runs them.
 
 mod builder;
 mod epoch;

@@ -1,4 +1,4 @@
-//! Optimizers: what is done with a gradient.
+//! Optimizers: how parameters are updated from their gradients.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::model::Parameter;
 use crate::program::{CLOCK, Origin, Program, ProgramError, RowSpace, SCALAR, TensorId, TensorType};
 
-/// Stochastic gradient descent, as `torch.optim.SGD`.
+/// Stochastic gradient descent; equivalent to `torch.optim.SGD`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sgd {
     lr: f64,
@@ -20,7 +20,7 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// Without momentum or decay.
+    /// Returns SGD without momentum or weight decay.
     pub fn new(lr: f64) -> Self {
         Self { lr, momentum: 0.0, weight_decay: 0.0 }
     }
@@ -30,13 +30,13 @@ impl Sgd {
         Self { momentum, ..self }
     }
 
-    /// Sets the L2 decay.
+    /// Sets the L2 weight decay.
     pub fn weight_decay(self, weight_decay: f64) -> Self {
         Self { weight_decay, ..self }
     }
 }
 
-/// Adam, as `torch.optim.Adam`: the decay is added to the gradient.
+/// Adam; equivalent to `torch.optim.Adam`: the weight decay is added to the gradient.
 ///
 /// # Source
 /// Kingma & Ba, ICLR 2015, algorithm 1.
@@ -50,28 +50,29 @@ pub struct Adam {
 }
 
 impl Adam {
-    /// With betas 0.9 and 0.999, eps 1e-8, and no decay.
+    /// Returns Adam with betas 0.9 and 0.999, eps 1e-8, and no weight decay.
     pub fn new(lr: f64) -> Self {
         Self { lr, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 }
     }
 
-    /// Sets the decays of the two moments, each in `[0, 1)`.
+    /// Sets the decay rates of the two moments, each in `[0, 1)`.
     pub fn betas(self, beta1: f64, beta2: f64) -> Self {
         Self { beta1, beta2, ..self }
     }
 
-    /// Sets what is added to the root of the second moment.
+    /// Sets the number that is added to the root of the second moment.
     pub fn eps(self, eps: f64) -> Self {
         Self { eps, ..self }
     }
 
-    /// Sets the L2 decay.
+    /// Sets the L2 weight decay.
     pub fn weight_decay(self, weight_decay: f64) -> Self {
         Self { weight_decay, ..self }
     }
 }
 
-/// Adam with decoupled decay, as `torch.optim.AdamW`: parameters shrink by `lr * weight_decay` at each step.
+/// Adam with decoupled weight decay; equivalent to `torch.optim.AdamW`: each step shrinks parameters by
+/// `lr * weight_decay`, relative to their value.
 ///
 /// # Source
 /// Loshchilov & Hutter, ICLR 2019, algorithm 2.
@@ -79,28 +80,28 @@ impl Adam {
 pub struct AdamW(Adam);
 
 impl AdamW {
-    /// With betas 0.9 and 0.999, eps 1e-8, and a decay of 0.01.
+    /// Returns AdamW with betas 0.9 and 0.999, eps 1e-8, and a weight decay of 0.01.
     pub fn new(lr: f64) -> Self {
         Self(Adam::new(lr).weight_decay(0.01))
     }
 
-    /// Sets the decays of the two moments, each in `[0, 1)`.
+    /// Sets the decay rates of the two moments, each in `[0, 1)`.
     pub fn betas(self, beta1: f64, beta2: f64) -> Self {
         Self(self.0.betas(beta1, beta2))
     }
 
-    /// Sets what is added to the root of the second moment.
+    /// Sets the number that is added to the root of the second moment.
     pub fn eps(self, eps: f64) -> Self {
         Self(self.0.eps(eps))
     }
 
-    /// Sets the decay.
+    /// Sets the decoupled weight decay.
     pub fn weight_decay(self, weight_decay: f64) -> Self {
         Self(self.0.weight_decay(weight_decay))
     }
 }
 
-/// Any of the optimizers.
+/// One of the optimizers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "lowercase")]
 pub enum Optimizer {
@@ -130,14 +131,14 @@ impl From<AdamW> for Optimizer {
     }
 }
 
-/// Which layers' parameters decay.
+/// The layers to which weight decay applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DecayLayers {
-    /// Every parameter, as `torch.optim.Adam` does.
+    /// All layers, as in `torch.optim.Adam`.
     #[default]
     All,
-    /// Those of the first layer alone, as in the experiments of the GCN paper.
+    /// The first layer only, as in the experiments of the GCN paper.
     First,
 }
 
@@ -166,7 +167,7 @@ impl FromStr for DecayLayers {
 }
 
 impl fmt::Display for Optimizer {
-    /// The optimizer's name: `sgd`, `adam` or `adamw`.
+    /// Writes the optimizer's name: `sgd`, `adam` or `adamw`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Sgd(_) => "sgd",
@@ -177,7 +178,7 @@ impl fmt::Display for Optimizer {
 }
 
 impl Optimizer {
-    /// The learning rate.
+    /// Returns the learning rate.
     pub fn lr(&self) -> f64 {
         match self {
             Self::Sgd(sgd) => sgd.lr,
@@ -185,10 +186,10 @@ impl Optimizer {
         }
     }
 
-    /// Checks its settings.
+    /// Checks the optimizer's settings.
     ///
     /// # Errors
-    /// [`Error::Value`], with the setting's name and range.
+    /// [`Error::Value`], with the setting's name and valid range.
     pub(super) fn check(&self) -> Result<()> {
         let at_least_0 = "it is a finite number, 0 or more";
         let below_1 = "it lies in [0, 1)";
@@ -217,7 +218,7 @@ impl Optimizer {
         }
     }
 
-    /// How many arrays it remembers for each parameter.
+    /// Returns the number of moments that are kept for each parameter.
     pub(crate) fn moment_count(&self) -> u8 {
         match self {
             Self::Sgd(sgd) => u8::from(sgd.momentum > 0.0),
@@ -225,7 +226,7 @@ impl Optimizer {
         }
     }
 
-    /// The operation that updates one parameter.
+    /// Returns the operation that updates one parameter.
     fn op(&self, decays: bool) -> op::Optimizer {
         let decay = |weight_decay| if decays { weight_decay } else { 0.0 };
         match *self {
@@ -243,8 +244,8 @@ impl Optimizer {
     }
 }
 
-/// Appends one update for each parameter that has a gradient: its new value, and those of its moments, become the
-/// next epoch's.
+/// Appends one update for each parameter that has a gradient. The new values of the parameter and of its moments become
+/// those of the next epoch.
 pub(super) fn append_updates(
     program: &mut Program,
     parameters: &[Parameter],
@@ -263,7 +264,7 @@ pub(super) fn append_updates(
         for which in 1..=optimizer.moment_count() {
             state.push(program.input(Origin::Moment { parameter: parameter.name.clone(), which }, ty)?);
         }
-        // In the order of the operation's record.
+        // Inputs are in the order of the operation's record.
         let inputs = match (optimizer, &state[..]) {
             (Optimizer::Sgd(_), &[parameter, ref m @ ..]) => [&[parameter, gradient, clock, rate], m].concat(),
             (_, state) => [&[state[0], gradient], &state[1..], &[clock, rate]].concat(),

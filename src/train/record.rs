@@ -1,4 +1,4 @@
-//! What a run was, beside its weights: `run.json`.
+//! The record of a run beside its weights: `run.json`.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,46 +11,46 @@ use crate::runtime::SplitRecord;
 /// The best epoch so far.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
-    /// Which epoch, from 1.
+    /// Number of the epoch, from 1.
     pub epoch: u64,
-    /// Share of the validation split that was right; `None` without a validation split.
+    /// Accuracy (or micro-F1) on the validation split, from 0 to 1; `None` without a validation split.
     pub val_accuracy: Option<f64>,
-    /// Share of the test split that was right; `None` without a test split.
+    /// Accuracy (or micro-F1) on the test split, from 0 to 1; `None` without a test split.
     pub test_accuracy: Option<f64>,
 }
 
-/// How a run was set up and how far it got: `run.json`.
+/// Settings and progress of a run: the contents of `run.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
-    /// The model and how its features were prepared.
+    /// The model, and how its features were prepared and stored.
     #[serde(flatten)]
     pub model: ModelRecord,
-    /// The data set's name.
+    /// Name of the dataset.
     pub dataset: String,
-    /// Its vertices.
+    /// Number of vertices of the dataset.
     pub vertices: usize,
-    /// Its edges.
+    /// Number of edges of the dataset.
     pub edges: usize,
-    /// Digests of its arrays; nothing in the records of older versions.
+    /// Digests of the dataset's arrays; `None` in records of older versions.
     #[serde(default)]
     pub fingerprint: Option<Fingerprint>,
     /// The run's seed.
     pub seed: u64,
     /// The optimizer.
     pub optimizer: Optimizer,
-    /// The learning rate of the epochs to come.
+    /// Learning rate of the next epochs.
     pub learning_rate: f64,
-    /// Which passes rewrote the program: they change the rounding.
+    /// The passes that rewrote the program. They are recorded because they change the rounding.
     pub passes: Passes,
-    /// What it decays.
+    /// The layers to which weight decay applies.
     pub decay_layers: DecayLayers,
-    /// The epoch that the weights are of.
+    /// The epoch of the weights.
     pub epoch: u64,
     /// The best epoch so far.
     pub best: Option<Best>,
     /// The vertex ranges of the devices.
     pub parts: Vec<[usize; 2]>,
-    /// All the splits that there were, and from which epoch on; nothing in the records of older versions.
+    /// All splits so far, each with its first epoch; empty in records of older versions.
     #[serde(default)]
     pub splits: Vec<SplitRecord>,
 }

@@ -1,4 +1,4 @@
-//! Which vertices each device has, and moving them between epochs.
+//! The split of vertices over devices, and how it changes between epochs.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -11,7 +11,8 @@ use crate::model::Weights;
 use crate::program::Program;
 use crate::runtime::{Learner, RunOptions, Session, SessionSpec, SplitRecord};
 
-/// All that a session is made of but its parts: kept, to make another one for other parts.
+/// Everything that a session is opened with except its parts. It is kept in order to open another session with other
+/// parts.
 pub(super) struct Setup {
     pub options: RunOptions,
     pub training: Program,
@@ -20,23 +21,24 @@ pub(super) struct Setup {
     pub eval_every: u64,
     pub seed: u64,
     pub keep: Vec<(usize, String)>,
-    /// The last epoch that will run, as far as is known.
+    /// The last epoch that is expected to run.
     pub epochs: u64,
 }
 
-/// What a session's kernels taught, and what a split costs.
+/// The learned cost model, and the cost of a move.
 pub(super) struct Learning {
     pub learner: Learner,
-    /// Seconds that it took to make the last session.
+    /// Seconds that it took to open the current session.
     pub move_s: f64,
 }
 
-/// What a move did: see [`Trainer::last_move`].
+/// A change of the split: see [`Trainer::last_move`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Move {
     /// The first epoch with the new parts.
     pub epoch: u64,
-    /// Predicted seconds of the slowest part in an epoch, before and after; `None` if the move was not for their sake.
+    /// Predicted seconds of the slowest part in an epoch, before and after. `None` if the move was not made for speed,
+    /// as in a replay.
     pub slowest_s: Option<[f64; 2]>,
     /// Seconds that the move took.
     pub seconds: f64,
@@ -51,7 +53,7 @@ impl Setup {
         [("train", &self.training), ("evaluate", &self.evaluation)]
     }
 
-    /// Opens a session with these parts, in place of another if there is one.
+    /// Opens a session with these parts, in place of `old` if there is one.
     pub(super) fn open(&self, parts: Vec<Range<usize>>, old: Option<&mut Session>) -> Result<Session> {
         let job = SessionSpec {
             programs: &self.programs(),
@@ -76,30 +78,30 @@ impl Setup {
 }
 
 impl Trainer {
-    /// Every split so far, each from an epoch on; the last is the current one.
+    /// Returns every split so far, each with its first epoch; the last is the current one.
     pub fn splits(&self) -> &[SplitRecord] {
         &self.record.splits
     }
 
-    /// The last time that vertices moved to other devices between epochs of this trainer, if they ever did.
+    /// Returns the last move of vertices to other devices between epochs of this trainer, if there was one.
     pub fn last_move(&self) -> Option<&Move> {
         self.last_move.as_ref()
     }
 
-    /// Seconds that each part's kernels took in the last epoch whose kernels were timed: every one with several parts, and
-    /// with one part those of a trace. Nothing before there was one.
+    /// Returns the seconds of each part's kernels in the last epoch whose kernels were timed. With several parts, every
+    /// epoch is timed; with one part, only an epoch that is traced. Empty if no epoch was timed.
     pub fn part_seconds(&self) -> &[f64] {
         &self.part_seconds
     }
 
-    /// Of a learned split, seconds of each part's kernels in an epoch: as measured, as the profile predicts them, and as the cost
-    /// model does that learned from them.
+    /// Returns, for a learned split, three values for each part: seconds of its kernels in an epoch as measured, as
+    /// predicted by the profile, and as predicted by the cost model that learned from them.
     #[cfg(feature = "command")]
     pub(crate) fn part_predictions(&self) -> Vec<[f64; 3]> {
         self.learning.as_ref().map_or_else(Vec::new, |learning| learning.learner.part_seconds())
     }
 
-    /// Before `epoch`: moves to the split that a replay has for it, or that is predicted to pay.
+    /// Moves, before `epoch`, to the split that a replay has for it, or to a split that is predicted to pay.
     pub(super) fn move_if_due(&mut self, epoch: u64) -> Result<()> {
         if let Some(parts) = self.setup.options.partition.replayed(epoch) {
             let parts = parts.to_vec();
@@ -110,7 +112,7 @@ impl Trainer {
         let Some(better) = learner.better(&self.setup.inputs, remaining, *move_s) else { return Ok(()) };
         learner.count_move();
         match self.move_to(epoch, better.parts, Some(better.slowest_s)) {
-            // Faster, but larger than a device: it stays as it is.
+            // The faster split does not fit a device, so the current one stays.
             Err(Error::DoesNotFit { device, need_bytes, have_bytes }) => {
                 tracing::debug!("a faster split needs {need_bytes} bytes on {device}, which has {have_bytes}");
                 Ok(())
@@ -119,10 +121,11 @@ impl Trainer {
         }
     }
 
-    /// Makes the parts those, from `epoch` on, and carries everything over: training goes on as if nothing had happened.
+    /// Replaces the parts from `epoch` on, and carries all state over, so that training continues as before.
     ///
     /// # Errors
-    /// [`Error::DoesNotFit`], and all is as it was; [`Error::Device`], after which training cannot go on.
+    /// [`Error::DoesNotFit`], after which everything is unchanged; [`Error::Device`], after which training cannot
+    /// continue.
     pub(super) fn move_to(&mut self, epoch: u64, parts: Vec<Range<usize>>, slowest_s: Option<[f64; 2]>) -> Result<()> {
         let pairs: Vec<[usize; 2]> = parts.iter().map(|part| [part.start, part.end]).collect();
         if pairs == self.record.parts {
@@ -146,10 +149,10 @@ impl Trainer {
         Ok(())
     }
 
-    /// From `epoch` on, these are the parts.
+    /// Records that these are the parts from `epoch` on.
     pub(super) fn record_split(&mut self, epoch: u64, parts: Vec<[usize; 2]>) {
         let splits = &mut self.record.splits;
-        // A split that no epoch ran with was none.
+        // A recorded split that no epoch ran with is removed.
         splits.retain(|split| split.epoch < epoch);
         if splits.last().is_none_or(|split| split.parts != parts) {
             splits.push(SplitRecord { epoch, parts });
@@ -157,7 +160,7 @@ impl Trainer {
     }
 }
 
-/// The larger of each: `now` has an entry a device, `earlier` as many or none.
+/// Returns the elementwise maximum. `now` has one entry per device; `earlier` has as many, or none.
 pub(super) fn larger(now: Vec<u64>, earlier: &[u64]) -> Vec<u64> {
     let earlier = earlier.iter().copied().chain(std::iter::repeat(0));
     now.into_iter().zip(earlier).map(|(now, earlier)| now.max(earlier)).collect()

@@ -1,4 +1,4 @@
-//! The trainer: data, model and optimizer, one epoch at a time.
+//! The trainer: trains a model on a dataset, one epoch at a time.
 
 use std::path::Path;
 
@@ -17,41 +17,42 @@ use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::program::Origin;
 use crate::runtime::{Partition, Session, SplitRecord, StartUp, Trace, check_ranges, ranges_of};
 
-/// The phases of the lowered program.
+/// Indices of the phases of the lowered programs.
 pub(super) const TRAIN_PHASE: usize = 0;
 const EVALUATE_PHASE: usize = 1;
 
-/// The phases of an epoch that evaluates, of one that does not, and of an evaluation by itself.
+/// The phases of an epoch with an evaluation, of an epoch without one, and of an evaluation alone.
 pub(super) const EVALUATED_EPOCH: &[usize] = &[TRAIN_PHASE, EVALUATE_PHASE];
 pub(super) const PLAIN_EPOCH: &[usize] = &[TRAIN_PHASE];
 pub(super) const EVALUATION: &[usize] = &[EVALUATE_PHASE];
 
-/// What one epoch did.
+/// Results of one epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Epoch {
-    /// From 1.
+    /// Number of the epoch, from 1.
     pub epoch: u64,
-    /// The loss, before the epoch's update: the mean cross-entropy over the training split, or that of [`Model::loss`].
+    /// The loss before the epoch's update: the mean cross-entropy over the training split, or the loss of
+    /// [`Model::loss`].
     pub loss: f64,
-    /// What the updated parameters get right, in epochs that evaluate.
+    /// Accuracy of the updated parameters; `None` in epochs without evaluation.
     pub accuracy: Option<Accuracy>,
-    /// Seconds of training alone.
+    /// Seconds of training, without evaluation.
     pub seconds: f64,
     /// Seconds of evaluation.
     pub eval_seconds: f64,
-    /// Bytes that were copied to devices, evaluation included.
+    /// Bytes copied to devices, including evaluation.
     pub bytes_to_device: u64,
-    /// Bytes that were copied to the host, evaluation included.
+    /// Bytes copied to the host, including evaluation.
     pub bytes_to_host: u64,
-    /// The same as planned: to devices and to the host.
+    /// Bytes that the plan copies to devices and to the host, including evaluation.
     pub planned_bytes: [u64; 2],
-    /// Bytes that were copied from device to device, evaluation included.
+    /// Bytes copied from device to device, including evaluation.
     pub bytes_between_devices: u64,
-    /// The same as planned.
+    /// Bytes that the plan copies from device to device, including evaluation.
     pub planned_bytes_between_devices: u64,
 }
 
-/// Trains a model on a data set, one full-graph epoch at a time.
+/// Trains a model on a dataset, one full-graph epoch at a time.
 ///
 /// ```
 /// use lapidary::{Adam, Dataset, Model, Trainer};
@@ -74,19 +75,19 @@ pub struct Trainer {
     pub(super) best_weights: Weights,
     pub(super) eval_every: u64,
     pub(super) model: Model,
-    /// For its fingerprint, which is made when it is first needed; it shares its arrays with `setup`.
+    /// Kept for its fingerprint, which is computed when it is first needed. Shares its arrays with `setup`.
     pub(super) data: Dataset,
     pub(super) setup: Setup,
-    /// With several devices whose split is learned.
+    /// `None` unless there are several devices and the split is learned.
     pub(super) learning: Option<Learning>,
     pub(super) start_up: StartUp,
     pub(super) part_seconds: Vec<f64>,
     pub(super) last_move: Option<Move>,
-    /// Held by the devices and planned, at most, with earlier splits.
+    /// Peak bytes of the devices with earlier splits: measured and planned.
     pub(super) earlier_peaks: [Vec<u64>; 2],
     pub(super) keeps_gradients: bool,
     pub(super) labels: LabelKind,
-    /// By term of the loss: its output of the training phase, and its weight.
+    /// For each term of the loss, the name of its output in the training phase and its weight in the sum.
     pub(super) losses: Vec<(String, f64)>,
     pub(super) trace: Option<Trace>,
     pub(super) record: RunRecord,
@@ -99,15 +100,15 @@ impl std::fmt::Debug for Trainer {
 }
 
 impl Trainer {
-    /// Sets up training of `model` on `data`.
+    /// Returns a builder of a trainer of `model` on `data`.
     pub fn builder<'a>(model: &'a Model, data: &'a Dataset) -> TrainerBuilder<'a> {
         TrainerBuilder::new(model, data)
     }
 
-    /// Runs the next epoch: forward, backward, update, and an evaluation if it is due.
+    /// Runs the next epoch: forward, backward, update, and an evaluation if one is due.
     ///
     /// # Errors
-    /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`] if the loss is no finite number; [`Error::Device`].
+    /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`] if the loss is not finite; [`Error::Device`].
     pub fn step(&mut self) -> Result<Epoch> {
         let epoch = self.epoch + 1;
         self.move_if_due(epoch)?;
@@ -157,11 +158,12 @@ impl Trainer {
         })
     }
 
-    /// Measures the parameters as they are on all splits, and keeps them if their validation accuracy is the best so
-    /// far (without a validation split, or if no epoch evaluates by itself, the newest are the best).
+    /// Evaluates the current parameters on all splits, and keeps them as the best if their validation accuracy is the
+    /// best so far. Without a validation split, or with [`TrainerBuilder::eval_every`] 0, the newest parameters count
+    /// as the best.
     ///
     /// # Errors
-    /// [`Error::Weights`] if they are no finite numbers any more; [`Error::Device`].
+    /// [`Error::Weights`] if parameters that would be kept are not finite; [`Error::Device`].
     pub fn evaluate(&mut self) -> Result<Accuracy> {
         let done = self.session.run(EVALUATION, &Accuracy::metrics(EVALUATE_PHASE), &[], false)?;
         let accuracy = Accuracy::sum(&done, 0);
@@ -183,38 +185,40 @@ impl Trainer {
         Ok(())
     }
 
-    /// Notes from now on when every kernel and copy of an epoch runs; see [`Trainer::trace`].
+    /// Starts recording when every kernel and copy of an epoch runs; see [`Trainer::trace`].
     pub fn start_trace(&mut self) {
         self.trace = Some(Trace::new(self.session.device_names()));
     }
 
-    /// Notes nothing any more. Epochs of GPUs are faster then.
+    /// Stops recording. Epochs on GPUs are faster without a trace.
     pub fn stop_trace(&mut self) {
         self.trace = None;
     }
 
-    /// When everything of the last epoch ran, one whose loss was no finite number included; `None` without
-    /// [`Trainer::start_trace`]. A [`TraceFile`](crate::TraceFile) keeps many epochs.
+    /// Returns the trace of the last epoch, also if its loss was not finite; `None` without [`Trainer::start_trace`]. A
+    /// [`TraceFile`](crate::TraceFile) keeps many epochs.
     pub fn trace(&self) -> Option<&Trace> {
         self.trace.as_ref()
     }
 
-    /// The plan of an epoch in words: for each device a line a step, with what is stored, evicted, loaded and published.
+    /// Returns the plan of an epoch as text: for each device one line per step, with what is stored, evicted, loaded
+    /// and published.
     pub fn explain(&self) -> String {
         self.session.explain()
     }
 
-    /// How many epochs were run, those before a resumption included.
+    /// Returns the number of epochs run, including those before a resumption.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The epoch with the best validation accuracy so far; the earliest on a tie.
+    /// Returns the epoch with the best validation accuracy so far; the earliest on a tie. Without a validation split,
+    /// or with [`TrainerBuilder::eval_every`] 0, this is the newest evaluated epoch.
     pub fn best(&self) -> Option<&Best> {
         self.best.as_ref()
     }
 
-    /// The parameters as they are.
+    /// Returns the current parameters.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -227,7 +231,7 @@ impl Trainer {
         Ok(weights)
     }
 
-    /// The gradients of the last step, by parameter.
+    /// Returns the gradients of the last step, by parameter.
     ///
     /// # Errors
     /// [`Error::NoGradients`] before the first step, and without [`TrainerBuilder::keep_gradients`]; [`Error::Device`].
@@ -241,7 +245,7 @@ impl Trainer {
     /// Replaces the parameters.
     ///
     /// # Errors
-    /// [`Error::Weights`] if they are not this model's.
+    /// [`Error::Weights`] if their names or shapes are not those of this model.
     pub fn set_weights(&self, weights: &Weights) -> Result<()> {
         weights.check(&self.record.model.model.name, &self.parameters)?;
         for (name, weight) in weights.iter() {
@@ -252,7 +256,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Sets the learning rate of the epochs to come.
+    /// Sets the learning rate of the next epochs.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -264,42 +268,43 @@ impl Trainer {
         }
     }
 
-    /// What it took until the first epoch could run.
+    /// Returns the time that was needed before the first epoch could run.
     pub fn start_up(&self) -> StartUp {
         self.start_up
     }
 
-    /// Into how many tiles each device's vertices are cut, so that an operation's matrices fit; 1 if they do as they are.
+    /// Returns the number of tiles that each device's part is split into so that every operation fits; 1 without
+    /// tiling.
     pub fn tiles(&self) -> usize {
         self.session.tiles()
     }
 
-    /// What the devices have held at most, in bytes.
+    /// Returns the peak of each device's memory so far, in bytes.
     pub fn peak_device_bytes(&self) -> Vec<u64> {
         larger(self.session.peak_bytes(), &self.earlier_peaks[0])
     }
 
-    /// What the plan says that the devices hold at most, in bytes.
+    /// Returns the planned peak of each device's memory, in bytes.
     pub fn planned_peak_device_bytes(&self) -> Vec<u64> {
         larger(self.session.planned_peak_bytes(), &self.earlier_peaks[1])
     }
 
-    /// What is predicted of each vertex: it says what [`Accuracy`] means.
+    /// Returns the kind of label, which decides the metric of [`Accuracy`].
     pub fn label_kind(&self) -> LabelKind {
         self.labels
     }
 
-    /// How matrices with a row a vertex are stored.
+    /// Returns the storage type of matrices with one row per vertex.
     pub fn dtype(&self) -> StorageType {
         self.record.model.dtype
     }
 
-    /// The vertex range of each device.
+    /// Returns the vertex range of each device.
     pub fn parts(&self) -> &[[usize; 2]] {
         &self.record.parts
     }
 
-    /// A predictor with the best parameters so far, or the newest if none were evaluated.
+    /// Returns a predictor with the best parameters so far, or the current parameters if none were evaluated.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -316,15 +321,15 @@ impl Trainer {
 
     /// Writes `dir/epoch-<N>/` and `dir/best/`.
     ///
-    /// Two runs that save into one folder overwrite each other. A program of which two may run takes a
-    /// [`RunLock`](crate::RunLock) first, as the command does; this method does not.
+    /// Two runs that save into one folder overwrite each other. This method takes no lock; a program that may run twice
+    /// takes a [`RunLock`](crate::RunLock) first, as the command does.
     ///
     /// # Cost
-    /// The first time, that of [`Dataset::fingerprint`], unless it was asked for before.
+    /// The first call also computes [`Dataset::fingerprint`], unless that was done before.
     ///
     /// # Errors
-    /// [`Error::Io`], and [`Error::Weights`] for weights that are no finite numbers; checkpoints that were there are
-    /// untouched.
+    /// [`Error::Weights`] if the weights are not finite, and then no file is touched. [`Error::Io`]; the folder then
+    /// still has a complete checkpoint if it had one before.
     pub fn save(&self, dir: impl AsRef<Path>) -> Result<()> {
         let dir = dir.as_ref();
         let weights = self.weights()?;
@@ -352,23 +357,25 @@ impl Trainer {
         Ok(())
     }
 
-    /// What the cost model has learned, the newest measurements included.
+    /// Returns the learned cost model, refitted to the newest measurements.
     fn learned(&self) -> Option<CostModel> {
         let mut model = self.learning.as_ref()?.learner.model().clone();
         model.refit();
         Some(model)
     }
 
-    /// Goes on from the newest checkpoint in `dir`: the epochs to come are those that the run would have had without the
-    /// interruption, bit for bit while the split is the same. A split that is learned goes on from that of the checkpoint
-    /// and from what was learned, if there are as many devices. Returns its epoch, or `None`, having changed nothing, if there is none yet.
+    /// Continues from the newest checkpoint in `dir`. Returns its epoch; if there is no checkpoint, returns `None` and
+    /// changes nothing.
     ///
-    /// Every file of the checkpoint is checked against the digest that was written with it, and the data against that of the run.
+    /// The next epochs are those of the run without the interruption, bit for bit as long as the split is the same. A
+    /// learned split continues from the split and the cost model of the checkpoint, if there are as many devices.
+    ///
+    /// Every file of the checkpoint is verified with its digest, and the data with the digests in the run record.
     ///
     /// # Errors
-    /// [`Error::OtherRun`] if it was made with another model, data set, seed or optimizer; [`Error::DataChanged`] if the graph,
-    /// features, labels or splits are others; [`Error::Damaged`]; [`Error::Io`],
-    /// [`Error::RunRecord`], [`Error::Parts`], [`Error::Weights`], [`Error::CostModel`].
+    /// [`Error::OtherRun`] if the run had another model, dataset, feature norm, storage type, seed, optimizer, decay or
+    /// passes; [`Error::DataChanged`] if the graph, features, labels or splits have changed; [`Error::Damaged`];
+    /// [`Error::Io`], [`Error::RunRecord`], [`Error::Parts`], [`Error::Weights`], [`Error::CostModel`].
     pub fn resume(&mut self, dir: impl AsRef<Path>) -> Result<Option<u64>> {
         let Some((_, folder)) = checkpoint::newest_epoch(dir.as_ref()) else { return Ok(None) };
         let files = [RUN_FILE, MODEL_FILE, OPTIMIZER_FILE, BEST_FILE, COST_MODEL_FILE];
@@ -394,7 +401,7 @@ impl Trainer {
         Ok(Some(self.epoch))
     }
 
-    /// Goes on with the splits of a checkpoint of epoch [`Trainer::epoch`].
+    /// Restores the splits of a checkpoint whose epoch is [`Trainer::epoch`].
     fn resume_split(
         &mut self,
         parts: Vec<[usize; 2]>,
@@ -419,7 +426,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// That the optimizer's memory is this model's.
+    /// Checks that all moments of the optimizer are present, with the shapes of this model's parameters.
     fn check_moments(&self, moments: &Weights) -> Result<()> {
         for (name, parameter, _) in self.moment_slots() {
             let single: Weights = moments.iter().filter(|(n, _)| *n == name).collect();
@@ -428,7 +435,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Replaces the optimizer's memory with what [`Trainer::check_moments`] has seen.
+    /// Replaces the optimizer's moments with ones that [`Trainer::check_moments`] has checked.
     pub(super) fn set_moments(&self, moments: &Weights) -> Result<()> {
         for (name, _, slots) in self.moment_slots() {
             if let Some(moment) = moments.get(&name) {
@@ -466,10 +473,10 @@ impl Trainer {
         }
     }
 
-    /// That the data has not changed since the run was saved.
+    /// Checks that the data has not changed since the run was saved.
     fn check_same_data(&self, path: &Path, saved: &RunRecord) -> Result<()> {
         let Some(fingerprint) = &saved.fingerprint else {
-            // Records without digests of their files have said so already.
+            // For records of the unverified format, the reader has already printed a warning.
             if saved.model.format > checkpoint::UNVERIFIED_FORMAT {
                 tracing::warn!(
                     "{} does not say what the data was: whether it changed cannot be found out",
@@ -486,7 +493,7 @@ impl Trainer {
         Err(Error::DataChanged { path: path.into(), dataset, what })
     }
 
-    /// The optimizer's memory: name in the file, the parameter that it belongs to, and where it lies.
+    /// Returns the optimizer's moments: the name in the file, the parameter, and the slots.
     fn moment_slots(&self) -> Vec<(String, &Parameter, &[Slot])> {
         let count = self.record.optimizer.moment_count();
         let every = self.parameters.iter().flat_map(|p| (1..=count).map(move |which| (p, which)));

@@ -1,20 +1,20 @@
-//! How long each part may take, so that all of them together take no longer than was said.
+//! Time budgets of the parts of `gpu-check`, which share a total time.
 
 use std::time::{Duration, Instant};
 
-/// The time by which a part begins nothing new.
+/// The time after which a part starts nothing new.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     end: Instant,
 }
 
 impl Budget {
-    /// So many seconds from now.
+    /// Returns a budget that ends `seconds` seconds from now.
     pub(super) fn of(seconds: f64) -> Self {
         Self { end: Instant::now() + Duration::from_secs_f64(seconds.max(0.0)) }
     }
 
-    /// One for each part: what a part does not use, the parts after it have.
+    /// Returns one budget for each part. Time that a part does not use goes to the parts after it.
     pub(super) fn shares(seconds: f64, shares: &[f64]) -> Vec<Self> {
         let (start, all) = (Instant::now(), shares.iter().sum::<f64>());
         let mut until = 0.0;
@@ -25,7 +25,7 @@ impl Budget {
         ends.map(|end| Self { end }).collect()
     }
 
-    /// The time that is left, as a share of which something within the part may take.
+    /// Returns a budget of the share `of_rest` of the remaining time, for one measurement within the part.
     pub(super) fn share(&self, of_rest: f64) -> Self {
         Self::of(self.end.saturating_duration_since(Instant::now()).as_secs_f64() * of_rest)
     }

@@ -1,4 +1,4 @@
-//! What the GPU's memory, its link and a launch take, and gathers as a share of it.
+//! Measures the GPU's memory, its link to the host, launches, and gathers as a share of the memory bandwidth.
 
 use lapidary_kernels::{BlockSlots, Call, cpu};
 use serde_json::{Value, json};
@@ -10,7 +10,8 @@ use super::{ORDINAL, Size};
 use crate::error::Result;
 use crate::profile::gpu::Bench;
 
-/// Bytes a second within the device and both ways to the host, seconds of a launch, and the profile that plans are made with.
+/// Measures bytes per second within the device and in both directions to the host, and seconds per launch. Also returns
+/// the profile that plans are made with.
 pub(super) fn device(size: Size) -> Result<Value> {
     let bench = Bench::open(ORDINAL)?;
     let [to_device, to_host] = bench.copy_rates((1 << 28) / size.divisor(), size.runs())?;
@@ -26,7 +27,7 @@ pub(super) fn device(size: Size) -> Result<Value> {
     }))
 }
 
-/// Gathers of published shapes, in seconds and as a share of the bandwidth. More than 1 is what the caches give.
+/// Measures gathers of published shapes, in seconds and as a share of the bandwidth. A share above 1 is due to caches.
 pub(super) fn gathers(graphs: &Graphs, budget: Budget) -> Result<Value> {
     let size = graphs.size;
     let bench = Bench::open(ORDINAL)?;

@@ -1,16 +1,17 @@
-//! The numbers that a GPU is asked for, each by its name, out of what was measured.
+//! The target figures of a GPU, by name, taken from the results.
 
 use serde_json::{Map, Value, json};
 
 use super::Size;
 
-/// Epochs that are to take no longer, in seconds.
+/// Time limits of epochs, in seconds.
 const MOST_SECONDS: [(&str, f64); 2] = [("products_104_256_256_47_epoch_s", 0.15), ("reddit_602_16_41_epoch_s", 0.012)];
 
-/// Share of what the cost model predicts of a part that it may be wrong by.
+/// Maximum error of the cost model's prediction for a part, as a share of the measured time.
 const MOST_ERROR: f64 = 0.10;
 
-/// Every mark's value by its name, and under `met` whether those with a limit are kept. `ci/gpu_peers.py` adds what others take.
+/// Returns each figure by its name, and under `met` whether the figures with a limit meet it. `ci/gpu_peers.py` adds
+/// the figures of other frameworks.
 pub(super) fn marks(results: &Value, size: Size) -> Value {
     let rows = |part: &str| results[part]["rows"].as_array().cloned().unwrap_or_default();
     let mut marks = Map::new();
@@ -54,7 +55,7 @@ pub(super) fn marks(results: &Value, size: Size) -> Value {
     Value::Object(marks)
 }
 
-/// Which limits are kept; on small graphs time means nothing.
+/// Returns which limits are met. Times of tiny graphs are not compared.
 fn met(marks: &Map<String, Value>, size: Size) -> Value {
     let mut met = Map::new();
     for (name, most) in MOST_SECONDS {
@@ -68,7 +69,7 @@ fn met(marks: &Map<String, Value>, size: Size) -> Value {
     Value::Object(met)
 }
 
-/// Nothing where it was not measured.
+/// Returns whether a value is within its limit; `None` if it was not measured or the graphs are tiny.
 fn kept(value: Option<&Value>, most: f64, size: Size) -> Option<bool> {
     value.and_then(Value::as_f64).filter(|_| size == Size::Published).map(|value| value <= most)
 }

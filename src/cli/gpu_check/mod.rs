@@ -1,9 +1,9 @@
-//! `lapidary gpu-check`, which help does not show: what `ci/gpu-check` runs on a machine with a GPU.
+//! `lapidary gpu-check`: a command for `ci/gpu-check` on a machine with a GPU. The help does not list it.
 //!
-//! It holds every model on the GPU against the CPU device, the bytes that move and the peak against the plan, and then
-//! measures: bandwidth, gathers, epochs, training with less memory than it needs, and a split that learns. The calls by themselves
-//! are held against the `f64` reference by the battery of the kernels' tests, which the script runs first. Every part has a share of
-//! the time that there is, and says what it left out.
+//! It compares every model on the GPU with the CPU device, and the bytes moved with the plan. Then it measures
+//! bandwidth, gathers, epochs, training with less memory than needed, and a learned split. Single calls are compared
+//! with the `f64` reference by the kernels' tests, which the script runs first. Each part has a share of the total
+//! time, and reports what it left out.
 
 mod budget;
 mod kernels;
@@ -32,26 +32,27 @@ pub(super) struct GpuCheckArgs {
     /// Size of the measured graphs: published, or tiny to see that everything runs
     #[arg(long, value_name = "SIZE", default_value = "published", hide_possible_values = true)]
     size: Size,
-    /// Seconds after which nothing new begins
+    /// Start nothing new after SECONDS seconds
     #[arg(long, default_value_t = 300.0, value_name = "SECONDS")]
     seconds: f64,
     /// Write the results to FILE
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Write the measured graphs to DIR
+    /// Write the measured graphs into DIR, for measurements of other frameworks
     #[arg(long, value_name = "DIR")]
     graphs: Option<PathBuf>,
 }
 
-/// The size of the measured graphs.
+/// Size of the measured graphs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Size {
     Published,
+    /// A small part of them, to check that everything runs; times mean nothing
     Tiny,
 }
 
 impl Size {
-    /// What vertices and edges are divided by.
+    /// Returns the divisor of the numbers of vertices and edges.
     fn divisor(self) -> usize {
         match self {
             Self::Published => 1,
@@ -59,7 +60,7 @@ impl Size {
         }
     }
 
-    /// Timed runs of a kernel, after one that is not.
+    /// Returns the number of timed runs of a kernel, after one untimed run.
     fn runs(self) -> usize {
         match self {
             Self::Published => 9,
@@ -67,7 +68,7 @@ impl Size {
         }
     }
 
-    /// Timed epochs of a training, where there is time.
+    /// Returns the maximum number of timed epochs of a training.
     fn epochs(self) -> usize {
         match self {
             Self::Published => 20,
@@ -82,7 +83,7 @@ const ORDINAL: u32 = 0;
 
 type Part<'a> = (&'static str, f64, &'a dyn Fn(Budget) -> Result<Value>);
 
-/// Runs all of it and writes one JSON object.
+/// Runs all parts and writes one JSON object.
 pub(super) fn run(args: &GpuCheckArgs) -> Result<()> {
     let gpus = cuda::gpus().map_err(|source| Error::Device {
         device: DEVICE.into(),
@@ -97,7 +98,7 @@ pub(super) fn run(args: &GpuCheckArgs) -> Result<()> {
         "threads": rayon::current_num_threads(),
     });
     let graphs = Graphs::new(size);
-    // By how much of the time they may take. What others need comes first, then what is asked for most.
+    // Each part with its share of the time. Parts that others depend on come first, then the most important ones.
     let parts: [Part<'_>; 8] = [
         ("graphs", 0.06, &|_| args.graphs.as_ref().map_or(Ok(Value::Null), |folder| write_graphs(folder, &graphs))),
         ("device", 0.05, &|_| kernels::device(size)),
@@ -133,7 +134,7 @@ pub(super) fn run(args: &GpuCheckArgs) -> Result<()> {
         results["seconds_of_parts"][name] = json!(start.elapsed().as_secs_f64());
         results["failed"] = json!(failed);
         results["marks"] = marks::marks(&results, size);
-        // What there is stays, whatever comes next.
+        // The results so far are written after each part, so that a later crash does not lose them.
         write(&results, &args.out)?;
     }
     match (failed.is_empty(), incomplete.is_empty()) {
@@ -148,7 +149,7 @@ fn write(results: &Value, path: &Path) -> Result<()> {
     OutputFile::write(path, text.as_bytes()).map_err(|source| Error::Io { action: "write", path: path.into(), source })
 }
 
-/// The measured graphs, and the networks that are trained on each.
+/// Writes the measured graphs, and returns the networks that are trained on each.
 fn write_graphs(folder: &Path, graphs: &Graphs) -> Result<Value> {
     std::fs::create_dir_all(folder).map_err(|source| Error::Io { action: "make", path: folder.into(), source })?;
     let mut rows = Rows::default();

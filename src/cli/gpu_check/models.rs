@@ -1,4 +1,4 @@
-//! Every model on the GPU against the CPU device, and what moved against the plan.
+//! Compares every model on the GPU with the CPU device, and the bytes moved with the plan.
 
 use bytesize::ByteSize;
 use lapidary_kernels::StorageType;
@@ -15,13 +15,14 @@ use crate::train::{Adam, Epoch, Trainer};
 
 const EPOCHS: usize = 10;
 
-/// What a loss may differ by, relative to 1 or itself: rounding, and what ten steps make of it.
+/// Maximum difference of a loss, absolute, or relative if the loss is above 1. It allows for rounding and its growth
+/// over ten steps.
 const ALLOWED: f64 = 1e-3;
 
-/// The same where rows are stored in bf16, whose roundings sums in another order turn round.
+/// The same for rows stored in bf16, where another order of a sum can change the rounding of a stored number.
 const ALLOWED_IN_BF16: f64 = 0.02;
 
-/// One row a model, devices and memory.
+/// Returns one row for each model and each set of devices, exchange, memory and storage type.
 pub(super) fn against_the_cpu(budget: Budget) -> Result<Value> {
     let mut rows = Rows::default();
     for name in ["karate", "planted"] {
@@ -72,7 +73,7 @@ pub(super) fn against_the_cpu(budget: Budget) -> Result<Value> {
     Ok(rows.into_json())
 }
 
-/// Some epochs, and the peak of each device, which was the planned one.
+/// Trains for [`EPOCHS`] epochs. Returns them, and the measured peak of each device in bytes.
 fn train(
     model: &Model,
     data: &Dataset,
@@ -88,7 +89,7 @@ fn train(
         builder = builder.device_memory(ByteSize::b(memory));
     }
     let mut trainer = match builder.build() {
-        // A small graph cannot be cut into tiles that are much smaller: what is enough will do.
+        // A small graph cannot be split into much smaller tiles, so the run gets the memory that is enough.
         Err(Error::DoesNotFit { need_bytes, .. }) if memory.is_some_and(|memory| memory < need_bytes) => {
             return train(model, data, dtype, devices, Some(need_bytes));
         }
@@ -98,7 +99,7 @@ fn train(
     Ok((epochs, trainer.peak_device_bytes()))
 }
 
-/// The largest difference of a loss.
+/// Returns the largest difference of a loss, absolute, or relative if the loss is above 1.
 fn difference(got: &[Epoch], want: &[Epoch]) -> f64 {
     let each = got.iter().zip(want).map(|(got, want)| (got.loss - want.loss).abs() / want.loss.abs().max(1.0));
     each.fold(0.0, f64::max)

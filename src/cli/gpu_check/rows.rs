@@ -1,11 +1,11 @@
-//! What a part measured, row by row.
+//! The results of a part, row by row.
 
 use serde_json::{Map, Value, json};
 
 use super::budget::Budget;
 use crate::error::Result;
 
-/// Rows that were measured, and what there was no time for.
+/// Measured rows, and the names of rows for which there was no time.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     rows: Vec<Value>,
@@ -13,7 +13,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Measures a row, if there is time. One that fails says why, and the others go on.
+    /// Measures a row if there is time. A row that fails records its error, and the next rows are still measured.
     pub(super) fn measure(&mut self, budget: Budget, name: &str, row: impl FnOnce() -> Result<Value>) {
         if budget.is_spent() {
             return self.leave_out(name);
@@ -27,12 +27,12 @@ impl Rows {
         }
     }
 
-    /// There is no time for it.
+    /// Records that there is no time for a row.
     pub(super) fn leave_out(&mut self, name: &str) {
         self.left_out.push(name.to_owned());
     }
 
-    /// Whether something was measured and found wrong.
+    /// Returns whether a row of the part failed.
     pub(super) fn has_failed(part: &Value) -> bool {
         part["rows"].as_array().is_some_and(|rows| rows.iter().any(|row| row["ok"] == false))
     }
@@ -47,7 +47,7 @@ impl Rows {
     }
 }
 
-/// Two objects as one.
+/// Merges two JSON objects.
 pub(super) fn joined(first: Value, second: Value) -> Value {
     let fields = |value: Value| match value {
         Value::Object(fields) => fields,
@@ -58,7 +58,7 @@ pub(super) fn joined(first: Value, second: Value) -> Value {
     Value::Object(all)
 }
 
-/// The middle of some numbers, and the least and the greatest.
+/// Returns the median, the minimum and the maximum; NaN if there are no values.
 pub(super) fn spread(mut values: Vec<f64>) -> [f64; 3] {
     values.sort_by(f64::total_cmp);
     let at = |i: usize| values.get(i).copied().unwrap_or(f64::NAN);

@@ -1,4 +1,4 @@
-//! Graphs of published shapes, made where they are needed: nothing is read, nothing is fetched.
+//! Graphs of published shapes. They are generated when needed; nothing is read or downloaded.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,15 +15,15 @@ use crate::error::{Error, Result};
 use crate::graph::Graph;
 use crate::output::OutputFile;
 
-/// A published shape: vertices, and edges with both directions.
+/// A published shape. `edges` counts both directions.
 #[derive(Debug)]
 pub(super) struct Shape {
     pub(super) name: &'static str,
     vertices: usize,
     edges: usize,
-    /// Of its gathers.
+    /// Widths of the measured gathers.
     pub(super) widths: &'static [usize],
-    /// Layers of the networks that are trained on it.
+    /// Layer widths of the networks that are trained on it.
     pub(super) networks: &'static [&'static [usize]],
 }
 
@@ -44,33 +44,33 @@ pub(super) const PRODUCTS: Shape = Shape {
 pub(super) const PUBMED: Shape =
     Shape { name: "pubmed", vertices: 19_717, edges: 88_648, widths: &[3, 16, 500], networks: &[&[500, 16, 3]] };
 
-/// How vertices are numbered.
+/// The numbering of vertices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Numbering {
-    /// Those with many edges anywhere.
+    /// Vertices with many edges are spread over all numbers.
     Scattered,
-    /// Those with many edges first, so that parts of equal numbers of vertices take unequal time.
+    /// Vertices with many edges come first, so that parts with equal numbers of vertices take unequal time.
     ByDegree,
 }
 
 impl Shape {
-    /// A symmetric graph in which some vertices have many more edges than others.
+    /// Generates a symmetric graph in which some vertices have many more edges than others.
     ///
     /// # Cost
-    /// O(e) a thread and the sorting of each row; memory 12 e bytes.
+    /// O(e) per thread, and sorting each row; memory 12 e bytes.
     pub(super) fn graph(&self, size: Size, numbering: Numbering) -> Graph {
         let n = (self.vertices / size.divisor()).max(20);
         let pairs = (self.edges / 2 / size.divisor()).max(40);
         let end = |i: u64| {
             let place = (unit(i).powi(2) * n as f64) as usize;
-            // 77,773 is a prime, and none of the sizes is a multiple of it.
+            // 77,773 is a prime that divides none of the sizes, so the product modulo n is a permutation.
             if numbering == Numbering::Scattered { (place * 77_773 % n) as u32 } else { place as u32 }
         };
         let pairs: Vec<(u32, u32)> = (0..pairs as u64).into_par_iter().map(|i| (end(2 * i), end(2 * i + 1))).collect();
         both_ways(n, &pairs).expect("the ends are vertices")
     }
 
-    /// The graph with features and labels for a network, every vertex in the training split.
+    /// Returns a dataset of the graph with features and labels for a network. Every vertex is in the training split.
     pub(super) fn data(&self, graph: Graph, network: &[usize]) -> Result<Dataset> {
         let n = graph.vertex_count();
         let (width, classes) = (network[0], network[network.len() - 1]);
@@ -84,7 +84,7 @@ impl Shape {
     }
 }
 
-/// The graphs that were made so far, with scattered numbers.
+/// A cache of the generated graphs, with scattered numbering.
 pub(super) struct Graphs {
     pub(super) size: Size,
     made: RefCell<BTreeMap<&'static str, Graph>>,
@@ -101,7 +101,7 @@ impl Graphs {
     }
 }
 
-/// A number from 0 to 1 for each `i` (SplitMix64).
+/// Returns a pseudo-random number in `[0, 1)` for each `i` (SplitMix64).
 fn unit(i: u64) -> f64 {
     let z = i.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -109,7 +109,7 @@ fn unit(i: u64) -> f64 {
     ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Writes `NAME-indptr.npy` and `NAME-indices.npy`, for others to measure on the same graph.
+/// Writes `NAME-indptr.npy` and `NAME-indices.npy`, so that other frameworks can be measured on the same graph.
 ///
 /// # Errors
 /// [`Error::Io`].

@@ -1,4 +1,4 @@
-//! Epochs, training with less memory than it needs, and a split that learns.
+//! Measures epochs, training with less memory than needed, and learned splits.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,14 @@ use crate::model::Model;
 use crate::runtime::{Devices, MemoryPolicy, Partition};
 use crate::train::{Adam, Trainer, TrainerBuilder};
 
-/// A GCN on all labels without dropout, as MG-GCN's measurements are.
+/// Returns a builder for MG-GCN's measurements: a GCN is trained on all labels, without dropout or evaluation.
 fn builder<'a>(model: &'a Model, data: &'a Dataset, devices: &str) -> Result<TrainerBuilder<'a>> {
     let builder = Trainer::builder(model, data).devices(Devices::parse(devices)?);
     Ok(builder.optimizer(Adam::new(0.01)).eval_every(0))
 }
 
-/// The seconds of some epochs after two that warm up, as many as there is time for.
+/// Measures up to `most` epochs while there is time, after two warm-up epochs. Returns the median, minimum and maximum
+/// seconds.
 fn epoch_seconds(trainer: &mut Trainer, most: usize, budget: Budget) -> Result<[f64; 3]> {
     trainer.step()?;
     trainer.step()?;
@@ -33,7 +34,7 @@ fn epoch_seconds(trainer: &mut Trainer, most: usize, budget: Budget) -> Result<[
     Ok(spread(seconds))
 }
 
-/// Of an epoch that is noted call by call: seconds of each operation, longest first, and how copies go beside kernels.
+/// Runs one traced epoch. Returns the seconds of the 40 longest operations and the overlap of copies with kernels.
 fn noted(trainer: &mut Trainer) -> Result<Value> {
     trainer.start_trace();
     let seconds = trainer.step()?.seconds;
@@ -58,11 +59,11 @@ fn noted(trainer: &mut Trainer) -> Result<Value> {
     }))
 }
 
-/// Epochs of published shapes.
+/// Measures epochs of published shapes.
 pub(super) fn epochs(graphs: &Graphs, budget: Budget) -> Result<Value> {
     let size = graphs.size;
     let mut rows = Rows::default();
-    // Those with a mark first.
+    // Shapes with a target come first.
     for shape in [&REDDIT, &PRODUCTS, &PUBMED] {
         for network in shape.networks {
             rows.measure(budget, &format!("{} {network:?}", shape.name), || {
@@ -82,14 +83,14 @@ pub(super) fn epochs(graphs: &Graphs, budget: Budget) -> Result<Value> {
     Ok(rows.into_json())
 }
 
-/// Epochs whose rows are stored in bf16 beside those in f32.
+/// Measures epochs with rows stored in bf16 and in f32.
 pub(super) fn bf16(graphs: &Graphs, budget: Budget) -> Result<Value> {
     let size = graphs.size;
     let mut rows = Rows::default();
     for (shape, network) in [(&REDDIT, REDDIT.networks[1]), (&PRODUCTS, PRODUCTS.networks[0])] {
         rows.measure(budget, &format!("{} {network:?}", shape.name), || {
             let (data, model) = (shape.data(graphs.of(shape), network)?, Model::gcn(network));
-            // After all that is timed.
+            // An epoch after all timed ones, so that both losses are of the same epoch.
             let last = 2 * size.epochs() as u64 + 2;
             let run = |dtype| {
                 let mut made = builder(&model, &data, DEVICE)?.dtype(dtype).build()?;
@@ -113,10 +114,10 @@ pub(super) fn bf16(graphs: &Graphs, budget: Budget) -> Result<Value> {
     Ok(rows.into_json())
 }
 
-/// What the loss of a training in bf16 may differ by from that in f32, relative to 1 or itself.
+/// Maximum difference of the losses of training in bf16 and in f32, absolute, or relative if the loss is above 1.
 const MOST_DIFFERENCE: f64 = 0.02;
 
-/// The loss of an epoch that is still to come.
+/// Trains up to an epoch and returns its loss.
 fn loss_of(trainer: &mut Trainer, epoch: u64) -> Result<f64> {
     loop {
         let done = trainer.step()?;
@@ -126,7 +127,7 @@ fn loss_of(trainer: &mut Trainer, epoch: u64) -> Result<f64> {
     }
 }
 
-/// Reddit's shape with a share of the memory that it needs, by policy: ROC's figure 10.
+/// Trains on Reddit's shape with a share of the memory that it needs, by policy: ROC's figure 10.
 pub(super) fn capacity(graphs: &Graphs, budget: Budget) -> Result<Value> {
     let size = graphs.size;
     let network = REDDIT.networks[1];
@@ -166,7 +167,7 @@ pub(super) fn capacity(graphs: &Graphs, budget: Budget) -> Result<Value> {
     Ok(rows.into_json())
 }
 
-/// Splits over two workers that share the GPU, of graphs whose vertices are numbered by degree.
+/// Measures splits over two workers that share the GPU, on graphs whose vertices are numbered by degree.
 pub(super) fn splits(size: Size, budget: Budget) -> Result<Value> {
     let mut rows = Rows::default();
     for (shape, network) in [(&REDDIT, REDDIT.networks[0]), (&PRODUCTS, PRODUCTS.networks[0])] {
@@ -189,7 +190,7 @@ pub(super) fn splits(size: Size, budget: Budget) -> Result<Value> {
     Ok(rows.into_json())
 }
 
-/// What the parts of each epoch took, and how well that was predicted.
+/// Trains, and returns the seconds of the parts of each epoch and the errors of their predictions.
 fn split_row(trainer: &mut Trainer, epochs: usize, budget: Budget) -> Result<Value> {
     let (mut parts, mut moves, mut seconds, mut first) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut between = 0;
@@ -226,7 +227,7 @@ fn slowest_and_mean(seconds: &[f64]) -> (f64, f64) {
     (slowest, seconds.iter().sum::<f64>() / seconds.len().max(1) as f64)
 }
 
-/// By how much the profile and what was learned are wrong, as a share of what was measured: the largest over the parts.
+/// Returns the largest error over the parts of the profile and of the learned model, as a share of the measured time.
 fn errors(predictions: &[[f64; 3]]) -> Vec<f64> {
     let known: Vec<&[f64; 3]> = predictions.iter().filter(|[measured, ..]| *measured > 0.0).collect();
     if known.is_empty() {
