@@ -1,10 +1,7 @@
 //! Training and inference with rows of vertices stored as bf16.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::curve::{self, Curve};
-use common::relative_difference;
+use crate::common::curve::{self, Curve};
+use crate::common::{MODELS, relative_difference};
 use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::model::ModelConfig;
@@ -13,8 +10,6 @@ use lapidary::{
     TrainerBuilder,
 };
 use ndarray::Array2;
-
-const MODELS: [&str; 5] = ["gcn", "gin", "sage", "commnet", "resgcn"];
 
 fn model(name: &str, data: &Dataset) -> Model {
     let config = ModelConfig::new(name, &[data.feature_width(), 16, data.class_count()]);
@@ -226,11 +221,11 @@ fn a_checkpoint_keeps_the_dtype() {
     let old: Vec<&str> = text.lines().filter(|line| !line.contains("\"dtype\"")).collect();
     assert_eq!(old.len() + 1, text.lines().count());
     std::fs::write(&record, old.join("\n")).unwrap();
-    common::digest_anew(record.parent().unwrap());
+    crate::common::digest_anew(record.parent().unwrap());
     let old = Predictor::open(dir.path()).unwrap();
     assert_eq!(predict(old.clone()), predict(old.dtype(StorageType::F32)));
     std::fs::write(&record, text.replace("\"bf16\"", "\"bf17\"")).unwrap();
-    common::digest_anew(record.parent().unwrap());
+    crate::common::digest_anew(record.parent().unwrap());
     assert!(matches!(Predictor::open(dir.path()), Err(Error::RunRecord { .. })));
 }
 

@@ -1,7 +1,5 @@
 //! A good dataset with one thing broken: the error names the file, the place and what was expected.
 
-#![allow(clippy::unwrap_used)]
-
 use std::fs;
 use std::path::Path;
 

@@ -1,7 +1,5 @@
 //! Datasets from arrays, into a directory and back, and the built-in ones.
 
-#![allow(clippy::unwrap_used)]
-
 use std::fs;
 use std::path::Path;
 

@@ -1,7 +1,5 @@
 //! Generators: what they promise, and the same bytes on any number of threads.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeMap;
 
 use lapidary::dataset::generate::{

@@ -1,10 +1,6 @@
 //! The summary of a dataset, against what is known of it.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::shared;
+use crate::common::shared;
 use lapidary::dataset::{Arrays, Dataset, DegreeInfo, FeatureNorm, Info};
 use ndarray::array;
 

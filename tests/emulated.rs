@@ -1,13 +1,12 @@
 //! The command over emulated GPUs: the same losses as on the CPU, the bytes and the peak that were planned, and what is said
 //! where something is missing. Nothing here ran on a GPU.
-#![cfg(feature = "cuda")]
-#![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "../kernels/tests/common/emulator.rs"]
 mod emulator;
 
 use std::process::{Command, Output};
 
+use crate::common::MODELS;
 use emulator::Emulated;
 use serde_json::Value;
 
@@ -65,7 +64,7 @@ const KARATE: [&str; 4] = ["--data", "builtin:karate", "--epochs", "8"];
 
 #[test]
 fn every_model_trains_as_on_the_cpu() {
-    for model in ["gcn", "gin", "commnet", "resgcn", "sage"] {
+    for model in MODELS {
         agrees(&[&KARATE[..], &["--model", model]].concat(), "cuda:0", None);
     }
 }

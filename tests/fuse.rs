@@ -1,14 +1,10 @@
 //! The pass `fuse`: fewer operations, and the same bits.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::MODELS;
 use lapidary::model::ModelConfig;
 use lapidary::program::passes::fuse::fuse;
 use lapidary::program::{BlockSpec, Degree, Gather, Linear, Op, Origin, Program, RowSpace, RowStep, TensorType};
 use lapidary::{Adam, Dataset, Devices, Model, Partition, Trainer, Weights};
-
-const MODELS: [&str; 5] = ["gcn", "gin", "sage", "commnet", "resgcn"];
 
 /// The losses, the last epoch's gradients and the weights after a few epochs.
 fn train(model: &Model, data: &Dataset, devices: &str, passes: &str) -> (Vec<u64>, Weights, Weights) {
@@ -27,7 +23,7 @@ fn bits(weights: &Weights) -> Vec<(String, Vec<u32>)> {
 fn datasets() -> Vec<Dataset> {
     let mut sets = vec![Dataset::builtin("karate").unwrap(), Dataset::builtin("planted").unwrap()];
     for name in ["cora", "directed-small"] {
-        sets.extend(common::shared(&format!("data/{name}")).map(|dir| Dataset::open(dir).unwrap()));
+        sets.extend(crate::common::shared(&format!("data/{name}")).map(|dir| Dataset::open(dir).unwrap()));
     }
     sets
 }

@@ -1,10 +1,7 @@
 //! Gradients of whole networks against finite differences, in f64, and the CPU device against both.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::oracle::Oracle;
-use common::{hostile_graph, numbers, relative_difference};
+use crate::common::oracle::Oracle;
+use crate::common::{MODELS, hostile_graph, numbers, relative_difference};
 use lapidary::graph::Graph;
 use lapidary::lower::{Exchange, FeatureData, Inputs, LabelData, Links, Lowered, Sizes, Supply, lower};
 use lapidary::model::{FeatureKind, Mode, Model, ModelConfig, ModelError, Network, Norm, Value, gcn_conv};
@@ -541,7 +538,7 @@ fn run_over(links: Links, program: &Program, data: &Inputs, ends: &[usize], tile
 
 #[test]
 fn parts_train_as_the_whole_graph_does() {
-    for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
+    for name in MODELS {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
         for storage in STORAGES.into_iter().chain(STORAGES.map(in_bf16)) {
@@ -567,7 +564,7 @@ fn parts_train_as_the_whole_graph_does() {
 /// Over an oracle that rounds nothing: how rows are stored changes types, and what is computed nowhere.
 #[test]
 fn a_program_over_bf16_computes_what_the_one_over_f32_does() {
-    for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
+    for name in MODELS {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
         for storage in STORAGES {
@@ -594,7 +591,7 @@ fn a_program_over_bf16_computes_what_the_one_over_f32_does() {
 
 #[test]
 fn tiles_train_as_the_whole_graph_does() {
-    for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
+    for name in MODELS {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
         for storage in STORAGES.into_iter().chain(STORAGES.map(in_bf16)) {
@@ -618,7 +615,7 @@ fn tiles_train_as_the_whole_graph_does() {
 #[test]
 fn reuse_lets_the_dropped_matrix_be_the_mask_and_changes_no_result() {
     let data = inputs(hostile_graph(), DENSE);
-    for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
+    for name in MODELS {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4);
         let plain = program(&model, DENSE, Passes { reuse: false, ..UNFUSED }, &ANY_WORKLOAD);

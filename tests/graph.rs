@@ -1,9 +1,6 @@
 //! The graph, its transpose, permutations and blocks, against lists of edges.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{hostile_graph, numbers};
+use crate::common::{hostile_graph, numbers};
 use lapidary::graph::{Block, Graph, GraphError, Permutation};
 use lapidary_kernels::reference::{self, Dense};
 use proptest::prelude::*;

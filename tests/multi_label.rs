@@ -1,10 +1,7 @@
 //! Sets of graphs with many labels a vertex, and deep residual networks.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::{numbers, shared};
 use assert_cmd::Command;
-use common::{numbers, shared};
 use lapidary::model::LabelKind;
 use lapidary::{Adam, Arrays, Dataset, Graph, Model, Predictor, Trainer};
 use ndarray::Array2;

@@ -1,5 +1,4 @@
 //! Files and folders that the command writes: whole or not there, in their place, and one run's.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,12 +1,9 @@
 //! Our models against PyTorch Geometric's, on the same weights and data: logits, loss, gradients, and ten steps of Adam.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::path::{Path, PathBuf};
 
+use crate::common::{relative_difference, shared};
 use assert_cmd::Command;
-use common::{relative_difference, shared};
 use lapidary::{Adam, Dataset, FeatureNorm, Model, Predictor, Trainer, Weights};
 use ndarray::Array2;
 use ndarray_npy::ReadNpyExt;

@@ -1,8 +1,6 @@
 //! Rows that go from device to device: the same bits as through the host, and bytes as planned, in a direction of their own.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::MODELS;
 use lapidary::forecast::{DryRun, Subject};
 use lapidary::model::ModelConfig;
 use lapidary::plan::Links;
@@ -52,7 +50,7 @@ fn train(builder: TrainerBuilder<'_>, epochs: usize) -> Result<Run, Error> {
 fn rows_from_device_to_device_change_no_bit() {
     for name in ["karate", "planted"] {
         let data = Dataset::builtin(name).unwrap();
-        for name in ["gcn", "gin", "sage", "commnet", "resgcn"] {
+        for name in MODELS {
             let model = model(name, &data);
             for count in 2..=4 {
                 for (eval_every, dtype) in

@@ -1,7 +1,5 @@
 //! `lapidary plan --tasks`: what it answers, and what it says of files that hold no task graph.
 
-#![allow(clippy::unwrap_used)]
-
 #[path = "../planner/tests/common/mod.rs"]
 mod random;
 

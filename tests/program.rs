@@ -1,5 +1,4 @@
 //! The program: operands that do not fit, models that cannot be, names and numbers of parameters.
-#![allow(clippy::unwrap_used)]
 
 use lapidary::model::{FeatureKind, Init, Mode, Model, ModelConfig, ModelError, Norm, initial_weights};
 use lapidary::program::{

@@ -1,5 +1,4 @@
 //! A long run by itself, so that the process's memory is its own. `LAPIDARY_STRESS_EPOCHS=10000` makes it longer.
-#![allow(clippy::unwrap_used)]
 
 use lapidary::{Dataset, Devices, Model, Partition, Trainer};
 

@@ -1,10 +1,7 @@
 //! Tiles: the same training in memory that no operation fits into as a whole.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::curve::{self, Curve, assert_same};
-use common::relative_difference;
+use crate::common::curve::{self, Curve, assert_same};
+use crate::common::{MODELS, relative_difference};
 use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::model::ModelConfig;
@@ -12,8 +9,6 @@ use lapidary::{
     Adam, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Optimizer, Partition, Passes, Predictor, Sgd,
     Trainer, TrainerBuilder,
 };
-
-const MODELS: [&str; 5] = ["gcn", "gin", "sage", "commnet", "resgcn"];
 
 const POLICIES: [MemoryPolicy; 4] = [MemoryPolicy::Optimal, MemoryPolicy::Lru, MemoryPolicy::Roc, MemoryPolicy::None];
 
@@ -46,7 +41,7 @@ fn skewed() -> Dataset {
 fn datasets() -> Vec<Dataset> {
     let mut sets = vec![Dataset::builtin("karate").unwrap(), Dataset::builtin("planted").unwrap(), skewed()];
     for name in ["citeseer", "directed-small"] {
-        sets.extend(common::shared(&format!("data/{name}")).map(|dir| Dataset::open(dir).unwrap()));
+        sets.extend(crate::common::shared(&format!("data/{name}")).map(|dir| Dataset::open(dir).unwrap()));
     }
     sets
 }

@@ -1,15 +1,12 @@
 //! Training as a whole: the same bits twice, resumption, the best epoch, accuracy on real graphs.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use crate::common::shared;
 use assert_cmd::Command;
-use common::shared;
 use lapidary::{
     Adam, AdamW, Arrays, ByteSize, Dataset, DecayLayers, Devices, Error, Graph, Model, Optimizer, Predictor, Sgd,
     Trainer, Weights,
@@ -140,7 +137,7 @@ fn a_kill_while_a_checkpoint_is_replaced_loses_nothing() {
     assert!(*Predictor::open(folder.path()).unwrap().weights() == best);
     std::fs::rename(place(&format!("epoch-{epoch:08}")), place(&format!(".old-epoch-{epoch:08}"))).unwrap();
     assert!(*Predictor::open(folder.path()).unwrap().weights() == best);
-    let mut again = crate::trainer(&data, 1);
+    let mut again = self::trainer(&data, 1);
     assert_eq!(again.resume(folder.path()).unwrap(), Some(epoch));
     again.save(folder.path()).unwrap();
     assert!(!place(".old-best").exists() || place("best").exists());

@@ -16,6 +16,7 @@ mod gradients;
 mod layer_norm;
 mod multi_label;
 mod optimizers;
+mod passes;
 mod peers;
 mod sim;
 mod tiles;

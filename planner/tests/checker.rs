@@ -1,8 +1,6 @@
 //! The checker is checked: it accepts good plans, and objects to every kind of corruption.
 
-mod common;
-
-use common::{Shape, planned, random_capacity, random_graph, request};
+use crate::common::{Shape, planned, random_capacity, random_graph, request};
 use lapidary_planner::check::{CheckError, Exchange, Fetch, check, check_joint};
 use lapidary_planner::memory::{Boundary, Epoch, Objective, Plan, Policy, Step};
 use lapidary_planner::tasks::{Task, TaskGraph, TaskId, Tensor, TensorId, TensorKind};

@@ -1,10 +1,8 @@
 //! Plans of tiny graphs against an exhaustive search over single moves, and against ROC's recursion as it is written.
 
-mod common;
-
 use std::collections::{BinaryHeap, HashMap};
 
-use common::{POLICIES, Shape, planned, random_capacity, random_graph, random_order, request};
+use crate::common::{POLICIES, Shape, planned, random_capacity, random_graph, random_order, request};
 use lapidary_planner::check::check;
 use lapidary_planner::memory::{Boundary, Epoch, Objective, Outcome, Policy, Request, plan};
 use lapidary_planner::tasks::{TaskGraph, TaskId, TensorId, TensorKind};

@@ -1,5 +1,4 @@
-//! What several test programs share.
-#![allow(dead_code, clippy::unwrap_used)] // each test program uses a part of it
+//! What several files of tests share.
 
 pub mod curve;
 pub mod oracle;
@@ -8,6 +7,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use lapidary::graph::Graph;
+
+/// The names of all built-in models.
+pub const MODELS: [&str; 6] = ["gcn", "gin", "sage", "graphconv", "commnet", "resgcn"];
 
 /// A folder of the shared test material, or `None`, said loudly, where it is not.
 pub fn shared(path: &str) -> Option<PathBuf> {
