@@ -31,3 +31,18 @@ mod runtime;
 mod stress;
 mod tiles;
 mod train;
+
+/// A file that no program names is compiled by nobody, and its tests are run by nobody.
+#[test]
+fn every_file_of_tests_is_a_module() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (folder, program) in [("tests", "all"), ("kernels/tests", "battery"), ("planner/tests", "all")] {
+        let text = std::fs::read_to_string(root.join(folder).join(program).with_extension("rs")).unwrap();
+        for entry in root.join(folder).read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            let (stem, is_rust) = (path.file_stem().unwrap(), path.extension().is_some_and(|end| end == "rs"));
+            let line = format!("mod {};", stem.to_str().unwrap());
+            assert!(!is_rust || stem == program || text.lines().any(|l| l == line), "{folder} lacks `{line}`");
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! Training and inference with rows of vertices stored as bf16.
 
 use crate::common::curve::{self, Curve};
-use crate::common::{MODELS, relative_difference};
+use crate::common::{Tier, pairs, relative_difference};
 use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::model::ModelConfig;
@@ -46,19 +46,30 @@ fn train(builder: TrainerBuilder<'_>, epochs: usize) -> Curve {
 fn assert_near(what: &str, got: &Curve, want: &Curve) {
     let first = (got.losses[0] - want.losses[0]).abs() / want.losses[0];
     assert!(first <= 1e-5, "{what}: the first loss is {}, not {}", got.losses[0], want.losses[0]);
+    assert!(want.gradients.len() > 0 && got.gradients.len() == want.gradients.len(), "{what}: other parameters");
     for (name, gradient) in want.gradients.iter() {
         let difference = relative_difference(&got.gradients.get(name).unwrap().data, &gradient.data);
         assert!(difference <= 2e-3, "{what}: the gradient of {name} is off by {difference}");
     }
-    for (epoch, (got, want)) in got.losses.iter().zip(&want.losses).enumerate() {
+    for (epoch, (got, want)) in pairs(&got.losses, &want.losses).enumerate() {
         assert!((got - want).abs() <= 5e-3 * want.abs(), "{what}, epoch {epoch}: the loss is {got}, not {want}");
     }
 }
 
 #[test]
 fn every_model_learns_in_bf16_what_it_learns_in_f32() {
+    learns_in_bf16(Tier::Quick);
+}
+
+#[test]
+#[ignore = "full: the other models on larger graphs"]
+fn every_model_learns_in_bf16_on_larger_graphs() {
+    learns_in_bf16(Tier::Full);
+}
+
+fn learns_in_bf16(tier: Tier) {
     for data in datasets() {
-        for name in MODELS {
+        for &name in tier.models(&data) {
             let model = model(name, &data);
             for passes in [Passes::ALL, Passes::NONE] {
                 let what = format!("{name} on {}, {passes:?}", data.name());
@@ -85,8 +96,18 @@ fn every_model_learns_in_bf16_what_it_learns_in_f32() {
 
 #[test]
 fn one_step_in_bf16_has_the_gradients_of_f32_but_for_rounding() {
+    one_step_in_bf16(Tier::Quick);
+}
+
+#[test]
+#[ignore = "full: the other models on larger graphs"]
+fn one_step_in_bf16_on_larger_graphs() {
+    one_step_in_bf16(Tier::Full);
+}
+
+fn one_step_in_bf16(tier: Tier) {
     for data in datasets() {
-        for name in MODELS {
+        for &name in tier.models(&data) {
             let model = model(name, &data);
             let run = |dtype| train(Trainer::builder(&model, &data).dtype(dtype), 1);
             let (wide, stored) = (run(StorageType::F32), run(StorageType::Bf16));
@@ -103,15 +124,14 @@ fn one_step_in_bf16_has_the_gradients_of_f32_but_for_rounding() {
 
 /// Of the angle between two directions.
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
+    let dot = |a: &[f32], b: &[f32]| pairs(a, b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
 #[test]
 fn devices_and_tiles_change_as_little_as_sums_do() {
     for data in datasets() {
-        let is_small = data.graph().vertex_count() < 1000;
-        for name in MODELS.into_iter().filter(|name| is_small || *name == "gcn") {
+        for &name in Tier::Quick.models(&data) {
             let model = model(name, &data);
             let edges = || Partition::parse("edges").unwrap();
             let builder = || Trainer::builder(&model, &data).partition(edges()).dtype(StorageType::Bf16);
@@ -160,6 +180,7 @@ fn logits_have_the_same_bits_in_tiles_and_on_many_devices() {
         }
         let wide = predictor.dtype(StorageType::F32).predict(&data).unwrap();
         assert_ne!(wide, want);
+        assert_eq!(wide.dim(), want.dim());
         assert!(wide.iter().zip(&want).all(|(a, b)| (a - b).abs() <= 0.05 * (1.0 + a.abs())));
     }
 }

@@ -1,6 +1,6 @@
 //! The pass `fuse`: fewer operations, and the same bits.
 
-use crate::common::MODELS;
+use crate::common::Tier;
 use lapidary::model::ModelConfig;
 use lapidary::program::passes::fuse::fuse;
 use lapidary::program::{BlockSpec, Degree, Gather, Linear, Op, Origin, Program, RowSpace, RowStep, TensorType};
@@ -30,8 +30,18 @@ fn datasets() -> Vec<Dataset> {
 
 #[test]
 fn fused_programs_compute_the_same_bits() {
+    fused_and_apart(Tier::Quick);
+}
+
+#[test]
+#[ignore = "full: the other models on larger graphs"]
+fn fused_programs_compute_the_same_bits_on_larger_graphs() {
+    fused_and_apart(Tier::Full);
+}
+
+fn fused_and_apart(tier: Tier) {
     for data in datasets() {
-        for name in MODELS {
+        for &name in tier.models(&data) {
             let config = ModelConfig::new(name, &[data.feature_width(), 12, 9, data.class_count()]);
             for layer_norm in [false, true] {
                 let model = Model::from_config(config.clone()).unwrap().dropout(0.4).layer_norm(layer_norm);

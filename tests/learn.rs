@@ -51,7 +51,7 @@ fn training_goes_on_over_a_move_as_if_nothing_had_happened() {
         for eval_every in [1, 3, 0] {
             let builder = Trainer::builder(&model, &data).devices(devices(name)).eval_every(eval_every);
             let (got, mut trainer) = losses(builder.partition(Partition::Replay(splits.clone())), 20);
-            for (epoch, (got, want)) in got.iter().zip(&want).enumerate() {
+            for (epoch, (got, want)) in crate::common::pairs(&got, &want).enumerate() {
                 assert!((got - want).abs() <= 1e-4 * want, "{name}, epoch {epoch}: the loss is {got}, not {want}");
             }
             let epochs: Vec<u64> = trainer.splits().iter().map(|split| split.epoch).collect();

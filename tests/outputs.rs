@@ -267,10 +267,14 @@ fn a_run_that_ends_leaves_no_lock() {
     train("2").arg("--checkpoint").arg(&dir).assert().success();
     assert_eq!(names(&dir), ["best", "epoch-00000002"]);
     // One that fails leaves none either, and no folder that it made.
-    train("2").arg("--checkpoint").arg(&dir).assert().code(1);
+    let text = stderr(train("2").arg("--checkpoint").arg(&dir).assert().code(1).get_output());
+    assert!(text.contains("--resume"), "{text}");
     assert_eq!(names(&dir), ["best", "epoch-00000002"]);
     let other = folder.path().join("other");
-    lapidary().args(["train", "--data", "no/such/folder", "--checkpoint"]).arg(&other).assert().code(1);
+    let mut no_data = lapidary();
+    no_data.args(["train", "--data", "no/such/folder", "--checkpoint"]).arg(&other);
+    let text = stderr(no_data.assert().code(1).get_output());
+    assert!(text.contains("no/such/folder"), "{text}");
     assert!(!other.exists());
     // Inference reads what a run is writing.
     let first = endless(&other);

@@ -1,7 +1,7 @@
 //! The runtime: any number of devices, any capacity, the same training.
 
-use crate::common::MODELS;
 use crate::common::curve::{self, Curve, assert_same};
+use crate::common::{MODELS, Tier};
 use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::model::ModelConfig;
 use lapidary::{
@@ -32,8 +32,18 @@ fn datasets() -> Vec<Dataset> {
 
 #[test]
 fn every_model_trains_the_same_on_any_devices() {
+    trains_the_same(Tier::Quick);
+}
+
+#[test]
+#[ignore = "full: the other models on larger graphs"]
+fn every_model_trains_the_same_on_larger_graphs() {
+    trains_the_same(Tier::Full);
+}
+
+fn trains_the_same(tier: Tier) {
     for data in datasets() {
-        for name in MODELS {
+        for &name in tier.models(&data) {
             let model = model(name, &data, 0.5);
             let builder = || Trainer::builder(&model, &data).partition(Partition::parse("edges").unwrap());
             let want = train(builder(), 20);
@@ -47,8 +57,18 @@ fn every_model_trains_the_same_on_any_devices() {
 
 #[test]
 fn little_memory_changes_nothing_but_the_bytes() {
+    little_memory(Tier::Quick);
+}
+
+#[test]
+#[ignore = "full: the other models on larger graphs"]
+fn little_memory_changes_nothing_on_larger_graphs() {
+    little_memory(Tier::Full);
+}
+
+fn little_memory(tier: Tier) {
     for data in datasets().into_iter().filter(|data| data.graph().vertex_count() < 3_000) {
-        for name in MODELS {
+        for &name in tier.models(&data) {
             let model = model(name, &data, 0.5);
             let builder = || Trainer::builder(&model, &data).partition(Partition::parse("edges").unwrap());
             let want = train(builder(), 20);
@@ -89,6 +109,7 @@ fn large_datasets() -> Vec<Dataset> {
 }
 
 #[test]
+#[ignore = "full: graphs of a million edges"]
 fn large_skewed_graphs_train_the_same_on_any_devices() {
     for data in large_datasets() {
         assert!(data.graph().edge_count() > 500_000);

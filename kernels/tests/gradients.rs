@@ -31,7 +31,7 @@ fn check_slopes(x: &[f64], gradient: &[f64], f: impl Fn(&[f64]) -> f64) -> Resul
 /// `sum(g * y)`.
 fn dot(g: &Dense, y: &Dense) -> f64 {
     assert_eq!((g.rows, g.cols), (y.rows, y.cols));
-    g.data.iter().zip(&y.data).map(|(g, y)| g * y).sum()
+    pairs(&g.data, &y.data).map(|(g, y)| g * y).sum()
 }
 
 fn with_data(like: &Dense, data: &[f64]) -> Dense {

@@ -27,7 +27,7 @@ fn hostile_rows(numbers: &mut Numbers, n: usize, d: usize) -> Matrix {
 
 /// What a cell may err by, in units of `f32` rounding: once itself, and `f64` rounding of what was added up.
 fn magnitude(want: &[f64], terms: &[f64]) -> Vec<f64> {
-    want.iter().zip(terms).map(|(want, terms)| want.abs() + 1e-6 * terms.abs()).collect()
+    pairs(want, terms).map(|(want, terms)| want.abs() + 1e-6 * terms.abs()).collect()
 }
 
 #[test]

@@ -356,6 +356,13 @@ pub fn on_any_threads(what: &str, f: impl Fn(&Rig) -> Vec<f32>) -> Vec<f32> {
     one
 }
 
+/// The entries of two lists of the same length, pair by pair.
+#[track_caller]
+pub fn pairs<'a, A, B>(a: &'a [A], b: &'a [B]) -> impl Iterator<Item = (&'a A, &'a B)> {
+    assert_eq!(a.len(), b.len(), "lists of different lengths");
+    a.iter().zip(b)
+}
+
 pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
