@@ -62,6 +62,7 @@ fn agrees_to(share: f64, flags: &[&str], devices: &str, memory: Option<&str>) {
 const KARATE: [&str; 4] = ["--data", "builtin:karate", "--epochs", "8"];
 
 #[test]
+#[ignore = "full: three runs a model"]
 fn every_model_trains_as_on_the_cpu() {
     for model in MODELS {
         agrees(&[&KARATE[..], &["--model", model]].concat(), "cuda:0", None);
@@ -71,6 +72,7 @@ fn every_model_trains_as_on_the_cpu() {
 /// What fits copies nothing in an epoch: from the second time on that it runs with the same addresses, it is one graph. Epochs whose
 /// calls are timed are not.
 #[test]
+#[ignore = "full: nine runs"]
 fn epochs_that_copy_nothing_are_launched_as_graphs_and_change_no_bit() {
     let Some(folder) = emulator::folder() else { return };
     let kept = tempfile::tempdir().unwrap();
@@ -99,6 +101,7 @@ fn epochs_that_copy_nothing_are_launched_as_graphs_and_change_no_bit() {
 
 /// In bf16 a sum that differs in its last bits may be rounded the other way, and what is fused behind a product is rounded twice.
 #[test]
+#[ignore = "full: nine runs"]
 fn bf16_trains_as_on_the_cpu_but_for_roundings() {
     for (flags, devices, memory) in [
         (&["--model", "gcn"][..], "cuda:0", None),
@@ -116,6 +119,7 @@ fn two_gpus_train_as_one_cpu() {
 
 /// Rows go from GPU to GPU unless that is forbidden or cannot be, and the losses are the same to the bit.
 #[test]
+#[ignore = "full: a dozen runs"]
 fn rows_that_gpus_read_from_each_other_are_those_that_go_through_the_host() {
     let Some(folder) = emulator::folder() else { return };
     let run = |seed: u64, flags: &[&str], peers: &str| {
@@ -150,11 +154,13 @@ fn rows_that_gpus_read_from_each_other_are_those_that_go_through_the_host() {
 }
 
 #[test]
+#[ignore = "full: a larger graph"]
 fn two_shares_of_a_gpu_with_little_memory_train_as_one_cpu() {
     agrees(&["--data", "builtin:planted", "--epochs", "2", "--hidden", "16"], "cuda:0,0", Some("1MiB"));
 }
 
 #[test]
+#[ignore = "full: twelve runs"]
 fn each_policy_moves_what_it_planned() {
     for policy in ["none", "lru", "roc", "optimal"] {
         agrees(&[&KARATE[..], &["--memory", policy]].concat(), "cuda:1", Some("24KiB"));
@@ -198,6 +204,7 @@ fn a_stream_that_does_not_wait_is_found() {
 
 /// What `ci/gpu-check` runs: nothing fails, every part measures or says what it left out, and the marks are there by name.
 #[test]
+#[ignore = "full: all that is measured of a GPU"]
 fn the_check_of_a_gpu_runs_through() {
     let Some(folder) = emulator::folder() else { return };
     let kept = tempfile::tempdir().unwrap();
@@ -219,6 +226,7 @@ fn the_check_of_a_gpu_runs_through() {
 
 /// Every kind of call of the driver fails once: one error that says so, and no hang.
 #[test]
+#[ignore = "full: seventy runs"]
 fn a_driver_that_fails_ends_the_run_with_an_error() {
     let Some(folder) = emulator::folder() else { return };
     let flags = ["--data", "builtin:karate", "--epochs", "1", "--devices"];
@@ -282,6 +290,7 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
+#[ignore = "full: compiles all kernels twice"]
 fn a_damaged_cache_is_rebuilt() {
     let Some(folder) = emulator::folder() else { return };
     let cache = tempfile::tempdir().unwrap();

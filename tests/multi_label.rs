@@ -69,6 +69,7 @@ fn a_set_of_graphs_with_many_labels_is_learned() {
 }
 
 #[test]
+#[ignore = "full: a large graph"]
 fn the_topology_of_ppi_with_planted_labels_is_learned() {
     let Some(path) = shared("data/ppi-topology") else { return };
     let topology = Dataset::open(path).unwrap();

@@ -1,6 +1,8 @@
 //! Every call of every device. With `LAPIDARY_TEST_DEVICE=cuda` the tests that can run on GPU 0; [`emulated`] does so with an
 //! emulated one.
 
+#![allow(clippy::unwrap_used)]
+
 #[macro_use]
 mod common;
 

@@ -1,7 +1,5 @@
 //! Matrices stored as bf16: every call makes of them what it makes of the same numbers in f32, rounded once.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::common::*;
 use lapidary_kernels::call::NO_LABEL;
 use lapidary_kernels::op::{Dim, Linear, Loss, Move, Norm, RowStep};

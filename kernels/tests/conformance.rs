@@ -1,7 +1,5 @@
 //! Every call of the CPU device against the serial `f64` reference, on one thread and on three.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::common::*;
 use lapidary_kernels::call::NO_LABEL;
 use lapidary_kernels::op::{Linear, Loss, Move, RowStep};

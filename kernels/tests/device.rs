@@ -1,7 +1,5 @@
 //! The device's memory and its errors.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::common::*;
 use lapidary_kernels::op::{Linear, Loss, Move, Norm, RowStep};
 use lapidary_kernels::{

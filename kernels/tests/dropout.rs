@@ -1,7 +1,5 @@
 //! Dropout: identity at 0, the same cells everywhere, and draws that look random.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::common::*;
 use lapidary_kernels::random::{draw, row_key, threshold};
 use lapidary_kernels::{DropoutKey, cpu};

@@ -1,7 +1,5 @@
 //! Fused calls: against the reference, and bit for bit against the calls that they stand for.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::common::*;
 use lapidary_kernels::op::oracle::{self, Array};
 use lapidary_kernels::op::{Dim, Linear, RowStep};

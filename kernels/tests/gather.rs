@@ -1,7 +1,5 @@
 //! Gathers over parts, random blocks and bad blocks.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeSet;
 
 use crate::common::*;

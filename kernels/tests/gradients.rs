@@ -2,8 +2,6 @@
 //!
 //! For an op `y = f(x)` and any `g`, the gradient of `sum(g * f(x))` for `x` is what the backward op makes of `g`.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::common::*;
 use lapidary_kernels::call::NO_LABEL;
 use lapidary_kernels::reference::{self, Dense};

@@ -1,7 +1,5 @@
 //! Layer normalisation against the serial `f64` reference and against what it is for.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::common::*;
 use lapidary_kernels::op::Norm;
 use lapidary_kernels::reference::Dense;

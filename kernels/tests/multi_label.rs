@@ -1,7 +1,5 @@
 //! Sigmoid cross-entropy and the counts of micro-F1 against the serial `f64` reference and by hand.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::common::*;
 use lapidary_kernels::op::Loss;
 use lapidary_kernels::{Call, Error, MatMut, MatView, MultiTargets, cpu, reference};

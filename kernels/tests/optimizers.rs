@@ -1,7 +1,5 @@
 //! Optimizer steps against the `f64` reference over many steps.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::common::*;
 use lapidary_kernels::{AdamStep, Call, Error, SgdStep, Slot, Window, reference};
 

@@ -1,7 +1,5 @@
 //! Rows that go from device to device: the right ones, errors where they are not there, and memory that outlives its owner.
 
-#![allow(clippy::unwrap_used)]
-
 use std::num::NonZeroUsize;
 
 use crate::common::*;

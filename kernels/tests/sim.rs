@@ -1,7 +1,5 @@
 //! The simulated device: the laws of a device, with lanes that run by themselves.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! Gathers over windows of their sources, and sums over rows that go on from other rows': what tiles are made of.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::common::*;
 use lapidary_kernels::call::NO_LABEL;
 use lapidary_kernels::op::{Linear, Loss, Norm, RowStep};

@@ -36,7 +36,7 @@ pub fn train(optimizer: impl Into<Optimizer>, builder: TrainerBuilder<'_>, epoch
 pub fn assert_same(what: &str, got: &Curve, want: &Curve) {
     let first = (got.losses[0] - want.losses[0]).abs() / want.losses[0];
     assert!(first <= 1e-5, "{what}: the first loss is {}, not {}", got.losses[0], want.losses[0]);
-    assert!(want.gradients.len() > 0 && got.gradients.len() == want.gradients.len(), "{what}: other parameters");
+    assert!(!want.gradients.is_empty() && got.gradients.len() == want.gradients.len(), "{what}: other parameters");
     for (name, gradient) in want.gradients.iter() {
         let difference = relative_difference(&got.gradients.get(name).unwrap().data, &gradient.data);
         // A bias's is a sum over all rows that nearly cancels; tiles round it once each.

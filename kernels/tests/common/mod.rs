@@ -1,6 +1,6 @@
 //! What the tests share: numbers, hostile graphs, a device with an eye on it, and a comparer with derived tolerances.
 
-#![allow(dead_code, missing_docs, clippy::too_many_arguments, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::too_many_arguments)]
 
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroUsize;
