@@ -111,6 +111,7 @@ fn one_step_in_bf16(tier: Tier) {
             let model = model(name, &data);
             let run = |dtype| train(Trainer::builder(&model, &data).dtype(dtype), 1);
             let (wide, stored) = (run(StorageType::F32), run(StorageType::Bf16));
+            assert!(!wide.gradients.is_empty(), "{name} on {}", data.name());
             for (parameter, gradient) in wide.gradients.iter() {
                 let alike = cosine(&stored.gradients.get(parameter).unwrap().data, &gradient.data);
                 let what = format!("{name} on {}: the gradient of {parameter}", data.name());

@@ -185,6 +185,7 @@ fn peak_kib(args: &[&str]) -> u64 {
         std::thread::sleep(Duration::from_millis(2));
     }
     assert!(child.wait().unwrap().success());
+    assert!(peak > 0, "the run ended before its memory was read");
     peak
 }
 
