@@ -1,5 +1,4 @@
 //! Wrong input to the command: one `error:` line that says what is wrong, the exit code, and nothing half-written.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,7 @@
 //! Training and inference with vertex matrices stored as bf16.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::curve::{self, Curve};
-use common::relative_difference;
+use crate::common::curve::{self, Curve};
+use crate::common::{Tier, pairs, relative_difference};
 use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::model::ModelConfig;
@@ -13,8 +10,6 @@ use lapidary::{
     TrainerBuilder,
 };
 use ndarray::Array2;
-
-const MODELS: [&str; 5] = ["gcn", "gin", "sage", "commnet", "resgcn"];
 
 fn model(name: &str, data: &Dataset) -> Model {
     let config = ModelConfig::new(name, &[data.feature_width(), 16, data.class_count()]);
@@ -51,19 +46,30 @@ fn train(builder: TrainerBuilder<'_>, epochs: usize) -> Curve {
 fn assert_near(what: &str, got: &Curve, want: &Curve) {
     let first = (got.losses[0] - want.losses[0]).abs() / want.losses[0];
     assert!(first <= 1e-5, "{what}: the first loss is {}, not {}", got.losses[0], want.losses[0]);
+    assert!(!want.gradients.is_empty() && got.gradients.len() == want.gradients.len(), "{what}: other parameters");
     for (name, gradient) in want.gradients.iter() {
         let difference = relative_difference(&got.gradients.get(name).unwrap().data, &gradient.data);
         assert!(difference <= 2e-3, "{what}: the gradient of {name} is off by {difference}");
     }
-    for (epoch, (got, want)) in got.losses.iter().zip(&want.losses).enumerate() {
+    for (epoch, (got, want)) in pairs(&got.losses, &want.losses).enumerate() {
         assert!((got - want).abs() <= 5e-3 * want.abs(), "{what}, epoch {epoch}: the loss is {got}, not {want}");
     }
 }
 
 #[test]
 fn every_model_learns_in_bf16_what_it_learns_in_f32() {
+    learns_in_bf16(Tier::Quick);
+}
+
+#[test]
+#[ignore = "full: the other models on larger graphs"]
+fn every_model_learns_in_bf16_on_larger_graphs() {
+    learns_in_bf16(Tier::Full);
+}
+
+fn learns_in_bf16(tier: Tier) {
     for data in datasets() {
-        for name in MODELS {
+        for &name in tier.models(&data) {
             let model = model(name, &data);
             for passes in [Passes::ALL, Passes::NONE] {
                 let what = format!("{name} on {}, {passes:?}", data.name());
@@ -90,11 +96,22 @@ fn every_model_learns_in_bf16_what_it_learns_in_f32() {
 
 #[test]
 fn one_step_in_bf16_has_the_gradients_of_f32_but_for_rounding() {
+    one_step_in_bf16(Tier::Quick);
+}
+
+#[test]
+#[ignore = "full: the other models on larger graphs"]
+fn one_step_in_bf16_on_larger_graphs() {
+    one_step_in_bf16(Tier::Full);
+}
+
+fn one_step_in_bf16(tier: Tier) {
     for data in datasets() {
-        for name in MODELS {
+        for &name in tier.models(&data) {
             let model = model(name, &data);
             let run = |dtype| train(Trainer::builder(&model, &data).dtype(dtype), 1);
             let (wide, stored) = (run(StorageType::F32), run(StorageType::Bf16));
+            assert!(!wide.gradients.is_empty(), "{name} on {}", data.name());
             for (parameter, gradient) in wide.gradients.iter() {
                 let alike = cosine(&stored.gradients.get(parameter).unwrap().data, &gradient.data);
                 let what = format!("{name} on {}: the gradient of {parameter}", data.name());
@@ -108,15 +125,14 @@ fn one_step_in_bf16_has_the_gradients_of_f32_but_for_rounding() {
 
 /// Returns the cosine of the angle between two vectors.
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
+    let dot = |a: &[f32], b: &[f32]| pairs(a, b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
 #[test]
 fn devices_and_tiles_change_as_little_as_sums_do() {
     for data in datasets() {
-        let is_small = data.graph().vertex_count() < 1000;
-        for name in MODELS.into_iter().filter(|name| is_small || *name == "gcn") {
+        for &name in Tier::Quick.models(&data) {
             let model = model(name, &data);
             let edges = || Partition::parse("edges").unwrap();
             let builder = || Trainer::builder(&model, &data).partition(edges()).dtype(StorageType::Bf16);
@@ -165,6 +181,7 @@ fn logits_have_the_same_bits_in_tiles_and_on_many_devices() {
         }
         let wide = predictor.dtype(StorageType::F32).predict(&data).unwrap();
         assert_ne!(wide, want);
+        assert_eq!(wide.dim(), want.dim());
         assert!(wide.iter().zip(&want).all(|(a, b)| (a - b).abs() <= 0.05 * (1.0 + a.abs())));
     }
 }
@@ -226,11 +243,11 @@ fn a_checkpoint_keeps_the_dtype() {
     let old: Vec<&str> = text.lines().filter(|line| !line.contains("\"dtype\"")).collect();
     assert_eq!(old.len() + 1, text.lines().count());
     std::fs::write(&record, old.join("\n")).unwrap();
-    common::digest_anew(record.parent().unwrap());
+    crate::common::digest_anew(record.parent().unwrap());
     let old = Predictor::open(dir.path()).unwrap();
     assert_eq!(predict(old.clone()), predict(old.dtype(StorageType::F32)));
     std::fs::write(&record, text.replace("\"bf16\"", "\"bf17\"")).unwrap();
-    common::digest_anew(record.parent().unwrap());
+    crate::common::digest_anew(record.parent().unwrap());
     assert!(matches!(Predictor::open(dir.path()), Err(Error::RunRecord { .. })));
 }
 

@@ -1,7 +1,4 @@
 //! Checkpoints are verified, and are only resumed on the data that they were trained on.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! Datasets with one defect: the error names the file, the position and what was expected.
 
-#![allow(clippy::unwrap_used)]
-
 use std::fs;
 use std::path::Path;
 

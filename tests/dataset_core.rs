@@ -1,7 +1,5 @@
 //! Datasets from arrays, written to a directory and read back, and the built-in datasets.
 
-#![allow(clippy::unwrap_used)]
-
 use std::fs;
 use std::path::Path;
 

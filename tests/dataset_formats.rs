@@ -1,13 +1,9 @@
 //! Importers, tested with files that numpy and scipy wrote (`fixtures/make_import.py`) by each format's definition.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{archive, npy, shared};
+use crate::common::{archive, npy, shared};
 use lapidary::dataset::import::{Fate, Format, Ids, Imported, Options, import};
 use lapidary::dataset::{Dataset, Features, Labels, TEST, TRAIN, VAL};
 

@@ -1,15 +1,11 @@
 //! Damaged or malicious files: one clear error each, nothing written outside the destination, and nothing left there.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use crate::common::{archive, npy};
 use assert_cmd::Command;
-use common::{archive, npy};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use lapidary::dataset::import::{Format, Options, import};

@@ -1,15 +1,11 @@
 //! Importers, compared with other programs' output for the same files.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use common::{npy, shared};
+use crate::common::{npy, shared};
 use lapidary::dataset::import::{npz, planetoid};
 use lapidary::dataset::{Dataset, Error, Features, Labels, TEST, TRAIN, VAL};
 use proptest::prelude::*;

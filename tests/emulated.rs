@@ -1,13 +1,12 @@
 //! The command on emulated GPUs: the same losses as on the CPU, the planned bytes and peak, and clear errors if
 //! something is missing. Nothing here ran on a GPU.
-#![cfg(feature = "cuda")]
-#![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "../kernels/tests/common/emulator.rs"]
 mod emulator;
 
 use std::process::{Command, Output};
 
+use crate::common::{MODELS, pairs};
 use emulator::Emulated;
 use serde_json::Value;
 
@@ -46,8 +45,7 @@ fn agrees_to(share: f64, flags: &[&str], devices: &str, memory: Option<&str>) {
         let got = train(&mut emulated.command(folder, LAPIDARY), &all);
         let summary = got.last().unwrap();
         let losses = losses(&got);
-        assert_eq!(losses.len(), want.len(), "seed {seed}: as many epochs as on the CPU");
-        for (epoch, (got, want)) in losses.iter().zip(&want).enumerate() {
+        for (epoch, (got, want)) in pairs(&losses, &want).enumerate() {
             assert!((got - want).abs() <= share * (1.0 + want.abs()), "seed {seed}, epoch {epoch}: {got}, not {want}");
         }
         for what in ["bytes_to_device", "bytes_to_host", "bytes_between_devices"] {
@@ -63,8 +61,9 @@ fn agrees_to(share: f64, flags: &[&str], devices: &str, memory: Option<&str>) {
 const KARATE: [&str; 4] = ["--data", "builtin:karate", "--epochs", "8"];
 
 #[test]
+#[ignore = "full: three runs a model"]
 fn every_model_trains_as_on_the_cpu() {
-    for model in ["gcn", "gin", "commnet", "resgcn", "sage"] {
+    for model in MODELS {
         agrees(&[&KARATE[..], &["--model", model]].concat(), "cuda:0", None);
     }
 }
@@ -72,6 +71,7 @@ fn every_model_trains_as_on_the_cpu() {
 /// A run that fits on the device copies nothing in an epoch. When an epoch runs with the same addresses for the second
 /// time, it is launched as one graph. Epochs with timed calls are not.
 #[test]
+#[ignore = "full: nine runs"]
 fn epochs_that_copy_nothing_are_launched_as_graphs_and_change_no_bit() {
     let Some(folder) = emulator::folder() else { return };
     let kept = tempfile::tempdir().unwrap();
@@ -101,6 +101,7 @@ fn epochs_that_copy_nothing_are_launched_as_graphs_and_change_no_bit() {
 /// In bf16, a sum that differs in its last bits may round differently, and an operation fused after a product is
 /// rounded twice.
 #[test]
+#[ignore = "full: nine runs"]
 fn bf16_trains_as_on_the_cpu_but_for_roundings() {
     for (flags, devices, memory) in [
         (&["--model", "gcn"][..], "cuda:0", None),
@@ -118,6 +119,7 @@ fn two_gpus_train_as_one_cpu() {
 
 /// Rows go directly between GPUs unless that is forbidden or impossible. The losses have the same bits.
 #[test]
+#[ignore = "full: a dozen runs"]
 fn rows_that_gpus_read_from_each_other_are_those_that_go_through_the_host() {
     let Some(folder) = emulator::folder() else { return };
     let run = |seed: u64, flags: &[&str], peers: &str| {
@@ -152,11 +154,13 @@ fn rows_that_gpus_read_from_each_other_are_those_that_go_through_the_host() {
 }
 
 #[test]
+#[ignore = "full: a larger graph"]
 fn two_shares_of_a_gpu_with_little_memory_train_as_one_cpu() {
     agrees(&["--data", "builtin:planted", "--epochs", "2", "--hidden", "16"], "cuda:0,0", Some("1MiB"));
 }
 
 #[test]
+#[ignore = "full: twelve runs"]
 fn each_policy_moves_what_it_planned() {
     for policy in ["none", "lru", "roc", "optimal"] {
         agrees(&[&KARATE[..], &["--memory", policy]].concat(), "cuda:1", Some("24KiB"));
@@ -201,6 +205,7 @@ fn a_stream_that_does_not_wait_is_found() {
 /// Runs the checks of `ci/gpu-check`: nothing fails, every section has measurements or says what it left out, and all
 /// marks exist.
 #[test]
+#[ignore = "full: all that is measured of a GPU"]
 fn the_check_of_a_gpu_runs_through() {
     let Some(folder) = emulator::folder() else { return };
     let kept = tempfile::tempdir().unwrap();
@@ -225,6 +230,7 @@ fn the_check_of_a_gpu_runs_through() {
 
 /// Every kind of driver call fails once: one clear error, and no hang.
 #[test]
+#[ignore = "full: seventy runs"]
 fn a_driver_that_fails_ends_the_run_with_an_error() {
     let Some(folder) = emulator::folder() else { return };
     let flags = ["--data", "builtin:karate", "--epochs", "1", "--devices"];
@@ -294,6 +300,7 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
+#[ignore = "full: compiles all kernels twice"]
 fn a_damaged_cache_is_rebuilt() {
     let Some(folder) = emulator::folder() else { return };
     let cache = tempfile::tempdir().unwrap();

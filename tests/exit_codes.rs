@@ -1,5 +1,4 @@
 //! What scripts rely on: exit codes, what goes to standard output, and flags in the command's words alone.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::io::Read;

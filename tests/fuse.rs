@@ -1,16 +1,12 @@
 //! The pass `fuse`: fewer operations, and the same bits.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::Tier;
 use lapidary::model::ModelConfig;
 use lapidary::program::passes::fuse::fuse;
 use lapidary::program::{BlockSpec, Degree, Gather, Linear, Op, Origin, Program, RowSpace, RowStep, TensorType};
 use lapidary::{Adam, Dataset, Devices, Model, Partition, Trainer, Weights};
 
-const MODELS: [&str; 5] = ["gcn", "gin", "sage", "commnet", "resgcn"];
-
-/// Returns the losses, the last epoch's gradients and the weights after a few epochs.
+/// The losses, the last epoch's gradients and the weights after a few epochs.
 fn train(model: &Model, data: &Dataset, devices: &str, passes: &str) -> (Vec<u64>, Weights, Weights) {
     let builder = Trainer::builder(model, data).devices(Devices::parse(devices).unwrap()).keep_gradients(true);
     let builder = builder.partition(Partition::parse("edges").unwrap()).passes(passes.parse().unwrap());
@@ -27,15 +23,25 @@ fn bits(weights: &Weights) -> Vec<(String, Vec<u32>)> {
 fn datasets() -> Vec<Dataset> {
     let mut sets = vec![Dataset::builtin("karate").unwrap(), Dataset::builtin("planted").unwrap()];
     for name in ["cora", "directed-small"] {
-        sets.extend(common::shared(&format!("data/{name}")).map(|dir| Dataset::open(dir).unwrap()));
+        sets.extend(crate::common::shared(&format!("data/{name}")).map(|dir| Dataset::open(dir).unwrap()));
     }
     sets
 }
 
 #[test]
 fn fused_programs_compute_the_same_bits() {
+    fused_and_apart(Tier::Quick);
+}
+
+#[test]
+#[ignore = "full: the other models on larger graphs"]
+fn fused_programs_compute_the_same_bits_on_larger_graphs() {
+    fused_and_apart(Tier::Full);
+}
+
+fn fused_and_apart(tier: Tier) {
     for data in datasets() {
-        for name in MODELS {
+        for &name in tier.models(&data) {
             let config = ModelConfig::new(name, &[data.feature_width(), 12, 9, data.class_count()]);
             for layer_norm in [false, true] {
                 let model = Model::from_config(config.clone()).unwrap().dropout(0.4).layer_norm(layer_norm);

@@ -1,10 +1,7 @@
 //! Gradients of whole networks, compared with finite differences in f64, and the CPU device compared with both.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::oracle::Oracle;
-use common::{hostile_graph, numbers, relative_difference};
+use crate::common::oracle::Oracle;
+use crate::common::{MODELS, hostile_graph, numbers, pairs, relative_difference};
 use lapidary::graph::Graph;
 use lapidary::lower::{Exchange, ExchangePath, FeatureData, Inputs, LabelData, Lowered, Sizes, Supply, lower};
 use lapidary::model::{FeatureKind, Mode, Model, ModelConfig, ModelError, Network, Norm, Value, gcn_conv};
@@ -139,8 +136,65 @@ fn oracle_with(lowered: &Lowered, data: &Inputs, parameters: &[(String, Slot, Ve
     oracle
 }
 
-/// Compares every gradient of the program with central differences of its loss in f64.
-fn check_gradients(model: &Model, graph: &Graph, storage: Storage, passes: Passes) {
+/// The directions that each parameter is moved in.
+#[derive(Clone, Copy)]
+enum Moves {
+    /// One entry after the other: for networks of few parameters.
+    Entries,
+    /// A few random ones, in each of which all entries of a parameter move: for deep networks. What one layer's gradient is off by shows in
+    /// its own directions, however large the other layers' gradients are.
+    Random,
+}
+
+impl Moves {
+    /// The directions of a parameter with `len` entries.
+    fn of(self, len: usize, seed: u32) -> Vec<Vec<f64>> {
+        match self {
+            Self::Entries => (0..len).map(|i| (0..len).map(|j| f64::from(u8::from(i == j))).collect()).collect(),
+            // No entry moves by little, and errors of two entries do not cancel.
+            Self::Random => (0..2)
+                .map(|k| numbers(len, 1000 * k + seed).into_iter().map(f64::from))
+                .map(|numbers| numbers.map(|x| (0.5 + 0.5 * x.abs()).copysign(x)).collect())
+                .collect(),
+        }
+    }
+}
+
+/// Holds `gradient` against central differences of `loss_at`, the loss after a move, which is `loss` without one.
+fn check_slope(loss: f64, gradient: &[f64], direction: &[f64], loss_at: impl Fn(&[f64]) -> f64) -> Result<(), String> {
+    let terms: Vec<f64> = pairs(gradient, direction).map(|(g, r)| g * r).collect();
+    let (want, magnitude): (f64, f64) = (terms.iter().sum(), terms.iter().map(|x| x.abs()).sum());
+    let mut found = Vec::new();
+    // Where a ReLU turns within the wider step, it hardly does so within the narrower as well.
+    for h in [1e-5, 1e-6] {
+        let at = |h: f64| loss_at(&direction.iter().map(|r| h * r).collect::<Vec<_>>());
+        let slope = (at(h) - at(-h)) / (2.0 * h);
+        // The loss is rounded some hundred times; the third derivative leaves h^2.
+        let allowed = 256.0 * f64::EPSILON * (1.0 + loss.abs()) / h + 1e-6 * magnitude;
+        if (slope - want).abs() <= allowed {
+            return Ok(());
+        }
+        found.push(slope);
+    }
+    Err(format!("the gradient says {want}, differences say {found:?}"))
+}
+
+/// Every gradient of the program, by central differences of its loss in f64.
+fn check_gradients(model: &Model, graph: &Graph, storage: Storage, passes: Passes, moves: Moves) {
+    if let Err(objection) = gradients_of(model, graph, storage, passes, moves, |_, _| {}) {
+        panic!("{} ({storage:?}, {passes:?}): {objection}", model.config().name);
+    }
+}
+
+/// The same, after `corrupt` has changed the gradients, by parameter; says which parameter's gradient is wrong.
+fn gradients_of(
+    model: &Model,
+    graph: &Graph,
+    storage: Storage,
+    passes: Passes,
+    moves: Moves,
+    corrupt: impl Fn(&str, &mut [f64]),
+) -> Result<(), String> {
     let data = inputs(graph.clone(), storage);
     let program = program(model, storage, passes, &ANY_WORKLOAD);
     let lowered = lower(&[("test", &program)], &Sizes::of(&data).into(), 3);
@@ -149,33 +203,28 @@ fn check_gradients(model: &Model, graph: &Graph, storage: Storage, passes: Passe
     let mut oracle = oracle_with(&lowered, &data, &parameters);
     oracle.run(&phase.steps);
     let name = &model.config().name;
+    let loss = phase.output("loss");
+    let forward = phase.steps.iter().rposition(|step| step.call.writes().any(|slot| slot == loss)).unwrap();
     let mut any_gradient = false;
-    for (parameter, slot, _) in &parameters {
-        let gradient = oracle.float(phase.output(parameter)).to_vec();
+    for (seed, (parameter, slot, _)) in (1..).zip(&parameters) {
+        let mut gradient = oracle.float(phase.output(parameter)).to_vec();
+        corrupt(parameter, &mut gradient);
+        any_gradient |= gradient.iter().any(|g| g.abs() > 1e-6);
         let values = oracle.float(*slot).to_vec();
-        let largest = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
-        any_gradient |= largest > 1e-6;
-        for i in 0..values.len() {
-            let loss_at = |shift: f64| {
-                let mut moved = values.clone();
-                moved[i] += shift;
-                let mut oracle = oracle.clone();
-                oracle.write(*slot, &moved);
-                oracle.run(&phase.steps);
-                oracle.float(phase.output("loss"))[0]
-            };
-            let h = 1e-5;
-            let difference = (loss_at(h) - loss_at(-h)) / (2.0 * h);
-            let error = (difference - gradient[i]).abs();
-            assert!(
-                error <= 1e-7 + 1e-5 * largest,
-                "{name} ({storage:?}, {passes:?}): d loss / d {parameter}[{i}] is {}, differences say {difference}",
-                gradient[i]
-            );
+        let loss_at = |shift: &[f64]| {
+            let mut oracle = oracle.clone();
+            oracle.write(*slot, &pairs(&values, shift).map(|(x, shift)| x + shift).collect::<Vec<_>>());
+            oracle.run(&phase.steps[..=forward]);
+            oracle.float(loss)[0]
+        };
+        for (k, direction) in moves.of(values.len(), seed).iter().enumerate() {
+            check_slope(oracle.float(loss)[0], &gradient, direction, loss_at)
+                .map_err(|objection| format!("{parameter}, direction {k}: {objection}"))?;
         }
     }
     assert!(any_gradient, "{name}: there is nothing to check");
     check_device(&lowered, &data, &parameters, &oracle, name);
+    Ok(())
 }
 
 /// Checks that the CPU device computes the same as the oracle, up to rounding.
@@ -296,8 +345,39 @@ fn networks() -> Vec<Model> {
 fn every_operation_has_the_gradient_that_differences_say() {
     for model in networks() {
         for storage in STORAGES {
-            check_gradients(&model, &hostile_graph(), storage, Passes::NONE);
-            check_gradients(&model, &hostile_graph(), storage, Passes::ALL);
+            check_gradients(&model, &hostile_graph(), storage, Passes::NONE, Moves::Entries);
+            check_gradients(&model, &hostile_graph(), storage, Passes::ALL, Moves::Entries);
+        }
+    }
+}
+
+/// The check of deep networks is checked: it finds every layer's gradient that is off by a hundredth, and any one entry that is.
+#[test]
+fn random_directions_find_one_layers_gradient_that_is_off() {
+    for model in [Model::gcn(&[FEATURES, 4, 4, 4, CLASSES]), Model::sage(&[FEATURES, 4, 4, CLASSES])] {
+        let check = |corrupt: &dyn Fn(&str, &mut [f64])| {
+            gradients_of(&model, &hostile_graph(), DENSE, Passes::ALL, Moves::Random, corrupt)
+        };
+        check(&|_, _| {}).unwrap();
+        let names = std::cell::RefCell::new(Vec::new());
+        check(&|name, gradient| names.borrow_mut().push((name.to_owned(), gradient.to_vec()))).unwrap();
+        let names = names.into_inner();
+        assert!(names.len() >= 8, "a weight and a bias a layer");
+        for (wrong, gradient) in &names {
+            let only = |name: &str| name == wrong;
+            let scaled = check(&|name, gradient| {
+                if only(name) {
+                    gradient.iter_mut().for_each(|g| *g *= 1.01);
+                }
+            });
+            assert!(scaled.unwrap_err().starts_with(wrong), "all of {wrong}");
+            let largest = (0..gradient.len()).max_by(|&a, &b| gradient[a].abs().total_cmp(&gradient[b].abs())).unwrap();
+            let one = check(&|name, gradient| {
+                if only(name) {
+                    gradient[largest] *= 1.01;
+                }
+            });
+            assert!(one.unwrap_err().starts_with(wrong), "one entry of {wrong}");
         }
     }
 }
@@ -322,8 +402,9 @@ fn every_model_of_one_to_six_layers_has_the_right_gradients_on_directed_graphs()
             for storage in STORAGES {
                 // Layer norm keeps deep sums in range, and is tested here too.
                 let model = model.clone().dropout(0.2).layer_norm(layers % 2 == 0);
-                check_gradients(&model, &hostile_graph(), storage, Passes::ALL);
-                check_gradients(&model, &hostile_graph(), storage, Passes::NONE);
+                let moves = if layers == 1 { Moves::Entries } else { Moves::Random };
+                check_gradients(&model, &hostile_graph(), storage, Passes::ALL, moves);
+                check_gradients(&model, &hostile_graph(), storage, Passes::NONE, moves);
             }
         }
     }
@@ -333,7 +414,7 @@ fn every_model_of_one_to_six_layers_has_the_right_gradients_on_directed_graphs()
 fn a_shortcut_of_sparse_features_as_wide_as_the_layer_is_the_features() {
     for storage in STORAGES {
         let model = Model::resgcn(&[FEATURES, FEATURES, CLASSES]).dropout(0.3);
-        check_gradients(&model, &hostile_graph(), storage, Passes::ALL);
+        check_gradients(&model, &hostile_graph(), storage, Passes::ALL, Moves::Entries);
     }
 }
 
@@ -341,7 +422,7 @@ fn a_shortcut_of_sparse_features_as_wide_as_the_layer_is_the_features() {
 fn a_graph_without_edges_and_one_vertex_alone_have_the_right_gradients() {
     let model = Model::gcn(&[FEATURES, 4, CLASSES]);
     for n in [1, 5] {
-        check_gradients(&model, &Graph::from_edges(n, &[]).unwrap(), DENSE, Passes::ALL);
+        check_gradients(&model, &Graph::from_edges(n, &[]).unwrap(), DENSE, Passes::ALL, Moves::Entries);
     }
 }
 
@@ -350,7 +431,7 @@ fn a_symmetric_graph_uses_its_own_block_backward() {
     let edges: Vec<(u32, u32)> = (0..9).flat_map(|v| [(v, v + 1), (v + 1, v)]).collect();
     let graph = Graph::from_edges(10, &edges).unwrap();
     let model = Model::gcn(&[FEATURES, 4, CLASSES]);
-    check_gradients(&model, &graph, DENSE, Passes::ALL);
+    check_gradients(&model, &graph, DENSE, Passes::ALL, Moves::Entries);
     let data = inputs(graph, DENSE);
     assert!(data.symmetric);
     let program = program(&model, DENSE, Passes::ALL, &ANY_WORKLOAD);
@@ -372,10 +453,10 @@ fn results(program: &Program, data: &Inputs) -> Vec<(String, Vec<f64>)> {
 }
 
 fn assert_same(a: &[(String, Vec<f64>)], b: &[(String, Vec<f64>)], tolerance: f64) {
-    assert_eq!(a.len(), b.len());
-    for ((name, x), (other, y)) in a.iter().zip(b) {
+    assert!(!a.is_empty(), "there is nothing to compare");
+    for ((name, x), (other, y)) in pairs(a, b) {
         assert_eq!(name, other);
-        for (x, y) in x.iter().zip(y) {
+        for (x, y) in pairs(x, y) {
             assert!((x - y).abs() <= tolerance * (1.0 + y.abs()), "{name}: {x} and {y}");
         }
     }
@@ -553,7 +634,7 @@ fn run_over(
 
 #[test]
 fn parts_train_as_the_whole_graph_does() {
-    for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
+    for name in MODELS {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
         for storage in STORAGES.into_iter().chain(STORAGES.map(in_bf16)) {
@@ -579,7 +660,7 @@ fn parts_train_as_the_whole_graph_does() {
 /// With an oracle that does not round, bf16 storage changes only the types, and no results.
 #[test]
 fn a_program_over_bf16_computes_what_the_one_over_f32_does() {
-    for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
+    for name in MODELS {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
         for storage in STORAGES {
@@ -606,7 +687,7 @@ fn a_program_over_bf16_computes_what_the_one_over_f32_does() {
 
 #[test]
 fn tiles_train_as_the_whole_graph_does() {
-    for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
+    for name in MODELS {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
         for storage in STORAGES.into_iter().chain(STORAGES.map(in_bf16)) {
@@ -630,7 +711,7 @@ fn tiles_train_as_the_whole_graph_does() {
 #[test]
 fn reuse_lets_the_dropped_matrix_be_the_mask_and_changes_no_result() {
     let data = inputs(hostile_graph(), DENSE);
-    for name in ["gcn", "gin", "sage", "commnet", "resgcn", "graphconv"] {
+    for name in MODELS {
         let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
         let model = Model::from_config(config).unwrap().dropout(0.4);
         let plain = program(&model, DENSE, Passes { reuse: false, ..UNFUSED }, &ANY_WORKLOAD);

@@ -1,7 +1,4 @@
 //! Learned splits: a move does not change the training, and a run can be replayed.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::path::Path;
 
@@ -54,7 +51,7 @@ fn training_goes_on_over_a_move_as_if_nothing_had_happened() {
         for eval_every in [1, 3, 0] {
             let builder = Trainer::builder(&model, &data).devices(devices(name)).eval_every(eval_every);
             let (got, mut trainer) = losses(builder.partition(Partition::Replay(splits.clone())), 20);
-            for (epoch, (got, want)) in got.iter().zip(&want).enumerate() {
+            for (epoch, (got, want)) in crate::common::pairs(&got, &want).enumerate() {
                 assert!((got - want).abs() <= 1e-4 * want, "{name}, epoch {epoch}: the loss is {got}, not {want}");
             }
             let epochs: Vec<u64> = trainer.splits().iter().map(|split| split.epoch).collect();
@@ -134,7 +131,7 @@ fn records_of_older_versions_have_one_split() {
     assert_eq!(record["splits"][0]["epoch"], 1);
     assert!(record.as_object_mut().unwrap().remove("splits").is_some());
     std::fs::write(&path, record.to_string()).unwrap();
-    common::digest_anew(path.parent().unwrap());
+    crate::common::digest_anew(path.parent().unwrap());
     let ranges = trainer.parts().iter().map(|part| part[0]..part[1]).collect();
     assert_eq!(Partition::parse(path.to_str().unwrap()).unwrap(), Partition::Ranges(ranges));
     let mut resumed = builder().build().unwrap();
@@ -210,7 +207,7 @@ fn what_was_learned_splits_graphs_that_were_never_seen() {
             }
         }
         std::fs::write(&file, only.to_string()).unwrap();
-        common::digest_anew(&best);
+        crate::common::digest_anew(&best);
         let [[_, learned_end], [_, end]] = [parts("learned")[0], parts(strategy)[0]];
         assert!(learned_end.abs_diff(end) <= 1, "{strategy}: {learned_end}, not {end}");
     }
@@ -219,7 +216,7 @@ fn what_was_learned_splits_graphs_that_were_never_seen() {
 
     for broken in [&json[..json.len() / 2], "{}", ""] {
         std::fs::write(&file, broken).unwrap();
-        common::digest_anew(&best);
+        crate::common::digest_anew(&best);
         let error = Predictor::open(&best).unwrap_err();
         assert!(matches!(&error, Error::CostModel { path, .. } if *path == file), "{error}");
     }
@@ -231,7 +228,7 @@ fn what_was_learned_splits_graphs_that_were_never_seen() {
     let text = String::from_utf8_lossy(&refused.failure().code(1).get_output().stderr).into_owned();
     assert!(text.contains("cost_model.json") && text.contains("to learn anew"), "{text}");
     std::fs::remove_file(&file).unwrap();
-    common::digest_anew(&best);
+    crate::common::digest_anew(&best);
     let prediction = Predictor::open(&best).unwrap().devices(devices("sim:2")).run(&unseen).unwrap();
     assert!(prediction.part_seconds.len() == 2 && prediction.part_seconds.iter().all(|&seconds| seconds > 0.0));
 }

@@ -1,8 +1,6 @@
 //! The library as an embedding program uses it: shared options, custom devices, named outputs, custom losses, and
 //! repeated predictions.
 
-#![allow(clippy::unwrap_used)]
-
 use lapidary::dataset::generate::{PlantedOptions, planted};
 use lapidary::forecast::{DryRun, Subject};
 use lapidary::kernels::{SimDevice, SimSpeed};

@@ -1,15 +1,11 @@
 //! Files that were once misread silently. Each test is named after what went wrong.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
+use crate::common::{archive, npy};
 use assert_cmd::Command;
-use common::{archive, npy};
 use lapidary::dataset::import::{Format, Ids, Imported, Missing, Options, TableColumns, import};
 use lapidary::dataset::{Dataset, Features, Labels, RandomSplit, TEST, TRAIN, VAL};
 use proptest::prelude::*;

@@ -1,5 +1,4 @@
 //! Files and folders that the command writes: complete or absent, at their path, and used by one run at a time.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -187,6 +186,7 @@ fn peak_kib(args: &[&str]) -> u64 {
         std::thread::sleep(Duration::from_millis(2));
     }
     assert!(child.wait().unwrap().success());
+    assert!(peak > 0, "the run ended before its memory was read");
     peak
 }
 
@@ -268,11 +268,15 @@ fn a_run_that_ends_leaves_no_lock() {
     let dir = folder.path().join("run");
     train("2").arg("--checkpoint").arg(&dir).assert().success();
     assert_eq!(names(&dir), ["best", "epoch-00000002"]);
-    // A failing run leaves no lock either, and no folder that it made.
-    train("2").arg("--checkpoint").arg(&dir).assert().code(1);
+    // One that fails leaves none either, and no folder that it made.
+    let text = stderr(train("2").arg("--checkpoint").arg(&dir).assert().code(1).get_output());
+    assert!(text.contains("--resume"), "{text}");
     assert_eq!(names(&dir), ["best", "epoch-00000002"]);
     let other = folder.path().join("other");
-    lapidary().args(["train", "--data", "no/such/folder", "--checkpoint"]).arg(&other).assert().code(1);
+    let mut no_data = lapidary();
+    no_data.args(["train", "--data", "no/such/folder", "--checkpoint"]).arg(&other);
+    let text = stderr(no_data.assert().code(1).get_output());
+    assert!(text.contains("no/such/folder"), "{text}");
     assert!(!other.exists());
     // Inference may read a folder while a run writes to it.
     let first = endless(&other);

@@ -1,13 +1,10 @@
 //! Our models compared with PyTorch Geometric's on the same weights and data: logits, loss, gradients, ten steps of
 //! Adam.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::path::{Path, PathBuf};
 
+use crate::common::{largest_difference, relative_difference, shared};
 use assert_cmd::Command;
-use common::{relative_difference, shared};
 use lapidary::{Adam, Dataset, FeatureNorm, Model, Predictor, Trainer, Weights};
 use ndarray::Array2;
 use ndarray_npy::ReadNpyExt;
@@ -53,9 +50,9 @@ fn logits(path: &Path) -> Array2<f32> {
     Array2::<f32>::read_npy(std::fs::File::open(path).unwrap()).unwrap()
 }
 
-fn largest_difference(a: &Array2<f32>, b: &Array2<f32>) -> f32 {
-    assert_eq!(a.dim(), b.dim());
-    a.iter().zip(b).fold(0.0, |m, (x, y)| m.max((x - y).abs()))
+fn off_by(got: &Array2<f32>, want: &Array2<f32>) -> f64 {
+    assert_eq!(got.dim(), want.dim());
+    largest_difference(got.as_slice().unwrap(), want.as_slice().unwrap())
 }
 
 fn model(case: &Case) -> Model {
@@ -84,7 +81,7 @@ fn logits_are_pygs() {
             let predictor =
                 Predictor::from_weights(case.folder.join("weights.safetensors"), &case.model, None).unwrap();
             let predictor = predictor.feature_norm(FeatureNorm::Row).passes(passes.parse().unwrap());
-            let off = largest_difference(&predictor.predict(&data).unwrap(), &want);
+            let off = off_by(&predictor.predict(&data).unwrap(), &want);
             assert!(off < 1e-4, "{}: logits are off by {off}", case.folder.display());
         }
     }
@@ -97,6 +94,7 @@ fn loss_gradients_and_ten_steps_of_adam_are_pygs() {
         for passes in ["none", "all"] {
             let mut trainer = trainer(&case, &data, passes);
             let name = case.folder.display();
+            assert_eq!(case.losses.len(), 10, "{name}");
             for (step, want) in case.losses.iter().enumerate() {
                 let loss = trainer.step().unwrap().loss;
                 assert!((loss - want).abs() < 1e-3, "{name}: the loss of step {step} is {loss}, not {want}");
@@ -127,7 +125,7 @@ fn infer_reads_pygs_weights() {
         command.args(["infer", "--model", &case.model, "--json", "--weights"]);
         command.arg(case.folder.join("weights.safetensors")).arg("--data").arg(&case.data);
         command.arg("--out").arg(&out).args(["--feature-norm", "row"]).assert().success();
-        let off = largest_difference(&logits(&out), &logits(&case.folder.join("logits.npy")));
+        let off = off_by(&logits(&out), &logits(&case.folder.join("logits.npy")));
         assert!(off < 1e-4, "{}: logits are off by {off}", case.folder.display());
     }
 }

@@ -1,6 +1,6 @@
 //! The dry run: `lapidary plan` on data and shapes, compared with real runs.
-#![allow(clippy::unwrap_used)]
 
+use crate::common::MODELS;
 use assert_cmd::Command;
 use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::{ByteSize, Dataset, Devices, MemoryPolicy, Model, Partition, Trainer};
@@ -64,7 +64,7 @@ fn figure_10_of_roc() {
 
 #[test]
 fn a_steady_epoch_moves_nothing_where_there_is_room_and_less_with_every_step_of_it() {
-    for model in ["gcn", "gin", "sage", "commnet", "resgcn"] {
+    for model in MODELS {
         let lines =
             lines(&["--shape", "100000,2000000,128,16", "--model", model, "--hidden", "64", "--profile", "a100"]);
         assert_eq!(plans(&lines)[0]["bytes_to_device"], 0);

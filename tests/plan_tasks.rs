@@ -1,7 +1,5 @@
 //! `lapidary plan --tasks`: its output, and its errors for invalid files.
 
-#![allow(clippy::unwrap_used)]
-
 #[path = "../planner/tests/common/mod.rs"]
 mod random;
 
@@ -120,8 +118,8 @@ fn the_command_plans_as_the_library_does() {
         for (name, epoch) in [("cold", Epoch::Cold), ("steady", Epoch::Steady)] {
             let memory = capacity.to_string();
             let lines = plan(&file_of(&graph), &["--memory", "all", "--epoch", name, "--device-memory", &memory]);
-            for (line, policy) in lines.iter().zip(random::POLICIES) {
-                let request = random::request(policy, Objective::Both, epoch.clone(), capacity);
+            for (line, policy) in crate::common::pairs(&lines, &random::POLICIES) {
+                let request = random::request(*policy, Objective::Both, epoch.clone(), capacity);
                 let known = random::planned(&graph, &request);
                 let ops: Vec<&str> = known.steps.iter().map(|step| graph.op(step.op).name.as_str()).collect();
                 let steps: Vec<&str> =

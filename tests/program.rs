@@ -1,6 +1,6 @@
 //! Programs: operands that do not fit, invalid models, names and counts of parameters.
-#![allow(clippy::unwrap_used)]
 
+use crate::common::MODELS;
 use lapidary::model::{FeatureKind, Init, Mode, Model, ModelConfig, ModelError, Norm, initial_weights};
 use lapidary::program::{
     BlockSpec, DType, Gather, Linear, Origin, Program, ProgramError, RowSpace, RowStep, TensorType, append_backward,
@@ -84,7 +84,15 @@ fn models_that_cannot_be_are_errors() {
         let error = fixed.network(DENSE, Mode::Train, StorageType::F32).map(|_| ()).unwrap_err();
         assert!(matches!(error, ModelError::NormNotTaken { .. }), "{error}");
     }
-    assert!(matches!(Model::from_config(config("mlp")), Err(ModelError::Unknown { .. })));
+    let unknown = Model::from_config(config("mlp")).unwrap_err();
+    assert!(matches!(unknown, ModelError::Unknown { .. }));
+    // The tests of all models are tests of all models.
+    let text = unknown.to_string();
+    let mut named: Vec<&str> = text.rsplit("there are ").next().unwrap().split(", ").collect();
+    let mut tested = MODELS;
+    named.sort_unstable();
+    tested.sort_unstable();
+    assert_eq!(named, tested);
 }
 
 #[test]
@@ -124,7 +132,8 @@ fn lists_of_passes_are_read() {
     assert_eq!("prune".parse(), Ok(Passes { prune: true, ..Passes::NONE }));
     assert_eq!("order, prune".parse(), Ok(Passes { fuse: false, reuse: false, ..Passes::ALL }));
     assert_eq!("order,prune,reuse,fuse".parse(), Ok(Passes::ALL));
-    for bad in ["", "al", "order,none", "fused", "order,,prune"] {
-        assert!(bad.parse::<Passes>().is_err(), "{bad}");
+    for (bad, unknown) in [("", ""), ("al", "al"), ("order,none", "none"), ("fused", "fused"), ("order,,prune", "")] {
+        let error = bad.parse::<Passes>().unwrap_err().to_string();
+        assert!(error.starts_with(&format!("there is no pass `{unknown}`;")), "{bad}: {error}");
     }
 }

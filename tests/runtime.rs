@@ -1,17 +1,13 @@
 //! The runtime: the same training on any number of devices with any capacity.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::curve::{self, Curve, assert_same};
+use crate::common::curve::{self, Curve, assert_same};
+use crate::common::{MODELS, Tier};
 use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::model::ModelConfig;
 use lapidary::{
     Adam, Arrays, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Partition, TraceFile, Trainer, TrainerBuilder,
 };
 use ndarray::Array2;
-
-const MODELS: [&str; 5] = ["gcn", "gin", "sage", "commnet", "resgcn"];
 
 fn model(name: &str, data: &Dataset, dropout: f32) -> Model {
     let config = ModelConfig::new(name, &[data.feature_width(), 16, data.class_count()]);
@@ -29,15 +25,25 @@ fn train_at(lr: f64, builder: TrainerBuilder<'_>, epochs: usize) -> Curve {
 fn datasets() -> Vec<Dataset> {
     let mut sets = vec![Dataset::builtin("karate").unwrap(), Dataset::builtin("planted").unwrap()];
     for name in ["cora", "citeseer", "directed-small"] {
-        sets.extend(common::shared(&format!("data/{name}")).map(|dir| Dataset::open(dir).unwrap()));
+        sets.extend(crate::common::shared(&format!("data/{name}")).map(|dir| Dataset::open(dir).unwrap()));
     }
     sets
 }
 
 #[test]
 fn every_model_trains_the_same_on_any_devices() {
+    trains_the_same(Tier::Quick);
+}
+
+#[test]
+#[ignore = "full: the other models on larger graphs"]
+fn every_model_trains_the_same_on_larger_graphs() {
+    trains_the_same(Tier::Full);
+}
+
+fn trains_the_same(tier: Tier) {
     for data in datasets() {
-        for name in MODELS {
+        for &name in tier.models(&data) {
             let model = model(name, &data, 0.5);
             let builder = || Trainer::builder(&model, &data).partition(Partition::parse("edges").unwrap());
             let want = train(builder(), 20);
@@ -51,8 +57,18 @@ fn every_model_trains_the_same_on_any_devices() {
 
 #[test]
 fn little_memory_changes_nothing_but_the_bytes() {
+    little_memory(Tier::Quick);
+}
+
+#[test]
+#[ignore = "full: the other models on larger graphs"]
+fn little_memory_changes_nothing_on_larger_graphs() {
+    little_memory(Tier::Full);
+}
+
+fn little_memory(tier: Tier) {
     for data in datasets().into_iter().filter(|data| data.graph().vertex_count() < 3_000) {
-        for name in MODELS {
+        for &name in tier.models(&data) {
             let model = model(name, &data, 0.5);
             let builder = || Trainer::builder(&model, &data).partition(Partition::parse("edges").unwrap());
             let want = train(builder(), 20);
@@ -79,10 +95,10 @@ fn little_memory_changes_nothing_but_the_bytes() {
 fn large_datasets() -> Vec<Dataset> {
     let options = RmatOptions { vertices: 1 << 16, feature_width: 16, classes: 8, ..RmatOptions::default() };
     let mut sets = vec![rmat(&options).unwrap()];
-    if let Some(dir) = common::shared("data/soc-slashdot0902") {
+    if let Some(dir) = crate::common::shared("data/soc-slashdot0902") {
         let bare = Dataset::open(dir).unwrap();
         let n = bare.graph().vertex_count();
-        let features = Array2::from_shape_vec((n, 12), common::numbers(12 * n, 5)).unwrap();
+        let features = Array2::from_shape_vec((n, 12), crate::common::numbers(12 * n, 5)).unwrap();
         let labels: Vec<i64> = (0..n as i64).map(|v| v * 7 % 5).collect();
         let train: Vec<i64> = (0..n as i64).step_by(2).collect();
         let arrays =
@@ -93,6 +109,7 @@ fn large_datasets() -> Vec<Dataset> {
 }
 
 #[test]
+#[ignore = "full: graphs of a million edges"]
 fn large_skewed_graphs_train_the_same_on_any_devices() {
     for data in large_datasets() {
         assert!(data.graph().edge_count() > 500_000);

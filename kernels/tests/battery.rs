@@ -1,6 +1,8 @@
 //! Runs every call on every device. `LAPIDARY_TEST_DEVICE=cuda` selects the tests that can run on GPU 0; [`emulated`]
 //! does the same with an emulated GPU.
 
+#![allow(clippy::unwrap_used)]
+
 #[macro_use]
 mod common;
 
@@ -16,6 +18,7 @@ mod gradients;
 mod layer_norm;
 mod multi_label;
 mod optimizers;
+mod passes;
 mod peers;
 mod sim;
 mod tiles;

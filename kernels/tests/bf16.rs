@@ -1,7 +1,5 @@
 //! Matrices stored as bf16: every call computes the same as on f32 matrices of the same numbers, rounded once.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::common::*;
 use lapidary_kernels::call::NO_LABEL;
 use lapidary_kernels::op::{Dim, Linear, Loss, Move, Norm, RowStep};
@@ -77,8 +75,8 @@ fn sums_alike(what: &str, len: usize, make: &dyn Fn(&Rig, StorageType, Mat) -> C
 /// Checks that a result is within the rounding of bf16, plus the error of f32 sums of so many terms.
 #[track_caller]
 fn assert_rounded(what: &str, got: &[f32], want: &Dense, magnitude: &Dense, terms: usize) {
-    assert_eq!(got.len(), want.data.len());
-    for ((&got, &want), &magnitude) in got.iter().zip(&want.data).zip(&magnitude.data) {
+    assert_eq!(want.data.len(), magnitude.data.len());
+    for ((&got, &want), &magnitude) in pairs(got, &want.data).zip(&magnitude.data) {
         let sum = (terms as f64 + 2.0) * f64::from(f32::EPSILON) * magnitude;
         let allowed = (want.abs() + sum) / 256.0 * 1.002 + sum + 1e-36;
         let error = (f64::from(got) - want).abs();
@@ -230,7 +228,8 @@ fn products_in_bf16_sum_in_f32() {
         let got = run(&rig, made, &then(*head, steps));
         let product = reference::linear(&dx, &dw);
         let want = reference::add_bias(&product, &wide(&bias));
-        for ((got, want), product) in got.iter().zip(&want.data).zip(&product.data) {
+        assert_eq!(want.data.len(), product.data.len());
+        for ((got, want), product) in pairs(&got, &want.data).zip(&product.data) {
             let allowed = (want.abs() + product.abs()) / 256.0 * 1.02 + 1e-4;
             assert!((f64::from(*got) - want).abs() <= allowed, "{what}: {got}, not {want}");
         }

@@ -3,8 +3,6 @@
 //! For an op `y = f(x)` and any `g`, the gradient of `sum(g * f(x))` with respect to `x` is the result of the backward
 //! op on `g`.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::common::*;
 use lapidary_kernels::call::NO_LABEL;
 use lapidary_kernels::reference::{self, Dense};
@@ -32,7 +30,7 @@ fn check_slopes(x: &[f64], gradient: &[f64], f: impl Fn(&[f64]) -> f64) -> Resul
 /// Returns `sum(g * y)`.
 fn dot(g: &Dense, y: &Dense) -> f64 {
     assert_eq!((g.rows, g.cols), (y.rows, y.cols));
-    g.data.iter().zip(&y.data).map(|(g, y)| g * y).sum()
+    pairs(&g.data, &y.data).map(|(g, y)| g * y).sum()
 }
 
 fn with_data(like: &Dense, data: &[f64]) -> Dense {

@@ -1,7 +1,5 @@
 //! Compares layer normalisation with the serial `f64` reference, and checks its defining properties.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::common::*;
 use lapidary_kernels::op::Norm;
 use lapidary_kernels::reference::Dense;
@@ -28,7 +26,7 @@ fn hostile_rows(numbers: &mut Numbers, n: usize, d: usize) -> Matrix {
 /// Returns the allowed error of each cell in units of `f32` rounding: one rounding of the result, plus the `f64`
 /// rounding of the terms.
 fn magnitude(want: &[f64], terms: &[f64]) -> Vec<f64> {
-    want.iter().zip(terms).map(|(want, terms)| want.abs() + 1e-6 * terms.abs()).collect()
+    pairs(want, terms).map(|(want, terms)| want.abs() + 1e-6 * terms.abs()).collect()
 }
 
 #[test]

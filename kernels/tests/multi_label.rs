@@ -1,8 +1,6 @@
 //! Compares sigmoid cross-entropy and the counts of micro-F1 with the serial `f64` reference, and with values computed
 //! by hand.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::common::*;
 use lapidary_kernels::op::Loss;
 use lapidary_kernels::{Call, Error, MatMut, MatView, MultiTargets, cpu, reference};

@@ -1,7 +1,5 @@
 //! Compares optimizer steps with the `f64` reference over many steps.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::common::*;
 use lapidary_kernels::{AdamStep, Call, Error, SgdStep, Slot, Window, reference};
 
@@ -104,7 +102,7 @@ fn adam_first_step_moves_by_the_rate() {
     // With zero moments, the first step is -rate * sign(grad) for any size of the gradient.
     let rig = Rig::new(1);
     let got = adam_on_device(&rig, &[1.0, 1.0, 1.0], &[vec![1e-3, -10.0, 500.0]], ADAM);
-    for (got, want) in got.iter().zip([0.99f32, 1.01, 0.99]) {
+    for (got, want) in pairs(&got, &[0.99f32, 1.01, 0.99]) {
         assert!((got - want).abs() < 1e-6, "{got} is not {want}");
     }
 }

@@ -1,7 +1,6 @@
 //! Gathers that do not fit a cache run in passes, and give the same bits as narrow gathers that run in one pass.
 
-#![allow(clippy::unwrap_used)]
-
+use crate::common::same_bits;
 use lapidary_kernels::RowStep;
 use lapidary_kernels::cpu::{self, RowWork};
 use lapidary_kernels::{BlockView, Error, MatMut, MatView};
@@ -53,7 +52,7 @@ fn check(block: BlockView<'_>, d: usize, weights: Option<&[f32]>) {
         let narrow = gather(block, columns.clone(), weights).unwrap();
         for (v, narrow) in narrow.chunks_exact(columns.len()).enumerate() {
             let wide = &wide[v * d..][columns.clone()];
-            assert!(wide.iter().zip(narrow).all(|(a, b)| a.to_bits() == b.to_bits()), "row {v}, columns {columns:?}");
+            assert!(same_bits(wide, narrow), "row {v}, columns {columns:?}");
         }
     }
 }

@@ -1,7 +1,5 @@
 //! Fetches between devices: the right rows, errors if they are missing, and memory that outlives its owner.
 
-#![allow(clippy::unwrap_used)]
-
 use std::num::NonZeroUsize;
 
 use crate::common::*;

@@ -1,7 +1,5 @@
 //! The simulated device: the laws of a device, with asynchronous lanes.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 use std::time::Duration;
 

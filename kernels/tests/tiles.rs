@@ -1,7 +1,5 @@
 //! Gathers over windows of their sources, and sums that continue over more rows: the building blocks of tiles.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::common::*;
 use lapidary_kernels::call::NO_LABEL;
 use lapidary_kernels::op::{Linear, Loss, Norm, RowStep};
@@ -206,5 +204,6 @@ fn only_a_sum_can_be_added_to() {
     let relu = call!(RowStep::Relu, [x], [out]).added_to(sum);
     assert!(matches!(rig.launch(&relu), Err(Error::NoSum { call: "relu" })));
     let narrow = call!(Linear::ColumnSum, [x], [rig.put(&[0.0f32; 2])]).added_to(rig.put(&[0.0f32]));
-    assert!(rig.launch(&narrow).is_err());
+    let objection = rig.launch(&narrow).unwrap_err();
+    assert!(matches!(objection, Error::SlotSize { .. }), "{objection}");
 }

@@ -1,14 +1,10 @@
 //! Properties of plans of larger random graphs: valid, never above another policy's cost, never below their bound.
 
-mod common;
-#[path = "common/training.rs"]
-mod training;
-
-use common::{POLICIES, Shape, planned, random_capacity, random_graph, random_order, request};
+use crate::common::{POLICIES, Shape, planned, random_capacity, random_graph, random_order, request};
+use crate::training::{Model, training_graph};
 use lapidary_planner::check::check;
 use lapidary_planner::memory::{Epoch, Limit, Objective, Plan, Policy, Request};
 use lapidary_planner::tasks::{Task, TaskGraph, Tensor, TensorId, TensorKind};
-use training::{Model, training_graph};
 
 const SHAPE: Shape = Shape { ops: 60, inputs: 20, most_bytes: 1000 };
 

@@ -2,7 +2,7 @@
 
 use lapidary::{Optimizer, TrainerBuilder, Weights};
 
-use super::relative_difference;
+use super::{pairs, relative_difference};
 
 /// The losses of a few epochs, the gradients of the first epoch, and the final state.
 pub struct Curve {
@@ -36,13 +36,14 @@ pub fn train(optimizer: impl Into<Optimizer>, builder: TrainerBuilder<'_>, epoch
 pub fn assert_same(what: &str, got: &Curve, want: &Curve) {
     let first = (got.losses[0] - want.losses[0]).abs() / want.losses[0];
     assert!(first <= 1e-5, "{what}: the first loss is {}, not {}", got.losses[0], want.losses[0]);
+    assert!(!want.gradients.is_empty() && got.gradients.len() == want.gradients.len(), "{what}: other parameters");
     for (name, gradient) in want.gradients.iter() {
         let difference = relative_difference(&got.gradients.get(name).unwrap().data, &gradient.data);
         // The gradient of a bias is a sum over all rows that nearly cancels, and each tile rounds it once.
         let limit = if name.ends_with("bias") { 1e-4 } else { 1e-5 };
         assert!(difference <= limit, "{what}: the gradient of {name} is off by {difference}");
     }
-    for (epoch, (got, want)) in got.losses.iter().zip(&want.losses).enumerate() {
+    for (epoch, (got, want)) in pairs(&got.losses, &want.losses).enumerate() {
         assert!((got - want).abs() <= 1e-4 * want.abs(), "{what}, epoch {epoch}: the loss is {got}, not {want}");
     }
 }

@@ -1,5 +1,4 @@
 //! Helpers of several test programs.
-#![allow(dead_code, clippy::unwrap_used)] // each test program uses a part of it
 
 pub mod curve;
 pub mod oracle;
@@ -7,9 +6,33 @@ pub mod oracle;
 use std::io::Write;
 use std::path::PathBuf;
 
+use lapidary::Dataset;
 use lapidary::graph::Graph;
 
-/// Returns a folder of the shared test material, or `None` after a loud message if it does not exist.
+/// The names of all built-in models.
+pub static MODELS: [&str; 6] = ["gcn", "gin", "sage", "graphconv", "commnet", "resgcn"];
+
+/// Which tests run: `cargo test` runs the quick ones, `ci/full` those that are ignored as well.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Tier {
+    /// All models on datasets of fewer than 1000 vertices, and one on larger ones.
+    Quick,
+    /// The other models on the larger ones.
+    Full,
+}
+
+impl Tier {
+    /// The models that this tier trains on `data`.
+    pub fn models(self, data: &Dataset) -> &'static [&'static str] {
+        let is_small = data.graph().vertex_count() < 1000;
+        match self {
+            Self::Quick => &MODELS[..if is_small { MODELS.len() } else { 1 }],
+            Self::Full => &MODELS[if is_small { MODELS.len() } else { 1 }..],
+        }
+    }
+}
+
+/// A folder of the shared test material, or `None`, said loudly, where it is not.
 pub fn shared(path: &str) -> Option<PathBuf> {
     let root = std::env::var_os("LAPIDARY_SHARED")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
@@ -41,12 +64,39 @@ pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Returns the largest difference, divided by the largest entry of `want`.
+/// The entries of two lists of the same length, pair by pair.
+#[track_caller]
+pub fn pairs<'a, A, B>(a: &'a [A], b: &'a [B]) -> impl Iterator<Item = (&'a A, &'a B)> {
+    assert_eq!(a.len(), b.len(), "lists of different lengths");
+    a.iter().zip(b)
+}
+
+/// The largest of the differences; infinite if one of them is not a number.
+fn largest(differences: impl Iterator<Item = f64>) -> f64 {
+    differences.fold(0.0f64, |most, x| if x.is_nan() { f64::INFINITY } else { most.max(x) })
+}
+
+/// The largest difference; infinite if a number is NaN.
+#[track_caller]
+pub fn largest_difference(got: &[f32], want: &[f32]) -> f64 {
+    largest(pairs(got, want).map(|(&g, &w)| (f64::from(g) - f64::from(w)).abs()))
+}
+
+/// The largest difference, divided by the largest entry of `want`; infinite if a number is NaN.
+#[track_caller]
 pub fn relative_difference(got: &[f32], want: &[f32]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    let largest = want.iter().fold(0.0f64, |m, &x| m.max(f64::from(x).abs()));
-    let difference = got.iter().zip(want).fold(0.0f64, |m, (&g, &w)| m.max((f64::from(g) - f64::from(w)).abs()));
-    if difference == 0.0 { 0.0 } else { difference / largest }
+    let difference = largest_difference(got, want);
+    if difference == 0.0 { 0.0 } else { difference / largest(want.iter().map(|&x| f64::from(x).abs())) }
+}
+
+#[test]
+fn differences_notice_one_wrong_entry_and_what_is_no_number() {
+    assert_eq!(relative_difference(&[1.0, 2.0], &[1.0, 4.0]), 0.5);
+    assert_eq!(relative_difference(&[0.0, 0.0], &[0.0, 0.0]), 0.0);
+    assert_eq!(relative_difference(&[1.0], &[0.0]), f64::INFINITY);
+    assert_eq!(relative_difference(&[f32::NAN, 1.0], &[1.0, 1.0]), f64::INFINITY);
+    assert_eq!(largest_difference(&[1.0, f32::NAN], &[1.0, 1.0]), f64::INFINITY);
+    assert!(std::panic::catch_unwind(|| largest_difference(&[1.0, 2.0], &[1.0])).is_err(), "lengths differ");
 }
 
 /// Returns a .npy file. Its header is numpy's, except for the padding.

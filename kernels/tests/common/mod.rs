@@ -1,6 +1,6 @@
 //! Shared by the tests: random numbers, hostile graphs, a checked device, and comparisons with derived tolerances.
 
-#![allow(dead_code, missing_docs, clippy::too_many_arguments, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::too_many_arguments)]
 
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroUsize;
@@ -354,6 +354,13 @@ pub fn on_any_threads(what: &str, f: impl Fn(&Rig) -> Vec<f32>) -> Vec<f32> {
     let three = f(&Rig::new(3));
     assert!(same_bits(&one, &three), "{what}: 1 and 3 threads differ");
     one
+}
+
+/// The entries of two lists of the same length, pair by pair.
+#[track_caller]
+pub fn pairs<'a, A, B>(a: &'a [A], b: &'a [B]) -> impl Iterator<Item = (&'a A, &'a B)> {
+    assert_eq!(a.len(), b.len(), "lists of different lengths");
+    a.iter().zip(b)
 }
 
 pub fn same_bits(a: &[f32], b: &[f32]) -> bool {

@@ -1,0 +1,9 @@
+//! The tests of the planner over many task graphs, as one program. A file of this folder is a module of it.
+
+mod common;
+#[path = "common/training.rs"]
+mod training;
+
+mod checker;
+mod exhaustive;
+mod properties;

@@ -1,0 +1,50 @@
+//! The tests of whole programs and of data, as one program. A file of this folder is a module of it: `cargo test --test all misread::`.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+mod bad_input;
+mod bf16;
+mod checkpoints;
+mod dataset_bad_input;
+mod dataset_core;
+mod dataset_formats;
+mod dataset_generate;
+mod dataset_hostile;
+mod dataset_import;
+mod dataset_info;
+#[cfg(feature = "cuda")]
+mod emulated;
+mod exit_codes;
+mod fuse;
+mod gradients;
+mod graph;
+mod learn;
+mod library;
+mod misread;
+mod multi_label;
+mod outputs;
+mod parity;
+mod peers;
+mod plan;
+mod plan_tasks;
+mod program;
+mod runtime;
+mod stress;
+mod tiles;
+mod train;
+
+/// A file that no program names is compiled by nobody, and its tests are run by nobody.
+#[test]
+fn every_file_of_tests_is_a_module() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (folder, program) in [("tests", "all"), ("kernels/tests", "battery"), ("planner/tests", "all")] {
+        let text = std::fs::read_to_string(root.join(folder).join(program).with_extension("rs")).unwrap();
+        for entry in root.join(folder).read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            let (stem, is_rust) = (path.file_stem().unwrap(), path.extension().is_some_and(|end| end == "rs"));
+            let line = format!("mod {};", stem.to_str().unwrap());
+            assert!(!is_rust || stem == program || text.lines().any(|l| l == line), "{folder} lacks `{line}`");
+        }
+    }
+}
