@@ -1,15 +1,15 @@
-//! Who uses a folder.
+//! The process that uses a folder.
 
 use std::fmt;
 
 /// The process that holds or held a [`RunLock`](crate::RunLock).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder {
-    /// Its number.
+    /// The process id.
     pub pid: u32,
-    /// The name of its host.
+    /// The host name.
     pub host: String,
-    /// When it took the lock, in UTC: `2026-11-22T16:58:03Z`.
+    /// The time at which it took the lock, in UTC: `2026-11-22T16:58:03Z`.
     pub since: String,
 }
 

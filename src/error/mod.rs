@@ -1,4 +1,4 @@
-//! Everything that can go wrong, as one type.
+//! The error type of this crate.
 
 mod lock_holder;
 mod tasks_file;
@@ -13,111 +13,111 @@ use crate::program::{PassesError, ProgramError};
 pub use lock_holder::LockHolder;
 pub use tasks_file::TasksFileError;
 
-/// The result of everything that a user calls.
+/// The result of all fallible public functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why something failed: each message is one sentence that says what was found, what was expected, and what to do.
+/// Why something failed. Each message is one sentence that says what was found, what was expected, and what to do.
 ///
-/// Messages use the words of the library: option `device_memory` is what a builder's method of that name sets. The command puts
-/// its flags in their place.
+/// Messages name options of the library: option `device_memory` is set by the builder method of that name. The command
+/// replaces option names by its flags.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A data set that cannot be read, made or written.
+    /// A dataset cannot be read, made or written.
     #[error(transparent)]
     Dataset(#[from] dataset::Error),
-    /// A model that cannot be built.
+    /// A model cannot be built.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Weights that cannot be read, written or used.
+    /// Weights cannot be read, written or used.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// A list of passes that was not understood.
+    /// A list of passes cannot be parsed.
     #[error(transparent)]
     Passes(#[from] PassesError),
-    /// An option with a value that it cannot have.
+    /// An option has an invalid value.
     #[error("option `{option}` cannot be `{value}`: {expected}")]
     Value {
         /// The name of the method or field that sets it.
         option: &'static str,
-        /// Its value.
+        /// The value.
         value: String,
-        /// What it could be.
+        /// The values that are valid.
         expected: String,
     },
-    /// The data set lacks something that the work needs.
-    #[error("the data set `{dataset}` has no {what}; {needed_by}")]
+    /// The dataset lacks something that is needed.
+    #[error("the dataset `{dataset}` has no {what}; {needed_by}")]
     DataLacks {
-        /// Its name.
+        /// The name of the dataset.
         dataset: String,
         /// What is missing.
         what: &'static str,
         /// What needs it.
         needed_by: &'static str,
     },
-    /// Labels outside what the model can tell apart.
-    #[error("the data set `{dataset}` has {data} classes, but the model makes {model}")]
+    /// The data and the model have different numbers of classes.
+    #[error("the dataset `{dataset}` has {data} classes, but the model makes {model}")]
     ClassCount {
-        /// The data set's name.
+        /// The name of the dataset.
         dataset: String,
-        /// Its classes.
+        /// Number of classes of the data.
         data: usize,
-        /// The model's last width.
+        /// The last width of the model.
         model: usize,
     },
-    /// The device has too little memory.
+    /// A device has too little memory.
     #[error("{device} has {}; give it more memory, or make the model narrower", shortage(*.have_bytes, *.need_bytes))]
     DoesNotFit {
-        /// Which device.
+        /// The device.
         device: String,
-        /// What is needed.
+        /// The memory needed, in bytes.
         need_bytes: u64,
-        /// What there is.
+        /// The memory that the device has, in bytes.
         have_bytes: u64,
     },
     /// A device call failed.
     #[error("{device}: {op} failed")]
     Device {
-        /// Which device.
+        /// The device.
         device: String,
-        /// What it was doing.
+        /// The operation that failed.
         op: String,
-        /// Why.
+        /// The cause.
         source: Box<lapidary_kernels::Error>,
     },
-    /// GPUs were asked for, and the driver cannot even say which there are.
+    /// GPUs were requested, but the driver cannot list them.
     #[error("option `{option}` is `{value}`, but no GPU can be found; {instead}")]
     NoGpus {
         /// As in [`Error::Value`].
         option: &'static str,
         /// Its value.
         value: String,
-        /// What does without.
+        /// An alternative that needs no GPU.
         instead: String,
-        /// Why.
+        /// The cause.
         source: Box<lapidary_kernels::Error>,
     },
-    /// Devices whose rows cannot go straight from one to the other.
+    /// Rows cannot be copied directly between the devices, since they do not reach each other's memory.
     #[error(
         "option `exchange` cannot be `peer`, which needs devices that reach each other's memory: {why}; choose `auto` or `host`"
     )]
     Unreachable {
-        /// Which cannot.
+        /// The devices that cannot, and why.
         why: String,
     },
-    /// Some of a GPU's checks did not pass.
-    #[error("the GPU did not pass: {parts}; the results say what was wrong")]
+    /// A GPU failed some of its checks.
+    #[error("the GPU failed these checks: {parts}; the results have the details")]
     CheckFailed {
-        /// Which.
+        /// The checks that failed.
         parts: String,
     },
-    /// Checks of a GPU that there was no time for. The others passed.
+    /// There was no time for some checks of a GPU. The others passed.
     #[error("the check of the GPU is incomplete: there was no time for all of {parts}")]
     CheckIncomplete {
-        /// In which parts something is missing.
+        /// The parts that are incomplete.
         parts: String,
     },
-    /// A file that holds no ranges.
+    /// A file does not contain vertex ranges.
     #[error("{} holds no partition: {why}", path.display())]
     PartitionFile {
         /// The file.
@@ -125,86 +125,84 @@ pub enum Error {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// Ranges that do not cut the graph at hand into a part for each device.
-    #[error("these parts do not fit: {why}; parts are one range a device, each beginning where the one before ends")]
+    /// The ranges do not split the graph into one part per device.
+    #[error("these parts do not fit: {why}; give one range per device, each beginning where the previous one ends")]
     Parts {
-        /// What is wrong.
+        /// What is wrong with them.
         why: String,
     },
-    /// Gradients that no step has kept.
+    /// No step has kept its gradients.
     #[error("there are no gradients yet; build the trainer with `keep_gradients(true)` and run a step first")]
     NoGradients,
-    /// A worker failed earlier, and said why.
-    #[error("the workers have stopped after an earlier failure; start the run anew")]
+    /// A worker failed in an earlier call, which returned the cause.
+    #[error("the workers have stopped after an earlier failure; start the run again")]
     WorkersGone,
-    /// A file that is no device profile.
+    /// A file is not a valid device profile.
     #[error("{} cannot be used", path.display())]
     Profile {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: lapidary_cost_model::ProfileError,
     },
-    /// A file of a checkpoint that is no cost model.
+    /// A file of a checkpoint is not a valid cost model.
     #[error("{} cannot be used; delete it, and its line in B3SUMS, to learn anew", path.display())]
     CostModel {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: lapidary_cost_model::FileError,
     },
-    /// Training went wrong numerically.
+    /// Training diverged: the loss is not finite.
     #[error("the loss of epoch {epoch} is {loss}; training diverged, so try a smaller learning rate")]
     Diverged {
-        /// Which epoch.
+        /// The epoch.
         epoch: u64,
         /// Its loss.
         loss: f64,
     },
-    /// The first forward pass went wrong numerically, before any training.
-    #[error(
-        "the loss is {loss} before anything was trained; features or weights are too large for f32, so scale them down"
-    )]
+    /// The loss of the first forward pass, before any training, is not finite.
+    #[error("the loss is {loss} before training; features or weights are too large for f32, so scale them down")]
     NotFiniteAtStart {
         /// The loss.
         loss: f64,
     },
-    /// A checkpoint that cannot be read or written.
+    /// A file or folder cannot be read or written.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A folder that holds no checkpoint.
+    /// A folder contains no checkpoint.
     #[error("{} holds no checkpoint; expected `best/` or `epoch-<N>/`, or one of those folders itself", path.display())]
     NoCheckpoint {
         /// The folder.
         path: PathBuf,
     },
-    /// A folder that holds the checkpoints of an earlier run.
+    /// A folder contains the checkpoints of an earlier run.
     #[error("{} holds the checkpoints of a run up to epoch {epoch}; name another folder, or resume that run", path.display())]
     CheckpointInTheWay {
         /// The folder.
         path: PathBuf,
-        /// The newest epoch.
+        /// The epoch of the newest checkpoint.
         epoch: u64,
     },
-    /// A checkpoint folder that another run writes into.
+    /// Another run uses the checkpoint folder.
     #[error("{} is in use by {}; {remedy}", path.display(),
         holder.as_ref().map_or_else(|| "another run".into(), ToString::to_string))]
     FolderInUse {
         /// The folder.
         path: PathBuf,
-        /// Which run, if its lock says.
+        /// The process of that run, if the lock names it.
         holder: Option<LockHolder>,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
-    /// A checkpoint whose files are not those that were written.
+    /// A file of a checkpoint has changed since it was written, or is missing.
     #[error("{} {why}; use another checkpoint, or weights from elsewhere", path.display())]
     Damaged {
         /// The file.
@@ -212,38 +210,38 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// Data that is not what a checkpoint was trained on.
-    #[error("{}: the checkpoint was trained on other {what} than the data set `{dataset}` has now; \
-        put the data back as it was, or begin a new run in another folder", path.display())]
+    /// The data differs from the data that the checkpoint was trained on.
+    #[error("{}: the checkpoint was trained on other {what} than the dataset `{dataset}` has now; \
+        restore the data, or begin a new run in another folder", path.display())]
     DataChanged {
         /// The run record.
         path: PathBuf,
-        /// The data set's name.
+        /// The name of the dataset.
         dataset: String,
         /// What changed: `graph`, `features`, `labels`, `splits`, or several of them.
         what: String,
     },
-    /// A run record that is not what this version writes.
+    /// A file is not a run record of this version.
     #[error("{} is not a run record of this version", path.display())]
     RunRecord {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: serde_json::Error,
     },
-    /// A checkpoint of another run than the one to be resumed.
+    /// A checkpoint was made with other settings than the run that resumes it.
     #[error("{}: the checkpoint was made with {what} {saved}, but this run has {asked}", path.display())]
     OtherRun {
         /// The run record.
         path: PathBuf,
         /// What differs.
         what: &'static str,
-        /// In the checkpoint.
+        /// The value in the checkpoint.
         saved: String,
-        /// In this run.
+        /// The value in this run.
         asked: String,
     },
-    /// A file that holds no task graph.
+    /// A file does not contain a valid task graph.
     #[error("{} holds no task graph: {reason}", path.display())]
     Tasks {
         /// The file.
@@ -251,7 +249,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: TasksFileError,
     },
-    /// A plan that does not pass the check that every plan passes before it is used.
+    /// A plan fails the check that each plan must pass before it is used.
     #[error("the plan of policy `{policy}` is wrong, which is a bug of this program: {reason}")]
     PlanBroken {
         /// The policy.
@@ -259,15 +257,16 @@ pub enum Error {
         /// The rule that it breaks.
         reason: String,
     },
-    /// A checkpoint of a model that is the user's own.
+    /// A checkpoint is of a custom model, which has to be given when it is opened.
     #[error("the checkpoint is of the model `{name}`, which is not built in; open it with Predictor::open_with")]
     CustomModel {
-        /// The model.
+        /// The name of the model.
         name: String,
     },
 }
 
-/// What there is and what is needed; the latter in bytes as well, since that much is enough.
+/// Formats the available and the needed memory. The needed memory is also given in bytes, since exactly that much is
+/// enough.
 fn shortage(have_bytes: u64, need_bytes: u64) -> String {
     let [have, need] = told_apart(have_bytes, need_bytes);
     let exact = if need.ends_with(" bytes") { String::new() } else { format!(" ({need_bytes} bytes)") };

@@ -41,7 +41,7 @@ pub enum ModelError {
         rate: f32,
     },
     /// The model and the data have different feature widths.
-    #[error("the model reads {model} features a vertex, but the data has {data}")]
+    #[error("the model reads {model} features per vertex, but the data has {data}")]
     FeatureWidth {
         /// The width that the model reads.
         model: usize,
@@ -49,7 +49,7 @@ pub enum ModelError {
         data: usize,
     },
     /// The logits have a different width than the model declares.
-    #[error("the network ends with {got} columns, but the model says {want}")]
+    #[error("the network ends with {got} columns, but the model declares {want}")]
     OutputWidth {
         /// The width declared.
         want: usize,

@@ -1,4 +1,4 @@
-//! Which devices a run uses.
+//! The devices that a run uses.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -12,19 +12,19 @@ use crate::error::{Error, Result};
 use crate::host;
 use crate::plan::{DeviceBudget, ExchangePath};
 
-/// The most devices of a run: beyond, starting their threads would take longer than training.
+/// The most devices of a run. With more, starting their threads would take longer than training.
 const MOST_DEVICES: usize = 256;
 
 /// The devices that a run uses.
 ///
 /// | constructor | text | devices |
 /// | --- | --- | --- |
-/// | [`Devices::auto`] | `auto` | every GPU, else the CPU |
-/// | [`Devices::cpu`] | `cpu` | the host's cores, in the host's memory: nothing is copied |
-/// | [`Devices::cpus`] | `cpu:N` | N workers that share the cores, each with a part of the graph |
-/// | [`Devices::cuda`] | `cuda:0,1` | these GPUs, by the driver's numbers; a GPU named twice is two devices, each with a share of its memory |
-/// | [`Devices::sim`] | `sim:N` | N simulated devices: memory of their own with a hard capacity, counted copies, kernels on the CPU |
-/// | [`Devices::custom`] | | devices of the caller's own |
+/// | [`Devices::auto`] | `auto` | every GPU, or the CPU if there is none |
+/// | [`Devices::cpu`] | `cpu` | the host's cores and memory; nothing is copied |
+/// | [`Devices::cpus`] | `cpu:N` | N workers that share the cores; each has a part of the graph |
+/// | [`Devices::cuda`] | `cuda:0,1` | these GPUs, by the driver's numbers; a GPU that is named twice is two devices, each with a share of its memory |
+/// | [`Devices::sim`] | `sim:N` | N simulated devices: separate memory with a hard capacity, counted copies, kernels on the CPU |
+/// | [`Devices::custom`] | | devices that the caller implements |
 ///
 /// ```
 /// use lapidary::Devices;
@@ -39,21 +39,21 @@ pub struct Devices {
     kind: DeviceKind,
     count: usize,
     threads: Option<NonZeroUsize>,
-    /// A simulated device, and the percentage of its usual time that it takes.
+    /// A simulated device that is slowed down, and its time as a percentage of the usual time.
     slowed: Option<(usize, u32)>,
     exchange: ExchangeMode,
 }
 
-/// How rows go from device to device.
+/// How rows are copied from device to device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExchangeMode {
-    /// Between GPUs that all reach each other's memory straight from one to the other, else through the host.
+    /// Directly between GPUs if all of them reach each other's memory, otherwise through the host.
     #[default]
     Auto,
     /// Through the host.
     Host,
-    /// From device to device, as simulated ones can as well; an error on devices that cannot. Parts that are cut into tiles go
-    /// through the host all the same.
+    /// Directly from device to device, also between simulated devices. An error on devices that do not support it. Rows
+    /// of parts that are split into tiles still go through the host.
     Peer,
 }
 
@@ -87,15 +87,15 @@ impl FromStr for ExchangeMode {
 enum DeviceKind {
     Cpu,
     Sim,
-    /// By the driver's numbers.
+    /// The driver's numbers of the GPUs.
     Cuda(Vec<u32>),
     Custom(CustomDevices),
 }
 
-/// Opens device number `i` of a run with a capacity in bytes.
+/// A function that opens device number `i` of a run with a capacity in bytes.
 type OpenDevice = dyn Fn(usize, u64) -> lapidary_kernels::Result<Box<dyn Device>> + Send + Sync;
 
-/// Devices of the caller's own.
+/// Devices that the caller implements.
 #[derive(Clone)]
 struct CustomDevices {
     name: String,
@@ -117,44 +117,45 @@ impl PartialEq for CustomDevices {
 
 impl Eq for CustomDevices {}
 
-/// What a run leaves of a GPU's free memory by default, for kernels, cuBLAS and what the driver rounds up: so much, and one
-/// part in 32.
+/// Memory of a GPU that a run leaves free by default, for kernels, cuBLAS and the driver's rounding: this many bytes,
+/// and 1/[`RESERVE_PART`] of the free memory.
 const RESERVE_BYTES: u64 = 512 << 20;
 const RESERVE_PART: u64 = 32;
 
 impl Devices {
-    /// The host's cores, as many as there are (or as `RAYON_NUM_THREADS` says).
+    /// Returns the CPU: all cores of the host, or as many as `RAYON_NUM_THREADS` says.
     pub fn cpu() -> Self {
         Self::of(DeviceKind::Cpu, 1)
     }
 
-    /// So many workers that share the host's cores and its memory, each with a part of the graph.
+    /// Returns `count` workers that share the cores and the memory of the host. Each has a part of the graph.
     pub fn cpus(count: usize) -> Self {
         Self::of(DeviceKind::Cpu, count)
     }
 
-    /// So many simulated devices.
+    /// Returns `count` simulated devices.
     pub fn sim(count: usize) -> Self {
         Self::of(DeviceKind::Sim, count)
     }
 
-    /// The GPUs of these numbers of the driver. Whether they are there is seen when they are opened.
+    /// Returns the GPUs with these numbers of the driver. Opening them fails if they do not exist.
     pub fn cuda(ordinals: &[u32]) -> Self {
         Self::of(DeviceKind::Cuda(ordinals.to_vec()), ordinals.len())
     }
 
-    /// Every GPU, else the CPU.
+    /// Returns every GPU, or the CPU if there is none.
     pub fn auto() -> Self {
         // Without a driver there are no GPUs, whatever the reason.
         let ordinals: Vec<u32> = cuda::gpus().unwrap_or_default().iter().map(|gpu| gpu.ordinal).collect();
         if ordinals.is_empty() { Self::cpu() } else { Self::cuda(&ordinals) }
     }
 
-    /// `count` devices of the caller's own, each with `capacity` of memory. `open(i, capacity_bytes)` opens device `i`, which is
-    /// named `name:i` in errors and traces. It is called whenever a run starts, so perhaps more than once.
+    /// Returns `count` devices that the caller implements, each with `capacity` of memory. `open(i, capacity_bytes)`
+    /// opens device `i`, which errors and traces call `name:i`. It is called each time a run starts, so possibly more
+    /// than once.
     ///
-    /// Rows go from device to device through the host. Before anything was measured, kernels are taken to be as fast as this
-    /// machine's CPU.
+    /// Rows go from device to device through the host. Until kernels are measured, they are predicted to be as fast as
+    /// on this machine's CPU.
     ///
     /// ```
     /// use lapidary::kernels::{SimDevice, SimSpeed};
@@ -181,7 +182,7 @@ impl Devices {
         Self { kind, count, threads: None, slowed: None, exchange: ExchangeMode::Auto }
     }
 
-    /// The devices that a text names: as [`FromStr`].
+    /// Parses the name of devices, as [`FromStr`] does.
     ///
     /// # Errors
     /// [`Error::Value`].
@@ -189,29 +190,31 @@ impl Devices {
         text.parse()
     }
 
-    /// Uses so many threads, of all devices together. The results do not depend on it.
+    /// Sets the number of threads of all devices together. The results do not depend on it.
     pub fn threads(mut self, threads: NonZeroUsize) -> Self {
         self.threads = Some(threads);
         self
     }
 
-    /// Makes one of several simulated devices take `percent` (at least 100) of the time that its kernels take, to try out
-    /// unequal devices. Others are as they are.
+    /// Slows down one simulated device: its kernels take `percent` (at least 100) of their usual time. This is for
+    /// trying out devices of unequal speed. It has no effect on devices that are not simulated.
     pub fn slowed(mut self, device: usize, percent: u32) -> Self {
         self.slowed = Some((device, percent));
         self
     }
 
-    /// How rows go from device to device; [`ExchangeMode::Auto`] by default. Results do not depend on it.
+    /// Sets how rows are copied from device to device. The default is [`ExchangeMode::Auto`]. The results do not depend
+    /// on it.
     pub fn exchange(mut self, exchange: ExchangeMode) -> Self {
         self.exchange = exchange;
         self
     }
 
-    /// How rows will go from device to device. GPUs that can are let read each other's memory.
+    /// Returns how rows will be copied from device to device. Lets GPUs read each other's memory if they can.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] for [`ExchangeMode::Peer`] on devices that cannot; [`Error::Device`] where the driver refuses it then.
+    /// With [`ExchangeMode::Peer`]: [`Error::Unreachable`] if the devices do not support it, and [`Error::Device`] if
+    /// the driver fails.
     pub(crate) fn exchange_path(&self) -> Result<ExchangePath> {
         if self.count == 1 || self.exchange == ExchangeMode::Host {
             return Ok(ExchangePath::Host);
@@ -243,7 +246,8 @@ impl Devices {
         }
     }
 
-    /// How rows would go from device to device, for a plan: [`Devices::path`] without letting GPUs do anything.
+    /// Returns how rows would be copied from device to device, for a plan. Unlike [`Devices::exchange_path`], changes
+    /// no setting of a GPU.
     pub(crate) fn planned_path(&self) -> ExchangePath {
         match (&self.kind, self.exchange) {
             (_, ExchangeMode::Peer) => ExchangePath::Peer,
@@ -254,19 +258,20 @@ impl Devices {
         }
     }
 
-    /// The most devices that share one GPU.
+    /// Returns the greatest number of devices that share one GPU.
     pub(crate) fn sharing(&self) -> u64 {
         let DeviceKind::Cuda(ordinals) = &self.kind else { return 1 };
         let shares = ordinals.iter().map(|ordinal| ordinals.iter().filter(|other| *other == ordinal).count() as u64);
         shares.max().unwrap_or(1)
     }
 
-    /// How many devices there are, and so parts of the graph.
+    /// Returns the number of devices, which is the number of parts of the graph.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// What says how fast they are before they were measured: see [`crate::profile::load`].
+    /// Returns the name of the profile that predicts times until the devices are measured: see
+    /// [`crate::profile::load`].
     pub(crate) fn profile(&self) -> String {
         match &self.kind {
             DeviceKind::Cuda(ordinals) => format!("cuda:{}", ordinals.first().copied().unwrap_or_default()),
@@ -274,10 +279,12 @@ impl Devices {
         }
     }
 
-    /// Each device's name and capacity; by default all of the host's memory, and of a GPU what is free less a reserve.
+    /// Returns the name and the capacity of each device. The default capacity is all memory of the host, or the free
+    /// memory of a GPU less a reserve.
     ///
     /// # Errors
-    /// [`Error::Device`] for a GPU that is not there; [`Error::NoGpus`] without a driver.
+    /// [`Error::Device`] for a GPU that does not exist; [`Error::NoGpus`] without a driver; [`Error::Value`] for no
+    /// devices or too many.
     pub(crate) fn budgets(&self, memory: Option<ByteSize>) -> Result<Vec<DeviceBudget>> {
         self.check()?;
         let (names, default_bytes): (Vec<String>, u64) = match &self.kind {
@@ -292,7 +299,7 @@ impl Devices {
         Ok(names.into_iter().map(budget).collect())
     }
 
-    /// Whether their memory is the host's.
+    /// Returns whether the devices compute in the memory of the host.
     pub(crate) fn in_place(&self) -> bool {
         self.kind == DeviceKind::Cpu
     }
@@ -301,6 +308,8 @@ impl Devices {
         (0..self.count).map(|i| format!("{name}:{i}")).collect()
     }
 
+    /// Checks the number of devices.
+    ///
     /// # Errors
     /// [`Error::Value`] for no devices or too many.
     pub(crate) fn check(&self) -> Result<()> {
@@ -335,8 +344,9 @@ impl Devices {
         ordinals.iter().enumerate().map(budget).collect()
     }
 
-    /// Opens the devices. They share the cores evenly; with more devices than cores each has one thread, and kernels run
-    /// one at a time a core, so that an operation's seconds are its own.
+    /// Opens the devices. They share the cores evenly. With more devices than cores, each device has one thread, and
+    /// only as many kernels run at a time as there are cores, so that the measured time of a kernel is not shared with
+    /// others.
     pub(crate) fn open(&self, budgets: &[DeviceBudget]) -> Result<Vec<Box<dyn Device>>> {
         let cores = self.threads.map_or_else(rayon::current_num_threads, NonZeroUsize::get);
         let threads = match self.count {
@@ -381,7 +391,7 @@ impl Default for Devices {
 impl FromStr for Devices {
     type Err = Error;
 
-    /// From `auto`, `cpu`, `cpu:N`, `cuda:LIST` or `sim:N`.
+    /// Parses `auto`, `cpu`, `cpu:N`, `cuda:LIST` or `sim:N`.
     ///
     /// # Errors
     /// [`Error::Value`].
@@ -410,7 +420,7 @@ impl FromStr for Devices {
 }
 
 impl fmt::Display for Devices {
-    /// As [`FromStr`] reads them, but for the caller's own.
+    /// Writes the text that [`FromStr`] reads, except for custom devices, which no text names.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             DeviceKind::Cpu if self.count == 1 => f.write_str("cpu"),
@@ -422,7 +432,7 @@ impl fmt::Display for Devices {
     }
 }
 
-/// Numbers of GPUs, separated by commas.
+/// Formats numbers of GPUs, separated by commas.
 fn numbers(ordinals: &[u32]) -> String {
     ordinals.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }

@@ -1,4 +1,4 @@
-//! Where and how programs run: what a trainer and a predictor have in common.
+//! Run options: where and how programs run. Shared by trainers, predictors and dry runs.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -23,13 +23,14 @@ use crate::program::{Passes, Program};
 /// How vertices are split over devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Partition {
-    /// Consecutive ranges with equal shares of something.
+    /// Consecutive ranges with equal shares of vertices, edges or predicted time.
     Strategy(Strategy),
-    /// These ranges.
+    /// Given ranges.
     Ranges(Vec<Range<usize>>),
-    /// These ranges to begin with, from which a trainer goes on as with [`Strategy::Learned`].
+    /// Given ranges at the start. A trainer then moves them as with [`Strategy::Learned`].
     LearnedFrom(Vec<Range<usize>>),
-    /// The ranges of an earlier run, each from an epoch on, in ascending order. What does not train takes the last.
+    /// The splits of an earlier run: the first epoch and the ranges of each, in ascending order of epochs. Predictors
+    /// and dry runs use the last one.
     Replay(Vec<(u64, Vec<Range<usize>>)>),
 }
 
@@ -39,7 +40,7 @@ impl Default for Partition {
     }
 }
 
-/// A file that ranges are read from: `run.json` of a checkpoint, or a list of pairs.
+/// The contents of a file with ranges: `run.json` of a checkpoint, or a list of pairs.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Ranges {
@@ -51,17 +52,18 @@ enum Ranges {
     List(Vec<[usize; 2]>),
 }
 
-/// The vertex ranges of the devices from an epoch on.
+/// The vertex ranges of the devices, and the first epoch with them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitRecord {
-    /// The first epoch that ran with them, from 1.
+    /// The first epoch that ran with these ranges, from 1.
     pub epoch: u64,
-    /// A range a device.
+    /// One range `[start, end)` per device.
     pub parts: Vec<[usize; 2]>,
 }
 
 impl Partition {
-    /// From `learned`, `edges`, `vertices` or a file: the `run.json` of a checkpoint, or JSON of pairs `[[0, 10], [10, 34]]`.
+    /// Parses `learned`, `edges`, `vertices` or the name of a file. The file is the `run.json` of a checkpoint, or a
+    /// JSON list of pairs such as `[[0, 10], [10, 34]]`.
     ///
     /// # Errors
     /// [`Error::Value`]; [`Error::Io`] if the file cannot be read; [`Error::PartitionFile`].
@@ -92,12 +94,12 @@ impl Partition {
         Ok(Self::Replay(splits.iter().map(|split| (split.epoch, ranges_of(&split.parts))).collect()))
     }
 
-    /// Whether the split follows what is measured.
+    /// Returns whether a trainer adapts the split to its measurements.
     pub(crate) fn learns(&self) -> bool {
         matches!(self, Self::Strategy(Strategy::Learned) | Self::LearnedFrom(_))
     }
 
-    /// Of a replay, the ranges of an epoch.
+    /// Returns the recorded ranges of an epoch, if this is a replay.
     pub(crate) fn replayed(&self, epoch: u64) -> Option<&[Range<usize>]> {
         let Self::Replay(splits) = self else { return None };
         let current = splits.iter().rev().find(|(first, _)| *first <= epoch).or(splits.first());
@@ -108,14 +110,14 @@ impl Partition {
 impl FromStr for Partition {
     type Err = Error;
 
-    /// As [`Partition::parse`].
+    /// Does the same as [`Partition::parse`].
     fn from_str(text: &str) -> Result<Self> {
         Self::parse(text)
     }
 }
 
 impl fmt::Display for Partition {
-    /// The strategy's name, or what kind of ranges they are.
+    /// Writes the name of the strategy, or the kind of ranges.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Strategy(strategy) => strategy.fmt(f),
@@ -126,12 +128,12 @@ impl fmt::Display for Partition {
     }
 }
 
-/// Ranges from pairs of their ends.
+/// Converts pairs `[start, end]` to ranges.
 pub(crate) fn ranges_of(pairs: &[[usize; 2]]) -> Vec<Range<usize>> {
     pairs.iter().map(|&[start, end]| start..end).collect()
 }
 
-/// Where and how programs run: what a trainer, a predictor and a dry run have in common.
+/// Where and how programs run: the options that a trainer, a predictor and a dry run share.
 ///
 /// ```
 /// use lapidary::forecast::{DryRun, Subject};
@@ -155,7 +157,8 @@ pub struct RunOptions {
     pub(crate) passes: Passes,
 }
 
-/// The setters of [`RunOptions`], written into an `impl` of a type that holds one: `run_option_setters!(self => self.options)`.
+/// Defines the setters of [`RunOptions`] in an `impl` of a type that contains one:
+/// `run_option_setters!(self => self.options)`.
 macro_rules! run_option_setters {
     ($this:ident => $options:expr) => {
         /// Sets the devices that compute; the CPU by default.
@@ -164,20 +167,22 @@ macro_rules! run_option_setters {
             $this
         }
 
-        /// Sets how much memory each device may use; by default all of the host's, or what is free of the GPU's.
+        /// Sets how much memory each device may use. The default is all memory of the host, or the free memory of the
+        /// GPU less a reserve.
         pub fn device_memory(mut $this, memory: bytesize::ByteSize) -> Self {
             $options.device_memory = Some(memory);
             $this
         }
 
-        /// Sets the memory policy: which tensors stay on a device; [`MemoryPolicy::Optimal`](crate::MemoryPolicy::Optimal) by default.
+        /// Sets the memory policy, which decides which tensors stay on a device. The default is
+        /// [`MemoryPolicy::Optimal`](crate::MemoryPolicy::Optimal).
         pub fn memory(mut $this, policy: $crate::runtime::MemoryPolicy) -> Self {
             $options.memory = policy;
             $this
         }
 
-        /// Sets how vertices are split over devices; learned by default: the split follows what is measured, and a trainer
-        /// moves vertices between epochs when that pays.
+        /// Sets how vertices are split over devices. The default is a learned split: it follows measured times, and a
+        /// trainer moves vertices between epochs when that pays.
         pub fn partition(mut $this, partition: $crate::runtime::Partition) -> Self {
             $options.partition = partition;
             $this
@@ -193,7 +198,7 @@ macro_rules! run_option_setters {
 pub(crate) use run_option_setters;
 
 impl RunOptions {
-    /// The defaults: the CPU, all of its memory, the optimal policy, a learned split, all passes.
+    /// Returns the defaults: the CPU, all of its memory, the optimal policy, a learned split, all passes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -204,11 +209,11 @@ impl RunOptions {
         Method { policy: self.memory, ..Method::default() }
     }
 
-    /// The part of each device, by what `model` has learned, if there is one.
+    /// Returns the part of each device, predicted by the learned `model` if there is one.
     ///
     /// # Errors
-    /// [`Error::Parts`] for ranges that are not one a device, consecutive and whole; [`Error::Io`] and the like from
-    /// measuring this machine, for learned parts without a model.
+    /// [`Error::Parts`] unless there is one range per device, the ranges are consecutive, and they cover the graph. For
+    /// learned parts without a model, the errors of [`profile::load`], which may measure this machine.
     /// # Cost
     /// O(e) for learned parts, else O(parts log n).
     pub(crate) fn parts(
@@ -222,16 +227,17 @@ impl RunOptions {
     }
 }
 
-/// How often a program runs on the graph that is split.
+/// How often a program runs on the graph, which decides which costs a split considers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runs {
-    /// Epoch after epoch: what is made once does not count.
+    /// Many epochs: the cost of the setup does not count.
     Many,
-    /// Once: what it makes of constants counts as well, and that its memory is fresh.
+    /// One pass: the cost of the setup counts as well, and so does the first touch of memory.
     Once,
 }
 
-/// The part of each of `devices`: see [`RunOptions::parts`]. Without a model, the profile that a word names predicts.
+/// Returns the part of each of `devices` devices: see [`RunOptions::parts`]. Without a model, `profile` is the name of
+/// the profile that predicts times.
 pub(crate) fn split_parts(
     partition: &Partition,
     inputs: &Inputs,
@@ -268,15 +274,15 @@ fn learner(inputs: &Inputs, program: &Program, profile: &str, model: Option<&Cos
     Ok(Learner::new(model, inputs, &[("program", program)], &[0]))
 }
 
-/// A cost model that knows what the machine of this profile can do, and nothing else.
+/// Returns a cost model that predicts from a profile alone, without samples.
 ///
 /// # Errors
-/// As [`profile::load`].
+/// Those of [`profile::load`].
 pub(crate) fn prior(profile: &str) -> Result<CostModel> {
     Ok(CostModel::new(profile::load(profile)?).expect("a measured profile is a good one"))
 }
 
-/// Objects to ranges that are not one a device, consecutive and whole.
+/// Returns the ranges, after checking that there is one per device and that they cover all vertices in order.
 ///
 /// # Errors
 /// [`Error::Parts`].
