@@ -15,10 +15,10 @@ use crate::dataset::import::{self, Fate, Format, Ids, Missing, Options, Progress
 use crate::dataset::{Dataset, DegreeRange, Info, RandomSplit};
 use crate::error::Result;
 
-/// The kinds of files, below the flags.
+/// Text below the flags of `data import`: the kinds of files.
 const KINDS: &str = "\
-Kinds, and what is done with their edges by default (the same as PyTorch Geometric, where it reads
-the same files):
+Kinds, and the default treatment of their edges (as in PyTorch Geometric, if it reads the same
+files):
   planetoid      FOLDER/ind.NAME: undirected, repeated edges dropped
   npz            FILE with indptr, indices (of in-edges) or edge_index; x, y, train or train_mask:
                  as it is; or one of the next 2
@@ -30,7 +30,7 @@ the same files):
                  otherwise, repeated edges and loops dropped
   ogb            FOLDER with raw/edge.csv.gz, ..., split/: directed as it is; reverses are added for
                  products and proteins
-  edges          FILE of edges u v, one a line, or CSV, .gz or not, any ids or names: directed,
+  edges          FILE of edges u v, one per line, or CSV, .gz or not, any ids or names: directed,
                  repeated edges dropped
   mtx            Matrix Market FILE: undirected if its header says symmetric, repeated edges dropped
   lux            PREFIX or PREFIX.lux, with PREFIX.feats.bin or .csv, .label, .mask: as it is
@@ -43,7 +43,7 @@ Example: from names to a trained model (v.csv has the titles name, features and 
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DataVerb {
-    /// Print what a dataset holds
+    /// Print the contents of a dataset
     Info {
         /// Dataset directory, builtin:planted or builtin:karate
         data: String,
@@ -73,19 +73,20 @@ pub(super) struct ImportArgs {
     /// Edges from a vertex to itself: keep or drop [default: see below]
     #[arg(long, value_name = "WHAT")]
     self_loops: Option<Fate>,
-    /// Vertices without an edge to or from another: keep, or drop and renumber [default: keep]
+    /// Isolated vertices (no edge to or from another vertex): keep, or drop and renumber [default: keep]
     #[arg(long, value_name = "WHAT")]
     isolated: Option<Fate>,
     /// Add the reverse of every edge, true or false; repeated edges are then dropped by default [default: see below]
     #[arg(long, alias = "symmetrize", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     symmetrise: Option<bool>,
-    /// planetoid: name of the set, if the folder holds several
+    /// planetoid: name of the dataset, if the folder holds several
     #[arg(long)]
     name: Option<String>,
-    /// Shares of train, val and test to draw, as in 0.6,0.2,0.2; heterophilous, npz: or the number N of one of several splits [default: 0]
+    /// Shares of train, val and test to draw, as in 0.6,0.2,0.2; heterophilous, npz: or the number N of a split in the
+    /// file [default: 0]
     #[arg(long, value_name = "SHARES|N")]
     split: Option<String>,
-    /// With shares: split each class by itself
+    /// With shares: split each class separately
     #[arg(long, requires = "split")]
     stratified: bool,
     /// With shares: seed [default: 0]
@@ -106,7 +107,8 @@ pub(super) struct ImportArgs {
     /// With --vertices: columns of the features [default: all others that hold numbers]
     #[arg(long, value_name = "TITLE,..", value_delimiter = ',')]
     feature_columns: Option<Vec<String>>,
-    /// Vertices without a row, and rows without an edge: error, drop (both), or keep (such rows, as vertices without edges)
+    /// Vertices without a row, and rows without an edge: error, drop (both), or keep (such rows, as vertices without
+    /// edges)
     #[arg(long, value_name = "WHAT", default_value = "error")]
     missing: Missing,
     /// edges: text with one vertex name per line, in the order of the rows of --features, --labels and masks
@@ -235,7 +237,7 @@ struct GenerateArgs {
     json: bool,
 }
 
-/// Looks, imports or generates.
+/// Inspects, imports or generates a dataset.
 pub(super) fn run(verb: &DataVerb) -> Result<()> {
     match verb {
         DataVerb::Info { data, json } => {
@@ -267,7 +269,7 @@ pub(super) fn run(verb: &DataVerb) -> Result<()> {
 
 fn import_from(args: &ImportArgs) -> Result<()> {
     let kind: Format = args.kind.parse()?;
-    // What takes minutes should not fail at its end.
+    // An import can take minutes, so an invalid destination is reported before it.
     Dataset::check_destination(&args.dst)?;
     let bar = byte_bar(format!("importing {}", args.src.display()), args.json);
     let watch = |progress: Progress| {
@@ -328,7 +330,7 @@ fn import_from(args: &ImportArgs) -> Result<()> {
 }
 
 impl ImportArgs {
-    /// Which of several splits, or shares to draw.
+    /// Parses `--split`: the number of a split in the file, or shares to draw.
     fn split(&self) -> Result<(usize, Option<RandomSplit>)> {
         let index = self.split.as_ref().map(|split| split.parse::<usize>());
         let random = match (&self.split, index) {
@@ -340,7 +342,7 @@ impl ImportArgs {
     }
 }
 
-/// What an import found and did, for people.
+/// Returns the rows of the table that reports an import.
 fn report_rows(report: &Report, ids: Option<&Ids>) -> Vec<(&'static str, String)> {
     let fate = |n: u64, dropped: bool| match (n, dropped) {
         (0, _) => "none".into(),
@@ -428,7 +430,7 @@ fn name_of(dst: &Path) -> String {
     dst.file_name().map_or_else(|| "generated".into(), |name| name.to_string_lossy().into_owned())
 }
 
-/// Shows that something is being done until it is.
+/// Shows a spinner while `work` runs.
 fn working<T>(doing: &str, what: &str, hidden: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let spinner = spinner(format!("{doing} {what}"), hidden);
     let done = work();
@@ -460,7 +462,7 @@ fn print_json(info: &Info, written: Option<&Path>, more: Option<(&str, serde_jso
     json_line(&line)
 }
 
-/// What a dataset holds, for people.
+/// Returns the rows of the table that describes a dataset.
 fn info_rows(info: &Info) -> Vec<(&'static str, String)> {
     let degree = &info.degree;
     let mut rows = vec![
@@ -516,7 +518,7 @@ fn info_rows(info: &Info) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// How many vertices have which in-degree, with bars, lined up.
+/// Formats the distribution of in-degrees as an aligned table with bars.
 fn histogram(info: &Info) -> String {
     const WIDEST: usize = 40;
     let name = |range: &DegreeRange| match range.least == range.most {
@@ -531,7 +533,7 @@ fn histogram(info: &Info) -> String {
     let mut text = format!("\n{:>name_width$}  {:>count_width$}    share", "in-degree", "vertices");
     for ((range, name), count) in info.degree_histogram.iter().zip(&names).zip(&counts) {
         let share = 100.0 * range.vertices as f64 / info.vertices as f64;
-        // What is there shows.
+        // Rounding up gives every non-empty range a visible bar.
         let bar = "#".repeat((range.vertices * WIDEST).div_ceil(most));
         let line = format!("\n{name:>name_width$}  {count:>count_width$}  {share:>5.1} %  {bar}");
         text.push_str(line.trim_end());
@@ -539,7 +541,7 @@ fn histogram(info: &Info) -> String {
     text
 }
 
-/// The first names of classes.
+/// Formats the first names of classes.
 fn class_names(names: &[String]) -> String {
     const SHOWN: usize = 8;
     let mut shown: Vec<String> = names.iter().take(SHOWN).map(|name| name.escape_debug().to_string()).collect();
@@ -549,7 +551,7 @@ fn class_names(names: &[String]) -> String {
     format!(": {}", shown.join(", "))
 }
 
-/// The smallest and largest class of a split.
+/// Formats the sizes of the smallest and the largest class of a split.
 fn balance(per_class: &[usize]) -> String {
     match (per_class.iter().min(), per_class.iter().max()) {
         (Some(least), Some(most)) => format!("{least} to {most} a class"),

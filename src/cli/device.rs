@@ -1,4 +1,4 @@
-//! The flags that say where and how a program runs, the same for every verb that runs one.
+//! The flags that say where and how a program runs. All verbs that run a program share them.
 
 use std::num::NonZeroUsize;
 
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::program::Passes;
 use crate::runtime::{Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions};
 
-/// More threads than any machine has cores; beyond, starting them would take longer than training.
+/// The most threads: more than any machine has cores. With more, starting them would take longer than training.
 const MOST_THREADS: usize = 1024;
 
 #[derive(Debug, Args)]
@@ -31,7 +31,7 @@ pub(super) struct DeviceArgs {
     layout: LayoutArgs,
 }
 
-/// How a program is cut and compiled: the same for running and for planning.
+/// The flags that say how a program is split and compiled, shared by running and planning.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Devices")]
 pub(super) struct LayoutArgs {
@@ -55,7 +55,10 @@ impl LayoutArgs {
         Ok(self.passes.parse()?)
     }
 
-    /// The path of rows between `count` devices, which `devices` names.
+    /// Returns how rows are exchanged between `count` devices. `devices` is the text of `--devices`.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for an unknown word, and for `peer` between the workers of `cpu:N`.
     pub(super) fn exchange(&self, devices: &str, count: usize) -> Result<ExchangeMode> {
         let exchange = self.exchange.parse()?;
         if exchange == ExchangeMode::Peer && devices.starts_with("cpu") && count > 1 {
@@ -110,7 +113,7 @@ impl DeviceArgs {
     }
 }
 
-/// What `--device-memory` says.
+/// Parses `--device-memory`.
 pub(super) fn memory_size(text: Option<&str>) -> Result<Option<ByteSize>> {
     let parse = |text: &str| {
         text.parse().map_err(|_| Error::Value {

@@ -1,4 +1,4 @@
-//! How the command fails: the library's errors in the words of the command line, and its exit codes.
+//! Reports errors: replaces the library's option names by flags, and chooses the exit code.
 
 use std::error::Error as StdError;
 use std::process::ExitCode;
@@ -8,13 +8,13 @@ use crate::dataset;
 use crate::error::Error;
 use crate::model::ModelError;
 
-/// Something went wrong.
+/// The command failed.
 const FAILED: u8 = 1;
 
 /// The command line is wrong. clap exits with the same code.
 const USAGE: u8 = 2;
 
-/// Nothing that was asked for fits, or a check was incomplete.
+/// Nothing that was requested fits into memory, or a check was incomplete.
 pub(super) const DOES_NOT_FIT: u8 = 3;
 
 /// Ended by Ctrl-C: 128 + SIGINT.
@@ -22,7 +22,8 @@ pub(super) const INTERRUPTED: u8 = 130;
 
 /// Reports an error, and returns the exit code of the process.
 ///
-/// A reader that closes the pipe of standard output has what it wanted: that is a success, and nothing is said.
+/// If the reader closes the pipe of standard output, it needs no more output. That is a success, and nothing is
+/// printed.
 pub(super) fn end(error: &Error) -> ExitCode {
     match error {
         Error::Io { path, source, .. }
@@ -63,7 +64,8 @@ fn code(error: &Error) -> u8 {
     }
 }
 
-/// The message of an error, with flags in the place of options, and behind advice without an option the flags that it is about.
+/// Returns the message of an error with flags in place of option names. If the message names no option, the flags to
+/// change are added in parentheses.
 fn in_flags(error: &(dyn StdError + 'static)) -> String {
     let mut text = options_as_flags(&error.to_string());
     if let Some(flags) = flags_of(error) {
@@ -72,7 +74,7 @@ fn in_flags(error: &(dyn StdError + 'static)) -> String {
     text
 }
 
-/// Replaces the names of options by flags: "option `device_memory`" by "--device-memory".
+/// Replaces option names by flags: "option `device_memory`" becomes "--device-memory".
 pub(super) fn options_as_flags(text: &str) -> String {
     const OPTION: &str = "option `";
     let is_name = |name: &str| name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_.".contains(&b));
@@ -87,7 +89,7 @@ pub(super) fn options_as_flags(text: &str) -> String {
     shown
 }
 
-/// The flag of an option of the library.
+/// Returns the flag for an option of the library.
 fn flag(option: &str) -> String {
     match option {
         "columns.key" => "--key".into(),
@@ -99,12 +101,12 @@ fn flag(option: &str) -> String {
     }
 }
 
-/// The flags to change, of errors that name no option.
+/// Returns the flags to change, for errors that name no option.
 fn flags_of(error: &(dyn StdError + 'static)) -> Option<&'static str> {
-    // As the source of another error it is in a box.
+    // The source of another error is in a box.
     let of_device = error.downcast_ref().or_else(|| error.downcast_ref::<Box<_>>().map(|boxed| &**boxed));
     match of_device {
-        // The driver's and cuBLAS's words for a device whose memory is full.
+        // Errors of the driver and of cuBLAS if the memory of the device is full.
         Some(lapidary_kernels::Error::Cuda { name, .. }) => {
             return ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED"]
                 .contains(&name.as_str())

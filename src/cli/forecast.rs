@@ -1,4 +1,4 @@
-//! What `lapidary plan` shows of a dry run of training.
+//! The output of `lapidary plan` for a dry run of training.
 
 use lapidary_planner::memory::{Objective, Policy};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use super::plan::name;
 use crate::error::Result;
 use crate::forecast::{CurvePoint, DeviceForecast, Forecast, PlanForecast, PolicyForecast, StepForecast};
 
-/// Tables for people, or one JSON line a policy and one a point of the curve.
+/// Prints tables, or with `as_json` one JSON line per policy and one per point of the curve.
 pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_json: bool) -> Result<()> {
     if as_json {
         for policy in &forecast.policies {
@@ -70,7 +70,7 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
     Ok(())
 }
 
-/// A plan as one JSON line. Its steps are many: they are written as they are, and not copied first.
+/// A plan as one JSON line. There can be many steps, so they are borrowed and not copied.
 #[derive(Serialize)]
 struct PlanLine<'a> {
     event: &'static str,
@@ -139,7 +139,7 @@ fn plan_line<'a>(forecast: &Forecast, policy: Policy, plan: &'a PlanForecast) ->
     }
 }
 
-/// What is said only where there is any.
+/// Returns `None` for 0, so that the field is left out.
 fn some(bytes: u64) -> Option<u64> {
     (bytes > 0).then_some(bytes)
 }
@@ -188,7 +188,7 @@ fn policies_table(forecast: &Forecast, objective: Objective) -> String {
                 }
                 let cost = to_device + if objective == Objective::Both { to_host } else { 0 };
                 let bound = lower_bound(plan);
-                // A bound of 0 says nothing of a cost that is more.
+                // If the cost is above 0, a bound of 0 gives no information.
                 let gap = (bound > 0 || cost == 0).then(|| (cost - bound.min(cost)) as f64 / cost.max(1) as f64);
                 table.add_row([
                     name,
@@ -224,7 +224,7 @@ fn curve_table(curve: &[CurvePoint]) -> String {
     for point in curve {
         let [memory, to_device, to_host] = [point.device_memory, point.bytes_to_device, point.bytes_to_host].map(size);
         let row = [memory, point.tiles.to_string(), to_device, to_host, seconds(point.epoch_seconds)];
-        // Points that look the same to a person are shown once.
+        // Points with the same text are shown once.
         if before.replace(row.clone()) != Some(row.clone()) {
             table.add_row(row);
         }
@@ -232,7 +232,7 @@ fn curve_table(curve: &[CurvePoint]) -> String {
     align(table)
 }
 
-/// From where on more memory moves nothing less, and what half of it costs.
+/// Describes the least memory of the curve from which more memory saves no bytes, and the point before it.
 fn knee(curve: &[CurvePoint]) -> Option<String> {
     let least = curve.last()?.bytes();
     let enough = curve.iter().position(|point| point.bytes() == least)?;
@@ -266,7 +266,7 @@ fn steps(policy: &PolicyForecast, plan: &PlanForecast) -> String {
     text
 }
 
-/// Three digits and more: neighbours on a curve differ in the third.
+/// Formats a size with two decimals, since neighbouring points of a curve differ in the third digit.
 fn size(bytes: u64) -> String {
     let (mut size, mut unit) = (bytes as f64, "B");
     for larger in ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"] {

@@ -19,7 +19,7 @@ use crate::output::OutputFile;
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("from").required(true).args(["checkpoint", "weights"]))]
 pub(super) struct InferArgs {
-    /// Folder of `train --checkpoint` (takes the best epoch, else the newest), or one checkpoint in it
+    /// Folder of `train --checkpoint` (uses the best epoch, otherwise the newest), or one checkpoint in it
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
     /// Weights: a safetensors file with PyG's parameter names
@@ -34,7 +34,8 @@ pub(super) struct InferArgs {
     /// Dataset directory, builtin:planted or builtin:karate
     #[arg(long, value_name = "DATA")]
     data: String,
-    /// Feature normalisation: row (divide each row by its sum) or none [default: the checkpoint's; with --weights, the dataset's]
+    /// Feature normalisation: row (divide each row by its sum) or none [default: the checkpoint's; with --weights, the
+    /// dataset's]
     #[arg(long, value_name = "NORM")]
     feature_norm: Option<String>,
     /// Storage of vertex matrices: f32 or bf16 [default: as in training; with --weights, f32]
@@ -50,7 +51,7 @@ pub(super) struct InferArgs {
     device: DeviceArgs,
 }
 
-/// Predicts, writes and reports.
+/// Predicts, writes the logits if requested, and prints a report.
 pub(super) fn run(args: &InferArgs) -> Result<()> {
     let options = args.device.options()?;
     let mut predictor = match (&args.checkpoint, &args.weights, &args.model) {
@@ -72,7 +73,7 @@ pub(super) fn run(args: &InferArgs) -> Result<()> {
         let path = path.to_path_buf();
         move |source| Error::Io { action: "write the logits", path, source }
     };
-    // A file that cannot be written is an error now, not after all the work.
+    // Opens the file first, so that a file that cannot be written is an error before the work.
     let out = args.out.as_deref().map(|path| OutputFile::create(path).map_err(failed(path))).transpose()?;
     let data = Dataset::load(&args.data)?;
     let prediction = predictor.run(&data)?;

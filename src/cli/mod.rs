@@ -1,6 +1,6 @@
-//! The command: verbs, flags, and what people and programs see.
+//! The command: verbs, flags and output.
 //!
-//! Results go to standard output: tables for people, or with `--json` JSON lines and nothing else. Progress, notes and errors go
+//! Results go to standard output: tables, or with `--json` JSON lines and nothing else. Progress, notes and errors go
 //! to standard error. `failure.rs` has the exit codes.
 
 mod data;
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use device::DeviceArgs;
 
-/// The exit codes, below the verbs.
+/// Text below the verbs: the exit codes.
 const EXIT_CODES: &str = "\
 Exit codes:
   0        Success
@@ -55,7 +55,7 @@ enum Verb {
     Data(data::DataVerb),
 }
 
-/// Runs the command that the process was started as.
+/// Runs the command line of this process, and returns its exit code.
 pub fn run() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(

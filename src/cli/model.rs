@@ -1,4 +1,4 @@
-//! The flags that say what is trained, the same for training and for planning it.
+//! The flags of the model, shared by `train` and `plan`.
 
 use clap::{Args, ValueEnum};
 use lapidary_kernels::StorageType;
@@ -6,7 +6,7 @@ use lapidary_kernels::StorageType;
 use crate::error::{Error, Result};
 use crate::model::{Model, ModelConfig, Norm};
 
-/// More layers than anyone trains; far more would not even have room for their names.
+/// The most layers: more than anyone trains. With far more, memory would not suffice even for their names.
 const MOST_LAYERS: usize = 10_000;
 
 #[derive(Debug, Args)]
@@ -27,7 +27,8 @@ pub(super) struct ModelArgs {
     /// Dropout rate on the features [default: that of hidden layers for sparse features, else 0]
     #[arg(long, value_name = "F")]
     input_dropout: Option<f32>,
-    /// Weights of neighbours: sym, mean or sum [default: sym for gcn and resgcn, mean for sage and commnet, sum for gin and graphconv]
+    /// Weights of neighbours: sym, mean or sum [default: sym for gcn and resgcn, mean for sage and commnet, sum for gin
+    /// and graphconv]
     #[arg(long)]
     norm: Option<String>,
     /// Layer norm on hidden layers, before the ReLU
@@ -38,7 +39,7 @@ pub(super) struct ModelArgs {
     pub(super) dtype: DtypeArg,
 }
 
-/// A way of storing on the command line.
+/// A storage type on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum DtypeArg {
     F32,
@@ -53,7 +54,7 @@ impl DtypeArg {
         }
     }
 
-    /// Behind a model's name, where it is not what is expected.
+    /// Returns the text that follows a model's name: empty for f32, the default.
     pub(super) fn said(self) -> &'static str {
         match self {
             Self::F32 => "",
@@ -63,7 +64,10 @@ impl DtypeArg {
 }
 
 impl ModelArgs {
-    /// The model for features and classes of these widths.
+    /// Returns the model for `features` input columns and `classes` output columns.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a number of layers or a width out of range, and the errors of the model.
     pub(super) fn model(&self, features: usize, classes: usize) -> Result<Model> {
         self.check_sizes()?;
         let mut widths = vec![self.hidden; self.layers + 1];
@@ -79,7 +83,7 @@ impl ModelArgs {
         })?)
     }
 
-    /// Refuses values that clap takes but that mean nothing here, whatever the data.
+    /// Checks the values that clap accepts but that are invalid for any data.
     pub(super) fn check(&self) -> Result<()> {
         self.model(1, 1).map(drop)
     }

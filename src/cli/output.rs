@@ -1,4 +1,4 @@
-//! How results are shown: JSON lines for programs, tables and bars for people.
+//! Output: JSON lines for programs, tables and progress bars for people.
 
 use std::io::{BufWriter, IsTerminal, Write};
 use std::time::Duration;
@@ -9,19 +9,19 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// The path of standard output in errors.
+/// The name of standard output in errors.
 pub(super) const STANDARD_OUTPUT: &str = "<standard output>";
 
 fn unwritable(source: std::io::Error) -> Error {
     Error::Io { action: "write to", path: STANDARD_OUTPUT.into(), source }
 }
 
-/// Prints one JSON line on standard output at once, so that a reader sees it while the program goes on.
+/// Prints one JSON line on standard output and flushes it, so that a reader sees it while the program continues.
 ///
 /// # Errors
 /// [`Error::Io`] when standard output is closed.
 pub(super) fn json_line(value: &impl Serialize) -> Result<()> {
-    // A plan's line may be of gigabytes.
+    // The line of a plan can have gigabytes, so it is not built in memory.
     let mut stdout = BufWriter::with_capacity(1 << 16, std::io::stdout().lock());
     let line = serde_json::to_writer(&mut stdout, value).map_err(std::io::Error::from);
     let written = line.and_then(|()| writeln!(stdout)).and_then(|()| stdout.flush());
@@ -36,12 +36,12 @@ pub(super) fn print(text: &str) -> Result<()> {
     writeln!(std::io::stdout().lock(), "{text}").map_err(unwritable)
 }
 
-/// Says something to the person on standard error. A person who stopped listening is no error.
+/// Prints a line on standard error. A closed standard error is ignored.
 pub(super) fn say(text: impl std::fmt::Display) {
     drop(writeln!(std::io::stderr().lock(), "{text}"));
 }
 
-/// A table of names and values, lined up.
+/// Formats an aligned table of names and values.
 pub(super) fn facts(rows: &[(&str, String)]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -54,7 +54,7 @@ pub(super) fn facts(rows: &[(&str, String)]) -> String {
     table.trim_fmt()
 }
 
-/// A table with a header, to which rows are added.
+/// Returns a table that has a header and no rows.
 pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -62,7 +62,7 @@ pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
-/// A table's text, its columns but the first aligned to the right.
+/// Formats a table. All columns but the first are aligned to the right.
 pub(super) fn align(mut table: Table) -> String {
     for (i, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
@@ -73,7 +73,7 @@ pub(super) fn align(mut table: Table) -> String {
     table.trim_fmt()
 }
 
-/// A bar for `length` steps on standard error; hidden where nobody watches.
+/// Returns a progress bar for `length` steps on standard error. It is hidden if standard error is not a terminal.
 pub(super) fn bar(length: u64, hidden: bool) -> ProgressBar {
     let bar = ProgressBar::new(length);
     if hidden || !std::io::stderr().is_terminal() {
@@ -85,7 +85,8 @@ pub(super) fn bar(length: u64, hidden: bool) -> ProgressBar {
     bar
 }
 
-/// A bar for bytes that are read, with their rate, on standard error; hidden where nobody watches.
+/// Returns a progress bar for bytes that are read, with their rate, on standard error. It is hidden if standard error
+/// is not a terminal.
 pub(super) fn byte_bar(prefix: String, hidden: bool) -> ProgressBar {
     let bar = bar(0, hidden).with_prefix(prefix);
     let style = ProgressStyle::with_template("{prefix} {wide_bar} {bytes}/{total_bytes}  {bytes_per_sec}  {eta}");
@@ -93,7 +94,7 @@ pub(super) fn byte_bar(prefix: String, hidden: bool) -> ProgressBar {
     bar
 }
 
-/// A sign of life on standard error for work of unknown length; hidden where nobody watches.
+/// Returns a spinner on standard error, for work of unknown length. It is hidden if standard error is not a terminal.
 pub(super) fn spinner(message: String, hidden: bool) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_message(message);
     if hidden || !std::io::stderr().is_terminal() {
@@ -103,12 +104,12 @@ pub(super) fn spinner(message: String, hidden: bool) -> ProgressBar {
     spinner
 }
 
-/// A share as a percentage, or a dash.
+/// Formats a share as a percentage, or `None` as a dash.
 pub(super) fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".into(), |s| format!("{:.2} %", 100.0 * s))
 }
 
-/// Seconds at a readable scale.
+/// Formats seconds in us, ms or s.
 pub(super) fn seconds(s: f64) -> String {
     if s < 1e-3 {
         format!("{:.1} us", s * 1e6)
@@ -119,7 +120,7 @@ pub(super) fn seconds(s: f64) -> String {
     }
 }
 
-/// A count with thin groups of three digits.
+/// Formats a count with a comma between groups of three digits.
 pub(super) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut grouped = String::new();

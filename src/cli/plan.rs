@@ -23,9 +23,9 @@ use crate::runtime::Devices;
 use crate::tasks_file;
 use crate::train::{Adam, AdamW, Optimizer, Sgd};
 
-/// The format of `--tasks`, below the flags.
+/// Text below the flags: the format of `--tasks`.
 const TASKS: &str = "\
-A file of tasks holds
+A task file contains
   {\"tensors\": [{\"name\", \"bytes\", \"kind\", \"publish\"}, ..],
    \"ops\": [{\"name\", \"inputs\", \"outputs\", \"next\"}, ..]}
 `kind` is constant, fresh or local; `next` maps an output to the constant whose next value it is.
@@ -33,7 +33,7 @@ A file of tasks holds
 With --epoch steady, `start` lists what is on the device when the epoch begins; `dirty` tensors have
 no host copy.";
 
-/// More devices than anyone has.
+/// The most devices that can be planned for.
 const MOST_DEVICES: usize = 4096;
 
 #[derive(Debug, Args)]
@@ -71,24 +71,26 @@ pub(super) struct PlanArgs {
     json: bool,
 }
 
-/// For which devices.
+/// The flags that say for which devices to plan.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Devices")]
 struct TargetArgs {
     /// Devices: auto, cpu, cpu:N, cuda:0,1 or sim:N as in `train`, or a number of devices
     #[arg(long, value_name = "DEVICES", default_value = "1")]
     devices: String,
-    /// Speed and memory of a device: cpu or cuda:N (measured once), h200, a100, p100 or a JSON file [default: that of --devices, else cpu]
+    /// Speed and memory of a device: cpu or cuda:N (measured once), h200, a100, p100 or a JSON file [default: that of
+    /// --devices, else cpu]
     #[arg(long, value_name = "PROFILE")]
     profile: Option<String>,
-    /// Memory of each device, such as 8GiB or 500MB; a plain number is bytes [default: the profile's; with --tasks, enough]
+    /// Memory of each device, such as 8GiB or 500MB; a plain number is bytes [default: the profile's; with --tasks,
+    /// enough]
     #[arg(long, value_name = "SIZE")]
     device_memory: Option<String>,
     #[command(flatten)]
     layout: LayoutArgs,
 }
 
-/// How to plan.
+/// The flags that say how to plan.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Plan")]
 struct MethodArgs {
@@ -98,7 +100,8 @@ struct MethodArgs {
     /// Bytes to minimise: both (loads and stores) or loads (stores are free)
     #[arg(long, value_name = "BYTES", default_value = "both", hide_possible_values = true)]
     objective: ObjectiveArg,
-    /// Epoch to plan: steady (the one that repeats) or cold (from an empty device) [default: cold with --tasks, else steady]
+    /// Epoch to plan: steady (the one that repeats) or cold (from an empty device) [default: cold with --tasks, else
+    /// steady]
     #[arg(long, value_name = "EPOCH", hide_possible_values = true)]
     epoch: Option<EpochArg>,
 }
@@ -168,15 +171,15 @@ impl PlanArgs {
     }
 }
 
-/// Plans and reports.
+/// Plans, and prints a report.
 ///
 /// # Returns
-/// The exit code: that nothing fits is an answer about tasks, and a failure of training.
+/// The exit code. If nothing fits, this is 0 with `--tasks`, and [`failure::DOES_NOT_FIT`] otherwise.
 pub(super) fn run(args: &PlanArgs) -> Result<ExitCode> {
     match (&args.tasks, &args.data, &args.shape) {
         (Some(path), _, _) => plan_tasks(args, &tasks_file::read(path)?).map(|()| ExitCode::SUCCESS),
         (_, Some(data), _) => {
-            // A wrong flag is an error now, not after all the reading.
+            // Checks the flags first, so that a wrong flag is an error before the data is read.
             args.model.check()?;
             args.optimizer()?;
             Target::of(&args.device)?;
@@ -239,12 +242,12 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
     Ok(if fits { ExitCode::SUCCESS } else { ExitCode::from(failure::DOES_NOT_FIT) })
 }
 
-/// The devices that are planned for.
+/// The devices to plan for.
 struct Target {
     devices: Devices,
-    /// Without one, that of the devices.
+    /// The profile. If `None`, the profile of the devices.
     profile: Option<String>,
-    /// Without one, all that the profile has.
+    /// The memory of each device. If `None`, all memory of the profile.
     memory: Option<ByteSize>,
 }
 
@@ -265,7 +268,7 @@ impl Target {
 }
 
 impl TargetArgs {
-    /// Blames a missing GPU on the flag that asked for it.
+    /// Makes the error of a missing GPU name the flag that requested the GPU.
     fn explained(&self, error: Error) -> Error {
         match error {
             Error::NoGpus { value, source, .. } if self.profile.is_none() => {
@@ -359,7 +362,7 @@ fn line(graph: &TaskGraph, policy: Policy, outcome: &Outcome, epoch: &Epoch) -> 
     line
 }
 
-/// One row a policy.
+/// Formats a table with one row per policy, and the memory needed by the policies that do not fit.
 fn policies_table(outcomes: &[(Policy, Outcome)], objective: Objective) -> String {
     let mut table = table(["policy", "to device", "to host", "peak", "lower bound", "gap", "exact"]);
     let mut too_small = String::new();
@@ -383,7 +386,7 @@ fn policies_table(outcomes: &[(Policy, Outcome)], objective: Objective) -> Strin
     align(table) + &too_small
 }
 
-/// The steps of a plan, one line each.
+/// Formats the steps of a plan, one per line.
 fn steps(graph: &TaskGraph, policy: Policy, plan: &Plan) -> String {
     let names = |ids: &[TensorId]| ids.iter().map(|t| graph.tensor(*t).name.as_str()).collect::<Vec<_>>().join(" ");
     let mut text = format!("\n{}", name(policy));

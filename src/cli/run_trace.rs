@@ -1,4 +1,4 @@
-//! `--trace`: a file beside a run, which may fail without the run failing.
+//! `--trace`: the trace file of a run. If the file fails, the run continues.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use crate::error::{Error, Result};
 use crate::runtime::TraceFile;
 use crate::train::Trainer;
 
-/// The trace of a run, if one was asked for.
+/// The trace of a run, if one was requested.
 #[derive(Debug)]
 pub(super) struct RunTrace {
-    /// Until it fails.
+    /// `None` if no trace was requested, or after a failure.
     file: Option<TraceFile>,
     failed: Option<Error>,
 }
@@ -24,7 +24,7 @@ impl RunTrace {
         Ok(Self { file, failed: None })
     }
 
-    /// Has the epochs to come traced.
+    /// Makes the trainer trace its following epochs.
     pub(super) fn start(&self, trainer: &mut Trainer) {
         if self.file.is_some() {
             trainer.start_trace();
@@ -34,7 +34,7 @@ impl RunTrace {
     /// Writes the trainer's last epoch.
     ///
     /// # Returns
-    /// What a person should know, once: that nothing is written any more, and why.
+    /// A note for the user, once: that nothing more is written, and why.
     pub(super) fn add(&mut self, trainer: &mut Trainer) -> Option<String> {
         let (Some(file), Some(trace)) = (&mut self.file, trainer.trace()) else { return None };
         let path = file.path().display().to_string();
@@ -46,7 +46,7 @@ impl RunTrace {
                 Some(format!("{path} is as large as a trace may be: epoch {epoch} and all after it are left out"))
             }
             Err(error) => {
-                // Its bytes go now: a checkpoint may need the room.
+                // Deletes the file now, since a checkpoint may need the space.
                 self.file = None;
                 self.failed = Some(error);
                 trainer.stop_trace();
@@ -55,10 +55,10 @@ impl RunTrace {
         }
     }
 
-    /// Ends the file, which is then in its place.
+    /// Finishes the file, which is then complete at its path.
     ///
     /// # Errors
-    /// [`Error::Io`], now or when an epoch was written; nothing is then left of it.
+    /// [`Error::Io`], from now or from writing an epoch. The file is then deleted.
     pub(super) fn finish(self) -> Result<()> {
         match self.failed {
             Some(error) => Err(error),

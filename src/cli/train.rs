@@ -21,14 +21,14 @@ use crate::model::{LabelKind, Model};
 use crate::runtime::TraceFile;
 use crate::train::{Adam, AdamW, DecayLayers, Epoch, Move, Optimizer, RunLock, Sgd, Trainer};
 
-/// How many lines tell of progress where there is no terminal to draw a bar on.
+/// Number of progress lines, if standard error is not a terminal and shows no bar.
 const PROGRESS_LINES: u64 = 10;
 
-/// The built-in graph that `lapidary train` alone trains on.
+/// The built-in dataset that `lapidary train` uses without `--data`.
 const DEFAULT_DATA: &str = "builtin:planted";
 
 #[derive(Debug, Args)]
-#[command(allow_negative_numbers = true)] // so that a negative rate gets our own error
+#[command(allow_negative_numbers = true)] // our own error reports a negative rate
 pub(super) struct TrainArgs {
     /// Dataset directory, builtin:planted or builtin:karate
     #[arg(long, value_name = "DATA", default_value = DEFAULT_DATA)]
@@ -155,7 +155,8 @@ impl TrainArgs {
         Ok(self.training.feature_norm.as_deref().map(str::parse).transpose()?)
     }
 
-    /// Goes on from a checkpoint if asked to; an earlier run's are never written over.
+    /// Continues from a checkpoint with `--resume`. Otherwise, fails if the folder has checkpoints of an earlier run,
+    /// which are never overwritten.
     fn resume(&self, trainer: &mut Trainer) -> Result<()> {
         let Some(dir) = &self.checkpoints.checkpoint else { return Ok(()) };
         if self.checkpoints.resume {
@@ -174,7 +175,7 @@ impl TrainArgs {
         }
     }
 
-    /// Refuses values that clap takes but that mean nothing here, whatever the data.
+    /// Checks the values that clap accepts but that are invalid for any data.
     fn check(&self) -> Result<()> {
         let wrong =
             |option, value: String, expected: &str| Err(Error::Value { option, value, expected: expected.into() });
@@ -197,7 +198,7 @@ impl TrainArgs {
         }
     }
 
-    /// Refuses what the data does not allow.
+    /// Checks the flags that depend on the data.
     fn check_data(&self, data: &Dataset) -> Result<()> {
         if self.training.early_stop.is_some() && data.labelled_split_size(VAL) == 0 {
             let (what, needed_by) = ("labelled vertex in its validation split", "option `early_stop` needs one");
@@ -207,10 +208,10 @@ impl TrainArgs {
     }
 }
 
-/// Trains, saves, and reports.
+/// Trains, saves checkpoints, and prints a report.
 ///
 /// # Returns
-/// The exit code of a run that did not fail: one that was interrupted says so.
+/// The exit code: [`failure::INTERRUPTED`] if Ctrl-C ended the run before its last epoch, otherwise 0.
 pub(super) fn run(args: &TrainArgs) -> Result<ExitCode> {
     args.check()?;
     let _lock = args.checkpoints.checkpoint.as_deref().map(take_folder).transpose()?;
@@ -218,7 +219,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<ExitCode> {
     let start = Instant::now();
     let data = Dataset::load(&args.data)?;
     if args.checkpoints.checkpoint.is_some() {
-        // Checkpoints have it, and now its bytes have just been read.
+        // Checkpoints need it, and the bytes of the data are still cached.
         data.fingerprint();
     }
     let read_seconds = start.elapsed().as_secs_f64();
@@ -246,7 +247,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<ExitCode> {
     trace.start(&mut trainer);
     let started_at = trainer.epoch();
     let trained = epochs(args, &mut trainer, &mut trace);
-    // Of a run that failed there is a trace as well.
+    // A run that failed has a trace as well.
     let traced = trace.finish();
     let ended = trained.and_then(|done| end(args, &data, &mut trainer, started_at, &Done { read_seconds, ..done }));
     match (ended, traced) {
@@ -260,7 +261,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<ExitCode> {
     Ok(if is_cut_short { ExitCode::from(failure::INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// What comes after the last epoch: an evaluation if none was yet, a checkpoint, the report.
+/// Ends a run after its last epoch: evaluates if nothing was evaluated yet, writes a checkpoint, and prints the report.
 fn end(args: &TrainArgs, data: &Dataset, trainer: &mut Trainer, started_at: u64, done: &Done) -> Result<()> {
     if trainer.best().is_none() || args.training.eval_every == 0 {
         trainer.evaluate()?;
@@ -272,7 +273,7 @@ fn end(args: &TrainArgs, data: &Dataset, trainer: &mut Trainer, started_at: u64,
     summarise(args, data, trainer, done)
 }
 
-/// Takes the checkpoint folder for this run.
+/// Locks the checkpoint folder for this run.
 fn take_folder(dir: &Path) -> Result<RunLock> {
     let lock = RunLock::take(dir)?;
     if let Some(dead) = lock.taken_from() {
@@ -281,26 +282,29 @@ fn take_folder(dir: &Path) -> Result<RunLock> {
     Ok(lock)
 }
 
-/// A folder that cannot be written is an error now, not after hours of training.
+/// Creates the checkpoint folder and a temporary file in it, so that a folder that cannot be written is an error before
+/// hours of training.
 fn try_to_write(dir: &Path) -> Result<()> {
     let failed = |source| Error::Io { action: "write into the checkpoint folder", path: dir.into(), source };
     std::fs::create_dir_all(dir).map_err(failed)?;
     tempfile::Builder::new().prefix(".probe-").tempfile_in(dir).map(drop).map_err(failed)
 }
 
-/// What the epochs took and moved.
+/// The measurements of a run.
 #[derive(Default)]
 struct Done {
-    /// Of the data, before all else.
+    /// Seconds for reading the data.
     read_seconds: f64,
+    /// Seconds of each epoch.
     seconds: Vec<f64>,
-    /// Of the last epoch with an evaluation, or if there was none the last: measured and planned, to devices and to host.
+    /// Bytes copied in one epoch: measured and planned, each to devices and to the host. The epoch is the last one with
+    /// an evaluation, or the last one before the first evaluation is due.
     bytes: [[u64; 2]; 2],
-    /// Of the same epoch: measured and planned, from device to device.
+    /// Bytes copied from device to device in the same epoch: measured and planned.
     between: [u64; 2],
 }
 
-/// Runs the epochs, until there are enough, or no better ones, or the person wants no more.
+/// Runs epochs until all are done, `--early-stop` applies, or Ctrl-C is pressed.
 fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace) -> Result<Done> {
     let bar = output::bar(args.training.epochs, args.output.json);
     bar.set_prefix("training");
@@ -352,7 +356,8 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace) -> Resu
     Ok(done)
 }
 
-/// Set by the first Ctrl-C, after which the epoch at hand is the last; a second one ends the program at once.
+/// Returns a flag that the first Ctrl-C sets: the current epoch is then the last. A second Ctrl-C ends the program at
+/// once. The first call installs the handler.
 fn interrupted() -> &'static AtomicBool {
     static INTERRUPTED: AtomicBool = AtomicBool::new(false);
     static HANDLER: Once = Once::new();
@@ -370,13 +375,13 @@ fn interrupted() -> &'static AtomicBool {
     &INTERRUPTED
 }
 
-/// How many epochs have passed since the best one, if they are enough to stop.
+/// Returns the number of epochs since the best one, if they are enough for `--early-stop`.
 fn stale_epochs(args: &TrainArgs, trainer: &Trainer) -> Option<u64> {
     let stale = trainer.epoch() - trainer.best()?.epoch;
     args.training.early_stop.filter(|&patience| stale >= patience).map(|_| stale)
 }
 
-/// Why vertices moved between devices, and what it took.
+/// Describes a move of vertices between devices: its epoch, its seconds and its reason.
 fn move_line(moved: &Move) -> String {
     let Move { epoch, slowest_s, seconds: took } = moved;
     let why = match slowest_s {
@@ -388,7 +393,7 @@ fn move_line(moved: &Move) -> String {
     format!("epoch {epoch}: vertices moved between devices in {}; {why}", seconds(*took))
 }
 
-/// A score under the name that it has for this kind of labels.
+/// Returns the JSON key of a score, which depends on the kind of labels.
 fn score_name(prefix: &str, labels: LabelKind) -> String {
     match labels {
         LabelKind::Class => format!("{prefix}_accuracy"),
@@ -505,7 +510,8 @@ fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -
     Ok(())
 }
 
-/// A row a device: its vertices, what it held, and how long its kernels took in the last epoch.
+/// Formats a table with one row per device: its vertices, its peak memory, and the time of its kernels in the last
+/// epoch.
 fn devices_table(trainer: &Trainer) -> String {
     let size = |bytes: u64| bytesize::ByteSize(bytes).to_string();
     let peaks = trainer.peak_device_bytes().into_iter().zip(trainer.planned_peak_device_bytes());

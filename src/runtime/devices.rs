@@ -22,9 +22,12 @@ const MOST_DEVICES: usize = 256;
 /// | [`Devices::auto`] | `auto` | every GPU, or the CPU if there is none |
 /// | [`Devices::cpu`] | `cpu` | the host's cores and memory; nothing is copied |
 /// | [`Devices::cpus`] | `cpu:N` | N workers that share the cores; each has a part of the graph |
-/// | [`Devices::cuda`] | `cuda:0,1` | these GPUs, by the driver's numbers; a GPU that is named twice is two devices, each with a share of its memory |
-/// | [`Devices::sim`] | `sim:N` | N simulated devices: separate memory with a hard capacity, counted copies, kernels on the CPU |
+/// | [`Devices::cuda`] | `cuda:0,1` | these GPUs, by the driver's numbers |
+/// | [`Devices::sim`] | `sim:N` | N simulated devices: own memory, counted copies, kernels on the CPU |
 /// | [`Devices::custom`] | | devices that the caller implements |
+///
+/// A GPU that is named twice is two devices, each with a share of its memory. The memory of a simulated device has a
+/// hard capacity.
 ///
 /// ```
 /// use lapidary::Devices;
