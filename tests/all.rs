@@ -1,4 +1,5 @@
-//! The tests of whole programs and of data, as one program. A file of this folder is a module of it: `cargo test --test all misread::`.
+//! All tests of whole programs and of data, as one test program. Each file of this folder is a module of it. To run one
+//! module: `cargo test --test all misread::`.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -34,7 +35,7 @@ mod stress;
 mod tiles;
 mod train;
 
-/// A file that no program names is compiled by nobody, and its tests are run by nobody.
+/// A file without a `mod` line is not compiled, so its tests would never run.
 #[test]
 fn every_file_of_tests_is_a_module() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));

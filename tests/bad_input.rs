@@ -1,4 +1,4 @@
-//! Wrong input to the command: one `error:` line that says what is wrong, the exit code, and nothing half-written.
+//! Invalid input to the command: one `error:` line that names the problem, the exit code, and no incomplete output.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ where
     assert!(output.stdout.is_empty());
 }
 
-/// A valid dataset directory, which tests then break.
+/// A valid dataset directory, which tests then damage.
 struct Fixture {
     folder: TempDir,
 }
@@ -335,7 +335,7 @@ fn a_pickle_that_asks_to_run_code() {
     assert!(!proof.exists() && !dst.exists());
 }
 
-/// A full disk, on systems with /dev/full.
+/// Simulates a full disk with /dev/full.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_disk_ends_json_output_with_an_error() {

@@ -92,7 +92,7 @@ fn epochs_that_copy_nothing_are_launched_as_graphs_and_change_no_bit() {
         let (timed, not_timed) = run("1", &["--trace", trace]);
         assert_eq!((&with, &with), (&without, &timed), "seed {seed}");
         assert!(graphs >= 6, "seed {seed}: only {graphs} graphs were launched");
-        // Work before the first epoch and after the last is not timed.
+        // Work before the first epoch and after the last one is not timed.
         assert!(none == 0 && not_timed == 0, "seed {seed}: {none}, {not_timed}");
         println!("emulated: {graphs} graphs were launched");
     }
@@ -202,8 +202,8 @@ fn a_stream_that_does_not_wait_is_found() {
     assert!((1..=8).any(is_found), "nothing was found");
 }
 
-/// Runs the checks of `ci/gpu-check`: nothing fails, every section has measurements or says what it left out, and all
-/// marks exist.
+/// Runs the checks of `ci/gpu-check`. Nothing fails, every section has measurements or says what it left out, and the
+/// marks are reported.
 #[test]
 #[ignore = "full: all that is measured of a GPU"]
 fn the_check_of_a_gpu_runs_through() {
@@ -213,7 +213,7 @@ fn the_check_of_a_gpu_runs_through() {
     let mut command = Emulated { blas: true, ..Emulated::default() }.command(folder, LAPIDARY);
     command.env("XDG_CACHE_HOME", kept.path()).args(["gpu-check", "--size", "tiny", "--seconds", "80"]);
     let output = command.arg("--out").arg(&out).arg("--graphs").arg(&graphs).output().unwrap();
-    // On a slow machine there is no time for all of it.
+    // On a slow machine the check may be incomplete.
     let code = output.status.code();
     assert!(matches!(code, Some(0 | 3)), "{code:?}: {}", String::from_utf8_lossy(&output.stderr));
     let results: Value = serde_json::from_slice(&std::fs::read(out).unwrap()).unwrap();

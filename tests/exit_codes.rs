@@ -1,4 +1,4 @@
-//! What scripts rely on: exit codes, what goes to standard output, and flags in the command's words alone.
+//! What scripts rely on: the exit codes, the contents of standard output, and messages that name flags, not options.
 
 use std::fs;
 use std::io::Read;
@@ -12,7 +12,7 @@ fn run(args: &[&str]) -> (Option<i32>, String, String) {
     (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
 }
 
-/// A folder with a checkpoint of a run on the built-in graph of 34 vertices.
+/// Trains on the built-in graph of 34 vertices. Returns a temporary folder, and the checkpoint folder in it.
 fn checkpoint() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let run_folder = folder.path().join("run").to_str().unwrap().to_owned();
@@ -89,7 +89,7 @@ fn what_does_not_fit_exits_with_3_and_the_two_sizes_differ() {
     let sizes = stderr.split_once(" has ").unwrap().1;
     let (have, rest) = sizes.split_once(" of memory, but this needs ").unwrap();
     assert!(!rest.starts_with(&format!("{have} (")), "{stderr}");
-    // Of several policies one is enough, and the plan is printed either way.
+    // If one of several policies fits, the exit code is 0. The plan is printed in both cases.
     let plan = ["plan", "--shape", "100,1000,16,4", "--profile", "a100", "--memory", "all", "--device-memory"];
     let (code, stdout, _) = run(&[&plan[..], &["100"]].concat());
     assert!(code == Some(3) && stdout.contains("optimal does not fit: it needs"), "{stdout}");
@@ -147,7 +147,7 @@ fn a_reader_that_goes_away_is_no_error() {
     }
 }
 
-/// Ctrl-C ends a run after its epoch, with its checkpoint and its results.
+/// Ctrl-C ends a run after the current epoch. The results are still printed.
 #[test]
 #[cfg(unix)]
 fn an_interrupted_run_exits_with_130() {
@@ -186,7 +186,7 @@ fn plan_takes_the_devices_of_train() {
         assert_eq!(a100(name, "auto"), a100(number, "host"), "{name}");
     }
     assert_eq!(a100("sim:2", "peer"), a100("2", "peer"));
-    // Without --profile, that of the devices: the CPU's for a number and for the host's cores.
+    // Without --profile, the profile of the devices is used: that of the CPU for a number and for `cpu:N`.
     assert_eq!(plan(&["--devices", "cpu:2"]), plan(&["--devices", "2", "--profile", "cpu"]));
     if lapidary_kernels::cuda::gpus().is_err() {
         let (code, _, stderr) = run(&["plan", "--shape", "1000,20000,50,7", "--devices", "cuda:0"]);
@@ -195,7 +195,7 @@ fn plan_takes_the_devices_of_train() {
     }
 }
 
-/// The help of all verbs: no line is wider than a terminal, and what verbs share reads the same.
+/// Checks the help of the verbs: no line is wider than 100 columns, and shared flags have the same text.
 #[test]
 fn help_is_the_same_everywhere_and_names_the_exit_codes() {
     let help = |args: &[&str]| run(&[args, &["--help"]].concat()).1;
@@ -203,7 +203,7 @@ fn help_is_the_same_everywhere_and_names_the_exit_codes() {
     for code in ["  0 ", "  1 ", "  2 ", "  3 ", "128 + N"] {
         assert!(top.contains(code), "{top}");
     }
-    // What a flag is said to be, however the lines are broken.
+    // Returns the help text of a flag, independent of its line breaks.
     let entry = |text: &str, flag: &str| -> String {
         let from = &text[text.find(&format!("      {flag} ")).unwrap_or_else(|| panic!("no {flag}: {text}"))..];
         let end = from[6..].find("\n      -").map_or(from.len(), |end| end + 6);
@@ -222,7 +222,8 @@ fn help_is_the_same_everywhere_and_names_the_exit_codes() {
     }
 }
 
-/// An embedder has no command line: messages of the libraries name options, and the command puts its flags in their place.
+/// A program that embeds the library has no command line. So messages of the libraries name options, and the command
+/// replaces them by its flags.
 #[test]
 fn no_message_of_the_libraries_names_a_flag() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -245,7 +246,7 @@ fn no_message_of_the_libraries_names_a_flag() {
                         line[at + 2..].starts_with(|c: char| c.is_ascii_lowercase())
                             && line[..at].ends_with([' ', '`', '"', '('])
                     });
-                    // The options of NVRTC's compiler are nobody's flags.
+                    // Options of the NVRTC compiler are not flags of the command.
                     dashes && !line.contains("--gpu-architecture")
                 };
                 found.extend(code.filter(is_flag).map(|line| format!("{}: {}", path.display(), line.trim())));

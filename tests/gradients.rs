@@ -136,22 +136,22 @@ fn oracle_with(lowered: &Lowered, data: &Inputs, parameters: &[(String, Slot, Ve
     oracle
 }
 
-/// The directions that each parameter is moved in.
+/// The directions in which each parameter is moved.
 #[derive(Clone, Copy)]
 enum Moves {
-    /// One entry after the other: for networks of few parameters.
+    /// One direction per entry: for networks with few parameters.
     Entries,
-    /// A few random ones, in each of which all entries of a parameter move: for deep networks. What one layer's gradient is off by shows in
-    /// its own directions, however large the other layers' gradients are.
+    /// Two random directions per parameter, for deep networks. Each moves all entries of one parameter, so an error in
+    /// the gradient of one layer is visible however large the gradients of the other layers are.
     Random,
 }
 
 impl Moves {
-    /// The directions of a parameter with `len` entries.
+    /// Returns the directions for a parameter with `len` entries.
     fn of(self, len: usize, seed: u32) -> Vec<Vec<f64>> {
         match self {
             Self::Entries => (0..len).map(|i| (0..len).map(|j| f64::from(u8::from(i == j))).collect()).collect(),
-            // No entry moves by little, and errors of two entries do not cancel.
+            // Every entry moves by at least 0.5, and random sizes make it unlikely that errors of two entries cancel.
             Self::Random => (0..2)
                 .map(|k| numbers(len, 1000 * k + seed).into_iter().map(f64::from))
                 .map(|numbers| numbers.map(|x| (0.5 + 0.5 * x.abs()).copysign(x)).collect())
@@ -160,16 +160,18 @@ impl Moves {
     }
 }
 
-/// Holds `gradient` against central differences of `loss_at`, the loss after a move, which is `loss` without one.
+/// Compares `gradient` along `direction` with central differences. `loss` is the loss at the current parameters, and
+/// `loss_at` returns it after a move.
 fn check_slope(loss: f64, gradient: &[f64], direction: &[f64], loss_at: impl Fn(&[f64]) -> f64) -> Result<(), String> {
     let terms: Vec<f64> = pairs(gradient, direction).map(|(g, r)| g * r).collect();
     let (want, magnitude): (f64, f64) = (terms.iter().sum(), terms.iter().map(|x| x.abs()).sum());
     let mut found = Vec::new();
-    // Where a ReLU turns within the wider step, it hardly does so within the narrower as well.
+    // If the input of a ReLU changes its sign within the wider step, it rarely does so within the narrower one. So one
+    // of the two has to agree.
     for h in [1e-5, 1e-6] {
         let at = |h: f64| loss_at(&direction.iter().map(|r| h * r).collect::<Vec<_>>());
         let slope = (at(h) - at(-h)) / (2.0 * h);
-        // The loss is rounded some hundred times; the third derivative leaves h^2.
+        // The first term is for rounding the loss some hundred times, the second for the truncation error of order h^2.
         let allowed = 256.0 * f64::EPSILON * (1.0 + loss.abs()) / h + 1e-6 * magnitude;
         if (slope - want).abs() <= allowed {
             return Ok(());
@@ -179,14 +181,15 @@ fn check_slope(loss: f64, gradient: &[f64], direction: &[f64], loss_at: impl Fn(
     Err(format!("the gradient says {want}, differences say {found:?}"))
 }
 
-/// Every gradient of the program, by central differences of its loss in f64.
+/// Checks every gradient of the program by central differences of its loss in f64.
 fn check_gradients(model: &Model, graph: &Graph, storage: Storage, passes: Passes, moves: Moves) {
     if let Err(objection) = gradients_of(model, graph, storage, passes, moves, |_, _| {}) {
         panic!("{} ({storage:?}, {passes:?}): {objection}", model.config().name);
     }
 }
 
-/// The same, after `corrupt` has changed the gradients, by parameter; says which parameter's gradient is wrong.
+/// Does the same after `corrupt` has changed the gradient of each parameter. The error names the parameter whose
+/// gradient is wrong.
 fn gradients_of(
     model: &Model,
     graph: &Graph,
@@ -351,7 +354,8 @@ fn every_operation_has_the_gradient_that_differences_say() {
     }
 }
 
-/// The check of deep networks is checked: it finds every layer's gradient that is off by a hundredth, and any one entry that is.
+/// Tests the check of deep networks: it finds an error of 1 % in the gradient of any one parameter, and in the largest
+/// entry of that gradient alone.
 #[test]
 fn random_directions_find_one_layers_gradient_that_is_off() {
     for model in [Model::gcn(&[FEATURES, 4, 4, 4, CLASSES]), Model::sage(&[FEATURES, 4, 4, CLASSES])] {
@@ -473,7 +477,8 @@ fn gathers(program: &Program) -> Vec<usize> {
 #[test]
 fn order_gathers_at_the_narrow_side_and_changes_no_result() {
     let data = inputs(hostile_graph(), DENSE);
-    // 5 -> 2: linear-first in both directions. 5 -> 8: gather-first, once, since the features need no gradient.
+    // 5 -> 2: linear first, so forward and backward gather 2 columns. 5 -> 8: gather first. There is only one gather,
+    // since the features need no gradient.
     for (hidden, first_gathers) in [(2, vec![2, 2]), (8, vec![5])] {
         let model = network("two layers", move |net, x, _| {
             let h = gcn_conv(net, x, "convs.0", hidden, Norm::Sym)?;
@@ -528,7 +533,7 @@ fn with_updates(mut program: Program) -> Program {
     program
 }
 
-/// Parameters by name.
+/// The values of parameters, with their names.
 type Parameters = Vec<(String, Vec<f64>)>;
 
 /// Returns the loss and the updated parameters of every part. `ends` are the cuts of the graph; each part has `tiles`
@@ -537,7 +542,7 @@ fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize], tiles: usize) 
     run_over(ExchangePath::Host, program, data, ends, tiles)
 }
 
-/// Does the same with halos over `path`.
+/// Does the same with halos exchanged over `path`.
 fn run_over(
     path: ExchangePath,
     program: &Program,
@@ -590,7 +595,7 @@ fn run_over(
                 }
                 continue;
             }
-            // All rows are there once the last tile has been packed.
+            // All rows are available after the last tile is packed.
             if !steps[0][i].call.writes().any(|slot| Some(&slot) == exchange.published().last()) {
                 continue;
             }
@@ -716,7 +721,7 @@ fn reuse_lets_the_dropped_matrix_be_the_mask_and_changes_no_result() {
         let model = Model::from_config(config).unwrap().dropout(0.4);
         let plain = program(&model, DENSE, Passes { reuse: false, ..UNFUSED }, &ANY_WORKLOAD);
         let reused = program(&model, DENSE, UNFUSED, &ANY_WORKLOAD);
-        // The readers of a ReLU's output: its dropout and, without the pass, its gradient.
+        // Returns the number of readers of each ReLU's output: the dropout and, without the pass, the ReLU's gradient.
         let readers = |program: &Program| {
             let relus = program.ops().into_iter().filter(|&op| *program.op(op) == RowStep::Relu.into());
             relus.map(|op| program.consumers(program.op_outputs(op)[0]).len()).collect::<Vec<_>>()

@@ -27,7 +27,7 @@ fn two_heads(data: &Dataset) -> Model {
     })
 }
 
-/// The same model, with a loss that trains both heads.
+/// Returns the same model with a loss that trains both heads.
 fn trained_heads(data: &Dataset) -> Model {
     two_heads(data).loss(|net, logits| {
         let helper = TrainingLoss::softmax_cross_entropy(net.named("helper")?)?;
@@ -243,7 +243,7 @@ fn the_gradient_of_a_loss_of_ones_own_is_that_of_finite_differences() {
     let mut trainer = builder().build().unwrap();
     trainer.step().unwrap();
     let (weights, gradients) = (trainer.weights().unwrap(), trainer.gradients().unwrap());
-    // Along a direction that changes every element of every parameter.
+    // The direction changes every element of a parameter.
     let sign = |i: usize| if (i * 7 + 3) % 5 < 2 { -1.0 } else { 1.0 };
     let h = 1e-2;
     for (name, gradient) in gradients.iter() {

@@ -6,7 +6,7 @@ use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::{ByteSize, Dataset, Devices, MemoryPolicy, Model, Partition, Trainer};
 use serde_json::Value;
 
-/// ROC's Figure 10: Reddit's shape, two layers, dropout, no passes, one epoch from an empty device.
+/// The setting of ROC's Figure 10: Reddit's shape, two layers, dropout, no passes, one epoch from an empty device.
 const FIGURE_10: [&str; 14] = [
     "--shape",
     "232965,114615892,602,41",

@@ -1,10 +1,11 @@
-//! The CUDA device over an emulated GPU: unmodified kernels and host code, on the CPU. Nothing here ran on a GPU.
+//! Tests the CUDA device on an emulated GPU: unmodified kernels and host code that run on the CPU. Nothing here ran on
+//! a GPU.
 
 use std::process::Output;
 
 use crate::common::emulator::{self, Emulated};
 
-/// Tests of the CPU device only, or of its functions.
+/// The tests that are skipped here: those of the CPU device or its functions, and this module itself.
 const CPU_ONLY: [&str; 8] = [
     "emulated::",
     "gather::",
@@ -16,12 +17,13 @@ const CPU_ONLY: [&str; 8] = [
     "a_slot_is_renamed_and_shared_without_a_copy",
 ];
 
-/// Tests that take most of the time of a whole battery, and that [`most_of_the_battery`] leaves to the whole ones.
+/// The tests that take most of the time of the battery. [`most_of_the_battery`] leaves them out; the full tier runs
+/// them.
 const SLOWEST: [&str; 4] =
     ["steps_behind", "losses_and_counts", "layer_norm_and_its_gradients", "windows_one_after_the_other_are_the_whole"];
 
-/// Runs the tests whose names have one of `filters` in them (all, if there is none) in a process of their own. A filter that begins
-/// with `!` leaves tests out.
+/// Runs the tests whose names contain one of `filters`, in a separate process. Without filters, runs all tests. A
+/// filter that begins with `!` leaves tests out.
 fn run(emulated: Emulated<'_>, filters: &[&str]) -> Option<Output> {
     let folder = emulator::folder()?;
     let mut command = emulated.command(folder, std::env::current_exe().unwrap());
@@ -38,7 +40,7 @@ fn run(emulated: Emulated<'_>, filters: &[&str]) -> Option<Output> {
     Some(command.output().unwrap())
 }
 
-/// Checks that all tests pass, and that there were enough of them.
+/// Checks that all tests pass, and that at least `at_least` of them ran.
 #[track_caller]
 fn passes(emulated: Emulated<'_>, filters: &[&str], at_least: usize) {
     let Some(output) = run(emulated, filters) else { return };
@@ -49,7 +51,7 @@ fn passes(emulated: Emulated<'_>, filters: &[&str], at_least: usize) {
     println!("emulated: {passed} tests passed");
 }
 
-/// Checks that `filters` fail over changed kernels, with `sign` in the output.
+/// Checks that the tests of `filters` fail on kernels changed by `plant`, with `sign` in the output.
 #[track_caller]
 fn finds(plant: &str, sanitized: bool, filters: &[&str], sign: &str) {
     let emulated = Emulated { seed: 5, sanitized, plant: Some(plant), ..Emulated::default() };
@@ -83,16 +85,17 @@ fn the_whole_battery_in_a_third_order_with_address_sanitizer() {
     passes(Emulated { seed: 2, sanitized: true, ..Emulated::default() }, &[], 40);
 }
 
-/// Wide rows do not fit this cache, so gathers also go by groups of columns. Runs the gather tests, whose bits are
-/// those of the CPU.
+/// Wide rows do not fit into this cache, so gathers also run by groups of columns. The gather tests compare the bits
+/// with those of the CPU.
 #[test]
 #[ignore = "full: every gather, emulated"]
 fn gathers_over_a_small_cache_are_the_same() {
     passes(Emulated { seed: 3, cache: Some(16 << 10), ..Emulated::default() }, &["gather"], 4);
 }
 
-/// The first time, both ways run, groups of columns last; then only the faster one. Only groups of columns have more
-/// than one slice here, so an error in a later slice appears exactly where they were used.
+/// The first run does the gather both ways, by groups of columns last. Later runs use the faster way. Only groups of
+/// columns have more than one slice here, so an error planted in later slices is visible exactly in the runs that used
+/// them.
 #[test]
 #[ignore = "full: two planted faults"]
 fn gathers_by_some_columns_run_where_they_are_faster_and_are_right() {
@@ -108,8 +111,8 @@ fn gathers_by_some_columns_run_where_they_are_faster_and_are_right() {
     }
 }
 
-/// Memory that calls of a batch may still use is kept, but never beyond the capacity. Index reports and partial sums
-/// come on top.
+/// Memory that calls of a batch may still use is kept, but never more than the capacity. Index reports and partial sums
+/// are in addition to that.
 #[test]
 fn spare_memory_of_a_batch_is_within_the_capacity() {
     let Some(folder) = emulator::folder() else { return };

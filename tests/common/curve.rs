@@ -15,7 +15,7 @@ pub struct Curve {
     pub peaks: Vec<u64>,
 }
 
-/// Trains, and compares the devices' measurements with the plan.
+/// Trains, and compares the bytes and peaks measured by the devices with the plan.
 pub fn train(optimizer: impl Into<Optimizer>, builder: TrainerBuilder<'_>, epochs: usize) -> Curve {
     let mut trainer = builder.keep_gradients(true).optimizer(optimizer).build().unwrap();
     let mut losses = Vec::new();

@@ -1,4 +1,4 @@
-//! Helpers of several test programs.
+//! Helpers that several test modules share.
 
 pub mod curve;
 pub mod oracle;
@@ -12,17 +12,17 @@ use lapidary::graph::Graph;
 /// The names of all built-in models.
 pub static MODELS: [&str; 6] = ["gcn", "gin", "sage", "graphconv", "commnet", "resgcn"];
 
-/// Which tests run: `cargo test` runs the quick ones, `ci/full` those that are ignored as well.
+/// The tier of a test: `cargo test` runs the quick tests, and `ci/full` runs the ignored ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Tier {
     /// All models on datasets of fewer than 1000 vertices, and one on larger ones.
     Quick,
-    /// The other models on the larger ones.
+    /// The other models on larger datasets.
     Full,
 }
 
 impl Tier {
-    /// The models that this tier trains on `data`.
+    /// Returns the models that this tier trains on `data`.
     pub fn models(self, data: &Dataset) -> &'static [&'static str] {
         let is_small = data.graph().vertex_count() < 1000;
         match self {
@@ -32,7 +32,8 @@ impl Tier {
     }
 }
 
-/// A folder of the shared test material, or `None`, said loudly, where it is not.
+/// Returns the path of shared test data. If it does not exist, prints a line that begins with `SKIPPED`, and returns
+/// `None`.
 pub fn shared(path: &str) -> Option<PathBuf> {
     let root = std::env::var_os("LAPIDARY_SHARED")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
@@ -46,7 +47,7 @@ pub fn shared(path: &str) -> Option<PathBuf> {
     None
 }
 
-/// A directed graph with self-loops, multi-edges, a hub, a vertex without in-edges and isolated ones.
+/// Returns a directed graph with self-loops, repeated edges, a hub, a vertex without in-edges, and isolated vertices.
 pub fn hostile_graph() -> Graph {
     let mut edges = vec![(0, 0), (1, 0), (1, 0), (2, 0), (0, 1), (3, 1), (3, 3), (3, 3), (2, 4), (4, 2), (5, 4)];
     edges.extend((0..9).map(|u| (u, 6)));
@@ -64,25 +65,29 @@ pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// The entries of two lists of the same length, pair by pair.
+/// Returns the pairs of entries of two lists of the same length.
+///
+/// # Panics
+/// If the lengths differ.
 #[track_caller]
 pub fn pairs<'a, A, B>(a: &'a [A], b: &'a [B]) -> impl Iterator<Item = (&'a A, &'a B)> {
     assert_eq!(a.len(), b.len(), "lists of different lengths");
     a.iter().zip(b)
 }
 
-/// The largest of the differences; infinite if one of them is not a number.
+/// Returns the largest difference, or infinity if one of them is NaN.
 fn largest(differences: impl Iterator<Item = f64>) -> f64 {
     differences.fold(0.0f64, |most, x| if x.is_nan() { f64::INFINITY } else { most.max(x) })
 }
 
-/// The largest difference; infinite if a number is NaN.
+/// Returns the largest absolute difference of two entries, or infinity if an entry is NaN.
 #[track_caller]
 pub fn largest_difference(got: &[f32], want: &[f32]) -> f64 {
     largest(pairs(got, want).map(|(&g, &w)| (f64::from(g) - f64::from(w)).abs()))
 }
 
-/// The largest difference, divided by the largest entry of `want`; infinite if a number is NaN.
+/// Returns the largest absolute difference, divided by the largest absolute entry of `want`, or infinity if an entry is
+/// NaN.
 #[track_caller]
 pub fn relative_difference(got: &[f32], want: &[f32]) -> f64 {
     let difference = largest_difference(got, want);
