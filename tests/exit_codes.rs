@@ -147,6 +147,19 @@ fn a_reader_that_goes_away_is_no_error() {
     }
 }
 
+/// Nobody reads the lines, but the model is wanted.
+#[test]
+fn a_run_with_a_checkpoint_goes_on_without_its_reader() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    let args = ["train", "--data", "builtin:karate", "--epochs", "30", "--json", "--checkpoint"];
+    let mut child =
+        Command::new(LAPIDARY).args(args).arg(&dir).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+    assert!(dir.join("epoch-00000030/model.safetensors").exists());
+}
+
 /// Ctrl-C ends a run after the current epoch. The results are still printed.
 #[test]
 #[cfg(unix)]
@@ -182,12 +195,20 @@ fn plan_takes_the_devices_of_train() {
     let a100 = |devices: &'static str, exchange: &'static str| {
         plan(&["--profile", "a100", "--devices", devices, "--exchange", exchange])
     };
-    for [name, number] in [["cpu", "1"], ["cpu:3", "3"], ["sim:3", "3"], ["cuda:0,1,1", "3"]] {
+    for [name, number] in [["sim:1", "1"], ["sim:3", "3"], ["cuda:0,1,1", "3"]] {
         assert_eq!(a100(name, "auto"), a100(number, "host"), "{name}");
     }
+    // In the host's memory nothing is copied, whatever the capacity.
+    for name in ["cpu", "cpu:3"] {
+        let stdout = a100(name, "auto");
+        assert!(stdout.lines().count() > 3, "{stdout}");
+        for line in stdout.lines() {
+            assert!(line.contains("\"bytes_to_device\":0,\"bytes_to_host\":0,"), "{name}: {line}");
+        }
+    }
     assert_eq!(a100("sim:2", "peer"), a100("2", "peer"));
-    // Without --profile, the profile of the devices is used: that of the CPU for a number and for `cpu:N`.
-    assert_eq!(plan(&["--devices", "cpu:2"]), plan(&["--devices", "2", "--profile", "cpu"]));
+    // Without --profile, the profile of the devices is used: that of the CPU for a number and for `sim:N`.
+    assert_eq!(plan(&["--devices", "sim:2"]), plan(&["--devices", "2", "--profile", "cpu"]));
     if lapidary_kernels::cuda::gpus().is_err() {
         let (code, _, stderr) = run(&["plan", "--shape", "1000,20000,50,7", "--devices", "cuda:0"]);
         assert_eq!(code, Some(1));

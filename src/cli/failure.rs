@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::process::ExitCode;
 
-use super::output::{STANDARD_OUTPUT, say};
+use super::output::{is_closed, say};
 use crate::dataset;
 use crate::error::Error;
 use crate::model::ModelError;
@@ -25,17 +25,11 @@ pub(super) const INTERRUPTED: u8 = 130;
 /// If the reader closes the pipe of standard output, it needs no more output. That is a success, and nothing is
 /// printed.
 pub(super) fn end(error: &Error) -> ExitCode {
-    match error {
-        Error::Io { path, source, .. }
-            if path.as_os_str() == STANDARD_OUTPUT && source.kind() == std::io::ErrorKind::BrokenPipe =>
-        {
-            ExitCode::SUCCESS
-        }
-        _ => {
-            report(error);
-            ExitCode::from(code(error))
-        }
+    if is_closed(error) {
+        return ExitCode::SUCCESS;
     }
+    report(error);
+    ExitCode::from(code(error))
 }
 
 /// Prints one `error:` line, then its causes.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 
 /// The name of standard output in errors.
-pub(super) const STANDARD_OUTPUT: &str = "<standard output>";
+const STANDARD_OUTPUT: &str = "<standard output>";
 
 fn unwritable(source: std::io::Error) -> Error {
     Error::Io { action: "write to", path: STANDARD_OUTPUT.into(), source }
@@ -26,6 +26,20 @@ pub(super) fn json_line(value: &impl Serialize) -> Result<()> {
     let line = serde_json::to_writer(&mut stdout, value).map_err(std::io::Error::from);
     let written = line.and_then(|()| writeln!(stdout)).and_then(|()| stdout.flush());
     written.map_err(unwritable)
+}
+
+/// Whether writing failed because the reader closed the pipe of standard output.
+pub(super) fn is_closed(error: &Error) -> bool {
+    matches!(error, Error::Io { path, source, .. }
+        if path.as_os_str() == STANDARD_OUTPUT && source.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// Ignores that the reader closed the pipe of standard output.
+///
+/// # Errors
+/// Any other error of `printed`.
+pub(super) fn or_closed(printed: Result<()>) -> Result<()> {
+    printed.or_else(|error| if is_closed(&error) { Ok(()) } else { Err(error) })
 }
 
 /// Prints text and a line end on standard output.

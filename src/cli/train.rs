@@ -298,7 +298,7 @@ struct Done {
     /// Seconds of each epoch.
     seconds: Vec<f64>,
     /// Bytes copied in one epoch: measured and planned, each to devices and to the host. The epoch is the last one with
-    /// an evaluation, or the last one before the first evaluation is due.
+    /// an evaluation, or the last one if none had an evaluation.
     bytes: [[u64; 2]; 2],
     /// Bytes copied from device to device in the same epoch: measured and planned.
     between: [u64; 2],
@@ -312,7 +312,7 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace) -> Resu
     let lines_every = args.training.epochs.div_ceil(PROGRESS_LINES).max(1);
     let mut done = Done::default();
     let interrupted = interrupted();
-    let mut val = None;
+    let (mut val, mut evaluated) = (None, false);
     let mut stale = stale_epochs(args, trainer);
     while trainer.epoch() < args.training.epochs && stale.is_none() && !interrupted.load(Ordering::Relaxed) {
         let stepped = trainer.step();
@@ -323,7 +323,8 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace) -> Resu
         if let Some(moved) = trainer.last_move().filter(|moved| moved.epoch == epoch.epoch && !args.output.json) {
             bar.suspend(|| say(move_line(moved)));
         }
-        if epoch.accuracy.is_some() || args.training.eval_every == 0 || epoch.epoch < args.training.eval_every {
+        evaluated |= epoch.accuracy.is_some();
+        if epoch.accuracy.is_some() || !evaluated {
             done.bytes = [[epoch.bytes_to_device, epoch.bytes_to_host], epoch.planned_bytes];
             done.between = [epoch.bytes_between_devices, epoch.planned_bytes_between_devices];
         }
@@ -331,7 +332,9 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace) -> Resu
         val = epoch.accuracy.map_or(val, |a| a.val);
         let progress = format!("loss {:.4}  val {}", epoch.loss, percent(val));
         if args.output.json {
-            json_line(&epoch_line(&epoch, trainer.label_kind()))?;
+            let printed = json_line(&epoch_line(&epoch, trainer.label_kind()));
+            // With a checkpoint, somebody wants the model: the run goes on without a reader.
+            if args.checkpoints.checkpoint.is_some() { output::or_closed(printed)? } else { printed? }
         } else if bar.is_hidden() && (epoch.epoch % lines_every == 0 || epoch.epoch == args.training.epochs) {
             say(format_args!("epoch {}/{}  {progress}", epoch.epoch, args.training.epochs));
         }

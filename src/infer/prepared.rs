@@ -35,16 +35,23 @@ use crate::runtime::{Plans, Runs, Session};
 pub struct PreparedPredictor {
     predictor: Predictor,
     /// The loaded dataset, with its pass and session.
-    current: Option<(Dataset, Pass, Session)>,
+    current: Option<Loaded>,
     /// Plans of an earlier session.
     plans: Option<Plans>,
     loaded: u64,
     planned: u64,
 }
 
+/// A dataset on the devices.
+struct Loaded {
+    data: Dataset,
+    pass: Pass,
+    session: Session,
+}
+
 impl fmt::Debug for PreparedPredictor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let loaded = self.current.as_ref().map(|(data, ..)| data.name());
+        let loaded = self.current.as_ref().map(|loaded| loaded.data.name());
         f.debug_struct("PreparedPredictor").field("predictor", &self.predictor).field("loaded", &loaded).finish()
     }
 }
@@ -67,13 +74,12 @@ impl PreparedPredictor {
     /// # Errors
     /// As [`Predictor::predict`]. After an error, the next call loads its dataset again.
     pub fn run(&mut self, data: &Dataset) -> Result<Prediction> {
-        let start = Instant::now();
-        let (loaded, pass, mut session) = match self.current.take() {
-            Some(current) if current.0.is_clone_of(data) => current,
+        let (start, mut loaded) = match self.current.take() {
+            Some(loaded) if loaded.data.is_clone_of(data) => (Instant::now(), loaded),
             earlier => self.load(data, earlier)?,
         };
-        let prediction = pass.run(&self.predictor, &mut session, start)?;
-        self.current = Some((loaded, pass, session));
+        let prediction = loaded.pass.run(&self.predictor, &mut loaded.session, start)?;
+        self.current = Some(loaded);
         Ok(prediction)
     }
 
@@ -92,15 +98,17 @@ impl PreparedPredictor {
         self.planned
     }
 
-    fn load(&mut self, data: &Dataset, earlier: Option<(Dataset, Pass, Session)>) -> Result<(Dataset, Pass, Session)> {
+    /// Loads `data`. Returns when planning began, and what is loaded.
+    fn load(&mut self, data: &Dataset, earlier: Option<Loaded>) -> Result<(Instant, Loaded)> {
         // The earlier session releases its devices before new ones are opened.
-        if let Some((_, _, session)) = earlier {
-            self.plans = Some(session.into_plans());
+        if let Some(earlier) = earlier {
+            self.plans = Some(earlier.session.into_plans());
         }
         let pass = Pass::new(&self.predictor, data, Runs::Many)?;
+        let start = Instant::now();
         let session = pass.open(&self.predictor, self.plans.as_ref())?;
         self.loaded += 1;
         self.planned += u64::from(!session.took_plans());
-        Ok((data.clone(), pass, session))
+        Ok((start, Loaded { data: data.clone(), pass, session }))
     }
 }

@@ -16,7 +16,7 @@ use crate::graph::Graph;
 /// use lapidary_data::dataset::{Arrays, Dataset, TRAIN};
 /// use ndarray::array;
 ///
-/// A path of four vertices, with both directions of each edge.
+/// // A path of four vertices, with both directions of each edge.
 /// let edges = [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)];
 /// let x = array![[1.0, 0.0], [1.0, 0.5], [0.0, 0.5], [0.0, 1.0]];
 /// let data = Dataset::from_arrays(

@@ -34,6 +34,7 @@ pub(super) fn against_the_cpu(budget: Budget) -> Result<Value> {
             ("commnet", Model::commnet(&widths)),
             ("resgcn", Model::resgcn(&widths)),
             ("sage", Model::sage(&widths)),
+            ("graphconv", Model::graphconv(&widths)),
         ];
         for (model_name, model) in models {
             let model = model.dropout(0.5);
