@@ -131,8 +131,18 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 
 #[test]
 fn devices_and_tiles_change_as_little_as_sums_do() {
+    change_as_little_as_sums_do(Tier::Quick);
+}
+
+#[test]
+#[ignore = "full: larger graphs"]
+fn devices_and_tiles_change_larger_graphs_as_little_as_sums_do() {
+    change_as_little_as_sums_do(Tier::Full);
+}
+
+fn change_as_little_as_sums_do(tier: Tier) {
     for data in datasets() {
-        for &name in Tier::Quick.models(&data) {
+        for &name in tier.models_by_size(&data, &["gcn"]) {
             let model = model(name, &data);
             let edges = || Partition::parse("edges").unwrap();
             let builder = || Trainer::builder(&model, &data).partition(edges()).dtype(StorageType::Bf16);

@@ -48,9 +48,19 @@ fn datasets() -> Vec<Dataset> {
 
 #[test]
 fn every_model_trains_the_same_at_any_capacity() {
+    trains_the_same_at_any_capacity(Tier::Quick);
+}
+
+#[test]
+#[ignore = "full: larger graphs"]
+fn larger_graphs_train_the_same_at_any_capacity() {
+    trains_the_same_at_any_capacity(Tier::Full);
+}
+
+fn trains_the_same_at_any_capacity(tier: Tier) {
     for data in datasets() {
         let is_small = data.graph().vertex_count() < 1000;
-        for &name in Tier::Quick.models(&data) {
+        for &name in tier.models_by_size(&data, &["gcn"]) {
             let model = model(name, &data);
             let builder = || Trainer::builder(&model, &data).partition(Partition::parse("edges").unwrap());
             let want = train(builder(), 3, u64::MAX);

@@ -30,6 +30,17 @@ impl Tier {
             Self::Full => &MODELS[if is_small { MODELS.len() } else { 1 }..],
         }
     }
+
+    /// Returns the models that this tier trains on `data` in a test whose larger datasets are all in the full tier, which
+    /// trains `larger` on them.
+    pub fn models_by_size(self, data: &Dataset, larger: &'static [&'static str]) -> &'static [&'static str] {
+        let is_small = data.graph().vertex_count() < 1000;
+        match self {
+            Self::Quick if is_small => &MODELS,
+            Self::Full if !is_small => larger,
+            Self::Quick | Self::Full => &[],
+        }
+    }
 }
 
 /// Returns the path of shared test data. If it does not exist, prints a line that begins with `SKIPPED`, and returns
