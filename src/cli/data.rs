@@ -554,7 +554,7 @@ fn class_names(names: &[String]) -> String {
 /// Formats the sizes of the smallest and the largest class of a split.
 fn balance(per_class: &[usize]) -> String {
     match (per_class.iter().min(), per_class.iter().max()) {
-        (Some(least), Some(most)) => format!("{least} to {most} a class"),
+        (Some(least), Some(most)) => format!("{least} to {most} per class"),
         _ => "no classes".into(),
     }
 }

@@ -450,7 +450,7 @@ impl Trainer {
         let path = folder.join(RUN_FILE);
         let kinds = [
             ("the model", format!("{:?}", saved.model.model), format!("{:?}", asked.model.model)),
-            ("the data set", saved.dataset.clone(), asked.dataset.clone()),
+            ("the dataset", saved.dataset.clone(), asked.dataset.clone()),
         ];
         let differ = |(_, saved, asked): &(&str, String, String)| saved != asked;
         if let Some((what, saved, asked)) = kinds.into_iter().find(differ) {
