@@ -169,6 +169,19 @@ fn named_outputs_are_the_rows_that_the_logits_are_made_of() {
 }
 
 #[test]
+fn an_output_may_be_called_logits() {
+    let data = karate();
+    let model = Model::custom("named", &[data.feature_width(), data.class_count()], |net, x, config| {
+        let hidden = gcn_conv(net, x, "convs.0", 5, Norm::Sym)?;
+        net.output("logits", hidden)?;
+        net.linear(hidden, "last", config.widths[1], true)
+    });
+    let trainer = Trainer::builder(&model, &data).build().unwrap();
+    let prediction = trainer.predictor().unwrap().outputs(&["logits"]).run(&data).unwrap();
+    assert_eq!((prediction.logits.dim(), prediction.outputs["logits"].dim()), ((34, 2), (34, 5)));
+}
+
+#[test]
 fn built_in_models_name_their_hidden_rows() {
     let data = Dataset::builtin("planted").unwrap();
     let widths = [data.feature_width(), 12, 9, data.class_count()];
@@ -258,6 +271,37 @@ fn the_gradient_of_a_loss_of_ones_own_is_that_of_finite_differences() {
         let exact: f64 = gradient.data.iter().enumerate().map(|(i, &g)| f64::from(g * sign(i))).sum();
         assert!((numeric - exact).abs() < 2e-3 * (1.0 + exact.abs()), "{name}: {numeric} {exact}");
         assert!(exact.abs() > 1e-3, "{name}: nothing is tested by a gradient of {exact}");
+    }
+}
+
+#[test]
+fn passes_leave_a_loss_over_hidden_rows_as_it_is() {
+    let data = karate();
+    // The hidden rows are read by the loss, by a dropout that is reused as a mask, and by a fused product.
+    let model = Model::custom("hidden", &[data.feature_width(), data.class_count()], |net, x, config| {
+        let hidden = gcn_conv(net, x, "convs.0", 6, Norm::Sym)?;
+        let hidden = net.relu(hidden)?;
+        net.output("hidden", hidden)?;
+        let dropped = net.dropout(hidden, 0.5)?;
+        gcn_conv(net, dropped, "convs.1", config.widths[1], Norm::Sym)
+    })
+    .loss(|net, logits| {
+        let size = TrainingLoss::mean_square(net.named("hidden")?)?;
+        Ok(TrainingLoss::softmax_cross_entropy(logits)? + 2.0 * size)
+    });
+    let gradients = |passes: Passes| {
+        let builder = Trainer::builder(&model, &data).keep_gradients(true).passes(passes).seed(9);
+        let mut trainer = builder.build().unwrap();
+        let loss = trainer.step().unwrap().loss;
+        (loss, trainer.gradients().unwrap())
+    };
+    let (want_loss, want) = gradients(Passes::NONE);
+    let (loss, got) = gradients(Passes::ALL);
+    assert!((loss - want_loss).abs() < 1e-6, "{loss} {want_loss}");
+    for (name, want) in want.iter() {
+        let got = &got.get(name).unwrap().data;
+        assert!(crate::common::largest_difference(got, &want.data) < 1e-6, "{name}");
+        assert!(want.data.iter().any(|x| x.abs() > 1e-3), "{name}: nothing is tested by a gradient of 0");
     }
 }
 

@@ -50,6 +50,9 @@ fn score(counts: &[u64]) -> Option<f64> {
 const SPLITS: [(&str, SplitName); 3] =
     [("train", SplitName::Train), ("val", SplitName::Val), ("test", SplitName::Test)];
 
+/// The output of [`evaluation_program`] that holds the logits.
+pub(crate) const LOGITS: &str = "logits";
+
 /// Returns the name of the output of [`evaluation_program`] that holds one of the network's named outputs.
 pub(crate) fn output_name(name: &str) -> String {
     format!("output {name}")
@@ -69,7 +72,7 @@ pub(crate) fn evaluation_program(
     let named = named.collect::<Result<Vec<_>, ModelError>>()?;
     let (mut program, _) = network.into_parts();
     let logits = dense_logits(logits)?;
-    program.set_output("logits", logits);
+    program.set_output(LOGITS, logits);
     named.into_iter().for_each(|(name, tensor)| program.set_output(name, tensor));
     for (name, split) in SPLITS {
         let op = match labels {

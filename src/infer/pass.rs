@@ -8,7 +8,7 @@ use half::bf16;
 use lapidary_kernels::StorageType;
 use ndarray::Array2;
 
-use super::evaluation::{evaluation_program, output_name};
+use super::evaluation::{LOGITS, evaluation_program, output_name};
 use super::{Accuracy, Prediction, Predictor};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::Dataset;
@@ -28,7 +28,7 @@ pub(super) struct Pass {
     inputs: Inputs,
     parts: Vec<Range<usize>>,
     labels: LabelKind,
-    /// For each output, its name in the program and its name in the prediction. The logits come first.
+    /// For each output beside the logits, its name in the program and its name in the prediction.
     outputs: Vec<(String, String)>,
     repeats: bool,
 }
@@ -52,8 +52,7 @@ impl Pass {
         let program = evaluation_program(network, logits, outputs, labels, &workload, options.passes)?;
         let inputs = bind(data, feature_norm.unwrap_or_else(|| data.default_feature_norm()))?;
         let parts = options.parts(&inputs, &program, cost_model.as_deref(), runs)?;
-        let named = outputs.iter().map(|name| (output_name(name), name.clone()));
-        let outputs = [("logits".into(), "logits".into())].into_iter().chain(named).collect();
+        let outputs = outputs.iter().map(|name| (output_name(name), name.clone())).collect();
         Ok(Self { program, inputs, parts, labels, outputs, repeats })
     }
 
@@ -62,7 +61,8 @@ impl Pass {
     /// # Errors
     /// [`Error::DoesNotFit`], [`Error::Device`].
     pub(super) fn open(&self, predictor: &Predictor, plans: Option<&Plans>) -> Result<Session> {
-        let keep: Vec<_> = self.outputs.iter().map(|(output, _)| (0, output.clone())).collect();
+        let named = self.outputs.iter().map(|(output, _)| output.clone());
+        let keep: Vec<_> = [LOGITS.into()].into_iter().chain(named).map(|output| (0, output)).collect();
         let spec = SessionSpec {
             programs: &[("infer", &self.program)],
             inputs: &self.inputs,
@@ -89,19 +89,21 @@ impl Pass {
     /// [`Error::Device`].
     pub(super) fn run(&self, predictor: &Predictor, session: &mut Session, start: Instant) -> Result<Prediction> {
         let done = session.run(&[0], &Accuracy::metrics(0), &[], true)?;
-        let mut outputs = BTreeMap::new();
-        for (output, name) in &self.outputs {
+        let read = |output: &str| -> Result<Array2<f32>> {
             let rows: Vec<f32> = match predictor.dtype {
                 StorageType::F32 => session.read_rows(0, output)?,
                 StorageType::Bf16 => session.read_rows::<bf16>(0, output)?.into_iter().map(f32::from).collect(),
             };
             let vertices = self.inputs.graph.vertex_count();
             let width = rows.len().checked_div(vertices).unwrap_or(0);
-            outputs.insert(name.clone(), Array2::from_shape_vec((vertices, width), rows).expect("one row per vertex"));
-        }
+            Ok(Array2::from_shape_vec((vertices, width), rows).expect("one row per vertex"))
+        };
+        let logits = read(LOGITS)?;
+        let named = self.outputs.iter().map(|(output, name)| Ok((name.clone(), read(output)?)));
+        let outputs = named.collect::<Result<BTreeMap<_, _>>>()?;
         let seconds = start.elapsed().as_secs_f64();
         Ok(Prediction {
-            logits: outputs.remove("logits").expect("the logits are kept"),
+            logits,
             outputs,
             accuracy: Accuracy::sum(&done, 0),
             labels: self.labels,
