@@ -135,7 +135,7 @@ fn devices_and_tiles_change_as_little_as_sums_do() {
 }
 
 #[test]
-#[ignore = "full: larger graphs"]
+#[ignore = "full: the other models, and larger graphs"]
 fn devices_and_tiles_change_larger_graphs_as_little_as_sums_do() {
     change_as_little_as_sums_do(Tier::Full);
 }

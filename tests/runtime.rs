@@ -61,7 +61,7 @@ fn little_memory_changes_nothing_but_the_bytes() {
 }
 
 #[test]
-#[ignore = "full: larger graphs"]
+#[ignore = "full: the other models, and larger graphs"]
 fn little_memory_changes_nothing_on_larger_graphs() {
     little_memory(Tier::Full);
 }

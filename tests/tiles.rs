@@ -52,7 +52,7 @@ fn every_model_trains_the_same_at_any_capacity() {
 }
 
 #[test]
-#[ignore = "full: larger graphs"]
+#[ignore = "full: the other models, and larger graphs"]
 fn larger_graphs_train_the_same_at_any_capacity() {
     trains_the_same_at_any_capacity(Tier::Full);
 }

@@ -31,14 +31,19 @@ impl Tier {
         }
     }
 
-    /// Returns the models that this tier trains on `data` in a test whose larger datasets are all in the full tier, which
-    /// trains `larger` on them.
+    /// Returns the models that this tier trains on `data` in the longest tests: the quick tier trains three models on small
+    /// datasets; the full tier trains the other three on them, and `larger` on larger datasets.
     pub fn models_by_size(self, data: &Dataset, larger: &'static [&'static str]) -> &'static [&'static str] {
         let is_small = data.graph().vertex_count() < 1000;
         match self {
-            Self::Quick if is_small => &MODELS,
-            Self::Full if !is_small => larger,
-            Self::Quick | Self::Full => &[],
+            Self::Quick => &MODELS[..if is_small { 3 } else { 0 }],
+            Self::Full => {
+                if is_small {
+                    &MODELS[3..]
+                } else {
+                    larger
+                }
+            }
         }
     }
 }
