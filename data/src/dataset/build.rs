@@ -17,6 +17,7 @@ use crate::host;
 
 /// Where the arrays come from. Errors use it to name them.
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "import"), allow(dead_code))] // only importers use some of it
 pub(crate) enum Origin {
     Memory,
     Directory(PathBuf),
@@ -129,6 +130,7 @@ impl Parts {
     }
 
     /// Checks only what must hold before rows are dropped: one row per vertex, and ids that are vertices.
+    #[cfg_attr(not(feature = "import"), allow(dead_code))] // only importers use it
     pub(crate) fn check_rows(&self) -> Result<()> {
         let vertices = self.graph.vertex_count();
         self.check_features(vertices)?;

@@ -51,6 +51,7 @@ impl EdgeStore {
     }
 
     /// Returns the number of edges so far.
+    #[cfg_attr(not(feature = "import"), allow(dead_code))] // only importers use it
     pub(crate) fn len(&self) -> u64 {
         self.count
     }
@@ -79,6 +80,7 @@ impl EdgeStore {
     ///
     /// # Errors
     /// Those of [`EdgeStore::extend`].
+    #[cfg_attr(not(feature = "import"), allow(dead_code))] // only importers use it
     pub(crate) fn extend_columns(&mut self, sources: &[u32], destinations: &[u32]) -> Result<()> {
         let mut block = Vec::new();
         for (sources, destinations) in sources.chunks(BUFFER).zip(destinations.chunks(BUFFER)) {

@@ -12,6 +12,7 @@ mod error;
 mod features;
 mod fingerprint;
 pub mod generate;
+#[cfg(feature = "import")]
 pub mod import;
 mod info;
 mod labels;

@@ -66,6 +66,7 @@ impl RandomSplit {
     /// [`Error::Option`] for invalid shares; [`Error::NotForThisData`] for a stratified split without one label per vertex.
     /// # Cost
     /// O(vertices log vertices).
+    #[cfg_attr(not(feature = "import"), allow(dead_code))] // only importers use it
     pub(crate) fn draw(&self, vertices: usize, labels: Option<&RawLabels>) -> Result<[Members; 3]> {
         if !are_shares(&self.shares) {
             let expected = Cow::Borrowed("shares that are together at most 1");
