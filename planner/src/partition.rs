@@ -14,6 +14,8 @@ use std::str::FromStr;
 
 use lapidary_cost_model::RangeCost;
 
+use crate::memory::UnknownName;
+
 /// The quantity that the parts share equally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
@@ -46,20 +48,13 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// A word that is not the name of a strategy.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{found}` is not a way to split; expected vertices, edges or learned")]
-pub struct StrategyError {
-    /// The word.
-    pub found: String,
-}
-
 impl FromStr for Strategy {
-    type Err = StrategyError;
+    type Err = UnknownName;
 
-    fn from_str(word: &str) -> Result<Self, StrategyError> {
+    fn from_str(word: &str) -> Result<Self, UnknownName> {
         let found = Self::ALL.into_iter().find(|strategy| strategy.name() == word);
-        found.ok_or_else(|| StrategyError { found: word.to_owned() })
+        let known = "vertices, edges or learned";
+        found.ok_or_else(|| UnknownName { what: "a way to split", found: word.to_owned(), known })
     }
 }
 
@@ -441,6 +436,7 @@ mod tests {
         for strategy in Strategy::ALL {
             assert_eq!(strategy.to_string().parse(), Ok(strategy));
         }
-        assert_eq!("metis".parse::<Strategy>(), Err(StrategyError { found: "metis".into() }));
+        let error = "metis".parse::<Strategy>().unwrap_err();
+        assert_eq!(error.to_string(), "`metis` is not a way to split; expected vertices, edges or learned");
     }
 }

@@ -5,7 +5,6 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::output::{align, count, facts, json_line, percent, print, seconds, table};
-use super::plan::name;
 use crate::error::Result;
 use crate::forecast::{CurvePoint, DeviceForecast, Forecast, PlanForecast, PolicyForecast, StepForecast};
 
@@ -17,7 +16,7 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
                 Ok(plan) => json_line(&plan_line(forecast, policy.policy, plan))?,
                 Err(needed_bytes) => json_line(&json!({
                     "event": "plan",
-                    "policy": name(policy.policy),
+                    "policy": policy.policy.name(),
                     "feasible": false,
                     "needed_bytes": needed_bytes,
                 }))?,
@@ -124,7 +123,7 @@ fn plan_line<'a>(forecast: &Forecast, policy: Policy, plan: &'a PlanForecast) ->
     });
     PlanLine {
         event: "plan",
-        policy: name(policy),
+        policy: policy.name(),
         feasible: true,
         exact: plan.devices.iter().all(|device| device.exact),
         bytes_to_device,
@@ -173,7 +172,7 @@ fn policies_table(forecast: &Forecast, objective: Objective) -> String {
         table(["policy", "tiles", "to devices", "to host", "lower bound", "gap", "peak", "host memory", "epoch"]);
     let (mut too_small, mut between_devices) = (String::new(), String::new());
     for policy in &forecast.policies {
-        let name = name(policy.policy).to_owned();
+        let name = policy.policy.name().to_owned();
         match &policy.outcome {
             Err(needed) => {
                 table.add_row([name.clone()].into_iter().chain(["-"; 8].map(String::from)));
@@ -208,7 +207,7 @@ fn policies_table(forecast: &Forecast, objective: Objective) -> String {
 }
 
 fn devices_table(policy: &PolicyForecast, plan: &PlanForecast) -> String {
-    let mut table = table([name(policy.policy), "to device", "to host", "lower bound", "peak", "epoch"]);
+    let mut table = table([policy.policy.name(), "to device", "to host", "lower bound", "peak", "epoch"]);
     for (i, device) in plan.devices.iter().enumerate() {
         let DeviceForecast { bytes_to_device, bytes_to_host, lower_bound_bytes, peak_bytes, .. } = *device;
         let numbers = [bytes_to_device, bytes_to_host, lower_bound_bytes, peak_bytes].map(size);
@@ -253,7 +252,7 @@ fn knee(curve: &[CurvePoint]) -> Option<String> {
 fn steps(policy: &PolicyForecast, plan: &PlanForecast) -> String {
     let mut text = String::new();
     for (i, device) in plan.devices.iter().enumerate() {
-        text += &format!("\n{}, device {i}", name(policy.policy));
+        text += &format!("\n{}, device {i}", policy.policy.name());
         for step in device.steps.iter() {
             text += &format!("\n  {}", step.op);
             for (what, tensors) in [("store", &step.store), ("evict", &step.evict), ("load", &step.load)] {

@@ -134,17 +134,8 @@ impl MemoryArg {
             Self::Roc => vec![Policy::Roc],
             Self::Lru => vec![Policy::Lru],
             Self::None => vec![Policy::None],
-            Self::All => vec![Policy::None, Policy::Lru, Policy::Roc, Policy::Optimal],
+            Self::All => Policy::ALL.to_vec(),
         }
-    }
-}
-
-pub(super) fn name(policy: Policy) -> &'static str {
-    match policy {
-        Policy::None => "none",
-        Policy::Lru => "lru",
-        Policy::Roc => "roc",
-        Policy::Optimal => "optimal",
     }
 }
 
@@ -301,7 +292,7 @@ fn plan_tasks(args: &PlanArgs, graph: &TaskGraph) -> Result<()> {
         let outcome = memory::plan(graph, &request).expect("the request names no order and no boundary");
         if let Outcome::Feasible(plan) = &outcome {
             let checked = check::check(graph, plan, objective, &epoch, capacity_bytes);
-            checked.map_err(|broken| Error::PlanBroken { policy: name(policy), reason: broken.to_string() })?;
+            checked.map_err(|broken| Error::PlanBroken { policy: policy.name(), reason: broken.to_string() })?;
         }
         if args.json {
             json_line(&line(graph, policy, &outcome, &epoch))?;
@@ -326,7 +317,7 @@ fn plan_tasks(args: &PlanArgs, graph: &TaskGraph) -> Result<()> {
 fn line(graph: &TaskGraph, policy: Policy, outcome: &Outcome, epoch: &Epoch) -> Value {
     let plan = match outcome {
         Outcome::Infeasible { needed_bytes } => {
-            return json!({"event": "plan", "policy": name(policy), "feasible": false, "needed_bytes": needed_bytes});
+            return json!({"event": "plan", "policy": policy.name(), "feasible": false, "needed_bytes": needed_bytes});
         }
         Outcome::Feasible(plan) => plan,
     };
@@ -345,7 +336,7 @@ fn line(graph: &TaskGraph, policy: Policy, outcome: &Outcome, epoch: &Epoch) -> 
         .collect();
     let mut line = json!({
         "event": "plan",
-        "policy": name(policy),
+        "policy": policy.name(),
         "feasible": true,
         "exact": plan.exact,
         "bytes_to_device": plan.bytes_to_device,
@@ -369,8 +360,8 @@ fn policies_table(outcomes: &[(Policy, Outcome)], objective: Objective) -> Strin
     for (policy, outcome) in outcomes {
         match outcome {
             Outcome::Infeasible { needed_bytes } => {
-                table.add_row([name(*policy).to_string()].into_iter().chain(["-"; 6].map(String::from)));
-                too_small += &format!("\n{} does not fit: it needs {} bytes", name(*policy), count(*needed_bytes));
+                table.add_row([policy.name().to_string()].into_iter().chain(["-"; 6].map(String::from)));
+                too_small += &format!("\n{} does not fit: it needs {} bytes", policy.name(), count(*needed_bytes));
             }
             Outcome::Feasible(plan) => {
                 let cost = plan.cost_bytes(objective);
@@ -378,7 +369,7 @@ fn policies_table(outcomes: &[(Policy, Outcome)], objective: Objective) -> Strin
                 let numbers =
                     [plan.bytes_to_device, plan.bytes_to_host, plan.peak_bytes, plan.lower_bound_bytes].map(count);
                 let exact = if plan.exact { "yes" } else { "no" }.to_string();
-                let row = [name(*policy).to_string()].into_iter().chain(numbers).chain([percent(gap), exact]);
+                let row = [policy.name().to_string()].into_iter().chain(numbers).chain([percent(gap), exact]);
                 table.add_row(row);
             }
         }
@@ -389,7 +380,7 @@ fn policies_table(outcomes: &[(Policy, Outcome)], objective: Objective) -> Strin
 /// Formats the steps of a plan, one per line.
 fn steps(graph: &TaskGraph, policy: Policy, plan: &Plan) -> String {
     let names = |ids: &[TensorId]| ids.iter().map(|t| graph.tensor(*t).name.as_str()).collect::<Vec<_>>().join(" ");
-    let mut text = format!("\n{}", name(policy));
+    let mut text = format!("\n{}", policy.name());
     if !plan.start.resident.is_empty() {
         text += &format!(": starts with {}", names(&plan.start.resident));
         if !plan.start.dirty.is_empty() {

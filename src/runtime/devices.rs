@@ -319,8 +319,7 @@ impl Devices {
         if (1..=MOST_DEVICES).contains(&self.count) {
             return Ok(());
         }
-        let expected = format!("a run has 1 to {MOST_DEVICES} devices");
-        Err(Error::Value { option: "devices", value: self.to_string(), expected })
+        Err(wrong_count(&self.to_string()))
     }
 
     fn gpu_budgets(&self, ordinals: &[u32], memory: Option<ByteSize>) -> Result<Vec<DeviceBudget>> {
@@ -399,27 +398,34 @@ impl FromStr for Devices {
     /// # Errors
     /// [`Error::Value`].
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = |expected: String| Error::Value { option: "devices", value: text.into(), expected };
+        let wrong =
+            |expected: &str| Err(Error::Value { option: "devices", value: text.into(), expected: expected.into() });
         let (kind, list) = text.split_once(':').map_or((text, None), |(kind, list)| (kind, Some(list)));
         let count = || match list.map(str::parse) {
             None => Ok(1),
             Some(Ok(count)) if (1..=MOST_DEVICES).contains(&count) => Ok(count),
-            Some(_) => Err(wrong(format!("a number of devices is from 1 to {MOST_DEVICES}, as in sim:2"))),
+            Some(_) => Err(wrong_count(text)),
         };
         match (kind, list) {
             ("auto", None) => Ok(Self::auto()),
             ("cpu", _) => Ok(Self::cpus(count()?)),
             ("sim", _) => Ok(Self::sim(count()?)),
-            ("cuda", Some(list)) => {
-                let ordinals: Option<Vec<u32>> = list.split(',').map(|number| number.parse().ok()).collect();
-                let ordinals = ordinals.filter(|ordinals| ordinals.len() <= MOST_DEVICES);
-                let expected = "GPUs are numbers separated by commas, as in cuda:0 or cuda:0,1";
-                ordinals.map(|ordinals| Self::cuda(&ordinals)).ok_or_else(|| wrong(expected.into()))
+            ("cuda", list) => {
+                let number = |text: &str| text.parse().ok();
+                let ordinals: Option<Vec<u32>> = list.and_then(|list| list.split(',').map(number).collect());
+                match ordinals.filter(|ordinals| ordinals.len() <= MOST_DEVICES) {
+                    Some(ordinals) => Ok(Self::cuda(&ordinals)),
+                    None => wrong("GPUs are numbers separated by commas, as in cuda:0 or cuda:0,1"),
+                }
             }
-            ("cuda", None) => Err(wrong("GPUs are numbers separated by commas, as in cuda:0 or cuda:0,1".into())),
-            _ => Err(wrong("write auto, cpu, cpu:N, cuda:0,1 or sim:N".into())),
+            _ => wrong("write auto, cpu, cpu:N, cuda:0,1 or sim:N"),
         }
     }
+}
+
+fn wrong_count(devices: &str) -> Error {
+    let expected = format!("a number of devices is from 1 to {MOST_DEVICES}, as in sim:2");
+    Error::Value { option: "devices", value: devices.into(), expected }
 }
 
 impl fmt::Display for Devices {

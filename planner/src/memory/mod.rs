@@ -68,14 +68,15 @@ impl FromStr for Policy {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let unknown = || UnknownName { what: "memory policy", found: name.into(), known: "none, lru, roc or optimal" };
+        let unknown =
+            || UnknownName { what: "a memory policy", found: name.into(), known: "none, lru, roc or optimal" };
         Self::ALL.into_iter().find(|policy| policy.name() == name).ok_or_else(unknown)
     }
 }
 
 /// A name that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{found}` is no {what}; expected {known}")]
+#[error("`{found}` is not {what}; expected {known}")]
 pub struct UnknownName {
     /// The kind of thing that was named.
     pub what: &'static str,
@@ -111,7 +112,7 @@ impl FromStr for Objective {
         match name {
             "both" => Ok(Self::Both),
             "loads" => Ok(Self::Loads),
-            _ => Err(UnknownName { what: "objective", found: name.into(), known: "both or loads" }),
+            _ => Err(UnknownName { what: "an objective", found: name.into(), known: "both or loads" }),
         }
     }
 }
