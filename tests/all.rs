@@ -26,6 +26,7 @@ mod misread;
 mod multi_label;
 mod outputs;
 mod parity;
+mod passes;
 mod peers;
 mod plan;
 mod plan_tasks;

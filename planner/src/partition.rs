@@ -436,7 +436,7 @@ mod tests {
         for strategy in Strategy::ALL {
             assert_eq!(strategy.to_string().parse(), Ok(strategy));
         }
-        let error = "metis".parse::<Strategy>().unwrap_err();
-        assert_eq!(error.to_string(), "`metis` is not a way to split; expected vertices, edges or learned");
+        let said = "metis".parse::<Strategy>().map_err(|error| error.to_string());
+        assert_eq!(said, Err("`metis` is not a way to split; expected vertices, edges or learned".into()));
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod curve;
 pub mod oracle;
+pub mod programs;
 
 use std::io::Write;
 use std::path::PathBuf;

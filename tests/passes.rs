@@ -1,0 +1,295 @@
+//! Passes, parts, tiles and bf16 change no result of a program; computed in f64.
+
+use crate::common::oracle::Oracle;
+use crate::common::programs::*;
+use crate::common::{MODELS, hostile_graph, pairs};
+use lapidary::lower::{Exchange, ExchangePath, FeatureData, Inputs, Lowered, Sizes, Supply, lower};
+use lapidary::model::{Model, ModelConfig, Norm, gcn_conv};
+use lapidary::program::passes::order::Workload;
+use lapidary::program::{DType, Op, Origin, Passes, Program, RowSpace, RowStep, TensorId, TensorType};
+use lapidary_kernels::op::{EdgeWeight, Optimizer};
+
+/// Returns the outputs of a program in f64, by name.
+fn results(program: &Program, data: &Inputs) -> Vec<(String, Vec<f64>)> {
+    let lowered = lower(&[("test", program)], &Sizes::of(data).into(), 3);
+    let mut oracle = oracle_with(&lowered, data, &parameters(&lowered));
+    oracle.run(&lowered.phases[0].steps);
+    let phase = &lowered.phases[0];
+    phase.outputs.keys().map(|name| (name.clone(), oracle.float(phase.output(name)).to_vec())).collect()
+}
+
+fn assert_same(a: &[(String, Vec<f64>)], b: &[(String, Vec<f64>)], tolerance: f64) {
+    assert!(!a.is_empty(), "there is nothing to compare");
+    for ((name, x), (other, y)) in pairs(a, b) {
+        assert_eq!(name, other);
+        for (x, y) in pairs(x, y) {
+            assert!((x - y).abs() <= tolerance * (1.0 + y.abs()), "{name}: {x} and {y}");
+        }
+    }
+}
+
+fn gathers(program: &Program) -> Vec<usize> {
+    let ops = program
+        .ops()
+        .into_iter()
+        .filter(|&op| matches!(program.op(op), Op::Gather(gather) if gather.weight == EdgeWeight::One));
+    ops.map(|op| program.tensor(program.op_outputs(op)[0]).ty.width).collect()
+}
+
+#[test]
+fn order_gathers_at_the_narrow_side_and_changes_no_result() {
+    let data = inputs(hostile_graph(), DENSE);
+    // 5 -> 2: linear first, so forward and backward gather 2 columns. 5 -> 8: gather first. There is only one gather,
+    // since the features need no gradient.
+    for (hidden, first_gathers) in [(2, vec![2, 2]), (8, vec![5])] {
+        let model = network("two layers", move |net, x, _| {
+            let h = gcn_conv(net, x, "convs.0", hidden, Norm::Sym)?;
+            let h = net.relu(h)?;
+            net.linear(h, "out", CLASSES, true)
+        });
+        let once = Workload { runs: 1, ..ANY_WORKLOAD };
+        let plain = program(&model, DENSE, Passes { order: false, ..UNFUSED }, &once);
+        let ordered = program(&model, DENSE, UNFUSED, &once);
+        assert_eq!(gathers(&ordered), first_gathers, "hidden {hidden}");
+        assert_same(&results(&plain, &data), &results(&ordered, &data), 1e-12);
+    }
+}
+
+#[test]
+fn a_gather_of_constant_features_is_hoisted_into_the_setup() {
+    let model = Model::gcn(&[FEATURES, 8, CLASSES]);
+    let hoisted = program(&model, DENSE, Passes::ALL, &ANY_WORKLOAD);
+    let lowered = lower(&[("test", &hoisted)], &Sizes::of(&inputs(hostile_graph(), DENSE)).into(), 3);
+    let names: Vec<&str> = lowered.setup.iter().map(|step| step.call.name()).collect();
+    assert_eq!(names, ["row_scale", "gather", "row_scale"]);
+
+    let dropped = Model::gcn(&[FEATURES, 8, CLASSES]).input_dropout(0.5);
+    let dropped = program(&dropped, DENSE, Passes::ALL, &ANY_WORKLOAD);
+    let lowered = lower(&[("test", &dropped)], &Sizes::of(&inputs(hostile_graph(), DENSE)).into(), 3);
+    assert!(lowered.setup.is_empty(), "what is dropped anew each epoch cannot be gathered once");
+}
+
+#[test]
+fn prune_removes_what_nobody_reads_and_changes_no_result() {
+    let model = Model::gcn(&[FEATURES, 4, CLASSES]).dropout(0.5);
+    let data = inputs(hostile_graph(), DENSE);
+    let plain = program(&model, DENSE, Passes { prune: false, ..UNFUSED }, &ANY_WORKLOAD);
+    let pruned = program(&model, DENSE, UNFUSED, &ANY_WORKLOAD);
+    assert!(pruned.ops().len() < plain.ops().len(), "the gradient of the features is not needed");
+    let (a, b) = (results(&plain, &data), results(&pruned, &data));
+    assert_same(&a, &b, 0.0);
+}
+
+/// Adds a step of gradient descent for every parameter to a program.
+fn with_updates(mut program: Program) -> Program {
+    let clock = TensorType { rows: RowSpace::Scalar, width: 2, dtype: DType::U64 };
+    let clock = program.input(Origin::Clock, clock).unwrap();
+    let rate = program.input(Origin::LearningRate, TensorType::f32(RowSpace::Scalar, 1)).unwrap();
+    let gradients: Vec<(String, TensorId)> = program.outputs().iter().map(|(n, t)| (n.clone(), *t)).collect();
+    for (name, gradient) in gradients.into_iter().filter(|(name, _)| name != "loss") {
+        let parameter = program.origins()[&Origin::Parameter(name)];
+        let step = Optimizer::Sgd { momentum: 0.0, weight_decay: 0.01 };
+        let updated = program.push1(step, &[parameter, gradient, clock, rate]).unwrap();
+        program.set_next(updated, parameter);
+    }
+    program
+}
+
+/// The values of parameters, with their names.
+type Parameters = Vec<(String, Vec<f64>)>;
+
+/// Returns the loss and the updated parameters of every part. `ends` are the cuts of the graph; each part has `tiles`
+/// tiles.
+fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize], tiles: usize) -> (f64, Vec<Parameters>) {
+    run_over(ExchangePath::Host, program, data, ends, tiles)
+}
+
+/// Does the same with halos exchanged over `path`.
+fn run_over(
+    path: ExchangePath,
+    program: &Program,
+    data: &Inputs,
+    ends: &[usize],
+    tiles: usize,
+) -> (f64, Vec<Parameters>) {
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let mut supply = Supply::of_parts(data, starts.zip(ends.iter().copied()).map(|(a, b)| a..b).collect());
+    let tilings: Vec<_> = supply.tile(tiles).into_iter().map(|tiling| tiling.over(path)).collect();
+    let lowered: Vec<Lowered> = tilings.iter().map(|tiling| lower(&[("test", program)], tiling, 3)).collect();
+    let mut oracles: Vec<Oracle> = Vec::new();
+    for (part, lowered) in lowered.iter().enumerate() {
+        let mut oracle = Oracle::of_part(lowered, &mut supply, part);
+        for (_, slot, values) in parameters(lowered) {
+            oracle.write(slot, &values.iter().copied().map(f64::from).collect::<Vec<_>>());
+        }
+        oracle.write(lowered.origins[&Origin::LearningRate][0], &[0.5]);
+        oracles.push(oracle);
+    }
+    let steps = |lowered: &Lowered| lowered.setup.iter().chain(&lowered.phases[0].steps).cloned().collect::<Vec<_>>();
+    let steps: Vec<Vec<_>> = lowered.iter().map(steps).collect();
+    assert!(steps.iter().all(|s| s.len() == steps[0].len()), "every part has the same steps");
+    for i in 0..steps[0].len() {
+        for (oracle, steps) in oracles.iter_mut().zip(&steps) {
+            oracle.run(&steps[i..=i]);
+        }
+        for exchange in &lowered[0].exchanges {
+            if let Exchange::Fetch { packed, halo, block } = *exchange {
+                let call = &steps[0][i].call;
+                let out = call.out();
+                if !call.fetches() || out.slot != halo {
+                    continue;
+                }
+                let rows = call.inputs[1].slot;
+                assert!(call.reads().eq([packed, rows]), "a part's own rows stay for as long");
+                let packed: Vec<Vec<f64>> = oracles.iter().map(|oracle| oracle.float(packed).to_vec()).collect();
+                for (part, oracle) in oracles.iter_mut().enumerate() {
+                    // The positions of the rows are read from the tensor that the device gets.
+                    let mut rows = oracle.u32s(rows).to_vec().into_iter();
+                    let sources = &supply.routes(block).sources[part];
+                    let of_owner = |source: &lapidary::lower::Source| {
+                        let rows = rows.by_ref().take(source.rows.len()).map(|row| row as usize);
+                        rows.flat_map(|row| packed[source.part][row * out.cols..][..out.cols].to_vec())
+                            .collect::<Vec<f64>>()
+                    };
+                    let fetched: Vec<f64> = sources.iter().flat_map(of_owner).collect();
+                    assert_eq!(out.dtype.byte_count() * fetched.len() as u64, lowered[part].tensor(halo).bytes);
+                    oracle.write(halo, &fetched);
+                }
+                continue;
+            }
+            // All rows are available after the last tile is packed.
+            if !steps[0][i].call.writes().any(|slot| Some(&slot) == exchange.published().last()) {
+                continue;
+            }
+            let published =
+                oracles.iter().map(|o| exchange.published().iter().flat_map(|&slot| o.float(slot).to_vec()));
+            let published: Vec<Vec<f64>> = published.map(Iterator::collect).collect();
+            for (part, oracle) in oracles.iter_mut().enumerate() {
+                let received: Vec<f64> = match *exchange {
+                    Exchange::Fetch { .. } => unreachable!("it was done above"),
+                    Exchange::Sum { .. } => {
+                        (0..published[0].len()).map(|k| published.iter().map(|term| term[k]).sum()).collect()
+                    }
+                    Exchange::Halo { block, width, .. } => {
+                        let sources = &supply.routes(block).sources[part];
+                        let rows = sources.iter().flat_map(|s| s.rows.iter().map(|&row| (s.part, row as usize)));
+                        rows.flat_map(|(owner, row)| published[owner][row * width..][..width].to_vec()).collect()
+                    }
+                };
+                let mut received = &received[..];
+                for &slot in exchange.received() {
+                    let numbers = match exchange {
+                        Exchange::Fetch { .. } => unreachable!("nothing is received for it"),
+                        Exchange::Sum { .. } => received.len(),
+                        Exchange::Halo { float, .. } => lowered[part].tensor(slot).bytes as usize / float.byte_count(),
+                    };
+                    let (here, rest) = received.split_at(numbers);
+                    oracle.write(slot, here);
+                    received = rest;
+                }
+                assert!(received.is_empty());
+            }
+        }
+    }
+    let loss = oracles.iter().zip(&lowered).map(|(o, l)| o.float(l.phases[0].output("loss"))[0]).sum();
+    let updated = oracles.iter().zip(&lowered).map(|(oracle, lowered)| {
+        let next = lowered.phases[0].steps.iter().flat_map(|step| &step.next);
+        next.map(|&(new, old)| (lowered.tensor(old).name.clone(), oracle.float(new).to_vec())).collect()
+    });
+    (loss, updated.collect())
+}
+
+#[test]
+fn parts_train_as_the_whole_graph_does() {
+    for name in MODELS {
+        let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
+        let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
+        for storage in STORAGES.into_iter().chain(STORAGES.map(in_bf16)) {
+            let data = inputs(hostile_graph(), storage);
+            let program = with_updates(program(&model, storage, Passes::ALL, &ANY_WORKLOAD));
+            let (loss, whole) = run_in_parts(&program, &data, &[12], 1);
+            for ends in [&[5, 12][..], &[0, 3, 3, 7, 12], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12]] {
+                for path in [ExchangePath::Host, ExchangePath::Peer] {
+                    let (loss_of_parts, parts) = run_over(path, &program, &data, ends, 1);
+                    assert!(
+                        (loss - loss_of_parts).abs() < 1e-12,
+                        "{name} {storage:?} {ends:?} {path:?}: {loss_of_parts}, not {loss}"
+                    );
+                    for part in parts {
+                        assert_same(&part, &whole[0], 1e-12);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// With an oracle that does not round, bf16 storage changes only the types, and no results.
+#[test]
+fn a_program_over_bf16_computes_what_the_one_over_f32_does() {
+    for name in MODELS {
+        let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
+        let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
+        for storage in STORAGES {
+            let mut data = inputs(hostile_graph(), storage);
+            if let FeatureData::Dense { data, .. } = &mut data.features {
+                *data = data.iter().map(|&x| half::bf16::from_f32(x).to_f32()).collect::<Vec<f32>>().into();
+            }
+            for passes in [Passes::NONE, Passes::ALL] {
+                let [wide, stored] = [storage, in_bf16(storage)].map(|s| program(&model, s, passes, &ANY_WORKLOAD));
+                assert_same(&results(&stored, &data), &results(&wide, &data), 1e-12);
+                let rows = |program: &Program| {
+                    let tensors = program.tensors().into_iter().map(|tensor| program.tensor(tensor));
+                    let rows = tensors.filter(|t| t.ty.rows == RowSpace::Vertices && t.ty.dtype.float().is_some());
+                    let rows = rows.filter(|t| !matches!(t.origin, Some(Origin::Scale(_))));
+                    rows.map(|t| t.ty.dtype).collect::<std::collections::HashSet<_>>()
+                };
+                assert_eq!([rows(&wide), rows(&stored)].map(Vec::from_iter), [[DType::F32], [DType::Bf16]]);
+                let mut results = stored.outputs().values().map(|&output| stored.tensor(output).ty.dtype);
+                assert!(results.all(|dtype| dtype == DType::F32), "the loss and the gradients of parameters");
+            }
+        }
+    }
+}
+
+#[test]
+fn tiles_train_as_the_whole_graph_does() {
+    for name in MODELS {
+        let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
+        let model = Model::from_config(config).unwrap().dropout(0.4).layer_norm(true);
+        for storage in STORAGES.into_iter().chain(STORAGES.map(in_bf16)) {
+            let data = inputs(hostile_graph(), storage);
+            for passes in [Passes::NONE, Passes::ALL] {
+                let program = with_updates(program(&model, storage, passes, &ANY_WORKLOAD));
+                let (loss, whole) = run_in_parts(&program, &data, &[12], 1);
+                for (ends, tiles) in [(&[12][..], 2), (&[12], 5), (&[12], 16), (&[5, 12], 3), (&[0, 3, 3, 7, 12], 2)] {
+                    let (loss_of_tiles, parts) = run_in_parts(&program, &data, ends, tiles);
+                    let what = format!("{name} {storage:?} {ends:?} in {tiles} tiles");
+                    assert!((loss - loss_of_tiles).abs() < 1e-12, "{what}: {loss_of_tiles}, not {loss}");
+                    for part in parts {
+                        assert_same(&part, &whole[0], 1e-12);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn reuse_lets_the_dropped_matrix_be_the_mask_and_changes_no_result() {
+    let data = inputs(hostile_graph(), DENSE);
+    for name in MODELS {
+        let config = ModelConfig::new(name, &[FEATURES, 4, 6, CLASSES]);
+        let model = Model::from_config(config).unwrap().dropout(0.4);
+        let plain = program(&model, DENSE, Passes { reuse: false, ..UNFUSED }, &ANY_WORKLOAD);
+        let reused = program(&model, DENSE, UNFUSED, &ANY_WORKLOAD);
+        // Returns the number of readers of each ReLU's output: the dropout and, without the pass, the ReLU's gradient.
+        let readers = |program: &Program| {
+            let relus = program.ops().into_iter().filter(|&op| *program.op(op) == RowStep::Relu.into());
+            relus.map(|op| program.consumers(program.op_outputs(op)[0]).len()).collect::<Vec<_>>()
+        };
+        let (before, after) = (readers(&plain), readers(&reused));
+        assert!(before.iter().sum::<usize>() > after.iter().sum() || name == "resgcn", "{name}: {before:?}, {after:?}");
+        assert_same(&results(&plain, &data), &results(&reused, &data), 0.0);
+    }
+}
