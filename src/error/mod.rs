@@ -156,23 +156,23 @@ pub enum Error {
         source: lapidary_cost_model::FileError,
     },
     /// Training diverged: the loss, a parameter or a moment of the optimizer is not finite.
-    #[error("{what} in epoch {epoch}{}; training diverged, so try a smaller learning rate", origin(.first.as_ref()))]
+    #[error("{what} in epoch {epoch}{}; training diverged, so try a smaller learning rate", origin(.first.as_deref()))]
     Diverged {
         /// The epoch.
         epoch: u64,
         /// What is not finite.
         what: String,
         /// Where a number first was not finite. `None` if another run of the epoch found none.
-        first: Option<NotFinite>,
+        first: Option<Box<NotFinite>>,
     },
     /// The loss of the first forward pass, or a weight before it, is not finite.
     #[error("{what} before training{}; features or weights are too large for f32, so scale them down",
-        origin(.first.as_ref()))]
+        origin(.first.as_deref()))]
     NotFiniteAtStart {
         /// What is not finite.
         what: String,
         /// As in [`Error::Diverged`].
-        first: Option<NotFinite>,
+        first: Option<Box<NotFinite>>,
     },
     /// A file or folder cannot be read or written.
     #[error("cannot {action} {}", path.display())]

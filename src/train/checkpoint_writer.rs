@@ -12,7 +12,7 @@ use crate::infer::checkpoint;
 /// Writes snapshots to a checkpoint folder while training goes on.
 ///
 /// One snapshot is written at a time, and one more may wait. Each is complete on disk, or absent. After a snapshot was
-/// written, older epochs are removed if the folder has more than [`CheckpointWriter::keep`] allows; `best/` stays.
+/// written, older epochs are removed if there are more than the writer keeps; `best/` stays.
 ///
 /// ```
 /// use lapidary::{CheckpointWriter, Dataset, Model, Trainer};

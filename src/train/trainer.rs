@@ -222,7 +222,7 @@ impl Trainer {
     /// that no update has happened before.
     fn diverged(&mut self, epoch: u64, what: String, at_start: bool) -> Error {
         // The reason of the failure is more useful than an error of this search.
-        let first = self.find_not_finite(epoch).ok().flatten();
+        let first = self.find_not_finite(epoch).ok().flatten().map(Box::new);
         if at_start { Error::NotFiniteAtStart { what, first } } else { Error::Diverged { epoch, what, first } }
     }
 
