@@ -3,13 +3,13 @@
 use std::error::Error as StdError;
 use std::process::ExitCode;
 
-use super::output::{is_closed, say};
+use super::output::{is_closed, one_line, say};
 use crate::dataset;
 use crate::error::Error;
 use crate::model::ModelError;
 
 /// The command failed.
-const FAILED: u8 = 1;
+pub(super) const FAILED: u8 = 1;
 
 /// The command line is wrong. clap exits with the same code.
 const USAGE: u8 = 2;
@@ -61,7 +61,7 @@ fn code(error: &Error) -> u8 {
 /// Returns the message of an error with flags in place of option names. If the message names no option, the flags to
 /// change are added in parentheses.
 fn in_flags(error: &(dyn StdError + 'static)) -> String {
-    let mut text = options_as_flags(&error.to_string());
+    let mut text = one_line(&options_as_flags(&error.to_string())).into_owned();
     if let Some(flags) = flags_of(error) {
         text += &format!(" ({flags})");
     }
@@ -105,6 +105,9 @@ fn flags_of(error: &(dyn StdError + 'static)) -> Option<&'static str> {
             return ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED"]
                 .contains(&name.as_str())
                 .then_some("--device-memory");
+        }
+        Some(lapidary_kernels::Error::Threads { .. } | lapidary_kernels::Error::LaneThread { .. }) => {
+            return Some("--threads, RAYON_NUM_THREADS, `ulimit -u` or `ulimit -v`");
         }
         Some(lapidary_kernels::Error::NoPeers) => return Some("--exchange host"),
         _ => {}

@@ -9,6 +9,7 @@ mod failure;
 mod forecast;
 mod gpu_check;
 mod infer;
+mod limits;
 mod model;
 mod output;
 mod plan;
@@ -19,6 +20,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use device::DeviceArgs;
+pub use limits::Allocator;
 
 /// Text below the verbs: the exit codes.
 const EXIT_CODES: &str = "\
@@ -68,12 +70,13 @@ pub fn run() -> ExitCode {
         .without_time()
         .with_target(false)
         .init();
-    let done = match Cli::parse().verb {
+    let verb = Cli::parse().verb;
+    let done = limits::prepare().and_then(|()| match verb {
         Verb::Train(args) => train::run(&args),
         Verb::Infer(args) => infer::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Plan(args) => plan::run(&args),
         Verb::GpuCheck(args) => gpu_check::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Data(verb) => data::run(&verb).map(|()| ExitCode::SUCCESS),
-    };
+    });
     done.unwrap_or_else(|error| failure::end(&error))
 }

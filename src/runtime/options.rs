@@ -17,8 +17,8 @@ use super::learn::Learner;
 use crate::error::{Error, Result};
 use crate::lower::Inputs;
 use crate::plan::Method;
-use crate::profile;
 use crate::program::{Passes, Program};
+use crate::{plain_file, profile};
 
 /// How vertices are split over devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl Partition {
             return Err(Error::Value { option: "partition", value: text.into(), expected });
         }
         let wrong = |why| Error::PartitionFile { path: path.into(), why };
-        let json = std::fs::read_to_string(path);
+        let json = plain_file::read_text(path, plain_file::TEXT_BYTES);
         let json = json.map_err(|source| Error::Io { action: "read", path: path.into(), source })?;
         let ranges: Ranges = serde_json::from_str(&json)
             .map_err(|_| wrong("it is no run.json and no list of pairs [[0, 10], [10, 34]]"))?;

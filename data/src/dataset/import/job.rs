@@ -17,7 +17,7 @@ use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels};
 use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
 use crate::dataset::rows::Seen;
-use crate::dataset::split::RandomSplit;
+use crate::dataset::split::{NAMES, RandomSplit};
 use crate::graph::Graph;
 
 /// The format of the files to import.
@@ -293,14 +293,16 @@ impl<'a> ImportJob<'a> {
         let vertices = parts.graph.vertex_count();
         if let Some(path) = self.options.features {
             parts.features = Some(dense(Numbers::open(&self.meter, path, "it was named for the features")?, vertices)?);
+            parts.files.push(("features", path.display().to_string()));
         }
         if let Some(path) = self.options.labels {
             parts.labels = Some(labels(Numbers::open(&self.meter, path, "it was named for the labels")?, vertices)?);
+            parts.files.push(("labels", path.display().to_string()));
         }
-        for (members, path) in parts.splits.iter_mut().zip(self.options.splits) {
-            if let Some(path) = path {
-                *members = Some(Numbers::open(&self.meter, path, "it was named for a split")?.members()?);
-            }
+        for (which, path) in self.options.splits.into_iter().enumerate() {
+            let Some(path) = path else { continue };
+            parts.splits[which] = Some(Numbers::open(&self.meter, path, "it was named for a split")?.members()?);
+            parts.files.push((NAMES[which], path.display().to_string()));
         }
         Ok(())
     }

@@ -12,9 +12,13 @@ use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels};
 use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
 use crate::dataset::split::Members;
+use crate::plain_file;
 
 /// Number of validation vertices, which follow the training vertices.
 const VALIDATION: usize = 500;
+
+/// The largest file that is read as a list of the test vertices.
+const MAX_IDS_BYTES: u64 = 1 << 28;
 
 /// Reads the eight files `ind.NAME.{x,tx,allx,y,ty,ally,graph,test.index}`.
 ///
@@ -165,12 +169,8 @@ fn one_hot(pickle: &Pickle) -> Result<OneHot> {
 }
 
 fn test_ids(path: &Path) -> Result<Vec<usize>> {
-    let text = fs::read_to_string(path).map_err(|source| match source.kind() {
-        std::io::ErrorKind::NotFound => {
-            Error::Missing { path: path.into(), needed: "it says which vertices the rows of tx are" }
-        }
-        _ => Error::Io { action: "read", path: path.into(), source },
-    })?;
+    let text = plain_file::read_text(path, MAX_IDS_BYTES);
+    let text = text.map_err(Error::missing_or("read", path, "it says which vertices the rows of tx are"))?;
     let wrong = |why| Error::Import { file: path.display().to_string(), why };
     let mut ids = Vec::new();
     for (line, word) in text.lines().enumerate().filter(|(_, word)| !word.trim().is_empty()) {
