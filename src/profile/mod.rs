@@ -5,6 +5,7 @@ pub(crate) mod gpu;
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -47,12 +48,14 @@ pub fn load(word: &str) -> Result<Profile> {
         return Ok(profile);
     }
     let path = PathBuf::from(word);
-    if !path.exists() {
-        let expected = format!("expected cpu, cuda:0, {} or a file", Profile::NAMES.join(", "));
-        return Err(Error::Value { option: "profile", value: word.into(), expected });
-    }
     let json = plain_file::read_text(&path, plain_file::TEXT_BYTES);
-    let json = json.map_err(|source| Error::Io { action: "read", path: path.clone(), source })?;
+    let json = json.map_err(|source| match source.kind() {
+        ErrorKind::NotFound => {
+            let expected = format!("expected cpu, cuda:0, {} or a file", Profile::NAMES.join(", "));
+            Error::Value { option: "profile", value: word.into(), expected }
+        }
+        _ => Error::Io { action: "read", path: path.clone(), source },
+    })?;
     Profile::from_json(&json).map_err(|source| Error::Profile { path, source })
 }
 

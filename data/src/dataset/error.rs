@@ -314,7 +314,7 @@ impl Error {
     ) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| match source.kind() {
-            io::ErrorKind::NotFound => Self::Missing { path, needed },
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::Missing { path, needed },
             _ => Self::Io { action, path, source },
         }
     }
