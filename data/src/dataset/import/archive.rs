@@ -126,6 +126,9 @@ impl<'m> Archive<'m> {
     pub(super) fn matrix_shape(&mut self, name: &str) -> Result<[usize; 2]> {
         let shape = self.numbers(name, "it says how large the matrix is")?;
         let place = shape.place.clone();
+        if shape.shape != [2] {
+            return Err(shape.wrong_shape("[2] (rows, columns)"));
+        }
         let sides = shape.ints("a size", |x| usize::try_from(x).ok())?;
         match sides[..] {
             [rows, columns] => Ok([rows, columns]),

@@ -154,9 +154,13 @@ fn one_hot(pickle: &Pickle) -> Result<OneHot> {
     let [rows, classes] = array.shape[..] else {
         return Err(pickle.not(format!("the label matrix has shape {:?}, expected [rows, classes]", array.shape)));
     };
+    // Without columns, no bytes stand behind the number of rows.
+    if classes == 0 {
+        return Err(pickle.not(format!("the label matrix has shape {:?}, expected one column per class", array.shape)));
+    }
     let cells = array.ints();
     let mut labels = vec![-1; rows];
-    for (row, (label, cells)) in labels.iter_mut().zip(cells.chunks(classes.max(1))).enumerate() {
+    for (row, (label, cells)) in labels.iter_mut().zip(cells.chunks(classes)).enumerate() {
         let mut marked = cells.iter().enumerate().filter(|&(_, &cell)| cell != 0);
         if let Some((class, _)) = marked.next() {
             *label = class as i64;
