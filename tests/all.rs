@@ -22,6 +22,8 @@ mod gradients;
 mod graph;
 mod learn;
 mod library;
+#[cfg(unix)]
+mod limits;
 mod misread;
 mod multi_label;
 mod outputs;

@@ -35,10 +35,14 @@ pub(super) fn end(error: &Error) -> ExitCode {
 /// Prints one `error:` line, then its causes.
 pub(super) fn report(error: &Error) {
     say(format_args!("error: {}", in_flags(error)));
-    let mut cause = error.source();
+    let (mut cause, mut said) = (error.source(), String::new());
     while let Some(reason) = cause {
-        say(format_args!("  caused by: {}", in_flags(reason)));
-        cause = reason.source();
+        let text = in_flags(reason);
+        // Some errors only repeat their cause.
+        if text != said {
+            say(format_args!("  caused by: {text}"));
+        }
+        (cause, said) = (reason.source(), text);
     }
 }
 
@@ -107,7 +111,7 @@ fn flags_of(error: &(dyn StdError + 'static)) -> Option<&'static str> {
                 .then_some("--device-memory");
         }
         Some(lapidary_kernels::Error::Threads { .. } | lapidary_kernels::Error::LaneThread { .. }) => {
-            return Some("--threads, RAYON_NUM_THREADS, `ulimit -u` or `ulimit -v`");
+            return Some("--threads, RAYON_NUM_THREADS; the limits are `ulimit -u` and `ulimit -v`");
         }
         Some(lapidary_kernels::Error::NoPeers) => return Some("--exchange host"),
         _ => {}

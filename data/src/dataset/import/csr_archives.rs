@@ -140,7 +140,8 @@ fn out_edges(job: &ImportJob<'_>, archive: &mut Archive<'_>, prefix: &str) -> Re
     let name = |part: &str| format!("{prefix}{part}");
     let needed = "it is a part of the adjacency matrix";
     let vertices = square(&archive.place(&name("shape")), archive.matrix_shape(&name("shape"))?)?;
-    // The number of edges stands in a header, so a false number of vertices is found before their offsets are read.
+    // The lengths stand in headers, so a false number of vertices is found before their offsets are read.
+    archive.numbers(&name("indptr"), needed)?.expect_len(vertices.saturating_add(1), "rows + 1")?;
     let edges = archive.numbers(&name("indices"), needed)?.vector_len("[edges]")?;
     job.check_vertices(vertices, edges as u64)?;
     let offsets = archive.numbers(&name("indptr"), needed)?;

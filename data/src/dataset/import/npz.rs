@@ -128,7 +128,7 @@ fn split(job: &ImportJob<'_>, archive: &mut Archive<'_>, name: &str, vertices: u
         split.vector_len(expected)?;
         job.split_among(1, &split.place)?;
         match dtype {
-            Dtype::Bool => expect_rows(&split, vertices)?,
+            Dtype::Bool => split.expect_len(vertices, "one element per vertex")?,
             _ if split.shape[0] > vertices => {
                 return Err(split.wrong_shape(format_args!("at most {vertices} ids (one per vertex)")));
             }
