@@ -17,7 +17,7 @@ fn limited(limit: &str, folder: &Path, args: &[&str]) -> (Option<i32>, String, S
     let script = format!("{} exec timeout 120 \"$0\" \"$@\"", if limit.is_empty() { "" } else { limit });
     let mut command = Command::new("sh");
     command.args(["-c", &script, LAPIDARY]).args(args).current_dir(folder).env("RAYON_NUM_THREADS", "2");
-    command.env("XDG_CACHE_HOME", folder.join("cache"));
+    command.env("XDG_CACHE_HOME", "/dev/null");
     let Output { status, stdout, stderr } = command.output().unwrap();
     (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
 }
@@ -57,7 +57,7 @@ fn a_device_a_pipe_or_a_huge_file_was_read_without_end() {
     let here = folder.path();
     assert!(Command::new("mkfifo").arg(here.join("pipe")).status().unwrap().success());
     fs::create_dir(here.join("folder")).unwrap();
-    fs::File::create(here.join("huge")).unwrap().set_len(1 << 44).unwrap();
+    fs::File::create(here.join("huge")).unwrap().set_len(1 << 40).unwrap();
     fs::create_dir(here.join("set")).unwrap();
     let verbs: [&[&str]; 9] = [
         &["train", "--data", "builtin:karate", "--partition", "FILE"],
@@ -76,18 +76,13 @@ fn a_device_a_pipe_or_a_huge_file_was_read_without_end() {
         ("folder", "a directory, not a plain file"),
         ("huge", ""),
     ];
-    for verb in verbs {
-        for (file, wanted) in files {
-            // The file is named, or takes the place of one within a folder.
-            for inside in ["run/best/run.json", "run/best/B3SUMS", "set/dataset.json"] {
-                let path = here.join(inside);
-                if path.parent().is_some_and(|folder| folder.ends_with("set")) || !path.with_extension("kept").exists()
-                {
-                    let _ = fs::rename(&path, path.with_extension("kept"));
-                }
-                let _ = fs::remove_file(&path);
-                std::os::unix::fs::symlink(here.join(file), &path).unwrap();
-            }
+    for (file, wanted) in files {
+        // The file is named, or takes the place of one within a folder.
+        for inside in ["run/best/run.json", "run/best/B3SUMS", "set/dataset.json"] {
+            let _ = fs::remove_file(here.join(inside));
+            std::os::unix::fs::symlink(here.join(file), here.join(inside)).unwrap();
+        }
+        for verb in verbs {
             let args: Vec<&str> = verb.iter().map(|&arg| if arg == "FILE" { file } else { arg }).collect();
             let start = Instant::now();
             expect_error(&run(here, &args), &[wanted], &args.join(" "));
@@ -122,7 +117,7 @@ fn full_memory_aborted_the_process() {
         &["train", "--data", "builtin:planted", "--hidden", "4096", "--epochs", "1"],
         &["data", "generate", "rmat", "new", "--vertices", "8000000"],
         &["data", "generate", "planted", "new", "--vertices", "8000000"],
-        &["plan", "--shape", "1000,9000,9,9"],
+        &["plan", "--shape", "1000,9000,9,9", "--profile", "h200"],
         &["infer", "--data", "builtin:karate", "--checkpoint", "run"],
     ];
     let mut full = 0;
@@ -197,12 +192,14 @@ fn escape_sequences_in_names_reached_the_terminal() {
     fs::write(here.join("edges.csv"), "source,target\na\u{1b}[31m,b\nb,c\u{7}\u{9b}2J\n").unwrap();
     let mut shown = vec![run(here, &["data", "import", "edges", "edges.csv", "set"])];
     let description = here.join("set/dataset.json");
-    let text =
-        fs::read_to_string(&description).unwrap().replace("edges", "Zürich \\u001b]0;title\\u0007\\nerror: none");
+    let text = fs::read_to_string(&description)
+        .unwrap()
+        .replace("\"edges\",", "\"Zürich \\u001b]0;title\\u0007\\nerror: none\",");
     fs::write(&description, text).unwrap();
     shown.push(run(here, &["data", "info", "set"]));
     shown.push(run(here, &["train", "--data", "set"]));
-    let tasks = r#"{"tensors":[{"name":"x\u001b[2J","bytes":3}],"ops":[{"name":"f\u001b[2J\n","inputs":["x\u001b[2J"],"outputs":[]}]}"#;
+    let tasks = r#"{"tensors":[{"name":"x\u001b[2J","bytes":3},{"name":"y","bytes":3}],
+        "ops":[{"name":"f\u001b[2J\n","inputs":["x\u001b[2J"],"outputs":["y"]}]}"#;
     fs::write(here.join("tasks.json"), tasks).unwrap();
     shown.push(run(here, &["plan", "--tasks", "tasks.json", "--explain"]));
     fs::write(here.join("tasks.json"), tasks.replace("bytes", "by\u{9b}tes")).unwrap();
@@ -255,7 +252,7 @@ fn a_small_archive_that_claims_many_vertices_was_believed() {
     let with = |name: &'static str, bytes: Vec<u8>| archive(&[&graph[..], &[(name, bytes)]].concat());
     let cases: [(&str, Vec<u8>, &str); 6] = [
         ("npz", archive(&[("indptr.npy", zeros(many)), ("indices.npy", ints(&[0]))]), "claims 19999999 vertices"),
-        ("npz", archive(&[("indptr.npy", zeros(many))]), "indices] is missing"),
+        ("npz", archive(&[("indptr.npy", zeros(many))]), "[indices]: is missing"),
         ("npz", with("y.npy", zeros(many)), "expected 2 rows"),
         ("npz", with("train.npy", zeros(many)), "at most 2 ids"),
         (
@@ -304,6 +301,6 @@ fn names_in_a_compressed_list_were_held_whatever_their_number() {
     fs::write(folder.path().join("names.gz"), gz.finish().unwrap()).unwrap();
     fs::write(folder.path().join("edges.txt"), "a b\n").unwrap();
     let args = ["data", "import", "edges", "edges.txt", "new", "--vertex-order", "names.gz"];
-    let done = limited("ulimit -v 500000;", folder.path(), &args);
+    let done = limited("ulimit -v 900000;", folder.path(), &args);
     expect_error(&done, &["names: to read on needs"], "names");
 }

@@ -46,8 +46,8 @@ impl FromStr for Missing {
 }
 
 /// The most memory that a byte of a text of names can take: a name of one letter and its line end become an allocation,
-/// a pointer and the number of the line.
-const NAME_BYTES: u64 = 32;
+/// a pointer and the number of the line, in lists that double.
+const NAME_BYTES: u64 = 48;
 
 /// The vertices in the order of their rows.
 pub(super) struct Order {
