@@ -142,8 +142,9 @@ fn a_system_without_threads_made_it_panic() {
         let user = ["--reuid=65534", "--clear-groups", LAPIDARY];
         let args: Vec<&str> = user.into_iter().chain(args.iter().copied()).collect();
         let script = "ulimit -u 1; exec setpriv \"$@\"";
-        let mut command = Command::new("sh");
-        command.args(["-c", script, "sh"]).args(&args).current_dir("/").env("HOME", "/nonexistent");
+        // Other shells lack `ulimit -u`.
+        let mut command = Command::new("bash");
+        command.args(["-c", script, "bash"]).args(&args).current_dir("/").env("HOME", "/nonexistent");
         let Output { status, stdout, stderr } = command.output().unwrap();
         (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
     };
