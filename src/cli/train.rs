@@ -621,7 +621,7 @@ fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) {
     say(format_args!(
         "{} on {}: {} vertices, {} edges, {} train / {} val / {} test, {} epochs",
         format_args!("{} {}{}", args.model.model, widths.join("-"), args.model.dtype.said()),
-        data.name(),
+        output::one_line(data.name()),
         output::count(data.graph().vertex_count() as u64),
         output::count(data.graph().edge_count() as u64),
         output::count(data.split_size(TRAIN) as u64),
