@@ -161,53 +161,35 @@ def folders():
 
 
 def trained(program):
-    """Seeds of weights, checkpoint, cost_model and partition."""
+    """Seeds of weights, checkpoint, cost_model and partition, from trainings on the dataset of the targets."""
     with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
-        base = [program, "train", "--data", "builtin:karate", "--devices", "cpu:2", "--epochs", "2", "--hidden", "2"]
-        subprocess.run([*base, "--checkpoint", str(run)], check=True, capture_output=True)
-        newest = max(run.glob("epoch-*"))
+        data = Path(folder) / "dense"
+        data.mkdir()
+        (data / "dataset.json").write_text(json.dumps({"name": "dense", "vertices": 6, "edges": 9, "directed": False, "classes": 3}))
+        for path in files(SEEDS / "npy"):
+            if path.name.startswith("dense-"):
+                (data / f"{path.name.removeprefix('dense-')}.npy").write_bytes(path.read_bytes()[1:])
+        base = [program, "train", "--data", str(data), "--devices", "cpu:2", "--epochs", "2", "--hidden", "2", "--dropout", "0"]
+        for which, model in enumerate(["gcn", "gin", "sage", "graphconv", "commnet", "resgcn"]):
+            run = Path(folder) / model
+            subprocess.run([*base, "--checkpoint", str(run), "--model", model], check=True, capture_output=True)
+            put("weights", model, bytes([which]) + (run / "best/model.safetensors").read_bytes())
+        newest = max((Path(folder) / "gcn").glob("epoch-*"))
         put("cost_model", "learned", (newest / "cost_model.json").read_bytes())
         put("partition", "run", (newest / "run.json").read_bytes())
         for at, path in enumerate(files(newest)):
             put("checkpoint", path.name, bytes([at]) + path.read_bytes())
-        for which, model in enumerate(["gcn", "gin", "sage", "graphconv", "commnet", "resgcn"]):
-            run = Path(folder) / model
-            # The target's dataset has three features and three classes: see `weights` below.
-            subprocess.run([*base, "--checkpoint", str(run), "--model", model], check=True, capture_output=True)
-            put("weights", model, bytes([which]) + fitting((run / "best" / "model.safetensors").read_bytes()))
-
-
-def fitting(bytes_):
-    """Returns weights for karate (34 features, 2 classes) with only the first three features."""
-    length = struct.unpack("<Q", bytes_[:8])[0]
-    header, data = json.loads(bytes_[8 : 8 + length]), bytes_[8 + length :]
-    header.pop("__metadata__", None)
-    out, entries = b"", {}
-    for name, entry in header.items():
-        start, end = entry["data_offsets"]
-        numbers = struct.unpack(f"<{(end - start) // 4}f", data[start:end])
-        shape = entry["shape"]
-        if shape and shape[-1] == 34:
-            rows = [numbers[row * 34 : row * 34 + 3] for row in range(len(numbers) // 34)]
-            numbers, shape = [x for row in rows for x in row], [*shape[:-1], 3]
-        packed = struct.pack(f"<{len(numbers)}f", *numbers)
-        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(out), len(out) + len(packed)]}
-        out += packed
-    text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + out
 
 
 def texts_of_plans(program):
-    """Seeds of profile, tasks and partition."""
+    """Seeds of profile, tasks, partition, degrees and dataset."""
     profile = {
-        "name": "test", "memory_bytes": 1 << 30, "memory_bytes_per_s": 4e12, "gather_bytes_per_s": 2e12,
+        "name": "test", "capacity_bytes": 1 << 30, "memory_bytes_per_s": 4e12, "gather_bytes_per_s": 2e12,
         "cached_gather_bytes_per_s": 4e12, "short_gather_bytes_per_s": 1e12, "to_device_bytes_per_s": 5e10,
         "to_host_bytes_per_s": 5e10, "between_devices_bytes_per_s": 2.4e11, "flops_per_s": 6e13, "launch_s": 5e-6,
     }
     built_in = json.loads((SEEDS / "cost_model/learned").read_text())["profile"]
-    put("profile", "rates", json.dumps({name: profile.get(name, value) for name, value in built_in.items()}))
+    put("profile", "rates", json.dumps(built_in | profile))
     put("profile", "cpu", json.dumps(built_in))
     tensors = [{"name": "x", "bytes": 8}, {"name": "w", "bytes": 4}, {"name": "h", "bytes": 8}, {"name": "y", "bytes": 8, "publish": True},
                {"name": "s", "bytes": 2, "kind": "fresh"}, {"name": "v", "bytes": 4, "kind": "local"}]
@@ -221,6 +203,8 @@ def texts_of_plans(program):
     put("partition", "list", "[[0, 2], [2, 6]]")
     put("partition", "replay", '{"parts": [[0, 2], [2, 6]], "splits": [{"epoch": 1, "parts": [[0, 3], [3, 6]]}, {"epoch": 2, "parts": [[0, 2], [2, 6]]}]}')
     put("partition", "small-run", '{"parts": [[0, 6], [6, 6]]}')
+    put("degrees", "plain", b"\0# degree vertices clustering\n0 3\n1 40 0\n2 30 0.5\n3,20,0.25\n7 4 0.9\n15 1 0.1\n")
+    put("degrees", "halved", b"\1" + b"2 300\n4 50 1\n")
     put("dataset", "bytes", bytes(range(256)))
 
 

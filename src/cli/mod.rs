@@ -15,6 +15,7 @@ mod plan;
 mod run_trace;
 mod train;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -65,6 +66,7 @@ pub fn run() -> ExitCode {
                 .from_env_lossy(),
         )
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .without_time()
         .with_target(false)
         .init();
