@@ -9,7 +9,8 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     static EDGES: OnceLock<[std::path::PathBuf; 2]> = OnceLock::new();
-    let edges = EDGES.get_or_init(|| [file("names.txt", b"a b\nb c\nc a\nd a\n"), file("numbers.txt", b"1 2\n2 3\n3 1\n")]);
+    let edges =
+        EDGES.get_or_init(|| [file("names.txt", b"a b\nb c\nc a\nd a\n"), file("numbers.txt", b"1 2\n2 3\n3 1\n")]);
     let Some((first, rest)) = selected(bytes) else { return };
     let path = if first & 1 == 0 { file("table", rest) } else { file("table", &packed(rest)) };
     let is_table = first & 2 == 0;

@@ -108,8 +108,10 @@ pub fn dense() -> Dataset {
 pub fn sparse() -> Dataset {
     let labels = Array2::from_shape_fn((5, 2), |(v, c)| ((v + c) % 2) as u8);
     let arrays = Arrays::edges(5, &[(0, 1), (1, 0), (2, 1), (4, 3)]).name("sparse").directed(true);
-    let arrays = arrays.sparse_features(vec![0u64, 1, 3, 3, 4, 4], vec![0u32, 1, 3, 2], vec![1.0f32, 0.5, -2.0, 3.0], 4);
-    let arrays = arrays.multi_labels(labels).graph_ids(&[0i64, 0, 0, 7, 7]).train_mask(&[true, true, false, false, false]);
+    let arrays =
+        arrays.sparse_features(vec![0u64, 1, 3, 3, 4, 4], vec![0u32, 1, 3, 2], vec![1.0f32, 0.5, -2.0, 3.0], 4);
+    let arrays =
+        arrays.multi_labels(labels).graph_ids(&[0i64, 0, 0, 7, 7]).train_mask(&[true, true, false, false, false]);
     Dataset::from_arrays(arrays.test(&[3i64, 4])).expect("it is valid")
 }
 
