@@ -192,6 +192,18 @@ fn checkpoints_of_older_versions_are_read_with_a_warning() {
     assert!(folder.path().join("epoch-00000005/B3SUMS").exists());
 }
 
+#[test]
+fn a_warning_that_no_terminal_shows_has_no_colours() {
+    let folder = tempfile::tempdir().unwrap();
+    saved(folder.path(), 1);
+    make_old(&folder.path().join("best"));
+    let dir = folder.path().to_str().unwrap();
+    let infer = ["infer", "--data", "builtin:karate", "--checkpoint", dir];
+    let done = lapidary().args(infer).env_remove("NO_COLOR").assert().success();
+    let text = String::from_utf8_lossy(&done.get_output().stderr).into_owned();
+    assert!(text.contains("WARN") && !text.contains('\u{1b}'), "{text:?}");
+}
+
 /// Returns a dataset; `changed` names the array that differs from the original.
 fn data(changed: &str) -> Dataset {
     let n = 60;

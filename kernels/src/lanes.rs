@@ -5,13 +5,10 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-
-use crossbeam_channel::{Receiver, Sender, unbounded};
-use parking_lot::{Condvar, Mutex};
 
 use crate::device::{Event, Lane};
 use crate::error::{Error, Result};
+use crate::sync::{Builder, Condvar, JoinHandle, Mutex, Receiver, Sender, unbounded};
 
 /// The lanes that have a thread. Control copies use the copy lane of their direction.
 pub(crate) const LANES: [Lane; 3] = [Lane::Compute, Lane::CopyIn, Lane::CopyOut];
@@ -94,7 +91,7 @@ impl<E: Engine> Lanes<E> {
         for (index, lane) in LANES.iter().enumerate() {
             let (sender, receiver) = unbounded();
             let (engine, progress) = (engine.clone(), progress.clone());
-            let builder = std::thread::Builder::new().name(format!("{name} {lane:?}"));
+            let builder = Builder::new().name(format!("{name} {lane:?}"));
             let run = move || run_lane(index, &receiver, &*engine, &progress);
             threads.push(builder.spawn(run).map_err(|source| Error::LaneThread { source })?);
             queues.push(sender);

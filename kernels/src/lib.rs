@@ -23,6 +23,8 @@ pub mod sim;
 mod slot;
 pub mod step;
 pub mod storage_type;
+#[doc(hidden)] // shared with the runtime
+pub mod sync;
 mod team;
 pub mod view;
 

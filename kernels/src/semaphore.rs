@@ -1,6 +1,6 @@
 //! A counting semaphore.
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 
 /// Limits how many kernels run at once. With more devices than cores, the measured seconds of an operation are then its
 /// own, without the time of operations that run beside it.

@@ -17,6 +17,7 @@ mod run_trace;
 mod signals;
 mod train;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -68,6 +69,7 @@ pub fn run() -> ExitCode {
                 .from_env_lossy(),
         )
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .without_time()
         .with_target(false)
         .init();

@@ -4,10 +4,9 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use bytemuck::Pod;
-use crossbeam_channel::{Receiver, Sender, bounded};
+use lapidary_kernels::sync::{Builder, JoinHandle, Receiver, Sender, bounded};
 use lapidary_kernels::{Device, HostSlot, Slot};
 
 use super::exchange::{Expected, Halo, Inbox, Mail};
@@ -59,7 +58,7 @@ impl Runtime {
             let post = Post { from, driver: driver.clone(), mail, inbox };
             let worker = Worker::new(part, device, name.clone(), lowered[part].clone(), host, post);
             let driver = driver.clone();
-            let thread = std::thread::Builder::new().name(name.clone());
+            let thread = Builder::new().name(name.clone());
             let thread = thread.spawn(move || serve(worker, &driver));
             let failed = |source| lapidary_kernels::Error::LaneThread { source };
             threads.push(thread.map_err(|e| Error::Device {

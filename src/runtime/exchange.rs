@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crossbeam_channel::Sender;
+use lapidary_kernels::sync::Sender;
 use lapidary_kernels::{HostSlot, Lent, Slot};
 
 use super::message::{ToDriver, ToWorker};

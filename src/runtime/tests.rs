@@ -203,6 +203,40 @@ fn every_call_fails_in_turn_and_nothing_hangs_or_leaks() {
     assert!(thread_count() <= threads + 8, "{} threads, {threads} before", thread_count());
 }
 
+/// Runs the same under a scheduler that decides at each lock, message and thread who goes on. It reports when all threads
+/// wait. Many orders are tried: at random, and with few changes of priority, which find what depends on one rare change.
+#[cfg(shuttle)]
+#[test]
+fn no_order_of_the_threads_hangs_or_changes_an_error() {
+    use shuttle::scheduler::{PctScheduler, RandomScheduler};
+
+    let orders: usize = std::env::var("LAPIDARY_ORDERS").ok().and_then(|count| count.parse().ok()).unwrap_or(20);
+    let data = Dataset::builtin("karate").expect("it is built in");
+    let inputs = Arc::new(bind(&data, FeatureNorm::None).expect("there are features"));
+    let programs = Arc::new(programs(&data));
+    let mut config = shuttle::Config::new();
+    config.stack_size = 8 << 20;
+    config.max_steps = shuttle::MaxSteps::FailAfter(10_000_000);
+    config.failure_persistence = shuttle::FailurePersistence::None;
+    let mut runs = 0;
+    for path in [ExchangePath::Host, ExchangePath::Peer] {
+        // No fault, then faults at the start, in the middle and late.
+        for k in [-1, 0, 7, 60, 133, 210, 260] {
+            for fault in [Fault::Error, Fault::Panic] {
+                let (inputs, programs) = (inputs.clone(), programs.clone());
+                let once = move || match run(&inputs, &programs, path, k, fault) {
+                    Ok(()) => assert!(k < 0, "call {k} did not fail"),
+                    Err(Error::Device { source, .. }) => assert!(source.to_string().contains("injected"), "{source}"),
+                    Err(other) => panic!("call {k}, {path:?}, {fault:?}: {other}"),
+                };
+                runs += shuttle::Runner::new(RandomScheduler::new(orders), config.clone()).run(once.clone());
+                runs += shuttle::Runner::new(PctScheduler::new(3, orders), config.clone()).run(once);
+            }
+        }
+    }
+    println!("{runs} orders");
+}
+
 #[test]
 fn a_plan_that_was_corrupted_fails_the_run() {
     let data = Dataset::builtin("karate").expect("it is built in");

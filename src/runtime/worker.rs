@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, Sender};
 use half::bf16;
+use lapidary_kernels::sync::{Receiver, Sender};
 use lapidary_kernels::{Call, Device, Event, HostSlot, Lane, Mat, Slot, StorageType};
 
 use super::exchange::{Inbox, Mail};

@@ -1,0 +1,19 @@
+//! Matrix Market files. The first byte selects the options.
+#![no_main]
+
+use lapidary::dataset::import::{Fate, Format, Options};
+use lapidary_fuzz::{choice, file, imported, packed, selected};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((first, rest)) = selected(bytes) else { return };
+    let options = Options {
+        duplicates: choice(first, None, Some(Fate::Keep), Some(Fate::Drop)),
+        self_loops: choice(first >> 2, None, Some(Fate::Keep), Some(Fate::Drop)),
+        isolated: choice(first >> 4, None, Some(Fate::Drop), None),
+        symmetrise: (first & 64 != 0).then_some(true),
+        ..Options::default()
+    };
+    let path = if first & 128 == 0 { file("graph.mtx", rest) } else { file("graph.mtx", &packed(rest)) };
+    imported(Format::MatrixMarket, &path, &options);
+});
