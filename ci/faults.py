@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # The name of each setting, and its flags. Splits are by edges, because learned ones depend on measured times.
 SMALL = ["--memory", "lru", "--device-memory"]
 SETTINGS = {
-    "cpu": ["--devices", "cpu", "--layers", "3", "--hidden", "96"],
-    "cpu:2": ["--devices", "cpu:2", "--layers", "3", "--hidden", "64"],
+    "cpu": ["--devices", "cpu", "--layers", "3", "--hidden", "32"],
+    "cpu:2": ["--devices", "cpu:2", "--layers", "3", "--hidden", "32"],
     "sim:2": ["--devices", "sim:2", "--layers", "3", "--hidden", "32", *SMALL, "800KiB"],
     "cuda": ["--devices", "cuda:0", "--data", "builtin:karate", "--hidden", "8"],
 }
