@@ -135,7 +135,11 @@ fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in from.read_dir().unwrap() {
         let (path, target) = (entry.as_ref().unwrap().path(), to.join(entry.unwrap().file_name()));
-        if path.is_dir() { copy(&path, &target) } else { drop(fs::copy(path, target).unwrap()) }
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(path, target).unwrap();
+        }
     }
 }
 
