@@ -1,5 +1,7 @@
 //! Converts a dataset to the inputs of programs. This is the only link between `dataset` and `lower`.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use crate::dataset::{Dataset, FeatureNorm, Features, Labels, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
 use crate::lower::{FeatureData, Inputs, LabelData};
@@ -83,4 +85,15 @@ fn feature_data(features: Features) -> FeatureData {
             width,
         },
     }
+}
+
+/// Does some work on a dataset, and checks that its files did not change meanwhile. If one did, that is the error,
+/// whether the work succeeds, fails or panics: mapped arrays change with their files.
+///
+/// # Errors
+/// [`Error::Dataset`] if a file has changed, otherwise those of the work.
+pub(crate) fn watched<T>(data: &Dataset, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let done = catch_unwind(AssertUnwindSafe(work));
+    data.check_files()?;
+    done.unwrap_or_else(|panic| resume_unwind(panic))
 }

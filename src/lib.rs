@@ -48,7 +48,7 @@ mod train;
 
 pub use bytesize::ByteSize;
 pub use dataset::{Arrays, Dataset, FeatureNorm};
-pub use error::{Error, LockHolder, Result};
+pub use error::{Error, LockHolder, NotFinite, Result};
 pub use graph::Graph;
 pub use infer::{Accuracy, ModelRecord, Prediction, Predictor, PreparedPredictor};
 pub use lapidary_cost_model::Profile;
@@ -65,5 +65,6 @@ pub use runtime::{
     Busy, Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions, Span, SplitRecord, StartUp, Trace, TraceFile,
 };
 pub use train::{
-    Adam, AdamW, Best, DecayLayers, Epoch, Move, Optimizer, RunLock, RunRecord, Sgd, Trainer, TrainerBuilder,
+    Adam, AdamW, Best, Change, CheckpointWriter, DecayLayers, Epoch, Move, Optimizer, RunLock, RunRecord, Sgd,
+    Snapshot, Trainer, TrainerBuilder,
 };

@@ -36,8 +36,8 @@ struct Place {
 impl OutputFile {
     /// Opens a file for writing at `path`.
     ///
+    /// # Errors
     /// A directory at `path`; a missing folder; a file or folder without write permission.
-    /// A directory at `path`; no folder to write in; a file or folder that may not be written.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let (target, is_stream) = resolve(path)?;
         let earlier = match fs::metadata(&target) {

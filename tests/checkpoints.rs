@@ -257,3 +257,209 @@ fn several_changes_are_all_named() {
     let error = Trainer::builder(&model, &other).build().unwrap().resume(folder.path()).unwrap_err();
     assert!(matches!(&error, Error::DataChanged { what, .. } if what == "features, splits"), "{error}");
 }
+
+/// Trains `builtin:karate` with these flags, and returns what the command prints on standard error.
+fn train(dir: &Path, flags: &[&str], code: i32) -> String {
+    let mut command = lapidary();
+    command.args(["train", "--data", "builtin:karate", "--checkpoint"]).arg(dir).args(flags);
+    let done = command.assert().code(code);
+    String::from_utf8_lossy(&done.get_output().stderr).into_owned()
+}
+
+/// Returns the names of the folders in a checkpoint folder.
+fn folders(dir: &Path) -> Vec<String> {
+    files(dir).iter().filter(|path| path.is_dir()).map(|path| name(path).to_owned()).collect()
+}
+
+#[test]
+fn the_newest_checkpoints_and_the_best_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let epochs = |keep: &[&str], name: &str| {
+        let dir = folder.path().join(name);
+        let flags = ["--epochs", "20", "--checkpoint-every", "2"];
+        train(&dir, &[&flags[..], keep].concat(), 0);
+        Predictor::open(dir.join("best")).unwrap();
+        folders(&dir)
+    };
+    let named = |epochs: &[u32]| -> Vec<String> {
+        [vec!["best".to_owned()], epochs.iter().map(|epoch| format!("epoch-{epoch:08}")).collect()].concat()
+    };
+    assert_eq!(epochs(&["--keep", "1"], "one"), named(&[20]));
+    assert_eq!(epochs(&["--keep", "3"], "three"), named(&[16, 18, 20]));
+    assert_eq!(epochs(&[], "default"), named(&[12, 14, 16, 18, 20]));
+    assert_eq!(epochs(&["--keep", "0"], "all"), named(&[2, 4, 6, 8, 10, 12, 14, 16, 18, 20]));
+    // A resumed run keeps as many, and never removes what it was resumed from too early.
+    train(&folder.path().join("all"), &["--epochs", "22", "--resume", "--keep", "2"], 0);
+    assert_eq!(folders(&folder.path().join("all")), named(&[20, 22]));
+}
+
+#[test]
+fn checkpoints_are_written_by_the_clock_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--epochs", "3000", "--keep", "0", "--eval-every", "0", "--checkpoint-every"];
+    train(folder.path(), &[&flags[..], &["0.05s"]].concat(), 0);
+    let count = folders(folder.path()).len();
+    assert!(count > 2, "{:?}", folders(folder.path()));
+    for wrong in ["1x", "s", "0s", "nans", "1e99h"] {
+        let text = train(&folder.path().join("wrong"), &["--checkpoint-every", wrong], 2);
+        assert!(text.contains("a number of epochs, or a time with its unit"), "{wrong}: {text}");
+    }
+}
+
+/// The run falls back to the checkpoint before, says so, and ends with the bytes of a run that was never damaged.
+#[test]
+fn a_damaged_newest_checkpoint_falls_back_to_the_one_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, whole) = (folder.path().join("run"), folder.path().join("whole"));
+    train(&whole, &["--epochs", "12"], 0);
+    let damages: [fn(&Path); 4] = [
+        |newest| fs::write(newest.join("model.safetensors"), "x").unwrap(),
+        |newest| fs::remove_file(newest.join("optimizer.safetensors")).unwrap(),
+        |newest| fs::write(newest.join("run.json"), "{").unwrap(),
+        |newest| fs::write(newest.join("B3SUMS"), "").unwrap(),
+    ];
+    for damage in damages {
+        if dir.exists() {
+            fs::remove_dir_all(&dir).unwrap();
+        }
+        train(&dir, &["--epochs", "9", "--checkpoint-every", "3"], 0);
+        damage(&dir.join("epoch-00000009"));
+        let text = train(&dir, &["--epochs", "12", "--resume"], 0);
+        assert!(text.contains("resumed from epoch 6"), "{text}");
+        assert!(text.contains("WARN") && text.contains("epoch-00000009") && text.contains("of epoch 6"), "{text}");
+        assert_eq!(
+            folders(&dir),
+            ["best", "damaged-epoch-00000009", "epoch-00000003", "epoch-00000006", "epoch-00000012"]
+        );
+        for file in
+            ["epoch-00000012/model.safetensors", "epoch-00000012/optimizer.safetensors", "best/model.safetensors"]
+        {
+            assert!(fs::read(dir.join(file)).unwrap() == fs::read(whole.join(file)).unwrap(), "{file}");
+        }
+    }
+}
+
+#[test]
+fn a_resumed_run_may_have_another_learning_rate_and_more_epochs_and_the_record_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = |epoch: u64| -> serde_json::Value {
+        let path = folder.path().join(format!("epoch-{epoch:08}/run.json"));
+        serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+    };
+    train(folder.path(), &["--epochs", "4", "--lr", "0.02"], 0);
+    assert_eq!(record(4)["epochs"], 4);
+    assert!(record(4).get("changes").is_none());
+    // Without --lr, the rate stays. The same rate again is no change.
+    for flags in [&["--epochs", "6"][..], &["--epochs", "6", "--lr", "0.02"]] {
+        train(folder.path(), &[flags, &["--resume"]].concat(), 0);
+    }
+    assert_eq!(record(6)["learning_rate"], 0.02);
+    let text = train(folder.path(), &["--epochs", "8", "--lr", "0.005", "--resume"], 0);
+    assert!(text.contains("learning rate 0.005 instead of 0.02"), "{text}");
+    let changes = record(8)["changes"].clone();
+    let change = |epoch, what: &str, from: f64, to: f64| serde_json::json!({ "epoch": epoch, "what": what, "from": from, "to": to, "why": "resume" });
+    let want = [change(5, "epochs", 4.0, 6.0), change(7, "epochs", 6.0, 8.0), change(7, "learning_rate", 0.02, 0.005)];
+    assert_eq!(changes, serde_json::Value::from(want.to_vec()));
+    // The last rate that was asked for is the one to compare with.
+    train(folder.path(), &["--epochs", "9", "--lr", "0.005", "--resume"], 0);
+    assert_eq!(record(9)["changes"].as_array().unwrap().len(), 4, "only the number of epochs has changed");
+}
+
+/// The error used to print Rust structs.
+#[test]
+fn a_mismatch_of_settings_is_said_in_plain_words() {
+    let folder = tempfile::tempdir().unwrap();
+    train(folder.path(), &["--epochs", "1"], 0);
+    for (flags, want) in [
+        (&["--hidden", "7"][..], "another model than this run: widths [34,16,2], not [34,7,2]"),
+        (&["--dropout", "0.25"], "another model than this run: dropout 0.5, not 0.25"),
+        (&["--optimizer", "sgd"], "another optimizer than this run: "),
+        (&["--weight-decay", "0.5"], "another optimizer than this run: weight_decay 0.0, not 0.5"),
+        (&["--decay-layers", "first"], r#"another choice of layers that decay than this run: "all", not "first""#),
+        (
+            &["--passes", "none"],
+            "another list of passes than this run: fuse true, order true, prune true, reuse true, not fuse false",
+        ),
+        (&["--seed", "3"], "another seed than this run: 0, not 3"),
+    ] {
+        let text = train(folder.path(), &[flags, &["--resume"]].concat(), 1);
+        assert!(text.contains(want), "{flags:?}: {text}");
+        assert!(!text.contains("Config") && !text.contains("Some("), "{text}");
+    }
+}
+
+#[test]
+fn training_starts_from_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second, third) = (folder.path().join("a"), folder.path().join("b"), folder.path().join("c"));
+    train(&first, &["--epochs", "5"], 0);
+    let file = first.join("epoch-00000005/model.safetensors");
+    // With a learning rate of 0, the weights stay.
+    let flags = ["--epochs", "1", "--lr", "0", "--weights"];
+    train(&second, &[&flags[..], &[file.to_str().unwrap()]].concat(), 0);
+    let kept = fs::read(second.join("epoch-00000001/model.safetensors")).unwrap();
+    assert!(kept == fs::read(&file).unwrap());
+    let record: serde_json::Value =
+        serde_json::from_slice(&fs::read(second.join("epoch-00000001/run.json")).unwrap()).unwrap();
+    assert_eq!(record["initial_weights"].as_str().unwrap(), blake3::hash(&kept).to_hex().as_str());
+    // Of a folder, the best weights are used.
+    train(&third, &[&flags[..], &[first.to_str().unwrap()]].concat(), 0);
+    let best = fs::read(first.join("best/model.safetensors")).unwrap();
+    assert!(fs::read(third.join("epoch-00000001/model.safetensors")).unwrap() == best);
+    let wrong = ["--hidden", "7", "--weights", file.to_str().unwrap()];
+    let text = train(&folder.path().join("d"), &wrong, 1);
+    assert!(text.contains("the weight `convs.0.lin.weight` is [16, 34], but the model needs [7, 34]"), "{text}");
+}
+
+/// A folder that is replaced is there at every moment.
+#[test]
+fn a_checkpoint_that_is_replaced_is_always_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(1);
+    trainer.step().unwrap();
+    trainer.save(folder.path()).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut looks = 0;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                assert!(folder.path().join("best/run.json").exists());
+                Predictor::open(folder.path().join("best")).unwrap();
+                looks += 1;
+            }
+            looks
+        });
+        for _ in 0..200 {
+            trainer.step().unwrap();
+            trainer.save(folder.path()).unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(reader.join().unwrap() > 10);
+    });
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_written_is_reported_and_the_next_one_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    let mut trainer = trainer(1);
+    let mut writer = lapidary::CheckpointWriter::open(&dir, 2).unwrap();
+    trainer.step().unwrap();
+    fs::write(&dir, "a file where the folder should be").unwrap();
+    let error = loop {
+        match writer.write(trainer.snapshot().unwrap()) {
+            Err(error) => break error,
+            Ok(()) => std::thread::sleep(std::time::Duration::from_millis(1)),
+        }
+    };
+    trainer.step().unwrap();
+    assert!(matches!(&error, Error::Io { path, .. } if path.starts_with(&dir)), "{error}");
+    fs::remove_file(&dir).unwrap();
+    trainer.step().unwrap();
+    drop(writer.write(trainer.snapshot().unwrap()));
+    writer.finish().unwrap();
+    assert_eq!(folders(&dir).last().map(String::as_str), Some("epoch-00000003"));
+    let mut again = lapidary::CheckpointWriter::open("/dev/null/run", 2).unwrap();
+    drop(again.write(trainer.snapshot().unwrap()));
+    assert!(matches!(again.finish(), Err(Error::Io { .. })), "the last one matters");
+}

@@ -186,7 +186,7 @@ fn a_checkpoint_of_another_run_is_not_resumed_and_not_written_over() {
 
     let other = Model::gcn(&[data.feature_width(), 8, data.class_count()]);
     let mut other = Trainer::builder(&other, &data).build().unwrap();
-    assert!(matches!(other.resume(folder.path()), Err(Error::OtherRun { what: "the model", .. })));
+    assert!(matches!(other.resume(folder.path()), Err(Error::OtherRun { what: "model", .. })));
     let refused = lapidary().args(["train", "--epochs", "3", "--checkpoint"]).arg(folder.path()).assert().code(1);
     let text = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
     assert!(text.contains("--resume") && text.contains("epoch 2"), "{text}");
@@ -313,12 +313,8 @@ fn a_run_that_diverges_says_so() {
     let data = planted();
     let mut trainer = Trainer::builder(&model(&data), &data).optimizer(Sgd::new(1e30)).build().unwrap();
     let error = (0..10).find_map(|_| trainer.step().err()).expect("no loss survives this learning rate");
-    assert!(matches!(error, Error::Diverged { .. } | Error::Weights(_)));
+    assert!(matches!(error, Error::Diverged { .. }));
     assert!(error.to_string().contains("learning rate"), "{error}");
-    let folder = tempfile::tempdir().unwrap();
-    let error = trainer.save(folder.path()).unwrap_err();
-    assert!(matches!(error, Error::Weights(_)), "weights that are no numbers are no checkpoint: {error}");
-    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
 }
 
 #[test]

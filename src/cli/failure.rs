@@ -9,16 +9,13 @@ use crate::error::Error;
 use crate::model::ModelError;
 
 /// The command failed.
-const FAILED: u8 = 1;
+pub(super) const FAILED: u8 = 1;
 
 /// The command line is wrong. clap exits with the same code.
 const USAGE: u8 = 2;
 
 /// Nothing that was requested fits into memory, or a check was incomplete.
 pub(super) const DOES_NOT_FIT: u8 = 3;
-
-/// Ended by Ctrl-C: 128 + SIGINT.
-pub(super) const INTERRUPTED: u8 = 130;
 
 /// Reports an error, and returns the exit code of the process.
 ///
@@ -60,7 +57,7 @@ fn code(error: &Error) -> u8 {
 
 /// Returns the message of an error with flags in place of option names. If the message names no option, the flags to
 /// change are added in parentheses.
-fn in_flags(error: &(dyn StdError + 'static)) -> String {
+pub(super) fn in_flags(error: &(dyn StdError + 'static)) -> String {
     let mut text = options_as_flags(&error.to_string());
     if let Some(flags) = flags_of(error) {
         text += &format!(" ({flags})");

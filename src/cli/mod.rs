@@ -13,6 +13,7 @@ mod model;
 mod output;
 mod plan;
 mod run_trace;
+mod signals;
 mod train;
 
 use std::process::ExitCode;
@@ -68,6 +69,7 @@ pub fn run() -> ExitCode {
         .without_time()
         .with_target(false)
         .init();
+    signals::prepare();
     let done = match Cli::parse().verb {
         Verb::Train(args) => train::run(&args),
         Verb::Infer(args) => infer::run(&args).map(|()| ExitCode::SUCCESS),

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
@@ -14,15 +14,25 @@ use super::failure;
 use super::model::ModelArgs;
 use super::output::{self, align, facts, json_line, percent, print, say, seconds, table};
 use super::run_trace::RunTrace;
+use super::signals::{self, RunState, Watch};
 use crate::dataset::{Dataset, FeatureNorm, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
+use crate::infer::Predictor;
 use crate::infer::checkpoint::newest_epoch;
-use crate::model::{LabelKind, Model};
+use crate::model::{LabelKind, Model, Weights};
 use crate::runtime::TraceFile;
-use crate::train::{Adam, AdamW, DecayLayers, Epoch, Move, Optimizer, RunLock, Sgd, Trainer};
+use crate::train::{
+    Adam, AdamW, CheckpointWriter, DecayLayers, Epoch, Move, Optimizer, RunLock, Sgd, Snapshot, Trainer,
+};
 
 /// Number of progress lines, if standard error is not a terminal and shows no bar.
 const PROGRESS_LINES: u64 = 10;
+
+/// Learning rate without `--lr`.
+const DEFAULT_LR: f64 = 0.01;
+
+/// Number of times that `--on-nan rollback` returns to a checkpoint before it gives up.
+const MOST_ROLLBACKS: u32 = 10;
 
 /// The built-in dataset that `lapidary train` uses without `--data`.
 const DEFAULT_DATA: &str = "builtin:planted";
@@ -54,9 +64,9 @@ struct TrainingArgs {
     /// Optimizer: adam, adamw or sgd
     #[arg(long, value_name = "NAME", default_value = "adam")]
     optimizer: String,
-    /// Learning rate
-    #[arg(long, value_name = "F", default_value_t = 0.01)]
-    lr: f64,
+    /// Learning rate [default: 0.01; with --resume, that of the checkpoint]
+    #[arg(long, value_name = "F")]
+    lr: Option<f64>,
     /// Momentum of sgd
     #[arg(long, value_name = "F", default_value_t = 0.0)]
     momentum: f64,
@@ -70,6 +80,13 @@ struct TrainingArgs {
     /// non-negative features]
     #[arg(long, value_name = "NORM")]
     feature_norm: Option<String>,
+    /// Start from these weights: a safetensors file with PyG's parameter names, or a checkpoint folder
+    #[arg(long, value_name = "FILE")]
+    weights: Option<PathBuf>,
+    /// If a loss, parameter or moment is NaN or infinite: stop, or rollback (return to the last checkpoint and halve the
+    /// learning rate)
+    #[arg(long, value_name = "ACTION", default_value = "stop")]
+    on_nan: OnNan,
     /// Seed of the initial weights and of dropout
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -87,12 +104,20 @@ struct CheckpointArgs {
     /// Write checkpoints to DIR
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
-    /// Write one every N epochs, as well as at the end; 0: only at the end
-    #[arg(long, value_name = "N", default_value_t = 50, requires = "checkpoint")]
-    checkpoint_every: u64,
-    /// Continue from the newest checkpoint in DIR
+    /// Write one every N epochs, or in this interval of time (such as 90s, 10m or 1h), as well as at the end; 0: only
+    /// at the end
+    #[arg(long, value_name = "N", default_value = "50", requires = "checkpoint")]
+    checkpoint_every: Interval,
+    /// Keep the newest N checkpoints, and the best; 0: keep all
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "checkpoint")]
+    keep: usize,
+    /// Continue from the newest checkpoint in DIR. --epochs and --lr may be new
     #[arg(long, requires = "checkpoint")]
     resume: bool,
+    /// After SIGTERM or Ctrl-C, seconds for the current epoch to end; then it is abandoned, and the state before it is
+    /// saved
+    #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
+    grace: f64,
 }
 
 #[derive(Debug, Args)]
@@ -109,15 +134,58 @@ struct OutputArgs {
     json: bool,
 }
 
+/// When checkpoints are written, beside the one at the end.
+#[derive(Clone, Copy, Debug)]
+enum Interval {
+    Epochs(u64),
+    Time(Duration),
+}
+
+impl FromStr for Interval {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        if let Ok(epochs) = text.parse() {
+            return Ok(Self::Epochs(epochs));
+        }
+        let units = [("s", 1.0), ("m", 60.0), ("min", 60.0), ("h", 3600.0)];
+        let seconds = units.into_iter().find_map(|(unit, seconds)| {
+            let number: f64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
+            Duration::try_from_secs_f64(number * seconds).ok()
+        });
+        let is_some_time = |time: &Duration| !time.is_zero();
+        seconds
+            .filter(is_some_time)
+            .map(Self::Time)
+            .ok_or_else(|| "write a number of epochs, or a time with its unit, such as 90s, 10m or 1h".into())
+    }
+}
+
+impl Interval {
+    /// Returns whether a checkpoint is due after an epoch.
+    fn is_due(self, epoch: u64, last: Instant) -> bool {
+        match self {
+            Self::Epochs(every) => every > 0 && epoch.is_multiple_of(every),
+            Self::Time(time) => last.elapsed() >= time,
+        }
+    }
+}
+
+/// What to do if numbers are not finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum OnNan {
+    Stop,
+    Rollback,
+}
+
 impl TrainArgs {
     fn optimizer(&self) -> Result<Optimizer> {
         let decay = self.training.weight_decay;
+        let lr = self.training.lr.unwrap_or(DEFAULT_LR);
         Ok(match self.training.optimizer.as_str() {
-            "adam" => Adam::new(self.training.lr).weight_decay(decay.unwrap_or(0.0)).into(),
-            "adamw" => AdamW::new(self.training.lr).weight_decay(decay.unwrap_or(0.01)).into(),
-            "sgd" => {
-                Sgd::new(self.training.lr).momentum(self.training.momentum).weight_decay(decay.unwrap_or(0.0)).into()
-            }
+            "adam" => Adam::new(lr).weight_decay(decay.unwrap_or(0.0)).into(),
+            "adamw" => AdamW::new(lr).weight_decay(decay.unwrap_or(0.01)).into(),
+            "sgd" => Sgd::new(lr).momentum(self.training.momentum).weight_decay(decay.unwrap_or(0.0)).into(),
             other => {
                 let expected = "there are adam, adamw and sgd".into();
                 return Err(Error::Value { option: "optimizer", value: other.into(), expected });
@@ -148,6 +216,9 @@ impl TrainArgs {
         if let Some(norm) = self.feature_norm()? {
             builder = builder.feature_norm(norm);
         }
+        if let Some(path) = &self.training.weights {
+            builder = builder.weights(initial_weights(path)?);
+        }
         builder.build()
     }
 
@@ -164,7 +235,10 @@ impl TrainArgs {
                 Some(epoch) if epoch >= self.training.epochs => {
                     say(format_args!("{} has reached epoch {epoch} already: nothing to train", dir.display()));
                 }
-                Some(epoch) => say(format_args!("resumed from epoch {epoch} in {}", dir.display())),
+                Some(epoch) => {
+                    say(format_args!("resumed from epoch {epoch} in {}", dir.display()));
+                    self.change_learning_rate(trainer)?;
+                }
                 None => say(format_args!("no checkpoint in {} yet: starting from the beginning", dir.display())),
             }
             return Ok(());
@@ -173,6 +247,16 @@ impl TrainArgs {
             Some((epoch, _)) => Err(Error::CheckpointInTheWay { path: dir.clone(), epoch }),
             None => Ok(()),
         }
+    }
+
+    /// Applies `--lr` to a resumed run, if it is another rate than the run was last asked for.
+    fn change_learning_rate(&self, trainer: &mut Trainer) -> Result<()> {
+        let asked = trainer.asked_learning_rate();
+        if let Some(lr) = self.training.lr.filter(|&lr| lr != asked) {
+            say(format_args!("learning rate {lr} instead of {}", trainer.learning_rate()));
+            trainer.change_learning_rate(lr, "resume")?;
+        }
+        Ok(())
     }
 
     /// Checks the values that clap accepts but that are invalid for any data.
@@ -187,6 +271,13 @@ impl TrainArgs {
         let TrainingArgs { momentum, early_stop, eval_every, .. } = self.training;
         if momentum != 0.0 && self.training.optimizer != "sgd" {
             return wrong("momentum", momentum.to_string(), "only option `optimizer` sgd has a momentum");
+        }
+        let CheckpointArgs { checkpoint, grace, .. } = &self.checkpoints;
+        if Duration::try_from_secs_f64(*grace).is_err() {
+            return wrong("grace", grace.to_string(), "it is a number of seconds, 0 or more");
+        }
+        if self.training.on_nan == OnNan::Rollback && checkpoint.is_none() {
+            return wrong("on_nan", "rollback".into(), "it returns to a checkpoint, so option `checkpoint` is needed");
         }
         match early_stop {
             Some(0) => wrong("early_stop", "0".into(), "it is a number of epochs, at least 1"),
@@ -211,13 +302,15 @@ impl TrainArgs {
 /// Trains, saves checkpoints, and prints a report.
 ///
 /// # Returns
-/// The exit code: [`failure::INTERRUPTED`] if Ctrl-C ended the run before its last epoch, otherwise 0.
+/// The exit code: 128 + the signal that ended the run before its last epoch, otherwise 0.
 pub(super) fn run(args: &TrainArgs) -> Result<ExitCode> {
     args.check()?;
-    let _lock = args.checkpoints.checkpoint.as_deref().map(take_folder).transpose()?;
+    let mut state = RunState::default();
+    state.lock = args.checkpoints.checkpoint.as_deref().map(take_folder).transpose()?;
     let mut trace = RunTrace::open(args.output.trace.as_deref(), TraceFile::LIMIT_BYTES)?;
     let start = Instant::now();
     let data = Dataset::load(&args.data)?;
+    let _hook = QuietPanics::start(&data);
     if args.checkpoints.checkpoint.is_some() {
         // Checkpoints need it, and the bytes of the data are still cached.
         data.fingerprint();
@@ -246,10 +339,17 @@ pub(super) fn run(args: &TrainArgs) -> Result<ExitCode> {
     }
     trace.start(&mut trainer);
     let started_at = trainer.epoch();
-    let trained = epochs(args, &mut trainer, &mut trace);
+    if let Some(dir) = &args.checkpoints.checkpoint {
+        state.writer = Some(CheckpointWriter::open(dir, args.checkpoints.keep)?);
+    }
+    let watch = Watch::start(state, Duration::from_secs_f64(args.checkpoints.grace))?;
+    let trained = epochs(args, &mut trainer, &mut trace, &watch);
     // A run that failed has a trace as well.
     let traced = trace.finish();
-    let ended = trained.and_then(|done| end(args, &data, &mut trainer, started_at, &Done { read_seconds, ..done }));
+    let ended = trained.and_then(|done| {
+        let done = Done { read_seconds, ..done };
+        end(args, &mut trainer, started_at, &watch).and_then(|()| summarise(args, &data, &trainer, &done))
+    });
     match (ended, traced) {
         (Err(error), Err(also)) => {
             failure::report(&also);
@@ -257,20 +357,60 @@ pub(super) fn run(args: &TrainArgs) -> Result<ExitCode> {
         }
         (ended, traced) => ended.and(traced)?,
     }
-    let is_cut_short = interrupted().load(Ordering::Relaxed) && trainer.epoch() < args.training.epochs;
-    Ok(if is_cut_short { ExitCode::from(failure::INTERRUPTED) } else { ExitCode::SUCCESS })
+    let is_cut_short = watch.is_interrupted() && trainer.epoch() < args.training.epochs;
+    Ok(if is_cut_short { watch.exit_code() } else { ExitCode::SUCCESS })
 }
 
-/// Ends a run after its last epoch: evaluates if nothing was evaluated yet, writes a checkpoint, and prints the report.
-fn end(args: &TrainArgs, data: &Dataset, trainer: &mut Trainer, started_at: u64, done: &Done) -> Result<()> {
-    if trainer.best().is_none() || args.training.eval_every == 0 {
+/// Ends a run after its last epoch: evaluates if nothing was evaluated yet, and writes a checkpoint. A run that was
+/// interrupted saves first, and evaluates only if nothing is saved.
+fn end(args: &TrainArgs, trainer: &mut Trainer, started_at: u64, watch: &Watch) -> Result<()> {
+    let saves = args.checkpoints.checkpoint.is_some() && (trainer.epoch() > started_at || started_at == 0);
+    if (trainer.best().is_none() || args.training.eval_every == 0) && !(saves && watch.is_interrupted()) {
         trainer.evaluate()?;
     }
-    if let Some(dir) = args.checkpoints.checkpoint.as_ref().filter(|_| trainer.epoch() > started_at || started_at == 0)
-    {
-        trainer.save(dir)?;
+    if saves {
+        let snapshot = trainer.snapshot()?;
+        let mut state = watch.state();
+        if let Some(mut writer) = state.writer.take() {
+            // An earlier failure no longer matters if this one is written.
+            drop(writer.write(snapshot));
+            writer.finish()?;
+        }
     }
-    summarise(args, data, trainer, done)
+    watch.stand_down();
+    Ok(())
+}
+
+/// Reads the weights that a run starts from.
+fn initial_weights(path: &Path) -> Result<Weights> {
+    match path.is_dir() {
+        true => Ok(Predictor::open(path)?.weights().clone()),
+        false => Ok(Weights::load(path)?),
+    }
+}
+
+/// Prints no panic if a file of the dataset has changed, because the change is then reported as the error.
+struct QuietPanics;
+
+impl QuietPanics {
+    fn start(data: &Dataset) -> Self {
+        let (data, usual) = (data.clone(), std::panic::take_hook());
+        std::panic::set_hook(Box::new(move |panic| {
+            if data.check_files().is_ok() {
+                usual(panic);
+            }
+        }));
+        Self
+    }
+}
+
+impl Drop for QuietPanics {
+    /// Restores the hook of the standard library.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            drop(std::panic::take_hook());
+        }
+    }
 }
 
 /// Locks the checkpoint folder for this run.
@@ -304,22 +444,34 @@ struct Done {
     between: [u64; 2],
 }
 
-/// Runs epochs until all are done, `--early-stop` applies, or Ctrl-C is pressed.
-fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace) -> Result<Done> {
+/// Runs epochs until all are done, `--early-stop` applies, or a signal ends the run.
+fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: &Watch) -> Result<Done> {
     let bar = output::bar(args.training.epochs, args.output.json);
     bar.set_prefix("training");
     bar.set_position(trainer.epoch());
     let lines_every = args.training.epochs.div_ceil(PROGRESS_LINES).max(1);
     let mut done = Done::default();
-    let interrupted = interrupted();
     let (mut val, mut evaluated) = (None, false);
     let mut stale = stale_epochs(args, trainer);
-    while trainer.epoch() < args.training.epochs && stale.is_none() && !interrupted.load(Ordering::Relaxed) {
+    let mut saved_at = Instant::now();
+    let mut recovery = Recovery::new(args, trainer)?;
+    while trainer.epoch() < args.training.epochs && stale.is_none() && !watch.is_interrupted() {
         let stepped = trainer.step();
         if let Some(note) = trace.add(trainer).filter(|_| !args.output.json) {
             bar.suspend(|| say(note));
         }
-        let epoch = stepped?;
+        let epoch = match stepped {
+            Ok(epoch) => epoch,
+            Err(error) => {
+                let note = recovery.after(error, trainer, watch)?;
+                bar.suspend(|| say(note));
+                bar.set_position(trainer.epoch());
+                continue;
+            }
+        };
+        if watch.state().writer.is_some() {
+            watch.state().newest = trainer.last_good().cloned();
+        }
         if let Some(moved) = trainer.last_move().filter(|moved| moved.epoch == epoch.epoch && !args.output.json) {
             bar.suspend(|| say(move_line(moved)));
         }
@@ -340,10 +492,9 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace) -> Resu
         }
         bar.set_message(progress);
         bar.set_position(epoch.epoch);
-        let is_due = args.checkpoints.checkpoint_every > 0 && epoch.epoch % args.checkpoints.checkpoint_every == 0;
-        if let Some(dir) = args.checkpoints.checkpoint.as_ref().filter(|_| is_due && epoch.epoch < args.training.epochs)
-        {
-            trainer.save(dir)?;
+        if args.checkpoints.checkpoint_every.is_due(epoch.epoch, saved_at) && epoch.epoch < args.training.epochs {
+            recovery.save(trainer, watch)?;
+            saved_at = Instant::now();
         }
         if epoch.accuracy.is_some() {
             stale = stale_epochs(args, trainer);
@@ -353,29 +504,65 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace) -> Resu
     if let Some(stale) = stale {
         say(format_args!("stopped early: no better validation accuracy for {stale} epochs"));
     }
-    if interrupted.load(Ordering::Relaxed) {
+    if watch.is_interrupted() {
         say(format_args!("interrupted after epoch {}", trainer.epoch()));
     }
     Ok(done)
 }
 
-/// Returns a flag that the first Ctrl-C sets: the current epoch is then the last. A second Ctrl-C ends the program at
-/// once. The first call installs the handler.
-fn interrupted() -> &'static AtomicBool {
-    static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-    static HANDLER: Once = Once::new();
-    HANDLER.call_once(|| {
-        let installed = ctrlc::set_handler(|| {
-            if INTERRUPTED.swap(true, Ordering::Relaxed) {
-                std::process::exit(failure::INTERRUPTED.into());
+/// What a run does when an epoch fails.
+struct Recovery {
+    on_nan: OnNan,
+    /// The state of the last checkpoint, or of the start.
+    checkpoint: Option<Arc<Snapshot>>,
+    rollbacks: u32,
+}
+
+impl Recovery {
+    fn new(args: &TrainArgs, trainer: &Trainer) -> Result<Self> {
+        let on_nan = args.training.on_nan;
+        let checkpoint = match on_nan {
+            OnNan::Rollback => Some(Arc::new(trainer.snapshot()?)),
+            OnNan::Stop => None,
+        };
+        Ok(Self { on_nan, checkpoint, rollbacks: 0 })
+    }
+
+    /// Writes a checkpoint beside training, if the run has a folder. A run goes on if it cannot be written.
+    fn save(&mut self, trainer: &Trainer, watch: &Watch) -> Result<()> {
+        if let Some(writer) = &mut watch.state().writer {
+            let snapshot = Arc::new(trainer.snapshot()?);
+            if self.on_nan == OnNan::Rollback {
+                self.checkpoint = Some(snapshot.clone());
             }
-            say("interrupted: this epoch is the last (once more to stop at once)");
-        });
-        if let Err(error) = installed {
-            tracing::debug!("Ctrl-C ends the program at once: {error}");
+            if let Err(error) = writer.write(snapshot) {
+                signals::warn(&error);
+            }
         }
-    });
-    &INTERRUPTED
+        Ok(())
+    }
+
+    /// Handles the error of an epoch: returns to the last checkpoint if the run may, and returns a note. Otherwise
+    /// saves the state before the epoch, and returns the error.
+    fn after(&mut self, error: Error, trainer: &mut Trainer, watch: &Watch) -> Result<String> {
+        match (&error, &self.checkpoint) {
+            (Error::Diverged { .. }, Some(checkpoint)) if self.rollbacks < MOST_ROLLBACKS => {
+                self.rollbacks += 1;
+                let lr = trainer.learning_rate() / 2.0;
+                trainer.restore(checkpoint)?;
+                trainer.change_learning_rate(lr, "rollback")?;
+                let text = failure::in_flags(&error);
+                Ok(format!("{text}: back to epoch {}, with learning rate {lr}", checkpoint.epoch()))
+            }
+            // The state before numbers went wrong is finite, but may be on its way there: it must not replace an older
+            // checkpoint.
+            (Error::Diverged { .. } | Error::NotFiniteAtStart { .. }, _) => Err(error),
+            _ => {
+                watch.state().save_newest();
+                Err(error)
+            }
+        }
+    }
 }
 
 /// Returns the number of epochs since the best one, if they are enough for `--early-stop`.

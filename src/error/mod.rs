@@ -1,6 +1,7 @@
 //! The error type of this crate.
 
 mod lock_holder;
+mod not_finite;
 mod tasks_file;
 
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use crate::model::{ModelError, WeightsError};
 use crate::program::{PassesError, ProgramError};
 
 pub use lock_holder::LockHolder;
+pub use not_finite::NotFinite;
 pub use tasks_file::TasksFileError;
 
 /// The result of all fallible public functions.
@@ -153,19 +155,24 @@ pub enum Error {
         /// The cause.
         source: lapidary_cost_model::FileError,
     },
-    /// Training diverged: the loss is not finite.
-    #[error("the loss of epoch {epoch} is {loss}; training diverged, so try a smaller learning rate")]
+    /// Training diverged: the loss, a parameter or a moment of the optimizer is not finite.
+    #[error("{what} in epoch {epoch}{}; training diverged, so try a smaller learning rate", origin(.first.as_deref()))]
     Diverged {
         /// The epoch.
         epoch: u64,
-        /// Its loss.
-        loss: f64,
+        /// What is not finite.
+        what: String,
+        /// Where a number first was not finite. `None` if another run of the epoch found none.
+        first: Option<Box<NotFinite>>,
     },
-    /// The loss of the first forward pass, before any training, is not finite.
-    #[error("the loss is {loss} before training; features or weights are too large for f32, so scale them down")]
+    /// The loss of the first forward pass, or a weight before it, is not finite.
+    #[error("{what} before training{}; features or weights are too large for f32, so scale them down",
+        origin(.first.as_deref()))]
     NotFiniteAtStart {
-        /// The loss.
-        loss: f64,
+        /// What is not finite.
+        what: String,
+        /// As in [`Error::Diverged`].
+        first: Option<Box<NotFinite>>,
     },
     /// A file or folder cannot be read or written.
     #[error("cannot {action} {}", path.display())]
@@ -230,11 +237,11 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// A checkpoint was made with other settings than the run that resumes it.
-    #[error("{}: the checkpoint was made with {what} {saved}, but this run has {asked}", path.display())]
+    #[error("{}: the checkpoint has another {what} than this run: {saved}, not {asked}", path.display())]
     OtherRun {
         /// The run record.
         path: PathBuf,
-        /// What differs.
+        /// The setting that differs.
         what: &'static str,
         /// The value in the checkpoint.
         saved: String,
@@ -263,6 +270,11 @@ pub enum Error {
         /// The name of the model.
         name: String,
     },
+}
+
+/// Formats where a number first was not finite, if that is known.
+fn origin(first: Option<&NotFinite>) -> String {
+    first.map(|first| format!(": {first}")).unwrap_or_default()
 }
 
 /// Formats the available and the needed memory. The needed memory is also given in bytes, since exactly that much is

@@ -77,7 +77,11 @@ pub(crate) fn record_bytes(record: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// Writes `dir/name/` with these files and their digests, replacing an earlier folder.
+/// Writes `dir/name/` with these files and their digests, in place of an earlier folder. Does nothing if the folder has
+/// these very files already.
+///
+/// Everything is on disk when this returns: each file, the folder's entries, and the rename. Where the system can swap
+/// two folders in one step, `dir/name/` exists at every moment, so a process that dies leaves the old or the new one.
 ///
 /// # Errors
 /// [`Error::Io`]. A complete folder, earlier or new, is then in its place, or an earlier one under `.old-<name>`.
@@ -86,34 +90,93 @@ pub(crate) fn write_folder(dir: &Path, name: &str, files: &Files) -> Result<()> 
         let path = path.to_path_buf();
         move |source| Error::Io { action, path, source }
     };
+    let digests = digests_text(files);
+    let place = dir.join(name);
+    if fs::read(place.join(DIGESTS_FILE)).is_ok_and(|found| found == digests) && has_sizes(&place, files) {
+        return Ok(());
+    }
     fs::create_dir_all(dir).map_err(io("create the checkpoint folder", dir))?;
     let fresh = dir.join(format!(".new-{name}"));
-    let place = dir.join(name);
     remove_folder(&fresh)?;
-    fs::create_dir(&fresh).map_err(io("create the checkpoint folder", &fresh))?;
-    let digests = (DIGESTS_FILE, digests_text(files));
-    for (file, bytes) in files.iter().chain([&digests]) {
+    let written = write_fresh(&fresh, files, digests).and_then(|()| put_in_place(dir, &fresh, &place, name));
+    if written.is_err() {
+        // An incomplete checkpoint is useless, so it is removed. The first error is the one to report.
+        drop(remove_folder(&fresh));
+    }
+    written
+}
+
+/// Returns whether a folder has all files with the right sizes. Reading verifies the contents.
+fn has_sizes(folder: &Path, files: &Files) -> bool {
+    files.iter().all(|(name, bytes)| folder.join(name).metadata().is_ok_and(|found| found.len() == bytes.len() as u64))
+}
+
+fn write_fresh(fresh: &Path, files: &Files, digests: Vec<u8>) -> Result<()> {
+    let failed = |source| Error::Io { action: "create the checkpoint folder", path: fresh.into(), source };
+    fs::create_dir(fresh).map_err(failed)?;
+    for (file, bytes) in files.iter().chain([&(DIGESTS_FILE, digests)]) {
         let path = fresh.join(file);
         let written = File::create(&path).and_then(|mut f| f.write_all(bytes).and_then(|()| f.sync_all()));
-        if let Err(source) = written {
-            // An incomplete checkpoint is useless, so it is removed. The first error is the one to report.
-            drop(remove_folder(&fresh));
-            return Err(Error::Io { action: "write the checkpoint file", path, source });
-        }
+        written.map_err(|source| Error::Io { action: "write the checkpoint file", path, source })?;
     }
+    sync_folder(fresh)
+}
+
+/// Renames `fresh` to `place`, and removes what was there.
+fn put_in_place(dir: &Path, fresh: &Path, place: &Path, name: &str) -> Result<()> {
+    let io = |action, path: &Path| {
+        let path = path.to_path_buf();
+        move |source| Error::Io { action, path, source }
+    };
     let old = dir.join(format!(".old-{name}"));
-    if place.exists() {
+    if place.symlink_metadata().is_ok() {
         remove_folder(&old)?;
-        fs::rename(&place, &old).map_err(io("replace the checkpoint", &place))?;
+        if swap(fresh, place).is_ok() {
+            // What was in its place has the name of the new one now.
+            sync_folder(dir)?;
+            return remove_folder(fresh);
+        }
+        fs::rename(place, &old).map_err(io("replace the checkpoint", place))?;
     }
-    fs::rename(&fresh, &place).map_err(io("put the checkpoint in place at", &place))?;
-    sync_folder(dir).map_err(io("write the checkpoint folder", dir))?;
+    fs::rename(fresh, place).map_err(io("put the checkpoint in place at", place))?;
+    sync_folder(dir)?;
     remove_folder(&old)
 }
 
-/// Flushes the renames in a folder to the disk, where the system supports that.
-fn sync_folder(dir: &Path) -> std::io::Result<()> {
-    if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
+/// Exchanges the names of two folders in one step, where the system supports that.
+#[cfg(target_os = "linux")]
+fn swap(a: &Path, b: &Path) -> std::io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    Ok(renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn swap(_: &Path, _: &Path) -> std::io::Result<()> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
+
+/// Flushes the entries of a folder to the disk, where the system supports that.
+fn sync_folder(dir: &Path) -> Result<()> {
+    let synced = if cfg!(unix) { File::open(dir).and_then(|dir| dir.sync_all()) } else { Ok(()) };
+    synced.map_err(|source| Error::Io { action: "write the checkpoint folder", path: dir.into(), source })
+}
+
+/// Removes all but the newest `keep` epochs from a checkpoint folder; 0 keeps all.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(crate) fn prune(dir: &Path, keep: usize) -> Result<()> {
+    if keep == 0 {
+        return Ok(());
+    }
+    let old = epochs(dir).into_iter().skip(keep);
+    // The record goes first, so that a folder of which only a part was removed is no checkpoint.
+    old.map(|(_, folder)| folder).try_for_each(|folder| {
+        for file in [RUN_FILE, DIGESTS_FILE] {
+            drop(fs::remove_file(folder.join(file)));
+        }
+        remove_folder(&folder)
+    })
 }
 
 fn remove_folder(path: &Path) -> Result<()> {
@@ -135,18 +198,31 @@ fn is_checkpoint(folder: &Path) -> bool {
     [RUN_FILE, DIGESTS_FILE].into_iter().any(|file| folder.join(file).exists())
 }
 
-/// Returns the newest epoch and its folder in `dir`, if there is one. This includes a folder that was being replaced
-/// when the process died.
-pub(crate) fn newest_epoch(dir: &Path) -> Option<(u64, PathBuf)> {
-    let entries = fs::read_dir(dir).ok()?;
+/// Returns the epochs in `dir` and their folders, the newest first. This includes a folder that was being replaced when
+/// the process died.
+pub(crate) fn epochs(dir: &Path) -> Vec<(u64, PathBuf)> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let epochs = entries.filter_map(|entry| {
         let path = entry.ok()?.path();
         let name = path.file_name()?.to_str()?;
-        let epoch = name.strip_prefix(".old-").unwrap_or(name).strip_prefix("epoch-")?.parse().ok()?;
+        let epoch: u64 = name.strip_prefix(".old-").unwrap_or(name).strip_prefix("epoch-")?.parse().ok()?;
         // If one epoch has two folders, the one in its place is newer.
         is_checkpoint(&path).then_some((epoch, !name.starts_with('.'), path))
     });
-    epochs.max().map(|(epoch, _, path)| (epoch, path))
+    let mut epochs: Vec<_> = epochs.collect();
+    epochs.sort();
+    epochs.into_iter().rev().map(|(epoch, _, path)| (epoch, path)).collect()
+}
+
+/// Returns the newest epoch and its folder in `dir`, if there is one.
+pub(crate) fn newest_epoch(dir: &Path) -> Option<(u64, PathBuf)> {
+    epochs(dir).into_iter().next()
+}
+
+/// Gives a damaged checkpoint another name, so that it is no longer the newest. Returns the name if that worked.
+pub(crate) fn set_aside(folder: &Path) -> Option<PathBuf> {
+    let aside = folder.with_file_name(format!("damaged-{}", folder.file_name()?.to_str()?));
+    fs::rename(folder, &aside).ok().map(|()| aside)
 }
 
 /// Returns the folder and the file name of the weights to predict with: of `dir` itself if it is a checkpoint,

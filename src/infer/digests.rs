@@ -36,7 +36,8 @@ pub(crate) fn digests_text(files: &Files) -> Vec<u8> {
     files.iter().map(line).collect::<String>().into_bytes()
 }
 
-fn digest(bytes: &[u8]) -> String {
+/// Returns the BLAKE3 digest of some bytes, in hexadecimal digits.
+pub(crate) fn digest(bytes: &[u8]) -> String {
     let mut hasher = blake3::Hasher::new();
     if bytes.len() < LARGE {
         hasher.update(bytes)

@@ -13,6 +13,7 @@ use super::checkpoint::{COST_MODEL_FILE, ModelRecord, RUN_FILE, weights_to_use};
 use super::digests::Checkpoint;
 use super::pass::Pass;
 use super::{Accuracy, PreparedPredictor};
+use crate::bind::watched;
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
 use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelError, Norm, Weights};
@@ -180,8 +181,8 @@ impl Predictor {
     ///
     /// # Errors
     /// [`Error::Model`] if the data has another feature width, or if a requested output does not exist;
-    /// [`Error::ClassCount`] if the data has more classes than the model; [`Error::DataLacks`], [`Error::DoesNotFit`],
-    /// [`Error::Device`].
+    /// [`Error::ClassCount`] if the data has more classes than the model; [`Error::Dataset`] if its files have changed;
+    /// [`Error::DataLacks`], [`Error::DoesNotFit`], [`Error::Device`].
     pub fn predict(&self, data: &Dataset) -> Result<Array2<f32>> {
         Ok(self.run(data)?.logits)
     }
@@ -191,14 +192,16 @@ impl Predictor {
     /// # Errors
     /// As [`Predictor::predict`].
     pub fn run(&self, data: &Dataset) -> Result<Prediction> {
-        let pass = Pass::new(self, data, Runs::Once)?;
-        let start = Instant::now();
-        let mut session = pass.open(self, None)?;
-        let mut prediction = pass.run(self, &mut session, start)?;
-        // The work that is done once per graph belongs to this single pass.
-        let made = prediction.part_seconds.iter_mut().zip(session.setup_seconds());
-        made.for_each(|(seconds, setup)| *seconds += setup);
-        Ok(prediction)
+        watched(data, || {
+            let pass = Pass::new(self, data, Runs::Once)?;
+            let start = Instant::now();
+            let mut session = pass.open(self, None)?;
+            let mut prediction = pass.run(self, &mut session, start)?;
+            // The work that is done once per graph belongs to this single pass.
+            let made = prediction.part_seconds.iter_mut().zip(session.setup_seconds());
+            made.for_each(|(seconds, setup)| *seconds += setup);
+            Ok(prediction)
+        })
     }
 
     /// Returns a predictor that keeps its devices, plan and graph between calls.

@@ -7,6 +7,7 @@ use ndarray::Array2;
 
 use super::pass::Pass;
 use super::{Prediction, Predictor};
+use crate::bind::watched;
 use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::runtime::{Plans, Runs, Session};
@@ -74,13 +75,15 @@ impl PreparedPredictor {
     /// # Errors
     /// As [`Predictor::predict`]. After an error, the next call loads its dataset again.
     pub fn run(&mut self, data: &Dataset) -> Result<Prediction> {
-        let (start, mut loaded) = match self.current.take() {
-            Some(loaded) if loaded.data.is_clone_of(data) => (Instant::now(), loaded),
-            earlier => self.load(data, earlier)?,
-        };
-        let prediction = loaded.pass.run(&self.predictor, &mut loaded.session, start)?;
-        self.current = Some(loaded);
-        Ok(prediction)
+        watched(data, || {
+            let (start, mut loaded) = match self.current.take() {
+                Some(loaded) if loaded.data.is_clone_of(data) => (Instant::now(), loaded),
+                earlier => self.load(data, earlier)?,
+            };
+            let prediction = loaded.pass.run(&self.predictor, &mut loaded.session, start)?;
+            self.current = Some(loaded);
+            Ok(prediction)
+        })
     }
 
     /// Returns the underlying predictor.

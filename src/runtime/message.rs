@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lapidary_kernels::{HostSlot, Lent, Slot};
 
 use super::trace::Span;
-use crate::error::Error;
+use crate::error::{Error, NotFinite};
 use crate::plan::Script;
 
 /// A message to a worker.
@@ -38,6 +38,9 @@ pub(super) struct Run {
     pub controls: Vec<(Slot, HostSlot)>,
     /// Whether to record when each action ran.
     pub traced: bool,
+    /// Whether to look for the first number that is not finite. Each call is then waited for, and what it made is
+    /// copied to the host.
+    pub checked: bool,
 }
 
 /// A message to the driver.
@@ -71,4 +74,6 @@ pub(super) struct Report {
     pub metrics: Vec<HostSlot>,
     /// When each action ran, if requested.
     pub spans: Vec<Span>,
+    /// The first number that is not finite, if requested.
+    pub not_finite: Option<NotFinite>,
 }

@@ -13,7 +13,7 @@ use super::RunOptions;
 use super::driver::Runtime;
 use super::message::{Report, Run};
 use super::trace::Span;
-use crate::error::Result;
+use crate::error::{NotFinite, Result};
 use crate::lower::{Inputs, Lowered, Supply, lower};
 use crate::plan::{DeviceBudget, ExchangePath, Method, Planned, Script, Sequence, both, fit, plan_sequence};
 use crate::program::{Origin, Program};
@@ -97,6 +97,8 @@ pub(crate) struct Done {
     pub bytes_between: [u64; 2],
     /// For each part, the recorded spans.
     pub spans: Vec<Vec<Span>>,
+    /// The first number that is not finite, if they were checked.
+    pub not_finite: Option<NotFinite>,
 }
 
 impl Done {
@@ -205,7 +207,7 @@ impl Session {
         job.others.iter().try_for_each(|phases| session.plan(phases))?;
         let planning = (planned - start) + before.elapsed();
         // The setup of a session that does not repeat is timed, because its kernels are part of the only run.
-        session.setup_seconds = session.run_scripts(&setup_scripts, &[], &[], !job.repeats)?.kernel_seconds();
+        session.setup_seconds = session.run_scripts(&setup_scripts, &[], &[], [!job.repeats, false])?.kernel_seconds();
         let [plan_seconds, setup_seconds] = [planning, start.elapsed() - planning].map(|took| took.as_secs_f64());
         session.start_up = StartUp { plan_seconds, setup_seconds };
         Ok(session)
@@ -254,7 +256,24 @@ impl Session {
         let controls = controls.iter().filter_map(|(origin, value)| Some((self.origin(origin)?[0], value.clone())));
         let controls: Vec<(Slot, HostSlot)> = controls.collect();
         let scripts = self.scripts[phases].clone();
-        self.run_scripts(&scripts, &metrics, &controls, traced)
+        self.run_scripts(&scripts, &metrics, &controls, [traced, false])
+    }
+
+    /// Runs phases like [`Session::run`], one call after the other, and looks for the first number that is not finite:
+    /// of the first step, and there of the first part.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub(crate) fn run_checked(
+        &mut self,
+        phases: &[usize],
+        controls: &[(Origin, HostSlot)],
+    ) -> Result<Option<NotFinite>> {
+        self.plan(phases)?;
+        let controls = controls.iter().filter_map(|(origin, value)| Some((self.origin(origin)?[0], value.clone())));
+        let controls: Vec<(Slot, HostSlot)> = controls.collect();
+        let scripts = self.scripts[phases].clone();
+        Ok(self.run_scripts(&scripts, &[], &controls, [false, true])?.not_finite)
     }
 
     fn run_scripts(
@@ -262,7 +281,7 @@ impl Session {
         scripts: &[Arc<Script>],
         metrics: &[Slot],
         controls: &[(Slot, HostSlot)],
-        traced: bool,
+        [traced, checked]: [bool; 2],
     ) -> Result<Done> {
         let metrics = Arc::new(metrics.to_vec());
         let reports = self.runtime.run(scripts, |script| Run {
@@ -270,13 +289,17 @@ impl Session {
             metrics: metrics.clone(),
             controls: controls.to_vec(),
             traced,
+            checked,
         })?;
         let planned = scripts.iter().fold([0, 0], |sum, s| [sum[0] + s.bytes_to_device, sum[1] + s.bytes_to_host]);
         let planned_between = scripts.iter().map(|script| script.bytes_between_devices).sum();
         let mut done = Done { planned_bytes: planned, bytes_between: [0, planned_between], ..Done::default() };
-        for (part, Report { bytes, bytes_between, peak_bytes, seconds, metrics, spans, .. }) in
-            reports.into_iter().enumerate()
-        {
+        for (part, report) in reports.into_iter().enumerate() {
+            let Report { bytes, bytes_between, peak_bytes, seconds, metrics, spans, not_finite } = report;
+            let step = |found: &Option<NotFinite>| found.as_ref().map_or(usize::MAX, |found| found.step);
+            if step(&not_finite) < step(&done.not_finite) {
+                done.not_finite = not_finite;
+            }
             self.peaks[part] = peak_bytes;
             done.metrics.push(metrics);
             done.spans.push(spans);

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
-use lapidary_kernels::{Call, Device, Event, HostSlot, Lane, Mat, Slot};
+use half::bf16;
+use lapidary_kernels::{Call, Device, Event, HostSlot, Lane, Mat, Slot, StorageType};
 
 use super::exchange::{Inbox, Mail};
 use super::message::{Report, Run, ToDriver, ToWorker};
 use super::trace::Labels;
-use crate::error::Error;
+use crate::error::{Error, NotFinite};
 use crate::lower::{Lifetime, Lowered};
 use crate::plan::{Script, lasts};
 
@@ -171,7 +172,8 @@ impl Worker {
         let mut clocks = vec![Instant::now()];
         let mut metrics: Vec<Option<HostSlot>> = vec![None; run.metrics.len()];
         // An epoch without copies is the same every time, so it is run as a batch.
-        let is_alone = script.copies_nothing();
+        let is_alone = script.copies_nothing() && !run.checked;
+        let mut not_finite = None;
         if is_alone {
             self.begin_batch()?;
         }
@@ -185,6 +187,9 @@ impl Worker {
             }
             self.around([&action.store, &action.evict, &action.load])?;
             self.compute(&action.name, &action.call)?;
+            if run.checked && not_finite.is_none() {
+                not_finite = self.first_not_finite(i, &action.name, &action.call)?;
+            }
             action.publish.iter().try_for_each(|&slot| self.publish(slot))?;
             let made = |slot: Slot| action.call.writes().any(|made| made == slot);
             for (metric, slot) in metrics.iter_mut().zip(run.metrics.iter()).filter(|(_, slot)| made(**slot)) {
@@ -205,6 +210,7 @@ impl Worker {
             seconds: [seconds(0), seconds(1)],
             metrics: metrics.into_iter().map(|metric| metric.expect("a metric is made by its sequence")).collect(),
             spans: self.labels.name(self.device.take_spans()),
+            not_finite,
         })
     }
 
@@ -256,6 +262,40 @@ impl Worker {
             self.resident[slot.0 as usize] = Some(Resident { ready: done, read: [Event::DONE; 2] });
         }
         Ok(())
+    }
+
+    /// Looks for a number that is not finite in what call number `step` made. Fetched rows were looked at where they were
+    /// made.
+    fn first_not_finite(&mut self, step: usize, op: &str, call: &Call) -> Stoppable<Option<NotFinite>> {
+        if call.fetches() {
+            return Ok(None);
+        }
+        for made in &call.outputs {
+            let Some(float) = made.dtype.float() else { continue };
+            let copy = self.copy_small(made.slot)?;
+            let copied = self.device.wait(self.newest[2]);
+            self.on("waiting for a copy", copied)?;
+            let found = match float {
+                StorageType::F32 => copy.to_vec::<f32>().into_iter().enumerate().find(|(_, x)| !x.is_finite()),
+                StorageType::Bf16 => {
+                    let numbers = copy.to_vec::<bf16>().into_iter().map(f32::from);
+                    numbers.enumerate().find(|(_, x)| !x.is_finite())
+                }
+            };
+            if let Some((at, value)) = found {
+                let cols = made.cols.max(1);
+                return Ok(Some(NotFinite {
+                    op: op.into(),
+                    tensor: self.tensor_name(made.slot).into(),
+                    value,
+                    row: at / cols,
+                    column: at % cols,
+                    step,
+                    part: self.part,
+                }));
+            }
+        }
+        Ok(None)
     }
 
     /// Lends this part's rows, and copies those of others once all of them are lent.

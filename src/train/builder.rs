@@ -1,6 +1,7 @@
 //! The builder of a trainer.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use lapidary_kernels::StorageType;
@@ -9,10 +10,11 @@ use super::epoch::{EXPECTED_EPOCHS, EpochSpec, TrainingProgram, evaluation_progr
 use super::splits::{Learning, Setup};
 use super::trainer::{PLAIN_EPOCH, TRAIN_PHASE};
 use super::{Adam, DecayLayers, Optimizer, RunRecord, Trainer};
-use crate::bind::{bind, feature_kind, label_kind};
+use crate::bind::{bind, feature_kind, label_kind, watched};
 use crate::dataset::{Dataset, FeatureNorm, TRAIN};
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::{ModelRecord, RECORD_FORMAT};
+use crate::infer::digests::digest;
 use crate::model::{Model, Weights, initial_weights};
 use crate::runtime::{Learner, Partition, RunOptions, Runs, SplitRecord, StartUp, prior, run_option_setters};
 
@@ -127,6 +129,10 @@ impl<'a> TrainerBuilder<'a> {
     /// [`Error::Value`], [`Error::DataLacks`], [`Error::ClassCount`], [`Error::Model`], [`Error::Weights`],
     /// [`Error::DoesNotFit`], [`Error::Device`]. Settings that cannot work are reported here, not by a later step.
     pub fn build(self) -> Result<Trainer> {
+        watched(self.data, || self.build_now())
+    }
+
+    fn build_now(self) -> Result<Trainer> {
         let data = self.data;
         self.optimizer.check()?;
         check_data(data, self.model)?;
@@ -166,12 +172,17 @@ impl<'a> TrainerBuilder<'a> {
         let plan_seconds = opened.plan_seconds + (split - start).as_secs_f64();
         let start_up = StartUp { plan_seconds, ..opened };
         let splits = vec![SplitRecord { epoch: 1, parts: session.part_pairs() }];
+        let initial = self.weights.as_ref().map(|weights| Ok::<_, Error>(digest(&weights.to_safetensors()?)));
+        let initial_digest = initial.transpose()?;
         let weights = self.weights.unwrap_or_else(|| initial_weights(&parameters, self.seed));
         let mut trainer = Trainer {
             parameters,
             epoch: 0,
             best: None,
-            best_weights: Weights::default(),
+            best_weights: Arc::default(),
+            last_good: None,
+            snapshot_s: 0.0,
+            since_snapshot_s: 0.0,
             eval_every: self.eval_every,
             model: self.model.clone(),
             data: data.clone(),
@@ -201,6 +212,9 @@ impl<'a> TrainerBuilder<'a> {
                 best: None,
                 edges: data.graph().edge_count(),
                 learning_rate: self.optimizer.lr(),
+                epochs: self.epochs,
+                initial_weights: initial_digest,
+                changes: Vec::new(),
                 passes: self.options.passes,
                 parts: session.part_pairs(),
                 splits,
@@ -209,7 +223,7 @@ impl<'a> TrainerBuilder<'a> {
             session,
         };
         trainer.set_weights(&weights)?;
-        trainer.set_learning_rate(self.optimizer.lr())?;
+        trainer.write_learning_rate(self.optimizer.lr())?;
         Ok(trainer)
     }
 }

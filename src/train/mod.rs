@@ -1,17 +1,21 @@
 //! Training: optimizers, the programs of an epoch, and the trainer that runs them.
 
 mod builder;
+mod checkpoint_writer;
 mod epoch;
 mod lock;
 mod optimizer;
 mod record;
+mod snapshot;
 mod splits;
 mod trainer;
 
 pub use builder::TrainerBuilder;
+pub use checkpoint_writer::CheckpointWriter;
 pub(crate) use epoch::{EpochSpec, evaluation_program, training_program};
 pub use lock::RunLock;
 pub use optimizer::{Adam, AdamW, DecayLayers, Optimizer, Sgd};
-pub use record::{Best, RunRecord};
+pub use record::{Best, Change, RunRecord};
+pub use snapshot::Snapshot;
 pub use splits::Move;
 pub use trainer::{Epoch, Trainer};

@@ -177,6 +177,25 @@ impl fmt::Display for Optimizer {
     }
 }
 
+/// What the learning rate must be.
+const AT_LEAST_0: &str = "it is a finite number, 0 or more";
+
+/// Returns whether a number can be a learning rate. It reaches the device as f32.
+fn is_rate(lr: f64) -> bool {
+    lr >= 0.0 && (lr as f32).is_finite()
+}
+
+/// Checks a learning rate.
+///
+/// # Errors
+/// [`Error::Value`].
+pub(super) fn check_learning_rate(lr: f64) -> Result<()> {
+    match is_rate(lr) {
+        true => Ok(()),
+        false => Err(Error::Value { option: "lr", value: lr.to_string(), expected: AT_LEAST_0.into() }),
+    }
+}
+
 impl Optimizer {
     /// Returns the learning rate.
     pub fn lr(&self) -> f64 {
@@ -191,11 +210,9 @@ impl Optimizer {
     /// # Errors
     /// [`Error::Value`], with the setting's name and valid range.
     pub(super) fn check(&self) -> Result<()> {
-        let at_least_0 = "it is a finite number, 0 or more";
         let below_1 = "it lies in [0, 1)";
-        // The learning rate reaches the device as f32.
-        let rate = |lr: f64| ("lr", lr, lr >= 0.0 && (lr as f32).is_finite(), at_least_0);
-        let amount = |option, x: f64| (option, x, x >= 0.0 && x.is_finite(), at_least_0);
+        let rate = |lr: f64| ("lr", lr, is_rate(lr), AT_LEAST_0);
+        let amount = |option, x: f64| (option, x, x >= 0.0 && x.is_finite(), AT_LEAST_0);
         let share = |option, x: f64| (option, x, (0.0..1.0).contains(&x), below_1);
         let checks = match *self {
             Self::Sgd(Sgd { lr, momentum, weight_decay }) => {

@@ -19,6 +19,21 @@ pub struct Best {
     pub test_accuracy: Option<f64>,
 }
 
+/// A setting that changed during a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    /// The first epoch that it applies to.
+    pub epoch: u64,
+    /// The setting: `learning_rate` or `epochs`.
+    pub what: String,
+    /// Its value before.
+    pub from: f64,
+    /// Its new value.
+    pub to: f64,
+    /// `resume` if a resumed run asked for it, `rollback` if numbers were not finite.
+    pub why: String,
+}
+
 /// Settings and progress of a run: the contents of `run.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
@@ -48,9 +63,27 @@ pub struct RunRecord {
     pub epoch: u64,
     /// The best epoch so far.
     pub best: Option<Best>,
+    /// Number of epochs that the run was asked for; `None` if it was not asked for any, or in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<u64>,
+    /// BLAKE3 digest of the safetensors file of the weights that the run started from; `None` for random weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initial_weights: Option<String>,
+    /// Settings that changed during the run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<Change>,
     /// The vertex ranges of the devices.
     pub parts: Vec<[usize; 2]>,
     /// All splits so far, each with its first epoch; empty in records of older versions.
     #[serde(default)]
     pub splits: Vec<SplitRecord>,
+}
+
+impl RunRecord {
+    /// Returns the learning rate that the run was last asked for: by the last resumption that changed it, otherwise at
+    /// the start.
+    pub fn asked_learning_rate(&self) -> f64 {
+        let asked = self.changes.iter().rev().find(|change| change.what == "learning_rate" && change.why == "resume");
+        asked.map_or(self.optimizer.lr(), |change| change.to)
+    }
 }

@@ -136,9 +136,9 @@ impl Trainer {
         let peaks = [self.peak_device_bytes(), self.planned_peak_device_bytes()];
         self.session = self.setup.open(parts.clone(), Some(&mut self.session))?;
         self.earlier_peaks = peaks;
-        self.set_weights(&weights)?;
+        self.write_weights(&weights)?;
         self.set_moments(&moments)?;
-        self.set_learning_rate(self.record.learning_rate)?;
+        self.write_learning_rate(self.record.learning_rate)?;
         if let Some(Learning { learner, move_s }) = &mut self.learning {
             learner.settle(&self.setup.inputs, parts);
             *move_s = start.elapsed().as_secs_f64();

@@ -1,19 +1,26 @@
 //! The trainer: trains a model on a dataset, one epoch at a time.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
 
 use lapidary_cost_model::CostModel;
 use lapidary_kernels::{HostSlot, Shared, Slot, StorageType};
+use serde::Serialize;
 
 use super::epoch::gradient_name;
+use super::optimizer::check_learning_rate;
+use super::record::Change;
 use super::splits::{Learning, Setup, larger};
-use super::{Best, Move, RunRecord, TrainerBuilder};
+use super::{Best, Move, RunRecord, Snapshot, TrainerBuilder};
+use crate::bind::watched;
 use crate::dataset::Dataset;
-use crate::error::{Error, Result};
+use crate::error::{Error, NotFinite, Result};
 use crate::infer::checkpoint::{self, BEST_FILE, COST_MODEL_FILE, MODEL_FILE, OPTIMIZER_FILE, RUN_FILE};
 use crate::infer::digests::Checkpoint;
 use crate::infer::{Accuracy, ModelRecord, Predictor};
-use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
+use crate::model::{LabelKind, Model, Parameter, Weight, Weights, WeightsError};
 use crate::program::Origin;
 use crate::runtime::{Partition, Session, SplitRecord, StartUp, Trace, check_ranges, ranges_of};
 
@@ -25,6 +32,9 @@ const EVALUATE_PHASE: usize = 1;
 pub(super) const EVALUATED_EPOCH: &[usize] = &[TRAIN_PHASE, EVALUATE_PHASE];
 pub(super) const PLAIN_EPOCH: &[usize] = &[TRAIN_PHASE];
 pub(super) const EVALUATION: &[usize] = &[EVALUATE_PHASE];
+
+/// A snapshot is taken when the epochs since the last one took this many times as long as a snapshot takes.
+const SNAPSHOT_INTERVAL: f64 = 100.0;
 
 /// Results of one epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,7 +82,13 @@ pub struct Trainer {
     pub(super) parameters: Vec<Parameter>,
     pub(super) epoch: u64,
     pub(super) best: Option<Best>,
-    pub(super) best_weights: Weights,
+    pub(super) best_weights: Arc<Weights>,
+    /// A recent state with finite numbers; `None` if the state was changed from outside since then.
+    pub(super) last_good: Option<Arc<Snapshot>>,
+    /// Seconds that the last snapshot took.
+    pub(super) snapshot_s: f64,
+    /// Seconds of epochs since the last snapshot.
+    pub(super) since_snapshot_s: f64,
     pub(super) eval_every: u64,
     pub(super) model: Model,
     /// Kept for its fingerprint, which is computed when it is first needed. Shares its arrays with `setup`.
@@ -107,18 +123,33 @@ impl Trainer {
 
     /// Runs the next epoch: forward, backward, update, and an evaluation if one is due.
     ///
+    /// If the loss, a parameter or a moment is not finite, the trainer returns to [`Trainer::last_good`] and runs the
+    /// epochs since then again, one call after the other, to find where a number first was not finite.
+    ///
     /// # Errors
-    /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`] if the loss is not finite; [`Error::Device`].
+    /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`] if numbers are not finite. [`Error::Dataset`] if the files of
+    /// the dataset have changed, after which the state is not to be trusted. [`Error::Device`].
     pub fn step(&mut self) -> Result<Epoch> {
+        if self.last_good.is_none() {
+            self.take_snapshot()?;
+        }
+        let data = self.data.clone();
+        let epoch = watched(&data, || self.run_epoch())?;
+        self.since_snapshot_s += epoch.seconds + epoch.eval_seconds;
+        if self.since_snapshot_s >= SNAPSHOT_INTERVAL * self.snapshot_s {
+            self.take_snapshot()?;
+        }
+        Ok(epoch)
+    }
+
+    fn run_epoch(&mut self) -> Result<Epoch> {
         let epoch = self.epoch + 1;
         self.move_if_due(epoch)?;
-        let is_due = self.eval_every > 0 && epoch.is_multiple_of(self.eval_every);
-        let phases = if is_due { EVALUATED_EPOCH } else { PLAIN_EPOCH };
+        let (is_due, phases) = self.phases(epoch);
         let mut metrics: Vec<_> = self.losses.iter().map(|(name, _)| (TRAIN_PHASE, name.as_str())).collect();
         metrics.extend(is_due.then(|| Accuracy::metrics(EVALUATE_PHASE)).into_iter().flatten());
         let is_timed = self.trace.is_some() || self.record.parts.len() > 1;
-        let clock = HostSlot::constant(&Shared::from(vec![epoch, epoch]));
-        let mut done = self.session.run(phases, &metrics, &[(Origin::Clock, clock)], is_timed)?;
+        let mut done = self.session.run(phases, &metrics, &[(Origin::Clock, clock(epoch))], is_timed)?;
         if is_timed {
             self.part_seconds = done.kernel_seconds();
         }
@@ -134,7 +165,7 @@ impl Trainer {
         };
         let loss: f64 = self.losses.iter().enumerate().map(term).sum();
         if !loss.is_finite() {
-            return Err(if epoch == 1 { Error::NotFiniteAtStart { loss } } else { Error::Diverged { epoch, loss } });
+            return Err(self.diverged(epoch, format!("the loss is {loss}"), epoch == 1));
         }
         self.epoch = epoch;
         let accuracy = is_due.then(|| Accuracy::sum(&done, self.losses.len()));
@@ -158,12 +189,65 @@ impl Trainer {
         })
     }
 
+    /// Returns whether an epoch ends with an evaluation, and its phases.
+    fn phases(&self, epoch: u64) -> (bool, &'static [usize]) {
+        let is_due = self.eval_every > 0 && epoch.is_multiple_of(self.eval_every);
+        (is_due, if is_due { EVALUATED_EPOCH } else { PLAIN_EPOCH })
+    }
+
+    /// Keeps a snapshot of the current state, if all of its numbers are finite.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`]; [`Error::Device`].
+    fn take_snapshot(&mut self) -> Result<()> {
+        let start = Instant::now();
+        let snapshot = self.snapshot()?;
+        self.check_finite(&snapshot.weights)?;
+        self.check_finite(&snapshot.moments)?;
+        self.last_good = Some(Arc::new(snapshot));
+        (self.snapshot_s, self.since_snapshot_s) = (start.elapsed().as_secs_f64(), 0.0);
+        Ok(())
+    }
+
+    fn check_finite(&mut self, weights: &Weights) -> Result<()> {
+        match weights.check_finite() {
+            Err(WeightsError::NotFinite { name, .. }) => {
+                Err(self.diverged(self.epoch, format!("`{name}` is not finite"), self.epoch == 0))
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Returns to the last good state, finds where a number first was not finite, and returns the error. `at_start` says
+    /// that no update has happened before.
+    fn diverged(&mut self, epoch: u64, what: String, at_start: bool) -> Error {
+        // The reason of the failure is more useful than an error of this search.
+        let first = self.find_not_finite(epoch).ok().flatten().map(Box::new);
+        if at_start { Error::NotFiniteAtStart { what, first } } else { Error::Diverged { epoch, what, first } }
+    }
+
+    fn find_not_finite(&mut self, last: u64) -> Result<Option<NotFinite>> {
+        let Some(good) = self.last_good.clone() else { return Ok(None) };
+        self.put_back(&good)?;
+        let mut found = None;
+        for epoch in good.epoch() + 1..=last {
+            let controls = [(Origin::Clock, clock(epoch))];
+            found = self.session.run_checked(self.phases(epoch).1, &controls)?;
+            if found.is_some() {
+                break;
+            }
+        }
+        self.put_back(&good)?;
+        Ok(found)
+    }
+
     /// Evaluates the current parameters on all splits, and keeps them as the best if their validation accuracy is the
     /// best so far. Without a validation split, or with [`TrainerBuilder::eval_every`] 0, the newest parameters count
     /// as the best.
     ///
     /// # Errors
-    /// [`Error::Weights`] if parameters that would be kept are not finite; [`Error::Device`].
+    /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`] if parameters that would be kept are not finite;
+    /// [`Error::Device`].
     pub fn evaluate(&mut self) -> Result<Accuracy> {
         let done = self.session.run(EVALUATION, &Accuracy::metrics(EVALUATE_PHASE), &[], false)?;
         let accuracy = Accuracy::sum(&done, 0);
@@ -178,9 +262,9 @@ impl Trainer {
         };
         if improves {
             let weights = self.weights()?;
-            weights.check_finite()?;
+            self.check_finite(&weights)?;
             self.best = Some(Best { epoch: self.epoch, val_accuracy: accuracy.val, test_accuracy: accuracy.test });
-            self.best_weights = weights;
+            self.best_weights = Arc::new(weights);
         }
         Ok(())
     }
@@ -246,8 +330,14 @@ impl Trainer {
     ///
     /// # Errors
     /// [`Error::Weights`] if their names or shapes are not those of this model.
-    pub fn set_weights(&self, weights: &Weights) -> Result<()> {
+    pub fn set_weights(&mut self, weights: &Weights) -> Result<()> {
         weights.check(&self.record.model.model.name, &self.parameters)?;
+        self.last_good = None;
+        self.write_weights(weights)
+    }
+
+    /// Replaces the parameters by ones that were checked.
+    pub(super) fn write_weights(&self, weights: &Weights) -> Result<()> {
         for (name, weight) in weights.iter() {
             if let Some(slots) = self.session.origin(&Origin::Parameter(name.into())) {
                 self.session.write(slots, &weight.data)?;
@@ -256,11 +346,28 @@ impl Trainer {
         Ok(())
     }
 
+    /// Returns the learning rate of the next epoch.
+    pub fn learning_rate(&self) -> f64 {
+        self.record.learning_rate
+    }
+
+    /// Returns the learning rate that the run was last asked for by the builder or by
+    /// [`Trainer::change_learning_rate`], also if a schedule has changed it since.
+    pub fn asked_learning_rate(&self) -> f64 {
+        self.record.asked_learning_rate()
+    }
+
     /// Sets the learning rate of the next epochs.
     ///
     /// # Errors
-    /// [`Error::Device`].
+    /// [`Error::Value`] if it is negative or not finite as an f32, and then nothing changes; [`Error::Device`].
     pub fn set_learning_rate(&mut self, lr: f64) -> Result<()> {
+        check_learning_rate(lr)?;
+        self.last_good = None;
+        self.write_learning_rate(lr)
+    }
+
+    pub(super) fn write_learning_rate(&mut self, lr: f64) -> Result<()> {
         self.record.learning_rate = lr;
         match self.session.origin(&Origin::LearningRate) {
             Some(slots) => self.session.write(slots, &[lr as f32]),
@@ -309,7 +416,7 @@ impl Trainer {
     /// # Errors
     /// [`Error::Device`].
     pub fn predictor(&self) -> Result<Predictor> {
-        let weights = if self.best.is_some() { self.best_weights.clone() } else { self.weights()? };
+        let weights = if self.best.is_some() { (*self.best_weights).clone() } else { self.weights()? };
         let mut options = self.setup.options.clone();
         if options.partition.learns() {
             options.partition = Partition::default();
@@ -319,42 +426,63 @@ impl Trainer {
         Ok(predictor.options(options).cost_model(self.learned()))
     }
 
-    /// Writes `dir/epoch-<N>/` and `dir/best/`.
+    /// Returns a copy of the current state on the host, which can be saved, or restored later.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let record = RunRecord { epoch: self.epoch, best: self.best.clone(), ..self.record.clone() };
+        Ok(Snapshot {
+            record,
+            weights: self.weights()?,
+            moments: self.moments()?,
+            best_weights: self.best_weights.clone(),
+            cost_model: self.learning.as_ref().map(|learning| learning.learner.model().clone()),
+            data: self.data.clone(),
+        })
+    }
+
+    /// Returns a recent state whose numbers are all finite. It is taken by [`Trainer::step`] as often as that costs at
+    /// most 1 % of the time: before each epoch unless epochs are short. `None` before the first step, and after the
+    /// state was changed from outside.
+    pub fn last_good(&self) -> Option<&Arc<Snapshot>> {
+        self.last_good.as_ref()
+    }
+
+    /// Returns to an earlier state of this run: parameters, moments, learning rate, epoch and best epoch. The split
+    /// over devices stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::Weights`] if the snapshot is of another model; [`Error::Device`].
+    pub fn restore(&mut self, snapshot: &Snapshot) -> Result<()> {
+        snapshot.weights.check(&self.record.model.model.name, &self.parameters)?;
+        self.check_moments(&snapshot.moments)?;
+        self.last_good = None;
+        self.put_back(snapshot)
+    }
+
+    /// Writes a state that was checked to the devices.
+    fn put_back(&mut self, snapshot: &Snapshot) -> Result<()> {
+        self.write_weights(&snapshot.weights)?;
+        self.set_moments(&snapshot.moments)?;
+        self.write_learning_rate(snapshot.record.learning_rate)?;
+        self.epoch = snapshot.record.epoch;
+        self.best = snapshot.record.best.clone();
+        self.best_weights = snapshot.best_weights.clone();
+        self.record_split(self.epoch + 1, self.record.parts.clone());
+        Ok(())
+    }
+
+    /// Writes `dir/epoch-<N>/` and `dir/best/`: a [`Snapshot::save`] of the current state. A
+    /// [`CheckpointWriter`](crate::CheckpointWriter) does it beside training.
     ///
     /// Two runs that save into one folder overwrite each other. This method takes no lock; a program that may run twice
     /// takes a [`RunLock`](crate::RunLock) first, as the command does.
     ///
-    /// # Cost
-    /// The first call also computes [`Dataset::fingerprint`], unless that was done before.
-    ///
     /// # Errors
-    /// [`Error::Weights`] if the weights are not finite, and then no file is touched. [`Error::Io`]; the folder then
-    /// still has a complete checkpoint if it had one before.
+    /// As [`Snapshot::save`]; [`Error::Device`].
     pub fn save(&self, dir: impl AsRef<Path>) -> Result<()> {
-        let dir = dir.as_ref();
-        let weights = self.weights()?;
-        weights.check_finite()?;
-        let fingerprint = Some(self.data.fingerprint().clone());
-        let record = RunRecord { epoch: self.epoch, best: self.best.clone(), fingerprint, ..self.record.clone() };
-        let mut files = vec![
-            (MODEL_FILE, weights.to_safetensors()?),
-            (OPTIMIZER_FILE, self.moments()?.to_safetensors()?),
-            (RUN_FILE, checkpoint::record_bytes(&record)),
-        ];
-        if self.best.is_some() {
-            files.push((BEST_FILE, self.best_weights.to_safetensors()?));
-        }
-        let cost_model = self.learned().map(|model| (COST_MODEL_FILE, model.to_json().into_bytes()));
-        files.extend(cost_model.clone());
-        checkpoint::write_folder(dir, &checkpoint::epoch_folder(self.epoch), &files)?;
-        if let Some(best) = &self.best {
-            let record = RunRecord { epoch: best.epoch, ..record };
-            let mut files =
-                vec![(MODEL_FILE, self.best_weights.to_safetensors()?), (RUN_FILE, checkpoint::record_bytes(&record))];
-            files.extend(cost_model);
-            checkpoint::write_folder(dir, "best", &files)?;
-        }
-        Ok(())
+        self.snapshot()?.save(dir)
     }
 
     /// Returns the learned cost model, refitted to the newest measurements.
@@ -368,37 +496,83 @@ impl Trainer {
     /// changes nothing.
     ///
     /// The next epochs are those of the run without the interruption, bit for bit as long as the split is the same. A
-    /// learned split continues from the split and the cost model of the checkpoint, if there are as many devices.
+    /// learned split continues from the split and the cost model of the checkpoint, if there are as many devices. The
+    /// learning rate is that of the checkpoint; it and the number of epochs may be set anew.
     ///
-    /// Every file of the checkpoint is verified with its digest, and the data with the digests in the run record.
+    /// Every file of the checkpoint is verified with its digest, and the data with the digests in the run record. If the
+    /// newest checkpoint is damaged, the one before is used; a warning says so, and the damaged one is renamed to
+    /// `damaged-epoch-<N>`.
     ///
     /// # Errors
     /// [`Error::OtherRun`] if the run had another model, dataset, feature norm, storage type, seed, optimizer, decay or
-    /// passes; [`Error::DataChanged`] if the graph, features, labels or splits have changed; [`Error::Damaged`];
-    /// [`Error::Io`], [`Error::RunRecord`], [`Error::Parts`], [`Error::Weights`], [`Error::CostModel`].
+    /// passes; [`Error::DataChanged`] if the graph, features, labels or splits have changed. If no checkpoint can be
+    /// read, the error of the newest: [`Error::Damaged`], [`Error::Io`], [`Error::RunRecord`], [`Error::Parts`],
+    /// [`Error::Weights`], [`Error::CostModel`].
     pub fn resume(&mut self, dir: impl AsRef<Path>) -> Result<Option<u64>> {
-        let Some((_, folder)) = checkpoint::newest_epoch(dir.as_ref()) else { return Ok(None) };
+        let mut unreadable: Vec<(PathBuf, Error)> = Vec::new();
+        for (_, folder) in checkpoint::epochs(dir.as_ref()) {
+            match self.read_checkpoint(&folder) {
+                Ok(saved) => {
+                    unreadable.into_iter().for_each(|(folder, error)| report_damage(&folder, &error, saved.epoch()));
+                    self.continue_from(saved)?;
+                    return Ok(Some(self.epoch));
+                }
+                Err(error) if is_damage(&error) => unreadable.push((folder, error)),
+                Err(error) => return Err(error),
+            }
+        }
+        unreadable.into_iter().next().map_or(Ok(None), |(_, error)| Err(error))
+    }
+
+    /// Reads a checkpoint of this run, and checks everything in it.
+    fn read_checkpoint(&self, folder: &Path) -> Result<Snapshot> {
         let files = [RUN_FILE, MODEL_FILE, OPTIMIZER_FILE, BEST_FILE, COST_MODEL_FILE];
-        let mut checkpoint = Checkpoint::read(&folder, &files)?;
-        let saved: RunRecord = checkpoint.record()?;
-        self.check_same_run(&folder, &saved)?;
-        check_ranges(&ranges_of(&saved.parts), saved.parts.len(), self.record.vertices)?;
+        let mut checkpoint = Checkpoint::read(folder, &files)?;
+        let record: RunRecord = checkpoint.record()?;
+        self.check_same_run(folder, &record)?;
+        check_ranges(&ranges_of(&record.parts), record.parts.len(), self.record.vertices)?;
+        check_learning_rate(record.learning_rate)?;
         let weights = checkpoint.weights(MODEL_FILE)?;
+        weights.check(&self.record.model.model.name, &self.parameters)?;
         let moments = checkpoint.weights(OPTIMIZER_FILE)?;
         self.check_moments(&moments)?;
-        let cost_model = checkpoint.cost_model()?;
-        let best_weights = match &saved.best {
+        let best_weights = match &record.best {
             Some(_) => checkpoint.weights(BEST_FILE)?,
             None => Weights::default(),
         };
-        self.set_weights(&weights)?;
-        self.set_moments(&moments)?;
-        self.set_learning_rate(saved.learning_rate)?;
-        self.epoch = saved.epoch;
-        self.best = saved.best;
-        self.best_weights = best_weights;
-        self.resume_split(saved.parts, saved.splits, cost_model)?;
-        Ok(Some(self.epoch))
+        let (cost_model, data) = (checkpoint.cost_model()?, self.data.clone());
+        Ok(Snapshot { record, weights, moments, best_weights: Arc::new(best_weights), cost_model, data })
+    }
+
+    /// Takes over the state, the splits and the history of a checkpoint.
+    fn continue_from(&mut self, saved: Snapshot) -> Result<()> {
+        self.restore(&saved)?;
+        let RunRecord { parts, splits, optimizer, epochs, initial_weights, mut changes, .. } = saved.record;
+        let next = self.epoch + 1;
+        if let (Some(from), Some(to)) = (epochs, self.record.epochs)
+            && from != to
+        {
+            let (from, to) = (from as f64, to as f64);
+            changes.push(Change { epoch: next, what: "epochs".into(), from, to, why: "resume".into() });
+        }
+        self.record.optimizer = optimizer;
+        self.record.initial_weights = initial_weights;
+        self.record.changes = changes;
+        self.resume_split(parts, splits, saved.cost_model)
+    }
+
+    /// Sets the learning rate as [`Trainer::set_learning_rate`] does, and records the change and its reason in the run
+    /// record. The command does so if a resumed run is asked for another rate (`resume`), and when it returns to an
+    /// earlier state because numbers were not finite (`rollback`).
+    ///
+    /// # Errors
+    /// As [`Trainer::set_learning_rate`].
+    pub fn change_learning_rate(&mut self, lr: f64, why: &str) -> Result<()> {
+        let (epoch, from) = (self.epoch + 1, self.record.learning_rate);
+        self.set_learning_rate(lr)?;
+        let (what, why) = ("learning_rate".into(), why.into());
+        self.record.changes.push(Change { epoch, what, from, to: lr, why });
+        Ok(())
     }
 
     /// Restores the splits of a checkpoint whose epoch is [`Trainer::epoch`].
@@ -448,29 +622,22 @@ impl Trainer {
     fn check_same_run(&self, folder: &Path, saved: &RunRecord) -> Result<()> {
         let asked = &self.record;
         let path = folder.join(RUN_FILE);
-        let kinds = [
-            ("the model", format!("{:?}", saved.model.model), format!("{:?}", asked.model.model)),
-            ("the dataset", saved.dataset.clone(), asked.dataset.clone()),
-        ];
-        let differ = |(_, saved, asked): &(&str, String, String)| saved != asked;
-        if let Some((what, saved, asked)) = kinds.into_iter().find(differ) {
-            return Err(Error::OtherRun { path, what, saved, asked });
-        }
+        let same = |what: &'static str, [saved, asked]: [String; 2]| match saved == asked {
+            true => Ok(()),
+            false => Err(Error::OtherRun { path: path.clone(), what, saved, asked }),
+        };
+        let texts = |saved: &dyn ToString, asked: &dyn ToString| [saved.to_string(), asked.to_string()];
+        same("model", differences(&saved.model.model, &asked.model.model, &[]))?;
+        same("dataset", texts(&saved.dataset, &asked.dataset))?;
         self.check_same_data(&path, saved)?;
-        let differs = [
-            ("edges", saved.edges.to_string(), asked.edges.to_string()),
-            ("passes", format!("{:?}", saved.passes), format!("{:?}", asked.passes)),
-            ("vertices", saved.vertices.to_string(), asked.vertices.to_string()),
-            ("feature norm", saved.model.feature_norm.to_string(), asked.model.feature_norm.to_string()),
-            ("dtype", saved.model.dtype.to_string(), asked.model.dtype.to_string()),
-            ("seed", saved.seed.to_string(), asked.seed.to_string()),
-            ("the optimizer", format!("{:?}", saved.optimizer), format!("{:?}", asked.optimizer)),
-            ("decay of layers", format!("{:?}", saved.decay_layers), format!("{:?}", asked.decay_layers)),
-        ];
-        match differs.into_iter().find(differ) {
-            Some((what, saved, asked)) => Err(Error::OtherRun { path, what, saved, asked }),
-            None => Ok(()),
-        }
+        same("number of edges", texts(&saved.edges, &asked.edges))?;
+        same("list of passes", differences(&saved.passes, &asked.passes, &[]))?;
+        same("number of vertices", texts(&saved.vertices, &asked.vertices))?;
+        same("feature norm", texts(&saved.model.feature_norm, &asked.model.feature_norm))?;
+        same("dtype", texts(&saved.model.dtype, &asked.model.dtype))?;
+        same("seed", texts(&saved.seed, &asked.seed))?;
+        same("optimizer", differences(&saved.optimizer, &asked.optimizer, &["lr"]))?;
+        same("choice of layers that decay", differences(&saved.decay_layers, &asked.decay_layers, &[]))
     }
 
     /// Checks that the data has not changed since the run was saved.
@@ -523,4 +690,50 @@ impl Trainer {
         }
         Ok(weights)
     }
+}
+
+/// Returns the value of [`Origin::Clock`] in an epoch.
+fn clock(epoch: u64) -> HostSlot {
+    HostSlot::constant(&Shared::from(vec![epoch, epoch]))
+}
+
+/// Returns whether an error says that a checkpoint cannot be read, so that an earlier one should be tried.
+fn is_damage(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Damaged { .. }
+            | Error::Io { .. }
+            | Error::RunRecord { .. }
+            | Error::Parts { .. }
+            | Error::Weights(_)
+            | Error::CostModel { .. }
+    )
+}
+
+/// Warns that a checkpoint was skipped, and sets it aside unless it may be readable another time.
+fn report_damage(folder: &Path, error: &Error, epoch: u64) {
+    let aside = if matches!(error, Error::Io { .. }) { None } else { checkpoint::set_aside(folder) };
+    let renamed = aside.map(|aside| format!(" It is now {}.", aside.display())).unwrap_or_default();
+    tracing::warn!("{error}. Continuing from the checkpoint before it, of epoch {epoch}.{renamed}");
+}
+
+/// Returns the values of two settings where they differ, as text: all of both, or for records only the fields that
+/// differ. Fields in `except` are ignored.
+fn differences<T: Serialize>(saved: &T, asked: &T, except: &[&str]) -> [String; 2] {
+    let [saved, asked] = [saved, asked].map(|value| serde_json::to_value(value).unwrap_or_default());
+    let (Some(from), Some(to)) = (saved.as_object(), asked.as_object()) else {
+        return [saved.to_string(), asked.to_string()];
+    };
+    let names: BTreeSet<&String> =
+        from.keys().chain(to.keys()).filter(|name| !except.contains(&name.as_str())).collect();
+    let changed: Vec<_> = names.into_iter().filter(|&name| from.get(name) != to.get(name)).collect();
+    let texts = |fields: &serde_json::Map<String, serde_json::Value>, is_named: bool| {
+        let text = |name: &&String| match fields.get(*name) {
+            Some(value) if is_named => Some(format!("{name} {value}")),
+            value => value.map(ToString::to_string),
+        };
+        changed.iter().filter_map(text).collect::<Vec<_>>().join(", ")
+    };
+    // One name is enough for a single field.
+    [texts(from, true), texts(to, changed.len() > 1)]
 }

@@ -168,6 +168,7 @@ impl Parts {
             source: self.source,
             licence: self.licence,
             fingerprint: Arc::default(),
+            files: Arc::default(),
         })
     }
 

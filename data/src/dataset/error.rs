@@ -34,6 +34,18 @@ pub enum Error {
         /// Why it is needed.
         needed: &'static str,
     },
+    /// A file of an open dataset has changed.
+    #[error(
+        "{} {how} while it was in use; put it back as it was, and replace a dataset only by renaming a new directory \
+        over it when no run reads it",
+        path.display()
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// What has changed.
+        how: String,
+    },
     /// The file is not a `.npy` file, or has an unknown version.
     #[error("{file} is not a .npy file that can be read: {why}")]
     NotNpy {

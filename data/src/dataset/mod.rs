@@ -22,6 +22,7 @@ pub mod npy;
 mod open;
 mod rows;
 mod split;
+mod stamp;
 mod write;
 
 use std::sync::{Arc, OnceLock};
@@ -31,6 +32,7 @@ use lapidary_arrays::Shared;
 use rayon::prelude::*;
 
 use crate::graph::Graph;
+use stamp::Stamp;
 
 pub use arrays::Arrays;
 pub use error::{Error, Result};
@@ -60,12 +62,26 @@ pub struct Dataset {
     licence: Option<String>,
     /// Computed on first use, and shared by all clones.
     fingerprint: Arc<OnceLock<Fingerprint>>,
+    /// The files that the arrays were mapped from; empty for a dataset in memory.
+    files: Arc<[Stamp]>,
 }
 
 impl Dataset {
     /// Returns whether this dataset and `other` are clones of one another, which share their arrays.
     pub fn is_clone_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.fingerprint, &other.fingerprint)
+    }
+
+    /// Checks that the files of the dataset are still those that [`Dataset::open`] mapped: the same files, with the same
+    /// sizes and modification times. Mapped memory changes with its file, so results that were computed before a change
+    /// was detected are not to be trusted. A dataset in memory has no files.
+    ///
+    /// # Errors
+    /// [`Error::Changed`], which names the first file that differs.
+    /// # Cost
+    /// One system call per file.
+    pub fn check_files(&self) -> Result<()> {
+        self.files.iter().try_for_each(Stamp::check)
     }
 
     /// Returns the name of the dataset.

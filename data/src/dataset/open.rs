@@ -12,7 +12,23 @@ use super::error::{Error, Result};
 use super::manifest::{self, Manifest};
 use super::npy::{Dtype, NpyFile};
 use super::split::{Members, NAMES};
+use super::stamp::Stamp;
 use crate::graph::{Graph, GraphError};
+
+/// The arrays that a dataset directory can have.
+const FILES: [&str; 11] = [
+    "indptr",
+    "indices",
+    "features",
+    "features_indptr",
+    "features_indices",
+    "features_values",
+    "labels",
+    "train",
+    "val",
+    "test",
+    "graph_ids",
+];
 
 impl Dataset {
     /// Opens a dataset directory. Files are mapped, not read: an array is used in place unless it must be converted
@@ -20,7 +36,7 @@ impl Dataset {
     /// memory as in their file.
     ///
     /// While the dataset lives, no other process may write to its files or truncate them, since mapped memory changes
-    /// with the file. To replace a dataset, rename a new directory over it, as [`Dataset::write`] does.
+    /// with the file; [`Dataset::check_files`] detects it. To replace a dataset, rename a new directory over it, as [`Dataset::write`] does.
     ///
     /// # Errors
     /// An empty path; a file that is missing, cut short, or of the wrong type, order or shape; values out of range;
@@ -30,6 +46,8 @@ impl Dataset {
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
         check_path(dir)?;
+        // A change from here on is detected by `Dataset::check_files`.
+        let files = FILES.iter().filter_map(|name| Stamp::of(dir.join(format!("{name}.npy")))).collect();
         let manifest = Manifest::read(dir)?;
         let origin = Origin::Directory(dir.to_path_buf());
         let graph = open_graph(dir, &origin)?;
@@ -69,7 +87,7 @@ impl Dataset {
             licence: manifest.licence,
             ..Parts::new(origin, manifest.name, graph)
         };
-        parts.build()
+        Ok(Self { files, ..parts.build()? })
     }
 }
 

@@ -1,0 +1,196 @@
+//! Signals: what the command does when the system or a person ends a training run.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::output::say;
+use crate::error::{Error, Result};
+use crate::train::{CheckpointWriter, RunLock, Snapshot};
+
+/// Time between two looks at the signal.
+const PERIOD: Duration = Duration::from_millis(20);
+
+/// Everything that is needed to end a run from outside of its loop.
+#[derive(Default)]
+pub(super) struct RunState {
+    /// Writes the checkpoints of the run; `None` without a checkpoint folder.
+    pub writer: Option<CheckpointWriter>,
+    /// The newest state that may be written.
+    pub newest: Option<Arc<Snapshot>>,
+    /// The lock of the checkpoint folder.
+    pub lock: Option<RunLock>,
+    /// Whether the run's state is safe: nothing is left to abandon.
+    is_done: bool,
+}
+
+impl RunState {
+    /// Queues the newest state, unless it was queued already. A run goes on if a checkpoint cannot be written, since
+    /// there may be room again for the next one.
+    pub(super) fn save_newest(&mut self) {
+        if let (Some(writer), Some(newest)) = (&mut self.writer, &self.newest)
+            && newest.epoch() > writer.newest().unwrap_or(0)
+            && let Err(error) = writer.write(newest.clone())
+        {
+            warn(&error);
+        }
+    }
+}
+
+/// Reports a checkpoint that could not be written.
+pub(super) fn warn(error: &Error) {
+    let mut text = format!("warning: {error}");
+    let mut cause = std::error::Error::source(error);
+    while let Some(reason) = cause {
+        text += &format!(": {reason}");
+        cause = reason.source();
+    }
+    say(format_args!("{text}; the run goes on, and the checkpoints before are complete"));
+}
+
+/// Watches for SIGINT (Ctrl-C) and SIGTERM while a run trains.
+///
+/// After the first signal, the current epoch is the last. If it takes longer than the grace period, it is abandoned: the
+/// newest state is written, and the process ends. The second signal ends the process at once.
+pub(super) struct Watch {
+    signal: Arc<AtomicUsize>,
+    state: Arc<Mutex<RunState>>,
+}
+
+impl Watch {
+    /// Installs the handlers, and starts the thread that enforces the grace period.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there is no thread to be had.
+    pub(super) fn start(state: RunState, grace: Duration) -> Result<Self> {
+        let signal = Arc::new(AtomicUsize::new(0));
+        let is_second = Arc::new(AtomicBool::new(false));
+        for number in [SIGINT, SIGTERM] {
+            // Handlers run in this order, so the first signal only raises the flag that the second one sees.
+            let installed = flag::register_conditional_shutdown(number, 128 + number, is_second.clone())
+                .and_then(|_| flag::register(number, is_second.clone()))
+                .and_then(|_| flag::register_usize(number, signal.clone(), number as usize));
+            if let Err(error) = installed {
+                tracing::debug!("signal {number} ends the program at once: {error}");
+            }
+        }
+        let state = Arc::new(Mutex::new(state));
+        let watch = Self { signal, state };
+        let (signal, state) = (watch.signal.clone(), watch.state.clone());
+        let thread = std::thread::Builder::new().name("signals".into());
+        let failed = |source| Error::Io { action: "start a thread in", path: "<this process>".into(), source };
+        thread.spawn(move || wait_for_signal(&signal, &state, grace)).map_err(failed)?;
+        Ok(watch)
+    }
+
+    /// Returns whether a signal asked the run to end.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.signal.load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns the exit code of a run that a signal has cut short: 128 + its number.
+    pub(super) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(128 + self.signal.load(Ordering::Relaxed) as u8)
+    }
+
+    /// Locks the state of the run. While it is locked, the run cannot be abandoned.
+    pub(super) fn state(&self) -> MutexGuard<'_, RunState> {
+        lock(&self.state)
+    }
+
+    /// Ends the grace period: the state of the run is safe.
+    pub(super) fn stand_down(&self) {
+        self.state().is_done = true;
+    }
+}
+
+impl Drop for Watch {
+    /// Ends the thread, and releases the checkpoint folder.
+    fn drop(&mut self) {
+        let mut state = self.state();
+        state.is_done = true;
+        state.writer = None;
+        state.lock = None;
+    }
+}
+
+fn lock(state: &Mutex<RunState>) -> MutexGuard<'_, RunState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn wait_for_signal(signal: &AtomicUsize, state: &Mutex<RunState>, grace: Duration) {
+    let mut deadline = None;
+    loop {
+        std::thread::sleep(PERIOD);
+        let number = signal.load(Ordering::Relaxed);
+        if number != 0 && deadline.is_none() {
+            deadline = Some(Instant::now() + grace);
+            let name = if number == SIGINT as usize { "interrupted" } else { "terminated" };
+            say(format_args!("{name}: this epoch is the last (once more to stop at once)"));
+        }
+        let mut state = lock(state);
+        if state.is_done {
+            return;
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            abandon(&mut state, grace);
+            signal_hook::low_level::exit(128 + number as i32);
+        }
+    }
+}
+
+/// Writes the newest state, without waiting for the epoch that runs.
+fn abandon(state: &mut RunState, grace: Duration) {
+    state.save_newest();
+    let seconds = grace.as_secs_f64();
+    let Some(writer) = state.writer.take() else {
+        say(format_args!("the epoch was not done after {seconds} s of grace: abandoned"));
+        return;
+    };
+    let newest = writer.newest();
+    let written = writer.finish();
+    match (written, newest) {
+        (Err(error), _) => warn(&error),
+        (Ok(()), Some(epoch)) => say(format_args!(
+            "the epoch was not done after {seconds} s of grace: abandoned; the checkpoint has epoch {epoch}"
+        )),
+        (Ok(()), None) => {
+            say(format_args!(
+                "the epoch was not done after {seconds} s of grace: abandoned; there was nothing new to save"
+            ));
+        }
+    }
+    state.lock = None;
+}
+
+/// Prepares the process for signals that would otherwise end it without a word: a file that grows too large for the
+/// limit of the system, and a mapped file that became shorter.
+#[cfg(unix)]
+pub(super) fn prepare() {
+    use signal_hook::consts::{SIGBUS, SIGXFSZ};
+
+    // With a handler, writing returns an error, which is reported and cleaned up after.
+    let ignored = flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
+    let explain = || {
+        const TEXT: &str = "error: a file became shorter while this program was reading it, or its disk failed \
+            (SIGBUS); put the file back as it was and start again (with a checkpoint: --resume)\n";
+        let _ = rustix::io::write(rustix::stdio::stderr(), TEXT.as_bytes());
+        signal_hook::low_level::exit(super::failure::FAILED.into());
+    };
+    // SAFETY: the handler only calls `write` and `_exit`, which are async-signal-safe, and allocates nothing. It ends
+    // the process, so the read that raised the signal does not return.
+    #[allow(unsafe_code)]
+    let explained = unsafe { signal_hook::low_level::register(SIGBUS, explain) };
+    for result in [ignored, explained] {
+        if let Err(error) = result {
+            tracing::debug!("a signal has its default effect: {error}");
+        }
+    }
+}
+
+#[cfg(not(unix))]
+pub(super) fn prepare() {}
