@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -101,11 +102,9 @@ def check_stderr(text, errors):
 
 def check_saved(text, folder):
     """Checks that the epoch after which a run says it was interrupted has a checkpoint."""
-    for line in text.splitlines():
-        if "interrupted after epoch" in line:
-            epoch = int(line.split("interrupted after epoch")[1].split()[0].rstrip(".,:;"))
-            if epoch > 0 and newest(folder) != epoch:
-                raise Wrong(f"`{line}`, but the newest checkpoint is of epoch {newest(folder)}")
+    for epoch in re.findall(r"(?:interrupted|terminated) after epoch (\d+)", text):
+        if int(epoch) > 0 and newest(folder) != int(epoch):
+            raise Wrong(f"it was interrupted after epoch {epoch}, but the newest checkpoint is of epoch {newest(folder)}")
 
 
 def infer(program, name, folder, env):

@@ -293,8 +293,8 @@ impl Soak {
         Ok(true)
     }
 
-    /// Opens a trainer and continues from the newest checkpoint. A damaged one is removed, if the trainer does not go
-    /// back to the one before by itself.
+    /// Opens a trainer and continues from the newest checkpoint that is not damaged. If there is no other one, the
+    /// damaged one is removed.
     fn open(&mut self, setting: Setting) -> lapidary::Result<Trainer> {
         let mut trainer = setting.trainer(&self.data, &self.fuse)?;
         loop {
@@ -317,7 +317,7 @@ impl Soak {
                 let calls = self.rng.random_range(0..4000);
                 self.arm(Some((calls, fault == Fault::DevicePanic)));
             }
-            Fault::Diverges => trainer.set_learning_rate(f64::INFINITY)?,
+            Fault::Diverges => return self.diverge(trainer),
             Fault::Unwritable => fs::write(&blocked, "a file where a folder should be")?,
             Fault::Damaged | Fault::Dropped => {}
         }
@@ -332,14 +332,6 @@ impl Soak {
                     self.arm(None);
                     return Ok(None);
                 }
-                (Err(Error::Diverged { .. } | Error::NotFiniteAtStart { .. } | Error::Weights(_)), Fault::Diverges) => {
-                    self.note(fault.name());
-                    return match trainer.resume(&self.folder) {
-                        Ok(Some(_)) => Ok(Some(trainer)),
-                        Ok(None) => Ok(None),
-                        Err(error) => Err(error.into()),
-                    };
-                }
                 (Err(Error::Io { .. }), Fault::Unwritable) => {
                     self.note(fault.name());
                     fs::remove_file(&blocked)?;
@@ -352,8 +344,6 @@ impl Soak {
         self.arm(None);
         match fault {
             Fault::Unwritable if blocked.exists() => fs::remove_file(&blocked)?,
-            // The rate is still infinite.
-            Fault::Diverges => return Ok(None),
             Fault::Damaged => {
                 if self.damage()? {
                     self.note(fault.name());
@@ -367,6 +357,23 @@ impl Soak {
             _ => {}
         }
         Ok(Some(trainer))
+    }
+
+    /// Makes the loss diverge, and returns the same trainer to its newest checkpoint, if there is one.
+    fn diverge(&mut self, mut trainer: Trainer) -> Result<Option<Trainer>, Problem> {
+        trainer.set_learning_rate(1e30)?;
+        // These epochs are never saved.
+        for _ in 0..4 {
+            match trainer.step() {
+                Ok(_) => self.tally.epochs += 1,
+                Err(Error::Diverged { .. } | Error::NotFiniteAtStart { .. } | Error::Weights(_)) => {
+                    self.note(Fault::Diverges.name());
+                    return Ok(trainer.resume(&self.folder)?.map(|_| trainer));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err("a learning rate of 1e30 does not make the loss diverge".into())
     }
 
     /// Trains to the last epoch with faults on the way, and compares the result.
