@@ -54,11 +54,16 @@ struct Job {
     prepare: fn(&Path),
     /// The arguments of the command; the first path is the failing folder, the second one never fails.
     arguments: fn(&Path, &Path) -> Vec<String>,
+    /// The arguments of the run after it.
+    again: fn(&Path, &Path) -> Vec<String>,
     /// Checks what a run left, whatever happened to it.
     check: fn(&Path, &Path),
-    /// The files that must be as after a run without a fault, in the end.
+    /// The files that must be as without a fault, in the end.
     wanted: &'static [&'static str],
 }
+
+/// The contents of files by name; `None` for those that do not exist.
+type Files = BTreeMap<&'static str, Option<Vec<u8>>>;
 
 /// One run on a failing disk.
 struct Run {
@@ -158,7 +163,7 @@ fn hidden(folder: &Path) -> Vec<PathBuf> {
 }
 
 impl Job {
-    fn files(&self, disk: &Path) -> BTreeMap<&'static str, Option<Vec<u8>>> {
+    fn files(&self, disk: &Path) -> Files {
         self.wanted.iter().map(|&file| (file, fs::read(disk.join(file)).ok())).collect()
     }
 
@@ -171,6 +176,8 @@ impl Job {
         let whole = tempfile::tempdir().unwrap();
         copy(template.path(), whole.path());
         succeed(&(self.arguments)(whole.path(), safe.path()));
+        let first = self.files(whole.path());
+        succeed(&(self.again)(whole.path(), safe.path()));
         let wanted = self.files(whole.path());
         assert!(wanted.values().all(Option::is_some), "{:?}", wanted.keys());
         let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -181,7 +188,7 @@ impl Job {
             if k > most.load(Ordering::SeqCst) {
                 return;
             }
-            match self.fail_once(faulty, template.path(), safe.path(), k, fault, &wanted) {
+            match self.fail_once(faulty, template.path(), safe.path(), k, fault, [&first, &wanted]) {
                 Ok(true) => {}
                 Ok(false) => drop(most.fetch_min(k, Ordering::SeqCst)),
                 Err(text) => wrong.lock().unwrap().push(format!("{}, call {k}, {fault:?}: {text}", self.name)),
@@ -202,15 +209,14 @@ impl Job {
         safe: &Path,
         k: usize,
         fault: Fault,
-        wanted: &BTreeMap<&'static str, Option<Vec<u8>>>,
+        [first, wanted]: [&Files; 2],
     ) -> Result<bool, String> {
         let here = tempfile::tempdir().unwrap();
         let (disk, mine) = (here.path().join("disk"), here.path().join("mine"));
         fs::create_dir(&mine).unwrap();
         copy(template, &disk);
-        let arguments = (self.arguments)(&disk, safe);
         let mut command = vec![cargo_bin("lapidary").display().to_string()];
-        command.extend(arguments.clone());
+        command.extend((self.arguments)(&disk, safe));
         let run = run(faulty, &disk, &mine, k, fault, &command, "");
         let Some((call, path)) = run.failed.first() else {
             assert!(run.calls < k && run.code == 0, "{}: {}", self.name, run.stderr);
@@ -225,8 +231,8 @@ impl Job {
         match (fault, run.code) {
             (Fault::Killed, 137) => {}
             (_, 0) if CLEANING.contains(&call.as_str()) => {}
-            // A training goes on without this checkpoint, says so, and writes a later one.
-            (Fault::Broken, 0) if run.stderr.contains("warning:") && run.stderr.contains(fault.said()) => {}
+            // A training goes on without this checkpoint, and writes a later one.
+            (Fault::Broken, 0) if !self.wanted.is_empty() && self.files(&disk) == *first => {}
             (Fault::Broken | Fault::Full, 1) => {
                 if errors.len() != 1 {
                     return wrong("not one error line");
@@ -242,7 +248,7 @@ impl Job {
         if let Err(panic) = checked {
             return wrong(&format!("afterwards, {}", panic.downcast_ref::<String>().map_or("", String::as_str)));
         }
-        let again = lapidary(&arguments).output().unwrap();
+        let again = lapidary(&(self.again)(&disk, safe)).output().unwrap();
         if !again.status.success() {
             return wrong(&format!("the next run failed: {}", String::from_utf8_lossy(&again.stderr).trim()));
         }
@@ -281,24 +287,23 @@ fn can_be_used(disk: &Path, _: &Path) {
     }
 }
 
-const CHECKPOINT: &[&str] = &[
-    "epoch-00000004/model.safetensors",
-    "epoch-00000004/optimizer.safetensors",
-    "epoch-00000004/best.safetensors",
-    "epoch-00000004/run.json",
-    "best/model.safetensors",
-    "best/run.json",
-];
-
 const RESUMED: Job = Job {
     name: "train, resumed",
     prepare: |disk| succeed(&with(&format!("{TRAIN} 2 --checkpoint"), disk.into())),
     arguments: |disk, _| with(&format!("{TRAIN} 4 --checkpoint"), disk.into()),
+    again: |disk, _| with(&format!("{TRAIN} 5 --checkpoint"), disk.into()),
     check: |disk, safe| {
         assert!(disk.join("epoch-00000002/run.json").exists() || has_later(disk), "the checkpoint is gone");
         can_be_used(disk, safe);
     },
-    wanted: CHECKPOINT,
+    wanted: &[
+        "epoch-00000005/model.safetensors",
+        "epoch-00000005/optimizer.safetensors",
+        "epoch-00000005/best.safetensors",
+        "epoch-00000005/run.json",
+        "best/model.safetensors",
+        "best/run.json",
+    ],
 };
 
 /// Returns whether a folder has a checkpoint of a later epoch than the second.
@@ -311,8 +316,17 @@ const NEW: Job = Job {
     name: "train",
     prepare: |_| (),
     arguments: |disk, _| with(&format!("{TRAIN} 4 --checkpoint"), disk.into()),
+    // As many epochs: what the last save did not write, this run has to.
+    again: |disk, _| with(&format!("{TRAIN} 4 --checkpoint"), disk.into()),
     check: can_be_used,
-    wanted: CHECKPOINT,
+    wanted: &[
+        "epoch-00000004/model.safetensors",
+        "epoch-00000004/optimizer.safetensors",
+        "epoch-00000004/best.safetensors",
+        "epoch-00000004/run.json",
+        "best/model.safetensors",
+        "best/run.json",
+    ],
 };
 
 /// The earlier contents of a file that is replaced.
@@ -322,6 +336,7 @@ const TRACE: Job = Job {
     name: "train --trace",
     prepare: |disk| fs::write(disk.join("trace.json"), EARLIER).unwrap(),
     arguments: |disk, _| with("train --data builtin:karate --devices cpu --epochs 3 --trace", disk.join("trace.json")),
+    again: |disk, safe| (TRACE.arguments)(disk, safe),
     check: |disk, _| {
         let text = fs::read_to_string(disk.join("trace.json")).unwrap();
         let is_json = serde_json::from_str::<serde_json::Value>(&text).is_ok();
@@ -338,6 +353,7 @@ const INFER: Job = Job {
         let text = format!("infer --data builtin:karate --devices cpu --checkpoint {} --out", safe.join("run").display());
         with(&text, disk.join("out.npy"))
     },
+    again: |disk, safe| (INFER.arguments)(disk, safe),
     check: |disk, _| {
         let bytes = fs::read(disk.join("out.npy")).unwrap();
         assert!(bytes == EARLIER.as_bytes() || bytes.len() == 128 + 34 * 2 * 4, "{} bytes", bytes.len());
@@ -359,6 +375,7 @@ const IMPORT: Job = Job {
     name: "data import",
     prepare: |_| (),
     arguments: |disk, safe| with(&format!("data import edges {}", safe.join("edges.csv").display()), disk.join("set")),
+    again: |disk, safe| (IMPORT.arguments)(disk, safe),
     check: complete_or_absent,
     wanted: &["set/indptr.npy", "set/indices.npy"],
 };
@@ -367,6 +384,7 @@ const GENERATE: Job = Job {
     name: "data generate",
     prepare: |_| (),
     arguments: |disk, _| with("data generate planted --vertices 200", disk.join("set")),
+    again: |disk, safe| (GENERATE.arguments)(disk, safe),
     check: complete_or_absent,
     wanted: &["set/indptr.npy", "set/indices.npy", "set/features.npy", "set/labels.npy", "set/train.npy"],
 };
@@ -379,7 +397,7 @@ fn fail_at(jobs: &[(Job, usize)]) {
 
 #[test]
 fn some_calls_fail_and_the_next_run_has_the_same_bytes() {
-    fail_at(&[(RESUMED, 23), (NEW, 29), (IMPORT, 7), (GENERATE, 7), (INFER, 3), (TRACE, 3)]);
+    fail_at(&[(RESUMED, 11), (IMPORT, 7), (GENERATE, 7), (INFER, 3), (TRACE, 3)]);
 }
 
 #[test]
