@@ -10,13 +10,17 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 
 pub use crate::error::TasksFileError;
 use crate::error::{Error, Result};
+use crate::plain_file;
+
+/// The largest file that is read. A graph of a million operations takes about 100 MB.
+const MOST_BYTES: u64 = 256 << 20;
 
 /// Reads a task graph from a file.
 ///
 /// # Errors
 /// [`Error::Io`] if the file cannot be read, [`Error::Tasks`] if it is not a valid task graph.
 pub fn read(path: &Path) -> Result<TaskGraph> {
-    let read = std::fs::read_to_string(path);
+    let read = plain_file::read_text(path, MOST_BYTES);
     let text = read.map_err(|source| Error::Io { action: "read the task graph", path: path.into(), source })?;
     parse(&text).map_err(|reason| Error::Tasks { path: path.into(), reason })
 }

@@ -24,6 +24,8 @@ mod graph;
 mod interrupted;
 mod learn;
 mod library;
+#[cfg(unix)]
+mod limits;
 mod misread;
 mod multi_label;
 mod not_finite;

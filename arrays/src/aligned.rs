@@ -1,5 +1,6 @@
 //! Byte arrays that are aligned for the widest vector loads.
 
+use std::cell::Cell;
 use std::fmt;
 
 use bytemuck::{Pod, Zeroable};
@@ -11,6 +12,25 @@ use memmap2::MmapMut;
 pub struct NoHostMemory {
     /// Bytes that were requested.
     pub need_bytes: u64,
+}
+
+thread_local! {
+    /// Whether the thread is inside of [`fallible`]. A constant without a destructor, so that an allocator may read it.
+    static MAY_FAIL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls `allocate`, which handles that the allocator refuses, for example by `Vec::try_reserve`.
+pub fn fallible<T>(allocate: impl FnOnce() -> T) -> T {
+    let before = MAY_FAIL.replace(true);
+    let allocated = allocate();
+    MAY_FAIL.set(before);
+    allocated
+}
+
+/// Returns whether this thread is in an allocation whose failure its caller handles ([`fallible`]). An allocator that
+/// ends the process when memory runs out must then return null.
+pub fn allocation_may_fail() -> bool {
+    MAY_FAIL.get()
 }
 
 /// One cache line. A vector of them is aligned for the widest vector loads.
@@ -54,7 +74,7 @@ impl AlignedBytes {
             let _ = map.advise_range(memmap2::Advice::HugePage, 0, (len + HUGE_BYTES / 2) / HUGE_BYTES * HUGE_BYTES);
             Storage::Mapped(map)
         } else {
-            let lines = bytemuck::allocation::try_zeroed_vec(len.div_ceil(size_of::<Line>()));
+            let lines = fallible(|| bytemuck::allocation::try_zeroed_vec(len.div_ceil(size_of::<Line>())));
             Storage::Lines(lines.map_err(|()| refused())?)
         };
         Ok(Self { storage, len })

@@ -7,7 +7,7 @@ mod aligned;
 mod block;
 mod shared;
 
-pub use aligned::{AlignedBytes, NoHostMemory};
+pub use aligned::{AlignedBytes, NoHostMemory, allocation_may_fail, fallible};
 pub use block::BlockView;
 pub use shared::{Owner, Shared};
 

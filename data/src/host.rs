@@ -7,12 +7,29 @@ const UNKNOWN_BYTES: u64 = 1 << 44;
 
 /// Returns the memory of the host, in bytes.
 pub fn memory_bytes() -> u64 {
-    total_of_meminfo().unwrap_or(UNKNOWN_BYTES)
+    kib_of("/proc/meminfo", "MemTotal:").unwrap_or(UNKNOWN_BYTES)
 }
 
-fn total_of_meminfo() -> Option<u64> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = meminfo.lines().find(|line| line.starts_with("MemTotal:"))?;
+/// Returns the memory that this process can still get, in bytes: what the system has free, within the limits of the
+/// container and of the address space (`ulimit -v`).
+pub fn free_bytes() -> u64 {
+    let free = kib_of("/proc/meminfo", "MemAvailable:");
+    let container = || std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok()?.trim().parse().ok();
+    [free, container(), address_space_left()].into_iter().flatten().min().unwrap_or(UNKNOWN_BYTES)
+}
+
+/// Returns how much the address space may still grow, if it is limited.
+fn address_space_left() -> Option<u64> {
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    let most: u64 = limit.split_whitespace().next()?.parse().ok()?;
+    Some(most.saturating_sub(kib_of("/proc/self/status", "VmSize:")?))
+}
+
+/// Returns the size in bytes on the line of a system file that starts with `name` and counts KiB.
+fn kib_of(file: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
     let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
     kib.checked_mul(1024)
 }
@@ -49,6 +66,13 @@ pub fn shortage(need_bytes: u64, have_bytes: u64) -> Option<String> {
     (need_bytes > have_bytes).then(|| format!("needs {need}{more}, but this host has {have}"))
 }
 
+/// Returns a message if `need_bytes` exceeds the memory that is free, `free_bytes`.
+pub fn lack(need_bytes: u64, free_bytes: u64) -> Option<String> {
+    let more = if need_bytes == u64::MAX { " or more" } else { "" };
+    let [need, free] = told_apart(need_bytes, free_bytes);
+    (need_bytes > free_bytes).then(|| format!("needs {need}{more}, but {free} of memory are free"))
+}
+
 /// Two sizes with a unit, with as many decimals (up to 3) as tell them apart; where that is not enough, in bytes.
 pub fn told_apart(a: u64, b: u64) -> [String; 2] {
     let with = |decimals: usize| [a, b].map(|bytes| format!("{:.decimals$}", ByteSize::b(bytes).display()));
@@ -69,6 +93,8 @@ mod tests {
         let said = shortage(product([u64::MAX, 3000, 4]), 1 << 30);
         assert_eq!(said.as_deref(), Some("needs 16.0 EiB or more, but this host has 1.0 GiB"));
         assert!(memory_bytes() > 1 << 20);
+        assert!(free_bytes() > 1 << 20 && free_bytes() <= memory_bytes());
+        assert_eq!(lack(2 << 30, 1 << 30).as_deref(), Some("needs 2.0 GiB, but 1.0 GiB of memory are free"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::process::ExitCode;
 
-use super::output::{is_closed, say};
+use super::output::{is_closed, one_line, say};
 use crate::dataset;
 use crate::error::Error;
 use crate::model::ModelError;
@@ -32,10 +32,14 @@ pub(super) fn end(error: &Error) -> ExitCode {
 /// Prints one `error:` line, then its causes.
 pub(super) fn report(error: &Error) {
     say(format_args!("error: {}", in_flags(error)));
-    let mut cause = error.source();
+    let (mut cause, mut said) = (error.source(), String::new());
     while let Some(reason) = cause {
-        say(format_args!("  caused by: {}", in_flags(reason)));
-        cause = reason.source();
+        let text = in_flags(reason);
+        // Some errors only repeat their cause.
+        if text != said {
+            say(format_args!("  caused by: {text}"));
+        }
+        (cause, said) = (reason.source(), text);
     }
 }
 
@@ -58,7 +62,7 @@ fn code(error: &Error) -> u8 {
 /// Returns the message of an error with flags in place of option names. If the message names no option, the flags to
 /// change are added in parentheses.
 pub(super) fn in_flags(error: &(dyn StdError + 'static)) -> String {
-    let mut text = options_as_flags(&error.to_string());
+    let mut text = one_line(&options_as_flags(&error.to_string())).into_owned();
     if let Some(flags) = flags_of(error) {
         text += &format!(" ({flags})");
     }
@@ -102,6 +106,9 @@ fn flags_of(error: &(dyn StdError + 'static)) -> Option<&'static str> {
             return ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED"]
                 .contains(&name.as_str())
                 .then_some("--device-memory");
+        }
+        Some(lapidary_kernels::Error::Threads { .. } | lapidary_kernels::Error::LaneThread { .. }) => {
+            return Some("--threads, RAYON_NUM_THREADS; the limits are `ulimit -u` and `ulimit -v`");
         }
         Some(lapidary_kernels::Error::NoPeers) => return Some("--exchange host"),
         _ => {}

@@ -9,6 +9,7 @@ mod failure;
 mod forecast;
 mod gpu_check;
 mod infer;
+mod limits;
 mod model;
 mod output;
 mod plan;
@@ -20,6 +21,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use device::DeviceArgs;
+pub use limits::Allocator;
 
 /// Text below the verbs: the exit codes.
 const EXIT_CODES: &str = "\
@@ -69,13 +71,14 @@ pub fn run() -> ExitCode {
         .without_time()
         .with_target(false)
         .init();
+    let verb = Cli::parse().verb;
     signals::prepare();
-    let done = match Cli::parse().verb {
+    let done = limits::prepare().and_then(|()| match verb {
         Verb::Train(args) => train::run(&args),
         Verb::Infer(args) => infer::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Plan(args) => plan::run(&args),
         Verb::GpuCheck(args) => gpu_check::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Data(verb) => data::run(&verb).map(|()| ExitCode::SUCCESS),
-    };
+    });
     done.unwrap_or_else(|error| failure::end(&error))
 }

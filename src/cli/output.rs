@@ -1,5 +1,6 @@
 //! Output: JSON lines for programs, tables and progress bars for people.
 
+use std::borrow::Cow;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::time::Duration;
 
@@ -42,17 +43,37 @@ pub(super) fn or_closed(printed: Result<()>) -> Result<()> {
     printed.or_else(|error| if is_closed(&error) { Ok(()) } else { Err(error) })
 }
 
-/// Prints text and a line end on standard output.
+/// Prints text and a line end on standard output. Control characters other than line ends are escaped.
 ///
 /// # Errors
 /// [`Error::Io`] when standard output is closed.
 pub(super) fn print(text: &str) -> Result<()> {
-    writeln!(std::io::stdout().lock(), "{text}").map_err(unwritable)
+    writeln!(std::io::stdout().lock(), "{}", escaped(text, &['\n'])).map_err(unwritable)
 }
 
-/// Prints a line on standard error. A closed standard error is ignored.
+/// Prints text and a line end on standard error, with the same escapes. A closed standard error is ignored.
 pub(super) fn say(text: impl std::fmt::Display) {
-    drop(writeln!(std::io::stderr().lock(), "{text}"));
+    drop(writeln!(std::io::stderr().lock(), "{}", escaped(&text.to_string(), &['\n'])));
+}
+
+/// Escapes all control characters of a name or message, line ends too: a name from a file must not move the cursor,
+/// colour the terminal, or look like another line.
+pub(super) fn one_line(text: &str) -> Cow<'_, str> {
+    escaped(text, &[])
+}
+
+/// Escapes control characters, and the marks that reverse the direction of text, except for those that are `kept`.
+fn escaped<'t>(text: &'t str, kept: &[char]) -> Cow<'t, str> {
+    let reverses = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_escaped = |c: char| (c.is_control() || reverses(c)) && !kept.contains(&c);
+    if !text.contains(is_escaped) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_escaped(c) { shown.extend(c.escape_debug()) } else { shown.push(c) }
+    }
+    shown.into()
 }
 
 /// Formats an aligned table of names and values.
@@ -60,7 +81,7 @@ pub(super) fn facts(rows: &[(&str, String)]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     for (name, value) in rows {
-        table.add_row([*name, value.as_str()]);
+        table.add_row([Cow::from(*name), one_line(value)]);
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
@@ -95,14 +116,23 @@ pub(super) fn bar(length: u64, hidden: bool) -> ProgressBar {
     }
     let style = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len}  {msg}  {eta}");
     bar.set_style(style.expect("the template is a constant"));
-    bar.enable_steady_tick(Duration::from_millis(200));
+    tick(&bar, Duration::from_millis(200));
     bar
+}
+
+/// Redraws a bar from time to time, which takes a thread. A bar that nobody sees needs none, and without more threads a
+/// bar moves only when its work does.
+fn tick(bar: &ProgressBar, every: Duration) {
+    let can_start = || std::thread::Builder::new().spawn(|| ()).is_ok_and(|thread| thread.join().is_ok());
+    if !bar.is_hidden() && can_start() {
+        bar.enable_steady_tick(every);
+    }
 }
 
 /// Returns a progress bar for bytes that are read, with their rate, on standard error. It is hidden if standard error
 /// is not a terminal.
 pub(super) fn byte_bar(prefix: String, hidden: bool) -> ProgressBar {
-    let bar = bar(0, hidden).with_prefix(prefix);
+    let bar = bar(0, hidden).with_prefix(one_line(&prefix).into_owned());
     let style = ProgressStyle::with_template("{prefix} {wide_bar} {bytes}/{total_bytes}  {bytes_per_sec}  {eta}");
     bar.set_style(style.expect("the template is a constant"));
     bar
@@ -110,11 +140,11 @@ pub(super) fn byte_bar(prefix: String, hidden: bool) -> ProgressBar {
 
 /// Returns a spinner on standard error, for work of unknown length. It is hidden if standard error is not a terminal.
 pub(super) fn spinner(message: String, hidden: bool) -> ProgressBar {
-    let spinner = ProgressBar::new_spinner().with_message(message);
+    let spinner = ProgressBar::new_spinner().with_message(one_line(&message).into_owned());
     if hidden || !std::io::stderr().is_terminal() {
         spinner.set_draw_target(ProgressDrawTarget::hidden());
     }
-    spinner.enable_steady_tick(Duration::from_millis(100));
+    tick(&spinner, Duration::from_millis(100));
     spinner
 }
 
@@ -145,4 +175,25 @@ pub(super) fn count(n: u64) -> String {
         grouped.push(digit);
     }
     grouped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escape_sequences_in_names_do_not_reach_the_terminal() {
+        for (name, want) in [
+            ("cora", "cora"),
+            ("Zürich 東京 naïve 🙂", "Zürich 東京 naïve 🙂"),
+            ("\u{1b}[31mred\u{7}", "\\u{1b}[31mred\\u{7}"),
+            ("two\nlines\r\t", "two\\nlines\\r\\t"),
+            ("\u{9b}2J", "\\u{9b}2J"),
+            ("a\u{202e}b", "a\\u{202e}b"),
+        ] {
+            assert_eq!(one_line(name), want);
+        }
+        assert_eq!(escaped("a\nb\u{1b}", &['\n']), "a\nb\\u{1b}");
+        assert!(facts(&[("name", "a\nb".into())]).ends_with("a\\nb"));
+    }
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::device::LayoutArgs;
 use super::failure;
 use super::model::ModelArgs;
-use super::output::{align, count, json_line, percent, print, say, table};
+use super::output::{align, count, json_line, one_line, percent, print, say, table};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::forecast::{DryRun, Shape, Subject};
@@ -379,7 +379,8 @@ fn policies_table(outcomes: &[(Policy, Outcome)], objective: Objective) -> Strin
 
 /// Formats the steps of a plan, one per line.
 fn steps(graph: &TaskGraph, policy: Policy, plan: &Plan) -> String {
-    let names = |ids: &[TensorId]| ids.iter().map(|t| graph.tensor(*t).name.as_str()).collect::<Vec<_>>().join(" ");
+    let name = |t: &TensorId| one_line(&graph.tensor(*t).name);
+    let names = |ids: &[TensorId]| ids.iter().map(name).collect::<Vec<_>>().join(" ");
     let mut text = format!("\n{}", policy.name());
     if !plan.start.resident.is_empty() {
         text += &format!(": starts with {}", names(&plan.start.resident));
@@ -388,7 +389,7 @@ fn steps(graph: &TaskGraph, policy: Policy, plan: &Plan) -> String {
         }
     }
     for step in &plan.steps {
-        text += &format!("\n  {}", graph.op(step.op).name);
+        text += &format!("\n  {}", one_line(&graph.op(step.op).name));
         for (what, ids) in [("store", &step.store), ("evict", &step.evict), ("load", &step.load)] {
             if !ids.is_empty() {
                 text += &format!("  {what} {}", names(ids));

@@ -167,14 +167,9 @@ fn abandon(state: &mut RunState, grace: Duration) {
     state.lock = None;
 }
 
-/// Prepares the process for signals that would otherwise end it without a word: a file that grows too large for the
-/// limit of the system, and a mapped file that became shorter.
+/// Explains SIGBUS, which would otherwise end the process without a word: a mapped file became shorter.
 #[cfg(unix)]
 pub(super) fn prepare() {
-    use signal_hook::consts::{SIGBUS, SIGXFSZ};
-
-    // With a handler, writing returns an error, which is reported and cleaned up after.
-    let ignored = flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
     let explain = || {
         const TEXT: &str = "error: a file became shorter while this program was reading it, or its disk failed \
             (SIGBUS); put the file back as it was and start again (with a checkpoint: --resume)\n";
@@ -184,11 +179,9 @@ pub(super) fn prepare() {
     // SAFETY: the handler only calls `write` and `_exit`, which are async-signal-safe, and allocates nothing. It ends
     // the process, so the read that raised the signal does not return.
     #[allow(unsafe_code)]
-    let explained = unsafe { signal_hook::low_level::register(SIGBUS, explain) };
-    for result in [ignored, explained] {
-        if let Err(error) = result {
-            tracing::debug!("a signal has its default effect: {error}");
-        }
+    let registered = unsafe { signal_hook::low_level::register(signal_hook::consts::SIGBUS, explain) };
+    if let Err(error) = registered {
+        tracing::debug!("SIGBUS has its default effect: {error}");
     }
 }
 

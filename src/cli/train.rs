@@ -453,10 +453,9 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: 
     let mut done = Done::default();
     let (mut val, mut evaluated) = (None, false);
     let mut stale = stale_epochs(args, trainer);
-    let mut saved_at = Instant::now();
     let mut recovery = Recovery::new(args, trainer)?;
     while trainer.epoch() < args.training.epochs && stale.is_none() && !watch.is_interrupted() {
-        let stepped = trainer.step();
+        let stepped = trainer.step().and_then(|epoch| recovery.keep(args, trainer, watch).map(|()| epoch));
         if let Some(note) = trace.add(trainer).filter(|_| !args.output.json) {
             bar.suspend(|| say(note));
         }
@@ -492,10 +491,6 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: 
         }
         bar.set_message(progress);
         bar.set_position(epoch.epoch);
-        if args.checkpoints.checkpoint_every.is_due(epoch.epoch, saved_at) && epoch.epoch < args.training.epochs {
-            recovery.save(trainer, watch)?;
-            saved_at = Instant::now();
-        }
         if epoch.accuracy.is_some() {
             stale = stale_epochs(args, trainer);
         }
@@ -516,22 +511,34 @@ struct Recovery {
     /// The state of the last checkpoint, or of the start.
     checkpoint: Option<Arc<Snapshot>>,
     rollbacks: u32,
+    /// When the last checkpoint was written.
+    saved_at: Instant,
 }
 
 impl Recovery {
-    fn new(args: &TrainArgs, trainer: &Trainer) -> Result<Self> {
+    fn new(args: &TrainArgs, trainer: &mut Trainer) -> Result<Self> {
         let on_nan = args.training.on_nan;
         let checkpoint = match on_nan {
-            OnNan::Rollback => Some(Arc::new(trainer.snapshot()?)),
+            OnNan::Rollback => Some(trainer.snapshot()?),
             OnNan::Stop => None,
         };
-        Ok(Self { on_nan, checkpoint, rollbacks: 0 })
+        Ok(Self { on_nan, checkpoint, rollbacks: 0, saved_at: Instant::now() })
     }
 
-    /// Writes a checkpoint beside training, if the run has a folder. A run goes on if it cannot be written.
-    fn save(&mut self, trainer: &Trainer, watch: &Watch) -> Result<()> {
+    /// After an epoch, writes a checkpoint beside training if one is due. A run goes on if it cannot be written. The
+    /// state after the last epoch is only checked here, since the end of the run writes it.
+    ///
+    /// # Errors
+    /// Those of [`Trainer::snapshot`]: the epoch has failed.
+    fn keep(&mut self, args: &TrainArgs, trainer: &mut Trainer, watch: &Watch) -> Result<()> {
+        if trainer.epoch() >= args.training.epochs {
+            return trainer.snapshot().map(drop);
+        }
+        if !args.checkpoints.checkpoint_every.is_due(trainer.epoch(), self.saved_at) {
+            return Ok(());
+        }
         if let Some(writer) = &mut watch.state().writer {
-            let snapshot = Arc::new(trainer.snapshot()?);
+            let snapshot = trainer.snapshot()?;
             if self.on_nan == OnNan::Rollback {
                 self.checkpoint = Some(snapshot.clone());
             }
@@ -539,6 +546,7 @@ impl Recovery {
                 signals::warn(&error);
             }
         }
+        self.saved_at = Instant::now();
         Ok(())
     }
 

@@ -322,9 +322,14 @@ fn on_all_cores<I: Sync, T: Send>(items: &[I], make: impl Fn(&I) -> T + Sync) ->
         }
     };
     let mut made: Vec<(usize, T)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let made = threads.into_iter().map(|thread| thread.join());
-        made.flat_map(|made| made.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        // If the system starts no more threads, those that run do all the work.
+        let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+        let threads: Vec<_> = (1..threads).filter_map(start).collect();
+        let mut made = work();
+        for thread in threads {
+            made.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        made
     });
     made.sort_by_key(|(i, _)| *i);
     made.into_iter().map(|(_, made)| made).collect()

@@ -4,7 +4,6 @@
 //! The digests are in the file `B3SUMS` of the same folder, in the format of the program `b3sum`.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,12 +16,16 @@ use super::checkpoint::{
 };
 use crate::error::{Error, Result};
 use crate::model::Weights;
+use crate::plain_file;
 
 /// Name of the file with the digests of the other files.
 pub(crate) const DIGESTS_FILE: &str = "B3SUMS";
 
 /// Files that are read from a checkpoint folder. None of them may exist without a digest.
 const KNOWN: [&str; 5] = [MODEL_FILE, OPTIMIZER_FILE, BEST_FILE, RUN_FILE, COST_MODEL_FILE];
+
+/// The files of text among them.
+const TEXTS: [&str; 3] = [DIGESTS_FILE, RUN_FILE, COST_MODEL_FILE];
 
 /// Data of at least this many bytes is hashed on several threads.
 const LARGE: usize = 1 << 20;
@@ -79,7 +82,7 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Damaged`], [`Error::Io`].
     pub(crate) fn read(folder: &Path, wanted: &[&str]) -> Result<Self> {
-        let digests = || fs::read(folder.join(DIGESTS_FILE)).ok();
+        let digests = || read_file(folder, DIGESTS_FILE).ok().flatten();
         let mut attempts = 1;
         loop {
             let before = digests();
@@ -196,7 +199,8 @@ fn read_verified(folder: &Path, name: &str, wanted: &str) -> Result<Vec<u8>> {
 /// Reads a file; `None` if it does not exist.
 fn read_file(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     let path = folder.join(name);
-    match fs::read(&path) {
+    let most_bytes = if TEXTS.contains(&name) { plain_file::TEXT_BYTES } else { Weights::most_file_bytes() };
+    match plain_file::read(&path, most_bytes) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(source) => Err(Error::Io { action: "read", path, source }),

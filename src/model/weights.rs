@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use super::Parameter;
+use crate::{host, plain_file};
 
 /// One named array.
 #[derive(Clone, Debug, PartialEq)]
@@ -152,8 +153,15 @@ impl Weights {
     /// # Errors
     /// [`WeightsError::Io`], [`WeightsError::Format`], [`WeightsError::ElementType`], [`WeightsError::NotFinite`].
     pub fn load(path: &Path) -> Result<Self, WeightsError> {
-        let bytes = std::fs::read(path).map_err(|source| WeightsError::Io { path: path.into(), source })?;
+        let bytes = plain_file::read(path, Self::most_file_bytes());
+        let bytes = bytes.map_err(|source| WeightsError::Io { path: path.into(), source })?;
         Self::from_safetensors(&bytes, path)
+    }
+
+    /// Returns the size of the largest file that is read: half of the host's memory, since the file's bytes and their
+    /// f32 numbers are held at the same time.
+    pub(crate) fn most_file_bytes() -> u64 {
+        host::memory_bytes() / 2
     }
 
     /// Parses the bytes of a safetensors file; `path` names it in errors. Floating-point numbers of other widths are

@@ -5,6 +5,7 @@ pub(crate) mod gpu;
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::host;
 use crate::output::OutputFile;
+use crate::plain_file;
 
 /// Bytes of the matrices that are read: larger than all but the largest caches.
 const BYTES: usize = 192 << 20;
@@ -46,12 +48,14 @@ pub fn load(word: &str) -> Result<Profile> {
         return Ok(profile);
     }
     let path = PathBuf::from(word);
-    if !path.exists() {
-        let expected = format!("expected cpu, cuda:0, {} or a file", Profile::NAMES.join(", "));
-        return Err(Error::Value { option: "profile", value: word.into(), expected });
-    }
-    let json = std::fs::read_to_string(&path);
-    let json = json.map_err(|source| Error::Io { action: "read", path: path.clone(), source })?;
+    let json = plain_file::read_text(&path, plain_file::TEXT_BYTES);
+    let json = json.map_err(|source| match source.kind() {
+        ErrorKind::NotFound => {
+            let expected = format!("expected cpu, cuda:0, {} or a file", Profile::NAMES.join(", "));
+            Error::Value { option: "profile", value: word.into(), expected }
+        }
+        _ => Error::Io { action: "read", path: path.clone(), source },
+    })?;
     Profile::from_json(&json).map_err(|source| Error::Profile { path, source })
 }
 
@@ -107,7 +111,8 @@ fn cache_folder() -> Option<PathBuf> {
 
 /// Returns the profile in `file`; `None` if the file is missing or broken, or is of another hardware or version.
 fn remembered(file: &Path, here: &Hardware) -> Option<Profile> {
-    let Remembered { version, hardware, profile } = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+    let json = plain_file::read(file, plain_file::TEXT_BYTES).ok()?;
+    let Remembered { version, hardware, profile } = serde_json::from_slice(&json).ok()?;
     ((version.as_str(), &hardware) == (VERSION, here) && profile.check().is_ok()).then_some(profile)
 }
 

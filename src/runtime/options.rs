@@ -1,6 +1,7 @@
 //! Run options: where and how programs run. Shared by trainers, predictors and dry runs.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::Path;
@@ -17,8 +18,8 @@ use super::learn::Learner;
 use crate::error::{Error, Result};
 use crate::lower::Inputs;
 use crate::plan::Method;
-use crate::profile;
 use crate::program::{Passes, Program};
+use crate::{plain_file, profile};
 
 /// How vertices are split over devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,13 +73,15 @@ impl Partition {
             return Ok(Self::Strategy(strategy));
         }
         let path = Path::new(text);
-        if !path.exists() {
-            let expected = "write learned, edges, vertices or the name of a file".into();
-            return Err(Error::Value { option: "partition", value: text.into(), expected });
-        }
         let wrong = |why| Error::PartitionFile { path: path.into(), why };
-        let json = std::fs::read_to_string(path);
-        let json = json.map_err(|source| Error::Io { action: "read", path: path.into(), source })?;
+        let json = plain_file::read_text(path, plain_file::TEXT_BYTES);
+        let json = json.map_err(|source| match source.kind() {
+            ErrorKind::NotFound => {
+                let expected = "write learned, edges, vertices or the name of a file".into();
+                Error::Value { option: "partition", value: text.into(), expected }
+            }
+            _ => Error::Io { action: "read", path: path.into(), source },
+        })?;
         let ranges: Ranges = serde_json::from_str(&json)
             .map_err(|_| wrong("it is no run.json and no list of pairs [[0, 10], [10, 34]]"))?;
         let (parts, splits) = match ranges {

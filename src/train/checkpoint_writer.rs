@@ -79,8 +79,7 @@ impl CheckpointWriter {
     /// # Errors
     /// The error of an earlier snapshot that could not be written, since the last call; this one is queued all the
     /// same. A run may go on and try again later.
-    pub fn write(&mut self, snapshot: impl Into<Arc<Snapshot>>) -> Result<()> {
-        let snapshot = snapshot.into();
+    pub fn write(&mut self, snapshot: Arc<Snapshot>) -> Result<()> {
         self.newest = Some(snapshot.epoch());
         if let Some(queue) = &self.snapshots {
             // The thread ends only when this sender is gone.

@@ -131,13 +131,13 @@ impl Trainer {
     /// the dataset have changed, after which the state is not to be trusted. [`Error::Device`].
     pub fn step(&mut self) -> Result<Epoch> {
         if self.last_good.is_none() {
-            self.take_snapshot()?;
+            self.snapshot()?;
         }
         let data = self.data.clone();
         let epoch = watched(&data, || self.run_epoch())?;
         self.since_snapshot_s += epoch.seconds + epoch.eval_seconds;
         if self.since_snapshot_s >= SNAPSHOT_INTERVAL * self.snapshot_s {
-            self.take_snapshot()?;
+            self.snapshot()?;
         }
         Ok(epoch)
     }
@@ -193,20 +193,6 @@ impl Trainer {
     fn phases(&self, epoch: u64) -> (bool, &'static [usize]) {
         let is_due = self.eval_every > 0 && epoch.is_multiple_of(self.eval_every);
         (is_due, if is_due { EVALUATED_EPOCH } else { PLAIN_EPOCH })
-    }
-
-    /// Keeps a snapshot of the current state, if all of its numbers are finite.
-    ///
-    /// # Errors
-    /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`]; [`Error::Device`].
-    fn take_snapshot(&mut self) -> Result<()> {
-        let start = Instant::now();
-        let snapshot = self.snapshot()?;
-        self.check_finite(&snapshot.weights)?;
-        self.check_finite(&snapshot.moments)?;
-        self.last_good = Some(Arc::new(snapshot));
-        (self.snapshot_s, self.since_snapshot_s) = (start.elapsed().as_secs_f64(), 0.0);
-        Ok(())
     }
 
     fn check_finite(&mut self, weights: &Weights) -> Result<()> {
@@ -426,11 +412,24 @@ impl Trainer {
         Ok(predictor.options(options).cost_model(self.learned()))
     }
 
-    /// Returns a copy of the current state on the host, which can be saved, or restored later.
+    /// Copies the current state to the host, where it can be saved, or restored later. It becomes
+    /// [`Trainer::last_good`].
     ///
     /// # Errors
-    /// [`Error::Device`].
-    pub fn snapshot(&self) -> Result<Snapshot> {
+    /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`] if a parameter or a moment is not finite; the trainer is then
+    /// where [`Trainer::step`] leaves it. [`Error::Device`].
+    pub fn snapshot(&mut self) -> Result<Arc<Snapshot>> {
+        let start = Instant::now();
+        let snapshot = Arc::new(self.state()?);
+        self.check_finite(&snapshot.weights)?;
+        self.check_finite(&snapshot.moments)?;
+        self.last_good = Some(snapshot.clone());
+        (self.snapshot_s, self.since_snapshot_s) = (start.elapsed().as_secs_f64(), 0.0);
+        Ok(snapshot)
+    }
+
+    /// Copies the current state to the host.
+    fn state(&self) -> Result<Snapshot> {
         let record = RunRecord { epoch: self.epoch, best: self.best.clone(), ..self.record.clone() };
         Ok(Snapshot {
             record,
@@ -443,7 +442,7 @@ impl Trainer {
     }
 
     /// Returns a recent state whose numbers are all finite. It is taken by [`Trainer::step`] as often as that costs at
-    /// most 1 % of the time: before each epoch unless epochs are short. `None` before the first step, and after the
+    /// most 1 % of the time: after each epoch unless epochs are short. `None` before the first step, and after the
     /// state was changed from outside.
     pub fn last_good(&self) -> Option<&Arc<Snapshot>> {
         self.last_good.as_ref()
@@ -482,7 +481,7 @@ impl Trainer {
     /// # Errors
     /// As [`Snapshot::save`]; [`Error::Device`].
     pub fn save(&self, dir: impl AsRef<Path>) -> Result<()> {
-        self.snapshot()?.save(dir)
+        self.state()?.save(dir)
     }
 
     /// Returns the learned cost model, refitted to the newest measurements.

@@ -83,6 +83,8 @@ pub(crate) struct Parts {
     pub feature_norm: Option<FeatureNorm>,
     pub source: Option<String>,
     pub licence: Option<String>,
+    /// The files of arrays that are not where `origin` says, such as the splits that the options of an import name.
+    pub files: Vec<(&'static str, String)>,
 }
 
 /// Checks a CSR; an error names the array that is wrong.
@@ -126,7 +128,14 @@ impl Parts {
             feature_norm: None,
             source: None,
             licence: None,
+            files: Vec::new(),
         }
+    }
+
+    /// Returns the name of an array in messages.
+    fn file_of(&self, array: &str) -> String {
+        let own = self.files.iter().find(|(name, _)| *name == array);
+        own.map_or_else(|| self.origin.name(array), |(_, file)| file.clone())
     }
 
     /// Checks only what must hold before rows are dropped: one row per vertex, and ids that are vertices.
@@ -146,7 +155,7 @@ impl Parts {
     pub(crate) fn build(self) -> Result<Dataset> {
         let vertices = self.graph.vertex_count();
         if vertices == 0 {
-            return Err(Error::EmptyGraph { file: self.origin.name("indptr") });
+            return Err(Error::EmptyGraph { file: self.file_of("indptr") });
         }
         let directed = self.check_direction()?;
         let features = self.check_features(vertices)?;
@@ -174,7 +183,7 @@ impl Parts {
 
     /// Returns train, val and test, each with the name of its file.
     fn named_splits(&self) -> [Option<(&Members, String)>; 3] {
-        [0, 1, 2].map(|which| self.splits[which].as_ref().map(|members| (members, self.origin.name(NAMES[which]))))
+        [0, 1, 2].map(|which| self.splits[which].as_ref().map(|members| (members, self.file_of(NAMES[which]))))
     }
 
     fn check_direction(&self) -> Result<bool> {
@@ -188,7 +197,7 @@ impl Parts {
 
     fn wrong_rows(&self, array: &str, found: Vec<usize>, vertices: usize) -> Error {
         let expected = format!("{vertices} rows (one per vertex)");
-        Error::Shape { file: self.origin.name(array), found, expected }
+        Error::Shape { file: self.file_of(array), found, expected }
     }
 
     fn check_features(&self, vertices: usize) -> Result<Option<Features>> {
@@ -200,15 +209,15 @@ impl Parts {
                 }
                 if *width == 0 {
                     let expected = format!("[{rows}, 1 or more columns]");
-                    return Err(Error::Shape { file: self.origin.name("features"), found: vec![*rows, 0], expected });
+                    return Err(Error::Shape { file: self.file_of("features"), found: vec![*rows, 0], expected });
                 }
-                let dense = Dense::new(data.clone(), *rows, *width, &self.origin.name("features"))?;
+                let dense = Dense::new(data.clone(), *rows, *width, &self.file_of("features"))?;
                 Ok(Some(Features::Dense(dense)))
             }
             Some(RawFeatures::Sparse { indptr, indices, values, width }) => {
                 if indptr.len() != vertices + 1 {
                     let expected = format!("[{}] (vertices + 1)", vertices + 1);
-                    let file = self.origin.name("features_indptr");
+                    let file = self.file_of("features_indptr");
                     return Err(Error::Shape { file, found: vec![indptr.len()], expected });
                 }
                 if let Some(found) = bad_sparse_width(*width, host::memory_bytes()) {
@@ -216,9 +225,9 @@ impl Parts {
                     return Err(Error::Disagrees { file, key: "feature_width", stated, found });
                 }
                 let files = SparseFiles {
-                    indptr: self.origin.name("features_indptr"),
-                    indices: self.origin.name("features_indices"),
-                    values: self.origin.name("features_values"),
+                    indptr: self.file_of("features_indptr"),
+                    indices: self.file_of("features_indices"),
+                    values: self.file_of("features_values"),
                 };
                 let sparse = Sparse::new(indptr.clone(), indices.clone(), values.clone(), *width, &files)?;
                 Ok(Some(Features::Sparse(sparse)))
@@ -227,7 +236,7 @@ impl Parts {
     }
 
     fn check_labels(&self, vertices: usize) -> Result<(Option<Labels>, usize)> {
-        let file = self.origin.name("labels");
+        let file = self.file_of("labels");
         if let Some(classes) = self.classes.filter(|&classes| classes > MAX_CLASSES) {
             let found = format!("at most {MAX_CLASSES} classes are supported");
             let stated = classes.to_string();
@@ -291,7 +300,7 @@ impl Parts {
         match ids.par_windows(2).position_first(|pair| pair[1] < pair[0]) {
             None => Ok(()),
             Some(at) => Err(Error::GraphIds {
-                file: self.origin.name("graph_ids"),
+                file: self.file_of("graph_ids"),
                 vertex: at + 1,
                 found: ids[at + 1],
                 previous: ids[at],

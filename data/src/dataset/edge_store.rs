@@ -6,6 +6,9 @@
 //! Then each row is sorted by itself. When repeated edges are dropped from a long list, a quarter of the rows is filled
 //! at a time, each with its own read of the file.
 //!
+//! A compressed file of a few MB can hold the same edges a billion times. Where repeats are dropped, an edge that repeats
+//! a recent one is therefore only counted, not stored.
+//!
 //! Peak memory is therefore the result, a quarter of the edges before repeats are dropped, about 16 bytes per vertex,
 //! and one block of the file.
 
@@ -26,6 +29,8 @@ const SPOOL_BYTES: usize = 4 << 20;
 const BLOCK: usize = 1 << 21;
 /// Edges collected before a write, when they come one by one.
 const BUFFER: usize = 1 << 13;
+/// Sets of [`Recent`], as a power of two. Each has two edges.
+const RECENT_SETS_LOG: u32 = 16;
 /// Number of edges, reverses included, from which on the rows are filled in parts if repeats are dropped.
 const LONG: u64 = 1 << 24;
 /// Number of such parts.
@@ -37,9 +42,46 @@ pub(crate) struct EdgeStore {
     folder: PathBuf,
     /// Edges not yet written.
     buffer: Vec<[u32; 2]>,
+    /// Number of edges that were appended.
     count: u64,
-    /// Memory of the host, in bytes.
-    memory_bytes: u64,
+    /// Number of edges in the file and the buffer.
+    stored: u64,
+    /// Finds repeats of recent edges, if repeats are dropped.
+    recent: Option<Recent>,
+    /// Free memory at the start, in bytes.
+    free_bytes: u64,
+}
+
+/// The edges of late, to recognise those that come again and again.
+///
+/// Deflate can only repeat what is within 32 KiB, which are 8000 lines at most. So a text that unfolds to many times its
+/// size repeats edges that are still here.
+struct Recent {
+    /// Edges by their hash, the later one first.
+    sets: Vec<[[u32; 2]; 2]>,
+    /// Number of repeats that were not stored, and how many of them are loops.
+    repeats: u64,
+    loops: u64,
+}
+
+impl Recent {
+    /// Returns an empty set. No vertex has the number `u32::MAX`.
+    fn new() -> Self {
+        Self { sets: vec![[[u32::MAX; 2]; 2]; 1 << RECENT_SETS_LOG], repeats: 0, loops: 0 }
+    }
+
+    /// Returns whether an edge is not among the recent ones, and adds it.
+    fn is_new(&mut self, edge: [u32; 2]) -> bool {
+        let key = u64::from(edge[0]) << 32 | u64::from(edge[1]);
+        let set = &mut self.sets[(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - RECENT_SETS_LOG)) as usize];
+        if set.contains(&edge) {
+            self.repeats += 1;
+            self.loops += u64::from(edge[0] == edge[1]);
+            return false;
+        }
+        *set = [edge, set[0]];
+        true
+    }
 }
 
 impl EdgeStore {
@@ -47,7 +89,15 @@ impl EdgeStore {
     pub(crate) fn new(folder: Option<&Path>) -> Self {
         let folder = folder.map_or_else(std::env::temp_dir, Path::to_path_buf);
         let file = SpooledTempFile::new_in(SPOOL_BYTES, &folder);
-        Self { file, folder, buffer: Vec::with_capacity(BUFFER), count: 0, memory_bytes: host::memory_bytes() }
+        let buffer = Vec::with_capacity(BUFFER);
+        Self { file, folder, buffer, count: 0, stored: 0, recent: None, free_bytes: host::free_bytes() }
+    }
+
+    /// Stores only one of the edges that repeat each other within a short distance. [`EdgeStore::finish`] must then drop
+    /// repeats; it counts them all.
+    #[cfg_attr(not(feature = "import"), allow(dead_code))] // only importers use it
+    pub(crate) fn without_repeats(self) -> Self {
+        Self { recent: Some(Recent::new()), ..self }
     }
 
     /// Returns the number of edges so far.
@@ -59,11 +109,18 @@ impl EdgeStore {
     /// Appends edges.
     ///
     /// # Errors
-    /// A full disk; or more edges than the host's memory can hold, which a small hostile file may decompress into.
+    /// A full disk; or more edges than the free memory can hold, which a small hostile file may decompress into.
     pub(crate) fn extend(&mut self, edges: &[[u32; 2]]) -> Result<()> {
         self.count += edges.len() as u64;
-        if let Some(shortage) = host::shortage(self.count.saturating_mul(4), self.memory_bytes) {
-            let (found, shortage) = (self.count.to_string(), format!("the list of edges {shortage}"));
+        let Some(recent) = &mut self.recent else { return self.store(edges) };
+        let new: Vec<[u32; 2]> = edges.iter().copied().filter(|&edge| recent.is_new(edge)).collect();
+        self.store(&new)
+    }
+
+    fn store(&mut self, edges: &[[u32; 2]]) -> Result<()> {
+        self.stored += edges.len() as u64;
+        if let Some(shortage) = host::lack(self.stored.saturating_mul(4), self.free_bytes) {
+            let (found, shortage) = (self.stored.to_string(), format!("the list of edges {shortage}"));
             return Err(Error::TooLarge { option: "the number of edges", found, shortage });
         }
         if self.buffer.len() + edges.len() > BUFFER {
@@ -116,14 +173,20 @@ impl EdgeStore {
             return Err(Error::Graph { file: "the list of edges".into(), problem });
         }
         self.flush()?;
-        let edges = self.count.saturating_mul(if reversed { 2 } else { 1 });
+        let edges = self.stored.saturating_mul(if reversed { 2 } else { 1 });
         let need_bytes = edges.saturating_mul(4).saturating_add(16 * vertices as u64);
-        if let Some(shortage) = host::shortage(need_bytes, self.memory_bytes) {
+        if let Some(shortage) = host::lack(need_bytes, host::free_bytes()) {
             let (found, shortage) = (edges.to_string(), format!("the graph {shortage}"));
             return Err(Error::TooLarge { option: "the number of edges", found, shortage });
         }
         // Loops that will be dropped are not stored, since there may be many. The first read counts them.
-        let mut loops = 0;
+        let (mut loops, mut repeats) = (0, 0);
+        if let Some(recent) = &self.recent {
+            assert!(!keep.duplicates, "repeats that were not stored cannot be kept");
+            loops = recent.loops;
+            repeats = (recent.repeats - loops) * if reversed { 2 } else { 1 };
+            repeats += if keep.self_loops { loops } else { 0 };
+        }
         let mut indptr = vec![0u64; vertices + 1];
         let len = vertices.div_ceil(scan_count()).max(1);
         self.blocks(&name, |block| {
@@ -140,7 +203,7 @@ impl EdgeStore {
         prefix_sum(&mut indptr);
         let parts = if keep.duplicates || edges < LONG { 1 } else { PARTS };
         let mut indices = Vec::new();
-        let mut seen = Seen { duplicates: 0, self_loops: loops };
+        let mut seen = Seen { duplicates: repeats, self_loops: loops };
         // Turns the offsets before repeats are dropped into the offsets after, part by part.
         let mut offset = 0;
         for rows in ranges_of_edges(&indptr, parts) {
@@ -200,8 +263,8 @@ impl EdgeStore {
         let folder = self.folder.clone();
         let failed = || Error::io("read a temporary file in", folder.clone());
         self.file.seek(SeekFrom::Start(0)).map_err(failed())?;
-        let mut block = vec![[0u32; 2]; self.count.min(BLOCK as u64) as usize];
-        let mut left = self.count;
+        let mut block = vec![[0u32; 2]; self.stored.min(BLOCK as u64) as usize];
+        let mut left = self.stored;
         while left > 0 {
             let block = &mut block[..left.min(BLOCK as u64) as usize];
             self.file.read_exact(bytemuck::cast_slice_mut(block)).map_err(failed())?;
@@ -263,6 +326,9 @@ mod tests {
             let [reversed, duplicates, self_loops] = flags;
             let keep = Keep { duplicates, self_loops };
             let mut store = EdgeStore::new(None);
+            if !duplicates && cuts % 2 == 0 {
+                store = store.without_repeats();
+            }
             for part in edges.chunks(cuts) {
                 store.extend(part).unwrap();
             }
@@ -280,6 +346,21 @@ mod tests {
                 prop_assert_eq!(seen.duplicates as usize, all - graph.edge_count());
             }
         }
+    }
+
+    #[test]
+    fn a_few_edges_a_million_times_are_counted_and_not_stored() {
+        // As many edges as two windows of deflate can hold.
+        let few: Vec<[u32; 2]> = (0..16_000u32).map(|i| [i.wrapping_mul(2_654_435_761) % 5000, i % 4999]).collect();
+        let mut store = EdgeStore::new(None).without_repeats();
+        (0..100).for_each(|_| store.extend(&few).unwrap());
+        assert_eq!(store.len(), 1_600_000);
+        assert!(store.stored < 200_000, "{} edges were stored", store.stored);
+        let keep = Keep { duplicates: false, self_loops: true };
+        let (graph, seen) = store.finish(5000, false, keep, |id| id).unwrap();
+        assert_eq!(graph.edge_count() as u64 + seen.duplicates, 1_600_000);
+        let want = reference(5000, &few, false, keep);
+        assert!(want.iter().enumerate().all(|(v, row)| graph.sources(v) == row));
     }
 
     #[test]

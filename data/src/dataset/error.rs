@@ -317,4 +317,17 @@ impl Error {
         let path = path.into();
         move |source| Self::Io { action, path, source }
     }
+
+    /// Returns a function for `map_err` like [`Error::io`]. If the file does not exist, the error says why it is needed.
+    pub(crate) fn missing_or(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+        needed: &'static str,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::Missing { path, needed },
+            _ => Self::Io { action, path, source },
+        }
+    }
 }

@@ -1,13 +1,12 @@
 //! The file `dataset.json`, which describes a dataset directory.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::error::{Error, Result};
 use super::features::FeatureNorm;
+use crate::plain_file;
 
 /// Name of the file.
 pub(crate) const FILE: &str = "dataset.json";
@@ -37,13 +36,8 @@ impl Manifest {
     /// Reads the description of the dataset in `dir`.
     pub(crate) fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
-        let text = match fs::read(&path) {
-            Err(e) if e.kind() == ErrorKind::NotFound => {
-                let needed = "a dataset is a directory with that description and .npy files";
-                return Err(Error::Missing { path, needed });
-            }
-            other => other.map_err(Error::io("read", &path))?,
-        };
+        let needed = "a dataset is a directory with that description and .npy files";
+        let text = plain_file::read(&path, plain_file::TEXT_BYTES).map_err(Error::missing_or("read", &path, needed))?;
         serde_json::from_slice(&text).map_err(|source| Error::Manifest { path, source })
     }
 

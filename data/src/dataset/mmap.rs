@@ -1,6 +1,5 @@
 //! Maps files into memory and releases their pages. These are the only unsafe calls of this crate.
 
-use std::fs::File;
 #[cfg(target_os = "linux")]
 use std::ops::Range;
 use std::path::Path;
@@ -12,6 +11,7 @@ use memmap2::Mmap;
 use memmap2::UncheckedAdvice;
 
 use super::error::{Error, Result};
+use crate::plain_file;
 
 /// Bytes with shared ownership.
 pub(crate) type Bytes = Arc<dyn Owner>;
@@ -45,17 +45,7 @@ impl Owner for Mapped {
 /// [`Error::Missing`] with `needed` if the file does not exist; [`Error::Io`] if it cannot be mapped or is not a plain
 /// file.
 pub(crate) fn map(path: &Path, needed: &'static str) -> Result<Bytes> {
-    let metadata = match path.metadata() {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Error::Missing { path: path.into(), needed });
-        }
-        other => other.map_err(Error::io("open", path))?,
-    };
-    if !metadata.is_file() {
-        let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a plain file");
-        return Err(Error::Io { action: "read", path: path.into(), source });
-    }
-    let file = File::open(path).map_err(Error::io("open", path))?;
+    let (file, _) = plain_file::open(path).map_err(Error::missing_or("open", path, needed))?;
     // SAFETY: the map is private and read-only, and is only read through slices of bytes, for which any value is valid.
     // It is assumed, and documented at `Dataset::open`, that no other process writes to or truncates the file while the
     // dataset lives. After a truncation, a read past the new end would raise SIGBUS.

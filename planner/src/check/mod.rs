@@ -3,6 +3,8 @@
 
 mod joint;
 
+use std::collections::HashSet;
+
 pub use joint::{Exchange, Fetch, check_joint};
 
 use crate::memory::{Boundary, Epoch, Objective, Plan, Policy};
@@ -223,15 +225,16 @@ impl<'a> Replay<'a> {
             self.on_host[i] = false;
         }
         if let Epoch::Boundary(given) = self.epoch {
+            let (given_resident, given_dirty) = sets(given);
             for t in graph_tensors(self.graph) {
-                if given.resident.contains(&t) != self.on_device[t.index()] {
+                if given_resident.contains(&t) != self.on_device[t.index()] {
                     return self.wrong(
                         "does not have as given",
                         t,
                         "which is to be resident or not as the boundary says",
                     );
                 }
-                let dirty = self.objective == Objective::Both && given.dirty.contains(&t);
+                let dirty = self.objective == Objective::Both && given_dirty.contains(&t);
                 if dirty != (self.on_device[t.index()] && !self.on_host[t.index()]) {
                     return self.wrong("does not have as given", t, "which is to be dirty or not as the boundary says");
                 }
@@ -341,13 +344,14 @@ impl<'a> Replay<'a> {
 
     /// Checks that the next epoch finds what `start` states: exactly that, or at least that.
     fn meets(&self, start: &Boundary, exactly: bool) -> Result<(), CheckError> {
+        let (starts_resident, starts_dirty) = sets(start);
         for constant in graph_tensors(self.graph).filter(|t| self.graph.tensor(*t).kind == TensorKind::Constant) {
             let value = self.graph.next_value(constant).unwrap_or(constant);
             let (resident, dirty) = (self.on_device[value.index()], !self.on_host[value.index()]);
             if dirty && !resident {
                 return self.wrong("has lost", value, "which the next epoch starts with");
             }
-            let (wants, allows) = (start.resident.contains(&constant), start.dirty.contains(&constant));
+            let (wants, allows) = (starts_resident.contains(&constant), starts_dirty.contains(&constant));
             if wants && !resident || exactly && resident && !wants {
                 return self.wrong("leaves", value, "on the device or not, other than the next epoch starts with");
             }
@@ -376,6 +380,11 @@ impl<'a> Replay<'a> {
         }
         Ok(())
     }
+}
+
+/// Returns the resident and the dirty tensors of a boundary as sets: a deep model has many.
+fn sets(boundary: &Boundary) -> (HashSet<TensorId>, HashSet<TensorId>) {
+    (boundary.resident.iter().copied().collect(), boundary.dirty.iter().copied().collect())
 }
 
 fn graph_tensors(graph: &TaskGraph) -> impl Iterator<Item = TensorId> + use<> {

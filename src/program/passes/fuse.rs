@@ -5,6 +5,8 @@
 //! cache, and the matrix in between is never stored. Each cell sees the same roundings in the same order, so the bits
 //! do not change.
 
+use std::collections::{HashMap, HashSet};
+
 use crate::program::dataflow::{OpId, Program, TensorId};
 use crate::program::{RowSpace, RowStep};
 
@@ -17,28 +19,31 @@ use crate::program::{RowSpace, RowStep};
 /// O(operations log operations).
 pub fn fuse(program: &mut Program) {
     let order = program.ops();
+    let place_of: HashMap<OpId, usize> = order.iter().enumerate().map(|(place, &op)| (op, place)).collect();
+    let outputs: HashSet<TensorId> = program.outputs().values().copied().collect();
     for &op in &order {
         let Some(step) = program.op(op).as_row_step() else { continue };
         // A sum can be merged with the producer of either operand. The later producer is chosen, because the other
         // operand is computed by then.
         let places = if step == RowStep::Add { 0..2 } else { 0..1 };
         let operands = program.inputs(op);
-        let makers = places.filter(|&place| rides(program, operands[place], op));
+        let makers = places.filter(|&place| rides(program, &outputs, operands[place], op));
         let makers = makers.filter_map(|place| program.producer(operands[place]).map(|maker| (maker, place)));
-        if let Some((maker, place)) = makers.max_by_key(|&(maker, _)| order.iter().position(|&o| o == maker)) {
+        if let Some((maker, place)) = makers.max_by_key(|(maker, _)| place_of.get(maker)) {
             program.absorb(maker, op, place);
         }
     }
 }
 
-/// Whether the producer of `tensor` can also do the work of `reader`, which reads `tensor`.
-fn rides(program: &Program, tensor: TensorId, reader: OpId) -> bool {
+/// Whether the producer of `tensor` can also do the work of `reader`, which reads `tensor`. `outputs` are those of the
+/// program.
+fn rides(program: &Program, outputs: &HashSet<TensorId>, tensor: TensorId, reader: OpId) -> bool {
     let takes = |op: OpId| program.op(op).takes_steps();
     let described = program.tensor(tensor);
     program.producer(tensor).is_some_and(takes)
         && !described.constant
         && described.ty.rows == RowSpace::Vertices
         && program.consumers(tensor) == [reader]
-        && !program.outputs().values().any(|&output| output == tensor)
+        && !outputs.contains(&tensor)
         && !program.next().contains_key(&tensor)
 }

@@ -2,7 +2,6 @@
 //! vertex are neighbours themselves.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use rand::Rng;
@@ -11,6 +10,7 @@ use rayon::prelude::*;
 use super::{Purpose, stream};
 use crate::dataset::error::{Error, Result};
 use crate::graph::Graph;
+use crate::plain_file;
 
 /// Wedges sampled per degree. The share of closed wedges then has a standard error of at most 0.0035.
 const WEDGES: usize = 20_000;
@@ -98,16 +98,8 @@ impl DegreeProfile {
     /// A file that is missing or has another format.
     pub fn read(path: &Path) -> Result<Self> {
         let wrong = |why: String| Error::Import { file: path.display().to_string(), why };
-        let bytes = match fs::metadata(path) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return Err(Error::Missing { path: path.into(), needed: "it has the degrees" });
-            }
-            other => other.map_err(Error::io("open", path))?.len(),
-        };
-        if bytes > MAX_FILE_BYTES {
-            return Err(wrong(format!("has {bytes} bytes, too many for a list of degrees")));
-        }
-        let text = fs::read_to_string(path).map_err(Error::io("read", path))?;
+        let text = plain_file::read_text(path, MAX_FILE_BYTES);
+        let text = text.map_err(Error::missing_or("read", path, "it has the degrees"))?;
         let mut rows = Vec::new();
         for (line, text) in (1..).zip(text.lines().map(str::trim)) {
             if text.is_empty() || text.starts_with('#') {

@@ -4,7 +4,7 @@
 //! archive can write to a path outside.
 
 use std::collections::BTreeSet;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use zip::ZipArchive;
@@ -17,6 +17,8 @@ use crate::dataset::error::{Error, Result};
 
 /// Deflate compresses to about 1 in 1032 at best: a higher ratio means that the stated size is false.
 const MOST_DEFLATED: u64 = 1100;
+/// The directory of an archive ends with 22 bytes and a comment of less than 64 KiB.
+const MOST_END_BYTES: u64 = 22 + (1 << 16);
 /// The longest text that is read from a member.
 const MAX_TEXT_BYTES: usize = 64;
 
@@ -30,7 +32,11 @@ pub(super) struct Archive<'m> {
 
 impl<'m> Archive<'m> {
     pub(super) fn open(meter: &'m Meter<'_>, path: &Path) -> Result<Self> {
-        let file = meter.open(path, "it is the archive to import")?;
+        let mut file = meter.open(path, "it is the archive to import")?;
+        if !ends_like_an_archive(&mut file).map_err(Error::io("read", path))? {
+            let why = "is not an archive that can be read (it has no directory at its end)".into();
+            return Err(Error::Import { file: path.display().to_string(), why });
+        }
         let zip = ZipArchive::new(BufReader::new(file)).map_err(|e| Error::Import {
             file: path.display().to_string(),
             why: format!("is not an archive that can be read ({e})"),
@@ -120,12 +126,26 @@ impl<'m> Archive<'m> {
     pub(super) fn matrix_shape(&mut self, name: &str) -> Result<[usize; 2]> {
         let shape = self.numbers(name, "it says how large the matrix is")?;
         let place = shape.place.clone();
+        if shape.shape != [2] {
+            return Err(shape.wrong_shape("[2] (rows, columns)"));
+        }
         let sides = shape.ints("a size", |x| usize::try_from(x).ok())?;
         match sides[..] {
             [rows, columns] => Ok([rows, columns]),
             _ => Err(Error::Shape { file: place, found: vec![sides.len()], expected: "[2] (rows, columns)".into() }),
         }
     }
+}
+
+/// Returns whether the mark of an archive's directory is where it can be. Without it, the whole file would be searched.
+/// The file is then at its start.
+fn ends_like_an_archive(file: &mut Metered<'_>) -> std::io::Result<bool> {
+    let mut end = Vec::new();
+    let tail = file.bytes.min(MOST_END_BYTES);
+    file.seek(SeekFrom::Start(file.bytes - tail))?;
+    file.by_ref().take(tail).read_to_end(&mut end)?;
+    file.rewind()?;
+    Ok(memchr::memmem::rfind(&end, b"PK\x05\x06").is_some())
 }
 
 fn unreadable(place: &str, error: ZipError) -> Error {

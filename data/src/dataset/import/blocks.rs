@@ -1,6 +1,8 @@
 //! Reads text in blocks of whole lines, whatever the line ending.
 
+use std::cell::Cell;
 use std::io::Read;
+use std::rc::Rc;
 
 use super::source::read_full;
 use crate::dataset::error::{Error, Result};
@@ -97,6 +99,34 @@ fn end_lines(block: &mut [u8], start: usize, ends: bool) {
     }
 }
 
+/// A text whose records are read by the `csv` crate, which would hold a record without end: one whose quote is never
+/// closed.
+pub(super) struct Records<R> {
+    text: R,
+    /// Bytes read since the last record.
+    unbroken: Rc<Cell<usize>>,
+}
+
+impl<R> Records<R> {
+    /// Returns the text, and the counter that its reader sets to 0 after each record.
+    pub(super) fn new(text: R) -> (Self, Rc<Cell<usize>>) {
+        let unbroken = Rc::new(Cell::new(0));
+        (Self { text, unbroken: unbroken.clone() }, unbroken)
+    }
+}
+
+impl<R: Read> Read for Records<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.unbroken.get() > BLOCK_BYTES {
+            let why = format!("a record has more than {} MiB; is a quote left open?", BLOCK_BYTES >> 20);
+            return Err(std::io::Error::other(why));
+        }
+        let bytes = self.text.read(buffer)?;
+        self.unbroken.set(self.unbroken.get() + bytes);
+        Ok(bytes)
+    }
+}
+
 /// Cuts a block of lines into pieces for threads.
 pub(super) fn cut(block: &[u8]) -> Vec<&[u8]> {
     let len = block.len().div_ceil(4 * rayon::current_num_threads()).max(PIECE_BYTES);
@@ -152,6 +182,17 @@ mod tests {
     fn utf_16_is_refused_by_name() {
         let error = Blocks::new(&b"\xff\xfe1\x00"[..], "text".into()).next().unwrap_err();
         assert!(error.to_string().contains("UTF-16"), "{error}");
+    }
+
+    #[test]
+    fn a_quote_that_is_never_closed_is_not_held() {
+        let (text, unbroken) = Records::new(std::io::Cursor::new(b"a,b\n1,2\n\"").chain(std::io::repeat(b'7')));
+        let mut reader = csv::ReaderBuilder::new().from_reader(text);
+        let mut record = csv::ByteRecord::new();
+        assert!(reader.read_byte_record(&mut record).unwrap());
+        unbroken.set(0);
+        let error = reader.read_byte_record(&mut record).unwrap_err();
+        assert!(error.to_string().contains("is a quote left open"), "{error}");
     }
 
     #[test]

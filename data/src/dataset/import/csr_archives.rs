@@ -16,6 +16,7 @@ use crate::dataset::build::{RawFeatures, RawLabels};
 use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
 use crate::dataset::split::Members;
+use crate::host;
 
 /// Reads an archive with `adj_data`, `adj_indices`, `adj_indptr`, `adj_shape`, the same for `attr` (or `attr_matrix`),
 /// and `labels`.
@@ -139,11 +140,14 @@ fn out_edges(job: &ImportJob<'_>, archive: &mut Archive<'_>, prefix: &str) -> Re
     let name = |part: &str| format!("{prefix}{part}");
     let needed = "it is a part of the adjacency matrix";
     let vertices = square(&archive.place(&name("shape")), archive.matrix_shape(&name("shape"))?)?;
+    // The lengths stand in headers, so a false number of vertices is found before their offsets are read.
+    archive.numbers(&name("indptr"), needed)?.expect_len(vertices.saturating_add(1), "rows + 1")?;
+    let edges = archive.numbers(&name("indices"), needed)?.vector_len("[edges]")?;
+    job.check_vertices(vertices, edges as u64)?;
     let offsets = archive.numbers(&name("indptr"), needed)?;
     let place = offsets.place.clone();
     let indptr = offsets.offsets(Some(vertices + 1), "rows + 1")?;
     let indices = archive.numbers(&name("indices"), needed)?;
-    let edges = indices.vector_len("[edges]")?;
     check_offsets(&place, &indptr, edges)?;
     let mut store = job.store();
     let place = indices.place.clone();
@@ -261,7 +265,7 @@ fn marked(archive: &mut Archive<'_>, vertices: usize) -> Result<RawLabels> {
         found: vec![rows, classes],
         expected: format!("{vertices} rows (one per vertex)"),
     })?;
-    if let Some(shortage) = crate::host::shortage(cells as u64, crate::host::memory_bytes()) {
+    if let Some(shortage) = host::lack(cells as u64, host::free_bytes()) {
         return Err(archive.wrong(format!("has labels of {rows} by {classes}, which {shortage}")));
     }
     let mut data = vec![0u8; cells];
@@ -337,7 +341,7 @@ impl ClassMap {
             Classes::Many(cells) if self.single.is_empty() && !cells.is_empty() => {
                 if self.classes == 0 {
                     let bytes = self.vertices as u64 * cells.len() as u64;
-                    if let Some(shortage) = crate::host::shortage(bytes, crate::host::memory_bytes()) {
+                    if let Some(shortage) = host::lack(bytes, host::free_bytes()) {
                         return Err(format!(
                             "{} classes for each of {} vertices: that {shortage}",
                             cells.len(),

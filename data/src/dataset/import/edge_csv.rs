@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::io::Read;
 use std::rc::Rc;
 
+use super::blocks::Records;
 use super::sniff::Layout;
 use super::text::{Counts, End, EndOf, Stop, Stopped};
 use crate::dataset::error::{Error, Result};
@@ -17,6 +18,7 @@ pub(super) fn each_record<T: for<'a> EndOf<'a>>(
 ) -> Result<std::result::Result<Counts, Stopped>> {
     let comments = Rc::new(Cell::new(0));
     let text = CountComments { text, at_start: true, count: comments.clone() };
+    let (text, unbroken) = Records::new(text);
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)
@@ -28,6 +30,7 @@ pub(super) fn each_record<T: for<'a> EndOf<'a>>(
     let (mut counts, mut started) = (Counts::default(), false);
     let mut record = csv::ByteRecord::new();
     while reader.read_byte_record(&mut record).map_err(|e| wrong(format!("cannot be read to its end: {e}")))? {
+        unbroken.set(0);
         let line = record.position().map_or(0, csv::Position::line);
         if line <= header || record.iter().all(|cell| cell.trim_ascii().is_empty()) {
             continue;

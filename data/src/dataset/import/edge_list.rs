@@ -13,10 +13,15 @@ use super::text::{Counts, EndOf, Large, Named, Small, Stop, Stopped, each_edge, 
 use super::vertex_order::{Matched, Order};
 use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
+use crate::host;
 
 /// Bits in the set of vertex numbers, one for each number up to the greatest. Numbers are kept as they are while this
 /// many bits suffice, or 64 bits per edge. Larger numbers are looked up in a hash table.
 const MOST_BITS: u64 = 8 * (64 << 20);
+/// Edges after which it is checked that memory is left for more names.
+const CHECK_EVERY: usize = 1 << 16;
+/// Memory for the two new names that an edge may have, with room for the table of names to double.
+const NAMES_BYTES: u64 = 1 << 10;
 /// How many names a message lists.
 const SOME: usize = 3;
 
@@ -289,7 +294,15 @@ fn by_appearance<T: for<'a> EndOf<'a>>(
     mut number: impl for<'a> FnMut(&<T as EndOf<'a>>::End) -> Option<u32>,
 ) -> Result<std::result::Result<Counts, Stopped>> {
     let mut block = Vec::new();
+    let mut unchecked = 0;
     each::<T>(job, reading, |edges| {
+        unchecked += edges.len();
+        if unchecked >= CHECK_EVERY {
+            unchecked = 0;
+            if let Some(lack) = host::lack(CHECK_EVERY as u64 * NAMES_BYTES, host::free_bytes()) {
+                return Err(job.wrong(format!("has more than {} edges: to read on {lack}", store.len())));
+            }
+        }
         block.clear();
         for [u, v] in edges {
             let (Some(u), Some(v)) = (number(u), number(v)) else {

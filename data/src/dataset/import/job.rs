@@ -17,8 +17,14 @@ use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels};
 use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
 use crate::dataset::rows::Seen;
-use crate::dataset::split::RandomSplit;
+use crate::dataset::split::{NAMES, RandomSplit};
 use crate::graph::Graph;
+use crate::host;
+
+/// The number of vertices from which on their edges are counted: fewer need no memory to speak of.
+const MANY_VERTICES: usize = 1 << 24;
+/// The most vertices for each edge of so many.
+const MOST_VERTICES_PER_EDGE: u64 = 64;
 
 /// The format of the files to import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,11 +258,29 @@ impl<'a> ImportJob<'a> {
 
     /// Returns an empty list of edges.
     pub(super) fn store(&self) -> EdgeStore {
-        EdgeStore::new(self.options.scratch)
+        let store = EdgeStore::new(self.options.scratch);
+        if self.rules.keep.duplicates { store } else { store.without_repeats() }
+    }
+
+    /// Refuses a number of vertices that a file only claims: nearly all of them would have no edge, and each takes
+    /// memory.
+    ///
+    /// # Errors
+    /// [`Error::Import`] for millions of vertices with far fewer edges, and for more than the free memory can hold.
+    pub(super) fn check_vertices(&self, vertices: usize, edges: u64) -> Result<()> {
+        if vertices > MANY_VERTICES && edges < vertices as u64 / MOST_VERTICES_PER_EDGE {
+            let why = format!("claims {vertices} vertices, but holds {edges} edges: nearly all would be isolated");
+            return Err(self.wrong(why));
+        }
+        match host::lack(16 * vertices as u64, host::free_bytes()) {
+            Some(lack) => Err(self.wrong(format!("has {vertices} vertices: that {lack}"))),
+            None => Ok(()),
+        }
     }
 
     /// Builds the graph of a list of edges by the rules. All ids are below `vertices`.
     pub(super) fn graph(&self, store: EdgeStore, vertices: usize) -> Result<(Graph, Seen)> {
+        self.check_vertices(vertices, store.len())?;
         store.finish(vertices, self.rules.symmetrise, self.rules.keep, |id| id)
     }
 
@@ -293,14 +317,16 @@ impl<'a> ImportJob<'a> {
         let vertices = parts.graph.vertex_count();
         if let Some(path) = self.options.features {
             parts.features = Some(dense(Numbers::open(&self.meter, path, "it was named for the features")?, vertices)?);
+            parts.files.push(("features", path.display().to_string()));
         }
         if let Some(path) = self.options.labels {
             parts.labels = Some(labels(Numbers::open(&self.meter, path, "it was named for the labels")?, vertices)?);
+            parts.files.push(("labels", path.display().to_string()));
         }
-        for (members, path) in parts.splits.iter_mut().zip(self.options.splits) {
-            if let Some(path) = path {
-                *members = Some(Numbers::open(&self.meter, path, "it was named for a split")?.members()?);
-            }
+        for (which, path) in self.options.splits.into_iter().enumerate() {
+            let Some(path) = path else { continue };
+            parts.splits[which] = Some(Numbers::open(&self.meter, path, "it was named for a split")?.members()?);
+            parts.files.push((NAMES[which], path.display().to_string()));
         }
         Ok(())
     }

@@ -51,7 +51,7 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     if need_bytes < have_bytes {
         return Err(Error::TrailingBytes { file, extra_bytes: have_bytes - need_bytes });
     }
-    if let Some(shortage) = host::shortage(need_bytes, host::memory_bytes()) {
+    if let Some(shortage) = host::lack(need_bytes, host::free_bytes()) {
         return Err(Error::Import { file, why: format!("has {vertices} vertices and {edges} edges: that {shortage}") });
     }
     let vertices = vertices as usize;

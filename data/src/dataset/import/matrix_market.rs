@@ -3,7 +3,7 @@
 use super::blocks::Blocks;
 use super::job::{ImportJob, Loaded};
 use super::text::{Small, Stop, each_edge};
-use crate::dataset::error::{Error, Result};
+use crate::dataset::error::Result;
 use crate::graph::MAX_VERTICES;
 
 /// Reads a square matrix. Cell (i, j) is the edge i -> j; if the header declares any symmetry, it is j -> i as well.
@@ -101,12 +101,7 @@ impl Header {
         if rows > MAX_VERTICES as u64 {
             return Err(job.wrong(format!("has {rows} rows, expected at most {MAX_VERTICES}")));
         }
-        if let Some(shortage) = crate::host::shortage(rows.saturating_mul(16), crate::host::memory_bytes()) {
-            return Err(Error::Import {
-                file: job.source.display().to_string(),
-                why: format!("has {rows} rows: that {shortage}"),
-            });
-        }
+        job.check_vertices(rows as usize, cells)?;
         blocks.put_back(block[at..].to_vec());
         Ok(Self { side: rows as usize, cells, symmetric, lines })
     }

@@ -79,12 +79,17 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     let mut parts = Parts::new(origin, stem, graph);
 
     let dtypes = [Dtype::F32, Dtype::F64, Dtype::F16];
+    let vertices = parts.graph.vertex_count();
     if let Some((x, _)) = member(archive, "x", &dtypes, "float32, float64 or float16")? {
         let [rows, width] = x.shape[..] else { return Err(x.wrong_shape("[vertices, width]")) };
+        expect_rows(&x, vertices)?;
         parts.features = Some(RawFeatures::Dense { data: x.floats()?.into(), rows, width });
     }
     let dtypes = [Dtype::I64, Dtype::I32, Dtype::U8];
     if let Some((y, dtype)) = member(archive, "y", &dtypes, "int64, int32 or uint8")? {
+        if y.shape.len() <= 2 {
+            expect_rows(&y, vertices)?;
+        }
         parts.labels = Some(match y.shape[..] {
             [rows, classes] if classes > 1 && dtype == Dtype::U8 => {
                 let data: Vec<u8> = y.ints(NOT_NEGATIVE, |x| u8::try_from(x).ok())?;
@@ -100,15 +105,21 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
         if let Some(other) = there.next() {
             return Err(archive.wrong(format!("has both {name} and {other}; remove one")));
         }
-        *members = split(job, archive, name)?;
+        *members = split(job, archive, name, vertices)?;
     }
     let mut loaded = Loaded::new(parts, edges_listed, seen, job.rules.symmetrise);
     loaded.notes.extend(archive.unread());
     Ok(loaded)
 }
 
+/// Checks the number of rows before they are read: a few KB can decompress into gigabytes.
+fn expect_rows(array: &Numbers<'_>, vertices: usize) -> Result<()> {
+    let fits = array.shape.first() == Some(&vertices);
+    if fits { Ok(()) } else { Err(array.wrong_shape(format_args!("{vertices} rows (one per vertex)"))) }
+}
+
 /// Reads a split: ids or a mask. If there are several splits, reads the mask that `--split` selects.
-fn split(job: &ImportJob<'_>, archive: &mut Archive<'_>, name: &str) -> Result<Option<Members>> {
+fn split(job: &ImportJob<'_>, archive: &mut Archive<'_>, name: &str, vertices: usize) -> Result<Option<Members>> {
     let expected = "bool of [vertices], or int64 or int32 of vertex ids";
     let Some((split, dtype)) = member(archive, name, &[Dtype::Bool, Dtype::I64, Dtype::I32], expected)? else {
         return Ok(None);
@@ -116,6 +127,13 @@ fn split(job: &ImportJob<'_>, archive: &mut Archive<'_>, name: &str) -> Result<O
     let [_, splits] = split.shape[..] else {
         split.vector_len(expected)?;
         job.split_among(1, &split.place)?;
+        match dtype {
+            Dtype::Bool => split.expect_len(vertices, "one element per vertex")?,
+            _ if split.shape[0] > vertices => {
+                return Err(split.wrong_shape(format_args!("at most {vertices} ids (one per vertex)")));
+            }
+            _ => {}
+        }
         return Ok(Some(match dtype {
             Dtype::Bool => Members::Mask(split.ints(expected, |x| Some(x != 0))?),
             _ => Members::Ids(split.ints(expected, Some)?),
@@ -124,6 +142,7 @@ fn split(job: &ImportJob<'_>, archive: &mut Archive<'_>, name: &str) -> Result<O
     if dtype != Dtype::Bool {
         return Err(split.wrong_shape("bool of [vertices] or [vertices, splits]"));
     }
+    expect_rows(&split, vertices)?;
     let which = job.split_among(splits, &split.place)?;
     let all: Vec<bool> = split.ints(expected, |x| Some(x != 0))?;
     Ok(Some(Members::Mask(all.chunks_exact(splits).map(|row| row[which]).collect())))
@@ -134,12 +153,17 @@ fn csr(job: &ImportJob<'_>, archive: &mut Archive<'_>, origin: &Origin) -> Resul
     let required = |file: String| Error::Import { file, why: format!("is missing; {NEEDED}") };
     let missing = required(archive.place("indptr"));
     let (indptr, _) = member(archive, "indptr", &[Dtype::I64, Dtype::I32], "int64 or int32")?.ok_or(missing)?;
-    indptr.vector_len("[vertices + 1]")?;
-    let indptr: Vec<u64> = indptr.ints(NOT_NEGATIVE, |x| u64::try_from(x).ok())?;
+    let vertices = indptr.vector_len("[vertices + 1]")?.saturating_sub(1);
+    drop(indptr);
+    // The number of edges stands in a header, so a false number of vertices is found before their offsets are read.
     let missing = required(archive.place("indices"));
     let dtypes = [Dtype::I32, Dtype::U32, Dtype::I64];
     let (indices, _) = member(archive, "indices", &dtypes, "int32, uint32 or int64")?.ok_or(missing)?;
-    indices.vector_len("[edges]")?;
+    job.check_vertices(vertices, indices.vector_len("[edges]")? as u64)?;
+    drop(indices);
+    let indptr = archive.numbers("indptr", NEEDED)?;
+    let indptr: Vec<u64> = indptr.ints(NOT_NEGATIVE, |x| u64::try_from(x).ok())?;
+    let indices = archive.numbers("indices", NEEDED)?;
     let indices: Vec<u32> = indices.ints(NOT_NEGATIVE, |x| u32::try_from(x).ok())?;
     let edges_listed = indices.len() as u64;
     let (graph, seen) = in_edges(job, origin, indptr, indices)?;
@@ -151,12 +175,10 @@ fn csr(job: &ImportJob<'_>, archive: &mut Archive<'_>, origin: &Origin) -> Resul
 fn edge_index(job: &ImportJob<'_>, archive: &mut Archive<'_>) -> Result<(Graph, Seen, u64)> {
     let mut rows = None;
     if let Some(number) = archive.optional("num_nodes")? {
-        let place = number.place.clone();
-        let number = number.ints(NOT_NEGATIVE, |x| usize::try_from(x).ok())?;
-        let [number] = number[..] else {
-            return Err(Error::Shape { file: place, found: vec![number.len()], expected: "one number".into() });
-        };
-        rows = Some(number);
+        if number.shape.iter().any(|&axis| axis != 1) {
+            return Err(number.wrong_shape("one number"));
+        }
+        rows = number.ints(NOT_NEGATIVE, |x| usize::try_from(x).ok())?.first().copied();
     }
     for name in ["x", "y", "train_mask"] {
         if rows.is_none() && archive.has(name) {

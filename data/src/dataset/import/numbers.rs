@@ -154,7 +154,7 @@ impl<'a> Numbers<'a> {
     }
 
     fn fits(&self, element_bytes: u64) -> Result<()> {
-        match host::shortage((self.len as u64).saturating_mul(element_bytes), host::memory_bytes()) {
+        match host::lack((self.len as u64).saturating_mul(element_bytes), host::free_bytes()) {
             None => Ok(()),
             Some(shortage) => Err(Error::Import {
                 file: self.place.clone(),

@@ -11,7 +11,6 @@ use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
 use crate::dataset::split::Members;
 use crate::graph::MAX_VERTICES;
-use crate::host;
 
 /// Datasets whose loader adds the reverse of every edge, which the files lack.
 const UNDIRECTED: [&str; 2] = ["products", "proteins"];
@@ -29,12 +28,10 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     if vertices == 0 || vertices > MAX_VERTICES {
         return Err(job.wrong(format!("has {vertices} vertices, expected 1 to {MAX_VERTICES}")));
     }
-    if let Some(shortage) = host::shortage(16 * vertices as u64, host::memory_bytes()) {
-        return Err(job.wrong(format!("has {vertices} vertices: that {shortage}")));
-    }
     let edge_file = file("edge");
     let store = edges(job, &edge_file, vertices)?;
     let edges_listed = store.len();
+    job.check_vertices(vertices, edges_listed)?;
     let edge_count = file("num-edge-list");
     if edge_count.exists() {
         let stated = one_number(job, &edge_count, "it says how many edges there are")?;

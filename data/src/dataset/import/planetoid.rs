@@ -12,9 +12,13 @@ use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels};
 use crate::dataset::edge_store::EdgeStore;
 use crate::dataset::error::{Error, Result};
 use crate::dataset::split::Members;
+use crate::plain_file;
 
 /// Number of validation vertices, which follow the training vertices.
 const VALIDATION: usize = 500;
+
+/// The largest file that is read as a list of the test vertices.
+const MAX_IDS_BYTES: u64 = 1 << 28;
 
 /// Reads the eight files `ind.NAME.{x,tx,allx,y,ty,ally,graph,test.index}`.
 ///
@@ -150,9 +154,13 @@ fn one_hot(pickle: &Pickle) -> Result<OneHot> {
     let [rows, classes] = array.shape[..] else {
         return Err(pickle.not(format!("the label matrix has shape {:?}, expected [rows, classes]", array.shape)));
     };
+    // Without columns, no bytes stand behind the number of rows.
+    if classes == 0 {
+        return Err(pickle.not(format!("the label matrix has shape {:?}, expected one column per class", array.shape)));
+    }
     let cells = array.ints();
     let mut labels = vec![-1; rows];
-    for (row, (label, cells)) in labels.iter_mut().zip(cells.chunks(classes.max(1))).enumerate() {
+    for (row, (label, cells)) in labels.iter_mut().zip(cells.chunks(classes)).enumerate() {
         let mut marked = cells.iter().enumerate().filter(|&(_, &cell)| cell != 0);
         if let Some((class, _)) = marked.next() {
             *label = class as i64;
@@ -165,12 +173,8 @@ fn one_hot(pickle: &Pickle) -> Result<OneHot> {
 }
 
 fn test_ids(path: &Path) -> Result<Vec<usize>> {
-    let text = fs::read_to_string(path).map_err(|source| match source.kind() {
-        std::io::ErrorKind::NotFound => {
-            Error::Missing { path: path.into(), needed: "it says which vertices the rows of tx are" }
-        }
-        _ => Error::Io { action: "read", path: path.into(), source },
-    })?;
+    let text = plain_file::read_text(path, MAX_IDS_BYTES);
+    let text = text.map_err(Error::missing_or("read", path, "it says which vertices the rows of tx are"))?;
     let wrong = |why| Error::Import { file: path.display().to_string(), why };
     let mut ids = Vec::new();
     for (line, word) in text.lines().enumerate().filter(|(_, word)| !word.trim().is_empty()) {

@@ -9,6 +9,7 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::{Progress, Watch};
 use crate::dataset::error::{Error, Result};
+use crate::plain_file;
 
 /// Size in bytes of the read buffer.
 const BUFFER: usize = 1 << 18;
@@ -32,18 +33,8 @@ impl<'a> Meter<'a> {
 
     /// Opens a plain file; `needed` says why it must exist.
     pub(super) fn open(&self, path: &Path, needed: &'static str) -> Result<Metered<'_>> {
-        let file = match File::open(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                return Err(Error::Missing { path: path.into(), needed });
-            }
-            other => other.map_err(Error::io("open", path))?,
-        };
-        let metadata = file.metadata().map_err(Error::io("open", path))?;
-        if !metadata.is_file() {
-            let source = io::Error::new(io::ErrorKind::InvalidInput, "it is not a plain file");
-            return Err(Error::Io { action: "read", path: path.into(), source });
-        }
-        self.total.fetch_add(metadata.len(), Ordering::Relaxed);
+        let (file, bytes) = plain_file::open(path).map_err(Error::missing_or("open", path, needed))?;
+        self.total.fetch_add(bytes, Ordering::Relaxed);
         let count: Box<dyn Fn(u64, u64) + Send + '_> = Box::new(|read, unread| {
             let done_bytes = self.done.fetch_add(read, Ordering::Relaxed) + read;
             let total_bytes = self.total.fetch_sub(unread, Ordering::Relaxed) - unread;
@@ -51,7 +42,7 @@ impl<'a> Meter<'a> {
                 watch(Progress { done_bytes, total_bytes });
             }
         });
-        Ok(Metered { file, bytes: metadata.len(), left: metadata.len(), count })
+        Ok(Metered { file, bytes, left: bytes, count })
     }
 
     /// Opens a file, and decompresses it if its content is gzip, whatever its name.

@@ -142,7 +142,7 @@ impl<T: FromStr + Send + Copy> Table<T> {
                 return wrong(format!("has {} columns, expected at most {MAX_CLASSES}", self.width));
             }
             let bytes = host::product([most_rows as u64, self.width as u64, size_of::<T>() as u64]);
-            if let Some(shortage) = host::shortage(bytes, host::memory_bytes()) {
+            if let Some(shortage) = host::lack(bytes, host::free_bytes()) {
                 return wrong(format!("has {} columns, which for {most_rows} rows {shortage}", self.width));
             }
             self.cells.reserve_exact(most_rows * self.width);

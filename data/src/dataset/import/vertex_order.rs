@@ -12,6 +12,7 @@ use super::text::{self, shown};
 use super::vertex_table::VertexTable;
 use crate::dataset::error::{Error, Result};
 use crate::graph::MAX_VERTICES;
+use crate::host;
 
 /// One more than the number of names in a message, to detect that there are more.
 const SHOWN: usize = 4;
@@ -43,6 +44,10 @@ impl FromStr for Missing {
         }
     }
 }
+
+/// The most memory that a byte of a text of names can take: a name of one letter and its line end become an allocation,
+/// a pointer and the number of the line, in lists that double.
+const NAME_BYTES: u64 = 48;
 
 /// The vertices in the order of their rows.
 pub(super) struct Order {
@@ -238,6 +243,9 @@ fn read_names(job: &ImportJob<'_>, path: &Path) -> Result<(Vec<Arc<str>>, Vec<u6
     let (mut keys, mut lines, mut line) = (Vec::new(), Vec::new(), 0);
     let mut blank = None;
     while let Some(block) = blocks.next()? {
+        if let Some(lack) = host::lack(NAME_BYTES * block.len() as u64, host::free_bytes()) {
+            return Err(wrong(format!("has more than {} names: to read on {lack}", keys.len())));
+        }
         for name in block.split(|&byte| byte == b'\n') {
             line += 1;
             let name = std::str::from_utf8(name).map_err(|_| wrong(format!("line {line} is not UTF-8")))?.trim();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::blocks::Blocks;
+use super::blocks::{Blocks, Records};
 use super::edge_list::some;
 use super::ids::Interner;
 use super::job::ImportJob;
@@ -85,7 +85,7 @@ impl VertexTable {
             b' ' => b',',
             other => other,
         };
-        let text = job.meter.open_text(path, needed)?;
+        let (text, unbroken) = Records::new(job.meter.open_text(path, needed)?);
         let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).from_reader(text);
         let reading = Reading { file: &file, options: &job.options.columns };
         let titles = reader.byte_headers().map_err(|e| reading.failed(&e))?;
@@ -95,6 +95,7 @@ impl VertexTable {
         let mut rows = Rows::new(&reading, &titles, &roles);
         let mut record = csv::ByteRecord::new();
         while reader.read_byte_record(&mut record).map_err(|e| reading.failed(&e))? {
+            unbroken.set(0);
             rows.add(&record)?;
         }
         rows.finish()
@@ -109,7 +110,7 @@ impl VertexTable {
         let width = self.features.len();
         if width > 0 {
             let need = (rows.len() as u64).saturating_mul(4 * width as u64);
-            if let Some(shortage) = host::shortage(need, host::memory_bytes()) {
+            if let Some(shortage) = host::lack(need, host::free_bytes()) {
                 return Err(Error::Import {
                     file: self.file,
                     why: format!("has {width} features per row: that {shortage}"),
@@ -265,7 +266,7 @@ impl<'a> Rows<'a> {
     fn add(&mut self, record: &csv::ByteRecord) -> Result<()> {
         if self.keys.len().is_multiple_of(CHECK_EVERY) {
             let need = (self.keys.len() + CHECK_EVERY) as u64 * 4 * self.titles.len() as u64;
-            if let Some(shortage) = host::shortage(need, host::memory_bytes()) {
+            if let Some(shortage) = host::lack(need, host::free_bytes()) {
                 return Err(self.reading.wrong(format!("has more than {} rows: that {shortage}", self.keys.len())));
             }
         }

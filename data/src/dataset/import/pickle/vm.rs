@@ -4,6 +4,10 @@ use std::collections::HashMap;
 
 use super::{Global, Object, Pickle, Span, Value};
 use crate::dataset::error::{Error, Result};
+use crate::host;
+
+/// Memory for an object, with its items and its place on the stack.
+const OBJECT_BYTES: u64 = 128;
 
 enum Progress {
     Next,
@@ -114,6 +118,12 @@ impl Vm {
         let Ok(at) = u32::try_from(self.pickle.objects.len()) else {
             return Err(self.wrong("builds more objects than 32 bits can number"));
         };
+        if (at + 1).is_power_of_two() && at > 1 << 20 {
+            let need = u64::from(at) * OBJECT_BYTES;
+            if let Some(lack) = host::lack(need, host::free_bytes()) {
+                return Err(self.wrong(format!("builds more than {at} objects, which {lack}")));
+            }
+        }
         self.pickle.objects.push(object);
         self.push(Value::Object(at));
         Ok(())
