@@ -17,6 +17,7 @@ mod dataset_info;
 #[cfg(feature = "cuda")]
 mod emulated;
 mod exit_codes;
+mod faulty_disk;
 mod fuse;
 mod gradients;
 mod graph;
