@@ -59,8 +59,7 @@ enum Setting {
     Peers,
 }
 
-const SETTINGS: [Setting; 5] =
-    [Setting::Whole, Setting::Evicting, Setting::Tiled, Setting::InPlace, Setting::Peers];
+const SETTINGS: [Setting; 5] = [Setting::Whole, Setting::Evicting, Setting::Tiled, Setting::InPlace, Setting::Peers];
 
 /// A fault that is planted while a trainer runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -461,7 +460,8 @@ fn main() -> Result<(), Problem> {
     while soak.start.elapsed() < seconds {
         for setting in SETTINGS {
             if soak.start.elapsed() < seconds {
-                soak.round(setting).map_err(|problem| format!("seed {seed}, round {}: {problem}", soak.tally.rounds))?;
+                soak.round(setting)
+                    .map_err(|problem| format!("seed {seed}, round {}: {problem}", soak.tally.rounds))?;
             }
         }
     }

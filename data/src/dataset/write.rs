@@ -56,6 +56,11 @@ impl Dataset {
         let temporary = builder.tempdir_in(parent).map_err(Error::io("make a temporary directory in", parent))?;
         self.write_files(temporary.path())?;
         more(temporary.path())?;
+        if cfg!(unix) {
+            // The entries of the directory are on disk before it gets its name.
+            let synced = File::open(temporary.path()).and_then(|directory| directory.sync_all());
+            synced.map_err(Error::io("write", temporary.path()))?;
+        }
         fs::rename(temporary.path(), dir).map_err(|source| {
             // Another process may have filled it in the meantime.
             refuse_if_full(dir).err().unwrap_or(Error::Io {
