@@ -475,3 +475,19 @@ fn a_checkpoint_that_cannot_be_written_is_reported_and_the_next_one_tried() {
     drop(again.write(trainer.snapshot().unwrap()));
     assert!(matches!(again.finish(), Err(Error::Io { .. })), "the last one matters");
 }
+
+#[test]
+fn what_a_killed_run_left_is_removed_by_the_next_run() {
+    let folder = tempfile::tempdir().unwrap();
+    train(folder.path(), &["--epochs", "1"], 0);
+    let place = |name: &str| folder.path().join(name);
+    for left in [".new-epoch-00000009", ".old-best"] {
+        fs::create_dir(place(left)).unwrap();
+        fs::write(place(left).join("model.safetensors"), "x").unwrap();
+    }
+    fs::write(place(".probe-x"), "").unwrap();
+    fs::create_dir(place("of-somebody-else")).unwrap();
+    train(folder.path(), &["--epochs", "2", "--resume"], 0);
+    let names: Vec<String> = files(folder.path()).iter().map(|path| name(path).to_owned()).collect();
+    assert_eq!(names, ["best", "epoch-00000001", "epoch-00000002", "of-somebody-else"]);
+}

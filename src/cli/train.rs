@@ -18,7 +18,7 @@ use super::signals::{self, RunState, Watch};
 use crate::dataset::{Dataset, FeatureNorm, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
 use crate::infer::Predictor;
-use crate::infer::checkpoint::newest_epoch;
+use crate::infer::checkpoint::{PROBE_PREFIX, newest_epoch, sweep};
 use crate::model::{LabelKind, Model, Weights};
 use crate::runtime::TraceFile;
 use crate::train::{
@@ -419,6 +419,7 @@ fn take_folder(dir: &Path) -> Result<RunLock> {
     if let Some(dead) = lock.taken_from() {
         say(format_args!("{} was in use by {dead}, which has ended: taken over", dir.display()));
     }
+    sweep(dir);
     Ok(lock)
 }
 
@@ -427,7 +428,7 @@ fn take_folder(dir: &Path) -> Result<RunLock> {
 fn try_to_write(dir: &Path) -> Result<()> {
     let failed = |source| Error::Io { action: "write into the checkpoint folder", path: dir.into(), source };
     std::fs::create_dir_all(dir).map_err(failed)?;
-    tempfile::Builder::new().prefix(".probe-").tempfile_in(dir).map(drop).map_err(failed)
+    tempfile::Builder::new().prefix(PROBE_PREFIX).tempfile_in(dir).map(drop).map_err(failed)
 }
 
 /// The measurements of a run.

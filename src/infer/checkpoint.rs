@@ -30,6 +30,9 @@ pub(crate) const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 pub(crate) const RUN_FILE: &str = "run.json";
 pub(crate) const COST_MODEL_FILE: &str = "cost_model.json";
 
+/// Start of the name of the file that tests whether a folder can be written.
+pub(crate) const PROBE_PREFIX: &str = ".probe-";
+
 /// The part of `run.json` that is needed to apply the weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelRecord {
@@ -217,6 +220,22 @@ pub(crate) fn epochs(dir: &Path) -> Vec<(u64, PathBuf)> {
 /// Returns the newest epoch and its folder in `dir`, if there is one.
 pub(crate) fn newest_epoch(dir: &Path) -> Option<(u64, PathBuf)> {
     epochs(dir).into_iter().next()
+}
+
+/// Removes what a run that was killed left in a checkpoint folder: folders that were being written, replaced folders
+/// whose new contents are in place, and empty files that tested whether the folder can be written. What cannot be
+/// removed stays.
+pub(crate) fn sweep(dir: &Path) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let is_replaced = name.strip_prefix(".old-").is_some_and(|name| is_checkpoint(&dir.join(name)));
+        if name.starts_with(".new-") || is_replaced {
+            drop(remove_folder(&path));
+        } else if name.starts_with(PROBE_PREFIX) {
+            drop(fs::remove_file(&path));
+        }
+    }
 }
 
 /// Gives a damaged checkpoint another name, so that it is no longer the newest. Returns the name if that worked.
