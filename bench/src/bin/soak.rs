@@ -164,6 +164,37 @@ impl Device for Faulty {
     }
 }
 
+impl Setting {
+    fn devices(self, fuse: &Arc<Fuse>) -> Devices {
+        let fuse = Arc::clone(fuse);
+        let custom = |count, memory, in_place: bool| {
+            Devices::custom("faulty", count, memory, move |i, capacity| {
+                let inner: Box<dyn Device> = if in_place {
+                    Box::new(CpuDevice::new(None, capacity)?)
+                } else {
+                    Box::new(SimDevice::new(&format!("faulty:{i}"), None, capacity, SimSpeed::default())?)
+                };
+                Ok(Box::new(Faulty { inner, fuse: Arc::clone(&fuse) }))
+            })
+        };
+        match self {
+            Self::Whole => custom(2, ByteSize::mib(64), false),
+            Self::Evicting => custom(2, ByteSize::kib(1200), false),
+            Self::Tiled => custom(2, ByteSize::kib(800), false),
+            Self::InPlace => custom(1, ByteSize::mib(64), true),
+            Self::Peers => Devices::sim(2).exchange(ExchangeMode::Peer),
+        }
+    }
+
+    fn trainer(self, data: &Dataset, fuse: &Arc<Fuse>) -> lapidary::Result<Trainer> {
+        let model = Model::gcn(&[data.feature_width(), 32, 32, data.class_count()]).dropout(0.5);
+        let builder = Trainer::builder(&model, data).optimizer(Adam::new(0.01)).epochs(EPOCHS).eval_every(3);
+        let builder = builder.devices(self.devices(fuse)).partition(Partition::Strategy(Strategy::Edges));
+        // Trainers are built often, and the other policies plan for a second.
+        builder.memory(MemoryPolicy::Lru).build()
+    }
+}
+
 /// The counts that are printed.
 #[derive(Default)]
 struct Tally {
