@@ -165,10 +165,6 @@ impl Device for Faulty {
 }
 
 impl Setting {
-    fn name(self) -> String {
-        format!("{self:?}").to_lowercase()
-    }
-
     fn devices(self, fuse: &Arc<Fuse>) -> Devices {
         let fuse = Arc::clone(fuse);
         let custom = |count, memory, in_place: bool| {
