@@ -24,6 +24,8 @@ pub(super) struct RunState {
     pub newest: Option<Arc<Snapshot>>,
     /// The lock of the checkpoint folder.
     pub lock: Option<RunLock>,
+    /// Whether the last epoch is over, and only the end of the run is left.
+    pub is_ending: bool,
     /// Whether the run's state is safe: nothing is left to abandon.
     is_done: bool,
 }
@@ -127,14 +129,16 @@ fn wait_for_signal(signal: &AtomicUsize, state: &Mutex<RunState>, grace: Duratio
     loop {
         std::thread::sleep(PERIOD);
         let number = signal.load(Ordering::Relaxed);
-        if number != 0 && deadline.is_none() {
-            deadline = Some(Instant::now() + grace);
-            let name = if number == SIGINT as usize { "interrupted" } else { "terminated" };
-            say(format_args!("{name}: this epoch is the last (once more to stop at once)"));
-        }
         let mut state = lock(state);
         if state.is_done {
             return;
+        }
+        if number != 0 && deadline.is_none() {
+            deadline = Some(Instant::now() + grace);
+            if !state.is_ending {
+                let name = if number == SIGINT as usize { "interrupted" } else { "terminated" };
+                say(format_args!("{name}: this epoch is the last (once more to stop at once)"));
+            }
         }
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             abandon(&mut state, grace);

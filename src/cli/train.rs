@@ -496,6 +496,7 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: 
             stale = stale_epochs(args, trainer);
         }
     }
+    watch.state().is_ending = true;
     bar.finish_and_clear();
     if let Some(stale) = stale {
         say(format_args!("stopped early: no better validation accuracy for {stale} epochs"));
