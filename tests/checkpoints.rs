@@ -491,3 +491,19 @@ fn what_a_killed_run_left_is_removed_by_the_next_run() {
     let names: Vec<String> = files(folder.path()).iter().map(|path| name(path).to_owned()).collect();
     assert_eq!(names, ["best", "epoch-00000001", "epoch-00000002", "of-somebody-else"]);
 }
+
+/// A damaged `best/` used to stay as it was, because its digests and sizes were those of the new one.
+#[test]
+fn a_damaged_best_is_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(1);
+    trainer.step().unwrap();
+    trainer.save(folder.path()).unwrap();
+    let path = folder.path().join("best/model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    assert!(matches!(Predictor::open(folder.path()), Err(Error::Damaged { .. })));
+    trainer.save(folder.path()).unwrap();
+    Predictor::open(folder.path()).unwrap();
+}

@@ -85,7 +85,7 @@ struct TrainingArgs {
     weights: Option<PathBuf>,
     /// If a loss, parameter or moment is NaN or infinite: stop, or rollback (return to the last checkpoint and halve the
     /// learning rate)
-    #[arg(long, value_name = "ACTION", default_value = "stop")]
+    #[arg(long, value_name = "ACTION", default_value = "stop", hide_possible_values = true)]
     on_nan: OnNan,
     /// Seed of the initial weights and of dropout
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -372,8 +372,9 @@ fn end(args: &TrainArgs, trainer: &mut Trainer, started_at: u64, watch: &Watch) 
         let snapshot = trainer.snapshot()?;
         let mut state = watch.state();
         if let Some(mut writer) = state.writer.take() {
-            // An earlier failure no longer matters if this one is written.
-            drop(writer.write(snapshot));
+            if let Err(earlier) = writer.write(snapshot) {
+                signals::warn(&earlier);
+            }
             writer.finish()?;
         }
     }

@@ -23,6 +23,7 @@ use super::digests::{DIGESTS_FILE, digests_text};
 use crate::dataset::FeatureNorm;
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
+use crate::plain_file;
 
 pub(crate) const MODEL_FILE: &str = "model.safetensors";
 pub(crate) const BEST_FILE: &str = "best.safetensors";
@@ -95,7 +96,9 @@ pub(crate) fn write_folder(dir: &Path, name: &str, files: &Files) -> Result<()> 
     };
     let digests = digests_text(files);
     let place = dir.join(name);
-    if fs::read(place.join(DIGESTS_FILE)).is_ok_and(|found| found == digests) && has_sizes(&place, files) {
+    if plain_file::read(&place.join(DIGESTS_FILE), plain_file::TEXT_BYTES).is_ok_and(|found| found == digests)
+        && has(&place, files)
+    {
         return Ok(());
     }
     fs::create_dir_all(dir).map_err(io("create the checkpoint folder", dir))?;
@@ -109,9 +112,12 @@ pub(crate) fn write_folder(dir: &Path, name: &str, files: &Files) -> Result<()> 
     written
 }
 
-/// Returns whether a folder has all files with the right sizes. Reading verifies the contents.
-fn has_sizes(folder: &Path, files: &Files) -> bool {
-    files.iter().all(|(name, bytes)| folder.join(name).metadata().is_ok_and(|found| found.len() == bytes.len() as u64))
+/// Returns whether a folder has all files with these contents.
+fn has(folder: &Path, files: &Files) -> bool {
+    let same = |(name, bytes): &(&str, Vec<u8>)| {
+        plain_file::read(&folder.join(name), bytes.len() as u64).is_ok_and(|found| found == *bytes)
+    };
+    files.iter().all(same)
 }
 
 fn write_fresh(fresh: &Path, files: &Files, digests: Vec<u8>) -> Result<()> {

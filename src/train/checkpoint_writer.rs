@@ -81,11 +81,12 @@ impl CheckpointWriter {
     /// same. A run may go on and try again later.
     pub fn write(&mut self, snapshot: Arc<Snapshot>) -> Result<()> {
         self.newest = Some(snapshot.epoch());
+        // Before this one is queued: its own result is for the next call, or for the end.
+        let failed = self.written.try_iter().filter_map(Result::err).last();
         if let Some(queue) = &self.snapshots {
             // The thread ends only when this sender is gone.
             drop(queue.send(snapshot));
         }
-        let failed = self.written.try_iter().filter_map(Result::err).last();
         failed.map_or(Ok(()), Err)
     }
 

@@ -31,7 +31,7 @@ impl Snapshot {
         self.record.epoch
     }
 
-    /// Writes `dir/epoch-<N>/` and, if it has changed, `dir/best/`.
+    /// Writes `dir/best/`, if it has changed, and `dir/epoch-<N>/`.
     ///
     /// # Cost
     /// The first call for a dataset also computes [`Dataset::fingerprint`], unless that was done before.
@@ -64,11 +64,11 @@ impl Snapshot {
             None => None,
         };
         files.extend(cost_model.clone());
-        checkpoint::write_folder(dir, &checkpoint::epoch_folder(record.epoch), &files)?;
+        // First: if only one of the two is written, a resumed run writes the other one.
         if let Some(mut files) = best {
             files.extend(cost_model);
             checkpoint::write_folder(dir, "best", &files)?;
         }
-        Ok(())
+        checkpoint::write_folder(dir, &checkpoint::epoch_folder(record.epoch), &files)
     }
 }
