@@ -167,7 +167,18 @@ fn an_interrupted_run_exits_with_130() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("run");
     let mut child = Command::new(LAPIDARY)
-        .args(["train", "--data", "builtin:karate", "--epochs", "100000000", "--checkpoint-every", "5", "--checkpoint"])
+        .args([
+            "train",
+            "--data",
+            "builtin:karate",
+            "--epochs",
+            "100000000",
+            "--checkpoint-every",
+            "5",
+            "--keep",
+            "0",
+            "--checkpoint",
+        ])
         .arg(&dir)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -18,7 +18,8 @@ fn train(data: &Path, dir: &Path, more: &[&str]) -> Child {
     Command::new(LAPIDARY)
         .args(["train", "--data"])
         .arg(data)
-        .arg("--checkpoint")
+        // All are kept, so that one that a test waits for does not go.
+        .args(["--keep", "0", "--checkpoint"])
         .arg(dir)
         .args(more)
         .stdout(Stdio::piped())

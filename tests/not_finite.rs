@@ -147,3 +147,17 @@ fn rollback_returns_to_a_checkpoint_with_half_the_learning_rate_and_records_it()
     assert_eq!(record["optimizer"]["lr"].as_f64(), Some(lr), "the rate that was asked for");
     assert!(record["learning_rate"].as_f64().unwrap() < lr);
 }
+
+/// A schedule sets another rate before each epoch. The search repeats the epochs with the same rates.
+#[test]
+fn the_search_repeats_the_learning_rates_of_a_schedule() {
+    let (data, model) = karate();
+    let mut trainer = builder(&model, &data, "cpu").optimizer(Sgd::new(0.1)).build().unwrap();
+    let error = (0..100).find_map(|epoch| {
+        trainer.set_learning_rate(if epoch < 30 { 0.1 } else { 1e30 }).unwrap();
+        trainer.step().err()
+    });
+    let error = error.expect("no number survives the last rates");
+    let Error::Diverged { epoch, first: Some(first), .. } = &error else { panic!("{error}") };
+    assert!(*epoch > 30 && !first.value.is_finite(), "{error}");
+}

@@ -205,7 +205,18 @@ fn the_memory_of_a_trace_does_not_grow_with_the_epochs() {
 /// Starts a run that continues until it is killed, and returns once it has locked `dir`.
 fn endless(dir: &Path) -> Child {
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("lapidary"))
-        .args(["train", "--data", "builtin:karate", "--epochs", "100000000", "--checkpoint-every", "5", "--checkpoint"])
+        .args([
+            "train",
+            "--data",
+            "builtin:karate",
+            "--epochs",
+            "100000000",
+            "--checkpoint-every",
+            "5",
+            "--keep",
+            "0",
+            "--checkpoint",
+        ])
         .arg(dir)
         .stderr(Stdio::null())
         .spawn()

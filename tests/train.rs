@@ -88,7 +88,7 @@ fn a_resumed_run_is_the_run_that_was_not_interrupted() {
 fn a_run_that_was_killed_goes_on_from_its_last_whole_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let (killed, whole) = (folder.path().join("killed"), folder.path().join("whole"));
-    let flags = ["train", "--epochs", "1000000", "--checkpoint-every", "10", "--checkpoint"];
+    let flags = ["train", "--epochs", "1000000", "--checkpoint-every", "10", "--keep", "0", "--checkpoint"];
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("lapidary"))
         .args(flags)
         .arg(&killed)

@@ -357,16 +357,22 @@ pub(super) fn run(args: &TrainArgs) -> Result<ExitCode> {
         }
         (ended, traced) => ended.and(traced)?,
     }
-    let is_cut_short = watch.is_interrupted() && trainer.epoch() < args.training.epochs;
-    Ok(if is_cut_short { watch.exit_code() } else { ExitCode::SUCCESS })
+    Ok(if is_cut_short(args, &trainer, &watch) { watch.exit_code() } else { ExitCode::SUCCESS })
 }
 
-/// Ends a run after its last epoch: evaluates if nothing was evaluated yet, and writes a checkpoint. A run that was
-/// interrupted saves first, and evaluates only if nothing is saved.
+/// Returns whether a signal ended the run before its last epoch.
+fn is_cut_short(args: &TrainArgs, trainer: &Trainer, watch: &Watch) -> bool {
+    watch.is_interrupted() && trainer.epoch() < args.training.epochs
+}
+
+/// Ends a run after its last epoch: evaluates if nothing was evaluated yet, and writes a checkpoint. A run that was cut
+/// short evaluates only if nothing is saved, since its time is short.
 fn end(args: &TrainArgs, trainer: &mut Trainer, started_at: u64, watch: &Watch) -> Result<()> {
-    let saves = args.checkpoints.checkpoint.is_some() && (trainer.epoch() > started_at || started_at == 0);
-    if (trainer.best().is_none() || args.training.eval_every == 0) && !(saves && watch.is_interrupted()) {
+    let has_folder = args.checkpoints.checkpoint.is_some();
+    let mut saves = has_folder && (trainer.epoch() > started_at || started_at == 0);
+    if (trainer.best().is_none() || args.training.eval_every == 0) && !(saves && is_cut_short(args, trainer, watch)) {
         trainer.evaluate()?;
+        saves = has_folder;
     }
     if saves {
         let snapshot = trainer.snapshot()?;

@@ -181,6 +181,7 @@ impl<'a> TrainerBuilder<'a> {
             best: None,
             best_weights: Arc::default(),
             last_good: None,
+            new_rates: Vec::new(),
             snapshot_s: 0.0,
             since_snapshot_s: 0.0,
             eval_every: self.eval_every,

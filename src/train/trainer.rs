@@ -85,6 +85,8 @@ pub struct Trainer {
     pub(super) best_weights: Arc<Weights>,
     /// A recent state with finite numbers; `None` if the state was changed from outside since then.
     pub(super) last_good: Option<Arc<Snapshot>>,
+    /// Learning rates that were set since the last snapshot, each with its first epoch.
+    pub(super) new_rates: Vec<(u64, f64)>,
     /// Seconds that the last snapshot took.
     pub(super) snapshot_s: f64,
     /// Seconds of epochs since the last snapshot.
@@ -215,8 +217,11 @@ impl Trainer {
     fn find_not_finite(&mut self, last: u64) -> Result<Option<NotFinite>> {
         let Some(good) = self.last_good.clone() else { return Ok(None) };
         self.put_back(&good)?;
-        let mut found = None;
+        let (mut found, rates) = (None, std::mem::take(&mut self.new_rates));
         for epoch in good.epoch() + 1..=last {
+            for (_, lr) in rates.iter().filter(|(first, _)| *first == epoch) {
+                self.write_learning_rate(*lr)?;
+            }
             let controls = [(Origin::Clock, clock(epoch))];
             found = self.session.run_checked(self.phases(epoch).1, &controls)?;
             if found.is_some() {
@@ -349,7 +354,7 @@ impl Trainer {
     /// [`Error::Value`] if it is negative or not finite as an f32, and then nothing changes; [`Error::Device`].
     pub fn set_learning_rate(&mut self, lr: f64) -> Result<()> {
         check_learning_rate(lr)?;
-        self.last_good = None;
+        self.new_rates.push((self.epoch + 1, lr));
         self.write_learning_rate(lr)
     }
 
@@ -424,6 +429,7 @@ impl Trainer {
         self.check_finite(&snapshot.weights)?;
         self.check_finite(&snapshot.moments)?;
         self.last_good = Some(snapshot.clone());
+        self.new_rates.clear();
         (self.snapshot_s, self.since_snapshot_s) = (start.elapsed().as_secs_f64(), 0.0);
         Ok(snapshot)
     }
