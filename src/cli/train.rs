@@ -18,7 +18,7 @@ use super::signals::{self, RunState, Watch};
 use crate::dataset::{Dataset, FeatureNorm, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
 use crate::infer::Predictor;
-use crate::infer::checkpoint::{PROBE_PREFIX, newest_epoch, sweep};
+use crate::infer::checkpoint::{PROBE_PREFIX, newest_epoch};
 use crate::model::{LabelKind, Model, Weights};
 use crate::runtime::TraceFile;
 use crate::train::{
@@ -426,7 +426,6 @@ fn take_folder(dir: &Path) -> Result<RunLock> {
     if let Some(dead) = lock.taken_from() {
         say(format_args!("{} was in use by {dead}, which has ended: taken over", dir.display()));
     }
-    sweep(dir);
     Ok(lock)
 }
 

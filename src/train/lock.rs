@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, LockHolder, Result};
+use crate::infer::checkpoint::sweep;
 
 /// Name of the lock file in the checkpoint folder.
 const FILE: &str = ".lock";
@@ -65,13 +66,15 @@ impl LockHolder {
 }
 
 impl RunLock {
-    /// Takes the folder, and creates it if it does not exist.
+    /// Takes the folder, and creates it if it does not exist. Removes incomplete checkpoints that a killed run left in it.
     ///
     /// # Errors
     /// [`Error::FolderInUse`] if another run holds it, in this process or elsewhere; [`Error::Io`] if it cannot be
     /// written.
     pub fn take(dir: impl AsRef<Path>) -> Result<Self> {
-        take_with(dir.as_ref(), &File::try_lock)
+        let lock = take_with(dir.as_ref(), &File::try_lock)?;
+        sweep(dir.as_ref());
+        Ok(lock)
     }
 
     /// Writes the pid and host of this process, and the time, into the file.
