@@ -23,8 +23,11 @@ mod scheduled {
     pub use shuttle::sync::mpsc::{Receiver, SyncSender as Sender, sync_channel as bounded};
     pub use shuttle::thread::{Builder, JoinHandle};
 
+    /// More jobs than a test queues: the scheduler allocates a record for each.
+    const MOST_MESSAGES: usize = 1 << 10;
+
     pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
-        bounded(usize::MAX)
+        bounded(MOST_MESSAGES)
     }
 
     #[derive(Debug, Default)]

@@ -205,6 +205,7 @@ fn every_call_fails_in_turn_and_nothing_hangs_or_leaks() {
 
 /// Runs the same under a scheduler that decides at each lock, message and thread who goes on. It reports when all threads
 /// wait. Many orders are tried: at random, and with few changes of priority, which find what depends on one rare change.
+/// The scheduler takes any panic for a failure of the test, so none is injected.
 #[cfg(shuttle)]
 #[test]
 fn no_order_of_the_threads_hangs_or_changes_an_error() {
@@ -221,17 +222,15 @@ fn no_order_of_the_threads_hangs_or_changes_an_error() {
     let mut runs = 0;
     for path in [ExchangePath::Host, ExchangePath::Peer] {
         // No fault, then faults at the start, in the middle and late.
-        for k in [-1, 0, 7, 60, 133, 210, 260] {
-            for fault in [Fault::Error, Fault::Panic] {
-                let (inputs, programs) = (inputs.clone(), programs.clone());
-                let once = move || match run(&inputs, &programs, path, k, fault) {
-                    Ok(()) => assert!(k < 0, "call {k} did not fail"),
-                    Err(Error::Device { source, .. }) => assert!(source.to_string().contains("injected"), "{source}"),
-                    Err(other) => panic!("call {k}, {path:?}, {fault:?}: {other}"),
-                };
-                runs += shuttle::Runner::new(RandomScheduler::new(orders), config.clone()).run(once.clone());
-                runs += shuttle::Runner::new(PctScheduler::new(3, orders), config.clone()).run(once);
-            }
+        for k in [-1, 0, 7, 20, 60, 100, 133, 170, 210, 260] {
+            let (inputs, programs) = (inputs.clone(), programs.clone());
+            let once = move || match run(&inputs, &programs, path, k, Fault::Error) {
+                Ok(()) => assert!(k < 0, "call {k} did not fail"),
+                Err(Error::Device { source, .. }) => assert!(source.to_string().contains("injected"), "{source}"),
+                Err(other) => panic!("call {k}, {path:?}: {other}"),
+            };
+            runs += shuttle::Runner::new(RandomScheduler::new(orders), config.clone()).run(once.clone());
+            runs += shuttle::Runner::new(PctScheduler::new(3, orders), config.clone()).run(once);
         }
     }
     println!("{runs} orders");
