@@ -87,13 +87,20 @@ fn feature_data(features: Features) -> FeatureData {
     }
 }
 
-/// Does some work on a dataset, and checks that its files did not change meanwhile. If one did, that is the error,
-/// whether the work succeeds, fails or panics: mapped arrays change with their files.
+/// Does some work on a dataset, and checks that its files did not change meanwhile: see [`if_unchanged`].
 ///
 /// # Errors
 /// [`Error::Dataset`] if a file has changed, otherwise those of the work.
 pub(crate) fn watched<T>(data: &Dataset, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let done = catch_unwind(AssertUnwindSafe(work));
+    if_unchanged(data, catch_unwind(AssertUnwindSafe(work)))
+}
+
+/// Returns the result of work on a dataset whose files did not change meanwhile. If one did, that is the error, whether
+/// the work succeeded, failed or panicked: mapped arrays change with their files.
+///
+/// # Errors
+/// [`Error::Dataset`] if a file has changed, otherwise those of the work.
+pub(crate) fn if_unchanged<T>(data: &Dataset, done: std::thread::Result<Result<T>>) -> Result<T> {
     data.check_files()?;
     done.unwrap_or_else(|panic| resume_unwind(panic))
 }

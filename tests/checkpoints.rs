@@ -25,6 +25,14 @@ fn trainer(seed: u64) -> Trainer {
     builder.optimizer(Adam::new(0.01)).build().unwrap()
 }
 
+/// Trains one epoch, saves it, and returns the trainer.
+fn saved_once(dir: &Path) -> Trainer {
+    let mut trainer = trainer(1);
+    trainer.step().unwrap();
+    trainer.save(dir).unwrap();
+    trainer
+}
+
 /// Trains three epochs and saves them.
 fn saved(dir: &Path, seed: u64) {
     let mut trainer = trainer(seed);
@@ -427,9 +435,7 @@ fn training_starts_from_weights() {
 #[test]
 fn a_checkpoint_that_is_replaced_is_always_there() {
     let folder = tempfile::tempdir().unwrap();
-    let mut trainer = trainer(1);
-    trainer.step().unwrap();
-    trainer.save(folder.path()).unwrap();
+    let mut trainer = saved_once(folder.path());
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -496,9 +502,7 @@ fn what_a_killed_run_left_is_removed_by_the_next_run() {
 #[test]
 fn a_damaged_best_is_written_again() {
     let folder = tempfile::tempdir().unwrap();
-    let mut trainer = trainer(1);
-    trainer.step().unwrap();
-    trainer.save(folder.path()).unwrap();
+    let trainer = saved_once(folder.path());
     let path = folder.path().join("best/model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -506,4 +510,15 @@ fn a_damaged_best_is_written_again() {
     assert!(matches!(Predictor::open(folder.path()), Err(Error::Damaged { .. })));
     trainer.save(folder.path()).unwrap();
     Predictor::open(folder.path()).unwrap();
+}
+
+/// A pipe in place of the lock used to be read without end.
+#[test]
+#[cfg(unix)]
+fn a_pipe_in_place_of_the_lock_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = std::process::Command::new("mkfifo").arg(folder.path().join(".lock")).status().unwrap();
+    assert!(made.success());
+    let text = train(folder.path(), &["--epochs", "1"], 1);
+    assert!(text.contains("it is a pipe, not a plain file"), "{text}");
 }

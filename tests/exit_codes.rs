@@ -5,6 +5,8 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::common::endless::{signal, started};
+
 const LAPIDARY: &str = env!("CARGO_BIN_EXE_lapidary");
 
 fn run(args: &[&str]) -> (Option<i32>, String, String) {
@@ -166,30 +168,8 @@ fn a_run_with_a_checkpoint_goes_on_without_its_reader() {
 fn an_interrupted_run_exits_with_130() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("run");
-    let mut child = Command::new(LAPIDARY)
-        .args([
-            "train",
-            "--data",
-            "builtin:karate",
-            "--epochs",
-            "100000000",
-            "--checkpoint-every",
-            "5",
-            "--keep",
-            "0",
-            "--checkpoint",
-        ])
-        .arg(&dir)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    while !dir.join("epoch-00000005").exists() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    let signalled = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(signalled.success());
+    let child = started(&dir);
+    signal(&child, "-INT");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     assert!(String::from_utf8(output.stdout).unwrap().contains("test accuracy"));

@@ -5,46 +5,28 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lapidary::{Dataset, Error, Model, Predictor, Trainer};
 
+use crate::common::endless::{ENDLESS, endless, signal, wait_for};
+
 const LAPIDARY: &str = env!("CARGO_BIN_EXE_lapidary");
 
-/// A number of epochs that no run of these tests reaches.
-const ENDLESS: &str = "100000000";
-
+/// Starts a training; the flags may end it.
 fn train(data: &Path, dir: &Path, more: &[&str]) -> Child {
-    Command::new(LAPIDARY)
-        .args(["train", "--data"])
-        .arg(data)
-        // All are kept, so that one that a test waits for does not go.
-        .args(["--keep", "0", "--checkpoint"])
-        .arg(dir)
-        .args(more)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+    let mut command = Command::new(LAPIDARY);
+    command.args(["train", "--data"]).arg(data).arg("--checkpoint").arg(dir).args(more);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Starts a training that only a signal or an error ends.
+fn train_on(data: &Path, dir: &Path, more: &[&str]) -> Child {
+    endless(data, dir).args(more).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 fn builtin() -> PathBuf {
     "builtin:karate".into()
-}
-
-/// Waits until a path exists.
-fn wait_for(child: &mut Child, path: &Path) {
-    let start = Instant::now();
-    while !path.exists() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{} never came", path.display());
-        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn signal(child: &Child, name: &str) {
-    let sent = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
-    assert!(sent.success());
 }
 
 fn end(child: Child) -> (Option<i32>, String) {
@@ -75,7 +57,7 @@ fn sigterm_saves_as_ctrl_c_does() {
     for (name, code) in [("-TERM", 143), ("-INT", 130)] {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("run");
-        let mut child = train(&builtin(), &dir, &["--epochs", ENDLESS, "--checkpoint-every", "7"]);
+        let mut child = train_on(&builtin(), &dir, &["--checkpoint-every", "7"]);
         wait_for(&mut child, &dir.join("epoch-00000014"));
         signal(&child, name);
         let (ended, text) = end(child);
@@ -100,8 +82,8 @@ fn sigterm_saves_as_ctrl_c_does() {
 fn an_epoch_that_outlasts_the_grace_period_is_abandoned_and_the_state_before_it_saved() {
     let folder = tempfile::tempdir().unwrap();
     let (data, dir) = (dataset(folder.path()), folder.path().join("run"));
-    let flags = ["--epochs", ENDLESS, "--checkpoint-every", "10", "--hidden", "256", "--layers", "4", "--grace", "0"];
-    let mut child = train(&data, &dir, &flags[..]);
+    let flags = ["--checkpoint-every", "10", "--hidden", "256", "--layers", "4", "--grace", "0"];
+    let mut child = train_on(&data, &dir, &flags[..]);
     wait_for(&mut child, &dir.join("epoch-00000010"));
     std::thread::sleep(Duration::from_millis(200));
     signal(&child, "-TERM");
@@ -122,8 +104,8 @@ fn an_epoch_that_outlasts_the_grace_period_is_abandoned_and_the_state_before_it_
 fn the_second_signal_ends_the_program_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let (data, dir) = (dataset(folder.path()), folder.path().join("run"));
-    let flags = ["--epochs", ENDLESS, "--checkpoint-every", "2", "--hidden", "512", "--layers", "6"];
-    let mut child = train(&data, &dir, &flags);
+    let flags = ["--checkpoint-every", "2", "--hidden", "512", "--layers", "6"];
+    let mut child = train_on(&data, &dir, &flags);
     wait_for(&mut child, &dir.join("epoch-00000002"));
     signal(&child, "-TERM");
     signal(&child, "-TERM");
@@ -194,8 +176,8 @@ fn a_dataset_that_changes_under_a_run_is_detected() {
         for devices in ["cpu", "sim:2"] {
             let folder = tempfile::tempdir().unwrap();
             let (data, dir) = (dataset(folder.path()), folder.path().join("run"));
-            let flags = ["--epochs", ENDLESS, "--checkpoint-every", "3", "--devices", devices];
-            let mut child = train(&data, &dir, &flags);
+            let flags = ["--checkpoint-every", "3", "--devices", devices];
+            let mut child = train_on(&data, &dir, &flags);
             wait_for(&mut child, &dir.join("epoch-00000003"));
             change(&data.join(name));
             data_changed(child, &dir, &data.join(name), how);

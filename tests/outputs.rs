@@ -3,10 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use assert_cmd::Command;
 use serde_json::Value;
+
+use crate::common::endless::started;
 
 fn lapidary() -> Command {
     Command::cargo_bin("lapidary").unwrap()
@@ -202,33 +204,6 @@ fn the_memory_of_a_trace_does_not_grow_with_the_epochs() {
     assert!(many < few + 20_000, "{few} KiB, then {many} KiB");
 }
 
-/// Starts a run that continues until it is killed, and returns once it has locked `dir`.
-fn endless(dir: &Path) -> Child {
-    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("lapidary"))
-        .args([
-            "train",
-            "--data",
-            "builtin:karate",
-            "--epochs",
-            "100000000",
-            "--checkpoint-every",
-            "5",
-            "--keep",
-            "0",
-            "--checkpoint",
-        ])
-        .arg(dir)
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let start = Instant::now();
-    while !dir.join("epoch-00000005").exists() {
-        assert!(child.try_wait().unwrap().is_none() && start.elapsed() < Duration::from_secs(60), "no checkpoint");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    child
-}
-
 fn end(mut child: Child) {
     child.kill().unwrap();
     child.wait().unwrap();
@@ -238,7 +213,7 @@ fn end(mut child: Child) {
 fn two_runs_never_share_a_checkpoint_folder() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("run");
-    let first = endless(&dir);
+    let first = started(&dir);
     let pid = first.id().to_string();
     for resume in [None, Some("--resume")] {
         // The run is refused before it looks for the data, or else the error would be about the data.
@@ -260,7 +235,7 @@ fn two_runs_never_share_a_checkpoint_folder() {
 fn a_run_that_was_killed_does_not_keep_its_folder() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("run");
-    let first = endless(&dir);
+    let first = started(&dir);
     let pid = first.id().to_string();
     end(first);
     assert!(dir.join(".lock").exists());
@@ -290,7 +265,7 @@ fn a_run_that_ends_leaves_no_lock() {
     assert!(text.contains("no/such/folder"), "{text}");
     assert!(!other.exists());
     // Inference may read a folder while a run writes to it.
-    let first = endless(&other);
+    let first = started(&other);
     lapidary().args(["infer", "--data", "builtin:karate", "--checkpoint"]).arg(&other).assert().success();
     end(first);
 }

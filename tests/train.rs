@@ -3,8 +3,8 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
+use crate::common::endless::{endless, wait_for};
 use crate::common::{pairs, shared};
 use assert_cmd::Command;
 use lapidary::{
@@ -88,18 +88,12 @@ fn a_resumed_run_is_the_run_that_was_not_interrupted() {
 fn a_run_that_was_killed_goes_on_from_its_last_whole_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let (killed, whole) = (folder.path().join("killed"), folder.path().join("whole"));
-    let flags = ["train", "--epochs", "1000000", "--checkpoint-every", "10", "--keep", "0", "--checkpoint"];
-    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("lapidary"))
-        .args(flags)
-        .arg(&killed)
+    let mut child = endless(Path::new("builtin:planted"), &killed)
+        .args(["--checkpoint-every", "10"])
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let start = Instant::now();
-    while !killed.join("epoch-00000030/run.json").exists() {
-        assert!(start.elapsed() < Duration::from_secs(60), "no checkpoint after a minute");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_for(&mut child, &killed.join("epoch-00000030/run.json"));
     child.kill().unwrap();
     child.wait().unwrap();
     Predictor::open(&killed).unwrap();

@@ -2,7 +2,7 @@
 #![no_main]
 
 use lapidary::dataset::import::{Fate, Format, Options};
-use lapidary_fuzz::{choice, file, imported, packed, selected};
+use lapidary_fuzz::{choice, imported_text, selected};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -14,7 +14,5 @@ fuzz_target!(|bytes: &[u8]| {
         symmetrise: (first & 64 != 0).then_some(true),
         ..Options::default()
     };
-    // Bytes that begin like gzip are read as gzip in any case.
-    let path = if first & 128 == 0 { file("edges.txt", rest) } else { file("edges.txt", &packed(rest)) };
-    imported(Format::Edges, &path, &options);
+    imported_text(Format::Edges, "edges.txt", rest, first & 128 != 0, &options);
 });

@@ -2,7 +2,7 @@
 #![no_main]
 
 use lapidary::dataset::import::{Fate, Format, Options};
-use lapidary_fuzz::{choice, file, imported, packed, selected};
+use lapidary_fuzz::{choice, imported_text, selected};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -14,6 +14,5 @@ fuzz_target!(|bytes: &[u8]| {
         symmetrise: (first & 64 != 0).then_some(true),
         ..Options::default()
     };
-    let path = if first & 128 == 0 { file("graph.mtx", rest) } else { file("graph.mtx", &packed(rest)) };
-    imported(Format::MatrixMarket, &path, &options);
+    imported_text(Format::MatrixMarket, "graph.mtx", rest, first & 128 != 0, &options);
 });

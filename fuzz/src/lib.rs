@@ -117,13 +117,40 @@ pub fn sparse() -> Dataset {
 
 /// Writes a dataset to a new folder of the scratch folder, and returns the folder.
 pub fn written(data: &Dataset, name: &str) -> PathBuf {
+    let path = free(name);
+    data.write(&path).expect("an accepted dataset can be written");
+    path
+}
+
+/// Returns a path in the scratch folder at which nothing is left of the last input.
+fn free(name: &str) -> PathBuf {
     let path = scratch().join(name);
-    // What is left of the last input.
     if path.exists() {
         fs::remove_dir_all(&path).expect("the scratch folder is ours");
     }
-    data.write(&path).expect("an accepted dataset can be written");
     path
+}
+
+/// Opens a dataset directory of which one file has other contents: of [`dense`] or of [`sparse`], as `first` selects.
+/// `which` selects the file.
+pub fn opened(first: usize, bytes: &[u8], which: impl FnOnce(&Folder) -> usize) {
+    static FOLDERS: OnceLock<[Folder; 2]> = OnceLock::new();
+    let folders = FOLDERS.get_or_init(|| {
+        let folder = |data: &Dataset, name| Folder::copy(&written(data, "fresh"), name);
+        [folder(&dense(), "dense"), folder(&sparse(), "sparse")]
+    });
+    let folder = &folders[first % 2];
+    folder.with(which(folder), bytes, |path| {
+        if let Ok(data) = Dataset::open(path) {
+            check_again(&data);
+        }
+    });
+}
+
+/// Imports a text file: plain, or as gzip. Bytes that begin like gzip are read as gzip in any case.
+pub fn imported_text(kind: Format, name: &str, bytes: &[u8], is_packed: bool, options: &Options<'_>) {
+    let path = if is_packed { file(name, &packed(bytes)) } else { file(name, bytes) };
+    imported(kind, &path, options);
 }
 
 /// Checks what the rest of the library relies on.
@@ -177,10 +204,7 @@ pub fn imported(kind: Format, source: &Path, options: &Options<'_>) {
 
 fn written_with_ids(found: &Imported) {
     check(&found.dataset);
-    let path = scratch().join("again");
-    if path.exists() {
-        fs::remove_dir_all(&path).expect("the scratch folder is ours");
-    }
+    let path = free("again");
     found.write(&path).expect("an accepted dataset can be written");
     reopened(&found.dataset, &path);
 }

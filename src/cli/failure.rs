@@ -31,7 +31,16 @@ pub(super) fn end(error: &Error) -> ExitCode {
 
 /// Prints one `error:` line, then its causes.
 pub(super) fn report(error: &Error) {
-    say(format_args!("error: {}", in_flags(error)));
+    report_as("error", error);
+}
+
+/// Prints one `warning:` line, then its causes, for an error that the command survives.
+pub(super) fn warn(error: &Error) {
+    report_as("warning", error);
+}
+
+fn report_as(what: &str, error: &Error) {
+    say(format_args!("{what}: {}", in_flags(error)));
     let (mut cause, mut said) = (error.source(), String::new());
     while let Some(reason) = cause {
         let text = in_flags(reason);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use super::failure;
 use super::output::say;
 use crate::error::{Error, Result};
 use crate::train::{CheckpointWriter, RunLock, Snapshot};
@@ -45,13 +46,8 @@ impl RunState {
 
 /// Reports a checkpoint that could not be written.
 pub(super) fn warn(error: &Error) {
-    let mut text = format!("warning: {error}");
-    let mut cause = std::error::Error::source(error);
-    while let Some(reason) = cause {
-        text += &format!(": {reason}");
-        cause = reason.source();
-    }
-    say(format_args!("{text}; the run goes on, and the checkpoints before are complete"));
+    failure::warn(error);
+    say("the run goes on; the checkpoints before are complete");
 }
 
 /// Watches for SIGINT (Ctrl-C) and SIGTERM while a run trains.
@@ -158,7 +154,7 @@ fn abandon(state: &mut RunState, grace: Duration) {
     let newest = writer.newest();
     let written = writer.finish();
     match (written, newest) {
-        (Err(error), _) => warn(&error),
+        (Err(error), _) => failure::report(&error),
         (Ok(()), Some(epoch)) => say(format_args!(
             "the epoch was not done after {seconds} s of grace: abandoned; the checkpoint has epoch {epoch}"
         )),
@@ -178,7 +174,7 @@ pub(super) fn prepare() {
         const TEXT: &str = "error: a file became shorter while this program was reading it, or its disk failed \
             (SIGBUS); put the file back as it was and start again (with a checkpoint: --resume)\n";
         let _ = rustix::io::write(rustix::stdio::stderr(), TEXT.as_bytes());
-        signal_hook::low_level::exit(super::failure::FAILED.into());
+        signal_hook::low_level::exit(failure::FAILED.into());
     };
     // SAFETY: the handler only calls `write` and `_exit`, which are async-signal-safe, and allocates nothing. It ends
     // the process, so the read that raised the signal does not return.

@@ -249,14 +249,7 @@ impl Session {
         controls: &[(Origin, HostSlot)],
         traced: bool,
     ) -> Result<Done> {
-        self.plan(phases)?;
-        let lowered = &self.runtime.lowered()[0];
-        let slot = |(phase, name): &(usize, &str)| lowered.phases[*phase].output(name);
-        let metrics: Vec<Slot> = metrics.iter().map(slot).collect();
-        let controls = controls.iter().filter_map(|(origin, value)| Some((self.origin(origin)?[0], value.clone())));
-        let controls: Vec<(Slot, HostSlot)> = controls.collect();
-        let scripts = self.scripts[phases].clone();
-        self.run_scripts(&scripts, &metrics, &controls, [traced, false])
+        self.run_phases(phases, metrics, controls, [traced, false])
     }
 
     /// Runs phases like [`Session::run`], one call after the other, and looks for the first number that is not finite:
@@ -269,11 +262,24 @@ impl Session {
         phases: &[usize],
         controls: &[(Origin, HostSlot)],
     ) -> Result<Option<NotFinite>> {
+        Ok(self.run_phases(phases, &[], controls, [false, true])?.not_finite)
+    }
+
+    fn run_phases(
+        &mut self,
+        phases: &[usize],
+        metrics: &[(usize, &str)],
+        controls: &[(Origin, HostSlot)],
+        traced_and_checked: [bool; 2],
+    ) -> Result<Done> {
         self.plan(phases)?;
+        let lowered = &self.runtime.lowered()[0];
+        let slot = |(phase, name): &(usize, &str)| lowered.phases[*phase].output(name);
+        let metrics: Vec<Slot> = metrics.iter().map(slot).collect();
         let controls = controls.iter().filter_map(|(origin, value)| Some((self.origin(origin)?[0], value.clone())));
         let controls: Vec<(Slot, HostSlot)> = controls.collect();
         let scripts = self.scripts[phases].clone();
-        Ok(self.run_scripts(&scripts, &[], &controls, [false, true])?.not_finite)
+        self.run_scripts(&scripts, &metrics, &controls, traced_and_checked)
     }
 
     fn run_scripts(

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, LockHolder, Result};
 use crate::infer::checkpoint::sweep;
+use crate::plain_file;
 
 /// Name of the lock file in the checkpoint folder.
 const FILE: &str = ".lock";
@@ -184,12 +185,16 @@ fn make_folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(made)
 }
 
-/// Opens the lock file. Returns it, and whether it is new.
+/// Opens the lock file, which is a plain file. Returns it, and whether it is new.
 fn open(path: &Path) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     match options.clone().create_new(true).open(path) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => options.open(path).map(|file| (file, false)),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            // A read of a pipe would wait for ever.
+            plain_file::open(path)?;
+            options.open(path).map(|file| (file, false))
+        }
         opened => opened.map(|file| (file, true)),
     }
 }

@@ -2,10 +2,12 @@
 
 mod builder;
 mod checkpoint_writer;
+mod divergence;
 mod epoch;
 mod lock;
 mod optimizer;
 mod record;
+mod resume;
 mod snapshot;
 mod splits;
 mod trainer;

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use lapidary_cost_model::CostModel;
 
-use super::RunRecord;
+use super::{RunRecord, Trainer};
 use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::infer::checkpoint::{self, BEST_FILE, COST_MODEL_FILE, Files, MODEL_FILE, OPTIMIZER_FILE, RUN_FILE};
@@ -70,5 +71,80 @@ impl Snapshot {
             checkpoint::write_folder(dir, "best", &files)?;
         }
         checkpoint::write_folder(dir, &checkpoint::epoch_folder(record.epoch), &files)
+    }
+}
+
+impl Trainer {
+    /// Copies the current state to the host, where it can be saved, or restored later. It becomes
+    /// [`Trainer::last_good`].
+    ///
+    /// # Errors
+    /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`] if a parameter or a moment is not finite; the trainer is then
+    /// where [`Trainer::step`] leaves it. [`Error::Device`].
+    pub fn snapshot(&mut self) -> Result<Arc<Snapshot>> {
+        let start = Instant::now();
+        let snapshot = Arc::new(self.state()?);
+        self.check_finite(&snapshot.weights)?;
+        self.check_finite(&snapshot.moments)?;
+        self.last_good = Some(snapshot.clone());
+        self.new_rates.clear();
+        (self.snapshot_s, self.since_snapshot_s) = (start.elapsed().as_secs_f64(), 0.0);
+        Ok(snapshot)
+    }
+
+    /// Copies the current state to the host.
+    fn state(&self) -> Result<Snapshot> {
+        let record = RunRecord { epoch: self.epoch, best: self.best.clone(), ..self.record.clone() };
+        Ok(Snapshot {
+            record,
+            weights: self.weights()?,
+            moments: self.moments()?,
+            best_weights: self.best_weights.clone(),
+            cost_model: self.learning.as_ref().map(|learning| learning.learner.model().clone()),
+            data: self.data.clone(),
+        })
+    }
+
+    /// Returns a recent state whose numbers are all finite. It is taken by [`Trainer::step`] as often as that costs at
+    /// most 1 % of the time: after each epoch unless epochs are short. `None` before the first step, and after the
+    /// state was changed from outside.
+    pub fn last_good(&self) -> Option<&Arc<Snapshot>> {
+        self.last_good.as_ref()
+    }
+
+    /// Returns to an earlier state of this run: parameters, moments, learning rate, epoch and best epoch. The split
+    /// over devices stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::Weights`] if the snapshot is of another model; [`Error::Device`].
+    pub fn restore(&mut self, snapshot: &Snapshot) -> Result<()> {
+        snapshot.weights.check(&self.record.model.model.name, &self.parameters)?;
+        self.check_moments(&snapshot.moments)?;
+        self.last_good = None;
+        self.put_back(snapshot)
+    }
+
+    /// Writes a state that was checked to the devices.
+    pub(super) fn put_back(&mut self, snapshot: &Snapshot) -> Result<()> {
+        self.write_weights(&snapshot.weights)?;
+        self.set_moments(&snapshot.moments)?;
+        self.write_learning_rate(snapshot.record.learning_rate)?;
+        self.epoch = snapshot.record.epoch;
+        self.best = snapshot.record.best.clone();
+        self.best_weights = snapshot.best_weights.clone();
+        self.record_split(self.epoch + 1, self.record.parts.clone());
+        Ok(())
+    }
+
+    /// Writes `dir/epoch-<N>/` and `dir/best/`: a [`Snapshot::save`] of the current state. A
+    /// [`CheckpointWriter`](crate::CheckpointWriter) does it beside training.
+    ///
+    /// Two runs that save into one folder overwrite each other. This method takes no lock; a program that may run twice
+    /// takes a [`RunLock`](crate::RunLock) first, as the command does.
+    ///
+    /// # Errors
+    /// As [`Snapshot::save`]; [`Error::Device`].
+    pub fn save(&self, dir: impl AsRef<Path>) -> Result<()> {
+        self.state()?.save(dir)
     }
 }

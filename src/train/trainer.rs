@@ -1,28 +1,23 @@
 //! The trainer: trains a model on a dataset, one epoch at a time.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
 
 use lapidary_cost_model::CostModel;
 use lapidary_kernels::{HostSlot, Shared, Slot, StorageType};
-use serde::Serialize;
 
 use super::epoch::gradient_name;
 use super::optimizer::check_learning_rate;
 use super::record::Change;
 use super::splits::{Learning, Setup, larger};
 use super::{Best, Move, RunRecord, Snapshot, TrainerBuilder};
-use crate::bind::watched;
+use crate::bind::if_unchanged;
 use crate::dataset::Dataset;
-use crate::error::{Error, NotFinite, Result};
-use crate::infer::checkpoint::{self, BEST_FILE, COST_MODEL_FILE, MODEL_FILE, OPTIMIZER_FILE, RUN_FILE};
-use crate::infer::digests::Checkpoint;
+use crate::error::{Error, Result};
 use crate::infer::{Accuracy, ModelRecord, Predictor};
-use crate::model::{LabelKind, Model, Parameter, Weight, Weights, WeightsError};
+use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::program::Origin;
-use crate::runtime::{Partition, Session, SplitRecord, StartUp, Trace, check_ranges, ranges_of};
+use crate::runtime::{Partition, Session, StartUp, Trace};
 
 /// Indices of the phases of the lowered programs.
 pub(super) const TRAIN_PHASE: usize = 0;
@@ -135,8 +130,8 @@ impl Trainer {
         if self.last_good.is_none() {
             self.snapshot()?;
         }
-        let data = self.data.clone();
-        let epoch = watched(&data, || self.run_epoch())?;
+        let done = catch_unwind(AssertUnwindSafe(|| self.run_epoch()));
+        let epoch = if_unchanged(&self.data, done)?;
         self.since_snapshot_s += epoch.seconds + epoch.eval_seconds;
         if self.since_snapshot_s >= SNAPSHOT_INTERVAL * self.snapshot_s {
             self.snapshot()?;
@@ -192,44 +187,9 @@ impl Trainer {
     }
 
     /// Returns whether an epoch ends with an evaluation, and its phases.
-    fn phases(&self, epoch: u64) -> (bool, &'static [usize]) {
+    pub(super) fn phases(&self, epoch: u64) -> (bool, &'static [usize]) {
         let is_due = self.eval_every > 0 && epoch.is_multiple_of(self.eval_every);
         (is_due, if is_due { EVALUATED_EPOCH } else { PLAIN_EPOCH })
-    }
-
-    fn check_finite(&mut self, weights: &Weights) -> Result<()> {
-        match weights.check_finite() {
-            Err(WeightsError::NotFinite { name, .. }) => {
-                Err(self.diverged(self.epoch, format!("`{name}` is not finite"), self.epoch == 0))
-            }
-            other => Ok(other?),
-        }
-    }
-
-    /// Returns to the last good state, finds where a number first was not finite, and returns the error. `at_start` says
-    /// that no update has happened before.
-    fn diverged(&mut self, epoch: u64, what: String, at_start: bool) -> Error {
-        // The reason of the failure is more useful than an error of this search.
-        let first = self.find_not_finite(epoch).ok().flatten().map(Box::new);
-        if at_start { Error::NotFiniteAtStart { what, first } } else { Error::Diverged { epoch, what, first } }
-    }
-
-    fn find_not_finite(&mut self, last: u64) -> Result<Option<NotFinite>> {
-        let Some(good) = self.last_good.clone() else { return Ok(None) };
-        self.put_back(&good)?;
-        let (mut found, rates) = (None, std::mem::take(&mut self.new_rates));
-        for epoch in good.epoch() + 1..=last {
-            for (_, lr) in rates.iter().filter(|(first, _)| *first == epoch) {
-                self.write_learning_rate(*lr)?;
-            }
-            let controls = [(Origin::Clock, clock(epoch))];
-            found = self.session.run_checked(self.phases(epoch).1, &controls)?;
-            if found.is_some() {
-                break;
-            }
-        }
-        self.put_back(&good)?;
-        Ok(found)
     }
 
     /// Evaluates the current parameters on all splits, and keeps them as the best if their validation accuracy is the
@@ -417,153 +377,11 @@ impl Trainer {
         Ok(predictor.options(options).cost_model(self.learned()))
     }
 
-    /// Copies the current state to the host, where it can be saved, or restored later. It becomes
-    /// [`Trainer::last_good`].
-    ///
-    /// # Errors
-    /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`] if a parameter or a moment is not finite; the trainer is then
-    /// where [`Trainer::step`] leaves it. [`Error::Device`].
-    pub fn snapshot(&mut self) -> Result<Arc<Snapshot>> {
-        let start = Instant::now();
-        let snapshot = Arc::new(self.state()?);
-        self.check_finite(&snapshot.weights)?;
-        self.check_finite(&snapshot.moments)?;
-        self.last_good = Some(snapshot.clone());
-        self.new_rates.clear();
-        (self.snapshot_s, self.since_snapshot_s) = (start.elapsed().as_secs_f64(), 0.0);
-        Ok(snapshot)
-    }
-
-    /// Copies the current state to the host.
-    fn state(&self) -> Result<Snapshot> {
-        let record = RunRecord { epoch: self.epoch, best: self.best.clone(), ..self.record.clone() };
-        Ok(Snapshot {
-            record,
-            weights: self.weights()?,
-            moments: self.moments()?,
-            best_weights: self.best_weights.clone(),
-            cost_model: self.learning.as_ref().map(|learning| learning.learner.model().clone()),
-            data: self.data.clone(),
-        })
-    }
-
-    /// Returns a recent state whose numbers are all finite. It is taken by [`Trainer::step`] as often as that costs at
-    /// most 1 % of the time: after each epoch unless epochs are short. `None` before the first step, and after the
-    /// state was changed from outside.
-    pub fn last_good(&self) -> Option<&Arc<Snapshot>> {
-        self.last_good.as_ref()
-    }
-
-    /// Returns to an earlier state of this run: parameters, moments, learning rate, epoch and best epoch. The split
-    /// over devices stays as it is.
-    ///
-    /// # Errors
-    /// [`Error::Weights`] if the snapshot is of another model; [`Error::Device`].
-    pub fn restore(&mut self, snapshot: &Snapshot) -> Result<()> {
-        snapshot.weights.check(&self.record.model.model.name, &self.parameters)?;
-        self.check_moments(&snapshot.moments)?;
-        self.last_good = None;
-        self.put_back(snapshot)
-    }
-
-    /// Writes a state that was checked to the devices.
-    fn put_back(&mut self, snapshot: &Snapshot) -> Result<()> {
-        self.write_weights(&snapshot.weights)?;
-        self.set_moments(&snapshot.moments)?;
-        self.write_learning_rate(snapshot.record.learning_rate)?;
-        self.epoch = snapshot.record.epoch;
-        self.best = snapshot.record.best.clone();
-        self.best_weights = snapshot.best_weights.clone();
-        self.record_split(self.epoch + 1, self.record.parts.clone());
-        Ok(())
-    }
-
-    /// Writes `dir/epoch-<N>/` and `dir/best/`: a [`Snapshot::save`] of the current state. A
-    /// [`CheckpointWriter`](crate::CheckpointWriter) does it beside training.
-    ///
-    /// Two runs that save into one folder overwrite each other. This method takes no lock; a program that may run twice
-    /// takes a [`RunLock`](crate::RunLock) first, as the command does.
-    ///
-    /// # Errors
-    /// As [`Snapshot::save`]; [`Error::Device`].
-    pub fn save(&self, dir: impl AsRef<Path>) -> Result<()> {
-        self.state()?.save(dir)
-    }
-
     /// Returns the learned cost model, refitted to the newest measurements.
     fn learned(&self) -> Option<CostModel> {
         let mut model = self.learning.as_ref()?.learner.model().clone();
         model.refit();
         Some(model)
-    }
-
-    /// Continues from the newest checkpoint in `dir`. Returns its epoch; if there is no checkpoint, returns `None` and
-    /// changes nothing.
-    ///
-    /// The next epochs are those of the run without the interruption, bit for bit as long as the split is the same. A
-    /// learned split continues from the split and the cost model of the checkpoint, if there are as many devices. The
-    /// learning rate is that of the checkpoint; it and the number of epochs may be set anew.
-    ///
-    /// Every file of the checkpoint is verified with its digest, and the data with the digests in the run record. If the
-    /// newest checkpoint is damaged, the one before is used; a warning says so, and the damaged one is renamed to
-    /// `damaged-epoch-<N>`.
-    ///
-    /// # Errors
-    /// [`Error::OtherRun`] if the run had another model, dataset, feature norm, storage type, seed, optimizer, decay or
-    /// passes; [`Error::DataChanged`] if the graph, features, labels or splits have changed. If no checkpoint can be
-    /// read, the error of the newest: [`Error::Damaged`], [`Error::Io`], [`Error::RunRecord`], [`Error::Parts`],
-    /// [`Error::Weights`], [`Error::CostModel`].
-    pub fn resume(&mut self, dir: impl AsRef<Path>) -> Result<Option<u64>> {
-        let mut unreadable: Vec<(PathBuf, Error)> = Vec::new();
-        for (_, folder) in checkpoint::epochs(dir.as_ref()) {
-            match self.read_checkpoint(&folder) {
-                Ok(saved) => {
-                    unreadable.into_iter().for_each(|(folder, error)| report_damage(&folder, &error, saved.epoch()));
-                    self.continue_from(saved)?;
-                    return Ok(Some(self.epoch));
-                }
-                Err(error) if is_damage(&error) => unreadable.push((folder, error)),
-                Err(error) => return Err(error),
-            }
-        }
-        unreadable.into_iter().next().map_or(Ok(None), |(_, error)| Err(error))
-    }
-
-    /// Reads a checkpoint of this run, and checks everything in it.
-    fn read_checkpoint(&self, folder: &Path) -> Result<Snapshot> {
-        let files = [RUN_FILE, MODEL_FILE, OPTIMIZER_FILE, BEST_FILE, COST_MODEL_FILE];
-        let mut checkpoint = Checkpoint::read(folder, &files)?;
-        let record: RunRecord = checkpoint.record()?;
-        self.check_same_run(folder, &record)?;
-        check_ranges(&ranges_of(&record.parts), record.parts.len(), self.record.vertices)?;
-        check_learning_rate(record.learning_rate)?;
-        let weights = checkpoint.weights(MODEL_FILE)?;
-        weights.check(&self.record.model.model.name, &self.parameters)?;
-        let moments = checkpoint.weights(OPTIMIZER_FILE)?;
-        self.check_moments(&moments)?;
-        let best_weights = match &record.best {
-            Some(_) => checkpoint.weights(BEST_FILE)?,
-            None => Weights::default(),
-        };
-        let (cost_model, data) = (checkpoint.cost_model()?, self.data.clone());
-        Ok(Snapshot { record, weights, moments, best_weights: Arc::new(best_weights), cost_model, data })
-    }
-
-    /// Takes over the state, the splits and the history of a checkpoint.
-    fn continue_from(&mut self, saved: Snapshot) -> Result<()> {
-        self.restore(&saved)?;
-        let RunRecord { parts, splits, optimizer, epochs, initial_weights, mut changes, .. } = saved.record;
-        let next = self.epoch + 1;
-        if let (Some(from), Some(to)) = (epochs, self.record.epochs)
-            && from != to
-        {
-            let (from, to) = (from as f64, to as f64);
-            changes.push(Change { epoch: next, what: "epochs".into(), from, to, why: "resume".into() });
-        }
-        self.record.optimizer = optimizer;
-        self.record.initial_weights = initial_weights;
-        self.record.changes = changes;
-        self.resume_split(parts, splits, saved.cost_model)
     }
 
     /// Sets the learning rate as [`Trainer::set_learning_rate`] does, and records the change and its reason in the run
@@ -580,40 +398,6 @@ impl Trainer {
         Ok(())
     }
 
-    /// Restores the splits of a checkpoint whose epoch is [`Trainer::epoch`].
-    fn resume_split(
-        &mut self,
-        parts: Vec<[usize; 2]>,
-        mut splits: Vec<SplitRecord>,
-        cost_model: Option<CostModel>,
-    ) -> Result<()> {
-        if splits.is_empty() {
-            splits.push(SplitRecord { epoch: 1, parts: parts.clone() });
-        }
-        if let (Some(learning), Some(model)) = (&mut self.learning, cost_model) {
-            learning.learner.set_model(model, &self.setup.inputs);
-        }
-        let same_count = parts.len() == self.record.parts.len();
-        let target = match (self.setup.options.partition.replayed(self.epoch + 1), &self.learning) {
-            (Some(replayed), _) => replayed.to_vec(),
-            (None, Some(_)) if same_count => ranges_of(&parts),
-            _ => ranges_of(&self.record.parts),
-        };
-        self.record.splits = splits;
-        self.move_to(self.epoch + 1, target, None)?;
-        self.record_split(self.epoch + 1, self.record.parts.clone());
-        Ok(())
-    }
-
-    /// Checks that all moments of the optimizer are present, with the shapes of this model's parameters.
-    fn check_moments(&self, moments: &Weights) -> Result<()> {
-        for (name, parameter, _) in self.moment_slots() {
-            let single: Weights = moments.iter().filter(|(n, _)| *n == name).collect();
-            single.check(&self.record.model.model.name, &[Parameter { name, ..parameter.clone() }])?;
-        }
-        Ok(())
-    }
-
     /// Replaces the optimizer's moments with ones that [`Trainer::check_moments`] has checked.
     pub(super) fn set_moments(&self, moments: &Weights) -> Result<()> {
         for (name, _, slots) in self.moment_slots() {
@@ -624,49 +408,8 @@ impl Trainer {
         Ok(())
     }
 
-    fn check_same_run(&self, folder: &Path, saved: &RunRecord) -> Result<()> {
-        let asked = &self.record;
-        let path = folder.join(RUN_FILE);
-        let same = |what: &'static str, [saved, asked]: [String; 2]| match saved == asked {
-            true => Ok(()),
-            false => Err(Error::OtherRun { path: path.clone(), what, saved, asked }),
-        };
-        let texts = |saved: &dyn ToString, asked: &dyn ToString| [saved.to_string(), asked.to_string()];
-        same("model", differences(&saved.model.model, &asked.model.model, &[]))?;
-        same("dataset", texts(&saved.dataset, &asked.dataset))?;
-        self.check_same_data(&path, saved)?;
-        same("number of edges", texts(&saved.edges, &asked.edges))?;
-        same("list of passes", differences(&saved.passes, &asked.passes, &[]))?;
-        same("number of vertices", texts(&saved.vertices, &asked.vertices))?;
-        same("feature norm", texts(&saved.model.feature_norm, &asked.model.feature_norm))?;
-        same("dtype", texts(&saved.model.dtype, &asked.model.dtype))?;
-        same("seed", texts(&saved.seed, &asked.seed))?;
-        same("optimizer", differences(&saved.optimizer, &asked.optimizer, &["lr"]))?;
-        same("choice of layers that decay", differences(&saved.decay_layers, &asked.decay_layers, &[]))
-    }
-
-    /// Checks that the data has not changed since the run was saved.
-    fn check_same_data(&self, path: &Path, saved: &RunRecord) -> Result<()> {
-        let Some(fingerprint) = &saved.fingerprint else {
-            // For records of the unverified format, the reader has already printed a warning.
-            if saved.model.format > checkpoint::UNVERIFIED_FORMAT {
-                tracing::warn!(
-                    "{} does not say what the data was: whether it changed cannot be found out",
-                    path.display()
-                );
-            }
-            return Ok(());
-        };
-        let changed = fingerprint.differences(self.data.fingerprint());
-        if changed.is_empty() {
-            return Ok(());
-        }
-        let (dataset, what) = (saved.dataset.clone(), changed.join(", "));
-        Err(Error::DataChanged { path: path.into(), dataset, what })
-    }
-
     /// Returns the optimizer's moments: the name in the file, the parameter, and the slots.
-    fn moment_slots(&self) -> Vec<(String, &Parameter, &[Slot])> {
+    pub(super) fn moment_slots(&self) -> Vec<(String, &Parameter, &[Slot])> {
         let count = self.record.optimizer.moment_count();
         let every = self.parameters.iter().flat_map(|p| (1..=count).map(move |which| (p, which)));
         every
@@ -698,47 +441,6 @@ impl Trainer {
 }
 
 /// Returns the value of [`Origin::Clock`] in an epoch.
-fn clock(epoch: u64) -> HostSlot {
+pub(super) fn clock(epoch: u64) -> HostSlot {
     HostSlot::constant(&Shared::from(vec![epoch, epoch]))
-}
-
-/// Returns whether an error says that a checkpoint cannot be read, so that an earlier one should be tried.
-fn is_damage(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Damaged { .. }
-            | Error::Io { .. }
-            | Error::RunRecord { .. }
-            | Error::Parts { .. }
-            | Error::Weights(_)
-            | Error::CostModel { .. }
-    )
-}
-
-/// Warns that a checkpoint was skipped, and sets it aside unless it may be readable another time.
-fn report_damage(folder: &Path, error: &Error, epoch: u64) {
-    let aside = if matches!(error, Error::Io { .. }) { None } else { checkpoint::set_aside(folder) };
-    let renamed = aside.map(|aside| format!(" It is now {}.", aside.display())).unwrap_or_default();
-    tracing::warn!("{error}. Continuing from the checkpoint before it, of epoch {epoch}.{renamed}");
-}
-
-/// Returns the values of two settings where they differ, as text: all of both, or for records only the fields that
-/// differ. Fields in `except` are ignored.
-fn differences<T: Serialize>(saved: &T, asked: &T, except: &[&str]) -> [String; 2] {
-    let [saved, asked] = [saved, asked].map(|value| serde_json::to_value(value).unwrap_or_default());
-    let (Some(from), Some(to)) = (saved.as_object(), asked.as_object()) else {
-        return [saved.to_string(), asked.to_string()];
-    };
-    let names: BTreeSet<&String> =
-        from.keys().chain(to.keys()).filter(|name| !except.contains(&name.as_str())).collect();
-    let changed: Vec<_> = names.into_iter().filter(|&name| from.get(name) != to.get(name)).collect();
-    let texts = |fields: &serde_json::Map<String, serde_json::Value>, is_named: bool| {
-        let text = |name: &&String| match fields.get(*name) {
-            Some(value) if is_named => Some(format!("{name} {value}")),
-            value => value.map(ToString::to_string),
-        };
-        changed.iter().filter_map(text).collect::<Vec<_>>().join(", ")
-    };
-    // One name is enough for a single field.
-    [texts(from, true), texts(to, changed.len() > 1)]
 }

@@ -1,6 +1,7 @@
 //! Helpers that several test modules share.
 
 pub mod curve;
+pub mod endless;
 pub mod oracle;
 pub mod programs;
 

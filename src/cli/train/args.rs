@@ -1,0 +1,293 @@
+//! The flags of `lapidary train`.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use crate::cli::DeviceArgs;
+use crate::cli::model::ModelArgs;
+use crate::cli::output::say;
+use crate::dataset::{Dataset, FeatureNorm, VAL};
+use crate::error::{Error, Result};
+use crate::infer::Predictor;
+use crate::infer::checkpoint::newest_epoch;
+use crate::model::{Model, Weights};
+use crate::train::{Adam, AdamW, DecayLayers, Optimizer, Sgd, Trainer};
+
+/// Learning rate without `--lr`.
+const DEFAULT_LR: f64 = 0.01;
+
+/// The built-in dataset that `lapidary train` uses without `--data`.
+const DEFAULT_DATA: &str = "builtin:planted";
+
+#[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)] // our own error reports a negative rate
+pub(in crate::cli) struct TrainArgs {
+    /// Dataset directory, builtin:planted or builtin:karate
+    #[arg(long, value_name = "DATA", default_value = DEFAULT_DATA)]
+    pub data: String,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub training: TrainingArgs,
+    #[command(flatten)]
+    pub checkpoints: CheckpointArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Training")]
+pub(in crate::cli) struct TrainingArgs {
+    /// Number of epochs, including those before --resume
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub epochs: u64,
+    /// Optimizer: adam, adamw or sgd
+    #[arg(long, value_name = "NAME", default_value = "adam")]
+    pub optimizer: String,
+    /// Learning rate [default: 0.01; with --resume, that of the checkpoint]
+    #[arg(long, value_name = "F")]
+    pub lr: Option<f64>,
+    /// Momentum of sgd
+    #[arg(long, value_name = "F", default_value_t = 0.0)]
+    pub momentum: f64,
+    /// Weight decay, decoupled with adamw [default: 0.01 with adamw, else 0]
+    #[arg(long, value_name = "F")]
+    pub weight_decay: Option<f64>,
+    /// Layers whose parameters decay: all or first
+    #[arg(long, value_name = "LAYERS", default_value = "all")]
+    pub decay_layers: String,
+    /// Feature normalisation: row (divide each row by its sum) or none [default: the dataset's, else row for sparse
+    /// non-negative features]
+    #[arg(long, value_name = "NORM")]
+    pub feature_norm: Option<String>,
+    /// Start from these weights: a safetensors file with PyG's parameter names, or a checkpoint folder
+    #[arg(long, value_name = "FILE")]
+    pub weights: Option<PathBuf>,
+    /// If a loss, parameter or moment is NaN or infinite: stop, or rollback (return to the last checkpoint and halve the
+    /// learning rate)
+    #[arg(long, value_name = "ACTION", default_value = "stop", hide_possible_values = true)]
+    pub on_nan: OnNan,
+    /// Seed of the initial weights and of dropout
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Evaluate every N epochs; 0: only at the end
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub eval_every: u64,
+    /// Stop after N epochs without a better validation accuracy [default: off]
+    #[arg(long, value_name = "N")]
+    pub early_stop: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Checkpoints")]
+pub(in crate::cli) struct CheckpointArgs {
+    /// Write checkpoints to DIR
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: Option<PathBuf>,
+    /// Write one every N epochs, or in this interval of time (such as 90s, 10m or 1h), as well as at the end; 0: only
+    /// at the end
+    #[arg(long, value_name = "N", default_value = "50", requires = "checkpoint")]
+    pub checkpoint_every: Interval,
+    /// Keep the newest N checkpoints, and the best; 0: keep all
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "checkpoint")]
+    pub keep: usize,
+    /// Continue from the newest checkpoint in DIR. --epochs and --lr may be new
+    #[arg(long, requires = "checkpoint")]
+    pub resume: bool,
+    /// After SIGTERM or Ctrl-C, seconds for the current epoch to end; then it is abandoned, and the state before it is
+    /// saved
+    #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
+    pub grace: f64,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub(in crate::cli) struct OutputArgs {
+    /// Print the memory plan before training
+    #[arg(long)]
+    pub explain: bool,
+    /// Write a trace of the run to FILE, in the Chrome trace format, of at most 256 MiB
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Print JSON lines instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// When checkpoints are written, beside the one at the end.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) enum Interval {
+    Epochs(u64),
+    Time(Duration),
+}
+
+impl FromStr for Interval {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        if let Ok(epochs) = text.parse() {
+            return Ok(Self::Epochs(epochs));
+        }
+        let units = [("s", 1.0), ("m", 60.0), ("min", 60.0), ("h", 3600.0)];
+        let seconds = units.into_iter().find_map(|(unit, seconds)| {
+            let number: f64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
+            Duration::try_from_secs_f64(number * seconds).ok()
+        });
+        let is_some_time = |time: &Duration| !time.is_zero();
+        seconds
+            .filter(is_some_time)
+            .map(Self::Time)
+            .ok_or_else(|| "write a number of epochs, or a time with its unit, such as 90s, 10m or 1h".into())
+    }
+}
+
+impl Interval {
+    /// Returns whether a checkpoint is due after an epoch.
+    pub(super) fn is_due(self, epoch: u64, last: Instant) -> bool {
+        match self {
+            Self::Epochs(every) => every > 0 && epoch.is_multiple_of(every),
+            Self::Time(time) => last.elapsed() >= time,
+        }
+    }
+}
+
+/// What to do if numbers are not finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(in crate::cli) enum OnNan {
+    Stop,
+    Rollback,
+}
+
+impl TrainArgs {
+    fn optimizer(&self) -> Result<Optimizer> {
+        let decay = self.training.weight_decay;
+        let lr = self.training.lr.unwrap_or(DEFAULT_LR);
+        Ok(match self.training.optimizer.as_str() {
+            "adam" => Adam::new(lr).weight_decay(decay.unwrap_or(0.0)).into(),
+            "adamw" => AdamW::new(lr).weight_decay(decay.unwrap_or(0.01)).into(),
+            "sgd" => Sgd::new(lr).momentum(self.training.momentum).weight_decay(decay.unwrap_or(0.0)).into(),
+            other => {
+                let expected = "there are adam, adamw and sgd".into();
+                return Err(Error::Value { option: "optimizer", value: other.into(), expected });
+            }
+        })
+    }
+
+    fn decay_layers(&self) -> Result<DecayLayers> {
+        match self.training.decay_layers.as_str() {
+            "all" => Ok(DecayLayers::All),
+            "first" => Ok(DecayLayers::First),
+            other => {
+                let expected = "write all or first".into();
+                Err(Error::Value { option: "decay_layers", value: other.into(), expected })
+            }
+        }
+    }
+
+    pub(super) fn trainer(&self, data: &Dataset, model: &Model) -> Result<Trainer> {
+        let mut builder = Trainer::builder(model, data)
+            .options(self.device.options()?)
+            .optimizer(self.optimizer()?)
+            .decay_layers(self.decay_layers()?)
+            .dtype(self.model.dtype.float())
+            .seed(self.training.seed)
+            .epochs(self.training.epochs)
+            .eval_every(self.training.eval_every);
+        if let Some(norm) = self.feature_norm()? {
+            builder = builder.feature_norm(norm);
+        }
+        if let Some(path) = &self.training.weights {
+            builder = builder.weights(initial_weights(path)?);
+        }
+        builder.build()
+    }
+
+    fn feature_norm(&self) -> Result<Option<FeatureNorm>> {
+        Ok(self.training.feature_norm.as_deref().map(str::parse).transpose()?)
+    }
+
+    /// Continues from a checkpoint with `--resume`. Otherwise, fails if the folder has checkpoints of an earlier run,
+    /// which are never overwritten.
+    pub(super) fn resume(&self, trainer: &mut Trainer) -> Result<()> {
+        let Some(dir) = &self.checkpoints.checkpoint else { return Ok(()) };
+        if self.checkpoints.resume {
+            match trainer.resume(dir)? {
+                Some(epoch) if epoch >= self.training.epochs => {
+                    say(format_args!("{} has reached epoch {epoch} already: nothing to train", dir.display()));
+                }
+                Some(epoch) => {
+                    say(format_args!("resumed from epoch {epoch} in {}", dir.display()));
+                    self.change_learning_rate(trainer)?;
+                }
+                None => say(format_args!("no checkpoint in {} yet: starting from the beginning", dir.display())),
+            }
+            return Ok(());
+        }
+        match newest_epoch(dir) {
+            Some((epoch, _)) => Err(Error::CheckpointInTheWay { path: dir.clone(), epoch }),
+            None => Ok(()),
+        }
+    }
+
+    /// Applies `--lr` to a resumed run, if it is another rate than the run was last asked for.
+    fn change_learning_rate(&self, trainer: &mut Trainer) -> Result<()> {
+        let asked = trainer.asked_learning_rate();
+        if let Some(lr) = self.training.lr.filter(|&lr| lr != asked) {
+            say(format_args!("learning rate {lr} instead of {}", trainer.learning_rate()));
+            trainer.change_learning_rate(lr, "resume")?;
+        }
+        Ok(())
+    }
+
+    /// Checks the values that clap accepts but that are invalid for any data.
+    pub(super) fn check(&self) -> Result<()> {
+        let wrong =
+            |option, value: String, expected: &str| Err(Error::Value { option, value, expected: expected.into() });
+        self.device.options()?;
+        self.model.check()?;
+        self.optimizer()?;
+        self.decay_layers()?;
+        self.feature_norm()?;
+        let TrainingArgs { momentum, early_stop, eval_every, .. } = self.training;
+        if momentum != 0.0 && self.training.optimizer != "sgd" {
+            return wrong("momentum", momentum.to_string(), "only option `optimizer` sgd has a momentum");
+        }
+        let CheckpointArgs { checkpoint, grace, .. } = &self.checkpoints;
+        if Duration::try_from_secs_f64(*grace).is_err() {
+            return wrong("grace", grace.to_string(), "it is a number of seconds, 0 or more");
+        }
+        if self.training.on_nan == OnNan::Rollback && checkpoint.is_none() {
+            return wrong("on_nan", "rollback".into(), "it returns to a checkpoint, so option `checkpoint` is needed");
+        }
+        match early_stop {
+            Some(0) => wrong("early_stop", "0".into(), "it is a number of epochs, at least 1"),
+            Some(patience) if eval_every == 0 => {
+                let expected = "it compares validation accuracies, of which option `eval_every` 0 makes none";
+                wrong("early_stop", patience.to_string(), expected)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks the flags that depend on the data.
+    pub(super) fn check_data(&self, data: &Dataset) -> Result<()> {
+        if self.training.early_stop.is_some() && data.labelled_split_size(VAL) == 0 {
+            let (what, needed_by) = ("labelled vertex in its validation split", "option `early_stop` needs one");
+            return Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
+        }
+        Ok(())
+    }
+}
+
+/// Reads the weights that a run starts from.
+fn initial_weights(path: &Path) -> Result<Weights> {
+    match path.is_dir() {
+        true => Ok(Predictor::open(path)?.weights().clone()),
+        false => Ok(Weights::load(path)?),
+    }
+}

@@ -1,0 +1,200 @@
+//! `lapidary train`.
+
+mod args;
+mod recovery;
+mod report;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use super::failure;
+use super::output::{self, json_line, percent, print, say};
+use super::run_trace::RunTrace;
+use super::signals::{self, RunState, Watch};
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::infer::checkpoint::PROBE_PREFIX;
+use crate::runtime::TraceFile;
+use crate::train::{CheckpointWriter, RunLock, Trainer};
+
+pub(super) use args::TrainArgs;
+use recovery::{QuietPanics, Recovery};
+use report::{Done, epoch_line, introduce, move_line, summarise};
+
+/// Number of progress lines, if standard error is not a terminal and shows no bar.
+const PROGRESS_LINES: u64 = 10;
+
+/// Trains, saves checkpoints, and prints a report.
+///
+/// # Returns
+/// The exit code: 128 + the signal that ended the run before its last epoch, otherwise 0.
+pub(super) fn run(args: &TrainArgs) -> Result<ExitCode> {
+    args.check()?;
+    let mut state = RunState::default();
+    state.lock = args.checkpoints.checkpoint.as_deref().map(take_folder).transpose()?;
+    let mut trace = RunTrace::open(args.output.trace.as_deref(), TraceFile::LIMIT_BYTES)?;
+    let start = Instant::now();
+    let data = Dataset::load(&args.data)?;
+    let _hook = QuietPanics::start(&data);
+    if args.checkpoints.checkpoint.is_some() {
+        // Checkpoints need it, and the bytes of the data are still cached.
+        data.fingerprint();
+    }
+    let read_seconds = start.elapsed().as_secs_f64();
+    args.check_data(&data)?;
+    let model = args.model.model(data.feature_width(), data.class_count())?;
+    if !args.output.json {
+        introduce(args, &data, &model);
+    }
+    let mut trainer = args.trainer(&data, &model)?;
+    args.resume(&mut trainer)?;
+    if let Some(dir) = &args.checkpoints.checkpoint {
+        try_to_write(dir)?;
+    }
+    let tiles = trainer.tiles();
+    if tiles > 1 && !args.output.json {
+        say(format_args!("{tiles} tiles per device, because the memory is small"));
+    }
+    if args.output.explain {
+        let plan = trainer.explain();
+        match args.output.json {
+            true => say(plan.trim_end()),
+            false => print(&format!("{}\n", plan.trim_end()))?,
+        }
+    }
+    trace.start(&mut trainer);
+    let started_at = trainer.epoch();
+    if let Some(dir) = &args.checkpoints.checkpoint {
+        state.writer = Some(CheckpointWriter::open(dir, args.checkpoints.keep)?);
+    }
+    let watch = Watch::start(state, Duration::from_secs_f64(args.checkpoints.grace))?;
+    let trained = epochs(args, &mut trainer, &mut trace, &watch);
+    // A run that failed has a trace as well.
+    let traced = trace.finish();
+    let ended = trained.and_then(|done| {
+        let done = Done { read_seconds, ..done };
+        end(args, &mut trainer, started_at, &watch).and_then(|()| summarise(args, &data, &trainer, &done))
+    });
+    match (ended, traced) {
+        (Err(error), Err(also)) => {
+            failure::report(&also);
+            return Err(error);
+        }
+        (ended, traced) => ended.and(traced)?,
+    }
+    Ok(if is_cut_short(args, &trainer, &watch) { watch.exit_code() } else { ExitCode::SUCCESS })
+}
+
+/// Returns whether a signal ended the run before its last epoch.
+fn is_cut_short(args: &TrainArgs, trainer: &Trainer, watch: &Watch) -> bool {
+    watch.is_interrupted() && trainer.epoch() < args.training.epochs
+}
+
+/// Ends a run after its last epoch: evaluates if nothing was evaluated yet, and writes a checkpoint. A run that was cut
+/// short evaluates only if nothing is saved, since its time is short.
+fn end(args: &TrainArgs, trainer: &mut Trainer, started_at: u64, watch: &Watch) -> Result<()> {
+    let has_folder = args.checkpoints.checkpoint.is_some();
+    let mut saves = has_folder && (trainer.epoch() > started_at || started_at == 0);
+    if (trainer.best().is_none() || args.training.eval_every == 0) && !(saves && is_cut_short(args, trainer, watch)) {
+        trainer.evaluate()?;
+        saves = has_folder;
+    }
+    if saves {
+        let snapshot = trainer.snapshot()?;
+        let mut state = watch.state();
+        if let Some(mut writer) = state.writer.take() {
+            if let Err(earlier) = writer.write(snapshot) {
+                signals::warn(&earlier);
+            }
+            writer.finish()?;
+        }
+    }
+    watch.stand_down();
+    Ok(())
+}
+
+/// Locks the checkpoint folder for this run.
+fn take_folder(dir: &Path) -> Result<RunLock> {
+    let lock = RunLock::take(dir)?;
+    if let Some(dead) = lock.taken_from() {
+        say(format_args!("{} was in use by {dead}, which has ended: taken over", dir.display()));
+    }
+    Ok(lock)
+}
+
+/// Creates the checkpoint folder and a temporary file in it, so that a folder that cannot be written is an error before
+/// hours of training.
+fn try_to_write(dir: &Path) -> Result<()> {
+    let failed = |source| Error::Io { action: "write into the checkpoint folder", path: dir.into(), source };
+    std::fs::create_dir_all(dir).map_err(failed)?;
+    tempfile::Builder::new().prefix(PROBE_PREFIX).tempfile_in(dir).map(drop).map_err(failed)
+}
+
+/// Runs epochs until all are done, `--early-stop` applies, or a signal ends the run.
+fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: &Watch) -> Result<Done> {
+    let bar = output::bar(args.training.epochs, args.output.json);
+    bar.set_prefix("training");
+    bar.set_position(trainer.epoch());
+    let lines_every = args.training.epochs.div_ceil(PROGRESS_LINES).max(1);
+    let mut done = Done::default();
+    let (mut val, mut evaluated) = (None, false);
+    let mut stale = stale_epochs(args, trainer);
+    let mut recovery = Recovery::new(args, trainer)?;
+    while trainer.epoch() < args.training.epochs && stale.is_none() && !watch.is_interrupted() {
+        let stepped = trainer.step().and_then(|epoch| recovery.keep(args, trainer, watch).map(|()| epoch));
+        if let Some(note) = trace.add(trainer).filter(|_| !args.output.json) {
+            bar.suspend(|| say(note));
+        }
+        let epoch = match stepped {
+            Ok(epoch) => epoch,
+            Err(error) => {
+                let note = recovery.after(error, trainer, watch)?;
+                bar.suspend(|| say(note));
+                bar.set_position(trainer.epoch());
+                continue;
+            }
+        };
+        if watch.state().writer.is_some() {
+            watch.state().newest = trainer.last_good().cloned();
+        }
+        if let Some(moved) = trainer.last_move().filter(|moved| moved.epoch == epoch.epoch && !args.output.json) {
+            bar.suspend(|| say(move_line(moved)));
+        }
+        evaluated |= epoch.accuracy.is_some();
+        if epoch.accuracy.is_some() || !evaluated {
+            done.bytes = [[epoch.bytes_to_device, epoch.bytes_to_host], epoch.planned_bytes];
+            done.between = [epoch.bytes_between_devices, epoch.planned_bytes_between_devices];
+        }
+        done.seconds.push(epoch.seconds);
+        val = epoch.accuracy.map_or(val, |a| a.val);
+        let progress = format!("loss {:.4}  val {}", epoch.loss, percent(val));
+        if args.output.json {
+            let printed = json_line(&epoch_line(&epoch, trainer.label_kind()));
+            // With a checkpoint, somebody wants the model: the run goes on without a reader.
+            if args.checkpoints.checkpoint.is_some() { output::or_closed(printed)? } else { printed? }
+        } else if bar.is_hidden() && (epoch.epoch % lines_every == 0 || epoch.epoch == args.training.epochs) {
+            say(format_args!("epoch {}/{}  {progress}", epoch.epoch, args.training.epochs));
+        }
+        bar.set_message(progress);
+        bar.set_position(epoch.epoch);
+        if epoch.accuracy.is_some() {
+            stale = stale_epochs(args, trainer);
+        }
+    }
+    watch.state().is_ending = true;
+    bar.finish_and_clear();
+    if let Some(stale) = stale {
+        say(format_args!("stopped early: no better validation accuracy for {stale} epochs"));
+    }
+    if watch.is_interrupted() {
+        say(format_args!("interrupted after epoch {}", trainer.epoch()));
+    }
+    Ok(done)
+}
+
+/// Returns the number of epochs since the best one, if they are enough for `--early-stop`.
+fn stale_epochs(args: &TrainArgs, trainer: &Trainer) -> Option<u64> {
+    let stale = trainer.epoch() - trainer.best()?.epoch;
+    args.training.early_stop.filter(|&patience| stale >= patience).map(|_| stale)
+}

@@ -1,0 +1,177 @@
+//! What `lapidary train` prints.
+
+use serde_json::json;
+
+use super::args::TrainArgs;
+use crate::cli::output::{self, align, facts, json_line, percent, print, say, seconds, table};
+use crate::dataset::{Dataset, TEST, TRAIN, VAL};
+use crate::error::Result;
+use crate::model::{LabelKind, Model};
+use crate::train::{Epoch, Move, Trainer};
+
+/// The measurements of a run.
+#[derive(Default)]
+pub(super) struct Done {
+    /// Seconds for reading the data.
+    pub read_seconds: f64,
+    /// Seconds of each epoch.
+    pub seconds: Vec<f64>,
+    /// Bytes copied in one epoch: measured and planned, each to devices and to the host. The epoch is the last one with
+    /// an evaluation, or the last one if none had an evaluation.
+    pub bytes: [[u64; 2]; 2],
+    /// Bytes copied from device to device in the same epoch: measured and planned.
+    pub between: [u64; 2],
+}
+
+/// Describes a move of vertices between devices: its epoch, its seconds and its reason.
+pub(super) fn move_line(moved: &Move) -> String {
+    let Move { epoch, slowest_s, seconds: took } = moved;
+    let why = match slowest_s {
+        Some([now, then]) => {
+            format!("the slowest part is predicted to take {} instead of {}", seconds(*then), seconds(*now))
+        }
+        None => "as a recorded split says".into(),
+    };
+    format!("epoch {epoch}: vertices moved between devices in {}; {why}", seconds(*took))
+}
+
+/// Returns the JSON key of a score, which depends on the kind of labels.
+fn score_name(prefix: &str, labels: LabelKind) -> String {
+    match labels {
+        LabelKind::Class => format!("{prefix}_accuracy"),
+        LabelKind::Multi => format!("{prefix}_micro_f1"),
+    }
+}
+
+pub(super) fn epoch_line(epoch: &Epoch, labels: LabelKind) -> serde_json::Value {
+    let mut line = json!({
+        "event": "epoch",
+        "epoch": epoch.epoch,
+        "loss": epoch.loss,
+        score_name("val", labels): epoch.accuracy.and_then(|a| a.val),
+        "seconds": epoch.seconds,
+        "eval_seconds": epoch.eval_seconds,
+        "bytes_to_device": epoch.bytes_to_device,
+        "bytes_to_host": epoch.bytes_to_host,
+    });
+    if epoch.planned_bytes_between_devices > 0 {
+        line["bytes_between_devices"] = epoch.bytes_between_devices.into();
+    }
+    line
+}
+
+pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) {
+    let widths: Vec<String> = model.config().widths.iter().map(usize::to_string).collect();
+    say(format_args!(
+        "{} on {}: {} vertices, {} edges, {} train / {} val / {} test, {} epochs",
+        format_args!("{} {}{}", args.model.model, widths.join("-"), args.model.dtype.said()),
+        output::one_line(data.name()),
+        output::count(data.graph().vertex_count() as u64),
+        output::count(data.graph().edge_count() as u64),
+        output::count(data.split_size(TRAIN) as u64),
+        output::count(data.split_size(VAL) as u64),
+        output::count(data.split_size(TEST) as u64),
+        args.training.epochs,
+    ));
+}
+
+pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -> Result<()> {
+    let epoch_seconds = &done.seconds;
+    let [[to_device, to_host], [planned_to_device, planned_to_host]] = done.bytes;
+    let [between, planned_between] = done.between;
+    let labels = trainer.label_kind();
+    let best = trainer.best();
+    let test = best.and_then(|b| b.test_accuracy);
+    let val = best.and_then(|b| b.val_accuracy);
+    let median = median(epoch_seconds.get(1..).unwrap_or_default()).or_else(|| median(epoch_seconds));
+    let start_up = trainer.start_up();
+    if args.output.json {
+        let mut line = json!({
+            "event": "summary",
+            "dataset": data.name(),
+            score_name("test", labels): test,
+            score_name("best_val", labels): val,
+            "dtype": trainer.dtype().name(),
+            "best_epoch": best.map(|b| b.epoch),
+            "epochs": trainer.epoch(),
+            "epoch_seconds_median": median,
+            "read_seconds": done.read_seconds,
+            "plan_seconds": start_up.plan_seconds,
+            "setup_seconds": start_up.setup_seconds,
+            "tiles": trainer.tiles(),
+            "peak_device_bytes": trainer.peak_device_bytes(),
+            "planned_peak_device_bytes": trainer.planned_peak_device_bytes(),
+            "parts": trainer.parts(),
+            "part_seconds": trainer.part_seconds(),
+            "splits": trainer.splits().len(),
+            "planned_bytes_to_device": planned_to_device,
+            "measured_bytes_to_device": to_device,
+            "planned_bytes_to_host": planned_to_host,
+            "measured_bytes_to_host": to_host,
+        });
+        if planned_between > 0 {
+            line["planned_bytes_between_devices"] = planned_between.into();
+            line["measured_bytes_between_devices"] = between.into();
+        }
+        return json_line(&line);
+    }
+    let peak: u64 = trainer.peak_device_bytes().iter().sum();
+    let (test_name, val_name) = match labels {
+        LabelKind::Class => ("test accuracy", "validation accuracy"),
+        LabelKind::Multi => ("test micro-F1", "validation micro-F1"),
+    };
+    let [read, plan, setup] = [done.read_seconds, start_up.plan_seconds, start_up.setup_seconds].map(seconds);
+    let began = format!("reading {read}, planning {plan}, setup {setup}");
+    let mut rows = vec![
+        (test_name, percent(test)),
+        (val_name, percent(val)),
+        ("best epoch", best.map_or_else(|| "-".into(), |b| format!("{} of {}", b.epoch, trainer.epoch()))),
+        ("median epoch", median.map_or_else(|| "-".into(), seconds)),
+        ("peak memory", bytesize::ByteSize(peak).to_string()),
+        ("start-up", began),
+    ];
+    if let Some(dir) = &args.checkpoints.checkpoint {
+        rows.push(("checkpoint", dir.display().to_string()));
+    }
+    print(&facts(&rows))?;
+    if trainer.parts().len() > 1 || to_device + to_host > 0 {
+        print(&format!("\n{}", devices_table(trainer)))?;
+        let mut table = table(["copies per epoch", "measured", "planned"]);
+        for (what, measured, planned) in [
+            ("to devices", to_device, planned_to_device),
+            ("to the host", to_host, planned_to_host),
+            ("between devices", between, planned_between),
+        ] {
+            if what != "between devices" || planned > 0 {
+                let [measured, planned] = [measured, planned].map(|bytes| bytesize::ByteSize(bytes).to_string());
+                table.add_row([what.to_owned(), measured, planned]);
+            }
+        }
+        print(&format!("\n{}", align(table)))?;
+    }
+    Ok(())
+}
+
+/// Formats a table with one row per device: its vertices, its peak memory, and the time of its kernels in the last
+/// epoch.
+fn devices_table(trainer: &Trainer) -> String {
+    let size = |bytes: u64| bytesize::ByteSize(bytes).to_string();
+    let peaks = trainer.peak_device_bytes().into_iter().zip(trainer.planned_peak_device_bytes());
+    let mut table = table(["device", "vertices", "peak", "planned peak", "kernels"]);
+    for (i, ([start, end], (peak, planned))) in trainer.parts().iter().zip(peaks).enumerate() {
+        let kernels = trainer.part_seconds().get(i).map_or_else(|| "-".into(), |&s| seconds(s));
+        table.add_row([i.to_string(), format!("{start}..{end}"), size(peak), size(planned), kernels]);
+    }
+    align(table)
+}
+
+fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(sorted[middle]),
+        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    }
+}
