@@ -59,6 +59,13 @@ pub fn draw(key: RowKey, column: u32) -> u32 {
     h ^ (h >> 16)
 }
 
+/// Returns the column that stands for a head of an edge in [`draw`]; the row is the edge's destination. `twin` numbers
+/// the edges between the same two vertices.
+#[inline(always)]
+pub fn edge_column(source: u32, twin: u32, head: usize, heads: usize) -> u32 {
+    source.wrapping_mul(heads as u32).wrapping_add(head as u32).wrapping_add(twin.wrapping_mul(0x85eb_ca6b))
+}
+
 /// Returns the threshold below which a draw drops its cell. At a rate of 0 no cell is dropped.
 pub fn threshold(rate: f32) -> u32 {
     (f64::from(rate) * 4_294_967_296.0).round().min(f64::from(u32::MAX)) as u32

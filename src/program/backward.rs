@@ -60,7 +60,7 @@ fn operand_gradients(
     op: OpId,
     upstream: Option<TensorId>,
 ) -> Result<Vec<(TensorId, TensorId)>, ProgramError> {
-    let (inputs, output, kind) = (program.inputs(op), program.op_outputs(op)[0], program.op(op).clone());
+    let (inputs, outputs, kind) = (program.inputs(op), program.op_outputs(op), program.op(op).clone());
     let no_rule = |place| ProgramError::NoGradient { op: kind.name(), place };
     let mut said = Backward::default();
     match (kind.record().gradient, upstream) {
@@ -69,33 +69,44 @@ fn operand_gradients(
         _ => return Err(no_rule(0)),
     }
     let wanted = |&place: &usize| program.tensor(inputs[place]).wants_gradient;
-    let given = |place: &usize| said.gradients.iter().any(|(given, _)| given == place);
+    let given = |place: &usize| said.gradients.iter().any(|&(given, _)| inputs[given] == inputs[*place]);
     if let Some(place) = (0..inputs.len()).filter(wanted).find(|place| !given(place)) {
         return Err(no_rule(place));
     }
     let mut made = Vec::new();
     for (op, operands) in said.ops {
         let operands = operands.into_iter().map(|value| {
-            let order = |block| TensorType { rows: RowSpace::Edges(block), width: 1, dtype: DType::U64 };
+            let one = |rows, dtype| TensorType { rows, width: 1, dtype };
             match value {
-                Value::EdgeOrder(block) => program.input(Origin::EdgePermutation(block), order(block)),
-                value => Ok(named(value, &inputs, output, upstream, &made)),
+                Value::EdgeOrder(block) => {
+                    program.input(Origin::EdgePermutation(block), one(RowSpace::Edges(block), DType::U64))
+                }
+                Value::EdgeWeights(block, loops) => {
+                    program.input(Origin::EdgeWeights(block, loops), one(RowSpace::Edges(block), DType::F32))
+                }
+                Value::SourceIds(block) => {
+                    program.input(Origin::SourceIds(block), one(RowSpace::Sources(block), DType::U32))
+                }
+                value => Ok(named(value, &inputs, &outputs, upstream, &made)),
             }
         });
         let operands = operands.collect::<Result<Vec<_>, _>>()?;
         made.push(program.push1(op, &operands)?);
     }
     let gradients = said.gradients.into_iter();
-    Ok(gradients.map(|(place, value)| (inputs[place], named(value, &inputs, output, upstream, &made))).collect())
+    Ok(gradients.map(|(place, value)| (inputs[place], named(value, &inputs, &outputs, upstream, &made))).collect())
 }
 
 /// Returns the tensor that a value of a gradient rule stands for.
-fn named(value: Value, inputs: &[TensorId], y: TensorId, dy: Option<TensorId>, made: &[TensorId]) -> TensorId {
+fn named(value: Value, inputs: &[TensorId], outputs: &[TensorId], dy: Option<TensorId>, made: &[TensorId]) -> TensorId {
     match value {
         Value::Dy => dy.expect("the rule of a loss names no gradient of its output"),
-        Value::Y => y,
+        Value::Y => outputs[0],
+        Value::Output(place) => outputs[place],
         Value::X(place) => inputs[place],
         Value::Made(number) => made[number],
-        Value::EdgeOrder(_) => unreachable!("an order of edges is no gradient"),
+        Value::EdgeOrder(_) | Value::EdgeWeights(..) | Value::SourceIds(_) => {
+            unreachable!("what edges have is no gradient")
+        }
     }
 }

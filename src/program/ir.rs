@@ -1,6 +1,6 @@
 //! Tensors of a program, and where they come from.
 
-use lapidary_kernels::op::{BlockSpec, TensorType};
+use lapidary_kernels::op::{BlockSpec, LoopWeight, TensorType};
 
 /// A power of the in-degree, used to scale a vertex's row. It is 0 for a vertex without in-edges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -9,11 +9,15 @@ pub enum Degree {
     InverseRoot {
         /// Whether the degree includes exactly one self-loop per vertex.
         self_loops: bool,
+        /// Whether the degree is the sum of the weights of the edges, instead of their number.
+        weighted: bool,
     },
     /// `1 / degree`.
     Inverse {
         /// Whether the degree includes exactly one self-loop per vertex.
         self_loops: bool,
+        /// Whether the degree is the sum of the weights of the edges, instead of their number.
+        weighted: bool,
     },
 }
 
@@ -28,8 +32,19 @@ pub enum Origin {
     EdgePermutation(BlockSpec),
     /// One factor per vertex.
     Scale(Degree),
+    /// The weight of each edge of a block of the graph.
+    EdgeWeights(BlockSpec, LoopWeight),
+    /// The global ids of the sources of a block of the graph.
+    SourceIds(BlockSpec),
     /// The identity matrix of this width.
     Identity(usize),
+    /// The matrix `[width, heads * width]` with which a product is the mean over heads.
+    HeadMean {
+        /// Number of heads.
+        heads: usize,
+        /// Columns of a head.
+        width: usize,
+    },
     /// Class ids.
     Labels,
     /// For each vertex and class, whether the vertex has the class.

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 
 use super::rows::OpenStep;
 use super::slots::Open;
-use super::{edges, gather, linear, loss, moves, norm, optimizer, rows};
+use super::{attention, edges, gather, linear, loss, moves, norm, optimizer, rows};
 use crate::error::Result;
 use crate::op::call::{Call, Mat};
 use crate::op::{DType, Op};
@@ -36,6 +36,8 @@ fn run(slots: &Open<'_>, call: &Call) -> Result<()> {
         Op::Row(op) => rows::launch(slots, *op, call, &steps),
         Op::Norm(op) => norm::launch(slots, *op, call),
         Op::Edge(op) => edges::launch(slots, *op, call),
+        Op::Attention(op) => attention::launch(slots, op, call, &steps),
+        Op::AttentionRows(op) => attention::launch_rows(slots, *op, call),
         Op::Loss(op) => loss::launch(slots, *op, call),
         Op::Optimizer(op) => optimizer::launch(slots, *op, call),
         Op::Move(op) => moves::launch(slots, *op, call),

@@ -4,6 +4,7 @@
 //! here as plain functions over views, for callers that have slices and need no device; these run on as many threads as
 //! rayon's global pool has. All kernels give the same bits on any number of threads.
 
+mod attention;
 mod dropout;
 mod edges;
 mod exp;

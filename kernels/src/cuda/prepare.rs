@@ -64,6 +64,7 @@ impl Plan<'_> {
             Op::Row(op) => self.row_steps(*op, call),
             Op::Norm(op) => self.norm(*op, call),
             Op::Edge(op) => self.edges(*op, call),
+            Op::Attention(_) | Op::AttentionRows(_) => Err(Error::NoKernel { call: call.name_of_head() }),
             Op::Loss(op) => self.loss(*op, call),
             Op::Optimizer(op) => self.optimizer(*op, call),
             Op::Move(op) => self.moves(*op, call),

@@ -3,7 +3,7 @@
 pub use lapidary_arrays::NO_LABEL;
 
 use crate::memory::Slot;
-use crate::op::{BlockSpec, Cost, DType, EdgeWeight, Gather, Move, Op, RowStep, Stored};
+use crate::op::{AttentionPass, BlockSpec, Cost, DType, EdgeWeight, Gather, Move, Op, RowStep, Stored};
 use crate::random::DropoutKey;
 use crate::storage_type::StorageType;
 
@@ -237,6 +237,16 @@ impl Call {
         (self, steps, operands)
     }
 
+    /// Returns the number of columns of the sum that a window continues: those of the output, or of the state of
+    /// attention.
+    pub fn sum_cols(&self) -> usize {
+        let state = match self.op.head() {
+            Op::Attention(op) if op.pass == AttentionPass::Forward => 2 * op.heads,
+            _ => 0,
+        };
+        self.out().cols.saturating_add(state)
+    }
+
     /// Returns the first output.
     pub fn out(&self) -> Mat {
         self.outputs[0]
@@ -283,6 +293,7 @@ impl Call {
         match &self.op {
             Op::Fused { head, .. } => match (&**head, head.record().name) {
                 (Op::Gather(_), _) => "fused_gather",
+                (Op::Attention(_), _) => "fused_attention",
                 (_, "linear") => "fused_linear",
                 (_, "linear_input_grad") => "fused_linear_input_grad",
                 _ => "fused_rows",
@@ -317,7 +328,7 @@ impl Call {
                     Some(_) => edges * own.rows as f64 / block.own_sources.max(1) as f64,
                     None => edges,
                 };
-                let weighted = self.head_inputs().len() > 1;
+                let weighted = matches!(self.op.head(), Op::Gather(Gather { weight: EdgeWeight::Stored, .. }));
                 let out_row_bytes = self.out().row_bytes();
                 Price::Gather { block, edges: share as u64, weighted, row_bytes: own.row_bytes(), out_row_bytes }
             }

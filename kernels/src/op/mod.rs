@@ -6,6 +6,7 @@
 //!
 //! Each backend has one file per family, with the same name.
 
+mod attention;
 pub mod call;
 mod edges;
 mod gather;
@@ -20,6 +21,7 @@ mod rows;
 mod sizes;
 mod types;
 
+pub use attention::{Attention, AttentionPass, AttentionRows, Score, WeightDropout};
 pub use edges::EdgeOp;
 pub use gather::{EdgeWeight, Gather};
 pub use linear::Linear;
@@ -33,7 +35,7 @@ pub use rows::RowStep;
 pub(crate) use sizes::Sizes;
 pub(crate) use sizes::step_operand;
 pub use sizes::{Extent, Misfit, infer};
-pub use types::{BlockSpec, DType, RowSpace, SplitName, TensorType};
+pub use types::{BlockSpec, DType, LoopWeight, RowSpace, SplitName, TensorType};
 
 /// One operation. Its [`Record`] lists its operands, in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,6 +50,10 @@ pub enum Op {
     Norm(Norm),
     /// An operation on edge values.
     Edge(EdgeOp),
+    /// A gather whose weights are computed from the rows of both ends, or a pass of its gradient.
+    Attention(Attention),
+    /// An operation on single rows or parameters that belongs to attention.
+    AttentionRows(AttentionRows),
     /// A loss over a split, or a count over one.
     Loss(Loss),
     /// An update of a parameter.
@@ -73,6 +79,8 @@ impl Op {
             Self::Row(op) => op.record(),
             Self::Norm(op) => op.record(),
             Self::Edge(op) => op.record(),
+            Self::Attention(op) => op.record(),
+            Self::AttentionRows(op) => op.record(),
             Self::Loss(op) => op.record(),
             Self::Optimizer(op) => op.record(),
             Self::Move(op) => op.record(),
@@ -134,13 +142,22 @@ impl Op {
 
     /// Whether the operation, or its head, sums over a block.
     pub fn gathers(&self) -> bool {
-        matches!(self.head(), Self::Gather(_))
+        matches!(self.head(), Self::Gather(_) | Self::Attention(_))
+    }
+
+    /// Returns the number of heads of attention.
+    pub fn heads(&self) -> Option<usize> {
+        match self.head() {
+            Self::Attention(op) => Some(op.heads),
+            Self::AttentionRows(op) => op.heads(),
+            _ => None,
+        }
     }
 
     /// Returns the block of the operation or of its head.
     pub fn block(&self) -> Option<BlockSpec> {
         match *self.head() {
-            Self::Gather(Gather { block, .. }) => Some(block),
+            Self::Gather(Gather { block, .. }) | Self::Attention(Attention { block, .. }) => Some(block),
             Self::Edge(ref op) => op.block(),
             _ => None,
         }
@@ -164,4 +181,4 @@ macro_rules! families {
         })*
     };
 }
-families!(Gather(Gather) Linear(Linear) Row(RowStep) Norm(Norm) Edge(EdgeOp) Loss(Loss) Optimizer(Optimizer) Move(Move));
+families!(Attention(Attention) AttentionRows(AttentionRows) Gather(Gather) Linear(Linear) Row(RowStep) Norm(Norm) Edge(EdgeOp) Loss(Loss) Optimizer(Optimizer) Move(Move));

@@ -182,6 +182,16 @@ impl<'a> Given<'a> {
         self.call.first_source
     }
 
+    /// Returns the seed of the run.
+    pub fn seed(&self) -> u64 {
+        self.call.part.seed
+    }
+
+    /// Returns the global id of the first row.
+    pub fn first_row(&self) -> u64 {
+        self.call.part.first_row
+    }
+
     /// Returns the key of a dropout.
     ///
     /// # Panics

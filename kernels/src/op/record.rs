@@ -1,7 +1,7 @@
 //! Operation records: one [`Record`] per operation, from which everything else is derived.
 
 use super::oracle::{Array, Given};
-use super::types::{BlockSpec, DType};
+use super::types::{BlockSpec, DType, LoopWeight};
 use super::{Op, Sizes};
 
 /// The facts about one operation.
@@ -90,6 +90,15 @@ pub enum Dim {
     UpdateWhole,
     /// The columns of a parameter; in a call, the length of the window.
     UpdateWindow,
+    /// All sources of the operation's block, with those of other windows and parts.
+    AllSources,
+    /// `d * D` and `heads` times the number of the operation's heads.
+    Cols {
+        /// Multiple of [`Dim::D`].
+        d: usize,
+        /// Multiple of the number of heads.
+        heads: usize,
+    },
     /// Any size, in a call.
     Any,
 }
@@ -183,10 +192,16 @@ pub enum Value {
     Dy,
     /// The output.
     Y,
+    /// The output at this index.
+    Output(usize),
     /// The operand at this index.
     X(usize),
     /// The edge permutation: for each edge of the transposed block, its index in this block.
     EdgeOrder(BlockSpec),
+    /// The weights of the edges of a block of the graph.
+    EdgeWeights(BlockSpec, LoopWeight),
+    /// The global ids of a block's sources.
+    SourceIds(BlockSpec),
     /// The output of the operation with this index in the rule.
     Made(usize),
 }

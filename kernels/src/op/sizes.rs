@@ -32,6 +32,7 @@ pub(crate) struct Sizes {
     n: Option<Extent>,
     d: Option<usize>,
     k: Option<usize>,
+    heads: usize,
     edges: Option<usize>,
     stored: Option<DType>,
 }
@@ -96,8 +97,8 @@ impl Extent {
 }
 
 impl Sizes {
-    fn new(over: Over) -> Self {
-        Self { over, n: None, d: None, k: None, edges: None, stored: None }
+    fn new(over: Over, heads: usize) -> Self {
+        Self { over, n: None, d: None, k: None, heads, edges: None, stored: None }
     }
 
     /// Returns the value of a dimension, if it is known.
@@ -108,6 +109,11 @@ impl Sizes {
             (Dim::D, _) | (Dim::UpdateWhole | Dim::UpdateWindow, Over::Program(_)) => count(self.d),
             (Dim::K, _) => count(self.k),
             (Dim::Just(number), _) => Some(Extent::Count(number)),
+            (Dim::Cols { d: 0, heads }, _) => Some(Extent::Count(heads.saturating_mul(self.heads))),
+            (Dim::Cols { d, heads }, _) => {
+                let heads = heads.saturating_mul(self.heads);
+                count(self.d.map(|known| known.saturating_mul(d).saturating_add(heads)))
+            }
             (Dim::Scalar, Over::Program(_)) => Some(Extent::Rows(RowSpace::Scalar)),
             (Dim::Scalar | Dim::UpdateRows, Over::Call { .. }) => Some(Extent::Count(1)),
             (Dim::UpdateWhole, Over::Call { window, .. }) => Some(Extent::Count(window.end())),
@@ -117,6 +123,10 @@ impl Sizes {
             (Dim::Edges, Over::Program(block)) => block.map(|block| Extent::Rows(RowSpace::Edges(block))),
             (Dim::EdgesBack, Over::Program(block)) => {
                 block.map(|block| Extent::Rows(RowSpace::Edges(block.transpose())))
+            }
+            (Dim::AllSources, Over::Program(block)) => block.map(|block| Extent::Rows(RowSpace::Sources(block))),
+            (Dim::AllSources, Over::Call { block, .. }) => {
+                count(block.map(|block| block.own_sources.saturating_add(block.halo_sources)))
             }
             // The number of sources in a window is not known here.
             (Dim::Sources, Over::Call { windowed: true, .. }) | (Dim::Any, _) => None,
@@ -137,6 +147,12 @@ impl Sizes {
             Dim::N | Dim::UpdateRows => {
                 self.n = Some(got);
                 return true;
+            }
+            Dim::Cols { d, heads } => {
+                let heads = heads.saturating_mul(self.heads);
+                let cols = got.count().and_then(|got| got.checked_sub(heads));
+                self.d = cols.filter(|cols| cols.is_multiple_of(d)).map(|cols| cols / d);
+                return self.d.is_some();
             }
             Dim::D | Dim::UpdateWhole | Dim::UpdateWindow => &mut self.d,
             Dim::K => &mut self.k,
@@ -226,7 +242,7 @@ pub fn infer(op: &Op, types: &[TensorType]) -> std::result::Result<Vec<TensorTyp
 
 fn infer_one(op: &Op, types: &[TensorType]) -> std::result::Result<Vec<TensorType>, Misfit> {
     let record = op.record();
-    let mut sizes = Sizes::new(Over::Program(op.block()));
+    let mut sizes = Sizes::new(Over::Program(op.block()), op.heads().unwrap_or(0));
     let misfit = |place: usize, want| Misfit::Operand { op: record.name, place, want, got: types[place] };
     for place in record.places().filter(|&place| place < types.len()) {
         sizes.check(record.operand(place), types[place]).map_err(|want| misfit(place, want))?;
@@ -246,7 +262,7 @@ fn infer_one(op: &Op, types: &[TensorType]) -> std::result::Result<Vec<TensorTyp
 impl Call {
     fn sizes(&self) -> Sizes {
         let over = Over::Call { block: self.block, windowed: self.first_source.is_some(), window: self.part.window };
-        Sizes::new(over)
+        Sizes::new(over, self.op.heads().unwrap_or(0))
     }
 
     /// Returns the operand at an index of the head's record.
@@ -341,13 +357,13 @@ impl Call {
         let out = self.out();
         let same = |operand, want: [usize; 2], got: [usize; 2]| crate::error::check_shape(call, operand, want, got);
         if let Some(sum) = self.sum {
-            same("sum", [out.rows, out.cols], [sum.rows, sum.cols])?;
+            same("sum", [out.rows, self.sum_cols()], [sum.rows, sum.cols])?;
         }
         let Some(block) = self.block.filter(|_| self.op.head().gathers()) else { return Ok(()) };
         let halo_sources = if self.first_source.is_some() { 0 } else { block.halo_sources };
         if self.halo.is_some() || block.halo_sources > 0 {
             let got = self.halo.map_or([0, 0], |halo| [halo.rows, halo.cols]);
-            same("halo", [halo_sources, out.cols], got)?;
+            same("halo", [halo_sources, self.inputs[0].cols], got)?;
         }
         Ok(())
     }
@@ -357,7 +373,7 @@ impl Call {
 fn sizes_of_step(out: Mat) -> Sizes {
     let over = Over::Call { block: None, windowed: false, window: Window::default() };
     let (n, d) = (Some(Extent::Count(out.rows)), Some(out.cols));
-    Sizes { n, d, stored: Some(out.dtype), ..Sizes::new(over) }
+    Sizes { n, d, stored: Some(out.dtype), ..Sizes::new(over, 0) }
 }
 
 /// Returns the shape and type of a step's operand, given the rows `out` that the step works on.

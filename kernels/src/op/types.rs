@@ -44,6 +44,15 @@ impl BlockSpec {
     }
 }
 
+/// The weight of a self-loop that a block adds to the graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LoopWeight {
+    /// 1.
+    One,
+    /// The mean of the weights of the vertex's in-edges; 0 if there are none.
+    Mean,
+}
+
 /// The meaning of the rows of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowSpace {
@@ -53,6 +62,8 @@ pub enum RowSpace {
     Halo,
     /// One row per edge of a block.
     Edges(BlockSpec),
+    /// One row per source of a block: the vertices of the current part, and those of other parts that it reads.
+    Sources(BlockSpec),
     /// A fixed number of rows, independent of the graph.
     Param(usize),
     /// One row.

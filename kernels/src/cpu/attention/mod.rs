@@ -1,0 +1,281 @@
+//! Attention: gathers whose weights are computed from the rows of both ends, and their gradients.
+//!
+//! Rows are split into tasks as in a plain gather. The edges of a row are taken in chunks: first the scores of a chunk,
+//! then their exponentials, then the rows. Sums run edge by edge in CSR order. The largest score so far is kept rounded
+//! to an integer in base 2, so a larger one multiplies the sums by a power of two, which is exact. So the result has the
+//! same bits for any chunks, windows, parts and threads, except that weights below `2^-126` of the largest are 0.
+
+mod backward;
+mod forward;
+mod math;
+mod rows;
+
+use std::ops::Range;
+
+use super::parallel::{balanced_rows, split_at_ends, task_count, try_for_each};
+use super::prefetch::prefetch;
+use super::rows::{RowWork, Steps};
+use super::slots::{Open, Vector};
+use super::sources::{LINE, bad_row, check_block};
+use crate::error::{Error, Result};
+use crate::op::call::Call;
+use crate::op::{Attention, AttentionPass, Score};
+use crate::random::{RowKey, draw, edge_column, row_key, threshold};
+use crate::view::{BlockView, MatView};
+use math::Shape;
+pub(super) use rows::launch as launch_rows;
+
+/// Edges of a chunk.
+const CHUNK: usize = 16;
+
+/// Fewest cells of a task.
+const LEAST_WORK: usize = 1 << 14;
+
+/// The operands of a pass.
+struct Operands<'a> {
+    call: &'static str,
+    op: &'a Attention,
+    block: BlockView<'a>,
+    /// The sources of the window, if the call is one.
+    window: Option<Range<usize>>,
+    own: MatView<'a>,
+    halo: Option<MatView<'a>>,
+    /// One row per row of the block.
+    rows: MatView<'a>,
+    /// The sums that a window continues.
+    sum: Option<MatView<'a>>,
+    /// The vector of [`Score::Gatv2`].
+    a: &'a [f32],
+    /// For [`Score::Gat`], the gradient of the destination's part of the score.
+    target_grad: &'a [f32],
+    edge_values: Option<(&'a [f32], &'a [f32])>,
+    draws: Option<Draws<'a>>,
+    /// Columns of the values.
+    d: usize,
+}
+
+/// The draws of a dropout of weights.
+struct Draws<'a> {
+    seed: u64,
+    epoch: u64,
+    salt: u32,
+    threshold: u32,
+    scale: f32,
+    first_row: u64,
+    ids: &'a [u32],
+    /// Whether rows are the sources of edges.
+    transposed: bool,
+}
+
+pub(super) fn launch(slots: &Open<'_>, op: &Attention, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
+    let name = call.name_of_head();
+    let block = slots.block_of(call)?;
+    let (own, rows) = (slots.mat(call.inputs[0])?, slots.mat(call.inputs[1])?);
+    let halo = call.halo.map(|mat| slots.mat(mat)).transpose()?;
+    let sum = call.sum.map(|mat| slots.mat(mat)).transpose()?;
+    let numbers = |place: usize| slots.numbers::<f32>(call.inputs[place]);
+    let third = (op.score == Score::Gatv2 || op.pass == AttentionPass::SourceGrad).then(|| numbers(2)).transpose()?;
+    let values = op.place_of_edge_values().map(|at| Ok((numbers(at)?, numbers(at + 1)?))).transpose()?;
+    let drawn = op.place_of_clock().map(|at| Ok((slots.clock(call.inputs[at])?, slots.numbers(call.inputs[at + 1])?)));
+    let drawn: Option<([u64; 2], Vector<u32>)> = drawn.transpose()?;
+    let third = third.as_ref().map_or(&[][..], Vector::view);
+    let of_ends = if op.pass == AttentionPass::SourceGrad { rows.view().cols() } else { own.view().cols() };
+    let d = if op.score == Score::Gat { of_ends.saturating_sub(2 * op.heads) } else { of_ends };
+    let operands = Operands {
+        call: name,
+        op,
+        block: block.view(),
+        window: call.first_source.map(|first| first..first.saturating_add(own.view().rows())),
+        own: own.view(),
+        halo: halo.as_ref().map(|halo| halo.view()),
+        rows: rows.view(),
+        sum: sum.as_ref().map(|sum| sum.view()),
+        a: if op.score == Score::Gatv2 { third } else { &[] },
+        target_grad: if op.score == Score::Gat { third } else { &[] },
+        edge_values: values.as_ref().map(|(values, vector)| (values.view(), vector.view())),
+        draws: drawn.as_ref().zip(op.dropout).map(|((clock, ids), dropout)| Draws {
+            seed: call.part.seed,
+            epoch: clock[0],
+            salt: dropout.salt,
+            threshold: threshold(dropout.rate),
+            scale: 1.0 / (1.0 - dropout.rate),
+            first_row: call.part.first_row,
+            ids: ids.view(),
+            transposed: op.pass == AttentionPass::SourceGrad,
+        }),
+        d,
+    };
+    operands.check()?;
+    let mut out = slots.mat_mut(call.out())?;
+    let mut log_sum = call.outputs.get(1).map(|&mat| slots.numbers_mut::<f32>(mat)).transpose()?;
+    let steps = Steps::new(name, steps, call.out().rows, call.out().cols)?;
+    let log_sum = log_sum.as_mut().map_or(&mut [][..], |log_sum| log_sum.view());
+    operands.run(&steps, out.view().data(), log_sum, call.out().cols)
+}
+
+impl Operands<'_> {
+    fn check(&self) -> Result<()> {
+        let argument = |operand, want, got: f64| Err(Error::Argument { call: self.call, operand, want, got });
+        check_block(self.call, self.block)?;
+        if self.op.heads == 0 || !self.d.is_multiple_of(self.op.heads) {
+            return argument("heads", "a divisor of the columns", self.op.heads as f64);
+        }
+        if let Some(dropout) = self.op.dropout.filter(|dropout| !(0.0..1.0).contains(&dropout.rate)) {
+            return argument("rate", "in [0, 1)", dropout.rate.into());
+        }
+        match &self.window {
+            Some(window) if window.end > self.block.own_sources => {
+                let (index, limit) = (window.end as u64, self.block.own_sources as u64 + 1);
+                Err(Error::Index { call: self.call, operand: "the window's end", index, limit })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs the pass over all rows. `cols` is the number of columns of `out`.
+    fn run(&self, steps: &Steps<'_>, out: &mut [f32], log_sum: &mut [f32], cols: usize) -> Result<()> {
+        let (n, e) = (self.block.rows(), self.block.indices.len());
+        if n == 0 || cols == 0 {
+            return Ok(());
+        }
+        let heads = if log_sum.is_empty() { 0 } else { self.op.heads };
+        let ranges = balanced_rows(self.block.indptr, task_count((n + e).saturating_mul(self.d.max(1)), LEAST_WORK));
+        let outs = split_at_ends(out, ranges.iter().map(|range| range.end * cols));
+        let log_sums = split_at_ends(log_sum, ranges.iter().map(|range| range.end * heads));
+        let tasks = ranges.into_iter().zip(outs.into_iter().zip(log_sums));
+        try_for_each(tasks, |(rows, (out, log_sum))| {
+            let group = steps.group();
+            for first in rows.clone().step_by(group) {
+                let rows_of_group = first..(first + group).min(rows.end);
+                let at = |cols: usize| (first - rows.start) * cols..(rows_of_group.end - rows.start) * cols;
+                let out = &mut out[at(cols)];
+                self.dispatch(rows_of_group.clone(), out, &mut log_sum[at(heads)])?;
+                steps.apply(first, out);
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs the pass over some rows, with code for their number of heads and columns.
+    fn dispatch(&self, rows: Range<usize>, out: &mut [f32], log_sum: &mut [f32]) -> Result<()> {
+        let (heads, width) = (self.op.heads, self.d / self.op.heads);
+        match (heads, width) {
+            (8, 8) => self.pass(Shape::<8, 8> { heads, width }, rows, out, log_sum),
+            (8, 32) => self.pass(Shape::<8, 32> { heads, width }, rows, out, log_sum),
+            (4, 64) => self.pass(Shape::<4, 64> { heads, width }, rows, out, log_sum),
+            (8, _) => self.pass(Shape::<8, 0> { heads, width }, rows, out, log_sum),
+            (4, _) => self.pass(Shape::<4, 0> { heads, width }, rows, out, log_sum),
+            (1, _) => self.pass(Shape::<1, 0> { heads, width }, rows, out, log_sum),
+            _ => self.pass(Shape::<0, 0> { heads, width }, rows, out, log_sum),
+        }
+    }
+
+    fn pass<const K: usize, const C: usize>(
+        &self,
+        shape: Shape<K, C>,
+        rows: Range<usize>,
+        out: &mut [f32],
+        log_sum: &mut [f32],
+    ) -> Result<()> {
+        let arch = pulp::Arch::new();
+        match self.op.pass {
+            AttentionPass::Forward | AttentionPass::Partial => {
+                arch.dispatch(forward::Rows { operands: self, shape, rows, out, log_sum })
+            }
+            AttentionPass::SourceGrad => arch.dispatch(backward::Rows::<K, C, true> { operands: self, shape, rows, out }),
+            AttentionPass::TargetGrad => {
+                arch.dispatch(backward::Rows::<K, C, false> { operands: self, shape, rows, out })
+            }
+        }
+    }
+
+    /// Returns the edges of row `v` that the call covers.
+    #[inline(always)]
+    fn edges(&self, v: usize) -> Result<Range<usize>> {
+        let edges = self.block.indptr[v] as usize..self.block.indptr[v + 1] as usize;
+        let Some(sources) = self.block.indices.get(edges.clone()) else {
+            return Err(bad_row(self.call, self.block, v));
+        };
+        Ok(match &self.window {
+            None => edges,
+            Some(window) => {
+                let [low, high] =
+                    [window.start, window.end].map(|end| sources.partition_point(|&u| (u as usize) < end));
+                edges.start + low..edges.start + high
+            }
+        })
+    }
+
+    /// Returns the row of a source.
+    #[inline(always)]
+    fn source(&self, u: u32) -> Result<&[f32]> {
+        let cols = self.own.cols();
+        let local = (u as usize).wrapping_sub(self.window.as_ref().map_or(0, |window| window.start));
+        let (data, local) = match local.checked_sub(self.own.rows()) {
+            Some(outside) if self.window.is_none() => (self.halo.map_or(&[][..], |halo| halo.data()), outside),
+            _ => (self.own.data(), local),
+        };
+        let start = local.wrapping_mul(cols);
+        let limit = (self.block.own_sources + self.block.halo_sources) as u64;
+        let bad = Error::Index { call: self.call, operand: "indices", index: u.into(), limit };
+        data.get(start..start.wrapping_add(cols)).ok_or(bad)
+    }
+
+    /// Prefetches the row of the source of an edge, which may be behind the last one.
+    #[inline(always)]
+    fn prefetch(&self, edge: usize) {
+        let Some(&u) = self.block.indices.get(edge) else { return };
+        let cols = self.own.cols();
+        let local = (u as usize).wrapping_sub(self.window.as_ref().map_or(0, |window| window.start));
+        let (data, local) = match local.checked_sub(self.own.rows()) {
+            Some(outside) if self.window.is_none() => (self.halo.map_or(&[][..], |halo| halo.data()), outside),
+            _ => (self.own.data(), local),
+        };
+        for line in 0..cols.div_ceil(LINE) + 1 {
+            prefetch(data, local.wrapping_mul(cols).wrapping_add(line * LINE));
+        }
+    }
+}
+
+impl Draws<'_> {
+    /// Returns the key that all edges of a row share, if they do.
+    #[inline(always)]
+    fn row(&self, v: usize) -> Option<RowKey> {
+        (!self.transposed).then(|| row_key(self.seed, self.epoch, self.salt, self.first_row + v as u64))
+    }
+
+    /// Writes the factors of the weights of an edge: 0, or the scale of a dropout.
+    #[inline(always)]
+    fn factors(&self, v: usize, key: Option<RowKey>, u: u32, twin: u32, factors: &mut [f32]) {
+        let id = self.ids[u as usize];
+        let (key, from) = match key {
+            Some(key) => (key, id),
+            None => {
+                let row = (self.first_row + v as u64) as u32;
+                (row_key(self.seed, self.epoch, self.salt, id.into()), row)
+            }
+        };
+        let heads = factors.len();
+        for (head, factor) in factors.iter_mut().enumerate() {
+            let dropped = draw(key, edge_column(from, twin, head, heads)) < self.threshold;
+            *factor = if dropped { 0.0 } else { self.scale };
+        }
+    }
+}
+
+/// Numbers edges between the same two vertices, which are next to each other in a row.
+#[derive(Default)]
+struct Twins {
+    last: Option<u32>,
+    count: u32,
+}
+
+impl Twins {
+    /// Returns how many edges before this one have the same source.
+    #[inline(always)]
+    fn next(&mut self, u: u32) -> u32 {
+        self.count = if self.last == Some(u) { self.count + 1 } else { 0 };
+        self.last = Some(u);
+        self.count
+    }
+}
