@@ -14,6 +14,7 @@ mod dataset_generate;
 mod dataset_hostile;
 mod dataset_import;
 mod dataset_info;
+mod dataset_weights;
 #[cfg(feature = "cuda")]
 mod emulated;
 mod exit_codes;

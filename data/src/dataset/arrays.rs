@@ -5,6 +5,7 @@ use ndarray::{ArrayBase, Data, Ix2};
 
 use super::Dataset;
 use super::build::{Origin, Parts, RawFeatures, RawLabels, checked_graph};
+use super::edge_weights;
 use super::error::{Error, Result};
 use super::features::FeatureNorm;
 use super::split::Members;
@@ -44,6 +45,7 @@ enum Topology {
 struct Rest {
     name: Option<String>,
     directed: Option<bool>,
+    edge_weights: Option<Shared<f32>>,
     features: Option<RawFeatures>,
     labels: Option<RawLabels>,
     classes: Option<usize>,
@@ -82,6 +84,13 @@ impl Arrays {
     /// Sets whether edges have a direction. By default, a graph is directed if it is not symmetric.
     pub fn directed(mut self, directed: bool) -> Self {
         self.rest.directed = Some(directed);
+        self
+    }
+
+    /// Sets the weight of each edge, `[edges]`: in the order of the list given to [`Arrays::edges`], otherwise in the order
+    /// of the sources. Weights are finite; they may be negative.
+    pub fn edge_weights(mut self, weights: impl Into<Shared<f32>>) -> Self {
+        self.rest.edge_weights = Some(weights.into());
         self
     }
 
@@ -213,16 +222,27 @@ impl Dataset {
     /// O(size), mostly in parallel.
     pub fn from_arrays(arrays: Arrays) -> Result<Self> {
         let origin = Origin::Memory;
+        let mut rest = arrays.rest;
         let graph = match arrays.topology {
             Topology::Graph(graph) => graph,
             Topology::Csr(indptr, indices) => checked_graph(&origin, indptr, indices)?,
-            Topology::Edges(vertices, edges) => Graph::from_edges(vertices, &edges)
-                .map_err(|problem| Error::Graph { file: origin.name("edges"), problem })?,
+            Topology::Edges(vertices, edges) => {
+                let wrong = |problem| Error::Graph { file: origin.name("edges"), problem };
+                match &mut rest.edge_weights {
+                    None => Graph::from_edges(vertices, &edges).map_err(wrong)?,
+                    Some(weights) => {
+                        edge_weights::check_list(&edges, weights, || origin.name(edge_weights::NAME))?;
+                        let (graph, sorted) = Graph::from_edges_and_values(vertices, &edges, weights).map_err(wrong)?;
+                        *weights = sorted.into();
+                        graph
+                    }
+                }
+            }
         };
-        let rest = arrays.rest;
         let name = rest.name.unwrap_or_else(|| "unnamed".into());
         let parts = Parts {
             directed: rest.directed,
+            edge_weights: rest.edge_weights,
             features: rest.features,
             labels: rest.labels,
             classes: rest.classes,

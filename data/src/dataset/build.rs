@@ -7,6 +7,7 @@ use lapidary_arrays::Shared;
 use rayon::prelude::*;
 
 use super::Dataset;
+use super::edge_weights;
 use super::error::{Error, Result};
 use super::features::{Dense, FeatureNorm, Features, Sparse, SparseFiles};
 use super::labels::{Labels, MAX_CLASSES};
@@ -74,6 +75,8 @@ pub(crate) struct Parts {
     pub name: String,
     pub graph: Graph,
     pub directed: Option<bool>,
+    /// One for each edge, in the order of the graph.
+    pub edge_weights: Option<Shared<f32>>,
     pub features: Option<RawFeatures>,
     pub labels: Option<RawLabels>,
     pub classes: Option<usize>,
@@ -119,6 +122,7 @@ impl Parts {
             name,
             graph,
             directed: None,
+            edge_weights: None,
             features: None,
             labels: None,
             classes: None,
@@ -142,6 +146,9 @@ impl Parts {
     #[cfg_attr(not(feature = "import"), allow(dead_code))] // only importers use it
     pub(crate) fn check_rows(&self) -> Result<()> {
         let vertices = self.graph.vertex_count();
+        if let Some(weights) = &self.edge_weights {
+            edge_weights::check(&self.graph, weights, || self.file_of(edge_weights::NAME))?;
+        }
         self.check_features(vertices)?;
         self.check_labels(vertices)?;
         split::mark(vertices, self.named_splits())?;
@@ -158,6 +165,9 @@ impl Parts {
             return Err(Error::EmptyGraph { file: self.file_of("indptr") });
         }
         let directed = self.check_direction()?;
+        if let Some(weights) = &self.edge_weights {
+            edge_weights::check(&self.graph, weights, || self.file_of(edge_weights::NAME))?;
+        }
         let features = self.check_features(vertices)?;
         let (labels, classes) = self.check_labels(vertices)?;
         self.check_class_names(classes)?;
@@ -167,6 +177,7 @@ impl Parts {
             name: self.name,
             graph: self.graph,
             directed,
+            edge_weights: self.edge_weights,
             features,
             labels,
             classes,

@@ -132,6 +132,22 @@ pub enum Error {
         /// The file that declares it.
         file: String,
     },
+    /// The weight of an edge is NaN or infinite.
+    #[error(
+        "{file}: edge {edge}: {source_vertex} -> {destination} has the weight {found}; every weight must be finite"
+    )]
+    EdgeWeight {
+        /// The file.
+        file: String,
+        /// The position of the edge.
+        edge: usize,
+        /// The source of the edge.
+        source_vertex: u32,
+        /// The destination of the edge.
+        destination: u32,
+        /// The weight found.
+        found: f32,
+    },
     /// A feature is NaN or infinite.
     #[error("{file}: the feature in row {row}, column {column} is {found}; every feature must be finite")]
     NotFinite {

@@ -17,6 +17,9 @@ const DIGITS: usize = 32;
 pub struct Fingerprint {
     /// Digest of the offsets and sources of the edges.
     pub graph: String,
+    /// Digest of the weights of the edges, if they have any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edge_weights: Option<String>,
     /// Digest of the features, if there are any. Dense and sparse features with the same numbers have different
     /// digests.
     pub features: Option<String>,
@@ -30,6 +33,7 @@ impl Fingerprint {
     /// Computes the digests of all arrays.
     pub(super) fn of(data: &Dataset) -> Self {
         let graph = Digest::of("graph").array(data.graph.indptr()).array(data.graph.indices()).end();
+        let edge_weights = data.edge_weights.as_ref().map(|weights| Digest::of("edge weights").array(weights).end());
         let features = data.features.as_ref().map(|features| match features {
             Features::Dense(dense) => Digest::of("dense").number(dense.width()).array(dense.data()).end(),
             Features::Sparse(sparse) => {
@@ -43,13 +47,14 @@ impl Fingerprint {
         });
         let splits = Digest::of("splits").array(&data.split);
         let splits = data.graph_ids.iter().fold(splits, |digest, ids| digest.array(ids)).end();
-        Self { graph, features, labels, splits }
+        Self { graph, edge_weights, features, labels, splits }
     }
 
-    /// Returns the names of the arrays that differ: `graph`, `features`, `labels`, `splits`.
+    /// Returns the names of the arrays that differ: `graph`, `edge_weights`, `features`, `labels`, `splits`.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let differ = [
             ("graph", self.graph != other.graph),
+            ("edge_weights", self.edge_weights != other.edge_weights),
             ("features", self.features != other.features),
             ("labels", self.labels != other.labels),
             ("splits", self.splits != other.splits),
@@ -114,6 +119,7 @@ mod tests {
         let mut y = x.clone();
         y[[3, 2]] = -11.0;
         for (changed, what) in [
+            (arrays().edge_weights(vec![1.0; 6]), "edge_weights"),
             (arrays().features(y), "features"),
             (arrays().labels(&[0, 1, 1, 1]), "labels"),
             (arrays().classes(3), "labels"),
@@ -128,6 +134,21 @@ mod tests {
         let bare = print(Arrays::edges(4, &[(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)]));
         assert_eq!(bare.differences(&print(moved)), ["graph"]);
         assert_eq!(first.differences(&bare), ["features", "labels", "splits"]);
+    }
+
+    #[test]
+    fn without_weights_the_digests_are_those_of_a_dataset_that_never_had_any() {
+        let weighted = || Dataset::from_arrays(arrays().edge_weights(vec![2.0; 6])).expect("it is right");
+        let plain = print(arrays());
+        assert_eq!(*weighted().without_edge_weights().fingerprint(), plain);
+        let known = weighted();
+        assert!(known.fingerprint().edge_weights.is_some());
+        let bare = known.clone().without_edge_weights();
+        assert_eq!((bare.fingerprint(), bare.is_clone_of(&known)), (&plain, false));
+        assert!(bare.clone().without_edge_weights().is_clone_of(&bare));
+        let text = serde_json::to_string(&plain).expect("it is text");
+        assert!(!text.contains("weights"));
+        assert_eq!(serde_json::from_str::<Fingerprint>(&text).expect("it is read"), plain);
     }
 
     #[test]

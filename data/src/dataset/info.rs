@@ -30,6 +30,8 @@ pub struct Info {
     pub skew: SkewInfo,
     /// Number of vertices per range of in-degrees; the ranges double.
     pub degree_histogram: Vec<DegreeRange>,
+    /// The weights of the edges, if they have any.
+    pub edge_weights: Option<EdgeWeightInfo>,
     /// Number of graphs in the dataset, if it has graph ids.
     pub graphs: Option<usize>,
     /// The features, if there are any.
@@ -75,6 +77,23 @@ pub struct DegreeRange {
     pub most: u64,
     /// Number of vertices.
     pub vertices: usize,
+}
+
+/// Statistics of the weights of the edges.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct EdgeWeightInfo {
+    /// The smallest weight.
+    pub min: f32,
+    /// The largest weight.
+    pub max: f32,
+    /// The mean weight.
+    pub mean: f64,
+    /// Number of weights below 0.
+    pub negative: usize,
+    /// Number of weights that are 0.
+    pub zero: usize,
+    /// Whether the two directions of every edge have the same weight.
+    pub symmetric: bool,
 }
 
 /// Statistics of the feature matrix.
@@ -154,6 +173,7 @@ impl Info {
             degree: summary(&degrees),
             skew: skew(&degrees),
             degree_histogram: histogram(&degrees),
+            edge_weights: edge_weights(data),
             graphs: data.graph_ids().map(|ids| 1 + ids.windows(2).filter(|pair| pair[0] != pair[1]).count()),
             features: data.features().map(|features| FeatureInfo {
                 kind: match features {
@@ -170,6 +190,21 @@ impl Info {
             licence: data.licence().map(str::to_string),
         }
     }
+}
+
+/// Returns the statistics of the weights. Without edges, there are none.
+fn edge_weights(data: &Dataset) -> Option<EdgeWeightInfo> {
+    let weights = data.edge_weights().filter(|weights| !weights.is_empty())?;
+    let count = |of: fn(&f32) -> bool| weights.par_iter().filter(|weight| of(weight)).count();
+    let sum: f64 = weights.par_chunks(1 << 16).map(|part| part.iter().map(|&x| f64::from(x)).sum::<f64>()).sum();
+    Some(EdgeWeightInfo {
+        min: weights.par_iter().copied().reduce(|| f32::INFINITY, f32::min),
+        max: weights.par_iter().copied().reduce(|| f32::NEG_INFINITY, f32::max),
+        mean: sum / weights.len() as f64,
+        negative: count(|&weight| weight < 0.0),
+        zero: count(|&weight| weight == 0.0),
+        symmetric: data.graph().has_symmetric_values(weights),
+    })
 }
 
 fn isolated(data: &Dataset) -> usize {

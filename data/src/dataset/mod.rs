@@ -8,6 +8,7 @@ mod arrays;
 mod build;
 mod builtin;
 mod edge_store;
+mod edge_weights;
 mod error;
 mod features;
 mod fingerprint;
@@ -38,7 +39,7 @@ pub use arrays::Arrays;
 pub use error::{Error, Result};
 pub use features::{Dense, FeatureNorm, Features, Sparse};
 pub use fingerprint::Fingerprint;
-pub use info::{DegreeInfo, DegreeRange, FeatureInfo, Info, LabelInfo, SkewInfo, SplitInfo};
+pub use info::{DegreeInfo, DegreeRange, EdgeWeightInfo, FeatureInfo, Info, LabelInfo, SkewInfo, SplitInfo};
 pub use labels::Labels;
 pub use split::{NONE, RandomSplit, TEST, TRAIN, VAL};
 
@@ -47,10 +48,12 @@ pub use split::{NONE, RandomSplit, TEST, TRAIN, VAL};
 pub struct Dataset {
     // Invariant: every per-vertex array has one row for each vertex of the graph, which has at least one; labels are
     // below `classes` or NO_LABEL; there is one class name per class, or none at all; `split` holds only NONE, TRAIN,
-    // VAL and TEST; `graph_ids` ascend; an undirected graph is symmetric.
+    // VAL and TEST; `graph_ids` ascend; an undirected graph is symmetric; there is one finite weight per edge, or none at
+    // all. The weights of an undirected graph need not be symmetric.
     name: String,
     graph: Graph,
     directed: bool,
+    edge_weights: Option<Shared<f32>>,
     features: Option<Features>,
     labels: Option<Labels>,
     classes: usize,

@@ -8,6 +8,7 @@ use rayon::prelude::*;
 
 use super::Dataset;
 use super::build::{Origin, Parts, RawFeatures, RawLabels, checked_graph};
+use super::edge_weights;
 use super::error::{Error, Result};
 use super::manifest::{self, Manifest};
 use super::npy::{Dtype, NpyFile};
@@ -16,9 +17,10 @@ use super::stamp::Stamp;
 use crate::graph::{Graph, GraphError};
 
 /// The arrays that a dataset directory can have.
-const FILES: [&str; 11] = [
+const FILES: [&str; 12] = [
     "indptr",
     "indices",
+    edge_weights::NAME,
     "features",
     "features_indptr",
     "features_indices",
@@ -76,6 +78,7 @@ impl Dataset {
         }
         let parts = Parts {
             directed: Some(manifest.directed),
+            edge_weights: open_edge_weights(dir)?,
             features,
             labels: open_labels(dir)?,
             classes: manifest.classes.map(|classes| usize::try_from(classes).unwrap_or(usize::MAX)),
@@ -149,6 +152,14 @@ fn open_graph(dir: &Path, origin: &Origin) -> Result<Graph> {
         _ => npy.array::<u32>(),
     };
     checked_graph(origin, indptr, indices)
+}
+
+fn open_edge_weights(dir: &Path) -> Result<Option<Shared<f32>>> {
+    let Some(npy) = open_if_there(dir, edge_weights::NAME, &[Dtype::F32], "float32 ('<f4')")? else {
+        return Ok(None);
+    };
+    npy.vector_len("[edges]")?;
+    Ok(Some(npy.array()))
 }
 
 fn narrow(npy: &NpyFile, vertices: usize) -> Result<Shared<u32>> {

@@ -18,6 +18,11 @@ impl Stamp {
         path.metadata().ok().map(|metadata| Self { path, metadata })
     }
 
+    /// Returns the file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Checks that the file is the same one, with the same size and modification time.
     ///
     /// # Errors

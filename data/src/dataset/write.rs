@@ -8,6 +8,7 @@ use bytemuck::Pod;
 use lapidary_arrays::NO_LABEL;
 
 use super::Dataset;
+use super::edge_weights;
 use super::error::{Error, Result};
 use super::features::Features;
 use super::labels::Labels;
@@ -79,6 +80,9 @@ impl Dataset {
         let graph = &self.graph;
         put(dir, "indptr", Dtype::I64, &[vertices + 1], graph.indptr())?;
         put(dir, "indices", Dtype::U32, &[graph.edge_count()], graph.indices())?;
+        if let Some(weights) = &self.edge_weights {
+            put(dir, edge_weights::NAME, Dtype::F32, &[graph.edge_count()], weights)?;
+        }
         match &self.features {
             None => {}
             Some(Features::Dense(dense)) => {

@@ -114,19 +114,7 @@ impl Graph {
     /// # Cost
     /// O(n + e) and sorting each row; memory 8 (n + 1) + 4 e bytes besides the list.
     pub fn from_edges(vertices: usize, edges: &[(u32, u32)]) -> Result<Self, GraphError> {
-        if vertices > MAX_VERTICES {
-            return Err(GraphError::TooManyVertices { vertices });
-        }
-        let mut indptr = vec![0u64; vertices + 1];
-        for (position, &(u, v)) in edges.iter().enumerate() {
-            for end in [u, v] {
-                if end as usize >= vertices {
-                    return Err(GraphError::SourceOutOfRange { position, found: end, vertices });
-                }
-            }
-            indptr[v as usize + 1] += 1;
-        }
-        prefix_sum(&mut indptr);
+        let indptr = offsets_of(vertices, edges)?;
         let mut next = indptr[..vertices].to_vec();
         let mut indices = vec![0u32; edges.len()];
         for &(u, v) in edges {
@@ -228,7 +216,7 @@ impl Graph {
     }
 
     /// Returns the number of edges `v -> v` for one v.
-    fn loops_at(&self, v: usize) -> usize {
+    pub(super) fn loops_at(&self, v: usize) -> usize {
         let sources = self.sources(v);
         let first = sources.partition_point(|&u| (u as usize) < v);
         sources[first..].iter().take_while(|&&u| u as usize == v).count()
@@ -282,18 +270,40 @@ impl Graph {
     }
 }
 
+/// Returns the offsets of the rows of a list of edges `u -> v`.
+///
+/// # Errors
+/// Those of [`Graph::from_edges`].
+pub(super) fn offsets_of(vertices: usize, edges: &[(u32, u32)]) -> Result<Vec<u64>, GraphError> {
+    if vertices > MAX_VERTICES {
+        return Err(GraphError::TooManyVertices { vertices });
+    }
+    let mut indptr = vec![0u64; vertices + 1];
+    for (position, &(u, v)) in edges.iter().enumerate() {
+        for end in [u, v] {
+            if end as usize >= vertices {
+                return Err(GraphError::SourceOutOfRange { position, found: end, vertices });
+            }
+        }
+        indptr[v as usize + 1] += 1;
+    }
+    prefix_sum(&mut indptr);
+    Ok(indptr)
+}
+
 /// Returns the sum of the hashes of the keys of `sources`.
+fn sum_of_numbers(sources: &[u32], key: impl Fn(u64) -> u64) -> u64 {
+    sources.iter().map(|&u| mixed(key(u64::from(u)))).fold(0, u64::wrapping_add)
+}
+
+/// Returns a pseudo-random number for a number.
 ///
 /// # Source
 /// The finalizer of MurmurHash3.
-fn sum_of_numbers(sources: &[u32], key: impl Fn(u64) -> u64) -> u64 {
-    let number = |&u: &u32| {
-        let mut x = key(u64::from(u));
-        x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-        x ^ (x >> 33)
-    };
-    sources.iter().map(number).fold(0, u64::wrapping_add)
+pub(super) fn mixed(mut x: u64) -> u64 {
+    x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    x ^ (x >> 33)
 }
 
 /// Converts a CSR with `columns` columns to a CSC: offsets, rows, and the former position of each entry.
@@ -342,7 +352,7 @@ impl<'a> Turned<'a> {
     }
 
     /// Applies `entry` to the row and position of each entry, and returns the results column by column.
-    fn scatter<T: Copy + Default + Send>(&self, entry: impl Fn(usize, u64) -> T + Sync) -> Vec<T> {
+    pub(super) fn scatter<T: Copy + Default + Send>(&self, entry: impl Fn(usize, u64) -> T + Sync) -> Vec<T> {
         let mut entries = vec![T::default(); self.indices.len()];
         let mut rest = &mut entries[..];
         let mut parts = Vec::new();

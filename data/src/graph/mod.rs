@@ -1,8 +1,9 @@
-//! The graph: a checked CSR over in-edges, its transpose, permutations, and [`Block`]s cut from it.
+//! The graph: a checked CSR over in-edges, its transpose, values of its edges, permutations, and [`Block`]s cut from it.
 
 mod block;
 mod csr;
 mod permute;
+mod values;
 mod vertex_set;
 
 pub use block::{Block, outside};

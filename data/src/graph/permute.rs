@@ -82,4 +82,32 @@ impl Permutation {
         });
         Graph::new(Shared::from(indptr), Shared::from(indices)).expect("renaming keeps a CSR a CSR")
     }
+
+    /// Returns the values of the edges of `graph` in the edge order of [`Permutation::apply`]. Repeated edges keep their
+    /// order.
+    ///
+    /// # Shapes
+    /// `values` and the result: `[e]`.
+    /// # Panics
+    /// If the graph has a different number of vertices, or `values` has another length than its edges.
+    /// # Cost
+    /// O(n + e) and sorting each row.
+    pub fn apply_values(&self, graph: &Graph, values: &[f32]) -> Vec<f32> {
+        assert_eq!(graph.vertex_count(), self.old_of_new.len(), "a permutation of another graph");
+        assert_eq!(graph.edge_count(), values.len(), "one value for each edge");
+        let mut indptr = vec![0u64; graph.vertex_count() + 1];
+        for (new, &old) in self.old_of_new.iter().enumerate() {
+            indptr[new + 1] = graph.in_degree(old as usize);
+        }
+        prefix_sum(&mut indptr);
+        let mut permuted = vec![0f32; values.len()];
+        rows_mut(&indptr, &mut permuted).into_par_iter().enumerate().for_each(|(new, row)| {
+            let old = self.old_of_new[new] as usize;
+            let new_ids = graph.sources(old).iter().map(|&u| self.new_of_old[u as usize]);
+            let mut pairs: Vec<(u32, f32)> = new_ids.zip(values[graph.edges(old)].iter().copied()).collect();
+            pairs.sort_by_key(|&(u, _)| u);
+            row.iter_mut().zip(pairs).for_each(|(to, (_, value))| *to = value);
+        });
+        permuted
+    }
 }
