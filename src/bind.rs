@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use crate::dataset::{Dataset, FeatureNorm, Features, Labels, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
 use crate::lower::{FeatureData, Inputs, LabelData};
-use crate::model::{FeatureKind, LabelKind};
+use crate::model::{FeatureKind, LabelKind, Model, ModelConfig, Norm, WeightedMean};
 use lapidary_kernels::Shared;
 use lapidary_kernels::call::NO_LABEL;
 
@@ -38,11 +38,64 @@ pub(crate) fn bind(data: &Dataset, norm: FeatureNorm) -> Result<Inputs> {
     Ok(Inputs {
         graph: data.graph().clone(),
         symmetric: !data.directed(),
+        edge_weights: data.edge_weights().cloned(),
         features: feature_data(features),
         labels,
         split: data.split().clone(),
         labelled,
     })
+}
+
+/// Returns `model` as it is applied to `data`: with the choice of edge weights made.
+///
+/// # Errors
+/// [`Error::DataLacks`] if the model uses edge weights and the dataset has none; [`Error::EdgeWeights`] if a sum of
+/// weights that the model divides by, or takes a root of, is not above 0.
+/// # Cost
+/// O(n + e) if the weights are checked.
+pub(crate) fn model_for(model: &Model, data: &Dataset) -> Result<Model> {
+    let config = model.config();
+    let attention = ["gat", "gatv2"].contains(&config.name.as_str());
+    let asked = match attention {
+        // Attention has a place for weights only if it was asked for.
+        true if !config.attention.edge_weights => Some(false),
+        true => config.edge_weights.or(Some(true)),
+        false => config.edge_weights,
+    };
+    let Some(weights) = data.edge_weights().filter(|_| asked != Some(false)) else {
+        return match asked {
+            Some(true) => Err(Error::DataLacks {
+                dataset: data.name().into(),
+                what: "edge weights",
+                needed_by: "the model uses them: add edge_weights.npy, or set the option `edge_weights` to ignore",
+            }),
+            _ => Ok(model.clone().edge_weights(false)),
+        };
+    };
+    check_sums(config, data, weights)?;
+    Ok(model.clone().edge_weights(true))
+}
+
+/// Checks that the model can divide by the sums of the weights, or take their roots.
+fn check_sums(config: &ModelConfig, data: &Dataset, weights: &[f32]) -> Result<()> {
+    let (norm, self_loops) = Model::norm_of(config);
+    let by_count = norm == Some(Norm::Mean) && config.weighted_mean == WeightedMean::Count;
+    if by_count || !matches!(norm, Some(Norm::Sym | Norm::Mean)) {
+        return Ok(());
+    }
+    let graph = data.graph();
+    let bad = (0..graph.vertex_count()).find_map(|v| {
+        let edges = graph.edges(v);
+        let looped = graph.sources(v).binary_search(&(v as u32)).is_ok();
+        let own = if self_loops && !looped { 1.0 } else { 0.0 };
+        let sum = own + weights[edges.clone()].iter().map(|&weight| f64::from(weight)).sum::<f64>();
+        let isolated = edges.is_empty() && !self_loops;
+        (!isolated && !(sum > 0.0)).then_some((v, sum))
+    });
+    match bad {
+        Some((vertex, sum)) => Err(Error::EdgeWeights { dataset: data.name().into(), vertex, sum }),
+        None => Ok(()),
+    }
 }
 
 /// Returns the kind of labels of `data`; classes if it has none.

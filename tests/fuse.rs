@@ -81,7 +81,7 @@ fn layer() -> (Program, [lapidary::program::TensorId; 2]) {
     let mut program = Program::new();
     let mut input = |origin, rows, width| program.input(origin, TensorType::f32(rows, width)).unwrap();
     let x = input(Origin::Features, RowSpace::Vertices, 3);
-    let scale = input(Origin::Scale(Degree::InverseRoot { self_loops: true }), RowSpace::Vertices, 1);
+    let scale = input(Origin::Scale(Degree::InverseRoot { self_loops: true, weighted: false }), RowSpace::Vertices, 1);
     let weight = input(Origin::Parameter("weight".into()), RowSpace::Param(4), 3);
     let bias = input(Origin::Parameter("bias".into()), RowSpace::Param(1), 4);
     let block = BlockSpec::Graph { self_loops: true, transposed: false };

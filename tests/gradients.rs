@@ -2,10 +2,10 @@
 
 use crate::common::oracle::Oracle;
 use crate::common::programs::*;
-use crate::common::{hostile_graph, numbers, pairs, relative_difference};
+use crate::common::{hostile_graph, largest_difference, numbers, pairs};
 use lapidary::graph::Graph;
 use lapidary::lower::{Inputs, Lowered, Sizes, Supply, lower};
-use lapidary::model::{Model, Norm};
+use lapidary::model::{AttentionConfig, Heads, Model, ModelError, Network, Norm, Value, gat_conv, gatv2_conv};
 use lapidary::program::{Degree, Passes};
 use lapidary_kernels::{CpuDevice, Device, HostSlot, Lane, Slot};
 
@@ -132,14 +132,31 @@ fn check_device(
     for step in lowered.setup.iter().chain(&phase.steps) {
         device.launch(Lane::Compute, &step.call, &[]).unwrap();
     }
+    let largest = |cells: &[f32]| cells.iter().fold(0.0, |most: f64, x| most.max(f64::from(x.abs())));
+    let gradients = phase.outputs.keys().filter(|name| *name != "loss").map(|name| oracle.float(phase.output(name)));
+    let all = gradients.flatten().fold(0.0, |most: f64, x| most.max(x.abs()));
     for output in phase.outputs.keys() {
         let slot = phase.output(output);
         let host = HostSlot::staging(lowered.tensors[slot.0 as usize].bytes as usize).unwrap();
         device.copy_out(Lane::CopyOut, slot, &host, &[]).unwrap();
         let want: Vec<f32> = oracle.float(slot).iter().map(|&x| x as f32).collect();
-        let off = relative_difference(&host.to_vec::<f32>(), &want);
+        // A gradient that is 0 but for rounding is compared with the others.
+        let scale = largest(&want).max(1e-3 * all);
+        let off = if scale == 0.0 { 0.0 } else { largest_difference(&host.to_vec::<f32>(), &want) / scale };
         assert!(off < 1e-4, "{name}: {output} is off by {off}");
     }
+}
+
+type Conv = fn(&mut Network, Value, &str, usize, Heads, &AttentionConfig, f32) -> Result<Value, ModelError>;
+
+/// Returns a network with an attention layer between two linear layers.
+fn attention(name: &str, conv: Conv, heads: usize, how: Heads) -> Model {
+    let config = AttentionConfig { heads, residual: heads > 1, edge_weights: heads > 1, ..AttentionConfig::default() };
+    network(&format!("{name} {heads} {how:?}"), move |net, x, _| {
+        let h = net.linear(x, "a", 4, true)?;
+        let h = conv(net, h, "att", 2, how, &config, 0.3)?;
+        net.linear(h, "b", CLASSES, false)
+    })
 }
 
 /// Returns one network per operation. Each has parameters before it, so that the operation's gradient is needed.
@@ -203,9 +220,15 @@ fn networks() -> Vec<Model> {
         looped(true),
         looped(false),
     ];
+    for heads in [1, 3] {
+        for mean in [Heads::Concat, Heads::Mean] {
+            all.push(attention("gat", gat_conv, heads, mean));
+            all.push(attention("gatv2", gatv2_conv, heads, mean));
+        }
+    }
     for self_loops in [false, true] {
-        all.push(scaled("inverse root degree", Degree::InverseRoot { self_loops }));
-        all.push(scaled("inverse degree", Degree::Inverse { self_loops }));
+        all.push(scaled("inverse root degree", Degree::InverseRoot { self_loops, weighted: false }));
+        all.push(scaled("inverse degree", Degree::Inverse { self_loops, weighted: false }));
     }
     all
 }
@@ -256,6 +279,7 @@ fn random_directions_find_one_layers_gradient_that_is_off() {
 fn built_ins(widths: &[usize]) -> Vec<Model> {
     let norms = [Norm::Sym, Norm::Mean, Norm::Sum];
     let mut all = vec![Model::gin(widths), Model::sage(widths), Model::graphconv(widths)];
+    all.extend([Model::gat(widths), Model::gatv2(widths)].map(|model| model.heads(2)));
     for norm in norms {
         all.extend([Model::gcn(widths), Model::commnet(widths), Model::resgcn(widths)].map(|m| m.norm(norm)));
     }

@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use lapidary_kernels::StorageType;
 
 use crate::error::{Error, Result};
-use crate::model::{Model, ModelConfig, Norm};
+use crate::model::{Activation, AttentionConfig, Model, ModelConfig, Norm, WeightedMean};
 
 /// The most layers: more than anyone trains. With far more, memory would not suffice even for their names.
 const MOST_LAYERS: usize = 10_000;
@@ -12,7 +12,7 @@ const MOST_LAYERS: usize = 10_000;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(super) struct ModelArgs {
-    /// Model: gcn, gin, commnet, resgcn, sage or graphconv
+    /// Model: gcn, gin, commnet, resgcn, sage, graphconv, gat or gatv2
     #[arg(long, default_value = "gcn")]
     pub(super) model: String,
     /// Number of layers
@@ -34,6 +34,30 @@ pub(super) struct ModelArgs {
     /// Layer norm on hidden layers, before the ReLU
     #[arg(long)]
     layer_norm: bool,
+    /// Function between layers: relu or elu
+    #[arg(long, value_name = "F", default_value = "relu", hide_possible_values = true)]
+    activation: ActivationArg,
+    /// Heads of gat and gatv2; hidden layers concatenate them, the last layer averages them
+    #[arg(long, value_name = "K", default_value_t = 1)]
+    heads: usize,
+    /// Dropout rate on attention weights [default: that of hidden layers]
+    #[arg(long, value_name = "F")]
+    attention_dropout: Option<f32>,
+    /// Slope of the leaky ReLU of attention scores below 0
+    #[arg(long, value_name = "F", default_value_t = 0.2)]
+    negative_slope: f32,
+    /// Add a linear layer of the vertex itself to each attention layer
+    #[arg(long)]
+    residual: bool,
+    /// Make the weights of edges part of the attention scores
+    #[arg(long)]
+    edge_attention: bool,
+    /// Weights of edges: use them if the dataset has them, or ignore them
+    #[arg(long, value_name = "WHAT", default_value = "use", hide_possible_values = true)]
+    pub(super) edge_weights: EdgeWeightsArg,
+    /// With edge weights, divide a mean by the sum of the weights or by the count of edges
+    #[arg(long, value_name = "BY", default_value = "sum", hide_possible_values = true)]
+    weighted_mean: WeightedMeanArg,
     /// Storage of vertex matrices: f32, or bf16 with half the memory and 8 bits of precision
     #[arg(long, value_name = "DTYPE", default_value = "f32", hide_possible_values = true)]
     pub(super) dtype: DtypeArg,
@@ -44,6 +68,37 @@ pub(super) struct ModelArgs {
 pub(super) enum DtypeArg {
     F32,
     Bf16,
+}
+
+/// An activation on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ActivationArg {
+    Relu,
+    Elu,
+}
+
+/// What to do with the weights of edges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum EdgeWeightsArg {
+    Use,
+    Ignore,
+}
+
+impl EdgeWeightsArg {
+    /// Returns whether weights are used; `None` if the data decides.
+    pub(super) fn choice(self) -> Option<bool> {
+        match self {
+            Self::Use => None,
+            Self::Ignore => Some(false),
+        }
+    }
+}
+
+/// What a weighted mean divides by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum WeightedMeanArg {
+    Sum,
+    Count,
 }
 
 impl DtypeArg {
@@ -80,6 +135,22 @@ impl ModelArgs {
             input_dropout: self.input_dropout,
             layer_norm: self.layer_norm,
             norm: self.norm.as_deref().map(str::parse::<Norm>).transpose()?,
+            activation: match self.activation {
+                ActivationArg::Relu => Activation::Relu,
+                ActivationArg::Elu => Activation::Elu,
+            },
+            attention: AttentionConfig {
+                heads: self.heads,
+                negative_slope: self.negative_slope,
+                dropout: self.attention_dropout,
+                residual: self.residual,
+                edge_weights: self.edge_attention,
+            },
+            edge_weights: self.edge_weights.choice(),
+            weighted_mean: match self.weighted_mean {
+                WeightedMeanArg::Sum => WeightedMean::Sum,
+                WeightedMeanArg::Count => WeightedMean::Count,
+            },
         })?)
     }
 

@@ -57,6 +57,19 @@ pub enum Error {
         /// What needs it.
         needed_by: &'static str,
     },
+    /// The weights of a vertex's in-edges cannot be divided by.
+    #[error(
+        "the dataset `{dataset}`: the weights of the in-edges of vertex {vertex} add up to {sum}, but the model divides \
+             by the sum, which has to be above 0; set the option `edge_weights` to ignore, or take another norm"
+    )]
+    EdgeWeights {
+        /// The name of the dataset.
+        dataset: String,
+        /// The vertex.
+        vertex: usize,
+        /// The sum, with the self-loop that the model adds.
+        sum: f64,
+    },
     /// The data and the model have different numbers of classes.
     #[error("the dataset `{dataset}` has {data} classes, but the model makes {model}")]
     ClassCount {

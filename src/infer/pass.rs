@@ -10,7 +10,7 @@ use ndarray::Array2;
 
 use super::evaluation::{LOGITS, evaluation_program, output_name};
 use super::{Accuracy, Prediction, Predictor};
-use crate::bind::{bind, feature_kind, label_kind};
+use crate::bind::{bind, feature_kind, label_kind, model_for};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::lower::Inputs;
@@ -44,7 +44,7 @@ impl Pass {
         if classes > width {
             return Err(Error::ClassCount { dataset: data.name().into(), data: classes, model: width });
         }
-        let (network, logits) = model.network(feature_kind(data)?, Mode::Evaluate, *dtype)?;
+        let (network, logits) = model_for(model, data)?.network(feature_kind(data)?, Mode::Evaluate, *dtype)?;
         let (vertices, edges) = (data.graph().vertex_count() as u64, data.graph().edge_count() as u64);
         let repeats = runs == Runs::Many;
         let workload = Workload { vertices, edges, backward: false, runs: if repeats { EXPECTED_RUNS } else { 1 } };

@@ -56,7 +56,7 @@ impl Binder<'_, '_> {
 
     fn mat(&self, tensor: TensorId) -> Mat {
         let ty = self.program.tensor(tensor).ty;
-        let rows = self.table.tile(self.tile).rows(ty.rows) as usize;
+        let rows = self.table.sizes(ty.rows, self.tile).rows(ty.rows) as usize;
         Mat { slot: self.slot(tensor), rows, cols: ty.width, dtype: ty.dtype }
     }
 }

@@ -11,8 +11,8 @@ use rayon::prelude::*;
 use super::routes::{Routes, Source};
 use super::tiling::{cut_rows, with_halo_tiles};
 use super::{Cut, ExchangePath, FeatureData, Inputs, LabelData, Sizes, Tiling};
-use crate::graph::{Block, Graph};
-use crate::program::{BlockSpec, Degree, Origin};
+use crate::graph::{Block, Graph, outside};
+use crate::program::{BlockSpec, Degree, LoopWeight, Origin};
 
 /// The contents of a constant that no operation computes, or of one tile of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +44,7 @@ pub struct Supply<'a> {
     /// Blocks of the graph by part; blocks of the features by part and tile.
     blocks: BTreeMap<(usize, usize, BlockSpec), LocalBlock>,
     routes: BTreeMap<BlockSpec, Routes>,
+    edge_weights: BTreeMap<(BlockSpec, LoopWeight), Shared<f32>>,
 }
 
 /// A block and, if it was transposed, the index of each edge in the original block.
@@ -77,6 +78,7 @@ impl<'a> Supply<'a> {
             graphs: BTreeMap::new(),
             blocks: BTreeMap::new(),
             routes: BTreeMap::new(),
+            edge_weights: BTreeMap::new(),
         }
     }
 
@@ -304,6 +306,13 @@ impl<'a> Supply<'a> {
             }
             (Origin::Split, _, _) => HostSlot::constant(&self.inputs.split.slice(range)),
             (Origin::Identity(width), _, _) => HostSlot::constant(&identity(*width)),
+            (&Origin::HeadMean { heads, width }, _, _) => HostSlot::constant(&head_mean(heads, width)),
+            (&Origin::EdgeWeights(block, loops), _, _) => {
+                let indptr = self.graph_of(block).indptr();
+                let edges = indptr[range.start] as usize..indptr[range.end] as usize;
+                HostSlot::constant(&self.edge_weights(block, loops).slice(edges))
+            }
+            (&Origin::SourceIds(block), _, _) => HostSlot::constant(&self.source_ids(part, block)),
             (Origin::Scale(degree), _, _) => HostSlot::constant(&self.scale(range, *degree)),
             (Origin::EdgePermutation(block), _, _) => {
                 let permutation = self.block(part, tile, block.transpose()).permutation.as_ref();
@@ -378,6 +387,55 @@ impl<'a> Supply<'a> {
         &self.graphs[&spec]
     }
 
+    /// Returns the graph whose rows a block has: a symmetric graph is its own transpose.
+    fn graph_of(&mut self, spec: BlockSpec) -> &Graph {
+        let spec = match spec {
+            BlockSpec::Graph { self_loops, .. } if self.inputs.symmetric => {
+                BlockSpec::Graph { self_loops, transposed: false }
+            }
+            other => other,
+        };
+        self.graph(spec)
+    }
+
+    /// Returns the weights of all edges of a graph block, in its order.
+    fn edge_weights(&mut self, spec: BlockSpec, loops: LoopWeight) -> Shared<f32> {
+        if let Some(weights) = self.edge_weights.get(&(spec, loops)) {
+            return weights.clone();
+        }
+        let BlockSpec::Graph { self_loops, transposed } = spec else {
+            unreachable!("the features' block has values, and no weights");
+        };
+        let graph = &self.inputs.graph;
+        let weights = match (&self.inputs.edge_weights, self_loops, transposed) {
+            (None, false, _) => vec![1.0; graph.edge_count()].into(),
+            (Some(weights), false, false) => weights.clone(),
+            (None, true, false) => vec![1.0; self.graph(spec).edge_count()].into(),
+            (Some(weights), true, false) => with_loops(graph, weights, loops).into(),
+            (_, _, true) => {
+                let weights = self.edge_weights(spec.transpose(), loops);
+                self.graph_of(spec.transpose()).transpose_values(&weights).into()
+            }
+        };
+        self.edge_weights.insert((spec, loops), weights);
+        self.edge_weights[&(spec, loops)].clone()
+    }
+
+    /// Returns the global ids of the sources of a part's block: the part's own rows, then those of its halo; if the part
+    /// is tiled, all in the order of the whole graph.
+    fn source_ids(&mut self, part: usize, spec: BlockSpec) -> Shared<u32> {
+        let own = self.parts[part].clone();
+        let own_ids = own.start as u32..own.end as u32;
+        if self.parts.len() == 1 {
+            return own_ids.collect::<Vec<_>>().into();
+        }
+        let graph = self.graph_of(spec);
+        let halo: Vec<u32> = outside(graph, &own).iter().collect();
+        let low = if self.tiles[part].len() > 1 { halo.partition_point(|&v| (v as usize) < own.start) } else { 0 };
+        let ids = halo[..low].iter().copied().chain(own_ids).chain(halo[low..].iter().copied());
+        ids.collect::<Vec<_>>().into()
+    }
+
     /// Returns the edge and row counts of one direction, for each part.
     fn cuts(&mut self, block: BlockSpec) -> Vec<Cut> {
         let parts = self.parts.clone();
@@ -394,12 +452,18 @@ impl<'a> Supply<'a> {
     }
 
     fn scale(&mut self, range: Range<usize>, degree: Degree) -> Shared<f32> {
-        let (Degree::InverseRoot { self_loops } | Degree::Inverse { self_loops }) = degree;
-        let graph = self.graph(BlockSpec::Graph { self_loops, transposed: false });
-        let factor = |v| match (graph.in_degree(v), degree) {
-            (0, _) => 0.0,
-            (d, Degree::InverseRoot { .. }) => (1.0 / (d as f64).sqrt()) as f32,
-            (d, Degree::Inverse { .. }) => (1.0 / d as f64) as f32,
+        let (Degree::InverseRoot { self_loops, weighted } | Degree::Inverse { self_loops, weighted }) = degree;
+        let block = BlockSpec::Graph { self_loops, transposed: false };
+        let weights = weighted.then(|| self.edge_weights(block, LoopWeight::One));
+        let graph = self.graph(block);
+        let sum = |v| match &weights {
+            None => graph.in_degree(v) as f64,
+            Some(weights) => weights[graph.edges(v)].iter().map(|&weight| f64::from(weight)).sum(),
+        };
+        let factor = |v| match (sum(v), degree) {
+            (0.0, _) => 0.0,
+            (sum, Degree::InverseRoot { .. }) => (1.0 / sum.sqrt()) as f32,
+            (sum, Degree::Inverse { .. }) => (1.0 / sum) as f32,
         };
         let factors: Vec<f32> = range.into_par_iter().map(factor).collect();
         factors.into()
@@ -421,4 +485,33 @@ fn identity(width: usize) -> Shared<f32> {
     let mut cells = vec![0.0; width * width];
     cells.iter_mut().step_by(width + 1).for_each(|cell| *cell = 1.0);
     cells.into()
+}
+
+fn head_mean(heads: usize, width: usize) -> Shared<f32> {
+    let mut cells = vec![0.0; heads * width * width];
+    for c in 0..width {
+        (0..heads).for_each(|head| cells[c * heads * width + head * width + c] = 1.0 / heads as f32);
+    }
+    cells.into()
+}
+
+/// Returns the weights of the edges of `A + I`. With [`LoopWeight::One`], a self-loop of the graph keeps its weight. With
+/// [`LoopWeight::Mean`], each self-loop has the mean weight of the vertex's other in-edges.
+fn with_loops(graph: &Graph, weights: &[f32], loops: LoopWeight) -> Vec<f32> {
+    if loops == LoopWeight::One {
+        return graph.with_self_loops_and_values(weights, |_| 1.0);
+    }
+    let mean = |v: usize| {
+        let others = graph.sources(v).iter().zip(&weights[graph.edges(v)]).filter(|(u, _)| **u as usize != v);
+        let (count, sum) = others.fold((0u64, 0.0), |(count, sum), (_, &weight)| (count + 1, sum + f64::from(weight)));
+        if count == 0 { 0.0 } else { (sum / count as f64) as f32 }
+    };
+    let looped = graph.with_self_loops();
+    let mut all = graph.with_self_loops_and_values(weights, mean);
+    for v in (0..graph.vertex_count()).filter(|&v| graph.sources(v).binary_search(&(v as u32)).is_ok()) {
+        let edges = looped.edges(v);
+        let own = looped.sources(v).binary_search(&(v as u32)).expect("every vertex has a self-loop");
+        all[edges.start + own] = mean(v);
+    }
+    all
 }

@@ -44,6 +44,8 @@ pub struct Inputs {
     pub graph: Graph,
     /// Whether the graph equals its transpose.
     pub symmetric: bool,
+    /// The weight of each edge, `[e]`, if edges have weights; else all weights are 1.
+    pub edge_weights: Option<Shared<f32>>,
     /// Features.
     pub features: FeatureData,
     /// Labels.

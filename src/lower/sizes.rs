@@ -69,6 +69,10 @@ impl Sizes {
             RowSpace::Vertices => self.vertices,
             RowSpace::Halo => self.forward.halo,
             RowSpace::Edges(block) => self.block_edges(block),
+            RowSpace::Sources(block) => match block.sources() {
+                RowSpace::Vertices => self.vertices.saturating_add(self.cut(block).halo),
+                rows => self.rows(rows),
+            },
             RowSpace::Param(rows) => rows as u64,
             RowSpace::Scalar => 1,
         }
@@ -98,7 +102,8 @@ impl Sizes {
         }
     }
 
-    /// Returns the block that is used for `block`: a symmetric graph is its own transpose.
+    /// Returns the block that is used for `block`: a symmetric graph is its own transpose. Weights of edges are not
+    /// part of a block; those of the two directions are two arrays.
     pub fn canonical(&self, block: BlockSpec) -> BlockSpec {
         match block {
             BlockSpec::Graph { self_loops, .. } if self.symmetric => BlockSpec::Graph { self_loops, transposed: false },

@@ -40,6 +40,11 @@ impl<'a> Table<'a> {
         &self.tiling.tiles[tile]
     }
 
+    /// Returns the sizes that a tile of a tensor with these rows has: all sources of a part are in one piece.
+    pub(super) fn sizes(&self, rows: RowSpace, tile: usize) -> &'a Sizes {
+        if matches!(rows, RowSpace::Sources(_)) { &self.tiling.part } else { self.tile(tile) }
+    }
+
     /// Creates slots for an operation's output.
     pub(super) fn tensor(&mut self, name: &str, ty: TensorType, kind: Lifetime) -> Vec<Slot> {
         self.tiles(name, ty, kind, None)
@@ -49,7 +54,7 @@ impl<'a> Table<'a> {
     fn tiles(&mut self, name: &str, ty: TensorType, kind: Lifetime, contents: Option<Contents>) -> Vec<Slot> {
         let pieces = self.pieces(ty.rows);
         let push = |tile: usize| {
-            let bytes = self.tile(tile).bytes(ty);
+            let bytes = self.sizes(ty.rows, tile).bytes(ty);
             self.push_tile(tile_name(name, tile, pieces), bytes, kind, contents.clone(), tile)
         };
         (0..pieces).map(push).collect()
@@ -168,10 +173,11 @@ impl<'a> Table<'a> {
         self.push_tile(name, bytes, kind, None, tile)
     }
 
-    /// Adds an f32 tensor for the partial sum of `whole`.
-    pub(super) fn push_sum(&mut self, whole: Mat, name: String) -> Slot {
-        let LoweredTensor { bytes, kind, tile, .. } = self.tensors[whole.slot.0 as usize];
-        self.push_tile(name, bytes / whole.dtype.byte_count() * 4, kind, None, tile)
+    /// Adds an f32 tensor for the partial sum of `whole`, with `cols` columns.
+    pub(super) fn push_sum(&mut self, whole: Mat, cols: usize, name: String) -> Slot {
+        let LoweredTensor { kind, tile, .. } = self.tensors[whole.slot.0 as usize];
+        let bytes = (whole.rows as u64).saturating_mul(cols as u64).saturating_mul(4);
+        self.push_tile(name, bytes, kind, None, tile)
     }
 
     fn push_tile(&mut self, name: String, bytes: u64, kind: Lifetime, contents: Option<Contents>, tile: usize) -> Slot {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lapidary_kernels::op::{DType, Linear, Move};
+use lapidary_kernels::op::{Linear, Move};
 use lapidary_kernels::{Arg, Call, Mat, Slot, Window};
 
 use super::bind::Binder;
@@ -120,21 +120,18 @@ impl Lowering<'_> {
             return steps;
         }
         let sources = self.sources(block, own, &halos);
-        let (out, head) = (call.out(), call.clone().apart().0);
+        let partial = call.clone().partial();
         let mut sum = None;
         for (i, source) in sources.iter().enumerate() {
             let last = i + 1 == sources.len();
             let step_name = if last { name.to_owned() } else { format!("{name} until {i}") };
-            // Only the complete sum is rounded.
-            let out = match last {
-                true => out,
-                false => Mat { slot: self.table.push_sum(out, step_name.clone()), dtype: DType::F32, ..out },
-            };
-            // Row steps after the sum need the complete sum.
-            let mut window = if last { call.clone() } else { head.clone() }.window(source.first, sum);
+            let mut window = if last { call.clone() } else { partial.clone() }.window(source.first, sum);
             window.inputs[0] = Mat { slot: source.slot, rows: source.rows, ..own_mat };
-            window.outputs[0] = out;
-            sum = Some(out);
+            if !last {
+                let out = &mut window.outputs[0];
+                out.slot = self.table.push_sum(*out, out.cols, step_name.clone());
+                sum = Some(*out);
+            }
             steps.push(LoweredStep::new(step_name, window));
         }
         steps

@@ -1,6 +1,6 @@
 //! The built-in models, and what their layers have in common.
 
-use super::{ModelConfig, ModelError, Network, Norm, Value, gcn, gin, mean, resgcn};
+use super::{Activation, ModelConfig, ModelError, Network, Norm, Value, WeightedMean, gat, gcn, gin, mean, resgcn};
 
 /// A built-in model.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(super) struct Builtin {
     forward: fn(&mut Network, Value, &ModelConfig, Norm) -> Result<Value, ModelError>,
 }
 
-static BUILTINS: [Builtin; 6] = [
+static BUILTINS: [Builtin; 8] = [
     Builtin { name: "gcn", norms: &[Norm::Sym, Norm::Mean, Norm::Sum], weight: "lin.weight", forward: gcn::forward },
     Builtin { name: "gin", norms: &[Norm::Sum], weight: "nn.lins.0.weight", forward: gin::forward },
     Builtin {
@@ -29,6 +29,8 @@ static BUILTINS: [Builtin; 6] = [
         forward: resgcn::forward,
     },
     Builtin { name: "sage", norms: &[Norm::Mean], weight: "lin_l.weight", forward: mean::sage_forward },
+    Builtin { name: "gat", norms: &[Norm::Sum], weight: "lin.weight", forward: gat::gat_forward },
+    Builtin { name: "gatv2", norms: &[Norm::Sum], weight: "lin_l.weight", forward: gat::gatv2_forward },
     Builtin { name: "graphconv", norms: &[Norm::Sum], weight: "lin_rel.weight", forward: mean::graphconv_forward },
 ];
 
@@ -44,6 +46,16 @@ impl Builtin {
     /// Returns the model of this name.
     pub(super) fn find(name: &str) -> Option<&'static Self> {
         BUILTINS.iter().find(|b| b.name == name)
+    }
+
+    /// Returns the normalisations that the model takes. The first is the default.
+    pub(super) fn norms(&self) -> &'static [Norm] {
+        self.norms
+    }
+
+    /// Whether the model sums over `A + I`.
+    pub(super) fn self_loops(&self) -> bool {
+        ["gcn", "resgcn"].contains(&self.name)
     }
 
     /// Returns the name of the weight whose shape gives a layer's widths.
@@ -67,7 +79,7 @@ pub(super) fn stack(
     net: &mut Network,
     x: Value,
     config: &ModelConfig,
-    conv: impl Fn(&mut Network, Value, &str, usize) -> Result<Value, ModelError>,
+    mut conv: impl FnMut(&mut Network, Value, &str, usize) -> Result<Value, ModelError>,
 ) -> Result<Value, ModelError> {
     let mut h = net.dropout(x, config.input_dropout_for(x))?;
     let layers = config.widths.len() - 1;
@@ -84,23 +96,31 @@ pub(super) fn stack(
     Ok(h)
 }
 
-/// Adds layer norm, if requested, and ReLU.
+/// Adds layer norm, if requested, and the activation.
 pub(super) fn activate(net: &mut Network, h: Value, config: &ModelConfig, layer: usize) -> Result<Value, ModelError> {
     let h = if config.layer_norm { net.layer_norm(h, &format!("norms.{layer}"))? } else { h };
-    net.relu(h)
+    match config.activation {
+        Activation::Relu => net.relu(h),
+        Activation::Elu => net.elu(h, 1.0),
+    }
 }
 
-/// Adds the weighted sum over in-neighbours. With `self_loops`, the sum is over `A + I`.
+/// Adds the sum over in-neighbours: weighted by the edges if the network uses their weights, and normalised. With
+/// `self_loops`, the sum is over `A + I`.
 pub(super) fn aggregate(net: &mut Network, h: Value, norm: Norm, self_loops: bool) -> Result<Value, ModelError> {
     use crate::program::Degree;
+    let weighted = net.uses_edge_weights();
     let scaled = match norm {
-        Norm::Sym => net.scale_by_degree(h, Degree::InverseRoot { self_loops })?,
+        Norm::Sym => net.scale_by_degree(h, Degree::InverseRoot { self_loops, weighted })?,
         Norm::Mean | Norm::Sum => h,
     };
-    let sum = net.gather(scaled, self_loops)?;
+    let sum = if weighted { net.weighted_gather(scaled, self_loops)? } else { net.gather(scaled, self_loops)? };
     match norm {
-        Norm::Sym => net.scale_by_degree(sum, Degree::InverseRoot { self_loops }),
-        Norm::Mean => net.scale_by_degree(sum, Degree::Inverse { self_loops }),
+        Norm::Sym => net.scale_by_degree(sum, Degree::InverseRoot { self_loops, weighted }),
+        Norm::Mean => {
+            let weighted = weighted && net.weighted_mean() == WeightedMean::Sum;
+            net.scale_by_degree(sum, Degree::Inverse { self_loops, weighted })
+        }
         Norm::Sum => Ok(sum),
     }
 }

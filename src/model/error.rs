@@ -28,6 +28,23 @@ pub enum ModelError {
         /// The name.
         name: String,
     },
+    /// An attention layer without heads.
+    #[error("an attention layer needs at least one head")]
+    NoHeads,
+    /// The heads do not divide the width of a hidden layer.
+    #[error("{heads} heads do not divide a hidden layer of width {width} into equal parts")]
+    Heads {
+        /// The width of the layer.
+        width: usize,
+        /// Number of heads.
+        heads: usize,
+    },
+    /// A slope that is not a number from 0 to 1.
+    #[error("a negative slope of {slope} is not in [0, 1]")]
+    Slope {
+        /// The slope.
+        slope: f32,
+    },
     /// The widths do not define a network.
     #[error("a model needs at least an input and an output width, each at least 1, but was given {widths:?}")]
     Widths {

@@ -7,7 +7,7 @@
 //! Xu et al., How powerful are graph neural networks?, ICLR 2019, equation 4.1 with eps = 0. The parameter names are
 //! those of PyG's `GINConv` over its `MLP`.
 
-use super::builtin::stack;
+use super::builtin::{aggregate, stack};
 use super::{Init, ModelConfig, ModelError, Network, Norm, Value};
 
 /// Adds one GIN convolution, with the parameters `{name}.nn.lins.0` `[out, in]` and `{name}.nn.lins.1` `[out, out]`,
@@ -22,7 +22,7 @@ pub fn gin_conv(net: &mut Network, x: Value, name: &str, out: usize) -> Result<V
     let first = format!("{name}.nn.lins.0");
     let init = Init::FanIn(net.width(x));
     let h = net.product(x, &format!("{first}.weight"), out, init)?;
-    let sum = net.gather(h, false)?;
+    let sum = aggregate(net, h, Norm::Sum, false)?;
     let h = net.add(h, sum)?;
     let h = net.bias(h, &format!("{first}.bias"), init)?;
     let h = net.relu(h)?;

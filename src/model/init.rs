@@ -9,7 +9,7 @@ use super::{Parameter, Weight, Weights};
 /// How a parameter is initialised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Init {
-    /// Uniform in `+- sqrt(6 / (in + out))`.
+    /// Uniform in `+- sqrt(6 / (in + out))`, where `in` and `out` are the last two dimensions.
     ///
     /// Source: Glorot & Bengio, AISTATS 2010, equation 16.
     Glorot,
@@ -31,8 +31,8 @@ pub fn initial_weights(parameters: &[Parameter], seed: u64) -> Weights {
             Init::Zeros => vec![0.0; len],
             Init::Ones => vec![1.0; len],
             Init::Glorot => {
-                let (rows, cols) = parameter.rows_cols();
-                uniform(seed, stream as u64, (6.0 / (rows + cols) as f64).sqrt(), len)
+                let last: usize = parameter.shape.iter().rev().take(2).sum();
+                uniform(seed, stream as u64, (6.0 / last as f64).sqrt(), len)
             }
             Init::FanIn(fan_in) => uniform(seed, stream as u64, 1.0 / (fan_in as f64).sqrt(), len),
         };

@@ -5,6 +5,7 @@
 
 mod builtin;
 mod error;
+mod gat;
 mod gcn;
 mod gin;
 mod init;
@@ -22,6 +23,7 @@ use lapidary_kernels::StorageType;
 use serde::{Deserialize, Serialize};
 
 pub use error::ModelError;
+pub use gat::{AttentionConfig, Heads, gat_conv, gatv2_conv};
 pub use gcn::gcn_conv;
 pub use gin::gin_conv;
 pub use init::{Init, initial_weights};
@@ -69,6 +71,28 @@ impl FromStr for Norm {
     }
 }
 
+/// The function between layers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Activation {
+    /// `max(x, 0)`.
+    #[default]
+    Relu,
+    /// `x` where `x > 0`, otherwise `e^x - 1`.
+    Elu,
+}
+
+/// What a mean over in-neighbours divides by, if edges have weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightedMean {
+    /// The sum of the weights.
+    #[default]
+    Sum,
+    /// The number of edges, as in DGL.
+    Count,
+}
+
 /// Configuration of a model in plain values; it is saved with a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
@@ -85,6 +109,23 @@ pub struct ModelConfig {
     /// Whether hidden layers have a layer norm before the ReLU.
     #[serde(default)]
     pub layer_norm: bool,
+    /// The function between layers.
+    #[serde(default)]
+    pub activation: Activation,
+    /// Settings of attention layers.
+    #[serde(default)]
+    pub attention: AttentionConfig,
+    /// Whether the weights of edges are used; by default if the data has them. Checkpoints of versions that had no
+    /// weights did not use them.
+    #[serde(default = "unused")]
+    pub edge_weights: Option<bool>,
+    /// What a mean over in-neighbours divides by, if edges have weights.
+    #[serde(default)]
+    pub weighted_mean: WeightedMean,
+}
+
+fn unused() -> Option<bool> {
+    Some(false)
 }
 
 type Forward = dyn Fn(&mut Network, Value, &ModelConfig) -> Result<Value, ModelError> + Send + Sync;
@@ -162,6 +203,24 @@ impl Model {
         Self::builtin("resgcn", widths)
     }
 
+    /// Returns a graph attention network with one head: see [`Model::heads`]. `widths`: of the features, of all heads of
+    /// each hidden layer together, and of the logits.
+    ///
+    /// # Source
+    /// Veličković et al., ICLR 2018.
+    pub fn gat(widths: &[usize]) -> Self {
+        Self::builtin("gat", widths)
+    }
+
+    /// Returns a graph attention network whose scores depend on source and destination together. `widths`: as in
+    /// [`Model::gat`].
+    ///
+    /// # Source
+    /// Brody, Alon & Yahav, ICLR 2022.
+    pub fn gatv2(widths: &[usize]) -> Self {
+        Self::builtin("gatv2", widths)
+    }
+
     /// Returns a custom model. `forward` writes the layers and returns the logits. It runs once for training and once
     /// for evaluation, and must declare the same parameters both times.
     ///
@@ -231,7 +290,18 @@ impl Model {
             }));
         }
         let layer_norm = weights.get("norms.0.weight").is_some();
-        Self::from_config(ModelConfig { norm, layer_norm, ..ModelConfig::new(name, &widths) }).map(Ok)
+        let mut attention = AttentionConfig::default();
+        let vector = ["att_src", "att"].iter().find_map(|vector| weights.get(&format!("convs.0.{vector}")));
+        if let Some(&[1, heads, _]) = vector.map(|weight| &weight.shape[..]) {
+            attention.heads = heads;
+            attention.residual = weights.get("convs.0.res.weight").is_some();
+            attention.edge_weights = weights.get("convs.0.lin_edge.weight").is_some();
+            // The last layer averages its heads.
+            let last = widths.last_mut().expect("there are two widths");
+            *last /= heads.max(1);
+        }
+        let config = ModelConfig { norm, layer_norm, attention, ..ModelConfig::new(name, &widths) };
+        Self::from_config(config).map(Ok)
     }
 
     /// Sets the dropout rate on hidden layers, in `[0, 1)`. 0 by default.
@@ -244,6 +314,44 @@ impl Model {
     /// otherwise 0.
     pub fn input_dropout(mut self, rate: f32) -> Self {
         self.config.input_dropout = Some(rate);
+        self
+    }
+
+    /// Sets the settings of attention layers.
+    pub fn attention(mut self, config: AttentionConfig) -> Self {
+        self.config.attention = config;
+        self
+    }
+
+    /// Sets the number of heads of attention layers. Hidden layers concatenate them, the last layer averages them. 1 by
+    /// default.
+    pub fn heads(mut self, heads: usize) -> Self {
+        self.config.attention.heads = heads;
+        self
+    }
+
+    /// Sets the dropout rate of attention weights, in `[0, 1)`. By default that of the hidden layers.
+    pub fn attention_dropout(mut self, rate: f32) -> Self {
+        self.config.attention.dropout = Some(rate);
+        self
+    }
+
+    /// Sets the function between layers.
+    pub fn activation(mut self, activation: Activation) -> Self {
+        self.config.activation = activation;
+        self
+    }
+
+    /// Sets whether the weights of edges are used. By default they are if the data has them. Attention uses them only
+    /// with [`AttentionConfig::edge_weights`].
+    pub fn edge_weights(mut self, on: bool) -> Self {
+        self.config.edge_weights = Some(on);
+        self
+    }
+
+    /// Sets what a mean over in-neighbours divides by, if edges have weights.
+    pub fn weighted_mean(mut self, by: WeightedMean) -> Self {
+        self.config.weighted_mean = by;
         self
     }
 
@@ -337,6 +445,14 @@ impl Model {
         }
     }
 
+    /// Returns the normalisation of a built-in model, and whether its sums have self-loops.
+    pub(crate) fn norm_of(config: &ModelConfig) -> (Option<Norm>, bool) {
+        match Builtin::find(&config.name) {
+            Some(builtin) => (Some(config.norm.unwrap_or(builtin.norms()[0])), builtin.self_loops()),
+            None => (None, false),
+        }
+    }
+
     /// Returns the configuration.
     pub fn config(&self) -> &ModelConfig {
         &self.config
@@ -364,12 +480,17 @@ impl Model {
         if features.width() != input {
             return Err(ModelError::FeatureWidth { model: input, data: features.width() });
         }
-        for rate in [Some(config.dropout), config.input_dropout].into_iter().flatten() {
+        let slope = config.attention.negative_slope;
+        if !(0.0..=1.0).contains(&slope) {
+            return Err(ModelError::Slope { slope });
+        }
+        for rate in [Some(config.dropout), config.input_dropout, config.attention.dropout].into_iter().flatten() {
             if !(0.0..1.0).contains(&rate) {
                 return Err(ModelError::DropoutRate { rate });
             }
         }
         let (mut network, x) = Network::new(features, mode, dtype)?;
+        network.use_edge_weights(config.edge_weights == Some(true), config.weighted_mean);
         let logits = (self.forward)(&mut network, x, config)?;
         let got = network.width(logits);
         if got != output {
@@ -383,7 +504,18 @@ impl ModelConfig {
     /// Returns a configuration without dropout or layer norm, with the model's own normalisation.
     pub fn new(name: &str, widths: &[usize]) -> Self {
         let (name, widths) = (name.into(), widths.to_vec());
-        Self { name, widths, dropout: 0.0, input_dropout: None, norm: None, layer_norm: false }
+        Self {
+            name,
+            widths,
+            dropout: 0.0,
+            input_dropout: None,
+            norm: None,
+            layer_norm: false,
+            activation: Activation::default(),
+            attention: AttentionConfig::default(),
+            edge_weights: None,
+            weighted_mean: WeightedMean::default(),
+        }
     }
 
     /// Returns the dropout rate on the features `x`: see [`ModelConfig::input_dropout`].

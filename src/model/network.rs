@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Init, ModelError};
+use super::{AttentionConfig, Init, ModelError, WeightedMean};
 use crate::program::{
-    BlockSpec, CLOCK, Degree, Gather, Linear, Norm, Origin, Program, RowSpace, RowStep, TensorId, TensorType,
+    Attention, AttentionPass, BlockSpec, CLOCK, DType, Degree, Gather, Linear, LoopWeight, Norm, Op, Origin, Program,
+    RowSpace, RowStep, Score, TensorId, TensorType, WeightDropout,
 };
 use lapidary_kernels::StorageType;
 
@@ -102,6 +103,8 @@ pub struct Network {
     /// Storage type of matrices with one row per vertex.
     dtype: StorageType,
     dropouts: u32,
+    /// Whether the weights of edges are used, and what a mean divides by.
+    edge_weights: (bool, WeightedMean),
     /// Tensors that inference can return, by name.
     outputs: BTreeMap<String, TensorId>,
 }
@@ -120,7 +123,31 @@ impl Network {
                 Value::Sparse { values: program.input(Origin::FeatureValues, TensorType::f32(edges, 1))?, width }
             }
         };
-        Ok((Self { program, parameters: Vec::new(), mode, dtype, dropouts: 0, outputs: BTreeMap::new() }, x))
+        Ok((
+            Self {
+                program,
+                parameters: Vec::new(),
+                mode,
+                dtype,
+                dropouts: 0,
+                edge_weights: (false, WeightedMean::Sum),
+                outputs: BTreeMap::new(),
+            },
+            x,
+        ))
+    }
+
+    pub(super) fn use_edge_weights(&mut self, on: bool, mean: WeightedMean) {
+        self.edge_weights = (on, mean);
+    }
+
+    /// Whether the network uses the weights of edges: see [`Model::edge_weights`](super::Model::edge_weights).
+    pub fn uses_edge_weights(&self) -> bool {
+        self.edge_weights.0
+    }
+
+    pub(super) fn weighted_mean(&self) -> WeightedMean {
+        self.edge_weights.1
     }
 
     /// Returns the program so far.
@@ -225,6 +252,16 @@ impl Network {
     /// [`ModelError::ParameterTwice`].
     pub fn product(&mut self, x: Value, name: &str, out: usize, init: Init) -> Result<Value, ModelError> {
         let weight = self.parameter(name, &[out, self.width(x)], init)?;
+        self.product_with(x, weight)
+    }
+
+    /// Appends an operation on parameters.
+    pub(super) fn push(&mut self, op: impl Into<Op>, inputs: &[TensorId]) -> Result<TensorId, ModelError> {
+        Ok(self.program.push1(op, inputs)?)
+    }
+
+    /// Appends `x W^T` with a weight `[out, in]`.
+    pub(super) fn product_with(&mut self, x: Value, weight: TensorId) -> Result<Value, ModelError> {
         Ok(Value::Dense(match x {
             Value::Dense(x) => {
                 let weight = self.as_stored(weight)?;
@@ -369,6 +406,71 @@ impl Network {
         let x = dense(x, "a gather")?;
         let block = BlockSpec::Graph { self_loops, transposed: false };
         Ok(Value::Dense(self.program.push1(Gather::over(block), &[x])?))
+    }
+
+    /// Appends the sum over in-neighbours, multiplied by the weights of the edges; with `self_loops`, over `A + I`, where
+    /// a self-loop that the graph does not have weighs 1. Without weights in the data, all weights are 1.
+    ///
+    /// # Errors
+    /// [`ModelError::SparseInput`].
+    pub fn weighted_gather(&mut self, x: Value, self_loops: bool) -> Result<Value, ModelError> {
+        let x = dense(x, "a gather")?;
+        let block = BlockSpec::Graph { self_loops, transposed: false };
+        let weights = self.edge_weights(block, LoopWeight::One)?;
+        Ok(Value::Dense(self.program.push1(Gather::weighted(block), &[x, weights])?))
+    }
+
+    fn edge_weights(&mut self, block: BlockSpec, loops: LoopWeight) -> Result<TensorId, ModelError> {
+        let ty = TensorType::f32(RowSpace::Edges(block), 1);
+        Ok(self.program.input(Origin::EdgeWeights(block, loops), ty)?)
+    }
+
+    /// Appends attention over `A + I`. `ends` are the rows of the sources and of the destinations: see [`Score`]. `edge`
+    /// is the vector by which the weight of an edge is multiplied.
+    pub(super) fn attention(
+        &mut self,
+        score: Score,
+        ends: [Value; 2],
+        a: Option<TensorId>,
+        edge: Option<TensorId>,
+        config: &AttentionConfig,
+        dropout: f32,
+    ) -> Result<Value, ModelError> {
+        if !(0.0..1.0).contains(&dropout) {
+            return Err(ModelError::DropoutRate { rate: dropout });
+        }
+        let block = BlockSpec::Graph { self_loops: true, transposed: false };
+        let salt = self.dropouts;
+        self.dropouts += 1;
+        let dropout = (self.mode == Mode::Train && dropout > 0.0).then_some(WeightDropout { rate: dropout, salt });
+        let mut inputs = vec![dense(ends[0], "attention")?, dense(ends[1], "attention")?];
+        inputs.extend(a);
+        if let Some(edge) = edge {
+            inputs.extend([self.edge_weights(block, LoopWeight::Mean)?, edge]);
+        }
+        if dropout.is_some() {
+            let ids = TensorType { rows: RowSpace::Sources(block), width: 1, dtype: DType::U32 };
+            let ids = self.program.input(Origin::SourceIds(block), ids)?;
+            inputs.extend([self.program.input(Origin::Clock, CLOCK)?, ids]);
+        }
+        let op = Attention {
+            block,
+            score,
+            heads: config.heads,
+            slope: config.negative_slope,
+            dropout,
+            edge_values: edge.is_some(),
+            pass: AttentionPass::Forward,
+        };
+        Ok(Value::Dense(self.program.push1(op, &inputs)?))
+    }
+
+    /// Appends the mean over heads that are side by side.
+    pub(super) fn mean_of_heads(&mut self, x: Value, heads: usize) -> Result<Value, ModelError> {
+        let width = self.width(x) / heads;
+        let ty = TensorType::f32(RowSpace::Param(width), heads * width);
+        let mean = self.program.input(Origin::HeadMean { heads, width }, ty)?;
+        self.product_with(x, mean)
     }
 
     /// Multiplies each vertex's row by a power of its in-degree.

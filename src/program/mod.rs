@@ -14,7 +14,8 @@ pub use backward::append_backward;
 pub use dataflow::{OpId, Program, TensorId};
 pub use ir::{Degree, Origin, Tensor};
 pub use lapidary_kernels::op::{
-    Attention, AttentionPass, AttentionRows, BlockSpec, DType, EdgeOp, Gather, Linear, LoopWeight, Loss, Norm, Op, RowSpace, RowStep, Score, SplitName, TensorType, WeightDropout, infer,
+    Attention, AttentionPass, AttentionRows, BlockSpec, DType, EdgeOp, Gather, Linear, LoopWeight, Loss, Norm, Op,
+    RowSpace, RowStep, Score, SplitName, TensorType, WeightDropout, infer,
 };
 pub use passes::{Pass, Passes, PassesError};
 pub use shape::ProgramError;

@@ -10,7 +10,7 @@ use super::epoch::{EXPECTED_EPOCHS, EpochSpec, TrainingProgram, evaluation_progr
 use super::splits::{Learning, Setup};
 use super::trainer::{PLAIN_EPOCH, TRAIN_PHASE};
 use super::{Adam, DecayLayers, Optimizer, RunRecord, Trainer};
-use crate::bind::{bind, feature_kind, label_kind, watched};
+use crate::bind::{bind, feature_kind, label_kind, model_for, watched};
 use crate::dataset::{Dataset, FeatureNorm, TRAIN};
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::{ModelRecord, RECORD_FORMAT};
@@ -136,9 +136,10 @@ impl<'a> TrainerBuilder<'a> {
         let data = self.data;
         self.optimizer.check()?;
         check_data(data, self.model)?;
+        let model = model_for(self.model, data)?;
         let feature_norm = self.feature_norm.unwrap_or_else(|| data.default_feature_norm());
         let spec = EpochSpec {
-            model: self.model,
+            model: &model,
             features: feature_kind(data)?,
             labels: label_kind(data),
             vertices: data.graph().vertex_count() as u64,
@@ -185,7 +186,7 @@ impl<'a> TrainerBuilder<'a> {
             snapshot_s: 0.0,
             since_snapshot_s: 0.0,
             eval_every: self.eval_every,
-            model: self.model.clone(),
+            model: model.clone(),
             data: data.clone(),
             labels: label_kind(data),
             losses,
@@ -199,7 +200,7 @@ impl<'a> TrainerBuilder<'a> {
             record: RunRecord {
                 model: ModelRecord {
                     format: RECORD_FORMAT,
-                    model: self.model.config().clone(),
+                    model: model.config().clone(),
                     feature_norm,
                     dtype: self.dtype,
                 },

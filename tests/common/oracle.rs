@@ -34,7 +34,9 @@ impl Oracle {
                 Some((Contents::Indices(_) | Contents::PackedRows(_) | Contents::FetchedRows(_), host)) => {
                     Array::U32(host.to_vec())
                 }
-                Some((Contents::Origin(Origin::Labels | Origin::Split), host)) => Array::U32(host.to_vec()),
+                Some((Contents::Origin(Origin::Labels | Origin::Split | Origin::SourceIds(_)), host)) => {
+                    Array::U32(host.to_vec())
+                }
                 Some((Contents::Origin(Origin::Targets), host)) => Array::U8(host.to_vec()),
                 Some((Contents::Rounded(_), host)) => {
                     Array::Float(host.to_vec::<half::bf16>().into_iter().map(f64::from).collect())

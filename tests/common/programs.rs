@@ -65,7 +65,15 @@ pub fn inputs(graph: Graph, Storage { sparse, multi, .. }: Storage) -> Inputs {
     let split: Vec<u32> = (0..n as u32).map(|v| if v % 3 == 2 { 3 } else { 1 }).collect();
     let train = split.iter().filter(|&&s| s == 1).count() as u64;
     let symmetric = graph.is_symmetric();
-    Inputs { graph, symmetric, features, labels, split: Shared::from(split), labelled: [0, train, 0, n as u64 - train] }
+    Inputs {
+        graph,
+        symmetric,
+        edge_weights: None,
+        features,
+        labels,
+        split: Shared::from(split),
+        labelled: [0, train, 0, n as u64 - train],
+    }
 }
 
 /// Returns a custom model over the data of [`inputs`].

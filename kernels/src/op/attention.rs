@@ -94,6 +94,16 @@ pub enum AttentionRows {
         /// The part that is copied.
         part: usize,
     },
+    /// `(x, a) -> sum of x * a for each head`, for parameters: `x` and `a` are `[1, d]`.
+    HeadDots {
+        /// Number of heads.
+        heads: usize,
+    },
+    /// `(dy, a) -> dx` of [`AttentionRows::HeadDots`]: `a`, multiplied by the number of its head.
+    HeadScale {
+        /// Number of heads.
+        heads: usize,
+    },
     /// `(w, a, b) -> [w; a w; b w]`, for parameters: `w` is `[d, k]`, `a` and `b` are `[1, d]`, and `a w` has one row
     /// for each head. A product with it makes the rows of [`Score::Gat`].
     ScoreWeight {
@@ -194,10 +204,8 @@ static GAT_SOURCE: [Record; 4] = {
 };
 static GAT_TARGET: [Record; 4] = {
     const IN: [Operand; 2] = [mat("sources", Sources, SCORED), grads(BlockRows, Cols { d: 1, heads: 3 })];
-    const OUT: [Operand; 2] = [
-        of(DType::F32, "out", BlockRows, HEADS),
-        of(DType::F32, "out", BlockRows, Cols { d: 0, heads: 2 }),
-    ];
+    const OUT: [Operand; 2] =
+        [of(DType::F32, "out", BlockRows, HEADS), of(DType::F32, "out", BlockRows, Cols { d: 0, heads: 2 })];
     records!("attention_target_grad", [IN[0], IN[1]], HEADS, Gradient::None, [OUT[0]], [OUT[1]])
 };
 static GATV2_FORWARD: [Record; 4] = {
@@ -323,12 +331,7 @@ fn pass_reference(given: &Given<'_>) -> Vec<Array> {
 
 static GAT_GRADS: Record = Record {
     name: "attention_grads",
-    inputs: &[
-        mat("grad", N, D),
-        mat("y", N, D),
-        of(DType::F32, "log_sum", N, HEADS),
-        mat("rows", N, SCORED),
-    ],
+    inputs: &[mat("grad", N, D), mat("y", N, D), of(DType::F32, "log_sum", N, HEADS), mat("rows", N, SCORED)],
     outputs: &[grads(N, Cols { d: 1, heads: 3 })],
     reference: |given| vec![reference::attention_grads(given, heads_of(given), Score::Gat).into()],
     ..PLAIN
@@ -361,6 +364,38 @@ const fn columns(inputs: &'static [Operand]) -> Record {
     }
 }
 
+static HEAD_DOTS: Record = Record {
+    name: "head_dots",
+    inputs: &[of(DType::F32, "x", Just(1), D), A],
+    outputs: &[of(DType::F32, "out", Just(1), HEADS)],
+    cost: Cost::Fixed,
+    gradient: Gradient::Rule(|op, back| {
+        let heads = op.heads().expect("it has heads");
+        for (place, other) in [(0, 1), (1, 0)] {
+            let gradient = back.emit(AttentionRows::HeadScale { heads }, &[Value::Dy, Value::X(other)]);
+            back.give(place, gradient);
+        }
+    }),
+    reference: |given| {
+        let (x, a, heads) = (given.floats(0), given.floats(1), heads_of(given));
+        let width = x.len() / heads;
+        let dot = |head: usize| (head * width..(head + 1) * width).map(|c| x[c] * a[c]).sum();
+        vec![Array::Float((0..heads).map(dot).collect())]
+    },
+    ..PLAIN
+};
+static HEAD_SCALE: Record = Record {
+    name: "head_scale",
+    inputs: &[of(DType::F32, "grad", Just(1), HEADS), A],
+    outputs: &[of(DType::F32, "out", Just(1), D)],
+    cost: Cost::Fixed,
+    reference: |given| {
+        let (grad, a) = (given.floats(0), given.floats(1));
+        let width = a.len() / grad.len();
+        vec![Array::Float(a.iter().enumerate().map(|(c, a)| grad[c / width] * a).collect())]
+    },
+    ..PLAIN
+};
 static SCORE_WEIGHT: Record = Record {
     name: "score_weight",
     inputs: &[of(DType::F32, "w", D, Dim::K), A, of(DType::F32, "b", Just(1), D)],
@@ -412,6 +447,8 @@ impl AttentionRows {
             Self::Grads { score: Score::Gatv2, .. } => &GATV2_GRADS,
             Self::Columns { parts: 3, .. } => &THIRD,
             Self::Columns { .. } => &HALF,
+            Self::HeadDots { .. } => &HEAD_DOTS,
+            Self::HeadScale { .. } => &HEAD_SCALE,
             Self::ScoreWeight { .. } => &SCORE_WEIGHT,
             Self::ScoreWeightGrad { .. } => &SCORE_WEIGHT_GRAD,
             Self::ScoreVectorGrad { .. } => &SCORE_VECTOR_GRAD,
@@ -422,6 +459,8 @@ impl AttentionRows {
     pub(super) fn heads(&self) -> Option<usize> {
         match *self {
             Self::Grads { heads, .. }
+            | Self::HeadDots { heads }
+            | Self::HeadScale { heads }
             | Self::ScoreWeight { heads }
             | Self::ScoreWeightGrad { heads }
             | Self::ScoreVectorGrad { heads, .. } => Some(heads),

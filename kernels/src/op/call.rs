@@ -247,6 +247,20 @@ impl Call {
         self.out().cols.saturating_add(state)
     }
 
+    /// Returns the call for a window of a gather that others follow. Only the complete sum is rounded, and row steps
+    /// need it. The slot of the output is that of the complete sum.
+    pub fn partial(self) -> Self {
+        let (cols, mut call) = (self.sum_cols(), self.apart().0);
+        if let Op::Attention(op) = &mut call.op
+            && op.pass == AttentionPass::Forward
+        {
+            op.pass = AttentionPass::Partial;
+        }
+        call.outputs.truncate(1);
+        call.outputs[0] = Mat { cols, dtype: DType::F32, ..call.outputs[0] };
+        call
+    }
+
     /// Returns the first output.
     pub fn out(&self) -> Mat {
         self.outputs[0]

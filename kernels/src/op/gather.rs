@@ -58,9 +58,7 @@ static WEIGHTED: Record = Record {
         let block = op.block().expect("a gather has a block");
         let weights = match block {
             BlockSpec::Graph { .. } => Value::EdgeWeights(block.transpose(), LoopWeight::One),
-            BlockSpec::Features { .. } => {
-                back.emit(EdgeOp::Permute { block }, &[Value::X(1), Value::EdgeOrder(block)])
-            }
+            BlockSpec::Features { .. } => back.emit(EdgeOp::Permute { block }, &[Value::X(1), Value::EdgeOrder(block)]),
         };
         let block = block.transpose();
         let dx = back.emit(Gather { block, weight: EdgeWeight::Stored }, &[Value::Dy, weights]);

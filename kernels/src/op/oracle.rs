@@ -101,7 +101,7 @@ pub fn run<'a>(call: &Call, at: impl Fn(Slot) -> &'a Array) -> Vec<(Slot, Array)
         let inputs = std::iter::once((call.out(), &made[0])).chain(others).collect();
         let op = Op::Row(*step);
         let next = (step.record().reference)(&Given { call, op: &op, inputs, block: None, halo: None, sum: None });
-        made = next;
+        made.splice(..1, next);
     }
     call.outputs.iter().map(|mat| mat.slot).zip(made).collect()
 }

@@ -235,7 +235,8 @@ pub fn infer(op: &Op, types: &[TensorType]) -> std::result::Result<Vec<TensorTyp
     for step in op.steps() {
         let operands;
         (operands, rest) = rest.split_at(step.record().inputs.len() - 1);
-        made = infer_one(&Op::Row(*step), &[&made, operands].concat())?;
+        let next = infer_one(&Op::Row(*step), &[&made[..1], operands].concat())?;
+        made.splice(..1, next);
     }
     Ok(made)
 }

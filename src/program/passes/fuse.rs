@@ -38,7 +38,8 @@ pub fn fuse(program: &mut Program) {
 /// Whether the producer of `tensor` can also do the work of `reader`, which reads `tensor`. `outputs` are those of the
 /// program.
 fn rides(program: &Program, outputs: &HashSet<TensorId>, tensor: TensorId, reader: OpId) -> bool {
-    let takes = |op: OpId| program.op(op).takes_steps();
+    let unread = |output: &TensorId| *output == tensor || program.consumers(*output).is_empty();
+    let takes = |op: OpId| program.op(op).takes_steps() && program.op_outputs(op).iter().all(unread);
     let described = program.tensor(tensor);
     program.producer(tensor).is_some_and(takes)
         && !described.constant

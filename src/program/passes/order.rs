@@ -154,9 +154,7 @@ impl Segment {
 fn is_row_op(program: &Program, op: OpId) -> bool {
     match program.op(op) {
         Op::Row(RowStep::Scale) => true,
-        Op::Gather(Gather { block, weight: EdgeWeight::One }) => {
-            block.rows() == RowSpace::Vertices && block.sources() == RowSpace::Vertices
-        }
+        Op::Gather(Gather { block, .. }) => block.rows() == RowSpace::Vertices && block.sources() == RowSpace::Vertices,
         _ => false,
     }
 }
@@ -169,10 +167,11 @@ fn op_bytes(op: &Op, workload: &Workload, width: usize) -> f64 {
     let row = 4.0 * width as f64;
     let n = workload.vertices as f64;
     match op {
-        Op::Gather(Gather { block, .. }) => {
+        Op::Gather(Gather { block, weight }) => {
             let loops = matches!(block, BlockSpec::Graph { self_loops: true, .. });
             let edges = workload.edges as f64 + if loops { n } else { 0.0 };
-            8.0 * n + edges * (4.0 + row) + n * row
+            let per_edge = if *weight == EdgeWeight::Stored { 8.0 } else { 4.0 };
+            8.0 * n + edges * (per_edge + row) + n * row
         }
         _ => 2.0 * n * row + 4.0 * n,
     }

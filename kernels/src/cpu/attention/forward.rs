@@ -51,7 +51,9 @@ impl<const K: usize, const C: usize> WithSimd for Rows<'_, K, C> {
                     *out = value * by;
                 }
             }
-            for ((out, &sum), &shift) in log_sum[i * heads..(i + 1) * heads].iter_mut().zip(sums).zip(shifts) {
+            // A fused call does not have the second output.
+            let log_sum = log_sum.get_mut(i * heads..(i + 1) * heads).unwrap_or_default();
+            for ((out, &sum), &shift) in log_sum.iter_mut().zip(sums).zip(shifts) {
                 *out = if sum == 0.0 { 0.0 } else { shift + log2(sum) };
             }
         }

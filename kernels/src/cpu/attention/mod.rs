@@ -182,7 +182,9 @@ impl Operands<'_> {
             AttentionPass::Forward | AttentionPass::Partial => {
                 arch.dispatch(forward::Rows { operands: self, shape, rows, out, log_sum })
             }
-            AttentionPass::SourceGrad => arch.dispatch(backward::Rows::<K, C, true> { operands: self, shape, rows, out }),
+            AttentionPass::SourceGrad => {
+                arch.dispatch(backward::Rows::<K, C, true> { operands: self, shape, rows, out })
+            }
             AttentionPass::TargetGrad => {
                 arch.dispatch(backward::Rows::<K, C, false> { operands: self, shape, rows, out })
             }

@@ -22,7 +22,8 @@ pub(in crate::cpu) fn launch(slots: &Open<'_>, op: AttentionRows, call: &Call) -
     };
     match op {
         AttentionRows::Grads { heads, score } => {
-            let (y, log_sum, rows) = (slots.mat(call.inputs[1])?, slots.mat(call.inputs[2])?, slots.mat(call.inputs[3])?);
+            let (y, log_sum, rows) =
+                (slots.mat(call.inputs[1])?, slots.mat(call.inputs[2])?, slots.mat(call.inputs[3])?);
             let (y, log_sum, rows) = (y.view(), log_sum.view(), rows.view());
             let d = x.cols();
             let width = heads_of(d, heads)?;
@@ -55,6 +56,21 @@ pub(in crate::cpu) fn launch(slots: &Open<'_>, op: AttentionRows, call: &Call) -
                     out.copy_from_slice(&x.row(first + i)[part * cols..(part + 1) * cols]);
                 }
             });
+        }
+        AttentionRows::HeadDots { heads } => {
+            let a = slots.numbers::<f32>(call.inputs[1])?;
+            let (x, a, width) = (x.data(), a.view(), heads_of(x.cols(), heads)?);
+            for (head, out) in slots.mat_mut(call.out())?.view().data().iter_mut().enumerate() {
+                let columns = head * width..(head + 1) * width;
+                *out = dot(&x[columns.clone()], &a[columns]);
+            }
+        }
+        AttentionRows::HeadScale { heads } => {
+            let a = slots.numbers::<f32>(call.inputs[1])?;
+            let (grad, a, width) = (x.data(), a.view(), heads_of(cols, heads)?);
+            for (c, out) in slots.mat_mut(call.out())?.view().data().iter_mut().enumerate() {
+                *out = grad[c / width] * a[c];
+            }
         }
         AttentionRows::ScoreWeight { heads } => {
             let (a, b) = (slots.numbers::<f32>(call.inputs[1])?, slots.numbers::<f32>(call.inputs[2])?);
