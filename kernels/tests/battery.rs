@@ -6,6 +6,7 @@
 #[macro_use]
 mod common;
 
+mod attention;
 mod bf16;
 mod conformance;
 mod device;
