@@ -54,8 +54,11 @@ def main(folder, architectures):
     bad, count = [], 0
     for architecture in architectures:
         for path in sorted(glob.glob(os.path.join(folder, "*.cu"))):
+            # The text that the files of a family share.
+            headers = [header for header in glob.glob(os.path.join(folder, "*.cuh")) if path.startswith(header[:-4])]
+            shared = b"".join(open(header, "rb").read() for header in headers)
             with open(path, "rb") as file:
-                text = common + b"#line 1\n" + file.read()
+                text = common + shared + b"#line 1\n" + file.read()
             # The storage types of matrices.
             for stored, define in ("f32", b""), ("bf16", b"#define STORE_BF16\n"):
                 flags = [f"--gpu-architecture={architecture}", "--ptxas-options=-v", *options]

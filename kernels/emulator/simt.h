@@ -313,6 +313,18 @@ T __shfl_xor_sync(unsigned mask, T value, unsigned other) {
     return simt::exchange(mask, value, simt::lane() ^ other, 3);
 }
 
+// Returns whether any lane of `mask` gives something other than 0.
+inline int __any_sync(unsigned mask, int mine) {
+    simt::block.current->value = mine != 0;
+    simt::meet(mask, 4);
+    int any = 0;
+    for (unsigned lane = 0; lane < simt::WARP; ++lane)
+        if ((mask >> lane & 1) && simt::exists(lane) && simt::warp()[lane].state != simt::State::Ended)
+            any |= simt::warp()[lane].value != 0;
+    simt::meet(mask, -4);
+    return any;
+}
+
 template <class T>
 T atomicAdd(T* at, T value) {
     const T old = *at;

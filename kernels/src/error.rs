@@ -46,12 +46,6 @@ pub enum Error {
         /// The kernel.
         call: &'static str,
     },
-    /// A device has no kernel for an operation.
-    #[error("this version has no {call} for this device; run it on `cpu`")]
-    NoKernel {
-        /// The kernel.
-        call: &'static str,
-    },
     /// A kernel that does not sum over rows cannot add to a running sum.
     #[error("{call} does not compute a sum that can be added to")]
     NoSum {

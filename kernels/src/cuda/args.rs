@@ -58,6 +58,64 @@ pub(super) struct Gather {
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
+pub(super) struct Attention {
+    pub(super) indptr: u64,
+    pub(super) indices: u64,
+    pub(super) own: u64,
+    pub(super) halo: u64,
+    pub(super) at_rows: u64,
+    pub(super) sum: u64,
+    pub(super) out: u64,
+    pub(super) log_sum: u64,
+    pub(super) a: u64,
+    pub(super) target_grad: u64,
+    pub(super) edge_values: u64,
+    pub(super) edge_vector: u64,
+    pub(super) clock: u64,
+    pub(super) ids: u64,
+    pub(super) fault: u64,
+    pub(super) rows: u64,
+    pub(super) edges: u64,
+    pub(super) first_source: u64,
+    pub(super) own_sources: u64,
+    pub(super) sources: u64,
+    pub(super) windowed: u64,
+    pub(super) row_blocks: u64,
+    pub(super) mask: Mask,
+    pub(super) own_cols: u32,
+    pub(super) row_cols: u32,
+    pub(super) d: u32,
+    pub(super) heads: u32,
+    pub(super) width: u32,
+    pub(super) slice_heads: u32,
+    pub(super) slice_columns: u32,
+    pub(super) parts: u32,
+    pub(super) head_bits: u32,
+    pub(super) transposed: u32,
+    pub(super) has_values: u32,
+    pub(super) partial: u32,
+    pub(super) slope: f32,
+    pub(super) unused: u32,
+    pub(super) steps: RowStepsArgs,
+}
+
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct AttentionRows {
+    pub(super) x: u64,
+    pub(super) second: u64,
+    pub(super) third: u64,
+    pub(super) fourth: u64,
+    pub(super) out: u64,
+    pub(super) rows: u64,
+    pub(super) cols: u64,
+    pub(super) d: u64,
+    pub(super) heads: u64,
+    pub(super) skip: u64,
+}
+
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
 pub(super) struct Rows {
     pub(super) x: u64,
     pub(super) picked: u64,

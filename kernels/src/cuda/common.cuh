@@ -94,6 +94,30 @@ __device__ inline void check_ends(const u64* indptr, u64 rows, u64 edges, Fault*
     }
 }
 
+// Returns the first edge of a row, whose sources ascend, with a source of at least `limit`.
+template <class Args>
+__device__ inline u64 first_from(const Args& a, u64 first, u64 last, u64 limit) {
+    while (first < last) {
+        const u64 middle = first + (last - first) / 2;
+        if (a.indices[middle] < limit) {
+            first = middle + 1;
+        } else {
+            last = middle;
+        }
+    }
+    return first;
+}
+
+// Finds the edges of a row whose sources are in the window.
+template <class Args>
+__device__ inline void edges_at_hand(const Args& a, u64 row, u64& first, u64& last) {
+    row_edges(a.indptr, a.edges, row, a.fault, first, last);
+    if (a.windowed) {
+        first = first_from(a, first, last, a.first_source);
+        last = first_from(a, first, last, a.first_source + a.own_sources);
+    }
+}
+
 // The counter-based draws of random.rs.
 constexpr u64 GOLDEN = 0x9e3779b97f4a7c15ull;
 

@@ -17,6 +17,9 @@ const OPTIONS: &str = include_str!("options.txt");
 /// A source file of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum File {
+    Attention,
+    AttentionGrad,
+    AttentionRows,
     Gather,
     LayerNorm,
     Losses,
@@ -30,6 +33,9 @@ impl File {
     /// Returns the name and the text of the file.
     fn parts(self) -> (&'static str, &'static str) {
         match self {
+            Self::Attention => ("attention.cu", include_str!("attention.cu")),
+            Self::AttentionGrad => ("attention_grad.cu", include_str!("attention_grad.cu")),
+            Self::AttentionRows => ("attention_rows.cu", include_str!("attention_rows.cu")),
             Self::Gather => ("gather.cu", include_str!("gather.cu")),
             Self::LayerNorm => ("layer_norm.cu", include_str!("layer_norm.cu")),
             Self::Losses => ("losses.cu", include_str!("losses.cu")),
@@ -37,6 +43,14 @@ impl File {
             Self::Product => ("product.cu", include_str!("product.cu")),
             Self::Rows => ("rows.cu", include_str!("rows.cu")),
             Self::Sums => ("sums.cu", include_str!("sums.cu")),
+        }
+    }
+
+    /// Returns the text that the files of a family share; `ci/cubin.py` finds it by its name.
+    fn shared(self) -> &'static str {
+        match self {
+            Self::Attention | Self::AttentionGrad | Self::AttentionRows => include_str!("attention.cuh"),
+            _ => "",
         }
     }
 
@@ -61,7 +75,8 @@ impl Text {
             StorageType::F32 => "",
             StorageType::Bf16 => "#define STORE_BF16\n",
         };
-        format!("{stored}{COMMON}\n#line 1 \"{name}\"\n{text}")
+        let shared = self.file.shared();
+        format!("{stored}{COMMON}\n{shared}\n#line 1 \"{name}\"\n{text}")
     }
 
     /// Returns the name of the file.

@@ -3,6 +3,8 @@
 
 #[path = "args.rs"]
 mod args;
+#[path = "attention.rs"]
+mod attention;
 #[path = "autotune.rs"]
 mod autotune;
 #[path = "batch.rs"]

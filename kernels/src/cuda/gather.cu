@@ -43,28 +43,6 @@ __device__ inline const Stored* source_row(const Gather& a, u32 u) {
     return nullptr;
 }
 
-// Returns the first edge of a row, whose sources ascend, with a source of at least `limit`.
-__device__ inline u64 first_from(const Gather& a, u64 first, u64 last, u64 limit) {
-    while (first < last) {
-        const u64 middle = first + (last - first) / 2;
-        if (a.indices[middle] < limit) {
-            first = middle + 1;
-        } else {
-            last = middle;
-        }
-    }
-    return first;
-}
-
-// Finds the edges of a row whose sources are in the window.
-__device__ inline void edges_at_hand(const Gather& a, u64 row, u64& first, u64& last) {
-    row_edges(a.indptr, a.edges, row, a.fault, first, last);
-    if (a.windowed) {
-        first = first_from(a, first, last, a.first_source);
-        last = first_from(a, first, last, a.first_source + a.own_sources);
-    }
-}
-
 template <int VECTOR, int TILES, bool WEIGHTED>
 struct Sum {
     float cell[TILES][VECTOR];

@@ -59,12 +59,13 @@ impl Plan<'_> {
     fn call(&mut self, call: &Call) -> Result<()> {
         call.check()?;
         match call.op.head() {
+            Op::Attention(op) => self.attention(op, call),
+            Op::AttentionRows(op) => self.attention_rows(*op, call),
             Op::Gather(_) => self.gather(call),
             Op::Linear(op) => self.linear(*op, call),
             Op::Row(op) => self.row_steps(*op, call),
             Op::Norm(op) => self.norm(*op, call),
             Op::Edge(op) => self.edges(*op, call),
-            Op::Attention(_) | Op::AttentionRows(_) => Err(Error::NoKernel { call: call.name_of_head() }),
             Op::Loss(op) => self.loss(*op, call),
             Op::Optimizer(op) => self.optimizer(*op, call),
             Op::Move(op) => self.moves(*op, call),
