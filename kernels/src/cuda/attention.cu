@@ -4,27 +4,29 @@
 template <bool V2>
 __device__ void write_scores(const Attention& a, const Slice& s, Chunk& chunk, u32 count, const Stored* to) {
     const u32 lane = threadIdx.x % WARP, items = count << a.head_bits, mask = (1u << a.head_bits) - 1;
-    // Eight threads share the sum over a head's columns.
-    const u32 at_once = V2 ? WARP / OCTET : WARP, mine = V2 ? lane / OCTET : lane;
-    for (u32 base = 0; base < items; base += at_once) {
-        const u32 item = base + mine, edge = item >> a.head_bits, head = s.head + (item & mask);
-        const bool is_item = item < items && (item & mask) < s.heads;
-        const Stored* from = is_item ? (const Stored*)chunk.row[edge] : nullptr;
-        float score = 0.0f;
-        if (!V2 && is_item) {
-            float inner = widened(from[a.d + head]) + widened(to[a.d + a.heads + head]);
-            if (a.has_values) inner += chunk.value[edge] * a.edge_vector[head];
-            score = leaky(a.slope, inner) * LOG2_E;
-        }
-        if (V2 && is_item) {
-            for (u32 c = head * a.width + lane % OCTET; c < (head + 1) * a.width; c += OCTET) {
+    for (u32 item = lane; !V2 && item < items; item += WARP) {
+        const u32 edge = item >> a.head_bits, head = s.head + (item & mask);
+        if ((item & mask) >= s.heads) continue;
+        float inner = widened(((const Stored*)chunk.row[edge])[a.d + head]) + widened(to[a.d + a.heads + head]);
+        if (a.has_values) inner += chunk.value[edge] * a.edge_vector[head];
+        chunk.weight[item] = leaky(a.slope, inner) * LOG2_E;
+    }
+    for (u32 next = s.head; V2 && next < s.head + s.heads;) {
+        const Group g = group_of(a.heads, next);
+        next += g.size;
+        const u32 team = g.team(a.width), mine = lane % team, end = (g.head + g.size) * a.width;
+        for (u32 base = 0; base < count; base += WARP / team) {
+            const u32 edge = base + lane / team;
+            const Stored* from = (const Stored*)chunk.row[edge < count ? edge : 0];
+            float score = 0.0f;
+            for (u32 c = g.head * a.width + mine; edge < count && c < end; c += team) {
                 float inner = widened(from[c]) + widened(to[c]);
                 if (a.has_values) inner += chunk.value[edge] * a.edge_vector[c];
                 score += a.a[c] * leaky(a.slope, inner);
             }
+            score = LOG2_E * team_sum(score, team, g.size);
+            if (edge < count && mine < g.size) chunk.weight[(edge << a.head_bits) + g.head - s.head + mine] = score;
         }
-        if (V2) score = LOG2_E * octet_sum(score);
-        if (is_item && (!V2 || lane % OCTET == 0)) chunk.weight[item] = score;
     }
 }
 
@@ -50,7 +52,7 @@ __device__ void attention(const Attention& a) {
 #pragma unroll
     for (int t = 0; t < TILES; ++t) {
         column[t] = s.column + t * WARP + lane;
-        head[t] = column[t] < s.end ? column[t] / a.width - s.head : 0;
+        head[t] = column[t] < s.end ? head_of(a.heads, a.width, column[t]) - s.head : 0;
         cell[t] = a.sum && column[t] < s.end ? a.sum[state + column[t]] : 0.0f;
     }
     u64 first, last;
@@ -119,8 +121,10 @@ __device__ void attention(const Attention& a) {
     for (int t = 0; t < TILES; ++t) {
         float x[1] = {cell[t] * __shfl_sync(ALL_LANES, by, head[t])};
         if (column[t] >= s.end) continue;
-        apply_steps<1>(a.steps, row, column[t], a.d, x);
-        write_output<1>(a.out, a.steps.wide, row * a.d + column[t], x);
+        // The heads of the output are side by side.
+        const u32 c = place_of(a.heads, a.width, column[t]);
+        apply_steps<1>(a.steps, row, c, a.d, x);
+        write_output<1>(a.out, a.steps.wide, row * a.d + c, x);
     }
     if (a.log_sum && has_head && s.has_heads)
         a.log_sum[row * a.heads + s.head + lane] = sum == 0.0f ? 0.0f : shift + log2_above(sum);

@@ -1,18 +1,20 @@
 // Attention: gathers whose weights are computed from the rows of both ends, and their gradients. This text precedes all
 // files whose names begin with `attention`.
 //
-// A warp takes a row of the block and a slice of its heads: some narrow heads, or some columns of a wide one. The row's
+// A warp takes a row of the block and a slice of its heads: some heads, or some of the columns of wide ones. The row's
 // edges come in chunks. Threads first compute the score of each edge and head into shared memory, then the weights.
 // Then each thread adds the weighted rows to its columns, edge after edge in the block's order.
 //
-// All operations and their order are those of cpu/attention, so the bits are the same for any chunks and windows. The
-// largest score so far is rounded to an integer in base 2, so a larger one multiplies the sums by a power of two.
+// Sums over edges are in the order of the block, so the bits are the same for any chunks and windows. The largest score so far is rounded to an integer in base 2, so a larger one multiplies the sums by a power of two.
 
 // Edges of a chunk times heads of a slice, rounded up to a power of two.
 constexpr u32 ITEMS = 256;
 
-// Threads that share a sum over the columns of a head.
+// Threads that share a dot product of two rows.
 constexpr u32 OCTET = 8;
+
+// Most heads whose columns alternate; 1 if heads are side by side.
+constexpr u32 TOGETHER = 1;
 
 constexpr float LOG2_E = 1.44269504088896340736f;
 
@@ -47,7 +49,7 @@ struct Attention {
     u32 width;          // columns of a head
     u32 slice_heads;    // heads of a slice
     u32 slice_columns;  // columns of a slice
-    u32 parts;          // slices of a head that is too wide for one
+    u32 parts;          // slices of heads that are too wide for one
     u32 head_bits;      // logarithm of `slice_heads`, rounded up
     u32 transposed;     // whether rows are the sources of edges
     u32 has_values;     // whether edges have values
@@ -89,6 +91,38 @@ __device__ inline u64 row_of(const Attention& a) {
     return blockIdx.x % a.row_blocks * WARPS + threadIdx.x / WARP;
 }
 
+// Heads whose columns alternate: column c of head h is at head * width + c * size + h - head. Their threads read
+// consecutive columns, `team` at once.
+struct Group {
+    u32 head, size;
+
+    __device__ u32 team(u32 width) const {
+        u32 team = size;
+        while (team < size * width && team < WARP) team *= 2;
+        return team;
+    }
+};
+
+// Returns the group of a head: as many heads as are left, up to TOGETHER, rounded down to a power of two.
+__device__ inline Group group_of(u32 heads, u32 head) {
+    Group g = {head / TOGETHER * TOGETHER, TOGETHER};
+    while (g.size > 1 && (g.head + g.size > heads || head >= g.head + g.size)) {
+        if (g.head + g.size <= heads) g.head += g.size;
+        g.size /= 2;
+    }
+    return g;
+}
+
+// Returns the head of a column of rows whose heads alternate, and its place in rows whose heads are side by side.
+__device__ inline u32 head_of(u32 heads, u32 width, u32 column) {
+    const Group g = group_of(heads, column / width);
+    return g.head + (column - g.head * width) % g.size;
+}
+__device__ inline u32 place_of(u32 heads, u32 width, u32 column) {
+    const Group g = group_of(heads, column / width);
+    return head_of(heads, width, column) * width + (column - g.head * width) / g.size;
+}
+
 // Loads the edges of a chunk, one per thread. `first` is the first edge of the row; `twin` numbers the edge before the
 // chunk among those with the same source. Returns false if a source does not exist.
 template <class T>
@@ -127,9 +161,10 @@ __device__ inline float factor(const Attention& a, const Chunk& chunk, u32 edge,
     return a.clock ? dropped(a.mask, chunk.key[edge], chunk.column[edge] + head, 1.0f) : 1.0f;
 }
 
-// Returns the sum over the threads of an octet, in all of them: eight sums side by side are added pairwise as on the CPU.
-__device__ inline float octet_sum(float x) {
-    for (u32 step = OCTET / 2; step > 0; step /= 2) x += __shfl_xor_sync(ALL_LANES, x, step);
+// Returns the sum over the threads of a team whose numbers differ by a multiple of `apart`, in all of them. Both are
+// powers of two.
+__device__ inline float team_sum(float x, u32 team, u32 apart) {
+    for (u32 step = team / 2; step >= apart; step /= 2) x += __shfl_xor_sync(ALL_LANES, x, step);
     return x;
 }
 

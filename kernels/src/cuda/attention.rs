@@ -13,6 +13,9 @@ use crate::op::{Attention, AttentionPass, AttentionRows, Score};
 /// Most columns of a warp: four per thread.
 const MOST_COLUMNS: usize = 4 * WARP;
 
+/// Most heads whose columns alternate: `TOGETHER` of `attention.cuh`.
+const TOGETHER: usize = 1;
+
 /// Threads that share a dot product: `OCTET` of `attention.cuh`.
 const OCTET: usize = 8;
 
@@ -20,16 +23,19 @@ const OCTET: usize = 8;
 struct Slices {
     heads: usize,
     columns: usize,
-    /// Slices of a head that is too wide for one.
+    /// Slices of heads that are too wide for one.
     parts: usize,
 }
 
 impl Slices {
-    /// Each warp takes at most one head per thread. `width` is the number of columns of a head that a warp adds.
+    /// Each warp takes at most one head per thread, and whole groups of heads whose columns alternate. `width` is the
+    /// number of columns of a head that a warp adds.
     fn of(heads: usize, width: usize) -> Self {
-        let slice_heads = (MOST_COLUMNS / width.max(1)).clamp(1, heads.min(WARP));
-        let columns = (slice_heads * width).min(MOST_COLUMNS);
-        Self { heads: slice_heads, columns, parts: width.div_ceil(MOST_COLUMNS).max(1) }
+        let groups = MOST_COLUMNS / width.max(1) / TOGETHER;
+        let slice_heads = (groups * TOGETHER).clamp(TOGETHER, WARP).min(heads);
+        let columns = slice_heads * width;
+        let parts = columns.div_ceil(MOST_COLUMNS).max(1);
+        Self { heads: slice_heads, columns: columns.min(MOST_COLUMNS), parts }
     }
 
     /// Returns the columns of a thread.

@@ -4,19 +4,21 @@
 // The gradients of the destination and the values of the source are rows of the block or of its sources.
 template <bool V2, bool SOURCE>
 __device__ void write_score_grads(const Attention& a, const Slice& s, Chunk& chunk, u32 count, u64 row) {
-    const u32 lane = threadIdx.x % WARP, items = count << a.head_bits, mask = (1u << a.head_bits) - 1;
-    const u32 after = V2 ? 2 * a.d : a.d + a.heads;
-    for (u32 base = 0; base < items; base += WARP / OCTET) {
-        const u32 item = base + lane / OCTET, edge = item >> a.head_bits, head = s.head + (item & mask);
-        const bool is_item = item < items && (item & mask) < s.heads;
-        const void *source = chunk.row[is_item ? edge : 0], *own = nullptr;
-        own = SOURCE ? (const void*)((const Stored*)a.at_rows + row * a.row_cols)
-                     : (const void*)((const float*)a.at_rows + row * a.row_cols);
-        const float* grads = (const float*)(SOURCE ? source : own);
-        const Stored* values = (const Stored*)(SOURCE ? own : source);
-        float score = 0.0f, dot = 0.0f, inner = 0.0f;
-        if (is_item) {
-            for (u32 c = head * a.width + lane % OCTET; c < (head + 1) * a.width; c += OCTET) {
+    const u32 lane = threadIdx.x % WARP, after = V2 ? 2 * a.d : a.d + a.heads;
+    const void* at_row = SOURCE ? (const void*)((const Stored*)a.at_rows + row * a.row_cols)
+                                : (const void*)((const float*)a.at_rows + row * a.row_cols);
+    for (u32 next = s.head; next < s.head + s.heads;) {
+        const Group g = group_of(a.heads, next);
+        next += g.size;
+        const u32 team = g.team(a.width), mine = lane % team, end = (g.head + g.size) * a.width;
+        const u32 head = g.head + mine % g.size;
+        for (u32 base = 0; base < count; base += WARP / team) {
+            const u32 edge = base + lane / team;
+            const void* source = chunk.row[edge < count ? edge : 0];
+            const float* grads = (const float*)(SOURCE ? source : at_row);
+            const Stored* values = (const Stored*)(SOURCE ? at_row : source);
+            float score = 0.0f, dot = 0.0f, inner = 0.0f;
+            for (u32 c = g.head * a.width + mine; edge < count && c < end; c += team) {
                 const float x = widened(values[c]);
                 dot += grads[c] * x;
                 if (V2) {
@@ -25,20 +27,21 @@ __device__ void write_score_grads(const Attention& a, const Slice& s, Chunk& chu
                     score += a.a[c] * leaky(a.slope, inner);
                 }
             }
+            dot = team_sum(dot, team, g.size);
+            if (V2) score = team_sum(score, team, g.size);
+            if (edge >= count || mine >= g.size) continue;
+            if (!V2) {
+                inner = widened(values[a.d + head]) + grads[a.d + head];
+                if (a.has_values) inner += chunk.value[edge] * a.edge_vector[head];
+                score = leaky(a.slope, inner);
+            }
+            const u32 item = (edge << a.head_bits) + head - s.head;
+            const float weight = exp2_below(score * LOG2_E - grads[after + head], 0.0f);
+            const float kept = factor(a, chunk, edge, head);
+            const float d_score = weight * (dot * kept - grads[after + a.heads + head]);
+            chunk.weight[item] = weight * kept;
+            chunk.other[item] = V2 || inner > 0.0f ? d_score : a.slope * d_score;
         }
-        dot = octet_sum(dot);
-        if (V2) score = octet_sum(score);
-        if (!is_item || lane % OCTET != 0) continue;
-        if (!V2) {
-            inner = widened(values[a.d + head]) + grads[a.d + head];
-            if (a.has_values) inner += chunk.value[edge] * a.edge_vector[head];
-            score = leaky(a.slope, inner);
-        }
-        const float weight = exp2_below(score * LOG2_E - grads[after + head], 0.0f);
-        const float kept = factor(a, chunk, edge, head);
-        const float d_score = weight * (dot * kept - grads[after + a.heads + head]);
-        chunk.weight[item] = weight * kept;
-        chunk.other[item] = V2 || inner > 0.0f ? d_score : a.slope * d_score;
     }
 }
 
@@ -75,7 +78,7 @@ __device__ void attention_grad(const Attention& a) {
     for (int t = 0; t < TILES; ++t) {
         const u32 c = column[t] = s.column + t * WARP + lane;
         const bool is_in = COLUMNS && c < s.end;
-        head[t] = is_in ? c / a.width - s.head : 0;
+        head[t] = is_in ? head_of(a.heads, a.width, c) - s.head : 0;
 #pragma unroll
         for (u32 i = 0; i < SUMS; ++i) cell[t][i] = is_in && a.sum && i < 2 + extra ? a.sum[out + i * a.d + c] : 0.0f;
         own[t] = a_cell[t] = vector[t] = 0.0f;

@@ -22,7 +22,7 @@ template <class A, class B>
 __device__ float octet_dot(const A* x, const B* y, u64 len) {
     float dot = 0.0f;
     for (u64 c = threadIdx.x % OCTET; c < len; c += OCTET) dot += widened(x[c]) * widened(y[c]);
-    return octet_sum(dot);
+    return team_sum(dot, OCTET, 1);
 }
 
 // out = [dy | columns of `rows` from `skip` on | log_sum | sum of dy * y for each head]; one warp per row.
@@ -34,7 +34,7 @@ KERNEL(attention_grads, AttentionRows) {
     const float* log_sum = (const float*)a.third + row * a.heads;
     const Stored* of_row = (const Stored*)a.fourth + row * row_cols + a.skip;
     float* out = (float*)a.out + row * a.cols;
-    for (u64 c = lane; c < a.d; c += WARP) out[c] = widened(grad[c]);
+    for (u64 c = lane; c < a.d; c += WARP) out[c] = widened(grad[place_of(a.heads, a.d / a.heads, c)]);
     for (u64 c = lane; c < own; c += WARP) out[a.d + c] = widened(of_row[c]);
     for (u64 head = lane; head < a.heads; head += WARP) out[a.d + own + head] = log_sum[head];
     const u64 width = a.d / a.heads;
@@ -74,7 +74,7 @@ KERNEL(score_weight, AttentionRows) {
     const u64 row = i / a.cols, k = i % a.cols, width = a.d / a.heads;
     float sum = 0.0f;
     if (row < a.d) {
-        sum = x[i];
+        sum = x[place_of(a.heads, width, row) * a.cols + k];
     } else {
         const u64 number = row - a.d, head = number % a.heads;
         const float* vector = (const float*)(number < a.heads ? a.second : a.third);
