@@ -44,7 +44,7 @@ fn fused_and_apart(tier: Tier) {
         for &name in tier.models(&data) {
             let config = ModelConfig::new(name, &[data.feature_width(), 12, 9, data.class_count()]);
             for layer_norm in [false, true] {
-                let model = Model::from_config(config.clone()).unwrap().dropout(0.4).layer_norm(layer_norm);
+                let model = Model::from_config(config.clone()).unwrap().heads(3).dropout(0.4).layer_norm(layer_norm);
                 for devices in ["cpu", "sim:3"] {
                     for [apart, fused] in [["order,prune", "all"], ["none", "fuse"]] {
                         let what = format!("{name} on {}, layer norm {layer_norm}, {devices}, {fused}", data.name());

@@ -5,7 +5,9 @@ use crate::common::programs::*;
 use crate::common::{hostile_graph, largest_difference, numbers, pairs};
 use lapidary::graph::Graph;
 use lapidary::lower::{Inputs, Lowered, Sizes, Supply, lower};
-use lapidary::model::{AttentionConfig, Heads, Model, ModelError, Network, Norm, Value, gat_conv, gatv2_conv};
+use lapidary::model::{
+    AttentionConfig, Heads, Model, ModelError, Network, Norm, Value, WeightedMean, gat_conv, gatv2_conv,
+};
 use lapidary::program::{Degree, Passes};
 use lapidary_kernels::{CpuDevice, Device, HostSlot, Lane, Slot};
 
@@ -71,7 +73,11 @@ fn gradients_of(
     moves: Moves,
     corrupt: impl Fn(&str, &mut [f64]),
 ) -> Result<(), String> {
-    let data = inputs(graph.clone(), storage);
+    let mut data = inputs(graph.clone(), storage);
+    if model.config().edge_weights == Some(true) {
+        let weights = numbers(graph.edge_count(), 9).into_iter().map(|x| 0.5 + x.abs());
+        data.edge_weights = Some(weights.collect::<Vec<_>>().into());
+    }
     let program = program(model, storage, passes, &ANY_WORKLOAD);
     let lowered = lower(&[("test", &program)], &Sizes::of(&data).into(), 3);
     let parameters = parameters(&lowered);
@@ -335,4 +341,23 @@ fn a_symmetric_graph_uses_its_own_block_backward() {
         .filter(|t| t.name.ends_with(".indptr"))
         .count();
     assert_eq!(blocks, 1);
+}
+
+#[test]
+fn weights_of_edges_have_the_right_gradients_on_directed_and_symmetric_graphs() {
+    let edges: Vec<(u32, u32)> = (0..9).flat_map(|v| [(v, v + 1), (v + 1, v), (v, v)]).collect();
+    let symmetric = Graph::from_edges(11, &edges).unwrap();
+    assert!(symmetric.is_symmetric());
+    let config = AttentionConfig { heads: 2, edge_weights: true, ..AttentionConfig::default() };
+    let widths = [FEATURES, 4, CLASSES];
+    let attention = [Model::gat(&widths), Model::gatv2(&widths)].map(|model| model.attention(config));
+    let by_count = Model::sage(&widths).weighted_mean(WeightedMean::Count);
+    for model in built_ins(&widths).into_iter().chain(attention).chain([by_count]) {
+        let model = model.edge_weights(true).dropout(0.2);
+        for graph in [&symmetric, &hostile_graph()] {
+            for passes in [Passes::ALL, Passes::NONE] {
+                check_gradients(&model, graph, DENSE, passes, Moves::Entries);
+            }
+        }
+    }
 }

@@ -10,7 +10,7 @@ use lapidary::{
 
 fn model(name: &str, data: &Dataset) -> Model {
     let config = ModelConfig::new(name, &[data.feature_width(), 16, data.class_count()]);
-    Model::from_config(config).unwrap().dropout(0.5)
+    Model::from_config(config).unwrap().dropout(0.5).heads(2)
 }
 
 fn devices(count: usize, exchange: ExchangeMode) -> Devices {

@@ -11,7 +11,7 @@ use ndarray::Array2;
 
 fn model(name: &str, data: &Dataset, dropout: f32) -> Model {
     let config = ModelConfig::new(name, &[data.feature_width(), 16, data.class_count()]);
-    Model::from_config(config).unwrap().dropout(dropout)
+    Model::from_config(config).unwrap().dropout(dropout).heads(2)
 }
 
 fn train(builder: TrainerBuilder<'_>, epochs: usize) -> Curve {

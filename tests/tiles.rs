@@ -14,7 +14,7 @@ const POLICIES: [MemoryPolicy; 4] = [MemoryPolicy::Optimal, MemoryPolicy::Lru, M
 
 fn model(name: &str, data: &Dataset) -> Model {
     let config = ModelConfig::new(name, &[data.feature_width(), 16, data.class_count()]);
-    Model::from_config(config).unwrap().dropout(0.5)
+    Model::from_config(config).unwrap().dropout(0.5).heads(2)
 }
 
 /// Trains, and checks that no device exceeds its capacity.

@@ -12,7 +12,7 @@ use lapidary::Dataset;
 use lapidary::graph::Graph;
 
 /// The names of all built-in models.
-pub static MODELS: [&str; 6] = ["gcn", "gin", "sage", "graphconv", "commnet", "resgcn"];
+pub static MODELS: [&str; 8] = ["gcn", "gat", "gatv2", "gin", "sage", "graphconv", "commnet", "resgcn"];
 
 /// The tier of a test: `cargo test` runs the quick tests, and `ci/full` runs the ignored ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
