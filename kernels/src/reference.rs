@@ -3,10 +3,6 @@
 //! No device calls these functions. They panic on operands whose shapes do not agree, as indexing does. Only the
 //! dropout scale is rounded to `f32`, because its exact value is part of the kernel's definition.
 
-mod attention;
-
-pub use attention::{attention, attention_grads, score_vector_grad, score_weight, score_weight_grad};
-
 use crate::random::{DropoutKey, draw, row_key, threshold};
 use crate::step::{AdamStep, SgdStep};
 use crate::view::{BlockView, MatView, MultiTargets, Targets};

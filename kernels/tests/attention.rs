@@ -63,8 +63,8 @@ fn cases(halo: usize) -> Vec<Case> {
             cases.extend(kinds(&mixed(halo), heads, width));
         }
     }
-    // More heads than a GPU's threads take at once, and heads wider than they take.
-    for (heads, width) in [(40, 1), (37, 3), (1, 300), (2, 130)] {
+    // No columns, more heads than a GPU's threads take at once, and heads wider than they take.
+    for (heads, width) in [(2, 0), (40, 1), (37, 3), (1, 300), (2, 130)] {
         cases.extend(kinds(&mixed(halo), heads, width));
     }
     for graph in graphs() {
@@ -182,7 +182,7 @@ fn attention_over_bf16_is_that_over_f32_rounded() {
 }
 
 #[test]
-fn row_steps_behind_attention_have_the_bits_of_separate_calls() {
+fn row_steps_after_attention_have_the_bits_of_separate_calls() {
     let dropout = RowStep::Dropout { rate: 0.4, salt: 9 };
     let elu = RowStep::Elu { alpha: 1.0 };
     let chain = [RowStep::AddBias, elu, dropout, RowStep::Add, RowStep::Scale, RowStep::Relu, RowStep::AddBias, elu];

@@ -19,8 +19,14 @@ const CPU_ONLY: [&str; 8] = [
 
 /// The tests that take most of the time of the battery. [`most_of_the_battery`] leaves them out; the full tier runs
 /// them.
-const SLOWEST: [&str; 4] =
-    ["steps_behind", "losses_and_counts", "layer_norm_and_its_gradients", "windows_one_after_the_other_are_the_whole"];
+const SLOWEST: [&str; 6] = [
+    "steps_behind",
+    "losses_and_counts",
+    "layer_norm_and_its_gradients",
+    "windows_one_after_the_other_are_the_whole",
+    "attention_is_the_reference",
+    "windows_of_attention",
+];
 
 /// Runs the tests whose names contain one of `filters`, in a separate process. Without filters, runs all tests. A
 /// filter that begins with `!` leaves tests out.

@@ -3,12 +3,14 @@
 //! No tensor has a row per edge. The forward pass keeps, for each row and head, the logarithm of the sum of its
 //! exponentials; the backward pass computes the weights again from it.
 
+mod reference;
+
 use super::oracle::{Array, Given};
 use super::record::Dim::{AllSources, BlockRows, Cols, D, Edges, Just, N, Sources};
 use super::record::{CLOCK, Cost, Dim, Gradient, Operand, PLAIN, Record, Row, Stored, Value, mat, of};
 use super::types::{BlockSpec, DType, LoopWeight};
 use super::{Linear, Op};
-use crate::reference;
+use crate::reference::Dense;
 
 /// The score of an edge u -> v and a head, before the softmax over the in-edges of v.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -358,7 +360,7 @@ const fn columns(inputs: &'static [Operand]) -> Record {
             };
             let x = given.mat(0);
             let len = x.cols / parts;
-            vec![reference::Dense::from_fn(x.rows, len, |r, c| x.at(r, part * len + c)).into()]
+            vec![Dense::from_fn(x.rows, len, |r, c| x.at(r, part * len + c)).into()]
         },
         ..PLAIN
     }

@@ -61,9 +61,16 @@ fn call(rig: &Rig, rows: &Rows, float: StorageType) -> Call {
 
 #[test]
 fn rows_of_attention_are_the_reference_in_both_storage_types() {
-    for (n, heads, width, k) in
-        [(0, 2, 3, 4), (1, 1, 1, 1), (50, 1, 33, 7), (33, 3, 8, 17), (9, 8, 8, 602), (5, 40, 2, 3), (4, 1, 300, 5)]
-    {
+    for (n, heads, width, k) in [
+        (0, 2, 3, 4),
+        (6, 2, 0, 4),
+        (1, 1, 1, 1),
+        (50, 1, 33, 7),
+        (33, 3, 8, 17),
+        (9, 8, 8, 602),
+        (5, 40, 2, 3),
+        (4, 1, 300, 5),
+    ] {
         for rows in operations(n, heads, width, k) {
             let what = format!("{:?}, {n} rows, {heads} heads of {width}, {k}", rows.op);
             let run = |float| {

@@ -19,11 +19,10 @@ use super::slots::{Open, Vector};
 use super::sources::{LINE, bad_row, check_block};
 use crate::error::{Error, Result};
 use crate::op::call::Call;
-use crate::op::{Attention, AttentionPass, Score};
+use crate::op::{Attention, AttentionPass, AttentionRows, Score};
 use crate::random::{RowKey, draw, edge_column, row_key, threshold};
 use crate::view::{BlockView, MatView};
 use math::Shape;
-pub(super) use rows::launch as launch_rows;
 
 /// Edges of a chunk.
 const CHUNK: usize = 16;
@@ -65,6 +64,10 @@ struct Draws<'a> {
     ids: &'a [u32],
     /// Whether rows are the sources of edges.
     transposed: bool,
+}
+
+pub(super) fn launch_rows(slots: &Open<'_>, op: AttentionRows, call: &Call) -> Result<()> {
+    rows::launch(slots, op, call)
 }
 
 pub(super) fn launch(slots: &Open<'_>, op: &Attention, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
@@ -135,7 +138,7 @@ impl Operands<'_> {
     /// Runs the pass over all rows. `cols` is the number of columns of `out`.
     fn run(&self, steps: &Steps<'_>, out: &mut [f32], log_sum: &mut [f32], cols: usize) -> Result<()> {
         let (n, e) = (self.block.rows(), self.block.indices.len());
-        if n == 0 || cols == 0 {
+        if n == 0 || (cols == 0 && log_sum.is_empty()) {
             return Ok(());
         }
         let heads = if log_sum.is_empty() { 0 } else { self.op.heads };

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::op::call::Call;
 use crate::op::{AttentionRows, Score};
 
-pub(in crate::cpu) fn launch(slots: &Open<'_>, op: AttentionRows, call: &Call) -> Result<()> {
+pub(super) fn launch(slots: &Open<'_>, op: AttentionRows, call: &Call) -> Result<()> {
     let cols = call.out().cols;
     let first = slots.mat(call.inputs[0])?;
     let x = first.view();

@@ -1,9 +1,10 @@
-//! The oracle of attention: see [`crate::op::Attention`].
+//! The oracle of attention: see [`crate::op::Attention`]. It reads the operands by the facts of the operation, so it is
+//! not among those of [`crate::reference`].
 
-use super::Dense;
 use crate::op::oracle::{Array, Given};
 use crate::op::{Attention, AttentionPass, Score};
 use crate::random::{draw, row_key, threshold};
+use crate::reference::Dense;
 
 /// The operands of a call, and what an edge's weight is made of.
 struct Edges<'a> {
