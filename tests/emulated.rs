@@ -101,11 +101,12 @@ fn epochs_that_copy_nothing_are_launched_as_graphs_and_change_no_bit() {
 /// In bf16, a sum that differs in its last bits may round differently, and an operation fused after a product is
 /// rounded twice.
 #[test]
-#[ignore = "full: nine runs"]
+#[ignore = "full: twelve runs"]
 fn bf16_trains_as_on_the_cpu_but_for_roundings() {
     for (flags, devices, memory) in [
         (&["--model", "gcn"][..], "cuda:0", None),
         (&["--model", "sage", "--layer-norm"], "cuda:0,1", None),
+        (&["--model", "gatv2"], "cuda:0,1", None),
         (&["--model", "resgcn", "--hidden", "24"], "cuda:0", Some("24KiB")),
     ] {
         agrees_to(0.02, &[&KARATE[..], &["--dtype", "bf16"], flags].concat(), devices, memory);

@@ -148,6 +148,14 @@ fn a_barrier_that_some_threads_do_not_reach_is_found() {
 }
 
 #[test]
+#[ignore = "full: compiles changed kernels"]
+fn scores_that_are_read_too_early_are_found() {
+    let plant =
+        "write_scores<V2>(a, s, chunk, count, to);\n        __syncwarp();=>write_scores<V2>(a, s, chunk, count, to);";
+    finds(plant, false, &["attention_with_a_halo"], "other bits with a halo");
+}
+
+#[test]
 fn a_read_out_of_bounds_is_found() {
     let plant = "c < a.d; c += a.lanes * VECTOR=>c <= a.d; c += a.lanes * VECTOR";
     finds(plant, true, &["packed_rows"], "heap-buffer-overflow");

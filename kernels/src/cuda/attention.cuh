@@ -5,7 +5,9 @@
 // edges come in chunks. Threads first compute the score of each edge and head into shared memory, then the weights.
 // Then each thread adds the weighted rows to its columns, edge after edge in the block's order.
 //
-// Sums over edges are in the order of the block, so the bits are the same for any chunks and windows. The largest score so far is rounded to an integer in base 2, so a larger one multiplies the sums by a power of two.
+// Sums over edges are in the order of the block. The largest score so far is rounded to an integer in base 2, so a
+// larger one multiplies the sums by a power of two. So the bits are the same for any chunks and windows. A sum over the
+// columns of a head is divided among threads, so its last bits can differ from the CPU's.
 
 // Edges of a chunk times heads of a slice, rounded up to a power of two.
 constexpr u32 ITEMS = 256;

@@ -17,6 +17,12 @@ struct AttentionRows {
 __device__ inline u64 thread_number() { return (u64)blockIdx.x * THREADS + threadIdx.x; }
 __device__ inline u64 octet_number() { return thread_number() / OCTET; }
 
+// Returns the place in rows whose heads alternate of a column of rows whose heads are side by side.
+__device__ inline u64 alternating(const AttentionRows& a, u64 width, u64 column) {
+    const Group g = group_of(a.heads, column / width);
+    return g.head * width + column % width * g.size + column / width - g.head;
+}
+
 // Returns the dot product of two rows. All threads of a warp have to call it, those without a product with len = 0.
 template <class A, class B>
 __device__ float octet_dot(const A* x, const B* y, u64 len) {
@@ -89,7 +95,9 @@ KERNEL(score_weight_grad, AttentionRows) {
     if (i >= a.rows * a.cols) return;
     const float *x = (const float*)a.x, *second = (const float*)a.second, *third = (const float*)a.third;
     const u64 c = i / a.cols, k = i % a.cols, head = c / (a.d / a.heads);
-    ((float*)a.out)[i] = x[i] + second[c] * x[(a.d + head) * a.cols + k] + third[c] * x[(a.d + a.heads + head) * a.cols + k];
+    const u64 own = alternating(a, a.d / a.heads, c), of_heads = a.d + head;
+    ((float*)a.out)[i] =
+        x[own * a.cols + k] + second[c] * x[of_heads * a.cols + k] + third[c] * x[(of_heads + a.heads) * a.cols + k];
 }
 
 // out[c] = the dot product of row c of `second` and row skip + head of x; both have `cols` columns.

@@ -85,8 +85,8 @@ pub(super) fn launch(slots: &Open<'_>, op: AttentionRows, call: &Call) -> Result
                     };
                     let (vector, head) = if head < heads { (a, head) } else { (b, head - heads) };
                     out.fill(0.0);
-                    for c in head * width..(head + 1) * width {
-                        out.iter_mut().zip(x.row(c)).for_each(|(out, x)| *out += vector[c] * x);
+                    for (c, factor) in (head * width..).zip(&vector[head * width..(head + 1) * width]) {
+                        out.iter_mut().zip(x.row(c)).for_each(|(out, x)| *out += factor * x);
                     }
                 }
             });
