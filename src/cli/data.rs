@@ -11,8 +11,10 @@ use super::output::{byte_bar, count, facts, json_line, percent, print, say, seco
 use crate::dataset::generate::{
     BterOptions, DegreeProfile, PlantedOptions, RmatOptions, SplitSizes, bter, planted, rmat,
 };
-use crate::dataset::import::{self, Fate, Format, Ids, Missing, Options, Progress, Report, TableColumns};
-use crate::dataset::{Dataset, DegreeRange, Info, RandomSplit};
+use crate::dataset::import::{
+    self, EdgeWeights, Fate, Format, Ids, Join, Missing, Options, Progress, Report, TableColumns,
+};
+use crate::dataset::{Dataset, DegreeRange, EdgeWeightInfo, Info, RandomSplit};
 use crate::error::Result;
 
 /// Text below the flags of `data import`: the kinds of files.
@@ -79,6 +81,14 @@ pub(super) struct ImportArgs {
     /// Add the reverse of every edge, true or false; repeated edges are then dropped by default [default: see below]
     #[arg(long, alias = "symmetrize", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     symmetrise: Option<bool>,
+    /// Edge weights: keep, drop, or the title or number (from 1) of a column, or the name of an array [default: keep
+    /// values that are plainly weights]
+    #[arg(long, value_name = "keep|drop|COLUMN")]
+    edge_weights: Option<String>,
+    /// Weight of a repeated edge, reverses included: sum, mean or max of its weights [default: sum for one direction, then
+    /// the mean of both directions if both are listed]
+    #[arg(long, value_name = "HOW")]
+    join: Option<Join>,
     /// planetoid: name of the dataset, if the folder holds several
     #[arg(long)]
     name: Option<String>,
@@ -284,6 +294,8 @@ fn import_from(args: &ImportArgs) -> Result<()> {
         self_loops: args.self_loops,
         isolated: args.isolated,
         symmetrise: args.symmetrise,
+        edge_weights: args.edge_weights.as_deref().map_or(EdgeWeights::Guess, EdgeWeights::parse),
+        join: args.join,
         split,
         random_split,
         header: args.header,
@@ -357,8 +369,9 @@ fn report_rows(report: &Report, ids: Option<&Ids>) -> Vec<(&'static str, String)
         ("  self-loops", fate(report.self_loops, report.self_loops_dropped)),
         ("  isolated", fate(report.isolated, report.isolated_dropped)),
     ];
+    rows.extend(report.edge_weights.iter().map(|from| ("  weights", format!("kept: {from}"))));
     if report.values_dropped > 0 {
-        rows.push(("  values", format!("{} dropped: edges have no weights", count(report.values_dropped))));
+        rows.push(("  values", format!("dropped from {} edges", count(report.values_dropped))));
     }
     rows.extend(ids.map(|ids| {
         let file = match ids {
@@ -485,6 +498,7 @@ fn info_rows(info: &Info) -> Vec<(&'static str, String)> {
             ),
         ),
     ];
+    rows.push(("edge weights", info.edge_weights.as_ref().map_or_else(|| "none".into(), weights)));
     if let Some(graphs) = info.graphs {
         rows.push(("graphs", count(graphs as u64)));
     }
@@ -516,6 +530,18 @@ fn info_rows(info: &Info) -> Vec<(&'static str, String)> {
     rows.extend(info.source.iter().map(|source| ("source", source.clone())));
     rows.extend(info.licence.iter().map(|licence| ("licence", licence.clone())));
     rows
+}
+
+/// Formats the statistics of edge weights.
+fn weights(info: &EdgeWeightInfo) -> String {
+    let EdgeWeightInfo { min, max, mean, negative, zero, symmetric } = info;
+    let counts: String = [(negative, "negative"), (zero, "zero")]
+        .into_iter()
+        .filter(|&(&number, _)| number > 0)
+        .map(|(&number, what)| format!(", {} {what}", count(number as u64)))
+        .collect();
+    let symmetric = if *symmetric { "symmetric" } else { "not symmetric" };
+    format!("{min} to {max}, mean {mean:.4}{counts}, {symmetric}")
 }
 
 /// Formats the distribution of in-degrees as an aligned table with bars.

@@ -28,8 +28,10 @@ use crate::graph::{Graph, MAX_VERTICES, prefix_sum, ranges_of_edges, scan_count}
 use crate::host;
 use weighted::WeightFile;
 
+#[cfg_attr(not(feature = "import"), allow(unused_imports, unreachable_pub))]
+pub use weighted::Join;
 #[cfg_attr(not(feature = "import"), allow(unused_imports))] // only importers use them
-pub(crate) use weighted::{Built, Join, Reverses};
+pub(crate) use weighted::{Built, Reverses};
 
 /// Size in bytes from which on the file is on disk; a shorter list stays in memory.
 const SPOOL_BYTES: usize = 4 << 20;

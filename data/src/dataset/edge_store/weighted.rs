@@ -131,11 +131,6 @@ impl EdgeStore {
         self
     }
 
-    /// Returns whether edges have weights.
-    pub(crate) fn has_weights(&self) -> bool {
-        self.weights.is_some()
-    }
-
     /// Appends the weights of edges, in the order of the edges; before or after these. Does nothing without weights.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::str::FromStr;
 
+use lapidary_arrays::Shared;
 use serde::Serialize;
 
 use super::ids::Ids;
@@ -11,12 +12,13 @@ use super::rules::{Fate, Rules, connected, select};
 use super::source::Meter;
 use super::vertex_order::Missing;
 use super::vertex_table::TableColumns;
+use super::weights::{EdgeWeights, joined_note};
 use super::{csr_archives, edge_list, heterophilous, lux, matrix_market, npz, ogb, planetoid, ppi};
 use crate::dataset::Dataset;
 use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels};
-use crate::dataset::edge_store::EdgeStore;
+use crate::dataset::edge_store::{Built, EdgeStore, Join, Reverses};
 use crate::dataset::error::{Error, Result};
-use crate::dataset::rows::Seen;
+use crate::dataset::rows::{Keep, Seen};
 use crate::dataset::split::{NAMES, RandomSplit};
 use crate::graph::Graph;
 use crate::host;
@@ -126,6 +128,11 @@ pub struct Options<'a> {
     pub isolated: Option<Fate>,
     /// Whether the reverse of every edge is added. Repeated edges are then dropped, unless `duplicates` keeps them.
     pub symmetrise: Option<bool>,
+    /// Which values of edges are kept as weights.
+    pub edge_weights: EdgeWeights<'a>,
+    /// How the weights of repeated edges, reverses included, become one. By default those of one direction are added, and
+    /// if both directions were listed, each gets the mean of the two.
+    pub join: Option<Join>,
     /// `heterophilous`, `npz`: which of several splits.
     pub split: usize,
     /// Random splits, for files that have none.
@@ -187,6 +194,8 @@ pub struct Report {
     pub isolated_dropped: bool,
     /// Whether the reverse of every edge was added.
     pub symmetrised: bool,
+    /// Where the weights of the edges are from, if they have any: an array or a column.
+    pub edge_weights: Option<String>,
     /// Number of edges whose weight, time or other values were dropped.
     pub values_dropped: u64,
     /// Further notes for the user.
@@ -231,6 +240,8 @@ pub(super) struct Loaded {
     /// Whether reverses were added.
     pub symmetrised: bool,
     pub ids: Option<Ids>,
+    /// Where the weights are from, if they were kept.
+    pub weights_from: Option<String>,
     pub values_dropped: u64,
     /// Number of skipped comment lines.
     pub comments: u64,
@@ -240,7 +251,17 @@ pub(super) struct Loaded {
 impl Loaded {
     /// Starts from a graph and the counts of its edges.
     pub(super) fn new(parts: Parts, edges_listed: u64, seen: Seen, symmetrised: bool) -> Self {
-        Self { parts, edges_listed, seen, symmetrised, ids: None, values_dropped: 0, comments: 0, notes: Vec::new() }
+        Self {
+            parts,
+            edges_listed,
+            seen,
+            symmetrised,
+            ids: None,
+            weights_from: None,
+            values_dropped: 0,
+            comments: 0,
+            notes: Vec::new(),
+        }
     }
 }
 
@@ -284,6 +305,36 @@ impl<'a> ImportJob<'a> {
         store.finish(vertices, self.rules.symmetrise, self.rules.keep, |id| id)
     }
 
+    /// Returns an empty list of edges, which have weights if `weighted`.
+    pub(super) fn store_with(&self, weighted: bool) -> EdgeStore {
+        let store = self.store();
+        if weighted { store.with_weights() } else { store }
+    }
+
+    /// Builds the graph of a list of edges, and their weights if they have any, by the rules. All ids are below
+    /// `vertices`.
+    pub(super) fn build(&self, store: EdgeStore, vertices: usize) -> Result<Built> {
+        self.check_vertices(vertices, store.len())?;
+        self.finish(store, vertices, self.rules.symmetrise, |id| id)
+    }
+
+    /// Does the same for edges whose ends `name` maps to vertices, with their reverses if asked for.
+    pub(super) fn finish(
+        &self,
+        store: EdgeStore,
+        vertices: usize,
+        symmetrise: bool,
+        name: impl Fn(u32) -> u32 + Sync,
+    ) -> Result<Built> {
+        let reverses = if symmetrise { Reverses::Same } else { Reverses::Without };
+        store.finish_weighted(vertices, reverses, self.joining(), name)
+    }
+
+    /// Returns which edges are kept, and how the weights of repeated ones are joined.
+    pub(super) fn joining(&self) -> (Keep, Option<Join>) {
+        (self.rules.keep, self.options.join)
+    }
+
     /// Returns the number of the split that was asked for, of the `splits` that an array holds.
     ///
     /// # Errors
@@ -304,6 +355,11 @@ impl<'a> ImportJob<'a> {
     /// Returns an error about the source.
     pub(super) fn wrong(&self, why: impl Into<String>) -> Error {
         Error::Import { file: self.source.display().to_string(), why: why.into() }
+    }
+
+    /// Returns parts with the graph, its weights and the name of the source.
+    pub(super) fn weighted_parts(&self, graph: Graph, weights: Option<Shared<f32>>) -> Parts {
+        Parts { edge_weights: weights, ..self.parts(graph) }
     }
 
     /// Returns parts with the graph and the name of the source.
@@ -365,6 +421,10 @@ pub fn import(kind: Format, source: &Path, options: &Options<'_>) -> Result<Impo
     let kind = if kind == Format::Npz { npz::kind_of(source)? } else { kind };
     check_options(kind, options)?;
     let job = ImportJob::new(kind, source, options);
+    if let Some(join) = options.join.filter(|_| job.rules.keep.duplicates) {
+        let expected = "nothing where repeated edges are kept; set option `duplicates` to drop".into();
+        return Err(Error::Option { option: "join", found: format!("`{}`", join.name()), expected });
+    }
     let mut loaded = match kind {
         Format::Planetoid => planetoid::load(&job)?,
         Format::Npz => npz::load(&job)?,
@@ -378,6 +438,14 @@ pub fn import(kind: Format, source: &Path, options: &Options<'_>) -> Result<Impo
         Format::MatrixMarket => matrix_market::load(&job)?,
         Format::Lux => lux::load(&job)?,
     };
+    let weighted = loaded.parts.edge_weights.is_some();
+    if let Some(join) = options.join.filter(|_| !weighted) {
+        let expected = "nothing: the edges have no weights that are kept".into();
+        return Err(Error::NotForThisData { option: "join", found: format!("`{}`", join.name()), expected });
+    }
+    if weighted && !job.rules.keep.duplicates && loaded.seen.duplicates > 0 {
+        loaded.notes.push(joined_note(options.join, loaded.symmetrised));
+    }
     let drop_isolated = options.isolated == Some(Fate::Drop);
     let connected = connected(&loaded.parts.graph);
     let isolated = connected.iter().filter(|&&connected| !connected).count();
@@ -409,6 +477,7 @@ pub fn import(kind: Format, source: &Path, options: &Options<'_>) -> Result<Impo
         isolated: isolated as u64,
         isolated_dropped: drop_isolated,
         symmetrised: loaded.symmetrised,
+        edge_weights: loaded.weights_from,
         values_dropped: loaded.values_dropped,
         notes: loaded.notes,
     };
@@ -427,7 +496,8 @@ fn check_options(kind: Format, options: &Options<'_>) -> Result<()> {
     let only_edges = "nothing: only `edges` names its vertices";
     let needs_table = "nothing without option `vertices`";
     // The value of each option that is refused here.
-    let refused: [(Option<String>, &'static str, &'static str); 12] = [
+    let has_values = !matches!(kind, Format::Planetoid | Format::Heterophilous | Format::Ppi | Format::Lux);
+    let refused: [(Option<String>, &'static str, &'static str); 13] = [
         (
             options.name.filter(|_| kind != Format::Planetoid).map(Into::into),
             "name",
@@ -448,6 +518,11 @@ fn check_options(kind: Format, options: &Options<'_>) -> Result<()> {
             options.header.filter(|_| !is_edges).map(|header| if header { "yes" } else { "no" }.into()),
             "header",
             "nothing: only a text of `edges` may have column titles",
+        ),
+        (
+            options.edge_weights.asked().filter(|_| !has_values).map(|asked| format!("`{asked:.60}`")),
+            "edge_weights",
+            "nothing or `drop`: files of this kind hold no weights",
         ),
         (options.vertices.filter(|_| !is_edges).map(shown), "vertices", only_edges),
         (order.clone().filter(|_| !is_edges), "vertex_order", only_edges),
