@@ -13,6 +13,7 @@ mod dataset_formats;
 mod dataset_generate;
 mod dataset_hostile;
 mod dataset_import;
+mod dataset_import_weights;
 mod dataset_info;
 mod dataset_weights;
 #[cfg(feature = "cuda")]
