@@ -422,7 +422,7 @@ fn ogb_has_a_file_of_weights_or_of_features_of_edges() {
         ("1\nx\n3\n", "line 2 has `x`"),
         ("1\n2,2\n3\n", "line 2 has 2 numbers"),
         ("1\n\n2\n3\n", "line 2 is empty"),
-        ("", "1 to 0"),
+        ("", "starts without a row"),
     ] {
         ogb(&[("edge-weight.csv", text)]).refused(Format::Ogb, &plain(), &["edge-weight.csv", words]);
     }

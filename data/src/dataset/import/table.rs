@@ -173,6 +173,9 @@ pub(super) fn width(meter: &Meter<'_>, path: &Path) -> Result<usize> {
     let mut cells = Vec::<f32>::new();
     parse_line(line, &mut cells)
         .map_err(|why| Error::Import { file: path.display().to_string(), why: format!("line 1 {why}") })?;
+    if cells.is_empty() {
+        return Err(Error::Import { file: path.display().to_string(), why: "starts without a row of numbers".into() });
+    }
     Ok(cells.len())
 }
 
