@@ -7,6 +7,7 @@ mod common;
 mod bad_input;
 mod bf16;
 mod checkpoints;
+mod dataset_archive_weights;
 mod dataset_bad_input;
 mod dataset_core;
 mod dataset_formats;

@@ -4,6 +4,8 @@
 //! edges are needed for that, so repeats of recent edges are stored too. Edges with weights take 8 bytes each in the
 //! graph, and up to 12 more while their rows are sorted, a quarter of the rows at a time if there are many.
 
+#![cfg_attr(not(feature = "import"), allow(dead_code, unreachable_pub))] // only importers use it
+
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -121,7 +123,6 @@ struct Entry {
     is_reverse: bool,
 }
 
-#[cfg_attr(not(feature = "import"), allow(dead_code))] // only importers use them
 impl EdgeStore {
     /// Makes room for one weight for each edge. No edge has been added yet.
     pub(crate) fn with_weights(mut self) -> Self {

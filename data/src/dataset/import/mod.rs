@@ -19,6 +19,7 @@ mod npz;
 mod numbers;
 mod numpy;
 mod ogb;
+mod options;
 mod pickle;
 mod planetoid;
 mod ppi;
@@ -34,8 +35,9 @@ mod weights;
 
 pub use super::edge_store::Join;
 pub use ids::Ids;
-pub use job::{Format, Imported, Options, Progress, Report, Watch, import};
+pub use job::{Format, Imported, Report, import};
 pub use npz::npz;
+pub use options::{Options, Progress, Watch};
 pub use planetoid::planetoid;
 pub use rules::Fate;
 pub use vertex_order::Missing;

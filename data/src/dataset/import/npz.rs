@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use super::archive::Archive;
-use super::job::{Format, ImportJob, Loaded, Options};
+use super::job::{Format, ImportJob, Loaded};
 use super::numbers::Numbers;
+use super::options::Options;
 use super::source::Meter;
 use super::weights::Decision;
 use crate::dataset::Dataset;
