@@ -364,11 +364,17 @@ fn report_rows(report: &Report, ids: Option<&Ids>) -> Vec<(&'static str, String)
         (n, true) => format!("{} dropped", count(n)),
         (n, false) => format!("{} kept", count(n)),
     };
+    let repeated = match report.duplicates {
+        repeats @ 1.. if report.edge_weights.is_some() && report.duplicates_dropped => {
+            format!("{} joined", count(repeats))
+        }
+        repeats => fate(repeats, report.duplicates_dropped),
+    };
     let mut rows = vec![
         ("kind", report.kind.to_string()),
         ("edges listed", count(report.edges_listed)),
         ("  reverses", if report.symmetrised { "added" } else { "not added" }.into()),
-        ("  repeated", fate(report.duplicates, report.duplicates_dropped)),
+        ("  repeated", repeated),
         ("  self-loops", fate(report.self_loops, report.self_loops_dropped)),
         ("  isolated", fate(report.isolated, report.isolated_dropped)),
     ];

@@ -2,7 +2,7 @@
 //!
 //! Each row is sorted together with its weights, and the weights of edges that become one are joined. All weights of such
 //! edges are needed for that, so repeats of recent edges are stored too. Edges with weights take 8 bytes each in the
-//! graph, and up to 12 more while their rows are sorted, a quarter of the rows at a time if there are many.
+//! graph, and 12 more while their rows are sorted: all rows, or a quarter at a time if there are many edges.
 
 #![cfg_attr(not(feature = "import"), allow(dead_code, unreachable_pub))] // only importers use it
 

@@ -127,6 +127,7 @@ impl Decision {
             }
             let note = archive.has(ATTRIBUTES) && choice == EdgeWeights::Guess;
             let note = note.then(|| {
+                archive.noted(ATTRIBUTES);
                 format!(
                     "{ATTRIBUTES} was left out, since its meaning is unknown; set option `edge_weights` to {ATTRIBUTES} to \
                      keep it as weights"
