@@ -15,6 +15,7 @@ mod dataset_hostile;
 mod dataset_import;
 mod dataset_info;
 mod dataset_weights;
+mod edge_keys;
 #[cfg(feature = "cuda")]
 mod emulated;
 mod exit_codes;
