@@ -1,14 +1,21 @@
-"""Trains one framework with dropout, or GIN or GraphSAGE: `speed.py` runs this where `bench_gnn.py` has no setting.
+"""Trains one framework with dropout, or GIN, GraphSAGE or attention: `speed.py` runs this where `bench_gnn.py` has no
+setting.
 
     PEERS_DIR=... python bench/peer.py --graph G.npz --backend dgl_i32 --model sage --hidden 128 --weights W.safetensors
+    PEERS_DIR=... python bench/peer.py --graph G.npz --backend dgl_i32 --model gat --heads 8 --hidden 64 --weights W.safetensors
 
 Two layers, softmax cross-entropy, Adam(0.01), float32, on a symmetric graph. The backends, each tuned for speed:
   pyg_csr         PyG's layers on a torch.sparse_csr adjacency (`GCNConv(cached=True)`, `GINConv`, `SAGEConv`)
   dgl_i32         DGL's layers (`GraphConv`, `GINConv`, `SAGEConv`) on an int32 graph
   torch_csr_best  plain torch: int32 CSR for MKL, a backward without a transpose, the cheaper order of product and gather
   torch_pre       the same, with A X computed once before training, which dropout of the input forbids
+Those of `gat` and `gatv2`, whose `--hidden` is the width of all heads together; the last layer averages its heads:
+  dgl_i32         DGL's `GATConv`, `GATv2Conv` on an int32 graph that has the self-loops; one bias after the heads, as PyG has
+  pyg_edge_index  PyG's `GATConv`, `GATv2Conv` on an edge index, as in its examples: self-loops are added in each call
+  pyg_sorted      the same on an `EdgeIndex` sorted by destination that has the self-loops already
+  pyg_csr         the same on a torch.sparse_csr adjacency that has the self-loops already
 The first two epochs are without dropout. `losses` are those of these two epochs and can be compared; dropout masks differ
-between frameworks. Prints one JSON line. `speed.py` chooses the Python; `PEERS_DIR` holds the helpers shared with
+between frameworks. Prints one JSON line, also if memory runs out, which `--mem-gb` limits. `speed.py` chooses the Python; `PEERS_DIR` holds the helpers shared with
 `bench_gnn.py`.
 """
 
@@ -26,7 +33,10 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.environ["PEERS_DIR"])
 from bench_gnn import self_looped  # noqa: E402
 from gen_graph import load  # noqa: E402
-from peerlib import Samples, peak_mb, reset_peak, slice_timer, stats_ms  # noqa: E402
+from peerlib import Samples, peak_mb, protect, reset_peak, slice_timer, stats_ms  # noqa: E402
+
+
+ATTENTION = ("gat", "gatv2")
 
 
 def read_weights(path):
@@ -115,18 +125,89 @@ class Pyg(torch.nn.Module):
         return [lambda x, conv=conv: conv(x, self.adjacency) for conv in self.convs]
 
 
+class PygAttention(torch.nn.Module):
+    def __init__(self, a, g, widths, weights):
+        super().__init__()
+        from torch_geometric import EdgeIndex
+        from torch_geometric.nn import GATConv, GATv2Conv
+
+        conv, loops = {"gat": GATConv, "gatv2": GATv2Conv}[a.model], a.backend == "pyg_edge_index"
+        (inputs, hidden, classes), settings = widths, dict(heads=a.heads, add_self_loops=loops)
+        layers = [conv(inputs, hidden // a.heads, **settings), conv(hidden, classes, concat=False, **settings)]
+        self.convs = torch.nn.ModuleList(layers)
+        self.load_state_dict(weights)
+        n, indptr, indices = g["n"], g["indptr"], g["indices"]
+        if not loops:
+            indptr, indices = self_looped(indptr, indices)[:2]
+        indptr, indices = torch.from_numpy(indptr), torch.from_numpy(indices).long()
+        if a.backend == "pyg_csr":
+            self.edges = torch.sparse_csr_tensor(indptr, indices, torch.ones(len(indices)), size=(n, n))
+            return
+        self.edges = torch.stack([indices, torch.repeat_interleave(torch.arange(n), indptr.diff())])
+        if a.backend == "pyg_sorted":
+            self.edges = EdgeIndex(self.edges, sparse_size=(n, n), sort_order="col", is_undirected=True)
+            self.edges.fill_cache_()
+
+    def parts(self):
+        return [lambda x, conv=conv: conv(x, self.edges) for conv in self.convs]
+
+
+def dgl_graph(n, indptr, indices):
+    import dgl
+
+    # Without edge ids, DGL 2.1.0 may crash in its blocked SpMM.
+    ids = torch.arange(len(indices), dtype=torch.int32)
+    ends = (torch.from_numpy(indptr).int(), torch.from_numpy(indices).int(), ids)
+    graph = dgl.graph(("csc", ends), num_nodes=n, idtype=torch.int32)
+    graph.create_formats_()
+    return graph
+
+
+class DglHeads(torch.nn.Module):
+    """A layer of DGL without its bias, with PyG's: after the heads are side by side, or averaged."""
+
+    def __init__(self, model, inputs, outputs, heads, mean):
+        super().__init__()
+        from dgl.nn import GATConv, GATv2Conv
+
+        # The `bias` of GATv2Conv is that of its linear layers.
+        self.conv = GATConv(inputs, outputs, heads, bias=False) if model == "gat" else GATv2Conv(inputs, outputs, heads)
+        self.bias, self.mean = torch.nn.Parameter(torch.zeros(outputs if mean else heads * outputs)), mean
+
+    def forward(self, graph, x):
+        h = self.conv(graph, x)
+        return (h.mean(1) if self.mean else h.flatten(1)) + self.bias
+
+
+class DglAttention(torch.nn.Module):
+    def __init__(self, a, g, widths, weights):
+        super().__init__()
+        self.graph = dgl_graph(g["n"], *self_looped(g["indptr"], g["indices"])[:2])
+        inputs, hidden, classes = widths
+        hidden_layer = DglHeads(a.model, inputs, hidden // a.heads, a.heads, mean=False)
+        self.convs = torch.nn.ModuleList([hidden_layer, DglHeads(a.model, hidden, classes, a.heads, mean=True)])
+        names = {
+            "gat": {"lin.weight": "fc.weight", "att_src": "attn_l", "att_dst": "attn_r"},
+            "gatv2": {f"lin_{l}.{p}": f"fc_{end}.{p}" for l, end in (("l", "src"), ("r", "dst")) for p in ("weight", "bias")}
+            | {"att": "attn"},
+        }[a.model]
+        state = {}
+        for name, value in weights.items():
+            layer, rest = name.split(".", 2)[1:]
+            state[f"convs.{layer}." + (f"conv.{names[rest]}" if rest in names else rest)] = value
+        self.load_state_dict(state)
+
+    def parts(self):
+        return [lambda x, conv=conv: conv(self.graph, x) for conv in self.convs]
+
+
 class Dgl(torch.nn.Module):
     def __init__(self, a, g, widths, weights):
         super().__init__()
-        import dgl
         from dgl.nn import GINConv, GraphConv, SAGEConv
 
-        # Without edge ids, DGL 2.1.0 may crash in its blocked SpMM.
-        indptr, indices = self_looped(g["indptr"], g["indices"])[:2] if a.model == "gcn" else (g["indptr"], g["indices"])
-        ids = torch.arange(len(indices), dtype=torch.int32)
-        ends = (torch.from_numpy(indptr).int(), torch.from_numpy(indices).int(), ids)
-        self.graph = dgl.graph(("csc", ends), num_nodes=g["n"], idtype=torch.int32)
-        self.graph.create_formats_()
+        ends = g["indptr"], g["indices"]
+        self.graph = dgl_graph(g["n"], *(self_looped(*ends)[:2] if a.model == "gcn" else ends))
         linear = torch.nn.Linear
         make = {
             "gcn": lambda i, o: GraphConv(i, o, norm="both", allow_zero_in_degree=True),
@@ -153,24 +234,44 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--graph", required=True)
     p.add_argument("--backend", required=True)
-    p.add_argument("--model", choices=["gcn", "gin", "sage"], default="gcn")
+    p.add_argument("--model", choices=["gcn", "gin", "sage", *ATTENTION], default="gcn")
+    p.add_argument("--heads", type=int, default=1, help="of attention; --hidden is the width of all together")
     p.add_argument("--hidden", type=int, required=True)
     p.add_argument("--weights", required=True)
     p.add_argument("--dropout", type=float, default=0.0)
     p.add_argument("--input-dropout", type=float, default=0.0)
     p.add_argument("--epochs", type=int, default=10)
     p.add_argument("--budget", type=float, default=10.0)
+    p.add_argument("--mem-gb", type=float, default=18.0, help="the most memory that this process may allocate")
     a = p.parse_args()
+    try:
+        line = measure(a)
+    except (RuntimeError, MemoryError) as error:
+        text = str(error)
+        is_memory = isinstance(error, MemoryError) or "alloc" in text or "memory" in text
+        line = dict(status="oom" if is_memory else "failed", error=text.strip()[:200], peak_rss_mb=peak_mb())
+    print(json.dumps(dict(backend=a.backend, threads=torch.get_num_threads(), torch=torch.__version__, **line)))
+
+
+def network(a, g, x, widths, weights):
+    if a.backend.startswith("torch"):
+        return Plain(a, g, x, {name: value for name, value in weights.items() if not name.endswith("eps")})
+    attention = a.model in ATTENTION
+    if a.backend.startswith("pyg"):
+        return (PygAttention if attention else Pyg)(a, g, widths, weights)
+    return (DglAttention if attention else Dgl)(a, g, widths, weights)
+
+
+def measure(a):
+    """Returns what the run is reported by."""
     g = load(a.graph)
+    protect(a.mem_gb)
     x, y = torch.from_numpy(g["x"]), torch.from_numpy(g["y"])
     train = torch.from_numpy(np.flatnonzero(g["train"]))
     weights = read_weights(a.weights)
     widths = [x.shape[1], a.hidden, g["meta"]["classes"]]
     reset_peak()
-    if a.backend.startswith("torch"):
-        net = Plain(a, g, x, {name: value for name, value in weights.items() if not name.endswith("eps")})
-    else:
-        net = (Pyg if a.backend.startswith("pyg") else Dgl)(a, g, widths, weights)
+    net = network(a, g, x, widths, weights)
     g.clear()
     parts = net.parts()
     adam = torch.optim.Adam(net.parameters(), lr=0.01)
@@ -206,9 +307,7 @@ def main():
             at = slice_timer()
             forward()
             infer.add(*at)
-    line = dict(backend=a.backend, status="ok", epoch=stats_ms(times), infer=stats_ms(infer), peak_rss_mb=peak, losses=losses,
-                dropped_loss=dropped, threads=torch.get_num_threads(), torch=torch.__version__)
-    print(json.dumps(line))
+    return dict(status="ok", epoch=stats_ms(times), infer=stats_ms(infer), peak_rss_mb=peak, losses=losses, dropped_loss=dropped)
 
 
 if __name__ == "__main__":

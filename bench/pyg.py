@@ -1,13 +1,15 @@
-"""PyTorch Geometric's side of `accuracy.py`: the five models, and one training run on the CPU.
+"""PyTorch Geometric's side of `accuracy.py`: the six models, and one training run on the CPU.
 
 The parameters are those of PyG's own layers, with PyG's own initialisation: `GCNConv`, `GINConv(MLP([in, out, out],
 norm=None))`, `SAGEConv(aggr="mean")`; CommNet is two `torch.nn.Linear` and `SimpleConv(aggr="mean")`; the residual GCN is
-`GCNConv` and, if the widths differ, a `torch.nn.Linear` without bias.
+`GCNConv` and, if the widths differ, a `torch.nn.Linear` without bias; GAT is `GATConv`, whose heads are concatenated in
+hidden layers and averaged in the last, as in PyG's `GAT`.
 
 Each layer has two forward functions over the same parameters. `real` calls PyG's layer with an edge index and dense
 features. `fast` is used for training, because `real` is slow on wide sparse features. It is the same formula in plain
 torch: the adjacency and the features are CSR matrices, the linear layer comes before the sum over neighbours, and dropout
-of a sparse matrix applies to its stored values (the others are 0 in any case). `check` compares the logits and all
+of a sparse matrix applies to its stored values (the others are 0 in any case). For GAT, only the linear layer is ours:
+scores, softmax, dropout and sum are PyG's methods. `check` compares the logits and all
 gradients of the two to 1e-5; `accuracy.py` calls it once per model before the first run.
 """
 
@@ -17,8 +19,9 @@ import time
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch_geometric.nn import MLP, GCNConv, GINConv, SAGEConv, SimpleConv
+from torch_geometric.nn import MLP, GATConv, GCNConv, GINConv, SAGEConv, SimpleConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import add_self_loops, remove_self_loops
 
 TOLERANCE = 1e-5
 # Sparse features with a larger share of non-zeros are faster as a dense matrix.
@@ -84,6 +87,7 @@ class Graph:
         n = len(indptr) - 1
         target = torch.repeat_interleave(torch.arange(n), indptr.diff())
         self.edge_index = torch.stack([indices, target])
+        self.looped = add_self_loops(remove_self_loops(self.edge_index)[0], num_nodes=n)[0]
         degree = indptr.diff().clamp(min=1).float()
         self.sum = Csr(indptr, indices, torch.ones(len(indices)), n)
         self.mean = Csr(indptr, indices, 1 / degree[target], n)
@@ -150,16 +154,40 @@ class CommNet(torch.nn.Module):
         return Product.apply(graph.mean, c.contiguous()) + h + self.lin_h.bias
 
 
+class Gat(torch.nn.Module):
+    def __init__(self, inputs, outputs, heads, last, dropout):
+        super().__init__()
+        width = outputs if last else outputs // heads
+        self.conv = GATConv(inputs, width, heads, concat=not last, dropout=dropout)
+
+    def real(self, x, graph):
+        return self.conv(x, graph.edge_index)
+
+    def fast(self, x, graph):
+        conv = self.conv
+        h = linear(x, conv.lin.weight).view(-1, conv.heads, conv.out_channels)
+        ends = (h * conv.att_src).sum(-1), (h * conv.att_dst).sum(-1)
+        alpha = conv.edge_updater(graph.looped, alpha=ends, edge_attr=None, size=None)
+        y = conv.propagate(graph.looped, x=(h, h), alpha=alpha, size=None)
+        return (y.flatten(1) if conv.concat else y.mean(1)) + conv.bias
+
+
 LAYERS = {"gcn": Gcn, "gin": Gin, "sage": Sage, "commnet": CommNet, "resgcn": Gcn}
 
 
 class Net(torch.nn.Module):
-    """Layers with ReLU and dropout between them. The residual GCN's shortcuts bypass the dropout."""
+    """Layers with ReLU (or ELU) and dropout between them. The residual GCN's shortcuts bypass the dropout. Attention
+    weights have the dropout of hidden layers."""
 
-    def __init__(self, model, widths, dropout, input_dropout):
+    def __init__(self, model, widths, dropout, input_dropout, heads=1, activation="relu"):
         super().__init__()
         pairs = list(zip(widths, widths[1:]))
-        self.convs = torch.nn.ModuleList(LAYERS[model](i, o) for i, o in pairs)
+        self.activation = getattr(F, activation)
+        if model == "gat":
+            layers = [Gat(i, o, heads, layer + 1 == len(pairs), dropout) for layer, (i, o) in enumerate(pairs)]
+        else:
+            layers = [LAYERS[model](i, o) for i, o in pairs]
+        self.convs = torch.nn.ModuleList(layers)
         self.shortcuts = None
         if model == "resgcn":
             self.shortcuts = torch.nn.ModuleList(
@@ -180,7 +208,7 @@ class Net(torch.nn.Module):
             h = self.drop(x, self.rates[layer])
             h = self.convs[layer].real(h, graph) if real else self.convs[layer].fast(h, graph)
             if layer + 1 < len(self.convs):
-                h = F.relu(h)
+                h = self.activation(h)
             x = h if self.shortcuts is None else h + self.shortcut(layer, x)
         return x
 
@@ -226,20 +254,21 @@ def train(data, model, seed, settings):
     validation accuracy, the earliest on a tie."""
     start = time.perf_counter()
     torch.manual_seed(seed)
-    net = Net(model, widths_of(data, settings), settings["dropout"], settings["input_dropout"])
+    options = {name: settings[name] for name in ("dropout", "input_dropout", "heads", "activation") if name in settings}
+    net = Net(model, widths_of(data, settings), **options)
     adam = torch.optim.Adam(net.parameters(), lr=settings["lr"], weight_decay=settings["weight_decay"])
     best = {"val_accuracy": -1.0}
     h = net(data.x, data.graph, last=1)
     for epoch in range(1, settings["epochs"] + 1):
         net.train()
         adam.zero_grad()
-        if settings["input_dropout"] > 0:
+        if settings["input_dropout"] > 0 or model == "gat":
             h = net(data.x, data.graph, last=1)
         logits = net(h, data.graph, first=1)
         F.cross_entropy(logits[data.train], data.labels[data.train]).backward()
         adam.step()
         net.eval()
-        h = net(data.x, data.graph, last=1)  # the next step reuses it, unless it drops input
+        h = net(data.x, data.graph, last=1)  # the next step reuses it, unless it drops input or attention
         with torch.no_grad():
             right = net(h, data.graph, first=1).argmax(1) == data.labels
         val = right[data.val].double().mean().item()
@@ -252,7 +281,7 @@ def check(data, model):
     """Returns the largest difference of logits and gradients between `real` and `fast` for a net of three layers, as a
     share of each array's largest entry."""
     torch.manual_seed(0)
-    net = Net(model, [data.width, 16, 16, data.classes], 0.0, 0.0)
+    net = Net(model, [data.width, 16, 16, data.classes], 0.0, 0.0, heads=4 if model == "gat" else 1)
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.add_(0.01 * torch.randn_like(parameter))  # biases of 0 would hide one in the wrong place

@@ -24,7 +24,8 @@ SEEDS = ROOT / "fuzz/seeds"
 # As in fuzz_targets/npz.rs.
 NAMES = """indptr indices x y train val test edge_index num_nodes train_mask val_mask test_mask adj_data adj_indices
 adj_indptr adj_shape attr_data attr_indices attr_indptr attr_shape attr_matrix labels label_indices edges node_features
-node_labels train_masks val_masks test_masks class_names node_names attr_names""".split()
+node_labels train_masks val_masks test_masks class_names node_names attr_names data edge_weight
+edge_attr""".split()
 DTYPES = ["|b1", "|u1", "<u4", "<i4", "<i8", "<f2", "<f4", "<f8", "<u8", "<i2", "<U3", "|O"]
 
 
@@ -76,8 +77,8 @@ def arrays():
     """Seeds of npy, dataset_json and npz."""
     # The files of the two datasets of the target, in order.
     dense = ["dataset.json", "features.npy", "indices.npy", "indptr.npy", "labels.npy", "test.npy", "train.npy", "val.npy"]
-    sparse = ["dataset.json", "features_indices.npy", "features_indptr.npy", "features_values.npy", "graph_ids.npy",
-              "indices.npy", "indptr.npy", "labels.npy", "test.npy", "train.npy"]
+    sparse = ["dataset.json", "edge_weights.npy", "features_indices.npy", "features_indptr.npy", "features_values.npy",
+              "graph_ids.npy", "indices.npy", "indptr.npy", "labels.npy", "test.npy", "train.npy"]
     contents = {
         ("features.npy", 0): array("<f4", "(6, 3)", struct.pack("<18f", *[i / 4 for i in range(18)])),
         ("indices.npy", 0): ints([1, 5, 0, 2, 1, 2, 4, 3, 0], "I", "<u4"),
@@ -86,6 +87,7 @@ def arrays():
         ("test.npy", 0): ints([3, 5]),
         ("train.npy", 0): array("|b1", "(6,)", b"\1\1\0\0\0\0"),
         ("val.npy", 0): ints([2]),
+        ("edge_weights.npy", 1): ints([0.5, 1.0, -2.0, 0.0], "f", "<f4"),
         ("features_indices.npy", 1): ints([0, 1, 3, 2], "I", "<u4"),
         ("features_indptr.npy", 1): ints([0, 1, 3, 3, 4, 4]),
         ("features_values.npy", 1): ints([1.0, 0.5, -2.0, 3.0], "f", "<f4"),
@@ -115,10 +117,14 @@ def arrays():
            + short("x", "<f4", [3, 2], struct.pack("<6f", *range(6))) + short("y", "<i8", [3], struct.pack("<3q", 0, 1, -1))
            + short("train", "|b1", [3], b"\1\0\0") + short("test", "<i8", [1], struct.pack("<q", 2)))
     put("npz", "csr-listed", bytes([selector_of(0)]) + csr)
+    put("npz", "csr-weighted", bytes([selector_of(0)]) + csr + short("data", "<f4", [2], struct.pack("<2f", 0.5, -2.0)))
     pyg = (short("edge_index", "<i8", [2, 3], struct.pack("<6q", 0, 1, 2, 1, 2, 0)) + short("num_nodes", "<i8", [], struct.pack("<q", 4))
            + short("x", "<f8", [4, 1], struct.pack("<4d", *range(4))) + short("y", "<i4", [4, 1], struct.pack("<4i", 0, 1, 1, 0))
            + short("train_mask", "|b1", [4, 2], bytes([1, 0, 0, 1, 1, 1, 0, 0])))
     put("npz", "pyg-listed", bytes([selector_of(0)]) + pyg)
+    weights = short("edge_attr", "<f8", [3, 1], struct.pack("<3d", 0.5, 1.0, 2.0))
+    # This byte also asks for the first column.
+    put("npz", "pyg-weighted", bytes([192]) + pyg + weights)
 
 
 def texts():
@@ -130,6 +136,7 @@ def texts():
         elif path.suffix != ".npy":
             put("edges", path.stem, b"\0" + path.read_bytes())
     put("edges", "columns", b"\x41source;target;weight\n# note\n\"a b\";\"c\";0.5\r\n'x';c;1\n")
+    put("edges", "weights", b"\x20" + b"1 2 0.5\n2 1 3\n1 2 -1e3\n")
     put("edges", "adjacency", b"\x10" + b"% note\n1\t2\n3\t4\n\n// note\n18446744073709551615\t2\n")
     table = "key,label,x,y,split,train\na,0,1.5,2,train,1\nb,1,-1e3,,val,0\nc,0,nan,4,test,0\nd,one,inf,5,,0\n"
     put("vertex_table", "csv", b"\0" + table.encode())

@@ -7,14 +7,17 @@ mod common;
 mod bad_input;
 mod bf16;
 mod checkpoints;
+mod dataset_archive_weights;
 mod dataset_bad_input;
 mod dataset_core;
 mod dataset_formats;
 mod dataset_generate;
 mod dataset_hostile;
 mod dataset_import;
+mod dataset_import_weights;
 mod dataset_info;
 mod dataset_weights;
+mod edge_keys;
 #[cfg(feature = "cuda")]
 mod emulated;
 mod exit_codes;

@@ -31,6 +31,7 @@ struct Directory {
     labels: Option<Array>,
     splits: [Option<Array>; 3],
     graph_ids: Option<Array>,
+    edge_weights: Option<Array>,
     /// These replace the valid graph.
     indptr: Option<Array>,
     indices: Option<Array>,
@@ -132,6 +133,7 @@ fuzz_target!(|input: Directory| {
     for (name, array, usual) in [
         ("indptr", &input.indptr, Dtype::I64),
         ("indices", &input.indices, Dtype::U32),
+        ("edge_weights", &input.edge_weights, Dtype::F32),
         ("features", &input.features, Dtype::F32),
         ("labels", &input.labels, Dtype::I64),
         ("train", train, Dtype::I64),

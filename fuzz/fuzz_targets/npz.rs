@@ -4,13 +4,13 @@
 
 use std::io::{Cursor, Write};
 
-use lapidary::dataset::import::{Format, Options};
+use lapidary::dataset::import::{EdgeWeights, Format, Options};
 use lapidary_fuzz::{file, imported, selected};
 use libfuzzer_sys::fuzz_target;
 use zip::write::SimpleFileOptions;
 
 /// Names of arrays of all formats.
-const NAMES: [&str; 32] = [
+const NAMES: [&str; 35] = [
     "indptr",
     "indices",
     "x",
@@ -43,6 +43,9 @@ const NAMES: [&str; 32] = [
     "class_names",
     "node_names",
     "attr_names",
+    "data",
+    "edge_weight",
+    "edge_attr",
 ];
 
 /// Element types, and their bytes.
@@ -99,5 +102,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((first, rest)) = selected(bytes) else { return };
     let kind = [Format::Npz, Format::GnnBenchmark, Format::Heterophilous][first % 3];
     let path = if first & 128 == 0 { file("set.npz", rest) } else { file("set.npz", &archive(rest)) };
-    imported(kind, &path, &Options { split: first >> 5 & 1, ..Options::default() });
+    let asked = first & 64 != 0 && kind != Format::Heterophilous;
+    let edge_weights = if asked { EdgeWeights::Column("1") } else { EdgeWeights::Guess };
+    imported(kind, &path, &Options { split: first >> 5 & 1, edge_weights, ..Options::default() });
 });

@@ -104,7 +104,7 @@ pub fn dense() -> Dataset {
     Dataset::from_arrays(arrays.source("a test").licence("none")).expect("it is valid")
 }
 
-/// Returns a small directed dataset with sparse features, several labels per vertex, and several graphs.
+/// Returns a small directed dataset with edge weights, sparse features, several labels per vertex, and several graphs.
 pub fn sparse() -> Dataset {
     let labels = Array2::from_shape_fn((5, 2), |(v, c)| ((v + c) % 2) as u8);
     let arrays = Arrays::edges(5, &[(0, 1), (1, 0), (2, 1), (4, 3)]).name("sparse").directed(true);
@@ -112,6 +112,7 @@ pub fn sparse() -> Dataset {
         arrays.sparse_features(vec![0u64, 1, 3, 3, 4, 4], vec![0u32, 1, 3, 2], vec![1.0f32, 0.5, -2.0, 3.0], 4);
     let arrays =
         arrays.multi_labels(labels).graph_ids(&[0i64, 0, 0, 7, 7]).train_mask(&[true, true, false, false, false]);
+    let arrays = arrays.edge_weights(vec![0.5f32, 1.0, -2.0, 0.0]);
     Dataset::from_arrays(arrays.test(&[3i64, 4])).expect("it is valid")
 }
 
@@ -168,6 +169,9 @@ pub fn check(data: &Dataset) {
     assert!(indices.iter().all(|&u| (u as usize) < n), "a source is a vertex");
     assert!((0..n).all(|v| graph.sources(v).is_sorted()), "sources ascend");
     assert!(data.directed() || graph.is_symmetric(), "an undirected graph is symmetric");
+    let weights = data.edge_weights().map_or(&[][..], |weights| weights);
+    assert!(data.edge_weights().is_none() || weights.len() == e, "there is a weight for each edge");
+    assert!(weights.iter().all(|weight| weight.is_finite()), "weights are finite");
     assert_eq!(data.split().len(), n);
     assert!(data.split().iter().all(|&split| split <= 3), "a split is none, train, val or test");
     assert!(data.graph_ids().is_none_or(|ids| ids.len() == n && ids.is_sorted()), "graphs are consecutive");

@@ -35,7 +35,7 @@ pub(crate) fn run_key(seed: u64) -> u64 {
 }
 
 /// The hash that all cells of one row share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowKey {
     first: u32,
     second: u32,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::builtin::stack;
 use super::{Init, ModelConfig, ModelError, Network, Norm, Value};
-use crate::program::{AttentionRows, Score, TensorId};
+use crate::program::{AttentionRows, Linear, Score, TensorId};
 
 /// Settings of attention layers, with the names and defaults of PyG's `GATConv`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -102,20 +102,36 @@ pub fn gatv2_conv(
     dropout: f32,
 ) -> Result<Value, ModelError> {
     let k = check(config)?;
-    let of_ends = ["lin_l", "lin_r"].map(|end| {
-        let y = net.product(x, &format!("{name}.{end}.weight"), k * out, Init::Glorot)?;
-        net.bias(y, &format!("{name}.{end}.bias"), Init::FanIn(net.width(x)))
-    });
-    let [source, target] = of_ends;
-    let (source, target) = (source?, target?);
+    let (input, op) = (net.width(x), AttentionRows::Alternate { heads: k, inverse: false });
+    // Attention reads rows whose heads alternate, which costs nothing if the weights' rows do.
+    let mut end = |end: &str| {
+        let weight = net.parameter(&format!("{name}.{end}.weight"), &[k * out, input], Init::Glorot)?;
+        let weight = net.push(op, &[weight])?;
+        let y = net.product_with(x, weight)?;
+        let bias = net.parameter(&format!("{name}.{end}.bias"), &[k * out], Init::FanIn(input))?;
+        let bias = alternating(net, bias, k)?;
+        net.add_bias(y, bias)
+    };
+    let (source, target) = (end("lin_l")?, end("lin_r")?);
     let a = net.parameter(&format!("{name}.att"), &[1, k, out], Init::Glorot)?;
-    let edge = edge_vector(net, name, &[1, k, out], config)?;
+    let a = alternating(net, a, k)?;
+    let edge = match edge_vector(net, name, &[1, k, out], config)? {
+        Some(edge) => Some(alternating(net, edge, k)?),
+        None => None,
+    };
     let y = net.attention(Score::Gatv2, [source, target], Some(a), edge, config, dropout)?;
     finish(net, x, y, name, out, heads, config)
 }
 
 fn check(config: &AttentionConfig) -> Result<usize, ModelError> {
     if config.heads == 0 { Err(ModelError::NoHeads) } else { Ok(config.heads) }
+}
+
+/// Returns the vector `[1, heads * out]` with alternating heads.
+fn alternating(net: &mut Network, vector: TensorId, heads: usize) -> Result<TensorId, ModelError> {
+    let column = net.push(Linear::Transpose, &[vector])?;
+    let column = net.push(AttentionRows::Alternate { heads, inverse: false }, &[column])?;
+    net.push(Linear::Transpose, &[column])
 }
 
 /// Returns the vector by which the weight of an edge is multiplied, `[1, heads * out]`.
@@ -130,7 +146,7 @@ fn edge_vector(
     }
     let width = vector.iter().product();
     let column = net.parameter(&format!("{name}.lin_edge.weight"), &[width, 1], Init::Glorot)?;
-    net.push(crate::program::Linear::Transpose, &[column]).map(Some)
+    net.push(Linear::Transpose, &[column]).map(Some)
 }
 
 /// Adds what follows the sum: the mean over heads, the residual, the bias.

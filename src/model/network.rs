@@ -292,6 +292,12 @@ impl Network {
         let x = dense(x, "a bias")?;
         let width = self.program.tensor(x).ty.width;
         let bias = self.parameter(name, &[width], init)?;
+        self.add_bias(Value::Dense(x), bias)
+    }
+
+    /// Appends `x + b` in every row.
+    pub(super) fn add_bias(&mut self, x: Value, bias: TensorId) -> Result<Value, ModelError> {
+        let x = dense(x, "a bias")?;
         Ok(Value::Dense(self.program.push1(RowStep::AddBias, &[x, bias])?))
     }
 

@@ -4,6 +4,7 @@ pub mod curve;
 pub mod endless;
 pub mod oracle;
 pub mod programs;
+pub mod weights;
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Measures the seconds of an epoch on a dataset directory. `bench/speed.py` runs this beside other frameworks.
 //!
 //!     cargo run --release -p lapidary-bench --bin speed -- --data DIR --hidden 128 [--model gcn] [--epochs 10] [--weights FILE]
-//!                                            [--dropout F] [--input-dropout F]
+//!                                            [--dropout F] [--input-dropout F] [--heads K]
 //!
 //! Prints one JSON line: the losses of all epochs, the median milliseconds of an epoch (including its loss and the
 //! optimizer step) and of an evaluation, the processor time of all threads per epoch, and peak resident memory.
@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let widths = [data.feature_width(), hidden, data.class_count()];
     let config = ModelConfig::new(after("--model").map_or("gcn", String::as_str), &widths);
     let model = Model::from_config(config)?
+        .heads(number("--heads", 1.0)? as usize)
         .dropout(number("--dropout", 0.0)? as f32)
         .input_dropout(number("--input-dropout", 0.0)? as f32);
     let mut builder = Trainer::builder(&model, &data)

@@ -15,8 +15,8 @@ constexpr u32 ITEMS = 256;
 // Threads that share a dot product of two rows.
 constexpr u32 OCTET = 8;
 
-// Most heads whose columns alternate; 1 if heads are side by side.
-constexpr u32 TOGETHER = 1;
+// Most heads whose columns alternate, see `head_groups` of op/attention.rs.
+constexpr u32 TOGETHER = 8;
 
 constexpr float LOG2_E = 1.44269504088896340736f;
 

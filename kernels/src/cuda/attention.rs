@@ -14,7 +14,7 @@ use crate::op::{Attention, AttentionPass, AttentionRows, Score};
 const MOST_COLUMNS: usize = 4 * WARP;
 
 /// Most heads whose columns alternate: `TOGETHER` of `attention.cuh`.
-const TOGETHER: usize = 1;
+const TOGETHER: usize = 8;
 
 /// Threads that share a dot product: `OCTET` of `attention.cuh`.
 const OCTET: usize = 8;
@@ -164,6 +164,9 @@ impl Plan<'_> {
             AttentionRows::Columns { part, .. } => (x.cols, 1, part * out.cols, blocks_of_cells(cells)),
             AttentionRows::HeadDots { heads } => (x.cols, heads, 0, dots(heads)),
             AttentionRows::HeadScale { heads } => (out.cols, heads, 0, blocks_of_cells(cells)),
+            AttentionRows::Alternate { heads, inverse } => {
+                (x.rows, heads, usize::from(inverse), blocks_of_cells(cells))
+            }
             AttentionRows::ScoreWeight { heads } => (x.rows, heads, 0, blocks_of_cells(cells)),
             AttentionRows::ScoreWeightGrad { heads } => (out.rows, heads, 0, blocks_of_cells(cells)),
             AttentionRows::ScoreVectorGrad { heads, second } => {

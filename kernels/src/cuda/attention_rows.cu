@@ -10,7 +10,7 @@ struct AttentionRows {
     u64 cols;  // of the output
     u64 d;
     u64 heads;
-    u64 skip;  // columns or rows to skip, see each kernel
+    u64 skip;  // columns or rows to skip, or a choice: see each kernel
 };
 
 // Returns the number of this thread, or of its octet.
@@ -72,7 +72,16 @@ KERNEL(head_scale, AttentionRows) {
     if (c < a.d) ((float*)a.out)[c] = ((const float*)a.x)[c / (a.d / a.heads)] * ((const float*)a.second)[c];
 }
 
-// out = [x; second x; third x], where the last two have one row for each head.
+// out = the rows of x, heads side by side, in alternating order; with `skip`, the inverse.
+KERNEL(alternate, AttentionRows) {
+    const u64 i = thread_number();
+    if (i >= a.rows * a.cols) return;
+    const u64 row = i / a.cols, width = a.d / a.heads;
+    const u64 from = a.skip ? alternating(a, width, row) : place_of(a.heads, width, row);
+    ((float*)a.out)[i] = ((const float*)a.x)[from * a.cols + i % a.cols];
+}
+
+// out = [x; second x; third x], where the rows of x alternate and the last two have one row for each head.
 KERNEL(score_weight, AttentionRows) {
     const u64 i = thread_number();
     if (i >= a.rows * a.cols) return;

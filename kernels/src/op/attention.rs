@@ -45,6 +45,9 @@ pub enum AttentionPass {
 
 /// Attention over a block. `d` columns are split into heads of equal width.
 ///
+/// In the output of [`AttentionPass::Forward`] the heads are side by side. In all other matrices, the columns of a group
+/// of heads alternate, so that the same column of all its heads is one piece of memory: see [`head_groups`].
+///
 /// Operands after the two matrices: for [`Score::Gatv2`], `a`, f32 `[1, d]`; with `edge_values`, f32 `[edges]` and the
 /// vector by which an edge's value is multiplied before it is added to the score, f32 `[1, heads]` or `[1, d]`; with
 /// `dropout`, the clock and the global ids of the block's sources, u32.
@@ -66,6 +69,25 @@ pub struct Attention {
     pub edge_values: bool,
     /// What is computed.
     pub pass: AttentionPass,
+}
+
+/// Returns the groups of heads whose columns alternate: the first head and the number of heads of each, which is 8, 4, 2 or
+/// 1. Column `c` of head `h` of a group that starts at head `first` is at `first * width + c * size + h - first`.
+pub fn head_groups(heads: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut first = 0;
+    std::iter::from_fn(move || {
+        let size = [8, 4, 2, 1].into_iter().find(|&size| size <= heads - first)?;
+        first += size;
+        Some((first - size, size))
+    })
+}
+
+/// Returns, for each column of heads that are side by side, its place where the columns of a group alternate.
+pub fn alternating_columns(heads: usize, width: usize) -> Vec<usize> {
+    let places = head_groups(heads).flat_map(|(first, size)| {
+        (first..first + size).flat_map(move |head| (0..width).map(move |c| first * width + c * size + head - first))
+    });
+    places.collect()
 }
 
 /// Dropout of attention weights: [`super::RowStep::Dropout`], whose cells are the edges of a destination and the heads.
@@ -106,8 +128,15 @@ pub enum AttentionRows {
         /// Number of heads.
         heads: usize,
     },
+    /// `(x) -> `the rows of `x`, heads side by side, in alternating order; or the inverse.
+    Alternate {
+        /// Number of heads.
+        heads: usize,
+        /// Whether alternating rows become heads side by side.
+        inverse: bool,
+    },
     /// `(w, a, b) -> [w; a w; b w]`, for parameters: `w` is `[d, k]`, `a` and `b` are `[1, d]`, and `a w` has one row
-    /// for each head. A product with it makes the rows of [`Score::Gat`].
+    /// for each head. The rows of `w` alternate in the result. A product with it makes the rows of [`Score::Gat`].
     ScoreWeight {
         /// Number of heads.
         heads: usize,
@@ -398,6 +427,32 @@ static HEAD_SCALE: Record = Record {
     },
     ..PLAIN
 };
+static ALTERNATE: Record = Record {
+    name: "alternate",
+    inputs: &[of(DType::F32, "x", D, Dim::K)],
+    outputs: &[of(DType::F32, "out", D, Dim::K)],
+    linear: true,
+    cost: Cost::Fixed,
+    gradient: Gradient::Rule(|op, back| {
+        let Op::AttentionRows(AttentionRows::Alternate { heads, inverse }) = *op else {
+            unreachable!("this is the rule of an order of rows")
+        };
+        let dx = back.emit(AttentionRows::Alternate { heads, inverse: !inverse }, &[Value::Dy]);
+        back.give(0, dx);
+    }),
+    reference: |given| {
+        let inverse = matches!(given.op(), Op::AttentionRows(AttentionRows::Alternate { inverse: true, .. }));
+        let (x, heads) = (given.mat(0), heads_of(given));
+        let places = alternating_columns(heads, x.rows / heads);
+        let mut out = x.clone();
+        for (row, place) in places.into_iter().enumerate() {
+            let (from, to) = if inverse { (place, row) } else { (row, place) };
+            out.data[to * x.cols..(to + 1) * x.cols].copy_from_slice(x.row(from));
+        }
+        vec![out.into()]
+    },
+    ..PLAIN
+};
 static SCORE_WEIGHT: Record = Record {
     name: "score_weight",
     inputs: &[of(DType::F32, "w", D, Dim::K), A, of(DType::F32, "b", Just(1), D)],
@@ -451,6 +506,7 @@ impl AttentionRows {
             Self::Columns { .. } => &HALF,
             Self::HeadDots { .. } => &HEAD_DOTS,
             Self::HeadScale { .. } => &HEAD_SCALE,
+            Self::Alternate { .. } => &ALTERNATE,
             Self::ScoreWeight { .. } => &SCORE_WEIGHT,
             Self::ScoreWeightGrad { .. } => &SCORE_WEIGHT_GRAD,
             Self::ScoreVectorGrad { .. } => &SCORE_VECTOR_GRAD,
@@ -463,6 +519,7 @@ impl AttentionRows {
             Self::Grads { heads, .. }
             | Self::HeadDots { heads }
             | Self::HeadScale { heads }
+            | Self::Alternate { heads, .. }
             | Self::ScoreWeight { heads }
             | Self::ScoreWeightGrad { heads }
             | Self::ScoreVectorGrad { heads, .. } => Some(heads),

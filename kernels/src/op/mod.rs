@@ -21,7 +21,7 @@ mod rows;
 mod sizes;
 mod types;
 
-pub use attention::{Attention, AttentionPass, AttentionRows, Score, WeightDropout};
+pub use attention::{Attention, AttentionPass, AttentionRows, Score, WeightDropout, alternating_columns, head_groups};
 pub use edges::EdgeOp;
 pub use gather::{EdgeWeight, Gather};
 pub use linear::Linear;

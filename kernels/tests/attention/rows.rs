@@ -20,7 +20,9 @@ fn rows(op: AttentionRows, inputs: &[([usize; 2], bool)], out: ([usize; 2], bool
 
 /// Returns every operation with these sizes.
 fn operations(n: usize, heads: usize, width: usize, k: usize) -> Vec<Rows> {
-    use AttentionRows::{Columns, Grads, HeadDots, HeadScale, ScoreVectorGrad, ScoreWeight, ScoreWeightGrad};
+    use AttentionRows::{
+        Alternate, Columns, Grads, HeadDots, HeadScale, ScoreVectorGrad, ScoreWeight, ScoreWeightGrad,
+    };
     let d = heads * width;
     let (stored, f32) = (|cols| ([n, cols], true), |rows, cols| ([rows, cols], false));
     let (a, scored) = (f32(1, d), f32(d + 2 * heads, k));
@@ -38,6 +40,8 @@ fn operations(n: usize, heads: usize, width: usize, k: usize) -> Vec<Rows> {
         columns(3, 2),
         rows(HeadDots { heads }, &[a, a], f32(1, heads)),
         rows(HeadScale { heads }, &[f32(1, heads), a], a),
+        rows(Alternate { heads, inverse: false }, &[f32(d, k)], f32(d, k)),
+        rows(Alternate { heads, inverse: true }, &[f32(d, k)], f32(d, k)),
         rows(ScoreWeight { heads }, &[f32(d, k), a, a], scored),
         rows(ScoreWeightGrad { heads }, &[scored, a, a], f32(d, k)),
         vector(false),

@@ -81,6 +81,11 @@ impl<'m> Archive<'m> {
         })
     }
 
+    /// Leaves an array out of [`Archive::unread`], since another note names it.
+    pub(super) fn noted(&mut self, name: &str) {
+        self.read.insert(name.into());
+    }
+
     /// Reads a required member.
     pub(super) fn numbers(&mut self, name: &str, needed: &str) -> Result<Numbers<'_>> {
         if !self.has(name) {

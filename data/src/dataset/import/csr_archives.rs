@@ -12,8 +12,9 @@ use super::archive::Archive;
 use super::job::{ImportJob, Loaded, dense, labels};
 use super::numbers::{Numbers, int_pairs};
 use super::source::{Meter, Metered};
+use super::weights::Decision;
 use crate::dataset::build::{RawFeatures, RawLabels};
-use crate::dataset::edge_store::EdgeStore;
+use crate::dataset::edge_store::{Built, EdgeStore};
 use crate::dataset::error::{Error, Result};
 use crate::dataset::split::Members;
 use crate::host;
@@ -33,9 +34,8 @@ pub(super) fn gnn_benchmark(job: &ImportJob<'_>) -> Result<Loaded> {
     }
     let matrix = out_edges(job, archive, "adj_")?;
     let vertices = matrix.vertices;
-    let edges_listed = matrix.store.len();
-    let (graph, seen) = job.graph(matrix.store, vertices)?;
-    let mut parts = job.parts(graph);
+    let mut loaded = matrix.load(job)?;
+    let parts = &mut loaded.parts;
     parts.directed = job.rules.symmetrise.then_some(false);
     if archive.has("attr_indptr") {
         parts.features = Some(sparse(archive, vertices)?);
@@ -48,8 +48,8 @@ pub(super) fn gnn_benchmark(job: &ImportJob<'_>) -> Result<Loaded> {
         parts.labels = Some(marked(archive, vertices)?);
     }
     parts.source = Some("shchur/gnn-benchmark".into());
-    let notes = archive.unread().into_iter().collect();
-    Ok(Loaded { values_dropped: matrix.weights, notes, ..Loaded::new(parts, edges_listed, seen, job.rules.symmetrise) })
+    loaded.notes.extend(archive.unread());
+    Ok(loaded)
 }
 
 /// Reads a folder with `reddit_graph.npz`, a COO matrix, and `reddit_data.npz`: `feature`, `label`, `node_types` (1
@@ -61,9 +61,8 @@ pub(super) fn reddit(job: &ImportJob<'_>) -> Result<Loaded> {
     let matrix =
         if archive.has("indptr") { out_edges(job, &mut archive, "")? } else { coordinates(job, &path, archive)? };
     let vertices = matrix.vertices;
-    let edges_listed = matrix.store.len();
-    let (graph, seen) = job.graph(matrix.store, vertices)?;
-    let mut parts = job.parts(graph);
+    let mut loaded = matrix.load(job)?;
+    let parts = &mut loaded.parts;
     let archive = &mut Archive::open(&job.meter, &data)?;
     parts.features = Some(dense(archive.numbers("feature", "it has the features")?, vertices)?);
     parts.labels = Some(labels(archive.numbers("label", "it has the labels")?, vertices)?);
@@ -75,7 +74,7 @@ pub(super) fn reddit(job: &ImportJob<'_>) -> Result<Loaded> {
     parts.splits = [mask(1), mask(2), mask(3)];
     parts.name = "reddit".into();
     parts.source = Some("DGL's Reddit, after GraphSAGE".into());
-    Ok(Loaded { values_dropped: matrix.weights, ..Loaded::new(parts, edges_listed, seen, job.rules.symmetrise) })
+    Ok(loaded)
 }
 
 /// Reads a folder with `adj_full.npz`, `feats.npy`, `class_map.json` (for each vertex a class, or a list of 0 and 1)
@@ -88,9 +87,8 @@ pub(super) fn graphsaint(job: &ImportJob<'_>) -> Result<Loaded> {
     }
     let matrix = out_edges(job, archive, "")?;
     let vertices = matrix.vertices;
-    let edges_listed = matrix.store.len();
-    let (graph, seen) = job.graph(matrix.store, vertices)?;
-    let mut parts = job.parts(graph);
+    let mut loaded = matrix.load(job)?;
+    let parts = &mut loaded.parts;
     let features = Numbers::open(&job.meter, &job.source.join("feats.npy"), "it has the features")?;
     parts.features = Some(dense(features, vertices)?);
     let map = class_map(&job.meter, &job.source.join("class_map.json"), vertices)?;
@@ -98,15 +96,28 @@ pub(super) fn graphsaint(job: &ImportJob<'_>) -> Result<Loaded> {
     let role: Roles = json(&job.meter, &job.source.join("role.json"), "it has the splits")?;
     parts.splits = [role.tr, role.va, role.te].map(|ids| Some(Members::Ids(ids)));
     parts.source = Some("GraphSAINT".into());
-    Ok(Loaded { values_dropped: matrix.weights, ..Loaded::new(parts, edges_listed, seen, job.rules.symmetrise) })
+    Ok(loaded)
 }
 
 /// The edges of an adjacency matrix.
 struct Matrix {
     vertices: usize,
     store: EdgeStore,
-    /// Number of cells with a value other than 1.
-    weights: u64,
+    decision: Decision,
+}
+
+impl Matrix {
+    /// Builds the graph by the rules.
+    fn load(self, job: &ImportJob<'_>) -> Result<Loaded> {
+        let edges_listed = self.store.len();
+        let Built { graph, weights, seen } = job.build(self.store, self.vertices)?;
+        let parts = job.weighted_parts(graph, weights);
+        let Decision { dropped, .. } = self.decision;
+        let (values_dropped, weights_from) = (dropped, self.decision.source());
+        let notes = self.decision.note.into_iter().collect();
+        let loaded = Loaded::new(parts, edges_listed, seen, job.rules.symmetrise);
+        Ok(Loaded { values_dropped, weights_from, notes, ..loaded })
+    }
 }
 
 /// Returns the side of a square matrix.
@@ -116,14 +127,6 @@ fn square(place: &str, [rows, columns]: [usize; 2]) -> Result<usize> {
     }
     let why = format!("is {rows} by {columns}, expected a square matrix: a vertex is a row and a column");
     Err(Error::Import { file: place.into(), why })
-}
-
-/// Counts the cells with a value other than 1, which are edge weights.
-fn weights(archive: &mut Archive<'_>, name: &str) -> Result<u64> {
-    match archive.optional(name)? {
-        None => Ok(0),
-        Some(values) => values.count_other_than_one(),
-    }
 }
 
 /// Converts a number to a vertex, or returns an error.
@@ -149,8 +152,11 @@ fn out_edges(job: &ImportJob<'_>, archive: &mut Archive<'_>, prefix: &str) -> Re
     let indptr = offsets.offsets(Some(vertices + 1), "rows + 1")?;
     let indices = archive.numbers(&name("indices"), needed)?;
     check_offsets(&place, &indptr, edges)?;
-    let mut store = job.store();
     let place = indices.place.clone();
+    drop(indices);
+    let decision = Decision::on_matrix(job, archive, &name("data"), edges)?;
+    let mut store = job.store_with(decision.kept.is_some());
+    let indices = archive.numbers(&name("indices"), needed)?;
     let (mut position, mut row) = (0usize, 0usize);
     let mut block = Vec::new();
     indices.int_blocks(|columns| {
@@ -164,8 +170,8 @@ fn out_edges(job: &ImportJob<'_>, archive: &mut Archive<'_>, prefix: &str) -> Re
         }
         store.extend(&block)
     })?;
-    let weights = weights(archive, &name("data"))?;
-    Ok(Matrix { vertices, store, weights })
+    decision.read(archive, &mut store)?;
+    Ok(Matrix { vertices, store, decision })
 }
 
 /// Checks that offsets rise from 0 to the number of elements.
@@ -182,11 +188,12 @@ fn check_offsets(place: &str, indptr: &[u64], elements: usize) -> Result<()> {
 fn coordinates(job: &ImportJob<'_>, path: &Path, mut archive: Archive<'_>) -> Result<Matrix> {
     let needed = "it is a part of the adjacency matrix";
     let vertices = square(&archive.place("shape"), archive.matrix_shape("shape")?)?;
-    let weights = weights(&mut archive, "data")?;
+    let edges = archive.numbers("row", needed)?.vector_len("[edges]")?;
+    let decision = Decision::on_matrix(job, &mut archive, "data", edges)?;
     let mut other = Archive::open(&job.meter, path)?;
     let (rows, columns) = (archive.numbers("row", needed)?, other.numbers("col", needed)?);
     let (row_place, column_place) = (rows.place.clone(), columns.place.clone());
-    let mut store = job.store();
+    let mut store = job.store_with(decision.kept.is_some());
     let mut block = Vec::new();
     let mut position = 0;
     int_pairs(rows, columns, |rows, columns| {
@@ -198,7 +205,8 @@ fn coordinates(job: &ImportJob<'_>, path: &Path, mut archive: Archive<'_>) -> Re
         }
         store.extend(&block)
     })?;
-    Ok(Matrix { vertices, store, weights })
+    decision.read(&mut Archive::open(&job.meter, path)?, &mut store)?;
+    Ok(Matrix { vertices, store, decision })
 }
 
 /// Reads features in CSR. Columns need not ascend within a row, and cells that occur twice are added, as in scipy.

@@ -6,15 +6,16 @@ use std::rc::Rc;
 
 use super::blocks::Records;
 use super::sniff::Layout;
-use super::text::{Counts, End, EndOf, Stop, Stopped};
+use super::text::{Counts, End, EndOf, Stop, Stopped, weight};
 use crate::dataset::error::{Error, Result};
 
-/// Passes all edges of a CSV text to `take` in order, as [`super::text::each_edge`] does.
+/// Passes all edges of a CSV text to `take` in order, with the weights in column `weights`, as [`super::text::each_edge`] does.
 pub(super) fn each_record<T: for<'a> EndOf<'a>>(
     text: impl Read,
     file: &str,
     layout: &Layout,
-    mut take: impl for<'a> FnMut(&[[<T as EndOf<'a>>::End; 2]]) -> Result<()>,
+    weights: Option<usize>,
+    mut take: impl for<'a> FnMut(&[[<T as EndOf<'a>>::End; 2]], &[f32]) -> Result<()>,
 ) -> Result<std::result::Result<Counts, Stopped>> {
     let comments = Rc::new(Cell::new(0));
     let text = CountComments { text, at_start: true, count: comments.clone() };
@@ -46,11 +47,17 @@ pub(super) fn each_record<T: for<'a> EndOf<'a>>(
         let cells: Vec<&[u8]> = record.iter().filter(|cell| !runs || !cell.is_empty()).collect();
         let stopped = |stop| Ok(Err(Stopped::new(line, &cells.join(&layout.delimiter), stop)));
         let [Some(u), Some(v)] = layout.ends.map(|column| cells.get(column)) else { return stopped(Stop::OneEnd) };
-        match (End::cell(u), End::cell(v)) {
-            (Ok(u), Ok(v)) => take(&[[u, v]])?,
+        let edge = match (End::cell(u), End::cell(v)) {
+            (Ok(u), Ok(v)) => [u, v],
             (Err(stop), _) | (_, Err(stop)) => return stopped(stop),
+        };
+        match weights.map(|column| weight(cells.get(column).copied().unwrap_or_default())) {
+            None => take(&[edge], &[])?,
+            Some(Ok(weight)) => take(&[edge], &[weight])?,
+            Some(Err(stop)) => return stopped(stop),
         }
-        let others = (0..).zip(&cells).filter(|(column, _)| !layout.ends.contains(column));
+        let is_read = |column: &usize| layout.ends.contains(column) || weights == Some(*column);
+        let others = (0..).zip(&cells).filter(|(column, _)| !is_read(column));
         counts.with_more += u64::from(others.clone().any(|(_, cell)| !cell.trim_ascii().is_empty()));
         counts.quoted_line_ends +=
             others.map(|(_, cell)| cell.iter().filter(|&&b| b == b'\n').count() as u64).sum::<u64>();

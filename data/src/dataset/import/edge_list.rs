@@ -11,7 +11,8 @@ use super::rules::select;
 use super::sniff::{Header, Layout, layout};
 use super::text::{Counts, EndOf, Large, Named, Small, Stop, Stopped, each_edge, shown};
 use super::vertex_order::{Matched, Order};
-use crate::dataset::edge_store::EdgeStore;
+use super::weight_column::WeightColumn;
+use crate::dataset::edge_store::{Built, EdgeStore};
 use crate::dataset::error::{Error, Result};
 use crate::host;
 
@@ -40,6 +41,7 @@ struct Reading {
     /// Whether records are read by the rules of CSV, one after the other. Otherwise threads parse lines in parallel.
     csv: bool,
     layout: Layout,
+    weights: WeightColumn,
     /// The line that showed that ends are names, not numbers.
     reason: Option<Stopped>,
 }
@@ -81,14 +83,15 @@ struct Numbering {
     ids: Option<Ids>,
 }
 
-/// Reads edges `u -> v`, one per line. Further columns are dropped and counted.
+/// Reads edges `u -> v`, one per line, with the weights in a further column, if there are any. Other columns are dropped
+/// and counted.
 ///
 /// With a table or `vertex_order`, vertices are numbered in its order. Without, numbers stay as they are if they are
 /// 0, 1, ... without a gap, or if the features or labels have one row for each; other numbers are ranked in ascending
 /// order. Anything else is a name; names are numbered in order of first appearance.
 pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     let order = Order::read(job)?;
-    let mut reading = Reading::new(layout(job)?);
+    let mut reading = Reading::new(job, layout(job)?)?;
     let edges = loop {
         match read(job, &reading)? {
             Ok(edges) => break edges,
@@ -113,16 +116,16 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     };
     let rowless = ordered.as_ref().map_or(0, |(matched, _)| matched.rowless);
     let Numbering { vertices, naming, ids } = numbering;
-    let (symmetrise, keep) = (job.rules.symmetrise, job.rules.keep);
+    let symmetrise = job.rules.symmetrise;
     let (store, all) = (edges.store, vertices + rowless);
-    let (graph, seen) = match &naming {
-        Naming::Same => store.finish(all, symmetrise, keep, |id| id),
-        Naming::FromOne => store.finish(all, symmetrise, keep, |id| id - 1),
-        Naming::Ranked(ranks) => store.finish(all, symmetrise, keep, |id| ranks.rank(id)),
-        Naming::Table(table) => store.finish(all, symmetrise, keep, |id| table[id as usize]),
-        Naming::RankedTable(ranks, table) => store.finish(all, symmetrise, keep, |id| table[ranks.rank(id) as usize]),
+    let Built { graph, weights, seen } = match &naming {
+        Naming::Same => job.finish(store, all, symmetrise, |id| id),
+        Naming::FromOne => job.finish(store, all, symmetrise, |id| id - 1),
+        Naming::Ranked(ranks) => job.finish(store, all, symmetrise, |id| ranks.rank(id)),
+        Naming::Table(table) => job.finish(store, all, symmetrise, |id| table[id as usize]),
+        Naming::RankedTable(ranks, table) => job.finish(store, all, symmetrise, |id| table[ranks.rank(id) as usize]),
     }?;
-    let mut parts = job.parts(graph);
+    let mut parts = job.weighted_parts(graph, weights);
     // A name such as graph.txt.gz has two extensions.
     for ending in [".txt", ".csv", ".tsv", ".edges"] {
         parts.name = parts.name.strip_suffix(ending).map_or(parts.name.clone(), str::to_string);
@@ -147,6 +150,7 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     notes.extend(rule(ids.as_ref(), vertices, job));
     Ok(Loaded {
         ids,
+        weights_from: reading.weights.source,
         values_dropped: edges.counts.with_more,
         comments: edges.counts.comments,
         notes,
@@ -155,8 +159,9 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
 }
 
 impl Reading {
-    fn new(layout: Layout) -> Self {
-        Self { ends: Ends::Small, csv: layout.ends != [0, 1], layout, reason: None }
+    fn new(job: &ImportJob<'_>, layout: Layout) -> Result<Self> {
+        let weights = WeightColumn::of(job, &layout)?;
+        Ok(Self { ends: Ends::Small, csv: layout.ends != [0, 1], layout, weights, reason: None })
     }
 
     /// Returns the reading to try next.
@@ -167,6 +172,12 @@ impl Reading {
             Stop::OneEnd => return wrong("has one column, expected the two ends of an edge"),
             Stop::Empty => return wrong("has an empty cell, expected the two ends of an edge"),
             Stop::NotText => return wrong("is not UTF-8; an end is a number or a name"),
+            Stop::Weight => {
+                let column = self.weights.source.as_deref().unwrap_or("a column");
+                return wrong(&format!(
+                    "has no finite number in {column}; set option `edge_weights` to drop to import it without weights"
+                ));
+            }
             Stop::LineEnd => {
                 return wrong(
                     "begins a name that holds a line end; is a quote left open, or does a name need mending?",
@@ -180,6 +191,7 @@ impl Reading {
                 if let Some(Header { certain: false, titles, .. }) = &self.layout.header {
                     self.layout.doubtful = Some(titles[..2].join(" -> "));
                     self.layout.header = None;
+                    self.weights = WeightColumn::of(job, &self.layout)?;
                 }
                 self.reason = Some(stopped);
             }
@@ -210,6 +222,7 @@ impl Reading {
                 ));
             }
         }
+        notes.extend(self.weights.note.clone().filter(|_| counts.with_more > 0));
         if counts.quoted_line_ends > 0 {
             let lines = counts.quoted_line_ends;
             notes.push(format!("{lines} line ends stand within quoted cells, which were left out"));
@@ -220,19 +233,20 @@ impl Reading {
 
 /// Reads the file once.
 fn read(job: &ImportJob<'_>, reading: &Reading) -> Result<std::result::Result<Edges, Stopped>> {
-    let mut store = job.store();
+    let mut store = job.store_with(reading.weights.column.is_some());
     let (read, names) = match reading.ends {
         Ends::Small => {
             let mut seen = Ranks::default();
             // Set if the greatest number is far above the number of edges: a hash table is then smaller.
             let mut sparse = false;
-            let read = each::<Small>(job, reading, |edges| {
+            let read = each::<Small>(job, reading, |edges, weights| {
                 let most = MOST_BITS.max(64 * (store.len() + edges.len() as u64));
                 let greatest = edges.iter().flatten().max().copied().unwrap_or(0);
                 sparse |= u64::from(greatest) >= most;
                 if !sparse {
                     edges.iter().flatten().for_each(|&id| seen.insert(id));
                     store.extend(edges)?;
+                    store.extend_weights(weights)?;
                 }
                 Ok(())
             })?;
@@ -259,15 +273,15 @@ fn read(job: &ImportJob<'_>, reading: &Reading) -> Result<std::result::Result<Ed
 fn each<T: for<'a> EndOf<'a>>(
     job: &ImportJob<'_>,
     reading: &Reading,
-    take: impl for<'a> FnMut(&[[<T as EndOf<'a>>::End; 2]]) -> Result<()>,
+    take: impl for<'a> FnMut(&[[<T as EndOf<'a>>::End; 2]], &[f32]) -> Result<()>,
 ) -> Result<std::result::Result<Counts, Stopped>> {
     let text = job.meter.open_text(job.source, "it is the list of edges to import")?;
     let (file, layout) = (job.source.display().to_string(), &reading.layout);
     if reading.csv {
-        return each_record::<T>(text, &file, layout, take);
+        return each_record::<T>(text, &file, layout, reading.weights.column, take);
     }
     let header = layout.header.as_ref().map_or(0, |header| header.line);
-    each_edge::<_, T>(Blocks::new(text, file), header, layout.delimiter, take)
+    each_edge::<_, T>(Blocks::new(text, file), header, (layout.delimiter, reading.weights.column), take)
 }
 
 /// A number as a key of [`Interner`].
@@ -295,7 +309,7 @@ fn by_appearance<T: for<'a> EndOf<'a>>(
 ) -> Result<std::result::Result<Counts, Stopped>> {
     let mut block = Vec::new();
     let mut unchecked = 0;
-    each::<T>(job, reading, |edges| {
+    each::<T>(job, reading, |edges, weights| {
         unchecked += edges.len();
         if unchecked >= CHECK_EVERY {
             unchecked = 0;
@@ -310,7 +324,8 @@ fn by_appearance<T: for<'a> EndOf<'a>>(
             };
             block.push([u, v]);
         }
-        store.extend(&block)
+        store.extend(&block)?;
+        store.extend_weights(weights)
     })
 }
 

@@ -1,23 +1,24 @@
-//! One import: its format, options and report.
+//! One import: its format, its work and its report.
 
 use std::path::Path;
 use std::str::FromStr;
 
+use lapidary_arrays::Shared;
 use serde::Serialize;
 
 use super::ids::Ids;
 use super::numbers::Numbers;
+use super::options::{Options, check_options};
 use super::rules::{Fate, Rules, connected, select};
 use super::source::Meter;
-use super::vertex_order::Missing;
-use super::vertex_table::TableColumns;
+use super::weights::joined_note;
 use super::{csr_archives, edge_list, heterophilous, lux, matrix_market, npz, ogb, planetoid, ppi};
 use crate::dataset::Dataset;
 use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels};
-use crate::dataset::edge_store::EdgeStore;
+use crate::dataset::edge_store::{Built, EdgeStore, Join, Reverses};
 use crate::dataset::error::{Error, Result};
-use crate::dataset::rows::Seen;
-use crate::dataset::split::{NAMES, RandomSplit};
+use crate::dataset::rows::{Keep, Seen};
+use crate::dataset::split::NAMES;
 use crate::graph::Graph;
 use crate::host;
 
@@ -101,67 +102,6 @@ impl FromStr for Format {
     }
 }
 
-/// How far an import has read. A file that is read twice counts twice.
-#[derive(Clone, Copy, Debug)]
-pub struct Progress {
-    /// Bytes of source files read, as stored (compressed).
-    pub done_bytes: u64,
-    /// Bytes of the source files known so far.
-    pub total_bytes: u64,
-}
-
-/// A callback, called whenever a few hundred KB have been read, from any thread.
-pub type Watch<'a> = &'a (dyn Fn(Progress) + Sync);
-
-/// Options of an import. By default edges are treated as in PyTorch Geometric.
-#[derive(Clone, Copy, Default)]
-pub struct Options<'a> {
-    /// `planetoid`: which of several datasets in the folder.
-    pub name: Option<&'a str>,
-    /// Whether edges that repeat another are kept.
-    pub duplicates: Option<Fate>,
-    /// Whether edges `v -> v` are kept.
-    pub self_loops: Option<Fate>,
-    /// Whether vertices without an edge to or from another are kept; they are by default.
-    pub isolated: Option<Fate>,
-    /// Whether the reverse of every edge is added. Repeated edges are then dropped, unless `duplicates` keeps them.
-    pub symmetrise: Option<bool>,
-    /// `heterophilous`, `npz`: which of several splits.
-    pub split: usize,
-    /// Random splits, for files that have none.
-    pub random_split: Option<RandomSplit>,
-    /// `edges`: whether the first line that is not a comment holds column titles; guessed by default.
-    pub header: Option<bool>,
-    /// `edges`: a table of the vertices, CSV or TSV with titles: features, classes and splits by vertex name.
-    pub vertices: Option<&'a Path>,
-    /// What the columns of the table are.
-    pub columns: TableColumns<'a>,
-    /// `edges`: a text with one vertex name per line, in the order of the rows of the array files.
-    pub vertex_order: Option<&'a Path>,
-    /// What happens to vertices that the table or the order lacks, and to rows whose vertex has no edge.
-    pub missing: Missing,
-    /// `edges` and `mtx`: a `.npy` file, `[vertices, width]`.
-    pub features: Option<&'a Path>,
-    /// `edges` and `mtx`: a `.npy` file, `[vertices]` or, for several labels per vertex, `[vertices, classes]`.
-    pub labels: Option<&'a Path>,
-    /// `edges` and `mtx`: `.npy` files of ids or masks, for training, validation and testing.
-    pub splits: [Option<&'a Path>; 3],
-    /// Folder for the unnamed temporary file of edges; the system's folder by default.
-    pub scratch: Option<&'a Path>,
-    /// Callback for progress.
-    pub watch: Option<Watch<'a>>,
-}
-
-impl<'a> Options<'a> {
-    /// Returns the first array file and the flag that names it.
-    pub(super) fn array(&self) -> Option<(&'static str, &'a Path)> {
-        let [train, val, test] = self.splits;
-        let all =
-            [("features", self.features), ("labels", self.labels), ("train", train), ("val", val), ("test", test)];
-        all.into_iter().find_map(|(option, path)| Some((option, path?)))
-    }
-}
-
 /// What an import found and did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -187,6 +127,8 @@ pub struct Report {
     pub isolated_dropped: bool,
     /// Whether the reverse of every edge was added.
     pub symmetrised: bool,
+    /// Where the weights of the edges are from, if they have any: an array or a column.
+    pub edge_weights: Option<String>,
     /// Number of edges whose weight, time or other values were dropped.
     pub values_dropped: u64,
     /// Further notes for the user.
@@ -231,6 +173,8 @@ pub(super) struct Loaded {
     /// Whether reverses were added.
     pub symmetrised: bool,
     pub ids: Option<Ids>,
+    /// Where the weights are from, if they were kept.
+    pub weights_from: Option<String>,
     pub values_dropped: u64,
     /// Number of skipped comment lines.
     pub comments: u64,
@@ -240,7 +184,17 @@ pub(super) struct Loaded {
 impl Loaded {
     /// Starts from a graph and the counts of its edges.
     pub(super) fn new(parts: Parts, edges_listed: u64, seen: Seen, symmetrised: bool) -> Self {
-        Self { parts, edges_listed, seen, symmetrised, ids: None, values_dropped: 0, comments: 0, notes: Vec::new() }
+        Self {
+            parts,
+            edges_listed,
+            seen,
+            symmetrised,
+            ids: None,
+            weights_from: None,
+            values_dropped: 0,
+            comments: 0,
+            notes: Vec::new(),
+        }
     }
 }
 
@@ -284,6 +238,36 @@ impl<'a> ImportJob<'a> {
         store.finish(vertices, self.rules.symmetrise, self.rules.keep, |id| id)
     }
 
+    /// Returns an empty list of edges, which have weights if `weighted`.
+    pub(super) fn store_with(&self, weighted: bool) -> EdgeStore {
+        let store = self.store();
+        if weighted { store.with_weights() } else { store }
+    }
+
+    /// Builds the graph of a list of edges, and their weights if they have any, by the rules. All ids are below
+    /// `vertices`.
+    pub(super) fn build(&self, store: EdgeStore, vertices: usize) -> Result<Built> {
+        self.check_vertices(vertices, store.len())?;
+        self.finish(store, vertices, self.rules.symmetrise, |id| id)
+    }
+
+    /// Does the same for edges whose ends `name` maps to vertices, with their reverses if asked for.
+    pub(super) fn finish(
+        &self,
+        store: EdgeStore,
+        vertices: usize,
+        symmetrise: bool,
+        name: impl Fn(u32) -> u32 + Sync,
+    ) -> Result<Built> {
+        let reverses = if symmetrise { Reverses::Same } else { Reverses::Without };
+        store.finish_weighted(vertices, reverses, self.joining(), name)
+    }
+
+    /// Returns which edges are kept, and how the weights of repeated ones are joined.
+    pub(super) fn joining(&self) -> (Keep, Option<Join>) {
+        (self.rules.keep, self.options.join)
+    }
+
     /// Returns the number of the split that was asked for, of the `splits` that an array holds.
     ///
     /// # Errors
@@ -304,6 +288,11 @@ impl<'a> ImportJob<'a> {
     /// Returns an error about the source.
     pub(super) fn wrong(&self, why: impl Into<String>) -> Error {
         Error::Import { file: self.source.display().to_string(), why: why.into() }
+    }
+
+    /// Returns parts with the graph, its weights and the name of the source.
+    pub(super) fn weighted_parts(&self, graph: Graph, weights: Option<Shared<f32>>) -> Parts {
+        Parts { edge_weights: weights, ..self.parts(graph) }
     }
 
     /// Returns parts with the graph and the name of the source.
@@ -365,6 +354,10 @@ pub fn import(kind: Format, source: &Path, options: &Options<'_>) -> Result<Impo
     let kind = if kind == Format::Npz { npz::kind_of(source)? } else { kind };
     check_options(kind, options)?;
     let job = ImportJob::new(kind, source, options);
+    if let Some(join) = options.join.filter(|_| job.rules.keep.duplicates) {
+        let expected = "nothing where repeated edges are kept; set option `duplicates` to drop".into();
+        return Err(Error::Option { option: "join", found: format!("`{}`", join.name()), expected });
+    }
     let mut loaded = match kind {
         Format::Planetoid => planetoid::load(&job)?,
         Format::Npz => npz::load(&job)?,
@@ -378,6 +371,14 @@ pub fn import(kind: Format, source: &Path, options: &Options<'_>) -> Result<Impo
         Format::MatrixMarket => matrix_market::load(&job)?,
         Format::Lux => lux::load(&job)?,
     };
+    let weighted = loaded.parts.edge_weights.is_some();
+    if let Some(join) = options.join.filter(|_| !weighted) {
+        let expected = "nothing: the edges have no weights that are kept".into();
+        return Err(Error::NotForThisData { option: "join", found: format!("`{}`", join.name()), expected });
+    }
+    if weighted && !job.rules.keep.duplicates && loaded.seen.duplicates > 0 {
+        loaded.notes.push(joined_note(options.join, loaded.symmetrised));
+    }
     let drop_isolated = options.isolated == Some(Fate::Drop);
     let connected = connected(&loaded.parts.graph);
     let isolated = connected.iter().filter(|&&connected| !connected).count();
@@ -409,66 +410,9 @@ pub fn import(kind: Format, source: &Path, options: &Options<'_>) -> Result<Impo
         isolated: isolated as u64,
         isolated_dropped: drop_isolated,
         symmetrised: loaded.symmetrised,
+        edge_weights: loaded.weights_from,
         values_dropped: loaded.values_dropped,
         notes: loaded.notes,
     };
     Ok(Imported { dataset: loaded.parts.build()?, report, ids: loaded.ids })
-}
-
-/// Refuses options that a format would ignore, and options that contradict each other.
-fn check_options(kind: Format, options: &Options<'_>) -> Result<()> {
-    let is_edges = kind == Format::Edges;
-    let takes_arrays = is_edges || kind == Format::MatrixMarket;
-    let has_table = options.vertices.is_some();
-    let TableColumns { key, label, features } = options.columns;
-    let shown = |path: &Path| path.display().to_string();
-    let (array, array_path) = options.array().map_or(("", None), |(option, path)| (option, Some(shown(path))));
-    let order = options.vertex_order.map(shown);
-    let only_edges = "nothing: only `edges` names its vertices";
-    let needs_table = "nothing without option `vertices`";
-    // The value of each option that is refused here.
-    let refused: [(Option<String>, &'static str, &'static str); 12] = [
-        (
-            options.name.filter(|_| kind != Format::Planetoid).map(Into::into),
-            "name",
-            "nothing: only a folder of `planetoid` holds several sets",
-        ),
-        (
-            (options.split != 0 && !matches!(kind, Format::Heterophilous | Format::Npz))
-                .then(|| options.split.to_string()),
-            "split",
-            "nothing, or shares as in 0.6,0.2,0.2: only `heterophilous` and `npz` archives may have several splits",
-        ),
-        (
-            array_path.clone().filter(|_| !takes_arrays),
-            array,
-            "nothing: only `edges` and `mtx` come without features, labels and splits",
-        ),
-        (
-            options.header.filter(|_| !is_edges).map(|header| if header { "yes" } else { "no" }.into()),
-            "header",
-            "nothing: only a text of `edges` may have column titles",
-        ),
-        (options.vertices.filter(|_| !is_edges).map(shown), "vertices", only_edges),
-        (order.clone().filter(|_| !is_edges), "vertex_order", only_edges),
-        (
-            array_path.filter(|_| has_table),
-            array,
-            "nothing beside option `vertices`, whose table holds features, classes and splits",
-        ),
-        (order.filter(|_| has_table), "vertex_order", "nothing beside option `vertices`, whose rows are in order"),
-        (key.filter(|_| !has_table).map(Into::into), "columns.key", needs_table),
-        (label.filter(|_| !has_table).map(Into::into), "columns.label", needs_table),
-        (features.filter(|_| !has_table).map(|titles| titles.join(",")), "columns.features", needs_table),
-        (
-            (options.missing != Missing::Refuse && !has_table && options.vertex_order.is_none())
-                .then(|| "given".into()),
-            "missing",
-            "nothing without option `vertices` or option `vertex_order`",
-        ),
-    ];
-    match refused.into_iter().find_map(|(found, option, expected)| Some((found?, option, expected))) {
-        Some((found, option, expected)) => Err(Error::Option { option, found, expected: expected.into() }),
-        None => Ok(()),
-    }
 }

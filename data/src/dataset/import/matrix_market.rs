@@ -3,11 +3,14 @@
 use super::blocks::Blocks;
 use super::job::{ImportJob, Loaded};
 use super::text::{Small, Stop, each_edge};
+use super::weights::EdgeWeights;
+use crate::dataset::edge_store::{Built, Reverses};
 use crate::dataset::error::Result;
 use crate::graph::MAX_VERTICES;
 
 /// Reads a square matrix. Cell (i, j) is the edge i -> j; if the header declares any symmetry, it is j -> i as well.
-/// Rows count from 1. Values are dropped and counted.
+/// Rows count from 1. Real and integer values are the weights of the edges, unless they are to be dropped. The
+/// reverse of an edge of a skew-symmetric matrix has the weight of the other sign.
 ///
 /// # Source
 /// Boisvert, Pozo & Remington 1996, "The Matrix Market exchange formats".
@@ -16,10 +19,11 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     let mut blocks = Blocks::new(text, job.source.display().to_string());
     let header = Header::read(job, &mut blocks)?;
     let vertices = header.side;
-    let mut store = job.store();
+    let weights = header.weights(job)?;
+    let mut store = job.store_with(weights.is_some());
     let mut block = Vec::new();
     let most = header.cells;
-    let read = each_edge::<_, Small>(blocks, 0, b' ', |edges| {
+    let read = each_edge::<_, Small>(blocks, 0, (b' ', weights), |edges, weights| {
         block.clear();
         for &[row, column] in edges {
             let inside = |x: u32| (1..=vertices as u64).contains(&u64::from(x));
@@ -30,6 +34,7 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
             block.push([row - 1, column - 1]);
         }
         store.extend(&block)?;
+        store.extend_weights(weights)?;
         if store.len() > most {
             return Err(job.wrong(format!("has more entries than the {most} of its size line")));
         }
@@ -39,6 +44,10 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
         let line = header.lines + stopped.line;
         match stopped.stop {
             Stop::OneEnd => job.wrong(format!("line {line} has one column, expected a row and a column")),
+            Stop::Weight => job.wrong(format!(
+                "line {line} has no finite value: `{}`; set option `edge_weights` to drop to import it without weights",
+                stopped.text
+            )),
             Stop::Large => job.wrong(format!("line {line} has a row or column above {MAX_VERTICES}")),
             _ => job.wrong(format!("line {line} is not an entry: expected a row and a column, counting from 1")),
         }
@@ -51,12 +60,18 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
         );
     }
     let symmetrise = job.options.symmetrise.unwrap_or(header.symmetric);
-    let (graph, seen) = store.finish(vertices, symmetrise, job.rules.keep, |id| id)?;
-    let mut parts = job.parts(graph);
+    let reverses = match symmetrise {
+        false => Reverses::Without,
+        true if header.skew => Reverses::Negated,
+        true => Reverses::Same,
+    };
+    let Built { graph, weights, seen } = store.finish_weighted(vertices, reverses, job.joining(), |id| id)?;
+    let weights_from = weights.is_some().then(|| "the values of the matrix".into());
+    let mut parts = job.weighted_parts(graph, weights);
     parts.name = parts.name.strip_suffix(".mtx").map_or(parts.name.clone(), str::to_string);
     parts.directed = symmetrise.then_some(false);
     job.add_arrays(&mut parts)?;
-    Ok(Loaded { values_dropped: counts.with_more, ..Loaded::new(parts, edges_listed, seen, symmetrise) })
+    Ok(Loaded { weights_from, values_dropped: counts.with_more, ..Loaded::new(parts, edges_listed, seen, symmetrise) })
 }
 
 /// The header of a file.
@@ -64,6 +79,8 @@ struct Header {
     side: usize,
     cells: u64,
     symmetric: bool,
+    skew: bool,
+    field: Field,
     lines: u64,
 }
 
@@ -81,7 +98,7 @@ impl Header {
             Some(String::from_utf8_lossy(&line[..len.min(1024)]).into_owned())
         };
         let banner = next().unwrap_or_default();
-        let symmetric = symmetry(&banner).map_err(|why| job.wrong(why))?;
+        let (field, symmetric, skew) = kind(&banner).map_err(|why| job.wrong(why))?;
         let size = loop {
             match next() {
                 None => return Err(job.wrong("ends before its size line")),
@@ -103,12 +120,38 @@ impl Header {
         }
         job.check_vertices(rows as usize, cells)?;
         blocks.put_back(block[at..].to_vec());
-        Ok(Self { side: rows as usize, cells, symmetric, lines })
+        Ok(Self { side: rows as usize, cells, symmetric, skew, field, lines })
+    }
+
+    /// Returns the column of the weights, if they are kept.
+    fn weights(&self, job: &ImportJob<'_>) -> Result<Option<usize>> {
+        const VALUES: usize = 2;
+        let choice = job.options.edge_weights;
+        match (choice, self.field) {
+            (EdgeWeights::Drop, _) => Ok(None),
+            (EdgeWeights::Column(_), _) if choice.number() != Some(VALUES) => {
+                Err(choice.refused("`keep`, `drop` or 3: the values of a matrix are its third column"))
+            }
+            (_, Field::Real) => Ok(Some(VALUES)),
+            (EdgeWeights::Guess, _) => Ok(None),
+            (_, Field::Pattern) => Err(choice.refused("nothing or `drop`: the entries of a pattern have no values")),
+            (_, Field::Complex) => Err(choice.refused("nothing or `drop`: weights are real, the values are complex")),
+        }
     }
 }
 
-/// Returns whether the banner declares that each entry has a mirror image.
-fn symmetry(banner: &str) -> std::result::Result<bool, String> {
+/// The type of the values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Pattern,
+    /// Real or integer.
+    Real,
+    Complex,
+}
+
+/// Returns what the banner declares: the type of the values, whether each entry has a mirror image, and whether that has
+/// the other sign.
+fn kind(banner: &str) -> std::result::Result<(Field, bool, bool), String> {
     let words: Vec<String> = banner.split_whitespace().map(str::to_lowercase).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let [mark, object, format, field, symmetry] = words[..] else {
@@ -120,12 +163,16 @@ fn symmetry(banner: &str) -> std::result::Result<bool, String> {
     if format != "coordinate" {
         return Err(format!("is a matrix in `{format:.20}` format, expected coordinate: edges are its entries"));
     }
-    if !["pattern", "real", "integer", "complex", "double"].contains(&field) {
-        return Err(format!("has entries of type `{field:.20}`, expected pattern, real, integer or complex"));
-    }
+    let field = match field {
+        "pattern" => Field::Pattern,
+        "real" | "integer" | "double" => Field::Real,
+        "complex" => Field::Complex,
+        _ => return Err(format!("has entries of type `{field:.20}`, expected pattern, real, integer or complex")),
+    };
     match symmetry {
-        "general" => Ok(false),
-        "symmetric" | "skew-symmetric" | "hermitian" => Ok(true),
+        "general" => Ok((field, false, false)),
+        "symmetric" | "hermitian" => Ok((field, true, false)),
+        "skew-symmetric" => Ok((field, true, true)),
         other => Err(format!("has symmetry `{other:.20}`, expected general, symmetric, skew-symmetric or hermitian")),
     }
 }

@@ -3,11 +3,14 @@
 use std::path::Path;
 
 use super::archive::Archive;
-use super::job::{Format, ImportJob, Loaded, Options};
+use super::job::{Format, ImportJob, Loaded};
 use super::numbers::Numbers;
+use super::options::Options;
 use super::source::Meter;
+use super::weights::Decision;
 use crate::dataset::Dataset;
 use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels, checked_graph};
+use crate::dataset::edge_store::{Built, EdgeStore};
 use crate::dataset::error::{Error, Result};
 use crate::dataset::npy::{Dtype, check_dtype};
 use crate::dataset::rows::{Seen, tidy};
@@ -16,6 +19,8 @@ use crate::graph::{Graph, GraphError, MAX_VERTICES};
 
 /// Reads an archive of `indptr` and `indices`, or of PyTorch Geometric's `edge_index`. Also reads `x`, `y`, and
 /// `train`, `val`, `test` or `train_mask`, `val_mask`, `test_mask` if they exist.
+///
+/// Edges may have weights: `edge_weight`, `edge_weights` or, beside `indices`, `data`.
 ///
 /// Members may be stored or deflated; other members are ignored. Rows of the CSR are sorted if necessary.
 ///
@@ -61,6 +66,7 @@ fn member<'a>(
 
 /// Names of arrays: ours first, then those of PyTorch Geometric.
 const EDGES: &str = "edge_index";
+const WEIGHTS: [&str; 2] = ["edge_weight", "edge_weights"];
 const SPLITS: [[&str; 2]; 3] = [["train", "train_mask"], ["val", "val_mask"], ["test", "test_mask"]];
 /// The arrays that can define a graph.
 const NEEDED: &str =
@@ -70,13 +76,14 @@ const NOT_NEGATIVE: &str = "a number that is not negative and fits";
 pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     let archive = &mut Archive::open(&job.meter, job.source)?;
     let origin = Origin::Archive(job.source.into());
-    let (graph, seen, edges_listed) = match (archive.has("indptr"), archive.has(EDGES)) {
+    let (built, edges_listed, decision) = match (archive.has("indptr"), archive.has(EDGES)) {
         (true, true) => return Err(archive.wrong("has both indptr and edge_index; which is the graph? remove one")),
         (_, true) => edge_index(job, archive)?,
         _ => csr(job, archive, &origin)?,
     };
     let stem = job.source.file_stem().map_or_else(|| "unnamed".into(), |stem| stem.to_string_lossy().into_owned());
-    let mut parts = Parts::new(origin, stem, graph);
+    let Built { graph, weights, seen } = built;
+    let mut parts = Parts { edge_weights: weights, ..Parts::new(origin, stem, graph) };
 
     let dtypes = [Dtype::F32, Dtype::F64, Dtype::F16];
     let vertices = parts.graph.vertex_count();
@@ -108,6 +115,8 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
         *members = split(job, archive, name, vertices)?;
     }
     let mut loaded = Loaded::new(parts, edges_listed, seen, job.rules.symmetrise);
+    (loaded.weights_from, loaded.values_dropped) = (decision.source(), decision.dropped);
+    loaded.notes.extend(decision.note);
     loaded.notes.extend(archive.unread());
     Ok(loaded)
 }
@@ -149,7 +158,7 @@ fn split(job: &ImportJob<'_>, archive: &mut Archive<'_>, name: &str, vertices: u
 }
 
 /// Reads `indptr` and `indices`.
-fn csr(job: &ImportJob<'_>, archive: &mut Archive<'_>, origin: &Origin) -> Result<(Graph, Seen, u64)> {
+fn csr(job: &ImportJob<'_>, archive: &mut Archive<'_>, origin: &Origin) -> Result<(Built, u64, Decision)> {
     let required = |file: String| Error::Import { file, why: format!("is missing; {NEEDED}") };
     let missing = required(archive.place("indptr"));
     let (indptr, _) = member(archive, "indptr", &[Dtype::I64, Dtype::I32], "int64 or int32")?.ok_or(missing)?;
@@ -159,20 +168,29 @@ fn csr(job: &ImportJob<'_>, archive: &mut Archive<'_>, origin: &Origin) -> Resul
     let missing = required(archive.place("indices"));
     let dtypes = [Dtype::I32, Dtype::U32, Dtype::I64];
     let (indices, _) = member(archive, "indices", &dtypes, "int32, uint32 or int64")?.ok_or(missing)?;
-    job.check_vertices(vertices, indices.vector_len("[edges]")? as u64)?;
+    let edges = indices.vector_len("[edges]")?;
+    job.check_vertices(vertices, edges as u64)?;
     drop(indices);
+    let plain = [&WEIGHTS[..], &["data"]].concat();
+    let decision = Decision::on(job, archive, &plain, &["data"], edges)?;
     let indptr = archive.numbers("indptr", NEEDED)?;
     let indptr: Vec<u64> = indptr.ints(NOT_NEGATIVE, |x| u64::try_from(x).ok())?;
     let indices = archive.numbers("indices", NEEDED)?;
     let indices: Vec<u32> = indices.ints(NOT_NEGATIVE, |x| u32::try_from(x).ok())?;
     let edges_listed = indices.len() as u64;
-    let (graph, seen) = in_edges(job, origin, indptr, indices)?;
-    Ok((graph, seen, edges_listed))
+    if decision.kept.is_none() || !rises(&indptr, &indices) {
+        let (graph, seen) = in_edges(job, origin, indptr, indices)?;
+        return Ok((Built { graph, weights: None, seen }, edges_listed, decision));
+    }
+    let mut store = listed(job.store_with(true), origin, &indptr, &indices)?;
+    drop((indptr, indices));
+    decision.read(archive, &mut store)?;
+    Ok((job.build(store, vertices)?, edges_listed, decision))
 }
 
 /// Reads PyTorch Geometric's `edge_index`: the sources of all edges, then their destinations. The number of vertices is
 /// `num_nodes`, else the rows of `x`, `y` or `train_mask`, else the greatest end plus 1.
-fn edge_index(job: &ImportJob<'_>, archive: &mut Archive<'_>) -> Result<(Graph, Seen, u64)> {
+fn edge_index(job: &ImportJob<'_>, archive: &mut Archive<'_>) -> Result<(Built, u64, Decision)> {
     let mut rows = None;
     if let Some(number) = archive.optional("num_nodes")? {
         if number.shape.iter().any(|&axis| axis != 1) {
@@ -190,21 +208,24 @@ fn edge_index(job: &ImportJob<'_>, archive: &mut Archive<'_>) -> Result<(Graph, 
         return Err(archive.wrong(NEEDED));
     };
     let [2, edges] = ends.shape[..] else { return Err(ends.wrong_shape("[2, edges] (sources, destinations)")) };
+    drop(ends);
+    let decision = Decision::on(job, archive, &WEIGHTS, &[], edges)?;
+    let ends = archive.numbers(EDGES, NEEDED)?;
     let place = ends.place.clone();
     let expected = rows.map_or(NOT_NEGATIVE.into(), |rows| format!("a vertex: 0 to {}", rows.max(1) - 1));
     let most = rows.unwrap_or(MAX_VERTICES).min(MAX_VERTICES) as i64;
     let ends: Vec<u32> = ends.ints(&expected, |x| u32::try_from(x).ok().filter(|_| x < most))?;
     let greatest = ends.iter().max().map_or(0, |&end| end as usize + 1);
     let (sources, destinations) = ends.split_at(edges);
-    let mut store = job.store();
+    let mut store = job.store_with(decision.kept.is_some());
     store.extend_columns(sources, destinations)?;
     let vertices = rows.unwrap_or(greatest);
     if vertices > MAX_VERTICES {
         return Err(Error::Graph { file: place, problem: GraphError::TooManyVertices { vertices } });
     }
     drop(ends);
-    let (graph, seen) = job.graph(store, vertices)?;
-    Ok((graph, seen, edges as u64))
+    decision.read(archive, &mut store)?;
+    Ok((job.build(store, vertices)?, edges as u64, decision))
 }
 
 /// Builds the graph of a CSR over in-edges by the rules. Its rows need not be sorted.
@@ -214,7 +235,7 @@ pub(super) fn in_edges(
     mut indptr: Vec<u64>,
     mut indices: Vec<u32>,
 ) -> Result<(Graph, Seen)> {
-    let rises = indptr.first() == Some(&0) && indptr.is_sorted() && indptr.last() == Some(&(indices.len() as u64));
+    let rises = rises(&indptr, &indices);
     // Invalid offsets are left to the check of the graph, which reports them.
     let keep = job.rules.keep;
     if !rises || !job.rules.symmetrise {
@@ -222,11 +243,23 @@ pub(super) fn in_edges(
         return Ok((checked_graph(origin, indptr.into(), indices.into())?, seen));
     }
     let vertices = indptr.len() - 1;
+    let store = listed(job.store(), origin, &indptr, &indices)?;
+    drop((indptr, indices));
+    job.graph(store, vertices)
+}
+
+/// Returns whether offsets rise from 0 to the number of edges.
+fn rises(indptr: &[u64], indices: &[u32]) -> bool {
+    indptr.first() == Some(&0) && indptr.is_sorted() && indptr.last() == Some(&(indices.len() as u64))
+}
+
+/// Appends the edges of a CSR over in-edges to a store, in their order.
+fn listed(mut store: EdgeStore, origin: &Origin, indptr: &[u64], indices: &[u32]) -> Result<EdgeStore> {
+    let vertices = indptr.len() - 1;
     if let Some(position) = indices.iter().position(|&u| u as usize >= vertices) {
         let problem = GraphError::SourceOutOfRange { position, found: indices[position], vertices };
         return Err(Error::Graph { file: origin.name("indices"), problem });
     }
-    let mut store = job.store();
     let mut block = Vec::new();
     for (v, row) in indptr.windows(2).enumerate() {
         block.extend(indices[row[0] as usize..row[1] as usize].iter().map(|&u| [u, v as u32]));
@@ -236,6 +269,5 @@ pub(super) fn in_edges(
         }
     }
     store.extend(&block)?;
-    drop((indptr, indices));
-    job.graph(store, vertices)
+    Ok(store)
 }

@@ -7,6 +7,7 @@ use half::f16;
 
 use super::numpy::ElementKind;
 use super::source::Meter;
+use super::weights::check_finite;
 use crate::dataset::error::{Error, Result};
 use crate::dataset::npy::Header;
 use crate::dataset::split::Members;
@@ -256,6 +257,46 @@ impl<'a> Numbers<'a> {
             }
         };
         self.floats()?.into_iter().enumerate().map(bit).collect()
+    }
+
+    /// Calls `take` with all elements as f32 in the order of storage, block by block.
+    ///
+    /// # Errors
+    /// An element that is not finite, by its position.
+    pub(super) fn finite_blocks(mut self, expected: &str, mut take: impl FnMut(&[f32]) -> Result<()>) -> Result<()> {
+        let (mut buffer, mut narrow) = (Vec::new(), Vec::new());
+        let mut done = 0;
+        while done < self.len {
+            self.next_block(self.len - done, &mut buffer)?;
+            narrow.clear();
+            floats(self.kind, &buffer, &mut narrow);
+            check_finite(&self, done, &narrow, expected)?;
+            take(&narrow)?;
+            done += narrow.len();
+        }
+        self.end()
+    }
+
+    /// Calls `take` with the elements of one column of a matrix, as [`Numbers::finite_blocks`] does. `column` is its
+    /// position and the number of columns.
+    pub(super) fn column_blocks(
+        self,
+        (column, columns): (usize, usize),
+        expected: &str,
+        mut take: impl FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let (rows, by_column) = (self.len / columns, self.fortran_order);
+        let mut picked = Vec::new();
+        let mut done = 0;
+        self.finite_blocks(expected, |block| {
+            picked.clear();
+            picked.extend((done..).zip(block).filter_map(|(at, &value): (usize, _)| {
+                let of = if by_column { at / rows } else { at % columns };
+                (of == column).then_some(value)
+            }));
+            done += block.len();
+            take(&picked)
+        })
     }
 
     /// Counts the elements other than 1.

@@ -7,7 +7,8 @@ use super::blocks::Blocks;
 use super::job::{ImportJob, Loaded};
 use super::table::{self, Table};
 use super::text::{Small, Stop, each_edge};
-use crate::dataset::edge_store::EdgeStore;
+use super::weights::EdgeWeights;
+use crate::dataset::edge_store::{Built, EdgeStore};
 use crate::dataset::error::{Error, Result};
 use crate::dataset::split::Members;
 use crate::graph::MAX_VERTICES;
@@ -16,7 +17,7 @@ use crate::graph::MAX_VERTICES;
 const UNDIRECTED: [&str; 2] = ["products", "proteins"];
 
 /// Reads a folder with `raw/edge.csv.gz` and `raw/num-node-list.csv.gz`. Also reads `raw/node-feat.csv.gz`,
-/// `raw/node-label.csv.gz`, `raw/num-edge-list.csv.gz` and `split/NAME/{train,valid,test}.csv.gz` if they exist. Files
+/// `raw/node-label.csv.gz`, `raw/num-edge-list.csv.gz`, `raw/edge-weight.csv.gz`, `raw/edge-feat.csv.gz` and `split/NAME/{train,valid,test}.csv.gz` if they exist. Files
 /// may be compressed or not.
 ///
 /// # Source
@@ -29,7 +30,8 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
         return Err(job.wrong(format!("has {vertices} vertices, expected 1 to {MAX_VERTICES}")));
     }
     let edge_file = file("edge");
-    let store = edges(job, &edge_file, vertices)?;
+    let weights = Weights::of(job, &raw)?;
+    let mut store = edges(job, &edge_file, vertices, weights.file.is_some())?;
     let edges_listed = store.len();
     job.check_vertices(vertices, edges_listed)?;
     let edge_count = file("num-edge-list");
@@ -42,8 +44,9 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     }
     let name = root.file_name().map_or_else(|| "ogb".into(), |name| name.to_string_lossy().into_owned());
     let symmetrise = job.options.symmetrise.unwrap_or_else(|| UNDIRECTED.iter().any(|set| name.contains(set)));
-    let (graph, seen) = store.finish(vertices, symmetrise, job.rules.keep, |id| id)?;
-    let mut parts = job.parts(graph);
+    weights.read(job, edges_listed, &mut store)?;
+    let Built { graph, weights: kept, seen } = job.finish(store, vertices, symmetrise, |id| id)?;
+    let mut parts = job.weighted_parts(graph, kept);
     parts.directed = symmetrise.then_some(false);
     let features = file("node-feat");
     if features.exists() {
@@ -62,10 +65,63 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     parts.name = name;
     parts.source = Some("Open Graph Benchmark".into());
     let mut loaded = Loaded::new(parts, edges_listed, seen, symmetrise);
-    if file("edge-feat").exists() {
-        loaded.notes.push("edge features (edge-feat) were left out".into());
-    }
+    loaded.weights_from = weights.source();
+    loaded.notes.extend(weights.note);
     Ok(loaded)
+}
+
+/// The file with the weights of the edges, if they are kept.
+#[derive(Default)]
+struct Weights {
+    /// Its path, the column, and the number of columns.
+    file: Option<(PathBuf, usize, usize)>,
+    note: Option<String>,
+}
+
+impl Weights {
+    /// Looks for `edge-weight`, and for `edge-feat`, whose columns may be anything.
+    fn of(job: &ImportJob<'_>, raw: &Path) -> Result<Self> {
+        let choice = job.options.edge_weights;
+        let there = |name: &str| Some(csv(raw, name)).filter(|path| path.exists());
+        let plain = there("edge-weight").or_else(|| there("edge_weight"));
+        let features = there("edge-feat");
+        let path = match choice {
+            EdgeWeights::Drop => None,
+            EdgeWeights::Guess => plain.clone(),
+            _ => plain.clone().or_else(|| features.clone()),
+        };
+        let Some(path) = path else {
+            if choice.asked().is_some() {
+                let why = "nothing or `drop`: the folder has neither edge-weight nor edge-feat";
+                return Err(choice.refused(why));
+            }
+            let note = features.map(|_| {
+                let how = "set option `edge_weights` to the number of a column to keep it as weights";
+                format!("edge features (edge-feat) were left out; {how}")
+            });
+            return Ok(Self { file: None, note: note.filter(|_| choice == EdgeWeights::Guess) });
+        };
+        let columns = table::width(&job.meter, &path)?;
+        let column = match (choice, choice.number()) {
+            (_, Some(column)) if column < columns => column,
+            (EdgeWeights::Guess | EdgeWeights::Keep, _) if columns == 1 => 0,
+            _ => return Err(choice.refused(format!("the number of a column, 1 to {columns}, of {}", path.display()))),
+        };
+        Ok(Self { file: Some((path, column, columns)), note: None })
+    }
+
+    /// Appends the weights to a store.
+    fn read(&self, job: &ImportJob<'_>, edges: u64, store: &mut EdgeStore) -> Result<()> {
+        let Some((path, column, columns)) = &self.file else { return Ok(()) };
+        table::column(&job.meter, path, (*column, *columns), edges, |values| store.extend_weights(values))
+    }
+
+    /// Returns where the weights are from, for the report.
+    fn source(&self) -> Option<String> {
+        let (path, column, columns) = self.file.as_ref()?;
+        let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        Some(if *columns == 1 { name } else { format!("column {} of {name}", column + 1) })
+    }
 }
 
 /// Returns the dataset's folder, and the folder with the raw files.
@@ -98,12 +154,12 @@ fn one_number(job: &ImportJob<'_>, path: &Path, needed: &'static str) -> Result<
     }
 }
 
-fn edges(job: &ImportJob<'_>, path: &Path, vertices: usize) -> Result<EdgeStore> {
+fn edges(job: &ImportJob<'_>, path: &Path, vertices: usize, weighted: bool) -> Result<EdgeStore> {
     let file = path.display().to_string();
     let wrong = |why: String| Error::Import { file: file.clone(), why };
     let text = job.meter.open_text(path, "it has the edges")?;
-    let mut store = job.store();
-    let read = each_edge::<_, Small>(Blocks::new(text, file.clone()), 0, b',', |edges| {
+    let mut store = job.store_with(weighted);
+    let read = each_edge::<_, Small>(Blocks::new(text, file.clone()), 0, (b',', None), |edges, _| {
         if let Some(at) = edges.iter().position(|edge| edge.iter().any(|&end| end as usize >= vertices)) {
             let (edge, [u, v]) = (store.len() as usize + at, edges[at]);
             return Err(wrong(format!(

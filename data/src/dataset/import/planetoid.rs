@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::job::{Format, ImportJob, Loaded, Options};
+use super::job::{Format, ImportJob, Loaded};
 use super::numpy::{Array, Matrix, int};
+use super::options::Options;
 use super::pickle::{Object, Pickle};
 use crate::dataset::Dataset;
 use crate::dataset::build::{Origin, Parts, RawFeatures, RawLabels};

@@ -61,7 +61,7 @@ pub(super) fn connected(graph: &Graph) -> Vec<bool> {
     connected
 }
 
-/// Drops the vertices that are not `kept`, with their edges, features, labels and splits.
+/// Drops the vertices that are not `kept`, with their edges, weights, features, labels and splits.
 ///
 /// # Errors
 /// Arrays that do not have one row per vertex, as in [`Parts::build`].
@@ -76,6 +76,10 @@ pub(super) fn select(parts: &mut Parts, kept: &[bool]) -> Result<()> {
     let rows = || (0..vertices).filter(|&v| kept[v]);
     let mut indptr = vec![0u64];
     let mut indices = Vec::with_capacity(graph.edge_count());
+    if let Some(weights) = &mut parts.edge_weights {
+        let edges = rows().flat_map(|v| graph.edges(v)).filter(|&edge| kept[graph.indices()[edge] as usize]);
+        *weights = edges.map(|edge| weights[edge]).collect::<Vec<_>>().into();
+    }
     for v in rows() {
         indices.extend(graph.sources(v).iter().filter(|&&u| kept[u as usize]).map(|&u| name[u as usize]));
         indptr.push(indices.len() as u64);

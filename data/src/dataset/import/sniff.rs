@@ -25,6 +25,8 @@ pub(super) struct Layout {
     pub header: Option<Header>,
     /// The columns of the source and the destination, from 0.
     pub ends: [usize; 2],
+    /// The cells of the first line that is not a header.
+    pub first: Vec<String>,
     /// The first edge, if it might be a header.
     pub doubtful: Option<String>,
 }
@@ -42,7 +44,7 @@ pub(super) fn layout(job: &ImportJob<'_>) -> Result<Layout> {
 fn layout_of(text: &[u8], header: Option<bool>) -> Layout {
     let mut lines = data_lines(text);
     let Some((line, first)) = lines.next() else {
-        return Layout { delimiter: b' ', header: None, ends: [0, 1], doubtful: None };
+        return Layout { delimiter: b' ', header: None, ends: [0, 1], first: Vec::new(), doubtful: None };
     };
     let second = lines.next().map(|(_, line)| line);
     let delimiter = delimiter(second.filter(|line| starts_with_numbers(line)).unwrap_or(first));
@@ -53,14 +55,16 @@ fn layout_of(text: &[u8], header: Option<bool>) -> Layout {
     let (is_header, certain) = match header {
         Some(asked) => (asked, true),
         None if ends.is_some() => (true, true),
+        None if is_titled_weight(&titles, second, delimiter) && !untitled => (true, true),
         None => (numbers_follow && !untitled && titles.len() > 1, false),
     };
     if !is_header {
         let doubtful = (header.is_none() && !untitled).then(|| titles[..titles.len().min(2)].join(" -> "));
-        return Layout { delimiter, header: None, ends: [0, 1], doubtful };
+        return Layout { delimiter, header: None, ends: [0, 1], first: titles, doubtful };
     }
     let header = Some(Header { line, titles, certain });
-    Layout { delimiter, header, ends: ends.unwrap_or([0, 1]), doubtful: None }
+    let first = second.map_or_else(Vec::new, |line| split(line, delimiter));
+    Layout { delimiter, header, ends: ends.unwrap_or([0, 1]), first, doubtful: None }
 }
 
 /// Returns the cells of a line, without surrounding quotes and blanks.
@@ -102,9 +106,21 @@ fn starts_with_numbers(line: &[u8]) -> bool {
 }
 
 /// Returns whether a cell is a number rather than a title: `-0`, `1e9`, `1.5`, any number of digits.
-fn is_like_a_number(cell: &str) -> bool {
+pub(super) fn is_like_a_number(cell: &str) -> bool {
     let starts = cell.trim_start_matches(['+', '-', '.']).starts_with(|c: char| c.is_ascii_digit());
     starts && cell.parse::<f64>().is_ok()
+}
+
+/// Returns the first column whose title is that of a weight, beside the two ends.
+pub(super) fn weight_of(titles: &[String], ends: [usize; 2]) -> Option<usize> {
+    let is_weight = |title: &String| ["weight", "weights", "edgeweight", "w", "value"].contains(&&*plain(title));
+    (0..titles.len()).find(|column| !ends.contains(column) && is_weight(&titles[*column]))
+}
+
+/// Returns whether a third column or a later one has the title of a weight above a number.
+fn is_titled_weight(titles: &[String], second: Option<&[u8]>, delimiter: u8) -> bool {
+    let Some((column, second)) = weight_of(titles, [0, 1]).zip(second) else { return false };
+    split(second, delimiter).get(column).is_some_and(|cell| is_like_a_number(cell))
 }
 
 /// Returns the columns of the first two titles that name the ends of an edge, such as `source` and `target`.

@@ -165,6 +165,73 @@ impl<T: FromStr + Send + Copy> Table<T> {
     }
 }
 
+/// Returns the number of columns of a text of numbers: that of its first line.
+pub(super) fn width(meter: &Meter<'_>, path: &Path) -> Result<usize> {
+    let text = meter.open_text(path, "it has the weights of the edges")?;
+    let block = Blocks::new(text, path.display().to_string()).next()?.unwrap_or_default();
+    let line = block.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let mut cells = Vec::<f32>::new();
+    parse_line(line, &mut cells)
+        .map_err(|why| Error::Import { file: path.display().to_string(), why: format!("line 1 {why}") })?;
+    if cells.is_empty() {
+        return Err(Error::Import { file: path.display().to_string(), why: "starts without a row of numbers".into() });
+    }
+    Ok(cells.len())
+}
+
+/// Passes one column of a text of finite numbers to `take`, in order, block by block. `column` is its position and the
+/// number of columns; there are as many rows as `edges`.
+///
+/// # Errors
+/// A line with another number of columns, or with a number that is not finite; another number of rows.
+pub(super) fn column(
+    meter: &Meter<'_>,
+    path: &Path,
+    (column, columns): (usize, usize),
+    edges: u64,
+    mut take: impl FnMut(&[f32]) -> Result<()>,
+) -> Result<()> {
+    let file = path.display().to_string();
+    let wrong = |why: String| Error::Import { file: file.clone(), why };
+    let mut blocks = Blocks::new(meter.open_text(path, "it has the weights of the edges")?, file.clone());
+    let (mut lines, mut rows, mut empty) = (0u64, 0u64, None);
+    let (mut cells, mut values) = (Vec::<f32>::new(), Vec::new());
+    while let Some(block) = blocks.next()? {
+        values.clear();
+        for line in block.split(|&byte| byte == b'\n') {
+            lines += 1;
+            cells.clear();
+            parse_line(line, &mut cells).map_err(|why| wrong(format!("line {lines} {why}")))?;
+            match (cells.len(), empty) {
+                (0, _) => empty = empty.or(Some(lines)),
+                (_, Some(empty)) => {
+                    return Err(wrong(format!("line {empty} is empty, but others follow; expected one row per line")));
+                }
+                (found, None) if found != columns => {
+                    return Err(wrong(format!("line {lines} has {found} numbers, the lines before it have {columns}")));
+                }
+                _ if !cells[column].is_finite() => {
+                    return Err(wrong(format!(
+                        "line {lines} has the weight {}; every weight must be finite",
+                        cells[column]
+                    )));
+                }
+                _ => values.push(cells[column]),
+            }
+        }
+        rows += values.len() as u64;
+        if rows > edges {
+            break;
+        }
+        take(&values)?;
+    }
+    if rows == edges {
+        return Ok(());
+    }
+    let rows = if rows > edges { format!("more than {edges}") } else { rows.to_string() };
+    Err(wrong(format!("has {rows} rows, expected {edges} (one per edge)")))
+}
+
 /// Reads a feature matrix with one row per vertex.
 pub(super) fn features(meter: &Meter<'_>, path: &Path, vertices: usize) -> Result<RawFeatures> {
     let table = Table::<f32>::read(meter, path, "it has the features", vertices)?;

@@ -36,6 +36,8 @@ pub(super) enum Stop {
     NotText,
     /// A name holds a line end.
     LineEnd,
+    /// There is no finite number in the column of the weights.
+    Weight,
 }
 
 pub(super) fn is_separator(byte: u8) -> bool {
@@ -183,7 +185,7 @@ pub(super) fn cells(line: &[u8], delimiter: u8) -> impl Iterator<Item = &[u8]> {
 /// Counts from reading edges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Number of lines with more than two columns.
+    /// Number of lines with more columns than are read.
     pub with_more: u64,
     /// Number of lines that start with #, % or //.
     pub comments: u64,
@@ -194,6 +196,8 @@ pub(super) struct Counts {
 /// The content of some lines.
 struct Piece<'a, T> {
     edges: Vec<[T; 2]>,
+    /// The weight of each edge, if weights are read.
+    weights: Vec<f32>,
     counts: Counts,
     /// Number of lines, edges or not.
     lines: u64,
@@ -201,10 +205,30 @@ struct Piece<'a, T> {
     stopped: Option<(u64, &'a [u8], Stop)>,
 }
 
-/// Parses lines up to the first that is not an edge.
-fn parse<'a, T: End<'a>>(text: &'a [u8], delimiter: u8) -> Piece<'a, T> {
+/// Parses the weight in a cell, which must be finite.
+pub(super) fn weight(cell: &[u8]) -> std::result::Result<f32, Stop> {
+    let number = std::str::from_utf8(cell).ok().and_then(|cell| cell.trim().parse::<f32>().ok());
+    number.filter(|number| number.is_finite()).ok_or(Stop::Weight)
+}
+
+/// Parses the weight in a column of a line without quotes. Also returns whether there are other cells beside it and the
+/// two ends.
+fn weight_in(line: &[u8], delimiter: u8, column: usize) -> std::result::Result<(f32, bool), Stop> {
+    let mut found = Err(Stop::Weight);
+    let mut filled = 0;
+    for (at, cell) in cells(line, delimiter).enumerate() {
+        filled += usize::from(!cell.trim_ascii().is_empty());
+        if at == column {
+            found = weight(cell);
+        }
+    }
+    found.map(|weight| (weight, filled > 3))
+}
+
+/// Parses lines up to the first that is not an edge, with the weights in column `weights`, if there is one.
+fn parse<'a, T: End<'a>>(text: &'a [u8], delimiter: u8, weights: Option<usize>) -> Piece<'a, T> {
     let edges = Vec::with_capacity(text.len() / 12);
-    let mut piece = Piece { edges, counts: Counts::default(), lines: 0, stopped: None };
+    let mut piece = Piece { edges, weights: Vec::new(), counts: Counts::default(), lines: 0, stopped: None };
     for line in text.split(|&byte| byte == b'\n') {
         piece.lines += 1;
         match is_comment(line) {
@@ -215,7 +239,13 @@ fn parse<'a, T: End<'a>>(text: &'a [u8], delimiter: u8) -> Piece<'a, T> {
             }
             Some(false) => {}
         }
-        match T::edge(line, delimiter) {
+        let read = T::edge(line, delimiter).and_then(|(edge, more)| {
+            let Some(column) = weights else { return Ok((edge, more)) };
+            let (weight, more) = weight_in(line, delimiter, column)?;
+            piece.weights.push(weight);
+            Ok((edge, more))
+        });
+        match read {
             Ok((edge, more)) => {
                 piece.edges.push(edge);
                 piece.counts.with_more += u64::from(more);
@@ -253,15 +283,16 @@ pub(super) fn shown(text: &[u8]) -> String {
     if text.chars().nth(SHOWN).is_some() { format!("{short}...") } else { short }
 }
 
-/// Passes all edges of a text, except those in its first `skip` lines, to `take` in order. Reading and parsing overlap.
+/// Passes all edges of a text, except those in its first `skip` lines, to `take` in order, with the weights in column
+/// `weights`, if there is one. Reading and parsing overlap.
 ///
 /// # Returns
 /// The counts, or the line that was not an edge of this type.
 pub(super) fn each_edge<R: Read + Send, T: for<'a> EndOf<'a>>(
     mut blocks: Blocks<R>,
     mut skip: u64,
-    delimiter: u8,
-    mut take: impl for<'a> FnMut(&[[<T as EndOf<'a>>::End; 2]]) -> Result<()>,
+    (delimiter, weights): (u8, Option<usize>),
+    mut take: impl for<'a> FnMut(&[[<T as EndOf<'a>>::End; 2]], &[f32]) -> Result<()>,
 ) -> Result<std::result::Result<Counts, Stopped>> {
     let (mut lines, mut counts) = (0, Counts::default());
     let mut next = blocks.next()?;
@@ -270,11 +301,11 @@ pub(super) fn each_edge<R: Read + Send, T: for<'a> EndOf<'a>>(
             skip_lines(&mut block, skip);
             skip = 0;
         }
-        let parse = |piece| parse::<<T as EndOf<'_>>::End>(piece, delimiter);
+        let parse = |piece| parse::<<T as EndOf<'_>>::End>(piece, delimiter, weights);
         let (pieces, following) =
             rayon::join(|| cut(&block).into_par_iter().map(parse).collect::<Vec<_>>(), || blocks.next());
         for piece in pieces {
-            take(&piece.edges)?;
+            take(&piece.edges, &piece.weights)?;
             if let Some((line, text, stop)) = piece.stopped {
                 return Ok(Err(Stopped::new(lines + line, text, stop)));
             }
@@ -334,7 +365,7 @@ mod tests {
 
     fn small(text: &[u8], skip: u64) -> Read<u32> {
         let mut all = Vec::new();
-        let read = each_edge::<_, Small>(Blocks::new(text, "text".into()), skip, b' ', |edges| {
+        let read = each_edge::<_, Small>(Blocks::new(text, "text".into()), skip, (b' ', None), |edges, _| {
             all.extend_from_slice(edges);
             Ok(())
         });

@@ -5,228 +5,277 @@ use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
-use super::forward::accumulate;
-use super::math::{Shape, dot, exp2, leaky, sum_of};
-use super::{CHUNK, Operands, Twins};
+use super::forward::{accumulate, add_values, v2_scores};
+use super::math::{LANES, LOG2_E, exp2, head_sums, leaky, repeat, spread};
+use super::{CHUNK, Chunk, Group, Operands, RowNumbers};
 use crate::error::Result;
 use crate::op::Score;
 
-/// Consecutive rows and their part of the output. `SOURCE` says whether the rows are the sources of the edges.
-pub(super) struct Rows<'a, const K: usize, const C: usize, const SOURCE: bool> {
+/// Consecutive rows and their part of the output, for a group of `G` heads. `SOURCE` says whether the rows are the
+/// sources of the edges.
+pub(super) struct Rows<'a, const G: usize, const SOURCE: bool> {
     pub(super) operands: &'a Operands<'a>,
-    pub(super) shape: Shape<K, C>,
+    pub(super) group: Group,
     pub(super) rows: Range<usize>,
     pub(super) out: &'a mut [f32],
 }
 
-/// Numbers of a chunk, one per edge and head.
-struct Scratch<'a> {
-    /// Weights after dropout.
-    weights: &'a mut [f32],
-    /// Gradients of the scores.
-    d_scores: &'a mut [f32],
-    factors: &'a mut [f32],
-}
-
-impl<const K: usize, const C: usize, const SOURCE: bool> WithSimd for Rows<'_, K, C, SOURCE> {
+impl<const G: usize, const SOURCE: bool> WithSimd for Rows<'_, G, SOURCE> {
     type Output = Result<()>;
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) -> Result<()> {
-        let Self { operands, shape, rows, out } = self;
-        let (d, heads) = (operands.d, shape.heads());
+        let Self { operands, group, rows, out } = self;
+        let (d, heads) = (operands.d, operands.op.heads);
         let extra = usize::from(operands.edge_values.is_some());
-        let cols = match (operands.op.score, SOURCE) {
-            (Score::Gat, true) => d + 2 * heads,
-            (Score::Gat, false) => heads * (1 + extra),
-            (Score::Gatv2, true) => d,
-            (Score::Gatv2, false) => d * (2 + extra),
+        // The columns of the group: ranges of equal parts of the output.
+        let (columns, of_heads) = (group.columns(), group.head..group.head + G);
+        let at = |first: usize, range: &Range<usize>| first + range.start..first + range.end;
+        let (cols, parts): (usize, Vec<Range<usize>>) = match (operands.op.score, SOURCE) {
+            (Score::Gat, true) => (d + 2 * heads, vec![columns, at(d, &of_heads), at(d + heads, &of_heads)]),
+            (Score::Gat, false) => (heads * (1 + extra), (0..=extra).map(|i| at(i * heads, &of_heads)).collect()),
+            (Score::Gatv2, true) => (d, vec![columns]),
+            (Score::Gatv2, false) => (d * (2 + extra), (0..2 + extra).map(|i| at(i * d, &columns)).collect()),
         };
-        let mut buffer = vec![0.0; 3 * CHUNK * heads];
-        let (weights, rest) = buffer.split_at_mut(CHUNK * heads);
-        let (d_scores, factors) = rest.split_at_mut(CHUNK * heads);
-        let mut scratch = Scratch { weights, d_scores, factors };
+        let mut sums = vec![0.0f32; parts.iter().map(Range::len).sum()];
         for (i, v) in rows.enumerate() {
             let out = &mut out[i * cols..(i + 1) * cols];
-            match operands.sum {
-                Some(sum) => out.copy_from_slice(sum.row(v)),
-                None => {
-                    out.fill(0.0);
-                    if SOURCE && operands.op.score == Score::Gat {
-                        out[d + heads..].copy_from_slice(&operands.target_grad[v * heads..(v + 1) * heads]);
+            sums.fill(0.0);
+            match operands.sum.map(|sum| sum.row(v)) {
+                Some(sum) => {
+                    let mut first = 0;
+                    for part in &parts {
+                        sums[first..first + part.len()].copy_from_slice(&sum[part.clone()]);
+                        first += part.len();
                     }
                 }
+                None if SOURCE && operands.op.score == Score::Gat => {
+                    let first = sums.len() - G;
+                    sums[first..].copy_from_slice(&operands.target_grad[v * heads + group.head..][..G]);
+                }
+                None => {}
             }
-            row::<K, C, SOURCE>(operands, shape, v, operands.edges(v)?, out, &mut scratch)?;
+            let row = operands.rows.row(v);
+            let numbers = numbers::<G, SOURCE>(operands, group, row);
+            let mut chunk = operands.chunks(v)?;
+            while operands.next(&mut chunk)? {
+                match operands.op.score {
+                    Score::Gat => gat::<G, SOURCE>(operands, group, row, &numbers, &chunk, &mut sums),
+                    Score::Gatv2 => gatv2::<G, SOURCE>(operands, group, row, &numbers, &chunk, &mut sums),
+                }
+            }
+            let mut first = 0;
+            for part in &parts {
+                out[part.clone()].copy_from_slice(&sums[first..first + part.len()]);
+                first += part.len();
+            }
         }
         Ok(())
     }
 }
 
+/// Returns the numbers of a row that all its edges share.
 #[inline(always)]
-fn row<const K: usize, const C: usize, const SOURCE: bool>(
-    operands: &Operands<'_>,
-    shape: Shape<K, C>,
-    v: usize,
-    edges: Range<usize>,
-    out: &mut [f32],
-    scratch: &mut Scratch<'_>,
-) -> Result<()> {
-    let heads = shape.heads();
-    let indices = operands.block.indices;
-    let key = operands.draws.as_ref().and_then(|draws| draws.row(v));
-    let mut twins = Twins::default();
-    let mut first = edges.start;
-    while first < edges.end {
-        let chunk = first..(first + CHUNK).min(edges.end);
-        let len = chunk.len();
-        let mut sources = [&[][..]; CHUNK];
-        for (source, edge) in sources.iter_mut().zip(chunk.clone()) {
-            *source = operands.source(indices[edge])?;
-            operands.prefetch(edge + CHUNK);
-        }
-        if let Some(draws) = &operands.draws {
-            for (edge, factors) in chunk.clone().zip(scratch.factors.chunks_exact_mut(heads)) {
-                draws.factors(v, key, indices[edge], twins.next(indices[edge]), factors);
-            }
-        }
-        match operands.op.score {
-            Score::Gat => gat::<K, C, SOURCE>(operands, shape, v, first, &sources[..len], out, scratch),
-            Score::Gatv2 => gatv2::<K, C, SOURCE>(operands, shape, v, first, &sources[..len], out, scratch),
-        }
-        first = chunk.end;
+fn numbers<const G: usize, const SOURCE: bool>(operands: &Operands<'_>, group: Group, row: &[f32]) -> RowNumbers {
+    let (d, heads) = (operands.d, operands.op.heads);
+    let at = match operands.op.score {
+        Score::Gat => d + group.head,
+        Score::Gatv2 => 2 * d + group.head - heads,
+    };
+    let mut numbers = RowNumbers::default();
+    if operands.op.score == Score::Gat {
+        repeat::<G>(&row[at..], &mut numbers.first);
     }
-    Ok(())
+    if !SOURCE {
+        repeat::<G>(&row[at + heads..], &mut numbers.log_sums);
+        repeat::<G>(&row[at + 2 * heads..], &mut numbers.dots);
+    }
+    numbers
 }
 
-/// Turns the weights of an edge before dropout and their gradients into the weights after dropout and the gradients of
-/// the scores. `weights` holds exponents, `d_scores` the products of the gradient and the values.
-#[inline(always)]
-fn finish(heads: usize, weights: &mut [f32], d_scores: &mut [f32], factors: Option<&[f32]>, dots: &[f32]) {
-    for head in 0..heads {
-        let weight = exp2(weights[head], 0.0);
-        let factor = factors.map_or(1.0, |factors| factors[head]);
-        d_scores[head] = weight * (d_scores[head] * factor - dots[head]);
-        weights[head] = weight * factor;
+/// Numbers of a chunk, one for each edge and head.
+struct Cells {
+    /// The sum inside the leaky ReLU; then the gradient of it.
+    inner: [f32; CHUNK * LANES],
+    log_sums: [f32; CHUNK * LANES],
+    dots: [f32; CHUNK * LANES],
+    /// The product of the gradient and the values; then the gradient of the score.
+    d_scores: [f32; CHUNK * LANES],
+    /// The exponents; then the weights after dropout.
+    weights: [f32; CHUNK * LANES],
+    factors: [f32; CHUNK * LANES],
+}
+
+impl Cells {
+    #[inline(always)]
+    fn new() -> Self {
+        let zeros = [0.0; CHUNK * LANES];
+        Self {
+            inner: zeros,
+            log_sums: zeros,
+            dots: zeros,
+            d_scores: zeros,
+            weights: zeros,
+            factors: [1.0; CHUNK * LANES],
+        }
+    }
+
+    /// Turns exponents into weights after dropout, and products into gradients of the scores.
+    #[inline(always)]
+    fn finish(&mut self, len: usize) {
+        let rest = self.log_sums[..len].iter().zip(&self.dots[..len]).zip(&self.factors[..len]);
+        for ((weight, d_score), ((log_sum, dot), factor)) in
+            self.weights[..len].iter_mut().zip(&mut self.d_scores[..len]).zip(rest)
+        {
+            let before = exp2(*weight - log_sum, 0.0);
+            *d_score = before * (*d_score * factor - dot);
+            *weight = before * factor;
+        }
     }
 }
 
-const LOG2_E: f32 = std::f32::consts::LOG2_E;
-
 #[inline(always)]
-fn gat<const K: usize, const C: usize, const SOURCE: bool>(
+fn gat<const G: usize, const SOURCE: bool>(
     operands: &Operands<'_>,
-    shape: Shape<K, C>,
-    v: usize,
-    first_edge: usize,
-    sources: &[&[f32]],
-    out: &mut [f32],
-    scratch: &mut Scratch<'_>,
+    group: Group,
+    row: &[f32],
+    numbers: &RowNumbers,
+    chunk: &Chunk<'_>,
+    sums: &mut [f32],
 ) {
-    let (heads, d, slope) = (shape.heads(), operands.d, operands.op.slope);
-    let row = operands.rows.row(v);
-    let split = if SOURCE { d } else { 0 };
-    let (values_out, scores_out) = out.split_at_mut(split);
+    let (d, heads, slope) = (operands.d, operands.op.heads, operands.op.slope);
+    let (columns, at, len) = (group.columns(), d + group.head, chunk.len * G);
+    let sources = &chunk.sources[..chunk.len];
+    let mut cells = Cells::new();
     for (i, source) in sources.iter().enumerate() {
-        // The gradients of the destination, and the values of the source.
-        let (grads, values) = if SOURCE { (*source, row) } else { (row, *source) };
-        let at = i * heads..(i + 1) * heads;
-        let (weights, d_scores) = (&mut scratch.weights[at.clone()], &mut scratch.d_scores[at.clone()]);
-        let (from, to) = (&values[d..d + heads], &grads[d..d + heads]);
-        let (log_sums, dots) = (&grads[d + heads..d + 2 * heads], &grads[d + 2 * heads..d + 3 * heads]);
-        let value = operands.edge_values.map(|(values, vector)| (values[first_edge + i], vector));
-        let inner = |head: usize| {
-            let inner = from[head] + to[head];
-            value.map_or(inner, |(value, vector)| inner + value * vector[head])
-        };
-        for head in 0..heads {
-            weights[head] = leaky(slope, inner(head)) * LOG2_E - log_sums[head];
+        let of_edge = i * G..(i + 1) * G;
+        // Both kinds of rows have their part of the score behind the columns.
+        cells.inner[of_edge.clone()].copy_from_slice(&source[at..at + G]);
+        if SOURCE {
+            cells.log_sums[of_edge.clone()].copy_from_slice(&source[at + heads..at + heads + G]);
+            cells.dots[of_edge.clone()].copy_from_slice(&source[at + 2 * heads..at + 2 * heads + G]);
         }
-        for head in 0..heads {
-            let columns = shape.columns(head);
-            d_scores[head] = dot(&grads[columns.clone()], &values[columns]);
-        }
-        let factors = operands.draws.is_some().then_some(&scratch.factors[at]);
-        finish(heads, weights, d_scores, factors, dots);
-        for head in 0..heads {
-            let d_inner = if inner(head) > 0.0 { d_scores[head] } else { slope * d_scores[head] };
-            scores_out[head] += d_inner;
-            if let (Some((value, _)), false) = (value, SOURCE) {
-                scores_out[heads + head] += d_inner * value;
-            }
+        let products: [f32; G] = head_sums([&source[columns.clone()], &row[columns.clone()]], |[x, y]| x * y);
+        cells.d_scores[of_edge].copy_from_slice(&products);
+    }
+    if !SOURCE {
+        cells.log_sums = numbers.log_sums;
+        cells.dots = numbers.dots;
+    }
+    if let Some(draws) = &operands.draws {
+        draws.factors::<G>(chunk, group.head, &mut cells.factors[..len]);
+    }
+    add_values::<G>(operands, group, chunk, &mut cells.inner[..len]);
+    for ((inner, weight), own) in cells.inner[..len].iter_mut().zip(&mut cells.weights).zip(&numbers.first) {
+        *inner += own;
+        *weight = leaky(slope, *inner) * LOG2_E;
+    }
+    cells.finish(len);
+    for (inner, d_score) in cells.inner[..len].iter_mut().zip(&cells.d_scores) {
+        *inner = if *inner > 0.0 { *d_score } else { slope * d_score };
+    }
+    let (values_out, scores_out) = sums.split_at_mut(if SOURCE { columns.len() } else { 0 });
+    for d_inner in cells.inner[..len].chunks_exact(G) {
+        for head in 0..G {
+            scores_out[head] += d_inner[head];
         }
     }
     if SOURCE {
-        accumulate(shape, sources, &scratch.weights[..sources.len() * heads], values_out);
+        accumulate::<G>(sources, columns.start, &cells.weights[..len], values_out);
+        return;
+    }
+    for (i, d_inner) in cells.inner[..len].chunks_exact(G).enumerate() {
+        let Some((value, _)) = operands.edge_value(chunk, i) else { return };
+        for head in 0..G {
+            scores_out[G + head] += d_inner[head] * value;
+        }
     }
 }
 
 #[inline(always)]
-fn gatv2<const K: usize, const C: usize, const SOURCE: bool>(
+fn gatv2<const G: usize, const SOURCE: bool>(
     operands: &Operands<'_>,
-    shape: Shape<K, C>,
-    v: usize,
-    first_edge: usize,
-    sources: &[&[f32]],
-    out: &mut [f32],
-    scratch: &mut Scratch<'_>,
+    group: Group,
+    row: &[f32],
+    numbers: &RowNumbers,
+    chunk: &Chunk<'_>,
+    sums: &mut [f32],
 ) {
-    let (heads, d, slope) = (shape.heads(), operands.d, operands.op.slope);
-    let row = operands.rows.row(v);
-    let (first_out, rest_out) = out.split_at_mut(d);
+    let (d, heads) = (operands.d, operands.op.heads);
+    let (columns, at, len) = (group.columns(), 2 * d + group.head, chunk.len * G);
+    let sources = &chunk.sources[..chunk.len];
+    // The gradients of the destination: [gradient | its row | log_sum | dots].
+    let grads_of = |i: usize| if SOURCE { sources[i] } else { row };
+    let values_of = |i: usize| if SOURCE { row } else { sources[i] };
+    let mut cells = Cells::new();
     for (i, source) in sources.iter().enumerate() {
-        let (grads, values) = if SOURCE { (*source, row) } else { (row, *source) };
-        let at = i * heads..(i + 1) * heads;
-        let (weights, d_scores) = (&mut scratch.weights[at.clone()], &mut scratch.d_scores[at.clone()]);
-        let (of_row, log_sums) = (&grads[d..2 * d], &grads[2 * d..2 * d + heads]);
-        let dots = &grads[2 * d + heads..2 * d + 2 * heads];
-        let value = operands.edge_values.map(|(values, vector)| (values[first_edge + i], vector));
-        for head in 0..heads {
-            let columns = shape.columns(head);
-            let (x, y) = (&values[columns.clone()], &of_row[columns.clone()]);
-            let a = &operands.a[columns.clone()];
-            let score = match value {
-                None => sum_of(shape.width(), |c| a[c] * leaky(slope, x[c] + y[c])),
-                Some((value, vector)) => {
-                    let vector = &vector[columns.clone()];
-                    sum_of(shape.width(), |c| a[c] * leaky(slope, x[c] + y[c] + value * vector[c]))
-                }
-            };
-            weights[head] = score * LOG2_E - log_sums[head];
-            d_scores[head] = dot(&grads[columns.clone()], x);
+        let (grads, values, of_edge) = (grads_of(i), values_of(i), i * G..(i + 1) * G);
+        let scores: [f32; G] = v2_scores(operands, group, values, &grads[d..2 * d], operands.edge_value(chunk, i));
+        cells.weights[of_edge.clone()].copy_from_slice(&scores);
+        if SOURCE {
+            cells.log_sums[of_edge.clone()].copy_from_slice(&source[at..at + G]);
+            cells.dots[of_edge.clone()].copy_from_slice(&source[at + heads..at + heads + G]);
         }
-        let factors = operands.draws.is_some().then_some(&scratch.factors[at]);
-        finish(heads, weights, d_scores, factors, dots);
-        for head in 0..heads {
-            let columns = shape.columns(head);
-            let (d_score, weight) = (d_scores[head], weights[head]);
-            let (x, y) = (&values[columns.clone()], &of_row[columns.clone()]);
-            let (a, grad) = (&operands.a[columns.clone()], &grads[columns.clone()]);
-            let inner = |c: usize| {
-                let inner = x[c] + y[c];
-                value.map_or(inner, |(value, vector)| inner + value * vector[columns.start + c])
-            };
-            let first = &mut first_out[columns.clone()];
-            if SOURCE {
-                for c in 0..shape.width() {
-                    let d_inner = d_score * if inner(c) > 0.0 { a[c] } else { slope * a[c] };
-                    first[c] += weight * grad[c] + d_inner;
-                }
-                continue;
+        let products: [f32; G] = head_sums([&grads[columns.clone()], &values[columns.clone()]], |[g, x]| g * x);
+        cells.d_scores[of_edge].copy_from_slice(&products);
+    }
+    if !SOURCE {
+        cells.log_sums = numbers.log_sums;
+        cells.dots = numbers.dots;
+    }
+    if let Some(draws) = &operands.draws {
+        draws.factors::<G>(chunk, group.head, &mut cells.factors[..len]);
+    }
+    cells.finish(len);
+    let (a, slope) = (&operands.a[columns.clone()], operands.op.slope);
+    let mut with_edge = vec![0.0f32; if operands.edge_values.is_some() { columns.len() } else { 0 }];
+    for (i, d_scores) in cells.d_scores[..len].chunks_exact(G).enumerate() {
+        let (mut x, y) = (&values_of(i)[columns.clone()], &grads_of(i)[d..2 * d][columns.clone()]);
+        let d_scores = spread::<G>(d_scores);
+        let weights = spread::<G>(&cells.weights[i * G..(i + 1) * G]);
+        let edge = operands.edge_value(chunk, i);
+        if let Some((value, vector)) = edge {
+            for ((sum, x), vector) in with_edge.iter_mut().zip(x).zip(&vector[columns.clone()]) {
+                *sum = x + value * vector;
             }
-            let (of_a, of_edges) = rest_out.split_at_mut(d);
-            let of_a = &mut of_a[columns.clone()];
-            for c in 0..shape.width() {
-                let inner = inner(c);
-                first[c] += d_score * if inner > 0.0 { a[c] } else { slope * a[c] };
-                of_a[c] += d_score * leaky(slope, inner);
-            }
-            if let Some((value, _)) = value {
-                let of_edges = &mut of_edges[columns.clone()];
-                for c in 0..shape.width() {
-                    of_edges[c] += value * d_score * if inner(c) > 0.0 { a[c] } else { slope * a[c] };
-                }
-            }
+            x = &with_edge;
         }
+        let (first, rest) = sums.split_at_mut(columns.len());
+        let inner = |d: f32, a: f32, x: f32| d * if x > 0.0 { a } else { slope * a };
+        if SOURCE {
+            // Both terms of an edge at once: a sum over the edges of a chunk would depend on where chunks begin.
+            let rows = [x, y, a, &grads_of(i)[columns.clone()]];
+            add_columns(rows, [d_scores, weights], first, |[x, y, a, grad], [d, weight]| {
+                weight * grad + inner(d, a, x + y)
+            });
+            continue;
+        }
+        add_columns([x, y, a], [d_scores], first, |[x, y, a], [d]| inner(d, a, x + y));
+        let (of_a, of_edges) = rest.split_at_mut(columns.len());
+        add_columns([x, y], [d_scores], of_a, |[x, y], [d]| d * leaky(slope, x + y));
+        if let Some((value, _)) = edge {
+            add_columns([x, y, a], [d_scores], of_edges, |[x, y, a], [d]| value * inner(d, a, x + y));
+        }
+    }
+}
+
+/// Adds `term` of the numbers of rows, and of the numbers of the column's head, to each column.
+#[inline(always)]
+fn add_columns<const N: usize, const M: usize>(
+    rows: [&[f32]; N],
+    of_heads: [[f32; LANES]; M],
+    out: &mut [f32],
+    term: impl Fn([f32; N], [f32; M]) -> f32,
+) {
+    let (blocks, rest) = out.as_chunks_mut::<LANES>();
+    let rows = rows.map(|row| row.as_chunks::<LANES>());
+    for (i, block) in blocks.iter_mut().enumerate() {
+        let rows = rows.map(|(row, _)| row[i]);
+        for lane in 0..LANES {
+            block[lane] += term(rows.map(|row| row[lane]), of_heads.map(|numbers| numbers[lane]));
+        }
+    }
+    for (lane, out) in rest.iter_mut().enumerate() {
+        *out += term(rows.map(|(_, row)| row[lane]), of_heads.map(|numbers| numbers[lane]));
     }
 }

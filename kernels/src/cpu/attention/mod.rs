@@ -1,9 +1,10 @@
 //! Attention: gathers whose weights are computed from the rows of both ends, and their gradients.
 //!
 //! Rows are split into tasks as in a plain gather. The edges of a row are taken in chunks: first the scores of a chunk,
-//! then their exponentials, then the rows. Sums run edge by edge in CSR order. The largest score so far is kept rounded
-//! to an integer in base 2, so a larger one multiplies the sums by a power of two, which is exact. So the result has the
-//! same bits for any chunks, windows, parts and threads, except that weights below `2^-126` of the largest are 0.
+//! then their exponentials, then the rows. Sums run edge by edge in CSR order. Exponents are in base 2, and relative to an
+//! integer. If a score is far above the integer, the sums are multiplied by a power of two, which is exact. So the result
+//! has the same bits for any chunks, windows, parts and threads, except that weights below about `2^-94` of the largest
+//! may be 0.
 
 mod backward;
 mod forward;
@@ -19,12 +20,15 @@ use super::slots::{Open, Vector};
 use super::sources::{LINE, bad_row, check_block};
 use crate::error::{Error, Result};
 use crate::op::call::Call;
-use crate::op::{Attention, AttentionPass, AttentionRows, Score};
+use crate::op::{Attention, AttentionPass, AttentionRows, Score, head_groups};
 use crate::random::{RowKey, draw, edge_column, row_key, threshold};
 use crate::view::{BlockView, MatView};
-use math::Shape;
+use math::LANES;
 
-/// Edges of a chunk.
+/// Cache lines of the sources of a chunk.
+const LINES: usize = 64;
+
+/// Most edges of a chunk.
 const CHUNK: usize = 16;
 
 /// Fewest cells of a task.
@@ -51,6 +55,8 @@ struct Operands<'a> {
     draws: Option<Draws<'a>>,
     /// Columns of the values.
     d: usize,
+    /// Edges of a chunk: as many as have rows that fit the first-level cache, with those of the next chunk.
+    chunk: usize,
 }
 
 /// The draws of a dropout of weights.
@@ -62,6 +68,7 @@ struct Draws<'a> {
     scale: f32,
     first_row: u64,
     ids: &'a [u32],
+    heads: usize,
     /// Whether rows are the sources of edges.
     transposed: bool,
 }
@@ -104,9 +111,11 @@ pub(super) fn launch(slots: &Open<'_>, op: &Attention, call: &Call, steps: &[Row
             scale: 1.0 / (1.0 - dropout.rate),
             first_row: call.part.first_row,
             ids: ids.view(),
+            heads: op.heads,
             transposed: op.pass == AttentionPass::SourceGrad,
         }),
         d,
+        chunk: (LINES / own.view().cols().div_ceil(LINE).max(1)).clamp(4, CHUNK),
     };
     operands.check()?;
     let mut out = slots.mat_mut(call.out())?;
@@ -159,39 +168,72 @@ impl Operands<'_> {
         })
     }
 
-    /// Runs the pass over some rows, with code for their number of heads and columns.
+    /// Runs the pass over some rows, one group of heads after the other.
     fn dispatch(&self, rows: Range<usize>, out: &mut [f32], log_sum: &mut [f32]) -> Result<()> {
-        let (heads, width) = (self.op.heads, self.d / self.op.heads);
-        match (heads, width) {
-            (8, 8) => self.pass(Shape::<8, 8> { heads, width }, rows, out, log_sum),
-            (8, 32) => self.pass(Shape::<8, 32> { heads, width }, rows, out, log_sum),
-            (4, 64) => self.pass(Shape::<4, 64> { heads, width }, rows, out, log_sum),
-            (8, _) => self.pass(Shape::<8, 0> { heads, width }, rows, out, log_sum),
-            (4, _) => self.pass(Shape::<4, 0> { heads, width }, rows, out, log_sum),
-            (1, _) => self.pass(Shape::<1, 0> { heads, width }, rows, out, log_sum),
-            _ => self.pass(Shape::<0, 0> { heads, width }, rows, out, log_sum),
+        let width = self.d / self.op.heads;
+        for (head, size) in head_groups(self.op.heads) {
+            let (group, rows) = (Group { head, size, width }, rows.clone());
+            match size {
+                8 => self.pass::<8>(group, rows, out, log_sum),
+                4 => self.pass::<4>(group, rows, out, log_sum),
+                2 => self.pass::<2>(group, rows, out, log_sum),
+                _ => self.pass::<1>(group, rows, out, log_sum),
+            }?;
         }
+        Ok(())
     }
 
-    fn pass<const K: usize, const C: usize>(
+    fn pass<const G: usize>(
         &self,
-        shape: Shape<K, C>,
+        group: Group,
         rows: Range<usize>,
         out: &mut [f32],
         log_sum: &mut [f32],
     ) -> Result<()> {
-        let arch = pulp::Arch::new();
+        let (arch, operands) = (pulp::Arch::new(), self);
         match self.op.pass {
             AttentionPass::Forward | AttentionPass::Partial => {
-                arch.dispatch(forward::Rows { operands: self, shape, rows, out, log_sum })
+                arch.dispatch(forward::Rows::<G> { operands, group, rows, out, log_sum })
             }
-            AttentionPass::SourceGrad => {
-                arch.dispatch(backward::Rows::<K, C, true> { operands: self, shape, rows, out })
-            }
-            AttentionPass::TargetGrad => {
-                arch.dispatch(backward::Rows::<K, C, false> { operands: self, shape, rows, out })
+            AttentionPass::SourceGrad => arch.dispatch(backward::Rows::<G, true> { operands, group, rows, out }),
+            AttentionPass::TargetGrad => arch.dispatch(backward::Rows::<G, false> { operands, group, rows, out }),
+        }
+    }
+
+    /// Returns the edges of row `v` before the first chunk.
+    #[inline(always)]
+    fn chunks(&self, v: usize) -> Result<Chunk<'_>> {
+        let edges = self.edges(v)?;
+        let key = match &self.draws {
+            Some(draws) => draws.row(v),
+            None => None,
+        };
+        let (first, end, indices) = (edges.start, edges.end, self.block.indices);
+        let sources = [&[][..]; CHUNK];
+        Ok(Chunk { row: v, first, len: 0, end, sources, indices, key, last: Twins::default(), twins: [0; CHUNK] })
+    }
+
+    /// Goes to the next chunk. Returns whether there is one.
+    #[inline(always)]
+    fn next<'a>(&'a self, chunk: &mut Chunk<'a>) -> Result<bool> {
+        chunk.first += chunk.len;
+        chunk.len = self.chunk.min(chunk.end - chunk.first);
+        for i in 0..chunk.len {
+            let edge = chunk.first + i;
+            let u = chunk.indices[edge];
+            chunk.sources[i] = self.source(u)?;
+            self.prefetch(edge + self.chunk);
+            if self.draws.is_some() {
+                chunk.twins[i] = chunk.last.next(u);
             }
         }
+        Ok(chunk.len > 0)
+    }
+
+    /// Returns the value of edge `i` of a chunk, and the vector by which it is multiplied.
+    #[inline(always)]
+    fn edge_value(&self, chunk: &Chunk<'_>, i: usize) -> Option<(f32, &[f32])> {
+        self.edge_values.map(|(values, vector)| (values[chunk.first + i], vector))
     }
 
     /// Returns the edges of row `v` that the call covers.
@@ -249,22 +291,80 @@ impl Draws<'_> {
         (!self.transposed).then(|| row_key(self.seed, self.epoch, self.salt, self.first_row + v as u64))
     }
 
-    /// Writes the factors of the weights of an edge: 0, or the scale of a dropout.
+    /// Writes the factors of the weights of a chunk, for the `G` heads from `first` on: 0, or the scale of a dropout.
     #[inline(always)]
-    fn factors(&self, v: usize, key: Option<RowKey>, u: u32, twin: u32, factors: &mut [f32]) {
-        let id = self.ids[u as usize];
-        let (key, from) = match key {
-            Some(key) => (key, id),
-            None => {
-                let row = (self.first_row + v as u64) as u32;
-                (row_key(self.seed, self.epoch, self.salt, id.into()), row)
+    fn factors<const G: usize>(&self, chunk: &Chunk<'_>, first: usize, factors: &mut [f32]) {
+        let mut draws = [RowKey::default(); CHUNK * LANES];
+        let mut columns = [0u32; CHUNK * LANES];
+        for i in 0..chunk.len {
+            let id = self.ids[chunk.indices[chunk.first + i] as usize];
+            let (key, from) = match chunk.key {
+                Some(key) => (key, id),
+                None => {
+                    let row = (self.first_row + chunk.row as u64) as u32;
+                    (row_key(self.seed, self.epoch, self.salt, id.into()), row)
+                }
+            };
+            for head in 0..G {
+                draws[i * G + head] = key;
+                columns[i * G + head] = edge_column(from, chunk.twins[i], first + head, self.heads);
             }
-        };
-        let heads = factors.len();
-        for (head, factor) in factors.iter_mut().enumerate() {
-            let dropped = draw(key, edge_column(from, twin, head, heads)) < self.threshold;
-            *factor = if dropped { 0.0 } else { self.scale };
         }
+        for ((factor, key), column) in factors.iter_mut().zip(&draws).zip(&columns) {
+            *factor = if draw(*key, *column) < self.threshold { 0.0 } else { self.scale };
+        }
+    }
+}
+
+/// Numbers of a row that all its edges share, repeated for the edges of a chunk.
+struct RowNumbers {
+    /// The row's own part of the scores.
+    first: [f32; CHUNK * LANES],
+    log_sums: [f32; CHUNK * LANES],
+    dots: [f32; CHUNK * LANES],
+}
+
+impl Default for RowNumbers {
+    #[inline(always)]
+    fn default() -> Self {
+        Self { first: [0.0; CHUNK * LANES], log_sums: [0.0; CHUNK * LANES], dots: [0.0; CHUNK * LANES] }
+    }
+}
+
+/// Some edges of a row.
+struct Chunk<'a> {
+    row: usize,
+    /// Index of the first edge.
+    first: usize,
+    len: usize,
+    /// Index behind the last edge of the row.
+    end: usize,
+    /// The rows of the sources.
+    sources: [&'a [f32]; CHUNK],
+    indices: &'a [u32],
+    /// The key of the draws that the row's edges share, if they do.
+    key: Option<RowKey>,
+    last: Twins,
+    /// For each edge, how many before it have the same ends.
+    twins: [u32; CHUNK],
+}
+
+/// Consecutive heads that are computed together. Their columns alternate: see [`head_groups`].
+#[derive(Clone, Copy)]
+struct Group {
+    /// The first head.
+    head: usize,
+    /// Number of heads.
+    size: usize,
+    /// Columns of a head.
+    width: usize,
+}
+
+impl Group {
+    /// Returns the columns of the group.
+    #[inline(always)]
+    fn columns(self) -> Range<usize> {
+        self.head * self.width..(self.head + self.size) * self.width
     }
 }
 

@@ -1,11 +1,11 @@
 //! Operations on single rows and on parameters that belong to attention.
 
-use super::math::dot;
+use super::math::head_sums;
 use crate::cpu::parallel::for_rows;
 use crate::cpu::slots::Open;
 use crate::error::{Error, Result};
 use crate::op::call::Call;
-use crate::op::{AttentionRows, Score};
+use crate::op::{AttentionRows, Score, alternating_columns};
 
 pub(super) fn launch(slots: &Open<'_>, op: AttentionRows, call: &Call) -> Result<()> {
     let cols = call.out().cols;
@@ -31,6 +31,7 @@ pub(super) fn launch(slots: &Open<'_>, op: AttentionRows, call: &Call) -> Result
                 Score::Gat => d + heads..d + 2 * heads,
                 Score::Gatv2 => 0..d,
             };
+            let places = alternating_columns(heads, width);
             let mut out = slots.mat_mut(call.out())?;
             for_rows(out.view().data(), cols, |first, out| {
                 for (i, out) in out.chunks_exact_mut(cols).enumerate() {
@@ -39,7 +40,7 @@ pub(super) fn launch(slots: &Open<'_>, op: AttentionRows, call: &Call) -> Result
                     let (values, rest) = out.split_at_mut(d);
                     let (of_row, rest) = rest.split_at_mut(own.len());
                     let (log_sums, dots) = rest.split_at_mut(heads);
-                    values.copy_from_slice(grad);
+                    places.iter().zip(grad).for_each(|(&place, &grad)| values[place] = grad);
                     of_row.copy_from_slice(&rows.row(v)[own.clone()]);
                     log_sums.copy_from_slice(log_sum.row(v));
                     for (head, sum) in dots.iter_mut().enumerate() {
@@ -56,6 +57,14 @@ pub(super) fn launch(slots: &Open<'_>, op: AttentionRows, call: &Call) -> Result
                     out.copy_from_slice(&x.row(first + i)[part * cols..(part + 1) * cols]);
                 }
             });
+        }
+        AttentionRows::Alternate { heads, inverse: back } => {
+            let places = alternating_columns(heads, heads_of(x.rows(), heads)?);
+            let rows = if back { places } else { inverse(&places) };
+            let mut out = slots.mat_mut(call.out())?;
+            for (out, &row) in out.view().data().chunks_exact_mut(cols.max(1)).zip(&rows) {
+                out.copy_from_slice(x.row(row));
+            }
         }
         AttentionRows::HeadDots { heads } => {
             let a = slots.numbers::<f32>(call.inputs[1])?;
@@ -76,11 +85,12 @@ pub(super) fn launch(slots: &Open<'_>, op: AttentionRows, call: &Call) -> Result
             let (a, b) = (slots.numbers::<f32>(call.inputs[1])?, slots.numbers::<f32>(call.inputs[2])?);
             let (a, b, d) = (a.view(), b.view(), x.rows());
             let width = heads_of(d, heads)?;
+            let rows = inverse(&alternating_columns(heads, width));
             let mut out = slots.mat_mut(call.out())?;
             for_rows(out.view().data(), cols, |first, out| {
                 for (i, out) in out.chunks_exact_mut(cols.max(1)).enumerate() {
                     let Some(head) = (first + i).checked_sub(d) else {
-                        out.copy_from_slice(x.row(first + i));
+                        out.copy_from_slice(x.row(rows[first + i]));
                         continue;
                     };
                     let (vector, head) = if head < heads { (a, head) } else { (b, head - heads) };
@@ -95,11 +105,12 @@ pub(super) fn launch(slots: &Open<'_>, op: AttentionRows, call: &Call) -> Result
             let (a, b) = (slots.numbers::<f32>(call.inputs[1])?, slots.numbers::<f32>(call.inputs[2])?);
             let (a, b, d) = (a.view(), b.view(), call.out().rows);
             let width = heads_of(d, heads)?;
+            let places = alternating_columns(heads, width);
             let mut out = slots.mat_mut(call.out())?;
             for_rows(out.view().data(), cols, |first, out| {
                 for (i, out) in out.chunks_exact_mut(cols.max(1)).enumerate() {
                     let (c, head) = (first + i, (first + i) / width);
-                    let (own, of_a, of_b) = (x.row(c), x.row(d + head), x.row(d + heads + head));
+                    let (own, of_a, of_b) = (x.row(places[c]), x.row(d + head), x.row(d + heads + head));
                     for (k, out) in out.iter_mut().enumerate() {
                         *out = own[k] + a[c] * of_a[k] + b[c] * of_b[k];
                     }
@@ -118,4 +129,15 @@ pub(super) fn launch(slots: &Open<'_>, op: AttentionRows, call: &Call) -> Result
         }
     }
     Ok(())
+}
+
+/// Returns the inverse of a permutation.
+fn inverse(places: &[usize]) -> Vec<usize> {
+    let mut inverse = vec![0; places.len()];
+    places.iter().enumerate().for_each(|(from, &to)| inverse[to] = from);
+    inverse
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    head_sums::<1, 2>([a, b], |[a, b]| a * b)[0]
 }

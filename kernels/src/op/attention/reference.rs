@@ -2,7 +2,7 @@
 //! not among those of [`crate::reference`].
 
 use crate::op::oracle::{Array, Given};
-use crate::op::{Attention, AttentionPass, Score};
+use crate::op::{Attention, AttentionPass, Score, alternating_columns};
 use crate::random::{draw, row_key, threshold};
 use crate::reference::Dense;
 
@@ -15,6 +15,8 @@ struct Edges<'a> {
     rows: Dense,
     /// Columns of the values.
     d: usize,
+    /// The place of each column of heads that are side by side.
+    places: Vec<usize>,
 }
 
 /// One edge: its index, its source, and how many edges of the row before it have the same source.
@@ -77,9 +79,10 @@ impl Edges<'_> {
         if x > 0.0 { 1.0 } else { f64::from(self.op.slope) }
     }
 
-    fn columns(&self, head: usize) -> std::ops::Range<usize> {
-        let c = self.d / self.op.heads;
-        head * c..(head + 1) * c
+    /// Returns the columns of a head.
+    fn columns(&self, head: usize) -> impl Iterator<Item = usize> + use<'_> {
+        let width = self.d / self.op.heads;
+        self.places[head * width..(head + 1) * width].iter().copied()
     }
 
     /// Returns the sum inside the leaky ReLU: of a head ([`Score::Gat`]), or of a column ([`Score::Gatv2`]).
@@ -132,7 +135,8 @@ pub fn attention(given: &Given<'_>, op: &Attention) -> Vec<Array> {
     let (own, rows) = (given.mat(0), given.mat(1));
     let of_ends = if op.pass == AttentionPass::SourceGrad { rows.cols } else { own.cols };
     let d = if op.score == Score::Gat { of_ends - 2 * op.heads } else { of_ends };
-    let edges = Edges { given, op, own, halo: given.halo(), rows, d };
+    let places = alternating_columns(op.heads, d / op.heads);
+    let edges = Edges { given, op, own, halo: given.halo(), rows, d, places };
     match op.pass {
         AttentionPass::Forward | AttentionPass::Partial => forward(&edges),
         AttentionPass::SourceGrad | AttentionPass::TargetGrad => vec![backward(&edges).into()],
@@ -172,7 +176,7 @@ fn forward(edges: &Edges<'_>) -> Vec<Array> {
     let sum = |v: usize, head: usize| state.at(v, d + k + head);
     let out = Dense::from_fn(n, d, |v, c| match sum(v, head_of(c)) {
         0.0 => 0.0,
-        sum => state.at(v, c) / sum,
+        sum => state.at(v, edges.places[c]) / sum,
     });
     let log_sum = Dense::from_fn(n, k, |v, head| match sum(v, head) {
         0.0 => 0.0,
@@ -241,8 +245,10 @@ pub fn attention_grads(given: &Given<'_>, heads: usize, score: Score) -> Dense {
         Score::Gat => (d + heads, heads),
         Score::Gatv2 => (0, d),
     };
+    let mut columns = vec![0; d];
+    alternating_columns(heads, d / heads).into_iter().enumerate().for_each(|(c, place)| columns[place] = c);
     Dense::from_fn(grad.rows, d + own + 2 * heads, |v, at| match at {
-        c if c < d => grad.at(v, c),
+        c if c < d => grad.at(v, columns[c]),
         c if c < d + own => rows.at(v, first + c - d),
         c if c < d + own + heads => log_sum.at(v, c - d - own),
         c => {
@@ -259,8 +265,10 @@ pub fn score_weight(given: &Given<'_>, heads: usize) -> Dense {
     let row = |vector: &[f64], head: usize, k: usize| -> f64 {
         (head * width..(head + 1) * width).map(|c| vector[c] * w.at(c, k)).sum()
     };
+    let mut rows = vec![0; w.rows];
+    alternating_columns(heads, width).into_iter().enumerate().for_each(|(row, place)| rows[place] = row);
     Dense::from_fn(w.rows + 2 * heads, w.cols, |r, k| match r.checked_sub(w.rows) {
-        None => w.at(r, k),
+        None => w.at(rows[r], k),
         Some(head) if head < heads => row(a, head, k),
         Some(head) => row(b, head - heads, k),
     })
@@ -270,9 +278,10 @@ pub fn score_weight(given: &Given<'_>, heads: usize) -> Dense {
 pub fn score_weight_grad(given: &Given<'_>, heads: usize) -> Dense {
     let (grad, a, b) = (given.mat(0), given.floats(1), given.floats(2));
     let d = a.len();
+    let places = alternating_columns(heads, d / heads);
     Dense::from_fn(d, grad.cols, |c, k| {
         let head = c / (d / heads);
-        grad.at(c, k) + a[c] * grad.at(d + head, k) + b[c] * grad.at(d + heads + head, k)
+        grad.at(places[c], k) + a[c] * grad.at(d + head, k) + b[c] * grad.at(d + heads + head, k)
     })
 }
 

@@ -1,5 +1,7 @@
 //! `lapidary data`: inspect, import and generate datasets.
 
+mod info;
+
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -7,13 +9,16 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::failure::options_as_flags;
-use super::output::{byte_bar, count, facts, json_line, percent, print, say, seconds, spinner};
+use super::output::{byte_bar, count, facts, json_line, print, say, seconds, spinner};
 use crate::dataset::generate::{
     BterOptions, DegreeProfile, PlantedOptions, RmatOptions, SplitSizes, bter, planted, rmat,
 };
-use crate::dataset::import::{self, Fate, Format, Ids, Missing, Options, Progress, Report, TableColumns};
-use crate::dataset::{Dataset, DegreeRange, Info, RandomSplit};
+use crate::dataset::import::{
+    self, EdgeWeights, Fate, Format, Ids, Join, Missing, Options, Progress, Report, TableColumns,
+};
+use crate::dataset::{Dataset, Info, RandomSplit};
 use crate::error::Result;
+use info::{histogram, info_rows};
 
 /// Text below the flags of `data import`: the kinds of files.
 const KINDS: &str = "\
@@ -79,6 +84,14 @@ pub(super) struct ImportArgs {
     /// Add the reverse of every edge, true or false; repeated edges are then dropped by default [default: see below]
     #[arg(long, alias = "symmetrize", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     symmetrise: Option<bool>,
+    /// Edge weights: keep, drop, or the title or number (from 1) of a column, or the name of an array [default: keep
+    /// values that are plainly weights]
+    #[arg(long, value_name = "keep|drop|COLUMN")]
+    edge_weights: Option<String>,
+    /// Weight of a repeated edge, reverses included: sum, mean or max of its weights [default: sum for one direction, then
+    /// the mean of both directions if both are listed]
+    #[arg(long, value_name = "HOW")]
+    join: Option<Join>,
     /// planetoid: name of the dataset, if the folder holds several
     #[arg(long)]
     name: Option<String>,
@@ -284,6 +297,8 @@ fn import_from(args: &ImportArgs) -> Result<()> {
         self_loops: args.self_loops,
         isolated: args.isolated,
         symmetrise: args.symmetrise,
+        edge_weights: args.edge_weights.as_deref().map_or(EdgeWeights::Guess, EdgeWeights::parse),
+        join: args.join,
         split,
         random_split,
         header: args.header,
@@ -349,16 +364,23 @@ fn report_rows(report: &Report, ids: Option<&Ids>) -> Vec<(&'static str, String)
         (n, true) => format!("{} dropped", count(n)),
         (n, false) => format!("{} kept", count(n)),
     };
+    let repeated = match report.duplicates {
+        repeats @ 1.. if report.edge_weights.is_some() && report.duplicates_dropped => {
+            format!("{} joined", count(repeats))
+        }
+        repeats => fate(repeats, report.duplicates_dropped),
+    };
     let mut rows = vec![
         ("kind", report.kind.to_string()),
         ("edges listed", count(report.edges_listed)),
         ("  reverses", if report.symmetrised { "added" } else { "not added" }.into()),
-        ("  repeated", fate(report.duplicates, report.duplicates_dropped)),
+        ("  repeated", repeated),
         ("  self-loops", fate(report.self_loops, report.self_loops_dropped)),
         ("  isolated", fate(report.isolated, report.isolated_dropped)),
     ];
+    rows.extend(report.edge_weights.iter().map(|from| ("  weights", format!("kept: {from}"))));
     if report.values_dropped > 0 {
-        rows.push(("  values", format!("{} dropped: edges have no weights", count(report.values_dropped))));
+        rows.push(("  values", format!("dropped from {} edges", count(report.values_dropped))));
     }
     rows.extend(ids.map(|ids| {
         let file = match ids {
@@ -460,101 +482,4 @@ fn print_json(info: &Info, written: Option<&Path>, more: Option<(&str, serde_jso
         line.extend(info);
     }
     json_line(&line)
-}
-
-/// Returns the rows of the table that describes a dataset.
-fn info_rows(info: &Info) -> Vec<(&'static str, String)> {
-    let degree = &info.degree;
-    let mut rows = vec![
-        ("name", info.name.clone()),
-        ("vertices", count(info.vertices as u64)),
-        ("edges", format!("{} ({})", count(info.edges as u64), if info.directed { "directed" } else { "undirected" })),
-        ("self-loops", count(info.self_loops as u64)),
-        ("repeated edges", count(info.duplicate_edges as u64)),
-        ("isolated vertices", count(info.isolated as u64)),
-        (
-            "in-degree",
-            format!("{} to {}, median {}, mean {:.2}", degree.min, count(degree.max), degree.median, degree.mean),
-        ),
-        (
-            "skew",
-            format!(
-                "{} of the edges at 1 % of the vertices, Gini {:.2}",
-                percent(Some(info.skew.top_percent_share)),
-                info.skew.gini
-            ),
-        ),
-    ];
-    if let Some(graphs) = info.graphs {
-        rows.push(("graphs", count(graphs as u64)));
-    }
-    rows.push(match &info.features {
-        Some(f) => ("features", format!("{} {}, {} non-zero", count(f.width as u64), f.kind, percent(Some(f.density)))),
-        None => ("features", "none".into()),
-    });
-    if let Some(f) = &info.features {
-        rows.push(("feature norm", f.norm.to_string()));
-    }
-    rows.push(match &info.labels {
-        Some(l) => {
-            let (classes, kind, labelled) = (l.classes, l.kind, count(l.labelled as u64));
-            let names = l.class_names.as_deref().map_or_else(String::new, class_names);
-            ("labels", format!("{classes} classes ({kind}){names}, {labelled} vertices; {}", balance(&l.per_class)))
-        }
-        None => ("labels", "none".into()),
-    });
-    for split in &info.splits {
-        let labelled = match split.vertices - split.labelled {
-            0 => String::new(),
-            missing => format!(", {} without a label", count(missing as u64)),
-        };
-        rows.push((
-            split.name,
-            format!("{} vertices{labelled}; {}", count(split.vertices as u64), balance(&split.per_class)),
-        ));
-    }
-    rows.extend(info.source.iter().map(|source| ("source", source.clone())));
-    rows.extend(info.licence.iter().map(|licence| ("licence", licence.clone())));
-    rows
-}
-
-/// Formats the distribution of in-degrees as an aligned table with bars.
-fn histogram(info: &Info) -> String {
-    const WIDEST: usize = 40;
-    let name = |range: &DegreeRange| match range.least == range.most {
-        true => range.least.to_string(),
-        false => format!("{}-{}", range.least, range.most),
-    };
-    let names: Vec<String> = info.degree_histogram.iter().map(name).collect();
-    let counts: Vec<String> = info.degree_histogram.iter().map(|range| count(range.vertices as u64)).collect();
-    let widest = |texts: &[String], title: &str| texts.iter().map(String::len).max().unwrap_or(0).max(title.len());
-    let (name_width, count_width) = (widest(&names, "in-degree"), widest(&counts, "vertices"));
-    let most = info.degree_histogram.iter().map(|range| range.vertices).max().unwrap_or(1).max(1);
-    let mut text = format!("\n{:>name_width$}  {:>count_width$}    share", "in-degree", "vertices");
-    for ((range, name), count) in info.degree_histogram.iter().zip(&names).zip(&counts) {
-        let share = 100.0 * range.vertices as f64 / info.vertices as f64;
-        // Rounding up gives every non-empty range a visible bar.
-        let bar = "#".repeat((range.vertices * WIDEST).div_ceil(most));
-        let line = format!("\n{name:>name_width$}  {count:>count_width$}  {share:>5.1} %  {bar}");
-        text.push_str(line.trim_end());
-    }
-    text
-}
-
-/// Formats the first names of classes.
-fn class_names(names: &[String]) -> String {
-    const SHOWN: usize = 8;
-    let mut shown: Vec<String> = names.iter().take(SHOWN).map(|name| name.escape_debug().to_string()).collect();
-    if names.len() > SHOWN {
-        shown.push("...".into());
-    }
-    format!(": {}", shown.join(", "))
-}
-
-/// Formats the sizes of the smallest and the largest class of a split.
-fn balance(per_class: &[usize]) -> String {
-    match (per_class.iter().min(), per_class.iter().max()) {
-        (Some(least), Some(most)) => format!("{least} to {most} per class"),
-        _ => "no classes".into(),
-    }
 }

@@ -9,8 +9,12 @@
 //! A compressed file of a few MB can hold the same edges a billion times. Where repeats are dropped, an edge that repeats
 //! a recent one is therefore only counted, not stored.
 //!
+//! Edges may have weights, which are kept in a second file: see [`weighted`].
+//!
 //! Peak memory is therefore the result, a quarter of the edges before repeats are dropped, about 16 bytes per vertex,
 //! and one block of the file.
+
+mod weighted;
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -22,6 +26,12 @@ use super::error::{Error, Result};
 use super::rows::{Keep, Seen, tidy};
 use crate::graph::{Graph, MAX_VERTICES, prefix_sum, ranges_of_edges, scan_count};
 use crate::host;
+use weighted::WeightFile;
+
+#[cfg_attr(not(feature = "import"), allow(unused_imports, unreachable_pub))]
+pub use weighted::Join;
+#[cfg_attr(not(feature = "import"), allow(unused_imports))] // only importers use them
+pub(crate) use weighted::{Built, Reverses};
 
 /// Size in bytes from which on the file is on disk; a shorter list stays in memory.
 const SPOOL_BYTES: usize = 4 << 20;
@@ -48,6 +58,8 @@ pub(crate) struct EdgeStore {
     stored: u64,
     /// Finds repeats of recent edges, if repeats are dropped.
     recent: Option<Recent>,
+    /// The weights of the edges, if they have any.
+    weights: Option<WeightFile>,
     /// Free memory at the start, in bytes.
     free_bytes: u64,
 }
@@ -90,7 +102,7 @@ impl EdgeStore {
         let folder = folder.map_or_else(std::env::temp_dir, Path::to_path_buf);
         let file = SpooledTempFile::new_in(SPOOL_BYTES, &folder);
         let buffer = Vec::with_capacity(BUFFER);
-        Self { file, folder, buffer, count: 0, stored: 0, recent: None, free_bytes: host::free_bytes() }
+        Self { file, folder, buffer, count: 0, stored: 0, recent: None, weights: None, free_bytes: host::free_bytes() }
     }
 
     /// Stores only one of the edges that repeat each other within a short distance. [`EdgeStore::finish`] must then drop
@@ -119,7 +131,7 @@ impl EdgeStore {
 
     fn store(&mut self, edges: &[[u32; 2]]) -> Result<()> {
         self.stored += edges.len() as u64;
-        if let Some(shortage) = host::lack(self.stored.saturating_mul(4), self.free_bytes) {
+        if let Some(shortage) = host::lack(self.stored.saturating_mul(self.bytes_per_edge()), self.free_bytes) {
             let (found, shortage) = (self.stored.to_string(), format!("the list of edges {shortage}"));
             return Err(Error::TooLarge { option: "the number of edges", found, shortage });
         }
@@ -148,6 +160,11 @@ impl EdgeStore {
         Ok(())
     }
 
+    /// Returns the bytes of an edge in the graph.
+    fn bytes_per_edge(&self) -> u64 {
+        if self.weights.is_some() { 8 } else { 4 }
+    }
+
     fn flush(&mut self) -> Result<()> {
         let written = self.file.write_all(bytemuck::cast_slice(&self.buffer));
         self.buffer.clear();
@@ -168,17 +185,8 @@ impl EdgeStore {
         keep: Keep,
         name: impl Fn(u32) -> u32 + Sync,
     ) -> Result<(Graph, Seen)> {
-        if vertices > MAX_VERTICES {
-            let problem = crate::graph::GraphError::TooManyVertices { vertices };
-            return Err(Error::Graph { file: "the list of edges".into(), problem });
-        }
-        self.flush()?;
-        let edges = self.stored.saturating_mul(if reversed { 2 } else { 1 });
-        let need_bytes = edges.saturating_mul(4).saturating_add(16 * vertices as u64);
-        if let Some(shortage) = host::lack(need_bytes, host::free_bytes()) {
-            let (found, shortage) = (edges.to_string(), format!("the graph {shortage}"));
-            return Err(Error::TooLarge { option: "the number of edges", found, shortage });
-        }
+        assert!(self.weights.is_none(), "edges with weights are joined");
+        let edges = self.check_size(vertices, reversed)?;
         // Loops that will be dropped are not stored, since there may be many. The first read counts them.
         let (mut loops, mut repeats) = (0, 0);
         if let Some(recent) = &self.recent {
@@ -187,20 +195,8 @@ impl EdgeStore {
             repeats = (recent.repeats - loops) * if reversed { 2 } else { 1 };
             repeats += if keep.self_loops { loops } else { 0 };
         }
-        let mut indptr = vec![0u64; vertices + 1];
-        let len = vertices.div_ceil(scan_count()).max(1);
-        self.blocks(&name, |block| {
-            loops += block.par_iter().filter(|[u, v]| u == v).count() as u64;
-            indptr[1..].par_chunks_mut(len).enumerate().for_each(|(range, counts)| {
-                let start = range * len;
-                each_edge(block, reversed, keep.self_loops, |_, v| {
-                    if let Some(count) = counts.get_mut((v as usize).wrapping_sub(start)) {
-                        *count += 1;
-                    }
-                });
-            });
-        })?;
-        prefix_sum(&mut indptr);
+        let (mut indptr, stored_loops) = self.offsets(vertices, reversed, keep.self_loops, &name)?;
+        loops += stored_loops;
         let parts = if keep.duplicates || edges < LONG { 1 } else { PARTS };
         let mut indices = Vec::new();
         let mut seen = Seen { duplicates: repeats, self_loops: loops };
@@ -212,7 +208,7 @@ impl EdgeStore {
             local.push(end - offset);
             offset = end;
             let mut part = vec![0u32; local[rows.len()] as usize];
-            self.scatter(rows.start, &local, &mut part, (reversed, keep.self_loops), &name)?;
+            self.scatter(rows.start, &local, &mut part, (reversed, keep.self_loops), &name, |_, edge| edge.source)?;
             seen.duplicates += tidy(rows.start, &mut local, &mut part, keep).duplicates;
             let before = indices.len() as u64;
             local.pop();
@@ -229,28 +225,72 @@ impl EdgeStore {
         Ok((graph.expect("offsets were counted, rows sorted"), seen))
     }
 
-    /// Writes the sources of a part of the rows, starting at row `first`, into their rows.
-    fn scatter(
+    /// Refuses a graph that does not fit into memory, and returns its number of edges, repeats included.
+    fn check_size(&mut self, vertices: usize, reversed: bool) -> Result<u64> {
+        if vertices > MAX_VERTICES {
+            let problem = crate::graph::GraphError::TooManyVertices { vertices };
+            return Err(Error::Graph { file: "the list of edges".into(), problem });
+        }
+        self.flush()?;
+        let edges = self.stored.saturating_mul(if reversed { 2 } else { 1 });
+        let need_bytes = edges.saturating_mul(self.bytes_per_edge()).saturating_add(16 * vertices as u64);
+        if let Some(shortage) = host::lack(need_bytes, host::free_bytes()) {
+            let (found, shortage) = (edges.to_string(), format!("the graph {shortage}"));
+            return Err(Error::TooLarge { option: "the number of edges", found, shortage });
+        }
+        Ok(edges)
+    }
+
+    /// Returns the offsets of the rows, repeats included, and the number of loops in the file.
+    fn offsets(
+        &mut self,
+        vertices: usize,
+        reversed: bool,
+        self_loops: bool,
+        name: &(impl Fn(u32) -> u32 + Sync),
+    ) -> Result<(Vec<u64>, u64)> {
+        let mut indptr = vec![0u64; vertices + 1];
+        let mut loops = 0;
+        let len = vertices.div_ceil(scan_count()).max(1);
+        self.blocks(name, |block, _| {
+            loops += block.par_iter().filter(|[u, v]| u == v).count() as u64;
+            indptr[1..].par_chunks_mut(len).enumerate().for_each(|(range, counts)| {
+                let start = range * len;
+                each_edge(block, reversed, self_loops, |edge| {
+                    if let Some(count) = counts.get_mut((edge.destination as usize).wrapping_sub(start)) {
+                        *count += 1;
+                    }
+                });
+            });
+        })?;
+        prefix_sum(&mut indptr);
+        Ok((indptr, loops))
+    }
+
+    /// Writes an entry for each edge of a part of the rows, starting at row `first`, into its row, in the order of the
+    /// file. `entry` makes it from the weights of the block and the edge.
+    fn scatter<T: Send>(
         &mut self,
         first: usize,
         indptr: &[u64],
-        mut indices: &mut [u32],
+        mut entries: &mut [T],
         (reversed, loops): (bool, bool),
         name: &(impl Fn(u32) -> u32 + Sync),
+        entry: impl Fn(&[f32], Directed) -> T + Sync,
     ) -> Result<()> {
         let mut parts = Vec::new();
         for range in ranges_of_edges(indptr, scan_count()) {
             let from = indptr[range.start];
-            let (part, rest) = std::mem::take(&mut indices).split_at_mut((indptr[range.end] - from) as usize);
-            indices = rest;
+            let (part, rest) = std::mem::take(&mut entries).split_at_mut((indptr[range.end] - from) as usize);
+            entries = rest;
             let next: Vec<u64> = indptr[range.clone()].iter().map(|offset| offset - from).collect();
             parts.push((first + range.start, next, part));
         }
-        self.blocks(name, |block| {
+        self.blocks(name, |block, weights| {
             parts.par_iter_mut().for_each(|(start, next, part)| {
-                each_edge(block, reversed, loops, |u, v| {
-                    if let Some(slot) = next.get_mut((v as usize).wrapping_sub(*start)) {
-                        part[*slot as usize] = u;
+                each_edge(block, reversed, loops, |edge| {
+                    if let Some(slot) = next.get_mut((edge.destination as usize).wrapping_sub(*start)) {
+                        part[*slot as usize] = entry(weights, edge);
                         *slot += 1;
                     }
                 });
@@ -258,32 +298,43 @@ impl EdgeStore {
         })
     }
 
-    /// Calls `work` with all edges, one block at a time, with their ends renamed.
-    fn blocks(&mut self, name: &(impl Fn(u32) -> u32 + Sync), mut work: impl FnMut(&[[u32; 2]])) -> Result<()> {
+    /// Calls `work` with all edges, one block at a time, with their ends renamed, and with their weights, if they have any.
+    fn blocks(&mut self, name: &(impl Fn(u32) -> u32 + Sync), mut work: impl FnMut(&[[u32; 2]], &[f32])) -> Result<()> {
         let folder = self.folder.clone();
         let failed = || Error::io("read a temporary file in", folder.clone());
         self.file.seek(SeekFrom::Start(0)).map_err(failed())?;
+        let mut weights = self.weights.as_mut().map(WeightFile::rewound).transpose()?;
         let mut block = vec![[0u32; 2]; self.stored.min(BLOCK as u64) as usize];
         let mut left = self.stored;
         while left > 0 {
             let block = &mut block[..left.min(BLOCK as u64) as usize];
             self.file.read_exact(bytemuck::cast_slice_mut(block)).map_err(failed())?;
             block.par_iter_mut().for_each(|edge| *edge = edge.map(name));
-            work(block);
+            work(block, weights.as_mut().map_or(Ok(&[][..]), |weights| weights.next(block.len()))?);
             left -= block.len() as u64;
         }
         Ok(())
     }
 }
 
-/// Calls `edge` for each edge of a block and, if asked for, its reverse.
-fn each_edge(block: &[[u32; 2]], reversed: bool, loops: bool, mut edge: impl FnMut(u32, u32)) {
-    for &[u, v] in block {
+/// An edge of a block, or its reverse.
+#[derive(Clone, Copy)]
+struct Directed {
+    source: u32,
+    destination: u32,
+    /// Position of the edge in its block.
+    at: usize,
+    is_reverse: bool,
+}
+
+/// Calls `take` for each edge of a block and, if asked for, its reverse.
+fn each_edge(block: &[[u32; 2]], reversed: bool, loops: bool, mut take: impl FnMut(Directed)) {
+    for (at, &[u, v]) in block.iter().enumerate() {
         if u != v || loops {
-            edge(u, v);
+            take(Directed { source: u, destination: v, at, is_reverse: false });
         }
         if reversed && u != v {
-            edge(v, u);
+            take(Directed { source: v, destination: u, at, is_reverse: true });
         }
     }
 }
