@@ -8,7 +8,7 @@ use ndarray_npy::WriteNpyExt;
 use serde_json::json;
 
 use super::DeviceArgs;
-use super::model::DtypeArg;
+use super::model::{DtypeArg, EdgeWeightsArg};
 use super::output::{align, count, facts, json_line, percent, print, seconds, table};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ pub(super) struct InferArgs {
     /// Weights: a safetensors file with PyG's parameter names
     #[arg(long, value_name = "FILE", requires = "model")]
     weights: Option<PathBuf>,
-    /// Model of the weights: gcn, gin, commnet, resgcn, sage or graphconv
+    /// Model of the weights: gcn, gin, commnet, resgcn, sage, graphconv, gat or gatv2
     #[arg(long, conflicts_with = "checkpoint")]
     model: Option<String>,
     /// With --weights: weights of neighbours, sym, mean or sum [default: the model's own]
@@ -38,6 +38,9 @@ pub(super) struct InferArgs {
     /// dataset's]
     #[arg(long, value_name = "NORM")]
     feature_norm: Option<String>,
+    /// Weights of edges: use them as in training, or ignore them
+    #[arg(long, value_name = "WHAT", default_value = "use", hide_possible_values = true)]
+    edge_weights: EdgeWeightsArg,
     /// Storage of vertex matrices: f32 or bf16 [default: as in training; with --weights, f32]
     #[arg(long, value_name = "DTYPE", hide_possible_values = true)]
     dtype: Option<DtypeArg>,
@@ -66,6 +69,9 @@ pub(super) fn run(args: &InferArgs) -> Result<()> {
     if let Some(norm) = &args.feature_norm {
         predictor = predictor.feature_norm(norm.parse::<FeatureNorm>()?);
     }
+    if args.edge_weights == EdgeWeightsArg::Ignore {
+        predictor = predictor.edge_weights(false);
+    }
     if let Some(dtype) = args.dtype {
         predictor = predictor.dtype(dtype.float());
     }
@@ -80,7 +86,8 @@ pub(super) fn run(args: &InferArgs) -> Result<()> {
     if let (Some(file), Some(path)) = (out, &args.out) {
         write_logits(file, &prediction.logits).map_err(failed(path))?;
     }
-    summarise(args, &data, &prediction)
+    let weighted = predictor.uses_edge_weights(&data)?;
+    summarise(args, &data, &prediction, weighted)
 }
 
 fn write_logits(mut file: OutputFile, logits: &Array2<f32>) -> std::io::Result<()> {
@@ -91,7 +98,7 @@ fn write_logits(mut file: OutputFile, logits: &Array2<f32>) -> std::io::Result<(
     file.finish()
 }
 
-fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction) -> Result<()> {
+fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction, weighted: bool) -> Result<()> {
     let accuracy = prediction.accuracy;
     let score = match prediction.labels {
         LabelKind::Class => "accuracy",
@@ -101,6 +108,7 @@ fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction) -> Resul
         return json_line(&json!({
             "event": "summary",
             "dataset": data.name(),
+            "edge_weights": weighted,
             format!("test_{score}"): accuracy.test,
             format!("val_{score}"): accuracy.val,
             format!("train_{score}"): accuracy.train,
@@ -119,6 +127,9 @@ fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction) -> Resul
         ("  training", percent(accuracy.train)),
         ("forward pass", seconds(prediction.seconds)),
     ];
+    if data.edge_weights().is_some() {
+        rows.push(("edge weights", if weighted { "used" } else { "not used" }.to_string()));
+    }
     if let Some(path) = &args.out {
         rows.push(("logits", path.display().to_string()));
     }

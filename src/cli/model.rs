@@ -125,6 +125,7 @@ impl ModelArgs {
     /// [`Error::Value`] for a number of layers or a width out of range, and the errors of the model.
     pub(super) fn model(&self, features: usize, classes: usize) -> Result<Model> {
         self.check_sizes()?;
+        self.check_attention()?;
         let mut widths = vec![self.hidden; self.layers + 1];
         widths[0] = features;
         widths[self.layers] = classes;
@@ -157,6 +158,26 @@ impl ModelArgs {
     /// Checks the values that clap accepts but that are invalid for any data.
     pub(super) fn check(&self) -> Result<()> {
         self.model(1, 1).map(drop)
+    }
+
+    /// Rejects flags of attention for a model without it.
+    fn check_attention(&self) -> Result<()> {
+        if ["gat", "gatv2"].contains(&self.model.as_str()) {
+            return Ok(());
+        }
+        let given = [
+            ("heads", self.heads != 1, self.heads.to_string()),
+            ("attention_dropout", self.attention_dropout.is_some(), String::new()),
+            ("residual", self.residual, String::new()),
+            ("edge_attention", self.edge_attention, String::new()),
+        ];
+        match given.into_iter().find(|(_, given, _)| *given) {
+            Some((option, _, value)) => {
+                let expected = format!("only gat and gatv2 have attention, not {}", self.model);
+                Err(Error::Value { option, value, expected })
+            }
+            None => Ok(()),
+        }
     }
 
     fn check_sizes(&self) -> Result<()> {

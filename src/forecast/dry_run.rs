@@ -11,7 +11,7 @@ use lapidary_planner::memory::{Epoch, Limit, Objective, Policy};
 
 use super::predict::{call_seconds, script_seconds};
 use super::{CurvePoint, DeviceForecast, Forecast, PartForecast, PlanForecast, PolicyForecast, Shape, StepForecast};
-use crate::bind::{bind, feature_kind, label_kind};
+use crate::bind::{bind, feature_kind, label_kind, model_for};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::lower::{ExchangePath, Inputs, Lifetime, Lowered, Sizes, Supply, Tiling, lower};
@@ -202,8 +202,12 @@ impl<'a> DryRun<'a> {
                 (FeatureKind::Dense { width: shape.features }, LabelKind::Class, shape.vertices, shape.edges)
             }
         };
+        let model = match self.subject {
+            Subject::Data(data) => model_for(self.model, data)?,
+            Subject::Shape(_) => self.model.clone(),
+        };
         let spec = EpochSpec {
-            model: self.model,
+            model: &model,
             features,
             labels,
             vertices,

@@ -13,7 +13,7 @@ use super::checkpoint::{COST_MODEL_FILE, ModelRecord, RUN_FILE, weights_to_use};
 use super::digests::Checkpoint;
 use super::pass::Pass;
 use super::{Accuracy, PreparedPredictor};
-use crate::bind::watched;
+use crate::bind::{model_for, watched};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
 use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelError, Norm, Weights};
@@ -139,6 +139,20 @@ impl Predictor {
     /// Sets the normalisation of features, instead of that of the checkpoint or the dataset.
     pub fn feature_norm(mut self, norm: FeatureNorm) -> Self {
         self.feature_norm = Some(norm);
+        self
+    }
+
+    /// Whether the model uses the weights of the edges of `data`.
+    ///
+    /// # Errors
+    /// As [`Predictor::predict`], about edge weights.
+    pub fn uses_edge_weights(&self, data: &Dataset) -> Result<bool> {
+        Ok(model_for(&self.model, data)?.config().edge_weights == Some(true))
+    }
+
+    /// Sets whether the weights of edges are used, instead of as in training.
+    pub fn edge_weights(mut self, on: bool) -> Self {
+        self.model = self.model.edge_weights(on);
         self
     }
 

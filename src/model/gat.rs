@@ -181,9 +181,7 @@ fn forward_of(net: &mut Network, x: Value, config: &ModelConfig, conv: Conv) -> 
     stack(net, x, config, |net, h, name, width| {
         let (out, heads) = match layer.next() == Some(last) {
             true => (width, Heads::Mean),
-            false if attention.heads > 0 && width.is_multiple_of(attention.heads) => {
-                (width / attention.heads, Heads::Concat)
-            }
+            false if width.is_multiple_of(attention.heads) => (width / attention.heads, Heads::Concat),
             false => return Err(ModelError::Heads { width, heads: attention.heads }),
         };
         conv(net, h, name, out, heads, attention, dropout)

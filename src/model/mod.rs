@@ -480,6 +480,9 @@ impl Model {
         if features.width() != input {
             return Err(ModelError::FeatureWidth { model: input, data: features.width() });
         }
+        if config.attention.heads == 0 {
+            return Err(ModelError::NoHeads);
+        }
         let slope = config.attention.negative_slope;
         if !(0.0..=1.0).contains(&slope) {
             return Err(ModelError::Slope { slope });

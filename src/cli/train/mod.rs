@@ -12,6 +12,7 @@ use super::failure;
 use super::output::{self, json_line, percent, print, say};
 use super::run_trace::RunTrace;
 use super::signals::{self, RunState, Watch};
+use crate::bind::model_for;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::PROBE_PREFIX;
@@ -43,7 +44,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<ExitCode> {
     }
     let read_seconds = start.elapsed().as_secs_f64();
     args.check_data(&data)?;
-    let model = args.model.model(data.feature_width(), data.class_count())?;
+    let model = model_for(&args.model.model(data.feature_width(), data.class_count())?, &data)?;
     if !args.output.json {
         introduce(args, &data, &model);
     }

@@ -62,12 +62,22 @@ pub(super) fn epoch_line(epoch: &Epoch, labels: LabelKind) -> serde_json::Value 
 
 pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) {
     let widths: Vec<String> = model.config().widths.iter().map(usize::to_string).collect();
+    let heads = match model.config().attention.heads {
+        1 => String::new(),
+        heads => format!(" with {heads} heads"),
+    };
+    let weights = match (data.edge_weights().is_some(), model.config().edge_weights) {
+        (false, _) => "",
+        (true, Some(true)) => " with weights",
+        (true, _) => " (weights not used)",
+    };
     say(format_args!(
-        "{} on {}: {} vertices, {} edges, {} train / {} val / {} test, {} epochs",
-        format_args!("{} {}{}", args.model.model, widths.join("-"), args.model.dtype.said()),
+        "{} on {}: {} vertices, {} edges{}, {} train / {} val / {} test, {} epochs",
+        format_args!("{} {}{heads}{}", args.model.model, widths.join("-"), args.model.dtype.said()),
         output::one_line(data.name()),
         output::count(data.graph().vertex_count() as u64),
         output::count(data.graph().edge_count() as u64),
+        weights,
         output::count(data.split_size(TRAIN) as u64),
         output::count(data.split_size(VAL) as u64),
         output::count(data.split_size(TEST) as u64),
