@@ -15,8 +15,8 @@ Those of `gat` and `gatv2`, whose `--hidden` is the width of all heads together;
   pyg_sorted      the same on an `EdgeIndex` sorted by destination that has the self-loops already
   pyg_csr         the same on a torch.sparse_csr adjacency that has the self-loops already
 The first two epochs are without dropout. `losses` are those of these two epochs and can be compared; dropout masks differ
-between frameworks. Prints one JSON line, also if memory runs out, which `--mem-gb` limits. `speed.py` chooses the Python; `PEERS_DIR` holds the helpers shared with
-`bench_gnn.py`.
+between frameworks. Prints one JSON line, also if memory runs out, which `--mem-gb` limits. `speed.py` chooses the Python;
+`PEERS_DIR` holds the helpers shared with `bench_gnn.py`.
 """
 
 import argparse
@@ -188,8 +188,8 @@ class DglAttention(torch.nn.Module):
         self.convs = torch.nn.ModuleList([hidden_layer, DglHeads(a.model, hidden, classes, a.heads, mean=True)])
         names = {
             "gat": {"lin.weight": "fc.weight", "att_src": "attn_l", "att_dst": "attn_r"},
-            "gatv2": {f"lin_{l}.{p}": f"fc_{end}.{p}" for l, end in (("l", "src"), ("r", "dst")) for p in ("weight", "bias")}
-            | {"att": "attn"},
+            "gatv2": {"lin_l.weight": "fc_src.weight", "lin_l.bias": "fc_src.bias", "lin_r.weight": "fc_dst.weight",
+                      "lin_r.bias": "fc_dst.bias", "att": "attn"},
         }[a.model]
         state = {}
         for name, value in weights.items():
@@ -265,13 +265,13 @@ def network(a, g, x, widths, weights):
 def measure(a):
     """Returns what the run is reported by."""
     g = load(a.graph)
-    protect(a.mem_gb)
     x, y = torch.from_numpy(g["x"]), torch.from_numpy(g["y"])
     train = torch.from_numpy(np.flatnonzero(g["train"]))
     weights = read_weights(a.weights)
     widths = [x.shape[1], a.hidden, g["meta"]["classes"]]
     reset_peak()
     net = network(a, g, x, widths, weights)
+    protect(a.mem_gb)  # not before: the limit counts what an import maps
     g.clear()
     parts = net.parts()
     adam = torch.optim.Adam(net.parameters(), lr=0.01)
@@ -307,7 +307,8 @@ def measure(a):
             at = slice_timer()
             forward()
             infer.add(*at)
-    return dict(status="ok", epoch=stats_ms(times), infer=stats_ms(infer), peak_rss_mb=peak, losses=losses, dropped_loss=dropped)
+    return dict(status="ok", epoch=stats_ms(times), infer=stats_ms(infer), peak_rss_mb=peak, losses=losses,
+                dropped_loss=dropped)
 
 
 if __name__ == "__main__":
