@@ -90,7 +90,7 @@ fn check_sums(config: &ModelConfig, data: &Dataset, weights: &[f32]) -> Result<(
         let own = if self_loops && !looped { 1.0 } else { 0.0 };
         let sum = own + weights[edges.clone()].iter().map(|&weight| f64::from(weight)).sum::<f64>();
         let isolated = edges.is_empty() && !self_loops;
-        (!isolated && !(sum > 0.0)).then_some((v, sum))
+        (!isolated && (sum <= 0.0 || sum.is_nan())).then_some((v, sum))
     });
     match bad {
         Some((vertex, sum)) => Err(Error::EdgeWeights { dataset: data.name().into(), vertex, sum }),

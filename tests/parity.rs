@@ -24,7 +24,7 @@ struct Case {
 impl Case {
     /// Opens the dataset, with the weights of edges that the case has.
     fn dataset(&self) -> Dataset {
-        Dataset::open(&self.folder_of_data()).unwrap()
+        Dataset::open(self.folder_of_data()).unwrap()
     }
 
     /// Returns the folder of the dataset; a copy with the weights of edges if the case has any.

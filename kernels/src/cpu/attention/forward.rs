@@ -103,9 +103,7 @@ fn add<const G: usize>(
         *weight = exp2(*weight, *shift);
     }
     for weights in weights.chunks_exact(G) {
-        for head in 0..G {
-            state.sums[head] += weights[head];
-        }
+        state.sums.iter_mut().zip(weights).for_each(|(sum, weight)| *sum += weight);
     }
     if let Some(draws) = &operands.draws {
         let mut factors = [0.0f32; CHUNK * LANES];
@@ -186,9 +184,7 @@ const MARGIN: f32 = 32.0;
 #[inline(always)]
 fn rescale<const G: usize>(scores: &[f32], state: &mut State<'_, G>) {
     if state.sums == [0.0; G] {
-        for head in 0..G {
-            state.shifts[head] = scores[head].round_ties_even();
-        }
+        state.shifts.iter_mut().zip(scores).for_each(|(shift, score)| *shift = score.round_ties_even());
     }
     let mut limits = [0.0f32; CHUNK * LANES];
     repeat::<G>(&state.shifts.map(|shift| shift + MARGIN), &mut limits[..scores.len()]);
