@@ -31,7 +31,7 @@ pub(super) struct ModelArgs {
     /// and graphconv]
     #[arg(long)]
     norm: Option<String>,
-    /// Layer norm on hidden layers, before the ReLU
+    /// Layer norm on hidden layers, before the activation
     #[arg(long)]
     layer_norm: bool,
     /// Function between layers: relu or elu

@@ -38,8 +38,8 @@ impl Snapshot {
     /// The first call for a dataset also computes [`Dataset::fingerprint`], unless that was done before.
     ///
     /// # Errors
-    /// [`Error::Weights`](crate::Error::Weights) if the weights are not finite, and then no file is touched.
-    /// [`Error::Io`](crate::Error::Io); the folder then still has a complete checkpoint if it had one before.
+    /// [`crate::Error::Weights`] if the weights are not finite, and then no file is touched.
+    /// [`crate::Error::Io`]; the folder then still has a complete checkpoint if it had one before.
     pub fn save(&self, dir: impl AsRef<Path>) -> Result<()> {
         let dir = dir.as_ref();
         self.weights.check_finite()?;
@@ -79,8 +79,8 @@ impl Trainer {
     /// [`Trainer::last_good`].
     ///
     /// # Errors
-    /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`] if a parameter or a moment is not finite; the trainer is then
-    /// where [`Trainer::step`] leaves it. [`Error::Device`].
+    /// [`crate::Error::Diverged`] or [`crate::Error::NotFiniteAtStart`] if a parameter or a moment is not finite; the
+    /// trainer is then where [`Trainer::step`] leaves it. [`crate::Error::Device`].
     pub fn snapshot(&mut self) -> Result<Arc<Snapshot>> {
         let start = Instant::now();
         let snapshot = Arc::new(self.state()?);
@@ -116,7 +116,7 @@ impl Trainer {
     /// over devices stays as it is.
     ///
     /// # Errors
-    /// [`Error::Weights`] if the snapshot is of another model; [`Error::Device`].
+    /// [`crate::Error::Weights`] if the snapshot is of another model; [`crate::Error::Device`].
     pub fn restore(&mut self, snapshot: &Snapshot) -> Result<()> {
         snapshot.weights.check(&self.record.model.model.name, &self.parameters)?;
         self.check_moments(&snapshot.moments)?;
@@ -143,7 +143,7 @@ impl Trainer {
     /// takes a [`RunLock`](crate::RunLock) first, as the command does.
     ///
     /// # Errors
-    /// As [`Snapshot::save`]; [`Error::Device`].
+    /// As [`Snapshot::save`]; [`crate::Error::Device`].
     pub fn save(&self, dir: impl AsRef<Path>) -> Result<()> {
         self.state()?.save(dir)
     }
