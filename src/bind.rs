@@ -5,17 +5,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use crate::dataset::{Dataset, FeatureNorm, Features, Labels, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
 use crate::lower::{FeatureData, Inputs, LabelData};
-use crate::model::{FeatureKind, LabelKind, Model, ModelConfig, Norm, WeightedMean};
-use lapidary_kernels::Shared;
+use crate::model::{FeatureKind, LabelKind, Mode, Model};
+use crate::program::{Degree, Origin};
 use lapidary_kernels::call::NO_LABEL;
+use lapidary_kernels::{Shared, StorageType};
+use rayon::prelude::*;
 
-/// Returns the arrays of `data`, with features normalised as requested.
+/// Returns the arrays of `data`, with features normalised as requested. Without `edge_weights`, all weights are 1.
 ///
 /// # Errors
 /// [`Error::DataLacks`] if the dataset has no features.
 /// # Cost
 /// O(n + e); the features are copied if they are normalised.
-pub(crate) fn bind(data: &Dataset, norm: FeatureNorm) -> Result<Inputs> {
+pub(crate) fn bind(data: &Dataset, norm: FeatureNorm, edge_weights: bool) -> Result<Inputs> {
     let features = features(data)?;
     let features = match norm {
         FeatureNorm::Row => {
@@ -38,7 +40,7 @@ pub(crate) fn bind(data: &Dataset, norm: FeatureNorm) -> Result<Inputs> {
     Ok(Inputs {
         graph: data.graph().clone(),
         symmetric: !data.directed(),
-        edge_weights: data.edge_weights().cloned(),
+        edge_weights: data.edge_weights().filter(|_| edge_weights).cloned(),
         features: feature_data(features),
         labels,
         split: data.split().clone(),
@@ -49,42 +51,65 @@ pub(crate) fn bind(data: &Dataset, norm: FeatureNorm) -> Result<Inputs> {
 /// Returns `model` as it is applied to `data`: with the choice of edge weights made.
 ///
 /// # Errors
-/// [`Error::DataLacks`] if the model uses edge weights and the dataset has none; [`Error::EdgeWeights`] if a sum of
-/// weights that the model divides by, or takes a root of, is not above 0.
+/// Those of [`uses_edge_weights`]; [`Error::EdgeWeights`] if a sum of weights that the model divides by, or takes a root
+/// of, is not above 0.
 /// # Cost
-/// O(n + e) if the weights are checked.
+/// O(n + e) if the weights are used.
 pub(crate) fn model_for(model: &Model, data: &Dataset) -> Result<Model> {
-    let config = model.config();
-    let attention = ["gat", "gatv2"].contains(&config.name.as_str());
-    let asked = match attention {
-        // Attention has a place for weights only if it was asked for.
-        true if !config.attention.edge_weights => Some(false),
-        true => config.edge_weights.or(Some(true)),
-        false => config.edge_weights,
-    };
-    let Some(weights) = data.edge_weights().filter(|_| asked != Some(false)) else {
-        return match asked {
-            Some(true) => Err(Error::DataLacks {
-                dataset: data.name().into(),
-                what: "edge weights",
-                needed_by: "the model uses them: add edge_weights.npy, or set the option `edge_weights` to ignore",
-            }),
-            _ => Ok(model.clone().edge_weights(false)),
-        };
-    };
-    check_sums(config, data, weights)?;
-    Ok(model.clone().edge_weights(true))
+    let model = model.clone().edge_weights(uses_edge_weights(model, data)?);
+    if let Some(weights) = data.edge_weights().filter(|_| model.config().edge_weights == Some(true)) {
+        for degree in origins(&model, data)?.iter().filter_map(weighted_degree) {
+            check_sums(degree, data, weights)?;
+        }
+    }
+    Ok(model)
 }
 
-/// Checks that the model can divide by the sums of the weights, or take their roots.
-fn check_sums(config: &ModelConfig, data: &Dataset, weights: &[f32]) -> Result<()> {
-    let (norm, self_loops) = Model::norm_of(config);
-    let by_count = norm == Some(Norm::Mean) && config.weighted_mean == WeightedMean::Count;
-    if by_count || !matches!(norm, Some(Norm::Sym | Norm::Mean)) {
-        return Ok(());
+/// Whether a model uses the weights of the edges of `data`: they are there, it reads them, and it was not told to ignore
+/// them.
+///
+/// # Errors
+/// [`Error::DataLacks`] if the model was told to use them, or was trained with them, and the dataset has none;
+/// [`Error::Model`].
+pub(crate) fn uses_edge_weights(model: &Model, data: &Dataset) -> Result<bool> {
+    let config = model.config();
+    let asked = config.edge_weights.or(config.attention.edge_weights.then_some(true));
+    let weighted = data.edge_weights().is_some();
+    if asked == Some(false) || (asked.is_none() && !weighted) {
+        return Ok(false);
     }
+    let reads = |origin: &Origin| matches!(origin, Origin::EdgeWeights(..)) || weighted_degree(origin).is_some();
+    let needed = origins(&model.clone().edge_weights(true), data)?.iter().any(reads);
+    if needed && !weighted {
+        return Err(Error::DataLacks {
+            dataset: data.name().into(),
+            what: "edge weights",
+            needed_by: "the model uses them: add edge_weights.npy, or set the option `edge_weights` to ignore",
+        });
+    }
+    Ok(needed)
+}
+
+/// Returns what the network of a model reads.
+fn origins(model: &Model, data: &Dataset) -> Result<Vec<Origin>> {
+    let (network, _) = model.network(feature_kind(data)?, Mode::Evaluate, StorageType::F32)?;
+    Ok(network.program().origins().keys().cloned().collect())
+}
+
+fn weighted_degree(origin: &Origin) -> Option<Degree> {
+    match *origin {
+        Origin::Scale(degree @ (Degree::InverseRoot { weighted, .. } | Degree::Inverse { weighted, .. })) => {
+            weighted.then_some(degree)
+        }
+        _ => None,
+    }
+}
+
+/// Checks that a model can divide by the sums of the weights, or take their roots.
+fn check_sums(degree: Degree, data: &Dataset, weights: &[f32]) -> Result<()> {
+    let (Degree::InverseRoot { self_loops, .. } | Degree::Inverse { self_loops, .. }) = degree;
     let graph = data.graph();
-    let bad = (0..graph.vertex_count()).find_map(|v| {
+    let bad = (0..graph.vertex_count()).into_par_iter().find_map_first(|v| {
         let edges = graph.edges(v);
         let looped = graph.sources(v).binary_search(&(v as u32)).is_ok();
         let own = if self_loops && !looped { 1.0 } else { 0.0 };

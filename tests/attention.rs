@@ -3,7 +3,7 @@
 use crate::common::hostile_graph;
 use assert_cmd::Command;
 use lapidary::dataset::Arrays;
-use lapidary::model::Norm;
+use lapidary::model::{AttentionConfig, Norm};
 use lapidary::{ByteSize, Dataset, Devices, Error, Model, Predictor, Trainer};
 use ndarray::Array2;
 
@@ -97,6 +97,42 @@ fn a_model_trained_with_weights_asks_for_them() {
     let error = predictor().predict(&plain).unwrap_err().to_string();
     assert!(error.contains("no edge weights") && error.contains("edge_weights"), "{error}");
     predictor().edge_weights(false).predict(&plain).unwrap();
+}
+
+#[test]
+fn a_network_that_reads_no_weights_asks_for_none() {
+    let (weighted, plain) = (data(|edge| 1.0 + edge as f32), data(|_| 1.0).without_edge_weights());
+    let model = |weights: bool| {
+        Model::custom("mine", &[6, 3], move |net, x, _| {
+            let h = net.linear(x, "a", 3, true)?;
+            if weights { net.weighted_gather(h, false) } else { net.gather(h, false) }
+        })
+    };
+    for (reads, asks) in [(false, false), (true, true)] {
+        let (model, folder) = (model(reads), tempfile::tempdir().unwrap());
+        let mut trainer = Trainer::builder(&model, &weighted).build().unwrap();
+        trainer.step().unwrap();
+        trainer.save(folder.path()).unwrap();
+        let predictor = Predictor::open_with(folder.path(), &model).unwrap();
+        assert_eq!(predictor.predict(&plain).is_err(), asks);
+    }
+}
+
+#[test]
+fn weights_that_attention_ignores_are_all_1() {
+    let (ones, others) = (data(|_| 1.0), data(|edge| 0.25 + (edge % 7) as f32));
+    let config = AttentionConfig { heads: 2, edge_weights: true, ..AttentionConfig::default() };
+    for model in [Model::gat(&[6, 4, 3]), Model::gatv2(&[6, 4, 3])] {
+        let model = model.attention(config);
+        let loss = |data: &Dataset, model: &Model| {
+            let mut trainer = Trainer::builder(model, data).build().unwrap();
+            trainer.step().unwrap();
+            trainer.step().unwrap().loss
+        };
+        let want = loss(&ones, &model);
+        assert!((loss(&others, &model) - want).abs() > 1e-5);
+        assert_eq!(loss(&others, &model.clone().edge_weights(false)), want);
+    }
 }
 
 #[test]

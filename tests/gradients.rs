@@ -153,14 +153,15 @@ fn check_device(
     }
 }
 
-type Conv = fn(&mut Network, Value, &str, usize, Heads, &AttentionConfig, f32) -> Result<Value, ModelError>;
+type Conv = fn(&mut Network, Value, &str, usize, Heads, &AttentionConfig) -> Result<Value, ModelError>;
 
 /// Returns a network with an attention layer between two linear layers.
 fn attention(name: &str, conv: Conv, heads: usize, how: Heads) -> Model {
-    let config = AttentionConfig { heads, residual: heads > 1, edge_weights: heads > 1, ..AttentionConfig::default() };
+    let (dropout, more) = (Some(0.3), heads > 1);
+    let config = AttentionConfig { heads, dropout, residual: more, edge_weights: more, ..AttentionConfig::default() };
     network(&format!("{name} {heads} {how:?}"), move |net, x, _| {
         let h = net.linear(x, "a", 4, true)?;
-        let h = conv(net, h, "att", 2, how, &config, 0.3)?;
+        let h = conv(net, h, "att", 2, how, &config)?;
         net.linear(h, "b", CLASSES, false)
     })
 }

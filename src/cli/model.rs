@@ -125,11 +125,10 @@ impl ModelArgs {
     /// [`Error::Value`] for a number of layers or a width out of range, and the errors of the model.
     pub(super) fn model(&self, features: usize, classes: usize) -> Result<Model> {
         self.check_sizes()?;
-        self.check_attention()?;
         let mut widths = vec![self.hidden; self.layers + 1];
         widths[0] = features;
         widths[self.layers] = classes;
-        Ok(Model::from_config(ModelConfig {
+        let config = ModelConfig {
             name: self.model.clone(),
             widths,
             dropout: self.dropout,
@@ -152,7 +151,10 @@ impl ModelArgs {
                 WeightedMeanArg::Sum => WeightedMean::Sum,
                 WeightedMeanArg::Count => WeightedMean::Count,
             },
-        })?)
+        };
+        let model = Model::from_config(config)?;
+        self.check_attention(model.config())?;
+        Ok(model)
     }
 
     /// Checks the values that clap accepts but that are invalid for any data.
@@ -161,21 +163,15 @@ impl ModelArgs {
     }
 
     /// Rejects flags of attention for a model without it.
-    fn check_attention(&self) -> Result<()> {
-        if ["gat", "gatv2"].contains(&self.model.as_str()) {
-            return Ok(());
-        }
+    fn check_attention(&self, config: &ModelConfig) -> Result<()> {
         let given = [
-            ("heads", self.heads != 1, self.heads.to_string()),
-            ("attention_dropout", self.attention_dropout.is_some(), String::new()),
-            ("residual", self.residual, String::new()),
-            ("edge_attention", self.edge_attention, String::new()),
+            ("heads", self.heads != 1),
+            ("attention_dropout", self.attention_dropout.is_some()),
+            ("residual", self.residual),
+            ("edge_attention", self.edge_attention),
         ];
-        match given.into_iter().find(|(_, given, _)| *given) {
-            Some((option, _, value)) => {
-                let expected = format!("only gat and gatv2 have attention, not {}", self.model);
-                Err(Error::Value { option, value, expected })
-            }
+        match given.into_iter().find(|(_, given)| *given && !config.has_attention()) {
+            Some((option, _)) => Err(Error::NotForModel { option, model: self.model.clone(), models: "gat and gatv2" }),
             None => Ok(()),
         }
     }

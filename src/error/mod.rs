@@ -47,6 +47,16 @@ pub enum Error {
         /// The values that are valid.
         expected: String,
     },
+    /// An option that the model does not have.
+    #[error("option `{option}` is for {models}, not for {model}")]
+    NotForModel {
+        /// The name of the method or field that sets it.
+        option: &'static str,
+        /// The model.
+        model: String,
+        /// The models that have it.
+        models: &'static str,
+    },
     /// The dataset lacks something that is needed.
     #[error("the dataset `{dataset}` has no {what}; {needed_by}")]
     DataLacks {
@@ -152,6 +162,53 @@ pub enum Error {
     /// A worker failed in an earlier call, which returned the cause.
     #[error("the workers have stopped after an earlier failure; start the run again")]
     WorkersGone,
+    /// Another rank of the job failed.
+    #[error("rank {rank} on {host} failed: {message}")]
+    OtherRank {
+        /// The rank.
+        rank: usize,
+        /// The name of its machine.
+        host: String,
+        /// Its error.
+        message: String,
+    },
+    /// The ranks of a job were started with different settings or data.
+    #[error("rank {rank} on {host} has another {what} than rank 0: {other}, not {first}; start all ranks alike")]
+    RanksDiffer {
+        /// What differs.
+        what: &'static str,
+        /// The first rank that differs.
+        rank: usize,
+        /// The name of its machine.
+        host: String,
+        /// The value on rank 0.
+        first: String,
+        /// The value on that rank.
+        other: String,
+    },
+    /// A rank of another version has sent something.
+    #[error("another rank of this job runs another version of this program; start the same one on all machines")]
+    OtherVersion {
+        /// The cause.
+        source: serde_json::Error,
+    },
+    /// The process is one of several, but the program was built without MPI.
+    #[error(
+        "this process was started as rank {rank} of {count}, but the program was built without MPI; \
+        install MPI (Debian: libopenmpi-dev openmpi-bin libclang-dev) and build with `--features mpi`"
+    )]
+    NoMpi {
+        /// The rank.
+        rank: usize,
+        /// The number of ranks.
+        count: usize,
+    },
+    /// MPI cannot be started.
+    #[error("MPI cannot be started: {why}")]
+    Mpi {
+        /// The reason.
+        why: String,
+    },
     /// A file is not a valid device profile.
     #[error("{} cannot be used", path.display())]
     Profile {

@@ -157,11 +157,15 @@ impl<'a> DryRun<'a> {
             self.options.devices.check()?;
         }
         let profile = profile::load(&self.profile_name())?;
-        let inputs = match self.subject {
-            Subject::Data(data) => Some(bind(data, data.default_feature_norm())?),
-            Subject::Shape(_) => None,
+        let (model, inputs) = match self.subject {
+            Subject::Data(data) => {
+                let model = model_for(self.model, data)?;
+                let inputs = bind(data, data.default_feature_norm(), model.config().weighted())?;
+                (model, Some(inputs))
+            }
+            Subject::Shape(_) => (self.model.clone(), None),
         };
-        let subject = self.forecast_input(inputs.as_ref())?;
+        let subject = self.forecast_input(&model, inputs.as_ref())?;
         let device_memory = self
             .options
             .device_memory
@@ -192,7 +196,7 @@ impl<'a> DryRun<'a> {
     }
 
     /// Writes the programs, and determines the parts that they will be lowered for.
-    fn forecast_input<'i>(&self, inputs: Option<&'i Inputs>) -> Result<ForecastInput<'i>> {
+    fn forecast_input<'i>(&self, model: &Model, inputs: Option<&'i Inputs>) -> Result<ForecastInput<'i>> {
         let (features, labels, vertices, edges) = match self.subject {
             Subject::Data(data) => {
                 let (vertices, edges) = (data.graph().vertex_count() as u64, data.graph().edge_count() as u64);
@@ -202,12 +206,8 @@ impl<'a> DryRun<'a> {
                 (FeatureKind::Dense { width: shape.features }, LabelKind::Class, shape.vertices, shape.edges)
             }
         };
-        let model = match self.subject {
-            Subject::Data(data) => model_for(self.model, data)?,
-            Subject::Shape(_) => self.model.clone(),
-        };
         let spec = EpochSpec {
-            model: &model,
+            model,
             features,
             labels,
             vertices,

@@ -44,13 +44,15 @@ impl Pass {
         if classes > width {
             return Err(Error::ClassCount { dataset: data.name().into(), data: classes, model: width });
         }
-        let (network, logits) = model_for(model, data)?.network(feature_kind(data)?, Mode::Evaluate, *dtype)?;
+        let model = model_for(model, data)?;
+        let (network, logits) = model.network(feature_kind(data)?, Mode::Evaluate, *dtype)?;
         let (vertices, edges) = (data.graph().vertex_count() as u64, data.graph().edge_count() as u64);
         let repeats = runs == Runs::Many;
         let workload = Workload { vertices, edges, backward: false, runs: if repeats { EXPECTED_RUNS } else { 1 } };
         let labels = label_kind(data);
         let program = evaluation_program(network, logits, outputs, labels, &workload, options.passes)?;
-        let inputs = bind(data, feature_norm.unwrap_or_else(|| data.default_feature_norm()))?;
+        let norm = feature_norm.unwrap_or_else(|| data.default_feature_norm());
+        let inputs = bind(data, norm, model.config().weighted())?;
         let parts = options.parts(&inputs, &program, cost_model.as_deref(), runs)?;
         let outputs = outputs.iter().map(|name| (output_name(name), name.clone())).collect();
         Ok(Self { program, inputs, parts, labels, outputs, repeats })

@@ -13,7 +13,7 @@ use super::checkpoint::{COST_MODEL_FILE, ModelRecord, RUN_FILE, weights_to_use};
 use super::digests::Checkpoint;
 use super::pass::Pass;
 use super::{Accuracy, PreparedPredictor};
-use crate::bind::{model_for, watched};
+use crate::bind::{uses_edge_weights, watched};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
 use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelError, Norm, Weights};
@@ -107,6 +107,11 @@ impl Predictor {
     /// [`Error::NoCheckpoint`], [`Error::Damaged`], [`Error::RunRecord`], [`Error::Weights`], [`Error::CostModel`].
     pub fn open_with(path: impl AsRef<Path>, model: &Model) -> Result<Self> {
         let (record, weights, cost_model) = read_checkpoint(path.as_ref())?;
+        // A model that was trained with weights of edges asks for them.
+        let model = match (model.config().edge_weights, record.model.edge_weights) {
+            (None, Some(uses)) => &model.clone().edge_weights(uses),
+            _ => model,
+        };
         Ok(Self::new(model, weights, Some(record.feature_norm))?.dtype(record.dtype).cost_model(cost_model))
     }
 
@@ -147,7 +152,7 @@ impl Predictor {
     /// # Errors
     /// As [`Predictor::predict`], about edge weights.
     pub fn uses_edge_weights(&self, data: &Dataset) -> Result<bool> {
-        Ok(model_for(&self.model, data)?.config().edge_weights == Some(true))
+        uses_edge_weights(&self.model, data)
     }
 
     /// Sets whether the weights of edges are used, instead of as in training.
@@ -206,7 +211,7 @@ impl Predictor {
     /// # Errors
     /// As [`Predictor::predict`].
     pub fn run(&self, data: &Dataset) -> Result<Prediction> {
-        watched(data, || {
+        self.options.ranks.telling(watched(data, || {
             let pass = Pass::new(self, data, Runs::Once)?;
             let start = Instant::now();
             let mut session = pass.open(self, None)?;
@@ -215,7 +220,7 @@ impl Predictor {
             let made = prediction.part_seconds.iter_mut().zip(session.setup_seconds());
             made.for_each(|(seconds, setup)| *seconds += setup);
             Ok(prediction)
-        })
+        }))
     }
 
     /// Returns a predictor that keeps its devices, plan and graph between calls.

@@ -9,9 +9,10 @@ use lapidary_kernels::{HostSlot, Shared};
 use rayon::prelude::*;
 
 use super::routes::{Routes, Source};
+use super::sizes::canonical;
 use super::tiling::{cut_rows, with_halo_tiles};
 use super::{Cut, ExchangePath, FeatureData, Inputs, LabelData, Sizes, Tiling};
-use crate::graph::{Block, Graph, outside};
+use crate::graph::{Block, Graph};
 use crate::program::{BlockSpec, Degree, LoopWeight, Origin};
 
 /// The contents of a constant that no operation computes, or of one tile of it.
@@ -203,6 +204,8 @@ impl<'a> Supply<'a> {
 
     /// Returns the rows that cross between the parts over a block of the graph.
     pub fn routes(&mut self, block: BlockSpec) -> &Routes {
+        // A self-loop crosses nothing.
+        let block = plain(block);
         if !self.routes.contains_key(&block) {
             let parts = self.parts.clone();
             let routes = Routes::new(self.graph(block), &parts);
@@ -308,7 +311,7 @@ impl<'a> Supply<'a> {
             (Origin::Identity(width), _, _) => HostSlot::constant(&identity(*width)),
             (&Origin::HeadMean { heads, width }, _, _) => HostSlot::constant(&head_mean(heads, width)),
             (&Origin::EdgeWeights(block, loops), _, _) => {
-                let indptr = self.graph_of(block).indptr();
+                let indptr = self.graph(canonical(block, self.inputs.symmetric)).indptr();
                 let edges = indptr[range.start] as usize..indptr[range.end] as usize;
                 HostSlot::constant(&self.edge_weights(block, loops).slice(edges))
             }
@@ -338,10 +341,12 @@ impl<'a> Supply<'a> {
     fn make(&mut self, part: usize, tile: usize, spec: BlockSpec) -> LocalBlock {
         let (part_range, range) = (self.parts[part].clone(), self.tiles[part][tile].clone());
         match (spec, &self.inputs.features) {
-            (BlockSpec::Graph { .. }, _) => {
-                let one = self.parts.len() == 1;
-                let graph = self.graph(spec);
-                let block = if one { Block::whole(graph) } else { Block::of_part(graph, part_range) };
+            (BlockSpec::Graph { self_loops, .. }, _) => {
+                let block = match (self.parts.len(), self_loops) {
+                    (1, _) => Block::whole(self.graph(spec)),
+                    (_, false) => Block::of_part(self.graph(spec), part_range),
+                    (_, true) => Block::of_part_with_self_loops(self.graph(plain(spec)), part_range),
+                };
                 LocalBlock { block, permutation: None }
             }
             (BlockSpec::Features { transposed: true, .. }, _) => {
@@ -387,17 +392,6 @@ impl<'a> Supply<'a> {
         &self.graphs[&spec]
     }
 
-    /// Returns the graph whose rows a block has: a symmetric graph is its own transpose.
-    fn graph_of(&mut self, spec: BlockSpec) -> &Graph {
-        let spec = match spec {
-            BlockSpec::Graph { self_loops, .. } if self.inputs.symmetric => {
-                BlockSpec::Graph { self_loops, transposed: false }
-            }
-            other => other,
-        };
-        self.graph(spec)
-    }
-
     /// Returns the weights of all edges of a graph block, in its order.
     fn edge_weights(&mut self, spec: BlockSpec, loops: LoopWeight) -> Shared<f32> {
         if let Some(weights) = self.edge_weights.get(&(spec, loops)) {
@@ -410,11 +404,11 @@ impl<'a> Supply<'a> {
         let weights = match (&self.inputs.edge_weights, self_loops, transposed) {
             (None, false, _) => vec![1.0; graph.edge_count()].into(),
             (Some(weights), false, false) => weights.clone(),
-            (None, true, false) => vec![1.0; self.graph(spec).edge_count()].into(),
+            (None, true, false) => with_loops(graph, &vec![1.0; graph.edge_count()], loops).into(),
             (Some(weights), true, false) => with_loops(graph, weights, loops).into(),
             (_, _, true) => {
                 let weights = self.edge_weights(spec.transpose(), loops);
-                self.graph_of(spec.transpose()).transpose_values(&weights).into()
+                self.graph(canonical(spec.transpose(), self.inputs.symmetric)).transpose_values(&weights).into()
             }
         };
         self.edge_weights.insert((spec, loops), weights);
@@ -424,16 +418,12 @@ impl<'a> Supply<'a> {
     /// Returns the global ids of the sources of a part's block: the part's own rows, then those of its halo; if the part
     /// is tiled, all in the order of the whole graph.
     fn source_ids(&mut self, part: usize, spec: BlockSpec) -> Shared<u32> {
-        let own = self.parts[part].clone();
-        let own_ids = own.start as u32..own.end as u32;
-        if self.parts.len() == 1 {
-            return own_ids.collect::<Vec<_>>().into();
-        }
-        let graph = self.graph_of(spec);
-        let halo: Vec<u32> = outside(graph, &own).iter().collect();
-        let low = if self.tiles[part].len() > 1 { halo.partition_point(|&v| (v as usize) < own.start) } else { 0 };
-        let ids = halo[..low].iter().copied().chain(own_ids).chain(halo[low..].iter().copied());
-        ids.collect::<Vec<_>>().into()
+        let spec = canonical(spec, self.inputs.symmetric);
+        let tiled = self.parts.len() > 1 && self.tiles[part].len() > 1;
+        let low = if tiled { self.low_halo(part, spec) as usize } else { 0 };
+        let own = self.parts[part].start as u32..self.parts[part].end as u32;
+        let (before, after) = self.block(part, 0, spec).block.halo().split_at(low);
+        before.iter().copied().chain(own).chain(after.iter().copied()).collect::<Vec<_>>().into()
     }
 
     /// Returns the edge and row counts of one direction, for each part.
@@ -455,10 +445,13 @@ impl<'a> Supply<'a> {
         let (Degree::InverseRoot { self_loops, weighted } | Degree::Inverse { self_loops, weighted }) = degree;
         let block = BlockSpec::Graph { self_loops, transposed: false };
         let weights = weighted.then(|| self.edge_weights(block, LoopWeight::One));
-        let graph = self.graph(block);
-        let sum = |v| match &weights {
-            None => graph.in_degree(v) as f64,
-            Some(weights) => weights[graph.edges(v)].iter().map(|&weight| f64::from(weight)).sum(),
+        let sums = weights.map(|weights| (weights, self.graph(block).clone()));
+        let graph = &self.inputs.graph;
+        let degree_of =
+            |v| graph.in_degree(v) + u64::from(self_loops) - if self_loops { graph.loops_at(v) as u64 } else { 0 };
+        let sum = |v| match &sums {
+            None => degree_of(v) as f64,
+            Some((weights, graph)) => weights[graph.edges(v)].iter().map(|&weight| f64::from(weight)).sum(),
         };
         let factor = |v| match (sum(v), degree) {
             (0.0, _) => 0.0,
@@ -467,6 +460,14 @@ impl<'a> Supply<'a> {
         };
         let factors: Vec<f32> = range.into_par_iter().map(factor).collect();
         factors.into()
+    }
+}
+
+/// Returns the block of the graph without added self-loops.
+fn plain(block: BlockSpec) -> BlockSpec {
+    match block {
+        BlockSpec::Graph { transposed, .. } => BlockSpec::Graph { self_loops: false, transposed },
+        features => features,
     }
 }
 
@@ -498,20 +499,13 @@ fn head_mean(heads: usize, width: usize) -> Shared<f32> {
 /// Returns the weights of the edges of `A + I`. With [`LoopWeight::One`], a self-loop of the graph keeps its weight. With
 /// [`LoopWeight::Mean`], each self-loop has the mean weight of the vertex's other in-edges.
 fn with_loops(graph: &Graph, weights: &[f32], loops: LoopWeight) -> Vec<f32> {
-    if loops == LoopWeight::One {
-        return graph.with_self_loops_and_values(weights, |_| 1.0);
-    }
     let mean = |v: usize| {
         let others = graph.sources(v).iter().zip(&weights[graph.edges(v)]).filter(|(u, _)| **u as usize != v);
         let (count, sum) = others.fold((0u64, 0.0), |(count, sum), (_, &weight)| (count + 1, sum + f64::from(weight)));
         if count == 0 { 0.0 } else { (sum / count as f64) as f32 }
     };
-    let looped = graph.with_self_loops();
-    let mut all = graph.with_self_loops_and_values(weights, mean);
-    for v in (0..graph.vertex_count()).filter(|&v| graph.sources(v).binary_search(&(v as u32)).is_ok()) {
-        let edges = looped.edges(v);
-        let own = looped.sources(v).binary_search(&(v as u32)).expect("every vertex has a self-loop");
-        all[edges.start + own] = mean(v);
-    }
-    all
+    graph.with_self_loops_and_values(weights, |v, old| match loops {
+        LoopWeight::One => old.unwrap_or(1.0),
+        LoopWeight::Mean => mean(v),
+    })
 }

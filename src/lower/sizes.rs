@@ -102,18 +102,23 @@ impl Sizes {
         }
     }
 
-    /// Returns the block that is used for `block`: a symmetric graph is its own transpose. Weights of edges are not
-    /// part of a block; those of the two directions are two arrays.
+    /// Returns the block that is used for `block`: a symmetric graph is its own transpose.
     pub fn canonical(&self, block: BlockSpec) -> BlockSpec {
-        match block {
-            BlockSpec::Graph { self_loops, .. } if self.symmetric => BlockSpec::Graph { self_loops, transposed: false },
-            other => other,
-        }
+        canonical(block, self.symmetric)
     }
 
     /// Returns a split's code, and the number of its labelled vertices.
     pub fn split(&self, split: SplitName) -> (u32, u64) {
         let code = Inputs::split_code(split);
         (code, self.labelled[code as usize])
+    }
+}
+
+/// Returns the block that is used for `block`: a symmetric graph is its own transpose. Weights of edges are not part of a
+/// block; those of the two directions are two arrays.
+pub(super) fn canonical(block: BlockSpec, symmetric: bool) -> BlockSpec {
+    match block {
+        BlockSpec::Graph { self_loops, .. } if symmetric => BlockSpec::Graph { self_loops, transposed: false },
+        other => other,
     }
 }

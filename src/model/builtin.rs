@@ -10,28 +10,30 @@ pub(super) struct Builtin {
     norms: &'static [Norm],
     /// The weight that a layer applies to its input first: the part of its name after `convs.<layer>.`.
     weight: &'static str,
+    /// Whether its layers are attention layers.
+    pub(super) attention: bool,
     forward: fn(&mut Network, Value, &ModelConfig, Norm) -> Result<Value, ModelError>,
 }
 
+/// What most models have.
+const PLAIN: Builtin =
+    Builtin { name: "", norms: &[Norm::Sum], weight: "lin.weight", attention: false, forward: gcn::forward };
+
 static BUILTINS: [Builtin; 8] = [
-    Builtin { name: "gcn", norms: &[Norm::Sym, Norm::Mean, Norm::Sum], weight: "lin.weight", forward: gcn::forward },
-    Builtin { name: "gin", norms: &[Norm::Sum], weight: "nn.lins.0.weight", forward: gin::forward },
+    Builtin { name: "gcn", norms: &[Norm::Sym, Norm::Mean, Norm::Sum], forward: gcn::forward, ..PLAIN },
+    Builtin { name: "gat", attention: true, forward: gat::gat_forward, ..PLAIN },
+    Builtin { name: "gatv2", weight: "lin_l.weight", attention: true, forward: gat::gatv2_forward, ..PLAIN },
+    Builtin { name: "gin", weight: "nn.lins.0.weight", forward: gin::forward, ..PLAIN },
+    Builtin { name: "sage", norms: &[Norm::Mean], weight: "lin_l.weight", forward: mean::sage_forward, ..PLAIN },
+    Builtin { name: "graphconv", weight: "lin_rel.weight", forward: mean::graphconv_forward, ..PLAIN },
     Builtin {
         name: "commnet",
         norms: &[Norm::Mean, Norm::Sym, Norm::Sum],
         weight: "lin_h.weight",
         forward: mean::commnet_forward,
+        ..PLAIN
     },
-    Builtin {
-        name: "resgcn",
-        norms: &[Norm::Sym, Norm::Mean, Norm::Sum],
-        weight: "lin.weight",
-        forward: resgcn::forward,
-    },
-    Builtin { name: "sage", norms: &[Norm::Mean], weight: "lin_l.weight", forward: mean::sage_forward },
-    Builtin { name: "gat", norms: &[Norm::Sum], weight: "lin.weight", forward: gat::gat_forward },
-    Builtin { name: "gatv2", norms: &[Norm::Sum], weight: "lin_l.weight", forward: gat::gatv2_forward },
-    Builtin { name: "graphconv", norms: &[Norm::Sum], weight: "lin_rel.weight", forward: mean::graphconv_forward },
+    Builtin { name: "resgcn", norms: &[Norm::Sym, Norm::Mean, Norm::Sum], forward: resgcn::forward, ..PLAIN },
 ];
 
 /// Name of the output that holds the input rows of the last layer.
@@ -46,16 +48,6 @@ impl Builtin {
     /// Returns the model of this name.
     pub(super) fn find(name: &str) -> Option<&'static Self> {
         BUILTINS.iter().find(|b| b.name == name)
-    }
-
-    /// Returns the normalisations that the model takes. The first is the default.
-    pub(super) fn norms(&self) -> &'static [Norm] {
-        self.norms
-    }
-
-    /// Whether the model sums over `A + I`.
-    pub(super) fn self_loops(&self) -> bool {
-        ["gcn", "resgcn"].contains(&self.name)
     }
 
     /// Returns the name of the weight whose shape gives a layer's widths.

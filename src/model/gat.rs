@@ -20,7 +20,7 @@ pub struct AttentionConfig {
     pub heads: usize,
     /// Slope of the leaky ReLU of the scores, below 0.
     pub negative_slope: f32,
-    /// Dropout rate of the attention weights; by default that of the hidden layers.
+    /// Dropout rate of the attention weights; by default that of the model's hidden layers, or 0 in a layer by itself.
     pub dropout: Option<f32>,
     /// Whether a linear layer of the vertex itself is added.
     pub residual: bool,
@@ -46,7 +46,7 @@ pub enum Heads {
 /// Adds one GAT convolution over `A + I`. `out` is the width of one head. The parameters: `{name}.lin.weight`
 /// `[heads * out, in]`; `{name}.att_src` and `{name}.att_dst` `[1, heads, out]`; `{name}.bias`; with `residual`,
 /// `{name}.res.weight`; with `edge_weights`, `{name}.lin_edge.weight` `[heads * out, 1]` and `{name}.att_edge`
-/// `[1, heads, out]`. `dropout` is the rate of the attention weights.
+/// `[1, heads, out]`.
 ///
 /// # Shapes
 /// The result is `[n, heads * out]` ([`Heads::Concat`]) or `[n, out]` ([`Heads::Mean`]).
@@ -61,7 +61,6 @@ pub fn gat_conv(
     out: usize,
     heads: Heads,
     config: &AttentionConfig,
-    dropout: f32,
 ) -> Result<Value, ModelError> {
     let k = check(config)?;
     let vector = [1, k, out];
@@ -79,14 +78,14 @@ pub fn gat_conv(
     // One product makes the values and both parts of the scores.
     let scored = net.push(AttentionRows::ScoreWeight { heads: k }, &[weight, source, target])?;
     let rows = net.product_with(x, scored)?;
-    let y = net.attention(Score::Gat, [rows, rows], None, edge, config, dropout)?;
+    let y = net.attention(Score::Gat, [rows, rows], None, edge, config)?;
     finish(net, x, y, name, out, heads, config)
 }
 
 /// Adds one GATv2 convolution over `A + I`. `out` is the width of one head. The parameters: `{name}.lin_l.weight` and
 /// `{name}.lin_r.weight` `[heads * out, in]`, of the source and of the destination, each with a bias; `{name}.att`
 /// `[1, heads, out]`; `{name}.bias`; with `residual`, `{name}.res.weight`; with `edge_weights`,
-/// `{name}.lin_edge.weight` `[heads * out, 1]`. `dropout` is the rate of the attention weights.
+/// `{name}.lin_edge.weight` `[heads * out, 1]`.
 ///
 /// # Shapes
 /// As in [`gat_conv`].
@@ -99,7 +98,6 @@ pub fn gatv2_conv(
     out: usize,
     heads: Heads,
     config: &AttentionConfig,
-    dropout: f32,
 ) -> Result<Value, ModelError> {
     let k = check(config)?;
     let (input, op) = (net.width(x), AttentionRows::Alternate { heads: k, inverse: false });
@@ -119,7 +117,7 @@ pub fn gatv2_conv(
         Some(edge) => Some(alternating(net, edge, k)?),
         None => None,
     };
-    let y = net.attention(Score::Gatv2, [source, target], Some(a), edge, config, dropout)?;
+    let y = net.attention(Score::Gatv2, [source, target], Some(a), edge, config)?;
     finish(net, x, y, name, out, heads, config)
 }
 
@@ -171,12 +169,11 @@ fn finish(
     net.bias(y, &format!("{name}.bias"), Init::Zeros)
 }
 
-type Conv = fn(&mut Network, Value, &str, usize, Heads, &AttentionConfig, f32) -> Result<Value, ModelError>;
+type Conv = fn(&mut Network, Value, &str, usize, Heads, &AttentionConfig) -> Result<Value, ModelError>;
 
 fn forward_of(net: &mut Network, x: Value, config: &ModelConfig, conv: Conv) -> Result<Value, ModelError> {
     let last = config.widths.len() - 2;
-    let attention = &config.attention;
-    let dropout = attention.dropout.unwrap_or(config.dropout);
+    let attention = AttentionConfig { dropout: config.attention.dropout.or(Some(config.dropout)), ..config.attention };
     let mut layer = 0..;
     stack(net, x, config, |net, h, name, width| {
         let (out, heads) = match layer.next() == Some(last) {
@@ -184,7 +181,7 @@ fn forward_of(net: &mut Network, x: Value, config: &ModelConfig, conv: Conv) -> 
             false if width.is_multiple_of(attention.heads) => (width / attention.heads, Heads::Concat),
             false => return Err(ModelError::Heads { width, heads: attention.heads }),
         };
-        conv(net, h, name, out, heads, attention, dropout)
+        conv(net, h, name, out, heads, &attention)
     })
 }
 

@@ -221,8 +221,8 @@ impl Model {
         Self::builtin("gatv2", widths)
     }
 
-    /// Returns a custom model. `forward` writes the layers and returns the logits. It runs once for training and once
-    /// for evaluation, and must declare the same parameters both times.
+    /// Returns a custom model. `forward` writes the layers and returns the logits. It runs once for training, once for
+    /// evaluation, and once more to see whether it reads weights of edges. It must always declare the same parameters.
     ///
     /// ```
     /// use lapidary::model::{Model, Norm, gcn_conv};
@@ -445,14 +445,6 @@ impl Model {
         }
     }
 
-    /// Returns the normalisation of a built-in model, and whether its sums have self-loops.
-    pub(crate) fn norm_of(config: &ModelConfig) -> (Option<Norm>, bool) {
-        match Builtin::find(&config.name) {
-            Some(builtin) => (Some(config.norm.unwrap_or(builtin.norms()[0])), builtin.self_loops()),
-            None => (None, false),
-        }
-    }
-
     /// Returns the configuration.
     pub fn config(&self) -> &ModelConfig {
         &self.config
@@ -493,7 +485,7 @@ impl Model {
             }
         }
         let (mut network, x) = Network::new(features, mode, dtype)?;
-        network.use_edge_weights(config.edge_weights == Some(true), config.weighted_mean);
+        network.use_edge_weights(config.weighted(), config.weighted_mean);
         let logits = (self.forward)(&mut network, x, config)?;
         let got = network.width(logits);
         if got != output {
@@ -519,6 +511,16 @@ impl ModelConfig {
             edge_weights: None,
             weighted_mean: WeightedMean::default(),
         }
+    }
+
+    /// Whether the weights of edges are used, once that was decided for a dataset.
+    pub(crate) fn weighted(&self) -> bool {
+        self.edge_weights == Some(true)
+    }
+
+    /// Whether the model has attention layers, which its settings are for.
+    pub fn has_attention(&self) -> bool {
+        Builtin::find(&self.name).is_some_and(|builtin| builtin.attention)
     }
 
     /// Returns the dropout rate on the features `x`: see [`ModelConfig::input_dropout`].

@@ -440,8 +440,8 @@ impl Network {
         a: Option<TensorId>,
         edge: Option<TensorId>,
         config: &AttentionConfig,
-        dropout: f32,
     ) -> Result<Value, ModelError> {
+        let dropout = config.dropout.unwrap_or(0.0);
         if !(0.0..1.0).contains(&dropout) {
             return Err(ModelError::DropoutRate { rate: dropout });
         }

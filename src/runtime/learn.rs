@@ -19,6 +19,8 @@ use lapidary_cost_model::{CostModel, FeatureSums, Features, Operation, RangeCost
 use lapidary_kernels::Lane;
 use lapidary_planner::partition::{Speeds, bottleneck, split};
 
+use serde::{Deserialize, Serialize};
+
 use super::correction::{Gathers, factors};
 use super::packing::read_by_others;
 use super::trace::Span;
@@ -88,7 +90,7 @@ pub(crate) struct Learner {
 }
 
 /// A split that is predicted, or was measured, to be faster.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Better {
     pub parts: Vec<Range<usize>>,
     /// Seconds of the slowest part: measured now, and expected with these parts.
@@ -453,7 +455,7 @@ mod tests {
                 dtype: StorageType::F32,
             };
             let training = training_program(&spec).expect("the model goes with the data").program;
-            let inputs = bind(&data, FeatureNorm::None).expect("it has all that is needed");
+            let inputs = bind(&data, FeatureNorm::None, false).expect("it has all that is needed");
             Self { data, inputs, training, speeds: speeds.to_vec(), noise, rng: ChaCha8Rng::seed_from_u64(5) }
         }
 

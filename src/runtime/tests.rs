@@ -8,7 +8,7 @@ use lapidary_kernels::{
     Call, Device, Error as DeviceError, Event, HostSlot, Lane, Lent, Mat, SimDevice, SimSpeed, Slot, Span, StorageType,
 };
 
-use super::session::{Session, SessionSpec};
+use super::session::{Session, SessionSpec, Surroundings};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
@@ -16,6 +16,7 @@ use crate::lower::Inputs;
 use crate::model::Model;
 use crate::plan::{DeviceBudget, ExchangePath, Method};
 use crate::program::{Passes, Program};
+use crate::ranks::Ranks;
 use crate::train::{Adam, DecayLayers, EpochSpec, evaluation_program, training_program};
 
 const DEVICES: usize = 3;
@@ -159,7 +160,7 @@ fn run(inputs: &Inputs, programs: &(Program, Program), path: ExchangePath, k: i6
         Ok(budgets.iter().map(device).collect())
     };
     let method = Method { policy: crate::runtime::MemoryPolicy::Lru, ..Method::default() };
-    let mut session = Session::open_on((budgets(9_000), path), method, &job, open)?;
+    let mut session = Session::open_on(alone(budgets(9_000), path), method, &job, open)?;
     assert_eq!(session.tiles(), 1, "parts that are cut go through the host");
     for _ in 0..2 {
         let done = session.run(&[0, 1], &[(0, "loss")], &[], false)?;
@@ -169,6 +170,10 @@ fn run(inputs: &Inputs, programs: &(Program, Program), path: ExchangePath, k: i6
     Ok(())
 }
 
+fn alone(budgets: Vec<DeviceBudget>, path: ExchangePath) -> Surroundings {
+    Surroundings { budgets, path, ranks: Ranks::alone() }
+}
+
 fn thread_count() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
@@ -176,7 +181,7 @@ fn thread_count() -> usize {
 #[test]
 fn every_call_fails_in_turn_and_nothing_hangs_or_leaks() {
     let data = Dataset::builtin("karate").expect("it is built in");
-    let inputs = bind(&data, FeatureNorm::None).expect("there are features");
+    let inputs = bind(&data, FeatureNorm::None, false).expect("there are features");
     let programs = programs(&data);
     let every =
         [ExchangePath::Host, ExchangePath::Peer].map(|path| [Fault::Error, Fault::Panic].map(|fault| (path, fault)));
@@ -213,7 +218,7 @@ fn no_order_of_the_threads_hangs_or_changes_an_error() {
 
     let orders: usize = std::env::var("LAPIDARY_ORDERS").ok().and_then(|count| count.parse().ok()).unwrap_or(20);
     let data = Dataset::builtin("karate").expect("it is built in");
-    let inputs = Arc::new(bind(&data, FeatureNorm::None).expect("there are features"));
+    let inputs = Arc::new(bind(&data, FeatureNorm::None, false).expect("there are features"));
     let programs = Arc::new(programs(&data));
     let mut config = shuttle::Config::new();
     config.stack_size = 8 << 20;
@@ -239,7 +244,7 @@ fn no_order_of_the_threads_hangs_or_changes_an_error() {
 #[test]
 fn a_plan_that_was_corrupted_fails_the_run() {
     let data = Dataset::builtin("karate").expect("it is built in");
-    let inputs = bind(&data, FeatureNorm::None).expect("there are features");
+    let inputs = bind(&data, FeatureNorm::None, false).expect("there are features");
     let programs = programs(&data);
     let programs = [("train", &programs.0), ("evaluate", &programs.1)];
     let job = job(&programs, &inputs);
@@ -257,7 +262,8 @@ fn a_plan_that_was_corrupted_fails_the_run() {
     ];
     for (what, corrupt) in corruptions {
         let method = Method { policy: crate::runtime::MemoryPolicy::Lru, ..Method::default() };
-        let mut session = Session::open_on((budgets(9_000), ExchangePath::Host), method, &job, open).expect("it fits");
+        let mut session =
+            Session::open_on(alone(budgets(9_000), ExchangePath::Host), method, &job, open).expect("it fits");
         session.corrupt_main(1, corrupt);
         let error = session.run(&[0, 1], &[(0, "loss")], &[], false).expect_err(what);
         assert!(matches!(&error, Error::Device { device, .. } if device.contains("sim:1")), "{what}: {error}");
@@ -269,7 +275,7 @@ fn a_plan_that_was_corrupted_fails_the_run() {
 #[test]
 fn what_only_the_setup_reads_is_not_copied_to_the_host() {
     let data = Dataset::builtin("planted").expect("it is built in");
-    let inputs = bind(&data, FeatureNorm::None).expect("there are features");
+    let inputs = bind(&data, FeatureNorm::None, false).expect("there are features");
     let programs = programs(&data);
     let programs = [("train", &programs.0), ("evaluate", &programs.1)];
     let whole = 0..data.graph().vertex_count();
@@ -281,7 +287,8 @@ fn what_only_the_setup_reads_is_not_copied_to_the_host() {
         Ok(vec![Box::new(Faulty { inner, left, fault: Fault::Error, to_host: Arc::clone(&to_host) })])
     };
     let budgets = budgets(1 << 30)[..1].to_vec();
-    let mut session = Session::open_on((budgets, ExchangePath::Host), Method::default(), &job, open).expect("it fits");
+    let mut session =
+        Session::open_on(alone(budgets, ExchangePath::Host), Method::default(), &job, open).expect("it fits");
     session.run(&[0, 1], &[(0, "loss")], &[], false).expect("it runs");
     // The counters are queried before and after the actions of the setup, and before and after those of the epoch.
     let [before, made, entered, _] = to_host.lock().expect("nobody panics with it")[..] else {

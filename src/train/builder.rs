@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use lapidary_cost_model::CostModel;
 use lapidary_kernels::StorageType;
 
 use super::epoch::{EXPECTED_EPOCHS, EpochSpec, TrainingProgram, evaluation_program, gradient_name, training_program};
@@ -129,7 +130,8 @@ impl<'a> TrainerBuilder<'a> {
     /// [`Error::Value`], [`Error::DataLacks`], [`Error::ClassCount`], [`Error::Model`], [`Error::Weights`],
     /// [`Error::DoesNotFit`], [`Error::Device`]. Settings that cannot work are reported here, not by a later step.
     pub fn build(self) -> Result<Trainer> {
-        watched(self.data, || self.build_now())
+        let (data, ranks) = (self.data, self.options.ranks.clone());
+        ranks.telling(watched(data, || self.build_now()))
     }
 
     fn build_now(self) -> Result<Trainer> {
@@ -151,7 +153,7 @@ impl<'a> TrainerBuilder<'a> {
         };
         let TrainingProgram { program: training, parameters, losses } = training_program(&spec)?;
         let evaluation = evaluation_program(&spec)?;
-        let inputs = bind(data, feature_norm)?;
+        let inputs = bind(data, feature_norm, model.config().weighted())?;
         let gradients = parameters.iter().filter(|p| p.trained).map(|p| (TRAIN_PHASE, gradient_name(&p.name)));
         let keep: Vec<_> = if self.keep_gradients { gradients.collect() } else { Vec::new() };
         let setup = Setup {
@@ -233,15 +235,19 @@ impl<'a> TrainerBuilder<'a> {
 /// Returns the parts of the first epoch, and a learner if there are several devices and the partition is learned.
 fn first_split(setup: &Setup) -> Result<(Vec<Range<usize>>, Option<Learner>)> {
     let Setup { options, inputs, .. } = setup;
-    let devices = options.devices.count();
+    let devices = options.part_count();
     let learns = options.partition.learns() && devices > 1;
     // Evaluations are measured too, but parts are balanced by the time of training.
     let mut learner = match learns {
-        true => Some(Learner::new(prior(&options.devices.profile())?, inputs, &setup.programs(), PLAIN_EPOCH)),
+        true => {
+            let prior = options.ranks.first(|| Ok(prior(&options.devices.profile())?.profile().clone()))?;
+            let prior = CostModel::new(prior).expect("a measured profile is a good one");
+            Some(Learner::new(prior, inputs, &setup.programs(), PLAIN_EPOCH))
+        }
         false => None,
     };
     let parts = match (&options.partition, &learner) {
-        (Partition::Strategy(_), Some(learner)) => learner.split(inputs, devices),
+        (Partition::Strategy(_), Some(learner)) => options.ranks.first(|| Ok(learner.split(inputs, devices)))?,
         (partition, _) => {
             let checked = options.parts(inputs, &setup.training, None, Runs::Many)?;
             partition.replayed(1).map_or(checked, <[_]>::to_vec)

@@ -39,8 +39,8 @@ impl Graph {
         Ok((Self::new(indptr.into(), indices.into())?, values))
     }
 
-    /// Returns the values of the edges in the edge order of [`Graph::with_self_loops`]. A vertex with self-loops keeps
-    /// the value of the last one; any other vertex v gets `fill(v)`.
+    /// Returns the values of the edges in the edge order of [`Graph::with_self_loops`]. The self-loop of vertex v has the
+    /// value `of_loop(v, old)`, where `old` is that of the last self-loop that v had.
     ///
     /// # Shapes
     /// `values`: `[e]`; the result: one value per edge of the graph with self-loops.
@@ -49,8 +49,12 @@ impl Graph {
     /// # Cost
     /// O(n + e), in parallel except for O(n).
     /// # Source
-    /// PyTorch Geometric, `add_remaining_self_loops`, which `gcn_norm` uses.
-    pub fn with_self_loops_and_values(&self, values: &[f32], fill: impl Fn(usize) -> f32 + Sync) -> Vec<f32> {
+    /// With `|_, old| old.unwrap_or(1.0)`, PyTorch Geometric's `add_remaining_self_loops`, which `gcn_norm` uses.
+    pub fn with_self_loops_and_values(
+        &self,
+        values: &[f32],
+        of_loop: impl Fn(usize, Option<f32>) -> f32 + Sync,
+    ) -> Vec<f32> {
         assert_eq!(self.edge_count(), values.len(), "one value for each edge");
         let n = self.vertex_count();
         let mut offsets = vec![0u64; n + 1];
@@ -63,7 +67,7 @@ impl Graph {
             let below = self.sources(v).partition_point(|&u| (u as usize) < v);
             let above = below + self.loops_at(v);
             row[..below].copy_from_slice(&old[..below]);
-            row[below] = old[below..above].last().copied().unwrap_or_else(|| fill(v));
+            row[below] = of_loop(v, old[below..above].last().copied());
             row[below + 1..].copy_from_slice(&old[above..]);
         });
         filled
@@ -154,7 +158,7 @@ mod tests {
             let turned = graph.transpose_without_permutation();
             let turned = listed(&turned, &graph.transpose_values(&sorted));
             let looped = graph.with_self_loops();
-            let filled = graph.with_self_loops_and_values(&sorted, |v| -1.0 - v as f32);
+            let filled = graph.with_self_loops_and_values(&sorted, |v, old| old.unwrap_or(-1.0 - v as f32));
             prop_assert_eq!(filled.len(), looped.edge_count());
             let looped = listed(&looped, &filled);
             let order = Permutation::random(N, seed);

@@ -32,7 +32,7 @@ pub enum AttentionPass {
     /// sum of the row's exponentials, f32 `[n, heads]`.
     Forward,
     /// `(sources, rows, ..) -> state`: the same over some sources only, f32 `[n, d + 2 heads]`: the sums so far, and
-    /// for each head the largest exponent, rounded, and the sum of the exponentials divided by two to its power.
+    /// for each head an integer near its exponents, and the sum of the exponentials divided by two to its power.
     /// Lowering creates it for all windows but the last.
     Partial,
     /// Over the transposed block, `(grads, rows, ..) -> gradient of the source's row`; for [`Score::Gat`], its last

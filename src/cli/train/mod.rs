@@ -12,10 +12,10 @@ use super::failure;
 use super::output::{self, json_line, percent, print, say};
 use super::run_trace::RunTrace;
 use super::signals::{self, RunState, Watch};
-use crate::bind::model_for;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::PROBE_PREFIX;
+use crate::ranks::Ranks;
 use crate::runtime::TraceFile;
 use crate::train::{CheckpointWriter, RunLock, Trainer};
 
@@ -30,11 +30,13 @@ const PROGRESS_LINES: u64 = 10;
 ///
 /// # Returns
 /// The exit code: 128 + the signal that ended the run before its last epoch, otherwise 0.
-pub(super) fn run(args: &TrainArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     args.check()?;
     let mut state = RunState::default();
-    state.lock = args.checkpoints.checkpoint.as_deref().map(take_folder).transpose()?;
-    let mut trace = RunTrace::open(args.output.trace.as_deref(), TraceFile::LIMIT_BYTES)?;
+    // Rank 0 writes all files.
+    let folder = args.checkpoints.checkpoint.as_deref().filter(|_| ranks.is_first());
+    state.lock = folder.map(take_folder).transpose()?;
+    let mut trace = RunTrace::open(args.output.trace.as_deref().filter(|_| ranks.is_first()), TraceFile::LIMIT_BYTES)?;
     let start = Instant::now();
     let data = Dataset::load(&args.data)?;
     let _hook = QuietPanics::start(&data);
@@ -42,15 +44,17 @@ pub(super) fn run(args: &TrainArgs) -> Result<ExitCode> {
         // Checkpoints need it, and the bytes of the data are still cached.
         data.fingerprint();
     }
+    ranks.agree_on(&data)?;
     let read_seconds = start.elapsed().as_secs_f64();
     args.check_data(&data)?;
-    let model = model_for(&args.model.model(data.feature_width(), data.class_count())?, &data)?;
+    let model = args.model.model(data.feature_width(), data.class_count())?;
     if !args.output.json {
-        introduce(args, &data, &model);
+        introduce(args, &data, &model)?;
     }
-    let mut trainer = args.trainer(&data, &model)?;
+    let mut trainer = args.trainer(&data, &model, ranks)?;
     args.resume(&mut trainer)?;
-    if let Some(dir) = &args.checkpoints.checkpoint {
+    ranks.agree("checkpoint", &format!("epoch {}", trainer.epoch()))?;
+    if let Some(dir) = folder {
         try_to_write(dir)?;
     }
     let tiles = trainer.tiles();
@@ -66,11 +70,12 @@ pub(super) fn run(args: &TrainArgs) -> Result<ExitCode> {
     }
     trace.start(&mut trainer);
     let started_at = trainer.epoch();
-    if let Some(dir) = &args.checkpoints.checkpoint {
+    if let Some(dir) = folder {
         state.writer = Some(CheckpointWriter::open(dir, args.checkpoints.keep)?);
     }
+    state.is_rank = ranks.count() > 1;
     let watch = Watch::start(state, Duration::from_secs_f64(args.checkpoints.grace))?;
-    let trained = epochs(args, &mut trainer, &mut trace, &watch);
+    let trained = epochs(args, &mut trainer, &mut trace, &watch, ranks);
     // A run that failed has a trace as well.
     let traced = trace.finish();
     let ended = trained.and_then(|done| {
@@ -133,7 +138,7 @@ fn try_to_write(dir: &Path) -> Result<()> {
 }
 
 /// Runs epochs until all are done, `--early-stop` applies, or a signal ends the run.
-fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: &Watch) -> Result<Done> {
+fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: &Watch, ranks: &Ranks) -> Result<Done> {
     let bar = output::bar(args.training.epochs, args.output.json);
     bar.set_prefix("training");
     bar.set_position(trainer.epoch());
@@ -142,8 +147,8 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: 
     let (mut val, mut evaluated) = (None, false);
     let mut stale = stale_epochs(args, trainer);
     let mut recovery = Recovery::new(args, trainer)?;
-    while trainer.epoch() < args.training.epochs && stale.is_none() && !watch.is_interrupted() {
-        let stepped = trainer.step().and_then(|epoch| recovery.keep(args, trainer, watch).map(|()| epoch));
+    while trainer.epoch() < args.training.epochs && stale.is_none() && !watch.is_any_interrupted(ranks)? {
+        let stepped = trainer.step().and_then(|epoch| recovery.keep(args, trainer, watch, ranks).map(|()| epoch));
         if let Some(note) = trace.add(trainer).filter(|_| !args.output.json) {
             bar.suspend(|| say(note));
         }
@@ -170,6 +175,10 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: 
         done.seconds.push(epoch.seconds);
         val = epoch.accuracy.map_or(val, |a| a.val);
         let progress = format!("loss {:.4}  val {}", epoch.loss, percent(val));
+        if ranks.count() > 1 && watch.is_interrupted() {
+            // `mpirun` may have stopped to read what ranks print.
+            continue;
+        }
         if args.output.json {
             let printed = json_line(&epoch_line(&epoch, trainer.label_kind()));
             // With a checkpoint, somebody wants the model: the run goes on without a reader.

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::args::TrainArgs;
+use crate::bind::uses_edge_weights;
 use crate::cli::output::{self, align, facts, json_line, percent, print, say, seconds, table};
 use crate::dataset::{Dataset, TEST, TRAIN, VAL};
 use crate::error::Result;
@@ -60,16 +61,16 @@ pub(super) fn epoch_line(epoch: &Epoch, labels: LabelKind) -> serde_json::Value 
     line
 }
 
-pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) {
+pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Result<()> {
     let widths: Vec<String> = model.config().widths.iter().map(usize::to_string).collect();
     let heads = match model.config().attention.heads {
         1 => String::new(),
         heads => format!(" with {heads} heads"),
     };
-    let weights = match (data.edge_weights().is_some(), model.config().edge_weights) {
-        (false, _) => "",
-        (true, Some(true)) => " with weights",
-        (true, _) => " (weights not used)",
+    let weights = match (uses_edge_weights(model, data)?, data.edge_weights()) {
+        (true, _) => " with weights",
+        (false, Some(_)) => " (weights not used)",
+        (false, None) => "",
     };
     say(format_args!(
         "{} on {}: {} vertices, {} edges{}, {} train / {} val / {} test, {} epochs",
@@ -83,6 +84,7 @@ pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) {
         output::count(data.split_size(TEST) as u64),
         args.training.epochs,
     ));
+    Ok(())
 }
 
 pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -> Result<()> {

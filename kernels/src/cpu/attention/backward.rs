@@ -38,6 +38,8 @@ impl<const G: usize, const SOURCE: bool> WithSimd for Rows<'_, G, SOURCE> {
             (Score::Gatv2, false) => (d * (2 + extra), (0..2 + extra).map(|i| at(i * d, &columns)).collect()),
         };
         let mut sums = vec![0.0f32; parts.iter().map(Range::len).sum()];
+        // The columns of a source plus those of its edge.
+        let mut with_edge = vec![0.0f32; if extra > 0 { group.columns().len() } else { 0 }];
         for (i, v) in rows.enumerate() {
             let out = &mut out[i * cols..(i + 1) * cols];
             sums.fill(0.0);
@@ -61,7 +63,9 @@ impl<const G: usize, const SOURCE: bool> WithSimd for Rows<'_, G, SOURCE> {
             while operands.next(&mut chunk)? {
                 match operands.op.score {
                     Score::Gat => gat::<G, SOURCE>(operands, group, row, &numbers, &chunk, &mut sums),
-                    Score::Gatv2 => gatv2::<G, SOURCE>(operands, group, row, &numbers, &chunk, &mut sums),
+                    Score::Gatv2 => {
+                        gatv2::<G, SOURCE>(operands, group, row, &numbers, &chunk, &mut sums, &mut with_edge)
+                    }
                 }
             }
             let mut first = 0;
@@ -120,6 +124,33 @@ impl Cells {
         }
     }
 
+    /// Loads what the destinations of a chunk's edges know of each head, and draws the factors of the weights. `at` is
+    /// the place of the logarithms of the sums in a destination's row.
+    #[inline(always)]
+    fn load<const G: usize, const SOURCE: bool>(
+        &mut self,
+        operands: &Operands<'_>,
+        group: Group,
+        numbers: &RowNumbers,
+        chunk: &Chunk<'_>,
+        at: usize,
+    ) {
+        if SOURCE {
+            let heads = operands.op.heads;
+            for (i, source) in chunk.sources[..chunk.len].iter().enumerate() {
+                let of_edge = i * G..(i + 1) * G;
+                self.log_sums[of_edge.clone()].copy_from_slice(&source[at..at + G]);
+                self.dots[of_edge].copy_from_slice(&source[at + heads..at + heads + G]);
+            }
+        } else {
+            self.log_sums = numbers.log_sums;
+            self.dots = numbers.dots;
+        }
+        if let Some(draws) = &operands.draws {
+            draws.factors::<G>(chunk, group.head, &mut self.factors[..chunk.len * G]);
+        }
+    }
+
     /// Turns exponents into weights after dropout, and products into gradients of the scores.
     #[inline(always)]
     fn finish(&mut self, len: usize) {
@@ -147,23 +178,13 @@ fn gat<const G: usize, const SOURCE: bool>(
     let (columns, at, len) = (group.columns(), d + group.head, chunk.len * G);
     let sources = &chunk.sources[..chunk.len];
     let mut cells = Cells::new();
+    cells.load::<G, SOURCE>(operands, group, numbers, chunk, at + heads);
     for (i, source) in sources.iter().enumerate() {
         let of_edge = i * G..(i + 1) * G;
         // Both kinds of rows have their part of the score behind the columns.
         cells.inner[of_edge.clone()].copy_from_slice(&source[at..at + G]);
-        if SOURCE {
-            cells.log_sums[of_edge.clone()].copy_from_slice(&source[at + heads..at + heads + G]);
-            cells.dots[of_edge.clone()].copy_from_slice(&source[at + 2 * heads..at + 2 * heads + G]);
-        }
         let products: [f32; G] = head_sums([&source[columns.clone()], &row[columns.clone()]], |[x, y]| x * y);
         cells.d_scores[of_edge].copy_from_slice(&products);
-    }
-    if !SOURCE {
-        cells.log_sums = numbers.log_sums;
-        cells.dots = numbers.dots;
-    }
-    if let Some(draws) = &operands.draws {
-        draws.factors::<G>(chunk, group.head, &mut cells.factors[..len]);
     }
     add_values::<G>(operands, group, chunk, &mut cells.inner[..len]);
     for ((inner, weight), own) in cells.inner[..len].iter_mut().zip(&mut cells.weights).zip(&numbers.first) {
@@ -200,35 +221,25 @@ fn gatv2<const G: usize, const SOURCE: bool>(
     numbers: &RowNumbers,
     chunk: &Chunk<'_>,
     sums: &mut [f32],
+    with_edge: &mut [f32],
 ) {
-    let (d, heads) = (operands.d, operands.op.heads);
+    let d = operands.d;
     let (columns, at, len) = (group.columns(), 2 * d + group.head, chunk.len * G);
     let sources = &chunk.sources[..chunk.len];
     // The gradients of the destination: [gradient | its row | log_sum | dots].
     let grads_of = |i: usize| if SOURCE { sources[i] } else { row };
     let values_of = |i: usize| if SOURCE { row } else { sources[i] };
     let mut cells = Cells::new();
-    for (i, source) in sources.iter().enumerate() {
+    cells.load::<G, SOURCE>(operands, group, numbers, chunk, at);
+    for i in 0..chunk.len {
         let (grads, values, of_edge) = (grads_of(i), values_of(i), i * G..(i + 1) * G);
         let scores: [f32; G] = v2_scores(operands, group, values, &grads[d..2 * d], operands.edge_value(chunk, i));
         cells.weights[of_edge.clone()].copy_from_slice(&scores);
-        if SOURCE {
-            cells.log_sums[of_edge.clone()].copy_from_slice(&source[at..at + G]);
-            cells.dots[of_edge.clone()].copy_from_slice(&source[at + heads..at + heads + G]);
-        }
         let products: [f32; G] = head_sums([&grads[columns.clone()], &values[columns.clone()]], |[g, x]| g * x);
         cells.d_scores[of_edge].copy_from_slice(&products);
     }
-    if !SOURCE {
-        cells.log_sums = numbers.log_sums;
-        cells.dots = numbers.dots;
-    }
-    if let Some(draws) = &operands.draws {
-        draws.factors::<G>(chunk, group.head, &mut cells.factors[..len]);
-    }
     cells.finish(len);
     let (a, slope) = (&operands.a[columns.clone()], operands.op.slope);
-    let mut with_edge = vec![0.0f32; if operands.edge_values.is_some() { columns.len() } else { 0 }];
     for (i, d_scores) in cells.d_scores[..len].chunks_exact(G).enumerate() {
         let (mut x, y) = (&values_of(i)[columns.clone()], &grads_of(i)[d..2 * d][columns.clone()]);
         let d_scores = spread::<G>(d_scores);
@@ -238,7 +249,7 @@ fn gatv2<const G: usize, const SOURCE: bool>(
             for ((sum, x), vector) in with_edge.iter_mut().zip(x).zip(&vector[columns.clone()]) {
                 *sum = x + value * vector;
             }
-            x = &with_edge;
+            x = with_edge;
         }
         let (first, rest) = sums.split_at_mut(columns.len());
         let inner = |d: f32, a: f32, x: f32| d * if x > 0.0 { a } else { slope * a };

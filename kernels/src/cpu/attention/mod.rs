@@ -253,33 +253,33 @@ impl Operands<'_> {
         })
     }
 
-    /// Returns the row of a source.
+    /// Returns the matrix that has the row of a source, and the index of the row's first column in it. Neither is checked.
     #[inline(always)]
-    fn source(&self, u: u32) -> Result<&[f32]> {
-        let cols = self.own.cols();
+    fn locate(&self, u: u32) -> (&[f32], usize) {
         let local = (u as usize).wrapping_sub(self.window.as_ref().map_or(0, |window| window.start));
         let (data, local) = match local.checked_sub(self.own.rows()) {
             Some(outside) if self.window.is_none() => (self.halo.map_or(&[][..], |halo| halo.data()), outside),
             _ => (self.own.data(), local),
         };
-        let start = local.wrapping_mul(cols);
+        (data, local.wrapping_mul(self.own.cols()))
+    }
+
+    /// Returns the row of a source.
+    #[inline(always)]
+    fn source(&self, u: u32) -> Result<&[f32]> {
+        let (data, start) = self.locate(u);
         let limit = (self.block.own_sources + self.block.halo_sources) as u64;
         let bad = Error::Index { call: self.call, operand: "indices", index: u.into(), limit };
-        data.get(start..start.wrapping_add(cols)).ok_or(bad)
+        data.get(start..start.wrapping_add(self.own.cols())).ok_or(bad)
     }
 
     /// Prefetches the row of the source of an edge, which may be behind the last one.
     #[inline(always)]
     fn prefetch(&self, edge: usize) {
         let Some(&u) = self.block.indices.get(edge) else { return };
-        let cols = self.own.cols();
-        let local = (u as usize).wrapping_sub(self.window.as_ref().map_or(0, |window| window.start));
-        let (data, local) = match local.checked_sub(self.own.rows()) {
-            Some(outside) if self.window.is_none() => (self.halo.map_or(&[][..], |halo| halo.data()), outside),
-            _ => (self.own.data(), local),
-        };
-        for line in 0..cols.div_ceil(LINE) + 1 {
-            prefetch(data, local.wrapping_mul(cols).wrapping_add(line * LINE));
+        let (data, start) = self.locate(u);
+        for line in 0..self.own.cols().div_ceil(LINE) + 1 {
+            prefetch(data, start.wrapping_add(line * LINE));
         }
     }
 }
