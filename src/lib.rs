@@ -42,6 +42,7 @@ mod output;
 pub mod plan;
 pub mod profile;
 pub mod program;
+mod ranks;
 mod runtime;
 pub mod tasks_file;
 mod train;
@@ -61,6 +62,7 @@ pub use lapidary_planner::partition::Strategy;
 pub use model::{Model, Weight, Weights};
 pub use ndarray;
 pub use program::Passes;
+pub use ranks::{Ranks, Sent};
 pub use runtime::{
     Busy, Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions, Span, SplitRecord, StartUp, Trace, TraceFile,
 };

@@ -41,6 +41,7 @@ mod peers;
 mod plan;
 mod plan_tasks;
 mod program;
+mod ranks;
 mod runtime;
 mod stress;
 mod tiles;

@@ -116,6 +116,18 @@ proptest! {
     }
 
     #[test]
+    fn a_part_gets_the_self_loops_of_the_whole_graph((n, edges) in graphs(), cut in 0usize..40) {
+        let graph = Graph::from_edges(n, &edges).unwrap();
+        let cut = cut.min(n);
+        for part in [0..cut, cut..n] {
+            let want = Block::of_part(&graph.with_self_loops(), part.clone());
+            let got = Block::of_part_with_self_loops(&graph, part);
+            prop_assert_eq!((&got.indptr()[..], &got.indices()[..]), (&want.indptr()[..], &want.indices()[..]));
+            prop_assert_eq!((got.halo(), got.own_sources()), (want.halo(), want.own_sources()));
+        }
+    }
+
+    #[test]
     fn a_transposed_block_has_the_edges_turned_round((n, edges) in graphs(), cut in 0usize..40) {
         let graph = Graph::from_edges(n, &edges).unwrap();
         let block = Block::of_part(&graph, 0..cut.min(n));

@@ -3,10 +3,11 @@
 use std::error::Error as StdError;
 use std::process::ExitCode;
 
-use super::output::{is_closed, one_line, say};
+use super::output::{is_closed, one_line, say_anyway};
 use crate::dataset;
 use crate::error::Error;
 use crate::model::ModelError;
+use crate::ranks::Ranks;
 
 /// The command failed.
 pub(super) const FAILED: u8 = 1;
@@ -29,6 +30,15 @@ pub(super) fn end(error: &Error) -> ExitCode {
     ExitCode::from(code(error))
 }
 
+/// Reports the error of one of several ranks, unless another one has `reported` it, and returns the exit code.
+pub(super) fn end_rank(error: &Error, ranks: &Ranks, reported: bool) -> ExitCode {
+    if !reported {
+        say_anyway(format_args!("rank {} of {} on {}:", ranks.rank(), ranks.count(), ranks.host()));
+        report(error);
+    }
+    ExitCode::from(code(error))
+}
+
 /// Prints one `error:` line, then its causes.
 pub(super) fn report(error: &Error) {
     report_as("error", error);
@@ -40,13 +50,13 @@ pub(super) fn warn(error: &Error) {
 }
 
 fn report_as(what: &str, error: &Error) {
-    say(format_args!("{what}: {}", in_flags(error)));
+    say_anyway(format_args!("{what}: {}", in_flags(error)));
     let (mut cause, mut said) = (error.source(), String::new());
     while let Some(reason) = cause {
         let text = in_flags(reason);
         // Some errors only repeat their cause.
         if text != said {
-            say(format_args!("  caused by: {text}"));
+            say_anyway(format_args!("  caused by: {text}"));
         }
         (cause, said) = (reason.source(), text);
     }

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::infer::{Prediction, Predictor};
 use crate::model::{LabelKind, Norm};
 use crate::output::OutputFile;
+use crate::ranks::Ranks;
 
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("from").required(true).args(["checkpoint", "weights"]))]
@@ -55,8 +56,8 @@ pub(super) struct InferArgs {
 }
 
 /// Predicts, writes the logits if requested, and prints a report.
-pub(super) fn run(args: &InferArgs) -> Result<()> {
-    let options = args.device.options()?;
+pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
+    let options = args.device.options()?.ranks(ranks.clone());
     let mut predictor = match (&args.checkpoint, &args.weights, &args.model) {
         (Some(dir), _, _) => Predictor::open(dir)?,
         (None, Some(file), Some(model)) => {
@@ -80,8 +81,10 @@ pub(super) fn run(args: &InferArgs) -> Result<()> {
         move |source| Error::Io { action: "write the logits", path, source }
     };
     // Opens the file first, so that a file that cannot be written is an error before the work.
-    let out = args.out.as_deref().map(|path| OutputFile::create(path).map_err(failed(path))).transpose()?;
+    let out = args.out.as_deref().filter(|_| ranks.is_first());
+    let out = out.map(|path| OutputFile::create(path).map_err(failed(path))).transpose()?;
     let data = Dataset::load(&args.data)?;
+    ranks.agree_on(&data)?;
     let prediction = predictor.run(&data)?;
     if let (Some(file), Some(path)) = (out, &args.out) {
         write_logits(file, &prediction.logits).map_err(failed(path))?;

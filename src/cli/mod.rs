@@ -24,6 +24,9 @@ use clap::{Parser, Subcommand};
 use device::DeviceArgs;
 pub use limits::Allocator;
 
+use crate::error::{Error, Result};
+use crate::ranks::Ranks;
+
 /// Text below the verbs: the exit codes.
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -73,14 +76,45 @@ pub fn run() -> ExitCode {
         .without_time()
         .with_target(false)
         .init();
-    let verb = Cli::parse().verb;
+    let verb = match Cli::try_parse() {
+        Ok(cli) => cli.verb,
+        // Of several ranks, the first one says so.
+        Err(error) if Ranks::started_as().is_some_and(|rank| rank > 0) => {
+            return ExitCode::from(error.exit_code() as u8);
+        }
+        Err(error) => error.exit(),
+    };
     signals::prepare();
     let done = limits::prepare().and_then(|()| match verb {
-        Verb::Train(args) => train::run(&args),
-        Verb::Infer(args) => infer::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Train(args) => on_ranks(|ranks| train::run(&args, ranks)),
+        Verb::Infer(args) => on_ranks(|ranks| infer::run(&args, ranks).map(|()| ExitCode::SUCCESS)),
         Verb::Plan(args) => plan::run(&args),
         Verb::GpuCheck(args) => gpu_check::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Data(verb) => data::run(&verb).map(|()| ExitCode::SUCCESS),
     });
     done.unwrap_or_else(|error| failure::end(&error))
+}
+
+/// Runs a verb on all ranks of the job. Only rank 0 prints; of ranks that fail, the first one.
+fn on_ranks(run: impl FnOnce(&Ranks) -> Result<ExitCode>) -> Result<ExitCode> {
+    let ranks = match Ranks::from_environment() {
+        // Rank 0 says so.
+        Err(Error::NoMpi { rank: 1.., .. }) => return Ok(ExitCode::from(failure::FAILED)),
+        joined => joined?,
+    };
+    if !ranks.is_first() {
+        output::silence();
+    }
+    let line = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    let done = ranks
+        .agree("version", env!("CARGO_PKG_VERSION"))
+        .and_then(|()| ranks.agree("command line", &line))
+        .and_then(|()| run(&ranks));
+    done.or_else(|error| {
+        let reported = ranks.fail(&error);
+        if ranks.count() == 1 {
+            return Err(error);
+        }
+        Ok(failure::end_rank(&error, &ranks, reported))
+    })
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{BufWriter, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -9,6 +10,18 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
+
+/// Whether another rank of the job prints.
+static IS_SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Makes this process print nothing but errors, since another rank prints the same.
+pub(super) fn silence() {
+    IS_SILENT.store(true, Ordering::Relaxed);
+}
+
+fn is_silent() -> bool {
+    IS_SILENT.load(Ordering::Relaxed)
+}
 
 /// The name of standard output in errors.
 const STANDARD_OUTPUT: &str = "<standard output>";
@@ -22,6 +35,9 @@ fn unwritable(source: std::io::Error) -> Error {
 /// # Errors
 /// [`Error::Io`] when standard output is closed.
 pub(super) fn json_line(value: &impl Serialize) -> Result<()> {
+    if is_silent() {
+        return Ok(());
+    }
     // The line of a plan can have gigabytes, so it is not built in memory.
     let mut stdout = BufWriter::with_capacity(1 << 16, std::io::stdout().lock());
     let line = serde_json::to_writer(&mut stdout, value).map_err(std::io::Error::from);
@@ -48,11 +64,21 @@ pub(super) fn or_closed(printed: Result<()>) -> Result<()> {
 /// # Errors
 /// [`Error::Io`] when standard output is closed.
 pub(super) fn print(text: &str) -> Result<()> {
+    if is_silent() {
+        return Ok(());
+    }
     writeln!(std::io::stdout().lock(), "{}", escaped(text, &['\n'])).map_err(unwritable)
 }
 
 /// Prints text and a line end on standard error, with the same escapes. A closed standard error is ignored.
 pub(super) fn say(text: impl std::fmt::Display) {
+    if !is_silent() {
+        say_anyway(text);
+    }
+}
+
+/// Prints like [`say`], also on a rank that prints nothing else.
+pub(super) fn say_anyway(text: impl std::fmt::Display) {
     drop(writeln!(std::io::stderr().lock(), "{}", escaped(&text.to_string(), &['\n'])));
 }
 
@@ -111,7 +137,7 @@ pub(super) fn align(mut table: Table) -> String {
 /// Returns a progress bar for `length` steps on standard error. It is hidden if standard error is not a terminal.
 pub(super) fn bar(length: u64, hidden: bool) -> ProgressBar {
     let bar = ProgressBar::new(length);
-    if hidden || !std::io::stderr().is_terminal() {
+    if hidden || is_silent() || !std::io::stderr().is_terminal() {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     }
     let style = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len}  {msg}  {eta}");

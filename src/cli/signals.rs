@@ -11,6 +11,7 @@ use signal_hook::flag;
 use super::failure;
 use super::output::say;
 use crate::error::{Error, Result};
+use crate::ranks::Ranks;
 use crate::train::{CheckpointWriter, RunLock, Snapshot};
 
 /// Time between two looks at the signal.
@@ -25,6 +26,8 @@ pub(super) struct RunState {
     pub newest: Option<Arc<Snapshot>>,
     /// The lock of the checkpoint folder.
     pub lock: Option<RunLock>,
+    /// Whether this process is one of several ranks.
+    pub is_rank: bool,
     /// Whether the last epoch is over, and only the end of the run is left.
     pub is_ending: bool,
     /// Whether the run's state is safe: nothing is left to abandon.
@@ -90,6 +93,18 @@ impl Watch {
         self.signal.load(Ordering::Relaxed) != 0
     }
 
+    /// Returns whether a signal asked any rank to end. From then on, it has asked this one.
+    ///
+    /// # Errors
+    /// [`Error::OtherRank`].
+    pub(super) fn is_any_interrupted(&self, ranks: &Ranks) -> Result<bool> {
+        let signal = ranks.gather(&self.signal.load(Ordering::Relaxed))?.into_iter().max().unwrap_or(0);
+        if signal != 0 {
+            self.signal.store(signal, Ordering::Relaxed);
+        }
+        Ok(signal != 0)
+    }
+
     /// Returns the exit code of a run that a signal has cut short: 128 + its number.
     pub(super) fn exit_code(&self) -> ExitCode {
         ExitCode::from(128 + self.signal.load(Ordering::Relaxed) as u8)
@@ -131,6 +146,10 @@ fn wait_for_signal(signal: &AtomicUsize, state: &Mutex<RunState>, grace: Duratio
         }
         if number != 0 && deadline.is_none() {
             deadline = Some(Instant::now() + grace);
+            if state.is_rank {
+                // `mpirun` kills its ranks about a second after it was told to end.
+                state.save_newest();
+            }
             if !state.is_ending {
                 let name = if number == SIGINT as usize { "interrupted" } else { "terminated" };
                 say(format_args!("{name}: this epoch is the last (once more to stop at once)"));

@@ -75,7 +75,8 @@ impl PreparedPredictor {
     /// # Errors
     /// As [`Predictor::predict`]. After an error, the next call loads its dataset again.
     pub fn run(&mut self, data: &Dataset) -> Result<Prediction> {
-        watched(data, || {
+        let ranks = self.predictor.options.ranks.clone();
+        ranks.telling(watched(data, || {
             let (start, mut loaded) = match self.current.take() {
                 Some(loaded) if loaded.data.is_clone_of(data) => (Instant::now(), loaded),
                 earlier => self.load(data, earlier)?,
@@ -83,7 +84,7 @@ impl PreparedPredictor {
             let prediction = loaded.pass.run(&self.predictor, &mut loaded.session, start)?;
             self.current = Some(loaded);
             Ok(prediction)
-        })
+        }))
     }
 
     /// Returns the underlying predictor.

@@ -17,6 +17,7 @@ use lapidary_kernels::Slot;
 use lapidary_planner::check::{self, check, check_joint};
 use lapidary_planner::memory::{Boundary, Epoch, Limit, Objective, Outcome, Plan, Policy, Request, plan};
 use lapidary_planner::tasks::TaskError;
+use serde::{Deserialize, Serialize};
 
 pub use crate::lower::ExchangePath;
 pub use cost::works;
@@ -30,7 +31,7 @@ use crate::error::{Error, Result};
 use crate::lower::{Exchange, Lifetime, Lowered, LoweredStep};
 
 /// A device and its memory, as input of a plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceBudget {
     /// Name of the device.
     pub name: String,

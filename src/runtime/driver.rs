@@ -1,38 +1,69 @@
 //! The driver: runs scripts on the workers in parallel, one worker per device.
+//!
+//! With several ranks, the driver of each rank has the workers of its own parts, and tells the other drivers their terms
+//! of sums and their reports. So every driver adds the same terms, and knows the reports of all parts.
 
-use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytemuck::Pod;
 use lapidary_kernels::sync::{Builder, JoinHandle, Receiver, Sender, bounded};
 use lapidary_kernels::{Device, HostSlot, Slot};
 
-use super::exchange::{Expected, Halo, Inbox, Mail};
+use super::exchange::{Expected, Halo, Inbox, Mail, Reader, Route};
 use super::message::{Report, Run, ToDriver, ToWorker};
+use super::wire::{report_bytes, report_of};
 use super::worker::{Post, Worker};
 use crate::error::{Error, Result};
 use crate::lower::{Exchange, Lifetime, Lowered, Routes, Source, Supply};
 use crate::plan::Script;
+use crate::ranks::{Letter, Ranks, Subject, Subscription};
 
 /// Workers with their parts of the data, ready to run scripts.
 pub(crate) struct Runtime {
+    /// The lowered programs of all parts.
     lowered: Vec<Arc<Lowered>>,
+    /// The parts of this rank.
+    own: Range<usize>,
+    /// The workers of this rank's parts.
     workers: Vec<Sender<ToWorker>>,
     reports: Receiver<ToDriver>,
     threads: Vec<JoinHandle<()>>,
     /// Set when a worker failed: the others cannot continue without it.
     failed: Cell<bool>,
+    /// What the parts of all ranks have told the driver, and what it has not used yet. Another rank may be one script
+    /// ahead.
+    told: RefCell<Told>,
+    ranks: Ranks,
+    session: u64,
+    subscription: Option<Subscription>,
+}
+
+/// What the parts have told the driver.
+struct Told {
+    /// The terms of each sum, by part.
+    terms: BTreeMap<usize, Vec<VecDeque<HostSlot>>>,
+    /// The reports of scripts, by part.
+    reports: Vec<VecDeque<Report>>,
 }
 
 impl Runtime {
-    /// Starts one worker per device and gives each its part of the data.
+    /// Starts one worker per device of this rank, and gives each its part of the data.
     ///
     /// # Errors
-    /// [`Error::Device`] if the host has no memory or no thread for it.
-    pub(crate) fn open(devices: Vec<Box<dyn Device>>, lowered: Vec<Lowered>, supply: &mut Supply<'_>) -> Result<Self> {
-        let parts = devices.len();
+    /// [`Error::Device`] if the host has no memory or no thread for it; [`Error::OtherRank`].
+    pub(crate) fn open(
+        devices: Vec<Box<dyn Device>>,
+        lowered: Vec<Lowered>,
+        supply: &mut Supply<'_>,
+        ranks: &Ranks,
+    ) -> Result<Self> {
+        let parts = lowered.len();
+        let own = ranks.rank() * devices.len()..(ranks.rank() + 1) * devices.len();
         let lowered: Vec<Arc<Lowered>> = lowered.into_iter().map(Arc::new).collect();
         let exchanges = Arc::new(lowered[0].exchanges.clone());
         // Channels have space for one message per published tensor and part, plus the driver's messages. So no sender
@@ -43,17 +74,22 @@ impl Runtime {
             other => other.published().len(),
         };
         let messages: usize = exchanges.iter().map(told).sum();
-        let (driver, reports) = bounded(parts * (messages + 4));
-        let channels: Vec<_> = (0..parts).map(|_| bounded(parts * messages + 4)).collect();
+        // Another rank may be one script ahead.
+        let scripts = ranks.count().min(2);
+        let (driver, reports) = bounded(scripts * parts * (messages + 4));
+        let channels: Vec<_> = own.clone().map(|_| bounded(scripts * parts * messages + 4)).collect();
         let workers: Vec<Sender<ToWorker>> = channels.iter().map(|(sender, _)| sender.clone()).collect();
+        let session = ranks.next_session();
         let mut threads = Vec::new();
-        for (part, (device, (_, from))) in devices.into_iter().zip(channels).enumerate() {
+        for (part, (device, (_, from))) in own.clone().zip(devices.into_iter().zip(channels)) {
             let name = match parts {
                 1 => device.name(),
                 _ => format!("{} (part {part} of {parts}, from 0)", device.name()),
             };
             let host = starting_values(&lowered[part], supply, part, &name)?;
-            let (inbox, readers) = halves(&lowered[part], supply, part);
+            let inbox = inbox(&lowered[part], supply, part, &own);
+            let post_of = |reader: usize| own.contains(&reader).then(|| workers[reader - own.start].clone());
+            let readers = readers(&lowered, supply, part, (ranks, session), post_of);
             let mail = Mail::new(part, exchanges.clone(), readers, workers.clone(), driver.clone());
             let post = Post { from, driver: driver.clone(), mail, inbox };
             let worker = Worker::new(part, device, name.clone(), lowered[part].clone(), host, post);
@@ -67,35 +103,71 @@ impl Runtime {
                 source: Box::new(failed(e)),
             })?);
         }
-        Ok(Self { lowered, workers, reports, threads, failed: Cell::new(false) })
+        let subscription = (ranks.count() > 1)
+            .then(|| ranks.subscribe(session, Box::new(receive(workers.clone(), own.start, driver))));
+        Ok(Self {
+            told: RefCell::new(Told { terms: BTreeMap::new(), reports: vec![VecDeque::new(); lowered.len()] }),
+            lowered,
+            own,
+            workers,
+            reports,
+            threads,
+            failed: Cell::new(false),
+            ranks: ranks.clone(),
+            session,
+            subscription,
+        })
     }
 
-    /// Runs a script on each worker, and returns their reports when all are done.
+    /// Runs its script on each worker, and returns the reports of all parts when all are done.
     ///
     /// # Errors
-    /// The error of the first worker that fails, at once; the others are told to stop.
+    /// The error of the first worker that fails, at once; the others are told to stop. [`Error::OtherRank`].
     pub(crate) fn run(&self, scripts: &[Arc<Script>], run: impl Fn(Arc<Script>) -> Run) -> Result<Vec<Report>> {
-        for (part, script) in scripts.iter().enumerate() {
-            self.tell(part, ToWorker::Run(run(script.clone())))?;
+        let began = Instant::now();
+        for part in self.own.clone() {
+            self.tell(part, ToWorker::Run(run(scripts[part].clone())))?;
         }
-        let mut reports: Vec<Option<Report>> = vec![None; self.workers.len()];
-        let mut terms: BTreeMap<usize, Vec<Option<HostSlot>>> = BTreeMap::new();
-        while reports.iter().any(Option::is_none) {
-            match self.hear()? {
-                ToDriver::Done(part, report) => reports[part] = Some(report),
-                ToDriver::Term(exchange, part, term) => {
-                    let terms = terms.entry(exchange).or_insert_with(|| vec![None; self.workers.len()]);
-                    terms[part] = Some(term);
-                    if let Some(terms) = terms.iter().cloned().collect::<Option<Vec<_>>>() {
-                        self.send_sum(exchange, &terms)?;
-                    }
-                }
-                ToDriver::Contents(_) | ToDriver::Written | ToDriver::Aborted | ToDriver::Failed(_) => {
-                    unreachable!("workers that run a script say how it goes, and a failure is an error")
-                }
+        loop {
+            self.send_sums()?;
+            if let Some(reports) = self.told.borrow_mut().take_reports() {
+                return Ok(reports);
+            }
+            let heard = self.hear()?;
+            self.tell_others(&heard, began);
+            self.note(heard);
+        }
+    }
+
+    /// Tells the other drivers what a part of this rank has told this one.
+    fn tell_others(&self, heard: &ToDriver, began: Instant) {
+        let letter = |subject, part: &usize| Letter { part: *part as u64, ..Letter::new(subject, self.session) };
+        match heard {
+            _ if self.ranks.count() == 1 => {}
+            ToDriver::Term(exchange, part, term) if self.own.contains(part) => {
+                let letter = Letter { exchange: *exchange as u64, ..letter(Subject::Term, part) };
+                term.read(|term| self.ranks.tell_others(&letter, term));
+            }
+            ToDriver::Done(part, report) if self.own.contains(part) => {
+                self.ranks.tell_others(&letter(Subject::Report, part), &report_bytes(report, began));
+            }
+            _ => {}
+        }
+    }
+
+    /// Keeps what a part has told the driver until it is used.
+    fn note(&self, heard: ToDriver) {
+        let mut told = self.told.borrow_mut();
+        match heard {
+            ToDriver::Done(part, report) => told.reports[part].push_back(report),
+            ToDriver::Term(exchange, part, term) => {
+                let parts = self.lowered.len();
+                told.terms.entry(exchange).or_insert_with(|| vec![VecDeque::new(); parts])[part].push_back(term);
+            }
+            ToDriver::Contents(_) | ToDriver::Written | ToDriver::Aborted | ToDriver::Failed(_) => {
+                unreachable!("a worker answers when it is asked, and a failure is an error")
             }
         }
-        Ok(reports.into_iter().flatten().collect())
     }
 
     /// Overwrites a persistent tensor on every worker.
@@ -104,28 +176,36 @@ impl Runtime {
     /// [`Error::Device`].
     pub(crate) fn write<T: Pod>(&self, slot: Slot, values: &[T]) -> Result<()> {
         let values = host_slot(values)?;
-        for part in 0..self.workers.len() {
+        for part in self.own.clone() {
             self.tell(part, ToWorker::Write(slot, values.clone()))?;
         }
-        for _ in 0..self.workers.len() {
+        let mut waits_for = self.workers.len();
+        while waits_for > 0 {
             match self.hear()? {
-                ToDriver::Written => {}
-                _ => unreachable!("workers answer what they were asked"),
+                ToDriver::Written => waits_for -= 1,
+                other => self.note(other),
             }
         }
         Ok(())
     }
 
-    /// Reads a persistent or published tensor of one part.
+    /// Reads a persistent or published tensor of one of this rank's parts.
     ///
     /// # Errors
     /// [`Error::Device`].
     pub(crate) fn read<T: Pod>(&self, part: usize, slot: Slot) -> Result<Vec<T>> {
         self.tell(part, ToWorker::Show(slot))?;
-        match self.hear()? {
-            ToDriver::Contents(contents) => Ok(contents.to_vec()),
-            _ => unreachable!("workers answer what they were asked"),
+        loop {
+            match self.hear()? {
+                ToDriver::Contents(contents) => return Ok(contents.to_vec()),
+                other => self.note(other),
+            }
         }
+    }
+
+    /// Returns the parts of this rank.
+    pub(crate) fn own_parts(&self) -> Range<usize> {
+        self.own.clone()
     }
 
     /// Returns the lowered programs of each part.
@@ -133,7 +213,15 @@ impl Runtime {
         &self.lowered
     }
 
-    /// Sends the sum of the terms of all parts to every part. Terms are added in part order.
+    /// Sends the sums whose terms have arrived.
+    fn send_sums(&self) -> Result<()> {
+        while let Some((exchange, terms)) = self.told.borrow_mut().take_terms() {
+            self.send_sum(exchange, &terms)?;
+        }
+        Ok(())
+    }
+
+    /// Sends the sum of the terms of all parts to every part of this rank. Terms are added in part order.
     fn send_sum(&self, exchange: usize, terms: &[HostSlot]) -> Result<()> {
         let mut sum = terms[0].to_vec::<f32>();
         for term in &terms[1..] {
@@ -141,18 +229,19 @@ impl Runtime {
             sum.iter_mut().zip(term).for_each(|(sum, term)| *sum += term);
         }
         let sum = host_slot(&sum)?;
-        (0..self.workers.len()).try_for_each(|part| self.tell(part, ToWorker::Sum(exchange, sum.clone())))
+        self.own.clone().try_for_each(|part| self.tell(part, ToWorker::Sum(exchange, sum.clone())))
     }
 
     fn tell(&self, part: usize, message: ToWorker) -> Result<()> {
         if self.failed.get() {
             return Err(Error::WorkersGone);
         }
-        match self.workers[part].send(message) {
+        match self.workers[part - self.own.start].send(message) {
             Ok(()) => Ok(()),
             // The worker failed, and has reported why.
             Err(_) => loop {
-                self.hear()?;
+                let heard = self.hear()?;
+                self.note(heard);
             },
         }
     }
@@ -180,6 +269,7 @@ impl Runtime {
     /// Stops the workers, which frees their memory. No other method may be called afterwards.
     pub(crate) fn stop(&mut self) {
         self.failed.set(true);
+        self.subscription = None;
         for worker in self.workers.drain(..) {
             drop(worker.try_send(ToWorker::Abort));
         }
@@ -234,37 +324,123 @@ fn starting_values(
     values.collect()
 }
 
-/// Returns what a part expects of each exchange, and for each exchange the parts that read its rows.
-fn halves(lowered: &Lowered, supply: &mut Supply<'_>, part: usize) -> (Inbox, Vec<Vec<usize>>) {
-    let (mut expected, mut readers) = (Vec::new(), Vec::new());
-    for exchange in &lowered.exchanges {
-        match exchange {
-            Exchange::Sum { .. } => {
-                expected.push(Expected::Sum(None));
-                readers.push(Vec::new());
-            }
-            Exchange::Halo { packed, halo, block, width, float } => {
-                let routes = supply.routes(*block);
-                let sources = routes.sources[part].clone();
-                let tile_bytes = halo.iter().map(|&slot| lowered.tensor(slot).bytes as usize).collect();
-                expected.push(Expected::Halo(Halo::new(sources, packed.len(), tile_bytes, float.byte_count() * width)));
-                readers.push(readers_of(routes, part));
-            }
-            Exchange::Fetch { block, .. } => {
-                let routes = supply.routes(*block);
-                let sources = routes.sources[part].iter().map(|source| (source.part, source.rows.len(), None));
-                expected.push(Expected::Fetch(sources.collect()));
-                readers.push(readers_of(routes, part));
-            }
+/// Returns what a part expects of each exchange. `own` are the parts of its rank: from others, it is sent only the rows
+/// that it reads.
+fn inbox(lowered: &Lowered, supply: &mut Supply<'_>, part: usize, own: &Range<usize>) -> Inbox {
+    let expected = lowered.exchanges.iter().map(|exchange| match exchange {
+        Exchange::Sum { .. } => Expected::Sum(None),
+        Exchange::Halo { packed, halo, block, width, float } => {
+            let sources = supply.routes(*block).sources[part].iter().map(|source| match own.contains(&source.part) {
+                true => source.clone(),
+                false => Source { part: source.part, rows: (0..source.rows.len() as u32).collect() },
+            });
+            let tile_bytes = halo.iter().map(|&slot| lowered.tensor(slot).bytes as usize).collect();
+            Expected::Halo(Halo::new(sources.collect(), packed.len(), tile_bytes, float.byte_count() * width))
         }
-    }
-    (Inbox::new(&lowered.exchanges, expected), readers)
+        Exchange::Fetch { block, .. } => {
+            let sources = supply.routes(*block).sources[part].iter();
+            Expected::Fetch(sources.map(|source| (source.part, source.rows.len(), None)).collect())
+        }
+    });
+    Inbox::new(&lowered.exchanges, expected.collect())
 }
 
-/// Returns the parts that read rows of `part`.
-fn readers_of(routes: &Routes, part: usize) -> Vec<usize> {
-    let reads = |sources: &[Source]| sources.iter().any(|source| source.part == part);
-    (0..routes.sources.len()).filter(|&reader| reads(&routes.sources[reader])).collect()
+/// Returns, for each exchange, who reads the rows of `part`. `post_of` returns the sender of a worker of this rank.
+fn readers(
+    lowered: &[Arc<Lowered>],
+    supply: &mut Supply<'_>,
+    part: usize,
+    (ranks, session): (&Ranks, u64),
+    post_of: impl Fn(usize) -> Option<Sender<ToWorker>>,
+) -> Vec<Vec<Reader>> {
+    let devices = lowered.len() / ranks.count();
+    let of_exchange = |(number, exchange): (usize, &Exchange)| {
+        let (block, packs, row_bytes) = match exchange {
+            Exchange::Sum { .. } => return Vec::new(),
+            Exchange::Halo { packed, block, width, float, .. } => (*block, &packed[..], float.byte_count() * width),
+            Exchange::Fetch { block, .. } => (*block, &[][..], 0),
+        };
+        let pack_rows = packs.iter().map(|&slot| lowered[part].tensor(slot).bytes as usize / row_bytes.max(1));
+        let pack_rows: Vec<usize> = pack_rows.collect();
+        let readers = rows_read(supply.routes(block), part).into_iter().map(|(reader, rows)| match post_of(reader) {
+            Some(worker) => Reader::Here(worker),
+            None => {
+                let head = Letter::new(Subject::Rows, session);
+                let letter = Letter { exchange: number as u64, part: part as u64, to: reader as u64, ..head };
+                let rows = by_tile(rows, &pack_rows);
+                Reader::Elsewhere(Route { ranks: ranks.clone(), rank: reader / devices, letter, rows, row_bytes })
+            }
+        });
+        readers.collect()
+    };
+    lowered[part].exchanges.iter().enumerate().map(of_exchange).collect()
+}
+
+/// Returns the parts that read rows of `part`, each with the rows of the pack that it reads.
+fn rows_read(routes: &Routes, part: usize) -> Vec<(usize, &[u32])> {
+    let of_part = |sources: &'_ [Source]| sources.iter().position(|source| source.part == part);
+    let readers = routes.sources.iter().enumerate();
+    readers.filter_map(|(reader, sources)| Some((reader, &sources[of_part(sources)?].rows[..]))).collect()
+}
+
+/// Splits ascending rows of a pack by the tiles of the pack, and numbers them from the first row of their tile.
+fn by_tile(mut rows: &[u32], tiles: &[usize]) -> Vec<Vec<u32>> {
+    let mut first = 0;
+    let of_tile = |&count: &usize| {
+        let (here, rest) = rows.split_at(rows.partition_point(|&row| (row as usize) < first + count));
+        let numbered = here.iter().map(|row| row - first as u32).collect();
+        (rows, first) = (rest, first + count);
+        numbered
+    };
+    tiles.iter().map(of_tile).collect()
+}
+
+/// Returns a function that gives the letters of other ranks to the workers and to the driver. `first` is the first part
+/// of this rank. Who has stopped needs no letters.
+fn receive(
+    workers: Vec<Sender<ToWorker>>,
+    first: usize,
+    driver: Sender<ToDriver>,
+) -> impl FnMut(Result<(Letter, Vec<u8>)>) + Send {
+    move |received| {
+        let (letter, content) = match received {
+            Ok(letter) => letter,
+            Err(error) => return drop(driver.send(ToDriver::Failed(error))),
+        };
+        let [exchange, part, to, tile] =
+            [letter.exchange, letter.part, letter.to, letter.tile].map(|number| number as usize);
+        let message = match (letter.subject(), host_slot(&content)) {
+            (_, Err(error)) => ToDriver::Failed(error),
+            (Some(Subject::Rows), Ok(rows)) => {
+                if let Some(worker) = workers.get(to.wrapping_sub(first)) {
+                    drop(worker.send(ToWorker::Rows(exchange, part, tile, rows)));
+                }
+                return;
+            }
+            (Some(Subject::Term), Ok(term)) => ToDriver::Term(exchange, part, term),
+            (Some(Subject::Report), _) => match report_of(&content) {
+                Ok(report) => ToDriver::Done(part, report),
+                Err(error) => ToDriver::Failed(error),
+            },
+            _ => return,
+        };
+        drop(driver.send(message));
+    }
+}
+
+impl Told {
+    /// Returns a report of every part, once all are there.
+    fn take_reports(&mut self) -> Option<Vec<Report>> {
+        let all = self.reports.iter().all(|reports| !reports.is_empty());
+        all.then(|| self.reports.iter_mut().filter_map(VecDeque::pop_front).collect())
+    }
+
+    /// Returns the terms of an exchange, once all parts have given theirs.
+    fn take_terms(&mut self) -> Option<(usize, Vec<HostSlot>)> {
+        let (&exchange, terms) =
+            self.terms.iter_mut().find(|(_, terms)| terms.iter().all(|terms| !terms.is_empty()))?;
+        Some((exchange, terms.iter_mut().filter_map(VecDeque::pop_front).collect()))
+    }
 }
 
 fn host_slot<T: Pod>(values: &[T]) -> Result<HostSlot> {

@@ -1,5 +1,5 @@
-//! Exchanges between parts. Packed rows go to the workers that read them, either copied through host memory or lent in
-//! device memory. Terms of sums go to the driver.
+//! Exchanges between parts. Packed rows go to the workers that read them: copied through host memory, lent in device
+//! memory, or sent to another rank. Terms of sums go to the driver.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use lapidary_kernels::{HostSlot, Lent, Slot};
 
 use super::message::{ToDriver, ToWorker};
 use crate::lower::{Exchange, Source};
+use crate::ranks::{Letter, Ranks};
 
 /// The sending side of a worker.
 pub(super) struct Mail {
@@ -19,17 +20,51 @@ pub(super) struct Mail {
     /// For each fetched tensor, its exchange.
     by_fetched: BTreeMap<Slot, usize>,
     /// For each exchange, the parts that read this part's rows.
-    readers: Vec<Vec<usize>>,
-    peers: Vec<Sender<ToWorker>>,
+    readers: Vec<Vec<Reader>>,
+    /// The workers of this rank, which lend rows to each other.
+    lenders: Vec<Sender<ToWorker>>,
     driver: Sender<ToDriver>,
+}
+
+/// A part that reads another part's rows.
+pub(super) enum Reader {
+    /// A worker of this rank, which takes its rows from the pack.
+    Here(Sender<ToWorker>),
+    /// A part of another rank. It is sent only the rows that it reads.
+    Elsewhere(Route),
+}
+
+/// The rows of a part that a part of another rank reads.
+pub(super) struct Route {
+    pub ranks: Ranks,
+    /// The rank of the reader.
+    pub rank: usize,
+    /// The head of the letter, without the tile.
+    pub letter: Letter,
+    /// For each tile, the rows of its pack that are read.
+    pub rows: Vec<Vec<u32>>,
+    /// Bytes per row.
+    pub row_bytes: usize,
+}
+
+impl Route {
+    /// Sends the rows of a tile's pack that are read.
+    fn send(&self, tile: usize, pack: &HostSlot) {
+        let letter = Letter { tile: tile as u64, ..self.letter };
+        let rows = pack.read(|pack| {
+            let row = |&row: &u32| &pack[row as usize * self.row_bytes..][..self.row_bytes];
+            self.rows[tile].iter().map(row).collect::<Vec<_>>().concat()
+        });
+        self.ranks.send(self.rank, &letter, &rows);
+    }
 }
 
 impl Mail {
     pub(super) fn new(
         part: usize,
         exchanges: Arc<Vec<Exchange>>,
-        readers: Vec<Vec<usize>>,
-        peers: Vec<Sender<ToWorker>>,
+        readers: Vec<Vec<Reader>>,
+        lenders: Vec<Sender<ToWorker>>,
         driver: Sender<ToDriver>,
     ) -> Self {
         let by_published = places(exchanges.iter().map(Exchange::published));
@@ -38,7 +73,7 @@ impl Mail {
             _ => None,
         });
         let by_fetched = fetched.collect();
-        Self { part, exchanges, by_published, by_fetched, readers, peers, driver }
+        Self { part, exchanges, by_published, by_fetched, readers, lenders, driver }
     }
 
     /// Returns the exchange that fetches a tensor from other devices.
@@ -53,15 +88,18 @@ impl Mail {
 
     /// Lends rows to the parts that read them.
     pub(super) fn lend(&self, exchange: usize, rows: &Lent) {
-        for &reader in &self.readers[exchange] {
-            drop(self.peers[reader].send(ToWorker::Lent(exchange, self.part, rows.clone())));
+        for reader in &self.readers[exchange] {
+            match reader {
+                Reader::Here(worker) => drop(worker.send(ToWorker::Lent(exchange, self.part, rows.clone()))),
+                Reader::Elsewhere(_) => unreachable!("no rank reads another one's devices"),
+            }
         }
     }
 
     /// Tells the lenders that their rows were read.
     pub(super) fn tell_read(&self, exchange: usize, lenders: &[usize]) {
         for &lender in lenders {
-            drop(self.peers[lender].send(ToWorker::Read(exchange)));
+            drop(self.lenders[lender].send(ToWorker::Read(exchange)));
         }
     }
 
@@ -76,8 +114,13 @@ impl Mail {
             Exchange::Fetch { .. } => unreachable!("what is lent is not published"),
             Exchange::Sum { .. } => drop(self.driver.send(ToDriver::Term(exchange, self.part, rows.clone()))),
             Exchange::Halo { .. } => {
-                for &reader in &self.readers[exchange] {
-                    drop(self.peers[reader].send(ToWorker::Rows(exchange, self.part, tile, rows.clone())));
+                for reader in &self.readers[exchange] {
+                    match reader {
+                        Reader::Here(worker) => {
+                            drop(worker.send(ToWorker::Rows(exchange, self.part, tile, rows.clone())))
+                        }
+                        Reader::Elsewhere(route) => route.send(tile, rows),
+                    }
                 }
             }
         }

@@ -59,7 +59,7 @@ pub(super) enum ToDriver {
     Aborted,
 }
 
-/// The measurements of one run of a script.
+/// The measurements of one run of a script on one part.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Report {
     /// Bytes copied by the script to the device and to the host, without what it starts with.

@@ -13,6 +13,7 @@ mod session;
 mod tests;
 mod trace;
 mod trace_file;
+mod wire;
 mod worker;
 
 pub use devices::{Devices, ExchangeMode};

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::lower::Inputs;
 use crate::plan::Method;
 use crate::program::{Passes, Program};
+use crate::ranks::Ranks;
 use crate::{plain_file, profile};
 
 /// How vertices are split over devices.
@@ -158,6 +159,7 @@ pub struct RunOptions {
     pub(crate) memory: Policy,
     pub(crate) partition: Partition,
     pub(crate) passes: Passes,
+    pub(crate) ranks: Ranks,
 }
 
 /// Defines the setters of [`RunOptions`] in an `impl` of a type that contains one:
@@ -196,6 +198,13 @@ macro_rules! run_option_setters {
             $options.passes = passes;
             $this
         }
+
+        /// Sets the ranks that compute together, each with these devices; only this process by default. Every rank
+        /// makes the same calls, with the same data and settings.
+        pub fn ranks(mut $this, ranks: $crate::ranks::Ranks) -> Self {
+            $options.ranks = ranks;
+            $this
+        }
     };
 }
 pub(crate) use run_option_setters;
@@ -212,7 +221,7 @@ impl RunOptions {
         Method { policy: self.memory, ..Method::default() }
     }
 
-    /// Returns the part of each device, predicted by the learned `model` if there is one.
+    /// Returns the part of each device of every rank, predicted by the learned `model` if there is one. Rank 0 decides.
     ///
     /// # Errors
     /// [`Error::Parts`] unless there is one range per device, the ranges are consecutive, and they cover the graph. For
@@ -226,7 +235,15 @@ impl RunOptions {
         model: Option<&CostModel>,
         runs: Runs,
     ) -> Result<Vec<Range<usize>>> {
-        split_parts(&self.partition, inputs, program, self.devices.count(), (&self.devices.profile(), model), runs)
+        self.ranks.first(|| {
+            let (devices, profile) = (self.part_count(), self.devices.profile());
+            split_parts(&self.partition, inputs, program, devices, (&profile, model), runs)
+        })
+    }
+
+    /// Returns the number of parts: one per device of every rank.
+    pub(crate) fn part_count(&self) -> usize {
+        self.ranks.count() * self.devices.count()
     }
 }
 

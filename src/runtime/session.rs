@@ -17,6 +17,7 @@ use crate::error::{NotFinite, Result};
 use crate::lower::{Inputs, Lowered, Supply, lower};
 use crate::plan::{DeviceBudget, ExchangePath, Method, Planned, Script, Sequence, both, fit, plan_sequence};
 use crate::program::{Origin, Program};
+use crate::ranks::Ranks;
 
 /// Inputs of [`Session::open`].
 pub(crate) struct SessionSpec<'a> {
@@ -40,6 +41,33 @@ pub(crate) struct SessionSpec<'a> {
     pub plans: Option<&'a Plans>,
 }
 
+/// The devices that a session runs on, and how they reach each other.
+pub(crate) struct Surroundings {
+    /// The devices of all ranks, in the order of their parts.
+    pub budgets: Vec<DeviceBudget>,
+    pub path: ExchangePath,
+    pub ranks: Ranks,
+}
+
+impl Surroundings {
+    /// Looks up the devices of all ranks.
+    ///
+    /// # Errors
+    /// Those of [`Devices::budgets`](super::Devices) on any rank; [`Error::RanksDiffer`] for other numbers of devices.
+    fn new(options: &RunOptions) -> Result<Self> {
+        let (ranks, own) = (options.ranks.clone(), options.devices.budgets(options.device_memory)?);
+        if ranks.count() == 1 {
+            return Ok(Self { budgets: own, path: options.devices.exchange_path()?, ranks });
+        }
+        ranks.agree("number of devices", &own.len().to_string())?;
+        let mut budgets: Vec<DeviceBudget> = ranks.gather(&own)?.concat();
+        for (part, budget) in budgets.iter_mut().enumerate() {
+            budget.name = format!("rank {} {}", part / own.len(), budget.name);
+        }
+        Ok(Self { budgets, path: ExchangePath::Host, ranks })
+    }
+}
+
 /// Plans of a session, for another session with the same programs, devices and method.
 pub(crate) struct Plans {
     budgets: Vec<DeviceBudget>,
@@ -52,8 +80,10 @@ pub(crate) struct Plans {
 /// Programs on devices, with their data in place.
 pub(crate) struct Session {
     runtime: Runtime,
+    /// The devices of all ranks.
     budgets: Vec<DeviceBudget>,
     path: ExchangePath,
+    ranks: Ranks,
     method: Method,
     parts: Vec<Range<usize>>,
     keep: BTreeSet<Slot>,
@@ -124,9 +154,8 @@ impl Session {
     /// # Errors
     /// [`Error::DoesNotFit`], before the workers start and any blocks are built; [`Error::Device`].
     pub(crate) fn open(options: &RunOptions, job: &SessionSpec<'_>) -> Result<Self> {
-        let budgets = options.devices.budgets(options.device_memory)?;
-        let path = options.devices.exchange_path()?;
-        Self::open_on((budgets, path), options.method(), job, |budgets| options.devices.open(budgets))
+        let surroundings = Surroundings::new(options)?;
+        Self::open_on(surroundings, options.method(), job, |budgets| options.devices.open(budgets))
     }
 
     /// Opens a session like [`Session::open`], in place of `old`. `old` ends once the new plans are made; if they do
@@ -135,17 +164,16 @@ impl Session {
     /// # Errors
     /// As [`Session::open`].
     pub(crate) fn open_in_place_of(old: &mut Self, options: &RunOptions, job: &SessionSpec<'_>) -> Result<Self> {
-        let budgets = options.devices.budgets(options.device_memory)?;
-        let path = options.devices.exchange_path()?;
-        Self::open_on((budgets, path), options.method(), job, |budgets| {
+        Self::open_on(Surroundings::new(options)?, options.method(), job, |budgets| {
             old.runtime.stop();
             options.devices.open(budgets)
         })
     }
 
-    /// Opens a session like [`Session::open`], on the devices that `open` returns. It is called after planning.
+    /// Opens a session like [`Session::open`], on the devices that `open` returns for the budgets of this rank. It is
+    /// called after planning.
     pub(super) fn open_on(
-        (budgets, path): (Vec<DeviceBudget>, ExchangePath),
+        Surroundings { budgets, path, ranks }: Surroundings,
         method: Method,
         job: &SessionSpec<'_>,
         open: impl FnOnce(&[DeviceBudget]) -> Result<Vec<Box<dyn Device>>>,
@@ -181,12 +209,14 @@ impl Session {
         let planned = Instant::now();
         // Planning may have tried other numbers of tiles; this sets the one that was chosen.
         supply.tile(tiles);
-        let opened = open(&budgets)?;
-        let runtime = Runtime::open(opened, lowered, &mut supply)?;
+        let devices = budgets.len() / ranks.count();
+        let opened = open(&budgets[ranks.rank() * devices..][..devices])?;
+        let runtime = Runtime::open(opened, lowered, &mut supply, &ranks)?;
         let setup_scripts = scripts(&setup);
         let mut session = Self {
             budgets,
             path,
+            ranks,
             method,
             parts: job.parts.clone(),
             keep,
@@ -356,28 +386,34 @@ impl Session {
     }
 
     /// Reads lasting tensors, or kept outputs, from these slots, one after the other. They are read from the first
-    /// part, since all parts have the same values.
+    /// part of this rank, since all parts have the same values.
     ///
     /// # Errors
     /// [`Error::Device`].
     pub(crate) fn read<T: Pod>(&self, slots: &[Slot]) -> Result<Vec<T>> {
-        let pieces = slots.iter().map(|&slot| self.runtime.read(0, slot)).collect::<Result<Vec<Vec<T>>>>()?;
+        let part = self.runtime.own_parts().start;
+        let pieces = slots.iter().map(|&slot| self.runtime.read(part, slot)).collect::<Result<Vec<Vec<T>>>>()?;
         Ok(pieces.concat())
     }
 
-    /// Reads a kept output of which each part has its own rows. Returns the rows of all parts, in order.
+    /// Reads a kept output of which each part has its own rows. Returns the rows of all parts, in order. All ranks have
+    /// to call it.
     ///
     /// # Errors
-    /// [`Error::Device`].
+    /// [`Error::Device`]; [`Error::OtherRank`](crate::Error::OtherRank).
     pub(crate) fn read_rows<T: Pod>(&self, phase: usize, name: &str) -> Result<Vec<T>> {
         let tiles = &self.runtime.lowered()[0].phases[phase].outputs[name];
         let mut rows = Vec::new();
-        for part in 0..self.parts.len() {
+        for part in self.runtime.own_parts() {
             for &tile in tiles {
                 rows.extend(self.runtime.read::<T>(part, tile)?);
             }
         }
-        Ok(rows)
+        if self.ranks.count() == 1 {
+            return Ok(rows);
+        }
+        let all = self.ranks.gather_bytes(bytemuck::cast_slice(&rows).to_vec())?;
+        Ok(all.iter().flat_map(|bytes| bytemuck::pod_collect_to_vec(bytes)).collect())
     }
 
     /// Returns the slots of an origin, if the programs read it.

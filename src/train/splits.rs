@@ -109,7 +109,9 @@ impl Trainer {
         }
         let Some(Learning { learner, move_s }) = &mut self.learning else { return Ok(()) };
         let remaining = (self.setup.epochs + 1).saturating_sub(epoch);
-        let Some(better) = learner.better(&self.setup.inputs, remaining, *move_s) else { return Ok(()) };
+        let better = learner.better(&self.setup.inputs, remaining, *move_s);
+        // The ranks have measured the same, but each with its own clock and cost of a move.
+        let Some(better) = self.setup.options.ranks.first(|| Ok(better))? else { return Ok(()) };
         learner.count_move();
         match self.move_to(epoch, better.parts, Some(better.slowest_s)) {
             // The faster split does not fit a device, so the current one stays.

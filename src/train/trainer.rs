@@ -127,13 +127,20 @@ impl Trainer {
     /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`] if numbers are not finite. [`Error::Dataset`] if the files of
     /// the dataset have changed, after which the state is not to be trusted. [`Error::Device`].
     pub fn step(&mut self) -> Result<Epoch> {
+        let done = self.step_now();
+        self.setup.options.ranks.telling(done)
+    }
+
+    fn step_now(&mut self) -> Result<Epoch> {
         if self.last_good.is_none() {
             self.snapshot()?;
         }
         let done = catch_unwind(AssertUnwindSafe(|| self.run_epoch()));
         let epoch = if_unchanged(&self.data, done)?;
         self.since_snapshot_s += epoch.seconds + epoch.eval_seconds;
-        if self.since_snapshot_s >= SNAPSHOT_INTERVAL * self.snapshot_s {
+        let is_due = self.since_snapshot_s >= SNAPSHOT_INTERVAL * self.snapshot_s;
+        // After a divergence, the ranks return to the same snapshot.
+        if self.setup.options.ranks.first(|| Ok(is_due))? {
             self.snapshot()?;
         }
         Ok(epoch)

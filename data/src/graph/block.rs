@@ -71,6 +71,32 @@ impl Block {
         let indptr: Vec<u64> = graph.indptr()[part.start..=part.end].iter().map(|o| o - start).collect();
         let sources = &graph.indices()[start as usize..end as usize];
 
+        Self::with_local_ids(graph, part, indptr, sources.iter().copied())
+    }
+
+    /// Cuts rows out of the graph as [`Block::of_part`] does, with exactly one self-loop at every vertex: the rows of
+    /// [`Graph::with_self_loops`], without making that graph.
+    ///
+    /// # Panics
+    /// If `part` is not a range of vertices.
+    /// # Cost
+    /// That of [`Block::of_part`].
+    pub fn of_part_with_self_loops(graph: &Graph, part: Range<usize>) -> Self {
+        let n = graph.vertex_count();
+        assert!(part.start <= part.end && part.end <= n, "part {part:?} of {n} vertices");
+        let ends = part.clone().scan(0, |end, v| {
+            *end += graph.in_degree(v) - graph.loops_at(v) as u64 + 1;
+            Some(*end)
+        });
+        let indptr: Vec<u64> = std::iter::once(0).chain(ends).collect();
+        let sources = part.clone().flat_map(|v| {
+            let [below, above] = graph.sources_around(v);
+            below.iter().copied().chain([v as u32]).chain(above.iter().copied())
+        });
+        Self::with_local_ids(graph, part, indptr, sources)
+    }
+
+    fn with_local_ids(graph: &Graph, part: Range<usize>, indptr: Vec<u64>, sources: impl Iterator<Item = u32>) -> Self {
         let outside = outside(graph, &part);
         let halo: Vec<u32> = outside.iter().collect();
         let local = |u: u32| {
@@ -79,7 +105,8 @@ impl Block {
             }
             part.len() as u32 + outside.rank(u as usize) as u32
         };
-        let indices: Vec<u32> = sources.iter().map(|&u| local(u)).collect();
+        let mut indices = Vec::with_capacity(indptr.last().map_or(0, |&edges| edges as usize));
+        indices.extend(sources.map(local));
         Self { indptr: indptr.into(), indices: indices.into(), own_sources: part.len(), halo }
     }
 

@@ -216,10 +216,21 @@ impl Graph {
     }
 
     /// Returns the number of edges `v -> v` for one v.
-    pub(super) fn loops_at(&self, v: usize) -> usize {
-        let sources = self.sources(v);
-        let first = sources.partition_point(|&u| (u as usize) < v);
-        sources[first..].iter().take_while(|&&u| u as usize == v).count()
+    ///
+    /// # Panics
+    /// If `v` is not a vertex.
+    /// # Cost
+    /// O(log d) and the number of these edges.
+    pub fn loops_at(&self, v: usize) -> usize {
+        let [below, above] = self.sources_around(v);
+        self.sources(v).len() - below.len() - above.len()
+    }
+
+    /// Returns the sources of a vertex below it and those above it.
+    pub(super) fn sources_around(&self, v: usize) -> [&[u32]; 2] {
+        let (below, rest) = self.sources(v).split_at(self.sources(v).partition_point(|&u| (u as usize) < v));
+        let loops = rest.iter().take_while(|&&u| u as usize == v).count();
+        [below, &rest[loops..]]
     }
 
     /// Returns the graph with exactly one self-loop at every vertex, `A + I`. Existing loops are kept once.
@@ -234,12 +245,10 @@ impl Graph {
         });
         prefix_sum(&mut indptr);
         let fill_row = |(v, row): (usize, &mut [u32])| {
-            let sources = self.sources(v);
-            let below = sources.partition_point(|&u| (u as usize) < v);
-            let above = sources.len() - (row.len() - below - 1);
-            row[..below].copy_from_slice(&sources[..below]);
-            row[below] = v as u32;
-            row[below + 1..].copy_from_slice(&sources[above..]);
+            let [below, above] = self.sources_around(v);
+            row[..below.len()].copy_from_slice(below);
+            row[below.len()] = v as u32;
+            row[below.len() + 1..].copy_from_slice(above);
         };
         let indices = Shared::filled(indptr[n] as usize, |indices| {
             rows_mut(&indptr, indices).into_par_iter().enumerate().for_each(fill_row);

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::infer::Predictor;
 use crate::infer::checkpoint::newest_epoch;
 use crate::model::{Model, Weights};
+use crate::ranks::Ranks;
 use crate::train::{Adam, AdamW, DecayLayers, Optimizer, Sgd, Trainer};
 
 /// Learning rate without `--lr`.
@@ -189,9 +190,9 @@ impl TrainArgs {
         }
     }
 
-    pub(super) fn trainer(&self, data: &Dataset, model: &Model) -> Result<Trainer> {
+    pub(super) fn trainer(&self, data: &Dataset, model: &Model, ranks: &Ranks) -> Result<Trainer> {
         let mut builder = Trainer::builder(model, data)
-            .options(self.device.options()?)
+            .options(self.device.options()?.ranks(ranks.clone()))
             .optimizer(self.optimizer()?)
             .decay_layers(self.decay_layers()?)
             .dtype(self.model.dtype.float())

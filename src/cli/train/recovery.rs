@@ -8,6 +8,7 @@ use crate::cli::failure;
 use crate::cli::signals::{self, Watch};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
+use crate::ranks::Ranks;
 use crate::train::{Snapshot, Trainer};
 
 /// Number of times that `--on-nan rollback` returns to a checkpoint before it gives up.
@@ -38,21 +39,23 @@ impl Recovery {
     ///
     /// # Errors
     /// Those of [`Trainer::snapshot`]: the epoch has failed.
-    pub(super) fn keep(&mut self, args: &TrainArgs, trainer: &mut Trainer, watch: &Watch) -> Result<()> {
+    pub(super) fn keep(&mut self, args: &TrainArgs, trainer: &mut Trainer, watch: &Watch, ranks: &Ranks) -> Result<()> {
         if trainer.epoch() >= args.training.epochs {
             return trainer.snapshot().map(drop);
         }
-        if !args.checkpoints.checkpoint_every.is_due(trainer.epoch(), self.saved_at) {
+        let is_due = args.checkpoints.checkpoint_every.is_due(trainer.epoch(), self.saved_at);
+        // All ranks have the same snapshots, to return to the same one. Rank 0 writes it.
+        if args.checkpoints.checkpoint.is_none() || !ranks.first(|| Ok(is_due))? {
             return Ok(());
         }
-        if let Some(writer) = &mut watch.state().writer {
-            let snapshot = trainer.snapshot()?;
-            if self.on_nan == OnNan::Rollback {
-                self.checkpoint = Some(snapshot.clone());
-            }
-            if let Err(error) = writer.write(snapshot) {
-                signals::warn(&error);
-            }
+        let snapshot = trainer.snapshot()?;
+        if self.on_nan == OnNan::Rollback {
+            self.checkpoint = Some(snapshot.clone());
+        }
+        if let Some(writer) = &mut watch.state().writer
+            && let Err(error) = writer.write(snapshot)
+        {
+            signals::warn(&error);
         }
         self.saved_at = Instant::now();
         Ok(())

@@ -1,0 +1,61 @@
+//! The letters that ranks send each other.
+
+use bytemuck::{Pod, Zeroable};
+
+/// What a letter is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// What this rank gives to a round that all ranks take part in.
+    Round,
+    /// This rank fails: the name of its machine and the error, as JSON.
+    Failure,
+    /// Rows that a part of this rank has packed for another part.
+    Rows,
+    /// A term of a sum over all parts.
+    Term,
+    /// The report of a part that has finished its script.
+    Report,
+}
+
+const SUBJECTS: [Subject; 5] = [Subject::Round, Subject::Failure, Subject::Rows, Subject::Term, Subject::Report];
+
+/// The head of a letter. Its content follows as bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Letter {
+    /// The number of its subject; see [`Letter::subject`].
+    pub subject: u64,
+    /// The round, or the session.
+    pub number: u64,
+    /// The exchange that rows and terms belong to.
+    pub exchange: u64,
+    /// The part that it comes from.
+    pub part: u64,
+    /// The part that rows go to.
+    pub to: u64,
+    /// The tile of the sender that rows come from.
+    pub tile: u64,
+}
+
+impl Letter {
+    /// Creates a letter of a round or session.
+    pub(crate) fn new(subject: Subject, number: u64) -> Self {
+        Self { subject: subject as u64, number, ..Self::zeroed() }
+    }
+
+    /// Returns the subject; `None` if a rank of another version has written it.
+    pub(crate) fn subject(&self) -> Option<Subject> {
+        SUBJECTS.into_iter().find(|subject| *subject as u64 == self.subject)
+    }
+
+    /// Returns head and content as one message.
+    pub(super) fn sealed(&self, content: &[u8]) -> Vec<u8> {
+        [bytemuck::bytes_of(self), content].concat()
+    }
+
+    /// Takes a message apart; `None` if it is too short.
+    pub(super) fn open(message: &[u8]) -> Option<(Self, &[u8])> {
+        let (head, content) = message.split_at_checked(size_of::<Self>())?;
+        Some((bytemuck::pod_read_unaligned(head), content))
+    }
+}

@@ -1,0 +1,277 @@
+//! Ranks: several processes train as one does with the same parts. Here, the ranks are threads of one process; `ci/ranks`
+//! does the same over MPI.
+
+use std::time::{Duration, Instant};
+
+use crate::common::curve::{self, Curve, assert_same};
+use crate::common::{Tier, hostile_graph, numbers};
+use lapidary::kernels::{SimDevice, SimSpeed};
+use lapidary::model::ModelConfig;
+use lapidary::{
+    Adam, Arrays, ByteSize, Dataset, Devices, Error, Graph, Model, Partition, Predictor, Ranks, RunOptions, Trainer,
+};
+use ndarray::Array2;
+
+/// Runs `work` on each of `count` ranks, and returns the results by rank.
+fn on_ranks<T: Send>(count: usize, work: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = Ranks::threads(count).into_iter().map(|ranks| scope.spawn(move || work(ranks))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn model(name: &str, data: &Dataset) -> Model {
+    let config = ModelConfig::new(name, &[data.feature_width(), 16, data.class_count()]);
+    Model::from_config(config).unwrap().dropout(0.5).heads(2)
+}
+
+fn train(model: &Model, data: &Dataset, options: RunOptions, epochs: usize) -> Curve {
+    curve::train(Adam::new(0.01), Trainer::builder(model, data).options(options), epochs)
+}
+
+fn labelled(graph: Graph) -> Dataset {
+    let n = graph.vertex_count();
+    let labels: Vec<i64> = (0..n as i64).map(|v| v % 3).collect();
+    let train: Vec<i64> = (0..n as i64).step_by(2).collect();
+    let features = Array2::from_shape_vec((n, 5), numbers(5 * n, 3)).unwrap();
+    Dataset::from_arrays(Arrays::new(graph).features(features).labels(&labels).train(&train)).unwrap()
+}
+
+/// An undirected graph; a directed one with repeated edges, self-loops and isolated vertices.
+fn datasets() -> Vec<Dataset> {
+    vec![Dataset::builtin("planted").unwrap(), labelled(hostile_graph())]
+}
+
+fn assert_same_bits(what: &str, got: &Curve, want: &Curve) {
+    assert_eq!(got.losses, want.losses, "{what}: losses");
+    assert_eq!(got.weights, want.weights, "{what}: weights");
+    assert_eq!(got.gradients, want.gradients, "{what}: gradients");
+}
+
+fn simulated(parts: usize) -> RunOptions {
+    RunOptions::new().devices(Devices::sim(parts)).partition(Partition::parse("edges").unwrap())
+}
+
+#[test]
+fn ranks_train_as_one_process_with_the_same_parts() {
+    trains_the_same(Tier::Quick, &[2, 3]);
+}
+
+#[test]
+#[ignore = "full: the other models, and up to 8 ranks"]
+fn many_ranks_train_as_one_process_with_the_same_parts() {
+    trains_the_same(Tier::Full, &[1, 2, 3, 4, 8]);
+}
+
+fn trains_the_same(tier: Tier, counts: &[usize]) {
+    for data in datasets() {
+        for &name in tier.models(&data) {
+            let model = model(name, &data);
+            let whole = train(&model, &data, simulated(1), 5);
+            for &count in counts {
+                let what = format!("{name} on {}, {count} ranks", data.name());
+                let parts = train(&model, &data, simulated(count), 5);
+                let curves = on_ranks(count, |ranks| train(&model, &data, simulated(1).ranks(ranks), 5));
+                for curve in curves {
+                    assert_same_bits(&what, &curve, &parts);
+                    assert_same(&what, &curve, &whole);
+                    assert_eq!(curve.peaks, parts.peaks, "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_may_have_several_devices_and_little_memory() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("gcn", &data);
+    let peak = train(&model, &data, simulated(4), 1).peaks.into_iter().max().unwrap();
+    for memory in [peak, peak / 2, peak / 6] {
+        let options = |devices: usize| simulated(devices).device_memory(ByteSize::b(memory));
+        let parts = train(&model, &data, options(4), 3);
+        for curve in on_ranks(2, |ranks| train(&model, &data, options(2).ranks(ranks), 3)) {
+            assert_same_bits(&format!("{memory} bytes"), &curve, &parts);
+            assert_eq!(curve.tiles, parts.tiles);
+        }
+    }
+}
+
+#[test]
+fn a_rank_may_have_nothing_to_do() {
+    let data = Dataset::builtin("planted").unwrap();
+    let (model, n) = (model("sage", &data), data.graph().vertex_count());
+    let partition = Partition::Ranges(vec![0..0, 0..n / 3, n / 3..n, n..n]);
+    let want = train(&model, &data, simulated(4).partition(partition.clone()), 3);
+    for curve in on_ranks(4, |ranks| train(&model, &data, simulated(1).partition(partition.clone()).ranks(ranks), 3)) {
+        assert_same_bits("an empty part", &curve, &want);
+    }
+}
+
+#[test]
+fn each_row_is_sent_once_to_each_part_that_reads_it() {
+    for data in datasets() {
+        let model = Model::from_config(ModelConfig::new("gcn", &[data.feature_width(), 16, 3.max(data.class_count())]));
+        let model = model.unwrap();
+        let (count, epochs) = (4, 3);
+        let options = || simulated(1).partition(Partition::parse("vertices").unwrap());
+        let of_ranks = on_ranks(count, |ranks| {
+            let mut trainer = Trainer::builder(&model, &data).options(options().ranks(ranks.clone())).build().unwrap();
+            let before = ranks.sent();
+            (0..epochs).for_each(|_| assert!(trainer.step().unwrap().loss.is_finite()));
+            (trainer.parts().to_vec(), before, ranks.sent())
+        });
+        let graph = data.graph();
+        let parts = of_ranks[0].0.clone();
+        // The rows of `owner` that `reader` reads, forward and in the transposed graph, counted one by one.
+        let read = |owner: usize, reader: usize, transposed: bool| {
+            let is_in = |v: usize, part: usize| (parts[part][0]..parts[part][1]).contains(&v);
+            let mut rows = std::collections::BTreeSet::new();
+            for v in 0..graph.vertex_count() {
+                for &u in graph.sources(v) {
+                    let (row, by) = if transposed { (v, u as usize) } else { (u as usize, v) };
+                    if is_in(row, owner) && is_in(by, reader) {
+                        rows.insert(row);
+                    }
+                }
+            }
+            rows.len() as u64
+        };
+        for (rank, (_, before, after)) in of_ranks.iter().enumerate() {
+            for to in (0..count).filter(|&to| to != rank) {
+                let [forward, backward] = [false, true].map(|transposed| read(rank, to, transposed));
+                // The first layer's gather is made once, in setup. An epoch has the second layer forward, in training
+                // and in evaluation, and backward. Rows are 16 or as many numbers as there are classes, whichever is
+                // less.
+                let width = 16.min(3.max(data.class_count())) as u64;
+                let bytes = epochs * 4 * width * (2 * forward + backward);
+                let messages = epochs * (2 * u64::from(forward > 0) + u64::from(backward > 0));
+                assert_eq!(after[to].bytes - before[to].bytes, bytes, "{}: {rank} to {to}", data.name());
+                assert_eq!(after[to].messages - before[to].messages, messages, "{}: {rank} to {to}", data.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn all_ranks_move_to_the_same_parts() {
+    let data = Dataset::builtin("planted").unwrap();
+    let (model, n) = (model("gcn", &data), data.graph().vertex_count());
+    let splits = vec![(1, vec![0..n / 4, n / 4..n]), (3, vec![0..n / 2, n / 2..n])];
+    for partition in [Partition::Replay(splits), Partition::default()] {
+        let of_ranks = on_ranks(2, |ranks| {
+            let options = simulated(1).partition(partition.clone()).ranks(ranks);
+            let mut trainer = Trainer::builder(&model, &data).options(options).build().unwrap();
+            let losses: Vec<f64> = (0..12).map(|_| trainer.step().unwrap().loss).collect();
+            (losses, trainer.splits().to_vec(), trainer.weights().unwrap())
+        });
+        assert_eq!(of_ranks[0], of_ranks[1], "{partition}");
+    }
+}
+
+#[test]
+fn every_rank_gets_all_predictions() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("gat", &data);
+    let trainer = Trainer::builder(&model, &data).build().unwrap();
+    let weights = trainer.weights().unwrap();
+    let predictor = |options: RunOptions| Predictor::new(&model, weights.clone(), None).unwrap().options(options);
+    let want = predictor(simulated(3)).run(&data).unwrap();
+    for got in on_ranks(3, |ranks| predictor(simulated(1).ranks(ranks)).run(&data).unwrap()) {
+        assert_eq!((got.logits, got.accuracy, got.parts), (want.logits.clone(), want.accuracy, want.parts.clone()));
+    }
+}
+
+#[test]
+fn a_run_is_resumed_on_other_ranks() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("gcn", &data);
+    let dir = tempfile::tempdir().unwrap();
+    let build = |ranks: Ranks| Trainer::builder(&model, &data).options(simulated(1).ranks(ranks)).build().unwrap();
+    on_ranks(2, |ranks| {
+        let mut trainer = build(ranks.clone());
+        (0..3).for_each(|_| assert!(trainer.step().unwrap().loss.is_finite()));
+        if ranks.is_first() {
+            trainer.save(dir.path()).unwrap();
+        }
+    });
+    let mut whole = build(Ranks::alone());
+    let want: Vec<f64> = (0..6).map(|_| whole.step().unwrap().loss).collect();
+    for count in [1, 2, 3] {
+        for losses in on_ranks(count, |ranks| {
+            let mut trainer = build(ranks);
+            assert_eq!(trainer.resume(dir.path()).unwrap(), Some(3));
+            (0..3).map(|_| trainer.step().unwrap().loss).collect::<Vec<_>>()
+        }) {
+            for (got, want) in losses.iter().zip(&want[3..]) {
+                assert!((got - want).abs() <= 1e-5 * want, "{count} ranks: {got}, not {want}");
+            }
+        }
+    }
+}
+
+/// Returns the error of each rank.
+fn errors(count: usize, train: impl Fn(Ranks) -> lapidary::Result<()> + Sync) -> Vec<Error> {
+    let start = Instant::now();
+    let errors = on_ranks(count, |ranks| train(ranks).unwrap_err());
+    assert!(start.elapsed() < Duration::from_secs(10), "a rank waited for {:?}", start.elapsed());
+    errors
+}
+
+#[test]
+fn a_rank_that_fails_ends_the_job() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("gcn", &data);
+    // The devices of rank 1 cannot be opened; or the second time, when the parts move.
+    for fails_at in [1, 2] {
+        let of_ranks = errors(3, |ranks| {
+            let (rank, opened) = (ranks.rank(), std::sync::atomic::AtomicU32::new(0));
+            let devices = Devices::custom("mine", 1, ByteSize::mib(64), move |i, capacity_bytes| {
+                let times = 1 + opened.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                if rank == 1 && times == fails_at {
+                    return Err(lapidary::kernels::Error::OutOfMemory { need_bytes: 1, have_bytes: 0 });
+                }
+                Ok(Box::new(SimDevice::new(&format!("mine:{i}"), None, capacity_bytes, SimSpeed::default())?))
+            });
+            let n = data.graph().vertex_count();
+            let splits = vec![(1, vec![0..9, 9..n, n..n]), (3, vec![0..99, 99..n, n..n])];
+            let options = RunOptions::new().devices(devices).partition(Partition::Replay(splits)).ranks(ranks);
+            let mut trainer = Trainer::builder(&model, &data).options(options).build()?;
+            (0..5).try_for_each(|_| trainer.step().map(drop))
+        });
+        for (rank, error) in of_ranks.iter().enumerate() {
+            let text = error.to_string();
+            match rank {
+                1 => assert!(matches!(error, Error::Device { .. }), "{text}"),
+                _ => assert!(matches!(error, Error::OtherRank { rank: 1, .. }) && text.contains("mine"), "{text}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_with_other_devices_are_refused() {
+    let data = Dataset::builtin("karate").unwrap();
+    let model = model("gcn", &data);
+    let of_ranks = errors(3, |ranks| {
+        let devices = if ranks.rank() == 2 { 2 } else { 1 };
+        Trainer::builder(&model, &data).options(simulated(devices).ranks(ranks)).build().map(drop)
+    });
+    for error in of_ranks {
+        assert!(matches!(error, Error::RanksDiffer { rank: 2, .. }), "{error}");
+    }
+}
+
+#[test]
+fn all_ranks_stop_where_numbers_are_not_finite() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("gcn", &data);
+    let of_ranks = errors(2, |ranks| {
+        let builder = Trainer::builder(&model, &data).options(simulated(1).ranks(ranks));
+        let mut trainer = builder.optimizer(Adam::new(1e30)).build()?;
+        (0..20).try_for_each(|_| trainer.step().map(drop))
+    });
+    let texts: Vec<String> = of_ranks.iter().map(ToString::to_string).collect();
+    assert!(texts[0].contains("first appeared") && texts[0] == texts[1], "{texts:?}");
+}
