@@ -147,8 +147,13 @@ fn each_row_is_sent_once_to_each_part_that_reads_it() {
                 let width = 16.min(3.max(data.class_count())) as u64;
                 let bytes = epochs * 4 * width * (2 * forward + backward);
                 let messages = epochs * (2 * u64::from(forward > 0) + u64::from(backward > 0));
-                assert_eq!(after[to].bytes - before[to].bytes, bytes, "{}: {rank} to {to}", data.name());
-                assert_eq!(after[to].messages - before[to].messages, messages, "{}: {rank} to {to}", data.name());
+                assert_eq!(after[to].row_bytes - before[to].row_bytes, bytes, "{}: {rank} to {to}", data.name());
+                assert_eq!(
+                    after[to].row_messages - before[to].row_messages,
+                    messages,
+                    "{}: {rank} to {to}",
+                    data.name()
+                );
             }
         }
     }

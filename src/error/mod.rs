@@ -195,7 +195,7 @@ pub enum Error {
     /// The process is one of several, but the program was built without MPI.
     #[error(
         "this process was started as rank {rank} of {count}, but the program was built without MPI; \
-        install MPI (Debian: libopenmpi-dev openmpi-bin libclang-dev) and build with `--features mpi`"
+        install MPI (Debian: libopenmpi-dev openmpi-bin libclang-dev) and build it with the feature `mpi`"
     )]
     NoMpi {
         /// The rank.

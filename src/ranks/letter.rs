@@ -48,9 +48,12 @@ impl Letter {
         SUBJECTS.into_iter().find(|subject| *subject as u64 == self.subject)
     }
 
-    /// Returns head and content as one message.
-    pub(super) fn sealed(&self, content: &[u8]) -> Vec<u8> {
-        [bytemuck::bytes_of(self), content].concat()
+    /// Returns head and content as one message. The content comes in pieces, together `bytes` long.
+    pub(super) fn sealed<'c>(&self, bytes: usize, content: impl Iterator<Item = &'c [u8]>) -> Vec<u8> {
+        let mut message = Vec::with_capacity(size_of::<Self>() + bytes);
+        message.extend_from_slice(bytemuck::bytes_of(self));
+        content.for_each(|piece| message.extend_from_slice(piece));
+        message
     }
 
     /// Takes a message apart; `None` if it is too short.

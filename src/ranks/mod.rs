@@ -44,12 +44,16 @@ struct Job {
     sent: Mutex<Vec<Sent>>,
 }
 
-/// The rows that one rank has sent to another, over all parts and exchanges.
+/// What one rank has sent to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Number of messages: one for each exchange, part and reading part, and for each tile of the part.
+    /// Number of messages with rows: one for each exchange, part and reading part, and for each tile of the part.
+    pub row_messages: u64,
+    /// Bytes of these rows, without the heads of the messages.
+    pub row_bytes: u64,
+    /// Number of all messages, also of those with terms of sums and reports.
     pub messages: u64,
-    /// Bytes of the rows, without the heads of the messages.
+    /// Bytes of all messages.
     pub bytes: u64,
 }
 
@@ -239,33 +243,38 @@ impl Ranks {
         Subscription(self.clone(), session)
     }
 
-    /// Returns the rows that this rank has sent so far, by rank. They are counted where they are given to the transport.
+    /// Returns what this rank has sent so far, by rank. It is counted where it is given to the transport.
     pub fn sent(&self) -> Vec<Sent> {
         self.0.as_ref().map_or_else(|| vec![Sent::default()], |job| job.sent.lock().clone())
     }
 
-    /// Sends a letter to a rank.
-    pub(crate) fn send(&self, to: usize, letter: &Letter, content: &[u8]) {
+    /// Sends a letter to a rank. Its content comes in pieces, together `bytes` long.
+    pub(crate) fn send<'c>(&self, to: usize, letter: &Letter, bytes: usize, content: impl Iterator<Item = &'c [u8]>) {
         if let Some(job) = &self.0 {
-            if letter.subject() == Some(Subject::Rows) {
+            let message = letter.sealed(bytes, content);
+            {
                 let sent = &mut job.sent.lock()[to];
+                if letter.subject() == Some(Subject::Rows) {
+                    sent.row_messages += 1;
+                    sent.row_bytes += bytes as u64;
+                }
                 sent.messages += 1;
-                sent.bytes += content.len() as u64;
+                sent.bytes += message.len() as u64;
             }
-            job.transport.send(to, letter.sealed(content));
+            job.transport.send(to, message);
         }
     }
 
     /// Sends a letter to every other rank.
     pub(crate) fn tell_others(&self, letter: &Letter, content: &[u8]) {
         for to in (0..self.count()).filter(|&to| to != self.rank()) {
-            self.send(to, letter, content);
+            self.send(to, letter, content.len(), std::iter::once(content));
         }
     }
 }
 
 /// Takes the letters of a session, and the failure of another rank.
-pub(crate) type Receive = Box<dyn FnMut(Result<(Letter, Vec<u8>)>) + Send>;
+pub(crate) type Receive = Box<dyn FnMut(Result<(Letter, &[u8])>) + Send>;
 
 /// Ends the delivery of a session's letters when it is dropped.
 pub(crate) struct Subscription(Ranks, u64);
@@ -279,11 +288,16 @@ impl Drop for Subscription {
 }
 
 impl Drop for Job {
-    /// If this rank panics, tells the others.
+    /// If this rank panics, tells the others. Logs what was sent.
     fn drop(&mut self) {
+        for (to, sent) in self.sent.lock().iter().enumerate().filter(|(to, _)| *to != self.rank) {
+            let Sent { row_messages, row_bytes, messages, bytes } = sent;
+            let rows = format!("of them {row_messages} messages with {row_bytes} bytes of rows");
+            tracing::debug!("rank {} sent rank {to} {messages} messages of {bytes} bytes, {rows}", self.rank);
+        }
         if std::thread::panicking() {
             let failure = serde_json::to_vec(&(host(), "it panicked")).expect("texts can be written");
-            let letter = Letter::new(Subject::Failure, 0).sealed(&failure);
+            let letter = Letter::new(Subject::Failure, 0).sealed(failure.len(), std::iter::once(&failure[..]));
             (0..self.count).filter(|&to| to != self.rank).for_each(|to| self.transport.send(to, letter.clone()));
         }
     }

@@ -3,6 +3,7 @@
 //! One thread makes all calls of MPI. It posts every send as soon as it is asked to, takes what arrives, and asks for
 //! progress as long as something is on its way: some MPIs move data only while they are called.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -194,7 +195,7 @@ impl<'s, 'a> Carrier<'s, 'a> {
 }
 
 /// Takes the first message of a rank, if all of its pieces are here.
-fn next_message(pieces: &mut VecDeque<(bool, Piece<'_, '_>)>) -> Option<Vec<u8>> {
+fn next_message<'a>(pieces: &mut VecDeque<(bool, Piece<'_, 'a>)>) -> Option<Cow<'a, [u8]>> {
     let end = pieces.iter().position(|(is_last, _)| *is_last)?;
     let here = |(_, piece): &(bool, Piece<'_, '_>)| matches!(piece, Piece::Here(_));
     if !pieces.iter().take(end + 1).all(here) {
@@ -204,5 +205,6 @@ fn next_message(pieces: &mut VecDeque<(bool, Piece<'_, '_>)>) -> Option<Vec<u8>>
         Piece::Here(bytes) => Some(bytes),
         Piece::Coming(_) => None,
     });
-    Some(bytes.collect::<Vec<_>>().concat())
+    let bytes: Vec<&[u8]> = bytes.collect();
+    Some(if let [one] = bytes[..] { one.into() } else { bytes.concat().into() })
 }

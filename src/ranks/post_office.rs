@@ -54,7 +54,7 @@ impl PostOffice {
             Some(_) if letter.number < letters.session => {}
             Some(_) => {
                 if let Some(receive) = &mut letters.receive {
-                    receive(Ok((letter, content.to_vec())));
+                    receive(Ok((letter, content)));
                 }
             }
         }
@@ -72,7 +72,7 @@ impl PostOffice {
             std::mem::take(&mut letters.early).into_iter().partition(|(letter, _)| letter.number == session);
         letters.early = later;
         let now: Vec<(Letter, Vec<u8>)> = now;
-        now.into_iter().for_each(|letter| receive(Ok(letter)));
+        now.into_iter().for_each(|(letter, content)| receive(Ok((letter, &content))));
         (letters.session, letters.receive) = (session, Some(receive));
     }
 

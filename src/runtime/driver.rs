@@ -215,10 +215,12 @@ impl Runtime {
 
     /// Sends the sums whose terms have arrived.
     fn send_sums(&self) -> Result<()> {
-        while let Some((exchange, terms)) = self.told.borrow_mut().take_terms() {
+        loop {
+            // The borrow ends here: sending may note what is told meanwhile.
+            let ready = self.told.borrow_mut().take_terms();
+            let Some((exchange, terms)) = ready else { return Ok(()) };
             self.send_sum(exchange, &terms)?;
         }
-        Ok(())
     }
 
     /// Sends the sum of the terms of all parts to every part of this rank. Terms are added in part order.
@@ -401,7 +403,7 @@ fn receive(
     workers: Vec<Sender<ToWorker>>,
     first: usize,
     driver: Sender<ToDriver>,
-) -> impl FnMut(Result<(Letter, Vec<u8>)>) + Send {
+) -> impl FnMut(Result<(Letter, &[u8])>) + Send {
     move |received| {
         let (letter, content) = match received {
             Ok(letter) => letter,
@@ -409,7 +411,7 @@ fn receive(
         };
         let [exchange, part, to, tile] =
             [letter.exchange, letter.part, letter.to, letter.tile].map(|number| number as usize);
-        let message = match (letter.subject(), host_slot(&content)) {
+        let message = match (letter.subject(), host_slot(content)) {
             (_, Err(error)) => ToDriver::Failed(error),
             (Some(Subject::Rows), Ok(rows)) => {
                 if let Some(worker) = workers.get(to.wrapping_sub(first)) {
@@ -418,7 +420,7 @@ fn receive(
                 return;
             }
             (Some(Subject::Term), Ok(term)) => ToDriver::Term(exchange, part, term),
-            (Some(Subject::Report), _) => match report_of(&content) {
+            (Some(Subject::Report), _) => match report_of(content) {
                 Ok(report) => ToDriver::Done(part, report),
                 Err(error) => ToDriver::Failed(error),
             },

@@ -51,11 +51,11 @@ impl Route {
     /// Sends the rows of a tile's pack that are read.
     fn send(&self, tile: usize, pack: &HostSlot) {
         let letter = Letter { tile: tile as u64, ..self.letter };
-        let rows = pack.read(|pack| {
+        let rows = &self.rows[tile];
+        pack.read(|pack| {
             let row = |&row: &u32| &pack[row as usize * self.row_bytes..][..self.row_bytes];
-            self.rows[tile].iter().map(row).collect::<Vec<_>>().concat()
+            self.ranks.send(self.rank, &letter, rows.len() * self.row_bytes, rows.iter().map(row));
         });
-        self.ranks.send(self.rank, &letter, &rows);
     }
 }
 
