@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::curve::{self, Curve, assert_same};
 use crate::common::{Tier, hostile_graph, numbers};
+use lapidary::forecast::{DryRun, Network, Subject};
 use lapidary::kernels::{SimDevice, SimSpeed};
 use lapidary::model::ModelConfig;
 use lapidary::{
@@ -122,6 +123,8 @@ fn each_row_is_sent_once_to_each_part_that_reads_it() {
             (0..epochs).for_each(|_| assert!(trainer.step().unwrap().loss.is_finite()));
             (trainer.parts().to_vec(), before, ranks.sent())
         });
+        let dry_run = DryRun::new(&model, Subject::Data(&data)).options(options()).on_ranks(count, Network::default());
+        let traffic = dry_run.run().unwrap().traffic.unwrap();
         let graph = data.graph();
         let parts = of_ranks[0].0.clone();
         // The rows of `owner` that `reader` reads, forward and in the transposed graph, counted one by one.
@@ -147,13 +150,14 @@ fn each_row_is_sent_once_to_each_part_that_reads_it() {
                 let width = 16.min(3.max(data.class_count())) as u64;
                 let bytes = epochs * 4 * width * (2 * forward + backward);
                 let messages = epochs * (2 * u64::from(forward > 0) + u64::from(backward > 0));
-                assert_eq!(after[to].row_bytes - before[to].row_bytes, bytes, "{}: {rank} to {to}", data.name());
-                assert_eq!(
-                    after[to].row_messages - before[to].row_messages,
-                    messages,
-                    "{}: {rank} to {to}",
-                    data.name()
-                );
+                let (what, sent) = (format!("{}: {rank} to {to}", data.name()), after[to]);
+                assert_eq!(sent.row_bytes - before[to].row_bytes, bytes, "{what}");
+                assert_eq!(sent.row_messages - before[to].row_messages, messages, "{what}");
+                // The dry run says the same.
+                let planned = traffic.pairs.iter().find(|pair| (pair.0, pair.1) == (rank, to));
+                let planned = planned.map(|pair| pair.2).unwrap_or_default();
+                assert_eq!((epochs * planned.bytes, epochs * planned.messages), (bytes, messages), "{what}");
+                assert_eq!(planned.rows, 2 * forward + backward, "{what}");
             }
         }
     }

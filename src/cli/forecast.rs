@@ -6,7 +6,12 @@ use serde_json::json;
 
 use super::output::{align, count, facts, json_line, percent, print, seconds, table};
 use crate::error::Result;
-use crate::forecast::{CurvePoint, DeviceForecast, Forecast, PlanForecast, PolicyForecast, StepForecast};
+use crate::forecast::{
+    CurvePoint, DeviceForecast, Forecast, Load, PlanForecast, PolicyForecast, StepForecast, Traffic,
+};
+
+/// The most devices that a table shows.
+const MOST_ROWS: usize = 16;
 
 /// Prints tables, or with `as_json` one JSON line per policy and one per point of the curve.
 pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_json: bool) -> Result<()> {
@@ -36,6 +41,9 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
             }
             json_line(&line)?;
         }
+        if let Some(traffic) = &forecast.traffic {
+            json_line(&traffic_line(traffic, forecast))?;
+        }
         return Ok(());
     }
     let (devices, memory) = (forecast.parts.len(), size(forecast.device_memory));
@@ -53,6 +61,9 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
             }
         }
     }
+    if let Some(traffic) = &forecast.traffic {
+        print(&format!("\n{}", traffic_table(traffic, forecast)))?;
+    }
     if explain {
         for policy in &forecast.policies {
             if let Ok(plan) = &policy.outcome {
@@ -67,6 +78,60 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
         }
     }
     Ok(())
+}
+
+/// Returns the seconds of an epoch if ranks compute while they send, and if they do not: of the last policy that fits.
+fn epoch_seconds(traffic: &Traffic, forecast: &Forecast) -> Option<[f64; 2]> {
+    let plan = forecast.policies.iter().rev().find_map(|policy| policy.outcome.as_ref().ok())?;
+    let kernels = plan.epoch_seconds();
+    Some([kernels.max(traffic.seconds), kernels + traffic.seconds])
+}
+
+fn traffic_line(traffic: &Traffic, forecast: &Forecast) -> serde_json::Value {
+    let pairs = traffic.pairs.iter().map(|(from, to, load)| json!([from, to, load.rows, load.messages, load.bytes]));
+    json!({
+        "event": "ranks",
+        "ranks": traffic.ranks,
+        "network": traffic.network,
+        "rows": traffic.epoch.rows,
+        "messages": traffic.epoch.messages,
+        "bytes": traffic.epoch.bytes,
+        "largest": traffic.largest(),
+        "setup": traffic.setup,
+        "broadcast": traffic.broadcast,
+        "gradient_bytes": traffic.gradient_bytes,
+        "network_seconds": traffic.seconds,
+        "epoch_seconds": epoch_seconds(traffic, forecast),
+        "pairs": pairs.collect::<Vec<_>>(),
+    })
+}
+
+/// Formats what the ranks send each other.
+fn traffic_table(traffic: &Traffic, forecast: &Forecast) -> String {
+    let mut table = table([&format!("{} ranks", traffic.ranks), "rows", "messages", "bytes"]);
+    let ranks = traffic.ranks as u64;
+    let average = Load {
+        rows: traffic.epoch.rows / ranks,
+        messages: traffic.epoch.messages / ranks,
+        bytes: traffic.epoch.bytes / ranks,
+    };
+    for (what, load) in [
+        ("all, in an epoch", traffic.epoch),
+        ("a rank, on average", average),
+        ("a rank, at most", traffic.largest()),
+        ("all, once before", traffic.setup),
+        ("if all rows were broadcast", traffic.broadcast),
+    ] {
+        table.add_row([what.to_owned(), count(load.rows), count(load.messages), size(load.bytes)]);
+    }
+    table.add_row(["gradients, a rank".to_owned(), String::new(), String::new(), size(traffic.gradient_bytes)]);
+    let network = traffic.network;
+    let rate = format!("{} per message, {} per second", seconds(network.latency_s), size(network.bytes_per_s as u64));
+    let mut rows = vec![("network", rate), ("sending", format!("{} of an epoch", seconds(traffic.seconds)))];
+    if let Some([beside, after]) = epoch_seconds(traffic, forecast) {
+        rows.push(("epoch", format!("{} if ranks send while they compute, else {}", seconds(beside), seconds(after))));
+    }
+    format!("{}\n\n{}", align(table), facts(&rows))
 }
 
 /// A plan as one JSON line. There can be many steps, so they are borrowed and not copied.
@@ -155,12 +220,14 @@ fn parts_table(forecast: &Forecast) -> String {
     let slowest = forecast.parts.iter().map(|part| part.compute_seconds).fold(0.0, f64::max);
     let mean = forecast.parts.iter().map(|part| part.compute_seconds).sum::<f64>() / forecast.parts.len() as f64;
     let mut table = table(["part", "rows", "edges", "halo rows", "kernels"]);
-    for (i, part) in forecast.parts.iter().enumerate() {
+    let shown = slowest_first(&forecast.parts, |part| part.compute_seconds);
+    for &i in &shown {
+        let part = &forecast.parts[i];
         let rows = part.vertices.end - part.vertices.start;
         let numbers = [rows, part.edges, part.halo].map(count);
         table.add_row([i.to_string()].into_iter().chain(numbers).chain([seconds(part.compute_seconds)]));
     }
-    let mut text = align(table);
+    let mut text = align(table) + &and_more(forecast.parts.len() - shown.len());
     if forecast.parts.len() > 1 && mean > 0.0 {
         text += &format!("\nthe slowest part takes {:.3} times the mean", slowest / mean);
     }
@@ -208,13 +275,29 @@ fn policies_table(forecast: &Forecast, objective: Objective) -> String {
 
 fn devices_table(policy: &PolicyForecast, plan: &PlanForecast) -> String {
     let mut table = table([policy.policy.name(), "to device", "to host", "lower bound", "peak", "epoch"]);
-    for (i, device) in plan.devices.iter().enumerate() {
+    let shown = slowest_first(&plan.devices, |device| device.epoch_seconds);
+    for &i in &shown {
+        let device = &plan.devices[i];
         let DeviceForecast { bytes_to_device, bytes_to_host, lower_bound_bytes, peak_bytes, .. } = *device;
         let numbers = [bytes_to_device, bytes_to_host, lower_bound_bytes, peak_bytes].map(size);
         let row = [format!("device {i}")].into_iter().chain(numbers).chain([seconds(device.epoch_seconds)]);
         table.add_row(row);
     }
-    align(table)
+    align(table) + &and_more(plan.devices.len() - shown.len())
+}
+
+/// Returns the places of the rows that a table shows: all, or of many the slowest.
+fn slowest_first<T>(rows: &[T], seconds: impl Fn(&T) -> f64) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..rows.len()).collect();
+    if rows.len() > MOST_ROWS {
+        places.sort_by(|&a, &b| seconds(&rows[b]).total_cmp(&seconds(&rows[a])));
+        places.truncate(MOST_ROWS);
+    }
+    places
+}
+
+fn and_more(left_out: usize) -> String {
+    if left_out == 0 { String::new() } else { format!("\nand {left_out} that are not slower (--json has all)") }
 }
 
 fn curve_table(curve: &[CurvePoint]) -> String {

@@ -16,7 +16,7 @@ use super::model::ModelArgs;
 use super::output::{align, count, json_line, one_line, percent, print, say, table};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::forecast::{DryRun, Shape, Subject};
+use crate::forecast::{DryRun, Network, Shape, Subject};
 use crate::graph::MAX_VERTICES;
 use crate::model::Model;
 use crate::runtime::Devices;
@@ -78,6 +78,12 @@ struct TargetArgs {
     /// Devices: auto, cpu, cpu:N, cuda:0,1 or sim:N as in `train`, or a number of devices
     #[arg(long, value_name = "DEVICES", default_value = "1")]
     devices: String,
+    /// Number of ranks (processes over MPI), each with these devices
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    ranks: usize,
+    /// Network between ranks: a rate such as 100Gb or 1Gb (per second), or a JSON file with latency_s and bytes_per_s
+    #[arg(long, value_name = "NETWORK", default_value = "10Gb")]
+    network: String,
     /// Speed and memory of a device: cpu or cuda:N (measured once), h200, a100, p100 or a JSON file [default: that of
     /// --devices, else cpu]
     #[arg(long, value_name = "PROFILE")]
@@ -220,7 +226,9 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         .passes(args.device.layout.passes()?)
         .dtype(args.model.dtype.float())
         .partition(args.device.layout.partition()?)
-        .curve(true);
+        .on_ranks(args.device.ranks, args.device.network.parse()?)
+        // With many parts, twelve more plans of each would take long.
+        .curve(args.device.ranks == 1);
     if let Some(profile) = target.profile {
         dry_run = dry_run.profile(profile);
     }
@@ -253,6 +261,12 @@ impl Target {
             }
             Err(_) => args.devices.parse()?,
         };
+        args.network.parse::<Network>()?;
+        let parts = args.ranks.saturating_mul(devices.count());
+        if args.ranks == 0 || parts > MOST_DEVICES {
+            let expected = format!("there are from 1 to {MOST_DEVICES} devices in all");
+            return Err(Error::Value { option: "ranks", value: args.ranks.to_string(), expected });
+        }
         let exchange = args.layout.exchange(&args.devices, devices.count())?;
         Ok(Self { devices: devices.exchange(exchange), profile: args.profile.clone(), memory })
     }

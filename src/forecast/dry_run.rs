@@ -10,7 +10,11 @@ use lapidary_kernels::{Slot, StorageType};
 use lapidary_planner::memory::{Epoch, Limit, Objective, Policy};
 
 use super::predict::{call_seconds, script_seconds};
-use super::{CurvePoint, DeviceForecast, Forecast, PartForecast, PlanForecast, PolicyForecast, Shape, StepForecast};
+use super::traffic::Job;
+use super::{
+    CurvePoint, DeviceForecast, Forecast, Network, PartForecast, PlanForecast, PolicyForecast, Shape, StepForecast,
+    Traffic,
+};
 use crate::bind::{bind, feature_kind, label_kind, model_for};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
@@ -59,6 +63,9 @@ pub struct DryRun<'a> {
     dtype: StorageType,
     profile: Option<String>,
     curve: bool,
+    /// Number of ranks, each with the devices of the options.
+    rank_count: usize,
+    network: Network,
 }
 
 /// Number of points of the what-if curve.
@@ -83,6 +90,8 @@ impl<'a> DryRun<'a> {
             dtype: StorageType::F32,
             profile: None,
             curve: false,
+            rank_count: 1,
+            network: Network::default(),
         }
     }
 
@@ -144,6 +153,17 @@ impl<'a> DryRun<'a> {
         self
     }
 
+    /// Sets the number of ranks, each with the devices of the options, and the network between them; one rank by
+    /// default. The parts are those of all devices of all ranks.
+    pub fn on_ranks(mut self, count: usize, network: Network) -> Self {
+        (self.rank_count, self.network) = (count, network);
+        self
+    }
+
+    fn part_count(&self) -> usize {
+        self.rank_count * self.options.devices.count()
+    }
+
     /// Plans the run and returns the forecast.
     ///
     /// # Errors
@@ -153,8 +173,10 @@ impl<'a> DryRun<'a> {
     /// For a shape, only that of the planner, independent of the size of the graph. For data on several devices, O(e)
     /// more.
     pub fn run(&self) -> Result<Forecast> {
-        if self.options.devices.count() == 0 {
+        if self.part_count() == 0 {
             self.options.devices.check()?;
+            let expected = "there is at least one rank".into();
+            return Err(Error::Value { option: "ranks", value: "0".into(), expected });
         }
         let profile = profile::load(&self.profile_name())?;
         let (model, inputs) = match self.subject {
@@ -179,7 +201,13 @@ impl<'a> DryRun<'a> {
         let curve = if self.curve { self.plan_curve(&subject, &profile)? } else { Vec::new() };
         let parts = subject.forecasts(&profile);
         let assumption = matches!(self.subject, Subject::Shape(_)).then_some(Shape::ASSUMPTION);
-        Ok(Forecast { profile, assumption, parts, policies, curve, device_memory })
+        let tiles = policies.iter().rev().find_map(|policy| Some(policy.outcome.as_ref().ok()?.tiles));
+        let traffic = (self.rank_count > 1).then(|| {
+            let (devices, vertices) = (self.options.devices.count(), subject.ranges.last().map_or(0, |part| part.end));
+            let job = Job { ranks: self.rank_count, devices, network: self.network, vertices };
+            subject.traffic(tiles.unwrap_or(1), job)
+        });
+        Ok(Forecast { profile, assumption, parts, policies, curve, device_memory, traffic })
     }
 
     /// Returns the policies to plan with.
@@ -219,7 +247,7 @@ impl<'a> DryRun<'a> {
         };
         let training = training_program(&spec)?.program;
         let evaluation = evaluation_program(&spec)?;
-        let (partition, devices) = (&self.options.partition, self.options.devices.count());
+        let (partition, devices) = (&self.options.partition, self.part_count());
         let (parts, ranges) = match (self.subject, inputs) {
             (Subject::Shape(shape), _) => {
                 let sizes = shape.sizes(devices);
@@ -239,7 +267,7 @@ impl<'a> DryRun<'a> {
         let programs = [("train", training), ("evaluate", evaluation)];
         let cuts = Mutex::new((parts, BTreeMap::new()));
         Ok(ForecastInput {
-            exchange: self.options.devices.planned_path(),
+            exchange: if self.rank_count > 1 { ExchangePath::Host } else { self.options.devices.planned_path() },
             programs,
             phases: self.phases(),
             copies,
@@ -258,7 +286,7 @@ impl<'a> DryRun<'a> {
     ) -> Result<std::result::Result<PlannedCut, u64>> {
         let in_place = self.options.devices.in_place();
         let budget = |i: usize| DeviceBudget { name: format!("device {i}"), capacity_bytes: device_memory, in_place };
-        let budgets: Vec<DeviceBudget> = (0..self.options.devices.count() / subject.copies).map(budget).collect();
+        let budgets: Vec<DeviceBudget> = (0..self.part_count() / subject.copies).map(budget).collect();
         let method = Method { policy, objective: self.objective, limit };
         let epoch = if self.steady { Epoch::Steady } else { Epoch::Cold };
         let fitted = fit(
@@ -394,6 +422,16 @@ impl ForecastInput<'_> {
             Cut(Arc::new(CutWork { lowered, setup, main }))
         };
         cuts.entry(tiles).or_insert_with(make).clone()
+    }
+
+    /// Returns what the ranks send each other, with this number of tiles.
+    fn traffic(&self, tiles: usize, job: Job) -> Traffic {
+        let cut = self.cut(tiles);
+        let lowered = &cut.0.lowered[0];
+        match &mut self.cuts.lock().unwrap_or_else(PoisonError::into_inner).0 {
+            Parts::Known(supply) => Traffic::of_data(supply, lowered, self.phases, job),
+            Parts::Even(sizes, _) => Traffic::of_shape(sizes, lowered, self.phases, job),
+        }
     }
 
     fn forecasts(&self, profile: &Profile) -> Vec<PartForecast> {

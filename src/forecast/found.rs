@@ -7,6 +7,8 @@ use lapidary_cost_model::Profile;
 use lapidary_planner::memory::Policy;
 use serde::Serialize;
 
+use super::Traffic;
+
 /// The result of a dry run.
 #[derive(Clone, Debug)]
 pub struct Forecast {
@@ -23,6 +25,8 @@ pub struct Forecast {
     pub curve: Vec<CurvePoint>,
     /// Memory of each device, in bytes.
     pub device_memory: u64,
+    /// What the ranks send each other, if there are several.
+    pub traffic: Option<Traffic>,
 }
 
 /// One device's part of the graph.

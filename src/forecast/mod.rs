@@ -7,8 +7,10 @@ mod dry_run;
 mod found;
 mod predict;
 mod shape;
+mod traffic;
 
 pub use dry_run::{DryRun, Subject};
 pub use found::{CurvePoint, DeviceForecast, Forecast, PartForecast, PlanForecast, PolicyForecast, StepForecast};
 pub use predict::{call_seconds, script_seconds};
 pub use shape::Shape;
+pub use traffic::{Load, Network, Traffic};
