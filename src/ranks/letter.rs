@@ -1,6 +1,7 @@
 //! The letters that ranks send each other.
 
 use bytemuck::{Pod, Zeroable};
+use lapidary_kernels::Shared;
 
 /// What a letter is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +20,8 @@ pub(crate) enum Subject {
 
 const SUBJECTS: [Subject; 5] = [Subject::Round, Subject::Failure, Subject::Rows, Subject::Term, Subject::Report];
 
-/// The head of a letter. Its content follows as bytes.
+/// What a letter says beside its content. As a message, it stands behind the content, which is then aligned as the
+/// message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Letter {
@@ -48,17 +50,17 @@ impl Letter {
         SUBJECTS.into_iter().find(|subject| *subject as u64 == self.subject)
     }
 
-    /// Returns head and content as one message. The content comes in pieces, together `bytes` long.
+    /// Returns content and letter as one message. The content comes in pieces, together `bytes` long.
     pub(super) fn sealed<'c>(&self, bytes: usize, content: impl Iterator<Item = &'c [u8]>) -> Vec<u8> {
         let mut message = Vec::with_capacity(size_of::<Self>() + bytes);
-        message.extend_from_slice(bytemuck::bytes_of(self));
         content.for_each(|piece| message.extend_from_slice(piece));
+        message.extend_from_slice(bytemuck::bytes_of(self));
         message
     }
 
-    /// Takes a message apart; `None` if it is too short.
-    pub(super) fn open(message: &[u8]) -> Option<(Self, &[u8])> {
-        let (head, content) = message.split_at_checked(size_of::<Self>())?;
-        Some((bytemuck::pod_read_unaligned(head), content))
+    /// Takes a message apart, without a copy; `None` if it is too short.
+    pub(super) fn open(message: &Shared<u8>) -> Option<(Self, Shared<u8>)> {
+        let end = message.len().checked_sub(size_of::<Self>())?;
+        Some((bytemuck::pod_read_unaligned(&message[end..]), message.slice(0..end)))
     }
 }

@@ -14,6 +14,7 @@ mod threads;
 use std::fmt;
 use std::sync::Arc;
 
+use lapidary_kernels::Shared;
 use lapidary_kernels::sync::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -140,12 +141,12 @@ impl Ranks {
     ///
     /// # Errors
     /// [`Error::OtherRank`] if another rank fails before.
-    pub(crate) fn gather_bytes(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-        let Some(job) = &self.0 else { return Ok(vec![mine]) };
+    pub(crate) fn gather_bytes(&self, mine: Vec<u8>) -> Result<Vec<Shared<u8>>> {
+        let Some(job) = &self.0 else { return Ok(vec![mine.into()]) };
         let round = job.next_round();
         self.tell_others(&Letter::new(Subject::Round, round), &mine);
         let all = (0..job.count)
-            .map(|from| if from == job.rank { Ok(mine.clone()) } else { job.office.wait_for_round(round, from) });
+            .map(|from| if from == job.rank { Ok(mine.clone().into()) } else { job.office.wait_for_round(round, from) });
         all.collect()
     }
 
@@ -274,7 +275,7 @@ impl Ranks {
 }
 
 /// Takes the letters of a session, and the failure of another rank.
-pub(crate) type Receive = Box<dyn FnMut(Result<(Letter, &[u8])>) + Send>;
+pub(crate) type Receive = Box<dyn FnMut(Result<(Letter, Shared<u8>)>) + Send>;
 
 /// Ends the delivery of a session's letters when it is dropped.
 pub(crate) struct Subscription(Ranks, u64);

@@ -3,17 +3,17 @@
 //! One thread makes all calls of MPI. It posts every send as soon as it is asked to, takes what arrives, and asks for
 //! progress as long as something is on its way: some MPIs move data only while they are called.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lapidary_kernels::sync::{Builder, JoinHandle, Receiver, Sender, bounded, unbounded};
+use lapidary_kernels::{AlignedBytes, Shared};
 use mpi::point_to_point::{Message, Status};
-use mpi::request::{LocalScope, Request};
+use mpi::request::{Request, StaticScope};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, Destination, Equivalence, Source};
-use typed_arena::Arena;
 
 use super::post_office::PostOffice;
 use super::{Ranks, Transport};
@@ -26,11 +26,15 @@ const PIECE: usize = 1 << 30;
 const LAST: i32 = 0;
 const MORE: i32 = 1;
 
-/// Pauses between calls: while something is on its way, and while nothing is. The second one is taken after nothing
-/// has happened for [`QUIET`].
+/// The shortest and the longest pause between calls. A pause grows with the time in which nothing has happened, to
+/// [`SHARE`] of it, but not while something is on its way.
 const SHORT: Duration = Duration::from_micros(20);
 const LONG: Duration = Duration::from_micros(500);
-const QUIET: Duration = Duration::from_millis(20);
+const SHARE: u32 = 8;
+
+/// While something is on its way, there is no pause for this long: between processes of one machine, data moves in
+/// pieces of some KiB, and each call moves a few.
+const EAGER: Duration = Duration::from_millis(2);
 
 /// What the thread is asked to do.
 enum Order {
@@ -82,44 +86,67 @@ fn run(asked: &Receiver<Order>, ready: &Sender<Option<(usize, usize)>>, office: 
     let numbers = started.as_ref().map(|(universe, _)| universe.world());
     let numbers = numbers.map(|world| (world.rank() as usize, world.size() as usize));
     let (Ok(()), Some((universe, _))) = (ready.send(numbers), started) else { return };
-    let world = universe.world();
-    let mut ended = false;
-    while !ended {
-        // Buffers live until nothing is on its way.
-        let buffers = Arena::new();
-        ended = mpi::request::scope(|scope| Carrier::new(&world, scope, &buffers).carry(asked, office));
-    }
+    Carrier::new(universe.world()).carry(asked, office);
     // Leaving MPI waits for the other ranks.
     drop(universe);
 }
 
-type Pending<'s, 'a> = Request<'a, [u8], &'s LocalScope<'a>>;
-
-/// A piece of a message that arrives.
-enum Piece<'s, 'a> {
-    Coming(Pending<'s, 'a>),
-    Here(&'a [u8]),
+/// A send or receive that MPI has been asked for, and the value whose bytes it reads or writes.
+struct Transfer<T: 'static> {
+    request: Request<'static, [u8], StaticScope>,
+    /// Leaked from a box, for as long as the request needs its bytes.
+    value: NonNull<T>,
 }
 
-/// Carries messages from when the first one is on its way until none is.
-struct Carrier<'s, 'a> {
-    world: &'s SimpleCommunicator,
-    scope: &'s LocalScope<'a>,
-    buffers: &'a Arena<Vec<u8>>,
-    sends: Vec<Pending<'s, 'a>>,
-    /// For each rank, the pieces that arrive from it, in order. The flag says that it is the last of its message.
-    arriving: Vec<VecDeque<(bool, Piece<'s, 'a>)>>,
-}
-
-impl<'s, 'a> Carrier<'s, 'a> {
-    fn new(world: &'s SimpleCommunicator, scope: &'s LocalScope<'a>, buffers: &'a Arena<Vec<u8>>) -> Self {
-        let arriving = (0..world.size()).map(|_| VecDeque::new()).collect();
-        Self { world, scope, buffers, sends: Vec::new(), arriving }
+impl<T: 'static> Transfer<T> {
+    /// Lends a value to a request.
+    fn new(value: T, ask: impl FnOnce(&'static mut T) -> Request<'static, [u8], StaticScope>) -> Self {
+        let value = NonNull::from(Box::leak(Box::new(value)));
+        // SAFETY: the pointer is from a leaked box. This is the only reference to the value until `test` takes the box
+        // back, after the request that holds the reference is done.
+        #[allow(unsafe_code)]
+        let lent = unsafe { &mut *value.as_ptr() };
+        Self { request: ask(lent), value }
     }
 
-    /// Carries messages. Returns, when none is on its way, whether this is the end.
-    fn carry(mut self, asked: &Receiver<Order>, office: &PostOffice) -> bool {
-        let (mut ends, mut last, mut carried) = (false, Instant::now(), false);
+    /// Returns the value, if the transfer is done.
+    fn test(self) -> std::result::Result<T, Self> {
+        match self.request.test() {
+            Ok(_) => {
+                // SAFETY: the pointer is from a box that `new` leaked. The request was the only one with a reference
+                // to it, and is gone; `self` is consumed, so this happens once.
+                #[allow(unsafe_code)]
+                let value = unsafe { Box::from_raw(self.value.as_ptr()) };
+                Ok(*value)
+            }
+            Err(request) => Err(Self { request, value: self.value }),
+        }
+    }
+}
+
+/// A piece of a message that arrives.
+enum Piece {
+    Coming(Transfer<AlignedBytes>),
+    Here(Shared<u8>),
+}
+
+/// Carries messages.
+struct Carrier {
+    world: SimpleCommunicator,
+    sends: Vec<Transfer<Vec<u8>>>,
+    /// For each rank, the pieces that arrive from it, in order. The flag says that it is the last of its message.
+    arriving: Vec<VecDeque<(bool, Piece)>>,
+}
+
+impl Carrier {
+    fn new(world: SimpleCommunicator) -> Self {
+        let arriving = (0..world.size()).map(|_| VecDeque::new()).collect();
+        Self { world, sends: Vec::new(), arriving }
+    }
+
+    /// Carries messages until it is asked to end and everything was sent.
+    fn carry(mut self, asked: &Receiver<Order>, office: &PostOffice) {
+        let (mut ends, mut last) = (false, Instant::now());
         loop {
             let mut active = false;
             while let Ok(order) = asked.try_recv() {
@@ -131,19 +158,21 @@ impl<'s, 'a> Carrier<'s, 'a> {
                 self.receive(message, &status);
             }
             active |= self.complete(office);
-            carried |= active;
             let on_its_way = !self.sends.is_empty() || self.arriving.iter().any(|pieces| !pieces.is_empty());
-            if !on_its_way && (ends || carried) && asked.is_empty() {
-                return ends;
+            if ends && !on_its_way && asked.is_empty() {
+                return;
             }
             if active {
                 last = Instant::now();
                 continue;
             }
-            let pause = if on_its_way || last.elapsed() < QUIET { SHORT } else { LONG };
+            if on_its_way && last.elapsed() < EAGER {
+                std::thread::yield_now();
+                continue;
+            }
+            let pause = if on_its_way { SHORT } else { (last.elapsed() / SHARE).clamp(SHORT, LONG) };
             if let Ok(order) = asked.recv_timeout(pause) {
                 last = Instant::now();
-                carried = true;
                 ends |= self.obey(order);
             }
         }
@@ -152,12 +181,18 @@ impl<'s, 'a> Carrier<'s, 'a> {
     /// Posts a send. Returns whether the order was to end.
     fn obey(&mut self, order: Order) -> bool {
         let Order::Send(to, message) = order else { return true };
-        let message: &'a [u8] = self.buffers.alloc(message);
         let reader = self.world.process_at_rank(to as i32);
+        let mut send = |piece: Vec<u8>, tag| {
+            let ask = |piece: &'static mut Vec<u8>| reader.immediate_send_with_tag(StaticScope, &piece[..], tag);
+            self.sends.push(Transfer::new(piece, ask));
+        };
+        if message.len() <= PIECE {
+            send(message, LAST);
+            return false;
+        }
         let mut pieces = message.chunks(PIECE).peekable();
         while let Some(piece) = pieces.next() {
-            let tag = if pieces.peek().is_some() { MORE } else { LAST };
-            self.sends.push(reader.immediate_send_with_tag(self.scope, piece, tag));
+            send(piece.to_vec(), if pieces.peek().is_some() { MORE } else { LAST });
         }
         false
     }
@@ -165,10 +200,12 @@ impl<'s, 'a> Carrier<'s, 'a> {
     /// Posts the receive of a piece.
     fn receive(&mut self, message: Message, status: &Status) {
         let bytes = status.count(u8::equivalent_datatype()) as usize;
-        let buffer = self.buffers.alloc(vec![0; bytes]);
-        let coming = message.immediate_matched_receive_into(self.scope, &mut buffer[..]);
-        let from = status.source_rank() as usize;
-        self.arriving[from].push_back((status.tag() == LAST, Piece::Coming(coming)));
+        let buffer = AlignedBytes::zeroed(bytes).expect("the host has memory for a message");
+        let ask = |buffer: &'static mut AlignedBytes| {
+            message.immediate_matched_receive_into(StaticScope, buffer.as_mut_slice::<u8>())
+        };
+        let coming = Piece::Coming(Transfer::new(buffer, ask));
+        self.arriving[status.source_rank() as usize].push_back((status.tag() == LAST, coming));
     }
 
     /// Delivers messages that are complete. Returns whether anything was.
@@ -178,9 +215,9 @@ impl<'s, 'a> Carrier<'s, 'a> {
         let mut any = self.sends.len() < before;
         for (from, pieces) in self.arriving.iter_mut().enumerate() {
             let tested = std::mem::take(pieces).into_iter().map(|(is_last, piece)| match piece {
-                Piece::Coming(request) => match request.test_with_data() {
-                    Ok((_, bytes)) => (is_last, Piece::Here(bytes)),
-                    Err(request) => (is_last, Piece::Coming(request)),
+                Piece::Coming(coming) => match coming.test() {
+                    Ok(bytes) => (is_last, Piece::Here(bytes.into())),
+                    Err(coming) => (is_last, Piece::Coming(coming)),
                 },
                 here => (is_last, here),
             });
@@ -195,16 +232,25 @@ impl<'s, 'a> Carrier<'s, 'a> {
 }
 
 /// Takes the first message of a rank, if all of its pieces are here.
-fn next_message<'a>(pieces: &mut VecDeque<(bool, Piece<'_, 'a>)>) -> Option<Cow<'a, [u8]>> {
+fn next_message(pieces: &mut VecDeque<(bool, Piece)>) -> Option<Shared<u8>> {
     let end = pieces.iter().position(|(is_last, _)| *is_last)?;
-    let here = |(_, piece): &(bool, Piece<'_, '_>)| matches!(piece, Piece::Here(_));
-    if !pieces.iter().take(end + 1).all(here) {
+    if !pieces.iter().take(end + 1).all(|(_, piece)| matches!(piece, Piece::Here(_))) {
         return None;
     }
-    let bytes = pieces.drain(..=end).filter_map(|(_, piece)| match piece {
+    let here = pieces.drain(..=end).filter_map(|(_, piece)| match piece {
         Piece::Here(bytes) => Some(bytes),
         Piece::Coming(_) => None,
     });
-    let bytes: Vec<&[u8]> = bytes.collect();
-    Some(if let [one] = bytes[..] { one.into() } else { bytes.concat().into() })
+    let here: Vec<Shared<u8>> = here.collect();
+    if let [one] = &here[..] {
+        return Some(one.clone());
+    }
+    let joined = Shared::filled(here.iter().map(|piece| piece.len()).sum(), |mut bytes: &mut [u8]| {
+        for piece in &here {
+            let (to, rest) = std::mem::take(&mut bytes).split_at_mut(piece.len());
+            to.copy_from_slice(piece);
+            bytes = rest;
+        }
+    });
+    Some(joined.expect("the host has memory for a message"))
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use lapidary_kernels::Shared;
 use lapidary_kernels::sync::{Condvar, Mutex};
 
 use super::{Letter, Receive, Subject};
@@ -21,35 +22,35 @@ pub(super) struct PostOffice {
 #[derive(Default)]
 struct Letters {
     /// The contents of rounds, by round and rank.
-    rounds: BTreeMap<(u64, usize), Vec<u8>>,
+    rounds: BTreeMap<(u64, usize), Shared<u8>>,
     /// The session that runs, and who takes its letters.
     session: u64,
     receive: Option<Receive>,
     /// Letters of sessions that this rank has not opened yet.
-    early: Vec<(Letter, Vec<u8>)>,
+    early: Vec<(Letter, Shared<u8>)>,
     /// The ranks that have failed: number, machine and error.
     failures: Vec<(usize, String, String)>,
 }
 
 impl PostOffice {
     /// Takes a message of another rank.
-    pub(super) fn deliver(&self, from: usize, message: &[u8]) {
+    pub(super) fn deliver(&self, from: usize, message: &Shared<u8>) {
         let Some((letter, content)) = Letter::open(message) else { return };
         let mut letters = self.letters.lock();
         match letter.subject() {
             None => {}
             Some(Subject::Round) => {
-                letters.rounds.insert((letter.number, from), content.to_vec());
+                letters.rounds.insert((letter.number, from), content);
             }
             Some(Subject::Failure) => {
-                let (host, message) = serde_json::from_slice(content).unwrap_or_default();
+                let (host, message) = serde_json::from_slice(&content).unwrap_or_default();
                 letters.failures.push((from, host, message));
                 let error = letters.failure();
                 if let (Some(receive), Some(error)) = (&mut letters.receive, error) {
                     receive(Err(error));
                 }
             }
-            Some(_) if letter.number > letters.session => letters.early.push((letter, content.to_vec())),
+            Some(_) if letter.number > letters.session => letters.early.push((letter, content)),
             // A letter of a session that has ended is of no use.
             Some(_) if letter.number < letters.session => {}
             Some(_) => {
@@ -71,8 +72,8 @@ impl PostOffice {
         let (now, later) =
             std::mem::take(&mut letters.early).into_iter().partition(|(letter, _)| letter.number == session);
         letters.early = later;
-        let now: Vec<(Letter, Vec<u8>)> = now;
-        now.into_iter().for_each(|(letter, content)| receive(Ok((letter, &content))));
+        let now: Vec<(Letter, Shared<u8>)> = now;
+        now.into_iter().for_each(|letter| receive(Ok(letter)));
         (letters.session, letters.receive) = (session, Some(receive));
     }
 
@@ -88,7 +89,7 @@ impl PostOffice {
     ///
     /// # Errors
     /// [`Error::OtherRank`] if a rank fails before.
-    pub(super) fn wait_for_round(&self, round: u64, from: usize) -> Result<Vec<u8>> {
+    pub(super) fn wait_for_round(&self, round: u64, from: usize) -> Result<Shared<u8>> {
         let mut letters = self.letters.lock();
         self.arrived.wait_while(&mut letters, |letters| {
             letters.failures.is_empty() && !letters.rounds.contains_key(&(round, from))

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use bytemuck::Pod;
 use lapidary_kernels::sync::{Builder, JoinHandle, Receiver, Sender, bounded};
-use lapidary_kernels::{Device, HostSlot, Slot};
+use lapidary_kernels::{Device, HostSlot, Shared, Slot};
 
 use super::exchange::{Expected, Halo, Inbox, Mail, Reader, Route};
 use super::message::{Report, Run, ToDriver, ToWorker};
@@ -403,7 +403,7 @@ fn receive(
     workers: Vec<Sender<ToWorker>>,
     first: usize,
     driver: Sender<ToDriver>,
-) -> impl FnMut(Result<(Letter, &[u8])>) + Send {
+) -> impl FnMut(Result<(Letter, Shared<u8>)>) + Send {
     move |received| {
         let (letter, content) = match received {
             Ok(letter) => letter,
@@ -411,16 +411,15 @@ fn receive(
         };
         let [exchange, part, to, tile] =
             [letter.exchange, letter.part, letter.to, letter.tile].map(|number| number as usize);
-        let message = match (letter.subject(), host_slot(content)) {
-            (_, Err(error)) => ToDriver::Failed(error),
-            (Some(Subject::Rows), Ok(rows)) => {
+        let message = match letter.subject() {
+            Some(Subject::Rows) => {
                 if let Some(worker) = workers.get(to.wrapping_sub(first)) {
-                    drop(worker.send(ToWorker::Rows(exchange, part, tile, rows)));
+                    drop(worker.send(ToWorker::Rows(exchange, part, tile, HostSlot::Constant(content))));
                 }
                 return;
             }
-            (Some(Subject::Term), Ok(term)) => ToDriver::Term(exchange, part, term),
-            (Some(Subject::Report), _) => match report_of(content) {
+            Some(Subject::Term) => ToDriver::Term(exchange, part, HostSlot::Constant(content)),
+            Some(Subject::Report) => match report_of(&content) {
                 Ok(report) => ToDriver::Done(part, report),
                 Err(error) => ToDriver::Failed(error),
             },
