@@ -9,7 +9,8 @@ use lapidary::forecast::{DryRun, Network, Subject};
 use lapidary::kernels::{SimDevice, SimSpeed};
 use lapidary::model::ModelConfig;
 use lapidary::{
-    Adam, Arrays, ByteSize, Dataset, Devices, Error, Graph, Model, Partition, Predictor, Ranks, RunOptions, Trainer,
+    Adam, Arrays, ByteSize, Dataset, Devices, Error, Graph, Model, Partition, Predictor, Ranks, RunOptions, Sent,
+    Trainer,
 };
 use ndarray::Array2;
 
@@ -121,6 +122,7 @@ fn each_row_is_sent_once_to_each_part_that_reads_it() {
             let mut trainer = Trainer::builder(&model, &data).options(options().ranks(ranks.clone())).build().unwrap();
             let before = ranks.sent();
             (0..epochs).for_each(|_| assert!(trainer.step().unwrap().loss.is_finite()));
+            assert_eq!(before[ranks.rank()], Sent::default());
             (trainer.parts().to_vec(), before, ranks.sent())
         });
         let dry_run = DryRun::new(&model, Subject::Data(&data)).options(options()).on_ranks(count, Network::default());
@@ -141,6 +143,9 @@ fn each_row_is_sent_once_to_each_part_that_reads_it() {
             }
             rows.len() as u64
         };
+        let once = of_ranks.iter().flat_map(|(_, before, _)| before);
+        let once = once.fold([0, 0], |sum, sent| [sum[0] + sent.row_messages, sum[1] + sent.row_bytes]);
+        assert!(once == [traffic.setup.messages, traffic.setup.bytes] && once[0] > 0, "{once:?} and {traffic:?}");
         for (rank, (_, before, after)) in of_ranks.iter().enumerate() {
             for to in (0..count).filter(|&to| to != rank) {
                 let [forward, backward] = [false, true].map(|transposed| read(rank, to, transposed));

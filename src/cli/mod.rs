@@ -84,6 +84,10 @@ pub fn run() -> ExitCode {
         }
         Err(error) => error.exit(),
     };
+    if Ranks::started_as().is_some_and(|rank| rank > 0) && !matches!(verb, Verb::Train(_) | Verb::Infer(_)) {
+        // Nothing to do together: rank 0 does it.
+        return ExitCode::SUCCESS;
+    }
     signals::prepare();
     let done = limits::prepare().and_then(|()| match verb {
         Verb::Train(args) => on_ranks(|ranks| train::run(&args, ranks)),
@@ -105,7 +109,8 @@ fn on_ranks(run: impl FnOnce(&Ranks) -> Result<ExitCode>) -> Result<ExitCode> {
     if !ranks.is_first() {
         output::silence();
     }
-    let line = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let line = words.collect::<Vec<_>>().join(" ");
     let done = ranks
         .agree("version", env!("CARGO_PKG_VERSION"))
         .and_then(|()| ranks.agree("command line", &line))

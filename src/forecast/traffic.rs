@@ -8,7 +8,7 @@ use lapidary_kernels::Slot;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::lower::{Exchange, Lifetime, Lowered, Sizes, Supply};
+use crate::lower::{Exchange, Lowered, LoweredStep, Sizes, Supply};
 use crate::plain_file;
 use crate::program::BlockSpec;
 
@@ -148,13 +148,15 @@ struct Crossing {
 
 /// The exchanges of these phases and of the setup, and the bytes of all sums in an epoch.
 fn crossings(lowered: &Lowered, phases: &[usize]) -> (Vec<Crossing>, u64) {
-    let steps = lowered.sequence(phases);
-    let made: BTreeSet<Slot> = steps.iter().flat_map(|step| step.call.writes().collect::<Vec<_>>()).collect();
+    let writes = |steps: &[LoweredStep]| -> BTreeSet<Slot> {
+        steps.iter().flat_map(|step| step.call.writes().collect::<Vec<_>>()).collect()
+    };
+    let (before, made) = (writes(&lowered.setup), writes(&lowered.sequence(phases)));
     let (mut rows, mut sum_bytes) = (Vec::new(), 0);
     for exchange in &lowered.exchanges {
         match exchange {
             Exchange::Halo { packed, block, width, float, .. } => {
-                let once = lowered.tensor(packed[0]).kind == Lifetime::Constant;
+                let once = before.contains(&packed[0]);
                 if once || made.contains(&packed[0]) {
                     let row_bytes = (float.byte_count() * width) as u64;
                     rows.push(Crossing { block: *block, row_bytes, messages: packed.len() as u64, once });

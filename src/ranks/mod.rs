@@ -62,6 +62,9 @@ pub struct Sent {
 trait Transport: Send + Sync {
     /// Sends a message, which arrives after the earlier ones for the same rank. Does not wait for it to arrive.
     fn send(&self, to: usize, message: Vec<u8>);
+
+    /// Makes the end of the transport wait for other ranks only for a short time, since this one has failed.
+    fn fail(&self) {}
 }
 
 impl Ranks {
@@ -145,8 +148,9 @@ impl Ranks {
         let Some(job) = &self.0 else { return Ok(vec![mine.into()]) };
         let round = job.next_round();
         self.tell_others(&Letter::new(Subject::Round, round), &mine);
-        let all = (0..job.count)
-            .map(|from| if from == job.rank { Ok(mine.clone().into()) } else { job.office.wait_for_round(round, from) });
+        let all = (0..job.count).map(|from| {
+            if from == job.rank { Ok(mine.clone().into()) } else { job.office.wait_for_round(round, from) }
+        });
         all.collect()
     }
 
@@ -219,6 +223,7 @@ impl Ranks {
     /// for the same reason.
     pub fn fail(&self, error: &Error) -> bool {
         let Some(job) = &self.0 else { return false };
+        job.transport.fail();
         if matches!(error, Error::OtherRank { .. }) {
             return true;
         }
@@ -332,6 +337,7 @@ fn host() -> String {
 /// relatives, or Slurm with either.
 fn environment() -> Option<(usize, usize)> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<usize>().ok();
-    let pairs = [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")];
+    let pairs =
+        [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("PMIX_RANK", "SLURM_NTASKS")];
     pairs.into_iter().find_map(|(rank, count)| Some((number(rank)?, number(count)?)))
 }

@@ -6,9 +6,10 @@
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lapidary_kernels::sync::{Builder, JoinHandle, Receiver, Sender, bounded, unbounded};
+use lapidary_kernels::sync::{Builder, Receiver, Sender, bounded, unbounded};
 use lapidary_kernels::{AlignedBytes, Shared};
 use mpi::point_to_point::{Message, Status};
 use mpi::request::{Request, StaticScope};
@@ -32,6 +33,9 @@ const SHORT: Duration = Duration::from_micros(20);
 const LONG: Duration = Duration::from_micros(500);
 const SHARE: u32 = 8;
 
+/// How long a rank that failed waits for the others.
+const FAREWELL: Duration = Duration::from_secs(5);
+
 /// While something is on its way, there is no pause for this long: between processes of one machine, data moves in
 /// pieces of some KiB, and each call moves a few.
 const EAGER: Duration = Duration::from_millis(2);
@@ -45,7 +49,9 @@ enum Order {
 
 struct Mpi {
     orders: Sender<Order>,
-    thread: Option<JoinHandle<()>>,
+    /// Closed when the thread has ended.
+    ended: Receiver<()>,
+    failed: AtomicBool,
 }
 
 impl Transport for Mpi {
@@ -53,14 +59,21 @@ impl Transport for Mpi {
         // The thread ends only with this value.
         drop(self.orders.send(Order::Send(to, message)));
     }
+
+    fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Mpi {
-    /// Waits until everything has been sent, and leaves the job.
+    /// Waits until everything has been sent and all ranks leave the job. A rank that failed waits for [`FAREWELL`]: if
+    /// others are still busy then, it leaves without them, and `mpirun` ends them.
     fn drop(&mut self) {
         drop(self.orders.send(Order::End));
-        if let Some(thread) = self.thread.take() {
-            drop(thread.join());
+        if self.failed.load(Ordering::Relaxed) {
+            let _ = self.ended.recv_timeout(FAREWELL);
+        } else {
+            let _ = self.ended.recv();
         }
     }
 }
@@ -70,12 +83,19 @@ pub(super) fn join() -> Result<Ranks> {
     let office = Arc::<PostOffice>::default();
     let (orders, asked) = unbounded();
     let (ready, started) = bounded(1);
+    let (end, ended) = bounded::<()>(1);
     let failed = |why: String| Error::Mpi { why };
     let to = office.clone();
-    let thread = Builder::new().name("mpi".into()).spawn(move || run(&asked, &ready, &to));
-    let thread = thread.map_err(|error| failed(format!("there is no thread for it: {error}")))?;
+    let thread = Builder::new().name("mpi".into()).spawn(move || {
+        // Dropped when the thread ends.
+        let _end = end;
+        run(&asked, &ready, &to);
+    });
+    thread.map_err(|error| failed(format!("there is no thread for it: {error}")))?;
     match started.recv() {
-        Ok(Some((rank, count))) => Ok(Ranks::new(rank, count, Box::new(Mpi { orders, thread: Some(thread) }), office)),
+        Ok(Some((rank, count))) => {
+            Ok(Ranks::new(rank, count, Box::new(Mpi { orders, ended, failed: AtomicBool::new(false) }), office))
+        }
         _ => Err(failed("it was started before in this process".into())),
     }
 }

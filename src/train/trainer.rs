@@ -207,6 +207,11 @@ impl Trainer {
     /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`] if parameters that would be kept are not finite;
     /// [`Error::Device`].
     pub fn evaluate(&mut self) -> Result<Accuracy> {
+        let done = self.evaluate_now();
+        self.setup.options.ranks.telling(done)
+    }
+
+    fn evaluate_now(&mut self) -> Result<Accuracy> {
         let done = self.session.run(EVALUATION, &Accuracy::metrics(EVALUATE_PHASE), &[], false)?;
         let accuracy = Accuracy::sum(&done, 0);
         self.keep_if_best(accuracy)?;
