@@ -86,6 +86,18 @@ fn trains_the_same(tier: Tier, counts: &[usize]) {
 }
 
 #[test]
+fn ranks_add_slices_of_large_sums() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = Model::gcn(&[data.feature_width(), 501, data.class_count()]);
+    for count in [2, 3, 5] {
+        let parts = train(&model, &data, simulated(count), 2);
+        for curve in on_ranks(count, |ranks| train(&model, &data, simulated(1).ranks(ranks), 2)) {
+            assert_same_bits(&format!("{count} ranks"), &curve, &parts);
+        }
+    }
+}
+
+#[test]
 fn a_rank_may_have_several_devices_and_little_memory() {
     let data = Dataset::builtin("planted").unwrap();
     let model = model("gcn", &data);

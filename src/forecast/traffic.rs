@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::lower::{Exchange, Lowered, LoweredStep, Sizes, Supply};
 use crate::plain_file;
 use crate::program::BlockSpec;
+use crate::ranks::Slices;
 
 /// The network between the ranks of a job: a message of b bytes takes `latency_s + b / bytes_per_s` seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -146,8 +147,8 @@ struct Crossing {
     once: bool,
 }
 
-/// The exchanges of these phases and of the setup, and the bytes of all sums in an epoch.
-fn crossings(lowered: &Lowered, phases: &[usize]) -> (Vec<Crossing>, u64) {
+/// The exchanges of these phases and of the setup, and the bytes that each rank sends for sums in an epoch.
+fn crossings(lowered: &Lowered, phases: &[usize], job: Job) -> (Vec<Crossing>, u64) {
     let writes = |steps: &[LoweredStep]| -> BTreeSet<Slot> {
         steps.iter().flat_map(|step| step.call.writes().collect::<Vec<_>>()).collect()
     };
@@ -162,7 +163,10 @@ fn crossings(lowered: &Lowered, phases: &[usize]) -> (Vec<Crossing>, u64) {
                     rows.push(Crossing { block: *block, row_bytes, messages: packed.len() as u64, once });
                 }
             }
-            Exchange::Sum { term, .. } if made.contains(term) => sum_bytes += lowered.tensor(*term).bytes,
+            Exchange::Sum { term, .. } if made.contains(term) => {
+                let len = lowered.tensor(*term).bytes as usize / size_of::<f32>();
+                sum_bytes += Slices::new(job.ranks, len).sent_bytes(job.devices);
+            }
             Exchange::Sum { .. } | Exchange::Fetch { .. } => {}
         }
     }
@@ -188,7 +192,7 @@ impl Traffic {
     /// O(parts + pairs of parts that exchange rows) for each exchange, once the routes are known.
     pub(super) fn of_data(supply: &mut Supply<'_>, lowered: &Lowered, phases: &[usize], job: Job) -> Self {
         let devices = job.devices;
-        let (crossings, sum_bytes) = crossings(lowered, phases);
+        let (crossings, sum_bytes) = crossings(lowered, phases, job);
         let (mut setup, broadcast) = (Load::default(), broadcast(&crossings, job));
         let mut pairs: BTreeMap<(usize, usize), Load> = BTreeMap::new();
         for Crossing { block, row_bytes, messages, once } in crossings {
@@ -216,7 +220,7 @@ impl Traffic {
     /// Estimates the rows that cross between the ranks of a graph of which only the size is known: all parts are like
     /// `part`, and read as many rows of each other part.
     pub(super) fn of_shape(part: &Sizes, lowered: &Lowered, phases: &[usize], job: Job) -> Self {
-        let (crossings, sum_bytes) = crossings(lowered, phases);
+        let (crossings, sum_bytes) = crossings(lowered, phases, job);
         let broadcast = broadcast(&crossings, job);
         let (parts, devices) = ((job.ranks * job.devices) as u64, job.devices as u64);
         let others = parts - devices;
@@ -233,13 +237,12 @@ impl Traffic {
     }
 
     fn new(
-        Job { ranks, devices, network, .. }: Job,
+        Job { ranks, network, .. }: Job,
         [setup, broadcast]: [Load; 2],
         pairs: Vec<(usize, usize, Load)>,
         by_rank: Vec<[Load; 2]>,
-        sum_bytes: u64,
+        gradient_bytes: u64,
     ) -> Self {
-        let gradient_bytes = sum_bytes * (ranks as u64 - 1) * devices as u64;
         // The terms of each sum are messages of their own, of which there are few.
         let gradients = Load { bytes: gradient_bytes, ..Load::default() };
         let with_gradients = |mut load: Load| {

@@ -12,13 +12,16 @@ pub(crate) enum Subject {
     Failure,
     /// Rows that a part of this rank has packed for another part.
     Rows,
-    /// A term of a sum over all parts.
+    /// A term of a sum over all parts, or a slice of it.
     Term,
+    /// A slice of a sum over all parts, from the rank that added it.
+    Sum,
     /// The report of a part that has finished its script.
     Report,
 }
 
-const SUBJECTS: [Subject; 5] = [Subject::Round, Subject::Failure, Subject::Rows, Subject::Term, Subject::Report];
+const SUBJECTS: [Subject; 6] =
+    [Subject::Round, Subject::Failure, Subject::Rows, Subject::Term, Subject::Sum, Subject::Report];
 
 /// What a letter says beside its content. As a message, it stands behind the content, which is then aligned as the
 /// message is.
@@ -31,7 +34,7 @@ pub(crate) struct Letter {
     pub number: u64,
     /// The exchange that rows and terms belong to.
     pub exchange: u64,
-    /// The part that it comes from.
+    /// The part that it comes from; of a sum, the rank.
     pub part: u64,
     /// The part that rows go to.
     pub to: u64,

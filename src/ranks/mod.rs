@@ -9,6 +9,7 @@ mod letter;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod post_office;
+mod slices;
 mod threads;
 
 use std::fmt;
@@ -24,6 +25,7 @@ use crate::dataset::{Dataset, Fingerprint};
 use crate::error::{Error, Result};
 pub(crate) use letter::{Letter, Subject};
 use post_office::PostOffice;
+pub(crate) use slices::Slices;
 
 /// The ranks of a job, seen from one of them.
 ///

@@ -1,7 +1,7 @@
 //! The driver: runs scripts on the workers in parallel, one worker per device.
 //!
-//! With several ranks, the driver of each rank has the workers of its own parts, and tells the other drivers their terms
-//! of sums and their reports. So every driver adds the same terms, and knows the reports of all parts.
+//! With several ranks, the driver of each rank has the workers of its own parts. The drivers add sums together
+//! ([`Slices`]), and tell each other the reports of their parts, so every driver knows those of all parts.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -21,7 +21,7 @@ use super::worker::{Post, Worker};
 use crate::error::{Error, Result};
 use crate::lower::{Exchange, Lifetime, Lowered, Routes, Source, Supply};
 use crate::plan::Script;
-use crate::ranks::{Letter, Ranks, Subject, Subscription};
+use crate::ranks::{Letter, Ranks, Slices, Subject, Subscription};
 
 /// Workers with their parts of the data, ready to run scripts.
 pub(crate) struct Runtime {
@@ -43,13 +43,18 @@ pub(crate) struct Runtime {
     subscription: Option<Subscription>,
 }
 
-/// What the parts have told the driver.
+/// What parts and ranks have told the driver.
 struct Told {
-    /// The terms of each sum, by part.
-    terms: BTreeMap<usize, Vec<VecDeque<HostSlot>>>,
+    /// The terms of each sum, or the slices that this rank adds, by part.
+    terms: Queues<HostSlot>,
+    /// The slices of each sum, by the rank that added them.
+    sums: Queues<HostSlot>,
     /// The reports of scripts, by part.
     reports: Vec<VecDeque<Report>>,
 }
+
+/// For each exchange, a queue of each part or rank.
+type Queues<T> = BTreeMap<usize, Vec<VecDeque<T>>>;
 
 impl Runtime {
     /// Starts one worker per device of this rank, and gives each its part of the data.
@@ -106,7 +111,11 @@ impl Runtime {
         let subscription = (ranks.count() > 1)
             .then(|| ranks.subscribe(session, Box::new(receive(workers.clone(), own.start, driver))));
         Ok(Self {
-            told: RefCell::new(Told { terms: BTreeMap::new(), reports: vec![VecDeque::new(); lowered.len()] }),
+            told: RefCell::new(Told {
+                terms: BTreeMap::new(),
+                sums: BTreeMap::new(),
+                reports: vec![VecDeque::new(); lowered.len()],
+            }),
             lowered,
             own,
             workers,
@@ -133,26 +142,32 @@ impl Runtime {
             if let Some(reports) = self.told.borrow_mut().take_reports() {
                 return Ok(reports);
             }
-            let heard = self.hear()?;
-            self.tell_others(&heard, began);
-            self.note(heard);
+            match self.hear()? {
+                ToDriver::Done(part, report) if self.ranks.count() > 1 && self.own.contains(&part) => {
+                    let letter = Letter { part: part as u64, ..Letter::new(Subject::Report, self.session) };
+                    self.ranks.tell_others(&letter, &report_bytes(&report, began));
+                    self.note(ToDriver::Done(part, report));
+                }
+                ToDriver::Term(exchange, part, term) if self.ranks.count() > 1 && self.own.contains(&part) => {
+                    self.share_term(exchange, part, &term);
+                }
+                other => self.note(other),
+            }
         }
     }
 
-    /// Tells the other drivers what a part of this rank has told this one.
-    fn tell_others(&self, heard: &ToDriver, began: Instant) {
-        let letter = |subject, part: &usize| Letter { part: *part as u64, ..Letter::new(subject, self.session) };
-        match heard {
-            _ if self.ranks.count() == 1 => {}
-            ToDriver::Term(exchange, part, term) if self.own.contains(part) => {
-                let letter = Letter { exchange: *exchange as u64, ..letter(Subject::Term, part) };
-                term.read(|term| self.ranks.tell_others(&letter, term));
-            }
-            ToDriver::Done(part, report) if self.own.contains(part) => {
-                self.ranks.tell_others(&letter(Subject::Report, part), &report_bytes(report, began));
-            }
-            _ => {}
+    /// Gives each rank what it adds of a term of this rank's part.
+    fn share_term(&self, exchange: usize, part: usize, term: &HostSlot) {
+        let term = term.to_vec::<f32>();
+        let slices = Slices::new(self.ranks.count(), term.len());
+        let letter =
+            Letter { exchange: exchange as u64, part: part as u64, ..Letter::new(Subject::Term, self.session) };
+        for rank in (0..self.ranks.count()).filter(|&rank| rank != self.ranks.rank()) {
+            let slice: &[u8] = bytemuck::cast_slice(&term[slices.of(rank)]);
+            self.ranks.send(rank, &letter, slice.len(), std::iter::once(slice));
         }
+        let own = Shared::from(term).slice(slices.of(self.ranks.rank()));
+        self.note(ToDriver::Term(exchange, part, HostSlot::constant(&own)));
     }
 
     /// Keeps what a part has told the driver until it is used.
@@ -163,6 +178,10 @@ impl Runtime {
             ToDriver::Term(exchange, part, term) => {
                 let parts = self.lowered.len();
                 told.terms.entry(exchange).or_insert_with(|| vec![VecDeque::new(); parts])[part].push_back(term);
+            }
+            ToDriver::Sum(exchange, rank, slice) => {
+                let ranks = self.ranks.count();
+                told.sums.entry(exchange).or_insert_with(|| vec![VecDeque::new(); ranks])[rank].push_back(slice);
             }
             ToDriver::Contents(_) | ToDriver::Written | ToDriver::Aborted | ToDriver::Failed(_) => {
                 unreachable!("a worker answers when it is asked, and a failure is an error")
@@ -213,24 +232,45 @@ impl Runtime {
         &self.lowered
     }
 
-    /// Sends the sums whose terms have arrived.
+    /// Adds the terms that have arrived, in the order of the parts, and sends the sums that are complete.
     fn send_sums(&self) -> Result<()> {
         loop {
             // The borrow ends here: sending may note what is told meanwhile.
-            let ready = self.told.borrow_mut().take_terms();
-            let Some((exchange, terms)) = ready else { return Ok(()) };
-            self.send_sum(exchange, &terms)?;
+            let ready = take(&mut self.told.borrow_mut().terms);
+            let Some((exchange, terms)) = ready else { break };
+            let mut sum = terms[0].to_vec::<f32>();
+            for term in &terms[1..] {
+                let term = term.to_vec::<f32>();
+                sum.iter_mut().zip(term).for_each(|(sum, term)| *sum += term);
+            }
+            if !self.slices(exchange).is_shared() {
+                self.send_sum(exchange, &sum)?;
+                continue;
+            }
+            let (letter, rank) = (Letter::new(Subject::Sum, self.session), self.ranks.rank());
+            let letter = Letter { exchange: exchange as u64, part: rank as u64, ..letter };
+            self.ranks.tell_others(&letter, bytemuck::cast_slice(&sum));
+            self.note(ToDriver::Sum(exchange, rank, host_slot(&sum)?));
+        }
+        loop {
+            let ready = take(&mut self.told.borrow_mut().sums);
+            let Some((exchange, slices)) = ready else { return Ok(()) };
+            self.send_sum(exchange, &slices.iter().flat_map(HostSlot::to_vec::<f32>).collect::<Vec<f32>>())?;
         }
     }
 
-    /// Sends the sum of the terms of all parts to every part of this rank. Terms are added in part order.
-    fn send_sum(&self, exchange: usize, terms: &[HostSlot]) -> Result<()> {
-        let mut sum = terms[0].to_vec::<f32>();
-        for term in &terms[1..] {
-            let term = term.to_vec::<f32>();
-            sum.iter_mut().zip(term).for_each(|(sum, term)| *sum += term);
-        }
-        let sum = host_slot(&sum)?;
+    /// Returns how the ranks add the sum of an exchange.
+    fn slices(&self, exchange: usize) -> Slices {
+        let len = match &self.lowered[0].exchanges[exchange] {
+            Exchange::Sum { sum, .. } => self.lowered[0].tensor(*sum).bytes as usize / size_of::<f32>(),
+            Exchange::Halo { .. } | Exchange::Fetch { .. } => 0,
+        };
+        Slices::new(self.ranks.count(), len)
+    }
+
+    /// Sends a sum to every part of this rank.
+    fn send_sum(&self, exchange: usize, sum: &[f32]) -> Result<()> {
+        let sum = host_slot(sum)?;
         self.own.clone().try_for_each(|part| self.tell(part, ToWorker::Sum(exchange, sum.clone())))
     }
 
@@ -419,6 +459,7 @@ fn receive(
                 return;
             }
             Some(Subject::Term) => ToDriver::Term(exchange, part, HostSlot::Constant(content)),
+            Some(Subject::Sum) => ToDriver::Sum(exchange, part, HostSlot::Constant(content)),
             Some(Subject::Report) => match report_of(&content) {
                 Ok(report) => ToDriver::Done(part, report),
                 Err(error) => ToDriver::Failed(error),
@@ -435,13 +476,12 @@ impl Told {
         let all = self.reports.iter().all(|reports| !reports.is_empty());
         all.then(|| self.reports.iter_mut().filter_map(VecDeque::pop_front).collect())
     }
+}
 
-    /// Returns the terms of an exchange, once all parts have given theirs.
-    fn take_terms(&mut self) -> Option<(usize, Vec<HostSlot>)> {
-        let (&exchange, terms) =
-            self.terms.iter_mut().find(|(_, terms)| terms.iter().all(|terms| !terms.is_empty()))?;
-        Some((exchange, terms.iter_mut().filter_map(VecDeque::pop_front).collect()))
-    }
+/// Returns the first of each queue of an exchange whose queues all have one.
+fn take<T>(queues: &mut Queues<T>) -> Option<(usize, Vec<T>)> {
+    let (&exchange, queues) = queues.iter_mut().find(|(_, queues)| queues.iter().all(|queue| !queue.is_empty()))?;
+    Some((exchange, queues.iter_mut().filter_map(VecDeque::pop_front).collect()))
 }
 
 fn host_slot<T: Pod>(values: &[T]) -> Result<HostSlot> {

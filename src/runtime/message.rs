@@ -45,8 +45,10 @@ pub(super) struct Run {
 
 /// A message to the driver.
 pub(super) enum ToDriver {
-    /// A term of a sum over all parts: `(exchange, part, term)`.
+    /// A term of a sum over all parts, of another rank the slice that this one adds: `(exchange, part, term)`.
     Term(usize, usize, HostSlot),
+    /// The slice of a sum that another rank has added: `(exchange, rank, slice)`.
+    Sum(usize, usize, HostSlot),
     /// A script has finished.
     Done(usize, Report),
     /// The contents of a tensor that was read.
