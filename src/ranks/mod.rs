@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use lapidary_kernels::Shared;
 use lapidary_kernels::sync::Mutex;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "command")]
 use crate::dataset::{Dataset, Fingerprint};
@@ -48,7 +48,7 @@ struct Job {
 }
 
 /// What one rank has sent to another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
     /// Number of messages with rows: one for each exchange, part and reading part, and for each tile of the part.
     pub row_messages: u64,

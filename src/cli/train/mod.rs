@@ -80,7 +80,7 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     let traced = trace.finish();
     let ended = trained.and_then(|done| {
         let done = Done { read_seconds, ..done };
-        end(args, &mut trainer, started_at, &watch).and_then(|()| summarise(args, &data, &trainer, &done))
+        end(args, &mut trainer, started_at, &watch).and_then(|()| summarise(args, &data, &trainer, &done, ranks))
     });
     match (ended, traced) {
         (Err(error), Err(also)) => {

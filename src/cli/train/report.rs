@@ -8,6 +8,7 @@ use crate::cli::output::{self, align, facts, json_line, percent, print, say, sec
 use crate::dataset::{Dataset, TEST, TRAIN, VAL};
 use crate::error::Result;
 use crate::model::{LabelKind, Model};
+use crate::ranks::{Ranks, Sent};
 use crate::train::{Epoch, Move, Trainer};
 
 /// The measurements of a run.
@@ -87,7 +88,9 @@ pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Resu
     Ok(())
 }
 
-pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done) -> Result<()> {
+/// Prints the summary. All ranks have to call it.
+pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done, ranks: &Ranks) -> Result<()> {
+    let sent = ranks.gather(&ranks.sent())?;
     let epoch_seconds = &done.seconds;
     let [[to_device, to_host], [planned_to_device, planned_to_host]] = done.bytes;
     let [between, planned_between] = done.between;
@@ -125,6 +128,9 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
             line["planned_bytes_between_devices"] = planned_between.into();
             line["measured_bytes_between_devices"] = between.into();
         }
+        if ranks.count() > 1 {
+            line["sent"] = json!(pairs(&sent));
+        }
         return json_line(&line);
     }
     let peak: u64 = trainer.peak_device_bytes().iter().sum();
@@ -161,7 +167,29 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
         }
         print(&format!("\n{}", align(table)))?;
     }
+    if ranks.count() > 1 {
+        let mut table = table(["sent, since the start", "messages", "bytes"]);
+        let (rows, all) = sent.iter().flatten().fold(([0, 0], [0, 0]), |(rows, all), sent| {
+            let add = |[a, b]: [u64; 2], [c, d]: [u64; 2]| [a + c, b + d];
+            (add(rows, [sent.row_messages, sent.row_bytes]), add(all, [sent.messages, sent.bytes]))
+        });
+        for (what, [messages, bytes]) in [("rows", rows), ("everything", all)] {
+            table.add_row([what.into(), output::count(messages), bytesize::ByteSize(bytes).to_string()]);
+        }
+        print(&format!("\n{}", align(table)))?;
+    }
     Ok(())
+}
+
+/// Returns what each rank has sent to each other one: `[from, to, messages with rows, bytes of rows, messages, bytes]`.
+fn pairs(sent: &[Vec<Sent>]) -> Vec<[u64; 6]> {
+    let of_rank = |(from, sent): (usize, &Vec<Sent>)| {
+        let pair = move |(to, sent): (usize, &Sent)| {
+            [from as u64, to as u64, sent.row_messages, sent.row_bytes, sent.messages, sent.bytes]
+        };
+        sent.iter().enumerate().filter(move |(to, _)| *to != from).map(pair).collect::<Vec<_>>()
+    };
+    sent.iter().enumerate().flat_map(of_rank).collect()
 }
 
 /// Formats a table with one row per device: its vertices, its peak memory, and the time of its kernels in the last
