@@ -50,15 +50,21 @@ fn dense() -> Dataset {
     let graph = hostile_graph();
     let weights: Vec<f32> = (0..graph.edge_count()).map(|edge| edge as f32 - 3.5).collect();
     let x = Array2::from_shape_fn((N, 3), |(v, c)| (10 * v + c) as f32);
-    let arrays = Arrays::new(graph).name("dense").edge_weights(weights).features(x).labels(&[0, 1, 2, -1, 1, 0, 2, 1, 0, 0, 1, 2]);
-    let arrays = arrays.train(&[0, 4, 6, 11]).val(&[1, 2]).test(&[5, 9, 10]).graph_ids(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 7, 9]);
+    let arrays = Arrays::new(graph)
+        .name("dense")
+        .edge_weights(weights)
+        .features(x)
+        .labels(&[0, 1, 2, -1, 1, 0, 2, 1, 0, 0, 1, 2]);
+    let arrays =
+        arrays.train(&[0, 4, 6, 11]).val(&[1, 2]).test(&[5, 9, 10]).graph_ids(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 7, 9]);
     Dataset::from_arrays(arrays.source("a test").licence("CC0")).unwrap()
 }
 
 /// An undirected graph with sparse features, several labels per vertex, and weights that are not symmetric.
 fn sparse() -> Dataset {
     let ties = [(0u32, 1u32), (1, 2), (2, 3), (3, 0), (4, 5), (5, 6), (6, 4), (3, 4), (7, 8), (8, 8)];
-    let edges: Vec<(u32, u32)> = ties.iter().flat_map(|&(u, v)| if u == v { vec![(u, v)] } else { vec![(u, v), (v, u)] }).collect();
+    let edges: Vec<(u32, u32)> =
+        ties.iter().flat_map(|&(u, v)| if u == v { vec![(u, v)] } else { vec![(u, v), (v, u)] }).collect();
     let weights: Vec<f32> = (0..edges.len()).map(|edge| 1.0 + edge as f32).collect();
     let cells: Vec<u64> = (0..=N as u64).map(|v| v * (v + 1) / 2 / 3).collect();
     let columns = cells.windows(2).flat_map(|row| 0..(row[1] - row[0]) as u32).collect::<Vec<_>>();
@@ -108,7 +114,10 @@ fn assert_renamed(data: &Dataset, moved: &Dataset) {
     for v in 0..moved.graph().vertex_count() {
         assert!(moved.graph().sources(v).is_sorted());
     }
-    assert_eq!((moved.name(), moved.directed(), moved.class_count()), (data.name(), data.directed(), data.class_count()));
+    assert_eq!(
+        (moved.name(), moved.directed(), moved.class_count()),
+        (data.name(), data.directed(), data.class_count())
+    );
     assert_eq!((moved.source(), moved.licence()), (data.source(), data.licence()));
     assert_eq!(Info::of(moved), Info { relabelled: true, ..Info::of(data) });
 }
@@ -137,7 +146,10 @@ fn everything_follows_its_vertices() {
             let name = entry.unwrap().file_name();
             assert_eq!(fs::read(again.join(&name)).unwrap(), fs::read(set.join(&name)).unwrap(), "{name:?}");
         }
-        assert_eq!(fs::read_to_string(set.join("parts.json")).unwrap(), "[[0, 4], [4, 8], [8, 8], [8, 12], [12, 12]]\n");
+        assert_eq!(
+            fs::read_to_string(set.join("parts.json")).unwrap(),
+            "[[0, 4], [4, 8], [8, 8], [8, 12], [12, 12]]\n"
+        );
         let Partition::Ranges(read) = Partition::parse(set.join("parts.json").to_str().unwrap()).unwrap() else {
             panic!("a list of ranges");
         };
@@ -226,7 +238,10 @@ fn random_parts_have_equal_sizes_and_their_own_seed() {
             (sizes, assignment)
         };
         let (found, assignment) = sizes(1);
-        assert!(found.iter().all(|&size| (n / count as usize..=n.div_ceil(count as usize)).contains(&size)), "{found:?}");
+        assert!(
+            found.iter().all(|&size| (n / count as usize..=n.div_ceil(count as usize)).contains(&size)),
+            "{found:?}"
+        );
         assert_eq!(assignment, sizes(1).1);
         assert!(n < 7 || assignment != sizes(2).1);
     }
@@ -282,7 +297,10 @@ fn with_positive_weights(data: &Dataset) -> Dataset {
     let edges = data.graph().edge_count();
     let x = Array2::from_shape_vec((N, 6), numbers(N * 6, 5)).unwrap();
     let weights: Vec<f32> = (0..edges).map(|edge| 0.5 + (edge % 5) as f32).collect();
-    let arrays = Arrays::new(data.graph().clone()).edge_weights(weights).features(x).labels(&[0, 1, 2, 0, 1, 0, 2, 1, 0, 0, 1, 2]);
+    let arrays = Arrays::new(data.graph().clone())
+        .edge_weights(weights)
+        .features(x)
+        .labels(&[0, 1, 2, 0, 1, 0, 2, 1, 0, 0, 1, 2]);
     Dataset::from_arrays(arrays.train(&[0, 4, 6, 7, 8, 11]).val(&[1, 2]).test(&[5, 9, 10])).unwrap()
 }
 
@@ -297,10 +315,9 @@ fn a_relabelled_dataset_trains_alike() {
         let widths = [data.feature_width(), 8, data.class_count()];
         for model in [Model::gcn(&widths), Model::sage(&widths)] {
             let want = losses(&data, &model, Devices::cpu(), Partition::default());
-            for (devices, partition) in [
-                (Devices::cpu(), Partition::default()),
-                (Devices::sim(5), Partition::Ranges(ranges.clone())),
-            ] {
+            for (devices, partition) in
+                [(Devices::cpu(), Partition::default()), (Devices::sim(5), Partition::Ranges(ranges.clone()))]
+            {
                 let found = losses(&moved, &model, devices, partition);
                 for (a, b) in found.iter().zip(&want) {
                     assert!((a - b).abs() < 1e-5, "{found:?}, not {want:?}");
@@ -354,7 +371,8 @@ fn the_report_counts_what_the_parts_exchange() {
     for (name, weights) in [("edges", VertexWeight::Edges), ("rows", VertexWeight::Rows)] {
         let dst = folder.path().join(name);
         let dst = dst.to_str().unwrap();
-        let partition = ["data", "partition", set, dst, "--parts", "5", "--by", file.to_str().unwrap(), "--weights", name];
+        let partition =
+            ["data", "partition", set, dst, "--parts", "5", "--by", file.to_str().unwrap(), "--weights", name];
         let stdout = succeeds(&[&partition[..], &["--json"]].concat());
         assert_eq!(stdout.lines().count(), 1);
         let line: BTreeMap<String, serde_json::Value> = serde_json::from_str(&stdout).unwrap();
@@ -403,7 +421,15 @@ fn more_parts_than_vertices_leave_some_empty() {
         let folder = tempfile::tempdir().unwrap();
         let dst = folder.path().join("set");
         let stdout = succeeds(&[
-            "data", "partition", "builtin:karate", dst.to_str().unwrap(), "--parts", "50", "--by", by, "--json",
+            "data",
+            "partition",
+            "builtin:karate",
+            dst.to_str().unwrap(),
+            "--parts",
+            "50",
+            "--by",
+            by,
+            "--json",
         ]);
         let line: serde_json::Value = serde_json::from_str(&stdout).unwrap();
         let sizes: Vec<u64> = serde_json::from_value(line["part_vertices"].clone()).unwrap();
@@ -447,13 +473,27 @@ fn metis_takes_any_graph_and_says_nothing() {
         let set = folder.path().join(name);
         Dataset::from_arrays(Arrays::new(graph.clone())).unwrap().write(&set).unwrap();
         for count in ["1", "2", "3", "7", "11", "29", "39"] {
-            for (by, weights) in [("metis", "rows"), ("metis", "edges"), ("metis-vol", "rows"), ("metis-vol", "edges")] {
+            for (by, weights) in [("metis", "rows"), ("metis", "edges"), ("metis-vol", "rows"), ("metis-vol", "edges")]
+            {
                 let dst = folder.path().join("dst");
                 let (from, to) = (set.to_str().unwrap(), dst.to_str().unwrap());
                 let stdout = succeeds(&[
-                    "data", "partition", from, to, "--parts", count, "--by", by, "--weights", weights, "--json",
+                    "data",
+                    "partition",
+                    from,
+                    to,
+                    "--parts",
+                    count,
+                    "--by",
+                    by,
+                    "--weights",
+                    weights,
+                    "--json",
                 ]);
-                assert!(stdout.starts_with('{') && stdout.lines().count() == 1, "{name} {count} {by} {weights}: {stdout}");
+                assert!(
+                    stdout.starts_with('{') && stdout.lines().count() == 1,
+                    "{name} {count} {by} {weights}: {stdout}"
+                );
                 fs::remove_dir_all(dst).unwrap();
             }
         }
@@ -530,13 +570,14 @@ fn a_wrong_command_line_is_refused_before_anything_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let dst = folder.path().join("dst");
     let dst = dst.to_str().unwrap();
-    let cases: [(&[&str], i32, &str); 8] = [
+    let cases: [(&[&str], i32, &str); 9] = [
         (&[dst, "--by", "metis"], 2, "--parts"),
         (&[dst, "--parts", "2"], 2, "--by"),
         (&[dst, "--parts", "0", "--by", "metis"], 2, "0 is not in 1..="),
         (&[dst, "--parts", "100000", "--by", "metis"], 2, "100000 is not in 1..="),
         (&[dst, "--parts", "2", "--by", "foo"], 2, "--by cannot be `foo`: write vertices, edges, random"),
         (&[dst, "--parts", "2", "--by", "learned"], 2, "`train --partition learned`"),
+        (&[dst, "--parts", "2", "--by", "hypergraph"], 2, "write the parts of one to a file"),
         (&[dst, "--parts", "2", "--by", "metis", "--weights", "foo"], 2, "rows or edges"),
         (&[folder.path().parent().unwrap().to_str().unwrap(), "--parts", "2", "--by", "metis"], 1, "is not empty"),
     ];
@@ -598,7 +639,10 @@ fn a_permutation_that_is_none_is_refused() {
             opened(|set| fs::remove_file(set.join("permutation.npy")).unwrap()).map(|_| ()).unwrap_err(),
             &["permutation.npy is missing", "dataset.json says that the vertices were relabelled"],
         ),
-        (manifest(",\n  \"permutation\": \"permutation.npy\"", ""), &["says permutation nothing, but there is a permutation.npy"]),
+        (
+            manifest(",\n  \"permutation\": \"permutation.npy\"", ""),
+            &["says permutation nothing, but there is a permutation.npy"],
+        ),
         (manifest("permutation.npy", "../permutation.npy"), &["says permutation `../permutation.npy`"]),
         (manifest("\"permutation.npy\"", "7"), &["dataset.json is not a valid dataset description"]),
     ] {

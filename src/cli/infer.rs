@@ -45,8 +45,8 @@ pub(super) struct InferArgs {
     /// Storage of vertex matrices: f32 or bf16 [default: as in training; with --weights, f32]
     #[arg(long, value_name = "DTYPE", hide_possible_values = true)]
     dtype: Option<DtypeArg>,
-    /// Write the logits to FILE (.npy), f32 of shape [vertices, classes]; the vertices of a relabelled dataset are written in
-    /// their original order
+    /// Write the logits to FILE (.npy), f32 of shape [vertices, classes], in the original order if the vertices of DATA were
+    /// relabelled
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print one JSON line instead of tables

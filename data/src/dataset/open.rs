@@ -107,7 +107,12 @@ pub(crate) fn check_path(dir: &Path) -> Result<()> {
 }
 
 /// Opens a file if it exists.
-pub(super) fn open_if_there(dir: &Path, name: &str, dtypes: &[Dtype], expected: &'static str) -> Result<Option<NpyFile>> {
+pub(super) fn open_if_there(
+    dir: &Path,
+    name: &str,
+    dtypes: &[Dtype],
+    expected: &'static str,
+) -> Result<Option<NpyFile>> {
     let path = dir.join(format!("{name}.npy"));
     // If the file's existence cannot be determined, opening it reports why.
     if matches!(path.try_exists(), Ok(false)) {

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::Dataset;
 use super::error::Result;
 use super::features::Features;
 use super::labels::Labels;
-use super::Dataset;
 use crate::graph::Permutation;
 
 /// The name of the array.

@@ -34,7 +34,7 @@ Example: train on four devices, each with one part:
   lapidary train --data cora-4 --devices cpu:4 --partition cora-4/parts.json";
 
 /// The names of the ways, for messages.
-const NAMES: &str = "vertices, edges, random, metis, metis-vol, or the name of a file";
+const NAMES: &str = "vertices, edges, random, metis, metis-vol or the name of a file";
 
 #[derive(Debug, Args)]
 #[command(after_help = WAYS)]
@@ -99,6 +99,10 @@ impl PartitionArgs {
             "learned" => {
                 let why = "learned ranges depend on the model, so `train --partition learned` makes them";
                 return Err(wrong(format!("{why}; write {NAMES}")));
+            }
+            "hypergraph" => {
+                let why = "there is no hypergraph partitioner in this build; write the parts of one to a file";
+                return Err(wrong(format!("{why}, and give its name: {NAMES}")));
             }
             "random" => By::Random,
             "metis" => By::Metis(Objective::Cut),

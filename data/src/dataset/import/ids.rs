@@ -11,7 +11,6 @@ use crate::dataset::names::{NAMES_FILE, NUMBERS_FILE};
 use crate::dataset::npy::{self, Dtype};
 use crate::dataset::write::put_file;
 
-
 /// The original names of the vertices 0, 1, ....
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ids {

@@ -2,6 +2,7 @@
 
 use std::iter;
 use std::num::NonZeroU32;
+use std::sync::{Mutex, PoisonError};
 
 use metis::option::{ObjType, Seed};
 use rayon::prelude::*;
@@ -14,12 +15,15 @@ use crate::partition::{Assignment, VertexWeight};
 /// The largest number that METIS counts to.
 const MOST: u64 = i32::MAX as u64;
 
+/// METIS draws from the random numbers of the C library and replaces handlers of signals, so only one thread may call it.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Partitions the graph so that the objective is small and parts have about the same weight: METIS allows 3 % more than the
 /// mean. The same seed gives the same parts.
 ///
 /// # Errors
 /// [`Error::NotForThisData`] for a graph with more vertices, edges or weight than METIS's 32-bit numbers can count;
-/// [`Error::Partitioner`] if METIS fails, for example because memory runs out; [`Error::NotBuilt`] without the feature
+/// [`Error::Partitioner`] if METIS fails: memory runs out, or SIGTERM ends it; [`Error::NotBuilt`] without the feature
 /// `metis`.
 /// # Cost
 /// That of METIS, on one thread. The undirected graph takes 4 bytes per vertex and direction of an edge; METIS takes several
@@ -42,7 +46,7 @@ pub fn assign(
     let parts = small("parts", u64::from(count.get()))?;
     let weights = weights(graph, count, weight)?;
     let (offsets, neighbours) = undirected(graph)?;
-    let failed = |error: metis::Error| Error::Partitioner { name: "METIS", why: error.to_string() };
+    let failed = |error: metis::Error| Error::Partitioner { name: "METIS", why: reason(&error).into() };
     let problem = metis::Graph::new(1, parts, &offsets, &neighbours).map_err(|error| failed(error.into()))?;
     let problem = match weights.as_deref() {
         Some(weights) => problem.set_vwgt(weights),
@@ -53,10 +57,22 @@ pub fn assign(
         Objective::Volume => ObjType::Vol,
     });
     let mut part_of = vec![0i32; n];
-    problem.set_option(Seed((seed % MOST) as i32)).part_kway(&mut part_of).map_err(failed)?;
+    {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        problem.set_option(Seed((seed % MOST) as i32)).part_kway(&mut part_of).map_err(failed)?;
+    }
     let part_of = part_of.into_par_iter().map(|part| part as u32).collect();
     let bad = || Error::Partitioner { name: "METIS", why: "it returned a part that does not exist".into() };
     Assignment::new(part_of, count).ok_or_else(bad)
+}
+
+/// Returns why METIS ended without parts.
+fn reason(error: &metis::Error) -> &'static str {
+    match error {
+        metis::Error::Input => "it refuses the graph",
+        metis::Error::Memory => "memory is full",
+        metis::Error::Other => "it was ended by a signal, or by a fault of its own",
+    }
 }
 
 /// Returns a number as METIS takes it.
@@ -64,10 +80,7 @@ fn small(what: &'static str, number: u64) -> Result<i32> {
     i32::try_from(number).map_err(|_| Error::NotForThisData {
         option: "by",
         found: "METIS".into(),
-        expected: format!(
-            "another way: METIS counts to {MOST}, but this graph gives it {number} {what}"
-        )
-        .into(),
+        expected: format!("another way: METIS counts to {MOST}, but this graph gives it {number} {what}").into(),
     })
 }
 
