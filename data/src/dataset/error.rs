@@ -303,7 +303,7 @@ pub enum Error {
         why: String,
     },
     /// This build leaves something out.
-    #[error("this build has no {what}; build it with `--features {feature}`")]
+    #[error("this build has no {what}: its feature `{feature}` is not enabled")]
     NotBuilt {
         /// What is left out.
         what: &'static str,
