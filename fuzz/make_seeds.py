@@ -189,7 +189,7 @@ def trained(program):
 
 
 def texts_of_plans(program):
-    """Seeds of profile, tasks, partition, degrees and dataset."""
+    """Seeds of profile, tasks, partition, assignment, degrees and dataset."""
     profile = {
         "name": "test", "capacity_bytes": 1 << 30, "memory_bytes_per_s": 4e12, "gather_bytes_per_s": 2e12,
         "cached_gather_bytes_per_s": 4e12, "short_gather_bytes_per_s": 1e12, "to_device_bytes_per_s": 5e10,
@@ -210,6 +210,8 @@ def texts_of_plans(program):
     put("partition", "list", "[[0, 2], [2, 6]]")
     put("partition", "replay", '{"parts": [[0, 2], [2, 6]], "splits": [{"epoch": 1, "parts": [[0, 3], [3, 6]]}, {"epoch": 2, "parts": [[0, 2], [2, 6]]}]}')
     put("partition", "small-run", '{"parts": [[0, 6], [6, 6]]}')
+    put("assignment", "text", "0\n2\n1\n0\n2\n2\n")
+    put("assignment", "array", ints([0, 2, 1, 0, 2, 2]))
     put("degrees", "plain", b"\0# degree vertices clustering\n0 3\n1 40 0\n2 30 0.5\n3,20,0.25\n7 4 0.9\n15 1 0.1\n")
     put("degrees", "halved", b"\1" + b"2 300\n4 50 1\n")
     put("dataset", "bytes", bytes(range(256)))

@@ -26,7 +26,7 @@
 //! [`program`], [`lower`], [`plan`], and the runtime behind [`Trainer`] and [`Predictor`].
 //!
 //! # Stability
-//! The items exported here, and the modules [`dataset`], [`graph`], [`model`] and [`forecast`], follow semantic
+//! The items exported here, and the modules [`dataset`], [`graph`], [`partition`], [`model`] and [`forecast`], follow semantic
 //! versioning. The modules [`kernels`], [`lower`], [`plan`], [`profile`], [`program`] and [`tasks_file`] are unstable:
 //! any release may change them.
 
@@ -53,7 +53,7 @@ pub use error::{Error, LockHolder, NotFinite, Result};
 pub use graph::Graph;
 pub use infer::{Accuracy, ModelRecord, Prediction, Predictor, PreparedPredictor};
 pub use lapidary_cost_model::Profile;
-pub use lapidary_data::{dataset, graph};
+pub use lapidary_data::{dataset, graph, partition};
 use lapidary_data::{host, plain_file};
 pub use lapidary_kernels as kernels;
 pub use lapidary_kernels::StorageType;

@@ -1,9 +1,10 @@
-//! Graphs and datasets: files, importers and generators.
+//! Graphs and datasets: files, importers, generators and partitions.
 //!
-//! [`graph`] uses no other module, and [`dataset`] uses only it, [`host`] and [`plain_file`]. This crate knows no kernel, model or
-//! device.
+//! [`graph`] uses no other module, and [`dataset`] uses only it, [`host`] and [`plain_file`]. [`partition`] is above them.
+//! This crate knows no kernel, model or device.
 
 pub mod dataset;
 pub mod graph;
 pub mod host;
+pub mod partition;
 pub mod plain_file;

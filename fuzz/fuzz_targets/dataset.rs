@@ -32,6 +32,8 @@ struct Directory {
     splits: [Option<Array>; 3],
     graph_ids: Option<Array>,
     edge_weights: Option<Array>,
+    /// Small numbers are taken for the order of their values, which is a permutation.
+    permutation: Option<Vec<u8>>,
     /// These replace the valid graph.
     indptr: Option<Array>,
     indices: Option<Array>,
@@ -129,6 +131,11 @@ fuzz_target!(|input: Directory| {
         put_numbers(&dir, "features_indices", Dtype::U32, &columns);
         put_numbers(&dir, "features_values", Dtype::F32, &values);
     }
+    if let Some(keys) = &input.permutation {
+        let mut order: Vec<u32> = (0..keys.len().min(n) as u32).collect();
+        order.sort_by_key(|&v| keys[v as usize]);
+        put_numbers(&dir, "permutation", Dtype::U32, &order);
+    }
     let [train, val, test] = &input.splits;
     for (name, array, usual) in [
         ("indptr", &input.indptr, Dtype::I64),
@@ -157,6 +164,7 @@ fuzz_target!(|input: Directory| {
         "feature_width": feature_width,
         "classes": classes,
         "class_names": class_names,
+        "permutation": input.permutation.as_ref().map(|_| "permutation.npy"),
         "feature_norm": feature_norm.map(|by_row| if by_row { "row" } else { "none" }),
     });
     fs::write(dir.join("dataset.json"), json.to_string()).expect("a file can be written");

@@ -174,7 +174,13 @@ pub fn check(data: &Dataset) {
     assert!(weights.iter().all(|weight| weight.is_finite()), "weights are finite");
     assert_eq!(data.split().len(), n);
     assert!(data.split().iter().all(|&split| split <= 3), "a split is none, train, val or test");
-    assert!(data.graph_ids().is_none_or(|ids| ids.len() == n && ids.is_sorted()), "graphs are consecutive");
+    if let Some(order) = data.permutation() {
+        let (old, new) = (order.old_of_new(), order.new_of_old());
+        assert_eq!((old.len(), new.len()), (n, n));
+        assert!((0..n).all(|v| new[old[v] as usize] as usize == v), "a permutation has an inverse");
+    }
+    let graph_ids = data.graph_ids().map(|ids| data.permutation().map_or(ids.to_vec(), |order| order.restored(ids, 1)));
+    assert!(graph_ids.is_none_or(|ids| ids.len() == n && ids.is_sorted()), "graphs are consecutive");
     assert!(data.class_names().is_none_or(|names| names.is_empty() || names.len() == data.class_count()));
     let _ = Info::of(data);
 }
@@ -196,6 +202,7 @@ fn reopened(data: &Dataset, path: &Path) {
     assert_eq!((read.class_count(), read.class_names()), (data.class_count(), data.class_names()));
     assert_eq!(read.feature_width(), data.feature_width());
     assert_eq!((read.source(), read.licence()), (data.source(), data.licence()));
+    assert_eq!(read.permutation(), data.permutation());
     assert_eq!(read.default_feature_norm(), data.default_feature_norm());
 }
 

@@ -144,6 +144,9 @@ fn flags_of(error: &(dyn StdError + 'static)) -> Option<&'static str> {
         Error::Model(ModelError::UnknownNorm { .. } | ModelError::NormNotTaken { .. }) => Some("--norm"),
         Error::Model(ModelError::DropoutRate { .. }) => Some("--dropout, --input-dropout"),
         Error::Dataset(dataset::Error::Builtin { .. }) => Some("--data"),
+        Error::Dataset(dataset::Error::NotBuilt { feature: "metis", .. }) => {
+            Some("cargo install --path . --features metis")
+        }
         Error::Dataset(dataset::Error::Option { option, .. } | dataset::Error::NotForThisData { option, .. }) => {
             match *option {
                 "the random split" => Some("--split"),

@@ -12,6 +12,7 @@ use super::model::{DtypeArg, EdgeWeightsArg};
 use super::output::{align, count, facts, json_line, percent, print, seconds, table};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
+use crate::graph::Permutation;
 use crate::infer::{Prediction, Predictor};
 use crate::model::{LabelKind, Norm};
 use crate::output::OutputFile;
@@ -45,7 +46,8 @@ pub(super) struct InferArgs {
     /// Storage of vertex matrices: f32 or bf16 [default: as in training; with --weights, f32]
     #[arg(long, value_name = "DTYPE", hide_possible_values = true)]
     dtype: Option<DtypeArg>,
-    /// Write the logits to FILE (.npy), f32 of shape [vertices, classes]
+    /// Write the logits to FILE (.npy), f32 of shape [vertices, classes], in the original order if the vertices of DATA were
+    /// relabelled
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print one JSON line instead of tables
@@ -87,10 +89,21 @@ pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
     ranks.agree_on(&data)?;
     let prediction = predictor.run(&data)?;
     if let (Some(file), Some(path)) = (out, &args.out) {
-        write_logits(file, &prediction.logits).map_err(failed(path))?;
+        match data.permutation() {
+            None => write_logits(file, &prediction.logits),
+            Some(order) => write_logits(file, &in_original_order(order, &prediction.logits)),
+        }
+        .map_err(failed(path))?;
     }
     let weighted = predictor.uses_edge_weights(&data)?;
     summarise(args, &data, &prediction, weighted)
+}
+
+/// Returns rows of a relabelled dataset in the order that its vertices had before.
+fn in_original_order(order: &Permutation, logits: &Array2<f32>) -> Array2<f32> {
+    let rows = logits.as_slice().expect("predictions are row-major");
+    let restored = order.restored(rows, logits.ncols());
+    Array2::from_shape_vec(logits.dim(), restored).expect("as many rows as before")
 }
 
 fn write_logits(mut file: OutputFile, logits: &Array2<f32>) -> std::io::Result<()> {

@@ -57,7 +57,7 @@ enum Verb {
     /// Check and measure the GPU of this machine
     #[command(hide = true)]
     GpuCheck(gpu_check::GpuCheckArgs),
-    /// Inspect, import and generate datasets
+    /// Inspect, import, partition and generate datasets
     #[command(subcommand)]
     Data(data::DataVerb),
 }

@@ -22,7 +22,8 @@ use crate::runtime::{RunOptions, Runs, run_option_setters};
 /// The predictions of a model for one dataset.
 #[derive(Clone, Debug)]
 pub struct Prediction {
-    /// `[n, classes]`: unnormalised log-probabilities.
+    /// `[n, classes]`: unnormalised log-probabilities. Rows are in the order of the dataset, as in all outputs. If its vertices
+    /// were relabelled, [`Dataset::permutation`] leads to their original order.
     pub logits: Array2<f32>,
     /// The outputs that [`Predictor::outputs`] requested, by name: `[n, width]`.
     pub outputs: BTreeMap<String, Array2<f32>>,
@@ -196,7 +197,7 @@ impl Predictor {
         self
     }
 
-    /// Returns the logits of every vertex, `[n, classes]`.
+    /// Returns the logits of every vertex, `[n, classes]`, in the order of `data`; see [`Dataset::permutation`].
     ///
     /// # Errors
     /// [`Error::Model`] if the data has another feature width, or if a requested output does not exist;

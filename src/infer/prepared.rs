@@ -62,7 +62,7 @@ impl PreparedPredictor {
         Self { predictor, current: None, plans: None, loaded: 0, planned: 0 }
     }
 
-    /// Returns the logits of every vertex, `[n, classes]`.
+    /// Returns the logits of every vertex, `[n, classes]`, in the order of `data`; see [`Dataset::permutation`].
     ///
     /// # Errors
     /// As [`Predictor::predict`].

@@ -12,8 +12,9 @@ use super::error::{Error, Result};
 use super::features::{Dense, FeatureNorm, Features, Sparse, SparseFiles};
 use super::labels::{Labels, MAX_CLASSES};
 use super::manifest;
+use super::relabel;
 use super::split::{self, Members, NAMES};
-use crate::graph::{Graph, GraphError, MAX_VERTICES};
+use crate::graph::{Graph, GraphError, MAX_VERTICES, Permutation};
 use crate::host;
 
 /// Where the arrays come from. Errors use it to name them.
@@ -83,6 +84,8 @@ pub(crate) struct Parts {
     pub class_names: Option<Vec<String>>,
     pub splits: [Option<Members>; 3],
     pub graph_ids: Option<Shared<i64>>,
+    /// The original id of each vertex, if the vertices were relabelled.
+    pub permutation: Option<Shared<u32>>,
     pub feature_norm: Option<FeatureNorm>,
     pub source: Option<String>,
     pub licence: Option<String>,
@@ -129,6 +132,7 @@ impl Parts {
             class_names: None,
             splits: [None, None, None],
             graph_ids: None,
+            permutation: None,
             feature_norm: None,
             source: None,
             licence: None,
@@ -152,7 +156,7 @@ impl Parts {
         self.check_features(vertices)?;
         self.check_labels(vertices)?;
         split::mark(vertices, self.named_splits())?;
-        self.check_graph_ids(vertices)
+        self.check_graph_ids(vertices, None)
     }
 
     /// Checks all parts and builds the dataset.
@@ -172,7 +176,8 @@ impl Parts {
         let (labels, classes) = self.check_labels(vertices)?;
         self.check_class_names(classes)?;
         let split = split::mark(vertices, self.named_splits())?;
-        self.check_graph_ids(vertices)?;
+        let permutation = self.check_permutation(vertices)?;
+        self.check_graph_ids(vertices, permutation.as_ref())?;
         Ok(Dataset {
             name: self.name,
             graph: self.graph,
@@ -184,6 +189,7 @@ impl Parts {
             class_names: self.class_names.map(Into::into),
             split: split.into(),
             graph_ids: self.graph_ids,
+            permutation: permutation.map(Arc::new),
             feature_norm: self.feature_norm,
             source: self.source,
             licence: self.licence,
@@ -303,18 +309,35 @@ impl Parts {
         }
     }
 
-    fn check_graph_ids(&self, vertices: usize) -> Result<()> {
+    fn check_permutation(&self, vertices: usize) -> Result<Option<Permutation>> {
+        let Some(ids) = &self.permutation else { return Ok(None) };
+        if ids.len() != vertices {
+            return Err(self.wrong_rows(relabel::NAME, vec![ids.len()], vertices));
+        }
+        let bad = |position: usize| Error::Value {
+            file: self.file_of(relabel::NAME),
+            position,
+            found: ids[position].to_string(),
+            expected: format!("each vertex once, 0 to {}", vertices.saturating_sub(1)),
+        };
+        Permutation::checked(ids.to_vec()).map(Some).map_err(bad)
+    }
+
+    /// Graph ids ascend in the original order of the vertices.
+    fn check_graph_ids(&self, vertices: usize, permutation: Option<&Permutation>) -> Result<()> {
         let Some(ids) = &self.graph_ids else { return Ok(()) };
         if ids.len() != vertices {
             return Err(self.wrong_rows("graph_ids", vec![ids.len()], vertices));
         }
-        match ids.par_windows(2).position_first(|pair| pair[1] < pair[0]) {
+        let place = |original: usize| permutation.map_or(original, |order| order.new_of_old()[original] as usize);
+        let id = |original: usize| ids[place(original)];
+        match (1..vertices).into_par_iter().position_first(|v| id(v) < id(v - 1)) {
             None => Ok(()),
             Some(at) => Err(Error::GraphIds {
                 file: self.file_of("graph_ids"),
-                vertex: at + 1,
-                found: ids[at + 1],
-                previous: ids[at],
+                vertex: place(at + 1),
+                found: id(at + 1),
+                previous: id(at),
             }),
         }
     }

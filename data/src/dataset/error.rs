@@ -294,6 +294,22 @@ pub enum Error {
         /// What it needs, and what the host has.
         shortage: String,
     },
+    /// A partitioner of another project failed.
+    #[error("{name} failed: {why}")]
+    Partitioner {
+        /// Its name.
+        name: &'static str,
+        /// What it said.
+        why: String,
+    },
+    /// This build leaves something out.
+    #[error("this build has no {what}: its feature `{feature}` is not enabled")]
+    NotBuilt {
+        /// What is left out.
+        what: &'static str,
+        /// The feature of cargo that includes it.
+        feature: &'static str,
+    },
     /// A source to import from does not contain what its format requires.
     #[error("{file}: {why}")]
     Import {

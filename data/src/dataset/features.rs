@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Error, Result};
-use crate::graph::rows_mut;
+use crate::graph::{Permutation, rows_mut};
 
 /// Whether each row of the features is divided by its sum before training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -231,6 +231,21 @@ impl Features {
         match self {
             Self::Dense(dense) => &dense.data,
             Self::Sparse(sparse) => &sparse.values,
+        }
+    }
+
+    /// Returns the features with their rows in another order.
+    pub(crate) fn relabelled(&self, order: &Permutation) -> Self {
+        match self {
+            Self::Dense(dense) => {
+                Self::Dense(Dense { data: order.rows(&dense.data, dense.width).into(), ..dense.clone() })
+            }
+            Self::Sparse(sparse) => Self::Sparse(Sparse {
+                indptr: order.offsets(&sparse.indptr).into(),
+                indices: order.entries(&sparse.indptr, &sparse.indices).into(),
+                values: order.entries(&sparse.indptr, &sparse.values).into(),
+                width: sparse.width,
+            }),
         }
     }
 

@@ -34,6 +34,8 @@ pub struct Info {
     pub edge_weights: Option<EdgeWeightInfo>,
     /// Number of graphs in the dataset, if it has graph ids.
     pub graphs: Option<usize>,
+    /// Whether the vertices were relabelled: then the dataset has the original id of each.
+    pub relabelled: bool,
     /// The features, if there are any.
     pub features: Option<FeatureInfo>,
     /// The labels, if there are any.
@@ -174,7 +176,8 @@ impl Info {
             skew: skew(&degrees),
             degree_histogram: histogram(&degrees),
             edge_weights: edge_weights(data),
-            graphs: data.graph_ids().map(|ids| 1 + ids.windows(2).filter(|pair| pair[0] != pair[1]).count()),
+            graphs: graphs(data),
+            relabelled: data.permutation().is_some(),
             features: data.features().map(|features| FeatureInfo {
                 kind: match features {
                     Features::Dense(_) => "dense",
@@ -190,6 +193,14 @@ impl Info {
             licence: data.licence().map(str::to_string),
         }
     }
+}
+
+/// Returns the number of different graph ids, which ascend in the original order of the vertices.
+fn graphs(data: &Dataset) -> Option<usize> {
+    let ids = data.graph_ids()?;
+    let restored = data.permutation().map(|order| order.restored(ids, 1));
+    let ids = restored.as_deref().unwrap_or(ids);
+    Some(1 + ids.windows(2).filter(|pair| pair[0] != pair[1]).count())
 }
 
 /// Returns the statistics of the weights. Without edges, there are none.

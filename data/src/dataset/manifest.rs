@@ -11,6 +11,9 @@ use crate::plain_file;
 /// Name of the file.
 pub(crate) const FILE: &str = "dataset.json";
 
+/// The file with the original ids of vertices that were relabelled: the only one that the entry `permutation` may name.
+pub(crate) const PERMUTATION: &str = "permutation.npy";
+
 /// The entries, in the order in which they are written. Unknown entries are ignored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Manifest {
@@ -30,6 +33,8 @@ pub(crate) struct Manifest {
     pub class_names: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feature_norm: Option<FeatureNorm>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permutation: Option<String>,
 }
 
 impl Manifest {

@@ -19,12 +19,14 @@ mod info;
 mod labels;
 mod manifest;
 mod mmap;
+pub(crate) mod names;
 pub mod npy;
 mod open;
+mod relabel;
 mod rows;
 mod split;
 mod stamp;
-mod write;
+pub(crate) mod write;
 
 use std::sync::{Arc, OnceLock};
 
@@ -32,7 +34,7 @@ use lapidary_arrays::NO_LABEL;
 use lapidary_arrays::Shared;
 use rayon::prelude::*;
 
-use crate::graph::Graph;
+use crate::graph::{Graph, Permutation};
 use stamp::Stamp;
 
 pub use arrays::Arrays;
@@ -48,7 +50,8 @@ pub use split::{NONE, RandomSplit, TEST, TRAIN, VAL};
 pub struct Dataset {
     // Invariant: every per-vertex array has one row for each vertex of the graph, which has at least one; labels are
     // below `classes` or NO_LABEL; there is one class name per class, or none at all; `split` holds only NONE, TRAIN,
-    // VAL and TEST; `graph_ids` ascend; an undirected graph is symmetric; there is one finite weight per edge, or none at
+    // VAL and TEST; `graph_ids` ascend in the original order of the vertices, which `permutation` leads to if they were
+    // relabelled; an undirected graph is symmetric; there is one finite weight per edge, or none at
     // all. The weights of an undirected graph need not be symmetric.
     name: String,
     graph: Graph,
@@ -60,6 +63,7 @@ pub struct Dataset {
     class_names: Option<Arc<[String]>>,
     split: Shared<u32>,
     graph_ids: Option<Shared<i64>>,
+    permutation: Option<Arc<Permutation>>,
     feature_norm: Option<FeatureNorm>,
     source: Option<String>,
     licence: Option<String>,
@@ -149,7 +153,8 @@ impl Dataset {
         }
     }
 
-    /// Returns the id of the graph that each vertex belongs to, ascending, if the dataset has several graphs.
+    /// Returns the id of the graph that each vertex belongs to, if the dataset has several graphs. In the original order
+    /// of the vertices, ids ascend.
     pub fn graph_ids(&self) -> Option<&[i64]> {
         self.graph_ids.as_deref()
     }

@@ -281,6 +281,12 @@ pub(crate) fn check_dtype(file: &str, header: &Header, dtypes: &[Dtype], expecte
 /// # Errors
 /// Those of the writer.
 pub fn write<T: Pod>(mut to: impl Write, dtype: Dtype, shape: &[usize], data: &[T]) -> io::Result<()> {
+    write_header(&mut to, dtype, shape)?;
+    to.write_all(bytemuck::cast_slice(data))
+}
+
+/// Writes the header of an array, as [`write()`] does. The elements follow it.
+pub(crate) fn write_header(mut to: impl Write, dtype: Dtype, shape: &[usize]) -> io::Result<()> {
     let axes: Vec<String> = shape.iter().map(ToString::to_string).collect();
     let shape = if axes.len() == 1 { format!("({},)", axes[0]) } else { format!("({})", axes.join(", ")) };
     let text = format!("{{'descr': '{}', 'fortran_order': False, 'shape': {shape}, }}", dtype.descr());
@@ -289,6 +295,5 @@ pub fn write<T: Pod>(mut to: impl Write, dtype: Dtype, shape: &[usize], data: &[
     to.write_all(&[1, 0])?;
     to.write_all(&((total - 10) as u16).to_le_bytes())?;
     write!(to, "{text:<width$}", width = total - 11)?;
-    to.write_all(b"\n")?;
-    to.write_all(bytemuck::cast_slice(data))
+    to.write_all(b"\n")
 }

@@ -12,12 +12,13 @@ use super::edge_weights;
 use super::error::{Error, Result};
 use super::manifest::{self, Manifest};
 use super::npy::{Dtype, NpyFile};
+use super::relabel;
 use super::split::{Members, NAMES};
 use super::stamp::Stamp;
 use crate::graph::{Graph, GraphError};
 
 /// The arrays that a dataset directory can have.
-const FILES: [&str; 12] = [
+const FILES: [&str; 13] = [
     "indptr",
     "indices",
     edge_weights::NAME,
@@ -30,6 +31,7 @@ const FILES: [&str; 12] = [
     "val",
     "test",
     "graph_ids",
+    relabel::NAME,
 ];
 
 impl Dataset {
@@ -85,6 +87,7 @@ impl Dataset {
             class_names: manifest.class_names,
             splits,
             graph_ids: open_graph_ids(dir)?,
+            permutation: open_permutation(dir, vertices, manifest.permutation)?,
             feature_norm: manifest.feature_norm,
             source: manifest.source,
             licence: manifest.licence,
@@ -104,7 +107,12 @@ pub(crate) fn check_path(dir: &Path) -> Result<()> {
 }
 
 /// Opens a file if it exists.
-fn open_if_there(dir: &Path, name: &str, dtypes: &[Dtype], expected: &'static str) -> Result<Option<NpyFile>> {
+pub(super) fn open_if_there(
+    dir: &Path,
+    name: &str,
+    dtypes: &[Dtype],
+    expected: &'static str,
+) -> Result<Option<NpyFile>> {
     let path = dir.join(format!("{name}.npy"));
     // If the file's existence cannot be determined, opening it reports why.
     if matches!(path.try_exists(), Ok(false)) {
@@ -254,4 +262,28 @@ fn open_graph_ids(dir: &Path) -> Result<Option<Shared<i64>>> {
     };
     npy.vector_len("[vertices]")?;
     Ok(Some(npy.array()))
+}
+
+/// Opens the original ids of the vertices. They exist if and only if the description says so: otherwise results would
+/// come back in another order than the user's.
+fn open_permutation(dir: &Path, vertices: usize, stated: Option<String>) -> Result<Option<Shared<u32>>> {
+    let path = dir.join(manifest::PERMUTATION);
+    let there = !matches!(path.try_exists(), Ok(false));
+    let disagrees = |stated: String, found: &str| {
+        let (file, key) = (dir.join(manifest::FILE).display().to_string(), "permutation");
+        Err(Error::Disagrees { file, key, stated, found: found.into() })
+    };
+    match stated {
+        None if there => return disagrees("nothing".into(), "there is a permutation.npy"),
+        None => return Ok(None),
+        Some(name) if name != manifest::PERMUTATION => {
+            return disagrees(format!("`{name:.40}`"), "the file is always permutation.npy");
+        }
+        Some(_) => {}
+    }
+    let needed = "dataset.json says that the vertices were relabelled";
+    let dtypes = [Dtype::U32, Dtype::I64];
+    let npy = NpyFile::open(&path, needed, &dtypes, "uint32 ('<u4') or int64 ('<i8')")?;
+    npy.vector_len("[vertices]")?;
+    Ok(Some(if npy.dtype == Dtype::I64 { narrow(&npy, vertices)? } else { npy.array::<u32>() }))
 }

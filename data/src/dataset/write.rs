@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
+use std::ops::Range;
 use std::path::Path;
 
 use bytemuck::Pod;
@@ -15,13 +16,16 @@ use super::labels::Labels;
 use super::manifest::{self, Manifest};
 use super::npy::{self, Dtype};
 use super::open::check_path;
+use super::relabel;
 use super::split::{NAMES, TRAIN, ids};
+use crate::graph::Permutation;
 
 impl Dataset {
     /// Writes a dataset directory that [`Dataset::open`] and numpy read.
     ///
     /// The write is all or nothing: files go into a new directory beside `dir`, which is renamed to `dir` when all of
-    /// them are on disk. Features are written as f32, and splits as ascending ids.
+    /// them are on disk. Features are written as f32, and splits as ascending ids. If the dataset was relabelled, its
+    /// permutation is in `permutation.npy`.
     ///
     /// # Errors
     /// [`Error::Option`] if `dir` is empty; [`Error::Exists`] if it exists and is not an empty directory;
@@ -41,6 +45,16 @@ impl Dataset {
 
     /// Writes the dataset, and the files that `more` adds.
     pub(crate) fn write_with(&self, dir: &Path, more: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        self.write_directory(dir, self.features.as_ref().map(|features| (features, None)), more)
+    }
+
+    /// Writes the dataset, but with the rows of `features` in the order beside them, and the files that `more` adds.
+    pub(super) fn write_directory(
+        &self,
+        dir: &Path,
+        features: Option<(&Features, Option<&Permutation>)>,
+        more: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<()> {
         Self::check_destination(dir)?;
         let parent = match dir.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -55,7 +69,7 @@ impl Dataset {
             builder.permissions(fs::Permissions::from_mode(0o777));
         }
         let temporary = builder.tempdir_in(parent).map_err(Error::io("make a temporary directory in", parent))?;
-        self.write_files(temporary.path())?;
+        self.write_files(temporary.path(), features)?;
         more(temporary.path())?;
         if cfg!(unix) {
             // The entries of the directory are on disk before it gets its name.
@@ -75,7 +89,7 @@ impl Dataset {
         Ok(())
     }
 
-    fn write_files(&self, dir: &Path) -> Result<()> {
+    fn write_files(&self, dir: &Path, features: Option<(&Features, Option<&Permutation>)>) -> Result<()> {
         let vertices = self.graph.vertex_count();
         let graph = &self.graph;
         put(dir, "indptr", Dtype::I64, &[vertices + 1], graph.indptr())?;
@@ -83,17 +97,11 @@ impl Dataset {
         if let Some(weights) = &self.edge_weights {
             put(dir, edge_weights::NAME, Dtype::F32, &[graph.edge_count()], weights)?;
         }
-        match &self.features {
-            None => {}
-            Some(Features::Dense(dense)) => {
-                put(dir, "features", Dtype::F32, &[vertices, dense.width()], dense.data())?;
-            }
-            Some(Features::Sparse(sparse)) => {
-                let cells = sparse.indices().len();
-                put(dir, "features_indptr", Dtype::I64, &[vertices + 1], sparse.indptr())?;
-                put(dir, "features_indices", Dtype::U32, &[cells], sparse.indices())?;
-                put(dir, "features_values", Dtype::F32, &[cells], sparse.values())?;
-            }
+        if let Some((features, order)) = features {
+            put_features(dir, features, order)?;
+        }
+        if let Some(permutation) = &self.permutation {
+            put(dir, relabel::NAME, Dtype::U32, &[vertices], permutation.old_of_new())?;
         }
         match &self.labels {
             None => {}
@@ -120,10 +128,11 @@ impl Dataset {
             directed: self.directed,
             source: self.source.clone(),
             licence: self.licence.clone(),
-            feature_width: self.features.as_ref().map(|features| features.width() as u64),
+            feature_width: features.map(|(features, _)| features.width() as u64),
             classes: self.labels.as_ref().map(|_| self.classes as u64),
             class_names: self.class_names.as_ref().map(|names| names.to_vec()),
             feature_norm: self.feature_norm,
+            permutation: self.permutation.as_ref().map(|_| manifest::PERMUTATION.into()),
         };
         put_file(&dir.join(manifest::FILE), |to| to.write_all(manifest.to_text().as_bytes()))
     }
@@ -138,12 +147,51 @@ fn refuse_if_full(dir: &Path) -> Result<()> {
     if full { Err(Error::Exists { path: dir.into() }) } else { Ok(()) }
 }
 
+/// Writes the files of features, with their rows in the given order.
+fn put_features(dir: &Path, features: &Features, order: Option<&Permutation>) -> Result<()> {
+    match features {
+        Features::Dense(dense) => {
+            let width = dense.width();
+            let order = order.map(|order| (order, |v: usize| v * width..(v + 1) * width));
+            put_rows(dir, "features", Dtype::F32, &[dense.rows(), width], dense.data(), order)
+        }
+        Features::Sparse(sparse) => {
+            let (indptr, cells) = (sparse.indptr(), sparse.indices().len());
+            match order {
+                None => put(dir, "features_indptr", Dtype::I64, &[indptr.len()], indptr)?,
+                Some(order) => put(dir, "features_indptr", Dtype::I64, &[indptr.len()], &order.offsets(indptr))?,
+            }
+            let order = order.map(|order| (order, |v: usize| indptr[v] as usize..indptr[v + 1] as usize));
+            put_rows(dir, "features_indices", Dtype::U32, &[cells], sparse.indices(), order)?;
+            put_rows(dir, "features_values", Dtype::F32, &[cells], sparse.values(), order)
+        }
+    }
+}
+
+/// Writes an array in which each vertex has the range of elements that the function returns. With an order, its vertices
+/// are written in that order.
+fn put_rows<T: Pod>(
+    dir: &Path,
+    name: &str,
+    dtype: Dtype,
+    shape: &[usize],
+    data: &[T],
+    order: Option<(&Permutation, impl Fn(usize) -> Range<usize>)>,
+) -> Result<()> {
+    let Some((order, row)) = order else { return put(dir, name, dtype, shape, data) };
+    put_file(&dir.join(format!("{name}.npy")), |to| {
+        npy::write_header(&mut *to, dtype, shape)?;
+        let mut rows = order.old_of_new().iter().map(|&old| &data[row(old as usize)]);
+        rows.try_for_each(|row| to.write_all(bytemuck::cast_slice(row)))
+    })
+}
+
 fn put<T: Pod>(dir: &Path, name: &str, dtype: Dtype, shape: &[usize], data: &[T]) -> Result<()> {
     put_file(&dir.join(format!("{name}.npy")), |to| npy::write(to, dtype, shape, data))
 }
 
 /// Writes one file. It is on disk when this returns.
-pub(super) fn put_file(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<()> {
+pub(crate) fn put_file(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<()> {
     let file = File::create_new(path).map_err(Error::io("create", path))?;
     let mut to = BufWriter::new(file);
     fill(&mut to).and_then(|()| to.flush()).and_then(|()| to.get_ref().sync_all()).map_err(Error::io("write", path))

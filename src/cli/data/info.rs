@@ -30,6 +30,9 @@ pub(super) fn info_rows(info: &Info) -> Vec<(&'static str, String)> {
     if let Some(graphs) = info.graphs {
         rows.push(("graphs", count(graphs as u64)));
     }
+    if info.relabelled {
+        rows.push(("vertex order", "relabelled: permutation.npy has the original ids".into()));
+    }
     rows.push(match &info.features {
         Some(f) => ("features", format!("{} {}, {} non-zero", count(f.width as u64), f.kind, percent(Some(f.density)))),
         None => ("features", "none".into()),

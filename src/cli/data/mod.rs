@@ -1,6 +1,7 @@
-//! `lapidary data`: inspect, import and generate datasets.
+//! `lapidary data`: inspect, import, partition and generate datasets.
 
 mod info;
+mod partition;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -19,6 +20,7 @@ use crate::dataset::import::{
 use crate::dataset::{Dataset, Info, RandomSplit};
 use crate::error::Result;
 use info::{histogram, info_rows};
+use partition::PartitionArgs;
 
 /// Text below the flags of `data import`: the kinds of files.
 const KINDS: &str = "\
@@ -58,6 +60,8 @@ pub(super) enum DataVerb {
     },
     /// Convert files of other programs to a dataset directory
     Import(Box<ImportArgs>),
+    /// Relabel the vertices so that parts are consecutive, and count the rows that parts exchange
+    Partition(PartitionArgs),
     /// Generate a random dataset
     #[command(subcommand)]
     Generate(GenerateVerb),
@@ -250,7 +254,7 @@ struct GenerateArgs {
     json: bool,
 }
 
-/// Inspects, imports or generates a dataset.
+/// Inspects, imports, partitions or generates a dataset.
 pub(super) fn run(verb: &DataVerb) -> Result<()> {
     match verb {
         DataVerb::Info { data, json } => {
@@ -262,6 +266,7 @@ pub(super) fn run(verb: &DataVerb) -> Result<()> {
             print(&histogram(&info))
         }
         DataVerb::Import(args) => import_from(args),
+        DataVerb::Partition(args) => partition::run(args),
         DataVerb::Generate(GenerateVerb::Planted(args)) => {
             let common = &args.common;
             let data = working("generating", "a planted partition", common.json, || Ok(planted(&args.options())?))?;

@@ -7,13 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::dataset::error::Result;
+use crate::dataset::names::{NAMES_FILE, NUMBERS_FILE};
 use crate::dataset::npy::{self, Dtype};
 use crate::dataset::write::put_file;
-
-/// The file of numeric names in a dataset directory.
-const NUMBERS_FILE: &str = "vertex_ids.npy";
-/// The file of other names in a dataset directory.
-const NAMES_FILE: &str = "vertex_names.txt";
 
 /// The original names of the vertices 0, 1, ....
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,81 @@
+//! The files beside a dataset with the original names of its vertices. Nothing here reads what the names are.
+
+use std::io::Write;
+use std::path::Path;
+
+use super::error::{Error, Result};
+use super::mmap;
+use super::npy::{self, Dtype};
+use super::open::open_if_there;
+use super::write::put_file;
+use crate::graph::Permutation;
+
+/// The array of numeric names in a dataset directory.
+const NUMBERS: &str = "vertex_ids";
+/// The file of numeric names in a dataset directory.
+pub(crate) const NUMBERS_FILE: &str = "vertex_ids.npy";
+/// The file of other names in a dataset directory.
+pub(crate) const NAMES_FILE: &str = "vertex_names.txt";
+
+/// Writes the names of the vertices of the dataset directory `from` to the directory `to`, in another order. Does nothing
+/// if there are no names.
+///
+/// # Errors
+/// [`Error::Shape`] if there is not one name per vertex; those of reading an array; [`Error::Io`].
+/// # Cost
+/// O(size of the files); 8 bytes per vertex.
+pub(crate) fn relabel(from: &Path, order: &Permutation, to: &Path) -> Result<()> {
+    let vertices = order.old_of_new().len();
+    if let Some(npy) = open_if_there(from, NUMBERS, &[Dtype::I64], "int64 ('<i8')")? {
+        npy.expect_len(vertices, "one id per vertex")?;
+        let ids = order.rows(&npy.array::<i64>(), 1);
+        put_file(&to.join(NUMBERS_FILE), |to| npy::write(to, Dtype::I64, &[vertices], &ids))?;
+    }
+    let path = from.join(NAMES_FILE);
+    if matches!(path.try_exists(), Ok(false)) {
+        return Ok(());
+    }
+    let bytes = mmap::map(&path, "it was there a moment ago")?;
+    let text: &[u8] = (*bytes).as_ref();
+    let starts = line_starts(text, vertices).map_err(|found| {
+        let expected = format!("[{vertices}] (one line per vertex)");
+        Error::Shape { file: path.display().to_string(), found: vec![found], expected }
+    })?;
+    put_file(&to.join(NAMES_FILE), |to| {
+        order.old_of_new().iter().try_for_each(|&old| {
+            let line = &text[starts[old as usize] as usize..starts[old as usize + 1] as usize];
+            to.write_all(line.strip_suffix(b"\n").unwrap_or(line))?;
+            to.write_all(b"\n")
+        })
+    })
+}
+
+/// Returns where each of `lines` lines starts, and where the last one ends. The end of the last line may be missing.
+///
+/// # Errors
+/// The number of lines, if it is another one; lines are counted up to one too many.
+fn line_starts(text: &[u8], lines: usize) -> std::result::Result<Vec<u64>, usize> {
+    let ends = text.iter().enumerate().filter(|&(_, &byte)| byte == b'\n').map(|(at, _)| at as u64 + 1);
+    let mut starts = vec![0];
+    starts.extend(ends.take(lines + 1));
+    let covered = starts[starts.len() - 1];
+    if covered < text.len() as u64 && starts.len() <= lines + 1 {
+        starts.push(text.len() as u64);
+    }
+    if starts.len() == lines + 1 { Ok(starts) } else { Err(starts.len() - 1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_found_with_or_without_a_last_end() {
+        assert_eq!(line_starts(b"a\n\nbc\n", 3), Ok(vec![0, 2, 3, 6]));
+        assert_eq!(line_starts(b"a\n\nbc", 3), Ok(vec![0, 2, 3, 5]));
+        assert_eq!(line_starts(b"a\nb", 1), Err(2));
+        assert_eq!(line_starts(b"a\nb\nc\nd\n", 1), Err(2));
+        assert_eq!(line_starts(b"a\n", 2), Err(1));
+        assert_eq!(line_starts(b"", 1), Err(0));
+    }
+}

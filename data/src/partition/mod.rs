@@ -1,0 +1,166 @@
+//! Partitions: the part of each vertex, what a partition costs, and datasets whose parts are consecutive.
+//!
+//! An [`Assignment`] says to which part each vertex belongs. It comes from ranges, at random, from a file, or from METIS.
+//! [`Volume`] counts the rows that its parts send to each other. [`write`](write()) writes a dataset in which the
+//! vertices of each part are consecutive, so that everything that works on ranges works on any partition.
+//!
+//! ```
+//! use std::num::NonZeroU32;
+//!
+//! use lapidary_data::dataset::Dataset;
+//! use lapidary_data::partition::{Assignment, Volume};
+//!
+//! let data = Dataset::builtin("karate")?;
+//! let parts = NonZeroU32::new(2).expect("two is not zero");
+//! let assignment = Assignment::random(34, parts, 1);
+//! let volume = Volume::of(data.graph(), &assignment);
+//! // In an undirected graph, as many rows move backward as forward.
+//! assert_eq!(volume.halo_rows, volume.backward_rows);
+//! let (order, ranges) = assignment.relabelling();
+//! let moved = data.relabelled(&order);
+//! assert_eq!(Volume::of(moved.graph(), &Assignment::of_ranges(&ranges)), volume);
+//! # Ok::<(), lapidary_data::dataset::Error>(())
+//! ```
+
+mod file;
+pub mod metis;
+mod volume;
+mod write;
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::ops::Range;
+use std::str::FromStr;
+
+use crate::dataset::{Error, Result};
+use crate::graph::{Graph, Permutation};
+
+pub use volume::{Largest, PartVolume, Volume};
+pub use write::write;
+
+/// The part of each vertex. Parts are numbered from 0; a part may be empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    // Invariant: every entry is below `count`.
+    part_of: Vec<u32>,
+    count: NonZeroU32,
+}
+
+impl Assignment {
+    /// Takes the part of each vertex. Returns `None` if one is not below `count`.
+    pub fn new(part_of: Vec<u32>, count: NonZeroU32) -> Option<Self> {
+        part_of.iter().all(|&part| part < count.get()).then_some(Self { part_of, count })
+    }
+
+    /// Makes one part of each range.
+    ///
+    /// # Panics
+    /// Unless the ranges are consecutive and begin at 0, or if there are none.
+    pub fn of_ranges(ranges: &[Range<usize>]) -> Self {
+        let mut part_of = Vec::with_capacity(ranges.last().map_or(0, |last| last.end));
+        for (part, range) in (0u32..).zip(ranges) {
+            assert!(range.start == part_of.len() && range.end >= range.start, "ranges are consecutive");
+            part_of.resize(range.end, part);
+        }
+        let count = u32::try_from(ranges.len()).ok().and_then(NonZeroU32::new);
+        Self { part_of, count: count.expect("there is a part, and there are fewer than 2^32") }
+    }
+
+    /// Draws parts of equal sizes at random. The sizes differ by at most one; the same seed draws the same parts.
+    ///
+    /// # Cost
+    /// O(n), with n random writes.
+    pub fn random(vertices: usize, count: NonZeroU32, seed: u64) -> Self {
+        let order = Permutation::random(vertices, seed);
+        // Vertices at the places from `i n / count` on are in part i.
+        let part_at = |place: u32| (u64::from(place) * u64::from(count.get()) / vertices as u64) as u32;
+        Self { part_of: order.new_of_old().iter().map(|&place| part_at(place)).collect(), count }
+    }
+
+    /// Returns the part of each vertex, `[n]`.
+    pub fn part_of(&self) -> &[u32] {
+        &self.part_of
+    }
+
+    /// Returns the number of parts.
+    pub fn count(&self) -> NonZeroU32 {
+        self.count
+    }
+
+    /// Returns the order in which parts are consecutive, and the ranges of the parts in it. Inside of a part, vertices keep
+    /// their order.
+    ///
+    /// # Cost
+    /// O(n + parts): a counting sort.
+    pub fn relabelling(&self) -> (Permutation, Vec<Range<usize>>) {
+        let mut ends = vec![0usize; self.count.get() as usize];
+        for &part in &self.part_of {
+            ends[part as usize] += 1;
+        }
+        let mut start = 0;
+        let ranges: Vec<Range<usize>> = ends
+            .iter_mut()
+            .map(|end| {
+                let range = start..start + *end;
+                // From here on: the place of the part's next vertex.
+                *end = start;
+                start = range.end;
+                range
+            })
+            .collect();
+        let mut old_of_new = vec![0u32; self.part_of.len()];
+        for (old, &part) in (0u32..).zip(&self.part_of) {
+            let place = &mut ends[part as usize];
+            old_of_new[*place] = old;
+            *place += 1;
+        }
+        (Permutation::new(old_of_new).expect("a sort of 0..n is a permutation"), ranges)
+    }
+}
+
+/// The weight of a vertex. Partitioners give all parts about the same total weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VertexWeight {
+    /// 1.
+    Rows,
+    /// The number of in-edges.
+    #[default]
+    Edges,
+}
+
+impl VertexWeight {
+    /// Returns the name that the command uses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rows => "rows",
+            Self::Edges => "edges",
+        }
+    }
+
+    /// Returns the weight of a vertex.
+    ///
+    /// # Panics
+    /// If there is no such vertex.
+    pub fn of(self, graph: &Graph, v: usize) -> u64 {
+        match self {
+            Self::Rows => 1,
+            Self::Edges => graph.in_degree(v),
+        }
+    }
+}
+
+impl fmt::Display for VertexWeight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for VertexWeight {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = [Self::Rows, Self::Edges].into_iter().find(|weight| weight.name() == text);
+        let expected = "rows or edges".into();
+        found.ok_or_else(|| Error::Option { option: "weights", found: format!("`{text:.40}`"), expected })
+    }
+}
