@@ -7,10 +7,11 @@
 `FOLDER_OF_DATASETS` has a folder of Lapidary's format for each name of `--cases`, an undirected graph without self-loops;
 behind the name are the numbers of ranks. The model is a two-layer GCN without dropout, with Adam(0.01). Nothing is evaluated.
 For P ranks, these run by turns:
-  process    Lapidary, one process with P devices: `--devices cpu:P --threads P --partition edges`
-  ranks      Lapidary, P ranks of one device and one thread over MPI, with the same parts
-  ranks_tcp  the same, but MPI sends through TCP as gloo does, not through shared memory
-  halo, halo_wait, broadcast   PyTorch, P processes of one thread with the same parts: `ranks_peer.py` says what each sends
+  process     Lapidary, one process with P devices: `--devices cpu:P --threads P --partition edges`
+  ranks       Lapidary, P ranks of one device and one thread over MPI, with the same parts
+  ranks_tcp   the same, but MPI sends through TCP as gloo does, not through shared memory
+  halo, broadcast, halo_wait   PyTorch, P processes of one thread with the same parts: `ranks_peer.py` says what each sends.
+              PyTorch uses huge pages (THP_MEM_ALLOC_ENABLE=1), which made it faster. gloo sends through TCP
 
 A run is the median of its epochs after the first two. A round has one run of each, in an order that the next round reverses.
 A result is the median over rounds. A ratio is the median over rounds of the ratio of two runs of the same round. All start from
@@ -109,22 +110,32 @@ def run_peer(a, exchange, data, ranks, weights, parts):
     command = [a.python, os.path.join(HERE, "ranks_peer.py"), "--data", data, "--exchange", exchange, "--parts", bounds]
     command += ["--weights", weights, "--epochs", str(a.epochs), "--timeout", str(int(a.timeout))]
     env = dict(WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo",
-               OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
+               OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", THP_MEM_ALLOC_ENABLE="1", PYTHONDONTWRITEBYTECODE="1")
     return json.loads(outputs([(command, dict(env, RANK=str(r))) for r in range(ranks)], a.timeout).splitlines()[-1])
 
 
 def busy_seconds():
-    """Returns the processor time of the whole machine, and that of this process's children that have ended."""
+    """Returns the processor time of all programs of normal priority, and that of this process's children that have ended."""
     with open("/proc/stat") as file:
         ticks = [int(v) for v in file.readline().split()[1:]]
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    user, nice, system, _, _, irq, softirq = ticks[:7]
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"), usage.ru_utime + usage.ru_stime
+    user, _nice, system, _, _, irq, softirq = ticks[:7]
+    return (user + system + irq + softirq) / os.sysconf("SC_CLK_TCK"), usage.ru_utime + usage.ru_stime
+
+
+def wait_until_quiet(cores, timeout):
+    """Waits until other programs of normal priority use fewer cores for a second, but not longer than `timeout` seconds."""
+    deadline, busy = time.monotonic() + timeout, cores
+    while busy >= cores and time.monotonic() < deadline:
+        before = busy_seconds()[0]
+        time.sleep(1)
+        busy = busy_seconds()[0] - before
 
 
 def run(a, about, ranks, kind, round_, parts, weights):
     """Runs one framework once, and adds the run to `runs.jsonl`."""
     graph, data = about["graph"], about["data"]
+    wait_until_quiet(a.quiet, a.quiet_wait)
     load, start, before = os.getloadavg()[0], time.monotonic(), busy_seconds()
     try:
         row = run_ours(a, kind, data, ranks, weights) if kind in OURS else run_peer(a, kind, data, ranks, weights, parts)
@@ -221,7 +232,7 @@ def table(results, about):
              "same round: the median, and the smallest and largest in brackets. Above 1, our ranks are faster. `of process` is the "
              "same for one process of Lapidary with as many devices. `sent` is what all ranks of PyTorch send in an epoch, without "
              "gradients. `loss` is the largest relative difference of a loss from that of one process, over all epochs and "
-             "rounds. `others` is how many cores other programs used meanwhile.", "",
+             "rounds. `others` is how many cores other programs of normal priority used meanwhile.", "",
              "| graph | ranks | | rounds | epoch | of ranks | of process | sent | loss | others |",
              "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for r in results:
@@ -244,11 +255,13 @@ def main():
     p.add_argument("--data", required=True, help="folder of dataset directories")
     p.add_argument("--work", required=True, help="folder for weights and runs.jsonl")
     p.add_argument("--cases", nargs="*", default=["arxiv:2,4"], help="GRAPH:RANKS,..")
-    p.add_argument("--kinds", default=",".join(OURS + PEERS))
+    p.add_argument("--kinds", default="process,ranks,ranks_tcp,halo,broadcast", help="what runs; also halo_wait")
     p.add_argument("--hidden", type=int, default=128)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--epochs", type=int, default=12)
     p.add_argument("--timeout", type=float, default=300.0, help="seconds for one run")
+    p.add_argument("--quiet", type=float, default=0.3, help="wait before a run until other programs use fewer cores")
+    p.add_argument("--quiet-wait", type=float, default=10.0, help="seconds to wait at most")
     p.add_argument("--note", default="", help="what else ran on the machine")
     p.add_argument("--out", default="bench/results/ranks")
     a = p.parse_args()
