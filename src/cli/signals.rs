@@ -12,7 +12,7 @@ use super::failure;
 use super::output::say;
 use crate::error::{Error, Result};
 use crate::ranks::Ranks;
-use crate::train::{CheckpointWriter, RunLock, Snapshot};
+use crate::train::{CheckpointWriter, RunLock, Snapshot, Trainer};
 
 /// Time between two looks at the signal.
 const PERIOD: Duration = Duration::from_millis(20);
@@ -93,16 +93,22 @@ impl Watch {
         self.signal.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns whether a signal asked any rank to end. From then on, it has asked this one.
-    ///
-    /// # Errors
-    /// [`Error::OtherRank`].
-    pub(super) fn is_any_interrupted(&self, ranks: &Ranks) -> Result<bool> {
-        let signal = ranks.gather(&self.signal.load(Ordering::Relaxed))?.into_iter().max().unwrap_or(0);
+    /// Returns whether a signal asked the run to end; of several ranks, whether all of them know that. From then on, it
+    /// has asked this one.
+    pub(super) fn is_over(&self, trainer: &Trainer, ranks: &Ranks) -> bool {
+        if ranks.count() == 1 {
+            return self.is_interrupted();
+        }
+        let signal = trainer.signalled();
         if signal != 0 {
             self.signal.store(signal, Ordering::Relaxed);
         }
-        Ok(signal != 0)
+        signal != 0
+    }
+
+    /// Returns where the number of the signal is found.
+    pub(super) fn signal(&self) -> Arc<AtomicUsize> {
+        self.signal.clone()
     }
 
     /// Returns the exit code of a run that a signal has cut short: 128 + its number.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use lapidary_kernels::{HostSlot, Lent, Slot};
+use serde::{Deserialize, Serialize};
 
 use super::trace::Span;
 use crate::error::{Error, NotFinite};
@@ -36,6 +37,8 @@ pub(super) struct Run {
     pub metrics: Arc<Vec<Slot>>,
     /// Values that the host sets first and that are not counted as copies, such as the clock and the learning rate.
     pub controls: Vec<(Slot, HostSlot)>,
+    /// What this rank says to the others with its reports.
+    pub note: Note,
     /// Whether to record when each action ran.
     pub traced: bool,
     /// Whether to look for the first number that is not finite. Each call is then waited for, and what it made is
@@ -61,6 +64,15 @@ pub(super) enum ToDriver {
     Aborted,
 }
 
+/// What a rank says to the others with the reports of its parts, so that no round of its own is needed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Note {
+    /// The number of a signal that asks the rank to end; 0 if there was none.
+    pub signal: usize,
+    /// Whether a snapshot of the state is due.
+    pub snapshot: bool,
+}
+
 /// The measurements of one run of a script on one part.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Report {
@@ -78,4 +90,6 @@ pub(super) struct Report {
     pub spans: Vec<Span>,
     /// The first number that is not finite, if requested.
     pub not_finite: Option<NotFinite>,
+    /// What the rank of the part says.
+    pub note: Note,
 }

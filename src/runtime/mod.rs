@@ -18,6 +18,7 @@ mod worker;
 
 pub use devices::{Devices, ExchangeMode};
 pub(crate) use learn::Learner;
+pub(crate) use message::Note;
 pub use options::{Partition, RunOptions, SplitRecord};
 pub(crate) use options::{Runs, check_ranges, prior, ranges_of, run_option_setters, split_parts};
 pub use session::StartUp;

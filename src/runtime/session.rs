@@ -11,7 +11,7 @@ use lapidary_planner::memory::Epoch;
 
 use super::RunOptions;
 use super::driver::Runtime;
-use super::message::{Report, Run};
+use super::message::{Note, Report, Run};
 use super::trace::Span;
 use crate::error::{NotFinite, Result};
 use crate::lower::{Inputs, Lowered, Supply, lower};
@@ -101,6 +101,8 @@ pub(crate) struct Session {
     setup_seconds: Vec<f64>,
     start_up: StartUp,
     peaks: Vec<u64>,
+    /// What this rank says to the others in the next runs.
+    note: Note,
 }
 
 /// Time that was needed before the first epoch could run.
@@ -129,6 +131,8 @@ pub(crate) struct Done {
     pub spans: Vec<Vec<Span>>,
     /// The first number that is not finite, if they were checked.
     pub not_finite: Option<NotFinite>,
+    /// What the rank of each part says.
+    pub notes: Vec<Note>,
 }
 
 impl Done {
@@ -231,6 +235,7 @@ impl Session {
             setup_seconds: Vec::new(),
             start_up: StartUp::default(),
             peaks: vec![0; runtime.lowered().len()],
+            note: Note::default(),
             runtime,
         };
         let before = Instant::now();
@@ -264,6 +269,11 @@ impl Session {
     /// Returns the time that it took to open the session.
     pub(crate) fn start_up(&self) -> StartUp {
         self.start_up
+    }
+
+    /// Sets what this rank says to the others in the next runs: see [`Done::notes`].
+    pub(crate) fn say(&mut self, note: Note) {
+        self.note = note;
     }
 
     /// Runs phases one after the other; if there are several, the first is training. `metrics` are the outputs, by
@@ -324,6 +334,7 @@ impl Session {
             script,
             metrics: metrics.clone(),
             controls: controls.to_vec(),
+            note: self.note,
             traced,
             checked,
         })?;
@@ -331,7 +342,8 @@ impl Session {
         let planned_between = scripts.iter().map(|script| script.bytes_between_devices).sum();
         let mut done = Done { planned_bytes: planned, bytes_between: [0, planned_between], ..Done::default() };
         for (part, report) in reports.into_iter().enumerate() {
-            let Report { bytes, bytes_between, peak_bytes, seconds, metrics, spans, not_finite } = report;
+            let Report { bytes, bytes_between, peak_bytes, seconds, metrics, spans, not_finite, note } = report;
+            done.notes.push(note);
             let step = |found: &Option<NotFinite>| found.as_ref().map_or(usize::MAX, |found| found.step);
             if step(&not_finite) < step(&done.not_finite) {
                 done.not_finite = not_finite;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lapidary_kernels::{HostSlot, Lane};
 use serde::{Deserialize, Serialize};
 
-use super::message::Report;
+use super::message::{Note, Report};
 use super::trace::Span;
 use crate::error::{Error, NotFinite, Result};
 
@@ -21,6 +21,7 @@ struct Wire {
     /// and to its end.
     spans: Vec<(String, u8, u64, [f64; 3])>,
     not_finite: Option<NotFinite>,
+    note: Note,
 }
 
 /// Writes a report of a run that began at `began`.
@@ -36,6 +37,7 @@ pub(super) fn report_bytes(report: &Report, began: Instant) -> Vec<u8> {
         metrics: report.metrics.iter().map(HostSlot::to_vec).collect(),
         spans: report.spans.iter().map(span).collect(),
         not_finite: report.not_finite.clone(),
+        note: report.note,
     };
     serde_json::to_vec(&wire).expect("numbers and names can be written")
 }
@@ -68,5 +70,6 @@ pub(super) fn report_of(bytes: &[u8]) -> Result<Report> {
         })?,
         spans: wire.spans.into_iter().filter_map(span).collect(),
         not_finite: wire.not_finite,
+        note: wire.note,
     })
 }

@@ -211,6 +211,7 @@ impl Worker {
             metrics: metrics.into_iter().map(|metric| metric.expect("a metric is made by its sequence")).collect(),
             spans: self.labels.name(self.device.take_spans()),
             not_finite,
+            note: run.note,
         })
     }
 

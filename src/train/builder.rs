@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::infer::checkpoint::{ModelRecord, RECORD_FORMAT};
 use crate::infer::digests::digest;
 use crate::model::{Model, Weights, initial_weights};
-use crate::runtime::{Learner, Partition, RunOptions, Runs, SplitRecord, StartUp, prior, run_option_setters};
+use crate::runtime::{Learner, Note, Partition, RunOptions, Runs, SplitRecord, StartUp, prior, run_option_setters};
 
 /// Settings of a [`Trainer`] before it is built: see [`Trainer::builder`].
 #[derive(Clone, Debug)]
@@ -225,6 +225,8 @@ impl<'a> TrainerBuilder<'a> {
             },
             setup,
             session,
+            signal: Arc::default(),
+            said: Note::default(),
         };
         trainer.set_weights(&weights)?;
         trainer.write_learning_rate(self.optimizer.lr())?;

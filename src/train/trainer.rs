@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lapidary_cost_model::CostModel;
 use lapidary_kernels::{HostSlot, Shared, Slot, StorageType};
@@ -17,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::infer::{Accuracy, ModelRecord, Predictor};
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::program::Origin;
-use crate::runtime::{Partition, Session, StartUp, Trace};
+use crate::runtime::{Note, Partition, Session, StartUp, Trace};
 
 /// Indices of the phases of the lowered programs.
 pub(super) const TRAIN_PHASE: usize = 0;
@@ -104,6 +105,10 @@ pub struct Trainer {
     pub(super) losses: Vec<(String, f64)>,
     pub(super) trace: Option<Trace>,
     pub(super) record: RunRecord,
+    /// The number of a signal that asks this rank to end.
+    pub(super) signal: Arc<AtomicUsize>,
+    /// What the ranks said in the last epoch, together.
+    pub(super) said: Note,
 }
 
 impl std::fmt::Debug for Trainer {
@@ -138,22 +143,48 @@ impl Trainer {
         let done = catch_unwind(AssertUnwindSafe(|| self.run_epoch()));
         let epoch = if_unchanged(&self.data, done)?;
         self.since_snapshot_s += epoch.seconds + epoch.eval_seconds;
-        let is_due = self.since_snapshot_s >= SNAPSHOT_INTERVAL * self.snapshot_s;
-        // After a divergence, the ranks return to the same snapshot.
-        if self.setup.options.ranks.first(|| Ok(is_due))? {
+        // After a divergence, all ranks return to the same snapshot, so one of several takes it when rank 0 has said so.
+        let is_due = match self.setup.options.ranks.count() {
+            1 => self.is_snapshot_due(),
+            _ => self.said.snapshot,
+        };
+        if is_due {
             self.snapshot()?;
         }
         Ok(epoch)
     }
 
+    fn is_snapshot_due(&self) -> bool {
+        self.since_snapshot_s >= SNAPSHOT_INTERVAL * self.snapshot_s
+    }
+
+    /// Returns the number of a signal that had asked any rank to end before the last epoch was over; 0 if there was none.
+    /// It is the same on all ranks.
+    #[cfg(feature = "command")]
+    pub(crate) fn signalled(&self) -> usize {
+        self.said.signal
+    }
+
+    /// Sets where this rank finds the number of a signal that asks it to end.
+    #[cfg(feature = "command")]
+    pub(crate) fn watch(&mut self, signal: Arc<AtomicUsize>) {
+        self.signal = signal;
+    }
+
     fn run_epoch(&mut self) -> Result<Epoch> {
         let epoch = self.epoch + 1;
+        self.session.say(Note { signal: self.signal.load(Ordering::Relaxed), snapshot: self.is_snapshot_due() });
         self.move_if_due(epoch)?;
         let (is_due, phases) = self.phases(epoch);
         let mut metrics: Vec<_> = self.losses.iter().map(|(name, _)| (TRAIN_PHASE, name.as_str())).collect();
         metrics.extend(is_due.then(|| Accuracy::metrics(EVALUATE_PHASE)).into_iter().flatten());
         let is_timed = self.trace.is_some() || self.record.parts.len() > 1;
         let mut done = self.session.run(phases, &metrics, &[(Origin::Clock, clock(epoch))], is_timed)?;
+        self.said = Note {
+            signal: done.notes.iter().map(|note| note.signal).max().unwrap_or(0),
+            // Rank 0 decides.
+            snapshot: done.notes.first().is_some_and(|note| note.snapshot),
+        };
         if is_timed {
             self.part_seconds = done.kernel_seconds();
         }

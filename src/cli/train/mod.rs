@@ -75,6 +75,7 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     }
     state.is_rank = ranks.count() > 1;
     let watch = Watch::start(state, Duration::from_secs_f64(args.checkpoints.grace))?;
+    trainer.watch(watch.signal());
     let trained = epochs(args, &mut trainer, &mut trace, &watch, ranks);
     // A run that failed has a trace as well.
     let traced = trace.finish();
@@ -147,7 +148,7 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: 
     let (mut val, mut evaluated) = (None, false);
     let mut stale = stale_epochs(args, trainer);
     let mut recovery = Recovery::new(args, trainer)?;
-    while trainer.epoch() < args.training.epochs && stale.is_none() && !watch.is_any_interrupted(ranks)? {
+    while trainer.epoch() < args.training.epochs && stale.is_none() && !watch.is_over(trainer, ranks) {
         let stepped = trainer.step().and_then(|epoch| recovery.keep(args, trainer, watch, ranks).map(|()| epoch));
         if let Some(note) = trace.add(trainer).filter(|_| !args.output.json) {
             bar.suspend(|| say(note));
@@ -175,7 +176,7 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: 
         done.seconds.push(epoch.seconds);
         val = epoch.accuracy.map_or(val, |a| a.val);
         let progress = format!("loss {:.4}  val {}", epoch.loss, percent(val));
-        if ranks.count() > 1 && watch.is_interrupted() {
+        if ranks.count() > 1 && watch.is_interrupted() && trainer.epoch() < args.training.epochs {
             // `mpirun` may have stopped to read what ranks print.
             continue;
         }
