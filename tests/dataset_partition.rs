@@ -17,6 +17,7 @@ use lapidary::{Devices, Model, Partition, Trainer};
 use ndarray::Array2;
 use ndarray_npy::read_npy;
 use proptest::prelude::*;
+use serde_json::Value;
 
 use crate::common::{hostile_graph, largest_difference, npy, numbers};
 
@@ -375,7 +376,7 @@ fn the_report_counts_what_the_parts_exchange() {
             ["data", "partition", set, dst, "--parts", "5", "--by", file.to_str().unwrap(), "--weights", name];
         let stdout = succeeds(&[&partition[..], &["--json"]].concat());
         assert_eq!(stdout.lines().count(), 1);
-        let line: BTreeMap<String, serde_json::Value> = serde_json::from_str(&stdout).unwrap();
+        let line: BTreeMap<String, Value> = serde_json::from_str(&stdout).unwrap();
         let number = |key: &str| line[key].as_u64().unwrap();
         assert_eq!(line["event"], "partition");
         assert_eq!((line["dataset"].as_str(), line["written"].as_str()), (Some("dense"), Some(dst)));
@@ -396,6 +397,37 @@ fn the_report_counts_what_the_parts_exchange() {
         assert!(stdout.contains(word), "{word}: {stdout}");
     }
     assert!(succeeds(&["data", "info", dst.to_str().unwrap()]).contains("permutation.npy"));
+}
+
+#[test]
+fn a_plan_compares_what_partitions_would_send() {
+    let folder = tempfile::tempdir().unwrap();
+    let ways = ["edges", "random", "metis-vol"];
+    let plan = ["plan", "--data", "builtin:planted", "--ranks", "4", "--json"];
+    let compared = succeeds(&[&plan[..], &["--compare", &ways.join(",")]].concat());
+    let compared: Vec<Value> = compared.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(compared.len(), ways.len());
+    for (way, line) in ways.iter().zip(&compared) {
+        let moved = folder.path().join(way);
+        let moved = moved.to_str().unwrap();
+        let partition = ["data", "partition", "builtin:planted", moved, "--parts", "4", "--json", "--by", way];
+        let written: Value = serde_json::from_str(&succeeds(&partition)).unwrap();
+        assert_eq!((&line["partition"], &line["halo_rows"]), (&(*way).into(), &written["halo_rows"]), "{way}");
+        // The same as a plan of the dataset that was written.
+        let parts = format!("{moved}/parts.json");
+        let planned = succeeds(&["plan", "--data", moved, "--ranks", "4", "--json", "--partition", &parts]);
+        let planned: Vec<Value> = planned.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let ranks = planned.iter().find(|line| line["event"] == "ranks").unwrap();
+        for name in ["rows", "messages", "bytes", "largest", "network_seconds"] {
+            assert_eq!(line[name], ranks[name], "{way}: {name}");
+        }
+    }
+    assert!(compared[2]["rows"].as_u64() < compared[1]["rows"].as_u64(), "METIS sends less than random parts");
+    for args in [["--shape", "9,9,9,2", "--compare", "edges"], ["--data", "builtin:karate", "--compare", "edges,nope"]]
+    {
+        let (code, stdout, stderr) = run(&[&["plan"], &args[..]].concat());
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
+    }
 }
 
 #[test]
@@ -431,7 +463,7 @@ fn more_parts_than_vertices_leave_some_empty() {
             by,
             "--json",
         ]);
-        let line: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        let line: Value = serde_json::from_str(&stdout).unwrap();
         let sizes: Vec<u64> = serde_json::from_value(line["part_vertices"].clone()).unwrap();
         assert_eq!((sizes.len(), sizes.iter().sum::<u64>()), (50, 34), "{by}: {sizes:?}");
         Dataset::open(&dst).unwrap();

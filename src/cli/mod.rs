@@ -3,6 +3,7 @@
 //! Results go to standard output: tables, or with `--json` JSON lines and nothing else. Progress, notes and errors go
 //! to standard error. `failure.rs` has the exit codes.
 
+mod compare;
 mod data;
 mod device;
 mod failure;
@@ -12,6 +13,7 @@ mod infer;
 mod limits;
 mod model;
 mod output;
+mod partitioner;
 mod plan;
 mod run_trace;
 mod signals;

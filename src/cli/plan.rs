@@ -63,6 +63,10 @@ pub(super) struct PlanArgs {
     device: TargetArgs,
     #[command(flatten)]
     plan: MethodArgs,
+    /// Compare partitions instead: any of learned, edges, vertices, random, metis, metis-vol and files with the part of
+    /// each vertex, separated by commas
+    #[arg(long, value_name = "WAYS", conflicts_with_all = ["shape", "tasks", "explain"], help_heading = "Plan")]
+    compare: Option<String>,
     /// Print the steps of each plan; with --json on standard error
     #[arg(long, help_heading = "Output")]
     explain: bool,
@@ -234,6 +238,10 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
     }
     if let Some(memory) = target.memory {
         dry_run = dry_run.device_memory(memory);
+    }
+    if let (Some(ways), Subject::Data(data)) = (&args.compare, subject) {
+        let done = super::compare::run(ways, &dry_run.curve(false), data, args.json);
+        return done.map(|()| ExitCode::SUCCESS).map_err(|error| args.device.explained(error));
     }
     let forecast = dry_run.run().map_err(|error| args.device.explained(error))?;
     super::forecast::show(&forecast, args.plan.objective.objective(), args.explain, args.json)?;

@@ -160,7 +160,16 @@ impl<'a> DryRun<'a> {
         self
     }
 
-    fn part_count(&self) -> usize {
+    /// Sets the data, instead of those of [`DryRun::new`].
+    pub fn subject<'b>(self, subject: Subject<'b>) -> DryRun<'b>
+    where
+        'a: 'b,
+    {
+        DryRun { subject, ..self }
+    }
+
+    /// Returns the number of parts: one per device of every rank.
+    pub fn part_count(&self) -> usize {
         self.rank_count * self.options.devices.count()
     }
 

@@ -304,6 +304,7 @@ impl Drop for Job {
             tracing::debug!("rank {} sent rank {to} {messages} messages of {bytes} bytes, {rows}", self.rank);
         }
         if std::thread::panicking() {
+            self.transport.fail();
             let failure = serde_json::to_vec(&(host(), "it panicked")).expect("texts can be written");
             let letter = Letter::new(Subject::Failure, 0).sealed(failure.len(), std::iter::once(&failure[..]));
             (0..self.count).filter(|&to| to != self.rank).for_each(|to| self.transport.send(to, letter.clone()));

@@ -1,20 +1,18 @@
 //! `lapidary data partition`.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use lapidary_cost_model::RangeCost;
-use lapidary_planner::partition::{Speeds, Strategy, split};
 use serde_json::json;
 
 use super::working;
 use crate::cli::output::{align, count, facts, json_line, print, say, seconds, table};
+use crate::cli::partitioner::Partitioner;
 use crate::dataset::Dataset;
-use crate::error::{Error, Result};
-use crate::partition::metis::{self, Objective};
-use crate::partition::{self, Assignment, VertexWeight, Volume};
+use crate::error::Result;
+use crate::partition::{self, VertexWeight, Volume};
 
 /// Text below the flags: the ways to choose the parts.
 const WAYS: &str = "\
@@ -32,9 +30,6 @@ parts in parts.json. `infer --out` writes rows in the order of DATA.
 Example: train on four devices, each with one part:
   lapidary data partition cora cora-4 --parts 4 --by metis
   lapidary train --data cora-4 --devices cpu:4 --partition cora-4/parts.json";
-
-/// The names of the ways, for messages.
-const NAMES: &str = "vertices, edges, random, metis, metis-vol or the name of a file";
 
 #[derive(Debug, Args)]
 #[command(after_help = WAYS)]
@@ -61,21 +56,15 @@ pub(crate) struct PartitionArgs {
     json: bool,
 }
 
-/// A way to choose the parts.
-enum By {
-    Ranges(Strategy),
-    Random,
-    Metis(Objective),
-    File(PathBuf),
-}
-
 /// Writes a dataset whose parts are consecutive, and reports what they send to each other.
 pub(super) fn run(args: &PartitionArgs) -> Result<()> {
-    let by = args.by()?;
+    let by = Partitioner::parse("by", &args.by)?;
+    let parts = NonZeroU32::new(args.parts).expect("clap asks for at least one part");
     Dataset::check_destination(&args.dst)?;
     let data = working("reading", &args.data, args.json, || Ok(Dataset::load(&args.data)?))?;
     let start = Instant::now();
-    let assignment = working("partitioning", &args.data, args.json, || args.assign(&by, &data))?;
+    let assignment =
+        working("partitioning", &args.data, args.json, || by.assign(&data, parts, args.weights, args.seed))?;
     let partition_seconds = start.elapsed().as_secs_f64();
     let volume = working("counting rows of", &args.data, args.json, || Ok(Volume::of(data.graph(), &assignment)))?;
     let start = Instant::now();
@@ -87,49 +76,6 @@ pub(super) fn run(args: &PartitionArgs) -> Result<()> {
         say(format_args!("wrote {} in {}", args.dst.display(), seconds(start.elapsed().as_secs_f64())));
     }
     report(args, &data, &volume, partition_seconds)
-}
-
-impl PartitionArgs {
-    /// Parses `--by`. A file has to exist.
-    fn by(&self) -> Result<By> {
-        let wrong = |expected: String| Error::Value { option: "by", value: self.by.clone(), expected };
-        Ok(match self.by.as_str() {
-            "vertices" => By::Ranges(Strategy::Vertices),
-            "edges" => By::Ranges(Strategy::Edges),
-            "learned" => {
-                let why = "learned ranges depend on the model, so `train --partition learned` makes them";
-                return Err(wrong(format!("{why}; write {NAMES}")));
-            }
-            "hypergraph" => {
-                let why = "there is no hypergraph partitioner in this build; write the parts of one to a file";
-                return Err(wrong(format!("{why}, and give its name: {NAMES}")));
-            }
-            "random" => By::Random,
-            "metis" => By::Metis(Objective::Cut),
-            "metis-vol" => By::Metis(Objective::Volume),
-            file if matches!(Path::new(file).try_exists(), Ok(false)) => {
-                return Err(wrong(format!("write {NAMES}")));
-            }
-            file => By::File(file.into()),
-        })
-    }
-
-    /// Returns the part of each vertex.
-    fn assign(&self, by: &By, data: &Dataset) -> Result<Assignment> {
-        let (graph, vertices) = (data.graph(), data.graph().vertex_count());
-        let parts = NonZeroU32::new(self.parts).expect("clap asks for at least one part");
-        let ranges = |cost: RangeCost<'_>| {
-            let devices = NonZeroUsize::try_from(parts).expect("a usize has 32 bits or more");
-            Assignment::of_ranges(&split(&cost, &Speeds::equal(devices)))
-        };
-        Ok(match by {
-            By::Ranges(Strategy::Vertices) => ranges(RangeCost::vertices(vertices)),
-            By::Ranges(_) => ranges(RangeCost::edges(graph.indptr())),
-            By::Random => Assignment::random(vertices, parts, self.seed),
-            By::Metis(objective) => metis::assign(graph, parts, *objective, self.weights, self.seed)?,
-            By::File(path) => Assignment::read(path, vertices, parts)?,
-        })
-    }
 }
 
 fn report(args: &PartitionArgs, data: &Dataset, volume: &Volume, partition_seconds: f64) -> Result<()> {
