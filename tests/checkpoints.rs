@@ -360,6 +360,26 @@ fn a_damaged_newest_checkpoint_falls_back_to_the_one_before() {
 }
 
 #[test]
+fn an_epoch_that_is_damaged_twice_is_set_aside_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    train(folder.path(), &["--epochs", "6", "--checkpoint-every", "3"], 0);
+    for (count, asides) in
+        [(1, vec!["damaged-epoch-00000006"]), (2, vec!["damaged-epoch-00000006", "damaged-epoch-00000006-2"])]
+    {
+        fs::write(folder.path().join("epoch-00000006/model.safetensors"), "x").unwrap();
+        // The newest checkpoint is then the one that the run continues from, and not the damaged one.
+        train(folder.path(), &["--epochs", "4", "--resume"], 0);
+        assert_eq!(
+            folders(folder.path()),
+            [&["best"][..], &asides, &["epoch-00000003", "epoch-00000004"]].concat(),
+            "{count}"
+        );
+        train(folder.path(), &["--epochs", "6", "--resume"], 0);
+        fs::remove_dir_all(folder.path().join("epoch-00000004")).unwrap();
+    }
+}
+
+#[test]
 fn a_resumed_run_may_have_another_learning_rate_and_more_epochs_and_the_record_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let record = |epoch: u64| -> serde_json::Value {

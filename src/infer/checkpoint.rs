@@ -244,9 +244,12 @@ pub(crate) fn sweep(dir: &Path) {
     }
 }
 
-/// Gives a damaged checkpoint another name, so that it is no longer the newest. Returns the name if that worked.
+/// Gives a damaged checkpoint another name, so that it is no longer the newest. Returns the name if that worked. If a
+/// checkpoint of this epoch was damaged before, the name gets a number.
 pub(crate) fn set_aside(folder: &Path) -> Option<PathBuf> {
-    let aside = folder.with_file_name(format!("damaged-{}", folder.file_name()?.to_str()?));
+    let name = folder.file_name()?.to_str()?;
+    let names = std::iter::once(format!("damaged-{name}")).chain((2..).map(|n| format!("damaged-{name}-{n}")));
+    let aside = names.map(|name| folder.with_file_name(name)).find(|aside| !aside.exists())?;
     fs::rename(folder, &aside).ok().map(|()| aside)
 }
 
