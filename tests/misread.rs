@@ -474,16 +474,14 @@ proptest! {
     /// Edges written as CSV by the `csv` crate are read back, whatever their names, quoted or not.
     #[test]
     fn names_come_back_from_csv(
-        edges in proptest::collection::vec(("[a-c\"', ;#%é]{0,4}z", "[a-c\"', ;é]{0,4}z"), 1..20),
+        // A line that begins with # or % is a comment, so no first name does.
+        edges in proptest::collection::vec(("([a-c\"',;é][a-c\"', ;#%é]{0,3})?z", "[a-c\"', ;é]{0,4}z"), 1..20),
         always in any::<bool>(),
     ) {
         let style = if always { csv::QuoteStyle::Always } else { csv::QuoteStyle::Necessary };
         let mut writer = csv::WriterBuilder::new().quote_style(style).from_writer(Vec::new());
         writer.write_record(["source", "target"]).unwrap();
         let plain: Vec<[String; 2]> = edges.iter().map(|(u, v)| [u.trim().to_string(), v.trim().to_string()]).collect();
-        // Without quotes, such a line is a comment.
-        let comment = |u: &str| u.starts_with(['#', '%']);
-        prop_assume!(plain.iter().all(|[u, _]| !comment(u)));
         plain.iter().for_each(|edge| writer.write_record(edge).unwrap());
         let mut want: Vec<String> = plain.iter().map(|[u, v]| format!("{u}>{v}")).collect();
         want.sort();
