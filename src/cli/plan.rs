@@ -230,7 +230,7 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         .passes(args.device.layout.passes()?)
         .dtype(args.model.dtype.float())
         .partition(args.device.layout.partition()?)
-        .on_ranks(args.device.ranks, args.device.network.parse()?)
+        .on_ranks(args.device.ranks, target.network)
         // With many parts, twelve more plans of each would take long.
         .curve(args.device.ranks == 1);
     if let Some(profile) = target.profile {
@@ -256,6 +256,8 @@ struct Target {
     profile: Option<String>,
     /// The memory of each device. If `None`, all memory of the profile.
     memory: Option<ByteSize>,
+    /// The network between ranks.
+    network: Network,
 }
 
 impl Target {
@@ -269,14 +271,14 @@ impl Target {
             }
             Err(_) => args.devices.parse()?,
         };
-        args.network.parse::<Network>()?;
+        let network = args.network.parse()?;
         let parts = args.ranks.saturating_mul(devices.count());
         if args.ranks == 0 || parts > MOST_DEVICES {
             let expected = format!("there are from 1 to {MOST_DEVICES} devices in all");
             return Err(Error::Value { option: "ranks", value: args.ranks.to_string(), expected });
         }
         let exchange = args.layout.exchange(&args.devices, devices.count())?;
-        Ok(Self { devices: devices.exchange(exchange), profile: args.profile.clone(), memory })
+        Ok(Self { devices: devices.exchange(exchange), profile: args.profile.clone(), memory, network })
     }
 }
 
