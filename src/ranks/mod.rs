@@ -95,8 +95,8 @@ impl Ranks {
         let Some((rank, count)) = environment() else { return Ok(Self::alone()) };
         #[cfg(feature = "mpi")]
         {
-            let _ = (rank, count);
-            mpi::join()
+            let _ = count;
+            mpi::join(rank)
         }
         #[cfg(not(feature = "mpi"))]
         if count > 1 { Err(Error::NoMpi { rank, count }) } else { Ok(Self::alone()) }
@@ -149,7 +149,7 @@ impl Ranks {
     pub(crate) fn gather_bytes(&self, mine: Vec<u8>) -> Result<Vec<Shared<u8>>> {
         let Some(job) = &self.0 else { return Ok(vec![mine.into()]) };
         let round = job.next_round();
-        self.tell_others(&Letter::new(Subject::Round, round), &mine);
+        job.tell_others(&Letter::new(Subject::Round, round), &mine);
         let all = (0..job.count).map(|from| {
             if from == job.rank { Ok(mine.clone().into()) } else { job.office.wait_for_round(round, from) }
         });
@@ -168,7 +168,7 @@ impl Ranks {
         }
         let value = compute()?;
         let bytes = serde_json::to_vec(&value).expect("what ranks tell each other can be written");
-        self.tell_others(&Letter::new(Subject::Round, round), &bytes);
+        job.tell_others(&Letter::new(Subject::Round, round), &bytes);
         // Rank 0 reads it as well: a number that is written as text may change in its last digit.
         read(&bytes)
     }
@@ -208,16 +208,13 @@ impl Ranks {
             Err(
                 Diverged { .. } | DoesNotFit { .. } | NotFiniteAtStart { .. } | OtherRank { .. } | RanksDiffer { .. },
             ) => {}
-            Err(error) => self.tell_failure(&error.to_string()),
+            Err(error) => {
+                if let Some(job) = &self.0 {
+                    job.tell_failure(&error.to_string());
+                }
+            }
         }
         done
-    }
-
-    fn tell_failure(&self, message: &str) {
-        if self.0.is_some() {
-            let failure = serde_json::to_vec(&(host(), message)).expect("texts can be written");
-            self.tell_others(&Letter::new(Subject::Failure, 0), &failure);
-        }
     }
 
     /// Ends the job with an error of this rank, for programs that do more than train and predict: the other ranks stop
@@ -230,7 +227,7 @@ impl Ranks {
             return true;
         }
         let message = error.to_string();
-        self.tell_failure(&message);
+        job.tell_failure(&message);
         job.office.is_known(job.rank, &message)
     }
 
@@ -259,24 +256,14 @@ impl Ranks {
     /// Sends a letter to a rank. Its content comes in pieces, together `bytes` long.
     pub(crate) fn send<'c>(&self, to: usize, letter: &Letter, bytes: usize, content: impl Iterator<Item = &'c [u8]>) {
         if let Some(job) = &self.0 {
-            let message = letter.sealed(bytes, content);
-            {
-                let sent = &mut job.sent.lock()[to];
-                if letter.subject() == Some(Subject::Rows) {
-                    sent.row_messages += 1;
-                    sent.row_bytes += bytes as u64;
-                }
-                sent.messages += 1;
-                sent.bytes += message.len() as u64;
-            }
-            job.transport.send(to, message);
+            job.send(to, letter, bytes, content);
         }
     }
 
     /// Sends a letter to every other rank.
     pub(crate) fn tell_others(&self, letter: &Letter, content: &[u8]) {
-        for to in (0..self.count()).filter(|&to| to != self.rank()) {
-            self.send(to, letter, content.len(), std::iter::once(content));
+        if let Some(job) = &self.0 {
+            job.tell_others(letter, content);
         }
     }
 }
@@ -305,14 +292,38 @@ impl Drop for Job {
         }
         if std::thread::panicking() {
             self.transport.fail();
-            let failure = serde_json::to_vec(&(host(), "it panicked")).expect("texts can be written");
-            let letter = Letter::new(Subject::Failure, 0).sealed(failure.len(), std::iter::once(&failure[..]));
-            (0..self.count).filter(|&to| to != self.rank).for_each(|to| self.transport.send(to, letter.clone()));
+            self.tell_failure("it panicked");
         }
     }
 }
 
 impl Job {
+    fn send<'c>(&self, to: usize, letter: &Letter, bytes: usize, content: impl Iterator<Item = &'c [u8]>) {
+        let message = letter.sealed(bytes, content);
+        {
+            let sent = &mut self.sent.lock()[to];
+            if letter.subject() == Some(Subject::Rows) {
+                sent.row_messages += 1;
+                sent.row_bytes += bytes as u64;
+            }
+            sent.messages += 1;
+            sent.bytes += message.len() as u64;
+        }
+        self.transport.send(to, message);
+    }
+
+    fn tell_others(&self, letter: &Letter, content: &[u8]) {
+        for to in (0..self.count).filter(|&to| to != self.rank) {
+            self.send(to, letter, content.len(), std::iter::once(content));
+        }
+    }
+
+    /// Tells the other ranks that this one fails.
+    fn tell_failure(&self, message: &str) {
+        let failure = serde_json::to_vec(&(host(), message)).expect("texts can be written");
+        self.tell_others(&Letter::new(Subject::Failure, 0), &failure);
+    }
+
     fn next_round(&self) -> u64 {
         let mut rounds = self.rounds.lock();
         *rounds += 1;

@@ -4,6 +4,7 @@
 //! progress as long as something is on its way: some MPIs move data only while they are called.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, Destination, Equivalence, Source};
 
 use super::post_office::PostOffice;
-use super::{Ranks, Transport};
+use super::{Ranks, Transport, host};
 use crate::error::{Error, Result};
 
 /// MPI counts bytes in 31 bits. A longer message is sent in pieces.
@@ -79,7 +80,7 @@ impl Drop for Mpi {
 }
 
 /// Joins the job that this process was started for.
-pub(super) fn join() -> Result<Ranks> {
+pub(super) fn join(rank: usize) -> Result<Ranks> {
     let office = Arc::<PostOffice>::default();
     let (orders, asked) = unbounded();
     let (ready, started) = bounded(1);
@@ -89,7 +90,10 @@ pub(super) fn join() -> Result<Ranks> {
     let thread = Builder::new().name("mpi".into()).spawn(move || {
         // Dropped when the thread ends.
         let _end = end;
-        run(&asked, &ready, &to);
+        // The panic was printed; whoever waits for other ranks must notice.
+        if catch_unwind(AssertUnwindSafe(|| run(&asked, &ready, &to))).is_err() {
+            to.fail(rank, host(), "its MPI thread panicked".into());
+        }
     });
     thread.map_err(|error| failed(format!("there is no thread for it: {error}")))?;
     match started.recv() {

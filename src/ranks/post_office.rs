@@ -36,19 +36,15 @@ impl PostOffice {
     /// Takes a message of another rank.
     pub(super) fn deliver(&self, from: usize, message: &Shared<u8>) {
         let Some((letter, content)) = Letter::open(message) else { return };
+        if letter.subject() == Some(Subject::Failure) {
+            let (host, message) = serde_json::from_slice(&content).unwrap_or_default();
+            return self.fail(from, host, message);
+        }
         let mut letters = self.letters.lock();
         match letter.subject() {
             None => {}
             Some(Subject::Round) => {
                 letters.rounds.insert((letter.number, from), content);
-            }
-            Some(Subject::Failure) => {
-                let (host, message) = serde_json::from_slice(&content).unwrap_or_default();
-                letters.failures.push((from, host, message));
-                let error = letters.failure();
-                if let (Some(receive), Some(error)) = (&mut letters.receive, error) {
-                    receive(Err(error));
-                }
             }
             Some(_) if letter.number > letters.session => letters.early.push((letter, content)),
             // A letter of a session that has ended is of no use.
@@ -58,6 +54,18 @@ impl PostOffice {
                     receive(Ok((letter, content)));
                 }
             }
+        }
+        drop(letters);
+        self.arrived.notify_one();
+    }
+
+    /// Notes that a rank has failed, which ends all waiting.
+    pub(super) fn fail(&self, rank: usize, host: String, message: String) {
+        let mut letters = self.letters.lock();
+        letters.failures.push((rank, host, message));
+        let error = letters.failure();
+        if let (Some(receive), Some(error)) = (&mut letters.receive, error) {
+            receive(Err(error));
         }
         drop(letters);
         self.arrived.notify_one();
