@@ -4,7 +4,6 @@
 //! ([`Slices`]), and tell each other the reports of their parts, so every driver knows those of all parts.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -14,12 +13,14 @@ use bytemuck::Pod;
 use lapidary_kernels::sync::{Builder, JoinHandle, Receiver, Sender, bounded};
 use lapidary_kernels::{Device, HostSlot, Shared, Slot};
 
-use super::exchange::{Expected, Halo, Inbox, Mail, Reader, Route};
+use super::delivery::{inbox, readers, receive};
+use super::exchange::Mail;
 use super::message::{Report, Run, ToDriver, ToWorker};
-use super::wire::{report_bytes, report_of};
+use super::told::Told;
+use super::wire::report_bytes;
 use super::worker::{Post, Worker};
 use crate::error::{Error, Result};
-use crate::lower::{Exchange, Lifetime, Lowered, Routes, Source, Supply};
+use crate::lower::{Exchange, Lifetime, Lowered, Supply};
 use crate::plan::Script;
 use crate::ranks::{Letter, Ranks, Slices, Subject, Subscription};
 
@@ -42,19 +43,6 @@ pub(crate) struct Runtime {
     session: u64,
     subscription: Option<Subscription>,
 }
-
-/// What parts and ranks have told the driver.
-struct Told {
-    /// The terms of each sum, or the slices that this rank adds, by part.
-    terms: Queues<HostSlot>,
-    /// The slices of each sum, by the rank that added them.
-    sums: Queues<HostSlot>,
-    /// The reports of scripts, by part.
-    reports: Vec<VecDeque<Report>>,
-}
-
-/// For each exchange, a queue of each part or rank.
-type Queues<T> = BTreeMap<usize, Vec<VecDeque<T>>>;
 
 impl Runtime {
     /// Starts one worker per device of this rank, and gives each its part of the data.
@@ -111,11 +99,7 @@ impl Runtime {
         let subscription = (ranks.count() > 1)
             .then(|| ranks.subscribe(session, Box::new(receive(workers.clone(), own.start, driver))));
         Ok(Self {
-            told: RefCell::new(Told {
-                terms: BTreeMap::new(),
-                sums: BTreeMap::new(),
-                reports: vec![VecDeque::new(); lowered.len()],
-            }),
+            told: RefCell::new(Told::new(lowered.len(), ranks.count())),
             lowered,
             own,
             workers,
@@ -146,12 +130,12 @@ impl Runtime {
                 ToDriver::Done(part, report) if self.ranks.count() > 1 && self.own.contains(&part) => {
                     let letter = Letter { part: part as u64, ..Letter::new(Subject::Report, self.session) };
                     self.ranks.tell_others(&letter, &report_bytes(&report, began));
-                    self.note(ToDriver::Done(part, report));
+                    self.told.borrow_mut().note(ToDriver::Done(part, report));
                 }
                 ToDriver::Term(exchange, part, term) if self.ranks.count() > 1 && self.own.contains(&part) => {
                     self.share_term(exchange, part, &term);
                 }
-                other => self.note(other),
+                other => self.told.borrow_mut().note(other),
             }
         }
     }
@@ -167,26 +151,7 @@ impl Runtime {
             self.ranks.send(rank, &letter, slice.len(), std::iter::once(slice));
         }
         let own = Shared::from(term).slice(slices.of(self.ranks.rank()));
-        self.note(ToDriver::Term(exchange, part, HostSlot::constant(&own)));
-    }
-
-    /// Keeps what a part has told the driver until it is used.
-    fn note(&self, heard: ToDriver) {
-        let mut told = self.told.borrow_mut();
-        match heard {
-            ToDriver::Done(part, report) => told.reports[part].push_back(report),
-            ToDriver::Term(exchange, part, term) => {
-                let parts = self.lowered.len();
-                told.terms.entry(exchange).or_insert_with(|| vec![VecDeque::new(); parts])[part].push_back(term);
-            }
-            ToDriver::Sum(exchange, rank, slice) => {
-                let ranks = self.ranks.count();
-                told.sums.entry(exchange).or_insert_with(|| vec![VecDeque::new(); ranks])[rank].push_back(slice);
-            }
-            ToDriver::Contents(_) | ToDriver::Written | ToDriver::Aborted | ToDriver::Failed(_) => {
-                unreachable!("a worker answers when it is asked, and a failure is an error")
-            }
-        }
+        self.told.borrow_mut().note(ToDriver::Term(exchange, part, HostSlot::constant(&own)));
     }
 
     /// Overwrites a persistent tensor on every worker.
@@ -202,7 +167,7 @@ impl Runtime {
         while waits_for > 0 {
             match self.hear()? {
                 ToDriver::Written => waits_for -= 1,
-                other => self.note(other),
+                other => self.told.borrow_mut().note(other),
             }
         }
         Ok(())
@@ -217,7 +182,7 @@ impl Runtime {
         loop {
             match self.hear()? {
                 ToDriver::Contents(contents) => return Ok(contents.to_vec()),
-                other => self.note(other),
+                other => self.told.borrow_mut().note(other),
             }
         }
     }
@@ -236,7 +201,7 @@ impl Runtime {
     fn send_sums(&self) -> Result<()> {
         loop {
             // The borrow ends here: sending may note what is told meanwhile.
-            let ready = take(&mut self.told.borrow_mut().terms);
+            let ready = self.told.borrow_mut().take_terms();
             let Some((exchange, terms)) = ready else { break };
             let mut sum = terms[0].to_vec::<f32>();
             for term in &terms[1..] {
@@ -250,10 +215,10 @@ impl Runtime {
             let (letter, rank) = (Letter::new(Subject::Sum, self.session), self.ranks.rank());
             let letter = Letter { exchange: exchange as u64, part: rank as u64, ..letter };
             self.ranks.tell_others(&letter, bytemuck::cast_slice(&sum));
-            self.note(ToDriver::Sum(exchange, rank, host_slot(&sum)?));
+            self.told.borrow_mut().note(ToDriver::Sum(exchange, rank, host_slot(&sum)?));
         }
         loop {
-            let ready = take(&mut self.told.borrow_mut().sums);
+            let ready = self.told.borrow_mut().take_sums();
             let Some((exchange, slices)) = ready else { return Ok(()) };
             self.send_sum(exchange, &slices.iter().flat_map(HostSlot::to_vec::<f32>).collect::<Vec<f32>>())?;
         }
@@ -283,7 +248,7 @@ impl Runtime {
             // The worker failed, and has reported why.
             Err(_) => loop {
                 let heard = self.hear()?;
-                self.note(heard);
+                self.told.borrow_mut().note(heard);
             },
         }
     }
@@ -364,124 +329,6 @@ fn starting_values(
         (None, _) => Ok(None),
     });
     values.collect()
-}
-
-/// Returns what a part expects of each exchange. `own` are the parts of its rank: from others, it is sent only the rows
-/// that it reads.
-fn inbox(lowered: &Lowered, supply: &mut Supply<'_>, part: usize, own: &Range<usize>) -> Inbox {
-    let expected = lowered.exchanges.iter().map(|exchange| match exchange {
-        Exchange::Sum { .. } => Expected::Sum(None),
-        Exchange::Halo { packed, halo, block, width, float } => {
-            let sources = supply.routes(*block).sources[part].iter().map(|source| match own.contains(&source.part) {
-                true => source.clone(),
-                false => Source { part: source.part, rows: (0..source.rows.len() as u32).collect() },
-            });
-            let tile_bytes = halo.iter().map(|&slot| lowered.tensor(slot).bytes as usize).collect();
-            Expected::Halo(Halo::new(sources.collect(), packed.len(), tile_bytes, float.byte_count() * width))
-        }
-        Exchange::Fetch { block, .. } => {
-            let sources = supply.routes(*block).sources[part].iter();
-            Expected::Fetch(sources.map(|source| (source.part, source.rows.len(), None)).collect())
-        }
-    });
-    Inbox::new(&lowered.exchanges, expected.collect())
-}
-
-/// Returns, for each exchange, who reads the rows of `part`. `post_of` returns the sender of a worker of this rank.
-fn readers(
-    lowered: &[Arc<Lowered>],
-    supply: &mut Supply<'_>,
-    part: usize,
-    (ranks, session): (&Ranks, u64),
-    post_of: impl Fn(usize) -> Option<Sender<ToWorker>>,
-) -> Vec<Vec<Reader>> {
-    let devices = lowered.len() / ranks.count();
-    let of_exchange = |(number, exchange): (usize, &Exchange)| {
-        let (block, packs, row_bytes) = match exchange {
-            Exchange::Sum { .. } => return Vec::new(),
-            Exchange::Halo { packed, block, width, float, .. } => (*block, &packed[..], float.byte_count() * width),
-            Exchange::Fetch { block, .. } => (*block, &[][..], 0),
-        };
-        let pack_rows = packs.iter().map(|&slot| lowered[part].tensor(slot).bytes as usize / row_bytes.max(1));
-        let pack_rows: Vec<usize> = pack_rows.collect();
-        let readers = rows_read(supply.routes(block), part).into_iter().map(|(reader, rows)| match post_of(reader) {
-            Some(worker) => Reader::Here(worker),
-            None => {
-                let head = Letter::new(Subject::Rows, session);
-                let letter = Letter { exchange: number as u64, part: part as u64, to: reader as u64, ..head };
-                let rows = by_tile(rows, &pack_rows);
-                Reader::Elsewhere(Route { ranks: ranks.clone(), rank: reader / devices, letter, rows, row_bytes })
-            }
-        });
-        readers.collect()
-    };
-    lowered[part].exchanges.iter().enumerate().map(of_exchange).collect()
-}
-
-/// Returns the parts that read rows of `part`, each with the rows of the pack that it reads.
-fn rows_read(routes: &Routes, part: usize) -> Vec<(usize, &[u32])> {
-    let of_part = |sources: &'_ [Source]| sources.iter().position(|source| source.part == part);
-    let readers = routes.sources.iter().enumerate();
-    readers.filter_map(|(reader, sources)| Some((reader, &sources[of_part(sources)?].rows[..]))).collect()
-}
-
-/// Splits ascending rows of a pack by the tiles of the pack, and numbers them from the first row of their tile.
-fn by_tile(mut rows: &[u32], tiles: &[usize]) -> Vec<Vec<u32>> {
-    let mut first = 0;
-    let of_tile = |&count: &usize| {
-        let (here, rest) = rows.split_at(rows.partition_point(|&row| (row as usize) < first + count));
-        let numbered = here.iter().map(|row| row - first as u32).collect();
-        (rows, first) = (rest, first + count);
-        numbered
-    };
-    tiles.iter().map(of_tile).collect()
-}
-
-/// Returns a function that gives the letters of other ranks to the workers and to the driver. `first` is the first part
-/// of this rank. Who has stopped needs no letters.
-fn receive(
-    workers: Vec<Sender<ToWorker>>,
-    first: usize,
-    driver: Sender<ToDriver>,
-) -> impl FnMut(Result<(Letter, Shared<u8>)>) + Send {
-    move |received| {
-        let (letter, content) = match received {
-            Ok(letter) => letter,
-            Err(error) => return drop(driver.send(ToDriver::Failed(error))),
-        };
-        let [exchange, part, to, tile] =
-            [letter.exchange, letter.part, letter.to, letter.tile].map(|number| number as usize);
-        let message = match letter.subject() {
-            Some(Subject::Rows) => {
-                if let Some(worker) = workers.get(to.wrapping_sub(first)) {
-                    drop(worker.send(ToWorker::Rows(exchange, part, tile, HostSlot::Constant(content))));
-                }
-                return;
-            }
-            Some(Subject::Term) => ToDriver::Term(exchange, part, HostSlot::Constant(content)),
-            Some(Subject::Sum) => ToDriver::Sum(exchange, part, HostSlot::Constant(content)),
-            Some(Subject::Report) => match report_of(&content) {
-                Ok(report) => ToDriver::Done(part, report),
-                Err(error) => ToDriver::Failed(error),
-            },
-            _ => return,
-        };
-        drop(driver.send(message));
-    }
-}
-
-impl Told {
-    /// Returns a report of every part, once all are there.
-    fn take_reports(&mut self) -> Option<Vec<Report>> {
-        let all = self.reports.iter().all(|reports| !reports.is_empty());
-        all.then(|| self.reports.iter_mut().filter_map(VecDeque::pop_front).collect())
-    }
-}
-
-/// Returns the first of each queue of an exchange whose queues all have one.
-fn take<T>(queues: &mut Queues<T>) -> Option<(usize, Vec<T>)> {
-    let (&exchange, queues) = queues.iter_mut().find(|(_, queues)| queues.iter().all(|queue| !queue.is_empty()))?;
-    Some((exchange, queues.iter_mut().filter_map(VecDeque::pop_front).collect()))
 }
 
 fn host_slot<T: Pod>(values: &[T]) -> Result<HostSlot> {

@@ -1,6 +1,7 @@
 //! The runtime: devices, and workers that run the planned scripts.
 
 mod correction;
+mod delivery;
 mod devices;
 mod driver;
 mod exchange;
@@ -11,6 +12,7 @@ mod packing;
 mod session;
 #[cfg(test)]
 mod tests;
+mod told;
 mod trace;
 mod trace_file;
 mod wire;
