@@ -59,6 +59,7 @@ pub use lapidary_kernels as kernels;
 pub use lapidary_kernels::StorageType;
 pub use lapidary_planner::memory::Objective;
 pub use lapidary_planner::partition::Strategy;
+pub use lower::BackwardMode;
 pub use model::{Model, Weight, Weights};
 pub use ndarray;
 pub use program::Passes;

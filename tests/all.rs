@@ -24,6 +24,7 @@ mod edge_keys;
 mod emulated;
 mod exit_codes;
 mod faulty_disk;
+mod fold;
 mod fuse;
 mod gradients;
 mod graph;

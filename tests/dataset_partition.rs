@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use lapidary::dataset::{Arrays, Dataset, Features, Info, Labels};
 use lapidary::graph::{Graph, Permutation};
-use lapidary::lower::{FeatureData, Inputs, LabelData, Supply};
+use lapidary::lower::{Crossing, FeatureData, Inputs, LabelData, Supply};
 use lapidary::partition::metis::{self, Objective};
 use lapidary::partition::{self, Assignment, VertexWeight, Volume};
 use lapidary::program::BlockSpec;
@@ -210,7 +210,7 @@ fn routed(graph: &Graph, assignment: &Assignment, transposed: bool) -> (u64, u64
         labelled: [n as u64, 0, 0, 0],
     };
     let mut supply = Supply::of_parts(&inputs, ranges);
-    let routes = supply.routes(BlockSpec::Graph { self_loops: false, transposed });
+    let routes = supply.routes(Crossing::Pull(BlockSpec::Graph { self_loops: false, transposed }));
     let sources = || routes.sources.iter().flatten();
     (sources().map(|source| source.rows.len() as u64).sum(), sources().count() as u64)
 }

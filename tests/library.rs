@@ -7,8 +7,8 @@ use lapidary::kernels::{SimDevice, SimSpeed};
 use lapidary::model::{ModelError, Norm, TrainingLoss, gcn_conv};
 use lapidary::ndarray::Array2;
 use lapidary::{
-    Arrays, ByteSize, Dataset, Devices, Error, ExchangeMode, MemoryPolicy, Model, Objective, Partition, Passes,
-    Predictor, RunOptions, Sgd, StorageType, Trainer, Weights,
+    Arrays, BackwardMode, ByteSize, Dataset, Devices, Error, ExchangeMode, MemoryPolicy, Model, Objective, Partition,
+    Passes, Predictor, RunOptions, Sgd, StorageType, Trainer, Weights,
 };
 
 fn karate() -> Dataset {
@@ -50,8 +50,11 @@ fn every_choice_is_read_from_its_own_text() {
     for objective in [Objective::Both, Objective::Loads] {
         assert_eq!(objective.to_string().parse(), Ok(objective));
     }
-    for exchange in [ExchangeMode::Auto, ExchangeMode::Host, ExchangeMode::Peer] {
+    for exchange in [ExchangeMode::Auto, ExchangeMode::Host, ExchangeMode::Peer, ExchangeMode::Staged] {
         assert_eq!(exchange.to_string().parse::<ExchangeMode>().unwrap(), exchange);
+    }
+    for mode in [BackwardMode::Auto, BackwardMode::Pull, BackwardMode::Fold] {
+        assert_eq!(mode.to_string().parse::<BackwardMode>().unwrap(), mode);
     }
     for dtype in [StorageType::F32, StorageType::Bf16] {
         assert_eq!(dtype.to_string().parse(), Ok(dtype));

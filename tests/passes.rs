@@ -3,7 +3,9 @@
 use crate::common::oracle::Oracle;
 use crate::common::programs::*;
 use crate::common::{MODELS, hostile_graph, pairs};
-use lapidary::lower::{Exchange, ExchangePath, FeatureData, Inputs, Lowered, Sizes, Supply, lower};
+use lapidary::lower::{
+    BackwardMode, Exchange, ExchangePath, FeatureData, Inputs, Layout, Lowered, Sizes, Supply, lower,
+};
 use lapidary::model::{Model, ModelConfig, Norm, gcn_conv};
 use lapidary::program::passes::order::Workload;
 use lapidary::program::{DType, Op, Origin, Passes, Program, RowSpace, RowStep, Tensor, TensorId, TensorType};
@@ -101,20 +103,14 @@ type Parameters = Vec<(String, Vec<f64>)>;
 /// Returns the loss and the updated parameters of every part. `ends` are the cuts of the graph; each part has `tiles`
 /// tiles.
 fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize], tiles: usize) -> (f64, Vec<Parameters>) {
-    run_over(ExchangePath::Host, program, data, ends, tiles)
+    run_over(Layout::from(tiles), program, data, ends)
 }
 
-/// Does the same with halos exchanged over `path`.
-fn run_over(
-    path: ExchangePath,
-    program: &Program,
-    data: &Inputs,
-    ends: &[usize],
-    tiles: usize,
-) -> (f64, Vec<Parameters>) {
+/// Does the same with this layout.
+fn run_over(layout: Layout, program: &Program, data: &Inputs, ends: &[usize]) -> (f64, Vec<Parameters>) {
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let mut supply = Supply::of_parts(data, starts.zip(ends.iter().copied()).map(|(a, b)| a..b).collect());
-    let tilings: Vec<_> = supply.tile(tiles).into_iter().map(|tiling| tiling.over(path)).collect();
+    let tilings = supply.tile(layout);
     let lowered: Vec<Lowered> = tilings.iter().map(|tiling| lower(&[("test", program)], tiling, 3)).collect();
     let mut oracles: Vec<Oracle> = Vec::new();
     for (part, lowered) in lowered.iter().enumerate() {
@@ -133,7 +129,7 @@ fn run_over(
             oracle.run(&steps[i..=i]);
         }
         for exchange in &lowered[0].exchanges {
-            if let Exchange::Fetch { packed, halo, block } = *exchange {
+            if let Exchange::Fetch { packed, halo, crossing, owner } = *exchange {
                 let call = &steps[0][i].call;
                 let out = call.out();
                 if !call.fetches() || out.slot != halo {
@@ -145,13 +141,14 @@ fn run_over(
                 for (part, oracle) in oracles.iter_mut().enumerate() {
                     // The positions of the rows are read from the tensor that the device gets.
                     let mut rows = oracle.u32s(rows).to_vec().into_iter();
-                    let sources = &supply.routes(block).sources[part];
+                    let sources = supply.routes(crossing).sources[part].iter();
+                    let sources = sources.filter(|source| owner.is_none_or(|owner| source.part == owner));
                     let of_owner = |source: &lapidary::lower::Source| {
                         let rows = rows.by_ref().take(source.rows.len()).map(|row| row as usize);
                         rows.flat_map(|row| packed[source.part][row * out.cols..][..out.cols].to_vec())
                             .collect::<Vec<f64>>()
                     };
-                    let fetched: Vec<f64> = sources.iter().flat_map(of_owner).collect();
+                    let fetched: Vec<f64> = sources.flat_map(of_owner).collect();
                     assert_eq!(out.dtype.byte_count() * fetched.len() as u64, lowered[part].tensor(halo).bytes);
                     oracle.write(halo, &fetched);
                 }
@@ -170,8 +167,8 @@ fn run_over(
                     Exchange::Sum { .. } => {
                         (0..published[0].len()).map(|k| published.iter().map(|term| term[k]).sum()).collect()
                     }
-                    Exchange::Halo { block, width, .. } => {
-                        let sources = &supply.routes(block).sources[part];
+                    Exchange::Halo { crossing, width, .. } => {
+                        let sources = &supply.routes(crossing).sources[part];
                         let rows = sources.iter().flat_map(|s| s.rows.iter().map(|&row| (s.part, row as usize)));
                         rows.flat_map(|(owner, row)| published[owner][row * width..][..width].to_vec()).collect()
                     }
@@ -199,6 +196,12 @@ fn run_over(
     (loss, updated.collect())
 }
 
+/// Returns the layouts of parts without tiles.
+fn layouts() -> impl Iterator<Item = Layout> {
+    let paths = [ExchangePath::Host, ExchangePath::Peer, ExchangePath::Staged].into_iter();
+    paths.flat_map(|path| [BackwardMode::Pull, BackwardMode::Fold].map(|backward| Layout { tiles: 1, path, backward }))
+}
+
 #[test]
 fn parts_train_as_the_whole_graph_does() {
     for name in MODELS {
@@ -209,11 +212,11 @@ fn parts_train_as_the_whole_graph_does() {
             let program = with_updates(program(&model, storage, Passes::ALL, &ANY_WORKLOAD));
             let (loss, whole) = run_in_parts(&program, &data, &[12], 1);
             for ends in [&[5, 12][..], &[0, 3, 3, 7, 12], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12]] {
-                for path in [ExchangePath::Host, ExchangePath::Peer] {
-                    let (loss_of_parts, parts) = run_over(path, &program, &data, ends, 1);
+                for layout in layouts() {
+                    let (loss_of_parts, parts) = run_over(layout, &program, &data, ends);
                     assert!(
                         (loss - loss_of_parts).abs() < 1e-12,
-                        "{name} {storage:?} {ends:?} {path:?}: {loss_of_parts}, not {loss}"
+                        "{name} {storage:?} {ends:?} {layout:?}: {loss_of_parts}, not {loss}"
                     );
                     for part in parts {
                         assert_same(&part, &whole[0], 1e-12);

@@ -1,6 +1,7 @@
 //! Rows that are copied between devices: the same bits as through the host, and bytes as planned, counted separately.
 
 use crate::common::Tier;
+use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::forecast::{DryRun, Subject};
 use lapidary::model::ModelConfig;
 use lapidary::{
@@ -70,8 +71,12 @@ fn rows_from_device_to_device(tier: Tier) {
                         train(builder.devices(devices(count, exchange)), 4).unwrap()
                     };
                     let (host, peer) = (run(ExchangeMode::Host), run(ExchangeMode::Peer));
+                    let staged = run(ExchangeMode::Staged);
                     let what = format!("{name} on {} with {count} devices in {dtype}", data.name());
-                    assert!(host.bits == peer.bits, "{what}: other bits");
+                    assert!(host.bits == peer.bits && host.bits == staged.bits, "{what}: other bits");
+                    let between = [&peer, &staged].map(|run| run.last.bytes_between_devices);
+                    // In stages, rows that two gathers read are fetched twice.
+                    assert!(between[0] == between[1] || (between[0] < between[1] && name.starts_with("gat")), "{what}");
                     assert_eq!(host.last.bytes_between_devices, 0, "{what}");
                     assert!(peer.last.bytes_between_devices > 0, "{what}");
                     // Only sums of gradients go through the host.
@@ -100,6 +105,9 @@ fn little_memory_and_any_policy_change_no_bit() {
             };
             let (host, peer) = (run(ExchangeMode::Host), run(ExchangeMode::Peer));
             let what = format!("{policy:?}, {percent} %");
+            let staged = run(ExchangeMode::Staged);
+            assert!(staged.peak_bytes <= memory.as_u64(), "{what}");
+            assert!(staged.tiles != host.tiles || staged.bits == host.bits, "{what}: other bits in stages");
             assert!(peer.peak_bytes <= memory.as_u64(), "{what}");
             assert_eq!(peer.last.bytes_between_devices > 0, peer.tiles == 1, "{what}");
             if host.tiles == peer.tiles {
@@ -118,7 +126,7 @@ fn what_is_forecast_is_what_runs() {
     let data = Dataset::builtin("planted").unwrap();
     let model = model("sage", &data);
     let partition = || Partition::parse("edges").unwrap();
-    for exchange in [ExchangeMode::Host, ExchangeMode::Peer] {
+    for exchange in [ExchangeMode::Host, ExchangeMode::Peer, ExchangeMode::Staged] {
         let sims = Devices::sim(3).exchange(exchange);
         let dry_run = DryRun::new(&model, Subject::Data(&data)).devices(sims).partition(partition());
         let forecast = dry_run.profile("a100").run().unwrap();
@@ -126,7 +134,8 @@ fn what_is_forecast_is_what_runs() {
         let run = train(Trainer::builder(&model, &data).devices(devices(3, exchange)), 3).unwrap();
         assert_eq!([run.last.bytes_to_device, run.last.bytes_to_host], plan.bytes());
         assert_eq!(run.last.bytes_between_devices, plan.bytes_between_devices());
-        assert_eq!(plan.bytes_between_devices() > 0, exchange == ExchangeMode::Peer);
+        assert_eq!(plan.bytes_between_devices() > 0, exchange != ExchangeMode::Host);
+        assert_eq!(plan.exchange.name(), exchange.to_string());
     }
 }
 
@@ -137,10 +146,36 @@ fn inference_fetches_as_well() {
     let weights = Trainer::builder(&model, &data).build().unwrap().weights().unwrap();
     let predictor =
         || Predictor::new(&model, weights.clone(), None).unwrap().partition(Partition::parse("edges").unwrap());
-    let [host, peer] = [ExchangeMode::Host, ExchangeMode::Peer]
+    let [host, peer, staged] = [ExchangeMode::Host, ExchangeMode::Peer, ExchangeMode::Staged]
         .map(|exchange| predictor().devices(devices(3, exchange)).predict(&data).unwrap());
-    assert_eq!(host.dim(), peer.dim());
-    assert!(host.iter().zip(&peer).all(|(a, b)| a.to_bits() == b.to_bits()));
+    for other in [peer, staged] {
+        assert_eq!(host.dim(), other.dim());
+        assert!(host.iter().zip(&other).all(|(a, b)| a.to_bits() == b.to_bits()));
+    }
+}
+
+/// Random ends: nearly every row is read by all parts. Then a part needs less memory for the rows of two others than for
+/// those of all.
+#[test]
+fn stages_need_less_memory_than_the_whole_halo() {
+    let shape = RmatOptions { vertices: 2_000, edge_factor: 10.0, quarters: [0.25; 4], ..RmatOptions::default() };
+    let data = rmat(&RmatOptions { feature_width: 24, classes: 6, ..shape }).unwrap();
+    let model = model("gcn", &data);
+    let [host, peer, staged] = [ExchangeMode::Host, ExchangeMode::Peer, ExchangeMode::Staged].map(|exchange| {
+        let builder = Trainer::builder(&model, &data).memory(MemoryPolicy::None);
+        train(builder.devices(devices(8, exchange)), 2).unwrap()
+    });
+    assert!(host.bits == peer.bits && host.bits == staged.bits);
+    assert!(staged.peak_bytes * 10 < peer.peak_bytes * 9, "{} of {}", staged.peak_bytes, peer.peak_bytes);
+    // With less memory than the whole halo needs, stages still do without tiles and the host.
+    let memory = ByteSize::b(staged.peak_bytes);
+    let small = |exchange| {
+        let builder = Trainer::builder(&model, &data).device_memory(memory);
+        train(builder.devices(devices(8, exchange)), 2).unwrap()
+    };
+    let small = small(ExchangeMode::Staged);
+    assert_eq!((small.tiles, small.last.bytes_between_devices), (1, staged.last.bytes_between_devices));
+    assert!(small.bits == host.bits);
 }
 
 /// Returns standard output and standard error of a command that must succeed.
@@ -192,6 +227,7 @@ fn what_cannot_be_had_is_an_error() {
     let model = model("gcn", &data);
     let build = |devices: Devices| Trainer::builder(&model, &data).devices(devices).build().map(drop);
     let peer = |text: &str| build(Devices::parse(text).unwrap().exchange(ExchangeMode::Peer));
+    build(Devices::parse("cpu:2").unwrap().exchange(ExchangeMode::Staged)).unwrap_err();
     let error = peer("cpu:2").unwrap_err();
     assert!(
         matches!(error, Error::Unreachable { .. }) && error.to_string().contains("choose `auto` or `host`"),

@@ -9,8 +9,8 @@ use lapidary::forecast::{DryRun, Network, Subject};
 use lapidary::kernels::{SimDevice, SimSpeed};
 use lapidary::model::ModelConfig;
 use lapidary::{
-    Adam, Arrays, ByteSize, Dataset, Devices, Error, Graph, Model, Partition, Predictor, Ranks, RunOptions, Sent,
-    Trainer,
+    Adam, Arrays, BackwardMode, ByteSize, Dataset, Devices, Error, Graph, Model, Partition, Predictor, Ranks,
+    RunOptions, Sent, Trainer,
 };
 use ndarray::Array2;
 
@@ -73,12 +73,14 @@ fn trains_the_same(tier: Tier, counts: &[usize]) {
             let whole = train(&model, &data, simulated(1), 5);
             for &count in counts {
                 let what = format!("{name} on {}, {count} ranks", data.name());
-                let parts = train(&model, &data, simulated(count), 5);
-                let curves = on_ranks(count, |ranks| train(&model, &data, simulated(1).ranks(ranks), 5));
-                for curve in curves {
-                    assert_same_bits(&what, &curve, &parts);
-                    assert_same(&what, &curve, &whole);
-                    assert_eq!(curve.peaks, parts.peaks, "{what}");
+                for mode in [BackwardMode::Pull, BackwardMode::Fold] {
+                    let parts = train(&model, &data, simulated(count).backward(mode), 5);
+                    let options = || simulated(1).backward(mode);
+                    for curve in on_ranks(count, |ranks| train(&model, &data, options().ranks(ranks), 5)) {
+                        assert_same_bits(&what, &curve, &parts);
+                        assert_same(&what, &curve, &whole);
+                        assert_eq!(curve.peaks, parts.peaks, "{what}");
+                    }
                 }
             }
         }
@@ -125,11 +127,20 @@ fn a_rank_may_have_nothing_to_do() {
 
 #[test]
 fn each_row_is_sent_once_to_each_part_that_reads_it() {
+    each_row_is_sent_once(BackwardMode::Pull);
+}
+
+#[test]
+fn each_sum_is_sent_once_to_the_owner_of_its_row() {
+    each_row_is_sent_once(BackwardMode::Fold);
+}
+
+fn each_row_is_sent_once(mode: BackwardMode) {
     for data in datasets() {
         let model = Model::from_config(ModelConfig::new("gcn", &[data.feature_width(), 16, 3.max(data.class_count())]));
         let model = model.unwrap();
         let (count, epochs) = (4, 3);
-        let options = || simulated(1).partition(Partition::parse("vertices").unwrap());
+        let options = || simulated(1).partition(Partition::parse("vertices").unwrap()).backward(mode);
         let of_ranks = on_ranks(count, |ranks| {
             let mut trainer = Trainer::builder(&model, &data).options(options().ranks(ranks.clone())).build().unwrap();
             let before = ranks.sent();
@@ -160,7 +171,9 @@ fn each_row_is_sent_once_to_each_part_that_reads_it() {
         assert!(once == [traffic.setup.messages, traffic.setup.bytes] && once[0] > 0, "{once:?} and {traffic:?}");
         for (rank, (_, before, after)) in of_ranks.iter().enumerate() {
             for to in (0..count).filter(|&to| to != rank) {
-                let [forward, backward] = [false, true].map(|transposed| read(rank, to, transposed));
+                let forward = read(rank, to, false);
+                let folds = mode == BackwardMode::Fold && !graph.is_symmetric();
+                let backward = if folds { read(to, rank, false) } else { read(rank, to, true) };
                 // The first layer's gather is made once, in setup. An epoch has the second layer forward, in training
                 // and in evaluation, and backward. Rows are 16 or as many numbers as there are classes, whichever is
                 // less.

@@ -6,6 +6,7 @@ use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 
 use crate::error::{Error, Result};
+use crate::lower::BackwardMode;
 use crate::program::Passes;
 use crate::runtime::{Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions};
 
@@ -38,9 +39,14 @@ pub(super) struct LayoutArgs {
     /// Partition of the vertices: learned, edges, vertices, or a file (a run.json)
     #[arg(long, value_name = "PARTITION", default_value = "learned")]
     partition: String,
-    /// Exchange of rows between devices: host (through the host), peer (directly) or auto (peer where GPUs can)
+    /// Exchange of rows between devices: host (through the host), peer (directly), staged (directly, from one device
+    /// after the other) or auto (peer or staged where GPUs can)
     #[arg(long, value_name = "PATH", default_value = "auto")]
     exchange: String,
+    /// Rows that move backward over a directed graph: pull (those that are read), fold (sums for the rows that were read
+    /// forward) or auto (the fewer rows)
+    #[arg(long, value_name = "ROWS", default_value = "auto")]
+    backward: String,
     /// Optimisation passes: all, none, or some of order,prune,reuse,fuse
     #[arg(long, value_name = "PASSES", default_value = "all")]
     passes: String,
@@ -55,13 +61,17 @@ impl LayoutArgs {
         Ok(self.passes.parse()?)
     }
 
+    pub(super) fn backward(&self) -> Result<BackwardMode> {
+        self.backward.parse()
+    }
+
     /// Returns how rows are exchanged between `count` devices. `devices` is the text of `--devices`.
     ///
     /// # Errors
-    /// [`Error::Value`] for an unknown word, and for `peer` between the workers of `cpu:N`.
+    /// [`Error::Value`] for an unknown word, and for `peer` and `staged` between the workers of `cpu:N`.
     pub(super) fn exchange(&self, devices: &str, count: usize) -> Result<ExchangeMode> {
         let exchange = self.exchange.parse()?;
-        if exchange == ExchangeMode::Peer && devices.starts_with("cpu") && count > 1 {
+        if matches!(exchange, ExchangeMode::Peer | ExchangeMode::Staged) && devices.starts_with("cpu") && count > 1 {
             let expected = format!("the workers of {devices} share the host's memory, and exchange nothing directly");
             return Err(Error::Value { option: "exchange", value: self.exchange.clone(), expected });
         }
@@ -105,6 +115,7 @@ impl DeviceArgs {
             .devices(devices)
             .memory(self.memory.policy())
             .partition(self.layout.partition()?)
+            .backward(self.layout.backward()?)
             .passes(self.layout.passes()?);
         Ok(match memory_size(self.device_memory.as_deref())? {
             Some(memory) => options.device_memory(memory),

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::forecast::{
     CurvePoint, DeviceForecast, Forecast, Load, PlanForecast, PolicyForecast, StepForecast, Traffic,
 };
+use crate::lower::{BackwardMode, ExchangePath};
 
 /// The most devices that a table shows.
 const MOST_ROWS: usize = 16;
@@ -150,6 +151,10 @@ struct PlanLine<'a> {
     epoch_seconds: f64,
     host_bytes: u64,
     tiles: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exchange: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backward: Option<&'static str>,
     devices: Vec<DeviceLine<'a>>,
 }
 
@@ -199,6 +204,8 @@ fn plan_line<'a>(forecast: &Forecast, policy: Policy, plan: &'a PlanForecast) ->
         epoch_seconds: plan.epoch_seconds(),
         host_bytes: plan.host_bytes,
         tiles: plan.tiles,
+        backward: plan.folds.then_some(BackwardMode::Fold.name()),
+        exchange: (plan.devices.len() > 1).then_some(plan.exchange.name()),
         devices: devices.collect(),
     }
 }
@@ -250,7 +257,11 @@ fn policies_table(forecast: &Forecast, objective: Objective) -> String {
                 let [to_device, to_host] = plan.bytes();
                 let between = plan.bytes_between_devices();
                 if between > 0 {
-                    between_devices += &format!("\n{name} copies {} per epoch between devices", size(between));
+                    let stages = if plan.exchange == ExchangePath::Staged { ", in stages" } else { "" };
+                    between_devices += &format!("\n{name} copies {} per epoch between devices{stages}", size(between));
+                }
+                if plan.folds {
+                    between_devices += &format!("\n{name} sends sums backward (--backward fold)");
                 }
                 let cost = to_device + if objective == Objective::Both { to_host } else { 0 };
                 let bound = lower_bound(plan);

@@ -228,6 +228,7 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         .steady(!matches!(args.plan.epoch, Some(EpochArg::Cold)))
         .evaluates(args.eval_every > 0)
         .passes(args.device.layout.passes()?)
+        .backward(args.device.layout.backward()?)
         .dtype(args.model.dtype.float())
         .partition(args.device.layout.partition()?)
         .on_ranks(args.device.ranks, target.network)

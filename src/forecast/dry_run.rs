@@ -18,7 +18,7 @@ use super::{
 use crate::bind::{bind, feature_kind, label_kind, model_for};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::lower::{ExchangePath, Inputs, Lifetime, Lowered, Sizes, Supply, Tiling, lower};
+use crate::lower::{Crossing, Exchange, ExchangePath, Inputs, Layout, Lifetime, Lowered, Sizes, Supply, Tiling, lower};
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::plan::{
     Action, DeviceBudget, Method, Planned, PlannedDevice, Script, Sequence, WorkByDevice, both, fit, plan_work, work,
@@ -210,11 +210,16 @@ impl<'a> DryRun<'a> {
         let curve = if self.curve { self.plan_curve(&subject, &profile)? } else { Vec::new() };
         let parts = subject.forecasts(&profile);
         let assumption = matches!(self.subject, Subject::Shape(_)).then_some(Shape::ASSUMPTION);
-        let tiles = policies.iter().rev().find_map(|policy| Some(policy.outcome.as_ref().ok()?.tiles));
+        let layout = policies.iter().rev().find_map(|policy| {
+            let plan = policy.outcome.as_ref().ok()?;
+            let layouts =
+                subject.layouts.iter().filter(|layout| (layout.tiles, layout.path) == (plan.tiles, plan.exchange));
+            Some(layouts.copied().next().unwrap_or(Layout::from(plan.tiles)))
+        });
         let traffic = (self.rank_count > 1).then(|| {
             let (devices, vertices) = (self.options.devices.count(), subject.ranges.last().map_or(0, |part| part.end));
             let job = Job { ranks: self.rank_count, devices, network: self.network, vertices };
-            subject.traffic(tiles.unwrap_or(1), job)
+            subject.traffic(layout.unwrap_or(Layout::from(1)), job)
         });
         Ok(Forecast { profile, assumption, parts, policies, curve, device_memory, traffic })
     }
@@ -276,7 +281,10 @@ impl<'a> DryRun<'a> {
         let programs = [("train", training), ("evaluate", evaluation)];
         let cuts = Mutex::new((parts, BTreeMap::new()));
         Ok(ForecastInput {
-            exchange: if self.rank_count > 1 { ExchangePath::Host } else { self.options.devices.planned_path() },
+            layouts: self.options.whole_layouts(match self.rank_count {
+                1 => self.options.devices.planned_paths(),
+                _ => vec![ExchangePath::Host],
+            }),
             programs,
             phases: self.phases(),
             copies,
@@ -300,7 +308,8 @@ impl<'a> DryRun<'a> {
         let epoch = if self.steady { Epoch::Steady } else { Epoch::Cold };
         let fitted = fit(
             &budgets,
-            |tiles| subject.cut(tiles),
+            &subject.layouts,
+            |layout| subject.cut(layout),
             |cut| {
                 let setup = plan_work(&cut.0.lowered, &budgets, &cut.0.setup, &Epoch::Cold, &method);
                 let main = plan_work(&cut.0.lowered, &budgets, &cut.0.main, &epoch, &method);
@@ -309,7 +318,7 @@ impl<'a> DryRun<'a> {
             method.weighs(&epoch),
         );
         match fitted {
-            Ok((cut, planned, tiles)) => Ok(Ok(PlannedCut { cut, planned, tiles })),
+            Ok((cut, planned, layout)) => Ok(Ok(PlannedCut { cut, planned, layout })),
             Err(Error::DoesNotFit { need_bytes, .. }) => Ok(Err(need_bytes)),
             Err(other) => Err(other),
         }
@@ -378,14 +387,15 @@ fn on_all_cores<I: Sync, T: Send>(items: &[I], make: impl Fn(&I) -> T + Sync) ->
 
 /// Inputs of planning: programs and parts.
 struct ForecastInput<'i> {
-    exchange: ExchangePath,
+    /// The layouts of whole parts that are possible, the best one first.
+    layouts: Vec<Layout>,
     programs: [(&'static str, Program); 2],
     phases: &'static [usize],
     /// Number of equal parts that each lowered part stands for.
     copies: usize,
     ranges: Vec<Range<u64>>,
-    /// The parts, and a cache of the lowered programs by number of tiles. Lowering does not depend on the capacity.
-    cuts: Mutex<(Parts<'i>, BTreeMap<usize, Cut>)>,
+    /// The parts, and a cache of the lowered programs by layout. Lowering does not depend on the capacity.
+    cuts: Mutex<(Parts<'i>, BTreeMap<Layout, Cut>)>,
 }
 
 /// The parts that programs are lowered for.
@@ -414,28 +424,27 @@ impl AsRef<[Lowered]> for Cut {
 }
 
 impl ForecastInput<'_> {
-    fn cut(&self, tiles: usize) -> Cut {
+    fn cut(&self, layout: Layout) -> Cut {
         let mut cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
         let (parts, cuts) = &mut *cuts;
         let make = || {
             let tilings = match parts {
-                Parts::Known(supply) => supply.tile(tiles),
-                Parts::Even(sizes, _) => Tiling::evenly(&[*sizes], tiles),
+                Parts::Known(supply) => supply.tile(layout),
+                Parts::Even(sizes, _) => Tiling::evenly(&[*sizes], layout),
             };
             let programs = self.programs.each_ref().map(|(name, program)| (*name, program));
-            let lowered: Vec<Lowered> =
-                tilings.into_iter().map(|tiling| lower(&programs, &tiling.over(self.exchange), 0)).collect();
+            let lowered: Vec<Lowered> = tilings.iter().map(|tiling| lower(&programs, tiling, 0)).collect();
             let keep = BTreeSet::new();
             let setup = work(&lowered, Sequence::Setup, &keep);
             let main = work(&lowered, Sequence::Phases(self.phases), &keep);
             Cut(Arc::new(CutWork { lowered, setup, main }))
         };
-        cuts.entry(tiles).or_insert_with(make).clone()
+        cuts.entry(layout).or_insert_with(make).clone()
     }
 
-    /// Returns what the ranks send each other, with this number of tiles.
-    fn traffic(&self, tiles: usize, job: Job) -> Traffic {
-        let cut = self.cut(tiles);
+    /// Returns what the ranks send each other, with this layout.
+    fn traffic(&self, layout: Layout, job: Job) -> Traffic {
+        let cut = self.cut(layout);
         let lowered = &cut.0.lowered[0];
         match &mut self.cuts.lock().unwrap_or_else(PoisonError::into_inner).0 {
             Parts::Known(supply) => Traffic::of_data(supply, lowered, self.phases, job),
@@ -444,7 +453,7 @@ impl ForecastInput<'_> {
     }
 
     fn forecasts(&self, profile: &Profile) -> Vec<PartForecast> {
-        let cut = self.cut(1);
+        let cut = self.cut(self.layouts[0]);
         let sizes = match &mut self.cuts.lock().unwrap_or_else(PoisonError::into_inner).0 {
             Parts::Known(supply) => supply.sizes(),
             Parts::Even(sizes, _) => vec![*sizes],
@@ -469,7 +478,7 @@ impl ForecastInput<'_> {
 struct PlannedCut {
     cut: Cut,
     planned: (Planned, Planned),
-    tiles: usize,
+    layout: Layout,
 }
 
 impl PlannedCut {
@@ -485,9 +494,18 @@ impl PlannedCut {
         plans.map(|(_, plan)| plan.peak_bytes).max().unwrap_or(0)
     }
 
+    /// Whether sums move in place of rows.
+    fn folds(&self) -> bool {
+        let is_fold = |exchange: &Exchange| match exchange {
+            Exchange::Halo { crossing, .. } | Exchange::Fetch { crossing, .. } => matches!(crossing, Crossing::Fold(_)),
+            Exchange::Sum { .. } => false,
+        };
+        self.cut.0.lowered[0].exchanges.iter().any(is_fold)
+    }
+
     /// Returns the plan as a point of the curve, for `copies` equal devices per planned device.
     fn point(&self, profile: &Profile, device_memory: u64, copies: usize) -> CurvePoint {
-        let (tiles, copies) = (self.tiles, copies as u64);
+        let (tiles, copies) = (self.layout.tiles, copies as u64);
         let none = CurvePoint {
             device_memory,
             tiles,
@@ -534,7 +552,7 @@ impl PlannedCut {
             }
         };
         let devices = self.devices().map(device).collect();
-        PlanForecast { tiles: self.tiles, devices, host_bytes }
+        PlanForecast { tiles: self.layout.tiles, exchange: self.layout.path, folds: self.folds(), devices, host_bytes }
     }
 }
 
@@ -543,8 +561,12 @@ impl PlannedCut {
 fn bytes_on_host(lowered: &Lowered, script: &Script) -> u64 {
     let copied = script.actions.iter().flat_map(|a| a.store.iter().chain(&a.publish)).chain(&script.finish[0]);
     let stored: BTreeSet<_> = copied.collect();
+    let steps = lowered.phases.iter().flat_map(|phase| &phase.steps);
+    let read: BTreeSet<Slot> = steps.flat_map(|step| step.call.reads()).collect();
     let on_host = lowered.tensors.iter().enumerate().filter(|(i, tensor)| match tensor.kind {
-        Lifetime::Constant | Lifetime::State | Lifetime::Received => true,
+        // What the setup makes only for itself stays on the device.
+        Lifetime::Constant => tensor.contents.is_some() || read.contains(&Slot(*i as u32)),
+        Lifetime::State | Lifetime::Received => true,
         Lifetime::Local => stored.contains(&Slot(*i as u32)),
     });
     on_host.fold(0, |sum, (_, tensor)| sum.saturating_add(tensor.bytes))

@@ -8,6 +8,7 @@ use lapidary_planner::memory::Policy;
 use serde::Serialize;
 
 use super::Traffic;
+use crate::lower::ExchangePath;
 
 /// The result of a dry run.
 #[derive(Clone, Debug)]
@@ -56,6 +57,10 @@ pub struct PolicyForecast {
 pub struct PlanForecast {
     /// Number of tiles of each part, so that its largest operation fits.
     pub tiles: usize,
+    /// How rows move between devices.
+    pub exchange: ExchangePath,
+    /// Whether sums move backward in place of rows: see [`BackwardMode::Fold`](crate::BackwardMode::Fold).
+    pub folds: bool,
     /// The forecast of each device.
     pub devices: Vec<DeviceForecast>,
     /// Bytes on the host: the data that the devices load, and what they store.
@@ -126,8 +131,9 @@ impl PlanForecast {
 
     /// Returns the same plan with each device repeated `copies` times.
     pub(super) fn times(self, copies: usize) -> Self {
-        let devices = self.devices.into_iter().flat_map(|device| std::iter::repeat_n(device, copies)).collect();
-        Self { tiles: self.tiles, devices, host_bytes: self.host_bytes.saturating_mul(copies as u64) }
+        let devices = self.devices.iter().flat_map(|device| std::iter::repeat_n(device.clone(), copies)).collect();
+        let host_bytes = self.host_bytes.saturating_mul(copies as u64);
+        Self { devices, host_bytes, ..self }
     }
 
     /// Returns the predicted seconds of an epoch on the slowest device.

@@ -34,7 +34,8 @@ impl Shape {
         let halo = (others * read(edges)).round() as u64;
         let packed = (vertices as f64 * read(self.edges - edges)).round() as u64;
         // Half of the halo comes before the own rows, as in the middle part. So all parts are equal.
-        let cut = Cut { edges, self_loops: 0, halo, low: halo / 2, packed };
+        // As many rows are sent as received.
+        let cut = Cut { edges, self_loops: 0, halo, low: halo / 2, packed, lent: halo, inner: edges / parts as u64 };
         let sizes = |part: u64| Sizes {
             parts,
             first_vertex: (part * vertices).min(self.vertices),
@@ -57,7 +58,7 @@ mod tests {
     fn one_part_exchanges_nothing_and_more_exchange_at_most_all() {
         let shape = Shape { vertices: 1001, edges: 30_000, features: 5, classes: 2, directed: false };
         let one = shape.sizes(1)[0];
-        assert_eq!((one.vertices, one.forward), (1001, Cut { edges: 30_000, ..Cut::default() }));
+        assert_eq!((one.vertices, one.forward), (1001, Cut { edges: 30_000, inner: 30_000, ..Cut::default() }));
         let four = shape.sizes(4)[1];
         assert_eq!((four.vertices, four.forward.edges), (251, 7500));
         assert!(four.forward.halo > 700 && four.forward.halo <= 750, "{} of 750", four.forward.halo);

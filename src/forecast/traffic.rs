@@ -8,9 +8,8 @@ use lapidary_kernels::Slot;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::lower::{Exchange, Lowered, LoweredStep, Sizes, Supply};
+use crate::lower::{Crossing, Exchange, Lowered, LoweredStep, Sizes, Supply};
 use crate::plain_file;
-use crate::program::BlockSpec;
 use crate::ranks::Slices;
 
 /// The network between the ranks of a job: a message of b bytes takes `latency_s + b / bytes_per_s` seconds.
@@ -138,8 +137,8 @@ pub(super) struct Job {
 }
 
 /// The rows that one exchange sends.
-struct Crossing {
-    block: BlockSpec,
+struct Sending {
+    crossing: Crossing,
     row_bytes: u64,
     /// Messages from one part to another.
     messages: u64,
@@ -148,7 +147,7 @@ struct Crossing {
 }
 
 /// The exchanges of these phases and of the setup, and the bytes that each rank sends for sums in an epoch.
-fn crossings(lowered: &Lowered, phases: &[usize], job: Job) -> (Vec<Crossing>, u64) {
+fn sendings(lowered: &Lowered, phases: &[usize], job: Job) -> (Vec<Sending>, u64) {
     let writes = |steps: &[LoweredStep]| -> BTreeSet<Slot> {
         steps.iter().flat_map(|step| step.call.writes().collect::<Vec<_>>()).collect()
     };
@@ -156,11 +155,11 @@ fn crossings(lowered: &Lowered, phases: &[usize], job: Job) -> (Vec<Crossing>, u
     let (mut rows, mut sum_bytes) = (Vec::new(), 0);
     for exchange in &lowered.exchanges {
         match exchange {
-            Exchange::Halo { packed, block, width, float, .. } => {
+            Exchange::Halo { packed, crossing, width, float, .. } => {
                 let once = before.contains(&packed[0]);
                 if once || made.contains(&packed[0]) {
                     let row_bytes = (float.byte_count() * width) as u64;
-                    rows.push(Crossing { block: *block, row_bytes, messages: packed.len() as u64, once });
+                    rows.push(Sending { crossing: *crossing, row_bytes, messages: packed.len() as u64, once });
                 }
             }
             Exchange::Sum { term, .. } if made.contains(term) => {
@@ -174,13 +173,13 @@ fn crossings(lowered: &Lowered, phases: &[usize], job: Job) -> (Vec<Crossing>, u
 }
 
 /// Returns what all ranks would send in an epoch if each sent all of its rows to all others.
-fn broadcast(crossings: &[Crossing], job: Job) -> Load {
+fn broadcast(sendings: &[Sending], job: Job) -> Load {
     let others = job.ranks as u64 - 1;
     let mut all = Load::default();
-    for crossing in crossings.iter().filter(|crossing| !crossing.once) {
+    for sending in sendings.iter().filter(|sending| !sending.once) {
         let rows = job.vertices.saturating_mul(others);
         let messages = others * (job.ranks * job.devices) as u64;
-        all.add(Load { rows, messages, bytes: rows.saturating_mul(crossing.row_bytes) });
+        all.add(Load { rows, messages, bytes: rows.saturating_mul(sending.row_bytes) });
     }
     all
 }
@@ -192,11 +191,11 @@ impl Traffic {
     /// O(parts + pairs of parts that exchange rows) for each exchange, once the routes are known.
     pub(super) fn of_data(supply: &mut Supply<'_>, lowered: &Lowered, phases: &[usize], job: Job) -> Self {
         let devices = job.devices;
-        let (crossings, sum_bytes) = crossings(lowered, phases, job);
-        let (mut setup, broadcast) = (Load::default(), broadcast(&crossings, job));
+        let (sendings, sum_bytes) = sendings(lowered, phases, job);
+        let (mut setup, broadcast) = (Load::default(), broadcast(&sendings, job));
         let mut pairs: BTreeMap<(usize, usize), Load> = BTreeMap::new();
-        for Crossing { block, row_bytes, messages, once } in crossings {
-            for (reader, sources) in supply.routes(block).sources.iter().enumerate() {
+        for Sending { crossing, row_bytes, messages, once } in sendings {
+            for (reader, sources) in supply.routes(crossing).sources.iter().enumerate() {
                 for source in sources {
                     let (from, to, rows) = (source.part / devices, reader / devices, source.rows.len() as u64);
                     let load = Load { rows, messages, bytes: rows * row_bytes };
@@ -220,13 +219,16 @@ impl Traffic {
     /// Estimates the rows that cross between the ranks of a graph of which only the size is known: all parts are like
     /// `part`, and read as many rows of each other part.
     pub(super) fn of_shape(part: &Sizes, lowered: &Lowered, phases: &[usize], job: Job) -> Self {
-        let (crossings, sum_bytes) = crossings(lowered, phases, job);
-        let broadcast = broadcast(&crossings, job);
+        let (sendings, sum_bytes) = sendings(lowered, phases, job);
+        let broadcast = broadcast(&sendings, job);
         let (parts, devices) = ((job.ranks * job.devices) as u64, job.devices as u64);
         let others = parts - devices;
         let (mut setup, mut epoch) = (Load::default(), Load::default());
-        for Crossing { block, row_bytes, messages, once } in crossings {
-            let halo = part.cut(block).halo;
+        for Sending { crossing, row_bytes, messages, once } in sendings {
+            let halo = match crossing {
+                Crossing::Pull(block) => part.cut(block).halo,
+                Crossing::Fold(block) => part.cut(block.transpose()).lent,
+            };
             let rows = (u128::from(halo) * u128::from(others) / u128::from(parts.max(2) - 1)) as u64;
             let messages = if rows > 0 { messages * others } else { 0 };
             let load = Load { rows, messages, bytes: rows.saturating_mul(row_bytes) };

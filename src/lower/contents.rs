@@ -8,10 +8,11 @@ use lapidary_kernels::storage_type::round;
 use lapidary_kernels::{HostSlot, Shared};
 use rayon::prelude::*;
 
-use super::routes::{Routes, Source};
+use super::fold::{FoldArray, FoldBlock, FoldSide};
+use super::routes::{Crossing, Routes, Source};
 use super::sizes::canonical;
 use super::tiling::{cut_rows, with_halo_tiles};
-use super::{Cut, ExchangePath, FeatureData, Inputs, LabelData, Sizes, Tiling};
+use super::{Cut, ExchangePath, FeatureData, Inputs, LabelData, Layout, Sizes, Tiling};
 use crate::graph::{Block, Graph};
 use crate::program::{BlockSpec, Degree, LoopWeight, Origin};
 
@@ -26,10 +27,15 @@ pub enum Contents {
     Indptr(BlockSpec),
     /// A block's sources, u32 `[edges]`.
     Indices(BlockSpec),
-    /// The rows of the part that other parts read over a block, u32 `[packed]`.
-    PackedRows(BlockSpec),
-    /// For each row of the part's halo, its index in its owner's pack, u32 `[halo]`.
-    FetchedRows(BlockSpec),
+    /// The rows of the part that other parts read over a block, u32 `[packed]`. With an owner: none, unless the part is
+    /// the owner.
+    PackedRows(BlockSpec, Option<usize>),
+    /// For each row of the part's halo, its index in its owner's pack, u32 `[halo]`. With an owner: only its rows.
+    FetchedRows(BlockSpec, Option<usize>),
+    /// For each sum of other parts, its index among those that its maker sends, u32 `[lent]`.
+    FetchedSums(BlockSpec),
+    /// An array of one of the two gathers that fold a gather over the block.
+    Fold(BlockSpec, FoldSide, FoldArray),
 }
 
 /// The data split into parts. Contents are built from it on request.
@@ -41,10 +47,14 @@ pub struct Supply<'a> {
     sizes: Option<Vec<Sizes>>,
     /// For each part, the vertices of its tiles.
     tiles: Vec<Vec<Range<usize>>>,
+    /// Whether the sources of a part's block are numbered in the order of the whole graph.
+    in_order: bool,
     graphs: BTreeMap<BlockSpec, Graph>,
     /// Blocks of the graph by part; blocks of the features by part and tile.
     blocks: BTreeMap<(usize, usize, BlockSpec), LocalBlock>,
-    routes: BTreeMap<BlockSpec, Routes>,
+    routes: BTreeMap<Crossing, Routes>,
+    /// The blocks of folded gathers, by part.
+    folds: BTreeMap<(usize, BlockSpec), [FoldBlock; 2]>,
     edge_weights: BTreeMap<(BlockSpec, LoopWeight), Shared<f32>>,
 }
 
@@ -76,9 +86,11 @@ impl<'a> Supply<'a> {
             parts,
             sizes: None,
             tiles,
+            in_order: false,
             graphs: BTreeMap::new(),
             blocks: BTreeMap::new(),
             routes: BTreeMap::new(),
+            folds: BTreeMap::new(),
             edge_weights: BTreeMap::new(),
         }
     }
@@ -123,21 +135,33 @@ impl<'a> Supply<'a> {
         sizes.collect()
     }
 
-    /// Splits every part into `tiles` tiles with about equal shares of its vertices and edges, and returns the sizes
-    /// for lowering. From then on, contents are those of these tiles.
+    /// Lays out every part: splits it into tiles with about equal shares of its vertices and edges, and returns the
+    /// sizes for lowering. From then on, contents are those of this layout.
     ///
     /// # Panics
-    /// If `tiles` is 0.
+    /// If there are no tiles.
     /// # Cost
     /// That of [`Supply::sizes`], and O(n) more for each direction of the graph.
-    pub fn tile(&mut self, tiles: usize) -> Vec<Tiling> {
+    pub fn tile(&mut self, layout: impl Into<Layout>) -> Vec<Tiling> {
+        let Layout { tiles, path, backward } = layout.into();
         assert!(tiles > 0, "a part has tiles");
         let sizes = self.sizes();
         self.blocks.retain(|(_, _, block), _| matches!(block, BlockSpec::Graph { .. }));
         if tiles == 1 {
             self.tiles = self.parts.iter().map(|part| vec![part.clone()]).collect();
-            return sizes.into_iter().map(Tiling::from).collect();
+            let folds = backward.folds(&sizes);
+            let tiling = |(number, part): (usize, Sizes)| {
+                let owners = match path {
+                    ExchangePath::Staged if part.parts > 1 => self.owners(number),
+                    _ => [Vec::new(), Vec::new()],
+                };
+                Tiling { exchange: path, number, owners, folds, ..Tiling::from(part) }
+            };
+            let tilings: Vec<Tiling> = sizes.into_iter().enumerate().map(tiling).collect();
+            self.in_order = tilings[0].is_in_order();
+            return tilings;
         }
+        self.in_order = true;
         self.tiles = self.cut_tiles(tiles);
         let symmetric = self.inputs.symmetric;
         let [forward, backward] = [false, true].map(|transposed| {
@@ -154,9 +178,21 @@ impl<'a> Supply<'a> {
                 ..sizes
             };
             let tiles = self.tiles[part].iter().enumerate().map(tile).collect();
-            Tiling { part: sizes, tiles, halo_tiles: 1, exchange: ExchangePath::Host }
+            Tiling { tiles, number: part, ..Tiling::from(sizes) }
         });
         with_halo_tiles(tilings.collect())
+    }
+
+    /// Returns how many rows of each part a part reads, forward and over the transposed graph.
+    fn owners(&mut self, part: usize) -> [Vec<u64>; 2] {
+        let (count, symmetric) = (self.parts.len(), self.inputs.symmetric);
+        [false, true].map(|transposed| {
+            let block = BlockSpec::Graph { self_loops: false, transposed: transposed && !symmetric };
+            let mut rows = vec![0; count];
+            let routes = self.routes(Crossing::Pull(block));
+            routes.sources[part].iter().for_each(|source| rows[source.part] = source.rows.len() as u64);
+            rows
+        })
     }
 
     /// Returns the rows of every part's tiles.
@@ -176,7 +212,7 @@ impl<'a> Supply<'a> {
         let tiles = self.tiles.clone();
         let packed = match self.parts.len() {
             1 => vec![Vec::new()],
-            _ => self.routes(block).packed.clone(),
+            _ => self.routes(Crossing::Pull(block)).packed.clone(),
         };
         let starts: Vec<usize> = self.parts.iter().map(|part| part.start).collect();
         let graph = self.graph(block);
@@ -202,16 +238,24 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// Returns the rows that cross between the parts over a block of the graph.
-    pub fn routes(&mut self, block: BlockSpec) -> &Routes {
+    /// Returns the rows that cross between the parts.
+    pub fn routes(&mut self, crossing: Crossing) -> &Routes {
         // A self-loop crosses nothing.
-        let block = plain(block);
-        if !self.routes.contains_key(&block) {
-            let parts = self.parts.clone();
-            let routes = Routes::new(self.graph(block), &parts);
-            self.routes.insert(block, routes);
+        let key = match crossing {
+            Crossing::Pull(block) => Crossing::Pull(plain(block)),
+            Crossing::Fold(block) => Crossing::Fold(plain(block)),
+        };
+        if !self.routes.contains_key(&key) {
+            let routes = match key {
+                Crossing::Pull(block) => {
+                    let parts = self.parts.clone();
+                    Routes::new(self.graph(block), &parts)
+                }
+                Crossing::Fold(block) => self.routes(Crossing::Pull(block.transpose())).folded(),
+            };
+            self.routes.insert(key, routes);
         }
-        &self.routes[&block]
+        &self.routes[&key]
     }
 
     /// Returns the array for `contents` of one tile of a part. Arrays that are already in memory are not copied.
@@ -223,26 +267,36 @@ impl<'a> Supply<'a> {
     /// O(n + e) for each block except the graph itself.
     pub fn get(&mut self, part: usize, tile: usize, contents: &Contents) -> HostSlot {
         match contents {
-            Contents::Indptr(block @ BlockSpec::Graph { .. }) if self.tiles[part].len() > 1 => {
+            Contents::Indptr(block @ BlockSpec::Graph { .. }) if self.in_order => {
                 let rows = self.local_rows(part, tile);
                 let offsets = &self.block(part, 0, *block).block.indptr()[rows.start..=rows.end];
                 HostSlot::constant(&Shared::from(offsets.iter().map(|end| end - offsets[0]).collect::<Vec<u64>>()))
             }
-            Contents::Indices(block @ BlockSpec::Graph { .. }) if self.tiles[part].len() > 1 => {
+            Contents::Indices(block @ BlockSpec::Graph { .. }) if self.in_order => {
                 HostSlot::constant(&self.tile_indices(part, tile, *block))
             }
             Contents::Indptr(block) => HostSlot::constant(self.block(part, tile, *block).block.indptr()),
             Contents::Indices(block) => HostSlot::constant(self.block(part, tile, *block).block.indices()),
-            Contents::PackedRows(block) => {
+            Contents::PackedRows(_, Some(owner)) if *owner != part => {
+                HostSlot::constant(&Shared::from(Vec::<u32>::new()))
+            }
+            Contents::PackedRows(block, _) => {
                 let rows = self.local_rows(part, tile);
-                let packed = packed_in(&self.routes(*block).packed[part], rows.clone());
+                let packed = packed_in(&self.routes(Crossing::Pull(*block)).packed[part], rows.clone());
                 HostSlot::constant(&Shared::from(packed.iter().map(|v| v - rows.start as u32).collect::<Vec<u32>>()))
             }
-            Contents::FetchedRows(block) => {
-                let sources = &self.routes(*block).sources[part];
-                let rows: Vec<u32> = sources.iter().flat_map(|source| source.rows.iter().copied()).collect();
+            Contents::FetchedRows(block, owner) => {
+                let sources = self.routes(Crossing::Pull(*block)).sources[part].iter();
+                let sources = sources.filter(|source| owner.is_none_or(|owner| source.part == owner));
+                let rows: Vec<u32> = sources.flat_map(|source| source.rows.iter().copied()).collect();
                 HostSlot::constant(&Shared::from(rows))
             }
+            Contents::FetchedSums(block) => {
+                let sources = self.routes(Crossing::Fold(*block)).sources[part].iter();
+                let rows: Vec<u32> = sources.flat_map(|source| source.rows.iter().copied()).collect();
+                HostSlot::constant(&Shared::from(rows))
+            }
+            Contents::Fold(block, side, array) => self.folded(part, *block, *side, *array),
             Contents::Origin(origin) => self.origin(part, tile, origin),
             Contents::Rounded(Origin::Features) => self.rounded_features(part, tile),
             Contents::Rounded(origin) => panic!("no program asks for {origin:?} in bf16"),
@@ -274,9 +328,36 @@ impl<'a> Supply<'a> {
         block.indices()[edges].par_iter().map(in_order).collect::<Vec<u32>>().into()
     }
 
+    /// Returns an array of one of the two gathers that fold a gather over `spec`.
+    fn folded(&mut self, part: usize, spec: BlockSpec, side: FoldSide, array: FoldArray) -> HostSlot {
+        if !self.folds.contains_key(&(part, spec)) {
+            let (lent, low) = self.routes(Crossing::Pull(spec.transpose())).lent(part);
+            let blocks = FoldBlock::both(&self.block(part, 0, spec.transpose()).block, &lent, low);
+            self.folds.insert((part, spec), blocks);
+        }
+        let weights = (array == FoldArray::Weights).then(|| {
+            let edges = self.part_edges(part, spec.transpose());
+            self.edge_weights(spec.transpose(), LoopWeight::One).slice(edges)
+        });
+        let [out, into] = &self.folds[&(part, spec)];
+        let block = if side == FoldSide::Out { out } else { into };
+        match (array, weights) {
+            (FoldArray::Indptr, _) => HostSlot::constant(&block.indptr),
+            (FoldArray::Indices, _) => HostSlot::constant(&block.indices),
+            (FoldArray::Weights, weights) => HostSlot::constant(&block.weights(&weights.expect("they were asked for"))),
+        }
+    }
+
+    /// Returns the edges of a part in a graph block.
+    fn part_edges(&mut self, part: usize, spec: BlockSpec) -> Range<usize> {
+        let range = self.parts[part].clone();
+        let indptr = self.graph(canonical(spec, self.inputs.symmetric)).indptr();
+        indptr[range.start] as usize..indptr[range.end] as usize
+    }
+
     /// Returns how many rows of a part's halo come before the part's own rows.
     fn low_halo(&mut self, part: usize, block: BlockSpec) -> u64 {
-        low_rows(&self.routes(block).sources[part], part)
+        low_rows(&self.routes(Crossing::Pull(block)).sources[part], part)
     }
 
     /// Returns a copy of a tile's dense features in bf16. The f32 pages of a mapped file are released, since they will
@@ -415,12 +496,12 @@ impl<'a> Supply<'a> {
         self.edge_weights[&(spec, loops)].clone()
     }
 
-    /// Returns the global ids of the sources of a part's block: the part's own rows, then those of its halo; if the part
-    /// is tiled, all in the order of the whole graph.
+    /// Returns the global ids of the sources of a part's block: the part's own rows, then those of its halo; if
+    /// sources are in order, all in the order of the whole graph.
     fn source_ids(&mut self, part: usize, spec: BlockSpec) -> Shared<u32> {
         let spec = canonical(spec, self.inputs.symmetric);
-        let tiled = self.parts.len() > 1 && self.tiles[part].len() > 1;
-        let low = if tiled { self.low_halo(part, spec) as usize } else { 0 };
+        let in_order = self.parts.len() > 1 && self.in_order;
+        let low = if in_order { self.low_halo(part, spec) as usize } else { 0 };
         let own = self.parts[part].start as u32..self.parts[part].end as u32;
         let (before, after) = self.block(part, 0, spec).block.halo().split_at(low);
         before.iter().copied().chain(own).chain(after.iter().copied()).collect::<Vec<_>>().into()
@@ -429,14 +510,23 @@ impl<'a> Supply<'a> {
     /// Returns the edge and row counts of one direction, for each part.
     fn cuts(&mut self, block: BlockSpec) -> Vec<Cut> {
         let parts = self.parts.clone();
-        let routes = self.routes(block).clone();
+        let routes = self.routes(Crossing::Pull(block)).clone();
+        let mut lent = vec![0; parts.len()];
+        routes.sources.iter().flatten().for_each(|source| lent[source.part] += source.rows.len() as u64);
+        let symmetric = self.inputs.symmetric;
         let graph = self.graph(block);
+        let inner = |part: &Range<usize>| {
+            let edges = graph.indptr()[part.start] as usize..graph.indptr()[part.end] as usize;
+            graph.indices()[edges].par_iter().filter(|&&u| part.contains(&(u as usize))).count() as u64
+        };
         let cut = |(i, part): (usize, &Range<usize>)| Cut {
             edges: graph.indptr()[part.end] - graph.indptr()[part.start],
             self_loops: graph.self_loops_in(part.clone()) as u64,
             halo: routes.sources[i].iter().map(|source| source.rows.len() as u64).sum(),
             low: low_rows(&routes.sources[i], i),
             packed: routes.packed[i].len() as u64,
+            lent: lent[i],
+            inner: if symmetric { 0 } else { inner(part) },
         };
         parts.iter().enumerate().map(cut).collect()
     }

@@ -17,6 +17,7 @@
 
 mod bind;
 mod contents;
+mod fold;
 mod inputs;
 mod routes;
 mod runs;
@@ -31,13 +32,14 @@ use std::sync::Arc;
 use lapidary_kernels::{Call, Slot, StorageType};
 
 pub use contents::{Contents, Supply};
+pub use fold::{FoldArray, FoldSide};
 pub use inputs::{FeatureData, Inputs, LabelData};
-pub use routes::{Routes, Source};
+pub use routes::{Crossing, Routes, Source};
 use runs::Run;
 pub use sizes::{Cut, Sizes};
 use table::Table;
 pub(crate) use table::operation_name;
-pub use tiling::{ExchangePath, Tiling};
+pub use tiling::{BackwardMode, ExchangePath, Layout, Tiling};
 
 use crate::program::{BlockSpec, OpId, Origin, Program, RowSpace, TensorId};
 
@@ -80,11 +82,14 @@ pub struct LoweredStep {
     pub next: Vec<(Slot, Slot)>,
     /// Number of the phase that it belongs to; 0 for the setup.
     pub phase: usize,
+    /// Slots that are made before, although the call does not read them. All parts run the steps in one order, and on
+    /// other parts the call reads them.
+    pub after: Vec<Slot>,
 }
 
 impl LoweredStep {
     fn new(name: String, call: Call) -> Self {
-        Self { name, call: Arc::new(call), next: Vec::new(), phase: 0 }
+        Self { name, call: Arc::new(call), next: Vec::new(), phase: 0, after: Vec::new() }
     }
 }
 
@@ -97,8 +102,8 @@ pub enum Exchange {
         packed: Vec<Slot>,
         /// Received by each part: its halo, one slot per tile.
         halo: Vec<Slot>,
-        /// The block that the rows are gathered over.
-        block: BlockSpec,
+        /// Which rows move.
+        crossing: Crossing,
         /// Numbers per row.
         width: usize,
         /// Storage type of the rows.
@@ -111,8 +116,10 @@ pub enum Exchange {
         packed: Slot,
         /// The halo that each part fetches.
         halo: Slot,
-        /// The block that the rows are gathered over.
-        block: BlockSpec,
+        /// Which rows move.
+        crossing: Crossing,
+        /// If set, the only part that lends rows. The packs of the others are empty.
+        owner: Option<usize>,
     },
     /// Each part has a term of a sum over all vertices. All parts receive the sum; the terms are added in part order.
     Sum {
@@ -233,8 +240,17 @@ pub fn lower(programs: &[(&str, &Program)], tiling: &Tiling, seed: u64) -> Lower
         phase.steps.iter_mut().for_each(|step| step.phase = i);
         phases.push(phase);
     }
-    let (tensors, origins) = lowering.table.finish();
-    Lowered { tensors, origins, setup: lowering.setup.finish(), phases, exchanges: lowering.exchanges }
+    let (mut tensors, origins) = lowering.table.finish();
+    let setup = lowering.setup.finish();
+    let steps = setup.iter().chain(phases.iter().flat_map(|phase| &phase.steps));
+    let read: BTreeSet<Slot> = steps.flat_map(|step| step.call.reads()).collect();
+    for (slot, tensor) in (0..).map(Slot).zip(&mut tensors) {
+        // A block that was folded is not needed.
+        if matches!(tensor.contents, Some(Contents::Indptr(_) | Contents::Indices(_))) && !read.contains(&slot) {
+            (tensor.bytes, tensor.contents) = (0, None);
+        }
+    }
+    Lowered { tensors, origins, setup, phases, exchanges: lowering.exchanges }
 }
 
 /// The slots of a program's tensors: one, or one per tile.

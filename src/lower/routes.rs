@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::graph::{Graph, VertexSet, outside};
+use crate::program::BlockSpec;
 
 /// The rows that cross between parts when every part gathers over one block.
 ///
@@ -24,6 +25,16 @@ pub struct Source {
     pub part: usize,
     /// Row indices in the owner's pack, ascending.
     pub rows: Vec<u32>,
+}
+
+/// Which rows cross between parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Crossing {
+    /// A part is sent the rows that it gathers over the block.
+    Pull(BlockSpec),
+    /// A part is sent the sums of its rows over the edges of the block that other parts hold: over those of the
+    /// transposed block, which they read forward.
+    Fold(BlockSpec),
 }
 
 impl Routes {
@@ -53,5 +64,35 @@ impl Routes {
             owners.filter(|source| !source.rows.is_empty()).collect()
         });
         Self { sources: sources.collect(), packed }
+    }
+
+    /// Returns the routes of sums: for each row that a part reads over these routes, it sends back one. A part makes a
+    /// row for each row of its halo, and packs nothing.
+    pub(super) fn folded(&self) -> Self {
+        let mut sources = vec![Vec::new(); self.sources.len()];
+        for (reader, owners) in self.sources.iter().enumerate() {
+            let mut first = 0;
+            for Source { part: owner, rows } in owners {
+                let end = first + rows.len() as u32;
+                sources[*owner].push(Source { part: reader, rows: (first..end).collect() });
+                first = end;
+            }
+        }
+        Self { sources, packed: vec![Vec::new(); self.packed.len()] }
+    }
+
+    /// Returns the rows of a part that others read, for each of them in turn, and how many of these rows are read by
+    /// parts before it.
+    pub(super) fn lent(&self, part: usize) -> (Vec<u32>, usize) {
+        let mut rows = Vec::new();
+        let mut low = 0;
+        for (reader, owners) in self.sources.iter().enumerate() {
+            if reader == part {
+                low = rows.len();
+            }
+            let read = owners.iter().filter(|source| source.part == part).flat_map(|source| &source.rows);
+            rows.extend(read.map(|&row| self.packed[part][row as usize]));
+        }
+        (rows, low)
     }
 }

@@ -38,6 +38,10 @@ pub struct Cut {
     pub low: u64,
     /// Rows of the part that other parts read.
     pub packed: u64,
+    /// The same, each counted once for every part that reads it.
+    pub lent: u64,
+    /// Edges between two vertices of the part, self-loops included. Not counted for symmetric graphs.
+    pub inner: u64,
 }
 
 impl Sizes {

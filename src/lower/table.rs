@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lapidary_kernels::{BlockSlots, Mat, Slot, Window, linear_weight_grad_workspace_bytes};
 
-use super::{Contents, Lifetime, LoweredTensor, Sizes, Tiling};
+use super::{Contents, FoldArray, FoldSide, Lifetime, LoweredTensor, Sizes, Tiling};
 use crate::program::{BlockSpec, DType, Origin, RowSpace, TensorType};
 
 /// The tensors so far. A tensor with rows of the part is stored as one tensor per tile, an optimizer moment as one per
@@ -91,7 +91,7 @@ impl<'a> Table<'a> {
     pub(super) fn packed_rows(&mut self, block: BlockSpec, tile: usize) -> Slot {
         let name = tile_name(&format!("{}.packed_rows", block_name(block)), tile, self.tiling.tiles.len());
         let bytes = 4 * self.tile(tile).cut(block).packed;
-        let contents = Some(Contents::PackedRows(block));
+        let contents = Some(Contents::PackedRows(block, None));
         self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Lifetime::Constant, contents, tile))
     }
 
@@ -99,8 +99,59 @@ impl<'a> Table<'a> {
     pub(super) fn fetched_rows(&mut self, block: BlockSpec) -> Slot {
         let name = format!("{}.fetched_rows", block_name(block));
         let bytes = self.tiling.part.cut(block).halo.saturating_mul(4);
-        let contents = Some(Contents::FetchedRows(block));
+        let contents = Some(Contents::FetchedRows(block, None));
         self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Lifetime::Constant, contents, 0))
+    }
+
+    /// Returns the slots of one stage: the indices of the part's rows that others read, if it is their owner, and the
+    /// indices, in the owner's pack, of the rows that this part reads.
+    pub(super) fn stage_rows(&mut self, block: BlockSpec, owner: usize, [packed, fetched]: [u64; 2]) -> [Slot; 2] {
+        let contents = [Contents::PackedRows(block, Some(owner)), Contents::FetchedRows(block, Some(owner))];
+        let of_stage = [("packed_rows", packed), ("fetched_rows", fetched)].into_iter().zip(contents);
+        let slots = of_stage.map(|((what, rows), contents)| {
+            let name = format!("{}.{what} {owner}", block_name(block));
+            let bytes = rows.saturating_mul(4);
+            self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Lifetime::Constant, Some(contents), 0))
+        });
+        let slots: Vec<Slot> = slots.collect();
+        [slots[0], slots[1]]
+    }
+
+    /// Returns the slot with the indices, among the sums that their makers send, of the sums of other parts.
+    pub(super) fn fetched_sums(&mut self, block: BlockSpec) -> Slot {
+        let name = format!("{}.fetched_sums", block_name(block));
+        let bytes = self.tiling.part.forward.lent.saturating_mul(4);
+        let contents = Some(Contents::FetchedSums(block));
+        self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Lifetime::Constant, contents, 0))
+    }
+
+    /// Returns the block of one of the two gathers that fold a gather over `block`, and the slot of its weights.
+    pub(super) fn folded(&mut self, block: BlockSpec, side: FoldSide, weighted: bool) -> (BlockSlots, Option<Slot>) {
+        let part = &self.tiling.part;
+        let cut = part.forward;
+        let looped = matches!(block, BlockSpec::Graph { self_loops: true, .. });
+        let inner = if looped { (cut.inner - cut.self_loops).saturating_add(part.vertices) } else { cut.inner };
+        let (rows, edges, sums) = match side {
+            FoldSide::Out => (cut.halo, cut.edges - cut.inner, 0),
+            FoldSide::In => (part.vertices, inner.saturating_add(cut.lent), cut.lent),
+        };
+        let own_sources = part.vertices as usize;
+        let what = if side == FoldSide::Out { "out" } else { "in" };
+        let mut array = |name: &str, array: FoldArray, bytes: u64| {
+            let name = format!("{}.{what}.{name}", block_name(block));
+            let contents = Some(Contents::Fold(block, side, array));
+            self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Lifetime::Constant, contents, 0))
+        };
+        let slots = BlockSlots {
+            indptr: array("indptr", FoldArray::Indptr, rows.saturating_add(1).saturating_mul(8)),
+            indices: array("indices", FoldArray::Indices, edges.saturating_mul(4)),
+            rows: rows as usize,
+            own_sources,
+            halo_sources: sums as usize,
+            edges: edges as usize,
+        };
+        let weights = weighted.then(|| array("weights", FoldArray::Weights, edges.saturating_mul(4)));
+        (slots, weights)
     }
 
     /// Returns the tensor with that name.
@@ -133,8 +184,8 @@ impl<'a> Table<'a> {
         slots
     }
 
-    /// Returns the slots of a tile's block. With several tiles, the sources of a graph block (the part's own rows and
-    /// its halo) are numbered in the order of the whole graph.
+    /// Returns the slots of a tile's block. With several tiles or in stages, the sources of a graph block (the part's own
+    /// rows and its halo) are numbered in the order of the whole graph.
     pub(super) fn block(&mut self, block: BlockSpec, tile: usize) -> BlockSlots {
         let block = self.tiling.part.canonical(block);
         if let Some(&slots) = self.blocks.get(&(block, tile)) {
@@ -144,7 +195,7 @@ impl<'a> Table<'a> {
         let (rows, edges) = (sizes.rows(block.rows()), sizes.block_edges(block));
         let halo = self.tiling.part.cut(block).halo;
         let (own_sources, halo_sources) = match block {
-            BlockSpec::Graph { .. } if tiles > 1 => (self.tiling.part.vertices + halo, 0),
+            BlockSpec::Graph { .. } if self.tiling.is_in_order() => (self.tiling.part.vertices + halo, 0),
             _ => (sizes.rows(block.sources()), halo),
         };
         let name = |what: &str| tile_name(&format!("{}.{what}", block_name(block)), tile, tiles);

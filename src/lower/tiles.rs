@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use lapidary_kernels::op::{Linear, Move};
+use lapidary_kernels::op::{DType, EdgeWeight, Gather, Linear, LoopWeight, Move};
 use lapidary_kernels::{Arg, Call, Mat, Slot, Window};
 
 use super::bind::Binder;
 use super::table::{block_name, tile_name};
-use super::{Exchange, Lifetime, LoweredStep, Lowering, Slots};
-use crate::program::{BlockSpec, Op, OpId, Program, TensorId};
+use super::{Crossing, Exchange, ExchangePath, FoldSide, Lifetime, LoweredStep, Lowering, Slots};
+use crate::program::{BlockSpec, Op, OpId, Origin, Program, TensorId};
 
 /// One tile of the rows that a gather reads: its slot, its number of rows, and the index of its first row among all
 /// sources.
@@ -40,9 +40,10 @@ impl Lowering<'_> {
                 call = self.add_to(&mut sum, &name, target, call);
             }
             let mut steps = match program.op(op).block().filter(|_| program.op(op).gathers()) {
-                Some(block @ BlockSpec::Graph { .. }) => {
-                    self.gather(block, &slots[&program.inputs(op)[0]], &name, call)
-                }
+                Some(block @ BlockSpec::Graph { .. }) => match self.folds(program, op, block, &call) {
+                    true => self.gather_and_fold(block, &name, call),
+                    false => self.gather(block, &slots[&program.inputs(op)[0]], &name, call),
+                },
                 _ => vec![LoweredStep::new(name, call)],
             };
             self.add_workspace(&mut steps);
@@ -108,6 +109,9 @@ impl Lowering<'_> {
     fn gather(&mut self, block: BlockSpec, own: &[Slot], name: &str, call: Call) -> Vec<LoweredStep> {
         let block = self.table.tiling().part.canonical(block);
         let own_mat = call.inputs[0];
+        if self.table.tiling().is_staged() {
+            return self.gather_in_stages(block, own[0], name, &call);
+        }
         let mut steps = Vec::new();
         let halos = match self.table.tiling().has_halo() {
             true => self.exchange(block, own, own_mat, &mut steps),
@@ -120,20 +124,133 @@ impl Lowering<'_> {
             return steps;
         }
         let sources = self.sources(block, own, &halos);
-        let partial = call.clone().partial();
+        steps.extend(self.windows(&sources, name, &call));
+        steps
+    }
+
+    /// Returns the steps of a gather, one for each tile of its sources. Each adds to the sum of the one before.
+    fn windows(&mut self, sources: &[SourceTile], name: &str, call: &Call) -> Vec<LoweredStep> {
+        let (own, partial) = (call.inputs[0], call.clone().partial());
         let mut sum = None;
-        for (i, source) in sources.iter().enumerate() {
+        let step = |(i, source): (usize, &SourceTile)| {
             let last = i + 1 == sources.len();
-            let step_name = if last { name.to_owned() } else { format!("{name} until {i}") };
+            let step_name = if last { name.to_owned() } else { format!("{name}[until {i}]") };
             let mut window = if last { call.clone() } else { partial.clone() }.window(source.first, sum);
-            window.inputs[0] = Mat { slot: source.slot, rows: source.rows, ..own_mat };
+            window.inputs[0] = Mat { slot: source.slot, rows: source.rows, ..own };
             if !last {
                 let out = &mut window.outputs[0];
                 out.slot = self.table.push_sum(*out, out.cols, step_name.clone());
                 sum = Some(*out);
             }
-            steps.push(LoweredStep::new(step_name, window));
+            LoweredStep::new(step_name, window)
+        };
+        sources.iter().enumerate().map(step).collect()
+    }
+
+    /// Returns the steps of a gather that fetches the rows of one part after the other, as MG-GCN does. The rows of the
+    /// next part arrive while those of one are added, so a device holds those of two.
+    ///
+    /// # Source
+    /// Balın et al., MG-GCN: scalable multi-GPU GCN training framework, 2021, section 4.2.
+    fn gather_in_stages(&mut self, block: BlockSpec, own: Slot, name: &str, call: &Call) -> Vec<LoweredStep> {
+        let (tiling, own_mat) = (self.table.tiling(), call.inputs[0]);
+        let mut sources = Vec::new();
+        let mut fetches = Vec::new();
+        let mut first = 0;
+        for (owner, &rows) in tiling.owners(block).iter().enumerate() {
+            let (piece, steps) = self.stage(block, own_mat, owner, rows);
+            let (slot, rows) = if owner == tiling.number { (own, own_mat.rows) } else { (piece, rows as usize) };
+            sources.push(SourceTile { slot, rows, first });
+            first += rows;
+            fetches.push((piece, steps));
         }
+        let mut windows = self.windows(&sources, name, call);
+        // The part's own rows are not fetched. But all parts run their steps in one order.
+        windows[tiling.number].after.push(fetches[tiling.number].0);
+        let mut steps = Vec::new();
+        let mut fetches = fetches.into_iter().map(|(_, steps)| steps);
+        steps.extend(fetches.next().into_iter().flatten());
+        for window in windows {
+            steps.extend(fetches.next().into_iter().flatten());
+            steps.push(window);
+        }
+        steps
+    }
+
+    /// Returns the slot of the rows of `owner` that this part reads over `block`, and the steps that pack the owner's
+    /// rows and fetch them.
+    fn stage(&mut self, block: BlockSpec, own: Mat, owner: usize, rows: u64) -> (Slot, [LoweredStep; 2]) {
+        let tiling = self.table.tiling();
+        let count = if owner == tiling.number { tiling.part.cut(block).packed } else { 0 };
+        let [packed_rows, fetched_rows] = self.table.stage_rows(block, owner, [count, rows]);
+        let mut matrix = |what: &str, rows: u64| {
+            let name = format!("{what} {owner} {}.{}", self.table.name(own.slot), block_name(block));
+            let bytes = rows.saturating_mul(own.row_bytes() as u64);
+            let slot = self.table.push(name, bytes, Lifetime::Local);
+            Mat { slot, rows: rows as usize, ..own }
+        };
+        let (packed, halo) = (matrix("pack", count), matrix("halo", rows));
+        let pack = Call::new(Move::Pack, [own.into(), Arg::Slot(packed_rows)], [packed]);
+        let fetch = Call::new(Move::Fetch, [packed.into(), Arg::Slot(fetched_rows)], [halo]);
+        let crossing = Crossing::Pull(block);
+        self.exchanges.push(Exchange::Fetch { packed: packed.slot, halo: halo.slot, crossing, owner: Some(owner) });
+        let step = |made: Mat, call| LoweredStep::new(self.table.name(made.slot).to_owned(), call);
+        (halo.slot, [step(packed, pack), step(halo, fetch)])
+    }
+
+    /// Whether a gather is folded: a plain sum over the transposed graph, with constant weights or none.
+    fn folds(&self, program: &Program, op: OpId, block: BlockSpec, call: &Call) -> bool {
+        let transposed = matches!(block, BlockSpec::Graph { transposed: true, .. });
+        let sums = match call.op.head() {
+            Op::Gather(Gather { weight: EdgeWeight::One, .. }) => true,
+            Op::Gather(Gather { weight: EdgeWeight::Stored, .. }) => {
+                let weights = program.inputs(op)[1];
+                let is_weights = |(origin, &tensor): (&Origin, &TensorId)| {
+                    tensor == weights && matches!(origin, Origin::EdgeWeights(_, LoopWeight::One))
+                };
+                program.origins().iter().any(is_weights)
+            }
+            _ => false,
+        };
+        self.table.tiling().folds && transposed && sums && call.stored() == DType::F32
+    }
+
+    /// Returns the steps of a folded gather: one that makes the sums for other parts, and one that adds the sums of
+    /// others to that of the part's own rows.
+    fn gather_and_fold(&mut self, block: BlockSpec, name: &str, mut call: Call) -> Vec<LoweredStep> {
+        let own = call.inputs[0];
+        let weighted = matches!(call.op.head(), Op::Gather(Gather { weight: EdgeWeight::Stored, .. }));
+        let fetches = self.table.tiling().exchange != ExchangePath::Host;
+        let (out, out_weights) = self.table.folded(block, FoldSide::Out, weighted);
+        let (into, in_weights) = self.table.folded(block, FoldSide::In, weighted);
+        let mut matrix = |what: &str, rows: usize, kind: Lifetime| {
+            let bytes = (rows as u64).saturating_mul(own.row_bytes() as u64);
+            Mat { slot: self.table.push(format!("{what} {name}"), bytes, kind), rows, ..own }
+        };
+        let sums = matrix("sums for others of", out.rows, Lifetime::Local);
+        let kind = if fetches { Lifetime::Local } else { Lifetime::Received };
+        let received = matrix("sums of others of", into.halo_sources, kind);
+
+        let mut sum = call.clone().apart().0;
+        (sum.block, sum.outputs) = (Some(out), vec![sums]);
+        sum.inputs.iter_mut().skip(1).zip(out_weights).for_each(|(mat, slot)| (mat.slot, mat.rows) = (slot, out.edges));
+        let mut steps = vec![LoweredStep::new(format!("{name}[sums]"), sum)];
+
+        let crossing = Crossing::Fold(block);
+        if fetches {
+            let rows = self.table.fetched_sums(block);
+            let fetch = Call::new(Move::Fetch, [sums.into(), Arg::Slot(rows)], [received]);
+            steps.push(LoweredStep::new(self.table.name(received.slot).to_owned(), fetch));
+            self.exchanges.push(Exchange::Fetch { packed: sums.slot, halo: received.slot, crossing, owner: None });
+        } else {
+            let (packed, halo) = (vec![sums.slot], vec![received.slot]);
+            let (width, float) = (own.cols, own.float());
+            self.exchanges.push(Exchange::Halo { packed, halo, crossing, width, float });
+        }
+
+        (call.block, call.halo) = (Some(into), (received.rows > 0).then_some(received));
+        call.inputs[1..].iter_mut().zip(in_weights).for_each(|(mat, slot)| (mat.slot, mat.rows) = (slot, into.edges));
+        steps.push(LoweredStep::new(name.to_owned(), call));
         steps
     }
 
@@ -189,7 +306,8 @@ impl Lowering<'_> {
             let rows = self.table.fetched_rows(block);
             let call = Call::new(Move::Fetch, [lent.into(), Arg::Slot(rows)], [out]);
             steps.push(LoweredStep::new(name, call));
-            self.exchanges.push(Exchange::Fetch { packed: packed[0], halo: slot, block });
+            let crossing = Crossing::Pull(block);
+            self.exchanges.push(Exchange::Fetch { packed: packed[0], halo: slot, crossing, owner: None });
             self.halos.insert((own[0], block), vec![slot]);
             return vec![slot];
         }
@@ -205,7 +323,13 @@ impl Lowering<'_> {
             }
         };
         let (width, float) = (like.cols, like.float());
-        self.exchanges.push(Exchange::Halo { packed, halo: halo.clone(), block, width, float });
+        self.exchanges.push(Exchange::Halo {
+            packed,
+            halo: halo.clone(),
+            crossing: Crossing::Pull(block),
+            width,
+            float,
+        });
         self.halos.insert((own[0], block), halo.clone());
         halo
     }

@@ -1,11 +1,14 @@
 //! Tiles: splits a part's vertices into consecutive ranges, so that an operation does not need a whole matrix on the
 //! device.
 
+use std::fmt;
 use std::ops::Range;
+use std::str::FromStr;
 
 use lapidary_kernels::Window;
 
-use super::Sizes;
+use super::{Cut, Sizes};
+use crate::error::{Error, Result};
 use crate::program::{BlockSpec, RowSpace};
 
 /// Most windows of one update. With 16 windows, Adam needs 2.3 arrays of the weight's size on the device; with one, it
@@ -26,28 +29,124 @@ pub struct Tiling {
     pub halo_tiles: usize,
     /// How the rows of the halo arrive.
     pub exchange: ExchangePath,
+    /// The number of the part.
+    pub number: usize,
+    /// If rows arrive in stages, how many rows of each part this part reads: forward, and over the transposed graph.
+    /// Otherwise empty.
+    pub owners: [Vec<u64>; 2],
+    /// Whether gathers over the transposed graph are folded: see [`BackwardMode`].
+    pub folds: bool,
 }
 
 /// How rows move from part to part.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ExchangePath {
     /// Through host memory.
     #[default]
     Host,
-    /// From device to device, unless a part is split into tiles.
+    /// From device to device, the whole halo at once. Parts have one tile.
     Peer,
+    /// From device to device, the rows of one part at a time, so that a device never holds the whole halo. Parts have
+    /// one tile.
+    Staged,
+}
+
+impl ExchangePath {
+    /// Returns the name that the command uses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Peer => "peer",
+            Self::Staged => "staged",
+        }
+    }
+}
+
+/// Which rows move between parts in the backward pass over a directed graph.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BackwardMode {
+    /// [`BackwardMode::Fold`] if that moves fewer rows, else [`BackwardMode::Pull`].
+    #[default]
+    Auto,
+    /// A part reads the rows that its vertices send edges to.
+    Pull,
+    /// A part sends sums of its rows to the owners of the rows that it read forward. Sums of a gather are then added in
+    /// another order, so the last bits differ. Attention, bf16 rows and parts with several tiles pull all the same.
+    Fold,
+}
+
+impl BackwardMode {
+    /// Returns the name that the command uses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Pull => "pull",
+            Self::Fold => "fold",
+        }
+    }
+
+    /// Whether parts of these sizes fold.
+    ///
+    /// The rows of all parts count, so that all decide alike.
+    pub(super) fn folds(self, parts: &[Sizes]) -> bool {
+        let rows = |cut: fn(&Sizes) -> Cut| parts.iter().map(|part| cut(part).halo).sum::<u64>();
+        let directed = parts.iter().all(|part| part.parts > 1 && !part.symmetric);
+        directed
+            && match self {
+                Self::Auto => rows(|part| part.forward) < rows(|part| part.backward),
+                Self::Pull => false,
+                Self::Fold => true,
+            }
+    }
+}
+
+impl fmt::Display for BackwardMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for BackwardMode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = [Self::Auto, Self::Pull, Self::Fold].into_iter().find(|mode| mode.name() == text);
+        let expected = || "write auto, pull or fold".into();
+        found.ok_or_else(|| Error::Value { option: "backward", value: text.into(), expected: expected() })
+    }
+}
+
+/// How parts are lowered: what is chosen so that a program fits the devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Layout {
+    /// Number of tiles of each part.
+    pub tiles: usize,
+    /// How rows move between parts. With several tiles, it is [`ExchangePath::Host`].
+    pub path: ExchangePath,
+    /// Which rows move backward. With several tiles, it is [`BackwardMode::Pull`].
+    pub backward: BackwardMode,
+}
+
+impl From<usize> for Layout {
+    /// Creates a layout with this number of tiles, whose rows move through the host, and are pulled.
+    fn from(tiles: usize) -> Self {
+        Self { tiles, path: ExchangePath::Host, backward: BackwardMode::Pull }
+    }
 }
 
 impl From<Sizes> for Tiling {
     /// Creates a tiling with one tile.
     fn from(part: Sizes) -> Self {
-        Self { part, tiles: vec![part], halo_tiles: 1, exchange: ExchangePath::Host }
+        let owners = [Vec::new(), Vec::new()];
+        let exchange = ExchangePath::Host;
+        Self { part, tiles: vec![part], halo_tiles: 1, exchange, number: 0, owners, folds: false }
     }
 }
 
 impl Tiling {
-    /// Splits each part into `tiles` tiles, on the assumption that its edges are spread evenly.
-    pub fn evenly(parts: &[Sizes], tiles: usize) -> Vec<Self> {
+    /// Lays out each part, on the assumption that its edges are spread evenly over its tiles and over the other parts.
+    pub fn evenly(parts: &[Sizes], Layout { tiles, path, backward }: Layout) -> Vec<Self> {
+        let folds = tiles == 1 && backward.folds(parts);
         let all = parts.iter().map(|part| {
             let share = |whole: u64, tile: usize| {
                 let [start, end] = ends(whole, tiles, tile);
@@ -64,19 +163,45 @@ impl Tiling {
                 }
                 sizes
             };
-            Self { part: *part, tiles: (0..tiles).map(of_tile).collect(), halo_tiles: 1, exchange: ExchangePath::Host }
+            // The part in the middle stands for all.
+            let number = part.parts / 2;
+            let others = part.parts - 1;
+            let read = |cut: Cut| -> Vec<u64> {
+                let of = |owner: usize| {
+                    let [start, end] = ends(cut.halo, others.max(1), owner - usize::from(owner > number));
+                    end - start
+                };
+                (0..part.parts).map(|owner| if owner == number { 0 } else { of(owner) }).collect()
+            };
+            let owners = match path {
+                ExchangePath::Staged => [part.forward, part.backward].map(read),
+                ExchangePath::Host | ExchangePath::Peer => [Vec::new(), Vec::new()],
+            };
+            let tiles = (0..tiles).map(of_tile).collect();
+            Self { part: *part, tiles, halo_tiles: 1, exchange: path, number, owners, folds }
         });
         with_halo_tiles(all.collect())
     }
 
-    /// Returns the same tiling with its halo arriving over `exchange`.
-    pub fn over(self, exchange: ExchangePath) -> Self {
-        Self { exchange, ..self }
+    /// Whether the whole halo is fetched from other devices.
+    pub(super) fn fetches(&self) -> bool {
+        self.exchange == ExchangePath::Peer
     }
 
-    /// Whether halo rows are fetched from other devices.
-    pub(super) fn fetches(&self) -> bool {
-        self.exchange == ExchangePath::Peer && self.tiles.len() == 1
+    /// Whether the halo is fetched from one device after the other.
+    pub(super) fn is_staged(&self) -> bool {
+        self.exchange == ExchangePath::Staged && self.has_halo()
+    }
+
+    /// Whether the sources of a gather, the part's own rows and its halo, are numbered in the order of the whole graph.
+    pub(super) fn is_in_order(&self) -> bool {
+        self.tiles.len() > 1 || self.is_staged()
+    }
+
+    /// Returns how many rows of each part this part reads over a block.
+    pub(super) fn owners(&self, block: BlockSpec) -> &[u64] {
+        let transposed = matches!(self.part.canonical(block), BlockSpec::Graph { transposed: true, .. });
+        &self.owners[usize::from(transposed)]
     }
 
     /// Whether a tensor with these rows is tiled.

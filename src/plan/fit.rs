@@ -1,15 +1,15 @@
-//! Chooses the number of tiles so that a program fits the devices.
+//! Chooses the layout of the parts so that a program fits the devices: how rows move, and the number of tiles.
 
 use lapidary_kernels::Slot;
 use lapidary_planner::tasks::TensorKind;
 
-use super::{DeviceBudget, Planned, does_not_fit};
+use super::{DeviceBudget, Layout, Planned, does_not_fit};
 use crate::error::{Error, Result};
 use crate::lower::{Lowered, LoweredStep};
 
 /// Numbers of tiles to try. Numbers in between would make little difference. A gather has one step per pair of tiles,
 /// so larger numbers cost more than they gain.
-const COUNTS: [usize; 14] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
+const COUNTS: [usize; 13] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 
 /// Maximum number of tiles if fewer would fit too. Beyond it, the steps cost more than the copies that they save.
 const SPARE_TILES: usize = 16;
@@ -17,41 +17,52 @@ const SPARE_TILES: usize = 16;
 /// Maximum number of steps per device that are planned. The number of steps grows with the square of the tiles.
 const MOST_STEPS: usize = 50_000;
 
-/// Returns the bytes that a plan copies.
-pub(crate) type Moves<T> = fn(&T) -> u64;
+/// The bytes that a plan copies between devices and the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moved {
+    /// For want of memory.
+    pub swapped: u64,
+    /// In all, with the rows and sums that parts exchange through the host.
+    pub all: u64,
+}
 
-/// Lowers with the smallest useful number of tiles that fits the devices, and plans the result. Returns what was
-/// lowered, what `plan` returned for it, and the number of tiles.
+/// Returns the bytes that a plan copies.
+pub(crate) type Moves<T> = fn(&T) -> Moved;
+
+/// Lowers with the simplest useful layout that fits the devices, and plans the result. Returns what was lowered, what
+/// `plan` returned for it, and the layout.
 ///
-/// A program that does not fit whole is split until an operation takes at most half of a device's memory, if at most
-/// twice as many tiles as necessary achieve this. The other half then keeps tensors for the next operations, which
-/// saves more copies than larger tiles do. A program that fits whole is split in the same way only if `moves` says that
-/// this copies less.
+/// The layouts in `whole_layouts`, without tiles, are tried first. A program that does not fit
+/// whole is split into tiles until an operation takes at most half of a device's memory, if at most twice as many tiles
+/// as necessary achieve this. The other half then keeps tensors for the next operations, which saves more copies than
+/// larger tiles do. A program that fits whole is split in the same way only if `moves` says that this copies less.
 ///
 /// # Errors
-/// [`Error::DoesNotFit`], with the smallest sufficient capacity among the numbers of tiles that were tried; errors of
-/// `plan`.
+/// [`Error::DoesNotFit`], with the smallest sufficient capacity among the layouts that were tried; errors of `plan`.
 /// `plan` is only called if every single operation fits.
 pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     budgets: &[DeviceBudget],
-    mut lower: impl FnMut(usize) -> L,
+    whole_layouts: &[Layout],
+    mut lower: impl FnMut(Layout) -> L,
     mut plan: impl FnMut(&L) -> Result<T>,
     moves: Option<Moves<T>>,
-) -> Result<(L, T, usize)> {
-    // The plan without tiles, if it fits and copies something.
-    let mut whole: Option<(L, T, usize)> = None;
+) -> Result<(L, T, Layout)> {
+    // The plan without tiles that copies least, if one fits.
+    let mut whole: Option<(L, T, Layout)> = None;
     let mut refused = Refused::default();
     // The smallest number of tiles that fits, if more tiles could leave memory to spare.
     let mut least: Option<usize> = None;
     let mut last = (1, 0);
-    for tiles in COUNTS {
+    let layouts = whole_layouts.iter().copied().chain(COUNTS.map(Layout::from));
+    for layout in layouts {
+        let tiles = layout.tiles;
         let ratio = tiles as f64 / last.0 as f64;
         let steps = last.1 as f64 * ratio * ratio;
         let enough = least.is_some_and(|least| tiles > (2 * least).min(SPARE_TILES));
         if enough || steps > MOST_STEPS as f64 || refused.in_vain == PATIENCE {
             break;
         }
-        let lowered = lower(tiles);
+        let lowered = lower(layout);
         let devices = lowered.as_ref();
         last = (tiles, devices[0].phases.iter().map(|phase| phase.steps.len()).sum::<usize>());
         let largest: Vec<u64> = devices.iter().map(largest_step_bytes).collect();
@@ -66,15 +77,16 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
             continue;
         }
         match (plan(&lowered), moves) {
-            (Ok(planned), Some(moves)) if tiles == 1 && moves(&planned) > 0 => {
-                (whole, least) = (Some((lowered, planned, 1)), Some(SPARE_TILES / 2));
-            }
             (Ok(planned), moves) => {
-                let cut = (lowered, planned, tiles);
-                return Ok(match (whole, moves) {
-                    (Some(whole), Some(moves)) if moves(&whole.1) <= moves(&cut.1) => whole,
-                    _ => cut,
-                });
+                let new = (lowered, planned, layout);
+                let best = match (whole, moves) {
+                    (Some(whole), Some(moves)) if moves(&whole.1).all <= moves(&new.1).all => whole,
+                    _ => new,
+                };
+                if tiles > 1 || moves.is_none_or(|moves| moves(&best.1).swapped == 0) {
+                    return Ok(best);
+                }
+                (whole, least) = (Some(best), Some(SPARE_TILES / 2));
             }
             (Err(error @ Error::DoesNotFit { .. }), _) => refused.note(error),
             (Err(other), _) => return Err(other),
@@ -85,9 +97,9 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     }
     match (least, refused.nearest) {
         (Some(tiles), _) => {
-            let lowered = lower(tiles);
+            let lowered = lower(tiles.into());
             let planned = plan(&lowered)?;
-            Ok((lowered, planned, tiles))
+            Ok((lowered, planned, tiles.into()))
         }
         (None, nearest) => Err(nearest.expect("some number of tiles was tried")),
     }
@@ -115,16 +127,20 @@ impl Refused {
     }
 }
 
-/// Returns the bytes that the plan of the epoch, the second of the two, copies, without the rows and sums that parts
-/// exchange. [`fit`] compares these bytes if the policy minimises them.
-pub(crate) fn epoch_bytes((_, main): &(Planned, Planned)) -> u64 {
+/// Returns the bytes that the plan of the epoch, the second of the two, copies. [`fit`] compares them if the policy
+/// minimises them.
+pub(crate) fn epoch_bytes((_, main): &(Planned, Planned)) -> Moved {
     let plans = main.devices.iter().filter_map(|device| device.plan.as_ref());
     let bytes = plans.map(|(tasks, plan)| {
         let told = tasks.graph.tensors().iter().filter(|tensor| tensor.publish || tensor.kind == TensorKind::Fresh);
         let told = told.fold(0u64, |sum, tensor| sum.saturating_add(tensor.bytes));
-        plan.bytes_to_device.saturating_add(plan.bytes_to_host).saturating_sub(told)
+        let all = plan.bytes_to_device.saturating_add(plan.bytes_to_host);
+        Moved { swapped: all.saturating_sub(told), all }
     });
-    bytes.sum()
+    bytes.fold(Moved { swapped: 0, all: 0 }, |sum, device| Moved {
+        swapped: sum.swapped.saturating_add(device.swapped),
+        all: sum.all.saturating_add(device.all),
+    })
 }
 
 /// Returns both plans. If neither fits, returns the error with the larger excess: with equal capacities, its need is
@@ -165,4 +181,52 @@ fn largest_step_bytes(lowered: &Lowered) -> u64 {
     };
     let steps = lowered.setup.iter().chain(lowered.phases.iter().flat_map(|phase| &phase.steps));
     steps.map(bytes).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lower::{ExchangePath, Phase};
+
+    struct Tried(Layout, Vec<Lowered>);
+
+    impl AsRef<[Lowered]> for Tried {
+        fn as_ref(&self) -> &[Lowered] {
+            &self.1
+        }
+    }
+
+    /// Returns the layout that is chosen if plans copy so many bytes, or do not fit.
+    fn chosen(moves: impl Fn(Layout) -> Option<u64>) -> Layout {
+        let lowered = Lowered {
+            tensors: Vec::new(),
+            origins: Default::default(),
+            setup: Vec::new(),
+            phases: vec![Phase::default()],
+            exchanges: Vec::new(),
+        };
+        let budget = DeviceBudget { name: "a".into(), capacity_bytes: 100, in_place: false };
+        let whole = [ExchangePath::Peer, ExchangePath::Staged].map(|path| Layout { path, ..Layout::from(1) });
+        let plan = |tried: &Tried| match moves(tried.0) {
+            Some(bytes) => Ok(Moved { swapped: bytes, all: bytes }),
+            // More tiles need less, so that more are tried.
+            None => Err(does_not_fit(&budget, 200 - tried.0.tiles as u64)),
+        };
+        let lower = |layout: Layout| Tried(layout, vec![lowered.clone()]);
+        fit(std::slice::from_ref(&budget), &whole, lower, plan, Some(|moved| *moved)).expect("something fits").2
+    }
+
+    #[test]
+    fn the_first_layout_that_copies_nothing_is_chosen() {
+        let peer = |layout: Layout| layout.path == ExchangePath::Peer;
+        let staged = |layout: Layout| layout.path == ExchangePath::Staged;
+        assert!(peer(chosen(|_| Some(0))));
+        assert!(staged(chosen(|layout| (!peer(layout)).then_some(0))));
+        assert!(staged(chosen(|layout| Some(if peer(layout) { 9 } else { 0 }))));
+        // If all copy something, the fewest bytes count, and then the first.
+        assert!(staged(chosen(|layout| Some(if staged(layout) { 5 } else { 9 }))));
+        assert!(peer(chosen(|_| Some(9))));
+        assert_eq!(chosen(|layout| Some(if layout.tiles == 2 { 4 } else { 9 })).tiles, 2);
+        assert_eq!(chosen(|layout| (layout.tiles > 3).then_some(4)).tiles, 4);
+    }
 }

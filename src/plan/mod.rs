@@ -19,7 +19,7 @@ use lapidary_planner::memory::{Boundary, Epoch, Limit, Objective, Outcome, Plan,
 use lapidary_planner::tasks::TaskError;
 use serde::{Deserialize, Serialize};
 
-pub use crate::lower::ExchangePath;
+pub use crate::lower::{ExchangePath, Layout};
 pub use cost::works;
 use fit::{Moves, excess};
 pub(crate) use fit::{both, fit};

@@ -66,6 +66,17 @@ impl Tasks {
             step.call.reads().for_each(|slot| users.readers.entry(slot).or_default().push(i));
             users.writer.extend(step.call.writes().map(|slot| (slot, i)));
         }
+        for (i, step) in steps.iter().enumerate() {
+            for slot in &step.after {
+                let Some(&maker) = users.writer.get(slot) else { continue };
+                let made = TensorId(tensors.len() as u32);
+                let name = format!("{} made before {}", lowered.tensor(*slot).name, step.name);
+                tensors.push(Tensor { name, bytes: 0, kind: TensorKind::Local, publish: false });
+                slots.push(None);
+                ops[maker].outputs.push(made);
+                ops[i].inputs.push(made);
+            }
+        }
         for exchange in &lowered.exchanges {
             let publishers = exchange.published().iter().filter_map(|slot| users.writer.get(slot));
             let mut publishers: Vec<usize> = publishers.copied().collect();

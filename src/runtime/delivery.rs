@@ -18,16 +18,18 @@ use crate::ranks::{Letter, Ranks, Subject};
 pub(super) fn inbox(lowered: &Lowered, supply: &mut Supply<'_>, part: usize, own: &Range<usize>) -> Inbox {
     let expected = lowered.exchanges.iter().map(|exchange| match exchange {
         Exchange::Sum { .. } => Expected::Sum(None),
-        Exchange::Halo { packed, halo, block, width, float } => {
-            let sources = supply.routes(*block).sources[part].iter().map(|source| match own.contains(&source.part) {
-                true => source.clone(),
-                false => Source { part: source.part, rows: (0..source.rows.len() as u32).collect() },
-            });
+        Exchange::Halo { packed, halo, crossing, width, float } => {
+            let sources =
+                supply.routes(*crossing).sources[part].iter().map(|source| match own.contains(&source.part) {
+                    true => source.clone(),
+                    false => Source { part: source.part, rows: (0..source.rows.len() as u32).collect() },
+                });
             let tile_bytes = halo.iter().map(|&slot| lowered.tensor(slot).bytes as usize).collect();
             Expected::Halo(Halo::new(sources.collect(), packed.len(), tile_bytes, float.byte_count() * width))
         }
-        Exchange::Fetch { block, .. } => {
-            let sources = supply.routes(*block).sources[part].iter();
+        Exchange::Fetch { crossing, owner, .. } => {
+            let sources = supply.routes(*crossing).sources[part].iter();
+            let sources = sources.filter(|source| owner.is_none_or(|owner| source.part == owner));
             Expected::Fetch(sources.map(|source| (source.part, source.rows.len(), None)).collect())
         }
     });
@@ -44,22 +46,26 @@ pub(super) fn readers(
 ) -> Vec<Vec<Reader>> {
     let devices = lowered.len() / ranks.count();
     let of_exchange = |(number, exchange): (usize, &Exchange)| {
-        let (block, packs, row_bytes) = match exchange {
+        let (crossing, packs, row_bytes) = match exchange {
             Exchange::Sum { .. } => return Vec::new(),
-            Exchange::Halo { packed, block, width, float, .. } => (*block, &packed[..], float.byte_count() * width),
-            Exchange::Fetch { block, .. } => (*block, &[][..], 0),
+            Exchange::Fetch { owner: Some(owner), .. } if *owner != part => return Vec::new(),
+            Exchange::Halo { packed, crossing, width, float, .. } => {
+                (*crossing, &packed[..], float.byte_count() * width)
+            }
+            Exchange::Fetch { crossing, .. } => (*crossing, &[][..], 0),
         };
         let pack_rows = packs.iter().map(|&slot| lowered[part].tensor(slot).bytes as usize / row_bytes.max(1));
         let pack_rows: Vec<usize> = pack_rows.collect();
-        let readers = rows_read(supply.routes(block), part).into_iter().map(|(reader, rows)| match post_of(reader) {
-            Some(worker) => Reader::Here(worker),
-            None => {
-                let head = Letter::new(Subject::Rows, session);
-                let letter = Letter { exchange: number as u64, part: part as u64, to: reader as u64, ..head };
-                let rows = by_tile(rows, &pack_rows);
-                Reader::Elsewhere(Route { ranks: ranks.clone(), rank: reader / devices, letter, rows, row_bytes })
-            }
-        });
+        let readers =
+            rows_read(supply.routes(crossing), part).into_iter().map(|(reader, rows)| match post_of(reader) {
+                Some(worker) => Reader::Here(worker),
+                None => {
+                    let head = Letter::new(Subject::Rows, session);
+                    let letter = Letter { exchange: number as u64, part: part as u64, to: reader as u64, ..head };
+                    let rows = by_tile(rows, &pack_rows);
+                    Reader::Elsewhere(Route { ranks: ranks.clone(), rank: reader / devices, letter, rows, row_bytes })
+                }
+            });
         readers.collect()
     };
     lowered[part].exchanges.iter().enumerate().map(of_exchange).collect()

@@ -50,7 +50,8 @@ pub struct Devices {
 /// How rows are copied from device to device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExchangeMode {
-    /// Directly between GPUs if all of them reach each other's memory, otherwise through the host.
+    /// Directly between GPUs if all of them reach each other's memory: at once, or in stages if memory is short.
+    /// Otherwise through the host.
     #[default]
     Auto,
     /// Through the host.
@@ -58,6 +59,21 @@ pub enum ExchangeMode {
     /// Directly from device to device, also between simulated devices. An error on devices that do not support it. Rows
     /// of parts that are split into tiles still go through the host.
     Peer,
+    /// Directly, the rows of one device after those of another, so that a device never holds its whole halo. Otherwise
+    /// as [`ExchangeMode::Peer`].
+    Staged,
+}
+
+impl ExchangeMode {
+    /// Returns the ways from device to device that may be used, the best one first; `None` if rows go through the host.
+    fn between_devices(self) -> Option<Vec<ExchangePath>> {
+        match self {
+            Self::Auto => Some(vec![ExchangePath::Peer, ExchangePath::Staged]),
+            Self::Host => None,
+            Self::Peer => Some(vec![ExchangePath::Peer]),
+            Self::Staged => Some(vec![ExchangePath::Staged]),
+        }
+    }
 }
 
 impl fmt::Display for ExchangeMode {
@@ -66,6 +82,7 @@ impl fmt::Display for ExchangeMode {
             Self::Auto => "auto",
             Self::Host => "host",
             Self::Peer => "peer",
+            Self::Staged => "staged",
         })
     }
 }
@@ -78,8 +95,9 @@ impl FromStr for ExchangeMode {
             "auto" => Ok(Self::Auto),
             "host" => Ok(Self::Host),
             "peer" => Ok(Self::Peer),
+            "staged" => Ok(Self::Staged),
             _ => {
-                let expected = "write auto, host or peer".into();
+                let expected = "write auto, host, peer or staged".into();
                 Err(Error::Value { option: "exchange", value: text.into(), expected })
             }
         }
@@ -213,52 +231,53 @@ impl Devices {
         self
     }
 
-    /// Returns how rows will be copied from device to device. Lets GPUs read each other's memory if they can.
+    /// Returns how rows can be copied from device to device, the best way first. Lets GPUs read each other's memory if
+    /// they can.
     ///
     /// # Errors
-    /// With [`ExchangeMode::Peer`]: [`Error::Unreachable`] if the devices do not support it, and [`Error::Device`] if
+    /// With [`ExchangeMode::Peer`] and [`ExchangeMode::Staged`]: [`Error::Unreachable`] if the devices do not support it, and [`Error::Device`] if
     /// the driver fails.
-    pub(crate) fn exchange_path(&self) -> Result<ExchangePath> {
-        if self.count == 1 || self.exchange == ExchangeMode::Host {
-            return Ok(ExchangePath::Host);
-        }
+    pub(crate) fn exchange_paths(&self) -> Result<Vec<ExchangePath>> {
+        let Some(paths) = self.exchange.between_devices().filter(|_| self.count > 1) else {
+            return Ok(vec![ExchangePath::Host]);
+        };
         let unreachable = |why: &str| Err(Error::Unreachable { why: why.into() });
         match (&self.kind, self.exchange) {
-            (DeviceKind::Sim, ExchangeMode::Peer) => Ok(ExchangePath::Peer),
-            (DeviceKind::Cpu, ExchangeMode::Peer) => {
+            (DeviceKind::Sim, ExchangeMode::Peer | ExchangeMode::Staged) => Ok(paths),
+            (DeviceKind::Cpu, ExchangeMode::Peer | ExchangeMode::Staged) => {
                 unreachable("the workers of cpu:N share the host's memory, where nothing is copied")
             }
-            (DeviceKind::Custom(custom), ExchangeMode::Peer) => {
+            (DeviceKind::Custom(custom), ExchangeMode::Peer | ExchangeMode::Staged) => {
                 unreachable(&format!("devices of the caller's own, as `{}`, go through the host", custom.name))
             }
             (DeviceKind::Cuda(ordinals), exchange) => {
                 let linked = cuda::reach_each_other(ordinals)
                     .and_then(|reach| if reach { cuda::link(ordinals).map(|()| true) } else { Ok(false) });
                 match (linked, exchange) {
-                    (Ok(true), _) => Ok(ExchangePath::Peer),
-                    (_, ExchangeMode::Auto | ExchangeMode::Host) => Ok(ExchangePath::Host),
-                    (Ok(false), ExchangeMode::Peer) => unreachable(&format!("GPUs {} cannot all", numbers(ordinals))),
-                    (Err(source), ExchangeMode::Peer) => Err(Error::Device {
+                    (Ok(true), _) => Ok(paths),
+                    (_, ExchangeMode::Auto | ExchangeMode::Host) => Ok(vec![ExchangePath::Host]),
+                    (Ok(false), _) => unreachable(&format!("GPUs {} cannot all", numbers(ordinals))),
+                    (Err(source), _) => Err(Error::Device {
                         device: self.to_string(),
                         op: "letting them read each other's memory".into(),
                         source: Box::new(source),
                     }),
                 }
             }
-            _ => Ok(ExchangePath::Host),
+            _ => Ok(vec![ExchangePath::Host]),
         }
     }
 
-    /// Returns how rows would be copied from device to device, for a plan. Unlike [`Devices::exchange_path`], changes
+    /// Returns how rows could be copied from device to device, for a plan. Unlike [`Devices::exchange_paths`], changes
     /// no setting of a GPU.
-    pub(crate) fn planned_path(&self) -> ExchangePath {
-        match (&self.kind, self.exchange) {
-            (_, ExchangeMode::Peer) => ExchangePath::Peer,
-            (DeviceKind::Cuda(ordinals), ExchangeMode::Auto) if self.count > 1 => {
-                if cuda::reach_each_other(ordinals).unwrap_or(false) { ExchangePath::Peer } else { ExchangePath::Host }
-            }
-            _ => ExchangePath::Host,
-        }
+    pub(crate) fn planned_paths(&self) -> Vec<ExchangePath> {
+        let reach = match (&self.kind, self.exchange) {
+            (_, ExchangeMode::Peer | ExchangeMode::Staged) => true,
+            (DeviceKind::Cuda(ordinals), _) => cuda::reach_each_other(ordinals).unwrap_or(false),
+            _ => false,
+        };
+        let paths = self.exchange.between_devices().filter(|_| reach && self.count > 1);
+        paths.unwrap_or_else(|| vec![ExchangePath::Host])
     }
 
     /// Returns the greatest number of devices that share one GPU.

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::Devices;
 use super::learn::Learner;
 use crate::error::{Error, Result};
-use crate::lower::Inputs;
-use crate::plan::Method;
+use crate::lower::{BackwardMode, Inputs};
+use crate::plan::{ExchangePath, Layout, Method};
 use crate::program::{Passes, Program};
 use crate::ranks::Ranks;
 use crate::{plain_file, profile};
@@ -159,6 +159,7 @@ pub struct RunOptions {
     pub(crate) memory: Policy,
     pub(crate) partition: Partition,
     pub(crate) passes: Passes,
+    pub(crate) backward: BackwardMode,
     pub(crate) ranks: Ranks,
 }
 
@@ -199,6 +200,13 @@ macro_rules! run_option_setters {
             $this
         }
 
+        /// Sets which rows move between devices in the backward pass over a directed graph. The default is
+        /// [`BackwardMode::Auto`](crate::BackwardMode::Auto): what moves fewer rows.
+        pub fn backward(mut $this, mode: $crate::BackwardMode) -> Self {
+            $options.backward = mode;
+            $this
+        }
+
         /// Sets the ranks that compute together, each with these devices; only this process by default. Every rank
         /// makes the same calls, with the same data and settings.
         pub fn ranks(mut $this, ranks: $crate::ranks::Ranks) -> Self {
@@ -216,6 +224,11 @@ impl RunOptions {
     }
 
     run_option_setters!(self => self);
+
+    /// Returns the layouts of whole parts for these paths.
+    pub(crate) fn whole_layouts(&self, paths: Vec<ExchangePath>) -> Vec<Layout> {
+        paths.into_iter().map(|path| Layout { tiles: 1, path, backward: self.backward }).collect()
+    }
 
     pub(crate) fn method(&self) -> Method {
         Method { policy: self.memory, ..Method::default() }

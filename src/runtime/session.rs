@@ -15,7 +15,7 @@ use super::message::{Note, Report, Run};
 use super::trace::Span;
 use crate::error::{NotFinite, Result};
 use crate::lower::{Inputs, Lowered, Supply, lower};
-use crate::plan::{DeviceBudget, ExchangePath, Method, Planned, Script, Sequence, both, fit, plan_sequence};
+use crate::plan::{DeviceBudget, ExchangePath, Layout, Method, Planned, Script, Sequence, both, fit, plan_sequence};
 use crate::program::{Origin, Program};
 use crate::ranks::Ranks;
 
@@ -45,7 +45,8 @@ pub(crate) struct SessionSpec<'a> {
 pub(crate) struct Surroundings {
     /// The devices of all ranks, in the order of their parts.
     pub budgets: Vec<DeviceBudget>,
-    pub path: ExchangePath,
+    /// The layouts of whole parts that are possible, the best one first.
+    pub layouts: Vec<Layout>,
     pub ranks: Ranks,
 }
 
@@ -57,22 +58,23 @@ impl Surroundings {
     fn new(options: &RunOptions) -> Result<Self> {
         let (ranks, own) = (options.ranks.clone(), options.devices.budgets(options.device_memory)?);
         if ranks.count() == 1 {
-            return Ok(Self { budgets: own, path: options.devices.exchange_path()?, ranks });
+            let paths = options.devices.exchange_paths()?;
+            return Ok(Self { budgets: own, layouts: options.whole_layouts(paths), ranks });
         }
         ranks.agree("number of devices", &own.len().to_string())?;
         let mut budgets: Vec<DeviceBudget> = ranks.gather(&own)?.concat();
         for (part, budget) in budgets.iter_mut().enumerate() {
             budget.name = format!("rank {} {}", part / own.len(), budget.name);
         }
-        Ok(Self { budgets, path: ExchangePath::Host, ranks })
+        Ok(Self { budgets, layouts: options.whole_layouts(vec![ExchangePath::Host]), ranks })
     }
 }
 
 /// Plans of a session, for another session with the same programs, devices and method.
 pub(crate) struct Plans {
     budgets: Vec<DeviceBudget>,
-    path: ExchangePath,
-    tiles: usize,
+    layouts: Vec<Layout>,
+    layout: Layout,
     setup: Planned,
     main: Planned,
 }
@@ -82,13 +84,12 @@ pub(crate) struct Session {
     runtime: Runtime,
     /// The devices of all ranks.
     budgets: Vec<DeviceBudget>,
-    path: ExchangePath,
+    layouts: Vec<Layout>,
     ranks: Ranks,
     method: Method,
     parts: Vec<Range<usize>>,
     keep: BTreeSet<Slot>,
-    /// Number of tiles of each part.
-    tiles: usize,
+    layout: Layout,
     main: Vec<usize>,
     repeats: bool,
     /// The plan of each sequence of phases.
@@ -177,7 +178,7 @@ impl Session {
     /// Opens a session like [`Session::open`], on the devices that `open` returns for the budgets of this rank. It is
     /// called after planning.
     pub(super) fn open_on(
-        Surroundings { budgets, path, ranks }: Surroundings,
+        Surroundings { budgets, layouts, ranks }: Surroundings,
         method: Method,
         job: &SessionSpec<'_>,
         open: impl FnOnce(&[DeviceBudget]) -> Result<Vec<Box<dyn Device>>>,
@@ -185,9 +186,8 @@ impl Session {
         let start = Instant::now();
         let mut supply = Supply::of_parts(job.inputs, job.parts.clone());
         let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };
-        let mut lower_all = |tiles: usize| -> Vec<Lowered> {
-            let tilings = supply.tile(tiles).into_iter().map(|tiling| tiling.over(path));
-            tilings.map(|tiling| lower(job.programs, &tiling, job.seed)).collect()
+        let mut lower_all = |layout: Layout| -> Vec<Lowered> {
+            supply.tile(layout).iter().map(|tiling| lower(job.programs, tiling, job.seed)).collect()
         };
         let kept = |lowered: &[Lowered]| -> BTreeSet<Slot> {
             let kept = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name));
@@ -199,32 +199,32 @@ impl Session {
             let main = plan_sequence(lowered, &budgets, Sequence::Phases(job.main), &epoch, &keep, &method);
             both(setup, main)
         };
-        let known = job.plans.filter(|plans| plans.budgets == budgets && plans.path == path).and_then(|plans| {
-            let lowered = lower_all(plans.tiles);
+        let known = job.plans.filter(|plans| plans.budgets == budgets && plans.layouts == layouts).and_then(|plans| {
+            let lowered = lower_all(plans.layout);
             let keep = kept(&lowered);
             let setup = plans.setup.reused(&lowered, Sequence::Setup, &keep)?;
             let main = plans.main.reused(&lowered, Sequence::Phases(job.main), &keep)?;
-            Some((lowered, (setup, main), plans.tiles))
+            Some((lowered, (setup, main), plans.layout))
         });
         let took_plans = known.is_some();
-        let (lowered, (setup, main), tiles) =
-            known.map_or_else(|| fit(&budgets, &mut lower_all, plan_all, method.weighs(&epoch)), Ok)?;
+        let (lowered, (setup, main), layout) =
+            known.map_or_else(|| fit(&budgets, &layouts, &mut lower_all, plan_all, method.weighs(&epoch)), Ok)?;
         let keep = kept(&lowered);
         let planned = Instant::now();
-        // Planning may have tried other numbers of tiles; this sets the one that was chosen.
-        supply.tile(tiles);
+        // Planning may have tried other layouts; this sets the one that was chosen.
+        supply.tile(layout);
         let devices = budgets.len() / ranks.count();
         let opened = open(&budgets[ranks.rank() * devices..][..devices])?;
         let runtime = Runtime::open(opened, lowered, &mut supply, &ranks)?;
         let setup_scripts = scripts(&setup);
         let mut session = Self {
             budgets,
-            path,
+            layouts,
             ranks,
             method,
             parts: job.parts.clone(),
             keep,
-            tiles,
+            layout,
             main: job.main.to_vec(),
             repeats: job.repeats,
             scripts: BTreeMap::from([(job.main.to_vec(), scripts(&main))]),
@@ -256,9 +256,9 @@ impl Session {
 
     /// Ends the session and returns its plans, for another session.
     pub(crate) fn into_plans(self) -> Plans {
-        let Self { budgets, path, tiles, setup, mut sequences, main, .. } = self;
+        let Self { budgets, layouts, layout, setup, mut sequences, main, .. } = self;
         let main = sequences.remove(&main).expect("the main phases are planned");
-        Plans { budgets, path, tiles, setup, main }
+        Plans { budgets, layouts, layout, setup, main }
     }
 
     /// Returns whether the plans are those of another session.
@@ -440,7 +440,7 @@ impl Session {
 
     /// Returns the number of tiles of each part.
     pub(crate) fn tiles(&self) -> usize {
-        self.tiles
+        self.layout.tiles
     }
 
     /// Returns the plan of the main phases as text: one line per step of each device.

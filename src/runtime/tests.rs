@@ -14,7 +14,7 @@ use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
 use crate::lower::Inputs;
 use crate::model::Model;
-use crate::plan::{DeviceBudget, ExchangePath, Method};
+use crate::plan::{DeviceBudget, ExchangePath, Layout, Method};
 use crate::program::{Passes, Program};
 use crate::ranks::Ranks;
 use crate::train::{Adam, DecayLayers, EpochSpec, evaluation_program, training_program};
@@ -141,6 +141,8 @@ fn job<'a>(programs: &'a [(&'a str, &'a Program)], inputs: &'a Inputs) -> Sessio
     SessionSpec { programs, inputs, parts, main: &[0, 1], others: &[], repeats: true, seed: 0, keep: &[], plans: None }
 }
 
+const PATHS: [ExchangePath; 3] = [ExchangePath::Host, ExchangePath::Peer, ExchangePath::Staged];
+
 /// Runs two epochs on devices of which call number `k` fails. No call fails if `k` is negative.
 fn run(inputs: &Inputs, programs: &(Program, Program), path: ExchangePath, k: i64, fault: Fault) -> Result<()> {
     let programs = [("train", &programs.0), ("evaluate", &programs.1)];
@@ -165,13 +167,13 @@ fn run(inputs: &Inputs, programs: &(Program, Program), path: ExchangePath, k: i6
     for _ in 0..2 {
         let done = session.run(&[0, 1], &[(0, "loss")], &[], false)?;
         let [measured, planned] = done.bytes_between;
-        assert!(measured == planned && (measured > 0) == (path == ExchangePath::Peer), "{measured}, not {planned}");
+        assert!(measured == planned && (measured > 0) == (path != ExchangePath::Host), "{measured}, not {planned}");
     }
     Ok(())
 }
 
 fn alone(budgets: Vec<DeviceBudget>, path: ExchangePath) -> Surroundings {
-    Surroundings { budgets, path, ranks: Ranks::alone() }
+    Surroundings { budgets, layouts: vec![Layout { path, ..Layout::from(1) }], ranks: Ranks::alone() }
 }
 
 fn thread_count() -> usize {
@@ -183,8 +185,7 @@ fn every_call_fails_in_turn_and_nothing_hangs_or_leaks() {
     let data = Dataset::builtin("karate").expect("it is built in");
     let inputs = bind(&data, FeatureNorm::None, false).expect("there are features");
     let programs = programs(&data);
-    let every =
-        [ExchangePath::Host, ExchangePath::Peer].map(|path| [Fault::Error, Fault::Panic].map(|fault| (path, fault)));
+    let every = PATHS.map(|path| [Fault::Error, Fault::Panic].map(|fault| (path, fault)));
     for (path, _) in every.concat() {
         run(&inputs, &programs, path, -1, Fault::Error).expect("without a fault it runs");
     }
@@ -225,7 +226,7 @@ fn no_order_of_the_threads_hangs_or_changes_an_error() {
     config.max_steps = shuttle::MaxSteps::FailAfter(10_000_000);
     config.failure_persistence = shuttle::FailurePersistence::None;
     let mut runs = 0;
-    for path in [ExchangePath::Host, ExchangePath::Peer] {
+    for path in PATHS {
         // No fault, then faults at the start, in the middle and late.
         for k in [-1, 0, 7, 20, 60, 100, 133, 170, 210, 260] {
             let (inputs, programs) = (inputs.clone(), programs.clone());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lapidary::lower::{Contents, Inputs, Lifetime, Lowered, LoweredStep, Supply};
+use lapidary::lower::{Contents, FoldArray, Inputs, Lifetime, Lowered, LoweredStep, Supply};
 use lapidary::program::Origin;
 use lapidary_kernels::Slot;
 use lapidary_kernels::op::oracle::{self, Array};
@@ -28,12 +28,20 @@ impl Oracle {
             let slot = Slot(index as u32);
             let host = tensor.contents.as_ref().map(|contents| (contents, supply.get(part, tensor.tile, contents)));
             let cells = match host {
-                Some((Contents::Indptr(_) | Contents::Origin(Origin::EdgePermutation(_)), host)) => {
-                    Array::U64(host.to_vec())
-                }
-                Some((Contents::Indices(_) | Contents::PackedRows(_) | Contents::FetchedRows(_), host)) => {
-                    Array::U32(host.to_vec())
-                }
+                Some((
+                    Contents::Indptr(_)
+                    | Contents::Fold(_, _, FoldArray::Indptr)
+                    | Contents::Origin(Origin::EdgePermutation(_)),
+                    host,
+                )) => Array::U64(host.to_vec()),
+                Some((
+                    Contents::Indices(_)
+                    | Contents::Fold(_, _, FoldArray::Indices)
+                    | Contents::PackedRows(..)
+                    | Contents::FetchedRows(..)
+                    | Contents::FetchedSums(_),
+                    host,
+                )) => Array::U32(host.to_vec()),
                 Some((Contents::Origin(Origin::Labels | Origin::Split | Origin::SourceIds(_)), host)) => {
                     Array::U32(host.to_vec())
                 }
