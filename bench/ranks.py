@@ -24,10 +24,8 @@ OMPI_MCA_rmaps_base_oversubscribe=1.
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import resource
 import socket
 import statistics
@@ -36,6 +34,7 @@ import time
 
 import numpy as np
 
+import record
 from speed import write_safetensors
 
 OURS = ["process", "ranks", "ranks_tcp"]
@@ -146,8 +145,7 @@ def run(a, about, ranks, kind, round_, parts, weights):
     case = dict(graph=graph, vertices=about["vertices"], edges=about["edges"], hidden=a.hidden, ranks=ranks, kind=kind)
     row = dict(case, round=round_, load=round(load, 1), other_cores=round((all_s - ours_s) / wall_s, 2), **row)
     print(graph, ranks, kind, f"{epoch_ms(row):.1f} ms" if "seconds" in row else row["error"], flush=True)
-    with open(os.path.join(a.work, "runs.jsonl"), "a") as file:
-        file.write(json.dumps(row) + "\n")
+    record.add_run(a.work, row)
 
 
 def epoch_ms(row):
@@ -163,19 +161,11 @@ def run_case(a, graph, ranks, kinds):
     write_safetensors(weights, initial_weights([about["feature_width"], a.hidden, about["classes"]]))
     short = argparse.Namespace(**{**vars(a), "epochs": 1})
     parts = run_ours(short, "process", data, ranks, weights)["parts"] if a.rounds else None
-    done = [row["round"] for row in all_runs(a) if (row["graph"], row["ranks"]) == (graph, ranks)]
+    done = [row["round"] for row in record.all_runs(a.work) if (row["graph"], row["ranks"]) == (graph, ranks)]
     first = max(done, default=-1) + 1
     for round_ in range(first, first + a.rounds):
         for kind in kinds if round_ % 2 == 0 else kinds[::-1]:
             run(a, about, ranks, kind, round_, parts, weights)
-
-
-def all_runs(a):
-    path = os.path.join(a.work, "runs.jsonl")
-    if not os.path.exists(path):
-        return []
-    with open(path) as file:
-        return [json.loads(line) for line in file]
 
 
 def summaries(runs):
@@ -212,15 +202,6 @@ def summary(all_of, by_kind):
                 other_cores=statistics.median(run["other_cores"] for run in good.values()),
                 load=statistics.median(run["load"] for run in good.values()),
                 epoch_ms_runs=[round(epoch_ms(run), 1) for run in good.values()])
-
-
-def machine():
-    """Returns what the numbers were measured on."""
-    with open("/proc/cpuinfo") as file:
-        names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
-    with open("/proc/meminfo") as file:
-        memory_gib = round(int(file.readline().split()[1]) / 2**20)
-    return dict(cpu=names[0] if names else platform.processor(), cores=os.cpu_count(), memory_gib=memory_gib)
 
 
 def table(results, about):
@@ -270,14 +251,12 @@ def main():
         graph, ranks = case.split(":")
         for count in ranks.split(","):
             run_case(a, graph, int(count), a.kinds.split(","))
-    results, here = summaries(all_runs(a)), machine()
-    torch = next((run["torch"] for run in all_runs(a) if "torch" in run), "none")
-    about = (f"{datetime.date.today()}; {here['cpu']}, {here['cores']} cores, {here['memory_gib']} GiB; PyTorch {torch}; by turns. "
-             f"{a.note}").strip()
-    with open(a.out + ".json", "w") as file:
-        json.dump(dict(about=about, machine=here, rows=results), file, indent=1)
-    with open(a.out + ".md", "w") as file:
-        file.write(table(results, about))
+    runs, here = record.all_runs(a.work), record.machine()
+    results = summaries(runs)
+    torch = next((run["torch"] for run in runs if "torch" in run), "none")
+    facts = f"{here['cpu']}, {here['cores']} cores, {here['memory_gib']} GiB", f"PyTorch {torch}", "by turns. "
+    about = (record.about(*facts) + a.note).strip()
+    record.write_results(a.out, table(results, about), about, machine=here, rows=results)
 
 
 if __name__ == "__main__":
