@@ -1,9 +1,8 @@
-"""Keeps runs and writes results: what `speed.py`, `ranks.py`, `gather.py` and `overlap.py` share. Needs no packages."""
+"""Keeps runs and writes results. Needs no packages."""
 
 import datetime
 import json
 import os
-import platform
 
 
 def add_run(folder, run):
@@ -19,15 +18,6 @@ def all_runs(folder):
         return []
     with open(path) as file:
         return [json.loads(line) for line in file]
-
-
-def machine():
-    """Returns what the numbers were measured on."""
-    with open("/proc/cpuinfo") as file:
-        names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
-    with open("/proc/meminfo") as file:
-        memory_gib = round(int(file.readline().split()[1]) / 2**20)
-    return dict(cpu=names[0] if names else platform.processor(), cores=os.cpu_count(), memory_gib=memory_gib)
 
 
 def about(*facts):
