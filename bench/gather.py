@@ -11,10 +11,11 @@ machine's read rate. A gather whose sources do not fit a cache reads them more t
 """
 
 import argparse
-import datetime
 import json
 import os
 import subprocess
+
+import record
 
 PEERS = {"dgl_copy_u_i32": False, "torch_mkl_i32": True, "mkl_ie": True}
 DIMS = "3,16,32,41,64,128,256,602"
@@ -85,11 +86,8 @@ def main():
         new = measure(a, graph)
         measured = {(row["graph"], row["d"]) for row in new}
         rows = [row for row in rows if (row["graph"], row["d"]) not in measured] + new
-        about = f"{datetime.date.today()}; {a.note}; by turns."
-        with open(a.out + ".json", "w") as file:
-            json.dump(dict(about=about, rows=rows), file, indent=1)
-        with open(a.out + ".md", "w") as file:
-            file.write(table(rows, about))
+        about = record.about(a.note, "by turns.")
+        record.write_results(a.out, table(rows, about), about, rows=rows)
 
 
 if __name__ == "__main__":

@@ -24,18 +24,16 @@ OMPI_MCA_rmaps_base_oversubscribe=1.
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
-import resource
 import socket
 import statistics
-import subprocess
-import time
 
 import numpy as np
 
+import record
+from machine import OtherCores, machine, wait_until_quiet
+from processes import outputs
 from speed import write_safetensors
 
 OURS = ["process", "ranks", "ranks_tcp"]
@@ -63,34 +61,6 @@ def free_port():
         return s.getsockname()[1]
 
 
-def outputs(commands, timeout):
-    """Runs commands at once, given as (arguments, additions to the environment), and returns what the first one prints.
-
-    If one fails or is late, ends all of them and raises `RuntimeError`."""
-    logs = subprocess.PIPE
-    children = [subprocess.Popen(c, env={**os.environ, **env}, stdout=logs, stderr=logs, text=True) for c, env in commands]
-    deadline = time.monotonic() + timeout
-    try:
-        first, error = children[0].communicate(timeout=timeout)
-        for child in children:
-            if child is not children[0]:
-                error += child.communicate(timeout=max(0.1, deadline - time.monotonic()))[1]
-            if child.returncode != 0:
-                raise RuntimeError((error.strip().splitlines() or [f"exit code {child.returncode}"])[-1][:200])
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"not done after {timeout:g} s") from None
-    finally:
-        for child in children:
-            if child.poll() is None:
-                child.terminate()  # mpirun ends its ranks; a peer without it would end itself later
-                try:
-                    child.communicate(timeout=10)
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                    child.communicate()
-    return first
-
-
 def run_ours(a, kind, data, ranks, weights):
     train = [a.lapidary, "train", "--data", data, "--hidden", str(a.hidden), "--dropout", "0", "--weights", weights]
     train += ["--partition", "edges", "--epochs", str(a.epochs), "--eval-every", "0", "--json"]
@@ -114,40 +84,19 @@ def run_peer(a, exchange, data, ranks, weights, parts):
     return json.loads(outputs([(command, dict(env, RANK=str(r))) for r in range(ranks)], a.timeout).splitlines()[-1])
 
 
-def busy_seconds():
-    """Returns the processor time of all programs of normal priority, and that of this process's children that have ended."""
-    with open("/proc/stat") as file:
-        ticks = [int(v) for v in file.readline().split()[1:]]
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    user, _nice, system, _, _, irq, softirq = ticks[:7]
-    return (user + system + irq + softirq) / os.sysconf("SC_CLK_TCK"), usage.ru_utime + usage.ru_stime
-
-
-def wait_until_quiet(cores, timeout):
-    """Waits until other programs of normal priority use fewer cores for a second, but not longer than `timeout` seconds."""
-    deadline, busy = time.monotonic() + timeout, cores
-    while busy >= cores and time.monotonic() < deadline:
-        before = busy_seconds()[0]
-        time.sleep(1)
-        busy = busy_seconds()[0] - before
-
-
 def run(a, about, ranks, kind, round_, parts, weights):
     """Runs one framework once, and adds the run to `runs.jsonl`."""
     graph, data = about["graph"], about["data"]
     wait_until_quiet(a.quiet, a.quiet_wait)
-    load, start, before = os.getloadavg()[0], time.monotonic(), busy_seconds()
+    load, others = os.getloadavg()[0], OtherCores()
     try:
         row = run_ours(a, kind, data, ranks, weights) if kind in OURS else run_peer(a, kind, data, ranks, weights, parts)
     except RuntimeError as error:
         row = dict(error=str(error))
-    all_s, ours_s = (after - then for after, then in zip(busy_seconds(), before))
-    wall_s = time.monotonic() - start
     case = dict(graph=graph, vertices=about["vertices"], edges=about["edges"], hidden=a.hidden, ranks=ranks, kind=kind)
-    row = dict(case, round=round_, load=round(load, 1), other_cores=round((all_s - ours_s) / wall_s, 2), **row)
+    row = dict(case, round=round_, load=round(load, 1), other_cores=others.count(), **row)
     print(graph, ranks, kind, f"{epoch_ms(row):.1f} ms" if "seconds" in row else row["error"], flush=True)
-    with open(os.path.join(a.work, "runs.jsonl"), "a") as file:
-        file.write(json.dumps(row) + "\n")
+    record.add_run(a.work, row)
 
 
 def epoch_ms(row):
@@ -163,19 +112,11 @@ def run_case(a, graph, ranks, kinds):
     write_safetensors(weights, initial_weights([about["feature_width"], a.hidden, about["classes"]]))
     short = argparse.Namespace(**{**vars(a), "epochs": 1})
     parts = run_ours(short, "process", data, ranks, weights)["parts"] if a.rounds else None
-    done = [row["round"] for row in all_runs(a) if (row["graph"], row["ranks"]) == (graph, ranks)]
+    done = [row["round"] for row in record.all_runs(a.work) if (row["graph"], row["ranks"]) == (graph, ranks)]
     first = max(done, default=-1) + 1
     for round_ in range(first, first + a.rounds):
         for kind in kinds if round_ % 2 == 0 else kinds[::-1]:
             run(a, about, ranks, kind, round_, parts, weights)
-
-
-def all_runs(a):
-    path = os.path.join(a.work, "runs.jsonl")
-    if not os.path.exists(path):
-        return []
-    with open(path) as file:
-        return [json.loads(line) for line in file]
 
 
 def summaries(runs):
@@ -212,15 +153,6 @@ def summary(all_of, by_kind):
                 other_cores=statistics.median(run["other_cores"] for run in good.values()),
                 load=statistics.median(run["load"] for run in good.values()),
                 epoch_ms_runs=[round(epoch_ms(run), 1) for run in good.values()])
-
-
-def machine():
-    """Returns what the numbers were measured on."""
-    with open("/proc/cpuinfo") as file:
-        names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
-    with open("/proc/meminfo") as file:
-        memory_gib = round(int(file.readline().split()[1]) / 2**20)
-    return dict(cpu=names[0] if names else platform.processor(), cores=os.cpu_count(), memory_gib=memory_gib)
 
 
 def table(results, about):
@@ -270,14 +202,12 @@ def main():
         graph, ranks = case.split(":")
         for count in ranks.split(","):
             run_case(a, graph, int(count), a.kinds.split(","))
-    results, here = summaries(all_runs(a)), machine()
-    torch = next((run["torch"] for run in all_runs(a) if "torch" in run), "none")
-    about = (f"{datetime.date.today()}; {here['cpu']}, {here['cores']} cores, {here['memory_gib']} GiB; PyTorch {torch}; by turns. "
-             f"{a.note}").strip()
-    with open(a.out + ".json", "w") as file:
-        json.dump(dict(about=about, machine=here, rows=results), file, indent=1)
-    with open(a.out + ".md", "w") as file:
-        file.write(table(results, about))
+    runs, here = record.all_runs(a.work), machine()
+    results = summaries(runs)
+    torch = next((run["torch"] for run in runs if "torch" in run), "none")
+    facts = f"{here['cpu']}, {here['cores']} cores, {here['memory_gib']} GiB", f"PyTorch {torch}", "by turns. "
+    about = (record.about(*facts) + a.note).strip()
+    record.write_results(a.out, table(results, about), about, machine=here, rows=results)
 
 
 if __name__ == "__main__":

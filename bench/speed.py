@@ -29,7 +29,6 @@ of two epochs without dropout are compared.
 """
 
 import argparse
-import datetime
 import json
 import os
 import statistics
@@ -38,6 +37,7 @@ import sys
 
 import numpy as np
 
+import record
 from floor import ATTENTION, Rates, attention_epoch_s, epoch_s
 
 MODELS = ["gcn", "gin", "sage", *ATTENTION]
@@ -150,8 +150,7 @@ def run_case(a, graph, heads, hidden, model, dropout, backends):
         case = dict(graph=graph, heads=heads, hidden=hidden, model=model, dropout=dropout, backend=backend)
         row = dict(case, vertices=about["vertices"], edges=about["edges"], widths=widths, load=os.getloadavg()[0], row=row)
         print(*case.values(), row["row"].get("status"), row["row"].get("epoch", {}).get("median_ms"), flush=True)
-        with open(os.path.join(a.work, "runs.jsonl"), "a") as file:
-            file.write(json.dumps(row) + "\n")
+        record.add_run(a.work, row)
 
     same = dict(graph=graph, heads=heads, hidden=hidden, model=model, dropout="none", backend="lapidary")
     if dropout != "none" and not any(same.items() <= row.items() for row in all_runs(a)):
@@ -162,11 +161,8 @@ def run_case(a, graph, heads, hidden, model, dropout, backends):
 
 
 def all_runs(a):
-    path = os.path.join(a.work, "runs.jsonl")
-    if not os.path.exists(path):
-        return []
-    with open(path) as file:
-        return [{"heads": 1, **json.loads(line)} for line in file]
+    """Returns the runs kept so far. Those without `heads` were made before attention was compared."""
+    return [{"heads": 1, **run} for run in record.all_runs(a.work)]
 
 
 def shape_of(heads, hidden):
@@ -301,11 +297,8 @@ def main():
         with open(a.row_rates) as file:
             machine["rows"] = [row for row in map(json.loads, file) if row["bench"] == "gather"]
     results = summaries(all_runs(a), machine and Rates(machine))
-    about = f"{datetime.date.today()}; {a.note}; two layers, Adam; by turns."
-    with open(a.out + ".json", "w") as file:
-        json.dump(dict(about=about, machine=machine, rows=results), file, indent=1)
-    with open(a.out + ".md", "w") as file:
-        file.write(table(results, about))
+    about = record.about(a.note, "two layers, Adam", "by turns.")
+    record.write_results(a.out, table(results, about), about, machine=machine, rows=results)
 
 
 if __name__ == "__main__":

@@ -119,7 +119,8 @@ fn show(compared: &[Compared]) -> String {
         let pays = match (&compared[0], one.epoch_s()) {
             (first, _) if std::ptr::eq(first, one) => "-".into(),
             (first, Some(_)) => {
-                one.pays_after(first).map_or_else(|| "never".into(), |n| format!("{} epochs", count(n)))
+                let epochs = |n| format!("{} epoch{}", count(n), if n == 1 { "" } else { "s" });
+                one.pays_after(first).map_or_else(|| "never".into(), epochs)
             }
             (_, None) => "-".into(),
         };
