@@ -202,7 +202,7 @@ macro_rules! run_option_setters {
 
         /// Sets which rows move between devices in the backward pass over a directed graph. The default is
         /// [`BackwardMode::Auto`](crate::BackwardMode::Auto): what moves fewer rows.
-        pub fn backward(mut $this, mode: $crate::BackwardMode) -> Self {
+        pub fn backward(mut $this, mode: $crate::lower::BackwardMode) -> Self {
             $options.backward = mode;
             $this
         }
