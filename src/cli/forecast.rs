@@ -100,6 +100,7 @@ fn traffic_line(traffic: &Traffic, forecast: &Forecast) -> serde_json::Value {
         "largest": traffic.largest(),
         "setup": traffic.setup,
         "broadcast": traffic.broadcast,
+        "two_copies": traffic.two_copies,
         "gradient_bytes": traffic.gradient_bytes,
         "network_seconds": traffic.seconds,
         "epoch_seconds": epoch_seconds(traffic, forecast),
@@ -116,13 +117,15 @@ fn traffic_table(traffic: &Traffic, forecast: &Forecast) -> String {
         messages: traffic.epoch.messages / ranks,
         bytes: traffic.epoch.bytes / ranks,
     };
-    for (what, load) in [
+    let loads = [
         ("all, in an epoch", traffic.epoch),
         ("a rank, on average", average),
         ("a rank, at most", traffic.largest()),
         ("all, once before", traffic.setup),
         ("if all rows were broadcast", traffic.broadcast),
-    ] {
+    ];
+    let two_copies = traffic.two_copies.map(|load| ("if two ranks held each row (1.5D)", load));
+    for (what, load) in loads.into_iter().chain(two_copies) {
         table.add_row([what.to_owned(), count(load.rows), count(load.messages), size(load.bytes)]);
     }
     table.add_row(["gradients, a rank".to_owned(), String::new(), String::new(), size(traffic.gradient_bytes)]);

@@ -114,6 +114,9 @@ pub struct Traffic {
     /// The rows that all ranks would send in an epoch if each sent all of its rows to all others, as CAGNET's 1D
     /// algorithm and MG-GCN do.
     pub broadcast: Load,
+    /// The same if two ranks each held the same rows, and added half of the products each: the 1.5D algorithm with two
+    /// copies. Every rank then needs twice the memory for rows. `None` unless the number of ranks is a multiple of 4.
+    pub two_copies: Option<Load>,
     /// The rows that each rank sends in an epoch to each other rank: `(from, to, rows)`. Pairs without rows are left
     /// out. Empty for a [`Shape`](super::Shape), whose pairs are all alike.
     pub pairs: Vec<(usize, usize, Load)>,
@@ -184,6 +187,27 @@ fn broadcast(sendings: &[Sending], job: Job) -> Load {
     all
 }
 
+/// Returns what all ranks would send in an epoch if two of them always held the same rows.
+///
+/// There are P / 2 groups of two ranks, each with 2n / P rows. A rank adds the rows of every second group, of which it
+/// holds one at most, and then the two ranks of a group add their sums: each sends one half and returns the other.
+///
+/// # Source
+/// Tripathy et al., Reducing communication in graph neural network training, SC 2020, section IV.B (c = 2).
+fn two_copies(sendings: &[Sending], job: Job) -> Option<Load> {
+    let ranks = job.ranks as u64;
+    if !ranks.is_multiple_of(4) {
+        return None;
+    }
+    let mut all = Load::default();
+    for sending in sendings.iter().filter(|sending| !sending.once) {
+        let rows = job.vertices.saturating_mul(ranks / 2 - 1).saturating_add(job.vertices.saturating_mul(2));
+        let messages = (ranks * (ranks / 4) - ranks / 2 + 2 * ranks) * (job.devices as u64);
+        all.add(Load { rows, messages, bytes: rows.saturating_mul(sending.row_bytes) });
+    }
+    Some(all)
+}
+
 impl Traffic {
     /// Counts the rows that cross between the ranks of a dataset, `devices` parts each.
     ///
@@ -192,7 +216,7 @@ impl Traffic {
     pub(super) fn of_data(supply: &mut Supply<'_>, lowered: &Lowered, phases: &[usize], job: Job) -> Self {
         let devices = job.devices;
         let (sendings, sum_bytes) = sendings(lowered, phases, job);
-        let (mut setup, broadcast) = (Load::default(), broadcast(&sendings, job));
+        let (mut setup, others) = (Load::default(), (broadcast(&sendings, job), two_copies(&sendings, job)));
         let mut pairs: BTreeMap<(usize, usize), Load> = BTreeMap::new();
         for Sending { crossing, row_bytes, messages, once } in sendings {
             for (reader, sources) in supply.routes(crossing).sources.iter().enumerate() {
@@ -213,14 +237,14 @@ impl Traffic {
             by_rank[from][0].add(load);
             by_rank[to][1].add(load);
         }
-        Self::new(job, [setup, broadcast], pairs, by_rank, sum_bytes)
+        Self::new(job, setup, others, pairs, by_rank, sum_bytes)
     }
 
     /// Estimates the rows that cross between the ranks of a graph of which only the size is known: all parts are like
     /// `part`, and read as many rows of each other part.
     pub(super) fn of_shape(part: &Sizes, lowered: &Lowered, phases: &[usize], job: Job) -> Self {
         let (sendings, sum_bytes) = sendings(lowered, phases, job);
-        let broadcast = broadcast(&sendings, job);
+        let others_send = (broadcast(&sendings, job), two_copies(&sendings, job));
         let (parts, devices) = ((job.ranks * job.devices) as u64, job.devices as u64);
         let others = parts - devices;
         let (mut setup, mut epoch) = (Load::default(), Load::default());
@@ -235,12 +259,13 @@ impl Traffic {
             if once { setup.add(load) } else { epoch.add(load) }
         }
         let by_rank = vec![[epoch.times(devices); 2]; job.ranks];
-        Self::new(job, [setup.times(parts), broadcast], Vec::new(), by_rank, sum_bytes)
+        Self::new(job, setup.times(parts), others_send, Vec::new(), by_rank, sum_bytes)
     }
 
     fn new(
         Job { ranks, network, .. }: Job,
-        [setup, broadcast]: [Load; 2],
+        setup: Load,
+        (broadcast, two_copies): (Load, Option<Load>),
         pairs: Vec<(usize, usize, Load)>,
         by_rank: Vec<[Load; 2]>,
         gradient_bytes: u64,
@@ -254,11 +279,43 @@ impl Traffic {
         let seconds = by_rank.iter().map(|both| network.seconds(both.map(with_gradients))).fold(0.0, f64::max);
         let mut epoch = Load::default();
         by_rank.iter().for_each(|[sent, _]| epoch.add(*sent));
-        Self { ranks, network, epoch, setup, broadcast, pairs, by_rank, gradient_bytes, seconds }
+        Self { ranks, network, epoch, setup, broadcast, two_copies, pairs, by_rank, gradient_bytes, seconds }
     }
 
     /// Returns the most that one rank sends or receives in an epoch.
     pub fn largest(&self) -> Load {
         self.by_rank.iter().flatten().copied().max_by_key(|load| load.bytes).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_copies_send_what_their_ranks_do() {
+        for ranks in [4u64, 8, 12, 64] {
+            let (n, groups) = (960 * ranks, ranks / 2);
+            let group_rows = n / groups;
+            let (mut rows, mut messages) = (0, 0);
+            for rank in 0..ranks {
+                let (own, half) = (rank / 2, rank % 2);
+                let others = (0..groups).filter(|group| group % 2 == half && *group != own).count() as u64;
+                rows += others * group_rows;
+                messages += others;
+                // The sum: one half goes to the other rank of the group, and the other half comes back.
+                rows += 2 * (group_rows / 2);
+                messages += 2;
+            }
+            let sending = Sending {
+                crossing: Crossing::Pull(crate::program::BlockSpec::Graph { self_loops: false, transposed: false }),
+                row_bytes: 8,
+                messages: 1,
+                once: false,
+            };
+            let job = Job { ranks: ranks as usize, devices: 1, network: Network::default(), vertices: n };
+            let load = two_copies(&[sending], job).expect("it is a multiple of 4");
+            assert_eq!(load, Load { rows, messages, bytes: 8 * rows }, "{ranks} ranks");
+        }
     }
 }
