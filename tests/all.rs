@@ -18,6 +18,7 @@ mod dataset_import;
 mod dataset_import_weights;
 mod dataset_info;
 mod dataset_partition;
+mod dataset_relabelled;
 mod dataset_weights;
 mod edge_keys;
 #[cfg(feature = "cuda")]

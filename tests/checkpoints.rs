@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use assert_cmd::Command;
 use lapidary::{Adam, Arrays, Dataset, Devices, Error, Graph, Model, Predictor, Trainer};
@@ -456,23 +457,24 @@ fn training_starts_from_weights() {
 fn a_checkpoint_that_is_replaced_is_always_there() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = saved_once(folder.path());
-    let done = std::sync::atomic::AtomicBool::new(false);
+    let (done, looks) = (AtomicBool::new(false), AtomicU32::new(0));
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let mut looks = 0;
-            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            while !done.load(Ordering::Relaxed) {
                 assert!(folder.path().join("best/run.json").exists());
                 Predictor::open(folder.path().join("best")).unwrap();
-                looks += 1;
+                looks.fetch_add(1, Ordering::Relaxed);
             }
-            looks
         });
-        for _ in 0..200 {
+        // On a busy machine, the reader may start late.
+        let mut saves = 0;
+        while !reader.is_finished() && (saves < 200 || looks.load(Ordering::Relaxed) < 10) {
             trainer.step().unwrap();
             trainer.save(folder.path()).unwrap();
+            saves += 1;
         }
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
-        assert!(reader.join().unwrap() > 10);
+        done.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
     });
 }
 

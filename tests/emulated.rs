@@ -6,11 +6,10 @@ mod emulator;
 
 use std::process::{Command, Output};
 
+use crate::common::command::LAPIDARY;
 use crate::common::{MODELS, pairs};
 use emulator::Emulated;
 use serde_json::Value;
-
-const LAPIDARY: &str = env!("CARGO_BIN_EXE_lapidary");
 
 /// Returns the JSON lines of a training run that must succeed.
 fn lines(output: &Output) -> Vec<Value> {
@@ -155,7 +154,7 @@ fn rows_that_gpus_read_from_each_other_are_those_that_go_through_the_host() {
 }
 
 #[test]
-#[ignore = "full: a larger graph"]
+#[ignore = "full: the emulator takes long for a larger graph"]
 fn two_shares_of_a_gpu_with_little_memory_train_as_one_cpu() {
     agrees(&["--data", "builtin:planted", "--epochs", "2", "--hidden", "16"], "cuda:0,0", Some("1MiB"));
 }
@@ -206,7 +205,7 @@ fn a_stream_that_does_not_wait_is_found() {
 /// Runs the checks of `ci/gpu-check`. Nothing fails, every section has measurements or says what it left out, and the
 /// marks are reported.
 #[test]
-#[ignore = "full: all that is measured of a GPU"]
+#[ignore = "full: measures all that a check of a GPU measures"]
 fn the_check_of_a_gpu_runs_through() {
     let Some(folder) = emulator::folder() else { return };
     let kept = tempfile::tempdir().unwrap();

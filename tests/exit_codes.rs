@@ -3,16 +3,10 @@
 use std::fs;
 use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
+use crate::common::command::{LAPIDARY, run};
 use crate::common::endless::{signal, started};
-
-const LAPIDARY: &str = env!("CARGO_BIN_EXE_lapidary");
-
-fn run(args: &[&str]) -> (Option<i32>, String, String) {
-    let Output { status, stdout, stderr } = Command::new(LAPIDARY).args(args).output().unwrap();
-    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
-}
 
 /// Trains on the built-in graph of 34 vertices. Returns a temporary folder, and the checkpoint folder in it.
 fn checkpoint() -> (tempfile::TempDir, String) {

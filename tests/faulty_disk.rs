@@ -449,13 +449,13 @@ fn some_calls_fail_and_the_next_run_has_the_same_bytes() {
 }
 
 #[test]
-#[ignore = "full: every call fails in three ways"]
+#[ignore = "full: hundreds of runs: every call fails in three ways"]
 fn every_call_of_a_training_fails() {
     fail_at(&[(RESUMED, 1), (NEW, 1)]);
 }
 
 #[test]
-#[ignore = "full: every call fails in three ways"]
+#[ignore = "full: hundreds of runs: every call fails in three ways"]
 fn every_call_of_an_output_fails() {
     fail_at(&[(IMPORT, 1), (GENERATE, 1), (INFER, 1), (TRACE, 1)]);
 }

@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use lapidary::{Dataset, Error, Model, Predictor, Trainer};
 
+use crate::common::command::LAPIDARY;
 use crate::common::endless::{ENDLESS, endless, signal, wait_for};
-
-const LAPIDARY: &str = env!("CARGO_BIN_EXE_lapidary");
 
 /// Starts a training; the flags may end it.
 fn train(data: &Path, dir: &Path, more: &[&str]) -> Child {

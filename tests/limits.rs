@@ -3,14 +3,12 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
+use crate::common::command::LAPIDARY;
 use crate::common::{archive, npy};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::Write;
-
-const LAPIDARY: &str = env!("CARGO_BIN_EXE_lapidary");
 
 /// Runs the command under a limit of the shell, such as `-v 200000`, and returns its exit code, its output and its errors.
 fn limited(limit: &str, folder: &Path, args: &[&str]) -> (Option<i32>, String, String) {
@@ -84,9 +82,8 @@ fn a_device_a_pipe_or_a_huge_file_was_read_without_end() {
         }
         for verb in verbs {
             let args: Vec<&str> = verb.iter().map(|&arg| if arg == "FILE" { file } else { arg }).collect();
-            let start = Instant::now();
+            // A read without end is ended by `timeout`, with another exit code.
             expect_error(&run(here, &args), &[wanted], &args.join(" "));
-            assert!(start.elapsed() < Duration::from_secs(20), "{args:?}");
         }
     }
     assert!(!here.join("new").exists());

@@ -198,10 +198,10 @@ fn the_memory_of_a_trace_does_not_grow_with_the_epochs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.json");
     let path = path.to_str().unwrap();
-    let peak = |epochs| peak_kib(&["train", "--data", "builtin:karate", "--epochs", epochs, "--trace", path]);
-    let (few, many) = (peak("200"), peak("10000"));
-    // All 10,000 epochs together would take about 400 MiB.
-    assert!(many < few + 20_000, "{few} KiB, then {many} KiB");
+    let peak = peak_kib(&["train", "--data", "builtin:karate", "--epochs", "10000", "--trace", path]);
+    // A run without a trace takes about 15 MiB, and all 10,000 epochs together would take about 400 MiB. The peak of a
+    // short run is no measure: on a busy machine, it may be read only once.
+    assert!(peak < 100_000, "{peak} KiB");
 }
 
 fn end(mut child: Child) {

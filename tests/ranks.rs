@@ -254,7 +254,8 @@ fn a_run_is_resumed_on_other_ranks() {
 fn errors(count: usize, train: impl Fn(Ranks) -> lapidary::Result<()> + Sync) -> Vec<Error> {
     let start = Instant::now();
     let errors = on_ranks(count, |ranks| train(ranks).unwrap_err());
-    assert!(start.elapsed() < Duration::from_secs(10), "a rank waited for {:?}", start.elapsed());
+    // A rank that nobody tells would wait for ever. On a busy machine, the training itself takes some seconds.
+    assert!(start.elapsed() < Duration::from_secs(120), "a rank waited for {:?}", start.elapsed());
     errors
 }
 

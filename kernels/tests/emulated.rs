@@ -74,19 +74,19 @@ fn most_of_the_battery() {
 }
 
 #[test]
-#[ignore = "full: every test of a device, emulated"]
+#[ignore = "full: the emulator takes minutes for all tests of a device"]
 fn the_whole_battery_in_the_natural_order() {
     passes(Emulated::default(), &[], 40);
 }
 
 #[test]
-#[ignore = "full: every test of a device, emulated"]
+#[ignore = "full: the emulator takes minutes for all tests of a device"]
 fn the_whole_battery_in_another_order_with_an_emulated_blas() {
     passes(Emulated { seed: 1, blas: true, ..Emulated::default() }, &[], 40);
 }
 
 #[test]
-#[ignore = "full: every test of a device, emulated"]
+#[ignore = "full: the emulator takes minutes for all tests of a device"]
 fn the_whole_battery_in_a_third_order_with_address_sanitizer() {
     passes(Emulated { seed: 2, sanitized: true, ..Emulated::default() }, &[], 40);
 }
@@ -94,7 +94,7 @@ fn the_whole_battery_in_a_third_order_with_address_sanitizer() {
 /// Wide rows do not fit into this cache, so gathers also run by groups of columns. The gather tests compare the bits
 /// with those of the CPU.
 #[test]
-#[ignore = "full: every gather, emulated"]
+#[ignore = "full: the emulator takes long for wide gathers"]
 fn gathers_over_a_small_cache_are_the_same() {
     passes(Emulated { seed: 3, cache: Some(16 << 10), ..Emulated::default() }, &["gather"], 4);
 }
@@ -103,7 +103,7 @@ fn gathers_over_a_small_cache_are_the_same() {
 /// columns have more than one slice here, so an error planted in later slices is visible exactly in the runs that used
 /// them.
 #[test]
-#[ignore = "full: two planted faults"]
+#[ignore = "full: compiles changed kernels, and runs gathers four times"]
 fn gathers_by_some_columns_run_where_they_are_faster_and_are_right() {
     let test = ["some_columns_at_a_time"];
     let store = "write_output<VECTOR>(a.out, a.steps.wide, row * a.d + c, cell[t])";

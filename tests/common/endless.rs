@@ -4,12 +4,14 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::command::LAPIDARY;
+
 /// A number of epochs that no test reaches.
 pub const ENDLESS: &str = "100000000";
 
 /// Returns a training without an end. All checkpoints in `dir` are kept, so that one that a test waits for does not go.
 pub fn endless(data: &Path, dir: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lapidary"));
+    let mut command = Command::new(LAPIDARY);
     command.args(["train", "--epochs", ENDLESS, "--keep", "0", "--data"]).arg(data).arg("--checkpoint").arg(dir);
     command
 }
@@ -26,11 +28,11 @@ pub fn started(dir: &Path) -> Child {
 /// Waits until a path exists.
 ///
 /// # Panics
-/// If it does not come within a minute, or if the process ends.
+/// If it does not come within five minutes, or if the process ends.
 pub fn wait_for(child: &mut Child, path: &Path) {
     let start = Instant::now();
     while !path.exists() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{} never came", path.display());
+        assert!(start.elapsed() < Duration::from_secs(300), "{} never came", path.display());
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
         std::thread::sleep(Duration::from_millis(2));
     }

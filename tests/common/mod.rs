@@ -1,8 +1,10 @@
 //! Helpers that several test modules share.
 
+pub mod command;
 pub mod curve;
 pub mod endless;
 pub mod oracle;
+pub mod parted;
 pub mod programs;
 pub mod weights;
 
