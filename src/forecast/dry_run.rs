@@ -300,7 +300,7 @@ impl<'a> DryRun<'a> {
         let epoch = if self.steady { Epoch::Steady } else { Epoch::Cold };
         let fitted = fit(
             &budgets,
-            |tiles| subject.cut(tiles),
+            |tiles| Ok(subject.cut(tiles)),
             |cut| {
                 let setup = plan_work(&cut.0.lowered, &budgets, &cut.0.setup, &Epoch::Cold, &method);
                 let main = plan_work(&cut.0.lowered, &budgets, &cut.0.main, &epoch, &method);

@@ -18,6 +18,8 @@
 mod bind;
 mod contents;
 mod inputs;
+mod own_edges;
+mod own_routes;
 mod routes;
 mod runs;
 mod sizes;

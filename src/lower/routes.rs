@@ -1,8 +1,10 @@
 //! Routes: which rows the parts send to each other for a block.
 
+#[cfg(test)]
 use std::ops::Range;
 
-use crate::graph::{Graph, VertexSet, outside};
+#[cfg(test)]
+use crate::graph::{Graph, VertexSet};
 
 /// The rows that cross between parts when every part gathers over one block.
 ///
@@ -22,18 +24,21 @@ pub struct Routes {
 pub struct Source {
     /// Number of the owning part.
     pub part: usize,
-    /// Row indices in the owner's pack, ascending.
+    /// Row indices in the owner's pack, ascending; if that is on another rank, in what it sends.
     pub rows: Vec<u32>,
 }
 
 impl Routes {
-    /// Computes the routes between `parts`, which are consecutive and cover the graph.
+    /// Computes the routes between `parts`, which are consecutive and cover the graph, by another way than
+    /// [`Routes::of_own`].
     ///
     /// # Cost
     /// O(parts n / 64 + e).
+    #[cfg(test)]
     pub(super) fn new(graph: &Graph, parts: &[Range<usize>]) -> Self {
         let n = graph.vertex_count();
-        let halos: Vec<Vec<u32>> = parts.iter().map(|part| outside(graph, part).iter().collect()).collect();
+        let halos: Vec<Vec<u32>> =
+            parts.iter().map(|part| graph.rows(part.clone()).outside().iter().collect()).collect();
         let read = VertexSet::of(n, halos.iter().flatten().copied());
         let mut packed = vec![Vec::new(); parts.len()];
         let mut owner = 0;

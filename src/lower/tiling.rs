@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use lapidary_kernels::Window;
+use serde::{Deserialize, Serialize};
 
 use super::Sizes;
 use crate::program::{BlockSpec, RowSpace};
@@ -16,7 +17,7 @@ const MOST_WINDOWS: usize = 16;
 const LEAST_WINDOW: usize = 1024;
 
 /// The sizes of a part and of its tiles.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tiling {
     /// The part.
     pub part: Sizes,
@@ -29,7 +30,7 @@ pub struct Tiling {
 }
 
 /// How rows move from part to part.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExchangePath {
     /// Through host memory.
     #[default]
@@ -67,6 +68,12 @@ impl Tiling {
             Self { part: *part, tiles: (0..tiles).map(of_tile).collect(), halo_tiles: 1, exchange: ExchangePath::Host }
         });
         with_halo_tiles(all.collect())
+    }
+
+    /// Joins what several supplies return for parts of one graph, in the order of the parts.
+    pub fn of_all(of_supplies: Vec<Vec<Self>>) -> Vec<Self> {
+        let all = of_supplies.concat();
+        if all.iter().all(|tiling| tiling.tiles.len() == 1) { all } else { with_halo_tiles(all) }
     }
 
     /// Returns the same tiling with its halo arriving over `exchange`.

@@ -30,11 +30,11 @@ pub(crate) type Moves<T> = fn(&T) -> u64;
 ///
 /// # Errors
 /// [`Error::DoesNotFit`], with the smallest sufficient capacity among the numbers of tiles that were tried; errors of
-/// `plan`.
+/// `lower` and `plan`.
 /// `plan` is only called if every single operation fits.
 pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     budgets: &[DeviceBudget],
-    mut lower: impl FnMut(usize) -> L,
+    mut lower: impl FnMut(usize) -> Result<L>,
     mut plan: impl FnMut(&L) -> Result<T>,
     moves: Option<Moves<T>>,
 ) -> Result<(L, T, usize)> {
@@ -51,7 +51,7 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
         if enough || steps > MOST_STEPS as f64 || refused.in_vain == PATIENCE {
             break;
         }
-        let lowered = lower(tiles);
+        let lowered = lower(tiles)?;
         let devices = lowered.as_ref();
         last = (tiles, devices[0].phases.iter().map(|phase| phase.steps.len()).sum::<usize>());
         let largest: Vec<u64> = devices.iter().map(largest_step_bytes).collect();
@@ -85,7 +85,7 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     }
     match (least, refused.nearest) {
         (Some(tiles), _) => {
-            let lowered = lower(tiles);
+            let lowered = lower(tiles)?;
             let planned = plan(&lowered)?;
             Ok((lowered, planned, tiles))
         }
