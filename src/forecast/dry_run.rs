@@ -309,7 +309,7 @@ impl<'a> DryRun<'a> {
         let fitted = fit(
             &budgets,
             &subject.layouts,
-            |layout| subject.cut(layout),
+            |layout| Ok(subject.cut(layout)),
             |cut| {
                 let setup = plan_work(&cut.0.lowered, &budgets, &cut.0.setup, &Epoch::Cold, &method);
                 let main = plan_work(&cut.0.lowered, &budgets, &cut.0.main, &epoch, &method);

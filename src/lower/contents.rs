@@ -9,6 +9,7 @@ use lapidary_kernels::{HostSlot, Shared};
 use rayon::prelude::*;
 
 use super::fold::{FoldArray, FoldBlock, FoldSide};
+use super::own_edges::OwnEdges;
 use super::routes::{Crossing, Routes, Source};
 use super::sizes::canonical;
 use super::tiling::{cut_rows, with_halo_tiles};
@@ -38,24 +39,28 @@ pub enum Contents {
     Fold(BlockSpec, FoldSide, FoldArray),
 }
 
-/// The data split into parts. Contents are built from it on request.
+/// The data split into parts. Contents are built from it on request. A rank has a supply for its own parts, which holds
+/// no edges of others.
 #[derive(Debug)]
 pub struct Supply<'a> {
     inputs: &'a Inputs,
     parts: Vec<Range<usize>>,
-    /// The sizes of the parts, once they were requested.
+    /// The parts that contents and sizes can be requested for.
+    own: Range<usize>,
+    edges: OwnEdges<'a>,
+    /// The sizes of these parts, once they were requested.
     sizes: Option<Vec<Sizes>>,
     /// For each part, the vertices of its tiles.
     tiles: Vec<Vec<Range<usize>>>,
     /// Whether the sources of a part's block are numbered in the order of the whole graph.
     in_order: bool,
-    graphs: BTreeMap<BlockSpec, Graph>,
+    /// If there is one part, the graph with self-loops, and its transpose.
+    looped: BTreeMap<BlockSpec, Graph>,
     /// Blocks of the graph by part; blocks of the features by part and tile.
     blocks: BTreeMap<(usize, usize, BlockSpec), LocalBlock>,
     routes: BTreeMap<Crossing, Routes>,
     /// The blocks of folded gathers, by part.
     folds: BTreeMap<(usize, BlockSpec), [FoldBlock; 2]>,
-    edge_weights: BTreeMap<(BlockSpec, LoopWeight), Shared<f32>>,
 }
 
 /// A block and, if it was transposed, the index of each edge in the original block.
@@ -77,21 +82,34 @@ impl<'a> Supply<'a> {
     /// # Panics
     /// If the parts are not consecutive ranges that cover all vertices.
     pub fn of_parts(inputs: &'a Inputs, parts: Vec<Range<usize>>) -> Self {
+        let own = 0..parts.len();
+        Self::of_own_parts(inputs, parts, own)
+    }
+
+    /// Creates a supply for the parts `own` of `parts`. Sizes and contents of other parts cannot be requested, and of
+    /// routes between other parts nothing is known.
+    ///
+    /// # Panics
+    /// If the parts are not consecutive ranges that cover all vertices; if `own` is not a range of them.
+    pub fn of_own_parts(inputs: &'a Inputs, parts: Vec<Range<usize>>, own: Range<usize>) -> Self {
         let ends = parts.iter().scan(0, |end, part| (part.start == *end).then(|| *end = part.end));
         let covered = ends.count() == parts.len() && parts.last().map(|p| p.end) == Some(inputs.graph.vertex_count());
         assert!(covered, "parts {parts:?} do not cover {} vertices in order", inputs.graph.vertex_count());
         let tiles = parts.iter().map(|part| vec![part.clone()]).collect();
+        let first = parts[own.clone()].first().map_or(0, |part| part.start);
+        let vertices = first..parts[own.clone()].last().map_or(first, |part| part.end);
         Self {
             inputs,
             parts,
+            own,
+            edges: OwnEdges::new(inputs, vertices),
             sizes: None,
             tiles,
             in_order: false,
-            graphs: BTreeMap::new(),
+            looped: BTreeMap::new(),
             blocks: BTreeMap::new(),
             routes: BTreeMap::new(),
             folds: BTreeMap::new(),
-            edge_weights: BTreeMap::new(),
         }
     }
 
@@ -100,10 +118,10 @@ impl<'a> Supply<'a> {
         &self.parts
     }
 
-    /// Returns the sizes of each part, for lowering.
+    /// Returns the sizes of each part that this supply is for, for lowering.
     ///
     /// # Cost
-    /// O(n log d) for one part, else O(parts n / 64 + e), and the transpose for a directed graph; computed once.
+    /// O(n log d) for one part; else what the routes take, and the transposed rows of a directed graph. Computed once.
     pub fn sizes(&mut self) -> Vec<Sizes> {
         if let Some(sizes) = &self.sizes {
             return sizes.clone();
@@ -113,16 +131,16 @@ impl<'a> Supply<'a> {
     }
 
     fn measure(&mut self) -> Vec<Sizes> {
-        let whole = Sizes::of(self.inputs);
         if self.parts.len() == 1 {
-            return vec![whole];
+            return vec![Sizes::of(self.inputs)];
         }
+        let whole = Sizes::without_edges(self.inputs);
         let forward = self.cuts(BlockSpec::Graph { self_loops: false, transposed: false });
         let backward = match whole.symmetric {
             true => forward.clone(),
             false => self.cuts(BlockSpec::Graph { self_loops: false, transposed: true }),
         };
-        let parts = self.parts.iter().zip(forward.into_iter().zip(backward));
+        let parts = self.parts[self.own.clone()].iter().zip(forward.into_iter().zip(backward));
         let sizes = parts.map(|(part, (forward, backward))| Sizes {
             parts: self.parts.len(),
             first_vertex: part.start as u64,
@@ -135,49 +153,52 @@ impl<'a> Supply<'a> {
         sizes.collect()
     }
 
-    /// Lays out every part: splits it into tiles with about equal shares of its vertices and edges, and returns the
-    /// sizes for lowering. From then on, contents are those of this layout.
+    /// Lays out every part that this supply is for: splits it into tiles with about equal shares of its vertices and
+    /// edges, and returns the sizes for lowering. From then on, contents are those of this layout. [`Tiling::of_all`]
+    /// takes the sizes that several supplies return for parts of one graph.
     ///
     /// # Panics
     /// If there are no tiles.
     /// # Cost
     /// That of [`Supply::sizes`], and O(n) more for each direction of the graph.
     pub fn tile(&mut self, layout: impl Into<Layout>) -> Vec<Tiling> {
-        let Layout { tiles, path, backward } = layout.into();
+        let layout = layout.into();
+        let Layout { tiles, path, .. } = layout;
         assert!(tiles > 0, "a part has tiles");
         let sizes = self.sizes();
         self.blocks.retain(|(_, _, block), _| matches!(block, BlockSpec::Graph { .. }));
         if tiles == 1 {
             self.tiles = self.parts.iter().map(|part| vec![part.clone()]).collect();
-            let folds = backward.folds(&sizes);
+            let own = self.own.clone();
             let tiling = |(number, part): (usize, Sizes)| {
                 let owners = match path {
                     ExchangePath::Staged if part.parts > 1 => self.owners(number),
                     _ => [Vec::new(), Vec::new()],
                 };
-                Tiling { exchange: path, number, owners, folds, ..Tiling::from(part) }
+                Tiling { exchange: path, number, owners, ..Tiling::from(part) }
             };
-            let tilings: Vec<Tiling> = sizes.into_iter().enumerate().map(tiling).collect();
-            self.in_order = tilings[0].is_in_order();
-            return tilings;
+            let tilings: Vec<Tiling> = own.zip(sizes).map(tiling).collect();
+            self.in_order = tilings.first().is_some_and(Tiling::is_in_order);
+            return Tiling::of_all(vec![tilings], layout);
         }
         self.in_order = true;
-        self.tiles = self.cut_tiles(tiles);
+        self.cut_tiles(tiles);
         let symmetric = self.inputs.symmetric;
         let [forward, backward] = [false, true].map(|transposed| {
             let block = BlockSpec::Graph { self_loops: false, transposed: transposed && !symmetric };
             self.tile_cuts(block, &sizes)
         });
-        let tilings = sizes.into_iter().enumerate().map(|(part, sizes)| {
-            let tile = |(i, rows): (usize, &Range<usize>)| Sizes {
+        let cuts = forward.into_iter().zip(backward);
+        let tilings = self.own.clone().zip(sizes).zip(cuts).map(|((part, sizes), (forward, backward))| {
+            let tile = |(rows, (forward, backward)): (&Range<usize>, _)| Sizes {
                 first_vertex: rows.start as u64,
                 vertices: rows.len() as u64,
-                forward: forward[part][i],
-                backward: backward[part][i],
+                forward,
+                backward,
                 feature_cells: self.feature_cells(rows),
                 ..sizes
             };
-            let tiles = self.tiles[part].iter().enumerate().map(tile).collect();
+            let tiles = self.tiles[part].iter().zip(forward.into_iter().zip(backward)).map(tile).collect();
             Tiling { tiles, number: part, ..Tiling::from(sizes) }
         });
         with_halo_tiles(tilings.collect())
@@ -195,40 +216,40 @@ impl<'a> Supply<'a> {
         })
     }
 
-    /// Returns the rows of every part's tiles.
-    fn cut_tiles(&mut self, tiles: usize) -> Vec<Vec<Range<usize>>> {
-        let parts = self.parts.clone();
-        let forward = BlockSpec::Graph { self_loops: false, transposed: false };
-        if !self.inputs.symmetric {
-            self.graph(forward.transpose());
+    /// Splits the parts into tiles.
+    fn cut_tiles(&mut self, tiles: usize) {
+        let directions = if self.inputs.symmetric { &[false][..] } else { &[false, true] };
+        let rows: Vec<_> = directions.iter().map(|&transposed| self.edges.rows(transposed)).collect();
+        let first = rows[0].range().start;
+        let offsets: Vec<&[u64]> = rows.iter().map(|rows| &rows.offsets()[..]).collect();
+        for part in self.own.clone() {
+            let Range { start, end } = self.parts[part];
+            let cut = cut_rows(&(start - first..end - first), &offsets, tiles);
+            self.tiles[part] = cut.into_iter().map(|rows| rows.start + first..rows.end + first).collect();
         }
-        let mut indptrs: Vec<&[u64]> = vec![self.inputs.graph.indptr()];
-        indptrs.extend(self.graphs.get(&forward.transpose()).map(|graph| &graph.indptr()[..]));
-        parts.iter().map(|part| cut_rows(part, &indptrs, tiles)).collect()
     }
 
     /// Returns the edge and row counts of one direction, for each tile of each part.
     fn tile_cuts(&mut self, block: BlockSpec, sizes: &[Sizes]) -> Vec<Vec<Cut>> {
-        let tiles = self.tiles.clone();
         let packed = match self.parts.len() {
             1 => vec![Vec::new()],
             _ => self.routes(Crossing::Pull(block)).packed.clone(),
         };
-        let starts: Vec<usize> = self.parts.iter().map(|part| part.start).collect();
-        let graph = self.graph(block);
-        let of_part = |(part, rows): (usize, &Vec<Range<usize>>)| {
+        let edges = self.edges.rows(is_transposed(block));
+        let of_part = |(part, sizes): (usize, &Sizes)| {
             let cut = |rows: &Range<usize>| {
-                let own = packed_in(&packed[part], rows.start - starts[part]..rows.end - starts[part]);
+                let edges = edges.of(rows);
+                let own = packed_in(&packed[part], self.local_rows(part, rows));
                 Cut {
-                    edges: graph.indptr()[rows.end] - graph.indptr()[rows.start],
-                    self_loops: graph.self_loops_in(rows.clone()) as u64,
+                    edges: edges.edge_count() as u64,
+                    self_loops: edges.self_loop_count() as u64,
                     packed: own.len() as u64,
-                    ..sizes[part].cut(block)
+                    ..sizes.cut(block)
                 }
             };
-            rows.iter().map(cut).collect()
+            self.tiles[part].iter().map(cut).collect()
         };
-        tiles.iter().enumerate().map(of_part).collect()
+        self.own.clone().zip(sizes).map(of_part).collect()
     }
 
     fn feature_cells(&self, rows: &Range<usize>) -> u64 {
@@ -248,8 +269,9 @@ impl<'a> Supply<'a> {
         if !self.routes.contains_key(&key) {
             let routes = match key {
                 Crossing::Pull(block) => {
-                    let parts = self.parts.clone();
-                    Routes::new(self.graph(block), &parts)
+                    let turned = is_transposed(block);
+                    let [rows, turned] = [turned, !turned].map(|turned| self.edges.rows(turned));
+                    Routes::of_own(&self.parts, &self.own, &rows, &turned)
                 }
                 Crossing::Fold(block) => self.routes(Crossing::Pull(block.transpose())).folded(),
             };
@@ -261,14 +283,14 @@ impl<'a> Supply<'a> {
     /// Returns the array for `contents` of one tile of a part. Arrays that are already in memory are not copied.
     ///
     /// # Panics
-    /// If the data does not have it (features or labels of the other kind). Programs are written for the data that they
-    /// are bound to.
+    /// If this supply is not for the part. If the data does not have it (features or labels of the other kind). Programs
+    /// are written for the data that they are bound to.
     /// # Cost
     /// O(n + e) for each block except the graph itself.
     pub fn get(&mut self, part: usize, tile: usize, contents: &Contents) -> HostSlot {
         match contents {
             Contents::Indptr(block @ BlockSpec::Graph { .. }) if self.in_order => {
-                let rows = self.local_rows(part, tile);
+                let rows = self.local_rows(part, &self.tiles[part][tile]);
                 let offsets = &self.block(part, 0, *block).block.indptr()[rows.start..=rows.end];
                 HostSlot::constant(&Shared::from(offsets.iter().map(|end| end - offsets[0]).collect::<Vec<u64>>()))
             }
@@ -281,7 +303,7 @@ impl<'a> Supply<'a> {
                 HostSlot::constant(&Shared::from(Vec::<u32>::new()))
             }
             Contents::PackedRows(block, _) => {
-                let rows = self.local_rows(part, tile);
+                let rows = self.local_rows(part, &self.tiles[part][tile]);
                 let packed = packed_in(&self.routes(Crossing::Pull(*block)).packed[part], rows.clone());
                 HostSlot::constant(&Shared::from(packed.iter().map(|v| v - rows.start as u32).collect::<Vec<u32>>()))
             }
@@ -303,16 +325,16 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// Returns a tile's rows, numbered from the part's first row.
-    fn local_rows(&self, part: usize, tile: usize) -> Range<usize> {
-        let (first, rows) = (self.parts[part].start, &self.tiles[part][tile]);
+    /// Returns rows of a part, numbered from its first one.
+    fn local_rows(&self, part: usize, rows: &Range<usize>) -> Range<usize> {
+        let first = self.parts[part].start;
         rows.start - first..rows.end - first
     }
 
     /// Returns the sources of a tile over a block of the graph. The part's own rows and those of its halo are numbered
     /// in the order of the whole graph.
     fn tile_indices(&mut self, part: usize, tile: usize, spec: BlockSpec) -> Shared<u32> {
-        let rows = self.local_rows(part, tile);
+        let rows = self.local_rows(part, &self.tiles[part][tile]);
         let (own, whole) = (self.parts[part].len() as u32, self.parts.len() == 1);
         let low = if whole { 0 } else { self.low_halo(part, spec) as u32 };
         let block = &self.block(part, 0, spec).block;
@@ -335,24 +357,16 @@ impl<'a> Supply<'a> {
             let blocks = FoldBlock::both(&self.block(part, 0, spec.transpose()).block, &lent, low);
             self.folds.insert((part, spec), blocks);
         }
-        let weights = (array == FoldArray::Weights).then(|| {
-            let edges = self.part_edges(part, spec.transpose());
-            self.edge_weights(spec.transpose(), LoopWeight::One).slice(edges)
-        });
         let [out, into] = &self.folds[&(part, spec)];
         let block = if side == FoldSide::Out { out } else { into };
-        match (array, weights) {
-            (FoldArray::Indptr, _) => HostSlot::constant(&block.indptr),
-            (FoldArray::Indices, _) => HostSlot::constant(&block.indices),
-            (FoldArray::Weights, weights) => HostSlot::constant(&block.weights(&weights.expect("they were asked for"))),
+        match array {
+            FoldArray::Indptr => HostSlot::constant(&block.indptr),
+            FoldArray::Indices => HostSlot::constant(&block.indices),
+            FoldArray::Weights => {
+                let forward = self.edges.weights(spec.transpose(), LoopWeight::One).of(&self.parts[part]);
+                HostSlot::constant(&block.weights(&forward))
+            }
         }
-    }
-
-    /// Returns the edges of a part in a graph block.
-    fn part_edges(&mut self, part: usize, spec: BlockSpec) -> Range<usize> {
-        let range = self.parts[part].clone();
-        let indptr = self.graph(canonical(spec, self.inputs.symmetric)).indptr();
-        indptr[range.start] as usize..indptr[range.end] as usize
     }
 
     /// Returns how many rows of a part's halo come before the part's own rows.
@@ -392,9 +406,7 @@ impl<'a> Supply<'a> {
             (Origin::Identity(width), _, _) => HostSlot::constant(&identity(*width)),
             (&Origin::HeadMean { heads, width }, _, _) => HostSlot::constant(&head_mean(heads, width)),
             (&Origin::EdgeWeights(block, loops), _, _) => {
-                let indptr = self.graph(canonical(block, self.inputs.symmetric)).indptr();
-                let edges = indptr[range.start] as usize..indptr[range.end] as usize;
-                HostSlot::constant(&self.edge_weights(block, loops).slice(edges))
+                HostSlot::constant(&self.edges.weights(block, loops).of(&range))
             }
             (&Origin::SourceIds(block), _, _) => HostSlot::constant(&self.source_ids(part, block)),
             (Origin::Scale(degree), _, _) => HostSlot::constant(&self.scale(range, *degree)),
@@ -422,11 +434,12 @@ impl<'a> Supply<'a> {
     fn make(&mut self, part: usize, tile: usize, spec: BlockSpec) -> LocalBlock {
         let (part_range, range) = (self.parts[part].clone(), self.tiles[part][tile].clone());
         match (spec, &self.inputs.features) {
-            (BlockSpec::Graph { self_loops, .. }, _) => {
+            (BlockSpec::Graph { self_loops, transposed }, _) => {
                 let block = match (self.parts.len(), self_loops) {
-                    (1, _) => Block::whole(self.graph(spec)),
-                    (_, false) => Block::of_part(self.graph(spec), part_range),
-                    (_, true) => Block::of_part_with_self_loops(self.graph(plain(spec)), part_range),
+                    (1, false) => self.edges.rows(transposed).whole_block(),
+                    (1, true) => Block::whole(self.looped(spec)),
+                    (_, false) => Block::of_rows(&self.edges.rows(transposed).of(&part_range)),
+                    (_, true) => Block::of_rows_with_self_loops(&self.edges.rows(transposed).of(&part_range)),
                 };
                 LocalBlock { block, permutation: None }
             }
@@ -449,17 +462,11 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// Returns the graph that a graph block is cut from.
-    fn graph(&mut self, spec: BlockSpec) -> &Graph {
-        let BlockSpec::Graph { self_loops, transposed } = spec else {
-            unreachable!("the features' block is no graph");
-        };
-        if !self_loops && !transposed {
-            return &self.inputs.graph;
-        }
-        if !self.graphs.contains_key(&spec) {
-            let graph = match transposed {
-                true => self.graph(spec.transpose()).transpose_without_permutation(),
+    /// Returns the graph with self-loops, or its transpose.
+    fn looped(&mut self, spec: BlockSpec) -> &Graph {
+        if !self.looped.contains_key(&spec) {
+            let graph = match is_transposed(spec) {
+                true => self.looped(spec.transpose()).transpose_without_permutation(),
                 false => {
                     let looped = self.inputs.graph.with_self_loops();
                     // A program that wants self-loops wants them in all gathers, so the plain edges are no longer
@@ -468,36 +475,13 @@ impl<'a> Supply<'a> {
                     looped
                 }
             };
-            self.graphs.insert(spec, graph);
+            self.looped.insert(spec, graph);
         }
-        &self.graphs[&spec]
+        &self.looped[&spec]
     }
 
-    /// Returns the weights of all edges of a graph block, in its order.
-    fn edge_weights(&mut self, spec: BlockSpec, loops: LoopWeight) -> Shared<f32> {
-        if let Some(weights) = self.edge_weights.get(&(spec, loops)) {
-            return weights.clone();
-        }
-        let BlockSpec::Graph { self_loops, transposed } = spec else {
-            unreachable!("the features' block has values, and no weights");
-        };
-        let graph = &self.inputs.graph;
-        let weights = match (&self.inputs.edge_weights, self_loops, transposed) {
-            (None, false, _) => vec![1.0; graph.edge_count()].into(),
-            (Some(weights), false, false) => weights.clone(),
-            (None, true, false) => with_loops(graph, &vec![1.0; graph.edge_count()], loops).into(),
-            (Some(weights), true, false) => with_loops(graph, weights, loops).into(),
-            (_, _, true) => {
-                let weights = self.edge_weights(spec.transpose(), loops);
-                self.graph(canonical(spec.transpose(), self.inputs.symmetric)).transpose_values(&weights).into()
-            }
-        };
-        self.edge_weights.insert((spec, loops), weights);
-        self.edge_weights[&(spec, loops)].clone()
-    }
-
-    /// Returns the global ids of the sources of a part's block: the part's own rows, then those of its halo; if
-    /// sources are in order, all in the order of the whole graph.
+    /// Returns the global ids of the sources of a part's block: the part's own rows, then those of its halo; if sources
+    /// are in order, all in the order of the whole graph.
     fn source_ids(&mut self, part: usize, spec: BlockSpec) -> Shared<u32> {
         let spec = canonical(spec, self.inputs.symmetric);
         let in_order = self.parts.len() > 1 && self.in_order;
@@ -509,39 +493,38 @@ impl<'a> Supply<'a> {
 
     /// Returns the edge and row counts of one direction, for each part.
     fn cuts(&mut self, block: BlockSpec) -> Vec<Cut> {
-        let parts = self.parts.clone();
+        let edges = self.edges.rows(is_transposed(block));
         let routes = self.routes(Crossing::Pull(block)).clone();
-        let mut lent = vec![0; parts.len()];
+        let mut lent = vec![0; self.parts.len()];
         routes.sources.iter().flatten().for_each(|source| lent[source.part] += source.rows.len() as u64);
         let symmetric = self.inputs.symmetric;
-        let graph = self.graph(block);
-        let inner = |part: &Range<usize>| {
-            let edges = graph.indptr()[part.start] as usize..graph.indptr()[part.end] as usize;
-            graph.indices()[edges].par_iter().filter(|&&u| part.contains(&(u as usize))).count() as u64
+        let cut = |part: usize| {
+            let range = &self.parts[part];
+            let edges = edges.of(range);
+            let inner = || edges.indices().par_iter().filter(|&&u| range.contains(&(u as usize))).count() as u64;
+            Cut {
+                edges: edges.edge_count() as u64,
+                self_loops: edges.self_loop_count() as u64,
+                halo: routes.sources[part].iter().map(|source| source.rows.len() as u64).sum(),
+                low: low_rows(&routes.sources[part], part),
+                packed: routes.packed[part].len() as u64,
+                lent: lent[part],
+                inner: if symmetric { 0 } else { inner() },
+            }
         };
-        let cut = |(i, part): (usize, &Range<usize>)| Cut {
-            edges: graph.indptr()[part.end] - graph.indptr()[part.start],
-            self_loops: graph.self_loops_in(part.clone()) as u64,
-            halo: routes.sources[i].iter().map(|source| source.rows.len() as u64).sum(),
-            low: low_rows(&routes.sources[i], i),
-            packed: routes.packed[i].len() as u64,
-            lent: lent[i],
-            inner: if symmetric { 0 } else { inner(part) },
-        };
-        parts.iter().enumerate().map(cut).collect()
+        self.own.clone().map(cut).collect()
     }
 
     fn scale(&mut self, range: Range<usize>, degree: Degree) -> Shared<f32> {
         let (Degree::InverseRoot { self_loops, weighted } | Degree::Inverse { self_loops, weighted }) = degree;
         let block = BlockSpec::Graph { self_loops, transposed: false };
-        let weights = weighted.then(|| self.edge_weights(block, LoopWeight::One));
-        let sums = weights.map(|weights| (weights, self.graph(block).clone()));
+        let weights = weighted.then(|| self.edges.weights(block, LoopWeight::One));
         let graph = &self.inputs.graph;
         let degree_of =
             |v| graph.in_degree(v) + u64::from(self_loops) - if self_loops { graph.loops_at(v) as u64 } else { 0 };
-        let sum = |v| match &sums {
+        let sum = |v| match &weights {
             None => degree_of(v) as f64,
-            Some((weights, graph)) => weights[graph.edges(v)].iter().map(|&weight| f64::from(weight)).sum(),
+            Some(weights) => weights.sum(v),
         };
         let factor = |v| match (sum(v), degree) {
             (0.0, _) => 0.0,
@@ -559,6 +542,11 @@ fn plain(block: BlockSpec) -> BlockSpec {
         BlockSpec::Graph { transposed, .. } => BlockSpec::Graph { self_loops: false, transposed },
         features => features,
     }
+}
+
+/// Whether a block is one of the transposed graph.
+fn is_transposed(block: BlockSpec) -> bool {
+    matches!(block, BlockSpec::Graph { transposed: true, .. })
 }
 
 /// Returns how many of a part's halo rows belong to parts before it.
@@ -584,18 +572,4 @@ fn head_mean(heads: usize, width: usize) -> Shared<f32> {
         (0..heads).for_each(|head| cells[c * heads * width + head * width + c] = 1.0 / heads as f32);
     }
     cells.into()
-}
-
-/// Returns the weights of the edges of `A + I`. With [`LoopWeight::One`], a self-loop of the graph keeps its weight. With
-/// [`LoopWeight::Mean`], each self-loop has the mean weight of the vertex's other in-edges.
-fn with_loops(graph: &Graph, weights: &[f32], loops: LoopWeight) -> Vec<f32> {
-    let mean = |v: usize| {
-        let others = graph.sources(v).iter().zip(&weights[graph.edges(v)]).filter(|(u, _)| **u as usize != v);
-        let (count, sum) = others.fold((0u64, 0.0), |(count, sum), (_, &weight)| (count + 1, sum + f64::from(weight)));
-        if count == 0 { 0.0 } else { (sum / count as f64) as f32 }
-    };
-    graph.with_self_loops_and_values(weights, |v, old| match loops {
-        LoopWeight::One => old.unwrap_or(1.0),
-        LoopWeight::Mean => mean(v),
-    })
 }

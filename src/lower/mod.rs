@@ -19,6 +19,8 @@ mod bind;
 mod contents;
 mod fold;
 mod inputs;
+mod own_edges;
+mod own_routes;
 mod routes;
 mod runs;
 mod sizes;

@@ -1,8 +1,10 @@
 //! Routes: which rows the parts send to each other for a block.
 
+#[cfg(test)]
 use std::ops::Range;
 
-use crate::graph::{Graph, VertexSet, outside};
+#[cfg(test)]
+use crate::graph::{Graph, VertexSet};
 use crate::program::BlockSpec;
 
 /// The rows that cross between parts when every part gathers over one block.
@@ -23,7 +25,7 @@ pub struct Routes {
 pub struct Source {
     /// Number of the owning part.
     pub part: usize,
-    /// Row indices in the owner's pack, ascending.
+    /// Row indices in the owner's pack, ascending; if that is on another rank, in what it sends.
     pub rows: Vec<u32>,
 }
 
@@ -38,13 +40,16 @@ pub enum Crossing {
 }
 
 impl Routes {
-    /// Computes the routes between `parts`, which are consecutive and cover the graph.
+    /// Computes the routes between `parts`, which are consecutive and cover the graph, by another way than
+    /// [`Routes::of_own`].
     ///
     /// # Cost
     /// O(parts n / 64 + e).
+    #[cfg(test)]
     pub(super) fn new(graph: &Graph, parts: &[Range<usize>]) -> Self {
         let n = graph.vertex_count();
-        let halos: Vec<Vec<u32>> = parts.iter().map(|part| outside(graph, part).iter().collect()).collect();
+        let halos: Vec<Vec<u32>> =
+            parts.iter().map(|part| graph.rows(part.clone()).outside().iter().collect()).collect();
         let read = VertexSet::of(n, halos.iter().flatten().copied());
         let mut packed = vec![Vec::new(); parts.len()];
         let mut owner = 0;
@@ -67,7 +72,8 @@ impl Routes {
     }
 
     /// Returns the routes of sums: for each row that a part reads over these routes, it sends back one. A part makes a
-    /// row for each row of its halo, and packs nothing.
+    /// row for each row of its halo, and packs nothing. The rows of a part that reads more than these routes know are not
+    /// numbered as there; a rank is sent just those that are meant for it.
     pub(super) fn folded(&self) -> Self {
         let mut sources = vec![Vec::new(); self.sources.len()];
         for (reader, owners) in self.sources.iter().enumerate() {

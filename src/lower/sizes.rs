@@ -1,11 +1,13 @@
 //! The numbers that row spaces and blocks are bound to.
 
+use serde::{Deserialize, Serialize};
+
 use super::{FeatureData, Inputs};
 use crate::program::{BlockSpec, RowSpace, SplitName, TensorType};
 
 /// Everything that lowering needs to know about the data of a part or tile. So a plan needs no data, and a run that
 /// does not fit is rejected before any data is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
     /// Number of parts.
     pub parts: usize,
@@ -26,7 +28,7 @@ pub struct Sizes {
 }
 
 /// Edge and row counts of a part, for one direction of the graph.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cut {
     /// Edges into the part's rows.
     pub edges: u64,
@@ -52,12 +54,17 @@ impl Sizes {
     pub fn of(inputs: &Inputs) -> Self {
         let (edges, self_loops) = (inputs.graph.edge_count() as u64, inputs.graph.self_loop_count() as u64);
         let cut = Cut { edges, self_loops, ..Cut::default() };
+        Self { forward: cut, backward: cut, ..Self::without_edges(inputs) }
+    }
+
+    /// Returns the sizes of the whole data, as one part without edges.
+    pub(super) fn without_edges(inputs: &Inputs) -> Self {
         Self {
             parts: 1,
             first_vertex: 0,
             vertices: inputs.graph.vertex_count() as u64,
-            forward: cut,
-            backward: cut,
+            forward: Cut::default(),
+            backward: Cut::default(),
             symmetric: inputs.symmetric,
             feature_cells: match &inputs.features {
                 FeatureData::Sparse { values, .. } => values.len() as u64,

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use lapidary_kernels::Window;
+use serde::{Deserialize, Serialize};
 
 use super::{Cut, Sizes};
 use crate::error::{Error, Result};
@@ -19,7 +20,7 @@ const MOST_WINDOWS: usize = 16;
 const LEAST_WINDOW: usize = 1024;
 
 /// The sizes of a part and of its tiles.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tiling {
     /// The part.
     pub part: Sizes,
@@ -39,7 +40,7 @@ pub struct Tiling {
 }
 
 /// How rows move from part to part.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ExchangePath {
     /// Through host memory.
     #[default]
@@ -181,6 +182,19 @@ impl Tiling {
             Self { part: *part, tiles, halo_tiles: 1, exchange: path, number, owners, folds }
         });
         with_halo_tiles(all.collect())
+    }
+
+    /// Joins what several supplies return for parts of one graph, in the order of the parts.
+    pub fn of_all(of_supplies: Vec<Vec<Self>>, layout: Layout) -> Vec<Self> {
+        let mut all = of_supplies.concat();
+        if layout.tiles > 1 {
+            return with_halo_tiles(all);
+        }
+        // The rows of all parts decide.
+        let sizes: Vec<Sizes> = all.iter().map(|tiling| tiling.part).collect();
+        let folds = layout.backward.folds(&sizes);
+        all.iter_mut().for_each(|tiling| tiling.folds = folds);
+        all
     }
 
     /// Whether the whole halo is fetched from other devices.

@@ -38,12 +38,12 @@ pub(crate) type Moves<T> = fn(&T) -> Moved;
 /// larger tiles do. A program that fits whole is split in the same way only if `moves` says that this copies less.
 ///
 /// # Errors
-/// [`Error::DoesNotFit`], with the smallest sufficient capacity among the layouts that were tried; errors of `plan`.
-/// `plan` is only called if every single operation fits.
+/// [`Error::DoesNotFit`], with the smallest sufficient capacity among the layouts that were tried; errors of `lower` and
+/// `plan`. `plan` is only called if every single operation fits.
 pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     budgets: &[DeviceBudget],
     whole_layouts: &[Layout],
-    mut lower: impl FnMut(Layout) -> L,
+    mut lower: impl FnMut(Layout) -> Result<L>,
     mut plan: impl FnMut(&L) -> Result<T>,
     moves: Option<Moves<T>>,
 ) -> Result<(L, T, Layout)> {
@@ -62,7 +62,7 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
         if enough || steps > MOST_STEPS as f64 || refused.in_vain == PATIENCE {
             break;
         }
-        let lowered = lower(layout);
+        let lowered = lower(layout)?;
         let devices = lowered.as_ref();
         last = (tiles, devices[0].phases.iter().map(|phase| phase.steps.len()).sum::<usize>());
         let largest: Vec<u64> = devices.iter().map(largest_step_bytes).collect();
@@ -97,7 +97,7 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     }
     match (least, refused.nearest) {
         (Some(tiles), _) => {
-            let lowered = lower(tiles.into());
+            let lowered = lower(tiles.into())?;
             let planned = plan(&lowered)?;
             Ok((lowered, planned, tiles.into()))
         }
@@ -212,7 +212,7 @@ mod tests {
             // More tiles need less, so that more are tried.
             None => Err(does_not_fit(&budget, 200 - tried.0.tiles as u64)),
         };
-        let lower = |layout: Layout| Tried(layout, vec![lowered.clone()]);
+        let lower = |layout: Layout| Ok(Tried(layout, vec![lowered.clone()]));
         fit(std::slice::from_ref(&budget), &whole, lower, plan, Some(|moved| *moved)).expect("something fits").2
     }
 

@@ -13,8 +13,8 @@ use super::RunOptions;
 use super::driver::Runtime;
 use super::message::{Note, Report, Run};
 use super::trace::Span;
-use crate::error::{NotFinite, Result};
-use crate::lower::{Inputs, Lowered, Supply, lower};
+use crate::error::{Error, NotFinite, Result};
+use crate::lower::{Inputs, Lowered, Supply, Tiling, lower};
 use crate::plan::{DeviceBudget, ExchangePath, Layout, Method, Planned, Script, Sequence, both, fit, plan_sequence};
 use crate::program::{Origin, Program};
 use crate::ranks::Ranks;
@@ -184,10 +184,14 @@ impl Session {
         open: impl FnOnce(&[DeviceBudget]) -> Result<Vec<Box<dyn Device>>>,
     ) -> Result<Self> {
         let start = Instant::now();
-        let mut supply = Supply::of_parts(job.inputs, job.parts.clone());
+        let devices = budgets.len() / ranks.count();
+        let own = ranks.rank() * devices..(ranks.rank() + 1) * devices;
+        let mut supply = Supply::of_own_parts(job.inputs, job.parts.clone(), own.clone());
         let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };
-        let mut lower_all = |layout: Layout| -> Vec<Lowered> {
-            supply.tile(layout).iter().map(|tiling| lower(job.programs, tiling, job.seed)).collect()
+        // Each rank counts the rows and edges of its own parts. All ranks try the same layouts.
+        let mut lower_all = |layout: Layout| -> Result<Vec<Lowered>> {
+            let tilings = Tiling::of_all(ranks.gather(&supply.tile(layout))?, layout);
+            Ok(tilings.iter().map(|tiling| lower(job.programs, tiling, job.seed)).collect())
         };
         let kept = |lowered: &[Lowered]| -> BTreeSet<Slot> {
             let kept = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name));
@@ -199,8 +203,9 @@ impl Session {
             let main = plan_sequence(lowered, &budgets, Sequence::Phases(job.main), &epoch, &keep, &method);
             both(setup, main)
         };
-        let known = job.plans.filter(|plans| plans.budgets == budgets && plans.layouts == layouts).and_then(|plans| {
-            let lowered = lower_all(plans.layout);
+        let usable = job.plans.filter(|plans| plans.budgets == budgets && plans.layouts == layouts);
+        let again = usable.map(|plans| Ok::<_, Error>((plans, lower_all(plans.layout)?))).transpose()?;
+        let known = again.and_then(|(plans, lowered)| {
             let keep = kept(&lowered);
             let setup = plans.setup.reused(&lowered, Sequence::Setup, &keep)?;
             let main = plans.main.reused(&lowered, Sequence::Phases(job.main), &keep)?;
@@ -213,8 +218,7 @@ impl Session {
         let planned = Instant::now();
         // Planning may have tried other layouts; this sets the one that was chosen.
         supply.tile(layout);
-        let devices = budgets.len() / ranks.count();
-        let opened = open(&budgets[ranks.rank() * devices..][..devices])?;
+        let opened = open(&budgets[own])?;
         let runtime = Runtime::open(opened, lowered, &mut supply, &ranks)?;
         let setup_scripts = scripts(&setup);
         let mut session = Self {

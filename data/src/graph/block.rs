@@ -5,7 +5,7 @@ use std::ops::Range;
 use lapidary_arrays::{BlockView, Shared};
 
 use super::csr::{Graph, Turned, transpose_csr};
-use super::vertex_set::VertexSet;
+use super::rows::GraphRows;
 
 /// A bipartite CSR: each destination row lists the sources that it gathers from.
 ///
@@ -22,18 +22,6 @@ pub struct Block {
     indices: Shared<u32>,
     own_sources: usize,
     halo: Vec<u32>,
-}
-
-/// Returns the halo of `part`: the vertices outside it that its rows read.
-///
-/// # Panics
-/// If `part` is not a range of vertices.
-/// # Cost
-/// O(n / 64 + edges of the part).
-pub fn outside(graph: &Graph, part: &Range<usize>) -> VertexSet {
-    let edges = graph.indptr()[part.start] as usize..graph.indptr()[part.end] as usize;
-    let sources = graph.indices()[edges].iter().copied();
-    VertexSet::of(graph.vertex_count(), sources.filter(|&u| !part.contains(&(u as usize))))
 }
 
 impl Block {
@@ -65,13 +53,17 @@ impl Block {
     /// # Cost
     /// O(n / 64 + edges of the part): halo ids are ranked with a bitmap, not sorted.
     pub fn of_part(graph: &Graph, part: Range<usize>) -> Self {
-        let n = graph.vertex_count();
-        assert!(part.start <= part.end && part.end <= n, "part {part:?} of {n} vertices");
-        let (start, end) = (graph.indptr()[part.start], graph.indptr()[part.end]);
-        let indptr: Vec<u64> = graph.indptr()[part.start..=part.end].iter().map(|o| o - start).collect();
-        let sources = &graph.indices()[start as usize..end as usize];
+        Self::of_rows(&graph.rows(part))
+    }
 
-        Self::with_local_ids(graph, part, indptr, sources.iter().copied())
+    /// Makes a block of these rows; see [`Block::of_part`].
+    ///
+    /// # Cost
+    /// That of [`Block::of_part`].
+    pub fn of_rows(rows: &GraphRows) -> Self {
+        let first = rows.offsets()[0];
+        let indptr = rows.offsets().iter().map(|offset| offset - first).collect();
+        Self::with_local_ids(rows, indptr, rows.indices().iter().copied())
     }
 
     /// Cuts rows out of the graph as [`Block::of_part`] does, with exactly one self-loop at every vertex: the rows of
@@ -82,22 +74,24 @@ impl Block {
     /// # Cost
     /// That of [`Block::of_part`].
     pub fn of_part_with_self_loops(graph: &Graph, part: Range<usize>) -> Self {
-        let n = graph.vertex_count();
-        assert!(part.start <= part.end && part.end <= n, "part {part:?} of {n} vertices");
-        let ends = part.clone().scan(0, |end, v| {
-            *end += graph.in_degree(v) - graph.loops_at(v) as u64 + 1;
-            Some(*end)
-        });
-        let indptr: Vec<u64> = std::iter::once(0).chain(ends).collect();
-        let sources = part.clone().flat_map(|v| {
-            let [below, above] = graph.sources_around(v);
-            below.iter().copied().chain([v as u32]).chain(above.iter().copied())
-        });
-        Self::with_local_ids(graph, part, indptr, sources)
+        Self::of_rows_with_self_loops(&graph.rows(part))
     }
 
-    fn with_local_ids(graph: &Graph, part: Range<usize>, indptr: Vec<u64>, sources: impl Iterator<Item = u32>) -> Self {
-        let outside = outside(graph, &part);
+    /// Makes a block of these rows, with exactly one self-loop at every vertex; see
+    /// [`Block::of_part_with_self_loops`].
+    ///
+    /// # Cost
+    /// That of [`Block::of_part`].
+    pub fn of_rows_with_self_loops(rows: &GraphRows) -> Self {
+        let sources = rows.range().flat_map(|v| {
+            let [below, above] = rows.sources_around(v);
+            below.iter().copied().chain([v as u32]).chain(above.iter().copied())
+        });
+        Self::with_local_ids(rows, rows.offsets_with_self_loops(), sources)
+    }
+
+    fn with_local_ids(rows: &GraphRows, indptr: Vec<u64>, sources: impl Iterator<Item = u32>) -> Self {
+        let (outside, part) = (rows.outside(), rows.range());
         let halo: Vec<u32> = outside.iter().collect();
         let local = |u: u32| {
             if part.contains(&(u as usize)) {

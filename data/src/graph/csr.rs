@@ -228,9 +228,7 @@ impl Graph {
 
     /// Returns the sources of a vertex below it and those above it.
     pub(super) fn sources_around(&self, v: usize) -> [&[u32]; 2] {
-        let (below, rest) = self.sources(v).split_at(self.sources(v).partition_point(|&u| (u as usize) < v));
-        let loops = rest.iter().take_while(|&&u| u as usize == v).count();
-        [below, &rest[loops..]]
+        around(self.sources(v), v)
     }
 
     /// Returns the graph with exactly one self-loop at every vertex, `A + I`. Existing loops are kept once.
@@ -279,6 +277,13 @@ impl Graph {
     }
 }
 
+/// Returns the sources of a vertex below it and those above it.
+pub(super) fn around(sources: &[u32], v: usize) -> [&[u32]; 2] {
+    let (below, rest) = sources.split_at(sources.partition_point(|&u| (u as usize) < v));
+    let loops = rest.iter().take_while(|&&u| u as usize == v).count();
+    [below, &rest[loops..]]
+}
+
 /// Returns the offsets of the rows of a list of edges `u -> v`.
 ///
 /// # Errors
@@ -322,7 +327,8 @@ pub(crate) fn transpose_csr(indptr: &[u64], indices: &[u32], columns: usize) -> 
     (turned.offsets, rows, permutation)
 }
 
-/// The first half of a conversion from CSR to CSC: the number of entries of each column is known.
+/// The first half of a conversion from CSR to CSC: the number of entries of each column is known. Columns that are not
+/// wanted are left out.
 ///
 /// Each thread takes a range of columns, reads all entries and keeps those of its range. No two threads write to the
 /// same place, and each column gets its entries in row order, so the result does not depend on the ranges. Entries need
@@ -330,16 +336,22 @@ pub(crate) fn transpose_csr(indptr: &[u64], indices: &[u32], columns: usize) -> 
 pub(crate) struct Turned<'a> {
     indptr: &'a [u64],
     indices: &'a [u32],
+    /// The first column that is wanted.
+    first: usize,
     /// `[columns + 1]`.
     pub(crate) offsets: Vec<u64>,
 }
 
 impl<'a> Turned<'a> {
     pub(crate) fn new(indptr: &'a [u64], indices: &'a [u32], columns: usize) -> Self {
-        let mut offsets = vec![0u64; columns + 1];
-        let len = columns.div_ceil(scan_count()).max(1);
+        Self::of_columns(indptr, indices, 0..columns)
+    }
+
+    pub(super) fn of_columns(indptr: &'a [u64], indices: &'a [u32], columns: Range<usize>) -> Self {
+        let mut offsets = vec![0u64; columns.len() + 1];
+        let len = columns.len().div_ceil(scan_count()).max(1);
         offsets[1..].par_chunks_mut(len).enumerate().for_each(|(range, counts)| {
-            let start = range * len;
+            let start = columns.start + range * len;
             for &u in indices {
                 if let Some(count) = counts.get_mut((u as usize).wrapping_sub(start)) {
                     *count += 1;
@@ -347,7 +359,7 @@ impl<'a> Turned<'a> {
             }
         });
         prefix_sum(&mut offsets);
-        Self { indptr, indices, offsets }
+        Self { indptr, indices, first: columns.start, offsets }
     }
 
     /// Returns the row of each entry.
@@ -362,7 +374,7 @@ impl<'a> Turned<'a> {
 
     /// Applies `entry` to the row and position of each entry, and returns the results column by column.
     pub(super) fn scatter<T: Copy + Default + Send>(&self, entry: impl Fn(usize, u64) -> T + Sync) -> Vec<T> {
-        let mut entries = vec![T::default(); self.indices.len()];
+        let mut entries = vec![T::default(); self.offsets.last().map_or(0, |&end| end as usize)];
         let mut rest = &mut entries[..];
         let mut parts = Vec::new();
         for columns in ranges_of_edges(&self.offsets, scan_count()) {
@@ -372,12 +384,12 @@ impl<'a> Turned<'a> {
             parts.push((columns, part));
         }
         parts.into_par_iter().for_each(|(columns, part)| {
-            let first = self.offsets[columns.start];
+            let (first, start) = (self.offsets[columns.start], self.first + columns.start);
             let mut next: Vec<u64> = self.offsets[columns.clone()].iter().map(|offset| offset - first).collect();
             for (row, range) in self.indptr.windows(2).enumerate() {
                 let sources = &self.indices[range[0] as usize..range[1] as usize];
                 for (position, &u) in (range[0]..).zip(sources) {
-                    if let Some(slot) = next.get_mut((u as usize).wrapping_sub(columns.start)) {
+                    if let Some(slot) = next.get_mut((u as usize).wrapping_sub(start)) {
                         part[*slot as usize] = entry(row, position);
                         *slot += 1;
                     }

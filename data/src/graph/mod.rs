@@ -3,11 +3,13 @@
 mod block;
 mod csr;
 mod permute;
+mod rows;
 mod values;
 mod vertex_set;
 
-pub use block::{Block, outside};
+pub use block::Block;
 pub use csr::{Graph, GraphError, MAX_VERTICES, Transposed};
 pub(crate) use csr::{prefix_sum, ranges_of_edges, rows_mut, scan_count};
 pub use permute::Permutation;
+pub use rows::GraphRows;
 pub use vertex_set::VertexSet;

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use rayon::prelude::*;
 
-use super::csr::{Graph, GraphError, Turned, mixed, offsets_of, rows_mut};
+use super::csr::{Graph, GraphError, mixed, offsets_of, rows_mut};
 
 impl Graph {
     /// Builds a CSR as [`Graph::from_edges`] does, and puts the values of the edges into its order. Repeated edges keep
@@ -55,22 +55,8 @@ impl Graph {
         values: &[f32],
         of_loop: impl Fn(usize, Option<f32>) -> f32 + Sync,
     ) -> Vec<f32> {
-        assert_eq!(self.edge_count(), values.len(), "one value for each edge");
-        let n = self.vertex_count();
-        let mut offsets = vec![0u64; n + 1];
-        for v in 0..n {
-            offsets[v + 1] = offsets[v] + self.in_degree(v) - self.loops_at(v) as u64 + 1;
-        }
-        let mut filled = vec![0f32; offsets[n] as usize];
-        rows_mut(&offsets, &mut filled).into_par_iter().enumerate().for_each(|(v, row)| {
-            let old = &values[self.edges(v)];
-            let below = self.sources(v).partition_point(|&u| (u as usize) < v);
-            let above = below + self.loops_at(v);
-            row[..below].copy_from_slice(&old[..below]);
-            row[below] = of_loop(v, old[below..above].last().copied());
-            row[below + 1..].copy_from_slice(&old[above..]);
-        });
-        filled
+        let rows = self.rows(0..self.vertex_count());
+        rows.with_self_loops_and_values(values, &rows.offsets_with_self_loops(), of_loop)
     }
 
     /// Returns the values of the edges in the edge order of [`Graph::transpose_without_permutation`]. A symmetric graph
@@ -83,9 +69,7 @@ impl Graph {
     /// # Cost
     /// O(n + e), with e sequential reads per thread; 8 n bytes besides the result.
     pub fn transpose_values(&self, values: &[f32]) -> Vec<f32> {
-        assert_eq!(self.edge_count(), values.len(), "one value for each edge");
-        let turned = Turned::new(self.indptr(), self.indices(), self.vertex_count());
-        turned.scatter(|_, position| values[position as usize])
+        self.transposed_row_values(values, 0..self.vertex_count())
     }
 
     /// Returns whether the values of `u -> v` are those of `v -> u`, for all u and v: whether the matrix of the values is
