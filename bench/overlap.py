@@ -302,7 +302,10 @@ def main():
         check_machine(a)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         with Network(a.work) as network:
-            measure(a, network)
+            try:
+                measure(a, network)
+            except RuntimeError as error:
+                raise SystemExit(f"a run failed: {error}") from None
     runs, here = record.all_runs(a.work), machine()
     rows = summaries(runs, limited(a))
     about = record.about(f"{here['cpu']}, {here['cores']} cores, {here['memory_gib']} GiB", a.note)
