@@ -18,7 +18,10 @@ def outputs(commands, timeout):
             if child is not children[0]:
                 error += child.communicate(timeout=max(0.1, deadline - time.monotonic()))[1]
             if child.returncode != 0:
-                raise RuntimeError((error.strip().splitlines() or [f"exit code {child.returncode}"])[-1][:200])
+                lines = error.strip().splitlines()
+                # mpirun says more after an error of a rank.
+                said = [line for line in lines if line.startswith("error:")] or lines or [f"exit code {child.returncode}"]
+                raise RuntimeError(said[-1][:200])
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"not done after {timeout:g} s") from None
     finally:
