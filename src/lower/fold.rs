@@ -5,9 +5,12 @@
 //! each sum to the owner. Then as many rows move backward as forward. The owner adds the sums of other parts to that of
 //! its own rows, in part order.
 
-use lapidary_kernels::Shared;
+use lapidary_kernels::op::{DType, EdgeWeight, Gather, LoopWeight, Move};
+use lapidary_kernels::{Arg, Call, Mat, Shared};
 
+use super::{Crossing, Exchange, ExchangePath, Lifetime, LoweredStep, Lowering};
 use crate::graph::Block;
+use crate::program::{BlockSpec, Op, OpId, Origin, Program, TensorId};
 
 /// One of the two gathers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,6 +89,64 @@ impl FoldBlock {
     pub(super) fn weights(&self, forward: &[f32]) -> Shared<f32> {
         let weight = |&origin: &u64| if origin == SUM { 1.0 } else { forward[origin as usize] };
         self.origins.iter().map(weight).collect::<Vec<f32>>().into()
+    }
+}
+
+impl Lowering<'_> {
+    /// Whether a gather is folded: a plain sum over the transposed graph, with constant weights or none.
+    pub(super) fn folds(&self, program: &Program, op: OpId, block: BlockSpec, call: &Call) -> bool {
+        let transposed = matches!(block, BlockSpec::Graph { transposed: true, .. });
+        let sums = match call.op.head() {
+            Op::Gather(Gather { weight: EdgeWeight::One, .. }) => true,
+            Op::Gather(Gather { weight: EdgeWeight::Stored, .. }) => {
+                let weights = program.inputs(op)[1];
+                let is_weights = |(origin, &tensor): (&Origin, &TensorId)| {
+                    tensor == weights && matches!(origin, Origin::EdgeWeights(_, LoopWeight::One))
+                };
+                program.origins().iter().any(is_weights)
+            }
+            _ => false,
+        };
+        self.table.tiling().folds && transposed && sums && call.stored() == DType::F32
+    }
+
+    /// Returns the steps of a folded gather: one that makes the sums for other parts, and one that adds the sums of
+    /// others to that of the part's own rows.
+    pub(super) fn gather_and_fold(&mut self, block: BlockSpec, name: &str, mut call: Call) -> Vec<LoweredStep> {
+        let own = call.inputs[0];
+        let weighted = matches!(call.op.head(), Op::Gather(Gather { weight: EdgeWeight::Stored, .. }));
+        let fetches = self.table.tiling().exchange != ExchangePath::Host;
+        let (out, out_weights) = self.table.folded(block, FoldSide::Out, weighted);
+        let (into, in_weights) = self.table.folded(block, FoldSide::In, weighted);
+        let mut matrix = |what: &str, rows: usize, kind: Lifetime| {
+            let bytes = (rows as u64).saturating_mul(own.row_bytes() as u64);
+            Mat { slot: self.table.push(format!("{what} {name}"), bytes, kind), rows, ..own }
+        };
+        let sums = matrix("sums for others of", out.rows, Lifetime::Local);
+        let kind = if fetches { Lifetime::Local } else { Lifetime::Received };
+        let received = matrix("sums of others of", into.halo_sources, kind);
+
+        let mut sum = call.clone().apart().0;
+        (sum.block, sum.outputs) = (Some(out), vec![sums]);
+        sum.inputs.iter_mut().skip(1).zip(out_weights).for_each(|(mat, slot)| (mat.slot, mat.rows) = (slot, out.edges));
+        let mut steps = vec![LoweredStep::new(format!("{name}[sums]"), sum)];
+
+        let crossing = Crossing::Fold(block);
+        if fetches {
+            let rows = self.table.fetched_sums(block);
+            let fetch = Call::new(Move::Fetch, [sums.into(), Arg::Slot(rows)], [received]);
+            steps.push(LoweredStep::new(self.table.name(received.slot).to_owned(), fetch));
+            self.exchanges.push(Exchange::Fetch { packed: sums.slot, halo: received.slot, crossing, owner: None });
+        } else {
+            let (packed, halo) = (vec![sums.slot], vec![received.slot]);
+            let (width, float) = (own.cols, own.float());
+            self.exchanges.push(Exchange::Halo { packed, halo, crossing, width, float });
+        }
+
+        call.block = Some(into);
+        call.inputs[1..].iter_mut().zip(in_weights).for_each(|(mat, slot)| (mat.slot, mat.rows) = (slot, into.edges));
+        steps.push(LoweredStep::with_halo(name.to_owned(), call, received));
+        steps
     }
 }
 

@@ -19,11 +19,13 @@ mod bind;
 mod contents;
 mod fold;
 mod inputs;
+mod layout;
 mod own_edges;
 mod own_routes;
 mod routes;
 mod runs;
 mod sizes;
+mod stages;
 mod table;
 mod tiles;
 mod tiling;
@@ -31,17 +33,18 @@ mod tiling;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use lapidary_kernels::{Call, Slot, StorageType};
+use lapidary_kernels::{Call, Mat, Slot, StorageType};
 
 pub use contents::{Contents, Supply};
 pub use fold::{FoldArray, FoldSide};
 pub use inputs::{FeatureData, Inputs, LabelData};
+pub use layout::{BackwardMode, ExchangePath, Layout};
 pub use routes::{Crossing, Routes, Source};
 use runs::Run;
 pub use sizes::{Cut, Sizes};
 use table::Table;
 pub(crate) use table::operation_name;
-pub use tiling::{BackwardMode, ExchangePath, Layout, Tiling};
+pub use tiling::Tiling;
 
 use crate::program::{BlockSpec, OpId, Origin, Program, RowSpace, TensorId};
 
@@ -84,12 +87,20 @@ pub struct LoweredStep {
     pub next: Vec<(Slot, Slot)>,
     /// Number of the phase that it belongs to; 0 for the setup.
     pub phase: usize,
-    /// Slots that are made before, although the call does not read them. All parts run the steps in one order, and on
-    /// other parts the call reads them.
+    /// Slots that are made or received before, although the call does not read them. All parts run the steps in one
+    /// order, and on other parts the call reads them.
     pub after: Vec<Slot>,
 }
 
 impl LoweredStep {
+    /// Creates the step of a gather with this halo, which the call does not read if it has no rows.
+    fn with_halo(name: String, call: Call, halo: Mat) -> Self {
+        match halo.rows {
+            0 => Self { after: vec![halo.slot], ..Self::new(name, call) },
+            _ => Self::new(name, Call { halo: Some(halo), ..call }),
+        }
+    }
+
     fn new(name: String, call: Call) -> Self {
         Self { name, call: Arc::new(call), next: Vec::new(), phase: 0, after: Vec::new() }
     }

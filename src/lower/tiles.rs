@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use lapidary_kernels::op::{DType, EdgeWeight, Gather, Linear, LoopWeight, Move};
+use lapidary_kernels::op::{Linear, Move};
 use lapidary_kernels::{Arg, Call, Mat, Slot, Window};
 
 use super::bind::Binder;
 use super::table::{block_name, tile_name};
-use super::{Crossing, Exchange, ExchangePath, FoldSide, Lifetime, LoweredStep, Lowering, Slots};
-use crate::program::{BlockSpec, Op, OpId, Origin, Program, TensorId};
+use super::{Crossing, Exchange, Lifetime, LoweredStep, Lowering, Slots};
+use crate::program::{BlockSpec, Op, OpId, Program, TensorId};
 
 /// One tile of the rows that a gather reads: its slot, its number of rows, and the index of its first row among all
 /// sources.
-struct SourceTile {
-    slot: Slot,
-    rows: usize,
-    first: usize,
+pub(super) struct SourceTile {
+    pub(super) slot: Slot,
+    pub(super) rows: usize,
+    pub(super) first: usize,
 }
 
 impl Lowering<'_> {
@@ -119,8 +119,10 @@ impl Lowering<'_> {
         };
         if let [_] = own {
             let rows = self.table.tiling().part.cut(block).halo as usize;
-            let halo = halos.first().filter(|_| rows > 0).map(|&slot| Mat { slot, rows, ..own_mat });
-            steps.push(LoweredStep::new(name.to_owned(), Call { halo, ..call }));
+            steps.push(match halos.first() {
+                Some(&slot) => LoweredStep::with_halo(name.to_owned(), call, Mat { slot, rows, ..own_mat }),
+                None => LoweredStep::new(name.to_owned(), call),
+            });
             return steps;
         }
         let sources = self.sources(block, own, &halos);
@@ -129,7 +131,7 @@ impl Lowering<'_> {
     }
 
     /// Returns the steps of a gather, one for each tile of its sources. Each adds to the sum of the one before.
-    fn windows(&mut self, sources: &[SourceTile], name: &str, call: &Call) -> Vec<LoweredStep> {
+    pub(super) fn windows(&mut self, sources: &[SourceTile], name: &str, call: &Call) -> Vec<LoweredStep> {
         let (own, partial) = (call.inputs[0], call.clone().partial());
         let mut sum = None;
         let step = |(i, source): (usize, &SourceTile)| {
@@ -145,113 +147,6 @@ impl Lowering<'_> {
             LoweredStep::new(step_name, window)
         };
         sources.iter().enumerate().map(step).collect()
-    }
-
-    /// Returns the steps of a gather that fetches the rows of one part after the other, as MG-GCN does. The rows of the
-    /// next part arrive while those of one are added, so a device holds those of two.
-    ///
-    /// # Source
-    /// Balın et al., MG-GCN: scalable multi-GPU GCN training framework, 2021, section 4.2.
-    fn gather_in_stages(&mut self, block: BlockSpec, own: Slot, name: &str, call: &Call) -> Vec<LoweredStep> {
-        let (tiling, own_mat) = (self.table.tiling(), call.inputs[0]);
-        let mut sources = Vec::new();
-        let mut fetches = Vec::new();
-        let mut first = 0;
-        for (owner, &rows) in tiling.owners(block).iter().enumerate() {
-            let (piece, steps) = self.stage(block, own_mat, owner, rows);
-            let (slot, rows) = if owner == tiling.number { (own, own_mat.rows) } else { (piece, rows as usize) };
-            sources.push(SourceTile { slot, rows, first });
-            first += rows;
-            fetches.push((piece, steps));
-        }
-        let mut windows = self.windows(&sources, name, call);
-        // The part's own rows are not fetched. But all parts run their steps in one order.
-        windows[tiling.number].after.push(fetches[tiling.number].0);
-        let mut steps = Vec::new();
-        let mut fetches = fetches.into_iter().map(|(_, steps)| steps);
-        steps.extend(fetches.next().into_iter().flatten());
-        for window in windows {
-            steps.extend(fetches.next().into_iter().flatten());
-            steps.push(window);
-        }
-        steps
-    }
-
-    /// Returns the slot of the rows of `owner` that this part reads over `block`, and the steps that pack the owner's
-    /// rows and fetch them.
-    fn stage(&mut self, block: BlockSpec, own: Mat, owner: usize, rows: u64) -> (Slot, [LoweredStep; 2]) {
-        let tiling = self.table.tiling();
-        let count = if owner == tiling.number { tiling.part.cut(block).packed } else { 0 };
-        let [packed_rows, fetched_rows] = self.table.stage_rows(block, owner, [count, rows]);
-        let mut matrix = |what: &str, rows: u64| {
-            let name = format!("{what} {owner} {}.{}", self.table.name(own.slot), block_name(block));
-            let bytes = rows.saturating_mul(own.row_bytes() as u64);
-            let slot = self.table.push(name, bytes, Lifetime::Local);
-            Mat { slot, rows: rows as usize, ..own }
-        };
-        let (packed, halo) = (matrix("pack", count), matrix("halo", rows));
-        let pack = Call::new(Move::Pack, [own.into(), Arg::Slot(packed_rows)], [packed]);
-        let fetch = Call::new(Move::Fetch, [packed.into(), Arg::Slot(fetched_rows)], [halo]);
-        let crossing = Crossing::Pull(block);
-        self.exchanges.push(Exchange::Fetch { packed: packed.slot, halo: halo.slot, crossing, owner: Some(owner) });
-        let step = |made: Mat, call| LoweredStep::new(self.table.name(made.slot).to_owned(), call);
-        (halo.slot, [step(packed, pack), step(halo, fetch)])
-    }
-
-    /// Whether a gather is folded: a plain sum over the transposed graph, with constant weights or none.
-    fn folds(&self, program: &Program, op: OpId, block: BlockSpec, call: &Call) -> bool {
-        let transposed = matches!(block, BlockSpec::Graph { transposed: true, .. });
-        let sums = match call.op.head() {
-            Op::Gather(Gather { weight: EdgeWeight::One, .. }) => true,
-            Op::Gather(Gather { weight: EdgeWeight::Stored, .. }) => {
-                let weights = program.inputs(op)[1];
-                let is_weights = |(origin, &tensor): (&Origin, &TensorId)| {
-                    tensor == weights && matches!(origin, Origin::EdgeWeights(_, LoopWeight::One))
-                };
-                program.origins().iter().any(is_weights)
-            }
-            _ => false,
-        };
-        self.table.tiling().folds && transposed && sums && call.stored() == DType::F32
-    }
-
-    /// Returns the steps of a folded gather: one that makes the sums for other parts, and one that adds the sums of
-    /// others to that of the part's own rows.
-    fn gather_and_fold(&mut self, block: BlockSpec, name: &str, mut call: Call) -> Vec<LoweredStep> {
-        let own = call.inputs[0];
-        let weighted = matches!(call.op.head(), Op::Gather(Gather { weight: EdgeWeight::Stored, .. }));
-        let fetches = self.table.tiling().exchange != ExchangePath::Host;
-        let (out, out_weights) = self.table.folded(block, FoldSide::Out, weighted);
-        let (into, in_weights) = self.table.folded(block, FoldSide::In, weighted);
-        let mut matrix = |what: &str, rows: usize, kind: Lifetime| {
-            let bytes = (rows as u64).saturating_mul(own.row_bytes() as u64);
-            Mat { slot: self.table.push(format!("{what} {name}"), bytes, kind), rows, ..own }
-        };
-        let sums = matrix("sums for others of", out.rows, Lifetime::Local);
-        let kind = if fetches { Lifetime::Local } else { Lifetime::Received };
-        let received = matrix("sums of others of", into.halo_sources, kind);
-
-        let mut sum = call.clone().apart().0;
-        (sum.block, sum.outputs) = (Some(out), vec![sums]);
-        sum.inputs.iter_mut().skip(1).zip(out_weights).for_each(|(mat, slot)| (mat.slot, mat.rows) = (slot, out.edges));
-        let mut steps = vec![LoweredStep::new(format!("{name}[sums]"), sum)];
-
-        let crossing = Crossing::Fold(block);
-        if fetches {
-            let rows = self.table.fetched_sums(block);
-            let fetch = Call::new(Move::Fetch, [sums.into(), Arg::Slot(rows)], [received]);
-            steps.push(LoweredStep::new(self.table.name(received.slot).to_owned(), fetch));
-            self.exchanges.push(Exchange::Fetch { packed: sums.slot, halo: received.slot, crossing, owner: None });
-        } else {
-            let (packed, halo) = (vec![sums.slot], vec![received.slot]);
-            let (width, float) = (own.cols, own.float());
-            self.exchanges.push(Exchange::Halo { packed, halo, crossing, width, float });
-        }
-
-        (call.block, call.halo) = (Some(into), (received.rows > 0).then_some(received));
-        call.inputs[1..].iter_mut().zip(in_weights).for_each(|(mat, slot)| (mat.slot, mat.rows) = (slot, into.edges));
-        steps.push(LoweredStep::new(name.to_owned(), call));
-        steps
     }
 
     /// Returns the tiles that a gather reads, in the order of the whole graph.

@@ -63,7 +63,8 @@ impl Tasks {
         // A single pass, so the time does not grow with the square of the number of steps.
         let mut users = Users::default();
         for (i, step) in steps.iter().enumerate() {
-            step.call.reads().for_each(|slot| users.readers.entry(slot).or_default().push(i));
+            let awaited = step.call.reads().chain(step.after.iter().copied());
+            awaited.for_each(|slot| users.readers.entry(slot).or_default().push(i));
             users.writer.extend(step.call.writes().map(|slot| (slot, i)));
         }
         for (i, step) in steps.iter().enumerate() {
