@@ -12,7 +12,7 @@ use lapidary_planner::memory::Epoch;
 use super::RunOptions;
 use super::driver::Runtime;
 use super::message::{Note, Report, Run};
-use super::trace::Span;
+use super::trace::{Span, Trace};
 use crate::error::{Error, NotFinite, Result};
 use crate::lower::{Inputs, Lowered, Supply, Tiling, lower};
 use crate::plan::{DeviceBudget, ExchangePath, Method, Planned, Script, Sequence, both, fit, plan_sequence};
@@ -47,6 +47,8 @@ pub(crate) struct Surroundings {
     pub budgets: Vec<DeviceBudget>,
     pub path: ExchangePath,
     pub ranks: Ranks,
+    /// The machine of each rank, if there are several.
+    pub hosts: Vec<String>,
 }
 
 impl Surroundings {
@@ -57,14 +59,16 @@ impl Surroundings {
     fn new(options: &RunOptions) -> Result<Self> {
         let (ranks, own) = (options.ranks.clone(), options.devices.budgets(options.device_memory)?);
         if ranks.count() == 1 {
-            return Ok(Self { budgets: own, path: options.devices.exchange_path()?, ranks });
+            return Ok(Self { budgets: own, path: options.devices.exchange_path()?, ranks, hosts: Vec::new() });
         }
         ranks.agree("number of devices", &own.len().to_string())?;
-        let mut budgets: Vec<DeviceBudget> = ranks.gather(&own)?.concat();
+        let devices = own.len();
+        let (hosts, budgets): (Vec<_>, Vec<Vec<_>>) = ranks.gather(&(ranks.host(), own))?.into_iter().unzip();
+        let mut budgets: Vec<DeviceBudget> = budgets.concat();
         for (part, budget) in budgets.iter_mut().enumerate() {
-            budget.name = format!("rank {} {}", part / own.len(), budget.name);
+            budget.name = format!("rank {} {}", part / devices, budget.name);
         }
-        Ok(Self { budgets, path: ExchangePath::Host, ranks })
+        Ok(Self { budgets, path: ExchangePath::Host, ranks, hosts })
     }
 }
 
@@ -84,6 +88,8 @@ pub(crate) struct Session {
     budgets: Vec<DeviceBudget>,
     path: ExchangePath,
     ranks: Ranks,
+    /// The machine of each rank, if there are several.
+    hosts: Vec<String>,
     method: Method,
     parts: Vec<Range<usize>>,
     keep: BTreeSet<Slot>,
@@ -177,7 +183,7 @@ impl Session {
     /// Opens a session like [`Session::open`], on the devices that `open` returns for the budgets of this rank. It is
     /// called after planning.
     pub(super) fn open_on(
-        Surroundings { budgets, path, ranks }: Surroundings,
+        Surroundings { budgets, path, ranks, hosts }: Surroundings,
         method: Method,
         job: &SessionSpec<'_>,
         open: impl FnOnce(&[DeviceBudget]) -> Result<Vec<Box<dyn Device>>>,
@@ -225,6 +231,7 @@ impl Session {
             budgets,
             path,
             ranks,
+            hosts,
             method,
             parts: job.parts.clone(),
             keep,
@@ -483,9 +490,9 @@ impl Session {
         corrupt(Arc::make_mut(&mut scripts[part]));
     }
 
-    /// Returns the names of the devices.
-    pub(crate) fn device_names(&self) -> Vec<String> {
-        self.budgets.iter().map(|budget| budget.name.clone()).collect()
+    /// Returns a trace of these devices, without an epoch.
+    pub(crate) fn trace(&self) -> Trace {
+        Trace::new(self.budgets.iter().map(|budget| budget.name.clone()).collect(), self.hosts.clone())
     }
 
     /// Returns, for each part, the largest planned peak of the setup and of all sequences planned so far, in bytes.

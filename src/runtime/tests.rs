@@ -171,7 +171,7 @@ fn run(inputs: &Inputs, programs: &(Program, Program), path: ExchangePath, k: i6
 }
 
 fn alone(budgets: Vec<DeviceBudget>, path: ExchangePath) -> Surroundings {
-    Surroundings { budgets, path, ranks: Ranks::alone() }
+    Surroundings { budgets, path, ranks: Ranks::alone(), hosts: Vec::new() }
 }
 
 fn thread_count() -> usize {
