@@ -7,7 +7,7 @@ use crate::common::curve::{self, Curve, assert_same};
 use crate::common::{Tier, hostile_graph, numbers};
 use lapidary::forecast::{DryRun, Network, Subject};
 use lapidary::kernels::{SimDevice, SimSpeed};
-use lapidary::model::ModelConfig;
+use lapidary::model::{AttentionConfig, ModelConfig};
 use lapidary::{
     Adam, Arrays, BackwardMode, ByteSize, Dataset, Devices, Error, Graph, Model, Partition, Predictor, Ranks,
     RunOptions, Sent, Trainer,
@@ -81,6 +81,31 @@ fn trains_the_same(tier: Tier, counts: &[usize]) {
                         assert_same(&what, &curve, &whole);
                         assert_eq!(curve.peaks, parts.peaks, "{what}");
                     }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_hold_the_weights_of_their_own_edges() {
+    // A directed graph, with repeated edges and self-loops; and one that is symmetric, unlike its weights.
+    for graph in [hostile_graph(), Dataset::builtin("karate").unwrap().graph().clone()] {
+        let weights: Vec<f32> = (0..graph.edge_count()).map(|edge| 0.25 + (edge % 7) as f32).collect();
+        let n = graph.vertex_count();
+        let labels: Vec<i64> = (0..n as i64).map(|v| v % 3).collect();
+        let features = Array2::from_shape_vec((n, 5), numbers(5 * n, 3)).unwrap();
+        let arrays = Arrays::new(graph).edge_weights(weights).features(features).labels(&labels).train(&[0, 1, 4, 8]);
+        let data = Dataset::from_arrays(arrays).unwrap();
+        let attention = AttentionConfig { heads: 2, edge_weights: true, ..AttentionConfig::default() };
+        for model in [Model::gcn(&[5, 4, 3]), Model::gat(&[5, 4, 3]).attention(attention)] {
+            let peak = train(&model, &data, simulated(3), 1).peaks.into_iter().max().unwrap();
+            for memory in [peak, peak / 2] {
+                let options = |devices: usize| simulated(devices).device_memory(ByteSize::b(memory));
+                let parts = train(&model, &data, options(3), 3);
+                for curve in on_ranks(3, |ranks| train(&model, &data, options(1).ranks(ranks), 3)) {
+                    assert_same_bits(&format!("{n} vertices, {memory} bytes"), &curve, &parts);
+                    assert_eq!(curve.tiles, parts.tiles);
                 }
             }
         }

@@ -12,7 +12,7 @@ use lapidary_planner::memory::Epoch;
 use super::RunOptions;
 use super::driver::Runtime;
 use super::message::{Note, Report, Run};
-use super::trace::Span;
+use super::trace::{Span, Trace};
 use crate::error::{Error, NotFinite, Result};
 use crate::lower::{Inputs, Lowered, Supply, Tiling, lower};
 use crate::plan::{DeviceBudget, ExchangePath, Layout, Method, Planned, Script, Sequence, both, fit, plan_sequence};
@@ -48,6 +48,8 @@ pub(crate) struct Surroundings {
     /// The layouts of whole parts that are possible, the best one first.
     pub layouts: Vec<Layout>,
     pub ranks: Ranks,
+    /// The machine of each rank, if there are several.
+    pub hosts: Vec<String>,
 }
 
 impl Surroundings {
@@ -58,15 +60,17 @@ impl Surroundings {
     fn new(options: &RunOptions) -> Result<Self> {
         let (ranks, own) = (options.ranks.clone(), options.devices.budgets(options.device_memory)?);
         if ranks.count() == 1 {
-            let paths = options.devices.exchange_paths()?;
-            return Ok(Self { budgets: own, layouts: options.whole_layouts(paths), ranks });
+            let layouts = options.whole_layouts(options.devices.exchange_paths()?);
+            return Ok(Self { budgets: own, layouts, ranks, hosts: Vec::new() });
         }
         ranks.agree("number of devices", &own.len().to_string())?;
-        let mut budgets: Vec<DeviceBudget> = ranks.gather(&own)?.concat();
+        let devices = own.len();
+        let (hosts, budgets): (Vec<_>, Vec<Vec<_>>) = ranks.gather(&(ranks.host(), own))?.into_iter().unzip();
+        let mut budgets: Vec<DeviceBudget> = budgets.concat();
         for (part, budget) in budgets.iter_mut().enumerate() {
-            budget.name = format!("rank {} {}", part / own.len(), budget.name);
+            budget.name = format!("rank {} {}", part / devices, budget.name);
         }
-        Ok(Self { budgets, layouts: options.whole_layouts(vec![ExchangePath::Host]), ranks })
+        Ok(Self { budgets, layouts: options.whole_layouts(vec![ExchangePath::Host]), ranks, hosts })
     }
 }
 
@@ -86,6 +90,8 @@ pub(crate) struct Session {
     budgets: Vec<DeviceBudget>,
     layouts: Vec<Layout>,
     ranks: Ranks,
+    /// The machine of each rank, if there are several.
+    hosts: Vec<String>,
     method: Method,
     parts: Vec<Range<usize>>,
     keep: BTreeSet<Slot>,
@@ -178,7 +184,7 @@ impl Session {
     /// Opens a session like [`Session::open`], on the devices that `open` returns for the budgets of this rank. It is
     /// called after planning.
     pub(super) fn open_on(
-        Surroundings { budgets, layouts, ranks }: Surroundings,
+        Surroundings { budgets, layouts, ranks, hosts }: Surroundings,
         method: Method,
         job: &SessionSpec<'_>,
         open: impl FnOnce(&[DeviceBudget]) -> Result<Vec<Box<dyn Device>>>,
@@ -225,6 +231,7 @@ impl Session {
             budgets,
             layouts,
             ranks,
+            hosts,
             method,
             parts: job.parts.clone(),
             keep,
@@ -483,9 +490,9 @@ impl Session {
         corrupt(Arc::make_mut(&mut scripts[part]));
     }
 
-    /// Returns the names of the devices.
-    pub(crate) fn device_names(&self) -> Vec<String> {
-        self.budgets.iter().map(|budget| budget.name.clone()).collect()
+    /// Returns a trace of these devices, without an epoch.
+    pub(crate) fn trace(&self) -> Trace {
+        Trace::new(self.budgets.iter().map(|budget| budget.name.clone()).collect(), self.hosts.clone())
     }
 
     /// Returns, for each part, the largest planned peak of the setup and of all sequences planned so far, in bytes.

@@ -173,7 +173,8 @@ fn run(inputs: &Inputs, programs: &(Program, Program), path: ExchangePath, k: i6
 }
 
 fn alone(budgets: Vec<DeviceBudget>, path: ExchangePath) -> Surroundings {
-    Surroundings { budgets, layouts: vec![Layout { path, ..Layout::from(1) }], ranks: Ranks::alone() }
+    let layouts = vec![Layout { path, ..Layout::from(1) }];
+    Surroundings { budgets, layouts, ranks: Ranks::alone(), hosts: Vec::new() }
 }
 
 fn thread_count() -> usize {

@@ -60,6 +60,8 @@ impl Labels {
 pub struct Trace {
     epoch: u64,
     devices: Vec<String>,
+    /// The machine of each rank, if there are several. Each rank has equally many devices.
+    hosts: Vec<String>,
     /// The spans of each device.
     spans: Vec<Vec<Span>>,
 }
@@ -77,8 +79,8 @@ pub struct Busy {
 
 impl Trace {
     /// Returns a trace without an epoch.
-    pub(crate) fn new(devices: Vec<String>) -> Self {
-        Self { epoch: 0, spans: vec![Vec::new(); devices.len()], devices }
+    pub(crate) fn new(devices: Vec<String>, hosts: Vec<String>) -> Self {
+        Self { epoch: 0, spans: vec![Vec::new(); devices.len()], devices, hosts }
     }
 
     /// Replaces the spans by those of an epoch, by device.
@@ -94,6 +96,11 @@ impl Trace {
     /// Returns the names of the devices.
     pub fn devices(&self) -> &[String] {
         &self.devices
+    }
+
+    /// Returns the names of the ranks' machines, if there are several ranks. Each has equally many devices.
+    pub fn hosts(&self) -> &[String] {
+        &self.hosts
     }
 
     /// Returns the spans of each device.
@@ -151,7 +158,7 @@ mod tests {
 
     #[test]
     fn time_that_kernels_and_copies_share_counts_once() {
-        let mut trace = Trace::new(vec!["cuda:0".into(), "cuda:1".into()]);
+        let mut trace = Trace::new(vec!["cuda:0".into(), "cuda:1".into()], Vec::new());
         let zero = Instant::now();
         let at = |ms: u64| zero + Duration::from_millis(ms);
         let span = |lane, start, end| Span {

@@ -21,6 +21,9 @@ const TAIL_BYTES: u64 = 512;
 
 /// A trace file with every kernel and copy of a run, as JSON for `ui.perfetto.dev` and `chrome://tracing`.
 ///
+/// Each device is a process of the file. If there are several ranks, each rank is one, with the lanes of all its devices.
+/// The clocks of other ranks are aligned by when their reports arrive.
+///
 /// Epochs are written as they come, so memory holds one at a time. The file appears at its path when it is finished,
 /// and not before; see [`TraceFile::finish`]. Its size is limited: the first epoch that does not fit and all later ones
 /// are left out, which `otherData` in the file reports.
@@ -109,10 +112,11 @@ impl TraceFile {
         let zero = self.zero.or(starts.min());
         let mut text = Vec::new();
         if self.epochs.is_none() {
-            names(&mut text, trace.devices());
+            names(&mut text, trace);
         }
         for (device, spans) in trace.spans().iter().enumerate() {
-            spans.iter().for_each(|span| event(&mut text, device, span, zero.unwrap_or(span.start)));
+            let first = place(trace, device);
+            spans.iter().for_each(|span| event(&mut text, first, span, zero.unwrap_or(span.start)));
         }
         if self.written_bytes + text.len() as u64 + TAIL_BYTES > self.limit_bytes {
             self.truncated_at = Some(epoch);
@@ -164,17 +168,40 @@ fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     move |source| Error::Io { action: "write the trace", path, source }
 }
 
-/// Appends the names of the devices and lanes.
-fn names(text: &mut Vec<u8>, devices: &[String]) {
-    for (pid, device) in devices.iter().enumerate() {
-        line(text, &json!({"name": "process_name", "ph": "M", "pid": pid, "args": {"name": device}}));
-        for (tid, lane) in ["kernels", "copies to the device", "copies to the host"].iter().enumerate() {
-            line(text, &json!({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": lane}}));
+/// What the lanes of a device are called, by their number.
+const LANES: [&str; 3] = ["kernels", "copies to the device", "copies to the host"];
+
+/// Returns the process of a device, and the thread of its first lane.
+fn place(trace: &Trace, device: usize) -> (usize, usize) {
+    match trace.devices().len().checked_div(trace.hosts().len()) {
+        Some(devices) => (device / devices, device % devices * LANES.len()),
+        None => (device, 0),
+    }
+}
+
+/// Appends the names of the processes and of their threads, which are lanes of devices.
+fn names(text: &mut Vec<u8>, trace: &Trace) {
+    for (device, name) in trace.devices().iter().enumerate() {
+        let (pid, first) = place(trace, device);
+        let (process, before) = match trace.hosts().get(pid) {
+            Some(host) => {
+                let name = name.strip_prefix(&format!("rank {pid} ")).unwrap_or(name);
+                (format!("rank {pid} on {host}"), format!("{name}: "))
+            }
+            None => (name.clone(), String::new()),
+        };
+        if first == 0 {
+            line(text, &json!({"name": "process_name", "ph": "M", "pid": pid, "args": {"name": process}}));
+        }
+        for (tid, lane) in (first..).zip(LANES) {
+            let name = format!("{before}{lane}");
+            line(text, &json!({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}));
         }
     }
 }
 
-fn event(text: &mut Vec<u8>, device: usize, span: &Span, zero: Instant) {
+/// Appends a span. `pid` and `first` are the place of its device.
+fn event(text: &mut Vec<u8>, (pid, first): (usize, usize), span: &Span, zero: Instant) {
     // Clocks have nanoseconds: more digits would only enlarge the file.
     let us = |from: Instant, to: Instant| to.saturating_duration_since(from).as_nanos() as f64 / 1e3;
     line(
@@ -182,8 +209,8 @@ fn event(text: &mut Vec<u8>, device: usize, span: &Span, zero: Instant) {
         &Event {
             name: &span.name,
             ph: "X",
-            pid: device,
-            tid: span.lane as usize,
+            pid,
+            tid: first + span.lane as usize,
             ts: us(zero, span.start),
             dur: us(span.start, span.end),
             args: (span.lane != Lane::Compute).then_some(Copied { bytes: span.bytes }),
@@ -216,7 +243,7 @@ mod tests {
             ready: at(ms),
             end: at(ms + 1),
         };
-        let mut trace = Trace::new(vec!["sim:0".into(), "sim:1".into()]);
+        let mut trace = Trace::new(vec!["sim:0".into(), "sim:1".into()], Vec::new());
         let first = vec![span(Lane::CopyIn, 100, 0), span(Lane::Compute, 0, 1)];
         trace.set(epoch, vec![first, vec![span(Lane::CopyOut, 7, 4)]]);
         trace
@@ -254,6 +281,35 @@ mod tests {
         assert_eq!(rows, 8, "each device and each lane has a name");
         assert_eq!(trace["otherData"]["epochs"], "61 to 63");
         assert_eq!(trace["otherData"]["truncated"], Value::Null);
+    }
+
+    #[test]
+    fn each_rank_is_a_process_with_the_lanes_of_its_devices() {
+        let devices = ["rank 0 sim:0", "rank 0 sim:1", "rank 1 sim:0", "rank 1 sim:1"].map(String::from);
+        let mut trace = Trace::new(devices.to_vec(), vec!["here".into(), "there".into()]);
+        let now = Instant::now();
+        let span = Span { name: "x".into(), lane: Lane::CopyOut, bytes: 1, start: now, ready: now, end: now };
+        trace.set(1, vec![Vec::new(), Vec::new(), Vec::new(), vec![span]]);
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("trace.json");
+        let mut file = TraceFile::create(&path, TraceFile::LIMIT_BYTES).expect("it can be written");
+        file.add(&trace).expect("there is room");
+        file.finish().expect("there is room");
+        let text = std::fs::read(&path).expect("it is there");
+        let trace: Value = serde_json::from_slice(&text).expect("it is JSON");
+        let events = trace["traceEvents"].as_array().expect("a list");
+        let named = |what: &str| -> Vec<(u64, u64, String)> {
+            let named = events.iter().filter(|event| event["name"] == what);
+            let number = |event: &Value, key: &str| event[key].as_u64().unwrap_or_default();
+            let name = |event: &Value| event["args"]["name"].as_str().expect("a name").to_owned();
+            named.map(|event| (number(event, "pid"), number(event, "tid"), name(event))).collect()
+        };
+        assert_eq!(named("process_name"), [(0, 0, "rank 0 on here".into()), (1, 0, "rank 1 on there".into())]);
+        let threads = named("thread_name");
+        assert_eq!(threads.len(), 12);
+        assert_eq!(threads[11], (1, 5, "sim:1: copies to the host".into()));
+        let span = spans(&trace)[0];
+        assert_eq!((&span["pid"], &span["tid"]), (&1.into(), &5.into()));
     }
 
     #[test]

@@ -265,7 +265,7 @@ impl Trainer {
 
     /// Starts recording when every kernel and copy of an epoch runs; see [`Trainer::trace`].
     pub fn start_trace(&mut self) {
-        self.trace = Some(Trace::new(self.session.device_names()));
+        self.trace = Some(self.session.trace());
     }
 
     /// Stops recording. Epochs on GPUs are faster without a trace.
