@@ -37,6 +37,8 @@ mod multi_label;
 mod not_finite;
 mod outputs;
 mod parity;
+mod partition_hypergraph;
+mod partition_learned;
 mod passes;
 mod peers;
 mod plan;

@@ -1,19 +1,17 @@
 //! `lapidary plan --compare`: what training would cost with other partitions.
 
-use std::num::NonZeroU32;
 use std::time::Instant;
 
 use serde_json::json;
 
 use super::output::{align, count, json_line, print, say, seconds, table};
-use super::partitioner::Partitioner;
+use super::partitioner::{Partitioner, Weighing};
 use crate::dataset::Dataset;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::forecast::{DryRun, Forecast, Subject};
-use crate::partition::VertexWeight;
 use crate::runtime::Partition;
 
-/// The seed of random parts and of METIS, the default of `data partition`.
+/// The seed of random parts and of partitioners, the default of `data partition`.
 const SEED: u64 = 1;
 
 /// One way to partition: its name, the seconds that it took, and the plan with its parts.
@@ -42,31 +40,23 @@ impl Compared {
 /// Plans with each of `ways`, separated by commas, and prints a table, or a JSON line for each.
 ///
 /// # Errors
-/// [`Error::Value`] for a way that does not exist; those of the partitioners and of [`DryRun::run`].
-pub(super) fn run(ways: &str, dry_run: &DryRun<'_>, data: &Dataset, as_json: bool) -> Result<()> {
-    // Learned ranges depend on the model, so the dry run makes them.
-    let parse = |way: &str| (way != "learned").then(|| Partitioner::parse("compare", way)).transpose();
-    let ways = ways.split(',').map(|way| Ok((way, parse(way)?))).collect::<Result<Vec<_>>>()?;
+/// [`Error::Value`](crate::error::Error::Value) for a way that does not exist; those of the partitioners and of
+/// [`DryRun::run`].
+pub(super) fn run(ways: &str, weighing: Weighing, dry_run: &DryRun<'_>, data: &Dataset, as_json: bool) -> Result<()> {
+    let ways = ways.split(',').map(|way| Ok((way, Partitioner::parse("compare", way)?))).collect::<Result<Vec<_>>>()?;
+    let weights = weighing.weights(dry_run)?;
     let mut compared: Vec<Compared> = Vec::new();
     for (name, partitioner) in ways {
         if !as_json {
             say(format_args!("planning with the partition {name}"));
         }
         let start = Instant::now();
-        let (partition_s, forecast) = match partitioner {
-            None => (0.0, dry_run.clone().partition(Partition::default()).run()?),
-            Some(partitioner) => {
-                let too_many = |_| Error::Parts { why: "there are more than 2^32 parts".into() };
-                let parts = u32::try_from(dry_run.part_count()).map_err(too_many)?;
-                let parts = NonZeroU32::new(parts).expect("a dry run has devices");
-                let assignment = partitioner.assign(data, parts, VertexWeight::Edges, SEED)?;
-                let took = start.elapsed().as_secs_f64();
-                let (order, ranges) = assignment.relabelling();
-                let moved = data.relabelled(&order);
-                let run = dry_run.clone().subject(Subject::Data(&moved)).partition(Partition::Ranges(ranges)).run()?;
-                (took, run)
-            }
-        };
+        let assignment = partitioner.assign(data, dry_run, weights.each(), SEED)?;
+        let partition_s = start.elapsed().as_secs_f64();
+        let (order, ranges) = assignment.relabelling();
+        let moved = data.relabelled(&order);
+        let dry_run = dry_run.clone().subject(Subject::Data(&moved)).partition(Partition::Ranges(ranges));
+        let forecast = dry_run.run()?;
         let one = Compared { name: name.into(), partition_s, forecast };
         if as_json {
             json_line(&line(&one, compared.first()))?;

@@ -147,6 +147,9 @@ fn flags_of(error: &(dyn StdError + 'static)) -> Option<&'static str> {
         Error::Dataset(dataset::Error::NotBuilt { feature: "metis", .. }) => {
             Some("cargo install --path . --features metis")
         }
+        Error::Dataset(dataset::Error::NotBuilt { feature: "hypergraph", .. }) => {
+            Some("cargo install --path . --features hypergraph")
+        }
         Error::Dataset(dataset::Error::Option { option, .. } | dataset::Error::NotForThisData { option, .. }) => {
             match *option {
                 "the random split" => Some("--split"),

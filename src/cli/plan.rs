@@ -14,6 +14,7 @@ use super::device::LayoutArgs;
 use super::failure;
 use super::model::ModelArgs;
 use super::output::{align, count, json_line, one_line, percent, print, say, table};
+use super::partitioner::Weighing;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::forecast::{DryRun, Network, Shape, Subject};
@@ -63,10 +64,13 @@ pub(super) struct PlanArgs {
     device: TargetArgs,
     #[command(flatten)]
     plan: MethodArgs,
-    /// Compare partitions instead: any of learned, edges, vertices, random, metis, metis-vol and files with the part of
-    /// each vertex, separated by commas
+    /// Compare partitions instead: any of learned, edges, vertices, random, metis, metis-vol, hypergraph, hypergraph-both
+    /// and files with the part of each vertex, separated by commas
     #[arg(long, value_name = "WAYS", conflicts_with_all = ["shape", "tasks", "explain"], help_heading = "Plan")]
     compare: Option<String>,
+    /// With --compare: weight of a vertex for METIS and hypergraphs: edges, rows or learned, as in `data partition`
+    #[arg(long, value_name = "WHAT", default_value_t, requires = "compare", help_heading = "Plan")]
+    weights: Weighing,
     /// Print the steps of each plan; with --json on standard error
     #[arg(long, help_heading = "Output")]
     explain: bool,
@@ -240,7 +244,7 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         dry_run = dry_run.device_memory(memory);
     }
     if let (Some(ways), Subject::Data(data)) = (&args.compare, subject) {
-        let done = super::compare::run(ways, &dry_run.curve(false), data, args.json);
+        let done = super::compare::run(ways, args.weights, &dry_run.curve(false), data, args.json);
         return done.map(|()| ExitCode::SUCCESS).map_err(|error| args.device.explained(error));
     }
     let forecast = dry_run.run().map_err(|error| args.device.explained(error))?;

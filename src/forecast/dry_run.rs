@@ -9,7 +9,7 @@ use lapidary_cost_model::Profile;
 use lapidary_kernels::{Slot, StorageType};
 use lapidary_planner::memory::{Epoch, Limit, Objective, Policy};
 
-use super::predict::{call_seconds, script_seconds};
+use super::predict::{call_seconds, script_seconds, vertex_seconds};
 use super::traffic::Job;
 use super::{
     CurvePoint, DeviceForecast, Forecast, Network, PartForecast, PlanForecast, PolicyForecast, Shape, StepForecast,
@@ -22,10 +22,11 @@ use crate::lower::{ExchangePath, Inputs, Lifetime, Lowered, Sizes, Supply, Tilin
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::plan::{
     Action, DeviceBudget, Method, Planned, PlannedDevice, Script, Sequence, WorkByDevice, both, fit, plan_work, work,
+    works,
 };
 use crate::profile;
 use crate::program::Program;
-use crate::runtime::{Devices, RunOptions, Runs, run_option_setters, split_parts};
+use crate::runtime::{Devices, RunOptions, Runs, prior, run_option_setters, split_parts};
 use crate::train::{Adam, DecayLayers, EpochSpec, Optimizer, evaluation_program, training_program};
 
 /// The data of a dry run.
@@ -188,14 +189,7 @@ impl<'a> DryRun<'a> {
             return Err(Error::Value { option: "ranks", value: "0".into(), expected });
         }
         let profile = profile::load(&self.profile_name())?;
-        let (model, inputs) = match self.subject {
-            Subject::Data(data) => {
-                let model = model_for(self.model, data)?;
-                let inputs = bind(data, data.default_feature_norm(), model.config().weighted())?;
-                (model, Some(inputs))
-            }
-            Subject::Shape(_) => (self.model.clone(), None),
-        };
+        let (model, inputs) = self.bound()?;
         let subject = self.forecast_input(&model, inputs.as_ref())?;
         let device_memory = self
             .options
@@ -219,6 +213,46 @@ impl<'a> DryRun<'a> {
         Ok(Forecast { profile, assumption, parts, policies, curve, device_memory, traffic })
     }
 
+    /// Returns the range of each part, as [`DryRun::run`] plans it.
+    ///
+    /// # Errors
+    /// Those of [`DryRun::run`].
+    /// # Cost
+    /// O(e) for data.
+    pub fn parts(&self) -> Result<Vec<Range<usize>>> {
+        let (model, inputs) = self.bound()?;
+        let ranges = self.forecast_input(&model, inputs.as_ref())?.ranges;
+        Ok(ranges.iter().map(|part| part.start as usize..part.end as usize).collect())
+    }
+
+    /// Returns the predicted seconds of each vertex in the kernels of an epoch, by the device profile. Constants per call
+    /// are left out, and so is what parts do for each other.
+    ///
+    /// # Shapes
+    /// `[n]`
+    /// # Errors
+    /// Those of [`DryRun::run`]; [`Error::Value`] for a shape, since the time of a vertex depends on its edges.
+    /// # Cost
+    /// O(e).
+    pub fn vertex_seconds(&self) -> Result<Vec<f64>> {
+        let (model, inputs) = self.bound()?;
+        let Some(inputs) = inputs else {
+            let expected = "the time of a vertex depends on its edges, so name a dataset".into();
+            return Err(Error::Value { option: "shape", value: "a size alone".into(), expected });
+        };
+        let [training, _] = self.programs(&model)?;
+        let lowered = lower(&[("train", &training)], &Sizes::of(&inputs).into(), 0);
+        Ok(vertex_seconds(&inputs.graph, &works(&lowered.sequence(&[0])), &prior(&self.profile_name())?))
+    }
+
+    /// Returns the model as it is applied to the data, and the arrays of the data. For a shape, there are none.
+    fn bound(&self) -> Result<(Model, Option<Inputs>)> {
+        let Subject::Data(data) = self.subject else { return Ok((self.model.clone(), None)) };
+        let model = model_for(self.model, data)?;
+        let inputs = bind(data, data.default_feature_norm(), model.config().weighted())?;
+        Ok((model, Some(inputs)))
+    }
+
     /// Returns the policies to plan with.
     fn tried(&self) -> &[Policy] {
         self.policies.as_deref().unwrap_or(std::slice::from_ref(&self.options.memory))
@@ -232,8 +266,8 @@ impl<'a> DryRun<'a> {
         if self.evaluates { &[0, 1] } else { &[0] }
     }
 
-    /// Writes the programs, and determines the parts that they will be lowered for.
-    fn forecast_input<'i>(&self, model: &Model, inputs: Option<&'i Inputs>) -> Result<ForecastInput<'i>> {
+    /// Writes the programs of training and of an evaluation.
+    fn programs(&self, model: &Model) -> Result<[Program; 2]> {
         let (features, labels, vertices, edges) = match self.subject {
             Subject::Data(data) => {
                 let (vertices, edges) = (data.graph().vertex_count() as u64, data.graph().edge_count() as u64);
@@ -254,8 +288,12 @@ impl<'a> DryRun<'a> {
             passes: self.options.passes,
             dtype: self.dtype,
         };
-        let training = training_program(&spec)?.program;
-        let evaluation = evaluation_program(&spec)?;
+        Ok([training_program(&spec)?.program, evaluation_program(&spec)?])
+    }
+
+    /// Writes the programs, and determines the parts that they will be lowered for.
+    fn forecast_input<'i>(&self, model: &Model, inputs: Option<&'i Inputs>) -> Result<ForecastInput<'i>> {
+        let [training, evaluation] = self.programs(model)?;
         let (partition, devices) = (&self.options.partition, self.part_count());
         let (parts, ranges) = match (self.subject, inputs) {
             (Subject::Shape(shape), _) => {

@@ -1,8 +1,10 @@
 //! Predicts the time of kernel calls and scripts from a device profile.
 
-use lapidary_cost_model::Profile;
+use lapidary_cost_model::{CostModel, FeatureSums, Operation, Profile};
 use lapidary_kernels::{Call, Price, Slot};
+use rayon::prelude::*;
 
+use crate::graph::Graph;
 use crate::lower::Lowered;
 use crate::plan::{Action, Script, fetched_bytes};
 
@@ -31,6 +33,17 @@ pub fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call) -> f64 {
     } else {
         head_s + profile.elementwise_s(step_bytes) - profile.elementwise_s(0)
     }
+}
+
+/// Returns the predicted seconds of each vertex in all of `ops`, without constants per call.
+pub(super) fn vertex_seconds(graph: &Graph, ops: &[Operation], model: &CostModel) -> Vec<f64> {
+    let mut widths: Vec<u32> = ops.iter().map(|op| op.work.width()).filter(|&width| width > 0).collect();
+    widths.sort_unstable();
+    widths.dedup();
+    let sums = FeatureSums::new(graph.indptr(), graph.indices(), model.profile(), &widths);
+    let sums = sums.expect("a graph's arrays are a CSR");
+    let cost = model.range_cost(ops, &sums).expect("the sums were made for these widths and this profile");
+    (0..graph.vertex_count()).into_par_iter().map(|v| cost.of(v..v + 1)).collect()
 }
 
 /// Returns the predicted seconds of a script. Kernels, copies in and copies out are three lanes that run at the same

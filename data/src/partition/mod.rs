@@ -1,6 +1,7 @@
 //! Partitions: the part of each vertex, what a partition costs, and datasets whose parts are consecutive.
 //!
-//! An [`Assignment`] says to which part each vertex belongs. It comes from ranges, at random, from a file, or from METIS.
+//! An [`Assignment`] says to which part each vertex belongs. It comes from ranges, at random, from a file, from METIS, or
+//! from a partitioner of hypergraphs.
 //! [`Volume`] counts the rows that its parts send to each other. [`write`](write()) writes a dataset in which the
 //! vertices of each part are consecutive, so that everything that works on ranges works on any partition.
 //!
@@ -23,16 +24,14 @@
 //! ```
 
 mod file;
+pub mod hypergraph;
 pub mod metis;
 mod volume;
 mod write;
 
-use std::fmt;
 use std::num::NonZeroU32;
 use std::ops::Range;
-use std::str::FromStr;
 
-use crate::dataset::{Error, Result};
 use crate::graph::{Graph, Permutation};
 
 pub use volume::{Largest, PartVolume, Volume};
@@ -87,6 +86,20 @@ impl Assignment {
         self.count
     }
 
+    /// Returns the weight of the heaviest part, divided by the mean weight of the parts; 1 if nothing has a weight.
+    ///
+    /// # Panics
+    /// If the graph or the given weights have another number of vertices.
+    pub fn imbalance(&self, graph: &Graph, weight: VertexWeight<'_>) -> f64 {
+        assert_eq!(self.part_of.len(), graph.vertex_count(), "the part of each vertex");
+        let mut weights = vec![0u64; self.count.get() as usize];
+        for (v, &part) in self.part_of.iter().enumerate() {
+            weights[part as usize] += weight.of(graph, v);
+        }
+        let (total, most) = (weights.iter().sum::<u64>(), weights.iter().copied().max().unwrap_or(0));
+        if total == 0 { 1.0 } else { most as f64 * weights.len() as f64 / total as f64 }
+    }
+
     /// Returns the order in which parts are consecutive, and the ranges of the parts in it. Inside of a part, vertices keep
     /// their order.
     ///
@@ -120,23 +133,17 @@ impl Assignment {
 
 /// The weight of a vertex. Partitioners give all parts about the same total weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum VertexWeight {
+pub enum VertexWeight<'a> {
     /// 1.
     Rows,
     /// The number of in-edges.
     #[default]
     Edges,
+    /// Given numbers, one per vertex, such as predicted times as multiples of a small one.
+    Given(&'a [u64]),
 }
 
-impl VertexWeight {
-    /// Returns the name that the command uses.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Rows => "rows",
-            Self::Edges => "edges",
-        }
-    }
-
+impl VertexWeight<'_> {
     /// Returns the weight of a vertex.
     ///
     /// # Panics
@@ -145,22 +152,23 @@ impl VertexWeight {
         match self {
             Self::Rows => 1,
             Self::Edges => graph.in_degree(v),
+            Self::Given(weights) => weights[v],
         }
     }
 }
 
-impl fmt::Display for VertexWeight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for VertexWeight {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let found = [Self::Rows, Self::Edges].into_iter().find(|weight| weight.name() == text);
-        let expected = "rows or edges".into();
-        found.ok_or_else(|| Error::Option { option: "weights", found: format!("`{text:.40}`"), expected })
-    }
+/// Returns the numbers of two ascending lists, ascending, each once.
+#[cfg(any(feature = "metis", feature = "hypergraph", test))]
+fn merged<'a>(mut a: &'a [u32], mut b: &'a [u32]) -> impl Iterator<Item = u32> + 'a {
+    std::iter::from_fn(move || {
+        let next = match (a.first(), b.first()) {
+            (Some(&x), Some(&y)) => x.min(y),
+            (x, y) => *x.or(y)?,
+        };
+        for list in [&mut a, &mut b] {
+            let repeats = list.iter().take_while(|&&x| x == next).count();
+            *list = &list[repeats..];
+        }
+        Some(next)
+    })
 }

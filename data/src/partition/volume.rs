@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::{Assignment, VertexWeight};
+use super::Assignment;
 use crate::graph::{Graph, prefix_sum, ranges_of_edges, scan_count};
 
 /// Marks what no part has read yet.
@@ -87,17 +87,6 @@ impl Volume {
             }
         }
         largest
-    }
-
-    /// Returns the weight of the heaviest part, divided by the mean weight of the parts; 1 if nothing has a weight.
-    pub fn imbalance(&self, weight: VertexWeight) -> f64 {
-        let of = |part: &PartVolume| match weight {
-            VertexWeight::Rows => part.vertices,
-            VertexWeight::Edges => part.edges,
-        };
-        let total: u64 = self.parts.iter().map(of).sum();
-        let most = self.parts.iter().map(of).max().unwrap_or(0);
-        if total == 0 { 1.0 } else { most as f64 * self.parts.len() as f64 / total as f64 }
     }
 }
 
@@ -185,6 +174,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::partition::VertexWeight;
 
     /// Counts with sets of what each part reads.
     fn naive(graph: &Graph, assignment: &Assignment) -> Volume {
@@ -240,10 +230,13 @@ mod tests {
         let volume = Volume::of(&graph, &assignment);
         assert_eq!((volume.halo_rows, volume.messages), (3, 3));
         assert_eq!(volume.largest(), Largest { rows: 2, part: 0, sends: true });
-        assert_eq!(volume.imbalance(VertexWeight::Rows), 1.5);
-        assert_eq!(volume.imbalance(VertexWeight::Edges), 2.0);
-        let alone = Volume::of(&Graph::from_edges(2, &[]).unwrap(), &Assignment::of_ranges(&[0..2, 2..2]));
-        assert_eq!((alone.halo_rows, alone.messages, alone.imbalance(VertexWeight::Edges)), (0, 0, 1.0));
-        assert_eq!((alone.largest().rows, alone.imbalance(VertexWeight::Rows)), (0, 2.0));
+        assert_eq!(assignment.imbalance(&graph, VertexWeight::Rows), 1.5);
+        assert_eq!(assignment.imbalance(&graph, VertexWeight::Edges), 2.0);
+        assert_eq!(assignment.imbalance(&graph, VertexWeight::Given(&[7, 1, 0, 4])), 7.0 * 3.0 / 12.0);
+        let (graph, assignment) = (Graph::from_edges(2, &[]).unwrap(), Assignment::of_ranges(&[0..2, 2..2]));
+        let alone = Volume::of(&graph, &assignment);
+        assert_eq!((alone.halo_rows, alone.messages, alone.largest().rows), (0, 0, 0));
+        assert_eq!(assignment.imbalance(&graph, VertexWeight::Edges), 1.0);
+        assert_eq!(assignment.imbalance(&graph, VertexWeight::Rows), 2.0);
     }
 }

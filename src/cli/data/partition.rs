@@ -1,28 +1,39 @@
 //! `lapidary data partition`.
 
-use std::num::NonZeroU32;
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
+use ndarray::Array2;
 use serde_json::json;
 
 use super::working;
+use crate::cli::model::ModelArgs;
 use crate::cli::output::{align, count, facts, json_line, print, say, seconds, table};
-use crate::cli::partitioner::Partitioner;
-use crate::dataset::Dataset;
+use crate::cli::partitioner::{Partitioner, Weighing};
+use crate::dataset::{Arrays, Dataset};
 use crate::error::Result;
-use crate::partition::{self, VertexWeight, Volume};
+use crate::forecast::{DryRun, Subject};
+use crate::partition::{self, Volume};
+use crate::runtime::Devices;
 
 /// Text below the flags: the ways to choose the parts.
 const WAYS: &str = "\
 Ways to choose the parts:
-  vertices   consecutive ranges with equal numbers of vertices
-  edges      consecutive ranges with equal numbers of in-edges
-  random     at random, with equal numbers of vertices
-  metis      METIS: few edges between parts
-  metis-vol  METIS: few rows sent between parts
-  FILE       text with the part of each vertex, one number per line, or a .npy vector of integers
+  vertices         consecutive ranges with equal numbers of vertices
+  edges            consecutive ranges with equal numbers of in-edges
+  learned          consecutive ranges with equal predicted time of the model
+  random           at random, with equal numbers of vertices
+  metis            METIS: few edges between parts
+  metis-vol        METIS: few rows sent between parts, if all edges had both directions
+  hypergraph       Mt-KaHyPar: few rows sent forward
+  hypergraph-both  Mt-KaHyPar: few rows sent forward and backward, on directed graphs
+  FILE             text with the part of each vertex, one number per line, or a .npy vector of
+                   integers
+
+The flags of the model, and --profile, matter only to what is learned. A dataset without features
+then counts as one with a single column.
 
 DST holds the vertices part by part, their original ids in permutation.npy, and the ranges of the
 parts in parts.json. `infer --out` writes rows in the order of DATA.
@@ -41,31 +52,46 @@ pub(crate) struct PartitionArgs {
     /// Number of parts
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     parts: u32,
-    /// Way to choose the parts: vertices, edges, random, metis, metis-vol or FILE (see below)
+    /// Way to choose the parts: vertices, edges, learned, random, metis, metis-vol, hypergraph, hypergraph-both or FILE
+    /// (see below)
     #[arg(long, value_name = "HOW")]
     by: String,
-    /// Weight of a vertex, of which METIS gives all parts the same, and which `imbalance` compares: rows (1) or edges (its
-    /// in-edges)
+    /// Weight of a vertex, of which METIS and Mt-KaHyPar give all parts the same, and which `imbalance` compares: edges (its
+    /// in-edges), rows (1) or learned (its predicted time)
     #[arg(long, value_name = "WHAT", default_value_t)]
-    weights: VertexWeight,
-    /// Seed of random, metis and metis-vol; the same seed gives the same parts
+    weights: Weighing,
+    /// Seed of what is drawn at random; the same seed gives the same parts
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Speed of a device, for what is learned: cpu or cuda:N (measured once), h200, a100, p100 or a JSON file
+    #[arg(long, value_name = "PROFILE", default_value = "cpu")]
+    profile: String,
     /// Print one JSON line instead of tables
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    model: ModelArgs,
 }
 
 /// Writes a dataset whose parts are consecutive, and reports what they send to each other.
 pub(super) fn run(args: &PartitionArgs) -> Result<()> {
     let by = Partitioner::parse("by", &args.by)?;
-    let parts = NonZeroU32::new(args.parts).expect("clap asks for at least one part");
+    args.model.check()?;
     Dataset::check_destination(&args.dst)?;
     let data = working("reading", &args.data, args.json, || Ok(Dataset::load(&args.data)?))?;
     let start = Instant::now();
+    let learns = by.is_learned() || args.weights == Weighing::Learned;
+    let trained = if learns { with_features(&data)? } else { Cow::Borrowed(&data) };
+    let model = args.model.model(trained.feature_width().max(1), trained.class_count().max(1))?;
+    let dry_run = DryRun::new(&model, Subject::Data(&trained))
+        .devices(Devices::sim(args.parts as usize))
+        .dtype(args.model.dtype.float())
+        .profile(&args.profile);
+    let weights = args.weights.weights(&dry_run)?;
     let assignment =
-        working("partitioning", &args.data, args.json, || by.assign(&data, parts, args.weights, args.seed))?;
+        working("partitioning", &args.data, args.json, || by.assign(&data, &dry_run, weights.each(), args.seed))?;
     let partition_seconds = start.elapsed().as_secs_f64();
+    let imbalance = assignment.imbalance(data.graph(), weights.each());
     let volume = working("counting rows of", &args.data, args.json, || Ok(Volume::of(data.graph(), &assignment)))?;
     let start = Instant::now();
     let names_from = (!args.data.starts_with("builtin:")).then(|| Path::new(&args.data));
@@ -75,11 +101,20 @@ pub(super) fn run(args: &PartitionArgs) -> Result<()> {
     if !args.json {
         say(format_args!("wrote {} in {}", args.dst.display(), seconds(start.elapsed().as_secs_f64())));
     }
-    report(args, &data, &volume, partition_seconds)
+    report(args, &data, &volume, imbalance, partition_seconds)
 }
 
-fn report(args: &PartitionArgs, data: &Dataset, volume: &Volume, partition_seconds: f64) -> Result<()> {
-    let (largest, imbalance) = (volume.largest(), volume.imbalance(args.weights));
+/// Returns the dataset, with a column of zeros if it has no features.
+fn with_features(data: &Dataset) -> Result<Cow<'_, Dataset>> {
+    if data.features().is_some() {
+        return Ok(Cow::Borrowed(data));
+    }
+    let arrays = Arrays::new(data.graph().clone()).features(Array2::zeros((data.graph().vertex_count(), 1)));
+    Ok(Cow::Owned(Dataset::from_arrays(arrays)?))
+}
+
+fn report(args: &PartitionArgs, data: &Dataset, volume: &Volume, imbalance: f64, partition_seconds: f64) -> Result<()> {
+    let largest = volume.largest();
     let direction = if largest.sends { "sends" } else { "receives" };
     if args.json {
         let column = |of: fn(&partition::PartVolume) -> u64| volume.parts.iter().map(of).collect::<Vec<_>>();

@@ -1,6 +1,5 @@
 //! Calls METIS.
 
-use std::iter;
 use std::num::NonZeroU32;
 use std::sync::{Mutex, PoisonError};
 
@@ -10,7 +9,7 @@ use rayon::prelude::*;
 use super::Objective;
 use crate::dataset::{Error, Result};
 use crate::graph::{Graph, prefix_sum, rows_mut};
-use crate::partition::{Assignment, VertexWeight};
+use crate::partition::{Assignment, VertexWeight, merged};
 
 /// The largest number that METIS counts to.
 const MOST: u64 = i32::MAX as u64;
@@ -34,7 +33,7 @@ pub fn assign(
     graph: &Graph,
     count: NonZeroU32,
     objective: Objective,
-    weight: VertexWeight,
+    weight: VertexWeight<'_>,
     seed: u64,
 ) -> Result<Assignment> {
     let n = graph.vertex_count();
@@ -88,7 +87,7 @@ fn small(what: &'static str, number: u64) -> Result<i32> {
 ///
 /// A vertex weighs at least 1, so that isolated ones are distributed too. It weighs at most the mean of a part: one that is
 /// heavier fills a part by itself in any case, and METIS fails to split what is left if it knows the true weight.
-fn weights(graph: &Graph, count: NonZeroU32, weight: VertexWeight) -> Result<Option<Vec<i32>>> {
+fn weights(graph: &Graph, count: NonZeroU32, weight: VertexWeight<'_>) -> Result<Option<Vec<i32>>> {
     if weight == VertexWeight::Rows {
         return Ok(None);
     }
@@ -117,19 +116,4 @@ fn undirected(graph: &Graph) -> Result<(Vec<i32>, Vec<i32>)> {
         row.iter_mut().zip(neighbours(v)).for_each(|(to, u)| *to = u as i32);
     });
     Ok((offsets.into_par_iter().map(|offset| offset as i32).collect(), all))
-}
-
-/// Returns the numbers of two ascending lists, ascending, each once.
-fn merged<'a>(mut a: &'a [u32], mut b: &'a [u32]) -> impl Iterator<Item = u32> + 'a {
-    iter::from_fn(move || {
-        let next = match (a.first(), b.first()) {
-            (Some(&x), Some(&y)) => x.min(y),
-            (x, y) => *x.or(y)?,
-        };
-        for list in [&mut a, &mut b] {
-            let repeats = list.iter().take_while(|&&x| x == next).count();
-            *list = &list[repeats..];
-        }
-        Some(next)
-    })
 }

@@ -1,0 +1,22 @@
+//! What there is without the feature `hypergraph`.
+
+use std::num::NonZeroU32;
+
+use super::Nets;
+use crate::dataset::{Error, Result};
+use crate::graph::Graph;
+use crate::partition::{Assignment, VertexWeight};
+
+/// Always [`Error::NotBuilt`]: this build has no `hypergraph` feature.
+pub fn check_built() -> Result<()> {
+    Err(not_built())
+}
+
+/// Always [`Error::NotBuilt`]: this build has no `hypergraph` feature.
+pub fn assign(_: &Graph, _: NonZeroU32, _: Nets, _: VertexWeight<'_>, _: u64) -> Result<Assignment> {
+    Err(not_built())
+}
+
+fn not_built() -> Error {
+    Error::NotBuilt { what: "hypergraph partitioner", feature: "hypergraph" }
+}

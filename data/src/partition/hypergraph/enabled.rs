@@ -1,0 +1,146 @@
+//! Calls Mt-KaHyPar.
+
+use std::num::NonZeroU32;
+use std::sync::{Mutex, PoisonError};
+
+use mt_kahypar::{Context, Hypergraph, Objective, Preset, initialize};
+use rayon::prelude::*;
+
+use super::Nets;
+use super::pins::{MOST, Pins, small};
+use crate::dataset::{Error, Result};
+use crate::graph::Graph;
+use crate::partition::{Assignment, VertexWeight};
+
+/// How much heavier than the mean a part may be, as a share: what METIS allows.
+const MOST_HEAVIER: f64 = 0.03;
+
+/// Mt-KaHyPar has one seed per process, so only one thread may call it.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Always `Ok`: this build has a hypergraph partitioner.
+pub fn check_built() -> Result<()> {
+    Ok(())
+}
+
+/// Partitions the vertices so that the rows sent between parts are few, and parts have about the same weight: 3 % more than
+/// the mean is allowed. The same seed gives the same parts, on any number of threads.
+///
+/// # Errors
+/// [`Error::NotForThisData`] for a graph with more vertices, pins or weight than 32-bit numbers can count. Pins are the
+/// pairs of a vertex and one that it reads, and the vertices. [`Error::Partitioner`] if Mt-KaHyPar fails;
+/// [`Error::NotBuilt`] without the feature `hypergraph`.
+/// # Cost
+/// That of Mt-KaHyPar, on as many threads as rayon has. The nets take 8 bytes per pin; Mt-KaHyPar takes several times that,
+/// and some bits per net and part.
+/// # Source
+/// Catalyurek & Aykanat, Hypergraph-partitioning-based decomposition for parallel sparse-matrix vector multiplication, 1999.
+/// The partitioner: Gottesbüren, Heuer, Maas, Sanders & Schlag, Scalable High-Quality Hypergraph Partitioning, 2024.
+pub fn assign(graph: &Graph, count: NonZeroU32, nets: Nets, weight: VertexWeight<'_>, seed: u64) -> Result<Assignment> {
+    let n = graph.vertex_count();
+    let part_of = match count.get() as usize {
+        1 => vec![0; n],
+        // A part for each vertex.
+        count if count >= n => (0..n as u32).collect(),
+        _ => return Ok(counted(graph, count, nets, weight, seed)?.0),
+    };
+    Ok(Assignment { part_of, count })
+}
+
+/// Partitions into fewer parts than vertices. Also returns the rows as Mt-KaHyPar counts them.
+fn counted(
+    graph: &Graph,
+    count: NonZeroU32,
+    nets: Nets,
+    weight: VertexWeight<'_>,
+    seed: u64,
+) -> Result<(Assignment, u64)> {
+    let n = graph.vertex_count();
+    small("vertices", n as u64)?;
+    let parts = small("parts", u64::from(count.get()))?;
+    let weights = weights(graph, count, weight)?;
+    let nets = Pins::of(graph, nets)?;
+    let failed = |error: mt_kahypar::Error| Error::Partitioner { name: "Mt-KaHyPar", why: error.message };
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    initialize(rayon::current_num_threads(), false);
+    let context = Context::builder()
+        .preset(Preset::Deterministic)
+        .k(parts)
+        .epsilon(MOST_HEAVIER)
+        .objective(Objective::Km1)
+        .seed((seed % MOST) as usize)
+        .build()
+        .map_err(failed)?;
+    let hypergraph = Hypergraph::from_adjacency(&context, n, &nets.offsets, &nets.pins, None, Some(&weights));
+    // `solved` points into the hypergraph, although its type does not borrow it: it has to be dropped first.
+    let hypergraph = hypergraph.map_err(failed)?;
+    let solved = hypergraph.partition().map_err(failed)?;
+    let part_of = solved.extract_partition().into_par_iter().map(|part| part as u32).collect();
+    let bad = || Error::Partitioner { name: "Mt-KaHyPar", why: "it returned a part that does not exist".into() };
+    Ok((Assignment::new(part_of, count).ok_or_else(bad)?, solved.km1() as u64))
+}
+
+/// Returns the weights of the vertices.
+///
+/// A vertex weighs at least 1, so that isolated ones are distributed too. One that is heavier than the mean part fills a
+/// part by itself; it gets the weight of the other parts' mean, so that these are balanced among each other.
+fn weights(graph: &Graph, count: NonZeroU32, weight: VertexWeight<'_>) -> Result<Vec<i32>> {
+    let of = |v: usize| weight.of(graph, v).max(1);
+    let vertices = 0..graph.vertex_count();
+    let total = |most: u64| vertices.clone().into_par_iter().map(|v| of(v).min(most)).sum::<u64>();
+    small("of weight", total(u64::MAX))?;
+    let mut most = u64::MAX;
+    loop {
+        let mean = (total(most) / u64::from(count.get())).max(1);
+        if mean >= most {
+            break;
+        }
+        most = mean;
+    }
+    Ok(vertices.into_par_iter().map(|v| of(v).min(most) as i32).collect())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::partition::Volume;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+        #[test]
+        fn mt_kahypar_counts_the_same_rows(
+            edges in proptest::collection::vec((0u32..40, 0u32..40), 0..300),
+            count in 2u32..9,
+            undirected in proptest::bool::ANY,
+            seed in 0u64..5,
+        ) {
+            // Vertices 40 to 49 are isolated; loops and repeated edges are likely.
+            let reversed = edges.iter().map(|&(u, v)| (v, u)).filter(|_| undirected);
+            let edges: Vec<(u32, u32)> = edges.iter().copied().chain(reversed).collect();
+            let graph = Graph::from_edges(50, &edges).unwrap();
+            let count = NonZeroU32::new(count).unwrap();
+            for nets in [Nets::Forward, Nets::Both] {
+                let (assignment, rows) = counted(&graph, count, nets, VertexWeight::Edges, seed).unwrap();
+                let volume = Volume::of(&graph, &assignment);
+                let pulled = if nets == Nets::Both && !graph.is_symmetric() { volume.backward_rows } else { 0 };
+                prop_assert_eq!(rows, volume.halo_rows + pulled);
+                prop_assert_eq!(assign(&graph, count, nets, VertexWeight::Edges, seed).unwrap(), assignment);
+            }
+        }
+    }
+
+    #[test]
+    fn a_vertex_as_heavy_as_several_parts_fills_one() {
+        let given = |count, weights: &[u64]| {
+            let graph = Graph::from_edges(weights.len(), &[]).unwrap();
+            super::weights(&graph, NonZeroU32::new(count).unwrap(), VertexWeight::Given(weights)).unwrap()
+        };
+        // The other parts weigh 3 each.
+        assert_eq!(given(4, &[100, 3, 2, 0, 1, 2]), [3, 3, 2, 1, 1, 2]);
+        assert_eq!(given(2, &[1, 2, 3, 4]), [1, 2, 3, 4]);
+        assert_eq!(given(3, &[9, 9, 9, 9]), [9, 9, 9, 9]);
+    }
+}
