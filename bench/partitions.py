@@ -18,6 +18,7 @@ import platform
 import re
 import shutil
 import subprocess
+import textwrap
 
 CASES = ["soc-slashdot0902", "rmat", "ego-twitter", "coauthor-physics", "amazon-computers"]
 PARTS = [4, 16, 64, 512]
@@ -89,12 +90,13 @@ def table_of(case, runs, parts_list):
     for parts in parts_list:
         rows = [runs[case, parts, way] for way in measured(parts)]
         both = [min(pulled(run), folded(run)) for run in rows]
+        least = min(both) if len(rows) == len(ways(directed)) else None
         for i, (run, way) in enumerate(zip(rows, measured(parts))):
-            mark = lambda number: f"**{number:,}**" if number == min(both) else f"{number:,}"
+            mark = lambda number: f"**{number:,}**" if number == least else f"{number:,}"
             counts = [f"{run['halo_rows']:,}"]
             if directed:
                 counts += [f"{run['backward_rows']:,}", mark(pulled(run)), mark(folded(run))]
-            elif both[i] == min(both):
+            elif both[i] == least:
                 counts = [f"**{run['halo_rows']:,}**"]
             cells = [f"{parts}" if i == 0 else "", f"`{way}`", *counts, f"{run['largest']:,}", f"{run['messages']:,}",
                      f"{run['imbalance']:.3f}", f"{run['seconds']:.3g}"]
@@ -144,6 +146,7 @@ def report(args, runs):
                    "rmat": " ".join(RMAT), "runs": [runs[key] for key in sorted(runs) if key[0] in args.cases]}, file, indent=1)
         file.write("\n")
     findings = kept(args.out + ".md")
+    note = textwrap.fill(args.note, 124, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False) + "\n" if args.note else ""
     text = f"""# Partitions compared
 
 Rows that parts send each other for one gather, and for its backward pass, by `lapidary data partition DATA DST --parts P
@@ -154,8 +157,8 @@ Rows that parts send each other for one gather, and for its backward pass, by `l
   send partial sums to the owners, which are as many rows as forward. On undirected graphs all three are the same.
 - largest: the most rows that one part sends or receives forward. Messages: pairs of parts that send rows forward.
 - imbalance: in-edges of the heaviest part, divided by the mean.
-- seconds: time to choose the parts, one run. {args.note}
-
+- seconds: time to choose the parts, one run.
+{note}
 ## Least rows
 
 Rows forward and backward together, where all ways were measured. `hypergraph` with fold moves least in {won} of {total}
@@ -165,7 +168,7 @@ cases.
 
 {findings}## All numbers
 
-Bold: the fewest rows forward and backward of a number of parts.
+Bold: the fewest rows forward and backward, where all ways were measured.
 """
     for case in args.cases:
         run = runs[case, args.parts[0], "edges"]
