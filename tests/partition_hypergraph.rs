@@ -1,6 +1,5 @@
 //! Partitions of the hypergraph: with the feature `hypergraph`, the parts; without it, the error.
 
-use std::path::Path;
 use std::process::{Command, Output};
 
 /// Runs the command. Returns the exit code, standard output and standard error.
@@ -26,7 +25,7 @@ fn a_build_without_the_partitioner_says_so_before_it_reads() {
             for words in ["no hypergraph partitioner", "cargo install --path . --features hypergraph"] {
                 assert!(stderr.contains(words), "`{words}` is not in: {stderr}");
             }
-            assert!(!Path::new(&dst).exists());
+            assert!(!dst.exists());
         }
     }
 }
@@ -69,7 +68,7 @@ mod built {
 
     #[test]
     fn directions_of_edges_count() {
-        // Two hubs that 30 vertices each are read by, and 30 others each read; a pull sends 30 rows or 1.
+        // Vertex 0 has 30 readers, and vertex 1 has 30 sources.
         let mut edges = Vec::new();
         for v in 0..30u32 {
             edges.extend([(0, 2 + v), (32 + v, 1)]);
@@ -95,7 +94,8 @@ mod built {
             assert_eq!(found, assign(graph, parts(8), Nets::Forward, weight, 5).unwrap(), "the seed decides");
             assert!(5 * rows(&found) < 4 * drawn, "{} of {drawn}", rows(&found));
             let imbalance = found.imbalance(graph, weight);
-            assert!(imbalance < 1.05, "{weight:?}: {imbalance}");
+            // Without edges, a vertex weighs 1 for the partitioner, and nothing here.
+            assert!(imbalance < if weight == VertexWeight::Edges { 1.08 } else { 1.031 }, "{weight:?}: {imbalance}");
         }
     }
 

@@ -71,8 +71,10 @@ fn counted(
         .seed((seed % MOST) as usize)
         .build()
         .map_err(failed)?;
-    let problem = Hypergraph::from_adjacency(&context, n, &nets.offsets, &nets.pins, None, Some(&weights));
-    let solved = problem.map_err(failed)?.partition().map_err(failed)?;
+    let hypergraph = Hypergraph::from_adjacency(&context, n, &nets.offsets, &nets.pins, None, Some(&weights));
+    // `solved` points into the hypergraph, although its type does not borrow it: it has to be dropped first.
+    let hypergraph = hypergraph.map_err(failed)?;
+    let solved = hypergraph.partition().map_err(failed)?;
     let part_of = solved.extract_partition().into_par_iter().map(|part| part as u32).collect();
     let bad = || Error::Partitioner { name: "Mt-KaHyPar", why: "it returned a part that does not exist".into() };
     Ok((Assignment::new(part_of, count).ok_or_else(bad)?, solved.km1() as u64))
