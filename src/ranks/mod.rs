@@ -11,6 +11,8 @@ mod mpi;
 mod post_office;
 mod slices;
 mod threads;
+#[cfg(any(feature = "mpi", test))]
+mod spare;
 
 use std::fmt;
 use std::sync::Arc;
