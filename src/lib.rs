@@ -63,7 +63,7 @@ pub use lower::BackwardMode;
 pub use model::{Model, Weight, Weights};
 pub use ndarray;
 pub use program::Passes;
-pub use ranks::{Ranks, Sent};
+pub use ranks::{Link, Ranks, Sent};
 pub use runtime::{
     Busy, Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions, Span, SplitRecord, StartUp, Trace, TraceFile,
 };

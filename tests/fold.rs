@@ -6,8 +6,8 @@ use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::forecast::{DryRun, Forecast, Network, Subject};
 use lapidary::model::ModelConfig;
 use lapidary::{
-    Adam, Arrays, BackwardMode, ByteSize, Dataset, Devices, ExchangeMode, Graph, Model, Partition, StorageType,
-    Trainer, TrainerBuilder,
+    Adam, Arrays, BackwardMode, Dataset, Devices, ExchangeMode, Graph, Model, Partition, StorageType, Trainer,
+    TrainerBuilder,
 };
 use ndarray::Array2;
 
@@ -91,26 +91,6 @@ fn parts_that_are_empty_or_read_nothing_fold_too() {
         let builder = Trainer::builder(&model, &data).devices(Devices::sim(ranges.len())).backward(BackwardMode::Fold);
         let got = curve::train(Adam::new(0.01), builder.partition(Partition::Ranges(ranges.clone())), 4);
         assert_same(&format!("{ranges:?}"), &got, &whole);
-    }
-}
-
-/// All parts run the steps in the order of the one with the least memory, here one that reads no rows of others. In that
-/// order, the others must find the rows that they read.
-#[test]
-fn a_part_that_reads_nothing_may_decide_the_order() {
-    // The first 60 vertices read each other; the others read them and each other.
-    let edges = (0..4_000u32).map(|i| (i * 31 % 100, i * 17 % 100)).filter(|&(u, v)| v >= 60 || u < 60);
-    let data = dataset(Graph::from_edges(100, &edges.collect::<Vec<_>>()).unwrap(), false);
-    let model = model("sage");
-    let ranges = || Partition::Ranges(vec![0..60, 60..80, 80..100]);
-    let dry_run = |memory: u64| {
-        let dry_run = DryRun::new(&model, Subject::Data(&data)).devices(Devices::sim(3)).partition(ranges());
-        let forecast = dry_run.profile("a100").device_memory(ByteSize::b(memory)).run().unwrap();
-        forecast.policies[0].outcome.as_ref().map(|plan| plan.devices[0].peak_bytes).map_err(|&needed| needed)
-    };
-    let (least, most) = (dry_run(0).unwrap_err(), dry_run(1 << 30).unwrap());
-    for step in 0..=20 {
-        dry_run(least + (most - least) * step / 20).unwrap();
     }
 }
 

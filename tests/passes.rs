@@ -4,12 +4,16 @@ use crate::common::oracle::Oracle;
 use crate::common::programs::*;
 use crate::common::{MODELS, hostile_graph, pairs};
 use lapidary::lower::{
-    BackwardMode, Exchange, ExchangePath, FeatureData, Inputs, Layout, Lowered, Sizes, Supply, lower,
+    BackwardMode, Exchange, ExchangePath, FeatureData, Inputs, Layout, Lowered, Sizes, Supply, Tiling, lower,
 };
 use lapidary::model::{Model, ModelConfig, Norm, gcn_conv};
+use lapidary::plan::Tasks;
 use lapidary::program::passes::order::Workload;
 use lapidary::program::{DType, Op, Origin, Passes, Program, RowSpace, RowStep, Tensor, TensorId, TensorType};
 use lapidary_kernels::op::{EdgeWeight, Optimizer};
+use lapidary_planner::tasks::{TaskGraph, TaskId};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 /// Returns the outputs of a program in f64, by name.
 fn results(program: &Program, data: &Inputs) -> Vec<(String, Vec<f64>)> {
@@ -225,6 +229,54 @@ fn parts_train_as_the_whole_graph_does() {
             }
         }
     }
+}
+
+/// All parts run the steps in the order that was planned for one of them, also parts that read no rows of others.
+#[test]
+fn any_order_of_one_part_is_an_order_of_all() {
+    let mut rng = ChaCha8Rng::seed_from_u64(4);
+    for name in MODELS {
+        let model = Model::from_config(ModelConfig::new(name, &[FEATURES, 4, CLASSES])).unwrap().heads(2);
+        let data = inputs(hostile_graph(), DENSE);
+        let program = with_updates(program(&model, DENSE, Passes::ALL, &ANY_WORKLOAD));
+        for ends in [&[5, 12][..], &[0, 3, 3, 7, 12], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12]] {
+            let starts = [0].iter().chain(ends);
+            let parts: Vec<_> = starts.zip(ends).map(|(&start, &end)| start..end).collect();
+            for layout in layouts().chain([Layout::from(3)]) {
+                let tasks = |tiling: &Tiling| {
+                    let lowered = lower(&[("test", &program)], tiling, 3);
+                    let published = lowered.exchanges.iter().flat_map(|exchange| exchange.published().to_vec());
+                    Tasks::new(&lowered, &lowered.phases[0].steps, &published.collect(), &[]).unwrap().graph
+                };
+                let tilings = Supply::of_parts(&data, parts.clone()).tile(layout);
+                let graphs: Vec<TaskGraph> = tilings.iter().map(tasks).collect();
+                for (decides, graph) in graphs.iter().enumerate() {
+                    let order = random_order(graph, &mut rng);
+                    for (part, graph) in graphs.iter().enumerate() {
+                        assert!(graph.is_order(&order), "{name} {ends:?} {layout:?}: part {part}, order of {decides}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the ops in an order in which each comes after those that it depends on, otherwise at random.
+fn random_order(graph: &TaskGraph, rng: &mut ChaCha8Rng) -> Vec<TaskId> {
+    let mut waiting: Vec<TaskId> = (0..graph.ops().len() as u32).map(TaskId).collect();
+    let mut order = Vec::new();
+    let mut done = std::collections::BTreeSet::new();
+    while !waiting.is_empty() {
+        let is_ready = |op: &TaskId| {
+            let makers = graph.op(*op).inputs.iter().filter_map(|&tensor| graph.producer(tensor));
+            makers.into_iter().all(|maker| done.contains(&maker.0))
+        };
+        let ready: Vec<usize> = (0..waiting.len()).filter(|&i| is_ready(&waiting[i])).collect();
+        let next = waiting.remove(ready[rng.random_range(0..ready.len())]);
+        done.insert(next.0);
+        order.push(next);
+    }
+    order
 }
 
 /// With an oracle that does not round, bf16 storage changes only the types, and no results.

@@ -10,7 +10,7 @@ use lapidary::kernels::{SimDevice, SimSpeed};
 use lapidary::model::{AttentionConfig, ModelConfig};
 use lapidary::{
     Adam, Arrays, BackwardMode, ByteSize, Dataset, Devices, Error, Graph, Model, Partition, Predictor, Ranks,
-    RunOptions, Sent, Trainer,
+    RunOptions, Sent, TraceFile, Trainer,
 };
 use ndarray::Array2;
 
@@ -326,6 +326,76 @@ fn ranks_with_other_devices_are_refused() {
     for error in of_ranks {
         assert!(matches!(error, Error::RanksDiffer { rank: 2, .. }), "{error}");
     }
+}
+
+#[test]
+fn the_network_is_measured_and_planned_with() {
+    assert!(matches!(Ranks::alone().measure_links(), Err(Error::Alone)));
+    // Each pair, and a ring.
+    for (count, want) in [(2, 1), (3, 3), (9, 9)] {
+        let of_ranks = on_ranks(count, |ranks| ranks.measure_links().unwrap());
+        let links = &of_ranks[0];
+        assert!(of_ranks.iter().all(|other| other == links));
+        assert_eq!(links.len(), want);
+        for link in links {
+            assert!(link.latency_s > 0.0 && link.latency_s < 1.0 && link.bytes_per_s > 1e6, "{link:?}");
+        }
+        let network = Network::of_links(links).unwrap();
+        assert!(links.iter().any(|link| link.latency_s == network.latency_s));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("network.json");
+        std::fs::write(&file, serde_json::to_string(&network).unwrap()).unwrap();
+        let read: Network = file.to_str().unwrap().parse().unwrap();
+        for (got, want) in [(read.latency_s, network.latency_s), (read.bytes_per_s, network.bytes_per_s)] {
+            assert!((got - want).abs() <= 1e-12 * want, "{got}, not {want}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_fails_ends_the_measurement() {
+    let of_ranks = errors(3, |ranks| {
+        if ranks.rank() == 1 {
+            let error = Error::WorkersGone;
+            ranks.fail(&error);
+            return Err(error);
+        }
+        ranks.measure_links().map(drop)
+    });
+    for rank in [0, 2] {
+        assert!(matches!(of_ranks[rank], Error::OtherRank { rank: 1, .. }), "{}", of_ranks[rank]);
+    }
+}
+
+#[test]
+fn a_trace_has_a_process_for_each_rank() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("gcn", &data);
+    let folder = tempfile::tempdir().unwrap();
+    on_ranks(2, |ranks| {
+        let options = simulated(2).ranks(ranks.clone());
+        let mut trainer = Trainer::builder(&model, &data).options(options).build().unwrap();
+        let path = folder.path().join(format!("{}.json", ranks.rank()));
+        let mut file = TraceFile::create(path, TraceFile::LIMIT_BYTES).unwrap();
+        trainer.start_trace();
+        assert!(trainer.step().unwrap().loss.is_finite());
+        file.add(trainer.trace().unwrap()).unwrap();
+        file.finish().unwrap();
+    });
+    let text = std::fs::read(folder.path().join("0.json")).unwrap();
+    let trace: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for rank in 0..2u64 {
+        let of_rank = || events.iter().filter(move |event| event["pid"] == rank);
+        let names: Vec<_> = of_rank().filter(|event| event["name"] == "process_name").collect();
+        let name = names[0]["args"]["name"].as_str().unwrap();
+        assert!(names.len() == 1 && name.starts_with(&format!("rank {rank} on ")), "{name}");
+        // Kernels ran on the first lane of both devices.
+        for thread in [0, 3] {
+            assert!(of_rank().any(|event| event["ph"] == "X" && event["tid"] == thread), "{rank}: {thread}");
+        }
+    }
+    assert!(events.iter().all(|event| event["pid"].as_u64() < Some(2)));
 }
 
 #[test]

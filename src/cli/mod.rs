@@ -15,6 +15,7 @@ mod model;
 mod output;
 mod partitioner;
 mod plan;
+mod profile;
 mod run_trace;
 mod signals;
 mod train;
@@ -56,6 +57,8 @@ enum Verb {
     Infer(Box<infer::InferArgs>),
     /// Compute the memory, copies and time of a run, without running it
     Plan(Box<plan::PlanArgs>),
+    /// Measure the network between the ranks of a job
+    Profile(profile::ProfileArgs),
     /// Check and measure the GPU of this machine
     #[command(hide = true)]
     GpuCheck(gpu_check::GpuCheckArgs),
@@ -86,7 +89,9 @@ pub fn run() -> ExitCode {
         }
         Err(error) => error.exit(),
     };
-    if Ranks::started_as().is_some_and(|rank| rank > 0) && !matches!(verb, Verb::Train(_) | Verb::Infer(_)) {
+    if Ranks::started_as().is_some_and(|rank| rank > 0)
+        && !matches!(verb, Verb::Train(_) | Verb::Infer(_) | Verb::Profile(_))
+    {
         // Nothing to do together: rank 0 does it.
         return ExitCode::SUCCESS;
     }
@@ -95,6 +100,7 @@ pub fn run() -> ExitCode {
         Verb::Train(args) => on_ranks(|ranks| train::run(&args, ranks)),
         Verb::Infer(args) => on_ranks(|ranks| infer::run(&args, ranks).map(|()| ExitCode::SUCCESS)),
         Verb::Plan(args) => plan::run(&args),
+        Verb::Profile(args) => on_ranks(|ranks| profile::run(&args, ranks).map(|()| ExitCode::SUCCESS)),
         Verb::GpuCheck(args) => gpu_check::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Data(verb) => data::run(&verb).map(|()| ExitCode::SUCCESS),
     });

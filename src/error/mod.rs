@@ -203,6 +203,12 @@ pub enum Error {
         /// The number of ranks.
         count: usize,
     },
+    /// The network between ranks is to be measured, but there is one rank.
+    #[error(
+        "there is no network to measure, since this process is the only rank; start several, as in \
+        `mpirun -n 2 lapidary profile --ranks`"
+    )]
+    Alone,
     /// MPI cannot be started.
     #[error("MPI cannot be started: {why}")]
     Mpi {

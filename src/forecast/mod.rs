@@ -5,6 +5,7 @@
 
 mod dry_run;
 mod found;
+mod measured;
 mod predict;
 mod shape;
 mod traffic;

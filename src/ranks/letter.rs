@@ -18,10 +18,12 @@ pub(crate) enum Subject {
     Sum,
     /// The report of a part that has finished its script.
     Report,
+    /// A letter whose time is measured.
+    Probe,
 }
 
-const SUBJECTS: [Subject; 6] =
-    [Subject::Round, Subject::Failure, Subject::Rows, Subject::Term, Subject::Sum, Subject::Report];
+const SUBJECTS: [Subject; 7] =
+    [Subject::Round, Subject::Failure, Subject::Rows, Subject::Term, Subject::Sum, Subject::Report, Subject::Probe];
 
 /// What a letter says beside its content. As a message, it stands behind the content, which is then aligned as the
 /// message is.

@@ -6,10 +6,13 @@
 //! a clock or on a machine is decided by rank 0 ([`Ranks::first`]). So all ranks take the same steps.
 
 mod letter;
+mod links;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod post_office;
 mod slices;
+#[cfg(any(feature = "mpi", test))]
+mod spare;
 mod threads;
 
 use std::fmt;
@@ -24,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::dataset::{Dataset, Fingerprint};
 use crate::error::{Error, Result};
 pub(crate) use letter::{Letter, Subject};
+pub use links::Link;
 use post_office::PostOffice;
 pub(crate) use slices::Slices;
 

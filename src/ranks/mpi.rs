@@ -18,6 +18,7 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, Destination, Equivalence, Source};
 
 use super::post_office::PostOffice;
+use super::spare::Spare;
 use super::{Ranks, Transport, host};
 use crate::error::{Error, Result};
 
@@ -160,12 +161,13 @@ struct Carrier {
     sends: Vec<Transfer<Vec<u8>>>,
     /// For each rank, the pieces that arrive from it, in order. The flag says that it is the last of its message.
     arriving: Vec<VecDeque<(bool, Piece)>>,
+    spare: Spare,
 }
 
 impl Carrier {
     fn new(world: SimpleCommunicator) -> Self {
         let arriving = (0..world.size()).map(|_| VecDeque::new()).collect();
-        Self { world, sends: Vec::new(), arriving }
+        Self { world, sends: Vec::new(), arriving, spare: Spare::default() }
     }
 
     /// Carries messages until it is asked to end and everything was sent.
@@ -224,7 +226,7 @@ impl Carrier {
     /// Posts the receive of a piece.
     fn receive(&mut self, message: Message, status: &Status) {
         let bytes = status.count(u8::equivalent_datatype()) as usize;
-        let buffer = AlignedBytes::zeroed(bytes).expect("the host has memory for a message");
+        let buffer = self.spare.take(bytes);
         let ask = |buffer: &'static mut AlignedBytes| {
             message.immediate_matched_receive_into(StaticScope, buffer.as_mut_slice::<u8>())
         };
@@ -240,7 +242,7 @@ impl Carrier {
         for (from, pieces) in self.arriving.iter_mut().enumerate() {
             let tested = std::mem::take(pieces).into_iter().map(|(is_last, piece)| match piece {
                 Piece::Coming(coming) => match coming.test() {
-                    Ok(bytes) => (is_last, Piece::Here(bytes.into())),
+                    Ok(bytes) => (is_last, Piece::Here(self.spare.lend(bytes))),
                     Err(coming) => (is_last, Piece::Coming(coming)),
                 },
                 here => (is_last, here),
