@@ -134,7 +134,7 @@ fn rows_that_gpus_read_from_each_other_are_those_that_go_through_the_host() {
         let flags = [&flags[..], &["--devices", devices, "--model", model]].concat();
         let (want, none) = run(seed, &[&flags[..], &["--exchange", "host"]].concat(), "1");
         assert!(none.is_none());
-        for exchange in ["auto", "peer"] {
+        for exchange in ["auto", "peer", "staged"] {
             let (got, between) = run(seed, &[&flags[..], &["--exchange", exchange]].concat(), "1");
             assert!(between.unwrap() > 0, "{devices}, {exchange}");
             assert_eq!(got, want, "{devices}, {exchange}");

@@ -338,7 +338,8 @@ fn the_network_is_measured_and_planned_with() {
         assert!(of_ranks.iter().all(|other| other == links));
         assert_eq!(links.len(), want);
         for link in links {
-            assert!(link.latency_s > 0.0 && link.latency_s < 1.0 && link.bytes_per_s > 1e6, "{link:?}");
+            let numbers = [link.latency_s, link.bytes_per_s];
+            assert!(numbers.into_iter().all(|x| x.is_finite() && x > 0.0), "{link:?}");
         }
         let network = Network::of_links(links).unwrap();
         assert!(links.iter().any(|link| link.latency_s == network.latency_s));

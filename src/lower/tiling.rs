@@ -32,7 +32,7 @@ pub struct Tiling {
     /// If rows arrive in stages, how many rows of each part this part reads: forward, and over the transposed graph.
     /// Otherwise empty.
     pub owners: [Vec<u64>; 2],
-    /// Whether gathers over the transposed graph are folded: see [`BackwardMode`].
+    /// Whether gathers over the transposed graph are folded: see [`BackwardMode`](super::BackwardMode).
     pub folds: bool,
 }
 
