@@ -193,7 +193,7 @@ fn broadcast(sendings: &[Sending], job: Job) -> Load {
 /// holds one at most, and then the two ranks of a group add their sums: each sends one half and returns the other.
 ///
 /// # Source
-/// Tripathy et al., Reducing communication in graph neural network training, SC 2020, section IV.B (c = 2).
+/// Tripathy et al., Reducing communication in graph neural network training, SC 2020: the 1.5D algorithm with c = 2.
 fn two_copies(sendings: &[Sending], job: Job) -> Option<Load> {
     let ranks = job.ranks as u64;
     if !ranks.is_multiple_of(4) {

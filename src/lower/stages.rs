@@ -13,7 +13,7 @@ impl Lowering<'_> {
     /// next part arrive while those of one are added, so a device holds those of two.
     ///
     /// # Source
-    /// Balın et al., MG-GCN: scalable multi-GPU GCN training framework, 2021, section 4.2.
+    /// Balın et al., MG-GCN: scalable multi-GPU GCN training framework, 2021: the broadcast in stages.
     pub(super) fn gather_in_stages(
         &mut self,
         block: BlockSpec,

@@ -32,10 +32,10 @@ pub(crate) type Moves<T> = fn(&T) -> Moved;
 /// Lowers with the simplest useful layout that fits the devices, and plans the result. Returns what was lowered, what
 /// `plan` returned for it, and the layout.
 ///
-/// The layouts in `whole_layouts`, without tiles, are tried first. A program that does not fit
-/// whole is split into tiles until an operation takes at most half of a device's memory, if at most twice as many tiles
-/// as necessary achieve this. The other half then keeps tensors for the next operations, which saves more copies than
-/// larger tiles do. A program that fits whole is split in the same way only if `moves` says that this copies less.
+/// The layouts in `whole_layouts`, without tiles, are tried first. A program that does not fit whole is split into tiles
+/// until an operation takes at most half of a device's memory, if at most twice as many tiles as necessary achieve this.
+/// The other half then keeps tensors for the next operations, which saves more copies than larger tiles do. A program
+/// that fits whole is split in the same way only if `moves` says that this copies less.
 ///
 /// # Errors
 /// [`Error::DoesNotFit`], with the smallest sufficient capacity among the layouts that were tried; errors of `lower` and
