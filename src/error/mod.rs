@@ -204,10 +204,7 @@ pub enum Error {
         count: usize,
     },
     /// The network between ranks is to be measured, but there is one rank.
-    #[error(
-        "there is no network to measure, since this process is the only rank; start several, as in \
-        `mpirun -n 2 lapidary profile --ranks`"
-    )]
+    #[error("there is no network to measure, since this process is the only rank; start several ranks with mpirun")]
     Alone,
     /// MPI cannot be started.
     #[error("MPI cannot be started: {why}")]
