@@ -82,12 +82,8 @@ impl AlignedBytes {
 
     /// Returns the bytes as elements of `T`, without an incomplete last element.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
-        let bytes: &[u8] = match &self.storage {
-            Storage::Lines(lines) => bytemuck::cast_slice(lines),
-            Storage::Mapped(map) => map,
-        };
         let whole = self.len / size_of::<T>() * size_of::<T>();
-        bytemuck::cast_slice(&bytes[..whole])
+        bytemuck::cast_slice(&self.as_storage()[..whole])
     }
 
     /// Returns the bytes as mutable elements of `T`.
@@ -103,6 +99,27 @@ impl AlignedBytes {
     /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Returns the length that it can have without new memory.
+    pub fn capacity(&self) -> usize {
+        self.as_storage().len()
+    }
+
+    /// Changes the length, up to the capacity. Bytes beyond the old length have any value.
+    ///
+    /// # Panics
+    /// If the length is above the capacity.
+    pub fn resize(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "{len} bytes of {}", self.capacity());
+        self.len = len;
+    }
+
+    fn as_storage(&self) -> &[u8] {
+        match &self.storage {
+            Storage::Lines(lines) => bytemuck::cast_slice(lines),
+            Storage::Mapped(map) => map,
+        }
     }
 
     /// Whether the length is 0.

@@ -292,6 +292,7 @@ impl<'a> DryRun<'a> {
             decay: DecayLayers::All,
             passes: self.options.passes,
             dtype: self.dtype,
+            batches: None,
         };
         Ok([training_program(&spec)?.program, evaluation_program(&spec)?])
     }
@@ -604,7 +605,7 @@ fn bytes_on_host(lowered: &Lowered, script: &Script) -> u64 {
     let on_host = lowered.tensors.iter().enumerate().filter(|(i, tensor)| match tensor.kind {
         // What the setup makes only for itself stays on the device.
         Lifetime::Constant => tensor.contents.is_some() || read.contains(&Slot(*i as u32)),
-        Lifetime::State | Lifetime::Received => true,
+        Lifetime::State | Lifetime::Received | Lifetime::Batch => true,
         Lifetime::Local => stored.contains(&Slot(*i as u32)),
     });
     on_host.fold(0, |sum, (_, tensor)| sum.saturating_add(tensor.bytes))

@@ -29,6 +29,23 @@ pub enum ProgramError {
         /// Index of the operand, from 0.
         place: usize,
     },
+    /// A mini-batch has another number of levels than the program has gathers one behind the other.
+    #[error(
+        "the model gathers {gathers} times, one behind the other, and there are {levels} fan-outs; give one for each \
+         gather"
+    )]
+    Levels {
+        /// The number of gathers.
+        gathers: usize,
+        /// The number of levels with drawn edges.
+        levels: usize,
+    },
+    /// An operation has no meaning over the levels of a mini-batch.
+    #[error("mini-batches cannot have {op}: what it reads of edges is computed")]
+    NotInBatches {
+        /// The operation.
+        op: &'static str,
+    },
 }
 
 /// The type of [`Origin::Clock`].

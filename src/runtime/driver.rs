@@ -192,6 +192,11 @@ impl Runtime {
         self.own.clone()
     }
 
+    /// Replaces the lowered programs by those for other sizes of mini-batches.
+    pub(crate) fn set_lowered(&mut self, lowered: Vec<Arc<Lowered>>) {
+        self.lowered = lowered;
+    }
+
     /// Returns the lowered programs of each part.
     pub(crate) fn lowered(&self) -> &[Arc<Lowered>] {
         &self.lowered
@@ -320,6 +325,7 @@ fn starting_values(
     name: &str,
 ) -> Result<Vec<Option<HostSlot>>> {
     let values = lowered.tensors.iter().map(|tensor| match (&tensor.contents, tensor.kind) {
+        (_, Lifetime::Batch) => Ok(None),
         (Some(contents), _) => Ok(Some(supply.get(part, tensor.tile, contents))),
         (None, Lifetime::State) => {
             let zeros = HostSlot::staging(tensor.bytes as usize).map(Some);

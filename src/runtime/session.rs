@@ -14,9 +14,9 @@ use super::driver::Runtime;
 use super::message::{Note, Report, Run};
 use super::trace::{Span, Trace};
 use crate::error::{Error, NotFinite, Result};
-use crate::lower::{Inputs, Lowered, Supply, Tiling, lower};
+use crate::lower::{Contents, Inputs, Lifetime, Lowered, Supply, Tiling, lower};
 use crate::plan::{DeviceBudget, ExchangePath, Layout, Method, Planned, Script, Sequence, both, fit, plan_sequence};
-use crate::program::{Origin, Program};
+use crate::program::{LevelSizes, Origin, Program};
 use crate::ranks::Ranks;
 
 /// Inputs of [`Session::open`].
@@ -39,6 +39,35 @@ pub(crate) struct SessionSpec<'a> {
     pub keep: &'a [(usize, String)],
     /// Plans of an earlier session with the same programs and phases. They are used again if they fit.
     pub plans: Option<&'a Plans>,
+    /// Bounds of the sizes of mini-batches, if the first program is for them.
+    pub levels: Option<LevelSizes>,
+}
+
+/// One mini-batch for [`Session::run_batch`].
+pub(crate) struct GivenBatch {
+    pub sizes: LevelSizes,
+    /// What the program reads of the batch: see [`Session::batch_contents`].
+    pub values: Vec<(Slot, HostSlot)>,
+}
+
+/// The programs of a session with mini-batches, which are lowered again for each of them.
+struct BatchPrograms {
+    programs: Vec<(String, Program)>,
+    tiling: Tiling,
+    seed: u64,
+}
+
+impl BatchPrograms {
+    fn new(job: &SessionSpec<'_>, tiling: Tiling) -> Self {
+        let programs = job.programs.iter().map(|(name, program)| ((*name).to_owned(), (*program).clone()));
+        Self { programs: programs.collect(), tiling, seed: job.seed }
+    }
+
+    fn sized(&self, levels: LevelSizes) -> Lowered {
+        let programs: Vec<(&str, &Program)> =
+            self.programs.iter().map(|(name, program)| (name.as_str(), program)).collect();
+        lower(&programs, &self.tiling.clone().with_levels(levels), self.seed)
+    }
 }
 
 /// The devices that a session runs on, and how they reach each other.
@@ -110,6 +139,7 @@ pub(crate) struct Session {
     peaks: Vec<u64>,
     /// What this rank says to the others in the next runs.
     note: Note,
+    batches: Option<BatchPrograms>,
 }
 
 /// Time that was needed before the first epoch could run.
@@ -143,6 +173,19 @@ pub(crate) struct Done {
 }
 
 impl Done {
+    /// Adds the measurements of a later run. Metrics and notes are those of the later one.
+    pub(crate) fn add(&mut self, later: Self) {
+        let sum = |a: [u64; 2], b: [u64; 2]| [a[0] + b[0], a[1] + b[1]];
+        self.bytes = sum(self.bytes, later.bytes);
+        self.planned_bytes = sum(self.planned_bytes, later.planned_bytes);
+        self.bytes_between = sum(self.bytes_between, later.bytes_between);
+        self.seconds = [self.seconds[0] + later.seconds[0], self.seconds[1] + later.seconds[1]];
+        self.spans.resize_with(later.spans.len(), Vec::new);
+        self.spans.iter_mut().zip(later.spans).for_each(|(spans, later)| spans.extend(later));
+        (self.metrics, self.notes) = (later.metrics, later.notes);
+        self.not_finite = self.not_finite.take().or(later.not_finite);
+    }
+
     /// Returns the seconds of all kernels of each part; empty if nothing was recorded.
     pub(crate) fn kernel_seconds(&self) -> Vec<f64> {
         let of_part = |spans: &Vec<Span>| {
@@ -197,7 +240,9 @@ impl Session {
         // Each rank counts the rows and edges of its own parts. All ranks try the same layouts.
         let mut lower_all = |layout: Layout| -> Result<Vec<Lowered>> {
             let tilings = Tiling::of_all(ranks.gather(&supply.tile(layout))?, layout);
-            Ok(tilings.iter().map(|tiling| lower(job.programs, tiling, job.seed)).collect())
+            let levels = job.levels.unwrap_or_default();
+            let tilings = tilings.into_iter().map(|tiling| tiling.with_levels(levels));
+            Ok(tilings.map(|tiling| lower(job.programs, &tiling, job.seed)).collect())
         };
         let kept = |lowered: &[Lowered]| -> BTreeSet<Slot> {
             let kept = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name));
@@ -223,7 +268,9 @@ impl Session {
         let keep = kept(&lowered);
         let planned = Instant::now();
         // Planning may have tried other layouts; this sets the one that was chosen.
-        supply.tile(layout);
+        let tilings = supply.tile(layout);
+        let levels = job.levels.map(|levels| tilings[0].clone().with_levels(levels));
+        let batches = levels.map(|tiling| BatchPrograms::new(job, tiling));
         let opened = open(&budgets[own])?;
         let runtime = Runtime::open(opened, lowered, &mut supply, &ranks)?;
         let setup_scripts = scripts(&setup);
@@ -247,13 +294,15 @@ impl Session {
             start_up: StartUp::default(),
             peaks: vec![0; runtime.lowered().len()],
             note: Note::default(),
+            batches,
             runtime,
         };
         let before = Instant::now();
         job.others.iter().try_for_each(|phases| session.plan(phases))?;
         let planning = (planned - start) + before.elapsed();
         // The setup of a session that does not repeat is timed, because its kernels are part of the only run.
-        session.setup_seconds = session.run_scripts(&setup_scripts, &[], &[], [!job.repeats, false])?.kernel_seconds();
+        session.setup_seconds =
+            session.run_scripts(&setup_scripts, &[], &[], [!job.repeats, false], None)?.kernel_seconds();
         let [plan_seconds, setup_seconds] = [planning, start.elapsed() - planning].map(|took| took.as_secs_f64());
         session.start_up = StartUp { plan_seconds, setup_seconds };
         Ok(session)
@@ -300,7 +349,54 @@ impl Session {
         controls: &[(Origin, HostSlot)],
         traced: bool,
     ) -> Result<Done> {
-        self.run_phases(phases, metrics, controls, [traced, false])
+        self.run_phases(phases, metrics, controls, [traced, false], None)
+    }
+
+    /// Returns the slots that every mini-batch gives, and what it gives in them.
+    pub(crate) fn batch_contents(&self) -> Vec<(Slot, Contents)> {
+        let tensors = (0..).map(Slot).zip(&self.runtime.lowered()[0].tensors);
+        let given = tensors.filter(|(_, tensor)| tensor.kind == Lifetime::Batch);
+        given.filter_map(|(slot, tensor)| Some((slot, tensor.contents.clone()?))).collect()
+    }
+
+    /// Runs phases like [`Session::run`] on a mini-batch. The plan is the one for the largest batch so far; only the
+    /// sizes differ. A batch that is larger than any before makes new plans.
+    ///
+    /// # Errors
+    /// As [`Session::run`]; [`Error::DoesNotFit`] for a batch that does not fit.
+    /// # Cost
+    /// O(operations) beside the run.
+    pub(crate) fn run_batch(
+        &mut self,
+        phases: &[usize],
+        metrics: &[(usize, &str)],
+        controls: &[(Origin, HostSlot)],
+        batch: GivenBatch,
+        traced_and_checked: [bool; 2],
+    ) -> Result<Done> {
+        let programs = self.batches.as_ref().expect("the session is for mini-batches");
+        let bound = programs.tiling.part.levels;
+        if bound.or(&batch.sizes) != bound {
+            self.grow(bound.or(&batch.sizes).with_room())?;
+        }
+        let programs = self.batches.as_ref().expect("the session is for mini-batches");
+        let lowered = programs.sized(batch.sizes);
+        self.run_phases(phases, metrics, controls, traced_and_checked, Some((lowered, batch.values)))
+    }
+
+    /// Plans again for larger mini-batches.
+    fn grow(&mut self, levels: LevelSizes) -> Result<()> {
+        let programs = self.batches.as_mut().expect("the session is for mini-batches");
+        programs.tiling = programs.tiling.clone().with_levels(levels);
+        let lowered = vec![Arc::new(programs.sized(levels))];
+        let epoch = if self.repeats { Epoch::Steady } else { Epoch::Cold };
+        let sequence = Sequence::Phases(&self.main);
+        let main = plan_sequence(&lowered, &self.budgets, sequence, &epoch, &self.keep, &self.method)?;
+        self.runtime.set_lowered(lowered);
+        let others: Vec<Vec<usize>> = self.sequences.keys().filter(|phases| **phases != self.main).cloned().collect();
+        self.scripts = BTreeMap::from([(self.main.clone(), scripts(&main))]);
+        self.sequences = BTreeMap::from([(self.main.clone(), main)]);
+        others.iter().try_for_each(|phases| self.plan(phases))
     }
 
     /// Runs phases like [`Session::run`], one call after the other, and looks for the first number that is not finite:
@@ -313,7 +409,7 @@ impl Session {
         phases: &[usize],
         controls: &[(Origin, HostSlot)],
     ) -> Result<Option<NotFinite>> {
-        Ok(self.run_phases(phases, &[], controls, [false, true])?.not_finite)
+        Ok(self.run_phases(phases, &[], controls, [false, true], None)?.not_finite)
     }
 
     fn run_phases(
@@ -322,15 +418,21 @@ impl Session {
         metrics: &[(usize, &str)],
         controls: &[(Origin, HostSlot)],
         traced_and_checked: [bool; 2],
+        batch: Option<(Lowered, Vec<(Slot, HostSlot)>)>,
     ) -> Result<Done> {
         self.plan(phases)?;
         let lowered = &self.runtime.lowered()[0];
         let slot = |(phase, name): &(usize, &str)| lowered.phases[*phase].output(name);
         let metrics: Vec<Slot> = metrics.iter().map(slot).collect();
         let controls = controls.iter().filter_map(|(origin, value)| Some((self.origin(origin)?[0], value.clone())));
-        let controls: Vec<(Slot, HostSlot)> = controls.collect();
-        let scripts = self.scripts[phases].clone();
-        self.run_scripts(&scripts, &metrics, &controls, traced_and_checked)
+        let mut controls: Vec<(Slot, HostSlot)> = controls.collect();
+        let mut scripts = self.scripts[phases].clone();
+        let lowered = batch.map(|(lowered, values)| {
+            scripts = vec![Arc::new(scripts[0].resized(&lowered.sequence(phases), &lowered))];
+            controls.extend(values);
+            Arc::new(lowered)
+        });
+        self.run_scripts(&scripts, &metrics, &controls, traced_and_checked, lowered)
     }
 
     fn run_scripts(
@@ -339,6 +441,7 @@ impl Session {
         metrics: &[Slot],
         controls: &[(Slot, HostSlot)],
         [traced, checked]: [bool; 2],
+        lowered: Option<Arc<Lowered>>,
     ) -> Result<Done> {
         let metrics = Arc::new(metrics.to_vec());
         let reports = self.runtime.run(scripts, |script| Run {
@@ -346,6 +449,7 @@ impl Session {
             metrics: metrics.clone(),
             controls: controls.to_vec(),
             note: self.note,
+            lowered: lowered.clone(),
             traced,
             checked,
         })?;

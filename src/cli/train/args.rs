@@ -15,7 +15,8 @@ use crate::infer::Predictor;
 use crate::infer::checkpoint::newest_epoch;
 use crate::model::{Model, Weights};
 use crate::ranks::Ranks;
-use crate::train::{Adam, AdamW, DecayLayers, Optimizer, Sgd, Trainer};
+use crate::sample::{NeighborSampler, ParseFanoutsError};
+use crate::train::{Adam, AdamW, Batches, DecayLayers, Optimizer, Sgd, Trainer};
 
 /// Learning rate without `--lr`.
 const DEFAULT_LR: f64 = 0.01;
@@ -33,6 +34,8 @@ pub(in crate::cli) struct TrainArgs {
     pub model: ModelArgs,
     #[command(flatten)]
     pub training: TrainingArgs,
+    #[command(flatten)]
+    pub batches: BatchArgs,
     #[command(flatten)]
     pub checkpoints: CheckpointArgs,
     #[command(flatten)]
@@ -82,6 +85,54 @@ pub(in crate::cli) struct TrainingArgs {
     /// Stop after N epochs without a better validation accuracy [default: off]
     #[arg(long, value_name = "N")]
     pub early_stop: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Mini-batches")]
+pub(in crate::cli) struct BatchArgs {
+    /// Train on mini-batches around N vertices each, instead of on the whole graph at once
+    #[arg(long, value_name = "N", requires = "fanout")]
+    pub batch: Option<usize>,
+    /// Number of in-neighbours that are drawn of each vertex, layer by layer from the seeds outwards, as in 15,10,5; -1:
+    /// all
+    #[arg(long, value_name = "LIST", requires = "batch", allow_hyphen_values = true)]
+    pub fanout: Option<String>,
+    /// Draw with replacement
+    #[arg(long, requires = "batch")]
+    pub replace: bool,
+    /// Draw by the weights of the edges instead of uniformly
+    #[arg(long, requires = "batch", conflicts_with = "replace")]
+    pub by_weight: bool,
+    /// How many batches each stage (sampling, gathering, computing) may be ahead of the next
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "batch")]
+    pub look_ahead: usize,
+}
+
+impl BatchArgs {
+    /// Returns the mini-batches that were asked for.
+    fn batches(&self, data: &Dataset) -> Result<Option<Batches>> {
+        let (Some(size), Some(sampler)) = (self.batch, self.sampler()?) else { return Ok(None) };
+        let sampler = match (self.by_weight, data.edge_weights()) {
+            (false, _) => sampler,
+            (true, Some(weights)) => sampler.weights(weights.clone()),
+            (true, None) => {
+                let needed_by = "option `by_weight` draws by them";
+                return Err(Error::DataLacks { dataset: data.name().into(), what: "edge weights", needed_by });
+            }
+        };
+        Ok(Some(Batches::new(size, sampler).look_ahead(self.look_ahead)))
+    }
+
+    fn sampler(&self) -> Result<Option<NeighborSampler>> {
+        let Some(text) = &self.fanout else { return Ok(None) };
+        let wrong = |error: ParseFanoutsError| Error::Value {
+            option: "fanout",
+            value: text.clone(),
+            expected: error.to_string(),
+        };
+        let fanouts = text.parse().map_err(wrong)?;
+        Ok(Some(NeighborSampler::new(fanouts).with_replacement(self.replace)))
+    }
 }
 
 #[derive(Debug, Args)]
@@ -199,6 +250,9 @@ impl TrainArgs {
             .seed(self.training.seed)
             .epochs(self.training.epochs)
             .eval_every(self.training.eval_every);
+        if let Some(batches) = self.batches.batches(data)? {
+            builder = builder.batches(batches);
+        }
         if let Some(norm) = self.feature_norm()? {
             builder = builder.feature_norm(norm);
         }
@@ -254,6 +308,7 @@ impl TrainArgs {
         self.optimizer()?;
         self.decay_layers()?;
         self.feature_norm()?;
+        self.batches.sampler()?;
         let TrainingArgs { momentum, early_stop, eval_every, .. } = self.training;
         if momentum != 0.0 && self.training.optimizer != "sgd" {
             return wrong("momentum", momentum.to_string(), "only option `optimizer` sgd has a momentum");

@@ -1,0 +1,271 @@
+//! Neighbour sampling: a number of in-edges of each vertex, layer by layer.
+
+use lapidary_arrays::Shared;
+
+use super::draw::Draws;
+use super::{BatchKey, Fanout, Fanouts, MiniBatch, SampleError, Sampler, Scratch};
+use crate::graph::{Block, Graph};
+
+/// Draws in-edges of the seeds, then of all vertices met so far, and so on: one layer per fan-out.
+///
+/// Edges are drawn, not neighbours: of repeated edges, each counts. They are drawn uniformly without replacement, unless
+/// the options say otherwise. A layer is written as a block at once, with local numbers, and without a list of pairs of
+/// vertices in between.
+///
+/// # Source
+/// Hamilton, Ying & Leskovec, Inductive representation learning on large graphs, NeurIPS 2017, algorithm 2. The fused
+/// kernel: FastSample, 2023.
+#[derive(Clone, Debug)]
+pub struct NeighborSampler {
+    fanouts: Fanouts,
+    with_replacement: bool,
+    weights: Option<Shared<f32>>,
+}
+
+impl NeighborSampler {
+    /// Creates a sampler with these fan-outs.
+    pub fn new(fanouts: Fanouts) -> Self {
+        Self { fanouts, with_replacement: false, weights: None }
+    }
+
+    /// Sets whether an edge can be drawn more than once. Then a vertex with in-edges has exactly as many as the fan-out.
+    pub fn with_replacement(mut self, with_replacement: bool) -> Self {
+        self.with_replacement = with_replacement;
+        self
+    }
+
+    /// Draws edges with probabilities in proportion to these weights, `[e]`, in the order of the graph's edges. An edge
+    /// of weight 0 is not drawn, unless all edges are. Not together with replacement, which draws uniformly.
+    pub fn weights(mut self, weights: impl Into<Shared<f32>>) -> Self {
+        self.weights = Some(weights.into());
+        self
+    }
+
+    /// Draws the positions of in-edges of a vertex with `degree` of them, in ascending order.
+    fn draw(&self, fanout: Fanout, first: u64, degree: u64, mut draws: Draws, to: &mut Vec<u64>) {
+        let Fanout::AtMost(count) = fanout else { return to.extend(0..degree) };
+        let count = u64::from(count);
+        match &self.weights {
+            _ if degree == 0 => {}
+            _ if self.with_replacement => draws.repeated(count, degree, to),
+            Some(weights) if count < degree => {
+                let weights = &weights[first as usize..(first + degree) as usize];
+                draws.distinct_weighted(count as usize, weights, to);
+            }
+            _ => draws.distinct(count, degree, to),
+        }
+    }
+
+    /// Numbers the seeds.
+    fn begin(&self, graph: &Graph, seeds: &[u32], scratch: &mut Scratch) -> Result<(), SampleError> {
+        if let Some(weights) = self.weights.as_ref().filter(|weights| weights.len() != graph.edge_count()) {
+            return Err(SampleError::Weights { weights: weights.len(), edges: graph.edge_count() });
+        }
+        scratch.table.take();
+        scratch.table.reserve(seeds.len());
+        let vertices = graph.vertex_count();
+        for (place, &seed) in seeds.iter().enumerate() {
+            if seed as usize >= vertices {
+                return Err(SampleError::NoVertex { seed, place, vertices });
+            }
+            if (scratch.table.number(seed) as usize) < place {
+                return Err(SampleError::Twice { seed, place });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sampler for NeighborSampler {
+    fn name(&self) -> String {
+        let how = if self.with_replacement { " with replacement" } else { "" };
+        let by = if self.weights.is_some() { " by weight" } else { "" };
+        format!("neighbor {}{how}{by}", self.fanouts)
+    }
+
+    fn layers(&self) -> usize {
+        self.fanouts.0.len()
+    }
+
+    /// # Cost
+    /// O(edges drawn), and the degrees of vertices of which more than 64 edges are drawn, or any by weight. Memory in
+    /// the size of the batch.
+    fn sample(
+        &self,
+        graph: &Graph,
+        seeds: &[u32],
+        key: BatchKey,
+        scratch: &mut Scratch,
+    ) -> Result<MiniBatch, SampleError> {
+        self.begin(graph, seeds, scratch)?;
+        let Scratch { table, drawn } = scratch;
+        let (mut blocks, mut edges, mut stands_for) = (Vec::new(), Vec::new(), Vec::new());
+        for (layer, &fanout) in self.fanouts.0.iter().enumerate() {
+            let rows = table.vertices().len();
+            let of_layer = key.of_layer(layer);
+            let mut indptr = Vec::with_capacity(rows + 1);
+            indptr.push(0u64);
+            let (mut indices, mut positions, mut counts) = (Vec::<u32>::new(), Vec::<u64>::new(), Vec::<f32>::new());
+            for row in 0..rows {
+                let v = table.vertices()[row];
+                let (first, degree) = (graph.indptr()[v as usize], graph.in_degree(v as usize));
+                drawn.clear();
+                self.draw(fanout, first, degree, Draws::new(of_layer, v), drawn);
+                table.reserve(drawn.len());
+                let sources = graph.sources(v as usize);
+                indices.extend(drawn.iter().map(|&edge| table.number(sources[edge as usize])));
+                positions.extend(drawn.iter().map(|edge| first + edge));
+                counts.resize(indices.len(), degree as f32 / drawn.len() as f32);
+                indptr.push(indices.len() as u64);
+            }
+            blocks.push(Block::rectangular(indptr.into(), indices.into(), table.vertices().len()));
+            edges.push(positions);
+            stands_for.push(counts);
+        }
+        blocks.reverse();
+        edges.reverse();
+        stands_for.reverse();
+        Ok(MiniBatch { vertices: table.take(), seeds: seeds.len(), blocks, edges, stands_for })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A graph with a hub, repeated edges, self-loops and isolated vertices.
+    fn hostile() -> Graph {
+        let hub = (0..60u32).map(|u| (u, 7));
+        let ring = (0..40u32).flat_map(|v| [(v, (v + 1) % 40), (v, (v + 1) % 40), (v, v), ((v * 5) % 40, v)]);
+        Graph::from_edges(70, &hub.chain(ring).collect::<Vec<_>>()).unwrap()
+    }
+
+    /// Does the same in two steps and with other containers: lists the edges of a layer as pairs, then numbers them.
+    fn naive(
+        sampler: &NeighborSampler,
+        graph: &Graph,
+        seeds: &[u32],
+        key: BatchKey,
+    ) -> (Vec<u32>, Vec<Vec<[usize; 2]>>) {
+        let mut vertices = seeds.to_vec();
+        let mut layers = Vec::new();
+        for (layer, &fanout) in sampler.fanouts.0.iter().enumerate() {
+            let mut pairs: Vec<(u32, u32)> = Vec::new();
+            for &v in &vertices {
+                let mut drawn = Vec::new();
+                let draws = Draws::new(key.of_layer(layer), v);
+                sampler.draw(fanout, graph.indptr()[v as usize], graph.in_degree(v as usize), draws, &mut drawn);
+                pairs.extend(drawn.iter().map(|&edge| (v, graph.sources(v as usize)[edge as usize])));
+            }
+            for &(_, u) in &pairs {
+                if !vertices.contains(&u) {
+                    vertices.push(u);
+                }
+            }
+            let numbers: BTreeMap<u32, usize> = vertices.iter().enumerate().map(|(i, &v)| (v, i)).collect();
+            layers.push(pairs.iter().map(|(v, u)| [numbers[v], numbers[u]]).collect());
+        }
+        layers.reverse();
+        (vertices, layers)
+    }
+
+    fn pairs(block: &Block) -> Vec<[usize; 2]> {
+        let view = block.view();
+        (0..block.row_count()).flat_map(|v| view.sources(v).iter().map(move |&u| [v, u as usize])).collect()
+    }
+
+    fn assert_valid(graph: &Graph, batch: &MiniBatch) {
+        for ((block, edges), stands_for) in batch.blocks.iter().zip(&batch.edges).zip(&batch.stands_for) {
+            for v in 0..block.row_count() {
+                // Together, the drawn edges of a vertex stand for all of its edges.
+                let row = block.indptr()[v] as usize..block.indptr()[v + 1] as usize;
+                let all: f32 = stands_for[row.clone()].iter().sum();
+                let degree = graph.in_degree(batch.vertices[v] as usize) as f32;
+                assert!(row.is_empty() || (all - degree).abs() < 1e-3 * degree, "{all} of {degree}");
+            }
+            assert_eq!(block.edge_count(), edges.len());
+            for ([v, u], &edge) in pairs(block).into_iter().zip(edges) {
+                let [v, u] = [v, u].map(|local| batch.vertices[local]);
+                assert!(graph.edges(v as usize).contains(&(edge as usize)));
+                assert_eq!(graph.indices()[edge as usize], u);
+            }
+        }
+        assert!(batch.blocks.windows(2).all(|pair| pair[0].row_count() == pair[1].own_sources()));
+        assert_eq!(batch.blocks[0].own_sources(), batch.vertices.len());
+        assert_eq!(batch.blocks.last().unwrap().row_count(), batch.seeds);
+    }
+
+    proptest! {
+        #[test]
+        fn batches_are_those_of_a_naive_reference(
+            fanouts in proptest::collection::vec(-1i32..9, 1..4),
+            seeds in proptest::collection::btree_set(0u32..70, 0..20),
+            key in (0u64..5, 0u64..5, 0u64..5),
+            with_replacement in any::<bool>(),
+            weighted in any::<bool>(),
+        ) {
+            let graph = hostile();
+            let text: Vec<String> = fanouts.iter().map(i32::to_string).collect();
+            let mut sampler = NeighborSampler::new(text.join(",").parse().unwrap()).with_replacement(with_replacement);
+            if weighted {
+                sampler = sampler.weights((0..graph.edge_count()).map(|e| (e % 3) as f32).collect::<Vec<_>>());
+            }
+            let seeds: Vec<u32> = seeds.into_iter().rev().collect();
+            let key = BatchKey { seed: key.0, epoch: key.1, batch: key.2 };
+            let mut scratch = Scratch::default();
+            // What another batch left behind changes nothing.
+            sampler.sample(&graph, &[3, 5, 7], BatchKey::default(), &mut scratch).unwrap();
+            let batch = sampler.sample(&graph, &seeds, key, &mut scratch).unwrap();
+            let (vertices, layers) = naive(&sampler, &graph, &seeds, key);
+            prop_assert_eq!(&batch.vertices, &vertices);
+            prop_assert_eq!(batch.blocks.iter().map(pairs).collect::<Vec<_>>(), layers);
+            assert_valid(&graph, &batch);
+        }
+    }
+
+    #[test]
+    fn without_replacement_no_edge_is_drawn_twice() {
+        let graph = hostile();
+        let sampler = NeighborSampler::new("9,9".parse().unwrap());
+        let batch = sampler.sample(&graph, &[7, 60, 0], BatchKey::default(), &mut Scratch::default()).unwrap();
+        for edges in &batch.edges {
+            let mut distinct = edges.clone();
+            distinct.sort_unstable();
+            distinct.dedup();
+            assert_eq!(distinct.len(), edges.len());
+        }
+        // The hub has more in-edges, an isolated vertex none, and another vertex fewer.
+        let sizes: Vec<usize> = (0..3).map(|row| batch.blocks[1].view().sources(row).len()).collect();
+        assert_eq!(sizes, [9, 0, 4]);
+    }
+
+    #[test]
+    fn all_edges_of_all_vertices_are_the_graph() {
+        let graph = hostile();
+        let seeds: Vec<u32> = (0..70).collect();
+        let sampler = NeighborSampler::new("-1,-1".parse().unwrap());
+        let batch = sampler.sample(&graph, &seeds, BatchKey::default(), &mut Scratch::default()).unwrap();
+        assert_eq!(batch.vertices, seeds);
+        for block in &batch.blocks {
+            assert_eq!((&block.indptr()[..], &block.indices()[..]), (&graph.indptr()[..], &graph.indices()[..]));
+        }
+    }
+
+    #[test]
+    fn wrong_seeds_and_weights_are_errors() {
+        let graph = hostile();
+        let sampler = NeighborSampler::new("2".parse().unwrap());
+        let sample = |sampler: &NeighborSampler, seeds: &[u32]| {
+            sampler.sample(&graph, seeds, BatchKey::default(), &mut Scratch::default()).unwrap_err()
+        };
+        assert_eq!(sample(&sampler, &[1, 70]), SampleError::NoVertex { seed: 70, place: 1, vertices: 70 });
+        assert_eq!(sample(&sampler, &[4, 5, 4]), SampleError::Twice { seed: 4, place: 2 });
+        let few = sampler.weights(vec![1.0]);
+        assert_eq!(sample(&few, &[0]), SampleError::Weights { weights: 1, edges: graph.edge_count() });
+    }
+}

@@ -1,0 +1,117 @@
+//! The vertices of a batch and their local numbers.
+
+/// Numbers vertices in the order in which they are first met. Its memory follows the number of vertices met, not that of
+/// the graph.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Table {
+    /// Open addressing with linear probing: local number + 1, or 0 for an empty place. At most half of the places are
+    /// taken.
+    places: Vec<u32>,
+    /// The vertices, by local number.
+    vertices: Vec<u32>,
+}
+
+/// The fewest places.
+const LEAST: usize = 1 << 6;
+
+impl Table {
+    /// Returns the vertices met so far.
+    pub(super) fn vertices(&self) -> &[u32] {
+        &self.vertices
+    }
+
+    /// Forgets all vertices, and returns them. The memory is kept, unless it is far more than these took.
+    pub(super) fn take(&mut self) -> Vec<u32> {
+        let vertices = std::mem::take(&mut self.vertices);
+        if self.places.len() > 16 * LEAST.max(vertices.len()) {
+            self.places = vec![0; places_for(vertices.len())];
+        } else {
+            self.places.fill(0);
+        }
+        self.vertices.reserve(vertices.len());
+        vertices
+    }
+
+    /// Makes room for `more` vertices.
+    pub(super) fn reserve(&mut self, more: usize) {
+        let needed = places_for(self.vertices.len() + more);
+        if needed > self.places.len() {
+            self.places = vec![0; needed];
+            for (local, &vertex) in (1u32..).zip(&self.vertices) {
+                let place = self.find(vertex).unwrap_err();
+                self.places[place] = local;
+            }
+        }
+    }
+
+    /// Returns the local number of a vertex, which gets one if it was not met before. There has to be room for it.
+    #[inline]
+    pub(super) fn number(&mut self, vertex: u32) -> u32 {
+        match self.find(vertex) {
+            Ok(local) => local,
+            Err(place) => {
+                self.vertices.push(vertex);
+                self.places[place] = self.vertices.len() as u32;
+                self.vertices.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Returns the local number of a vertex, or the place for it.
+    #[inline]
+    fn find(&self, vertex: u32) -> Result<u32, usize> {
+        let mask = self.places.len() - 1;
+        let hash = u64::from(vertex).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let mut place = hash as usize & mask;
+        loop {
+            match self.places[place] {
+                0 => return Err(place),
+                local if self.vertices[local as usize - 1] == vertex => return Ok(local - 1),
+                _ => place = (place + 1) & mask,
+            }
+        }
+    }
+}
+
+fn places_for(vertices: usize) -> usize {
+    (2 * vertices).next_power_of_two().max(LEAST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vertices_are_numbered_in_the_order_in_which_they_are_met() {
+        let mut table = Table::default();
+        for round in 0..3u32 {
+            let met: Vec<u32> = (0..1000).map(|i| (i * 7919 + round) % 613).collect();
+            let mut want: Vec<u32> = Vec::new();
+            for vertices in met.chunks(100) {
+                table.reserve(vertices.len());
+                for &vertex in vertices {
+                    let number = want.iter().position(|&other| other == vertex).unwrap_or_else(|| {
+                        want.push(vertex);
+                        want.len() - 1
+                    });
+                    assert_eq!(table.number(vertex), number as u32);
+                }
+            }
+            assert_eq!(table.vertices(), want);
+            assert_eq!(table.take(), want);
+            assert!(table.vertices().is_empty());
+        }
+    }
+
+    #[test]
+    fn memory_of_a_large_batch_is_given_back() {
+        let mut table = Table::default();
+        table.reserve(1 << 16);
+        (0..1 << 16).for_each(|vertex| assert_eq!(table.number(vertex), vertex));
+        table.take();
+        table.reserve(10);
+        (0..10).for_each(|vertex| assert_eq!(table.number(vertex), vertex));
+        table.take();
+        assert_eq!(table.places.len(), LEAST);
+    }
+}
