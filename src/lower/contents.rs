@@ -31,10 +31,9 @@ pub enum Contents {
     /// The rows of the part that other parts read over a block, u32 `[packed]`. With an owner: none, unless the part is
     /// the owner.
     PackedRows(BlockSpec, Option<usize>),
-    /// For each row of the part's halo, its index in its owner's pack, u32 `[halo]`. With an owner: only its rows.
-    FetchedRows(BlockSpec, Option<usize>),
-    /// For each sum of other parts, its index among those that its maker sends, u32 `[lent]`.
-    FetchedSums(BlockSpec),
+    /// For each row that the part is sent, its index among those that its sender lends, u32 `[halo]`, or `[lent]` for
+    /// sums. With a sender: only its rows.
+    FetchedRows(Crossing, Option<usize>),
     /// An array of one of the two gathers that fold a gather over the block.
     Fold(BlockSpec, FoldSide, FoldArray),
 }
@@ -307,14 +306,9 @@ impl<'a> Supply<'a> {
                 let packed = packed_in(&self.routes(Crossing::Pull(*block)).packed[part], rows.clone());
                 HostSlot::constant(&Shared::from(packed.iter().map(|v| v - rows.start as u32).collect::<Vec<u32>>()))
             }
-            Contents::FetchedRows(block, owner) => {
-                let sources = self.routes(Crossing::Pull(*block)).sources[part].iter();
+            Contents::FetchedRows(crossing, owner) => {
+                let sources = self.routes(*crossing).sources[part].iter();
                 let sources = sources.filter(|source| owner.is_none_or(|owner| source.part == owner));
-                let rows: Vec<u32> = sources.flat_map(|source| source.rows.iter().copied()).collect();
-                HostSlot::constant(&Shared::from(rows))
-            }
-            Contents::FetchedSums(block) => {
-                let sources = self.routes(Crossing::Fold(*block)).sources[part].iter();
                 let rows: Vec<u32> = sources.flat_map(|source| source.rows.iter().copied()).collect();
                 HostSlot::constant(&Shared::from(rows))
             }
