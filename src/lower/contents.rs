@@ -272,7 +272,10 @@ impl<'a> Supply<'a> {
                     let [rows, turned] = [turned, !turned].map(|turned| self.edges.rows(turned));
                     Routes::of_own(&self.parts, &self.own, &rows, &turned)
                 }
-                Crossing::Fold(block) => self.routes(Crossing::Pull(block.transpose())).folded(),
+                Crossing::Fold(block) => {
+                    let own = self.own.clone();
+                    self.routes(Crossing::Pull(block.transpose())).folded(&own)
+                }
             };
             self.routes.insert(key, routes);
         }
