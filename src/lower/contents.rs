@@ -12,7 +12,7 @@ use super::fold::{FoldArray, FoldBlock, FoldSide};
 use super::own_edges::OwnEdges;
 use super::routes::{Crossing, Routes, Source};
 use super::sizes::canonical;
-use super::tiling::{cut_rows, with_halo_tiles};
+use super::tiling::cut_rows;
 use super::{Cut, ExchangePath, FeatureData, Inputs, LabelData, Layout, Sizes, Tiling};
 use crate::graph::{Block, Graph};
 use crate::program::{BlockSpec, Degree, LoopWeight, Origin};
@@ -200,7 +200,7 @@ impl<'a> Supply<'a> {
             let tiles = self.tiles[part].iter().zip(forward.into_iter().zip(backward)).map(tile).collect();
             Tiling { tiles, number: part, ..Tiling::from(sizes) }
         });
-        with_halo_tiles(tilings.collect())
+        Tiling::of_all(vec![tilings.collect()], layout)
     }
 
     /// Returns how many rows of each part a part reads, forward and over the transposed graph.
