@@ -65,7 +65,7 @@ impl Surroundings {
         }
         ranks.agree("number of devices", &own.len().to_string())?;
         let devices = own.len();
-        let (hosts, budgets): (Vec<_>, Vec<Vec<_>>) = ranks.gather(&(ranks.host(), own))?.into_iter().unzip();
+        let (hosts, budgets): (Vec<_>, Vec<Vec<_>>) = ranks.gather((ranks.host(), own))?.into_iter().unzip();
         let mut budgets: Vec<DeviceBudget> = budgets.concat();
         for (part, budget) in budgets.iter_mut().enumerate() {
             budget.name = format!("rank {} {}", part / devices, budget.name);
@@ -196,7 +196,7 @@ impl Session {
         let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };
         // Each rank counts the rows and edges of its own parts. All ranks try the same layouts.
         let mut lower_all = |layout: Layout| -> Result<Vec<Lowered>> {
-            let tilings = Tiling::of_all(ranks.gather(&supply.tile(layout))?, layout);
+            let tilings = Tiling::of_all(ranks.gather(supply.tile(layout))?, layout);
             Ok(tilings.iter().map(|tiling| lower(job.programs, tiling, job.seed)).collect())
         };
         let kept = |lowered: &[Lowered]| -> BTreeSet<Slot> {

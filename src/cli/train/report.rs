@@ -90,7 +90,7 @@ pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Resu
 
 /// Prints the summary. All ranks have to call it.
 pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done, ranks: &Ranks) -> Result<()> {
-    let sent = ranks.gather(&ranks.sent())?;
+    let sent = ranks.gather(ranks.sent())?;
     let epoch_seconds = &done.seconds;
     let [[to_device, to_host], [planned_to_device, planned_to_host]] = done.bytes;
     let [between, planned_between] = done.between;
