@@ -280,7 +280,7 @@ impl Target {
         let network = args.network.parse()?;
         let parts = args.ranks.saturating_mul(devices.count());
         if args.ranks == 0 || parts > MOST_DEVICES {
-            let expected = format!("there are from 1 to {MOST_DEVICES} devices in all");
+            let expected = format!("ranks times devices per rank is from 1 to {MOST_DEVICES}");
             return Err(Error::Value { option: "ranks", value: args.ranks.to_string(), expected });
         }
         let exchange = args.layout.exchange(&args.devices, devices.count())?;
