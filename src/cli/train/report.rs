@@ -74,7 +74,7 @@ pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Resu
         (false, None) => "",
     };
     say(format_args!(
-        "{} on {}: {} vertices, {} edges{}, {} train / {} val / {} test, {} epochs",
+        "{} on {}: {} vertices, {} edges{}, {} train / {} val / {} test, {} epoch{}",
         format_args!("{} {}{heads}{}", args.model.model, widths.join("-"), args.model.dtype.said()),
         output::one_line(data.name()),
         output::count(data.graph().vertex_count() as u64),
@@ -84,6 +84,7 @@ pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Resu
         output::count(data.split_size(VAL) as u64),
         output::count(data.split_size(TEST) as u64),
         args.training.epochs,
+        if args.training.epochs == 1 { "" } else { "s" },
     ));
     Ok(())
 }
