@@ -279,22 +279,13 @@ def check_machine(a):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--lapidary", default="target/release/lapidary", help="a program built with --features mpi")
+    p = record.parser(__doc__, "bench/results/overlap")
     p.add_argument("--mpirun", default="mpirun")
     p.add_argument("--data", required=True, help="a dataset directory")
     p.add_argument("--work", required=True, help="folder for runs.jsonl")
     p.add_argument("--rates", default="1,10", help="Gb/s")
     p.add_argument("--links", default="1,2", help="TCP connections between the ranks (Open MPI's btl_tcp_links)")
-    p.add_argument("--hidden", type=int, default=128)
-    p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--epochs", type=int, default=12)
-    p.add_argument("--timeout", type=float, default=300.0, help="seconds for one run")
-    p.add_argument("--quiet", type=float, default=0.3, help="wait before a run until other programs use fewer cores")
-    p.add_argument("--quiet-wait", type=float, default=10.0, help="seconds to wait at most")
     p.add_argument("--trace", action="store_true", help="also write DIR/trace-KIND.json")
-    p.add_argument("--note", default="", help="what else ran on the machine")
-    p.add_argument("--out", default="bench/results/overlap")
     a = p.parse_args()
     a.lapidary, a.work = os.path.abspath(a.lapidary), os.path.abspath(a.work)
     os.makedirs(a.work, exist_ok=True)

@@ -54,7 +54,11 @@ def measure(args, runs):
                     continue
                 dst = os.path.join(args.work, f"dst-{os.getpid()}")
                 shutil.rmtree(dst, ignore_errors=True)
-                line = call(args, "data", "partition", path, dst, "--parts", str(parts), "--by", way, "--json")
+                try:
+                    line = call(args, "data", "partition", path, dst, "--parts", str(parts), "--by", way, "--json")
+                except subprocess.CalledProcessError as error:
+                    print(f"{case}, {parts} parts by {way}: {error}")
+                    continue
                 shutil.rmtree(dst)
                 run = {key: value for key, value in json.loads(line).items() if not key.startswith("part_")}
                 run.update(case=case, directed=info["directed"], vertices=info["vertices"], edges=info["edges"])

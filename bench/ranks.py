@@ -180,22 +180,13 @@ def table(results, about):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--lapidary", default="target/release/lapidary", help="a program built with --features mpi")
+    p = record.parser(__doc__, "bench/results/ranks")
     p.add_argument("--python", default="python3", help="a Python with torch, numpy and safetensors")
     p.add_argument("--mpirun", default="mpirun --bind-to none")
     p.add_argument("--data", required=True, help="folder of dataset directories")
     p.add_argument("--work", required=True, help="folder for weights and runs.jsonl")
     p.add_argument("--cases", nargs="*", default=["arxiv:2,4"], help="GRAPH:RANKS,..")
     p.add_argument("--kinds", default="process,ranks,ranks_tcp,halo,broadcast", help="what runs; also halo_wait")
-    p.add_argument("--hidden", type=int, default=128)
-    p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--epochs", type=int, default=12)
-    p.add_argument("--timeout", type=float, default=300.0, help="seconds for one run")
-    p.add_argument("--quiet", type=float, default=0.3, help="wait before a run until other programs use fewer cores")
-    p.add_argument("--quiet-wait", type=float, default=10.0, help="seconds to wait at most")
-    p.add_argument("--note", default="", help="what else ran on the machine")
-    p.add_argument("--out", default="bench/results/ranks")
     a = p.parse_args()
     os.makedirs(a.work, exist_ok=True)
     for case in a.cases:

@@ -1,8 +1,24 @@
-"""Keeps runs and writes results. Needs no packages."""
+"""Reads options, keeps runs and writes results. Needs no packages."""
 
+import argparse
 import datetime
 import json
 import os
+
+
+def parser(description, out):
+    """Returns a parser of the options of all comparisons of ranks."""
+    p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--lapidary", default="target/release/lapidary", help="a program built with --features mpi")
+    p.add_argument("--hidden", type=int, default=128)
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--epochs", type=int, default=12)
+    p.add_argument("--timeout", type=float, default=300.0, help="seconds for one run")
+    p.add_argument("--quiet", type=float, default=0.3, help="wait before a run until other programs use fewer cores")
+    p.add_argument("--quiet-wait", type=float, default=10.0, help="seconds to wait at most")
+    p.add_argument("--note", default="", help="what else ran on the machine")
+    p.add_argument("--out", default=out)
+    return p
 
 
 def add_run(folder, run):

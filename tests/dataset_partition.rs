@@ -13,7 +13,7 @@ use lapidary::program::BlockSpec;
 use serde_json::Value;
 
 use crate::common::command::{run, succeeds};
-use crate::common::parted::{dense, parts, with_an_empty_part};
+use crate::common::parted::{dense, four_cliques, parts, with_an_empty_part};
 use crate::common::{hostile_graph, npy};
 
 /// Counts of the routes that training uses: rows, and pairs of parts.
@@ -181,11 +181,7 @@ fn more_parts_than_vertices_leave_some_empty() {
 
 #[test]
 fn metis_cuts_where_few_edges_are() {
-    // Four cliques of eight, joined in a ring; vertex v is in clique v % 4.
-    let clique = |v: u32| (0..8).map(move |i| (v % 4 + 4 * i, v)).filter(|(u, v)| u != v);
-    let mut edges: Vec<(u32, u32)> = (0..32).flat_map(clique).collect();
-    edges.extend([(0, 1), (1, 2), (2, 3), (3, 0)]);
-    let graph = Graph::from_edges(32, &edges).unwrap();
+    let graph = four_cliques();
     assert!(!graph.is_symmetric(), "METIS gets both directions all the same");
     for objective in [Objective::Cut, Objective::Volume] {
         for weight in [VertexWeight::Rows, VertexWeight::Edges] {

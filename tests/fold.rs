@@ -6,8 +6,8 @@ use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::forecast::{DryRun, Forecast, Network, Subject};
 use lapidary::model::ModelConfig;
 use lapidary::{
-    Adam, Arrays, BackwardMode, Dataset, Devices, ExchangeMode, Graph, Model, Partition, StorageType, Trainer,
-    TrainerBuilder,
+    Adam, Arrays, BackwardMode, ByteSize, Dataset, Devices, ExchangeMode, Graph, Model, Partition, StorageType,
+    Trainer, TrainerBuilder,
 };
 use ndarray::Array2;
 
@@ -95,9 +95,13 @@ fn parts_that_are_empty_or_read_nothing_fold_too() {
 }
 
 fn planned(data: &Dataset, mode: BackwardMode, dtype: StorageType) -> Forecast {
+    planned_in(ByteSize::gib(1), data, mode, dtype)
+}
+
+fn planned_in(memory: ByteSize, data: &Dataset, mode: BackwardMode, dtype: StorageType) -> Forecast {
     let model = model("gcn").dropout(0.0);
     let dry_run = DryRun::new(&model, Subject::Data(data)).backward(mode).dtype(dtype).evaluates(false);
-    let dry_run = dry_run.partition(Partition::parse("vertices").unwrap()).profile("a100");
+    let dry_run = dry_run.partition(Partition::parse("vertices").unwrap()).profile("a100").device_memory(memory);
     dry_run.on_ranks(3, Network::default()).run().unwrap()
 }
 
@@ -113,6 +117,10 @@ fn what_moves_fewer_rows_is_chosen() {
         assert!(rows(&auto) == least && rows(&pull) != rows(&fold), "{} of {}", rows(&auto), rows(&pull));
         assert_eq!(folds(&auto), fewer == BackwardMode::Fold);
         assert_eq!([folds(&pull), folds(&fold)], [false, true]);
+        // What does not fit would move the same rows.
+        let nowhere = planned_in(ByteSize::b(1), &data, BackwardMode::Fold, StorageType::F32);
+        assert!(nowhere.policies[0].outcome.is_err());
+        assert_eq!(rows(&nowhere), rows(&fold));
     }
     // Sums of bf16 rows would be wider than the rows.
     let data = dataset(hub(false), false);

@@ -32,8 +32,6 @@ fn a_build_without_the_partitioner_says_so_before_it_reads() {
 
 #[cfg(feature = "hypergraph")]
 mod built {
-    use std::num::NonZeroU32;
-
     use lapidary::dataset::generate::{RmatOptions, rmat};
     use lapidary::dataset::{Arrays, Dataset};
     use lapidary::graph::Graph;
@@ -43,18 +41,11 @@ mod built {
 
     use super::run;
     use crate::common::hostile_graph;
-
-    fn parts(count: u32) -> NonZeroU32 {
-        NonZeroU32::new(count).unwrap()
-    }
+    use crate::common::parted::{four_cliques, parts};
 
     #[test]
     fn it_cuts_where_few_rows_are_read() {
-        // Four cliques of eight, joined in a ring; vertex v is in clique v % 4.
-        let clique = |v: u32| (0..8).map(move |i| (v % 4 + 4 * i, v)).filter(|(u, v)| u != v);
-        let mut edges: Vec<(u32, u32)> = (0..32).flat_map(clique).collect();
-        edges.extend([(0, 1), (1, 2), (2, 3), (3, 0)]);
-        let graph = Graph::from_edges(32, &edges).unwrap();
+        let graph = four_cliques();
         assert!(!graph.is_symmetric());
         for nets in [Nets::Forward, Nets::Both] {
             for weight in [VertexWeight::Rows, VertexWeight::Edges, VertexWeight::Given(&[3; 32])] {

@@ -9,8 +9,8 @@ use lapidary::forecast::{DryRun, Network, Subject};
 use lapidary::kernels::{SimDevice, SimSpeed};
 use lapidary::model::{AttentionConfig, ModelConfig};
 use lapidary::{
-    Adam, Arrays, BackwardMode, ByteSize, Dataset, Devices, Error, Graph, Model, Partition, Predictor, Ranks,
-    RunOptions, Sent, TraceFile, Trainer,
+    Adam, Arrays, BackwardMode, ByteSize, Dataset, Devices, Error, Graph, MemoryPolicy, Model, Partition, Predictor,
+    Ranks, RunOptions, Sent, TraceFile, Trainer,
 };
 use ndarray::Array2;
 
@@ -89,8 +89,11 @@ fn trains_the_same(tier: Tier, counts: &[usize]) {
 
 #[test]
 fn ranks_hold_the_weights_of_their_own_edges() {
-    // A directed graph, with repeated edges and self-loops; and one that is symmetric, unlike its weights.
-    for graph in [hostile_graph(), Dataset::builtin("karate").unwrap().graph().clone()] {
+    // A directed graph, with repeated edges and self-loops; and one that is symmetric, unlike its weights. In little
+    // memory, the parts of the second are split into tiles.
+    for (graph, little, tiled) in
+        [(hostile_graph(), 2, false), (Dataset::builtin("karate").unwrap().graph().clone(), 3, true)]
+    {
         let weights: Vec<f32> = (0..graph.edge_count()).map(|edge| 0.25 + (edge % 7) as f32).collect();
         let n = graph.vertex_count();
         let labels: Vec<i64> = (0..n as i64).map(|v| v % 3).collect();
@@ -100,10 +103,13 @@ fn ranks_hold_the_weights_of_their_own_edges() {
         let attention = AttentionConfig { heads: 2, edge_weights: true, ..AttentionConfig::default() };
         for model in [Model::gcn(&[5, 4, 3]), Model::gat(&[5, 4, 3]).attention(attention)] {
             let peak = train(&model, &data, simulated(3), 1).peaks.into_iter().max().unwrap();
-            for memory in [peak, peak / 2] {
-                let options = |devices: usize| simulated(devices).device_memory(ByteSize::b(memory));
-                let parts = train(&model, &data, options(3), 3);
-                for curve in on_ranks(3, |ranks| train(&model, &data, options(1).ranks(ranks), 3)) {
+            for memory in [peak, peak / little] {
+                // The default policy plans for seconds.
+                let options = simulated(3).memory(MemoryPolicy::Lru).device_memory(ByteSize::b(memory));
+                let parts = train(&model, &data, options.clone(), 3);
+                assert_eq!(parts.tiles > 1, tiled && memory < peak);
+                let of_rank = options.devices(Devices::sim(1));
+                for curve in on_ranks(3, |ranks| train(&model, &data, of_rank.clone().ranks(ranks), 3)) {
                     assert_same_bits(&format!("{n} vertices, {memory} bytes"), &curve, &parts);
                     assert_eq!(curve.tiles, parts.tiles);
                 }

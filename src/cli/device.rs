@@ -36,7 +36,8 @@ pub(super) struct DeviceArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Devices")]
 pub(super) struct LayoutArgs {
-    /// Partition of the vertices: learned, edges, vertices, or a file (a run.json)
+    /// Partition of the vertices: learned, edges, vertices, or a file (a run.json, or the parts.json of `data
+    /// partition`)
     #[arg(long, value_name = "PARTITION", default_value = "learned")]
     partition: String,
     /// Exchange of rows between devices: host (through the host), peer (directly), staged (directly, from one device

@@ -89,7 +89,8 @@ struct TargetArgs {
     /// Number of ranks (processes over MPI), each with these devices
     #[arg(long, value_name = "N", default_value_t = 1)]
     ranks: usize,
-    /// Network between ranks: a rate such as 100Gb or 1Gb (per second), or a JSON file with latency_s and bytes_per_s
+    /// Network between ranks: a rate such as 100Gb or 1Gb (per second), or a JSON file with latency_s and bytes_per_s,
+    /// as `profile --ranks` writes it
     #[arg(long, value_name = "NETWORK", default_value = "10Gb")]
     network: String,
     /// Speed and memory of a device: cpu or cuda:N (measured once), h200, a100, p100 or a JSON file [default: that of
@@ -279,7 +280,7 @@ impl Target {
         let network = args.network.parse()?;
         let parts = args.ranks.saturating_mul(devices.count());
         if args.ranks == 0 || parts > MOST_DEVICES {
-            let expected = format!("there are from 1 to {MOST_DEVICES} devices in all");
+            let expected = format!("ranks times devices per rank is from 1 to {MOST_DEVICES}");
             return Err(Error::Value { option: "ranks", value: args.ranks.to_string(), expected });
         }
         let exchange = args.layout.exchange(&args.devices, devices.count())?;

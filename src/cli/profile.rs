@@ -18,8 +18,8 @@ const RANKS: &str = "\
 The ranks are started by mpirun, on the machines that a job would use:
   mpirun -n 4 lapidary profile --ranks --out network.json
   lapidary plan --data DATA --ranks 4 --network network.json
-Up to 8 ranks, each pair is measured; of more ranks, each with the next one. The file has the median
-over the links between different machines, or over all links if there is one machine.";
+With up to 8 ranks, every pair is measured; with more, each rank with the next one. The file has the
+median of the links between different machines, or of all links if there is only one machine.";
 
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["ranks"]), after_help = RANKS)]
@@ -63,7 +63,7 @@ pub(super) fn run(args: &ProfileArgs, ranks: &Ranks) -> Result<()> {
     }
     print(&shown(&links, network))?;
     if let Some(path) = &args.out {
-        say(format_args!("wrote {}: use it as plan --network {0}", path.display()));
+        say(format_args!("wrote {0}; plan with it: `plan --network {0}`", path.display()));
     }
     Ok(())
 }

@@ -124,7 +124,8 @@ pub enum Error {
     },
     /// Rows cannot be copied directly between the devices, since they do not reach each other's memory.
     #[error(
-        "option `exchange` cannot be `peer`, which needs devices that reach each other's memory: {why}; choose `auto` or `host`"
+        "option `exchange` cannot be `peer` or `staged`, which need devices that reach each other's memory: {why}; \
+         choose `auto` or `host`"
     )]
     Unreachable {
         /// The devices that cannot, and why.

@@ -196,24 +196,23 @@ impl<'a> DryRun<'a> {
             .device_memory
             .map_or(profile.capacity_bytes / self.options.devices.sharing(), |memory| memory.as_u64());
         let mut policies = Vec::new();
+        // That of the last policy that fits; if none does, the first one that was tried.
+        let mut layout = subject.layouts[0];
         for &policy in self.tried() {
             let outcome = self.plan(&subject, policy, device_memory, Method::default().limit)?;
-            let outcome = outcome.map(|planned| planned.forecast(&profile).times(subject.copies));
+            let outcome = outcome.map(|planned| {
+                layout = planned.layout;
+                planned.forecast(&profile).times(subject.copies)
+            });
             policies.push(PolicyForecast { policy, outcome });
         }
         let curve = if self.curve { self.plan_curve(&subject, &profile)? } else { Vec::new() };
         let parts = subject.forecasts(&profile);
         let assumption = matches!(self.subject, Subject::Shape(_)).then_some(Shape::ASSUMPTION);
-        let layout = policies.iter().rev().find_map(|policy| {
-            let plan = policy.outcome.as_ref().ok()?;
-            let layouts =
-                subject.layouts.iter().filter(|layout| (layout.tiles, layout.path) == (plan.tiles, plan.exchange));
-            Some(layouts.copied().next().unwrap_or(Layout::from(plan.tiles)))
-        });
         let traffic = (self.rank_count > 1).then(|| {
             let (devices, vertices) = (self.options.devices.count(), subject.ranges.last().map_or(0, |part| part.end));
             let job = Job { ranks: self.rank_count, devices, network: self.network, vertices };
-            subject.traffic(layout.unwrap_or(Layout::from(1)), job)
+            subject.traffic(layout, job)
         });
         Ok(Forecast { profile, assumption, parts, policies, curve, device_memory, traffic })
     }

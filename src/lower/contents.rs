@@ -12,7 +12,7 @@ use super::fold::{FoldArray, FoldBlock, FoldSide};
 use super::own_edges::OwnEdges;
 use super::routes::{Crossing, Routes, Source};
 use super::sizes::canonical;
-use super::tiling::{cut_rows, with_halo_tiles};
+use super::tiling::cut_rows;
 use super::{Cut, ExchangePath, FeatureData, Inputs, LabelData, Layout, Sizes, Tiling};
 use crate::graph::{Block, Graph};
 use crate::program::{BlockSpec, Degree, LoopWeight, Origin};
@@ -31,10 +31,9 @@ pub enum Contents {
     /// The rows of the part that other parts read over a block, u32 `[packed]`. With an owner: none, unless the part is
     /// the owner.
     PackedRows(BlockSpec, Option<usize>),
-    /// For each row of the part's halo, its index in its owner's pack, u32 `[halo]`. With an owner: only its rows.
-    FetchedRows(BlockSpec, Option<usize>),
-    /// For each sum of other parts, its index among those that its maker sends, u32 `[lent]`.
-    FetchedSums(BlockSpec),
+    /// For each row that the part is sent, its index among those that its sender lends, u32 `[halo]`, or `[lent]` for
+    /// sums. With a sender: only its rows.
+    FetchedRows(Crossing, Option<usize>),
     /// An array of one of the two gathers that fold a gather over the block.
     Fold(BlockSpec, FoldSide, FoldArray),
 }
@@ -201,7 +200,7 @@ impl<'a> Supply<'a> {
             let tiles = self.tiles[part].iter().zip(forward.into_iter().zip(backward)).map(tile).collect();
             Tiling { tiles, number: part, ..Tiling::from(sizes) }
         });
-        with_halo_tiles(tilings.collect())
+        Tiling::of_all(vec![tilings.collect()], layout)
     }
 
     /// Returns how many rows of each part a part reads, forward and over the transposed graph.
@@ -273,7 +272,10 @@ impl<'a> Supply<'a> {
                     let [rows, turned] = [turned, !turned].map(|turned| self.edges.rows(turned));
                     Routes::of_own(&self.parts, &self.own, &rows, &turned)
                 }
-                Crossing::Fold(block) => self.routes(Crossing::Pull(block.transpose())).folded(),
+                Crossing::Fold(block) => {
+                    let own = self.own.clone();
+                    self.routes(Crossing::Pull(block.transpose())).folded(&own)
+                }
             };
             self.routes.insert(key, routes);
         }
@@ -307,14 +309,9 @@ impl<'a> Supply<'a> {
                 let packed = packed_in(&self.routes(Crossing::Pull(*block)).packed[part], rows.clone());
                 HostSlot::constant(&Shared::from(packed.iter().map(|v| v - rows.start as u32).collect::<Vec<u32>>()))
             }
-            Contents::FetchedRows(block, owner) => {
-                let sources = self.routes(Crossing::Pull(*block)).sources[part].iter();
+            Contents::FetchedRows(crossing, owner) => {
+                let sources = self.routes(*crossing).sources[part].iter();
                 let sources = sources.filter(|source| owner.is_none_or(|owner| source.part == owner));
-                let rows: Vec<u32> = sources.flat_map(|source| source.rows.iter().copied()).collect();
-                HostSlot::constant(&Shared::from(rows))
-            }
-            Contents::FetchedSums(block) => {
-                let sources = self.routes(Crossing::Fold(*block)).sources[part].iter();
                 let rows: Vec<u32> = sources.flat_map(|source| source.rows.iter().copied()).collect();
                 HostSlot::constant(&Shared::from(rows))
             }

@@ -133,7 +133,7 @@ impl Lowering<'_> {
 
         let crossing = Crossing::Fold(block);
         if fetches {
-            let rows = self.table.fetched_sums(block);
+            let rows = self.table.fetched_rows(crossing);
             let fetch = Call::new(Move::Fetch, [sums.into(), Arg::Slot(rows)], [received]);
             steps.push(LoweredStep::new(self.table.name(received.slot).to_owned(), fetch));
             self.exchanges.push(Exchange::Fetch { packed: sums.slot, halo: received.slot, crossing, owner: None });

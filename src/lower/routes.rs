@@ -1,6 +1,5 @@
 //! Routes: which rows the parts send to each other for a block.
 
-#[cfg(test)]
 use std::ops::Range;
 
 #[cfg(test)]
@@ -72,16 +71,16 @@ impl Routes {
     }
 
     /// Returns the routes of sums: for each row that a part reads over these routes, it sends back one. A part makes a
-    /// row for each row of its halo, and packs nothing. The rows of a part that reads more than these routes know are not
-    /// numbered as there; a rank is sent just those that are meant for it.
-    pub(super) fn folded(&self) -> Self {
+    /// row for each row of its halo, and packs nothing. `own` are the parts of this rank: from another one, it is sent
+    /// just the sums that are meant for it, so these are numbered from 0.
+    pub(super) fn folded(&self, own: &Range<usize>) -> Self {
         let mut sources = vec![Vec::new(); self.sources.len()];
         for (reader, owners) in self.sources.iter().enumerate() {
-            let mut first = 0;
+            let mut next = 0;
             for Source { part: owner, rows } in owners {
-                let end = first + rows.len() as u32;
-                sources[*owner].push(Source { part: reader, rows: (first..end).collect() });
-                first = end;
+                let first = if own.contains(&reader) { next } else { 0 };
+                next = first + rows.len() as u32;
+                sources[*owner].push(Source { part: reader, rows: (first..next).collect() });
             }
         }
         Self { sources, packed: vec![Vec::new(); self.packed.len()] }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lapidary_kernels::{BlockSlots, Mat, Slot, Window, linear_weight_grad_workspace_bytes};
 
-use super::{Contents, FoldArray, FoldSide, Lifetime, LoweredTensor, Sizes, Tiling};
+use super::{Contents, Crossing, FoldArray, FoldSide, Lifetime, LoweredTensor, Sizes, Tiling};
 use crate::program::{BatchEdges, BlockSpec, DType, LevelSizes, Origin, RowSpace, TensorType};
 
 /// The tensors so far. A tensor with rows of the part is stored as one tensor per tile, an optimizer moment as one per
@@ -95,18 +95,23 @@ impl<'a> Table<'a> {
         self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Lifetime::Constant, contents, tile))
     }
 
-    /// Returns the slot with the indices, in their owners' packs, of the halo's rows over `block`.
-    pub(super) fn fetched_rows(&mut self, block: BlockSpec) -> Slot {
-        let name = format!("{}.fetched_rows", block_name(block));
-        let bytes = self.tiling.part.cut(block).halo.saturating_mul(4);
-        let contents = Some(Contents::FetchedRows(block, None));
+    /// Returns the slot with the index of each row that crosses to this part, among those that its sender lends.
+    pub(super) fn fetched_rows(&mut self, crossing: Crossing) -> Slot {
+        let part = &self.tiling.part;
+        let (block, what, rows) = match crossing {
+            Crossing::Pull(block) => (block, "rows", part.cut(block).halo),
+            Crossing::Fold(block) => (block, "sums", part.forward.lent),
+        };
+        let name = format!("{}.fetched_{what}", block_name(block));
+        let (bytes, contents) = (rows.saturating_mul(4), Some(Contents::FetchedRows(crossing, None)));
         self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Lifetime::Constant, contents, 0))
     }
 
     /// Returns the slots of one stage: the indices of the part's rows that others read, if it is their owner, and the
     /// indices, in the owner's pack, of the rows that this part reads.
     pub(super) fn stage_rows(&mut self, block: BlockSpec, owner: usize, [packed, fetched]: [u64; 2]) -> [Slot; 2] {
-        let contents = [Contents::PackedRows(block, Some(owner)), Contents::FetchedRows(block, Some(owner))];
+        let fetched_rows = Contents::FetchedRows(Crossing::Pull(block), Some(owner));
+        let contents = [Contents::PackedRows(block, Some(owner)), fetched_rows];
         let of_stage = [("packed_rows", packed), ("fetched_rows", fetched)].into_iter().zip(contents);
         let slots = of_stage.map(|((what, rows), contents)| {
             let name = format!("{}.{what} {owner}", block_name(block));
@@ -115,14 +120,6 @@ impl<'a> Table<'a> {
         });
         let slots: Vec<Slot> = slots.collect();
         [slots[0], slots[1]]
-    }
-
-    /// Returns the slot with the indices, among the sums that their makers send, of the sums of other parts.
-    pub(super) fn fetched_sums(&mut self, block: BlockSpec) -> Slot {
-        let name = format!("{}.fetched_sums", block_name(block));
-        let bytes = self.tiling.part.forward.lent.saturating_mul(4);
-        let contents = Some(Contents::FetchedSums(block));
-        self.named(&name).unwrap_or_else(|| self.push_tile(name, bytes, Lifetime::Constant, contents, 0))
     }
 
     /// Returns the block of one of the two gathers that fold a gather over `block`, and the slot of its weights.

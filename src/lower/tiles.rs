@@ -198,10 +198,10 @@ impl Lowering<'_> {
             let slot = self.table.push(name.clone(), bytes(rows), Lifetime::Local);
             let out = Mat { slot, rows: rows as usize, ..like };
             let lent = Mat { slot: packed[0], rows: tiling.part.cut(block).packed as usize, ..like };
-            let rows = self.table.fetched_rows(block);
+            let crossing = Crossing::Pull(block);
+            let rows = self.table.fetched_rows(crossing);
             let call = Call::new(Move::Fetch, [lent.into(), Arg::Slot(rows)], [out]);
             steps.push(LoweredStep::new(name, call));
-            let crossing = Crossing::Pull(block);
             self.exchanges.push(Exchange::Fetch { packed: packed[0], halo: slot, crossing, owner: None });
             self.halos.insert((own[0], block), vec![slot]);
             return vec![slot];

@@ -47,8 +47,8 @@ impl From<Sizes> for Tiling {
 
 impl Tiling {
     /// Lays out each part, on the assumption that its edges are spread evenly over its tiles and over the other parts.
-    pub fn evenly(parts: &[Sizes], Layout { tiles, path, backward }: Layout) -> Vec<Self> {
-        let folds = tiles == 1 && backward.folds(parts);
+    pub fn evenly(parts: &[Sizes], layout: Layout) -> Vec<Self> {
+        let Layout { tiles, path, .. } = layout;
         let all = parts.iter().map(|part| {
             let share = |whole: u64, tile: usize| {
                 let [start, end] = ends(whole, tiles, tile);
@@ -80,9 +80,9 @@ impl Tiling {
                 ExchangePath::Host | ExchangePath::Peer => [Vec::new(), Vec::new()],
             };
             let tiles = (0..tiles).map(of_tile).collect();
-            Self { part: *part, tiles, halo_tiles: 1, exchange: path, number, owners, folds }
+            Self { tiles, exchange: path, number, owners, ..Self::from(*part) }
         });
-        with_halo_tiles(all.collect())
+        Self::of_all(vec![all.collect()], layout)
     }
 
     /// Joins what several supplies return for parts of one graph, in the order of the parts.
@@ -153,7 +153,7 @@ impl Tiling {
 }
 
 /// Splits halos so that no tile of a halo has more rows than the largest tile of a part.
-pub(super) fn with_halo_tiles(mut tilings: Vec<Tiling>) -> Vec<Tiling> {
+fn with_halo_tiles(mut tilings: Vec<Tiling>) -> Vec<Tiling> {
     let largest = tilings.iter().flat_map(|tiling| &tiling.tiles).map(|tile| tile.vertices).max().unwrap_or(0).max(1);
     let sides = tilings.iter().flat_map(|tiling| [tiling.part.forward, tiling.part.backward]);
     let longest = sides.flat_map(|cut| [cut.low, cut.halo - cut.low]).max().unwrap_or(0);

@@ -50,11 +50,11 @@ impl Ranks {
         let (sender, arrived) = unbounded();
         let receive = move |received: Result<(Letter, _)>| drop(sender.send(received.map(drop)));
         let _subscription = self.subscribe(session, Box::new(receive));
-        let hosts: Vec<String> = self.gather(&self.host())?;
+        let hosts: Vec<String> = self.gather(self.host())?;
         let mut mine: Vec<Link> = Vec::new();
         for step in schedule(self.count()) {
             // All ranks wait for the slowest, so that the others leave the network alone.
-            self.gather(&())?;
+            self.gather(())?;
             let Some(ranks) = step.into_iter().find(|link| link.contains(&self.rank())) else { continue };
             let asks = ranks[0] == self.rank();
             let line = Line { ranks: self, session, other: ranks[usize::from(asks)], arrived: &arrived };
@@ -63,7 +63,7 @@ impl Ranks {
                 mine.push(Link { ranks, hosts: ranks.map(|rank| hosts[rank].clone()), latency_s, bytes_per_s });
             }
         }
-        let mut links = self.gather(&mine)?.concat();
+        let mut links = self.gather(mine)?.concat();
         links.sort_by_key(|link| link.ranks);
         Ok(links)
     }

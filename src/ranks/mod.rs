@@ -141,8 +141,11 @@ impl Ranks {
     ///
     /// # Errors
     /// [`Error::OtherRank`] if another rank fails before.
-    pub(crate) fn gather<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>> {
-        let bytes = serde_json::to_vec(mine).expect("what ranks tell each other can be written");
+    pub(crate) fn gather<T: Serialize + DeserializeOwned>(&self, mine: T) -> Result<Vec<T>> {
+        if self.0.is_none() {
+            return Ok(vec![mine]);
+        }
+        let bytes = serde_json::to_vec(&mine).expect("what ranks tell each other can be written");
         self.gather_bytes(bytes)?.iter().map(|bytes| read(bytes)).collect()
     }
 
@@ -182,7 +185,7 @@ impl Ranks {
     /// # Errors
     /// [`Error::RanksDiffer`], on every rank, with the first rank that differs from rank 0; [`Error::OtherRank`].
     pub(crate) fn agree(&self, what: &'static str, value: &str) -> Result<()> {
-        let all = self.gather(&(value.to_owned(), host()))?;
+        let all = self.gather((value.to_owned(), host()))?;
         let Some(rank) = all.iter().position(|(value, _)| *value != all[0].0) else { return Ok(()) };
         let [first, other] = [&all[0], &all[rank]].map(|(value, _)| value.clone());
         Err(Error::RanksDiffer { what, rank, host: all[rank].1.clone(), first, other })

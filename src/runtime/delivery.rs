@@ -1,6 +1,5 @@
 //! Who is sent the rows of a part, what a part is sent, and where letters of other ranks go.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use lapidary_kernels::sync::Sender;
@@ -13,19 +12,14 @@ use crate::error::Result;
 use crate::lower::{Exchange, Lowered, Routes, Source, Supply};
 use crate::ranks::{Letter, Ranks, Subject};
 
-/// Returns what a part expects of each exchange. `own` are the parts of its rank: from others, it is sent only the rows
-/// that it reads.
-pub(super) fn inbox(lowered: &Lowered, supply: &mut Supply<'_>, part: usize, own: &Range<usize>) -> Inbox {
+/// Returns what a part expects of each exchange.
+pub(super) fn inbox(lowered: &Lowered, supply: &mut Supply<'_>, part: usize) -> Inbox {
     let expected = lowered.exchanges.iter().map(|exchange| match exchange {
         Exchange::Sum { .. } => Expected::Sum(None),
         Exchange::Halo { packed, halo, crossing, width, float } => {
-            let sources =
-                supply.routes(*crossing).sources[part].iter().map(|source| match own.contains(&source.part) {
-                    true => source.clone(),
-                    false => Source { part: source.part, rows: (0..source.rows.len() as u32).collect() },
-                });
+            let sources = supply.routes(*crossing).sources[part].clone();
             let tile_bytes = halo.iter().map(|&slot| lowered.tensor(slot).bytes as usize).collect();
-            Expected::Halo(Halo::new(sources.collect(), packed.len(), tile_bytes, float.byte_count() * width))
+            Expected::Halo(Halo::new(sources, packed.len(), tile_bytes, float.byte_count() * width))
         }
         Exchange::Fetch { crossing, owner, .. } => {
             let sources = supply.routes(*crossing).sources[part].iter();

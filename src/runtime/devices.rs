@@ -235,8 +235,8 @@ impl Devices {
     /// they can.
     ///
     /// # Errors
-    /// With [`ExchangeMode::Peer`] and [`ExchangeMode::Staged`]: [`Error::Unreachable`] if the devices do not support it, and [`Error::Device`] if
-    /// the driver fails.
+    /// With [`ExchangeMode::Peer`] and [`ExchangeMode::Staged`]: [`Error::Unreachable`] if the devices do not support
+    /// it, and [`Error::Device`] if the driver fails.
     pub(crate) fn exchange_paths(&self) -> Result<Vec<ExchangePath>> {
         let Some(paths) = self.exchange.between_devices().filter(|_| self.count > 1) else {
             return Ok(vec![ExchangePath::Host]);

@@ -80,7 +80,7 @@ impl Runtime {
                 _ => format!("{} (part {part} of {parts}, from 0)", device.name()),
             };
             let host = starting_values(&lowered[part], supply, part, &name)?;
-            let inbox = inbox(&lowered[part], supply, part, &own);
+            let inbox = inbox(&lowered[part], supply, part);
             let post_of = |reader: usize| own.contains(&reader).then(|| workers[reader - own.start].clone());
             let readers = readers(&lowered, supply, part, (ranks, session), post_of);
             let mail = Mail::new(part, exchanges.clone(), readers, workers.clone(), driver.clone());

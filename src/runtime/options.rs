@@ -64,8 +64,8 @@ pub struct SplitRecord {
 }
 
 impl Partition {
-    /// Parses `learned`, `edges`, `vertices` or the name of a file. The file is the `run.json` of a checkpoint, or a
-    /// JSON list of pairs such as `[[0, 10], [10, 34]]`.
+    /// Parses `learned`, `edges`, `vertices` or the name of a file. The file is the `run.json` of a checkpoint, the
+    /// `parts.json` of a relabelled dataset, or a JSON list of pairs such as `[[0, 10], [10, 34]]`.
     ///
     /// # Errors
     /// [`Error::Value`]; [`Error::Io`] if the file cannot be read; [`Error::PartitionFile`].
@@ -78,13 +78,13 @@ impl Partition {
         let json = plain_file::read_text(path, plain_file::TEXT_BYTES);
         let json = json.map_err(|source| match source.kind() {
             ErrorKind::NotFound => {
-                let expected = "write learned, edges, vertices or the name of a file".into();
+                let expected = "write learned, edges, vertices or a file that exists".into();
                 Error::Value { option: "partition", value: text.into(), expected }
             }
             _ => Error::Io { action: "read", path: path.into(), source },
         })?;
         let ranges: Ranges = serde_json::from_str(&json)
-            .map_err(|_| wrong("it is no run.json and no list of pairs [[0, 10], [10, 34]]"))?;
+            .map_err(|_| wrong("it is no run.json, no parts.json and no list of pairs [[0, 10], [10, 34]]"))?;
         let (parts, splits) = match ranges {
             Ranges::Run { parts, splits } => (parts, splits),
             Ranges::List(parts) => (parts, Vec::new()),

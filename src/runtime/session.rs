@@ -94,7 +94,7 @@ impl Surroundings {
         }
         ranks.agree("number of devices", &own.len().to_string())?;
         let devices = own.len();
-        let (hosts, budgets): (Vec<_>, Vec<Vec<_>>) = ranks.gather(&(ranks.host(), own))?.into_iter().unzip();
+        let (hosts, budgets): (Vec<_>, Vec<Vec<_>>) = ranks.gather((ranks.host(), own))?.into_iter().unzip();
         let mut budgets: Vec<DeviceBudget> = budgets.concat();
         for (part, budget) in budgets.iter_mut().enumerate() {
             budget.name = format!("rank {} {}", part / devices, budget.name);
@@ -239,7 +239,7 @@ impl Session {
         let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };
         // Each rank counts the rows and edges of its own parts. All ranks try the same layouts.
         let mut lower_all = |layout: Layout| -> Result<Vec<Lowered>> {
-            let tilings = Tiling::of_all(ranks.gather(&supply.tile(layout))?, layout);
+            let tilings = Tiling::of_all(ranks.gather(supply.tile(layout))?, layout);
             let levels = job.levels.unwrap_or_default();
             let tilings = tilings.into_iter().map(|tiling| tiling.with_levels(levels));
             Ok(tilings.map(|tiling| lower(job.programs, &tiling, job.seed)).collect())

@@ -38,8 +38,7 @@ impl Oracle {
                     Contents::Indices(_)
                     | Contents::Fold(_, _, FoldArray::Indices)
                     | Contents::PackedRows(..)
-                    | Contents::FetchedRows(..)
-                    | Contents::FetchedSums(_),
+                    | Contents::FetchedRows(..),
                     host,
                 )) => Array::U32(host.to_vec()),
                 Some((Contents::Origin(Origin::Labels | Origin::Split | Origin::SourceIds(_)), host)) => {

@@ -1,8 +1,9 @@
-//! A dataset with everything that one can have, and parts of its vertices.
+//! A dataset with everything that one can have, parts of its vertices, and a graph whose best parts are known.
 
 use std::num::NonZeroU32;
 
 use lapidary::dataset::{Arrays, Dataset};
+use lapidary::graph::Graph;
 use lapidary::partition::Assignment;
 use ndarray::Array2;
 
@@ -34,4 +35,12 @@ pub fn dense() -> Dataset {
     let arrays =
         arrays.train(&[0, 4, 6, 11]).val(&[1, 2]).test(&[5, 9, 10]).graph_ids(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 7, 9]);
     Dataset::from_arrays(arrays.source("a test").licence("CC0")).unwrap()
+}
+
+/// Returns a directed graph of four cliques of eight, joined in a ring. Vertex v is in clique v % 4.
+pub fn four_cliques() -> Graph {
+    let clique = |v: u32| (0..8).map(move |i| (v % 4 + 4 * i, v)).filter(|(u, v)| u != v);
+    let mut edges: Vec<(u32, u32)> = (0..32).flat_map(clique).collect();
+    edges.extend([(0, 1), (1, 2), (2, 3), (3, 0)]);
+    Graph::from_edges(32, &edges).unwrap()
 }

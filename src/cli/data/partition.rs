@@ -32,8 +32,8 @@ Ways to choose the parts:
   FILE             text with the part of each vertex, one number per line, or a .npy vector of
                    integers
 
-The flags of the model, and --profile, matter only to what is learned. A dataset without features
-then counts as one with a single column.
+The flags of the model and --profile only matter with --by learned or --weights learned. The time is
+then predicted for training this model. A dataset without features counts as one with one column.
 
 DST holds the vertices part by part, their original ids in permutation.npy, and the ranges of the
 parts in parts.json. `infer --out` writes rows in the order of DATA.
@@ -56,14 +56,14 @@ pub(crate) struct PartitionArgs {
     /// (see below)
     #[arg(long, value_name = "HOW")]
     by: String,
-    /// Weight of a vertex, of which METIS and Mt-KaHyPar give all parts the same, and which `imbalance` compares: edges (its
-    /// in-edges), rows (1) or learned (its predicted time)
+    /// Weight of a vertex: edges (its in-edges), rows (1) or learned (its predicted time). METIS and Mt-KaHyPar give
+    /// all parts about the same weight; `imbalance` is the heaviest part's weight over the mean
     #[arg(long, value_name = "WHAT", default_value_t)]
     weights: Weighing,
-    /// Seed of what is drawn at random; the same seed gives the same parts
+    /// Seed of the random numbers; the same seed gives the same parts
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Speed of a device, for what is learned: cpu or cuda:N (measured once), h200, a100, p100 or a JSON file
+    /// Speed of a device, for the predicted time: cpu or cuda:N (measured once), h200, a100, p100 or a JSON file
     #[arg(long, value_name = "PROFILE", default_value = "cpu")]
     profile: String,
     /// Print one JSON line instead of tables

@@ -74,7 +74,7 @@ pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Resu
         (false, None) => "",
     };
     say(format_args!(
-        "{} on {}: {} vertices, {} edges{}, {} train / {} val / {} test, {} epochs",
+        "{} on {}: {} vertices, {} edges{}, {} train / {} val / {} test, {} epoch{}",
         format_args!("{} {}{heads}{}", args.model.model, widths.join("-"), args.model.dtype.said()),
         output::one_line(data.name()),
         output::count(data.graph().vertex_count() as u64),
@@ -84,13 +84,14 @@ pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Resu
         output::count(data.split_size(VAL) as u64),
         output::count(data.split_size(TEST) as u64),
         args.training.epochs,
+        if args.training.epochs == 1 { "" } else { "s" },
     ));
     Ok(())
 }
 
 /// Prints the summary. All ranks have to call it.
 pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done, ranks: &Ranks) -> Result<()> {
-    let sent = ranks.gather(&ranks.sent())?;
+    let sent = ranks.gather(ranks.sent())?;
     let epoch_seconds = &done.seconds;
     let [[to_device, to_host], [planned_to_device, planned_to_host]] = done.bytes;
     let [between, planned_between] = done.between;

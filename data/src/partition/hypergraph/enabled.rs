@@ -7,6 +7,7 @@ use mt_kahypar::{Context, Hypergraph, Objective, Preset, initialize};
 use rayon::prelude::*;
 
 use super::Nets;
+use super::balance::{check, weights};
 use super::pins::{MOST, Pins, small};
 use crate::dataset::{Error, Result};
 use crate::graph::Graph;
@@ -28,8 +29,8 @@ pub fn check_built() -> Result<()> {
 ///
 /// # Errors
 /// [`Error::NotForThisData`] for a graph with more vertices, pins or weight than 32-bit numbers can count. Pins are the
-/// pairs of a vertex and one that it reads, and the vertices. [`Error::Partitioner`] if Mt-KaHyPar fails;
-/// [`Error::NotBuilt`] without the feature `hypergraph`.
+/// pairs of a vertex and one that it reads, and the vertices. [`Error::Partitioner`] if Mt-KaHyPar fails, or gives up the
+/// balance; [`Error::NotBuilt`] without the feature `hypergraph`.
 /// # Cost
 /// That of Mt-KaHyPar, on as many threads as rayon has. The nets take 8 bytes per pin; Mt-KaHyPar takes several times that,
 /// and some bits per net and part.
@@ -59,6 +60,7 @@ fn counted(
     small("vertices", n as u64)?;
     let parts = small("parts", u64::from(count.get()))?;
     let weights = weights(graph, count, weight)?;
+    let as_given: Vec<i32> = weights.par_iter().map(|&weight| weight as i32).collect();
     let nets = Pins::of(graph, nets)?;
     let failed = |error: mt_kahypar::Error| Error::Partitioner { name: "Mt-KaHyPar", why: error.message };
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,33 +73,15 @@ fn counted(
         .seed((seed % MOST) as usize)
         .build()
         .map_err(failed)?;
-    let hypergraph = Hypergraph::from_adjacency(&context, n, &nets.offsets, &nets.pins, None, Some(&weights));
+    let hypergraph = Hypergraph::from_adjacency(&context, n, &nets.offsets, &nets.pins, None, Some(&as_given));
     // `solved` points into the hypergraph, although its type does not borrow it: it has to be dropped first.
     let hypergraph = hypergraph.map_err(failed)?;
     let solved = hypergraph.partition().map_err(failed)?;
     let part_of = solved.extract_partition().into_par_iter().map(|part| part as u32).collect();
     let bad = || Error::Partitioner { name: "Mt-KaHyPar", why: "it returned a part that does not exist".into() };
-    Ok((Assignment::new(part_of, count).ok_or_else(bad)?, solved.km1() as u64))
-}
-
-/// Returns the weights of the vertices.
-///
-/// A vertex weighs at least 1, so that isolated ones are distributed too. One that is heavier than the mean part fills a
-/// part by itself; it gets the weight of the other parts' mean, so that these are balanced among each other.
-fn weights(graph: &Graph, count: NonZeroU32, weight: VertexWeight<'_>) -> Result<Vec<i32>> {
-    let of = |v: usize| weight.of(graph, v).max(1);
-    let vertices = 0..graph.vertex_count();
-    let total = |most: u64| vertices.clone().into_par_iter().map(|v| of(v).min(most)).sum::<u64>();
-    small("of weight", total(u64::MAX))?;
-    let mut most = u64::MAX;
-    loop {
-        let mean = (total(most) / u64::from(count.get())).max(1);
-        if mean >= most {
-            break;
-        }
-        most = mean;
-    }
-    Ok(vertices.into_par_iter().map(|v| of(v).min(most) as i32).collect())
+    let assignment = Assignment::new(part_of, count).ok_or_else(bad)?;
+    check(graph, &assignment, &weights)?;
+    Ok((assignment, solved.km1() as u64))
 }
 
 #[cfg(test)]
@@ -130,17 +114,5 @@ mod tests {
                 prop_assert_eq!(assign(&graph, count, nets, VertexWeight::Edges, seed).unwrap(), assignment);
             }
         }
-    }
-
-    #[test]
-    fn a_vertex_as_heavy_as_several_parts_fills_one() {
-        let given = |count, weights: &[u64]| {
-            let graph = Graph::from_edges(weights.len(), &[]).unwrap();
-            super::weights(&graph, NonZeroU32::new(count).unwrap(), VertexWeight::Given(weights)).unwrap()
-        };
-        // The other parts weigh 3 each.
-        assert_eq!(given(4, &[100, 3, 2, 0, 1, 2]), [3, 3, 2, 1, 1, 2]);
-        assert_eq!(given(2, &[1, 2, 3, 4]), [1, 2, 3, 4]);
-        assert_eq!(given(3, &[9, 9, 9, 9]), [9, 9, 9, 9]);
     }
 }

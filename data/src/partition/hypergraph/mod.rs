@@ -6,6 +6,8 @@
 //!
 //! The partitioner is Mt-KaHyPar.
 
+#[cfg(any(feature = "hypergraph", test))]
+mod balance;
 #[cfg(feature = "hypergraph")]
 #[path = "enabled.rs"]
 mod imp;
