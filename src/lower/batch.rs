@@ -267,7 +267,8 @@ fn loop_weight(inputs: &Inputs, v: usize, loops: LoopWeight) -> f32 {
         LoopWeight::One => {
             let first = sources.partition_point(|&u| (u as usize) < v);
             let own = sources[first..].iter().take_while(|&&u| u as usize == v).count();
-            if own == 0 { 1.0 } else { weights(edges.start + first) }
+            // Of several, the last one, as in `Graph::with_self_loops_and_values`.
+            if own == 0 { 1.0 } else { weights(edges.start + first + own - 1) }
         }
         LoopWeight::Mean => {
             let others = sources.iter().zip(edges).filter(|(u, _)| **u as usize != v);

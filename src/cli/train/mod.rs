@@ -174,6 +174,7 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: 
             done.between = [epoch.bytes_between_devices, epoch.planned_bytes_between_devices];
         }
         done.seconds.push(epoch.seconds);
+        done.stages = epoch.stages;
         val = epoch.accuracy.map_or(val, |a| a.val);
         let progress = format!("loss {:.4}  val {}", epoch.loss, percent(val));
         if ranks.count() > 1 && watch.is_interrupted() && trainer.epoch() < args.training.epochs {

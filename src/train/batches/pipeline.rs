@@ -17,6 +17,8 @@ use crate::sample::{MiniBatch, Scratch};
 /// the epoch took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StageSeconds {
+    /// Number of batches.
+    pub batches: u64,
     /// Drawing the blocks.
     pub sample: f64,
     /// Gathering features and labels of the vertices, and preparing the blocks.
@@ -69,6 +71,7 @@ impl Drawing {
             let Some(gathered) = next() else { return Ok(false) };
             let (given, prepared) = gathered?;
             spent.waiting += waited.elapsed().as_secs_f64();
+            spent.batches += 1;
             spent.sample += prepared.sample;
             spent.gather += prepared.gather;
             let start = Instant::now();
