@@ -27,7 +27,7 @@ pub struct LevelSizes {
     edges: [[u64; 2]; MOST_LAYERS + 1],
     /// Number of non-zeros of the sparse features of its vertices.
     pub feature_cells: u64,
-    /// Number of seeds that count for the loss.
+    /// Number of seeds of the whole batch, over which the loss is a mean.
     pub labelled: u64,
 }
 
@@ -60,11 +60,6 @@ impl LevelSizes {
         }
     }
 
-    /// Returns the number of seeds.
-    pub fn seeds(&self) -> u64 {
-        self.rows.iter().copied().filter(|&rows| rows > 0).next_back().unwrap_or(0)
-    }
-
     /// Returns sizes that are larger by a tenth, so that hardly any batch of the same kind passes them.
     pub fn with_room(&self) -> Self {
         let more = |size: u64| size.saturating_add(size.div_ceil(10));
@@ -80,10 +75,12 @@ impl LevelSizes {
         let mut both = *self;
         both.rows.iter_mut().zip(other.rows).for_each(|(rows, others)| *rows = others.max(*rows));
         for ([drawn, loops], [others, other_loops]) in both.edges.iter_mut().zip(other.edges) {
-            (*drawn, *loops) = (others.max(*drawn), other_loops.min(*loops));
+            // Self-loops that were drawn are replaced, so without them there are most edges.
+            let plain = (others - other_loops).max(*drawn - *loops);
+            *drawn = others.max(*drawn);
+            *loops = *drawn - plain;
         }
         both.feature_cells = other.feature_cells.max(self.feature_cells);
-        both.labelled = other.labelled.max(self.labelled);
         both
     }
 }

@@ -116,10 +116,10 @@ impl Runtime {
     ///
     /// # Errors
     /// The error of the first worker that fails, at once; the others are told to stop. [`Error::OtherRank`].
-    pub(crate) fn run(&self, scripts: &[Arc<Script>], run: impl Fn(Arc<Script>) -> Run) -> Result<Vec<Report>> {
+    pub(crate) fn run(&self, scripts: &[Arc<Script>], run: impl Fn(usize, Arc<Script>) -> Run) -> Result<Vec<Report>> {
         let began = Instant::now();
         for part in self.own.clone() {
-            self.tell(part, ToWorker::Run(run(scripts[part].clone())))?;
+            self.tell(part, ToWorker::Run(run(part, scripts[part].clone())))?;
         }
         loop {
             self.send_sums()?;

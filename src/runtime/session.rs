@@ -43,8 +43,8 @@ pub(crate) struct SessionSpec<'a> {
     pub levels: Option<LevelSizes>,
 }
 
-/// One mini-batch for [`Session::run_batch`].
-pub(crate) struct GivenBatch {
+/// The share that one part has of a mini-batch, for [`Session::run_batch`].
+pub(crate) struct BatchShare {
     pub sizes: LevelSizes,
     /// What the program reads of the batch: see [`Session::batch_contents`].
     pub values: Vec<(Slot, HostSlot)>,
@@ -53,20 +53,23 @@ pub(crate) struct GivenBatch {
 /// The programs of a session with mini-batches, which are lowered again for each of them.
 struct BatchPrograms {
     programs: Vec<(String, Program)>,
-    tiling: Tiling,
+    /// For each part, with the sizes that are planned for.
+    tilings: Vec<Tiling>,
+    bound: LevelSizes,
     seed: u64,
 }
 
 impl BatchPrograms {
-    fn new(job: &SessionSpec<'_>, tiling: Tiling) -> Self {
+    fn new(job: &SessionSpec<'_>, tilings: Vec<Tiling>, bound: LevelSizes) -> Self {
         let programs = job.programs.iter().map(|(name, program)| ((*name).to_owned(), (*program).clone()));
-        Self { programs: programs.collect(), tiling, seed: job.seed }
+        Self { programs: programs.collect(), tilings, bound, seed: job.seed }
     }
 
-    fn sized(&self, levels: LevelSizes) -> Lowered {
+    /// Lowers the programs of a part for these sizes.
+    fn sized(&self, part: usize, levels: LevelSizes) -> Lowered {
         let programs: Vec<(&str, &Program)> =
             self.programs.iter().map(|(name, program)| (name.as_str(), program)).collect();
-        lower(&programs, &self.tiling.clone().with_levels(levels), self.seed)
+        lower(&programs, &self.tilings[part].clone().with_levels(levels), self.seed)
     }
 }
 
@@ -269,8 +272,7 @@ impl Session {
         let planned = Instant::now();
         // Planning may have tried other layouts; this sets the one that was chosen.
         let tilings = supply.tile(layout);
-        let levels = job.levels.map(|levels| tilings[0].clone().with_levels(levels));
-        let batches = levels.map(|tiling| BatchPrograms::new(job, tiling));
+        let batches = job.levels.map(|bound| BatchPrograms::new(job, Tiling::of_all(vec![tilings], layout), bound));
         let opened = open(&budgets[own])?;
         let runtime = Runtime::open(opened, lowered, &mut supply, &ranks)?;
         let setup_scripts = scripts(&setup);
@@ -302,7 +304,7 @@ impl Session {
         let planning = (planned - start) + before.elapsed();
         // The setup of a session that does not repeat is timed, because its kernels are part of the only run.
         session.setup_seconds =
-            session.run_scripts(&setup_scripts, &[], &[], [!job.repeats, false], None)?.kernel_seconds();
+            session.run_scripts(&setup_scripts, &[], &[], [!job.repeats, false], &[])?.kernel_seconds();
         let [plan_seconds, setup_seconds] = [planning, start.elapsed() - planning].map(|took| took.as_secs_f64());
         session.start_up = StartUp { plan_seconds, setup_seconds };
         Ok(session)
@@ -349,7 +351,7 @@ impl Session {
         controls: &[(Origin, HostSlot)],
         traced: bool,
     ) -> Result<Done> {
-        self.run_phases(phases, metrics, controls, [traced, false], None)
+        self.run_phases(phases, metrics, controls, [traced, false], Vec::new())
     }
 
     /// Returns the slots that every mini-batch gives, and what it gives in them.
@@ -371,24 +373,26 @@ impl Session {
         phases: &[usize],
         metrics: &[(usize, &str)],
         controls: &[(Origin, HostSlot)],
-        batch: GivenBatch,
+        shares: Vec<BatchShare>,
         traced_and_checked: [bool; 2],
     ) -> Result<Done> {
-        let programs = self.batches.as_ref().expect("the session is for mini-batches");
-        let bound = programs.tiling.part.levels;
-        if bound.or(&batch.sizes) != bound {
-            self.grow(bound.or(&batch.sizes).with_room())?;
+        let bound = self.batches.as_ref().expect("the session is for mini-batches").bound;
+        let needed = shares.iter().fold(bound, |bound, share| bound.or(&share.sizes));
+        if needed != bound {
+            self.grow(needed.with_room())?;
         }
         let programs = self.batches.as_ref().expect("the session is for mini-batches");
-        let lowered = programs.sized(batch.sizes);
-        self.run_phases(phases, metrics, controls, traced_and_checked, Some((lowered, batch.values)))
+        let shares = shares.into_iter().enumerate();
+        let sized = shares.map(|(part, share)| (programs.sized(part, share.sizes), share.values)).collect();
+        self.run_phases(phases, metrics, controls, traced_and_checked, sized)
     }
 
     /// Plans again for larger mini-batches.
     fn grow(&mut self, levels: LevelSizes) -> Result<()> {
         let programs = self.batches.as_mut().expect("the session is for mini-batches");
-        programs.tiling = programs.tiling.clone().with_levels(levels);
-        let lowered = vec![Arc::new(programs.sized(levels))];
+        programs.bound = levels;
+        let parts = 0..programs.tilings.len();
+        let lowered: Vec<_> = parts.map(|part| Arc::new(programs.sized(part, levels))).collect();
         let epoch = if self.repeats { Epoch::Steady } else { Epoch::Cold };
         let sequence = Sequence::Phases(&self.main);
         let main = plan_sequence(&lowered, &self.budgets, sequence, &epoch, &self.keep, &self.method)?;
@@ -409,7 +413,7 @@ impl Session {
         phases: &[usize],
         controls: &[(Origin, HostSlot)],
     ) -> Result<Option<NotFinite>> {
-        Ok(self.run_phases(phases, &[], controls, [false, true], None)?.not_finite)
+        Ok(self.run_phases(phases, &[], controls, [false, true], Vec::new())?.not_finite)
     }
 
     fn run_phases(
@@ -418,21 +422,21 @@ impl Session {
         metrics: &[(usize, &str)],
         controls: &[(Origin, HostSlot)],
         traced_and_checked: [bool; 2],
-        batch: Option<(Lowered, Vec<(Slot, HostSlot)>)>,
+        shares: Vec<(Lowered, Vec<(Slot, HostSlot)>)>,
     ) -> Result<Done> {
         self.plan(phases)?;
         let lowered = &self.runtime.lowered()[0];
         let slot = |(phase, name): &(usize, &str)| lowered.phases[*phase].output(name);
         let metrics: Vec<Slot> = metrics.iter().map(slot).collect();
         let controls = controls.iter().filter_map(|(origin, value)| Some((self.origin(origin)?[0], value.clone())));
-        let mut controls: Vec<(Slot, HostSlot)> = controls.collect();
+        let controls: Vec<(Slot, HostSlot)> = controls.collect();
         let mut scripts = self.scripts[phases].clone();
-        let lowered = batch.map(|(lowered, values)| {
-            scripts = vec![Arc::new(scripts[0].resized(&lowered.sequence(phases), &lowered))];
-            controls.extend(values);
-            Arc::new(lowered)
-        });
-        self.run_scripts(&scripts, &metrics, &controls, traced_and_checked, lowered)
+        let mut resized = Vec::new();
+        for (script, (lowered, values)) in scripts.iter_mut().zip(shares) {
+            *script = Arc::new(script.resized(&lowered.sequence(phases), &lowered));
+            resized.push((Arc::new(lowered), values));
+        }
+        self.run_scripts(&scripts, &metrics, &controls, traced_and_checked, &resized)
     }
 
     fn run_scripts(
@@ -441,15 +445,15 @@ impl Session {
         metrics: &[Slot],
         controls: &[(Slot, HostSlot)],
         [traced, checked]: [bool; 2],
-        lowered: Option<Arc<Lowered>>,
+        shares: &[(Arc<Lowered>, Vec<(Slot, HostSlot)>)],
     ) -> Result<Done> {
         let metrics = Arc::new(metrics.to_vec());
-        let reports = self.runtime.run(scripts, |script| Run {
+        let reports = self.runtime.run(scripts, |part, script| Run {
             script,
             metrics: metrics.clone(),
-            controls: controls.to_vec(),
+            controls: shares.get(part).iter().flat_map(|(_, values)| values).chain(controls).cloned().collect(),
             note: self.note,
-            lowered: lowered.clone(),
+            lowered: shares.get(part).map(|(lowered, _)| lowered.clone()),
             traced,
             checked,
         })?;

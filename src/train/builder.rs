@@ -263,11 +263,15 @@ impl TrainerBuilder<'_> {
     fn drawing(&self, inputs: &Inputs) -> Result<Option<Drawing>> {
         let Some(batches) = self.batches.clone() else { return Ok(None) };
         let parts = self.options.part_count();
-        if parts > 1 {
-            let expected = "one device, since mini-batches are not shared among several yet".into();
-            return Err(Error::Value { option: "devices", value: format!("{parts} devices"), expected });
+        if self.options.ranks.count() > 1 {
+            let expected = "mini-batches run in one process; start it without `mpirun`".into();
+            return Err(Error::Value {
+                option: "batch",
+                value: format!("{} ranks", self.options.ranks.count()),
+                expected,
+            });
         }
-        Drawing::new(batches, self.data, inputs, self.seed).map(Some)
+        Drawing::new(batches, self.data, inputs, self.seed, parts).map(Some)
     }
 }
 
@@ -275,7 +279,9 @@ impl TrainerBuilder<'_> {
 fn first_split(setup: &Setup) -> Result<(Vec<Range<usize>>, Option<Learner>)> {
     let Setup { options, inputs, .. } = setup;
     let devices = options.part_count();
-    let learns = options.partition.learns() && devices > 1;
+    // Mini-batches are shared evenly; the parts matter for evaluations only.
+    let learns = options.partition.learns() && devices > 1 && setup.batches.is_none();
+    let counted = if setup.batches.is_some() { &setup.evaluation } else { &setup.training };
     // Evaluations are measured too, but parts are balanced by the time of training.
     let mut learner = match learns {
         true => {
@@ -288,7 +294,7 @@ fn first_split(setup: &Setup) -> Result<(Vec<Range<usize>>, Option<Learner>)> {
     let parts = match (&options.partition, &learner) {
         (Partition::Strategy(_), Some(learner)) => options.ranks.first(|| Ok(learner.split(inputs, devices)))?,
         (partition, _) => {
-            let checked = options.parts(inputs, &setup.training, None, Runs::Many)?;
+            let checked = options.parts(inputs, counted, None, Runs::Many)?;
             partition.replayed(1).map_or(checked, <[_]>::to_vec)
         }
     };

@@ -40,10 +40,10 @@ impl Feeder {
         let began = Instant::now();
         let contents = session.batch_contents();
         let metrics: Vec<_> = losses.iter().map(|(name, _)| (TRAIN_PHASE, name.as_str())).collect();
-        let (mut all, mut sum, mut seeds) = (BatchedEpoch::default(), 0.0, 0);
+        let (mut all, mut sum, mut seeds) = (BatchedEpoch::default(), 0.0f64, 0);
         let before = (epoch - 1) * self.drawing.count() as u64;
         all.stages = self.drawing.each(epoch, &self.supply, &contents, |number, given| {
-            let of_batch = given.sizes.seeds();
+            let of_batch = given.first().map_or(0, |share| share.sizes.labelled);
             let controls = [(Origin::Clock, clock(before + number as u64 + 1))];
             let done = session.run_batch(PLAIN_EPOCH, &metrics, &controls, given, [traced, checked])?;
             sum += of_batch as f64 * sum_of_terms(&done, losses);

@@ -11,7 +11,7 @@ use crate::dataset::{Dataset, TRAIN};
 use crate::error::{Error, Result};
 use crate::lower::{Batch, BatchSupply, Contents, Inputs, level_sizes};
 use crate::program::{LevelSizes, Program};
-use crate::runtime::GivenBatch;
+use crate::runtime::BatchShare;
 use crate::sample::{BatchKey, MiniBatch, Sampler, Scratch, epoch_order};
 use lapidary_kernels::Slot;
 
@@ -85,12 +85,14 @@ pub(super) struct Drawing {
     /// Labelled vertices of the training split.
     seeds: Vec<u32>,
     seed: u64,
+    /// Number of parts that share each batch.
+    parts: usize,
 }
 
 impl Drawing {
     /// # Errors
     /// [`Error::Value`] for batches without seeds.
-    pub(super) fn new(batches: Batches, data: &Dataset, inputs: &Inputs, seed: u64) -> Result<Self> {
+    pub(super) fn new(batches: Batches, data: &Dataset, inputs: &Inputs, seed: u64, parts: usize) -> Result<Self> {
         if batches.size == 0 {
             let expected = "a batch has at least one seed".into();
             return Err(Error::Value { option: "batch", value: "0".into(), expected });
@@ -98,7 +100,7 @@ impl Drawing {
         let is_labelled = |v| data.labels().is_some_and(|labels| labels.is_labelled(v));
         let counts = |v: &usize| data.split()[*v] == TRAIN && is_labelled(*v);
         let seeds = (0..data.graph().vertex_count()).filter(counts).map(|v| v as u32).collect();
-        Ok(Self { batches, inputs: inputs.clone(), seeds, seed })
+        Ok(Self { batches, inputs: inputs.clone(), seeds, seed, parts })
     }
 
     /// Draws a few batches of the first epoch, and returns sizes that hardly any batch passes.
@@ -110,12 +112,9 @@ impl Drawing {
         let mut scratch = Scratch::default();
         let mut largest = LevelSizes::default();
         for number in 0..self.batches.count(order.len()).min(PROBES) {
-            let drawn = self.draw(1, number, &order, &mut scratch)?;
-            largest = if number == 0 {
-                level_sizes(&self.inputs, &drawn)
-            } else {
-                largest.or(&level_sizes(&self.inputs, &drawn))
-            };
+            for drawn in self.draw(1, number, &order, &mut scratch)? {
+                largest = largest.or(&level_sizes(&self.inputs, &drawn));
+            }
         }
         Ok(largest.with_room())
     }
@@ -137,12 +136,15 @@ impl Drawing {
         self.batches.count(self.seeds.len())
     }
 
-    fn draw(&self, epoch: u64, number: usize, order: &[u32], scratch: &mut Scratch) -> Result<MiniBatch> {
+    /// Draws the shares of a batch: each part has consecutive seeds. What is drawn of a vertex does not depend on the part.
+    fn draw(&self, epoch: u64, number: usize, order: &[u32], scratch: &mut Scratch) -> Result<Vec<MiniBatch>> {
         let size = self.batches.size;
         let seeds = &order[number * size..((number + 1) * size).min(order.len())];
         let key = BatchKey { seed: self.seed, epoch, batch: number as u64 };
-        let drawn = self.batches.sampler.sample(&self.inputs.graph, seeds, key, scratch);
-        drawn.map_err(|source| failed("sampling", number, source))
+        let share = |part: usize| &seeds[seeds.len() * part / self.parts..seeds.len() * (part + 1) / self.parts];
+        let drawn =
+            (0..self.parts).map(|part| self.batches.sampler.sample(&self.inputs.graph, share(part), key, scratch));
+        drawn.collect::<std::result::Result<_, _>>().map_err(|source| failed("sampling", number, source))
     }
 
     /// Returns what the programs read of the data.
@@ -150,11 +152,18 @@ impl Drawing {
         BatchSupply::new(&self.inputs, training.origins().keys())
     }
 
-    /// Returns what a batch gives to a session.
-    fn give(&self, supply: &BatchSupply, contents: &[(Slot, Contents)], drawn: &MiniBatch) -> GivenBatch {
-        let mut batch = Batch::new(supply, drawn);
-        let values = contents.iter().map(|(slot, contents)| (*slot, batch.get(contents))).collect();
-        GivenBatch { sizes: level_sizes(&self.inputs, drawn), values }
+    /// Returns what a batch gives to the parts of a session.
+    fn give(&self, supply: &BatchSupply, contents: &[(Slot, Contents)], drawn: &[MiniBatch]) -> Vec<BatchShare> {
+        let labelled = drawn.iter().map(|drawn| drawn.seeds as u64).sum();
+        let share = |drawn: &MiniBatch| {
+            let mut batch = Batch::new(supply, drawn);
+            let values = contents.iter().map(|(slot, contents)| (*slot, batch.get(contents))).collect();
+            let mut sizes = level_sizes(&self.inputs, drawn);
+            // The loss is a mean over all seeds of the batch.
+            sizes.labelled = labelled;
+            BatchShare { sizes, values }
+        };
+        drawn.iter().map(share).collect()
     }
 }
 

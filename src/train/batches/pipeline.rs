@@ -10,7 +10,7 @@ use lapidary_kernels::{Slot, panic_message};
 use super::{Drawing, failed};
 use crate::error::Result;
 use crate::lower::{BatchSupply, Contents};
-use crate::runtime::GivenBatch;
+use crate::runtime::BatchShare;
 use crate::sample::{MiniBatch, Scratch};
 
 /// Seconds that the stages of an epoch of mini-batches worked. They work at the same time, so the sum may be more than
@@ -50,23 +50,23 @@ impl Drawing {
         epoch: u64,
         supply: &BatchSupply,
         contents: &[(Slot, Contents)],
-        mut compute: impl FnMut(usize, GivenBatch) -> Result<bool>,
+        mut compute: impl FnMut(usize, Vec<BatchShare>) -> Result<bool>,
     ) -> Result<StageSeconds> {
         let order = self.order(epoch);
         let mut scratch = Scratch::default();
-        let mut sample = |number: usize| -> Passed<MiniBatch> {
+        let mut sample = |number: usize| -> Passed<Vec<MiniBatch>> {
             let start = Instant::now();
             let drawn = guarded("sampling", number, || self.draw(epoch, number, &order, &mut scratch))?;
             Ok((drawn, StageSeconds { sample: start.elapsed().as_secs_f64(), ..StageSeconds::default() }))
         };
-        let gather = |number: usize, sampled: Passed<MiniBatch>| -> Passed<GivenBatch> {
+        let gather = |number: usize, sampled: Passed<Vec<MiniBatch>>| -> Passed<Vec<BatchShare>> {
             let (drawn, spent) = sampled?;
             let start = Instant::now();
             let given = guarded("gathering", number, || Ok(self.give(supply, contents, &drawn)))?;
             Ok((given, StageSeconds { gather: start.elapsed().as_secs_f64(), ..spent }))
         };
         let mut spent = StageSeconds::default();
-        let mut consume = |number: usize, next: &mut dyn FnMut() -> Option<Passed<GivenBatch>>| -> Result<bool> {
+        let mut consume = |number: usize, next: &mut dyn FnMut() -> Option<Passed<Vec<BatchShare>>>| -> Result<bool> {
             let waited = Instant::now();
             let Some(gathered) = next() else { return Ok(false) };
             let (given, prepared) = gathered?;
