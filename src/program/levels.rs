@@ -49,6 +49,11 @@ impl LevelSizes {
         self.rows[level as usize]
     }
 
+    /// Returns the number of edges drawn into a level.
+    pub fn drawn(&self, level: u8) -> u64 {
+        self.edges[level as usize][0]
+    }
+
     /// Returns the number of edges of a block into a level.
     pub fn block_edges(&self, edges: BatchEdges, level: u8) -> u64 {
         let ([drawn, loops], rows) = (self.edges[level as usize], self.rows(level));

@@ -13,6 +13,7 @@ mod snapshot;
 mod splits;
 mod trainer;
 
+pub(crate) use batches::Drawing;
 pub use batches::{BatchRecord, Batches, StageSeconds};
 pub use builder::TrainerBuilder;
 pub use checkpoint_writer::CheckpointWriter;

@@ -110,7 +110,7 @@ pub(in crate::cli) struct BatchArgs {
 
 impl BatchArgs {
     /// Returns the mini-batches that were asked for.
-    fn batches(&self, data: &Dataset) -> Result<Option<Batches>> {
+    pub(in crate::cli) fn batches(&self, data: &Dataset) -> Result<Option<Batches>> {
         let (Some(size), Some(sampler)) = (self.batch, self.sampler()?) else { return Ok(None) };
         let sampler = match (self.by_weight, data.edge_weights()) {
             (false, _) => sampler,
@@ -123,7 +123,7 @@ impl BatchArgs {
         Ok(Some(Batches::new(size, sampler).look_ahead(self.look_ahead)))
     }
 
-    fn sampler(&self) -> Result<Option<NeighborSampler>> {
+    pub(in crate::cli) fn sampler(&self) -> Result<Option<NeighborSampler>> {
         let Some(text) = &self.fanout else { return Ok(None) };
         let wrong = |error: ParseFanoutsError| Error::Value {
             option: "fanout",

@@ -19,7 +19,7 @@ use crate::ranks::Ranks;
 use crate::runtime::TraceFile;
 use crate::train::{CheckpointWriter, RunLock, Trainer};
 
-pub(super) use args::TrainArgs;
+pub(super) use args::{BatchArgs, TrainArgs};
 use recovery::{QuietPanics, Recovery};
 use report::{Done, epoch_line, introduce, move_line, summarise};
 

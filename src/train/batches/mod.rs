@@ -79,7 +79,7 @@ impl Batches {
 }
 
 /// The mini-batches of a dataset.
-pub(super) struct Drawing {
+pub(crate) struct Drawing {
     batches: Batches,
     inputs: Inputs,
     /// Labelled vertices of the training split.
@@ -92,7 +92,7 @@ pub(super) struct Drawing {
 impl Drawing {
     /// # Errors
     /// [`Error::Value`] for batches without seeds.
-    pub(super) fn new(batches: Batches, data: &Dataset, inputs: &Inputs, seed: u64, parts: usize) -> Result<Self> {
+    pub(crate) fn new(batches: Batches, data: &Dataset, inputs: &Inputs, seed: u64, parts: usize) -> Result<Self> {
         if batches.size == 0 {
             let expected = "a batch has at least one seed".into();
             return Err(Error::Value { option: "batch", value: "0".into(), expected });
@@ -113,31 +113,37 @@ impl Drawing {
         let mut largest = LevelSizes::default();
         for number in 0..self.batches.count(order.len()).min(PROBES) {
             for drawn in self.draw(1, number, &order, &mut scratch)? {
-                largest = largest.or(&level_sizes(&self.inputs, &drawn));
+                largest = largest.or(&self.sizes(&drawn));
             }
         }
         Ok(largest.with_room())
     }
 
     /// Returns the seeds of an epoch, in the order of its batches.
-    fn order(&self, epoch: u64) -> Vec<u32> {
+    pub(crate) fn order(&self, epoch: u64) -> Vec<u32> {
         let mut seeds = self.seeds.clone();
         epoch_order(&mut seeds, self.seed, epoch);
         seeds
     }
 
     /// Returns the number of layers of a batch.
-    pub(super) fn layers(&self) -> usize {
+    pub(crate) fn layers(&self) -> usize {
         self.batches.sampler.layers()
     }
 
     /// Returns the number of batches of an epoch.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.batches.count(self.seeds.len())
     }
 
     /// Draws the shares of a batch: each part has consecutive seeds. What is drawn of a vertex does not depend on the part.
-    fn draw(&self, epoch: u64, number: usize, order: &[u32], scratch: &mut Scratch) -> Result<Vec<MiniBatch>> {
+    pub(crate) fn draw(
+        &self,
+        epoch: u64,
+        number: usize,
+        order: &[u32],
+        scratch: &mut Scratch,
+    ) -> Result<Vec<MiniBatch>> {
         let size = self.batches.size;
         let seeds = &order[number * size..((number + 1) * size).min(order.len())];
         let key = BatchKey { seed: self.seed, epoch, batch: number as u64 };
@@ -147,18 +153,28 @@ impl Drawing {
         drawn.collect::<std::result::Result<_, _>>().map_err(|source| failed("sampling", number, source))
     }
 
+    /// Returns the sizes of a share of a batch.
+    pub(crate) fn sizes(&self, drawn: &MiniBatch) -> LevelSizes {
+        level_sizes(&self.inputs, drawn)
+    }
+
     /// Returns what the programs read of the data.
-    pub(super) fn supply(&self, training: &Program) -> BatchSupply {
+    pub(crate) fn supply(&self, training: &Program) -> BatchSupply {
         BatchSupply::new(&self.inputs, training.origins().keys())
     }
 
     /// Returns what a batch gives to the parts of a session.
-    fn give(&self, supply: &BatchSupply, contents: &[(Slot, Contents)], drawn: &[MiniBatch]) -> Vec<BatchShare> {
+    pub(crate) fn give(
+        &self,
+        supply: &BatchSupply,
+        contents: &[(Slot, Contents)],
+        drawn: &[MiniBatch],
+    ) -> Vec<BatchShare> {
         let labelled = drawn.iter().map(|drawn| drawn.seeds as u64).sum();
         let share = |drawn: &MiniBatch| {
             let mut batch = Batch::new(supply, drawn);
             let values = contents.iter().map(|(slot, contents)| (*slot, batch.get(contents))).collect();
-            let mut sizes = level_sizes(&self.inputs, drawn);
+            let mut sizes = self.sizes(drawn);
             // The loss is a mean over all seeds of the batch.
             sizes.labelled = labelled;
             BatchShare { sizes, values }
