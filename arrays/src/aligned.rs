@@ -65,8 +65,9 @@ impl AlignedBytes {
     pub fn zeroed(len: usize) -> Result<Self, NoHostMemory> {
         let refused = || NoHostMemory { need_bytes: len as u64 };
         let storage = if len >= MAPPED_BYTES {
-            // The length is rounded up to whole huge pages. Pages that are never touched take no memory.
-            let room = len.checked_next_multiple_of(HUGE_BYTES).ok_or_else(refused)?;
+            // Room to grow by an eighth, in whole huge pages. Pages that are never touched take no memory.
+            let room = len.checked_add(len / 8).and_then(|room| room.checked_next_multiple_of(HUGE_BYTES));
+            let room = room.ok_or_else(refused)?;
             let map = MmapMut::map_anon(room).map_err(|_| refused())?;
             // The last page is huge if at least half of it is used. This is only a hint: without huge pages everything
             // works, but slower.

@@ -94,7 +94,9 @@ impl DryRun<'_> {
         let supply = drawing.supply(&training);
         let contents = contents(&plans.lower(bound));
         let start = Instant::now();
-        shares.iter().for_each(|share| drop(drawing.give(&supply, &contents, share)));
+        for (number, share) in shares.iter().enumerate() {
+            drawing.give(&supply, &contents, number, share)?;
+        }
         let gather_s = start.elapsed().as_secs_f64();
         let compute_s: f64 = free.iter().map(|(script, lowered)| script_seconds(&profile, lowered, script)).sum();
         let per_epoch = drawing.count() as f64 / count.max(1) as f64;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use half::bf16;
+use lapidary_kernels::memory::{AlignedBytes, NoHostMemory};
 use lapidary_kernels::storage_type::round;
 use lapidary_kernels::{HostSlot, Shared};
 use rayon::prelude::*;
@@ -89,20 +89,25 @@ impl<'a> Batch<'a> {
 
     /// Returns the array for `contents`.
     ///
+    /// # Errors
+    /// [`NoHostMemory`] for the features.
     /// # Panics
     /// If the contents are not those of a mini-batch of this data.
     /// # Cost
     /// O(size of the array); O(edges of the block) for each block once.
-    pub fn get(&mut self, contents: &Contents) -> HostSlot {
-        match contents {
+    pub fn get(&mut self, contents: &Contents) -> Result<HostSlot, NoHostMemory> {
+        Ok(match contents {
             Contents::Indptr(block) => HostSlot::constant(self.block(*block).block.indptr()),
             Contents::Indices(block) => HostSlot::constant(self.block(*block).block.indices()),
+            Contents::Origin(Origin::OfBatch(origin, level)) if **origin == Origin::Features => {
+                HostSlot::Constant(self.features(self.vertices(*level))?.into())
+            }
             Contents::Origin(Origin::OfBatch(origin, level)) => self.of_vertices(origin, *level),
             Contents::Rounded(Origin::OfBatch(origin, level)) if **origin == Origin::Features => {
-                let rows = self.features(self.vertices(*level));
-                let mut stored = vec![bf16::ZERO; rows.len()];
-                round(&rows, &mut stored);
-                HostSlot::constant(&Shared::from(stored))
+                let rows = self.features(self.vertices(*level))?;
+                let mut stored = AlignedBytes::zeroed(rows.len() / 2)?;
+                round(rows.as_slice(), stored.as_mut_slice());
+                HostSlot::Constant(stored.into())
             }
             Contents::Origin(Origin::EdgeWeights(block, loops)) => {
                 HostSlot::constant(&Shared::from(self.edge_weights(*block, *loops)))
@@ -117,7 +122,7 @@ impl<'a> Batch<'a> {
                 HostSlot::constant(&from.expect("a transposed block has other places"))
             }
             other => panic!("{other:?} is not of a mini-batch"),
-        }
+        })
     }
 
     /// Returns the vertices of a level.
@@ -129,7 +134,6 @@ impl<'a> Batch<'a> {
     fn of_vertices(&self, origin: &Origin, level: u8) -> HostSlot {
         let (inputs, rows) = (&self.supply.inputs, self.vertices(level));
         match (origin, &inputs.features, &inputs.labels) {
-            (Origin::Features, ..) => HostSlot::constant(&Shared::from(self.features(rows))),
             (Origin::FeatureValues, FeatureData::Sparse { indptr, values, .. }, _) => {
                 HostSlot::constant(&Shared::from(cells(indptr, values, rows)))
             }
@@ -150,11 +154,13 @@ impl<'a> Batch<'a> {
     }
 
     /// Returns the rows of dense features.
-    fn features(&self, rows: &[u32]) -> Vec<f32> {
+    fn features(&self, rows: &[u32]) -> Result<AlignedBytes, NoHostMemory> {
         let FeatureData::Dense { data, width } = &self.supply.inputs.features else {
             panic!("a program for dense features is bound to sparse ones");
         };
-        take(data, rows, *width)
+        let mut taken = AlignedBytes::zeroed(rows.len() * width * size_of::<f32>())?;
+        take(data, rows, *width, taken.as_mut_slice());
+        Ok(taken)
     }
 
     fn edge_weights(&mut self, spec: BlockSpec, loops: LoopWeight) -> Vec<f32> {
@@ -196,6 +202,14 @@ impl<'a> Batch<'a> {
     fn make(&mut self, spec: BlockSpec) -> BatchBlock {
         let drawn = self.drawn;
         let BlockSpec::Batch { edges, level, transposed } = spec else { panic!("{spec:?} is not of a mini-batch") };
+        if transposed && edges == BatchEdges::Own {
+            let block = &drawn.blocks[level as usize - 1];
+            let rows = block.row_count() as u64;
+            let indptr: Vec<u64> = (0..=block.own_sources() as u64).map(|row| row.min(rows)).collect();
+            let indices: Vec<u32> = (0..rows as u32).collect();
+            let block = Block::rectangular(indptr.into(), indices.into(), rows as usize);
+            return BatchBlock { block, from: None };
+        }
         if transposed {
             let BatchBlock { block, from } = self.block(spec.transpose());
             let (turned, places) = block.transpose();
@@ -279,23 +293,23 @@ fn loop_weight(inputs: &Inputs, v: usize, loops: LoopWeight) -> f32 {
     }
 }
 
-/// Returns rows of a matrix with `width` columns.
-fn take<T: Copy + Default + Send + Sync>(data: &[T], rows: &[u32], width: usize) -> Vec<T> {
-    let mut taken = vec![T::default(); rows.len() * width];
+/// Copies rows of a matrix with `width` columns.
+fn take<T: Copy + Send + Sync>(data: &[T], rows: &[u32], width: usize, taken: &mut [T]) {
     let pieces = taken.par_chunks_mut((ROWS_A_TASK * width).max(1)).zip(rows.par_chunks(ROWS_A_TASK));
     pieces.for_each(|(to, rows)| {
         for (to, &v) in to.chunks_exact_mut(width.max(1)).zip(rows) {
             to.copy_from_slice(&data[v as usize * width..][..width]);
         }
     });
-    taken
 }
 
 /// Rows that one task copies.
 const ROWS_A_TASK: usize = 256;
 
 fn taken<T: bytemuck::Pod + Default + Send + Sync>(data: &[T], rows: &[u32], width: usize) -> HostSlot {
-    HostSlot::constant(&Shared::from(take(data, rows, width)))
+    let mut taken = vec![T::default(); rows.len() * width];
+    take(data, rows, width, &mut taken);
+    HostSlot::constant(&Shared::from(taken))
 }
 
 /// Returns the entries of rows of a CSR matrix.

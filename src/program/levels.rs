@@ -54,6 +54,11 @@ impl LevelSizes {
         self.edges[level as usize][0]
     }
 
+    /// Returns the number of edges drawn into all levels.
+    pub fn all_drawn(&self) -> u64 {
+        self.edges.iter().map(|[drawn, _]| drawn).sum()
+    }
+
     /// Returns the number of edges of a block into a level.
     pub fn block_edges(&self, edges: BatchEdges, level: u8) -> u64 {
         let ([drawn, loops], rows) = (self.edges[level as usize], self.rows(level));

@@ -58,8 +58,10 @@ pub(super) fn epoch_line(epoch: &Epoch, labels: LabelKind) -> serde_json::Value 
         "bytes_to_device": epoch.bytes_to_device,
         "bytes_to_host": epoch.bytes_to_host,
     });
-    if let Some(StageSeconds { batches, sample, gather, compute, waiting }) = epoch.stages {
+    if let Some(StageSeconds { batches, vertices, edges, sample, gather, compute, waiting }) = epoch.stages {
         line["batches"] = batches.into();
+        line["batch_vertices"] = vertices.into();
+        line["batch_edges"] = edges.into();
         line["stage_seconds"] = json!({
             "sampling": sample, "gathering": gather, "computing": compute, "waiting": waiting,
         });

@@ -14,6 +14,7 @@ use crate::program::{LevelSizes, Program};
 use crate::runtime::BatchShare;
 use crate::sample::{BatchKey, MiniBatch, Sampler, Scratch, epoch_order};
 use lapidary_kernels::Slot;
+use lapidary_kernels::memory::NoHostMemory;
 
 pub(super) use epoch::{BatchedEpoch, Feeder};
 pub use pipeline::StageSeconds;
@@ -168,16 +169,19 @@ impl Drawing {
         &self,
         supply: &BatchSupply,
         contents: &[(Slot, Contents)],
+        number: usize,
         drawn: &[MiniBatch],
-    ) -> Vec<BatchShare> {
+    ) -> Result<Vec<BatchShare>> {
         let labelled = drawn.iter().map(|drawn| drawn.seeds as u64).sum();
         let share = |drawn: &MiniBatch| {
             let mut batch = Batch::new(supply, drawn);
-            let values = contents.iter().map(|(slot, contents)| (*slot, batch.get(contents))).collect();
+            let values = contents.iter().map(|(slot, contents)| Ok((*slot, batch.get(contents)?)));
+            let values = values.collect::<std::result::Result<_, NoHostMemory>>();
+            let values = values.map_err(|source| failed("gathering", number, source))?;
             let mut sizes = self.sizes(drawn);
             // The loss is a mean over all seeds of the batch.
             sizes.labelled = labelled;
-            BatchShare { sizes, values }
+            Ok(BatchShare { sizes, values })
         };
         drawn.iter().map(share).collect()
     }

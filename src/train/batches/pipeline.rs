@@ -13,12 +13,16 @@ use crate::lower::{BatchSupply, Contents};
 use crate::runtime::BatchShare;
 use crate::sample::{MiniBatch, Scratch};
 
-/// Seconds that the stages of an epoch of mini-batches worked. They work at the same time, so the sum may be more than
-/// the epoch took.
+/// Seconds that the stages of an epoch of mini-batches worked, and on how much. They work at the same time, so the sum
+/// may be more than the epoch took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StageSeconds {
     /// Number of batches.
     pub batches: u64,
+    /// Number of vertices whose features were gathered, in all batches.
+    pub vertices: u64,
+    /// Number of edges that were drawn, in all batches.
+    pub edges: u64,
     /// Drawing the blocks.
     pub sample: f64,
     /// Gathering features and labels of the vertices, and preparing the blocks.
@@ -62,7 +66,7 @@ impl Drawing {
         let gather = |number: usize, sampled: Passed<Vec<MiniBatch>>| -> Passed<Vec<BatchShare>> {
             let (drawn, spent) = sampled?;
             let start = Instant::now();
-            let given = guarded("gathering", number, || Ok(self.give(supply, contents, &drawn)))?;
+            let given = guarded("gathering", number, || self.give(supply, contents, number, &drawn))?;
             Ok((given, StageSeconds { gather: start.elapsed().as_secs_f64(), ..spent }))
         };
         let mut spent = StageSeconds::default();
@@ -72,6 +76,8 @@ impl Drawing {
             let (given, prepared) = gathered?;
             spent.waiting += waited.elapsed().as_secs_f64();
             spent.batches += 1;
+            spent.vertices += given.iter().map(|share| share.sizes.rows(0)).sum::<u64>();
+            spent.edges += given.iter().map(|share| share.sizes.all_drawn()).sum::<u64>();
             spent.sample += prepared.sample;
             spent.gather += prepared.gather;
             let start = Instant::now();
