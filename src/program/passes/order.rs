@@ -10,7 +10,7 @@
 //! | gather-first | at its input width | again only if the input itself needs a gradient |
 //! | hoisted: gather-first on a constant input | once for the whole run | never |
 //!
-//! In a mini-batch, a gather has fewer rows than sources, so the multiplications count as well: see [`FLOPS_PER_BYTE`].
+//! In a mini-batch, a gather has fewer rows than sources, so the multiplications count as well.
 //!
 //! # Source
 //! MG-GCN (Balin et al., 2021), section 4.4. There, the backward product of the first layer is left out in any order.

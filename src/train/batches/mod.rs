@@ -25,7 +25,7 @@ const PROBES: usize = 4;
 /// How a trainer draws mini-batches.
 ///
 /// The seeds of an epoch are the labelled vertices of the training split, in an order that is drawn for each epoch. A
-/// batch has the next [`Batches::size`] of them, the last one what is left. After each batch, the parameters are updated.
+/// batch has the next `size` of them, the last one what is left. After each batch, the parameters are updated.
 ///
 /// The bits of a run depend neither on the number of threads nor on how far ahead batches are prepared.
 #[derive(Clone, Debug)]
