@@ -19,7 +19,10 @@
 mod draw;
 mod fanout;
 mod neighbor;
+mod subgraph;
 mod table;
+#[cfg(test)]
+mod testing;
 
 use std::fmt;
 
@@ -28,6 +31,7 @@ use crate::graph::{Block, Graph};
 pub use draw::{BatchKey, epoch_order};
 pub use fanout::{Fanout, Fanouts, ParseFanoutsError};
 pub use neighbor::NeighborSampler;
+pub use subgraph::SubgraphSampler;
 
 use table::Table;
 
@@ -108,4 +112,23 @@ pub enum SampleError {
 pub struct Scratch {
     table: Table,
     drawn: Vec<u64>,
+}
+
+/// Gives the seeds the first local numbers.
+///
+/// # Errors
+/// [`SampleError::NoVertex`] and [`SampleError::Twice`].
+fn number_seeds(graph: &Graph, seeds: &[u32], table: &mut Table) -> Result<(), SampleError> {
+    table.clear();
+    table.reserve(seeds.len());
+    let vertices = graph.vertex_count();
+    for (place, &seed) in seeds.iter().enumerate() {
+        if seed as usize >= vertices {
+            return Err(SampleError::NoVertex { seed, place, vertices });
+        }
+        if (table.number(seed) as usize) < place {
+            return Err(SampleError::Twice { seed, place });
+        }
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use lapidary_arrays::Shared;
 
 use super::draw::Draws;
-use super::{BatchKey, Fanout, Fanouts, MiniBatch, SampleError, Sampler, Scratch};
+use super::{BatchKey, Fanout, Fanouts, MiniBatch, SampleError, Sampler, Scratch, number_seeds};
 use crate::graph::{Block, Graph};
 
 /// Draws in-edges of the seeds, then of all vertices met so far, and so on: one layer per fan-out.
@@ -55,25 +55,6 @@ impl NeighborSampler {
             _ => draws.distinct(count, degree, to),
         }
     }
-
-    /// Numbers the seeds.
-    fn begin(&self, graph: &Graph, seeds: &[u32], scratch: &mut Scratch) -> Result<(), SampleError> {
-        if let Some(weights) = self.weights.as_ref().filter(|weights| weights.len() != graph.edge_count()) {
-            return Err(SampleError::Weights { weights: weights.len(), edges: graph.edge_count() });
-        }
-        scratch.table.take();
-        scratch.table.reserve(seeds.len());
-        let vertices = graph.vertex_count();
-        for (place, &seed) in seeds.iter().enumerate() {
-            if seed as usize >= vertices {
-                return Err(SampleError::NoVertex { seed, place, vertices });
-            }
-            if (scratch.table.number(seed) as usize) < place {
-                return Err(SampleError::Twice { seed, place });
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Sampler for NeighborSampler {
@@ -97,8 +78,11 @@ impl Sampler for NeighborSampler {
         key: BatchKey,
         scratch: &mut Scratch,
     ) -> Result<MiniBatch, SampleError> {
-        self.begin(graph, seeds, scratch)?;
-        let Scratch { table, drawn } = scratch;
+        if let Some(weights) = self.weights.as_ref().filter(|weights| weights.len() != graph.edge_count()) {
+            return Err(SampleError::Weights { weights: weights.len(), edges: graph.edge_count() });
+        }
+        let Scratch { table, drawn, .. } = scratch;
+        number_seeds(graph, seeds, table)?;
         let (mut blocks, mut edges, mut stands_for) = (Vec::new(), Vec::new(), Vec::new());
         for (layer, &fanout) in self.fanouts.0.iter().enumerate() {
             let rows = table.vertices().len();
@@ -137,13 +121,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    /// A graph with a hub, repeated edges, self-loops and isolated vertices.
-    fn hostile() -> Graph {
-        let hub = (0..60u32).map(|u| (u, 7));
-        let ring = (0..40u32).flat_map(|v| [(v, (v + 1) % 40), (v, (v + 1) % 40), (v, v), ((v * 5) % 40, v)]);
-        Graph::from_edges(70, &hub.chain(ring).collect::<Vec<_>>()).unwrap()
-    }
+    use crate::sample::testing::{
+        assert_rejects_wrong_seeds, assert_row_sums, assert_same_on_threads, assert_valid, hostile, pairs,
+    };
 
     /// Does the same in two steps and with other containers: lists the edges of a layer as pairs, then numbers them.
     fn naive(
@@ -174,32 +154,6 @@ mod tests {
         (vertices, layers)
     }
 
-    fn pairs(block: &Block) -> Vec<[usize; 2]> {
-        let view = block.view();
-        (0..block.row_count()).flat_map(|v| view.sources(v).iter().map(move |&u| [v, u as usize])).collect()
-    }
-
-    fn assert_valid(graph: &Graph, batch: &MiniBatch) {
-        for ((block, edges), stands_for) in batch.blocks.iter().zip(&batch.edges).zip(&batch.stands_for) {
-            for v in 0..block.row_count() {
-                // Together, the drawn edges of a vertex stand for all of its edges.
-                let row = block.indptr()[v] as usize..block.indptr()[v + 1] as usize;
-                let all: f32 = stands_for[row.clone()].iter().sum();
-                let degree = graph.in_degree(batch.vertices[v] as usize) as f32;
-                assert!(row.is_empty() || (all - degree).abs() < 1e-3 * degree, "{all} of {degree}");
-            }
-            assert_eq!(block.edge_count(), edges.len());
-            for ([v, u], &edge) in pairs(block).into_iter().zip(edges) {
-                let [v, u] = [v, u].map(|local| batch.vertices[local]);
-                assert!(graph.edges(v as usize).contains(&(edge as usize)));
-                assert_eq!(graph.indices()[edge as usize], u);
-            }
-        }
-        assert!(batch.blocks.windows(2).all(|pair| pair[0].row_count() == pair[1].own_sources()));
-        assert_eq!(batch.blocks[0].own_sources(), batch.vertices.len());
-        assert_eq!(batch.blocks.last().unwrap().row_count(), batch.seeds);
-    }
-
     proptest! {
         #[test]
         fn batches_are_those_of_a_naive_reference(
@@ -225,6 +179,7 @@ mod tests {
             prop_assert_eq!(&batch.vertices, &vertices);
             prop_assert_eq!(batch.blocks.iter().map(pairs).collect::<Vec<_>>(), layers);
             assert_valid(&graph, &batch);
+            assert_row_sums(&graph, &batch);
         }
     }
 
@@ -260,12 +215,15 @@ mod tests {
     fn wrong_seeds_and_weights_are_errors() {
         let graph = hostile();
         let sampler = NeighborSampler::new("2".parse().unwrap());
-        let sample = |sampler: &NeighborSampler, seeds: &[u32]| {
-            sampler.sample(&graph, seeds, BatchKey::default(), &mut Scratch::default()).unwrap_err()
-        };
-        assert_eq!(sample(&sampler, &[1, 70]), SampleError::NoVertex { seed: 70, place: 1, vertices: 70 });
-        assert_eq!(sample(&sampler, &[4, 5, 4]), SampleError::Twice { seed: 4, place: 2 });
-        let few = sampler.weights(vec![1.0]);
-        assert_eq!(sample(&few, &[0]), SampleError::Weights { weights: 1, edges: graph.edge_count() });
+        assert_rejects_wrong_seeds(&sampler);
+        let few = sampler.weights(vec![1.0]).sample(&graph, &[0], BatchKey::default(), &mut Scratch::default());
+        assert_eq!(few.unwrap_err(), SampleError::Weights { weights: 1, edges: graph.edge_count() });
+    }
+
+    #[test]
+    fn batches_do_not_depend_on_threads() {
+        assert_same_on_threads(&NeighborSampler::new("4,3,2".parse().unwrap()));
+        let weights: Vec<f32> = (0..hostile().edge_count()).map(|e| (e % 3) as f32).collect();
+        assert_same_on_threads(&NeighborSampler::new("4,3".parse().unwrap()).weights(weights));
     }
 }

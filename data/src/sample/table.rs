@@ -22,14 +22,29 @@ impl Table {
 
     /// Forgets all vertices, and returns them. The memory is kept, unless it is far more than these took.
     pub(super) fn take(&mut self) -> Vec<u32> {
-        let vertices = std::mem::take(&mut self.vertices);
-        if self.places.len() > 16 * LEAST.max(vertices.len()) {
-            self.places = vec![0; places_for(vertices.len())];
+        let vertices = self.vertices.clone();
+        self.clear();
+        vertices
+    }
+
+    /// Forgets all vertices. The memory is kept, unless it is far more than these took.
+    pub(super) fn clear(&mut self) {
+        if self.places.len() > 16 * LEAST.max(self.vertices.len()) {
+            self.places = vec![0; places_for(self.vertices.len())];
+            self.vertices = Vec::new();
         } else {
             self.places.fill(0);
+            self.vertices.clear();
         }
-        self.vertices.reserve(vertices.len());
-        vertices
+    }
+
+    /// Returns the local number of a vertex, if it was met.
+    #[inline]
+    pub(super) fn get(&self, vertex: u32) -> Option<u32> {
+        if self.places.is_empty() {
+            return None;
+        }
+        self.find(vertex).ok()
     }
 
     /// Makes room for `more` vertices.
@@ -84,6 +99,7 @@ mod tests {
     #[test]
     fn vertices_are_numbered_in_the_order_in_which_they_are_met() {
         let mut table = Table::default();
+        assert_eq!(table.get(0), None);
         for round in 0..3u32 {
             let met: Vec<u32> = (0..1000).map(|i| (i * 7919 + round) % 613).collect();
             let mut want: Vec<u32> = Vec::new();
@@ -95,11 +111,14 @@ mod tests {
                         want.len() - 1
                     });
                     assert_eq!(table.number(vertex), number as u32);
+                    assert_eq!(table.get(vertex), Some(number as u32));
                 }
             }
             assert_eq!(table.vertices(), want);
+            assert_eq!(table.get(613), None);
             assert_eq!(table.take(), want);
             assert!(table.vertices().is_empty());
+            assert_eq!(table.get(want[0]), None);
         }
     }
 
