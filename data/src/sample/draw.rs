@@ -59,8 +59,13 @@ impl Draws {
         ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
     }
 
+    /// Returns the time of an event that happens at the rate 1.
+    pub(super) fn exponential(&mut self) -> f64 {
+        -self.unit().ln()
+    }
+
     /// Returns a number in (0, 1].
-    fn unit(&mut self) -> f64 {
+    pub(super) fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
@@ -113,7 +118,7 @@ impl Draws {
         // The time of the first event of a process whose rate is the weight; the earliest are drawn.
         let mut times: Vec<(f64, u64)> = Vec::with_capacity(weights.len());
         for (position, &weight) in (0u64..).zip(weights) {
-            let time = -self.unit().ln() / f64::from(weight);
+            let time = self.exponential() / f64::from(weight);
             if weight > 0.0 {
                 times.push((time, position));
             }
