@@ -11,6 +11,8 @@ use crate::graph::Graph;
 #[derive(Clone, Debug, Default)]
 pub(super) struct InNeighbors {
     table: Table,
+    /// The sources of one vertex, by their numbers in the table.
+    sources: Vec<u32>,
     weights: Vec<f64>,
     candidates: Vec<Candidate>,
 }
@@ -26,12 +28,11 @@ impl InNeighbors {
         for &v in rows {
             let sources = graph.sources(v as usize);
             let share = 1.0 / sources.len() as f64;
-            self.table.reserve(sources.len());
-            for &u in sources {
-                let local = self.table.number(u) as usize;
-                self.weights.resize(self.table.vertices().len(), 0.0);
-                self.weights[local] += share * share;
-            }
+            self.sources.clear();
+            self.sources.extend(sources);
+            self.table.number_all(&mut self.sources);
+            self.weights.resize(self.table.vertices().len(), 0.0);
+            self.sources.iter().for_each(|&local| self.weights[local as usize] += share * share);
         }
         self.candidates.clear();
         self.candidates.extend(self.table.vertices().iter().zip(&self.weights).map(|(&vertex, &weight)| Candidate {

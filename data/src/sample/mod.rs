@@ -34,6 +34,7 @@ mod table;
 mod testing;
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::graph::{Block, Graph};
 
@@ -133,7 +134,7 @@ pub enum SampleError {
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
     table: Table,
-    drawn: Vec<u64>,
+    ranges: Vec<Range<u64>>,
     chosen: Chosen,
     in_neighbors: InNeighbors,
 }

@@ -1,5 +1,7 @@
 //! Neighbour sampling: a number of in-edges of each vertex, layer by layer.
 
+use std::ops::Range;
+
 use lapidary_arrays::Shared;
 
 use super::draw::Draws;
@@ -41,21 +43,24 @@ impl NeighborSampler {
         self
     }
 
-    /// Draws the positions of in-edges of a vertex with `degree` of them, in ascending order.
-    fn draw(&self, fanout: Fanout, first: u64, degree: u64, mut draws: Draws, to: &mut Vec<u64>) {
-        let Fanout::AtMost(count) = fanout else { return to.extend(0..degree) };
+    /// Draws some of the in-edges of a vertex, which have the positions `edges`, in ascending order.
+    fn draw(&self, fanout: Fanout, edges: Range<u64>, mut draws: Draws, to: &mut Vec<u64>) {
+        let Fanout::AtMost(count) = fanout else { return to.extend(edges) };
         let count = u64::from(count);
         match &self.weights {
-            _ if degree == 0 => {}
-            _ if self.with_replacement => draws.repeated(count, degree, to),
-            Some(weights) if count < degree => {
-                let weights = &weights[first as usize..(first + degree) as usize];
-                draws.distinct_weighted(count as usize, weights, to);
+            _ if edges.is_empty() => {}
+            _ if self.with_replacement => draws.repeated(count, edges, to),
+            Some(weights) if count < edges.end - edges.start => {
+                let weights = &weights[edges.start as usize..edges.end as usize];
+                draws.distinct_weighted(count as usize, edges.start, weights, to);
             }
-            _ => draws.distinct(count, degree, to),
+            _ => draws.distinct(count, edges, to),
         }
     }
 }
+
+/// Rows that are drawn together.
+const ROWS_AT_ONCE: usize = 64;
 
 impl Sampler for NeighborSampler {
     fn name(&self) -> String {
@@ -81,26 +86,31 @@ impl Sampler for NeighborSampler {
         if let Some(weights) = self.weights.as_ref().filter(|weights| weights.len() != graph.edge_count()) {
             return Err(SampleError::Weights { weights: weights.len(), edges: graph.edge_count() });
         }
-        let Scratch { table, drawn, .. } = scratch;
+        let Scratch { table, ranges, .. } = scratch;
         number_seeds(graph, seeds, table)?;
         let (mut blocks, mut edges, mut stands_for) = (Vec::new(), Vec::new(), Vec::new());
+        let (offsets, sources): (&[u64], &[u32]) = (graph.indptr(), graph.indices());
         for (layer, &fanout) in self.fanouts.0.iter().enumerate() {
             let rows = table.vertices().len();
             let of_layer = key.of_layer(layer);
             let mut indptr = Vec::with_capacity(rows + 1);
             indptr.push(0u64);
             let (mut indices, mut positions, mut counts) = (Vec::<u32>::new(), Vec::<u64>::new(), Vec::<f32>::new());
-            for row in 0..rows {
-                let v = table.vertices()[row];
-                let (first, degree) = (graph.indptr()[v as usize], graph.in_degree(v as usize));
-                drawn.clear();
-                self.draw(fanout, first, degree, Draws::new(of_layer, v), drawn);
-                table.reserve(drawn.len());
-                let sources = graph.sources(v as usize);
-                indices.extend(drawn.iter().map(|&edge| table.number(sources[edge as usize])));
-                positions.extend(drawn.iter().map(|edge| first + edge));
-                counts.resize(indices.len(), degree as f32 / drawn.len() as f32);
-                indptr.push(indices.len() as u64);
+            for first in (0..rows).step_by(ROWS_AT_ONCE) {
+                // In steps, so that in each one the processor loads from many places at a time.
+                let vertices = &table.vertices()[first..rows.min(first + ROWS_AT_ONCE)];
+                ranges.clear();
+                ranges.extend(vertices.iter().map(|&v| offsets[v as usize]..offsets[v as usize + 1]));
+                for (&v, range) in vertices.iter().zip(&*ranges) {
+                    let before = positions.len();
+                    self.draw(fanout, range.clone(), Draws::new(of_layer, v), &mut positions);
+                    let drawn = positions.len() - before;
+                    counts.resize(positions.len(), (range.end - range.start) as f32 / drawn as f32);
+                    indptr.push(positions.len() as u64);
+                }
+                let before = indices.len();
+                indices.extend(positions[before..].iter().map(|&edge| sources[edge as usize]));
+                table.number_all(&mut indices[before..]);
             }
             blocks.push(Block::rectangular(indptr.into(), indices.into(), table.vertices().len()));
             edges.push(positions);
@@ -137,10 +147,9 @@ mod tests {
         for (layer, &fanout) in sampler.fanouts.0.iter().enumerate() {
             let mut pairs: Vec<(u32, u32)> = Vec::new();
             for &v in &vertices {
-                let mut drawn = Vec::new();
-                let draws = Draws::new(key.of_layer(layer), v);
-                sampler.draw(fanout, graph.indptr()[v as usize], graph.in_degree(v as usize), draws, &mut drawn);
-                pairs.extend(drawn.iter().map(|&edge| (v, graph.sources(v as usize)[edge as usize])));
+                let (mut drawn, [first, end]) = (Vec::new(), [0, 1].map(|i| graph.indptr()[v as usize + i]));
+                sampler.draw(fanout, first..end, Draws::new(key.of_layer(layer), v), &mut drawn);
+                pairs.extend(drawn.iter().map(|&edge| (v, graph.indices()[edge as usize])));
             }
             for &(_, u) in &pairs {
                 if !vertices.contains(&u) {
