@@ -43,6 +43,16 @@ impl NeighborSampler {
         self
     }
 
+    /// Returns the most edges that are drawn of a vertex whose in-edges have the positions `edges`.
+    fn most(&self, fanout: Fanout, edges: &Range<u64>) -> u64 {
+        let degree = edges.end - edges.start;
+        match fanout {
+            Fanout::AtMost(count) if self.with_replacement && degree > 0 => count.into(),
+            Fanout::AtMost(count) => degree.min(count.into()),
+            Fanout::All => degree,
+        }
+    }
+
     /// Draws some of the in-edges of a vertex, which have the positions `edges`, in ascending order.
     fn draw(&self, fanout: Fanout, edges: Range<u64>, mut draws: Draws, to: &mut Vec<u64>) {
         let Fanout::AtMost(count) = fanout else { return to.extend(edges) };
@@ -95,13 +105,15 @@ impl Sampler for NeighborSampler {
             let of_layer = key.of_layer(layer);
             let mut indptr = Vec::with_capacity(rows + 1);
             indptr.push(0u64);
-            let (mut indices, mut positions, mut counts) = (Vec::<u32>::new(), Vec::<u64>::new(), Vec::<f32>::new());
+            ranges.clear();
+            ranges.extend(table.vertices().iter().map(|&v| offsets[v as usize]..offsets[v as usize + 1]));
+            let most = ranges.iter().map(|range| self.most(fanout, range)).sum::<u64>() as usize;
+            let mut indices = Vec::<u32>::with_capacity(most);
+            let (mut positions, mut counts) = (Vec::<u64>::with_capacity(most), Vec::<f32>::with_capacity(most));
             for first in (0..rows).step_by(ROWS_AT_ONCE) {
                 // In steps, so that in each one the processor loads from many places at a time.
-                let vertices = &table.vertices()[first..rows.min(first + ROWS_AT_ONCE)];
-                ranges.clear();
-                ranges.extend(vertices.iter().map(|&v| offsets[v as usize]..offsets[v as usize + 1]));
-                for (&v, range) in vertices.iter().zip(&*ranges) {
+                let of_step = first..rows.min(first + ROWS_AT_ONCE);
+                for (&v, range) in table.vertices()[of_step.clone()].iter().zip(&ranges[of_step]) {
                     let before = positions.len();
                     self.draw(fanout, range.clone(), Draws::new(of_layer, v), &mut positions);
                     let drawn = positions.len() - before;

@@ -32,6 +32,9 @@ impl Table {
 
     /// Forgets all vertices. The memory is kept, unless it is far more than these took.
     pub(super) fn clear(&mut self) {
+        if self.vertices.is_empty() {
+            return; // It was cleared before: how many vertices it had is not known any more.
+        }
         if self.places.len() > 16 * LEAST.max(self.vertices.len()) {
             self.places = vec![0; places_for(self.vertices.len())];
             self.vertices = Vec::new();
@@ -171,6 +174,8 @@ mod tests {
         table.reserve(1 << 16);
         (0..1 << 16).for_each(|vertex| assert_eq!(table.number(vertex), vertex));
         table.take();
+        table.clear();
+        assert_eq!(table.places.len(), 1 << 17, "it is kept for the next batch");
         table.reserve(10);
         (0..10).for_each(|vertex| assert_eq!(table.number(vertex), vertex));
         table.take();
