@@ -59,7 +59,7 @@ impl Table {
         if needed > self.places.len() {
             self.places = vec![0; needed];
             for (local, &vertex) in (0u32..).zip(&self.vertices) {
-                let place = self.find(vertex).unwrap_err();
+                let place = self.find(vertex).expect_err("a vertex is met once");
                 self.places[place] = entry(vertex, local);
             }
         }
