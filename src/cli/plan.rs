@@ -192,7 +192,7 @@ pub(super) fn run(args: &PlanArgs) -> Result<ExitCode> {
             args.model.check()?;
             args.optimizer()?;
             Target::of(&args.device)?;
-            args.batches.sampler()?;
+            args.batches.check()?;
             let data = Dataset::load(data)?;
             let model = args.model.model(data.feature_width(), data.class_count())?;
             plan_training(args, &model, Subject::Data(&data))

@@ -1,6 +1,8 @@
 //! Draws of the edges of a vertex. They follow from a key alone, so a batch has the same blocks on any thread, on any
 //! rank, and however far ahead it is prepared.
 
+use std::ops::Range;
+
 /// What the draws of a batch depend on, beside the layer and the vertex.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchKey {
@@ -59,61 +61,89 @@ impl Draws {
         ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
     }
 
+    /// Returns the time of an event that happens at the rate 1.
+    pub(super) fn exponential(&mut self) -> f64 {
+        -self.unit().ln()
+    }
+
     /// Returns a number in (0, 1].
-    fn unit(&mut self) -> f64 {
+    pub(super) fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// Draws `count` of the numbers below `limit` without replacement, each set with the same probability, and appends
-    /// them in ascending order. All of them, if there are no more.
+    /// Draws `count` of the numbers of a range without replacement, each set with the same probability, and appends them
+    /// in ascending order. All of them, if there are no more.
     ///
     /// # Cost
-    /// O(count^2) for few, and O(limit) for many.
+    /// O(count) from a range of few numbers; O(count^2) for few from more; else O(numbers of the range).
     /// # Source
     /// Floyd's algorithm: Bentley & Floyd, Programming pearls: a sample of brilliance, CACM 1987.
-    pub(super) fn distinct(&mut self, count: u64, limit: u64, to: &mut Vec<u64>) {
-        let first = to.len();
+    pub(super) fn distinct(&mut self, count: u64, range: Range<u64>, to: &mut Vec<u64>) {
+        let limit = range.end - range.start;
         if count >= limit {
-            return to.extend(0..limit);
+            return to.extend(range);
+        }
+        if limit <= 64 * WORDS as u64 {
+            return self.distinct_of_few(count, range, to);
         }
         if count > FEW {
             // Selection sampling: each number is taken with the probability that fills what is left.
             let mut wanted = count;
             for number in 0..limit {
                 if self.below(limit - number) < wanted {
-                    to.push(number);
+                    to.push(range.start + number);
                     wanted -= 1;
                 }
             }
             return;
         }
+        let before = to.len();
         for last in limit - count..limit {
-            let number = self.below(last + 1);
-            let taken = to[first..].contains(&number);
-            to.push(if taken { last } else { number });
+            let number = range.start + self.below(last + 1);
+            let taken = to[before..].contains(&number);
+            to.push(if taken { range.start + last } else { number });
         }
-        to[first..].sort_unstable();
+        to[before..].sort_unstable();
     }
 
-    /// Draws `count` numbers below `limit` with replacement, and appends them in ascending order.
-    pub(super) fn repeated(&mut self, count: u64, limit: u64, to: &mut Vec<u64>) {
-        let first = to.len();
-        to.extend((0..count).map(|_| self.below(limit)));
-        to[first..].sort_unstable();
+    /// Floyd's algorithm with a bit for each number, which are then in order.
+    fn distinct_of_few(&mut self, count: u64, range: Range<u64>, to: &mut Vec<u64>) {
+        let limit = range.end - range.start;
+        let mut taken = [0u64; WORDS];
+        for last in limit - count..limit {
+            let number = self.below(last + 1);
+            let is_taken = taken[number as usize / 64 % WORDS] >> (number % 64) & 1 == 1;
+            let number = if is_taken { last } else { number };
+            taken[number as usize / 64 % WORDS] |= 1 << (number % 64);
+        }
+        for (first, mut word) in (range.start..range.end).step_by(64).zip(taken) {
+            while word != 0 {
+                to.push(first + u64::from(word.trailing_zeros()));
+                word &= word - 1;
+            }
+        }
+    }
+
+    /// Draws `count` numbers of a range with replacement, and appends them in ascending order.
+    pub(super) fn repeated(&mut self, count: u64, range: Range<u64>, to: &mut Vec<u64>) {
+        let before = to.len();
+        to.extend((0..count).map(|_| range.start + self.below(range.end - range.start)));
+        to[before..].sort_unstable();
     }
 
     /// Draws `count` positions without replacement, one after the other, each with a probability in proportion to its
-    /// weight among those that are left, and appends them in ascending order. Positions of weight 0 are not drawn.
+    /// weight among those that are left, and appends them in ascending order. They count from `first`. Positions of
+    /// weight 0 are not drawn.
     ///
     /// # Cost
     /// O(n + count log count) in expectation.
     /// # Source
     /// Efraimidis & Spirakis, Weighted random sampling with a reservoir, 2006.
-    pub(super) fn distinct_weighted(&mut self, count: usize, weights: &[f32], to: &mut Vec<u64>) {
+    pub(super) fn distinct_weighted(&mut self, count: usize, first: u64, weights: &[f32], to: &mut Vec<u64>) {
         // The time of the first event of a process whose rate is the weight; the earliest are drawn.
         let mut times: Vec<(f64, u64)> = Vec::with_capacity(weights.len());
-        for (position, &weight) in (0u64..).zip(weights) {
-            let time = -self.unit().ln() / f64::from(weight);
+        for (position, &weight) in (first..).zip(weights) {
+            let time = self.exponential() / f64::from(weight);
             if weight > 0.0 {
                 times.push((time, position));
             }
@@ -122,14 +152,17 @@ impl Draws {
             times.select_nth_unstable_by(count, |a, b| a.0.total_cmp(&b.0));
             times.truncate(count);
         }
-        let first = to.len();
+        let before = to.len();
         to.extend(times.iter().map(|&(_, position)| position));
-        to[first..].sort_unstable();
+        to[before..].sort_unstable();
     }
 }
 
 /// Up to so many numbers, looking through them is faster than anything else.
 const FEW: u64 = 64;
+
+/// Words of bits for the numbers of a range, of most vertices.
+const WORDS: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -158,24 +191,44 @@ mod tests {
         // 40 degrees of freedom: 73.4 is exceeded with a probability of 0.001. The draws are fixed.
         let limit = 41;
         for count in [1, 5, 20] {
-            let distinct = counts(limit, 4_000, |draws, to| draws.distinct(count, limit, to));
+            let distinct = counts(limit, 4_000, |draws, to| draws.distinct(count, 0..limit, to));
             assert!(chi_square(&distinct) < 73.4, "{count}: {}", chi_square(&distinct));
-            let repeated = counts(limit, 4_000, |draws, to| draws.repeated(count, limit, to));
+            let repeated = counts(limit, 4_000, |draws, to| draws.repeated(count, 0..limit, to));
             assert!(chi_square(&repeated) < 73.4, "{count}: {}", chi_square(&repeated));
         }
-        let many = counts(200, 2_000, |draws, to| draws.distinct(80, 200, to));
-        assert!(chi_square(&many) < 266.0, "{}", chi_square(&many)); // 199 degrees of freedom
+        // 599 degrees of freedom. Looking through few, and selection from many.
+        for count in [40, 80] {
+            let many = counts(600, 2_000, |draws, to| draws.distinct(count, 0..600, to));
+            assert!(chi_square(&many) < 711.0, "{}", chi_square(&many));
+        }
     }
 
     #[test]
     fn distinct_numbers_are_distinct_and_as_many_as_wanted() {
-        for (count, limit) in [(0, 5), (1, 1), (3, 5), (5, 5), (9, 5), (64, 1000), (65, 66), (500, 501), (700, 3)] {
+        for (count, limit) in [
+            (0, 5),
+            (1, 1),
+            (3, 5),
+            (5, 5),
+            (9, 5),
+            (64, 1000),
+            (65, 66),
+            (64, 512),
+            (511, 512),
+            (64, 513),
+            (65, 513),
+            (512, 513),
+            (700, 3),
+        ] {
             for vertex in 0..50 {
                 let mut drawn = vec![7];
-                Draws::new(3, vertex).distinct(count, limit, &mut drawn);
+                Draws::new(3, vertex).distinct(count, 10..10 + limit, &mut drawn);
                 assert_eq!(drawn.remove(0), 7);
                 assert_eq!(drawn.len() as u64, count.min(limit));
-                assert!(drawn.windows(2).all(|pair| pair[0] < pair[1]) && drawn.iter().all(|&number| number < limit));
+                assert!(
+                    drawn.windows(2).all(|pair| pair[0] < pair[1])
+                        && drawn.iter().all(|number| (10..10 + limit).contains(number))
+                );
             }
         }
     }
@@ -183,13 +236,13 @@ mod tests {
     #[test]
     fn weights_are_probabilities() {
         let weights = [1.0, 0.0, 3.0, 6.0];
-        let counts = counts(4, 20_000, |draws, to| draws.distinct_weighted(1, &weights, to));
+        let counts = counts(4, 20_000, |draws, to| draws.distinct_weighted(1, 0, &weights, to));
         for (count, weight) in counts.iter().zip(weights) {
             assert!((count / 20_000.0 - f64::from(weight) / 10.0).abs() < 0.015, "{counts:?}");
         }
         let mut all = Vec::new();
-        Draws::new(1, 1).distinct_weighted(9, &weights, &mut all);
-        assert_eq!(all, [0, 2, 3]);
+        Draws::new(1, 1).distinct_weighted(9, 5, &weights, &mut all);
+        assert_eq!(all, [5, 7, 8]);
     }
 
     #[test]

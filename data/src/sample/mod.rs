@@ -1,7 +1,12 @@
 //! Mini-batches: blocks of sampled neighbours around seed vertices.
 //!
-//! A [`Sampler`] chooses the edges of a batch. [`NeighborSampler`] draws a number of in-edges of each vertex, layer by
-//! layer, from the seeds outwards. The result is a [`MiniBatch`]: one block per layer, over local vertices.
+//! A [`Sampler`] chooses the edges of a batch, layer by layer, from the seeds outwards:
+//!
+//! - [`NeighborSampler`] draws a number of in-edges of each vertex.
+//! - [`SubgraphSampler`] draws the same vertices, and keeps all edges among them.
+//! - [`LayerSampler`] draws a number of vertices for each layer, as LADIES or FastGCN.
+//!
+//! The result is a [`MiniBatch`]: one block per layer, over local vertices.
 //!
 //! ```
 //! use lapidary_data::dataset::Dataset;
@@ -17,18 +22,29 @@
 //! ```
 
 mod draw;
+mod earliest;
 mod fanout;
+mod fastgcn;
+mod ladies;
+mod layers;
 mod neighbor;
+mod subgraph;
 mod table;
+#[cfg(test)]
+mod testing;
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::graph::{Block, Graph};
 
 pub use draw::{BatchKey, epoch_order};
 pub use fanout::{Fanout, Fanouts, ParseFanoutsError};
+pub use layers::LayerSampler;
 pub use neighbor::NeighborSampler;
+pub use subgraph::SubgraphSampler;
 
+use ladies::InNeighbors;
 use table::Table;
 
 /// Blocks of sampled edges around seed vertices.
@@ -46,7 +62,7 @@ pub struct MiniBatch {
     /// For each edge of each block, its position in the graph.
     pub edges: Vec<Vec<u64>>,
     /// For each edge of each block, how many edges of the graph it stands for. A sum over the edges of a block, each
-    /// multiplied by this, is on average the sum over the edges of the graph.
+    /// multiplied by this, is on average the sum over the edges of the graph, except with [`SubgraphSampler`] and edges drawn by weight.
     pub stands_for: Vec<Vec<f32>>,
 }
 
@@ -101,11 +117,64 @@ pub enum SampleError {
         /// Number of edges.
         edges: usize,
     },
+    /// A sampler was made for another graph.
+    #[error(
+        "the sampler was made for a graph of {} vertices and {} edges, and is given one of {} and {}",
+        made_for[0], made_for[1], given[0], given[1]
+    )]
+    OtherGraph {
+        /// Numbers of vertices and edges of the graph it was made for.
+        made_for: [usize; 2],
+        /// Those of the graph given.
+        given: [usize; 2],
+    },
 }
 
 /// Memory that is used from batch to batch.
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
     table: Table,
-    drawn: Vec<u64>,
+    ranges: Vec<Range<u64>>,
+    chosen: Chosen,
+    in_neighbors: InNeighbors,
+}
+
+/// Vertices that were drawn for a layer.
+#[derive(Clone, Debug, Default)]
+struct Chosen {
+    table: Table,
+    /// For each, how many it stands for.
+    stands_for: Vec<f32>,
+}
+
+impl Chosen {
+    fn clear(&mut self) {
+        self.table.clear();
+        self.stands_for.clear();
+    }
+
+    /// Returns how many a vertex stands for, if it was drawn.
+    #[inline]
+    fn count(&self, vertex: u32) -> Option<f32> {
+        self.table.get(vertex).map(|local| self.stands_for[local as usize])
+    }
+}
+
+/// Gives the seeds the first local numbers.
+///
+/// # Errors
+/// [`SampleError::NoVertex`] and [`SampleError::Twice`].
+fn number_seeds(graph: &Graph, seeds: &[u32], table: &mut Table) -> Result<(), SampleError> {
+    table.clear();
+    table.reserve(seeds.len());
+    let vertices = graph.vertex_count();
+    for (place, &seed) in seeds.iter().enumerate() {
+        if seed as usize >= vertices {
+            return Err(SampleError::NoVertex { seed, place, vertices });
+        }
+        if (table.number(seed) as usize) < place {
+            return Err(SampleError::Twice { seed, place });
+        }
+    }
+    Ok(())
 }

@@ -1,9 +1,11 @@
 //! Neighbour sampling: a number of in-edges of each vertex, layer by layer.
 
+use std::ops::Range;
+
 use lapidary_arrays::Shared;
 
 use super::draw::Draws;
-use super::{BatchKey, Fanout, Fanouts, MiniBatch, SampleError, Sampler, Scratch};
+use super::{BatchKey, Fanout, Fanouts, MiniBatch, SampleError, Sampler, Scratch, number_seeds};
 use crate::graph::{Block, Graph};
 
 /// Draws in-edges of the seeds, then of all vertices met so far, and so on: one layer per fan-out.
@@ -41,40 +43,34 @@ impl NeighborSampler {
         self
     }
 
-    /// Draws the positions of in-edges of a vertex with `degree` of them, in ascending order.
-    fn draw(&self, fanout: Fanout, first: u64, degree: u64, mut draws: Draws, to: &mut Vec<u64>) {
-        let Fanout::AtMost(count) = fanout else { return to.extend(0..degree) };
-        let count = u64::from(count);
-        match &self.weights {
-            _ if degree == 0 => {}
-            _ if self.with_replacement => draws.repeated(count, degree, to),
-            Some(weights) if count < degree => {
-                let weights = &weights[first as usize..(first + degree) as usize];
-                draws.distinct_weighted(count as usize, weights, to);
-            }
-            _ => draws.distinct(count, degree, to),
+    /// Returns the most edges that are drawn of a vertex whose in-edges have the positions `edges`.
+    fn most(&self, fanout: Fanout, edges: &Range<u64>) -> u64 {
+        let degree = edges.end - edges.start;
+        match fanout {
+            Fanout::AtMost(count) if self.with_replacement && degree > 0 => count.into(),
+            Fanout::AtMost(count) => degree.min(count.into()),
+            Fanout::All => degree,
         }
     }
 
-    /// Numbers the seeds.
-    fn begin(&self, graph: &Graph, seeds: &[u32], scratch: &mut Scratch) -> Result<(), SampleError> {
-        if let Some(weights) = self.weights.as_ref().filter(|weights| weights.len() != graph.edge_count()) {
-            return Err(SampleError::Weights { weights: weights.len(), edges: graph.edge_count() });
-        }
-        scratch.table.take();
-        scratch.table.reserve(seeds.len());
-        let vertices = graph.vertex_count();
-        for (place, &seed) in seeds.iter().enumerate() {
-            if seed as usize >= vertices {
-                return Err(SampleError::NoVertex { seed, place, vertices });
+    /// Draws some of the in-edges of a vertex, which have the positions `edges`, in ascending order.
+    fn draw(&self, fanout: Fanout, edges: Range<u64>, mut draws: Draws, to: &mut Vec<u64>) {
+        let Fanout::AtMost(count) = fanout else { return to.extend(edges) };
+        let count = u64::from(count);
+        match &self.weights {
+            _ if edges.is_empty() => {}
+            _ if self.with_replacement => draws.repeated(count, edges, to),
+            Some(weights) if count < edges.end - edges.start => {
+                let weights = &weights[edges.start as usize..edges.end as usize];
+                draws.distinct_weighted(count as usize, edges.start, weights, to);
             }
-            if (scratch.table.number(seed) as usize) < place {
-                return Err(SampleError::Twice { seed, place });
-            }
+            _ => draws.distinct(count, edges, to),
         }
-        Ok(())
     }
 }
+
+/// Rows that are drawn together.
+const ROWS_AT_ONCE: usize = 64;
 
 impl Sampler for NeighborSampler {
     fn name(&self) -> String {
@@ -97,26 +93,36 @@ impl Sampler for NeighborSampler {
         key: BatchKey,
         scratch: &mut Scratch,
     ) -> Result<MiniBatch, SampleError> {
-        self.begin(graph, seeds, scratch)?;
-        let Scratch { table, drawn } = scratch;
+        if let Some(weights) = self.weights.as_ref().filter(|weights| weights.len() != graph.edge_count()) {
+            return Err(SampleError::Weights { weights: weights.len(), edges: graph.edge_count() });
+        }
+        let Scratch { table, ranges, .. } = scratch;
+        number_seeds(graph, seeds, table)?;
         let (mut blocks, mut edges, mut stands_for) = (Vec::new(), Vec::new(), Vec::new());
+        let (offsets, sources): (&[u64], &[u32]) = (graph.indptr(), graph.indices());
         for (layer, &fanout) in self.fanouts.0.iter().enumerate() {
             let rows = table.vertices().len();
             let of_layer = key.of_layer(layer);
             let mut indptr = Vec::with_capacity(rows + 1);
             indptr.push(0u64);
-            let (mut indices, mut positions, mut counts) = (Vec::<u32>::new(), Vec::<u64>::new(), Vec::<f32>::new());
-            for row in 0..rows {
-                let v = table.vertices()[row];
-                let (first, degree) = (graph.indptr()[v as usize], graph.in_degree(v as usize));
-                drawn.clear();
-                self.draw(fanout, first, degree, Draws::new(of_layer, v), drawn);
-                table.reserve(drawn.len());
-                let sources = graph.sources(v as usize);
-                indices.extend(drawn.iter().map(|&edge| table.number(sources[edge as usize])));
-                positions.extend(drawn.iter().map(|edge| first + edge));
-                counts.resize(indices.len(), degree as f32 / drawn.len() as f32);
-                indptr.push(indices.len() as u64);
+            ranges.clear();
+            ranges.extend(table.vertices().iter().map(|&v| offsets[v as usize]..offsets[v as usize + 1]));
+            let most = ranges.iter().map(|range| self.most(fanout, range)).sum::<u64>() as usize;
+            let mut indices = Vec::<u32>::with_capacity(most);
+            let (mut positions, mut counts) = (Vec::<u64>::with_capacity(most), Vec::<f32>::with_capacity(most));
+            for first in (0..rows).step_by(ROWS_AT_ONCE) {
+                // In steps, so that in each one the processor loads from many places at a time.
+                let of_step = first..rows.min(first + ROWS_AT_ONCE);
+                for (&v, range) in table.vertices()[of_step.clone()].iter().zip(&ranges[of_step]) {
+                    let before = positions.len();
+                    self.draw(fanout, range.clone(), Draws::new(of_layer, v), &mut positions);
+                    let drawn = positions.len() - before;
+                    counts.resize(positions.len(), (range.end - range.start) as f32 / drawn as f32);
+                    indptr.push(positions.len() as u64);
+                }
+                let before = indices.len();
+                indices.extend(positions[before..].iter().map(|&edge| sources[edge as usize]));
+                table.number_all(&mut indices[before..]);
             }
             blocks.push(Block::rectangular(indptr.into(), indices.into(), table.vertices().len()));
             edges.push(positions);
@@ -137,13 +143,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    /// A graph with a hub, repeated edges, self-loops and isolated vertices.
-    fn hostile() -> Graph {
-        let hub = (0..60u32).map(|u| (u, 7));
-        let ring = (0..40u32).flat_map(|v| [(v, (v + 1) % 40), (v, (v + 1) % 40), (v, v), ((v * 5) % 40, v)]);
-        Graph::from_edges(70, &hub.chain(ring).collect::<Vec<_>>()).unwrap()
-    }
+    use crate::sample::testing::{
+        assert_rejects_wrong_seeds, assert_row_sums, assert_same_on_threads, assert_valid, hostile, pairs,
+    };
 
     /// Does the same in two steps and with other containers: lists the edges of a layer as pairs, then numbers them.
     fn naive(
@@ -157,10 +159,9 @@ mod tests {
         for (layer, &fanout) in sampler.fanouts.0.iter().enumerate() {
             let mut pairs: Vec<(u32, u32)> = Vec::new();
             for &v in &vertices {
-                let mut drawn = Vec::new();
-                let draws = Draws::new(key.of_layer(layer), v);
-                sampler.draw(fanout, graph.indptr()[v as usize], graph.in_degree(v as usize), draws, &mut drawn);
-                pairs.extend(drawn.iter().map(|&edge| (v, graph.sources(v as usize)[edge as usize])));
+                let (mut drawn, [first, end]) = (Vec::new(), [0, 1].map(|i| graph.indptr()[v as usize + i]));
+                sampler.draw(fanout, first..end, Draws::new(key.of_layer(layer), v), &mut drawn);
+                pairs.extend(drawn.iter().map(|&edge| (v, graph.indices()[edge as usize])));
             }
             for &(_, u) in &pairs {
                 if !vertices.contains(&u) {
@@ -172,32 +173,6 @@ mod tests {
         }
         layers.reverse();
         (vertices, layers)
-    }
-
-    fn pairs(block: &Block) -> Vec<[usize; 2]> {
-        let view = block.view();
-        (0..block.row_count()).flat_map(|v| view.sources(v).iter().map(move |&u| [v, u as usize])).collect()
-    }
-
-    fn assert_valid(graph: &Graph, batch: &MiniBatch) {
-        for ((block, edges), stands_for) in batch.blocks.iter().zip(&batch.edges).zip(&batch.stands_for) {
-            for v in 0..block.row_count() {
-                // Together, the drawn edges of a vertex stand for all of its edges.
-                let row = block.indptr()[v] as usize..block.indptr()[v + 1] as usize;
-                let all: f32 = stands_for[row.clone()].iter().sum();
-                let degree = graph.in_degree(batch.vertices[v] as usize) as f32;
-                assert!(row.is_empty() || (all - degree).abs() < 1e-3 * degree, "{all} of {degree}");
-            }
-            assert_eq!(block.edge_count(), edges.len());
-            for ([v, u], &edge) in pairs(block).into_iter().zip(edges) {
-                let [v, u] = [v, u].map(|local| batch.vertices[local]);
-                assert!(graph.edges(v as usize).contains(&(edge as usize)));
-                assert_eq!(graph.indices()[edge as usize], u);
-            }
-        }
-        assert!(batch.blocks.windows(2).all(|pair| pair[0].row_count() == pair[1].own_sources()));
-        assert_eq!(batch.blocks[0].own_sources(), batch.vertices.len());
-        assert_eq!(batch.blocks.last().unwrap().row_count(), batch.seeds);
     }
 
     proptest! {
@@ -225,6 +200,7 @@ mod tests {
             prop_assert_eq!(&batch.vertices, &vertices);
             prop_assert_eq!(batch.blocks.iter().map(pairs).collect::<Vec<_>>(), layers);
             assert_valid(&graph, &batch);
+            assert_row_sums(&graph, &batch);
         }
     }
 
@@ -260,12 +236,15 @@ mod tests {
     fn wrong_seeds_and_weights_are_errors() {
         let graph = hostile();
         let sampler = NeighborSampler::new("2".parse().unwrap());
-        let sample = |sampler: &NeighborSampler, seeds: &[u32]| {
-            sampler.sample(&graph, seeds, BatchKey::default(), &mut Scratch::default()).unwrap_err()
-        };
-        assert_eq!(sample(&sampler, &[1, 70]), SampleError::NoVertex { seed: 70, place: 1, vertices: 70 });
-        assert_eq!(sample(&sampler, &[4, 5, 4]), SampleError::Twice { seed: 4, place: 2 });
-        let few = sampler.weights(vec![1.0]);
-        assert_eq!(sample(&few, &[0]), SampleError::Weights { weights: 1, edges: graph.edge_count() });
+        assert_rejects_wrong_seeds(&sampler);
+        let few = sampler.weights(vec![1.0]).sample(&graph, &[0], BatchKey::default(), &mut Scratch::default());
+        assert_eq!(few.unwrap_err(), SampleError::Weights { weights: 1, edges: graph.edge_count() });
+    }
+
+    #[test]
+    fn batches_do_not_depend_on_threads() {
+        assert_same_on_threads(&NeighborSampler::new("4,3,2".parse().unwrap()));
+        let weights: Vec<f32> = (0..hostile().edge_count()).map(|e| (e % 3) as f32).collect();
+        assert_same_on_threads(&NeighborSampler::new("4,3".parse().unwrap()).weights(weights));
     }
 }

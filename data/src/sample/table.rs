@@ -4,12 +4,15 @@
 /// the graph.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
-    /// Open addressing with linear probing: local number + 1, or 0 for an empty place. At most half of the places are
-    /// taken.
-    places: Vec<u32>,
+    /// Open addressing with linear probing: a vertex in the upper half, its local number + 1 in the lower one, or 0 for
+    /// an empty place. At most half of the places are taken.
+    places: Vec<u64>,
     /// The vertices, by local number.
     vertices: Vec<u32>,
 }
+
+/// Vertices whose places are loaded together.
+const AT_ONCE: usize = 64;
 
 /// The fewest places.
 const LEAST: usize = 1 << 6;
@@ -22,14 +25,32 @@ impl Table {
 
     /// Forgets all vertices, and returns them. The memory is kept, unless it is far more than these took.
     pub(super) fn take(&mut self) -> Vec<u32> {
-        let vertices = std::mem::take(&mut self.vertices);
-        if self.places.len() > 16 * LEAST.max(vertices.len()) {
-            self.places = vec![0; places_for(vertices.len())];
+        let vertices = self.vertices.clone();
+        self.clear();
+        vertices
+    }
+
+    /// Forgets all vertices. The memory is kept, unless it is far more than these took.
+    pub(super) fn clear(&mut self) {
+        if self.vertices.is_empty() {
+            return; // It was cleared before: how many vertices it had is not known any more.
+        }
+        if self.places.len() > 16 * LEAST.max(self.vertices.len()) {
+            self.places = vec![0; places_for(self.vertices.len())];
+            self.vertices = Vec::new();
         } else {
             self.places.fill(0);
+            self.vertices.clear();
         }
-        self.vertices.reserve(vertices.len());
-        vertices
+    }
+
+    /// Returns the local number of a vertex, if it was met.
+    #[inline]
+    pub(super) fn get(&self, vertex: u32) -> Option<u32> {
+        if self.places.is_empty() {
+            return None;
+        }
+        self.find(vertex).ok()
     }
 
     /// Makes room for `more` vertices.
@@ -37,9 +58,9 @@ impl Table {
         let needed = places_for(self.vertices.len() + more);
         if needed > self.places.len() {
             self.places = vec![0; needed];
-            for (local, &vertex) in (1u32..).zip(&self.vertices) {
-                let place = self.find(vertex).unwrap_err();
-                self.places[place] = local;
+            for (local, &vertex) in (0u32..).zip(&self.vertices) {
+                let place = self.find(vertex).expect_err("a vertex is met once");
+                self.places[place] = entry(vertex, local);
             }
         }
     }
@@ -50,9 +71,26 @@ impl Table {
         match self.find(vertex) {
             Ok(local) => local,
             Err(place) => {
+                let local = self.vertices.len() as u32;
                 self.vertices.push(vertex);
-                self.places[place] = self.vertices.len() as u32;
-                self.vertices.len() as u32 - 1
+                self.places[place] = entry(vertex, local);
+                local
+            }
+        }
+    }
+
+    /// Replaces vertices by their local numbers, which they get if they were not met before.
+    pub(super) fn number_all(&mut self, vertices: &mut [u32]) {
+        for vertices in vertices.chunks_mut(AT_ONCE) {
+            self.reserve(vertices.len());
+            // None of these loads waits for another one, which is most of the time of a large table.
+            let mut first_places = [0; AT_ONCE];
+            for (entry, &vertex) in first_places.iter_mut().zip(&*vertices) {
+                *entry = self.places[self.first_place(vertex)];
+            }
+            for (vertex, found) in vertices.iter_mut().zip(first_places) {
+                let is_met = found as u32 > 0 && (found >> 32) as u32 == *vertex;
+                *vertex = if is_met { found as u32 - 1 } else { self.number(*vertex) };
             }
         }
     }
@@ -61,16 +99,26 @@ impl Table {
     #[inline]
     fn find(&self, vertex: u32) -> Result<u32, usize> {
         let mask = self.places.len() - 1;
-        let hash = u64::from(vertex).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let mut place = hash as usize & mask;
+        let mut place = self.first_place(vertex);
         loop {
             match self.places[place] {
                 0 => return Err(place),
-                local if self.vertices[local as usize - 1] == vertex => return Ok(local - 1),
+                found if (found >> 32) as u32 == vertex => return Ok(found as u32 - 1),
                 _ => place = (place + 1) & mask,
             }
         }
     }
+
+    #[inline]
+    fn first_place(&self, vertex: u32) -> usize {
+        let hash = u64::from(vertex).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        hash as usize & (self.places.len() - 1)
+    }
+}
+
+/// Returns what a place holds for a vertex.
+fn entry(vertex: u32, local: u32) -> u64 {
+    u64::from(vertex) << 32 | u64::from(local + 1)
 }
 
 fn places_for(vertices: usize) -> usize {
@@ -84,6 +132,7 @@ mod tests {
     #[test]
     fn vertices_are_numbered_in_the_order_in_which_they_are_met() {
         let mut table = Table::default();
+        assert_eq!(table.get(0), None);
         for round in 0..3u32 {
             let met: Vec<u32> = (0..1000).map(|i| (i * 7919 + round) % 613).collect();
             let mut want: Vec<u32> = Vec::new();
@@ -95,11 +144,27 @@ mod tests {
                         want.len() - 1
                     });
                     assert_eq!(table.number(vertex), number as u32);
+                    assert_eq!(table.get(vertex), Some(number as u32));
                 }
             }
             assert_eq!(table.vertices(), want);
+            assert_eq!(table.get(613), None);
             assert_eq!(table.take(), want);
             assert!(table.vertices().is_empty());
+            assert_eq!(table.get(want[0]), None);
+        }
+    }
+
+    #[test]
+    fn lists_are_numbered_as_their_vertices_are() {
+        let mut tables = [Table::default(), Table::default()];
+        for length in [0, 1, 63, 64, 65, 1000] {
+            let mut list: Vec<u32> = (0..length).map(|i| (i * i + length) % 997).collect();
+            tables[0].reserve(list.len());
+            let want: Vec<u32> = list.iter().map(|&vertex| tables[0].number(vertex)).collect();
+            tables[1].number_all(&mut list);
+            assert_eq!(list, want);
+            assert_eq!(tables[0].vertices(), tables[1].vertices());
         }
     }
 
@@ -109,6 +174,8 @@ mod tests {
         table.reserve(1 << 16);
         (0..1 << 16).for_each(|vertex| assert_eq!(table.number(vertex), vertex));
         table.take();
+        table.clear();
+        assert_eq!(table.places.len(), 1 << 17, "it is kept for the next batch");
         table.reserve(10);
         (0..10).for_each(|vertex| assert_eq!(table.number(vertex), vertex));
         table.take();
