@@ -1,4 +1,4 @@
-//! Measures samplers of mini-batches alone, on one thread.
+//! Measures samplers of mini-batches alone.
 //!
 //!     cargo run --release -p lapidary-bench --bin sample -- --data DIR [--batch 1024] [--fanout 15,10,5] [--count 50]
 //!                                            [--samplers neighbor,two-step] [--json]
@@ -7,14 +7,15 @@
 //! `two-step` is what `neighbor` is compared with: it lists the drawn edges of a layer as pairs of vertices, then numbers
 //! the vertices, then converts the pairs to a CSR.
 //!
-//! All vertices are seeds, in a random order. The time is the thread's processor time, so that other programs only disturb
-//! caches and bandwidth. Samplers take turns, batch by batch, so that they disturb all alike. A first batch of each is not
-//! measured. Prints batches per second, the median and the quartiles of the milliseconds per batch, and the mean numbers
-//! of vertices and edges of a batch.
+//! All vertices are seeds, in a random order. `neighbor` uses all cores, or as many as `RAYON_NUM_THREADS` says; the others
+//! use one. Samplers take turns, batch by batch, so that other programs disturb all alike. A first batch of each is not
+//! measured. Prints batches per second by the median, the median and the quartiles of the milliseconds per batch, the
+//! processor time of all threads, and the mean numbers of vertices and edges of a batch.
 
 use std::collections::HashMap;
 use std::error::Error;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::time::Instant;
 
 use lapidary::sample::{
     BatchKey, Fanout, Fanouts, LayerSampler, NeighborSampler, Sampler, Scratch, SubgraphSampler, epoch_order,
@@ -49,11 +50,12 @@ fn main() -> Result<()> {
     for batch in 0..=count {
         let seeds = *batches.get(batch % batches.len().max(1)).ok_or("the dataset has no vertices")?;
         for sampler in &mut measured {
-            let start = thread_seconds();
+            let (start, used) = (Instant::now(), processor_seconds());
             let [vertices, edges] = sampler.draw.batch(graph, seeds, batch as u64)?;
-            let seconds = thread_seconds() - start;
+            let seconds = start.elapsed().as_secs_f64();
             if batch > 0 {
                 sampler.seconds.push(seconds);
+                sampler.processor += processor_seconds() - used;
                 sampler.vertices += vertices;
                 sampler.edges += edges;
             }
@@ -62,29 +64,29 @@ fn main() -> Result<()> {
     for sampler in &mut measured {
         sampler.seconds.sort_by(f64::total_cmp);
         let ms = |part: f64| sampler.seconds[((count - 1) as f64 * part) as usize] * 1e3;
-        let per_s = count as f64 / sampler.seconds.iter().sum::<f64>();
+        let (per_s, processor_ms) = (1e3 / ms(0.5), sampler.processor / count as f64 * 1e3);
         let [vertices, edges] = [sampler.vertices, sampler.edges].map(|sum| sum as f64 / count as f64);
         if words.iter().any(|word| word == "--json") {
             let line = json!({
                 "sampler": sampler.name, "graph": data.name(), "batch": size, "fanout": fanouts.to_string(),
                 "count": count, "batches_per_s": per_s, "median_ms": ms(0.5), "quartiles_ms": [ms(0.25), ms(0.75)],
-                "vertices": vertices, "edges": edges,
+                "processor_ms": processor_ms, "vertices": vertices, "edges": edges,
             });
             println!("{line}");
         } else {
             let (name, median, low, high) = (&sampler.name, ms(0.5), ms(0.25), ms(0.75));
             println!(
-                "{name:>9}: {per_s:8.1} batches/s, {median:8.2} ms ({low:.2} to {high:.2}), {vertices:9.0} vertices, \
-                 {edges:9.0} edges"
+                "{name:>9}: {per_s:8.1} batches/s, {median:8.2} ms ({low:.2} to {high:.2}), {processor_ms:8.2} ms of \
+                 processors, {vertices:9.0} vertices, {edges:9.0} edges"
             );
         }
     }
     Ok(())
 }
 
-/// Returns the processor time of this thread so far.
-fn thread_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+/// Returns the processor time of all threads so far.
+fn processor_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
@@ -93,6 +95,8 @@ struct Measured {
     name: String,
     draw: Box<dyn Draw>,
     seconds: Vec<f64>,
+    /// Processor time of all batches, in seconds.
+    processor: f64,
     vertices: usize,
     edges: usize,
 }
@@ -112,7 +116,7 @@ impl Measured {
             "two-step" => Box::new(TwoStep::new(fanouts.clone())),
             _ => return Err(format!("there is no sampler {name}").into()),
         };
-        Ok(Self { name: name.into(), draw, seconds: Vec::new(), vertices: 0, edges: 0 })
+        Ok(Self { name: name.into(), draw, seconds: Vec::new(), processor: 0.0, vertices: 0, edges: 0 })
     }
 }
 

@@ -165,9 +165,9 @@ impl Chosen {
 /// # Errors
 /// [`SampleError::NoVertex`] and [`SampleError::Twice`].
 fn number_seeds(graph: &Graph, seeds: &[u32], table: &mut Table) -> Result<(), SampleError> {
-    table.clear();
-    table.reserve(seeds.len());
     let vertices = graph.vertex_count();
+    table.begin(vertices);
+    table.reserve(seeds.len());
     for (place, &seed) in seeds.iter().enumerate() {
         if seed as usize >= vertices {
             return Err(SampleError::NoVertex { seed, place, vertices });

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use lapidary_arrays::Shared;
+use rayon::prelude::*;
 
 use super::draw::Draws;
 use super::{BatchKey, Fanout, Fanouts, MiniBatch, SampleError, Sampler, Scratch, number_seeds};
@@ -43,13 +44,18 @@ impl NeighborSampler {
         self
     }
 
-    /// Returns the most edges that are drawn of a vertex whose in-edges have the positions `edges`.
-    fn most(&self, fanout: Fanout, edges: &Range<u64>) -> u64 {
+    /// Returns the number of edges that are drawn of a vertex whose in-edges have the positions `edges`.
+    fn count(&self, fanout: Fanout, edges: &Range<u64>) -> u64 {
         let degree = edges.end - edges.start;
-        match fanout {
-            Fanout::AtMost(count) if self.with_replacement && degree > 0 => count.into(),
-            Fanout::AtMost(count) => degree.min(count.into()),
-            Fanout::All => degree,
+        match (fanout, &self.weights) {
+            (Fanout::AtMost(count), _) if self.with_replacement && degree > 0 => count.into(),
+            (Fanout::AtMost(count), Some(weights)) if u64::from(count) < degree => {
+                let weights = &weights[edges.start as usize..edges.end as usize];
+                let drawable = weights.iter().filter(|weight| **weight > 0.0).count() as u64;
+                drawable.min(count.into())
+            }
+            (Fanout::AtMost(count), _) => degree.min(count.into()),
+            (Fanout::All, _) => degree,
         }
     }
 
@@ -69,8 +75,69 @@ impl NeighborSampler {
     }
 }
 
-/// Rows that are drawn together.
+/// Rows that are drawn together, and rows that one task draws.
 const ROWS_AT_ONCE: usize = 64;
+const ROWS_A_TASK: usize = 1024;
+
+/// The edges of consecutive rows of a layer, to be drawn.
+struct Rows<'a> {
+    vertices: &'a [u32],
+    /// The positions of their in-edges.
+    edges: &'a [Range<u64>],
+    /// Where each row's drawn edges begin and end in the layer, `[rows + 1]`.
+    offsets: &'a [u64],
+    positions: &'a mut [u64],
+    sources: &'a mut [u32],
+    stands_for: &'a mut [f32],
+}
+
+impl<'a> Rows<'a> {
+    /// Splits the rows into tasks.
+    fn tasks(mut self) -> Vec<Self> {
+        let mut tasks = Vec::new();
+        while !self.vertices.is_empty() {
+            let rows = self.vertices.len().min(ROWS_A_TASK);
+            let drawn = (self.offsets[rows] - self.offsets[0]) as usize;
+            let (vertices, later_vertices) = self.vertices.split_at(rows);
+            let (edges, later_edges) = self.edges.split_at(rows);
+            let (positions, later_positions) = self.positions.split_at_mut(drawn);
+            let (sources, later_sources) = self.sources.split_at_mut(drawn);
+            let (stands_for, later_stands_for) = self.stands_for.split_at_mut(drawn);
+            tasks.push(Self { vertices, edges, offsets: &self.offsets[..=rows], positions, sources, stands_for });
+            self = Self {
+                vertices: later_vertices,
+                edges: later_edges,
+                offsets: &self.offsets[rows..],
+                positions: later_positions,
+                sources: later_sources,
+                stands_for: later_stands_for,
+            };
+        }
+        tasks
+    }
+
+    /// Draws the edges. `draw` appends those of a vertex with these in-edges.
+    fn draw(self, all_sources: &[u32], draw: impl Fn(u32, Range<u64>, &mut Vec<u64>)) {
+        let first = self.offsets[0];
+        let mut drawn = Vec::new();
+        // In steps, so that in each one the processor loads from many places at a time.
+        for row in (0..self.vertices.len()).step_by(ROWS_AT_ONCE) {
+            let rows = row..self.vertices.len().min(row + ROWS_AT_ONCE);
+            drawn.clear();
+            for row in rows.clone() {
+                let edges = &self.edges[row];
+                draw(self.vertices[row], edges.clone(), &mut drawn);
+                let [start, end] = [row, row + 1].map(|row| (self.offsets[row] - first) as usize);
+                self.stands_for[start..end].fill((edges.end - edges.start) as f32 / (end - start) as f32);
+            }
+            let [start, end] = [rows.start, rows.end].map(|row| (self.offsets[row] - first) as usize);
+            self.positions[start..end].copy_from_slice(&drawn);
+            for (source, &edge) in self.sources[start..end].iter_mut().zip(&drawn) {
+                *source = all_sources[edge as usize];
+            }
+        }
+    }
+}
 
 impl Sampler for NeighborSampler {
     fn name(&self) -> String {
@@ -103,27 +170,25 @@ impl Sampler for NeighborSampler {
         for (layer, &fanout) in self.fanouts.0.iter().enumerate() {
             let rows = table.vertices().len();
             let of_layer = key.of_layer(layer);
-            let mut indptr = Vec::with_capacity(rows + 1);
-            indptr.push(0u64);
             ranges.clear();
             ranges.extend(table.vertices().iter().map(|&v| offsets[v as usize]..offsets[v as usize + 1]));
-            let most = ranges.iter().map(|range| self.most(fanout, range)).sum::<u64>() as usize;
-            let mut indices = Vec::<u32>::with_capacity(most);
-            let (mut positions, mut counts) = (Vec::<u64>::with_capacity(most), Vec::<f32>::with_capacity(most));
-            for first in (0..rows).step_by(ROWS_AT_ONCE) {
-                // In steps, so that in each one the processor loads from many places at a time.
-                let of_step = first..rows.min(first + ROWS_AT_ONCE);
-                for (&v, range) in table.vertices()[of_step.clone()].iter().zip(&ranges[of_step]) {
-                    let before = positions.len();
-                    self.draw(fanout, range.clone(), Draws::new(of_layer, v), &mut positions);
-                    let drawn = positions.len() - before;
-                    counts.resize(positions.len(), (range.end - range.start) as f32 / drawn as f32);
-                    indptr.push(positions.len() as u64);
-                }
-                let before = indices.len();
-                indices.extend(positions[before..].iter().map(|&edge| sources[edge as usize]));
-                table.number_all(&mut indices[before..]);
-            }
+            let mut indptr = vec![0u64; rows + 1];
+            indptr[1..].par_iter_mut().zip(&*ranges).for_each(|(count, edges)| *count = self.count(fanout, edges));
+            (1..=rows).for_each(|row| indptr[row] += indptr[row - 1]);
+            let drawn = indptr[rows] as usize;
+            let (mut positions, mut indices, mut counts) = (vec![0u64; drawn], vec![0u32; drawn], vec![0f32; drawn]);
+            let all = Rows {
+                vertices: table.vertices(),
+                edges: ranges,
+                offsets: &indptr,
+                positions: &mut positions,
+                sources: &mut indices,
+                stands_for: &mut counts,
+            };
+            all.tasks().into_par_iter().for_each(|rows| {
+                rows.draw(sources, |v, edges, to| self.draw(fanout, edges, Draws::new(of_layer, v), to));
+            });
+            table.number_all(&mut indices);
             blocks.push(Block::rectangular(indptr.into(), indices.into(), table.vertices().len()));
             edges.push(positions);
             stands_for.push(counts);

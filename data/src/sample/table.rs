@@ -7,9 +7,17 @@ pub(super) struct Table {
     /// Open addressing with linear probing: a vertex in the upper half, its local number + 1 in the lower one, or 0 for
     /// an empty place. At most half of the places are taken.
     places: Vec<u64>,
+    /// For each vertex of the graph, its local number + 1, or 0; empty if `places` is used. This is faster, and for
+    /// batches that meet at least one in [`MOST_SPARSE`] vertices it takes no more memory.
+    of_all: Vec<u32>,
     /// The vertices, by local number.
     vertices: Vec<u32>,
+    /// How many vertices the batch before met.
+    before: usize,
 }
+
+/// The most vertices of the graph for each vertex that a batch meets, for a table of all of them.
+const MOST_SPARSE: usize = 8;
 
 /// Vertices whose places are loaded together.
 const AT_ONCE: usize = 64;
@@ -30,10 +38,27 @@ impl Table {
         vertices
     }
 
+    /// Forgets all vertices, for a batch of a graph with this number of vertices.
+    pub(super) fn begin(&mut self, vertices: usize) {
+        self.clear();
+        if vertices <= MOST_SPARSE * self.before.max(LEAST) {
+            self.of_all.resize(vertices, 0);
+            self.places = Vec::new();
+        } else {
+            self.of_all = Vec::new();
+        }
+    }
+
     /// Forgets all vertices. The memory is kept, unless it is far more than these took.
     pub(super) fn clear(&mut self) {
         if self.vertices.is_empty() {
             return; // It was cleared before: how many vertices it had is not known any more.
+        }
+        self.before = self.vertices.len();
+        if !self.of_all.is_empty() {
+            self.of_all.fill(0);
+            self.vertices.clear();
+            return;
         }
         if self.places.len() > 16 * LEAST.max(self.vertices.len()) {
             self.places = vec![0; places_for(self.vertices.len())];
@@ -47,6 +72,9 @@ impl Table {
     /// Returns the local number of a vertex, if it was met.
     #[inline]
     pub(super) fn get(&self, vertex: u32) -> Option<u32> {
+        if !self.of_all.is_empty() {
+            return self.of_all[vertex as usize].checked_sub(1);
+        }
         if self.places.is_empty() {
             return None;
         }
@@ -55,6 +83,9 @@ impl Table {
 
     /// Makes room for `more` vertices.
     pub(super) fn reserve(&mut self, more: usize) {
+        if !self.of_all.is_empty() {
+            return;
+        }
         let needed = places_for(self.vertices.len() + more);
         if needed > self.places.len() {
             self.places = vec![0; needed];
@@ -68,6 +99,9 @@ impl Table {
     /// Returns the local number of a vertex, which gets one if it was not met before. There has to be room for it.
     #[inline]
     pub(super) fn number(&mut self, vertex: u32) -> u32 {
+        if !self.of_all.is_empty() {
+            return number_of(&mut self.of_all[vertex as usize], &mut self.vertices, vertex);
+        }
         match self.find(vertex) {
             Ok(local) => local,
             Err(place) => {
@@ -81,6 +115,12 @@ impl Table {
 
     /// Replaces vertices by their local numbers, which they get if they were not met before.
     pub(super) fn number_all(&mut self, vertices: &mut [u32]) {
+        if !self.of_all.is_empty() {
+            for vertex in vertices {
+                *vertex = number_of(&mut self.of_all[*vertex as usize], &mut self.vertices, *vertex);
+            }
+            return;
+        }
         for vertices in vertices.chunks_mut(AT_ONCE) {
             self.reserve(vertices.len());
             // None of these loads waits for another one, which is most of the time of a large table.
@@ -114,6 +154,16 @@ impl Table {
         let hash = u64::from(vertex).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         hash as usize & (self.places.len() - 1)
     }
+}
+
+/// Returns the local number of a vertex, whose entry in the table of all vertices is given.
+#[inline]
+fn number_of(entry: &mut u32, vertices: &mut Vec<u32>, vertex: u32) -> u32 {
+    if *entry == 0 {
+        vertices.push(vertex);
+        *entry = vertices.len() as u32;
+    }
+    *entry - 1
 }
 
 /// Returns what a place holds for a vertex.
@@ -157,14 +207,21 @@ mod tests {
 
     #[test]
     fn lists_are_numbered_as_their_vertices_are() {
-        let mut tables = [Table::default(), Table::default()];
+        let mut tables = [Table::default(), Table::default(), Table::default()];
+        tables[2].before = 997;
+        tables[2].begin(997);
+        assert_eq!(tables[2].of_all.len(), 997);
         for length in [0, 1, 63, 64, 65, 1000] {
             let mut list: Vec<u32> = (0..length).map(|i| (i * i + length) % 997).collect();
+            let mut same = list.clone();
             tables[0].reserve(list.len());
             let want: Vec<u32> = list.iter().map(|&vertex| tables[0].number(vertex)).collect();
             tables[1].number_all(&mut list);
             assert_eq!(list, want);
             assert_eq!(tables[0].vertices(), tables[1].vertices());
+            tables[2].number_all(&mut same);
+            assert_eq!(same, want);
+            assert!(want.iter().zip(tables[0].vertices()).all(|(_, &v)| tables[2].get(v) == tables[0].get(v)));
         }
     }
 
