@@ -321,14 +321,14 @@ impl<'a> DryRun<'a> {
                 let sizes = shape.sizes(devices);
                 let end = |s: &Sizes| (s.first_vertex + s.vertices).min(shape.vertices);
                 let ranges = sizes.iter().map(|s| s.first_vertex..end(s)).collect();
-                (Parts::Even(sizes[0], sizes.len()), ranges)
+                (Parts::Even(sizes[0].into(), sizes.len()), ranges)
             }
             (Subject::Data(_), inputs) => {
                 let inputs = inputs.expect("data is bound before it is cut");
                 let parts =
                     split_parts(partition, inputs, &training, devices, (&self.profile_name(), None), Runs::Many)?;
                 let ranges = parts.iter().map(|part| part.start as u64..part.end as u64).collect();
-                (Parts::Known(Supply::of_parts(inputs, parts)), ranges)
+                (Parts::Known(Supply::of_parts(inputs, parts).into()), ranges)
             }
         };
         let copies = if let Parts::Even(_, parts) = parts { parts } else { 1 };
@@ -455,9 +455,9 @@ struct ForecastInput<'i> {
 /// The parts that programs are lowered for.
 enum Parts<'i> {
     /// The parts of a dataset.
-    Known(Supply<'i>),
+    Known(Box<Supply<'i>>),
     /// Equal parts of a graph of which only the size is known: the sizes of one part, and the number of parts.
-    Even(Sizes, usize),
+    Even(Box<Sizes>, usize),
 }
 
 /// The lowered programs for some number of tiles.
@@ -484,7 +484,7 @@ impl ForecastInput<'_> {
         let make = || {
             let tilings = match parts {
                 Parts::Known(supply) => supply.tile(layout),
-                Parts::Even(sizes, _) => Tiling::evenly(&[*sizes], layout),
+                Parts::Even(sizes, _) => Tiling::evenly(&[**sizes], layout),
             };
             let programs = self.programs.each_ref().map(|(name, program)| (*name, program));
             let lowered: Vec<Lowered> = tilings.iter().map(|tiling| lower(&programs, tiling, 0)).collect();
@@ -510,7 +510,7 @@ impl ForecastInput<'_> {
         let cut = self.cut(self.layouts[0]);
         let sizes = match &mut self.cuts.lock().unwrap_or_else(PoisonError::into_inner).0 {
             Parts::Known(supply) => supply.sizes(),
-            Parts::Even(sizes, _) => vec![*sizes],
+            Parts::Even(sizes, _) => vec![**sizes],
         };
         let seconds = cut.0.lowered.iter().map(|lowered| {
             let steps = lowered.sequence(self.phases);

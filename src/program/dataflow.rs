@@ -59,7 +59,11 @@ impl Program {
     pub fn input(&mut self, origin: Origin, ty: TensorType) -> Result<TensorId, ProgramError> {
         if let Some(&known) = self.origins.get(&origin) {
             let had = self.tensor(known).ty;
-            return if had == ty { Ok(known) } else { Err(ProgramError::OriginType { origin, had, asked: ty }) };
+            return if had == ty {
+                Ok(known)
+            } else {
+                Err(ProgramError::OriginType { origin: origin.into(), had: had.into(), asked: ty.into() })
+            };
         }
         let constant = !origin.varies();
         let tensor = Tensor {

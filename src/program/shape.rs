@@ -15,11 +15,11 @@ pub enum ProgramError {
     #[error("{origin:?} is {had:?} and was asked for as {asked:?}")]
     OriginType {
         /// The origin.
-        origin: Origin,
+        origin: Box<Origin>,
         /// Its type.
-        had: TensorType,
+        had: Box<TensorType>,
         /// The other type.
-        asked: TensorType,
+        asked: Box<TensorType>,
     },
     /// An operand needs a gradient, but its operation has no rule for it.
     #[error("{op} has no gradient for operand {place}, which depends on a parameter")]

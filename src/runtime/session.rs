@@ -50,6 +50,9 @@ pub(crate) struct BatchShare {
     pub values: Vec<(Slot, HostSlot)>,
 }
 
+/// The programs of a part with the sizes of a mini-batch, and what the batch gives.
+type SizedShare<L> = (L, Vec<(Slot, HostSlot)>);
+
 /// The programs of a session with mini-batches, which are lowered again for each of them.
 struct BatchPrograms {
     programs: Vec<(String, Program)>,
@@ -422,7 +425,7 @@ impl Session {
         metrics: &[(usize, &str)],
         controls: &[(Origin, HostSlot)],
         traced_and_checked: [bool; 2],
-        shares: Vec<(Lowered, Vec<(Slot, HostSlot)>)>,
+        shares: Vec<SizedShare<Lowered>>,
     ) -> Result<Done> {
         self.plan(phases)?;
         let lowered = &self.runtime.lowered()[0];
@@ -445,7 +448,7 @@ impl Session {
         metrics: &[Slot],
         controls: &[(Slot, HostSlot)],
         [traced, checked]: [bool; 2],
-        shares: &[(Arc<Lowered>, Vec<(Slot, HostSlot)>)],
+        shares: &[SizedShare<Arc<Lowered>>],
     ) -> Result<Done> {
         let metrics = Arc::new(metrics.to_vec());
         let reports = self.runtime.run(scripts, |part, script| Run {

@@ -87,7 +87,7 @@ impl Drawing {
         };
         let mut numbers = 0..self.count();
         if self.batches.look_ahead == 0 {
-            while let Some(number) = numbers.next() {
+            for number in numbers {
                 if !consume(number, &mut || Some(gather(number, sample(number))))? {
                     break;
                 }
