@@ -53,7 +53,7 @@ pub use error::{Error, LockHolder, NotFinite, Result};
 pub use graph::Graph;
 pub use infer::{Accuracy, ModelRecord, Prediction, Predictor, PreparedPredictor};
 pub use lapidary_cost_model::Profile;
-pub use lapidary_data::{dataset, graph, partition};
+pub use lapidary_data::{dataset, graph, partition, sample};
 use lapidary_data::{host, plain_file};
 pub use lapidary_kernels as kernels;
 pub use lapidary_kernels::StorageType;
@@ -68,6 +68,6 @@ pub use runtime::{
     Busy, Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions, Span, SplitRecord, StartUp, Trace, TraceFile,
 };
 pub use train::{
-    Adam, AdamW, Best, Change, CheckpointWriter, DecayLayers, Epoch, Move, Optimizer, RunLock, RunRecord, Sgd,
-    Snapshot, Trainer, TrainerBuilder,
+    Adam, AdamW, BatchRecord, Batches, Best, Change, CheckpointWriter, DecayLayers, Epoch, Move, Optimizer, RunLock,
+    RunRecord, Sgd, Snapshot, StageSeconds, Trainer, TrainerBuilder,
 };

@@ -21,7 +21,7 @@ fn checkpoint() -> (tempfile::TempDir, String) {
 fn a_wrong_command_line_exits_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let new = folder.path().join("new").to_str().unwrap().to_owned();
-    let cases: [(&[&str], &str); 21] = [
+    let cases: [(&[&str], &str); 24] = [
         (&["train", "--no-such-flag"], "--no-such-flag"),
         (&["train", "--optimizer", "lion"], "--optimizer cannot be `lion`"),
         (&["train", "--model", "foo"], "(--model)"),
@@ -35,6 +35,12 @@ fn a_wrong_command_line_exits_with_2() {
         (&["train", "--lr", "-1"], "--lr cannot be `-1`"),
         (&["train", "--data", "builtin:foo"], "(--data)"),
         (&["train", "--early-stop", "2", "--eval-every", "0"], "of which --eval-every 0 makes none"),
+        (&["train", "--batch", "9", "--fanout", "5", "--sampler", "foo"], "--sampler cannot be `foo`"),
+        (&["train", "--batch", "9", "--fanout", "5", "--sampler", "ladies", "--replace"], "draws as --replace asks"),
+        (
+            &["train", "--batch", "9", "--fanout", "5", "--sampler", "subgraph", "--by-weight"],
+            "draws as --by-weight asks",
+        ),
         (&["infer", "--data", "builtin:karate"], "--checkpoint"),
         (&["plan", "--shape", "1,2"], "--shape cannot be `1,2`"),
         (&["plan", "--shape", "9,9,9,9", "--devices", "foo"], "--devices cannot be `foo`"),

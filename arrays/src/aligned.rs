@@ -65,8 +65,9 @@ impl AlignedBytes {
     pub fn zeroed(len: usize) -> Result<Self, NoHostMemory> {
         let refused = || NoHostMemory { need_bytes: len as u64 };
         let storage = if len >= MAPPED_BYTES {
-            // The length is rounded up to whole huge pages. Pages that are never touched take no memory.
-            let room = len.checked_next_multiple_of(HUGE_BYTES).ok_or_else(refused)?;
+            // Room to grow by an eighth, in whole huge pages. Pages that are never touched take no memory.
+            let room = len.checked_add(len / 8).and_then(|room| room.checked_next_multiple_of(HUGE_BYTES));
+            let room = room.ok_or_else(refused)?;
             let map = MmapMut::map_anon(room).map_err(|_| refused())?;
             // The last page is huge if at least half of it is used. This is only a hint: without huge pages everything
             // works, but slower.
@@ -82,12 +83,8 @@ impl AlignedBytes {
 
     /// Returns the bytes as elements of `T`, without an incomplete last element.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
-        let bytes: &[u8] = match &self.storage {
-            Storage::Lines(lines) => bytemuck::cast_slice(lines),
-            Storage::Mapped(map) => map,
-        };
         let whole = self.len / size_of::<T>() * size_of::<T>();
-        bytemuck::cast_slice(&bytes[..whole])
+        bytemuck::cast_slice(&self.as_storage()[..whole])
     }
 
     /// Returns the bytes as mutable elements of `T`.
@@ -103,6 +100,27 @@ impl AlignedBytes {
     /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Returns the length that it can have without new memory.
+    pub fn capacity(&self) -> usize {
+        self.as_storage().len()
+    }
+
+    /// Changes the length, up to the capacity. Bytes beyond the old length have any value.
+    ///
+    /// # Panics
+    /// If the length is above the capacity.
+    pub fn resize(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "{len} bytes of {}", self.capacity());
+        self.len = len;
+    }
+
+    fn as_storage(&self) -> &[u8] {
+        match &self.storage {
+            Storage::Lines(lines) => bytemuck::cast_slice(lines),
+            Storage::Mapped(map) => map,
+        }
     }
 
     /// Whether the length is 0.

@@ -8,3 +8,4 @@ pub mod graph;
 pub mod host;
 pub mod partition;
 pub mod plain_file;
+pub mod sample;

@@ -3,6 +3,7 @@
 //! Results go to standard output: tables, or with `--json` JSON lines and nothing else. Progress, notes and errors go
 //! to standard error. `failure.rs` has the exit codes.
 
+mod batch_forecast;
 mod compare;
 mod data;
 mod device;

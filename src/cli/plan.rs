@@ -15,6 +15,7 @@ use super::failure;
 use super::model::ModelArgs;
 use super::output::{align, count, json_line, one_line, percent, print, say, table};
 use super::partitioner::Weighing;
+use super::train::BatchArgs;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::forecast::{DryRun, Network, Shape, Subject};
@@ -64,6 +65,8 @@ pub(super) struct PlanArgs {
     device: TargetArgs,
     #[command(flatten)]
     plan: MethodArgs,
+    #[command(flatten)]
+    batches: BatchArgs,
     /// Compare partitions instead: any of learned, edges, vertices, random, metis, metis-vol, hypergraph, hypergraph-both
     /// and files with the part of each vertex, separated by commas
     #[arg(long, value_name = "WAYS", conflicts_with_all = ["shape", "tasks", "explain"], help_heading = "Plan")]
@@ -189,6 +192,7 @@ pub(super) fn run(args: &PlanArgs) -> Result<ExitCode> {
             args.model.check()?;
             args.optimizer()?;
             Target::of(&args.device)?;
+            args.batches.check()?;
             let data = Dataset::load(data)?;
             let model = args.model.model(data.feature_width(), data.class_count())?;
             plan_training(args, &model, Subject::Data(&data))
@@ -248,6 +252,18 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
     if let (Some(ways), Subject::Data(data)) = (&args.compare, subject) {
         let done = super::compare::run(ways, args.weights, &dry_run.curve(false), data, args.json);
         return done.map(|()| ExitCode::SUCCESS).map_err(|error| args.device.explained(error));
+    }
+    if let Subject::Data(data) = subject
+        && let Some(batches) = args.batches.batches(data)?
+    {
+        let forecast = dry_run.run_batches(&batches).map_err(|error| args.device.explained(error))?;
+        super::batch_forecast::show(&forecast, args.json)?;
+        let fits = forecast.outcome.is_ok();
+        return Ok(if fits { ExitCode::SUCCESS } else { ExitCode::from(failure::DOES_NOT_FIT) });
+    }
+    if args.batches.batch.is_some() {
+        let expected = "the sizes of batches depend on the edges, so name a dataset".into();
+        return Err(Error::Value { option: "batch", value: "of a shape".into(), expected });
     }
     let forecast = dry_run.run().map_err(|error| args.device.explained(error))?;
     super::forecast::show(&forecast, args.plan.objective.objective(), args.explain, args.json)?;

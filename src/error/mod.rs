@@ -310,6 +310,16 @@ pub enum Error {
         /// The cause.
         source: serde_json::Error,
     },
+    /// A stage failed that prepares mini-batches.
+    #[error("{stage} mini-batch {batch} of the epoch failed")]
+    Batch {
+        /// What was done.
+        stage: &'static str,
+        /// Number of the batch in its epoch, from 1.
+        batch: u64,
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A checkpoint was made with other settings than the run that resumes it.
     #[error("{}: the checkpoint has another {what} than this run: {saved}, not {asked}", path.display())]
     OtherRun {

@@ -25,7 +25,7 @@ use crate::plan::{
     works,
 };
 use crate::profile;
-use crate::program::Program;
+use crate::program::{LevelSizes, Program};
 use crate::runtime::{Devices, RunOptions, Runs, prior, run_option_setters, split_parts};
 use crate::train::{Adam, DecayLayers, EpochSpec, Optimizer, evaluation_program, training_program};
 
@@ -191,10 +191,7 @@ impl<'a> DryRun<'a> {
         let profile = profile::load(&self.profile_name())?;
         let (model, inputs) = self.bound()?;
         let subject = self.forecast_input(&model, inputs.as_ref())?;
-        let device_memory = self
-            .options
-            .device_memory
-            .map_or(profile.capacity_bytes / self.options.devices.sharing(), |memory| memory.as_u64());
+        let device_memory = self.device_bytes(&profile);
         let mut policies = Vec::new();
         // That of the last policy that fits; if none does, the first one that was tried.
         let mut layout = subject.layouts[0];
@@ -244,17 +241,36 @@ impl<'a> DryRun<'a> {
             let expected = "the time of a vertex depends on its edges, so name a dataset".into();
             return Err(Error::Value { option: "shape", value: "a size alone".into(), expected });
         };
-        let [training, _] = self.programs(&model)?;
+        let [training, _] = self.programs(&model, None)?;
         let lowered = lower(&[("train", &training)], &Sizes::of(&inputs).into(), 0);
         Ok(vertex_seconds(&inputs.graph, &works(&lowered.sequence(&[0])), &prior(&self.profile_name())?))
     }
 
     /// Returns the model as it is applied to the data, and the arrays of the data. For a shape, there are none.
-    fn bound(&self) -> Result<(Model, Option<Inputs>)> {
+    pub(super) fn bound(&self) -> Result<(Model, Option<Inputs>)> {
         let Subject::Data(data) = self.subject else { return Ok((self.model.clone(), None)) };
         let model = model_for(self.model, data)?;
         let inputs = bind(data, data.default_feature_norm(), model.config().weighted())?;
         Ok((model, Some(inputs)))
+    }
+
+    /// Returns the dataset, if it is not a shape.
+    pub(super) fn data(&self) -> Option<&'a Dataset> {
+        match self.subject {
+            Subject::Data(data) => Some(data),
+            Subject::Shape(_) => None,
+        }
+    }
+
+    /// Returns the number of ranks.
+    pub(super) fn rank_count(&self) -> usize {
+        self.rank_count
+    }
+
+    /// Returns the memory of each device, in bytes.
+    pub(super) fn device_bytes(&self, profile: &Profile) -> u64 {
+        let sharing = self.options.devices.sharing();
+        self.options.device_memory.map_or(profile.capacity_bytes / sharing, |memory| memory.as_u64())
     }
 
     /// Returns the policies to plan with.
@@ -262,7 +278,7 @@ impl<'a> DryRun<'a> {
         self.policies.as_deref().unwrap_or(std::slice::from_ref(&self.options.memory))
     }
 
-    fn profile_name(&self) -> String {
+    pub(super) fn profile_name(&self) -> String {
         self.profile.clone().unwrap_or_else(|| self.options.devices.profile())
     }
 
@@ -271,7 +287,7 @@ impl<'a> DryRun<'a> {
     }
 
     /// Writes the programs of training and of an evaluation.
-    fn programs(&self, model: &Model) -> Result<[Program; 2]> {
+    pub(super) fn programs(&self, model: &Model, batches: Option<(usize, LevelSizes)>) -> Result<[Program; 2]> {
         let (features, labels, vertices, edges) = match self.subject {
             Subject::Data(data) => {
                 let (vertices, edges) = (data.graph().vertex_count() as u64, data.graph().edge_count() as u64);
@@ -291,27 +307,28 @@ impl<'a> DryRun<'a> {
             decay: DecayLayers::All,
             passes: self.options.passes,
             dtype: self.dtype,
+            batches,
         };
         Ok([training_program(&spec)?.program, evaluation_program(&spec)?])
     }
 
     /// Writes the programs, and determines the parts that they will be lowered for.
     fn forecast_input<'i>(&self, model: &Model, inputs: Option<&'i Inputs>) -> Result<ForecastInput<'i>> {
-        let [training, evaluation] = self.programs(model)?;
+        let [training, evaluation] = self.programs(model, None)?;
         let (partition, devices) = (&self.options.partition, self.part_count());
         let (parts, ranges) = match (self.subject, inputs) {
             (Subject::Shape(shape), _) => {
                 let sizes = shape.sizes(devices);
                 let end = |s: &Sizes| (s.first_vertex + s.vertices).min(shape.vertices);
                 let ranges = sizes.iter().map(|s| s.first_vertex..end(s)).collect();
-                (Parts::Even(sizes[0], sizes.len()), ranges)
+                (Parts::Even(sizes[0].into(), sizes.len()), ranges)
             }
             (Subject::Data(_), inputs) => {
                 let inputs = inputs.expect("data is bound before it is cut");
                 let parts =
                     split_parts(partition, inputs, &training, devices, (&self.profile_name(), None), Runs::Many)?;
                 let ranges = parts.iter().map(|part| part.start as u64..part.end as u64).collect();
-                (Parts::Known(Supply::of_parts(inputs, parts)), ranges)
+                (Parts::Known(Supply::of_parts(inputs, parts).into()), ranges)
             }
         };
         let copies = if let Parts::Even(_, parts) = parts { parts } else { 1 };
@@ -438,9 +455,9 @@ struct ForecastInput<'i> {
 /// The parts that programs are lowered for.
 enum Parts<'i> {
     /// The parts of a dataset.
-    Known(Supply<'i>),
+    Known(Box<Supply<'i>>),
     /// Equal parts of a graph of which only the size is known: the sizes of one part, and the number of parts.
-    Even(Sizes, usize),
+    Even(Box<Sizes>, usize),
 }
 
 /// The lowered programs for some number of tiles.
@@ -467,7 +484,7 @@ impl ForecastInput<'_> {
         let make = || {
             let tilings = match parts {
                 Parts::Known(supply) => supply.tile(layout),
-                Parts::Even(sizes, _) => Tiling::evenly(&[*sizes], layout),
+                Parts::Even(sizes, _) => Tiling::evenly(&[**sizes], layout),
             };
             let programs = self.programs.each_ref().map(|(name, program)| (*name, program));
             let lowered: Vec<Lowered> = tilings.iter().map(|tiling| lower(&programs, tiling, 0)).collect();
@@ -493,7 +510,7 @@ impl ForecastInput<'_> {
         let cut = self.cut(self.layouts[0]);
         let sizes = match &mut self.cuts.lock().unwrap_or_else(PoisonError::into_inner).0 {
             Parts::Known(supply) => supply.sizes(),
-            Parts::Even(sizes, _) => vec![*sizes],
+            Parts::Even(sizes, _) => vec![**sizes],
         };
         let seconds = cut.0.lowered.iter().map(|lowered| {
             let steps = lowered.sequence(self.phases);
@@ -603,7 +620,7 @@ fn bytes_on_host(lowered: &Lowered, script: &Script) -> u64 {
     let on_host = lowered.tensors.iter().enumerate().filter(|(i, tensor)| match tensor.kind {
         // What the setup makes only for itself stays on the device.
         Lifetime::Constant => tensor.contents.is_some() || read.contains(&Slot(*i as u32)),
-        Lifetime::State | Lifetime::Received => true,
+        Lifetime::State | Lifetime::Received | Lifetime::Batch => true,
         Lifetime::Local => stored.contains(&Slot(*i as u32)),
     });
     on_host.fold(0, |sum, (_, tensor)| sum.saturating_add(tensor.bytes))

@@ -3,6 +3,7 @@
 //! A [`DryRun`] writes the programs of a training run, lowers and plans them as the run would, and predicts the time
 //! from a device profile.
 
+mod batches;
 mod dry_run;
 mod found;
 mod measured;
@@ -10,6 +11,7 @@ mod predict;
 mod shape;
 mod traffic;
 
+pub use batches::BatchForecast;
 pub use dry_run::{DryRun, Subject};
 pub use found::{CurvePoint, DeviceForecast, Forecast, PartForecast, PlanForecast, PolicyForecast, StepForecast};
 pub use predict::{call_seconds, script_seconds};

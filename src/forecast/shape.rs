@@ -1,6 +1,7 @@
 //! A graph of which only the size is known.
 
 use crate::lower::{Cut, Sizes};
+use crate::program::LevelSizes;
 
 /// The size of a graph, and the widths of its features and classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,7 @@ impl Shape {
             symmetric: !self.directed,
             feature_cells: 0,
             labelled: [0, self.vertices, 0, 0],
+            levels: LevelSizes::default(),
         };
         (0..parts as u64).map(sizes).collect()
     }

@@ -48,7 +48,8 @@ impl Pass {
         let (network, logits) = model.network(feature_kind(data)?, Mode::Evaluate, *dtype)?;
         let (vertices, edges) = (data.graph().vertex_count() as u64, data.graph().edge_count() as u64);
         let repeats = runs == Runs::Many;
-        let workload = Workload { vertices, edges, backward: false, runs: if repeats { EXPECTED_RUNS } else { 1 } };
+        let workload =
+            Workload { vertices, edges, levels: None, backward: false, runs: if repeats { EXPECTED_RUNS } else { 1 } };
         let labels = label_kind(data);
         let program = evaluation_program(network, logits, outputs, labels, &workload, options.passes)?;
         let norm = feature_norm.unwrap_or_else(|| data.default_feature_norm());
@@ -75,6 +76,7 @@ impl Pass {
             seed: 0,
             keep: &keep,
             plans,
+            levels: None,
         };
         let session = Session::open(&predictor.options, &spec)?;
         for (name, weight) in predictor.weights.iter() {

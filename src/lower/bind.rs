@@ -31,8 +31,10 @@ impl Binder<'_, '_> {
         }
         let block = op.block().filter(|_| !matches!(op, Op::Edge(EdgeOp::Permute { .. })));
         let block = block.map(|block| self.table.block(block, self.tile));
-        let (select, count) = op.split().map_or((0, 0), |split| self.table.tiling().part.split(split));
-        let first_row = self.table.tile(self.tile).first_vertex;
+        let rows = inputs.first().map_or(RowSpace::Scalar, |&first| self.program.tensor(first).ty.rows);
+        let (select, count) = op.split().map_or((0, 0), |split| self.table.tiling().part.split(split, rows));
+        let of_batch = matches!(rows, RowSpace::Level(_));
+        let first_row = if of_batch { 0 } else { self.table.tile(self.tile).first_vertex };
         let part = Part { seed: self.seed, first_row, select, count, window: Window::default() };
         let mats = |tensors: Vec<TensorId>| tensors.into_iter().map(|tensor| self.mat(tensor)).collect::<Vec<_>>();
         Call::over(op, part, block, mats(inputs), mats(outputs))

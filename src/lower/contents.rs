@@ -419,7 +419,7 @@ impl<'a> Supply<'a> {
     fn block(&mut self, part: usize, tile: usize, spec: BlockSpec) -> &LocalBlock {
         let key = match spec {
             BlockSpec::Graph { .. } => (part, 0, spec),
-            BlockSpec::Features { .. } => (part, tile, spec),
+            _ => (part, tile, spec),
         };
         if !self.blocks.contains_key(&key) {
             let block = self.make(part, tile, spec);
@@ -456,6 +456,7 @@ impl<'a> Supply<'a> {
             (BlockSpec::Features { .. }, FeatureData::Dense { .. }) => {
                 panic!("a program for sparse features is bound to dense ones")
             }
+            (BlockSpec::Batch { .. }, _) => panic!("blocks of mini-batches are given in each of them"),
         }
     }
 

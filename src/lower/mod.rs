@@ -15,6 +15,7 @@
 //! split into windows of its parameter, whose new values are joined. The parameter stays in one piece; its moments do
 //! not.
 
+mod batch;
 mod bind;
 mod contents;
 mod fold;
@@ -35,6 +36,7 @@ use std::sync::Arc;
 
 use lapidary_kernels::{Call, Mat, Slot, StorageType};
 
+pub use batch::{Batch, BatchSupply, level_sizes};
 pub use contents::{Contents, Supply};
 pub use fold::{FoldArray, FoldSide};
 pub use inputs::{FeatureData, Inputs, LabelData};
@@ -59,6 +61,8 @@ pub enum Lifetime {
     Local,
     /// Built from what other parts published: new in every epoch.
     Received,
+    /// Given by the caller: new in every mini-batch.
+    Batch,
 }
 
 /// A tensor with its true size. Its index in [`Lowered::tensors`] is its [`Slot`].

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{FeatureData, Inputs};
-use crate::program::{BlockSpec, RowSpace, SplitName, TensorType};
+use crate::program::{BlockSpec, LevelSizes, RowSpace, SplitName, TensorType};
 
 /// Everything that lowering needs to know about the data of a part or tile. So a plan needs no data, and a run that
 /// does not fit is rejected before any data is read.
@@ -25,6 +25,8 @@ pub struct Sizes {
     pub feature_cells: u64,
     /// Number of labelled vertices per split in the whole graph, indexed by split code.
     pub labelled: [u64; 4],
+    /// Bounds of the sizes of mini-batches, or the sizes of one of them; 0 without mini-batches.
+    pub levels: LevelSizes,
 }
 
 /// Edge and row counts of a part, for one direction of the graph.
@@ -71,6 +73,7 @@ impl Sizes {
                 FeatureData::Dense { .. } => 0,
             },
             labelled: inputs.labelled,
+            levels: LevelSizes::default(),
         }
     }
 
@@ -78,6 +81,7 @@ impl Sizes {
     pub fn rows(&self, rows: RowSpace) -> u64 {
         match rows {
             RowSpace::Vertices => self.vertices,
+            RowSpace::Level(level) => self.levels.rows(level),
             RowSpace::Halo => self.forward.halo,
             RowSpace::Edges(block) => self.block_edges(block),
             RowSpace::Sources(block) => match block.sources() {
@@ -96,20 +100,23 @@ impl Sizes {
 
     /// Returns the number of edges of a block.
     pub fn block_edges(&self, block: BlockSpec) -> u64 {
-        let cut = self.cut(block);
         match block {
-            BlockSpec::Graph { self_loops: true, .. } => (cut.edges - cut.self_loops).saturating_add(self.vertices),
-            BlockSpec::Graph { self_loops: false, .. } => cut.edges,
+            BlockSpec::Graph { self_loops: true, .. } => {
+                let cut = self.cut(block);
+                (cut.edges - cut.self_loops).saturating_add(self.vertices)
+            }
+            BlockSpec::Graph { self_loops: false, .. } => self.cut(block).edges,
             BlockSpec::Features { .. } => self.feature_cells,
+            BlockSpec::Batch { edges, level, .. } => self.levels.block_edges(edges, level),
         }
     }
 
-    /// Returns the counts of a block. The features' block has no halo.
+    /// Returns the counts of a block. Only blocks of the graph have a halo.
     pub fn cut(&self, block: BlockSpec) -> Cut {
         match self.canonical(block) {
             BlockSpec::Graph { transposed: false, .. } => self.forward,
             BlockSpec::Graph { transposed: true, .. } => self.backward,
-            BlockSpec::Features { .. } => Cut { edges: self.feature_cells, ..Cut::default() },
+            block => Cut { edges: self.block_edges(block), ..Cut::default() },
         }
     }
 
@@ -118,10 +125,11 @@ impl Sizes {
         canonical(block, self.symmetric)
     }
 
-    /// Returns a split's code, and the number of its labelled vertices.
-    pub fn split(&self, split: SplitName) -> (u32, u64) {
+    /// Returns a split's code, and the number of its labelled vertices: of all, or of a mini-batch if these are the rows.
+    pub fn split(&self, split: SplitName, rows: RowSpace) -> (u32, u64) {
         let code = Inputs::split_code(split);
-        (code, self.labelled[code as usize])
+        let of_batch = matches!(rows, RowSpace::Level(_));
+        (code, if of_batch { self.levels.labelled } else { self.labelled[code as usize] })
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lapidary_kernels::{BlockSlots, Mat, Slot, Window, linear_weight_grad_workspace_bytes};
 
 use super::{Contents, Crossing, FoldArray, FoldSide, Lifetime, LoweredTensor, Sizes, Tiling};
-use crate::program::{BlockSpec, DType, Origin, RowSpace, TensorType};
+use crate::program::{BatchEdges, BlockSpec, DType, LevelSizes, Origin, RowSpace, TensorType};
 
 /// The tensors so far. A tensor with rows of the part is stored as one tensor per tile, an optimizer moment as one per
 /// window of its update; every other tensor is stored in one piece.
@@ -82,8 +82,8 @@ impl<'a> Table<'a> {
     /// Creates a workspace for the partial sums of a weight gradient of `[rows, d_in, d_out]`, if it needs one.
     pub(super) fn workspace(&mut self, name: &str, [n, d_in, d_out]: [u64; 3]) -> Option<Slot> {
         let bytes = linear_weight_grad_workspace_bytes(n, d_in, d_out);
-        // A part that needs no workspace still has the slot, so that all parts have the same slots.
-        let needed = bytes > 0 || self.tiling.part.parts > 1;
+        // A part or a mini-batch that needs no workspace still has the slot, so that all have the same slots.
+        let needed = bytes > 0 || self.tiling.part.parts > 1 || self.tiling.part.levels != LevelSizes::default();
         needed.then(|| self.push(format!("{name}.workspace"), bytes, Lifetime::Local))
     }
 
@@ -168,7 +168,11 @@ impl<'a> Table<'a> {
         }
         let carried =
             matches!(origin, Origin::Parameter(_) | Origin::Moment { .. } | Origin::Clock | Origin::LearningRate);
-        let kind = if carried { Lifetime::State } else { Lifetime::Constant };
+        let kind = match carried {
+            true => Lifetime::State,
+            false if origin.is_of_batch() => Lifetime::Batch,
+            false => Lifetime::Constant,
+        };
         let contents = (!carried).then(|| match ty.dtype {
             DType::Bf16 => Contents::Rounded(origin.clone()),
             _ => Contents::Origin(origin.clone()),
@@ -198,9 +202,10 @@ impl<'a> Table<'a> {
         let name = |what: &str| tile_name(&format!("{}.{what}", block_name(block)), tile, tiles);
         let indptr_bytes = rows.saturating_add(1).saturating_mul(8);
         let (indptr, indices) = (Some(Contents::Indptr(block)), Some(Contents::Indices(block)));
+        let kind = if matches!(block, BlockSpec::Batch { .. }) { Lifetime::Batch } else { Lifetime::Constant };
         let slots = BlockSlots {
-            indptr: self.push_tile(name("indptr"), indptr_bytes, Lifetime::Constant, indptr, tile),
-            indices: self.push_tile(name("indices"), edges.saturating_mul(4), Lifetime::Constant, indices, tile),
+            indptr: self.push_tile(name("indptr"), indptr_bytes, kind, indptr, tile),
+            indices: self.push_tile(name("indices"), edges.saturating_mul(4), kind, indices, tile),
             rows: rows as usize,
             own_sources: own_sources as usize,
             halo_sources: halo_sources as usize,
@@ -251,13 +256,20 @@ pub fn operation_name(name: &str) -> &str {
 }
 
 /// Returns the name of a block, as used in the names of its tensors.
-pub(super) fn block_name(block: BlockSpec) -> &'static str {
-    match block {
-        BlockSpec::Graph { self_loops: false, transposed: false } => "graph",
-        BlockSpec::Graph { self_loops: true, transposed: false } => "graph_looped",
-        BlockSpec::Graph { self_loops: false, transposed: true } => "graph_transposed",
-        BlockSpec::Graph { self_loops: true, transposed: true } => "graph_looped_transposed",
-        BlockSpec::Features { transposed: false, .. } => "features",
-        BlockSpec::Features { transposed: true, .. } => "features_transposed",
-    }
+pub(super) fn block_name(block: BlockSpec) -> String {
+    let (name, transposed) = match block {
+        BlockSpec::Graph { self_loops: false, transposed } => ("graph".into(), transposed),
+        BlockSpec::Graph { self_loops: true, transposed } => ("graph_looped".into(), transposed),
+        BlockSpec::Features { transposed, .. } => ("features".into(), transposed),
+        BlockSpec::Batch { edges, level, transposed } => {
+            let what = match edges {
+                BatchEdges::Drawn { self_loops: false } => "drawn",
+                BatchEdges::Drawn { self_loops: true } => "drawn_looped",
+                BatchEdges::Own => "own",
+                BatchEdges::Features { .. } => "features",
+            };
+            (format!("batch.{what} {level}"), transposed)
+        }
+    };
+    if transposed { format!("{name}_transposed") } else { name }
 }

@@ -7,7 +7,7 @@ use lapidary_kernels::Window;
 use serde::{Deserialize, Serialize};
 
 use super::{Cut, ExchangePath, Layout, Sizes};
-use crate::program::{BlockSpec, RowSpace};
+use crate::program::{BlockSpec, LevelSizes, RowSpace};
 
 /// Most windows of one update. With 16 windows, Adam needs 2.3 arrays of the weight's size on the device; with one, it
 /// needs seven. The weight's product and gradient need two in any case.
@@ -98,6 +98,13 @@ impl Tiling {
         all
     }
 
+    /// Sets the sizes of mini-batches, or bounds of them.
+    pub fn with_levels(mut self, levels: LevelSizes) -> Self {
+        self.part.levels = levels;
+        self.tiles.iter_mut().for_each(|tile| tile.levels = levels);
+        self
+    }
+
     /// Whether the whole halo is fetched from other devices.
     pub(super) fn fetches(&self) -> bool {
         self.exchange == ExchangePath::Peer
@@ -121,7 +128,8 @@ impl Tiling {
 
     /// Whether a tensor with these rows is tiled.
     pub(super) fn cuts(&self, rows: RowSpace) -> bool {
-        self.tiles.len() > 1 && matches!(rows, RowSpace::Vertices | RowSpace::Edges(_))
+        let of_batch = matches!(rows, RowSpace::Edges(BlockSpec::Batch { .. }));
+        self.tiles.len() > 1 && matches!(rows, RowSpace::Vertices | RowSpace::Edges(_)) && !of_batch
     }
 
     /// Returns the windows in which a parameter of `numbers` numbers is updated: one, or several if the part is tiled.

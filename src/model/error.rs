@@ -57,6 +57,9 @@ pub enum ModelError {
         /// The rate.
         rate: f32,
     },
+    /// A loss that is not defined for mini-batches.
+    #[error("mini-batches cannot have a mean square as a term of the loss, which is over all vertices")]
+    NotInBatches,
     /// The model and the data have different feature widths.
     #[error("the model reads {model} features per vertex, but the data has {data}")]
     FeatureWidth {

@@ -6,13 +6,15 @@ use lapidary_kernels::{Call, Mat, Slot};
 use lapidary_planner::memory::Plan;
 
 use super::Tasks;
-use crate::lower::LoweredStep;
+use crate::lower::{Lowered, LoweredStep};
 
 /// One kernel call with the copies around it: stores, then evictions, then loads, then the call, then publishing.
 #[derive(Clone, Debug)]
 pub struct Action {
     /// Name of the operation.
     pub name: String,
+    /// Index of the step that it runs.
+    pub step: usize,
     /// The kernel call.
     pub call: Arc<Call>,
     /// Slots that are copied to the host first.
@@ -59,6 +61,22 @@ impl Script {
         self.actions.iter().all(of_action) && store.is_empty() && load.is_empty()
     }
 
+    /// Returns the same script for other sizes: `steps` are those of the same programs, lowered with sizes that this
+    /// script's bound.
+    pub fn resized(&self, steps: &[LoweredStep], lowered: &Lowered) -> Self {
+        let mut script = self.clone();
+        script.actions.iter_mut().for_each(|action| action.call = steps[action.step].call.clone());
+        let bytes = |slots: &[Slot]| slots.iter().map(|&slot| lowered.tensor(slot).bytes).sum::<u64>();
+        let of_actions = |copied: fn(&Action) -> [&Vec<Slot>; 2]| -> u64 {
+            script.actions.iter().flat_map(copied).map(|slots| bytes(slots)).sum()
+        };
+        let [store, _, load] = &script.finish;
+        let to_device = of_actions(|action| [&action.load, &NONE]) + bytes(load);
+        let to_host = of_actions(|action| [&action.store, &action.publish]) + bytes(store);
+        (script.bytes_to_device, script.bytes_to_host) = (to_device, to_host);
+        script
+    }
+
     /// Creates the script of a plan of `steps`, with slots in place of the planner's numbers.
     pub fn new(steps: &[LoweredStep], tasks: &Tasks, plan: &Plan) -> Self {
         let slots = |tensors: &[_]| tasks.slots_of(tensors);
@@ -68,6 +86,7 @@ impl Script {
             let published: Vec<_> = outputs.filter(|t| tasks.graph.tensor(*t).publish).collect();
             Action {
                 name: step.name.clone(),
+                step: planned.op.index(),
                 call: step.call.clone(),
                 store: slots(&planned.store),
                 evict: slots(&planned.evict),
@@ -94,6 +113,9 @@ impl Script {
         }
     }
 }
+
+/// No slots.
+static NONE: Vec<Slot> = Vec::new();
 
 /// Returns the bytes that a call copies from other devices.
 pub(crate) fn fetched_bytes(call: &Call) -> u64 {

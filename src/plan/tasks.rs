@@ -43,7 +43,7 @@ impl Tasks {
                 let tensor = lowered.tensor(slot);
                 let kind = match (made.contains(&slot), tensor.kind) {
                     (true, _) => TensorKind::Local,
-                    (false, Lifetime::Received) => TensorKind::Fresh,
+                    (false, Lifetime::Received | Lifetime::Batch) => TensorKind::Fresh,
                     (false, _) => TensorKind::Constant,
                 };
                 let publish = made.contains(&slot) && publish.contains(&slot);

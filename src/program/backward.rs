@@ -69,7 +69,9 @@ fn operand_gradients(
         _ => return Err(no_rule(0)),
     }
     let wanted = |&place: &usize| program.tensor(inputs[place]).wants_gradient;
-    let given = |place: &usize| said.gradients.iter().any(|&(given, _)| inputs[given] == inputs[*place]);
+    let given = |place: &usize| {
+        said.covered.contains(place) || said.gradients.iter().any(|&(given, _)| inputs[given] == inputs[*place])
+    };
     if let Some(place) = (0..inputs.len()).filter(wanted).find(|place| !given(place)) {
         return Err(no_rule(place));
     }

@@ -59,10 +59,13 @@ impl Program {
     pub fn input(&mut self, origin: Origin, ty: TensorType) -> Result<TensorId, ProgramError> {
         if let Some(&known) = self.origins.get(&origin) {
             let had = self.tensor(known).ty;
-            return if had == ty { Ok(known) } else { Err(ProgramError::OriginType { origin, had, asked: ty }) };
+            return if had == ty {
+                Ok(known)
+            } else {
+                Err(ProgramError::OriginType { origin: origin.into(), had: had.into(), asked: ty.into() })
+            };
         }
-        let constant =
-            !matches!(origin, Origin::Parameter(_) | Origin::Moment { .. } | Origin::Clock | Origin::LearningRate);
+        let constant = !origin.varies();
         let tensor = Tensor {
             name: origin_name(&origin),
             ty,
@@ -316,6 +319,7 @@ fn origin_name(origin: &Origin) -> String {
         Origin::HeadMean { .. } => "head_mean".into(),
         Origin::EdgeWeights(..) => "edge_weights".into(),
         Origin::SourceIds(_) => "source_ids".into(),
+        Origin::OfBatch(origin, _) => format!("batch.{}", origin_name(origin)),
         Origin::Labels => "labels".into(),
         Origin::Targets => "targets".into(),
         Origin::Split => "split".into(),

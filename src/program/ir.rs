@@ -45,6 +45,8 @@ pub enum Origin {
         /// Columns of a head.
         width: usize,
     },
+    /// The rows that the vertices of a level of a mini-batch have of another origin.
+    OfBatch(Box<Origin>, u8),
     /// Class ids.
     Labels,
     /// For each vertex and class, whether the vertex has the class.
@@ -64,6 +66,25 @@ pub enum Origin {
     Clock,
     /// The learning rate.
     LearningRate,
+}
+
+impl Origin {
+    /// Whether it is new in each mini-batch.
+    pub fn is_of_batch(&self) -> bool {
+        match self {
+            Self::OfBatch(..) => true,
+            Self::EdgePermutation(block) | Self::EdgeWeights(block, _) | Self::SourceIds(block) => {
+                matches!(block, BlockSpec::Batch { .. })
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether it changes from one run to the next.
+    pub(super) fn varies(&self) -> bool {
+        let carried = matches!(self, Self::Parameter(_) | Self::Moment { .. } | Self::Clock | Self::LearningRate);
+        carried || self.is_of_batch()
+    }
 }
 
 /// One value of the dataflow.

@@ -7,6 +7,7 @@
 mod backward;
 mod dataflow;
 mod ir;
+mod levels;
 pub mod passes;
 mod shape;
 
@@ -14,9 +15,10 @@ pub use backward::append_backward;
 pub use dataflow::{OpId, Program, TensorId};
 pub use ir::{Degree, Origin, Tensor};
 pub use lapidary_kernels::op::{
-    Attention, AttentionPass, AttentionRows, BlockSpec, DType, EdgeOp, Gather, Linear, LoopWeight, Loss, Norm, Op,
-    RowSpace, RowStep, Score, SplitName, TensorType, WeightDropout, infer,
+    Attention, AttentionPass, AttentionRows, BatchEdges, BlockSpec, DType, EdgeOp, Gather, Linear, LoopWeight, Loss,
+    Norm, Op, RowSpace, RowStep, Score, SplitName, TensorType, WeightDropout, infer,
 };
+pub use levels::{LevelSizes, MOST_LAYERS, over_levels};
 pub use passes::{Pass, Passes, PassesError};
 pub use shape::ProgramError;
 pub(crate) use shape::{CLOCK, SCALAR, VERTEX_IDS};

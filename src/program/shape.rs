@@ -15,11 +15,11 @@ pub enum ProgramError {
     #[error("{origin:?} is {had:?} and was asked for as {asked:?}")]
     OriginType {
         /// The origin.
-        origin: Origin,
+        origin: Box<Origin>,
         /// Its type.
-        had: TensorType,
+        had: Box<TensorType>,
         /// The other type.
-        asked: TensorType,
+        asked: Box<TensorType>,
     },
     /// An operand needs a gradient, but its operation has no rule for it.
     #[error("{op} has no gradient for operand {place}, which depends on a parameter")]
@@ -28,6 +28,23 @@ pub enum ProgramError {
         op: &'static str,
         /// Index of the operand, from 0.
         place: usize,
+    },
+    /// A mini-batch has another number of levels than the program has gathers one behind the other.
+    #[error(
+        "the model gathers {gathers} times, one behind the other, and there are {levels} fan-outs; give one for each \
+         gather"
+    )]
+    Levels {
+        /// The number of gathers.
+        gathers: usize,
+        /// The number of levels with drawn edges.
+        levels: usize,
+    },
+    /// An operation has no meaning over the levels of a mini-batch.
+    #[error("mini-batches cannot have {op}: what it reads of edges is computed")]
+    NotInBatches {
+        /// The operation.
+        op: &'static str,
     },
 }
 

@@ -116,10 +116,10 @@ impl Runtime {
     ///
     /// # Errors
     /// The error of the first worker that fails, at once; the others are told to stop. [`Error::OtherRank`].
-    pub(crate) fn run(&self, scripts: &[Arc<Script>], run: impl Fn(Arc<Script>) -> Run) -> Result<Vec<Report>> {
+    pub(crate) fn run(&self, scripts: &[Arc<Script>], run: impl Fn(usize, Arc<Script>) -> Run) -> Result<Vec<Report>> {
         let began = Instant::now();
         for part in self.own.clone() {
-            self.tell(part, ToWorker::Run(run(scripts[part].clone())))?;
+            self.tell(part, ToWorker::Run(run(part, scripts[part].clone())))?;
         }
         loop {
             self.send_sums()?;
@@ -190,6 +190,11 @@ impl Runtime {
     /// Returns the parts of this rank.
     pub(crate) fn own_parts(&self) -> Range<usize> {
         self.own.clone()
+    }
+
+    /// Replaces the lowered programs by those for other sizes of mini-batches.
+    pub(crate) fn set_lowered(&mut self, lowered: Vec<Arc<Lowered>>) {
+        self.lowered = lowered;
     }
 
     /// Returns the lowered programs of each part.
@@ -320,6 +325,7 @@ fn starting_values(
     name: &str,
 ) -> Result<Vec<Option<HostSlot>>> {
     let values = lowered.tensors.iter().map(|tensor| match (&tensor.contents, tensor.kind) {
+        (_, Lifetime::Batch) => Ok(None),
         (Some(contents), _) => Ok(Some(supply.get(part, tensor.tile, contents))),
         (None, Lifetime::State) => {
             let zeros = HostSlot::staging(tensor.bytes as usize).map(Some);

@@ -453,6 +453,7 @@ mod tests {
                 decay: DecayLayers::default(),
                 passes: Passes::ALL,
                 dtype: StorageType::F32,
+                batches: None,
             };
             let training = training_program(&spec).expect("the model goes with the data").program;
             let inputs = bind(&data, FeatureNorm::None, false).expect("it has all that is needed");

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::trace::Span;
 use crate::error::{Error, NotFinite};
+use crate::lower::Lowered;
 use crate::plan::Script;
 
 /// A message to a worker.
@@ -39,6 +40,8 @@ pub(super) struct Run {
     pub controls: Vec<(Slot, HostSlot)>,
     /// What this rank says to the others with its reports.
     pub note: Note,
+    /// The programs with the sizes of a mini-batch, if the script is for one.
+    pub lowered: Option<Arc<Lowered>>,
     /// Whether to record when each action ran.
     pub traced: bool,
     /// Whether to look for the first number that is not finite. Each call is then waited for, and what it made is

@@ -14,9 +14,9 @@ use super::driver::Runtime;
 use super::message::{Note, Report, Run};
 use super::trace::{Span, Trace};
 use crate::error::{Error, NotFinite, Result};
-use crate::lower::{Inputs, Lowered, Supply, Tiling, lower};
+use crate::lower::{Contents, Inputs, Lifetime, Lowered, Supply, Tiling, lower};
 use crate::plan::{DeviceBudget, ExchangePath, Layout, Method, Planned, Script, Sequence, both, fit, plan_sequence};
-use crate::program::{Origin, Program};
+use crate::program::{LevelSizes, Origin, Program};
 use crate::ranks::Ranks;
 
 /// Inputs of [`Session::open`].
@@ -39,6 +39,41 @@ pub(crate) struct SessionSpec<'a> {
     pub keep: &'a [(usize, String)],
     /// Plans of an earlier session with the same programs and phases. They are used again if they fit.
     pub plans: Option<&'a Plans>,
+    /// Bounds of the sizes of mini-batches, if the first program is for them.
+    pub levels: Option<LevelSizes>,
+}
+
+/// The share that one part has of a mini-batch, for [`Session::run_batch`].
+pub(crate) struct BatchShare {
+    pub sizes: LevelSizes,
+    /// What the program reads of the batch: see [`Session::batch_contents`].
+    pub values: Vec<(Slot, HostSlot)>,
+}
+
+/// The programs of a part with the sizes of a mini-batch, and what the batch gives.
+type SizedShare<L> = (L, Vec<(Slot, HostSlot)>);
+
+/// The programs of a session with mini-batches, which are lowered again for each of them.
+struct BatchPrograms {
+    programs: Vec<(String, Program)>,
+    /// For each part, with the sizes that are planned for.
+    tilings: Vec<Tiling>,
+    bound: LevelSizes,
+    seed: u64,
+}
+
+impl BatchPrograms {
+    fn new(job: &SessionSpec<'_>, tilings: Vec<Tiling>, bound: LevelSizes) -> Self {
+        let programs = job.programs.iter().map(|(name, program)| ((*name).to_owned(), (*program).clone()));
+        Self { programs: programs.collect(), tilings, bound, seed: job.seed }
+    }
+
+    /// Lowers the programs of a part for these sizes.
+    fn sized(&self, part: usize, levels: LevelSizes) -> Lowered {
+        let programs: Vec<(&str, &Program)> =
+            self.programs.iter().map(|(name, program)| (name.as_str(), program)).collect();
+        lower(&programs, &self.tilings[part].clone().with_levels(levels), self.seed)
+    }
 }
 
 /// The devices that a session runs on, and how they reach each other.
@@ -110,6 +145,7 @@ pub(crate) struct Session {
     peaks: Vec<u64>,
     /// What this rank says to the others in the next runs.
     note: Note,
+    batches: Option<BatchPrograms>,
 }
 
 /// Time that was needed before the first epoch could run.
@@ -143,6 +179,19 @@ pub(crate) struct Done {
 }
 
 impl Done {
+    /// Adds the measurements of a later run. Metrics and notes are those of the later one.
+    pub(crate) fn add(&mut self, later: Self) {
+        let sum = |a: [u64; 2], b: [u64; 2]| [a[0] + b[0], a[1] + b[1]];
+        self.bytes = sum(self.bytes, later.bytes);
+        self.planned_bytes = sum(self.planned_bytes, later.planned_bytes);
+        self.bytes_between = sum(self.bytes_between, later.bytes_between);
+        self.seconds = [self.seconds[0] + later.seconds[0], self.seconds[1] + later.seconds[1]];
+        self.spans.resize_with(later.spans.len(), Vec::new);
+        self.spans.iter_mut().zip(later.spans).for_each(|(spans, later)| spans.extend(later));
+        (self.metrics, self.notes) = (later.metrics, later.notes);
+        self.not_finite = self.not_finite.take().or(later.not_finite);
+    }
+
     /// Returns the seconds of all kernels of each part; empty if nothing was recorded.
     pub(crate) fn kernel_seconds(&self) -> Vec<f64> {
         let of_part = |spans: &Vec<Span>| {
@@ -197,7 +246,9 @@ impl Session {
         // Each rank counts the rows and edges of its own parts. All ranks try the same layouts.
         let mut lower_all = |layout: Layout| -> Result<Vec<Lowered>> {
             let tilings = Tiling::of_all(ranks.gather(supply.tile(layout))?, layout);
-            Ok(tilings.iter().map(|tiling| lower(job.programs, tiling, job.seed)).collect())
+            let levels = job.levels.unwrap_or_default();
+            let tilings = tilings.into_iter().map(|tiling| tiling.with_levels(levels));
+            Ok(tilings.map(|tiling| lower(job.programs, &tiling, job.seed)).collect())
         };
         let kept = |lowered: &[Lowered]| -> BTreeSet<Slot> {
             let kept = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name));
@@ -223,7 +274,8 @@ impl Session {
         let keep = kept(&lowered);
         let planned = Instant::now();
         // Planning may have tried other layouts; this sets the one that was chosen.
-        supply.tile(layout);
+        let tilings = supply.tile(layout);
+        let batches = job.levels.map(|bound| BatchPrograms::new(job, Tiling::of_all(vec![tilings], layout), bound));
         let opened = open(&budgets[own])?;
         let runtime = Runtime::open(opened, lowered, &mut supply, &ranks)?;
         let setup_scripts = scripts(&setup);
@@ -247,13 +299,15 @@ impl Session {
             start_up: StartUp::default(),
             peaks: vec![0; runtime.lowered().len()],
             note: Note::default(),
+            batches,
             runtime,
         };
         let before = Instant::now();
         job.others.iter().try_for_each(|phases| session.plan(phases))?;
         let planning = (planned - start) + before.elapsed();
         // The setup of a session that does not repeat is timed, because its kernels are part of the only run.
-        session.setup_seconds = session.run_scripts(&setup_scripts, &[], &[], [!job.repeats, false])?.kernel_seconds();
+        session.setup_seconds =
+            session.run_scripts(&setup_scripts, &[], &[], [!job.repeats, false], &[])?.kernel_seconds();
         let [plan_seconds, setup_seconds] = [planning, start.elapsed() - planning].map(|took| took.as_secs_f64());
         session.start_up = StartUp { plan_seconds, setup_seconds };
         Ok(session)
@@ -300,7 +354,56 @@ impl Session {
         controls: &[(Origin, HostSlot)],
         traced: bool,
     ) -> Result<Done> {
-        self.run_phases(phases, metrics, controls, [traced, false])
+        self.run_phases(phases, metrics, controls, [traced, false], Vec::new())
+    }
+
+    /// Returns the slots that every mini-batch gives, and what it gives in them.
+    pub(crate) fn batch_contents(&self) -> Vec<(Slot, Contents)> {
+        let tensors = (0..).map(Slot).zip(&self.runtime.lowered()[0].tensors);
+        let given = tensors.filter(|(_, tensor)| tensor.kind == Lifetime::Batch);
+        given.filter_map(|(slot, tensor)| Some((slot, tensor.contents.clone()?))).collect()
+    }
+
+    /// Runs phases like [`Session::run`] on a mini-batch. The plan is the one for the largest batch so far; only the
+    /// sizes differ. A batch that is larger than any before makes new plans.
+    ///
+    /// # Errors
+    /// As [`Session::run`]; [`Error::DoesNotFit`] for a batch that does not fit.
+    /// # Cost
+    /// O(operations) beside the run.
+    pub(crate) fn run_batch(
+        &mut self,
+        phases: &[usize],
+        metrics: &[(usize, &str)],
+        controls: &[(Origin, HostSlot)],
+        shares: Vec<BatchShare>,
+        traced_and_checked: [bool; 2],
+    ) -> Result<Done> {
+        let bound = self.batches.as_ref().expect("the session is for mini-batches").bound;
+        let needed = shares.iter().fold(bound, |bound, share| bound.or(&share.sizes));
+        if needed != bound {
+            self.grow(needed.with_room())?;
+        }
+        let programs = self.batches.as_ref().expect("the session is for mini-batches");
+        let shares = shares.into_iter().enumerate();
+        let sized = shares.map(|(part, share)| (programs.sized(part, share.sizes), share.values)).collect();
+        self.run_phases(phases, metrics, controls, traced_and_checked, sized)
+    }
+
+    /// Plans again for larger mini-batches.
+    fn grow(&mut self, levels: LevelSizes) -> Result<()> {
+        let programs = self.batches.as_mut().expect("the session is for mini-batches");
+        programs.bound = levels;
+        let parts = 0..programs.tilings.len();
+        let lowered: Vec<_> = parts.map(|part| Arc::new(programs.sized(part, levels))).collect();
+        let epoch = if self.repeats { Epoch::Steady } else { Epoch::Cold };
+        let sequence = Sequence::Phases(&self.main);
+        let main = plan_sequence(&lowered, &self.budgets, sequence, &epoch, &self.keep, &self.method)?;
+        self.runtime.set_lowered(lowered);
+        let others: Vec<Vec<usize>> = self.sequences.keys().filter(|phases| **phases != self.main).cloned().collect();
+        self.scripts = BTreeMap::from([(self.main.clone(), scripts(&main))]);
+        self.sequences = BTreeMap::from([(self.main.clone(), main)]);
+        others.iter().try_for_each(|phases| self.plan(phases))
     }
 
     /// Runs phases like [`Session::run`], one call after the other, and looks for the first number that is not finite:
@@ -313,7 +416,7 @@ impl Session {
         phases: &[usize],
         controls: &[(Origin, HostSlot)],
     ) -> Result<Option<NotFinite>> {
-        Ok(self.run_phases(phases, &[], controls, [false, true])?.not_finite)
+        Ok(self.run_phases(phases, &[], controls, [false, true], Vec::new())?.not_finite)
     }
 
     fn run_phases(
@@ -322,6 +425,7 @@ impl Session {
         metrics: &[(usize, &str)],
         controls: &[(Origin, HostSlot)],
         traced_and_checked: [bool; 2],
+        shares: Vec<SizedShare<Lowered>>,
     ) -> Result<Done> {
         self.plan(phases)?;
         let lowered = &self.runtime.lowered()[0];
@@ -329,8 +433,13 @@ impl Session {
         let metrics: Vec<Slot> = metrics.iter().map(slot).collect();
         let controls = controls.iter().filter_map(|(origin, value)| Some((self.origin(origin)?[0], value.clone())));
         let controls: Vec<(Slot, HostSlot)> = controls.collect();
-        let scripts = self.scripts[phases].clone();
-        self.run_scripts(&scripts, &metrics, &controls, traced_and_checked)
+        let mut scripts = self.scripts[phases].clone();
+        let mut resized = Vec::new();
+        for (script, (lowered, values)) in scripts.iter_mut().zip(shares) {
+            *script = Arc::new(script.resized(&lowered.sequence(phases), &lowered));
+            resized.push((Arc::new(lowered), values));
+        }
+        self.run_scripts(&scripts, &metrics, &controls, traced_and_checked, &resized)
     }
 
     fn run_scripts(
@@ -339,13 +448,15 @@ impl Session {
         metrics: &[Slot],
         controls: &[(Slot, HostSlot)],
         [traced, checked]: [bool; 2],
+        shares: &[SizedShare<Arc<Lowered>>],
     ) -> Result<Done> {
         let metrics = Arc::new(metrics.to_vec());
-        let reports = self.runtime.run(scripts, |script| Run {
+        let reports = self.runtime.run(scripts, |part, script| Run {
             script,
             metrics: metrics.clone(),
-            controls: controls.to_vec(),
+            controls: shares.get(part).iter().flat_map(|(_, values)| values).chain(controls).cloned().collect(),
             note: self.note,
+            lowered: shares.get(part).map(|(lowered, _)| lowered.clone()),
             traced,
             checked,
         })?;

@@ -126,6 +126,7 @@ fn programs(data: &Dataset) -> (Program, Program) {
         decay: DecayLayers::All,
         passes: Passes::ALL,
         dtype: StorageType::F32,
+        batches: None,
     };
     let training = training_program(&spec).expect("it is built in").program;
     (training, evaluation_program(&spec).expect("it is built in"))
@@ -138,7 +139,18 @@ fn budgets(capacity_bytes: u64) -> Vec<DeviceBudget> {
 
 fn job<'a>(programs: &'a [(&'a str, &'a Program)], inputs: &'a Inputs) -> SessionSpec<'a> {
     let parts = vec![0..10, 10..20, 20..34];
-    SessionSpec { programs, inputs, parts, main: &[0, 1], others: &[], repeats: true, seed: 0, keep: &[], plans: None }
+    SessionSpec {
+        programs,
+        inputs,
+        parts,
+        main: &[0, 1],
+        others: &[],
+        repeats: true,
+        seed: 0,
+        keep: &[],
+        plans: None,
+        levels: None,
+    }
 }
 
 const PATHS: [ExchangePath; 3] = [ExchangePath::Host, ExchangePath::Peer, ExchangePath::Staged];

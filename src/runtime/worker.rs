@@ -155,6 +155,9 @@ impl Worker {
 
     fn run(&mut self, run: &Run) -> Stoppable<Report> {
         let script = &*run.script;
+        if let Some(lowered) = &run.lowered {
+            self.lowered = lowered.clone();
+        }
         self.device.record(run.traced);
         self.labels.start(run.traced);
         // Received rows were kept so that they could be read. They are stale now.
@@ -493,6 +496,11 @@ impl Worker {
         while let Some(leaving) = self.leaving.pop_front() {
             self.free(leaving)?;
         }
+        for (host, tensor) in self.host.iter_mut().zip(&self.lowered.tensors) {
+            if tensor.kind == Lifetime::Batch {
+                *host = None;
+            }
+        }
         for &(new, old) in &script.next {
             let [from, to] = [new.0 as usize, old.0 as usize];
             self.resident[to] = self.resident[from].take();
@@ -554,10 +562,11 @@ impl Worker {
 
     fn staging(&mut self, slot: Slot) -> Stoppable<HostSlot> {
         let index = slot.0 as usize;
-        if let Some(staging) = &self.staging[index] {
+        let bytes = self.lowered.tensors[index].bytes as usize;
+        // What a mini-batch stores has other sizes than in the one before.
+        if let Some(staging) = self.staging[index].as_ref().filter(|staging| staging.len() == bytes) {
             return Ok(staging.clone());
         }
-        let bytes = self.lowered.tensors[index].bytes as usize;
         let made = self.on(&format!("storing {}", self.tensor_name(slot)), HostSlot::staging(bytes))?;
         self.staging[index] = Some(made.clone());
         Ok(made)

@@ -7,6 +7,7 @@ use std::time::Instant;
 use lapidary_cost_model::CostModel;
 use lapidary_kernels::StorageType;
 
+use super::batches::{Batches, Drawing, Feeder};
 use super::epoch::{EXPECTED_EPOCHS, EpochSpec, TrainingProgram, evaluation_program, gradient_name, training_program};
 use super::splits::{Learning, Setup};
 use super::trainer::{PLAIN_EPOCH, TRAIN_PHASE};
@@ -16,6 +17,7 @@ use crate::dataset::{Dataset, FeatureNorm, TRAIN};
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::{ModelRecord, RECORD_FORMAT};
 use crate::infer::digests::digest;
+use crate::lower::Inputs;
 use crate::model::{Model, Weights, initial_weights};
 use crate::runtime::{Learner, Note, Partition, RunOptions, Runs, SplitRecord, StartUp, prior, run_option_setters};
 
@@ -34,6 +36,7 @@ pub struct TrainerBuilder<'a> {
     keep_gradients: bool,
     weights: Option<Weights>,
     epochs: Option<u64>,
+    batches: Option<Batches>,
 }
 
 impl<'a> TrainerBuilder<'a> {
@@ -52,6 +55,7 @@ impl<'a> TrainerBuilder<'a> {
             keep_gradients: false,
             weights: None,
             epochs: None,
+            batches: None,
         }
     }
 
@@ -124,6 +128,16 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
+    /// Trains on mini-batches: [`Trainer::step`] then runs an epoch of them. Evaluations are over the whole graph, and
+    /// exact. Without it, an epoch is one step on the whole graph.
+    ///
+    /// The model gathers as often, one gather behind the other, as the sampler has layers. Sums over in-neighbours are
+    /// estimated without bias: an edge that was drawn counts as often as the edges that it stands for.
+    pub fn batches(mut self, batches: Batches) -> Self {
+        self.batches = Some(batches);
+        self
+    }
+
     /// Writes the programs, binds them to the data, and opens the devices with everything in place.
     ///
     /// # Errors
@@ -140,6 +154,10 @@ impl<'a> TrainerBuilder<'a> {
         check_data(data, self.model)?;
         let model = model_for(self.model, data)?;
         let feature_norm = self.feature_norm.unwrap_or_else(|| data.default_feature_norm());
+        let inputs = bind(data, feature_norm, model.config().weighted())?;
+        let drawing = self.drawing(&inputs)?;
+        let batches = drawing.as_ref().map(|drawing| Ok::<_, Error>((drawing.layers(), drawing.expected_sizes()?)));
+        let batches = batches.transpose()?;
         let spec = EpochSpec {
             model: &model,
             features: feature_kind(data)?,
@@ -150,13 +168,13 @@ impl<'a> TrainerBuilder<'a> {
             decay: self.decay_layers,
             passes: self.options.passes,
             dtype: self.dtype,
+            batches,
         };
         let TrainingProgram { program: training, parameters, losses } = training_program(&spec)?;
         let evaluation = evaluation_program(&spec)?;
-        let inputs = bind(data, feature_norm, model.config().weighted())?;
         let gradients = parameters.iter().filter(|p| p.trained).map(|p| (TRAIN_PHASE, gradient_name(&p.name)));
         let keep: Vec<_> = if self.keep_gradients { gradients.collect() } else { Vec::new() };
-        let setup = Setup {
+        let mut setup = Setup {
             options: self.options.clone(),
             training,
             evaluation,
@@ -165,7 +183,12 @@ impl<'a> TrainerBuilder<'a> {
             seed: self.seed,
             keep,
             epochs: self.epochs.unwrap_or(EXPECTED_EPOCHS),
+            batches: None,
         };
+        if let (Some(drawing), Some((_, sizes))) = (drawing, batches) {
+            let supply = drawing.supply(&setup.training);
+            setup.batches = Some((Feeder { drawing, supply }, sizes));
+        }
         let start = Instant::now();
         let (parts, learner) = first_split(&setup)?;
         let split = Instant::now();
@@ -216,6 +239,7 @@ impl<'a> TrainerBuilder<'a> {
                 best: None,
                 edges: data.graph().edge_count(),
                 learning_rate: self.optimizer.lr(),
+                batches: self.batches.as_ref().map(Batches::record),
                 epochs: self.epochs,
                 initial_weights: initial_digest,
                 changes: Vec::new(),
@@ -234,11 +258,30 @@ impl<'a> TrainerBuilder<'a> {
     }
 }
 
+impl TrainerBuilder<'_> {
+    /// Returns the mini-batches of the data, if epochs consist of them.
+    fn drawing(&self, inputs: &Inputs) -> Result<Option<Drawing>> {
+        let Some(batches) = self.batches.clone() else { return Ok(None) };
+        let parts = self.options.part_count();
+        if self.options.ranks.count() > 1 {
+            let expected = "mini-batches run in one process; start it without `mpirun`".into();
+            return Err(Error::Value {
+                option: "batch",
+                value: format!("{} ranks", self.options.ranks.count()),
+                expected,
+            });
+        }
+        Drawing::new(batches, self.data, inputs, self.seed, parts).map(Some)
+    }
+}
+
 /// Returns the parts of the first epoch, and a learner if there are several devices and the partition is learned.
 fn first_split(setup: &Setup) -> Result<(Vec<Range<usize>>, Option<Learner>)> {
     let Setup { options, inputs, .. } = setup;
     let devices = options.part_count();
-    let learns = options.partition.learns() && devices > 1;
+    // Mini-batches are shared evenly; the parts matter for evaluations only.
+    let learns = options.partition.learns() && devices > 1 && setup.batches.is_none();
+    let counted = if setup.batches.is_some() { &setup.evaluation } else { &setup.training };
     // Evaluations are measured too, but parts are balanced by the time of training.
     let mut learner = match learns {
         true => {
@@ -251,7 +294,7 @@ fn first_split(setup: &Setup) -> Result<(Vec<Range<usize>>, Option<Learner>)> {
     let parts = match (&options.partition, &learner) {
         (Partition::Strategy(_), Some(learner)) => options.ranks.first(|| Ok(learner.split(inputs, devices)))?,
         (partition, _) => {
-            let checked = options.parts(inputs, &setup.training, None, Runs::Many)?;
+            let checked = options.parts(inputs, counted, None, Runs::Many)?;
             partition.replayed(1).map_or(checked, <[_]>::to_vec)
         }
     };

@@ -32,8 +32,10 @@ impl Trainer {
             for (_, lr) in rates.iter().filter(|(first, _)| *first == epoch) {
                 self.write_learning_rate(*lr)?;
             }
-            let controls = [(Origin::Clock, clock(epoch))];
-            found = self.session.run_checked(self.phases(epoch).1, &controls)?;
+            found = match &self.setup.batches {
+                Some(_) => self.feed(epoch, [false, true])?.not_finite,
+                None => self.session.run_checked(self.phases(epoch).1, &[(Origin::Clock, clock(epoch))])?,
+            };
             if found.is_some() {
                 break;
             }

@@ -8,7 +8,7 @@ use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
 use crate::program::passes::reuse::reuse;
-use crate::program::{Loss, Passes, Program, SplitName, TensorId, append_backward};
+use crate::program::{LevelSizes, Loss, Passes, Program, SplitName, TensorId, append_backward, over_levels};
 
 use super::optimizer::append_updates;
 use super::{DecayLayers, Optimizer};
@@ -25,6 +25,8 @@ pub(crate) struct EpochSpec<'a> {
     pub passes: Passes,
     /// Storage type of matrices with one row per vertex.
     pub dtype: StorageType,
+    /// The number of layers and the expected sizes of mini-batches, if the training program is for them.
+    pub batches: Option<(usize, LevelSizes)>,
 }
 
 /// Number of epochs to assume if it is not known. It decides whether work that can be done once is hoisted out of the
@@ -49,14 +51,18 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<TrainingProgram, 
     let (mut network, logits) = spec.model.network(spec.features, Mode::Train, spec.dtype)?;
     let terms = spec.model.loss_terms(&mut network, logits, spec.labels)?;
     let (mut program, parameters) = network.into_parts();
-    let (mut losses, mut tensors) = (Vec::new(), Vec::new());
+    let mut losses = Vec::new();
     for (number, term) in terms.into_iter().enumerate() {
         let name = if number == 0 { "loss".to_owned() } else { format!("loss {number}") };
         let (loss, weight) = push_term(&mut program, term, spec)?;
         program.set_output(name.clone(), loss);
-        losses.push((name, f64::from(weight)));
-        tensors.push((loss, weight));
+        losses.push((name, weight));
     }
+    if let Some((layers, _)) = spec.batches {
+        program = over_levels(&program, layers)?;
+    }
+    let tensors: Vec<_> = losses.iter().map(|(name, weight)| (program.outputs()[name], *weight)).collect();
+    let losses = losses.into_iter().map(|(name, weight)| (name, f64::from(weight))).collect();
     if spec.passes.order {
         order(&mut program, &spec.workload(true))?;
     }
@@ -91,6 +97,7 @@ fn push_term(program: &mut Program, term: LossTerm, spec: &EpochSpec<'_>) -> Res
         LossKind::SigmoidCrossEntropy => {
             (push_on_split(program, Loss::SigmoidCrossEntropy(split), x, spec.labels)?, weight)
         }
+        LossKind::MeanSquare if spec.batches.is_some() => return Err(ModelError::NotInBatches),
         LossKind::MeanSquare => {
             let cells = spec.vertices as f64 * program.tensor(x).ty.width as f64;
             let of_sum = if cells > 0.0 { 2.0 * f64::from(weight) / cells } else { 0.0 };
@@ -107,6 +114,7 @@ pub(crate) fn evaluation_program(spec: &EpochSpec<'_>) -> Result<Program, ModelE
 
 impl EpochSpec<'_> {
     fn workload(&self, backward: bool) -> Workload {
-        Workload { vertices: self.vertices, edges: self.edges, backward, runs: EXPECTED_EPOCHS }
+        let levels = self.batches.filter(|_| backward).map(|(_, sizes)| sizes);
+        Workload { vertices: self.vertices, edges: self.edges, levels, backward, runs: EXPECTED_EPOCHS }
     }
 }

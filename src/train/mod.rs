@@ -1,5 +1,6 @@
 //! Training: optimizers, the programs of an epoch, and the trainer that runs them.
 
+mod batches;
 mod builder;
 mod checkpoint_writer;
 mod divergence;
@@ -12,6 +13,8 @@ mod snapshot;
 mod splits;
 mod trainer;
 
+pub(crate) use batches::Drawing;
+pub use batches::{BatchRecord, Batches, StageSeconds};
 pub use builder::TrainerBuilder;
 pub use checkpoint_writer::CheckpointWriter;
 pub(crate) use epoch::{EpochSpec, evaluation_program, training_program};

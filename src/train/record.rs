@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{DecayLayers, Optimizer};
+use super::{BatchRecord, DecayLayers, Optimizer};
 use crate::dataset::Fingerprint;
 use crate::infer::checkpoint::ModelRecord;
 use crate::program::Passes;
@@ -63,6 +63,9 @@ pub struct RunRecord {
     pub epoch: u64,
     /// The best epoch so far.
     pub best: Option<Best>,
+    /// The mini-batches that an epoch consists of; `None` for full-graph epochs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batches: Option<BatchRecord>,
     /// Number of epochs that the run was asked for; `None` if it was not asked for any, or in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epochs: Option<u64>,

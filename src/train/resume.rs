@@ -137,6 +137,7 @@ impl Trainer {
         same("feature norm", texts(&saved.model.feature_norm, &asked.model.feature_norm))?;
         same("dtype", texts(&saved.model.dtype, &asked.model.dtype))?;
         same("seed", texts(&saved.seed, &asked.seed))?;
+        same("choice of mini-batches", differences(&saved.batches, &asked.batches, &[]))?;
         same("optimizer", differences(&saved.optimizer, &asked.optimizer, &["lr"]))?;
         same("choice of layers that decay", differences(&saved.decay_layers, &asked.decay_layers, &[]))
     }

@@ -4,11 +4,12 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::Trainer;
+use super::batches::Feeder;
 use super::trainer::{EVALUATED_EPOCH, EVALUATION, PLAIN_EPOCH};
 use crate::error::{Error, Result};
 use crate::lower::Inputs;
 use crate::model::Weights;
-use crate::program::Program;
+use crate::program::{LevelSizes, Program};
 use crate::runtime::{Learner, RunOptions, Session, SessionSpec, SplitRecord};
 
 /// Everything that a session is opened with except its parts. It is kept in order to open another session with other
@@ -23,6 +24,8 @@ pub(super) struct Setup {
     pub keep: Vec<(usize, String)>,
     /// The last epoch that is expected to run.
     pub epochs: u64,
+    /// The mini-batches that an epoch consists of, if it does, and the sizes that are planned for.
+    pub batches: Option<(Feeder, LevelSizes)>,
 }
 
 /// The learned cost model, and the cost of a move.
@@ -46,7 +49,7 @@ pub struct Move {
 
 impl Setup {
     pub(super) fn main(&self) -> &'static [usize] {
-        if self.eval_every == 1 { EVALUATED_EPOCH } else { PLAIN_EPOCH }
+        if self.eval_every == 1 && self.batches.is_none() { EVALUATED_EPOCH } else { PLAIN_EPOCH }
     }
 
     pub(super) fn programs(&self) -> [(&'static str, &Program); 2] {
@@ -61,6 +64,7 @@ impl Setup {
             parts,
             main: self.main(),
             others: match self.eval_every {
+                _ if self.batches.is_some() => &[EVALUATION],
                 0 => &[EVALUATION],
                 1 => &[],
                 _ => &[EVALUATED_EPOCH],
@@ -69,6 +73,7 @@ impl Setup {
             seed: self.seed,
             keep: &self.keep,
             plans: None,
+            levels: self.batches.as_ref().map(|(_, sizes)| *sizes),
         };
         match old {
             Some(old) => Session::open_in_place_of(old, &self.options, &job),

@@ -7,18 +7,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use lapidary_cost_model::CostModel;
 use lapidary_kernels::{HostSlot, Shared, Slot, StorageType};
 
+use super::batches::BatchedEpoch;
 use super::epoch::gradient_name;
 use super::optimizer::check_learning_rate;
 use super::record::Change;
 use super::splits::{Learning, Setup, larger};
-use super::{Best, Move, RunRecord, Snapshot, TrainerBuilder};
+use super::{Best, Move, RunRecord, Snapshot, StageSeconds, TrainerBuilder};
 use crate::bind::if_unchanged;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::infer::{Accuracy, ModelRecord, Predictor};
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::program::Origin;
-use crate::runtime::{Note, Partition, Session, StartUp, Trace};
+use crate::runtime::{Done, Note, Partition, Session, StartUp, Trace};
 
 /// Indices of the phases of the lowered programs.
 pub(super) const TRAIN_PHASE: usize = 0;
@@ -46,6 +47,8 @@ pub struct Epoch {
     pub seconds: f64,
     /// Seconds of evaluation.
     pub eval_seconds: f64,
+    /// Seconds that the stages of mini-batches worked; `None` for a full-graph epoch.
+    pub stages: Option<StageSeconds>,
     /// Bytes copied to devices, including evaluation.
     pub bytes_to_device: u64,
     /// Bytes copied to the host, including evaluation.
@@ -58,7 +61,24 @@ pub struct Epoch {
     pub planned_bytes_between_devices: u64,
 }
 
-/// Trains a model on a dataset, one full-graph epoch at a time.
+/// What ran in an epoch.
+struct Ran {
+    loss: f64,
+    done: Done,
+    accuracy: Option<Accuracy>,
+    stages: Option<StageSeconds>,
+}
+
+/// Returns the loss: the sum of its terms, which are the first metrics, over all parts.
+pub(super) fn sum_of_terms(done: &Done, losses: &[(String, f64)]) -> f64 {
+    let term = |(number, (_, weight)): (usize, &(String, f64))| {
+        let parts = done.metric::<f32>(number);
+        weight * parts.iter().map(|part| f64::from(part[0])).sum::<f64>()
+    };
+    losses.iter().enumerate().map(term).sum()
+}
+
+/// Trains a model on a dataset, one epoch at a time: full-graph epochs, or epochs of mini-batches.
 ///
 /// ```
 /// use lapidary::{Adam, Dataset, Model, Trainer};
@@ -175,11 +195,11 @@ impl Trainer {
         let epoch = self.epoch + 1;
         self.session.say(Note { signal: self.signal.load(Ordering::Relaxed), snapshot: self.is_snapshot_due() });
         self.move_if_due(epoch)?;
-        let (is_due, phases) = self.phases(epoch);
-        let mut metrics: Vec<_> = self.losses.iter().map(|(name, _)| (TRAIN_PHASE, name.as_str())).collect();
-        metrics.extend(is_due.then(|| Accuracy::metrics(EVALUATE_PHASE)).into_iter().flatten());
         let is_timed = self.trace.is_some() || self.record.parts.len() > 1;
-        let mut done = self.session.run(phases, &metrics, &[(Origin::Clock, clock(epoch))], is_timed)?;
+        let Ran { loss, mut done, accuracy, stages } = match &self.setup.batches {
+            Some(_) => self.run_batches(epoch, is_timed)?,
+            None => self.run_whole(epoch, is_timed)?,
+        };
         self.said = Note {
             signal: done.notes.iter().map(|note| note.signal).max().unwrap_or(0),
             // Rank 0 decides.
@@ -194,16 +214,10 @@ impl Trainer {
         if let Some(trace) = &mut self.trace {
             trace.set(epoch, std::mem::take(&mut done.spans));
         }
-        let term = |(number, (_, weight)): (usize, &(String, f64))| {
-            let parts = done.metric::<f32>(number);
-            weight * parts.iter().map(|part| f64::from(part[0])).sum::<f64>()
-        };
-        let loss: f64 = self.losses.iter().enumerate().map(term).sum();
         if !loss.is_finite() {
             return Err(self.diverged(epoch, format!("the loss is {loss}"), epoch == 1));
         }
         self.epoch = epoch;
-        let accuracy = is_due.then(|| Accuracy::sum(&done, self.losses.len()));
         if let Some(accuracy) = accuracy {
             self.keep_if_best(accuracy)?;
         }
@@ -216,12 +230,47 @@ impl Trainer {
             accuracy,
             seconds,
             eval_seconds,
+            stages,
             bytes_to_device,
             bytes_to_host,
             planned_bytes: done.planned_bytes,
             bytes_between_devices,
             planned_bytes_between_devices,
         })
+    }
+
+    /// Runs an epoch on the whole graph.
+    fn run_whole(&mut self, epoch: u64, is_timed: bool) -> Result<Ran> {
+        let (is_due, phases) = self.phases(epoch);
+        let mut metrics: Vec<_> = self.losses.iter().map(|(name, _)| (TRAIN_PHASE, name.as_str())).collect();
+        metrics.extend(is_due.then(|| Accuracy::metrics(EVALUATE_PHASE)).into_iter().flatten());
+        let done = self.session.run(phases, &metrics, &[(Origin::Clock, clock(epoch))], is_timed)?;
+        let loss = sum_of_terms(&done, &self.losses);
+        let accuracy = is_due.then(|| Accuracy::sum(&done, self.losses.len()));
+        Ok(Ran { loss, done, accuracy, stages: None })
+    }
+
+    /// Runs an epoch of mini-batches, and evaluates the parameters on the whole graph if that is due.
+    fn run_batches(&mut self, epoch: u64, is_timed: bool) -> Result<Ran> {
+        let (is_due, _) = self.phases(epoch);
+        let BatchedEpoch { loss, mut done, stages, .. } = self.feed(epoch, [is_timed, false])?;
+        let mut accuracy = None;
+        if is_due && loss.is_finite() {
+            let mut evaluated = self.session.run(EVALUATION, &Accuracy::metrics(EVALUATE_PHASE), &[], is_timed)?;
+            accuracy = Some(Accuracy::sum(&evaluated, 0));
+            evaluated.seconds = [0.0, evaluated.seconds[0]];
+            done.add(evaluated);
+        }
+        Ok(Ran { loss, done, accuracy, stages: Some(stages) })
+    }
+
+    /// Runs the mini-batches of an epoch.
+    pub(super) fn feed(&mut self, epoch: u64, traced_and_checked: [bool; 2]) -> Result<BatchedEpoch> {
+        let Self { setup, session, losses, .. } = self;
+        match &setup.batches {
+            Some((feeder, _)) => feeder.run(session, epoch, losses, traced_and_checked),
+            None => Ok(BatchedEpoch::default()),
+        }
     }
 
     /// Returns whether an epoch ends with an evaluation, and its phases.

@@ -123,7 +123,7 @@ pub fn program(model: &Model, storage: Storage, passes: Passes, workload: &Workl
 
 pub const UNFUSED: Passes = Passes { fuse: false, ..Passes::ALL };
 
-pub const ANY_WORKLOAD: Workload = Workload { vertices: 12, edges: 24, backward: true, runs: 100 };
+pub const ANY_WORKLOAD: Workload = Workload { vertices: 12, edges: 24, levels: None, backward: true, runs: 100 };
 
 /// Returns parameters whose values leave no ReLU exactly at 0.
 pub fn parameters(lowered: &Lowered) -> Vec<(String, Slot, Vec<f32>)> {

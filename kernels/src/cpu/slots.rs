@@ -159,8 +159,8 @@ impl Slots {
         Ok(HostSlot::Constant(shared))
     }
 
-    /// Returns memory for a slot: a spare buffer of the same size, whose pages are already mapped, or a new one after
-    /// `prepare`.
+    /// Returns memory for a slot: a spare buffer of the same size, or hardly more, whose pages are already mapped, or a
+    /// new one after `prepare`.
     fn memory(&self, bytes: u64, prepare: impl FnOnce(&mut AlignedBytes)) -> Result<AlignedBytes> {
         let len = usize::try_from(bytes).map_err(|_| Error::HostMemory { need_bytes: bytes })?;
         let spare = self.account.lock().take(len);
@@ -262,9 +262,12 @@ fn check_size(slot: Slot, need_bytes: u64, have_bytes: u64) -> Result<()> {
 
 impl Account {
     fn take(&mut self, len: usize) -> Option<AlignedBytes> {
-        let index = self.spare.iter().rposition(|spare| spare.len() == len)?;
-        self.spare_bytes -= len as u64;
-        Some(self.spare.remove(index))
+        let same = self.spare.iter().rposition(|spare| spare.len() == len);
+        let index = same.or_else(|| self.spare.iter().rposition(|spare| serves(spare, len)))?;
+        let mut memory = self.spare.remove(index);
+        self.spare_bytes -= memory.len() as u64;
+        memory.resize(len);
+        Some(memory)
     }
 
     /// Returns the oldest spare buffers to the host until the invariant holds.
@@ -274,6 +277,12 @@ impl Account {
             self.spare_bytes -= self.spare.remove(0).len() as u64;
         }
     }
+}
+
+/// Whether a spare buffer of another size serves: it is large enough, and hardly larger. So mini-batches, whose sizes
+/// differ by little, use their memory again.
+fn serves(spare: &AlignedBytes, len: usize) -> bool {
+    spare.capacity() >= len && spare.capacity() <= len + len / 4
 }
 
 /// Kernels read 8-byte numbers from constants in place, which needs this alignment.

@@ -8,8 +8,8 @@ mod reference;
 use super::oracle::{Array, Given};
 use super::record::Dim::{AllSources, BlockRows, Cols, D, Edges, Just, N, Sources};
 use super::record::{CLOCK, Cost, Dim, Gradient, Operand, PLAIN, Record, Row, Stored, Value, mat, of};
-use super::types::{BlockSpec, DType, LoopWeight};
-use super::{Linear, Op};
+use super::types::{BatchEdges, BlockSpec, DType, LoopWeight};
+use super::{Gather, Linear, Op};
 use crate::reference::Dense;
 
 /// The score of an edge u -> v and a head, before the softmax over the in-edges of v.
@@ -331,16 +331,24 @@ impl Attention {
             Score::Gatv2 => part(back, vectors, 0),
         };
         let block = self.block.transpose();
-        let own = match score {
-            Score::Gat => Some(of_target),
-            Score::Gatv2 => a,
+        let own = match (score, self.block) {
+            (Score::Gatv2, _) => a,
+            // The rows of a batch's block are some of its sources: the others have no part of a destination.
+            (Score::Gat, BlockSpec::Batch { level, .. }) => {
+                let own = BlockSpec::Batch { edges: BatchEdges::Own, level, transposed: true };
+                Some(back.emit(Gather::over(own), &[of_target]))
+            }
+            (Score::Gat, _) => Some(of_target),
         };
         let values = values.map(|_| Value::EdgeWeights(block, LoopWeight::Mean));
         let source = [grads, Value::X(0)].into_iter().chain(own).chain(values).chain(vector);
         let source: Vec<_> = source.chain(drawn(Value::SourceIds(block))).collect();
         let of_source = back.emit(Self { pass: SourceGrad, block, ..self }, &source);
         back.give(0, of_source);
-        if score == Score::Gatv2 {
+        if score == Score::Gat {
+            // The rows of both ends are one tensor, so the gradient of the source has that of the destination.
+            back.cover(1);
+        } else {
             back.give(1, of_target);
             let of_a = part(back, vectors, 1);
             let of_a = back.emit(Linear::ColumnSum, &[of_a]);

@@ -5,7 +5,7 @@
 use super::oracle::{Array, Given};
 use super::record::Dim::{BlockRows, D, Edges, Just, Sources};
 use super::record::{Cost, Gradient, Operand, PLAIN, Record, Row, Stored, Value, mat, of};
-use super::types::{BlockSpec, DType, LoopWeight};
+use super::types::{BatchEdges, BlockSpec, DType, LoopWeight};
 use super::{EdgeOp, Op};
 use crate::reference;
 
@@ -57,8 +57,12 @@ static WEIGHTED: Record = Record {
     gradient: Gradient::Rule(|op, back| {
         let block = op.block().expect("a gather has a block");
         let weights = match block {
-            BlockSpec::Graph { .. } => Value::EdgeWeights(block.transpose(), LoopWeight::One),
-            BlockSpec::Features { .. } => back.emit(EdgeOp::Permute { block }, &[Value::X(1), Value::EdgeOrder(block)]),
+            BlockSpec::Graph { .. } | BlockSpec::Batch { edges: BatchEdges::Drawn { .. }, .. } => {
+                Value::EdgeWeights(block.transpose(), LoopWeight::One)
+            }
+            BlockSpec::Features { .. } | BlockSpec::Batch { .. } => {
+                back.emit(EdgeOp::Permute { block }, &[Value::X(1), Value::EdgeOrder(block)])
+            }
         };
         let block = block.transpose();
         let dx = back.emit(Gather { block, weight: EdgeWeight::Stored }, &[Value::Dy, weights]);

@@ -35,7 +35,7 @@ pub use rows::RowStep;
 pub(crate) use sizes::Sizes;
 pub(crate) use sizes::step_operand;
 pub use sizes::{Extent, Misfit, infer};
-pub use types::{BlockSpec, DType, LoopWeight, RowSpace, SplitName, TensorType};
+pub use types::{BatchEdges, BlockSpec, DType, LoopWeight, RowSpace, SplitName, TensorType};
 
 /// One operation. Its [`Record`] lists its operands, in order.
 #[derive(Clone, Debug, PartialEq)]

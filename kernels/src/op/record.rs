@@ -213,6 +213,8 @@ pub struct Backward {
     pub ops: Vec<(Op, Vec<Value>)>,
     /// Gradients, each with the index of its operand.
     pub gradients: Vec<(usize, Value)>,
+    /// Indices of operands whose gradient is part of another operand's.
+    pub covered: Vec<usize>,
 }
 
 impl Backward {
@@ -225,6 +227,11 @@ impl Backward {
     /// Sets the gradient of an operand.
     pub fn give(&mut self, place: usize, gradient: Value) {
         self.gradients.push((place, gradient));
+    }
+
+    /// Notes that the gradient of an operand is part of another operand's.
+    pub fn cover(&mut self, place: usize) {
+        self.covered.push(place);
     }
 }
 

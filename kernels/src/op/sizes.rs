@@ -210,9 +210,9 @@ impl Sizes {
 impl Domain {
     fn holds(self, rows: RowSpace) -> bool {
         match (self, rows) {
-            (Self::Any, _) | (_, RowSpace::Vertices) => true,
-            (Self::VerticesOrTheirEdges, RowSpace::Edges(block)) => block.rows() == RowSpace::Vertices,
-            _ => false,
+            (Self::Any, _) => true,
+            (Self::VerticesOrTheirEdges, RowSpace::Edges(block)) => block.rows().is_of_vertices(),
+            (_, rows) => rows.is_of_vertices(),
         }
     }
 }

@@ -19,6 +19,32 @@ pub enum BlockSpec {
         /// Whether it is transposed: rows are feature columns, sources are vertices.
         transposed: bool,
     },
+    /// Edges of a mini-batch into the vertices of one of its levels.
+    Batch {
+        /// Which edges.
+        edges: BatchEdges,
+        /// The level of the rows.
+        level: u8,
+        /// Whether every edge is reversed.
+        transposed: bool,
+    },
+}
+
+/// The edges of a block of a mini-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum BatchEdges {
+    /// Those that were drawn, from the vertices of the level before.
+    Drawn {
+        /// Whether every row has exactly one self-loop beside them.
+        self_loops: bool,
+    },
+    /// From each vertex to itself, from the level before: a gather over them takes the rows of the vertices that stay.
+    Own,
+    /// The non-zeros of the sparse features of the level's vertices: sources are feature columns.
+    Features {
+        /// Number of feature columns.
+        width: usize,
+    },
 }
 
 impl BlockSpec {
@@ -27,14 +53,18 @@ impl BlockSpec {
         match self {
             Self::Graph { self_loops, transposed } => Self::Graph { self_loops, transposed: !transposed },
             Self::Features { width, transposed } => Self::Features { width, transposed: !transposed },
+            Self::Batch { edges, level, transposed } => Self::Batch { edges, level, transposed: !transposed },
         }
     }
 
     /// Returns the row space of the block's rows.
     pub fn rows(self) -> RowSpace {
         match self {
-            Self::Features { width, transposed: true } => RowSpace::Param(width),
-            _ => RowSpace::Vertices,
+            Self::Features { width, transposed: true }
+            | Self::Batch { edges: BatchEdges::Features { width }, transposed: true, .. } => RowSpace::Param(width),
+            Self::Batch { level, transposed: true, .. } => RowSpace::Level(level - 1),
+            Self::Batch { level, .. } => RowSpace::Level(level),
+            Self::Graph { .. } | Self::Features { .. } => RowSpace::Vertices,
         }
     }
 
@@ -58,6 +88,9 @@ pub enum LoopWeight {
 pub enum RowSpace {
     /// One row per vertex of the current part.
     Vertices,
+    /// One row per vertex of a level of a mini-batch. Each level has the first vertices of the level before it; the last
+    /// one has the seeds.
+    Level(u8),
     /// One row per vertex of other parts that this part reads.
     Halo,
     /// One row per edge of a block.
@@ -68,6 +101,13 @@ pub enum RowSpace {
     Param(usize),
     /// One row.
     Scalar,
+}
+
+impl RowSpace {
+    /// Whether each row belongs to a vertex.
+    pub fn is_of_vertices(self) -> bool {
+        matches!(self, Self::Vertices | Self::Level(_))
+    }
 }
 
 /// The shape of a tensor, with symbolic row count, and its element type.

@@ -15,7 +15,8 @@ use crate::infer::Predictor;
 use crate::infer::checkpoint::newest_epoch;
 use crate::model::{Model, Weights};
 use crate::ranks::Ranks;
-use crate::train::{Adam, AdamW, DecayLayers, Optimizer, Sgd, Trainer};
+use crate::sample::{Fanouts, LayerSampler, NeighborSampler, ParseFanoutsError, SubgraphSampler};
+use crate::train::{Adam, AdamW, Batches, DecayLayers, Optimizer, Sgd, Trainer};
 
 /// Learning rate without `--lr`.
 const DEFAULT_LR: f64 = 0.01;
@@ -33,6 +34,8 @@ pub(in crate::cli) struct TrainArgs {
     pub model: ModelArgs,
     #[command(flatten)]
     pub training: TrainingArgs,
+    #[command(flatten)]
+    pub batches: BatchArgs,
     #[command(flatten)]
     pub checkpoints: CheckpointArgs,
     #[command(flatten)]
@@ -82,6 +85,74 @@ pub(in crate::cli) struct TrainingArgs {
     /// Stop after N epochs without a better validation accuracy [default: off]
     #[arg(long, value_name = "N")]
     pub early_stop: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Mini-batches")]
+pub(in crate::cli) struct BatchArgs {
+    /// Train on mini-batches around N vertices each, instead of on the whole graph at once
+    #[arg(long, value_name = "N", requires = "fanout")]
+    pub batch: Option<usize>,
+    /// What is drawn: neighbor (in-edges of each vertex), subgraph (all edges among the vertices of neighbor), fastgcn or
+    /// ladies (vertices for each layer)
+    #[arg(long, value_name = "NAME", default_value = "neighbor", requires = "batch")]
+    pub sampler: String,
+    /// Number of in-edges that are drawn of each vertex, layer by layer from the seeds outwards, as in 15,10,5; with
+    /// fastgcn and ladies, number of vertices that are drawn for each layer; -1: all
+    #[arg(long, value_name = "LIST", requires = "batch", allow_hyphen_values = true)]
+    pub fanout: Option<String>,
+    /// Draw with replacement (neighbor)
+    #[arg(long, requires = "batch")]
+    pub replace: bool,
+    /// Draw by the weights of the edges instead of uniformly (neighbor)
+    #[arg(long, requires = "batch", conflicts_with = "replace")]
+    pub by_weight: bool,
+    /// How many batches each stage (sampling, gathering, computing) may be ahead of the next
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "batch")]
+    pub look_ahead: usize,
+}
+
+impl BatchArgs {
+    /// Returns the mini-batches that were asked for.
+    pub(in crate::cli) fn batches(&self, data: &Dataset) -> Result<Option<Batches>> {
+        let (Some(size), Some(fanouts)) = (self.batch, self.check()?) else { return Ok(None) };
+        let batches = match self.sampler.as_str() {
+            "subgraph" => Batches::new(size, SubgraphSampler::new(fanouts)),
+            "fastgcn" => Batches::new(size, LayerSampler::fastgcn(fanouts, data.graph())),
+            "ladies" => Batches::new(size, LayerSampler::ladies(fanouts)),
+            _ => Batches::new(size, self.neighbor(fanouts, data)?),
+        };
+        Ok(Some(batches.look_ahead(self.look_ahead)))
+    }
+
+    fn neighbor(&self, fanouts: Fanouts, data: &Dataset) -> Result<NeighborSampler> {
+        let sampler = NeighborSampler::new(fanouts).with_replacement(self.replace);
+        match (self.by_weight, data.edge_weights()) {
+            (false, _) => Ok(sampler),
+            (true, Some(weights)) => Ok(sampler.weights(weights.clone())),
+            (true, None) => {
+                let needed_by = "option `by_weight` draws by them";
+                Err(Error::DataLacks { dataset: data.name().into(), what: "edge weights", needed_by })
+            }
+        }
+    }
+
+    /// Checks the flags, and returns the fan-outs.
+    pub(in crate::cli) fn check(&self) -> Result<Option<Fanouts>> {
+        let wrong = |option, value: &str, expected: String| Error::Value { option, value: value.into(), expected };
+        let sampler = self.sampler.as_str();
+        if !["neighbor", "subgraph", "fastgcn", "ladies"].contains(&sampler) {
+            return Err(wrong("sampler", sampler, "there are neighbor, subgraph, fastgcn and ladies".into()));
+        }
+        for (option, is_set) in [("replace", self.replace), ("by_weight", self.by_weight)] {
+            if is_set && sampler != "neighbor" {
+                let expected = format!("only neighbor draws as option `{option}` asks");
+                return Err(wrong("sampler", sampler, expected));
+            }
+        }
+        let parse = |text: &String| text.parse().map_err(|e: ParseFanoutsError| wrong("fanout", text, e.to_string()));
+        self.fanout.as_ref().map(parse).transpose()
+    }
 }
 
 #[derive(Debug, Args)]
@@ -199,6 +270,9 @@ impl TrainArgs {
             .seed(self.training.seed)
             .epochs(self.training.epochs)
             .eval_every(self.training.eval_every);
+        if let Some(batches) = self.batches.batches(data)? {
+            builder = builder.batches(batches);
+        }
         if let Some(norm) = self.feature_norm()? {
             builder = builder.feature_norm(norm);
         }
@@ -254,6 +328,7 @@ impl TrainArgs {
         self.optimizer()?;
         self.decay_layers()?;
         self.feature_norm()?;
+        self.batches.check()?;
         let TrainingArgs { momentum, early_stop, eval_every, .. } = self.training;
         if momentum != 0.0 && self.training.optimizer != "sgd" {
             return wrong("momentum", momentum.to_string(), "only option `optimizer` sgd has a momentum");

@@ -19,7 +19,7 @@ use crate::ranks::Ranks;
 use crate::runtime::TraceFile;
 use crate::train::{CheckpointWriter, RunLock, Trainer};
 
-pub(super) use args::TrainArgs;
+pub(super) use args::{BatchArgs, TrainArgs};
 use recovery::{QuietPanics, Recovery};
 use report::{Done, epoch_line, introduce, move_line, summarise};
 
@@ -174,6 +174,7 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: 
             done.between = [epoch.bytes_between_devices, epoch.planned_bytes_between_devices];
         }
         done.seconds.push(epoch.seconds);
+        done.stages = epoch.stages;
         val = epoch.accuracy.map_or(val, |a| a.val);
         let progress = format!("loss {:.4}  val {}", epoch.loss, percent(val));
         if ranks.count() > 1 && watch.is_interrupted() && trainer.epoch() < args.training.epochs {

@@ -9,7 +9,7 @@ use crate::dataset::{Dataset, TEST, TRAIN, VAL};
 use crate::error::Result;
 use crate::model::{LabelKind, Model};
 use crate::ranks::{Ranks, Sent};
-use crate::train::{Epoch, Move, Trainer};
+use crate::train::{Epoch, Move, StageSeconds, Trainer};
 
 /// The measurements of a run.
 #[derive(Default)]
@@ -23,6 +23,8 @@ pub(super) struct Done {
     pub bytes: [[u64; 2]; 2],
     /// Bytes copied from device to device in the same epoch: measured and planned.
     pub between: [u64; 2],
+    /// Seconds of the stages of mini-batches, in the last epoch.
+    pub stages: Option<StageSeconds>,
 }
 
 /// Describes a move of vertices between devices: its epoch, its seconds and its reason.
@@ -56,6 +58,14 @@ pub(super) fn epoch_line(epoch: &Epoch, labels: LabelKind) -> serde_json::Value 
         "bytes_to_device": epoch.bytes_to_device,
         "bytes_to_host": epoch.bytes_to_host,
     });
+    if let Some(StageSeconds { batches, vertices, edges, sample, gather, compute, waiting }) = epoch.stages {
+        line["batches"] = batches.into();
+        line["batch_vertices"] = vertices.into();
+        line["batch_edges"] = edges.into();
+        line["stage_seconds"] = json!({
+            "sampling": sample, "gathering": gather, "computing": compute, "waiting": waiting,
+        });
+    }
     if epoch.planned_bytes_between_devices > 0 {
         line["bytes_between_devices"] = epoch.bytes_between_devices.into();
     }
@@ -120,6 +130,7 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
             "parts": trainer.parts(),
             "part_seconds": trainer.part_seconds(),
             "splits": trainer.splits().len(),
+            "batches": done.stages.map(|stages| stages.batches),
             "planned_bytes_to_device": planned_to_device,
             "measured_bytes_to_device": to_device,
             "planned_bytes_to_host": planned_to_host,
@@ -149,6 +160,9 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
         ("peak memory", bytesize::ByteSize(peak).to_string()),
         ("start-up", began),
     ];
+    if let Some(stages) = done.stages {
+        rows.push(("batches", format!("{} per epoch; {}", stages.batches, stages_line(&stages))));
+    }
     if let Some(dir) = &args.checkpoints.checkpoint {
         rows.push(("checkpoint", dir.display().to_string()));
     }
@@ -180,6 +194,16 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
         print(&format!("\n{}", align(table)))?;
     }
     Ok(())
+}
+
+/// Describes the last epoch of mini-batches: the time of its stages, which work at the same time, and the slowest.
+fn stages_line(stages: &StageSeconds) -> String {
+    let [sample, gather, compute, waiting] =
+        [stages.sample, stages.gather, stages.compute, stages.waiting].map(seconds);
+    format!(
+        "sampling {sample}, gathering {gather}, computing {compute}, waiting for batches {waiting}; slowest: {}",
+        stages.slowest()
+    )
 }
 
 /// Returns what each rank has sent to each other one: `[from, to, messages with rows, bytes of rows, messages, bytes]`.

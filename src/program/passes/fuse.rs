@@ -7,8 +7,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::program::RowStep;
 use crate::program::dataflow::{OpId, Program, TensorId};
-use crate::program::{RowSpace, RowStep};
 
 /// Merges each row step into the operation before it, if nothing else reads the result in between.
 ///
@@ -43,7 +43,7 @@ fn rides(program: &Program, outputs: &HashSet<TensorId>, tensor: TensorId, reade
     let described = program.tensor(tensor);
     program.producer(tensor).is_some_and(takes)
         && !described.constant
-        && described.ty.rows == RowSpace::Vertices
+        && described.ty.rows.is_of_vertices()
         && program.consumers(tensor) == [reader]
         && !outputs.contains(&tensor)
         && !program.next().contains_key(&tensor)

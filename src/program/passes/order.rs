@@ -10,6 +10,8 @@
 //! | gather-first | at its input width | again only if the input itself needs a gradient |
 //! | hoisted: gather-first on a constant input | once for the whole run | never |
 //!
+//! In a mini-batch, a gather has fewer rows than sources, so the multiplications count as well.
+//!
 //! # Source
 //! MG-GCN (Balin et al., 2021), section 4.4. There, the backward product of the first layer is left out in any order.
 //! That is exact only if the gather comes first, so it is left out here only in that case.
@@ -18,7 +20,7 @@ use lapidary_kernels::op::{EdgeWeight, Gather};
 
 use crate::program::dataflow::{OpId, Program, TensorId};
 use crate::program::shape::ProgramError;
-use crate::program::{BlockSpec, Linear, Op, RowSpace, RowStep};
+use crate::program::{BatchEdges, BlockSpec, LevelSizes, Linear, Op, RowSpace, RowStep};
 
 /// Quantities that the choice depends on, beside the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +29,8 @@ pub struct Workload {
     pub vertices: u64,
     /// Number of edges, without added self-loops.
     pub edges: u64,
+    /// The sizes of mini-batches, if the program is for them.
+    pub levels: Option<LevelSizes>,
     /// Whether gradients are computed.
     pub backward: bool,
     /// How often the program will run; the cost of a hoisted gather is divided by this.
@@ -108,7 +112,7 @@ impl Segment {
     fn linear_first_bytes(&self, program: &Program, workload: &Workload) -> f64 {
         let width = program.tensor(program.op_outputs(self.linear)[0]).ty.width;
         let passes = if workload.backward { 2.0 } else { 1.0 };
-        passes * self.row_bytes(program, workload, width)
+        passes * self.row_bytes(program, workload, width) + self.product_bytes(program, workload, self.input)
     }
 
     /// Returns the bytes per run if the row operations come first.
@@ -118,11 +122,30 @@ impl Segment {
         if input.constant {
             return once / workload.runs.max(1) as f64;
         }
-        if workload.backward && input.wants_gradient { 2.0 * once } else { once }
+        let passes = if workload.backward && input.wants_gradient { 2.0 } else { 1.0 };
+        passes * once + self.product_bytes(program, workload, self.output)
+    }
+
+    /// Returns what the product, forward and backward, costs with the rows of a tensor: 0 if it has as many rows in both
+    /// orders.
+    fn product_bytes(&self, program: &Program, workload: &Workload, at: TensorId) -> f64 {
+        let rows_of = |tensor: TensorId| workload.rows(program.tensor(tensor).ty.rows);
+        if rows_of(self.input) == rows_of(self.output) {
+            return 0.0;
+        }
+        let [d_in, d_out] = [program.inputs(self.linear)[0], program.op_outputs(self.linear)[0]]
+            .map(|tensor| program.tensor(tensor).ty.width as f64);
+        let per_row = 4.0 * (d_in + d_out) + 2.0 * d_in * d_out / FLOPS_PER_BYTE;
+        let passes = if workload.backward { 3.0 } else { 1.0 };
+        passes * rows_of(at) * per_row
     }
 
     fn row_bytes(&self, program: &Program, workload: &Workload, width: usize) -> f64 {
-        self.row_ops.iter().map(|&op| op_bytes(program.op(op), workload, width)).sum()
+        let bytes = |&op: &OpId| {
+            let rows = workload.rows(program.tensor(program.op_outputs(op)[0]).ty.rows);
+            op_bytes(program.op(op), workload, rows, width)
+        };
+        self.row_ops.iter().map(bytes).sum()
     }
 
     fn rebuild(&self, program: &mut Program, linear_first: bool) -> Result<(), ProgramError> {
@@ -154,7 +177,9 @@ impl Segment {
 fn is_row_op(program: &Program, op: OpId) -> bool {
     match program.op(op) {
         Op::Row(RowStep::Scale) => true,
-        Op::Gather(Gather { block, .. }) => block.rows() == RowSpace::Vertices && block.sources() == RowSpace::Vertices,
+        Op::Gather(Gather { block, .. }) => {
+            matches!(block, BlockSpec::Graph { .. } | BlockSpec::Batch { edges: BatchEdges::Drawn { .. }, .. })
+        }
         _ => false,
     }
 }
@@ -163,13 +188,32 @@ fn is_output(program: &Program, tensor: TensorId) -> bool {
     program.outputs().values().any(|&t| t == tensor)
 }
 
-fn op_bytes(op: &Op, workload: &Workload, width: usize) -> f64 {
+/// Multiplications and additions of a product that take as long as a byte of memory, on current CPUs and GPUs.
+const FLOPS_PER_BYTE: f64 = 8.0;
+
+impl Workload {
+    fn rows(&self, rows: RowSpace) -> f64 {
+        match (rows, &self.levels) {
+            (RowSpace::Level(level), Some(levels)) => levels.rows(level) as f64,
+            _ => self.vertices as f64,
+        }
+    }
+
+    /// Returns the number of edges of a block.
+    fn edges(&self, block: BlockSpec) -> f64 {
+        match (block, &self.levels) {
+            (BlockSpec::Batch { edges, level, .. }, Some(levels)) => levels.block_edges(edges, level) as f64,
+            (BlockSpec::Graph { self_loops: true, .. }, _) => self.edges as f64 + self.vertices as f64,
+            _ => self.edges as f64,
+        }
+    }
+}
+
+fn op_bytes(op: &Op, workload: &Workload, n: f64, width: usize) -> f64 {
     let row = 4.0 * width as f64;
-    let n = workload.vertices as f64;
     match op {
         Op::Gather(Gather { block, weight }) => {
-            let loops = matches!(block, BlockSpec::Graph { self_loops: true, .. });
-            let edges = workload.edges as f64 + if loops { n } else { 0.0 };
+            let edges = workload.edges(*block);
             let per_edge = if *weight == EdgeWeight::Stored { 8.0 } else { 4.0 };
             8.0 * n + edges * (per_edge + row) + n * row
         }

@@ -1,0 +1,77 @@
+//! What `lapidary plan --batch` prints.
+
+use bytesize::ByteSize;
+use serde_json::json;
+
+use super::output::{align, count, facts, json_line, print, seconds, table};
+use crate::error::Result;
+use crate::forecast::BatchForecast;
+
+/// Prints the forecast of an epoch of mini-batches, as tables or as a JSON line.
+pub(super) fn show(forecast: &BatchForecast, as_json: bool) -> Result<()> {
+    let BatchForecast { batches, drawn, feature_bytes, peak_bytes, device_memory, outcome, stages, .. } = forecast;
+    let [sample, gather, compute] = *stages;
+    if as_json {
+        return json_line(&json!({
+            "event": "plan_batches",
+            "batches": batches,
+            "drawn": drawn,
+            "vertices": forecast.vertices,
+            "edges": forecast.edges,
+            "feature_bytes": feature_bytes,
+            "peak_bytes": {"median": peak_bytes[0], "p90": peak_bytes[1], "most": peak_bytes[2], "planned": peak_bytes[3]},
+            "device_memory": device_memory,
+            "feasible": outcome.is_ok(),
+            "needed_bytes": outcome.err(),
+            "batch_bytes_to_device": outcome.ok().map(|bytes| bytes[0]),
+            "batch_bytes_to_host": outcome.ok().map(|bytes| bytes[1]),
+            "stage_seconds": {"sampling": sample, "gathering": gather, "computing": compute},
+        }));
+    }
+    let mut levels = table(["level", "vertices", "most", "edges drawn", "most "]);
+    for (level, vertices) in forecast.vertices.iter().enumerate() {
+        let name = match level {
+            0 => "0, features".to_owned(),
+            last if last + 1 == forecast.vertices.len() => format!("{last}, seeds"),
+            middle => middle.to_string(),
+        };
+        let whole = |number: f64| count(number.round() as u64);
+        let edges = level.checked_sub(1).map(|layer| forecast.edges[layer]);
+        let [mean, most] = edges.map_or(["-".into(), "-".into()], |edges| edges.map(whole));
+        levels.add_row([name, whole(vertices[0]), whole(vertices[1]), mean, most]);
+    }
+    print(&align(levels))?;
+    let size = |bytes: u64| ByteSize(bytes).to_string();
+    let [median, ninth, most, planned] = peak_bytes.map(size);
+    let memory = match outcome {
+        Ok([_, 0]) => format!("fits into {}; nothing leaves the device before its last use", size(*device_memory)),
+        Ok([to_device, to_host]) => format!(
+            "fits into {} if each batch copies {} to the device and {} to the host",
+            size(*device_memory),
+            size(*to_device),
+            size(*to_host)
+        ),
+        Err(needed) => format!("does not fit into {}: needs {} bytes", size(*device_memory), count(*needed)),
+    };
+    let [sample_s, gather_s, compute_s] = [sample, gather, compute].map(seconds);
+    let slowest = [("sampling", sample), ("gathering", gather), ("computing", compute)]
+        .into_iter()
+        .max_by(|a, b| a.1.total_cmp(&b.1))
+        .map_or("", |(name, _)| name);
+    print(&format!(
+        "\n{}",
+        facts(&[
+            ("batches", format!("{} per epoch; {drawn} were drawn for these figures", count(*batches))),
+            ("features", format!("{} per epoch, gathered and copied to the device", size(*feature_bytes))),
+            ("device memory", format!("median {median}, ninth decile {ninth}, most {most}; planned for {planned}")),
+            ("", memory),
+            (
+                "stages",
+                format!(
+                    "sampling {sample_s}, gathering {gather_s} (measured), computing {compute_s} (predicted) per epoch; \
+                 slowest: {slowest}"
+                )
+            ),
+        ])
+    ))
+}

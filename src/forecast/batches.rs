@@ -1,0 +1,162 @@
+//! Forecasts of mini-batches: how large they are, what they need of a device, and how long an epoch of them takes.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use lapidary_cost_model::Profile;
+use lapidary_planner::memory::Epoch;
+
+use super::DryRun;
+use super::predict::script_seconds;
+use crate::error::{Error, Result};
+use crate::lower::{Contents, FeatureData, Inputs, Lifetime, Lowered, Sizes, Tiling, lower};
+use crate::plan::{DeviceBudget, Method, Script, Sequence, plan_sequence};
+use crate::profile;
+use crate::program::{LevelSizes, Program};
+use crate::sample::Scratch;
+use crate::train::{Batches, Drawing};
+use lapidary_kernels::Slot;
+
+/// Batches that are drawn for a forecast, at most.
+const PROBES: usize = 16;
+
+/// What an epoch of mini-batches needs, on one device. Sizes are those of batches that were drawn.
+#[derive(Clone, Debug)]
+pub struct BatchForecast {
+    /// The device profile that seconds of computing are predicted by.
+    pub profile: Profile,
+    /// Number of batches of an epoch.
+    pub batches: u64,
+    /// Number of batches that were drawn. A run draws the same ones first.
+    pub drawn: usize,
+    /// Vertices of each level, from the one with the features to the seeds: the mean, and the most.
+    pub vertices: Vec<[f64; 2]>,
+    /// Edges drawn into each level but the first, in the same order.
+    pub edges: Vec<[f64; 2]>,
+    /// Bytes of features that an epoch gathers on the host and copies to the device.
+    pub feature_bytes: u64,
+    /// Bytes that a device needs so that nothing leaves it before its last use: the median of the batches, their ninth
+    /// decile, the most, and what a run plans for.
+    pub peak_bytes: [u64; 4],
+    /// Memory of the device, in bytes.
+    pub device_memory: u64,
+    /// Bytes that the plan for the largest batches copies to the device and to the host, in a batch of the sizes that it
+    /// is for; the bytes that it would need at least, if it does not fit.
+    pub outcome: std::result::Result<[u64; 2], u64>,
+    /// Seconds of the stages in an epoch: sampling and gathering as measured on this machine for the drawn batches, each
+    /// alone and with one thread for sampling; computing as predicted by the profile.
+    pub stages: [f64; 3],
+}
+
+impl DryRun<'_> {
+    /// Forecasts an epoch of mini-batches. The evaluation, which is over the whole graph, is not part of it.
+    ///
+    /// # Errors
+    /// Those of [`DryRun::run`]; [`Error::Value`] for a shape and for several ranks; [`Error::Batch`].
+    /// # Cost
+    /// That of drawing, gathering and planning up to 16 batches.
+    pub fn run_batches(&self, batches: &Batches) -> Result<BatchForecast> {
+        let wrong =
+            |value: String, expected: &str| Err(Error::Value { option: "batch", value, expected: expected.into() });
+        if self.rank_count() > 1 {
+            return wrong(format!("{} ranks", self.rank_count()), "mini-batches run in one process");
+        }
+        let (model, inputs) = self.bound()?;
+        let (Some(inputs), Some(data)) = (inputs, self.data()) else {
+            return wrong("a shape".into(), "the sizes of batches depend on the edges, so name a dataset");
+        };
+        let profile = profile::load(&self.profile_name())?;
+        let drawing = Drawing::new(batches.clone(), data, &inputs, 0, self.part_count())?;
+        let order = drawing.order(1);
+        let (mut scratch, mut shares, mut sample_s) = (Scratch::default(), Vec::new(), 0.0);
+        let count = drawing.count().min(PROBES);
+        for number in 0..count {
+            let start = Instant::now();
+            shares.push(drawing.draw(1, number, &order, &mut scratch)?);
+            sample_s += start.elapsed().as_secs_f64();
+        }
+        let sizes: Vec<LevelSizes> = shares.iter().flatten().map(|drawn| drawing.sizes(drawn)).collect();
+        let bound = sizes.iter().fold(LevelSizes::default(), |bound, sizes| bound.or(sizes)).with_room();
+        let [training, _] = self.programs(&model, Some((drawing.layers(), bound)))?;
+        let plans = Plans { training: &training, inputs: &inputs };
+        let device_memory = self.device_bytes(&profile);
+        let outcome = match plans.plan(bound, device_memory) {
+            Ok((script, _)) => Ok([script.bytes_to_device, script.bytes_to_host]),
+            Err(Error::DoesNotFit { need_bytes, .. }) => Err(need_bytes),
+            Err(error) => return Err(error),
+        };
+        let free: Vec<(Script, Lowered)> =
+            sizes.iter().map(|&sizes| plans.plan(sizes, u64::MAX)).collect::<Result<_>>()?;
+        let mut peaks: Vec<u64> = free.iter().map(|(script, _)| script.peak_bytes).collect();
+        peaks.sort_unstable();
+        let quantile = |share: f64| peaks.get(((peaks.len() as f64 * share) as usize).min(peaks.len() - 1)).copied();
+        let planned = plans.plan(bound, u64::MAX)?.0.peak_bytes;
+        let supply = drawing.supply(&training);
+        let contents = contents(&plans.lower(bound));
+        let start = Instant::now();
+        for (number, share) in shares.iter().enumerate() {
+            drawing.give(&supply, &contents, number, share)?;
+        }
+        let gather_s = start.elapsed().as_secs_f64();
+        let compute_s: f64 = free.iter().map(|(script, lowered)| script_seconds(&profile, lowered, script)).sum();
+        let per_epoch = drawing.count() as f64 / count.max(1) as f64;
+        let parts = self.part_count() as f64;
+        let levels = 0..=drawing.layers() as u8;
+        Ok(BatchForecast {
+            batches: drawing.count() as u64,
+            drawn: count,
+            vertices: levels.clone().map(|level| spread(&sizes, |sizes| sizes.rows(level))).collect(),
+            edges: levels.skip(1).map(|level| spread(&sizes, |sizes| sizes.drawn(level))).collect(),
+            feature_bytes: (feature_bytes(&inputs, &sizes) * per_epoch) as u64,
+            peak_bytes: [quantile(0.5), quantile(0.9), peaks.last().copied(), Some(planned)]
+                .map(Option::unwrap_or_default),
+            device_memory,
+            outcome,
+            stages: [sample_s * per_epoch, gather_s * per_epoch, compute_s * per_epoch / parts],
+            profile,
+        })
+    }
+}
+
+/// Plans of the training program for batches of different sizes.
+struct Plans<'a> {
+    training: &'a Program,
+    inputs: &'a Inputs,
+}
+
+impl Plans<'_> {
+    fn lower(&self, sizes: LevelSizes) -> Lowered {
+        let tiling = Tiling::from(Sizes::of(self.inputs)).with_levels(sizes);
+        lower(&[("train", self.training)], &tiling, 0)
+    }
+
+    fn plan(&self, sizes: LevelSizes, capacity_bytes: u64) -> Result<(Script, Lowered)> {
+        let lowered = self.lower(sizes);
+        let budget = DeviceBudget { name: "the device".into(), capacity_bytes, in_place: false };
+        let keep = BTreeSet::<Slot>::new();
+        let sequence = Sequence::Phases(&[0]);
+        let planned = plan_sequence(&[&lowered], &[budget], sequence, &Epoch::Steady, &keep, &Method::default())?;
+        Ok((planned.devices[0].script(), lowered))
+    }
+}
+
+/// Returns what every batch gives to a session.
+fn contents(lowered: &Lowered) -> Vec<(Slot, Contents)> {
+    let given = (0..).map(Slot).zip(&lowered.tensors).filter(|(_, tensor)| tensor.kind == Lifetime::Batch);
+    given.filter_map(|(slot, tensor)| Some((slot, tensor.contents.clone()?))).collect()
+}
+
+/// Returns the mean of a size, and the most.
+fn spread(sizes: &[LevelSizes], size: impl Fn(&LevelSizes) -> u64) -> [f64; 2] {
+    let all: Vec<f64> = sizes.iter().map(|sizes| size(sizes) as f64).collect();
+    [all.iter().sum::<f64>() / all.len().max(1) as f64, all.iter().copied().fold(0.0, f64::max)]
+}
+
+/// Returns the bytes of the features of these batches: numbers, and for sparse features their columns.
+fn feature_bytes(inputs: &Inputs, sizes: &[LevelSizes]) -> f64 {
+    let of_batch = |sizes: &LevelSizes| match &inputs.features {
+        FeatureData::Dense { width, .. } => 4.0 * *width as f64 * sizes.rows(0) as f64,
+        FeatureData::Sparse { .. } => 8.0 * sizes.feature_cells as f64,
+    };
+    sizes.iter().map(of_batch).sum()
+}

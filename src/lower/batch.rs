@@ -1,0 +1,319 @@
+//! The contents of a mini-batch: what the programs over its levels read of the data.
+
+use std::collections::BTreeMap;
+
+use lapidary_kernels::memory::{AlignedBytes, NoHostMemory};
+use lapidary_kernels::storage_type::round;
+use lapidary_kernels::{HostSlot, Shared};
+use rayon::prelude::*;
+
+use super::{Contents, FeatureData, Inputs, LabelData, Supply};
+use crate::graph::Block;
+use crate::program::{BatchEdges, BlockSpec, Degree, LevelSizes, LoopWeight, Origin};
+use crate::sample::MiniBatch;
+
+/// The data that mini-batches take their contents from.
+#[derive(Debug)]
+pub struct BatchSupply {
+    inputs: Inputs,
+    /// For each power of a degree that is read, the factors of all vertices.
+    scales: BTreeMap<Degree, HostSlot>,
+}
+
+/// A mini-batch whose contents can be requested. Each block is made once.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    supply: &'a BatchSupply,
+    drawn: &'a MiniBatch,
+    blocks: BTreeMap<BlockSpec, BatchBlock>,
+}
+
+/// A block, and where its edges come from.
+#[derive(Clone, Debug)]
+struct BatchBlock {
+    block: Block,
+    /// For each edge, its place among the edges that were drawn, or the number of edges that were drawn for an added
+    /// self-loop. `None` if the edges are those that were drawn, in their order.
+    from: Option<Shared<u64>>,
+}
+
+impl BatchSupply {
+    /// Creates a supply for programs that read these origins.
+    ///
+    /// # Cost
+    /// O(n) for each power of a degree; O(n + e) if it is weighted.
+    pub fn new<'o>(inputs: &Inputs, read: impl IntoIterator<Item = &'o Origin>) -> Self {
+        let mut supply = Supply::new(inputs);
+        let of_batch = read.into_iter().filter_map(|origin| match origin {
+            Origin::OfBatch(origin, _) => Some(&**origin),
+            _ => None,
+        });
+        let scales = of_batch.filter_map(|origin| match *origin {
+            Origin::Scale(degree) => Some((degree, supply.get(0, 0, &Contents::Origin(origin.clone())))),
+            _ => None,
+        });
+        Self { scales: scales.collect(), inputs: inputs.clone() }
+    }
+}
+
+/// Returns the sizes of a mini-batch.
+///
+/// # Cost
+/// O(edges and vertices of the batch).
+pub fn level_sizes(inputs: &Inputs, drawn: &MiniBatch) -> LevelSizes {
+    let sources = drawn.blocks.iter().map(|block| block.own_sources() as u64);
+    let rows: Vec<u64> = sources.chain([drawn.seeds as u64]).collect();
+    let edges = drawn.blocks.iter().map(|block| {
+        let view = block.view();
+        let loops = (0..block.row_count()).into_par_iter().map(|v| loops_in(view.sources(v), v)).sum::<usize>();
+        [block.edge_count() as u64, loops as u64]
+    });
+    let cells = match &inputs.features {
+        FeatureData::Sparse { indptr, .. } => {
+            drawn.vertices.iter().map(|&v| indptr[v as usize + 1] - indptr[v as usize]).sum()
+        }
+        FeatureData::Dense { .. } => 0,
+    };
+    LevelSizes::new(&rows, &edges.collect::<Vec<_>>(), cells, drawn.seeds as u64)
+}
+
+fn loops_in(sources: &[u32], v: usize) -> usize {
+    sources.iter().filter(|&&u| u as usize == v).count()
+}
+
+impl<'a> Batch<'a> {
+    /// Makes the contents of a mini-batch available.
+    pub fn new(supply: &'a BatchSupply, drawn: &'a MiniBatch) -> Self {
+        Self { supply, drawn, blocks: BTreeMap::new() }
+    }
+
+    /// Returns the array for `contents`.
+    ///
+    /// # Errors
+    /// [`NoHostMemory`] for the features.
+    /// # Panics
+    /// If the contents are not those of a mini-batch of this data.
+    /// # Cost
+    /// O(size of the array); O(edges of the block) for each block once.
+    pub fn get(&mut self, contents: &Contents) -> Result<HostSlot, NoHostMemory> {
+        Ok(match contents {
+            Contents::Indptr(block) => HostSlot::constant(self.block(*block).block.indptr()),
+            Contents::Indices(block) => HostSlot::constant(self.block(*block).block.indices()),
+            Contents::Origin(Origin::OfBatch(origin, level)) if **origin == Origin::Features => {
+                HostSlot::Constant(self.features(self.vertices(*level))?.into())
+            }
+            Contents::Origin(Origin::OfBatch(origin, level)) => self.of_vertices(origin, *level),
+            Contents::Rounded(Origin::OfBatch(origin, level)) if **origin == Origin::Features => {
+                let rows = self.features(self.vertices(*level))?;
+                let mut stored = AlignedBytes::zeroed(rows.len() / 2)?;
+                round(rows.as_slice(), stored.as_mut_slice());
+                HostSlot::Constant(stored.into())
+            }
+            Contents::Origin(Origin::EdgeWeights(block, loops)) => {
+                HostSlot::constant(&Shared::from(self.edge_weights(*block, *loops)))
+            }
+            // Both ends of an edge are known by their numbers in the batch.
+            Contents::Origin(Origin::SourceIds(block)) => {
+                let sources = self.block(*block).block.own_sources() as u32;
+                HostSlot::constant(&Shared::from((0..sources).collect::<Vec<_>>()))
+            }
+            Contents::Origin(Origin::EdgePermutation(block)) => {
+                let from = self.block(block.transpose()).from.clone();
+                HostSlot::constant(&from.expect("a transposed block has other places"))
+            }
+            other => panic!("{other:?} is not of a mini-batch"),
+        })
+    }
+
+    /// Returns the vertices of a level.
+    fn vertices(&self, level: u8) -> &'a [u32] {
+        let drawn = self.drawn;
+        &drawn.vertices[..drawn.blocks.get(level as usize).map_or(drawn.seeds, Block::own_sources)]
+    }
+
+    fn of_vertices(&self, origin: &Origin, level: u8) -> HostSlot {
+        let (inputs, rows) = (&self.supply.inputs, self.vertices(level));
+        match (origin, &inputs.features, &inputs.labels) {
+            (Origin::FeatureValues, FeatureData::Sparse { indptr, values, .. }, _) => {
+                HostSlot::constant(&Shared::from(cells(indptr, values, rows)))
+            }
+            (Origin::Labels, _, LabelData::Classes(labels)) => taken(labels, rows, 1),
+            (Origin::Targets, _, LabelData::Targets(targets)) => {
+                taken(targets, rows, targets.len() / inputs.graph.vertex_count().max(1))
+            }
+            (Origin::Split, ..) => taken(&inputs.split, rows, 1),
+            (Origin::Scale(degree), ..) => {
+                let factors: Vec<f32> = self.supply.scales[degree].read(|bytes| {
+                    let factors: &[f32] = bytemuck::cast_slice(bytes);
+                    rows.iter().map(|&v| factors[v as usize]).collect()
+                });
+                HostSlot::constant(&Shared::from(factors))
+            }
+            _ => panic!("a program is bound to data that has no {origin:?}"),
+        }
+    }
+
+    /// Returns the rows of dense features.
+    fn features(&self, rows: &[u32]) -> Result<AlignedBytes, NoHostMemory> {
+        let FeatureData::Dense { data, width } = &self.supply.inputs.features else {
+            panic!("a program for dense features is bound to sparse ones");
+        };
+        let mut taken = AlignedBytes::zeroed(rows.len() * width * size_of::<f32>())?;
+        take(data, rows, *width, taken.as_mut_slice());
+        Ok(taken)
+    }
+
+    fn edge_weights(&mut self, spec: BlockSpec, loops: LoopWeight) -> Vec<f32> {
+        let BlockSpec::Batch { level, .. } = spec else { panic!("{spec:?} is not of a mini-batch") };
+        let layer = level as usize - 1;
+        let (drawn, inputs) = (self.drawn, &self.supply.inputs);
+        let (edges, stands_for) = (&drawn.edges[layer], &drawn.stands_for[layer]);
+        let weight = |place: usize| match (&inputs.edge_weights, loops) {
+            (None, LoopWeight::One) => stands_for[place],
+            (Some(weights), LoopWeight::One) => stands_for[place] * weights[edges[place] as usize],
+            // The values of attention are not added up, so no edge stands for others.
+            (None, LoopWeight::Mean) => 1.0,
+            (Some(weights), LoopWeight::Mean) => weights[edges[place] as usize],
+        };
+        let made = self.block(spec);
+        let Some(from) = &made.from else { return (0..edges.len()).into_par_iter().map(weight).collect() };
+        let view = made.block.view();
+        let of_row = |row: usize| {
+            let (start, end) = (made.block.indptr()[row] as usize, made.block.indptr()[row + 1] as usize);
+            let sources = view.sources(row);
+            (start..end).map(move |edge| (from[edge] as usize, sources[edge - start]))
+        };
+        let value = |(place, source): (usize, u32)| match place < edges.len() {
+            true => weight(place),
+            // A self-loop has the same number at both ends.
+            false => loop_weight(inputs, drawn.vertices[source as usize] as usize, loops),
+        };
+        (0..made.block.row_count()).into_par_iter().flat_map_iter(|row| of_row(row).map(value)).collect()
+    }
+
+    fn block(&mut self, spec: BlockSpec) -> &BatchBlock {
+        if !self.blocks.contains_key(&spec) {
+            let block = self.make(spec);
+            self.blocks.insert(spec, block);
+        }
+        &self.blocks[&spec]
+    }
+
+    fn make(&mut self, spec: BlockSpec) -> BatchBlock {
+        let drawn = self.drawn;
+        let BlockSpec::Batch { edges, level, transposed } = spec else { panic!("{spec:?} is not of a mini-batch") };
+        if transposed && edges == BatchEdges::Own {
+            let block = &drawn.blocks[level as usize - 1];
+            let rows = block.row_count() as u64;
+            let indptr: Vec<u64> = (0..=block.own_sources() as u64).map(|row| row.min(rows)).collect();
+            let indices: Vec<u32> = (0..rows as u32).collect();
+            let block = Block::rectangular(indptr.into(), indices.into(), rows as usize);
+            return BatchBlock { block, from: None };
+        }
+        if transposed {
+            let BatchBlock { block, from } = self.block(spec.transpose());
+            let (turned, places) = block.transpose();
+            let places = match from {
+                None => places,
+                Some(from) => places.into_iter().map(|place| from[place as usize]).collect(),
+            };
+            return BatchBlock { block: turned, from: Some(places.into()) };
+        }
+        match edges {
+            BatchEdges::Drawn { self_loops: false } => {
+                BatchBlock { block: drawn.blocks[level as usize - 1].clone(), from: None }
+            }
+            BatchEdges::Drawn { self_loops: true } => looped(&drawn.blocks[level as usize - 1], &drawn.vertices),
+            BatchEdges::Own => {
+                let block = &drawn.blocks[level as usize - 1];
+                let rows = block.row_count();
+                let indptr: Vec<u64> = (0..=rows as u64).collect();
+                let indices: Vec<u32> = (0..rows as u32).collect();
+                BatchBlock { block: Block::rectangular(indptr.into(), indices.into(), block.own_sources()), from: None }
+            }
+            BatchEdges::Features { width } => {
+                let FeatureData::Sparse { indptr, indices, .. } = &self.supply.inputs.features else {
+                    panic!("a program for sparse features is bound to dense ones");
+                };
+                let lengths = drawn.vertices.iter().map(|&v| indptr[v as usize + 1] - indptr[v as usize]);
+                let ends = lengths.scan(0, |end, length| {
+                    *end += length;
+                    Some(*end)
+                });
+                let offsets: Vec<u64> = std::iter::once(0).chain(ends).collect();
+                let columns = cells(indptr, indices, &drawn.vertices);
+                BatchBlock { block: Block::rectangular(offsets.into(), columns.into(), width), from: None }
+            }
+        }
+    }
+}
+
+/// Returns the block with exactly one self-loop for each row, at its place in the order of the graph.
+fn looped(block: &Block, vertices: &[u32]) -> BatchBlock {
+    let (rows, drawn) = (block.row_count(), block.edge_count() as u64);
+    let view = block.view();
+    let mut indptr = Vec::with_capacity(rows + 1);
+    indptr.push(0u64);
+    let (mut indices, mut from) =
+        (Vec::with_capacity(block.edge_count() + rows), Vec::with_capacity(block.edge_count() + rows));
+    for (row, &vertex) in vertices[..rows].iter().enumerate() {
+        let first = block.indptr()[row];
+        let others = view.sources(row).iter().zip(first..).filter(|(u, _)| **u as usize != row);
+        let below = others.clone().take_while(|(u, _)| vertices[**u as usize] < vertex).count();
+        let mut push = |(&source, place): (&u32, u64)| {
+            indices.push(source);
+            from.push(place);
+        };
+        others.clone().take(below).for_each(&mut push);
+        push((&(row as u32), drawn));
+        others.skip(below).for_each(push);
+        indptr.push(indices.len() as u64);
+    }
+    let block = Block::rectangular(indptr.into(), indices.into(), block.own_sources());
+    BatchBlock { block, from: Some(from.into()) }
+}
+
+/// Returns the weight of the self-loop of a vertex: that of the graph's own, or that of an added one.
+fn loop_weight(inputs: &Inputs, v: usize, loops: LoopWeight) -> f32 {
+    let weights = |edge: usize| inputs.edge_weights.as_ref().map_or(1.0, |weights| weights[edge]);
+    let (sources, edges) = (inputs.graph.sources(v), inputs.graph.edges(v));
+    match loops {
+        LoopWeight::One => {
+            let first = sources.partition_point(|&u| (u as usize) < v);
+            let own = sources[first..].iter().take_while(|&&u| u as usize == v).count();
+            // Of several, the last one, as in `Graph::with_self_loops_and_values`.
+            if own == 0 { 1.0 } else { weights(edges.start + first + own - 1) }
+        }
+        LoopWeight::Mean => {
+            let others = sources.iter().zip(edges).filter(|(u, _)| **u as usize != v);
+            let (count, sum) =
+                others.fold((0u32, 0.0), |(count, sum), (_, edge)| (count + 1, sum + f64::from(weights(edge))));
+            if count == 0 { 0.0 } else { (sum / f64::from(count)) as f32 }
+        }
+    }
+}
+
+/// Copies rows of a matrix with `width` columns.
+fn take<T: Copy + Send + Sync>(data: &[T], rows: &[u32], width: usize, taken: &mut [T]) {
+    let pieces = taken.par_chunks_mut((ROWS_A_TASK * width).max(1)).zip(rows.par_chunks(ROWS_A_TASK));
+    pieces.for_each(|(to, rows)| {
+        for (to, &v) in to.chunks_exact_mut(width.max(1)).zip(rows) {
+            to.copy_from_slice(&data[v as usize * width..][..width]);
+        }
+    });
+}
+
+/// Rows that one task copies.
+const ROWS_A_TASK: usize = 256;
+
+fn taken<T: bytemuck::Pod + Default + Send + Sync>(data: &[T], rows: &[u32], width: usize) -> HostSlot {
+    let mut taken = vec![T::default(); rows.len() * width];
+    take(data, rows, width, &mut taken);
+    HostSlot::constant(&Shared::from(taken))
+}
+
+/// Returns the entries of rows of a CSR matrix.
+fn cells<T: Copy>(indptr: &[u64], values: &[T], rows: &[u32]) -> Vec<T> {
+    let row = |&v: &u32| &values[indptr[v as usize] as usize..indptr[v as usize + 1] as usize];
+    rows.iter().flat_map(row).copied().collect()
+}
