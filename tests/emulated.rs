@@ -52,7 +52,11 @@ fn agrees_to(share: f64, flags: &[&str], devices: &str, memory: Option<&str>) {
             let is_told = planned.is_u64() || what == "bytes_between_devices";
             assert!(is_told && planned == measured, "seed {seed}: {what} {measured}, not {planned}");
         }
-        assert_eq!(summary["peak_device_bytes"], summary["planned_peak_device_bytes"], "seed {seed}");
+        let [peaks, planned] = ["peak_device_bytes", "planned_peak_device_bytes"].map(|kind| summary[kind].clone());
+        // A mini-batch may be smaller than the largest, which is planned for.
+        let is_kept = |(peak, planned): (&Value, &Value)| peak.as_u64() <= planned.as_u64();
+        let kept = pairs(peaks.as_array().unwrap(), planned.as_array().unwrap()).all(is_kept);
+        assert!(kept && (peaks == planned || flags.contains(&"--batch")), "seed {seed}: {peaks}, not {planned}");
     }
     println!("emulated: {flags:?} on {devices} trained as on the CPU");
 }
@@ -64,6 +68,16 @@ const KARATE: [&str; 4] = ["--data", "builtin:karate", "--epochs", "8"];
 fn every_model_trains_as_on_the_cpu() {
     for model in MODELS {
         agrees(&[&KARATE[..], &["--model", model]].concat(), "cuda:0", None);
+    }
+}
+
+/// GCN and GAT have self-loops beside the drawn edges; GraphSAGE has rows of two levels in one operation.
+#[test]
+#[ignore = "full: nine runs, three of them on two devices"]
+fn mini_batches_train_as_on_the_cpu() {
+    let batches = ["--batch", "5", "--fanout", "3,2"];
+    for (model, devices) in [("gcn", "cuda:0"), ("gat", "cuda:0"), ("sage", "cuda:0,0")] {
+        agrees(&[&KARATE[..], &batches, &["--model", model, "--dropout", "0"]].concat(), devices, None);
     }
 }
 

@@ -317,3 +317,101 @@ fn cells<T: Copy>(indptr: &[u64], values: &[T], rows: &[u32]) -> Vec<T> {
     let row = |&v: &u32| &values[indptr[v as usize] as usize..indptr[v as usize + 1] as usize];
     rows.iter().flat_map(row).copied().collect()
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::graph::Graph;
+    use crate::sample::{BatchKey, NeighborSampler, Sampler, Scratch};
+
+    /// A directed graph with a hub, repeated edges, repeated self-loops and isolated vertices.
+    fn inputs() -> Inputs {
+        let hub = (0..25u32).map(|u| (u, 7));
+        let ring = (0..20u32).flat_map(|v| [(v, (v + 1) % 20), (v, (v + 1) % 20), (v, v), ((v * 5) % 20, v)]);
+        let graph = Graph::from_edges(30, &hub.chain(ring).collect::<Vec<_>>()).unwrap();
+        let weights: Vec<f32> = (0..graph.edge_count()).map(|e| 0.5 + (e % 5) as f32).collect();
+        Inputs {
+            symmetric: false,
+            edge_weights: Some(weights.into()),
+            features: FeatureData::Dense { data: (0..90).map(|x| x as f32).collect::<Vec<_>>().into(), width: 3 },
+            labels: LabelData::Classes((0..30).collect::<Vec<u32>>().into()),
+            split: vec![1; 30].into(),
+            labelled: [0, 30, 0, 0],
+            graph,
+        }
+    }
+
+    /// Returns the matrix of a block with weights.
+    fn matrix(block: &Block, weights: &[f32]) -> Vec<Vec<f32>> {
+        let mut cells = vec![vec![0.0; block.own_sources()]; block.row_count()];
+        for (row, cells) in cells.iter_mut().enumerate() {
+            for edge in block.indptr()[row] as usize..block.indptr()[row + 1] as usize {
+                cells[block.indices()[edge] as usize] += weights[edge];
+            }
+        }
+        cells
+    }
+
+    #[test]
+    fn blocks_have_the_drawn_edges_and_what_they_stand_for() {
+        let inputs = inputs();
+        let sampler = NeighborSampler::new("3,2".parse().unwrap());
+        let supply = BatchSupply::new(&inputs, []);
+        for number in 0..20 {
+            let key = BatchKey { seed: 3, epoch: 1, batch: number };
+            let seeds = [7, 29, number as u32 % 7, 12];
+            let drawn = sampler.sample(&inputs.graph, &seeds, key, &mut Scratch::default()).unwrap();
+            let sizes = level_sizes(&inputs, &drawn);
+            let mut batch = Batch::new(&supply, &drawn);
+            for (level, self_loops) in [(1u8, false), (1, true), (2, false), (2, true)] {
+                let spec = BlockSpec::Batch { edges: BatchEdges::Drawn { self_loops }, level, transposed: false };
+                let layer = level as usize - 1;
+                let weights = inputs.edge_weights.as_ref().unwrap();
+                // Cell by cell, from the edges of the graph.
+                let of_graph = &drawn.blocks[layer];
+                let mut want = vec![vec![0.0; of_graph.own_sources()]; of_graph.row_count()];
+                for (row, want) in want.iter_mut().enumerate() {
+                    let v = drawn.vertices[row] as usize;
+                    for place in of_graph.indptr()[row] as usize..of_graph.indptr()[row + 1] as usize {
+                        let source = of_graph.indices()[place] as usize;
+                        if !(self_loops && source == row) {
+                            want[source] +=
+                                drawn.stands_for[layer][place] * weights[drawn.edges[layer][place] as usize];
+                        }
+                    }
+                    let loops = inputs.graph.edges(v).filter(|&edge| inputs.graph.indices()[edge] as usize == v);
+                    if self_loops {
+                        want[row] = loops.last().map_or(1.0, |edge| weights[edge]);
+                    }
+                }
+                let got = matrix(&batch.block(spec).block.clone(), &batch.edge_weights(spec, LoopWeight::One));
+                assert_eq!(got, want, "{spec:?} of batch {number}");
+                assert_eq!(
+                    sizes.block_edges(BatchEdges::Drawn { self_loops }, level),
+                    batch.block(spec).block.edge_count() as u64
+                );
+                let turned = spec.transpose();
+                let got = matrix(&batch.block(turned).block.clone(), &batch.edge_weights(turned, LoopWeight::One));
+                let columns = (0..of_graph.own_sources()).map(|u| want.iter().map(|row| row[u]).collect());
+                assert_eq!(got, columns.collect::<Vec<Vec<f32>>>(), "{turned:?} of batch {number}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_a_level_are_those_of_its_vertices() {
+        let inputs = inputs();
+        let sampler = NeighborSampler::new("2,2".parse().unwrap());
+        let drawn = sampler.sample(&inputs.graph, &[5, 7], BatchKey::default(), &mut Scratch::default()).unwrap();
+        let supply = BatchSupply::new(&inputs, []);
+        let mut batch = Batch::new(&supply, &drawn);
+        let of_batch = |origin, level| Contents::Origin(Origin::OfBatch(Box::new(origin), level));
+        let features = batch.get(&of_batch(Origin::Features, 0)).unwrap().to_vec::<f32>();
+        let want: Vec<f32> = drawn.vertices.iter().flat_map(|&v| [0, 1, 2].map(|c| (3 * v + c) as f32)).collect();
+        assert_eq!(features, want);
+        assert_eq!(batch.get(&of_batch(Origin::Labels, 2)).unwrap().to_vec::<u32>(), [5, 7]);
+        let rows = drawn.blocks[1].own_sources();
+        assert_eq!(batch.get(&of_batch(Origin::Split, 1)).unwrap().to_vec::<u32>(), vec![1; rows]);
+    }
+}

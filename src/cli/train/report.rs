@@ -83,8 +83,14 @@ pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Resu
         (false, Some(_)) => " (weights not used)",
         (false, None) => "",
     };
+    let batches = match (args.batches.batch, &args.batches.fanout) {
+        (Some(size), Some(fanout)) => {
+            format!(" of batches of {} ({} {fanout})", output::count(size as u64), args.batches.sampler)
+        }
+        _ => String::new(),
+    };
     say(format_args!(
-        "{} on {}: {} vertices, {} edges{}, {} train / {} val / {} test, {} epoch{}",
+        "{} on {}: {} vertices, {} edges{}, {} train / {} val / {} test, {} epoch{}{batches}",
         format_args!("{} {}{heads}{}", args.model.model, widths.join("-"), args.model.dtype.said()),
         output::one_line(data.name()),
         output::count(data.graph().vertex_count() as u64),
