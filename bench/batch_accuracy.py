@@ -8,9 +8,9 @@ the hidden layer, Adam(0.01) with weight decay 5e-4 on all parameters, and fan-o
   lapidary          mini-batches
   lapidary_whole    the whole graph at once, so one update per epoch
   PROGRAM           mini-batches of `--peer`, a program of `batches_peer.py`: PyG's if it can sample, else DGL's
-All programs start from the same weights, which differ between seeds. After each epoch, the accuracy is computed on the whole
-graph, with all neighbours and without dropout. The result is the test accuracy at the epoch with the best validation accuracy,
-the earliest on a tie. Samples and dropout masks differ between programs, so their runs are independent.
+All programs start from the same weights, which differ between seeds and are drawn like PyG's. After each epoch, the accuracy
+is computed on the whole graph, with all neighbours and without dropout. The result is the test accuracy at the epoch with the
+best validation accuracy, the earliest on a tie. Samples and dropout masks differ between programs.
 
 Each run is a line of `WORK/runs.jsonl`. A run that is there with the same settings is not repeated, so the command can be
 stopped and restarted; `--seeds 0` only writes the results.
@@ -22,24 +22,35 @@ import math
 import os
 import statistics
 
+import numpy as np
+
 import record
 from batches import HERE, last_lines, python_of
 from machine import machine
-from speed import initial_weights, write_safetensors
+from speed import write_safetensors
 
 SAME = dict(hidden=64, dropout=0.5, lr=0.01, weight_decay=5e-4)
 FANOUT = "10,10"
 # Epochs of mini-batches, and of the whole graph. The normalisation of features is that of `accuracy.py`.
 SETTINGS = {
     "cora": dict(batch=256, epochs=100, whole_epochs=200, feature_norm="row"),
-    "amazon-computers": dict(batch=1024, epochs=50, whole_epochs=100, feature_norm="none"),
-    "tolokers": dict(batch=1024, epochs=50, whole_epochs=100, feature_norm="none"),
+    "amazon-computers": dict(batch=1024, epochs=30, whole_epochs=100, feature_norm="none"),
+    "tolokers": dict(batch=1024, epochs=30, whole_epochs=100, feature_norm="none"),
     "coauthor-physics": dict(batch=1024, epochs=20, whole_epochs=100, feature_norm="row"),
 }
 
 
 def options(settings):
     return [word for name, value in settings.items() for word in ("--" + name.replace("_", "-"), value)]
+
+
+def initial_weights(widths, seed):
+    """Returns tensors by PyG's names, drawn from the distribution of its `SAGEConv`."""
+    rng, tensors = np.random.default_rng(seed), {}
+    for i, (k, m) in enumerate(zip(widths, widths[1:])):
+        for name, shape in (("lin_l.weight", (m, k)), ("lin_l.bias", m), ("lin_r.weight", (m, k))):
+            tensors[f"convs.{i}.{name}"] = rng.uniform(-(k**-0.5), k**-0.5, shape).astype(np.float32)
+    return tensors
 
 
 def settings_of(data, program):
@@ -58,17 +69,18 @@ def train(a, data, program, seed):
         about = json.load(file)
     weights = os.path.join(a.work, f"{data}-{seed}.safetensors")
     widths = [about["feature_width"], SAME["hidden"], about["classes"]]
-    write_safetensors(weights, initial_weights("sage", widths, seed=seed))
+    write_safetensors(weights, initial_weights(widths, seed))
     same = ["--data", folder, "--seed", seed, "--weights", weights, *options(settings_of(data, program))]
     if program.startswith("lapidary"):
-        own = ["--model", "sage", "--layers", 2, "--input-dropout", 0, "--json"]
+        own = ["--model", "sage", "--layers", 2, "--input-dropout", 0, "--json", "--threads", a.threads]
         lines = last_lines([a.lapidary, "train", *same, *own], a.timeout)
         if "status" in lines[-1]:
             raise SystemExit(f"{program} on {data}: {lines[-1]['error']}")
         epochs = [line for line in lines if line["event"] == "epoch"]
         result = dict(test_accuracy=lines[-1]["test_accuracy"], best_epoch=lines[-1]["best_epoch"])
     else:
-        line = last_lines([a.python, os.path.join(HERE, "batches_peer.py"), "--program", program, "--evaluate", *same], a.timeout)[-1]
+        peer = [a.python, os.path.join(HERE, "batches_peer.py"), "--program", program, "--evaluate", *same]
+        line = last_lines(peer, a.timeout, OMP_NUM_THREADS=str(a.threads))[-1]
         if line["status"] != "ok":
             raise SystemExit(f"{program} on {data}: {line.get('error', line['status'])}")
         epochs = line["epochs"]
@@ -93,25 +105,27 @@ def measure(a):
 
 
 def summaries(runs):
-    """Returns one row for each dataset and program. The difference and its standard error are those of Lapidary's
-    mini-batches to the row."""
-    rows, ours = [], None
+    """Returns one row for each dataset and program, over the seeds that all programs of the dataset have. The difference is
+    the mean over seeds of Lapidary's mini-batches minus the row, and its standard error that of this mean."""
+    rows = []
     for data in SETTINGS:
-        programs = dict.fromkeys(run["program"] for run in runs if run["data"] == data)
-        for program in programs:
-            settings = settings_of(data, program)
-            of = [run for run in runs if (run["data"], run["program"], run["settings"]) == (data, program, settings)]
-            values = [100 * run["test_accuracy"] for run in of]
-            if not values:
-                continue
-            row = dict(data=data, program=program, seeds=len(values), mean=statistics.mean(values), deviation=deviation(values),
-                       epoch_s=statistics.median(run["epoch_s"] for run in of), batches=of[0]["batches"], settings=settings,
-                       version=of[-1].get("version"))
-            if program == "lapidary":
-                ours = row
-            elif ours and ours["data"] == data:
-                row["difference"] = ours["mean"] - row["mean"]
-                row["error"] = math.hypot(*(r["deviation"] / math.sqrt(r["seeds"]) for r in (ours, row)))
+        of_programs = {}
+        for run in runs:
+            if run["data"] == data and run["settings"] == settings_of(data, run["program"]):
+                of_programs.setdefault(run["program"], {})[run["seed"]] = run
+        seeds = sorted(set.intersection(*map(set, of_programs.values()))) if of_programs else []
+        if not seeds or "lapidary" not in of_programs:
+            continue
+        accuracy = lambda program: [100 * of_programs[program][seed]["test_accuracy"] for seed in seeds]  # noqa: E731
+        for program, of in of_programs.items():
+            values = accuracy(program)
+            row = dict(data=data, program=program, seeds=seeds, accuracies=values, mean=statistics.mean(values),
+                       deviation=deviation(values), epoch_s=statistics.median(of[seed]["epoch_s"] for seed in seeds),
+                       batches=of[seeds[0]]["batches"], version=of[seeds[0]].get("version"), settings=settings_of(data, program))
+            if program != "lapidary":
+                differences = [ours - theirs for ours, theirs in zip(accuracy("lapidary"), values)]
+                row["difference"] = statistics.mean(differences)
+                row["error"] = deviation(differences) / math.sqrt(len(seeds))
             rows.append(row)
     return rows
 
@@ -126,14 +140,15 @@ def table(rows, about):
              "Test accuracy in percent, mean ± standard deviation over seeds, at the epoch with the best validation accuracy (the "
              "earliest on a tie). It is computed on the whole graph for all programs. Tolokers has two classes, of which one has "
              "78 % of the vertices; this is its accuracy too, not the area under the ROC curve that others report. `difference` is "
-             "the accuracy of Lapidary's mini-batches minus that of the row, with its standard error. `epoch` is the median seconds "
-             "of an epoch without its evaluation. Written by `bench/batch_accuracy.py`, which describes the programs.", "",
+             "the mean over seeds of the accuracy of Lapidary's mini-batches minus that of the row. `epoch` is the median seconds "
+             "of an epoch without its evaluation, with the threads of the first line. Written by `bench/batch_accuracy.py`, which "
+             "describes the programs.", "",
              "| data | program | seeds | test accuracy | difference | standard error | batch | batches | epochs | epoch |",
              "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for row in rows:
         compared = [f"{row['difference']:+.2f}", f"{row['error']:.2f}"] if "difference" in row else ["", ""]
         settings = row["settings"]
-        cells = [row["data"], row["program"], str(row["seeds"]), f"{row['mean']:.2f} ± {row['deviation']:.2f}", *compared,
+        cells = [row["data"], row["program"], str(len(row["seeds"])), f"{row['mean']:.2f} ± {row['deviation']:.2f}", *compared,
                  str(settings.get("batch", "all")), str(row["batches"]), str(settings["epochs"]), f"{row['epoch_s']:.3f}"]
         lines.append("| " + " | ".join(cells) + " |")
     norms = ", ".join(f"{data}: {of_data['feature_norm']}" for data, of_data in SETTINGS.items())
@@ -150,6 +165,7 @@ def main():
     p.add_argument("--work", required=True)
     p.add_argument("--peer", default="pyg", help="a program of batches_peer.py [%(default)s]")
     p.add_argument("--seeds", type=int, default=10, help="number of seeds, from 0")
+    p.add_argument("--threads", type=int, default=1, help="of every program [%(default)s]")
     p.add_argument("--timeout", type=float, default=1800.0, help="seconds for one run of one program")
     p.add_argument("--note", default="", help="the machine, and what else ran on it")
     p.add_argument("--out", default="bench/results/batch_accuracy")
@@ -160,7 +176,7 @@ def main():
         measure(a)
     rows = summaries(record.all_runs(a.work))
     is_on = machine()
-    about = record.about(a.note, f"{is_on['cpu']}, {is_on['cores']} cores")
+    about = record.about(a.note, f"{is_on['cpu']}, {a.threads} of {is_on['cores']} cores")
     record.write_results(a.out, table(rows, about), about, machine=is_on, rows=rows)
 
 

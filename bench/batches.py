@@ -13,8 +13,8 @@ weights. `batches_peer.py` runs one framework in its own process and describes t
 A round runs every program once, in an order that the next round reverses. A run waits for a quiet machine. If other programs
 used more than `--quiet` cores during a run, it is repeated up to `--tries` times, and the quietest run is kept. All kept runs
 are in `DIR/runs.jsonl`, so rounds can be added later; `--rounds 0` only writes the results. The results are medians over the
-epochs after the first of all runs; so are the seconds of the stages. Stages of Lapidary overlap, so their sum is longer than
-the epoch.
+epochs after the first of a program's quiet runs, or of its quietest run if none was quiet; so are the seconds of the stages.
+Stages of Lapidary overlap, so their sum is longer than the epoch.
 
 Two checks are made. The edges and the input rows of a batch must agree to 2 % between programs that draw from the same
 distribution, which are all but PyG. Lapidary's are compared if it prints `sampled_edges` and `input_rows` of an epoch. The
@@ -45,9 +45,9 @@ LOSSES_AGREE = 0.25
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def last_lines(command, timeout):
+def last_lines(command, timeout, **env):
     """Returns the JSON lines that a command prints, or one that says why there are none."""
-    env = dict(os.environ, PYTHONDONTWRITEBYTECODE="1")
+    env = dict(os.environ, PYTHONDONTWRITEBYTECODE="1", **env)
     try:
         done = subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -113,17 +113,18 @@ def measure(a, folder):
                     break
             seconds = [round(epoch["seconds"], 2) for epoch in best.get("epochs", [])]
             print(graph, round_, program, best["status"], seconds, f"others {best['other_cores']}", flush=True)
-            record.add_run(a.work, dict(case, program=program, round=round_, **best))
+            record.add_run(a.work, {**best, **case, "program": program, "round": round_})
 
 
-def summaries(runs, rates):
-    """Returns one row for each dataset and program, ours first."""
+def summaries(runs, rates, quiet):
+    """Returns one row for each dataset and program, ours first. Runs beside programs that used more than `quiet` cores count
+    only if all of a program are like that; then the quietest counts."""
     graphs, programs = (list(dict.fromkeys(run[key] for run in runs)) for key in ("graph", "program"))
     order = [*OURS, *PEERS]
     programs.sort(key=lambda program: order.index(program) if program in order else len(order))
     rows = []
     for graph in graphs:
-        of_graph = [summary(graph, program, runs, rates) for program in programs]
+        of_graph = [summary(graph, program, runs, rates, quiet) for program in programs]
         of_graph = [row for row in of_graph if row]
         good = [row for row in of_graph if row["status"] == "ok"]
         check(good)
@@ -134,13 +135,14 @@ def summaries(runs, rates):
     return rows
 
 
-def summary(graph, program, runs, rates):
+def summary(graph, program, runs, rates, quiet):
     runs = [run for run in runs if (run["graph"], run["program"]) == (graph, program)]
-    good = [run for run in runs if run["status"] == "ok"]
+    good = sorted((run for run in runs if run["status"] == "ok"), key=lambda run: run["other_cores"])
+    good = [run for run in good if run["other_cores"] <= quiet] or good[:1]
     if not runs:
         return None
     row = dict(graph=graph, program=program, rounds=len(good), status="ok" if good else runs[-1]["status"],
-               other_cores=[run["other_cores"] for run in good or runs])
+               other_cores=[run["other_cores"] for run in good or runs], all_runs=len(runs))
     if not good:
         return dict(row, error=runs[-1].get("error"))
     epochs = [epoch for run in good for epoch in run["epochs"][1:]]
@@ -196,12 +198,13 @@ def table(rows, about, a):
     lines = ["# Mini-batches compared with other frameworks, on the CPU", "", about, "",
              f"GraphSAGE of {len(a.fanout.split(','))} layers, {a.hidden} hidden; batches of {a.batch} seeds, fan-outs {a.fanout} from "
              "the seeds. `bench/batches.py` has the command and describes the programs and the checks. Times are seconds of a whole "
-             "epoch: medians over the epochs after the first of all rounds, with the least and the most in brackets. `ratio` is that "
-             "of the program over Lapidary's default: above 1, we are faster. The stages of `lapidary` overlap and share the cores. "
-             "Those of `lapidary_in_turn` and of the other frameworks do not overlap, except with a worker. `others` is how many "
-             "cores other programs used, in the median round. `edges` and `inputs` are those of a batch, with 2 % between programs "
-             "allowed for `sizes agree`.", "",
-             "| graph | program | rounds | epoch | ratio | batches/s | sampling | gathering | computing | floor | edges | inputs | "
+             "epoch: medians over the epochs after the first of the runs that count, with the least and the most in brackets. "
+             f"Runs beside programs that used more than {a.quiet:g} cores count only if a program has no other. `others` is how many "
+             "cores those used. `ratio` is the epoch of the program over that of Lapidary's default: above 1, we are faster. The "
+             "stages of `lapidary` overlap and share the cores. Those of `lapidary_in_turn` and of the other frameworks do not "
+             "overlap, except with a worker. `edges` and `inputs` are those of a batch; sizes agree if they differ by 2 % at most.",
+             "",
+             "| graph | program | runs | epoch | ratio | batches/s | sampling | gathering | computing | floor | edges | inputs | "
              "sizes agree | loss, first and last epoch | losses alike | others |",
              "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: | --- | ---: |"]
     for row in rows:
@@ -247,9 +250,9 @@ def main():
     if a.machine:
         with open(a.machine) as file:
             rates = json.load(file)
-    rows = summaries(record.all_runs(a.work), rates and Rates(rates))
+    rows = summaries(record.all_runs(a.work), rates and Rates(rates), a.quiet)
     is_on = machine()
-    about = record.about(a.note, f"{is_on['cpu']}, {is_on['cores']} cores, {is_on['memory_gib']} GiB", "by turns.")
+    about = record.about(a.note, f"{is_on['cpu']}, {is_on['cores']} cores, {is_on['memory_gib']} GiB")
     record.write_results(a.out, table(rows, about, a), about, machine=is_on, rates=rates, rows=rows)
 
 
