@@ -313,9 +313,14 @@ fn taken<T: bytemuck::Pod + Default + Send + Sync>(data: &[T], rows: &[u32], wid
 }
 
 /// Returns the entries of rows of a CSR matrix.
-fn cells<T: Copy>(indptr: &[u64], values: &[T], rows: &[u32]) -> Vec<T> {
+fn cells<T: Copy + Send + Sync>(indptr: &[u64], values: &[T], rows: &[u32]) -> Vec<T> {
     let row = |&v: &u32| &values[indptr[v as usize] as usize..indptr[v as usize + 1] as usize];
-    rows.iter().flat_map(row).copied().collect()
+    let of_task = |rows: &[u32]| {
+        let mut cells = Vec::with_capacity(rows.iter().map(|v| row(v).len()).sum());
+        rows.iter().for_each(|v| cells.extend_from_slice(row(v)));
+        cells
+    };
+    rows.par_chunks(ROWS_A_TASK).map(of_task).collect::<Vec<Vec<T>>>().concat()
 }
 
 #[cfg(test)]

@@ -60,8 +60,8 @@ pub(super) fn epoch_line(epoch: &Epoch, labels: LabelKind) -> serde_json::Value 
     });
     if let Some(StageSeconds { batches, vertices, edges, sample, gather, compute, waiting }) = epoch.stages {
         line["batches"] = batches.into();
-        line["batch_vertices"] = vertices.into();
-        line["batch_edges"] = edges.into();
+        line["input_rows"] = vertices.into();
+        line["sampled_edges"] = edges.into();
         line["stage_seconds"] = json!({
             "sampling": sample, "gathering": gather, "computing": compute, "waiting": waiting,
         });
