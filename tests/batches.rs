@@ -206,6 +206,18 @@ fn batches_learn_about_as_well_as_the_full_graph() {
 }
 
 #[test]
+fn each_batch_is_told() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("gcn", &data);
+    let mut trainer = trainer(&model, &data).batches(Batches::new(50, neighbors("3,3"))).build().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    trainer.on_batch(move |number, count| tell.send((number, count)).unwrap());
+    let stages = trainer.step().unwrap().stages.unwrap();
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [(1, 3), (2, 3), (3, 3)]);
+    assert!(stages.batches == 3 && stages.vertices > stages.edges / 12 && stages.edges > 140);
+}
+
+#[test]
 fn bf16_rows_are_gathered_and_rounded() {
     let data = Dataset::builtin("planted").unwrap();
     let model = model("gcn", &data);

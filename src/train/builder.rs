@@ -217,6 +217,7 @@ impl<'a> TrainerBuilder<'a> {
             losses,
             keeps_gradients: self.keep_gradients,
             trace: None,
+            on_batch: None,
             learning,
             start_up,
             part_seconds: Vec::new(),

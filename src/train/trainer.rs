@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use lapidary_cost_model::CostModel;
 use lapidary_kernels::{HostSlot, Shared, Slot, StorageType};
 
-use super::batches::BatchedEpoch;
+use super::batches::{BatchedEpoch, OnBatch};
 use super::epoch::gradient_name;
 use super::optimizer::check_learning_rate;
 use super::record::Change;
@@ -124,6 +124,7 @@ pub struct Trainer {
     /// For each term of the loss, the name of its output in the training phase and its weight in the sum.
     pub(super) losses: Vec<(String, f64)>,
     pub(super) trace: Option<Trace>,
+    pub(super) on_batch: Option<OnBatch>,
     pub(super) record: RunRecord,
     /// The number of a signal that asks this rank to end.
     pub(super) signal: Arc<AtomicUsize>,
@@ -266,9 +267,9 @@ impl Trainer {
 
     /// Runs the mini-batches of an epoch.
     pub(super) fn feed(&mut self, epoch: u64, traced_and_checked: [bool; 2]) -> Result<BatchedEpoch> {
-        let Self { setup, session, losses, .. } = self;
+        let Self { setup, session, losses, on_batch, .. } = self;
         match &setup.batches {
-            Some((feeder, _)) => feeder.run(session, epoch, losses, traced_and_checked),
+            Some((feeder, _)) => feeder.run(session, epoch, losses, traced_and_checked, on_batch.as_mut()),
             None => Ok(BatchedEpoch::default()),
         }
     }
@@ -310,6 +311,11 @@ impl Trainer {
             self.best_weights = Arc::new(weights);
         }
         Ok(())
+    }
+
+    /// Sets what is called after each mini-batch, with its number in the epoch, from 1, and the number of batches.
+    pub fn on_batch(&mut self, call: impl FnMut(u64, u64) + Send + 'static) {
+        self.on_batch = Some(Box::new(call));
     }
 
     /// Starts recording when every kernel and copy of an epoch runs; see [`Trainer::trace`].

@@ -142,6 +142,8 @@ fn try_to_write(dir: &Path) -> Result<()> {
 fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: &Watch, ranks: &Ranks) -> Result<Done> {
     let bar = output::bar(args.training.epochs, args.output.json);
     bar.set_prefix("training");
+    let shown = bar.clone();
+    trainer.on_batch(move |number, count| shown.set_prefix(format!("training, batch {number} of {count}")));
     bar.set_position(trainer.epoch());
     let lines_every = args.training.epochs.div_ceil(PROGRESS_LINES).max(1);
     let mut done = Done::default();

@@ -15,6 +15,9 @@ pub(in crate::train) struct Feeder {
     pub supply: BatchSupply,
 }
 
+/// What is called after each batch, with its number in the epoch, from 1, and the number of batches.
+pub(in crate::train) type OnBatch = Box<dyn FnMut(u64, u64) + Send>;
+
 /// What an epoch of mini-batches returns.
 #[derive(Default)]
 pub(in crate::train) struct BatchedEpoch {
@@ -36,12 +39,14 @@ impl Feeder {
         epoch: u64,
         losses: &[(String, f64)],
         [traced, checked]: [bool; 2],
+        mut on_batch: Option<&mut OnBatch>,
     ) -> Result<BatchedEpoch> {
         let began = Instant::now();
         let contents = session.batch_contents();
         let metrics: Vec<_> = losses.iter().map(|(name, _)| (TRAIN_PHASE, name.as_str())).collect();
         let (mut all, mut sum, mut seeds) = (BatchedEpoch::default(), 0.0f64, 0);
-        let before = (epoch - 1) * self.drawing.count() as u64;
+        let count = self.drawing.count() as u64;
+        let before = (epoch - 1) * count;
         all.stages = self.drawing.each(epoch, &self.supply, &contents, |number, given| {
             let of_batch = given.first().map_or(0, |share| share.sizes.labelled);
             let controls = [(Origin::Clock, clock(before + number as u64 + 1))];
@@ -50,6 +55,9 @@ impl Feeder {
             seeds += of_batch;
             all.not_finite = done.not_finite.clone();
             all.done.add(done);
+            if let Some(call) = &mut on_batch {
+                call(number as u64 + 1, count);
+            }
             Ok(sum.is_finite() && all.not_finite.is_none())
         })?;
         all.loss = sum / seeds as f64;
