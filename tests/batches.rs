@@ -297,6 +297,7 @@ fn wrong_settings_are_errors() {
         "the model gathers 2 times, one behind the other, and there are 3 fan-outs; give one for each gather"
     );
     assert!(error(Batches::new(2, neighbors("3")), Devices::cpu()).contains("there are 1 fan-outs"));
+    assert!(error(Batches::new(2, neighbors(&["3"; 17].join(","))), Devices::cpu()).contains("1 to 16 layers"));
     assert!(error(Batches::new(0, neighbors("3,3")), Devices::cpu()).contains("at least one seed"));
 }
 

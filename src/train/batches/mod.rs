@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::dataset::{Dataset, TRAIN};
 use crate::error::{Error, Result};
 use crate::lower::{Batch, BatchSupply, Contents, Inputs, level_sizes};
-use crate::program::{LevelSizes, Program};
+use crate::program::{LevelSizes, MOST_LAYERS, Program};
 use crate::runtime::BatchShare;
 use crate::sample::{BatchKey, MiniBatch, Sampler, Scratch, epoch_order};
 use lapidary_kernels::Slot;
@@ -92,15 +92,25 @@ pub(crate) struct Drawing {
 
 impl Drawing {
     /// # Errors
-    /// [`Error::Value`] for batches without seeds.
+    /// [`Error::Value`] for batches without seeds, and for no layers or too many; [`Error::DataLacks`] for data without
+    /// labelled vertices to train on.
     pub(crate) fn new(batches: Batches, data: &Dataset, inputs: &Inputs, seed: u64, parts: usize) -> Result<Self> {
         if batches.size == 0 {
             let expected = "a batch has at least one seed".into();
             return Err(Error::Value { option: "batch", value: "0".into(), expected });
         }
+        let layers = batches.sampler.layers();
+        if !(1..=MOST_LAYERS).contains(&layers) {
+            let (value, expected) = (format!("{layers} layers"), format!("a batch has 1 to {MOST_LAYERS} layers"));
+            return Err(Error::Value { option: "fanout", value, expected });
+        }
         let is_labelled = |v| data.labels().is_some_and(|labels| labels.is_labelled(v));
         let counts = |v: &usize| data.split()[*v] == TRAIN && is_labelled(*v);
-        let seeds = (0..data.graph().vertex_count()).filter(counts).map(|v| v as u32).collect();
+        let seeds: Vec<u32> = (0..data.graph().vertex_count()).filter(counts).map(|v| v as u32).collect();
+        if seeds.is_empty() {
+            let (what, needed_by) = ("labelled vertex to train on", "mini-batches are drawn around them");
+            return Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
+        }
         Ok(Self { batches, inputs: inputs.clone(), seeds, seed, parts })
     }
 
