@@ -385,9 +385,9 @@ mod tests {
                                 drawn.stands_for[layer][place] * weights[drawn.edges[layer][place] as usize];
                         }
                     }
-                    let loops = inputs.graph.edges(v).filter(|&edge| inputs.graph.indices()[edge] as usize == v);
+                    let mut loops = inputs.graph.edges(v).filter(|&edge| inputs.graph.indices()[edge] as usize == v);
                     if self_loops {
-                        want[row] = loops.last().map_or(1.0, |edge| weights[edge]);
+                        want[row] = loops.next_back().map_or(1.0, |edge| weights[edge]);
                     }
                 }
                 let got = matrix(&batch.block(spec).block.clone(), &batch.edge_weights(spec, LoopWeight::One));
