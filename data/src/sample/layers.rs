@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::fastgcn::ColumnNorms;
 use super::table::Table;
-use super::{BatchKey, Chosen, Fanout, Fanouts, MiniBatch, SampleError, Sampler, Scratch, number_seeds};
+use super::{BatchKey, Chosen, Fanout, Fanouts, MiniBatch, Outwards, SampleError, Sampler, Scratch, number_seeds};
 use crate::graph::{Block, Graph};
 
 /// Draws vertices for each layer, and keeps the edges from them to the vertices of the layer. So a batch does not grow
@@ -71,7 +71,7 @@ impl Sampler for LayerSampler {
         }
         let Scratch { table, chosen, in_neighbors, .. } = scratch;
         number_seeds(graph, seeds, table)?;
-        let (mut blocks, mut edges, mut stands_for) = (Vec::new(), Vec::new(), Vec::new());
+        let mut batch = Outwards::default();
         for (layer, &fanout) in self.fanouts.0.iter().enumerate() {
             let of_layer = key.of_layer(layer);
             let chosen = match (fanout, &self.norms) {
@@ -86,14 +86,9 @@ impl Sampler for LayerSampler {
                 }
             };
             let (block, positions, counts) = edges_from(graph, table, chosen);
-            blocks.push(block);
-            edges.push(positions);
-            stands_for.push(counts);
+            batch.push(block, positions, counts);
         }
-        blocks.reverse();
-        edges.reverse();
-        stands_for.reverse();
-        Ok(MiniBatch { vertices: table.take(), seeds: seeds.len(), blocks, edges, stands_for })
+        Ok(batch.finish(table.take(), seeds.len()))
     }
 }
 
@@ -129,7 +124,7 @@ mod tests {
     use super::*;
     use crate::sample::draw::Draws;
     use crate::sample::testing::{
-        assert_rejects_wrong_seeds, assert_same_on_threads, assert_unbiased, assert_valid, hostile, pairs,
+        assert_rejects_wrong_seeds, assert_same_on_threads, assert_unbiased, assert_valid, fan_outs, hostile, pairs,
     };
 
     /// Returns the sums over edges to `rows` of the squared inverse in-degree, by source.
@@ -183,10 +178,6 @@ mod tests {
         Ok(())
     }
 
-    fn list(fanouts: &[i32]) -> Fanouts {
-        fanouts.iter().map(i32::to_string).collect::<Vec<_>>().join(",").parse().unwrap()
-    }
-
     proptest! {
         #[test]
         fn batches_are_those_of_a_naive_reference(
@@ -198,7 +189,7 @@ mod tests {
             let seeds: Vec<u32> = seeds.into_iter().rev().collect();
             let key = BatchKey { seed: 5, epoch: 2, batch };
             let mut scratch = Scratch::default();
-            let ladies = LayerSampler::ladies(list(&fanouts));
+            let ladies = LayerSampler::ladies(fan_outs(&fanouts));
             // What another batch left behind changes nothing.
             ladies.sample(&graph, &[3, 5, 7], BatchKey::default(), &mut scratch).unwrap();
             let drawn = ladies.sample(&graph, &seeds, key, &mut scratch).unwrap();
@@ -206,7 +197,7 @@ mod tests {
             assert_is(&graph, &drawn, &fanouts, |layer, rows| {
                 drawn_by_times(&weights(&graph, rows.iter().copied()), fanouts[layer] as usize, key.of_layer(layer))
             })?;
-            let fastgcn = LayerSampler::fastgcn(list(&fanouts), &graph);
+            let fastgcn = LayerSampler::fastgcn(fan_outs(&fanouts), &graph);
             let drawn = fastgcn.sample(&graph, &seeds, key, &mut scratch).unwrap();
             assert_valid(&graph, &drawn);
             assert_is(&graph, &drawn, &fanouts, |layer, _| {
@@ -257,7 +248,7 @@ mod tests {
         let weights = weights(&graph, 0..70);
         // Of the largest count, the last ones are drawn from a list.
         for count in [1usize, 8, 50] {
-            let sampler = LayerSampler::fastgcn(list(&[count as i32]), &graph);
+            let sampler = LayerSampler::fastgcn(fan_outs(&[count as i32]), &graph);
             let norms = sampler.norms.as_ref().unwrap();
             let mut shares = vec![[0.0f64; 2]; 70];
             let mut chosen = Chosen::default();
@@ -278,19 +269,19 @@ mod tests {
     #[test]
     fn sums_are_unbiased() {
         for count in [3, 10, 25, 55] {
-            assert_unbiased(&LayerSampler::ladies(list(&[count])), 4000);
-            assert_unbiased(&LayerSampler::fastgcn(list(&[count]), &hostile()), 4000);
+            assert_unbiased(&LayerSampler::ladies(fan_outs(&[count])), 4000);
+            assert_unbiased(&LayerSampler::fastgcn(fan_outs(&[count]), &hostile()), 4000);
         }
-        assert_unbiased(&LayerSampler::ladies(list(&[-1, 3])), 1);
-        assert_unbiased(&crate::sample::NeighborSampler::new(list(&[3])), 4000);
+        assert_unbiased(&LayerSampler::ladies(fan_outs(&[-1, 3])), 1);
+        assert_unbiased(&crate::sample::NeighborSampler::new(fan_outs(&[3])), 4000);
     }
 
     #[test]
     fn all_in_neighbors_are_drawn_if_there_are_no_more() {
         let graph = hostile();
-        let all = crate::sample::NeighborSampler::new(list(&[-1, -1]));
+        let all = crate::sample::NeighborSampler::new(fan_outs(&[-1, -1]));
         let samplers = [&[70, 70], &[-1, 70]]
-            .map(|fanouts| [LayerSampler::ladies(list(fanouts)), LayerSampler::fastgcn(list(fanouts), &graph)]);
+            .map(|fanouts| [LayerSampler::ladies(fan_outs(fanouts)), LayerSampler::fastgcn(fan_outs(fanouts), &graph)]);
         let want = all.sample(&graph, &[8, 60, 3], BatchKey::default(), &mut Scratch::default()).unwrap();
         for sampler in samplers.as_flattened() {
             let drawn = sampler.sample(&graph, &[8, 60, 3], BatchKey::default(), &mut Scratch::default()).unwrap();
@@ -302,7 +293,7 @@ mod tests {
     #[test]
     fn graphs_without_edges_have_batches_without_edges() {
         let graph = Graph::from_edges(3, &[]).unwrap();
-        for sampler in [LayerSampler::ladies(list(&[2, -1])), LayerSampler::fastgcn(list(&[2, -1]), &graph)] {
+        for sampler in [LayerSampler::ladies(fan_outs(&[2, -1])), LayerSampler::fastgcn(fan_outs(&[2, -1]), &graph)] {
             let drawn = sampler.sample(&graph, &[2, 0], BatchKey::default(), &mut Scratch::default()).unwrap();
             assert_eq!(drawn.vertices, [2, 0]);
             assert_valid(&graph, &drawn);
@@ -311,9 +302,9 @@ mod tests {
 
     #[test]
     fn wrong_seeds_and_other_graphs_are_errors() {
-        let fastgcn = LayerSampler::fastgcn(list(&[5, 5]), &hostile());
+        let fastgcn = LayerSampler::fastgcn(fan_outs(&[5, 5]), &hostile());
         assert_rejects_wrong_seeds(&fastgcn);
-        assert_rejects_wrong_seeds(&LayerSampler::ladies(list(&[5, 5])));
+        assert_rejects_wrong_seeds(&LayerSampler::ladies(fan_outs(&[5, 5])));
         let other = Graph::from_edges(2, &[(0, 1)]).unwrap();
         let error = fastgcn.sample(&other, &[0], BatchKey::default(), &mut Scratch::default()).unwrap_err();
         assert_eq!(error, SampleError::OtherGraph { made_for: [70, hostile().edge_count()], given: [2, 1] });
@@ -321,7 +312,7 @@ mod tests {
 
     #[test]
     fn batches_do_not_depend_on_threads() {
-        assert_same_on_threads(&LayerSampler::ladies(list(&[9, 7])));
-        assert_same_on_threads(&LayerSampler::fastgcn(list(&[20, 20]), &hostile()));
+        assert_same_on_threads(&LayerSampler::ladies(fan_outs(&[9, 7])));
+        assert_same_on_threads(&LayerSampler::fastgcn(fan_outs(&[20, 20]), &hostile()));
     }
 }

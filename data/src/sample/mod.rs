@@ -62,7 +62,8 @@ pub struct MiniBatch {
     /// For each edge of each block, its position in the graph.
     pub edges: Vec<Vec<u64>>,
     /// For each edge of each block, how many edges of the graph it stands for. A sum over the edges of a block, each
-    /// multiplied by this, is on average the sum over the edges of the graph, except with [`SubgraphSampler`] and edges drawn by weight.
+    /// multiplied by this, is on average the sum over the edges of the graph, except with [`SubgraphSampler`] and edges
+    /// drawn by weight.
     pub stands_for: Vec<Vec<f32>>,
 }
 
@@ -137,6 +138,31 @@ pub struct Scratch {
     ranges: Vec<Range<u64>>,
     chosen: Chosen,
     in_neighbors: InNeighbors,
+}
+
+/// A batch that is drawn from the seeds outwards, layer by layer.
+#[derive(Default)]
+struct Outwards {
+    blocks: Vec<Block>,
+    edges: Vec<Vec<u64>>,
+    stands_for: Vec<Vec<f32>>,
+}
+
+impl Outwards {
+    fn push(&mut self, block: Block, edges: Vec<u64>, stands_for: Vec<f32>) {
+        self.blocks.push(block);
+        self.edges.push(edges);
+        self.stands_for.push(stands_for);
+    }
+
+    /// Returns the batch, whose blocks are in the order in which they are computed.
+    fn finish(mut self, vertices: Vec<u32>, seeds: usize) -> MiniBatch {
+        self.blocks.reverse();
+        self.edges.reverse();
+        self.stands_for.reverse();
+        let Self { blocks, edges, stands_for } = self;
+        MiniBatch { vertices, seeds, blocks, edges, stands_for }
+    }
 }
 
 /// Vertices that were drawn for a layer.

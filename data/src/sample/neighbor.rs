@@ -6,7 +6,7 @@ use lapidary_arrays::Shared;
 use rayon::prelude::*;
 
 use super::draw::Draws;
-use super::{BatchKey, Fanout, Fanouts, MiniBatch, SampleError, Sampler, Scratch, number_seeds};
+use super::{BatchKey, Fanout, Fanouts, MiniBatch, Outwards, SampleError, Sampler, Scratch, number_seeds};
 use crate::graph::{Block, Graph};
 
 /// Draws in-edges of the seeds, then of all vertices met so far, and so on: one layer per fan-out.
@@ -165,7 +165,7 @@ impl Sampler for NeighborSampler {
         }
         let Scratch { table, ranges, .. } = scratch;
         number_seeds(graph, seeds, table)?;
-        let (mut blocks, mut edges, mut stands_for) = (Vec::new(), Vec::new(), Vec::new());
+        let mut batch = Outwards::default();
         let (offsets, sources): (&[u64], &[u32]) = (graph.indptr(), graph.indices());
         for (layer, &fanout) in self.fanouts.0.iter().enumerate() {
             let rows = table.vertices().len();
@@ -189,14 +189,10 @@ impl Sampler for NeighborSampler {
                 rows.draw(sources, |v, edges, to| self.draw(fanout, edges, Draws::new(of_layer, v), to));
             });
             table.number_all(&mut indices);
-            blocks.push(Block::rectangular(indptr.into(), indices.into(), table.vertices().len()));
-            edges.push(positions);
-            stands_for.push(counts);
+            let block = Block::rectangular(indptr.into(), indices.into(), table.vertices().len());
+            batch.push(block, positions, counts);
         }
-        blocks.reverse();
-        edges.reverse();
-        stands_for.reverse();
-        Ok(MiniBatch { vertices: table.take(), seeds: seeds.len(), blocks, edges, stands_for })
+        Ok(batch.finish(table.take(), seeds.len()))
     }
 }
 
@@ -209,7 +205,7 @@ mod tests {
 
     use super::*;
     use crate::sample::testing::{
-        assert_rejects_wrong_seeds, assert_row_sums, assert_same_on_threads, assert_valid, hostile, pairs,
+        assert_rejects_wrong_seeds, assert_row_sums, assert_same_on_threads, assert_valid, fan_outs, hostile, pairs,
     };
 
     /// Does the same in two steps and with other containers: lists the edges of a layer as pairs, then numbers them.
@@ -250,8 +246,7 @@ mod tests {
             weighted in any::<bool>(),
         ) {
             let graph = hostile();
-            let text: Vec<String> = fanouts.iter().map(i32::to_string).collect();
-            let mut sampler = NeighborSampler::new(text.join(",").parse().unwrap()).with_replacement(with_replacement);
+            let mut sampler = NeighborSampler::new(fan_outs(&fanouts)).with_replacement(with_replacement);
             if weighted {
                 sampler = sampler.weights((0..graph.edge_count()).map(|e| (e % 3) as f32).collect::<Vec<_>>());
             }

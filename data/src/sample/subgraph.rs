@@ -104,7 +104,7 @@ mod tests {
 
     use super::*;
     use crate::sample::testing::{
-        assert_rejects_wrong_seeds, assert_row_sums, assert_same_on_threads, assert_valid, hostile, pairs,
+        assert_rejects_wrong_seeds, assert_row_sums, assert_same_on_threads, assert_valid, fan_outs, hostile, pairs,
     };
 
     /// Lists all edges of the graph whose ends are both among some vertices, as pairs of local numbers.
@@ -125,8 +125,7 @@ mod tests {
             batch in 0u64..5,
         ) {
             let graph = hostile();
-            let fanouts: Vec<String> = fanouts.iter().map(i32::to_string).collect();
-            let fanouts: Fanouts = fanouts.join(",").parse().unwrap();
+            let fanouts = fan_outs(&fanouts);
             let (layers, sampler) = (fanouts.0.len(), SubgraphSampler::new(fanouts.clone()));
             let seeds: Vec<u32> = seeds.into_iter().rev().collect();
             let key = BatchKey { seed: 1, epoch: 2, batch };

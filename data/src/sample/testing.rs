@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use super::{BatchKey, MiniBatch, SampleError, Sampler, Scratch};
+use super::{BatchKey, Fanouts, MiniBatch, SampleError, Sampler, Scratch};
 use crate::graph::{Block, Graph};
 
 /// A directed graph with a hub, repeated edges, self-loops and isolated vertices.
@@ -61,6 +61,11 @@ pub(super) fn assert_rejects_wrong_seeds(sampler: &dyn Sampler) {
     assert_eq!(sample(&[4, 5, 4]).unwrap_err(), SampleError::Twice { seed: 4, place: 2 });
     assert_eq!(sample(&[4, 5]).unwrap().vertices[..2], [4, 5]);
     assert_eq!(sample(&[]).unwrap().seeds, 0);
+}
+
+/// Returns fan-outs, of which -1 is all.
+pub(super) fn fan_outs(numbers: &[i32]) -> Fanouts {
+    numbers.iter().map(i32::to_string).collect::<Vec<_>>().join(",").parse().unwrap()
 }
 
 /// Everything that a batch says.
