@@ -7,6 +7,7 @@ use lapidary_kernels::storage_type::round;
 use lapidary_kernels::{HostSlot, Shared};
 use rayon::prelude::*;
 
+use super::own_edges::mean_of_others;
 use super::{Contents, FeatureData, Inputs, LabelData, Supply};
 use crate::graph::Block;
 use crate::program::{BatchEdges, BlockSpec, Degree, LevelSizes, LoopWeight, Origin};
@@ -179,9 +180,8 @@ impl<'a> Batch<'a> {
         let Some(from) = &made.from else { return (0..edges.len()).into_par_iter().map(weight).collect() };
         let view = made.block.view();
         let of_row = |row: usize| {
-            let (start, end) = (made.block.indptr()[row] as usize, made.block.indptr()[row + 1] as usize);
-            let sources = view.sources(row);
-            (start..end).map(move |edge| (from[edge] as usize, sources[edge - start]))
+            let places = from[view.edges(row)].iter().map(|&place| place as usize);
+            places.zip(view.sources(row).iter().copied())
         };
         let value = |(place, source): (usize, u32)| match place < edges.len() {
             true => weight(place),
@@ -275,21 +275,17 @@ fn looped(block: &Block, vertices: &[u32]) -> BatchBlock {
 
 /// Returns the weight of the self-loop of a vertex: that of the graph's own, or that of an added one.
 fn loop_weight(inputs: &Inputs, v: usize, loops: LoopWeight) -> f32 {
-    let weights = |edge: usize| inputs.edge_weights.as_ref().map_or(1.0, |weights| weights[edge]);
     let (sources, edges) = (inputs.graph.sources(v), inputs.graph.edges(v));
-    match loops {
-        LoopWeight::One => {
-            let first = sources.partition_point(|&u| (u as usize) < v);
-            let own = sources[first..].iter().take_while(|&&u| u as usize == v).count();
+    match (loops, &inputs.edge_weights) {
+        (LoopWeight::One, None) => 1.0,
+        (LoopWeight::One, Some(weights)) => {
             // Of several, the last one, as in `Graph::with_self_loops_and_values`.
-            if own == 0 { 1.0 } else { weights(edges.start + first + own - 1) }
+            let end = sources.partition_point(|&u| u as usize <= v);
+            let looped = sources[..end].last().is_some_and(|&u| u as usize == v);
+            if looped { weights[edges.start + end - 1] } else { 1.0 }
         }
-        LoopWeight::Mean => {
-            let others = sources.iter().zip(edges).filter(|(u, _)| **u as usize != v);
-            let (count, sum) =
-                others.fold((0u32, 0.0), |(count, sum), (_, edge)| (count + 1, sum + f64::from(weights(edge))));
-            if count == 0 { 0.0 } else { (sum / f64::from(count)) as f32 }
-        }
+        (LoopWeight::Mean, Some(weights)) => mean_of_others(sources, &weights[edges], v),
+        (LoopWeight::Mean, None) => f32::from(sources.iter().any(|&u| u as usize != v)),
     }
 }
 
@@ -351,7 +347,7 @@ mod tests {
     fn matrix(block: &Block, weights: &[f32]) -> Vec<Vec<f32>> {
         let mut cells = vec![vec![0.0; block.own_sources()]; block.row_count()];
         for (row, cells) in cells.iter_mut().enumerate() {
-            for edge in block.indptr()[row] as usize..block.indptr()[row + 1] as usize {
+            for edge in block.view().edges(row) {
                 cells[block.indices()[edge] as usize] += weights[edge];
             }
         }
@@ -378,7 +374,7 @@ mod tests {
                 let mut want = vec![vec![0.0; of_graph.own_sources()]; of_graph.row_count()];
                 for (row, want) in want.iter_mut().enumerate() {
                     let v = drawn.vertices[row] as usize;
-                    for place in of_graph.indptr()[row] as usize..of_graph.indptr()[row + 1] as usize {
+                    for place in of_graph.view().edges(row) {
                         let source = of_graph.indices()[place] as usize;
                         if !(self_loops && source == row) {
                             want[source] +=

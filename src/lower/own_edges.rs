@@ -106,7 +106,7 @@ impl<'a> OwnEdges<'a> {
 }
 
 /// Returns the mean weight of a vertex's in-edges from other vertices; 0 if it has none.
-fn mean_of_others(sources: &[u32], weights: &[f32], v: usize) -> f32 {
+pub(super) fn mean_of_others(sources: &[u32], weights: &[f32], v: usize) -> f32 {
     let others = sources.iter().zip(weights).filter(|(u, _)| **u as usize != v);
     let (count, sum) = others.fold((0u64, 0.0), |(count, sum), (_, &weight)| (count + 1, sum + f64::from(weight)));
     if count == 0 { 0.0 } else { (sum / count as f64) as f32 }
