@@ -6,11 +6,12 @@ use serde_json::json;
 use super::output::{align, count, facts, json_line, print, seconds, table};
 use crate::error::Result;
 use crate::forecast::BatchForecast;
+use crate::train::StageSeconds;
 
 /// Prints the forecast of an epoch of mini-batches, as tables or as a JSON line.
 pub(super) fn show(forecast: &BatchForecast, as_json: bool) -> Result<()> {
-    let BatchForecast { batches, drawn, feature_bytes, peak_bytes, device_memory, outcome, stages, .. } = forecast;
-    let [sample, gather, compute] = *stages;
+    let BatchForecast { drawn, feature_bytes, peak_bytes, device_memory, outcome, stages, .. } = forecast;
+    let StageSeconds { batches, sample, gather, compute, .. } = *stages;
     if as_json {
         return json_line(&json!({
             "event": "plan_batches",
@@ -54,14 +55,11 @@ pub(super) fn show(forecast: &BatchForecast, as_json: bool) -> Result<()> {
         Err(needed) => format!("does not fit into {}: needs {} bytes", size(*device_memory), count(*needed)),
     };
     let [sample_s, gather_s, compute_s] = [sample, gather, compute].map(seconds);
-    let slowest = [("sampling", sample), ("gathering", gather), ("computing", compute)]
-        .into_iter()
-        .max_by(|a, b| a.1.total_cmp(&b.1))
-        .map_or("", |(name, _)| name);
+    let slowest = stages.slowest();
     print(&format!(
         "\n{}",
         facts(&[
-            ("batches", format!("{} per epoch; {drawn} were drawn for these figures", count(*batches))),
+            ("batches", format!("{} per epoch; {drawn} were drawn for these figures", count(batches))),
             ("features", format!("{} per epoch, gathered and copied to the device", size(*feature_bytes))),
             ("device memory", format!("median {median}, ninth decile {ninth}, most {most}; planned for {planned}")),
             ("", memory),

@@ -9,12 +9,12 @@ use lapidary_planner::memory::Epoch;
 use super::DryRun;
 use super::predict::script_seconds;
 use crate::error::{Error, Result};
-use crate::lower::{Contents, FeatureData, Inputs, Lifetime, Lowered, Sizes, Tiling, lower};
+use crate::lower::{FeatureData, Inputs, Lowered, Sizes, Tiling, lower};
 use crate::plan::{DeviceBudget, Method, Script, Sequence, plan_sequence};
 use crate::profile;
 use crate::program::{LevelSizes, Program};
 use crate::sample::Scratch;
-use crate::train::{Batches, Drawing};
+use crate::train::{Batches, Drawing, StageSeconds};
 use lapidary_kernels::Slot;
 
 /// Batches that are drawn for a forecast, at most.
@@ -25,8 +25,6 @@ const PROBES: usize = 16;
 pub struct BatchForecast {
     /// The device profile that seconds of computing are predicted by.
     pub profile: Profile,
-    /// Number of batches of an epoch.
-    pub batches: u64,
     /// Number of batches that were drawn. A run draws the same ones first.
     pub drawn: usize,
     /// Vertices of each level, from the one with the features to the seeds: the mean, and the most.
@@ -43,9 +41,9 @@ pub struct BatchForecast {
     /// Bytes that the plan for the largest batches copies to the device and to the host, in a batch of the sizes that it
     /// is for; the bytes that it would need at least, if it does not fit.
     pub outcome: std::result::Result<[u64; 2], u64>,
-    /// Seconds of the stages in an epoch: sampling and gathering as measured on this machine for the drawn batches, each
-    /// alone and with one thread for sampling; computing as predicted by the profile.
-    pub stages: [f64; 3],
+    /// The number of batches of an epoch, and the seconds of its stages: sampling and gathering as measured on this
+    /// machine for the drawn batches, one after the other; computing as predicted by the profile.
+    pub stages: StageSeconds,
 }
 
 impl DryRun<'_> {
@@ -92,7 +90,7 @@ impl DryRun<'_> {
         let quantile = |share: f64| peaks.get(((peaks.len() as f64 * share) as usize).min(peaks.len() - 1)).copied();
         let planned = plans.plan(bound, u64::MAX)?.0.peak_bytes;
         let supply = drawing.supply(&training);
-        let contents = contents(&plans.lower(bound));
+        let contents = plans.lower(bound).given_by_batch();
         let start = Instant::now();
         for (number, share) in shares.iter().enumerate() {
             drawing.give(&supply, &contents, number, share)?;
@@ -103,7 +101,6 @@ impl DryRun<'_> {
         let parts = self.part_count() as f64;
         let levels = 0..=drawing.layers() as u8;
         Ok(BatchForecast {
-            batches: drawing.count() as u64,
             drawn: count,
             vertices: levels.clone().map(|level| spread(&sizes, |sizes| sizes.rows(level))).collect(),
             edges: levels.skip(1).map(|level| spread(&sizes, |sizes| sizes.drawn(level))).collect(),
@@ -112,7 +109,13 @@ impl DryRun<'_> {
                 .map(Option::unwrap_or_default),
             device_memory,
             outcome,
-            stages: [sample_s * per_epoch, gather_s * per_epoch, compute_s * per_epoch / parts],
+            stages: StageSeconds {
+                batches: drawing.count() as u64,
+                sample: sample_s * per_epoch,
+                gather: gather_s * per_epoch,
+                compute: compute_s * per_epoch / parts,
+                ..StageSeconds::default()
+            },
             profile,
         })
     }
@@ -138,12 +141,6 @@ impl Plans<'_> {
         let planned = plan_sequence(&[&lowered], &[budget], sequence, &Epoch::Steady, &keep, &Method::default())?;
         Ok((planned.devices[0].script(), lowered))
     }
-}
-
-/// Returns what every batch gives to a session.
-fn contents(lowered: &Lowered) -> Vec<(Slot, Contents)> {
-    let given = (0..).map(Slot).zip(&lowered.tensors).filter(|(_, tensor)| tensor.kind == Lifetime::Batch);
-    given.filter_map(|(slot, tensor)| Some((slot, tensor.contents.clone()?))).collect()
 }
 
 /// Returns the mean of a size, and the most.

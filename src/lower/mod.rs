@@ -213,6 +213,12 @@ impl Lowered {
         &self.tensors[slot.0 as usize]
     }
 
+    /// Returns the slots that every mini-batch gives, and what it gives in them.
+    pub fn given_by_batch(&self) -> Vec<(Slot, Contents)> {
+        let given = (0..).map(Slot).zip(&self.tensors).filter(|(_, tensor)| tensor.kind == Lifetime::Batch);
+        given.filter_map(|(slot, tensor)| Some((slot, tensor.contents.clone()?))).collect()
+    }
+
     /// Returns the steps of several phases that run one after the other. If an earlier phase updated a tensor, later
     /// phases read the new value.
     pub fn sequence(&self, phases: &[usize]) -> Vec<LoweredStep> {

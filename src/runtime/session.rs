@@ -14,7 +14,7 @@ use super::driver::Runtime;
 use super::message::{Note, Report, Run};
 use super::trace::{Span, Trace};
 use crate::error::{Error, NotFinite, Result};
-use crate::lower::{Contents, Inputs, Lifetime, Lowered, Supply, Tiling, lower};
+use crate::lower::{Contents, Inputs, Lowered, Supply, Tiling, lower};
 use crate::plan::{DeviceBudget, ExchangePath, Layout, Method, Planned, Script, Sequence, both, fit, plan_sequence};
 use crate::program::{LevelSizes, Origin, Program};
 use crate::ranks::Ranks;
@@ -359,9 +359,7 @@ impl Session {
 
     /// Returns the slots that every mini-batch gives, and what it gives in them.
     pub(crate) fn batch_contents(&self) -> Vec<(Slot, Contents)> {
-        let tensors = (0..).map(Slot).zip(&self.runtime.lowered()[0].tensors);
-        let given = tensors.filter(|(_, tensor)| tensor.kind == Lifetime::Batch);
-        given.filter_map(|(slot, tensor)| Some((slot, tensor.contents.clone()?))).collect()
+        self.runtime.lowered()[0].given_by_batch()
     }
 
     /// Runs phases like [`Session::run`] on a mini-batch. The plan is the one for the largest batch so far; only the
