@@ -25,7 +25,6 @@ The floor is the time to read and write the features of a batch at the rate of t
 rate of fused multiply-adds. Edges, activations and sampling cost nothing in it.
 """
 
-import argparse
 import json
 import math
 import os
@@ -225,23 +224,15 @@ def table(rows, about, a):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--lapidary", default="target/release/lapidary")
+    p = record.parser(__doc__, "bench/results/batches")
+    p.set_defaults(hidden=256, rounds=3, epochs=2, timeout=900.0, quiet=0.25, quiet_wait=60.0)
     p.add_argument("--data", nargs="*", default=[], help="dataset directories with dense features")
     p.add_argument("--work", required=True)
     p.add_argument("--programs", default=",".join([*OURS, *PEERS]), help="[%(default)s]")
     p.add_argument("--fanout", default="15,10,5", help="from the seeds outwards")
     p.add_argument("--batch", type=int, default=1024)
-    p.add_argument("--hidden", type=int, default=256)
-    p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--epochs", type=int, default=2, help="epochs after the first")
-    p.add_argument("--quiet", type=float, default=0.25, help="cores that other programs may use")
-    p.add_argument("--quiet-wait", type=float, default=60.0, help="the most seconds to wait for a quiet machine")
     p.add_argument("--tries", type=int, default=3)
-    p.add_argument("--timeout", type=float, default=900.0, help="seconds for one run of one program")
     p.add_argument("--machine", help="rates of the machine, for the floors")
-    p.add_argument("--note", default="", help="the machine, and what else ran on it")
-    p.add_argument("--out", default="bench/results/batches")
     a = p.parse_args()
     os.makedirs(a.work, exist_ok=True)
     for folder in a.data:

@@ -7,9 +7,9 @@ import os
 
 
 def parser(description, out):
-    """Returns a parser of the options of all comparisons of ranks."""
+    """Returns a parser of the options of all comparisons; each sets its own defaults."""
     p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--lapidary", default="target/release/lapidary", help="a program built with --features mpi")
+    p.add_argument("--lapidary", default="target/release/lapidary", help="the program; for ranks, built with --features mpi")
     p.add_argument("--hidden", type=int, default=128)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--epochs", type=int, default=12)
