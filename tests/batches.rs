@@ -294,9 +294,9 @@ fn wrong_settings_are_errors() {
     };
     assert_eq!(
         error(Batches::new(2, neighbors("3,3,3")), Devices::cpu()),
-        "the model gathers 2 times, one behind the other, and there are 3 fan-outs; give one for each gather"
+        "the model has 2 layers that gather, one behind the other, and the number of fan-outs is 3; give one for each layer"
     );
-    assert!(error(Batches::new(2, neighbors("3")), Devices::cpu()).contains("there are 1 fan-outs"));
+    assert!(error(Batches::new(2, neighbors("3")), Devices::cpu()).contains("the number of fan-outs is 1;"));
     assert!(error(Batches::new(2, neighbors(&["3"; 17].join(","))), Devices::cpu()).contains("1 to 16 layers"));
     assert!(error(Batches::new(0, neighbors("3,3")), Devices::cpu()).contains("at least one seed"));
 }

@@ -261,9 +261,9 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         let fits = forecast.outcome.is_ok();
         return Ok(if fits { ExitCode::SUCCESS } else { ExitCode::from(failure::DOES_NOT_FIT) });
     }
-    if args.batches.batch.is_some() {
+    if let Some(size) = args.batches.batch {
         let expected = "the sizes of batches depend on the edges, so name a dataset".into();
-        return Err(Error::Value { option: "batch", value: "of a shape".into(), expected });
+        return Err(Error::Value { option: "batch", value: size.to_string(), expected });
     }
     let forecast = dry_run.run().map_err(|error| args.device.explained(error))?;
     super::forecast::show(&forecast, args.plan.objective.objective(), args.explain, args.json)?;

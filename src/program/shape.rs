@@ -31,8 +31,8 @@ pub enum ProgramError {
     },
     /// A mini-batch has another number of levels than the program has gathers one behind the other.
     #[error(
-        "the model gathers {gathers} times, one behind the other, and there are {levels} fan-outs; give one for each \
-         gather"
+        "the model has {gathers} layers that gather, one behind the other, and the number of fan-outs is {levels}; give \
+         one for each layer"
     )]
     Levels {
         /// The number of gathers.
