@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::process::ExitCode;
 
+use super::bus_error;
 use super::output::{is_closed, one_line, say_anyway};
 use crate::dataset;
 use crate::error::Error;
@@ -39,9 +40,11 @@ pub(super) fn end_rank(error: &Error, ranks: &Ranks, reported: bool) -> ExitCode
     ExitCode::from(code(error))
 }
 
-/// Prints one `error:` line, then its causes.
+/// Prints one `error:` line, then its causes, unless the process is ending by SIGBUS and has said so.
 pub(super) fn report(error: &Error) {
-    report_as("error", error);
+    if !bus_error::is_explained() {
+        report_as("error", error);
+    }
 }
 
 /// Prints one `warning:` line, then its causes, for an error that the command survives.

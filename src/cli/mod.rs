@@ -4,6 +4,7 @@
 //! to standard error. `failure.rs` has the exit codes.
 
 mod batch_forecast;
+mod bus_error;
 mod compare;
 mod data;
 mod device;
@@ -96,7 +97,7 @@ pub fn run() -> ExitCode {
         // Nothing to do together: rank 0 does it.
         return ExitCode::SUCCESS;
     }
-    signals::prepare();
+    bus_error::explain();
     let done = limits::prepare().and_then(|()| match verb {
         Verb::Train(args) => on_ranks(|ranks| train::run(&args, ranks)),
         Verb::Infer(args) => on_ranks(|ranks| infer::run(&args, ranks).map(|()| ExitCode::SUCCESS)),

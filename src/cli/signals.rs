@@ -191,24 +191,3 @@ fn abandon(state: &mut RunState, grace: Duration) {
     }
     state.lock = None;
 }
-
-/// Explains SIGBUS, which would otherwise end the process without a word: a mapped file became shorter.
-#[cfg(unix)]
-pub(super) fn prepare() {
-    let explain = || {
-        const TEXT: &str = "error: a file became shorter while this program was reading it, or its disk failed \
-            (SIGBUS); put the file back as it was and start again (with a checkpoint: --resume)\n";
-        let _ = rustix::io::write(rustix::stdio::stderr(), TEXT.as_bytes());
-        signal_hook::low_level::exit(failure::FAILED.into());
-    };
-    // SAFETY: the handler only calls `write` and `_exit`, which are async-signal-safe, and allocates nothing. It ends
-    // the process, so the read that raised the signal does not return.
-    #[allow(unsafe_code)]
-    let registered = unsafe { signal_hook::low_level::register(signal_hook::consts::SIGBUS, explain) };
-    if let Err(error) = registered {
-        tracing::debug!("SIGBUS has its default effect: {error}");
-    }
-}
-
-#[cfg(not(unix))]
-pub(super) fn prepare() {}
