@@ -20,6 +20,23 @@ pub const TEXT_BYTES: u64 = 64 << 20;
 /// A file that does not exist or may not be read; [`io::ErrorKind::InvalidInput`] for a directory, a pipe, a socket or
 /// a device.
 pub fn open(path: &Path) -> io::Result<(File, u64)> {
+    open_with(path, 0)
+}
+
+/// Opens a plain file for reads past the system's cache of pages, if the file system has such reads; otherwise as
+/// [`open`]. Such reads begin and end at whole pages, in the file and in memory.
+///
+/// # Errors
+/// Those of [`open`].
+pub(crate) fn open_uncached(path: &Path) -> io::Result<File> {
+    #[cfg(target_os = "linux")]
+    if let Ok((file, _)) = open_with(path, libc::O_DIRECT) {
+        return Ok(file);
+    }
+    Ok(open(path)?.0)
+}
+
+fn open_with(path: &Path, more_flags: i32) -> io::Result<(File, u64)> {
     // A device may act when it is opened, so it is refused before that; the second check is of the file that was opened.
     expect_plain(&std::fs::metadata(path)?)?;
     let mut options = OpenOptions::new();
@@ -29,8 +46,10 @@ pub fn open(path: &Path) -> io::Result<(File, u64)> {
         use std::os::unix::fs::OpenOptionsExt;
         // A pipe that takes the file's place meanwhile is opened at once, and refused below. Reads of a plain file are
         // not affected.
-        options.custom_flags(libc::O_NONBLOCK);
+        options.custom_flags(libc::O_NONBLOCK | more_flags);
     }
+    #[cfg(not(unix))]
+    let _ = more_flags;
     let file = options.open(path)?;
     let metadata = file.metadata()?;
     expect_plain(&metadata)?;

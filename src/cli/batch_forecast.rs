@@ -5,7 +5,8 @@ use serde_json::json;
 
 use super::output::{align, count, facts, json_line, print, seconds, table};
 use crate::error::Result;
-use crate::forecast::BatchForecast;
+use super::train::reads_line;
+use crate::forecast::{BatchForecast, CacheForecast};
 use crate::train::StageSeconds;
 
 /// Prints the forecast of an epoch of mini-batches, as tables or as a JSON line.
@@ -20,6 +21,9 @@ pub(super) fn show(forecast: &BatchForecast, as_json: bool) -> Result<()> {
             "vertices": forecast.vertices,
             "edges": forecast.edges,
             "feature_bytes": feature_bytes,
+            "feature_rows_read": forecast.reads.map(|reads| reads[0]),
+            "feature_bytes_read": forecast.reads.map(|reads| reads[1]),
+            "caches": forecast.caches.iter().map(cache_line).collect::<Vec<_>>(),
             "peak_bytes": {"median": peak_bytes[0], "p90": peak_bytes[1], "most": peak_bytes[2], "planned": peak_bytes[3]},
             "device_memory": device_memory,
             "feasible": outcome.is_ok(),
@@ -42,6 +46,14 @@ pub(super) fn show(forecast: &BatchForecast, as_json: bool) -> Result<()> {
         levels.add_row([name, whole(vertices[0]), whole(vertices[1]), mean, most]);
     }
     print(&align(levels))?;
+    if !forecast.caches.is_empty() {
+        let mut caches = table(["feature cache", "memory", "rows found in it"]);
+        for &CacheForecast { share, bytes, hits } in &forecast.caches {
+            let [share, hits] = [share, hits].map(|share| format!("{:.1} %", 100.0 * share));
+            caches.add_row([share, ByteSize(bytes).to_string(), hits]);
+        }
+        print(&format!("\n{}", align(caches)))?;
+    }
     let size = |bytes: u64| ByteSize(bytes).to_string();
     let [median, ninth, most, planned] = peak_bytes.map(size);
     let memory = match outcome {
@@ -54,13 +66,18 @@ pub(super) fn show(forecast: &BatchForecast, as_json: bool) -> Result<()> {
         ),
         Err(needed) => format!("does not fit into {}: needs {} bytes", size(*device_memory), count(*needed)),
     };
+    let needed = stages.vertices;
+    let features = match forecast.reads {
+        None => format!("{} per epoch, gathered and copied to the device", size(*feature_bytes)),
+        Some(reads) => reads_line(needed, reads),
+    };
     let [sample_s, gather_s, compute_s] = [sample, gather, compute].map(seconds);
     let slowest = stages.slowest();
     print(&format!(
         "\n{}",
         facts(&[
             ("batches", format!("{} per epoch; {drawn} were drawn for these figures", count(batches))),
-            ("features", format!("{} per epoch, gathered and copied to the device", size(*feature_bytes))),
+            ("features", features),
             ("device memory", format!("median {median}, ninth decile {ninth}, most {most}; planned for {planned}")),
             ("", memory),
             (
@@ -72,4 +89,8 @@ pub(super) fn show(forecast: &BatchForecast, as_json: bool) -> Result<()> {
             ),
         ])
     ))
+}
+
+fn cache_line(cache: &CacheForecast) -> serde_json::Value {
+    json!({"share": cache.share, "bytes": cache.bytes, "hits": cache.hits})
 }

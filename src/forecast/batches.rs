@@ -20,6 +20,9 @@ use lapidary_kernels::Slot;
 /// Batches that are drawn for a forecast, at most.
 const PROBES: usize = 16;
 
+/// The sizes of caches in a forecast, as shares of all rows.
+const CACHE_SHARES: [f64; 6] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5];
+
 /// What an epoch of mini-batches needs, on one device. Sizes are those of batches that were drawn.
 #[derive(Clone, Debug)]
 pub struct BatchForecast {
@@ -33,6 +36,10 @@ pub struct BatchForecast {
     pub edges: Vec<[f64; 2]>,
     /// Bytes of features that an epoch gathers on the host and copies to the device.
     pub feature_bytes: u64,
+    /// What caches of features of different sizes would keep; empty for sparse features.
+    pub caches: Vec<CacheForecast>,
+    /// Rows of features that an epoch reads from the dataset's file, and bytes of these reads, if it does.
+    pub reads: Option<[u64; 2]>,
     /// Bytes that a device needs so that nothing leaves it before its last use: the median of the batches, their ninth
     /// decile, the most, and what a run plans for.
     pub peak_bytes: [u64; 4],
@@ -46,13 +53,24 @@ pub struct BatchForecast {
     pub stages: StageSeconds,
 }
 
+/// A cache with the rows of features that batches read most often.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CacheForecast {
+    /// Share of all rows that it has.
+    pub share: f64,
+    /// Bytes of these rows.
+    pub bytes: u64,
+    /// Share of the rows that batches need which are in it.
+    pub hits: f64,
+}
+
 impl DryRun<'_> {
     /// Forecasts an epoch of mini-batches. The evaluation, which is over the whole graph, is not part of it.
     ///
     /// # Errors
     /// Those of [`DryRun::run`]; [`Error::Value`] for a shape and for several ranks; [`Error::Batch`].
     /// # Cost
-    /// That of drawing, gathering and planning up to 16 batches.
+    /// That of drawing up to 80 batches, and of gathering and planning up to 16.
     pub fn run_batches(&self, batches: &Batches) -> Result<BatchForecast> {
         let wrong =
             |value: String, expected: &str| Err(Error::Value { option: "batch", value, expected: expected.into() });
@@ -100,7 +118,19 @@ impl DryRun<'_> {
         let per_epoch = drawing.count() as f64 / count.max(1) as f64;
         let parts = self.part_count() as f64;
         let levels = 0..=drawing.layers() as u8;
+        let vertices: Vec<&[u32]> = shares.iter().flatten().map(|drawn| &drawn.vertices[..]).collect();
+        let reads = drawing.feature_rows().map(|rows| {
+            let all = vertices.iter().map(|vertices| rows.would_read(vertices));
+            let sum = all.fold([0, 0], |[rows, bytes], [more, more_bytes]| [rows + more, bytes + more_bytes]);
+            sum.map(|count| (count as f64 * per_epoch) as u64)
+        });
+        let caches = match &inputs.features {
+            FeatureData::Dense { width, .. } => caches(&drawing.by_visits()?, &vertices, 4 * *width as u64),
+            FeatureData::Sparse { .. } => Vec::new(),
+        };
         Ok(BatchForecast {
+            caches,
+            reads,
             drawn: count,
             vertices: levels.clone().map(|level| spread(&sizes, |sizes| sizes.rows(level))).collect(),
             edges: levels.skip(1).map(|level| spread(&sizes, |sizes| sizes.drawn(level))).collect(),
@@ -111,6 +141,7 @@ impl DryRun<'_> {
             outcome,
             stages: StageSeconds {
                 batches: drawing.count() as u64,
+                vertices: (vertices.iter().map(|vertices| vertices.len()).sum::<usize>() as f64 * per_epoch) as u64,
                 sample: sample_s * per_epoch,
                 gather: gather_s * per_epoch,
                 compute: compute_s * per_epoch / parts,
@@ -141,6 +172,19 @@ impl Plans<'_> {
         let planned = plan_sequence(&[&lowered], &[budget], sequence, &Epoch::Steady, &keep, &Method::default())?;
         Ok((planned.devices[0].script(), lowered))
     }
+}
+
+/// Returns what caches would keep of the rows that batches need. `by_visits` has the rows that are read most often first.
+fn caches(by_visits: &[u32], batches: &[&[u32]], row_bytes: u64) -> Vec<CacheForecast> {
+    let mut place = vec![0u32; by_visits.len()];
+    by_visits.iter().zip(0..).for_each(|(&row, at)| place[row as usize] = at);
+    let needed: usize = batches.iter().map(|rows| rows.len()).sum();
+    let cache = |share: f64| {
+        let rows = (by_visits.len() as f64 * share) as u32;
+        let hits = batches.iter().flat_map(|rows| rows.iter()).filter(|&&row| place[row as usize] < rows).count();
+        CacheForecast { share, bytes: u64::from(rows) * row_bytes, hits: hits as f64 / needed.max(1) as f64 }
+    };
+    CACHE_SHARES.into_iter().map(cache).collect()
 }
 
 /// Returns the mean of a size, and the most.

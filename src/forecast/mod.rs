@@ -11,7 +11,7 @@ mod predict;
 mod shape;
 mod traffic;
 
-pub use batches::BatchForecast;
+pub use batches::{BatchForecast, CacheForecast};
 pub use dry_run::{DryRun, Subject};
 pub use found::{CurvePoint, DeviceForecast, Forecast, PartForecast, PlanForecast, PolicyForecast, StepForecast};
 pub use predict::{call_seconds, script_seconds};

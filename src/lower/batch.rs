@@ -1,8 +1,10 @@
 //! The contents of a mini-batch: what the programs over its levels read of the data.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
-use lapidary_kernels::memory::{AlignedBytes, NoHostMemory};
+use lapidary_kernels::memory::AlignedBytes;
 use lapidary_kernels::storage_type::round;
 use lapidary_kernels::{HostSlot, Shared};
 use rayon::prelude::*;
@@ -13,10 +15,24 @@ use crate::graph::Block;
 use crate::program::{BatchEdges, BlockSpec, Degree, LevelSizes, LoopWeight, Origin};
 use crate::sample::MiniBatch;
 
+/// What gathering a mini-batch returns. It fails if there is no memory, or if a file cannot be read.
+pub type Gathered<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Where rows of dense features come from, if not from the array of all of them.
+pub trait FeatureSource: fmt::Debug + Send + Sync {
+    /// Copies rows, in any order, into a matrix.
+    ///
+    /// # Errors
+    /// An error of the file that they are read from.
+    fn take(&self, rows: &[u32], into: &mut [f32]) -> Gathered<()>;
+}
+
 /// The data that mini-batches take their contents from.
 #[derive(Debug)]
 pub struct BatchSupply {
     inputs: Inputs,
+    /// Where rows of features come from, if not from the array of all of them.
+    feature_source: Option<Arc<dyn FeatureSource>>,
     /// For each power of a degree that is read, the factors of all vertices.
     scales: BTreeMap<Degree, HostSlot>,
 }
@@ -53,7 +69,12 @@ impl BatchSupply {
             Origin::Scale(degree) => Some((degree, supply.get(0, 0, &Contents::Origin(origin.clone())))),
             _ => None,
         });
-        Self { scales: scales.collect(), inputs: inputs.clone() }
+        Self { scales: scales.collect(), inputs: inputs.clone(), feature_source: None }
+    }
+
+    /// Takes rows of dense features from `source` instead of from the array of all of them.
+    pub fn features_from(self, source: Arc<dyn FeatureSource>) -> Self {
+        Self { feature_source: Some(source), ..self }
     }
 }
 
@@ -91,12 +112,12 @@ impl<'a> Batch<'a> {
     /// Returns the array for `contents`.
     ///
     /// # Errors
-    /// [`NoHostMemory`] for the features.
+    /// No memory for the features; an error of the file that they are read from.
     /// # Panics
     /// If the contents are not those of a mini-batch of this data.
     /// # Cost
     /// O(size of the array); O(edges of the block) for each block once.
-    pub fn get(&mut self, contents: &Contents) -> Result<HostSlot, NoHostMemory> {
+    pub fn get(&mut self, contents: &Contents) -> Gathered<HostSlot> {
         Ok(match contents {
             Contents::Indptr(block) => HostSlot::constant(self.block(*block).block.indptr()),
             Contents::Indices(block) => HostSlot::constant(self.block(*block).block.indices()),
@@ -155,12 +176,15 @@ impl<'a> Batch<'a> {
     }
 
     /// Returns the rows of dense features.
-    fn features(&self, rows: &[u32]) -> Result<AlignedBytes, NoHostMemory> {
+    fn features(&self, rows: &[u32]) -> Gathered<AlignedBytes> {
         let FeatureData::Dense { data, width } = &self.supply.inputs.features else {
             panic!("a program for dense features is bound to sparse ones");
         };
         let mut taken = AlignedBytes::zeroed(rows.len() * width * size_of::<f32>())?;
-        take(data, rows, *width, taken.as_mut_slice());
+        match &self.supply.feature_source {
+            Some(source) => source.take(rows, taken.as_mut_slice())?,
+            None => take(data, rows, *width, taken.as_mut_slice()),
+        }
         Ok(taken)
     }
 

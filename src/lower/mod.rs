@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use lapidary_kernels::{Call, Mat, Slot, StorageType};
 
-pub use batch::{Batch, BatchSupply, level_sizes};
+pub use batch::{Batch, BatchSupply, FeatureSource, Gathered, level_sizes};
 pub use contents::{Contents, Supply};
 pub use fold::{FoldArray, FoldSide};
 pub use inputs::{FeatureData, Inputs, LabelData};

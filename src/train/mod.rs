@@ -14,7 +14,7 @@ mod splits;
 mod trainer;
 
 pub(crate) use batches::Drawing;
-pub use batches::{BatchRecord, Batches, StageSeconds};
+pub use batches::{BatchRecord, Batches, FeatureCache, ParseFeatureCacheError, StageSeconds};
 pub use builder::TrainerBuilder;
 pub use checkpoint_writer::CheckpointWriter;
 pub(crate) use epoch::{EpochSpec, evaluation_program, training_program};

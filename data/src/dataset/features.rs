@@ -1,13 +1,16 @@
 //! The feature matrix: dense, or sparse for bags of words.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use lapidary_arrays::Shared;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Error, Result};
+use super::row_file::RowFile;
 use crate::graph::{Permutation, rows_mut};
 
 /// Whether each row of the features is divided by its sum before training.
@@ -59,6 +62,8 @@ pub struct Dense {
     data: Shared<f32>,
     rows: usize,
     width: usize,
+    /// The file that `data` is mapped from, and where the cells begin in it.
+    file: Option<(Arc<Path>, u64)>,
 }
 
 /// A CSR matrix of finite numbers.
@@ -93,7 +98,24 @@ impl Dense {
         if let Some(at) = first_not_finite(&data) {
             return Err(Error::NotFinite { file: file.into(), row: at / width, column: at % width, found: data[at] });
         }
-        Ok(Self { data, rows, width })
+        Ok(Self { data, rows, width, file: None })
+    }
+
+    /// Sets the file that the cells are mapped from, and where they begin in it.
+    pub(crate) fn mapped_from(self, path: &Path, first_byte: u64) -> Self {
+        Self { file: Some((path.into(), first_byte)), ..self }
+    }
+
+    /// Opens the file that the cells are mapped from, to read single rows without the map. `None` if they are in memory
+    /// alone, or were converted.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn row_file(&self) -> Result<Option<RowFile>> {
+        let open = |(path, first): &(Arc<Path>, u64)| {
+            RowFile::open(path, *first, self.rows as u64, (self.width * size_of::<f32>()) as u64)
+        };
+        self.file.as_ref().map(open).transpose()
     }
 
     /// Returns the cells, `[rows, width]`, in row-major order.
@@ -238,7 +260,7 @@ impl Features {
     pub(crate) fn relabelled(&self, order: &Permutation) -> Self {
         match self {
             Self::Dense(dense) => {
-                Self::Dense(Dense { data: order.rows(&dense.data, dense.width).into(), ..dense.clone() })
+                Self::Dense(Dense { data: order.rows(&dense.data, dense.width).into(), file: None, ..dense.clone() })
             }
             Self::Sparse(sparse) => Self::Sparse(Sparse {
                 indptr: order.offsets(&sparse.indptr).into(),
@@ -259,7 +281,7 @@ impl Features {
             Self::Dense(dense) => {
                 let mut data = dense.data.to_vec();
                 data.par_chunks_mut(dense.width.max(1)).for_each(normalise);
-                Self::Dense(Dense { data: data.into(), ..dense.clone() })
+                Self::Dense(Dense { data: data.into(), file: None, ..dense.clone() })
             }
             Self::Sparse(sparse) => {
                 let mut values = sparse.values.to_vec();

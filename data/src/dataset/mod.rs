@@ -23,6 +23,7 @@ pub(crate) mod names;
 pub mod npy;
 mod open;
 mod relabel;
+mod row_file;
 mod rows;
 mod split;
 mod stamp;
@@ -43,6 +44,7 @@ pub use features::{Dense, FeatureNorm, Features, Sparse};
 pub use fingerprint::Fingerprint;
 pub use info::{DegreeInfo, DegreeRange, EdgeWeightInfo, FeatureInfo, Info, LabelInfo, SkewInfo, SplitInfo};
 pub use labels::Labels;
+pub use row_file::RowFile;
 pub use split::{NONE, RandomSplit, TEST, TRAIN, VAL};
 
 /// A graph with features, labels and splits. Cloning shares the arrays.

@@ -221,6 +221,11 @@ impl NpyFile {
         Ok(Self { file, dtype, shape: header.shape, bytes, offset: header.len })
     }
 
+    /// Returns where the elements begin, in bytes.
+    pub(crate) fn data_offset(&self) -> u64 {
+        self.offset as u64
+    }
+
     /// Returns the elements: in place if the map is aligned for them, otherwise a copy.
     ///
     /// # Panics

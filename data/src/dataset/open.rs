@@ -10,6 +10,7 @@ use super::Dataset;
 use super::build::{Origin, Parts, RawFeatures, RawLabels, checked_graph};
 use super::edge_weights;
 use super::error::{Error, Result};
+use super::features::{Dense, Features};
 use super::manifest::{self, Manifest};
 use super::npy::{Dtype, NpyFile};
 use super::relabel;
@@ -93,7 +94,12 @@ impl Dataset {
             licence: manifest.licence,
             ..Parts::new(origin, manifest.name, graph)
         };
-        Ok(Self { files, ..parts.build()? })
+        let built = parts.build()?;
+        let features = built.features.clone().map(|features| match features {
+            Features::Dense(dense) => Features::Dense(located(dense, dir)),
+            sparse => sparse,
+        });
+        Ok(Self { files, features, ..built })
     }
 }
 
@@ -181,6 +187,16 @@ fn narrow(npy: &NpyFile, vertices: usize) -> Result<Shared<u32>> {
         return Err(Error::Graph { file: npy.file.clone(), problem });
     }
     Ok(wide.par_iter().map(|&u| u as u32).collect::<Vec<_>>().into())
+}
+
+/// Notes where the rows of features are, if they are used in place.
+fn located(dense: Dense, dir: &Path) -> Dense {
+    let path = dir.join("features.npy");
+    match NpyFile::open(&path, "it was opened before", &[Dtype::F32], "float32 ('<f4')") {
+        Ok(npy) => dense.mapped_from(&path, npy.data_offset()),
+        // Half floats are converted.
+        Err(_) => dense,
+    }
 }
 
 fn open_features(dir: &Path, vertices: usize, manifest: &Manifest) -> Result<Option<RawFeatures>> {

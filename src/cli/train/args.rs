@@ -16,7 +16,7 @@ use crate::infer::checkpoint::newest_epoch;
 use crate::model::{Model, Weights};
 use crate::ranks::Ranks;
 use crate::sample::{Fanouts, LayerSampler, NeighborSampler, ParseFanoutsError, SubgraphSampler};
-use crate::train::{Adam, AdamW, Batches, DecayLayers, Optimizer, Sgd, Trainer};
+use crate::train::{Adam, AdamW, Batches, DecayLayers, Optimizer, ParseFeatureCacheError, Sgd, Trainer};
 
 /// Learning rate without `--lr`.
 const DEFAULT_LR: f64 = 0.01;
@@ -110,6 +110,10 @@ pub(in crate::cli) struct BatchArgs {
     /// How many batches each stage (sampling, gathering, computing) may be ahead of the next
     #[arg(long, value_name = "N", default_value_t = 2, requires = "batch")]
     pub look_ahead: usize,
+    /// Read features from the dataset's file for each batch, and keep only so many rows in memory, those that are read
+    /// most often: a share, as in 10%, or a size, as in 2GiB [default: features are used as a mapped file]
+    #[arg(long, value_name = "SIZE", requires = "batch")]
+    pub feature_cache: Option<String>,
 }
 
 impl BatchArgs {
@@ -122,7 +126,19 @@ impl BatchArgs {
             "ladies" => Batches::new(size, LayerSampler::ladies(fanouts)),
             _ => Batches::new(size, self.neighbor(fanouts, data)?),
         };
-        Ok(Some(batches.look_ahead(self.look_ahead)))
+        let batches = batches.look_ahead(self.look_ahead);
+        let parse = |text: &String| {
+            let wrong = |error: ParseFeatureCacheError| Error::Value {
+                option: "feature_cache",
+                value: text.clone(),
+                expected: error.to_string(),
+            };
+            text.parse().map_err(wrong)
+        };
+        Ok(Some(match self.feature_cache.as_ref().map(parse).transpose()? {
+            Some(cache) => batches.feature_cache(cache),
+            None => batches,
+        }))
     }
 
     fn neighbor(&self, fanouts: Fanouts, data: &Dataset) -> Result<NeighborSampler> {

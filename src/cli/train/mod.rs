@@ -20,6 +20,7 @@ use crate::runtime::TraceFile;
 use crate::train::{CheckpointWriter, RunLock, Trainer};
 
 pub(super) use args::{BatchArgs, TrainArgs};
+pub(super) use report::reads_line;
 use recovery::{QuietPanics, Recovery};
 use report::{Done, epoch_line, introduce, move_line, summarise};
 

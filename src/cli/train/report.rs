@@ -58,10 +58,13 @@ pub(super) fn epoch_line(epoch: &Epoch, labels: LabelKind) -> serde_json::Value 
         "bytes_to_device": epoch.bytes_to_device,
         "bytes_to_host": epoch.bytes_to_host,
     });
-    if let Some(StageSeconds { batches, vertices, edges, sample, gather, compute, waiting }) = epoch.stages {
+    if let Some(stages) = epoch.stages {
+        let StageSeconds { batches, vertices, edges, rows_read, bytes_read, sample, gather, compute, waiting } = stages;
         line["batches"] = batches.into();
         line["input_rows"] = vertices.into();
         line["sampled_edges"] = edges.into();
+        line["feature_rows_read"] = rows_read.into();
+        line["feature_bytes_read"] = bytes_read.into();
         line["stage_seconds"] = json!({
             "sampling": sample, "gathering": gather, "computing": compute, "waiting": waiting,
         });
@@ -168,6 +171,9 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
     ];
     if let Some(stages) = done.stages {
         rows.push(("batches", format!("{} per epoch; {}", stages.batches, stages_line(&stages))));
+        if args.batches.feature_cache.is_some() {
+            rows.push(("features", reads_line(stages.vertices, [stages.rows_read, stages.bytes_read])));
+        }
     }
     if let Some(dir) = &args.checkpoints.checkpoint {
         rows.push(("checkpoint", dir.display().to_string()));
@@ -209,6 +215,17 @@ fn stages_line(stages: &StageSeconds) -> String {
     format!(
         "sampling {sample}, gathering {gather}, computing {compute}, waiting for batches {waiting}; slowest: {}",
         stages.slowest()
+    )
+}
+
+/// Describes how many of the rows of features that an epoch needs are read from the dataset's file.
+pub(in crate::cli) fn reads_line(needed: u64, [rows, bytes]: [u64; 2]) -> String {
+    let kept = 100.0 * (needed - rows) as f64 / needed.max(1) as f64;
+    format!(
+        "{} rows per epoch, {kept:.1} % of them kept in memory; {} rows read from the file: {}",
+        output::count(needed),
+        output::count(rows),
+        bytesize::ByteSize(bytes)
     )
 }
 

@@ -1,6 +1,8 @@
 //! Training on mini-batches: which seeds a batch has, what its blocks are drawn by, and an epoch of them.
 
+mod cache;
 mod epoch;
+mod feature_rows;
 mod pipeline;
 
 use std::sync::Arc;
@@ -9,14 +11,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::{Dataset, TRAIN};
 use crate::error::{Error, Result};
-use crate::lower::{Batch, BatchSupply, Contents, Inputs, level_sizes};
+use crate::lower::{Batch, BatchSupply, Contents, Gathered, Inputs, level_sizes};
 use crate::program::{LevelSizes, MOST_LAYERS, Program};
 use crate::runtime::BatchShare;
 use crate::sample::{BatchKey, MiniBatch, Sampler, Scratch, epoch_order};
 use lapidary_kernels::Slot;
-use lapidary_kernels::memory::NoHostMemory;
 
 pub(super) use epoch::{BatchedEpoch, Feeder, OnBatch};
+pub use cache::{FeatureCache, ParseFeatureCacheError};
+pub(crate) use feature_rows::FeatureRows;
 pub use pipeline::StageSeconds;
 
 /// Batches of an epoch that are drawn before the run, to learn how large they are.
@@ -33,6 +36,7 @@ pub struct Batches {
     size: usize,
     look_ahead: usize,
     sampler: Arc<dyn Sampler>,
+    cache: Option<FeatureCache>,
 }
 
 /// The settings of mini-batches that the numbers of a run depend on, as recorded in `run.json`.
@@ -59,13 +63,23 @@ impl Batches {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(size: usize, sampler: impl Sampler + 'static) -> Self {
-        Self { size, look_ahead: 2, sampler: Arc::new(sampler) }
+        Self { size, look_ahead: 2, sampler: Arc::new(sampler), cache: None }
     }
 
     /// Sets how many batches each stage may be ahead of the next one; 2 by default. With 0, a batch is drawn when the one
     /// before it has been computed.
     pub fn look_ahead(mut self, batches: usize) -> Self {
         self.look_ahead = batches;
+        self
+    }
+
+    /// Reads features from the dataset's file for each batch, for features that are larger than memory. The rows that
+    /// batches read most often are kept in memory: as many as `cache` says. Without it, features are used as the dataset
+    /// has them: the system keeps as much of a mapped file as it has memory for.
+    ///
+    /// Evaluations over the whole graph still read all features through the map.
+    pub fn feature_cache(mut self, cache: FeatureCache) -> Self {
+        self.cache = Some(cache);
         self
     }
 
@@ -88,12 +102,15 @@ pub(crate) struct Drawing {
     seed: u64,
     /// Number of parts that share each batch.
     parts: usize,
+    /// Where rows of features come from, if not from the array of all of them.
+    feature_rows: Option<Arc<FeatureRows>>,
 }
 
 impl Drawing {
     /// # Errors
-    /// [`Error::Value`] for batches without seeds, and for no layers or too many; [`Error::DataLacks`] for data without
-    /// labelled vertices to train on.
+    /// [`Error::Value`] for batches without seeds, for no layers or too many, and for a cache of features that are not
+    /// read from a file; [`Error::DataLacks`] for data without labelled vertices to train on; [`Error::Dataset`] if
+    /// the rows of the cache cannot be read; [`Error::Batch`].
     pub(crate) fn new(batches: Batches, data: &Dataset, inputs: &Inputs, seed: u64, parts: usize) -> Result<Self> {
         if batches.size == 0 {
             let expected = "a batch has at least one seed".into();
@@ -111,7 +128,10 @@ impl Drawing {
             let (what, needed_by) = ("labelled vertex to train on", "mini-batches are drawn around them");
             return Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
         }
-        Ok(Self { batches, inputs: inputs.clone(), seeds, seed, parts })
+        let cache = batches.cache;
+        let mut drawing = Self { batches, inputs: inputs.clone(), seeds, seed, parts, feature_rows: None };
+        drawing.feature_rows = cache.map(|cache| cache.fill(&drawing, data)).transpose()?.map(Arc::new);
+        Ok(drawing)
     }
 
     /// Draws a few batches of the first epoch, and returns sizes that hardly any batch passes.
@@ -171,7 +191,16 @@ impl Drawing {
 
     /// Returns what the programs read of the data.
     pub(crate) fn supply(&self, training: &Program) -> BatchSupply {
-        BatchSupply::new(&self.inputs, training.origins().keys())
+        let supply = BatchSupply::new(&self.inputs, training.origins().keys());
+        match &self.feature_rows {
+            Some(rows) => supply.features_from(rows.clone()),
+            None => supply,
+        }
+    }
+
+    /// Returns where rows of features come from, if not from the array of all of them.
+    pub(crate) fn feature_rows(&self) -> Option<&FeatureRows> {
+        self.feature_rows.as_deref()
     }
 
     /// Returns what a batch gives to the parts of a session.
@@ -186,7 +215,7 @@ impl Drawing {
         let share = |drawn: &MiniBatch| {
             let mut batch = Batch::new(supply, drawn);
             let values = contents.iter().map(|(slot, contents)| Ok((*slot, batch.get(contents)?)));
-            let values = values.collect::<std::result::Result<_, NoHostMemory>>();
+            let values = values.collect::<Gathered<_>>();
             let values = values.map_err(|source| failed("gathering", number, source))?;
             let mut sizes = self.sizes(drawn);
             // The loss is a mean over all seeds of the batch.

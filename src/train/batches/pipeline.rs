@@ -7,7 +7,7 @@ use std::time::Instant;
 use lapidary_kernels::sync::{Receiver, bounded};
 use lapidary_kernels::{Slot, panic_message};
 
-use super::{Drawing, failed};
+use super::{Drawing, FeatureRows, failed};
 use crate::error::Result;
 use crate::lower::{BatchSupply, Contents};
 use crate::runtime::BatchShare;
@@ -23,6 +23,10 @@ pub struct StageSeconds {
     pub vertices: u64,
     /// Number of edges that were drawn, in all batches.
     pub edges: u64,
+    /// Rows of features that were read from the dataset's file, with [`Batches::feature_cache`](super::Batches).
+    pub rows_read: u64,
+    /// Bytes of these reads, in whole pages of the file.
+    pub bytes_read: u64,
     /// Drawing the blocks.
     pub sample: f64,
     /// Gathering features and labels of the vertices, and preparing the blocks.
@@ -70,6 +74,8 @@ impl Drawing {
             Ok((given, StageSeconds { gather: start.elapsed().as_secs_f64(), ..spent }))
         };
         let mut spent = StageSeconds::default();
+        let reads = || self.feature_rows().map_or([0; 2], FeatureRows::reads_since);
+        reads();
         let mut consume = |number: usize, next: &mut dyn FnMut() -> Option<Passed<Vec<BatchShare>>>| -> Result<bool> {
             let waited = Instant::now();
             let Some(gathered) = next() else { return Ok(false) };
@@ -92,6 +98,7 @@ impl Drawing {
                     break;
                 }
             }
+            [spent.rows_read, spent.bytes_read] = reads();
             return Ok(spent);
         }
         let queue = self.batches.look_ahead;
@@ -125,6 +132,7 @@ impl Drawing {
             })
         })
         .or_else(|ended| ended)?;
+        [spent.rows_read, spent.bytes_read] = reads();
         Ok(spent)
     }
 }

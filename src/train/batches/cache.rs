@@ -1,0 +1,126 @@
+//! The rows of features that are kept in memory: those that mini-batches read most often.
+
+use std::fmt;
+use std::str::FromStr;
+
+use bytesize::ByteSize;
+use lapidary_kernels::AlignedBytes;
+
+use super::{Drawing, FeatureRows};
+use crate::dataset::{Dataset, Features, RowFile};
+use crate::error::{Error, Result};
+use crate::lower::FeatureData;
+use crate::sample::Scratch;
+
+/// The epoch whose batches show what is read often. It is never trained on.
+const PROBED_EPOCH: u64 = 0;
+
+/// Batches of it that are drawn, at most.
+const PROBES: usize = 64;
+
+/// How many rows of features are kept in memory while mini-batches read the others from the dataset's file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FeatureCache {
+    /// This share of the rows, from 0 to 1.
+    Share(f64),
+    /// As many rows as so many bytes hold.
+    Bytes(u64),
+}
+
+/// A text that is no size of a cache.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write a share of all rows, as in 10%, or a size, as in 2GiB")]
+pub struct ParseFeatureCacheError;
+
+impl FromStr for FeatureCache {
+    type Err = ParseFeatureCacheError;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        let Some(percent) = text.strip_suffix('%') else {
+            let bytes = text.parse().map(|bytes: ByteSize| Self::Bytes(bytes.as_u64()));
+            return bytes.map_err(|_| ParseFeatureCacheError);
+        };
+        let share: f64 = percent.trim().parse().map_err(|_| ParseFeatureCacheError)?;
+        if (0.0..=100.0).contains(&share) { Ok(Self::Share(share / 100.0)) } else { Err(ParseFeatureCacheError) }
+    }
+}
+
+impl fmt::Display for FeatureCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Share(share) => write!(f, "{}%", share * 100.0),
+            Self::Bytes(bytes) => ByteSize(*bytes).fmt(f),
+        }
+    }
+}
+
+impl FeatureCache {
+    /// Returns the number of rows that are kept.
+    fn rows(self, vertices: usize, row_bytes: u64) -> usize {
+        let rows = match self {
+            Self::Share(share) => (vertices as f64 * share) as usize,
+            Self::Bytes(bytes) => usize::try_from(bytes / row_bytes.max(1)).unwrap_or(usize::MAX),
+        };
+        rows.min(vertices)
+    }
+
+    /// Reads the rows that are kept.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if the rows of `data` cannot be read from a file; [`Error::Dataset`]; [`Error::Batch`].
+    pub(super) fn fill(self, drawing: &Drawing, data: &Dataset) -> Result<FeatureRows> {
+        let Some(file) = row_file(drawing, data)? else {
+            let expected = "rows are read from the file features.npy of a dataset directory, which has to be dense, in \
+                            float32, and not normalised; without this option, the features are used as they are in memory";
+            return Err(self.wrong(expected.into()));
+        };
+        let vertices = drawing.inputs.graph.vertex_count();
+        let mut kept = drawing.by_visits()?;
+        kept.truncate(self.rows(vertices, file.row_bytes()));
+        kept.sort_unstable();
+        let memory = AlignedBytes::zeroed(kept.len() * file.row_bytes() as usize).map_err(|none| {
+            self.wrong(format!("there is no memory for {} bytes; keep fewer rows", none.need_bytes))
+        })?;
+        Ok(FeatureRows::new(file, vertices, &kept, memory)?)
+    }
+
+    fn wrong(self, expected: String) -> Error {
+        Error::Value { option: "feature_cache", value: self.to_string(), expected }
+    }
+}
+
+/// Opens the file that has the features as the programs read them; `None` if no file has them.
+fn row_file(drawing: &Drawing, data: &Dataset) -> Result<Option<RowFile>> {
+    match (data.features(), &drawing.inputs.features) {
+        // Normalised features are another array.
+        (Some(Features::Dense(dense)), FeatureData::Dense { data, .. }) if data.as_ptr() == dense.data().as_ptr() => {
+            Ok(dense.row_file()?)
+        }
+        _ => Ok(None),
+    }
+}
+
+impl Drawing {
+    /// Returns all vertices, those first whose features the most batches read. Of vertices that as many batches read,
+    /// those with the most out-edges are first.
+    ///
+    /// # Errors
+    /// [`Error::Batch`].
+    /// # Cost
+    /// That of drawing up to 64 batches; O(n log n + e).
+    pub(crate) fn by_visits(&self) -> Result<Vec<u32>> {
+        let graph = &self.inputs.graph;
+        let mut visits = vec![0u32; graph.vertex_count()];
+        let (order, mut scratch) = (self.order(PROBED_EPOCH), Scratch::default());
+        for number in 0..self.count().min(PROBES) {
+            for drawn in self.draw(PROBED_EPOCH, number, &order, &mut scratch)? {
+                drawn.vertices.iter().for_each(|&v| visits[v as usize] += 1);
+            }
+        }
+        let mut out_edges = vec![0u64; graph.vertex_count()];
+        graph.indices().iter().for_each(|&u| out_edges[u as usize] += 1);
+        let mut vertices: Vec<u32> = (0..graph.vertex_count() as u32).collect();
+        vertices.sort_by_key(|&v| std::cmp::Reverse((visits[v as usize], out_edges[v as usize])));
+        Ok(vertices)
+    }
+}
