@@ -45,6 +45,7 @@ pub(crate) fn bind(data: &Dataset, norm: FeatureNorm, edge_weights: bool) -> Res
         labels,
         split: data.split().clone(),
         labelled,
+        kept: None,
     })
 }
 

@@ -68,6 +68,6 @@ pub use runtime::{
     Busy, Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions, Span, SplitRecord, StartUp, Trace, TraceFile,
 };
 pub use train::{
-    Adam, AdamW, BatchRecord, Batches, Best, Change, CheckpointWriter, DecayLayers, Epoch, FeatureCache, Move, Optimizer,
-    ParseFeatureCacheError, RunLock, RunRecord, Sgd, Snapshot, StageSeconds, Trainer, TrainerBuilder,
+    Adam, AdamW, BatchRecord, Batches, Best, Change, CheckpointWriter, DecayLayers, Epoch, FeatureCache, Move,
+    Optimizer, ParseFeatureCacheError, RunLock, RunRecord, Sgd, Snapshot, StageSeconds, Trainer, TrainerBuilder,
 };

@@ -4,8 +4,8 @@ use bytesize::ByteSize;
 use serde_json::json;
 
 use super::output::{align, count, facts, json_line, print, seconds, table};
-use crate::error::Result;
 use super::train::reads_line;
+use crate::error::Result;
 use crate::forecast::{BatchForecast, CacheForecast};
 use crate::train::StageSeconds;
 
@@ -23,6 +23,7 @@ pub(super) fn show(forecast: &BatchForecast, as_json: bool) -> Result<()> {
             "feature_bytes": feature_bytes,
             "feature_rows_read": forecast.reads.map(|reads| reads[0]),
             "feature_bytes_read": forecast.reads.map(|reads| reads[1]),
+            "found_on_device": forecast.found_on_device,
             "caches": forecast.caches.iter().map(cache_line).collect::<Vec<_>>(),
             "peak_bytes": {"median": peak_bytes[0], "p90": peak_bytes[1], "most": peak_bytes[2], "planned": peak_bytes[3]},
             "device_memory": device_memory,
@@ -66,29 +67,29 @@ pub(super) fn show(forecast: &BatchForecast, as_json: bool) -> Result<()> {
         ),
         Err(needed) => format!("does not fit into {}: needs {} bytes", size(*device_memory), count(*needed)),
     };
-    let needed = stages.vertices;
-    let features = match forecast.reads {
-        None => format!("{} per epoch, gathered and copied to the device", size(*feature_bytes)),
-        Some(reads) => reads_line(needed, reads),
-    };
+    let mut features = format!("{} per epoch, gathered and copied to the device", size(*feature_bytes));
+    if let Some(share) = forecast.found_on_device {
+        features += &format!("; {:.1} % of the rows stay there", 100.0 * share);
+    }
     let [sample_s, gather_s, compute_s] = [sample, gather, compute].map(seconds);
     let slowest = stages.slowest();
-    print(&format!(
-        "\n{}",
-        facts(&[
-            ("batches", format!("{} per epoch; {drawn} were drawn for these figures", count(batches))),
-            ("features", features),
-            ("device memory", format!("median {median}, ninth decile {ninth}, most {most}; planned for {planned}")),
-            ("", memory),
-            (
-                "stages",
-                format!(
-                    "sampling {sample_s}, gathering {gather_s} (measured), computing {compute_s} (predicted) per epoch; \
+    let mut rows = vec![
+        ("batches", format!("{} per epoch; {drawn} were drawn for these figures", count(batches))),
+        ("features", features),
+    ];
+    rows.extend(forecast.reads.map(|reads| ("", reads_line(reads))));
+    rows.extend([
+        ("device memory", format!("median {median}, ninth decile {ninth}, most {most}; planned for {planned}")),
+        ("", memory),
+        (
+            "stages",
+            format!(
+                "sampling {sample_s}, gathering {gather_s} (measured), computing {compute_s} (predicted) per epoch; \
                  slowest: {slowest}"
-                )
             ),
-        ])
-    ))
+        ),
+    ]);
+    print(&format!("\n{}", facts(&rows)))
 }
 
 fn cache_line(cache: &CacheForecast) -> serde_json::Value {

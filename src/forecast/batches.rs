@@ -15,7 +15,7 @@ use crate::profile;
 use crate::program::{LevelSizes, Program};
 use crate::sample::Scratch;
 use crate::train::{Batches, Drawing, StageSeconds};
-use lapidary_kernels::Slot;
+use lapidary_kernels::{Slot, StorageType};
 
 /// Batches that are drawn for a forecast, at most.
 const PROBES: usize = 16;
@@ -36,6 +36,8 @@ pub struct BatchForecast {
     pub edges: Vec<[f64; 2]>,
     /// Bytes of features that an epoch gathers on the host and copies to the device.
     pub feature_bytes: u64,
+    /// Share of the rows of features that an epoch needs which are on the device already, if rows stay there.
+    pub found_on_device: Option<f64>,
     /// What caches of features of different sizes would keep; empty for sparse features.
     pub caches: Vec<CacheForecast>,
     /// Rows of features that an epoch reads from the dataset's file, and bytes of these reads, if it does.
@@ -82,7 +84,8 @@ impl DryRun<'_> {
             return wrong("a shape".into(), "the sizes of batches depend on the edges, so name a dataset");
         };
         let profile = profile::load(&self.profile_name())?;
-        let drawing = Drawing::new(batches.clone(), data, &inputs, 0, self.part_count())?;
+        let drawing = Drawing::new(batches.clone(), data, &inputs, self.storage(), 0, self.part_count())?;
+        let inputs = drawing.inputs();
         let order = drawing.order(1);
         let (mut scratch, mut shares, mut sample_s) = (Scratch::default(), Vec::new(), 0.0);
         let count = drawing.count().min(PROBES);
@@ -94,7 +97,7 @@ impl DryRun<'_> {
         let sizes: Vec<LevelSizes> = shares.iter().flatten().map(|drawn| drawing.sizes(drawn)).collect();
         let bound = sizes.iter().fold(LevelSizes::default(), |bound, sizes| bound.or(sizes)).with_room();
         let [training, _] = self.programs(&model, Some((drawing.layers(), bound)))?;
-        let plans = Plans { training: &training, inputs: &inputs };
+        let plans = Plans { training: &training, inputs };
         let device_memory = self.device_bytes(&profile);
         let outcome = match plans.plan(bound, device_memory) {
             Ok((script, _)) => Ok([script.bytes_to_device, script.bytes_to_host]),
@@ -120,7 +123,7 @@ impl DryRun<'_> {
         let levels = 0..=drawing.layers() as u8;
         let vertices: Vec<&[u32]> = shares.iter().flatten().map(|drawn| &drawn.vertices[..]).collect();
         let reads = drawing.feature_rows().map(|rows| {
-            let all = vertices.iter().map(|vertices| rows.would_read(vertices));
+            let all = shares.iter().flatten().map(|drawn| rows.would_read(&drawing.copied(drawn)));
             let sum = all.fold([0, 0], |[rows, bytes], [more, more_bytes]| [rows + more, bytes + more_bytes]);
             sum.map(|count| (count as f64 * per_epoch) as u64)
         });
@@ -128,13 +131,16 @@ impl DryRun<'_> {
             FeatureData::Dense { width, .. } => caches(&drawing.by_visits()?, &vertices, 4 * *width as u64),
             FeatureData::Sparse { .. } => Vec::new(),
         };
+        let found: u64 = sizes.iter().map(|sizes| sizes.found).sum();
+        let needed: u64 = sizes.iter().map(|sizes| sizes.rows(0)).sum();
         Ok(BatchForecast {
+            found_on_device: inputs.kept.is_some().then(|| found as f64 / needed.max(1) as f64),
             caches,
             reads,
             drawn: count,
             vertices: levels.clone().map(|level| spread(&sizes, |sizes| sizes.rows(level))).collect(),
             edges: levels.skip(1).map(|level| spread(&sizes, |sizes| sizes.drawn(level))).collect(),
-            feature_bytes: (feature_bytes(&inputs, &sizes) * per_epoch) as u64,
+            feature_bytes: (feature_bytes(inputs, self.storage(), &sizes) * per_epoch) as u64,
             peak_bytes: [quantile(0.5), quantile(0.9), peaks.last().copied(), Some(planned)]
                 .map(Option::unwrap_or_default),
             device_memory,
@@ -194,9 +200,12 @@ fn spread(sizes: &[LevelSizes], size: impl Fn(&LevelSizes) -> u64) -> [f64; 2] {
 }
 
 /// Returns the bytes of the features of these batches: numbers, and for sparse features their columns.
-fn feature_bytes(inputs: &Inputs, sizes: &[LevelSizes]) -> f64 {
+fn feature_bytes(inputs: &Inputs, dtype: StorageType, sizes: &[LevelSizes]) -> f64 {
     let of_batch = |sizes: &LevelSizes| match &inputs.features {
-        FeatureData::Dense { width, .. } => 4.0 * *width as f64 * sizes.rows(0) as f64,
+        FeatureData::Dense { width, .. } => {
+            let rows = if inputs.kept.is_some() { sizes.copied } else { sizes.rows(0) };
+            (dtype.byte_count() * width) as f64 * rows as f64
+        }
         FeatureData::Sparse { .. } => 8.0 * sizes.feature_cells as f64,
     };
     sizes.iter().map(of_batch).sum()

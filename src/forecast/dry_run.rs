@@ -262,6 +262,11 @@ impl<'a> DryRun<'a> {
         }
     }
 
+    /// Returns the storage type of rows of vertices.
+    pub(super) fn storage(&self) -> StorageType {
+        self.dtype
+    }
+
     /// Returns the number of ranks.
     pub(super) fn rank_count(&self) -> usize {
         self.rank_count

@@ -96,7 +96,13 @@ pub fn level_sizes(inputs: &Inputs, drawn: &MiniBatch) -> LevelSizes {
         }
         FeatureData::Dense { .. } => 0,
     };
-    LevelSizes::new(&rows, &edges.collect::<Vec<_>>(), cells, drawn.seeds as u64)
+    let mut sizes = LevelSizes::new(&rows, &edges.collect::<Vec<_>>(), cells, drawn.seeds as u64);
+    if let Some(kept) = &inputs.kept {
+        sizes.kept = kept.rows().len() as u64;
+        sizes.found = drawn.vertices.iter().filter(|&&v| kept.place(v).is_some()).count() as u64;
+        sizes.copied = sizes.rows(0) - sizes.found;
+    }
+    sizes
 }
 
 fn loops_in(sources: &[u32], v: usize) -> usize {
@@ -126,11 +132,10 @@ impl<'a> Batch<'a> {
             }
             Contents::Origin(Origin::OfBatch(origin, level)) => self.of_vertices(origin, *level),
             Contents::Rounded(Origin::OfBatch(origin, level)) if **origin == Origin::Features => {
-                let rows = self.features(self.vertices(*level))?;
-                let mut stored = AlignedBytes::zeroed(rows.len() / 2)?;
-                round(rows.as_slice(), stored.as_mut_slice());
-                HostSlot::Constant(stored.into())
+                self.rounded(self.vertices(*level))?
             }
+            Contents::Origin(Origin::CopiedFeatures) => HostSlot::Constant(self.features(&self.copied())?.into()),
+            Contents::Rounded(Origin::CopiedFeatures) => self.rounded(&self.copied())?,
             Contents::Origin(Origin::EdgeWeights(block, loops)) => {
                 HostSlot::constant(&Shared::from(self.edge_weights(*block, *loops)))
             }
@@ -186,6 +191,35 @@ impl<'a> Batch<'a> {
             None => take(data, rows, *width, taken.as_mut_slice()),
         }
         Ok(taken)
+    }
+
+    fn rounded(&self, rows: &[u32]) -> Gathered<HostSlot> {
+        let rows = self.features(rows)?;
+        let mut stored = AlignedBytes::zeroed(rows.len() / 2)?;
+        round(rows.as_slice(), stored.as_mut_slice());
+        Ok(HostSlot::Constant(stored.into()))
+    }
+
+    /// Returns the vertices whose features do not stay on the device, in their order.
+    fn copied(&self) -> Vec<u32> {
+        let is_copied = |v: &u32| self.kept(*v).is_none();
+        self.drawn.vertices.iter().copied().filter(is_copied).collect()
+    }
+
+    /// Returns the place of the features of a vertex among those that stay on the device.
+    fn kept(&self, v: u32) -> Option<u32> {
+        self.supply.inputs.kept.as_ref().and_then(|kept| kept.place(v))
+    }
+
+    /// Returns a block in which each row of the first level has at most one source.
+    fn at_most_one(&self, sources: usize, mut source: impl FnMut(u32) -> Option<u32>) -> BatchBlock {
+        let (mut indptr, mut indices) = (Vec::with_capacity(self.drawn.vertices.len() + 1), Vec::new());
+        indptr.push(0u64);
+        for &v in &self.drawn.vertices {
+            indices.extend(source(v));
+            indptr.push(indices.len() as u64);
+        }
+        BatchBlock { block: Block::rectangular(indptr.into(), indices.into(), sources), from: None }
     }
 
     fn edge_weights(&mut self, spec: BlockSpec, loops: LoopWeight) -> Vec<f32> {
@@ -254,6 +288,15 @@ impl<'a> Batch<'a> {
                 let indptr: Vec<u64> = (0..=rows as u64).collect();
                 let indices: Vec<u32> = (0..rows as u32).collect();
                 BatchBlock { block: Block::rectangular(indptr.into(), indices.into(), block.own_sources()), from: None }
+            }
+            BatchEdges::Kept => {
+                let kept = self.supply.inputs.kept.as_ref().map_or(0, |kept| kept.rows().len());
+                self.at_most_one(kept, |v| self.kept(v))
+            }
+            BatchEdges::Copied => {
+                let copied = drawn.vertices.iter().filter(|&&v| self.kept(v).is_none()).count();
+                let mut next = 0..copied as u32;
+                self.at_most_one(copied, |v| if self.kept(v).is_none() { next.next() } else { None })
             }
             BatchEdges::Features { width } => {
                 let FeatureData::Sparse { indptr, indices, .. } = &self.supply.inputs.features else {
@@ -363,6 +406,7 @@ mod tests {
             labels: LabelData::Classes((0..30).collect::<Vec<u32>>().into()),
             split: vec![1; 30].into(),
             labelled: [0, 30, 0, 0],
+            kept: None,
             graph,
         }
     }

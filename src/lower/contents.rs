@@ -318,6 +318,12 @@ impl<'a> Supply<'a> {
             Contents::Fold(block, side, array) => self.folded(part, *block, *side, *array),
             Contents::Origin(origin) => self.origin(part, tile, origin),
             Contents::Rounded(Origin::Features) => self.rounded_features(part, tile),
+            Contents::Rounded(Origin::KeptFeatures) => {
+                let rows = self.kept_features();
+                let mut stored = vec![bf16::ZERO; rows.len()];
+                round(&rows, &mut stored);
+                HostSlot::constant(&Shared::from(stored))
+            }
             Contents::Rounded(origin) => panic!("no program asks for {origin:?} in bf16"),
         }
     }
@@ -385,12 +391,21 @@ impl<'a> Supply<'a> {
         HostSlot::constant(&Shared::from(stored))
     }
 
+    /// Returns the rows of features that stay on each device.
+    fn kept_features(&self) -> Vec<f32> {
+        let (FeatureData::Dense { data, width }, Some(kept)) = (&self.inputs.features, &self.inputs.kept) else {
+            panic!("a program that keeps rows of features is bound to data without them");
+        };
+        kept.rows().iter().flat_map(|&row| &data[row as usize * width..][..*width]).copied().collect()
+    }
+
     fn origin(&mut self, part: usize, tile: usize, origin: &Origin) -> HostSlot {
         let range = self.tiles[part][tile].clone();
         match (origin, &self.inputs.features, &self.inputs.labels) {
             (Origin::Features, FeatureData::Dense { data, width }, _) => {
                 HostSlot::constant(&data.slice(range.start * width..range.end * width))
             }
+            (Origin::KeptFeatures, ..) => HostSlot::constant(&Shared::from(self.kept_features())),
             (Origin::FeatureValues, FeatureData::Sparse { values, indptr, .. }, _) => {
                 HostSlot::constant(&values.slice(indptr[range.start] as usize..indptr[range.end] as usize))
             }

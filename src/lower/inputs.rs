@@ -1,7 +1,10 @@
 //! The data of a dataset that programs are bound to.
 
+use std::sync::Arc;
+
 use lapidary_kernels::Shared;
 
+use super::KeptRows;
 use crate::graph::Graph;
 use crate::program::SplitName;
 
@@ -54,6 +57,8 @@ pub struct Inputs {
     pub split: Shared<u32>,
     /// Number of labelled vertices per split, indexed by split code.
     pub labelled: [u64; 4],
+    /// The rows of dense features that stay on each device while mini-batches train, if any do.
+    pub kept: Option<Arc<KeptRows>>,
 }
 
 impl Inputs {

@@ -82,6 +82,8 @@ impl Sizes {
         match rows {
             RowSpace::Vertices => self.vertices,
             RowSpace::Level(level) => self.levels.rows(level),
+            RowSpace::Kept => self.levels.kept,
+            RowSpace::Copied => self.levels.copied,
             RowSpace::Halo => self.forward.halo,
             RowSpace::Edges(block) => self.block_edges(block),
             RowSpace::Sources(block) => match block.sources() {

@@ -267,6 +267,8 @@ pub(super) fn block_name(block: BlockSpec) -> String {
                 BatchEdges::Drawn { self_loops: true } => "drawn_looped",
                 BatchEdges::Own => "own",
                 BatchEdges::Features { .. } => "features",
+                BatchEdges::Kept => "kept",
+                BatchEdges::Copied => "copied",
             };
             (format!("batch.{what} {level}"), transposed)
         }

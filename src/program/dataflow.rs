@@ -8,6 +8,7 @@ use petgraph::Direction;
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
 
+use super::BlockSpec;
 use super::ir::{Degree, Origin, Tensor};
 use super::shape::ProgramError;
 
@@ -86,7 +87,8 @@ impl Program {
         let op = op.into();
         let operands: Vec<&Tensor> = inputs.iter().map(|&id| self.tensor(id)).collect();
         let types: Vec<TensorType> = operands.iter().map(|t| t.ty).collect();
-        let constant = operands.iter().all(|t| t.constant);
+        let of_batch = matches!(op.block(), Some(BlockSpec::Batch { .. }));
+        let constant = operands.iter().all(|t| t.constant) && !of_batch;
         let wants_gradient = operands.iter().any(|t| t.wants_gradient);
         let output_types = infer(&op, &types)?;
         let kind = op.name();
@@ -311,6 +313,8 @@ fn kind_of(name: &str) -> &str {
 fn origin_name(origin: &Origin) -> String {
     match origin {
         Origin::Features => "features".into(),
+        Origin::KeptFeatures => "kept_features".into(),
+        Origin::CopiedFeatures => "batch.copied_features".into(),
         Origin::FeatureValues => "feature_values".into(),
         Origin::EdgePermutation(_) => "edge_permutation".into(),
         Origin::Scale(Degree::InverseRoot { .. }) => "inverse_root_degree".into(),

@@ -26,6 +26,10 @@ pub enum Degree {
 pub enum Origin {
     /// Dense features.
     Features,
+    /// Rows of dense features that stay on the device while mini-batches train.
+    KeptFeatures,
+    /// Rows of dense features of a mini-batch that do not stay on the device.
+    CopiedFeatures,
     /// The values of sparse features, in the order of [`BlockSpec::Features`].
     FeatureValues,
     /// The edge permutation: for each edge of the transposed block, its index in this block.
@@ -72,7 +76,7 @@ impl Origin {
     /// Whether it is new in each mini-batch.
     pub fn is_of_batch(&self) -> bool {
         match self {
-            Self::OfBatch(..) => true,
+            Self::OfBatch(..) | Self::CopiedFeatures => true,
             Self::EdgePermutation(block) | Self::EdgeWeights(block, _) | Self::SourceIds(block) => {
                 matches!(block, BlockSpec::Batch { .. })
             }

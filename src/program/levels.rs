@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use lapidary_kernels::op::{BatchEdges, EdgeWeight, Gather, LoopWeight, RowSpace, TensorType};
+use lapidary_kernels::op::{BatchEdges, EdgeWeight, Gather, LoopWeight, RowSpace, RowStep, TensorType};
 
 use super::dataflow::{OpId, Program, TensorId};
 use super::ir::Origin;
@@ -27,6 +27,12 @@ pub struct LevelSizes {
     edges: [[u64; 2]; MOST_LAYERS + 1],
     /// Number of non-zeros of the sparse features of its vertices.
     pub feature_cells: u64,
+    /// Number of rows of features that stay on the device; the same for all batches.
+    pub kept: u64,
+    /// Number of vertices whose rows are among them, if rows stay.
+    pub found: u64,
+    /// Number of vertices whose rows are not, if rows stay.
+    pub copied: u64,
     /// Number of seeds of the whole batch, over which the loss is a mean.
     pub labelled: u64,
 }
@@ -67,6 +73,8 @@ impl LevelSizes {
             BatchEdges::Drawn { self_loops: true } => (drawn - loops).saturating_add(rows),
             BatchEdges::Own => rows,
             BatchEdges::Features { .. } => self.feature_cells,
+            BatchEdges::Kept => self.found,
+            BatchEdges::Copied => self.copied,
         }
     }
 
@@ -76,7 +84,7 @@ impl LevelSizes {
         let mut roomy = *self;
         roomy.rows.iter_mut().for_each(|rows| *rows = more(*rows));
         roomy.edges.iter_mut().for_each(|[drawn, _]| *drawn = more(*drawn));
-        roomy.feature_cells = more(self.feature_cells);
+        [roomy.feature_cells, roomy.found, roomy.copied] = [self.feature_cells, self.found, self.copied].map(more);
         roomy
     }
 
@@ -91,6 +99,9 @@ impl LevelSizes {
             *loops = *drawn - plain;
         }
         both.feature_cells = other.feature_cells.max(self.feature_cells);
+        both.kept = other.kept.max(self.kept);
+        both.found = other.found.max(self.found);
+        both.copied = other.copied.max(self.copied);
         both
     }
 }
@@ -98,17 +109,21 @@ impl LevelSizes {
 /// Returns the forward program of mini-batches with this number of layers. Its outputs have the same names. Each
 /// operation works on the smallest level from which its results are read.
 ///
-/// Edges that were drawn stand for others, so every sum over them is weighted.
+/// Edges that were drawn stand for others, so every sum over them is weighted. If rows of dense features stay on the
+/// device (`keeps`), the features are put together from these and from those that a batch copies.
 ///
 /// # Errors
 /// [`ProgramError::Levels`] if another number of gathers follow one another; [`ProgramError::NotInBatches`].
 /// # Cost
 /// O(operations log operations).
-pub fn over_levels(program: &Program, layers: usize) -> Result<Program, ProgramError> {
+pub fn over_levels(program: &Program, layers: usize, keeps: bool) -> Result<Program, ProgramError> {
     let levels = Levels::of(program, layers)?;
     let mut made = Made { program: Program::new(), tensors: BTreeMap::new(), levels };
     for &old in program.origins().values() {
-        made.origin(program, old)?;
+        match program.tensor(old).origin {
+            Some(Origin::Features) if keeps && made.levels.of_tensor(old) == 0 => made.features(program, old)?,
+            _ => made.origin(program, old)?,
+        }
     }
     for op in program.ops() {
         made.op(program, op)?;
@@ -181,6 +196,22 @@ impl Made {
         };
         let new = self.program.input(origin, TensorType { rows, ..described.ty })?;
         self.tensors.insert((old, level), new);
+        Ok(())
+    }
+
+    /// Adds dense features, of which some rows stay on the device. A row that is not among the kept ones, or not among
+    /// the copied ones, is 0 there.
+    fn features(&mut self, program: &Program, old: TensorId) -> Result<(), ProgramError> {
+        let ty = program.tensor(old).ty;
+        let mut rows = |origin, rows, edges| {
+            let block = BlockSpec::Batch { edges, level: 0, transposed: false };
+            let some = self.program.input(origin, TensorType { rows, ..ty })?;
+            self.program.push1(Gather::over(block), &[some])
+        };
+        let kept = rows(Origin::KeptFeatures, RowSpace::Kept, BatchEdges::Kept)?;
+        let copied = rows(Origin::CopiedFeatures, RowSpace::Copied, BatchEdges::Copied)?;
+        let all = self.program.push1(RowStep::Add, &[copied, kept])?;
+        self.tensors.insert((old, 0), all);
         Ok(())
     }
 

@@ -156,6 +156,7 @@ impl<'a> TrainerBuilder<'a> {
         let feature_norm = self.feature_norm.unwrap_or_else(|| data.default_feature_norm());
         let inputs = bind(data, feature_norm, model.config().weighted())?;
         let drawing = self.drawing(&inputs)?;
+        let inputs = drawing.as_ref().map_or(inputs, |drawing| drawing.inputs().clone());
         let batches = drawing.as_ref().map(|drawing| Ok::<_, Error>((drawing.layers(), drawing.expected_sizes()?)));
         let batches = batches.transpose()?;
         let spec = EpochSpec {
@@ -272,7 +273,7 @@ impl TrainerBuilder<'_> {
                 expected,
             });
         }
-        Drawing::new(batches, self.data, inputs, self.seed, parts).map(Some)
+        Drawing::new(batches, self.data, inputs, self.dtype, self.seed, parts).map(Some)
     }
 }
 

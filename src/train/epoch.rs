@@ -58,8 +58,8 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<TrainingProgram, 
         program.set_output(name.clone(), loss);
         losses.push((name, weight));
     }
-    if let Some((layers, _)) = spec.batches {
-        program = over_levels(&program, layers)?;
+    if let Some((layers, sizes)) = spec.batches {
+        program = over_levels(&program, layers, sizes.kept > 0)?;
     }
     let tensors: Vec<_> = losses.iter().map(|(name, weight)| (program.outputs()[name], *weight)).collect();
     let losses = losses.into_iter().map(|(name, weight)| (name, f64::from(weight))).collect();

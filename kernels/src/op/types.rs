@@ -45,6 +45,10 @@ pub enum BatchEdges {
         /// Number of feature columns.
         width: usize,
     },
+    /// From the row of each vertex among those that stay on the device, if it is one of them.
+    Kept,
+    /// From the row of each vertex among those that are copied to the device for the batch, if it is one of them.
+    Copied,
 }
 
 impl BlockSpec {
@@ -62,6 +66,8 @@ impl BlockSpec {
         match self {
             Self::Features { width, transposed: true }
             | Self::Batch { edges: BatchEdges::Features { width }, transposed: true, .. } => RowSpace::Param(width),
+            Self::Batch { edges: BatchEdges::Kept, transposed: true, .. } => RowSpace::Kept,
+            Self::Batch { edges: BatchEdges::Copied, transposed: true, .. } => RowSpace::Copied,
             Self::Batch { level, transposed: true, .. } => RowSpace::Level(level - 1),
             Self::Batch { level, .. } => RowSpace::Level(level),
             Self::Graph { .. } | Self::Features { .. } => RowSpace::Vertices,
@@ -91,6 +97,10 @@ pub enum RowSpace {
     /// One row per vertex of a level of a mini-batch. Each level has the first vertices of the level before it; the last
     /// one has the seeds.
     Level(u8),
+    /// One row per vertex whose features stay on the device while mini-batches train.
+    Kept,
+    /// One row per vertex of a mini-batch whose features are copied to the device.
+    Copied,
     /// One row per vertex of other parts that this part reads.
     Halo,
     /// One row per edge of a block.

@@ -16,7 +16,7 @@ use crate::infer::checkpoint::newest_epoch;
 use crate::model::{Model, Weights};
 use crate::ranks::Ranks;
 use crate::sample::{Fanouts, LayerSampler, NeighborSampler, ParseFanoutsError, SubgraphSampler};
-use crate::train::{Adam, AdamW, Batches, DecayLayers, Optimizer, ParseFeatureCacheError, Sgd, Trainer};
+use crate::train::{Adam, AdamW, Batches, DecayLayers, FeatureCache, Optimizer, ParseFeatureCacheError, Sgd, Trainer};
 
 /// Learning rate without `--lr`.
 const DEFAULT_LR: f64 = 0.01;
@@ -114,6 +114,10 @@ pub(in crate::cli) struct BatchArgs {
     /// most often: a share, as in 10%, or a size, as in 2GiB [default: features are used as a mapped file]
     #[arg(long, value_name = "SIZE", requires = "batch")]
     pub feature_cache: Option<String>,
+    /// Keep so many rows of features on each device, those that are read most often, and copy only the others: a share
+    /// or a size
+    #[arg(long, value_name = "SIZE", requires = "batch")]
+    pub device_cache: Option<String>,
 }
 
 impl BatchArgs {
@@ -126,19 +130,14 @@ impl BatchArgs {
             "ladies" => Batches::new(size, LayerSampler::ladies(fanouts)),
             _ => Batches::new(size, self.neighbor(fanouts, data)?),
         };
-        let batches = batches.look_ahead(self.look_ahead);
-        let parse = |text: &String| {
-            let wrong = |error: ParseFeatureCacheError| Error::Value {
-                option: "feature_cache",
-                value: text.clone(),
-                expected: error.to_string(),
-            };
-            text.parse().map_err(wrong)
-        };
-        Ok(Some(match self.feature_cache.as_ref().map(parse).transpose()? {
-            Some(cache) => batches.feature_cache(cache),
-            None => batches,
-        }))
+        let mut batches = batches.look_ahead(self.look_ahead);
+        if let Some(text) = &self.feature_cache {
+            batches = batches.feature_cache(cache("feature_cache", text)?);
+        }
+        if let Some(text) = &self.device_cache {
+            batches = batches.device_cache(cache("device_cache", text)?);
+        }
+        Ok(Some(batches))
     }
 
     fn neighbor(&self, fanouts: Fanouts, data: &Dataset) -> Result<NeighborSampler> {
@@ -169,6 +168,12 @@ impl BatchArgs {
         let parse = |text: &String| text.parse().map_err(|e: ParseFanoutsError| wrong("fanout", text, e.to_string()));
         self.fanout.as_ref().map(parse).transpose()
     }
+}
+
+fn cache(option: &'static str, text: &str) -> Result<FeatureCache> {
+    let wrong =
+        |error: ParseFeatureCacheError| Error::Value { option, value: text.into(), expected: error.to_string() };
+    text.parse().map_err(wrong)
 }
 
 #[derive(Debug, Args)]

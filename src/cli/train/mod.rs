@@ -20,8 +20,8 @@ use crate::runtime::TraceFile;
 use crate::train::{CheckpointWriter, RunLock, Trainer};
 
 pub(super) use args::{BatchArgs, TrainArgs};
-pub(super) use report::reads_line;
 use recovery::{QuietPanics, Recovery};
+pub(super) use report::reads_line;
 use report::{Done, epoch_line, introduce, move_line, summarise};
 
 /// Number of progress lines, if standard error is not a terminal and shows no bar.

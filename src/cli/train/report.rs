@@ -59,10 +59,12 @@ pub(super) fn epoch_line(epoch: &Epoch, labels: LabelKind) -> serde_json::Value 
         "bytes_to_host": epoch.bytes_to_host,
     });
     if let Some(stages) = epoch.stages {
-        let StageSeconds { batches, vertices, edges, rows_read, bytes_read, sample, gather, compute, waiting } = stages;
+        let StageSeconds { batches, vertices, edges, found, rows_read, bytes_read, sample, gather, compute, waiting } =
+            stages;
         line["batches"] = batches.into();
         line["input_rows"] = vertices.into();
         line["sampled_edges"] = edges.into();
+        line["feature_rows_found"] = found.into();
         line["feature_rows_read"] = rows_read.into();
         line["feature_bytes_read"] = bytes_read.into();
         line["stage_seconds"] = json!({
@@ -171,9 +173,15 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
     ];
     if let Some(stages) = done.stages {
         rows.push(("batches", format!("{} per epoch; {}", stages.batches, stages_line(&stages))));
-        if args.batches.feature_cache.is_some() {
-            rows.push(("features", reads_line(stages.vertices, [stages.rows_read, stages.bytes_read])));
+        let StageSeconds { vertices, found, rows_read, bytes_read, .. } = stages;
+        let mut features = format!("{} rows per epoch", output::count(vertices));
+        if args.batches.device_cache.is_some() {
+            features += &format!("; {:.1} % of them stay on the devices", percentage(found, vertices));
         }
+        if args.batches.feature_cache.is_some() {
+            features += &format!("; {}", reads_line([rows_read, bytes_read]));
+        }
+        rows.push(("features", features));
     }
     if let Some(dir) = &args.checkpoints.checkpoint {
         rows.push(("checkpoint", dir.display().to_string()));
@@ -208,6 +216,10 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
     Ok(())
 }
 
+fn percentage(part: u64, whole: u64) -> f64 {
+    100.0 * part as f64 / whole.max(1) as f64
+}
+
 /// Describes the last epoch of mini-batches: the time of its stages, which work at the same time, and the slowest.
 fn stages_line(stages: &StageSeconds) -> String {
     let [sample, gather, compute, waiting] =
@@ -218,15 +230,9 @@ fn stages_line(stages: &StageSeconds) -> String {
     )
 }
 
-/// Describes how many of the rows of features that an epoch needs are read from the dataset's file.
-pub(in crate::cli) fn reads_line(needed: u64, [rows, bytes]: [u64; 2]) -> String {
-    let kept = 100.0 * (needed - rows) as f64 / needed.max(1) as f64;
-    format!(
-        "{} rows per epoch, {kept:.1} % of them kept in memory; {} rows read from the file: {}",
-        output::count(needed),
-        output::count(rows),
-        bytesize::ByteSize(bytes)
-    )
+/// Describes how many rows of features an epoch reads from the dataset's file.
+pub(in crate::cli) fn reads_line([rows, bytes]: [u64; 2]) -> String {
+    format!("{} rows are read from the dataset's file, in {}", output::count(rows), bytesize::ByteSize(bytes))
 }
 
 /// Returns what each rank has sent to each other one: `[from, to, messages with rows, bytes of rows, messages, bytes]`.

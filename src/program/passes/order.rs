@@ -195,6 +195,8 @@ impl Workload {
     fn rows(&self, rows: RowSpace) -> f64 {
         match (rows, &self.levels) {
             (RowSpace::Level(level), Some(levels)) => levels.rows(level) as f64,
+            (RowSpace::Kept, Some(levels)) => levels.kept as f64,
+            (RowSpace::Copied, Some(levels)) => levels.copied as f64,
             _ => self.vertices as f64,
         }
     }

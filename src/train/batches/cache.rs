@@ -4,12 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 
 use bytesize::ByteSize;
-use lapidary_kernels::AlignedBytes;
+use lapidary_kernels::{AlignedBytes, StorageType};
 
 use super::{Drawing, FeatureRows};
 use crate::dataset::{Dataset, Features, RowFile};
 use crate::error::{Error, Result};
-use crate::lower::FeatureData;
+use crate::lower::{FeatureData, Inputs, KeptRows};
 use crate::sample::Scratch;
 
 /// The epoch whose batches show what is read often. It is never trained on.
@@ -18,7 +18,8 @@ const PROBED_EPOCH: u64 = 0;
 /// Batches of it that are drawn, at most.
 const PROBES: usize = 64;
 
-/// How many rows of features are kept in memory while mini-batches read the others from the dataset's file.
+/// How many rows of features are kept where mini-batches need them: in memory, while the others are read from the
+/// dataset's file, or on each device, while the others are copied to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FeatureCache {
     /// This share of the rows, from 0 to 1.
@@ -68,24 +69,40 @@ impl FeatureCache {
     ///
     /// # Errors
     /// [`Error::Value`] if the rows of `data` cannot be read from a file; [`Error::Dataset`]; [`Error::Batch`].
-    pub(super) fn fill(self, drawing: &Drawing, data: &Dataset) -> Result<FeatureRows> {
+    pub(super) fn fill(self, drawing: &Drawing, data: &Dataset, by_visits: &[u32]) -> Result<FeatureRows> {
         let Some(file) = row_file(drawing, data)? else {
             let expected = "rows are read from the file features.npy of a dataset directory, which has to be dense, in \
                             float32, and not normalised; without this option, the features are used as they are in memory";
-            return Err(self.wrong(expected.into()));
+            return Err(self.wrong("feature_cache", expected.into()));
         };
-        let vertices = drawing.inputs.graph.vertex_count();
-        let mut kept = drawing.by_visits()?;
-        kept.truncate(self.rows(vertices, file.row_bytes()));
-        kept.sort_unstable();
-        let memory = AlignedBytes::zeroed(kept.len() * file.row_bytes() as usize).map_err(|none| {
-            self.wrong(format!("there is no memory for {} bytes; keep fewer rows", none.need_bytes))
-        })?;
-        Ok(FeatureRows::new(file, vertices, &kept, memory)?)
+        let kept = self.kept(by_visits, file.row_bytes());
+        let bytes = kept.rows().len() * file.row_bytes() as usize;
+        let none = |_| self.wrong("feature_cache", format!("there is no memory for {bytes} bytes; keep fewer rows"));
+        Ok(FeatureRows::new(file, kept, AlignedBytes::zeroed(bytes).map_err(none)?)?)
     }
 
-    fn wrong(self, expected: String) -> Error {
-        Error::Value { option: "feature_cache", value: self.to_string(), expected }
+    /// Returns the rows that stay on each device; `None` if there is no room for one.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for sparse features.
+    pub(super) fn on_device(self, inputs: &Inputs, dtype: StorageType, by_visits: &[u32]) -> Result<Option<KeptRows>> {
+        let FeatureData::Dense { width, .. } = inputs.features else {
+            let expected = "only rows of dense features stay on a device, and those of this dataset are sparse".into();
+            return Err(self.wrong("device_cache", expected));
+        };
+        let kept = self.kept(by_visits, (width * dtype.byte_count()) as u64);
+        Ok(Some(kept).filter(|kept| !kept.rows().is_empty()))
+    }
+
+    /// Returns the rows that are kept: the first ones of a list of all.
+    fn kept(self, by_visits: &[u32], row_bytes: u64) -> KeptRows {
+        let mut rows = by_visits[..self.rows(by_visits.len(), row_bytes)].to_vec();
+        rows.sort_unstable();
+        KeptRows::new(by_visits.len(), rows)
+    }
+
+    fn wrong(self, option: &'static str, expected: String) -> Error {
+        Error::Value { option, value: self.to_string(), expected }
     }
 }
 

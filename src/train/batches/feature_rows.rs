@@ -7,42 +7,36 @@ use lapidary_kernels::memory::AlignedBytes;
 use rayon::prelude::*;
 
 use crate::dataset::{Error, RowFile};
-use crate::lower::{FeatureSource, Gathered};
+use crate::lower::{FeatureSource, Gathered, KeptRows};
 
 /// Rows that one task copies.
 const ROWS_A_TASK: usize = 256;
-
-/// The place of a row that is not kept.
-const READ: u32 = u32::MAX;
 
 /// Rows of features, of which some are in memory.
 #[derive(Debug)]
 pub(crate) struct FeatureRows {
     file: RowFile,
     width: usize,
-    /// For each vertex, the place of its row among those that are kept, or [`READ`].
-    places: Vec<u32>,
-    kept: AlignedBytes,
+    kept: KeptRows,
+    /// The rows that are kept.
+    memory: AlignedBytes,
     rows_read: AtomicU64,
     bytes_read: AtomicU64,
 }
 
 impl FeatureRows {
-    /// Reads the rows that are kept, whose numbers ascend, into memory of their size. The matrix has a row for each of
-    /// `vertices`.
+    /// Reads the rows that are kept into memory of their size.
     ///
     /// # Errors
     /// Those of [`RowFile::read`].
-    /// # Cost
-    /// 4 bytes for each vertex, and the rows that are kept.
-    pub(super) fn new(file: RowFile, vertices: usize, kept: &[u32], mut memory: AlignedBytes) -> Result<Self, Error> {
+    pub(super) fn new(file: RowFile, kept: KeptRows, mut memory: AlignedBytes) -> Result<Self, Error> {
         let width = file.row_bytes() as usize / size_of::<f32>();
         let cells: &mut [f32] = memory.as_mut_slice();
-        file.read(kept, |place, row| cells[place * width..][..width].copy_from_slice(bytemuck::cast_slice(row)))?;
-        let mut places = vec![READ; vertices];
-        kept.iter().zip(0..).for_each(|(&row, place)| places[row as usize] = place);
+        file.read(kept.rows(), |place, row| {
+            cells[place * width..][..width].copy_from_slice(bytemuck::cast_slice(row))
+        })?;
         let [rows_read, bytes_read] = [const { AtomicU64::new(0) }; 2];
-        Ok(Self { file, width, places, kept: memory, rows_read, bytes_read })
+        Ok(Self { file, width, kept, memory, rows_read, bytes_read })
     }
 
     /// Returns how many of these rows would be read, and the bytes of it.
@@ -61,7 +55,7 @@ impl FeatureRows {
 
     /// Returns the rows that have to be read, in the order of the file, each with its place in the list.
     fn missing(&self, rows: &[u32]) -> Vec<(u32, u32)> {
-        let is_read = |&(row, _): &(u32, u32)| self.places[row as usize] == READ;
+        let is_read = |&(row, _): &(u32, u32)| self.kept.place(row).is_none();
         let mut missing: Vec<(u32, u32)> = rows.iter().copied().zip(0..).filter(is_read).collect();
         missing.par_sort_unstable();
         missing
@@ -80,13 +74,12 @@ impl FeatureSource for FeatureRows {
         })?;
         self.rows_read.fetch_add(ids.len() as u64, Ordering::Relaxed);
         self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
-        let kept: &[f32] = self.kept.as_slice();
+        let kept: &[f32] = self.memory.as_slice();
         let tasks = into.par_chunks_mut((ROWS_A_TASK * width).max(1)).zip(rows.par_chunks(ROWS_A_TASK));
         tasks.for_each(|(into, rows)| {
             for (to, &row) in into.chunks_exact_mut(width.max(1)).zip(rows) {
-                match self.places[row as usize] {
-                    READ => {}
-                    place => to.copy_from_slice(&kept[place as usize * width..][..width]),
+                if let Some(place) = self.kept.place(row) {
+                    to.copy_from_slice(&kept[place as usize * width..][..width]);
                 }
             }
         });

@@ -15,10 +15,10 @@ use crate::lower::{Batch, BatchSupply, Contents, Gathered, Inputs, level_sizes};
 use crate::program::{LevelSizes, MOST_LAYERS, Program};
 use crate::runtime::BatchShare;
 use crate::sample::{BatchKey, MiniBatch, Sampler, Scratch, epoch_order};
-use lapidary_kernels::Slot;
+use lapidary_kernels::{Slot, StorageType};
 
-pub(super) use epoch::{BatchedEpoch, Feeder, OnBatch};
 pub use cache::{FeatureCache, ParseFeatureCacheError};
+pub(super) use epoch::{BatchedEpoch, Feeder, OnBatch};
 pub(crate) use feature_rows::FeatureRows;
 pub use pipeline::StageSeconds;
 
@@ -36,7 +36,8 @@ pub struct Batches {
     size: usize,
     look_ahead: usize,
     sampler: Arc<dyn Sampler>,
-    cache: Option<FeatureCache>,
+    feature_cache: Option<FeatureCache>,
+    device_cache: Option<FeatureCache>,
 }
 
 /// The settings of mini-batches that the numbers of a run depend on, as recorded in `run.json`.
@@ -63,7 +64,7 @@ impl Batches {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(size: usize, sampler: impl Sampler + 'static) -> Self {
-        Self { size, look_ahead: 2, sampler: Arc::new(sampler), cache: None }
+        Self { size, look_ahead: 2, sampler: Arc::new(sampler), feature_cache: None, device_cache: None }
     }
 
     /// Sets how many batches each stage may be ahead of the next one; 2 by default. With 0, a batch is drawn when the one
@@ -79,7 +80,14 @@ impl Batches {
     ///
     /// Evaluations over the whole graph still read all features through the map.
     pub fn feature_cache(mut self, cache: FeatureCache) -> Self {
-        self.cache = Some(cache);
+        self.feature_cache = Some(cache);
+        self
+    }
+
+    /// Keeps rows of dense features on each device, those that batches read most often, and copies only the others. It
+    /// is of use on devices with memory of their own. What is kept counts against their memory.
+    pub fn device_cache(mut self, cache: FeatureCache) -> Self {
+        self.device_cache = Some(cache);
         self
     }
 
@@ -108,10 +116,17 @@ pub(crate) struct Drawing {
 
 impl Drawing {
     /// # Errors
-    /// [`Error::Value`] for batches without seeds, for no layers or too many, and for a cache of features that are not
-    /// read from a file; [`Error::DataLacks`] for data without labelled vertices to train on; [`Error::Dataset`] if
+    /// [`Error::Value`] for batches without seeds, for no layers or too many, and for a cache of features that
+    /// are not read from a file or not dense; [`Error::DataLacks`] for data without labelled vertices to train on; [`Error::Dataset`] if
     /// the rows of the cache cannot be read; [`Error::Batch`].
-    pub(crate) fn new(batches: Batches, data: &Dataset, inputs: &Inputs, seed: u64, parts: usize) -> Result<Self> {
+    pub(crate) fn new(
+        batches: Batches,
+        data: &Dataset,
+        inputs: &Inputs,
+        dtype: StorageType,
+        seed: u64,
+        parts: usize,
+    ) -> Result<Self> {
         if batches.size == 0 {
             let expected = "a batch has at least one seed".into();
             return Err(Error::Value { option: "batch", value: "0".into(), expected });
@@ -128,9 +143,18 @@ impl Drawing {
             let (what, needed_by) = ("labelled vertex to train on", "mini-batches are drawn around them");
             return Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
         }
-        let cache = batches.cache;
+        let caches = (batches.feature_cache, batches.device_cache);
         let mut drawing = Self { batches, inputs: inputs.clone(), seeds, seed, parts, feature_rows: None };
-        drawing.feature_rows = cache.map(|cache| cache.fill(&drawing, data)).transpose()?.map(Arc::new);
+        if caches == (None, None) {
+            return Ok(drawing);
+        }
+        let by_visits = drawing.by_visits()?;
+        if let Some(cache) = caches.0 {
+            drawing.feature_rows = Some(cache.fill(&drawing, data, &by_visits)?.into());
+        }
+        if let Some(cache) = caches.1 {
+            drawing.inputs.kept = cache.on_device(inputs, dtype, &by_visits)?.map(Arc::new);
+        }
         Ok(drawing)
     }
 
@@ -148,6 +172,11 @@ impl Drawing {
             }
         }
         Ok(largest.with_room())
+    }
+
+    /// Returns the data, with the rows that stay on the devices.
+    pub(crate) fn inputs(&self) -> &Inputs {
+        &self.inputs
     }
 
     /// Returns the seeds of an epoch, in the order of its batches.
@@ -196,6 +225,12 @@ impl Drawing {
             Some(rows) => supply.features_from(rows.clone()),
             None => supply,
         }
+    }
+
+    /// Returns the vertices of a batch whose features do not stay on the device.
+    pub(crate) fn copied(&self, drawn: &MiniBatch) -> Vec<u32> {
+        let stays = |v: u32| self.inputs.kept.as_ref().is_some_and(|kept| kept.place(v).is_some());
+        drawn.vertices.iter().copied().filter(|&v| !stays(v)).collect()
     }
 
     /// Returns where rows of features come from, if not from the array of all of them.

@@ -23,6 +23,8 @@ pub struct StageSeconds {
     pub vertices: u64,
     /// Number of edges that were drawn, in all batches.
     pub edges: u64,
+    /// Of these vertices, those whose features stay on the device, with [`Batches::device_cache`](super::Batches).
+    pub found: u64,
     /// Rows of features that were read from the dataset's file, with [`Batches::feature_cache`](super::Batches).
     pub rows_read: u64,
     /// Bytes of these reads, in whole pages of the file.
@@ -83,6 +85,7 @@ impl Drawing {
             spent.waiting += waited.elapsed().as_secs_f64();
             spent.batches += 1;
             spent.vertices += given.iter().map(|share| share.sizes.rows(0)).sum::<u64>();
+            spent.found += given.iter().map(|share| share.sizes.found).sum::<u64>();
             spent.edges += given.iter().map(|share| share.sizes.all_drawn()).sum::<u64>();
             spent.sample += prepared.sample;
             spent.gather += prepared.gather;
