@@ -26,6 +26,7 @@ mod edge_keys;
 mod emulated;
 mod exit_codes;
 mod faulty_disk;
+mod feature_caches;
 mod fold;
 mod fuse;
 mod gradients;

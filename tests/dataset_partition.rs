@@ -28,6 +28,7 @@ fn routed(graph: &Graph, assignment: &Assignment, transposed: bool) -> (u64, u64
         labels: LabelData::Classes(vec![0; n].into()),
         split: vec![0; n].into(),
         labelled: [n as u64, 0, 0, 0],
+        kept: None,
     };
     let mut supply = Supply::of_parts(&inputs, ranges);
     let routes = supply.routes(Crossing::Pull(BlockSpec::Graph { self_loops: false, transposed }));

@@ -73,12 +73,18 @@ fn every_model_trains_as_on_the_cpu() {
 
 /// GCN and GAT have self-loops beside the drawn edges; GraphSAGE has rows of two levels in one operation.
 #[test]
-#[ignore = "full: nine runs, three of them on two devices"]
+#[ignore = "full: twelve runs, three of them on two devices"]
 fn mini_batches_train_as_on_the_cpu() {
     let batches = ["--batch", "5", "--fanout", "3,2"];
     for (model, devices) in [("gcn", "cuda:0"), ("gat", "cuda:0"), ("sage", "cuda:0,0")] {
         agrees(&[&KARATE[..], &batches, &["--model", model, "--dropout", "0"]].concat(), devices, None);
     }
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("planted").into_os_string().into_string().unwrap();
+    let shape = ["--vertices", "80", "--features", "12", "--classes", "3", &data];
+    assert!(Command::new(LAPIDARY).args(["data", "generate", "planted"]).args(shape).status().unwrap().success());
+    let cached = ["--data", &data, "--epochs", "2", "--batch", "20", "--fanout", "3,2", "--device-cache", "30%"];
+    agrees(&[&cached[..], &["--model", "sage", "--dropout", "0"]].concat(), "cuda:0", None);
 }
 
 /// A run that fits on the device copies nothing in an epoch. When an epoch runs with the same addresses for the second
