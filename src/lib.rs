@@ -65,7 +65,8 @@ pub use ndarray;
 pub use program::Passes;
 pub use ranks::{Link, Ranks, Sent};
 pub use runtime::{
-    Busy, Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions, Span, SplitRecord, StartUp, Trace, TraceFile,
+    Busy, Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions, Span, SplitRecord, StageSpan, StartUp, Trace,
+    TraceFile,
 };
 pub use train::{
     Adam, AdamW, BatchRecord, Batches, Best, Change, CheckpointWriter, DecayLayers, Epoch, Move, Optimizer, RunLock,

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::infer::{Accuracy, ModelRecord, Predictor};
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::program::Origin;
-use crate::runtime::{Done, Note, Partition, Session, StartUp, Trace};
+use crate::runtime::{Done, Note, Partition, Session, StageSpan, StartUp, Trace};
 
 /// Indices of the phases of the lowered programs.
 pub(super) const TRAIN_PHASE: usize = 0;
@@ -67,6 +67,7 @@ struct Ran {
     done: Done,
     accuracy: Option<Accuracy>,
     stages: Option<StageSeconds>,
+    stage_spans: Vec<StageSpan>,
 }
 
 /// Returns the loss: the sum of its terms, which are the first metrics, over all parts.
@@ -197,7 +198,7 @@ impl Trainer {
         self.session.say(Note { signal: self.signal.load(Ordering::Relaxed), snapshot: self.is_snapshot_due() });
         self.move_if_due(epoch)?;
         let is_timed = self.trace.is_some() || self.record.parts.len() > 1;
-        let Ran { loss, mut done, accuracy, stages } = match &self.setup.batches {
+        let Ran { loss, mut done, accuracy, stages, stage_spans } = match &self.setup.batches {
             Some(_) => self.run_batches(epoch, is_timed)?,
             None => self.run_whole(epoch, is_timed)?,
         };
@@ -213,7 +214,7 @@ impl Trainer {
             learning.learner.observe(&done.spans);
         }
         if let Some(trace) = &mut self.trace {
-            trace.set(epoch, std::mem::take(&mut done.spans));
+            trace.set(epoch, std::mem::take(&mut done.spans), stage_spans);
         }
         if !loss.is_finite() {
             return Err(self.diverged(epoch, format!("the loss is {loss}"), epoch == 1));
@@ -248,13 +249,13 @@ impl Trainer {
         let done = self.session.run(phases, &metrics, &[(Origin::Clock, clock(epoch))], is_timed)?;
         let loss = sum_of_terms(&done, &self.losses);
         let accuracy = is_due.then(|| Accuracy::sum(&done, self.losses.len()));
-        Ok(Ran { loss, done, accuracy, stages: None })
+        Ok(Ran { loss, done, accuracy, stages: None, stage_spans: Vec::new() })
     }
 
     /// Runs an epoch of mini-batches, and evaluates the parameters on the whole graph if that is due.
     fn run_batches(&mut self, epoch: u64, is_timed: bool) -> Result<Ran> {
         let (is_due, _) = self.phases(epoch);
-        let BatchedEpoch { loss, mut done, stages, .. } = self.feed(epoch, [is_timed, false])?;
+        let BatchedEpoch { loss, mut done, stages, spans: stage_spans, .. } = self.feed(epoch, [is_timed, false])?;
         let mut accuracy = None;
         if is_due && loss.is_finite() {
             let mut evaluated = self.session.run(EVALUATION, &Accuracy::metrics(EVALUATE_PHASE), &[], is_timed)?;
@@ -262,7 +263,7 @@ impl Trainer {
             evaluated.seconds = [0.0, evaluated.seconds[0]];
             done.add(evaluated);
         }
-        Ok(Ran { loss, done, accuracy, stages: Some(stages) })
+        Ok(Ran { loss, done, accuracy, stages: Some(stages), stage_spans })
     }
 
     /// Runs the mini-batches of an epoch.
@@ -318,7 +319,7 @@ impl Trainer {
         self.on_batch = Some(Box::new(call));
     }
 
-    /// Starts recording when every kernel and copy of an epoch runs; see [`Trainer::trace`].
+    /// Starts recording when every kernel and copy of an epoch runs, and every stage of mini-batches; see [`Trainer::trace`].
     pub fn start_trace(&mut self) {
         self.trace = Some(self.session.trace());
     }

@@ -6,7 +6,7 @@ use super::{Drawing, StageSeconds};
 use crate::error::{NotFinite, Result};
 use crate::lower::BatchSupply;
 use crate::program::Origin;
-use crate::runtime::{Done, Session};
+use crate::runtime::{Done, Session, StageSpan};
 use crate::train::trainer::{PLAIN_EPOCH, TRAIN_PHASE, clock, sum_of_terms};
 
 /// The mini-batches of a trainer.
@@ -26,6 +26,8 @@ pub(in crate::train) struct BatchedEpoch {
     /// The sums over all batches. Metrics are those of the last batch.
     pub done: Done,
     pub stages: StageSeconds,
+    /// When each stage worked on each batch.
+    pub spans: Vec<StageSpan>,
     /// The first number that was not finite, if they were checked.
     pub not_finite: Option<NotFinite>,
 }
@@ -47,7 +49,8 @@ impl Feeder {
         let (mut all, mut sum, mut seeds) = (BatchedEpoch::default(), 0.0f64, 0);
         let count = self.drawing.count() as u64;
         let before = (epoch - 1) * count;
-        all.stages = self.drawing.each(epoch, &self.supply, &contents, |number, given| {
+        let numbers = 0..self.drawing.count();
+        (all.stages, all.spans) = self.drawing.each(epoch, numbers, &self.supply, &contents, |number, given| {
             let of_batch = given.first().map_or(0, |share| share.sizes.labelled);
             let controls = [(Origin::Clock, clock(before + number as u64 + 1))];
             let done = session.run_batch(PLAIN_EPOCH, &metrics, &controls, given, [traced, checked])?;
