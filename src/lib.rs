@@ -51,7 +51,7 @@ pub use bytesize::ByteSize;
 pub use dataset::{Arrays, Dataset, FeatureNorm};
 pub use error::{Error, LockHolder, NotFinite, Result};
 pub use graph::Graph;
-pub use infer::{Accuracy, ModelRecord, Prediction, Predictor, PreparedPredictor};
+pub use infer::{Accuracy, ModelRecord, Position, Prediction, Predictor, PreparedPredictor};
 pub use lapidary_cost_model::Profile;
 pub use lapidary_data::{dataset, graph, partition, sample};
 use lapidary_data::{host, plain_file};
@@ -69,6 +69,6 @@ pub use runtime::{
     TraceFile,
 };
 pub use train::{
-    Adam, AdamW, BatchRecord, Batches, Best, Change, CheckpointWriter, DecayLayers, Epoch, Move, Optimizer, RunLock,
-    RunRecord, Sgd, Snapshot, StageSeconds, Trainer, TrainerBuilder,
+    Adam, AdamW, BatchRecord, Batches, Best, Change, CheckpointWriter, DecayLayers, Epoch, Move, Optimizer,
+    PartialEpoch, RunLock, RunRecord, Sgd, Snapshot, StageSeconds, Trainer, TrainerBuilder,
 };

@@ -6,6 +6,7 @@ mod common;
 
 mod attention;
 mod bad_input;
+mod batch_checkpoints;
 mod batches;
 mod bf16;
 mod checkpoints;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use lapidary_cost_model::CostModel;
 use lapidary_kernels::StorageType;
 
-use super::batches::{Batches, Drawing, Feeder};
+use super::batches::{BatchedEpoch, Batches, Drawing, Feeder};
 use super::epoch::{EXPECTED_EPOCHS, EpochSpec, TrainingProgram, evaluation_program, gradient_name, training_program};
 use super::splits::{Learning, Setup};
 use super::trainer::{PLAIN_EPOCH, TRAIN_PHASE};
@@ -204,6 +204,7 @@ impl<'a> TrainerBuilder<'a> {
         let mut trainer = Trainer {
             parameters,
             epoch: 0,
+            progress: BatchedEpoch::default(),
             best: None,
             best_weights: Arc::default(),
             last_good: None,
@@ -237,6 +238,7 @@ impl<'a> TrainerBuilder<'a> {
                 optimizer: self.optimizer,
                 decay_layers: self.decay_layers,
                 epoch: 0,
+                partial: None,
                 best: None,
                 edges: data.graph().edge_count(),
                 learning_rate: self.optimizer.lr(),

@@ -20,7 +20,7 @@ pub use checkpoint_writer::CheckpointWriter;
 pub(crate) use epoch::{EpochSpec, evaluation_program, training_program};
 pub use lock::RunLock;
 pub use optimizer::{Adam, AdamW, DecayLayers, Optimizer, Sgd};
-pub use record::{Best, Change, RunRecord};
+pub use record::{Best, Change, PartialEpoch, RunRecord};
 pub use snapshot::Snapshot;
 pub use splits::Move;
 pub use trainer::{Epoch, Trainer};

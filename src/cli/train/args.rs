@@ -11,8 +11,8 @@ use crate::cli::model::ModelArgs;
 use crate::cli::output::say;
 use crate::dataset::{Dataset, FeatureNorm, VAL};
 use crate::error::{Error, Result};
-use crate::infer::Predictor;
-use crate::infer::checkpoint::newest_epoch;
+use crate::infer::checkpoint::states;
+use crate::infer::{Position, Predictor};
 use crate::model::{Model, Weights};
 use crate::ranks::Ranks;
 use crate::sample::{Fanouts, LayerSampler, NeighborSampler, ParseFanoutsError, SubgraphSampler};
@@ -165,14 +165,17 @@ pub(in crate::cli) struct CheckpointArgs {
     /// at the end
     #[arg(long, value_name = "N", default_value = "50", requires = "checkpoint")]
     pub checkpoint_every: Interval,
-    /// Keep the newest N checkpoints, and the best; 0: keep all
+    /// Also write one after every N mini-batches of the run, within epochs [default: off]
+    #[arg(long, value_name = "N", requires = "checkpoint", requires = "batch")]
+    pub checkpoint_every_batches: Option<u64>,
+    /// Keep the newest N checkpoints, the newest N within epochs, and the best; 0: keep all
     #[arg(long, value_name = "N", default_value_t = 5, requires = "checkpoint")]
     pub keep: usize,
-    /// Continue from the newest checkpoint in DIR. --epochs and --lr may be new
+    /// Continue from the newest checkpoint in DIR, which may be within an epoch. --epochs and --lr may be new
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
-    /// After SIGTERM or Ctrl-C, seconds for the current epoch to end; then it is abandoned, and the state before it is
-    /// saved
+    /// After SIGTERM or Ctrl-C, seconds for the current epoch (or mini-batch) to end; then it is abandoned, and the state
+    /// before it is saved
     #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
     pub grace: f64,
 }
@@ -219,10 +222,10 @@ impl FromStr for Interval {
 }
 
 impl Interval {
-    /// Returns whether a checkpoint is due after an epoch.
-    pub(super) fn is_due(self, epoch: u64, last: Instant) -> bool {
+    /// Returns whether a checkpoint is due.
+    pub(super) fn is_due(self, position: Position, last: Instant) -> bool {
         match self {
-            Self::Epochs(every) => every > 0 && epoch.is_multiple_of(every),
+            Self::Epochs(every) => every > 0 && position.batch == 0 && position.epoch.is_multiple_of(every),
             Self::Time(time) => last.elapsed() >= time,
         }
     }
@@ -233,6 +236,18 @@ impl Interval {
 pub(in crate::cli) enum OnNan {
     Stop,
     Rollback,
+}
+
+impl CheckpointArgs {
+    /// Returns whether a checkpoint is due after `done` mini-batches of the run, because of their number.
+    pub(super) fn is_due_after(&self, done: u64) -> bool {
+        self.checkpoint_every_batches.is_some_and(|every| done.is_multiple_of(every))
+    }
+
+    /// Returns how many mini-batches may run before a checkpoint is due, if `done` of the run have been run.
+    pub(super) fn batches_to_run(&self, done: u64) -> u64 {
+        self.checkpoint_every_batches.map_or(u64::MAX, |every| every - done % every)
+    }
 }
 
 impl TrainArgs {
@@ -295,16 +310,16 @@ impl TrainArgs {
                 Some(epoch) if epoch >= self.training.epochs => {
                     say(format_args!("{} has reached epoch {epoch} already: nothing to train", dir.display()));
                 }
-                Some(epoch) => {
-                    say(format_args!("resumed from epoch {epoch} in {}", dir.display()));
+                Some(_) => {
+                    say(format_args!("resumed from {} in {}", trainer.position(), dir.display()));
                     self.change_learning_rate(trainer)?;
                 }
                 None => say(format_args!("no checkpoint in {} yet: starting from the beginning", dir.display())),
             }
             return Ok(());
         }
-        match newest_epoch(dir) {
-            Some((epoch, _)) => Err(Error::CheckpointInTheWay { path: dir.clone(), epoch }),
+        match states(dir).first() {
+            Some((newest, _)) => Err(Error::CheckpointInTheWay { path: dir.clone(), newest: newest.to_string() }),
             None => Ok(()),
         }
     }
@@ -333,7 +348,10 @@ impl TrainArgs {
         if momentum != 0.0 && self.training.optimizer != "sgd" {
             return wrong("momentum", momentum.to_string(), "only option `optimizer` sgd has a momentum");
         }
-        let CheckpointArgs { checkpoint, grace, .. } = &self.checkpoints;
+        let CheckpointArgs { checkpoint, grace, checkpoint_every_batches, .. } = &self.checkpoints;
+        if *checkpoint_every_batches == Some(0) {
+            return wrong("checkpoint_every_batches", "0".into(), "it is a number of mini-batches, at least 1");
+        }
         if Duration::try_from_secs_f64(*grace).is_err() {
             return wrong("grace", grace.to_string(), "it is a number of seconds, 0 or more");
         }

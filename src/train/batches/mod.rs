@@ -16,7 +16,7 @@ use crate::sample::{BatchKey, MiniBatch, Sampler, Scratch, epoch_order};
 use lapidary_kernels::Slot;
 use lapidary_kernels::memory::NoHostMemory;
 
-pub(super) use epoch::{BatchedEpoch, Feeder, OnBatch};
+pub(super) use epoch::{BatchRun, BatchedEpoch, Feeder, OnBatch};
 pub use pipeline::StageSeconds;
 
 /// Batches of an epoch that are drawn before the run, to learn how large they are.

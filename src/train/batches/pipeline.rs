@@ -40,6 +40,18 @@ impl StageSeconds {
         let stages = STAGES.into_iter().zip([self.sample, self.gather, self.compute]);
         stages.max_by(|a, b| a.1.total_cmp(&b.1)).map_or("", |(name, _)| name)
     }
+
+    /// Adds the seconds of later batches.
+    pub(super) fn add(&mut self, later: Self) {
+        let Self { batches, vertices, edges, sample, gather, compute, waiting } = later;
+        self.batches += batches;
+        self.vertices += vertices;
+        self.edges += edges;
+        self.sample += sample;
+        self.gather += gather;
+        self.compute += compute;
+        self.waiting += waiting;
+    }
 }
 
 /// When a stage began a batch, and when it had done it.
