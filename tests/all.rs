@@ -50,6 +50,7 @@ mod plan_tasks;
 mod program;
 mod ranks;
 mod runtime;
+mod sampled_evaluation;
 mod stress;
 mod tiles;
 mod train;

@@ -14,6 +14,8 @@ mod splits;
 mod trainer;
 
 pub(crate) use batches::Drawing;
+#[cfg(feature = "command")]
+pub(crate) use batches::other_layers;
 pub use batches::{BatchRecord, Batches, StageSeconds};
 pub use builder::TrainerBuilder;
 pub use checkpoint_writer::CheckpointWriter;

@@ -198,11 +198,11 @@ fn report_damage(folder: &Path, error: &Error, position: Position) {
 }
 
 /// Returns the values of two settings where they differ, as text: all of both, or for records only the fields that
-/// differ. Fields in `except` are ignored.
+/// differ. A setting that is absent is "none". Fields in `except` are ignored.
 fn differences<T: Serialize>(saved: &T, asked: &T, except: &[&str]) -> [String; 2] {
     let [saved, asked] = [saved, asked].map(|value| serde_json::to_value(value).unwrap_or_default());
     let (Some(from), Some(to)) = (saved.as_object(), asked.as_object()) else {
-        return [saved.to_string(), asked.to_string()];
+        return [saved, asked].map(|value| if value.is_null() { "none".into() } else { value.to_string() });
     };
     let names: BTreeSet<&String> =
         from.keys().chain(to.keys()).filter(|name| !except.contains(&name.as_str())).collect();
@@ -215,5 +215,10 @@ fn differences<T: Serialize>(saved: &T, asked: &T, except: &[&str]) -> [String; 
         changed.iter().filter_map(text).collect::<Vec<_>>().join(", ")
     };
     // One name is enough for a single field.
-    [texts(from, true), texts(to, changed.len() > 1)]
+    let [saved, asked] = [texts(from, true), texts(to, changed.len() > 1)];
+    match (&changed[..], saved.is_empty(), asked.is_empty()) {
+        ([name], true, _) => [format!("no {name}"), asked],
+        ([_], _, true) => [saved, "none".into()],
+        _ => [saved, asked],
+    }
 }

@@ -24,7 +24,7 @@ use crate::runtime::{Done, Note, Partition, Session, StageSpan, StartUp, Trace};
 
 /// Indices of the phases of the lowered programs.
 pub(super) const TRAIN_PHASE: usize = 0;
-const EVALUATE_PHASE: usize = 1;
+pub(super) const EVALUATE_PHASE: usize = 1;
 
 /// The phases of an epoch with an evaluation, of an epoch without one, and of an evaluation alone.
 pub(super) const EVALUATED_EPOCH: &[usize] = &[TRAIN_PHASE, EVALUATE_PHASE];
@@ -299,8 +299,8 @@ impl Trainer {
         Ok(Ran { loss, done, accuracy, stages: None, stage_spans: Vec::new() })
     }
 
-    /// Runs the next mini-batches of an epoch. After the last one, evaluates the parameters on the whole graph if that is
-    /// due; before, returns `None`.
+    /// Runs the next mini-batches of an epoch. After the last one, evaluates the parameters if that is due; before, returns
+    /// `None`.
     fn run_batches(&mut self, epoch: u64, batches: u64, is_timed: bool, ends_on_signal: bool) -> Result<Option<Ran>> {
         let (is_due, _) = self.phases(epoch);
         // Several ranks end after the same batch.
@@ -314,12 +314,22 @@ impl Trainer {
         let BatchedEpoch { mut done, stages, spans: stage_spans, .. } = std::mem::take(&mut self.progress);
         let mut accuracy = None;
         if is_due && loss.is_finite() {
-            let mut evaluated = self.session.run(EVALUATION, &Accuracy::metrics(EVALUATE_PHASE), &[], is_timed)?;
-            accuracy = Some(Accuracy::sum(&evaluated, 0));
+            let (scores, mut evaluated) = self.run_evaluation(is_timed)?;
+            accuracy = Some(scores);
             evaluated.seconds = [0.0, evaluated.seconds[0]];
             done.add(evaluated);
         }
         Ok(Some(Ran { loss, done, accuracy, stages: Some(stages), stage_spans }))
+    }
+
+    /// Evaluates the current parameters, on the whole graph or on mini-batches.
+    fn run_evaluation(&mut self, is_timed: bool) -> Result<(Accuracy, Done)> {
+        let Self { setup, session, .. } = self;
+        if let Some(evaluator) = &setup.evaluator {
+            return evaluator.evaluate(session, is_timed);
+        }
+        let done = session.run(EVALUATION, &Accuracy::metrics(EVALUATE_PHASE), &[], is_timed)?;
+        Ok((Accuracy::sum(&done, 0), done))
     }
 
     /// Runs the next mini-batches of an epoch, and adds them to its progress.
@@ -359,8 +369,7 @@ impl Trainer {
     }
 
     fn evaluate_now(&mut self) -> Result<Accuracy> {
-        let done = self.session.run(EVALUATION, &Accuracy::metrics(EVALUATE_PHASE), &[], false)?;
-        let accuracy = Accuracy::sum(&done, 0);
+        let (accuracy, _) = self.run_evaluation(false)?;
         if self.position().batch == 0 {
             self.keep_if_best(accuracy)?;
         }

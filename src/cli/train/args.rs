@@ -16,7 +16,7 @@ use crate::infer::{Position, Predictor};
 use crate::model::{Model, Weights};
 use crate::ranks::Ranks;
 use crate::sample::{Fanouts, LayerSampler, NeighborSampler, ParseFanoutsError, SubgraphSampler};
-use crate::train::{Adam, AdamW, Batches, DecayLayers, Optimizer, Sgd, Trainer};
+use crate::train::{Adam, AdamW, Batches, DecayLayers, Optimizer, Sgd, Trainer, other_layers};
 
 /// Learning rate without `--lr`.
 const DEFAULT_LR: f64 = 0.01;
@@ -82,6 +82,10 @@ pub(in crate::cli) struct TrainingArgs {
     /// Evaluate every N epochs; 0: only at the end
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub eval_every: u64,
+    /// Evaluate on mini-batches too, and draw so many in-edges of each vertex, layer by layer, as in 10,10,10; -1: all
+    /// [default: evaluate exactly, on the whole graph]
+    #[arg(long, value_name = "LIST", requires = "batch", allow_hyphen_values = true, help_heading = "Mini-batches")]
+    pub eval_fanout: Option<String>,
     /// Stop after N epochs without a better validation accuracy [default: off]
     #[arg(long, value_name = "N")]
     pub early_stop: Option<u64>,
@@ -150,9 +154,13 @@ impl BatchArgs {
                 return Err(wrong("sampler", sampler, expected));
             }
         }
-        let parse = |text: &String| text.parse().map_err(|e: ParseFanoutsError| wrong("fanout", text, e.to_string()));
-        self.fanout.as_ref().map(parse).transpose()
+        self.fanout.as_deref().map(|text| fanouts("fanout", text)).transpose()
     }
+}
+
+fn fanouts(option: &'static str, text: &str) -> Result<Fanouts> {
+    let wrong = |error: ParseFanoutsError| Error::Value { option, value: text.into(), expected: error.to_string() };
+    text.parse().map_err(wrong)
 }
 
 #[derive(Debug, Args)]
@@ -286,7 +294,10 @@ impl TrainArgs {
             .epochs(self.training.epochs)
             .eval_every(self.training.eval_every);
         if let Some(batches) = self.batches.batches(data)? {
-            builder = builder.batches(batches);
+            builder = builder.batches(match self.eval_fanouts()? {
+                Some(fanouts) => batches.evaluation(NeighborSampler::new(fanouts)),
+                None => batches,
+            });
         }
         if let Some(norm) = self.feature_norm()? {
             builder = builder.feature_norm(norm);
@@ -295,6 +306,10 @@ impl TrainArgs {
             builder = builder.weights(initial_weights(path)?);
         }
         builder.build()
+    }
+
+    fn eval_fanouts(&self) -> Result<Option<Fanouts>> {
+        self.training.eval_fanout.as_deref().map(|text| fanouts("eval_fanout", text)).transpose()
     }
 
     fn feature_norm(&self) -> Result<Option<FeatureNorm>> {
@@ -343,7 +358,13 @@ impl TrainArgs {
         self.optimizer()?;
         self.decay_layers()?;
         self.feature_norm()?;
-        self.batches.check()?;
+        let counts =
+            [self.batches.check()?, self.eval_fanouts()?].map(|fanouts| fanouts.map(|fanouts| fanouts.0.len()));
+        if let ([Some(layers), Some(others)], Some(text)) = (counts, &self.training.eval_fanout)
+            && layers != others
+        {
+            return Err(other_layers(text.clone(), layers));
+        }
         let TrainingArgs { momentum, early_stop, eval_every, .. } = self.training;
         if momentum != 0.0 && self.training.optimizer != "sgd" {
             return wrong("momentum", momentum.to_string(), "only option `optimizer` sgd has a momentum");

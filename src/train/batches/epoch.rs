@@ -1,5 +1,6 @@
 //! An epoch of mini-batches.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -14,7 +15,8 @@ use crate::train::trainer::{PLAIN_EPOCH, TRAIN_PHASE, clock, sum_of_terms};
 /// The mini-batches of a trainer.
 pub(in crate::train) struct Feeder {
     pub drawing: Drawing,
-    pub supply: BatchSupply,
+    /// Shared by training and evaluation.
+    pub supply: Arc<BatchSupply>,
 }
 
 /// What is called after each batch, with its number in the epoch, from 1, and the number of batches.
@@ -71,7 +73,7 @@ impl Feeder {
         mut on_batch: Option<&mut OnBatch>,
     ) -> Result<()> {
         let (began, seconds) = (Instant::now(), so_far.done.seconds[0]);
-        let contents = session.batch_contents();
+        let contents = session.batch_contents(PLAIN_EPOCH);
         let metrics: Vec<_> = run.losses.iter().map(|(name, _)| (TRAIN_PHASE, name.as_str())).collect();
         let count = self.drawing.count() as u64;
         let before = (run.epoch - 1) * count;

@@ -1,13 +1,14 @@
-//! Training on mini-batches: which seeds a batch has, what its blocks are drawn by, and an epoch of them.
+//! Mini-batches: which seeds a batch has, what its blocks are drawn by, an epoch of them, and an evaluation by them.
 
 mod epoch;
+mod evaluation;
 mod pipeline;
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::{Dataset, TRAIN};
+use crate::dataset::{Dataset, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
 use crate::lower::{Batch, BatchSupply, Contents, Inputs, level_sizes};
 use crate::program::{LevelSizes, MOST_LAYERS, Program};
@@ -22,6 +23,9 @@ pub use pipeline::StageSeconds;
 /// Batches of an epoch that are drawn before the run, to learn how large they are.
 const PROBES: usize = 4;
 
+/// The epoch that evaluations draw as. Their seeds are in the order of their numbers.
+const EVALUATION_EPOCH: u64 = 0;
+
 /// How a trainer draws mini-batches.
 ///
 /// The seeds of an epoch are the labelled vertices of the training split, in an order that is drawn for each epoch. A
@@ -33,6 +37,8 @@ pub struct Batches {
     size: usize,
     look_ahead: usize,
     sampler: Arc<dyn Sampler>,
+    /// What draws the blocks of evaluations; `None` for evaluations over the whole graph.
+    evaluation: Option<Arc<dyn Sampler>>,
 }
 
 /// The settings of mini-batches that the numbers of a run depend on, as recorded in `run.json`.
@@ -42,6 +48,9 @@ pub struct BatchRecord {
     pub size: usize,
     /// What draws the blocks: see [`Sampler::name`].
     pub sampler: String,
+    /// What draws the blocks of evaluations; `None` for evaluations over the whole graph.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<String>,
 }
 
 impl Batches {
@@ -59,7 +68,28 @@ impl Batches {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(size: usize, sampler: impl Sampler + 'static) -> Self {
-        Self { size, look_ahead: 2, sampler: Arc::new(sampler) }
+        Self { size, look_ahead: 2, sampler: Arc::new(sampler), evaluation: None }
+    }
+
+    /// Evaluates on mini-batches too: around all labelled vertices of the three splits, with as many seeds per batch, and
+    /// with blocks that `sampler` draws. Every evaluation draws the same edges. Without it, evaluations are over the whole
+    /// graph, and exact.
+    ///
+    /// ```
+    /// use lapidary::sample::NeighborSampler;
+    /// use lapidary::{Batches, Dataset, Model, Trainer};
+    ///
+    /// let data = Dataset::builtin("karate")?;
+    /// let model = Model::sage(&[data.feature_width(), 8, data.class_count()]);
+    /// let batches = Batches::new(2, NeighborSampler::new("5,5".parse()?));
+    /// let batches = batches.evaluation(NeighborSampler::new("10,10".parse()?));
+    /// let mut trainer = Trainer::builder(&model, &data).batches(batches).build()?;
+    /// assert!(trainer.step()?.accuracy.unwrap().test.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn evaluation(mut self, sampler: impl Sampler + 'static) -> Self {
+        self.evaluation = Some(Arc::new(sampler));
+        self
     }
 
     /// Sets how many batches each stage may be ahead of the next one; 2 by default. With 0, a batch is drawn when the one
@@ -70,7 +100,8 @@ impl Batches {
     }
 
     pub(super) fn record(&self) -> BatchRecord {
-        BatchRecord { size: self.size, sampler: self.sampler.name() }
+        let evaluation = self.evaluation.as_ref().map(|sampler| sampler.name());
+        BatchRecord { size: self.size, sampler: self.sampler.name(), evaluation }
     }
 
     /// Returns the number of batches of an epoch with this number of seeds.
@@ -83,7 +114,7 @@ impl Batches {
 pub(crate) struct Drawing {
     batches: Batches,
     inputs: Inputs,
-    /// Labelled vertices of the training split.
+    /// Labelled vertices: of the training split, or of all splits for evaluations.
     seeds: Vec<u32>,
     seed: u64,
     /// Number of parts that share each batch.
@@ -104,14 +135,24 @@ impl Drawing {
             let (value, expected) = (format!("{layers} layers"), format!("a batch has 1 to {MOST_LAYERS} layers"));
             return Err(Error::Value { option: "fanout", value, expected });
         }
-        let is_labelled = |v| data.labels().is_some_and(|labels| labels.is_labelled(v));
-        let counts = |v: &usize| data.split()[*v] == TRAIN && is_labelled(*v);
-        let seeds: Vec<u32> = (0..data.graph().vertex_count()).filter(counts).map(|v| v as u32).collect();
+        if let Some(others) = batches.evaluation.as_ref().map(|sampler| sampler.layers()).filter(|n| *n != layers) {
+            return Err(other_layers(format!("{others} layer{}", if others == 1 { "" } else { "s" }), layers));
+        }
+        let seeds = labelled(data, &[TRAIN]);
         if seeds.is_empty() {
             let (what, needed_by) = ("labelled vertex to train on", "mini-batches are drawn around them");
             return Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
         }
         Ok(Self { batches, inputs: inputs.clone(), seeds, seed, parts })
+    }
+
+    /// Returns the batches of an evaluation, if evaluations are to run on batches. They are those of epoch
+    /// [`EVALUATION_EPOCH`].
+    pub(super) fn evaluation(&self, data: &Dataset) -> Option<Self> {
+        let sampler = self.batches.evaluation.clone()?;
+        let batches = Batches { sampler, ..self.batches.clone() };
+        let seeds = labelled(data, &[TRAIN, VAL, TEST]);
+        Some(Self { batches, inputs: self.inputs.clone(), seeds, ..*self })
     }
 
     /// Draws a few batches of the first epoch, and returns sizes that hardly any batch passes.
@@ -133,7 +174,9 @@ impl Drawing {
     /// Returns the seeds of an epoch, in the order of its batches.
     pub(crate) fn order(&self, epoch: u64) -> Vec<u32> {
         let mut seeds = self.seeds.clone();
-        epoch_order(&mut seeds, self.seed, epoch);
+        if epoch != EVALUATION_EPOCH {
+            epoch_order(&mut seeds, self.seed, epoch);
+        }
         seeds
     }
 
@@ -195,6 +238,22 @@ impl Drawing {
         };
         drawn.iter().map(share).collect()
     }
+}
+
+/// Returns the error of an evaluation with another number of layers than the training has.
+pub(crate) fn other_layers(value: String, layers: usize) -> Error {
+    let expected = match layers {
+        1 => "option `fanout` has 1 layer; give as many".into(),
+        layers => format!("option `fanout` has {layers} layers; give as many"),
+    };
+    Error::Value { option: "eval_fanout", value, expected }
+}
+
+/// Returns the labelled vertices of some splits.
+fn labelled(data: &Dataset, splits: &[u32]) -> Vec<u32> {
+    let is_labelled = |v| data.labels().is_some_and(|labels| labels.is_labelled(v));
+    let counts = |v: &usize| splits.contains(&data.split()[*v]) && is_labelled(*v);
+    (0..data.graph().vertex_count()).filter(counts).map(|v| v as u32).collect()
 }
 
 fn failed(stage: &'static str, number: usize, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
