@@ -4,9 +4,11 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use lapidary::sample::NeighborSampler;
-use lapidary::{Adam, Batches, Dataset, Error, Model, Position, Predictor, Trainer};
+use lapidary::sample::{BatchKey, MiniBatch, NeighborSampler, SampleError, Sampler, Scratch};
+use lapidary::{Adam, Batches, Dataset, Error, Graph, Model, Position, Predictor, Trainer};
 
 use crate::common::command::LAPIDARY;
 use crate::common::digest_anew;
@@ -156,10 +158,11 @@ fn a_damaged_state_within_an_epoch_falls_back_to_the_one_before() {
         }
     };
     type Damage = Box<dyn Fn(&Path)>;
-    let damages: [Damage; 6] = [
+    let damages: [Damage; 7] = [
         Box::new(|newest| fs::write(newest.join("optimizer.safetensors"), "").unwrap()),
         Box::new(|newest| fs::remove_file(newest.join("model.safetensors")).unwrap()),
         Box::new(changed("\"batches\": 5", "\"batches\": 7")),
+        Box::new(changed("\"batches\": 5", "\"batches\": 8")),
         Box::new(changed("\"batches\": 5", "\"batches\": 18446744073709551615")),
         Box::new(changed("\"seeds\": 100", "\"seeds\": 99")),
         Box::new(changed("\"loss_sum\":", "\"loss_sum\": \"x\", \"more\":")),
@@ -208,6 +211,70 @@ fn numbers_that_are_not_finite_within_an_epoch_are_found_in_their_batch() {
     assert!(run.weights().unwrap().iter().all(|(_, weight)| weight.data.iter().all(|x| x.is_finite())));
     run.restore(&before).unwrap();
     assert_eq!((run.weights().unwrap(), run.position()), (weights, position));
+}
+
+/// Draws blocks, except for the third batch of an evaluation as long as that is so.
+#[derive(Debug)]
+struct FailsOnce {
+    inner: NeighborSampler,
+    fails: Arc<AtomicBool>,
+}
+
+impl Sampler for FailsOnce {
+    fn name(&self) -> String {
+        "fails once".into()
+    }
+
+    fn layers(&self) -> usize {
+        self.inner.layers()
+    }
+
+    fn sample(
+        &self,
+        graph: &Graph,
+        seeds: &[u32],
+        key: BatchKey,
+        scratch: &mut Scratch,
+    ) -> Result<MiniBatch, SampleError> {
+        match key.batch == 2 && self.fails.load(Ordering::SeqCst) {
+            true => self.inner.sample(graph, &[u32::MAX], key, scratch),
+            false => self.inner.sample(graph, seeds, key, scratch),
+        }
+    }
+}
+
+#[test]
+fn an_epoch_whose_evaluation_fails_lacks_the_evaluation_only() {
+    let data = planted();
+    let model = Model::sage(&[data.feature_width(), 8, data.class_count()]).dropout(0.3);
+    let fails = Arc::new(AtomicBool::new(false));
+    let build = || {
+        let inner = NeighborSampler::new("3,3".parse().unwrap());
+        let batches = Batches::new(20, NeighborSampler::new("4,3".parse().unwrap()));
+        let batches = batches.evaluation(FailsOnce { inner, fails: fails.clone() });
+        Trainer::builder(&model, &data).batches(batches).build().unwrap()
+    };
+    let mut whole = build();
+    let want: Vec<_> = (0..2).map(|_| whole.step().unwrap()).map(|epoch| (epoch.loss, epoch.accuracy)).collect();
+    let mut run = build();
+    fails.store(true, Ordering::SeqCst);
+    let error = run.step().unwrap_err();
+    assert!(matches!(error, Error::Batch { stage: "sampling", batch: 3, .. }), "{error}");
+    assert_eq!((run.epoch(), run.position()), (0, at(0, 7)));
+    let folder = tempfile::tempdir().unwrap();
+    run.save(folder.path()).unwrap();
+    assert_eq!(names(folder.path()), ["batch-00000001-00000007"]);
+    assert!(run.step().is_err() && run.position() == at(0, 7), "no batch runs twice");
+    fails.store(false, Ordering::SeqCst);
+    let mut resumed = build();
+    assert_eq!((resumed.resume(folder.path()).unwrap(), resumed.position()), (Some(0), at(0, 7)));
+    for mut trainer in [run, resumed] {
+        for want in &want {
+            let epoch = trainer.step().unwrap();
+            assert_eq!((epoch.loss, epoch.accuracy), *want);
+        }
+        assert_eq!(trainer.weights().unwrap(), whole.weights().unwrap());
+    }
 }
 
 /// Returns a training of the built-in dataset with 7 batches per epoch.

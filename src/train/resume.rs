@@ -71,15 +71,14 @@ impl Trainer {
         Ok(Snapshot { record, weights, moments, best_weights: Arc::new(best_weights), cost_model, data })
     }
 
-    /// Checks that a record within an epoch is of some of the batches of an epoch.
+    /// Checks that a record within an epoch is of the first batches of an epoch.
     fn check_partial(&self, folder: &Path, record: &RunRecord) -> Result<()> {
-        let (Some(partial), Some(batches)) = (record.partial, &record.batches) else { return Ok(()) };
-        let seeds = partial.batches.checked_mul(batches.size as u64);
-        let is_before_the_end = (1..self.batches_per_epoch().unwrap_or(0)).contains(&partial.batches);
-        if is_before_the_end && seeds == Some(partial.seeds) && partial.loss_sum.is_finite() {
+        let Some(partial) = record.partial else { return Ok(()) };
+        let seeds = self.setup.batches.as_ref().and_then(|(feeder, _)| feeder.drawing.seeds_of(partial.batches));
+        if seeds == Some(partial.seeds) && partial.loss_sum.is_finite() {
             return Ok(());
         }
-        let source = serde::de::Error::custom("field `partial` is not of some of the batches of an epoch");
+        let source = serde::de::Error::custom("field `partial` is not of the first batches of an epoch");
         Err(Error::RunRecord { path: folder.join(RUN_FILE), source })
     }
 

@@ -193,7 +193,7 @@ impl Trainer {
     ///
     /// # Errors
     /// As [`Trainer::step`]. After [`Error::Batch`], the batches before that one have been run, and the next call tries it
-    /// again.
+    /// again, be it a batch of training or of the evaluation at the end.
     /// # Cost
     /// Batches are prepared ahead within a call only: each call waits for its first batch.
     pub fn step_batches(&mut self, batches: u64) -> Result<Option<Epoch>> {
@@ -300,7 +300,7 @@ impl Trainer {
     }
 
     /// Runs the next mini-batches of an epoch. After the last one, evaluates the parameters if that is due; before, returns
-    /// `None`.
+    /// `None`. A signal ends the run before an evaluation, too.
     fn run_batches(&mut self, epoch: u64, batches: u64, is_timed: bool, ends_on_signal: bool) -> Result<Option<Ran>> {
         let (is_due, _) = self.phases(epoch);
         // Several ranks end after the same batch.
@@ -308,17 +308,19 @@ impl Trainer {
         let signal = (ends_on_signal && self.setup.options.ranks.count() == 1).then_some(&*signal);
         self.feed(epoch, batches, signal, [is_timed, false])?;
         let loss = self.progress.loss();
-        if loss.is_finite() && Some(self.progress.partial.batches) < self.batches_per_epoch() {
+        let has_more = Some(self.progress.partial.batches) < self.batches_per_epoch();
+        let ends = is_due && signal.is_some_and(|signal| signal.load(Ordering::Relaxed) != 0);
+        if loss.is_finite() && (has_more || ends) {
             return Ok(None);
         }
+        // If it fails, the epoch still lacks it, and the next call tries it again.
+        let evaluated = (is_due && loss.is_finite()).then(|| self.run_evaluation(is_timed)).transpose()?;
         let BatchedEpoch { mut done, stages, spans: stage_spans, .. } = std::mem::take(&mut self.progress);
-        let mut accuracy = None;
-        if is_due && loss.is_finite() {
-            let (scores, mut evaluated) = self.run_evaluation(is_timed)?;
-            accuracy = Some(scores);
+        let accuracy = evaluated.map(|(accuracy, mut evaluated)| {
             evaluated.seconds = [0.0, evaluated.seconds[0]];
             done.add(evaluated);
-        }
+            accuracy
+        });
         Ok(Some(Ran { loss, done, accuracy, stages: Some(stages), stage_spans }))
     }
 
@@ -422,7 +424,8 @@ impl Trainer {
         self.epoch
     }
 
-    /// Returns how far the run has come: its epochs, and the mini-batches of the next one.
+    /// Returns how far the run has come: its epochs, and the mini-batches of the next one. If that are all of them, the
+    /// epoch lacks its evaluation.
     pub fn position(&self) -> Position {
         Position { epoch: self.epoch, batch: self.progress.partial.batches }
     }

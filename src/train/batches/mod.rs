@@ -190,6 +190,12 @@ impl Drawing {
         self.batches.count(self.seeds.len())
     }
 
+    /// Returns the number of seeds of the first `batches` of an epoch; `None` if it does not have so many, or for none.
+    pub(super) fn seeds_of(&self, batches: u64) -> Option<u64> {
+        let first = (1..=self.count() as u64).contains(&batches).then_some(batches)?;
+        Some((first * self.batches.size as u64).min(self.seeds.len() as u64))
+    }
+
     /// Draws the shares of a batch: each part has consecutive seeds. What is drawn of a vertex does not depend on the part.
     pub(crate) fn draw(
         &self,
