@@ -51,7 +51,7 @@ pub use bytesize::ByteSize;
 pub use dataset::{Arrays, Dataset, FeatureNorm};
 pub use error::{Error, LockHolder, NotFinite, Result};
 pub use graph::Graph;
-pub use infer::{Accuracy, ModelRecord, Prediction, Predictor, PreparedPredictor};
+pub use infer::{Accuracy, ModelRecord, Position, Prediction, Predictor, PreparedPredictor};
 pub use lapidary_cost_model::Profile;
 pub use lapidary_data::{dataset, graph, partition, sample};
 use lapidary_data::{host, plain_file};
@@ -65,9 +65,11 @@ pub use ndarray;
 pub use program::Passes;
 pub use ranks::{Link, Ranks, Sent};
 pub use runtime::{
-    Busy, Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions, Span, SplitRecord, StartUp, Trace, TraceFile,
+    Busy, Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions, Span, SplitRecord, StageSpan, StartUp, Trace,
+    TraceFile,
 };
 pub use train::{
     Adam, AdamW, BatchRecord, Batches, Best, Change, CheckpointWriter, DecayLayers, Epoch, FeatureCache, Move,
-    Optimizer, ParseFeatureCacheError, RunLock, RunRecord, Sgd, Snapshot, StageSeconds, Trainer, TrainerBuilder,
+    Optimizer, ParseFeatureCacheError, PartialEpoch, RunLock, RunRecord, Sgd, Snapshot, StageSeconds, Trainer,
+    TrainerBuilder,
 };

@@ -6,6 +6,7 @@ mod common;
 
 mod attention;
 mod bad_input;
+mod batch_checkpoints;
 mod batches;
 mod bf16;
 mod checkpoints;
@@ -50,6 +51,7 @@ mod plan_tasks;
 mod program;
 mod ranks;
 mod runtime;
+mod sampled_evaluation;
 mod stress;
 mod tiles;
 mod train;

@@ -11,6 +11,7 @@ use lapidary::{
     Adam, Arrays, Batches, ByteSize, Dataset, Devices, Error, Model, StorageType, Trainer, TrainerBuilder, Weights,
 };
 use ndarray::Array2;
+use serde_json::Value;
 
 fn neighbors(fanouts: &str) -> NeighborSampler {
     NeighborSampler::new(fanouts.parse().unwrap())
@@ -215,6 +216,48 @@ fn each_batch_is_told() {
     let stages = trainer.step().unwrap().stages.unwrap();
     assert_eq!(told.try_iter().collect::<Vec<_>>(), [(1, 3), (2, 3), (3, 3)]);
     assert!(stages.batches == 3 && stages.vertices > stages.edges / 12 && stages.edges > 140);
+}
+
+/// The spans of a stage in a trace file: the number of the batch, the start and the end, in microseconds.
+fn stage_spans(trace: &Value, stage: &str) -> Vec<(u64, f64, f64)> {
+    let events = trace["traceEvents"].as_array().unwrap();
+    let named = |what: &str, name: &str| {
+        let is_named = |event: &&Value| event["name"] == what && event["args"]["name"] == name;
+        events.iter().find(is_named).unwrap_or_else(|| panic!("there is no {what} {name}"))
+    };
+    let (pid, tid) = (&named("process_name", "mini-batches")["pid"], &named("thread_name", stage)["tid"]);
+    let of_stage = events.iter().filter(|event| event["ph"] == "X" && event["pid"] == *pid && event["tid"] == *tid);
+    let span = |event: &Value| {
+        let number = event["name"].as_str().unwrap().strip_prefix("batch ").unwrap().parse().unwrap();
+        let [start, took] = ["ts", "dur"].map(|key| event[key].as_f64().unwrap());
+        (number, start, start + took)
+    };
+    of_stage.map(span).collect()
+}
+
+#[test]
+fn a_trace_shows_each_batch_in_each_stage() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.json");
+    for (devices, look_ahead) in [("cpu", "0"), ("cpu", "2"), ("sim:2", "1")] {
+        let mut command = Command::cargo_bin("lapidary").unwrap();
+        command.args(["train", "--epochs", "3", "--batch", "40", "--fanout", "4,4", "--look-ahead", look_ahead]);
+        command.args(["--devices", devices, "--trace"]).arg(&path).assert().success();
+        let trace: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let stages = ["sampling", "gathering", "computing"].map(|stage| stage_spans(&trace, stage));
+        for spans in &stages {
+            let numbers: Vec<u64> = spans.iter().map(|(number, ..)| *number).collect();
+            assert_eq!(numbers, [1, 2, 3, 4].repeat(3), "{devices}, {look_ahead} ahead");
+            assert!(spans.windows(2).all(|pair| pair[0].2 <= pair[1].1 + 1e-3), "{devices}: a stage overlaps itself");
+        }
+        for [earlier, later] in [[0, 1], [1, 2]] {
+            let follows = stages[earlier].iter().zip(&stages[later]).all(|(first, then)| first.2 <= then.1 + 1e-3);
+            assert!(follows, "{devices}, {look_ahead} ahead: stage {later} begins before stage {earlier} is done");
+        }
+        // Kernels belong to the devices, beside the stages.
+        let kernels = trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X").count();
+        assert!(kernels > 3 * 4 * 3 * 5, "{kernels} spans");
+    }
 }
 
 #[test]

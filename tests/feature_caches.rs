@@ -150,6 +150,23 @@ fn data_offset(folder: &tempfile::TempDir) -> u64 {
 }
 
 #[test]
+fn sampled_evaluations_use_the_caches_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = mapped(&folder);
+    let model = Model::sage(&[data.feature_width(), 8, data.class_count()]);
+    let sampled = || batches().evaluation(NeighborSampler::new("5,5".parse().unwrap()));
+    let run = |batches: Batches| {
+        let builder = Trainer::builder(&model, &data).seed(SEED).devices(Devices::sim(1)).batches(batches);
+        let epoch = builder.build().unwrap().step().unwrap();
+        assert_eq!([epoch.bytes_to_device, epoch.bytes_to_host], epoch.planned_bytes);
+        (epoch.loss, epoch.accuracy.unwrap().val)
+    };
+    let want = run(sampled());
+    assert_eq!(run(sampled().device_cache(cache("30%"))), want);
+    assert_eq!(run(sampled().feature_cache(cache("30%"))), want);
+}
+
+#[test]
 fn a_file_that_becomes_shorter_ends_the_run_with_the_stage() {
     let folder = tempfile::tempdir().unwrap();
     let data = mapped(&folder);

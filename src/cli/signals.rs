@@ -28,6 +28,8 @@ pub(super) struct RunState {
     pub lock: Option<RunLock>,
     /// Whether this process is one of several ranks.
     pub is_rank: bool,
+    /// Whether the run may end within an epoch, after any batch.
+    pub ends_at_batches: bool,
     /// Whether the last epoch is over, and only the end of the run is left.
     pub is_ending: bool,
     /// Whether the run's state is safe: nothing is left to abandon.
@@ -35,11 +37,16 @@ pub(super) struct RunState {
 }
 
 impl RunState {
+    /// Returns what a run ends after.
+    fn unit(&self) -> &'static str {
+        if self.ends_at_batches { "batch or evaluation" } else { "epoch" }
+    }
+
     /// Queues the newest state, unless it was queued already. A run goes on if a checkpoint cannot be written, since
     /// there may be room again for the next one.
     pub(super) fn save_newest(&mut self) {
         if let (Some(writer), Some(newest)) = (&mut self.writer, &self.newest)
-            && newest.epoch() > writer.newest().unwrap_or(0)
+            && newest.position() > writer.newest().unwrap_or_default()
             && let Err(error) = writer.write(newest.clone())
         {
             warn(&error);
@@ -55,8 +62,9 @@ pub(super) fn warn(error: &Error) {
 
 /// Watches for SIGINT (Ctrl-C) and SIGTERM while a run trains.
 ///
-/// After the first signal, the current epoch is the last. If it takes longer than the grace period, it is abandoned: the
-/// newest state is written, and the process ends. The second signal ends the process at once.
+/// After the first signal, the current epoch is the last, or the current mini-batch. If it takes longer than the grace
+/// period, it is abandoned: the newest state is written, and the process ends. The second signal ends the process at
+/// once.
 pub(super) struct Watch {
     signal: Arc<AtomicUsize>,
     state: Arc<Mutex<RunState>>,
@@ -158,7 +166,7 @@ fn wait_for_signal(signal: &AtomicUsize, state: &Mutex<RunState>, grace: Duratio
             }
             if !state.is_ending {
                 let name = if number == SIGINT as usize { "interrupted" } else { "terminated" };
-                say(format_args!("{name}: this epoch is the last (once more to stop at once)"));
+                say(format_args!("{name}: this {} is the last (once more to stop at once)", state.unit()));
             }
         }
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -168,26 +176,20 @@ fn wait_for_signal(signal: &AtomicUsize, state: &Mutex<RunState>, grace: Duratio
     }
 }
 
-/// Writes the newest state, without waiting for the epoch that runs.
+/// Writes the newest state, without waiting for the epoch or the batch that runs.
 fn abandon(state: &mut RunState, grace: Duration) {
     state.save_newest();
-    let seconds = grace.as_secs_f64();
+    let not_done = format!("the {} was not done after {} s of grace: abandoned", state.unit(), grace.as_secs_f64());
     let Some(writer) = state.writer.take() else {
-        say(format_args!("the epoch was not done after {seconds} s of grace: abandoned"));
+        say(not_done);
         return;
     };
     let newest = writer.newest();
     let written = writer.finish();
     match (written, newest) {
         (Err(error), _) => failure::report(&error),
-        (Ok(()), Some(epoch)) => say(format_args!(
-            "the epoch was not done after {seconds} s of grace: abandoned; the checkpoint has epoch {epoch}"
-        )),
-        (Ok(()), None) => {
-            say(format_args!(
-                "the epoch was not done after {seconds} s of grace: abandoned; there was nothing new to save"
-            ));
-        }
+        (Ok(()), Some(newest)) => say(format_args!("{not_done}; the checkpoint has {newest}")),
+        (Ok(()), None) => say(format_args!("{not_done}; there was nothing new to save")),
     }
     state.lock = None;
 }

@@ -265,12 +265,12 @@ pub enum Error {
         path: PathBuf,
     },
     /// A folder contains the checkpoints of an earlier run.
-    #[error("{} holds the checkpoints of a run up to epoch {epoch}; name another folder, or resume that run", path.display())]
+    #[error("{} holds the checkpoints of a run up to {newest}; name another folder, or resume that run", path.display())]
     CheckpointInTheWay {
         /// The folder.
         path: PathBuf,
-        /// The epoch of the newest checkpoint.
-        epoch: u64,
+        /// The newest checkpoint, as in `epoch 3`.
+        newest: String,
     },
     /// Another run uses the checkpoint folder.
     #[error("{} is in use by {}; {remedy}", path.display(),

@@ -110,7 +110,7 @@ impl DryRun<'_> {
         peaks.sort_unstable();
         let quantile = |share: f64| peaks.get(((peaks.len() as f64 * share) as usize).min(peaks.len() - 1)).copied();
         let planned = plans.plan(bound, u64::MAX)?.0.peak_bytes;
-        let supply = drawing.supply(&training);
+        let supply = drawing.supply([&training]);
         let contents = plans.lower(bound).given_by_batch();
         let start = Instant::now();
         for (number, share) in shares.iter().enumerate() {

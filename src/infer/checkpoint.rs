@@ -1,4 +1,6 @@
-//! Checkpoints: `DIR/epoch-00000060/` to resume training from, and `DIR/best/` to predict with.
+//! Checkpoints: `DIR/epoch-00000060/` to resume training from, and `DIR/best/` to predict with. A run on mini-batches may
+//! also write states within an epoch, as `DIR/batch-00000061-00000200/`: 200 batches of epoch 61. They are only resumed
+//! from, and never count as an epoch.
 //!
 //! | file | in | contents |
 //! | --- | --- | --- |
@@ -70,6 +72,46 @@ pub(crate) const RECORD_FORMAT: u32 = 2;
 
 /// Older version without digests, which can still be read.
 pub(crate) const UNVERIFIED_FORMAT: u32 = 1;
+
+/// How far a run has come. Positions are ordered by that.
+///
+/// It is written as in "epoch 3", or as in "batch 20 of epoch 4".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Number of whole epochs that were run.
+    pub epoch: u64,
+    /// Number of mini-batches of the next epoch that were run; 0 between epochs.
+    pub batch: u64,
+}
+
+impl std::fmt::Display for Position {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.batch {
+            0 => write!(f, "epoch {}", self.epoch),
+            batch => write!(f, "batch {batch} of epoch {}", self.epoch + 1),
+        }
+    }
+}
+
+impl Position {
+    /// Returns the name of the checkpoint folder of this position.
+    pub(crate) fn folder(self) -> String {
+        match self.batch {
+            0 => format!("epoch-{:08}", self.epoch),
+            batch => format!("batch-{:08}-{batch:08}", self.epoch + 1),
+        }
+    }
+
+    /// Returns the position whose folder has this name.
+    fn of_folder(name: &str) -> Option<Self> {
+        if let Some(epoch) = name.strip_prefix("epoch-") {
+            return Some(Self { epoch: epoch.parse().ok()?, batch: 0 });
+        }
+        let (epoch, batch) = name.strip_prefix("batch-")?.split_once('-')?;
+        let [epoch, batch] = [epoch, batch].map(|number| number.parse::<u64>().ok().filter(|&number| number > 0));
+        Some(Self { epoch: epoch? - 1, batch: batch? })
+    }
+}
 
 /// The files of one checkpoint folder: name and contents.
 pub(crate) type Files = Vec<(&'static str, Vec<u8>)>;
@@ -170,7 +212,8 @@ fn sync_folder(dir: &Path) -> Result<()> {
     synced.map_err(|source| Error::Io { action: "write the checkpoint folder", path: dir.into(), source })
 }
 
-/// Removes all but the newest `keep` epochs from a checkpoint folder; 0 keeps all.
+/// Removes all but the newest `keep` epochs from a checkpoint folder, and all but the newest `keep` states within an
+/// epoch; 0 keeps all.
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -178,9 +221,10 @@ pub(crate) fn prune(dir: &Path, keep: usize) -> Result<()> {
     if keep == 0 {
         return Ok(());
     }
-    let old = epochs(dir).into_iter().skip(keep);
+    let (whole, partial): (Vec<_>, Vec<_>) = states(dir).into_iter().partition(|(position, _)| position.batch == 0);
+    let mut old = whole.into_iter().skip(keep).chain(partial.into_iter().skip(keep));
     // The record goes first, so that a folder of which only a part was removed is no checkpoint.
-    old.map(|(_, folder)| folder).try_for_each(|folder| {
+    old.try_for_each(|(_, folder)| {
         for file in [RUN_FILE, DIGESTS_FILE] {
             drop(fs::remove_file(folder.join(file)));
         }
@@ -197,35 +241,25 @@ fn remove_folder(path: &Path) -> Result<()> {
     }
 }
 
-/// Returns the name of the folder of an epoch.
-pub(crate) fn epoch_folder(epoch: u64) -> String {
-    format!("epoch-{epoch:08}")
-}
-
 /// Returns whether a folder is a checkpoint, even if some of its files were removed.
 fn is_checkpoint(folder: &Path) -> bool {
     [RUN_FILE, DIGESTS_FILE].into_iter().any(|file| folder.join(file).exists())
 }
 
-/// Returns the epochs in `dir` and their folders, the newest first. This includes a folder that was being replaced when
-/// the process died.
-pub(crate) fn epochs(dir: &Path) -> Vec<(u64, PathBuf)> {
+/// Returns the states in `dir` that can be resumed from, and their folders, the newest first: epochs, and states within
+/// an epoch. This includes a folder that was being replaced when the process died.
+pub(crate) fn states(dir: &Path) -> Vec<(Position, PathBuf)> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
-    let epochs = entries.filter_map(|entry| {
+    let states = entries.filter_map(|entry| {
         let path = entry.ok()?.path();
         let name = path.file_name()?.to_str()?;
-        let epoch: u64 = name.strip_prefix(".old-").unwrap_or(name).strip_prefix("epoch-")?.parse().ok()?;
-        // If one epoch has two folders, the one in its place is newer.
-        is_checkpoint(&path).then_some((epoch, !name.starts_with('.'), path))
+        let position = Position::of_folder(name.strip_prefix(".old-").unwrap_or(name))?;
+        // If one state has two folders, the one in its place is newer.
+        is_checkpoint(&path).then_some((position, !name.starts_with('.'), path))
     });
-    let mut epochs: Vec<_> = epochs.collect();
-    epochs.sort();
-    epochs.into_iter().rev().map(|(epoch, _, path)| (epoch, path)).collect()
-}
-
-/// Returns the newest epoch and its folder in `dir`, if there is one.
-pub(crate) fn newest_epoch(dir: &Path) -> Option<(u64, PathBuf)> {
-    epochs(dir).into_iter().next()
+    let mut states: Vec<_> = states.collect();
+    states.sort();
+    states.into_iter().rev().map(|(position, _, path)| (position, path)).collect()
 }
 
 /// Removes what a run that was killed left in a checkpoint folder: folders that were being written, replaced folders
@@ -264,7 +298,7 @@ pub(crate) fn weights_to_use(dir: &Path) -> Option<(PathBuf, &'static str)> {
     if is_checkpoint(&best) {
         return Some((best, MODEL_FILE));
     }
-    let (_, newest) = newest_epoch(dir)?;
+    let (_, newest) = states(dir).into_iter().find(|(position, _)| position.batch == 0)?;
     let file = if newest.join(BEST_FILE).exists() { BEST_FILE } else { MODEL_FILE };
     Some((newest, file))
 }

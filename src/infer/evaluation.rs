@@ -4,7 +4,9 @@ use crate::model::{LabelKind, ModelError, Network, Value};
 use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
-use crate::program::{DType, Loss, Origin, Passes, Program, ProgramError, SplitName, TensorId, TensorType, VERTEX_IDS};
+use crate::program::{
+    DType, Loss, Origin, Passes, Program, ProgramError, SplitName, TensorId, TensorType, VERTEX_IDS, over_levels,
+};
 use crate::runtime::Done;
 
 /// Accuracy on each split, from 0 to 1; `None` for an empty split. With one class per vertex it is the share of the
@@ -27,12 +29,31 @@ impl Accuracy {
 
     /// Adds the counts of all parts, which are the metrics `first`, `first + 1` and `first + 2`.
     pub(crate) fn sum(done: &Done, first: usize) -> Self {
-        let [train, val, test] = [first, first + 1, first + 2].map(|metric| {
-            let counts = done.metric::<u64>(metric).into_iter();
-            let sum = counts.reduce(|sum, part| sum.iter().zip(part).map(|(a, b)| a + b).collect());
-            score(&sum.unwrap_or_default())
-        });
-        Self { train, val, test }
+        let mut counts = Counts::default();
+        counts.add(done, first);
+        counts.accuracy()
+    }
+}
+
+/// The counts of predictions on each split, over parts and batches.
+#[derive(Debug, Default)]
+pub(crate) struct Counts([Vec<u64>; 3]);
+
+impl Counts {
+    /// Adds the counts of all parts, which are the metrics `first`, `first + 1` and `first + 2`.
+    pub(crate) fn add(&mut self, done: &Done, first: usize) {
+        for (split, sum) in self.0.iter_mut().enumerate() {
+            for part in done.metric::<u64>(first + split) {
+                sum.resize(part.len(), 0);
+                sum.iter_mut().zip(part).for_each(|(sum, count)| *sum += count);
+            }
+        }
+    }
+
+    /// Returns the accuracy; `None` on all splits if nothing was added.
+    pub(crate) fn accuracy(&self) -> Accuracy {
+        let [train, val, test] = self.0.each_ref().map(|counts| score(counts));
+        Accuracy { train, val, test }
     }
 }
 
@@ -41,6 +62,7 @@ fn score(counts: &[u64]) -> Option<f64> {
     let (good, all) = match *counts {
         [tp, fp, fn_] => (2 * tp, 2 * tp + fp + fn_),
         [correct, counted] => (correct, counted),
+        [] => (0, 0),
         _ => unreachable!("there are two kinds of count"),
     };
     (all > 0).then(|| good as f64 / all as f64)
@@ -59,7 +81,7 @@ pub(crate) fn output_name(name: &str) -> String {
 }
 
 /// Completes the forward program of a network and applies the passes. Its outputs are `logits`, the network's outputs
-/// `named`, and for each split the counts of predictions.
+/// `named`, and for each split the counts of predictions. If `layers` is given, it is for mini-batches with so many.
 pub(crate) fn evaluation_program(
     network: Network,
     logits: Value,
@@ -67,6 +89,7 @@ pub(crate) fn evaluation_program(
     labels: LabelKind,
     workload: &Workload,
     passes: Passes,
+    layers: Option<usize>,
 ) -> Result<Program, ModelError> {
     let named = named.iter().map(|name| Ok((output_name(name), dense_logits(network.named(name)?)?)));
     let named = named.collect::<Result<Vec<_>, ModelError>>()?;
@@ -81,6 +104,10 @@ pub(crate) fn evaluation_program(
         };
         let count = push_on_split(&mut program, op, logits, labels)?;
         program.set_output(name, count);
+    }
+    if let Some(layers) = layers {
+        let keeps = workload.levels.is_some_and(|sizes| sizes.kept > 0);
+        program = over_levels(&program, layers, keeps)?;
     }
     if passes.order {
         order(&mut program, workload)?;

@@ -8,8 +8,8 @@ mod pass;
 mod predictor;
 mod prepared;
 
-pub use checkpoint::ModelRecord;
+pub use checkpoint::{ModelRecord, Position};
 pub use evaluation::Accuracy;
-pub(crate) use evaluation::{evaluation_program, push_on_split};
+pub(crate) use evaluation::{Counts, evaluation_program, push_on_split};
 pub use predictor::{Prediction, Predictor};
 pub use prepared::PreparedPredictor;

@@ -51,7 +51,7 @@ impl Pass {
         let workload =
             Workload { vertices, edges, levels: None, backward: false, runs: if repeats { EXPECTED_RUNS } else { 1 } };
         let labels = label_kind(data);
-        let program = evaluation_program(network, logits, outputs, labels, &workload, options.passes)?;
+        let program = evaluation_program(network, logits, outputs, labels, &workload, options.passes, None)?;
         let norm = feature_norm.unwrap_or_else(|| data.default_feature_norm());
         let inputs = bind(data, norm, model.config().weighted())?;
         let parts = options.parts(&inputs, &program, cost_model.as_deref(), runs)?;

@@ -25,7 +25,8 @@ pub use options::{Partition, RunOptions, SplitRecord};
 pub(crate) use options::{Runs, check_ranges, prior, ranges_of, run_option_setters, split_parts};
 pub use session::StartUp;
 pub(crate) use session::{BatchShare, Done, Plans, Session, SessionSpec};
-pub use trace::{Busy, Span, Trace};
+pub(crate) use trace::STAGES;
+pub use trace::{Busy, Span, StageSpan, Trace};
 pub use trace_file::TraceFile;
 
 /// Memory policy: which tensors stay on the device.

@@ -39,7 +39,7 @@ pub(crate) struct SessionSpec<'a> {
     pub keep: &'a [(usize, String)],
     /// Plans of an earlier session with the same programs and phases. They are used again if they fit.
     pub plans: Option<&'a Plans>,
-    /// Bounds of the sizes of mini-batches, if the first program is for them.
+    /// Bounds of the sizes of mini-batches, if any program is for them.
     pub levels: Option<LevelSizes>,
 }
 
@@ -357,9 +357,12 @@ impl Session {
         self.run_phases(phases, metrics, controls, [traced, false], Vec::new())
     }
 
-    /// Returns the slots that every mini-batch gives, and what it gives in them.
-    pub(crate) fn batch_contents(&self) -> Vec<(Slot, Contents)> {
-        self.runtime.lowered()[0].given_by_batch()
+    /// Returns the slots that every mini-batch of these phases gives, and what it gives in them.
+    pub(crate) fn batch_contents(&self, phases: &[usize]) -> Vec<(Slot, Contents)> {
+        let lowered = &self.runtime.lowered()[0];
+        let steps = lowered.sequence(phases);
+        let read: BTreeSet<Slot> = steps.iter().flat_map(|step| step.call.reads()).collect();
+        lowered.given_by_batch().into_iter().filter(|(slot, _)| read.contains(slot)).collect()
     }
 
     /// Runs phases like [`Session::run`] on a mini-batch. The plan is the one for the largest batch so far; only the

@@ -21,6 +21,22 @@ pub struct Span {
     pub end: Instant,
 }
 
+/// The stages of mini-batches, in the order in which a batch passes through them.
+pub(crate) const STAGES: [&str; 3] = ["sampling", "gathering", "computing"];
+
+/// The work of one stage on one mini-batch.
+#[derive(Clone, Debug)]
+pub struct StageSpan {
+    /// The stage: `sampling`, `gathering` or `computing`.
+    pub stage: &'static str,
+    /// Number of the batch in its epoch, from 1.
+    pub batch: u64,
+    /// When the stage began it.
+    pub start: Instant,
+    /// When the stage had done it.
+    pub end: Instant,
+}
+
 /// The names of queued work, to label the device's spans.
 #[derive(Debug, Default)]
 pub(super) struct Labels {
@@ -64,6 +80,8 @@ pub struct Trace {
     hosts: Vec<String>,
     /// The spans of each device.
     spans: Vec<Vec<Span>>,
+    /// The spans of the stages of mini-batches.
+    stages: Vec<StageSpan>,
 }
 
 /// The use of a device's time; see [`Trace::busy`].
@@ -80,12 +98,12 @@ pub struct Busy {
 impl Trace {
     /// Returns a trace without an epoch.
     pub(crate) fn new(devices: Vec<String>, hosts: Vec<String>) -> Self {
-        Self { epoch: 0, spans: vec![Vec::new(); devices.len()], devices, hosts }
+        Self { epoch: 0, spans: vec![Vec::new(); devices.len()], devices, hosts, stages: Vec::new() }
     }
 
-    /// Replaces the spans by those of an epoch, by device.
-    pub(crate) fn set(&mut self, epoch: u64, spans: Vec<Vec<Span>>) {
-        (self.epoch, self.spans) = (epoch, spans);
+    /// Replaces the spans by those of an epoch: by device, and of the stages of mini-batches.
+    pub(crate) fn set(&mut self, epoch: u64, spans: Vec<Vec<Span>>, stages: Vec<StageSpan>) {
+        (self.epoch, self.spans, self.stages) = (epoch, spans, stages);
     }
 
     /// Returns the epoch, from 1; 0 if there was none yet.
@@ -106,6 +124,11 @@ impl Trace {
     /// Returns the spans of each device.
     pub fn spans(&self) -> &[Vec<Span>] {
         &self.spans
+    }
+
+    /// Returns the spans of the stages of mini-batches, batch by batch; none for an epoch on the whole graph.
+    pub fn stages(&self) -> &[StageSpan] {
+        &self.stages
     }
 
     /// Returns the use of each device's time.
@@ -178,7 +201,7 @@ mod tests {
             span(compute, 30, 40),
             span(copy_in, 50, 60),
         ];
-        trace.set(1, vec![first.to_vec(), Vec::new()]);
+        trace.set(1, vec![first.to_vec(), Vec::new()], Vec::new());
         let [busy, idle] = trace.busy()[..] else { panic!("there are two devices") };
         for (got, want) in [(busy.kernels_s, 0.020), (busy.copies_s, 0.030), (busy.both_s, 0.010)] {
             assert!((got - want).abs() < 1e-9, "{got}, not {want}");

@@ -9,7 +9,7 @@ use lapidary_kernels::Lane;
 use serde::Serialize;
 use serde_json::json;
 
-use super::trace::{Span, Trace};
+use super::trace::{STAGES, Span, StageSpan, Trace};
 use crate::error::{Error, Result};
 use crate::output::OutputFile;
 
@@ -22,7 +22,8 @@ const TAIL_BYTES: u64 = 512;
 /// A trace file with every kernel and copy of a run, as JSON for `ui.perfetto.dev` and `chrome://tracing`.
 ///
 /// Each device is a process of the file. If there are several ranks, each rank is one, with the lanes of all its devices.
-/// The clocks of other ranks are aligned by when their reports arrive.
+/// The clocks of other ranks are aligned by when their reports arrive. The stages of mini-batches are one more process,
+/// with a lane for each stage and a span for each batch.
 ///
 /// Epochs are written as they come, so memory holds one at a time. The file appears at its path when it is finished,
 /// and not before; see [`TraceFile::finish`]. Its size is limited: the first epoch that does not fit and all later ones
@@ -58,7 +59,7 @@ pub struct TraceFile {
     truncated_at: Option<u64>,
 }
 
-/// One kernel or copy, as in the file format.
+/// One kernel, copy or stage of a batch, as in the file format.
 #[derive(Serialize)]
 struct Event<'a> {
     name: &'a str,
@@ -109,6 +110,7 @@ impl TraceFile {
             return Ok(());
         }
         let starts = trace.spans().iter().flatten().map(|span| span.start);
+        let starts = starts.chain(trace.stages().iter().map(|span| span.start));
         let zero = self.zero.or(starts.min());
         let mut text = Vec::new();
         if self.epochs.is_none() {
@@ -118,6 +120,7 @@ impl TraceFile {
             let first = place(trace, device);
             spans.iter().for_each(|span| event(&mut text, first, span, zero.unwrap_or(span.start)));
         }
+        trace.stages().iter().for_each(|span| stage_event(&mut text, trace, span, zero.unwrap_or(span.start)));
         if self.written_bytes + text.len() as u64 + TAIL_BYTES > self.limit_bytes {
             self.truncated_at = Some(epoch);
             return Ok(());
@@ -179,7 +182,12 @@ fn place(trace: &Trace, device: usize) -> (usize, usize) {
     }
 }
 
-/// Appends the names of the processes and of their threads, which are lanes of devices.
+/// Returns the process of the stages of mini-batches, which follows those of the devices.
+fn place_of_stages(trace: &Trace) -> usize {
+    if trace.hosts().is_empty() { trace.devices().len() } else { trace.hosts().len() }
+}
+
+/// Appends the names of the processes and of their threads, which are lanes of devices and stages of mini-batches.
 fn names(text: &mut Vec<u8>, trace: &Trace) {
     for (device, name) in trace.devices().iter().enumerate() {
         let (pid, first) = place(trace, device);
@@ -191,19 +199,34 @@ fn names(text: &mut Vec<u8>, trace: &Trace) {
             None => (name.clone(), String::new()),
         };
         if first == 0 {
-            line(text, &json!({"name": "process_name", "ph": "M", "pid": pid, "args": {"name": process}}));
+            process_name(text, pid, &process);
         }
         for (tid, lane) in (first..).zip(LANES) {
-            let name = format!("{before}{lane}");
-            line(text, &json!({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}));
+            thread_name(text, pid, tid, &format!("{before}{lane}"));
         }
     }
+    if !trace.stages().is_empty() {
+        let pid = place_of_stages(trace);
+        process_name(text, pid, "mini-batches");
+        STAGES.into_iter().enumerate().for_each(|(tid, stage)| thread_name(text, pid, tid, stage));
+    }
+}
+
+fn process_name(text: &mut Vec<u8>, pid: usize, name: &str) {
+    line(text, &json!({"name": "process_name", "ph": "M", "pid": pid, "args": {"name": name}}));
+}
+
+fn thread_name(text: &mut Vec<u8>, pid: usize, tid: usize, name: &str) {
+    line(text, &json!({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}));
+}
+
+/// Returns the microseconds between two moments. Clocks have nanoseconds: more digits would only enlarge the file.
+fn us(from: Instant, to: Instant) -> f64 {
+    to.saturating_duration_since(from).as_nanos() as f64 / 1e3
 }
 
 /// Appends a span. `pid` and `first` are the place of its device.
 fn event(text: &mut Vec<u8>, (pid, first): (usize, usize), span: &Span, zero: Instant) {
-    // Clocks have nanoseconds: more digits would only enlarge the file.
-    let us = |from: Instant, to: Instant| to.saturating_duration_since(from).as_nanos() as f64 / 1e3;
     line(
         text,
         &Event {
@@ -214,6 +237,22 @@ fn event(text: &mut Vec<u8>, (pid, first): (usize, usize), span: &Span, zero: In
             ts: us(zero, span.start),
             dur: us(span.start, span.end),
             args: (span.lane != Lane::Compute).then_some(Copied { bytes: span.bytes }),
+        },
+    );
+}
+
+/// Appends the work of a stage on a batch.
+fn stage_event(text: &mut Vec<u8>, trace: &Trace, span: &StageSpan, zero: Instant) {
+    line(
+        text,
+        &Event {
+            name: &format!("batch {}", span.batch),
+            ph: "X",
+            pid: place_of_stages(trace),
+            tid: STAGES.iter().position(|stage| *stage == span.stage).unwrap_or_default(),
+            ts: us(zero, span.start),
+            dur: us(span.start, span.end),
+            args: None,
         },
     );
 }
@@ -245,7 +284,7 @@ mod tests {
         };
         let mut trace = Trace::new(vec!["sim:0".into(), "sim:1".into()], Vec::new());
         let first = vec![span(Lane::CopyIn, 100, 0), span(Lane::Compute, 0, 1)];
-        trace.set(epoch, vec![first, vec![span(Lane::CopyOut, 7, 4)]]);
+        trace.set(epoch, vec![first, vec![span(Lane::CopyOut, 7, 4)]], Vec::new());
         trace
     }
 
@@ -289,7 +328,7 @@ mod tests {
         let mut trace = Trace::new(devices.to_vec(), vec!["here".into(), "there".into()]);
         let now = Instant::now();
         let span = Span { name: "x".into(), lane: Lane::CopyOut, bytes: 1, start: now, ready: now, end: now };
-        trace.set(1, vec![Vec::new(), Vec::new(), Vec::new(), vec![span]]);
+        trace.set(1, vec![Vec::new(), Vec::new(), Vec::new(), vec![span]], Vec::new());
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("trace.json");
         let mut file = TraceFile::create(&path, TraceFile::LIMIT_BYTES).expect("it can be written");

@@ -7,8 +7,10 @@ use std::time::Instant;
 use lapidary_cost_model::CostModel;
 use lapidary_kernels::StorageType;
 
-use super::batches::{Batches, Drawing, Feeder};
-use super::epoch::{EXPECTED_EPOCHS, EpochSpec, TrainingProgram, evaluation_program, gradient_name, training_program};
+use super::batches::{BatchedEpoch, Batches, Drawing, Feeder};
+use super::epoch::{
+    EXPECTED_EPOCHS, EpochSpec, TrainingProgram, evaluation_over, evaluation_program, gradient_name, training_program,
+};
 use super::splits::{Learning, Setup};
 use super::trainer::{PLAIN_EPOCH, TRAIN_PHASE};
 use super::{Adam, DecayLayers, Optimizer, RunRecord, Trainer};
@@ -19,6 +21,7 @@ use crate::infer::checkpoint::{ModelRecord, RECORD_FORMAT};
 use crate::infer::digests::digest;
 use crate::lower::Inputs;
 use crate::model::{Model, Weights, initial_weights};
+use crate::program::Program;
 use crate::runtime::{Learner, Note, Partition, RunOptions, Runs, SplitRecord, StartUp, prior, run_option_setters};
 
 /// Settings of a [`Trainer`] before it is built: see [`Trainer::builder`].
@@ -129,7 +132,7 @@ impl<'a> TrainerBuilder<'a> {
     }
 
     /// Trains on mini-batches: [`Trainer::step`] then runs an epoch of them. Evaluations are over the whole graph, and
-    /// exact. Without it, an epoch is one step on the whole graph.
+    /// exact, unless [`Batches::evaluation`] says otherwise. Without it, an epoch is one step on the whole graph.
     ///
     /// The model gathers as often, one gather behind the other, as the sampler has layers. Sums over in-neighbours are
     /// estimated without bias: an edge that was drawn counts as often as the edges that it stands for.
@@ -157,8 +160,10 @@ impl<'a> TrainerBuilder<'a> {
         let inputs = bind(data, feature_norm, model.config().weighted())?;
         let drawing = self.drawing(&inputs)?;
         let inputs = drawing.as_ref().map_or(inputs, |drawing| drawing.inputs().clone());
-        let batches = drawing.as_ref().map(|drawing| Ok::<_, Error>((drawing.layers(), drawing.expected_sizes()?)));
-        let batches = batches.transpose()?;
+        let sampled = drawing.as_ref().and_then(|drawing| drawing.evaluation(data));
+        let levels = |drawing: &Drawing| Ok::<_, Error>((drawing.layers(), drawing.expected_sizes()?));
+        let batches = drawing.as_ref().map(levels).transpose()?;
+        let evaluated = sampled.as_ref().map(levels).transpose()?;
         let spec = EpochSpec {
             model: &model,
             features: feature_kind(data)?,
@@ -172,7 +177,11 @@ impl<'a> TrainerBuilder<'a> {
             batches,
         };
         let TrainingProgram { program: training, parameters, losses } = training_program(&spec)?;
-        let evaluation = evaluation_program(&spec)?;
+        let whole = evaluation_program(&spec)?;
+        let evaluation = match evaluated {
+            Some(_) => evaluation_over(&EpochSpec { batches: evaluated, ..spec })?,
+            None => whole.clone(),
+        };
         let gradients = parameters.iter().filter(|p| p.trained).map(|p| (TRAIN_PHASE, gradient_name(&p.name)));
         let keep: Vec<_> = if self.keep_gradients { gradients.collect() } else { Vec::new() };
         let mut setup = Setup {
@@ -185,13 +194,17 @@ impl<'a> TrainerBuilder<'a> {
             keep,
             epochs: self.epochs.unwrap_or(EXPECTED_EPOCHS),
             batches: None,
+            evaluator: None,
         };
         if let (Some(drawing), Some((_, sizes))) = (drawing, batches) {
-            let supply = drawing.supply(&setup.training);
+            let supply = Arc::new(drawing.supply(setup.programs().map(|(_, program)| program)));
+            setup.evaluator = sampled.map(|drawing| Feeder { drawing, supply: supply.clone() });
+            // Training and evaluation share their slots, so one size bounds both.
+            let sizes = evaluated.map_or(sizes, |(_, others)| sizes.or(&others));
             setup.batches = Some((Feeder { drawing, supply }, sizes));
         }
         let start = Instant::now();
-        let (parts, learner) = first_split(&setup)?;
+        let (parts, learner) = first_split(&setup, &whole)?;
         let split = Instant::now();
         let session = setup.open(parts, None)?;
         let learning = learner.map(|learner| Learning { learner, move_s: split.elapsed().as_secs_f64() });
@@ -205,6 +218,7 @@ impl<'a> TrainerBuilder<'a> {
         let mut trainer = Trainer {
             parameters,
             epoch: 0,
+            progress: BatchedEpoch::default(),
             best: None,
             best_weights: Arc::default(),
             last_good: None,
@@ -238,6 +252,7 @@ impl<'a> TrainerBuilder<'a> {
                 optimizer: self.optimizer,
                 decay_layers: self.decay_layers,
                 epoch: 0,
+                partial: None,
                 best: None,
                 edges: data.graph().edge_count(),
                 learning_rate: self.optimizer.lr(),
@@ -277,13 +292,14 @@ impl TrainerBuilder<'_> {
     }
 }
 
-/// Returns the parts of the first epoch, and a learner if there are several devices and the partition is learned.
-fn first_split(setup: &Setup) -> Result<(Vec<Range<usize>>, Option<Learner>)> {
+/// Returns the parts of the first epoch, and a learner if there are several devices and the partition is learned. `whole` is
+/// an evaluation over the whole graph.
+fn first_split(setup: &Setup, whole: &Program) -> Result<(Vec<Range<usize>>, Option<Learner>)> {
     let Setup { options, inputs, .. } = setup;
     let devices = options.part_count();
     // Mini-batches are shared evenly; the parts matter for evaluations only.
     let learns = options.partition.learns() && devices > 1 && setup.batches.is_none();
-    let counted = if setup.batches.is_some() { &setup.evaluation } else { &setup.training };
+    let counted = if setup.batches.is_some() { whole } else { &setup.training };
     // Evaluations are measured too, but parts are balanced by the time of training.
     let mut learner = match learns {
         true => {

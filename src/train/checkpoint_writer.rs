@@ -7,12 +7,13 @@ use std::thread::JoinHandle;
 
 use super::Snapshot;
 use crate::error::{Error, Result};
-use crate::infer::checkpoint;
+use crate::infer::{Position, checkpoint};
 
 /// Writes snapshots to a checkpoint folder while training goes on.
 ///
 /// One snapshot is written at a time, and one more may wait. Each is complete on disk, or absent. After a snapshot was
-/// written, older epochs are removed if there are more than the writer keeps; `best/` stays.
+/// written, older epochs are removed if there are more than the writer keeps, and so are older states within an epoch;
+/// `best/` stays.
 ///
 /// ```
 /// use lapidary::{CheckpointWriter, Dataset, Model, Trainer};
@@ -37,14 +38,15 @@ pub struct CheckpointWriter {
     snapshots: Option<SyncSender<Arc<Snapshot>>>,
     written: Receiver<Result<()>>,
     thread: Option<JoinHandle<()>>,
-    /// Epoch of the newest snapshot that was queued.
-    newest: Option<u64>,
+    /// Position of the newest snapshot that was queued.
+    newest: Option<Position>,
     /// The error of the last snapshot, if it could not be written.
     failed: Option<Error>,
 }
 
 impl CheckpointWriter {
-    /// Starts the thread for a folder, which need not exist. `keep` is the number of epochs to keep; 0 keeps all.
+    /// Starts the thread for a folder, which need not exist. `keep` is the number of epochs to keep, and of states within
+    /// an epoch; 0 keeps all.
     ///
     /// Like [`Trainer::save`](crate::Trainer::save), this takes no lock: see [`RunLock`](crate::RunLock).
     ///
@@ -69,8 +71,8 @@ impl CheckpointWriter {
         &self.dir
     }
 
-    /// Returns the epoch of the newest snapshot that was passed to [`CheckpointWriter::write`].
-    pub fn newest(&self) -> Option<u64> {
+    /// Returns the position of the newest snapshot that was passed to [`CheckpointWriter::write`].
+    pub fn newest(&self) -> Option<Position> {
         self.newest
     }
 
@@ -80,7 +82,7 @@ impl CheckpointWriter {
     /// The error of an earlier snapshot that could not be written, since the last call; this one is queued all the
     /// same. A run may go on and try again later.
     pub fn write(&mut self, snapshot: Arc<Snapshot>) -> Result<()> {
-        self.newest = Some(snapshot.epoch());
+        self.newest = Some(snapshot.position());
         // Before this one is queued: its own result is for the next call, or for the end.
         let failed = self.written.try_iter().filter_map(Result::err).last();
         if let Some(queue) = &self.snapshots {

@@ -10,7 +10,9 @@ impl Trainer {
     pub(super) fn check_finite(&mut self, weights: &Weights) -> Result<()> {
         match weights.check_finite() {
             Err(WeightsError::NotFinite { name, .. }) => {
-                Err(self.diverged(self.epoch, format!("`{name}` is not finite"), self.epoch == 0))
+                // Within an epoch, the number appeared in the epoch that runs.
+                let epoch = self.epoch + u64::from(self.position().batch > 0);
+                Err(self.diverged(epoch, format!("`{name}` is not finite"), epoch == 0))
             }
             other => Ok(other?),
         }
@@ -33,7 +35,10 @@ impl Trainer {
                 self.write_learning_rate(*lr)?;
             }
             found = match &self.setup.batches {
-                Some(_) => self.feed(epoch, [false, true])?.not_finite,
+                Some(_) => {
+                    self.feed(epoch, u64::MAX, None, [false, true])?;
+                    std::mem::take(&mut self.progress).not_finite
+                }
                 None => self.session.run_checked(self.phases(epoch).1, &[(Origin::Clock, clock(epoch))])?,
             };
             if found.is_some() {

@@ -106,15 +106,21 @@ fn push_term(program: &mut Program, term: LossTerm, spec: &EpochSpec<'_>) -> Res
     })
 }
 
-/// Writes the forward program without dropout; see [`infer::evaluation_program`].
+/// Writes the forward program without dropout, over the whole graph; see [`infer::evaluation_program`].
 pub(crate) fn evaluation_program(spec: &EpochSpec<'_>) -> Result<Program, ModelError> {
+    evaluation_over(&EpochSpec { batches: None, ..*spec })
+}
+
+/// Writes the forward program without dropout, over mini-batches if there are any.
+pub(super) fn evaluation_over(spec: &EpochSpec<'_>) -> Result<Program, ModelError> {
     let (network, logits) = spec.model.network(spec.features, Mode::Evaluate, spec.dtype)?;
-    infer::evaluation_program(network, logits, &[], spec.labels, &spec.workload(false), spec.passes)
+    let (workload, layers) = (spec.workload(false), spec.batches.map(|(layers, _)| layers));
+    infer::evaluation_program(network, logits, &[], spec.labels, &workload, spec.passes, layers)
 }
 
 impl EpochSpec<'_> {
     fn workload(&self, backward: bool) -> Workload {
-        let levels = self.batches.filter(|_| backward).map(|(_, sizes)| sizes);
+        let levels = self.batches.map(|(_, sizes)| sizes);
         Workload { vertices: self.vertices, edges: self.edges, levels, backward, runs: EXPECTED_EPOCHS }
     }
 }

@@ -14,13 +14,15 @@ mod splits;
 mod trainer;
 
 pub(crate) use batches::Drawing;
+#[cfg(feature = "command")]
+pub(crate) use batches::other_layers;
 pub use batches::{BatchRecord, Batches, FeatureCache, ParseFeatureCacheError, StageSeconds};
 pub use builder::TrainerBuilder;
 pub use checkpoint_writer::CheckpointWriter;
 pub(crate) use epoch::{EpochSpec, evaluation_program, training_program};
 pub use lock::RunLock;
 pub use optimizer::{Adam, AdamW, DecayLayers, Optimizer, Sgd};
-pub use record::{Best, Change, RunRecord};
+pub use record::{Best, Change, PartialEpoch, RunRecord};
 pub use snapshot::Snapshot;
 pub use splits::Move;
 pub use trainer::{Epoch, Trainer};

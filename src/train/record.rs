@@ -34,6 +34,17 @@ pub struct Change {
     pub why: String,
 }
 
+/// How far an epoch of mini-batches has come, if a checkpoint was written within it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PartialEpoch {
+    /// Number of batches that were run.
+    pub batches: u64,
+    /// Number of their seeds.
+    pub seeds: u64,
+    /// Sum of the losses of these seeds.
+    pub loss_sum: f64,
+}
+
 /// Settings and progress of a run: the contents of `run.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
@@ -59,8 +70,11 @@ pub struct RunRecord {
     pub passes: Passes,
     /// The layers to which weight decay applies.
     pub decay_layers: DecayLayers,
-    /// The epoch of the weights.
+    /// The epoch of the weights; within an epoch, the one before it.
     pub epoch: u64,
+    /// The progress of the next epoch; `None` between epochs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partial: Option<PartialEpoch>,
     /// The best epoch so far.
     pub best: Option<Best>,
     /// The mini-batches that an epoch consists of; `None` for full-graph epochs.

@@ -11,14 +11,15 @@ use super::optimizer::check_learning_rate;
 use super::record::Change;
 use super::{RunRecord, Snapshot, Trainer};
 use crate::error::{Error, Result};
+use crate::infer::Position;
 use crate::infer::checkpoint::{self, BEST_FILE, COST_MODEL_FILE, MODEL_FILE, OPTIMIZER_FILE, RUN_FILE};
 use crate::infer::digests::Checkpoint;
 use crate::model::{Parameter, Weights};
 use crate::runtime::{SplitRecord, check_ranges, ranges_of};
 
 impl Trainer {
-    /// Continues from the newest checkpoint in `dir`. Returns its epoch; if there is no checkpoint, returns `None` and
-    /// changes nothing.
+    /// Continues from the newest checkpoint in `dir`, which may be one within an epoch: see [`Trainer::position`]. Returns
+    /// the number of its whole epochs; if there is no checkpoint, returns `None` and changes nothing.
     ///
     /// The next epochs are those of the run without the interruption, bit for bit as long as the split is the same. A
     /// learned split continues from the split and the cost model of the checkpoint, if there are as many devices. The
@@ -26,7 +27,7 @@ impl Trainer {
     ///
     /// Every file of the checkpoint is verified with its digest, and the data with the digests in the run record. If the
     /// newest checkpoint is damaged, the one before is used; a warning says so, and the damaged one is renamed to
-    /// `damaged-epoch-<N>`.
+    /// `damaged-epoch-<N>` or `damaged-batch-<N>-<batches>`.
     ///
     /// # Errors
     /// [`Error::OtherRun`] if the run had another model, dataset, feature norm, storage type, seed, optimizer, decay or
@@ -35,10 +36,10 @@ impl Trainer {
     /// [`Error::Weights`], [`Error::CostModel`].
     pub fn resume(&mut self, dir: impl AsRef<Path>) -> Result<Option<u64>> {
         let mut unreadable: Vec<(PathBuf, Error)> = Vec::new();
-        for (_, folder) in checkpoint::epochs(dir.as_ref()) {
+        for (_, folder) in checkpoint::states(dir.as_ref()) {
             match self.read_checkpoint(&folder) {
                 Ok(saved) => {
-                    unreadable.into_iter().for_each(|(folder, error)| report_damage(&folder, &error, saved.epoch()));
+                    unreadable.into_iter().for_each(|(folder, error)| report_damage(&folder, &error, saved.position()));
                     self.continue_from(saved)?;
                     return Ok(Some(self.epoch));
                 }
@@ -57,6 +58,7 @@ impl Trainer {
         self.check_same_run(folder, &record)?;
         check_ranges(&ranges_of(&record.parts), record.parts.len(), self.record.vertices)?;
         check_learning_rate(record.learning_rate)?;
+        self.check_partial(folder, &record)?;
         let weights = checkpoint.weights(MODEL_FILE)?;
         weights.check(&self.record.model.model.name, &self.parameters)?;
         let moments = checkpoint.weights(OPTIMIZER_FILE)?;
@@ -67,6 +69,17 @@ impl Trainer {
         };
         let (cost_model, data) = (checkpoint.cost_model()?, self.data.clone());
         Ok(Snapshot { record, weights, moments, best_weights: Arc::new(best_weights), cost_model, data })
+    }
+
+    /// Checks that a record within an epoch is of the first batches of an epoch.
+    fn check_partial(&self, folder: &Path, record: &RunRecord) -> Result<()> {
+        let Some(partial) = record.partial else { return Ok(()) };
+        let seeds = self.setup.batches.as_ref().and_then(|(feeder, _)| feeder.drawing.seeds_of(partial.batches));
+        if seeds == Some(partial.seeds) && partial.loss_sum.is_finite() {
+            return Ok(());
+        }
+        let source = serde::de::Error::custom("field `partial` is not of the first batches of an epoch");
+        Err(Error::RunRecord { path: folder.join(RUN_FILE), source })
     }
 
     /// Takes over the state, the splits and the history of a checkpoint.
@@ -177,18 +190,18 @@ fn is_damage(error: &Error) -> bool {
 }
 
 /// Warns that a checkpoint was skipped, and sets it aside unless it may be readable another time.
-fn report_damage(folder: &Path, error: &Error, epoch: u64) {
+fn report_damage(folder: &Path, error: &Error, position: Position) {
     let aside = if matches!(error, Error::Io { .. }) { None } else { checkpoint::set_aside(folder) };
     let renamed = aside.map(|aside| format!(" It is now {}.", aside.display())).unwrap_or_default();
-    tracing::warn!("{error}. Continuing from the checkpoint before it, of epoch {epoch}.{renamed}");
+    tracing::warn!("{error}. Continuing from the checkpoint before it, of {position}.{renamed}");
 }
 
 /// Returns the values of two settings where they differ, as text: all of both, or for records only the fields that
-/// differ. Fields in `except` are ignored.
+/// differ. A setting that is absent is "none". Fields in `except` are ignored.
 fn differences<T: Serialize>(saved: &T, asked: &T, except: &[&str]) -> [String; 2] {
     let [saved, asked] = [saved, asked].map(|value| serde_json::to_value(value).unwrap_or_default());
     let (Some(from), Some(to)) = (saved.as_object(), asked.as_object()) else {
-        return [saved.to_string(), asked.to_string()];
+        return [saved, asked].map(|value| if value.is_null() { "none".into() } else { value.to_string() });
     };
     let names: BTreeSet<&String> =
         from.keys().chain(to.keys()).filter(|name| !except.contains(&name.as_str())).collect();
@@ -201,5 +214,10 @@ fn differences<T: Serialize>(saved: &T, asked: &T, except: &[&str]) -> [String; 
         changed.iter().filter_map(text).collect::<Vec<_>>().join(", ")
     };
     // One name is enough for a single field.
-    [texts(from, true), texts(to, changed.len() > 1)]
+    let [saved, asked] = [texts(from, true), texts(to, changed.len() > 1)];
+    match (&changed[..], saved.is_empty(), asked.is_empty()) {
+        ([name], true, _) => [format!("no {name}"), asked],
+        ([_], _, true) => [saved, "none".into()],
+        _ => [saved, asked],
+    }
 }

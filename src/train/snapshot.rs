@@ -1,4 +1,4 @@
-//! The state of a run between two epochs, on the host.
+//! The state of a run between two epochs, or between two mini-batches, on the host.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,9 +6,11 @@ use std::time::Instant;
 
 use lapidary_cost_model::CostModel;
 
+use super::batches::BatchedEpoch;
 use super::{RunRecord, Trainer};
 use crate::dataset::Dataset;
 use crate::error::Result;
+use crate::infer::Position;
 use crate::infer::checkpoint::{self, BEST_FILE, COST_MODEL_FILE, Files, MODEL_FILE, OPTIMIZER_FILE, RUN_FILE};
 use crate::model::Weights;
 
@@ -27,12 +29,17 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Returns the number of epochs that were run.
+    /// Returns the number of whole epochs that were run.
     pub fn epoch(&self) -> u64 {
         self.record.epoch
     }
 
-    /// Writes `dir/best/`, if it has changed, and `dir/epoch-<N>/`.
+    /// Returns how far the run has come: its epochs, and the mini-batches of the next one.
+    pub fn position(&self) -> Position {
+        Position { epoch: self.record.epoch, batch: self.record.partial.map_or(0, |partial| partial.batches) }
+    }
+
+    /// Writes `dir/best/`, if it has changed, and `dir/epoch-<N>/`; within epoch N, `dir/batch-<N>-<batches>/`.
     ///
     /// # Cost
     /// The first call for a dataset also computes [`Dataset::fingerprint`], unless that was done before.
@@ -58,7 +65,7 @@ impl Snapshot {
             Some(best) => {
                 let weights = self.best_weights.to_safetensors()?;
                 files.push((BEST_FILE, weights.clone()));
-                let record = RunRecord { epoch: best.epoch, ..record.clone() };
+                let record = RunRecord { epoch: best.epoch, partial: None, ..record.clone() };
                 let best: Files = vec![(MODEL_FILE, weights), (RUN_FILE, checkpoint::record_bytes(&record))];
                 Some(best)
             }
@@ -70,7 +77,7 @@ impl Snapshot {
             files.extend(cost_model);
             checkpoint::write_folder(dir, "best", &files)?;
         }
-        checkpoint::write_folder(dir, &checkpoint::epoch_folder(record.epoch), &files)
+        checkpoint::write_folder(dir, &self.position().folder(), &files)
     }
 }
 
@@ -94,7 +101,8 @@ impl Trainer {
 
     /// Copies the current state to the host.
     fn state(&self) -> Result<Snapshot> {
-        let record = RunRecord { epoch: self.epoch, best: self.best.clone(), ..self.record.clone() };
+        let partial = Some(self.progress.partial).filter(|partial| partial.batches > 0);
+        let record = RunRecord { epoch: self.epoch, partial, best: self.best.clone(), ..self.record.clone() };
         Ok(Snapshot {
             record,
             weights: self.weights()?,
@@ -112,7 +120,7 @@ impl Trainer {
         self.last_good.as_ref()
     }
 
-    /// Returns to an earlier state of this run: parameters, moments, learning rate, epoch and best epoch. The split
+    /// Returns to an earlier state of this run: parameters, moments, learning rate, position and best epoch. The split
     /// over devices stays as it is.
     ///
     /// # Errors
@@ -130,13 +138,14 @@ impl Trainer {
         self.set_moments(&snapshot.moments)?;
         self.write_learning_rate(snapshot.record.learning_rate)?;
         self.epoch = snapshot.record.epoch;
+        self.progress = BatchedEpoch::after(snapshot.record.partial);
         self.best = snapshot.record.best.clone();
         self.best_weights = snapshot.best_weights.clone();
         self.record_split(self.epoch + 1, self.record.parts.clone());
         Ok(())
     }
 
-    /// Writes `dir/epoch-<N>/` and `dir/best/`: a [`Snapshot::save`] of the current state. A
+    /// Writes a checkpoint and `dir/best/`: a [`Snapshot::save`] of the current state. A
     /// [`CheckpointWriter`](crate::CheckpointWriter) does it beside training.
     ///
     /// Two runs that save into one folder overwrite each other. This method takes no lock; a program that may run twice

@@ -26,6 +26,8 @@ pub(super) struct Setup {
     pub epochs: u64,
     /// The mini-batches that an epoch consists of, if it does, and the sizes that are planned for.
     pub batches: Option<(Feeder, LevelSizes)>,
+    /// The mini-batches that an evaluation consists of; `None` if it is over the whole graph.
+    pub evaluator: Option<Feeder>,
 }
 
 /// The learned cost model, and the cost of a move.

@@ -3,11 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use lapidary_cost_model::CostModel;
 use lapidary_kernels::{HostSlot, Shared, Slot, StorageType};
 
-use super::batches::{BatchedEpoch, OnBatch};
+use super::batches::{BatchRun, BatchedEpoch, OnBatch};
 use super::epoch::gradient_name;
 use super::optimizer::check_learning_rate;
 use super::record::Change;
@@ -16,14 +17,14 @@ use super::{Best, Move, RunRecord, Snapshot, StageSeconds, TrainerBuilder};
 use crate::bind::if_unchanged;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::infer::{Accuracy, ModelRecord, Predictor};
+use crate::infer::{Accuracy, ModelRecord, Position, Predictor};
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::program::Origin;
-use crate::runtime::{Done, Note, Partition, Session, StartUp, Trace};
+use crate::runtime::{Done, Note, Partition, Session, StageSpan, StartUp, Trace};
 
 /// Indices of the phases of the lowered programs.
 pub(super) const TRAIN_PHASE: usize = 0;
-const EVALUATE_PHASE: usize = 1;
+pub(super) const EVALUATE_PHASE: usize = 1;
 
 /// The phases of an epoch with an evaluation, of an epoch without one, and of an evaluation alone.
 pub(super) const EVALUATED_EPOCH: &[usize] = &[TRAIN_PHASE, EVALUATE_PHASE];
@@ -67,6 +68,7 @@ struct Ran {
     done: Done,
     accuracy: Option<Accuracy>,
     stages: Option<StageSeconds>,
+    stage_spans: Vec<StageSpan>,
 }
 
 /// Returns the loss: the sum of its terms, which are the first metrics, over all parts.
@@ -97,6 +99,8 @@ pub struct Trainer {
     pub(super) session: Session,
     pub(super) parameters: Vec<Parameter>,
     pub(super) epoch: u64,
+    /// What has been run of the next epoch.
+    pub(super) progress: BatchedEpoch,
     pub(super) best: Option<Best>,
     pub(super) best_weights: Arc<Weights>,
     /// A recent state with finite numbers; `None` if the state was changed from outside since then.
@@ -144,7 +148,7 @@ impl Trainer {
         TrainerBuilder::new(model, data)
     }
 
-    /// Runs the next epoch: forward, backward, update, and an evaluation if one is due.
+    /// Runs the next epoch, or what is left of it: forward, backward, update, and an evaluation if one is due.
     ///
     /// If the loss, a parameter or a moment is not finite, the trainer returns to [`Trainer::last_good`] and runs the
     /// epochs since then again, one call after the other, to find where a number first was not finite.
@@ -153,17 +157,59 @@ impl Trainer {
     /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`] if numbers are not finite. [`Error::Dataset`] if the files of
     /// the dataset have changed, after which the state is not to be trusted. [`Error::Device`].
     pub fn step(&mut self) -> Result<Epoch> {
-        let done = self.step_now();
+        let done = self.step_now(u64::MAX, false);
+        let epoch = self.setup.options.ranks.telling(done)?;
+        Ok(epoch.expect("nothing ends an epoch before its last batch"))
+    }
+
+    /// Runs at most the next `batches` mini-batches of an epoch, at least one. Returns the epoch if that was the end of
+    /// it, and `None` before. On the whole graph, it is [`Trainer::step`].
+    ///
+    /// Between two calls, a [`Trainer::snapshot`] has the state within the epoch, and a run that is resumed from it goes
+    /// on with the next batch. How an epoch is divided changes no bit of the parameters, nor of the loss.
+    ///
+    /// ```
+    /// use lapidary::sample::NeighborSampler;
+    /// use lapidary::{Batches, CheckpointWriter, Dataset, Model, Position, Trainer};
+    ///
+    /// let folder = tempfile::tempdir().unwrap();
+    /// let data = Dataset::builtin("planted")?;
+    /// let model = Model::sage(&[data.feature_width(), 8, data.class_count()]);
+    /// let batches = Batches::new(20, NeighborSampler::new("5,5".parse()?));
+    /// let mut trainer = Trainer::builder(&model, &data).batches(batches).build()?;
+    /// let mut writer = CheckpointWriter::open(folder.path(), 2)?;
+    /// let epoch = loop {
+    ///     match trainer.step_batches(3)? {
+    ///         Some(epoch) => break epoch,
+    ///         None => writer.write(trainer.snapshot()?)?,
+    ///     }
+    /// };
+    /// writer.finish()?;
+    /// assert_eq!(epoch.stages.unwrap().batches, 7);
+    /// trainer.resume(folder.path())?;
+    /// assert_eq!(trainer.position(), Position { epoch: 0, batch: 6 });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Trainer::step`]. After [`Error::Batch`], the batches before that one have been run, and the next call tries it
+    /// again, be it a batch of training or of the evaluation at the end.
+    /// # Cost
+    /// Batches are prepared ahead within a call only: each call waits for its first batch.
+    pub fn step_batches(&mut self, batches: u64) -> Result<Option<Epoch>> {
+        let done = self.step_now(batches.max(1), true);
         self.setup.options.ranks.telling(done)
     }
 
-    fn step_now(&mut self) -> Result<Epoch> {
+    /// Runs the next batches of an epoch. If `ends_on_signal`, they end after the batch in which a signal asks for it.
+    fn step_now(&mut self, batches: u64, ends_on_signal: bool) -> Result<Option<Epoch>> {
         if self.last_good.is_none() {
             self.snapshot()?;
         }
-        let done = catch_unwind(AssertUnwindSafe(|| self.run_epoch()));
+        let start = Instant::now();
+        let done = catch_unwind(AssertUnwindSafe(|| self.run_epoch(batches, ends_on_signal)));
         let epoch = if_unchanged(&self.data, done)?;
-        self.since_snapshot_s += epoch.seconds + epoch.eval_seconds;
+        self.since_snapshot_s += start.elapsed().as_secs_f64();
         // After a divergence, all ranks return to the same snapshot, so one of several takes it when rank 0 has said so.
         let is_due = match self.setup.options.ranks.count() {
             1 => self.is_snapshot_due(),
@@ -192,20 +238,22 @@ impl Trainer {
         self.signal = signal;
     }
 
-    fn run_epoch(&mut self) -> Result<Epoch> {
+    fn run_epoch(&mut self, batches: u64, ends_on_signal: bool) -> Result<Option<Epoch>> {
         let epoch = self.epoch + 1;
         self.session.say(Note { signal: self.signal.load(Ordering::Relaxed), snapshot: self.is_snapshot_due() });
         self.move_if_due(epoch)?;
         let is_timed = self.trace.is_some() || self.record.parts.len() > 1;
-        let Ran { loss, mut done, accuracy, stages } = match &self.setup.batches {
-            Some(_) => self.run_batches(epoch, is_timed)?,
-            None => self.run_whole(epoch, is_timed)?,
+        let ran = match &self.setup.batches {
+            Some(_) => self.run_batches(epoch, batches, is_timed, ends_on_signal)?,
+            None => Some(self.run_whole(epoch, is_timed)?),
         };
+        let notes = ran.as_ref().map_or(&self.progress.done.notes, |ran| &ran.done.notes);
         self.said = Note {
-            signal: done.notes.iter().map(|note| note.signal).max().unwrap_or(0),
+            signal: notes.iter().map(|note| note.signal).max().unwrap_or(0),
             // Rank 0 decides.
-            snapshot: done.notes.first().is_some_and(|note| note.snapshot),
+            snapshot: notes.first().is_some_and(|note| note.snapshot),
         };
+        let Some(Ran { loss, mut done, accuracy, stages, stage_spans }) = ran else { return Ok(None) };
         if is_timed {
             self.part_seconds = done.kernel_seconds();
         }
@@ -213,7 +261,7 @@ impl Trainer {
             learning.learner.observe(&done.spans);
         }
         if let Some(trace) = &mut self.trace {
-            trace.set(epoch, std::mem::take(&mut done.spans));
+            trace.set(epoch, std::mem::take(&mut done.spans), stage_spans);
         }
         if !loss.is_finite() {
             return Err(self.diverged(epoch, format!("the loss is {loss}"), epoch == 1));
@@ -225,7 +273,7 @@ impl Trainer {
         let [seconds, eval_seconds] = done.seconds;
         let [bytes_to_device, bytes_to_host] = done.bytes;
         let [bytes_between_devices, planned_bytes_between_devices] = done.bytes_between;
-        Ok(Epoch {
+        Ok(Some(Epoch {
             epoch,
             loss,
             accuracy,
@@ -237,7 +285,7 @@ impl Trainer {
             planned_bytes: done.planned_bytes,
             bytes_between_devices,
             planned_bytes_between_devices,
-        })
+        }))
     }
 
     /// Runs an epoch on the whole graph.
@@ -248,29 +296,59 @@ impl Trainer {
         let done = self.session.run(phases, &metrics, &[(Origin::Clock, clock(epoch))], is_timed)?;
         let loss = sum_of_terms(&done, &self.losses);
         let accuracy = is_due.then(|| Accuracy::sum(&done, self.losses.len()));
-        Ok(Ran { loss, done, accuracy, stages: None })
+        Ok(Ran { loss, done, accuracy, stages: None, stage_spans: Vec::new() })
     }
 
-    /// Runs an epoch of mini-batches, and evaluates the parameters on the whole graph if that is due.
-    fn run_batches(&mut self, epoch: u64, is_timed: bool) -> Result<Ran> {
+    /// Runs the next mini-batches of an epoch. After the last one, evaluates the parameters if that is due; before, returns
+    /// `None`. A signal ends the run before an evaluation, too.
+    fn run_batches(&mut self, epoch: u64, batches: u64, is_timed: bool, ends_on_signal: bool) -> Result<Option<Ran>> {
         let (is_due, _) = self.phases(epoch);
-        let BatchedEpoch { loss, mut done, stages, .. } = self.feed(epoch, [is_timed, false])?;
-        let mut accuracy = None;
-        if is_due && loss.is_finite() {
-            let mut evaluated = self.session.run(EVALUATION, &Accuracy::metrics(EVALUATE_PHASE), &[], is_timed)?;
-            accuracy = Some(Accuracy::sum(&evaluated, 0));
+        // Several ranks end after the same batch.
+        let signal = self.signal.clone();
+        let signal = (ends_on_signal && self.setup.options.ranks.count() == 1).then_some(&*signal);
+        self.feed(epoch, batches, signal, [is_timed, false])?;
+        let loss = self.progress.loss();
+        let has_more = Some(self.progress.partial.batches) < self.batches_per_epoch();
+        let ends = is_due && signal.is_some_and(|signal| signal.load(Ordering::Relaxed) != 0);
+        if loss.is_finite() && (has_more || ends) {
+            return Ok(None);
+        }
+        // If it fails, the epoch still lacks it, and the next call tries it again.
+        let evaluated = (is_due && loss.is_finite()).then(|| self.run_evaluation(is_timed)).transpose()?;
+        let BatchedEpoch { mut done, stages, spans: stage_spans, .. } = std::mem::take(&mut self.progress);
+        let accuracy = evaluated.map(|(accuracy, mut evaluated)| {
             evaluated.seconds = [0.0, evaluated.seconds[0]];
             done.add(evaluated);
-        }
-        Ok(Ran { loss, done, accuracy, stages: Some(stages) })
+            accuracy
+        });
+        Ok(Some(Ran { loss, done, accuracy, stages: Some(stages), stage_spans }))
     }
 
-    /// Runs the mini-batches of an epoch.
-    pub(super) fn feed(&mut self, epoch: u64, traced_and_checked: [bool; 2]) -> Result<BatchedEpoch> {
-        let Self { setup, session, losses, on_batch, .. } = self;
+    /// Evaluates the current parameters, on the whole graph or on mini-batches.
+    fn run_evaluation(&mut self, is_timed: bool) -> Result<(Accuracy, Done)> {
+        let Self { setup, session, .. } = self;
+        if let Some(evaluator) = &setup.evaluator {
+            return evaluator.evaluate(session, is_timed);
+        }
+        let done = session.run(EVALUATION, &Accuracy::metrics(EVALUATE_PHASE), &[], is_timed)?;
+        Ok((Accuracy::sum(&done, 0), done))
+    }
+
+    /// Runs the next mini-batches of an epoch, and adds them to its progress.
+    pub(super) fn feed(
+        &mut self,
+        epoch: u64,
+        batches: u64,
+        signal: Option<&AtomicUsize>,
+        [traced, checked]: [bool; 2],
+    ) -> Result<()> {
+        let Self { setup, session, losses, on_batch, progress, .. } = self;
         match &setup.batches {
-            Some((feeder, _)) => feeder.run(session, epoch, losses, traced_and_checked, on_batch.as_mut()),
-            None => Ok(BatchedEpoch::default()),
+            Some((feeder, _)) => {
+                let run = BatchRun { epoch, batches, losses, signal, traced, checked };
+                feeder.run(session, progress, run, on_batch.as_mut())
+            }
+            None => Ok(()),
         }
     }
 
@@ -282,7 +360,7 @@ impl Trainer {
 
     /// Evaluates the current parameters on all splits, and keeps them as the best if their validation accuracy is the
     /// best so far. Without a validation split, or with [`TrainerBuilder::eval_every`] 0, the newest parameters count
-    /// as the best.
+    /// as the best. Within an epoch, nothing is kept: the best parameters are those at the end of an epoch.
     ///
     /// # Errors
     /// [`Error::Diverged`] or [`Error::NotFiniteAtStart`] if parameters that would be kept are not finite;
@@ -293,9 +371,10 @@ impl Trainer {
     }
 
     fn evaluate_now(&mut self) -> Result<Accuracy> {
-        let done = self.session.run(EVALUATION, &Accuracy::metrics(EVALUATE_PHASE), &[], false)?;
-        let accuracy = Accuracy::sum(&done, 0);
-        self.keep_if_best(accuracy)?;
+        let (accuracy, _) = self.run_evaluation(false)?;
+        if self.position().batch == 0 {
+            self.keep_if_best(accuracy)?;
+        }
         Ok(accuracy)
     }
 
@@ -318,7 +397,7 @@ impl Trainer {
         self.on_batch = Some(Box::new(call));
     }
 
-    /// Starts recording when every kernel and copy of an epoch runs; see [`Trainer::trace`].
+    /// Starts recording when every kernel and copy of an epoch runs, and every stage of mini-batches; see [`Trainer::trace`].
     pub fn start_trace(&mut self) {
         self.trace = Some(self.session.trace());
     }
@@ -340,9 +419,20 @@ impl Trainer {
         self.session.explain()
     }
 
-    /// Returns the number of epochs run, including those before a resumption.
+    /// Returns the number of whole epochs run, including those before a resumption.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Returns how far the run has come: its epochs, and the mini-batches of the next one. If that are all of them, the
+    /// epoch lacks its evaluation.
+    pub fn position(&self) -> Position {
+        Position { epoch: self.epoch, batch: self.progress.partial.batches }
+    }
+
+    /// Returns the number of mini-batches of an epoch; `None` on the whole graph.
+    pub fn batches_per_epoch(&self) -> Option<u64> {
+        self.setup.batches.as_ref().map(|(feeder, _)| feeder.drawing.count() as u64)
     }
 
     /// Returns the epoch with the best validation accuracy so far; the earliest on a tie. Without a validation split,
@@ -369,7 +459,7 @@ impl Trainer {
     /// # Errors
     /// [`Error::NoGradients`] before the first step, and without [`TrainerBuilder::keep_gradients`]; [`Error::Device`].
     pub fn gradients(&self) -> Result<Weights> {
-        if !self.keeps_gradients || self.epoch == 0 {
+        if !self.keeps_gradients || self.position() == Position::default() {
             return Err(Error::NoGradients);
         }
         self.read_parameters(|name| self.session.output(TRAIN_PHASE, &gradient_name(name)))

@@ -11,12 +11,14 @@ use crate::cli::model::ModelArgs;
 use crate::cli::output::say;
 use crate::dataset::{Dataset, FeatureNorm, VAL};
 use crate::error::{Error, Result};
-use crate::infer::Predictor;
-use crate::infer::checkpoint::newest_epoch;
+use crate::infer::checkpoint::states;
+use crate::infer::{Position, Predictor};
 use crate::model::{Model, Weights};
 use crate::ranks::Ranks;
 use crate::sample::{Fanouts, LayerSampler, NeighborSampler, ParseFanoutsError, SubgraphSampler};
-use crate::train::{Adam, AdamW, Batches, DecayLayers, FeatureCache, Optimizer, ParseFeatureCacheError, Sgd, Trainer};
+use crate::train::{
+    Adam, AdamW, Batches, DecayLayers, FeatureCache, Optimizer, ParseFeatureCacheError, Sgd, Trainer, other_layers,
+};
 
 /// Learning rate without `--lr`.
 const DEFAULT_LR: f64 = 0.01;
@@ -82,6 +84,10 @@ pub(in crate::cli) struct TrainingArgs {
     /// Evaluate every N epochs; 0: only at the end
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub eval_every: u64,
+    /// Evaluate on mini-batches too, and draw so many in-edges of each vertex, layer by layer, as in 10,10,10; -1: all
+    /// [default: evaluate exactly, on the whole graph]
+    #[arg(long, value_name = "LIST", requires = "batch", allow_hyphen_values = true, help_heading = "Mini-batches")]
+    pub eval_fanout: Option<String>,
     /// Stop after N epochs without a better validation accuracy [default: off]
     #[arg(long, value_name = "N")]
     pub early_stop: Option<u64>,
@@ -165,9 +171,13 @@ impl BatchArgs {
                 return Err(wrong("sampler", sampler, expected));
             }
         }
-        let parse = |text: &String| text.parse().map_err(|e: ParseFanoutsError| wrong("fanout", text, e.to_string()));
-        self.fanout.as_ref().map(parse).transpose()
+        self.fanout.as_deref().map(|text| fanouts("fanout", text)).transpose()
     }
+}
+
+fn fanouts(option: &'static str, text: &str) -> Result<Fanouts> {
+    let wrong = |error: ParseFanoutsError| Error::Value { option, value: text.into(), expected: error.to_string() };
+    text.parse().map_err(wrong)
 }
 
 fn cache(option: &'static str, text: &str) -> Result<FeatureCache> {
@@ -186,14 +196,17 @@ pub(in crate::cli) struct CheckpointArgs {
     /// at the end
     #[arg(long, value_name = "N", default_value = "50", requires = "checkpoint")]
     pub checkpoint_every: Interval,
-    /// Keep the newest N checkpoints, and the best; 0: keep all
+    /// Also write one after every N mini-batches of the run, within epochs [default: off]
+    #[arg(long, value_name = "N", requires = "checkpoint", requires = "batch")]
+    pub checkpoint_every_batches: Option<u64>,
+    /// Keep the newest N checkpoints, the newest N within epochs, and the best; 0: keep all
     #[arg(long, value_name = "N", default_value_t = 5, requires = "checkpoint")]
     pub keep: usize,
-    /// Continue from the newest checkpoint in DIR. --epochs and --lr may be new
+    /// Continue from the newest checkpoint in DIR, which may be within an epoch. --epochs and --lr may be new
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
-    /// After SIGTERM or Ctrl-C, seconds for the current epoch to end; then it is abandoned, and the state before it is
-    /// saved
+    /// After SIGTERM or Ctrl-C, seconds for the current epoch (or mini-batch) to end; then it is abandoned, and the state
+    /// before it is saved
     #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
     pub grace: f64,
 }
@@ -240,10 +253,10 @@ impl FromStr for Interval {
 }
 
 impl Interval {
-    /// Returns whether a checkpoint is due after an epoch.
-    pub(super) fn is_due(self, epoch: u64, last: Instant) -> bool {
+    /// Returns whether a checkpoint is due.
+    pub(super) fn is_due(self, position: Position, last: Instant) -> bool {
         match self {
-            Self::Epochs(every) => every > 0 && epoch.is_multiple_of(every),
+            Self::Epochs(every) => every > 0 && position.batch == 0 && position.epoch.is_multiple_of(every),
             Self::Time(time) => last.elapsed() >= time,
         }
     }
@@ -254,6 +267,18 @@ impl Interval {
 pub(in crate::cli) enum OnNan {
     Stop,
     Rollback,
+}
+
+impl CheckpointArgs {
+    /// Returns whether a checkpoint is due after `done` mini-batches of the run, because of their number.
+    pub(super) fn is_due_after(&self, done: u64) -> bool {
+        self.checkpoint_every_batches.is_some_and(|every| done.is_multiple_of(every))
+    }
+
+    /// Returns how many mini-batches may run before a checkpoint is due, if `done` of the run have been run.
+    pub(super) fn batches_to_run(&self, done: u64) -> u64 {
+        self.checkpoint_every_batches.map_or(u64::MAX, |every| every - done % every)
+    }
 }
 
 impl TrainArgs {
@@ -292,7 +317,10 @@ impl TrainArgs {
             .epochs(self.training.epochs)
             .eval_every(self.training.eval_every);
         if let Some(batches) = self.batches.batches(data)? {
-            builder = builder.batches(batches);
+            builder = builder.batches(match self.eval_fanouts()? {
+                Some(fanouts) => batches.evaluation(NeighborSampler::new(fanouts)),
+                None => batches,
+            });
         }
         if let Some(norm) = self.feature_norm()? {
             builder = builder.feature_norm(norm);
@@ -301,6 +329,10 @@ impl TrainArgs {
             builder = builder.weights(initial_weights(path)?);
         }
         builder.build()
+    }
+
+    fn eval_fanouts(&self) -> Result<Option<Fanouts>> {
+        self.training.eval_fanout.as_deref().map(|text| fanouts("eval_fanout", text)).transpose()
     }
 
     fn feature_norm(&self) -> Result<Option<FeatureNorm>> {
@@ -316,16 +348,16 @@ impl TrainArgs {
                 Some(epoch) if epoch >= self.training.epochs => {
                     say(format_args!("{} has reached epoch {epoch} already: nothing to train", dir.display()));
                 }
-                Some(epoch) => {
-                    say(format_args!("resumed from epoch {epoch} in {}", dir.display()));
+                Some(_) => {
+                    say(format_args!("resumed from {} in {}", trainer.position(), dir.display()));
                     self.change_learning_rate(trainer)?;
                 }
                 None => say(format_args!("no checkpoint in {} yet: starting from the beginning", dir.display())),
             }
             return Ok(());
         }
-        match newest_epoch(dir) {
-            Some((epoch, _)) => Err(Error::CheckpointInTheWay { path: dir.clone(), epoch }),
+        match states(dir).first() {
+            Some((newest, _)) => Err(Error::CheckpointInTheWay { path: dir.clone(), newest: newest.to_string() }),
             None => Ok(()),
         }
     }
@@ -349,12 +381,21 @@ impl TrainArgs {
         self.optimizer()?;
         self.decay_layers()?;
         self.feature_norm()?;
-        self.batches.check()?;
+        let counts =
+            [self.batches.check()?, self.eval_fanouts()?].map(|fanouts| fanouts.map(|fanouts| fanouts.0.len()));
+        if let ([Some(layers), Some(others)], Some(text)) = (counts, &self.training.eval_fanout)
+            && layers != others
+        {
+            return Err(other_layers(text.clone(), layers));
+        }
         let TrainingArgs { momentum, early_stop, eval_every, .. } = self.training;
         if momentum != 0.0 && self.training.optimizer != "sgd" {
             return wrong("momentum", momentum.to_string(), "only option `optimizer` sgd has a momentum");
         }
-        let CheckpointArgs { checkpoint, grace, .. } = &self.checkpoints;
+        let CheckpointArgs { checkpoint, grace, checkpoint_every_batches, .. } = &self.checkpoints;
+        if *checkpoint_every_batches == Some(0) {
+            return wrong("checkpoint_every_batches", "0".into(), "it is a number of mini-batches, at least 1");
+        }
         if Duration::try_from_secs_f64(*grace).is_err() {
             return wrong("grace", grace.to_string(), "it is a number of seconds, 0 or more");
         }

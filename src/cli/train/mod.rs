@@ -14,13 +14,14 @@ use super::run_trace::RunTrace;
 use super::signals::{self, RunState, Watch};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
+use crate::infer::Position;
 use crate::infer::checkpoint::PROBE_PREFIX;
 use crate::ranks::Ranks;
 use crate::runtime::TraceFile;
 use crate::train::{CheckpointWriter, RunLock, Trainer};
 
 pub(super) use args::{BatchArgs, TrainArgs};
-use recovery::{QuietPanics, Recovery};
+use recovery::{QuietPanics, Recovery, batches_done};
 pub(super) use report::reads_line;
 use report::{Done, epoch_line, introduce, move_line, summarise};
 
@@ -70,11 +71,12 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
         }
     }
     trace.start(&mut trainer);
-    let started_at = trainer.epoch();
+    let started_at = trainer.position();
     if let Some(dir) = folder {
         state.writer = Some(CheckpointWriter::open(dir, args.checkpoints.keep)?);
     }
     state.is_rank = ranks.count() > 1;
+    state.ends_at_batches = args.batches.batch.is_some() && !state.is_rank;
     let watch = Watch::start(state, Duration::from_secs_f64(args.checkpoints.grace))?;
     trainer.watch(watch.signal());
     let trained = epochs(args, &mut trainer, &mut trace, &watch, ranks);
@@ -100,11 +102,12 @@ fn is_cut_short(args: &TrainArgs, trainer: &Trainer, watch: &Watch) -> bool {
 }
 
 /// Ends a run after its last epoch: evaluates if nothing was evaluated yet, and writes a checkpoint. A run that was cut
-/// short evaluates only if nothing is saved, since its time is short.
-fn end(args: &TrainArgs, trainer: &mut Trainer, started_at: u64, watch: &Watch) -> Result<()> {
-    let has_folder = args.checkpoints.checkpoint.is_some();
-    let mut saves = has_folder && (trainer.epoch() > started_at || started_at == 0);
-    if (trainer.best().is_none() || args.training.eval_every == 0) && !(saves && is_cut_short(args, trainer, watch)) {
+/// short evaluates only if nothing is saved, since its time is short, and not within an epoch.
+fn end(args: &TrainArgs, trainer: &mut Trainer, started_at: Position, watch: &Watch) -> Result<()> {
+    let (has_folder, position) = (args.checkpoints.checkpoint.is_some(), trainer.position());
+    let mut saves = has_folder && (position > started_at || started_at == Position::default());
+    let evaluates = trainer.best().is_none() || args.training.eval_every == 0;
+    if evaluates && position.batch == 0 && !(saves && is_cut_short(args, trainer, watch)) {
         trainer.evaluate()?;
         saves = has_folder;
     }
@@ -152,7 +155,9 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: 
     let mut stale = stale_epochs(args, trainer);
     let mut recovery = Recovery::new(args, trainer)?;
     while trainer.epoch() < args.training.epochs && stale.is_none() && !watch.is_over(trainer, ranks) {
-        let stepped = trainer.step().and_then(|epoch| recovery.keep(args, trainer, watch, ranks).map(|()| epoch));
+        let batches = args.checkpoints.batches_to_run(batches_done(trainer));
+        let stepped = trainer.step_batches(batches);
+        let stepped = stepped.and_then(|epoch| recovery.keep(args, trainer, watch, ranks).map(|()| epoch));
         if let Some(note) = trace.add(trainer).filter(|_| !args.output.json) {
             bar.suspend(|| say(note));
         }
@@ -168,6 +173,7 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: 
         if watch.state().writer.is_some() {
             watch.state().newest = trainer.last_good().cloned();
         }
+        let Some(epoch) = epoch else { continue };
         if let Some(moved) = trainer.last_move().filter(|moved| moved.epoch == epoch.epoch && !args.output.json) {
             bar.suspend(|| say(move_line(moved)));
         }
@@ -203,7 +209,7 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: 
         say(format_args!("stopped early: no better validation accuracy for {stale} epochs"));
     }
     if watch.is_interrupted() {
-        say(format_args!("interrupted after epoch {}", trainer.epoch()));
+        say(format_args!("interrupted after {}", trainer.position()));
     }
     Ok(done)
 }

@@ -8,6 +8,7 @@ use crate::cli::failure;
 use crate::cli::signals::{self, Watch};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
+use crate::infer::Position;
 use crate::ranks::Ranks;
 use crate::train::{Snapshot, Trainer};
 
@@ -34,7 +35,7 @@ impl Recovery {
         Ok(Self { on_nan, checkpoint, rollbacks: 0, saved_at: Instant::now() })
     }
 
-    /// After an epoch, writes a checkpoint beside training if one is due. A run goes on if it cannot be written. The
+    /// After an epoch or some batches of it, writes a checkpoint beside training if one is due. A run goes on if it cannot be written. The
     /// state after the last epoch is only checked here, since the end of the run writes it.
     ///
     /// # Errors
@@ -43,7 +44,8 @@ impl Recovery {
         if trainer.epoch() >= args.training.epochs {
             return trainer.snapshot().map(drop);
         }
-        let is_due = args.checkpoints.checkpoint_every.is_due(trainer.epoch(), self.saved_at);
+        let is_due = args.checkpoints.checkpoint_every.is_due(trainer.position(), self.saved_at)
+            || args.checkpoints.is_due_after(batches_done(trainer));
         // All ranks have the same snapshots, to return to the same one. Rank 0 writes it.
         if args.checkpoints.checkpoint.is_none() || !ranks.first(|| Ok(is_due))? {
             return Ok(());
@@ -71,7 +73,7 @@ impl Recovery {
                 trainer.restore(checkpoint)?;
                 trainer.change_learning_rate(lr, "rollback")?;
                 let text = failure::in_flags(&error);
-                Ok(format!("{text}: back to epoch {}, with learning rate {lr}", checkpoint.epoch()))
+                Ok(format!("{text}: back to {}, with learning rate {lr}", checkpoint.position()))
             }
             // The state before numbers went wrong is finite, but may be on its way there: it must not replace an older
             // checkpoint.
@@ -82,6 +84,12 @@ impl Recovery {
             }
         }
     }
+}
+
+/// Returns the number of mini-batches since the start of the run; 0 on the whole graph.
+pub(super) fn batches_done(trainer: &Trainer) -> u64 {
+    let Position { epoch, batch } = trainer.position();
+    trainer.batches_per_epoch().map_or(0, |count| epoch * count + batch)
 }
 
 /// Prints no panic if a file of the dataset has changed, because the change is then reported as the error.

@@ -90,7 +90,9 @@ pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Resu
     };
     let batches = match (args.batches.batch, &args.batches.fanout) {
         (Some(size), Some(fanout)) => {
-            format!(" of batches of {} ({} {fanout})", output::count(size as u64), args.batches.sampler)
+            let evaluated = args.training.eval_fanout.as_ref().map(|list| format!("; evaluated with {list}"));
+            let size = output::count(size as u64);
+            format!(" of batches of {size} ({} {fanout}{})", args.batches.sampler, evaluated.unwrap_or_default())
         }
         _ => String::new(),
     };

@@ -1,67 +1,103 @@
 //! An epoch of mini-batches.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::{Drawing, StageSeconds};
 use crate::error::{NotFinite, Result};
 use crate::lower::BatchSupply;
 use crate::program::Origin;
-use crate::runtime::{Done, Session};
+use crate::runtime::{Done, Session, StageSpan};
+use crate::train::PartialEpoch;
 use crate::train::trainer::{PLAIN_EPOCH, TRAIN_PHASE, clock, sum_of_terms};
 
 /// The mini-batches of a trainer.
 pub(in crate::train) struct Feeder {
     pub drawing: Drawing,
-    pub supply: BatchSupply,
+    /// Shared by training and evaluation.
+    pub supply: Arc<BatchSupply>,
 }
 
 /// What is called after each batch, with its number in the epoch, from 1, and the number of batches.
 pub(in crate::train) type OnBatch = Box<dyn FnMut(u64, u64) + Send>;
 
-/// What an epoch of mini-batches returns.
+/// What has been run of an epoch of mini-batches.
 #[derive(Default)]
 pub(in crate::train) struct BatchedEpoch {
-    /// The mean loss over all seeds.
-    pub loss: f64,
-    /// The sums over all batches. Metrics are those of the last batch.
+    pub partial: PartialEpoch,
+    /// The sums over the batches. Metrics are those of the last batch.
     pub done: Done,
     pub stages: StageSeconds,
+    /// When each stage worked on each batch, if that is recorded.
+    pub spans: Vec<StageSpan>,
     /// The first number that was not finite, if they were checked.
     pub not_finite: Option<NotFinite>,
 }
 
+impl BatchedEpoch {
+    /// Returns an epoch that goes on from a checkpoint. What was measured before is not known.
+    pub(in crate::train) fn after(partial: Option<PartialEpoch>) -> Self {
+        Self { partial: partial.unwrap_or_default(), ..Self::default() }
+    }
+
+    /// Returns the mean loss over all seeds.
+    pub(in crate::train) fn loss(&self) -> f64 {
+        self.partial.loss_sum / self.partial.seeds as f64
+    }
+}
+
+/// What [`Feeder::run`] runs.
+#[derive(Clone, Copy)]
+pub(in crate::train) struct BatchRun<'a> {
+    pub epoch: u64,
+    /// The most batches to run.
+    pub batches: u64,
+    /// Names and weights of the terms of the loss.
+    pub losses: &'a [(String, f64)],
+    /// The run ends after a batch if this is no longer 0.
+    pub signal: Option<&'a AtomicUsize>,
+    pub traced: bool,
+    pub checked: bool,
+}
+
 impl Feeder {
-    /// Runs an epoch. `losses` are the names and weights of the terms of the loss. An epoch ends early if its loss is not
-    /// finite, or if a number is not finite and all are checked.
+    /// Runs the next batches of an epoch of which `so_far` has been run, and adds them to it. An epoch ends early if its
+    /// loss is not finite, or if a number is not finite and all are checked. After an error, `so_far` has the batches
+    /// before it.
     pub(in crate::train) fn run(
         &self,
         session: &mut Session,
-        epoch: u64,
-        losses: &[(String, f64)],
-        [traced, checked]: [bool; 2],
+        so_far: &mut BatchedEpoch,
+        run: BatchRun<'_>,
         mut on_batch: Option<&mut OnBatch>,
-    ) -> Result<BatchedEpoch> {
-        let began = Instant::now();
-        let contents = session.batch_contents();
-        let metrics: Vec<_> = losses.iter().map(|(name, _)| (TRAIN_PHASE, name.as_str())).collect();
-        let (mut all, mut sum, mut seeds) = (BatchedEpoch::default(), 0.0f64, 0);
+    ) -> Result<()> {
+        let (began, seconds) = (Instant::now(), so_far.done.seconds[0]);
+        let contents = session.batch_contents(PLAIN_EPOCH);
+        let metrics: Vec<_> = run.losses.iter().map(|(name, _)| (TRAIN_PHASE, name.as_str())).collect();
         let count = self.drawing.count() as u64;
-        let before = (epoch - 1) * count;
-        all.stages = self.drawing.each(epoch, &self.supply, &contents, |number, given| {
-            let of_batch = given.first().map_or(0, |share| share.sizes.labelled);
+        let before = (run.epoch - 1) * count;
+        let next = so_far.partial.batches;
+        let numbers = next as usize..next.saturating_add(run.batches).min(count) as usize;
+        let fed = self.drawing.each(run.epoch, numbers, &self.supply, &contents, |number, given| {
+            let seeds = given.first().map_or(0, |share| share.sizes.labelled);
             let controls = [(Origin::Clock, clock(before + number as u64 + 1))];
-            let done = session.run_batch(PLAIN_EPOCH, &metrics, &controls, given, [traced, checked])?;
-            sum += of_batch as f64 * sum_of_terms(&done, losses);
-            seeds += of_batch;
-            all.not_finite = done.not_finite.clone();
-            all.done.add(done);
+            let done = session.run_batch(PLAIN_EPOCH, &metrics, &controls, given, [run.traced, run.checked])?;
+            so_far.partial.loss_sum += seeds as f64 * sum_of_terms(&done, run.losses);
+            so_far.partial.seeds += seeds;
+            so_far.partial.batches = number as u64 + 1;
+            so_far.not_finite = done.not_finite.clone();
+            so_far.done.add(done);
             if let Some(call) = &mut on_batch {
                 call(number as u64 + 1, count);
             }
-            Ok(sum.is_finite() && all.not_finite.is_none())
-        })?;
-        all.loss = sum / seeds as f64;
-        all.done.seconds = [began.elapsed().as_secs_f64(), 0.0];
-        Ok(all)
+            let ends = run.signal.is_some_and(|signal| signal.load(Ordering::Relaxed) != 0);
+            Ok(!ends && so_far.partial.loss_sum.is_finite() && so_far.not_finite.is_none())
+        });
+        so_far.done.seconds = [seconds + began.elapsed().as_secs_f64(), 0.0];
+        let (stages, spans) = fed?;
+        so_far.stages.add(stages);
+        so_far.spans.extend(spans.into_iter().filter(|_| run.traced));
+        Ok(())
     }
 }

@@ -1,7 +1,8 @@
-//! Training on mini-batches: which seeds a batch has, what its blocks are drawn by, and an epoch of them.
+//! Mini-batches: which seeds a batch has, what its blocks are drawn by, an epoch of them, and an evaluation by them.
 
 mod cache;
 mod epoch;
+mod evaluation;
 mod feature_rows;
 mod pipeline;
 
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::{Dataset, TRAIN};
+use crate::dataset::{Dataset, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
 use crate::lower::{Batch, BatchSupply, Contents, Gathered, Inputs, level_sizes};
 use crate::program::{LevelSizes, MOST_LAYERS, Program};
@@ -18,12 +19,15 @@ use crate::sample::{BatchKey, MiniBatch, Sampler, Scratch, epoch_order};
 use lapidary_kernels::{Slot, StorageType};
 
 pub use cache::{FeatureCache, ParseFeatureCacheError};
-pub(super) use epoch::{BatchedEpoch, Feeder, OnBatch};
+pub(super) use epoch::{BatchRun, BatchedEpoch, Feeder, OnBatch};
 pub(crate) use feature_rows::FeatureRows;
 pub use pipeline::StageSeconds;
 
 /// Batches of an epoch that are drawn before the run, to learn how large they are.
 const PROBES: usize = 4;
+
+/// The epoch that evaluations draw as. Their seeds are in the order of their numbers.
+const EVALUATION_EPOCH: u64 = 0;
 
 /// How a trainer draws mini-batches.
 ///
@@ -38,6 +42,8 @@ pub struct Batches {
     sampler: Arc<dyn Sampler>,
     feature_cache: Option<FeatureCache>,
     device_cache: Option<FeatureCache>,
+    /// What draws the blocks of evaluations; `None` for evaluations over the whole graph.
+    evaluation: Option<Arc<dyn Sampler>>,
 }
 
 /// The settings of mini-batches that the numbers of a run depend on, as recorded in `run.json`.
@@ -47,6 +53,9 @@ pub struct BatchRecord {
     pub size: usize,
     /// What draws the blocks: see [`Sampler::name`].
     pub sampler: String,
+    /// What draws the blocks of evaluations; `None` for evaluations over the whole graph.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<String>,
 }
 
 impl Batches {
@@ -64,7 +73,35 @@ impl Batches {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(size: usize, sampler: impl Sampler + 'static) -> Self {
-        Self { size, look_ahead: 2, sampler: Arc::new(sampler), feature_cache: None, device_cache: None }
+        Self {
+            size,
+            look_ahead: 2,
+            sampler: Arc::new(sampler),
+            evaluation: None,
+            feature_cache: None,
+            device_cache: None,
+        }
+    }
+
+    /// Evaluates on mini-batches too: around all labelled vertices of the three splits, with as many seeds per batch, and
+    /// with blocks that `sampler` draws. Every evaluation draws the same edges. Without it, evaluations are over the whole
+    /// graph, and exact.
+    ///
+    /// ```
+    /// use lapidary::sample::NeighborSampler;
+    /// use lapidary::{Batches, Dataset, Model, Trainer};
+    ///
+    /// let data = Dataset::builtin("karate")?;
+    /// let model = Model::sage(&[data.feature_width(), 8, data.class_count()]);
+    /// let batches = Batches::new(2, NeighborSampler::new("5,5".parse()?));
+    /// let batches = batches.evaluation(NeighborSampler::new("10,10".parse()?));
+    /// let mut trainer = Trainer::builder(&model, &data).batches(batches).build()?;
+    /// assert!(trainer.step()?.accuracy.unwrap().test.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn evaluation(mut self, sampler: impl Sampler + 'static) -> Self {
+        self.evaluation = Some(Arc::new(sampler));
+        self
     }
 
     /// Sets how many batches each stage may be ahead of the next one; 2 by default. With 0, a batch is drawn when the one
@@ -92,7 +129,8 @@ impl Batches {
     }
 
     pub(super) fn record(&self) -> BatchRecord {
-        BatchRecord { size: self.size, sampler: self.sampler.name() }
+        let evaluation = self.evaluation.as_ref().map(|sampler| sampler.name());
+        BatchRecord { size: self.size, sampler: self.sampler.name(), evaluation }
     }
 
     /// Returns the number of batches of an epoch with this number of seeds.
@@ -105,7 +143,7 @@ impl Batches {
 pub(crate) struct Drawing {
     batches: Batches,
     inputs: Inputs,
-    /// Labelled vertices of the training split.
+    /// Labelled vertices: of the training split, or of all splits for evaluations.
     seeds: Vec<u32>,
     seed: u64,
     /// Number of parts that share each batch.
@@ -136,9 +174,10 @@ impl Drawing {
             let (value, expected) = (format!("{layers} layers"), format!("a batch has 1 to {MOST_LAYERS} layers"));
             return Err(Error::Value { option: "fanout", value, expected });
         }
-        let is_labelled = |v| data.labels().is_some_and(|labels| labels.is_labelled(v));
-        let counts = |v: &usize| data.split()[*v] == TRAIN && is_labelled(*v);
-        let seeds: Vec<u32> = (0..data.graph().vertex_count()).filter(counts).map(|v| v as u32).collect();
+        if let Some(others) = batches.evaluation.as_ref().map(|sampler| sampler.layers()).filter(|n| *n != layers) {
+            return Err(other_layers(format!("{others} layer{}", if others == 1 { "" } else { "s" }), layers));
+        }
+        let seeds = labelled(data, &[TRAIN]);
         if seeds.is_empty() {
             let (what, needed_by) = ("labelled vertex to train on", "mini-batches are drawn around them");
             return Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
@@ -156,6 +195,16 @@ impl Drawing {
             drawing.inputs.kept = cache.on_device(inputs, dtype, &by_visits)?.map(Arc::new);
         }
         Ok(drawing)
+    }
+
+    /// Returns the batches of an evaluation, if evaluations are to run on batches. They are those of epoch
+    /// [`EVALUATION_EPOCH`].
+    pub(super) fn evaluation(&self, data: &Dataset) -> Option<Self> {
+        let sampler = self.batches.evaluation.clone()?;
+        let batches = Batches { sampler, ..self.batches.clone() };
+        let seeds = labelled(data, &[TRAIN, VAL, TEST]);
+        let (inputs, feature_rows) = (self.inputs.clone(), self.feature_rows.clone());
+        Some(Self { batches, inputs, seeds, feature_rows, ..*self })
     }
 
     /// Draws a few batches of the first epoch, and returns sizes that hardly any batch passes.
@@ -182,7 +231,9 @@ impl Drawing {
     /// Returns the seeds of an epoch, in the order of its batches.
     pub(crate) fn order(&self, epoch: u64) -> Vec<u32> {
         let mut seeds = self.seeds.clone();
-        epoch_order(&mut seeds, self.seed, epoch);
+        if epoch != EVALUATION_EPOCH {
+            epoch_order(&mut seeds, self.seed, epoch);
+        }
         seeds
     }
 
@@ -194,6 +245,12 @@ impl Drawing {
     /// Returns the number of batches of an epoch.
     pub(crate) fn count(&self) -> usize {
         self.batches.count(self.seeds.len())
+    }
+
+    /// Returns the number of seeds of the first `batches` of an epoch; `None` if it does not have so many, or for none.
+    pub(super) fn seeds_of(&self, batches: u64) -> Option<u64> {
+        let first = (1..=self.count() as u64).contains(&batches).then_some(batches)?;
+        Some((first * self.batches.size as u64).min(self.seeds.len() as u64))
     }
 
     /// Draws the shares of a batch: each part has consecutive seeds. What is drawn of a vertex does not depend on the part.
@@ -218,9 +275,10 @@ impl Drawing {
         level_sizes(&self.inputs, drawn)
     }
 
-    /// Returns what the programs read of the data.
-    pub(crate) fn supply(&self, training: &Program) -> BatchSupply {
-        let supply = BatchSupply::new(&self.inputs, training.origins().keys());
+    /// Returns what these programs read of the data.
+    pub(crate) fn supply<'a>(&self, programs: impl IntoIterator<Item = &'a Program>) -> BatchSupply {
+        let read = programs.into_iter().flat_map(|program| program.origins().keys());
+        let supply = BatchSupply::new(&self.inputs, read);
         match &self.feature_rows {
             Some(rows) => supply.features_from(rows.clone()),
             None => supply,
@@ -259,6 +317,22 @@ impl Drawing {
         };
         drawn.iter().map(share).collect()
     }
+}
+
+/// Returns the error of an evaluation with another number of layers than the training has.
+pub(crate) fn other_layers(value: String, layers: usize) -> Error {
+    let expected = match layers {
+        1 => "option `fanout` has 1 layer; give as many".into(),
+        layers => format!("option `fanout` has {layers} layers; give as many"),
+    };
+    Error::Value { option: "eval_fanout", value, expected }
+}
+
+/// Returns the labelled vertices of some splits.
+fn labelled(data: &Dataset, splits: &[u32]) -> Vec<u32> {
+    let is_labelled = |v| data.labels().is_some_and(|labels| labels.is_labelled(v));
+    let counts = |v: &usize| splits.contains(&data.split()[*v]) && is_labelled(*v);
+    (0..data.graph().vertex_count()).filter(counts).map(|v| v as u32).collect()
 }
 
 fn failed(stage: &'static str, number: usize, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {

@@ -1,6 +1,7 @@
 //! The stages of an epoch of mini-batches: sampling, gathering features, computing. Each stage has a thread, and a bounded
 //! queue to the next one.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use lapidary_kernels::{Slot, panic_message};
 use super::{Drawing, FeatureRows, failed};
 use crate::error::Result;
 use crate::lower::{BatchSupply, Contents};
-use crate::runtime::BatchShare;
+use crate::runtime::{BatchShare, STAGES, StageSpan};
 use crate::sample::{MiniBatch, Scratch};
 
 /// Seconds that the stages of an epoch of mini-batches worked, and on how much. They work at the same time, so the sum
@@ -42,59 +43,84 @@ pub struct StageSeconds {
 impl StageSeconds {
     /// Returns the name of the stage that works longest.
     pub fn slowest(&self) -> &'static str {
-        let stages = [("sampling", self.sample), ("gathering", self.gather), ("computing", self.compute)];
-        stages.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("", |(name, _)| name)
+        let stages = STAGES.into_iter().zip([self.sample, self.gather, self.compute]);
+        stages.max_by(|a, b| a.1.total_cmp(&b.1)).map_or("", |(name, _)| name)
+    }
+
+    /// Adds the seconds of later batches.
+    pub(super) fn add(&mut self, later: Self) {
+        let Self { batches, vertices, edges, found, rows_read, bytes_read, sample, gather, compute, waiting } = later;
+        self.batches += batches;
+        self.vertices += vertices;
+        self.edges += edges;
+        self.found += found;
+        self.rows_read += rows_read;
+        self.bytes_read += bytes_read;
+        self.sample += sample;
+        self.gather += gather;
+        self.compute += compute;
+        self.waiting += waiting;
     }
 }
 
-/// What a stage passes on, and the seconds that stages have worked on it.
-type Passed<T> = Result<(T, StageSeconds)>;
+/// When a stage began a batch, and when it had done it.
+type Worked = [Instant; 2];
+
+/// What a stage passes on, and when the `N` stages so far worked on it.
+type Passed<T, const N: usize> = Result<(T, [Worked; N])>;
 
 impl Drawing {
-    /// Prepares the batches of an epoch, and calls `compute` with each in order. `compute` returns whether to go on.
+    /// Prepares these batches of an epoch, and calls `compute` with each in order. `compute` returns whether to go on.
     ///
+    /// # Returns
+    /// The seconds of the stages, and when each stage worked on each batch, in the order of the batches.
     /// # Errors
     /// The first error of any stage, [`crate::Error::Batch`] for those that prepare batches.
     pub(super) fn each(
         &self,
         epoch: u64,
+        numbers: Range<usize>,
         supply: &BatchSupply,
         contents: &[(Slot, Contents)],
         mut compute: impl FnMut(usize, Vec<BatchShare>) -> Result<bool>,
-    ) -> Result<StageSeconds> {
+    ) -> Result<(StageSeconds, Vec<StageSpan>)> {
         let order = self.order(epoch);
         let mut scratch = Scratch::default();
-        let mut sample = |number: usize| -> Passed<Vec<MiniBatch>> {
+        let mut sample = |number: usize| -> Passed<Vec<MiniBatch>, 1> {
             let start = Instant::now();
             let drawn = guarded("sampling", number, || self.draw(epoch, number, &order, &mut scratch))?;
-            Ok((drawn, StageSeconds { sample: start.elapsed().as_secs_f64(), ..StageSeconds::default() }))
+            Ok((drawn, [[start, Instant::now()]]))
         };
-        let gather = |number: usize, sampled: Passed<Vec<MiniBatch>>| -> Passed<Vec<BatchShare>> {
-            let (drawn, spent) = sampled?;
+        let gather = |number: usize, sampled: Passed<Vec<MiniBatch>, 1>| -> Passed<Vec<BatchShare>, 2> {
+            let (drawn, [sampled]) = sampled?;
             let start = Instant::now();
             let given = guarded("gathering", number, || self.give(supply, contents, number, &drawn))?;
-            Ok((given, StageSeconds { gather: start.elapsed().as_secs_f64(), ..spent }))
+            Ok((given, [sampled, [start, Instant::now()]]))
         };
-        let mut spent = StageSeconds::default();
+        let (mut spent, mut spans) = (StageSeconds::default(), Vec::new());
         let reads = || self.feature_rows().map_or([0; 2], FeatureRows::reads_since);
         reads();
-        let mut consume = |number: usize, next: &mut dyn FnMut() -> Option<Passed<Vec<BatchShare>>>| -> Result<bool> {
-            let waited = Instant::now();
-            let Some(gathered) = next() else { return Ok(false) };
-            let (given, prepared) = gathered?;
-            spent.waiting += waited.elapsed().as_secs_f64();
-            spent.batches += 1;
-            spent.vertices += given.iter().map(|share| share.sizes.rows(0)).sum::<u64>();
-            spent.found += given.iter().map(|share| share.sizes.found).sum::<u64>();
-            spent.edges += given.iter().map(|share| share.sizes.all_drawn()).sum::<u64>();
-            spent.sample += prepared.sample;
-            spent.gather += prepared.gather;
-            let start = Instant::now();
-            let goes_on = compute(number, given)?;
-            spent.compute += start.elapsed().as_secs_f64();
-            Ok(goes_on)
-        };
-        let mut numbers = 0..self.count();
+        let mut consume =
+            |number: usize, next: &mut dyn FnMut() -> Option<Passed<Vec<BatchShare>, 2>>| -> Result<bool> {
+                let waited = Instant::now();
+                let Some(gathered) = next() else { return Ok(false) };
+                let (given, [sampled, gathered]) = gathered?;
+                let start = Instant::now();
+                spent.waiting += seconds([waited, start]);
+                spent.batches += 1;
+                spent.vertices += given.iter().map(|share| share.sizes.rows(0)).sum::<u64>();
+                spent.found += given.iter().map(|share| share.sizes.found).sum::<u64>();
+                spent.edges += given.iter().map(|share| share.sizes.all_drawn()).sum::<u64>();
+                let goes_on = compute(number, given)?;
+                let computed = [start, Instant::now()];
+                spent.sample += seconds(sampled);
+                spent.gather += seconds(gathered);
+                spent.compute += seconds(computed);
+                let worked = STAGES.into_iter().zip([sampled, gathered, computed]);
+                let batch = number as u64 + 1;
+                spans.extend(worked.map(|(stage, [start, end])| StageSpan { stage, batch, start, end }));
+                Ok(goes_on)
+            };
         if self.batches.look_ahead == 0 {
             for number in numbers {
                 if !consume(number, &mut || Some(gather(number, sample(number))))? {
@@ -102,14 +128,15 @@ impl Drawing {
                 }
             }
             [spent.rows_read, spent.bytes_read] = reads();
-            return Ok(spent);
+            return Ok((spent, spans));
         }
         let queue = self.batches.look_ahead;
         std::thread::scope(|scope| {
             // A stage whose queue nobody reads any more ends.
             let (to_gather, sampled) = bounded(queue);
+            let (first, to_sample) = (numbers.start, numbers.clone());
             scope.spawn(move || {
-                for number in 0..self.count() {
+                for number in to_sample {
                     let drawn = sample(number);
                     let fails = drawn.is_err();
                     if to_gather.send(drawn).is_err() || fails {
@@ -119,7 +146,7 @@ impl Drawing {
             });
             let (to_compute, gathered) = bounded(queue);
             scope.spawn(move || {
-                for (number, drawn) in received(sampled).enumerate() {
+                for (number, drawn) in (first..).zip(received(sampled)) {
                     let given = gather(number, drawn);
                     let fails = given.is_err();
                     if to_compute.send(given).is_err() || fails {
@@ -128,7 +155,7 @@ impl Drawing {
                 }
             });
             let mut gathered = received(gathered);
-            numbers.try_for_each(|number| match consume(number, &mut || gathered.next()) {
+            numbers.into_iter().try_for_each(|number| match consume(number, &mut || gathered.next()) {
                 Ok(true) => Ok(()),
                 Ok(false) => Err(Ok(())),
                 Err(error) => Err(Err(error)),
@@ -136,8 +163,12 @@ impl Drawing {
         })
         .or_else(|ended| ended)?;
         [spent.rows_read, spent.bytes_read] = reads();
-        Ok(spent)
+        Ok((spent, spans))
     }
+}
+
+fn seconds([start, end]: Worked) -> f64 {
+    end.saturating_duration_since(start).as_secs_f64()
 }
 
 /// Returns what arrives in a queue, until its sender ends.

@@ -1,0 +1,31 @@
+//! An evaluation on mini-batches.
+
+use std::time::Instant;
+
+use super::{EVALUATION_EPOCH, Feeder};
+use crate::error::Result;
+use crate::infer::{Accuracy, Counts};
+use crate::runtime::{Done, Session};
+use crate::train::trainer::{EVALUATE_PHASE, EVALUATION};
+
+impl Feeder {
+    /// Evaluates the parameters on the batches of an evaluation. Returns the accuracy and the sums over all batches.
+    ///
+    /// # Errors
+    /// [`crate::Error::Batch`]; [`crate::Error::Device`].
+    pub(in crate::train) fn evaluate(&self, session: &mut Session, is_timed: bool) -> Result<(Accuracy, Done)> {
+        let began = Instant::now();
+        let contents = session.batch_contents(EVALUATION);
+        let metrics = Accuracy::metrics(EVALUATE_PHASE);
+        let (mut counts, mut all) = (Counts::default(), Done::default());
+        let numbers = 0..self.drawing.count();
+        self.drawing.each(EVALUATION_EPOCH, numbers, &self.supply, &contents, |_, given| {
+            let done = session.run_batch(EVALUATION, &metrics, &[], given, [is_timed, false])?;
+            counts.add(&done, 0);
+            all.add(done);
+            Ok(true)
+        })?;
+        all.seconds = [began.elapsed().as_secs_f64(), 0.0];
+        Ok((counts.accuracy(), all))
+    }
+}
