@@ -7,6 +7,7 @@ mod common;
 mod attention;
 mod bad_input;
 mod batches;
+mod batches_ranks;
 mod bf16;
 mod checkpoints;
 mod dataset_archive_weights;

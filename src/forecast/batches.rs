@@ -57,7 +57,7 @@ impl DryRun<'_> {
         let wrong =
             |value: String, expected: &str| Err(Error::Value { option: "batch", value, expected: expected.into() });
         if self.rank_count() > 1 {
-            return wrong(format!("{} ranks", self.rank_count()), "mini-batches run in one process");
+            return wrong(format!("{} ranks", self.rank_count()), "mini-batches are forecast for one process");
         }
         let (model, inputs) = self.bound()?;
         let (Some(inputs), Some(data)) = (inputs, self.data()) else {

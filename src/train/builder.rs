@@ -263,16 +263,9 @@ impl TrainerBuilder<'_> {
     /// Returns the mini-batches of the data, if epochs consist of them.
     fn drawing(&self, inputs: &Inputs) -> Result<Option<Drawing>> {
         let Some(batches) = self.batches.clone() else { return Ok(None) };
-        let parts = self.options.part_count();
-        if self.options.ranks.count() > 1 {
-            let expected = "mini-batches run in one process; start it without `mpirun`".into();
-            return Err(Error::Value {
-                option: "batch",
-                value: format!("{} ranks", self.options.ranks.count()),
-                expected,
-            });
-        }
-        Drawing::new(batches, self.data, inputs, self.seed, parts).map(Some)
+        let RunOptions { devices, ranks, .. } = &self.options;
+        let drawing = Drawing::new(batches, self.data, inputs, self.seed, devices.count())?;
+        Ok(Some(drawing.on_ranks(ranks)))
     }
 }
 

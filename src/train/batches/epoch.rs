@@ -47,10 +47,10 @@ impl Feeder {
         let (mut all, mut sum, mut seeds) = (BatchedEpoch::default(), 0.0f64, 0);
         let count = self.drawing.count() as u64;
         let before = (epoch - 1) * count;
-        all.stages = self.drawing.each(epoch, &self.supply, &contents, |number, given| {
-            let of_batch = given.first().map_or(0, |share| share.sizes.labelled);
+        all.stages = self.drawing.each(epoch, &self.supply, &contents, |number, batch| {
+            let of_batch = batch.sizes.first().map_or(0, |sizes| sizes.labelled);
             let controls = [(Origin::Clock, clock(before + number as u64 + 1))];
-            let done = session.run_batch(PLAIN_EPOCH, &metrics, &controls, given, [traced, checked])?;
+            let done = session.run_batch(PLAIN_EPOCH, &metrics, &controls, batch, [traced, checked])?;
             sum += of_batch as f64 * sum_of_terms(&done, losses);
             seeds += of_batch;
             all.not_finite = done.not_finite.clone();

@@ -3,6 +3,7 @@
 mod epoch;
 mod pipeline;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use crate::dataset::{Dataset, TRAIN};
 use crate::error::{Error, Result};
 use crate::lower::{Batch, BatchSupply, Contents, Inputs, level_sizes};
 use crate::program::{LevelSizes, MOST_LAYERS, Program};
+use crate::ranks::Ranks;
 use crate::runtime::BatchShare;
 use crate::sample::{BatchKey, MiniBatch, Sampler, Scratch, epoch_order};
 use lapidary_kernels::Slot;
@@ -86,15 +88,18 @@ pub(crate) struct Drawing {
     /// Labelled vertices of the training split.
     seeds: Vec<u32>,
     seed: u64,
-    /// Number of parts that share each batch.
-    parts: usize,
+    /// The ranks whose devices share each batch, and the number of devices of each.
+    ranks: Ranks,
+    devices: usize,
 }
 
 impl Drawing {
+    /// Creates the mini-batches that `devices` devices share.
+    ///
     /// # Errors
     /// [`Error::Value`] for batches without seeds, and for no layers or too many; [`Error::DataLacks`] for data without
     /// labelled vertices to train on.
-    pub(crate) fn new(batches: Batches, data: &Dataset, inputs: &Inputs, seed: u64, parts: usize) -> Result<Self> {
+    pub(crate) fn new(batches: Batches, data: &Dataset, inputs: &Inputs, seed: u64, devices: usize) -> Result<Self> {
         if batches.size == 0 {
             let expected = "a batch has at least one seed".into();
             return Err(Error::Value { option: "batch", value: "0".into(), expected });
@@ -111,13 +116,19 @@ impl Drawing {
             let (what, needed_by) = ("labelled vertex to train on", "mini-batches are drawn around them");
             return Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
         }
-        Ok(Self { batches, inputs: inputs.clone(), seeds, seed, parts })
+        Ok(Self { batches, inputs: inputs.clone(), seeds, seed, ranks: Ranks::alone(), devices })
     }
 
-    /// Draws a few batches of the first epoch, and returns sizes that hardly any batch passes.
+    /// Sets the ranks that share the batches, each with as many devices.
+    pub(super) fn on_ranks(self, ranks: &Ranks) -> Self {
+        Self { ranks: ranks.clone(), ..self }
+    }
+
+    /// Draws a few batches of the first epoch, and returns sizes that hardly any batch passes, on any rank. All ranks
+    /// have to call it.
     ///
     /// # Errors
-    /// [`Error::Batch`].
+    /// [`Error::Batch`]; [`Error::OtherRank`].
     pub(super) fn expected_sizes(&self) -> Result<LevelSizes> {
         let order = self.order(1);
         let mut scratch = Scratch::default();
@@ -127,7 +138,8 @@ impl Drawing {
                 largest = largest.or(&self.sizes(&drawn));
             }
         }
-        Ok(largest.with_room())
+        let of_ranks = self.ranks.gather(largest)?;
+        Ok(of_ranks.iter().fold(largest, |largest, sizes| largest.or(sizes)).with_room())
     }
 
     /// Returns the seeds of an epoch, in the order of its batches.
@@ -147,7 +159,8 @@ impl Drawing {
         self.batches.count(self.seeds.len())
     }
 
-    /// Draws the shares of a batch: each part has consecutive seeds. What is drawn of a vertex does not depend on the part.
+    /// Draws this rank's shares of a batch: each part of the job has consecutive seeds. What is drawn of a vertex does
+    /// not depend on the part.
     pub(crate) fn draw(
         &self,
         epoch: u64,
@@ -155,13 +168,19 @@ impl Drawing {
         order: &[u32],
         scratch: &mut Scratch,
     ) -> Result<Vec<MiniBatch>> {
-        let size = self.batches.size;
-        let seeds = &order[number * size..((number + 1) * size).min(order.len())];
+        let seeds = &order[self.places(number)];
         let key = BatchKey { seed: self.seed, epoch, batch: number as u64 };
-        let share = |part: usize| &seeds[seeds.len() * part / self.parts..seeds.len() * (part + 1) / self.parts];
-        let drawn =
-            (0..self.parts).map(|part| self.batches.sampler.sample(&self.inputs.graph, share(part), key, scratch));
+        let (parts, own) = (self.ranks.count() * self.devices, self.ranks.rank() * self.devices);
+        let share = |part: usize| &seeds[seeds.len() * part / parts..seeds.len() * (part + 1) / parts];
+        let drawn = (own..own + self.devices)
+            .map(|part| self.batches.sampler.sample(&self.inputs.graph, share(part), key, scratch));
         drawn.collect::<std::result::Result<_, _>>().map_err(|source| failed("sampling", number, source))
+    }
+
+    /// Returns where the seeds of a batch are in the order of the epoch.
+    fn places(&self, number: usize) -> Range<usize> {
+        let size = self.batches.size;
+        number * size..((number + 1) * size).min(self.seeds.len())
     }
 
     /// Returns the sizes of a share of a batch.
@@ -174,7 +193,7 @@ impl Drawing {
         BatchSupply::new(&self.inputs, training.origins().keys())
     }
 
-    /// Returns what a batch gives to the parts of a session.
+    /// Returns what a batch gives to this rank's parts of a session.
     pub(crate) fn give(
         &self,
         supply: &BatchSupply,
@@ -182,14 +201,14 @@ impl Drawing {
         number: usize,
         drawn: &[MiniBatch],
     ) -> Result<Vec<BatchShare>> {
-        let labelled = drawn.iter().map(|drawn| drawn.seeds as u64).sum();
+        let labelled = self.places(number).len() as u64;
         let share = |drawn: &MiniBatch| {
             let mut batch = Batch::new(supply, drawn);
             let values = contents.iter().map(|(slot, contents)| Ok((*slot, batch.get(contents)?)));
             let values = values.collect::<std::result::Result<_, NoHostMemory>>();
             let values = values.map_err(|source| failed("gathering", number, source))?;
             let mut sizes = self.sizes(drawn);
-            // The loss is a mean over all seeds of the batch.
+            // The loss is a mean over all seeds of the batch, which other ranks have a share of.
             sizes.labelled = labelled;
             Ok(BatchShare { sizes, values })
         };

@@ -10,11 +10,12 @@ use lapidary_kernels::{Slot, panic_message};
 use super::{Drawing, failed};
 use crate::error::Result;
 use crate::lower::{BatchSupply, Contents};
-use crate::runtime::BatchShare;
+use crate::program::LevelSizes;
+use crate::runtime::{BatchShare, SharedBatch};
 use crate::sample::{MiniBatch, Scratch};
 
 /// Seconds that the stages of an epoch of mini-batches worked, and on how much. They work at the same time, so the sum
-/// may be more than the epoch took.
+/// may be more than the epoch took. With several ranks, seconds are those of this rank, and counts those of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StageSeconds {
     /// Number of batches.
@@ -29,7 +30,7 @@ pub struct StageSeconds {
     pub gather: f64,
     /// Computing: copies to the device, forward, backward and update.
     pub compute: f64,
-    /// Of the epoch, the time in which computing waited for a batch.
+    /// Of the epoch, the time in which computing waited for a batch, on any rank.
     pub waiting: f64,
 }
 
@@ -45,16 +46,20 @@ impl StageSeconds {
 type Passed<T> = Result<(T, StageSeconds)>;
 
 impl Drawing {
-    /// Prepares the batches of an epoch, and calls `compute` with each in order. `compute` returns whether to go on.
+    /// Prepares this rank's shares of the batches of an epoch, and calls `compute` with each in order. `compute` returns
+    /// whether to go on. All ranks have to call it.
     ///
     /// # Errors
-    /// The first error of any stage, [`crate::Error::Batch`] for those that prepare batches.
+    /// The first error of any stage, [`crate::Error::Batch`] for those that prepare batches;
+    /// [`crate::Error::OtherRank`].
+    /// # Cost
+    /// With several ranks, one small message to each other rank per batch, with the sizes of the shares.
     pub(super) fn each(
         &self,
         epoch: u64,
         supply: &BatchSupply,
         contents: &[(Slot, Contents)],
-        mut compute: impl FnMut(usize, Vec<BatchShare>) -> Result<bool>,
+        mut compute: impl FnMut(usize, SharedBatch) -> Result<bool>,
     ) -> Result<StageSeconds> {
         let order = self.order(epoch);
         let mut scratch = Scratch::default();
@@ -73,15 +78,16 @@ impl Drawing {
         let mut consume = |number: usize, next: &mut dyn FnMut() -> Option<Passed<Vec<BatchShare>>>| -> Result<bool> {
             let waited = Instant::now();
             let Some(gathered) = next() else { return Ok(false) };
-            let (given, prepared) = gathered?;
+            let (own, prepared) = gathered?;
+            let sizes = self.ranks.gather(own.iter().map(|share| share.sizes).collect::<Vec<_>>())?.concat();
             spent.waiting += waited.elapsed().as_secs_f64();
             spent.batches += 1;
-            spent.vertices += given.iter().map(|share| share.sizes.rows(0)).sum::<u64>();
-            spent.edges += given.iter().map(|share| share.sizes.all_drawn()).sum::<u64>();
+            spent.vertices += sizes.iter().map(|sizes| sizes.rows(0)).sum::<u64>();
+            spent.edges += sizes.iter().map(LevelSizes::all_drawn).sum::<u64>();
             spent.sample += prepared.sample;
             spent.gather += prepared.gather;
             let start = Instant::now();
-            let goes_on = compute(number, given)?;
+            let goes_on = compute(number, SharedBatch { own, sizes })?;
             spent.compute += start.elapsed().as_secs_f64();
             Ok(goes_on)
         };
