@@ -1,7 +1,7 @@
 //! Mini-batches on ranks: several processes train as one does with the same parts. Here, the ranks are threads of one
 //! process; `ci/ranks` does the same over MPI.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use crate::common::{hostile_graph, numbers};
 use lapidary::graph::Graph;
 use lapidary::model::ModelConfig;
-use lapidary::sample::{BatchKey, MiniBatch, NeighborSampler, SampleError, Sampler, Scratch};
+use lapidary::sample::{BatchKey, MiniBatch, NeighborSampler, SampleError, Sampler, Scratch, epoch_order};
 use lapidary::{
     Adam, Arrays, Batches, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Partition, Ranks, RunOptions,
-    Trainer,
+    StorageType, Trainer,
 };
 use ndarray::Array2;
 
@@ -317,4 +317,142 @@ fn all_ranks_stop_at_the_batch_where_numbers_are_not_finite() {
         (0..5).find_map(|_| trainer.step().err()).expect("this learning rate diverges").to_string()
     });
     assert!(errors[0].contains("first appeared in step") && errors[0] == errors[1], "{errors:?}");
+}
+
+/// Returns, for an epoch, the number of rows that each rank has to fetch: of each batch, the distinct vertices of the
+/// shares of its parts that are not among its own, counted one by one.
+fn rows_to_fetch(
+    data: &Dataset,
+    sampler: &impl Sampler,
+    size: usize,
+    parts: &[[usize; 2]],
+    devices: usize,
+) -> Vec<u64> {
+    let labels = data.labels().unwrap();
+    let mut seeds: Vec<u32> = (0..data.graph().vertex_count())
+        .filter(|&v| data.split()[v] == 1 && labels.is_labelled(v))
+        .map(|v| v as u32)
+        .collect();
+    epoch_order(&mut seeds, 5, 1);
+    let mut rows = vec![0; parts.len() / devices];
+    for (number, seeds) in seeds.chunks(size).enumerate() {
+        let key = BatchKey { seed: 5, epoch: 1, batch: number as u64 };
+        for (rank, rows) in rows.iter_mut().enumerate() {
+            let own = rank * devices..(rank + 1) * devices;
+            let mut met = BTreeSet::new();
+            for part in own.clone() {
+                let share = &seeds[seeds.len() * part / parts.len()..seeds.len() * (part + 1) / parts.len()];
+                met.extend(sampler.sample(data.graph(), share, key, &mut Scratch::default()).unwrap().vertices);
+            }
+            let is_own = |v: u32| parts[own.clone()].iter().any(|part| (part[0]..part[1]).contains(&(v as usize)));
+            *rows += met.into_iter().filter(|&v| !is_own(v)).count() as u64;
+        }
+    }
+    rows
+}
+
+#[test]
+fn features_are_fetched_in_two_rounds_a_batch_and_each_row_once() {
+    let data = Dataset::builtin("planted").unwrap();
+    for (layers, ranks_and_devices) in [(1, [3, 1]), (2, [2, 2]), (3, [2, 1]), (4, [3, 1])] {
+        let [count, devices] = ranks_and_devices;
+        let widths = [&[data.feature_width()][..], &vec![6; layers - 1], &[data.class_count()]].concat();
+        let model = Model::from_config(ModelConfig::new("sage", &widths)).unwrap();
+        let (sampler, size) = (neighbors(&vec!["3"; layers].join(",")), 40);
+        let of_ranks = on_ranks(count, |ranks| {
+            let batches = Batches::new(size, sampler.clone());
+            let mut trainer = trainer(&model, &data, simulated(devices, ranks), batches).unwrap();
+            let stages = trainer.step().unwrap().stages.unwrap();
+            (trainer.parts().to_vec(), stages)
+        });
+        let want = rows_to_fetch(&data, &sampler, size, &of_ranks[0].0, devices);
+        assert!(want.iter().all(|&rows| rows > 0));
+        for ((_, stages), want) in of_ranks.iter().zip(want) {
+            assert_eq!((stages.batches, stages.rounds), (4, 8), "{layers} layers");
+            assert_eq!(stages.fetched_rows, want, "{layers} layers");
+            assert_eq!(stages.fetched_bytes, want * (data.feature_width() as u64 * 4 + 4), "{layers} layers");
+        }
+        // One process fetches nothing.
+        let mut alone = trainer(&model, &data, simulated(2, Ranks::alone()), Batches::new(size, sampler)).unwrap();
+        let stages = alone.step().unwrap().stages.unwrap();
+        assert_eq!((stages.rounds, stages.fetched_rows, stages.fetched_bytes), (0, 0, 0));
+    }
+}
+
+#[test]
+fn a_rank_reads_only_its_own_rows_of_the_features() {
+    let (n, width) = (hostile_graph().vertex_count(), 5);
+    // A rank has wrong features for the vertices of others.
+    let of_rank = |own: std::ops::Range<usize>| {
+        let mut features = Array2::from_shape_vec((n, width), numbers(width * n, 3)).unwrap();
+        (0..n).filter(|v| !own.contains(v)).for_each(|v| features.row_mut(v).fill(1e6));
+        let labels: Vec<i64> = (0..n as i64).map(|v| v % 3).collect();
+        let train: Vec<i64> = (0..n as i64).step_by(2).collect();
+        let arrays = Arrays::new(hostile_graph()).directed(true).features(features).labels(&labels);
+        Dataset::from_arrays(arrays.train(&train).val(&[1, 3, 5])).unwrap()
+    };
+    let parts = vec![0..n / 4, n / 4..n / 4, n / 4..n];
+    let options = |devices: usize, ranks: Ranks| simulated(devices, ranks).partition(Partition::Ranges(parts.clone()));
+    let run = |data: &Dataset, options: RunOptions| {
+        let model = model("gcn", data);
+        let mut trainer = trainer(&model, data, options, Batches::new(7, neighbors("3,2"))).unwrap();
+        let losses: Vec<f64> = (0..3).map(|_| trainer.step().unwrap().loss).collect();
+        (losses, trainer.weights().unwrap().to_safetensors().unwrap())
+    };
+    let want = run(&of_rank(0..n), options(3, Ranks::alone()));
+    for got in on_ranks(3, |ranks| run(&of_rank(parts[ranks.rank()].clone()), options(1, ranks))) {
+        assert_eq!(got, want);
+    }
+}
+
+#[test]
+fn sparse_and_bf16_features_give_the_same_bits_on_ranks() {
+    let n = hostile_graph().vertex_count();
+    let labels: Vec<i64> = (0..n as i64).map(|v| v % 3).collect();
+    let train: Vec<i64> = (0..n as i64).step_by(2).collect();
+    let indptr: Vec<u64> = (0..=n as u64).map(|v| 2 * v).collect();
+    let columns: Vec<u32> = (0..n as u32).flat_map(|v| [v % 3, 3 + v % 4]).collect();
+    let arrays = Arrays::new(hostile_graph()).directed(true).labels(&labels).train(&train).val(&[1, 3]);
+    let sparse = Dataset::from_arrays(arrays.sparse_features(indptr, columns, numbers(2 * n, 1), 7)).unwrap();
+    for (data, dtype) in [(sparse, StorageType::F32), (Dataset::builtin("planted").unwrap(), StorageType::Bf16)] {
+        let model = model("sage", &data);
+        let run = |options: RunOptions| {
+            let builder = Trainer::builder(&model, &data).options(options).dtype(dtype);
+            let mut trainer =
+                builder.batches(Batches::new(data.split_size(1) / 3 + 1, neighbors("3,2"))).build().unwrap();
+            let epochs: Vec<_> = (0..3).map(|_| trainer.step().unwrap()).collect();
+            let losses: Vec<f64> = epochs.iter().map(|epoch| epoch.loss).collect();
+            ((losses, trainer.weights().unwrap().to_safetensors().unwrap()), epochs[2].stages.unwrap())
+        };
+        let (want, _) = run(simulated(3, Ranks::alone()));
+        for (got, stages) in on_ranks(3, |ranks| run(simulated(1, ranks))) {
+            assert_eq!(got, want);
+            // Sizes are told in one round; sparse features are not fetched.
+            let rounds = if dtype == StorageType::F32 { 1 } else { 2 };
+            assert_eq!(stages.rounds, rounds * stages.batches);
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_stops_computing_wakes_the_others_and_its_own_stages() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("sage", &data);
+    for look_ahead in [0, 1, 4] {
+        let ended = on_ranks(3, |ranks| {
+            let batches = Batches::new(16, neighbors("3,3")).look_ahead(look_ahead);
+            let rank = ranks.rank();
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let mut trainer = trainer(&model, &data, simulated(1, ranks), batches)?;
+                trainer.on_batch(move |number, _| assert!(rank != 2 || number < 4, "enough"));
+                (0..3).try_for_each(|_| trainer.step().map(drop))
+            }))
+        });
+        for (rank, ended) in ended.into_iter().enumerate() {
+            match ended {
+                Err(_) => assert_eq!(rank, 2),
+                Ok(ended) => assert!(matches!(ended, Err(Error::OtherRank { rank: 2, .. })), "{rank}: {ended:?}"),
+            }
+        }
+    }
 }

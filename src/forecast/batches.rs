@@ -14,7 +14,7 @@ use crate::plan::{DeviceBudget, Method, Script, Sequence, plan_sequence};
 use crate::profile;
 use crate::program::{LevelSizes, Program};
 use crate::sample::Scratch;
-use crate::train::{Batches, Drawing, StageSeconds};
+use crate::train::{Batches, Drawing, Sources, StageSeconds};
 use lapidary_kernels::Slot;
 
 /// Batches that are drawn for a forecast, at most.
@@ -91,9 +91,10 @@ impl DryRun<'_> {
         let planned = plans.plan(bound, u64::MAX)?.0.peak_bytes;
         let supply = drawing.supply(&training);
         let contents = plans.lower(bound).given_by_batch();
+        let from = Sources { supply: &supply, contents: &contents, pulls: None };
         let start = Instant::now();
         for (number, share) in shares.iter().enumerate() {
-            drawing.give(&supply, &contents, number, share)?;
+            drawing.give(&from, number, share)?;
         }
         let gather_s = start.elapsed().as_secs_f64();
         let compute_s: f64 = free.iter().map(|(script, lowered)| script_seconds(&profile, lowered, script)).sum();

@@ -26,6 +26,8 @@ pub struct BatchSupply {
 pub struct Batch<'a> {
     supply: &'a BatchSupply,
     drawn: &'a MiniBatch,
+    /// The rows of dense features of all vertices, unless they are read from the data.
+    features: Option<Shared<u8>>,
     blocks: BTreeMap<BlockSpec, BatchBlock>,
 }
 
@@ -85,7 +87,14 @@ fn loops_in(sources: &[u32], v: usize) -> usize {
 impl<'a> Batch<'a> {
     /// Makes the contents of a mini-batch available.
     pub fn new(supply: &'a BatchSupply, drawn: &'a MiniBatch) -> Self {
-        Self { supply, drawn, blocks: BTreeMap::new() }
+        Self { supply, drawn, features: None, blocks: BTreeMap::new() }
+    }
+
+    /// Sets the rows of dense features of all vertices of the batch, in their order, as f32. The features of the data are
+    /// then not read.
+    pub fn with_features(mut self, rows: AlignedBytes) -> Self {
+        self.features = Some(rows.into());
+        self
     }
 
     /// Returns the array for `contents`.
@@ -101,13 +110,13 @@ impl<'a> Batch<'a> {
             Contents::Indptr(block) => HostSlot::constant(self.block(*block).block.indptr()),
             Contents::Indices(block) => HostSlot::constant(self.block(*block).block.indices()),
             Contents::Origin(Origin::OfBatch(origin, level)) if **origin == Origin::Features => {
-                HostSlot::Constant(self.features(self.vertices(*level))?.into())
+                HostSlot::Constant(self.features(self.vertices(*level))?)
             }
             Contents::Origin(Origin::OfBatch(origin, level)) => self.of_vertices(origin, *level),
             Contents::Rounded(Origin::OfBatch(origin, level)) if **origin == Origin::Features => {
                 let rows = self.features(self.vertices(*level))?;
                 let mut stored = AlignedBytes::zeroed(rows.len() / 2)?;
-                round(rows.as_slice(), stored.as_mut_slice());
+                round(bytemuck::cast_slice(&rows), stored.as_mut_slice());
                 HostSlot::Constant(stored.into())
             }
             Contents::Origin(Origin::EdgeWeights(block, loops)) => {
@@ -154,14 +163,18 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Returns the rows of dense features.
-    fn features(&self, rows: &[u32]) -> Result<AlignedBytes, NoHostMemory> {
+    /// Returns the rows of dense features. The vertices are the first ones of the batch.
+    fn features(&self, rows: &[u32]) -> Result<Shared<u8>, NoHostMemory> {
         let FeatureData::Dense { data, width } = &self.supply.inputs.features else {
             panic!("a program for dense features is bound to sparse ones");
         };
-        let mut taken = AlignedBytes::zeroed(rows.len() * width * size_of::<f32>())?;
+        let bytes = rows.len() * width * size_of::<f32>();
+        if let Some(all) = &self.features {
+            return Ok(all.slice(0..bytes));
+        }
+        let mut taken = AlignedBytes::zeroed(bytes)?;
         take(data, rows, *width, taken.as_mut_slice());
-        Ok(taken)
+        Ok(taken.into())
     }
 
     fn edge_weights(&mut self, spec: BlockSpec, loops: LoopWeight) -> Vec<f32> {

@@ -187,10 +187,13 @@ impl<'a> TrainerBuilder<'a> {
         };
         if let (Some(drawing), Some((_, sizes))) = (drawing, batches) {
             let supply = drawing.supply(&setup.training);
-            setup.batches = Some((Feeder { drawing, supply }, sizes));
+            setup.batches = Some((Feeder { drawing, supply, store: None }, sizes));
         }
         let start = Instant::now();
         let (parts, learner) = first_split(&setup)?;
+        if let Some((feeder, _)) = &mut setup.batches {
+            feeder.store = feeder.drawing.store(&parts);
+        }
         let split = Instant::now();
         let session = setup.open(parts, None)?;
         let learning = learner.map(|learner| Learning { learner, move_s: split.elapsed().as_secs_f64() });

@@ -13,8 +13,8 @@ mod snapshot;
 mod splits;
 mod trainer;
 
-pub(crate) use batches::Drawing;
 pub use batches::{BatchRecord, Batches, StageSeconds};
+pub(crate) use batches::{Drawing, Sources};
 pub use builder::TrainerBuilder;
 pub use checkpoint_writer::CheckpointWriter;
 pub(crate) use epoch::{EpochSpec, evaluation_program, training_program};

@@ -58,10 +58,16 @@ pub(super) fn epoch_line(epoch: &Epoch, labels: LabelKind) -> serde_json::Value 
         "bytes_to_device": epoch.bytes_to_device,
         "bytes_to_host": epoch.bytes_to_host,
     });
-    if let Some(StageSeconds { batches, vertices, edges, sample, gather, compute, waiting }) = epoch.stages {
+    if let Some(stages) = epoch.stages {
+        let StageSeconds { batches, vertices, edges, sample, gather, compute, waiting, .. } = stages;
         line["batches"] = batches.into();
         line["input_rows"] = vertices.into();
         line["sampled_edges"] = edges.into();
+        if stages.rounds > 0 {
+            line["rounds"] = stages.rounds.into();
+            line["fetched_rows"] = stages.fetched_rows.into();
+            line["fetched_bytes"] = stages.fetched_bytes.into();
+        }
         line["stage_seconds"] = json!({
             "sampling": sample, "gathering": gather, "computing": compute, "waiting": waiting,
         });
@@ -168,6 +174,10 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
     ];
     if let Some(stages) = done.stages {
         rows.push(("batches", format!("{} per epoch; {}", stages.batches, stages_line(&stages))));
+        if stages.rounds > 0 {
+            let (count, bytes) = (output::count(stages.fetched_rows), bytesize::ByteSize(stages.fetched_bytes));
+            rows.push(("fetched", format!("{count} rows, {bytes}, in {} rounds per epoch by rank 0", stages.rounds)));
+        }
     }
     if let Some(dir) = &args.checkpoints.checkpoint {
         rows.push(("checkpoint", dir.display().to_string()));

@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
-use super::{Drawing, StageSeconds};
+use super::{Drawing, Sources, StageSeconds};
 use crate::error::{NotFinite, Result};
 use crate::lower::BatchSupply;
 use crate::program::Origin;
+use crate::ranks::RowStore;
 use crate::runtime::{Done, Session};
 use crate::train::trainer::{PLAIN_EPOCH, TRAIN_PHASE, clock, sum_of_terms};
 
@@ -13,6 +14,8 @@ use crate::train::trainer::{PLAIN_EPOCH, TRAIN_PHASE, clock, sum_of_terms};
 pub(in crate::train) struct Feeder {
     pub drawing: Drawing,
     pub supply: BatchSupply,
+    /// The features of all ranks, if there are several.
+    pub store: Option<RowStore>,
 }
 
 /// What is called after each batch, with its number in the epoch, from 1, and the number of batches.
@@ -47,7 +50,9 @@ impl Feeder {
         let (mut all, mut sum, mut seeds) = (BatchedEpoch::default(), 0.0f64, 0);
         let count = self.drawing.count() as u64;
         let before = (epoch - 1) * count;
-        all.stages = self.drawing.each(epoch, &self.supply, &contents, |number, batch| {
+        let pulls = self.store.as_ref().map(RowStore::begin);
+        let from = Sources { supply: &self.supply, contents: &contents, pulls: pulls.as_ref() };
+        all.stages = self.drawing.each(epoch, &from, |number, batch| {
             let of_batch = batch.sizes.first().map_or(0, |sizes| sizes.labelled);
             let controls = [(Origin::Clock, clock(before + number as u64 + 1))];
             let done = session.run_batch(PLAIN_EPOCH, &metrics, &controls, batch, [traced, checked])?;

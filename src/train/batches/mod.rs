@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::{Dataset, TRAIN};
 use crate::error::{Error, Result};
-use crate::lower::{Batch, BatchSupply, Contents, Inputs, level_sizes};
+use crate::lower::{Batch, BatchSupply, Contents, FeatureData, Inputs, level_sizes};
 use crate::program::{LevelSizes, MOST_LAYERS, Program};
-use crate::ranks::Ranks;
-use crate::runtime::BatchShare;
+use crate::ranks::{PulledRows, Pulls, Ranks, RowStore};
+use crate::runtime::{BatchShare, SharedBatch};
 use crate::sample::{BatchKey, MiniBatch, Sampler, Scratch, epoch_order};
-use lapidary_kernels::Slot;
 use lapidary_kernels::memory::NoHostMemory;
+use lapidary_kernels::{HostSlot, Slot};
 
 pub(super) use epoch::{BatchedEpoch, Feeder, OnBatch};
 pub use pipeline::StageSeconds;
@@ -193,26 +193,91 @@ impl Drawing {
         BatchSupply::new(&self.inputs, training.origins().keys())
     }
 
-    /// Returns what a batch gives to this rank's parts of a session.
+    /// Returns the store of the features of all ranks, each of which holds those of its parts; `None` if there is one
+    /// rank. Sparse features are not in it: every rank reads those that it needs.
+    pub(super) fn store(&self, parts: &[Range<usize>]) -> Option<RowStore> {
+        if self.ranks.count() == 1 {
+            return None;
+        }
+        let starts = parts.iter().step_by(self.devices).map(|part| part.start);
+        let offsets: Vec<usize> = starts.chain([self.inputs.graph.vertex_count()]).collect();
+        let (rows, width) = match &self.inputs.features {
+            FeatureData::Dense { data, width } => {
+                let [start, end] = [0, 1].map(|i| offsets[self.ranks.rank() + i] * width);
+                (data.slice(start..end), *width)
+            }
+            FeatureData::Sparse { .. } => (Vec::new().into(), 0),
+        };
+        Some(RowStore::new(&self.ranks, offsets, rows, width))
+    }
+
+    /// Returns what a batch gives to this rank's parts of a session, and what was fetched from other ranks for it. All
+    /// ranks have to call it, if there is a store.
+    ///
+    /// # Errors
+    /// [`Error::Batch`]; [`Error::OtherRank`].
     pub(crate) fn give(
         &self,
-        supply: &BatchSupply,
-        contents: &[(Slot, Contents)],
+        from: &Sources<'_>,
         number: usize,
         drawn: &[MiniBatch],
-    ) -> Result<Vec<BatchShare>> {
-        let labelled = self.places(number).len() as u64;
-        let share = |drawn: &MiniBatch| {
-            let mut batch = Batch::new(supply, drawn);
-            let values = contents.iter().map(|(slot, contents)| Ok((*slot, batch.get(contents)?)));
-            let values = values.collect::<std::result::Result<_, NoHostMemory>>();
-            let values = values.map_err(|source| failed("gathering", number, source))?;
-            let mut sizes = self.sizes(drawn);
-            // The loss is a mean over all seeds of the batch, which other ranks have a share of.
-            sizes.labelled = labelled;
-            Ok(BatchShare { sizes, values })
+    ) -> Result<(SharedBatch, Fetched)> {
+        let mut own_sizes: Vec<LevelSizes> = drawn.iter().map(|drawn| self.sizes(drawn)).collect();
+        // The loss is a mean over all seeds of the batch, which other ranks have a share of.
+        own_sizes.iter_mut().for_each(|sizes| sizes.labelled = self.places(number).len() as u64);
+        let pulled = match from.pulls {
+            Some(pulls) => {
+                let vertices = drawn.iter().flat_map(|drawn| &drawn.vertices).copied().collect();
+                Some(pulls.pull(number as u64, vertices, bytemuck::cast_slice(&own_sizes))?)
+            }
+            None => None,
         };
-        drawn.iter().map(share).collect()
+        let share = |(drawn, sizes): (&MiniBatch, &LevelSizes)| {
+            let values = from.values(drawn, pulled.as_ref()).map_err(|source| failed("gathering", number, source))?;
+            Ok(BatchShare { sizes: *sizes, values })
+        };
+        let own = drawn.iter().zip(&own_sizes).map(share).collect::<Result<_>>()?;
+        let fetched = pulled.as_ref().map(Fetched::of).unwrap_or_default();
+        let sizes = pulled.map_or(own_sizes, |pulled| bytemuck::pod_collect_to_vec(&pulled.notes));
+        Ok((SharedBatch { own, sizes }, fetched))
+    }
+}
+
+/// What batches are gathered from.
+pub(crate) struct Sources<'a> {
+    pub supply: &'a BatchSupply,
+    /// What a batch gives, and where: see [`Session::batch_contents`](crate::runtime::Session::batch_contents).
+    pub contents: &'a [(Slot, Contents)],
+    /// With several ranks, the features of all.
+    pub pulls: Option<&'a Pulls<'a>>,
+}
+
+impl Sources<'_> {
+    /// Returns what a share of a batch gives to a part.
+    fn values(
+        &self,
+        drawn: &MiniBatch,
+        pulled: Option<&PulledRows<'_>>,
+    ) -> std::result::Result<Vec<(Slot, HostSlot)>, NoHostMemory> {
+        let mut batch = Batch::new(self.supply, drawn);
+        if let Some(pulled) = pulled {
+            batch = batch.with_features(pulled.matrix(&drawn.vertices)?);
+        }
+        self.contents.iter().map(|(slot, contents)| Ok((*slot, batch.get(contents)?))).collect()
+    }
+}
+
+/// What this rank fetched from other ranks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fetched {
+    rounds: u64,
+    rows: u64,
+    bytes: u64,
+}
+
+impl Fetched {
+    fn of(pulled: &PulledRows<'_>) -> Self {
+        Self { rounds: pulled.rounds, rows: pulled.row_count(), bytes: pulled.bytes() }
     }
 }
 

@@ -4,18 +4,19 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
+use lapidary_kernels::panic_message;
 use lapidary_kernels::sync::{Receiver, bounded};
-use lapidary_kernels::{Slot, panic_message};
 
-use super::{Drawing, failed};
+use super::{Drawing, Fetched, Sources, failed};
 use crate::error::Result;
-use crate::lower::{BatchSupply, Contents};
 use crate::program::LevelSizes;
-use crate::runtime::{BatchShare, SharedBatch};
+use crate::ranks::Pulls;
+use crate::runtime::SharedBatch;
 use crate::sample::{MiniBatch, Scratch};
 
 /// Seconds that the stages of an epoch of mini-batches worked, and on how much. They work at the same time, so the sum
-/// may be more than the epoch took. With several ranks, seconds are those of this rank, and counts those of all.
+/// may be more than the epoch took. With several ranks, seconds are those of this rank, and the sizes of
+/// batches those of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StageSeconds {
     /// Number of batches.
@@ -24,13 +25,19 @@ pub struct StageSeconds {
     pub vertices: u64,
     /// Number of edges that were drawn, in all batches.
     pub edges: u64,
+    /// Rounds of messages in which this rank fetched features from other ranks, in all batches.
+    pub rounds: u64,
+    /// Number of rows of features that this rank fetched from other ranks, in all batches.
+    pub fetched_rows: u64,
+    /// Bytes of these rows and of their ids.
+    pub fetched_bytes: u64,
     /// Drawing the blocks.
     pub sample: f64,
-    /// Gathering features and labels of the vertices, and preparing the blocks.
+    /// Gathering features and labels of the vertices, which includes waiting for other ranks, and preparing the blocks.
     pub gather: f64,
     /// Computing: copies to the device, forward, backward and update.
     pub compute: f64,
-    /// Of the epoch, the time in which computing waited for a batch, on any rank.
+    /// Of the epoch, the time in which computing waited for a batch.
     pub waiting: f64,
 }
 
@@ -47,18 +54,18 @@ type Passed<T> = Result<(T, StageSeconds)>;
 
 impl Drawing {
     /// Prepares this rank's shares of the batches of an epoch, and calls `compute` with each in order. `compute` returns
-    /// whether to go on. All ranks have to call it.
+    /// whether to go on. All ranks have to call it. They may be at different batches, each as far ahead as its queues
+    /// allow: a rank waits in a batch for others only until they have prepared it as well.
     ///
     /// # Errors
     /// The first error of any stage, [`crate::Error::Batch`] for those that prepare batches;
     /// [`crate::Error::OtherRank`].
     /// # Cost
-    /// With several ranks, one small message to each other rank per batch, with the sizes of the shares.
+    /// With several ranks, one pull per batch: see [`Pulls::pull`].
     pub(super) fn each(
         &self,
         epoch: u64,
-        supply: &BatchSupply,
-        contents: &[(Slot, Contents)],
+        from: &Sources<'_>,
         mut compute: impl FnMut(usize, SharedBatch) -> Result<bool>,
     ) -> Result<StageSeconds> {
         let order = self.order(epoch);
@@ -68,26 +75,30 @@ impl Drawing {
             let drawn = guarded("sampling", number, || self.draw(epoch, number, &order, &mut scratch))?;
             Ok((drawn, StageSeconds { sample: start.elapsed().as_secs_f64(), ..StageSeconds::default() }))
         };
-        let gather = |number: usize, sampled: Passed<Vec<MiniBatch>>| -> Passed<Vec<BatchShare>> {
+        let gather = |number: usize, sampled: Passed<Vec<MiniBatch>>| -> Passed<SharedBatch> {
             let (drawn, spent) = sampled?;
             let start = Instant::now();
-            let given = guarded("gathering", number, || self.give(supply, contents, number, &drawn))?;
-            Ok((given, StageSeconds { gather: start.elapsed().as_secs_f64(), ..spent }))
+            let (given, Fetched { rounds, rows, bytes }) =
+                guarded("gathering", number, || self.give(from, number, &drawn))?;
+            let gather = start.elapsed().as_secs_f64();
+            Ok((given, StageSeconds { gather, rounds, fetched_rows: rows, fetched_bytes: bytes, ..spent }))
         };
         let mut spent = StageSeconds::default();
-        let mut consume = |number: usize, next: &mut dyn FnMut() -> Option<Passed<Vec<BatchShare>>>| -> Result<bool> {
+        let mut consume = |number: usize, next: &mut dyn FnMut() -> Option<Passed<SharedBatch>>| -> Result<bool> {
             let waited = Instant::now();
             let Some(gathered) = next() else { return Ok(false) };
-            let (own, prepared) = gathered?;
-            let sizes = self.ranks.gather(own.iter().map(|share| share.sizes).collect::<Vec<_>>())?.concat();
+            let (batch, prepared) = gathered?;
             spent.waiting += waited.elapsed().as_secs_f64();
             spent.batches += 1;
-            spent.vertices += sizes.iter().map(|sizes| sizes.rows(0)).sum::<u64>();
-            spent.edges += sizes.iter().map(LevelSizes::all_drawn).sum::<u64>();
+            spent.vertices += batch.sizes.iter().map(|sizes| sizes.rows(0)).sum::<u64>();
+            spent.edges += batch.sizes.iter().map(LevelSizes::all_drawn).sum::<u64>();
+            spent.rounds += prepared.rounds;
+            spent.fetched_rows += prepared.fetched_rows;
+            spent.fetched_bytes += prepared.fetched_bytes;
             spent.sample += prepared.sample;
             spent.gather += prepared.gather;
             let start = Instant::now();
-            let goes_on = compute(number, SharedBatch { own, sizes })?;
+            let goes_on = compute(number, batch)?;
             spent.compute += start.elapsed().as_secs_f64();
             Ok(goes_on)
         };
@@ -102,6 +113,8 @@ impl Drawing {
         }
         let queue = self.batches.look_ahead;
         std::thread::scope(|scope| {
+            // If computing ends early, the other ranks may not answer any more.
+            let _ending = from.pulls.map(Pulls::ending);
             // A stage whose queue nobody reads any more ends.
             let (to_gather, sampled) = bounded(queue);
             scope.spawn(move || {
