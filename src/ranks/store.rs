@@ -40,10 +40,12 @@ pub(crate) struct Pulls<'s> {
 /// The rows of one pull.
 pub(crate) struct PulledRows<'s> {
     store: &'s RowStore,
-    /// The ids of other ranks that were asked for, ascending.
     ids: Vec<u32>,
-    /// For each rank, the place of its first id, and its rows.
-    of_ranks: Vec<(usize, Shared<u8>)>,
+    /// For each id of another rank, the place of its row among those of that rank.
+    places: Vec<u32>,
+    /// The rows of each other rank that were asked for.
+    of_ranks: Vec<Shared<u8>>,
+    row_count: u64,
     /// The notes of all ranks, one after the other.
     pub notes: Vec<u8>,
     /// Rounds of letters: 2, or 1 if rows have no numbers.
@@ -77,6 +79,38 @@ impl RowStore {
         self.offsets[rank]..self.offsets[rank + 1]
     }
 
+    /// Returns the rank that holds a row.
+    fn owner(&self, id: u32) -> usize {
+        // Of several ranks with this start, only the last one has ids.
+        self.offsets.partition_point(|&start| start <= id as usize) - 1
+    }
+
+    /// Returns the distinct ids that each other rank is asked for, ascending; and for each of these ids the place of its
+    /// row there, if it is of another rank.
+    fn asked(&self, ids: &[u32]) -> (Vec<Vec<u32>>, Vec<u32>) {
+        let (mut asked, mut places) = (vec![Vec::new(); self.ranks.count()], vec![0; ids.len()]);
+        if self.width == 0 {
+            return (asked, places);
+        }
+        let own = self.range(self.ranks.rank());
+        let others = ids.iter().enumerate().filter(|(_, id)| !own.contains(&(**id as usize)));
+        let mut keys: Vec<u64> = others.map(|(at, &id)| u64::from(id) << 32 | at as u64).collect();
+        keys.par_sort_unstable();
+        let mut owner = 0;
+        for key in keys {
+            let (id, at) = ((key >> 32) as u32, key as u32);
+            while id as usize >= self.offsets[owner + 1] {
+                owner += 1;
+            }
+            let asked: &mut Vec<u32> = &mut asked[owner];
+            if asked.last() != Some(&id) {
+                asked.push(id);
+            }
+            places[at as usize] = asked.len() as u32 - 1;
+        }
+        (asked, places)
+    }
+
     /// Returns a row of this rank.
     fn own_row(&self, id: u32) -> &[f32] {
         &self.own[(id as usize - self.offsets[self.ranks.rank()]) * self.width..][..self.width]
@@ -84,7 +118,7 @@ impl RowStore {
 }
 
 impl<'s> Pulls<'s> {
-    /// Pulls the rows of these ids. They may be repeated, and may be of this rank; each row of another rank is sent once.
+    /// Pulls the rows of these ids. They may be repeated, and may be of this rank. Each row of another rank is sent once.
     /// All ranks have to call it with the same number, and with notes of the same length, in bytes.
     ///
     /// # Errors
@@ -93,19 +127,13 @@ impl<'s> Pulls<'s> {
     /// # Cost
     /// One letter to each other rank, with 4 bytes for each of its rows and the note; and one to each rank that asks for
     /// rows, with 4 bytes for each number. O(ids log ids) time.
-    pub(crate) fn pull(&self, number: u64, mut ids: Vec<u32>, note: &[u8]) -> Result<PulledRows<'s>> {
+    pub(crate) fn pull(&self, number: u64, ids: Vec<u32>, note: &[u8]) -> Result<PulledRows<'s>> {
         let Self { store, series } = *self;
         let (ranks, width) = (&store.ranks, store.width);
-        let own = store.range(ranks.rank());
-        ids.retain(|&id| width > 0 && !own.contains(&(id as usize)));
-        ids.par_sort_unstable();
-        ids.dedup();
-        let place = |end: usize| ids.partition_point(|&id| (id as usize) < end);
-        let asked = |rank: usize| place(store.offsets[rank])..place(store.offsets[rank + 1]);
-        let others = || (0..ranks.count()).filter(|&rank| rank != ranks.rank());
+        let (asked, places) = store.asked(&ids);
         let letter = |subject| Letter { exchange: number, ..Letter::new(subject, series) };
-        for to in others() {
-            let ids: &[u8] = cast_slice(&ids[asked(to)]);
+        for to in (0..ranks.count()).filter(|&rank| rank != ranks.rank()) {
+            let ids: &[u8] = cast_slice(&asked[to]);
             ranks.send(to, &letter(Subject::Ids), note.len() + ids.len(), [note, ids].into_iter());
         }
         let mut notes = Vec::with_capacity(ranks.count() * note.len());
@@ -123,12 +151,13 @@ impl<'s> Pulls<'s> {
                 ranks.send(from, &letter(Subject::Pulled), wanted.len() * width * size_of::<f32>(), rows);
             }
         }
-        let pulled = (0..ranks.count()).map(|from| match asked(from) {
-            places if places.is_empty() => Ok((places.start, Shared::from(Vec::<u8>::new()))),
-            places => Ok((places.start, self.wait(Subject::Pulled, number, from)?)),
+        let pulled = asked.iter().enumerate().map(|(from, asked)| match asked.len() {
+            0 => Ok(Vec::new().into()),
+            _ => self.wait(Subject::Pulled, number, from),
         });
         let of_ranks = pulled.collect::<Result<_>>()?;
-        Ok(PulledRows { store, of_ranks, ids, notes, rounds: 1 + u64::from(width > 0) })
+        let row_count = asked.iter().map(|asked| asked.len() as u64).sum();
+        Ok(PulledRows { store, ids, places, of_ranks, row_count, notes, rounds: 1 + u64::from(width > 0) })
     }
 
     /// Returns a guard that ends the series when it is dropped: a pull that waits in another thread then ends with an
@@ -157,42 +186,45 @@ impl Drop for Ending<'_> {
 impl PulledRows<'_> {
     /// Returns the number of rows that came from other ranks.
     pub(crate) fn row_count(&self) -> u64 {
-        self.ids.len() as u64
+        self.row_count
     }
 
     /// Returns the bytes of these rows, and of their ids.
     pub(crate) fn bytes(&self) -> u64 {
-        self.row_count() * (4 + 4 * self.store.width as u64)
+        self.row_count * (4 + 4 * self.store.width as u64)
     }
 
-    /// Returns a matrix with the rows of these ids, each of which is of this rank or was pulled.
+    /// Returns a matrix with the rows of some of the ids that were given to the pull, in their order.
     ///
     /// # Errors
     /// [`NoHostMemory`].
     /// # Cost
-    /// O(width + log of the rows pulled) for each row.
-    pub(crate) fn matrix(&self, ids: &[u32]) -> std::result::Result<AlignedBytes, NoHostMemory> {
+    /// O(width + log ranks) for each row.
+    pub(crate) fn matrix(&self, ids: Range<usize>) -> std::result::Result<AlignedBytes, NoHostMemory> {
         let width = self.store.width;
         let mut rows = AlignedBytes::zeroed(ids.len() * width * size_of::<f32>())?;
         if width > 0 {
-            let numbers = rows.as_mut_slice::<f32>();
-            let tasks = numbers.par_chunks_mut(ROWS_A_TASK * width).zip(ids.par_chunks(ROWS_A_TASK));
-            tasks.for_each(|(to, ids)| to.chunks_exact_mut(width).zip(ids).for_each(|(to, &id)| self.copy(id, to)));
+            let tasks = rows
+                .as_mut_slice::<f32>()
+                .par_chunks_mut(ROWS_A_TASK * width)
+                .zip(ids.into_par_iter().step_by(ROWS_A_TASK));
+            tasks.for_each(|(to, first)| {
+                to.chunks_exact_mut(width).zip(first..).for_each(|(to, at)| self.copy(at, to));
+            });
         }
         Ok(rows)
     }
 
-    fn copy(&self, id: u32, to: &mut [f32]) {
-        let store = self.store;
-        // Of ranks without ids, the last one with this start is followed by the owner's end.
-        let owner = store.offsets.partition_point(|&start| start <= id as usize) - 1;
+    /// Copies the row of the id at a place of the pull.
+    fn copy(&self, at: usize, to: &mut [f32]) {
+        let (store, id) = (self.store, self.ids[at]);
+        let owner = store.owner(id);
         if owner == store.ranks.rank() {
             return to.copy_from_slice(store.own_row(id));
         }
-        let (first, rows) = &self.of_ranks[owner];
-        let place = self.ids.binary_search(&id).expect("the row was pulled") - first;
         let row_bytes = store.width * size_of::<f32>();
-        cast_slice_mut(to).copy_from_slice(&rows[place * row_bytes..][..row_bytes]);
+        let start = self.places[at] as usize * row_bytes;
+        cast_slice_mut(to).copy_from_slice(&self.of_ranks[owner][start..start + row_bytes]);
     }
 }
 
@@ -231,8 +263,10 @@ mod tests {
     }
 
     fn assert_rows(pulled: &PulledRows<'_>, ids: &[u32]) {
-        let got = pulled.matrix(ids).unwrap();
-        assert_eq!(got.as_slice::<f32>(), ids.iter().flat_map(|&id| row(id)).collect::<Vec<_>>());
+        for places in [0..ids.len(), ids.len() / 3..ids.len()] {
+            let want: Vec<f32> = ids[places.clone()].iter().flat_map(|&id| row(id)).collect();
+            assert_eq!(pulled.matrix(places).unwrap().as_slice::<f32>(), want);
+        }
     }
 
     #[test]
@@ -281,7 +315,7 @@ mod tests {
             let series = store.begin();
             let pulled = series.pull(0, vec![1, 3, 8], &[ranks.rank() as u8]).unwrap();
             assert_eq!((pulled.rounds, pulled.row_count(), pulled.bytes()), (1, 0, 0));
-            assert!(pulled.notes == [0, 1, 2] && pulled.matrix(&[1, 3, 8]).unwrap().is_empty());
+            assert!(pulled.notes == [0, 1, 2] && pulled.matrix(0..3).unwrap().is_empty());
         });
     }
 

@@ -232,8 +232,11 @@ impl Drawing {
             }
             None => None,
         };
+        let mut first = 0;
         let share = |(drawn, sizes): (&MiniBatch, &LevelSizes)| {
-            let values = from.values(drawn, pulled.as_ref()).map_err(|source| failed("gathering", number, source))?;
+            let pulled = pulled.as_ref().map(|pulled| (pulled, first..first + drawn.vertices.len()));
+            first += drawn.vertices.len();
+            let values = from.values(drawn, pulled).map_err(|source| failed("gathering", number, source))?;
             Ok(BatchShare { sizes: *sizes, values })
         };
         let own = drawn.iter().zip(&own_sizes).map(share).collect::<Result<_>>()?;
@@ -253,15 +256,15 @@ pub(crate) struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// Returns what a share of a batch gives to a part.
+    /// Returns what a share of a batch gives to a part. The features of its vertices may be among rows that were pulled.
     fn values(
         &self,
         drawn: &MiniBatch,
-        pulled: Option<&PulledRows<'_>>,
+        pulled: Option<(&PulledRows<'_>, Range<usize>)>,
     ) -> std::result::Result<Vec<(Slot, HostSlot)>, NoHostMemory> {
         let mut batch = Batch::new(self.supply, drawn);
-        if let Some(pulled) = pulled {
-            batch = batch.with_features(pulled.matrix(&drawn.vertices)?);
+        if let Some((pulled, places)) = pulled {
+            batch = batch.with_features(pulled.matrix(places)?);
         }
         self.contents.iter().map(|(slot, contents)| Ok((*slot, batch.get(contents)?))).collect()
     }
