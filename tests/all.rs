@@ -8,6 +8,7 @@ mod attention;
 mod bad_input;
 mod batch_checkpoints;
 mod batches;
+mod batches_ranks;
 mod bf16;
 mod checkpoints;
 mod dataset_archive_weights;

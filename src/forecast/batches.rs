@@ -14,7 +14,7 @@ use crate::plan::{DeviceBudget, Method, Script, Sequence, plan_sequence};
 use crate::profile;
 use crate::program::{LevelSizes, Program};
 use crate::sample::Scratch;
-use crate::train::{Batches, Drawing, StageSeconds};
+use crate::train::{Batches, Drawing, Sources, StageSeconds};
 use lapidary_kernels::{Slot, StorageType};
 
 /// Batches that are drawn for a forecast, at most.
@@ -77,7 +77,7 @@ impl DryRun<'_> {
         let wrong =
             |value: String, expected: &str| Err(Error::Value { option: "batch", value, expected: expected.into() });
         if self.rank_count() > 1 {
-            return wrong(format!("{} ranks", self.rank_count()), "mini-batches run in one process");
+            return wrong(format!("{} ranks", self.rank_count()), "mini-batches are forecast for one process");
         }
         let (model, inputs) = self.bound()?;
         let (Some(inputs), Some(data)) = (inputs, self.data()) else {
@@ -112,9 +112,10 @@ impl DryRun<'_> {
         let planned = plans.plan(bound, u64::MAX)?.0.peak_bytes;
         let supply = drawing.supply([&training]);
         let contents = plans.lower(bound).given_by_batch();
+        let from = Sources { supply: &supply, contents: &contents, pulls: None };
         let start = Instant::now();
         for (number, share) in shares.iter().enumerate() {
-            drawing.give(&supply, &contents, number, share)?;
+            drawing.give(&from, number, share)?;
         }
         let gather_s = start.elapsed().as_secs_f64();
         let compute_s: f64 = free.iter().map(|(script, lowered)| script_seconds(&profile, lowered, script)).sum();

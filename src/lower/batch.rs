@@ -42,6 +42,8 @@ pub struct BatchSupply {
 pub struct Batch<'a> {
     supply: &'a BatchSupply,
     drawn: &'a MiniBatch,
+    /// The rows of dense features of the vertices that do not stay on the device, unless they are read from the data.
+    given: Option<Shared<u8>>,
     blocks: BTreeMap<BlockSpec, BatchBlock>,
 }
 
@@ -112,7 +114,14 @@ fn loops_in(sources: &[u32], v: usize) -> usize {
 impl<'a> Batch<'a> {
     /// Makes the contents of a mini-batch available.
     pub fn new(supply: &'a BatchSupply, drawn: &'a MiniBatch) -> Self {
-        Self { supply, drawn, blocks: BTreeMap::new() }
+        Self { supply, drawn, given: None, blocks: BTreeMap::new() }
+    }
+
+    /// Sets the rows of dense features, as f32, of all vertices of the batch that do not stay on the device, in their
+    /// order. The features of the data are then not read.
+    pub fn with_features(mut self, rows: AlignedBytes) -> Self {
+        self.given = Some(rows.into());
+        self
     }
 
     /// Returns the array for `contents`.
@@ -128,14 +137,16 @@ impl<'a> Batch<'a> {
             Contents::Indptr(block) => HostSlot::constant(self.block(*block).block.indptr()),
             Contents::Indices(block) => HostSlot::constant(self.block(*block).block.indices()),
             Contents::Origin(Origin::OfBatch(origin, level)) if **origin == Origin::Features => {
-                HostSlot::Constant(self.features(self.vertices(*level))?.into())
+                HostSlot::Constant(self.features(self.vertices(*level), self.all_given())?)
             }
             Contents::Origin(Origin::OfBatch(origin, level)) => self.of_vertices(origin, *level),
             Contents::Rounded(Origin::OfBatch(origin, level)) if **origin == Origin::Features => {
-                self.rounded(self.vertices(*level))?
+                self.rounded(self.vertices(*level), self.all_given())?
             }
-            Contents::Origin(Origin::CopiedFeatures) => HostSlot::Constant(self.features(&self.copied())?.into()),
-            Contents::Rounded(Origin::CopiedFeatures) => self.rounded(&self.copied())?,
+            Contents::Origin(Origin::CopiedFeatures) => {
+                HostSlot::Constant(self.features(&self.copied(), self.given.as_ref())?)
+            }
+            Contents::Rounded(Origin::CopiedFeatures) => self.rounded(&self.copied(), self.given.as_ref())?,
             Contents::Origin(Origin::EdgeWeights(block, loops)) => {
                 HostSlot::constant(&Shared::from(self.edge_weights(*block, *loops)))
             }
@@ -180,23 +191,32 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Returns the rows of dense features.
-    fn features(&self, rows: &[u32]) -> Gathered<AlignedBytes> {
+    /// Returns rows of dense features: those that were given, or those of the data.
+    fn features(&self, rows: &[u32], given: Option<&Shared<u8>>) -> Gathered<Shared<u8>> {
         let FeatureData::Dense { data, width } = &self.supply.inputs.features else {
             panic!("a program for dense features is bound to sparse ones");
         };
-        let mut taken = AlignedBytes::zeroed(rows.len() * width * size_of::<f32>())?;
+        let bytes = rows.len() * width * size_of::<f32>();
+        if let Some(given) = given {
+            return Ok(given.slice(0..bytes));
+        }
+        let mut taken = AlignedBytes::zeroed(bytes)?;
         match &self.supply.feature_source {
             Some(source) => source.take(rows, taken.as_mut_slice())?,
             None => take(data, rows, *width, taken.as_mut_slice()),
         }
-        Ok(taken)
+        Ok(taken.into())
     }
 
-    fn rounded(&self, rows: &[u32]) -> Gathered<HostSlot> {
-        let rows = self.features(rows)?;
+    /// Returns the rows that were given, if they are those of all vertices.
+    fn all_given(&self) -> Option<&Shared<u8>> {
+        self.given.as_ref().filter(|_| self.supply.inputs.kept.is_none())
+    }
+
+    fn rounded(&self, rows: &[u32], given: Option<&Shared<u8>>) -> Gathered<HostSlot> {
+        let rows = self.features(rows, given)?;
         let mut stored = AlignedBytes::zeroed(rows.len() / 2)?;
-        round(rows.as_slice(), stored.as_mut_slice());
+        round(bytemuck::cast_slice(&rows), stored.as_mut_slice());
         Ok(HostSlot::Constant(stored.into()))
     }
 

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
 
 use lapidary_kernels::op::{BatchEdges, EdgeWeight, Gather, LoopWeight, RowSpace, RowStep, TensorType};
@@ -19,7 +20,8 @@ use super::{Attention, BlockSpec, Op};
 pub const MOST_LAYERS: usize = 16;
 
 /// The sizes of the levels of a mini-batch, or bounds of them for many.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Pod, Zeroable)]
+#[repr(C)]
 pub struct LevelSizes {
     /// Number of vertices of each level.
     rows: [u64; MOST_LAYERS + 1],

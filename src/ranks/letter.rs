@@ -20,10 +20,23 @@ pub(crate) enum Subject {
     Report,
     /// A letter whose time is measured.
     Probe,
+    /// The ids of the rows that this rank asks another one for, and its note to all.
+    Ids,
+    /// The rows that another rank has asked for.
+    Pulled,
 }
 
-const SUBJECTS: [Subject; 7] =
-    [Subject::Round, Subject::Failure, Subject::Rows, Subject::Term, Subject::Sum, Subject::Report, Subject::Probe];
+const SUBJECTS: [Subject; 9] = [
+    Subject::Round,
+    Subject::Failure,
+    Subject::Rows,
+    Subject::Term,
+    Subject::Sum,
+    Subject::Report,
+    Subject::Probe,
+    Subject::Ids,
+    Subject::Pulled,
+];
 
 /// What a letter says beside its content. As a message, it stands behind the content, which is then aligned as the
 /// message is.
@@ -32,9 +45,9 @@ const SUBJECTS: [Subject; 7] =
 pub(crate) struct Letter {
     /// The number of its subject; see [`Letter::subject`].
     pub subject: u64,
-    /// The round, or the session.
+    /// The round, the session, or the series of pulls.
     pub number: u64,
-    /// The exchange that rows and terms belong to.
+    /// The exchange that rows and terms belong to, or the pull.
     pub exchange: u64,
     /// The part that it comes from; of a sum, the rank.
     pub part: u64,
@@ -45,7 +58,7 @@ pub(crate) struct Letter {
 }
 
 impl Letter {
-    /// Creates a letter of a round or session.
+    /// Creates a letter of a round, a session or a series.
     pub(crate) fn new(subject: Subject, number: u64) -> Self {
         Self { subject: subject as u64, number, ..Self::zeroed() }
     }

@@ -13,6 +13,7 @@ mod post_office;
 mod slices;
 #[cfg(any(feature = "mpi", test))]
 mod spare;
+mod store;
 mod threads;
 
 use std::fmt;
@@ -30,6 +31,7 @@ pub(crate) use letter::{Letter, Subject};
 pub use links::Link;
 use post_office::PostOffice;
 pub(crate) use slices::Slices;
+pub(crate) use store::{PulledRows, Pulls, RowStore};
 
 /// The ranks of a job, seen from one of them.
 ///
@@ -45,7 +47,7 @@ struct Job {
     office: Arc<PostOffice>,
     /// Number of rounds so far. Every rank counts the same rounds.
     rounds: Mutex<u64>,
-    /// Number of sessions so far.
+    /// Number of sessions and of series of pulls so far.
     sessions: Mutex<u64>,
     /// What was sent to each rank.
     sent: Mutex<Vec<Sent>>,
@@ -238,7 +240,7 @@ impl Ranks {
         job.office.is_known(job.rank, &message)
     }
 
-    /// Returns the number of the next session, which is the same on every rank.
+    /// Returns the number of the next session or series of pulls, which is the same on every rank.
     pub(crate) fn next_session(&self) -> u64 {
         let Some(job) = &self.0 else { return 0 };
         let mut sessions = job.sessions.lock();

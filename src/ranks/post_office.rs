@@ -28,9 +28,17 @@ struct Letters {
     receive: Option<Receive>,
     /// Letters of sessions that this rank has not opened yet.
     early: Vec<(Letter, Shared<u8>)>,
+    /// The newest series of pulls that this rank has begun, and whether it goes on.
+    series: u64,
+    is_pulling: bool,
+    /// The contents of letters of pulls, by series and then by pull, subject and rank.
+    pulls: BTreeMap<(u64, Pull), Shared<u8>>,
     /// The ranks that have failed: number, machine and error.
     failures: Vec<(usize, String, String)>,
 }
+
+/// A letter of a series of pulls: number of the pull, subject, and the rank that sent it.
+type Pull = (u64, u64, usize);
 
 impl PostOffice {
     /// Takes a message of another rank.
@@ -46,6 +54,13 @@ impl PostOffice {
             Some(Subject::Round) => {
                 letters.rounds.insert((letter.number, from), content);
             }
+            // Another thread than that of the session waits for these.
+            Some(Subject::Ids | Subject::Pulled) => {
+                let is_of_use = letter.number > letters.series || letter.number == letters.series && letters.is_pulling;
+                if is_of_use {
+                    letters.pulls.insert((letter.number, (letter.exchange, letter.subject, from)), content);
+                }
+            }
             Some(_) if letter.number > letters.session => letters.early.push((letter, content)),
             // A letter of a session that has ended is of no use.
             Some(_) if letter.number < letters.session => {}
@@ -56,7 +71,8 @@ impl PostOffice {
             }
         }
         drop(letters);
-        self.arrived.notify_one();
+        // One thread may wait for a round, and one for a pull.
+        self.arrived.notify_all();
     }
 
     /// Notes that a rank has failed, which ends all waiting.
@@ -68,7 +84,7 @@ impl PostOffice {
             receive(Err(error));
         }
         drop(letters);
-        self.arrived.notify_one();
+        self.arrived.notify_all();
     }
 
     /// Gives the letters of a session to `receive`.
@@ -105,6 +121,40 @@ impl PostOffice {
         match letters.rounds.remove(&(round, from)) {
             Some(content) => Ok(content),
             None => Err(letters.failure().expect("there is a failure, or else the content")),
+        }
+    }
+
+    /// Begins a series of pulls.
+    pub(super) fn open_series(&self, series: u64) {
+        let mut letters = self.letters.lock();
+        (letters.series, letters.is_pulling) = (series, true);
+        letters.pulls.retain(|(of, _), _| *of >= series);
+    }
+
+    /// Ends a series of pulls, and all waiting for its letters.
+    pub(super) fn end_series(&self, series: u64) {
+        let mut letters = self.letters.lock();
+        if letters.series == series {
+            letters.is_pulling = false;
+            letters.pulls.retain(|(of, _), _| *of > series);
+        }
+        drop(letters);
+        self.arrived.notify_all();
+    }
+
+    /// Waits for a letter of a series of pulls.
+    ///
+    /// # Errors
+    /// [`Error::OtherRank`] if a rank fails before; [`Error::WorkersGone`] if the series ends before.
+    pub(super) fn wait_for_pull(&self, series: u64, pull: Pull) -> Result<Shared<u8>> {
+        let mut letters = self.letters.lock();
+        self.arrived.wait_while(&mut letters, |letters| {
+            let goes_on = letters.is_pulling && letters.series == series;
+            letters.failures.is_empty() && goes_on && !letters.pulls.contains_key(&(series, pull))
+        });
+        match letters.pulls.remove(&(series, pull)) {
+            Some(content) => Ok(content),
+            None => Err(letters.failure().unwrap_or(Error::WorkersGone)),
         }
     }
 

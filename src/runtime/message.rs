@@ -83,6 +83,8 @@ pub(super) struct Report {
     pub bytes: [u64; 2],
     /// Bytes copied by the script from other devices.
     pub bytes_between: u64,
+    /// The same three numbers as the script says them: to the device, to the host, from other devices.
+    pub planned_bytes: [u64; 3],
     /// Peak memory of the device so far, in bytes.
     pub peak_bytes: u64,
     /// Seconds of the training part and of the evaluation.

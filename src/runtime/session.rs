@@ -43,7 +43,15 @@ pub(crate) struct SessionSpec<'a> {
     pub levels: Option<LevelSizes>,
 }
 
-/// The share that one part has of a mini-batch, for [`Session::run_batch`].
+/// A mini-batch, for [`Session::run_batch`].
+pub(crate) struct SharedBatch {
+    /// The shares of this rank's parts.
+    pub own: Vec<BatchShare>,
+    /// The sizes of the shares of all parts, which are the same on every rank.
+    pub sizes: Vec<LevelSizes>,
+}
+
+/// The share that one part has of a mini-batch.
 pub(crate) struct BatchShare {
     pub sizes: LevelSizes,
     /// What the program reads of the batch: see [`Session::batch_contents`].
@@ -275,7 +283,10 @@ impl Session {
         let planned = Instant::now();
         // Planning may have tried other layouts; this sets the one that was chosen.
         let tilings = supply.tile(layout);
-        let batches = job.levels.map(|bound| BatchPrograms::new(job, Tiling::of_all(vec![tilings], layout), bound));
+        let batches = match job.levels {
+            Some(bound) => Some(BatchPrograms::new(job, Tiling::of_all(ranks.gather(tilings)?, layout), bound)),
+            None => None,
+        };
         let opened = open(&budgets[own])?;
         let runtime = Runtime::open(opened, lowered, &mut supply, &ranks)?;
         let setup_scripts = scripts(&setup);
@@ -366,27 +377,27 @@ impl Session {
     }
 
     /// Runs phases like [`Session::run`] on a mini-batch. The plan is the one for the largest batch so far; only the
-    /// sizes differ. A batch that is larger than any before makes new plans.
+    /// sizes differ. A batch that is larger than any before makes new plans: on every rank, since all know all sizes.
     ///
     /// # Errors
     /// As [`Session::run`]; [`Error::DoesNotFit`] for a batch that does not fit.
     /// # Cost
-    /// O(operations) beside the run.
+    /// O(operations) for each part of this rank, beside the run.
     pub(crate) fn run_batch(
         &mut self,
         phases: &[usize],
         metrics: &[(usize, &str)],
         controls: &[(Origin, HostSlot)],
-        shares: Vec<BatchShare>,
+        SharedBatch { own, sizes }: SharedBatch,
         traced_and_checked: [bool; 2],
     ) -> Result<Done> {
         let bound = self.batches.as_ref().expect("the session is for mini-batches").bound;
-        let needed = shares.iter().fold(bound, |bound, share| bound.or(&share.sizes));
+        let needed = sizes.iter().fold(bound, |bound, sizes| bound.or(sizes));
         if needed != bound {
             self.grow(needed.with_room())?;
         }
         let programs = self.batches.as_ref().expect("the session is for mini-batches");
-        let shares = shares.into_iter().enumerate();
+        let shares = self.runtime.own_parts().zip(own);
         let sized = shares.map(|(part, share)| (programs.sized(part, share.sizes), share.values)).collect();
         self.run_phases(phases, metrics, controls, traced_and_checked, sized)
     }
@@ -436,7 +447,7 @@ impl Session {
         let controls: Vec<(Slot, HostSlot)> = controls.collect();
         let mut scripts = self.scripts[phases].clone();
         let mut resized = Vec::new();
-        for (script, (lowered, values)) in scripts.iter_mut().zip(shares) {
+        for (script, (lowered, values)) in scripts[self.runtime.own_parts()].iter_mut().zip(shares) {
             *script = Arc::new(script.resized(&lowered.sequence(phases), &lowered));
             resized.push((Arc::new(lowered), values));
         }
@@ -452,20 +463,23 @@ impl Session {
         shares: &[SizedShare<Arc<Lowered>>],
     ) -> Result<Done> {
         let metrics = Arc::new(metrics.to_vec());
-        let reports = self.runtime.run(scripts, |part, script| Run {
-            script,
-            metrics: metrics.clone(),
-            controls: shares.get(part).iter().flat_map(|(_, values)| values).chain(controls).cloned().collect(),
-            note: self.note,
-            lowered: shares.get(part).map(|(lowered, _)| lowered.clone()),
-            traced,
-            checked,
+        let first = self.runtime.own_parts().start;
+        let reports = self.runtime.run(scripts, |part, script| {
+            let share = shares.get(part - first);
+            Run {
+                script,
+                metrics: metrics.clone(),
+                controls: share.iter().flat_map(|(_, values)| values).chain(controls).cloned().collect(),
+                note: self.note,
+                lowered: share.map(|(lowered, _)| lowered.clone()),
+                traced,
+                checked,
+            }
         })?;
-        let planned = scripts.iter().fold([0, 0], |sum, s| [sum[0] + s.bytes_to_device, sum[1] + s.bytes_to_host]);
-        let planned_between = scripts.iter().map(|script| script.bytes_between_devices).sum();
-        let mut done = Done { planned_bytes: planned, bytes_between: [0, planned_between], ..Done::default() };
+        let mut done = Done::default();
         for (part, report) in reports.into_iter().enumerate() {
-            let Report { bytes, bytes_between, peak_bytes, seconds, metrics, spans, not_finite, note } = report;
+            let Report { bytes, bytes_between, planned_bytes, peak_bytes, seconds, metrics, spans, not_finite, note } =
+                report;
             done.notes.push(note);
             let step = |found: &Option<NotFinite>| found.as_ref().map_or(usize::MAX, |found| found.step);
             if step(&not_finite) < step(&done.not_finite) {
@@ -475,8 +489,10 @@ impl Session {
             done.metrics.push(metrics);
             done.spans.push(spans);
             done.bytes_between[0] += bytes_between;
+            done.bytes_between[1] += planned_bytes[2];
             for i in 0..2 {
                 done.bytes[i] += bytes[i];
+                done.planned_bytes[i] += planned_bytes[i];
                 done.seconds[i] = seconds[i].max(done.seconds[i]);
             }
         }

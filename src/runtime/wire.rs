@@ -14,6 +14,7 @@ use crate::error::{Error, NotFinite, Result};
 struct Wire {
     bytes: [u64; 2],
     bytes_between: u64,
+    planned_bytes: [u64; 3],
     peak_bytes: u64,
     seconds: [f64; 2],
     metrics: Vec<Vec<u8>>,
@@ -32,6 +33,7 @@ pub(super) fn report_bytes(report: &Report, began: Instant) -> Vec<u8> {
     let wire = Wire {
         bytes: report.bytes,
         bytes_between: report.bytes_between,
+        planned_bytes: report.planned_bytes,
         peak_bytes: report.peak_bytes,
         seconds: report.seconds,
         metrics: report.metrics.iter().map(HostSlot::to_vec).collect(),
@@ -61,6 +63,7 @@ pub(super) fn report_of(bytes: &[u8]) -> Result<Report> {
     Ok(Report {
         bytes: wire.bytes,
         bytes_between: wire.bytes_between,
+        planned_bytes: wire.planned_bytes,
         peak_bytes: wire.peak_bytes,
         seconds: wire.seconds,
         metrics: metrics.map_err(|source| Error::Device {

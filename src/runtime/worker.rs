@@ -209,6 +209,7 @@ impl Worker {
         Ok(Report {
             bytes: [after.0[0] - entered.0[0], after.0[1] - entered.0[1]],
             bytes_between: after.1 - entered.1,
+            planned_bytes: [script.bytes_to_device, script.bytes_to_host, script.bytes_between_devices],
             peak_bytes: self.device.peak_bytes(),
             seconds: [seconds(0), seconds(1)],
             metrics: metrics.into_iter().map(|metric| metric.expect("a metric is made by its sequence")).collect(),

@@ -198,13 +198,17 @@ impl<'a> TrainerBuilder<'a> {
         };
         if let (Some(drawing), Some((_, sizes))) = (drawing, batches) {
             let supply = Arc::new(drawing.supply(setup.programs().map(|(_, program)| program)));
-            setup.evaluator = sampled.map(|drawing| Feeder { drawing, supply: supply.clone() });
+            setup.evaluator = sampled.map(|drawing| Feeder { drawing, supply: supply.clone(), store: None });
             // Training and evaluation share their slots, so one size bounds both.
             let sizes = evaluated.map_or(sizes, |(_, others)| sizes.or(&others));
-            setup.batches = Some((Feeder { drawing, supply }, sizes));
+            setup.batches = Some((Feeder { drawing, supply, store: None }, sizes));
         }
         let start = Instant::now();
         let (parts, learner) = first_split(&setup, &whole)?;
+        let store = setup.batches.as_ref().and_then(|(feeder, _)| feeder.drawing.store(&parts)).map(Arc::new);
+        for feeder in setup.batches.iter_mut().map(|(feeder, _)| feeder).chain(&mut setup.evaluator) {
+            feeder.store = store.clone();
+        }
         let split = Instant::now();
         let session = setup.open(parts, None)?;
         let learning = learner.map(|learner| Learning { learner, move_s: split.elapsed().as_secs_f64() });
@@ -279,16 +283,9 @@ impl TrainerBuilder<'_> {
     /// Returns the mini-batches of the data, if epochs consist of them.
     fn drawing(&self, inputs: &Inputs) -> Result<Option<Drawing>> {
         let Some(batches) = self.batches.clone() else { return Ok(None) };
-        let parts = self.options.part_count();
-        if self.options.ranks.count() > 1 {
-            let expected = "mini-batches run in one process; start it without `mpirun`".into();
-            return Err(Error::Value {
-                option: "batch",
-                value: format!("{} ranks", self.options.ranks.count()),
-                expected,
-            });
-        }
-        Drawing::new(batches, self.data, inputs, self.dtype, self.seed, parts).map(Some)
+        let RunOptions { devices, ranks, .. } = &self.options;
+        let drawing = Drawing::new(batches, self.data, inputs, self.dtype, self.seed, devices.count())?;
+        drawing.on_ranks(ranks).map(Some)
     }
 }
 

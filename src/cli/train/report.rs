@@ -59,14 +59,30 @@ pub(super) fn epoch_line(epoch: &Epoch, labels: LabelKind) -> serde_json::Value 
         "bytes_to_host": epoch.bytes_to_host,
     });
     if let Some(stages) = epoch.stages {
-        let StageSeconds { batches, vertices, edges, found, rows_read, bytes_read, sample, gather, compute, waiting } =
-            stages;
+        let StageSeconds {
+            batches,
+            vertices,
+            edges,
+            found,
+            rows_read,
+            bytes_read,
+            sample,
+            gather,
+            compute,
+            waiting,
+            ..
+        } = stages;
         line["batches"] = batches.into();
         line["input_rows"] = vertices.into();
         line["sampled_edges"] = edges.into();
         line["feature_rows_found"] = found.into();
         line["feature_rows_read"] = rows_read.into();
         line["feature_bytes_read"] = bytes_read.into();
+        if stages.rounds > 0 {
+            line["rounds"] = stages.rounds.into();
+            line["fetched_rows"] = stages.fetched_rows.into();
+            line["fetched_bytes"] = stages.fetched_bytes.into();
+        }
         line["stage_seconds"] = json!({
             "sampling": sample, "gathering": gather, "computing": compute, "waiting": waiting,
         });
@@ -184,6 +200,10 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
             features += &format!("; {}", reads_line([rows_read, bytes_read]));
         }
         rows.push(("features", features));
+        if stages.rounds > 0 {
+            let (count, bytes) = (output::count(stages.fetched_rows), bytesize::ByteSize(stages.fetched_bytes));
+            rows.push(("fetched", format!("{count} rows, {bytes}, in {} rounds per epoch by rank 0", stages.rounds)));
+        }
     }
     if let Some(dir) = &args.checkpoints.checkpoint {
         rows.push(("checkpoint", dir.display().to_string()));

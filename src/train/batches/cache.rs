@@ -13,7 +13,7 @@ use crate::lower::{FeatureData, Inputs, KeptRows};
 use crate::sample::Scratch;
 
 /// The epoch whose batches show what is read often. It is never trained on.
-const PROBED_EPOCH: u64 = 0;
+const PROBED_EPOCH: u64 = u64::MAX;
 
 /// Batches of it that are drawn, at most.
 const PROBES: usize = 64;

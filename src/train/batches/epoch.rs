@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use super::{Drawing, StageSeconds};
+use super::{Drawing, Sources, StageSeconds};
 use crate::error::{NotFinite, Result};
 use crate::lower::BatchSupply;
 use crate::program::Origin;
+use crate::ranks::RowStore;
 use crate::runtime::{Done, Session, StageSpan};
 use crate::train::PartialEpoch;
 use crate::train::trainer::{PLAIN_EPOCH, TRAIN_PHASE, clock, sum_of_terms};
@@ -15,8 +16,10 @@ use crate::train::trainer::{PLAIN_EPOCH, TRAIN_PHASE, clock, sum_of_terms};
 /// The mini-batches of a trainer.
 pub(in crate::train) struct Feeder {
     pub drawing: Drawing,
-    /// Shared by training and evaluation.
+    /// Shared by training and evaluation, as is the store.
     pub supply: Arc<BatchSupply>,
+    /// The features of all ranks, if there are several.
+    pub store: Option<Arc<RowStore>>,
 }
 
 /// What is called after each batch, with its number in the epoch, from 1, and the number of batches.
@@ -79,10 +82,12 @@ impl Feeder {
         let before = (run.epoch - 1) * count;
         let next = so_far.partial.batches;
         let numbers = next as usize..next.saturating_add(run.batches).min(count) as usize;
-        let fed = self.drawing.each(run.epoch, numbers, &self.supply, &contents, |number, given| {
-            let seeds = given.first().map_or(0, |share| share.sizes.labelled);
+        let pulls = self.store.as_ref().map(|store| store.begin());
+        let from = Sources { supply: &self.supply, contents: &contents, pulls: pulls.as_ref() };
+        let fed = self.drawing.each(run.epoch, numbers, &from, |number, batch| {
+            let seeds = batch.sizes.first().map_or(0, |sizes| sizes.labelled);
             let controls = [(Origin::Clock, clock(before + number as u64 + 1))];
-            let done = session.run_batch(PLAIN_EPOCH, &metrics, &controls, given, [run.traced, run.checked])?;
+            let done = session.run_batch(PLAIN_EPOCH, &metrics, &controls, batch, [run.traced, run.checked])?;
             so_far.partial.loss_sum += seeds as f64 * sum_of_terms(&done, run.losses);
             so_far.partial.seeds += seeds;
             so_far.partial.batches = number as u64 + 1;

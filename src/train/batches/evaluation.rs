@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{EVALUATION_EPOCH, Feeder};
+use super::{EVALUATION_EPOCH, Feeder, Sources};
 use crate::error::Result;
 use crate::infer::{Accuracy, Counts};
 use crate::runtime::{Done, Session};
@@ -19,8 +19,10 @@ impl Feeder {
         let metrics = Accuracy::metrics(EVALUATE_PHASE);
         let (mut counts, mut all) = (Counts::default(), Done::default());
         let numbers = 0..self.drawing.count();
-        self.drawing.each(EVALUATION_EPOCH, numbers, &self.supply, &contents, |_, given| {
-            let done = session.run_batch(EVALUATION, &metrics, &[], given, [is_timed, false])?;
+        let pulls = self.store.as_ref().map(|store| store.begin());
+        let from = Sources { supply: &self.supply, contents: &contents, pulls: pulls.as_ref() };
+        self.drawing.each(EVALUATION_EPOCH, numbers, &from, |_, batch| {
+            let done = session.run_batch(EVALUATION, &metrics, &[], batch, [is_timed, false])?;
             counts.add(&done, 0);
             all.add(done);
             Ok(true)

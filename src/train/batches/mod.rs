@@ -6,17 +6,19 @@ mod evaluation;
 mod feature_rows;
 mod pipeline;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::dataset::{Dataset, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
-use crate::lower::{Batch, BatchSupply, Contents, Gathered, Inputs, level_sizes};
+use crate::lower::{Batch, BatchSupply, Contents, FeatureData, Gathered, Inputs, level_sizes};
 use crate::program::{LevelSizes, MOST_LAYERS, Program};
-use crate::runtime::BatchShare;
+use crate::ranks::{PulledRows, Pulls, Ranks, RowStore};
+use crate::runtime::{BatchShare, SharedBatch};
 use crate::sample::{BatchKey, MiniBatch, Sampler, Scratch, epoch_order};
-use lapidary_kernels::{Slot, StorageType};
+use lapidary_kernels::{HostSlot, Slot, StorageType};
 
 pub use cache::{FeatureCache, ParseFeatureCacheError};
 pub(super) use epoch::{BatchRun, BatchedEpoch, Feeder, OnBatch};
@@ -140,30 +142,34 @@ impl Batches {
 }
 
 /// The mini-batches of a dataset.
+#[derive(Clone)]
 pub(crate) struct Drawing {
     batches: Batches,
     inputs: Inputs,
     /// Labelled vertices: of the training split, or of all splits for evaluations.
     seeds: Vec<u32>,
     seed: u64,
-    /// Number of parts that share each batch.
-    parts: usize,
+    /// The ranks whose devices share each batch, and the number of devices of each.
+    ranks: Ranks,
+    devices: usize,
     /// Where rows of features come from, if not from the array of all of them.
     feature_rows: Option<Arc<FeatureRows>>,
 }
 
 impl Drawing {
+    /// Creates the mini-batches that `devices` devices share.
+    ///
     /// # Errors
-    /// [`Error::Value`] for batches without seeds, for no layers or too many, and for a cache of features that
-    /// are not read from a file or not dense; [`Error::DataLacks`] for data without labelled vertices to train on; [`Error::Dataset`] if
-    /// the rows of the cache cannot be read; [`Error::Batch`].
+    /// [`Error::Value`] for batches without seeds, for no layers or too many, and for a cache of features that are not
+    /// read from a file or not dense; [`Error::DataLacks`] for data without labelled vertices to train on;
+    /// [`Error::Dataset`] if the rows of the cache cannot be read; [`Error::Batch`].
     pub(crate) fn new(
         batches: Batches,
         data: &Dataset,
         inputs: &Inputs,
         dtype: StorageType,
         seed: u64,
-        parts: usize,
+        devices: usize,
     ) -> Result<Self> {
         if batches.size == 0 {
             let expected = "a batch has at least one seed".into();
@@ -183,7 +189,8 @@ impl Drawing {
             return Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
         }
         let caches = (batches.feature_cache, batches.device_cache);
-        let mut drawing = Self { batches, inputs: inputs.clone(), seeds, seed, parts, feature_rows: None };
+        let (inputs, ranks) = (inputs.clone(), Ranks::alone());
+        let mut drawing = Self { batches, inputs, seeds, seed, ranks, devices, feature_rows: None };
         if caches == (None, None) {
             return Ok(drawing);
         }
@@ -192,7 +199,7 @@ impl Drawing {
             drawing.feature_rows = Some(cache.fill(&drawing, data, &by_visits)?.into());
         }
         if let Some(cache) = caches.1 {
-            drawing.inputs.kept = cache.on_device(inputs, dtype, &by_visits)?.map(Arc::new);
+            drawing.inputs.kept = cache.on_device(&drawing.inputs, dtype, &by_visits)?.map(Arc::new);
         }
         Ok(drawing)
     }
@@ -203,14 +210,29 @@ impl Drawing {
         let sampler = self.batches.evaluation.clone()?;
         let batches = Batches { sampler, ..self.batches.clone() };
         let seeds = labelled(data, &[TRAIN, VAL, TEST]);
-        let (inputs, feature_rows) = (self.inputs.clone(), self.feature_rows.clone());
-        Some(Self { batches, inputs, seeds, feature_rows, ..*self })
+        Some(Self { batches, seeds, ..self.clone() })
     }
 
-    /// Draws a few batches of the first epoch, and returns sizes that hardly any batch passes.
+    /// Sets the ranks that share the batches, each with as many devices.
     ///
     /// # Errors
-    /// [`Error::Batch`].
+    /// [`Error::Value`] if there are several and features are read from a file.
+    pub(super) fn on_ranks(self, ranks: &Ranks) -> Result<Self> {
+        match self.batches.feature_cache {
+            Some(cache) if ranks.count() > 1 => Err(Error::Value {
+                option: "feature_cache",
+                value: cache.to_string(),
+                expected: "with several ranks, rows come from the rank that has them; leave this option out".into(),
+            }),
+            _ => Ok(Self { ranks: ranks.clone(), ..self }),
+        }
+    }
+
+    /// Draws a few batches of the first epoch, and returns sizes that hardly any batch passes, on any rank. All ranks
+    /// have to call it.
+    ///
+    /// # Errors
+    /// [`Error::Batch`]; [`Error::OtherRank`].
     pub(super) fn expected_sizes(&self) -> Result<LevelSizes> {
         let order = self.order(1);
         let mut scratch = Scratch::default();
@@ -220,7 +242,8 @@ impl Drawing {
                 largest = largest.or(&self.sizes(&drawn));
             }
         }
-        Ok(largest.with_room())
+        let of_ranks = self.ranks.gather(largest)?;
+        Ok(of_ranks.iter().fold(largest, |largest, sizes| largest.or(sizes)).with_room())
     }
 
     /// Returns the data, with the rows that stay on the devices.
@@ -253,7 +276,8 @@ impl Drawing {
         Some((first * self.batches.size as u64).min(self.seeds.len() as u64))
     }
 
-    /// Draws the shares of a batch: each part has consecutive seeds. What is drawn of a vertex does not depend on the part.
+    /// Draws this rank's shares of a batch: each part of the job has consecutive seeds. What is drawn of a vertex does
+    /// not depend on the part.
     pub(crate) fn draw(
         &self,
         epoch: u64,
@@ -261,13 +285,19 @@ impl Drawing {
         order: &[u32],
         scratch: &mut Scratch,
     ) -> Result<Vec<MiniBatch>> {
-        let size = self.batches.size;
-        let seeds = &order[number * size..((number + 1) * size).min(order.len())];
+        let seeds = &order[self.places(number)];
         let key = BatchKey { seed: self.seed, epoch, batch: number as u64 };
-        let share = |part: usize| &seeds[seeds.len() * part / self.parts..seeds.len() * (part + 1) / self.parts];
-        let drawn =
-            (0..self.parts).map(|part| self.batches.sampler.sample(&self.inputs.graph, share(part), key, scratch));
+        let (parts, own) = (self.ranks.count() * self.devices, self.ranks.rank() * self.devices);
+        let share = |part: usize| &seeds[seeds.len() * part / parts..seeds.len() * (part + 1) / parts];
+        let drawn = (own..own + self.devices)
+            .map(|part| self.batches.sampler.sample(&self.inputs.graph, share(part), key, scratch));
         drawn.collect::<std::result::Result<_, _>>().map_err(|source| failed("sampling", number, source))
+    }
+
+    /// Returns where the seeds of a batch are in the order of the epoch.
+    fn places(&self, number: usize) -> Range<usize> {
+        let size = self.batches.size;
+        number * size..((number + 1) * size).min(self.seeds.len())
     }
 
     /// Returns the sizes of a share of a batch.
@@ -296,26 +326,95 @@ impl Drawing {
         self.feature_rows.as_deref()
     }
 
-    /// Returns what a batch gives to the parts of a session.
+    /// Returns the store of the features of all ranks, each of which holds those of its parts; `None` if there is one
+    /// rank. Sparse features are not in it: every rank reads those that it needs.
+    pub(super) fn store(&self, parts: &[Range<usize>]) -> Option<RowStore> {
+        if self.ranks.count() == 1 {
+            return None;
+        }
+        let starts = parts.iter().step_by(self.devices).map(|part| part.start);
+        let offsets: Vec<usize> = starts.chain([self.inputs.graph.vertex_count()]).collect();
+        let (rows, width) = match &self.inputs.features {
+            FeatureData::Dense { data, width } => {
+                let [start, end] = [0, 1].map(|i| offsets[self.ranks.rank() + i] * width);
+                (data.slice(start..end), *width)
+            }
+            FeatureData::Sparse { .. } => (Vec::new().into(), 0),
+        };
+        Some(RowStore::new(&self.ranks, offsets, rows, width))
+    }
+
+    /// Returns what a batch gives to this rank's parts of a session, and what was fetched from other ranks for it. All
+    /// ranks have to call it, if there is a store.
+    ///
+    /// # Errors
+    /// [`Error::Batch`]; [`Error::OtherRank`].
     pub(crate) fn give(
         &self,
-        supply: &BatchSupply,
-        contents: &[(Slot, Contents)],
+        from: &Sources<'_>,
         number: usize,
         drawn: &[MiniBatch],
-    ) -> Result<Vec<BatchShare>> {
-        let labelled = drawn.iter().map(|drawn| drawn.seeds as u64).sum();
-        let share = |drawn: &MiniBatch| {
-            let mut batch = Batch::new(supply, drawn);
-            let values = contents.iter().map(|(slot, contents)| Ok((*slot, batch.get(contents)?)));
-            let values = values.collect::<Gathered<_>>();
-            let values = values.map_err(|source| failed("gathering", number, source))?;
-            let mut sizes = self.sizes(drawn);
-            // The loss is a mean over all seeds of the batch.
-            sizes.labelled = labelled;
-            Ok(BatchShare { sizes, values })
+    ) -> Result<(SharedBatch, Fetched)> {
+        let mut own_sizes: Vec<LevelSizes> = drawn.iter().map(|drawn| self.sizes(drawn)).collect();
+        // The loss is a mean over all seeds of the batch, which other ranks have a share of.
+        own_sizes.iter_mut().for_each(|sizes| sizes.labelled = self.places(number).len() as u64);
+        let pulled = match from.pulls {
+            Some(pulls) => {
+                let vertices = drawn.iter().flat_map(|drawn| self.copied(drawn)).collect();
+                Some(pulls.pull(number as u64, vertices, bytemuck::cast_slice(&own_sizes))?)
+            }
+            None => None,
         };
-        drawn.iter().map(share).collect()
+        let mut first = 0;
+        let share = |(drawn, sizes): (&MiniBatch, &LevelSizes)| {
+            let rows = if self.inputs.kept.is_some() { sizes.copied } else { sizes.rows(0) } as usize;
+            let pulled = pulled.as_ref().map(|pulled| (pulled, first..first + rows));
+            first += rows;
+            let values = from.values(drawn, pulled).map_err(|source| failed("gathering", number, source))?;
+            Ok(BatchShare { sizes: *sizes, values })
+        };
+        let own = drawn.iter().zip(&own_sizes).map(share).collect::<Result<_>>()?;
+        let fetched = pulled.as_ref().map(Fetched::of).unwrap_or_default();
+        let sizes = pulled.map_or(own_sizes, |pulled| bytemuck::pod_collect_to_vec(&pulled.notes));
+        Ok((SharedBatch { own, sizes }, fetched))
+    }
+}
+
+/// What batches are gathered from.
+pub(crate) struct Sources<'a> {
+    pub supply: &'a BatchSupply,
+    /// What a batch gives, and where: see [`Session::batch_contents`](crate::runtime::Session::batch_contents).
+    pub contents: &'a [(Slot, Contents)],
+    /// With several ranks, the features of all.
+    pub pulls: Option<&'a Pulls<'a>>,
+}
+
+impl Sources<'_> {
+    /// Returns what a share of a batch gives to a part. The features of its vertices may be among rows that were pulled.
+    fn values(
+        &self,
+        drawn: &MiniBatch,
+        pulled: Option<(&PulledRows<'_>, Range<usize>)>,
+    ) -> Gathered<Vec<(Slot, HostSlot)>> {
+        let mut batch = Batch::new(self.supply, drawn);
+        if let Some((pulled, places)) = pulled {
+            batch = batch.with_features(pulled.matrix(places)?);
+        }
+        self.contents.iter().map(|(slot, contents)| Ok((*slot, batch.get(contents)?))).collect()
+    }
+}
+
+/// What this rank fetched from other ranks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fetched {
+    rounds: u64,
+    rows: u64,
+    bytes: u64,
+}
+
+impl Fetched {
+    fn of(pulled: &PulledRows<'_>) -> Self {
+        Self { rounds: pulled.rounds, rows: pulled.row_count(), bytes: pulled.bytes() }
     }
 }
 

@@ -5,17 +5,19 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
+use lapidary_kernels::panic_message;
 use lapidary_kernels::sync::{Receiver, bounded};
-use lapidary_kernels::{Slot, panic_message};
 
-use super::{Drawing, FeatureRows, failed};
+use super::{Drawing, FeatureRows, Fetched, Sources, failed};
 use crate::error::Result;
-use crate::lower::{BatchSupply, Contents};
-use crate::runtime::{BatchShare, STAGES, StageSpan};
+use crate::program::LevelSizes;
+use crate::ranks::Pulls;
+use crate::runtime::{STAGES, SharedBatch, StageSpan};
 use crate::sample::{MiniBatch, Scratch};
 
 /// Seconds that the stages of an epoch of mini-batches worked, and on how much. They work at the same time, so the sum
-/// may be more than the epoch took.
+/// may be more than the epoch took. With several ranks, seconds are those of this rank, and the sizes of
+/// batches those of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StageSeconds {
     /// Number of batches.
@@ -30,9 +32,15 @@ pub struct StageSeconds {
     pub rows_read: u64,
     /// Bytes of these reads, in whole pages of the file.
     pub bytes_read: u64,
+    /// Rounds of messages in which this rank fetched features from other ranks, in all batches.
+    pub rounds: u64,
+    /// Number of rows of features that this rank fetched from other ranks, in all batches.
+    pub fetched_rows: u64,
+    /// Bytes of these rows and of their ids.
+    pub fetched_bytes: u64,
     /// Drawing the blocks.
     pub sample: f64,
-    /// Gathering features and labels of the vertices, and preparing the blocks.
+    /// Gathering features and labels of the vertices, which includes waiting for other ranks, and preparing the blocks.
     pub gather: f64,
     /// Computing: copies to the device, forward, backward and update.
     pub compute: f64,
@@ -49,17 +57,25 @@ impl StageSeconds {
 
     /// Adds the seconds of later batches.
     pub(super) fn add(&mut self, later: Self) {
-        let Self { batches, vertices, edges, found, rows_read, bytes_read, sample, gather, compute, waiting } = later;
-        self.batches += batches;
-        self.vertices += vertices;
-        self.edges += edges;
-        self.found += found;
-        self.rows_read += rows_read;
-        self.bytes_read += bytes_read;
-        self.sample += sample;
-        self.gather += gather;
-        self.compute += compute;
-        self.waiting += waiting;
+        let counts = [
+            (&mut self.batches, later.batches),
+            (&mut self.vertices, later.vertices),
+            (&mut self.edges, later.edges),
+            (&mut self.found, later.found),
+            (&mut self.rows_read, later.rows_read),
+            (&mut self.bytes_read, later.bytes_read),
+            (&mut self.rounds, later.rounds),
+            (&mut self.fetched_rows, later.fetched_rows),
+            (&mut self.fetched_bytes, later.fetched_bytes),
+        ];
+        counts.into_iter().for_each(|(sum, more)| *sum += more);
+        let seconds = [
+            (&mut self.sample, later.sample),
+            (&mut self.gather, later.gather),
+            (&mut self.compute, later.compute),
+            (&mut self.waiting, later.waiting),
+        ];
+        seconds.into_iter().for_each(|(sum, more)| *sum += more);
     }
 }
 
@@ -70,19 +86,23 @@ type Worked = [Instant; 2];
 type Passed<T, const N: usize> = Result<(T, [Worked; N])>;
 
 impl Drawing {
-    /// Prepares these batches of an epoch, and calls `compute` with each in order. `compute` returns whether to go on.
+    /// Prepares this rank's shares of some batches of an epoch, and calls `compute` with each in order. `compute` returns
+    /// whether to go on. All ranks have to call it. They may be at different batches, each as far ahead as its queues
+    /// allow: a rank waits in a batch for others only until they have prepared it as well.
     ///
     /// # Returns
     /// The seconds of the stages, and when each stage worked on each batch, in the order of the batches.
     /// # Errors
-    /// The first error of any stage, [`crate::Error::Batch`] for those that prepare batches.
+    /// The first error of any stage, [`crate::Error::Batch`] for those that prepare batches;
+    /// [`crate::Error::OtherRank`].
+    /// # Cost
+    /// With several ranks, one pull per batch: see [`Pulls::pull`].
     pub(super) fn each(
         &self,
         epoch: u64,
         numbers: Range<usize>,
-        supply: &BatchSupply,
-        contents: &[(Slot, Contents)],
-        mut compute: impl FnMut(usize, Vec<BatchShare>) -> Result<bool>,
+        from: &Sources<'_>,
+        mut compute: impl FnMut(usize, SharedBatch) -> Result<bool>,
     ) -> Result<(StageSeconds, Vec<StageSpan>)> {
         let order = self.order(epoch);
         let mut scratch = Scratch::default();
@@ -91,27 +111,30 @@ impl Drawing {
             let drawn = guarded("sampling", number, || self.draw(epoch, number, &order, &mut scratch))?;
             Ok((drawn, [[start, Instant::now()]]))
         };
-        let gather = |number: usize, sampled: Passed<Vec<MiniBatch>, 1>| -> Passed<Vec<BatchShare>, 2> {
+        let gather = |number: usize, sampled: Passed<Vec<MiniBatch>, 1>| -> Passed<(SharedBatch, Fetched), 2> {
             let (drawn, [sampled]) = sampled?;
             let start = Instant::now();
-            let given = guarded("gathering", number, || self.give(supply, contents, number, &drawn))?;
+            let given = guarded("gathering", number, || self.give(from, number, &drawn))?;
             Ok((given, [sampled, [start, Instant::now()]]))
         };
         let (mut spent, mut spans) = (StageSeconds::default(), Vec::new());
         let reads = || self.feature_rows().map_or([0; 2], FeatureRows::reads_since);
         reads();
         let mut consume =
-            |number: usize, next: &mut dyn FnMut() -> Option<Passed<Vec<BatchShare>, 2>>| -> Result<bool> {
+            |number: usize, next: &mut dyn FnMut() -> Option<Passed<(SharedBatch, Fetched), 2>>| -> Result<bool> {
                 let waited = Instant::now();
                 let Some(gathered) = next() else { return Ok(false) };
-                let (given, [sampled, gathered]) = gathered?;
+                let ((batch, fetched), [sampled, gathered]) = gathered?;
                 let start = Instant::now();
                 spent.waiting += seconds([waited, start]);
                 spent.batches += 1;
-                spent.vertices += given.iter().map(|share| share.sizes.rows(0)).sum::<u64>();
-                spent.found += given.iter().map(|share| share.sizes.found).sum::<u64>();
-                spent.edges += given.iter().map(|share| share.sizes.all_drawn()).sum::<u64>();
-                let goes_on = compute(number, given)?;
+                spent.vertices += batch.sizes.iter().map(|sizes| sizes.rows(0)).sum::<u64>();
+                spent.found += batch.sizes.iter().map(|sizes| sizes.found).sum::<u64>();
+                spent.edges += batch.sizes.iter().map(LevelSizes::all_drawn).sum::<u64>();
+                spent.rounds += fetched.rounds;
+                spent.fetched_rows += fetched.rows;
+                spent.fetched_bytes += fetched.bytes;
+                let goes_on = compute(number, batch)?;
                 let computed = [start, Instant::now()];
                 spent.sample += seconds(sampled);
                 spent.gather += seconds(gathered);
@@ -132,6 +155,8 @@ impl Drawing {
         }
         let queue = self.batches.look_ahead;
         std::thread::scope(|scope| {
+            // If computing ends early, the other ranks may not answer any more.
+            let _ending = from.pulls.map(Pulls::ending);
             // A stage whose queue nobody reads any more ends.
             let (to_gather, sampled) = bounded(queue);
             let (first, to_sample) = (numbers.start, numbers.clone());

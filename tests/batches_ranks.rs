@@ -1,0 +1,458 @@
+//! Mini-batches on ranks: several processes train as one does with the same parts. Here, the ranks are threads of one
+//! process; `ci/ranks` does the same over MPI.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::{hostile_graph, numbers};
+use lapidary::graph::Graph;
+use lapidary::model::ModelConfig;
+use lapidary::sample::{BatchKey, MiniBatch, NeighborSampler, SampleError, Sampler, Scratch, epoch_order};
+use lapidary::{
+    Adam, Arrays, Batches, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Partition, Ranks, RunOptions,
+    StorageType, Trainer,
+};
+use ndarray::Array2;
+
+fn neighbors(fanouts: &str) -> NeighborSampler {
+    NeighborSampler::new(fanouts.parse().unwrap())
+}
+
+/// A directed graph with repeated edges, self-loops, isolated vertices and edge weights.
+fn hostile() -> Dataset {
+    let graph = hostile_graph();
+    let (n, e) = (graph.vertex_count(), graph.edge_count());
+    let labels: Vec<i64> = (0..n as i64).map(|v| if v % 11 == 5 { -1 } else { v % 3 }).collect();
+    let [train, val] = [false, true].map(|val| (0..n as i64).filter(|v| (v % 4 == 1) == val).collect::<Vec<_>>());
+    let features = Array2::from_shape_vec((n, 5), numbers(5 * n, 3)).unwrap();
+    let weights: Vec<f32> = (0..e).map(|e| 0.25 + (e % 7) as f32).collect();
+    let arrays = Arrays::new(graph).directed(true).edge_weights(weights);
+    Dataset::from_arrays(arrays.features(features).labels(&labels).train(&train).val(&val)).unwrap()
+}
+
+fn model(name: &str, data: &Dataset) -> Model {
+    let config = ModelConfig::new(name, &[data.feature_width(), 8, data.class_count()]);
+    Model::from_config(config).unwrap().dropout(0.3).heads(2)
+}
+
+fn simulated(devices: usize, ranks: Ranks) -> RunOptions {
+    RunOptions::new().devices(Devices::sim(devices)).partition(Partition::parse("edges").unwrap()).ranks(ranks)
+}
+
+fn trainer(model: &Model, data: &Dataset, options: RunOptions, batches: Batches) -> lapidary::Result<Trainer> {
+    Trainer::builder(model, data).options(options).optimizer(Adam::new(0.02)).seed(5).batches(batches).build()
+}
+
+/// Runs `work` on each of `count` ranks, and returns the results by rank.
+fn on_ranks<T: Send>(count: usize, work: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = Ranks::threads(count).into_iter().map(|ranks| scope.spawn(move || work(ranks))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Returns the bytes of all files of a checkpoint folder.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in folder.read_dir().unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        match entry.path() {
+            path if path.is_dir() => all.extend(files(&path).into_iter().map(|(of, b)| (format!("{name}/{of}"), b))),
+            path => drop(all.insert(name, std::fs::read(path).unwrap())),
+        }
+    }
+    all
+}
+
+/// What a run gives: losses, accuracies, what it copied, the sizes of its batches, and the files of its checkpoint.
+#[derive(Debug, PartialEq)]
+struct Run {
+    losses: Vec<f64>,
+    accuracy: Option<f64>,
+    copied: [u64; 2],
+    peaks: Vec<u64>,
+    /// The peaks of the plans for a batch, before the first epoch and after the last.
+    planned_peaks: [Vec<u64>; 2],
+    sizes: [u64; 3],
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+/// Returns the planned peak of each part in a batch.
+fn peaks_of_batches(trainer: &Trainer) -> Vec<u64> {
+    let explained = trainer.explain();
+    let peaks = explained.lines().filter_map(|line| line.split_once(", peak ")?.1.strip_suffix(" bytes"));
+    peaks.map(|peak| peak.parse().unwrap()).collect()
+}
+
+fn train(model: &Model, data: &Dataset, options: RunOptions, batches: Batches, epochs: usize) -> Run {
+    let mut trainer = trainer(model, data, options, batches).unwrap();
+    let mut run = Run {
+        losses: Vec::new(),
+        accuracy: None,
+        copied: [0; 2],
+        peaks: Vec::new(),
+        planned_peaks: [peaks_of_batches(&trainer), Vec::new()],
+        sizes: [0; 3],
+        files: BTreeMap::new(),
+    };
+    for _ in 0..epochs {
+        let epoch = trainer.step().unwrap();
+        let copied = [epoch.bytes_to_device, epoch.bytes_to_host];
+        assert_eq!(copied, epoch.planned_bytes);
+        let stages = epoch.stages.unwrap();
+        run.losses.push(epoch.loss);
+        (run.accuracy, run.copied) = (epoch.accuracy.unwrap().val, copied);
+        run.sizes = [stages.batches, stages.vertices, stages.edges];
+    }
+    run.peaks = trainer.peak_device_bytes();
+    run.planned_peaks[1] = peaks_of_batches(&trainer);
+    let folder = tempfile::tempdir().unwrap();
+    trainer.save(folder.path()).unwrap();
+    run.files = files(folder.path());
+    assert!(run.files.len() > 4, "{:?}", run.files.keys());
+    run
+}
+
+#[test]
+fn ranks_train_on_batches_as_one_process_with_the_same_parts() {
+    for data in [Dataset::builtin("planted").unwrap(), hostile()] {
+        for name in ["gcn", "sage", "gat"] {
+            let model = model(name, &data);
+            let seeds = data.labelled_split_size(1);
+            // A last batch that is smaller; one with a single seed, of which all ranks but one have none; one batch.
+            for size in [seeds.div_ceil(3) + 1, seeds - 1, seeds] {
+                for count in [1, 2, 3] {
+                    let batches = || Batches::new(size, neighbors("4,3"));
+                    let want = train(&model, &data, simulated(count, Ranks::alone()), batches(), 3);
+                    let got = on_ranks(count, |ranks| train(&model, &data, simulated(1, ranks), batches(), 3));
+                    for (rank, got) in got.iter().enumerate() {
+                        assert_eq!(*got, want, "{name} on {}, rank {rank} of {count}, {size} seeds", data.name());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_may_have_several_devices_and_any_look_ahead() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("sage", &data);
+    let batches = |look_ahead: usize| Batches::new(50, neighbors("4,3")).look_ahead(look_ahead);
+    let want = train(&model, &data, simulated(4, Ranks::alone()), batches(2), 3);
+    for look_ahead in [0, 1, 5] {
+        // Each rank another one: it is of no concern to the others.
+        let of_rank = |ranks: Ranks| batches(look_ahead * (1 - ranks.rank()));
+        for got in on_ranks(2, |ranks| train(&model, &data, simulated(2, ranks.clone()), of_rank(ranks), 3)) {
+            assert_eq!(got, want);
+        }
+    }
+}
+
+#[test]
+fn more_ranks_than_seeds() {
+    let data = Dataset::builtin("karate").unwrap();
+    let model = model("gcn", &data);
+    for size in [1, 2] {
+        let batches = || Batches::new(size, neighbors("3,3"));
+        let want = train(&model, &data, simulated(5, Ranks::alone()), batches(), 2);
+        for got in on_ranks(5, |ranks| train(&model, &data, simulated(1, ranks), batches(), 2)) {
+            assert_eq!(got, want);
+        }
+    }
+}
+
+#[test]
+fn a_run_on_batches_is_resumed_on_ranks() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("gcn", &data);
+    let batches = || Batches::new(40, neighbors("4,3"));
+    let folder = tempfile::tempdir().unwrap();
+    let mut whole = trainer(&model, &data, simulated(2, Ranks::alone()), batches()).unwrap();
+    (0..2).for_each(|_| assert!(whole.step().unwrap().loss.is_finite()));
+    whole.save(folder.path()).unwrap();
+    let want: Vec<f64> = (0..2).map(|_| whole.step().unwrap().loss).collect();
+    for got in on_ranks(2, |ranks| {
+        let mut trainer = trainer(&model, &data, simulated(1, ranks), batches()).unwrap();
+        assert_eq!(trainer.resume(folder.path()).unwrap(), Some(2));
+        (0..2).map(|_| trainer.step().unwrap().loss).collect::<Vec<_>>()
+    }) {
+        assert_eq!(got, want);
+    }
+}
+
+/// Draws one edge of each vertex, but all of them for some shares of later batches: those whose first seed leaves this
+/// remainder.
+#[derive(Debug)]
+struct Growing {
+    few: NeighborSampler,
+    all: NeighborSampler,
+    remainder: u32,
+}
+
+impl Sampler for Growing {
+    fn name(&self) -> String {
+        "growing".into()
+    }
+
+    fn layers(&self) -> usize {
+        self.few.layers()
+    }
+
+    fn sample(
+        &self,
+        graph: &Graph,
+        seeds: &[u32],
+        key: BatchKey,
+        scratch: &mut Scratch,
+    ) -> Result<MiniBatch, SampleError> {
+        let grows = key.batch >= 5 && seeds.first().is_some_and(|seed| seed % 3 == self.remainder);
+        let sampler = if grows { &self.all } else { &self.few };
+        sampler.sample(graph, seeds, key, scratch)
+    }
+}
+
+#[test]
+fn all_ranks_plan_again_when_the_share_of_one_grows() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("sage", &data);
+    for remainder in [0, 1, 2] {
+        let growing = || Growing { few: neighbors("1,1"), all: neighbors("-1,-1"), remainder };
+        let batches = || Batches::new(12, growing());
+        let free = train(&model, &data, simulated(3, Ranks::alone()), batches(), 2);
+        let [before, after] = [0, 1].map(|i| free.planned_peaks[i].iter().copied().max().unwrap());
+        assert!(after > before, "no batch was larger than planned");
+        for memory in [None, Some(ByteSize(after * 14 / 15))] {
+            let options = |devices: usize, ranks: Ranks| match memory {
+                // The default policy plans for seconds.
+                Some(memory) => simulated(devices, ranks).device_memory(memory).memory(MemoryPolicy::Lru),
+                None => simulated(devices, ranks),
+            };
+            let want = train(&model, &data, options(3, Ranks::alone()), batches(), 2);
+            assert_eq!(want.copied[1] > free.copied[1], memory.is_some());
+            for got in on_ranks(3, |ranks| train(&model, &data, options(1, ranks), batches(), 2)) {
+                assert_eq!(got, want);
+            }
+        }
+        // All ranks find that it does not fit, in the same batch.
+        let errors = on_ranks(3, |ranks| {
+            let options = simulated(1, ranks).device_memory(ByteSize(after / 2)).memory(MemoryPolicy::Lru);
+            let mut trainer = trainer(&model, &data, options, batches()).unwrap();
+            (0..2).find_map(|_| trainer.step().err()).expect("the largest batch does not fit")
+        });
+        assert!(errors.iter().all(|error| matches!(error, Error::DoesNotFit { .. })), "{errors:?}");
+    }
+}
+
+/// Fails, or panics, at one batch of one rank.
+#[derive(Debug)]
+struct Failing {
+    inner: NeighborSampler,
+    fails: bool,
+    panics: bool,
+    /// Batches that are drawn before.
+    left: AtomicUsize,
+}
+
+impl Sampler for Failing {
+    fn name(&self) -> String {
+        "failing".into()
+    }
+
+    fn layers(&self) -> usize {
+        self.inner.layers()
+    }
+
+    fn sample(
+        &self,
+        graph: &Graph,
+        seeds: &[u32],
+        key: BatchKey,
+        scratch: &mut Scratch,
+    ) -> Result<MiniBatch, SampleError> {
+        let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        match left {
+            Err(_) if self.fails && self.panics => panic!("no more"),
+            Err(_) if self.fails => self.inner.sample(graph, &[u32::MAX], key, scratch),
+            _ => self.inner.sample(graph, seeds, key, scratch),
+        }
+    }
+}
+
+#[test]
+fn a_rank_whose_sampler_fails_ends_the_job() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("sage", &data);
+    let start = Instant::now();
+    // Four batches are drawn to learn their sizes. The first is drawn before the run, later ones in it.
+    for (left, look_ahead, panics) in [(1, 2, false), (4, 0, false), (9, 0, true), (9, 1, true), (30, 3, false)] {
+        let errors = on_ranks(3, |ranks| {
+            let left = AtomicUsize::new(left);
+            let failing = Failing { inner: neighbors("3,3"), fails: ranks.rank() == 1, panics, left };
+            let batches = Batches::new(16, failing).look_ahead(look_ahead);
+            let mut trainer = trainer(&model, &data, simulated(1, ranks), batches)?;
+            (0..9).try_for_each(|_| trainer.step().map(drop))
+        });
+        for (rank, error) in errors.into_iter().enumerate() {
+            let (error, what) = (error.unwrap_err(), format!("rank {rank}, {left} batches before"));
+            match rank {
+                1 => assert!(matches!(error, Error::Batch { stage: "sampling", .. }), "{what}: {error}"),
+                _ => assert!(matches!(error, Error::OtherRank { rank: 1, .. }), "{what}: {error}"),
+            }
+        }
+    }
+    assert!(start.elapsed() < Duration::from_secs(120), "a rank waited for {:?}", start.elapsed());
+}
+
+#[test]
+fn all_ranks_stop_at_the_batch_where_numbers_are_not_finite() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("sage", &data);
+    let errors = on_ranks(2, |ranks| {
+        let builder = Trainer::builder(&model, &data).options(simulated(1, ranks)).optimizer(Adam::new(1e30));
+        let mut trainer = builder.batches(Batches::new(32, neighbors("3,3"))).build().unwrap();
+        (0..5).find_map(|_| trainer.step().err()).expect("this learning rate diverges").to_string()
+    });
+    assert!(errors[0].contains("first appeared in step") && errors[0] == errors[1], "{errors:?}");
+}
+
+/// Returns, for an epoch, the number of rows that each rank has to fetch: of each batch, the distinct vertices of the
+/// shares of its parts that are not among its own, counted one by one.
+fn rows_to_fetch(
+    data: &Dataset,
+    sampler: &impl Sampler,
+    size: usize,
+    parts: &[[usize; 2]],
+    devices: usize,
+) -> Vec<u64> {
+    let labels = data.labels().unwrap();
+    let mut seeds: Vec<u32> = (0..data.graph().vertex_count())
+        .filter(|&v| data.split()[v] == 1 && labels.is_labelled(v))
+        .map(|v| v as u32)
+        .collect();
+    epoch_order(&mut seeds, 5, 1);
+    let mut rows = vec![0; parts.len() / devices];
+    for (number, seeds) in seeds.chunks(size).enumerate() {
+        let key = BatchKey { seed: 5, epoch: 1, batch: number as u64 };
+        for (rank, rows) in rows.iter_mut().enumerate() {
+            let own = rank * devices..(rank + 1) * devices;
+            let mut met = BTreeSet::new();
+            for part in own.clone() {
+                let share = &seeds[seeds.len() * part / parts.len()..seeds.len() * (part + 1) / parts.len()];
+                met.extend(sampler.sample(data.graph(), share, key, &mut Scratch::default()).unwrap().vertices);
+            }
+            let is_own = |v: u32| parts[own.clone()].iter().any(|part| (part[0]..part[1]).contains(&(v as usize)));
+            *rows += met.into_iter().filter(|&v| !is_own(v)).count() as u64;
+        }
+    }
+    rows
+}
+
+#[test]
+fn features_are_fetched_in_two_rounds_a_batch_and_each_row_once() {
+    let data = Dataset::builtin("planted").unwrap();
+    for (layers, ranks_and_devices) in [(1, [3, 1]), (2, [2, 2]), (3, [2, 1]), (4, [3, 1])] {
+        let [count, devices] = ranks_and_devices;
+        let widths = [&[data.feature_width()][..], &vec![6; layers - 1], &[data.class_count()]].concat();
+        let model = Model::from_config(ModelConfig::new("sage", &widths)).unwrap();
+        let (sampler, size) = (neighbors(&vec!["3"; layers].join(",")), 40);
+        let of_ranks = on_ranks(count, |ranks| {
+            let batches = Batches::new(size, sampler.clone());
+            let mut trainer = trainer(&model, &data, simulated(devices, ranks), batches).unwrap();
+            let stages = trainer.step().unwrap().stages.unwrap();
+            (trainer.parts().to_vec(), stages)
+        });
+        let want = rows_to_fetch(&data, &sampler, size, &of_ranks[0].0, devices);
+        assert!(want.iter().all(|&rows| rows > 0));
+        for ((_, stages), want) in of_ranks.iter().zip(want) {
+            assert_eq!((stages.batches, stages.rounds), (4, 8), "{layers} layers");
+            assert_eq!(stages.fetched_rows, want, "{layers} layers");
+            assert_eq!(stages.fetched_bytes, want * (data.feature_width() as u64 * 4 + 4), "{layers} layers");
+        }
+        // One process fetches nothing.
+        let mut alone = trainer(&model, &data, simulated(2, Ranks::alone()), Batches::new(size, sampler)).unwrap();
+        let stages = alone.step().unwrap().stages.unwrap();
+        assert_eq!((stages.rounds, stages.fetched_rows, stages.fetched_bytes), (0, 0, 0));
+    }
+}
+
+#[test]
+fn a_rank_reads_only_its_own_rows_of_the_features() {
+    let (n, width) = (hostile_graph().vertex_count(), 5);
+    // A rank has wrong features for the vertices of others.
+    let of_rank = |own: std::ops::Range<usize>| {
+        let mut features = Array2::from_shape_vec((n, width), numbers(width * n, 3)).unwrap();
+        (0..n).filter(|v| !own.contains(v)).for_each(|v| features.row_mut(v).fill(1e6));
+        let labels: Vec<i64> = (0..n as i64).map(|v| v % 3).collect();
+        let train: Vec<i64> = (0..n as i64).step_by(2).collect();
+        let arrays = Arrays::new(hostile_graph()).directed(true).features(features).labels(&labels);
+        Dataset::from_arrays(arrays.train(&train).val(&[1, 3, 5])).unwrap()
+    };
+    let parts = vec![0..n / 4, n / 4..n / 4, n / 4..n];
+    let options = |devices: usize, ranks: Ranks| simulated(devices, ranks).partition(Partition::Ranges(parts.clone()));
+    let run = |data: &Dataset, options: RunOptions| {
+        let model = model("gcn", data);
+        let mut trainer = trainer(&model, data, options, Batches::new(7, neighbors("3,2"))).unwrap();
+        let losses: Vec<f64> = (0..3).map(|_| trainer.step().unwrap().loss).collect();
+        (losses, trainer.weights().unwrap().to_safetensors().unwrap())
+    };
+    let want = run(&of_rank(0..n), options(3, Ranks::alone()));
+    for got in on_ranks(3, |ranks| run(&of_rank(parts[ranks.rank()].clone()), options(1, ranks))) {
+        assert_eq!(got, want);
+    }
+}
+
+#[test]
+fn sparse_and_bf16_features_give_the_same_bits_on_ranks() {
+    let n = hostile_graph().vertex_count();
+    let labels: Vec<i64> = (0..n as i64).map(|v| v % 3).collect();
+    let train: Vec<i64> = (0..n as i64).step_by(2).collect();
+    let indptr: Vec<u64> = (0..=n as u64).map(|v| 2 * v).collect();
+    let columns: Vec<u32> = (0..n as u32).flat_map(|v| [v % 3, 3 + v % 4]).collect();
+    let arrays = Arrays::new(hostile_graph()).directed(true).labels(&labels).train(&train).val(&[1, 3]);
+    let sparse = Dataset::from_arrays(arrays.sparse_features(indptr, columns, numbers(2 * n, 1), 7)).unwrap();
+    for (data, dtype) in [(sparse, StorageType::F32), (Dataset::builtin("planted").unwrap(), StorageType::Bf16)] {
+        let model = model("sage", &data);
+        let run = |options: RunOptions| {
+            let builder = Trainer::builder(&model, &data).options(options).dtype(dtype);
+            let mut trainer =
+                builder.batches(Batches::new(data.split_size(1) / 3 + 1, neighbors("3,2"))).build().unwrap();
+            let epochs: Vec<_> = (0..3).map(|_| trainer.step().unwrap()).collect();
+            let losses: Vec<f64> = epochs.iter().map(|epoch| epoch.loss).collect();
+            ((losses, trainer.weights().unwrap().to_safetensors().unwrap()), epochs[2].stages.unwrap())
+        };
+        let (want, _) = run(simulated(3, Ranks::alone()));
+        for (got, stages) in on_ranks(3, |ranks| run(simulated(1, ranks))) {
+            assert_eq!(got, want);
+            // Sizes are told in one round; sparse features are not fetched.
+            let rounds = if dtype == StorageType::F32 { 1 } else { 2 };
+            assert_eq!(stages.rounds, rounds * stages.batches);
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_stops_computing_wakes_the_others_and_its_own_stages() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("sage", &data);
+    for look_ahead in [0, 1, 4] {
+        let ended = on_ranks(3, |ranks| {
+            let batches = Batches::new(16, neighbors("3,3")).look_ahead(look_ahead);
+            let rank = ranks.rank();
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let mut trainer = trainer(&model, &data, simulated(1, ranks), batches)?;
+                trainer.on_batch(move |number, _| assert!(rank != 2 || number < 4, "enough"));
+                (0..3).try_for_each(|_| trainer.step().map(drop))
+            }))
+        });
+        for (rank, ended) in ended.into_iter().enumerate() {
+            match ended {
+                Err(_) => assert_eq!(rank, 2),
+                Ok(ended) => assert!(matches!(ended, Err(Error::OtherRank { rank: 2, .. })), "{rank}: {ended:?}"),
+            }
+        }
+    }
+}
