@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lapidary::model::Weight;
 use lapidary::sample::{BatchKey, MiniBatch, NeighborSampler, SampleError, Sampler, Scratch};
 use lapidary::{Adam, Batches, Dataset, Error, Graph, Model, Position, Predictor, Trainer};
 
@@ -211,6 +212,32 @@ fn numbers_that_are_not_finite_within_an_epoch_are_found_in_their_batch() {
     assert!(run.weights().unwrap().iter().all(|(_, weight)| weight.data.iter().all(|x| x.is_finite())));
     run.restore(&before).unwrap();
     assert_eq!((run.weights().unwrap(), run.position()), (weights, position));
+}
+
+#[test]
+fn a_divergence_in_the_first_epoch_is_due_to_the_features_only_in_its_first_batch() {
+    let data = planted();
+    let mut run = trainer(&data, 1);
+    run.set_learning_rate(1e38).unwrap();
+    let error = run.step().unwrap_err();
+    assert!(matches!(error, Error::Diverged { epoch: 1, .. }), "updates were made before: {error}");
+    let mut weights = run.weights().unwrap();
+    let names: Vec<String> = weights.iter().map(|(name, _)| name.to_string()).collect();
+    for name in names {
+        let Weight { shape, data } = weights.get(&name).unwrap().clone();
+        weights.insert(&name, Weight { shape, data: data.iter().map(|_| 1e30).collect() });
+    }
+    run.set_weights(&weights).unwrap();
+    let error = run.step().unwrap_err();
+    assert!(matches!(error, Error::NotFiniteAtStart { .. }), "{error}");
+}
+
+#[test]
+fn a_run_returns_to_its_start_if_it_diverges_in_the_first_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--epochs", "2", "--optimizer", "sgd", "--lr", "1e38", "--on-nan", "rollback"];
+    let (_, text) = ended(&train(&folder.path().join("run"), &flags).output().unwrap());
+    assert!(text.contains(": back to epoch 0, with learning rate "), "{text}");
 }
 
 /// Draws blocks, except for the third batch of an evaluation as long as that is so.

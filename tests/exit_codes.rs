@@ -82,7 +82,10 @@ fn what_does_not_fit_exits_with_3_and_the_two_sizes_differ() {
     let train = ["train", "--data", "builtin:karate", "--device-memory"];
     let (code, _, stderr) = run(&[&train[..], &["1kB"]].concat());
     assert_eq!(code, Some(3), "{stderr}");
-    assert!(stderr.contains("(--device-memory, or --hidden of `train`)"), "{stderr}");
+    assert!(
+        stderr.contains("(--device-memory, or --hidden of `train`; with mini-batches, --batch or --device-cache)"),
+        "{stderr}"
+    );
     let need = stderr.split_once(" bytes)").unwrap().0.rsplit_once('(').unwrap().1;
     let (code, ..) = run(&[&train[..], &[need, "--epochs", "1"]].concat());
     assert_eq!(code, Some(0), "the {need} bytes that were named are not enough");

@@ -198,6 +198,52 @@ fn caches_that_cannot_be_are_errors() {
     assert!(matches!(refused, Err(Error::Value { option: "device_cache", .. })));
 }
 
+#[test]
+fn a_share_is_written_as_it_was_read() {
+    for text in ["0%", "0.1%", "7%", "12.5%", "29%", "33.333333%", "58%", "100%"] {
+        assert_eq!(cache(text).to_string(), text);
+    }
+}
+
+#[test]
+fn the_command_explains_why_rows_are_not_read_from_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    mapped(&folder);
+    let planted = folder.path().join("data");
+    let (half, sparse) = (folder.path().join("half"), folder.path().join("sparse"));
+    Dataset::builtin("planted").unwrap().write(&half).unwrap();
+    let file = half.join("features.npy");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let at = bytes.windows(3).position(|text| text == b"<f4").unwrap();
+    bytes[at + 2] = b'2';
+    let header = data_offset(&folder) as usize;
+    bytes.truncate(header + (bytes.len() - header) / 2);
+    bytes[header..].fill(0);
+    std::fs::write(file, bytes).unwrap();
+    sparse_ring().write(&sparse).unwrap();
+    let missing = folder.path().join("missing");
+    let cases = [
+        (&planted, &["--feature-norm", "row"][..], "10%", "set --feature-norm to none, or leave this option out"),
+        (&half, &[], "10%", "in float32, and this dataset has no such file; leave this option out"),
+        (&sparse, &[], "10%", "those of this dataset are sparse; leave this option out"),
+        // Flags are checked before the dataset is read.
+        (&missing, &[], "7%x", "write a share of all rows, as in 10%"),
+    ];
+    for verb in ["train", "plan"] {
+        for (data, more, size, wanted) in &cases {
+            if verb == "plan" && !more.is_empty() {
+                continue;
+            }
+            let mut command = Command::cargo_bin("lapidary").unwrap();
+            let batches = ["--model", "sage", "--batch", "16", "--fanout", "4,3", "--feature-cache", size];
+            let output = command.args([verb, "--data"]).arg(data).args(batches).args(*more).output().unwrap();
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{text}");
+            assert!(text.contains(&format!("--feature-cache cannot be `{size}`: ")) && text.contains(wanted), "{text}");
+        }
+    }
+}
+
 /// A ring with sparse features.
 fn sparse_ring() -> Dataset {
     let edges: Vec<(u32, u32)> = (0..20).flat_map(|v| [(v, (v + 1) % 20), ((v + 1) % 20, v)]).collect();

@@ -69,7 +69,7 @@ pub(super) fn show(forecast: &BatchForecast, as_json: bool) -> Result<()> {
     };
     let mut features = format!("{} per epoch, gathered and copied to the device", size(*feature_bytes));
     if let Some(share) = forecast.found_on_device {
-        features += &format!("; {:.1} % of the rows stay there", 100.0 * share);
+        features += &format!("; {:.1} % of the rows are there already", 100.0 * share);
     }
     let [sample_s, gather_s, compute_s] = [sample, gather, compute].map(seconds);
     let slowest = stages.slowest();

@@ -136,7 +136,9 @@ fn flags_of(error: &(dyn StdError + 'static)) -> Option<&'static str> {
         _ => {}
     }
     match error.downcast_ref::<Error>()? {
-        Error::DoesNotFit { .. } => Some("--device-memory, or --hidden of `train`"),
+        Error::DoesNotFit { .. } => {
+            Some("--device-memory, or --hidden of `train`; with mini-batches, --batch or --device-cache")
+        }
         Error::Diverged { .. } => Some("--lr"),
         Error::CheckpointInTheWay { .. } => Some("--resume"),
         Error::Damaged { .. } => Some("--weights of `infer`"),

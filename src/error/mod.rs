@@ -259,7 +259,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A folder contains no checkpoint.
-    #[error("{} holds no checkpoint; expected `best/` or `epoch-<N>/`, or one of those folders itself", path.display())]
+    #[error("{} holds no checkpoint; it has neither `best/` nor an `epoch-<N>/`; name a folder that has one, or the folder of a checkpoint itself", path.display())]
     NoCheckpoint {
         /// The folder.
         path: PathBuf,

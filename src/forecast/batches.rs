@@ -14,7 +14,7 @@ use crate::plan::{DeviceBudget, Method, Script, Sequence, plan_sequence};
 use crate::profile;
 use crate::program::{LevelSizes, Program};
 use crate::sample::Scratch;
-use crate::train::{Batches, Drawing, Sources, StageSeconds};
+use crate::train::{Batches, Drawing, FeatureCache, Sources, StageSeconds};
 use lapidary_kernels::{Slot, StorageType};
 
 /// Batches that are drawn for a forecast, at most.
@@ -36,11 +36,12 @@ pub struct BatchForecast {
     pub edges: Vec<[f64; 2]>,
     /// Bytes of features that an epoch gathers on the host and copies to the device.
     pub feature_bytes: u64,
-    /// Share of the rows of features that an epoch needs which are on the device already, if rows stay there.
+    /// Of the rows of features that an epoch needs, the share that is on the device already; `None` if no rows stay there.
     pub found_on_device: Option<f64>,
-    /// What caches of features of different sizes would keep; empty for sparse features.
+    /// The effect of caches of features of different sizes; empty for sparse features.
     pub caches: Vec<CacheForecast>,
-    /// Rows of features that an epoch reads from the dataset's file, and bytes of these reads, if it does.
+    /// Rows of features that an epoch reads from the dataset's file, and the bytes of these reads; `None` if the file is
+    /// mapped.
     pub reads: Option<[u64; 2]>,
     /// Bytes that a device needs so that nothing leaves it before its last use: the median of the batches, their ninth
     /// decile, the most, and what a run plans for.
@@ -62,17 +63,17 @@ pub struct CacheForecast {
     pub share: f64,
     /// Bytes of these rows.
     pub bytes: u64,
-    /// Share of the rows that batches need which are in it.
+    /// Of the rows that batches need, the share that is in it.
     pub hits: f64,
 }
 
 impl DryRun<'_> {
-    /// Forecasts an epoch of mini-batches. The evaluation, which is over the whole graph, is not part of it.
+    /// Forecasts an epoch of mini-batches. Evaluations are not part of it.
     ///
     /// # Errors
     /// Those of [`DryRun::run`]; [`Error::Value`] for a shape and for several ranks; [`Error::Batch`].
     /// # Cost
-    /// That of drawing up to 80 batches, and of gathering and planning up to 16.
+    /// That of drawing up to 80 batches, and of gathering and planning up to 16. With a cache, 64 more are drawn.
     pub fn run_batches(&self, batches: &Batches) -> Result<BatchForecast> {
         let wrong =
             |value: String, expected: &str| Err(Error::Value { option: "batch", value, expected: expected.into() });
@@ -181,13 +182,13 @@ impl Plans<'_> {
     }
 }
 
-/// Returns what caches would keep of the rows that batches need. `by_visits` has the rows that are read most often first.
+/// Returns how many of the rows that batches need caches would have. `by_visits` has the rows that are read most often first.
 fn caches(by_visits: &[u32], batches: &[&[u32]], row_bytes: u64) -> Vec<CacheForecast> {
     let mut place = vec![0u32; by_visits.len()];
     by_visits.iter().zip(0..).for_each(|(&row, at)| place[row as usize] = at);
     let needed: usize = batches.iter().map(|rows| rows.len()).sum();
     let cache = |share: f64| {
-        let rows = (by_visits.len() as f64 * share) as u32;
+        let rows = FeatureCache::Share(share).rows(by_visits.len(), row_bytes) as u32;
         let hits = batches.iter().flat_map(|rows| rows.iter()).filter(|&&row| place[row as usize] < rows).count();
         CacheForecast { share, bytes: u64::from(rows) * row_bytes, hits: hits as f64 / needed.max(1) as f64 }
     };

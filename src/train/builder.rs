@@ -294,7 +294,8 @@ impl TrainerBuilder<'_> {
 fn first_split(setup: &Setup, whole: &Program) -> Result<(Vec<Range<usize>>, Option<Learner>)> {
     let Setup { options, inputs, .. } = setup;
     let devices = options.part_count();
-    // Mini-batches are shared evenly; the parts matter for evaluations only.
+    // Mini-batches are shared evenly. Parts matter only for evaluations on the whole graph, and for the features that a
+    // rank holds.
     let learns = options.partition.learns() && devices > 1 && setup.batches.is_none();
     let counted = if setup.batches.is_some() { whole } else { &setup.training };
     // Evaluations are measured too, but parts are balanced by the time of training.

@@ -65,6 +65,8 @@ pub struct Epoch {
 /// What ran in an epoch.
 struct Ran {
     loss: f64,
+    /// Whether the last loss is that of the first forward pass: no update was made before it.
+    is_first: bool,
     done: Done,
     accuracy: Option<Accuracy>,
     stages: Option<StageSeconds>,
@@ -253,7 +255,7 @@ impl Trainer {
             // Rank 0 decides.
             snapshot: notes.first().is_some_and(|note| note.snapshot),
         };
-        let Some(Ran { loss, mut done, accuracy, stages, stage_spans }) = ran else { return Ok(None) };
+        let Some(Ran { loss, is_first, mut done, accuracy, stages, stage_spans }) = ran else { return Ok(None) };
         if is_timed {
             self.part_seconds = done.kernel_seconds();
         }
@@ -264,7 +266,7 @@ impl Trainer {
             trace.set(epoch, std::mem::take(&mut done.spans), stage_spans);
         }
         if !loss.is_finite() {
-            return Err(self.diverged(epoch, format!("the loss is {loss}"), epoch == 1));
+            return Err(self.diverged(epoch, format!("the loss is {loss}"), is_first));
         }
         self.epoch = epoch;
         if let Some(accuracy) = accuracy {
@@ -296,7 +298,7 @@ impl Trainer {
         let done = self.session.run(phases, &metrics, &[(Origin::Clock, clock(epoch))], is_timed)?;
         let loss = sum_of_terms(&done, &self.losses);
         let accuracy = is_due.then(|| Accuracy::sum(&done, self.losses.len()));
-        Ok(Ran { loss, done, accuracy, stages: None, stage_spans: Vec::new() })
+        Ok(Ran { loss, is_first: epoch == 1, done, accuracy, stages: None, stage_spans: Vec::new() })
     }
 
     /// Runs the next mini-batches of an epoch. After the last one, evaluates the parameters if that is due; before, returns
@@ -315,13 +317,20 @@ impl Trainer {
         }
         // If it fails, the epoch still lacks it, and the next call tries it again.
         let evaluated = (is_due && loss.is_finite()).then(|| self.run_evaluation(is_timed)).transpose()?;
-        let BatchedEpoch { mut done, stages, spans: stage_spans, .. } = std::mem::take(&mut self.progress);
+        let BatchedEpoch { partial, mut done, stages, spans: stage_spans, .. } = std::mem::take(&mut self.progress);
         let accuracy = evaluated.map(|(accuracy, mut evaluated)| {
             evaluated.seconds = [0.0, evaluated.seconds[0]];
             done.add(evaluated);
             accuracy
         });
-        Ok(Some(Ran { loss, done, accuracy, stages: Some(stages), stage_spans }))
+        Ok(Some(Ran {
+            loss,
+            is_first: epoch == 1 && partial.batches == 1,
+            done,
+            accuracy,
+            stages: Some(stages),
+            stage_spans,
+        }))
     }
 
     /// Evaluates the current parameters, on the whole graph or on mini-batches.
@@ -424,8 +433,8 @@ impl Trainer {
         self.epoch
     }
 
-    /// Returns how far the run has come: its epochs, and the mini-batches of the next one. If that are all of them, the
-    /// epoch lacks its evaluation.
+    /// Returns how far the run has come: its epochs, and the mini-batches of the next one. If all of them
+    /// were run, only the evaluation of the epoch is left.
     pub fn position(&self) -> Position {
         Position { epoch: self.epoch, batch: self.progress.partial.batches }
     }

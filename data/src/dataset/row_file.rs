@@ -19,7 +19,8 @@ const PAGE: u64 = 4096;
 /// The longest read. Longer ones are no faster.
 const MOST_BYTES: u64 = 256 << 10;
 
-/// Reads that one thread takes at a time.
+/// The most reads that one thread takes at a time. Together they have at most [`MOST_BYTES`], unless a single one is
+/// longer: rows that have been read wait for the caller in memory that no plan counts.
 const READS_A_TASK: usize = 16;
 
 /// Reads that are under way at once. A disk needs some tens of them to be as fast as it can be.
@@ -79,7 +80,7 @@ impl RowFile {
     pub fn read(&self, rows: &[u32], mut take: impl FnMut(usize, &[u8])) -> Result<u64> {
         assert!(rows.last().is_none_or(|&row| u64::from(row) < self.rows), "the rows are of this file");
         let reads = self.reads(rows);
-        let tasks: Vec<&[Read]> = reads.chunks(READS_A_TASK).collect();
+        let tasks = tasks(&reads);
         let next = AtomicUsize::new(0);
         let row_bytes = self.row_bytes as usize;
         std::thread::scope(|scope| {
@@ -139,7 +140,8 @@ impl RowFile {
         self.start_of(row) + self.row_bytes
     }
 
-    /// Returns the reads for some rows. Rows whose pages touch share a read.
+    /// Returns the reads for some rows. Rows whose pages touch share a read, up to [`MOST_BYTES`]. If a row lies across the
+    /// end of such a read, the next one begins with a page that this one has as well.
     fn reads(&self, rows: &[u32]) -> Vec<Read> {
         let mut reads: Vec<Read> = Vec::new();
         for (place, &row) in rows.iter().enumerate() {
@@ -154,6 +156,22 @@ impl RowFile {
         }
         reads
     }
+}
+
+/// Divides reads into those that one thread takes at a time.
+fn tasks(mut reads: &[Read]) -> Vec<&[Read]> {
+    let mut tasks = Vec::new();
+    while !reads.is_empty() {
+        let mut bytes = 0;
+        let fits = |read: &&Read| {
+            bytes += read.bytes.end - read.bytes.start;
+            bytes <= MOST_BYTES
+        };
+        let (task, others) = reads.split_at(reads.iter().take(READS_A_TASK).take_while(fits).count().max(1));
+        tasks.push(task);
+        reads = others;
+    }
+    tasks
 }
 
 /// Memory that begins at a page, as reads past the system's cache need it.
@@ -241,8 +259,24 @@ mod tests {
         assert_eq!(file.bytes_for(&[0, 9]), 2 * PAGE);
         assert_eq!(file.bytes_for(&[0, 25]), 2 * PAGE, "two reads");
         let all: Vec<u32> = (0..1000).collect();
-        assert_eq!(file.bytes_for(&all), (128 + 400_000u64).next_multiple_of(PAGE));
         assert_eq!(file.reads(&all).len(), 2, "a long read is split");
+        // A row lies across the cut, so the page before it is read twice.
+        assert_eq!(file.bytes_for(&all), (128 + 400_000u64).next_multiple_of(PAGE) + PAGE);
+    }
+
+    #[test]
+    fn a_thread_never_holds_many_long_reads() {
+        // Rows side by side; single rows, which are one page or two each; and rows that are longer than any read.
+        for (rows, row_bytes, step) in [(20_000, 400, 1), (20_000, 400, 50), (12, 300_000, 1)] {
+            let (_kept, file) = file(128, rows, row_bytes);
+            let reads = file.reads(&(0..rows as u32).step_by(step).collect::<Vec<_>>());
+            let tasks = tasks(&reads);
+            assert!(tasks.concat() == reads, "every read is taken once, in order");
+            for task in tasks {
+                let bytes: u64 = task.iter().map(|read| read.bytes.end - read.bytes.start).sum();
+                assert!(task.len() == 1 || task.len() <= READS_A_TASK && bytes <= MOST_BYTES, "{} reads", task.len());
+            }
+        }
     }
 
     #[test]

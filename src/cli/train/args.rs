@@ -84,9 +84,11 @@ pub(in crate::cli) struct TrainingArgs {
     /// Evaluate every N epochs; 0: only at the end
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub eval_every: u64,
-    /// Evaluate on mini-batches too, and draw so many in-edges of each vertex, layer by layer, as in 10,10,10; -1: all
-    /// [default: evaluate exactly, on the whole graph]
+    /// Evaluate on mini-batches too: number of in-edges that are drawn of each vertex, layer by layer, as in 10,10,10; -1:
+    /// all [default: off, evaluations are exact, on the whole graph]
+    // It is listed behind the flags that training and planning share.
     #[arg(long, value_name = "LIST", requires = "batch", allow_hyphen_values = true, help_heading = "Mini-batches")]
+    #[arg(display_order = 1000)]
     pub eval_fanout: Option<String>,
     /// Stop after N epochs without a better validation accuracy [default: off]
     #[arg(long, value_name = "N")]
@@ -116,12 +118,12 @@ pub(in crate::cli) struct BatchArgs {
     /// How many batches each stage (sampling, gathering, computing) may be ahead of the next
     #[arg(long, value_name = "N", default_value_t = 2, requires = "batch")]
     pub look_ahead: usize,
-    /// Read features from the dataset's file for each batch, and keep only so many rows in memory, those that are read
-    /// most often: a share, as in 10%, or a size, as in 2GiB [default: features are used as a mapped file]
+    /// Read the features of each batch from the dataset's file, and keep in memory only the rows that are read most often:
+    /// a share of all rows, as in 10%, or a size, as in 2GiB [default: off, the file is mapped]
     #[arg(long, value_name = "SIZE", requires = "batch")]
     pub feature_cache: Option<String>,
-    /// Keep so many rows of features on each device, those that are read most often, and copy only the others: a share
-    /// or a size
+    /// Keep on each device the rows of features that are read most often, and copy only the others: a share of all rows, or
+    /// a size [default: off]
     #[arg(long, value_name = "SIZE", requires = "batch")]
     pub device_cache: Option<String>,
 }
@@ -137,13 +139,20 @@ impl BatchArgs {
             _ => Batches::new(size, self.neighbor(fanouts, data)?),
         };
         let mut batches = batches.look_ahead(self.look_ahead);
-        if let Some(text) = &self.feature_cache {
-            batches = batches.feature_cache(cache("feature_cache", text)?);
+        let [in_memory, on_device] = self.caches()?;
+        if let Some(cache) = in_memory {
+            batches = batches.feature_cache(cache);
         }
-        if let Some(text) = &self.device_cache {
-            batches = batches.device_cache(cache("device_cache", text)?);
+        if let Some(cache) = on_device {
+            batches = batches.device_cache(cache);
         }
         Ok(Some(batches))
+    }
+
+    /// Returns the caches of features in memory and on the devices.
+    fn caches(&self) -> Result<[Option<FeatureCache>; 2]> {
+        let parsed = |option, text: &Option<String>| text.as_deref().map(|text| cache(option, text)).transpose();
+        Ok([parsed("feature_cache", &self.feature_cache)?, parsed("device_cache", &self.device_cache)?])
     }
 
     fn neighbor(&self, fanouts: Fanouts, data: &Dataset) -> Result<NeighborSampler> {
@@ -171,6 +180,7 @@ impl BatchArgs {
                 return Err(wrong("sampler", sampler, expected));
             }
         }
+        self.caches()?;
         self.fanout.as_deref().map(|text| fanouts("fanout", text)).transpose()
     }
 }
@@ -199,7 +209,7 @@ pub(in crate::cli) struct CheckpointArgs {
     /// Also write one after every N mini-batches of the run, within epochs [default: off]
     #[arg(long, value_name = "N", requires = "checkpoint", requires = "batch")]
     pub checkpoint_every_batches: Option<u64>,
-    /// Keep the newest N checkpoints, the newest N within epochs, and the best; 0: keep all
+    /// Keep the newest N checkpoints after an epoch, the newest N within one, and the best; 0: keep all
     #[arg(long, value_name = "N", default_value_t = 5, requires = "checkpoint")]
     pub keep: usize,
     /// Continue from the newest checkpoint in DIR, which may be within an epoch. --epochs and --lr may be new

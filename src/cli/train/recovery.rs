@@ -35,8 +35,8 @@ impl Recovery {
         Ok(Self { on_nan, checkpoint, rollbacks: 0, saved_at: Instant::now() })
     }
 
-    /// After an epoch or some batches of it, writes a checkpoint beside training if one is due. A run goes on if it cannot be written. The
-    /// state after the last epoch is only checked here, since the end of the run writes it.
+    /// After an epoch, or some batches of it, writes a checkpoint beside training if one is due. A run goes on if it cannot
+    /// be written. The state after the last epoch is only checked here, since the end of the run writes it.
     ///
     /// # Errors
     /// Those of [`Trainer::snapshot`]: the epoch has failed.

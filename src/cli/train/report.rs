@@ -194,7 +194,7 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
         let StageSeconds { vertices, found, rows_read, bytes_read, .. } = stages;
         let mut features = format!("{} rows per epoch", output::count(vertices));
         if args.batches.device_cache.is_some() {
-            features += &format!("; {:.1} % of them stay on the devices", percentage(found, vertices));
+            features += &format!("; {:.1} % of them are on the devices already", percentage(found, vertices));
         }
         if args.batches.feature_cache.is_some() {
             features += &format!("; {}", reads_line([rows_read, bytes_read]));
@@ -254,7 +254,11 @@ fn stages_line(stages: &StageSeconds) -> String {
 
 /// Describes how many rows of features an epoch reads from the dataset's file.
 pub(in crate::cli) fn reads_line([rows, bytes]: [u64; 2]) -> String {
-    format!("{} rows are read from the dataset's file, in {}", output::count(rows), bytesize::ByteSize(bytes))
+    format!(
+        "{} rows are read from the dataset's file: {} in whole pages",
+        output::count(rows),
+        bytesize::ByteSize(bytes)
+    )
 }
 
 /// Returns what each rank has sent to each other one: `[from, to, messages with rows, bytes of rows, messages, bytes]`.

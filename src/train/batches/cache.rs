@@ -15,11 +15,11 @@ use crate::sample::Scratch;
 /// The epoch whose batches show what is read often. It is never trained on.
 const PROBED_EPOCH: u64 = u64::MAX;
 
-/// Batches of it that are drawn, at most.
+/// The most batches of it that are drawn.
 const PROBES: usize = 64;
 
-/// How many rows of features are kept where mini-batches need them: in memory, while the others are read from the
-/// dataset's file, or on each device, while the others are copied to it.
+/// The size of a cache of features: in memory, or on each device. See [`Batches::feature_cache`](super::Batches) and
+/// [`Batches::device_cache`](super::Batches).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FeatureCache {
     /// This share of the rows, from 0 to 1.
@@ -28,7 +28,7 @@ pub enum FeatureCache {
     Bytes(u64),
 }
 
-/// A text that is no size of a cache.
+/// A text is not the size of a cache.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write a share of all rows, as in 10%, or a size, as in 2GiB")]
 pub struct ParseFeatureCacheError;
@@ -49,7 +49,8 @@ impl FromStr for FeatureCache {
 impl fmt::Display for FeatureCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Share(share) => write!(f, "{}%", share * 100.0),
+            // A share of 7% is 7.000000000000001 hundredths.
+            Self::Share(share) => write!(f, "{}%", (share * 1e8).round() / 1e6),
             Self::Bytes(bytes) => ByteSize(*bytes).fmt(f),
         }
     }
@@ -57,9 +58,9 @@ impl fmt::Display for FeatureCache {
 
 impl FeatureCache {
     /// Returns the number of rows that are kept.
-    fn rows(self, vertices: usize, row_bytes: u64) -> usize {
+    pub(crate) fn rows(self, vertices: usize, row_bytes: u64) -> usize {
         let rows = match self {
-            Self::Share(share) => (vertices as f64 * share) as usize,
+            Self::Share(share) => (vertices as f64 * share).round() as usize,
             Self::Bytes(bytes) => usize::try_from(bytes / row_bytes.max(1)).unwrap_or(usize::MAX),
         };
         rows.min(vertices)
@@ -70,10 +71,9 @@ impl FeatureCache {
     /// # Errors
     /// [`Error::Value`] if the rows of `data` cannot be read from a file; [`Error::Dataset`]; [`Error::Batch`].
     pub(super) fn fill(self, drawing: &Drawing, data: &Dataset, by_visits: &[u32]) -> Result<FeatureRows> {
-        let Some(file) = row_file(drawing, data)? else {
-            let expected = "rows are read from the file features.npy of a dataset directory, which has to be dense, in \
-                            float32, and not normalised; without this option, the features are used as they are in memory";
-            return Err(self.wrong("feature_cache", expected.into()));
+        let file = match row_file(drawing, data)? {
+            Ok(file) => file,
+            Err(why) => return Err(self.wrong("feature_cache", why.into())),
         };
         let kept = self.kept(by_visits, file.row_bytes());
         let bytes = kept.rows().len() * file.row_bytes() as usize;
@@ -106,20 +106,31 @@ impl FeatureCache {
     }
 }
 
-/// Opens the file that has the features as the programs read them; `None` if no file has them.
-fn row_file(drawing: &Drawing, data: &Dataset) -> Result<Option<RowFile>> {
-    match (data.features(), &drawing.inputs.features) {
-        // Normalised features are another array.
-        (Some(Features::Dense(dense)), FeatureData::Dense { data, .. }) if data.as_ptr() == dense.data().as_ptr() => {
-            Ok(dense.row_file()?)
-        }
-        _ => Ok(None),
+/// Opens the file that has the features as the programs read them. If no file has them, returns why, and what to do.
+fn row_file(drawing: &Drawing, data: &Dataset) -> Result<std::result::Result<RowFile, &'static str>> {
+    let (Some(Features::Dense(dense)), FeatureData::Dense { data: read, .. }) =
+        (data.features(), &drawing.inputs.features)
+    else {
+        return Ok(Err(
+            "only rows of dense features are read from a file, and those of this dataset are sparse; leave this \
+                       option out",
+        ));
+    };
+    // Normalised features are another array.
+    if read.as_ptr() != dense.data().as_ptr() {
+        return Ok(Err(
+            "the file has the rows before they are divided by their sums; set option `feature_norm` to none, or \
+                       leave this option out",
+        ));
     }
+    let no_file = "rows are read from the file features.npy of a dataset directory, in float32, and this dataset has no \
+                   such file; leave this option out";
+    Ok(dense.row_file()?.ok_or(no_file))
 }
 
 impl Drawing {
-    /// Returns all vertices, those first whose features the most batches read. Of vertices that as many batches read,
-    /// those with the most out-edges are first.
+    /// Returns all vertices, ordered by the number of batches that read their features, the largest first. Where these
+    /// numbers are equal, vertices with more out-edges come first.
     ///
     /// # Errors
     /// [`Error::Batch`].

@@ -1,9 +1,10 @@
-//! Mini-batches: which seeds a batch has, what its blocks are drawn by, an epoch of them, and an evaluation by them.
+//! Mini-batches: their settings, the seeds of each batch, and how its blocks are drawn.
 
 mod cache;
 mod epoch;
 mod evaluation;
 mod feature_rows;
+mod gathering;
 mod pipeline;
 
 use std::ops::Range;
@@ -13,16 +14,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::{Dataset, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
-use crate::lower::{Batch, BatchSupply, Contents, FeatureData, Gathered, Inputs, level_sizes};
+use crate::lower::{BatchSupply, FeatureData, Inputs, level_sizes};
 use crate::program::{LevelSizes, MOST_LAYERS, Program};
-use crate::ranks::{PulledRows, Pulls, Ranks, RowStore};
-use crate::runtime::{BatchShare, SharedBatch};
+use crate::ranks::{Ranks, RowStore};
 use crate::sample::{BatchKey, MiniBatch, Sampler, Scratch, epoch_order};
-use lapidary_kernels::{HostSlot, Slot, StorageType};
+use lapidary_kernels::StorageType;
 
 pub use cache::{FeatureCache, ParseFeatureCacheError};
 pub(super) use epoch::{BatchRun, BatchedEpoch, Feeder, OnBatch};
 pub(crate) use feature_rows::FeatureRows;
+pub(crate) use gathering::Sources;
 pub use pipeline::StageSeconds;
 
 /// Batches of an epoch that are drawn before the run, to learn how large they are.
@@ -342,79 +343,6 @@ impl Drawing {
             FeatureData::Sparse { .. } => (Vec::new().into(), 0),
         };
         Some(RowStore::new(&self.ranks, offsets, rows, width))
-    }
-
-    /// Returns what a batch gives to this rank's parts of a session, and what was fetched from other ranks for it. All
-    /// ranks have to call it, if there is a store.
-    ///
-    /// # Errors
-    /// [`Error::Batch`]; [`Error::OtherRank`].
-    pub(crate) fn give(
-        &self,
-        from: &Sources<'_>,
-        number: usize,
-        drawn: &[MiniBatch],
-    ) -> Result<(SharedBatch, Fetched)> {
-        let mut own_sizes: Vec<LevelSizes> = drawn.iter().map(|drawn| self.sizes(drawn)).collect();
-        // The loss is a mean over all seeds of the batch, which other ranks have a share of.
-        own_sizes.iter_mut().for_each(|sizes| sizes.labelled = self.places(number).len() as u64);
-        let pulled = match from.pulls {
-            Some(pulls) => {
-                let vertices = drawn.iter().flat_map(|drawn| self.copied(drawn)).collect();
-                Some(pulls.pull(number as u64, vertices, bytemuck::cast_slice(&own_sizes))?)
-            }
-            None => None,
-        };
-        let mut first = 0;
-        let share = |(drawn, sizes): (&MiniBatch, &LevelSizes)| {
-            let rows = if self.inputs.kept.is_some() { sizes.copied } else { sizes.rows(0) } as usize;
-            let pulled = pulled.as_ref().map(|pulled| (pulled, first..first + rows));
-            first += rows;
-            let values = from.values(drawn, pulled).map_err(|source| failed("gathering", number, source))?;
-            Ok(BatchShare { sizes: *sizes, values })
-        };
-        let own = drawn.iter().zip(&own_sizes).map(share).collect::<Result<_>>()?;
-        let fetched = pulled.as_ref().map(Fetched::of).unwrap_or_default();
-        let sizes = pulled.map_or(own_sizes, |pulled| bytemuck::pod_collect_to_vec(&pulled.notes));
-        Ok((SharedBatch { own, sizes }, fetched))
-    }
-}
-
-/// What batches are gathered from.
-pub(crate) struct Sources<'a> {
-    pub supply: &'a BatchSupply,
-    /// What a batch gives, and where: see [`Session::batch_contents`](crate::runtime::Session::batch_contents).
-    pub contents: &'a [(Slot, Contents)],
-    /// With several ranks, the features of all.
-    pub pulls: Option<&'a Pulls<'a>>,
-}
-
-impl Sources<'_> {
-    /// Returns what a share of a batch gives to a part. The features of its vertices may be among rows that were pulled.
-    fn values(
-        &self,
-        drawn: &MiniBatch,
-        pulled: Option<(&PulledRows<'_>, Range<usize>)>,
-    ) -> Gathered<Vec<(Slot, HostSlot)>> {
-        let mut batch = Batch::new(self.supply, drawn);
-        if let Some((pulled, places)) = pulled {
-            batch = batch.with_features(pulled.matrix(places)?);
-        }
-        self.contents.iter().map(|(slot, contents)| Ok((*slot, batch.get(contents)?))).collect()
-    }
-}
-
-/// What this rank fetched from other ranks.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Fetched {
-    rounds: u64,
-    rows: u64,
-    bytes: u64,
-}
-
-impl Fetched {
-    fn of(pulled: &PulledRows<'_>) -> Self {
-        Self { rounds: pulled.rounds, rows: pulled.row_count(), bytes: pulled.bytes() }
     }
 }
 

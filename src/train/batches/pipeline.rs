@@ -8,7 +8,8 @@ use std::time::Instant;
 use lapidary_kernels::panic_message;
 use lapidary_kernels::sync::{Receiver, bounded};
 
-use super::{Drawing, FeatureRows, Fetched, Sources, failed};
+use super::gathering::{Fetched, Sources};
+use super::{Drawing, FeatureRows, failed};
 use crate::error::Result;
 use crate::program::LevelSizes;
 use crate::ranks::Pulls;
@@ -16,8 +17,8 @@ use crate::runtime::{STAGES, SharedBatch, StageSpan};
 use crate::sample::{MiniBatch, Scratch};
 
 /// Seconds that the stages of an epoch of mini-batches worked, and on how much. They work at the same time, so the sum
-/// may be more than the epoch took. With several ranks, seconds are those of this rank, and the sizes of
-/// batches those of all.
+/// may be more than the epoch took. With several ranks, seconds are those of this rank, and the sizes of batches those of
+/// all.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StageSeconds {
     /// Number of batches.
