@@ -11,8 +11,8 @@ use lapidary::graph::Graph;
 use lapidary::model::ModelConfig;
 use lapidary::sample::{BatchKey, MiniBatch, NeighborSampler, SampleError, Sampler, Scratch, epoch_order};
 use lapidary::{
-    Adam, Arrays, Batches, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Partition, Ranks, RunOptions,
-    StorageType, Trainer,
+    Accuracy, Adam, Arrays, Batches, ByteSize, Dataset, Devices, Epoch, Error, MemoryPolicy, Model, Partition,
+    Position, Ranks, RunOptions, StorageType, Trainer,
 };
 use ndarray::Array2;
 
@@ -320,13 +320,14 @@ fn all_ranks_stop_at_the_batch_where_numbers_are_not_finite() {
 }
 
 /// Returns, for an epoch, the number of rows that each rank has to fetch: of each batch, the distinct vertices of the
-/// shares of its parts that are not among its own, counted one by one.
+/// shares of its parts that are neither among its own nor kept, counted one by one.
 fn rows_to_fetch(
     data: &Dataset,
     sampler: &impl Sampler,
     size: usize,
     parts: &[[usize; 2]],
     devices: usize,
+    kept: &BTreeSet<u32>,
 ) -> Vec<u64> {
     let labels = data.labels().unwrap();
     let mut seeds: Vec<u32> = (0..data.graph().vertex_count())
@@ -345,7 +346,7 @@ fn rows_to_fetch(
                 met.extend(sampler.sample(data.graph(), share, key, &mut Scratch::default()).unwrap().vertices);
             }
             let is_own = |v: u32| parts[own.clone()].iter().any(|part| (part[0]..part[1]).contains(&(v as usize)));
-            *rows += met.into_iter().filter(|&v| !is_own(v)).count() as u64;
+            *rows += met.into_iter().filter(|&v| !is_own(v) && !kept.contains(&v)).count() as u64;
         }
     }
     rows
@@ -365,7 +366,7 @@ fn features_are_fetched_in_two_rounds_a_batch_and_each_row_once() {
             let stages = trainer.step().unwrap().stages.unwrap();
             (trainer.parts().to_vec(), stages)
         });
-        let want = rows_to_fetch(&data, &sampler, size, &of_ranks[0].0, devices);
+        let want = rows_to_fetch(&data, &sampler, size, &of_ranks[0].0, devices, &BTreeSet::new());
         assert!(want.iter().all(|&rows| rows > 0));
         for ((_, stages), want) in of_ranks.iter().zip(want) {
             assert_eq!((stages.batches, stages.rounds), (4, 8), "{layers} layers");
@@ -393,15 +394,19 @@ fn a_rank_reads_only_its_own_rows_of_the_features() {
     };
     let parts = vec![0..n / 4, n / 4..n / 4, n / 4..n];
     let options = |devices: usize, ranks: Ranks| simulated(devices, ranks).partition(Partition::Ranges(parts.clone()));
-    let run = |data: &Dataset, options: RunOptions| {
+    let run = |data: &Dataset, options: RunOptions, kept: bool| {
         let model = model("gcn", data);
-        let mut trainer = trainer(&model, data, options, Batches::new(7, neighbors("3,2"))).unwrap();
+        let batches = Batches::new(7, neighbors("3,2"));
+        let batches = if kept { batches.device_cache("40%".parse().unwrap()) } else { batches };
+        let mut trainer = trainer(&model, data, options, batches).unwrap();
         let losses: Vec<f64> = (0..3).map(|_| trainer.step().unwrap().loss).collect();
         (losses, trainer.weights().unwrap().to_safetensors().unwrap())
     };
-    let want = run(&of_rank(0..n), options(3, Ranks::alone()));
-    for got in on_ranks(3, |ranks| run(&of_rank(parts[ranks.rank()].clone()), options(1, ranks))) {
-        assert_eq!(got, want);
+    let want = run(&of_rank(0..n), options(3, Ranks::alone()), false);
+    for kept in [false, true] {
+        for got in on_ranks(3, |ranks| run(&of_rank(parts[ranks.rank()].clone()), options(1, ranks), kept)) {
+            assert_eq!(got, want);
+        }
     }
 }
 
@@ -454,5 +459,209 @@ fn a_rank_that_stops_computing_wakes_the_others_and_its_own_stages() {
                 Ok(ended) => assert!(matches!(ended, Err(Error::OtherRank { rank: 2, .. })), "{rank}: {ended:?}"),
             }
         }
+    }
+}
+
+/// The loss of an epoch, its accuracy, and the bytes that it copied.
+type Numbers = (f64, Option<Accuracy>, [u64; 2]);
+
+/// Returns what does not depend on how many ranks there are: losses, accuracies, bytes copied, and the parameters.
+fn numbers_of(trainer: &Trainer, epochs: &[Epoch]) -> (Vec<Numbers>, Vec<u8>) {
+    let of_epoch = |epoch: &Epoch| {
+        let copied = [epoch.bytes_to_device, epoch.bytes_to_host];
+        assert_eq!(copied, epoch.planned_bytes);
+        (epoch.loss, epoch.accuracy, copied)
+    };
+    (epochs.iter().map(of_epoch).collect(), trainer.weights().unwrap().to_safetensors().unwrap())
+}
+
+/// Batches with kept rows, if any, and a sampled evaluation.
+fn combined(kept: &str, look_ahead: usize) -> Batches {
+    let batches = Batches::new(50, neighbors("4,3")).evaluation(neighbors("3,2")).look_ahead(look_ahead);
+    if kept.is_empty() { batches } else { batches.device_cache(kept.parse().unwrap()) }
+}
+
+#[test]
+fn kept_rows_and_sampled_evaluations_give_the_same_bits_on_ranks() {
+    let data = Dataset::builtin("planted").unwrap();
+    for name in ["sage", "gat"] {
+        let model = model(name, &data);
+        let run = |options: RunOptions, batches: Batches| {
+            let mut trainer = trainer(&model, &data, options, batches).unwrap();
+            let epochs: Vec<Epoch> = (0..2).map(|_| trainer.step().unwrap()).collect();
+            (numbers_of(&trainer, &epochs), epochs)
+        };
+        for count in [1, 2, 3] {
+            let ((plain, weights), _) = run(simulated(count, Ranks::alone()), combined("", 2));
+            for kept in ["", "1%", "30%", "100%"] {
+                let (want, _) = run(simulated(count, Ranks::alone()), combined(kept, 2));
+                let losses = |epochs: &[Numbers]| -> Vec<_> {
+                    epochs.iter().map(|(loss, accuracy, _)| (*loss, *accuracy)).collect()
+                };
+                assert!(losses(&want.0) == losses(&plain) && want.1 == weights, "{name} {count} {kept}");
+                for look_ahead in [0, 1, 4] {
+                    let of_ranks = on_ranks(count, |ranks| run(simulated(1, ranks), combined(kept, look_ahead)));
+                    for (got, epochs) in of_ranks {
+                        assert!(got == want, "{name}, {count} ranks, {kept} kept, {look_ahead} ahead");
+                        let rounds = if count > 1 { 2 } else { 0 };
+                        for epoch in epochs {
+                            let [train, eval] = [epoch.stages, epoch.eval_stages].map(Option::unwrap);
+                            let seeds: usize = (1..=3).map(|split| data.labelled_split_size(split)).sum();
+                            assert_eq!(eval.batches, seeds.div_ceil(50) as u64);
+                            assert_eq!([train, eval].map(|s| s.rounds), [train, eval].map(|s| rounds * s.batches));
+                            let fetches = count > 1 && kept != "100%";
+                            assert_eq!([train, eval].map(|s| s.fetched_rows > 0), [fetches; 2]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn kept_rows_are_those_that_are_not_fetched() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("sage", &data);
+    let (sampler, size) = (neighbors("4,3"), 50);
+    let n = data.graph().vertex_count();
+    // The rows that are kept, found by themselves: those that most of the batches of the epoch read, which is never
+    // trained on; of those, the ones with the most out-edges.
+    let labels = data.labels().unwrap();
+    let mut seeds: Vec<u32> =
+        (0..n as u32).filter(|&v| data.split()[v as usize] == 1 && labels.is_labelled(v as usize)).collect();
+    epoch_order(&mut seeds, 5, u64::MAX);
+    for count in [2, 3] {
+        let mut visits = vec![(0u32, 0u64); n];
+        for (number, seeds) in seeds.chunks(size).enumerate() {
+            let key = BatchKey { seed: 5, epoch: u64::MAX, batch: number as u64 };
+            for part in 0..count {
+                let share = &seeds[seeds.len() * part / count..seeds.len() * (part + 1) / count];
+                let drawn = sampler.sample(data.graph(), share, key, &mut Scratch::default()).unwrap();
+                drawn.vertices.iter().for_each(|&v| visits[v as usize].0 += 1);
+            }
+        }
+        data.graph().indices().iter().for_each(|&u| visits[u as usize].1 += 1);
+        let mut order: Vec<usize> = (0..n).collect();
+        order.sort_by_key(|&v| std::cmp::Reverse(visits[v]));
+        let kept: BTreeSet<u32> = order[..n / 4].iter().map(|&v| v as u32).collect();
+        let of_ranks = on_ranks(count, |ranks| {
+            let batches = Batches::new(size, sampler.clone()).device_cache("25%".parse().unwrap());
+            let mut trainer = trainer(&model, &data, simulated(1, ranks), batches).unwrap();
+            let stages = trainer.step().unwrap().stages.unwrap();
+            (trainer.parts().to_vec(), stages.fetched_rows)
+        });
+        let parts = &of_ranks[0].0;
+        let [all, without] = [BTreeSet::new(), kept].map(|kept| rows_to_fetch(&data, &sampler, size, parts, 1, &kept));
+        assert!(all.iter().zip(&without).all(|(all, without)| 0 < *without && without < all));
+        assert_eq!(of_ranks.iter().map(|(_, rows)| *rows).collect::<Vec<_>>(), without, "{count} ranks");
+    }
+}
+
+#[test]
+fn ranks_go_on_within_an_epoch() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("gcn", &data);
+    let folder = tempfile::tempdir().unwrap();
+    let build = |devices: usize, ranks: Ranks| {
+        let batches = Batches::new(20, neighbors("4,3")).evaluation(neighbors("3,2"));
+        let batches = batches.device_cache("20%".parse().unwrap());
+        trainer(&model, &data, simulated(devices, ranks), batches).unwrap()
+    };
+    let finish = |trainer: &mut Trainer| -> Vec<_> {
+        (0..2).map(|_| trainer.step().unwrap()).map(|epoch| (epoch.loss, epoch.accuracy)).collect()
+    };
+    for (count, stop) in [(1, 3), (2, 1), (2, 6), (3, 4)] {
+        let dir = folder.path().join(format!("{count} {stop}"));
+        let mut whole = build(count, Ranks::alone());
+        whole.step().unwrap();
+        let want = (finish(&mut whole), whole.weights().unwrap());
+        // Stopped on ranks: rank 0 writes, as the command does.
+        on_ranks(count, |ranks| {
+            let is_first = ranks.is_first();
+            let mut trainer = build(1, ranks);
+            trainer.step().unwrap();
+            for batches in [1, stop - 1].into_iter().filter(|batches| *batches > 0) {
+                assert_eq!(trainer.step_batches(batches).unwrap(), None);
+            }
+            let snapshot = trainer.snapshot().unwrap();
+            if is_first {
+                snapshot.save(&dir).unwrap();
+            }
+        });
+        let resumed = |trainer: &mut Trainer| {
+            assert_eq!(trainer.resume(&dir).unwrap(), Some(1));
+            assert_eq!(trainer.position(), Position { epoch: 1, batch: stop });
+            (finish(trainer), trainer.weights().unwrap())
+        };
+        for got in on_ranks(count, |ranks| resumed(&mut build(1, ranks))) {
+            assert!(got == want, "{count} ranks, after {stop} batches");
+        }
+        assert!(resumed(&mut build(count, Ranks::alone())) == want);
+        // On another number of ranks, it goes on as one process does with as many parts.
+        for others in [1, 2, 3] {
+            let want = resumed(&mut build(others, Ranks::alone()));
+            for got in on_ranks(others, |ranks| resumed(&mut build(1, ranks))) {
+                assert!(got == want, "from {count} to {others} ranks, after {stop} batches");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_fails_in_an_evaluation_or_between_batches_ends_the_job() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("sage", &data);
+    for look_ahead in [0, 1, 4] {
+        // Four batches of an evaluation are drawn to learn their sizes.
+        for (left, panics) in [(4, false), (7, true), (9, false)] {
+            let errors = on_ranks(3, |ranks| {
+                let failing =
+                    Failing { inner: neighbors("3,3"), fails: ranks.rank() == 1, panics, left: AtomicUsize::new(left) };
+                let batches = Batches::new(40, neighbors("3,3")).evaluation(failing).look_ahead(look_ahead);
+                let mut trainer = trainer(&model, &data, simulated(1, ranks), batches)?;
+                (0..9).try_for_each(|_| trainer.step().map(drop))
+            });
+            for (rank, error) in errors.into_iter().enumerate() {
+                match (rank, error.unwrap_err()) {
+                    (1, Error::Batch { stage: "sampling", .. }) | (0 | 2, Error::OtherRank { rank: 1, .. }) => {}
+                    (_, error) => panic!("rank {rank}, {look_ahead} ahead, {left} batches before: {error}"),
+                }
+            }
+        }
+        let errors = on_ranks(3, |ranks| {
+            let batches = Batches::new(16, neighbors("3,3")).evaluation(neighbors("3,3")).look_ahead(look_ahead);
+            let mut trainer = trainer(&model, &data, simulated(1, ranks.clone()), batches)?;
+            for call in 0..99 {
+                if call == 3 && ranks.rank() == 2 {
+                    let error = Error::Value { option: "batch", value: "3".into(), expected: "enough".into() };
+                    ranks.fail(&error);
+                    return Err(error);
+                }
+                trainer.step_batches(2)?;
+            }
+            Ok(())
+        });
+        for (rank, error) in errors.into_iter().enumerate() {
+            match (rank, error.unwrap_err()) {
+                (2, Error::Value { .. }) | (0 | 1, Error::OtherRank { rank: 2, .. }) => {}
+                (_, error) => panic!("rank {rank}, {look_ahead} ahead: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_in_memory_are_refused_on_all_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    Dataset::builtin("planted").unwrap().write(folder.path().join("data")).unwrap();
+    let data = Dataset::open(folder.path().join("data")).unwrap();
+    let model = model("sage", &data);
+    for error in on_ranks(3, |ranks| {
+        let batches = Batches::new(16, neighbors("3,3")).feature_cache("20%".parse().unwrap());
+        trainer(&model, &data, simulated(1, ranks), batches).map(drop).unwrap_err()
+    }) {
+        assert!(matches!(&error, Error::Value { option: "feature_cache", .. }), "{error}");
+        assert!(error.to_string().contains("with several ranks"), "{error}");
     }
 }

@@ -392,11 +392,14 @@ impl<'a> Supply<'a> {
     }
 
     /// Returns the rows of features that stay on each device.
-    fn kept_features(&self) -> Vec<f32> {
+    fn kept_features(&self) -> Shared<f32> {
         let (FeatureData::Dense { data, width }, Some(kept)) = (&self.inputs.features, &self.inputs.kept) else {
             panic!("a program that keeps rows of features is bound to data without them");
         };
-        kept.rows().iter().flat_map(|&row| &data[row as usize * width..][..*width]).copied().collect()
+        let row = |&row: &u32| &data[row as usize * width..][..*width];
+        kept.contents()
+            .cloned()
+            .unwrap_or_else(|| kept.rows().iter().flat_map(row).copied().collect::<Vec<f32>>().into())
     }
 
     fn origin(&mut self, part: usize, tile: usize, origin: &Origin) -> HostSlot {
@@ -405,7 +408,7 @@ impl<'a> Supply<'a> {
             (Origin::Features, FeatureData::Dense { data, width }, _) => {
                 HostSlot::constant(&data.slice(range.start * width..range.end * width))
             }
-            (Origin::KeptFeatures, ..) => HostSlot::constant(&Shared::from(self.kept_features())),
+            (Origin::KeptFeatures, ..) => HostSlot::constant(&self.kept_features()),
             (Origin::FeatureValues, FeatureData::Sparse { values, indptr, .. }, _) => {
                 HostSlot::constant(&values.slice(indptr[range.start] as usize..indptr[range.end] as usize))
             }

@@ -6,11 +6,13 @@ use lapidary_kernels::Shared;
 const NONE: u32 = u32::MAX;
 
 /// Some rows of a matrix with a row for each vertex.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KeptRows {
     rows: Shared<u32>,
     /// For each vertex, the place of its row, or [`NONE`].
-    places: Vec<u32>,
+    places: Shared<u32>,
+    /// What is in the rows, if it is not taken from the matrix.
+    contents: Option<Shared<f32>>,
 }
 
 impl KeptRows {
@@ -21,7 +23,17 @@ impl KeptRows {
     pub fn new(vertices: usize, rows: Vec<u32>) -> Self {
         let mut places = vec![NONE; vertices];
         rows.iter().zip(0..).for_each(|(&row, place)| places[row as usize] = place);
-        Self { rows: rows.into(), places }
+        Self { rows: rows.into(), places: places.into(), contents: None }
+    }
+
+    /// Sets what is in the rows, one after the other. The matrix is then not read for them.
+    pub fn with_contents(self, contents: Shared<f32>) -> Self {
+        Self { contents: Some(contents), ..self }
+    }
+
+    /// Returns what is in the rows, if it was set.
+    pub fn contents(&self) -> Option<&Shared<f32>> {
+        self.contents.as_ref()
     }
 
     /// Returns the rows.

@@ -187,6 +187,11 @@ pub(crate) struct Done {
 }
 
 impl Done {
+    /// Returns the number of a signal that has asked a rank to end; 0 if there was none. It is the same on all ranks.
+    pub(crate) fn signal(&self) -> usize {
+        self.notes.iter().map(|note| note.signal).max().unwrap_or(0)
+    }
+
     /// Adds the measurements of a later run. Metrics and notes are those of the later one.
     pub(crate) fn add(&mut self, later: Self) {
         let sum = |a: [u64; 2], b: [u64; 2]| [a[0] + b[0], a[1] + b[1]];
@@ -350,6 +355,11 @@ impl Session {
     /// Sets what this rank says to the others in the next runs: see [`Done::notes`].
     pub(crate) fn say(&mut self, note: Note) {
         self.note = note;
+    }
+
+    /// Sets which signal this rank tells the others that it has got: see [`Session::say`].
+    pub(crate) fn say_signal(&mut self, signal: usize) {
+        self.note.signal = signal;
     }
 
     /// Runs phases one after the other; if there are several, the first is training. `metrics` are the outputs, by

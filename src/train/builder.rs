@@ -205,10 +205,7 @@ impl<'a> TrainerBuilder<'a> {
         }
         let start = Instant::now();
         let (parts, learner) = first_split(&setup, &whole)?;
-        let store = setup.batches.as_ref().and_then(|(feeder, _)| feeder.drawing.store(&parts)).map(Arc::new);
-        for feeder in setup.batches.iter_mut().map(|(feeder, _)| feeder).chain(&mut setup.evaluator) {
-            feeder.store = store.clone();
-        }
+        setup.spread_features(&parts)?;
         let split = Instant::now();
         let session = setup.open(parts, None)?;
         let learning = learner.map(|learner| Learning { learner, move_s: split.elapsed().as_secs_f64() });
@@ -283,9 +280,11 @@ impl TrainerBuilder<'_> {
     /// Returns the mini-batches of the data, if epochs consist of them.
     fn drawing(&self, inputs: &Inputs) -> Result<Option<Drawing>> {
         let Some(batches) = self.batches.clone() else { return Ok(None) };
-        let RunOptions { devices, ranks, .. } = &self.options;
-        let drawing = Drawing::new(batches, self.data, inputs, self.dtype, self.seed, devices.count())?;
-        drawing.on_ranks(ranks).map(Some)
+        let ranks = &self.options.ranks;
+        batches.check_ranks(ranks)?;
+        // Which rows stay on the devices follows from the shares of all ranks.
+        let drawing = Drawing::new(batches, self.data, inputs, self.dtype, self.seed, self.options.part_count())?;
+        Ok(Some(drawing.on_ranks(ranks)))
     }
 }
 

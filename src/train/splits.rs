@@ -1,6 +1,7 @@
 //! The split of vertices over devices, and how it changes between epochs.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::Trainer;
@@ -56,6 +57,22 @@ impl Setup {
 
     pub(super) fn programs(&self) -> [(&'static str, &Program); 2] {
         [("train", &self.training), ("evaluate", &self.evaluation)]
+    }
+
+    /// Lets each rank hold the features of the vertices of its parts, for mini-batches on several ranks.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if there is no memory for the rows that stay on the devices; [`Error::OtherRank`].
+    pub(super) fn spread_features(&mut self, parts: &[Range<usize>]) -> Result<()> {
+        let Some((feeder, _)) = &mut self.batches else { return Ok(()) };
+        let Some(store) = feeder.drawing.store(parts).map(Arc::new) else { return Ok(()) };
+        if self.inputs.kept.as_ref().is_some_and(|kept| kept.contents().is_none()) {
+            self.inputs.kept = feeder.drawing.kept_from(&store)?;
+        }
+        for feeder in self.evaluator.iter_mut().chain([feeder]) {
+            feeder.store = Some(store.clone());
+        }
+        Ok(())
     }
 
     /// Opens a session with these parts, in place of `old` if there is one.
@@ -144,6 +161,7 @@ impl Trainer {
         let (weights, moments): (Weights, Weights) = (self.weights()?, self.moments()?);
         let peaks = [self.peak_device_bytes(), self.planned_peak_device_bytes()];
         self.session = self.setup.open(parts.clone(), Some(&mut self.session))?;
+        self.setup.spread_features(&parts)?;
         self.earlier_peaks = peaks;
         self.write_weights(&weights)?;
         self.set_moments(&moments)?;

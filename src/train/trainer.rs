@@ -50,6 +50,8 @@ pub struct Epoch {
     pub eval_seconds: f64,
     /// Seconds that the stages of mini-batches worked; `None` for a full-graph epoch.
     pub stages: Option<StageSeconds>,
+    /// Seconds that the stages of an evaluation on mini-batches worked; `None` without one.
+    pub eval_stages: Option<StageSeconds>,
     /// Bytes copied to devices, including evaluation.
     pub bytes_to_device: u64,
     /// Bytes copied to the host, including evaluation.
@@ -70,6 +72,7 @@ struct Ran {
     done: Done,
     accuracy: Option<Accuracy>,
     stages: Option<StageSeconds>,
+    eval_stages: Option<StageSeconds>,
     stage_spans: Vec<StageSpan>,
 }
 
@@ -249,13 +252,15 @@ impl Trainer {
             Some(_) => self.run_batches(epoch, batches, is_timed, ends_on_signal)?,
             None => Some(self.run_whole(epoch, is_timed)?),
         };
-        let notes = ran.as_ref().map_or(&self.progress.done.notes, |ran| &ran.done.notes);
+        let done_now = ran.as_ref().map_or(&self.progress.done, |ran| &ran.done);
         self.said = Note {
-            signal: notes.iter().map(|note| note.signal).max().unwrap_or(0),
+            signal: done_now.signal(),
             // Rank 0 decides.
-            snapshot: notes.first().is_some_and(|note| note.snapshot),
+            snapshot: done_now.notes.first().is_some_and(|note| note.snapshot),
         };
-        let Some(Ran { loss, is_first, mut done, accuracy, stages, stage_spans }) = ran else { return Ok(None) };
+        let Some(Ran { loss, is_first, mut done, accuracy, stages, eval_stages, stage_spans }) = ran else {
+            return Ok(None);
+        };
         if is_timed {
             self.part_seconds = done.kernel_seconds();
         }
@@ -282,6 +287,7 @@ impl Trainer {
             seconds,
             eval_seconds,
             stages,
+            eval_stages,
             bytes_to_device,
             bytes_to_host,
             planned_bytes: done.planned_bytes,
@@ -298,27 +304,30 @@ impl Trainer {
         let done = self.session.run(phases, &metrics, &[(Origin::Clock, clock(epoch))], is_timed)?;
         let loss = sum_of_terms(&done, &self.losses);
         let accuracy = is_due.then(|| Accuracy::sum(&done, self.losses.len()));
-        Ok(Ran { loss, is_first: epoch == 1, done, accuracy, stages: None, stage_spans: Vec::new() })
+        let (stages, eval_stages, stage_spans) = (None, None, Vec::new());
+        Ok(Ran { loss, is_first: epoch == 1, done, accuracy, stages, eval_stages, stage_spans })
     }
 
     /// Runs the next mini-batches of an epoch. After the last one, evaluates the parameters if that is due; before, returns
     /// `None`. A signal ends the run before an evaluation, too.
     fn run_batches(&mut self, epoch: u64, batches: u64, is_timed: bool, ends_on_signal: bool) -> Result<Option<Ran>> {
         let (is_due, _) = self.phases(epoch);
-        // Several ranks end after the same batch.
         let signal = self.signal.clone();
-        let signal = (ends_on_signal && self.setup.options.ranks.count() == 1).then_some(&*signal);
+        let signal = ends_on_signal.then_some(&*signal);
         self.feed(epoch, batches, signal, [is_timed, false])?;
         let loss = self.progress.loss();
         let has_more = Some(self.progress.partial.batches) < self.batches_per_epoch();
-        let ends = is_due && signal.is_some_and(|signal| signal.load(Ordering::Relaxed) != 0);
+        let feeder = self.setup.batches.as_ref().map(|(feeder, _)| feeder);
+        let is_over = |signal: &AtomicUsize| feeder.is_some_and(|feeder| feeder.is_over(signal, &self.progress.done));
+        let ends = is_due && signal.is_some_and(is_over);
         if loss.is_finite() && (has_more || ends) {
             return Ok(None);
         }
         // If it fails, the epoch still lacks it, and the next call tries it again.
         let evaluated = (is_due && loss.is_finite()).then(|| self.run_evaluation(is_timed)).transpose()?;
         let BatchedEpoch { partial, mut done, stages, spans: stage_spans, .. } = std::mem::take(&mut self.progress);
-        let accuracy = evaluated.map(|(accuracy, mut evaluated)| {
+        let eval_stages = evaluated.as_ref().and_then(|(.., stages)| *stages);
+        let accuracy = evaluated.map(|(accuracy, mut evaluated, _)| {
             evaluated.seconds = [0.0, evaluated.seconds[0]];
             done.add(evaluated);
             accuracy
@@ -329,18 +338,20 @@ impl Trainer {
             done,
             accuracy,
             stages: Some(stages),
+            eval_stages,
             stage_spans,
         }))
     }
 
-    /// Evaluates the current parameters, on the whole graph or on mini-batches.
-    fn run_evaluation(&mut self, is_timed: bool) -> Result<(Accuracy, Done)> {
+    /// Evaluates the current parameters, on the whole graph or on mini-batches. Returns the seconds of their stages, too.
+    fn run_evaluation(&mut self, is_timed: bool) -> Result<(Accuracy, Done, Option<StageSeconds>)> {
         let Self { setup, session, .. } = self;
         if let Some(evaluator) = &setup.evaluator {
-            return evaluator.evaluate(session, is_timed);
+            let (accuracy, done, stages) = evaluator.evaluate(session, is_timed)?;
+            return Ok((accuracy, done, Some(stages)));
         }
         let done = session.run(EVALUATION, &Accuracy::metrics(EVALUATE_PHASE), &[], is_timed)?;
-        Ok((Accuracy::sum(&done, 0), done))
+        Ok((Accuracy::sum(&done, 0), done, None))
     }
 
     /// Runs the next mini-batches of an epoch, and adds them to its progress.
@@ -380,7 +391,7 @@ impl Trainer {
     }
 
     fn evaluate_now(&mut self) -> Result<Accuracy> {
-        let (accuracy, _) = self.run_evaluation(false)?;
+        let (accuracy, ..) = self.run_evaluation(false)?;
         if self.position().batch == 0 {
             self.keep_if_best(accuracy)?;
         }

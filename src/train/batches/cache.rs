@@ -10,6 +10,7 @@ use super::{Drawing, FeatureRows};
 use crate::dataset::{Dataset, Features, RowFile};
 use crate::error::{Error, Result};
 use crate::lower::{FeatureData, Inputs, KeptRows};
+use crate::ranks::RowStore;
 use crate::sample::Scratch;
 
 /// The epoch whose batches show what is read often. It is never trained on.
@@ -92,6 +93,18 @@ impl FeatureCache {
         };
         let kept = self.kept(by_visits, (width * dtype.byte_count()) as u64);
         Ok(Some(kept).filter(|kept| !kept.rows().is_empty()))
+    }
+
+    /// Returns the rows that stay on each device, with their contents from the ranks that hold them. All ranks have to call
+    /// it with the same rows.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if there is no memory for them; [`Error::OtherRank`].
+    pub(super) fn pulled(self, kept: &KeptRows, store: &RowStore) -> Result<KeptRows> {
+        let rows = store.begin().pull(0, kept.rows().to_vec(), &[])?.matrix(0..kept.rows().len());
+        let rows =
+            rows.map_err(|_| self.wrong("device_cache", "there is no memory for its rows; keep fewer".into()))?;
+        Ok(kept.clone().with_contents(rows.as_slice::<f32>().to_vec().into()))
     }
 
     /// Returns the rows that are kept: the first ones of a list of all.

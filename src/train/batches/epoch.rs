@@ -58,13 +58,21 @@ pub(in crate::train) struct BatchRun<'a> {
     pub batches: u64,
     /// Names and weights of the terms of the loss.
     pub losses: &'a [(String, f64)],
-    /// The run ends after a batch if this is no longer 0.
+    /// The run ends after a batch if this is no longer 0. Several ranks end after the same one, as soon as all know it.
     pub signal: Option<&'a AtomicUsize>,
     pub traced: bool,
     pub checked: bool,
 }
 
 impl Feeder {
+    /// Returns whether a signal asks the run to end after what has been done; with several ranks, whether all know that.
+    pub(in crate::train) fn is_over(&self, signal: &AtomicUsize, done: &Done) -> bool {
+        match self.drawing.ranks.count() {
+            1 => signal.load(Ordering::Relaxed) != 0,
+            _ => done.signal() != 0,
+        }
+    }
+
     /// Runs the next batches of an epoch of which `so_far` has been run, and adds them to it. An epoch ends early if its
     /// loss is not finite, or if a number is not finite and all are checked. After an error, `so_far` has the batches
     /// before it.
@@ -86,6 +94,9 @@ impl Feeder {
         let from = Sources { supply: &self.supply, contents: &contents, pulls: pulls.as_ref() };
         let fed = self.drawing.each(run.epoch, numbers, &from, |number, batch| {
             let seeds = batch.sizes.first().map_or(0, |sizes| sizes.labelled);
+            if let Some(signal) = run.signal {
+                session.say_signal(signal.load(Ordering::Relaxed));
+            }
             let controls = [(Origin::Clock, clock(before + number as u64 + 1))];
             let done = session.run_batch(PLAIN_EPOCH, &metrics, &controls, batch, [run.traced, run.checked])?;
             so_far.partial.loss_sum += seeds as f64 * sum_of_terms(&done, run.losses);
@@ -93,10 +104,10 @@ impl Feeder {
             so_far.partial.batches = number as u64 + 1;
             so_far.not_finite = done.not_finite.clone();
             so_far.done.add(done);
+            let ends = run.signal.is_some_and(|signal| self.is_over(signal, &so_far.done));
             if let Some(call) = &mut on_batch {
                 call(number as u64 + 1, count);
             }
-            let ends = run.signal.is_some_and(|signal| signal.load(Ordering::Relaxed) != 0);
             Ok(!ends && so_far.partial.loss_sum.is_finite() && so_far.not_finite.is_none())
         });
         so_far.done.seconds = [seconds + began.elapsed().as_secs_f64(), 0.0];

@@ -2,18 +2,23 @@
 
 use std::time::Instant;
 
-use super::{EVALUATION_EPOCH, Feeder, Sources};
+use super::{EVALUATION_EPOCH, Feeder, Sources, StageSeconds};
 use crate::error::Result;
 use crate::infer::{Accuracy, Counts};
 use crate::runtime::{Done, Session};
 use crate::train::trainer::{EVALUATE_PHASE, EVALUATION};
 
 impl Feeder {
-    /// Evaluates the parameters on the batches of an evaluation. Returns the accuracy and the sums over all batches.
+    /// Evaluates the parameters on the batches of an evaluation. Returns the accuracy, the sums over all
+    /// batches, and the seconds of the stages.
     ///
     /// # Errors
     /// [`crate::Error::Batch`]; [`crate::Error::Device`].
-    pub(in crate::train) fn evaluate(&self, session: &mut Session, is_timed: bool) -> Result<(Accuracy, Done)> {
+    pub(in crate::train) fn evaluate(
+        &self,
+        session: &mut Session,
+        is_timed: bool,
+    ) -> Result<(Accuracy, Done, StageSeconds)> {
         let began = Instant::now();
         let contents = session.batch_contents(EVALUATION);
         let metrics = Accuracy::metrics(EVALUATE_PHASE);
@@ -21,13 +26,13 @@ impl Feeder {
         let numbers = 0..self.drawing.count();
         let pulls = self.store.as_ref().map(|store| store.begin());
         let from = Sources { supply: &self.supply, contents: &contents, pulls: pulls.as_ref() };
-        self.drawing.each(EVALUATION_EPOCH, numbers, &from, |_, batch| {
+        let (stages, _) = self.drawing.each(EVALUATION_EPOCH, numbers, &from, |_, batch| {
             let done = session.run_batch(EVALUATION, &metrics, &[], batch, [is_timed, false])?;
             counts.add(&done, 0);
             all.add(done);
             Ok(true)
         })?;
         all.seconds = [began.elapsed().as_secs_f64(), 0.0];
-        Ok((counts.accuracy(), all))
+        Ok((counts.accuracy(), all, stages))
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::{Dataset, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
-use crate::lower::{BatchSupply, FeatureData, Inputs, level_sizes};
+use crate::lower::{BatchSupply, FeatureData, Inputs, KeptRows, level_sizes};
 use crate::program::{LevelSizes, MOST_LAYERS, Program};
 use crate::ranks::{Ranks, RowStore};
 use crate::sample::{BatchKey, MiniBatch, Sampler, Scratch, epoch_order};
@@ -131,6 +131,21 @@ impl Batches {
         self
     }
 
+    /// Checks that these batches can be shared by ranks.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if there are several and features are read from a file.
+    pub(super) fn check_ranks(&self, ranks: &Ranks) -> Result<()> {
+        match self.feature_cache {
+            Some(cache) if ranks.count() > 1 => Err(Error::Value {
+                option: "feature_cache",
+                value: cache.to_string(),
+                expected: "with several ranks, rows come from the rank that has them; leave this option out".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn record(&self) -> BatchRecord {
         let evaluation = self.evaluation.as_ref().map(|sampler| sampler.name());
         BatchRecord { size: self.size, sampler: self.sampler.name(), evaluation }
@@ -214,19 +229,9 @@ impl Drawing {
         Some(Self { batches, seeds, ..self.clone() })
     }
 
-    /// Sets the ranks that share the batches, each with as many devices.
-    ///
-    /// # Errors
-    /// [`Error::Value`] if there are several and features are read from a file.
-    pub(super) fn on_ranks(self, ranks: &Ranks) -> Result<Self> {
-        match self.batches.feature_cache {
-            Some(cache) if ranks.count() > 1 => Err(Error::Value {
-                option: "feature_cache",
-                value: cache.to_string(),
-                expected: "with several ranks, rows come from the rank that has them; leave this option out".into(),
-            }),
-            _ => Ok(Self { ranks: ranks.clone(), ..self }),
-        }
+    /// Spreads the devices over ranks, each with as many.
+    pub(super) fn on_ranks(self, ranks: &Ranks) -> Self {
+        Self { ranks: ranks.clone(), devices: self.devices / ranks.count(), ..self }
     }
 
     /// Draws a few batches of the first epoch, and returns sizes that hardly any batch passes, on any rank. All ranks
@@ -325,6 +330,15 @@ impl Drawing {
     /// Returns where rows of features come from, if not from the array of all of them.
     pub(crate) fn feature_rows(&self) -> Option<&FeatureRows> {
         self.feature_rows.as_deref()
+    }
+
+    /// Returns the rows that stay on the devices, if any do, with their contents from a store.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if there is no memory for them; [`Error::OtherRank`].
+    pub(super) fn kept_from(&self, store: &RowStore) -> Result<Option<Arc<KeptRows>>> {
+        let kept = self.batches.device_cache.zip(self.inputs.kept.as_ref());
+        kept.map(|(cache, kept)| Ok(Arc::new(cache.pulled(kept, store)?))).transpose()
     }
 
     /// Returns the store of the features of all ranks, each of which holds those of its parts; `None` if there is one
