@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lapidary::model::Weight;
-use lapidary::sample::{BatchKey, MiniBatch, NeighborSampler, SampleError, Sampler, Scratch};
-use lapidary::{Adam, Batches, Dataset, Error, Graph, Model, Position, Predictor, Trainer};
+use lapidary::sample::NeighborSampler;
+use lapidary::{Adam, Batches, Dataset, Error, Model, Position, Predictor, Trainer};
 
 use crate::common::command::LAPIDARY;
 use crate::common::digest_anew;
 use crate::common::endless::{ENDLESS, signal, wait_for};
+use crate::common::scripted::{Draw, scripted};
 
 /// A trainer with 7 batches per epoch.
 fn trainer(data: &Dataset, look_ahead: usize) -> Trainer {
@@ -240,45 +241,18 @@ fn a_run_returns_to_its_start_if_it_diverges_in_the_first_epoch() {
     assert!(text.contains(": back to epoch 0, with learning rate "), "{text}");
 }
 
-/// Draws blocks, except for the third batch of an evaluation as long as that is so.
-#[derive(Debug)]
-struct FailsOnce {
-    inner: NeighborSampler,
-    fails: Arc<AtomicBool>,
-}
-
-impl Sampler for FailsOnce {
-    fn name(&self) -> String {
-        "fails once".into()
-    }
-
-    fn layers(&self) -> usize {
-        self.inner.layers()
-    }
-
-    fn sample(
-        &self,
-        graph: &Graph,
-        seeds: &[u32],
-        key: BatchKey,
-        scratch: &mut Scratch,
-    ) -> Result<MiniBatch, SampleError> {
-        match key.batch == 2 && self.fails.load(Ordering::SeqCst) {
-            true => self.inner.sample(graph, &[u32::MAX], key, scratch),
-            false => self.inner.sample(graph, seeds, key, scratch),
-        }
-    }
-}
-
 #[test]
 fn an_epoch_whose_evaluation_fails_lacks_the_evaluation_only() {
     let data = planted();
     let model = Model::sage(&[data.feature_width(), 8, data.class_count()]).dropout(0.3);
     let fails = Arc::new(AtomicBool::new(false));
     let build = || {
-        let inner = NeighborSampler::new("3,3".parse().unwrap());
-        let batches = Batches::new(20, NeighborSampler::new("4,3".parse().unwrap()));
-        let batches = batches.evaluation(FailsOnce { inner, fails: fails.clone() });
+        let fails = fails.clone();
+        let evaluation = scripted("3,3", move |_, key| match key.batch == 2 && fails.load(Ordering::SeqCst) {
+            true => Draw::Fails,
+            false => Draw::Some,
+        });
+        let batches = Batches::new(20, NeighborSampler::new("4,3".parse().unwrap())).evaluation(evaluation);
         Trainer::builder(&model, &data).batches(batches).build().unwrap()
     };
     let mut whole = build();

@@ -2,11 +2,12 @@
 
 use std::num::NonZeroUsize;
 
+use crate::common::scripted::{Draw, scripted};
 use crate::common::{MODELS, shared};
 use assert_cmd::Command;
 use lapidary::graph::Graph;
 use lapidary::model::ModelConfig;
-use lapidary::sample::{BatchKey, MiniBatch, NeighborSampler, SampleError, Sampler, Scratch};
+use lapidary::sample::NeighborSampler;
 use lapidary::{
     Adam, Arrays, Batches, ByteSize, Dataset, Devices, Error, Model, StorageType, Trainer, TrainerBuilder, Weights,
 };
@@ -272,43 +273,17 @@ fn bf16_rows_are_gathered_and_rounded() {
     }
 }
 
-/// Fails, or panics, at one batch.
-#[derive(Debug)]
-struct Failing {
-    inner: NeighborSampler,
-    panics: bool,
-}
-
-impl Sampler for Failing {
-    fn name(&self) -> String {
-        "failing".into()
-    }
-
-    fn layers(&self) -> usize {
-        self.inner.layers()
-    }
-
-    fn sample(
-        &self,
-        graph: &Graph,
-        seeds: &[u32],
-        key: BatchKey,
-        scratch: &mut Scratch,
-    ) -> Result<MiniBatch, SampleError> {
-        match key.batch {
-            5 if key.epoch == 2 && self.panics => panic!("no more"),
-            5 if key.epoch == 2 => self.inner.sample(graph, &[u32::MAX], key, scratch),
-            _ => self.inner.sample(graph, seeds, key, scratch),
-        }
-    }
-}
-
 #[test]
 fn a_stage_that_fails_ends_the_run_with_its_name() {
     let data = Dataset::builtin("planted").unwrap();
     let model = model("sage", &data);
     for (look_ahead, panics) in [(0, false), (0, true), (1, false), (3, true)] {
-        let batches = Batches::new(16, Failing { inner: neighbors("3,3"), panics }).look_ahead(look_ahead);
+        let sampler = scripted("3,3", move |_, key| match (key.epoch, key.batch) {
+            (2, 5) if panics => Draw::Panics,
+            (2, 5) => Draw::Fails,
+            _ => Draw::Some,
+        });
+        let batches = Batches::new(16, sampler).look_ahead(look_ahead);
         let mut trainer = trainer(&model, &data).batches(batches).build().unwrap();
         trainer.step().unwrap();
         let error = trainer.step().unwrap_err();

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::common::scripted::{Draw, scripted};
 use crate::common::{hostile_graph, numbers};
-use lapidary::graph::Graph;
 use lapidary::model::ModelConfig;
-use lapidary::sample::{BatchKey, MiniBatch, NeighborSampler, SampleError, Sampler, Scratch, epoch_order};
+use lapidary::sample::{BatchKey, NeighborSampler, Sampler, Scratch, epoch_order};
 use lapidary::{
     Accuracy, Adam, Arrays, Batches, ByteSize, Dataset, Devices, Epoch, Error, MemoryPolicy, Model, Partition,
     Position, Ranks, RunOptions, StorageType, Trainer,
@@ -184,44 +184,17 @@ fn a_run_on_batches_is_resumed_on_ranks() {
     }
 }
 
-/// Draws one edge of each vertex, but all of them for some shares of later batches: those whose first seed leaves this
-/// remainder.
-#[derive(Debug)]
-struct Growing {
-    few: NeighborSampler,
-    all: NeighborSampler,
-    remainder: u32,
-}
-
-impl Sampler for Growing {
-    fn name(&self) -> String {
-        "growing".into()
-    }
-
-    fn layers(&self) -> usize {
-        self.few.layers()
-    }
-
-    fn sample(
-        &self,
-        graph: &Graph,
-        seeds: &[u32],
-        key: BatchKey,
-        scratch: &mut Scratch,
-    ) -> Result<MiniBatch, SampleError> {
-        let grows = key.batch >= 5 && seeds.first().is_some_and(|seed| seed % 3 == self.remainder);
-        let sampler = if grows { &self.all } else { &self.few };
-        sampler.sample(graph, seeds, key, scratch)
-    }
-}
-
 #[test]
 fn all_ranks_plan_again_when_the_share_of_one_grows() {
     let data = Dataset::builtin("planted").unwrap();
     let model = model("sage", &data);
     for remainder in [0, 1, 2] {
-        let growing = || Growing { few: neighbors("1,1"), all: neighbors("-1,-1"), remainder };
-        let batches = || Batches::new(12, growing());
+        // One edge of each vertex is drawn, but all of them for some shares of later batches.
+        let growing = move |seeds: &[u32], key: BatchKey| {
+            let grows = key.batch >= 5 && seeds.first().is_some_and(|seed| seed % 3 == remainder);
+            if grows { Draw::All } else { Draw::Some }
+        };
+        let batches = || Batches::new(12, scripted("1,1", growing));
         let free = train(&model, &data, simulated(3, Ranks::alone()), batches(), 2);
         let [before, after] = [0, 1].map(|i| free.planned_peaks[i].iter().copied().max().unwrap());
         assert!(after > before, "no batch was larger than planned");
@@ -247,39 +220,17 @@ fn all_ranks_plan_again_when_the_share_of_one_grows() {
     }
 }
 
-/// Fails, or panics, at one batch of one rank.
-#[derive(Debug)]
-struct Failing {
-    inner: NeighborSampler,
-    fails: bool,
-    panics: bool,
-    /// Batches that are drawn before.
-    left: AtomicUsize,
-}
-
-impl Sampler for Failing {
-    fn name(&self) -> String {
-        "failing".into()
-    }
-
-    fn layers(&self) -> usize {
-        self.inner.layers()
-    }
-
-    fn sample(
-        &self,
-        graph: &Graph,
-        seeds: &[u32],
-        key: BatchKey,
-        scratch: &mut Scratch,
-    ) -> Result<MiniBatch, SampleError> {
-        let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+/// Returns a sampler that draws `left` shares of batches, and then fails or panics on rank 1.
+fn failing(ranks: &Ranks, left: usize, panics: bool) -> impl Sampler + use<> {
+    let (left, fails) = (AtomicUsize::new(left), ranks.rank() == 1);
+    scripted("3,3", move |_, _| {
+        let left = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         match left {
-            Err(_) if self.fails && self.panics => panic!("no more"),
-            Err(_) if self.fails => self.inner.sample(graph, &[u32::MAX], key, scratch),
-            _ => self.inner.sample(graph, seeds, key, scratch),
+            Err(_) if fails && panics => Draw::Panics,
+            Err(_) if fails => Draw::Fails,
+            _ => Draw::Some,
         }
-    }
+    })
 }
 
 #[test]
@@ -290,9 +241,7 @@ fn a_rank_whose_sampler_fails_ends_the_job() {
     // Four batches are drawn to learn their sizes. The first is drawn before the run, later ones in it.
     for (left, look_ahead, panics) in [(1, 2, false), (4, 0, false), (9, 0, true), (9, 1, true), (30, 3, false)] {
         let errors = on_ranks(3, |ranks| {
-            let left = AtomicUsize::new(left);
-            let failing = Failing { inner: neighbors("3,3"), fails: ranks.rank() == 1, panics, left };
-            let batches = Batches::new(16, failing).look_ahead(look_ahead);
+            let batches = Batches::new(16, failing(&ranks, left, panics)).look_ahead(look_ahead);
             let mut trainer = trainer(&model, &data, simulated(1, ranks), batches)?;
             (0..9).try_for_each(|_| trainer.step().map(drop))
         });
@@ -616,8 +565,7 @@ fn a_rank_that_fails_in_an_evaluation_or_between_batches_ends_the_job() {
         // Four batches of an evaluation are drawn to learn their sizes.
         for (left, panics) in [(4, false), (7, true), (9, false)] {
             let errors = on_ranks(3, |ranks| {
-                let failing =
-                    Failing { inner: neighbors("3,3"), fails: ranks.rank() == 1, panics, left: AtomicUsize::new(left) };
+                let failing = failing(&ranks, left, panics);
                 let batches = Batches::new(40, neighbors("3,3")).evaluation(failing).look_ahead(look_ahead);
                 let mut trainer = trainer(&model, &data, simulated(1, ranks), batches)?;
                 (0..9).try_for_each(|_| trainer.step().map(drop))
