@@ -13,7 +13,7 @@ each run but the first kind, the files are dropped from that cache. The graph is
 training vertices that have in-edges, so that an epoch takes seconds; the features are a link.
 
 The bytes that `lapidary plan` predicts are compared with those that an epoch reads. The rate of the disk is that of random reads
-of 4096 bytes past the system's cache, 32 at once, measured before the runs. The floor is the larger of the epoch in memory and of
+of 4096 bytes past the system's cache, 32 at once, measured before the runs by threads of Python, which is a lower bound. The floor is the larger of the epoch in memory and of
 the bytes read at this rate. Times are medians over the epochs after the first.
 """
 
