@@ -222,8 +222,7 @@ impl<'a> Batch<'a> {
 
     /// Returns the vertices whose features do not stay on the device, in their order.
     fn copied(&self) -> Vec<u32> {
-        let is_copied = |v: &u32| self.kept(*v).is_none();
-        self.drawn.vertices.iter().copied().filter(is_copied).collect()
+        self.supply.inputs.copied(&self.drawn.vertices)
     }
 
     /// Returns the place of the features of a vertex among those that stay on the device.
@@ -314,7 +313,7 @@ impl<'a> Batch<'a> {
                 self.at_most_one(kept, |v| self.kept(v))
             }
             BatchEdges::Copied => {
-                let copied = drawn.vertices.iter().filter(|&&v| self.kept(v).is_none()).count();
+                let copied = self.copied().len();
                 let mut next = 0..copied as u32;
                 self.at_most_one(copied, |v| if self.kept(v).is_none() { next.next() } else { None })
             }

@@ -62,6 +62,12 @@ pub struct Inputs {
 }
 
 impl Inputs {
+    /// Returns those of these vertices whose features do not stay on the devices, in their order.
+    pub fn copied(&self, vertices: &[u32]) -> Vec<u32> {
+        let stays = |v: u32| self.kept.as_ref().is_some_and(|kept| kept.place(v).is_some());
+        vertices.iter().copied().filter(|&v| !stays(v)).collect()
+    }
+
     /// Returns the code of a split in [`Inputs::split`]. Code 0 means no split.
     pub fn split_code(split: SplitName) -> u32 {
         match split {

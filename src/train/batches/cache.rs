@@ -29,7 +29,7 @@ pub enum FeatureCache {
     Bytes(u64),
 }
 
-/// A text is not the size of a cache.
+/// The error of a text that is not the size of a cache.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write a share of all rows, as in 10%, or a size, as in 2GiB")]
 pub struct ParseFeatureCacheError;

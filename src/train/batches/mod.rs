@@ -323,8 +323,7 @@ impl Drawing {
 
     /// Returns the vertices of a batch whose features do not stay on the device.
     pub(crate) fn copied(&self, drawn: &MiniBatch) -> Vec<u32> {
-        let stays = |v: u32| self.inputs.kept.as_ref().is_some_and(|kept| kept.place(v).is_some());
-        drawn.vertices.iter().copied().filter(|&v| !stays(v)).collect()
+        self.inputs.copied(&drawn.vertices)
     }
 
     /// Returns where rows of features come from, if not from the array of all of them.
