@@ -1,6 +1,9 @@
 //! Training on mini-batches: against the full graph, on any number of threads, in little memory, and when a stage fails.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 
 use crate::common::scripted::{Draw, scripted};
 use crate::common::{MODELS, shared};
@@ -219,21 +222,24 @@ fn each_batch_is_told() {
     assert!(stages.batches == 3 && stages.vertices > stages.edges / 12 && stages.edges > 140);
 }
 
-/// The spans of a stage in a trace file: the number of the batch, the start and the end, in microseconds.
-fn stage_spans(trace: &Value, stage: &str) -> Vec<(u64, f64, f64)> {
+/// The work of a stage on a batch in a trace file: its thread, the number of the batch, the start and the end, in
+/// microseconds.
+fn stage_spans(trace: &Value, stage: &str) -> Vec<(u64, u64, f64, f64)> {
     let events = trace["traceEvents"].as_array().unwrap();
-    let named = |what: &str, name: &str| {
-        let is_named = |event: &&Value| event["name"] == what && event["args"]["name"] == name;
-        events.iter().find(is_named).unwrap_or_else(|| panic!("there is no {what} {name}"))
+    let is_process = |event: &&Value| event["name"] == "process_name" && event["args"]["name"] == "mini-batches";
+    let pid = &events.iter().find(is_process).expect("mini-batches are a process")["pid"];
+    let of_stage = |event: &&Value| {
+        let is_thread = event["name"] == "thread_name" && event["pid"] == *pid;
+        is_thread && event["args"]["name"].as_str().unwrap().starts_with(stage)
     };
-    let (pid, tid) = (&named("process_name", "mini-batches")["pid"], &named("thread_name", stage)["tid"]);
-    let of_stage = events.iter().filter(|event| event["ph"] == "X" && event["pid"] == *pid && event["tid"] == *tid);
+    let threads: Vec<&Value> = events.iter().filter(of_stage).map(|event| &event["tid"]).collect();
+    let spans = events.iter().filter(|event| event["ph"] == "X" && event["pid"] == *pid);
     let span = |event: &Value| {
         let number = event["name"].as_str().unwrap().strip_prefix("batch ").unwrap().parse().unwrap();
         let [start, took] = ["ts", "dur"].map(|key| event[key].as_f64().unwrap());
-        (number, start, start + took)
+        (event["tid"].as_u64().unwrap(), number, start, start + took)
     };
-    of_stage.map(span).collect()
+    spans.filter(|event| threads.contains(&&event["tid"])).map(span).collect()
 }
 
 #[test]
@@ -247,12 +253,16 @@ fn a_trace_shows_each_batch_in_each_stage() {
         let trace: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         let stages = ["sampling", "gathering", "computing"].map(|stage| stage_spans(&trace, stage));
         for spans in &stages {
-            let numbers: Vec<u64> = spans.iter().map(|(number, ..)| *number).collect();
+            let numbers: Vec<u64> = spans.iter().map(|(_, number, ..)| *number).collect();
             assert_eq!(numbers, [1, 2, 3, 4].repeat(3), "{devices}, {look_ahead} ahead");
-            assert!(spans.windows(2).all(|pair| pair[0].2 <= pair[1].1 + 1e-3), "{devices}: a stage overlaps itself");
+            let mut last_ends = BTreeMap::new();
+            for (thread, number, start, end) in spans {
+                let before = last_ends.insert(thread, *end).unwrap_or(0.0);
+                assert!(before <= start + 1e-3, "{devices}: a thread begins batch {number} before it has done another");
+            }
         }
         for [earlier, later] in [[0, 1], [1, 2]] {
-            let follows = stages[earlier].iter().zip(&stages[later]).all(|(first, then)| first.2 <= then.1 + 1e-3);
+            let follows = stages[earlier].iter().zip(&stages[later]).all(|(first, then)| first.3 <= then.2 + 1e-3);
             assert!(follows, "{devices}, {look_ahead} ahead: stage {later} begins before stage {earlier} is done");
         }
         // Kernels belong to the devices, beside the stages.
@@ -290,6 +300,40 @@ fn a_stage_that_fails_ends_the_run_with_its_name() {
         assert!(matches!(error, Error::Batch { stage: "sampling", batch: 6, .. }), "{error}");
         assert_eq!(error.to_string(), "sampling mini-batch 6 of the epoch failed");
         assert_eq!(trainer.epoch(), 1);
+    }
+}
+
+#[test]
+fn as_many_batches_are_prepared_at_a_time_as_may_be_ahead_and_no_more() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("sage", &data);
+    for look_ahead in [1usize, 2, 4] {
+        // Batches that were begun, and that were computed.
+        let [begun, computed] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let (all_at_once, most) = (Arc::new(Barrier::new(look_ahead)), Arc::new(AtomicUsize::new(0)));
+        let sampler = {
+            let (begun, computed, most) = (begun.clone(), computed.clone(), most.clone());
+            scripted("3,3", move |_, key| {
+                if key.epoch > 1 {
+                    let in_flight = begun.fetch_add(1, Ordering::SeqCst) + 1 - computed.load(Ordering::SeqCst);
+                    most.fetch_max(in_flight, Ordering::SeqCst);
+                    // Returns only when as many threads wait here.
+                    all_at_once.wait();
+                }
+                Draw::Some
+            })
+        };
+        // 140 seeds: 28 batches, a multiple of all numbers of lanes.
+        let batches = Batches::new(5, sampler).look_ahead(look_ahead);
+        let mut trainer = trainer(&model, &data).batches(batches).build().unwrap();
+        trainer.step().unwrap();
+        let done = computed.clone();
+        trainer.on_batch(move |_, _| drop(done.fetch_add(1, Ordering::SeqCst)));
+        let batches = trainer.step().unwrap().stages.unwrap().batches;
+        assert_eq!((begun.load(Ordering::SeqCst) as u64, batches % look_ahead as u64), (batches, 0));
+        // Each lane samples one and gathers one; another one is computed.
+        let most = most.load(Ordering::SeqCst);
+        assert!((look_ahead..=2 * look_ahead + 1).contains(&most), "{most} batches at a time, {look_ahead} ahead");
     }
 }
 

@@ -31,6 +31,8 @@ pub struct StageSpan {
     pub stage: &'static str,
     /// Number of the batch in its epoch, from 1.
     pub batch: u64,
+    /// Which of the stage's threads did it, from 0: several batches are prepared at a time.
+    pub lane: usize,
     /// When the stage began it.
     pub start: Instant,
     /// When the stage had done it.

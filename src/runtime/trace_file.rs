@@ -1,5 +1,6 @@
 //! A trace of many epochs on disk, in Chrome's trace format. It is written while they run.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -187,6 +188,12 @@ fn place_of_stages(trace: &Trace) -> usize {
     if trace.hosts().is_empty() { trace.devices().len() } else { trace.hosts().len() }
 }
 
+/// Returns the thread of a stage's lane.
+fn thread(span: &StageSpan) -> usize {
+    let stage = STAGES.iter().position(|stage| *stage == span.stage).unwrap_or_default();
+    span.lane * STAGES.len() + stage
+}
+
 /// Appends the names of the processes and of their threads, which are lanes of devices and stages of mini-batches.
 fn names(text: &mut Vec<u8>, trace: &Trace) {
     for (device, name) in trace.devices().iter().enumerate() {
@@ -208,7 +215,12 @@ fn names(text: &mut Vec<u8>, trace: &Trace) {
     if !trace.stages().is_empty() {
         let pid = place_of_stages(trace);
         process_name(text, pid, "mini-batches");
-        STAGES.into_iter().enumerate().for_each(|(tid, stage)| thread_name(text, pid, tid, stage));
+        // The first lane of each stage, then the others of those that have several.
+        let threads: BTreeMap<usize, &StageSpan> = trace.stages().iter().map(|span| (thread(span), span)).collect();
+        for (tid, span) in threads {
+            let number = if span.lane == 0 { String::new() } else { format!(" {}", span.lane + 1) };
+            thread_name(text, pid, tid, &format!("{}{number}", span.stage));
+        }
     }
 }
 
@@ -249,7 +261,7 @@ fn stage_event(text: &mut Vec<u8>, trace: &Trace, span: &StageSpan, zero: Instan
             name: &format!("batch {}", span.batch),
             ph: "X",
             pid: place_of_stages(trace),
-            tid: STAGES.iter().position(|stage| *stage == span.stage).unwrap_or_default(),
+            tid: thread(span),
             ts: us(zero, span.start),
             dur: us(span.start, span.end),
             args: None,

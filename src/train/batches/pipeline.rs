@@ -1,12 +1,15 @@
-//! The stages of an epoch of mini-batches: sampling, gathering features, computing. Each stage has a thread, and a bounded
-//! queue to the next one.
+//! The stages of an epoch of mini-batches: sampling, gathering features, computing.
+//!
+//! Batches are dealt in turn to as many *lanes* as batches may be ahead. A lane has a thread for sampling and one for
+//! gathering, and each of them holds one batch until the next stage takes it. So if a stage waits, for another rank or for
+//! a disk, it waits for several batches at a time.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use lapidary_kernels::panic_message;
-use lapidary_kernels::sync::{Receiver, bounded};
+use lapidary_kernels::sync::{Receiver, Sender, bounded};
 
 use super::gathering::{Fetched, Sources};
 use super::{Drawing, FeatureRows, failed};
@@ -16,9 +19,9 @@ use crate::ranks::Pulls;
 use crate::runtime::{STAGES, SharedBatch, StageSpan};
 use crate::sample::{MiniBatch, Scratch};
 
-/// Seconds that the stages of an epoch of mini-batches worked, and on how much. They work at the same time, so the sum
-/// may be more than the epoch took. With several ranks, seconds are those of this rank, and the sizes of batches those of
-/// all.
+/// Seconds in which the stages of an epoch of mini-batches worked, each on any batch, and on how much. They work at the same
+/// time, so the sum may be more than the epoch took. With several ranks, seconds are those of this rank, and the sizes of
+/// batches those of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StageSeconds {
     /// Number of batches.
@@ -106,10 +109,10 @@ impl Drawing {
         mut compute: impl FnMut(usize, SharedBatch) -> Result<bool>,
     ) -> Result<(StageSeconds, Vec<StageSpan>)> {
         let order = self.order(epoch);
-        let mut scratch = Scratch::default();
-        let mut sample = |number: usize| -> Passed<Vec<MiniBatch>, 1> {
+        let (first, lanes) = (numbers.start, self.batches.look_ahead.min(numbers.len()));
+        let sample = |number: usize, scratch: &mut Scratch| -> Passed<Vec<MiniBatch>, 1> {
             let start = Instant::now();
-            let drawn = guarded("sampling", number, || self.draw(epoch, number, &order, &mut scratch))?;
+            let drawn = guarded("sampling", number, || self.draw(epoch, number, &order, scratch))?;
             Ok((drawn, [[start, Instant::now()]]))
         };
         let gather = |number: usize, sampled: Passed<Vec<MiniBatch>, 1>| -> Passed<(SharedBatch, Fetched), 2> {
@@ -136,61 +139,79 @@ impl Drawing {
                 spent.fetched_rows += fetched.rows;
                 spent.fetched_bytes += fetched.bytes;
                 let goes_on = compute(number, batch)?;
-                let computed = [start, Instant::now()];
-                spent.sample += seconds(sampled);
-                spent.gather += seconds(gathered);
-                spent.compute += seconds(computed);
-                let worked = STAGES.into_iter().zip([sampled, gathered, computed]);
+                let lane = (number - first) % lanes.max(1);
+                let worked = [(sampled, lane), (gathered, lane), ([start, Instant::now()], 0)];
                 let batch = number as u64 + 1;
-                spans.extend(worked.map(|(stage, [start, end])| StageSpan { stage, batch, start, end }));
+                let span =
+                    |(stage, ([start, end], lane)): (_, (Worked, usize))| StageSpan { stage, batch, lane, start, end };
+                spans.extend(STAGES.into_iter().zip(worked).map(span));
                 Ok(goes_on)
             };
-        if self.batches.look_ahead == 0 {
+        if lanes == 0 {
+            let mut scratch = Scratch::default();
             for number in numbers {
-                if !consume(number, &mut || Some(gather(number, sample(number))))? {
+                if !consume(number, &mut || Some(gather(number, sample(number, &mut scratch))))? {
                     break;
                 }
             }
-            [spent.rows_read, spent.bytes_read] = reads();
-            return Ok((spent, spans));
+        } else {
+            std::thread::scope(|scope| -> Result<()> {
+                // If computing ends early, the other ranks may not answer any more.
+                let _ending = from.pulls.map(Pulls::ending);
+                let (sample, gather) = (&sample, &gather);
+                // A stage ends when the next one takes nothing any more.
+                let lane = |lane: usize| {
+                    let numbers = numbers.clone().skip(lane).step_by(lanes);
+                    let ((to_gather, sampled), (to_compute, gathered)) = (bounded(0), bounded(0));
+                    let to_sample = numbers.clone();
+                    scope.spawn(move || {
+                        let mut scratch = Scratch::default();
+                        passes_on(to_sample.map(|number| sample(number, &mut scratch)), &to_gather);
+                    });
+                    scope.spawn(move || {
+                        let drawn = numbers.zip(received(sampled));
+                        passes_on(drawn.map(|(number, drawn)| gather(number, drawn)), &to_compute);
+                    });
+                    gathered
+                };
+                let gathered: Vec<_> = (0..lanes).map(lane).collect();
+                for number in numbers.clone() {
+                    let from_lane = &gathered[(number - first) % lanes];
+                    if !consume(number, &mut || from_lane.recv().ok())? {
+                        break;
+                    }
+                }
+                Ok(())
+            })?;
         }
-        let queue = self.batches.look_ahead;
-        std::thread::scope(|scope| {
-            // If computing ends early, the other ranks may not answer any more.
-            let _ending = from.pulls.map(Pulls::ending);
-            // A stage whose queue nobody reads any more ends.
-            let (to_gather, sampled) = bounded(queue);
-            let (first, to_sample) = (numbers.start, numbers.clone());
-            scope.spawn(move || {
-                for number in to_sample {
-                    let drawn = sample(number);
-                    let fails = drawn.is_err();
-                    if to_gather.send(drawn).is_err() || fails {
-                        return;
-                    }
-                }
-            });
-            let (to_compute, gathered) = bounded(queue);
-            scope.spawn(move || {
-                for (number, drawn) in (first..).zip(received(sampled)) {
-                    let given = gather(number, drawn);
-                    let fails = given.is_err();
-                    if to_compute.send(given).is_err() || fails {
-                        return;
-                    }
-                }
-            });
-            let mut gathered = received(gathered);
-            numbers.into_iter().try_for_each(|number| match consume(number, &mut || gathered.next()) {
-                Ok(true) => Ok(()),
-                Ok(false) => Err(Ok(())),
-                Err(error) => Err(Err(error)),
-            })
-        })
-        .or_else(|ended| ended)?;
         [spent.rows_read, spent.bytes_read] = reads();
+        [spent.sample, spent.gather, spent.compute] = STAGES.map(|stage| seconds_of(stage, &spans));
         Ok((spent, spans))
     }
+}
+
+/// Passes on what a stage makes, until it fails or nobody takes it.
+fn passes_on<T>(made: impl Iterator<Item = Result<T>>, to: &Sender<Result<T>>) {
+    for made in made {
+        let fails = made.is_err();
+        if to.send(made).is_err() || fails {
+            return;
+        }
+    }
+}
+
+/// Returns the seconds in which a stage worked on any batch.
+fn seconds_of(stage: &str, spans: &[StageSpan]) -> f64 {
+    let mut of_stage: Vec<Worked> =
+        spans.iter().filter(|span| span.stage == stage).map(|span| [span.start, span.end]).collect();
+    of_stage.sort_unstable();
+    let (mut sum, mut until) = (0.0, None);
+    for [start, end] in of_stage {
+        let start = until.map_or(start, |until| start.max(until));
+        sum += seconds([start, end]);
+        until = Some(until.map_or(end, |until: Instant| until.max(end)));
+    }
+    sum
 }
 
 fn seconds([start, end]: Worked) -> f64 {
