@@ -18,6 +18,7 @@ mod threads;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lapidary_kernels::Shared;
 use lapidary_kernels::sync::Mutex;
@@ -87,8 +88,17 @@ impl Ranks {
     /// # Panics
     /// If `count` is 0.
     pub fn threads(count: usize) -> Vec<Self> {
+        Self::threads_with_latency(count, Duration::ZERO)
+    }
+
+    /// Returns ranks that are threads, as [`Ranks::threads`], between which the fetching of features for mini-batches takes
+    /// time: the ids of rows arrive `latency` after they were sent, and so do the rows. For measurements.
+    ///
+    /// # Panics
+    /// If `count` is 0.
+    pub fn threads_with_latency(count: usize, latency: Duration) -> Vec<Self> {
         assert!(count > 0, "a job has ranks");
-        threads::join(count)
+        threads::join(count, latency)
     }
 
     /// Joins the job that this process was started for by `mpirun`, or by a scheduler that starts MPI programs. A
