@@ -15,7 +15,9 @@ mod trainer;
 
 #[cfg(feature = "command")]
 pub(crate) use batches::other_layers;
-pub use batches::{BatchRecord, Batches, FeatureCache, ParseFeatureCacheError, StageSeconds};
+pub use batches::{
+    BatchRecord, Batches, FeatureCache, ParseFeatureCacheError, ParseSeedSharesError, SeedShares, StageSeconds,
+};
 pub(crate) use batches::{Drawing, Sources};
 pub use builder::TrainerBuilder;
 pub use checkpoint_writer::CheckpointWriter;

@@ -17,7 +17,8 @@ use crate::model::{Model, Weights};
 use crate::ranks::Ranks;
 use crate::sample::{Fanouts, LayerSampler, NeighborSampler, ParseFanoutsError, SubgraphSampler};
 use crate::train::{
-    Adam, AdamW, Batches, DecayLayers, FeatureCache, Optimizer, ParseFeatureCacheError, Sgd, Trainer, other_layers,
+    Adam, AdamW, Batches, DecayLayers, FeatureCache, Optimizer, ParseFeatureCacheError, ParseSeedSharesError,
+    SeedShares, Sgd, Trainer, other_layers,
 };
 
 /// Learning rate without `--lr`.
@@ -115,6 +116,10 @@ pub(in crate::cli) struct BatchArgs {
     /// Draw by the weights of the edges instead of uniformly (neighbor)
     #[arg(long, requires = "batch", conflicts_with = "replace")]
     pub by_weight: bool,
+    /// How several devices share the seeds of a batch: balanced (equally many each, and as many as possible of its own
+    /// part) or own (each has those of its own part)
+    #[arg(long, value_name = "SHARES", default_value = "balanced", requires = "batch")]
+    pub seeds: String,
     /// How many batches each stage (sampling, gathering, computing) may be ahead of the next
     #[arg(long, value_name = "N", default_value_t = 2, requires = "batch")]
     pub look_ahead: usize,
@@ -138,7 +143,7 @@ impl BatchArgs {
             "ladies" => Batches::new(size, LayerSampler::ladies(fanouts)),
             _ => Batches::new(size, self.neighbor(fanouts, data)?),
         };
-        let mut batches = batches.look_ahead(self.look_ahead);
+        let mut batches = batches.look_ahead(self.look_ahead).seeds(self.seed_shares()?);
         let [in_memory, on_device] = self.caches()?;
         if let Some(cache) = in_memory {
             batches = batches.feature_cache(cache);
@@ -147,6 +152,14 @@ impl BatchArgs {
             batches = batches.device_cache(cache);
         }
         Ok(Some(batches))
+    }
+
+    fn seed_shares(&self) -> Result<SeedShares> {
+        let wrong = |error: ParseSeedSharesError| {
+            let (value, expected) = (self.seeds.clone(), error.to_string());
+            Error::Value { option: "seeds", value, expected }
+        };
+        self.seeds.parse().map_err(wrong)
     }
 
     /// Returns the caches of features in memory and on the devices.
@@ -181,6 +194,7 @@ impl BatchArgs {
             }
         }
         self.caches()?;
+        self.seed_shares()?;
         self.fanout.as_deref().map(|text| fanouts("fanout", text)).transpose()
     }
 }
