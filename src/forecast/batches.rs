@@ -114,7 +114,7 @@ impl DryRun<'_> {
         let planned = plans.plan(bound, u64::MAX)?.0.peak_bytes;
         let supply = drawing.supply([&training]);
         let contents = plans.lower(bound).given_by_batch();
-        let from = Sources { supply: &supply, contents: &contents, pulls: None };
+        let from = Sources { supply: &supply, contents: &contents, pulls: None, edges: None };
         let start = Instant::now();
         for (number, share) in shares.iter().enumerate() {
             drawing.give(&from, number, share)?;

@@ -5,11 +5,14 @@
 //! rank that waits for them, and so every rank knows the loss and the accuracy of the whole graph. Whatever depends on
 //! a clock or on a machine is decided by rank 0 ([`Ranks::first`]). So all ranks take the same steps.
 
+mod edges;
 mod letter;
 mod links;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod owners;
 mod post_office;
+mod series;
 mod slices;
 #[cfg(any(feature = "mpi", test))]
 mod spare;
@@ -27,6 +30,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "command")]
 use crate::dataset::{Dataset, Fingerprint};
 use crate::error::{Error, Result};
+pub(crate) use edges::{Bounds, EdgePulls};
 pub(crate) use letter::{Letter, Subject};
 pub use links::Link;
 use post_office::PostOffice;
@@ -47,7 +51,7 @@ struct Job {
     office: Arc<PostOffice>,
     /// Number of rounds so far. Every rank counts the same rounds.
     rounds: Mutex<u64>,
-    /// Number of sessions and of series of pulls so far.
+    /// Number of sessions and of series of exchanges so far.
     sessions: Mutex<u64>,
     /// What was sent to each rank.
     sent: Mutex<Vec<Sent>>,
@@ -240,7 +244,7 @@ impl Ranks {
         job.office.is_known(job.rank, &message)
     }
 
-    /// Returns the number of the next session or series of pulls, which is the same on every rank.
+    /// Returns the number of the next session or series of exchanges, which is the same on every rank.
     pub(crate) fn next_session(&self) -> u64 {
         let Some(job) = &self.0 else { return 0 };
         let mut sessions = job.sessions.lock();

@@ -16,7 +16,8 @@ mod trainer;
 #[cfg(feature = "command")]
 pub(crate) use batches::other_layers;
 pub use batches::{
-    BatchRecord, Batches, FeatureCache, ParseFeatureCacheError, ParseSeedSharesError, SeedShares, StageSeconds,
+    BatchRecord, Batches, FeatureCache, ParseFeatureCacheError, ParseSeedSharesError, ParseTopologyError, SeedShares,
+    StageSeconds, Topology,
 };
 pub(crate) use batches::{Drawing, Sources};
 pub use builder::TrainerBuilder;

@@ -18,7 +18,7 @@ use crate::ranks::Ranks;
 use crate::sample::{Fanouts, LayerSampler, NeighborSampler, ParseFanoutsError, SubgraphSampler};
 use crate::train::{
     Adam, AdamW, Batches, DecayLayers, FeatureCache, Optimizer, ParseFeatureCacheError, ParseSeedSharesError,
-    SeedShares, Sgd, Trainer, other_layers,
+    ParseTopologyError, SeedShares, Sgd, Topology, Trainer, other_layers,
 };
 
 /// Learning rate without `--lr`.
@@ -91,6 +91,11 @@ pub(in crate::cli) struct TrainingArgs {
     #[arg(long, value_name = "LIST", requires = "batch", allow_hyphen_values = true, help_heading = "Mini-batches")]
     #[arg(display_order = 1000)]
     pub eval_fanout: Option<String>,
+    /// Edges that each rank draws itself: whole (any; each rank maps the graph) or parts (in-edges of its own vertices;
+    /// other ranks draw theirs for it)
+    #[arg(long, value_name = "EDGES", default_value = "whole", requires = "batch", help_heading = "Mini-batches")]
+    #[arg(display_order = 1001)]
+    pub topology: String,
     /// Stop after N epochs without a better validation accuracy [default: off]
     #[arg(long, value_name = "N")]
     pub early_stop: Option<u64>,
@@ -341,6 +346,7 @@ impl TrainArgs {
             .epochs(self.training.epochs)
             .eval_every(self.training.eval_every);
         if let Some(batches) = self.batches.batches(data)? {
+            let batches = batches.topology(self.topology()?);
             builder = builder.batches(match self.eval_fanouts()? {
                 Some(fanouts) => batches.evaluation(NeighborSampler::new(fanouts)),
                 None => batches,
@@ -353,6 +359,15 @@ impl TrainArgs {
             builder = builder.weights(initial_weights(path)?);
         }
         builder.build()
+    }
+
+    fn topology(&self) -> Result<Topology> {
+        let text = &self.training.topology;
+        let wrong = |error: ParseTopologyError| {
+            let expected = error.to_string();
+            Error::Value { option: "topology", value: text.clone(), expected }
+        };
+        text.parse().map_err(wrong)
     }
 
     fn eval_fanouts(&self) -> Result<Option<Fanouts>> {
@@ -405,6 +420,7 @@ impl TrainArgs {
         self.optimizer()?;
         self.decay_layers()?;
         self.feature_norm()?;
+        self.topology()?;
         let counts =
             [self.batches.check()?, self.eval_fanouts()?].map(|fanouts| fanouts.map(|fanouts| fanouts.0.len()));
         if let ([Some(layers), Some(others)], Some(text)) = (counts, &self.training.eval_fanout)

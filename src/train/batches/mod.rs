@@ -7,6 +7,7 @@ mod feature_rows;
 mod gathering;
 mod pipeline;
 mod shares;
+mod topology;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub(crate) use feature_rows::FeatureRows;
 pub(crate) use gathering::Sources;
 pub use pipeline::StageSeconds;
 pub use shares::{ParseSeedSharesError, SeedShares};
+use topology::DrawScratch;
+pub use topology::{ParseTopologyError, Topology};
 
 /// Batches of an epoch that are drawn before the run, to learn how large they are.
 const PROBES: usize = 4;
@@ -46,6 +49,7 @@ pub struct Batches {
     look_ahead: usize,
     sampler: Arc<dyn Sampler>,
     shares: SeedShares,
+    topology: Topology,
     feature_cache: Option<FeatureCache>,
     device_cache: Option<FeatureCache>,
     /// What draws the blocks of evaluations; `None` for evaluations over the whole graph.
@@ -84,6 +88,7 @@ impl Batches {
             look_ahead: 2,
             sampler: Arc::new(sampler),
             shares: SeedShares::default(),
+            topology: Topology::default(),
             evaluation: None,
             feature_cache: None,
             device_cache: None,
@@ -125,6 +130,13 @@ impl Batches {
         self
     }
 
+    /// Sets which edges each of several ranks draws itself; [`Topology::Whole`] by default. It changes no bit. Before the
+    /// run, rows for [`Batches::device_cache`] are chosen from the whole graph.
+    pub fn topology(mut self, topology: Topology) -> Self {
+        self.topology = topology;
+        self
+    }
+
     /// Reads features from the dataset's file for each batch, for features that are larger than memory. The rows that
     /// batches read most often are kept in memory: as many as `cache` says. Without it, features are used as the dataset
     /// has them: the system keeps as much of a mapped file as it has memory for.
@@ -145,8 +157,10 @@ impl Batches {
     /// Checks that these batches can be shared by ranks.
     ///
     /// # Errors
-    /// [`Error::Value`] if there are several and features are read from a file.
+    /// [`Error::Value`] if there are several and features are read from a file, and if they cannot draw the edges of their
+    /// parts for each other.
     pub(super) fn check_ranks(&self, ranks: &Ranks) -> Result<()> {
+        self.check_topology(ranks)?;
         match self.feature_cache {
             Some(cache) if ranks.count() > 1 => Err(Error::Value {
                 option: "feature_cache",
@@ -256,13 +270,13 @@ impl Drawing {
     /// have to call it.
     ///
     /// # Errors
-    /// [`Error::Batch`]; [`Error::OtherRank`].
+    /// Those of [`Drawing::sample`].
     pub(super) fn expected_sizes(&self) -> Result<LevelSizes> {
         let order = self.order(1);
-        let mut scratch = Scratch::default();
+        let (edges, mut scratch) = (self.begin_drawing(), DrawScratch::default());
         let mut largest = LevelSizes::default();
         for number in 0..self.batches.count(order.len()).min(PROBES) {
-            for drawn in self.draw(1, number, &order, &mut scratch)? {
+            for drawn in self.sample(1, number, &order, &mut scratch, edges.as_ref())?.0 {
                 largest = largest.or(&self.sizes(&drawn));
             }
         }
@@ -300,7 +314,7 @@ impl Drawing {
         Some((first * self.batches.size as u64).min(self.seeds.len() as u64))
     }
 
-    /// Draws this rank's shares of a batch. What is drawn of a vertex does not depend on the part.
+    /// Draws this rank's shares of a batch, all edges by itself. What is drawn of a vertex does not depend on the part.
     pub(crate) fn draw(
         &self,
         epoch: u64,

@@ -9,12 +9,13 @@ use lapidary_kernels::panic_message;
 use lapidary_kernels::sync::{Receiver, bounded};
 
 use super::gathering::{Fetched, Sources};
+use super::topology::DrawScratch;
 use super::{Drawing, FeatureRows, failed};
 use crate::error::Result;
 use crate::program::LevelSizes;
-use crate::ranks::Pulls;
+use crate::ranks::{EdgePulls, Pulls};
 use crate::runtime::{STAGES, SharedBatch, StageSpan};
-use crate::sample::{MiniBatch, Scratch};
+use crate::sample::MiniBatch;
 
 /// Seconds that the stages of an epoch of mini-batches worked, and on how much. They work at the same time, so the sum
 /// may be more than the epoch took. With several ranks, seconds are those of this rank, and the sizes of batches those of
@@ -33,12 +34,16 @@ pub struct StageSeconds {
     pub rows_read: u64,
     /// Bytes of these reads, in whole pages of the file.
     pub bytes_read: u64,
-    /// Rounds of messages in which this rank fetched features from other ranks, in all batches.
+    /// Rounds of messages in which this rank fetched features and edges from other ranks, in all batches.
     pub rounds: u64,
     /// Number of rows of features that this rank fetched from other ranks, in all batches.
     pub fetched_rows: u64,
     /// Bytes of these rows and of their ids.
     pub fetched_bytes: u64,
+    /// Number of edges that other ranks drew for this one, with [`Topology::Parts`](super::Topology).
+    pub fetched_edges: u64,
+    /// Bytes of these edges and of the vertices that they were drawn of.
+    pub fetched_edge_bytes: u64,
     /// Drawing the blocks.
     pub sample: f64,
     /// Gathering features and labels of the vertices, which includes waiting for other ranks, and preparing the blocks.
@@ -68,6 +73,8 @@ impl StageSeconds {
             (&mut self.rounds, later.rounds),
             (&mut self.fetched_rows, later.fetched_rows),
             (&mut self.fetched_bytes, later.fetched_bytes),
+            (&mut self.fetched_edges, later.fetched_edges),
+            (&mut self.fetched_edge_bytes, later.fetched_edge_bytes),
         ];
         counts.into_iter().for_each(|(sum, more)| *sum += more);
         let seconds = [
@@ -97,7 +104,8 @@ impl Drawing {
     /// The first error of any stage, [`crate::Error::Batch`] for those that prepare batches;
     /// [`crate::Error::OtherRank`].
     /// # Cost
-    /// With several ranks, one pull per batch: see [`Pulls::pull`].
+    /// With several ranks, one pull of rows per batch: see [`Pulls::pull`]. If they draw edges for each other, one pull of
+    /// edges for each layer but the first: see [`EdgePulls::pull`].
     pub(super) fn each(
         &self,
         epoch: u64,
@@ -106,18 +114,20 @@ impl Drawing {
         mut compute: impl FnMut(usize, SharedBatch) -> Result<bool>,
     ) -> Result<(StageSeconds, Vec<StageSpan>)> {
         let order = self.order(epoch);
-        let mut scratch = Scratch::default();
-        let mut sample = |number: usize| -> Passed<Vec<MiniBatch>, 1> {
+        let mut scratch = DrawScratch::default();
+        let mut sample = |number: usize| -> Passed<(Vec<MiniBatch>, Fetched), 1> {
             let start = Instant::now();
-            let drawn = guarded("sampling", number, || self.draw(epoch, number, &order, &mut scratch))?;
+            let drawn = guarded("sampling", number, || self.sample(epoch, number, &order, &mut scratch, from.edges))?;
             Ok((drawn, [[start, Instant::now()]]))
         };
-        let gather = |number: usize, sampled: Passed<Vec<MiniBatch>, 1>| -> Passed<(SharedBatch, Fetched), 2> {
-            let (drawn, [sampled]) = sampled?;
-            let start = Instant::now();
-            let given = guarded("gathering", number, || self.give(from, number, &drawn))?;
-            Ok((given, [sampled, [start, Instant::now()]]))
-        };
+        let gather =
+            |number: usize, sampled: Passed<(Vec<MiniBatch>, Fetched), 1>| -> Passed<(SharedBatch, Fetched), 2> {
+                let ((drawn, mut fetched), [sampled]) = sampled?;
+                let start = Instant::now();
+                let (batch, rows) = guarded("gathering", number, || self.give(from, number, &drawn))?;
+                fetched.add(rows);
+                Ok(((batch, fetched), [sampled, [start, Instant::now()]]))
+            };
         let (mut spent, mut spans) = (StageSeconds::default(), Vec::new());
         let reads = || self.feature_rows().map_or([0; 2], FeatureRows::reads_since);
         reads();
@@ -135,6 +145,8 @@ impl Drawing {
                 spent.rounds += fetched.rounds;
                 spent.fetched_rows += fetched.rows;
                 spent.fetched_bytes += fetched.bytes;
+                spent.fetched_edges += fetched.edges;
+                spent.fetched_edge_bytes += fetched.edge_bytes;
                 let goes_on = compute(number, batch)?;
                 let computed = [start, Instant::now()];
                 spent.sample += seconds(sampled);
@@ -157,7 +169,7 @@ impl Drawing {
         let queue = self.batches.look_ahead;
         std::thread::scope(|scope| {
             // If computing ends early, the other ranks may not answer any more.
-            let _ending = from.pulls.map(Pulls::ending);
+            let _ending = (from.pulls.map(Pulls::ending), from.edges.map(EdgePulls::ending));
             // A stage whose queue nobody reads any more ends.
             let (to_gather, sampled) = bounded(queue);
             let (first, to_sample) = (numbers.start, numbers.clone());
