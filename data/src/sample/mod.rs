@@ -90,8 +90,8 @@ pub trait Sampler: fmt::Debug + Send + Sync {
         scratch: &mut Scratch,
     ) -> Result<MiniBatch, SampleError>;
 
-    /// Returns this sampler if it draws in-edges of each vertex by itself. Another process can then draw those of some
-    /// vertices. `None` by default.
+    /// Returns this as a neighbour sampler, if it is one. What it draws of a vertex does not depend on others, so another
+    /// process can draw it. `None` by default.
     fn as_neighbor(&self) -> Option<&NeighborSampler> {
         None
     }

@@ -44,7 +44,7 @@ pub struct StageSeconds {
     pub fetched_edges: u64,
     /// Bytes of these edges and of the vertices that they were drawn of.
     pub fetched_edge_bytes: u64,
-    /// Drawing the blocks.
+    /// Drawing the blocks, which includes waiting for edges that other ranks draw.
     pub sample: f64,
     /// Gathering features and labels of the vertices, which includes waiting for other ranks, and preparing the blocks.
     pub gather: f64,

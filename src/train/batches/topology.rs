@@ -51,7 +51,10 @@ impl fmt::Display for Topology {
 }
 
 impl Batches {
-    /// Checks that these ranks can draw the edges of their parts, if they have to.
+    /// Checks that these ranks can draw edges for each other, if they have to.
+    ///
+    /// # Errors
+    /// [`Error::Value`].
     pub(super) fn check_topology(&self, ranks: &Ranks) -> Result<()> {
         if self.topology == Topology::Whole {
             return Ok(());
