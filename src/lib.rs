@@ -70,6 +70,6 @@ pub use runtime::{
 };
 pub use train::{
     Adam, AdamW, BatchRecord, Batches, Best, Change, CheckpointWriter, DecayLayers, Epoch, FeatureCache, Move,
-    Optimizer, ParseFeatureCacheError, PartialEpoch, RunLock, RunRecord, Sgd, Snapshot, StageSeconds, Trainer,
-    TrainerBuilder,
+    Optimizer, ParseFeatureCacheError, ParseSeedSharesError, ParseTopologyError, PartialEpoch, RunLock, RunRecord,
+    SeedShares, Sgd, Snapshot, StageSeconds, Topology, Trainer, TrainerBuilder,
 };

@@ -9,6 +9,7 @@ mod bad_input;
 mod batch_checkpoints;
 mod batches;
 mod batches_ranks;
+mod batches_topology;
 mod bf16;
 mod checkpoints;
 mod dataset_archive_weights;

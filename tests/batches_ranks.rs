@@ -2,26 +2,29 @@
 //! process; `ci/ranks` does the same over MPI.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::scripted::{Draw, scripted};
 use crate::common::{hostile_graph, numbers};
+use lapidary::dataset::generate::{PlantedOptions, planted};
 use lapidary::model::ModelConfig;
+use lapidary::partition::{VertexWeight, metis};
 use lapidary::sample::{BatchKey, NeighborSampler, Sampler, Scratch, epoch_order};
 use lapidary::{
     Accuracy, Adam, Arrays, Batches, ByteSize, Dataset, Devices, Epoch, Error, MemoryPolicy, Model, Partition,
-    Position, Ranks, RunOptions, StorageType, Trainer,
+    Position, Ranks, RunOptions, SeedShares, StorageType, Trainer,
 };
 use ndarray::Array2;
 
-fn neighbors(fanouts: &str) -> NeighborSampler {
+pub(super) fn neighbors(fanouts: &str) -> NeighborSampler {
     NeighborSampler::new(fanouts.parse().unwrap())
 }
 
 /// A directed graph with repeated edges, self-loops, isolated vertices and edge weights.
-fn hostile() -> Dataset {
+pub(super) fn hostile() -> Dataset {
     let graph = hostile_graph();
     let (n, e) = (graph.vertex_count(), graph.edge_count());
     let labels: Vec<i64> = (0..n as i64).map(|v| if v % 11 == 5 { -1 } else { v % 3 }).collect();
@@ -32,21 +35,26 @@ fn hostile() -> Dataset {
     Dataset::from_arrays(arrays.features(features).labels(&labels).train(&train).val(&val)).unwrap()
 }
 
-fn model(name: &str, data: &Dataset) -> Model {
+pub(super) fn model(name: &str, data: &Dataset) -> Model {
     let config = ModelConfig::new(name, &[data.feature_width(), 8, data.class_count()]);
     Model::from_config(config).unwrap().dropout(0.3).heads(2)
 }
 
-fn simulated(devices: usize, ranks: Ranks) -> RunOptions {
+pub(super) fn simulated(devices: usize, ranks: Ranks) -> RunOptions {
     RunOptions::new().devices(Devices::sim(devices)).partition(Partition::parse("edges").unwrap()).ranks(ranks)
 }
 
-fn trainer(model: &Model, data: &Dataset, options: RunOptions, batches: Batches) -> lapidary::Result<Trainer> {
+pub(super) fn trainer(
+    model: &Model,
+    data: &Dataset,
+    options: RunOptions,
+    batches: Batches,
+) -> lapidary::Result<Trainer> {
     Trainer::builder(model, data).options(options).optimizer(Adam::new(0.02)).seed(5).batches(batches).build()
 }
 
 /// Runs `work` on each of `count` ranks, and returns the results by rank.
-fn on_ranks<T: Send>(count: usize, work: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
+pub(super) fn on_ranks<T: Send>(count: usize, work: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let work = &work;
         let threads: Vec<_> = Ranks::threads(count).into_iter().map(|ranks| scope.spawn(move || work(ranks))).collect();
@@ -69,7 +77,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 
 /// What a run gives: losses, accuracies, what it copied, the sizes of its batches, and the files of its checkpoint.
 #[derive(Debug, PartialEq)]
-struct Run {
+pub(super) struct Run {
     losses: Vec<f64>,
     accuracy: Option<f64>,
     copied: [u64; 2],
@@ -87,7 +95,7 @@ fn peaks_of_batches(trainer: &Trainer) -> Vec<u64> {
     peaks.map(|peak| peak.parse().unwrap()).collect()
 }
 
-fn train(model: &Model, data: &Dataset, options: RunOptions, batches: Batches, epochs: usize) -> Run {
+pub(super) fn train(model: &Model, data: &Dataset, options: RunOptions, batches: Batches, epochs: usize) -> Run {
     let mut trainer = trainer(model, data, options, batches).unwrap();
     let mut run = Run {
         losses: Vec::new(),
@@ -268,6 +276,38 @@ fn all_ranks_stop_at_the_batch_where_numbers_are_not_finite() {
     assert!(errors[0].contains("first appeared in step") && errors[0] == errors[1], "{errors:?}");
 }
 
+/// Returns the seeds of each part, chosen one part after the other.
+type Shares = fn(&[u32], &[[usize; 2]]) -> Vec<Vec<u32>>;
+
+fn is_in(part: [usize; 2], v: u32) -> bool {
+    (part[0]..part[1]).contains(&(v as usize))
+}
+
+/// Each part has consecutive seeds of the batch.
+fn consecutive(seeds: &[u32], parts: &[[usize; 2]]) -> Vec<Vec<u32>> {
+    let end = |part: usize| seeds.len() * part / parts.len();
+    (0..parts.len()).map(|part| seeds[end(part)..end(part + 1)].to_vec()).collect()
+}
+
+/// Each part has its own seeds.
+fn own(seeds: &[u32], parts: &[[usize; 2]]) -> Vec<Vec<u32>> {
+    parts.iter().map(|part| seeds.iter().copied().filter(|&v| is_in(*part, v)).collect()).collect()
+}
+
+/// Each part has as many seeds as if they were consecutive, and first its own ones.
+fn balanced(seeds: &[u32], parts: &[[usize; 2]]) -> Vec<Vec<u32>> {
+    let counts: Vec<usize> = consecutive(seeds, parts).iter().map(Vec::len).collect();
+    let mut shares = own(seeds, parts);
+    shares.iter_mut().zip(&counts).for_each(|(share, &count)| share.truncate(count));
+    let taken: BTreeSet<u32> = shares.iter().flatten().copied().collect();
+    let mut left = seeds.iter().copied().filter(|v| !taken.contains(v));
+    for (share, count) in shares.iter_mut().zip(counts) {
+        share.extend(left.by_ref().take(count - share.len()));
+        share.sort_by_key(|v| seeds.iter().position(|seed| seed == v));
+    }
+    shares
+}
+
 /// Returns, for an epoch, the number of rows that each rank has to fetch: of each batch, the distinct vertices of the
 /// shares of its parts that are neither among its own nor kept, counted one by one.
 fn rows_to_fetch(
@@ -277,6 +317,7 @@ fn rows_to_fetch(
     parts: &[[usize; 2]],
     devices: usize,
     kept: &BTreeSet<u32>,
+    shares: Shares,
 ) -> Vec<u64> {
     let labels = data.labels().unwrap();
     let mut seeds: Vec<u32> = (0..data.graph().vertex_count())
@@ -287,14 +328,14 @@ fn rows_to_fetch(
     let mut rows = vec![0; parts.len() / devices];
     for (number, seeds) in seeds.chunks(size).enumerate() {
         let key = BatchKey { seed: 5, epoch: 1, batch: number as u64 };
+        let shares = shares(seeds, parts);
         for (rank, rows) in rows.iter_mut().enumerate() {
             let own = rank * devices..(rank + 1) * devices;
             let mut met = BTreeSet::new();
-            for part in own.clone() {
-                let share = &seeds[seeds.len() * part / parts.len()..seeds.len() * (part + 1) / parts.len()];
+            for share in &shares[own.clone()] {
                 met.extend(sampler.sample(data.graph(), share, key, &mut Scratch::default()).unwrap().vertices);
             }
-            let is_own = |v: u32| parts[own.clone()].iter().any(|part| (part[0]..part[1]).contains(&(v as usize)));
+            let is_own = |v: u32| parts[own.clone()].iter().any(|part| is_in(*part, v));
             *rows += met.into_iter().filter(|&v| !is_own(v) && !kept.contains(&v)).count() as u64;
         }
     }
@@ -315,7 +356,7 @@ fn features_are_fetched_in_two_rounds_a_batch_and_each_row_once() {
             let stages = trainer.step().unwrap().stages.unwrap();
             (trainer.parts().to_vec(), stages)
         });
-        let want = rows_to_fetch(&data, &sampler, size, &of_ranks[0].0, devices, &BTreeSet::new());
+        let want = rows_to_fetch(&data, &sampler, size, &of_ranks[0].0, devices, &BTreeSet::new(), balanced);
         assert!(want.iter().all(|&rows| rows > 0));
         for ((_, stages), want) in of_ranks.iter().zip(want) {
             assert_eq!((stages.batches, stages.rounds), (4, 8), "{layers} layers");
@@ -481,12 +522,16 @@ fn kept_rows_are_those_that_are_not_fetched() {
         (0..n as u32).filter(|&v| data.split()[v as usize] == 1 && labels.is_labelled(v as usize)).collect();
     epoch_order(&mut seeds, 5, u64::MAX);
     for count in [2, 3] {
+        let trainer = |ranks: Ranks| {
+            let batches = Batches::new(size, sampler.clone()).device_cache("25%".parse().unwrap());
+            trainer(&model, &data, simulated(if ranks.count() > 1 { 1 } else { count }, ranks), batches).unwrap()
+        };
+        let parts = trainer(Ranks::alone()).parts().to_vec();
         let mut visits = vec![(0u32, 0u64); n];
         for (number, seeds) in seeds.chunks(size).enumerate() {
             let key = BatchKey { seed: 5, epoch: u64::MAX, batch: number as u64 };
-            for part in 0..count {
-                let share = &seeds[seeds.len() * part / count..seeds.len() * (part + 1) / count];
-                let drawn = sampler.sample(data.graph(), share, key, &mut Scratch::default()).unwrap();
+            for share in balanced(seeds, &parts) {
+                let drawn = sampler.sample(data.graph(), &share, key, &mut Scratch::default()).unwrap();
                 drawn.vertices.iter().for_each(|&v| visits[v as usize].0 += 1);
             }
         }
@@ -494,16 +539,11 @@ fn kept_rows_are_those_that_are_not_fetched() {
         let mut order: Vec<usize> = (0..n).collect();
         order.sort_by_key(|&v| std::cmp::Reverse(visits[v]));
         let kept: BTreeSet<u32> = order[..n / 4].iter().map(|&v| v as u32).collect();
-        let of_ranks = on_ranks(count, |ranks| {
-            let batches = Batches::new(size, sampler.clone()).device_cache("25%".parse().unwrap());
-            let mut trainer = trainer(&model, &data, simulated(1, ranks), batches).unwrap();
-            let stages = trainer.step().unwrap().stages.unwrap();
-            (trainer.parts().to_vec(), stages.fetched_rows)
-        });
-        let parts = &of_ranks[0].0;
-        let [all, without] = [BTreeSet::new(), kept].map(|kept| rows_to_fetch(&data, &sampler, size, parts, 1, &kept));
+        let of_ranks = on_ranks(count, |ranks| trainer(ranks).step().unwrap().stages.unwrap().fetched_rows);
+        let [all, without] =
+            [BTreeSet::new(), kept].map(|kept| rows_to_fetch(&data, &sampler, size, &parts, 1, &kept, balanced));
         assert!(all.iter().zip(&without).all(|(all, without)| 0 < *without && without < all));
-        assert_eq!(of_ranks.iter().map(|(_, rows)| *rows).collect::<Vec<_>>(), without, "{count} ranks");
+        assert_eq!(of_ranks, without, "{count} ranks");
     }
 }
 
@@ -611,5 +651,66 @@ fn rows_in_memory_are_refused_on_all_ranks() {
     }) {
         assert!(matches!(&error, Error::Value { option: "feature_cache", .. }), "{error}");
         assert!(error.to_string().contains("with several ranks"), "{error}");
+    }
+}
+
+#[test]
+fn fewer_rows_are_fetched_if_seeds_are_where_their_vertices_are() {
+    let options = PlantedOptions { vertices: 1200, classes: 12, ..PlantedOptions::default() };
+    let plain = planted(&options).unwrap();
+    let (sampler, size) = (neighbors("4,3"), 60);
+    for count in [2, 3] {
+        let parts = NonZeroU32::new(count as u32).unwrap();
+        let found = metis::assign(plain.graph(), parts, metis::Objective::Volume, VertexWeight::Rows, 1).unwrap();
+        let (order, ranges) = found.relabelling();
+        let data = plain.relabelled(&order);
+        let model = model("sage", &data);
+        let run = |shares: SeedShares| -> (Vec<f64>, Vec<u64>) {
+            let options = |ranks: Ranks| simulated(1, ranks).partition(Partition::Ranges(ranges.clone()));
+            let of_ranks = on_ranks(count, |ranks| {
+                let batches = Batches::new(size, sampler.clone()).seeds(shares);
+                let epoch = trainer(&model, &data, options(ranks), batches).unwrap().step().unwrap();
+                (epoch.loss, epoch.stages.unwrap().fetched_rows)
+            });
+            of_ranks.into_iter().unzip()
+        };
+        let pairs: Vec<[usize; 2]> = ranges.iter().map(|part| [part.start, part.end]).collect();
+        let want = [consecutive as Shares, balanced, own]
+            .map(|shares| rows_to_fetch(&data, &sampler, size, &pairs, 1, &BTreeSet::new(), shares));
+        let got = [SeedShares::Balanced, SeedShares::Own].map(|shares| run(shares).1);
+        assert_eq!(got, want[1..]);
+        let [before, after, alone] = want.map(|rows| rows.iter().sum::<u64>());
+        println!("{count} ranks fetch {before} rows if seeds are consecutive, {after} if balanced, {alone} if own");
+        assert!(2 * after < before && alone < after, "{before}, {after}, {alone}");
+    }
+}
+
+#[test]
+fn unequal_and_empty_shares_have_the_loss_of_one_device() {
+    for data in [Dataset::builtin("planted").unwrap(), hostile()] {
+        let n = data.graph().vertex_count();
+        let config = ModelConfig::new("sage", &[data.feature_width(), 8, data.class_count()]);
+        let model = Model::from_config(config).unwrap();
+        let losses = |options: RunOptions, shares: SeedShares| -> Vec<f64> {
+            let batches = Batches::new(7, neighbors("4,3")).evaluation(neighbors("3,2")).seeds(shares);
+            let mut trainer = trainer(&model, &data, options, batches).unwrap();
+            (0..2).map(|_| trainer.step().unwrap().loss).collect()
+        };
+        let want = losses(simulated(1, Ranks::alone()), SeedShares::Own);
+        assert_eq!(want, losses(simulated(1, Ranks::alone()), SeedShares::Balanced));
+        for parts in [vec![0..n / 2, n / 2..n], vec![0..n - 9, n - 9..n - 9, n - 9..n], vec![0..0, 0..n, n..n]] {
+            for shares in [SeedShares::Balanced, SeedShares::Own] {
+                let options = |devices: usize, ranks: Ranks| {
+                    simulated(devices, ranks).partition(Partition::Ranges(parts.clone()))
+                };
+                let alone = losses(options(parts.len(), Ranks::alone()), shares);
+                for (loss, want) in alone.iter().zip(&want) {
+                    assert!((loss - want).abs() < 1e-4 * want, "{parts:?}, {shares}: {loss}, not {want}");
+                }
+                for got in on_ranks(parts.len(), |ranks| losses(options(1, ranks), shares)) {
+                    assert_eq!(got, alone, "{parts:?}, {shares}");
+                }
+            }
+        }
     }
 }

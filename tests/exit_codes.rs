@@ -21,7 +21,7 @@ fn checkpoint() -> (tempfile::TempDir, String) {
 fn a_wrong_command_line_exits_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let new = folder.path().join("new").to_str().unwrap().to_owned();
-    let cases: [(&[&str], &str); 24] = [
+    let cases: [(&[&str], &str); 29] = [
         (&["train", "--no-such-flag"], "--no-such-flag"),
         (&["train", "--optimizer", "lion"], "--optimizer cannot be `lion`"),
         (&["train", "--model", "foo"], "(--model)"),
@@ -41,6 +41,14 @@ fn a_wrong_command_line_exits_with_2() {
             &["train", "--batch", "9", "--fanout", "5", "--sampler", "subgraph", "--by-weight"],
             "draws as --by-weight asks",
         ),
+        (
+            &["train", "--batch", "9", "--fanout", "5", "--seeds", "even"],
+            "--seeds cannot be `even`: write balanced or own",
+        ),
+        (&["train", "--seeds", "own"], "--batch <N>"),
+        (&["train", "--batch", "9", "--fanout", "5", "--topology", "foo"], "--topology cannot be `foo`: write whole"),
+        (&["train", "--batch", "9", "--fanout", "5,5", "--topology", "parts"], "`parts`: it is for several ranks"),
+        (&["plan", "--batch", "9", "--fanout", "5", "--topology", "parts"], "--topology"),
         (&["infer", "--data", "builtin:karate"], "--checkpoint"),
         (&["plan", "--shape", "1,2"], "--shape cannot be `1,2`"),
         (&["plan", "--shape", "9,9,9,9", "--devices", "foo"], "--devices cannot be `foo`"),

@@ -173,6 +173,14 @@ pub enum Error {
         /// Its error.
         message: String,
     },
+    /// A message of another rank cannot be used.
+    #[error("rank {rank} sent a wrong message: {why}")]
+    WrongLetter {
+        /// The rank.
+        rank: usize,
+        /// What is wrong.
+        why: String,
+    },
     /// The ranks of a job were started with different settings or data.
     #[error("rank {rank} on {host} has another {what} than rank 0: {other}, not {first}; start all ranks alike")]
     RanksDiffer {

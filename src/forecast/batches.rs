@@ -85,7 +85,8 @@ impl DryRun<'_> {
             return wrong("a shape".into(), "the sizes of batches depend on the edges, so name a dataset");
         };
         let profile = profile::load(&self.profile_name())?;
-        let drawing = Drawing::new(batches.clone(), data, &inputs, self.storage(), 0, self.part_count())?;
+        let parts = self.batch_parts(&model, &inputs)?;
+        let drawing = Drawing::new(batches.clone(), data, &inputs, self.storage(), 0, parts)?;
         let inputs = drawing.inputs();
         let order = drawing.order(1);
         let (mut scratch, mut shares, mut sample_s) = (Scratch::default(), Vec::new(), 0.0);
@@ -113,7 +114,7 @@ impl DryRun<'_> {
         let planned = plans.plan(bound, u64::MAX)?.0.peak_bytes;
         let supply = drawing.supply([&training]);
         let contents = plans.lower(bound).given_by_batch();
-        let from = Sources { supply: &supply, contents: &contents, pulls: None };
+        let from = Sources { supply: &supply, contents: &contents, pulls: None, edges: None };
         let start = Instant::now();
         for (number, share) in shares.iter().enumerate() {
             drawing.give(&from, number, share)?;

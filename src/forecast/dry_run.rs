@@ -317,6 +317,13 @@ impl<'a> DryRun<'a> {
         Ok([training_program(&spec)?.program, evaluation_program(&spec)?])
     }
 
+    /// Returns the range of each part of a run on mini-batches.
+    pub(super) fn batch_parts(&self, model: &Model, inputs: &Inputs) -> Result<Vec<Range<usize>>> {
+        let [_, evaluation] = self.programs(model, None)?;
+        let profile = self.profile_name();
+        split_parts(&self.options.partition, inputs, &evaluation, self.part_count(), (&profile, None), Runs::Many)
+    }
+
     /// Writes the programs, and determines the parts that they will be lowered for.
     fn forecast_input<'i>(&self, model: &Model, inputs: Option<&'i Inputs>) -> Result<ForecastInput<'i>> {
         let [training, evaluation] = self.programs(model, None)?;

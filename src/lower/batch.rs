@@ -245,6 +245,7 @@ impl<'a> Batch<'a> {
         let BlockSpec::Batch { level, .. } = spec else { panic!("{spec:?} is not of a mini-batch") };
         let layer = level as usize - 1;
         let (drawn, inputs) = (self.drawn, &self.supply.inputs);
+        // There may be no positions of edges if they have no weights.
         let (edges, stands_for) = (&drawn.edges[layer], &drawn.stands_for[layer]);
         let weight = |place: usize| match (&inputs.edge_weights, loops) {
             (None, LoopWeight::One) => stands_for[place],
@@ -254,13 +255,13 @@ impl<'a> Batch<'a> {
             (Some(weights), LoopWeight::Mean) => weights[edges[place] as usize],
         };
         let made = self.block(spec);
-        let Some(from) = &made.from else { return (0..edges.len()).into_par_iter().map(weight).collect() };
+        let Some(from) = &made.from else { return (0..stands_for.len()).into_par_iter().map(weight).collect() };
         let view = made.block.view();
         let of_row = |row: usize| {
             let places = from[view.edges(row)].iter().map(|&place| place as usize);
             places.zip(view.sources(row).iter().copied())
         };
-        let value = |(place, source): (usize, u32)| match place < edges.len() {
+        let value = |(place, source): (usize, u32)| match place < stands_for.len() {
             true => weight(place),
             // A self-loop has the same number at both ends.
             false => loop_weight(inputs, drawn.vertices[source as usize] as usize, loops),

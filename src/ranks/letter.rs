@@ -24,9 +24,13 @@ pub(crate) enum Subject {
     Ids,
     /// The rows that another rank has asked for.
     Pulled,
+    /// The vertices whose in-edges this rank asks another one to draw.
+    Frontier,
+    /// The edges that were drawn for another rank.
+    Drawn,
 }
 
-const SUBJECTS: [Subject; 9] = [
+const SUBJECTS: [Subject; 11] = [
     Subject::Round,
     Subject::Failure,
     Subject::Rows,
@@ -36,6 +40,8 @@ const SUBJECTS: [Subject; 9] = [
     Subject::Probe,
     Subject::Ids,
     Subject::Pulled,
+    Subject::Frontier,
+    Subject::Drawn,
 ];
 
 /// What a letter says beside its content. As a message, it stands behind the content, which is then aligned as the
@@ -45,9 +51,9 @@ const SUBJECTS: [Subject; 9] = [
 pub(crate) struct Letter {
     /// The number of its subject; see [`Letter::subject`].
     pub subject: u64,
-    /// The round, the session, or the series of pulls.
+    /// The round, the session, or the series of exchanges.
     pub number: u64,
-    /// The exchange that rows and terms belong to, or the pull.
+    /// The exchange that rows and terms belong to; of a series, its number there.
     pub exchange: u64,
     /// The part that it comes from; of a sum, the rank.
     pub part: u64,

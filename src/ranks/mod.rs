@@ -5,11 +5,14 @@
 //! rank that waits for them, and so every rank knows the loss and the accuracy of the whole graph. Whatever depends on
 //! a clock or on a machine is decided by rank 0 ([`Ranks::first`]). So all ranks take the same steps.
 
+mod edges;
 mod letter;
 mod links;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod owners;
 mod post_office;
+mod series;
 mod slices;
 #[cfg(any(feature = "mpi", test))]
 mod spare;
@@ -28,6 +31,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "command")]
 use crate::dataset::{Dataset, Fingerprint};
 use crate::error::{Error, Result};
+pub(crate) use edges::{Bounds, EdgePulls};
 pub(crate) use letter::{Letter, Subject};
 pub use links::Link;
 use post_office::PostOffice;
@@ -48,7 +52,7 @@ struct Job {
     office: Arc<PostOffice>,
     /// Number of rounds so far. Every rank counts the same rounds.
     rounds: Mutex<u64>,
-    /// Number of sessions and of series of pulls so far.
+    /// Number of sessions and of series of exchanges so far.
     sessions: Mutex<u64>,
     /// What was sent to each rank.
     sent: Mutex<Vec<Sent>>,
@@ -91,8 +95,8 @@ impl Ranks {
         Self::threads_with_latency(count, Duration::ZERO)
     }
 
-    /// Returns ranks that are threads, as [`Ranks::threads`], between which the fetching of features for mini-batches takes
-    /// time: the ids of rows arrive `latency` after they were sent, and so do the rows. For measurements.
+    /// Returns ranks that are threads, as [`Ranks::threads`], which are far apart when they prepare mini-batches: each
+    /// message by which they fetch features or edges arrives `latency` after it was sent. For measurements.
     ///
     /// # Panics
     /// If `count` is 0.
@@ -250,7 +254,7 @@ impl Ranks {
         job.office.is_known(job.rank, &message)
     }
 
-    /// Returns the number of the next session or series of pulls, which is the same on every rank.
+    /// Returns the number of the next session or series of exchanges, which is the same on every rank.
     pub(crate) fn next_session(&self) -> u64 {
         let Some(job) = &self.0 else { return 0 };
         let mut sessions = job.sessions.lock();

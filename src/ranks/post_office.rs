@@ -1,6 +1,6 @@
 //! Where the letters of other ranks arrive.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use lapidary_kernels::Shared;
@@ -28,17 +28,17 @@ struct Letters {
     receive: Option<Receive>,
     /// Letters of sessions that this rank has not opened yet.
     early: Vec<(Letter, Shared<u8>)>,
-    /// The newest series of pulls that this rank has begun, and whether it goes on.
-    series: u64,
-    is_pulling: bool,
-    /// The contents of letters of pulls, by series and then by pull, subject and rank.
-    pulls: BTreeMap<(u64, Pull), Shared<u8>>,
+    /// The newest series that this rank has begun, and those that go on.
+    newest_series: u64,
+    open_series: BTreeSet<u64>,
+    /// The contents of letters of series, by series and then by exchange, subject and rank.
+    of_series: BTreeMap<(u64, Exchanged), Shared<u8>>,
     /// The ranks that have failed: number, machine and error.
     failures: Vec<(usize, String, String)>,
 }
 
-/// A letter of a series of pulls: number of the pull, subject, and the rank that sent it.
-type Pull = (u64, u64, usize);
+/// A letter of a series: number of the exchange, subject, and the rank that sent it.
+type Exchanged = (u64, u64, usize);
 
 impl PostOffice {
     /// Takes a message of another rank.
@@ -54,12 +54,9 @@ impl PostOffice {
             Some(Subject::Round) => {
                 letters.rounds.insert((letter.number, from), content);
             }
-            // Another thread than that of the session waits for these.
-            Some(Subject::Ids | Subject::Pulled) => {
-                let is_of_use = letter.number > letters.series || letter.number == letters.series && letters.is_pulling;
-                if is_of_use {
-                    letters.pulls.insert((letter.number, (letter.exchange, letter.subject, from)), content);
-                }
+            // Other threads than that of the session wait for these.
+            Some(Subject::Ids | Subject::Pulled | Subject::Frontier | Subject::Drawn) => {
+                letters.put(letter.number, (letter.exchange, letter.subject, from), content);
             }
             Some(_) if letter.number > letters.session => letters.early.push((letter, content)),
             // A letter of a session that has ended is of no use.
@@ -71,7 +68,7 @@ impl PostOffice {
             }
         }
         drop(letters);
-        // One thread may wait for a round, and one for a pull.
+        // One thread may wait for a round, and one in each series.
         self.arrived.notify_all();
     }
 
@@ -124,35 +121,35 @@ impl PostOffice {
         }
     }
 
-    /// Begins a series of pulls.
+    /// Begins a series. The letters of earlier ones that do not go on are dropped.
     pub(super) fn open_series(&self, series: u64) {
         let mut letters = self.letters.lock();
-        (letters.series, letters.is_pulling) = (series, true);
-        letters.pulls.retain(|(of, _), _| *of >= series);
+        letters.newest_series = series;
+        letters.open_series.insert(series);
+        letters.drop_useless();
     }
 
-    /// Ends a series of pulls, and all waiting for its letters.
+    /// Ends a series, and all waiting for its letters.
     pub(super) fn end_series(&self, series: u64) {
         let mut letters = self.letters.lock();
-        if letters.series == series {
-            letters.is_pulling = false;
-            letters.pulls.retain(|(of, _), _| *of > series);
+        if letters.open_series.remove(&series) {
+            letters.drop_useless();
         }
         drop(letters);
         self.arrived.notify_all();
     }
 
-    /// Waits for a letter of a series of pulls.
+    /// Waits for a letter of a series.
     ///
     /// # Errors
     /// [`Error::OtherRank`] if a rank fails before; [`Error::WorkersGone`] if the series ends before.
-    pub(super) fn wait_for_pull(&self, series: u64, pull: Pull) -> Result<Shared<u8>> {
+    pub(super) fn wait_for_series(&self, series: u64, letter: Exchanged) -> Result<Shared<u8>> {
         let mut letters = self.letters.lock();
         self.arrived.wait_while(&mut letters, |letters| {
-            let goes_on = letters.is_pulling && letters.series == series;
-            letters.failures.is_empty() && goes_on && !letters.pulls.contains_key(&(series, pull))
+            let goes_on = letters.open_series.contains(&series);
+            letters.failures.is_empty() && goes_on && !letters.of_series.contains_key(&(series, letter))
         });
-        match letters.pulls.remove(&(series, pull)) {
+        match letters.of_series.remove(&(series, letter)) {
             Some(content) => Ok(content),
             None => Err(letters.failure().unwrap_or(Error::WorkersGone)),
         }
@@ -172,6 +169,24 @@ impl PostOffice {
 }
 
 impl Letters {
+    /// Returns whether a letter of a series may still be waited for.
+    fn may_take(&self, series: u64) -> bool {
+        series > self.newest_series || self.open_series.contains(&series)
+    }
+
+    /// Keeps a letter of a series, unless it is of no use any more.
+    fn put(&mut self, series: u64, letter: Exchanged, content: Shared<u8>) {
+        if self.may_take(series) {
+            self.of_series.insert((series, letter), content);
+        }
+    }
+
+    fn drop_useless(&mut self) {
+        let mut of_series = std::mem::take(&mut self.of_series);
+        of_series.retain(|(series, _), _| self.may_take(*series));
+        self.of_series = of_series;
+    }
+
     /// Returns the first failure of another rank.
     fn failure(&self) -> Option<Error> {
         let (rank, host, message) = self.failures.first()?.clone();

@@ -10,7 +10,9 @@ use lapidary_kernels::Shared;
 use lapidary_kernels::memory::{AlignedBytes, NoHostMemory};
 use rayon::prelude::*;
 
-use super::{Letter, Ranks, Subject};
+use super::owners::Owners;
+use super::series::{Ending, Series};
+use super::{Ranks, Subject};
 use crate::error::Result;
 
 /// Rows that one task copies.
@@ -20,9 +22,7 @@ const ROWS_A_TASK: usize = 256;
 #[derive(Debug)]
 pub(crate) struct RowStore {
     ranks: Ranks,
-    /// The first id of each rank, and the end of the last one.
-    // Invariant: ascending, one more than there are ranks.
-    offsets: Vec<usize>,
+    owners: Owners,
     /// The rows of this rank.
     // Invariant: `width` numbers for each id of its range.
     own: Shared<f32>,
@@ -30,11 +30,9 @@ pub(crate) struct RowStore {
 }
 
 /// A series of pulls, which all ranks make together: the same number of them, with the numbers 0, 1, and so on.
-///
-/// Letters of another series are never taken for those of this one, also if it ended early.
 pub(crate) struct Pulls<'s> {
     store: &'s RowStore,
-    series: u64,
+    series: Series,
 }
 
 /// The rows of one pull.
@@ -60,60 +58,28 @@ impl RowStore {
     /// # Panics
     /// If `offsets` or `own` do not have the right length.
     pub(crate) fn new(ranks: &Ranks, offsets: Vec<usize>, own: Shared<f32>, width: usize) -> Self {
-        assert!(offsets.len() == ranks.count() + 1 && offsets.is_sorted(), "there is one range of ids for each rank");
-        let store = Self { ranks: ranks.clone(), offsets, own, width };
-        assert_eq!(store.own.len(), store.range(ranks.rank()).len() * width, "a rank holds the rows of its range");
+        let store = Self { ranks: ranks.clone(), owners: Owners::new(ranks, offsets), own, width };
+        assert_eq!(store.own.len(), store.owners.own().len() * width, "a rank holds the rows of its range");
         store
     }
 
     /// Begins a series of pulls. All ranks have to begin the same series, in the same order.
     pub(crate) fn begin(&self) -> Pulls<'_> {
-        let series = self.ranks.next_session();
-        if let Some(job) = &self.ranks.0 {
-            job.office.open_series(series);
-        }
-        Pulls { store: self, series }
-    }
-
-    fn range(&self, rank: usize) -> Range<usize> {
-        self.offsets[rank]..self.offsets[rank + 1]
-    }
-
-    /// Returns the rank that holds a row.
-    fn owner(&self, id: u32) -> usize {
-        // Of several ranks with this start, only the last one has ids.
-        self.offsets.partition_point(|&start| start <= id as usize) - 1
+        Pulls { store: self, series: Series::begin(&self.ranks) }
     }
 
     /// Returns the distinct ids that each other rank is asked for, ascending; and for each of these ids the place of its
     /// row there, if it is of another rank.
     fn asked(&self, ids: &[u32]) -> (Vec<Vec<u32>>, Vec<u32>) {
-        let (mut asked, mut places) = (vec![Vec::new(); self.ranks.count()], vec![0; ids.len()]);
-        if self.width == 0 {
-            return (asked, places);
+        match self.width {
+            0 => (vec![Vec::new(); self.ranks.count()], vec![0; ids.len()]),
+            _ => self.owners.asked(ids),
         }
-        let own = self.range(self.ranks.rank());
-        let others = ids.iter().enumerate().filter(|(_, id)| !own.contains(&(**id as usize)));
-        let mut keys: Vec<u64> = others.map(|(at, &id)| u64::from(id) << 32 | at as u64).collect();
-        keys.par_sort_unstable();
-        let mut owner = 0;
-        for key in keys {
-            let (id, at) = ((key >> 32) as u32, key as u32);
-            while id as usize >= self.offsets[owner + 1] {
-                owner += 1;
-            }
-            let asked: &mut Vec<u32> = &mut asked[owner];
-            if asked.last() != Some(&id) {
-                asked.push(id);
-            }
-            places[at as usize] = asked.len() as u32 - 1;
-        }
-        (asked, places)
     }
 
     /// Returns a row of this rank.
     fn own_row(&self, id: u32) -> &[f32] {
-        &self.own[(id as usize - self.offsets[self.ranks.rank()]) * self.width..][..self.width]
+        &self.own[(id as usize - self.owners.own().start) * self.width..][..self.width]
     }
 }
 
@@ -128,13 +94,12 @@ impl<'s> Pulls<'s> {
     /// One letter to each other rank, with 4 bytes for each of its rows and the note; and one to each rank that asks for
     /// rows, with 4 bytes for each number. O(ids log ids) time.
     pub(crate) fn pull(&self, number: u64, ids: Vec<u32>, note: &[u8]) -> Result<PulledRows<'s>> {
-        let Self { store, series } = *self;
+        let Self { store, series } = self;
         let (ranks, width) = (&store.ranks, store.width);
         let (asked, places) = store.asked(&ids);
-        let letter = |subject| Letter { exchange: number, ..Letter::new(subject, series) };
         for to in (0..ranks.count()).filter(|&rank| rank != ranks.rank()) {
             let ids: &[u8] = cast_slice(&asked[to]);
-            ranks.send(to, &letter(Subject::Ids), note.len() + ids.len(), [note, ids].into_iter());
+            series.send(to, (Subject::Ids, number), note.len() + ids.len(), [note, ids].into_iter());
         }
         let mut notes = Vec::with_capacity(ranks.count() * note.len());
         for from in 0..ranks.count() {
@@ -142,18 +107,18 @@ impl<'s> Pulls<'s> {
                 notes.extend_from_slice(note);
                 continue;
             }
-            let content = self.wait(Subject::Ids, number, from)?;
+            let content = series.wait(from, (Subject::Ids, number))?;
             let (said, wanted) = content.split_at(note.len());
             notes.extend_from_slice(said);
             let wanted: Vec<u32> = pod_collect_to_vec(wanted);
             if !wanted.is_empty() {
                 let rows = wanted.iter().map(|&id| cast_slice(store.own_row(id)));
-                ranks.send(from, &letter(Subject::Pulled), wanted.len() * width * size_of::<f32>(), rows);
+                series.send(from, (Subject::Pulled, number), wanted.len() * width * size_of::<f32>(), rows);
             }
         }
         let pulled = asked.iter().enumerate().map(|(from, asked)| match asked.len() {
             0 => Ok(Vec::new().into()),
-            _ => self.wait(Subject::Pulled, number, from),
+            _ => series.wait(from, (Subject::Pulled, number)),
         });
         let of_ranks = pulled.collect::<Result<_>>()?;
         let row_count = asked.iter().map(|asked| asked.len() as u64).sum();
@@ -163,23 +128,7 @@ impl<'s> Pulls<'s> {
     /// Returns a guard that ends the series when it is dropped: a pull that waits in another thread then ends with an
     /// error.
     pub(crate) fn ending(&self) -> Ending<'_> {
-        Ending(self)
-    }
-
-    fn wait(&self, subject: Subject, number: u64, from: usize) -> Result<Shared<u8>> {
-        let job = self.store.ranks.0.as_ref().expect("a rank that is alone waits for nobody");
-        job.office.wait_for_pull(self.series, (number, subject as u64, from))
-    }
-}
-
-/// Ends a series of pulls.
-pub(crate) struct Ending<'p>(&'p Pulls<'p>);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        if let Some(job) = &self.0.store.ranks.0 {
-            job.office.end_series(self.0.series);
-        }
+        self.series.ending()
     }
 }
 
@@ -218,7 +167,7 @@ impl PulledRows<'_> {
     /// Copies the row of the id at a place of the pull.
     fn copy(&self, at: usize, to: &mut [f32]) {
         let (store, id) = (self.store, self.ids[at]);
-        let owner = store.owner(id);
+        let owner = store.owners.owner(id);
         if owner == store.ranks.rank() {
             return to.copy_from_slice(store.own_row(id));
         }
@@ -233,7 +182,7 @@ impl PulledRows<'_> {
 mod tests {
     use super::*;
     use crate::error::Error;
-    use crate::ranks::Sent;
+    use crate::ranks::{Letter, Sent};
 
     const WIDTH: usize = 3;
 

@@ -38,10 +38,11 @@ impl Transport for Handover {
 
 fn is_of_a_pull(message: &Shared<u8>) -> bool {
     let subject = Letter::open(message).and_then(|(letter, _)| letter.subject());
-    matches!(subject, Some(Subject::Ids | Subject::Pulled))
+    matches!(subject, Some(Subject::Ids | Subject::Pulled | Subject::Frontier | Subject::Drawn))
 }
 
-/// Returns the ranks of a job of `count` threads. The letters of pulls arrive `latency` after they were sent.
+/// Returns the ranks of a job of `count` threads. Letters of pulls, of rows and of edges, arrive `latency` after they were
+/// sent.
 pub(super) fn join(count: usize, latency: Duration) -> Vec<Ranks> {
     let offices: Arc<[Arc<PostOffice>]> = (0..count).map(|_| Arc::default()).collect();
     let rank = |rank: usize| {

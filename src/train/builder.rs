@@ -158,12 +158,6 @@ impl<'a> TrainerBuilder<'a> {
         let model = model_for(self.model, data)?;
         let feature_norm = self.feature_norm.unwrap_or_else(|| data.default_feature_norm());
         let inputs = bind(data, feature_norm, model.config().weighted())?;
-        let drawing = self.drawing(&inputs)?;
-        let inputs = drawing.as_ref().map_or(inputs, |drawing| drawing.inputs().clone());
-        let sampled = drawing.as_ref().and_then(|drawing| drawing.evaluation(data));
-        let levels = |drawing: &Drawing| Ok::<_, Error>((drawing.layers(), drawing.expected_sizes()?));
-        let batches = drawing.as_ref().map(levels).transpose()?;
-        let evaluated = sampled.as_ref().map(levels).transpose()?;
         let spec = EpochSpec {
             model: &model,
             features: feature_kind(data)?,
@@ -174,13 +168,23 @@ impl<'a> TrainerBuilder<'a> {
             decay: self.decay_layers,
             passes: self.options.passes,
             dtype: self.dtype,
-            batches,
+            batches: None,
         };
-        let TrainingProgram { program: training, parameters, losses } = training_program(&spec)?;
         let whole = evaluation_program(&spec)?;
+        let start = Instant::now();
+        let shared = self.batches.is_some().then(|| fixed_parts(&self.options, &inputs, &whole)).transpose()?;
+        let shared_s = start.elapsed().as_secs_f64();
+        let drawing = shared.as_ref().and_then(|parts| self.drawing(&inputs, parts).transpose()).transpose()?;
+        let inputs = drawing.as_ref().map_or(inputs, |drawing| drawing.inputs().clone());
+        let sampled = drawing.as_ref().and_then(|drawing| drawing.evaluation(data));
+        let levels = |drawing: &Drawing| Ok::<_, Error>((drawing.layers(), drawing.expected_sizes()?));
+        let batches = drawing.as_ref().map(levels).transpose()?;
+        let evaluated = sampled.as_ref().map(levels).transpose()?;
+        let spec = EpochSpec { batches, ..spec };
+        let TrainingProgram { program: training, parameters, losses } = training_program(&spec)?;
         let evaluation = match evaluated {
             Some(_) => evaluation_over(&EpochSpec { batches: evaluated, ..spec })?,
-            None => whole.clone(),
+            None => whole,
         };
         let gradients = parameters.iter().filter(|p| p.trained).map(|p| (TRAIN_PHASE, gradient_name(&p.name)));
         let keep: Vec<_> = if self.keep_gradients { gradients.collect() } else { Vec::new() };
@@ -204,13 +208,16 @@ impl<'a> TrainerBuilder<'a> {
             setup.batches = Some((Feeder { drawing, supply, store: None }, sizes));
         }
         let start = Instant::now();
-        let (parts, learner) = first_split(&setup, &whole)?;
-        setup.spread_features(&parts)?;
+        let (parts, learner) = match shared {
+            Some(parts) => (parts, None),
+            None => first_split(&setup)?,
+        };
+        setup.spread_batches(&parts)?;
         let split = Instant::now();
         let session = setup.open(parts, None)?;
         let learning = learner.map(|learner| Learning { learner, move_s: split.elapsed().as_secs_f64() });
         let opened = session.start_up();
-        let plan_seconds = opened.plan_seconds + (split - start).as_secs_f64();
+        let plan_seconds = opened.plan_seconds + shared_s + (split - start).as_secs_f64();
         let start_up = StartUp { plan_seconds, ..opened };
         let splits = vec![SplitRecord { epoch: 1, parts: session.part_pairs() }];
         let initial = self.weights.as_ref().map(|weights| Ok::<_, Error>(digest(&weights.to_safetensors()?)));
@@ -278,27 +285,22 @@ impl<'a> TrainerBuilder<'a> {
 
 impl TrainerBuilder<'_> {
     /// Returns the mini-batches of the data, if epochs consist of them.
-    fn drawing(&self, inputs: &Inputs) -> Result<Option<Drawing>> {
+    fn drawing(&self, inputs: &Inputs, parts: &[Range<usize>]) -> Result<Option<Drawing>> {
         let Some(batches) = self.batches.clone() else { return Ok(None) };
         let ranks = &self.options.ranks;
         batches.check_ranks(ranks)?;
         // Which rows stay on the devices follows from the shares of all ranks.
-        let drawing = Drawing::new(batches, self.data, inputs, self.dtype, self.seed, self.options.part_count())?;
+        let drawing = Drawing::new(batches, self.data, inputs, self.dtype, self.seed, parts.to_vec())?;
         Ok(Some(drawing.on_ranks(ranks)))
     }
 }
 
-/// Returns the parts of the first epoch, and a learner if there are several devices and the partition is learned. `whole` is
-/// an evaluation over the whole graph.
-fn first_split(setup: &Setup, whole: &Program) -> Result<(Vec<Range<usize>>, Option<Learner>)> {
+/// Returns the parts of the first epoch, and a learner if there are several devices and the partition is learned.
+fn first_split(setup: &Setup) -> Result<(Vec<Range<usize>>, Option<Learner>)> {
     let Setup { options, inputs, .. } = setup;
     let devices = options.part_count();
-    // Mini-batches are shared evenly. Parts matter only for evaluations on the whole graph, and for the features that a
-    // rank holds.
-    let learns = options.partition.learns() && devices > 1 && setup.batches.is_none();
-    let counted = if setup.batches.is_some() { whole } else { &setup.training };
     // Evaluations are measured too, but parts are balanced by the time of training.
-    let mut learner = match learns {
+    let mut learner = match options.partition.learns() && devices > 1 {
         true => {
             let prior = options.ranks.first(|| Ok(prior(&options.devices.profile())?.profile().clone()))?;
             let prior = CostModel::new(prior).expect("a measured profile is a good one");
@@ -308,15 +310,19 @@ fn first_split(setup: &Setup, whole: &Program) -> Result<(Vec<Range<usize>>, Opt
     };
     let parts = match (&options.partition, &learner) {
         (Partition::Strategy(_), Some(learner)) => options.ranks.first(|| Ok(learner.split(inputs, devices)))?,
-        (partition, _) => {
-            let checked = options.parts(inputs, counted, None, Runs::Many)?;
-            partition.replayed(1).map_or(checked, <[_]>::to_vec)
-        }
+        _ => fixed_parts(options, inputs, &setup.training)?,
     };
     if let Some(learner) = &mut learner {
         learner.settle(inputs, parts.clone());
     }
     Ok((parts, learner))
+}
+
+/// Returns the parts of the first epoch, which do not follow measurements of epochs. For mini-batches, `program` is an
+/// evaluation over the whole graph.
+fn fixed_parts(options: &RunOptions, inputs: &Inputs, program: &Program) -> Result<Vec<Range<usize>>> {
+    let checked = options.parts(inputs, program, None, Runs::Many)?;
+    Ok(options.partition.replayed(1).map_or(checked, <[_]>::to_vec))
 }
 
 /// Checks that the training split has labels, and that the model has at least as many outputs as there are classes.

@@ -15,7 +15,10 @@ mod trainer;
 
 #[cfg(feature = "command")]
 pub(crate) use batches::other_layers;
-pub use batches::{BatchRecord, Batches, FeatureCache, ParseFeatureCacheError, StageSeconds};
+pub use batches::{
+    BatchRecord, Batches, FeatureCache, ParseFeatureCacheError, ParseSeedSharesError, ParseTopologyError, SeedShares,
+    StageSeconds, Topology,
+};
 pub(crate) use batches::{Drawing, Sources};
 pub use builder::TrainerBuilder;
 pub use checkpoint_writer::CheckpointWriter;

@@ -113,10 +113,12 @@ impl Trainer {
             learning.learner.set_model(model, &self.setup.inputs);
         }
         let same_count = parts.len() == self.record.parts.len();
-        let target = match (self.setup.options.partition.replayed(self.epoch + 1), &self.learning) {
-            (Some(replayed), _) => replayed.to_vec(),
-            (None, Some(_)) if same_count => ranges_of(&parts),
-            _ => ranges_of(&self.record.parts),
+        let partition = &self.setup.options.partition;
+        let target = match partition.replayed(self.epoch + 1) {
+            Some(replayed) => replayed.to_vec(),
+            // They follow from a profile, which may be another one now. The shares of mini-batches follow from them.
+            None if same_count && partition.learns() => ranges_of(&parts),
+            None => ranges_of(&self.record.parts),
         };
         self.record.splits = splits;
         self.move_to(self.epoch + 1, target, None)?;

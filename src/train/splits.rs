@@ -59,13 +59,14 @@ impl Setup {
         [("train", &self.training), ("evaluate", &self.evaluation)]
     }
 
-    /// Lets each rank hold the features of the vertices of its parts, for mini-batches on several ranks.
+    /// Lets mini-batches follow the parts: each part has its seeds, and each of several ranks the features of its vertices.
     ///
     /// # Errors
     /// [`Error::Value`] if there is no memory for the rows that stay on the devices; [`Error::OtherRank`].
-    pub(super) fn spread_features(&mut self, parts: &[Range<usize>]) -> Result<()> {
+    pub(super) fn spread_batches(&mut self, parts: &[Range<usize>]) -> Result<()> {
         let Some((feeder, _)) = &mut self.batches else { return Ok(()) };
-        let Some(store) = feeder.drawing.store(parts).map(Arc::new) else { return Ok(()) };
+        self.evaluator.iter_mut().chain([&mut *feeder]).for_each(|feeder| feeder.drawing.set_parts(parts));
+        let Some(store) = feeder.drawing.store().map(Arc::new) else { return Ok(()) };
         if self.inputs.kept.as_ref().is_some_and(|kept| kept.contents().is_none()) {
             self.inputs.kept = feeder.drawing.kept_from(&store)?;
         }
@@ -161,7 +162,7 @@ impl Trainer {
         let (weights, moments): (Weights, Weights) = (self.weights()?, self.moments()?);
         let peaks = [self.peak_device_bytes(), self.planned_peak_device_bytes()];
         self.session = self.setup.open(parts.clone(), Some(&mut self.session))?;
-        self.setup.spread_features(&parts)?;
+        self.setup.spread_batches(&parts)?;
         self.earlier_peaks = peaks;
         self.write_weights(&weights)?;
         self.set_moments(&moments)?;

@@ -25,6 +25,7 @@ mod draw;
 mod earliest;
 mod fanout;
 mod fastgcn;
+mod growing;
 mod ladies;
 mod layers;
 mod neighbor;
@@ -40,6 +41,7 @@ use crate::graph::{Block, Graph};
 
 pub use draw::{BatchKey, epoch_order};
 pub use fanout::{Fanout, Fanouts, ParseFanoutsError};
+pub use growing::{DrawnEdges, GrowingBatch};
 pub use layers::LayerSampler;
 pub use neighbor::NeighborSampler;
 pub use subgraph::SubgraphSampler;
@@ -59,7 +61,8 @@ pub struct MiniBatch {
     pub seeds: usize,
     /// One block per layer, in the order in which they are computed: the last one has the seeds as rows.
     pub blocks: Vec<Block>,
-    /// For each edge of each block, its position in the graph.
+    /// For each edge of each block, its position in the graph. Empty if edges have no weights and come from other
+    /// processes.
     pub edges: Vec<Vec<u64>>,
     /// For each edge of each block, how many edges of the graph it stands for. A sum over the edges of a block, each
     /// multiplied by this, is on average the sum over the edges of the graph, except with [`SubgraphSampler`] and edges
@@ -86,6 +89,12 @@ pub trait Sampler: fmt::Debug + Send + Sync {
         key: BatchKey,
         scratch: &mut Scratch,
     ) -> Result<MiniBatch, SampleError>;
+
+    /// Returns this as a neighbour sampler, if it is one. What it draws of a vertex does not depend on others, so another
+    /// process can draw it. `None` by default.
+    fn as_neighbor(&self) -> Option<&NeighborSampler> {
+        None
+    }
 }
 
 /// Why a batch cannot be sampled.
@@ -141,7 +150,7 @@ pub struct Scratch {
 }
 
 /// A batch that is drawn from the seeds outwards, layer by layer.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Outwards {
     blocks: Vec<Block>,
     edges: Vec<Vec<u64>>,

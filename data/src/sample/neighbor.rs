@@ -6,8 +6,8 @@ use lapidary_arrays::Shared;
 use rayon::prelude::*;
 
 use super::draw::Draws;
-use super::{BatchKey, Fanout, Fanouts, MiniBatch, Outwards, SampleError, Sampler, Scratch, number_seeds};
-use crate::graph::{Block, Graph};
+use super::{BatchKey, DrawnEdges, Fanout, Fanouts, GrowingBatch, MiniBatch, SampleError, Sampler, Scratch};
+use crate::graph::Graph;
 
 /// Draws in-edges of the seeds, then of all vertices met so far, and so on: one layer per fan-out.
 ///
@@ -42,6 +42,70 @@ impl NeighborSampler {
     pub fn weights(mut self, weights: impl Into<Shared<f32>>) -> Self {
         self.weights = Some(weights.into());
         self
+    }
+
+    /// Draws in-edges of some vertices for a layer, which counts from the seeds. What is drawn of a vertex depends neither
+    /// on the other vertices nor on their order.
+    ///
+    /// # Errors
+    /// [`SampleError::NoVertex`]; [`SampleError::Weights`].
+    /// # Panics
+    /// If there is no such layer.
+    /// # Cost
+    /// See [`NeighborSampler::sample`](Sampler::sample).
+    pub fn draw_edges(
+        &self,
+        graph: &Graph,
+        layer: usize,
+        vertices: &[u32],
+        key: BatchKey,
+        scratch: &mut Scratch,
+    ) -> Result<DrawnEdges, SampleError> {
+        self.check_weights(graph)?;
+        let count = graph.vertex_count();
+        match vertices.iter().position(|&v| v as usize >= count) {
+            Some(place) => Err(SampleError::NoVertex { seed: vertices[place], place, vertices: count }),
+            None => Ok(self.edges_of(graph, layer, vertices, key, &mut scratch.ranges)),
+        }
+    }
+
+    /// Draws in-edges of some vertices of the graph.
+    fn edges_of(
+        &self,
+        graph: &Graph,
+        layer: usize,
+        vertices: &[u32],
+        key: BatchKey,
+        ranges: &mut Vec<Range<u64>>,
+    ) -> DrawnEdges {
+        let (starts, all_sources): (&[u64], &[u32]) = (graph.indptr(), graph.indices());
+        let (fanout, of_layer) = (self.fanouts.0[layer], key.of_layer(layer));
+        ranges.clear();
+        ranges.extend(vertices.iter().map(|&v| starts[v as usize]..starts[v as usize + 1]));
+        let mut offsets = vec![0u64; vertices.len() + 1];
+        offsets[1..].par_iter_mut().zip(&*ranges).for_each(|(count, edges)| *count = self.count(fanout, edges));
+        (1..offsets.len()).for_each(|row| offsets[row] += offsets[row - 1]);
+        let drawn = offsets[vertices.len()] as usize;
+        let (mut positions, mut sources, mut stands_for) = (vec![0u64; drawn], vec![0u32; drawn], vec![0f32; drawn]);
+        let all = Rows {
+            vertices,
+            edges: ranges,
+            offsets: &offsets,
+            positions: &mut positions,
+            sources: &mut sources,
+            stands_for: &mut stands_for,
+        };
+        all.tasks().into_par_iter().for_each(|rows| {
+            rows.draw(all_sources, |v, edges, to| self.draw(fanout, edges, Draws::new(of_layer, v), to));
+        });
+        DrawnEdges { offsets, positions, sources, stands_for }
+    }
+
+    fn check_weights(&self, graph: &Graph) -> Result<(), SampleError> {
+        match self.weights.as_ref().filter(|weights| weights.len() != graph.edge_count()) {
+            Some(weights) => Err(SampleError::Weights { weights: weights.len(), edges: graph.edge_count() }),
+            None => Ok(()),
+        }
     }
 
     /// Returns the number of edges that are drawn of a vertex whose in-edges have the positions `edges`.
@@ -160,39 +224,18 @@ impl Sampler for NeighborSampler {
         key: BatchKey,
         scratch: &mut Scratch,
     ) -> Result<MiniBatch, SampleError> {
-        if let Some(weights) = self.weights.as_ref().filter(|weights| weights.len() != graph.edge_count()) {
-            return Err(SampleError::Weights { weights: weights.len(), edges: graph.edge_count() });
-        }
+        self.check_weights(graph)?;
         let Scratch { table, ranges, .. } = scratch;
-        number_seeds(graph, seeds, table)?;
-        let mut batch = Outwards::default();
-        let (offsets, sources): (&[u64], &[u32]) = (graph.indptr(), graph.indices());
-        for (layer, &fanout) in self.fanouts.0.iter().enumerate() {
-            let rows = table.vertices().len();
-            let of_layer = key.of_layer(layer);
-            ranges.clear();
-            ranges.extend(table.vertices().iter().map(|&v| offsets[v as usize]..offsets[v as usize + 1]));
-            let mut indptr = vec![0u64; rows + 1];
-            indptr[1..].par_iter_mut().zip(&*ranges).for_each(|(count, edges)| *count = self.count(fanout, edges));
-            (1..=rows).for_each(|row| indptr[row] += indptr[row - 1]);
-            let drawn = indptr[rows] as usize;
-            let (mut positions, mut indices, mut counts) = (vec![0u64; drawn], vec![0u32; drawn], vec![0f32; drawn]);
-            let all = Rows {
-                vertices: table.vertices(),
-                edges: ranges,
-                offsets: &indptr,
-                positions: &mut positions,
-                sources: &mut indices,
-                stands_for: &mut counts,
-            };
-            all.tasks().into_par_iter().for_each(|rows| {
-                rows.draw(sources, |v, edges, to| self.draw(fanout, edges, Draws::new(of_layer, v), to));
-            });
-            table.number_all(&mut indices);
-            let block = Block::rectangular(indptr.into(), indices.into(), table.vertices().len());
-            batch.push(block, positions, counts);
+        let mut batch = GrowingBatch::in_table(graph, seeds, table)?;
+        for layer in 0..self.layers() {
+            let drawn = self.edges_of(graph, layer, batch.vertices(), key, ranges);
+            batch.push(drawn);
         }
-        Ok(batch.finish(table.take(), seeds.len()))
+        Ok(batch.finish())
+    }
+
+    fn as_neighbor(&self) -> Option<&NeighborSampler> {
+        Some(self)
     }
 }
 
@@ -290,6 +333,39 @@ mod tests {
         for block in &batch.blocks {
             assert_eq!((&block.indptr()[..], &block.indices()[..]), (&graph.indptr()[..], &graph.indices()[..]));
         }
+    }
+
+    #[test]
+    fn edges_that_are_drawn_apart_make_the_same_batch() {
+        let graph = hostile();
+        let weights: Vec<f32> = (0..graph.edge_count()).map(|e| (e % 3) as f32).collect();
+        let sampler = |fanouts: &str| NeighborSampler::new(fanouts.parse().unwrap());
+        let samplers = [sampler("4,-1,2"), sampler("3,0,9").with_replacement(true), sampler("2,3,1").weights(weights)];
+        let (seeds, key) = ([7, 60, 0, 33], BatchKey { seed: 4, epoch: 2, batch: 9 });
+        let (mut scratch, mut other) = (Scratch::default(), Scratch::default());
+        for sampler in samplers {
+            let want = sampler.sample(&graph, &seeds, key, &mut scratch).unwrap();
+            let mut batch = GrowingBatch::begin(&graph, &seeds, &mut scratch).unwrap();
+            for layer in 0..3 {
+                // Each vertex by itself, in another order.
+                let vertices = batch.vertices().to_vec();
+                let drawn = |v: u32| sampler.draw_edges(&graph, layer, &[v], key, &mut other).unwrap();
+                let mut of_each: Vec<DrawnEdges> = vertices.iter().rev().copied().map(drawn).collect();
+                of_each.reverse();
+                let mut all = DrawnEdges::default();
+                of_each.iter().for_each(|drawn| all.push_row(drawn, 0));
+                batch.push(all);
+            }
+            let got = batch.finish();
+            assert_eq!((&got.vertices, &got.edges), (&want.vertices, &want.edges));
+            assert_eq!(got.stands_for, want.stands_for);
+            assert_eq!(
+                got.blocks.iter().map(pairs).collect::<Vec<_>>(),
+                want.blocks.iter().map(pairs).collect::<Vec<_>>()
+            );
+        }
+        let wrong = sampler("1").draw_edges(&graph, 0, &[3, 70], key, &mut scratch).unwrap_err();
+        assert_eq!(wrong, SampleError::NoVertex { seed: 70, place: 1, vertices: 70 });
     }
 
     #[test]

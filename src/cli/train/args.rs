@@ -17,7 +17,8 @@ use crate::model::{Model, Weights};
 use crate::ranks::Ranks;
 use crate::sample::{Fanouts, LayerSampler, NeighborSampler, ParseFanoutsError, SubgraphSampler};
 use crate::train::{
-    Adam, AdamW, Batches, DecayLayers, FeatureCache, Optimizer, ParseFeatureCacheError, Sgd, Trainer, other_layers,
+    Adam, AdamW, Batches, DecayLayers, FeatureCache, Optimizer, ParseFeatureCacheError, ParseSeedSharesError,
+    ParseTopologyError, SeedShares, Sgd, Topology, Trainer, other_layers,
 };
 
 /// Learning rate without `--lr`.
@@ -90,6 +91,11 @@ pub(in crate::cli) struct TrainingArgs {
     #[arg(long, value_name = "LIST", requires = "batch", allow_hyphen_values = true, help_heading = "Mini-batches")]
     #[arg(display_order = 1000)]
     pub eval_fanout: Option<String>,
+    /// Edges that each rank draws itself: whole (any; each rank maps the graph) or parts (in-edges of its own vertices;
+    /// other ranks draw theirs for it)
+    #[arg(long, value_name = "EDGES", default_value = "whole", requires = "batch", help_heading = "Mini-batches")]
+    #[arg(display_order = 1001)]
+    pub topology: String,
     /// Stop after N epochs without a better validation accuracy [default: off]
     #[arg(long, value_name = "N")]
     pub early_stop: Option<u64>,
@@ -115,6 +121,10 @@ pub(in crate::cli) struct BatchArgs {
     /// Draw by the weights of the edges instead of uniformly (neighbor)
     #[arg(long, requires = "batch", conflicts_with = "replace")]
     pub by_weight: bool,
+    /// How several devices share the seeds of a batch: balanced (equally many each, and as many as possible of its own
+    /// part) or own (each has those of its own part)
+    #[arg(long, value_name = "SHARES", default_value = "balanced", requires = "batch")]
+    pub seeds: String,
     /// How many batches each stage (sampling, gathering, computing) may be ahead of the next
     #[arg(long, value_name = "N", default_value_t = 2, requires = "batch")]
     pub look_ahead: usize,
@@ -138,7 +148,7 @@ impl BatchArgs {
             "ladies" => Batches::new(size, LayerSampler::ladies(fanouts)),
             _ => Batches::new(size, self.neighbor(fanouts, data)?),
         };
-        let mut batches = batches.look_ahead(self.look_ahead);
+        let mut batches = batches.look_ahead(self.look_ahead).seeds(self.seed_shares()?);
         let [in_memory, on_device] = self.caches()?;
         if let Some(cache) = in_memory {
             batches = batches.feature_cache(cache);
@@ -147,6 +157,14 @@ impl BatchArgs {
             batches = batches.device_cache(cache);
         }
         Ok(Some(batches))
+    }
+
+    fn seed_shares(&self) -> Result<SeedShares> {
+        let wrong = |error: ParseSeedSharesError| {
+            let (value, expected) = (self.seeds.clone(), error.to_string());
+            Error::Value { option: "seeds", value, expected }
+        };
+        self.seeds.parse().map_err(wrong)
     }
 
     /// Returns the caches of features in memory and on the devices.
@@ -181,6 +199,7 @@ impl BatchArgs {
             }
         }
         self.caches()?;
+        self.seed_shares()?;
         self.fanout.as_deref().map(|text| fanouts("fanout", text)).transpose()
     }
 }
@@ -327,6 +346,7 @@ impl TrainArgs {
             .epochs(self.training.epochs)
             .eval_every(self.training.eval_every);
         if let Some(batches) = self.batches.batches(data)? {
+            let batches = batches.topology(self.topology()?);
             builder = builder.batches(match self.eval_fanouts()? {
                 Some(fanouts) => batches.evaluation(NeighborSampler::new(fanouts)),
                 None => batches,
@@ -339,6 +359,15 @@ impl TrainArgs {
             builder = builder.weights(initial_weights(path)?);
         }
         builder.build()
+    }
+
+    fn topology(&self) -> Result<Topology> {
+        let text = &self.training.topology;
+        let wrong = |error: ParseTopologyError| {
+            let expected = error.to_string();
+            Error::Value { option: "topology", value: text.clone(), expected }
+        };
+        text.parse().map_err(wrong)
     }
 
     fn eval_fanouts(&self) -> Result<Option<Fanouts>> {
@@ -391,6 +420,7 @@ impl TrainArgs {
         self.optimizer()?;
         self.decay_layers()?;
         self.feature_norm()?;
+        self.topology()?;
         let counts =
             [self.batches.check()?, self.eval_fanouts()?].map(|fanouts| fanouts.map(|fanouts| fanouts.0.len()));
         if let ([Some(layers), Some(others)], Some(text)) = (counts, &self.training.eval_fanout)

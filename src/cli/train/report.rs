@@ -1,5 +1,6 @@
 //! What `lapidary train` prints.
 
+use bytesize::ByteSize;
 use serde_json::json;
 
 use super::args::TrainArgs;
@@ -82,6 +83,8 @@ pub(super) fn epoch_line(epoch: &Epoch, labels: LabelKind) -> serde_json::Value 
             line["rounds"] = stages.rounds.into();
             line["fetched_rows"] = stages.fetched_rows.into();
             line["fetched_bytes"] = stages.fetched_bytes.into();
+            line["fetched_edges"] = stages.fetched_edges.into();
+            line["fetched_edge_bytes"] = stages.fetched_edge_bytes.into();
         }
         line["stage_seconds"] = json!({
             "sampling": sample, "gathering": gather, "computing": compute, "waiting": waiting,
@@ -186,7 +189,7 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
         (val_name, percent(val)),
         ("best epoch", best.map_or_else(|| "-".into(), |b| format!("{} of {}", b.epoch, trainer.epoch()))),
         ("median epoch", median.map_or_else(|| "-".into(), seconds)),
-        ("peak memory", bytesize::ByteSize(peak).to_string()),
+        ("peak memory", ByteSize(peak).to_string()),
         ("start-up", began),
     ];
     if let Some(stages) = done.stages {
@@ -201,8 +204,13 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
         }
         rows.push(("features", features));
         if stages.rounds > 0 {
-            let (count, bytes) = (output::count(stages.fetched_rows), bytesize::ByteSize(stages.fetched_bytes));
-            rows.push(("fetched", format!("{count} rows, {bytes}, in {} rounds per epoch by rank 0", stages.rounds)));
+            let (count, bytes) = (output::count(stages.fetched_rows), ByteSize(stages.fetched_bytes));
+            let mut fetched = format!("{count} rows, {bytes}, in {} rounds per epoch by rank 0", stages.rounds);
+            if args.training.topology != "whole" {
+                let (edges, bytes) = (output::count(stages.fetched_edges), ByteSize(stages.fetched_edge_bytes));
+                fetched = format!("{edges} edges, {bytes}, and {fetched}");
+            }
+            rows.push(("fetched", fetched));
         }
     }
     if let Some(dir) = &args.checkpoints.checkpoint {
@@ -218,7 +226,7 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
             ("between devices", between, planned_between),
         ] {
             if what != "between devices" || planned > 0 {
-                let [measured, planned] = [measured, planned].map(|bytes| bytesize::ByteSize(bytes).to_string());
+                let [measured, planned] = [measured, planned].map(|bytes| ByteSize(bytes).to_string());
                 table.add_row([what.to_owned(), measured, planned]);
             }
         }
@@ -231,7 +239,7 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
             (add(rows, [sent.row_messages, sent.row_bytes]), add(all, [sent.messages, sent.bytes]))
         });
         for (what, [messages, bytes]) in [("rows", rows), ("everything", all)] {
-            table.add_row([what.into(), output::count(messages), bytesize::ByteSize(bytes).to_string()]);
+            table.add_row([what.into(), output::count(messages), ByteSize(bytes).to_string()]);
         }
         print(&format!("\n{}", align(table)))?;
     }
@@ -254,11 +262,7 @@ fn stages_line(stages: &StageSeconds) -> String {
 
 /// Describes how many rows of features an epoch reads from the dataset's file.
 pub(in crate::cli) fn reads_line([rows, bytes]: [u64; 2]) -> String {
-    format!(
-        "{} rows are read from the dataset's file: {} in whole pages",
-        output::count(rows),
-        bytesize::ByteSize(bytes)
-    )
+    format!("{} rows are read from the dataset's file: {} in whole pages", output::count(rows), ByteSize(bytes))
 }
 
 /// Returns what each rank has sent to each other one: `[from, to, messages with rows, bytes of rows, messages, bytes]`.
@@ -275,7 +279,7 @@ fn pairs(sent: &[Vec<Sent>]) -> Vec<[u64; 6]> {
 /// Formats a table with one row per device: its vertices, its peak memory, and the time of its kernels in the last
 /// epoch.
 fn devices_table(trainer: &Trainer) -> String {
-    let size = |bytes: u64| bytesize::ByteSize(bytes).to_string();
+    let size = |bytes: u64| ByteSize(bytes).to_string();
     let peaks = trainer.peak_device_bytes().into_iter().zip(trainer.planned_peak_device_bytes());
     let mut table = table(["device", "vertices", "peak", "planned peak", "kernels"]);
     for (i, ([start, end], (peak, planned))) in trainer.parts().iter().zip(peaks).enumerate() {

@@ -91,7 +91,8 @@ impl Feeder {
         let next = so_far.partial.batches;
         let numbers = next as usize..next.saturating_add(run.batches).min(count) as usize;
         let pulls = self.store.as_ref().map(|store| store.begin());
-        let from = Sources { supply: &self.supply, contents: &contents, pulls: pulls.as_ref() };
+        let edges = self.drawing.begin_drawing();
+        let from = Sources { supply: &self.supply, contents: &contents, pulls: pulls.as_ref(), edges: edges.as_ref() };
         let fed = self.drawing.each(run.epoch, numbers, &from, |number, batch| {
             let seeds = batch.sizes.first().map_or(0, |sizes| sizes.labelled);
             if let Some(signal) = run.signal {

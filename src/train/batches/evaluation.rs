@@ -25,7 +25,8 @@ impl Feeder {
         let (mut counts, mut all) = (Counts::default(), Done::default());
         let numbers = 0..self.drawing.count();
         let pulls = self.store.as_ref().map(|store| store.begin());
-        let from = Sources { supply: &self.supply, contents: &contents, pulls: pulls.as_ref() };
+        let edges = self.drawing.begin_drawing();
+        let from = Sources { supply: &self.supply, contents: &contents, pulls: pulls.as_ref(), edges: edges.as_ref() };
         let (stages, _) = self.drawing.each(EVALUATION_EPOCH, numbers, &from, |_, batch| {
             let done = session.run_batch(EVALUATION, &metrics, &[], batch, [is_timed, false])?;
             counts.add(&done, 0);

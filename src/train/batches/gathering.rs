@@ -8,17 +8,19 @@ use super::{Drawing, failed};
 use crate::error::Result;
 use crate::lower::{Batch, BatchSupply, Contents, Gathered};
 use crate::program::LevelSizes;
-use crate::ranks::{PulledRows, Pulls};
+use crate::ranks::{EdgePulls, PulledRows, Pulls};
 use crate::runtime::{BatchShare, SharedBatch};
 use crate::sample::MiniBatch;
 
-/// What batches are gathered from.
+/// What batches are made from.
 pub(crate) struct Sources<'a> {
     pub supply: &'a BatchSupply,
     /// What a batch gives, and where: see [`Session::batch_contents`](crate::runtime::Session::batch_contents).
     pub contents: &'a [(Slot, Contents)],
     /// With several ranks, the features of all.
     pub pulls: Option<&'a Pulls<'a>>,
+    /// The edges that other ranks draw, if each has those of its own vertices.
+    pub edges: Option<&'a EdgePulls>,
 }
 
 impl Sources<'_> {
@@ -42,11 +44,21 @@ pub(crate) struct Fetched {
     pub rounds: u64,
     pub rows: u64,
     pub bytes: u64,
+    pub edges: u64,
+    pub edge_bytes: u64,
 }
 
 impl Fetched {
+    pub(super) fn add(&mut self, more: Self) {
+        self.rounds += more.rounds;
+        self.rows += more.rows;
+        self.bytes += more.bytes;
+        self.edges += more.edges;
+        self.edge_bytes += more.edge_bytes;
+    }
+
     fn of(pulled: &PulledRows<'_>) -> Self {
-        Self { rounds: pulled.rounds, rows: pulled.row_count(), bytes: pulled.bytes() }
+        Self { rounds: pulled.rounds, rows: pulled.row_count(), bytes: pulled.bytes(), ..Self::default() }
     }
 }
 

@@ -6,6 +6,8 @@ mod evaluation;
 mod feature_rows;
 mod gathering;
 mod pipeline;
+mod shares;
+mod topology;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,6 +27,9 @@ pub(super) use epoch::{BatchRun, BatchedEpoch, Feeder, OnBatch};
 pub(crate) use feature_rows::FeatureRows;
 pub(crate) use gathering::Sources;
 pub use pipeline::StageSeconds;
+pub use shares::{ParseSeedSharesError, SeedShares};
+use topology::DrawScratch;
+pub use topology::{ParseTopologyError, Topology};
 
 /// Batches of an epoch that are drawn before the run, to learn how large they are.
 const PROBES: usize = 4;
@@ -43,6 +48,8 @@ pub struct Batches {
     size: usize,
     look_ahead: usize,
     sampler: Arc<dyn Sampler>,
+    shares: SeedShares,
+    topology: Topology,
     feature_cache: Option<FeatureCache>,
     device_cache: Option<FeatureCache>,
     /// What draws the blocks of evaluations; `None` for evaluations over the whole graph.
@@ -80,6 +87,8 @@ impl Batches {
             size,
             look_ahead: 2,
             sampler: Arc::new(sampler),
+            shares: SeedShares::default(),
+            topology: Topology::default(),
             evaluation: None,
             feature_cache: None,
             device_cache: None,
@@ -114,6 +123,20 @@ impl Batches {
         self
     }
 
+    /// Sets how several devices share the seeds of a batch; [`SeedShares::Balanced`] by default. It changes the results as
+    /// another number of devices does: by rounding, and by the masks of dropout.
+    pub fn seeds(mut self, shares: SeedShares) -> Self {
+        self.shares = shares;
+        self
+    }
+
+    /// Sets which edges each of several ranks draws itself; [`Topology::Whole`] by default. It changes no bit. Before the
+    /// run, rows for [`Batches::device_cache`] are chosen from the whole graph.
+    pub fn topology(mut self, topology: Topology) -> Self {
+        self.topology = topology;
+        self
+    }
+
     /// Reads features from the dataset's file for each batch, for features that are larger than memory. The rows that
     /// batches read most often are kept in memory: as many as `cache` says. Without it, features are used as the dataset
     /// has them: the system keeps as much of a mapped file as it has memory for.
@@ -134,8 +157,10 @@ impl Batches {
     /// Checks that these batches can be shared by ranks.
     ///
     /// # Errors
-    /// [`Error::Value`] if there are several and features are read from a file.
+    /// [`Error::Value`] if there are several and features are read from a file, and if they cannot draw the edges of their
+    /// parts for each other.
     pub(super) fn check_ranks(&self, ranks: &Ranks) -> Result<()> {
+        self.check_topology(ranks)?;
         match self.feature_cache {
             Some(cache) if ranks.count() > 1 => Err(Error::Value {
                 option: "feature_cache",
@@ -165,6 +190,8 @@ pub(crate) struct Drawing {
     /// Labelled vertices: of the training split, or of all splits for evaluations.
     seeds: Vec<u32>,
     seed: u64,
+    /// The vertices that each part of the job owns, which decide the shares of a batch.
+    parts: Vec<Range<usize>>,
     /// The ranks whose devices share each batch, and the number of devices of each.
     ranks: Ranks,
     devices: usize,
@@ -173,7 +200,7 @@ pub(crate) struct Drawing {
 }
 
 impl Drawing {
-    /// Creates the mini-batches that `devices` devices share.
+    /// Creates the mini-batches that these parts share, one for each device.
     ///
     /// # Errors
     /// [`Error::Value`] for batches without seeds, for no layers or too many, and for a cache of features that are not
@@ -185,7 +212,7 @@ impl Drawing {
         inputs: &Inputs,
         dtype: StorageType,
         seed: u64,
-        devices: usize,
+        parts: Vec<Range<usize>>,
     ) -> Result<Self> {
         if batches.size == 0 {
             let expected = "a batch has at least one seed".into();
@@ -205,8 +232,8 @@ impl Drawing {
             return Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
         }
         let caches = (batches.feature_cache, batches.device_cache);
-        let (inputs, ranks) = (inputs.clone(), Ranks::alone());
-        let mut drawing = Self { batches, inputs, seeds, seed, ranks, devices, feature_rows: None };
+        let (inputs, ranks, devices) = (inputs.clone(), Ranks::alone(), parts.len());
+        let mut drawing = Self { batches, inputs, seeds, seed, parts, ranks, devices, feature_rows: None };
         if caches == (None, None) {
             return Ok(drawing);
         }
@@ -229,6 +256,11 @@ impl Drawing {
         Some(Self { batches, seeds, ..self.clone() })
     }
 
+    /// Takes over new parts, as many as before. All ranks have to call it between the same batches.
+    pub(super) fn set_parts(&mut self, parts: &[Range<usize>]) {
+        self.parts = parts.to_vec();
+    }
+
     /// Spreads the devices over ranks, each with as many.
     pub(super) fn on_ranks(self, ranks: &Ranks) -> Self {
         Self { ranks: ranks.clone(), devices: self.devices / ranks.count(), ..self }
@@ -238,13 +270,13 @@ impl Drawing {
     /// have to call it.
     ///
     /// # Errors
-    /// [`Error::Batch`]; [`Error::OtherRank`].
+    /// Those of [`Drawing::sample`].
     pub(super) fn expected_sizes(&self) -> Result<LevelSizes> {
         let order = self.order(1);
-        let mut scratch = Scratch::default();
+        let (edges, mut scratch) = (self.begin_drawing(), DrawScratch::default());
         let mut largest = LevelSizes::default();
         for number in 0..self.batches.count(order.len()).min(PROBES) {
-            for drawn in self.draw(1, number, &order, &mut scratch)? {
+            for drawn in self.sample(1, number, &order, &mut scratch, edges.as_ref())?.0 {
                 largest = largest.or(&self.sizes(&drawn));
             }
         }
@@ -282,8 +314,7 @@ impl Drawing {
         Some((first * self.batches.size as u64).min(self.seeds.len() as u64))
     }
 
-    /// Draws this rank's shares of a batch: each part of the job has consecutive seeds. What is drawn of a vertex does
-    /// not depend on the part.
+    /// Draws this rank's shares of a batch, all edges by itself. What is drawn of a vertex does not depend on the part.
     pub(crate) fn draw(
         &self,
         epoch: u64,
@@ -291,13 +322,21 @@ impl Drawing {
         order: &[u32],
         scratch: &mut Scratch,
     ) -> Result<Vec<MiniBatch>> {
-        let seeds = &order[self.places(number)];
-        let key = BatchKey { seed: self.seed, epoch, batch: number as u64 };
-        let (parts, own) = (self.ranks.count() * self.devices, self.ranks.rank() * self.devices);
-        let share = |part: usize| &seeds[seeds.len() * part / parts..seeds.len() * (part + 1) / parts];
-        let drawn = (own..own + self.devices)
-            .map(|part| self.batches.sampler.sample(&self.inputs.graph, share(part), key, scratch));
+        let key = self.key(epoch, number);
+        let shares = self.own_shares(number, order);
+        let drawn = shares.iter().map(|seeds| self.batches.sampler.sample(&self.inputs.graph, seeds, key, scratch));
         drawn.collect::<std::result::Result<_, _>>().map_err(|source| failed("sampling", number, source))
+    }
+
+    fn key(&self, epoch: u64, number: usize) -> BatchKey {
+        BatchKey { seed: self.seed, epoch, batch: number as u64 }
+    }
+
+    /// Returns the seeds of a batch for each of this rank's parts.
+    fn own_shares(&self, number: usize, order: &[u32]) -> Vec<Vec<u32>> {
+        let starts: Vec<usize> = self.parts.iter().map(|part| part.start).collect();
+        let mut shares = self.batches.shares.split(&order[self.places(number)], &starts);
+        shares.drain(self.ranks.rank() * self.devices..).take(self.devices).collect()
     }
 
     /// Returns where the seeds of a batch are in the order of the epoch.
@@ -340,14 +379,19 @@ impl Drawing {
         kept.map(|(cache, kept)| Ok(Arc::new(cache.pulled(kept, store)?))).transpose()
     }
 
+    /// Returns the first vertex of each rank, and the end of the last one.
+    fn offsets(&self) -> Vec<usize> {
+        let starts = self.parts.iter().step_by(self.devices).map(|part| part.start);
+        starts.chain([self.inputs.graph.vertex_count()]).collect()
+    }
+
     /// Returns the store of the features of all ranks, each of which holds those of its parts; `None` if there is one
     /// rank. Sparse features are not in it: every rank reads those that it needs.
-    pub(super) fn store(&self, parts: &[Range<usize>]) -> Option<RowStore> {
+    pub(super) fn store(&self) -> Option<RowStore> {
         if self.ranks.count() == 1 {
             return None;
         }
-        let starts = parts.iter().step_by(self.devices).map(|part| part.start);
-        let offsets: Vec<usize> = starts.chain([self.inputs.graph.vertex_count()]).collect();
+        let offsets = self.offsets();
         let (rows, width) = match &self.inputs.features {
             FeatureData::Dense { data, width } => {
                 let [start, end] = [0, 1].map(|i| offsets[self.ranks.rank() + i] * width);

@@ -12,12 +12,13 @@ use lapidary_kernels::panic_message;
 use lapidary_kernels::sync::{Receiver, Sender, bounded};
 
 use super::gathering::{Fetched, Sources};
+use super::topology::DrawScratch;
 use super::{Drawing, FeatureRows, failed};
 use crate::error::Result;
 use crate::program::LevelSizes;
-use crate::ranks::Pulls;
+use crate::ranks::{EdgePulls, Pulls};
 use crate::runtime::{STAGES, SharedBatch, StageSpan};
-use crate::sample::{MiniBatch, Scratch};
+use crate::sample::MiniBatch;
 
 /// Seconds in which the stages of an epoch of mini-batches worked, each on any batch, and on how much. They work at the same
 /// time, so the sum may be more than the epoch took. With several ranks, seconds are those of this rank, and the sizes of
@@ -36,13 +37,17 @@ pub struct StageSeconds {
     pub rows_read: u64,
     /// Bytes of these reads, in whole pages of the file.
     pub bytes_read: u64,
-    /// Rounds of messages in which this rank fetched features from other ranks, in all batches.
+    /// Rounds of messages in which this rank fetched features and edges from other ranks, in all batches.
     pub rounds: u64,
     /// Number of rows of features that this rank fetched from other ranks, in all batches.
     pub fetched_rows: u64,
     /// Bytes of these rows and of their ids.
     pub fetched_bytes: u64,
-    /// Drawing the blocks.
+    /// Number of edges that other ranks drew for this one, with [`Topology::Parts`](super::Topology).
+    pub fetched_edges: u64,
+    /// Bytes of these edges and of the vertices that they were drawn of.
+    pub fetched_edge_bytes: u64,
+    /// Drawing the blocks, which includes waiting for edges that other ranks draw.
     pub sample: f64,
     /// Gathering features and labels of the vertices, which includes waiting for other ranks, and preparing the blocks.
     pub gather: f64,
@@ -71,6 +76,8 @@ impl StageSeconds {
             (&mut self.rounds, later.rounds),
             (&mut self.fetched_rows, later.fetched_rows),
             (&mut self.fetched_bytes, later.fetched_bytes),
+            (&mut self.fetched_edges, later.fetched_edges),
+            (&mut self.fetched_edge_bytes, later.fetched_edge_bytes),
         ];
         counts.into_iter().for_each(|(sum, more)| *sum += more);
         let seconds = [
@@ -100,7 +107,8 @@ impl Drawing {
     /// The first error of any stage, [`crate::Error::Batch`] for those that prepare batches;
     /// [`crate::Error::OtherRank`].
     /// # Cost
-    /// With several ranks, one pull per batch: see [`Pulls::pull`].
+    /// With several ranks, one pull of rows per batch: see [`Pulls::pull`]. If they draw edges for each other, one pull of
+    /// edges for each layer but the first: see [`EdgePulls::pull`].
     pub(super) fn each(
         &self,
         epoch: u64,
@@ -110,17 +118,19 @@ impl Drawing {
     ) -> Result<(StageSeconds, Vec<StageSpan>)> {
         let order = self.order(epoch);
         let (first, lanes) = (numbers.start, self.batches.look_ahead.min(numbers.len()));
-        let sample = |number: usize, scratch: &mut Scratch| -> Passed<Vec<MiniBatch>, 1> {
+        let sample = |number: usize, scratch: &mut DrawScratch| -> Passed<(Vec<MiniBatch>, Fetched), 1> {
             let start = Instant::now();
-            let drawn = guarded("sampling", number, || self.draw(epoch, number, &order, scratch))?;
+            let drawn = guarded("sampling", number, || self.sample(epoch, number, &order, scratch, from.edges))?;
             Ok((drawn, [[start, Instant::now()]]))
         };
-        let gather = |number: usize, sampled: Passed<Vec<MiniBatch>, 1>| -> Passed<(SharedBatch, Fetched), 2> {
-            let (drawn, [sampled]) = sampled?;
-            let start = Instant::now();
-            let given = guarded("gathering", number, || self.give(from, number, &drawn))?;
-            Ok((given, [sampled, [start, Instant::now()]]))
-        };
+        let gather =
+            |number: usize, sampled: Passed<(Vec<MiniBatch>, Fetched), 1>| -> Passed<(SharedBatch, Fetched), 2> {
+                let ((drawn, mut fetched), [sampled]) = sampled?;
+                let start = Instant::now();
+                let (batch, rows) = guarded("gathering", number, || self.give(from, number, &drawn))?;
+                fetched.add(rows);
+                Ok(((batch, fetched), [sampled, [start, Instant::now()]]))
+            };
         let (mut spent, mut spans) = (StageSeconds::default(), Vec::new());
         let reads = || self.feature_rows().map_or([0; 2], FeatureRows::reads_since);
         reads();
@@ -138,6 +148,8 @@ impl Drawing {
                 spent.rounds += fetched.rounds;
                 spent.fetched_rows += fetched.rows;
                 spent.fetched_bytes += fetched.bytes;
+                spent.fetched_edges += fetched.edges;
+                spent.fetched_edge_bytes += fetched.edge_bytes;
                 let goes_on = compute(number, batch)?;
                 let lane = (number - first) % lanes.max(1);
                 let worked = [(sampled, lane), (gathered, lane), ([start, Instant::now()], 0)];
@@ -148,7 +160,7 @@ impl Drawing {
                 Ok(goes_on)
             };
         if lanes == 0 {
-            let mut scratch = Scratch::default();
+            let mut scratch = DrawScratch::default();
             for number in numbers {
                 if !consume(number, &mut || Some(gather(number, sample(number, &mut scratch))))? {
                     break;
@@ -157,7 +169,7 @@ impl Drawing {
         } else {
             std::thread::scope(|scope| -> Result<()> {
                 // If computing ends early, the other ranks may not answer any more.
-                let _ending = from.pulls.map(Pulls::ending);
+                let _ending = (from.pulls.map(Pulls::ending), from.edges.map(EdgePulls::ending));
                 let (sample, gather) = (&sample, &gather);
                 // A stage ends when the next one takes nothing any more.
                 let lane = |lane: usize| {
@@ -165,7 +177,7 @@ impl Drawing {
                     let ((to_gather, sampled), (to_compute, gathered)) = (bounded(0), bounded(0));
                     let to_sample = numbers.clone();
                     scope.spawn(move || {
-                        let mut scratch = Scratch::default();
+                        let mut scratch = DrawScratch::default();
                         passes_on(to_sample.map(|number| sample(number, &mut scratch)), &to_gather);
                     });
                     scope.spawn(move || {
