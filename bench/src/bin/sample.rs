@@ -126,7 +126,9 @@ struct Library<S>(S, Scratch);
 impl<S: Sampler> Draw for Library<S> {
     fn batch(&mut self, graph: &Graph, seeds: &[u32], batch: u64) -> Result<[usize; 2]> {
         let drawn = self.0.sample(graph, seeds, BatchKey { seed: SEED, epoch: 0, batch }, &mut self.1)?;
-        Ok([drawn.vertices.len(), drawn.edges.iter().map(Vec::len).sum()])
+        let sizes = [drawn.vertices.len(), drawn.edges.iter().map(Vec::len).sum()];
+        self.1.take_back(drawn);
+        Ok(sizes)
     }
 }
 

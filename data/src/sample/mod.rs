@@ -144,9 +144,33 @@ pub enum SampleError {
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
     table: Table,
-    ranges: Vec<Range<u64>>,
+    buffers: Buffers,
     chosen: Chosen,
     in_neighbors: InNeighbors,
+}
+
+impl Scratch {
+    /// Takes a batch that is not needed any more, for its memory: later batches need less new memory then, which the
+    /// system would have to fill with zeros.
+    pub fn take_back(&mut self, batch: MiniBatch) {
+        let Buffers { positions, stands_for, .. } = &mut self.buffers;
+        if positions.len() < MOST_SPARE {
+            positions.extend(batch.edges);
+            stands_for.extend(batch.stands_for);
+        }
+    }
+}
+
+/// Layers from which memory is kept, at most one batch more.
+const MOST_SPARE: usize = 64;
+
+/// Memory of the edges of layers.
+#[derive(Clone, Debug, Default)]
+struct Buffers {
+    ranges: Vec<Range<u64>>,
+    /// Those of batches that came back, the layer of the seeds last.
+    positions: Vec<Vec<u64>>,
+    stands_for: Vec<Vec<f32>>,
 }
 
 /// A batch that is drawn from the seeds outwards, layer by layer.

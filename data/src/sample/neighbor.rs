@@ -6,7 +6,7 @@ use lapidary_arrays::Shared;
 use rayon::prelude::*;
 
 use super::draw::Draws;
-use super::{BatchKey, DrawnEdges, Fanout, Fanouts, GrowingBatch, MiniBatch, SampleError, Sampler, Scratch};
+use super::{BatchKey, Buffers, DrawnEdges, Fanout, Fanouts, GrowingBatch, MiniBatch, SampleError, Sampler, Scratch};
 use crate::graph::Graph;
 
 /// Draws in-edges of the seeds, then of all vertices met so far, and so on: one layer per fan-out.
@@ -65,7 +65,7 @@ impl NeighborSampler {
         let count = graph.vertex_count();
         match vertices.iter().position(|&v| v as usize >= count) {
             Some(place) => Err(SampleError::NoVertex { seed: vertices[place], place, vertices: count }),
-            None => Ok(self.edges_of(graph, layer, vertices, key, &mut scratch.ranges)),
+            None => Ok(rayon::scope(|_| self.edges_of(graph, layer, vertices, key, &mut scratch.buffers))),
         }
     }
 
@@ -76,17 +76,24 @@ impl NeighborSampler {
         layer: usize,
         vertices: &[u32],
         key: BatchKey,
-        ranges: &mut Vec<Range<u64>>,
+        buffers: &mut Buffers,
     ) -> DrawnEdges {
         let (starts, all_sources): (&[u64], &[u32]) = (graph.indptr(), graph.indices());
         let (fanout, of_layer) = (self.fanouts.0[layer], key.of_layer(layer));
-        ranges.clear();
-        ranges.extend(vertices.iter().map(|&v| starts[v as usize]..starts[v as usize + 1]));
+        let Buffers { ranges, positions, stands_for } = buffers;
+        let in_edges = |&v: &u32| starts[v as usize]..starts[v as usize + 1];
+        vertices.par_iter().with_min_len(ROWS_A_TASK).map(in_edges).collect_into_vec(ranges);
         let mut offsets = vec![0u64; vertices.len() + 1];
-        offsets[1..].par_iter_mut().zip(&*ranges).for_each(|(count, edges)| *count = self.count(fanout, edges));
+        let counts = offsets[1..].par_iter_mut().zip(&*ranges).with_min_len(ROWS_A_TASK);
+        counts.for_each(|(count, edges)| *count = self.count(fanout, edges));
         (1..offsets.len()).for_each(|row| offsets[row] += offsets[row - 1]);
         let drawn = offsets[vertices.len()] as usize;
-        let (mut positions, mut sources, mut stands_for) = (vec![0u64; drawn], vec![0u32; drawn], vec![0f32; drawn]);
+        let mut sources = vec![0u32; drawn];
+        // What these have from an earlier batch is overwritten.
+        let (mut positions, mut stands_for) =
+            (positions.pop().unwrap_or_default(), stands_for.pop().unwrap_or_default());
+        positions.resize(drawn, 0);
+        stands_for.resize(drawn, 0.0);
         let all = Rows {
             vertices,
             edges: ranges,
@@ -225,13 +232,16 @@ impl Sampler for NeighborSampler {
         scratch: &mut Scratch,
     ) -> Result<MiniBatch, SampleError> {
         self.check_weights(graph)?;
-        let Scratch { table, ranges, .. } = scratch;
+        let Scratch { table, buffers, .. } = scratch;
         let mut batch = GrowingBatch::in_table(graph, seeds, table)?;
-        for layer in 0..self.layers() {
-            let drawn = self.edges_of(graph, layer, batch.vertices(), key, ranges);
-            batch.push(drawn);
-        }
-        Ok(batch.finish())
+        // On a thread of the pool: otherwise each parallel loop would wait until one of them has woken up.
+        Ok(rayon::scope(|_| {
+            for layer in 0..self.layers() {
+                let drawn = self.edges_of(graph, layer, batch.vertices(), key, buffers);
+                batch.push(drawn);
+            }
+            batch.finish()
+        }))
     }
 
     fn as_neighbor(&self) -> Option<&NeighborSampler> {

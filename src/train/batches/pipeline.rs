@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use lapidary_kernels::panic_message;
-use lapidary_kernels::sync::{Receiver, Sender, bounded};
+use lapidary_kernels::sync::{Receiver, Sender, bounded, unbounded};
 
 use super::gathering::{Fetched, Sources};
 use super::topology::DrawScratch;
@@ -123,14 +123,18 @@ impl Drawing {
             let drawn = guarded("sampling", number, || self.sample(epoch, number, &order, scratch, from.edges))?;
             Ok((drawn, [[start, Instant::now()]]))
         };
-        let gather =
-            |number: usize, sampled: Passed<(Vec<MiniBatch>, Fetched), 1>| -> Passed<(SharedBatch, Fetched), 2> {
-                let ((drawn, mut fetched), [sampled]) = sampled?;
-                let start = Instant::now();
-                let (batch, rows) = guarded("gathering", number, || self.give(from, number, &drawn))?;
-                fetched.add(rows);
-                Ok(((batch, fetched), [sampled, [start, Instant::now()]]))
-            };
+        // Calls `used` with what was drawn.
+        let gather = |number: usize,
+                      sampled: Passed<(Vec<MiniBatch>, Fetched), 1>,
+                      used: &mut dyn FnMut(Vec<MiniBatch>)|
+         -> Passed<(SharedBatch, Fetched), 2> {
+            let ((drawn, mut fetched), [sampled]) = sampled?;
+            let start = Instant::now();
+            let (batch, rows) = guarded("gathering", number, || self.give(from, number, &drawn))?;
+            used(drawn);
+            fetched.add(rows);
+            Ok(((batch, fetched), [sampled, [start, Instant::now()]]))
+        };
         let (mut spent, mut spans) = (StageSeconds::default(), Vec::new());
         let reads = || self.feature_rows().map_or([0; 2], FeatureRows::reads_since);
         reads();
@@ -162,7 +166,11 @@ impl Drawing {
         if lanes == 0 {
             let mut scratch = DrawScratch::default();
             for number in numbers {
-                if !consume(number, &mut || Some(gather(number, sample(number, &mut scratch))))? {
+                let mut prepare = || {
+                    let sampled = sample(number, &mut scratch);
+                    gather(number, sampled, &mut |drawn| scratch.take_back(drawn))
+                };
+                if !consume(number, &mut || Some(prepare()))? {
                     break;
                 }
             }
@@ -175,14 +183,24 @@ impl Drawing {
                 let lane = |lane: usize| {
                     let numbers = numbers.clone().skip(lane).step_by(lanes);
                     let ((to_gather, sampled), (to_compute, gathered)) = (bounded(0), bounded(0));
+                    // What was drawn goes back, for its memory.
+                    let (give_back, used) = unbounded();
                     let to_sample = numbers.clone();
                     scope.spawn(move || {
                         let mut scratch = DrawScratch::default();
-                        passes_on(to_sample.map(|number| sample(number, &mut scratch)), &to_gather);
+                        let sampled = to_sample.map(|number| {
+                            while let Ok(drawn) = used.try_recv() {
+                                scratch.take_back(drawn);
+                            }
+                            sample(number, &mut scratch)
+                        });
+                        passes_on(sampled, &to_gather);
                     });
                     scope.spawn(move || {
-                        let drawn = numbers.zip(received(sampled));
-                        passes_on(drawn.map(|(number, drawn)| gather(number, drawn)), &to_compute);
+                        let gathered = numbers
+                            .zip(received(sampled))
+                            .map(|(number, drawn)| gather(number, drawn, &mut |drawn| drop(give_back.send(drawn))));
+                        passes_on(gathered, &to_compute);
                     });
                     gathered
                 };

@@ -83,6 +83,13 @@ pub(super) struct DrawScratch {
     shares: Vec<Scratch>,
 }
 
+impl DrawScratch {
+    /// Takes shares that are not needed any more, for their memory.
+    pub(super) fn take_back(&mut self, shares: Vec<MiniBatch>) {
+        shares.into_iter().for_each(|share| self.drawing.take_back(share));
+    }
+}
+
 impl Drawing {
     /// Begins a series in which the ranks draw edges for each other; `None` if each rank draws all by itself. All ranks
     /// have to call it, in the same order among series and sessions.
