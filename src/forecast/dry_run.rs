@@ -249,7 +249,7 @@ impl<'a> DryRun<'a> {
     /// Returns the model as it is applied to the data, and the arrays of the data. For a shape, there are none.
     pub(super) fn bound(&self) -> Result<(Model, Option<Inputs>)> {
         let Subject::Data(data) = self.subject else { return Ok((self.model.clone(), None)) };
-        let model = model_for(self.model, data)?;
+        let model = model_for(self.model, data, feature_kind(data)?)?;
         let inputs = bind(data, data.default_feature_norm(), model.config().weighted())?;
         Ok((model, Some(inputs)))
     }

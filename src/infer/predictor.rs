@@ -60,6 +60,8 @@ pub struct Predictor {
     pub(super) cost_model: Option<Arc<CostModel>>,
     /// Outputs to return beside the logits.
     pub(super) outputs: Vec<String>,
+    /// The data that a learned embedding has rows for, if it is known.
+    pub(super) trained_on: Option<TrainedOn>,
 }
 
 impl Predictor {

@@ -24,9 +24,15 @@ pub(crate) enum Subject {
     Ids,
     /// The rows that another rank has asked for.
     Pulled,
+    /// The ids of the learned rows that this rank asks another one for.
+    LearnedIds,
+    /// The learned rows that another rank has asked for.
+    LearnedRows,
+    /// The gradients of learned rows, for the rank that holds the rows.
+    LearnedTerms,
 }
 
-const SUBJECTS: [Subject; 9] = [
+const SUBJECTS: [Subject; 12] = [
     Subject::Round,
     Subject::Failure,
     Subject::Rows,
@@ -36,6 +42,9 @@ const SUBJECTS: [Subject; 9] = [
     Subject::Probe,
     Subject::Ids,
     Subject::Pulled,
+    Subject::LearnedIds,
+    Subject::LearnedRows,
+    Subject::LearnedTerms,
 ];
 
 /// What a letter says beside its content. As a message, it stands behind the content, which is then aligned as the

@@ -5,6 +5,7 @@
 //! rank that waits for them, and so every rank knows the loss and the accuracy of the whole graph. Whatever depends on
 //! a clock or on a machine is decided by rank 0 ([`Ranks::first`]). So all ranks take the same steps.
 
+mod learned;
 mod letter;
 mod links;
 #[cfg(feature = "mpi")]
@@ -27,6 +28,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "command")]
 use crate::dataset::{Dataset, Fingerprint};
 use crate::error::{Error, Result};
+pub(crate) use learned::{Crossed, LearnedRows, RowTerms, taken};
 pub(crate) use letter::{Letter, Subject};
 pub use links::Link;
 use post_office::PostOffice;

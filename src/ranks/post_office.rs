@@ -54,8 +54,14 @@ impl PostOffice {
             Some(Subject::Round) => {
                 letters.rounds.insert((letter.number, from), content);
             }
-            // Another thread than that of the session waits for these.
-            Some(Subject::Ids | Subject::Pulled) => {
+            // These are waited for one by one, most of them by another thread than that of the session.
+            Some(
+                Subject::Ids
+                | Subject::Pulled
+                | Subject::LearnedIds
+                | Subject::LearnedRows
+                | Subject::LearnedTerms,
+            ) => {
                 let is_of_use = letter.number > letters.series || letter.number == letters.series && letters.is_pulling;
                 if is_of_use {
                     letters.pulls.insert((letter.number, (letter.exchange, letter.subject, from)), content);
@@ -71,7 +77,7 @@ impl PostOffice {
             }
         }
         drop(letters);
-        // One thread may wait for a round, and one for a pull.
+        // One thread may wait for a round or for learned rows, and one for a pull.
         self.arrived.notify_all();
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct RowStore {
 /// Letters of another series are never taken for those of this one, also if it ended early.
 pub(crate) struct Pulls<'s> {
     store: &'s RowStore,
-    series: u64,
+    pub(super) series: u64,
 }
 
 /// The rows of one pull.
@@ -166,7 +166,7 @@ impl<'s> Pulls<'s> {
         Ending(self)
     }
 
-    fn wait(&self, subject: Subject, number: u64, from: usize) -> Result<Shared<u8>> {
+    pub(super) fn wait(&self, subject: Subject, number: u64, from: usize) -> Result<Shared<u8>> {
         let job = self.store.ranks.0.as_ref().expect("a rank that is alone waits for nobody");
         job.office.wait_for_pull(self.series, (number, subject as u64, from))
     }

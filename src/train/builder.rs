@@ -8,20 +8,21 @@ use lapidary_cost_model::CostModel;
 use lapidary_kernels::StorageType;
 
 use super::batches::{BatchedEpoch, Batches, Drawing, Feeder};
+use super::embedding::{Embedding, wrong};
 use super::epoch::{
     EXPECTED_EPOCHS, EpochSpec, TrainingProgram, evaluation_over, evaluation_program, gradient_name, training_program,
 };
 use super::splits::{Learning, Setup};
 use super::trainer::{PLAIN_EPOCH, TRAIN_PHASE};
 use super::{Adam, DecayLayers, Optimizer, RunRecord, Trainer};
-use crate::bind::{bind, feature_kind, label_kind, model_for, watched};
+use crate::bind::{bind, bind_with, feature_kind, label_kind, model_for, watched};
 use crate::dataset::{Dataset, FeatureNorm, TRAIN};
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::{ModelRecord, RECORD_FORMAT};
 use crate::infer::digests::digest;
-use crate::lower::Inputs;
-use crate::model::{Model, Weights, initial_weights};
-use crate::program::Program;
+use crate::lower::{FeatureData, Inputs};
+use crate::model::{FeatureKind, Model, Weights, initial_weights};
+use crate::program::{EMBEDDING, Program};
 use crate::runtime::{Learner, Note, Partition, RunOptions, Runs, SplitRecord, StartUp, prior, run_option_setters};
 
 /// Settings of a [`Trainer`] before it is built: see [`Trainer::builder`].
@@ -40,6 +41,7 @@ pub struct TrainerBuilder<'a> {
     weights: Option<Weights>,
     epochs: Option<u64>,
     batches: Option<Batches>,
+    embedding: Option<usize>,
 }
 
 impl<'a> TrainerBuilder<'a> {
@@ -59,6 +61,7 @@ impl<'a> TrainerBuilder<'a> {
             weights: None,
             epochs: None,
             batches: None,
+            embedding: None,
         }
     }
 
@@ -141,6 +144,30 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
+    /// Learns a row of `width` numbers for each vertex, which the model reads in place of features; the dataset needs none.
+    /// It needs [`TrainerBuilder::batches`]. Without it, the model reads the features of the dataset.
+    ///
+    /// Initial rows are drawn from the standard normal distribution, as in `torch.nn.Embedding`. A batch updates the rows
+    /// that it read, as `torch.optim.SparseAdam` with the learning rate, betas and eps of the optimizer, or as SGD.
+    /// Weight decay does not apply to them. The rows are of the vertices of this graph: there are none for another one.
+    ///
+    /// ```
+    /// use lapidary::sample::NeighborSampler;
+    /// use lapidary::{Batches, Dataset, Model, Trainer};
+    ///
+    /// let data = Dataset::builtin("karate")?;
+    /// let model = Model::sage(&[16, 8, data.class_count()]);
+    /// let batches = Batches::new(2, NeighborSampler::new("5,5".parse()?));
+    /// let mut trainer = Trainer::builder(&model, &data).batches(batches).embedding(16).build()?;
+    /// trainer.step()?;
+    /// assert_eq!(trainer.weights()?.get("embedding.weight").unwrap().shape, [34, 16]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn embedding(mut self, width: usize) -> Self {
+        self.embedding = Some(width);
+        self
+    }
+
     /// Writes the programs, binds them to the data, and opens the devices with everything in place.
     ///
     /// # Errors
@@ -155,9 +182,19 @@ impl<'a> TrainerBuilder<'a> {
         let data = self.data;
         self.optimizer.check()?;
         check_data(data, self.model)?;
-        let model = model_for(self.model, data)?;
-        let feature_norm = self.feature_norm.unwrap_or_else(|| data.default_feature_norm());
-        let inputs = bind(data, feature_norm, model.config().weighted())?;
+        self.check_embedding()?;
+        let features = match self.embedding {
+            Some(width) => FeatureKind::Learned { width },
+            None => feature_kind(data)?,
+        };
+        let model = model_for(self.model, data, features)?;
+        let (feature_norm, inputs) = match self.embedding {
+            Some(_) => (FeatureNorm::None, bind_with(data, FeatureData::none(), model.config().weighted())),
+            None => {
+                let norm = self.feature_norm.unwrap_or_else(|| data.default_feature_norm());
+                (norm, bind(data, norm, model.config().weighted())?)
+            }
+        };
         let drawing = self.drawing(&inputs)?;
         let inputs = drawing.as_ref().map_or(inputs, |drawing| drawing.inputs().clone());
         let sampled = drawing.as_ref().and_then(|drawing| drawing.evaluation(data));
@@ -166,7 +203,7 @@ impl<'a> TrainerBuilder<'a> {
         let evaluated = sampled.as_ref().map(levels).transpose()?;
         let spec = EpochSpec {
             model: &model,
-            features: feature_kind(data)?,
+            features,
             labels: label_kind(data),
             vertices: data.graph().vertex_count() as u64,
             edges: data.graph().edge_count() as u64,
@@ -176,14 +213,15 @@ impl<'a> TrainerBuilder<'a> {
             dtype: self.dtype,
             batches,
         };
-        let TrainingProgram { program: training, parameters, losses } = training_program(&spec)?;
+        let TrainingProgram { program: training, mut parameters, losses } = training_program(&spec)?;
         let whole = evaluation_program(&spec)?;
         let evaluation = match evaluated {
             Some(_) => evaluation_over(&EpochSpec { batches: evaluated, ..spec })?,
             None => whole.clone(),
         };
         let gradients = parameters.iter().filter(|p| p.trained).map(|p| (TRAIN_PHASE, gradient_name(&p.name)));
-        let keep: Vec<_> = if self.keep_gradients { gradients.collect() } else { Vec::new() };
+        let mut keep: Vec<_> = if self.keep_gradients { gradients.collect() } else { Vec::new() };
+        keep.extend(self.embedding.map(|_| (TRAIN_PHASE, gradient_name(EMBEDDING))));
         let mut setup = Setup {
             options: self.options.clone(),
             training,
@@ -206,6 +244,9 @@ impl<'a> TrainerBuilder<'a> {
         let start = Instant::now();
         let (parts, learner) = first_split(&setup, &whole)?;
         setup.spread_features(&parts)?;
+        let size = self.embedding.map(|width| [data.graph().vertex_count(), width]);
+        let made = size.map(|size| Embedding::new(size, self.optimizer, &self.options.ranks, &parts));
+        let mut embedding = made.transpose()?;
         let split = Instant::now();
         let session = setup.open(parts, None)?;
         let learning = learner.map(|learner| Learning { learner, move_s: split.elapsed().as_secs_f64() });
@@ -215,7 +256,15 @@ impl<'a> TrainerBuilder<'a> {
         let splits = vec![SplitRecord { epoch: 1, parts: session.part_pairs() }];
         let initial = self.weights.as_ref().map(|weights| Ok::<_, Error>(digest(&weights.to_safetensors()?)));
         let initial_digest = initial.transpose()?;
-        let weights = self.weights.unwrap_or_else(|| initial_weights(&parameters, self.seed));
+        let mut weights = self.weights.unwrap_or_else(|| initial_weights(&parameters, self.seed));
+        if let Some(table) = &mut embedding {
+            // Weights that were given may lack it.
+            if weights.get(EMBEDDING).is_none() {
+                table.draw(self.seed);
+                table.add_rows(&mut weights)?;
+            }
+            parameters.push(table.parameter());
+        }
         let mut trainer = Trainer {
             parameters,
             epoch: 0,
@@ -230,6 +279,7 @@ impl<'a> TrainerBuilder<'a> {
             model: model.clone(),
             data: data.clone(),
             labels: label_kind(data),
+            embedding,
             losses,
             keeps_gradients: self.keep_gradients,
             trace: None,
@@ -245,6 +295,7 @@ impl<'a> TrainerBuilder<'a> {
                     model: model.config().clone(),
                     feature_norm,
                     dtype: self.dtype,
+                    embedding: self.embedding,
                 },
                 dataset: data.name().into(),
                 vertices: data.graph().vertex_count(),
@@ -277,6 +328,29 @@ impl<'a> TrainerBuilder<'a> {
 }
 
 impl TrainerBuilder<'_> {
+    /// Checks that an embedding, if there is one, goes with the other options.
+    ///
+    /// # Errors
+    /// [`Error::Value`].
+    fn check_embedding(&self) -> Result<()> {
+        let Some(width) = self.embedding else { return Ok(()) };
+        let input = self.model.config().widths.first().copied().unwrap_or_default();
+        let expected = match &self.batches {
+            _ if width == 0 => "a row has at least one number".into(),
+            None => "rows are learned on mini-batches: set option `batch` and option `fanout` as well".into(),
+            _ if input != width => format!("the model reads {input} numbers per vertex; give it this width"),
+            _ if self.dtype == StorageType::Bf16 => "learned rows are f32: leave option `dtype` bf16 out".into(),
+            _ if self.feature_norm.is_some_and(|norm| norm != FeatureNorm::None) => {
+                "no features are read: leave option `feature_norm` out".into()
+            }
+            Some(batches) => match batches.cached() {
+                Some(cache) => format!("no features are read: leave option `{cache}` out"),
+                None => return Ok(()),
+            },
+        };
+        Err(wrong(width, expected))
+    }
+
     /// Returns the mini-batches of the data, if epochs consist of them.
     fn drawing(&self, inputs: &Inputs) -> Result<Option<Drawing>> {
         let Some(batches) = self.batches.clone() else { return Ok(None) };

@@ -4,6 +4,7 @@ mod batches;
 mod builder;
 mod checkpoint_writer;
 mod divergence;
+mod embedding;
 mod epoch;
 mod lock;
 mod optimizer;
@@ -19,6 +20,7 @@ pub use batches::{BatchRecord, Batches, FeatureCache, ParseFeatureCacheError, St
 pub(crate) use batches::{Drawing, Sources};
 pub use builder::TrainerBuilder;
 pub use checkpoint_writer::CheckpointWriter;
+pub use embedding::EmbeddingSize;
 pub(crate) use epoch::{EpochSpec, evaluation_program, training_program};
 pub use lock::RunLock;
 pub use optimizer::{Adam, AdamW, DecayLayers, Optimizer, Sgd};

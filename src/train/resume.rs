@@ -130,6 +130,12 @@ impl Trainer {
             let single: Weights = moments.iter().filter(|(n, _)| *n == name).collect();
             single.check(&self.record.model.model.name, &[Parameter { name, ..parameter.clone() }])?;
         }
+        if let Some(table) = &self.embedding {
+            for name in table.moment_names() {
+                let single: Weights = moments.iter().filter(|(n, _)| *n == name).collect();
+                single.check(&self.record.model.model.name, &[Parameter { name, ..table.parameter() }])?;
+            }
+        }
         Ok(())
     }
 
@@ -149,6 +155,7 @@ impl Trainer {
         same("number of vertices", texts(&saved.vertices, &asked.vertices))?;
         same("feature norm", texts(&saved.model.feature_norm, &asked.model.feature_norm))?;
         same("dtype", texts(&saved.model.dtype, &asked.model.dtype))?;
+        same("embedding", differences(&saved.model.embedding, &asked.model.embedding, &[]))?;
         same("seed", texts(&saved.seed, &asked.seed))?;
         same("choice of mini-batches", differences(&saved.batches, &asked.batches, &[]))?;
         same("optimizer", differences(&saved.optimizer, &asked.optimizer, &["lr"]))?;
