@@ -194,7 +194,7 @@ pub(super) fn run(args: &PlanArgs) -> Result<ExitCode> {
             Target::of(&args.device)?;
             args.batches.check()?;
             let data = Dataset::load(data)?;
-            let model = args.model.model(data.feature_width(), data.class_count())?;
+            let model = args.model.model(args.batches.input_width(&data), data.class_count())?;
             plan_training(args, &model, Subject::Data(&data))
         }
         (_, _, Some(shape)) => {

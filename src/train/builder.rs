@@ -214,6 +214,9 @@ impl<'a> TrainerBuilder<'a> {
             batches,
         };
         let TrainingProgram { program: training, mut parameters, losses } = training_program(&spec)?;
+        if let Some(width) = self.embedding.filter(|_| parameters.iter().any(|p| p.name == EMBEDDING)) {
+            return Err(wrong(width, format!("the model has a parameter `{EMBEDDING}` already; give it another name")));
+        }
         let whole = evaluation_program(&spec)?;
         let evaluation = match evaluated {
             Some(_) => evaluation_over(&EpochSpec { batches: evaluated, ..spec })?,

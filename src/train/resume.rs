@@ -147,6 +147,8 @@ impl Trainer {
             false => Err(Error::OtherRun { path: path.clone(), what, saved, asked }),
         };
         let texts = |saved: &dyn ToString, asked: &dyn ToString| [saved.to_string(), asked.to_string()];
+        // First: the model's first width follows from it.
+        same("embedding", differences(&saved.model.embedding, &asked.model.embedding, &[]))?;
         same("model", differences(&saved.model.model, &asked.model.model, &[]))?;
         same("dataset", texts(&saved.dataset, &asked.dataset))?;
         self.check_same_data(&path, saved)?;
@@ -155,7 +157,6 @@ impl Trainer {
         same("number of vertices", texts(&saved.vertices, &asked.vertices))?;
         same("feature norm", texts(&saved.model.feature_norm, &asked.model.feature_norm))?;
         same("dtype", texts(&saved.model.dtype, &asked.model.dtype))?;
-        same("embedding", differences(&saved.model.embedding, &asked.model.embedding, &[]))?;
         same("seed", texts(&saved.seed, &asked.seed))?;
         same("choice of mini-batches", differences(&saved.batches, &asked.batches, &[]))?;
         same("optimizer", differences(&saved.optimizer, &asked.optimizer, &["lr"]))?;

@@ -18,7 +18,7 @@ use super::{Best, Move, RunRecord, Snapshot, StageSeconds, TrainerBuilder};
 use crate::bind::if_unchanged;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::infer::{Accuracy, ModelRecord, Position, Predictor};
+use crate::infer::{Accuracy, ModelRecord, Position, Predictor, TrainedOn};
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::program::{EMBEDDING, Origin};
 use crate::runtime::{Done, Note, Partition, Session, StageSpan, StartUp, Trace};
@@ -605,7 +605,14 @@ impl Trainer {
         }
         let ModelRecord { feature_norm, dtype, .. } = self.record.model;
         let predictor = Predictor::new(&self.model, weights, Some(feature_norm))?.dtype(dtype);
-        Ok(predictor.options(options).cost_model(self.learned()))
+        let predictor = predictor.options(options).cost_model(self.learned());
+        Ok(match self.embedding {
+            Some(_) => {
+                let (dataset, graph) = (self.record.dataset.clone(), Some(self.data.fingerprint().graph.clone()));
+                predictor.trained_on(TrainedOn { dataset, graph })
+            }
+            None => predictor,
+        })
     }
 
     /// Returns the learned cost model, refitted to the newest measurements.

@@ -49,7 +49,7 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     ranks.agree_on(&data)?;
     let read_seconds = start.elapsed().as_secs_f64();
     args.check_data(&data)?;
-    let model = args.model.model(data.feature_width(), data.class_count())?;
+    let model = args.model.model(args.batches.input_width(&data), data.class_count())?;
     if !args.output.json {
         introduce(args, &data, &model)?;
     }

@@ -78,13 +78,14 @@ impl Embedding {
             let expected = "rows that no batch reads would move on; with sgd, leave option `momentum` out".into();
             return Err(wrong(width, expected));
         }
+        let empty = || AlignedBytes::zeroed(0).map_err(|_| wrong(width, "there is no memory".into()));
         let mut made = Self {
             vertices,
             width,
             optimizer,
             ranks: ranks.clone(),
             range: 0..0,
-            rows: AlignedBytes::default(),
+            rows: empty()?,
             moments: Vec::new(),
             learned: None,
             crossed: Crossed::default(),
