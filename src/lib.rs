@@ -69,7 +69,7 @@ pub use runtime::{
     TraceFile,
 };
 pub use train::{
-    Adam, AdamW, BatchRecord, Batches, Best, Change, CheckpointWriter, DecayLayers, EmbeddingSize, Epoch, FeatureCache, Move,
-    Optimizer, ParseFeatureCacheError, PartialEpoch, RunLock, RunRecord, Sgd, Snapshot, StageSeconds, Trainer,
+    Adam, AdamW, BatchRecord, Batches, Best, Change, CheckpointWriter, DecayLayers, EmbeddingSize, Epoch, FeatureCache,
+    Move, Optimizer, ParseFeatureCacheError, PartialEpoch, RunLock, RunRecord, Sgd, Snapshot, StageSeconds, Trainer,
     TrainerBuilder,
 };

@@ -160,7 +160,8 @@ fn the_gradient_is_that_of_a_dense_parameter_on_the_whole_graph() {
     let lr = f64::from(1 << 20);
     for devices in [1, 3] {
         let batches = Batches::new(1000, neighbors("-1,-1"));
-        let builder = trainer(&learned, &data, batches).optimizer(Sgd::new(lr)).options(simulated(devices, Ranks::alone()));
+        let builder =
+            trainer(&learned, &data, batches).optimizer(Sgd::new(lr)).options(simulated(devices, Ranks::alone()));
         let mut sparse = builder.eval_every(0).build().unwrap();
         let before = sparse.weights().unwrap();
         let table = before.get(EMBEDDING).unwrap().clone();
@@ -172,8 +173,7 @@ fn the_gradient_is_that_of_a_dense_parameter_on_the_whole_graph() {
         let [a, b] = [sparse.step().unwrap().loss, whole.step().unwrap().loss];
         assert!((a - b).abs() < 1e-6 * b, "losses {a} and {b}");
         let after = sparse.weights().unwrap().get(EMBEDDING).unwrap().data.clone();
-        let got: Vec<f64> =
-            table.data.iter().zip(&after).map(|(&a, &b)| (f64::from(a) - f64::from(b)) / lr).collect();
+        let got: Vec<f64> = table.data.iter().zip(&after).map(|(&a, &b)| (f64::from(a) - f64::from(b)) / lr).collect();
         let want = whole.gradients().unwrap().get("rows").unwrap().data.clone();
         let largest = want.iter().map(|x| x.abs()).fold(0.0, f32::max);
         let mut apart = 0.0f64;
@@ -265,7 +265,13 @@ fn ranks_learn_the_rows_of_one_process_with_the_same_parts() {
                     train(trainer(&model, &data, batches(look_ahead)).options(simulated(devices, ranks)), 3)
                 });
                 for (rank, got) in got.iter().enumerate() {
-                    assert!(*got == want, "{name} on {}, rank {rank}: {:?}, {:?}", data.name(), got.losses, want.losses);
+                    assert!(
+                        *got == want,
+                        "{name} on {}, rank {rank}: {:?}, {:?}",
+                        data.name(),
+                        got.losses,
+                        want.losses
+                    );
                 }
             }
         }
@@ -296,7 +302,11 @@ fn a_resumed_run_has_the_same_bits() {
     let data = bare(false);
     let model = model("sage", &data).dropout(0.2);
     let build = |optimizer: lapidary::Optimizer, options: RunOptions| {
-        trainer(&model, &data, Batches::new(24, neighbors("4,3"))).optimizer(optimizer).options(options).build().unwrap()
+        trainer(&model, &data, Batches::new(24, neighbors("4,3")))
+            .optimizer(optimizer)
+            .options(options)
+            .build()
+            .unwrap()
     };
     for optimizer in [Adam::new(0.02).into(), AdamW::new(0.02).into(), Sgd::new(0.1).into()] {
         let folder = tempfile::tempdir().unwrap();
@@ -308,7 +318,8 @@ fn a_resumed_run_has_the_same_bits() {
         whole.save(folder.path().join("batch")).unwrap();
         let want: Vec<f64> = (0..2).map(|_| whole.step().unwrap().loss).collect();
         let weights = whole.weights().unwrap();
-        for (name, position) in [("epoch", Position { epoch: 1, batch: 0 }), ("batch", Position { epoch: 1, batch: 3 })] {
+        for (name, position) in [("epoch", Position { epoch: 1, batch: 0 }), ("batch", Position { epoch: 1, batch: 3 })]
+        {
             let dir = folder.path().join(name);
             let mut resumed = build(optimizer, alone());
             assert_eq!(resumed.resume(&dir).unwrap(), Some(1));
@@ -490,9 +501,24 @@ fn the_command_learns_rows_and_explains_wrong_flags() {
     succeeds(&["infer", "--checkpoint", &dir, "--data", "builtin:planted"]);
     let (code, _, text) = run(&["infer", "--checkpoint", &dir, "--data", "builtin:karate"]);
     assert!(code == Some(1) && text.contains("has learned a row for each vertex of"), "{text}");
+    let plan = ["plan", "--data", "builtin:planted", "--batch", "24", "--fanout", "4,3", "--embedding", "12"];
+    let planned = succeeds(&[&plan[..], &["--json", "--profile", "a100"]].concat());
+    let planned: serde_json::Value = serde_json::from_str(planned.lines().last().unwrap()).unwrap();
+    assert_eq!(planned["embedding"], want);
+    let rows = planned["vertices"][0][0].as_f64().unwrap();
+    // The plan is for batches that are a tenth larger; of a batch, the gradients of its rows come back.
+    assert!(planned["batch_bytes_to_host"].as_f64().unwrap() > 48.0 * rows, "{planned}");
+    assert_eq!(planned["feature_bytes"], (48.0 * rows * planned["batches"].as_f64().unwrap()).round());
+    let text = succeeds(&[&plan[..], &["--profile", "a100"]].concat());
+    assert!(text.contains("rows of 12 are learned") && !text.contains("feature cache"), "{text}");
     for (flags, want) in [
+        (&[&plan[..], &["--dtype", "bf16"]].concat()[..], "leave --dtype bf16 out"),
+        (&[&plan[..], &["--compare", "edges"]].concat(), "rows are learned on mini-batches"),
         (&["train", "--embedding", "12"][..], "--batch <N>"),
-        (&command("3", &["--device-cache", "10%", "--devices", "sim:1"]), "no features are read: leave --device-cache out"),
+        (
+            &command("3", &["--device-cache", "10%", "--devices", "sim:1"]),
+            "no features are read: leave --device-cache out",
+        ),
         (&command("3", &["--feature-norm", "row"]), "no features are read: leave --feature-norm out"),
         (&command("3", &["--dtype", "bf16"]), "leave --dtype bf16 out"),
         (&command("3", &["--optimizer", "sgd", "--momentum", "0.9"]), "leave --momentum out"),

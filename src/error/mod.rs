@@ -303,8 +303,10 @@ pub enum Error {
         what: String,
     },
     /// A model has a learned row for each vertex of another graph.
-    #[error("the model has learned a row for each vertex of {trained}, and has none for those of the dataset `{dataset}`: \
-        {why}; use the graph that it was trained on, or a model that was trained on features")]
+    #[error(
+        "the model has learned a row for each vertex of {trained}, and has none for those of the dataset `{dataset}`: \
+        {why}; use the graph that it was trained on, or a model that was trained on features"
+    )]
     OtherGraph {
         /// The name of the dataset.
         dataset: String,

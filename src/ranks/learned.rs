@@ -131,12 +131,7 @@ impl LearnedRows {
     /// # Cost
     /// One letter to each other rank: 4 bytes for each part, for each id and for each number. A row that several parts of a
     /// rank have is sent several times, so that the owner can add in the order of the parts.
-    pub(crate) fn push(
-        &self,
-        series: &Pulls<'_>,
-        number: u64,
-        terms: &[RowTerms],
-    ) -> Result<(Vec<RowTerms>, Crossed)> {
+    pub(crate) fn push(&self, series: &Pulls<'_>, number: u64, terms: &[RowTerms]) -> Result<(Vec<RowTerms>, Crossed)> {
         let (ranks, me) = (&self.ranks, self.ranks.rank());
         let mut crossed = Crossed::default();
         let letter = Letter { exchange: number, ..Letter::new(Subject::LearnedTerms, series.series) };

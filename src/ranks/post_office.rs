@@ -56,11 +56,7 @@ impl PostOffice {
             }
             // These are waited for one by one, most of them by another thread than that of the session.
             Some(
-                Subject::Ids
-                | Subject::Pulled
-                | Subject::LearnedIds
-                | Subject::LearnedRows
-                | Subject::LearnedTerms,
+                Subject::Ids | Subject::Pulled | Subject::LearnedIds | Subject::LearnedRows | Subject::LearnedTerms,
             ) => {
                 let is_of_use = letter.number > letters.series || letter.number == letters.series && letters.is_pulling;
                 if is_of_use {

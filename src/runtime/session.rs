@@ -386,18 +386,12 @@ impl Session {
         let lowered = &self.runtime.lowered()[0];
         let steps = lowered.sequence(phases);
         let read: BTreeSet<Slot> = steps.iter().flat_map(|step| step.call.reads()).collect();
-        let is_learned = |contents: &Contents| matches!(contents, Contents::Origin(origin) if origin.is_embedding());
-        let given = lowered.given_by_batch().into_iter();
-        given.filter(|(slot, contents)| read.contains(slot) && !is_learned(contents)).collect()
+        lowered.given_by_batch().into_iter().filter(|(slot, _)| read.contains(slot)).collect()
     }
 
     /// Returns the slot of the learned rows of a mini-batch, and the level whose rows they are.
     pub(crate) fn learned_slot(&self) -> Option<(Slot, u8)> {
-        let origins = &self.runtime.lowered()[0].origins;
-        origins.iter().find_map(|(origin, slots)| match origin {
-            Origin::OfBatch(of, level) if **of == Origin::Embedding => Some((slots[0], *level)),
-            _ => None,
-        })
+        self.runtime.lowered()[0].learned_slot()
     }
 
     /// Runs phases like [`Session::run`] over the whole graph with learned rows: `rows` are those of the vertices of this

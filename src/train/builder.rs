@@ -8,7 +8,7 @@ use lapidary_cost_model::CostModel;
 use lapidary_kernels::StorageType;
 
 use super::batches::{BatchedEpoch, Batches, Drawing, Feeder};
-use super::embedding::{Embedding, wrong};
+use super::embedding::{Embedding, check_embedding, wrong};
 use super::epoch::{
     EXPECTED_EPOCHS, EpochSpec, TrainingProgram, evaluation_over, evaluation_program, gradient_name, training_program,
 };
@@ -182,7 +182,9 @@ impl<'a> TrainerBuilder<'a> {
         let data = self.data;
         self.optimizer.check()?;
         check_data(data, self.model)?;
-        self.check_embedding()?;
+        if let Some(width) = self.embedding {
+            check_embedding(width, self.model, self.batches.as_ref(), (self.dtype, self.feature_norm))?;
+        }
         let features = match self.embedding {
             Some(width) => FeatureKind::Learned { width },
             None => feature_kind(data)?,
@@ -331,29 +333,6 @@ impl<'a> TrainerBuilder<'a> {
 }
 
 impl TrainerBuilder<'_> {
-    /// Checks that an embedding, if there is one, goes with the other options.
-    ///
-    /// # Errors
-    /// [`Error::Value`].
-    fn check_embedding(&self) -> Result<()> {
-        let Some(width) = self.embedding else { return Ok(()) };
-        let input = self.model.config().widths.first().copied().unwrap_or_default();
-        let expected = match &self.batches {
-            _ if width == 0 => "a row has at least one number".into(),
-            None => "rows are learned on mini-batches: set option `batch` and option `fanout` as well".into(),
-            _ if input != width => format!("the model reads {input} numbers per vertex; give it this width"),
-            _ if self.dtype == StorageType::Bf16 => "learned rows are f32: leave option `dtype` bf16 out".into(),
-            _ if self.feature_norm.is_some_and(|norm| norm != FeatureNorm::None) => {
-                "no features are read: leave option `feature_norm` out".into()
-            }
-            Some(batches) => match batches.cached() {
-                Some(cache) => format!("no features are read: leave option `{cache}` out"),
-                None => return Ok(()),
-            },
-        };
-        Err(wrong(width, expected))
-    }
-
     /// Returns the mini-batches of the data, if epochs consist of them.
     fn drawing(&self, inputs: &Inputs) -> Result<Option<Drawing>> {
         let Some(batches) = self.batches.clone() else { return Ok(None) };

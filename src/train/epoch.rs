@@ -34,7 +34,7 @@ pub(crate) struct EpochSpec<'a> {
 pub(super) const EXPECTED_EPOCHS: u64 = 100;
 
 /// Returns the name of the output of [`training_program`] that holds the gradient of a parameter.
-pub(super) fn gradient_name(parameter: &str) -> String {
+pub(crate) fn gradient_name(parameter: &str) -> String {
     format!("gradient {parameter}")
 }
 

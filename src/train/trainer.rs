@@ -500,9 +500,7 @@ impl Trainer {
             return Err(Error::NoGradients);
         }
         let of_network = |name: &str| name != EMBEDDING;
-        self.read_parameters(|name| {
-            self.session.output(TRAIN_PHASE, &gradient_name(name)).filter(|_| of_network(name))
-        })
+        self.read_parameters(|name| self.session.output(TRAIN_PHASE, &gradient_name(name)).filter(|_| of_network(name)))
     }
 
     /// Replaces the parameters.

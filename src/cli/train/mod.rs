@@ -22,8 +22,8 @@ use crate::train::{CheckpointWriter, RunLock, Trainer};
 
 pub(super) use args::{BatchArgs, TrainArgs};
 use recovery::{QuietPanics, Recovery, batches_done};
-pub(super) use report::reads_line;
 use report::{Done, epoch_line, introduce, move_line, summarise};
+pub(super) use report::{embedding_line, learned_line, reads_line};
 
 /// Number of progress lines, if standard error is not a terminal and shows no bar.
 const PROGRESS_LINES: u64 = 10;

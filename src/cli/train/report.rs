@@ -169,8 +169,8 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
             "planned_bytes_to_host": planned_to_host,
             "measured_bytes_to_host": to_host,
         });
-        if let Some(EmbeddingSize { rows, width, bytes, moment_bytes }) = trainer.embedding() {
-            line["embedding"] = json!({"rows": rows, "width": width, "bytes": bytes, "moment_bytes": moment_bytes});
+        if let Some(size) = trainer.embedding() {
+            line["embedding"] = embedding_line(&size);
         }
         if planned_between > 0 {
             line["planned_bytes_between_devices"] = planned_between.into();
@@ -207,10 +207,8 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
         if args.batches.feature_cache.is_some() {
             features += &format!("; {}", reads_line([rows_read, bytes_read]));
         }
-        if let Some(EmbeddingSize { rows, width, bytes, moment_bytes }) = trainer.embedding() {
-            let (rows, bytes) = (output::count(rows), bytesize::ByteSize(bytes));
-            let moments = bytesize::ByteSize(moment_bytes);
-            features += &format!("; {rows} rows of {width} are learned: {bytes}, moments {moments}");
+        if let Some(size) = trainer.embedding() {
+            features += &format!("; {}", learned_line(&size));
         }
         rows.push((what, features));
         if stages.rounds > 0 {
@@ -272,6 +270,18 @@ pub(in crate::cli) fn reads_line([rows, bytes]: [u64; 2]) -> String {
         output::count(rows),
         bytesize::ByteSize(bytes)
     )
+}
+
+/// Describes a learned embedding, and the memory of the host that it takes.
+pub(in crate::cli) fn learned_line(size: &EmbeddingSize) -> String {
+    let EmbeddingSize { rows, width, bytes, moment_bytes } = *size;
+    let [bytes, moments] = [bytes, moment_bytes].map(bytesize::ByteSize);
+    format!("{} rows of {width} are learned: {bytes} on the host, moments {moments}", output::count(rows))
+}
+
+pub(in crate::cli) fn embedding_line(size: &EmbeddingSize) -> serde_json::Value {
+    let EmbeddingSize { rows, width, bytes, moment_bytes } = *size;
+    json!({"rows": rows, "width": width, "bytes": bytes, "moment_bytes": moment_bytes})
 }
 
 /// Returns what each rank has sent to each other one: `[from, to, messages with rows, bytes of rows, messages, bytes]`.

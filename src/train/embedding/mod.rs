@@ -10,13 +10,14 @@ use std::ops::Range;
 
 use lapidary_kernels::memory::AlignedBytes;
 use lapidary_kernels::random::{draw, row_key};
-use lapidary_kernels::{HostSlot, Shared, Slot};
+use lapidary_kernels::{HostSlot, Shared, Slot, StorageType};
 use rayon::prelude::*;
 
 use super::Optimizer;
-use super::batches::StageSeconds;
+use super::batches::{Batches, StageSeconds};
+use crate::dataset::FeatureNorm;
 use crate::error::{Error, Result};
-use crate::model::{Init, Parameter, Weight, Weights};
+use crate::model::{Init, Model, Parameter, Weight, Weights};
 use crate::program::{EMBEDDING, LevelSizes};
 use crate::ranks::{Crossed, LearnedRows, Pulls, Ranks, RowTerms, taken};
 use crate::runtime::SharedBatch;
@@ -55,6 +56,14 @@ pub struct EmbeddingSize {
     pub bytes: u64,
     /// Bytes of the optimizer's moments of the rows, on all ranks together.
     pub moment_bytes: u64,
+}
+
+impl EmbeddingSize {
+    /// Returns the size of a row for each vertex, with this optimizer.
+    pub(crate) fn new([vertices, width]: [usize; 2], optimizer: &Optimizer) -> Self {
+        let bytes = vertices as u64 * width as u64 * size_of::<f32>() as u64;
+        Self { rows: vertices as u64, width, bytes, moment_bytes: bytes * u64::from(optimizer.moment_count()) }
+    }
 }
 
 /// The rows of a batch, by part of this rank.
@@ -141,9 +150,7 @@ impl Embedding {
     }
 
     pub(super) fn size(&self) -> EmbeddingSize {
-        let bytes = (self.vertices * self.width * size_of::<f32>()) as u64;
-        let moment_bytes = bytes * u64::from(self.optimizer.moment_count());
-        EmbeddingSize { rows: self.vertices as u64, width: self.width, bytes, moment_bytes }
+        EmbeddingSize::new([self.vertices, self.width], &self.optimizer)
     }
 
     /// Returns the rows of the vertices of this rank's parts.
@@ -288,6 +295,33 @@ fn of_range<'w>(weight: &'w Weight, range: &Range<usize>, width: usize) -> &'w [
     &weight.data[range.start * width..range.end * width]
 }
 
+/// Checks that learned rows of `width` numbers go with the other options of a run.
+///
+/// # Errors
+/// [`Error::Value`].
+pub(crate) fn check_embedding(
+    width: usize,
+    model: &Model,
+    batches: Option<&Batches>,
+    (dtype, norm): (StorageType, Option<FeatureNorm>),
+) -> Result<()> {
+    let input = model.config().widths.first().copied().unwrap_or_default();
+    let expected = match batches {
+        _ if width == 0 => "a row has at least one number".into(),
+        None => "rows are learned on mini-batches: set option `batch` and option `fanout` as well".into(),
+        _ if input != width => format!("the model reads {input} numbers per vertex; give it this width"),
+        _ if dtype == StorageType::Bf16 => "learned rows are f32: leave option `dtype` bf16 out".into(),
+        _ if norm.is_some_and(|norm| norm != FeatureNorm::None) => {
+            "no features are read: leave option `feature_norm` out".into()
+        }
+        Some(batches) => match batches.cached() {
+            Some(cache) => format!("no features are read: leave option `{cache}` out"),
+            None => return Ok(()),
+        },
+    };
+    Err(wrong(width, expected))
+}
+
 /// Returns the error of an embedding that cannot be.
 pub(super) fn wrong(width: usize, expected: String) -> Error {
     Error::Value { option: "embedding", value: width.to_string(), expected }
@@ -303,8 +337,7 @@ mod tests {
     fn initial_rows_are_standard_normal_and_depend_on_no_part() {
         let (n, d) = (2000, 17);
         let drawn = |seed: u64, range: Range<usize>| {
-            let mut made =
-                Embedding::new([n, d], Adam::new(0.1).into(), &Ranks::alone(), &[0..n]).unwrap();
+            let mut made = Embedding::new([n, d], Adam::new(0.1).into(), &Ranks::alone(), &[0..n]).unwrap();
             (made.range, made.rows) = (range.clone(), AlignedBytes::zeroed(4 * range.len() * d).unwrap());
             made.draw(seed);
             made.own_rows().to_vec()
