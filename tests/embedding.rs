@@ -184,7 +184,7 @@ fn the_gradient_is_that_of_a_dense_parameter_on_the_whole_graph() {
         }
         println!("{devices} devices: gradients up to {largest}, apart by at most {apart}");
         assert!(largest > 1e-3 && apart < 1e-5 * f64::from(largest), "{apart} of {largest}");
-        assert!(got.iter().any(|&x| x == 0.0), "isolated vertices without a label have no gradient");
+        assert!(got.contains(&0.0), "isolated vertices without a label have no gradient");
     }
 }
 
@@ -250,8 +250,9 @@ fn bits_depend_neither_on_threads_nor_on_look_ahead_nor_on_memory() {
 
 #[test]
 fn ranks_learn_the_rows_of_one_process_with_the_same_parts() {
-    for data in [bare(false), hostile(false)] {
-        for (name, count, devices) in [("sage", 2, 1), ("gcn", 3, 1), ("gat", 2, 2)] {
+    let all = [("sage", 2, 1), ("gcn", 3, 1), ("gat", 2, 2)];
+    for (data, runs) in [(bare(false), &all[..1]), (hostile(false), &all)] {
+        for &(name, count, devices) in runs {
             let model = model(name, &data);
             for evaluation in [false, true] {
                 let batches = |look_ahead: usize| {
@@ -375,6 +376,44 @@ fn a_batch_that_fails_is_tried_again_and_a_divergence_is_undone() {
     assert!(run.weights().unwrap().iter().all(|(_, weight)| weight.data.iter().all(|x| x.is_finite())));
     run.restore(&before).unwrap();
     assert!(run.weights().unwrap() == weights);
+}
+
+#[test]
+fn a_rank_that_fails_ends_the_job_and_numbers_that_are_not_finite_end_it_on_all_ranks() {
+    let data = hostile(false);
+    let model = model("sage", &data);
+    for look_ahead in [0, 2] {
+        let errors = on_ranks(3, |ranks| {
+            let fails = ranks.rank() == 1;
+            let sampler = scripted("3,3", move |_, key| match key.epoch == 2 && key.batch == 1 && fails {
+                true => Draw::Panics,
+                false => Draw::Some,
+            });
+            let batches = Batches::new(9, sampler).look_ahead(look_ahead);
+            let mut run = trainer(&model, &data, batches).options(simulated(1, ranks)).build()?;
+            (0..3).try_for_each(|_| run.step().map(drop::<lapidary::Epoch>))
+        });
+        for (rank, error) in errors.into_iter().enumerate() {
+            match (rank, error.unwrap_err()) {
+                (1, Error::Batch { stage: "sampling", batch: 2, .. }) => {}
+                (0 | 2, Error::OtherRank { rank: 1, .. }) => {}
+                (rank, other) => panic!("rank {rank}: {other}"),
+            }
+        }
+    }
+    let errors = on_ranks(2, |ranks| {
+        let batches = Batches::new(9, neighbors("3,3"));
+        let builder = trainer(&model, &data, batches).options(simulated(1, ranks)).optimizer(Adam::new(1e30));
+        let mut run = builder.build().unwrap();
+        let error = (0..5).find_map(|_| run.step().err()).expect("this learning rate diverges").to_string();
+        (error, run.weights().unwrap())
+    });
+    assert!(
+        errors[0].0.contains("first appeared in step") && errors[0] == errors[1],
+        "{}, {}",
+        errors[0].0,
+        errors[1].0
+    );
 }
 
 #[test]
