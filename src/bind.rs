@@ -27,6 +27,14 @@ pub(crate) fn bind(data: &Dataset, norm: FeatureNorm, edge_weights: bool) -> Res
         }
         FeatureNorm::None => features.clone(),
     };
+    Ok(bind_with(data, feature_data(features), edge_weights))
+}
+
+/// Returns the arrays of `data` with other features.
+///
+/// # Cost
+/// As [`bind`].
+pub(crate) fn bind_with(data: &Dataset, features: FeatureData, edge_weights: bool) -> Inputs {
     let vertices = data.graph().vertex_count();
     let labels = match data.labels() {
         Some(Labels::Class(labels)) => LabelData::Classes(labels.clone()),
@@ -37,29 +45,29 @@ pub(crate) fn bind(data: &Dataset, norm: FeatureNorm, edge_weights: bool) -> Res
     for split in [TRAIN, VAL, TEST] {
         labelled[split as usize] = data.labelled_split_size(split) as u64;
     }
-    Ok(Inputs {
+    Inputs {
         graph: data.graph().clone(),
         symmetric: !data.directed(),
         edge_weights: data.edge_weights().filter(|_| edge_weights).cloned(),
-        features: feature_data(features),
+        features,
         labels,
         split: data.split().clone(),
         labelled,
         kept: None,
-    })
+    }
 }
 
-/// Returns `model` as it is applied to `data`: with the choice of edge weights made.
+/// Returns `model` as it is applied to `data`, with `features` as its input: with the choice of edge weights made.
 ///
 /// # Errors
 /// Those of [`uses_edge_weights`]; [`Error::EdgeWeights`] if a sum of weights that the model divides by, or takes a root
 /// of, is not above 0.
 /// # Cost
 /// O(n + e) if the weights are used.
-pub(crate) fn model_for(model: &Model, data: &Dataset) -> Result<Model> {
-    let model = model.clone().edge_weights(uses_edge_weights(model, data)?);
+pub(crate) fn model_for(model: &Model, data: &Dataset, features: FeatureKind) -> Result<Model> {
+    let model = model.clone().edge_weights(uses_edge_weights(model, data, features)?);
     if let Some(weights) = data.edge_weights().filter(|_| model.config().edge_weights == Some(true)) {
-        for degree in origins(&model, data)?.iter().filter_map(weighted_degree) {
+        for degree in origins(&model, features)?.iter().filter_map(weighted_degree) {
             check_sums(degree, data, weights)?;
         }
     }
@@ -72,7 +80,7 @@ pub(crate) fn model_for(model: &Model, data: &Dataset) -> Result<Model> {
 /// # Errors
 /// [`Error::DataLacks`] if the model was told to use them, or was trained with them, and the dataset has none;
 /// [`Error::Model`].
-pub(crate) fn uses_edge_weights(model: &Model, data: &Dataset) -> Result<bool> {
+pub(crate) fn uses_edge_weights(model: &Model, data: &Dataset, features: FeatureKind) -> Result<bool> {
     let config = model.config();
     let asked = config.edge_weights.or(config.attention.edge_weights.then_some(true));
     let weighted = data.edge_weights().is_some();
@@ -80,7 +88,7 @@ pub(crate) fn uses_edge_weights(model: &Model, data: &Dataset) -> Result<bool> {
         return Ok(false);
     }
     let reads = |origin: &Origin| matches!(origin, Origin::EdgeWeights(..)) || weighted_degree(origin).is_some();
-    let needed = origins(&model.clone().edge_weights(true), data)?.iter().any(reads);
+    let needed = origins(&model.clone().edge_weights(true), features)?.iter().any(reads);
     if needed && !weighted {
         return Err(Error::DataLacks {
             dataset: data.name().into(),
@@ -92,8 +100,8 @@ pub(crate) fn uses_edge_weights(model: &Model, data: &Dataset) -> Result<bool> {
 }
 
 /// Returns what the network of a model reads.
-fn origins(model: &Model, data: &Dataset) -> Result<Vec<Origin>> {
-    let (network, _) = model.network(feature_kind(data)?, Mode::Evaluate, StorageType::F32)?;
+fn origins(model: &Model, features: FeatureKind) -> Result<Vec<Origin>> {
+    let (network, _) = model.network(features, Mode::Evaluate, StorageType::F32)?;
     Ok(network.program().origins().keys().cloned().collect())
 }
 

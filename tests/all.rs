@@ -25,6 +25,7 @@ mod dataset_partition;
 mod dataset_relabelled;
 mod dataset_weights;
 mod edge_keys;
+mod embedding;
 #[cfg(feature = "cuda")]
 mod emulated;
 mod exit_codes;

@@ -4,7 +4,7 @@ use bytesize::ByteSize;
 use serde_json::json;
 
 use super::output::{align, count, facts, json_line, print, seconds, table};
-use super::train::reads_line;
+use super::train::{embedding_line, learned_line, reads_line};
 use crate::error::Result;
 use crate::forecast::{BatchForecast, CacheForecast};
 use crate::train::StageSeconds;
@@ -21,6 +21,7 @@ pub(super) fn show(forecast: &BatchForecast, as_json: bool) -> Result<()> {
             "vertices": forecast.vertices,
             "edges": forecast.edges,
             "feature_bytes": feature_bytes,
+            "embedding": forecast.embedding.map(|size| embedding_line(&size)),
             "feature_rows_read": forecast.reads.map(|reads| reads[0]),
             "feature_bytes_read": forecast.reads.map(|reads| reads[1]),
             "found_on_device": forecast.found_on_device,
@@ -71,11 +72,14 @@ pub(super) fn show(forecast: &BatchForecast, as_json: bool) -> Result<()> {
     if let Some(share) = forecast.found_on_device {
         features += &format!("; {:.1} % of the rows are there already", 100.0 * share);
     }
+    if let Some(learned) = &forecast.embedding {
+        features += &format!("; {}", learned_line(learned));
+    }
     let [sample_s, gather_s, compute_s] = [sample, gather, compute].map(seconds);
     let slowest = stages.slowest();
     let mut rows = vec![
         ("batches", format!("{} per epoch; {drawn} were drawn for these figures", count(batches))),
-        ("features", features),
+        (if forecast.embedding.is_some() { "embedding" } else { "features" }, features),
     ];
     rows.extend(forecast.reads.map(|reads| ("", reads_line(reads))));
     rows.extend([

@@ -194,7 +194,7 @@ pub(super) fn run(args: &PlanArgs) -> Result<ExitCode> {
             Target::of(&args.device)?;
             args.batches.check()?;
             let data = Dataset::load(data)?;
-            let model = args.model.model(data.feature_width(), data.class_count())?;
+            let model = args.model.model(args.batches.input_width(&data), data.class_count())?;
             plan_training(args, &model, Subject::Data(&data))
         }
         (_, _, Some(shape)) => {
@@ -248,6 +248,9 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
     }
     if let Some(memory) = target.memory {
         dry_run = dry_run.device_memory(memory);
+    }
+    if let Some(width) = args.batches.embedding {
+        dry_run = dry_run.embedding(width);
     }
     if let (Some(ways), Subject::Data(data)) = (&args.compare, subject) {
         let done = super::compare::run(ways, args.weights, &dry_run.curve(false), data, args.json);

@@ -310,6 +310,19 @@ pub enum Error {
         /// What changed: `graph`, `features`, `labels`, `splits`, or several of them.
         what: String,
     },
+    /// A model has a learned row for each vertex of another graph.
+    #[error(
+        "the model has learned a row for each vertex of {trained}, and has none for those of the dataset `{dataset}`: \
+        {why}; use the graph that it was trained on, or a model that was trained on features"
+    )]
+    OtherGraph {
+        /// The name of the dataset.
+        dataset: String,
+        /// The dataset that the model was trained on.
+        trained: String,
+        /// What differs.
+        why: String,
+    },
     /// A file is not a run record of this version.
     #[error("{} is not a run record of this version", path.display())]
     RunRecord {

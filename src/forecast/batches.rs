@@ -12,9 +12,9 @@ use crate::error::{Error, Result};
 use crate::lower::{FeatureData, Inputs, Lowered, Sizes, Tiling, lower};
 use crate::plan::{DeviceBudget, Method, Script, Sequence, plan_sequence};
 use crate::profile;
-use crate::program::{LevelSizes, Program};
+use crate::program::{EMBEDDING, LevelSizes, Program};
 use crate::sample::Scratch;
-use crate::train::{Batches, Drawing, FeatureCache, Sources, StageSeconds};
+use crate::train::{Batches, Drawing, EmbeddingSize, FeatureCache, Sources, StageSeconds, gradient_name};
 use lapidary_kernels::{Slot, StorageType};
 
 /// Batches that are drawn for a forecast, at most.
@@ -34,8 +34,11 @@ pub struct BatchForecast {
     pub vertices: Vec<[f64; 2]>,
     /// Edges drawn into each level but the first, in the same order.
     pub edges: Vec<[f64; 2]>,
-    /// Bytes of features that an epoch gathers on the host and copies to the device.
+    /// Bytes of features, or of learned rows, that an epoch gathers on the host and copies to the device.
     pub feature_bytes: u64,
+    /// The learned rows that the model reads, if any: they and their moments are in the memory of the host. Their gradients
+    /// are among the bytes of [`BatchForecast::outcome`] that are copied to the host.
+    pub embedding: Option<EmbeddingSize>,
     /// Of the rows of features that an epoch needs, the share that is on the device already; `None` if no rows stay there.
     pub found_on_device: Option<f64>,
     /// The effect of caches of features of different sizes; empty for sparse features.
@@ -71,7 +74,8 @@ impl DryRun<'_> {
     /// Forecasts an epoch of mini-batches. Evaluations are not part of it.
     ///
     /// # Errors
-    /// Those of [`DryRun::run`]; [`Error::Value`] for a shape and for several ranks; [`Error::Batch`].
+    /// Those of [`DryRun::run`]; [`Error::Value`] for a shape, for several ranks, and for learned rows that do not go
+    /// with the other options; [`Error::Batch`].
     /// # Cost
     /// That of drawing up to 80 batches, and of gathering and planning up to 16. With a cache, 64 more are drawn.
     pub fn run_batches(&self, batches: &Batches) -> Result<BatchForecast> {
@@ -84,6 +88,7 @@ impl DryRun<'_> {
         let (Some(inputs), Some(data)) = (inputs, self.data()) else {
             return wrong("a shape".into(), "the sizes of batches depend on the edges, so name a dataset");
         };
+        self.check_embedding(Some(batches))?;
         let profile = profile::load(&self.profile_name())?;
         let parts = self.batch_parts(&model, &inputs)?;
         let drawing = Drawing::new(batches.clone(), data, &inputs, self.storage(), 0, parts)?;
@@ -131,6 +136,7 @@ impl DryRun<'_> {
             sum.map(|count| (count as f64 * per_epoch) as u64)
         });
         let caches = match &inputs.features {
+            FeatureData::Dense { .. } if self.learned().is_some() => Vec::new(),
             FeatureData::Dense { width, .. } => caches(&drawing.by_visits()?, &vertices, 4 * *width as u64),
             FeatureData::Sparse { .. } => Vec::new(),
         };
@@ -143,7 +149,13 @@ impl DryRun<'_> {
             drawn: count,
             vertices: levels.clone().map(|level| spread(&sizes, |sizes| sizes.rows(level))).collect(),
             edges: levels.skip(1).map(|level| spread(&sizes, |sizes| sizes.drawn(level))).collect(),
-            feature_bytes: (feature_bytes(inputs, self.storage(), &sizes) * per_epoch) as u64,
+            feature_bytes: match self.learned() {
+                Some((width, _)) => (4.0 * width as f64 * needed as f64 * per_epoch) as u64,
+                None => (feature_bytes(inputs, self.storage(), &sizes) * per_epoch) as u64,
+            },
+            embedding: self
+                .learned()
+                .map(|(width, optimizer)| EmbeddingSize::new([data.graph().vertex_count(), width], optimizer)),
             peak_bytes: [quantile(0.5), quantile(0.9), peaks.last().copied(), Some(planned)]
                 .map(Option::unwrap_or_default),
             device_memory,
@@ -176,7 +188,9 @@ impl Plans<'_> {
     fn plan(&self, sizes: LevelSizes, capacity_bytes: u64) -> Result<(Script, Lowered)> {
         let lowered = self.lower(sizes);
         let budget = DeviceBudget { name: "the device".into(), capacity_bytes, in_place: false };
-        let keep = BTreeSet::<Slot>::new();
+        let gradient = lowered.phases[0].outputs.get(&gradient_name(EMBEDDING));
+        let learned = gradient.into_iter().flatten().copied().filter(|_| lowered.learned_slot().is_some());
+        let keep: BTreeSet<Slot> = learned.collect();
         let sequence = Sequence::Phases(&[0]);
         let planned = plan_sequence(&[&lowered], &[budget], sequence, &Epoch::Steady, &keep, &Method::default())?;
         Ok((planned.devices[0].script(), lowered))

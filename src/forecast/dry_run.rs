@@ -15,10 +15,12 @@ use super::{
     CurvePoint, DeviceForecast, Forecast, Network, PartForecast, PlanForecast, PolicyForecast, Shape, StepForecast,
     Traffic,
 };
-use crate::bind::{bind, feature_kind, label_kind, model_for};
+use crate::bind::{bind, bind_with, feature_kind, label_kind, model_for};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::lower::{Crossing, Exchange, ExchangePath, Inputs, Layout, Lifetime, Lowered, Sizes, Supply, Tiling, lower};
+use crate::lower::{
+    Crossing, Exchange, ExchangePath, FeatureData, Inputs, Layout, Lifetime, Lowered, Sizes, Supply, Tiling, lower,
+};
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::plan::{
     Action, DeviceBudget, Method, Planned, PlannedDevice, Script, Sequence, WorkByDevice, both, fit, plan_work, work,
@@ -27,7 +29,9 @@ use crate::plan::{
 use crate::profile;
 use crate::program::{LevelSizes, Program};
 use crate::runtime::{Devices, RunOptions, Runs, prior, run_option_setters, split_parts};
-use crate::train::{Adam, DecayLayers, EpochSpec, Optimizer, evaluation_program, training_program};
+use crate::train::{
+    Adam, Batches, DecayLayers, EpochSpec, Optimizer, check_embedding, evaluation_program, training_program,
+};
 
 /// The data of a dry run.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +71,8 @@ pub struct DryRun<'a> {
     /// Number of ranks, each with the devices of the options.
     rank_count: usize,
     network: Network,
+    /// The width of learned rows, if the model reads these.
+    embedding: Option<usize>,
 }
 
 /// Number of points of the what-if curve.
@@ -93,6 +99,7 @@ impl<'a> DryRun<'a> {
             curve: false,
             rank_count: 1,
             network: Network::default(),
+            embedding: None,
         }
     }
 
@@ -161,6 +168,13 @@ impl<'a> DryRun<'a> {
         self
     }
 
+    /// Makes the model read a learned row of `width` numbers for each vertex instead of features: see
+    /// [`TrainerBuilder::embedding`](crate::TrainerBuilder::embedding). It is for [`DryRun::run_batches`].
+    pub fn embedding(mut self, width: usize) -> Self {
+        self.embedding = Some(width);
+        self
+    }
+
     /// Sets the data, instead of those of [`DryRun::new`].
     pub fn subject<'b>(self, subject: Subject<'b>) -> DryRun<'b>
     where
@@ -188,6 +202,7 @@ impl<'a> DryRun<'a> {
             let expected = "there is at least one rank".into();
             return Err(Error::Value { option: "ranks", value: "0".into(), expected });
         }
+        self.check_embedding(None)?;
         let profile = profile::load(&self.profile_name())?;
         let (model, inputs) = self.bound()?;
         let subject = self.forecast_input(&model, inputs.as_ref())?;
@@ -249,9 +264,30 @@ impl<'a> DryRun<'a> {
     /// Returns the model as it is applied to the data, and the arrays of the data. For a shape, there are none.
     pub(super) fn bound(&self) -> Result<(Model, Option<Inputs>)> {
         let Subject::Data(data) = self.subject else { return Ok((self.model.clone(), None)) };
-        let model = model_for(self.model, data)?;
-        let inputs = bind(data, data.default_feature_norm(), model.config().weighted())?;
+        let model = model_for(self.model, data, self.features(data)?)?;
+        let inputs = match self.embedding {
+            Some(_) => bind_with(data, FeatureData::none(), model.config().weighted()),
+            None => bind(data, data.default_feature_norm(), model.config().weighted())?,
+        };
         Ok((model, Some(inputs)))
+    }
+
+    /// Returns what the model reads.
+    fn features(&self, data: &Dataset) -> Result<FeatureKind> {
+        self.embedding.map_or_else(|| feature_kind(data), |width| Ok(FeatureKind::Learned { width }))
+    }
+
+    /// Checks that learned rows, if there are any, go with the other options.
+    ///
+    /// # Errors
+    /// [`Error::Value`].
+    pub(super) fn check_embedding(&self, batches: Option<&Batches>) -> Result<()> {
+        self.embedding.map_or(Ok(()), |width| check_embedding(width, self.model, batches, (self.dtype, None)))
+    }
+
+    /// Returns the width of learned rows and the optimizer, if the model reads learned rows.
+    pub(super) fn learned(&self) -> Option<(usize, &Optimizer)> {
+        self.embedding.map(|width| (width, &self.optimizer))
     }
 
     /// Returns the dataset, if it is not a shape.
@@ -296,7 +332,7 @@ impl<'a> DryRun<'a> {
         let (features, labels, vertices, edges) = match self.subject {
             Subject::Data(data) => {
                 let (vertices, edges) = (data.graph().vertex_count() as u64, data.graph().edge_count() as u64);
-                (feature_kind(data)?, label_kind(data), vertices, edges)
+                (self.features(data)?, label_kind(data), vertices, edges)
             }
             Subject::Shape(shape) => {
                 (FeatureKind::Dense { width: shape.features }, LabelKind::Class, shape.vertices, shape.edges)

@@ -48,6 +48,9 @@ pub struct ModelRecord {
     /// Storage type of matrices with one row per vertex; f32 in records of older versions.
     #[serde(default, with = "dtype")]
     pub dtype: StorageType,
+    /// Width of the learned row of each vertex, if the model reads these instead of features.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding: Option<usize>,
 }
 
 /// Serializes a [`StorageType`] as its name.

@@ -11,5 +11,6 @@ mod prepared;
 pub use checkpoint::{ModelRecord, Position};
 pub use evaluation::Accuracy;
 pub(crate) use evaluation::{Counts, evaluation_program, push_on_split};
+pub(crate) use predictor::TrainedOn;
 pub use predictor::{Prediction, Predictor};
 pub use prepared::PreparedPredictor;

@@ -10,10 +10,10 @@ use ndarray::Array2;
 
 use super::evaluation::{LOGITS, evaluation_program, output_name};
 use super::{Accuracy, Prediction, Predictor};
-use crate::bind::{bind, feature_kind, label_kind, model_for};
+use crate::bind::{bind, bind_with, label_kind, model_for};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::lower::Inputs;
+use crate::lower::{FeatureData, Inputs};
 use crate::model::{LabelKind, Mode};
 use crate::program::passes::order::Workload;
 use crate::program::{Origin, Program};
@@ -44,16 +44,23 @@ impl Pass {
         if classes > width {
             return Err(Error::ClassCount { dataset: data.name().into(), data: classes, model: width });
         }
-        let model = model_for(model, data)?;
-        let (network, logits) = model.network(feature_kind(data)?, Mode::Evaluate, *dtype)?;
+        let features = predictor.features_for(data)?;
+        let model = model_for(model, data, features)?;
+        let (network, logits) = model.network(features, Mode::Evaluate, *dtype)?;
         let (vertices, edges) = (data.graph().vertex_count() as u64, data.graph().edge_count() as u64);
         let repeats = runs == Runs::Many;
         let workload =
             Workload { vertices, edges, levels: None, backward: false, runs: if repeats { EXPECTED_RUNS } else { 1 } };
         let labels = label_kind(data);
         let program = evaluation_program(network, logits, outputs, labels, &workload, options.passes, None)?;
-        let norm = feature_norm.unwrap_or_else(|| data.default_feature_norm());
-        let inputs = bind(data, norm, model.config().weighted())?;
+        let weighted = model.config().weighted();
+        let inputs = match predictor.embedding() {
+            Some(table) => {
+                let (data_of, width) = (table.data.clone().into(), table.shape[1]);
+                bind_with(data, FeatureData::Dense { data: data_of, width }, weighted)
+            }
+            None => bind(data, feature_norm.unwrap_or_else(|| data.default_feature_norm()), weighted)?,
+        };
         let parts = options.parts(&inputs, &program, cost_model.as_deref(), runs)?;
         let outputs = outputs.iter().map(|name| (output_name(name), name.clone())).collect();
         Ok(Self { program, inputs, parts, labels, outputs, repeats })

@@ -8,15 +8,17 @@ use std::time::Instant;
 use lapidary_cost_model::CostModel;
 use lapidary_kernels::StorageType;
 use ndarray::Array2;
+use serde::Deserialize;
 
 use super::checkpoint::{COST_MODEL_FILE, ModelRecord, RUN_FILE, weights_to_use};
 use super::digests::Checkpoint;
 use super::pass::Pass;
 use super::{Accuracy, PreparedPredictor};
-use crate::bind::{uses_edge_weights, watched};
-use crate::dataset::{Dataset, FeatureNorm};
+use crate::bind::{feature_kind, uses_edge_weights, watched};
+use crate::dataset::{Dataset, FeatureNorm, Fingerprint};
 use crate::error::{Error, Result};
-use crate::model::{FeatureKind, LabelKind, Mode, Model, ModelError, Norm, Weights};
+use crate::model::{FeatureKind, Init, LabelKind, Mode, Model, ModelError, Norm, Parameter, Weight, Weights};
+use crate::program::EMBEDDING;
 use crate::runtime::{RunOptions, Runs, run_option_setters};
 
 /// The predictions of a model for one dataset.
@@ -60,10 +62,17 @@ pub struct Predictor {
     pub(super) cost_model: Option<Arc<CostModel>>,
     /// Outputs to return beside the logits.
     pub(super) outputs: Vec<String>,
+    /// Whether the model reads a learned embedding, which is among the weights, instead of features.
+    is_embedded: bool,
+    /// The data that a learned embedding has rows for, if it is known.
+    pub(super) trained_on: Option<TrainedOn>,
 }
 
 impl Predictor {
     /// Creates a predictor from weights in memory. Without a `feature_norm`, each dataset's own default is used.
+    ///
+    /// If the weights have a learned embedding, `embedding.weight`, it takes the place of features. It has rows for the
+    /// vertices of one graph, and datasets with another number of vertices are refused.
     ///
     /// # Errors
     /// [`Error::Weights`] if their names or shapes are not those of the model; [`Error::Model`].
@@ -77,10 +86,17 @@ impl Predictor {
                 other => Err(other),
             },
         )?;
-        weights.check(&model.config().name, network.parameters())?;
+        let mut parameters = network.parameters().to_vec();
+        let table = weights.get(EMBEDDING).filter(|_| parameters.iter().all(|p| p.name != EMBEDDING));
+        let is_embedded = table.is_some();
+        if let Some(table) = table {
+            let shape = vec![table.shape.first().copied().unwrap_or_default(), width];
+            parameters.push(Parameter { name: EMBEDDING.into(), shape, init: Init::Zeros, trained: true });
+        }
+        weights.check(&model.config().name, &parameters)?;
         let options = RunOptions::default();
         let (model, dtype, cost_model, outputs) = (model.clone(), StorageType::F32, None, Vec::new());
-        Ok(Self { model, weights, feature_norm, dtype, options, cost_model, outputs })
+        Ok(Self { model, weights, feature_norm, dtype, options, cost_model, outputs, is_embedded, trained_on: None })
     }
 
     /// Opens a checkpoint: a folder that [`crate::Trainer::save`] wrote, of which the best epoch is used, otherwise the
@@ -93,13 +109,14 @@ impl Predictor {
     /// [`Error::NoCheckpoint`], [`Error::Damaged`], [`Error::CustomModel`], [`Error::RunRecord`], [`Error::Weights`],
     /// [`Error::CostModel`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let (record, weights, cost_model) = read_checkpoint(path.as_ref())?;
+        let (record, trained_on, weights, cost_model) = read_checkpoint(path.as_ref())?;
         let name = record.model.name.clone();
         let model = Model::from_config(record.model).map_err(|error| match error {
             ModelError::Unknown { .. } => Error::CustomModel { name },
             other => other.into(),
         })?;
-        Ok(Self::new(&model, weights, Some(record.feature_norm))?.dtype(record.dtype).cost_model(cost_model))
+        let made = Self::new(&model, weights, Some(record.feature_norm))?;
+        Ok(made.dtype(record.dtype).cost_model(cost_model).trained_on(trained_on))
     }
 
     /// Opens a checkpoint like [`Predictor::open`], for a custom model.
@@ -107,13 +124,14 @@ impl Predictor {
     /// # Errors
     /// [`Error::NoCheckpoint`], [`Error::Damaged`], [`Error::RunRecord`], [`Error::Weights`], [`Error::CostModel`].
     pub fn open_with(path: impl AsRef<Path>, model: &Model) -> Result<Self> {
-        let (record, weights, cost_model) = read_checkpoint(path.as_ref())?;
+        let (record, trained_on, weights, cost_model) = read_checkpoint(path.as_ref())?;
         // A model that was trained with weights of edges asks for them.
         let model = match (model.config().edge_weights, record.model.edge_weights) {
             (None, Some(uses)) => &model.clone().edge_weights(uses),
             _ => model,
         };
-        Ok(Self::new(model, weights, Some(record.feature_norm))?.dtype(record.dtype).cost_model(cost_model))
+        let made = Self::new(model, weights, Some(record.feature_norm))?;
+        Ok(made.dtype(record.dtype).cost_model(cost_model).trained_on(trained_on))
     }
 
     /// Loads a safetensors file with PyG's names, for the built-in model `model`. The number of layers and the widths
@@ -153,13 +171,49 @@ impl Predictor {
     /// # Errors
     /// As [`Predictor::predict`], about edge weights.
     pub fn uses_edge_weights(&self, data: &Dataset) -> Result<bool> {
-        uses_edge_weights(&self.model, data)
+        uses_edge_weights(&self.model, data, self.features_for(data)?)
     }
 
     /// Sets whether the weights of edges are used, instead of as in training.
     pub fn edge_weights(mut self, on: bool) -> Self {
         self.model = self.model.edge_weights(on);
         self
+    }
+
+    /// Sets the data that a learned embedding has rows for.
+    pub(crate) fn trained_on(mut self, data: TrainedOn) -> Self {
+        self.trained_on = Some(data);
+        self
+    }
+
+    /// Returns the learned embedding, if the model reads one instead of features.
+    pub(super) fn embedding(&self) -> Option<&Weight> {
+        self.weights.get(EMBEDDING).filter(|_| self.is_embedded)
+    }
+
+    /// Returns what the model reads as features of `data`.
+    ///
+    /// # Errors
+    /// [`Error::DataLacks`]; [`Error::OtherGraph`] if there is a learned embedding for other vertices.
+    pub(super) fn features_for(&self, data: &Dataset) -> Result<FeatureKind> {
+        let Some(table) = self.embedding() else { return feature_kind(data) };
+        self.check_graph(data, table.shape[0])?;
+        Ok(FeatureKind::Dense { width: table.shape[1] })
+    }
+
+    /// Checks that the learned rows, which are `rows`, are those of the vertices of `data`.
+    fn check_graph(&self, data: &Dataset, rows: usize) -> Result<()> {
+        let vertices = data.graph().vertex_count();
+        let graph = self.trained_on.as_ref().and_then(|trained| trained.graph.as_ref());
+        let why = if vertices != rows {
+            format!("it has {vertices} vertices, and the model has learned rows for {rows}")
+        } else if graph.is_some_and(|graph| *graph != data.fingerprint().graph) {
+            "its edges, or the order of its vertices, are others".into()
+        } else {
+            return Ok(());
+        };
+        let trained = self.trained_on.as_ref().map_or_else(|| "another graph".into(), |t| format!("`{}`", t.dataset));
+        Err(Error::OtherGraph { dataset: data.name().into(), trained, why })
     }
 
     /// Sets the cost model for the split over several devices.
@@ -202,7 +256,8 @@ impl Predictor {
     /// # Errors
     /// [`Error::Model`] if the data has another feature width, or if a requested output does not exist;
     /// [`Error::ClassCount`] if the data has more classes than the model; [`Error::Dataset`] if its files have changed;
-    /// [`Error::DataLacks`], [`Error::DoesNotFit`], [`Error::Device`].
+    /// [`Error::DataLacks`], [`Error::DoesNotFit`], [`Error::Device`]; [`Error::OtherGraph`] if the model has a learned
+    /// embedding, for the vertices of another graph.
     pub fn predict(&self, data: &Dataset) -> Result<Array2<f32>> {
         Ok(self.run(data)?.logits)
     }
@@ -230,9 +285,30 @@ impl Predictor {
     }
 }
 
-/// Reads the model, weights and cost model of a checkpoint.
-fn read_checkpoint(path: &Path) -> Result<(ModelRecord, Weights, Option<CostModel>)> {
+/// The data that a learned embedding has rows for.
+#[derive(Clone, Debug)]
+pub(crate) struct TrainedOn {
+    pub dataset: String,
+    /// The digest of the graph.
+    pub graph: Option<String>,
+}
+
+/// Where a record says what the data was.
+#[derive(Deserialize)]
+struct DataRecord {
+    dataset: String,
+    #[serde(default)]
+    fingerprint: Option<Fingerprint>,
+}
+
+/// What a checkpoint says of the model and of the data that it was trained on, its weights, and its cost model.
+type Opened = (ModelRecord, TrainedOn, Weights, Option<CostModel>);
+
+/// Reads a checkpoint.
+fn read_checkpoint(path: &Path) -> Result<Opened> {
     let (folder, file) = weights_to_use(path).ok_or_else(|| Error::NoCheckpoint { path: path.into() })?;
     let mut checkpoint = Checkpoint::read(&folder, &[RUN_FILE, file, COST_MODEL_FILE])?;
-    Ok((checkpoint.record()?, checkpoint.weights(file)?, checkpoint.cost_model()?))
+    let DataRecord { dataset, fingerprint } = checkpoint.record()?;
+    let trained_on = TrainedOn { dataset, graph: fingerprint.map(|fingerprint| fingerprint.graph) };
+    Ok((checkpoint.record()?, trained_on, checkpoint.weights(file)?, checkpoint.cost_model()?))
 }

@@ -31,6 +31,13 @@ pub enum FeatureData {
     },
 }
 
+impl FeatureData {
+    /// Returns features without columns, for models that read none.
+    pub fn none() -> Self {
+        Self::Dense { data: Vec::new().into(), width: 0 }
+    }
+}
+
 /// The labels to be predicted.
 #[derive(Clone, Debug)]
 pub enum LabelData {

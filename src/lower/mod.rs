@@ -215,10 +215,21 @@ impl Lowered {
         &self.tensors[slot.0 as usize]
     }
 
-    /// Returns the slots that every mini-batch gives, and what it gives in them.
+    /// Returns the slots that every mini-batch gives, and what it gives in them. Learned rows are not among them, since a
+    /// batch that is prepared ahead does not have them yet.
     pub fn given_by_batch(&self) -> Vec<(Slot, Contents)> {
+        let is_learned = |contents: &Contents| matches!(contents, Contents::Origin(origin) if origin.is_embedding());
         let given = (0..).map(Slot).zip(&self.tensors).filter(|(_, tensor)| tensor.kind == Lifetime::Batch);
-        given.filter_map(|(slot, tensor)| Some((slot, tensor.contents.clone()?))).collect()
+        let given = given.filter_map(|(slot, tensor)| Some((slot, tensor.contents.clone()?)));
+        given.filter(|(_, contents)| !is_learned(contents)).collect()
+    }
+
+    /// Returns the slot of the learned rows of a mini-batch, and the level whose rows they are.
+    pub fn learned_slot(&self) -> Option<(Slot, u8)> {
+        self.origins.iter().find_map(|(origin, slots)| match origin {
+            Origin::OfBatch(of, level) if **of == Origin::Embedding => Some((slots[0], *level)),
+            _ => None,
+        })
     }
 
     /// Returns the steps of several phases that run one after the other. If an earlier phase updated a tensor, later

@@ -31,13 +31,18 @@ pub enum FeatureKind {
         /// Number of columns.
         width: usize,
     },
+    /// No features: a learned row for each vertex, in f32.
+    Learned {
+        /// Number of columns.
+        width: usize,
+    },
 }
 
 impl FeatureKind {
     /// Returns the number of features per vertex.
     pub fn width(self) -> usize {
         match self {
-            Self::Dense { width } | Self::Sparse { width } => width,
+            Self::Dense { width } | Self::Sparse { width } | Self::Learned { width } => width,
         }
     }
 }
@@ -117,6 +122,9 @@ impl Network {
             FeatureKind::Dense { width } => {
                 let ty = TensorType { rows: RowSpace::Vertices, width, dtype: dtype.into() };
                 Value::Dense(program.input(Origin::Features, ty)?)
+            }
+            FeatureKind::Learned { width } => {
+                Value::Dense(program.input(Origin::Embedding, TensorType::f32(RowSpace::Vertices, width))?)
             }
             FeatureKind::Sparse { width } => {
                 let edges = RowSpace::Edges(BlockSpec::Features { width, transposed: false });

@@ -8,8 +8,11 @@ use super::dataflow::{OpId, Program, TensorId};
 use super::ir::Origin;
 use super::shape::ProgramError;
 
+/// The name of the learned rows of vertices, as `torch.nn.Embedding` has it in a module that calls it `embedding`.
+pub const EMBEDDING: &str = "embedding.weight";
+
 /// Appends the operations that compute the gradient of a weighted sum of scalar losses, and returns the gradient of
-/// each parameter by name. `losses` has each loss once, with its weight.
+/// each parameter by name; that of learned rows is under [`EMBEDDING`]. `losses` has each loss once, with its weight.
 ///
 /// Every floating-point operand of every operation between a parameter and the loss gets a gradient, even if it is not
 /// needed; the pass `prune` removes those. If a tensor has several readers, their gradients are added, newest reader
@@ -48,6 +51,7 @@ pub fn append_backward(
     }
     let parameters = program.origins().iter().filter_map(|(origin, id)| match origin {
         Origin::Parameter(name) => gradients.get(id).map(|&gradient| (name.clone(), gradient)),
+        origin if origin.is_embedding() => gradients.get(id).map(|&gradient| (EMBEDDING.into(), gradient)),
         _ => None,
     });
     Ok(parameters.collect())

@@ -71,7 +71,7 @@ impl Program {
             name: origin_name(&origin),
             ty,
             constant,
-            wants_gradient: matches!(origin, Origin::Parameter(_)),
+            wants_gradient: origin.is_learned(),
             origin: Some(origin.clone()),
         };
         let id = TensorId(self.add(Content::Tensor(tensor)));
@@ -315,6 +315,7 @@ fn origin_name(origin: &Origin) -> String {
         Origin::Features => "features".into(),
         Origin::KeptFeatures => "kept_features".into(),
         Origin::CopiedFeatures => "batch.copied_features".into(),
+        Origin::Embedding => "embedding".into(),
         Origin::FeatureValues => "feature_values".into(),
         Origin::EdgePermutation(_) => "edge_permutation".into(),
         Origin::Scale(Degree::InverseRoot { .. }) => "inverse_root_degree".into(),

@@ -30,6 +30,8 @@ pub enum Origin {
     KeptFeatures,
     /// Rows of dense features of a mini-batch that do not stay on the device.
     CopiedFeatures,
+    /// A learned row for each vertex, in place of features. The rows are kept on the host and given to each run.
+    Embedding,
     /// The values of sparse features, in the order of [`BlockSpec::Features`].
     FeatureValues,
     /// The edge permutation: for each edge of the transposed block, its index in this block.
@@ -73,15 +75,29 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Whether it is new in each mini-batch.
+    /// Whether it is given to each run: new in each mini-batch, or in each evaluation.
     pub fn is_of_batch(&self) -> bool {
         match self {
-            Self::OfBatch(..) | Self::CopiedFeatures => true,
+            Self::OfBatch(..) | Self::CopiedFeatures | Self::Embedding => true,
             Self::EdgePermutation(block) | Self::EdgeWeights(block, _) | Self::SourceIds(block) => {
                 matches!(block, BlockSpec::Batch { .. })
             }
             _ => false,
         }
+    }
+
+    /// Whether it has learned rows of vertices.
+    pub fn is_embedding(&self) -> bool {
+        match self {
+            Self::Embedding => true,
+            Self::OfBatch(origin, _) => origin.is_embedding(),
+            _ => false,
+        }
+    }
+
+    /// Whether it is learned, so that its gradient is needed.
+    pub(super) fn is_learned(&self) -> bool {
+        matches!(self, Self::Parameter(_)) || self.is_embedding()
     }
 
     /// Whether it changes from one run to the next.

@@ -11,7 +11,7 @@ mod levels;
 pub mod passes;
 mod shape;
 
-pub use backward::append_backward;
+pub use backward::{EMBEDDING, append_backward};
 pub use dataflow::{OpId, Program, TensorId};
 pub use ir::{Degree, Origin, Tensor};
 pub use lapidary_kernels::op::{

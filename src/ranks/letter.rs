@@ -28,9 +28,15 @@ pub(crate) enum Subject {
     Frontier,
     /// The edges that were drawn for another rank.
     Drawn,
+    /// The ids of the learned rows that this rank asks another one for.
+    LearnedIds,
+    /// The learned rows that another rank has asked for.
+    LearnedRows,
+    /// The gradients of learned rows, for the rank that holds the rows.
+    LearnedTerms,
 }
 
-const SUBJECTS: [Subject; 11] = [
+const SUBJECTS: [Subject; 14] = [
     Subject::Round,
     Subject::Failure,
     Subject::Rows,
@@ -42,6 +48,9 @@ const SUBJECTS: [Subject; 11] = [
     Subject::Pulled,
     Subject::Frontier,
     Subject::Drawn,
+    Subject::LearnedIds,
+    Subject::LearnedRows,
+    Subject::LearnedTerms,
 ];
 
 /// What a letter says beside its content. As a message, it stands behind the content, which is then aligned as the

@@ -6,6 +6,7 @@
 //! a clock or on a machine is decided by rank 0 ([`Ranks::first`]). So all ranks take the same steps.
 
 mod edges;
+mod learned;
 mod letter;
 mod links;
 #[cfg(feature = "mpi")]
@@ -32,6 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::dataset::{Dataset, Fingerprint};
 use crate::error::{Error, Result};
 pub(crate) use edges::{Bounds, EdgePulls};
+pub(crate) use learned::{Crossed, LearnedRows, RowTerms, taken};
 pub(crate) use letter::{Letter, Subject};
 pub use links::Link;
 use post_office::PostOffice;

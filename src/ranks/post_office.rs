@@ -54,8 +54,16 @@ impl PostOffice {
             Some(Subject::Round) => {
                 letters.rounds.insert((letter.number, from), content);
             }
-            // Other threads than that of the session wait for these.
-            Some(Subject::Ids | Subject::Pulled | Subject::Frontier | Subject::Drawn) => {
+            // These are waited for one by one, most of them by other threads than that of the session.
+            Some(
+                Subject::Ids
+                | Subject::Pulled
+                | Subject::Frontier
+                | Subject::Drawn
+                | Subject::LearnedIds
+                | Subject::LearnedRows
+                | Subject::LearnedTerms,
+            ) => {
                 letters.put(letter.number, (letter.exchange, letter.subject, from), content);
             }
             Some(_) if letter.number > letters.session => letters.early.push((letter, content)),

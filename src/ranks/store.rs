@@ -32,7 +32,7 @@ pub(crate) struct RowStore {
 /// A series of pulls, which all ranks make together: the same number of them, with the numbers 0, 1, and so on.
 pub(crate) struct Pulls<'s> {
     store: &'s RowStore,
-    series: Series,
+    pub(super) series: Series,
 }
 
 /// The rows of one pull.

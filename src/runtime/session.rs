@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytemuck::Pod;
-use lapidary_kernels::{Device, HostSlot, Lane, Slot};
+use lapidary_kernels::{Device, HostSlot, Lane, Shared, Slot};
 use lapidary_planner::memory::Epoch;
 
 use super::RunOptions;
@@ -54,6 +54,8 @@ pub(crate) struct SharedBatch {
 /// The share that one part has of a mini-batch.
 pub(crate) struct BatchShare {
     pub sizes: LevelSizes,
+    /// The vertices of the share, by local number. Each level has the first ones.
+    pub vertices: Vec<u32>,
     /// What the program reads of the batch: see [`Session::batch_contents`].
     pub values: Vec<(Slot, HostSlot)>,
 }
@@ -378,12 +380,55 @@ impl Session {
         self.run_phases(phases, metrics, controls, [traced, false], Vec::new())
     }
 
-    /// Returns the slots that every mini-batch of these phases gives, and what it gives in them.
+    /// Returns the slots that every mini-batch of these phases gives, and what it gives in them. Learned rows are not
+    /// among them: see [`Session::learned_slot`].
     pub(crate) fn batch_contents(&self, phases: &[usize]) -> Vec<(Slot, Contents)> {
         let lowered = &self.runtime.lowered()[0];
         let steps = lowered.sequence(phases);
         let read: BTreeSet<Slot> = steps.iter().flat_map(|step| step.call.reads()).collect();
         lowered.given_by_batch().into_iter().filter(|(slot, _)| read.contains(slot)).collect()
+    }
+
+    /// Returns the slot of the learned rows of a mini-batch, and the level whose rows they are.
+    pub(crate) fn learned_slot(&self) -> Option<(Slot, u8)> {
+        self.runtime.lowered()[0].learned_slot()
+    }
+
+    /// Runs phases like [`Session::run`] over the whole graph with learned rows: `rows` are those of the vertices of this
+    /// rank's parts, `width` numbers each.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub(crate) fn run_with_rows(
+        &mut self,
+        phases: &[usize],
+        metrics: &[(usize, &str)],
+        rows: &Shared<f32>,
+        traced: bool,
+    ) -> Result<Done> {
+        let lowered = self.runtime.lowered();
+        let mut first = 0;
+        let mut given = Vec::new();
+        for part in self.runtime.own_parts() {
+            let slots = lowered[part].origins.get(&Origin::Embedding).into_iter().flatten();
+            let values = slots.map(|&slot| {
+                let numbers = lowered[part].tensor(slot).bytes as usize / size_of::<f32>();
+                first += numbers;
+                (slot, HostSlot::constant(&rows.slice(first - numbers..first)))
+            });
+            given.push((lowered[part].clone(), values.collect()));
+        }
+        let shares = given.into_iter().map(|(lowered, values)| ((*lowered).clone(), values)).collect();
+        self.run_phases(phases, metrics, &[], [traced, false], shares)
+    }
+
+    /// Reads a kept output in one piece from each part of this rank.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn read_of_parts<T: Pod>(&self, phase: usize, name: &str) -> Result<Vec<Vec<T>>> {
+        let slot = self.runtime.lowered()[0].phases[phase].output(name);
+        self.runtime.own_parts().map(|part| self.runtime.read(part, slot)).collect()
     }
 
     /// Runs phases like [`Session::run`] on a mini-batch. The plan is the one for the largest batch so far; only the

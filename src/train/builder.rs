@@ -8,20 +8,21 @@ use lapidary_cost_model::CostModel;
 use lapidary_kernels::StorageType;
 
 use super::batches::{BatchedEpoch, Batches, Drawing, Feeder};
+use super::embedding::{Embedding, check_embedding, wrong};
 use super::epoch::{
     EXPECTED_EPOCHS, EpochSpec, TrainingProgram, evaluation_over, evaluation_program, gradient_name, training_program,
 };
 use super::splits::{Learning, Setup};
 use super::trainer::{PLAIN_EPOCH, TRAIN_PHASE};
 use super::{Adam, DecayLayers, Optimizer, RunRecord, Trainer};
-use crate::bind::{bind, feature_kind, label_kind, model_for, watched};
+use crate::bind::{bind, bind_with, feature_kind, label_kind, model_for, watched};
 use crate::dataset::{Dataset, FeatureNorm, TRAIN};
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::{ModelRecord, RECORD_FORMAT};
 use crate::infer::digests::digest;
-use crate::lower::Inputs;
-use crate::model::{Model, Weights, initial_weights};
-use crate::program::Program;
+use crate::lower::{FeatureData, Inputs};
+use crate::model::{FeatureKind, Model, Weights, initial_weights};
+use crate::program::{EMBEDDING, Program};
 use crate::runtime::{Learner, Note, Partition, RunOptions, Runs, SplitRecord, StartUp, prior, run_option_setters};
 
 /// Settings of a [`Trainer`] before it is built: see [`Trainer::builder`].
@@ -40,6 +41,7 @@ pub struct TrainerBuilder<'a> {
     weights: Option<Weights>,
     epochs: Option<u64>,
     batches: Option<Batches>,
+    embedding: Option<usize>,
 }
 
 impl<'a> TrainerBuilder<'a> {
@@ -59,6 +61,7 @@ impl<'a> TrainerBuilder<'a> {
             weights: None,
             epochs: None,
             batches: None,
+            embedding: None,
         }
     }
 
@@ -141,6 +144,30 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
+    /// Learns a row of `width` numbers for each vertex, which the model reads in place of features; the dataset needs none.
+    /// It needs [`TrainerBuilder::batches`]. Without it, the model reads the features of the dataset.
+    ///
+    /// Initial rows are drawn from the standard normal distribution, as in `torch.nn.Embedding`. A batch updates the rows
+    /// that it read, as `torch.optim.SparseAdam` with the learning rate, betas and eps of the optimizer, or as SGD.
+    /// Weight decay does not apply to them. The rows are of the vertices of this graph: there are none for another one.
+    ///
+    /// ```
+    /// use lapidary::sample::NeighborSampler;
+    /// use lapidary::{Batches, Dataset, Model, Trainer};
+    ///
+    /// let data = Dataset::builtin("karate")?;
+    /// let model = Model::sage(&[16, 8, data.class_count()]);
+    /// let batches = Batches::new(2, NeighborSampler::new("5,5".parse()?));
+    /// let mut trainer = Trainer::builder(&model, &data).batches(batches).embedding(16).build()?;
+    /// trainer.step()?;
+    /// assert_eq!(trainer.weights()?.get("embedding.weight").unwrap().shape, [34, 16]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn embedding(mut self, width: usize) -> Self {
+        self.embedding = Some(width);
+        self
+    }
+
     /// Writes the programs, binds them to the data, and opens the devices with everything in place.
     ///
     /// # Errors
@@ -155,12 +182,24 @@ impl<'a> TrainerBuilder<'a> {
         let data = self.data;
         self.optimizer.check()?;
         check_data(data, self.model)?;
-        let model = model_for(self.model, data)?;
-        let feature_norm = self.feature_norm.unwrap_or_else(|| data.default_feature_norm());
-        let inputs = bind(data, feature_norm, model.config().weighted())?;
+        if let Some(width) = self.embedding {
+            check_embedding(width, self.model, self.batches.as_ref(), (self.dtype, self.feature_norm))?;
+        }
+        let features = match self.embedding {
+            Some(width) => FeatureKind::Learned { width },
+            None => feature_kind(data)?,
+        };
+        let model = model_for(self.model, data, features)?;
+        let (feature_norm, inputs) = match self.embedding {
+            Some(_) => (FeatureNorm::None, bind_with(data, FeatureData::none(), model.config().weighted())),
+            None => {
+                let norm = self.feature_norm.unwrap_or_else(|| data.default_feature_norm());
+                (norm, bind(data, norm, model.config().weighted())?)
+            }
+        };
         let spec = EpochSpec {
             model: &model,
-            features: feature_kind(data)?,
+            features,
             labels: label_kind(data),
             vertices: data.graph().vertex_count() as u64,
             edges: data.graph().edge_count() as u64,
@@ -181,13 +220,17 @@ impl<'a> TrainerBuilder<'a> {
         let batches = drawing.as_ref().map(levels).transpose()?;
         let evaluated = sampled.as_ref().map(levels).transpose()?;
         let spec = EpochSpec { batches, ..spec };
-        let TrainingProgram { program: training, parameters, losses } = training_program(&spec)?;
+        let TrainingProgram { program: training, mut parameters, losses } = training_program(&spec)?;
+        if let Some(width) = self.embedding.filter(|_| parameters.iter().any(|p| p.name == EMBEDDING)) {
+            return Err(wrong(width, format!("the model has a parameter `{EMBEDDING}` already; give it another name")));
+        }
         let evaluation = match evaluated {
             Some(_) => evaluation_over(&EpochSpec { batches: evaluated, ..spec })?,
             None => whole,
         };
         let gradients = parameters.iter().filter(|p| p.trained).map(|p| (TRAIN_PHASE, gradient_name(&p.name)));
-        let keep: Vec<_> = if self.keep_gradients { gradients.collect() } else { Vec::new() };
+        let mut keep: Vec<_> = if self.keep_gradients { gradients.collect() } else { Vec::new() };
+        keep.extend(self.embedding.map(|_| (TRAIN_PHASE, gradient_name(EMBEDDING))));
         let mut setup = Setup {
             options: self.options.clone(),
             training,
@@ -213,6 +256,9 @@ impl<'a> TrainerBuilder<'a> {
             None => first_split(&setup)?,
         };
         setup.spread_batches(&parts)?;
+        let size = self.embedding.map(|width| [data.graph().vertex_count(), width]);
+        let made = size.map(|size| Embedding::new(size, self.optimizer, &self.options.ranks, &parts));
+        let mut embedding = made.transpose()?;
         let split = Instant::now();
         let session = setup.open(parts, None)?;
         let learning = learner.map(|learner| Learning { learner, move_s: split.elapsed().as_secs_f64() });
@@ -222,7 +268,15 @@ impl<'a> TrainerBuilder<'a> {
         let splits = vec![SplitRecord { epoch: 1, parts: session.part_pairs() }];
         let initial = self.weights.as_ref().map(|weights| Ok::<_, Error>(digest(&weights.to_safetensors()?)));
         let initial_digest = initial.transpose()?;
-        let weights = self.weights.unwrap_or_else(|| initial_weights(&parameters, self.seed));
+        let mut weights = self.weights.unwrap_or_else(|| initial_weights(&parameters, self.seed));
+        if let Some(table) = &mut embedding {
+            // Weights that were given may lack it.
+            if weights.get(EMBEDDING).is_none() {
+                table.draw(self.seed);
+                table.add_rows(&mut weights)?;
+            }
+            parameters.push(table.parameter());
+        }
         let mut trainer = Trainer {
             parameters,
             epoch: 0,
@@ -237,6 +291,7 @@ impl<'a> TrainerBuilder<'a> {
             model: model.clone(),
             data: data.clone(),
             labels: label_kind(data),
+            embedding,
             losses,
             keeps_gradients: self.keep_gradients,
             trace: None,
@@ -252,6 +307,7 @@ impl<'a> TrainerBuilder<'a> {
                     model: model.config().clone(),
                     feature_norm,
                     dtype: self.dtype,
+                    embedding: self.embedding,
                 },
                 dataset: data.name().into(),
                 vertices: data.graph().vertex_count(),

@@ -8,7 +8,7 @@ use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
 use crate::program::passes::reuse::reuse;
-use crate::program::{LevelSizes, Loss, Passes, Program, SplitName, TensorId, append_backward, over_levels};
+use crate::program::{EMBEDDING, LevelSizes, Loss, Passes, Program, SplitName, TensorId, append_backward, over_levels};
 
 use super::optimizer::append_updates;
 use super::{DecayLayers, Optimizer};
@@ -34,7 +34,7 @@ pub(crate) struct EpochSpec<'a> {
 pub(super) const EXPECTED_EPOCHS: u64 = 100;
 
 /// Returns the name of the output of [`training_program`] that holds the gradient of a parameter.
-pub(super) fn gradient_name(parameter: &str) -> String {
+pub(crate) fn gradient_name(parameter: &str) -> String {
     format!("gradient {parameter}")
 }
 
@@ -67,8 +67,10 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<TrainingProgram, 
         order(&mut program, &spec.workload(true))?;
     }
     let gradients = append_backward(&mut program, &tensors)?;
-    if let Some(unused) = parameters.iter().find(|p| p.trained && !gradients.contains_key(&p.name)) {
-        return Err(ModelError::UnusedParameter { name: unused.name.clone() });
+    let learned = matches!(spec.features, FeatureKind::Learned { .. }).then_some(EMBEDDING);
+    let trained = parameters.iter().filter(|p| p.trained).map(|p| p.name.as_str()).chain(learned);
+    if let Some(unused) = trained.into_iter().find(|&name| !gradients.contains_key(name)) {
+        return Err(ModelError::UnusedParameter { name: unused.into() });
     }
     append_updates(&mut program, &parameters, &gradients, spec.optimizer, spec.decay)?;
     for (name, gradient) in &gradients {

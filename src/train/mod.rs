@@ -4,6 +4,7 @@ mod batches;
 mod builder;
 mod checkpoint_writer;
 mod divergence;
+mod embedding;
 mod epoch;
 mod lock;
 mod optimizer;
@@ -22,7 +23,9 @@ pub use batches::{
 pub(crate) use batches::{Drawing, Sources};
 pub use builder::TrainerBuilder;
 pub use checkpoint_writer::CheckpointWriter;
-pub(crate) use epoch::{EpochSpec, evaluation_program, training_program};
+pub use embedding::EmbeddingSize;
+pub(crate) use embedding::check_embedding;
+pub(crate) use epoch::{EpochSpec, evaluation_program, gradient_name, training_program};
 pub use lock::RunLock;
 pub use optimizer::{Adam, AdamW, DecayLayers, Optimizer, Sgd};
 pub use record::{Best, Change, PartialEpoch, RunRecord};

@@ -243,6 +243,14 @@ impl Optimizer {
         }
     }
 
+    /// Returns both betas and eps of Adam and AdamW; `None` for SGD.
+    pub(super) fn adam_settings(&self) -> Option<[f64; 3]> {
+        match *self {
+            Self::Sgd(_) => None,
+            Self::Adam(adam) | Self::AdamW(AdamW(adam)) => Some([adam.beta1, adam.beta2, adam.eps]),
+        }
+    }
+
     /// Returns the operation that updates one parameter.
     fn op(&self, decays: bool) -> op::Optimizer {
         let decay = |weight_decay| if decays { weight_decay } else { 0.0 };

@@ -132,6 +132,12 @@ impl Trainer {
             let single: Weights = moments.iter().filter(|(n, _)| *n == name).collect();
             single.check(&self.record.model.model.name, &[Parameter { name, ..parameter.clone() }])?;
         }
+        if let Some(table) = &self.embedding {
+            for name in table.moment_names() {
+                let single: Weights = moments.iter().filter(|(n, _)| *n == name).collect();
+                single.check(&self.record.model.model.name, &[Parameter { name, ..table.parameter() }])?;
+            }
+        }
         Ok(())
     }
 
@@ -143,6 +149,8 @@ impl Trainer {
             false => Err(Error::OtherRun { path: path.clone(), what, saved, asked }),
         };
         let texts = |saved: &dyn ToString, asked: &dyn ToString| [saved.to_string(), asked.to_string()];
+        // First: the model's first width follows from it.
+        same("embedding", differences(&saved.model.embedding, &asked.model.embedding, &[]))?;
         same("model", differences(&saved.model.model, &asked.model.model, &[]))?;
         same("dataset", texts(&saved.dataset, &asked.dataset))?;
         self.check_same_data(&path, saved)?;

@@ -163,6 +163,9 @@ impl Trainer {
         let peaks = [self.peak_device_bytes(), self.planned_peak_device_bytes()];
         self.session = self.setup.open(parts.clone(), Some(&mut self.session))?;
         self.setup.spread_batches(&parts)?;
+        if let Some(table) = &mut self.embedding {
+            table.spread(&parts)?;
+        }
         self.earlier_peaks = peaks;
         self.write_weights(&weights)?;
         self.set_moments(&moments)?;

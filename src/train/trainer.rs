@@ -9,6 +9,7 @@ use lapidary_cost_model::CostModel;
 use lapidary_kernels::{HostSlot, Shared, Slot, StorageType};
 
 use super::batches::{BatchRun, BatchedEpoch, OnBatch};
+use super::embedding::{Embedding, EmbeddingSize};
 use super::epoch::gradient_name;
 use super::optimizer::check_learning_rate;
 use super::record::Change;
@@ -17,9 +18,9 @@ use super::{Best, Move, RunRecord, Snapshot, StageSeconds, TrainerBuilder};
 use crate::bind::if_unchanged;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::infer::{Accuracy, ModelRecord, Position, Predictor};
+use crate::infer::{Accuracy, ModelRecord, Position, Predictor, TrainedOn};
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
-use crate::program::Origin;
+use crate::program::{EMBEDDING, Origin};
 use crate::runtime::{Done, Note, Partition, Session, StageSpan, StartUp, Trace};
 
 /// Indices of the phases of the lowered programs.
@@ -130,6 +131,8 @@ pub struct Trainer {
     pub(super) earlier_peaks: [Vec<u64>; 2],
     pub(super) keeps_gradients: bool,
     pub(super) labels: LabelKind,
+    /// What the model reads in place of features, if it is learned.
+    pub(super) embedding: Option<Embedding>,
     /// For each term of the loss, the name of its output in the training phase and its weight in the sum.
     pub(super) losses: Vec<(String, f64)>,
     pub(super) trace: Option<Trace>,
@@ -345,12 +348,16 @@ impl Trainer {
 
     /// Evaluates the current parameters, on the whole graph or on mini-batches. Returns the seconds of their stages, too.
     fn run_evaluation(&mut self, is_timed: bool) -> Result<(Accuracy, Done, Option<StageSeconds>)> {
-        let Self { setup, session, .. } = self;
+        let Self { setup, session, embedding, .. } = self;
         if let Some(evaluator) = &setup.evaluator {
-            let (accuracy, done, stages) = evaluator.evaluate(session, is_timed)?;
+            let (accuracy, done, stages) = evaluator.evaluate(session, embedding.as_mut(), is_timed)?;
             return Ok((accuracy, done, Some(stages)));
         }
-        let done = session.run(EVALUATION, &Accuracy::metrics(EVALUATE_PHASE), &[], is_timed)?;
+        let metrics = Accuracy::metrics(EVALUATE_PHASE);
+        let done = match embedding {
+            Some(table) => session.run_with_rows(EVALUATION, &metrics, &table.own_rows(), is_timed)?,
+            None => session.run(EVALUATION, &metrics, &[], is_timed)?,
+        };
         Ok((Accuracy::sum(&done, 0), done, None))
     }
 
@@ -362,11 +369,12 @@ impl Trainer {
         signal: Option<&AtomicUsize>,
         [traced, checked]: [bool; 2],
     ) -> Result<()> {
-        let Self { setup, session, losses, on_batch, progress, .. } = self;
+        let Self { setup, session, losses, on_batch, progress, embedding, record, .. } = self;
         match &setup.batches {
             Some((feeder, _)) => {
-                let run = BatchRun { epoch, batches, losses, signal, traced, checked };
-                feeder.run(session, progress, run, on_batch.as_mut())
+                let lr = record.learning_rate;
+                let run = BatchRun { epoch, batches, losses, lr, signal, traced, checked };
+                feeder.run(session, progress, run, on_batch.as_mut(), embedding.as_mut())
             }
             None => Ok(()),
         }
@@ -461,7 +469,8 @@ impl Trainer {
         self.best.as_ref()
     }
 
-    /// Returns the current parameters.
+    /// Returns the current parameters. A learned embedding is among them, as `embedding.weight`; with several ranks, all of
+    /// them have to call it then.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -471,10 +480,18 @@ impl Trainer {
             let data = vec![0.0; parameter.shape.iter().product()];
             weights.insert(&parameter.name, Weight { shape: parameter.shape.clone(), data });
         }
+        if let Some(table) = &self.embedding {
+            table.add_rows(&mut weights)?;
+        }
         Ok(weights)
     }
 
-    /// Returns the gradients of the last step, by parameter.
+    /// Returns the size of the learned embedding, with [`TrainerBuilder::embedding`].
+    pub fn embedding(&self) -> Option<EmbeddingSize> {
+        self.embedding.as_ref().map(Embedding::size)
+    }
+
+    /// Returns the gradients of the last step, by parameter. Those of a learned embedding are not among them.
     ///
     /// # Errors
     /// [`Error::NoGradients`] before the first step, and without [`TrainerBuilder::keep_gradients`]; [`Error::Device`].
@@ -482,7 +499,8 @@ impl Trainer {
         if !self.keeps_gradients || self.position() == Position::default() {
             return Err(Error::NoGradients);
         }
-        self.read_parameters(|name| self.session.output(TRAIN_PHASE, &gradient_name(name)))
+        let of_network = |name: &str| name != EMBEDDING;
+        self.read_parameters(|name| self.session.output(TRAIN_PHASE, &gradient_name(name)).filter(|_| of_network(name)))
     }
 
     /// Replaces the parameters.
@@ -496,7 +514,10 @@ impl Trainer {
     }
 
     /// Replaces the parameters by ones that were checked.
-    pub(super) fn write_weights(&self, weights: &Weights) -> Result<()> {
+    pub(super) fn write_weights(&mut self, weights: &Weights) -> Result<()> {
+        if let Some(table) = &mut self.embedding {
+            table.set_rows(weights);
+        }
         for (name, weight) in weights.iter() {
             if let Some(slots) = self.session.origin(&Origin::Parameter(name.into())) {
                 self.session.write(slots, &weight.data)?;
@@ -582,7 +603,14 @@ impl Trainer {
         }
         let ModelRecord { feature_norm, dtype, .. } = self.record.model;
         let predictor = Predictor::new(&self.model, weights, Some(feature_norm))?.dtype(dtype);
-        Ok(predictor.options(options).cost_model(self.learned()))
+        let predictor = predictor.options(options).cost_model(self.learned());
+        Ok(match self.embedding {
+            Some(_) => {
+                let (dataset, graph) = (self.record.dataset.clone(), Some(self.data.fingerprint().graph.clone()));
+                predictor.trained_on(TrainedOn { dataset, graph })
+            }
+            None => predictor,
+        })
     }
 
     /// Returns the learned cost model, refitted to the newest measurements.
@@ -607,7 +635,10 @@ impl Trainer {
     }
 
     /// Replaces the optimizer's moments with ones that [`Trainer::check_moments`] has checked.
-    pub(super) fn set_moments(&self, moments: &Weights) -> Result<()> {
+    pub(super) fn set_moments(&mut self, moments: &Weights) -> Result<()> {
+        if let Some(table) = &mut self.embedding {
+            table.set_moments(moments);
+        }
         for (name, _, slots) in self.moment_slots() {
             if let Some(moment) = moments.get(&name) {
                 self.session.write(slots, &moment.data)?;
@@ -632,6 +663,9 @@ impl Trainer {
         let mut moments = Weights::default();
         for (name, parameter, slots) in self.moment_slots() {
             moments.insert(&name, Weight { shape: parameter.shape.clone(), data: self.session.read(slots)? });
+        }
+        if let Some(table) = &self.embedding {
+            table.add_moments(&mut moments)?;
         }
         Ok(moments)
     }

@@ -128,6 +128,9 @@ pub(in crate::cli) struct BatchArgs {
     /// How many batches each stage (sampling, gathering, computing) may be ahead of the next
     #[arg(long, value_name = "N", default_value_t = 2, requires = "batch")]
     pub look_ahead: usize,
+    /// Learn a row of WIDTH numbers for each vertex, which the model reads instead of features [default: off]
+    #[arg(long, value_name = "WIDTH", requires = "batch")]
+    pub embedding: Option<usize>,
     /// Read the features of each batch from the dataset's file, and keep in memory only the rows that are read most often:
     /// a share of all rows, as in 10%, or a size, as in 2GiB [default: off, the file is mapped]
     #[arg(long, value_name = "SIZE", requires = "batch")]
@@ -139,6 +142,11 @@ pub(in crate::cli) struct BatchArgs {
 }
 
 impl BatchArgs {
+    /// Returns the number of columns that the model reads: those of the learned rows, or those of the features.
+    pub(in crate::cli) fn input_width(&self, data: &Dataset) -> usize {
+        self.embedding.unwrap_or_else(|| data.feature_width())
+    }
+
     /// Returns the mini-batches that were asked for.
     pub(in crate::cli) fn batches(&self, data: &Dataset) -> Result<Option<Batches>> {
         let (Some(size), Some(fanouts)) = (self.batch, self.check()?) else { return Ok(None) };
@@ -200,6 +208,9 @@ impl BatchArgs {
         }
         self.caches()?;
         self.seed_shares()?;
+        if self.embedding == Some(0) {
+            return Err(wrong("embedding", "0", "a row has at least one number".into()));
+        }
         self.fanout.as_deref().map(|text| fanouts("fanout", text)).transpose()
     }
 }
@@ -351,6 +362,9 @@ impl TrainArgs {
                 Some(fanouts) => batches.evaluation(NeighborSampler::new(fanouts)),
                 None => batches,
             });
+        }
+        if let Some(width) = self.batches.embedding {
+            builder = builder.embedding(width);
         }
         if let Some(norm) = self.feature_norm()? {
             builder = builder.feature_norm(norm);

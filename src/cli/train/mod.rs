@@ -22,8 +22,8 @@ use crate::train::{CheckpointWriter, RunLock, Trainer};
 
 pub(super) use args::{BatchArgs, TrainArgs};
 use recovery::{QuietPanics, Recovery, batches_done};
-pub(super) use report::reads_line;
 use report::{Done, epoch_line, introduce, move_line, summarise};
+pub(super) use report::{embedding_line, learned_line, reads_line};
 
 /// Number of progress lines, if standard error is not a terminal and shows no bar.
 const PROGRESS_LINES: u64 = 10;
@@ -49,7 +49,7 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     ranks.agree_on(&data)?;
     let read_seconds = start.elapsed().as_secs_f64();
     args.check_data(&data)?;
-    let model = args.model.model(data.feature_width(), data.class_count())?;
+    let model = args.model.model(args.batches.input_width(&data), data.class_count())?;
     if !args.output.json {
         introduce(args, &data, &model)?;
     }

@@ -4,13 +4,13 @@ use bytesize::ByteSize;
 use serde_json::json;
 
 use super::args::TrainArgs;
-use crate::bind::uses_edge_weights;
+use crate::bind::{feature_kind, uses_edge_weights};
 use crate::cli::output::{self, align, facts, json_line, percent, print, say, seconds, table};
 use crate::dataset::{Dataset, TEST, TRAIN, VAL};
 use crate::error::Result;
-use crate::model::{LabelKind, Model};
+use crate::model::{FeatureKind, LabelKind, Model};
 use crate::ranks::{Ranks, Sent};
-use crate::train::{Epoch, Move, StageSeconds, Trainer};
+use crate::train::{EmbeddingSize, Epoch, Move, StageSeconds, Trainer};
 
 /// The measurements of a run.
 #[derive(Default)]
@@ -102,7 +102,11 @@ pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Resu
         1 => String::new(),
         heads => format!(" with {heads} heads"),
     };
-    let weights = match (uses_edge_weights(model, data)?, data.edge_weights()) {
+    let features = match args.batches.embedding {
+        Some(width) => FeatureKind::Learned { width },
+        None => feature_kind(data)?,
+    };
+    let weights = match (uses_edge_weights(model, data, features)?, data.edge_weights()) {
         (true, _) => " with weights",
         (false, Some(_)) => " (weights not used)",
         (false, None) => "",
@@ -168,6 +172,9 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
             "planned_bytes_to_host": planned_to_host,
             "measured_bytes_to_host": to_host,
         });
+        if let Some(size) = trainer.embedding() {
+            line["embedding"] = embedding_line(&size);
+        }
         if planned_between > 0 {
             line["planned_bytes_between_devices"] = planned_between.into();
             line["measured_bytes_between_devices"] = between.into();
@@ -195,6 +202,7 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
     if let Some(stages) = done.stages {
         rows.push(("batches", format!("{} per epoch; {}", stages.batches, stages_line(&stages))));
         let StageSeconds { vertices, found, rows_read, bytes_read, .. } = stages;
+        let what = if trainer.embedding().is_some() { "embedding" } else { "features" };
         let mut features = format!("{} rows per epoch", output::count(vertices));
         if args.batches.device_cache.is_some() {
             features += &format!("; {:.1} % of them are on the devices already", percentage(found, vertices));
@@ -202,7 +210,10 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
         if args.batches.feature_cache.is_some() {
             features += &format!("; {}", reads_line([rows_read, bytes_read]));
         }
-        rows.push(("features", features));
+        if let Some(size) = trainer.embedding() {
+            features += &format!("; {}", learned_line(&size));
+        }
+        rows.push((what, features));
         if stages.rounds > 0 {
             let (count, bytes) = (output::count(stages.fetched_rows), ByteSize(stages.fetched_bytes));
             let mut fetched = format!("{count} rows, {bytes}, in {} rounds per epoch by rank 0", stages.rounds);
@@ -263,6 +274,18 @@ fn stages_line(stages: &StageSeconds) -> String {
 /// Describes how many rows of features an epoch reads from the dataset's file.
 pub(in crate::cli) fn reads_line([rows, bytes]: [u64; 2]) -> String {
     format!("{} rows are read from the dataset's file: {} in whole pages", output::count(rows), ByteSize(bytes))
+}
+
+/// Describes a learned embedding, and the memory of the host that it takes.
+pub(in crate::cli) fn learned_line(size: &EmbeddingSize) -> String {
+    let EmbeddingSize { rows, width, bytes, moment_bytes } = *size;
+    let [bytes, moments] = [bytes, moment_bytes].map(ByteSize);
+    format!("{} rows of {width} are learned: {bytes} on the host, moments {moments}", output::count(rows))
+}
+
+pub(in crate::cli) fn embedding_line(size: &EmbeddingSize) -> serde_json::Value {
+    let EmbeddingSize { rows, width, bytes, moment_bytes } = *size;
+    json!({"rows": rows, "width": width, "bytes": bytes, "moment_bytes": moment_bytes})
 }
 
 /// Returns what each rank has sent to each other one: `[from, to, messages with rows, bytes of rows, messages, bytes]`.

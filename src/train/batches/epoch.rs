@@ -7,10 +7,12 @@ use std::time::Instant;
 use super::{Drawing, Sources, StageSeconds};
 use crate::error::{NotFinite, Result};
 use crate::lower::BatchSupply;
-use crate::program::Origin;
+use crate::program::{EMBEDDING, Origin};
 use crate::ranks::RowStore;
 use crate::runtime::{Done, Session, StageSpan};
 use crate::train::PartialEpoch;
+use crate::train::embedding::Embedding;
+use crate::train::epoch::gradient_name;
 use crate::train::trainer::{PLAIN_EPOCH, TRAIN_PHASE, clock, sum_of_terms};
 
 /// The mini-batches of a trainer.
@@ -58,6 +60,8 @@ pub(in crate::train) struct BatchRun<'a> {
     pub batches: u64,
     /// Names and weights of the terms of the loss.
     pub losses: &'a [(String, f64)],
+    /// The learning rate of learned rows.
+    pub lr: f64,
     /// The run ends after a batch if this is no longer 0. Several ranks end after the same one, as soon as all know it.
     pub signal: Option<&'a AtomicUsize>,
     pub traced: bool,
@@ -75,13 +79,14 @@ impl Feeder {
 
     /// Runs the next batches of an epoch of which `so_far` has been run, and adds them to it. An epoch ends early if its
     /// loss is not finite, or if a number is not finite and all are checked. After an error, `so_far` has the batches
-    /// before it.
+    /// before it. If the model reads learned rows, they are taken and updated batch by batch: see [`Embedding`].
     pub(in crate::train) fn run(
         &self,
         session: &mut Session,
         so_far: &mut BatchedEpoch,
         run: BatchRun<'_>,
         mut on_batch: Option<&mut OnBatch>,
+        mut embedding: Option<&mut Embedding>,
     ) -> Result<()> {
         let (began, seconds) = (Instant::now(), so_far.done.seconds[0]);
         let contents = session.batch_contents(PLAIN_EPOCH);
@@ -93,13 +98,21 @@ impl Feeder {
         let pulls = self.store.as_ref().map(|store| store.begin());
         let edges = self.drawing.begin_drawing();
         let from = Sources { supply: &self.supply, contents: &contents, pulls: pulls.as_ref(), edges: edges.as_ref() };
-        let fed = self.drawing.each(run.epoch, numbers, &from, |number, batch| {
+        let learned = session.learned_slot();
+        let fed = self.drawing.each(run.epoch, numbers, &from, |number, mut batch| {
             let seeds = batch.sizes.first().map_or(0, |sizes| sizes.labelled);
             if let Some(signal) = run.signal {
                 session.say_signal(signal.load(Ordering::Relaxed));
             }
-            let controls = [(Origin::Clock, clock(before + number as u64 + 1))];
+            let (step, pull) = (before + number as u64 + 1, number as u64);
+            let controls = [(Origin::Clock, clock(step))];
+            let table = embedding.as_deref_mut().zip(learned);
+            let rows = table.map(|(table, slot)| table.give(&mut batch, slot, pull, pulls.as_ref())).transpose()?;
             let done = session.run_batch(PLAIN_EPOCH, &metrics, &controls, batch, [run.traced, run.checked])?;
+            if let Some((table, rows)) = embedding.as_deref_mut().zip(rows) {
+                let gradients = session.read_of_parts(TRAIN_PHASE, &gradient_name(EMBEDDING))?;
+                table.update(rows, gradients, (step, run.lr), pull, pulls.as_ref())?;
+            }
             so_far.partial.loss_sum += seeds as f64 * sum_of_terms(&done, run.losses);
             so_far.partial.seeds += seeds;
             so_far.partial.batches = number as u64 + 1;
@@ -114,6 +127,9 @@ impl Feeder {
         so_far.done.seconds = [seconds + began.elapsed().as_secs_f64(), 0.0];
         let (stages, spans) = fed?;
         so_far.stages.add(stages);
+        if let Some(table) = embedding {
+            table.count_into(&mut so_far.stages);
+        }
         so_far.spans.extend(spans.into_iter().filter(|_| run.traced));
         Ok(())
     }

@@ -6,6 +6,7 @@ use super::{EVALUATION_EPOCH, Feeder, Sources, StageSeconds};
 use crate::error::Result;
 use crate::infer::{Accuracy, Counts};
 use crate::runtime::{Done, Session};
+use crate::train::embedding::Embedding;
 use crate::train::trainer::{EVALUATE_PHASE, EVALUATION};
 
 impl Feeder {
@@ -17,6 +18,7 @@ impl Feeder {
     pub(in crate::train) fn evaluate(
         &self,
         session: &mut Session,
+        mut embedding: Option<&mut Embedding>,
         is_timed: bool,
     ) -> Result<(Accuracy, Done, StageSeconds)> {
         let began = Instant::now();
@@ -27,12 +29,19 @@ impl Feeder {
         let pulls = self.store.as_ref().map(|store| store.begin());
         let edges = self.drawing.begin_drawing();
         let from = Sources { supply: &self.supply, contents: &contents, pulls: pulls.as_ref(), edges: edges.as_ref() };
-        let (stages, _) = self.drawing.each(EVALUATION_EPOCH, numbers, &from, |_, batch| {
+        let learned = session.learned_slot();
+        let (mut stages, _) = self.drawing.each(EVALUATION_EPOCH, numbers, &from, |number, mut batch| {
+            if let Some((table, slot)) = embedding.as_deref_mut().zip(learned) {
+                table.give(&mut batch, slot, number as u64, pulls.as_ref())?;
+            }
             let done = session.run_batch(EVALUATION, &metrics, &[], batch, [is_timed, false])?;
             counts.add(&done, 0);
             all.add(done);
             Ok(true)
         })?;
+        if let Some(table) = embedding {
+            table.count_into(&mut stages);
+        }
         all.seconds = [began.elapsed().as_secs_f64(), 0.0];
         Ok((counts.accuracy(), all, stages))
     }

@@ -90,7 +90,7 @@ impl Drawing {
             let pulled = pulled.as_ref().map(|pulled| (pulled, first..first + rows));
             first += rows;
             let values = from.values(drawn, pulled).map_err(|source| failed("gathering", number, source))?;
-            Ok(BatchShare { sizes: *sizes, values })
+            Ok(BatchShare { sizes: *sizes, vertices: drawn.vertices.clone(), values })
         };
         let own = drawn.iter().zip(&own_sizes).map(share).collect::<Result<_>>()?;
         let fetched = pulled.as_ref().map(Fetched::of).unwrap_or_default();

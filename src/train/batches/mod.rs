@@ -171,6 +171,12 @@ impl Batches {
         }
     }
 
+    /// Returns the option of the cache of features that is set, if any is.
+    pub(super) fn cached(&self) -> Option<&'static str> {
+        let of = |cache: Option<FeatureCache>, option| cache.map(|_| option);
+        of(self.feature_cache, "feature_cache").or(of(self.device_cache, "device_cache"))
+    }
+
     pub(super) fn record(&self) -> BatchRecord {
         let evaluation = self.evaluation.as_ref().map(|sampler| sampler.name());
         BatchRecord { size: self.size, sampler: self.sampler.name(), evaluation }
