@@ -328,7 +328,9 @@ fn as_many_batches_are_prepared_at_a_time_as_may_be_ahead_and_no_more() {
         let mut trainer = trainer(&model, &data).batches(batches).build().unwrap();
         trainer.step().unwrap();
         let done = computed.clone();
-        trainer.on_batch(move |_, _| drop(done.fetch_add(1, Ordering::SeqCst)));
+        trainer.on_batch(move |_, _| {
+            done.fetch_add(1, Ordering::SeqCst);
+        });
         let batches = trainer.step().unwrap().stages.unwrap().batches;
         assert_eq!((begun.load(Ordering::SeqCst) as u64, batches % look_ahead as u64), (batches, 0));
         // Each lane samples one and gathers one; another one is computed.
