@@ -23,6 +23,7 @@
 //! # Ok::<(), lapidary_data::dataset::Error>(())
 //! ```
 
+mod batches;
 mod file;
 pub mod hypergraph;
 pub mod metis;
@@ -34,6 +35,7 @@ use std::ops::Range;
 
 use crate::graph::{Graph, Permutation};
 
+pub use batches::{BatchDraws, Estimate};
 pub use volume::{Largest, PartVolume, Volume};
 pub use write::write;
 
