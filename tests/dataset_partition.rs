@@ -186,8 +186,8 @@ fn metis_cuts_where_few_edges_are() {
     assert!(!graph.is_symmetric(), "METIS gets both directions all the same");
     for objective in [Objective::Cut, Objective::Volume] {
         for weight in [VertexWeight::Rows, VertexWeight::Edges] {
-            let found = metis::assign(&graph, parts(4), objective, weight, 1).unwrap();
-            assert_eq!(found, metis::assign(&graph, parts(4), objective, weight, 1).unwrap());
+            let found = metis::assign(&graph, parts(4), objective, &[weight], 1).unwrap();
+            assert_eq!(found, metis::assign(&graph, parts(4), objective, &[weight], 1).unwrap());
             let volume = Volume::of(&graph, &found);
             assert_eq!((volume.halo_rows, volume.backward_rows, volume.messages), (4, 4, 4), "{found:?}");
             assert!(volume.parts.iter().all(|part| part.vertices == 8));

@@ -13,10 +13,10 @@ mod snapshot;
 mod splits;
 mod trainer;
 
-#[cfg(feature = "command")]
-pub(crate) use batches::other_layers;
 pub use batches::{BatchRecord, Batches, FeatureCache, ParseFeatureCacheError, StageSeconds};
 pub(crate) use batches::{Drawing, Sources};
+#[cfg(feature = "command")]
+pub(crate) use batches::{labelled, other_layers};
 pub use builder::TrainerBuilder;
 pub use checkpoint_writer::CheckpointWriter;
 pub(crate) use epoch::{EpochSpec, evaluation_program, training_program};

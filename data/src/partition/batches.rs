@@ -1,5 +1,8 @@
 //! The rows that parts fetch for mini-batches.
 
+use std::num::NonZeroUsize;
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::Assignment;
@@ -35,7 +38,7 @@ pub struct BatchDraws<'a> {
     /// The seeds of an epoch, which are distinct vertices.
     pub seeds: &'a [u32],
     /// The number of seeds of a batch. The last batch of an epoch has what is left.
-    pub size: std::num::NonZeroUsize,
+    pub size: NonZeroUsize,
 }
 
 /// A mean over batches.
@@ -55,6 +58,17 @@ impl Estimate {
         let squares: f64 = batches.iter().map(|&number| (number as f64 - mean).powi(2)).sum();
         Self { mean, error: 1.96 * (squares / (count - 1.0) / count).sqrt() }
     }
+}
+
+/// Returns the seed of a run that has other batches than those that
+/// [`hypergraph::stochastic`](super::hypergraph::stochastic) draws with this seed.
+pub fn fresh_run(seed: u64) -> u64 {
+    run(seed, 2)
+}
+
+/// Returns the seed of the run whose batches have one of three purposes.
+pub(super) fn run(seed: u64, purpose: u64) -> u64 {
+    seed.wrapping_mul(3).wrapping_add(purpose)
 }
 
 impl BatchDraws<'_> {
@@ -91,7 +105,7 @@ impl BatchDraws<'_> {
     pub(super) fn each<T: Send>(
         &self,
         run: u64,
-        batches: std::ops::Range<usize>,
+        batches: Range<usize>,
         of_batch: impl Fn(&[u32], BatchKey, &mut Scratch) -> Result<T, SampleError> + Sync,
     ) -> Result<Vec<T>, SampleError> {
         let per_epoch = self.seeds.len().div_ceil(self.size.get());
@@ -118,7 +132,7 @@ impl BatchDraws<'_> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::num::{NonZeroU32, NonZeroUsize};
+    use std::num::NonZeroU32;
 
     use proptest::prelude::*;
 

@@ -101,6 +101,24 @@ pub(in crate::cli) struct BatchArgs {
     /// Train on mini-batches around N vertices each, instead of on the whole graph at once
     #[arg(long, value_name = "N", requires = "fanout")]
     pub batch: Option<usize>,
+    #[command(flatten)]
+    pub draws: DrawArgs,
+    /// How many batches each stage (sampling, gathering, computing) may be ahead of the next
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "batch")]
+    pub look_ahead: usize,
+    /// Read the features of each batch from the dataset's file, and keep in memory only the rows that are read most often:
+    /// a share of all rows, as in 10%, or a size, as in 2GiB [default: off, the file is mapped]
+    #[arg(long, value_name = "SIZE", requires = "batch")]
+    pub feature_cache: Option<String>,
+    /// Keep on each device the rows of features that are read most often, and copy only the others: a share of all rows, or
+    /// a size [default: off]
+    #[arg(long, value_name = "SIZE", requires = "batch")]
+    pub device_cache: Option<String>,
+}
+
+/// The flags that say what is drawn. They need a flag `--batch`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct DrawArgs {
     /// What is drawn: neighbor (in-edges of each vertex), subgraph (all edges among the vertices of neighbor), fastgcn or
     /// ladies (vertices for each layer)
     #[arg(long, value_name = "NAME", default_value = "neighbor", requires = "batch")]
@@ -115,29 +133,13 @@ pub(in crate::cli) struct BatchArgs {
     /// Draw by the weights of the edges instead of uniformly (neighbor)
     #[arg(long, requires = "batch", conflicts_with = "replace")]
     pub by_weight: bool,
-    /// How many batches each stage (sampling, gathering, computing) may be ahead of the next
-    #[arg(long, value_name = "N", default_value_t = 2, requires = "batch")]
-    pub look_ahead: usize,
-    /// Read the features of each batch from the dataset's file, and keep in memory only the rows that are read most often:
-    /// a share of all rows, as in 10%, or a size, as in 2GiB [default: off, the file is mapped]
-    #[arg(long, value_name = "SIZE", requires = "batch")]
-    pub feature_cache: Option<String>,
-    /// Keep on each device the rows of features that are read most often, and copy only the others: a share of all rows, or
-    /// a size [default: off]
-    #[arg(long, value_name = "SIZE", requires = "batch")]
-    pub device_cache: Option<String>,
 }
 
 impl BatchArgs {
     /// Returns the mini-batches that were asked for.
     pub(in crate::cli) fn batches(&self, data: &Dataset) -> Result<Option<Batches>> {
-        let (Some(size), Some(fanouts)) = (self.batch, self.check()?) else { return Ok(None) };
-        let batches = match self.sampler.as_str() {
-            "subgraph" => Batches::new(size, SubgraphSampler::new(fanouts)),
-            "fastgcn" => Batches::new(size, LayerSampler::fastgcn(fanouts, data.graph())),
-            "ladies" => Batches::new(size, LayerSampler::ladies(fanouts)),
-            _ => Batches::new(size, self.neighbor(fanouts, data)?),
-        };
+        let Some(size) = self.batch else { return Ok(None) };
+        let Some(batches) = self.draws.batches(size, data)? else { return Ok(None) };
         let mut batches = batches.look_ahead(self.look_ahead);
         let [in_memory, on_device] = self.caches()?;
         if let Some(cache) = in_memory {
@@ -153,6 +155,25 @@ impl BatchArgs {
     fn caches(&self) -> Result<[Option<FeatureCache>; 2]> {
         let parsed = |option, text: &Option<String>| text.as_deref().map(|text| cache(option, text)).transpose();
         Ok([parsed("feature_cache", &self.feature_cache)?, parsed("device_cache", &self.device_cache)?])
+    }
+
+    /// Checks the flags, and returns the fan-outs.
+    pub(in crate::cli) fn check(&self) -> Result<Option<Fanouts>> {
+        self.caches()?;
+        self.draws.check()
+    }
+}
+
+impl DrawArgs {
+    /// Returns batches of this number of seeds, if there are fan-outs.
+    pub(in crate::cli) fn batches(&self, size: usize, data: &Dataset) -> Result<Option<Batches>> {
+        let Some(fanouts) = self.check()? else { return Ok(None) };
+        Ok(Some(match self.sampler.as_str() {
+            "subgraph" => Batches::new(size, SubgraphSampler::new(fanouts)),
+            "fastgcn" => Batches::new(size, LayerSampler::fastgcn(fanouts, data.graph())),
+            "ladies" => Batches::new(size, LayerSampler::ladies(fanouts)),
+            _ => Batches::new(size, self.neighbor(fanouts, data)?),
+        }))
     }
 
     fn neighbor(&self, fanouts: Fanouts, data: &Dataset) -> Result<NeighborSampler> {
@@ -180,7 +201,6 @@ impl BatchArgs {
                 return Err(wrong("sampler", sampler, expected));
             }
         }
-        self.caches()?;
         self.fanout.as_deref().map(|text| fanouts("fanout", text)).transpose()
     }
 }

@@ -20,7 +20,7 @@ use crate::ranks::Ranks;
 use crate::runtime::TraceFile;
 use crate::train::{CheckpointWriter, RunLock, Trainer};
 
-pub(super) use args::{BatchArgs, TrainArgs};
+pub(super) use args::{BatchArgs, DrawArgs, TrainArgs};
 use recovery::{QuietPanics, Recovery, batches_done};
 pub(super) use report::reads_line;
 use report::{Done, epoch_line, introduce, move_line, summarise};

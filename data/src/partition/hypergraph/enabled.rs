@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use mt_kahypar::{Context, Hypergraph, Objective, Preset, initialize};
 use rayon::prelude::*;
 
-use super::{Nets, Stochastic};
 use super::balance::{check, weights};
 use super::pins::{MOST, Pins, small};
 use super::search::search;
+use super::{Nets, Stochastic};
 use crate::dataset::{Error, Result};
 use crate::graph::Graph;
 use crate::partition::{Assignment, BatchDraws, VertexWeight};

@@ -1,6 +1,9 @@
 //! The search for the number of mini-batches whose nets give the best parts.
 
+use std::ops::Range;
+
 use crate::dataset::{Error, Result};
+use crate::partition::batches::run;
 use crate::partition::{Assignment, BatchDraws, Estimate};
 use crate::sample::SampleError;
 
@@ -17,7 +20,7 @@ const HELD_OUT: usize = 64;
 /// `partition` partitions a hypergraph that begins with the nets of the graph.
 ///
 /// # Errors
-/// Those of `partition`; [`Error::Batches`]; [`Error::NotForThisData`] if the first batches have too many pins.
+/// Those of `partition`; [`Error::Batch`]; [`Error::NotForThisData`] if the first batches have too many pins.
 pub(super) fn search(
     draws: &BatchDraws<'_>,
     of_graph: Pins,
@@ -76,12 +79,7 @@ pub(super) fn search(
 }
 
 /// Returns the nets of some batches of a run; `None` if they have more than `most` pins.
-fn drawn_nets(
-    draws: &BatchDraws<'_>,
-    run: u64,
-    batches: std::ops::Range<usize>,
-    most: usize,
-) -> Result<Option<Pins>> {
+fn drawn_nets(draws: &BatchDraws<'_>, run: u64, batches: Range<usize>, most: usize) -> Result<Option<Pins>> {
     let mut nets = Pins { offsets: vec![0], pins: Vec::new() };
     for first in batches.clone().step_by(FIRST) {
         // A few batches at a time, since they take more memory than their nets.
@@ -94,9 +92,4 @@ fn drawn_nets(
         }
     }
     Ok(Some(nets))
-}
-
-/// Returns the seed of the runs whose batches have one of three purposes. Different seeds give different runs.
-fn run(seed: u64, purpose: u64) -> u64 {
-    seed.wrapping_mul(3).wrapping_add(purpose)
 }
