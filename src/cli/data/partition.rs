@@ -20,7 +20,7 @@ use crate::dataset::{self, Arrays, Dataset};
 use crate::error::{Error, Result};
 use crate::forecast::{DryRun, Subject};
 use crate::partition::hypergraph::{self, Stochastic, Trial};
-use crate::partition::{self, BatchDraws, Estimate, Volume, fresh_run};
+use crate::partition::{self, Assignment, BatchDraws, Estimate, Volume, fresh_run};
 use crate::runtime::Devices;
 use crate::train::Batches;
 
@@ -149,8 +149,15 @@ struct Report<'a> {
     imbalances: Vec<f64>,
     partition_seconds: f64,
     search: Option<Search>,
+    fetched: Option<Fetched>,
+}
+
+/// What parts do for mini-batches.
+struct Fetched {
     /// The rows that parts fetch for each of the fresh batches.
-    fetched: Option<Vec<u64>>,
+    rows: Vec<u64>,
+    /// The seeds of an epoch that each part owns.
+    part_seeds: Vec<u64>,
 }
 
 /// How the hypergraph of mini-batches was chosen.
@@ -187,8 +194,7 @@ pub(super) fn run(args: &PartitionArgs) -> Result<()> {
     let partition_seconds = start.elapsed().as_secs_f64();
     let imbalances = weights.iter().map(|weight| assignment.imbalance(data.graph(), weight.each())).collect();
     let (volume, fetched) = working("counting rows of", &args.data, args.json, || {
-        let count = |draws: &BatchDraws<'_>| draws.fetched_rows(&assignment, fresh_run(args.seed), FRESH_BATCHES);
-        let fetched = draws.as_ref().map(count).transpose().map_err(dataset::Error::Batch)?;
+        let fetched = draws.as_ref().map(|draws| Fetched::count(draws, &assignment, args.seed)).transpose()?;
         Ok((Volume::of(data.graph(), &assignment), fetched))
     })?;
     let start = Instant::now();
@@ -210,6 +216,15 @@ fn with_features(data: &Dataset) -> Result<Cow<'_, Dataset>> {
     }
     let arrays = Arrays::new(data.graph().clone()).features(Array2::zeros((data.graph().vertex_count(), 1)));
     Ok(Cow::Owned(Dataset::from_arrays(arrays)?))
+}
+
+impl Fetched {
+    fn count(draws: &BatchDraws<'_>, assignment: &Assignment, seed: u64) -> Result<Self> {
+        let rows = draws.fetched_rows(assignment, fresh_run(seed), FRESH_BATCHES).map_err(dataset::Error::Batch)?;
+        let mut part_seeds = vec![0; assignment.count().get() as usize];
+        draws.seeds.iter().for_each(|&seed| part_seeds[assignment.part_of()[seed as usize] as usize] += 1);
+        Ok(Self { rows, part_seeds })
+    }
 }
 
 impl Report<'_> {
@@ -250,12 +265,13 @@ impl Report<'_> {
             "part_sends": column(|part| part.sends),
             "part_receives": column(|part| part.receives),
         });
-        if let Some(fetched) = &self.fetched {
-            let Estimate { mean, error } = Estimate::of(fetched);
+        if let Some(Fetched { rows, part_seeds }) = &self.fetched {
+            let Estimate { mean, error } = Estimate::of(rows);
+            line["part_seeds"] = json!(part_seeds);
             line["batch"] = args.batch.into();
             line["fanout"] = args.draws.fanout.clone().into();
             line["sampler"] = args.draws.sampler.clone().into();
-            line["fetched_rows"] = json!({ "mean": mean, "error": error, "batches": fetched });
+            line["fetched_rows"] = json!({ "mean": mean, "error": error, "batches": rows });
         }
         if let Some(Search { trials, best, is_limited }) = &self.search {
             let estimate = |estimate: Estimate| json!({ "mean": estimate.mean, "error": estimate.error });
@@ -290,8 +306,11 @@ impl Report<'_> {
             ("partition", seconds(self.partition_seconds)),
         ];
         if let Some(fetched) = &self.fetched {
-            let of = format!("rows per batch ({} fresh batches)", fetched.len());
-            rows.push(("fetched", format!("{} {of}", rounded(Estimate::of(fetched)))));
+            let of = format!("rows per batch ({} fresh batches)", fetched.rows.len());
+            rows.push(("fetched", format!("{} {of}", rounded(Estimate::of(&fetched.rows)))));
+            let (most, sum) = (fetched.part_seeds.iter().max(), fetched.part_seeds.iter().sum::<u64>());
+            let mean = sum as f64 / fetched.part_seeds.len() as f64;
+            rows.push(("seeds", format!("{:.3} times the mean, at most", *most.unwrap_or(&0) as f64 / mean)));
         }
         print(&facts(&rows))?;
         if let Some(search) = &self.search {
