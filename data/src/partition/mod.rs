@@ -195,3 +195,22 @@ fn merged<'a>(mut a: &'a [u32], mut b: &'a [u32]) -> impl Iterator<Item = u32> +
         Some(next)
     })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labelled_vertices_have_nearly_all_of_the_weight() {
+        let graph = Graph::from_edges(100, &[]).unwrap();
+        let labelled: Vec<bool> = (0..100).map(|v| v < 10).collect();
+        let weight = VertexWeight::Labelled(&labelled);
+        assert_eq!((weight.of(&graph, 9), weight.of(&graph, 10)), (1, 0));
+        let positive = weight.positive(&graph);
+        assert_eq!((positive(9), positive(10)), (640, 1));
+        // Without any, all weigh the same.
+        assert_eq!(VertexWeight::Labelled(&[false; 100]).positive(&graph)(0), 1);
+        assert_eq!(VertexWeight::Given(&[0, 7]).positive(&graph)(1), 7);
+    }
+}

@@ -93,3 +93,80 @@ fn drawn_nets(draws: &BatchDraws<'_>, run: u64, batches: Range<usize>, most: usi
     }
     Ok(Some(nets))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::num::{NonZeroU32, NonZeroUsize};
+
+    use super::*;
+    use crate::graph::Graph;
+    use crate::partition::hypergraph::Nets;
+    use crate::sample::NeighborSampler;
+
+    /// A ring of 64 vertices, each of which reads the next four.
+    fn ring() -> Graph {
+        let edges: Vec<(u32, u32)> = (0..64).flat_map(|v| (1..=4).map(move |i| ((v + i) % 64, v))).collect();
+        Graph::from_edges(64, &edges).unwrap()
+    }
+
+    /// Searches with given parts, one after the other, instead of those of a partitioner. `parts[i]` is the number of
+    /// runs of consecutive vertices that are alternately in one of two parts. Returns the pins of all hypergraphs, too.
+    fn searched(parts: &[u32], most_pins: u64) -> Result<(Stochastic, Vec<usize>)> {
+        let (graph, sampler) = (ring(), NeighborSampler::new("2,2".parse().unwrap()));
+        let seeds: Vec<u32> = (0..64).collect();
+        let draws = BatchDraws { graph: &graph, sampler: &sampler, seeds: &seeds, size: NonZeroUsize::new(8).unwrap() };
+        let (mut pins, mut parts) = (Vec::new(), parts.iter());
+        let found = search(&draws, Pins::of(&graph, Nets::Forward).unwrap(), most_pins, 1, |nets| {
+            pins.push(nets.pins.len());
+            let runs = parts.next().expect("the search ends before");
+            Ok(Assignment::new((0..64).map(|v| v * runs / 64 % 2).collect(), NonZeroU32::new(2).unwrap()).unwrap())
+        })?;
+        Ok((found, pins))
+    }
+
+    #[test]
+    fn the_number_of_batches_doubles_while_parts_improve() {
+        // More runs are worse parts. The third number of batches is no better than the second.
+        let (found, pins) = searched(&[16, 32, 8, 8], u64::MAX).unwrap();
+        assert_eq!(found.trials.iter().map(|trial| trial.batches).collect::<Vec<_>>(), [0, 8, 16, 32]);
+        assert_eq!((found.best, found.is_limited), (2, false));
+        assert_eq!(found.trials.iter().map(|trial| trial.pins as usize).collect::<Vec<_>>(), pins);
+        assert!(pins.is_sorted() && pins[0] == 64 * 5, "{pins:?}");
+        assert_eq!(found.assignment.part_of()[7..9], [0, 1]);
+        assert!(found.trials[0].own.is_none() && found.trials[1].own.is_some());
+    }
+
+    #[test]
+    fn the_graph_alone_is_kept_if_it_is_the_best() {
+        let (found, _) = searched(&[2, 32, 16, 32], u64::MAX).unwrap();
+        assert_eq!((found.best, found.trials.len()), (0, 4));
+        assert_eq!(found.assignment.part_of()[31..33], [0, 1]);
+        for trial in &found.trials {
+            assert!(found.trials[found.best].held_out.mean <= trial.held_out.mean);
+        }
+    }
+
+    #[test]
+    fn pins_are_limited() {
+        let (found, pins) = searched(&[16, 8, 4, 4], u64::MAX).unwrap();
+        assert!(!found.is_limited);
+        let (limited, fewer) = searched(&[16, 8], pins[1] as u64).unwrap();
+        assert_eq!((limited.is_limited, limited.best, &fewer[..]), (true, 1, &pins[..2]));
+        for most in [0, 64 * 5, pins[1] as u64 - 1] {
+            let error = searched(&[], most).unwrap_err();
+            assert!(matches!(error, Error::NotForThisData { option: "most_pins", .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_seeds_and_wrong_seeds_are_errors() {
+        let (graph, sampler) = (ring(), NeighborSampler::new("2".parse().unwrap()));
+        for (seeds, wanted) in [(&[][..], "option `seeds` is empty"), (&[64][..], "cannot draw a mini-batch")] {
+            let draws = BatchDraws { graph: &graph, sampler: &sampler, seeds, size: NonZeroUsize::new(8).unwrap() };
+            let nets = Pins::of(&graph, Nets::Forward).unwrap();
+            let error = search(&draws, nets, 1000, 1, |_| unreachable!("there are no batches")).unwrap_err();
+            assert!(error.to_string().contains(wanted), "{error}");
+        }
+    }
+}
