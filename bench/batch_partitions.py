@@ -132,7 +132,8 @@ def search(runs, case, parts_list):
             rows = lambda estimate: f"{estimate['mean']:,.0f} ± {estimate['error']:,.0f}" if estimate else ""
             held_out = rows(trial["held_out"])
             held_out = f"**{held_out}**" if i == run["best_trial"] else held_out
-            lines.append(f"| {parts} | {trial['batches']} | {trial['pins']:,} | {rows(trial['own'])} | {held_out} |")
+            source = trial["batches"] or {"hypergraph": 0, "metis": "METIS"}[trial.get("by", "hypergraph")]
+            lines.append(f"| {parts} | {source} | {trial['pins']:,} | {rows(trial['own'])} | {held_out} |")
         if run and run["ended_at_most_pins"]:
             lines.append(f"| {parts} | more | above {run['most_pins']:,} | | |")
     return "\n".join(lines)

@@ -401,7 +401,7 @@ fn a_wrong_command_line_is_refused_before_anything_is_read() {
         (&[dst, "--parts", "0", "--by", "metis"], 2, "0 is not in 1..="),
         (&[dst, "--parts", "100000", "--by", "metis"], 2, "100000 is not in 1..="),
         (&[dst, "--parts", "2", "--by", "foo"], 2, "--by cannot be `foo`: write vertices, edges, random"),
-        (&[dst, "--parts", "2", "--by", "metis", "--weights", "foo"], 2, "edges, rows or learned"),
+        (&[dst, "--parts", "2", "--by", "metis", "--weights", "foo"], 2, "edges, rows, learned or train"),
         (&[folder.path().parent().unwrap().to_str().unwrap(), "--parts", "2", "--by", "metis"], 1, "is not empty"),
     ];
     for (args, want, word) in cases {

@@ -43,7 +43,7 @@ mod built {
     use lapidary::dataset::generate::{RmatOptions, rmat};
     use lapidary::dataset::{Arrays, Dataset};
     use lapidary::graph::Graph;
-    use lapidary::partition::hypergraph::{Nets, assign, stochastic};
+    use lapidary::partition::hypergraph::{Nets, Source, assign, stochastic};
     use lapidary::partition::{Assignment, BatchDraws, Estimate, VertexWeight, Volume, fresh_run};
     use lapidary::sample::NeighborSampler;
     use serde_json::Value;
@@ -171,7 +171,8 @@ mod built {
         assert!((0..256).all(|v| found.assignment.part_of()[v] == of_community(v)), "{:?}", found.assignment);
         // The first trial is the hypergraph of the graph.
         let alone = assign(&graph, parts(4), Nets::Forward, VertexWeight::Rows, 1).unwrap();
-        assert_eq!((found.trials[0].batches, found.trials[0].pins), (0, 256 * 14));
+        assert_eq!(found.trials[0].source, Source::Graph);
+        assert!(found.trials.iter().any(|trial| matches!(trial.source, Source::Batches(_))));
         let best = found.trials[found.best].held_out.mean;
         assert!(found.trials.iter().all(|trial| best <= trial.held_out.mean), "{:?}", found.trials);
         let fetched = |parts: &Assignment| Estimate::of(&draws.fetched_rows(parts, fresh_run(1), 50).unwrap()).mean;
@@ -210,10 +211,13 @@ mod built {
         let held_out = |trial: &Value| trial["held_out"]["mean"].as_f64().unwrap();
         let best = held_out(&trials[line["best_trial"].as_u64().unwrap() as usize]);
         assert!(trials.len() > 2 && trials.iter().all(|trial| best <= held_out(trial)), "{line}");
-        assert_eq!((&trials[0]["own"], &trials[1]["batches"]), (&Value::Null, &8.into()));
+        let ways: Vec<&str> = trials.iter().map(|trial| trial["by"].as_str().unwrap()).collect();
+        assert_eq!(ways.iter().filter(|way| **way != "stochastic").count(), 2, "{ways:?}");
+        assert_eq!((&ways[..3], &trials[2]["batches"]), (&["hypergraph", "metis", "stochastic"][..], &8.into()));
+        assert!(trials[0]["own"].is_null() && trials[2]["own"]["mean"].is_number());
         assert_eq!(line["fetched_rows"]["batches"].as_array().unwrap().len(), 100);
         let (code, stdout, _) = partition("table", &batches);
-        assert!(code == Some(0) && ["batches in it", "(kept)", "fresh batches"].iter().all(|w| stdout.contains(w)));
+        assert!(code == Some(0) && ["parts of", "(kept)", "fresh batches"].iter().all(|w| stdout.contains(w)));
 
         for (more, wanted, exit) in [
             (&[][..], "as in --batch 1024 --fanout 10,10", 2),

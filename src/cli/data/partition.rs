@@ -19,7 +19,7 @@ use crate::cli::train::DrawArgs;
 use crate::dataset::{self, Arrays, Dataset};
 use crate::error::{Error, Result};
 use crate::forecast::{DryRun, Subject};
-use crate::partition::hypergraph::{self, Stochastic, Trial};
+use crate::partition::hypergraph::{self, Source, Stochastic, Trial};
 use crate::partition::{self, Assignment, BatchDraws, Estimate, Volume, fresh_run};
 use crate::runtime::Devices;
 use crate::train::Batches;
@@ -277,7 +277,8 @@ impl Report<'_> {
             let estimate = |estimate: Estimate| json!({ "mean": estimate.mean, "error": estimate.error });
             let trial = |trial: &Trial| {
                 json!({
-                    "batches": trial.batches,
+                    "by": by(trial.source),
+                    "batches": match trial.source { Source::Batches(batches) => batches, _ => 0 },
                     "pins": trial.pins,
                     "own": trial.own.map(estimate),
                     "held_out": estimate(trial.held_out),
@@ -328,21 +329,34 @@ impl Report<'_> {
 impl Search {
     /// Prints the hypergraphs that were compared.
     fn print(&self) -> Result<()> {
-        let mut table = table(["batches in it", "pins", "fetched for these", "for batches held out"]);
+        let mut table = table(["parts of", "pins", "fetched for these", "for batches held out"]);
         for (i, trial) in self.trials.iter().enumerate() {
-            let name = if trial.batches == 0 { "0, the graph".into() } else { trial.batches.to_string() };
+            let name = match trial.source {
+                Source::Batches(batches) => format!("graph and {} batches", count(batches as u64)),
+                source => by(source).into(),
+            };
             let name = if i == self.best { format!("{name} (kept)") } else { name };
+            let pins = if trial.pins == 0 { "-".into() } else { count(trial.pins) };
             let own = trial.own.map_or_else(|| "-".into(), rounded);
-            table.add_row([name, count(trial.pins), own, rounded(trial.held_out)]);
+            table.add_row([name, pins, own, rounded(trial.held_out)]);
         }
         print(&format!("\n{}", align(table)))?;
-        if self.trials[self.best].batches == 0 {
-            print("the hypergraph of the graph alone is the best for batches held out")?;
+        if !matches!(self.trials[self.best].source, Source::Batches(_)) {
+            print("parts that do not depend on drawn batches fetch fewest rows for batches held out")?;
         }
         if self.is_limited {
             print(&options_as_flags("more batches have more pins than option `most_pins`"))?;
         }
         Ok(())
+    }
+}
+
+/// Returns the name of the way that makes parts from this.
+fn by(source: Source) -> &'static str {
+    match source {
+        Source::Graph => "hypergraph",
+        Source::Metis => "metis",
+        Source::Batches(_) => "stochastic",
     }
 }
 

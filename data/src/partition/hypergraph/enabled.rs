@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::{Mutex, PoisonError};
 
-use mt_kahypar::{Context, Hypergraph, Objective, Preset, initialize};
+use mt_kahypar::{Context, Hypergraph, Preset, initialize};
 use rayon::prelude::*;
 
 use super::balance::{check, weights};
@@ -12,6 +12,7 @@ use super::search::search;
 use super::{Nets, Stochastic};
 use crate::dataset::{Error, Result};
 use crate::graph::Graph;
+use crate::partition::metis::{self, Objective};
 use crate::partition::{Assignment, BatchDraws, VertexWeight};
 
 /// How much heavier than the mean a part may be, as a share: what METIS allows.
@@ -62,10 +63,11 @@ fn trivial(graph: &Graph, count: NonZeroU32) -> Option<Assignment> {
 /// The hypergraph has the nets of the graph, and those of mini-batches: for each drawn block, a source and the rows that
 /// drew it. It begins without batches, then has 8, 16, and so on. The number doubles as long as parts fetch fewer rows for
 /// 64 other batches. The best parts on these batches are returned, so they are never worse there than those of
-/// [`assign`]. The same seed gives the same parts, on any number of threads.
+/// [`assign`]. With the feature `metis`, they are also no worse than those of METIS. The same seed gives the same parts,
+/// on any number of threads.
 ///
 /// # Errors
-/// Those of [`assign`]; [`Error::Batch`]; [`Error::NotForThisData`] if there are no seeds, or if the graph and 8 batches
+/// Those of [`assign`] and of METIS; [`Error::Batch`]; [`Error::NotForThisData`] if there are no seeds, or if the graph and 8 batches
 /// have more than `most_pins` pins.
 /// # Cost
 /// That of [`assign`] for each number of batches. A batch has a pin per drawn edge, and one per vertex and layer. The nets
@@ -81,7 +83,12 @@ pub fn stochastic(
     most_pins: u64,
 ) -> Result<Stochastic> {
     let nets = Pins::of(draws.graph, Nets::Forward)?;
-    search(draws, nets, most_pins.min(MOST), seed, |nets| match trivial(draws.graph, count) {
+    let metis = match metis::assign(draws.graph, count, Objective::Cut, &[weight], seed) {
+        // A build without METIS, or a graph that is too large for it.
+        Err(Error::NotBuilt { .. } | Error::NotForThisData { .. }) => None,
+        assignment => Some(assignment?),
+    };
+    search(draws, nets, metis, most_pins.min(MOST), seed, |nets| match trivial(draws.graph, count) {
         Some(assignment) => Ok(assignment),
         None => Ok(solved(draws.graph, count, nets, weight, seed)?.0),
     })
@@ -117,7 +124,7 @@ fn solved(
         .preset(Preset::Deterministic)
         .k(parts)
         .epsilon(MOST_HEAVIER)
-        .objective(Objective::Km1)
+        .objective(mt_kahypar::Objective::Km1)
         .seed((seed % MOST) as usize)
         .build()
         .map_err(failed)?;

@@ -23,7 +23,7 @@ mod search;
 mod stochastic;
 
 pub use imp::{assign, check_built, stochastic};
-pub use stochastic::{Stochastic, Trial};
+pub use stochastic::{Source, Stochastic, Trial};
 
 /// The nets of a vertex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
