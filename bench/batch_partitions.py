@@ -140,7 +140,8 @@ def search(runs, case, parts_list):
 
 
 def report(args, runs):
-    about = record.about(", ".join(f"{value} {key}" for key, value in machine().items()), args.note)
+    host = machine()
+    about = record.about(f"{host['cores']} cores of {host['cpu']}", args.note)
     text = f"""# Partitions for mini-batches
 
 The rows that all parts together fetch for a mini-batch, if each part draws the blocks around the seeds that it owns: `lapidary data
@@ -152,7 +153,7 @@ in [batch_partitions.json](batch_partitions.json).
 - Seeds are the labelled vertices of the training split. A graph without labels gets a training split of 60 % of its vertices.
 - Imbalance: of each weight that was asked for, the heaviest part over the mean. Seeds: the same of the seeds that parts own.
 - Batches held out: those on which the number of batches was chosen; bold: what was kept. 0 batches: the hypergraph of the graph.
-- Seconds: one run. {about}
+- Seconds: one run. {about}.
 
 {kept(args.out + ".md")}## All numbers
 """
