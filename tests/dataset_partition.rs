@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::Path;
 
-use lapidary::dataset::{Arrays, Dataset};
+use lapidary::dataset::{Arrays, Dataset, TRAIN};
 use lapidary::graph::{Graph, Permutation};
 use lapidary::lower::{Crossing, FeatureData, Inputs, LabelData, Supply};
 use lapidary::partition::metis::{self, Objective};
-use lapidary::partition::{Assignment, VertexWeight, Volume};
+use lapidary::partition::{Assignment, BatchDraws, VertexWeight, Volume, fresh_run};
 use lapidary::program::BlockSpec;
+use lapidary::sample::NeighborSampler;
 use serde_json::Value;
 
 use crate::common::command::{run, succeeds};
@@ -186,12 +188,92 @@ fn metis_cuts_where_few_edges_are() {
     assert!(!graph.is_symmetric(), "METIS gets both directions all the same");
     for objective in [Objective::Cut, Objective::Volume] {
         for weight in [VertexWeight::Rows, VertexWeight::Edges] {
-            let found = metis::assign(&graph, parts(4), objective, weight, 1).unwrap();
-            assert_eq!(found, metis::assign(&graph, parts(4), objective, weight, 1).unwrap());
+            let found = metis::assign(&graph, parts(4), objective, &[weight], 1).unwrap();
+            assert_eq!(found, metis::assign(&graph, parts(4), objective, &[weight], 1).unwrap());
             let volume = Volume::of(&graph, &found);
             assert_eq!((volume.halo_rows, volume.backward_rows, volume.messages), (4, 4, 4), "{found:?}");
             assert!(volume.parts.iter().all(|part| part.vertices == 8));
         }
+    }
+}
+
+#[test]
+fn metis_balances_several_weights() {
+    let data = Dataset::builtin("planted").unwrap();
+    let graph = data.graph();
+    // The labelled vertices are among the first, so balanced rows say nothing about them.
+    let labelled: Vec<bool> = (0..graph.vertex_count()).map(|v| v < 600 && v % 2 == 0).collect();
+    let weights = [VertexWeight::Edges, VertexWeight::Rows, VertexWeight::Labelled(&labelled)];
+    for objective in [Objective::Cut, Objective::Volume] {
+        let found = metis::assign(graph, parts(4), objective, &weights, 1).unwrap();
+        assert_eq!(found, metis::assign(graph, parts(4), objective, &weights, 1).unwrap(), "the seed decides");
+        for weight in weights {
+            let imbalance = found.imbalance(graph, weight);
+            assert!(imbalance < 1.06, "{objective:?}: {imbalance}");
+        }
+        let alone = metis::assign(graph, parts(4), objective, &weights[2..], 1).unwrap();
+        assert!(alone.imbalance(graph, weights[2]) < 1.06);
+    }
+    assert_eq!(
+        metis::assign(graph, parts(4), Objective::Cut, &[], 1).unwrap(),
+        metis::assign(graph, parts(4), Objective::Cut, &[VertexWeight::Rows], 1).unwrap()
+    );
+}
+
+#[test]
+fn the_report_has_the_balance_of_each_weight_and_the_rows_of_batches() {
+    let folder = tempfile::tempdir().unwrap();
+    let partition = |name: &str, data: &str, more: &[&str]| {
+        let dst = folder.path().join(name);
+        run(&[&["data", "partition", data, dst.to_str().unwrap(), "--parts", "3"], more].concat())
+    };
+    let weighed = ["--weights", "edges,rows,train", "--batch", "64", "--fanout", "3,-1", "--json"];
+    let data = Dataset::builtin("planted").unwrap();
+    let is_seed = |v: &usize| data.split()[*v] == TRAIN && data.labels().unwrap().is_labelled(*v);
+    let seeds: Vec<u32> = (0..data.graph().vertex_count()).filter(is_seed).map(|v| v as u32).collect();
+    for by in ["metis", "random", "edges"] {
+        let (code, stdout, stderr) = partition(by, "builtin:planted", &[&weighed[..], &["--by", by]].concat());
+        assert_eq!(code, Some(0), "{stderr}");
+        let line: Value = serde_json::from_str(&stdout).unwrap();
+        let imbalances: BTreeMap<String, f64> = serde_json::from_value(line["imbalances"].clone()).unwrap();
+        assert_eq!(imbalances.keys().collect::<Vec<_>>(), ["edges", "rows", "train"]);
+        assert_eq!(line["imbalance"].as_f64(), imbalances.values().copied().reduce(f64::max));
+        // Counted again from what was written.
+        let written = Dataset::open(folder.path().join(by)).unwrap();
+        let ranges: Vec<[usize; 2]> =
+            serde_json::from_slice(&fs::read(folder.path().join(by).join("parts.json")).unwrap()).unwrap();
+        let mut part_of = vec![0; data.graph().vertex_count()];
+        for (part, [start, end]) in (0u32..).zip(ranges) {
+            for &old in &written.permutation().unwrap().old_of_new()[start..end] {
+                part_of[old as usize] = part;
+            }
+        }
+        let assignment = Assignment::new(part_of, parts(3)).unwrap();
+        let sampler = NeighborSampler::new("3,-1".parse().unwrap());
+        let (graph, size) = (data.graph(), NonZeroUsize::new(64).unwrap());
+        let draws = BatchDraws { graph, sampler: &sampler, seeds: &seeds, size };
+        let rows = draws.fetched_rows(&assignment, fresh_run(1), 100).unwrap();
+        assert_eq!(line["fetched_rows"]["batches"], serde_json::json!(rows), "{by}");
+        let part_seeds: Vec<u64> = serde_json::from_value(line["part_seeds"].clone()).unwrap();
+        assert_eq!(part_seeds.iter().sum::<u64>(), seeds.len() as u64);
+    }
+    let (_, stdout, _) = partition("table", "builtin:planted", &["--by", "random", "--weights", "rows,train"]);
+    assert!(stdout.contains(" (rows), ") && stdout.contains(" (train)"), "{stdout}");
+
+    let bare = folder.path().join("bare");
+    Dataset::from_arrays(Arrays::new(four_cliques())).unwrap().write(&bare).unwrap();
+    for (data, more, exit, wanted) in [
+        ("builtin:karate", &["--weights", "edges,foo"][..], 2, "write edges, rows, learned or train"),
+        ("builtin:karate", &["--weights", "edges,rows,edges"], 2, "write edges once"),
+        ("builtin:karate", &["--weights", ""], 2, "write edges, rows, learned or train"),
+        ("builtin:karate", &["--batch", "0", "--fanout", "2"], 2, "--batch cannot be `0`"),
+        ("builtin:karate", &["--fanout", "2"], 2, "--batch"),
+        (bare.to_str().unwrap(), &["--weights", "train"], 1, "no labelled vertex to train on; --weights train"),
+        (bare.to_str().unwrap(), &["--batch", "4", "--fanout", "2"], 1, "no labelled vertex to train on"),
+    ] {
+        let (code, stdout, stderr) = partition("wrong", data, &[&["--by", "metis"], more].concat());
+        assert_eq!((code, stdout.as_str()), (Some(exit), ""), "{more:?}: {stderr}");
+        assert!(stderr.contains(wanted), "{more:?}: {stderr}");
     }
 }
 
@@ -211,8 +293,13 @@ fn metis_takes_any_graph_and_says_nothing() {
         let set = folder.path().join(name);
         Dataset::from_arrays(Arrays::new(graph.clone())).unwrap().write(&set).unwrap();
         for count in ["1", "2", "3", "7", "11", "29", "39"] {
-            for (by, weights) in [("metis", "rows"), ("metis", "edges"), ("metis-vol", "rows"), ("metis-vol", "edges")]
-            {
+            for (by, weights) in [
+                ("metis", "rows"),
+                ("metis", "edges"),
+                ("metis-vol", "rows"),
+                ("metis-vol", "edges"),
+                ("metis", "edges,rows"),
+            ] {
                 let dst = folder.path().join("dst");
                 let (from, to) = (set.to_str().unwrap(), dst.to_str().unwrap());
                 let stdout = succeeds(&[
@@ -314,7 +401,7 @@ fn a_wrong_command_line_is_refused_before_anything_is_read() {
         (&[dst, "--parts", "0", "--by", "metis"], 2, "0 is not in 1..="),
         (&[dst, "--parts", "100000", "--by", "metis"], 2, "100000 is not in 1..="),
         (&[dst, "--parts", "2", "--by", "foo"], 2, "--by cannot be `foo`: write vertices, edges, random"),
-        (&[dst, "--parts", "2", "--by", "metis", "--weights", "foo"], 2, "edges, rows or learned"),
+        (&[dst, "--parts", "2", "--by", "metis", "--weights", "foo"], 2, "edges, rows, learned or train"),
         (&[folder.path().parent().unwrap().to_str().unwrap(), "--parts", "2", "--by", "metis"], 1, "is not empty"),
     ];
     for (args, want, word) in cases {

@@ -28,15 +28,24 @@ fn a_build_without_the_partitioner_says_so_before_it_reads() {
             assert!(!dst.exists());
         }
     }
+    let batches = ["--batch", "9", "--fanout", "2"];
+    for more in [&batches[..], &[]] {
+        let partition = ["data", "partition", "no/such/set", to, "--parts", "2", "--by", "stochastic"];
+        let (code, _, stderr) = run(&[&partition[..], more].concat());
+        assert!(code == Some(1) && stderr.contains("no hypergraph partitioner"), "{code:?}: {stderr}");
+    }
 }
 
 #[cfg(feature = "hypergraph")]
 mod built {
+    use std::num::NonZeroUsize;
+
     use lapidary::dataset::generate::{RmatOptions, rmat};
     use lapidary::dataset::{Arrays, Dataset};
     use lapidary::graph::Graph;
-    use lapidary::partition::hypergraph::{Nets, assign};
-    use lapidary::partition::{Assignment, VertexWeight, Volume};
+    use lapidary::partition::hypergraph::{Nets, Source, assign, stochastic};
+    use lapidary::partition::{Assignment, BatchDraws, Estimate, VertexWeight, Volume, fresh_run};
+    use lapidary::sample::NeighborSampler;
     use serde_json::Value;
 
     use super::run;
@@ -139,5 +148,94 @@ mod built {
             .map(|line| serde_json::from_str::<Value>(line).unwrap()["halo_rows"].as_u64().unwrap())
             .collect();
         assert!(rows[1] < rows[0], "{rows:?}");
+    }
+
+    /// Four communities of 64 vertices, in an order that hides them: v is in community v % 4. A vertex reads 12 others of
+    /// its community and one of another.
+    fn communities() -> Graph {
+        let reads = |v: u32| (1..=12).map(move |i| ((v + 4 * i * i) % 256, v)).chain([((v + 1 + v / 64) % 256, v)]);
+        Graph::from_edges(256, &(0..256).flat_map(reads).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn batches_find_communities_and_choose_their_number_by_others() {
+        let (graph, sampler) = (communities(), NeighborSampler::new("4,4".parse().unwrap()));
+        let seeds: Vec<u32> = (0..256).filter(|v| v % 3 > 0).collect();
+        let draws =
+            BatchDraws { graph: &graph, sampler: &sampler, seeds: &seeds, size: NonZeroUsize::new(40).unwrap() };
+        let find = || stochastic(&draws, parts(4), VertexWeight::Rows, 1, 1 << 20).unwrap();
+        let found = find();
+        // No batch begins at every third vertex, and each has a part all the same.
+        assert_eq!(found.assignment.part_of().len(), 256);
+        let of_community = |v: usize| found.assignment.part_of()[v % 4];
+        assert!((0..256).all(|v| found.assignment.part_of()[v] == of_community(v)), "{:?}", found.assignment);
+        // The first trial is the hypergraph of the graph.
+        let alone = assign(&graph, parts(4), Nets::Forward, VertexWeight::Rows, 1).unwrap();
+        assert_eq!(found.trials[0].source, Source::Graph);
+        assert!(found.trials.iter().any(|trial| matches!(trial.source, Source::Batches(_))));
+        let best = found.trials[found.best].held_out.mean;
+        assert!(found.trials.iter().all(|trial| best <= trial.held_out.mean), "{:?}", found.trials);
+        let fetched = |parts: &Assignment| Estimate::of(&draws.fetched_rows(parts, fresh_run(1), 50).unwrap()).mean;
+        let drawn = fetched(&Assignment::random(256, parts(4), 1));
+        assert!(3.0 * fetched(&found.assignment) < drawn && 3.0 * fetched(&alone) < drawn);
+        let again = find();
+        assert_eq!((again.assignment, again.trials, again.best), (found.assignment, found.trials, found.best));
+    }
+
+    #[test]
+    fn one_part_and_many_need_no_partitioner() {
+        let (graph, sampler) = (four_cliques(), NeighborSampler::new("2".parse().unwrap()));
+        let seeds: Vec<u32> = (0..32).collect();
+        let draws = BatchDraws { graph: &graph, sampler: &sampler, seeds: &seeds, size: NonZeroUsize::new(9).unwrap() };
+        for count in [1, 32, 50] {
+            let found = stochastic(&draws, parts(count), VertexWeight::Edges, 1, 1 << 20).unwrap();
+            assert_eq!((found.best, found.assignment.count()), (0, parts(count)));
+        }
+    }
+
+    #[test]
+    fn the_command_reports_how_many_batches_are_best() {
+        let folder = tempfile::tempdir().unwrap();
+        let dst = folder.path().join("dst");
+        let partition = |name: &str, more: &[&str]| {
+            let dst = folder.path().join(name);
+            let args =
+                ["data", "partition", "builtin:karate", dst.to_str().unwrap(), "--parts", "2", "--by", "stochastic"];
+            run(&[&args[..], more].concat())
+        };
+        let batches = ["--batch", "2", "--fanout", "3,3"];
+        let (code, stdout, stderr) = partition("json", &[&batches[..], &["--json"]].concat());
+        assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
+        let line: Value = serde_json::from_str(&stdout).unwrap();
+        let trials = line["trials"].as_array().unwrap();
+        let held_out = |trial: &Value| trial["held_out"]["mean"].as_f64().unwrap();
+        let best = held_out(&trials[line["best_trial"].as_u64().unwrap() as usize]);
+        assert!(trials.len() > 2 && trials.iter().all(|trial| best <= held_out(trial)), "{line}");
+        let ways: Vec<&str> = trials.iter().map(|trial| trial["by"].as_str().unwrap()).collect();
+        assert_eq!(ways.iter().filter(|way| **way != "stochastic").count(), 2, "{ways:?}");
+        assert_eq!((&ways[..3], &trials[2]["batches"]), (&["hypergraph", "metis", "stochastic"][..], &8.into()));
+        assert!(trials[0]["own"].is_null() && trials[2]["own"]["mean"].is_number());
+        assert_eq!(line["fetched_rows"]["batches"].as_array().unwrap().len(), 100);
+        let (code, stdout, _) = partition("table", &batches);
+        assert!(code == Some(0) && ["parts of", "(kept)", "fresh batches"].iter().all(|w| stdout.contains(w)));
+
+        for (more, wanted, exit) in [
+            (&[][..], "as in --batch 1024 --fanout 10,10", 2),
+            (&["--batch", "2"], "--fanout", 2),
+            (&["--batch", "0", "--fanout", "3"], "--batch cannot be `0`", 2),
+            (&["--batch", "2", "--fanout", "x"], "--fanout cannot be `x`", 2),
+            (&["--batch", "2", "--fanout", "3", "--weights", "edges,rows"], "--weights cannot be `edges,rows`", 2),
+            (&["--batch", "2", "--fanout", "3", "--most-pins", "9"], "--most-pins is 9", 1),
+            (&["--batch", "2", "--fanout", "3", "--by-weight"], "has no edge weights", 1),
+        ] {
+            let (code, stdout, stderr) = partition("dst", more);
+            assert_eq!((code, stdout.as_str()), (Some(exit), ""), "{more:?}: {stderr}");
+            assert!(stderr.contains(wanted) && !stderr.contains("option `"), "{more:?}: {stderr}");
+            assert!(!dst.exists());
+        }
+        let compare =
+            ["plan", "--data", "builtin:karate", "--ranks", "2", "--profile", "h200", "--compare", "stochastic"];
+        let (code, _, stderr) = run(&compare);
+        assert!(code == Some(2) && stderr.contains("it is for mini-batches"), "{stderr}");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::output::{align, count, json_line, print, say, seconds, table};
-use super::partitioner::{Partitioner, Weighing};
+use super::partitioner::{Partitioner, Weighings};
 use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::forecast::{DryRun, Forecast, Subject};
@@ -42,16 +42,23 @@ impl Compared {
 /// # Errors
 /// [`Error::Value`](crate::error::Error::Value) for a way that does not exist; those of the partitioners and of
 /// [`DryRun::run`].
-pub(super) fn run(ways: &str, weighing: Weighing, dry_run: &DryRun<'_>, data: &Dataset, as_json: bool) -> Result<()> {
+pub(super) fn run(
+    ways: &str,
+    weighings: &Weighings,
+    dry_run: &DryRun<'_>,
+    data: &Dataset,
+    as_json: bool,
+) -> Result<()> {
     let ways = ways.split(',').map(|way| Ok((way, Partitioner::parse("compare", way)?))).collect::<Result<Vec<_>>>()?;
-    let weights = weighing.weights(dry_run)?;
+    ways.iter().try_for_each(|(_, partitioner)| partitioner.check_weights(weighings))?;
+    let weights = weighings.weights(data, dry_run)?;
     let mut compared: Vec<Compared> = Vec::new();
     for (name, partitioner) in ways {
         if !as_json {
             say(format_args!("planning with the partition {name}"));
         }
         let start = Instant::now();
-        let assignment = partitioner.assign(data, dry_run, weights.each(), SEED)?;
+        let assignment = partitioner.assign(data, dry_run, &weights, SEED)?;
         let partition_s = start.elapsed().as_secs_f64();
         let (order, ranges) = assignment.relabelling();
         let moved = data.relabelled(&order);

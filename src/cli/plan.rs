@@ -14,7 +14,7 @@ use super::device::LayoutArgs;
 use super::failure;
 use super::model::ModelArgs;
 use super::output::{align, count, json_line, one_line, percent, print, say, table};
-use super::partitioner::Weighing;
+use super::partitioner::Weighings;
 use super::train::BatchArgs;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
@@ -71,9 +71,9 @@ pub(super) struct PlanArgs {
     /// and files with the part of each vertex, separated by commas
     #[arg(long, value_name = "WAYS", conflicts_with_all = ["shape", "tasks", "explain"], help_heading = "Plan")]
     compare: Option<String>,
-    /// With --compare: weight of a vertex for METIS and hypergraphs: edges, rows or learned, as in `data partition`
+    /// With --compare: weight of a vertex for METIS and hypergraphs: edges, rows, learned or train, as in `data partition`
     #[arg(long, value_name = "WHAT", default_value_t, requires = "compare", help_heading = "Plan")]
-    weights: Weighing,
+    weights: Weighings,
     /// Print the steps of each plan; with --json on standard error
     #[arg(long, help_heading = "Output")]
     explain: bool,
@@ -253,7 +253,7 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         dry_run = dry_run.embedding(width);
     }
     if let (Some(ways), Subject::Data(data)) = (&args.compare, subject) {
-        let done = super::compare::run(ways, args.weights, &dry_run.curve(false), data, args.json);
+        let done = super::compare::run(ways, &args.weights, &dry_run.curve(false), data, args.json);
         return done.map(|()| ExitCode::SUCCESS).map_err(|error| args.device.explained(error));
     }
     if let Subject::Data(data) = subject

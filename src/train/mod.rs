@@ -14,13 +14,13 @@ mod snapshot;
 mod splits;
 mod trainer;
 
-#[cfg(feature = "command")]
-pub(crate) use batches::other_layers;
 pub use batches::{
     BatchRecord, Batches, FeatureCache, ParseFeatureCacheError, ParseSeedSharesError, ParseTopologyError, SeedShares,
     StageSeconds, Topology,
 };
 pub(crate) use batches::{Drawing, Sources};
+#[cfg(feature = "command")]
+pub(crate) use batches::{labelled, other_layers};
 pub use builder::TrainerBuilder;
 pub use checkpoint_writer::CheckpointWriter;
 pub use embedding::EmbeddingSize;

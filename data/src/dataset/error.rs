@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::graph::GraphError;
+use crate::sample::SampleError;
 
 /// The result of an operation on a dataset.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -302,6 +303,9 @@ pub enum Error {
         /// What it said.
         why: String,
     },
+    /// A mini-batch could not be drawn.
+    #[error("cannot draw a mini-batch")]
+    Batch(#[from] SampleError),
     /// This build leaves something out.
     #[error("this build has no {what}: its feature `{feature}` is not enabled")]
     NotBuilt {

@@ -23,6 +23,7 @@
 //! # Ok::<(), lapidary_data::dataset::Error>(())
 //! ```
 
+mod batches;
 mod file;
 pub mod hypergraph;
 pub mod metis;
@@ -34,6 +35,7 @@ use std::ops::Range;
 
 use crate::graph::{Graph, Permutation};
 
+pub use batches::{BatchDraws, Estimate, fresh_run};
 pub use volume::{Largest, PartVolume, Volume};
 pub use write::write;
 
@@ -141,7 +143,14 @@ pub enum VertexWeight<'a> {
     Edges,
     /// Given numbers, one per vertex, such as predicted times as multiples of a small one.
     Given(&'a [u64]),
+    /// 1 for these vertices, and 0 for others: the labelled vertices of a split. Partitioners give the others together a
+    /// 64th of the weight of these, so that they are distributed too.
+    Labelled(&'a [bool]),
 }
+
+/// How many times the weight of all other vertices the labelled ones have for a partitioner.
+#[cfg(any(feature = "metis", feature = "hypergraph", test))]
+const LABELLED_WEIGHT: u64 = 64;
 
 impl VertexWeight<'_> {
     /// Returns the weight of a vertex.
@@ -153,7 +162,21 @@ impl VertexWeight<'_> {
             Self::Rows => 1,
             Self::Edges => graph.in_degree(v),
             Self::Given(weights) => weights[v],
+            Self::Labelled(labelled) => u64::from(labelled[v]),
         }
+    }
+
+    /// Returns the weights that a partitioner gets. Each is at least 1, so that it distributes all vertices.
+    #[cfg(any(feature = "metis", feature = "hypergraph", test))]
+    fn positive(self, graph: &Graph) -> impl Fn(usize) -> u64 + Sync {
+        let heavy = match self {
+            Self::Labelled(labelled) => {
+                let count = labelled.iter().filter(|&&is_labelled| is_labelled).count();
+                (LABELLED_WEIGHT * labelled.len() as u64).div_ceil(count.max(1) as u64)
+            }
+            _ => 1,
+        };
+        move |v| (self.of(graph, v) * heavy).max(1)
     }
 }
 
@@ -171,4 +194,23 @@ fn merged<'a>(mut a: &'a [u32], mut b: &'a [u32]) -> impl Iterator<Item = u32> +
         }
         Some(next)
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labelled_vertices_have_nearly_all_of_the_weight() {
+        let graph = Graph::from_edges(100, &[]).unwrap();
+        let labelled: Vec<bool> = (0..100).map(|v| v < 10).collect();
+        let weight = VertexWeight::Labelled(&labelled);
+        assert_eq!((weight.of(&graph, 9), weight.of(&graph, 10)), (1, 0));
+        let positive = weight.positive(&graph);
+        assert_eq!((positive(9), positive(10)), (640, 1));
+        // Without any, all weigh the same.
+        assert_eq!(VertexWeight::Labelled(&[false; 100]).positive(&graph)(0), 1);
+        assert_eq!(VertexWeight::Given(&[0, 7]).positive(&graph)(1), 7);
+    }
 }

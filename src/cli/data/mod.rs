@@ -61,7 +61,7 @@ pub(super) enum DataVerb {
     /// Convert files of other programs to a dataset directory
     Import(Box<ImportArgs>),
     /// Relabel the vertices so that parts are consecutive, and count the rows that parts exchange
-    Partition(PartitionArgs),
+    Partition(Box<PartitionArgs>),
     /// Generate a random dataset
     #[command(subcommand)]
     Generate(GenerateVerb),

@@ -107,20 +107,8 @@ pub(in crate::cli) struct BatchArgs {
     /// Train on mini-batches around N vertices each, instead of on the whole graph at once
     #[arg(long, value_name = "N", requires = "fanout")]
     pub batch: Option<usize>,
-    /// What is drawn: neighbor (in-edges of each vertex), subgraph (all edges among the vertices of neighbor), fastgcn or
-    /// ladies (vertices for each layer)
-    #[arg(long, value_name = "NAME", default_value = "neighbor", requires = "batch")]
-    pub sampler: String,
-    /// Number of in-edges that are drawn of each vertex, layer by layer from the seeds outwards, as in 15,10,5; with
-    /// fastgcn and ladies, number of vertices that are drawn for each layer; -1: all
-    #[arg(long, value_name = "LIST", requires = "batch", allow_hyphen_values = true)]
-    pub fanout: Option<String>,
-    /// Draw with replacement (neighbor)
-    #[arg(long, requires = "batch")]
-    pub replace: bool,
-    /// Draw by the weights of the edges instead of uniformly (neighbor)
-    #[arg(long, requires = "batch", conflicts_with = "replace")]
-    pub by_weight: bool,
+    #[command(flatten)]
+    pub draws: DrawArgs,
     /// How several devices share the seeds of a batch: balanced (equally many each, and as many as possible of its own
     /// part) or own (each has those of its own part)
     #[arg(long, value_name = "SHARES", default_value = "balanced", requires = "batch")]
@@ -141,6 +129,25 @@ pub(in crate::cli) struct BatchArgs {
     pub device_cache: Option<String>,
 }
 
+/// The flags that say what is drawn. They need a flag `--batch`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct DrawArgs {
+    /// What is drawn: neighbor (in-edges of each vertex), subgraph (all edges among the vertices of neighbor), fastgcn or
+    /// ladies (vertices for each layer)
+    #[arg(long, value_name = "NAME", default_value = "neighbor", requires = "batch")]
+    pub sampler: String,
+    /// Number of in-edges that are drawn of each vertex, layer by layer from the seeds outwards, as in 15,10,5; with
+    /// fastgcn and ladies, number of vertices that are drawn for each layer; -1: all
+    #[arg(long, value_name = "LIST", requires = "batch", allow_hyphen_values = true)]
+    pub fanout: Option<String>,
+    /// Draw with replacement (neighbor)
+    #[arg(long, requires = "batch")]
+    pub replace: bool,
+    /// Draw by the weights of the edges instead of uniformly (neighbor)
+    #[arg(long, requires = "batch", conflicts_with = "replace")]
+    pub by_weight: bool,
+}
+
 impl BatchArgs {
     /// Returns the number of columns that the model reads: those of the learned rows, or those of the features.
     pub(in crate::cli) fn input_width(&self, data: &Dataset) -> usize {
@@ -149,13 +156,8 @@ impl BatchArgs {
 
     /// Returns the mini-batches that were asked for.
     pub(in crate::cli) fn batches(&self, data: &Dataset) -> Result<Option<Batches>> {
-        let (Some(size), Some(fanouts)) = (self.batch, self.check()?) else { return Ok(None) };
-        let batches = match self.sampler.as_str() {
-            "subgraph" => Batches::new(size, SubgraphSampler::new(fanouts)),
-            "fastgcn" => Batches::new(size, LayerSampler::fastgcn(fanouts, data.graph())),
-            "ladies" => Batches::new(size, LayerSampler::ladies(fanouts)),
-            _ => Batches::new(size, self.neighbor(fanouts, data)?),
-        };
+        let Some(size) = self.batch else { return Ok(None) };
+        let Some(batches) = self.draws.batches(size, data)? else { return Ok(None) };
         let mut batches = batches.look_ahead(self.look_ahead).seeds(self.seed_shares()?);
         let [in_memory, on_device] = self.caches()?;
         if let Some(cache) = in_memory {
@@ -179,6 +181,30 @@ impl BatchArgs {
     fn caches(&self) -> Result<[Option<FeatureCache>; 2]> {
         let parsed = |option, text: &Option<String>| text.as_deref().map(|text| cache(option, text)).transpose();
         Ok([parsed("feature_cache", &self.feature_cache)?, parsed("device_cache", &self.device_cache)?])
+    }
+
+    /// Checks the flags, and returns the fan-outs.
+    pub(in crate::cli) fn check(&self) -> Result<Option<Fanouts>> {
+        self.caches()?;
+        self.seed_shares()?;
+        if self.embedding == Some(0) {
+            let (value, expected) = ("0".into(), "a row has at least one number".into());
+            return Err(Error::Value { option: "embedding", value, expected });
+        }
+        self.draws.check()
+    }
+}
+
+impl DrawArgs {
+    /// Returns batches of this number of seeds, if there are fan-outs.
+    pub(in crate::cli) fn batches(&self, size: usize, data: &Dataset) -> Result<Option<Batches>> {
+        let Some(fanouts) = self.check()? else { return Ok(None) };
+        Ok(Some(match self.sampler.as_str() {
+            "subgraph" => Batches::new(size, SubgraphSampler::new(fanouts)),
+            "fastgcn" => Batches::new(size, LayerSampler::fastgcn(fanouts, data.graph())),
+            "ladies" => Batches::new(size, LayerSampler::ladies(fanouts)),
+            _ => Batches::new(size, self.neighbor(fanouts, data)?),
+        }))
     }
 
     fn neighbor(&self, fanouts: Fanouts, data: &Dataset) -> Result<NeighborSampler> {
@@ -205,11 +231,6 @@ impl BatchArgs {
                 let expected = format!("only neighbor draws as option `{option}` asks");
                 return Err(wrong("sampler", sampler, expected));
             }
-        }
-        self.caches()?;
-        self.seed_shares()?;
-        if self.embedding == Some(0) {
-            return Err(wrong("embedding", "0", "a row has at least one number".into()));
         }
         self.fanout.as_deref().map(|text| fanouts("fanout", text)).transpose()
     }

@@ -20,7 +20,7 @@ use crate::ranks::Ranks;
 use crate::runtime::TraceFile;
 use crate::train::{CheckpointWriter, RunLock, Trainer};
 
-pub(super) use args::{BatchArgs, TrainArgs};
+pub(super) use args::{BatchArgs, DrawArgs, TrainArgs};
 use recovery::{QuietPanics, Recovery, batches_done};
 use report::{Done, epoch_line, introduce, move_line, summarise};
 pub(super) use report::{embedding_line, learned_line, reads_line};

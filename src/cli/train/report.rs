@@ -111,11 +111,11 @@ pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Resu
         (false, Some(_)) => " (weights not used)",
         (false, None) => "",
     };
-    let batches = match (args.batches.batch, &args.batches.fanout) {
+    let batches = match (args.batches.batch, &args.batches.draws.fanout) {
         (Some(size), Some(fanout)) => {
             let evaluated = args.training.eval_fanout.as_ref().map(|list| format!("; evaluated with {list}"));
             let size = output::count(size as u64);
-            format!(" of batches of {size} ({} {fanout}{})", args.batches.sampler, evaluated.unwrap_or_default())
+            format!(" of batches of {size} ({} {fanout}{})", args.batches.draws.sampler, evaluated.unwrap_or_default())
         }
         _ => String::new(),
     };

@@ -154,6 +154,16 @@ impl Batches {
         self
     }
 
+    /// Returns the number of seeds of a batch.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Returns what draws the blocks.
+    pub fn sampler(&self) -> &dyn Sampler {
+        &*self.sampler
+    }
+
     /// Checks that these batches can be shared by ranks.
     ///
     /// # Errors
@@ -419,7 +429,7 @@ pub(crate) fn other_layers(value: String, layers: usize) -> Error {
 }
 
 /// Returns the labelled vertices of some splits.
-fn labelled(data: &Dataset, splits: &[u32]) -> Vec<u32> {
+pub(crate) fn labelled(data: &Dataset, splits: &[u32]) -> Vec<u32> {
     let is_labelled = |v| data.labels().is_some_and(|labels| labels.is_labelled(v));
     let counts = |v: &usize| splits.contains(&data.split()[*v]) && is_labelled(*v);
     (0..data.graph().vertex_count()).filter(counts).map(|v| v as u32).collect()

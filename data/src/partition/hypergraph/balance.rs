@@ -20,7 +20,7 @@ const IMBALANCED: f64 = 3.0;
 /// A vertex weighs at least 1, so that isolated ones are distributed too. One that is heavier than the mean part fills a
 /// part by itself; it gets the weight of the other parts' mean, so that these are balanced among each other.
 pub(super) fn weights(graph: &Graph, count: NonZeroU32, weight: VertexWeight<'_>) -> Result<Vec<u64>> {
-    let of = |v: usize| weight.of(graph, v).max(1);
+    let of = weight.positive(graph);
     let vertices = 0..graph.vertex_count();
     let total = |most: u64| vertices.clone().into_par_iter().map(|v| of(v).min(most)).sum::<u64>();
     small("of weight", total(u64::MAX))?;

@@ -2,10 +2,10 @@
 
 use std::num::NonZeroU32;
 
-use super::Nets;
+use super::{Nets, Stochastic};
 use crate::dataset::{Error, Result};
 use crate::graph::Graph;
-use crate::partition::{Assignment, VertexWeight};
+use crate::partition::{Assignment, BatchDraws, VertexWeight};
 
 /// Always [`Error::NotBuilt`]: this build has no `hypergraph` feature.
 pub fn check_built() -> Result<()> {
@@ -14,6 +14,11 @@ pub fn check_built() -> Result<()> {
 
 /// Always [`Error::NotBuilt`]: this build has no `hypergraph` feature.
 pub fn assign(_: &Graph, _: NonZeroU32, _: Nets, _: VertexWeight<'_>, _: u64) -> Result<Assignment> {
+    Err(not_built())
+}
+
+/// Always [`Error::NotBuilt`]: this build has no `hypergraph` feature.
+pub fn stochastic(_: &BatchDraws<'_>, _: NonZeroU32, _: VertexWeight<'_>, _: u64, _: u64) -> Result<Stochastic> {
     Err(not_built())
 }
 

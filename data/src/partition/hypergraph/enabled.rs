@@ -3,15 +3,17 @@
 use std::num::NonZeroU32;
 use std::sync::{Mutex, PoisonError};
 
-use mt_kahypar::{Context, Hypergraph, Objective, Preset, initialize};
+use mt_kahypar::{Context, Hypergraph, Preset, initialize};
 use rayon::prelude::*;
 
-use super::Nets;
 use super::balance::{check, weights};
 use super::pins::{MOST, Pins, small};
+use super::search::search;
+use super::{Nets, Stochastic};
 use crate::dataset::{Error, Result};
 use crate::graph::Graph;
-use crate::partition::{Assignment, VertexWeight};
+use crate::partition::metis::{self, Objective};
+use crate::partition::{Assignment, BatchDraws, VertexWeight};
 
 /// How much heavier than the mean a part may be, as a share: what METIS allows.
 const MOST_HEAVIER: f64 = 0.03;
@@ -38,14 +40,58 @@ pub fn check_built() -> Result<()> {
 /// Catalyurek & Aykanat, Hypergraph-partitioning-based decomposition for parallel sparse-matrix vector multiplication, 1999.
 /// The partitioner: Gottesbüren, Heuer, Maas, Sanders & Schlag, Scalable High-Quality Hypergraph Partitioning, 2024.
 pub fn assign(graph: &Graph, count: NonZeroU32, nets: Nets, weight: VertexWeight<'_>, seed: u64) -> Result<Assignment> {
+    match trivial(graph, count) {
+        Some(assignment) => Ok(assignment),
+        None => Ok(counted(graph, count, nets, weight, seed)?.0),
+    }
+}
+
+/// Returns one part, or a part for each vertex, if there are as few or as many.
+fn trivial(graph: &Graph, count: NonZeroU32) -> Option<Assignment> {
     let n = graph.vertex_count();
     let part_of = match count.get() as usize {
         1 => vec![0; n],
-        // A part for each vertex.
         count if count >= n => (0..n as u32).collect(),
-        _ => return Ok(counted(graph, count, nets, weight, seed)?.0),
+        _ => return None,
     };
-    Ok(Assignment { part_of, count })
+    Some(Assignment { part_of, count })
+}
+
+/// Partitions the vertices so that parts fetch few rows for mini-batches, if each part draws the blocks around the seeds
+/// that it owns.
+///
+/// The hypergraph has the nets of the graph, and those of mini-batches: for each drawn block, a source and the rows that
+/// drew it. It begins without batches, then has 8, 16, and so on. The number doubles as long as parts fetch fewer rows for
+/// 64 other batches. The best parts on these batches are returned, so they are never worse there than those of
+/// [`assign`]. With the feature `metis`, they are also no worse than those of METIS. The same seed gives the same parts,
+/// on any number of threads.
+///
+/// # Errors
+/// Those of [`assign`] and of METIS; [`Error::Batch`]; [`Error::NotForThisData`] if there are no seeds, or if the graph and 8 batches
+/// have more than `most_pins` pins.
+/// # Cost
+/// That of [`assign`] for each number of batches. A batch has a pin per drawn edge, and one per vertex and layer. The nets
+/// take 8 bytes per pin; Mt-KaHyPar takes several times that.
+/// # Source
+/// Demirci et al., Scalable Graph Convolutional Network Training on Distributed-Memory Systems, VLDB 2023, section 4.
+/// There, the number of batches follows from a bound, and the nets of the graph are left out.
+pub fn stochastic(
+    draws: &BatchDraws<'_>,
+    count: NonZeroU32,
+    weight: VertexWeight<'_>,
+    seed: u64,
+    most_pins: u64,
+) -> Result<Stochastic> {
+    let nets = Pins::of(draws.graph, Nets::Forward)?;
+    let metis = match metis::assign(draws.graph, count, Objective::Cut, &[weight], seed) {
+        // A build without METIS, or a graph that is too large for it.
+        Err(Error::NotBuilt { .. } | Error::NotForThisData { .. }) => None,
+        assignment => Some(assignment?),
+    };
+    search(draws, nets, metis, most_pins.min(MOST), seed, |nets| match trivial(draws.graph, count) {
+        Some(assignment) => Ok(assignment),
+        None => Ok(solved(draws.graph, count, nets, weight, seed)?.0),
+    })
 }
 
 /// Partitions into fewer parts than vertices. Also returns the rows as Mt-KaHyPar counts them.
@@ -56,12 +102,21 @@ fn counted(
     weight: VertexWeight<'_>,
     seed: u64,
 ) -> Result<(Assignment, u64)> {
-    let n = graph.vertex_count();
-    small("vertices", n as u64)?;
+    solved(graph, count, &Pins::of(graph, nets)?, weight, seed)
+}
+
+/// Partitions into fewer parts than vertices, with these nets. Also returns the sum over nets of their parts, less one.
+fn solved(
+    graph: &Graph,
+    count: NonZeroU32,
+    nets: &Pins,
+    weight: VertexWeight<'_>,
+    seed: u64,
+) -> Result<(Assignment, u64)> {
+    small("vertices", graph.vertex_count() as u64)?;
     let parts = small("parts", u64::from(count.get()))?;
     let weights = weights(graph, count, weight)?;
     let as_given: Vec<i32> = weights.par_iter().map(|&weight| weight as i32).collect();
-    let nets = Pins::of(graph, nets)?;
     let failed = |error: mt_kahypar::Error| Error::Partitioner { name: "Mt-KaHyPar", why: error.message };
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     initialize(rayon::current_num_threads(), false);
@@ -69,10 +124,11 @@ fn counted(
         .preset(Preset::Deterministic)
         .k(parts)
         .epsilon(MOST_HEAVIER)
-        .objective(Objective::Km1)
+        .objective(mt_kahypar::Objective::Km1)
         .seed((seed % MOST) as usize)
         .build()
         .map_err(failed)?;
+    let n = graph.vertex_count();
     let hypergraph = Hypergraph::from_adjacency(&context, n, &nets.offsets, &nets.pins, None, Some(&as_given));
     // `solved` points into the hypergraph, although its type does not borrow it: it has to be dropped first.
     let hypergraph = hypergraph.map_err(failed)?;

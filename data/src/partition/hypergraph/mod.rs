@@ -8,6 +8,8 @@
 
 #[cfg(any(feature = "hypergraph", test))]
 mod balance;
+#[cfg(any(feature = "hypergraph", test))]
+mod batch_nets;
 #[cfg(feature = "hypergraph")]
 #[path = "enabled.rs"]
 mod imp;
@@ -16,8 +18,12 @@ mod imp;
 mod imp;
 #[cfg(any(feature = "hypergraph", test))]
 mod pins;
+#[cfg(any(feature = "hypergraph", test))]
+mod search;
+mod stochastic;
 
-pub use imp::{assign, check_built};
+pub use imp::{assign, check_built, stochastic};
+pub use stochastic::{Source, Stochastic, Trial};
 
 /// The nets of a vertex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,6 @@ use crate::graph::Graph;
 use crate::partition::{Assignment, VertexWeight};
 
 /// Always [`Error::NotBuilt`]: this build has no `metis` feature.
-pub fn assign(_: &Graph, _: NonZeroU32, _: Objective, _: VertexWeight<'_>, _: u64) -> Result<Assignment> {
+pub fn assign(_: &Graph, _: NonZeroU32, _: Objective, _: &[VertexWeight<'_>], _: u64) -> Result<Assignment> {
     Err(Error::NotBuilt { what: "METIS", feature: "metis" })
 }

@@ -18,7 +18,7 @@ const MOST: u64 = i32::MAX as u64;
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Partitions the graph so that the objective is small and parts have about the same weight: METIS allows 3 % more than the
-/// mean. The same seed gives the same parts.
+/// mean. With several weights, parts have about the same of each. The same seed gives the same parts.
 ///
 /// # Errors
 /// [`Error::NotForThisData`] for a graph with more vertices, edges or weight than METIS's 32-bit numbers can count;
@@ -33,7 +33,7 @@ pub fn assign(
     graph: &Graph,
     count: NonZeroU32,
     objective: Objective,
-    weight: VertexWeight<'_>,
+    weights: &[VertexWeight<'_>],
     seed: u64,
 ) -> Result<Assignment> {
     let n = graph.vertex_count();
@@ -43,10 +43,11 @@ pub fn assign(
         return Ok(Assignment { part_of, count });
     }
     let parts = small("parts", u64::from(count.get()))?;
-    let weights = weights(graph, count, weight)?;
+    let constraints = small("weights", weights.len().max(1) as u64)?;
+    let weights = self::weights(graph, count, weights)?;
     let (offsets, neighbours) = undirected(graph)?;
     let failed = |error: metis::Error| Error::Partitioner { name: "METIS", why: reason(&error).into() };
-    let problem = metis::Graph::new(1, parts, &offsets, &neighbours).map_err(|error| failed(error.into()))?;
+    let problem = metis::Graph::new(constraints, parts, &offsets, &neighbours).map_err(|error| failed(error.into()))?;
     let problem = match weights.as_deref() {
         Some(weights) => problem.set_vwgt(weights),
         None => problem,
@@ -83,19 +84,23 @@ fn small(what: &'static str, number: u64) -> Result<i32> {
     })
 }
 
-/// Returns the weights of the vertices, or `None` if all weigh the same.
+/// Returns the weights of each vertex, `[n, weights]`, or `None` if all weigh the same.
 ///
 /// A vertex weighs at least 1, so that isolated ones are distributed too. It weighs at most the mean of a part: one that is
 /// heavier fills a part by itself in any case, and METIS fails to split what is left if it knows the true weight.
-fn weights(graph: &Graph, count: NonZeroU32, weight: VertexWeight<'_>) -> Result<Option<Vec<i32>>> {
-    if weight == VertexWeight::Rows {
+fn weights(graph: &Graph, count: NonZeroU32, weights: &[VertexWeight<'_>]) -> Result<Option<Vec<i32>>> {
+    if let [] | [VertexWeight::Rows] = weights {
         return Ok(None);
     }
-    let of = |v: usize| weight.of(graph, v).max(1);
-    let total: u64 = (0..graph.vertex_count()).into_par_iter().map(of).sum();
-    small("of weight", total)?;
-    let mean = total.div_ceil(u64::from(count.get()));
-    Ok(Some((0..graph.vertex_count()).into_par_iter().map(|v| of(v).min(mean) as i32).collect()))
+    let mut all = vec![0i32; graph.vertex_count() * weights.len()];
+    for (column, weight) in weights.iter().enumerate() {
+        let of = weight.positive(graph);
+        let total: u64 = (0..graph.vertex_count()).into_par_iter().map(&of).sum();
+        small("of weight", total)?;
+        let mean = total.div_ceil(u64::from(count.get()));
+        all.par_chunks_mut(weights.len()).enumerate().for_each(|(v, row)| row[column] = of(v).min(mean) as i32);
+    }
+    Ok(Some(all))
 }
 
 /// Returns the offsets and neighbours of the undirected graph.
