@@ -1,6 +1,6 @@
 //! The stages of an epoch of mini-batches: sampling, gathering features, computing.
 //!
-//! Batches are dealt in turn to as many *lanes* as batches may be ahead. A lane has a thread for sampling and one for
+//! Batches are dealt in turn to *lanes*: one more than batches may be ahead. A lane has a thread for sampling and one for
 //! gathering, and each of them holds one batch until the next stage takes it. So if a stage waits, for another rank or for
 //! a disk, it waits for several batches at a time.
 
@@ -117,7 +117,11 @@ impl Drawing {
         mut compute: impl FnMut(usize, SharedBatch) -> Result<bool>,
     ) -> Result<(StageSeconds, Vec<StageSpan>)> {
         let order = self.order(epoch);
-        let (first, lanes) = (numbers.start, self.batches.look_ahead.min(numbers.len()));
+        let lanes = match self.batches.look_ahead {
+            0 => 0,
+            ahead => ahead.saturating_add(1).min(numbers.len()),
+        };
+        let first = numbers.start;
         let sample = |number: usize, scratch: &mut DrawScratch| -> Passed<(Vec<MiniBatch>, Fetched), 1> {
             let start = Instant::now();
             let drawn = guarded("sampling", number, || self.sample(epoch, number, &order, scratch, from.edges))?;
