@@ -63,7 +63,8 @@ def settings_of(data, program):
 
 
 def train(a, data, program, seed):
-    """Trains once. Returns the test accuracy at the best epoch, and the median seconds of an epoch without its evaluation."""
+    """Trains once. Returns the test accuracy at the best epoch, the median seconds of an epoch without its evaluation, and the
+    seconds and the validation accuracy of each epoch."""
     folder = os.path.join(a.data_dir, data)
     with open(os.path.join(folder, "dataset.json")) as file:
         about = json.load(file)
@@ -87,7 +88,8 @@ def train(a, data, program, seed):
         best = max(range(len(epochs)), key=lambda i: epochs[i]["val_accuracy"])
         result = dict(test_accuracy=epochs[best]["test_accuracy"], best_epoch=best + 1, version=line["version"])
     seconds = [epoch["seconds"] for epoch in epochs[1:]]
-    return dict(result, epoch_s=statistics.median(seconds), batches=epochs[0].get("batches", 1), loss=epochs[-1]["loss"])
+    curve = [(epoch["seconds"], epoch["val_accuracy"]) for epoch in epochs]
+    return dict(result, epoch_s=statistics.median(seconds), batches=epochs[0].get("batches", 1), loss=epochs[-1]["loss"], curve=curve)
 
 
 def measure(a):

@@ -11,23 +11,38 @@ use lapidary_kernels::call::NO_LABEL;
 use lapidary_kernels::{Shared, StorageType};
 use rayon::prelude::*;
 
-/// Returns the arrays of `data`, with features normalised as requested. Without `edge_weights`, all weights are 1.
+/// Mini-batches use sparse features as dense ones if at least this share of their cells is stored. Each batch has other rows,
+/// whose transpose it would need; and a quarter of the cells takes half of the memory of all, since each has its column.
+const DENSE_IN_BATCHES: f64 = 0.25;
+
+/// Returns the arrays of `data`, with features normalised as requested, for runs on the whole graph or on mini-batches.
+/// Without `edge_weights`, all weights are 1.
 ///
 /// # Errors
 /// [`Error::DataLacks`] if the dataset has no features.
 /// # Cost
-/// O(n + e); the features are copied if they are normalised.
-pub(crate) fn bind(data: &Dataset, norm: FeatureNorm, edge_weights: bool) -> Result<Inputs> {
-    let features = features(data)?;
-    let features = match norm {
-        FeatureNorm::Row => {
-            let normalised = features.row_normalised();
-            features.values().release();
-            normalised
-        }
-        FeatureNorm::None => features.clone(),
+/// O(n + e); the features are copied if they are normalised, or become dense.
+pub(crate) fn bind(data: &Dataset, norm: FeatureNorm, edge_weights: bool, in_batches: bool) -> Result<Inputs> {
+    let stored = features(data)?;
+    let mut features = match norm {
+        FeatureNorm::Row => stored.row_normalised(),
+        FeatureNorm::None => stored.clone(),
     };
+    if let Features::Sparse(sparse) = &features
+        && is_dense(stored, in_batches)
+    {
+        features = Features::Dense(sparse.to_dense());
+    }
+    if !std::ptr::eq(features.values().as_ptr(), stored.values().as_ptr()) {
+        stored.values().release();
+    }
     Ok(bind_with(data, feature_data(features), edge_weights))
+}
+
+/// Returns whether a run uses these features as dense ones.
+fn is_dense(features: &Features, in_batches: bool) -> bool {
+    let cells = features.rows() as f64 * features.width() as f64;
+    matches!(features, Features::Dense(_)) || in_batches && features.stored() as f64 >= DENSE_IN_BATCHES * cells
 }
 
 /// Returns the arrays of `data` with other features.
@@ -140,17 +155,14 @@ pub(crate) fn label_kind(data: &Dataset) -> LabelKind {
     }
 }
 
-/// Returns how the features of `data` are stored.
+/// Returns how runs on the whole graph or on mini-batches use the features of `data`.
 ///
 /// # Errors
 /// [`Error::DataLacks`] if the dataset has no features.
-pub(crate) fn feature_kind(data: &Dataset) -> Result<FeatureKind> {
+pub(crate) fn feature_kind(data: &Dataset, in_batches: bool) -> Result<FeatureKind> {
     let features = features(data)?;
     let width = features.width();
-    Ok(match features {
-        Features::Dense(_) => FeatureKind::Dense { width },
-        Features::Sparse(_) => FeatureKind::Sparse { width },
-    })
+    Ok(if is_dense(features, in_batches) { FeatureKind::Dense { width } } else { FeatureKind::Sparse { width } })
 }
 
 fn features(data: &Dataset) -> Result<&Features> {

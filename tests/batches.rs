@@ -271,6 +271,34 @@ fn a_trace_shows_each_batch_in_each_stage() {
     }
 }
 
+/// A dataset's graph, labels and training split, with features of which `stored` of 9 cells in each row are stored.
+fn with_sparse_features(data: &Dataset, stored: u32) -> Dataset {
+    let n = data.graph().vertex_count() as u32;
+    let labels: Vec<i64> = (0..n).map(|v| i64::from(v % 7)).collect();
+    let indptr: Vec<u64> = (0..=n).map(|v| u64::from(v * stored)).collect();
+    let columns: Vec<u32> = (0..n).flat_map(|v| (0..stored).map(move |i| (v % 3) + i * 3)).collect();
+    let values: Vec<f32> = (0..n * stored).map(|i| (i * 7 % 5) as f32 - 1.5).collect();
+    let arrays = Arrays::new(data.graph().clone()).sparse_features(indptr, columns, values, 9).labels(&labels);
+    Dataset::from_arrays(arrays.train(&(0..i64::from(n)).step_by(3).collect::<Vec<_>>())).unwrap()
+}
+
+#[test]
+fn sparse_features_with_many_numbers_are_dense_in_batches() {
+    for (stored, is_dense) in [(3, true), (2, false)] {
+        let data = with_sparse_features(&Dataset::builtin("planted").unwrap(), stored);
+        let model = model("gcn", &data);
+        let whole = losses(&mut trainer(&model, &data).build().unwrap(), 3);
+        let all = || Batches::new(10_000, neighbors("-1,-1"));
+        let mut batched = trainer(&model, &data).batches(all()).build().unwrap();
+        for (whole, batched) in whole.iter().zip(losses(&mut batched, 3)) {
+            assert!((whole - batched).abs() < 1e-5 * whole, "{whole} and {batched}");
+        }
+        // Only rows of dense features stay on a device.
+        let cached = trainer(&model, &data).batches(all().device_cache("10%".parse().unwrap())).build();
+        assert_eq!(cached.is_ok(), is_dense);
+    }
+}
+
 #[test]
 fn bf16_rows_are_gathered_and_rounded() {
     let data = Dataset::builtin("planted").unwrap();

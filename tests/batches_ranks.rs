@@ -408,7 +408,7 @@ fn sparse_and_bf16_features_give_the_same_bits_on_ranks() {
     let indptr: Vec<u64> = (0..=n as u64).map(|v| 2 * v).collect();
     let columns: Vec<u32> = (0..n as u32).flat_map(|v| [v % 3, 3 + v % 4]).collect();
     let arrays = Arrays::new(hostile_graph()).directed(true).labels(&labels).train(&train).val(&[1, 3]);
-    let sparse = Dataset::from_arrays(arrays.sparse_features(indptr, columns, numbers(2 * n, 1), 7)).unwrap();
+    let sparse = Dataset::from_arrays(arrays.sparse_features(indptr, columns, numbers(2 * n, 1), 9)).unwrap();
     for (data, dtype) in [(sparse, StorageType::F32), (Dataset::builtin("planted").unwrap(), StorageType::Bf16)] {
         let model = model("sage", &data);
         let run = |options: RunOptions| {
@@ -661,7 +661,7 @@ fn fewer_rows_are_fetched_if_seeds_are_where_their_vertices_are() {
     let (sampler, size) = (neighbors("4,3"), 60);
     for count in [2, 3] {
         let parts = NonZeroU32::new(count as u32).unwrap();
-        let found = metis::assign(plain.graph(), parts, metis::Objective::Volume, VertexWeight::Rows, 1).unwrap();
+        let found = metis::assign(plain.graph(), parts, metis::Objective::Volume, &[VertexWeight::Rows], 1).unwrap();
         let (order, ranges) = found.relabelling();
         let data = plain.relabelled(&order);
         let model = model("sage", &data);

@@ -84,7 +84,7 @@ impl DryRun<'_> {
         if self.rank_count() > 1 {
             return wrong(format!("{} ranks", self.rank_count()), "mini-batches are forecast for one process");
         }
-        let (model, inputs) = self.bound()?;
+        let (model, inputs) = self.bound(true)?;
         let (Some(inputs), Some(data)) = (inputs, self.data()) else {
             return wrong("a shape".into(), "the sizes of batches depend on the edges, so name a dataset");
         };
@@ -103,7 +103,7 @@ impl DryRun<'_> {
         }
         let sizes: Vec<LevelSizes> = shares.iter().flatten().map(|drawn| drawing.sizes(drawn)).collect();
         let bound = sizes.iter().fold(LevelSizes::default(), |bound, sizes| bound.or(sizes)).with_room();
-        let [training, _] = self.programs(&model, Some((drawing.layers(), bound)))?;
+        let [training, _] = self.programs(&model, Some(inputs), Some((drawing.layers(), bound)))?;
         let plans = Plans { training: &training, inputs };
         let device_memory = self.device_bytes(&profile);
         let outcome = match plans.plan(bound, device_memory) {

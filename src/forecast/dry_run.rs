@@ -204,7 +204,7 @@ impl<'a> DryRun<'a> {
         }
         self.check_embedding(None)?;
         let profile = profile::load(&self.profile_name())?;
-        let (model, inputs) = self.bound()?;
+        let (model, inputs) = self.bound(false)?;
         let subject = self.forecast_input(&model, inputs.as_ref())?;
         let device_memory = self.device_bytes(&profile);
         let mut policies = Vec::new();
@@ -236,7 +236,7 @@ impl<'a> DryRun<'a> {
     /// # Cost
     /// O(e) for data.
     pub fn parts(&self) -> Result<Vec<Range<usize>>> {
-        let (model, inputs) = self.bound()?;
+        let (model, inputs) = self.bound(false)?;
         let ranges = self.forecast_input(&model, inputs.as_ref())?.ranges;
         Ok(ranges.iter().map(|part| part.start as usize..part.end as usize).collect())
     }
@@ -251,30 +251,29 @@ impl<'a> DryRun<'a> {
     /// # Cost
     /// O(e).
     pub fn vertex_seconds(&self) -> Result<Vec<f64>> {
-        let (model, inputs) = self.bound()?;
+        let (model, inputs) = self.bound(false)?;
         let Some(inputs) = inputs else {
             let expected = "the time of a vertex depends on its edges, so name a dataset".into();
             return Err(Error::Value { option: "shape", value: "a size alone".into(), expected });
         };
-        let [training, _] = self.programs(&model, None)?;
+        let [training, _] = self.programs(&model, Some(&inputs), None)?;
         let lowered = lower(&[("train", &training)], &Sizes::of(&inputs).into(), 0);
         Ok(vertex_seconds(&inputs.graph, &works(&lowered.sequence(&[0])), &prior(&self.profile_name())?))
     }
 
     /// Returns the model as it is applied to the data, and the arrays of the data. For a shape, there are none.
-    pub(super) fn bound(&self) -> Result<(Model, Option<Inputs>)> {
+    pub(super) fn bound(&self, in_batches: bool) -> Result<(Model, Option<Inputs>)> {
         let Subject::Data(data) = self.subject else { return Ok((self.model.clone(), None)) };
-        let model = model_for(self.model, data, self.features(data)?)?;
+        let features = match self.embedding {
+            Some(width) => FeatureKind::Learned { width },
+            None => feature_kind(data, in_batches)?,
+        };
+        let model = model_for(self.model, data, features)?;
         let inputs = match self.embedding {
             Some(_) => bind_with(data, FeatureData::none(), model.config().weighted()),
-            None => bind(data, data.default_feature_norm(), model.config().weighted())?,
+            None => bind(data, data.default_feature_norm(), model.config().weighted(), in_batches)?,
         };
         Ok((model, Some(inputs)))
-    }
-
-    /// Returns what the model reads.
-    fn features(&self, data: &Dataset) -> Result<FeatureKind> {
-        self.embedding.map_or_else(|| feature_kind(data), |width| Ok(FeatureKind::Learned { width }))
     }
 
     /// Checks that learned rows, if there are any, go with the other options.
@@ -328,15 +327,24 @@ impl<'a> DryRun<'a> {
     }
 
     /// Writes the programs of training and of an evaluation.
-    pub(super) fn programs(&self, model: &Model, batches: Option<(usize, LevelSizes)>) -> Result<[Program; 2]> {
-        let (features, labels, vertices, edges) = match self.subject {
+    pub(super) fn programs(
+        &self,
+        model: &Model,
+        inputs: Option<&Inputs>,
+        batches: Option<(usize, LevelSizes)>,
+    ) -> Result<[Program; 2]> {
+        let (labels, vertices, edges) = match self.subject {
             Subject::Data(data) => {
-                let (vertices, edges) = (data.graph().vertex_count() as u64, data.graph().edge_count() as u64);
-                (self.features(data)?, label_kind(data), vertices, edges)
+                (label_kind(data), data.graph().vertex_count() as u64, data.graph().edge_count() as u64)
             }
-            Subject::Shape(shape) => {
-                (FeatureKind::Dense { width: shape.features }, LabelKind::Class, shape.vertices, shape.edges)
-            }
+            Subject::Shape(shape) => (LabelKind::Class, shape.vertices, shape.edges),
+        };
+        let features = match (self.embedding, self.subject, inputs.map(|inputs| &inputs.features)) {
+            (Some(width), ..) => FeatureKind::Learned { width },
+            (None, Subject::Shape(shape), _) => FeatureKind::Dense { width: shape.features },
+            (None, _, Some(FeatureData::Dense { width, .. })) => FeatureKind::Dense { width: *width },
+            (None, _, Some(FeatureData::Sparse { width, .. })) => FeatureKind::Sparse { width: *width },
+            (None, Subject::Data(data), None) => feature_kind(data, batches.is_some())?,
         };
         let spec = EpochSpec {
             model,
@@ -355,14 +363,14 @@ impl<'a> DryRun<'a> {
 
     /// Returns the range of each part of a run on mini-batches.
     pub(super) fn batch_parts(&self, model: &Model, inputs: &Inputs) -> Result<Vec<Range<usize>>> {
-        let [_, evaluation] = self.programs(model, None)?;
+        let [_, evaluation] = self.programs(model, Some(inputs), None)?;
         let profile = self.profile_name();
         split_parts(&self.options.partition, inputs, &evaluation, self.part_count(), (&profile, None), Runs::Many)
     }
 
     /// Writes the programs, and determines the parts that they will be lowered for.
     fn forecast_input<'i>(&self, model: &Model, inputs: Option<&'i Inputs>) -> Result<ForecastInput<'i>> {
-        let [training, evaluation] = self.programs(model, None)?;
+        let [training, evaluation] = self.programs(model, inputs, None)?;
         let (partition, devices) = (&self.options.partition, self.part_count());
         let (parts, ranges) = match (self.subject, inputs) {
             (Subject::Shape(shape), _) => {

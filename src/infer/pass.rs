@@ -59,7 +59,7 @@ impl Pass {
                 let (data_of, width) = (table.data.clone().into(), table.shape[1]);
                 bind_with(data, FeatureData::Dense { data: data_of, width }, weighted)
             }
-            None => bind(data, feature_norm.unwrap_or_else(|| data.default_feature_norm()), weighted)?,
+            None => bind(data, feature_norm.unwrap_or_else(|| data.default_feature_norm()), weighted, false)?,
         };
         let parts = options.parts(&inputs, &program, cost_model.as_deref(), runs)?;
         let outputs = outputs.iter().map(|name| (output_name(name), name.clone())).collect();

@@ -196,7 +196,7 @@ impl Predictor {
     /// # Errors
     /// [`Error::DataLacks`]; [`Error::OtherGraph`] if there is a learned embedding for other vertices.
     pub(super) fn features_for(&self, data: &Dataset) -> Result<FeatureKind> {
-        let Some(table) = self.embedding() else { return feature_kind(data) };
+        let Some(table) = self.embedding() else { return feature_kind(data, false) };
         self.check_graph(data, table.shape[0])?;
         Ok(FeatureKind::Dense { width: table.shape[1] })
     }

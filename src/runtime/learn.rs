@@ -445,7 +445,7 @@ mod tests {
             let model = Model::gcn(&[data.feature_width(), 16, data.class_count()]);
             let spec = EpochSpec {
                 model: &model,
-                features: feature_kind(&data).expect("it has features"),
+                features: feature_kind(&data, false).expect("it has features"),
                 labels: label_kind(&data),
                 vertices: data.graph().vertex_count() as u64,
                 edges: data.graph().edge_count() as u64,
@@ -456,7 +456,7 @@ mod tests {
                 batches: None,
             };
             let training = training_program(&spec).expect("the model goes with the data").program;
-            let inputs = bind(&data, FeatureNorm::None, false).expect("it has all that is needed");
+            let inputs = bind(&data, FeatureNorm::None, false, false).expect("it has all that is needed");
             Self { data, inputs, training, speeds: speeds.to_vec(), noise, rng: ChaCha8Rng::seed_from_u64(5) }
         }
 

@@ -118,7 +118,7 @@ fn programs(data: &Dataset) -> (Program, Program) {
     let model = Model::gcn(&[data.feature_width(), 4, data.class_count()]).dropout(0.5);
     let spec = EpochSpec {
         model: &model,
-        features: feature_kind(data).expect("there are features"),
+        features: feature_kind(data, false).expect("there are features"),
         labels: label_kind(data),
         vertices: data.graph().vertex_count() as u64,
         edges: data.graph().edge_count() as u64,
@@ -196,7 +196,7 @@ fn thread_count() -> usize {
 #[test]
 fn every_call_fails_in_turn_and_nothing_hangs_or_leaks() {
     let data = Dataset::builtin("karate").expect("it is built in");
-    let inputs = bind(&data, FeatureNorm::None, false).expect("there are features");
+    let inputs = bind(&data, FeatureNorm::None, false, false).expect("there are features");
     let programs = programs(&data);
     let every = PATHS.map(|path| [Fault::Error, Fault::Panic].map(|fault| (path, fault)));
     for (path, _) in every.concat() {
@@ -232,7 +232,7 @@ fn no_order_of_the_threads_hangs_or_changes_an_error() {
 
     let orders: usize = std::env::var("LAPIDARY_ORDERS").ok().and_then(|count| count.parse().ok()).unwrap_or(20);
     let data = Dataset::builtin("karate").expect("it is built in");
-    let inputs = Arc::new(bind(&data, FeatureNorm::None, false).expect("there are features"));
+    let inputs = Arc::new(bind(&data, FeatureNorm::None, false, false).expect("there are features"));
     let programs = Arc::new(programs(&data));
     let mut config = shuttle::Config::new();
     config.stack_size = 8 << 20;
@@ -258,7 +258,7 @@ fn no_order_of_the_threads_hangs_or_changes_an_error() {
 #[test]
 fn a_plan_that_was_corrupted_fails_the_run() {
     let data = Dataset::builtin("karate").expect("it is built in");
-    let inputs = bind(&data, FeatureNorm::None, false).expect("there are features");
+    let inputs = bind(&data, FeatureNorm::None, false, false).expect("there are features");
     let programs = programs(&data);
     let programs = [("train", &programs.0), ("evaluate", &programs.1)];
     let job = job(&programs, &inputs);
@@ -289,7 +289,7 @@ fn a_plan_that_was_corrupted_fails_the_run() {
 #[test]
 fn what_only_the_setup_reads_is_not_copied_to_the_host() {
     let data = Dataset::builtin("planted").expect("it is built in");
-    let inputs = bind(&data, FeatureNorm::None, false).expect("there are features");
+    let inputs = bind(&data, FeatureNorm::None, false, false).expect("there are features");
     let programs = programs(&data);
     let programs = [("train", &programs.0), ("evaluate", &programs.1)];
     let whole = 0..data.graph().vertex_count();

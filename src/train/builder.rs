@@ -187,14 +187,14 @@ impl<'a> TrainerBuilder<'a> {
         }
         let features = match self.embedding {
             Some(width) => FeatureKind::Learned { width },
-            None => feature_kind(data)?,
+            None => feature_kind(data, self.batches.is_some())?,
         };
         let model = model_for(self.model, data, features)?;
         let (feature_norm, inputs) = match self.embedding {
             Some(_) => (FeatureNorm::None, bind_with(data, FeatureData::none(), model.config().weighted())),
             None => {
                 let norm = self.feature_norm.unwrap_or_else(|| data.default_feature_norm());
-                (norm, bind(data, norm, model.config().weighted())?)
+                (norm, bind(data, norm, model.config().weighted(), self.batches.is_some())?)
             }
         };
         let spec = EpochSpec {

@@ -226,6 +226,24 @@ fn check_columns(indptr: &[u64], indices: &[u32], width: usize, file: &str) -> R
     Err(Error::SparseColumn { file: file.into(), row, position: start + at, found: columns[at], expected })
 }
 
+impl Sparse {
+    /// Returns the same matrix with every cell stored.
+    ///
+    /// # Cost
+    /// O(rows * width), in parallel; allocates the cells.
+    pub fn to_dense(&self) -> Dense {
+        let (rows, width) = (self.rows(), self.width);
+        let mut data = vec![0.0; rows * width];
+        data.par_chunks_mut(width.max(1)).enumerate().for_each(|(row, cells)| {
+            let stored = self.indptr[row] as usize..self.indptr[row + 1] as usize;
+            for (&column, &value) in self.indices[stored.clone()].iter().zip(&self.values[stored]) {
+                cells[column as usize] = value;
+            }
+        });
+        Dense { data: data.into(), rows, width, file: None }
+    }
+}
+
 impl Features {
     /// Returns the number of columns.
     pub fn width(&self) -> usize {

@@ -104,7 +104,7 @@ pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Resu
     };
     let features = match args.batches.embedding {
         Some(width) => FeatureKind::Learned { width },
-        None => feature_kind(data)?,
+        None => feature_kind(data, args.batches.batch.is_some())?,
     };
     let weights = match (uses_edge_weights(model, data, features)?, data.edge_weights()) {
         (true, _) => " with weights",

@@ -256,7 +256,7 @@ mod tests {
                     let parts: Vec<Range<usize>> = starts.zip(&ends).map(|(start, &end)| start..end).collect();
                     let has_weights = case % 2 == 0;
                     let work = |ranks: Ranks| {
-                        let inputs = bind(&data, FeatureNorm::None, has_weights).unwrap();
+                        let inputs = bind(&data, FeatureNorm::None, has_weights, true).unwrap();
                         assert_eq!(inputs.edge_weights.is_some(), has_weights);
                         let of = |topology: Topology| {
                             let batches = Batches::new(9, sampler.clone()).seeds(SeedShares::Own).topology(topology);
