@@ -119,7 +119,7 @@ def summaries(runs):
         if not seeds or "lapidary" not in of_programs:
             continue
         accuracy = lambda program: [100 * of_programs[program][seed]["test_accuracy"] for seed in seeds]  # noqa: E731
-        for program, of in of_programs.items():
+        for program, of in sorted(of_programs.items(), key=lambda item: (not item[0].startswith("lapidary"), item[0])):
             values = accuracy(program)
             row = dict(data=data, program=program, seeds=seeds, accuracies=values, mean=statistics.mean(values),
                        deviation=deviation(values), epoch_s=statistics.median(of[seed]["epoch_s"] for seed in seeds),
@@ -127,13 +127,13 @@ def summaries(runs):
             if program != "lapidary":
                 differences = [ours - theirs for ours, theirs in zip(accuracy("lapidary"), values)]
                 row["difference"] = statistics.mean(differences)
-                row["error"] = deviation(differences) / math.sqrt(len(seeds))
+                row["error"] = deviation(differences) / math.sqrt(len(seeds)) if len(seeds) > 1 else None
             rows.append(row)
     return rows
 
 
 def deviation(values):
-    return statistics.stdev(values) if len(values) > 1 else math.nan
+    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def table(rows, about):
@@ -148,9 +148,10 @@ def table(rows, about):
              "| data | program | seeds | test accuracy | difference | standard error | batch | batches | epochs | epoch |",
              "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for row in rows:
-        compared = [f"{row['difference']:+.2f}", f"{row['error']:.2f}"] if "difference" in row else ["", ""]
+        spread = (lambda value: f"{value:.2f}") if len(row["seeds"]) > 1 else (lambda _: "")
+        compared = [f"{row['difference']:+.2f}", spread(row["error"])] if "difference" in row else ["", ""]
         settings = row["settings"]
-        cells = [row["data"], row["program"], str(len(row["seeds"])), f"{row['mean']:.2f} ± {row['deviation']:.2f}", *compared,
+        cells = [row["data"], row["program"], str(len(row["seeds"])), f"{row['mean']:.2f} ± {spread(row['deviation'])}".rstrip(" ±"), *compared,
                  str(settings.get("batch", "all")), str(row["batches"]), str(settings["epochs"]), f"{row['epoch_s']:.3f}"]
         lines.append("| " + " | ".join(cells) + " |")
     norms = ", ".join(f"{data}: {of_data['feature_norm']}" for data, of_data in SETTINGS.items())
