@@ -8,6 +8,8 @@ mod attention;
 mod bad_input;
 mod batch_checkpoints;
 mod batches;
+mod batches_failures;
+mod batches_fetched;
 mod batches_ranks;
 mod batches_topology;
 mod bf16;
@@ -26,6 +28,7 @@ mod dataset_relabelled;
 mod dataset_weights;
 mod edge_keys;
 mod embedding;
+mod embedding_checkpoints;
 #[cfg(feature = "cuda")]
 mod emulated;
 mod exit_codes;

@@ -349,8 +349,16 @@ fn a_signal_ends_a_run_after_the_batch_and_it_goes_on_with_the_next_one() {
         command.arg("--checkpoint").arg(dir).args(flags).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     };
-    for (name, code) in [("-TERM", Some(143)), ("-INT", Some(130)), ("-KILL", None)] {
-        let dir = folder.path().join(name);
+    let learned = ["--embedding", "16"];
+    for (name, code, more) in [
+        ("-TERM", Some(143), &[][..]),
+        ("-INT", Some(130), &[]),
+        ("-KILL", None, &[]),
+        ("-TERM", Some(143), &learned),
+        ("-KILL", None, &learned),
+    ] {
+        let dir = folder.path().join(format!("{name} {more:?}"));
+        let train = |dir: &Path, flags: &[&str]| train(dir, &[flags, more].concat());
         let flags = ["--epochs", ENDLESS, "--keep", "0", "--checkpoint-every-batches", "20"];
         let mut child = train(&dir, &flags).spawn().unwrap();
         wait_for(&mut child, &dir.join("batch-00000001-00000020"));
@@ -366,11 +374,14 @@ fn a_signal_ends_a_run_after_the_batch_and_it_goes_on_with_the_next_one() {
         let (status, text) = ended(&train(&dir, &["--epochs", &epochs, "--resume"]).output().unwrap());
         assert_eq!(status, Some(0), "{text}");
         assert!(text.contains(&format!("resumed from {newest} in")), "{text}");
-        let whole = folder.path().join(format!("whole {epochs}"));
+        let whole = folder.path().join(format!("whole {epochs} {more:?}"));
         assert!(whole.exists() || train(&whole, &["--epochs", &epochs]).output().unwrap().status.success());
         for file in ["model.safetensors", "optimizer.safetensors", "best.safetensors"] {
             let file = format!("epoch-{epochs:0>8}/{file}");
-            assert!(fs::read(dir.join(&file)).unwrap() == fs::read(whole.join(&file)).unwrap(), "{name}: {file}");
+            assert!(
+                fs::read(dir.join(&file)).unwrap() == fs::read(whole.join(&file)).unwrap(),
+                "{name} {more:?}: {file}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Learned embeddings: against dense gradients of the whole graph, on any number of threads, parts and ranks, after a
-//! resumption, and with wrong settings.
+//! Learned embeddings: against dense gradients of the whole graph, on any number of threads, parts and ranks, and
+//! with wrong settings.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -11,23 +11,23 @@ use lapidary::dataset::Labels;
 use lapidary::model::{ModelConfig, Network, Value, gcn_conv, sage_conv};
 use lapidary::sample::NeighborSampler;
 use lapidary::{
-    Adam, AdamW, Arrays, Batches, ByteSize, Dataset, Devices, Error, FeatureCache, FeatureNorm, MemoryPolicy, Model,
-    Partition, Position, Predictor, Ranks, RunOptions, Sgd, StorageType, Trainer, TrainerBuilder, Weights,
+    Adam, Arrays, Batches, ByteSize, Dataset, Devices, Error, FeatureCache, FeatureNorm, MemoryPolicy, Model,
+    Partition, Predictor, Ranks, RunOptions, Sgd, StorageType, Trainer, TrainerBuilder, Weights,
 };
 use ndarray::Array2;
 
 use crate::common::command::{run, succeeds};
 use crate::common::scripted::{Draw, scripted};
 
-const WIDTH: usize = 6;
-const EMBEDDING: &str = "embedding.weight";
+pub(super) const WIDTH: usize = 6;
+pub(super) const EMBEDDING: &str = "embedding.weight";
 
-fn neighbors(fanouts: &str) -> NeighborSampler {
+pub(super) fn neighbors(fanouts: &str) -> NeighborSampler {
     NeighborSampler::new(fanouts.parse().unwrap())
 }
 
 /// The planted communities without features; with `features`, all rows are the same.
-fn bare(features: bool) -> Dataset {
+pub(super) fn bare(features: bool) -> Dataset {
     let data = Dataset::builtin("planted").unwrap();
     let graph = data.graph().clone();
     let n = graph.vertex_count();
@@ -39,20 +39,20 @@ fn bare(features: bool) -> Dataset {
     Dataset::from_arrays(arrays).unwrap()
 }
 
-fn model(name: &str, data: &Dataset) -> Model {
+pub(super) fn model(name: &str, data: &Dataset) -> Model {
     Model::from_config(ModelConfig::new(name, &[WIDTH, 8, data.class_count()])).unwrap()
 }
 
-fn trainer<'a>(model: &'a Model, data: &'a Dataset, batches: Batches) -> TrainerBuilder<'a> {
+pub(super) fn trainer<'a>(model: &'a Model, data: &'a Dataset, batches: Batches) -> TrainerBuilder<'a> {
     Trainer::builder(model, data).optimizer(Adam::new(0.02)).seed(5).batches(batches).embedding(WIDTH)
 }
 
-fn simulated(devices: usize, ranks: Ranks) -> RunOptions {
+pub(super) fn simulated(devices: usize, ranks: Ranks) -> RunOptions {
     RunOptions::new().devices(Devices::sim(devices)).partition(Partition::parse("edges").unwrap()).ranks(ranks)
 }
 
 /// Runs `work` on each of `count` ranks, and returns the results by rank.
-fn on_ranks<T: Send>(count: usize, work: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
+pub(super) fn on_ranks<T: Send>(count: usize, work: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let work = &work;
         let threads: Vec<_> = Ranks::threads(count).into_iter().map(|ranks| scope.spawn(move || work(ranks))).collect();
@@ -299,56 +299,6 @@ fn rows_move_in_four_rounds_a_batch_and_each_row_once() {
 }
 
 #[test]
-fn a_resumed_run_has_the_same_bits() {
-    let data = bare(false);
-    let model = model("sage", &data).dropout(0.2);
-    let build = |optimizer: lapidary::Optimizer, options: RunOptions| {
-        trainer(&model, &data, Batches::new(24, neighbors("4,3")))
-            .optimizer(optimizer)
-            .options(options)
-            .build()
-            .unwrap()
-    };
-    for optimizer in [Adam::new(0.02).into(), AdamW::new(0.02).into(), Sgd::new(0.1).into()] {
-        let folder = tempfile::tempdir().unwrap();
-        let alone = || simulated(2, Ranks::alone());
-        let mut whole = build(optimizer, alone());
-        whole.step().unwrap();
-        whole.save(folder.path().join("epoch")).unwrap();
-        assert_eq!(whole.step_batches(3).unwrap(), None);
-        whole.save(folder.path().join("batch")).unwrap();
-        let want: Vec<f64> = (0..2).map(|_| whole.step().unwrap().loss).collect();
-        let weights = whole.weights().unwrap();
-        for (name, position) in [("epoch", Position { epoch: 1, batch: 0 }), ("batch", Position { epoch: 1, batch: 3 })]
-        {
-            let dir = folder.path().join(name);
-            let mut resumed = build(optimizer, alone());
-            assert_eq!(resumed.resume(&dir).unwrap(), Some(1));
-            assert_eq!(resumed.position(), position);
-            assert_eq!((0..2).map(|_| resumed.step().unwrap().loss).collect::<Vec<_>>(), want);
-            assert!(resumed.weights().unwrap() == weights, "{name}");
-            // On two ranks, which are the same parts.
-            for got in on_ranks(2, |ranks| {
-                let mut resumed = build(optimizer, simulated(1, ranks));
-                assert_eq!(resumed.resume(&dir).unwrap(), Some(1));
-                let losses: Vec<f64> = (0..2).map(|_| resumed.step().unwrap().loss).collect();
-                (losses, resumed.weights().unwrap())
-            }) {
-                assert!(got.0 == want && got.1 == weights, "{name} on ranks");
-            }
-            // Three ranks have other parts, and so other roundings.
-            for losses in on_ranks(3, |ranks| {
-                let mut resumed = build(optimizer, simulated(1, ranks));
-                resumed.resume(&dir).unwrap();
-                (0..2).map(|_| resumed.step().unwrap().loss).collect::<Vec<f64>>()
-            }) {
-                assert!(losses.iter().all(|loss| loss.is_finite()));
-            }
-        }
-    }
-}
-
-#[test]
 fn a_batch_that_fails_is_tried_again_and_a_divergence_is_undone() {
     let data = bare(false);
     let model = model("sage", &data);
@@ -443,46 +393,6 @@ fn evaluations_read_the_newest_rows() {
 }
 
 #[test]
-fn a_checkpoint_predicts_the_graph_that_it_was_trained_on_and_no_other() {
-    let data = bare(false);
-    let model = model("sage", &data);
-    let folder = tempfile::tempdir().unwrap();
-    let mut run = trainer(&model, &data, Batches::new(24, neighbors("4,3"))).build().unwrap();
-    (0..5).for_each(|_| assert!(run.step().is_ok()));
-    run.save(folder.path()).unwrap();
-    let opened = Predictor::open(folder.path()).unwrap();
-    let prediction = opened.run(&data).unwrap();
-    assert_eq!(prediction.accuracy.test, run.best().unwrap().test_accuracy);
-    assert_eq!(run.predictor().unwrap().predict(&data).unwrap(), prediction.logits);
-    let near = opened.clone().prepared().predict(&data).unwrap();
-    assert!((&near - &prediction.logits).iter().all(|x| x.abs() < 1e-4));
-    let n = data.graph().vertex_count();
-    let refused = |data: &Dataset| match opened.run(data).unwrap_err() {
-        Error::OtherGraph { why, trained, .. } => format!("{trained}: {why}"),
-        other => panic!("{other}"),
-    };
-    let karate = Dataset::builtin("karate").unwrap();
-    assert_eq!(refused(&karate), format!("`bare`: it has 34 vertices, and the model has learned rows for {n}"));
-    let others = Dataset::from_arrays(Arrays::edges(n, &[(0, 1), (1, 0)]).labels(&vec![0i64; n])).unwrap();
-    assert_eq!(refused(&others), "`bare`: its edges, or the order of its vertices, are others");
-    assert!(matches!(run.predictor().unwrap().run(&others).unwrap_err(), Error::OtherGraph { .. }));
-    // A run with features does not start from learned rows, nor one with learned rows from its checkpoint.
-    let constant = bare(true);
-    let other = || Trainer::builder(&model, &constant).batches(Batches::new(24, neighbors("4,3"))).seed(5);
-    let error = other().weights(opened.weights().clone()).build().unwrap_err().to_string();
-    assert!(error.contains("has no parameter `embedding.weight`"), "{error}");
-    let mut other = other().optimizer(Adam::new(0.02)).build().unwrap();
-    assert!(matches!(other.resume(folder.path()), Err(Error::OtherRun { .. } | Error::DataChanged { .. })));
-    // Weights without the rows: these are drawn.
-    let rest: Weights = opened.weights().iter().filter(|(name, _)| *name != EMBEDDING).collect();
-    let batches = Batches::new(24, neighbors("4,3"));
-    let fresh = trainer(&model, &data, batches.clone()).weights(rest).build().unwrap().weights().unwrap();
-    let first = trainer(&model, &data, batches).build().unwrap().weights().unwrap();
-    assert_eq!(fresh.get(EMBEDDING), first.get(EMBEDDING));
-    assert_ne!(fresh.get("convs.0.lin_l.weight"), first.get("convs.0.lin_l.weight"));
-}
-
-#[test]
 fn settings_that_make_no_sense_are_refused() {
     let data = bare(true);
     let of_width = model("sage", &data);
@@ -550,6 +460,7 @@ fn the_command_learns_rows_and_explains_wrong_flags() {
     assert_eq!(planned["feature_bytes"], (48.0 * rows * planned["batches"].as_f64().unwrap()).round());
     let text = succeeds(&[&plan[..], &["--profile", "a100"]].concat());
     assert!(text.contains("rows of 12 are learned") && !text.contains("feature cache"), "{text}");
+    assert!(text.contains("0, learned rows") && !text.contains("0, features"), "{text}");
     for (flags, want) in [
         (&[&plan[..], &["--dtype", "bf16"]].concat()[..], "leave --dtype bf16 out"),
         (&[&plan[..], &["--compare", "edges"]].concat(), "rows are learned on mini-batches"),

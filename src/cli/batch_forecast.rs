@@ -38,6 +38,7 @@ pub(super) fn show(forecast: &BatchForecast, as_json: bool) -> Result<()> {
     let mut levels = table(["level", "vertices", "most", "edges drawn", "most "]);
     for (level, vertices) in forecast.vertices.iter().enumerate() {
         let name = match level {
+            0 if forecast.embedding.is_some() => "0, learned rows".to_owned(),
             0 => "0, features".to_owned(),
             last if last + 1 == forecast.vertices.len() => format!("{last}, seeds"),
             middle => middle.to_string(),

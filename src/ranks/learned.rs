@@ -4,25 +4,22 @@
 //! Letters have the series of the pulls of a [`RowStore`](super::RowStore), and subjects of their own, so that the thread
 //! that computes may exchange rows while another one prepares later batches.
 
-use std::ops::Range;
-
 use bytemuck::{cast_slice, pod_collect_to_vec};
 use lapidary_kernels::memory::{AlignedBytes, NoHostMemory};
 use rayon::prelude::*;
 
+use super::owners::Owners;
 use super::{Pulls, Ranks, Subject};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Rows that one task copies.
 const ROWS_A_TASK: usize = 256;
 
 /// Which rank holds which learned rows.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct LearnedRows {
-    ranks: Ranks,
-    /// The first id of each rank, and the end of the last one.
-    // Invariant: ascending, one more than there are ranks.
-    offsets: Vec<usize>,
+    owners: Owners,
+    // Invariant: not 0.
     width: usize,
 }
 
@@ -44,82 +41,61 @@ impl LearnedRows {
     /// Creates the list of owners: rank `r` holds the rows `offsets[r]..offsets[r + 1]`.
     ///
     /// # Panics
-    /// If `offsets` do not have the right length.
+    /// If `offsets` do not have the right length, or are not in order; if `width` is 0.
     pub(crate) fn new(ranks: &Ranks, offsets: Vec<usize>, width: usize) -> Self {
-        assert!(offsets.len() == ranks.count() + 1 && offsets.is_sorted(), "there is one range of ids for each rank");
-        Self { ranks: ranks.clone(), offsets, width }
-    }
-
-    fn range(&self, rank: usize) -> Range<usize> {
-        self.offsets[rank]..self.offsets[rank + 1]
-    }
-
-    /// Returns where those of ascending ids are that a rank holds.
-    fn of_rank(&self, ids: &[u32], rank: usize) -> Range<usize> {
-        let Range { start, end } = self.range(rank);
-        let below = |limit: usize| ids.partition_point(|&id| (id as usize) < limit);
-        below(start)..below(end)
+        assert!(width > 0, "a learned row has numbers");
+        Self { owners: Owners::new(ranks, offsets), width }
     }
 
     /// Returns the rows of these ids, one after the other, as they are now. They may be repeated. `own` are the rows of
     /// this rank. All ranks have to call it with the same number, and none may change its rows before it has returned.
     ///
     /// # Errors
-    /// [`Error::OtherRank`](crate::Error::OtherRank); [`Error::WorkersGone`](crate::Error::WorkersGone).
+    /// [`Error::WrongLetter`]; [`Error::OtherRank`]; [`Error::WorkersGone`] if another thread ends the series meanwhile.
     /// # Cost
     /// One letter to each other rank with 4 bytes for each of its rows, and one back with 4 bytes for each number. Each row
     /// is sent once. O(ids log ids) time.
     pub(crate) fn pull(
         &self,
-        series: &Pulls<'_>,
+        pulls: &Pulls<'_>,
         number: u64,
         ids: &[u32],
         own: &[f32],
     ) -> Result<(std::result::Result<AlignedBytes, NoHostMemory>, Crossed)> {
-        let (ranks, width, me) = (&self.ranks, self.width, self.ranks.rank());
-        let mut asked = ids.to_vec();
-        asked.par_sort_unstable();
-        asked.dedup();
-        let others = || (0..ranks.count()).filter(|&rank| rank != me);
-        for to in others() {
-            let wanted: &[u8] = cast_slice(&asked[self.of_rank(&asked, to)]);
-            series.series.send(to, (Subject::LearnedIds, number), wanted.len(), std::iter::once(wanted));
+        let (owners, width, series) = (&self.owners, self.width, pulls.series());
+        let (asked, places) = owners.asked(ids);
+        for to in self.others() {
+            let wanted: &[u8] = cast_slice(&asked[to]);
+            series.send(to, (Subject::LearnedIds, number), wanted.len(), std::iter::once(wanted));
         }
-        let first = self.range(me).start;
+        let first = owners.own().start;
         let own_row = |id: u32| &own[(id as usize - first) * width..][..width];
-        for from in others() {
-            let wanted: Vec<u32> = pod_collect_to_vec(&series.series.wait(from, (Subject::LearnedIds, number))?);
+        for from in self.others() {
+            let content = series.wait(from, (Subject::LearnedIds, number))?;
+            let wanted = self.wanted(&content).map_err(|why| wrong(from, why))?;
             if !wanted.is_empty() {
                 let rows = wanted.iter().map(|&id| cast_slice(own_row(id)));
                 let bytes = wanted.len() * width * size_of::<f32>();
-                series.series.send(from, (Subject::LearnedRows, number), bytes, rows);
+                series.send(from, (Subject::LearnedRows, number), bytes, rows);
             }
         }
-        let mut of_ranks = Vec::new();
+        let mut of_ranks: Vec<Vec<f32>> = vec![Vec::new(); owners.count()];
         let mut crossed = Crossed::default();
-        for from in 0..ranks.count() {
-            let places = self.of_rank(&asked, from);
-            let rows: Vec<f32> = match from == me || places.is_empty() {
-                true => Vec::new(),
-                false => pod_collect_to_vec(&series.series.wait(from, (Subject::LearnedRows, number))?),
-            };
-            if from != me {
-                crossed.rows += places.len() as u64;
-                crossed.bytes += places.len() as u64 * (4 + 4 * width as u64);
-            }
-            of_ranks.push((places, rows));
+        for from in self.others().filter(|&rank| !asked[rank].is_empty()) {
+            let content = series.wait(from, (Subject::LearnedRows, number))?;
+            let count = asked[from].len();
+            of_ranks[from] = self.answer(count, &content).map_err(|why| wrong(from, why))?;
+            crossed.rows += count as u64;
+            crossed.bytes += (size_of::<u32>() * count + content.len()) as u64;
         }
-        let row = |id: u32| -> &[f32] {
-            // Of several ranks with this start, only the last one has ids.
-            let owner = self.offsets.partition_point(|&start| start <= id as usize) - 1;
-            if owner == me {
-                return own_row(id);
+        let row = |at: usize| -> &[f32] {
+            let owner = owners.owner(ids[at]);
+            match owner == owners.rank() {
+                true => own_row(ids[at]),
+                false => &of_ranks[owner][places[at] as usize * width..][..width],
             }
-            let (places, rows) = &of_ranks[owner];
-            let place = asked[places.clone()].partition_point(|&other| other < id);
-            &rows[place * width..][..width]
         };
-        Ok((taken(ids, width, row), crossed))
+        Ok((copied(ids.len(), width, row), crossed))
     }
 
     /// Gives the gradients of rows to the ranks that hold the rows. `terms` are those of the parts of this rank, in their
@@ -131,50 +107,90 @@ impl LearnedRows {
     /// # Cost
     /// One letter to each other rank: 4 bytes for each part, for each id and for each number. A row that several parts of a
     /// rank have is sent several times, so that the owner can add in the order of the parts.
-    pub(crate) fn push(&self, series: &Pulls<'_>, number: u64, terms: &[RowTerms]) -> Result<(Vec<RowTerms>, Crossed)> {
-        let (ranks, me) = (&self.ranks, self.ranks.rank());
+    pub(crate) fn push(&self, pulls: &Pulls<'_>, number: u64, terms: &[RowTerms]) -> Result<(Vec<RowTerms>, Crossed)> {
+        let series = pulls.series();
         let mut crossed = Crossed::default();
-        for to in (0..ranks.count()).filter(|&rank| rank != me) {
+        for to in self.others() {
             let of_rank: Vec<RowTerms> = terms.iter().map(|terms| self.held_by(to, terms)).collect();
             let counts: Vec<u32> = of_rank.iter().map(|terms| terms.ids.len() as u32).collect();
             let pieces: Vec<&[u8]> = std::iter::once(cast_slice(&counts))
                 .chain(of_rank.iter().flat_map(|terms| [cast_slice(&terms.ids), cast_slice(&terms.rows)]))
                 .collect();
             let bytes = pieces.iter().map(|piece| piece.len()).sum();
-            series.series.send(to, (Subject::LearnedTerms, number), bytes, pieces.into_iter());
+            series.send(to, (Subject::LearnedTerms, number), bytes, pieces.into_iter());
             crossed.rows += counts.iter().map(|&count| u64::from(count)).sum::<u64>();
             crossed.bytes += bytes as u64;
         }
         let mut all = Vec::new();
-        for from in 0..ranks.count() {
-            if from == me {
-                all.extend(terms.iter().map(|terms| self.held_by(me, terms)));
+        for from in 0..self.owners.count() {
+            if from == self.owners.rank() {
+                all.extend(terms.iter().map(|terms| self.held_by(from, terms)));
                 continue;
             }
-            let content = series.series.wait(from, (Subject::LearnedTerms, number))?;
-            let (counts, mut rest) = content.split_at(terms.len() * size_of::<u32>());
-            for count in pod_collect_to_vec::<u8, u32>(counts) {
-                let (ids, after) = rest.split_at(count as usize * size_of::<u32>());
-                let (rows, after) = after.split_at(count as usize * self.width * size_of::<f32>());
-                all.push(RowTerms { ids: pod_collect_to_vec(ids), rows: pod_collect_to_vec(rows) });
-                rest = after;
-            }
+            let content = series.wait(from, (Subject::LearnedTerms, number))?;
+            all.extend(self.terms(terms.len(), &content).map_err(|why| wrong(from, why))?);
         }
         Ok((all, crossed))
     }
 
+    /// Returns the other ranks.
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let rank = self.owners.rank();
+        (0..self.owners.count()).filter(move |&other| other != rank)
+    }
+
     /// Returns the terms of the rows that a rank holds, in their order.
     fn held_by(&self, rank: usize, terms: &RowTerms) -> RowTerms {
-        let range = self.range(rank);
         let mut held = RowTerms::default();
         for (&id, row) in terms.ids.iter().zip(terms.rows.chunks_exact(self.width)) {
-            if range.contains(&(id as usize)) {
+            if self.owners.owner(id) == rank {
                 held.ids.push(id);
                 held.rows.extend_from_slice(row);
             }
         }
         held
     }
+
+    /// Reads ids of rows that this rank holds.
+    fn wanted(&self, content: &[u8]) -> std::result::Result<Vec<u32>, String> {
+        if !content.len().is_multiple_of(size_of::<u32>()) {
+            return Err(format!("{} bytes are no list of vertices", content.len()));
+        }
+        let (ids, own): (Vec<u32>, _) = (pod_collect_to_vec(content), self.owners.own());
+        match ids.iter().find(|&&id| !own.contains(&(id as usize))) {
+            Some(id) => Err(format!("it is about the row of vertex {id}, which is not of this rank")),
+            None => Ok(ids),
+        }
+    }
+
+    /// Reads this number of rows.
+    fn answer(&self, rows: usize, content: &[u8]) -> std::result::Result<Vec<f32>, String> {
+        let bytes = rows * self.width * size_of::<f32>();
+        match content.len() == bytes {
+            true => Ok(pod_collect_to_vec(content)),
+            false => Err(format!("{} bytes of rows came, not {bytes}", content.len())),
+        }
+    }
+
+    /// Reads the gradients of the parts of another rank: how many rows each part has; then, by part, ids and rows.
+    fn terms(&self, parts: usize, content: &[u8]) -> std::result::Result<Vec<RowTerms>, String> {
+        let length = || format!("{} bytes are not the gradients of the rows that it names", content.len());
+        let (counts, mut rest) = content.split_at_checked(parts * size_of::<u32>()).ok_or_else(length)?;
+        let mut of_parts = Vec::with_capacity(parts);
+        for count in pod_collect_to_vec::<u8, u32>(counts) {
+            let row_count = count as usize;
+            let (ids, after) = rest.split_at_checked(row_count * size_of::<u32>()).ok_or_else(length)?;
+            let row_bytes = row_count.checked_mul(self.width * size_of::<f32>()).ok_or_else(length)?;
+            let (rows, after) = after.split_at_checked(row_bytes).ok_or_else(length)?;
+            of_parts.push(RowTerms { ids: self.wanted(ids)?, rows: pod_collect_to_vec(rows) });
+            rest = after;
+        }
+        if rest.is_empty() { Ok(of_parts) } else { Err(length()) }
+    }
+}
+
+fn wrong(rank: usize, why: String) -> Error {
+    Error::WrongLetter { rank, why }
 }
 
 /// Copies a row for each id.
@@ -183,9 +199,20 @@ pub(crate) fn taken<'r>(
     width: usize,
     row: impl Fn(u32) -> &'r [f32] + Sync,
 ) -> std::result::Result<AlignedBytes, NoHostMemory> {
-    let mut rows = AlignedBytes::zeroed(ids.len() * width * size_of::<f32>())?;
-    let tasks = rows.as_mut_slice::<f32>().par_chunks_mut(ROWS_A_TASK * width).zip(ids.par_chunks(ROWS_A_TASK));
-    tasks.for_each(|(to, ids)| to.chunks_exact_mut(width).zip(ids).for_each(|(to, &id)| to.copy_from_slice(row(id))));
+    copied(ids.len(), width, |at| row(ids[at]))
+}
+
+/// Copies the rows `0..count`.
+fn copied<'r>(
+    count: usize,
+    width: usize,
+    row: impl Fn(usize) -> &'r [f32] + Sync,
+) -> std::result::Result<AlignedBytes, NoHostMemory> {
+    let mut rows = AlignedBytes::zeroed(count * width * size_of::<f32>())?;
+    let tasks = rows.as_mut_slice::<f32>().par_chunks_mut(ROWS_A_TASK * width).enumerate();
+    tasks.for_each(|(task, to)| {
+        to.chunks_exact_mut(width).zip(task * ROWS_A_TASK..).for_each(|(to, at)| to.copy_from_slice(row(at)));
+    });
     Ok(rows)
 }
 
@@ -238,5 +265,55 @@ mod tests {
                 }
             });
         }
+    }
+
+    #[test]
+    fn letters_of_another_length_or_about_rows_of_others_are_refused() {
+        let ranks = Ranks::threads(2);
+        let learned = LearnedRows::new(&ranks[0], vec![0, 10, 20], WIDTH);
+        let bytes = |numbers: &[u32]| -> Vec<u8> { cast_slice(numbers).to_vec() };
+        let refused = |read: std::result::Result<(), String>, want: &str| {
+            let why = read.unwrap_err();
+            assert!(why.contains(want), "{why}, not {want}");
+        };
+        assert_eq!(learned.wanted(&bytes(&[9, 0])), Ok(vec![9, 0]));
+        refused(learned.wanted(&[0; 5]).map(drop), "5 bytes are no list of vertices");
+        refused(learned.wanted(&bytes(&[1, 10])).map(drop), "vertex 10, which is not of this rank");
+        assert_eq!(learned.answer(2, &[0; 24]), Ok(vec![0.0; 6]));
+        refused(learned.answer(2, &[0; 20]).map(drop), "20 bytes of rows came, not 24");
+        // Two parts: no row, and one.
+        let whole = bytes(&[0, 1, 7, 0, 0, 0]);
+        let term = RowTerms { ids: vec![7], rows: vec![0.0; WIDTH] };
+        assert_eq!(learned.terms(2, &whole), Ok(vec![RowTerms::default(), term]));
+        for length in 0..whole.len() {
+            refused(learned.terms(2, &whole[..length]).map(drop), "are not the gradients");
+        }
+        refused(learned.terms(2, &[&whole[..], &[0]].concat()).map(drop), "are not the gradients");
+        refused(learned.terms(2, &bytes(&[0, u32::MAX, 7, 0, 0, 0])).map(drop), "are not the gradients");
+        refused(learned.terms(2, &bytes(&[0, 1, 17, 0, 0, 0])).map(drop), "vertex 17, which is not of this rank");
+    }
+
+    #[test]
+    fn a_wrong_letter_names_the_rank_that_sent_it() {
+        std::thread::scope(|scope| {
+            for ranks in Ranks::threads(2) {
+                scope.spawn(move || {
+                    let store = RowStore::new(&ranks, vec![0, 4, 8], Vec::new().into(), 0);
+                    let learned = LearnedRows::new(&ranks, vec![0, 4, 8], WIDTH);
+                    let pulls = store.begin();
+                    if ranks.rank() == 1 {
+                        for subject in [Subject::LearnedIds, Subject::LearnedTerms] {
+                            pulls.series().send(0, (subject, 0), 3, std::iter::once(&[0u8; 3][..]));
+                        }
+                        return;
+                    }
+                    let pulled = learned.pull(&pulls, 0, &[], &[0.0; 4 * WIDTH]).map(drop);
+                    let pushed = learned.push(&pulls, 0, &[RowTerms::default()]).map(drop);
+                    for error in [pulled, pushed] {
+                        assert!(matches!(error, Err(Error::WrongLetter { rank: 1, .. })), "{error:?}");
+                    }
+                });
+            }
+        });
     }
 }

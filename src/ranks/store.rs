@@ -32,7 +32,7 @@ pub(crate) struct RowStore {
 /// A series of pulls, which all ranks make together: the same number of them, with the numbers 0, 1, and so on.
 pub(crate) struct Pulls<'s> {
     store: &'s RowStore,
-    pub(super) series: Series,
+    series: Series,
 }
 
 /// The rows of one pull.
@@ -123,6 +123,11 @@ impl<'s> Pulls<'s> {
         let of_ranks = pulled.collect::<Result<_>>()?;
         let row_count = asked.iter().map(|asked| asked.len() as u64).sum();
         Ok(PulledRows { store, ids, places, of_ranks, row_count, notes, rounds: 1 + u64::from(width > 0) })
+    }
+
+    /// Returns the series, for letters of other subjects that belong to the same batches.
+    pub(super) fn series(&self) -> &Series {
+        &self.series
     }
 
     /// Returns a guard that ends the series when it is dropped: a pull that waits in another thread then ends with an

@@ -116,8 +116,8 @@ impl Batches {
         self
     }
 
-    /// Sets how many batches each stage may be ahead of the next one; 2 by default. With 0, a batch is drawn when the one
-    /// before it has been computed.
+    /// Sets how many lanes prepare batches while others are computed; 2 by default. Each lane draws one batch and gathers
+    /// the one before. With 0, a batch is drawn when the one before it has been computed.
     pub fn look_ahead(mut self, batches: usize) -> Self {
         self.look_ahead = batches;
         self
