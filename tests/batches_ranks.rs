@@ -661,7 +661,7 @@ fn fewer_rows_are_fetched_if_seeds_are_where_their_vertices_are() {
     let (sampler, size) = (neighbors("4,3"), 60);
     for count in [2, 3] {
         let parts = NonZeroU32::new(count as u32).unwrap();
-        let found = metis::assign(plain.graph(), parts, metis::Objective::Volume, VertexWeight::Rows, 1).unwrap();
+        let found = metis::assign(plain.graph(), parts, metis::Objective::Volume, &[VertexWeight::Rows], 1).unwrap();
         let (order, ranges) = found.relabelling();
         let data = plain.relabelled(&order);
         let model = model("sage", &data);
