@@ -113,7 +113,7 @@ pub(in crate::cli) struct BatchArgs {
     /// part) or own (each has those of its own part)
     #[arg(long, value_name = "SHARES", default_value = "balanced", requires = "batch")]
     pub seeds: String,
-    /// How many batches each stage (sampling, gathering, computing) may be ahead of the next
+    /// How many batches each stage (sampling, gathering, computing) may be ahead of the next; at most 256
     #[arg(long, value_name = "N", default_value_t = 2, requires = "batch")]
     pub look_ahead: usize,
     /// Learn a row of WIDTH numbers for each vertex, which the model reads instead of features [default: off]
