@@ -134,17 +134,17 @@ pub(in crate::cli) struct BatchArgs {
 pub(in crate::cli) struct DrawArgs {
     /// What is drawn: neighbor (in-edges of each vertex), subgraph (all edges among the vertices of neighbor), fastgcn or
     /// ladies (vertices for each layer)
-    #[arg(long, value_name = "NAME", default_value = "neighbor", requires = "batch")]
+    #[arg(long, value_name = "NAME", default_value = "neighbor", requires = "batch", help_heading = "Mini-batches")]
     pub sampler: String,
     /// Number of in-edges that are drawn of each vertex, layer by layer from the seeds outwards, as in 15,10,5; with
     /// fastgcn and ladies, number of vertices that are drawn for each layer; -1: all
-    #[arg(long, value_name = "LIST", requires = "batch", allow_hyphen_values = true)]
+    #[arg(long, value_name = "LIST", requires = "batch", help_heading = "Mini-batches", allow_hyphen_values = true)]
     pub fanout: Option<String>,
     /// Draw with replacement (neighbor)
-    #[arg(long, requires = "batch")]
+    #[arg(long, requires = "batch", help_heading = "Mini-batches")]
     pub replace: bool,
     /// Draw by the weights of the edges instead of uniformly (neighbor)
-    #[arg(long, requires = "batch", conflicts_with = "replace")]
+    #[arg(long, requires = "batch", help_heading = "Mini-batches", conflicts_with = "replace")]
     pub by_weight: bool,
 }
 
