@@ -205,7 +205,7 @@ fn what_cannot_be_drawn_by_others_is_refused() {
     let alone = refused(simulated(2, Ranks::alone()), by_parts(16, neighbors("3,3")));
     assert!(alone.contains("for several ranks"), "{alone}");
     for (batches, want) in [
-        (by_parts(16, neighbors("3,3")).seeds(SeedShares::Balanced), "option `seeds` has to be own"),
+        (by_parts(16, neighbors("3,3")).seeds(SeedShares::Balanced), "give option `seeds` own as well"),
         (by_parts(16, subgraph()), "option `sampler` neighbor"),
         (by_parts(16, neighbors("3,3")).evaluation(subgraph()), "also those of evaluations"),
     ] {

@@ -21,7 +21,7 @@ fn checkpoint() -> (tempfile::TempDir, String) {
 fn a_wrong_command_line_exits_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let new = folder.path().join("new").to_str().unwrap().to_owned();
-    let cases: [(&[&str], &str); 29] = [
+    let cases: [(&[&str], &str); 31] = [
         (&["train", "--no-such-flag"], "--no-such-flag"),
         (&["train", "--optimizer", "lion"], "--optimizer cannot be `lion`"),
         (&["train", "--model", "foo"], "(--model)"),
@@ -46,6 +46,14 @@ fn a_wrong_command_line_exits_with_2() {
             "--seeds cannot be `even`: write balanced or own",
         ),
         (&["train", "--seeds", "own"], "--batch <N>"),
+        (
+            &["train", "--batch", "9", "--fanout", "5,5", "--look-ahead", "257"],
+            "--look-ahead cannot be `257`: give at most 256 batches",
+        ),
+        (
+            &["train", "--batch", "9", "--fanout", "5,5", "--embedding", "4611686018427387904"],
+            "there is no memory for the rows; use fewer numbers",
+        ),
         (&["train", "--batch", "9", "--fanout", "5", "--topology", "foo"], "--topology cannot be `foo`: write whole"),
         (&["train", "--batch", "9", "--fanout", "5,5", "--topology", "parts"], "`parts`: it is for several ranks"),
         (&["plan", "--batch", "9", "--fanout", "5", "--topology", "parts"], "--topology"),

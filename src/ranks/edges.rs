@@ -101,7 +101,7 @@ impl EdgePulls {
         let own = pulled.place_own();
         pulled.of_ranks[owners.rank()] = self.trimmed(draw(&own)?);
         for from in others() {
-            let wanted = self.wanted(from, &series.wait(from, (Subject::Frontier, number))?)?;
+            let wanted = owners.wanted(from, &series.wait(from, (Subject::Frontier, number))?)?;
             if !wanted.is_empty() {
                 let drawn = self.trimmed(draw(&wanted)?);
                 let of_rows = counts_of_rows(&drawn);
@@ -142,22 +142,6 @@ impl EdgePulls {
             drawn.positions.clear();
         }
         drawn
-    }
-
-    /// Returns the vertices that another rank asks for.
-    ///
-    /// # Errors
-    /// [`Error::WrongLetter`] unless all are of this rank.
-    fn wanted(&self, from: usize, content: &[u8]) -> Result<Vec<u32>> {
-        let wrong = |why: String| Err(Error::WrongLetter { rank: from, why });
-        if !content.len().is_multiple_of(size_of::<u32>()) {
-            return wrong(format!("{} bytes are no list of vertices", content.len()));
-        }
-        let (wanted, own): (Vec<u32>, _) = (pod_collect_to_vec(content), self.owners.own());
-        match wanted.iter().find(|&&v| !own.contains(&(v as usize))) {
-            Some(v) => wrong(format!("it asks for edges of vertex {v}, which is not of this rank")),
-            None => Ok(wanted),
-        }
     }
 
     /// Reads the edges that another rank has drawn of this number of vertices: where each row ends, how many edges each edge
@@ -393,10 +377,7 @@ mod tests {
         assert!(error_of(&[1, 2, 3, 4, 5], None).contains("5 bytes are no list of vertices"));
         for v in [8, 20, u32::MAX] {
             let error = error_of(&vertices(&[12, v]), None);
-            assert!(
-                error.contains(&format!("rank 0 sent a wrong message: it asks for edges of vertex {v}, which")),
-                "{error}"
-            );
+            assert!(error.contains(&format!("rank 0 sent a wrong message: it asks for vertex {v}, which")), "{error}");
         }
         let answer = |offsets: [u64; 2], sources: &[u32], positions: &[u64]| -> Vec<u8> {
             let (offsets, sources): (&[u8], &[u8]) = (cast_slice(&offsets), cast_slice(sources));

@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
+use bytemuck::pod_collect_to_vec;
 use rayon::prelude::*;
 
 use super::Ranks;
+use crate::error::{Error, Result};
 
 /// The ids of each rank, which are a range.
 #[derive(Debug)]
@@ -70,5 +72,21 @@ impl Owners {
             places[at as usize] = asked.len() as u32 - 1;
         }
         (asked, places)
+    }
+
+    /// Reads the ids that another rank asks for.
+    ///
+    /// # Errors
+    /// [`Error::WrongLetter`] unless all are of this rank.
+    pub(super) fn wanted(&self, from: usize, content: &[u8]) -> Result<Vec<u32>> {
+        let wrong = |why: String| Err(Error::WrongLetter { rank: from, why });
+        if !content.len().is_multiple_of(size_of::<u32>()) {
+            return wrong(format!("{} bytes are no list of vertices", content.len()));
+        }
+        let (wanted, own): (Vec<u32>, _) = (pod_collect_to_vec(content), self.own());
+        match wanted.iter().find(|&&v| !own.contains(&(v as usize))) {
+            Some(v) => wrong(format!("it asks for vertex {v}, which is not of this rank")),
+            None => Ok(wanted),
+        }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use bytemuck::{cast_slice, cast_slice_mut, pod_collect_to_vec};
+use bytemuck::{cast_slice, cast_slice_mut};
 use lapidary_kernels::Shared;
 use lapidary_kernels::memory::{AlignedBytes, NoHostMemory};
 use rayon::prelude::*;
@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::owners::Owners;
 use super::series::{Ending, Series};
 use super::{Ranks, Subject};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Rows that one task copies.
 const ROWS_A_TASK: usize = 256;
@@ -88,8 +88,7 @@ impl<'s> Pulls<'s> {
     /// All ranks have to call it with the same number, and with notes of the same length, in bytes.
     ///
     /// # Errors
-    /// [`Error::OtherRank`](crate::Error::OtherRank); [`Error::WorkersGone`](crate::Error::WorkersGone) if another thread
-    /// ends the series meanwhile.
+    /// [`Error::WrongLetter`]; [`Error::OtherRank`]; [`Error::WorkersGone`] if another thread ends the series meanwhile.
     /// # Cost
     /// One letter to each other rank, with 4 bytes for each of its rows and the note; and one to each rank that asks for
     /// rows, with 4 bytes for each number. O(ids log ids) time.
@@ -108,17 +107,23 @@ impl<'s> Pulls<'s> {
                 continue;
             }
             let content = series.wait(from, (Subject::Ids, number))?;
-            let (said, wanted) = content.split_at(note.len());
+            let Some((said, wanted)) = content.split_at_checked(note.len()) else {
+                return Err(wrong(from, format!("it has {} bytes, fewer than a note", content.len())));
+            };
             notes.extend_from_slice(said);
-            let wanted: Vec<u32> = pod_collect_to_vec(wanted);
+            let wanted = store.owners.wanted(from, wanted)?;
             if !wanted.is_empty() {
                 let rows = wanted.iter().map(|&id| cast_slice(store.own_row(id)));
                 series.send(from, (Subject::Pulled, number), wanted.len() * width * size_of::<f32>(), rows);
             }
         }
-        let pulled = asked.iter().enumerate().map(|(from, asked)| match asked.len() {
+        let pulled = asked.iter().enumerate().map(|(from, asked)| match asked.len() * width * size_of::<f32>() {
             0 => Ok(Vec::new().into()),
-            _ => series.wait(from, (Subject::Pulled, number)),
+            bytes => {
+                let rows = series.wait(from, (Subject::Pulled, number))?;
+                let why = || format!("it has {} bytes, but the rows have {bytes}", rows.len());
+                if rows.len() == bytes { Ok(rows) } else { Err(wrong(from, why())) }
+            }
         });
         let of_ranks = pulled.collect::<Result<_>>()?;
         let row_count = asked.iter().map(|asked| asked.len() as u64).sum();
@@ -135,6 +140,10 @@ impl<'s> Pulls<'s> {
     pub(crate) fn ending(&self) -> Ending<'_> {
         self.series.ending()
     }
+}
+
+fn wrong(rank: usize, why: String) -> Error {
+    Error::WrongLetter { rank, why }
 }
 
 impl PulledRows<'_> {
@@ -186,7 +195,6 @@ impl PulledRows<'_> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::error::Error;
     use crate::ranks::{Letter, Sent};
 
     const WIDTH: usize = 3;
@@ -316,5 +324,32 @@ mod tests {
             let failed = first.and_then(|()| series.pull(1, vec![3], &[]).map(drop));
             assert!(matches!(failed, Err(Error::OtherRank { rank: 1, .. })), "{failed:?}");
         });
+    }
+
+    #[test]
+    fn wrong_letters_are_errors() {
+        // The other rank asks for a row that this one does not have, says too little, or sends no whole row.
+        let sent = [
+            (Subject::Ids, &[1, 2, 7, 0, 0, 0][..], "vertex 7"),
+            (Subject::Ids, &[1, 2, 1, 0, 0], "no list"),
+            (Subject::Ids, &[1], "fewer than a note"),
+            (Subject::Pulled, &[0; 11], "the rows have 12"),
+        ];
+        for (subject, content, why) in sent {
+            on_ranks(2, |ranks| {
+                let store = store(&ranks, &[0, 5, 10]);
+                let series = store.begin();
+                if ranks.is_first() {
+                    let error = series.pull(0, vec![6], &[1, 2]).map(drop).unwrap_err();
+                    assert!(matches!(&error, Error::WrongLetter { rank: 1, .. }), "{error}");
+                    assert!(error.to_string().contains(why), "{error}");
+                } else {
+                    if subject == Subject::Pulled {
+                        series.series.send(0, (Subject::Ids, 0), 2, std::iter::once(&[1, 2][..]));
+                    }
+                    series.series.send(0, (subject, 0), content.len(), std::iter::once(content));
+                }
+            });
+        }
     }
 }

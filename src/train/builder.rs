@@ -184,6 +184,10 @@ impl<'a> TrainerBuilder<'a> {
         check_data(data, self.model)?;
         if let Some(width) = self.embedding {
             check_embedding(width, self.model, self.batches.as_ref(), (self.dtype, self.feature_norm))?;
+            // Rows and moments have 12 bytes for each number, at most.
+            if data.graph().vertex_count().checked_mul(width).is_none_or(|count| count > isize::MAX as usize / 12) {
+                return Err(wrong(width, "there is no memory for the rows; use fewer numbers".into()));
+            }
         }
         let features = match self.embedding {
             Some(width) => FeatureKind::Learned { width },

@@ -83,7 +83,7 @@ impl Snapshot {
 
 impl Trainer {
     /// Copies the current state to the host, where it can be saved, or restored later. It becomes
-    /// [`Trainer::last_good`].
+    /// [`Trainer::last_good`]. With several ranks and a learned embedding, all ranks have to call it.
     ///
     /// # Errors
     /// [`crate::Error::Diverged`] or [`crate::Error::NotFiniteAtStart`] if a parameter or a moment is not finite; the
@@ -149,7 +149,8 @@ impl Trainer {
     /// [`CheckpointWriter`](crate::CheckpointWriter) does it beside training.
     ///
     /// Two runs that save into one folder overwrite each other. This method takes no lock; a program that may run twice
-    /// takes a [`RunLock`](crate::RunLock) first, as the command does.
+    /// takes a [`RunLock`](crate::RunLock) first, as the command does. With several ranks and a learned embedding, use
+    /// [`Trainer::snapshot`] on all of them, and save that of one.
     ///
     /// # Errors
     /// As [`Snapshot::save`]; [`crate::Error::Device`].

@@ -151,17 +151,17 @@ pub struct Scratch {
 
 impl Scratch {
     /// Takes a batch that is not needed any more, for its memory: later batches need less new memory then, which the
-    /// system would have to fill with zeros.
+    /// system would have to fill with zeros. Of a sampler that draws its layers in other memory, nothing is kept.
     pub fn take_back(&mut self, batch: MiniBatch) {
-        let Buffers { positions, stands_for, .. } = &mut self.buffers;
-        if positions.len() < MOST_SPARE {
-            positions.extend(batch.edges);
-            stands_for.extend(batch.stands_for);
-        }
+        let Buffers { positions, stands_for, lent, .. } = &mut self.buffers;
+        let room = (*lent).min(MOST_SPARE.saturating_sub(positions.len())).min(batch.edges.len());
+        positions.extend(batch.edges.into_iter().take(room));
+        stands_for.extend(batch.stands_for.into_iter().take(room));
+        *lent -= room;
     }
 }
 
-/// Layers from which memory is kept, at most one batch more.
+/// The most layers from which memory is kept.
 const MOST_SPARE: usize = 64;
 
 /// Memory of the edges of layers.
@@ -171,6 +171,8 @@ struct Buffers {
     /// Those of batches that came back, the layer of the seeds last.
     positions: Vec<Vec<u64>>,
     stands_for: Vec<Vec<f32>>,
+    /// The number of layers that were drawn and did not come back.
+    lent: usize,
 }
 
 /// A batch that is drawn from the seeds outwards, layer by layer.

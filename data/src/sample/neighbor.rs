@@ -80,7 +80,8 @@ impl NeighborSampler {
     ) -> DrawnEdges {
         let (starts, all_sources): (&[u64], &[u32]) = (graph.indptr(), graph.indices());
         let (fanout, of_layer) = (self.fanouts.0[layer], key.of_layer(layer));
-        let Buffers { ranges, positions, stands_for } = buffers;
+        let Buffers { ranges, positions, stands_for, lent } = buffers;
+        *lent += 1;
         let in_edges = |&v: &u32| starts[v as usize]..starts[v as usize + 1];
         vertices.par_iter().with_min_len(ROWS_A_TASK).map(in_edges).collect_into_vec(ranges);
         let mut offsets = vec![0u64; vertices.len() + 1];
@@ -260,6 +261,7 @@ mod tests {
     use crate::sample::testing::{
         assert_rejects_wrong_seeds, assert_row_sums, assert_same_on_threads, assert_valid, fan_outs, hostile, pairs,
     };
+    use crate::sample::{LayerSampler, SubgraphSampler};
 
     /// Does the same in two steps and with other containers: lists the edges of a layer as pairs, then numbers them.
     fn naive(
@@ -376,6 +378,26 @@ mod tests {
         }
         let wrong = sampler("1").draw_edges(&graph, 0, &[3, 70], key, &mut scratch).unwrap_err();
         assert_eq!(wrong, SampleError::NoVertex { seed: 70, place: 1, vertices: 70 });
+    }
+
+    #[test]
+    fn memory_comes_back_only_to_samplers_that_use_it() {
+        let (graph, fanouts) = (hostile(), || "4,3".parse().unwrap());
+        let samplers: [Box<dyn Sampler>; 3] = [
+            Box::new(NeighborSampler::new(fanouts())),
+            Box::new(SubgraphSampler::new(fanouts())),
+            Box::new(LayerSampler::ladies(fanouts())),
+        ];
+        for (sampler, want) in samplers.iter().zip([2, 2, 0]) {
+            let mut scratch = Scratch::default();
+            for batch in 0..200 {
+                let key = BatchKey { batch, ..BatchKey::default() };
+                let drawn = sampler.sample(&graph, &[7, 0, 33], key, &mut scratch).unwrap();
+                scratch.take_back(drawn);
+                let Buffers { positions, stands_for, .. } = &scratch.buffers;
+                assert_eq!([positions.len(), stands_for.len()], [want; 2], "{}", sampler.name());
+            }
+        }
     }
 
     #[test]

@@ -345,7 +345,9 @@ impl Search {
             print("parts that do not depend on drawn batches fetch fewest rows for batches held out")?;
         }
         if self.is_limited {
-            print(&options_as_flags("more batches have more pins than option `most_pins`"))?;
+            print(&options_as_flags(
+                "more batches have more pins than option `most_pins`; a larger number may find better parts",
+            ))?;
         }
         Ok(())
     }
@@ -362,6 +364,7 @@ fn by(source: Source) -> &'static str {
 
 /// Returns a mean with its interval.
 fn rounded(Estimate { mean, error }: Estimate) -> String {
-    let mean = count(mean.round() as u64);
-    if error.is_nan() { mean } else { format!("{mean} ± {}", count(error.round() as u64)) }
+    // Small numbers differ after the point.
+    let text = |number: f64| if mean < 100.0 { format!("{number:.1}") } else { count(number.round() as u64) };
+    if error.is_nan() { text(mean) } else { format!("{} ± {}", text(mean), text(error)) }
 }

@@ -113,7 +113,7 @@ pub(in crate::cli) struct BatchArgs {
     /// part) or own (each has those of its own part)
     #[arg(long, value_name = "SHARES", default_value = "balanced", requires = "batch")]
     pub seeds: String,
-    /// Lanes that prepare batches while others are computed: each draws one and gathers one; 0: one batch after the other
+    /// How many batches each stage (sampling, gathering, computing) may be ahead of the next; at most 256
     #[arg(long, value_name = "N", default_value_t = 2, requires = "batch")]
     pub look_ahead: usize,
     /// Learn a row of WIDTH numbers for each vertex, which the model reads instead of features [default: off]
@@ -134,17 +134,17 @@ pub(in crate::cli) struct BatchArgs {
 pub(in crate::cli) struct DrawArgs {
     /// What is drawn: neighbor (in-edges of each vertex), subgraph (all edges among the vertices of neighbor), fastgcn or
     /// ladies (vertices for each layer)
-    #[arg(long, value_name = "NAME", default_value = "neighbor", requires = "batch")]
+    #[arg(long, value_name = "NAME", default_value = "neighbor", requires = "batch", help_heading = "Mini-batches")]
     pub sampler: String,
     /// Number of in-edges that are drawn of each vertex, layer by layer from the seeds outwards, as in 15,10,5; with
     /// fastgcn and ladies, number of vertices that are drawn for each layer; -1: all
-    #[arg(long, value_name = "LIST", requires = "batch", allow_hyphen_values = true)]
+    #[arg(long, value_name = "LIST", requires = "batch", help_heading = "Mini-batches", allow_hyphen_values = true)]
     pub fanout: Option<String>,
     /// Draw with replacement (neighbor)
-    #[arg(long, requires = "batch")]
+    #[arg(long, requires = "batch", help_heading = "Mini-batches")]
     pub replace: bool,
     /// Draw by the weights of the edges instead of uniformly (neighbor)
-    #[arg(long, requires = "batch", conflicts_with = "replace")]
+    #[arg(long, requires = "batch", help_heading = "Mini-batches", conflicts_with = "replace")]
     pub by_weight: bool,
 }
 

@@ -34,6 +34,9 @@ pub use topology::{ParseTopologyError, Topology};
 /// Batches of an epoch that are drawn before the run, to learn how large they are.
 const PROBES: usize = 4;
 
+/// How many batches a stage may be ahead, at most: each takes two threads, and the memory of a batch.
+const MOST_AHEAD: usize = 256;
+
 /// The epoch that evaluations draw as. Their seeds are in the order of their numbers.
 const EVALUATION_EPOCH: u64 = 0;
 
@@ -116,8 +119,8 @@ impl Batches {
         self
     }
 
-    /// Sets how many lanes prepare batches while others are computed; 2 by default. Each lane draws one batch and gathers
-    /// the one before. With 0, a batch is drawn when the one before it has been computed.
+    /// Sets how many batches each stage may be ahead of the next one: 2 by default, at most 256. With 0, a batch is drawn when
+    /// the one before it has been computed.
     pub fn look_ahead(mut self, batches: usize) -> Self {
         self.look_ahead = batches;
         self
@@ -219,7 +222,7 @@ impl Drawing {
     /// Creates the mini-batches that these parts share, one for each device.
     ///
     /// # Errors
-    /// [`Error::Value`] for batches without seeds, for no layers or too many, and for a cache of features that are not
+    /// [`Error::Value`] for batches without seeds or too far ahead, for no layers or too many, and for a cache of features that are not
     /// read from a file or not dense; [`Error::DataLacks`] for data without labelled vertices to train on;
     /// [`Error::Dataset`] if the rows of the cache cannot be read; [`Error::Batch`].
     pub(crate) fn new(
@@ -233,6 +236,10 @@ impl Drawing {
         if batches.size == 0 {
             let expected = "a batch has at least one seed".into();
             return Err(Error::Value { option: "batch", value: "0".into(), expected });
+        }
+        if batches.look_ahead > MOST_AHEAD {
+            let (value, expected) = (batches.look_ahead.to_string(), format!("give at most {MOST_AHEAD} batches"));
+            return Err(Error::Value { option: "look_ahead", value, expected });
         }
         let layers = batches.sampler.layers();
         if !(1..=MOST_LAYERS).contains(&layers) {

@@ -61,9 +61,9 @@ impl Batches {
         }
         let is_neighbor = |sampler: &dyn Sampler| sampler.as_neighbor().is_some();
         let expected = if ranks.count() == 1 {
-            "it is for several ranks, and this process is alone"
+            "it is for several ranks, and this process is alone; start several, or leave this option out"
         } else if self.shares != SeedShares::Own {
-            "a rank begins with vertices of its own parts, so option `seeds` has to be own"
+            "a rank begins with vertices of its own parts; give option `seeds` own as well"
         } else if !is_neighbor(&*self.sampler) {
             "other ranks draw edges only as option `sampler` neighbor does"
         } else if self.evaluation.as_ref().is_some_and(|sampler| !is_neighbor(&**sampler)) {
