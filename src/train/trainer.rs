@@ -591,7 +591,8 @@ impl Trainer {
         &self.record.parts
     }
 
-    /// Returns a predictor with the best parameters so far, or the current parameters if none were evaluated.
+    /// Returns a predictor with the best parameters so far, or the current parameters if none were evaluated. With several
+    /// ranks and an embedding, all of them have to call it.
     ///
     /// # Errors
     /// [`Error::Device`].
