@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::batches_ranks::{model, neighbors, on_ranks, simulated, trainer};
+use super::batches_ranks::{model, neighbors, trainer};
+use crate::common::ranks::{on_ranks, simulated};
 use crate::common::scripted::{Draw, scripted};
 use lapidary::sample::Sampler;
-use lapidary::{Adam, Batches, Dataset, Error, Ranks, Trainer};
+use lapidary::{Adam, Batches, Dataset, Error, Ranks, SeedShares, Topology, Trainer};
 
 /// Returns a sampler that draws `left` shares of batches, and then fails or panics on rank 1.
 fn failing(ranks: &Ranks, left: usize, panics: bool) -> impl Sampler + use<> {
@@ -21,6 +22,17 @@ fn failing(ranks: &Ranks, left: usize, panics: bool) -> impl Sampler + use<> {
     })
 }
 
+/// Asserts that sampling failed on rank 1 after so many batches, and that the other ranks know it.
+pub(super) fn assert_sampling_failed(errors: Vec<lapidary::Result<()>>, left: usize) {
+    for (rank, error) in errors.into_iter().enumerate() {
+        let (error, what) = (error.unwrap_err(), format!("rank {rank}, {left} batches before"));
+        match rank {
+            1 => assert!(matches!(error, Error::Batch { stage: "sampling", .. }), "{what}: {error}"),
+            _ => assert!(matches!(error, Error::OtherRank { rank: 1, .. }), "{what}: {error}"),
+        }
+    }
+}
+
 #[test]
 fn a_rank_whose_sampler_fails_ends_the_job() {
     let data = Dataset::builtin("planted").unwrap();
@@ -33,13 +45,7 @@ fn a_rank_whose_sampler_fails_ends_the_job() {
             let mut trainer = trainer(&model, &data, simulated(1, ranks), batches)?;
             (0..9).try_for_each(|_| trainer.step().map(drop))
         });
-        for (rank, error) in errors.into_iter().enumerate() {
-            let (error, what) = (error.unwrap_err(), format!("rank {rank}, {left} batches before"));
-            match rank {
-                1 => assert!(matches!(error, Error::Batch { stage: "sampling", .. }), "{what}: {error}"),
-                _ => assert!(matches!(error, Error::OtherRank { rank: 1, .. }), "{what}: {error}"),
-            }
-        }
+        assert_sampling_failed(errors, left);
     }
     assert!(start.elapsed() < Duration::from_secs(120), "a rank waited for {:?}", start.elapsed());
 }
@@ -60,9 +66,10 @@ fn all_ranks_stop_at_the_batch_where_numbers_are_not_finite() {
 fn a_rank_that_stops_computing_wakes_the_others_and_its_own_stages() {
     let data = Dataset::builtin("planted").unwrap();
     let model = model("sage", &data);
-    for look_ahead in [0, 1, 4] {
+    for (look_ahead, topology) in [0, 1, 4].into_iter().flat_map(|n| [(n, Topology::Whole), (n, Topology::Parts)]) {
         let ended = on_ranks(3, |ranks| {
             let batches = Batches::new(16, neighbors("3,3")).look_ahead(look_ahead);
+            let batches = batches.seeds(SeedShares::Own).topology(topology);
             let rank = ranks.rank();
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 let mut trainer = trainer(&model, &data, simulated(1, ranks), batches)?;

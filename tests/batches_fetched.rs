@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
-use super::batches_ranks::{model, neighbors, on_ranks, simulated, trainer};
+use super::batches_ranks::{model, neighbors, trainer};
+use crate::common::ranks::{on_ranks, simulated};
 use crate::common::{hostile_graph, numbers};
 use lapidary::dataset::generate::{PlantedOptions, planted};
 use lapidary::model::ModelConfig;

@@ -2,15 +2,15 @@
 //! process; `ci/ranks` does the same over MPI.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
+use crate::common::ranks::{files, on_ranks, simulated};
 use crate::common::scripted::{Draw, scripted};
 use crate::common::{hostile_graph, numbers};
 use lapidary::model::ModelConfig;
 use lapidary::sample::{BatchKey, NeighborSampler};
 use lapidary::{
-    Accuracy, Adam, Arrays, Batches, ByteSize, Dataset, Devices, Epoch, Error, MemoryPolicy, Model, Partition,
-    Position, Ranks, RunOptions, SeedShares, StorageType, Trainer,
+    Accuracy, Adam, Arrays, Batches, ByteSize, Dataset, Epoch, Error, MemoryPolicy, Model, Partition, Position, Ranks,
+    RunOptions, SeedShares, StorageType, Trainer,
 };
 use ndarray::Array2;
 
@@ -35,10 +35,6 @@ pub(super) fn model(name: &str, data: &Dataset) -> Model {
     Model::from_config(config).unwrap().dropout(0.3).heads(2)
 }
 
-pub(super) fn simulated(devices: usize, ranks: Ranks) -> RunOptions {
-    RunOptions::new().devices(Devices::sim(devices)).partition(Partition::parse("edges").unwrap()).ranks(ranks)
-}
-
 pub(super) fn trainer(
     model: &Model,
     data: &Dataset,
@@ -46,28 +42,6 @@ pub(super) fn trainer(
     batches: Batches,
 ) -> lapidary::Result<Trainer> {
     Trainer::builder(model, data).options(options).optimizer(Adam::new(0.02)).seed(5).batches(batches).build()
-}
-
-/// Runs `work` on each of `count` ranks, and returns the results by rank.
-pub(super) fn on_ranks<T: Send>(count: usize, work: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
-    std::thread::scope(|scope| {
-        let work = &work;
-        let threads: Vec<_> = Ranks::threads(count).into_iter().map(|ranks| scope.spawn(move || work(ranks))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
-
-/// Returns the bytes of all files of a checkpoint folder.
-fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut all = BTreeMap::new();
-    for entry in folder.read_dir().unwrap().map(Result::unwrap) {
-        let name = entry.file_name().into_string().unwrap();
-        match entry.path() {
-            path if path.is_dir() => all.extend(files(&path).into_iter().map(|(of, b)| (format!("{name}/{of}"), b))),
-            path => drop(all.insert(name, std::fs::read(path).unwrap())),
-        }
-    }
-    all
 }
 
 /// What a run gives: losses, accuracies, what it copied, the sizes of its batches, and the files of its checkpoint.

@@ -4,7 +4,9 @@
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::batches_ranks::{hostile, model, neighbors, on_ranks, simulated, train, trainer};
+use super::batches_failures::assert_sampling_failed;
+use super::batches_ranks::{hostile, model, neighbors, train, trainer};
+use crate::common::ranks::{on_ranks, simulated};
 use lapidary::graph::Graph;
 use lapidary::model::ModelConfig;
 use lapidary::sample::{BatchKey, MiniBatch, NeighborSampler, SampleError, Sampler, Scratch, SubgraphSampler};
@@ -159,36 +161,7 @@ fn a_rank_that_fails_while_it_samples_ends_the_job() {
             let mut trainer = trainer(&model, &data, simulated(1, ranks), batches)?;
             (0..9).try_for_each(|_| trainer.step().map(drop))
         });
-        for (rank, error) in errors.into_iter().enumerate() {
-            let (error, what) = (error.unwrap_err(), format!("rank {rank}, {left} batches before"));
-            match rank {
-                1 => assert!(matches!(error, Error::Batch { stage: "sampling", .. }), "{what}: {error}"),
-                _ => assert!(matches!(error, Error::OtherRank { rank: 1, .. }), "{what}: {error}"),
-            }
-        }
-    }
-}
-
-#[test]
-fn a_rank_that_stops_computing_wakes_those_that_sample() {
-    let data = Dataset::builtin("planted").unwrap();
-    let model = model("sage", &data);
-    for look_ahead in [0, 1, 4] {
-        let ended = on_ranks(3, |ranks| {
-            let rank = ranks.rank();
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                let batches = by_parts(16, neighbors("3,3")).look_ahead(look_ahead);
-                let mut trainer = trainer(&model, &data, simulated(1, ranks), batches)?;
-                trainer.on_batch(move |number, _| assert!(rank != 2 || number < 4, "enough"));
-                (0..3).try_for_each(|_| trainer.step().map(drop))
-            }))
-        });
-        for (rank, ended) in ended.into_iter().enumerate() {
-            match ended {
-                Err(_) => assert_eq!(rank, 2),
-                Ok(ended) => assert!(matches!(ended, Err(Error::OtherRank { rank: 2, .. })), "{rank}: {ended:?}"),
-            }
-        }
+        assert_sampling_failed(errors, left);
     }
 }
 

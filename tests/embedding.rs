@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,11 +11,12 @@ use lapidary::model::{ModelConfig, Network, Value, gcn_conv, sage_conv};
 use lapidary::sample::NeighborSampler;
 use lapidary::{
     Adam, Arrays, Batches, ByteSize, Dataset, Devices, Error, FeatureCache, FeatureNorm, MemoryPolicy, Model,
-    Partition, Predictor, Ranks, RunOptions, Sgd, StorageType, Trainer, TrainerBuilder, Weights,
+    Predictor, Ranks, RunOptions, Sgd, StorageType, Trainer, TrainerBuilder, Weights,
 };
 use ndarray::Array2;
 
 use crate::common::command::{run, succeeds};
+use crate::common::ranks::{files, on_ranks, simulated};
 use crate::common::scripted::{Draw, scripted};
 
 pub(super) const WIDTH: usize = 6;
@@ -45,32 +45,6 @@ pub(super) fn model(name: &str, data: &Dataset) -> Model {
 
 pub(super) fn trainer<'a>(model: &'a Model, data: &'a Dataset, batches: Batches) -> TrainerBuilder<'a> {
     Trainer::builder(model, data).optimizer(Adam::new(0.02)).seed(5).batches(batches).embedding(WIDTH)
-}
-
-pub(super) fn simulated(devices: usize, ranks: Ranks) -> RunOptions {
-    RunOptions::new().devices(Devices::sim(devices)).partition(Partition::parse("edges").unwrap()).ranks(ranks)
-}
-
-/// Runs `work` on each of `count` ranks, and returns the results by rank.
-pub(super) fn on_ranks<T: Send>(count: usize, work: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
-    std::thread::scope(|scope| {
-        let work = &work;
-        let threads: Vec<_> = Ranks::threads(count).into_iter().map(|ranks| scope.spawn(move || work(ranks))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
-
-/// Returns the bytes of all files of a checkpoint folder.
-fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut all = BTreeMap::new();
-    for entry in folder.read_dir().unwrap().map(Result::unwrap) {
-        let name = entry.file_name().into_string().unwrap();
-        match entry.path() {
-            path if path.is_dir() => all.extend(files(&path).into_iter().map(|(of, b)| (format!("{name}/{of}"), b))),
-            path => drop(all.insert(name, std::fs::read(path).unwrap())),
-        }
-    }
-    all
 }
 
 /// Losses, validation accuracies, and the files of the checkpoint at the end.

@@ -7,8 +7,9 @@ use lapidary::{
     Adam, AdamW, Arrays, Batches, Dataset, Error, Position, Predictor, Ranks, RunOptions, Sgd, Trainer, Weights,
 };
 
-use super::embedding::{EMBEDDING, WIDTH, bare, model, neighbors, on_ranks, simulated, trainer};
+use super::embedding::{EMBEDDING, WIDTH, bare, model, neighbors, trainer};
 use crate::common::digest_anew;
+use crate::common::ranks::{on_ranks, simulated};
 
 #[test]
 fn a_resumed_run_has_the_same_bits() {

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::curve::{self, Curve, assert_same};
+use crate::common::ranks::on_ranks;
 use crate::common::{Tier, hostile_graph, numbers};
 use lapidary::forecast::{DryRun, Network, Subject};
 use lapidary::kernels::{SimDevice, SimSpeed};
@@ -13,15 +14,6 @@ use lapidary::{
     Ranks, RunOptions, Sent, TraceFile, Trainer,
 };
 use ndarray::Array2;
-
-/// Runs `work` on each of `count` ranks, and returns the results by rank.
-fn on_ranks<T: Send>(count: usize, work: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
-    std::thread::scope(|scope| {
-        let work = &work;
-        let threads: Vec<_> = Ranks::threads(count).into_iter().map(|ranks| scope.spawn(move || work(ranks))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
 
 fn model(name: &str, data: &Dataset) -> Model {
     let config = ModelConfig::new(name, &[data.feature_width(), 16, data.class_count()]);

@@ -6,6 +6,7 @@ pub mod endless;
 pub mod oracle;
 pub mod parted;
 pub mod programs;
+pub mod ranks;
 pub mod scripted;
 pub mod weights;
 

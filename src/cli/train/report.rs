@@ -4,7 +4,7 @@ use bytesize::ByteSize;
 use serde_json::json;
 
 use super::args::TrainArgs;
-use crate::bind::{feature_kind, uses_edge_weights};
+use crate::bind::uses_edge_weights;
 use crate::cli::output::{self, align, facts, json_line, percent, print, say, seconds, table};
 use crate::dataset::{Dataset, TEST, TRAIN, VAL};
 use crate::error::Result;
@@ -102,10 +102,8 @@ pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Resu
         1 => String::new(),
         heads => format!(" with {heads} heads"),
     };
-    let features = match args.batches.embedding {
-        Some(width) => FeatureKind::Learned { width },
-        None => feature_kind(data, args.batches.batch.is_some())?,
-    };
+    // Whether a model reads weights of edges does not depend on how its features are stored.
+    let features = FeatureKind::Dense { width: args.batches.input_width(data) };
     let weights = match (uses_edge_weights(model, data, features)?, data.edge_weights()) {
         (true, _) => " with weights",
         (false, Some(_)) => " (weights not used)",
