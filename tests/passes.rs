@@ -203,7 +203,9 @@ fn run_over(layout: Layout, program: &Program, data: &Inputs, ends: &[usize]) ->
 /// Returns the layouts of parts without tiles.
 fn layouts() -> impl Iterator<Item = Layout> {
     let paths = [ExchangePath::Host, ExchangePath::Peer, ExchangePath::Staged].into_iter();
-    paths.flat_map(|path| [BackwardMode::Pull, BackwardMode::Fold].map(|backward| Layout { tiles: 1, path, backward }))
+    paths.flat_map(|path| {
+        [BackwardMode::Pull, BackwardMode::Fold].map(|backward| Layout { path, backward, ..Layout::from(1) })
+    })
 }
 
 #[test]

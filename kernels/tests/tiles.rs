@@ -38,22 +38,30 @@ fn windows_one_after_the_other_are_the_whole_gather_bit_for_bit() {
                 rig.run(out, &then(head, steps(rig)))
             });
             let m = graph.own_sources;
-            for cuts in [
-                vec![0, m],
-                vec![0, m / 3, m / 3, m / 2, m],
-                (0..=m.clamp(1, 9)).map(|i| i * m / m.clamp(1, 9)).collect(),
+            let ninths: Vec<usize> = (0..=m.clamp(1, 9)).map(|i| i * m / m.clamp(1, 9)).collect();
+            // The places where the sources are cut, and how many pieces a call reads.
+            for (cuts, at_once) in [
+                (vec![0, m], 1),
+                (vec![0, m / 3, m / 3, m / 2, m], 1),
+                (vec![0, m / 3, m / 3, m / 2, m], 4),
+                (vec![0, 0, m / 2, m, m], 2),
+                (ninths.clone(), 1),
+                (ninths.clone(), 2),
+                (ninths, 9),
             ] {
-                let what = format!("{}, d = {d}, windows {cuts:?}", graph.name);
+                let what = format!("{}, d = {d}, windows {cuts:?}, {at_once} at once", graph.name);
                 let windows = on_any_threads(&what, |rig| {
                     let (block, weights) = (rig.block(&graph), weights.as_ref().map(|weights| rig.put(weights)));
                     let (mut sum, mut last): (Option<Mat>, Option<Call>) = (None, None);
-                    for cut in cuts.windows(2) {
+                    for group in cuts.windows(2).collect::<Vec<_>>().chunks(at_once) {
                         if let Some(before) = last.take() {
                             rig.launch(&before).unwrap();
                         }
-                        let own = rig.mat(&rows_of(&own, cut[0]..cut[1]));
+                        let piece = |cut: &&[usize]| rig.mat(&rows_of(&own, cut[0]..cut[1]));
+                        let mut pieces = group.iter().map(piece);
                         let out = rig.out(graph.rows(), d);
-                        last = Some(Call::gather(block, weights, own, None, out).window(cut[0], sum));
+                        let call = Call::gather(block, weights, pieces.next().unwrap(), None, out);
+                        last = Some(Call { more_sources: pieces.collect(), ..call.window(group[0][0], sum) });
                         sum = Some(out);
                     }
                     let head = last.unwrap_or_else(|| unreachable!("there is a window"));
@@ -77,6 +85,14 @@ fn a_window_that_does_not_go_with_its_block_is_an_error() {
     assert!(matches!(rig.launch(&call(usize::MAX, one, None)), Err(Error::Index { .. })));
     assert!(matches!(rig.launch(&call(0, narrow, None)), Err(Error::Shape { operand: "own", .. })));
     assert!(matches!(rig.launch(&call(0, two, Some(one))), Err(Error::Shape { operand: "sum", .. })));
+    let more = |call: Call, sources| Call { more_sources: vec![sources], ..call };
+    assert!(rig.launch(&more(call(0, one, None), one)).is_ok());
+    let behind = rig.launch(&more(call(1, one, None), one));
+    assert!(matches!(behind, Err(Error::Index { operand: "the window's end", index: 3, .. })));
+    let other = rig.launch(&more(call(0, one, None), narrow));
+    assert!(matches!(other, Err(Error::Shape { operand: "sources", .. })));
+    let whole = rig.launch(&more(Call::gather(block, None, two, None, rig.out(2, 3)), one));
+    assert!(matches!(whole, Err(Error::Shape { operand: "sources", .. })), "a whole gather has no further sources");
     let halo = Call::gather(
         lapidary_kernels::BlockSlots { own_sources: 1, halo_sources: 1, ..block },
         None,

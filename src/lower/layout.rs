@@ -91,6 +91,8 @@ impl FromStr for BackwardMode {
 pub struct Layout {
     /// Number of tiles of each part.
     pub tiles: usize,
+    /// With several tiles, the bytes of sources that a gather reads in one call: as many tiles as that, but at least one.
+    pub source_bytes: u64,
     /// How rows move between parts. With several tiles, it is [`ExchangePath::Host`].
     pub path: ExchangePath,
     /// Which rows move backward. With several tiles, it is [`BackwardMode::Pull`].
@@ -98,8 +100,9 @@ pub struct Layout {
 }
 
 impl From<usize> for Layout {
-    /// Creates a layout with this number of tiles, whose rows move through the host, and are pulled.
+    /// Creates a layout with this number of tiles, whose rows move through the host, and are pulled. A gather reads all
+    /// sources in one call.
     fn from(tiles: usize) -> Self {
-        Self { tiles, path: ExchangePath::Host, backward: BackwardMode::Pull }
+        Self { tiles, source_bytes: u64::MAX, path: ExchangePath::Host, backward: BackwardMode::Pull }
     }
 }

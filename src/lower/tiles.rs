@@ -8,7 +8,7 @@ use lapidary_kernels::{Arg, Call, Mat, Slot, Window};
 use super::bind::Binder;
 use super::table::{block_name, tile_name};
 use super::{Crossing, Exchange, Lifetime, LoweredStep, Lowering, Slots};
-use crate::program::{BlockSpec, Op, OpId, Program, TensorId};
+use crate::program::{BlockSpec, DType, Op, OpId, Program, TensorId};
 
 /// One tile of the rows that a gather reads: its slot, its number of rows, and the index of its first row among all
 /// sources.
@@ -105,7 +105,7 @@ impl Lowering<'_> {
     }
 
     /// Returns the steps of one tile's gather over the graph. First come the steps that pack rows. Then there is one
-    /// step per tile of the sources, or a single step with the halo as second operand if nothing is tiled.
+    /// step per group of tiles of the sources, or a single step with the halo as second operand if nothing is tiled.
     fn gather(&mut self, block: BlockSpec, own: &[Slot], name: &str, call: Call) -> Vec<LoweredStep> {
         let block = self.table.tiling().part.canonical(block);
         let own_mat = call.inputs[0];
@@ -130,15 +130,21 @@ impl Lowering<'_> {
         steps
     }
 
-    /// Returns the steps of a gather, one for each tile of its sources. Each adds to the sum of the one before.
+    /// Returns the steps of a gather, one for each group of tiles of its sources. Each adds to the sum of the one before.
     pub(super) fn windows(&mut self, sources: &[SourceTile], name: &str, call: &Call) -> Vec<LoweredStep> {
         let (own, partial) = (call.inputs[0], call.clone().partial());
+        // Only plain sums in f32 read several tiles in one call.
+        let is_sum = matches!(call.op.head(), Op::Gather(_)) && call.out().dtype == DType::F32;
+        let at_once = if is_sum { self.table.tiling().sources_at_once(own.row_bytes()) } else { 1 };
+        let count = sources.len().div_ceil(at_once);
         let mut sum = None;
-        let step = |(i, source): (usize, &SourceTile)| {
-            let last = i + 1 == sources.len();
+        let step = |(i, group): (usize, &[SourceTile])| {
+            let last = i + 1 == count;
             let step_name = if last { name.to_owned() } else { format!("{name}[until {i}]") };
-            let mut window = if last { call.clone() } else { partial.clone() }.window(source.first, sum);
-            window.inputs[0] = Mat { slot: source.slot, rows: source.rows, ..own };
+            let mut window = if last { call.clone() } else { partial.clone() }.window(group[0].first, sum);
+            let mut tiles = group.iter().map(|source| Mat { slot: source.slot, rows: source.rows, ..own });
+            window.inputs[0] = tiles.next().expect("a group has a tile");
+            window.more_sources = tiles.collect();
             if !last {
                 let out = &mut window.outputs[0];
                 out.slot = self.table.push_sum(*out, out.cols, step_name.clone());
@@ -146,7 +152,7 @@ impl Lowering<'_> {
             }
             LoweredStep::new(step_name, window)
         };
-        sources.iter().enumerate().map(step).collect()
+        sources.chunks(at_once).enumerate().map(step).collect()
     }
 
     /// Returns the tiles that a gather reads, in the order of the whole graph.

@@ -13,6 +13,9 @@ use crate::program::{BlockSpec, LevelSizes, RowSpace};
 /// needs seven. The weight's product and gradient need two in any case.
 const MOST_WINDOWS: usize = 16;
 
+/// Most tiles of sources that a call reads.
+const MOST_SOURCES: u64 = 32;
+
 /// Fewest numbers per window. Less is not worth a step.
 const LEAST_WINDOW: usize = 1024;
 
@@ -25,6 +28,8 @@ pub struct Tiling {
     pub tiles: Vec<Sizes>,
     /// Number of tiles of the halo on each side of the part's own rows; the same on every part.
     pub halo_tiles: usize,
+    /// The rows of the largest tile of all parts, and the bytes of sources that a gather reads in one call.
+    pub at_once: [u64; 2],
     /// How the rows of the halo arrive.
     pub exchange: ExchangePath,
     /// The number of the part.
@@ -41,7 +46,8 @@ impl From<Sizes> for Tiling {
     fn from(part: Sizes) -> Self {
         let owners = [Vec::new(), Vec::new()];
         let exchange = ExchangePath::Host;
-        Self { part, tiles: vec![part], halo_tiles: 1, exchange, number: 0, owners, folds: false }
+        let at_once = [part.vertices, u64::MAX];
+        Self { part, tiles: vec![part], halo_tiles: 1, at_once, exchange, number: 0, owners, folds: false }
     }
 }
 
@@ -89,7 +95,7 @@ impl Tiling {
     pub fn of_all(of_supplies: Vec<Vec<Self>>, layout: Layout) -> Vec<Self> {
         let mut all = of_supplies.concat();
         if layout.tiles > 1 {
-            return with_halo_tiles(all);
+            return with_halo_tiles(all, layout.source_bytes);
         }
         // The rows of all parts decide.
         let sizes: Vec<Sizes> = all.iter().map(|tiling| tiling.part).collect();
@@ -146,6 +152,13 @@ impl Tiling {
         })
     }
 
+    /// Returns how many tiles of sources a gather of rows of `row_bytes` bytes reads in one call; the same on every part.
+    pub(super) fn sources_at_once(&self, row_bytes: usize) -> usize {
+        let [largest, bytes] = self.at_once;
+        let tile_bytes = largest.saturating_mul(row_bytes as u64).max(1);
+        if self.is_staged() { 1 } else { (bytes / tile_bytes).clamp(1, MOST_SOURCES) as usize }
+    }
+
     /// Whether gathers over the graph also read rows of other parts.
     pub(super) fn has_halo(&self) -> bool {
         self.part.parts > 1
@@ -153,12 +166,14 @@ impl Tiling {
 }
 
 /// Splits halos so that no tile of a halo has more rows than the largest tile of a part.
-fn with_halo_tiles(mut tilings: Vec<Tiling>) -> Vec<Tiling> {
+fn with_halo_tiles(mut tilings: Vec<Tiling>, source_bytes: u64) -> Vec<Tiling> {
     let largest = tilings.iter().flat_map(|tiling| &tiling.tiles).map(|tile| tile.vertices).max().unwrap_or(0).max(1);
     let sides = tilings.iter().flat_map(|tiling| [tiling.part.forward, tiling.part.backward]);
     let longest = sides.flat_map(|cut| [cut.low, cut.halo - cut.low]).max().unwrap_or(0);
     let halo_tiles = longest.div_ceil(largest).max(1) as usize;
-    tilings.iter_mut().for_each(|tiling| tiling.halo_tiles = halo_tiles);
+    for tiling in &mut tilings {
+        (tiling.halo_tiles, tiling.at_once) = (halo_tiles, [largest, source_bytes]);
+    }
     tilings
 }
 

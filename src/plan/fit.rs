@@ -14,6 +14,10 @@ const COUNTS: [usize; 13] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 /// Maximum number of tiles if fewer would fit too. Beyond it, the steps cost more than the copies that they save.
 const SPARE_TILES: usize = 16;
 
+/// The sources of one call of a gather over tiles have at most the memory of a device divided by one of these. The first
+/// that fits is used; with the last, a call reads one tile.
+const SOURCE_SHARES: [u64; 3] = [2, 4, u64::MAX];
+
 /// Maximum number of steps per device that are planned. The number of steps grows with the square of the tiles.
 const MOST_STEPS: usize = 50_000;
 
@@ -26,6 +30,26 @@ pub(crate) struct Moved {
     pub all: u64,
 }
 
+/// Lowers with this layout. In tiles, a call of a gather reads as many sources as fit. Returns the layout used, too.
+fn lower_with_sources<L: AsRef<[Lowered]>>(
+    layout: Layout,
+    budgets: &[DeviceBudget],
+    lower: &mut impl FnMut(Layout) -> Result<L>,
+) -> Result<(Layout, L)> {
+    // In the memory of the host, all sources are at hand.
+    let apart = budgets.iter().filter(|budget| !budget.in_place).map(|budget| budget.capacity_bytes);
+    let memory = apart.min().unwrap_or(u64::MAX);
+    for share in SOURCE_SHARES {
+        let layout = if layout.tiles > 1 { Layout { source_bytes: memory / share, ..layout } } else { layout };
+        let lowered = lower(layout)?;
+        let fits = operations_fit(&largest_steps(lowered.as_ref()), budgets, 1).is_ok();
+        if fits || layout.tiles == 1 || share == u64::MAX {
+            return Ok((layout, lowered));
+        }
+    }
+    unreachable!("the last share is always used")
+}
+
 /// Returns the bytes that a plan copies.
 pub(crate) type Moves<T> = fn(&T) -> Moved;
 
@@ -33,8 +57,8 @@ pub(crate) type Moves<T> = fn(&T) -> Moved;
 /// `plan` returned for it, and the layout.
 ///
 /// The layouts in `whole_layouts`, without tiles, are tried first. A program that does not fit whole is split into tiles
-/// until an operation takes at most half of a device's memory, if at most twice as many tiles as necessary achieve this.
-/// The other half then keeps tensors for the next operations, which saves more copies than larger tiles do. A program
+/// until an operation takes at most half of a device's memory, if at most twice as many tiles as necessary achieve this;
+/// only the first tile of a gather's sources counts. The other half then keeps tensors for the next operations, which saves more copies than larger tiles do. A program
 /// that fits whole is split in the same way only if `moves` says that this copies less.
 ///
 /// # Errors
@@ -52,6 +76,7 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     let mut refused = Refused::default();
     // The smallest number of tiles that fits, if more tiles could leave memory to spare.
     let mut least: Option<usize> = None;
+    let mut tightest: Option<Layout> = None;
     let mut last = (1, 0);
     let layouts = whole_layouts.iter().copied().chain(COUNTS.map(Layout::from));
     for layout in layouts {
@@ -62,18 +87,18 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
         if enough || steps > MOST_STEPS as f64 || refused.in_vain == PATIENCE {
             break;
         }
-        let lowered = lower(layout)?;
+        let (layout, lowered) = lower_with_sources(layout, budgets, &mut lower)?;
         let devices = lowered.as_ref();
         last = (tiles, devices[0].phases.iter().map(|phase| phase.steps.len()).sum::<usize>());
-        let largest: Vec<u64> = devices.iter().map(largest_step_bytes).collect();
-        if let Err(error) = operations_fit(&largest, budgets, 1) {
+        if let Err(error) = operations_fit(&largest_steps(devices), budgets, 1) {
             refused.note(error);
             continue;
         }
         // In-place devices copy nothing, so spare memory gains nothing.
         let copies = budgets.iter().any(|budget| !budget.in_place);
-        if copies && tiles > 1 && operations_fit(&largest, budgets, 2).is_err() {
-            least = least.or(Some(tiles));
+        let one_source: Vec<u64> = devices.iter().map(|device| largest_step_bytes(device, 1)).collect();
+        if copies && tiles > 1 && operations_fit(&one_source, budgets, 2).is_err() {
+            (least, tightest) = (least.or(Some(tiles)), tightest.or(Some(layout)));
             continue;
         }
         match (plan(&lowered), moves) {
@@ -95,11 +120,11 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     if let Some(whole) = whole {
         return Ok(whole);
     }
-    match (least, refused.nearest) {
-        (Some(tiles), _) => {
-            let lowered = lower(tiles.into())?;
+    match (tightest, refused.nearest) {
+        (Some(layout), _) => {
+            let lowered = lower(layout)?;
             let planned = plan(&lowered)?;
-            Ok((lowered, planned, tiles.into()))
+            Ok((lowered, planned, layout))
         }
         (None, nearest) => Err(nearest.expect("some number of tiles was tried")),
     }
@@ -171,9 +196,15 @@ fn operations_fit(largest_step_bytes: &[u64], budgets: &[DeviceBudget], share: u
     lacking.max_by(|a, b| excess(a).total_cmp(&excess(b))).map_or(Ok(()), Err)
 }
 
-fn largest_step_bytes(lowered: &Lowered) -> u64 {
+fn largest_steps(lowered: &[Lowered]) -> Vec<u64> {
+    lowered.iter().map(|device| largest_step_bytes(device, usize::MAX)).collect()
+}
+
+/// Returns the bytes of the largest step. Of the tiles that a gather reads, only the first `sources` count.
+fn largest_step_bytes(lowered: &Lowered, sources: usize) -> u64 {
     let bytes = |step: &LoweredStep| {
-        let mut slots: Vec<Slot> = step.call.reads().collect();
+        let beyond: Vec<Slot> = step.call.more_sources.iter().skip(sources - 1).map(|tile| tile.slot).collect();
+        let mut slots: Vec<Slot> = step.call.reads().filter(|slot| !beyond.contains(slot)).collect();
         slots.extend(step.call.writes());
         slots.sort_unstable();
         slots.dedup();

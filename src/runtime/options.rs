@@ -227,7 +227,7 @@ impl RunOptions {
 
     /// Returns the layouts of whole parts for these paths.
     pub(crate) fn whole_layouts(&self, paths: Vec<ExchangePath>) -> Vec<Layout> {
-        paths.into_iter().map(|path| Layout { tiles: 1, path, backward: self.backward }).collect()
+        paths.into_iter().map(|path| Layout { path, backward: self.backward, ..Layout::from(1) }).collect()
     }
 
     pub(crate) fn method(&self) -> Method {

@@ -12,7 +12,7 @@ use super::parallel::{balanced_rows, split_at_ends, task_count, try_for_each};
 use super::passes::{Passes, copy_columns, points};
 use super::rows::{RowWork, Steps};
 use super::slots::{Matrix, Open, Vector};
-use super::sources::{CALL, Cuts, Pass, Sources, Start, check_block};
+use super::sources::{CALL, Cuts, Pass, Sources, Start, Tiles, check_block};
 use super::weights::{Unweighted, Weighted};
 use crate::error::{Error, Result, check_shape};
 use crate::memory::zeroed;
@@ -26,6 +26,7 @@ pub(super) fn launch(slots: &Open<'_>, call: &Call, steps: &[RowWork<'_>]) -> Re
     let block = slots.block_of(call)?;
     let weights = call.head_inputs().get(1).map(|&weights| slots.numbers(weights)).transpose()?;
     let own = slots.mat(call.inputs[0])?;
+    let more = call.more_sources.iter().map(|&tile| slots.mat(tile)).collect::<Result<Vec<_>>>()?;
     let beside = call.halo.or(call.sum).map(|mat| slots.mat(mat)).transpose()?;
     let mut out = slots.mat_mut(call.out())?;
     let (weights, beside) = (weights.as_ref().map(Vector::view), beside.as_ref().map(Matrix::view));
@@ -33,7 +34,8 @@ pub(super) fn launch(slots: &Open<'_>, call: &Call, steps: &[RowWork<'_>]) -> Re
         None => gather_then(block.view(), weights, own.view(), beside, steps, out.view()),
         Some(first) => {
             let window = Window { first, sum: beside };
-            gather_window(block.view(), weights, window, own.view(), steps, out.view())
+            let sources: Vec<MatView<'_>> = std::iter::once(&own).chain(&more).map(Matrix::view).collect();
+            gather_window(block.view(), weights, window, &sources, steps, out.view())
         }
     }
 }
@@ -78,11 +80,12 @@ pub struct Window<'a> {
     pub sum: Option<MatView<'a>>,
 }
 
-/// Computes `out[v] = sum[v] + sum of x[u]` over the sources `u` of `v` in `first .. first + own.rows`:
-/// [`gather_then`], restricted to a window of sources.
+/// Computes `out[v] = sum[v] + sum of x[u]` over the sources `u` of `v` in the window: [`gather_then`], restricted to a
+/// window of sources. The window begins at `first` and has the rows of all `sources`, one matrix after the other.
 ///
 /// # Shapes
-/// `block`: `n` rows, no halo, the sources of each row ascend; `own`: `[window sources, d]`; the rest as in [`gather`].
+/// `block`: `n` rows, no halo, the sources of each row ascend; `sources`: `[.., d]` each, together `[window sources, d]`;
+/// the rest as in [`gather`].
 /// # Cost
 /// O(n log(edges of a row)) to find the edges, `d` additions per edge; 24 bytes per row allocated.
 /// # Errors
@@ -93,11 +96,11 @@ pub fn gather_window(
     block: BlockView<'_>,
     weights: Option<&[f32]>,
     window: Window<'_>,
-    own: MatView<'_>,
+    sources: &[MatView<'_>],
     steps: &[RowWork<'_>],
     out: MatMut<'_>,
 ) -> Result<()> {
-    let end = window.first.saturating_add(own.rows());
+    let end = sources.iter().fold(window.first, |end, tile| end.saturating_add(tile.rows()));
     if end > block.own_sources {
         let (index, limit) = (end as u64, block.own_sources as u64 + 1);
         return Err(Error::Index { call: CALL, operand: "the window's end", index, limit });
@@ -106,11 +109,11 @@ pub fn gather_window(
         check_shape(CALL, "sum", [block.rows(), out.cols()], [sum.rows(), sum.cols()])?;
     }
     check_shape(CALL, "halo", [0, out.cols()], [block.halo_sources, out.cols()])?;
-    check_shape(CALL, "own", [own.rows(), out.cols()], [own.rows(), own.cols()])?;
-    let (first, d) = (window.first, out.cols());
-    let cuts = Cuts { points: block.indptr, stride: 1, window: 0 };
-    let sources = Sources { block, cuts, first, own_rows: own.rows(), own: own.data(), halo: &[], d };
-    gather_sources(sources, Some(end), window.sum, weights, steps, out)
+    for tile in sources {
+        check_shape(CALL, "own", [tile.rows(), out.cols()], [tile.rows(), tile.cols()])?;
+    }
+    let sources: Vec<&[f32]> = sources.iter().map(MatView::data).collect();
+    gather_sources(block, &sources, Some(window.first..end), window.sum, weights, steps, out)
 }
 
 /// Does [`gather`], and applies `steps` to each row while it is in a cache.
@@ -136,23 +139,21 @@ pub fn gather_then(
         check_shape(CALL, "halo", [block.halo_sources, d], got)?;
     }
     let halo = halo.map_or(&[][..], |halo| halo.data());
-    let cuts = Cuts { points: block.indptr, stride: 1, window: 0 };
-    let sources = Sources { block, cuts, first: 0, own_rows: own.rows(), own: own.data(), halo, d };
-    gather_sources(sources, None, None, weights, steps, out)
+    gather_sources(block, &[own.data(), halo], None, None, weights, steps, out)
 }
 
-/// Adds to `sum`, or to 0, in as many passes as pay. `end` is the index behind the last source of the window, if the
-/// gather is windowed.
+/// Adds to `sum`, or to 0, in as many passes as pay. `tiles` are the sources, one matrix after the other; `window` has
+/// their numbers, if the gather is windowed.
 fn gather_sources(
-    sources: Sources<'_>,
-    end: Option<usize>,
+    block: BlockView<'_>,
+    tiles: &[&[f32]],
+    window: Option<Range<usize>>,
     sum: Option<MatView<'_>>,
     weights: Option<&[f32]>,
     steps: &[RowWork<'_>],
     mut out: MatMut<'_>,
 ) -> Result<()> {
-    let Sources { block, d, first, own_rows, .. } = sources;
-    let (n, e) = (block.rows(), block.indices.len());
+    let (n, e, d) = (block.rows(), block.indices.len(), out.cols());
     check_block(CALL, block)?;
     check_shape(CALL, "out", [n, d], [out.rows(), out.cols()])?;
     if let Some(weights) = weights {
@@ -163,9 +164,11 @@ fn gather_sources(
         return Ok(());
     }
     let start = sum.map_or(Start::Zero, Start::Sum);
-    let halo_rows = sources.halo.len() / d;
-    let all = own_rows + halo_rows;
-    let passes = Passes::new(block, own_rows, halo_rows, d);
+    let tiles: Vec<&[f32]> = tiles.iter().copied().filter(|tile| !tile.is_empty()).collect();
+    let all = tiles.iter().map(|tile| tile.len() / d).sum::<usize>();
+    let (first, end) = window.map_or((0, None), |window| (window.start, Some(window.end)));
+    // A halo comes after the part's own rows, wherever its vertices are.
+    let passes = Passes::new(block, all, end.is_some() || tiles.len() < 2, d);
     // First source of each window of a pass, and the end of the last one if the gather is windowed.
     let step = passes.as_ref().map_or(all, |passes| passes.sources).max(1);
     let windows = (0..all.max(1)).step_by(step).map(|window| first + window).skip(usize::from(end.is_none()));
@@ -174,11 +177,13 @@ fn gather_sources(
     let passes = passes.filter(|_| points.is_some());
     let points = points.unwrap_or_default();
     let cuts = |window: usize| match points.is_empty() {
-        true => sources.cuts,
+        true => Cuts { points: block.indptr, stride: 1, window: 0 },
         false => Cuts { points: &points, stride: limits.len() + 1, window: window + usize::from(end.is_some()) },
     };
-    let sources = Sources { cuts: cuts(0), ..sources };
     let Some(passes) = passes else {
+        let joined = (tiles.len() > 1).then(|| Tiles::new(&tiles, d));
+        let own = tiles.first().copied().unwrap_or(&[]);
+        let sources = Sources { block, cuts: cuts(0), first, own, tiles: joined.as_ref(), d };
         return pass(Pass { sources, weights, columns: 0..d, start, d }, Some(&steps), out.data());
     };
     let width = passes.width;
@@ -186,14 +191,12 @@ fn gather_sources(
     for column in (0..d).step_by(width) {
         let columns = column..(column + width).min(d);
         for (i, window) in (0..all).step_by(passes.sources).enumerate() {
-            let own_rows = passes.sources.min(all - window);
-            // A halo exists only when there is a single window, which then has all of it.
-            let own = &sources.own[window * d..][..own_rows.min(sources.own_rows) * d];
-            copy_columns([own, sources.halo], d, columns.clone(), copy.as_mut_slice(), width);
+            let rows = window..window + passes.sources.min(all - window);
+            copy_columns(&tiles, d, rows.clone(), columns.clone(), copy.as_mut_slice(), width);
             let (first, own) = (first + window, copy.as_slice());
-            let sources = Sources { block, cuts: cuts(i), first, own_rows, own, halo: &[], d: width };
+            let sources = Sources { block, cuts: cuts(i), first, own, tiles: None, d: width };
             let start = if window == 0 { start } else { Start::Out };
-            let steps = Some(&steps).filter(|_| columns.end == d && window + own_rows == all);
+            let steps = Some(&steps).filter(|_| columns.end == d && rows.end == all);
             pass(Pass { sources, weights, columns: columns.clone(), start, d }, steps, out.data())?;
         }
     }
@@ -209,7 +212,7 @@ fn pass(pass: Pass<'_>, steps: Option<&Steps<'_>>, out: &mut [f32]) -> Result<()
         for (first, out) in rows.clone().step_by(group).zip(out.chunks_mut(group * d)) {
             let (rows, pass) = (first..(first + group).min(rows.end), &pass);
             let out = &mut *out;
-            match (pass.weights, pass.sources.halo.is_empty()) {
+            match (pass.weights, pass.sources.tiles.is_none()) {
                 (None, true) => Rows::<_, false> { pass, weights: Unweighted, rows, out }.run(),
                 (None, false) => Rows::<_, true> { pass, weights: Unweighted, rows, out }.run(),
                 (Some(weights), true) => Rows::<_, false> { pass, weights: Weighted(weights), rows, out }.run(),

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 /// Rows ahead for which the edges are prefetched.
 const ROWS_AHEAD: usize = 8;
 
-/// One task: consecutive rows and their part of the output. `HALO` says whether there is a halo.
-pub(super) struct Rows<'a, W, const HALO: bool> {
+/// One task: consecutive rows and their part of the output. `TILED` says whether the sources are in several matrices.
+pub(super) struct Rows<'a, W, const TILED: bool> {
     pub(super) pass: &'a Pass<'a>,
     pub(super) weights: W,
     pub(super) rows: Range<usize>,
@@ -21,20 +21,20 @@ pub(super) struct Rows<'a, W, const HALO: bool> {
     pub(super) out: &'a mut [f32],
 }
 
-impl<W: Weights, const HALO: bool> Rows<'_, W, HALO> {
+impl<W: Weights, const TILED: bool> Rows<'_, W, TILED> {
     pub(super) fn run(self) -> Result<()> {
         Arch::new().dispatch(self)
     }
 }
 
-impl<W: Weights, const HALO: bool> WithSimd for Rows<'_, W, HALO> {
+impl<W: Weights, const TILED: bool> WithSimd for Rows<'_, W, TILED> {
     type Output = Result<()>;
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> Result<()> {
         let (sources, columns) = (self.pass.sources, self.pass.columns.len());
         // Rows can have few edges, so everything that is the same for all rows is decided before the loop.
-        let whole = !HALO && columns == sources.d && sources.first == 0 && !sources.apart();
+        let whole = !TILED && columns == sources.d && sources.first == 0 && !sources.apart();
         let cells = sources.own;
         let vectors = S::as_simd_f32s(cells).0;
         match (columns / S::F32_LANES, columns % S::F32_LANES) {
@@ -62,7 +62,7 @@ impl<W: Weights, const HALO: bool> WithSimd for Rows<'_, W, HALO> {
     }
 }
 
-impl<W: Weights, const HALO: bool> Rows<'_, W, HALO> {
+impl<W: Weights, const TILED: bool> Rows<'_, W, TILED> {
     /// Sums each row with the method of `columns_of`.
     #[inline(always)]
     fn each_row<S: Simd>(self, simd: S, columns_of: impl Columns<S>) -> Result<()> {
@@ -78,7 +78,7 @@ impl<W: Weights, const HALO: bool> Rows<'_, W, HALO> {
             if let Start::Sum(sum) = start {
                 out.copy_from_slice(&sum.row(v)[columns.clone()]);
             }
-            if columns_of.sum::<W, HALO>(simd, sources, weights, edges.clone(), (0, fresh), out).is_none() {
+            if columns_of.sum::<W, TILED>(simd, sources, weights, edges.clone(), (0, fresh), out).is_none() {
                 return Err(bad_source(sources, edges));
             }
         }

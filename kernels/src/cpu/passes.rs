@@ -39,16 +39,15 @@ pub(super) struct Passes {
 }
 
 impl Passes {
-    /// Returns the split of a gather of `d` columns from `own` sources and `halo` halo sources; `None` if a single pass
-    /// over the sources in place is better.
-    pub(super) fn new(block: BlockView<'_>, own: usize, halo: usize, d: usize) -> Option<Self> {
-        let (sources, edges) = (own + halo, block.indices.len());
+    /// Returns the split of a gather of `d` columns from `sources` sources; `None` if a single pass over the sources in
+    /// place is better. `ascend` says whether the sources of each row ascend.
+    pub(super) fn new(block: BlockView<'_>, sources: usize, ascend: bool, d: usize) -> Option<Self> {
+        let edges = block.indices.len();
         if sources.saturating_mul(4 * d) <= CACHE_BYTES || edges / READ_OFTEN < sources {
             return None;
         }
         let width = d.div_ceil(d.div_ceil(LINES * LINE)).next_multiple_of(LINE);
-        // The sources of a row do not ascend where there is a halo.
-        let most = if halo > 0 { 1 } else { edges / EDGES_OF_ROW / block.rows().max(1) };
+        let most = if ascend { edges / EDGES_OF_ROW / block.rows().max(1) } else { 1 };
         let windows = sources.div_ceil(WINDOW_BYTES / (4 * width)).min(most).max(1);
         if sources.div_ceil(windows) > CACHE_BYTES / (4 * width) {
             return None;
@@ -92,10 +91,22 @@ pub(super) fn points(block: BlockView<'_>, limits: &[usize], checked: bool) -> O
     good.into_inner().then_some(points)
 }
 
-/// Copies the columns `columns` of two matrices with `d` columns, one after the other, into rows of `width`.
-pub(super) fn copy_columns(from: [&[f32]; 2], d: usize, columns: Range<usize>, to: &mut [f32], width: usize) {
-    let mut rest = to;
-    for from in from {
+/// Copies the columns `columns` of consecutive matrices with `d` columns, of which only the rows `rows`, into rows of
+/// `width`.
+pub(super) fn copy_columns(
+    tiles: &[&[f32]],
+    d: usize,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    to: &mut [f32],
+    width: usize,
+) {
+    let (mut rest, mut first) = (to, 0);
+    for tile in tiles {
+        let end = first + tile.len() / d;
+        let [start, stop] = [rows.start, rows.end].map(|row| (row.clamp(first, end) - first) * d);
+        let from = &tile[start..stop];
+        first = end;
         let (to, after) = rest.split_at_mut(from.len() / d * width);
         rest = after;
         for_rows(to, width, |first, to| {

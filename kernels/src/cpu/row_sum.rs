@@ -16,7 +16,7 @@ use super::weights::Weights;
 pub(super) trait Columns<S: Simd>: Copy {
     /// Adds the columns `first..first + out.len()` of a row's sources to `out`, or to 0 if `out` is fresh. Returns
     /// `None` if a source does not exist.
-    fn sum<W: Weights, const HALO: bool>(
+    fn sum<W: Weights, const TILED: bool>(
         self,
         simd: S,
         sources: Sources<'_>,
@@ -33,7 +33,7 @@ pub(super) struct Tiles;
 
 impl<S: Simd> Columns<S> for Tiles {
     #[inline(always)]
-    fn sum<W: Weights, const HALO: bool>(
+    fn sum<W: Weights, const TILED: bool>(
         self,
         simd: S,
         sources: Sources<'_>,
@@ -48,7 +48,7 @@ impl<S: Simd> Columns<S> for Tiles {
         for tile in 1..=tiles {
             let end = if tile == tiles { out.len() } else { vectors * tile / tiles * S::F32_LANES };
             let from = (first + start, fresh);
-            sum_tile::<S, W, HALO>(simd, sources, weights, edges.clone(), from, &mut out[start..end])?;
+            sum_tile::<S, W, TILED>(simd, sources, weights, edges.clone(), from, &mut out[start..end])?;
             start = end;
         }
         Some(())
@@ -61,7 +61,7 @@ pub(super) struct Few<const N: usize>;
 
 impl<S: Simd, const N: usize> Columns<S> for Few<N> {
     #[inline(always)]
-    fn sum<W: Weights, const HALO: bool>(
+    fn sum<W: Weights, const TILED: bool>(
         self,
         _simd: S,
         sources: Sources<'_>,
@@ -76,9 +76,9 @@ impl<S: Simd, const N: usize> Columns<S> for Few<N> {
         let later = sources.later(&edges, 1);
         for (i, &u) in indices.get(edges.clone())?.iter().enumerate() {
             if let Some(&u) = later.get(i) {
-                sources.prefetch::<HALO>(u, offset, 1, N, false);
+                sources.prefetch::<TILED>(u, offset, 1, N, false);
             }
-            weights.accumulate_few(edges.start + i, &mut sums, sources.from::<HALO>(u, offset)?.first_chunk::<N>()?);
+            weights.accumulate_few(edges.start + i, &mut sums, sources.from::<TILED>(u, offset)?.first_chunk::<N>()?);
         }
         *out = sums;
         Some(())
@@ -91,7 +91,7 @@ pub(super) struct Vectors<const FULL: usize, const TAIL: bool>;
 
 impl<S: Simd, const FULL: usize, const TAIL: bool> Columns<S> for Vectors<FULL, TAIL> {
     #[inline(always)]
-    fn sum<W: Weights, const HALO: bool>(
+    fn sum<W: Weights, const TILED: bool>(
         self,
         simd: S,
         sources: Sources<'_>,
@@ -100,12 +100,12 @@ impl<S: Simd, const FULL: usize, const TAIL: bool> Columns<S> for Vectors<FULL, 
         from: (usize, bool),
         out: &mut [f32],
     ) -> Option<()> {
-        sum::<S, W, FULL, TAIL, HALO>(simd, sources, weights, edges, from, out)
+        sum::<S, W, FULL, TAIL, TILED>(simd, sources, weights, edges, from, out)
     }
 }
 
-/// All columns of a source, as `N` elements of type `T`. For gathers without a halo and without edges outside the
-/// window: the sources are an array of arrays.
+/// All columns of a source, as `N` elements of type `T`. For gathers from one matrix and without edges outside
+/// the window: the sources are an array of arrays.
 #[derive(Clone, Copy)]
 pub(super) struct Whole<'a, T, const N: usize> {
     rows: &'a [[T; N]],
@@ -133,7 +133,7 @@ impl<'a, T, const N: usize> Whole<'a, T, N> {
 
 impl<S: Simd, const N: usize> Columns<S> for Whole<'_, f32, N> {
     #[inline(always)]
-    fn sum<W: Weights, const HALO: bool>(
+    fn sum<W: Weights, const TILED: bool>(
         self,
         _simd: S,
         sources: Sources<'_>,
@@ -158,7 +158,7 @@ pub(super) struct WholeVectors<'a, V, const N: usize>(pub(super) Whole<'a, V, N>
 
 impl<S: Simd, const N: usize> Columns<S> for WholeVectors<'_, S::f32s, N> {
     #[inline(always)]
-    fn sum<W: Weights, const HALO: bool>(
+    fn sum<W: Weights, const TILED: bool>(
         self,
         simd: S,
         sources: Sources<'_>,
@@ -179,7 +179,7 @@ impl<S: Simd, const N: usize> Columns<S> for WholeVectors<'_, S::f32s, N> {
 
 /// Does [`Columns::sum`] for one of the [`Tiles`], of at least three vectors.
 #[inline(always)]
-fn sum_tile<S: Simd, W: Weights, const HALO: bool>(
+fn sum_tile<S: Simd, W: Weights, const TILED: bool>(
     simd: S,
     sources: Sources<'_>,
     weights: W,
@@ -189,17 +189,17 @@ fn sum_tile<S: Simd, W: Weights, const HALO: bool>(
 ) -> Option<()> {
     let (full, tail) = (tile.len() / S::F32_LANES, !tile.len().is_multiple_of(S::F32_LANES));
     match (full, tail) {
-        (3, false) => sum::<S, W, 3, false, HALO>(simd, sources, weights, edges, from, tile),
-        (3, true) => sum::<S, W, 3, true, HALO>(simd, sources, weights, edges, from, tile),
-        (4, false) => sum::<S, W, 4, false, HALO>(simd, sources, weights, edges, from, tile),
-        (4, true) => sum::<S, W, 4, true, HALO>(simd, sources, weights, edges, from, tile),
-        (5, false) => sum::<S, W, 5, false, HALO>(simd, sources, weights, edges, from, tile),
-        (5, true) => sum::<S, W, 5, true, HALO>(simd, sources, weights, edges, from, tile),
-        (6, false) => sum::<S, W, 6, false, HALO>(simd, sources, weights, edges, from, tile),
-        (6, true) => sum::<S, W, 6, true, HALO>(simd, sources, weights, edges, from, tile),
-        (7, false) => sum::<S, W, 7, false, HALO>(simd, sources, weights, edges, from, tile),
-        (7, true) => sum::<S, W, 7, true, HALO>(simd, sources, weights, edges, from, tile),
-        _ => sum::<S, W, TILE, false, HALO>(simd, sources, weights, edges, from, tile),
+        (3, false) => sum::<S, W, 3, false, TILED>(simd, sources, weights, edges, from, tile),
+        (3, true) => sum::<S, W, 3, true, TILED>(simd, sources, weights, edges, from, tile),
+        (4, false) => sum::<S, W, 4, false, TILED>(simd, sources, weights, edges, from, tile),
+        (4, true) => sum::<S, W, 4, true, TILED>(simd, sources, weights, edges, from, tile),
+        (5, false) => sum::<S, W, 5, false, TILED>(simd, sources, weights, edges, from, tile),
+        (5, true) => sum::<S, W, 5, true, TILED>(simd, sources, weights, edges, from, tile),
+        (6, false) => sum::<S, W, 6, false, TILED>(simd, sources, weights, edges, from, tile),
+        (6, true) => sum::<S, W, 6, true, TILED>(simd, sources, weights, edges, from, tile),
+        (7, false) => sum::<S, W, 7, false, TILED>(simd, sources, weights, edges, from, tile),
+        (7, true) => sum::<S, W, 7, true, TILED>(simd, sources, weights, edges, from, tile),
+        _ => sum::<S, W, TILE, false, TILED>(simd, sources, weights, edges, from, tile),
     }
 }
 
@@ -207,7 +207,7 @@ fn sum_tile<S: Simd, W: Weights, const HALO: bool>(
 /// That one overlaps the vector before it. If there is none, it reaches into the next source, which is left out of the
 /// result.
 #[inline(always)]
-fn sum<S: Simd, W: Weights, const FULL: usize, const TAIL: bool, const HALO: bool>(
+fn sum<S: Simd, W: Weights, const FULL: usize, const TAIL: bool, const TILED: bool>(
     simd: S,
     sources: Sources<'_>,
     weights: W,
@@ -231,9 +231,9 @@ fn sum<S: Simd, W: Weights, const FULL: usize, const TAIL: bool, const HALO: boo
     let later = sources.later(&edges, lines);
     for (i, &u) in indices.get(edges.clone())?.iter().enumerate() {
         if let Some(&u) = later.get(i) {
-            sources.prefetch::<HALO>(u, offset, lines, len, straddle);
+            sources.prefetch::<TILED>(u, offset, lines, len, straddle);
         }
-        let (edge, x) = (edges.start + i, sources.from::<HALO>(u, offset)?);
+        let (edge, x) = (edges.start + i, sources.from::<TILED>(u, offset)?);
         let all = if TAIL { x.get(..len)? } else { x.get(..FULL * S::F32_LANES)? };
         weights.accumulate(simd, edge, &mut head, S::as_simd_f32s(all).0.first_chunk::<FULL>()?);
         if TAIL {

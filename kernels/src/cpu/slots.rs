@@ -54,8 +54,9 @@ type Writing = ArcRwLockWriteGuard<RawRwLock, Contents>;
 
 /// Bytes in use, and freed buffers that are kept.
 struct Account {
-    // Invariant: used <= peak <= capacity, and used plus the spare bytes never exceed the capacity or 1.5 times the
-    // peak. Without that margin, buffers of sizes that are not needed next would be returned to the host at the peak of
+    // Invariant: used <= peak <= capacity, and used plus the spare bytes never exceed 1.5 times the peak nor, if the
+    // memory is the host's, the capacity. A simulated device that is full keeps spare buffers too: it has its memory at
+    // hand, as a GPU has. Without that margin, buffers of sizes that are not needed next would be returned to the host at the peak of
     // every epoch, and come back as new pages that the system has to clear.
     used: u64,
     peak: u64,
@@ -82,6 +83,11 @@ impl Slots {
         self.capacity
     }
 
+    /// Returns the limit of the bytes in use and the spare bytes together.
+    fn most_bytes(&self) -> u64 {
+        if self.in_place { self.capacity } else { u64::MAX }
+    }
+
     pub(super) fn used(&self) -> u64 {
         self.account.lock().used
     }
@@ -103,7 +109,7 @@ impl Slots {
         }
         account.used = used;
         account.peak = account.peak.max(used);
-        account.trim(self.capacity);
+        account.trim(self.most_bytes());
         if table.len() <= index {
             table.resize_with(index + 1, || None);
         }
@@ -121,7 +127,7 @@ impl Slots {
             Contents::Own(bytes) => {
                 account.spare_bytes += bytes.len() as u64;
                 account.spare.push(bytes);
-                account.trim(self.capacity);
+                account.trim(self.most_bytes());
             }
             // The slot is loaded again before anything reads it, so its pages can be released.
             Contents::Constant(bytes) => bytes.release(),

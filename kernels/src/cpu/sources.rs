@@ -50,12 +50,62 @@ const LINES_OF_ROW: usize = 8;
 pub(super) struct Sources<'a> {
     pub(super) block: BlockView<'a>,
     pub(super) cuts: Cuts<'a>,
-    /// `own` has the `own_rows` sources from `first` on; `halo` has the ones after them.
+    /// The first source that is at hand.
     pub(super) first: usize,
-    pub(super) own_rows: usize,
+    /// The sources from `first` on, if they are in one matrix.
     pub(super) own: &'a [f32],
-    pub(super) halo: &'a [f32],
+    /// The sources from `first` on, if they are in several matrices.
+    pub(super) tiles: Option<&'a Tiles<'a>>,
     pub(super) d: usize,
+}
+
+/// Consecutive sources in several matrices.
+pub(super) struct Tiles<'a> {
+    /// The matrices. Each has rows.
+    tiles: Vec<&'a [f32]>,
+    /// For each matrix, the index of its first source; then the number of all sources.
+    firsts: Vec<usize>,
+    /// For each range of `1 << shift` sources, the matrix of the first of them.
+    at: Vec<u32>,
+    shift: u32,
+    cells: usize,
+    straddle: bool,
+}
+
+/// Most ranges of sources for which the matrix is stored.
+const RANGES: usize = 1 << 10;
+
+impl<'a> Tiles<'a> {
+    /// Joins matrices of `d` columns, which all have rows.
+    pub(super) fn new(tiles: &[&'a [f32]], d: usize) -> Self {
+        let mut firsts = vec![0];
+        firsts.extend(tiles.iter().scan(0, |end, tile| {
+            *end += tile.len() / d;
+            Some(*end)
+        }));
+        let all = firsts[tiles.len()];
+        let shift = (all / RANGES).checked_ilog2().map_or(0, |log| log + 1);
+        let tile_of = |range: usize| firsts.partition_point(|&first| first <= range << shift).saturating_sub(1) as u32;
+        let at = (0..=all >> shift).map(tile_of).collect();
+        let cells = tiles.iter().map(|tile| tile.len()).sum();
+        let straddle = tiles.iter().any(|tile| straddles(tile, d));
+        Self { tiles: tiles.to_vec(), firsts, at, shift, cells, straddle }
+    }
+
+    /// Returns the matrix of the source at `place`, and the source's row there.
+    #[inline(always)]
+    fn find(&self, place: usize) -> Option<(&'a [f32], usize)> {
+        let mut tile = *self.at.get(place >> self.shift)? as usize;
+        while place >= *self.firsts.get(tile + 1)? {
+            tile += 1;
+        }
+        Some((self.tiles.get(tile)?, place - self.firsts[tile]))
+    }
+}
+
+/// Whether rows of `d` floats may start inside a cache line.
+fn straddles(cells: &[f32], d: usize) -> bool {
+    !d.is_multiple_of(LINE) || !(cells.as_ptr() as usize).is_multiple_of(4 * LINE)
 }
 
 /// The edges of each row that a pass covers: from point `window` of the row's `stride` points to the next point. With
@@ -106,7 +156,7 @@ impl<'a> Sources<'a> {
     /// start a few steps ahead and go on into the next rows, unless the rows' edges are apart.
     #[inline(always)]
     pub(super) fn later(&self, edges: &Range<usize>, lines: usize) -> &'a [u32] {
-        let (indices, cells) = (self.block.indices, self.own.len() + self.halo.len());
+        let (indices, cells) = (self.block.indices, self.tiles.map_or(self.own.len(), |tiles| tiles.cells));
         if cells <= NEAR {
             return &[];
         }
@@ -120,26 +170,31 @@ impl<'a> Sources<'a> {
         column.wrapping_sub(self.first.wrapping_mul(self.d))
     }
 
-    /// Returns the columns of source `u` from this offset on. `HALO` says whether there is a halo.
+    /// Returns the columns of source `u` from this offset on. `TILED` says whether the sources are in several matrices.
     #[inline(always)]
-    pub(super) fn from<const HALO: bool>(&self, u: u32, offset: usize) -> Option<&'a [f32]> {
+    pub(super) fn from<const TILED: bool>(&self, u: u32, offset: usize) -> Option<&'a [f32]> {
+        let (cells, start) = self.place::<TILED>(u, offset)?;
+        cells.get(start..)
+    }
+
+    /// Returns the matrix with source `u`, and the index of the source's columns from this offset on.
+    #[inline(always)]
+    fn place<const TILED: bool>(&self, u: u32, offset: usize) -> Option<(&'a [f32], usize)> {
         let start = (u as usize * self.d).wrapping_add(offset);
-        if HALO && (u as usize) >= self.first + self.own_rows {
-            return self.halo.get(start.wrapping_sub(self.own_rows * self.d)..);
+        if !TILED {
+            return Some((self.own, start));
         }
-        self.own.get(start..)
+        let place = (u as usize).wrapping_sub(self.first);
+        let (cells, row) = self.tiles?.find(place)?;
+        Some((cells, start.wrapping_sub((place - row) * self.d)))
     }
 
     /// Prefetches `len` columns of source `u`, which span `lines` cache lines. If rows `straddle` lines, it also
     /// prefetches the line that they end in.
     #[inline(always)]
-    pub(super) fn prefetch<const HALO: bool>(&self, u: u32, offset: usize, lines: usize, len: usize, straddle: bool) {
+    pub(super) fn prefetch<const TILED: bool>(&self, u: u32, offset: usize, lines: usize, len: usize, straddle: bool) {
         // A prefetch may use any address.
-        let start = (u as usize * self.d).wrapping_add(offset);
-        let (from, start) = match HALO && (u as usize) >= self.first + self.own_rows {
-            true => (self.halo, start.wrapping_sub(self.own_rows * self.d)),
-            false => (self.own, start),
-        };
+        let Some((from, start)) = self.place::<TILED>(u, offset) else { return };
         for line in 0..lines {
             prefetch(from, start.wrapping_add(line * LINE));
         }
@@ -150,7 +205,7 @@ impl<'a> Sources<'a> {
 
     /// Whether rows may start inside a cache line.
     pub(super) fn straddle(&self) -> bool {
-        !self.d.is_multiple_of(LINE) || !(self.own.as_ptr() as usize).is_multiple_of(4 * LINE)
+        self.tiles.map_or_else(|| straddles(self.own, self.d), |tiles| tiles.straddle)
     }
 }
 

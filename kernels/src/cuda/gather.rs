@@ -35,7 +35,8 @@ fn gather_name(vector: usize, tiles: usize, weighted: bool) -> &'static str {
 }
 
 impl Plan<'_> {
-    /// Prepares a gather, or a window of one, and the steps that follow it.
+    /// Prepares a gather, or a window of one, and the steps that follow it. If the sources are in several matrices, each
+    /// has a launch, which adds to what the one before wrote.
     pub(super) fn gather(&mut self, call: &Call) -> Result<()> {
         let name = call.name_of_head();
         let (block, BlockAddresses { indptr, indices }) = self.block_of(call)?;
@@ -43,7 +44,7 @@ impl Plan<'_> {
         let weights = call.head_inputs().get(1).map_or(Ok(0), |&weights| self.mat(weights))?;
         let (own_at, out_at) = (self.mat(own)?, self.mat(out)?);
         let (n, d) = (block.rows, out.cols);
-        let end = call.first_source.unwrap_or(0).saturating_add(own.rows);
+        let end = call.sources().fold(call.first_source.unwrap_or(0), |end, tile| end.saturating_add(tile.rows));
         if end > block.own_sources {
             let (index, limit) = (end as u64, block.own_sources as u64 + 1);
             return Err(Error::Index { call: name, operand: "the window's end", index, limit });
@@ -73,7 +74,16 @@ impl Plan<'_> {
         let held = own.rows + block.halo_sources;
         let weighted = weights != 0;
         let shape = Shape { rows: n, edges: block.edges, sources: held, d, stored: own.float(), weighted };
-        self.launch_gather(shape, args);
+        let (mut sum, mut first_source) = (args.sum, args.first_source);
+        let count = call.sources().count();
+        for (i, tile) in call.sources().enumerate() {
+            let steps = if i + 1 == count { first } else { &[] };
+            let (own, own_sources) = (self.mat(tile)?, tile.rows as u64);
+            let steps = pack_steps(steps, out.float());
+            let shape = Shape { sources: if count > 1 { tile.rows } else { held }, ..shape };
+            self.launch_gather(shape, args::Gather { own, own_sources, sum, first_source, steps, ..args });
+            (sum, first_source) = (out_at, first_source + own_sources);
+        }
         self.steps_in_place(call, out_at, rest)
     }
 
@@ -95,7 +105,8 @@ impl Plan<'_> {
         };
         let whole = launch(shape.d);
         let cache_bytes = self.engine().cache_bytes;
-        let columns = columns_at_a_time(&shape, cache_bytes);
+        // A trial runs twice, which a launch that adds to its own output must not.
+        let columns = columns_at_a_time(&shape, cache_bytes).filter(|_| args.sum != args.out);
         let narrow = columns.and_then(|columns| Some((columns, launch(columns)?)));
         let chosen = match (whole, narrow) {
             (Some(whole), Some((columns, narrow))) => match self.engine().autotune.by_columns(&shape) {

@@ -115,6 +115,8 @@ pub struct Call {
     pub block: Option<BlockSlots>,
     /// Sources of a gather that other parts own; absent exactly when the block has no halo.
     pub halo: Option<Mat>,
+    /// Further sources of a windowed gather, in order after those of the first input. The call then writes f32.
+    pub more_sources: Vec<Mat>,
     /// For a windowed gather, the first source in the window.
     pub first_source: Option<usize>,
     /// Result over other rows or other sources, to which this call adds its own.
@@ -175,8 +177,18 @@ impl Call {
         let inputs = inputs.into_iter().map(|arg| mat(arg.into())).collect();
         let outputs = outputs.into_iter().map(|arg| mat(arg.into())).collect();
         let op = op.into();
-        let mut call =
-            Self { op, inputs, outputs, block, halo: None, first_source: None, sum: None, workspace: None, part };
+        let mut call = Self {
+            op,
+            inputs,
+            outputs,
+            block,
+            halo: None,
+            more_sources: Vec::new(),
+            first_source: None,
+            sum: None,
+            workspace: None,
+            part,
+        };
         if bare.contains(&true) {
             call.fill(&bare);
         }
@@ -190,6 +202,11 @@ impl Call {
         let weight = if weights.is_some() { EdgeWeight::Stored } else { EdgeWeight::One };
         let inputs = std::iter::once(Arg::Mat(own)).chain(weights.map(Arg::Slot));
         Self { halo, ..Self::over(Gather { block: spec, weight }, Part::default(), Some(block), inputs, [out]) }
+    }
+
+    /// Returns the sources of a gather, without those that other parts own.
+    pub fn sources(&self) -> impl Iterator<Item = Mat> + Clone {
+        self.inputs[..1].iter().chain(&self.more_sources).copied()
     }
 
     /// Restricts a gather to a window of sources that starts at `first`. Its result is added to `sum`, or to 0.
@@ -282,7 +299,7 @@ impl Call {
     pub fn reads(&self) -> impl Iterator<Item = Slot> {
         let (head, steps) = self.inputs.split_at(self.head_inputs().len());
         let block = self.block.iter().flat_map(|block| [block.indptr, block.indices]);
-        let mats = head.iter().chain(&self.halo).chain(&self.sum).chain(steps);
+        let mats = head.iter().chain(&self.more_sources).chain(&self.halo).chain(&self.sum).chain(steps);
         block.chain(mats.map(|mat| mat.slot))
     }
 
@@ -293,7 +310,8 @@ impl Call {
 
     /// Returns the same call with every slot renamed.
     pub fn renamed(mut self, name: impl Fn(Slot) -> Slot) -> Self {
-        let mats = self.inputs.iter_mut().chain(&mut self.outputs).chain(&mut self.halo).chain(&mut self.sum);
+        let sources = self.inputs.iter_mut().chain(&mut self.more_sources);
+        let mats = sources.chain(&mut self.outputs).chain(&mut self.halo).chain(&mut self.sum);
         mats.for_each(|mat| mat.slot = name(mat.slot));
         self.workspace.iter_mut().for_each(|slot| *slot = name(*slot));
         if let Some(block) = &mut self.block {
@@ -339,7 +357,10 @@ impl Call {
                 let (own, edges) = (self.inputs[0], block.edges as f64);
                 // A window has edges in proportion to its share of the sources.
                 let share = match self.first_source {
-                    Some(_) => edges * own.rows as f64 / block.own_sources.max(1) as f64,
+                    Some(_) => {
+                        let rows: usize = self.sources().map(|tile| tile.rows).sum();
+                        edges * rows as f64 / block.own_sources.max(1) as f64
+                    }
                     None => edges,
                 };
                 let weighted = matches!(self.op.head(), Op::Gather(Gather { weight: EdgeWeight::Stored, .. }));

@@ -74,7 +74,7 @@ static WEIGHTED: Record = Record {
 
 fn reference(given: &Given<'_>) -> Vec<Array> {
     let weights = (given.count_operands() > 1).then(|| given.floats(1));
-    let (block, own) = (given.block(), given.mat(0));
+    let (block, own) = (given.block(), given.sources());
     let out = match given.first_source() {
         None => reference::gather(block, weights, &own, given.halo().as_ref()),
         Some(first) => reference::gather_window(block, weights, &own, first, given.sum()),

@@ -89,8 +89,9 @@ pub fn run<'a>(call: &Call, at: impl Fn(Slot) -> &'a Array) -> Vec<(Slot, Array)
     });
     let beside = |mat: Option<Mat>| mat.map(|mat| (mat, at(mat.slot)));
     let inputs = head.iter().map(|&mat| (mat, at(mat.slot))).collect();
+    let more = call.more_sources.iter().map(|&mat| (mat, at(mat.slot))).collect();
     let (halo, sum) = (beside(call.halo), beside(call.sum));
-    let given = Given { call, op: call.op.head(), inputs, block, halo, sum };
+    let given = Given { call, op: call.op.head(), inputs, more, block, halo, sum };
     let mut made = (given.op.record().reference)(&given);
     if let Some(sum) = call.sum.filter(|_| !call.op.gathers()) {
         made[0] = at(sum.slot).plus(&made[0]);
@@ -100,7 +101,8 @@ pub fn run<'a>(call: &Call, at: impl Fn(Slot) -> &'a Array) -> Vec<(Slot, Array)
         let others = rest.by_ref().take(step.record().inputs.len() - 1).map(|&mat| (mat, at(mat.slot)));
         let inputs = std::iter::once((call.out(), &made[0])).chain(others).collect();
         let op = Op::Row(*step);
-        let next = (step.record().reference)(&Given { call, op: &op, inputs, block: None, halo: None, sum: None });
+        let given = Given { call, op: &op, inputs, more: Vec::new(), block: None, halo: None, sum: None };
+        let next = (step.record().reference)(&given);
         made.splice(..1, next);
     }
     call.outputs.iter().map(|mat| mat.slot).zip(made).collect()
@@ -112,6 +114,7 @@ pub struct Given<'a> {
     call: &'a Call,
     op: &'a Op,
     inputs: Vec<(Mat, &'a Array)>,
+    more: Vec<(Mat, &'a Array)>,
     block: Option<BlockView<'a>>,
     halo: Option<(Mat, &'a Array)>,
     sum: Option<(Mat, &'a Array)>,
@@ -137,6 +140,15 @@ impl<'a> Given<'a> {
     /// Returns an operand as a matrix.
     pub fn mat(&self, place: usize) -> Dense {
         dense(self.inputs[place])
+    }
+
+    /// Returns the sources of a gather, in order.
+    pub fn sources(&self) -> Dense {
+        self.more.iter().map(|&tile| dense(tile)).fold(self.mat(0), |mut all, tile| {
+            all.rows += tile.rows;
+            all.data.extend(tile.data);
+            all
+        })
     }
 
     /// Returns the floating-point numbers of an operand.

@@ -349,6 +349,12 @@ impl Call {
             for (name, mat, want) in others {
                 mat.filter(|mat| mat.dtype != want).map_or(Ok(()), |mat| Err(differs(name, want, mat.dtype)))?;
             }
+            if let Some(other) = self.more_sources.iter().find(|tile| tile.dtype != own) {
+                return Err(differs("sources", own, other.dtype));
+            }
+            if !self.more_sources.is_empty() && self.out().dtype != DType::F32 {
+                return Err(differs("out", DType::F32, self.out().dtype));
+            }
         }
         Ok(())
     }
@@ -359,6 +365,11 @@ impl Call {
         let same = |operand, want: [usize; 2], got: [usize; 2]| crate::error::check_shape(call, operand, want, got);
         if let Some(sum) = self.sum {
             same("sum", [out.rows, self.sum_cols()], [sum.rows, sum.cols])?;
+        }
+        let windowed_sum = self.first_source.is_some() && matches!(self.op.head(), Op::Gather(_));
+        for tile in &self.more_sources {
+            let cols = if windowed_sum { self.inputs[0].cols } else { 0 };
+            same("sources", [if windowed_sum { tile.rows } else { 0 }, cols], [tile.rows, tile.cols])?;
         }
         let Some(block) = self.block.filter(|_| self.op.head().gathers()) else { return Ok(()) };
         let halo_sources = if self.first_source.is_some() { 0 } else { block.halo_sources };
