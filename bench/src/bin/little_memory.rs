@@ -1,59 +1,94 @@
-//! Trains at 50, 25, 10 and 5 % of the memory that the training would use without a limit, under every policy.
+//! Trains at 50, 25, 10 and 5 % of the memory that the training would use without a limit.
 //!
 //! The device is simulated: it has its own memory with a hard limit, and counts every copy. Bytes and peak are checked
-//! against the plan, losses against the run without a limit. Prints a Markdown table.
+//! against the plan, losses against the run without a limit, whose epoch is also the unit of the last column. Prints a
+//! Markdown table.
 //!
 //! ```text
-//! cargo run --release -p lapidary-bench --bin little_memory -- [DIR | rmat:VERTICES,EDGES]...
+//! cargo run --release -p lapidary-bench --bin little_memory -- [OPTION=VALUE]... [DIR | rmat:VERTICES,EDGES]...
 //! ```
+//!
+//! Options, which hold for the graphs after them: `model=gcn`, `hidden=64`, `layers=2`, `devices=sim:1`, and
+//! `policies=optimal`, several separated by commas (default: all).
 //!
 //! A graph without features gets 64 random features per vertex, and labels from its ids.
 
 use lapidary::dataset::generate::{RmatOptions, rmat};
+use lapidary::model::ModelConfig;
 use lapidary::{Adam, Arrays, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Trainer, TrainerBuilder};
 use ndarray::Array2;
 
 const EPOCHS: usize = 5;
 const FEATURES: usize = 64;
 const CLASSES: usize = 10;
-const HIDDEN: usize = 64;
-const POLICIES: [(&str, MemoryPolicy); 4] = [
-    ("none", MemoryPolicy::None),
-    ("lru", MemoryPolicy::Lru),
-    ("roc", MemoryPolicy::Roc),
-    ("optimal", MemoryPolicy::Optimal),
-];
 
-fn main() -> lapidary::Result<()> {
-    let names: Vec<String> = std::env::args().skip(1).collect();
-    let names = if names.is_empty() { vec!["builtin:planted".to_owned()] } else { names };
-    println!("| data | memory | tiles | policy | to device | to host | seconds | loss |");
-    println!("| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |");
-    names.iter().try_for_each(|name| table(&dataset(name)?))
+/// What is trained, and on what.
+struct Settings {
+    model: String,
+    hidden: usize,
+    layers: usize,
+    devices: String,
+    policies: Vec<MemoryPolicy>,
 }
 
-fn table(data: &Dataset) -> lapidary::Result<()> {
-    let model = Model::gcn(&[data.feature_width(), HIDDEN, data.class_count()]).dropout(0.5);
-    let builder = || Trainer::builder(&model, data).optimizer(Adam::new(0.01)).eval_every(0);
-    let simulated = || builder().devices(Devices::parse("sim:1").expect("sim:1 is a device"));
+impl Settings {
+    /// Sets an option that is written as `name=value`. Returns whether `text` is one.
+    fn set(&mut self, text: &str) -> bool {
+        let Some((name, value)) = text.split_once('=') else { return false };
+        match name {
+            "model" => self.model = value.into(),
+            "hidden" => self.hidden = value.parse().expect("hidden is a number"),
+            "layers" => self.layers = value.parse().expect("layers is a number"),
+            "devices" => self.devices = value.into(),
+            "policies" => {
+                let policies = value.split(',').map(|policy| policy.parse().expect("none, lru, roc or optimal"));
+                self.policies = policies.collect();
+            }
+            _ => return false,
+        }
+        true
+    }
+}
+
+fn main() -> lapidary::Result<()> {
+    let policies = vec![MemoryPolicy::None, MemoryPolicy::Lru, MemoryPolicy::Roc, MemoryPolicy::Optimal];
+    let mut settings = Settings { model: "gcn".into(), hidden: 64, layers: 2, devices: "sim:1".into(), policies };
+    let names: Vec<String> = std::env::args().skip(1).collect();
+    let names = if names.is_empty() { vec!["builtin:planted".to_owned()] } else { names };
+    println!("| data | model | memory | tiles | policy | to device | to host | seconds | of unlimited |");
+    println!("| --- | --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |");
+    for name in names {
+        if !settings.set(&name) {
+            table(&dataset(&name)?, &settings)?;
+        }
+    }
+    Ok(())
+}
+
+fn table(data: &Dataset, settings: &Settings) -> lapidary::Result<()> {
+    let mut widths = vec![settings.hidden; settings.layers + 1];
+    (widths[0], widths[settings.layers]) = (data.feature_width(), data.class_count());
+    let model = Model::from_config(ModelConfig::new(&settings.model, &widths))?.dropout(0.5);
+    let devices = Devices::parse(&settings.devices)?;
+    let builder = || Trainer::builder(&model, data).optimizer(Adam::new(0.01)).eval_every(0).devices(devices.clone());
     let want = train(builder())?;
     let row = |memory: String, policy: &str, run: &Run| {
         let [to_device, to_host] = run.bytes.map(ByteSize::b);
-        let Run { tiles, seconds, losses, .. } = run;
-        let loss = losses[EPOCHS - 1];
+        let Run { tiles, seconds, .. } = run;
+        let (ratio, what) = (seconds / want.seconds, format!("{} {}", settings.model, settings.hidden));
         println!(
-            "| {} | {memory} | {tiles} | {policy} | {to_device} | {to_host} | {seconds:.3} | {loss:.6} |",
+            "| {} | {what} | {memory} | {tiles} | {policy} | {to_device} | {to_host} | {seconds:.3} | {ratio:.2} |",
             data.name()
         );
     };
-    row("cpu".into(), "", &want);
-    let peak = simulated().build()?.planned_peak_device_bytes()[0];
+    row("unlimited".into(), "", &want);
+    let peak = builder().build()?.planned_peak_device_bytes().into_iter().max().unwrap_or(0);
     for percent in [50, 25, 10, 5] {
         let memory = ByteSize::b(peak * percent / 100);
-        for (name, policy) in POLICIES {
-            let run = match train(simulated().device_memory(memory).memory(policy)) {
+        for &policy in &settings.policies {
+            let run = match train(builder().device_memory(memory).memory(policy)) {
                 Err(error @ Error::DoesNotFit { .. }) => {
-                    println!("| {} | {percent} % = {memory} | | {name} | {error} | | | |", data.name());
+                    println!("| {} | | {percent} % = {memory} | | {policy} | {error} | | | |", data.name());
                     continue;
                 }
                 run => run?,
@@ -61,7 +96,7 @@ fn table(data: &Dataset) -> lapidary::Result<()> {
             for (got, want) in run.losses.iter().zip(&want.losses) {
                 assert!((got - want).abs() <= 1e-4 * want.abs(), "the loss is {got}, not {want}");
             }
-            row(format!("{percent} % = {memory}"), name, &run);
+            row(format!("{percent} % = {memory}"), policy.name(), &run);
         }
     }
     Ok(())
