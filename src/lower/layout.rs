@@ -91,7 +91,7 @@ impl FromStr for BackwardMode {
 pub struct Layout {
     /// Number of tiles of each part.
     pub tiles: usize,
-    /// With several tiles, the bytes of sources that a gather reads in one call: as many tiles as that, but at least one.
+    /// With several tiles, the bytes of sources that a gather reads in one call, in whole tiles; at least one tile is read.
     pub source_bytes: u64,
     /// How rows move between parts. With several tiles, it is [`ExchangePath::Host`].
     pub path: ExchangePath,

@@ -28,8 +28,10 @@ pub struct Tiling {
     pub tiles: Vec<Sizes>,
     /// Number of tiles of the halo on each side of the part's own rows; the same on every part.
     pub halo_tiles: usize,
-    /// The rows of the largest tile of all parts, and the bytes of sources that a gather reads in one call.
-    pub at_once: [u64; 2],
+    /// Number of rows of the largest tile of all parts.
+    pub largest_tile: u64,
+    /// Bytes of sources that a gather reads in one call, in whole tiles; at least one tile is read.
+    pub source_bytes: u64,
     /// How the rows of the halo arrive.
     pub exchange: ExchangePath,
     /// The number of the part.
@@ -46,8 +48,18 @@ impl From<Sizes> for Tiling {
     fn from(part: Sizes) -> Self {
         let owners = [Vec::new(), Vec::new()];
         let exchange = ExchangePath::Host;
-        let at_once = [part.vertices, u64::MAX];
-        Self { part, tiles: vec![part], halo_tiles: 1, at_once, exchange, number: 0, owners, folds: false }
+        let (largest_tile, source_bytes) = (part.vertices, u64::MAX);
+        Self {
+            part,
+            tiles: vec![part],
+            halo_tiles: 1,
+            largest_tile,
+            source_bytes,
+            exchange,
+            number: 0,
+            owners,
+            folds: false,
+        }
     }
 }
 
@@ -154,9 +166,8 @@ impl Tiling {
 
     /// Returns how many tiles of sources a gather of rows of `row_bytes` bytes reads in one call; the same on every part.
     pub(super) fn sources_at_once(&self, row_bytes: usize) -> usize {
-        let [largest, bytes] = self.at_once;
-        let tile_bytes = largest.saturating_mul(row_bytes as u64).max(1);
-        if self.is_staged() { 1 } else { (bytes / tile_bytes).clamp(1, MOST_SOURCES) as usize }
+        let tile_bytes = self.largest_tile.saturating_mul(row_bytes as u64).max(1);
+        if self.is_staged() { 1 } else { (self.source_bytes / tile_bytes).clamp(1, MOST_SOURCES) as usize }
     }
 
     /// Whether gathers over the graph also read rows of other parts.
@@ -165,14 +176,15 @@ impl Tiling {
     }
 }
 
-/// Splits halos so that no tile of a halo has more rows than the largest tile of a part.
+/// Splits halos so that no tile of a halo has more rows than the largest tile of a part. Notes what a gather reads in one
+/// call.
 fn with_halo_tiles(mut tilings: Vec<Tiling>, source_bytes: u64) -> Vec<Tiling> {
     let largest = tilings.iter().flat_map(|tiling| &tiling.tiles).map(|tile| tile.vertices).max().unwrap_or(0).max(1);
     let sides = tilings.iter().flat_map(|tiling| [tiling.part.forward, tiling.part.backward]);
     let longest = sides.flat_map(|cut| [cut.low, cut.halo - cut.low]).max().unwrap_or(0);
     let halo_tiles = longest.div_ceil(largest).max(1) as usize;
     for tiling in &mut tilings {
-        (tiling.halo_tiles, tiling.at_once) = (halo_tiles, [largest, source_bytes]);
+        (tiling.halo_tiles, tiling.largest_tile, tiling.source_bytes) = (halo_tiles, largest, source_bytes);
     }
     tilings
 }

@@ -30,21 +30,22 @@ pub(crate) struct Moved {
     pub all: u64,
 }
 
-/// Lowers with this layout. In tiles, a call of a gather reads as many sources as fit. Returns the layout used, too.
+/// Lowers with this layout. In tiles, a call of a gather reads as many sources as fit. Returns the layout used, what was
+/// lowered, and whether each operation fits.
 fn lower_with_sources<L: AsRef<[Lowered]>>(
     layout: Layout,
     budgets: &[DeviceBudget],
     lower: &mut impl FnMut(Layout) -> Result<L>,
-) -> Result<(Layout, L)> {
+) -> Result<(Layout, L, Result<()>)> {
     // In the memory of the host, all sources are at hand.
     let apart = budgets.iter().filter(|budget| !budget.in_place).map(|budget| budget.capacity_bytes);
     let memory = apart.min().unwrap_or(u64::MAX);
     for share in SOURCE_SHARES {
         let layout = if layout.tiles > 1 { Layout { source_bytes: memory / share, ..layout } } else { layout };
         let lowered = lower(layout)?;
-        let fits = operations_fit(&largest_steps(lowered.as_ref()), budgets, 1).is_ok();
-        if fits || layout.tiles == 1 || share == u64::MAX {
-            return Ok((layout, lowered));
+        let fits = operations_fit(&largest_steps(lowered.as_ref(), true), budgets, 1);
+        if fits.is_ok() || layout.tiles == 1 || share == u64::MAX {
+            return Ok((layout, lowered, fits));
         }
     }
     unreachable!("the last share is always used")
@@ -58,8 +59,9 @@ pub(crate) type Moves<T> = fn(&T) -> Moved;
 ///
 /// The layouts in `whole_layouts`, without tiles, are tried first. A program that does not fit whole is split into tiles
 /// until an operation takes at most half of a device's memory, if at most twice as many tiles as necessary achieve this;
-/// only the first tile of a gather's sources counts. The other half then keeps tensors for the next operations, which saves more copies than larger tiles do. A program
-/// that fits whole is split in the same way only if `moves` says that this copies less.
+/// of the tiles that a gather reads, only the first counts. The other half then keeps tensors for the next operations,
+/// which saves more copies than larger tiles do. A program that fits whole is split in the same way only if `moves` says
+/// that this copies less.
 ///
 /// # Errors
 /// [`Error::DoesNotFit`], with the smallest sufficient capacity among the layouts that were tried; errors of `lower` and
@@ -74,8 +76,7 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     // The plan without tiles that copies least, if one fits.
     let mut whole: Option<(L, T, Layout)> = None;
     let mut refused = Refused::default();
-    // The smallest number of tiles that fits, if more tiles could leave memory to spare.
-    let mut least: Option<usize> = None;
+    // The layout with the fewest tiles that fits, if more tiles could leave memory to spare.
     let mut tightest: Option<Layout> = None;
     let mut last = (1, 0);
     let layouts = whole_layouts.iter().copied().chain(COUNTS.map(Layout::from));
@@ -83,22 +84,22 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
         let tiles = layout.tiles;
         let ratio = tiles as f64 / last.0 as f64;
         let steps = last.1 as f64 * ratio * ratio;
+        let least = if whole.is_some() { Some(SPARE_TILES / 2) } else { tightest.map(|layout| layout.tiles) };
         let enough = least.is_some_and(|least| tiles > (2 * least).min(SPARE_TILES));
         if enough || steps > MOST_STEPS as f64 || refused.in_vain == PATIENCE {
             break;
         }
-        let (layout, lowered) = lower_with_sources(layout, budgets, &mut lower)?;
+        let (layout, lowered, fits) = lower_with_sources(layout, budgets, &mut lower)?;
         let devices = lowered.as_ref();
         last = (tiles, devices[0].phases.iter().map(|phase| phase.steps.len()).sum::<usize>());
-        if let Err(error) = operations_fit(&largest_steps(devices), budgets, 1) {
+        if let Err(error) = fits {
             refused.note(error);
             continue;
         }
         // In-place devices copy nothing, so spare memory gains nothing.
         let copies = budgets.iter().any(|budget| !budget.in_place);
-        let one_source: Vec<u64> = devices.iter().map(|device| largest_step_bytes(device, 1)).collect();
-        if copies && tiles > 1 && operations_fit(&one_source, budgets, 2).is_err() {
-            (least, tightest) = (least.or(Some(tiles)), tightest.or(Some(layout)));
+        if copies && tiles > 1 && operations_fit(&largest_steps(devices, false), budgets, 2).is_err() {
+            tightest = tightest.or(Some(layout));
             continue;
         }
         match (plan(&lowered), moves) {
@@ -111,7 +112,7 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
                 if tiles > 1 || moves.is_none_or(|moves| moves(&best.1).swapped == 0) {
                     return Ok(best);
                 }
-                (whole, least) = (Some(best), Some(SPARE_TILES / 2));
+                whole = Some(best);
             }
             (Err(error @ Error::DoesNotFit { .. }), _) => refused.note(error),
             (Err(other), _) => return Err(other),
@@ -196,15 +197,17 @@ fn operations_fit(largest_step_bytes: &[u64], budgets: &[DeviceBudget], share: u
     lacking.max_by(|a, b| excess(a).total_cmp(&excess(b))).map_or(Ok(()), Err)
 }
 
-fn largest_steps(lowered: &[Lowered]) -> Vec<u64> {
-    lowered.iter().map(|device| largest_step_bytes(device, usize::MAX)).collect()
+/// Returns the bytes of each device's largest step. Without `all_sources`, only the first of the tiles that a gather reads
+/// counts.
+fn largest_steps(devices: &[Lowered], all_sources: bool) -> Vec<u64> {
+    devices.iter().map(|lowered| largest_step_bytes(lowered, all_sources)).collect()
 }
 
-/// Returns the bytes of the largest step. Of the tiles that a gather reads, only the first `sources` count.
-fn largest_step_bytes(lowered: &Lowered, sources: usize) -> u64 {
+fn largest_step_bytes(lowered: &Lowered, all_sources: bool) -> u64 {
     let bytes = |step: &LoweredStep| {
-        let beyond: Vec<Slot> = step.call.more_sources.iter().skip(sources - 1).map(|tile| tile.slot).collect();
-        let mut slots: Vec<Slot> = step.call.reads().filter(|slot| !beyond.contains(slot)).collect();
+        let left_out = if all_sources { &[][..] } else { &step.call.more_sources };
+        let counts = |slot: &Slot| left_out.iter().all(|tile| tile.slot != *slot);
+        let mut slots: Vec<Slot> = step.call.reads().filter(counts).collect();
         slots.extend(step.call.writes());
         slots.sort_unstable();
         slots.dedup();

@@ -366,10 +366,11 @@ impl Call {
         if let Some(sum) = self.sum {
             same("sum", [out.rows, self.sum_cols()], [sum.rows, sum.cols])?;
         }
-        let windowed_sum = self.first_source.is_some() && matches!(self.op.head(), Op::Gather(_));
+        // Only windows of plain sums have further sources.
+        let may_have_more = self.first_source.is_some() && matches!(self.op.head(), Op::Gather(_));
         for tile in &self.more_sources {
-            let cols = if windowed_sum { self.inputs[0].cols } else { 0 };
-            same("sources", [if windowed_sum { tile.rows } else { 0 }, cols], [tile.rows, tile.cols])?;
+            let rows = if may_have_more { tile.rows } else { 0 };
+            same("sources", [rows, self.inputs[0].cols], [tile.rows, tile.cols])?;
         }
         let Some(block) = self.block.filter(|_| self.op.head().gathers()) else { return Ok(()) };
         let halo_sources = if self.first_source.is_some() { 0 } else { block.halo_sources };
