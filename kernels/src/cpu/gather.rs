@@ -166,9 +166,12 @@ fn gather_sources(
     let start = sum.map_or(Start::Zero, Start::Sum);
     let tiles: Vec<&[f32]> = tiles.iter().copied().filter(|tile| !tile.is_empty()).collect();
     let all = tiles.iter().map(|tile| tile.len() / d).sum::<usize>();
-    let (first, end) = window.map_or((0, None), |window| (window.start, Some(window.end)));
     // A halo comes after the part's own rows, wherever its vertices are.
-    let passes = Passes::new(block, all, end.is_some() || tiles.len() < 2, d);
+    let ascend = window.is_some() || tiles.len() < 2;
+    let passes = Passes::new(block, all, ascend, d);
+    // A window of all sources is the whole gather.
+    let window = window.filter(|window| window.len() < block.own_sources);
+    let (first, end) = window.map_or((0, None), |window| (window.start, Some(window.end)));
     // First source of each window of a pass, and the end of the last one if the gather is windowed.
     let step = passes.as_ref().map_or(all, |passes| passes.sources).max(1);
     let windows = (0..all.max(1)).step_by(step).map(|window| first + window).skip(usize::from(end.is_none()));
@@ -183,7 +186,7 @@ fn gather_sources(
     let Some(passes) = passes else {
         let joined = (tiles.len() > 1).then(|| Tiles::new(&tiles, d));
         let own = tiles.first().copied().unwrap_or(&[]);
-        let sources = Sources { block, cuts: cuts(0), first, own, tiles: joined.as_ref(), d };
+        let sources = Sources { block, cuts: cuts(0), first, own, tiles: joined.as_ref(), d, upcoming: &[] };
         return pass(Pass { sources, weights, columns: 0..d, start, d }, Some(&steps), out.data());
     };
     let width = passes.width;
@@ -194,7 +197,7 @@ fn gather_sources(
             let rows = window..window + passes.sources.min(all - window);
             copy_columns(&tiles, d, rows.clone(), columns.clone(), copy.as_mut_slice(), width);
             let (first, own) = (first + window, copy.as_slice());
-            let sources = Sources { block, cuts: cuts(i), first, own, tiles: None, d: width };
+            let sources = Sources { block, cuts: cuts(i), first, own, tiles: None, d: width, upcoming: &[] };
             let start = if window == 0 { start } else { Start::Out };
             let steps = Some(&steps).filter(|_| columns.end == d && rows.end == all);
             pass(Pass { sources, weights, columns: columns.clone(), start, d }, steps, out.data())?;

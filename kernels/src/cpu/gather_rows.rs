@@ -5,12 +5,9 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::row_sum::{Columns, Few, Tiles, Vectors, Whole, WholeVectors};
-use super::sources::{CALL, Pass, Sources, Start, bad_row};
+use super::sources::{Ahead, CALL, Pass, Sources, Start, bad_row};
 use super::weights::Weights;
 use crate::error::{Error, Result};
-
-/// Rows ahead for which the edges are prefetched.
-const ROWS_AHEAD: usize = 8;
 
 /// One task: consecutive rows and their part of the output. `TILED` says whether the sources are in several matrices.
 pub(super) struct Rows<'a, W, const TILED: bool> {
@@ -67,13 +64,12 @@ impl<W: Weights, const TILED: bool> Rows<'_, W, TILED> {
     #[inline(always)]
     fn each_row<S: Simd>(self, simd: S, columns_of: impl Columns<S>) -> Result<()> {
         let Self { pass: &Pass { sources, ref columns, start, d, .. }, weights, rows, out } = self;
-        let (apart, fresh) = (sources.apart(), matches!(start, Start::Zero));
+        let fresh = matches!(start, Start::Zero);
+        let mut ahead = Ahead::new::<TILED>(sources, weights, rows.clone(), columns.len());
         for (v, out) in rows.zip(out.chunks_exact_mut(d)) {
             let edges = sources.edges(v).ok_or_else(|| bad_row(CALL, sources.block, v))?;
-            if apart {
-                sources.prefetch_edges(v + ROWS_AHEAD, weights);
-                sources.prefetch_first(sources.edges(v + 1).unwrap_or(0..0), columns.len());
-            }
+            let upcoming = ahead.as_mut().map_or(&[][..], |ahead| ahead.next(edges.len(), weights));
+            let sources = Sources { upcoming, ..sources };
             let out = &mut out[columns.clone()];
             if let Start::Sum(sum) = start {
                 out.copy_from_slice(&sum.row(v)[columns.clone()]);

@@ -42,6 +42,9 @@ const FAR: usize = 1 << 22;
 /// Floats of sources that fit a second-level cache, and need no prefetch.
 const NEAR: usize = 1 << 18;
 
+/// Rows ahead for which the edges are prefetched, where they are apart.
+const ROWS_AHEAD: usize = 8;
+
 /// Most cache lines of a row's edges that are prefetched.
 const LINES_OF_ROW: usize = 8;
 
@@ -57,6 +60,8 @@ pub(super) struct Sources<'a> {
     /// The sources from `first` on, if they are in several matrices.
     pub(super) tiles: Option<&'a Tiles<'a>>,
     pub(super) d: usize,
+    /// If the edges of rows are apart, the sources to prefetch while a row is summed, one for each of its edges.
+    pub(super) upcoming: &'a [u32],
 }
 
 /// Consecutive sources in several matrices.
@@ -143,25 +148,23 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// Prefetches the first columns of the first sources of a row's edges.
-    #[inline(always)]
-    pub(super) fn prefetch_first(&self, edges: Range<usize>, columns: usize) {
-        let lines = columns.min(TILE * LINE).div_ceil(LINE);
-        for &u in self.block.indices[edges].iter().take(ahead(lines)) {
-            self.prefetch::<false>(u, self.offset(0), lines, columns, self.straddle());
-        }
-    }
-
     /// Returns the edges whose sources are to be prefetched while `edges` are summed, `lines` cache lines each. They
-    /// start a few steps ahead and go on into the next rows, unless the rows' edges are apart.
+    /// start a few steps ahead and go on into the next rows.
     #[inline(always)]
     pub(super) fn later(&self, edges: &Range<usize>, lines: usize) -> &'a [u32] {
-        let (indices, cells) = (self.block.indices, self.tiles.map_or(self.own.len(), |tiles| tiles.cells));
-        if cells <= NEAR {
-            return &[];
+        if self.apart() {
+            return self.upcoming;
         }
-        let ahead = if cells <= FAR { ahead(lines) } else { far_ahead(lines) };
-        indices.get(edges.start + ahead..if self.apart() { edges.end } else { indices.len() }).unwrap_or(&[])
+        let ahead = self.steps_ahead(lines);
+        ahead.and_then(|ahead| self.block.indices.get(edges.start + ahead..)).unwrap_or(&[])
+    }
+
+    /// Returns how many edges ahead sources of `lines` cache lines are prefetched; `None` if they need no prefetch.
+    #[inline(always)]
+    fn steps_ahead(&self, lines: usize) -> Option<usize> {
+        let cells = self.tiles.map_or(self.own.len(), |tiles| tiles.cells);
+        let steps = if cells <= FAR { ahead(lines) } else { far_ahead(lines) };
+        (cells > NEAR).then_some(steps)
     }
 
     /// Returns the number that, added to `u * d`, gives the index of column `column` of source `u` in `own`.
@@ -206,6 +209,55 @@ impl<'a> Sources<'a> {
     /// Whether rows may start inside a cache line.
     pub(super) fn straddle(&self) -> bool {
         self.tiles.map_or_else(|| straddles(self.own, self.d), |tiles| tiles.straddle)
+    }
+}
+
+/// Finds the sources to prefetch where the edges of rows are apart: those of the edges a few steps ahead, also of later
+/// rows.
+pub(super) struct Ahead<'a> {
+    sources: Sources<'a>,
+    /// The next row, and the row after the last one.
+    rows: Range<usize>,
+    /// Edges of the row before that are still to be prefetched.
+    edges: Range<usize>,
+    found: Vec<u32>,
+}
+
+impl<'a> Ahead<'a> {
+    /// Starts before the first of `rows`, and prefetches the sources of its first edges.
+    #[inline(always)]
+    pub(super) fn new<const TILED: bool>(
+        sources: Sources<'a>,
+        weights: impl Weights,
+        rows: Range<usize>,
+        columns: usize,
+    ) -> Option<Self> {
+        let lines = columns.min(TILE * LINE).div_ceil(LINE);
+        let steps = sources.steps_ahead(lines).filter(|_| sources.apart())?;
+        let mut ahead = Self { sources, rows, edges: 0..0, found: Vec::new() };
+        for &u in ahead.next(steps, weights) {
+            sources.prefetch::<TILED>(u, sources.offset(0), lines, columns.min(TILE * LINE), sources.straddle());
+        }
+        Some(ahead)
+    }
+
+    /// Returns the sources of the next `count` edges. The last rows have fewer.
+    #[inline(always)]
+    pub(super) fn next(&mut self, count: usize, weights: impl Weights) -> &[u32] {
+        let indices = self.sources.block.indices;
+        self.found.clear();
+        while self.found.len() < count {
+            if self.edges.is_empty() {
+                let Some(row) = self.rows.next() else { break };
+                self.edges = self.sources.edges(row).unwrap_or(0..0);
+                self.sources.prefetch_edges(row + ROWS_AHEAD, weights);
+                continue;
+            }
+            let end = self.edges.end.min(self.edges.start + count - self.found.len());
+            self.found.extend_from_slice(indices.get(self.edges.start..end).unwrap_or(&[]));
+            self.edges.start = end;
+        }
+        &self.found
     }
 }
 
