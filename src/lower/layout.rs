@@ -91,8 +91,9 @@ impl FromStr for BackwardMode {
 pub struct Layout {
     /// Number of tiles of each part.
     pub tiles: usize,
-    /// With several tiles, the bytes of sources that a gather reads in one call, in whole tiles; at least one tile is read.
-    pub source_bytes: u64,
+    /// With several tiles, the memory for gathers: how many tiles of sources a call reads, and how many tiles of rows are
+    /// summed side by side, is chosen so that they fit.
+    pub gather_bytes: u64,
     /// How rows move between parts. With several tiles, it is [`ExchangePath::Host`].
     pub path: ExchangePath,
     /// Which rows move backward. With several tiles, it is [`BackwardMode::Pull`].
@@ -103,6 +104,6 @@ impl From<usize> for Layout {
     /// Creates a layout with this number of tiles, whose rows move through the host, and are pulled. A gather reads all
     /// sources in one call.
     fn from(tiles: usize) -> Self {
-        Self { tiles, source_bytes: u64::MAX, path: ExchangePath::Host, backward: BackwardMode::Pull }
+        Self { tiles, gather_bytes: u64::MAX, path: ExchangePath::Host, backward: BackwardMode::Pull }
     }
 }

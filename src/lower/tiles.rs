@@ -6,7 +6,9 @@ use lapidary_kernels::op::{Linear, Move};
 use lapidary_kernels::{Arg, Call, Mat, Slot, Window};
 
 use super::bind::Binder;
+use super::runs::Steps;
 use super::table::{block_name, tile_name};
+use super::tiling::Grouping;
 use super::{Crossing, Exchange, Lifetime, LoweredStep, Lowering, Slots};
 use crate::program::{BlockSpec, DType, Op, OpId, Program, TensorId};
 
@@ -20,15 +22,16 @@ pub(super) struct SourceTile {
 
 impl Lowering<'_> {
     /// Returns the steps of an operation, for each tile of its operands.
-    pub(super) fn steps(&mut self, program: &Program, op: OpId, slots: &Slots) -> Vec<Vec<LoweredStep>> {
+    pub(super) fn steps(&mut self, program: &Program, op: OpId, slots: &Slots) -> Steps {
         if matches!(program.op(op), Op::Optimizer(_)) {
-            return vec![self.update(program, op, slots)];
+            return Steps { tiles: vec![self.update(program, op, slots)], group: 1 };
         }
         let pieces = |lowering: &Self, tensor| lowering.table.pieces(program.tensor(tensor).ty.rows);
         let outputs = program.op_outputs(op);
         let made = pieces(self, outputs[0]);
         let read = program.inputs(op).into_iter().map(|tensor| pieces(self, tensor)).max().unwrap_or(1);
         let mut tiles = Vec::new();
+        let mut group = 1;
         // Sum over the tiles so far, if the operation sums over tiles.
         let mut sum = None;
         for tile in 0..made.max(read) {
@@ -42,14 +45,17 @@ impl Lowering<'_> {
             let mut steps = match program.op(op).block().filter(|_| program.op(op).gathers()) {
                 Some(block @ BlockSpec::Graph { .. }) => match self.folds(program, op, block, &call) {
                     true => self.gather_and_fold(block, &name, call),
-                    false => self.gather(block, &slots[&program.inputs(op)[0]], &name, call),
+                    false => {
+                        group = self.grouping(&call).rows as usize;
+                        self.gather(block, &slots[&program.inputs(op)[0]], &name, call)
+                    }
                 },
                 _ => vec![LoweredStep::new(name, call)],
             };
             self.add_workspace(&mut steps);
             tiles.push(steps);
         }
-        tiles
+        Steps { tiles, group }
     }
 
     /// Returns the steps of an optimizer update: one, or one per window of the parameter and one that joins the new
@@ -133,9 +139,7 @@ impl Lowering<'_> {
     /// Returns the steps of a gather, one for each group of tiles of its sources. Each adds to the sum of the one before.
     pub(super) fn windows(&mut self, sources: &[SourceTile], name: &str, call: &Call) -> Vec<LoweredStep> {
         let (own, partial) = (call.inputs[0], call.clone().partial());
-        // Only plain sums in f32 read several tiles in one call.
-        let is_sum = matches!(call.op.head(), Op::Gather(_)) && call.out().dtype == DType::F32;
-        let at_once = if is_sum { self.table.tiling().sources_at_once(own.row_bytes()) } else { 1 };
+        let at_once = self.grouping(call).sources as usize;
         let count = sources.len().div_ceil(at_once);
         let mut sum = None;
         let step = |(i, group): (usize, &[SourceTile])| {
@@ -153,6 +157,14 @@ impl Lowering<'_> {
             LoweredStep::new(step_name, window)
         };
         sources.chunks(at_once).enumerate().map(step).collect()
+    }
+
+    /// Returns how a gather goes through its tiles.
+    fn grouping(&self, call: &Call) -> Grouping {
+        // Only plain sums in f32 read several tiles in one call.
+        let joins = matches!(call.op.head(), Op::Gather(_)) && call.out().dtype == DType::F32;
+        let edge_bytes = if call.head_inputs().len() > 1 { 8 } else { 4 };
+        self.table.tiling().grouping(call.sum_cols().saturating_mul(4), edge_bytes, joins)
     }
 
     /// Returns the tiles that a gather reads, in the order of the whole graph.

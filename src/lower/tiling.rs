@@ -16,6 +16,9 @@ const MOST_WINDOWS: usize = 16;
 /// Most tiles of sources that a call reads.
 const MOST_SOURCES: u64 = 32;
 
+/// How much faster a device's memory is than its link, at least, in the choice of a gather's calls.
+const FASTER: u64 = 8;
+
 /// Fewest numbers per window. Less is not worth a step.
 const LEAST_WINDOW: usize = 1024;
 
@@ -30,8 +33,10 @@ pub struct Tiling {
     pub halo_tiles: usize,
     /// Number of rows of the largest tile of all parts.
     pub largest_tile: u64,
-    /// Bytes of sources that a gather reads in one call, in whole tiles; at least one tile is read.
-    pub source_bytes: u64,
+    /// Number of edges of the tile of all parts that has most, in either direction, with a self-loop for each row.
+    pub most_edges: u64,
+    /// Memory for gathers over tiles.
+    pub gather_bytes: u64,
     /// How the rows of the halo arrive.
     pub exchange: ExchangePath,
     /// The number of the part.
@@ -48,13 +53,13 @@ impl From<Sizes> for Tiling {
     fn from(part: Sizes) -> Self {
         let owners = [Vec::new(), Vec::new()];
         let exchange = ExchangePath::Host;
-        let (largest_tile, source_bytes) = (part.vertices, u64::MAX);
         Self {
             part,
             tiles: vec![part],
             halo_tiles: 1,
-            largest_tile,
-            source_bytes,
+            largest_tile: part.vertices,
+            most_edges: most_edges(&part),
+            gather_bytes: u64::MAX,
             exchange,
             number: 0,
             owners,
@@ -107,7 +112,7 @@ impl Tiling {
     pub fn of_all(of_supplies: Vec<Vec<Self>>, layout: Layout) -> Vec<Self> {
         let mut all = of_supplies.concat();
         if layout.tiles > 1 {
-            return with_halo_tiles(all, layout.source_bytes);
+            return with_halo_tiles(all, layout.gather_bytes);
         }
         // The rows of all parts decide.
         let sizes: Vec<Sizes> = all.iter().map(|tiling| tiling.part).collect();
@@ -164,10 +169,31 @@ impl Tiling {
         })
     }
 
-    /// Returns how many tiles of sources a gather of rows of `row_bytes` bytes reads in one call; the same on every part.
-    pub(super) fn sources_at_once(&self, row_bytes: usize) -> usize {
+    /// Returns how a gather of rows of `row_bytes` bytes goes through its tiles: the choice that fits the memory and
+    /// moves least. It is the same on every part. `edge_bytes` are those of an edge; without `joins`, a call reads one
+    /// tile of sources.
+    ///
+    /// Each group of rows reads all sources again, unless they all stay; and each call reads and writes the sums of its
+    /// rows, in faster memory.
+    pub(super) fn grouping(&self, row_bytes: usize, edge_bytes: u64, joins: bool) -> Grouping {
+        if self.is_staged() {
+            return Grouping { sources: 1, rows: 1 };
+        }
+        let tiles = self.tiles.len() as u64;
+        let all = tiles + if self.has_halo() { 2 * self.halo_tiles as u64 } else { 0 };
         let tile_bytes = self.largest_tile.saturating_mul(row_bytes as u64).max(1);
-        if self.is_staged() { 1 } else { (self.source_bytes / tile_bytes).clamp(1, MOST_SOURCES) as usize }
+        let edges_bytes = self.most_edges.saturating_mul(edge_bytes).saturating_add(8 * self.largest_tile);
+        let most = if joins { all.min(MOST_SOURCES) } else { 1 };
+        let choice = |sources: u64| {
+            // Beside the sources and the sums of the group, the call has the sum that it writes.
+            let room = self.gather_bytes.checked_sub(tile_bytes.saturating_mul(sources + 1))?;
+            let rows = (room / tile_bytes.saturating_add(edges_bytes)).min(tiles);
+            let loads = if sources == all { all } else { all.saturating_mul(tiles.div_ceil(rows.max(1))) };
+            let sums = 2 * tiles.saturating_mul(all.div_ceil(sources));
+            (rows > 0).then_some((loads.saturating_mul(FASTER).saturating_add(sums), Grouping { sources, rows }))
+        };
+        let best = (1..=most).filter_map(choice).min_by_key(|&(cost, _)| cost);
+        best.map_or(Grouping { sources: 1, rows: 1 }, |(_, grouping)| grouping)
     }
 
     /// Whether gathers over the graph also read rows of other parts.
@@ -176,15 +202,31 @@ impl Tiling {
     }
 }
 
-/// Splits halos so that no tile of a halo has more rows than the largest tile of a part. Notes what a gather reads in one
-/// call.
-fn with_halo_tiles(mut tilings: Vec<Tiling>, source_bytes: u64) -> Vec<Tiling> {
+/// How a gather goes through its tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grouping {
+    /// How many tiles of sources a call reads.
+    pub(super) sources: u64,
+    /// How many tiles of rows are summed side by side: each group of sources is added to all of them before the next.
+    pub(super) rows: u64,
+}
+
+/// Returns the most edges that a tile has in either direction, with a self-loop for each row.
+fn most_edges(tile: &Sizes) -> u64 {
+    tile.forward.edges.max(tile.backward.edges).saturating_add(tile.vertices)
+}
+
+/// Splits halos so that no tile of a halo has more rows than the largest tile of a part. Notes the largest tile, and the
+/// memory for gathers.
+fn with_halo_tiles(mut tilings: Vec<Tiling>, gather_bytes: u64) -> Vec<Tiling> {
+    let edges = tilings.iter().flat_map(|tiling| &tiling.tiles).map(most_edges).max().unwrap_or(0);
     let largest = tilings.iter().flat_map(|tiling| &tiling.tiles).map(|tile| tile.vertices).max().unwrap_or(0).max(1);
     let sides = tilings.iter().flat_map(|tiling| [tiling.part.forward, tiling.part.backward]);
     let longest = sides.flat_map(|cut| [cut.low, cut.halo - cut.low]).max().unwrap_or(0);
     let halo_tiles = longest.div_ceil(largest).max(1) as usize;
     for tiling in &mut tilings {
-        (tiling.halo_tiles, tiling.largest_tile, tiling.source_bytes) = (halo_tiles, largest, source_bytes);
+        (tiling.halo_tiles, tiling.largest_tile) = (halo_tiles, largest);
+        (tiling.most_edges, tiling.gather_bytes) = (edges, gather_bytes);
     }
     tilings
 }

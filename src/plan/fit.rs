@@ -14,9 +14,9 @@ const COUNTS: [usize; 13] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 /// Maximum number of tiles if fewer would fit too. Beyond it, the steps cost more than the copies that they save.
 const SPARE_TILES: usize = 16;
 
-/// The sources of one call of a gather over tiles have at most the memory of a device divided by one of these. The first
-/// that fits is used; with the last, a call reads one tile.
-const SOURCE_SHARES: [u64; 3] = [2, 4, u64::MAX];
+/// Percentages of a device's memory for gathers over tiles. The first with which all steps fit is used; with the last, a
+/// call reads one tile of sources.
+const GATHER_SHARES: [u64; 4] = [85, 60, 35, 0];
 
 /// Maximum number of steps per device that are planned. The number of steps grows with the square of the tiles.
 const MOST_STEPS: usize = 50_000;
@@ -30,9 +30,9 @@ pub(crate) struct Moved {
     pub all: u64,
 }
 
-/// Lowers with this layout. In tiles, a call of a gather reads as many sources as fit. Returns the layout used, what was
-/// lowered, and whether each operation fits.
-fn lower_with_sources<L: AsRef<[Lowered]>>(
+/// Lowers with this layout. In tiles, gathers get as much memory as fits. Returns the layout used, what was lowered, and
+/// whether each operation fits.
+fn lower_with_gathers<L: AsRef<[Lowered]>>(
     layout: Layout,
     budgets: &[DeviceBudget],
     lower: &mut impl FnMut(Layout) -> Result<L>,
@@ -40,11 +40,12 @@ fn lower_with_sources<L: AsRef<[Lowered]>>(
     // In the memory of the host, all sources are at hand.
     let apart = budgets.iter().filter(|budget| !budget.in_place).map(|budget| budget.capacity_bytes);
     let memory = apart.min().unwrap_or(u64::MAX);
-    for share in SOURCE_SHARES {
-        let layout = if layout.tiles > 1 { Layout { source_bytes: memory / share, ..layout } } else { layout };
+    for share in GATHER_SHARES {
+        let gather_bytes = (u128::from(memory) * u128::from(share) / 100) as u64;
+        let layout = if layout.tiles > 1 { Layout { gather_bytes, ..layout } } else { layout };
         let lowered = lower(layout)?;
         let fits = operations_fit(&largest_steps(lowered.as_ref(), true), budgets, 1);
-        if fits.is_ok() || layout.tiles == 1 || share == u64::MAX {
+        if fits.is_ok() || layout.tiles == 1 || share == 0 {
             return Ok((layout, lowered, fits));
         }
     }
@@ -89,7 +90,7 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
         if enough || steps > MOST_STEPS as f64 || refused.in_vain == PATIENCE {
             break;
         }
-        let (layout, lowered, fits) = lower_with_sources(layout, budgets, &mut lower)?;
+        let (layout, lowered, fits) = lower_with_gathers(layout, budgets, &mut lower)?;
         let devices = lowered.as_ref();
         last = (tiles, devices[0].phases.iter().map(|phase| phase.steps.len()).sum::<usize>());
         if let Err(error) = fits {
