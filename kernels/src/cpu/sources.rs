@@ -66,45 +66,56 @@ pub(super) struct Sources<'a> {
 
 /// Consecutive sources in several matrices.
 pub(super) struct Tiles<'a> {
-    /// The matrices. Each has rows.
-    tiles: Vec<&'a [f32]>,
-    /// For each matrix, the index of its first source; then the number of all sources.
-    firsts: Vec<usize>,
+    tiles: Vec<Tile<'a>>,
     /// For each range of `1 << shift` sources, the matrix of the first of them.
-    at: Vec<u32>,
+    at: Vec<Tile<'a>>,
     shift: u32,
     cells: usize,
     straddle: bool,
 }
 
-/// Most ranges of sources for which the matrix is stored.
-const RANGES: usize = 1 << 10;
+/// One of the matrices.
+#[derive(Clone, Copy)]
+struct Tile<'a> {
+    cells: &'a [f32],
+    /// Number of cells of the sources before it.
+    before: usize,
+    /// Index after its last source.
+    end: usize,
+}
+
+/// Most ranges of sources for which the matrix is stored. They fit a first-level cache beside the rows.
+const RANGES: usize = 1 << 8;
 
 impl<'a> Tiles<'a> {
     /// Joins matrices of `d` columns, which all have rows.
     pub(super) fn new(tiles: &[&'a [f32]], d: usize) -> Self {
-        let mut firsts = vec![0];
-        firsts.extend(tiles.iter().scan(0, |end, tile| {
-            *end += tile.len() / d;
-            Some(*end)
-        }));
-        let all = firsts[tiles.len()];
+        let place = |first: &mut usize, cells: &&'a [f32]| {
+            let tile = Tile { cells, before: *first * d, end: *first + cells.len() / d };
+            *first = tile.end;
+            Some(tile)
+        };
+        let placed: Vec<Tile<'_>> = tiles.iter().scan(0, place).collect();
+        let all = placed.last().map_or(0, |tile| tile.end);
         let shift = (all / RANGES).checked_ilog2().map_or(0, |log| log + 1);
-        let tile_of = |range: usize| firsts.partition_point(|&first| first <= range << shift).saturating_sub(1) as u32;
-        let at = (0..=all >> shift).map(tile_of).collect();
+        let tile_of = |range: usize| placed.iter().find(|tile| range << shift < tile.end).copied();
+        let at = (0..=all >> shift).map_while(tile_of).collect();
         let cells = tiles.iter().map(|tile| tile.len()).sum();
         let straddle = tiles.iter().any(|tile| straddles(tile, d));
-        Self { tiles: tiles.to_vec(), firsts, at, shift, cells, straddle }
+        Self { tiles: placed, at, shift, cells, straddle }
     }
 
-    /// Returns the matrix of the source at `place`, and the source's row there.
+    /// Returns the matrix of the source at `place`.
     #[inline(always)]
-    fn find(&self, place: usize) -> Option<(&'a [f32], usize)> {
-        let mut tile = *self.at.get(place >> self.shift)? as usize;
-        while place >= *self.firsts.get(tile + 1)? {
-            tile += 1;
-        }
-        Some((self.tiles.get(tile)?, place - self.firsts[tile]))
+    fn find(&self, place: usize) -> Option<&Tile<'a>> {
+        let tile = self.at.get(place >> self.shift)?;
+        if place < tile.end { Some(tile) } else { self.search(place) }
+    }
+
+    /// Does [`Tiles::find`] for a source that is not in the first matrix of its range.
+    #[cold]
+    fn search(&self, place: usize) -> Option<&Tile<'a>> {
+        self.tiles.get(self.tiles.partition_point(|tile| tile.end <= place))
     }
 }
 
@@ -188,8 +199,8 @@ impl<'a> Sources<'a> {
             return Some((self.own, start));
         }
         let place = (u as usize).wrapping_sub(self.first);
-        let (cells, row) = self.tiles?.find(place)?;
-        Some((cells, start.wrapping_sub((place - row) * self.d)))
+        let tile = self.tiles?.find(place)?;
+        Some((tile.cells, start.wrapping_sub(tile.before)))
     }
 
     /// Prefetches `len` columns of source `u`, which span `lines` cache lines. If rows `straddle` lines, it also
