@@ -88,3 +88,40 @@ fn side_by_side(tiles: Vec<Vec<LoweredStep>>) -> Vec<LoweredStep> {
     }
     steps
 }
+
+#[cfg(test)]
+mod tests {
+    use lapidary_kernels::op::Move;
+    use lapidary_kernels::{Call, Mat};
+
+    use super::*;
+
+    /// Returns a step that reads and writes these slots.
+    fn step(name: &str, reads: u32, writes: u32) -> LoweredStep {
+        let mat = |slot| Mat::f32(Slot(slot), 1, 1);
+        LoweredStep::new(name.into(), Call::new(Move::Concat, [mat(reads)], [mat(writes)]))
+    }
+
+    #[test]
+    fn groups_of_tiles_go_through_a_gather_and_what_follows_it() {
+        // A gather of four tiles, two side by side, each with two calls. Before it, rows are packed.
+        let gather = |tile: u32| {
+            let packs = (tile == 0).then(|| step("pack", 90, 91));
+            let calls = (0..2).map(|call| step(&format!("g{tile}.{call}"), 80 + call, 10 * tile + call));
+            packs.into_iter().chain(calls).collect()
+        };
+        let then = |name: &str, from: u32, to: u32| -> Vec<Vec<LoweredStep>> {
+            (0..4).map(|tile| vec![step(&format!("{name}{tile}"), 10 * tile + from, 10 * tile + to)]).collect()
+        };
+        let mut run = Run::default();
+        run.push(Steps { tiles: (0..4).map(gather).collect(), group: 2 });
+        run.push(Steps { tiles: then("a", 1, 2), group: 1 });
+        run.push(Steps { tiles: then("b", 2, 3), group: 1 });
+        // This one reads the last tile of `b`, so it comes after all of them.
+        run.push(Steps { tiles: vec![vec![step("c", 33, 99)]], group: 1 });
+        let names: Vec<String> = run.finish().into_iter().map(|step| step.name).collect();
+        let first = ["pack", "g0.0", "g1.0", "g0.1", "g1.1", "a0", "b0", "a1", "b1"];
+        let second = ["g2.0", "g3.0", "g2.1", "g3.1", "a2", "b2", "a3", "b3", "c"];
+        assert_eq!(names, [first, second].concat());
+    }
+}

@@ -300,6 +300,52 @@ mod tests {
     }
 
     #[test]
+    fn a_gather_in_more_memory_reads_its_sources_less_often() {
+        // 16 tiles of 1000 rows of 256 bytes, each with 88 kB of edges.
+        let grouping = |gather_bytes| {
+            let tile = Sizes { vertices: 1000, ..no_sizes() };
+            let tiling = Tiling {
+                tiles: vec![tile; 16],
+                largest_tile: 1000,
+                most_edges: 20_000,
+                gather_bytes,
+                ..Tiling::from(tile)
+            };
+            (tiling.grouping(256, 4, true), tiling.grouping(256, 4, false))
+        };
+        let of = |sources, rows| Grouping { sources, rows };
+        assert_eq!(grouping(u64::MAX).0, of(16, 16));
+        assert_eq!(grouping(17 * 256_000 + 344_000).0.sources, 16);
+        // Without room, and with room for one tile of each.
+        assert_eq!(grouping(0), (of(1, 1), of(1, 1)));
+        assert_eq!(grouping(2 * 256_000 + 344_000), (of(1, 1), of(1, 1)));
+        let mut loads = u64::MAX;
+        for gather_bytes in (1..=24).map(|tiles| tiles * 256_000) {
+            let (Grouping { sources, rows }, alone) = grouping(gather_bytes);
+            let held = (sources + 1) * 256_000 + rows * 344_000;
+            assert!(held <= gather_bytes || (sources, rows) == (1, 1), "{sources} and {rows} in {gather_bytes}");
+            let read = if sources == 16 { 16 } else { 16 * 16u64.div_ceil(rows) };
+            assert!(read <= loads, "{gather_bytes} bytes");
+            assert_eq!(alone.sources, 1);
+            loads = read;
+        }
+    }
+
+    fn no_sizes() -> Sizes {
+        Sizes {
+            parts: 1,
+            first_vertex: 0,
+            vertices: 0,
+            forward: Cut::default(),
+            backward: Cut::default(),
+            symmetric: true,
+            feature_cells: 0,
+            labelled: [0; 4],
+            levels: LevelSizes::default(),
+        }
+    }
+
+    #[test]
     fn windows_cover_a_parameter_that_is_cut() {
         for (numbers, pieces) in [(0, 1), (5, 1), (2 * LEAST_WINDOW - 1, 1), (2 * LEAST_WINDOW, 2), (1 << 20, 16)] {
             assert_eq!(windows(numbers, 1), [Window { first: 0, len: numbers }]);
