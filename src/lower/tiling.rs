@@ -182,7 +182,8 @@ impl Tiling {
         let tiles = self.tiles.len() as u64;
         let all = tiles + if self.has_halo() { 2 * self.halo_tiles as u64 } else { 0 };
         let tile_bytes = self.largest_tile.saturating_mul(row_bytes as u64).max(1);
-        let edges_bytes = self.most_edges.saturating_mul(edge_bytes).saturating_add(8 * self.largest_tile);
+        let edges_bytes =
+            self.most_edges.saturating_mul(edge_bytes).saturating_add(self.largest_tile.saturating_mul(8));
         let most = if joins { all.min(MOST_SOURCES) } else { 1 };
         let choice = |sources: u64| {
             // Beside the sources and the sums of the group, the call has the sum that it writes.
