@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use lapidary_cost_model::Profile;
 use lapidary_kernels::{Slot, StorageType};
@@ -23,8 +23,8 @@ use crate::lower::{
 };
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::plan::{
-    Action, DeviceBudget, Method, Planned, PlannedDevice, Script, Sequence, WorkByDevice, both, fit, plan_work, work,
-    works,
+    Action, DeviceBudget, Method, Planned, PlannedDevice, Script, Sequence, WorkByDevice, both, epoch_bytes, fit,
+    plan_work, work, works,
 };
 use crate::profile;
 use crate::program::{LevelSizes, Program};
@@ -420,11 +420,14 @@ impl<'a> DryRun<'a> {
             &budgets,
             &subject.layouts,
             |layout| Ok(subject.cut(layout)),
-            |cut| {
-                let setup = plan_work(&cut.0.lowered, &budgets, &cut.0.setup, &Epoch::Cold, &method);
-                let main = plan_work(&cut.0.lowered, &budgets, &cut.0.main, &epoch, &method);
+            |cut, method| {
+                let [setup, main] = cut.0.work(subject.phases);
+                let setup = plan_work(&cut.0.lowered, &budgets, setup, &Epoch::Cold, method);
+                let main = plan_work(&cut.0.lowered, &budgets, main, &epoch, method);
                 both(setup, main)
             },
+            epoch_bytes,
+            &method,
             method.weighs(&epoch),
         );
         match fitted {
@@ -523,8 +526,16 @@ struct Cut(Arc<CutWork>);
 struct CutWork {
     /// The lowered programs of each distinct part.
     lowered: Vec<Lowered>,
-    setup: WorkByDevice,
-    main: WorkByDevice,
+    /// The work of the setup and of an epoch, once a plan asks for it: what does not fit needs none.
+    work: OnceLock<[WorkByDevice; 2]>,
+}
+
+impl CutWork {
+    /// Returns the work of the setup and of an epoch of these phases, which are always the same.
+    fn work(&self, phases: &[usize]) -> &[WorkByDevice; 2] {
+        let sequences = [Sequence::Setup, Sequence::Phases(phases)];
+        self.work.get_or_init(|| sequences.map(|sequence| work(&self.lowered, sequence, &BTreeSet::new())))
+    }
 }
 
 impl AsRef<[Lowered]> for Cut {
@@ -543,11 +554,8 @@ impl ForecastInput<'_> {
                 Parts::Even(sizes, _) => Tiling::evenly(&[**sizes], layout),
             };
             let programs = self.programs.each_ref().map(|(name, program)| (*name, program));
-            let lowered: Vec<Lowered> = tilings.iter().map(|tiling| lower(&programs, tiling, 0)).collect();
-            let keep = BTreeSet::new();
-            let setup = work(&lowered, Sequence::Setup, &keep);
-            let main = work(&lowered, Sequence::Phases(self.phases), &keep);
-            Cut(Arc::new(CutWork { lowered, setup, main }))
+            let lowered = tilings.iter().map(|tiling| lower(&programs, tiling, 0)).collect();
+            Cut(Arc::new(CutWork { lowered, work: OnceLock::new() }))
         };
         cuts.entry(layout).or_insert_with(make).clone()
     }

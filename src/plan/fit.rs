@@ -3,20 +3,23 @@
 use lapidary_kernels::Slot;
 use lapidary_planner::tasks::TensorKind;
 
-use super::{DeviceBudget, Layout, Planned, does_not_fit};
+use super::{DeviceBudget, Layout, Method, Planned, does_not_fit};
 use crate::error::{Error, Result};
 use crate::lower::{Lowered, LoweredStep};
 
-/// Numbers of tiles to try. Numbers in between would make little difference. A gather has one step per pair of tiles,
-/// so larger numbers cost more than they gain.
+/// Numbers of tiles to try. Numbers in between would make little difference. A gather has up to one step per pair of
+/// tiles, so larger numbers cost more than they gain.
 const COUNTS: [usize; 13] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 
-/// Maximum number of tiles if fewer would fit too. Beyond it, the steps cost more than the copies that they save.
-const SPARE_TILES: usize = 16;
+/// Percentage of the cost that another number of tiles must save to be chosen.
+const WORTHWHILE: u64 = 5;
 
-/// Percentages of a device's memory for gathers over tiles. The first with which all steps fit is used; with the last, a
-/// call reads one tile of sources.
-const GATHER_SHARES: [u64; 4] = [85, 60, 35, 0];
+/// How much faster a device's memory is than its link, at least.
+const FASTER: u64 = 16;
+
+/// Percentages of a device's memory for gathers over tiles. The first with which all steps fit is used; with none, a call
+/// reads one tile of sources.
+const GATHER_SHARES: [u64; 3] = [85, 60, 35];
 
 /// Maximum number of steps per device that are planned. The number of steps grows with the square of the tiles.
 const MOST_STEPS: usize = 50_000;
@@ -30,26 +33,37 @@ pub(crate) struct Moved {
     pub all: u64,
 }
 
-/// Lowers with this layout. In tiles, gathers get as much memory as fits. Returns the layout used, what was lowered, and
-/// whether each operation fits.
+/// A layout, what was lowered with it, and whether each operation fits.
+type Tried<L> = (Layout, L, Result<()>);
+
+/// Lowers with this layout. In tiles, gathers get as much memory as fits.
 fn lower_with_gathers<L: AsRef<[Lowered]>>(
     layout: Layout,
     budgets: &[DeviceBudget],
     lower: &mut impl FnMut(Layout) -> Result<L>,
-) -> Result<(Layout, L, Result<()>)> {
+) -> Result<Tried<L>> {
     // In the memory of the host, all sources are at hand.
     let apart = budgets.iter().filter(|budget| !budget.in_place).map(|budget| budget.capacity_bytes);
     let memory = apart.min().unwrap_or(u64::MAX);
-    for share in GATHER_SHARES {
+    let mut with = |share: u64| -> Result<Tried<L>> {
         let gather_bytes = (u128::from(memory) * u128::from(share) / 100) as u64;
         let layout = if layout.tiles > 1 { Layout { gather_bytes, ..layout } } else { layout };
         let lowered = lower(layout)?;
-        let fits = operations_fit(&largest_steps(lowered.as_ref(), true), budgets, 1);
-        if fits.is_ok() || layout.tiles == 1 || share == 0 {
-            return Ok((layout, lowered, fits));
+        let fits = operations_fit(lowered.as_ref(), budgets);
+        Ok((layout, lowered, fits))
+    };
+    // If not even one tile at a time fits, nothing does.
+    let least = with(0)?;
+    if least.2.is_err() || layout.tiles == 1 {
+        return Ok(least);
+    }
+    for share in GATHER_SHARES {
+        let lowered = with(share)?;
+        if lowered.2.is_ok() {
+            return Ok(lowered);
         }
     }
-    unreachable!("the last share is always used")
+    Ok(least)
 }
 
 /// Returns the bytes that a plan copies.
@@ -58,11 +72,11 @@ pub(crate) type Moves<T> = fn(&T) -> Moved;
 /// Lowers with the simplest useful layout that fits the devices, and plans the result. Returns what was lowered, what
 /// `plan` returned for it, and the layout.
 ///
-/// The layouts in `whole_layouts`, without tiles, are tried first. A program that does not fit whole is split into tiles
-/// until an operation takes at most half of a device's memory, if at most twice as many tiles as necessary achieve this;
-/// of the tiles that a gather reads, only the first counts. The other half then keeps tensors for the next operations,
-/// which saves more copies than larger tiles do. A program that fits whole is split in the same way only if `moves` says
-/// that this copies less.
+/// The layouts in `whole_layouts`, without tiles, are tried first. If `weighs`, the one that copies least is used, else the
+/// first that fits. A program that does not fit whole is split into tiles; one that fits whole, but not without copies,
+/// only if `weighs` and that copies less. The number of tiles is the one of least cost, by quick plans: the bytes copied,
+/// and a share of the bytes that the steps read and write on the device. The search stops when more tiles no longer pay.
+/// What is returned is planned with the whole effort of `method`.
 ///
 /// # Errors
 /// [`Error::DoesNotFit`], with the smallest sufficient capacity among the layouts that were tried; errors of `lower` and
@@ -71,68 +85,92 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     budgets: &[DeviceBudget],
     whole_layouts: &[Layout],
     mut lower: impl FnMut(Layout) -> Result<L>,
-    mut plan: impl FnMut(&L) -> Result<T>,
-    moves: Option<Moves<T>>,
+    mut plan: impl FnMut(&L, &Method) -> Result<T>,
+    moves: Moves<T>,
+    method: &Method,
+    weighs: bool,
 ) -> Result<(L, T, Layout)> {
     // The plan without tiles that copies least, if one fits.
     let mut whole: Option<(L, T, Layout)> = None;
     let mut refused = Refused::default();
-    // The layout with the fewest tiles that fits, if more tiles could leave memory to spare.
-    let mut tightest: Option<Layout> = None;
-    let mut last = (1, 0);
-    let layouts = whole_layouts.iter().copied().chain(COUNTS.map(Layout::from));
-    for layout in layouts {
-        let tiles = layout.tiles;
-        let ratio = tiles as f64 / last.0 as f64;
-        let steps = last.1 as f64 * ratio * ratio;
-        let least = if whole.is_some() { Some(SPARE_TILES / 2) } else { tightest.map(|layout| layout.tiles) };
-        let enough = least.is_some_and(|least| tiles > (2 * least).min(SPARE_TILES));
-        if enough || steps > MOST_STEPS as f64 || refused.in_vain == PATIENCE {
+    let mut steps = 0;
+    for &layout in whole_layouts {
+        let (layout, lowered, fits) = lower_with_gathers(layout, budgets, &mut lower)?;
+        steps = count_steps(lowered.as_ref());
+        let planned = match fits.and_then(|()| plan(&lowered, method)) {
+            Ok(planned) => planned,
+            Err(error @ Error::DoesNotFit { .. }) => {
+                refused.note(error);
+                continue;
+            }
+            Err(other) => return Err(other),
+        };
+        let new = (lowered, planned, layout);
+        let best = match whole {
+            Some(whole) if moves(&whole.1).all <= moves(&new.1).all => whole,
+            _ => new,
+        };
+        if !weighs || moves(&best.1).swapped == 0 {
+            return Ok(best);
+        }
+        whole = Some(best);
+    }
+    // In-place devices copy nothing, so more tiles than necessary gain nothing.
+    let most_in_vain = if budgets.iter().any(|budget| !budget.in_place) { PATIENCE } else { 0 };
+    let quick = method.quick();
+    let mut best: Option<(u64, L, T, Layout)> = None;
+    let (mut in_vain, mut last) = (0, 1);
+    for tiles in COUNTS {
+        let ratio = tiles as f64 / last as f64;
+        let too_many = steps as f64 * ratio * ratio > MOST_STEPS as f64;
+        if too_many || refused.in_vain == PATIENCE || (best.is_some() && in_vain >= most_in_vain) {
             break;
         }
-        let (layout, lowered, fits) = lower_with_gathers(layout, budgets, &mut lower)?;
-        let devices = lowered.as_ref();
-        last = (tiles, devices[0].phases.iter().map(|phase| phase.steps.len()).sum::<usize>());
-        if let Err(error) = fits {
-            refused.note(error);
-            continue;
-        }
-        // In-place devices copy nothing, so spare memory gains nothing.
-        let copies = budgets.iter().any(|budget| !budget.in_place);
-        if copies && tiles > 1 && operations_fit(&largest_steps(devices, false), budgets, 2).is_err() {
-            tightest = tightest.or(Some(layout));
-            continue;
-        }
-        match (plan(&lowered), moves) {
-            (Ok(planned), moves) => {
-                let new = (lowered, planned, layout);
-                let best = match (whole, moves) {
-                    (Some(whole), Some(moves)) if moves(&whole.1).all <= moves(&new.1).all => whole,
-                    _ => new,
-                };
-                if tiles > 1 || moves.is_none_or(|moves| moves(&best.1).swapped == 0) {
-                    return Ok(best);
-                }
-                whole = Some(best);
+        let (layout, lowered, fits) = lower_with_gathers(tiles.into(), budgets, &mut lower)?;
+        (last, steps) = (tiles, count_steps(lowered.as_ref()));
+        let planned = match fits.and_then(|()| plan(&lowered, &quick)) {
+            Ok(planned) => planned,
+            Err(error @ Error::DoesNotFit { .. }) => {
+                refused.note(error);
+                continue;
             }
-            (Err(error @ Error::DoesNotFit { .. }), _) => refused.note(error),
-            (Err(other), _) => return Err(other),
+            Err(other) => return Err(other),
+        };
+        let cost = moves(&planned).all.saturating_add(device_bytes(lowered.as_ref()) / FASTER);
+        let pays = |&(least, ..): &(u64, L, T, Layout)| cost <= least - least / 100 * WORTHWHILE;
+        if best.as_ref().is_none_or(pays) {
+            best = Some((cost, lowered, planned, layout));
+            in_vain = 0;
+        } else {
+            in_vain += 1;
         }
     }
-    if let Some(whole) = whole {
-        return Ok(whole);
-    }
-    match (tightest, refused.nearest) {
-        (Some(layout), _) => {
-            let lowered = lower(layout)?;
-            let planned = plan(&lowered)?;
-            Ok((lowered, planned, layout))
-        }
-        (None, nearest) => Err(nearest.expect("some number of tiles was tried")),
-    }
+    let Some((_, lowered, planned, layout)) = best else {
+        return whole.ok_or_else(|| refused.nearest.expect("some number of tiles was tried"));
+    };
+    let planned = if quick == *method { planned } else { plan(&lowered, method)? };
+    Ok(match whole {
+        Some(whole) if moves(&whole.1).all <= moves(&planned).all => whole,
+        _ => (lowered, planned, layout),
+    })
 }
 
-/// Number of consecutive tile counts without a smaller requirement after which the search stops.
+/// Returns the number of steps of an epoch on a device.
+fn count_steps(devices: &[Lowered]) -> usize {
+    devices[0].phases.iter().map(|phase| phase.steps.len()).sum()
+}
+
+/// Returns the bytes that the steps of all phases read and write on the devices, without regard for caches.
+fn device_bytes(devices: &[Lowered]) -> u64 {
+    let of_device = |lowered: &Lowered| {
+        let calls = lowered.phases.iter().flat_map(|phase| &phase.steps).map(|step| &step.call);
+        let slots = calls.flat_map(|call| call.reads().chain(call.writes()));
+        slots.fold(0u64, |sum, slot| sum.saturating_add(lowered.tensor(slot).bytes))
+    };
+    devices.iter().map(of_device).fold(0, u64::saturating_add)
+}
+
+/// Number of consecutive numbers of tiles that save nothing, or need no less, after which the search stops.
 const PATIENCE: usize = 2;
 
 /// The numbers of tiles that did not fit.
@@ -188,28 +226,19 @@ pub(super) fn excess(error: &Error) -> f64 {
     }
 }
 
-/// Checks that the operands of every step fit into `1 / share` of a device's memory; `largest_step_bytes` is given by
-/// device. The error is that of the device that lacks most.
-fn operations_fit(largest_step_bytes: &[u64], budgets: &[DeviceBudget], share: u64) -> Result<()> {
+/// Checks that the operands of every step fit a device. The error is that of the device that lacks most.
+fn operations_fit(devices: &[Lowered], budgets: &[DeviceBudget]) -> Result<()> {
     // For in-place devices, the plan's peak is compared with the capacity after planning.
-    let devices = largest_step_bytes.iter().zip(budgets).filter(|(_, budget)| !budget.in_place);
-    let lacking = devices.filter(|(need_bytes, budget)| **need_bytes > budget.capacity_bytes / share);
-    let lacking = lacking.map(|(&need_bytes, budget)| does_not_fit(budget, need_bytes));
+    let devices = devices.iter().zip(budgets).filter(|(_, budget)| !budget.in_place);
+    let needs = devices.map(|(lowered, budget)| (largest_step_bytes(lowered), budget));
+    let lacking = needs.filter(|(need_bytes, budget)| *need_bytes > budget.capacity_bytes);
+    let lacking = lacking.map(|(need_bytes, budget)| does_not_fit(budget, need_bytes));
     lacking.max_by(|a, b| excess(a).total_cmp(&excess(b))).map_or(Ok(()), Err)
 }
 
-/// Returns the bytes of each device's largest step. Without `all_sources`, only the first of the tiles that a gather reads
-/// counts.
-fn largest_steps(devices: &[Lowered], all_sources: bool) -> Vec<u64> {
-    devices.iter().map(|lowered| largest_step_bytes(lowered, all_sources)).collect()
-}
-
-fn largest_step_bytes(lowered: &Lowered, all_sources: bool) -> u64 {
+fn largest_step_bytes(lowered: &Lowered) -> u64 {
     let bytes = |step: &LoweredStep| {
-        let left_out = if all_sources { &[][..] } else { &step.call.more_sources };
-        let counts = |slot: &Slot| left_out.iter().all(|tile| tile.slot != *slot);
-        let mut slots: Vec<Slot> = step.call.reads().filter(counts).collect();
-        slots.extend(step.call.writes());
+        let mut slots: Vec<Slot> = step.call.reads().chain(step.call.writes()).collect();
         slots.sort_unstable();
         slots.dedup();
         slots.iter().fold(0u64, |sum, &slot| sum.saturating_add(lowered.tensor(slot).bytes))
@@ -242,13 +271,15 @@ mod tests {
         };
         let budget = DeviceBudget { name: "a".into(), capacity_bytes: 100, in_place: false };
         let whole = [ExchangePath::Peer, ExchangePath::Staged].map(|path| Layout { path, ..Layout::from(1) });
-        let plan = |tried: &Tried| match moves(tried.0) {
+        let plan = |tried: &Tried, _: &Method| match moves(tried.0) {
             Some(bytes) => Ok(Moved { swapped: bytes, all: bytes }),
             // More tiles need less, so that more are tried.
             None => Err(does_not_fit(&budget, 200 - tried.0.tiles as u64)),
         };
         let lower = |layout: Layout| Ok(Tried(layout, vec![lowered.clone()]));
-        fit(std::slice::from_ref(&budget), &whole, lower, plan, Some(|moved| *moved)).expect("something fits").2
+        fit(std::slice::from_ref(&budget), &whole, lower, plan, |moved| *moved, &Method::default(), true)
+            .expect("something fits")
+            .2
     }
 
     #[test]

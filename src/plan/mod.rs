@@ -21,8 +21,8 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::lower::{ExchangePath, Layout};
 pub use cost::works;
-use fit::{Moves, excess};
-pub(crate) use fit::{both, fit};
+use fit::excess;
+pub(crate) use fit::{both, epoch_bytes, fit};
 pub(crate) use script::fetched_bytes;
 pub use script::{Action, Script};
 pub use tasks::Tasks;
@@ -61,12 +61,20 @@ impl Default for Method {
 }
 
 impl Method {
-    /// Returns the measure that decides between numbers of tiles that all fit: the bytes of an epoch, if the policy
-    /// minimises them and the epoch repeats. Otherwise `None`.
-    pub(crate) fn weighs(&self, epoch: &Epoch) -> Option<Moves<(Planned, Planned)>> {
-        (self.policy == Policy::Optimal && *epoch == Epoch::Steady).then_some(fit::epoch_bytes)
+    /// Whether layouts that all fit are compared by the bytes of an epoch: if the policy minimises them and the epoch
+    /// repeats.
+    pub(crate) fn weighs(&self, epoch: &Epoch) -> bool {
+        self.policy == Policy::Optimal && *epoch == Epoch::Steady
+    }
+
+    /// Returns the settings for plans by which layouts are compared.
+    pub(crate) fn quick(self) -> Self {
+        Self { limit: Limit { states: self.limit.states.min(QUICK_STATES), ..self.limit }, ..self }
     }
 }
+
+/// Approximate number of planner states for a plan to compare layouts by.
+const QUICK_STATES: usize = 2_000;
 
 /// The lowered steps to plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,7 +28,8 @@ const SPAN_STEPS: usize = 200_000_000;
 /// With more pairs of an op and a tensor than this, nothing is searched or proven.
 const MOST_PAIRS: usize = 4_000_000;
 
-/// With fewer states per op of a large graph than this, nothing is searched or proven.
+/// With fewer states per op of a large graph than this, only the cache rules that know the future are tried, and nothing
+/// is searched or proven.
 const STATES_AN_OP: usize = 10;
 
 /// Returns a lower bound on the cost of any plan, from prices alone. `upper_bytes` is the cost of some plan.
@@ -42,17 +43,24 @@ pub(super) fn lower_bound_bytes(problem: &Problem, upper_bytes: u64) -> u64 {
 
 /// Returns the best plan found within `states` states, with what is proven about it.
 ///
-/// The plan is never worse than that of any other policy. Its lower bound is that of the prices, raised to the least
+/// The plan is never worse than that of any other policy, unless a large graph is planned with few states
+/// ([`STATES_AN_OP`]). Its lower bound is that of the prices, raised to the least
 /// estimate of the states that were not expanded; `exact` says that the cost equals the bound. With more than
 /// [`Limit::SMALL_OPS`] ops, small tensors are left out of the search ([`Problem::without_small`]), and evicted
 /// afterwards where they do not fit ([`repair`]).
 pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Plan {
     let mut best = Best { problem, objective, plan: None };
-    best.offer_plan(schedule::plan_changes(problem, Policy::None, &none::changes(problem)));
-    for rule in [Rule::LeastRecent, Rule::FarthestNext, Rule::FarthestNextClean] {
+    for rule in [Rule::FarthestNext, Rule::FarthestNextClean] {
         best.offer_plan(cache::plan(problem, rule));
     }
-    if problem.ops() > Limit::LARGE_OPS {
+    // A request with so few states needs an answer at once, without a proof.
+    let is_large = problem.ops() > Limit::LARGE_OPS;
+    if is_large && states < STATES_AN_OP * problem.ops() {
+        return best.finish(0);
+    }
+    best.offer_plan(schedule::plan_changes(problem, Policy::None, &none::changes(problem)));
+    best.offer_plan(cache::plan(problem, Rule::LeastRecent));
+    if is_large {
         return large(best, states);
     }
     best.offer(&roc::schedule(problem, states / ROC_SHARE).0);
@@ -90,10 +98,6 @@ pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Pl
 /// Plans a large graph: in program order, with cache rules and then beams. The lower bound is that of the prices.
 fn large(mut best: Best<'_, '_>, states: usize) -> Plan {
     let problem = best.problem;
-    // A request with so few states needs an answer at once, without a proof.
-    if states < STATES_AN_OP * problem.ops() {
-        return best.finish(0);
-    }
     let lower = lower_bound_bytes(problem, best.cost());
     if lower < best.cost() && problem.ops() * problem.tensors() <= MOST_PAIRS {
         let share = problem.tensors().div_ceil(Limit::LARGE_OPS);
@@ -185,7 +189,7 @@ impl Best<'_, '_> {
     /// Returns the best plan, with what is proven about it.
     fn finish(self, lower: u64) -> Plan {
         let cost = self.cost();
-        let plan = self.plan.expect("`none` has a plan whenever there is one");
+        let plan = self.plan.expect("a cache rule has a plan whenever there is one");
         Plan { policy: Policy::Optimal, exact: lower >= cost, lower_bound_bytes: lower.min(cost), ..plan }
     }
 
