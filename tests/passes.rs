@@ -9,6 +9,7 @@ use lapidary::lower::{
 use lapidary::model::{Model, ModelConfig, Norm, gcn_conv};
 use lapidary::plan::Tasks;
 use lapidary::program::passes::order::Workload;
+use lapidary::program::passes::recompute::recompute;
 use lapidary::program::{DType, Op, Origin, Passes, Program, RowSpace, RowStep, Tensor, TensorId, TensorType};
 use lapidary_kernels::op::{EdgeWeight, Optimizer};
 use lapidary_planner::tasks::{TaskGraph, TaskId};
@@ -333,6 +334,78 @@ fn tiles_train_as_the_whole_graph_does() {
                 }
             }
         }
+    }
+}
+
+/// Returns the program with tensors that are made again, and the number of operations that this added.
+fn remade(program: &Program, gathers: bool) -> (Program, usize) {
+    let mut remade = program.clone();
+    let loss = remade.outputs()["loss"];
+    let added = recompute(&mut remade, &[loss], gathers).len();
+    assert_eq!(remade.ops().len(), program.ops().len() + added);
+    (remade, added)
+}
+
+#[test]
+fn what_is_made_again_changes_no_result() {
+    for name in MODELS {
+        let config = ModelConfig::new(name, &[FEATURES, 4, 6, 4, CLASSES]);
+        let model = Model::from_config(config).unwrap().heads(2).dropout(0.4).layer_norm(true);
+        for storage in STORAGES {
+            let data = inputs(hostile_graph(), storage);
+            for passes in [Passes::NONE, Passes::ALL] {
+                let plain = with_updates(program(&model, storage, passes, &ANY_WORKLOAD));
+                let (again, added) = remade(&plain, true);
+                assert!(added > 0, "{name} {storage:?}: four layers have something to make again");
+                assert_same(&results(&again, &data), &results(&plain, &data), 0.0);
+                let by_name = |mut parameters: Parameters| {
+                    parameters.sort_by(|a, b| a.0.cmp(&b.0));
+                    parameters
+                };
+                let (want, updated) = run_in_parts(&plain, &data, &[12], 1);
+                let updated = by_name(updated[0].clone());
+                for (ends, tiles) in [(&[12][..], 1), (&[12], 5), (&[5, 12], 1), (&[0, 3, 3, 7, 12], 2)] {
+                    let (loss, parts) = run_in_parts(&again, &data, ends, tiles);
+                    let what = format!("{name} {storage:?} {ends:?} in {tiles} tiles");
+                    assert!((loss - want).abs() < 1e-12, "{what}: {loss}, not {want}");
+                    for part in parts {
+                        assert_same(&by_name(part), &updated, 1e-12);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the most bytes that live at once if the operations run in program order, without parameters and constants.
+fn most_bytes(program: &Program, data: &Inputs) -> u64 {
+    let lowered = lower(&[("test", program)], &Sizes::of(data).into(), 3);
+    let steps = &lowered.phases[0].steps;
+    let mut life = std::collections::HashMap::new();
+    for (i, step) in steps.iter().enumerate() {
+        life.extend(step.call.writes().map(|slot| (slot, (i, i))));
+        for slot in step.call.reads() {
+            if let Some((_, last)) = life.get_mut(&slot) {
+                *last = i;
+            }
+        }
+    }
+    let at = |i: usize| {
+        let alive = life.iter().filter(|(_, (first, last))| (*first..=*last).contains(&i));
+        alive.map(|(slot, _)| lowered.tensor(*slot).bytes).sum::<u64>()
+    };
+    (0..steps.len()).map(at).max().unwrap()
+}
+
+#[test]
+fn what_is_made_again_is_not_kept_meanwhile() {
+    let data = inputs(hostile_graph(), DENSE);
+    for name in MODELS {
+        let config = ModelConfig::new(name, &[&[FEATURES][..], &[16; 12], &[CLASSES]].concat());
+        let model = Model::from_config(config).unwrap().heads(2).dropout(0.4);
+        let plain = program(&model, DENSE, Passes::ALL, &ANY_WORKLOAD);
+        let [before, after] = [&plain, &remade(&plain, true).0].map(|program| most_bytes(program, &data));
+        assert!(after < before, "{name}: {after} bytes at once, {before} without");
     }
 }
 

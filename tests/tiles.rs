@@ -6,8 +6,8 @@ use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::model::ModelConfig;
 use lapidary::{
-    Adam, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Optimizer, Partition, Passes, Predictor, Sgd,
-    Trainer, TrainerBuilder,
+    Adam, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Optimizer, Partition, Passes, Predictor, Recompute,
+    Sgd, Trainer, TrainerBuilder, Weights,
 };
 
 const POLICIES: [MemoryPolicy; 4] = [MemoryPolicy::Optimal, MemoryPolicy::Lru, MemoryPolicy::Roc, MemoryPolicy::None];
@@ -91,6 +91,62 @@ fn every_policy_and_program_runs_in_tiles() {
             assert_same(&format!("{policy:?}"), &got, &want);
         }
     }
+}
+
+fn bits(weights: &Weights) -> Vec<(String, Vec<u32>)> {
+    weights.iter().map(|(name, tensor)| (name.to_string(), tensor.data.iter().map(|x| x.to_bits()).collect())).collect()
+}
+
+#[test]
+fn what_is_made_again_has_the_same_bits() {
+    let data = Dataset::builtin("planted").unwrap();
+    for name in ["gcn", "gin", "sage", "resgcn", "gat"] {
+        let widths = [&[data.feature_width()][..], &[8; 3], &[data.class_count()]].concat();
+        let model = Model::from_config(ModelConfig::new(name, &widths)).unwrap().dropout(0.5).heads(2);
+        for devices in ["cpu", "sim:1", "sim:2"] {
+            let build = |recompute| {
+                let builder = Trainer::builder(&model, &data).devices(Devices::parse(devices).unwrap());
+                // It plans quickly.
+                let builder = builder.memory(MemoryPolicy::Lru).recompute(recompute);
+                builder.partition(Partition::parse("edges").unwrap())
+            };
+            let peak = build(Recompute::Never).build().unwrap().planned_peak_device_bytes().into_iter().max().unwrap();
+            let never = train(build(Recompute::Never), 2, peak);
+            // The cores of the host move nothing.
+            let percents = if devices == "cpu" { &[100][..] } else { &[60, 15] };
+            for percent in percents {
+                let capacity = peak * percent / 100;
+                let [want, got] = [Recompute::Never, Recompute::Always].map(|recompute| {
+                    let capacity = enough(build(recompute), capacity);
+                    train(build(recompute).device_memory(ByteSize::b(capacity)), 2, capacity)
+                });
+                let what = format!("{name} with {devices} at {percent} %, {} and {} tiles", want.tiles, got.tiles);
+                if want.tiles != got.tiles {
+                    assert_same(&what, &got, &never);
+                    continue;
+                }
+                assert_eq!(got.losses, want.losses, "{what}: losses");
+                assert_eq!(bits(&got.gradients), bits(&want.gradients), "{what}: gradients");
+                assert_eq!(bits(&got.weights), bits(&want.weights), "{what}: weights");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_dry_run_plans_what_is_made_again_as_training_does() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = Model::gcn(&[&[data.feature_width()][..], &[32; 8], &[data.class_count()]].concat()).dropout(0.5);
+    let peaks = [Recompute::Never, Recompute::Always].map(|recompute| {
+        let run = DryRun::new(&model, Subject::Data(&data)).devices(Devices::sim(1)).recompute(recompute);
+        let forecast = run.device_memory(ByteSize::gib(1)).run().unwrap();
+        let plan = forecast.policies[0].outcome.as_ref().expect("it fits into 1 GiB");
+        let builder = Trainer::builder(&model, &data).devices(Devices::sim(1)).recompute(recompute);
+        let trainer = builder.device_memory(ByteSize::gib(1)).build().unwrap();
+        assert_eq!(trainer.planned_peak_device_bytes(), [plan.devices[0].peak_bytes]);
+        plan.devices[0].peak_bytes
+    });
+    assert!(peaks[1] < peaks[0], "{} bytes instead of {}", peaks[1], peaks[0]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::error::{Error, Result};
 use crate::lower::BackwardMode;
-use crate::program::Passes;
+use crate::program::{Passes, Recompute};
 use crate::runtime::{Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions};
 
 /// The most threads: more than any machine has cores. With more, starting them would take longer than training.
@@ -77,6 +77,22 @@ impl LayoutArgs {
             return Err(Error::Value { option: "exchange", value: self.exchange.clone(), expected });
         }
         Ok(exchange)
+    }
+}
+
+/// [`Recompute`] on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum RecomputeArg {
+    Never,
+    Always,
+}
+
+impl RecomputeArg {
+    pub(super) fn recompute(self) -> Recompute {
+        match self {
+            Self::Never => Recompute::Never,
+            Self::Always => Recompute::Always,
+        }
     }
 }
 

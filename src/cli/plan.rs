@@ -10,7 +10,7 @@ use lapidary_planner::tasks::{TaskGraph, TensorId};
 use lapidary_planner::{check, memory};
 use serde_json::{Value, json};
 
-use super::device::LayoutArgs;
+use super::device::{LayoutArgs, RecomputeArg};
 use super::failure;
 use super::model::ModelArgs;
 use super::output::{align, count, json_line, one_line, percent, print, say, table};
@@ -61,6 +61,10 @@ pub(super) struct PlanArgs {
     /// Plan an epoch with an evaluation (1) or without (0)
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Training")]
     eval_every: u64,
+    /// Tensors that the backward pass reads again: never (keep or move them) or always (make again what row steps,
+    /// products and gathers make, where no rows are exchanged for it); results have the same bits
+    #[arg(long, value_name = "WHEN", default_value = "never", hide_possible_values = true, help_heading = "Training")]
+    recompute: RecomputeArg,
     #[command(flatten)]
     device: TargetArgs,
     #[command(flatten)]
@@ -237,6 +241,7 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         .steady(!matches!(args.plan.epoch, Some(EpochArg::Cold)))
         .evaluates(args.eval_every > 0)
         .passes(args.device.layout.passes()?)
+        .recompute(args.recompute.recompute())
         .backward(args.device.layout.backward()?)
         .dtype(args.model.dtype.float())
         .partition(args.device.layout.partition()?)

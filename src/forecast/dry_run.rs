@@ -355,6 +355,8 @@ impl<'a> DryRun<'a> {
             optimizer: &self.optimizer,
             decay: DecayLayers::All,
             passes: self.options.passes,
+            recompute: self.options.recompute,
+            parts: self.part_count(),
             dtype: self.dtype,
             batches,
         };

@@ -19,6 +19,7 @@ pub use lapidary_kernels::op::{
     Norm, Op, RowSpace, RowStep, Score, SplitName, TensorType, WeightDropout, infer,
 };
 pub use levels::{LevelSizes, MOST_LAYERS, over_levels};
+pub use passes::recompute::Recompute;
 pub use passes::{Pass, Passes, PassesError};
 pub use shape::ProgramError;
 pub(crate) use shape::{CLOCK, SCALAR, VERTEX_IDS};

@@ -452,6 +452,8 @@ mod tests {
                 optimizer: &Adam::new(0.01).into(),
                 decay: DecayLayers::default(),
                 passes: Passes::ALL,
+                recompute: Default::default(),
+                parts: 1,
                 dtype: StorageType::F32,
                 batches: None,
             };

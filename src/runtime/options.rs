@@ -18,7 +18,7 @@ use super::learn::Learner;
 use crate::error::{Error, Result};
 use crate::lower::{BackwardMode, Inputs};
 use crate::plan::{ExchangePath, Layout, Method};
-use crate::program::{Passes, Program};
+use crate::program::{Passes, Program, Recompute};
 use crate::ranks::Ranks;
 use crate::{plain_file, profile};
 
@@ -159,6 +159,7 @@ pub struct RunOptions {
     pub(crate) memory: Policy,
     pub(crate) partition: Partition,
     pub(crate) passes: Passes,
+    pub(crate) recompute: Recompute,
     pub(crate) backward: BackwardMode,
     pub(crate) ranks: Ranks,
 }
@@ -197,6 +198,14 @@ macro_rules! run_option_setters {
         /// Sets which passes rewrite the program; all by default.
         pub fn passes(mut $this, passes: $crate::program::Passes) -> Self {
             $options.passes = passes;
+            $this
+        }
+
+        /// Sets whether the backward pass of training makes tensors again, instead of keeping or moving them. The results
+        /// have the same bits. The default is [`Recompute::Never`](crate::Recompute::Never). It does not apply to
+        /// mini-batches.
+        pub fn recompute(mut $this, recompute: $crate::program::Recompute) -> Self {
+            $options.recompute = recompute;
             $this
         }
 

@@ -125,6 +125,8 @@ fn programs(data: &Dataset) -> (Program, Program) {
         optimizer: &Adam::new(0.01).into(),
         decay: DecayLayers::All,
         passes: Passes::ALL,
+        recompute: Default::default(),
+        parts: 1,
         dtype: StorageType::F32,
         batches: None,
     };

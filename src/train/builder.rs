@@ -210,6 +210,8 @@ impl<'a> TrainerBuilder<'a> {
             optimizer: &self.optimizer,
             decay: self.decay_layers,
             passes: self.options.passes,
+            recompute: self.options.recompute,
+            parts: self.options.part_count(),
             dtype: self.dtype,
             batches: None,
         };

@@ -7,8 +7,11 @@ use crate::model::{FeatureKind, LabelKind, LossKind, LossTerm, Mode, Model, Mode
 use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
+use crate::program::passes::recompute::recompute;
 use crate::program::passes::reuse::reuse;
-use crate::program::{EMBEDDING, LevelSizes, Loss, Passes, Program, SplitName, TensorId, append_backward, over_levels};
+use crate::program::{
+    EMBEDDING, LevelSizes, Loss, Passes, Program, Recompute, SplitName, TensorId, append_backward, over_levels,
+};
 
 use super::optimizer::append_updates;
 use super::{DecayLayers, Optimizer};
@@ -23,6 +26,10 @@ pub(crate) struct EpochSpec<'a> {
     pub optimizer: &'a Optimizer,
     pub decay: DecayLayers,
     pub passes: Passes,
+    /// Whether the backward part makes tensors again. Mini-batches never do.
+    pub recompute: Recompute,
+    /// Number of parts. Gathers over the graph run again only if there is one, since several exchange rows.
+    pub parts: usize,
     /// Storage type of matrices with one row per vertex.
     pub dtype: StorageType,
     /// The number of layers and the expected sizes of mini-batches, if the training program is for them.
@@ -62,7 +69,7 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<TrainingProgram, 
         program = over_levels(&program, layers, sizes.kept > 0)?;
     }
     let tensors: Vec<_> = losses.iter().map(|(name, weight)| (program.outputs()[name], *weight)).collect();
-    let losses = losses.into_iter().map(|(name, weight)| (name, f64::from(weight))).collect();
+    let losses: Vec<_> = losses.into_iter().map(|(name, weight)| (name, f64::from(weight))).collect();
     if spec.passes.order {
         order(&mut program, &spec.workload(true))?;
     }
@@ -84,6 +91,10 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<TrainingProgram, 
     }
     if spec.passes.fuse {
         fuse(&mut program);
+    }
+    if spec.recompute == Recompute::Always && spec.batches.is_none() {
+        let ends: Vec<TensorId> = losses.iter().map(|(name, _)| program.outputs()[name]).collect();
+        recompute(&mut program, &ends, spec.parts == 1);
     }
     Ok(TrainingProgram { program, parameters, losses })
 }

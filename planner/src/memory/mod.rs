@@ -18,6 +18,7 @@ mod none;
 mod optimal;
 mod prices;
 mod problem;
+mod recompute;
 mod repair;
 mod roc;
 mod schedule;
@@ -28,6 +29,7 @@ use std::str::FromStr;
 
 use crate::tasks::{TaskGraph, TaskId, TensorId};
 use problem::Problem;
+pub use recompute::{Recomputed, plan_with_recompute};
 
 /// Memory policy: which tensors stay on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use crate::cli::DeviceArgs;
+use crate::cli::device::RecomputeArg;
 use crate::cli::model::ModelArgs;
 use crate::cli::output::say;
 use crate::dataset::{Dataset, FeatureNorm, VAL};
@@ -96,6 +97,10 @@ pub(in crate::cli) struct TrainingArgs {
     #[arg(long, value_name = "EDGES", default_value = "whole", requires = "batch", help_heading = "Mini-batches")]
     #[arg(display_order = 1001)]
     pub topology: String,
+    /// Tensors that the backward pass reads again: never (keep or move them) or always (make again what row steps,
+    /// products and gathers make, where no rows are exchanged for it); results have the same bits
+    #[arg(long, value_name = "WHEN", default_value = "never", hide_possible_values = true)]
+    pub recompute: RecomputeArg,
     /// Stop after N epochs without a better validation accuracy [default: off]
     #[arg(long, value_name = "N")]
     pub early_stop: Option<u64>,
@@ -371,6 +376,7 @@ impl TrainArgs {
     pub(super) fn trainer(&self, data: &Dataset, model: &Model, ranks: &Ranks) -> Result<Trainer> {
         let mut builder = Trainer::builder(model, data)
             .options(self.device.options()?.ranks(ranks.clone()))
+            .recompute(self.training.recompute.recompute())
             .optimizer(self.optimizer()?)
             .decay_layers(self.decay_layers()?)
             .dtype(self.model.dtype.float())

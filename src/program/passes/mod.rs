@@ -3,6 +3,7 @@
 pub mod fuse;
 pub mod order;
 pub mod prune;
+pub mod recompute;
 pub mod reuse;
 
 use std::fmt;
