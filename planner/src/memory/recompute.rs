@@ -43,7 +43,7 @@ type Rerun = (TaskId, Vec<(TensorId, TaskId)>);
 /// runs.
 /// # Panics
 /// If `again_cost` has not one entry for each op.
-/// # Complexity
+/// # Cost
 /// One plan for each set of ops and each way of sharing their readers, if these are at most 4096. Beyond that, the ops
 /// are added one by one while the cost falls, each with its later readers; O(ops^2) plans.
 /// # Source
@@ -61,25 +61,7 @@ pub fn plan_with_recompute(
     let Outcome::Feasible(first) = plan(graph, request)? else { return Ok(None) };
     let cost = first.cost_bytes(request.objective);
     let mut best = Recomputed { graph: graph.clone(), again: Vec::new(), exact: first.exact, plan: first, cost };
-    let may_run_again = |op: &TaskId| {
-        let task = graph.op(*op);
-        let is_read = task.outputs.iter().any(|&output| graph.consumers(output).len() > 1)
-            || task.outputs.iter().filter(|&&output| !graph.consumers(output).is_empty()).count() > 1;
-        let leaves = |output: &TensorId| graph.tensor(*output).publish || graph.becomes(*output).is_some();
-        again_cost[op.index()].is_some() && !task.outputs.iter().any(leaves) && is_read
-    };
-    // An op whose output is read once is of use only to an op that runs again behind it, so readers count transitively.
-    let mut candidates: Vec<TaskId> = Vec::new();
-    for &op in graph.order().iter().rev() {
-        let feeds = |output: &TensorId| graph.consumers(*output).iter().any(|reader| candidates.contains(reader));
-        let leaves = |output: &TensorId| graph.tensor(*output).publish || graph.becomes(*output).is_some();
-        let outputs = &graph.op(op).outputs;
-        let joins = again_cost[op.index()].is_some() && !outputs.iter().any(leaves) && outputs.iter().any(feeds);
-        if may_run_again(&op) || joins {
-            candidates.push(op);
-        }
-    }
-    candidates.sort_unstable();
+    let candidates = candidates(graph, again_cost);
     let total =
         |set: &[TaskId]| set.iter().fold(0u64, |sum, op| sum.saturating_add(again_cost[op.index()].unwrap_or(0)));
     let consider = |reruns: &[Rerun], best: &mut Recomputed| -> Result<(), PlanError> {
@@ -130,6 +112,25 @@ pub fn plan_with_recompute(
         }
     }
     Ok(Some(best))
+}
+
+/// Returns the ops that may run twice and of which a second run can be of use, in ascending order.
+fn candidates(graph: &TaskGraph, again_cost: &[Option<u64>]) -> Vec<TaskId> {
+    let mut candidates: Vec<TaskId> = Vec::new();
+    for &op in graph.order().iter().rev() {
+        let outputs = &graph.op(op).outputs;
+        let leaves = |output: &TensorId| graph.tensor(*output).publish || graph.becomes(*output).is_some();
+        if again_cost[op.index()].is_none() || outputs.iter().any(leaves) {
+            continue;
+        }
+        // What is read once is of use only to an op that runs again behind it.
+        let reads: Vec<TaskId> = outputs.iter().flat_map(|&output| graph.consumers(output)).copied().collect();
+        if reads.len() > 1 || reads.iter().any(|reader| candidates.contains(reader)) {
+            candidates.push(op);
+        }
+    }
+    candidates.sort_unstable();
+    candidates
 }
 
 /// Returns the readers of an output in a graph in which `set` runs twice: the original ones, and second runs.
