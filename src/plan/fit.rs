@@ -137,7 +137,7 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
             Err(other) => return Err(other),
         };
         let cost = moves(&planned).all.saturating_add(device_bytes(lowered.as_ref()) / FASTER);
-        let pays = |&(least, ..): &(u64, L, T, Layout)| cost <= least - least / 100 * WORTHWHILE;
+        let pays = |&(least, ..): &(u64, L, T, Layout)| cost < least - least / 100 * WORTHWHILE;
         if best.as_ref().is_none_or(pays) {
             best = Some((cost, lowered, planned, layout));
             in_vain = 0;

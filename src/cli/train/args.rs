@@ -100,6 +100,7 @@ pub(in crate::cli) struct TrainingArgs {
     /// Tensors that the backward pass reads again: never (keep or move them) or always (make again what row steps,
     /// products and gathers make, where no rows are exchanged for it); results have the same bits
     #[arg(long, value_name = "WHEN", default_value = "never", hide_possible_values = true)]
+    #[arg(conflicts_with = "batch")]
     pub recompute: RecomputeArg,
     /// Stop after N epochs without a better validation accuracy [default: off]
     #[arg(long, value_name = "N")]
