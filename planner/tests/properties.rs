@@ -1,6 +1,7 @@
 //! Properties of plans of larger random graphs: valid, never above another policy's cost, never below their bound.
 
 use crate::common::{POLICIES, Shape, planned, random_capacity, random_graph, random_order, request};
+use crate::tiled::tiled_graph;
 use crate::training::{Model, training_graph};
 use lapidary_planner::check::check;
 use lapidary_planner::memory::{Epoch, Limit, Objective, Plan, Policy, Request};
@@ -140,6 +141,31 @@ fn nearly_all_training_epochs_of_up_to_four_layers_are_within_a_hundredth() {
         }
     }
     assert!(exact >= 160 && beyond.len() <= 4, "{exact} exact, {within} within a hundredth, beyond: {beyond:?}");
+}
+
+/// Graphs of thousands of ops are planned in program order, and so are their bounds.
+#[test]
+fn training_epochs_in_tiles_are_near_their_bounds() {
+    for (tiles, group) in [(16, 4), (32, 8), (32, 2)] {
+        let graph = tiled_graph(2, tiles, group, 10_000, 500_000, 256);
+        assert!(graph.ops().len() > Limit::LARGE_OPS);
+        for percent in [105, 150, 300] {
+            let capacity = graph.largest_op_bytes() / 100 * percent;
+            let plans = POLICIES.map(|policy| {
+                let limit = Limit { states: 200_000, ..Limit::default() };
+                let request = request(policy, Objective::Both, Epoch::Steady, capacity);
+                planned(&graph, &Request { limit, ..request })
+            });
+            let bound = plans.iter().map(|plan| plan.lower_bound_bytes).max().expect("there are policies");
+            for plan in &plans {
+                let cost = plan.cost_bytes(Objective::Both);
+                assert_eq!(check(&graph, plan, Objective::Both, &Epoch::Steady, capacity), Ok(()));
+                assert!(bound <= cost && plans[3].cost_bytes(Objective::Both) <= cost, "{:?}", plan.policy);
+            }
+            let cost = plans[3].cost_bytes(Objective::Both);
+            assert!(bound >= cost / 100 * 85, "{tiles} tiles, {percent} %: at least {bound}, found {cost}");
+        }
+    }
 }
 
 #[test]

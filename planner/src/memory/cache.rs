@@ -24,6 +24,32 @@ pub(super) enum Rule {
     FarthestNextClean,
 }
 
+/// The distances by which a rule that knows the future ranks tensors: for each place in the order, and for those of the
+/// next epoch after them, a time that grows from place to place.
+#[derive(Clone)]
+pub(super) struct Clock(Vec<u64>);
+
+impl Clock {
+    /// Returns the clock that counts ops.
+    pub fn of_ops(problem: &Problem) -> Self {
+        Self((0..=2 * problem.ops() as u64).collect())
+    }
+
+    /// Returns the clock on which an op takes as long as its memory is dear: `sums` are the sums of the prices before
+    /// each place. Memory that nobody competes for is held for free. Of ops that cost the same, the number decides.
+    pub fn of_prices(sums: &[i128]) -> Self {
+        let all = sums.last().copied().unwrap_or(0);
+        let both = sums.iter().copied().chain(sums[1..].iter().map(|sum| all + sum));
+        let time = |(place, sum): (usize, i128)| {
+            u64::try_from(sum << TICKS).unwrap_or(u64::MAX / 4).min(u64::MAX / 4) + place as u64
+        };
+        Self(both.enumerate().map(time).collect())
+    }
+}
+
+/// A unit of cost has this many bits of a [`Clock`], so that places only decide between equals.
+const TICKS: u32 = 10;
+
 /// Most epochs that are simulated to reach a steady state. If none is reached by then, the last epoch is used.
 const EPOCHS: usize = 64;
 
@@ -39,17 +65,17 @@ const FEW_EPOCHS: usize = 4;
 ///
 /// # Cost
 /// O(tensors log tensors + uses log uses) per epoch.
-pub(super) fn plan(problem: &Problem, rule: Rule) -> Plan {
-    let once = |start| schedule::plan_changes(problem, Policy::Lru, &Cache::new(problem, rule, start).epoch());
+pub(super) fn plan(problem: &Problem, rule: Rule, clock: &Clock) -> Plan {
+    let once = |start| schedule::plan_changes(problem, Policy::Lru, &Cache::new(problem, rule, clock, start).epoch());
     match &problem.epoch {
         Epoch::Cold => once(Residency::empty(problem)),
         Epoch::Boundary(start) => once(Residency::from_boundary(problem, start)),
-        Epoch::Steady => steady(problem, rule),
+        Epoch::Steady => steady(problem, rule, clock),
     }
 }
 
-fn steady(problem: &Problem, rule: Rule) -> Plan {
-    let mut cache = Cache::new(problem, rule, Residency::empty(problem));
+fn steady(problem: &Problem, rule: Rule, clock: &Clock) -> Plan {
+    let mut cache = Cache::new(problem, rule, clock, Residency::empty(problem));
     let most = if rule == Rule::LeastRecent { EPOCHS } else { FEW_EPOCHS };
     let mut seen = HashMap::new();
     let mut epochs: Vec<Changes> = Vec::new();
@@ -68,11 +94,12 @@ fn steady(problem: &Problem, rule: Rule) -> Plan {
 }
 
 /// A tensor that may leave, with its rank. The greatest rank leaves first.
-type Waiting = (usize, Reverse<usize>);
+type Waiting = (u64, Reverse<usize>);
 
 struct Cache<'p, 'g> {
     problem: &'p Problem<'g>,
     rule: Rule,
+    clock: &'p Clock,
     order: Vec<TaskId>,
     resident: FixedBitSet,
     held_bytes: u64,
@@ -92,7 +119,7 @@ struct Cache<'p, 'g> {
 }
 
 impl<'p, 'g> Cache<'p, 'g> {
-    fn new(problem: &'p Problem<'g>, rule: Rule, start: Residency) -> Self {
+    fn new(problem: &'p Problem<'g>, rule: Rule, clock: &'p Clock, start: Residency) -> Self {
         let mut reads = vec![Vec::new(); problem.tensors()];
         let order = problem.program_order();
         for (place, op) in order.iter().enumerate() {
@@ -105,6 +132,7 @@ impl<'p, 'g> Cache<'p, 'g> {
         Self {
             problem,
             rule,
+            clock,
             order,
             held_bytes: problem.bytes_of(&start.resident),
             resident: start.resident,
@@ -130,18 +158,19 @@ impl<'p, 'g> Cache<'p, 'g> {
         self.read[tensor] < self.reads[tensor].len() || self.outlasts.contains(tensor)
     }
 
-    /// Returns the rank of a tensor; the greatest leaves first. It is the next place where the tensor is read, possibly
-    /// in the next epoch, or the time since its last use.
-    fn rank(&self, tensor: usize) -> usize {
+    /// Returns the rank of a tensor; the greatest leaves first. It is the time of the next op that reads the tensor,
+    /// possibly in the next epoch, or the time since its last use.
+    fn rank(&self, tensor: usize) -> u64 {
         if self.rule == Rule::LeastRecent {
-            return usize::MAX - self.used[tensor] as usize;
+            return u64::MAX - self.used[tensor];
         }
         let next = self.reads[tensor].get(self.read[tensor]).copied();
-        next.unwrap_or_else(|| {
+        let place = next.unwrap_or_else(|| {
             let ops = self.order.len();
             let again = self.problem.name_after(tensor).and_then(|x| self.reads[x.index()].first());
             ops + again.copied().unwrap_or(ops)
-        })
+        });
+        self.clock.0[place]
     }
 
     /// Returns 1 for a tensor that the rule treats differently from clean tensors, else 0.
@@ -169,7 +198,10 @@ impl<'p, 'g> Cache<'p, 'g> {
         let [clean, dirty] = &self.waiting;
         let class = match (clean.peek(), dirty.peek()) {
             // A store costs as much as a load, so the distance of a tensor that needs a store counts half.
-            (Some(clean), Some(dirty)) => usize::from((dirty.0 - place, dirty.1) > (2 * (clean.0 - place), clean.1)),
+            (Some(clean), Some(dirty)) => {
+                let now = self.clock.0[place];
+                usize::from((dirty.0 - now, dirty.1) > (2 * (clean.0 - now), clean.1))
+            }
             (clean, _) => usize::from(clean.is_none()),
         };
         self.waiting[class].pop().map(|(_, Reverse(t))| t)

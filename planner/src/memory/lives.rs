@@ -6,9 +6,8 @@
 //! tensor either stays on the device, also during every op that runs after `u` and before `v` in every order, or it is
 //! loaded. Loads of different intervals are different loads. If the request gives the order, the chain has all readers.
 
-use fixedbitset::FixedBitSet;
-
 use super::Epoch;
+use super::precedence::{Precedence, Span};
 use super::problem::Problem;
 use crate::tasks::{TaskId, TensorId, TensorKind};
 
@@ -23,9 +22,9 @@ pub(super) struct Life {
     pub chain: Vec<usize>,
     /// For each reader of the chain, the ops that always run between the use before it (for an input, the start) and
     /// the reader.
-    pub spans: Vec<Vec<u32>>,
+    pub spans: Vec<Span>,
     /// The ops that always run after the last use.
-    pub tail: Vec<u32>,
+    pub tail: Span,
     /// Whether the next epoch inherits the value.
     pub lasts: bool,
     /// Whether it is stored when it is made, and the store has a cost.
@@ -59,12 +58,12 @@ pub(super) struct Lives {
     pub open: Vec<Carried>,
     /// Constants with a single option other than `Away`.
     pub fixed: Vec<Carried>,
-    order: Precedence,
+    pub order: Precedence,
 }
 
 impl Lives {
     /// # Cost
-    /// O(ops^2 + tensors x readers^2 + length of all spans).
+    /// O(uses log uses) if the request gives the order; else O(uses x ops), in steps of 64 ops.
     pub fn new(problem: &Problem) -> Self {
         let order = Precedence::new(problem);
         let lives = (0..problem.tensors()).map(|t| life(problem, &order, t)).collect();
@@ -98,13 +97,21 @@ impl Lives {
         let counts =
             |t: &usize| self.lives[*t].room > 0 && !self.lives[*t].lasts && is_made(*t) && !left[*t].is_empty();
         let all: Vec<usize> = (0..problem.tensors()).filter(counts).collect();
-        let precedes = |first: &usize, last: &usize| first == last || self.order.before[*last].contains(*first);
+        let precedes = |first: &usize, last: &usize| first == last || self.order.precedes(*first, *last);
+        // What precedes is also earlier in program order. Comparing places first rules out most pairs.
+        let place = |op: &usize| self.order.place[*op];
+        let ends: Vec<[usize; 2]> = left
+            .iter()
+            .map(|ops| [ops.iter().map(place).min().unwrap_or(0), ops.iter().map(place).max().unwrap_or(0)])
+            .collect();
         let mut later = vec![Vec::new(); problem.tensors()];
         for &t in &all {
             let same_size = |other: &&usize| **other != t && problem.bytes(**other) == problem.bytes(t);
+            let starts_later = |other: &&usize| ends[t][1] <= ends[**other][0];
             let is_later =
                 |other: &&usize| left[**other].iter().all(|last| left[t].iter().all(|first| precedes(first, last)));
-            later[t] = all.iter().filter(same_size).filter(is_later).map(|other| *other as u32).collect();
+            later[t] =
+                all.iter().filter(starts_later).filter(same_size).filter(is_later).map(|other| *other as u32).collect();
         }
         later
     }
@@ -134,56 +141,18 @@ fn options(problem: &Problem, constant: TensorId) -> Vec<End> {
     }
 }
 
-/// Which ops run before which others in every order.
-struct Precedence {
-    after: Vec<FixedBitSet>,
-    before: Vec<FixedBitSet>,
-}
-
-impl Precedence {
-    fn new(problem: &Problem) -> Self {
-        let n = problem.ops();
-        let graph = problem.graph;
-        let mut before = vec![FixedBitSet::with_capacity(n); n];
-        let mut last: Option<TaskId> = None;
-        for op in problem.program_order() {
-            let mut set = FixedBitSet::with_capacity(n);
-            let direct = graph.op(op).inputs.iter().filter_map(|t| graph.producer(*t));
-            for earlier in direct.chain(last.filter(|_| problem.order.is_some())) {
-                set.insert(earlier.index());
-                set.union_with(&before[earlier.index()]);
-            }
-            before[op.index()] = set;
-            last = Some(op);
-        }
-        let mut after = vec![FixedBitSet::with_capacity(n); n];
-        for (op, set) in before.iter().enumerate() {
-            set.ones().for_each(|earlier| after[earlier].insert(op));
-        }
-        Self { after, before }
-    }
-}
-
 fn life(problem: &Problem, order: &Precedence, tensor: usize) -> Life {
     let id = TensorId(tensor as u32);
     let graph = problem.graph;
     let producer = graph.producer(id).map(TaskId::index);
-    let chain = longest_chain(order, graph.consumers(id).iter().map(|op| op.index()).collect());
+    let chain = order.chain(graph.consumers(id).iter().map(|op| op.index()).collect());
     let mut since = producer;
     let mut spans = Vec::with_capacity(chain.len());
-    let list = |set: FixedBitSet| set.ones().map(|op| op as u32).collect::<Vec<u32>>();
     for &reader in &chain {
-        let mut span = order.before[reader].clone();
-        if let Some(use_before) = since {
-            span.intersect_with(&order.after[use_before]);
-        }
-        spans.push(list(span));
+        spans.push(order.between(since, Some(reader)));
         since = Some(reader);
     }
-    let tail = match since {
-        Some(last) => list(order.after[last].clone()),
-        None => (0..problem.ops() as u32).collect(),
-    };
+    let tail = order.between(since, None);
     let publish = problem.stores_count && graph.tensor(id).publish;
     Life {
         bytes: problem.bytes(tensor),
@@ -195,25 +164,4 @@ fn life(problem: &Problem, order: &Precedence, tensor: usize) -> Life {
         lasts: problem.lasts(tensor),
         publish,
     }
-}
-
-/// Returns the longest chain; of several, the one that a scan in topological order finds first.
-fn longest_chain(order: &Precedence, mut readers: Vec<usize>) -> Vec<usize> {
-    // Sorting by the number of preceding ops gives a topological order.
-    readers.sort_by_key(|op| (order.before[*op].count_ones(..), *op));
-    let mut best: Vec<(usize, Option<usize>)> = Vec::with_capacity(readers.len());
-    for (i, op) in readers.iter().enumerate() {
-        let link = (0..i)
-            .filter(|j| order.before[*op].contains(readers[*j]))
-            .max_by_key(|j| (best[*j].0, std::cmp::Reverse(*j)));
-        best.push((link.map_or(1, |j| best[j].0 + 1), link));
-    }
-    let mut at = (0..readers.len()).max_by_key(|i| (best[*i].0, std::cmp::Reverse(*i)));
-    let mut chain = Vec::new();
-    while let Some(i) = at {
-        chain.push(readers[i]);
-        at = best[i].1;
-    }
-    chain.reverse();
-    chain
 }

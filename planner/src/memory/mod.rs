@@ -16,6 +16,7 @@ mod evictions;
 mod lives;
 mod none;
 mod optimal;
+mod precedence;
 mod prices;
 mod problem;
 mod recompute;
@@ -214,8 +215,8 @@ pub struct Finish {
 pub struct Plan {
     /// The policy that made it.
     pub policy: Policy,
-    /// Whether this is the true answer of the policy: for `optimal`, that no plan is cheaper; for `roc`, that all
-    /// orders were searched.
+    /// Whether this is the true answer of the policy: for `optimal`, that no plan is cheaper, among those for which
+    /// `lower_bound_bytes` holds; for `roc`, that all orders were searched.
     pub exact: bool,
     /// Bytes copied to the device in the epoch.
     pub bytes_to_device: u64,
@@ -224,7 +225,8 @@ pub struct Plan {
     /// Most bytes on the device at once.
     pub peak_bytes: u64,
     /// Lower bound on the cost of any plan, of any policy and in any order that the request allows, in the objective's
-    /// measure.
+    /// measure. With more than [`Limit::LARGE_OPS`] ops, it is a bound on plans in program order alone, if the request
+    /// does not give another: see [`Plan::is_bound_to_order`].
     pub lower_bound_bytes: u64,
     /// The ops in the order in which they run.
     pub steps: Vec<Step>,
@@ -241,6 +243,11 @@ impl Plan {
             Objective::Both => self.bytes_to_device.saturating_add(self.bytes_to_host),
             Objective::Loads => self.bytes_to_device,
         }
+    }
+
+    /// Whether [`Plan::lower_bound_bytes`] holds for the order of this plan alone. In another order, less may move.
+    pub fn is_bound_to_order(&self) -> bool {
+        self.steps.len() > Limit::LARGE_OPS
     }
 
     /// Returns the order of the ops.
@@ -305,7 +312,7 @@ pub fn plan(graph: &TaskGraph, request: &Request) -> Result<Outcome, PlanError> 
     };
     let plan = match request.policy {
         Policy::None => baseline(schedule::plan_changes(&problem, Policy::None, &none::changes(&problem)), true),
-        Policy::Lru => baseline(cache::plan(&problem, cache::Rule::LeastRecent), true),
+        Policy::Lru => baseline(cache::plan(&problem, cache::Rule::LeastRecent, &cache::Clock::of_ops(&problem)), true),
         Policy::Roc => {
             let (schedule, exact) = roc::schedule(&problem, states / ROC_SHARE);
             baseline(schedule::plan(&problem, Policy::Roc, &schedule), exact)

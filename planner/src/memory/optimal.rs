@@ -1,7 +1,7 @@
 //! The policy `optimal`: minimises bytes. It starts from the best plan of the other policies, improves it with beams of
 //! growing width, and then tries to prove that nothing is cheaper.
 
-use super::cache::{self, Rule};
+use super::cache::{self, Clock, Rule};
 use super::lives::Lives;
 use super::prices::Prices;
 use super::problem::Problem;
@@ -22,20 +22,24 @@ const WIDE: (usize, usize) = (2048, 16);
 /// are tried in order, until a proof is found.
 const SHARES: [u64; 3] = [100, 1_000, 20_000];
 
-/// Sum of span lengths that an ascent of prices may visit in all its rounds.
-const SPAN_STEPS: usize = 200_000_000;
+/// Number of intervals and ops that an ascent of prices may visit in all its rounds.
+const INTERVAL_STEPS: usize = 20_000_000;
 
-/// With more pairs of an op and a tensor than this, nothing is searched or proven.
+/// With more pairs of an op and a tensor than this, nothing is searched.
 const MOST_PAIRS: usize = 4_000_000;
 
 /// With fewer states per op of a large graph than this, only the cache rules that know the future are tried, and nothing
 /// is searched or proven.
 const STATES_AN_OP: usize = 10;
 
-/// Returns a lower bound on the cost of any plan, from prices alone. `upper_bytes` is the cost of some plan.
+/// So many states are enough for any graph.
+const ENOUGH_STATES: usize = 100_000;
+
+/// Returns a lower bound on the cost of any plan, from prices alone: see [`Plan::lower_bound_bytes`]. `upper_bytes` is
+/// the cost of some plan.
 pub(super) fn lower_bound_bytes(problem: &Problem, upper_bytes: u64) -> u64 {
-    if problem.ops() * problem.tensors() > MOST_PAIRS {
-        return 0;
+    if problem.order.is_none() && problem.ops() > Limit::LARGE_OPS {
+        return lower_bound_bytes(&in_program_order(problem), upper_bytes);
     }
     let lives = Lives::new(problem);
     bytes_of(Prices::new(problem, &lives, upper_bytes, rounds(&lives)).bound())
@@ -50,16 +54,17 @@ pub(super) fn lower_bound_bytes(problem: &Problem, upper_bytes: u64) -> u64 {
 /// afterwards where they do not fit ([`repair`]).
 pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Plan {
     let mut best = Best { problem, objective, plan: None };
+    let clock = Clock::of_ops(problem);
     for rule in [Rule::FarthestNext, Rule::FarthestNextClean] {
-        best.offer_plan(cache::plan(problem, rule));
+        best.offer_plan(cache::plan(problem, rule, &clock));
     }
     // A request with so few states needs an answer at once, without a proof.
     let is_large = problem.ops() > Limit::LARGE_OPS;
-    if is_large && states < STATES_AN_OP * problem.ops() {
+    if is_large && states < ENOUGH_STATES.min(STATES_AN_OP * problem.ops()) {
         return best.finish(0);
     }
     best.offer_plan(schedule::plan_changes(problem, Policy::None, &none::changes(problem)));
-    best.offer_plan(cache::plan(problem, Rule::LeastRecent));
+    best.offer_plan(cache::plan(problem, Rule::LeastRecent, &clock));
     if is_large {
         return large(best, states);
     }
@@ -95,20 +100,34 @@ pub(super) fn plan(problem: &Problem, objective: Objective, states: usize) -> Pl
     best.finish(lower)
 }
 
-/// Plans a large graph: in program order, with cache rules and then beams. The lower bound is that of the prices.
+/// Plans a large graph: in program order, with cache rules, once by ops and once by prices, and then with beams. The
+/// lower bound is that of the prices.
 fn large(mut best: Best<'_, '_>, states: usize) -> Plan {
     let problem = best.problem;
-    let lower = lower_bound_bytes(problem, best.cost());
+    let ordered = in_program_order(problem);
+    let lives = Lives::new(&ordered);
+    let prices = Prices::new(&ordered, &lives, best.cost(), rounds(&lives));
+    let clock = Clock::of_prices(prices.sums());
+    for rule in [Rule::FarthestNext, Rule::FarthestNextClean] {
+        best.offer_plan(cache::plan(problem, rule, &clock));
+    }
+    let lower = bytes_of(prices.bound());
     if lower < best.cost() && problem.ops() * problem.tensors() <= MOST_PAIRS {
         let share = problem.tensors().div_ceil(Limit::LARGE_OPS);
-        in_order(problem, &mut best, states / share);
+        beams(&prices, &mut best, states / share);
     }
     best.finish(lower)
 }
 
+/// Returns the problem with its program order, in which intervals are ranges and prices are sharper.
+fn in_program_order<'g>(problem: &Problem<'g>) -> Problem<'g> {
+    Problem { order: Some(problem.program_order()), ..problem.clone() }
+}
+
 fn rounds(lives: &Lives) -> usize {
-    let steps = lives.lives.iter().flat_map(|life| life.spans.iter().chain([&life.tail])).map(Vec::len).sum::<usize>();
-    (SPAN_STEPS / steps.max(1)).clamp(8, ROUNDS)
+    let spans = lives.lives.iter().flat_map(|life| life.spans.iter().chain([&life.tail]));
+    let steps = lives.order.op.len() + spans.map(|span| span.0.len()).sum::<usize>();
+    (INTERVAL_STEPS / steps.max(1)).clamp(8, ROUNDS)
 }
 
 /// Searches the relaxed problem and offers what it finds to `best`. Returns a lower bound, and whether the relaxed
@@ -155,13 +174,17 @@ fn in_order(problem: &Problem, best: &mut Best, states: usize) {
     let order = best.plan.as_ref().map(Plan::order);
     let ordered = Problem { order, ..problem.clone() };
     let lives = Lives::new(&ordered);
-    let prices = Prices::new(&ordered, &lives, best.cost(), rounds(&lives));
+    beams(&Prices::new(&ordered, &lives, best.cost(), rounds(&lives)), best, states);
+}
+
+/// Improves the best plan with beams, in the order of the prices' problem.
+fn beams(prices: &Prices<'_, '_>, best: &mut Best, states: usize) {
     let mut left = states;
     for (width, most) in BEAMS {
         if bytes_of(prices.bound()) >= best.cost() {
             break;
         }
-        let found = Search::new(&ordered, &lives, &prices, best.cost()).beam(width, most, left);
+        let found = Search::new(prices.problem, prices.lives, prices, best.cost()).beam(width, most, left);
         left = left.saturating_sub(found.states);
         if let Some(schedule) = &found.schedule {
             best.offer(schedule);

@@ -18,7 +18,10 @@
 //! Prices are found by subgradient steps in floating point, then rounded to multiples of 2^-16. The bound is then
 //! computed in integers, so that rounding errors cannot make it wrong.
 
+use std::cell::OnceCell;
+
 use super::lives::{Carried, End, Life, Lives};
+use super::precedence::Span;
 use super::problem::Problem;
 
 /// Costs have units of 2^-16 bytes.
@@ -29,15 +32,16 @@ pub(super) fn cost(bytes: u64) -> i128 {
     i128::from(bytes) << SHIFT
 }
 
-/// The prices of a problem.
+/// The prices of a problem. Ops are counted by their place in the order of [`Lives::order`].
 pub(super) struct Prices<'p, 'g> {
     pub problem: &'p Problem<'g>,
     pub lives: &'p Lives,
     /// Bytes of the capacity that an op leaves for tensors that it does not use.
     room: Vec<u64>,
-    price: Vec<i128>,
-    /// For each op, the tensors whose future cost it changes.
-    pub touched: Vec<Vec<u32>>,
+    /// For each place, the sum of the prices of all ops before it; at the end, that of all.
+    sums: Vec<i128>,
+    /// For each op, the tensors whose future cost it changes, once a search asks for them.
+    touched: OnceCell<Vec<Vec<u32>>>,
 }
 
 /// The remaining cost of a value by its state: absent (or not made yet), clean, dirty.
@@ -60,40 +64,37 @@ impl Ledger {
     }
 }
 
+/// The ops that are done. In a fixed order they are the first `first` places.
+#[derive(Clone, Copy)]
+struct Done<'d> {
+    ops: &'d [bool],
+    first: usize,
+}
+
 impl<'p, 'g> Prices<'p, 'g> {
     /// Finds prices. `upper_bytes` is the cost of some plan.
     ///
     /// # Cost
-    /// O(`rounds` x length of all spans).
+    /// O(`rounds` x ranges of all spans), and the length of all spans if there are not more than [`MOST_STAYING`].
     pub fn new(problem: &'p Problem<'g>, lives: &'p Lives, upper_bytes: u64, rounds: usize) -> Self {
-        let mut touched = vec![Vec::new(); problem.ops()];
-        for (op, touched) in touched.iter_mut().enumerate() {
-            touched.extend(problem.need[op].iter().map(|t| *t as u32));
-        }
-        for (t, life) in lives.lives.iter().enumerate().filter(|(_, life)| life.room > 0) {
-            life.spans.iter().chain([&life.tail]).flatten().for_each(|op| touched[*op as usize].push(t as u32));
-        }
-        for list in &mut touched {
-            list.sort_unstable();
-            list.dedup();
-        }
-        // For each op the sizes of what may stay while it runs.
-        let mut staying = vec![Vec::new(); problem.ops()];
-        for life in lives.lives.iter().filter(|life| life.room > 0) {
-            let intervals = life.spans.iter().chain(life.lasts.then_some(&life.tail));
-            intervals.flatten().for_each(|op| staying[*op as usize].push(life.room));
-        }
-        let room = staying.into_iter().enumerate().map(|(op, sizes)| room(problem, op, sizes)).collect();
-        let mut prices = Self { problem, lives, room, price: vec![0; problem.ops()], touched };
+        let room = rooms(problem, lives);
+        let sums = vec![0; problem.ops() + 1];
+        let mut prices = Self { problem, lives, room, sums, touched: OnceCell::new() };
         prices.ascend(upper_bytes, rounds);
         prices
+    }
+
+    /// Returns the sums of the prices of all ops before each place.
+    pub fn sums(&self) -> &[i128] {
+        &self.sums
     }
 
     /// Returns the ledger before the first op.
     pub fn ledger(&self) -> Ledger {
         let done = vec![false; self.problem.ops()];
-        let futures: Vec<[Future; 3]> = (0..self.problem.tensors()).map(|t| self.futures(t, &done)).collect();
-        let rent: i128 = self.price.iter().zip(&self.room).map(|(p, r)| p * i128::from(*r)).sum();
+        let done = Done { ops: &done, first: 0 };
+        let futures: Vec<[Future; 3]> = (0..self.problem.tensors()).map(|t| self.futures(t, done)).collect();
+        let rent: i128 = (0..self.room.len()).map(|at| self.price(at) * i128::from(self.room[at])).sum();
         let base = futures.iter().map(|f| f[0][0]).sum::<i128>() - rent;
         Ledger { futures, base }
     }
@@ -101,8 +102,10 @@ impl<'p, 'g> Prices<'p, 'g> {
     /// Returns the ledger after one more op, which `done` already includes.
     pub fn after(&self, ledger: &Ledger, op: usize, done: &[bool]) -> Ledger {
         let mut next = ledger.clone();
-        next.base += self.price[op] * i128::from(self.room[op]);
-        for &t in &self.touched[op] {
+        let at = self.lives.order.place[op];
+        next.base += self.price(at) * i128::from(self.room[at]);
+        let done = Done { ops: done, first: at + 1 };
+        for &t in &self.touched.get_or_init(|| touched(self.problem, self.lives))[op] {
             let t = t as usize;
             next.base -= next.futures[t][0][0];
             next.futures[t] = self.futures(t, done);
@@ -119,7 +122,11 @@ impl<'p, 'g> Prices<'p, 'g> {
         ledger.base + fixed + open
     }
 
-    fn futures(&self, t: usize, done: &[bool]) -> [Future; 3] {
+    fn price(&self, place: usize) -> i128 {
+        self.sums[place + 1] - self.sums[place]
+    }
+
+    fn futures(&self, t: usize, done: Done<'_>) -> [Future; 3] {
         let life = &self.lives.lives[t];
         let mut futures = [[0; 3]; 3];
         futures[0] = self.future(t, End::Away, done);
@@ -130,16 +137,22 @@ impl<'p, 'g> Prices<'p, 'g> {
         futures
     }
 
-    fn rent(&self, life: &Life, span: &[u32], done: &[bool]) -> i128 {
-        let open = span.iter().map(|op| *op as usize).filter(|op| !done[*op]);
-        i128::from(life.room) * open.map(|op| self.price[op]).sum::<i128>()
+    fn rent(&self, life: &Life, span: &Span, done: Done<'_>) -> i128 {
+        let order = &self.lives.order;
+        let between = |start: usize, end: usize| self.sums[end.max(start)] - self.sums[start];
+        let rent: i128 = if done.first == 0 || order.is_total() {
+            span.0.iter().map(|run| between((run.start as usize).max(done.first), run.end as usize)).sum()
+        } else {
+            span.places().filter(|at| !done.ops[order.op[*at]]).map(|at| self.price(at)).sum()
+        };
+        i128::from(life.room) * rent
     }
 
-    fn future(&self, t: usize, end: End, done: &[bool]) -> Future {
+    fn future(&self, t: usize, end: End, done: Done<'_>) -> Future {
         let life = &self.lives.lives[t];
         let copy = cost(life.bytes);
         let store = if self.problem.stores_count { copy } else { 0 };
-        let first = life.chain.iter().take_while(|op| done[**op]).count();
+        let first = life.chain.iter().take_while(|op| done.ops[**op]).count();
         let stays_at_end = life.lasts && end != End::Away;
         let (mut all_stay, mut cheapest, mut after_first) = (0, 0, 0);
         let tail = stays_at_end.then_some(&life.tail);
@@ -150,13 +163,13 @@ impl<'p, 'g> Prices<'p, 'g> {
             after_first += if i == 0 { 0 } else { rent.min(copy) };
         }
         let is_read = first < life.chain.len()
-            || self.problem.graph.consumers(crate::tasks::TensorId(t as u32)).iter().any(|op| !done[op.index()]);
+            || self.problem.graph.consumers(crate::tasks::TensorId(t as u32)).iter().any(|op| !done.ops[op.index()]);
         let absent = if is_read || stays_at_end { copy + after_first } else { 0 };
         let clean = cheapest;
         let dirty = if life.lasts && end != End::Dirty { store + clean } else { all_stay.min(store + clean) };
         match life.producer {
-            Some(op) if !done[op] && life.publish => [store + clean; 3],
-            Some(op) if !done[op] => [if self.problem.stores_count { dirty } else { clean }; 3],
+            Some(op) if !done.ops[op] && life.publish => [store + clean; 3],
+            Some(op) if !done.ops[op] => [if self.problem.stores_count { dirty } else { clean }; 3],
             _ => [absent, clean, dirty],
         }
     }
@@ -170,10 +183,13 @@ impl<'p, 'g> Prices<'p, 'g> {
         let mut best = (f64::NEG_INFINITY, price.clone());
         let mut direction = vec![0.0; n];
         let (mut pace, mut stalled) = (1.0, 0);
+        let mut relaxation = Relaxation::new(self);
         for _ in 0..rounds {
-            let (value, kept) = self.relaxed(&price);
+            let value = relaxation.solve(&price);
             if value > best.0 + 1e-7 * upper.abs() {
-                (best, stalled) = ((value, price.clone()), 0);
+                stalled = 0;
+                best.0 = value;
+                best.1.clone_from(&price);
             } else {
                 stalled += 1;
                 if stalled == 12 {
@@ -190,11 +206,12 @@ impl<'p, 'g> Prices<'p, 'g> {
             if gap <= 0.5 {
                 break;
             }
-            for (op, d) in direction.iter_mut().enumerate() {
-                let over = kept[op] - self.room[op] as f64;
-                *d = if price[op] == 0.0 && over < 0.0 { 0.0 } else { over + 0.5 * *d };
+            let mut norm = 0.0;
+            for (at, d) in direction.iter_mut().enumerate() {
+                let over = relaxation.kept[at] - self.room[at] as f64;
+                *d = if price[at] == 0.0 && over < 0.0 { 0.0 } else { over + 0.5 * *d };
+                norm += *d * *d;
             }
-            let norm: f64 = direction.iter().map(|d| d * d).sum();
             if norm == 0.0 {
                 break;
             }
@@ -202,42 +219,123 @@ impl<'p, 'g> Prices<'p, 'g> {
             price.iter_mut().zip(&direction).for_each(|(p, d)| *p = (*p + step * d).clamp(0.0, 4.0 * n as f64));
         }
         let scale = f64::from(1u32 << SHIFT);
-        self.price = best.1.iter().map(|p| (p * scale).round() as i128).collect();
+        for (at, price) in best.1.iter().enumerate() {
+            self.sums[at + 1] = self.sums[at] + (price * scale).round() as i128;
+        }
         if self.bound() < 0 {
-            self.price.fill(0);
+            self.sums.fill(0);
         }
     }
+}
 
-    /// Returns the value of the relaxation at these prices, and how many bytes stay at each op.
-    fn relaxed(&self, price: &[f64]) -> (f64, Vec<f64>) {
-        let mut kept = vec![0.0; price.len()];
-        let mut value = -price.iter().zip(&self.room).map(|(p, r)| p * *r as f64).sum::<f64>();
-        let mut settled = vec![false; self.problem.tensors()];
-        let lives = &self.lives.lives;
-        for carried in self.lives.open.iter().chain(&self.lives.fixed) {
-            let choice = |end: &End| {
-                let status = *end as usize;
-                let before = choose(&lives[carried.before], price, status, *end, self.problem.stores_count);
-                if carried.before == carried.after {
-                    return (before.0, vec![(carried.before, before.1)]);
+/// The relaxed problem in floating point.
+struct Relaxation<'a, 'p, 'g> {
+    prices: &'a Prices<'p, 'g>,
+    /// How many bytes stay at each op.
+    kept: Vec<f64>,
+    /// For each place, the sum of the prices before it.
+    sums: Vec<f64>,
+    /// Values that the next epoch inherits. They are settled with their constants.
+    carried: Vec<bool>,
+    /// The rents of a value's intervals, the tail last.
+    rents: Vec<f64>,
+}
+
+impl<'a, 'p, 'g> Relaxation<'a, 'p, 'g> {
+    fn new(prices: &'a Prices<'p, 'g>) -> Self {
+        let mut carried = vec![false; prices.problem.tensors()];
+        for constant in prices.lives.open.iter().chain(&prices.lives.fixed) {
+            (carried[constant.before], carried[constant.after]) = (true, true);
+        }
+        let places = prices.problem.ops() + 1;
+        Self { prices, kept: vec![0.0; places], sums: vec![0.0; places], carried, rents: Vec::new() }
+    }
+
+    /// Returns the value of the relaxation at these prices, and sets `kept`.
+    fn solve(&mut self, price: &[f64]) -> f64 {
+        let prices = self.prices;
+        self.kept.fill(0.0);
+        price.iter().enumerate().for_each(|(at, price)| self.sums[at + 1] = self.sums[at] + price);
+        let mut value = -price.iter().zip(&prices.room).map(|(p, r)| p * *r as f64).sum::<f64>();
+        for constant in prices.lives.open.iter().chain(&prices.lives.fixed) {
+            let mut cheapest = (f64::INFINITY, End::Away);
+            for &end in &constant.options {
+                let cost = self.settle_constant(constant, end, false);
+                if cost < cheapest.0 {
+                    cheapest = (cost, end);
                 }
-                let after = choose(&lives[carried.after], price, 0, *end, self.problem.stores_count);
-                (before.0 + after.0, vec![(carried.before, before.1), (carried.after, after.1)])
-            };
-            let cheapest = carried.options.iter().map(choice).min_by(|a, b| a.0.total_cmp(&b.0));
-            let (cost, stays) = cheapest.expect("a constant has an option");
-            value += cost;
-            for (t, stays) in stays {
-                settled[t] = true;
-                stay(&lives[t], &stays, &mut kept);
+            }
+            value += self.settle_constant(constant, cheapest.1, true);
+        }
+        for (t, life) in prices.lives.lives.iter().enumerate() {
+            if !self.carried[t] && life.bytes > 0 {
+                value += self.settle(life, 0, End::Away, true);
             }
         }
-        for (_, life) in lives.iter().enumerate().filter(|(t, life)| !settled[*t] && life.bytes > 0) {
-            let (cost, stays) = choose(life, price, 0, End::Away, self.problem.stores_count);
-            value += cost;
-            stay(life, &stays, &mut kept);
+        // So far, each interval that stays was noted at its ends.
+        let mut held = 0.0;
+        for kept in &mut self.kept {
+            held += *kept;
+            *kept = held;
         }
-        (value, kept)
+        value
+    }
+
+    fn settle_constant(&mut self, constant: &Carried, end: End, stays: bool) -> f64 {
+        let lives = &self.prices.lives.lives;
+        let mut cost = self.settle(&lives[constant.before], end as usize, end, stays);
+        if constant.before != constant.after {
+            cost += self.settle(&lives[constant.after], 0, end, stays);
+        }
+        cost
+    }
+
+    /// Returns the cheapest future cost of a value at the start of the epoch. With `stays`, also notes the intervals in
+    /// which it stays.
+    fn settle(&mut self, life: &Life, status: usize, end: End, stays: bool) -> f64 {
+        let copy = life.bytes as f64;
+        let stores_count = self.prices.problem.stores_count;
+        let store = if stores_count { copy } else { 0.0 };
+        let tail = (life.lasts && end != End::Away).then_some(&life.tail);
+        self.rents.clear();
+        let (mut all, mut cheapest) = (0.0, 0.0);
+        for span in life.spans.iter().chain(tail) {
+            let prices = span.0.iter().map(|run| self.sums[run.end as usize] - self.sums[run.start as usize]);
+            let rent = life.room as f64 * prices.sum::<f64>();
+            self.rents.push(rent);
+            all += rent;
+            cheapest += rent.min(copy);
+        }
+        let must_store = life.lasts && end != End::Dirty;
+        let (mut first, mut always) = (0, false);
+        let cost = match (life.producer, status) {
+            (None, 0) if self.rents.is_empty() => 0.0,
+            (None, 0) => {
+                first = 1;
+                cheapest - self.rents[0].min(copy) + copy
+            }
+            (None, 1) => cheapest,
+            (Some(_), _) if life.publish => store + cheapest,
+            (Some(_), _) if !stores_count => cheapest,
+            _ if must_store => store + cheapest,
+            _ if all < store + cheapest => {
+                always = true;
+                all
+            }
+            _ => store + cheapest,
+        };
+        if stays {
+            let room = life.room as f64;
+            for (i, span) in life.spans.iter().chain(tail).enumerate() {
+                if i >= first && (always || self.rents[i] < copy) {
+                    for run in &span.0 {
+                        self.kept[run.start as usize] += room;
+                        self.kept[run.end as usize] -= room;
+                    }
+                }
+            }
+        }
+        cost
     }
 }
 
@@ -255,44 +353,54 @@ pub(super) fn least(ledger: &Ledger, carried: &Carried) -> i128 {
     carried.options.iter().map(|end| inherit(ledger, carried, *end)).min().expect("a constant has an option")
 }
 
-/// Returns the cheapest future cost of a value at the start of the epoch, and whether it stays in each of its
-/// intervals, the tail last.
-fn choose(life: &Life, price: &[f64], status: usize, end: End, stores_count: bool) -> (f64, Vec<bool>) {
-    let copy = life.bytes as f64;
-    let store = if stores_count { copy } else { 0.0 };
-    let tail = (life.lasts && end != End::Away).then_some(&life.tail);
-    let rents: Vec<f64> = life
-        .spans
-        .iter()
-        .chain(tail)
-        .map(|span| life.room as f64 * span.iter().map(|op| price[*op as usize]).sum::<f64>())
-        .collect();
-    let all: f64 = rents.iter().sum();
-    let mut stays: Vec<bool> = rents.iter().map(|rent| *rent < copy).collect();
-    let cheapest: f64 = rents.iter().map(|rent| rent.min(copy)).sum();
-    let must_store = life.lasts && end != End::Dirty;
-    match (life.producer, status) {
-        (None, 0) => {
-            if let Some(first) = stays.first_mut() {
-                let saved = rents[0].min(copy);
-                *first = false;
-                return (cheapest - saved + copy, stays);
-            }
-            (0.0, stays)
-        }
-        (None, 1) => (cheapest, stays),
-        (Some(_), _) if life.publish => (store + cheapest, stays),
-        (Some(_), _) if !stores_count => (cheapest, stays),
-        _ if must_store => (store + cheapest, stays),
-        _ if all < store + cheapest => (all, vec![true; rents.len()]),
-        _ => (store + cheapest, stays),
+/// Returns, for each op, the tensors whose future cost it changes.
+fn touched(problem: &Problem, lives: &Lives) -> Vec<Vec<u32>> {
+    let mut touched = vec![Vec::new(); problem.ops()];
+    for (op, touched) in touched.iter_mut().enumerate() {
+        touched.extend(problem.need[op].iter().map(|t| *t as u32));
     }
+    for (t, life) in lives.lives.iter().enumerate().filter(|(_, life)| life.room > 0) {
+        let places = life.spans.iter().chain([&life.tail]).flat_map(Span::places);
+        places.for_each(|at| touched[lives.order.op[at]].push(t as u32));
+    }
+    for list in &mut touched {
+        list.sort_unstable();
+        list.dedup();
+    }
+    touched
 }
 
-fn stay(life: &Life, stays: &[bool], kept: &mut [f64]) {
-    for (span, _) in life.spans.iter().chain([&life.tail]).zip(stays).filter(|(_, stays)| **stays) {
-        span.iter().for_each(|op| kept[*op as usize] += life.room as f64);
+/// Most pairs of an op and a tensor that may stay while it runs, for which sums of sizes are compared with the room.
+const MOST_STAYING: usize = 4_000_000;
+
+/// Returns, for each place, the bytes that its op leaves for other tensors: at most as many as can be used.
+fn rooms(problem: &Problem, lives: &Lives) -> Vec<u64> {
+    let n = problem.ops();
+    let intervals = |life: &'_ Life| {
+        let spans = if life.room > 0 { &life.spans[..] } else { &[] };
+        let tail = (life.room > 0 && life.lasts).then(|| life.tail.clone());
+        spans.iter().cloned().chain(tail).flat_map(|span| span.0).collect::<Vec<_>>()
+    };
+    // What may stay at each place, first as differences.
+    let (mut bytes, mut count) = (vec![0i128; n + 1], 0usize);
+    for life in &lives.lives {
+        for run in intervals(life) {
+            bytes[run.start as usize] += i128::from(life.room);
+            bytes[run.end as usize] -= i128::from(life.room);
+            count += run.len();
+        }
     }
+    (1..=n).for_each(|at| bytes[at] += bytes[at - 1]);
+    let free =
+        |at: usize| problem.capacity_bytes - problem.graph.op_bytes(crate::tasks::TaskId(lives.order.op[at] as u32));
+    if count > MOST_STAYING {
+        return (0..n).map(|at| free(at).min(u64::try_from(bytes[at]).unwrap_or(u64::MAX))).collect();
+    }
+    let mut staying = vec![Vec::new(); n];
+    for life in &lives.lives {
+        intervals(life).into_iter().flatten().for_each(|at| staying[at as usize].push(life.room));
+    }
+    staying.into_iter().enumerate().map(|(at, sizes)| room(free(at), sizes)).collect()
 }
 
 /// Most distinct sums that are tracked.
@@ -300,8 +408,7 @@ const SUMS: usize = 512;
 
 /// Returns the greatest sum of sizes that can stay while an op runs. Large tensors stay whole or not at all; the
 /// remaining small ones may stay in part.
-fn room(problem: &Problem, op: usize, mut sizes: Vec<u64>) -> u64 {
-    let room = problem.capacity_bytes - problem.graph.op_bytes(crate::tasks::TaskId(op as u32));
+fn room(room: u64, mut sizes: Vec<u64>) -> u64 {
     let sum = |sizes: &[u64]| sizes.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
     if sum(&sizes) <= room {
         return sum(&sizes);

@@ -144,7 +144,8 @@ impl<'a> Problem<'a> {
 
     /// Whether an op that is not done reads the tensor.
     pub fn is_read(&self, tensor: usize, done: &FixedBitSet) -> bool {
-        self.graph.consumers(TensorId(tensor as u32)).iter().any(|op| !done.contains(op.index()))
+        // The last reader is the one that is most likely to be left.
+        self.graph.consumers(TensorId(tensor as u32)).iter().rev().any(|op| !done.contains(op.index()))
     }
 
     /// Whether it is useful to keep the tensor after the `done` ops: an op of this epoch or the next reads it, or it

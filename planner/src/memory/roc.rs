@@ -19,6 +19,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use fixedbitset::FixedBitSet;
 
+use super::Limit;
 use super::evictions::{Candidate, evictions};
 use super::problem::Problem;
 use super::schedule::{Schedule, Turn};
@@ -26,10 +27,12 @@ use crate::tasks::{TaskId, TensorId, TensorKind};
 
 /// Returns the schedule, and whether it is the optimum over all orders that the request allows.
 ///
-/// Beyond `states` states, it returns the best schedule in program order. If that takes as many states again, it
-/// returns the schedule with the eviction set that is tried first at each op.
+/// Beyond `states` states, and with more than [`Limit::LARGE_OPS`] ops, it returns the best schedule in program order. If
+/// that takes as many states again, it returns the schedule with the eviction set that is tried first at each op.
 pub(super) fn schedule(problem: &Problem, states: usize) -> (Schedule, bool) {
-    if let Some(found) = Search::new(problem, problem.order.clone()).best(states, states) {
+    let is_large = problem.order.is_none() && problem.ops() > Limit::LARGE_OPS;
+    let found = if is_large { None } else { Search::new(problem, problem.order.clone()).best(states, states) };
+    if let Some(found) = found {
         return (found, true);
     }
     let order = Some(problem.program_order());

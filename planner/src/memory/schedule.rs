@@ -75,7 +75,13 @@ impl Residency {
 /// # Cost
 /// O(ops x tensors).
 pub(super) fn plan(problem: &Problem, policy: Policy, schedule: &Schedule) -> Plan {
-    play(problem, policy, |epoch| schedule.iter().for_each(|turn| epoch.turn(turn)))
+    let ops = |epoch: &mut Run<'_, '_>| schedule.iter().for_each(|turn| epoch.turn(turn));
+    let end = || {
+        let mut epoch = Run::new(problem, policy, Boundary::default());
+        ops(&mut epoch);
+        epoch.state.project(problem)
+    };
+    play(problem, policy, end, ops)
 }
 
 /// Does the same for changes.
@@ -83,24 +89,25 @@ pub(super) fn plan(problem: &Problem, policy: Policy, schedule: &Schedule) -> Pl
 /// # Cost
 /// O(tensors + changes x readers of a tensor).
 pub(super) fn plan_changes(problem: &Problem, policy: Policy, changes: &Changes) -> Plan {
-    play(problem, policy, |epoch| {
-        epoch.turn(&changes.first);
-        changes.rest.iter().for_each(|change| epoch.change(change.op, change.leave.clone(), &change.come));
-    })
+    play(
+        problem,
+        policy,
+        || changes.end(problem),
+        |epoch| {
+            epoch.turn(&changes.first);
+            changes.rest.iter().for_each(|change| epoch.change(change.op, change.leave.clone(), &change.come));
+        },
+    )
 }
 
-fn play(problem: &Problem, policy: Policy, ops: impl Fn(&mut Run<'_, '_>)) -> Plan {
+/// Runs the ops of an epoch. `end` returns what an epoch that starts empty leaves for the next.
+fn play(problem: &Problem, policy: Policy, end: impl FnOnce() -> Boundary, ops: impl Fn(&mut Run<'_, '_>)) -> Plan {
     let start = match &problem.epoch {
         Epoch::Cold => Boundary::default(),
         Epoch::Boundary(boundary) => boundary.clone(),
-        Epoch::Steady => {
-            // What is on the device at the end depends on the last turn only, and whether next values were stored
-            // depends on this epoch only. So an epoch that starts empty has the same end as one that starts with that
-            // end.
-            let mut epoch = Run::new(problem, policy, Boundary::default());
-            ops(&mut epoch);
-            epoch.state.project(problem)
-        }
+        // What is on the device at the end depends on the last turn only, and whether next values were stored depends on
+        // this epoch only. So an epoch that starts empty has the same end as one that starts with that end.
+        Epoch::Steady => end(),
     };
     let mut epoch = Run::new(problem, policy, start);
     ops(&mut epoch);
@@ -108,6 +115,28 @@ fn play(problem: &Problem, policy: Policy, ops: impl Fn(&mut Run<'_, '_>)) -> Pl
         epoch.finish(boundary);
     }
     epoch.plan
+}
+
+impl Changes {
+    /// Returns what is left for the next epoch.
+    fn end(&self, problem: &Problem) -> Boundary {
+        let mut state = Residency { resident: self.first.during.clone(), dirty: problem.empty() };
+        let made = |state: &mut Residency, op: TaskId| {
+            let outputs = problem.graph.op(op).outputs.iter();
+            let kept = outputs.filter(|t| problem.stores_count && !problem.graph.tensor(**t).publish);
+            state.dirty.extend(kept.map(|t| t.index()));
+        };
+        made(&mut state, self.first.op);
+        for change in &self.rest {
+            for &t in &change.leave {
+                state.resident.remove(t);
+                state.dirty.remove(t);
+            }
+            state.resident.extend(change.come.iter().copied());
+            made(&mut state, change.op);
+        }
+        state.project(problem)
+    }
 }
 
 /// A running epoch.
