@@ -4,6 +4,7 @@ mod common;
 #[path = "common/training.rs"]
 mod training;
 
+mod advance;
 mod checker;
 mod exhaustive;
 mod properties;
