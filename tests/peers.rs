@@ -1,6 +1,7 @@
 //! Rows that are copied between devices: the same bits as through the host, and bytes as planned, counted separately.
 
 use crate::common::Tier;
+use crate::common::curve::peaks_within_plan;
 use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::forecast::{DryRun, Subject};
 use lapidary::model::ModelConfig;
@@ -37,8 +38,7 @@ fn train(builder: TrainerBuilder<'_>, epochs: usize) -> Result<Run, Error> {
         bits.push(done.loss.to_bits());
         last = Some(done);
     }
-    let peaks = trainer.peak_device_bytes();
-    assert_eq!(peaks, trainer.planned_peak_device_bytes());
+    let peaks = peaks_within_plan(&trainer);
     for (_, weight) in trainer.weights()?.iter() {
         bits.extend(weight.data.iter().map(|x| u64::from(x.to_bits())));
     }

@@ -187,6 +187,22 @@ pub trait Device: Send {
     /// The error of the call behind the event, or of an earlier one.
     fn wait(&self, event: Event) -> Result<()>;
 
+    /// Whether `event` has happened, as far as the device knows without waiting: `false` may mean that it does not know.
+    fn has_happened(&self, event: Event) -> bool {
+        event == Event::DONE
+    }
+
+    /// Blocks until all events of one of the `groups` have happened, and returns its index. A device that cannot wait for
+    /// several at once waits for the first.
+    ///
+    /// # Errors
+    /// As [`Device::wait`].
+    /// # Panics
+    /// If there is no group.
+    fn wait_any(&self, groups: &[[Event; 3]]) -> Result<usize> {
+        groups[0].iter().try_for_each(|&event| self.wait(event)).map(|()| 0)
+    }
+
     /// Returns what the device measured to choose between two ways to run a call, one line of text each.
     fn autotuned(&self) -> Vec<String> {
         Vec::new()

@@ -140,6 +140,19 @@ impl<E: Engine> Lanes<E> {
         self.progress.wait(event)
     }
 
+    /// Returns whether the job behind `event` is done.
+    pub(crate) fn has_happened(&self, event: Event) -> bool {
+        self.progress.state.lock().has_done(event)
+    }
+
+    /// Waits until all jobs of one of the groups are done, and returns its index; 0 if the device has failed.
+    pub(crate) fn wait_any(&self, groups: &[[Event; 3]]) -> usize {
+        let done = |state: &State| groups.iter().position(|events| events.iter().all(|&event| state.has_done(event)));
+        let mut state = self.progress.state.lock();
+        self.progress.changed.wait_while(&mut state, |state| done(state).is_none() && state.failure.is_none());
+        done(&state).unwrap_or(0)
+    }
+
     /// Returns the failure, if there is one: with its cause the first time, then as [`Error::Failed`].
     pub(crate) fn check(&self) -> Result<()> {
         let mut state = self.progress.state.lock();
@@ -173,11 +186,17 @@ pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a message".into())
 }
 
+impl State {
+    fn has_done(&self, event: Event) -> bool {
+        let (lane, number) = lane_and_number(event);
+        self.done[lane] >= number
+    }
+}
+
 impl Progress {
     fn wait(&self, event: Event) -> bool {
-        let (lane, number) = lane_and_number(event);
         let mut state = self.state.lock();
-        self.changed.wait_while(&mut state, |state| state.done[lane] < number && state.failure.is_none());
+        self.changed.wait_while(&mut state, |state| !state.has_done(event) && state.failure.is_none());
         state.failure.is_none()
     }
 

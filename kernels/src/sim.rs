@@ -143,6 +143,15 @@ impl Device for SimDevice {
         self.lanes.check()
     }
 
+    fn has_happened(&self, event: Event) -> bool {
+        self.lanes.has_happened(event)
+    }
+
+    fn wait_any(&self, groups: &[[Event; 3]]) -> Result<usize> {
+        let happened = self.lanes.wait_any(groups);
+        self.lanes.check().map(|()| happened)
+    }
+
     fn record(&self, on: bool) {
         self.lanes.engine().recorder.record(on);
     }

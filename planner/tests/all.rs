@@ -6,6 +6,7 @@ mod tiled;
 #[path = "common/training.rs"]
 mod training;
 
+mod advance;
 mod checker;
 mod exhaustive;
 mod properties;

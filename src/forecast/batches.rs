@@ -7,7 +7,7 @@ use lapidary_cost_model::Profile;
 use lapidary_planner::memory::Epoch;
 
 use super::DryRun;
-use super::predict::script_seconds;
+use super::timeline::script_seconds;
 use crate::error::{Error, Result};
 use crate::lower::{FeatureData, Inputs, Lowered, Sizes, Tiling, lower};
 use crate::plan::{DeviceBudget, Method, Script, Sequence, plan_sequence};

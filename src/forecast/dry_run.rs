@@ -9,7 +9,8 @@ use lapidary_cost_model::Profile;
 use lapidary_kernels::{Slot, StorageType};
 use lapidary_planner::memory::{Epoch, Limit, Objective, Plan, Policy};
 
-use super::predict::{call_seconds, script_seconds, vertex_seconds};
+use super::predict::{call_seconds, vertex_seconds};
+use super::timeline::script_seconds;
 use super::traffic::Job;
 use super::{
     CurvePoint, DeviceForecast, Forecast, Network, PartForecast, PlanForecast, PolicyForecast, Shape, StepForecast,
@@ -668,7 +669,7 @@ impl PlannedCut {
                 op: action.name.clone(),
                 store: names(&action.store),
                 evict: names(&action.evict),
-                load: names(&action.load),
+                load: names(&[&action.load[..], &action.ahead].concat()),
             };
             DeviceForecast {
                 exact: plan.is_none_or(|plan| plan.exact),

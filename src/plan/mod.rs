@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use lapidary_kernels::Slot;
 use lapidary_planner::check::{self, check, check_joint};
-use lapidary_planner::memory::{Boundary, Epoch, Limit, Objective, Outcome, Plan, Policy, Request, plan};
+use lapidary_planner::memory::{Boundary, Epoch, Limit, Objective, Outcome, Plan, Policy, Request, advance, plan};
 use lapidary_planner::tasks::TaskError;
 use serde::{Deserialize, Serialize};
 
@@ -322,7 +322,8 @@ fn plan_device(
     let order = if budget.in_place { Some(tasks.graph.order().to_vec()) } else { order };
     let request = Request { policy, objective, epoch: epoch.clone(), capacity_bytes, order, limit };
     let made = match plan(&tasks.graph, &request).expect("the request is made of the graph's own ids") {
-        Outcome::Feasible(plan) => plan,
+        Outcome::Feasible(plan) if budget.in_place => plan,
+        Outcome::Feasible(plan) => advance(&tasks.graph, &plan, capacity_bytes),
         Outcome::Infeasible { needed_bytes } => return Err(does_not_fit(budget, needed_bytes)),
     };
     if made.peak_bytes > budget.capacity_bytes {

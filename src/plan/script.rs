@@ -8,7 +8,8 @@ use lapidary_planner::memory::Plan;
 use super::Tasks;
 use crate::lower::{Lowered, LoweredStep};
 
-/// One kernel call with the copies around it: stores, then evictions, then loads, then the call, then publishing.
+/// One kernel call with the copies around it: stores, then evictions, then loads, then the call, then publishing and loads
+/// for later calls.
 #[derive(Clone, Debug)]
 pub struct Action {
     /// Name of the operation.
@@ -21,8 +22,11 @@ pub struct Action {
     pub store: Vec<Slot>,
     /// Slots that are freed then.
     pub evict: Vec<Slot>,
-    /// Slots that are copied to the device then.
+    /// Slots that are copied to the device then, and that the call reads.
     pub load: Vec<Slot>,
+    /// Slots that are copied to the device as soon as there is room, for a later call. The room is planned from this
+    /// action on.
+    pub ahead: Vec<Slot>,
     /// Outputs that are copied to the host after the call.
     pub publish: Vec<Slot>,
 }
@@ -54,7 +58,7 @@ impl Script {
     /// Whether the script copies nothing between its first call and its last.
     pub fn copies_nothing(&self) -> bool {
         let of_action = |action: &Action| {
-            let copied = [&action.store, &action.load, &action.publish];
+            let copied = [&action.store, &action.load, &action.ahead, &action.publish];
             copied.iter().all(|slots| slots.is_empty()) && !action.call.fetches()
         };
         let [store, _, load] = &self.finish;
@@ -71,7 +75,7 @@ impl Script {
             script.actions.iter().flat_map(copied).map(|slots| bytes(slots)).sum()
         };
         let [store, _, load] = &script.finish;
-        let to_device = of_actions(|action| [&action.load, &NONE]) + bytes(load);
+        let to_device = of_actions(|action| [&action.load, &action.ahead]) + bytes(load);
         let to_host = of_actions(|action| [&action.store, &action.publish]) + bytes(store);
         (script.bytes_to_device, script.bytes_to_host) = (to_device, to_host);
         script
@@ -84,13 +88,16 @@ impl Script {
             let step = &steps[planned.op.index()];
             let outputs = tasks.graph.op(planned.op).outputs.iter().copied();
             let published: Vec<_> = outputs.filter(|t| tasks.graph.tensor(*t).publish).collect();
+            let (load, ahead) =
+                slots(&planned.load).into_iter().partition(|&slot| step.call.reads().any(|read| read == slot));
             Action {
                 name: step.name.clone(),
                 step: planned.op.index(),
                 call: step.call.clone(),
                 store: slots(&planned.store),
                 evict: slots(&planned.evict),
-                load: slots(&planned.load),
+                load,
+                ahead,
                 publish: slots(&published),
             }
         });
@@ -113,9 +120,6 @@ impl Script {
         }
     }
 }
-
-/// No slots.
-static NONE: Vec<Slot> = Vec::new();
 
 /// Returns the bytes that a call copies from other devices.
 pub(crate) fn fetched_bytes(call: &Call) -> u64 {

@@ -274,7 +274,7 @@ fn a_plan_that_was_corrupted_fails_the_run() {
         ("an eviction is left out", |script| {
             script.actions.iter_mut().for_each(|action| action.evict.clear());
         }),
-        ("less is held than is needed", |script| script.peak_bytes -= 1),
+        ("less is held than is needed", |script| script.peak_bytes /= 2),
     ];
     for (what, corrupt) in corruptions {
         let method = Method { policy: crate::runtime::MemoryPolicy::Lru, ..Method::default() };

@@ -253,6 +253,10 @@ impl Device for CudaDevice {
         self.finish(event)
     }
 
+    fn has_happened(&self, event: Event) -> bool {
+        self.lanes.has_happened(event) && self.engine().has_happened(event)
+    }
+
     fn autotuned(&self) -> Vec<String> {
         self.engine().autotune.told()
     }

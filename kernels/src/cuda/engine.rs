@@ -155,6 +155,12 @@ impl CudaEngine {
         if number > 0 { self.events[lane].finish(number) } else { Ok(()) }
     }
 
+    /// Whether the job behind `event` is done on the GPU. The job must have been queued there before.
+    pub(super) fn has_happened(&self, event: Event) -> bool {
+        let (lane, number) = lane_and_number(event);
+        number == 0 || self.events[lane].is_done(number)
+    }
+
     /// See [`crate::Device::record`].
     pub(super) fn record(&self, on: bool) -> Result<()> {
         if on {

@@ -70,6 +70,12 @@ impl Events {
         Ok(())
     }
 
+    /// Whether the job is done; `false` if the driver cannot tell. The job must have been marked before.
+    pub(super) fn is_done(&self, number: u64) -> bool {
+        let event = self.state.lock().event(number);
+        event.is_none_or(|event| event.try_is_complete().unwrap_or(false))
+    }
+
     /// Returns the number up to which all jobs are known to be done.
     pub(super) fn done(&self) -> u64 {
         self.state.lock().done

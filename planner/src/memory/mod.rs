@@ -10,7 +10,10 @@
 //! | lru | `cache.rs` | the least recently used leaves |
 //! | roc | `roc.rs` | ROC's dynamic program, as described in the text of the paper |
 //! | optimal | `optimal.rs` | best-first search (`search.rs`) under prices of memory (`prices.rs`) |
+//!
+//! `advance.rs` then moves the copies of any plan to earlier steps, so that they run beside kernels.
 
+mod advance;
 mod cache;
 mod evictions;
 mod lives;
@@ -29,6 +32,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::tasks::{TaskGraph, TaskId, TensorId};
+pub use advance::advance;
 use problem::Problem;
 pub use recompute::{Recomputed, plan_with_recompute};
 

@@ -532,6 +532,7 @@ impl Session {
                     ("evict", &action.evict),
                     ("load", &action.load),
                     ("publish", &action.publish),
+                    ("load ahead", &action.ahead),
                 ];
                 for (what, slots) in around.into_iter().filter(|(_, slots)| !slots.is_empty()) {
                     text += &format!("  | {what} {}", names(slots));

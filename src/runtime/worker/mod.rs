@@ -2,7 +2,10 @@
 //!
 //! The worker runs ahead of its device. It queues copies and kernels on lanes, each after the events that it needs, and
 //! waits only for rows of other parts and for memory. An evicted tensor keeps its memory until its last use has
-//! finished, so the device never holds more than the plan says, and copies overlap with kernels where memory allows.
+//! finished (`room.rs`), so the device never holds more than the plan says. Loads that a later call reads are queued
+//! behind the call of their step, so copies overlap with kernels where the plan leaves memory for it.
+
+mod room;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -78,8 +81,10 @@ pub(super) struct Worker {
     host: Vec<Option<HostCopy>>,
     /// Buffers for copies to the host, reused in each epoch.
     staging: Vec<Option<HostSlot>>,
-    /// Evicted tensors that may still be in use.
+    /// Evicted tensors that may still be in use, in the order of their evictions.
     leaving: VecDeque<(Slot, [Event; 3])>,
+    /// Tensors that are to be loaded for later calls, in the order of the script.
+    ahead: VecDeque<Slot>,
     /// The most bytes that the current script may hold on the device.
     limit_bytes: u64,
     unsent: VecDeque<Unsent>,
@@ -114,6 +119,7 @@ impl Worker {
             host: host.into_iter().map(|slot| slot.map(here)).collect(),
             staging: vec![None; count],
             leaving: VecDeque::new(),
+            ahead: VecDeque::new(),
             limit_bytes: u64::MAX,
             unsent: VecDeque::new(),
             lent: BTreeMap::new(),
@@ -194,11 +200,14 @@ impl Worker {
                 not_finite = self.first_not_finite(i, &action.name, &action.call)?;
             }
             action.publish.iter().try_for_each(|&slot| self.publish(slot))?;
+            self.ahead.extend(&action.ahead);
+            self.load_ahead()?;
             let made = |slot: Slot| action.call.writes().any(|made| made == slot);
             for (metric, slot) in metrics.iter_mut().zip(run.metrics.iter()).filter(|(_, slot)| made(**slot)) {
                 *metric = Some(self.copy_small(*slot)?);
             }
         }
+        self.load_now(self.ahead.clone().into_iter())?;
         let [store, evict, load] = &script.finish;
         self.around([store, evict, load])?;
         self.settle()?;
@@ -230,9 +239,7 @@ impl Worker {
                 self.evict(slot);
             }
         }
-        while let Some(leaving) = self.leaving.pop_front() {
-            self.free(leaving)?;
-        }
+        self.free_all()?;
         for &slot in &script.start {
             if self.resident[slot.0 as usize].is_none() {
                 self.load(slot)?;
@@ -249,10 +256,11 @@ impl Worker {
     }
 
     fn compute(&mut self, name: &str, call: &Call) -> Stoppable<()> {
+        self.load_now(call.reads())?;
         if call.fetches() {
             return self.fetch(name, call.inputs[0].slot, call.inputs[1].slot, call.out());
         }
-        call.writes().try_for_each(|slot| self.make_room(slot))?;
+        self.make_room_for_outputs(call)?;
         let mut after = Vec::with_capacity(8);
         for slot in call.reads() {
             after.push(self.held(slot)?.ready);
@@ -364,8 +372,7 @@ impl Worker {
     fn load(&mut self, slot: Slot) -> Stoppable<()> {
         let index = slot.0 as usize;
         if self.host[index].is_none() && self.lowered.tensors[index].kind == Lifetime::Received {
-            let received = self.wait_for(slot)?;
-            self.host[index] = Some(HostCopy { slot: received, ready: Event::DONE });
+            self.hear_until(|worker| Ok(worker.take_received(slot)?.then_some(())))?;
         }
         let Some(HostCopy { slot: host, ready }) = self.host[index].clone() else {
             let why = lapidary_kernels::Error::EmptySlot { slot };
@@ -377,36 +384,6 @@ impl Worker {
         self.note_copy(copied, Lane::CopyIn, slot);
         self.resident[index] = Some(Resident { ready: copied, read: [Event::DONE; 2] });
         Ok(())
-    }
-
-    /// Allocates a tensor, after enough evicted tensors were freed.
-    fn make_room(&mut self, slot: Slot) -> Stoppable<()> {
-        let bytes = self.lowered.tensor(slot).bytes;
-        let fits = |worker: &Self| worker.device.used_bytes().saturating_add(bytes) <= worker.limit_bytes;
-        while !fits(self) || self.leaving.iter().any(|(leaving, _)| *leaving == slot) {
-            let Some(leaving) = self.leaving.pop_front() else {
-                let need_bytes = self.device.used_bytes().saturating_add(bytes);
-                let full = lapidary_kernels::Error::OutOfMemory { need_bytes, have_bytes: self.limit_bytes };
-                return self.on(&format!("making room for {}", self.tensor_name(slot)), Err(full));
-            };
-            self.free(leaving)?;
-        }
-        let allocated = self.device.alloc(slot, bytes);
-        self.on(&format!("making room for {}", self.tensor_name(slot)), allocated)
-    }
-
-    fn free(&mut self, (slot, uses): (Slot, [Event; 3])) -> Stoppable<()> {
-        self.send_unsent()?;
-        // Calls of a batch run in order, so earlier ones have finished when a later one writes to this memory.
-        let uses = if self.batched { &[][..] } else { &uses[..] };
-        let done = uses.iter().try_for_each(|&event| self.device.wait(event));
-        self.on(&format!("giving up {}", self.tensor_name(slot)), done)?;
-        if let Some(exchange) = self.lent.remove(&slot) {
-            let readers = self.post.mail.reader_count(exchange);
-            self.hear_until(|worker| Ok(worker.post.inbox.take_read(exchange, readers).then_some(())))?;
-        }
-        let done = self.device.free(slot);
-        self.on(&format!("giving up {}", self.tensor_name(slot)), done)
     }
 
     /// Starts to collect calls, if the device supports it. The caller has waited for everything before.
@@ -423,17 +400,21 @@ impl Worker {
         self.on("queueing a batch", ended)
     }
 
-    /// Waits for rows of other parts, or for a sum over all parts.
-    fn wait_for(&mut self, slot: Slot) -> Stoppable<HostSlot> {
-        self.hear_until(|worker| {
-            let taken = worker.post.inbox.take(slot);
-            worker.on(&format!("putting together {}", worker.tensor_name(slot)), taken)
-        })
+    /// Takes rows of other parts, or a sum over all parts, to the host. Returns whether all of it has arrived.
+    fn take_received(&mut self, slot: Slot) -> Stoppable<bool> {
+        let taken = self.post.inbox.take(slot);
+        let taken = self.on(&format!("putting together {}", self.tensor_name(slot)), taken)?;
+        let has_arrived = taken.is_some();
+        if let Some(received) = taken {
+            self.host[slot.0 as usize] = Some(HostCopy { slot: received, ready: Event::DONE });
+        }
+        Ok(has_arrived)
     }
 
     /// Receives messages until `take` returns something.
     fn hear_until<T>(&mut self, mut take: impl FnMut(&mut Self) -> Stoppable<Option<T>>) -> Stoppable<T> {
         loop {
+            self.load_ahead()?;
             if let Some(here) = take(self)? {
                 return Ok(here);
             }
@@ -461,18 +442,25 @@ impl Worker {
     }
 
     fn send_unsent(&mut self) -> Stoppable<()> {
-        while let Some(Unsent { after, news }) = self.unsent.pop_front() {
-            let done = self.device.wait(after);
-            self.on("telling others", done)?;
-            match news {
-                News::Published(place, rows) => self.post.mail.send(place, &rows),
-                News::Packed(exchange, slot) => {
-                    let lent = self.device.lend(slot);
-                    let rows = self.on(&format!("lending {}", self.tensor_name(slot)), lent)?;
-                    self.post.mail.lend(exchange, &rows);
-                }
-                News::Read(exchange) => self.post.mail.tell_read(exchange, &self.post.inbox.lenders(exchange)),
+        while !self.unsent.is_empty() {
+            self.send_next()?;
+        }
+        Ok(())
+    }
+
+    /// Sends the oldest news, once it may be sent.
+    fn send_next(&mut self) -> Stoppable<()> {
+        let Some(Unsent { after, news }) = self.unsent.pop_front() else { return Ok(()) };
+        let done = self.device.wait(after);
+        self.on("telling others", done)?;
+        match news {
+            News::Published(place, rows) => self.post.mail.send(place, &rows),
+            News::Packed(exchange, slot) => {
+                let lent = self.device.lend(slot);
+                let rows = self.on(&format!("lending {}", self.tensor_name(slot)), lent)?;
+                self.post.mail.lend(exchange, &rows);
             }
+            News::Read(exchange) => self.post.mail.tell_read(exchange, &self.post.inbox.lenders(exchange)),
         }
         Ok(())
     }
@@ -494,9 +482,7 @@ impl Worker {
                 self.evict(slot);
             }
         }
-        while let Some(leaving) = self.leaving.pop_front() {
-            self.free(leaving)?;
-        }
+        self.free_all()?;
         for (host, tensor) in self.host.iter_mut().zip(&self.lowered.tensors) {
             if tensor.kind == Lifetime::Batch {
                 *host = None;

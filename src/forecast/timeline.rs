@@ -1,0 +1,200 @@
+//! Predicts when the kernels and copies of a script run: three lanes, and the rules by which a worker waits.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use lapidary_cost_model::Profile;
+use lapidary_kernels::Slot;
+
+use super::predict::call_seconds;
+use crate::lower::Lowered;
+use crate::plan::{Action, Script, fetched_bytes};
+
+/// The predicted seconds of a script, and of its lanes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timeline {
+    /// Seconds from start to end.
+    pub seconds: f64,
+    /// Seconds of all kernels.
+    pub kernels_s: f64,
+    /// Seconds of all copies to the device.
+    pub copies_in_s: f64,
+    /// Seconds of all copies to the host.
+    pub copies_out_s: f64,
+}
+
+impl Timeline {
+    /// Predicts the time of a script.
+    ///
+    /// Kernels, copies in and copies out are three lanes that run at the same time; each runs its work in order. A worker
+    /// queues the actions one after the other. It waits only for memory: an evicted tensor gives up its memory when its
+    /// last use has happened. Loads for later calls wait for memory too, but not the worker for them. Rows of other
+    /// parts arrive when this part has published its own.
+    ///
+    /// # Cost
+    /// O(copies and operands x log).
+    pub fn new(profile: &Profile, lowered: &Lowered, script: &Script) -> Self {
+        let mut run = Run::new(profile, lowered, script);
+        for (i, action) in script.actions.iter().enumerate() {
+            if script.evaluates_from == Some(i) {
+                run.now = run.end();
+            }
+            run.action(action);
+        }
+        let [store, evict, load] = &script.finish;
+        store.iter().for_each(|&slot| run.store(slot));
+        evict.iter().for_each(|&slot| run.evict(slot));
+        load.iter().for_each(|&slot| run.load(slot, true));
+        run.times.seconds = run.end();
+        run.times
+    }
+
+    /// Returns the time if everything ran side by side: that of the lane with the most work.
+    pub fn least_s(&self) -> f64 {
+        self.kernels_s.max(self.copies_in_s).max(self.copies_out_s)
+    }
+
+    /// Returns the time if nothing ran side by side.
+    pub fn sum_s(&self) -> f64 {
+        self.kernels_s + self.copies_in_s + self.copies_out_s
+    }
+}
+
+/// Returns the predicted seconds of a script; see [`Timeline::new`].
+pub fn script_seconds(profile: &Profile, lowered: &Lowered, script: &Script) -> f64 {
+    Timeline::new(profile, lowered, script).seconds
+}
+
+/// A tensor on the device.
+#[derive(Clone, Copy, Default)]
+struct Resident {
+    /// When its contents are complete.
+    ready: f64,
+    /// When its last reader is done.
+    read: f64,
+}
+
+/// A script that runs.
+struct Run<'a> {
+    profile: &'a Profile,
+    lowered: &'a Lowered,
+    /// For each received tensor, what this part publishes in the same exchange.
+    published: HashMap<Slot, &'a [Slot]>,
+    resident: HashMap<Slot, Resident>,
+    /// When a tensor is complete on the host; from the start if absent.
+    on_host: HashMap<Slot, f64>,
+    /// Evicted tensors: when they give up their memory, and how much. The first to do so is on top. Seconds are not
+    /// negative, so their bits are in the same order.
+    leaving: BinaryHeap<Reverse<(u64, u64)>>,
+    used_bytes: u64,
+    limit_bytes: u64,
+    /// The time at which the worker queues what comes next.
+    now: f64,
+    /// When the lanes are done: kernels, copies in and copies out.
+    lanes: [f64; 3],
+    times: Timeline,
+}
+
+impl<'a> Run<'a> {
+    fn new(profile: &'a Profile, lowered: &'a Lowered, script: &Script) -> Self {
+        let exchanges = lowered.exchanges.iter();
+        let published = exchanges.flat_map(|e| e.received().iter().map(|&slot| (slot, e.published()))).collect();
+        let bytes = script.start.iter().map(|&slot| lowered.tensor(slot).bytes);
+        Self {
+            profile,
+            lowered,
+            published,
+            resident: script.start.iter().map(|&slot| (slot, Resident::default())).collect(),
+            on_host: HashMap::new(),
+            leaving: BinaryHeap::new(),
+            used_bytes: bytes.fold(0, u64::saturating_add),
+            limit_bytes: script.peak_bytes,
+            now: 0.0,
+            lanes: [0.0; 3],
+            times: Timeline::default(),
+        }
+    }
+
+    fn action(&mut self, action: &Action) {
+        let Action { call, store, evict, load, ahead, publish, .. } = action;
+        store.iter().for_each(|&slot| self.store(slot));
+        evict.iter().for_each(|&slot| self.evict(slot));
+        load.iter().for_each(|&slot| self.load(slot, true));
+        for slot in call.writes() {
+            self.now = self.now.max(self.room(slot));
+        }
+        let ready =
+            call.reads().filter_map(|slot| self.resident.get(&slot)).fold(0.0, |at, tensor| tensor.ready.max(at));
+        let fetched = fetched_bytes(call);
+        let done = if call.fetches() {
+            let seconds = if fetched > 0 { self.profile.fetch_s(fetched) } else { 0.0 };
+            self.times.copies_in_s += seconds;
+            self.queue(1, ready, seconds)
+        } else {
+            let seconds = call_seconds(self.profile, self.lowered, call);
+            self.times.kernels_s += seconds;
+            self.queue(0, ready, seconds)
+        };
+        for slot in call.reads() {
+            self.resident.entry(slot).and_modify(|tensor| tensor.read = tensor.read.max(done));
+        }
+        for slot in call.writes() {
+            self.resident.insert(slot, Resident { ready: done, read: done });
+        }
+        publish.iter().for_each(|&slot| self.store(slot));
+        ahead.iter().for_each(|&slot| self.load(slot, false));
+    }
+
+    /// Runs a job of a lane. Returns when it is done.
+    fn queue(&mut self, lane: usize, after: f64, seconds: f64) -> f64 {
+        self.lanes[lane] = self.lanes[lane].max(self.now).max(after) + seconds;
+        self.lanes[lane]
+    }
+
+    fn store(&mut self, slot: Slot) {
+        let seconds = self.profile.copy_out_s(self.lowered.tensor(slot).bytes);
+        self.times.copies_out_s += seconds;
+        let ready = self.resident.get(&slot).map_or(0.0, |tensor| tensor.ready);
+        let done = self.queue(2, ready, seconds);
+        self.resident.entry(slot).and_modify(|tensor| tensor.read = tensor.read.max(done));
+        self.on_host.insert(slot, done);
+    }
+
+    fn evict(&mut self, slot: Slot) {
+        if let Some(Resident { ready, read }) = self.resident.remove(&slot) {
+            self.leaving.push(Reverse((ready.max(read).to_bits(), self.lowered.tensor(slot).bytes)));
+        }
+    }
+
+    /// Loads a tensor as soon as there is room. If the next call reads it, the worker waits for the room.
+    fn load(&mut self, slot: Slot, waits: bool) {
+        let seconds = self.profile.copy_in_s(self.lowered.tensor(slot).bytes);
+        self.times.copies_in_s += seconds;
+        let arrives = |run: &Self, slot: &Slot| run.on_host.get(slot).copied().unwrap_or(0.0);
+        let told =
+            self.published.get(&slot).map_or(0.0, |told| told.iter().fold(0.0, |at, slot| arrives(self, slot).max(at)));
+        let after = self.room(slot).max(arrives(self, &slot)).max(told);
+        if waits {
+            self.now = self.now.max(after);
+        }
+        let done = self.queue(1, after, seconds);
+        self.resident.insert(slot, Resident { ready: done, read: done });
+    }
+
+    /// Takes the memory of a tensor. Returns when it is free.
+    fn room(&mut self, slot: Slot) -> f64 {
+        self.used_bytes = self.used_bytes.saturating_add(self.lowered.tensor(slot).bytes);
+        let mut free_at = 0.0f64;
+        while self.used_bytes > self.limit_bytes {
+            let Some(Reverse((at, bytes))) = self.leaving.pop() else { break };
+            self.used_bytes -= bytes;
+            free_at = free_at.max(f64::from_bits(at));
+        }
+        free_at
+    }
+
+    /// Returns when everything is done.
+    fn end(&self) -> f64 {
+        self.lanes.iter().copied().fold(self.now, f64::max)
+    }
+}
