@@ -62,7 +62,7 @@ pub use lapidary_planner::partition::Strategy;
 pub use lower::BackwardMode;
 pub use model::{Model, Weight, Weights};
 pub use ndarray;
-pub use program::{Passes, Recompute};
+pub use program::{Passes, Recompute, Strips};
 pub use ranks::{Link, Ranks, Sent};
 pub use runtime::{
     Busy, Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions, Span, SplitRecord, StageSpan, StartUp, Trace,

@@ -34,7 +34,7 @@ fn operands_that_do_not_fit_are_named() {
     ));
     let clock = TensorType { rows: RowSpace::Scalar, width: 2, dtype: DType::U64 };
     let clock = program.input(Origin::Clock, clock).unwrap();
-    let dropped = program.push(RowStep::Dropout { rate: 0.5, salt: 0 }, &[w, clock]);
+    let dropped = program.push(RowStep::Dropout { rate: 0.5, salt: 0, first_column: 0 }, &[w, clock]);
     assert!(
         matches!(dropped, Err(ProgramError::Misfit(Misfit::Operand { op: "dropout", place: 0, .. }))),
         "{dropped:?}"

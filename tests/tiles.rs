@@ -7,7 +7,7 @@ use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::model::ModelConfig;
 use lapidary::{
     Adam, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Optimizer, Partition, Passes, Predictor, Recompute,
-    Sgd, Trainer, TrainerBuilder, Weights,
+    Sgd, Strips, Trainer, TrainerBuilder, Weights,
 };
 
 const POLICIES: [MemoryPolicy; 4] = [MemoryPolicy::Optimal, MemoryPolicy::Lru, MemoryPolicy::Roc, MemoryPolicy::None];
@@ -129,6 +129,42 @@ fn what_is_made_again_has_the_same_bits() {
                 assert_eq!(bits(&got.gradients), bits(&want.gradients), "{what}: gradients");
                 assert_eq!(bits(&got.weights), bits(&want.weights), "{what}: weights");
             }
+        }
+    }
+}
+
+#[test]
+fn strips_of_columns_have_the_same_bits() {
+    let planted = Dataset::builtin("planted").unwrap();
+    let sets = [planted, skewed()];
+    for (name, data) in ["gcn", "gin", "sage", "resgcn", "graphconv"]
+        .into_iter()
+        .flat_map(|name| sets.iter().map(move |data| (name, data)))
+    {
+        let widths = [&[data.feature_width()][..], &[64, 80], &[data.class_count()]].concat();
+        let model = Model::from_config(ModelConfig::new(name, &widths)).unwrap().dropout(0.5);
+        for devices in ["cpu", "sim:1", "sim:2"] {
+            let build = |strips| {
+                let builder = Trainer::builder(&model, data).devices(Devices::parse(devices).unwrap());
+                // It plans quickly.
+                let builder = builder.memory(MemoryPolicy::Lru).strips(Strips::Exactly(strips));
+                builder.partition(Partition::parse("edges").unwrap())
+            };
+            let peak = build(1).build().unwrap().planned_peak_device_bytes().into_iter().max().unwrap();
+            let want = train(build(1), 2, peak);
+            for strips in [2, 3] {
+                let got = train(build(strips), 2, 2 * peak);
+                let what = format!("{name} on {} with {devices} in {strips} strips", data.name());
+                assert_eq!(got.losses, want.losses, "{what}: losses");
+                assert_eq!(bits(&got.gradients), bits(&want.gradients), "{what}: gradients");
+                assert_eq!(bits(&got.weights), bits(&want.weights), "{what}: weights");
+            }
+            if devices == "cpu" {
+                continue;
+            }
+            let capacity = enough(build(4), peak / 5);
+            let got = train(build(4).device_memory(ByteSize::b(capacity)), 2, capacity);
+            assert_same(&format!("{name} on {} with {devices} in 4 strips", data.name()), &got, &want);
         }
     }
 }

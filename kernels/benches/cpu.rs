@@ -228,7 +228,7 @@ fn elementwise(report: &Report, kernel: &str, d: usize) {
     let vector = numbers.matrix(n, 1);
     let mut out = vec![f32::NAN; n * d];
     let (a, b) = (MatView::new(&a, n, d).expect("the size"), MatView::new(&b, n, d).expect("the size"));
-    let key = DropoutKey { seed: 1, op: 2, first_row: 3, rate: 0.5 };
+    let key = DropoutKey { seed: 1, op: 2, first_row: 3, first_column: 0, rate: 0.5 };
     let (inputs, outputs) = match kernel {
         "add" | "relu_grad" => (2, 1),
         "column_sum" => (1, 0),

@@ -13,6 +13,8 @@ pub struct DropoutKey {
     pub op: u32,
     /// The global id of the matrix's first row.
     pub first_row: u64,
+    /// The number of the matrix's first column.
+    pub first_column: u32,
     /// Share of cells that are set to 0, in `[0, 1)`. The others are scaled by `1 / (1 - rate)`.
     pub rate: f32,
 }

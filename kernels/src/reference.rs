@@ -3,6 +3,7 @@
 //! No device calls these functions. They panic on operands whose shapes do not agree, as indexing does. Only the
 //! dropout scale is rounded to `f32`, because its exact value is part of the kernel's definition.
 
+use crate::op::{Grid, Slice};
 use crate::random::{DropoutKey, draw, row_key, threshold};
 use crate::step::{AdamStep, SgdStep};
 use crate::view::{BlockView, MatView, MultiTargets, Targets};
@@ -197,7 +198,7 @@ fn drop_cell(key: DropoutKey, epoch: u64, row: usize, column: u32, x: f64) -> f6
 
 /// `out = x / (1 - rate)` in the cells that are kept, 0 in the others.
 pub fn dropout(x: &Dense, key: DropoutKey, epoch: u64) -> Dense {
-    Dense::from_fn(x.rows, x.cols, |r, c| drop_cell(key, epoch, r, c as u32, x.at(r, c)))
+    Dense::from_fn(x.rows, x.cols, |r, c| drop_cell(key, epoch, r, key.first_column + c as u32, x.at(r, c)))
 }
 
 /// Applies [`dropout`] to the values of a sparse matrix in CSR.
@@ -209,6 +210,24 @@ pub fn sparse_dropout(block: BlockView<'_>, values: &[f64], key: DropoutKey, epo
         }
     }
     out
+}
+
+/// Copies a rectangle.
+pub fn slice(x: &Dense, Slice { first, shape: [rows, cols] }: Slice) -> Dense {
+    Dense::from_fn(rows, cols, |r, c| x.at(first[0] + r, first[1] + c))
+}
+
+/// Puts the parts of a grid together, row by row.
+pub fn join(parts: &[Dense], grid: Grid) -> Dense {
+    let across = grid.parts[1];
+    let (mut data, mut rows) = (Vec::new(), 0);
+    for parts in parts.chunks(across) {
+        rows += parts[0].rows;
+        for r in 0..parts[0].rows {
+            parts.iter().for_each(|part| data.extend((0..part.cols).map(|c| part.at(r, c))));
+        }
+    }
+    Dense { rows, cols: grid.shape[1], data }
 }
 
 /// Copies the chosen rows, in order.

@@ -184,7 +184,7 @@ fn attention_over_bf16_is_that_over_f32_rounded() {
 
 #[test]
 fn row_steps_after_attention_have_the_bits_of_separate_calls() {
-    let dropout = RowStep::Dropout { rate: 0.4, salt: 9 };
+    let dropout = RowStep::Dropout { rate: 0.4, salt: 9, first_column: 0 };
     let elu = RowStep::Elu { alpha: 1.0 };
     let chain = [RowStep::AddBias, elu, dropout, RowStep::Add, RowStep::Scale, RowStep::Relu, RowStep::AddBias, elu];
     for (heads, width) in [(1, 33), (3, 8), (8, 8), (1, 300)] {

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use lapidary_kernels::call::NO_LABEL;
-use lapidary_kernels::op::{Linear, Loss, Move, RowStep};
+use lapidary_kernels::op::{Grid, Linear, Loss, Move, RowStep, Slice};
 use lapidary_kernels::{
     Call, DropoutKey, Error, MatMut, MatView, Targets, cpu, linear_weight_grad_workspace_bytes, reference,
 };
@@ -165,6 +165,89 @@ fn linear_and_its_gradients() {
     }
 }
 
+/// Returns some columns of a matrix.
+fn columns(x: &Matrix, columns: std::ops::Range<usize>) -> Matrix {
+    let data = x.data.chunks_exact(x.cols).flat_map(|row| row[columns.clone()].to_vec()).collect();
+    Matrix { rows: x.rows, cols: columns.len(), data }
+}
+
+/// A product of some columns goes on with the sum of those before. On a real GPU, cuBLAS may add in another order.
+#[test]
+fn a_product_in_strips_of_columns_has_the_bits_of_one_product() {
+    for (n, d_in, d_out) in [(1, 2, 1), (3, 17, 41), (100, 602, 16), (1537, 48, 3), (2100, 64, 100), (30, 37, 130)] {
+        let numbers = &mut Numbers((n + d_in * d_out) as u64);
+        let (x, weight) = (numbers.matrix(n, d_in), numbers.matrix(d_out, d_in));
+        let want = reference::linear(&x.dense(), &weight.dense());
+        let magnitude = reference::linear(&x.dense().map(f64::abs), &weight.dense().map(f64::abs));
+        for cut in [1, d_in / 2, d_in - 1] {
+            for backward in [false, true] {
+                let what = format!("{n} x {d_in} x {d_out}, cut at {cut}, backward: {backward}");
+                let run = |rig: &Rig, from: std::ops::Range<usize>, sum: Option<lapidary_kernels::Mat>| {
+                    let (part, out) = (rig.mat(&columns(&x, from.clone())), rig.out(n, d_out));
+                    let weight = match backward {
+                        // The same weights, stored as the transpose.
+                        true => {
+                            let rows = from.clone().flat_map(|c| (0..d_out).map(move |r| (r, c)));
+                            let data = rows.map(|(r, c)| weight.data[r * d_in + c]).collect();
+                            Matrix { rows: from.len(), cols: d_out, data }
+                        }
+                        false => columns(&weight, from),
+                    };
+                    let weight = rig.mat(&weight);
+                    let call = match (backward, sum) {
+                        (false, None) => call!(Linear::Product, [part, weight], [out]),
+                        (false, Some(sum)) => call!(Linear::ProductOnto, [part, weight, sum], [out]),
+                        (true, None) => call!(Linear::InputGrad, [part, weight], [out]),
+                        (true, Some(sum)) => call!(Linear::InputGradOnto, [part, weight, sum], [out]),
+                    };
+                    rig.launch(&call).unwrap();
+                    out
+                };
+                let whole = on_any_threads(&what, |rig| rig.get(run(rig, 0..d_in, None).slot, n * d_out));
+                let got = on_any_threads(&what, |rig| {
+                    let first = run(rig, 0..cut, None);
+                    rig.get(run(rig, cut..d_in, Some(first)).slot, n * d_out)
+                });
+                assert_close(&what, &got, &want.data, &magnitude.data, d_in);
+                assert!(on_gpu() || same_bits(&got, &whole), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_parameter_is_cut_into_slices_and_joined() {
+    let numbers = &mut Numbers(5);
+    let whole = numbers.matrix(37, 50);
+    for (rows, cols) in
+        [(vec![0, 37], vec![0, 16, 32, 50]), (vec![0, 16, 37], vec![0, 50]), (vec![0, 1, 36, 37], vec![0, 49, 50])]
+    {
+        let rig = Rig::new(2);
+        let x = rig.mat(&whole);
+        let mut parts = Vec::new();
+        for down in rows.windows(2) {
+            for across in cols.windows(2) {
+                let shape = [down[1] - down[0], across[1] - across[0]];
+                let (cut, out) = (Slice { first: [down[0], across[0]], shape }, rig.out(shape[0], shape[1]));
+                let got = rig.run(out, &call!(Linear::Slice(cut), [x], [out]));
+                assert_eq!(wide(&got), reference::slice(&whole.dense(), cut).data);
+                parts.push(out);
+            }
+        }
+        let grid = Grid { shape: [37, 50], parts: [rows.len() - 1, cols.len() - 1] };
+        let out = rig.out(37, 50);
+        let got = rig.run(out, &Call::new(Linear::Join(grid), parts.clone(), [out]));
+        assert!(same_bits(&got, &whole.data), "{grid:?}");
+        parts.swap_remove(0);
+        let objection = rig.launch(&Call::new(Linear::Join(grid), parts, [out])).unwrap_err();
+        assert!(matches!(objection, Error::Shape { .. }), "{objection}");
+    }
+    let rig = Rig::new(1);
+    let cut = Slice { first: [30, 0], shape: [8, 50] };
+    let objection = rig.launch(&call!(Linear::Slice(cut), [rig.mat(&whole)], [rig.out(8, 50)])).unwrap_err();
+    assert!(matches!(objection, Error::Shape { operand: "x", .. }), "{objection}");
+}
+
 #[test]
 fn packed_rows_are_those_that_were_named() {
     for d in WIDTHS {
@@ -211,7 +294,7 @@ fn cells_rows_and_columns() {
                 call!(RowStep::ReluGrad, [rig.mat(&a), rig.mat(&b)], [out])
             });
             exact("transpose", &reference::transpose(&da), &|rig, out| call!(Linear::Transpose, [rig.mat(&a)], [out]));
-            let key = DropoutKey { seed: 3, op: 1, first_row: 40, rate: 0.3 };
+            let key = DropoutKey { seed: 3, op: 1, first_row: 40, first_column: 0, rate: 0.3 };
             exact("dropout", &reference::dropout(&da, key, 9), &|rig, out| {
                 drop_cells(key, rig.mat(&a), rig.put(&[9u64, 1]), out)
             });
@@ -250,7 +333,7 @@ fn edge_values() {
         assert_close(&what, &got, &want, &absolute(&want), 0);
 
         let what = format!("sparse_dropout, {}", graph.name);
-        let key = DropoutKey { seed: 1, op: 2, first_row: 3, rate: 0.5 };
+        let key = DropoutKey { seed: 1, op: 2, first_row: 3, first_column: 0, rate: 0.5 };
         let got = on_any_threads(&what, |rig| {
             let out = rig.out(graph.edges(), 1);
             let (block, values, clock) = (rig.block(&graph), rig.put(&values), rig.put(&[4u64, 1]));

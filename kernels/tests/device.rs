@@ -176,7 +176,7 @@ fn misshapen(rig: &Rig) -> Vec<(Call, &'static str)> {
         let (indptr, indices) = (rig.put(&[0u64, 1, 2]), rig.put(&[0u32, 1]));
         BlockSlots { indptr, indices, rows: 2, own_sources, halo_sources, edges: 2 }
     };
-    let key = DropoutKey { seed: 0, op: 0, first_row: 0, rate: 0.5 };
+    let key = DropoutKey { seed: 0, op: 0, first_row: 0, first_column: 0, rate: 0.5 };
     let (labels, split, select, count) = (vec(4), vec(4), 0, 1);
     let eps = 1e-5;
     let (two, three) = (mat(2, 2), mat(3, 2));
@@ -243,7 +243,7 @@ fn slots_that_are_too_small_or_empty_are_refused() {
         call!(RowStep::AddBias, [x, small], [out]),
         call!(RowStep::Scale, [x, small], [out]),
         call!(Linear::ColumnSum, [x], [small]),
-        drop_cells(DropoutKey { seed: 0, op: 0, first_row: 0, rate: 0.5 }, x, rate, out),
+        drop_cells(DropoutKey { seed: 0, op: 0, first_row: 0, first_column: 0, rate: 0.5 }, x, rate, out),
         call!(Norm::Layer { eps: 0.0 }, [x, small, x.slot], [out]),
         call!(Norm::Layer { eps: 0.0 }, [x, x.slot, small], [out]),
         call!(Norm::InputGrad { eps: 0.0 }, [x, x, small], [out]),

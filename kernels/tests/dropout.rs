@@ -5,7 +5,7 @@ use lapidary_kernels::random::{draw, row_key, threshold};
 use lapidary_kernels::{DropoutKey, cpu};
 use lapidary_kernels::{MatMut, MatView};
 
-const KEY: DropoutKey = DropoutKey { seed: 42, op: 3, first_row: 0, rate: 0.5 };
+const KEY: DropoutKey = DropoutKey { seed: 42, op: 3, first_row: 0, first_column: 0, rate: 0.5 };
 
 fn dropped(x: &Matrix, key: DropoutKey, epoch: u64) -> Vec<f32> {
     on_any_threads("dropout", |rig| {
@@ -42,6 +42,19 @@ fn a_part_drops_the_cells_that_the_whole_does() {
         let part = Matrix { rows: high - low, cols: 19, data: x.data[low * 19..high * 19].to_vec() };
         let got = dropped(&part, DropoutKey { first_row: low as u64, ..KEY }, 8);
         assert!(same_bits(&got, &whole[low * 19..high * 19]));
+    }
+}
+
+#[test]
+fn a_strip_of_columns_drops_the_cells_that_the_whole_does() {
+    let x = Numbers(3).matrix(300, 50);
+    let whole = dropped(&x, KEY, 8);
+    for (low, high) in [(0, 50), (0, 16), (16, 50), (49, 50)] {
+        let columns =
+            |data: &[f32]| -> Vec<f32> { data.chunks_exact(50).flat_map(|row| row[low..high].to_vec()).collect() };
+        let strip = Matrix { rows: 300, cols: high - low, data: columns(&x.data) };
+        let got = dropped(&strip, DropoutKey { first_column: low as u32, ..KEY }, 8);
+        assert!(same_bits(&got, &columns(&whole)));
     }
 }
 

@@ -6,8 +6,8 @@ use lapidary_kernels::op::{Dim, Linear, RowStep};
 use lapidary_kernels::reference::{self, Dense};
 use lapidary_kernels::{Arg, Call, DropoutKey, Error, Mat, Part, Slot};
 
-const KEY: DropoutKey = DropoutKey { seed: 5, op: 2, first_row: 70, rate: 0.4 };
-const DROPOUT: RowStep = RowStep::Dropout { rate: KEY.rate, salt: KEY.op };
+const KEY: DropoutKey = DropoutKey { seed: 5, op: 2, first_row: 70, first_column: 5, rate: 0.4 };
+const DROPOUT: RowStep = RowStep::Dropout { rate: KEY.rate, salt: KEY.op, first_column: KEY.first_column };
 const EPOCH: u64 = 6;
 
 use RowStep::{Add, AddBias, Relu, ReluGrad, Scale};
@@ -245,7 +245,7 @@ fn what_does_not_fit_is_refused_and_writes_nothing() {
         assert!(matches!(objection, Error::SlotSize { slot, .. } if slot == small), "{objection}");
     }
     let clock = rig.put(&[1u64, 1]);
-    let all = step(RowStep::Dropout { rate: 1.0, salt: KEY.op }, clock);
+    let all = step(RowStep::Dropout { rate: 1.0, salt: KEY.op, first_column: 0 }, clock);
     assert!(matches!(refuse(&|out| fused(call!(Relu, [x], [out]), all)), Error::Argument { operand: "rate", .. }));
     assert!(matches!(refuse(&|out| fused(call!(Relu, [x], [out]), step(Add, out.slot))), Error::Aliased { .. }));
     let wrong = call!(Relu, [Mat { rows: 2, cols: 2, ..x }], [x]);

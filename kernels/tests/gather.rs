@@ -112,7 +112,7 @@ fn bad_blocks_are_errors_and_no_panics() {
 
 #[test]
 fn bad_rows_of_a_sparse_dropout_are_errors_and_no_panics() {
-    let key = lapidary_kernels::DropoutKey { seed: 0, op: 0, first_row: 0, rate: 0.5 };
+    let key = lapidary_kernels::DropoutKey { seed: 0, op: 0, first_row: 0, first_column: 0, rate: 0.5 };
     let (columns, values) = (vec![0u32; 80_000], vec![1.0; 80_000]);
     let good: Vec<u64> = (0..=40_000u64).map(|v| v * 2).collect();
     for (place, bad) in [(5, u64::MAX), (20_000, 90_000), (39_999, 0), (0, 3), (40_000, 5)] {

@@ -91,7 +91,7 @@ fn relu_and_dropout() {
     let gradient = reference::relu_grad(&g, &reference::relu(&x));
     let f = |data: &[f64]| dot(&g, &reference::relu(&with_data(&x, data)));
     assert_eq!(check_slopes(&x.data, &gradient.data, f), Ok(()));
-    let key = DropoutKey { seed: 5, op: 0, first_row: 9, rate: 0.4 };
+    let key = DropoutKey { seed: 5, op: 0, first_row: 9, first_column: 0, rate: 0.4 };
     let f = |data: &[f64]| dot(&g, &reference::dropout(&with_data(&x, data), key, 3));
     assert_eq!(check_slopes(&x.data, &reference::dropout(&g, key, 3).data, f), Ok(()));
 }

@@ -357,6 +357,7 @@ impl<'a> DryRun<'a> {
             decay: DecayLayers::All,
             passes: self.options.passes,
             recompute: self.options.recompute,
+            strips: self.options.strips.least(),
             parts: self.part_count(),
             dtype: self.dtype,
             batches,

@@ -24,7 +24,7 @@ impl Binder<'_, '_> {
     pub(super) fn call(&mut self) -> Call {
         let (inputs, outputs) = (self.program.inputs(self.op), self.program.op_outputs(self.op));
         let mut op = self.program.op(self.op).clone();
-        if let (&Op::Row(RowStep::Dropout { rate, salt }), RowSpace::Edges(block)) =
+        if let (&Op::Row(RowStep::Dropout { rate, salt, .. }), RowSpace::Edges(block)) =
             (&op, self.program.tensor(inputs[0]).ty.rows)
         {
             op = EdgeOp::Dropout { block, rate, salt }.into();

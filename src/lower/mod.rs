@@ -318,6 +318,9 @@ impl Lowering<'_> {
             if self.table.tiling().has_halo() && self.note_terms(program, op, &mut terms, &mut slots) {
                 steps.close();
             }
+            if program.starts_run(op) {
+                steps.close();
+            }
             let reads: Vec<&[Slot]> = program.inputs(op).iter().map(|t| &slots[t][..]).collect();
             let outputs = program.op_outputs(op);
             let constant = program.tensor(outputs[0]).constant;

@@ -403,7 +403,7 @@ impl Network {
             return Ok(x);
         }
         let clock = self.program.input(Origin::Clock, CLOCK)?;
-        let op = RowStep::Dropout { rate, salt };
+        let op = RowStep::Dropout { rate, salt, first_column: 0 };
         Ok(match x {
             Value::Dense(x) => Value::Dense(self.program.push1(op, &[x, clock])?),
             Value::Sparse { values, width } => {

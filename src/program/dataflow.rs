@@ -1,7 +1,7 @@
 //! The program: a dataflow graph in which tensors and operations alternate.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use lapidary_kernels::op::{Op, TensorType, infer};
 use petgraph::Direction;
@@ -45,6 +45,7 @@ pub struct Program {
     origins: BTreeMap<Origin, TensorId>,
     outputs: BTreeMap<String, TensorId>,
     next: BTreeMap<TensorId, TensorId>,
+    runs: BTreeSet<OpId>,
 }
 
 impl Program {
@@ -133,6 +134,16 @@ impl Program {
     /// Returns the outputs that are the next epoch's value of an input, each with that input.
     pub fn next(&self) -> &BTreeMap<TensorId, TensorId> {
         &self.next
+    }
+
+    /// Declares that tiles of what comes before are done with before the operation that makes `output` begins.
+    pub(super) fn start_run(&mut self, output: TensorId) {
+        self.runs.extend(self.producer(output));
+    }
+
+    /// Whether tiles of what comes before are done with before this operation begins.
+    pub fn starts_run(&self, op: OpId) -> bool {
+        self.runs.contains(&op)
     }
 
     /// Returns the tensors that no operation produces, by origin.

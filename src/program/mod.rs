@@ -15,10 +15,11 @@ pub use backward::{EMBEDDING, append_backward};
 pub use dataflow::{OpId, Program, TensorId};
 pub use ir::{Degree, Origin, Tensor};
 pub use lapidary_kernels::op::{
-    Attention, AttentionPass, AttentionRows, BatchEdges, BlockSpec, DType, EdgeOp, Gather, Linear, LoopWeight, Loss,
-    Norm, Op, RowSpace, RowStep, Score, SplitName, TensorType, WeightDropout, infer,
+    Attention, AttentionPass, AttentionRows, BatchEdges, BlockSpec, DType, EdgeOp, Gather, Grid, Linear, LoopWeight,
+    Loss, Norm, Op, RowSpace, RowStep, Score, Slice, SplitName, TensorType, WeightDropout, infer,
 };
 pub use levels::{LevelSizes, MOST_LAYERS, over_levels};
+pub use passes::columns::Strips;
 pub use passes::recompute::Recompute;
 pub use passes::{Pass, Passes, PassesError};
 pub use shape::ProgramError;

@@ -453,6 +453,7 @@ mod tests {
                 decay: DecayLayers::default(),
                 passes: Passes::ALL,
                 recompute: Default::default(),
+                strips: 1,
                 parts: 1,
                 dtype: StorageType::F32,
                 batches: None,

@@ -18,7 +18,7 @@ use super::learn::Learner;
 use crate::error::{Error, Result};
 use crate::lower::{BackwardMode, Inputs};
 use crate::plan::{ExchangePath, Layout, Method};
-use crate::program::{Passes, Program, Recompute};
+use crate::program::{Passes, Program, Recompute, Strips};
 use crate::ranks::Ranks;
 use crate::{plain_file, profile};
 
@@ -160,6 +160,7 @@ pub struct RunOptions {
     pub(crate) partition: Partition,
     pub(crate) passes: Passes,
     pub(crate) recompute: Recompute,
+    pub(crate) strips: Strips,
     pub(crate) backward: BackwardMode,
     pub(crate) ranks: Ranks,
 }
@@ -206,6 +207,14 @@ macro_rules! run_option_setters {
         /// mini-batches.
         pub fn recompute(mut $this, recompute: $crate::program::Recompute) -> Self {
             $options.recompute = recompute;
+            $this
+        }
+
+        /// Sets into how many strips of columns wide matrices are cut, so that gathers over them need less memory at a
+        /// time. The results have the same bits. The default is [`Strips::Auto`](crate::Strips::Auto): the number that
+        /// costs least. It does not apply to mini-batches.
+        pub fn strips(mut $this, strips: $crate::program::Strips) -> Self {
+            $options.strips = strips;
             $this
         }
 

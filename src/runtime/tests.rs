@@ -126,6 +126,7 @@ fn programs(data: &Dataset) -> (Program, Program) {
         decay: DecayLayers::All,
         passes: Passes::ALL,
         recompute: Default::default(),
+        strips: 1,
         parts: 1,
         dtype: StorageType::F32,
         batches: None,

@@ -211,6 +211,7 @@ impl<'a> TrainerBuilder<'a> {
             decay: self.decay_layers,
             passes: self.options.passes,
             recompute: self.options.recompute,
+            strips: self.options.strips.least(),
             parts: self.options.part_count(),
             dtype: self.dtype,
             batches: None,

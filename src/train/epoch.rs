@@ -4,6 +4,7 @@ use lapidary_kernels::StorageType;
 
 use crate::infer::{self, push_on_split};
 use crate::model::{FeatureKind, LabelKind, LossKind, LossTerm, Mode, Model, ModelError, Parameter};
+use crate::program::passes::columns::columns;
 use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
@@ -28,6 +29,8 @@ pub(crate) struct EpochSpec<'a> {
     pub passes: Passes,
     /// Whether the backward part makes tensors again. Mini-batches never do.
     pub recompute: Recompute,
+    /// Number of strips of columns that wide matrices are cut into. Mini-batches have one.
+    pub strips: usize,
     /// Number of parts. Gathers over the graph run again only if there is one, since several exchange rows.
     pub parts: usize,
     /// Storage type of matrices with one row per vertex.
@@ -96,6 +99,9 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<TrainingProgram, 
         let ends: Vec<TensorId> = losses.iter().map(|(name, _)| program.outputs()[name]).collect();
         recompute(&mut program, &ends, spec.parts == 1);
     }
+    if spec.batches.is_none() {
+        program = columns(&program, spec.strips)?.unwrap_or(program);
+    }
     Ok(TrainingProgram { program, parameters, losses })
 }
 
@@ -128,7 +134,11 @@ pub(crate) fn evaluation_program(spec: &EpochSpec<'_>) -> Result<Program, ModelE
 pub(super) fn evaluation_over(spec: &EpochSpec<'_>) -> Result<Program, ModelError> {
     let (network, logits) = spec.model.network(spec.features, Mode::Evaluate, spec.dtype)?;
     let (workload, layers) = (spec.workload(false), spec.batches.map(|(layers, _)| layers));
-    infer::evaluation_program(network, logits, &[], spec.labels, &workload, spec.passes, layers)
+    let program = infer::evaluation_program(network, logits, &[], spec.labels, &workload, spec.passes, layers)?;
+    Ok(match spec.batches {
+        Some(_) => program,
+        None => columns(&program, spec.strips)?.unwrap_or(program),
+    })
 }
 
 impl EpochSpec<'_> {

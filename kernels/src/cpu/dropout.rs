@@ -59,7 +59,7 @@ pub fn sparse_dropout(
 pub(super) fn drop_rows(mask: Mask, first: usize, d: usize, x: &[f32], out: &mut [f32]) {
     for ((r, out), x) in out.chunks_exact_mut(d).enumerate().zip(x.chunks_exact(d)) {
         let key = mask.row(first + r);
-        for ((out, &x), column) in out.iter_mut().zip(x).zip(0u32..) {
+        for ((out, &x), column) in out.iter_mut().zip(x).zip(mask.key.first_column..) {
             *out = mask.apply(key, column, x);
         }
     }
@@ -70,7 +70,7 @@ pub(super) fn drop_rows(mask: Mask, first: usize, d: usize, x: &[f32], out: &mut
 pub(super) fn drop_in_place(mask: Mask, first: usize, d: usize, rows: &mut [f32]) {
     for (r, row) in rows.chunks_exact_mut(d).enumerate() {
         let key = mask.row(first + r);
-        for (x, column) in row.iter_mut().zip(0u32..) {
+        for (x, column) in row.iter_mut().zip(mask.key.first_column..) {
             *x = mask.apply(key, column, *x);
         }
     }

@@ -18,7 +18,7 @@ pub(super) fn launch(slots: &Open<'_>, op: EdgeOp, call: &Call) -> Result<()> {
         }
         EdgeOp::Dropout { rate, salt, .. } => {
             let [epoch, _] = slots.clock(call.inputs[1])?;
-            let (block, key) = (slots.block_of(call)?, call.dropout_key(rate, salt));
+            let (block, key) = (slots.block_of(call)?, call.dropout_key(rate, salt, 0));
             sparse_dropout(block.view(), values.view(), key, epoch, slots.numbers_mut(call.out())?.view())
         }
     }

@@ -10,8 +10,8 @@ use super::product::{Packed, add_transposed_times, rows_times};
 use super::rows::{RowWork, Steps};
 use super::slots::Open;
 use crate::error::{Result, check_shape};
-use crate::op::Linear;
 use crate::op::call::Call;
+use crate::op::{Grid, Linear, Slice};
 use crate::view::{MatMut, MatView};
 
 /// Rows per task. Narrow results get fewer, because reading the rows is most of the work then, and no thread should
@@ -36,9 +36,17 @@ pub(super) fn launch(slots: &Open<'_>, op: Linear, call: &Call, steps: &[RowWork
             let weight = slots.mat(call.inputs[1])?;
             linear_then(x.view(), weight.view(), steps, slots.mat_mut(out)?.view())
         }
+        Linear::ProductOnto => {
+            let (weight, sum) = (slots.mat(call.inputs[1])?, slots.mat(call.inputs[2])?);
+            linear_onto(x.view(), weight.view(), Some(sum.view()), steps, slots.mat_mut(out)?.view())
+        }
         Linear::InputGrad => {
             let weight = slots.mat(call.inputs[1])?;
             linear_input_grad_then(x.view(), weight.view(), steps, slots.mat_mut(out)?.view())
+        }
+        Linear::InputGradOnto => {
+            let (weight, sum) = (slots.mat(call.inputs[1])?, slots.mat(call.inputs[2])?);
+            linear_input_grad_onto(x.view(), weight.view(), Some(sum.view()), steps, slots.mat_mut(out)?.view())
         }
         Linear::WeightGrad => {
             let (grad, x) = (x, slots.mat(call.inputs[1])?);
@@ -54,6 +62,16 @@ pub(super) fn launch(slots: &Open<'_>, op: Linear, call: &Call, steps: &[RowWork
             Ok(())
         }
         Linear::Transpose => transpose(x.view(), slots.mat_mut(out)?.view()),
+        Linear::Slice(cut) => {
+            slice(x.view(), cut, slots.mat_mut(out)?.view());
+            Ok(())
+        }
+        Linear::Join(grid) => {
+            let parts = call.inputs.iter().map(|&part| slots.mat(part)).collect::<Result<Vec<_>>>()?;
+            let parts: Vec<MatView<'_>> = parts.iter().map(|part| part.view()).collect();
+            join(&parts, grid, slots.mat_mut(out)?.view());
+            Ok(())
+        }
     }
 }
 
@@ -92,12 +110,23 @@ pub fn linear(x: MatView<'_>, weight: MatView<'_>, out: MatMut<'_>) -> Result<()
 /// # Order
 /// Each cell has the same bits as if the kernels ran one after the other.
 pub fn linear_then(x: MatView<'_>, weight: MatView<'_>, steps: &[RowWork<'_>], out: MatMut<'_>) -> Result<()> {
+    linear_onto(x, weight, None, steps, out)
+}
+
+/// Does [`linear_then`] for `sum + x * weight^T`.
+fn linear_onto(
+    x: MatView<'_>,
+    weight: MatView<'_>,
+    sum: Option<MatView<'_>>,
+    steps: &[RowWork<'_>],
+    out: MatMut<'_>,
+) -> Result<()> {
     const CALL: &str = "linear";
     check_shape(CALL, "weight", [weight.rows(), x.cols()], [weight.rows(), weight.cols()])?;
     check_shape(CALL, "out", [x.rows(), weight.rows()], [out.rows(), out.cols()])?;
     let steps = Steps::new(CALL, steps, out.rows(), out.cols())?;
     let packed = Packed::new(weight.data(), [weight.cols(), weight.rows()], [1, weight.cols()])?;
-    times(x, &packed, &steps, out);
+    times(x, &packed, sum, &steps, out);
     Ok(())
 }
 
@@ -129,12 +158,23 @@ pub fn linear_input_grad_then(
     steps: &[RowWork<'_>],
     out: MatMut<'_>,
 ) -> Result<()> {
+    linear_input_grad_onto(grad, weight, None, steps, out)
+}
+
+/// Does [`linear_input_grad_then`] for `sum + grad * weight`.
+fn linear_input_grad_onto(
+    grad: MatView<'_>,
+    weight: MatView<'_>,
+    sum: Option<MatView<'_>>,
+    steps: &[RowWork<'_>],
+    out: MatMut<'_>,
+) -> Result<()> {
     const CALL: &str = "linear_input_grad";
     check_shape(CALL, "weight", [grad.cols(), weight.cols()], [weight.rows(), weight.cols()])?;
     check_shape(CALL, "out", [grad.rows(), weight.cols()], [out.rows(), out.cols()])?;
     let steps = Steps::new(CALL, steps, out.rows(), out.cols())?;
     let packed = Packed::new(weight.data(), [weight.rows(), weight.cols()], [weight.cols(), 1])?;
-    times(grad, &packed, &steps, out);
+    times(grad, &packed, sum, &steps, out);
     Ok(())
 }
 
@@ -190,15 +230,16 @@ fn rows_of_part(n: usize) -> usize {
     n.div_ceil(MOST_PARTS).max(LEAST_ROWS)
 }
 
-/// Computes `out = x * packed`. The rows of `x` are split into tasks, which apply the steps to rows that are still in a
-/// cache.
-fn times(x: MatView<'_>, packed: &Packed, steps: &Steps<'_>, mut out: MatMut<'_>) {
+/// Computes `out = x * packed`, or `sum + x * packed`. The rows of `x` are split into tasks, which apply the steps to rows
+/// that are still in a cache.
+fn times(x: MatView<'_>, packed: &Packed, sum: Option<MatView<'_>>, steps: &Steps<'_>, mut out: MatMut<'_>) {
     let (k, width) = (x.cols(), out.cols());
     let rows = if width <= NARROW { ROWS_OF_NARROW } else { ROWS };
     for_chunks(out.data(), rows * width, |first, out| {
+        let sum = sum.map(|sum| &sum.data()[first..][..out.len()]);
         let first = first / width;
         let x = &x.data()[first * k..][..out.len() / width * k];
-        rows_times(x, packed, out, |row, out| steps.apply(first + row, out));
+        rows_times(x, packed, sum, out, |row, out| steps.apply(first + row, out));
     });
 }
 
@@ -244,6 +285,32 @@ pub fn column_sum(x: MatView<'_>, out: &mut [f32]) -> Result<()> {
         *out = sums.iter().map(|sum| sum[column]).sum::<f64>() as f32;
     }
     Ok(())
+}
+
+/// Copies a rectangle of `x`, whose size was checked.
+fn slice(x: MatView<'_>, Slice { first, shape: [_, cols] }: Slice, mut out: MatMut<'_>) {
+    if cols > 0 {
+        let rows = x.data().chunks_exact(x.cols()).skip(first[0]);
+        out.data()
+            .chunks_exact_mut(cols)
+            .zip(rows)
+            .for_each(|(out, row)| out.copy_from_slice(&row[first[1]..][..cols]));
+    }
+}
+
+/// Puts the parts of a grid together, whose sizes were checked.
+fn join(parts: &[MatView<'_>], grid: Grid, mut out: MatMut<'_>) {
+    let mut rows = out.data().chunks_exact_mut(grid.shape[1].max(1));
+    for parts in parts.chunks(grid.parts[1].max(1)) {
+        for (r, row) in rows.by_ref().take(parts[0].rows()).enumerate() {
+            let mut rest = row;
+            for part in parts {
+                let (to, after) = rest.split_at_mut(part.cols());
+                to.copy_from_slice(&part.data()[r * part.cols()..][..part.cols()]);
+                rest = after;
+            }
+        }
+    }
 }
 
 /// `out = x^T`.

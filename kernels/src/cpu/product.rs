@@ -80,19 +80,28 @@ impl Packed {
     }
 }
 
-/// Computes `out = x * packed` on this thread. Calls `done(first row, rows)` for groups of rows while they are in a
-/// cache.
+/// Computes `out = x * packed` on this thread, or `sum + x * packed`. Calls `done(first row, rows)` for groups of rows
+/// while they are in a cache.
 ///
 /// # Shapes
-/// `x`: `[rows, k]`; `out`: `[rows, width]`, overwritten.
-pub(super) fn rows_times(x: &[f32], packed: &Packed, out: &mut [f32], mut done: impl FnMut(usize, &mut [f32])) {
+/// `x`: `[rows, k]`; `sum`, `out`: `[rows, width]`; `out` is overwritten.
+/// # Order
+/// A cell begins with its cell of `sum` and adds its products one after the other.
+pub(super) fn rows_times(
+    x: &[f32],
+    packed: &Packed,
+    sum: Option<&[f32]>,
+    out: &mut [f32],
+    mut done: impl FnMut(usize, &mut [f32]),
+) {
     let (k, width) = (packed.k, packed.width);
     // The number of rows that fit half of a second-level cache, as a multiple of every tile height.
     let group = ((1 << 16) / (k + width)).clamp(24, 240) / 24 * 24;
     for (i, out) in out.chunks_mut(group * width).enumerate() {
         let rows = out.len() / width;
         let x = &x[i * group * k..][..rows * k];
-        Arch::new().dispatch(Group { x, packed, out: &mut *out });
+        let sum = sum.map(|sum| &sum[i * group * width..][..out.len()]);
+        Arch::new().dispatch(Group { x, packed, sum, out: &mut *out });
         done(i * group, out);
     }
 }
@@ -101,6 +110,7 @@ pub(super) fn rows_times(x: &[f32], packed: &Packed, out: &mut [f32], mut done: 
 struct Group<'a> {
     x: &'a [f32],
     packed: &'a Packed,
+    sum: Option<&'a [f32]>,
     out: &'a mut [f32],
 }
 
@@ -143,9 +153,14 @@ impl Group<'_> {
         }
         let x = self.x;
         let x = |row: usize| &x[row * k..];
+        let sum = self.sum;
+        let sum = |row: usize| match sum {
+            Some(sum) => load(simd, &sum[row * width..][columns.clone()]),
+            None => [simd.splat_f32s(0.0); V],
+        };
         if rows < M {
             for row in 0..rows {
-                let [sums] = dot::<S, 1, V>(simd, x(row), k, small, panel.stride, first);
+                let [sums] = dot::<S, 1, V>(simd, [sum(row)], x(row), k, small, panel.stride, first);
                 store(simd, &mut self.out[row * width..][columns.clone()], sums);
             }
             return;
@@ -155,7 +170,7 @@ impl Group<'_> {
             for row in row..row + M {
                 (columns.clone()).step_by(LINE).for_each(|column| prefetch(self.out, row * width + column));
             }
-            let sums = dot::<S, M, V>(simd, x(row), k, small, panel.stride, first);
+            let sums = dot::<S, M, V>(simd, from_fn(|i| sum(row + i)), x(row), k, small, panel.stride, first);
             for (i, sums) in sums.into_iter().enumerate() {
                 store(simd, &mut self.out[(row + i) * width..][columns.clone()], sums);
             }
@@ -179,17 +194,32 @@ fn store<S: Simd, const V: usize>(simd: S, out: &mut [f32], sums: [S::f32s; V]) 
     }
 }
 
-/// Multiplies `M` rows by `V` vectors of columns of the small operand.
+/// Reads as many lanes as `from` has elements; the others are 0.
+#[inline(always)]
+fn load<S: Simd, const V: usize>(simd: S, from: &[f32]) -> [S::f32s; V] {
+    let (vectors, rest) = S::as_simd_f32s(from);
+    if let Some(vectors) = vectors.first_chunk::<V>() {
+        return *vectors;
+    }
+    let mut loaded = [simd.splat_f32s(0.0); V];
+    loaded.iter_mut().zip(vectors).for_each(|(to, &from)| *to = from);
+    if let Some(to) = loaded.get_mut(vectors.len()) {
+        *to = simd.partial_load_f32s(rest);
+    }
+    loaded
+}
+
+/// Multiplies `M` rows by `V` vectors of columns of the small operand, and adds to `sums`.
 #[inline(always)]
 fn dot<S: Simd, const M: usize, const V: usize>(
     simd: S,
+    mut sums: [[S::f32s; V]; M],
     rows: &[f32],
     k: usize,
     small: &[f32],
     stride: usize,
     first: usize,
 ) -> [[S::f32s; V]; M] {
-    let mut sums = [[simd.splat_f32s(0.0); V]; M];
     let chunks: [_; M] = from_fn(|row| rows[row * k..][..k].as_chunks::<STEP>());
     let (steps, rest) = small.split_at(chunks[0].0.len() * STEP * stride);
     for (i, small) in steps.chunks_exact(STEP * stride).enumerate() {
@@ -376,7 +406,8 @@ mod tests {
     fn products(x: &[f32], small: &[f32], left: &[f32], [n, k, width]: [usize; 3], run: impl Run) -> [Vec<f32>; 2] {
         let packed = Packed::new(small, [k, width], [width, 1]).expect("there is memory");
         let mut out = vec![f32::NAN; n * width];
-        run.group(Group { x, packed: &packed, out: &mut out });
+        // The product goes on where another one, of the first columns of `x`, ended.
+        run.group(Group { x, packed: &packed, sum: Some(&vec![0.5; n * width]), out: &mut out });
         let mut sums = vec![1.0; k * width];
         for panel in &panels(width, 0) {
             let mut copy = vec![0.0; n * panel.stride];
@@ -423,7 +454,7 @@ mod tests {
                     for (i, &got) in out.iter().enumerate() {
                         let (row, column) = (i / width, i % width);
                         let term = |j: usize| f64::from(x[row * k + j]) * f64::from(small[j * width + column]);
-                        assert!((f64::from(got) - (0..k).map(term).sum::<f64>()).abs() < 1e-5, "{sizes:?} {i}");
+                        assert!((f64::from(got) - 0.5 - (0..k).map(term).sum::<f64>()).abs() < 1e-5, "{sizes:?} {i}");
                     }
                     for (i, &got) in sums.iter().enumerate() {
                         let (row, column) = (i / width, i % width);

@@ -218,8 +218,8 @@ pub(super) struct OpenStep {
 impl OpenStep {
     fn new(slots: &Open<'_>, call: &Call, step: RowStep, beside: Option<Mat>) -> Result<Self> {
         match (step, beside) {
-            (RowStep::Dropout { rate, salt }, Some(clock)) => {
-                let draws = Some((call.dropout_key(rate, salt), slots.clock(clock)?[0]));
+            (RowStep::Dropout { rate, salt, first_column }, Some(clock)) => {
+                let draws = Some((call.dropout_key(rate, salt, first_column), slots.clock(clock)?[0]));
                 Ok(Self { step, beside: None, draws })
             }
             _ => Ok(Self { step, beside: beside.map(|mat| slots.mat(mat)).transpose()?, draws: None }),
@@ -259,6 +259,6 @@ pub fn elementwise_bytes(inputs: u64, n: u64, d: u64) -> u64 {
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape), [`Error::Argument`](crate::Error::Argument); `out` is then untouched.
 pub fn dropout(x: MatView<'_>, key: DropoutKey, epoch: u64, out: MatMut<'_>) -> Result<()> {
-    let step = RowStep::Dropout { rate: key.rate, salt: key.op };
+    let step = RowStep::Dropout { rate: key.rate, salt: key.op, first_column: key.first_column };
     chain("dropout", x, &[RowWork { step, beside: &[], draws: Some((key, epoch)) }], out)
 }

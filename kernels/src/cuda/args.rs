@@ -14,7 +14,7 @@ pub(super) struct Mask {
     pub(super) op: u32,
     pub(super) threshold: u32,
     pub(super) scale: f32,
-    pub(super) unused: u32,
+    pub(super) first_column: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -138,6 +138,17 @@ pub(super) struct Round {
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
+pub(super) struct Rectangle {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) from_stride: u64,
+    pub(super) to_stride: u64,
+    pub(super) rows: u64,
+    pub(super) cols: u64,
+}
+
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
 pub(super) struct Transpose {
     pub(super) x: u64,
     pub(super) out: u64,
@@ -223,6 +234,7 @@ pub(super) struct Product {
     pub(super) b_column: u64,
     pub(super) k_of_part: u64,
     pub(super) wide: u64,
+    pub(super) adds: u64,
 }
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]

@@ -83,7 +83,7 @@ impl Plan<'_> {
             Score::Gatv2 => values.cols,
         };
         let width = head_width(name, d, op.heads)?;
-        let mask = op.dropout.map(|dropout| mask(name, call.dropout_key(dropout.rate, dropout.salt))).transpose()?;
+        let mask = op.dropout.map(|dropout| mask(name, call.dropout_key(dropout.rate, dropout.salt, 0))).transpose()?;
         let end = call.first_source.unwrap_or(0).saturating_add(own.rows);
         if end > block.own_sources {
             let (index, limit) = (end as u64, block.own_sources as u64 + 1);

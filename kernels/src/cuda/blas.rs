@@ -13,7 +13,7 @@ use super::slots::Pool;
 use crate::error::Result;
 use crate::storage_type::StorageType;
 
-/// `out [m, n] = op(a) * op(b)` over row-major matrices of the same storage type. A transposed operand is stored as its
+/// `out [m, n] = op(a) * op(b)`, or `+=`, over row-major matrices of the same storage type. A transposed operand is stored as its
 /// transpose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct DenseProduct {
@@ -25,6 +25,8 @@ pub(super) struct DenseProduct {
     pub(super) m: usize,
     pub(super) n: usize,
     pub(super) k: usize,
+    /// Whether the product is added to what `out` holds.
+    pub(super) adds: bool,
     pub(super) stored: StorageType,
     /// Storage type of the output.
     pub(super) made: StorageType,
@@ -88,10 +90,10 @@ impl Blas {
             Some(started) => started,
             none => none.insert(self.start(stream)?),
         };
-        let DenseProduct { a, a_transposed, b, b_transposed, out, m, n, k, stored, made } = *product;
+        let DenseProduct { a, a_transposed, b, b_transposed, out, m, n, k, adds, stored, made } = *product;
         let op = |transposed| if transposed { Op::CUBLAS_OP_T } else { Op::CUBLAS_OP_N };
         let width = |transposed, rows: usize, cols: usize| if transposed { rows as i32 } else { cols as i32 };
-        let (one, zero) = (1.0f32, 0.0f32);
+        let (one, beta) = (1.0f32, if adds { 1.0f32 } else { 0.0 });
         // cuBLAS is column-major, so it sees each matrix as its transpose: out^T = op(b)^T * op(a)^T.
         if stored == StorageType::Bf16 {
             // Keeps partial sums in f32, too. Otherwise they may have the type of the output.
@@ -114,7 +116,7 @@ impl Blas {
                     a as *const c_void,
                     Type::CUDA_R_16BF,
                     width(a_transposed, m, k),
-                    (&raw const zero).cast(),
+                    (&raw const beta).cast(),
                     out as *mut c_void,
                     made,
                     n as i32,
@@ -139,7 +141,7 @@ impl Blas {
                 width(b_transposed, k, n),
                 a as *const f32,
                 width(a_transposed, m, k),
-                &zero,
+                &beta,
                 out as *mut f32,
                 n as i32,
             )

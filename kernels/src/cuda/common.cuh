@@ -133,7 +133,7 @@ struct Mask {
     u32 op;
     u32 threshold;  // draws below it are dropped
     float scale;    // of the cells that are kept
-    u32 unused;
+    u32 first_column;
 };
 
 __device__ inline u64 row_key(const Mask& mask, u64 epoch, u64 row) {
@@ -244,7 +244,7 @@ __device__ inline void apply_steps(const Steps& steps, u64 row, u32 column, u32 
         } else {
             const u64 key = row_key(step.mask, *(const u64*)step.operand, row);
 #pragma unroll
-            for (int i = 0; i < N; ++i) x[i] = dropped(step.mask, key, column + i, x[i]);
+            for (int i = 0; i < N; ++i) x[i] = dropped(step.mask, key, step.mask.first_column + column + i, x[i]);
         }
     }
 }

@@ -24,7 +24,7 @@ impl Plan<'_> {
             }
             EdgeOp::Dropout { rate, salt, .. } => {
                 let (block, BlockAddresses { indptr, indices }) = self.block_of(call)?;
-                let mask = mask(name, call.dropout_key(rate, salt))?;
+                let mask = mask(name, call.dropout_key(rate, salt, 0))?;
                 let fault = self.lookup(lookup(name, block, u64::MAX));
                 let (rows, edges) = (block.rows as u64, block.edges as u64);
                 let clock = second;

@@ -7,8 +7,8 @@ use super::engine::Task;
 use super::prepare::{Plan, blocks_of_cells};
 use crate::cpu::linear_weight_grad_workspace_bytes;
 use crate::error::{Error, Result};
-use crate::op::Linear;
 use crate::op::call::{Call, Mat};
+use crate::op::{Grid, Linear, Slice};
 use crate::storage_type::StorageType;
 
 /// Side of the square of a product that one block computes: `SQUARE` of `product.cu`.
@@ -38,11 +38,14 @@ impl Plan<'_> {
     pub(super) fn linear(&mut self, op: Linear, call: &Call) -> Result<()> {
         let (first, out) = (call.inputs[0], call.out());
         match op {
-            Linear::Product | Linear::InputGrad => self.product_then(op == Linear::Product, call),
+            Linear::Product | Linear::ProductOnto => self.product_then(true, call),
+            Linear::InputGrad | Linear::InputGradOnto => self.product_then(false, call),
             Linear::WeightGrad => self.weight_grad(call),
             Linear::ColumnSum => self.column_sum(first, out),
             Linear::Round => self.round(first, out),
             Linear::Transpose => self.transpose(first, out),
+            Linear::Slice(cut) => self.slice(first, cut, out),
+            Linear::Join(grid) => self.join(call, grid),
         }
     }
 
@@ -50,6 +53,7 @@ impl Plan<'_> {
     fn product_then(&mut self, b_transposed: bool, call: &Call) -> Result<()> {
         let (a, weight, out) = (call.inputs[0], call.inputs[1], call.out());
         let (a_at, b_at, out_at) = (self.mat(a)?, self.mat(weight)?, self.mat(out)?);
+        let sum = call.head_inputs().get(2).map(|&sum| self.mat(sum)).transpose()?;
         let steps = self.steps(call)?;
         let product = DenseProduct {
             a: a_at,
@@ -60,9 +64,13 @@ impl Plan<'_> {
             m: a.rows,
             n: out.cols,
             k: a.cols,
+            adds: sum.is_some(),
             stored: a.float(),
             made: out.float(),
         };
+        if let Some(sum) = sum {
+            self.rows(call.name_of_head(), out, [sum, out_at], &[])?;
+        }
         self.product(product, None);
         self.steps_in_place(call, out_at, &steps)
     }
@@ -86,6 +94,7 @@ impl Plan<'_> {
             m: d_out,
             n: d_in,
             k: n,
+            adds: false,
             stored: x.float(),
             made: out.float(),
         };
@@ -96,7 +105,7 @@ impl Plan<'_> {
 
     /// Prepares a product. Without cuBLAS, its sum may be split into parts, if `parts` has their workspace and number.
     fn product(&mut self, product: DenseProduct, parts: Option<(u64, usize)>) {
-        let DenseProduct { a, a_transposed, b, b_transposed, out, m, n, k, stored, made } = product;
+        let DenseProduct { a, a_transposed, b, b_transposed, out, m, n, k, adds, stored, made } = product;
         if m == 0 || n == 0 {
             return;
         }
@@ -121,6 +130,7 @@ impl Plan<'_> {
             b_column,
             k_of_part: k.div_ceil(count).max(1) as u64,
             wide: u64::from(made == StorageType::F32),
+            adds: u64::from(adds),
         };
         let squares = m.div_ceil(SQUARE) * n.div_ceil(SQUARE);
         self.kernel(File::Product.over(stored), "product", [squares, count], &args);
@@ -155,6 +165,34 @@ impl Plan<'_> {
         let args = args::Round { x: x_at, out: out_at, cells: cells as u64 };
         self.kernel(File::Rows.over(StorageType::F32), "round_cells", blocks_of_cells(cells), &args);
         Ok(())
+    }
+
+    fn slice(&mut self, x: Mat, Slice { first, shape: [rows, cols] }: Slice, out: Mat) -> Result<()> {
+        let (x_at, out_at) = (self.mat(x)?, self.mat(out)?);
+        let from = x_at + 4 * (first[0] * x.cols + first[1]) as u64;
+        self.copy_rectangle([from, out_at], [x.cols, cols], [rows, cols]);
+        Ok(())
+    }
+
+    fn join(&mut self, call: &Call, Grid { shape: [_, width], parts: [_, across] }: Grid) -> Result<()> {
+        let mut out_at = self.mat(call.out())?;
+        for parts in call.inputs.chunks(across.max(1)) {
+            let mut first = 0;
+            for &part in parts {
+                let from = self.mat(part)?;
+                self.copy_rectangle([from, out_at + 4 * first as u64], [part.cols, width], [part.rows, part.cols]);
+                first += part.cols;
+            }
+            out_at += 4 * (parts[0].rows * width) as u64;
+        }
+        Ok(())
+    }
+
+    /// Prepares a copy of f32 between matrices whose rows are `strides` apart.
+    fn copy_rectangle(&mut self, [from, to]: [u64; 2], strides: [usize; 2], [rows, cols]: [usize; 2]) {
+        let [from_stride, to_stride] = strides.map(|stride| stride as u64);
+        let args = args::Rectangle { from, to, from_stride, to_stride, rows: rows as u64, cols: cols as u64 };
+        self.kernel(File::Rows.over(StorageType::F32), "copy_rectangle", blocks_of_cells(rows * cols), &args);
     }
 
     fn transpose(&mut self, x: Mat, out: Mat) -> Result<()> {

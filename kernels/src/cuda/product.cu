@@ -21,6 +21,7 @@ struct Product {
     u64 b_column;
     u64 k_of_part;
     u64 wide;
+    u64 adds;  // whether each sum begins with what `out` holds
 };
 
 KERNEL(product, Product) {
@@ -32,6 +33,15 @@ KERNEL(product, Product) {
     const u64 first = blockIdx.y * a.k_of_part;
     const u64 last = first + a.k_of_part < a.k ? first + a.k_of_part : a.k;
     float sum[EACH][EACH] = {};
+    if (a.adds) {
+#pragma unroll
+        for (u32 i = 0; i < EACH; ++i)
+#pragma unroll
+            for (u32 j = 0; j < EACH; ++j) {
+                const u64 r = row + down + i * SIDE, c = column + across + j * SIDE;
+                if (r < a.m && c < a.n) sum[i][j] = output_cell(a.out, a.wide, r * a.n + c);
+            }
+    }
     for (u64 k = first; k < last; k += DEPTH) {
         for (u32 i = threadIdx.x; i < SQUARE * DEPTH; i += THREADS) {
             // Neighbouring threads read along the dimension that is contiguous.

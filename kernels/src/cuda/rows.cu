@@ -53,6 +53,23 @@ KERNEL(round_cells, Round) {
     if (i < a.cells) a.out[i] = rounded(a.x[i]);
 }
 
+// Copies a rectangle of f32 between matrices with different lengths of rows.
+struct Rectangle {
+    const float* from;
+    float* to;
+    u64 from_stride;
+    u64 to_stride;
+    u64 rows;
+    u64 cols;
+};
+
+KERNEL(copy_rectangle, Rectangle) {
+    const u64 i = (u64)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= a.rows * a.cols) return;
+    const u64 row = i / a.cols, column = i % a.cols;
+    a.to[row * a.to_stride + column] = a.from[row * a.from_stride + column];
+}
+
 // out = x^T, in squares of a warp's width that are transposed in shared memory.
 struct Transpose {
     const Stored* x;

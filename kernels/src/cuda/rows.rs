@@ -65,7 +65,9 @@ impl Plan<'_> {
     fn step(&self, call: &Call, step: RowStep, beside: Option<Mat>) -> Result<args::RowStepArgs> {
         let operand = beside.map_or(Ok(0), |mat| self.mat(mat))?;
         let mask = match step {
-            RowStep::Dropout { rate, salt } => mask(call.name_of_head(), call.dropout_key(rate, salt))?,
+            RowStep::Dropout { rate, salt, first_column } => {
+                mask(call.name_of_head(), call.dropout_key(rate, salt, first_column))?
+            }
             _ => args::Mask::default(),
         };
         let (_, kind) = step.record().step().expect("a row step's record says so");
@@ -111,13 +113,13 @@ pub(super) fn pack_steps(steps: &[args::RowStepArgs], made: StorageType) -> args
 
 /// Returns the settings that decide every cell of a dropout.
 pub(super) fn mask(call: &'static str, key: DropoutKey) -> Result<args::Mask> {
-    let DropoutKey { seed, op, first_row, rate } = key;
+    let DropoutKey { seed, op, first_row, first_column, rate } = key;
     if !(0.0..1.0).contains(&rate) {
         let got = f64::from(rate);
         return Err(Error::Argument { call, operand: "rate", want: "at least 0 and below 1", got });
     }
     let scale = 1.0 / (1.0 - rate);
-    Ok(args::Mask { run: run_key(seed), first_row, op, threshold: threshold(rate), scale, unused: 0 })
+    Ok(args::Mask { run: run_key(seed), first_row, op, threshold: threshold(rate), scale, first_column })
 }
 
 /// Returns the name of the kernel for rows of this width.

@@ -344,9 +344,9 @@ impl Call {
         self.op == Op::Move(Move::Fetch)
     }
 
-    /// Returns the key of a dropout operation of this call.
-    pub(crate) fn dropout_key(&self, rate: f32, salt: u32) -> DropoutKey {
-        DropoutKey { seed: self.part.seed, op: salt, first_row: self.part.first_row, rate }
+    /// Returns the key of a dropout operation of this call, for a matrix that begins at a column.
+    pub(crate) fn dropout_key(&self, rate: f32, salt: u32, first_column: u32) -> DropoutKey {
+        DropoutKey { seed: self.part.seed, op: salt, first_row: self.part.first_row, first_column, rate }
     }
 
     /// Returns what the time of the call depends on.

@@ -1,7 +1,7 @@
 //! Matrix products, their gradients, and operations that prepare a weight for a product.
 
 use super::oracle::Array;
-use super::record::Dim::{D, Just, K, N};
+use super::record::Dim::{Any, D, Just, K, MadeCols, MadeRows, N};
 use super::record::{Cost, Gradient, PLAIN, Record, Row, Value, mat, of};
 use super::types::DType::{self, F32};
 use crate::reference;
@@ -23,6 +23,33 @@ pub enum Linear {
     Round,
     /// `(x) -> x^T`, for a parameter.
     Transpose,
+    /// `(x, w, sum) -> sum + x w^T`: goes on with a product whose first columns are done. Each cell has the bits that one
+    /// product of all columns would have.
+    ProductOnto,
+    /// `(dy, w, sum) -> sum + dy w`: the same for [`Linear::InputGrad`].
+    InputGradOnto,
+    /// `(x) -> part of x`, for a parameter.
+    Slice(Slice),
+    /// `(parts..) -> whole`: a parameter from its parts, row by row of the grid.
+    Join(Grid),
+}
+
+/// A rectangle of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// The first row and column.
+    pub first: [usize; 2],
+    /// Number of rows and columns.
+    pub shape: [usize; 2],
+}
+
+/// A parameter that is cut into a grid of parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Number of rows and columns of the whole.
+    pub shape: [usize; 2],
+    /// Number of parts, down and across.
+    pub parts: [usize; 2],
 }
 
 static PRODUCT: Record = Record {
@@ -95,7 +122,59 @@ static TRANSPOSE: Record = Record {
     ..PLAIN
 };
 
+static PRODUCT_ONTO: Record = Record {
+    name: "linear_onto",
+    inputs: &[mat("x", N, D), mat("weight", K, D), mat("sum", N, K)],
+    gradient: Gradient::None,
+    reference: |given| {
+        let product = reference::linear(&given.mat(0), &given.mat(1));
+        vec![reference::add(&given.mat(2), &product).into()]
+    },
+    ..PRODUCT
+};
+
+static INPUT_GRAD_ONTO: Record = Record {
+    name: "linear_input_grad_onto",
+    inputs: &[mat("grad", N, K), mat("weight", K, D), mat("sum", N, D)],
+    reference: |given| {
+        let product = reference::linear_input_grad(&given.mat(0), &given.mat(1));
+        vec![reference::add(&given.mat(2), &product).into()]
+    },
+    ..INPUT_GRAD
+};
+
+static SLICE: Record = Record {
+    name: "slice",
+    inputs: &[of(F32, "x", K, D)],
+    outputs: &[of(F32, "out", MadeRows, MadeCols)],
+    cost: Cost::Fixed,
+    reference: |given| vec![reference::slice(&given.mat(0), given.slice()).into()],
+    ..PLAIN
+};
+
+static JOIN: Record = Record {
+    name: "join",
+    inputs: &[of(F32, "part", Any, Any)],
+    outputs: &[of(F32, "out", MadeRows, MadeCols)],
+    linear: true,
+    cost: Cost::Fixed,
+    reference: |given| {
+        let parts: Vec<_> = (0..given.count_operands()).map(|part| given.mat(part)).collect();
+        vec![reference::join(&parts, given.grid()).into()]
+    },
+    ..PLAIN
+};
+
 impl Linear {
+    /// Returns the number of rows and columns of the output, if it does not follow from the operands.
+    pub fn made(&self) -> Option<[usize; 2]> {
+        match self {
+            Self::Slice(slice) => Some(slice.shape),
+            Self::Join(grid) => Some(grid.shape),
+            _ => None,
+        }
+    }
+
     /// Returns the operation's record.
     pub fn record(&self) -> &'static Record {
         match self {
@@ -105,6 +184,10 @@ impl Linear {
             Self::ColumnSum => &COLUMN_SUM,
             Self::Round => &ROUND,
             Self::Transpose => &TRANSPOSE,
+            Self::ProductOnto => &PRODUCT_ONTO,
+            Self::InputGradOnto => &INPUT_GRAD_ONTO,
+            Self::Slice(_) => &SLICE,
+            Self::Join(_) => &JOIN,
         }
     }
 }

@@ -24,7 +24,7 @@ mod types;
 pub use attention::{Attention, AttentionPass, AttentionRows, Score, WeightDropout, alternating_columns, head_groups};
 pub use edges::EdgeOp;
 pub use gather::{EdgeWeight, Gather};
-pub use linear::Linear;
+pub use linear::{Grid, Linear, Slice};
 pub use loss::Loss;
 pub use moves::Move;
 pub use norm::Norm;
@@ -124,6 +124,9 @@ impl Op {
 
     /// Returns how many operands the operation reads.
     pub fn input_count(&self) -> usize {
+        if let Self::Linear(Linear::Join(grid)) = self {
+            return grid.parts[0].saturating_mul(grid.parts[1]);
+        }
         self.record().inputs.len() + self.steps().iter().map(|step| step.record().inputs.len() - 1).sum::<usize>()
     }
 
@@ -150,6 +153,14 @@ impl Op {
         match self.head() {
             Self::Attention(op) => Some(op.heads),
             Self::AttentionRows(op) => op.heads(),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of rows and columns of the output, if the operation says it.
+    pub fn made(&self) -> Option<[usize; 2]> {
+        match self {
+            Self::Linear(op) => op.made(),
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::call::{Call, Mat};
-use super::{EdgeOp, Op, RowStep};
+use super::{EdgeOp, Grid, Linear, Op, RowStep, Slice};
 use crate::random::DropoutKey;
 use crate::reference::Dense;
 use crate::slot::Slot;
@@ -210,10 +210,31 @@ impl<'a> Given<'a> {
     /// If the operation is not a dropout.
     pub fn dropout(&self) -> DropoutKey {
         match *self.op {
-            Op::Row(RowStep::Dropout { rate, salt }) | Op::Edge(EdgeOp::Dropout { rate, salt, .. }) => {
-                self.call.dropout_key(rate, salt)
-            }
+            Op::Row(RowStep::Dropout { rate, salt, first_column }) => self.call.dropout_key(rate, salt, first_column),
+            Op::Edge(EdgeOp::Dropout { rate, salt, .. }) => self.call.dropout_key(rate, salt, 0),
             ref op => panic!("{op:?} is no dropout"),
+        }
+    }
+
+    /// Returns the rectangle that a slice copies.
+    ///
+    /// # Panics
+    /// If the operation is not a slice.
+    pub fn slice(&self) -> Slice {
+        match *self.op {
+            Op::Linear(Linear::Slice(slice)) => slice,
+            ref op => panic!("{op:?} is no slice"),
+        }
+    }
+
+    /// Returns the grid of a join.
+    ///
+    /// # Panics
+    /// If the operation is not a join.
+    pub fn grid(&self) -> Grid {
+        match *self.op {
+            Op::Linear(Linear::Join(grid)) => grid,
+            ref op => panic!("{op:?} is no join"),
         }
     }
 

@@ -101,6 +101,10 @@ pub enum Dim {
     },
     /// Any size, in a call.
     Any,
+    /// The number of rows that the operation itself says; in a call, any.
+    MadeRows,
+    /// The same for columns.
+    MadeCols,
 }
 
 /// The storage type of an operand.

@@ -53,6 +53,8 @@ pub enum RowStep {
         rate: f32,
         /// Number of this dropout in the model.
         salt: u32,
+        /// The number of the first column, if `x` is a strip of columns of a matrix; else 0.
+        first_column: u32,
     },
 }
 
@@ -199,7 +201,7 @@ impl RowStep {
         Self::Add,
         Self::Relu,
         Self::ReluGrad,
-        Self::Dropout { rate: 0.4, salt: 2 },
+        Self::Dropout { rate: 0.4, salt: 2, first_column: 3 },
         Self::Elu { alpha: 0.75 },
         Self::EluGrad { alpha: 0.75 },
         Self::LeakyRelu { slope: 0.25 },

@@ -6,7 +6,7 @@
 use super::call::{BlockSlots, Call, Mat, Window};
 use super::record::{Dim, Domain, Operand, Row, Stored};
 use super::types::{BlockSpec, DType, RowSpace, TensorType};
-use super::{Op, RowStep};
+use super::{Grid, Linear, Op, RowStep, Slice};
 use crate::error::{Error, Result};
 
 /// A size: a number, or a row space whose row count is not known before lowering.
@@ -33,6 +33,7 @@ pub(crate) struct Sizes {
     d: Option<usize>,
     k: Option<usize>,
     heads: usize,
+    made: Option<[usize; 2]>,
     edges: Option<usize>,
     stored: Option<DType>,
 }
@@ -97,8 +98,12 @@ impl Extent {
 }
 
 impl Sizes {
-    fn new(over: Over, heads: usize) -> Self {
-        Self { over, n: None, d: None, k: None, heads, edges: None, stored: None }
+    fn new(over: Over, op: &Op) -> Self {
+        Self { heads: op.heads().unwrap_or(0), made: op.made(), ..Self::of_step(over) }
+    }
+
+    fn of_step(over: Over) -> Self {
+        Self { over, n: None, d: None, k: None, heads: 0, made: None, edges: None, stored: None }
     }
 
     /// Returns the value of a dimension, if it is known.
@@ -114,6 +119,9 @@ impl Sizes {
                 let heads = heads.saturating_mul(self.heads);
                 count(self.d.map(|known| known.saturating_mul(d).saturating_add(heads)))
             }
+            (Dim::MadeRows, Over::Program(_)) => count(self.made.map(|[rows, _]| rows)),
+            (Dim::MadeCols, Over::Program(_)) => count(self.made.map(|[_, cols]| cols)),
+            (Dim::MadeRows | Dim::MadeCols, Over::Call { .. }) => None,
             (Dim::Scalar, Over::Program(_)) => Some(Extent::Rows(RowSpace::Scalar)),
             (Dim::Scalar | Dim::UpdateRows, Over::Call { .. }) => Some(Extent::Count(1)),
             (Dim::UpdateWhole, Over::Call { window, .. }) => Some(Extent::Count(window.end())),
@@ -243,9 +251,9 @@ pub fn infer(op: &Op, types: &[TensorType]) -> std::result::Result<Vec<TensorTyp
 
 fn infer_one(op: &Op, types: &[TensorType]) -> std::result::Result<Vec<TensorType>, Misfit> {
     let record = op.record();
-    let mut sizes = Sizes::new(Over::Program(op.block()), op.heads().unwrap_or(0));
+    let mut sizes = Sizes::new(Over::Program(op.block()), op);
     let misfit = |place: usize, want| Misfit::Operand { op: record.name, place, want, got: types[place] };
-    for place in record.places().filter(|&place| place < types.len()) {
+    for place in record.places().filter(|&place| place < record.inputs.len()) {
         sizes.check(record.operand(place), types[place]).map_err(|want| misfit(place, want))?;
         if place == 0 && !record.domain.holds(types[0].rows) {
             return Err(misfit(0, format!("rows of {:?}", record.domain)));
@@ -263,7 +271,7 @@ fn infer_one(op: &Op, types: &[TensorType]) -> std::result::Result<Vec<TensorTyp
 impl Call {
     fn sizes(&self) -> Sizes {
         let over = Over::Call { block: self.block, windowed: self.first_source.is_some(), window: self.part.window };
-        Sizes::new(over, self.op.heads().unwrap_or(0))
+        Sizes::new(over, self.op.head())
     }
 
     /// Returns the operand at an index of the head's record.
@@ -329,7 +337,36 @@ impl Call {
             let mut sizes = sizes_of_step(self.out());
             check_shape(step.record().kernel(), &mut sizes, operand, &mat)?;
         }
+        self.check_parts(call)?;
         self.check_sources(call)
+    }
+
+    /// Checks the shapes of a slice, and of the parts of a grid.
+    fn check_parts(&self, call: &'static str) -> Result<()> {
+        let same = |operand, want: [usize; 2], got: [usize; 2]| crate::error::check_shape(call, operand, want, got);
+        let shape = |mat: &Mat| [mat.rows, mat.cols];
+        let Op::Linear(op) = self.op else { return Ok(()) };
+        let Some(made) = op.made() else { return Ok(()) };
+        same("out", made, shape(&self.out()))?;
+        match op {
+            Linear::Slice(Slice { first, shape: [rows, cols] }) => {
+                let [have_rows, have_cols] = shape(&self.inputs[0]);
+                let end = [first[0].saturating_add(rows), first[1].saturating_add(cols)];
+                same("x", [have_rows.max(end[0]), have_cols.max(end[1])], [have_rows, have_cols])
+            }
+            Linear::Join(Grid { parts: [down, across], .. }) => {
+                same("parts", [down, across], [self.inputs.len() / across.max(1), across])?;
+                let mut whole = [0usize; 2];
+                for parts in self.inputs.chunks(across.max(1)) {
+                    let cols = parts.iter().fold(0, |cols: usize, part| cols.saturating_add(part.cols));
+                    whole = [whole[0].saturating_add(parts[0].rows), cols];
+                    parts.iter().try_for_each(|part| same("part", [parts[0].rows, part.cols], shape(part)))?;
+                    same("parts", [whole[0], made[1]], whole)?;
+                }
+                same("parts", made, whole)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_stored(&self, call: &'static str) -> Result<()> {
@@ -386,7 +423,7 @@ impl Call {
 fn sizes_of_step(out: Mat) -> Sizes {
     let over = Over::Call { block: None, windowed: false, window: Window::default() };
     let (n, d) = (Some(Extent::Count(out.rows)), Some(out.cols));
-    Sizes { n, d, stored: Some(out.dtype), ..Sizes::new(over, 0) }
+    Sizes { n, d, stored: Some(out.dtype), ..Sizes::of_step(over) }
 }
 
 /// Returns the shape and type of a step's operand, given the rows `out` that the step works on.

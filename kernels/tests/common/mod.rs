@@ -200,7 +200,12 @@ pub fn keyed(DropoutKey { seed, first_row, .. }: DropoutKey) -> Part {
 }
 
 pub fn drop_cells(key: DropoutKey, x: Mat, clock: Slot, out: Mat) -> Call {
-    call!(RowStep::Dropout { rate: key.rate, salt: key.op }, [x, clock], [out], keyed(key))
+    call!(
+        RowStep::Dropout { rate: key.rate, salt: key.op, first_column: key.first_column },
+        [x, clock],
+        [out],
+        keyed(key)
+    )
 }
 
 pub fn drop_edges(key: DropoutKey, block: BlockSlots, values: Slot, clock: Slot, out: Slot) -> Call {

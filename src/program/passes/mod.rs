@@ -1,5 +1,6 @@
 //! Passes: each rewrites a program into one that computes the same results with less work.
 
+pub mod columns;
 pub mod fuse;
 pub mod order;
 pub mod prune;

@@ -1,0 +1,156 @@
+//! Columns: cuts wide matrices into strips of columns, and works on one strip after the other.
+//!
+//! A gather works on each column by itself, and so do row steps. In little memory, a gather over rows that do not fit
+//! loads its sources many times; over a strip that fits, it loads them once. The graph is read once for each strip.
+//!
+//! Only matrices that a gather over the graph reads or writes are cut, and those that row steps connect with them
+//! ([`Cuts`]). Products cut the weight to match: a product that makes a strip reads some rows of the weight, and one that
+//! reads strips adds up what each of them gives. Gradients of weights come in parts, which are joined. No sum changes its
+//! order, so the bits are the same.
+//!
+//! Operations go strip by strip from one to the next ([`write`]), so that a strip need not leave the device in between.
+
+mod write;
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use petgraph::unionfind::UnionFind;
+
+use crate::program::dataflow::{OpId, Program, TensorId};
+use crate::program::shape::ProgramError;
+use crate::program::{BlockSpec, DType, Linear, Op, RowSpace};
+
+/// Into how many strips of columns wide matrices are cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Strips {
+    /// As many as cost least.
+    #[default]
+    Auto,
+    /// This number, where a matrix has at least 16 columns for each.
+    Exactly(usize),
+}
+
+impl Strips {
+    /// Returns the fewest strips that it allows.
+    pub(crate) fn least(self) -> usize {
+        match self {
+            Self::Auto => 1,
+            Self::Exactly(strips) => strips,
+        }
+    }
+}
+
+/// Columns come in multiples of this, so that rows of strips are whole cache lines of 64 bytes.
+const LINE: usize = 16;
+
+/// Returns the program with its wide matrices cut into `strips` strips; `None` if there is no matrix to cut.
+///
+/// # Errors
+/// None for a well-formed program.
+/// # Cost
+/// O(operations x strips^2).
+pub fn columns(program: &Program, strips: usize) -> Result<Option<Program>, ProgramError> {
+    let cuts = Cuts::of(program, strips);
+    if strips < 2 || cuts.cut.is_empty() { Ok(None) } else { write::write(program, &cuts).map(Some) }
+}
+
+/// Which matrices are cut.
+struct Cuts {
+    strips: usize,
+    cut: HashSet<TensorId>,
+}
+
+impl Cuts {
+    /// Finds the matrices that are connected by operations on single columns. A set of them is cut if a gather over the
+    /// graph is among these operations, every other operation can work on strips too, and there are enough columns.
+    fn of(program: &Program, strips: usize) -> Self {
+        let tensors = program.tensors();
+        let number: HashMap<TensorId, usize> = tensors.iter().enumerate().map(|(i, &tensor)| (tensor, i)).collect();
+        let outputs: HashSet<TensorId> = program.outputs().values().copied().collect();
+        let may_be_cut = |&tensor: &TensorId| {
+            let described = program.tensor(tensor);
+            let is_matrix = described.ty.rows == RowSpace::Vertices && described.ty.dtype == DType::F32;
+            is_matrix && described.ty.width >= strips * LINE && !described.constant && !outputs.contains(&tensor)
+        };
+        let mut whole: HashSet<usize> = (0..tensors.len()).filter(|&i| !may_be_cut(&tensors[i])).collect();
+        let mut gathered: HashSet<usize> = HashSet::new();
+        let mut sets = UnionFind::<usize>::new(tensors.len());
+        for op in program.ops() {
+            match Connection::of(program, op) {
+                Connection::None => {
+                    let all = program.inputs(op).into_iter().chain(program.op_outputs(op));
+                    whole.extend(all.map(|tensor| number[&tensor]));
+                }
+                Connection::Free => {}
+                Connection::Columns(alike) => {
+                    let alike: Vec<usize> = alike.into_iter().map(|tensor| number[&tensor]).collect();
+                    for pair in alike.windows(2) {
+                        sets.union(pair[0], pair[1]);
+                    }
+                    if is_graph_gather(program.op(op)) {
+                        gathered.insert(alike[0]);
+                    }
+                }
+            }
+        }
+        let sets_of = |numbers: &HashSet<usize>| numbers.iter().map(|&i| sets.find(i)).collect::<HashSet<usize>>();
+        let (whole, gathered) = (sets_of(&whole), sets_of(&gathered));
+        let is_cut = |i: &usize| gathered.contains(&sets.find(*i)) && !whole.contains(&sets.find(*i));
+        Self { strips, cut: (0..tensors.len()).filter(is_cut).map(|i| tensors[i]).collect() }
+    }
+
+    fn has(&self, tensor: TensorId) -> bool {
+        self.cut.contains(&tensor)
+    }
+
+    /// Returns the columns of a strip of a matrix.
+    fn columns(&self, width: usize, strip: usize) -> Range<usize> {
+        let lines = width.div_ceil(LINE);
+        let end = |strip: usize| (lines * strip / self.strips * LINE).min(width);
+        end(strip)..end(strip + 1)
+    }
+}
+
+/// How an operation connects the columns of its matrices.
+enum Connection {
+    /// These matrices are cut alike, the output last.
+    Columns(Vec<TensorId>),
+    /// Each matrix may be cut by itself.
+    Free,
+    /// No matrix of it may be cut.
+    None,
+}
+
+impl Connection {
+    fn of(program: &Program, id: OpId) -> Self {
+        let (op, inputs, out) = (program.op(id), program.inputs(id), program.op_outputs(id)[0]);
+        let width = program.tensor(out).ty.width;
+        let is_matrix = |tensor: &&TensorId| {
+            let ty = program.tensor(**tensor).ty;
+            ty.rows == RowSpace::Vertices && ty.width == width && ty.dtype.float().is_some()
+        };
+        let (head, beside) = inputs.split_at(op.head().input_count());
+        // The matrices that the head connects with its output.
+        let connected = match op.head() {
+            Op::Gather(_) | Op::Row(_) if !over_features(op) => head,
+            Op::Gather(_) | Op::Linear(Linear::Product | Linear::InputGrad) => &[],
+            Op::Linear(Linear::WeightGrad | Linear::ColumnSum) => return Self::Free,
+            _ => return Self::None,
+        };
+        if program.tensor(out).ty.rows != RowSpace::Vertices {
+            return Self::Free;
+        }
+        Self::Columns(connected.iter().chain(beside).chain([&out]).filter(is_matrix).copied().collect())
+    }
+}
+
+fn is_graph_gather(op: &Op) -> bool {
+    matches!((op.head(), op.block()), (Op::Gather(_), Some(BlockSpec::Graph { .. })))
+}
+
+/// Whether an operation multiplies with sparse features.
+fn over_features(op: &Op) -> bool {
+    matches!((op.head(), op.block()), (Op::Gather(_), Some(BlockSpec::Features { .. })))
+}
