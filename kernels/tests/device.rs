@@ -339,7 +339,7 @@ fn the_device_may_use_the_global_pool() {
 #[test]
 fn bytes_are_zero_aligned_and_whole_at_every_size() {
     const MIB: usize = 1 << 20;
-    for len in [0, 1, 63, 64, 65, 4 * MIB - 1, 4 * MIB, 4 * MIB + 5] {
+    for len in [0, 1, 63, 64, 65, 3 * MIB / 2 - 1, 3 * MIB / 2, 3 * MIB / 2 + 5, 4 * MIB + 5] {
         let mut bytes = AlignedBytes::zeroed(len).unwrap();
         assert_eq!((bytes.len(), bytes.is_empty()), (len, len == 0));
         assert!(bytes.as_slice::<u8>().iter().all(|&byte| byte == 0));

@@ -73,6 +73,57 @@ fn windows_one_after_the_other_are_the_whole_gather_bit_for_bit() {
     }
 }
 
+/// A graph with rows of 0 to 699 edges, whose sources are spread evenly, all near the front or all near the back.
+fn rows_of_all_lengths() -> Graph {
+    let sources = 900;
+    let row = |v: usize| -> Vec<u32> {
+        let count = v % 700;
+        let spread = |i: usize| match v % 3 {
+            0 => i * sources / count,
+            1 => i / 2,
+            _ => sources - 1 - (count - 1 - i) / 2,
+        };
+        (0..count).map(|i| spread(i) as u32).collect()
+    };
+    let rows: Vec<Vec<u32>> = (0..1400).map(row).collect();
+    Graph::from_rows("rows of all lengths", &rows, sources, 0)
+}
+
+#[test]
+fn windows_find_their_edges_in_rows_of_all_lengths() {
+    let graph = rows_of_all_lengths();
+    let (m, d) = (graph.own_sources, 3);
+    let own = Numbers(7).matrix(m, d);
+    let weights = Numbers(8).units(graph.edges());
+    for weights in [None, Some(&weights)] {
+        let gather = |rig: &Rig, own: &Matrix, out: Mat| {
+            let weights = weights.map(|weights| rig.put(weights));
+            Call::gather(rig.block(&graph), weights, rig.mat(own), None, out)
+        };
+        let whole = on_any_threads("rows of all lengths", |rig| {
+            let out = rig.out(graph.rows(), d);
+            rig.run(out, &gather(rig, &own, out))
+        });
+        for cuts in [vec![0, 1, 449, 450, m], vec![0, 30, 300, 310, 800, 899, m]] {
+            let windows = on_any_threads(&format!("rows of all lengths, windows {cuts:?}"), |rig| {
+                let mut sum: Option<Mat> = None;
+                let mut calls = cuts.windows(2).map(|cut| {
+                    let out = rig.out(graph.rows(), d);
+                    let call = gather(rig, &rows_of(&own, cut[0]..cut[1]), out).window(cut[0], sum.replace(out));
+                    (out, call)
+                });
+                let (mut out, mut call) = calls.next().unwrap();
+                for (next, after) in calls {
+                    rig.launch(&call).unwrap();
+                    (out, call) = (next, after);
+                }
+                rig.run(out, &call)
+            });
+            assert!(same_bits(&windows, &whole), "{cuts:?}: not the bits of the whole");
+        }
+    }
+}
+
 #[test]
 fn a_window_that_does_not_go_with_its_block_is_an_error() {
     let rig = Rig::new(1);

@@ -1,7 +1,8 @@
 //! Times a gather over tiles beside the same gather in one piece.
 //!
 //! The rows are cut into tiles, and the sources into as many; a call sums one tile of rows over some of the tiles of
-//! sources. Both do the same additions. Prints a Markdown table with the median of several rounds.
+//! sources. Both do the same additions. Prints a Markdown table with the median of several rounds: the time that passed,
+//! and that of all cores, which other programs disturb less.
 //!
 //! ```text
 //! cargo run --release -p lapidary-bench --bin tiled_gather -- DIR [WIDTH]...
@@ -12,6 +13,7 @@ use std::time::Instant;
 use lapidary::Dataset;
 use lapidary_kernels::cpu::{Window, gather, gather_window};
 use lapidary_kernels::{BlockView, MatMut, MatView};
+use rustix::time::{ClockId, clock_gettime};
 
 const ROUNDS: usize = 9;
 
@@ -22,8 +24,8 @@ fn main() -> lapidary::Result<()> {
     let mut args = std::env::args().skip(1);
     let data = Dataset::load(&args.next().expect("a dataset directory"))?;
     let widths: Vec<usize> = args.map(|width| width.parse().expect("a width is a number")).collect();
-    println!("| width | tiles | read at once | ms | of one piece |");
-    println!("| ---: | ---: | ---: | ---: | ---: |");
+    println!("| width | tiles | read at once | ms | of one piece | ms of cores | of one piece |");
+    println!("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     let (indptr, indices) = (&data.graph().indptr()[..], &data.graph().indices()[..]);
     for d in if widths.is_empty() { vec![64, 128, 256] } else { widths } {
         table(indptr, indices, d);
@@ -42,7 +44,12 @@ fn table(indptr: &[u64], indices: &[u32], d: usize) {
         let out = MatMut::new(&mut want, n, d).expect("fits");
         gather(block, None, view(0..n), None, out).expect("a gather");
     });
-    println!("| {d} | 1 | 1 | {:.1} | 1.00 |", 1e3 * whole);
+    let row = |tiles: usize, at_once: usize, [passed, cores]: [f64; 2]| {
+        let [of_passed, of_cores] = [passed / whole[0], cores / whole[1]];
+        let [passed, cores] = [1e3 * passed, 1e3 * cores];
+        println!("| {d} | {tiles} | {at_once} | {passed:.1} | {of_passed:.2} | {cores:.1} | {of_cores:.2} |");
+    };
+    row(1, 1, whole);
     for (tiles, at_once) in CASES {
         // Each tile is an allocation of its own, as on a device.
         let ends: Vec<usize> = (0..=tiles).map(|tile| n * tile / tiles).collect();
@@ -71,18 +78,27 @@ fn table(indptr: &[u64], indices: &[u32], d: usize) {
         });
         let got: Vec<f32> = got.iter().flat_map(|[out, _]| out).copied().collect();
         assert!(got == want, "the bits are the same");
-        println!("| {d} | {tiles} | {at_once} | {:.1} | {:.2} |", 1e3 * seconds, seconds / whole);
+        row(tiles, at_once, seconds);
     }
 }
 
-fn median(mut work: impl FnMut()) -> f64 {
-    let mut seconds: Vec<f64> = (0..ROUNDS)
-        .map(|_| {
-            let start = Instant::now();
-            work();
-            start.elapsed().as_secs_f64()
-        })
-        .collect();
-    seconds.sort_by(f64::total_cmp);
-    seconds[ROUNDS / 2]
+/// Returns the median seconds of some rounds: those that passed, and those that all cores worked.
+fn median(mut work: impl FnMut()) -> [f64; 2] {
+    let mut seconds = [Vec::new(), Vec::new()];
+    for _ in 0..ROUNDS {
+        let (start, cores) = (Instant::now(), cores_s());
+        work();
+        seconds[0].push(start.elapsed().as_secs_f64());
+        seconds[1].push(cores_s() - cores);
+    }
+    seconds.map(|mut seconds| {
+        seconds.sort_by(f64::total_cmp);
+        seconds[ROUNDS / 2]
+    })
+}
+
+/// Returns the seconds that all threads of this process have run.
+fn cores_s() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
 }

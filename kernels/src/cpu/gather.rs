@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use super::gather_rows::Rows;
+use super::near::Near;
 use super::parallel::{balanced_rows, split_at_ends, task_count, try_for_each};
 use super::passes::{Passes, copy_columns, points};
 use super::rows::{RowWork, Steps};
@@ -87,7 +88,7 @@ pub struct Window<'a> {
 /// `block`: `n` rows, no halo, the sources of each row ascend; `sources`: `[.., d]` each, together `[window sources, d]`;
 /// the rest as in [`gather`].
 /// # Cost
-/// O(n log(edges of a row)) to find the edges, `d` additions per edge; 24 bytes per row allocated.
+/// O(n log(edges of a row)) to find the edges, `d` additions per edge; a copy of a few thousand edges per task.
 /// # Errors
 /// As in [`gather_then`]. A source beyond the block is not detected if it is outside the window.
 /// # Order
@@ -176,18 +177,20 @@ fn gather_sources(
     let step = passes.as_ref().map_or(all, |passes| passes.sources).max(1);
     let windows = (0..all.max(1)).step_by(step).map(|window| first + window).skip(usize::from(end.is_none()));
     let limits: Vec<usize> = windows.chain(end).collect();
-    let points = points(block, &limits, end.is_none());
-    let passes = passes.filter(|_| points.is_some());
-    let points = points.unwrap_or_default();
-    let cuts = |window: usize| match points.is_empty() {
-        true => Cuts { points: block.indptr, stride: 1, window: 0 },
-        false => Cuts { points: &points, stride: limits.len() + 1, window: window + usize::from(end.is_some()) },
-    };
-    let Some(passes) = passes else {
+    let passes = passes.and_then(|passes| Some((passes, points(block, &limits, end.is_none())?)));
+    let Some((passes, points)) = passes else {
         let joined = (tiles.len() > 1).then(|| Tiles::new(&tiles, d));
         let own = tiles.first().copied().unwrap_or(&[]);
-        let sources = Sources { block, cuts: cuts(0), first, own, tiles: joined.as_ref(), d, upcoming: &[] };
-        return pass(Pass { sources, weights, columns: 0..d, start, d }, Some(&steps), out.data());
+        let cuts = end.map_or(Cuts::All, |end| Cuts::Window { first, end });
+        let sources = Sources { block, own, tiles: joined.as_ref(), d };
+        return pass(&Pass { sources, cuts, weights, columns: 0..d, start, d }, Some(&steps), out.data());
+    };
+    let cuts = |window: usize, first: usize| match points.is_empty() {
+        true => Cuts::All,
+        false => {
+            let window = window + usize::from(end.is_some());
+            Cuts::Points { points: &points, stride: limits.len() + 1, window, first }
+        }
     };
     let width = passes.width;
     let mut copy = zeroed(4 * passes.sources * width)?;
@@ -196,40 +199,61 @@ fn gather_sources(
         for (i, window) in (0..all).step_by(passes.sources).enumerate() {
             let rows = window..window + passes.sources.min(all - window);
             copy_columns(&tiles, d, rows.clone(), columns.clone(), copy.as_mut_slice(), width);
-            let (first, own) = (first + window, copy.as_slice());
-            let sources = Sources { block, cuts: cuts(i), first, own, tiles: None, d: width, upcoming: &[] };
+            let cuts = cuts(i, first + window);
+            let sources = Sources { block, own: copy.as_slice(), tiles: None, d: width };
             let start = if window == 0 { start } else { Start::Out };
             let steps = Some(&steps).filter(|_| columns.end == d && rows.end == all);
-            pass(Pass { sources, weights, columns: columns.clone(), start, d }, steps, out.data())?;
+            pass(&Pass { sources, cuts, weights, columns: columns.clone(), start, d }, steps, out.data())?;
         }
     }
     Ok(())
 }
 
 /// Splits the rows into tasks and runs them.
-fn pass(pass: Pass<'_>, steps: Option<&Steps<'_>>, out: &mut [f32]) -> Result<()> {
+fn pass(pass: &Pass<'_>, steps: Option<&Steps<'_>>, out: &mut [f32]) -> Result<()> {
     let (block, d) = (pass.sources.block, pass.d);
-    let (n, e) = (block.rows(), block.indices.len());
     let task = |rows: Range<usize>, out: &mut [f32]| {
-        let group = steps.map_or(n, Steps::group);
-        for (first, out) in rows.clone().step_by(group).zip(out.chunks_mut(group * d)) {
-            let (rows, pass) = (first..(first + group).min(rows.end), &pass);
-            let out = &mut *out;
-            match (pass.weights, pass.sources.tiles.is_none()) {
-                (None, true) => Rows::<_, false> { pass, weights: Unweighted, rows, out }.run(),
-                (None, false) => Rows::<_, true> { pass, weights: Unweighted, rows, out }.run(),
-                (Some(weights), true) => Rows::<_, false> { pass, weights: Weighted(weights), rows, out }.run(),
-                (Some(weights), false) => Rows::<_, true> { pass, weights: Weighted(weights), rows, out }.run(),
-            }?;
-            steps.iter().for_each(|steps| steps.apply(first, out));
+        if matches!(pass.cuts, Cuts::All) {
+            return sum_rows(pass, rows.clone(), rows.start, steps, out);
+        }
+        let (mut near, mut first, mut out) = (Near::default(), rows.start, out);
+        while first < rows.end {
+            let (pass, count) = near.copy(pass, first..rows.end)?;
+            let (group, rest) = out.split_at_mut(count * d);
+            sum_rows(&pass, 0..count, first, steps, group)?;
+            (first, out) = (first + count, rest);
         }
         Ok(())
     };
-    let work = (n + e).saturating_mul(pass.columns.len());
+    let work = (block.rows() + block.indices.len()).saturating_mul(pass.columns.len());
     let ranges = balanced_rows(block.indptr, task_count(work, LEAST_WORK));
     if let [all] = &ranges[..] {
         return task(all.clone(), out);
     }
     let parts = split_at_ends(out, ranges.iter().map(|range| range.end * d));
     try_for_each(ranges.into_iter().zip(parts), |(rows, out)| task(rows, out))
+}
+
+/// Sums rows of the pass's block on this thread. `first` is the number of the first among the rows that the steps know.
+fn sum_rows(
+    pass: &Pass<'_>,
+    rows: Range<usize>,
+    first: usize,
+    steps: Option<&Steps<'_>>,
+    out: &mut [f32],
+) -> Result<()> {
+    let group = steps.map_or(rows.len().max(1), Steps::group);
+    for (start, out) in rows.clone().step_by(group).zip(out.chunks_mut(group * pass.d)) {
+        let (begins, number) = (start == rows.start, first + start - rows.start);
+        let rows = start..(start + group).min(rows.end);
+        let out = &mut *out;
+        match (pass.weights, pass.sources.tiles.is_none()) {
+            (None, true) => Rows::<_, false> { pass, weights: Unweighted, rows, begins, out }.run(),
+            (None, false) => Rows::<_, true> { pass, weights: Unweighted, rows, begins, out }.run(),
+            (Some(weights), true) => Rows::<_, false> { pass, weights: Weighted(weights), rows, begins, out }.run(),
+            (Some(weights), false) => Rows::<_, true> { pass, weights: Weighted(weights), rows, begins, out }.run(),
+        }?;
+        steps.iter().for_each(|steps| steps.apply(number, out));
+    }
+    Ok(())
 }

@@ -4,16 +4,19 @@ use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
+use super::near::edges_of;
 use super::row_sum::{Columns, Few, Tiles, Vectors, Whole, WholeVectors};
-use super::sources::{Ahead, CALL, Pass, Sources, Start, bad_row};
+use super::sources::{CALL, Pass, Start, bad_row, bad_source};
 use super::weights::Weights;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// One task: consecutive rows and their part of the output. `TILED` says whether the sources are in several matrices.
 pub(super) struct Rows<'a, W, const TILED: bool> {
     pub(super) pass: &'a Pass<'a>,
     pub(super) weights: W,
     pub(super) rows: Range<usize>,
+    /// Whether no rows before have prefetched the first sources.
+    pub(super) begins: bool,
     /// All columns of the rows.
     pub(super) out: &'a mut [f32],
 }
@@ -31,7 +34,7 @@ impl<W: Weights, const TILED: bool> WithSimd for Rows<'_, W, TILED> {
     fn with_simd<S: Simd>(self, simd: S) -> Result<()> {
         let (sources, columns) = (self.pass.sources, self.pass.columns.len());
         // Rows can have few edges, so everything that is the same for all rows is decided before the loop.
-        let whole = !TILED && columns == sources.d && sources.first == 0 && !sources.apart();
+        let whole = !TILED && columns == sources.d;
         let cells = sources.own;
         let vectors = S::as_simd_f32s(cells).0;
         match (columns / S::F32_LANES, columns % S::F32_LANES) {
@@ -63,28 +66,21 @@ impl<W: Weights, const TILED: bool> Rows<'_, W, TILED> {
     /// Sums each row with the method of `columns_of`.
     #[inline(always)]
     fn each_row<S: Simd>(self, simd: S, columns_of: impl Columns<S>) -> Result<()> {
-        let Self { pass: &Pass { sources, ref columns, start, d, .. }, weights, rows, out } = self;
+        let Self { pass: &Pass { sources, ref columns, start, d, .. }, weights, rows, begins, out } = self;
         let fresh = matches!(start, Start::Zero);
-        let mut ahead = Ahead::new::<TILED>(sources, weights, rows.clone(), columns.len());
+        if begins && let Some(edges) = edges_of(sources.block, rows.start) {
+            sources.begin::<TILED>(edges.start, columns.len());
+        }
         for (v, out) in rows.zip(out.chunks_exact_mut(d)) {
-            let edges = sources.edges(v).ok_or_else(|| bad_row(CALL, sources.block, v))?;
-            let upcoming = ahead.as_mut().map_or(&[][..], |ahead| ahead.next(edges.len(), weights));
-            let sources = Sources { upcoming, ..sources };
+            let edges = edges_of(sources.block, v).ok_or_else(|| bad_row(CALL, sources.block, v))?;
             let out = &mut out[columns.clone()];
             if let Start::Sum(sum) = start {
                 out.copy_from_slice(&sum.row(v)[columns.clone()]);
             }
             if columns_of.sum::<W, TILED>(simd, sources, weights, edges.clone(), (0, fresh), out).is_none() {
-                return Err(bad_source(sources, edges));
+                return Err(bad_source(sources.block, edges));
             }
         }
         Ok(())
     }
-}
-
-/// Returns the error for the first invalid source of a row.
-fn bad_source(sources: Sources<'_>, edges: Range<usize>) -> Error {
-    let limit = (sources.block.own_sources + sources.block.halo_sources) as u64;
-    let found = sources.block.indices[edges].iter().copied().map(u64::from).find(|&u| u >= limit);
-    Error::Index { call: CALL, operand: "indices", index: found.unwrap_or(limit), limit }
 }

@@ -15,6 +15,7 @@ mod linear;
 mod loss;
 mod moves;
 mod multi_label;
+mod near;
 mod norm;
 mod optimizer;
 mod pack;

@@ -72,7 +72,7 @@ impl<S: Simd, const N: usize> Columns<S> for Few<N> {
     ) -> Option<()> {
         let out = out.first_chunk_mut::<N>()?;
         let mut sums = if fresh { [0.0; N] } else { *out };
-        let (offset, indices) = (sources.offset(first), sources.block.indices);
+        let (offset, indices) = (first, sources.block.indices);
         let later = sources.later(&edges, 1);
         for (i, &u) in indices.get(edges.clone())?.iter().enumerate() {
             if let Some(&u) = later.get(i) {
@@ -104,8 +104,7 @@ impl<S: Simd, const FULL: usize, const TAIL: bool> Columns<S> for Vectors<FULL, 
     }
 }
 
-/// All columns of a source, as `N` elements of type `T`. For gathers from one matrix and without edges outside
-/// the window: the sources are an array of arrays.
+/// All columns of a source, as `N` elements of type `T`. For gathers from one matrix: the sources are an array of arrays.
 #[derive(Clone, Copy)]
 pub(super) struct Whole<'a, T, const N: usize> {
     rows: &'a [[T; N]],
@@ -226,7 +225,7 @@ fn sum<S: Simd, W: Weights, const FULL: usize, const TAIL: bool, const TILED: bo
             None => last = [simd.partial_load_f32s(tile)],
         }
     }
-    let (offset, straddle) = (sources.offset(first), sources.straddle());
+    let (offset, straddle) = (first, sources.straddle());
     let indices = sources.block.indices;
     let later = sources.later(&edges, lines);
     for (i, &u) in indices.get(edges.clone())?.iter().enumerate() {

@@ -6,7 +6,6 @@
 use std::ops::Range;
 
 use super::prefetch::prefetch;
-use super::weights::Weights;
 use crate::error::{Error, Result, check_shape};
 use crate::view::{BlockView, MatView};
 
@@ -42,26 +41,15 @@ const FAR: usize = 1 << 22;
 /// Floats of sources that fit a second-level cache, and need no prefetch.
 const NEAR: usize = 1 << 18;
 
-/// Rows ahead for which the edges are prefetched, where they are apart.
-const ROWS_AHEAD: usize = 8;
-
-/// Most cache lines of a row's edges that are prefetched.
-const LINES_OF_ROW: usize = 8;
-
 /// The source rows of a gather.
 #[derive(Clone, Copy)]
 pub(super) struct Sources<'a> {
     pub(super) block: BlockView<'a>,
-    pub(super) cuts: Cuts<'a>,
-    /// The first source that is at hand.
-    pub(super) first: usize,
-    /// The sources from `first` on, if they are in one matrix.
+    /// The sources at hand, if they are in one matrix.
     pub(super) own: &'a [f32],
-    /// The sources from `first` on, if they are in several matrices.
+    /// The sources at hand, if they are in several matrices.
     pub(super) tiles: Option<&'a Tiles<'a>>,
     pub(super) d: usize,
-    /// If the edges of rows are apart, the sources to prefetch while a row is summed, one for each of its edges.
-    pub(super) upcoming: &'a [u32],
 }
 
 /// Consecutive sources in several matrices.
@@ -124,64 +112,62 @@ fn straddles(cells: &[f32], d: usize) -> bool {
     !d.is_multiple_of(LINE) || !(cells.as_ptr() as usize).is_multiple_of(4 * LINE)
 }
 
-/// The edges of each row that a pass covers: from point `window` of the row's `stride` points to the next point. With
-/// the indptr of a block as points, all its edges are covered.
+/// The edges of each row that a pass covers.
 #[derive(Clone, Copy)]
-pub(super) struct Cuts<'a> {
-    pub(super) points: &'a [u64],
-    pub(super) stride: usize,
-    pub(super) window: usize,
+pub(super) enum Cuts<'a> {
+    /// All.
+    All,
+    /// Those whose source is in a range. The sources of each row ascend.
+    Window { first: usize, end: usize },
+    /// Those from point `window` of the row's `stride` points to the next point. Their sources begin at `first`.
+    Points { points: &'a [u64], stride: usize, window: usize, first: usize },
+}
+
+impl Cuts<'_> {
+    /// Returns the first source at hand.
+    pub(super) fn first(&self) -> usize {
+        match *self {
+            Cuts::All => 0,
+            Cuts::Window { first, .. } | Cuts::Points { first, .. } => first,
+        }
+    }
 }
 
 impl<'a> Sources<'a> {
-    /// Returns the edges of row `v` that the pass covers; `None` if their range is invalid.
-    #[inline(always)]
-    pub(super) fn edges(&self, v: usize) -> Option<Range<usize>> {
-        let Cuts { points, stride, window } = self.cuts;
-        let at = v * stride + window;
-        let edges = *points.get(at)? as usize..*points.get(at + 1)? as usize;
-        self.block.indices.get(edges.clone())?;
-        Some(edges)
-    }
-
-    /// Whether there can be edges between two consecutive rows that the pass does not cover.
-    #[inline(always)]
-    pub(super) fn apart(&self) -> bool {
-        self.cuts.stride > 1
-    }
-
-    /// Prefetches the edges of row `v` and their weights.
-    #[inline(always)]
-    pub(super) fn prefetch_edges(&self, v: usize, weights: impl Weights) {
-        for edge in self.edges(v).unwrap_or(0..0).step_by(LINE).take(LINES_OF_ROW) {
-            prefetch(self.block.indices, edge);
-            weights.prefetch(edge);
-        }
-    }
-
     /// Returns the edges whose sources are to be prefetched while `edges` are summed, `lines` cache lines each. They
     /// start a few steps ahead and go on into the next rows.
     #[inline(always)]
     pub(super) fn later(&self, edges: &Range<usize>, lines: usize) -> &'a [u32] {
-        if self.apart() {
-            return self.upcoming;
-        }
         let ahead = self.steps_ahead(lines);
         ahead.and_then(|ahead| self.block.indices.get(edges.start + ahead..)).unwrap_or(&[])
+    }
+
+    /// Prefetches `columns` columns of the sources of the first edges from `edge` on, which no row before prefetches.
+    #[inline(always)]
+    pub(super) fn begin<const TILED: bool>(&self, edge: usize, columns: usize) {
+        let len = columns.min(TILE * LINE);
+        let lines = len.div_ceil(LINE);
+        let steps = self.steps_ahead(lines).unwrap_or(0);
+        for &u in self.block.indices.get(edge..).unwrap_or(&[]).iter().take(steps) {
+            self.prefetch::<TILED>(u, 0, lines, len, self.straddle());
+        }
+    }
+
+    /// Returns how many sources are at hand.
+    pub(super) fn rows(&self) -> usize {
+        self.cells() / self.d.max(1)
+    }
+
+    fn cells(&self) -> usize {
+        self.tiles.map_or(self.own.len(), |tiles| tiles.cells)
     }
 
     /// Returns how many edges ahead sources of `lines` cache lines are prefetched; `None` if they need no prefetch.
     #[inline(always)]
     fn steps_ahead(&self, lines: usize) -> Option<usize> {
-        let cells = self.tiles.map_or(self.own.len(), |tiles| tiles.cells);
+        let cells = self.cells();
         let steps = if cells <= FAR { ahead(lines) } else { far_ahead(lines) };
         (cells > NEAR).then_some(steps)
-    }
-
-    /// Returns the number that, added to `u * d`, gives the index of column `column` of source `u` in `own`.
-    #[inline(always)]
-    pub(super) fn offset(&self, column: usize) -> usize {
-        column.wrapping_sub(self.first.wrapping_mul(self.d))
     }
 
     /// Returns the columns of source `u` from this offset on. `TILED` says whether the sources are in several matrices.
@@ -194,12 +180,11 @@ impl<'a> Sources<'a> {
     /// Returns the matrix with source `u`, and the index of the source's columns from this offset on.
     #[inline(always)]
     fn place<const TILED: bool>(&self, u: u32, offset: usize) -> Option<(&'a [f32], usize)> {
-        let start = (u as usize * self.d).wrapping_add(offset);
+        let start = u as usize * self.d + offset;
         if !TILED {
             return Some((self.own, start));
         }
-        let place = (u as usize).wrapping_sub(self.first);
-        let tile = self.tiles?.find(place)?;
+        let tile = self.tiles?.find(u as usize)?;
         Some((tile.cells, start.wrapping_sub(tile.before)))
     }
 
@@ -223,59 +208,11 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// Finds the sources to prefetch where the edges of rows are apart: those of the edges a few steps ahead, also of later
-/// rows.
-pub(super) struct Ahead<'a> {
-    sources: Sources<'a>,
-    /// The next row, and the row after the last one.
-    rows: Range<usize>,
-    /// Edges of the row before that are still to be prefetched.
-    edges: Range<usize>,
-    found: Vec<u32>,
-}
-
-impl<'a> Ahead<'a> {
-    /// Starts before the first of `rows`, and prefetches the sources of its first edges.
-    #[inline(always)]
-    pub(super) fn new<const TILED: bool>(
-        sources: Sources<'a>,
-        weights: impl Weights,
-        rows: Range<usize>,
-        columns: usize,
-    ) -> Option<Self> {
-        let lines = columns.min(TILE * LINE).div_ceil(LINE);
-        let steps = sources.steps_ahead(lines).filter(|_| sources.apart())?;
-        let mut ahead = Self { sources, rows, edges: 0..0, found: Vec::new() };
-        for &u in ahead.next(steps, weights) {
-            sources.prefetch::<TILED>(u, sources.offset(0), lines, columns.min(TILE * LINE), sources.straddle());
-        }
-        Some(ahead)
-    }
-
-    /// Returns the sources of the next `count` edges. The last rows have fewer.
-    #[inline(always)]
-    pub(super) fn next(&mut self, count: usize, weights: impl Weights) -> &[u32] {
-        let indices = self.sources.block.indices;
-        self.found.clear();
-        while self.found.len() < count {
-            if self.edges.is_empty() {
-                let Some(row) = self.rows.next() else { break };
-                self.edges = self.sources.edges(row).unwrap_or(0..0);
-                self.sources.prefetch_edges(row + ROWS_AHEAD, weights);
-                continue;
-            }
-            let end = self.edges.end.min(self.edges.start + count - self.found.len());
-            self.found.extend_from_slice(indices.get(self.edges.start..end).unwrap_or(&[]));
-            self.edges.start = end;
-        }
-        &self.found
-    }
-}
-
 /// One pass: some columns of some sources.
 #[derive(Clone)]
 pub(super) struct Pass<'a> {
     pub(super) sources: Sources<'a>,
+    pub(super) cuts: Cuts<'a>,
     pub(super) weights: Option<&'a [f32]>,
     pub(super) columns: Range<usize>,
     pub(super) start: Start<'a>,
@@ -307,4 +244,11 @@ pub(super) fn check_block(call: &'static str, block: BlockView<'_>) -> Result<()
 /// Returns the error for row `v`, whose edge range is invalid.
 pub(super) fn bad_row(call: &'static str, block: BlockView<'_>, v: usize) -> Error {
     Error::Index { call, operand: "indptr", index: block.indptr[v], limit: block.indices.len() as u64 + 1 }
+}
+
+/// Returns the error for the first invalid source of a row.
+pub(super) fn bad_source(block: BlockView<'_>, edges: Range<usize>) -> Error {
+    let limit = (block.own_sources + block.halo_sources) as u64;
+    let found = block.indices[edges].iter().copied().map(u64::from).find(|&u| u >= limit);
+    Error::Index { call: CALL, operand: "indices", index: found.unwrap_or(limit), limit }
 }

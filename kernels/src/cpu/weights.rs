@@ -2,8 +2,6 @@
 
 use pulp::Simd;
 
-use super::prefetch::prefetch;
-
 /// One weight per edge, or none. The choice is made at compile time, so that the inner loop has no branch for it.
 pub(super) trait Weights: Copy {
     /// Adds the weight of `edge` times `x` to `acc`.
@@ -11,9 +9,6 @@ pub(super) trait Weights: Copy {
 
     /// Does the same for a few numbers.
     fn accumulate_few(self, edge: usize, acc: &mut [f32], x: &[f32]);
-
-    /// Prefetches the weight of an edge.
-    fn prefetch(self, edge: usize);
 }
 
 #[derive(Clone, Copy)]
@@ -31,9 +26,6 @@ impl Weights for Unweighted {
     fn accumulate_few(self, _edge: usize, acc: &mut [f32], x: &[f32]) {
         acc.iter_mut().zip(x).for_each(|(acc, x)| *acc += x);
     }
-
-    #[inline(always)]
-    fn prefetch(self, _edge: usize) {}
 }
 
 #[derive(Clone, Copy)]
@@ -52,10 +44,5 @@ impl Weights for Weighted<'_> {
     fn accumulate_few(self, edge: usize, acc: &mut [f32], x: &[f32]) {
         let factor = self.0[edge];
         acc.iter_mut().zip(x).for_each(|(acc, x)| *acc += factor * x);
-    }
-
-    #[inline(always)]
-    fn prefetch(self, edge: usize) {
-        prefetch(self.0, edge);
     }
 }
