@@ -14,6 +14,7 @@ mod traffic;
 pub use batches::{BatchForecast, CacheForecast};
 pub use dry_run::{DryRun, Subject};
 pub use found::{CurvePoint, DeviceForecast, Forecast, PartForecast, PlanForecast, PolicyForecast, StepForecast};
-pub use predict::{call_seconds, script_seconds};
 pub use shape::Shape;
 pub use traffic::{Load, Network, Traffic};
+
+pub use crate::plan::{call_seconds, script_seconds};

@@ -7,7 +7,9 @@
 mod cost;
 mod fit;
 mod script;
+mod seconds;
 mod tasks;
+mod variants;
 
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
@@ -22,10 +24,12 @@ use serde::{Deserialize, Serialize};
 pub use crate::lower::{ExchangePath, Layout};
 pub use cost::works;
 use fit::excess;
-pub(crate) use fit::{both, epoch_bytes, fit};
-pub(crate) use script::fetched_bytes;
+pub(crate) use fit::{both, epoch_bytes};
 pub use script::{Action, Script};
+pub(crate) use seconds::planned_seconds;
+pub use seconds::{call_seconds, script_seconds};
 pub use tasks::Tasks;
+pub(crate) use variants::{Choice, Fitted};
 
 use crate::error::{Error, Result};
 use crate::lower::{Exchange, Lifetime, Lowered, LoweredStep};

@@ -7,7 +7,7 @@ use crate::model::{FeatureKind, LabelKind, LossKind, LossTerm, Mode, Model, Mode
 use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
-use crate::program::passes::recompute::recompute;
+use crate::program::passes::recompute::{Extent, recompute};
 use crate::program::passes::reuse::reuse;
 use crate::program::{
     EMBEDDING, LevelSizes, Loss, Passes, Program, Recompute, SplitName, TensorId, append_backward, over_levels,
@@ -48,6 +48,8 @@ pub(crate) fn gradient_name(parameter: &str) -> String {
 /// The program of one training step. Its outputs are the terms of the loss and the gradient of each parameter.
 pub(crate) struct TrainingProgram {
     pub program: Program,
+    /// Programs with the same results that make tensors again, if the option leaves the choice.
+    pub instead: Vec<Program>,
     pub parameters: Vec<Parameter>,
     /// For each term of the loss, the name of its output and its weight in the sum.
     pub losses: Vec<(String, f64)>,
@@ -92,11 +94,36 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<TrainingProgram, 
     if spec.passes.fuse {
         fuse(&mut program);
     }
-    if spec.recompute == Recompute::Always && spec.batches.is_none() {
-        let ends: Vec<TensorId> = losses.iter().map(|(name, _)| program.outputs()[name]).collect();
-        recompute(&mut program, &ends, spec.parts == 1);
+    let ends: Vec<TensorId> = losses.iter().map(|(name, _)| program.outputs()[name]).collect();
+    let mut instead = again(&program, &ends, spec);
+    if spec.recompute == Recompute::Always {
+        program = instead.pop().unwrap_or(program);
+        instead.clear();
     }
-    Ok(TrainingProgram { program, parameters, losses })
+    Ok(TrainingProgram { program, instead, parameters, losses })
+}
+
+/// Returns what may run instead of a training program: it makes tensors again, more in each program than in the one
+/// before. `losses` are the ends of the forward part.
+fn again(program: &Program, losses: &[TensorId], spec: &EpochSpec<'_>) -> Vec<Program> {
+    if spec.recompute == Recompute::Never || spec.batches.is_some() {
+        return Vec::new();
+    }
+    let mut made: Vec<Program> = Vec::new();
+    let mut most = 0;
+    for extent in [Extent::Rows, Extent::Products, Extent::Gathers] {
+        // With several parts, a gather that runs again would exchange rows again.
+        if extent == Extent::Gathers && spec.parts > 1 {
+            break;
+        }
+        let mut again = program.clone();
+        let added = recompute(&mut again, losses, extent).len();
+        if added > most {
+            made.push(again);
+            most = added;
+        }
+    }
+    made
 }
 
 /// Appends one term of the loss. Returns its tensor and the weight of that tensor in the sum.

@@ -18,6 +18,8 @@ use crate::runtime::{Learner, RunOptions, Session, SessionSpec, SplitRecord};
 pub(super) struct Setup {
     pub options: RunOptions,
     pub training: Program,
+    /// Other programs with the results of `training`, one of which may take its place.
+    pub instead: Vec<Program>,
     pub evaluation: Program,
     pub inputs: Inputs,
     pub eval_every: u64,
@@ -80,6 +82,7 @@ impl Setup {
     pub(super) fn open(&self, parts: Vec<Range<usize>>, old: Option<&mut Session>) -> Result<Session> {
         let job = SessionSpec {
             programs: &self.programs(),
+            instead: &self.instead,
             inputs: &self.inputs,
             parts,
             main: self.main(),
