@@ -9,7 +9,7 @@ use lapidary::lower::{
 use lapidary::model::{Model, ModelConfig, Norm, gcn_conv};
 use lapidary::plan::Tasks;
 use lapidary::program::passes::order::Workload;
-use lapidary::program::passes::recompute::recompute;
+use lapidary::program::passes::recompute::{Extent, recompute};
 use lapidary::program::{DType, Op, Origin, Passes, Program, RowSpace, RowStep, Tensor, TensorId, TensorType};
 use lapidary_kernels::op::{EdgeWeight, Optimizer};
 use lapidary_planner::tasks::{TaskGraph, TaskId};
@@ -338,10 +338,10 @@ fn tiles_train_as_the_whole_graph_does() {
 }
 
 /// Returns the program with tensors that are made again, and the number of operations that this added.
-fn remade(program: &Program, gathers: bool) -> (Program, usize) {
+fn remade(program: &Program, extent: Extent) -> (Program, usize) {
     let mut remade = program.clone();
     let loss = remade.outputs()["loss"];
-    let added = recompute(&mut remade, &[loss], gathers).len();
+    let added = recompute(&mut remade, &[loss], extent).len();
     assert_eq!(remade.ops().len(), program.ops().len() + added);
     (remade, added)
 }
@@ -355,7 +355,7 @@ fn what_is_made_again_changes_no_result() {
             let data = inputs(hostile_graph(), storage);
             for passes in [Passes::NONE, Passes::ALL] {
                 let plain = with_updates(program(&model, storage, passes, &ANY_WORKLOAD));
-                let (again, added) = remade(&plain, true);
+                let (again, added) = remade(&plain, Extent::Gathers);
                 assert!(added > 0, "{name} {storage:?}: four layers have something to make again");
                 assert_same(&results(&again, &data), &results(&plain, &data), 0.0);
                 let by_name = |mut parameters: Parameters| {
@@ -404,7 +404,7 @@ fn what_is_made_again_is_not_kept_meanwhile() {
         let config = ModelConfig::new(name, &[&[FEATURES][..], &[16; 12], &[CLASSES]].concat());
         let model = Model::from_config(config).unwrap().heads(2).dropout(0.4);
         let plain = program(&model, DENSE, Passes::ALL, &ANY_WORKLOAD);
-        let [before, after] = [&plain, &remade(&plain, true).0].map(|program| most_bytes(program, &data));
+        let [before, after] = [&plain, &remade(&plain, Extent::Gathers).0].map(|program| most_bytes(program, &data));
         assert!(after < before, "{name}: {after} bytes at once, {before} without");
     }
 }

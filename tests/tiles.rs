@@ -186,6 +186,59 @@ fn a_dry_run_plans_what_is_made_again_as_training_does() {
 }
 
 #[test]
+fn what_is_chosen_has_the_same_bits() {
+    let data = Dataset::builtin("planted").unwrap();
+    for (name, devices) in [("gcn", "sim:1"), ("resgcn", "sim:1"), ("gcn", "sim:2")] {
+        let widths = [&[data.feature_width()][..], &[32; 3], &[data.class_count()]].concat();
+        let model = Model::from_config(ModelConfig::new(name, &widths)).unwrap().dropout(0.5);
+        let build = |recompute| {
+            let builder = Trainer::builder(&model, &data).devices(Devices::parse(devices).unwrap());
+            builder.recompute(recompute).partition(Partition::parse("edges").unwrap())
+        };
+        let peak = build(Recompute::Never).build().unwrap().planned_peak_device_bytes().into_iter().max().unwrap();
+        let whole = train(build(Recompute::Never), 2, peak);
+        for percent in [60, 20] {
+            let capacity = peak * percent / 100;
+            let [want, got] = [Recompute::Never, Recompute::Auto].map(|recompute| {
+                let capacity = enough(build(recompute), capacity);
+                train(build(recompute).device_memory(ByteSize::b(capacity)), 2, capacity)
+            });
+            let what = format!("{name} with {devices} at {percent} %, {} and {} tiles", want.tiles, got.tiles);
+            if want.tiles != got.tiles {
+                assert_same(&what, &got, &whole);
+                continue;
+            }
+            assert_eq!(got.losses, want.losses, "{what}: losses");
+            assert_eq!(bits(&got.gradients), bits(&want.gradients), "{what}: gradients");
+            assert_eq!(bits(&got.weights), bits(&want.weights), "{what}: weights");
+        }
+    }
+}
+
+#[test]
+fn what_is_chosen_copies_no_more_and_takes_no_longer() {
+    let shape = Shape { vertices: 100_000, edges: 1_000_000, features: 64, classes: 16, directed: false };
+    let model = Model::gcn(&[64, 64, 64, 64, 16]).dropout(0.5);
+    let plan = |recompute, memory| {
+        let run = DryRun::new(&model, Subject::Shape(shape)).profile("h200").recompute(recompute);
+        let run = run.device_memory(memory).run().unwrap();
+        let outcome = run.policies[0].outcome.as_ref().map_err(|need| format!("needs {need} bytes"));
+        let device = &outcome.unwrap().devices[0];
+        (device.bytes_to_device + device.bytes_to_host, device.epoch_seconds, device.peak_bytes)
+    };
+    let free = plan(Recompute::Never, ByteSize::gib(64));
+    assert_eq!(plan(Recompute::Auto, ByteSize::gib(64)), free, "what fits stays as it is");
+    let mut saved = 0;
+    for percent in [50, 20] {
+        let memory = ByteSize::b(free.2 * percent / 100);
+        let [never, auto] = [Recompute::Never, Recompute::Auto].map(|recompute| plan(recompute, memory));
+        assert!(auto.0 <= never.0 && auto.1 <= 1.01 * never.1, "{percent} %: {auto:?}, without {never:?}");
+        saved += never.0 - auto.0;
+    }
+    assert!(saved > 0, "nothing is made again");
+}
+
+#[test]
 fn what_a_refusal_names_is_enough_and_one_byte_less_is_not() {
     for data in datasets().into_iter().filter(|data| data.graph().vertex_count() < 1000) {
         let model = model("gcn", &data);

@@ -83,6 +83,7 @@ impl LayoutArgs {
 /// [`Recompute`] on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum RecomputeArg {
+    Auto,
     Never,
     Always,
 }
@@ -90,6 +91,7 @@ pub(super) enum RecomputeArg {
 impl RecomputeArg {
     pub(super) fn recompute(self) -> Recompute {
         match self {
+            Self::Auto => Recompute::Auto,
             Self::Never => Recompute::Never,
             Self::Always => Recompute::Always,
         }

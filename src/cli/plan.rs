@@ -61,9 +61,10 @@ pub(super) struct PlanArgs {
     /// Plan an epoch with an evaluation (1) or without (0)
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Training")]
     eval_every: u64,
-    /// Tensors that the backward pass reads again: never (keep or move them) or always (make again what row steps,
-    /// products and gathers make, where no rows are exchanged for it); results have the same bits
-    #[arg(long, value_name = "WHEN", default_value = "never", hide_possible_values = true, help_heading = "Training")]
+    /// Tensors that the backward pass reads again: auto (whatever is predicted to take least time), never (keep or move
+    /// them) or always (make again what row steps, products and gathers make, where no rows are exchanged for it); results
+    /// have the same bits
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true, help_heading = "Training")]
     recompute: RecomputeArg,
     #[command(flatten)]
     device: TargetArgs,

@@ -7,14 +7,15 @@ use lapidary_cost_model::Profile;
 use lapidary_planner::memory::Epoch;
 
 use super::DryRun;
-use super::timeline::script_seconds;
 use crate::error::{Error, Result};
 use crate::lower::{FeatureData, Inputs, Lowered, Sizes, Tiling, lower};
-use crate::plan::{DeviceBudget, Method, Script, Sequence, plan_sequence};
+use crate::plan::{DeviceBudget, Method, Script, Sequence, plan_sequence, script_seconds};
 use crate::profile;
 use crate::program::{EMBEDDING, LevelSizes, Program};
 use crate::sample::Scratch;
-use crate::train::{Batches, Drawing, EmbeddingSize, FeatureCache, Sources, StageSeconds, gradient_name};
+use crate::train::{
+    Batches, Drawing, EmbeddingSize, FeatureCache, Sources, StageSeconds, TrainingProgram, gradient_name,
+};
 use lapidary_kernels::{Slot, StorageType};
 
 /// Batches that are drawn for a forecast, at most.
@@ -103,7 +104,8 @@ impl DryRun<'_> {
         }
         let sizes: Vec<LevelSizes> = shares.iter().flatten().map(|drawn| drawing.sizes(drawn)).collect();
         let bound = sizes.iter().fold(LevelSizes::default(), |bound, sizes| bound.or(sizes)).with_room();
-        let [training, _] = self.programs(&model, Some(inputs), Some((drawing.layers(), bound)))?;
+        let (TrainingProgram { program: training, .. }, _) =
+            self.programs(&model, Some(inputs), Some((drawing.layers(), bound)))?;
         let plans = Plans { training: &training, inputs };
         let device_memory = self.device_bytes(&profile);
         let outcome = match plans.plan(bound, device_memory) {

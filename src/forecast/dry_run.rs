@@ -9,8 +9,7 @@ use lapidary_cost_model::Profile;
 use lapidary_kernels::{Slot, StorageType};
 use lapidary_planner::memory::{Epoch, Limit, Objective, Plan, Policy};
 
-use super::predict::{call_seconds, vertex_seconds};
-use super::timeline::script_seconds;
+use super::predict::vertex_seconds;
 use super::traffic::Job;
 use super::{
     CurvePoint, DeviceForecast, Forecast, Network, PartForecast, PlanForecast, PolicyForecast, Shape, StepForecast,
@@ -21,17 +20,19 @@ use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::lower::{
     Crossing, Exchange, ExchangePath, FeatureData, Inputs, Layout, Lifetime, Lowered, Sizes, Supply, Tiling, lower,
+    lower_in_order,
 };
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::plan::{
-    Action, DeviceBudget, Known, Method, Planned, PlannedDevice, Script, Sequence, WorkByDevice, both, epoch_bytes,
-    fit, grid_down, plan_work, work, works,
+    Action, Choice, DeviceBudget, Fitted, Known, Method, Planned, PlannedDevice, Script, Sequence, WorkByDevice, both,
+    call_seconds, epoch_bytes, grid_down, plan_work, planned_seconds, script_seconds, work, works,
 };
 use crate::profile;
 use crate::program::{LevelSizes, Program};
 use crate::runtime::{Devices, RunOptions, Runs, prior, run_option_setters, split_parts};
 use crate::train::{
-    Adam, Batches, DecayLayers, EpochSpec, Optimizer, check_embedding, evaluation_program, training_program,
+    Adam, Batches, DecayLayers, EpochSpec, Instead, Optimizer, TrainingProgram, check_embedding, evaluation_program,
+    training_program,
 };
 
 /// The data of a dry run.
@@ -207,14 +208,14 @@ impl<'a> DryRun<'a> {
         let device_memory = self.device_bytes(&profile);
         let mut policies = Vec::new();
         // That of the last policy that fits; if none does, the first one that was tried.
-        let mut layout = subject.layouts[0];
-        // That of the last policy is kept for the curve.
-        let mut known = Known::default();
+        let mut chosen = (0, subject.layouts[0]);
+        // What is known of the last policy is kept for the curve.
+        let mut known = Vec::new();
         for &policy in self.tried() {
-            known = Known::default();
-            let outcome = self.plan(&subject, policy, device_memory, Method::default().limit, &known)?;
+            known = subject.nothing_known();
+            let outcome = self.plan(&subject, &profile, policy, device_memory, (Method::default().limit, &known))?;
             let outcome = outcome.map(|planned| {
-                layout = planned.layout;
+                chosen = (planned.variant, planned.layout);
                 planned.forecast(&profile).times(subject.copies)
             });
             policies.push(PolicyForecast { policy, outcome });
@@ -225,7 +226,7 @@ impl<'a> DryRun<'a> {
         let traffic = (self.rank_count > 1).then(|| {
             let (devices, vertices) = (self.options.devices.count(), subject.ranges.last().map_or(0, |part| part.end));
             let job = Job { ranks: self.rank_count, devices, network: self.network, vertices };
-            subject.traffic(layout, job)
+            subject.traffic(chosen, job)
         });
         Ok(Forecast { profile, assumption, parts, policies, curve, device_memory, traffic })
     }
@@ -257,7 +258,7 @@ impl<'a> DryRun<'a> {
             let expected = "the time of a vertex depends on its edges, so name a dataset".into();
             return Err(Error::Value { option: "shape", value: "a size alone".into(), expected });
         };
-        let [training, _] = self.programs(&model, Some(&inputs), None)?;
+        let (TrainingProgram { program: training, .. }, _) = self.programs(&model, Some(&inputs), None)?;
         let lowered = lower(&[("train", &training)], &Sizes::of(&inputs).into(), 0);
         Ok(vertex_seconds(&inputs.graph, &works(&lowered.sequence(&[0])), &prior(&self.profile_name())?))
     }
@@ -333,7 +334,7 @@ impl<'a> DryRun<'a> {
         model: &Model,
         inputs: Option<&Inputs>,
         batches: Option<(usize, LevelSizes)>,
-    ) -> Result<[Program; 2]> {
+    ) -> Result<(TrainingProgram, Program)> {
         let (labels, vertices, edges) = match self.subject {
             Subject::Data(data) => {
                 (label_kind(data), data.graph().vertex_count() as u64, data.graph().edge_count() as u64)
@@ -357,24 +358,24 @@ impl<'a> DryRun<'a> {
             decay: DecayLayers::All,
             passes: self.options.passes,
             recompute: self.options.recompute,
-            strips: self.options.strips.least(),
+            strips: self.options.strips,
             parts: self.part_count(),
             dtype: self.dtype,
             batches,
         };
-        Ok([training_program(&spec)?.program, evaluation_program(&spec)?])
+        Ok((training_program(&spec)?, evaluation_program(&spec)?))
     }
 
     /// Returns the range of each part of a run on mini-batches.
     pub(super) fn batch_parts(&self, model: &Model, inputs: &Inputs) -> Result<Vec<Range<usize>>> {
-        let [_, evaluation] = self.programs(model, Some(inputs), None)?;
+        let (_, evaluation) = self.programs(model, Some(inputs), None)?;
         let profile = self.profile_name();
         split_parts(&self.options.partition, inputs, &evaluation, self.part_count(), (&profile, None), Runs::Many)
     }
 
     /// Writes the programs, and determines the parts that they will be lowered for.
     fn forecast_input<'i>(&self, model: &Model, inputs: Option<&'i Inputs>) -> Result<ForecastInput<'i>> {
-        let [training, evaluation] = self.programs(model, inputs, None)?;
+        let (TrainingProgram { program: training, instead, .. }, evaluation) = self.programs(model, inputs, None)?;
         let (partition, devices) = (&self.options.partition, self.part_count());
         let (parts, ranges) = match (self.subject, inputs) {
             (Subject::Shape(shape), _) => {
@@ -393,13 +394,14 @@ impl<'a> DryRun<'a> {
         };
         let copies = if let Parts::Even(_, parts) = parts { parts } else { 1 };
         let programs = [("train", training), ("evaluate", evaluation)];
-        let cuts = Mutex::new((parts, BTreeMap::new()));
+        let cuts = Mutex::new((parts, Cuts::new()));
         Ok(ForecastInput {
             layouts: self.options.whole_layouts(match self.rank_count {
                 1 => self.options.devices.planned_paths(),
                 _ => vec![ExchangePath::Host],
             }),
             programs,
+            instead,
             phases: self.phases(),
             copies,
             ranges,
@@ -407,24 +409,29 @@ impl<'a> DryRun<'a> {
         })
     }
 
-    /// Plans for this device memory. The inner error is the number of bytes that would be enough.
+    /// Plans one of the first `variants` variants for this device memory. The inner error is the number of bytes that would be enough.
     fn plan(
         &self,
         subject: &ForecastInput<'_>,
+        profile: &Profile,
         policy: Policy,
         device_memory: u64,
-        limit: Limit,
-        known: &Known,
+        (limit, known): (Limit, &[Known]),
     ) -> Result<std::result::Result<PlannedCut, u64>> {
         let in_place = self.options.devices.in_place();
         let budget = |i: usize| DeviceBudget { name: format!("device {i}"), capacity_bytes: device_memory, in_place };
         let budgets: Vec<DeviceBudget> = (0..self.part_count() / subject.copies).map(budget).collect();
         let method = Method { policy, objective: self.objective, limit };
         let epoch = if self.steady { Epoch::Steady } else { Epoch::Cold };
-        let fitted = fit(
-            &budgets,
-            &subject.layouts,
-            |layout| Ok(subject.cut(layout)),
+        let choice = Choice {
+            known,
+            budgets: &budgets,
+            layouts: &subject.layouts,
+            method: &method,
+            weighs: method.weighs(&epoch),
+        };
+        let fitted = choice.fit_best(
+            |variant, layout| Ok(subject.cut(variant, layout)),
             |cut, budgets, method| {
                 let [setup, main] = cut.0.work(subject.phases);
                 let setup = plan_work(&cut.0.lowered, budgets, setup, &Epoch::Cold, method);
@@ -432,23 +439,24 @@ impl<'a> DryRun<'a> {
                 both(setup, main)
             },
             epoch_bytes,
-            &method,
-            method.weighs(&epoch),
-            known,
+            |cut, (_, main)| Ok(planned_seconds(profile, &cut.0.lowered, main)),
         );
         match fitted {
-            Ok((cut, planned, layout)) => Ok(Ok(PlannedCut { cut, planned, layout })),
+            Ok(Fitted { variant, lowered: cut, planned, layout }) => {
+                Ok(Ok(PlannedCut { cut, planned, variant, layout }))
+            }
             Err(Error::DoesNotFit { need_bytes, .. }) => Ok(Err(need_bytes)),
             Err(other) => Err(other),
         }
     }
 
-    /// Plans at capacities from the smallest feasible one to the largest useful one, in about equal ratios.
-    fn plan_curve(&self, subject: &ForecastInput<'_>, profile: &Profile, known: &Known) -> Result<Vec<CurvePoint>> {
+    /// Plans at capacities from the smallest feasible one to the largest useful one, in about equal ratios. It would take
+    /// long to choose a variant for each of them, so the first one is planned.
+    fn plan_curve(&self, subject: &ForecastInput<'_>, profile: &Profile, known: &[Known]) -> Result<Vec<CurvePoint>> {
         let policy = self.tried().last().copied().unwrap_or(Policy::Optimal);
         // Layouts are chosen as in a run. The plans themselves are quick: a run may copy a little less.
         let limit = Method::default().quick().limit;
-        let plan = |memory: u64| self.plan(subject, policy, memory, limit, known);
+        let plan = |memory: u64| self.plan(subject, profile, policy, memory, (limit, &known[..1]));
         let Err(least) = plan(0)? else { return Ok(Vec::new()) };
         let most = match plan(u64::MAX)? {
             Ok(planned) => planned.peak_bytes().max(least),
@@ -517,13 +525,18 @@ struct ForecastInput<'i> {
     /// The layouts of whole parts that are possible, the best one first.
     layouts: Vec<Layout>,
     programs: [(&'static str, Program); 2],
+    /// Programs with the same results, one pair of which may take their place.
+    instead: Vec<Instead>,
     phases: &'static [usize],
     /// Number of equal parts that each lowered part stands for.
     copies: usize,
     ranges: Vec<Range<u64>>,
-    /// The parts, and a cache of the lowered programs by layout. Lowering does not depend on the capacity.
-    cuts: Mutex<(Parts<'i>, BTreeMap<Layout, Cut>)>,
+    /// The parts, and a cache of the lowered programs by variant and layout. Lowering does not depend on the capacity.
+    cuts: Mutex<(Parts<'i>, Cuts)>,
 }
+
+/// The lowered programs by variant and layout.
+type Cuts = BTreeMap<(usize, Layout), Cut>;
 
 /// The parts that programs are lowered for.
 enum Parts<'i> {
@@ -559,7 +572,13 @@ impl AsRef<[Lowered]> for Cut {
 }
 
 impl ForecastInput<'_> {
-    fn cut(&self, layout: Layout) -> Cut {
+    /// Returns the state of knowledge about each variant before any is planned.
+    fn nothing_known(&self) -> Vec<Known> {
+        (0..=self.instead.len()).map(|_| Known::default()).collect()
+    }
+
+    /// Lowers the programs in the variant of this number.
+    fn cut(&self, variant: usize, layout: Layout) -> Cut {
         let mut cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
         let (parts, cuts) = &mut *cuts;
         let make = || {
@@ -567,16 +586,20 @@ impl ForecastInput<'_> {
                 Parts::Known(supply) => supply.tile(layout),
                 Parts::Even(sizes, _) => Tiling::evenly(&[**sizes], layout),
             };
-            let programs = self.programs.each_ref().map(|(name, program)| (*name, program));
-            let lowered = tilings.iter().map(|tiling| lower(&programs, tiling, 0)).collect();
+            let mut programs = self.programs.each_ref().map(|(name, program)| (*name, program));
+            if let Some(instead) = variant.checked_sub(1) {
+                let Instead { training, evaluation } = &self.instead[instead];
+                (programs[0].1, programs[1].1) = (training, evaluation);
+            }
+            let lowered = tilings.iter().map(|tiling| lower_in_order(&programs, tiling, layout.order, 0)).collect();
             Cut(Arc::new(CutWork { lowered, work: OnceLock::new() }))
         };
-        cuts.entry(layout).or_insert_with(make).clone()
+        cuts.entry((variant, layout)).or_insert_with(make).clone()
     }
 
     /// Returns what the ranks send each other, with this layout.
-    fn traffic(&self, layout: Layout, job: Job) -> Traffic {
-        let cut = self.cut(layout);
+    fn traffic(&self, (variant, layout): (usize, Layout), job: Job) -> Traffic {
+        let cut = self.cut(variant, layout);
         let lowered = &cut.0.lowered[0];
         match &mut self.cuts.lock().unwrap_or_else(PoisonError::into_inner).0 {
             Parts::Known(supply) => Traffic::of_data(supply, lowered, self.phases, job),
@@ -585,7 +608,7 @@ impl ForecastInput<'_> {
     }
 
     fn forecasts(&self, profile: &Profile) -> Vec<PartForecast> {
-        let cut = self.cut(self.layouts[0]);
+        let cut = self.cut(0, self.layouts[0]);
         let sizes = match &mut self.cuts.lock().unwrap_or_else(PoisonError::into_inner).0 {
             Parts::Known(supply) => supply.sizes(),
             Parts::Even(sizes, _) => vec![**sizes],
@@ -610,6 +633,7 @@ impl ForecastInput<'_> {
 struct PlannedCut {
     cut: Cut,
     planned: (Planned, Planned),
+    variant: usize,
     layout: Layout,
 }
 

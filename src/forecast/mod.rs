@@ -9,13 +9,12 @@ mod found;
 mod measured;
 mod predict;
 mod shape;
-mod timeline;
 mod traffic;
 
 pub use batches::{BatchForecast, CacheForecast};
 pub use dry_run::{DryRun, Subject};
 pub use found::{CurvePoint, DeviceForecast, Forecast, PartForecast, PlanForecast, PolicyForecast, StepForecast};
-pub use predict::call_seconds;
 pub use shape::Shape;
-pub use timeline::{Timeline, script_seconds};
 pub use traffic::{Load, Network, Traffic};
+
+pub use crate::plan::{Timeline, call_seconds, script_seconds};

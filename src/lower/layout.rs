@@ -32,6 +32,16 @@ impl ExchangePath {
     }
 }
 
+/// How the steps of a tiled part go through its tiles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TileOrder {
+    /// From the first tile to the last.
+    #[default]
+    Ascending,
+    /// Also from the last to the first, where no step needs what one of an earlier tile made. The bits are the same.
+    Serpentine,
+}
+
 /// Which rows move between parts in the backward pass over a directed graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BackwardMode {
@@ -98,12 +108,15 @@ pub struct Layout {
     pub path: ExchangePath,
     /// Which rows move backward. With several tiles, it is [`BackwardMode::Pull`].
     pub backward: BackwardMode,
+    /// How steps go through the tiles.
+    pub order: TileOrder,
 }
 
 impl From<usize> for Layout {
     /// Creates a layout with this number of tiles, whose rows move through the host, and are pulled. A gather reads all
     /// sources in one call.
     fn from(tiles: usize) -> Self {
-        Self { tiles, gather_bytes: u64::MAX, path: ExchangePath::Host, backward: BackwardMode::Pull }
+        let (path, backward) = (ExchangePath::Host, BackwardMode::Pull);
+        Self { tiles, gather_bytes: u64::MAX, path, backward, order: TileOrder::Ascending }
     }
 }

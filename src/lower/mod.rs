@@ -42,9 +42,9 @@ pub use contents::{Contents, Supply};
 pub use fold::{FoldArray, FoldSide};
 pub use inputs::{FeatureData, Inputs, LabelData};
 pub use kept_rows::KeptRows;
-pub use layout::{BackwardMode, ExchangePath, Layout};
+pub use layout::{BackwardMode, ExchangePath, Layout, TileOrder};
 pub use routes::{Crossing, Routes, Source};
-use runs::Run;
+use runs::Runs;
 pub use sizes::{Cut, Sizes};
 use table::Table;
 pub(crate) use table::operation_name;
@@ -261,10 +261,16 @@ impl Lowered {
 /// # Cost
 /// O(operations (log operations + tiles^2)). No data that grows with the graph is read or allocated.
 pub fn lower(programs: &[(&str, &Program)], tiling: &Tiling, seed: u64) -> Lowered {
+    lower_in_order(programs, tiling, TileOrder::Ascending, seed)
+}
+
+/// Lowers programs like [`lower`]. Their steps go through tiles in this order.
+pub fn lower_in_order(programs: &[(&str, &Program)], tiling: &Tiling, order: TileOrder, seed: u64) -> Lowered {
     let mut lowering = Lowering {
         table: Table::new(tiling),
         seed,
-        setup: Run::default(),
+        order,
+        setup: Runs::new(order),
         constants: BTreeMap::new(),
         exchanges: Vec::new(),
         halos: BTreeMap::new(),
@@ -296,7 +302,8 @@ type Slots = BTreeMap<TensorId, Vec<Slot>>;
 struct Lowering<'a> {
     table: Table<'a>,
     seed: u64,
-    setup: Run,
+    order: TileOrder,
+    setup: Runs,
     /// Outputs of operations on constants alone, by operation and operands.
     constants: BTreeMap<String, Vec<Vec<Slot>>>,
     exchanges: Vec<Exchange>,
@@ -311,7 +318,7 @@ impl Lowering<'_> {
             let described = program.tensor(tensor);
             slots.insert(tensor, self.table.origin(origin, &described.name, described.ty));
         }
-        let mut steps = Run::default();
+        let mut steps = Runs::new(self.order);
         // Tensors of which each part has only a term.
         let mut terms: BTreeSet<TensorId> = BTreeSet::new();
         for op in program.ops() {

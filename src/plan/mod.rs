@@ -8,7 +8,10 @@ mod cost;
 mod count;
 mod fit;
 mod script;
+mod seconds;
 mod tasks;
+mod timeline;
+mod variants;
 
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
@@ -24,10 +27,13 @@ pub use crate::lower::{ExchangePath, Layout};
 pub use cost::works;
 pub(crate) use count::{Known, grid_down};
 use fit::excess;
-pub(crate) use fit::{both, epoch_bytes, fit};
-pub(crate) use script::fetched_bytes;
+pub(crate) use fit::{both, epoch_bytes};
 pub use script::{Action, Script};
+pub use seconds::call_seconds;
+pub(crate) use seconds::planned_seconds;
 pub use tasks::Tasks;
+pub use timeline::{Timeline, script_seconds};
+pub(crate) use variants::{Choice, Fitted};
 
 use crate::error::{Error, Result};
 use crate::lower::{Exchange, Lifetime, Lowered, LoweredStep};

@@ -38,11 +38,9 @@ pub fn load(word: &str) -> Result<Profile> {
         let hardware = Hardware { processor: host::processor(), threads: rayon::current_num_threads() };
         return once(word, "cpu-profile.json".into(), hardware, measure);
     }
-    if let Some(ordinal) = word.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok()) {
-        let gpus = cuda::gpus().unwrap_or_default();
-        let processor = gpus.into_iter().find(|gpu| gpu.ordinal == ordinal).map_or_else(String::new, |gpu| gpu.name);
-        let file = format!("gpu-profile-{}.json", processor.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
-        return once(word, file, Hardware { processor, threads: 0 }, || gpu::measure(ordinal));
+    if let Some(ordinal) = gpu_ordinal(word) {
+        let (file, hardware) = gpu_hardware(ordinal);
+        return once(word, file, hardware, || gpu::measure(ordinal));
     }
     if let Some(profile) = Profile::named(word) {
         return Ok(profile);
@@ -57,6 +55,31 @@ pub fn load(word: &str) -> Result<Profile> {
         _ => Error::Io { action: "read", path: path.clone(), source },
     })?;
     Profile::from_json(&json).map_err(|source| Error::Profile { path, source })
+}
+
+/// Returns the profile `cpu` or `cuda:N`, to choose between plans with. No GPU is measured for that: one that has not been
+/// measured yet counts as an H200, and so does hardware that cannot be measured.
+pub(crate) fn at_hand(word: &str) -> Profile {
+    let known = match gpu_ordinal(word) {
+        Some(ordinal) => {
+            let (file, hardware) = gpu_hardware(ordinal);
+            cache_folder().and_then(|folder| remembered(&folder.join(file), &hardware))
+        }
+        None => load(word).ok(),
+    };
+    known.unwrap_or_else(|| Profile::named("h200").expect("it is built in"))
+}
+
+fn gpu_ordinal(word: &str) -> Option<u32> {
+    word.strip_prefix("cuda:")?.parse().ok()
+}
+
+/// Returns the name of the file with the profile of a GPU, and what it is measured on.
+fn gpu_hardware(ordinal: u32) -> (String, Hardware) {
+    let gpus = cuda::gpus().unwrap_or_default();
+    let processor = gpus.into_iter().find(|gpu| gpu.ordinal == ordinal).map_or_else(String::new, |gpu| gpu.name);
+    let file = format!("gpu-profile-{}.json", processor.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
+    (file, Hardware { processor, threads: 0 })
 }
 
 /// Returns the profile of `hardware`, from its file or measured now. It stays the same for the whole process.

@@ -257,6 +257,20 @@ impl Program {
         }
     }
 
+    /// Makes an operation, and its outputs, older than `reader` and younger than everything that is older than `reader`.
+    ///
+    /// # Cost
+    /// O(nodes).
+    pub(super) fn move_before(&mut self, op: OpId, reader: OpId) {
+        let age = self.graph[reader.0].age;
+        let moved: Vec<NodeIndex> =
+            std::iter::once(op.0).chain(self.op_outputs(op).iter().map(|output| output.0)).collect();
+        let by = moved.len() as u64;
+        self.graph.node_weights_mut().filter(|node| node.age >= age).for_each(|node| node.age += by);
+        (age..).zip(moved).for_each(|(age, node)| self.graph[node].age = age);
+        self.nodes_made += by;
+    }
+
     /// Merges two operations into one, in place of the second. `second` reads the output of `first` as its operand
     /// `place`, and nothing else reads that output.
     pub(super) fn absorb(&mut self, first: OpId, second: OpId, place: usize) {

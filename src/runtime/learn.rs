@@ -415,7 +415,7 @@ mod tests {
     use crate::dataset::{Arrays, Dataset, FeatureNorm};
     use crate::graph::Permutation;
     use crate::model::Model;
-    use crate::program::Passes;
+    use crate::program::{Passes, Strips};
     use crate::train::{Adam, DecayLayers, EpochSpec, training_program};
 
     type Parts = Vec<Range<usize>>;
@@ -453,7 +453,7 @@ mod tests {
                 decay: DecayLayers::default(),
                 passes: Passes::ALL,
                 recompute: Default::default(),
-                strips: 1,
+                strips: Strips::Exactly(1),
                 parts: 1,
                 dtype: StorageType::F32,
                 batches: None,

@@ -203,8 +203,8 @@ macro_rules! run_option_setters {
         }
 
         /// Sets whether the backward pass of training makes tensors again, instead of keeping or moving them. The results
-        /// have the same bits. The default is [`Recompute::Never`](crate::Recompute::Never). It does not apply to
-        /// mini-batches.
+        /// have the same bits. The default is [`Recompute::Auto`](crate::Recompute::Auto): what is predicted to take least
+        /// time. It does not apply to mini-batches.
         pub fn recompute(mut $this, recompute: $crate::program::Recompute) -> Self {
             $options.recompute = recompute;
             $this

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::lower::Inputs;
 use crate::model::Model;
 use crate::plan::{DeviceBudget, ExchangePath, Layout, Method};
-use crate::program::{Passes, Program};
+use crate::program::{Passes, Program, Recompute, Strips};
 use crate::ranks::Ranks;
 use crate::train::{Adam, DecayLayers, EpochSpec, evaluation_program, training_program};
 
@@ -125,8 +125,8 @@ fn programs(data: &Dataset) -> (Program, Program) {
         optimizer: &Adam::new(0.01).into(),
         decay: DecayLayers::All,
         passes: Passes::ALL,
-        recompute: Default::default(),
-        strips: 1,
+        recompute: Recompute::Never,
+        strips: Strips::Exactly(1),
         parts: 1,
         dtype: StorageType::F32,
         batches: None,
@@ -144,6 +144,7 @@ fn job<'a>(programs: &'a [(&'a str, &'a Program)], inputs: &'a Inputs) -> Sessio
     let parts = vec![0..10, 10..20, 20..34];
     SessionSpec {
         programs,
+        instead: &[],
         inputs,
         parts,
         main: &[0, 1],
@@ -189,7 +190,7 @@ fn run(inputs: &Inputs, programs: &(Program, Program), path: ExchangePath, k: i6
 
 fn alone(budgets: Vec<DeviceBudget>, path: ExchangePath) -> Surroundings {
     let layouts = vec![Layout { path, ..Layout::from(1) }];
-    Surroundings { budgets, layouts, ranks: Ranks::alone(), hosts: Vec::new() }
+    Surroundings { budgets, layouts, ranks: Ranks::alone(), hosts: Vec::new(), profile: "h200".into() }
 }
 
 fn thread_count() -> usize {

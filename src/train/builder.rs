@@ -211,7 +211,7 @@ impl<'a> TrainerBuilder<'a> {
             decay: self.decay_layers,
             passes: self.options.passes,
             recompute: self.options.recompute,
-            strips: self.options.strips.least(),
+            strips: self.options.strips,
             parts: self.options.part_count(),
             dtype: self.dtype,
             batches: None,
@@ -227,7 +227,7 @@ impl<'a> TrainerBuilder<'a> {
         let batches = drawing.as_ref().map(levels).transpose()?;
         let evaluated = sampled.as_ref().map(levels).transpose()?;
         let spec = EpochSpec { batches, ..spec };
-        let TrainingProgram { program: training, mut parameters, losses } = training_program(&spec)?;
+        let TrainingProgram { program: training, instead, mut parameters, losses } = training_program(&spec)?;
         if let Some(width) = self.embedding.filter(|_| parameters.iter().any(|p| p.name == EMBEDDING)) {
             return Err(wrong(width, format!("the model has a parameter `{EMBEDDING}` already; give it another name")));
         }
@@ -241,6 +241,7 @@ impl<'a> TrainerBuilder<'a> {
         let mut setup = Setup {
             options: self.options.clone(),
             training,
+            instead,
             evaluation,
             inputs,
             eval_every: self.eval_every,

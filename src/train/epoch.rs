@@ -8,10 +8,10 @@ use crate::program::passes::columns::columns;
 use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::{Workload, order};
 use crate::program::passes::prune::prune;
-use crate::program::passes::recompute::recompute;
+use crate::program::passes::recompute::{Extent, recompute};
 use crate::program::passes::reuse::reuse;
 use crate::program::{
-    EMBEDDING, LevelSizes, Loss, Passes, Program, Recompute, SplitName, TensorId, append_backward, over_levels,
+    EMBEDDING, LevelSizes, Loss, Passes, Program, Recompute, SplitName, Strips, TensorId, append_backward, over_levels,
 };
 
 use super::optimizer::append_updates;
@@ -29,8 +29,8 @@ pub(crate) struct EpochSpec<'a> {
     pub passes: Passes,
     /// Whether the backward part makes tensors again. Mini-batches never do.
     pub recompute: Recompute,
-    /// Number of strips of columns that wide matrices are cut into. Mini-batches have one.
-    pub strips: usize,
+    /// Into how many strips of columns wide matrices are cut. Mini-batches have one.
+    pub strips: Strips,
     /// Number of parts. Gathers over the graph run again only if there is one, since several exchange rows.
     pub parts: usize,
     /// Storage type of matrices with one row per vertex.
@@ -48,9 +48,19 @@ pub(crate) fn gradient_name(parameter: &str) -> String {
     format!("gradient {parameter}")
 }
 
+/// The programs of training and evaluation in a variant with the same results.
+#[derive(Clone, Debug)]
+pub(crate) struct Instead {
+    pub training: Program,
+    pub evaluation: Program,
+}
+
 /// The program of one training step. Its outputs are the terms of the loss and the gradient of each parameter.
 pub(crate) struct TrainingProgram {
     pub program: Program,
+    /// Programs with the same results that make tensors again, or that cut wide matrices into strips of columns, as far as
+    /// the options leave the choice.
+    pub instead: Vec<Instead>,
     pub parameters: Vec<Parameter>,
     /// For each term of the loss, the name of its output and its weight in the sum.
     pub losses: Vec<(String, f64)>,
@@ -95,14 +105,64 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<TrainingProgram, 
     if spec.passes.fuse {
         fuse(&mut program);
     }
-    if spec.recompute == Recompute::Always && spec.batches.is_none() {
-        let ends: Vec<TensorId> = losses.iter().map(|(name, _)| program.outputs()[name]).collect();
-        recompute(&mut program, &ends, spec.parts == 1);
+    let ends: Vec<TensorId> = losses.iter().map(|(name, _)| program.outputs()[name]).collect();
+    let mut made_again = again(&program, &ends, spec);
+    if spec.recompute == Recompute::Always {
+        program = made_again.pop().unwrap_or(program);
+        made_again.clear();
     }
-    if spec.batches.is_none() {
-        program = columns(&program, spec.strips)?.unwrap_or(program);
+    let instead = match spec.batches {
+        Some(_) => Vec::new(),
+        None => in_strips(&mut program, made_again, spec)?,
+    };
+    Ok(TrainingProgram { program, instead, parameters, losses })
+}
+
+/// Returns what may run instead of a training program: it makes tensors again, more in each program than in the one
+/// before. `losses` are the ends of the forward part.
+fn again(program: &Program, losses: &[TensorId], spec: &EpochSpec<'_>) -> Vec<Program> {
+    if spec.recompute == Recompute::Never || spec.batches.is_some() {
+        return Vec::new();
     }
-    Ok(TrainingProgram { program, parameters, losses })
+    let mut made: Vec<Program> = Vec::new();
+    let mut most = 0;
+    for extent in [Extent::Rows, Extent::Products, Extent::Gathers] {
+        // With several parts, a gather that runs again would exchange rows again.
+        if extent == Extent::Gathers && spec.parts > 1 {
+            break;
+        }
+        let mut again = program.clone();
+        let added = recompute(&mut again, losses, extent).len();
+        if added > most {
+            made.push(again);
+            most = added;
+        }
+    }
+    made
+}
+
+/// Cuts the wide matrices of a training program into the fewest strips that the option allows. Returns what may run
+/// instead: the programs that make tensors again in as many strips; and in more strips, the program itself and the one
+/// that makes most again.
+fn in_strips(program: &mut Program, again: Vec<Program>, spec: &EpochSpec<'_>) -> Result<Vec<Instead>, ModelError> {
+    let cut = |program: &Program, strips| Ok::<_, ModelError>(columns(program, strips)?.unwrap_or(program.clone()));
+    let mut instead = Vec::new();
+    let whole = program.clone();
+    *program = cut(&whole, spec.strips.least())?;
+    let evaluation = evaluation_program(spec)?;
+    for again in &again {
+        let training = cut(again, spec.strips.least())?;
+        instead.push(Instead { training, evaluation: evaluation.clone() });
+    }
+    for &strips in spec.strips.more() {
+        let Some(training) = columns(&whole, strips)? else { break };
+        let evaluation = evaluation_program(&EpochSpec { strips: Strips::Exactly(strips), ..*spec })?;
+        if let Some(again) = again.last() {
+            instead.push(Instead { training: cut(again, strips)?, evaluation: evaluation.clone() });
+        }
+        instead.push(Instead { training, evaluation });
+    }
+    Ok(instead)
 }
 
 /// Appends one term of the loss. Returns its tensor and the weight of that tensor in the sum.
@@ -137,7 +197,7 @@ pub(super) fn evaluation_over(spec: &EpochSpec<'_>) -> Result<Program, ModelErro
     let program = infer::evaluation_program(network, logits, &[], spec.labels, &workload, spec.passes, layers)?;
     Ok(match spec.batches {
         Some(_) => program,
-        None => columns(&program, spec.strips)?.unwrap_or(program),
+        None => columns(&program, spec.strips.least())?.unwrap_or(program),
     })
 }
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::Trainer;
 use super::batches::Feeder;
+use super::epoch::Instead;
 use super::trainer::{EVALUATED_EPOCH, EVALUATION, PLAIN_EPOCH};
 use crate::error::{Error, Result};
 use crate::lower::Inputs;
@@ -18,6 +19,8 @@ use crate::runtime::{Learner, RunOptions, Session, SessionSpec, SplitRecord};
 pub(super) struct Setup {
     pub options: RunOptions,
     pub training: Program,
+    /// Other programs with the same results, one pair of which may take their place.
+    pub instead: Vec<Instead>,
     pub evaluation: Program,
     pub inputs: Inputs,
     pub eval_every: u64,
@@ -78,8 +81,11 @@ impl Setup {
 
     /// Opens a session with these parts, in place of `old` if there is one.
     pub(super) fn open(&self, parts: Vec<Range<usize>>, old: Option<&mut Session>) -> Result<Session> {
+        let instead: Vec<[&Program; 2]> =
+            self.instead.iter().map(|Instead { training, evaluation }| [training, evaluation]).collect();
         let job = SessionSpec {
             programs: &self.programs(),
+            instead: &instead,
             inputs: &self.inputs,
             parts,
             main: self.main(),

@@ -9,13 +9,15 @@
 //! ```
 //!
 //! Options, which hold for the graphs after them: `model=gcn`, `hidden=64`, `layers=2`, `devices=sim:1`, and
-//! `policies=optimal`, several separated by commas (default: all).
+//! `policies=optimal`, several separated by commas (default: all), and `recompute=auto`, also `never` and `always`.
 //!
 //! A graph without features gets 64 random features per vertex, and labels from its ids.
 
 use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::model::ModelConfig;
-use lapidary::{Adam, Arrays, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Trainer, TrainerBuilder};
+use lapidary::{
+    Adam, Arrays, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Recompute, Trainer, TrainerBuilder,
+};
 use ndarray::Array2;
 
 const EPOCHS: usize = 5;
@@ -29,6 +31,7 @@ struct Settings {
     layers: usize,
     devices: String,
     policies: Vec<MemoryPolicy>,
+    recompute: Recompute,
 }
 
 impl Settings {
@@ -44,6 +47,14 @@ impl Settings {
                 let policies = value.split(',').map(|policy| policy.parse().expect("none, lru, roc or optimal"));
                 self.policies = policies.collect();
             }
+            "recompute" => {
+                self.recompute = match value {
+                    "auto" => Recompute::Auto,
+                    "never" => Recompute::Never,
+                    "always" => Recompute::Always,
+                    _ => panic!("recompute is auto, never or always"),
+                }
+            }
             _ => return false,
         }
         true
@@ -52,7 +63,14 @@ impl Settings {
 
 fn main() -> lapidary::Result<()> {
     let policies = vec![MemoryPolicy::None, MemoryPolicy::Lru, MemoryPolicy::Roc, MemoryPolicy::Optimal];
-    let mut settings = Settings { model: "gcn".into(), hidden: 64, layers: 2, devices: "sim:1".into(), policies };
+    let mut settings = Settings {
+        model: "gcn".into(),
+        hidden: 64,
+        layers: 2,
+        devices: "sim:1".into(),
+        policies,
+        recompute: Recompute::Auto,
+    };
     let names: Vec<String> = std::env::args().skip(1).collect();
     let names = if names.is_empty() { vec!["builtin:planted".to_owned()] } else { names };
     println!("| data | model | memory | tiles | policy | to device | to host | seconds | of unlimited |");
@@ -86,7 +104,7 @@ fn table(data: &Dataset, settings: &Settings) -> lapidary::Result<()> {
     for percent in [50, 25, 10, 5] {
         let memory = ByteSize::b(peak * percent / 100);
         for &policy in &settings.policies {
-            let run = match train(builder().device_memory(memory).memory(policy)) {
+            let run = match train(builder().device_memory(memory).memory(policy).recompute(settings.recompute)) {
                 Err(error @ Error::DoesNotFit { .. }) => {
                     println!("| {} | | {percent} % = {memory} | | {policy} | {error} | | | |", data.name());
                     continue;

@@ -97,9 +97,10 @@ pub(in crate::cli) struct TrainingArgs {
     #[arg(long, value_name = "EDGES", default_value = "whole", requires = "batch", help_heading = "Mini-batches")]
     #[arg(display_order = 1001)]
     pub topology: String,
-    /// Tensors that the backward pass reads again: never (keep or move them) or always (make again what row steps,
-    /// products and gathers make, where no rows are exchanged for it); results have the same bits
-    #[arg(long, value_name = "WHEN", default_value = "never", hide_possible_values = true)]
+    /// Tensors that the backward pass reads again: auto (whatever is predicted to take least time), never (keep or move
+    /// them) or always (make again what row steps, products and gathers make, where no rows are exchanged for it); results
+    /// have the same bits
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
     #[arg(conflicts_with = "batch")]
     pub recompute: RecomputeArg,
     /// Stop after N epochs without a better validation accuracy [default: off]

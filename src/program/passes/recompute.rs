@@ -17,23 +17,36 @@ use crate::program::{BlockSpec, Linear, Op};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Recompute {
-    /// They are kept or moved.
+    /// What is predicted to take least time. A plan that copies nothing stays as it is.
     #[default]
+    Auto,
+    /// They are kept or moved.
     Never,
     /// They are made again wherever the pass can.
     Always,
 }
 
-/// Least number of operations between the last forward reader of a tensor and its first backward reader. What is read
-/// again sooner is kept.
+/// Which operations may run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extent {
+    /// Row steps and normalisations.
+    Rows,
+    /// Those, and products.
+    Products,
+    /// Those, and gathers over the graph, which exchange rows if there are several parts.
+    Gathers,
+}
+
+/// Least number of operations between the last forward reader of a tensor and its first backward reader, if no gather
+/// over the graph is among them. What is read again sooner is kept.
 const LEAST_GAP: usize = 4;
 
 /// Most operations that are run again for one tensor.
 const MOST_OPS: usize = 8;
 
-/// Makes tensors again where the backward part of a training program reads them: row steps, normalisations and products;
-/// with `gathers`, also gathers over the graph, which exchange rows if there are several parts. `losses` are the ends of
-/// the forward part. Returns the operations that were added.
+/// Makes tensors again where the backward part of a training program reads them, by operations of `extent`. `losses` are
+/// the ends of the forward part. Returns the operations that were added. Each stands right before the first operation that
+/// reads its results, so that both go through their tiles together.
 ///
 /// Outputs and constants are not made again.
 ///
@@ -41,12 +54,12 @@ const MOST_OPS: usize = 8;
 /// O(operations log operations).
 /// # Source
 /// Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016, section 3, with segments of two stored tensors.
-pub fn recompute(program: &mut Program, losses: &[TensorId], gathers: bool) -> Vec<OpId> {
+pub fn recompute(program: &mut Program, losses: &[TensorId], extent: Extent) -> Vec<OpId> {
     let order = program.ops();
     let place_of: HashMap<OpId, usize> = order.iter().enumerate().map(|(place, &op)| (op, place)).collect();
     let forward = ancestors(program, losses);
     let pinned: HashSet<TensorId> = program.outputs().values().chain(program.next().keys()).copied().collect();
-    let mut kept = Kept { program, forward: &forward, gathers, again: HashMap::new(), stored: HashSet::new() };
+    let mut kept = Kept { program, forward: &forward, extent, again: HashMap::new(), stored: HashSet::new() };
     let mut chosen = Vec::new();
     for &op in order.iter().filter(|op| forward.contains(op)) {
         let outputs = program.op_outputs(op);
@@ -56,8 +69,10 @@ pub fn recompute(program: &mut Program, losses: &[TensorId], gathers: bool) -> V
             of_part.map(|reader| place_of[reader]).collect::<Vec<usize>>()
         };
         let Some(&first) = places(false).iter().min() else { continue };
-        let gap = first.saturating_sub(places(true).into_iter().max().unwrap_or(place_of[&op]));
-        let is_free = gap > LEAST_GAP && outputs.iter().all(|output| !pinned.contains(output));
+        let last = places(true).into_iter().max().unwrap_or(place_of[&op]);
+        let meanwhile = order.get(last + 1..first).unwrap_or_default();
+        let is_far = meanwhile.len() >= LEAST_GAP || meanwhile.iter().any(|&op| is_gather(kept.program.op(op)));
+        let is_free = is_far && outputs.iter().all(|output| !pinned.contains(output));
         match is_free.then(|| kept.chain(op)).flatten() {
             Some(chain) => {
                 let rows_only = chain.iter().all(|&op| is_row_work(program.op(op)));
@@ -67,20 +82,25 @@ pub fn recompute(program: &mut Program, losses: &[TensorId], gathers: bool) -> V
             None => kept.stored.extend(outputs),
         }
     }
-    // Of the operations that are ready, the oldest runs first, so what is read first is added first.
+    // What is read first is added first.
     chosen.sort_by_key(|(first, _)| *first);
     let mut copies: HashMap<TensorId, TensorId> = HashMap::new();
     let mut added = Vec::new();
-    for op in chosen.into_iter().flat_map(|(_, chain)| chain) {
-        let outputs = program.op_outputs(op);
-        if outputs.iter().any(|output| copies.contains_key(output)) {
-            continue;
+    for (first, chain) in chosen {
+        for op in chain {
+            let outputs = program.op_outputs(op);
+            if outputs.iter().any(|output| copies.contains_key(output)) {
+                continue;
+            }
+            let inputs = program.inputs(op).into_iter().map(|input| copies.get(&input).copied().unwrap_or(input));
+            let inputs: Vec<TensorId> = inputs.collect();
+            let made = program.push(program.op(op).clone(), &inputs);
+            let made = made.expect("the operation has had these operands before");
+            let again = program.producer(made[0]).expect("it was added");
+            program.move_before(again, order[first]);
+            added.push(again);
+            copies.extend(outputs.into_iter().zip(made));
         }
-        let inputs = program.inputs(op).into_iter().map(|input| copies.get(&input).copied().unwrap_or(input));
-        let inputs: Vec<TensorId> = inputs.collect();
-        let made = program.push(program.op(op).clone(), &inputs).expect("the operation has had these operands before");
-        added.extend(program.producer(made[0]));
-        copies.extend(outputs.into_iter().zip(made));
     }
     let readers = order.iter().filter(|op| !forward.contains(op));
     for &reader in readers {
@@ -97,7 +117,7 @@ pub fn recompute(program: &mut Program, losses: &[TensorId], gathers: bool) -> V
 struct Kept<'a> {
     program: &'a Program,
     forward: &'a HashSet<OpId>,
-    gathers: bool,
+    extent: Extent,
     /// The operations whose outputs are made again, and whether row work alone makes them from stored tensors.
     again: HashMap<OpId, bool>,
     /// Tensors that are stored because the backward part reads them.
@@ -135,15 +155,21 @@ impl Kept<'_> {
         let is_constant = self.program.op_outputs(op).iter().any(|&output| self.program.tensor(output).constant);
         let may = match kind.head() {
             Op::Gather(_) | Op::Attention(_) => match kind.block() {
-                Some(BlockSpec::Graph { .. }) => self.gathers,
-                Some(BlockSpec::Features { .. }) => true,
+                Some(BlockSpec::Graph { .. }) => self.extent >= Extent::Gathers,
+                Some(BlockSpec::Features { .. }) => self.extent >= Extent::Products,
                 _ => false,
             },
-            Op::Linear(_) | Op::AttentionRows(_) => true,
-            kind => is_row_work(kind),
+            kind if is_row_work(kind) => true,
+            Op::Linear(_) | Op::AttentionRows(_) => self.extent >= Extent::Products,
+            _ => false,
         };
         may && !is_constant && self.forward.contains(&op)
     }
+}
+
+/// Whether an operation gathers over the graph.
+fn is_gather(op: &Op) -> bool {
+    op.gathers() && matches!(op.block(), Some(BlockSpec::Graph { .. }))
 }
 
 /// Whether an operation works on single rows, or on a parameter, and does little for each number.

@@ -19,10 +19,12 @@ use super::driver::Runtime;
 use super::message::{Note, Report, Run};
 use super::trace::{Span, Trace};
 use crate::error::{Error, NotFinite, Result};
-use crate::lower::{Inputs, Lowered, Supply, Tiling, lower};
+use crate::lower::{Inputs, Lowered, Supply, Tiling, lower_in_order};
 use crate::plan::{
-    DeviceBudget, ExchangePath, Known, Layout, Method, Planned, Script, Sequence, both, epoch_bytes, fit, plan_sequence,
+    Choice, DeviceBudget, ExchangePath, Fitted, Known, Layout, Method, Planned, Script, Sequence, both, epoch_bytes,
+    plan_sequence, planned_seconds,
 };
+use crate::profile;
 use crate::program::{LevelSizes, Origin, Program};
 use crate::ranks::Ranks;
 
@@ -30,6 +32,9 @@ use crate::ranks::Ranks;
 pub(crate) struct SessionSpec<'a> {
     /// The programs with their names; each is a phase.
     pub programs: &'a [(&'a str, &'a Program)],
+    /// Other training and evaluation programs with the same results. One pair takes their place if that is predicted to
+    /// save time.
+    pub instead: &'a [[&'a Program; 2]],
     /// The data.
     pub inputs: &'a Inputs,
     /// The vertex range of each device.
@@ -59,6 +64,8 @@ pub(crate) struct Surroundings {
     pub ranks: Ranks,
     /// The machine of each rank, if there are several.
     pub hosts: Vec<String>,
+    /// Name of the profile of the devices.
+    pub profile: String,
 }
 
 impl Surroundings {
@@ -68,9 +75,10 @@ impl Surroundings {
     /// Those of [`Devices::budgets`](super::Devices) on any rank; [`Error::RanksDiffer`] for other numbers of devices.
     fn new(options: &RunOptions) -> Result<Self> {
         let (ranks, own) = (options.ranks.clone(), options.devices.budgets(options.device_memory)?);
+        let profile = options.devices.profile();
         if ranks.count() == 1 {
             let layouts = options.whole_layouts(options.devices.exchange_paths()?);
-            return Ok(Self { budgets: own, layouts, ranks, hosts: Vec::new() });
+            return Ok(Self { budgets: own, layouts, ranks, hosts: Vec::new(), profile });
         }
         ranks.agree("number of devices", &own.len().to_string())?;
         let devices = own.len();
@@ -79,7 +87,7 @@ impl Surroundings {
         for (part, budget) in budgets.iter_mut().enumerate() {
             budget.name = format!("rank {} {}", part / devices, budget.name);
         }
-        Ok(Self { budgets, layouts: options.whole_layouts(vec![ExchangePath::Host]), ranks, hosts })
+        Ok(Self { budgets, layouts: options.whole_layouts(vec![ExchangePath::Host]), ranks, hosts, profile })
     }
 }
 
@@ -212,7 +220,7 @@ impl Session {
     /// Opens a session like [`Session::open`], on the devices that `open` returns for the budgets of this rank. It is
     /// called after planning.
     pub(super) fn open_on(
-        Surroundings { budgets, layouts, ranks, hosts }: Surroundings,
+        Surroundings { budgets, layouts, ranks, hosts, profile: name }: Surroundings,
         method: Method,
         job: &SessionSpec<'_>,
         open: impl FnOnce(&[DeviceBudget]) -> Result<Vec<Box<dyn Device>>>,
@@ -223,11 +231,15 @@ impl Session {
         let mut supply = Supply::of_own_parts(job.inputs, job.parts.clone(), own.clone());
         let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };
         // Each rank counts the rows and edges of its own parts. All ranks try the same layouts.
-        let mut lower_all = |layout: Layout| -> Result<Vec<Lowered>> {
+        let mut lower_all = |variant: usize, layout: Layout| -> Result<Vec<Lowered>> {
+            let mut programs = job.programs.to_vec();
+            if let Some(instead) = variant.checked_sub(1) {
+                programs.iter_mut().zip(job.instead[instead]).for_each(|(program, instead)| program.1 = instead);
+            }
             let tilings = Tiling::of_all(ranks.gather(supply.tile(layout))?, layout);
             let levels = job.levels.unwrap_or_default();
             let tilings = tilings.into_iter().map(|tiling| tiling.with_levels(levels));
-            Ok(tilings.map(|tiling| lower(job.programs, &tiling, job.seed)).collect())
+            Ok(tilings.map(|tiling| lower_in_order(&programs, &tiling, layout.order, job.seed)).collect())
         };
         let kept = |lowered: &[Lowered]| -> BTreeSet<Slot> {
             let kept = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name));
@@ -240,27 +252,44 @@ impl Session {
             both(setup, main)
         };
         let usable = job.plans.filter(|plans| plans.budgets == budgets && plans.layouts == layouts);
-        let again = usable.map(|plans| Ok::<_, Error>((plans, lower_all(plans.layout)?))).transpose()?;
+        let again = usable.map(|plans| Ok::<_, Error>((plans, lower_all(0, plans.layout)?))).transpose()?;
         let known = again.and_then(|(plans, lowered)| {
             let keep = kept(&lowered);
             let setup = plans.setup.reused(&lowered, Sequence::Setup, &keep)?;
             let main = plans.main.reused(&lowered, Sequence::Phases(job.main), &keep)?;
-            Some((lowered, (setup, main), plans.layout))
+            Some(Fitted { variant: 0, lowered, planned: (setup, main), layout: plans.layout })
         });
         let took_plans = known.is_some();
-        let (lowered, (setup, main), layout) = known.map_or_else(
-            || {
-                let (weighs, known) = (method.weighs(&epoch), Known::default());
-                fit(&budgets, &layouts, &mut lower_all, plan_all, epoch_bytes, &method, weighs, &known)
-            },
-            Ok,
-        )?;
+        // All ranks predict by the profile of rank 0.
+        let mut known_profile = None;
+        let seconds = |lowered: &Vec<Lowered>, (_, main): &(Planned, Planned)| -> Result<f64> {
+            let profile = match known_profile.take() {
+                Some(profile) => profile,
+                None => ranks.first(|| Ok(profile::at_hand(&name)))?,
+            };
+            let seconds = planned_seconds(&profile, lowered, main);
+            known_profile = Some(profile);
+            Ok(seconds)
+        };
+        let nothing_known: Vec<Known> = (0..=job.instead.len()).map(|_| Known::default()).collect();
+        let choice = Choice {
+            known: &nothing_known,
+            budgets: &budgets,
+            layouts: &layouts,
+            method: &method,
+            weighs: method.weighs(&epoch),
+        };
+        let fitted = known.map_or_else(|| choice.fit_best(&mut lower_all, plan_all, epoch_bytes, seconds), Ok)?;
+        let Fitted { lowered, planned: (setup, main), layout, .. } = fitted;
         let keep = kept(&lowered);
         let planned = Instant::now();
         // Planning may have tried other layouts; this sets the one that was chosen.
         let tilings = supply.tile(layout);
         let batches = match job.levels {
-            Some(bound) => Some(BatchPrograms::new(job, Tiling::of_all(ranks.gather(tilings)?, layout), bound)),
+            Some(bound) => {
+                let tilings = Tiling::of_all(ranks.gather(tilings)?, layout);
+                Some(BatchPrograms::new(job, tilings, layout.order, bound))
+            }
             None => None,
         };
         let opened = open(&budgets[own])?;

@@ -40,6 +40,14 @@ impl Strips {
             Self::Exactly(strips) => strips,
         }
     }
+
+    /// Returns the other numbers of strips to try. Numbers in between would make little difference.
+    pub(crate) fn more(self) -> &'static [usize] {
+        match self {
+            Self::Auto => &[2, 4, 8],
+            Self::Exactly(_) => &[],
+        }
+    }
 }
 
 /// Columns come in multiples of this, so that rows of strips are whole cache lines of 64 bytes.

@@ -6,9 +6,10 @@ use std::collections::{BinaryHeap, HashMap};
 use lapidary_cost_model::Profile;
 use lapidary_kernels::Slot;
 
-use super::predict::call_seconds;
+use super::script::fetched_bytes;
+use super::seconds::call_seconds;
+use super::{Action, Script};
 use crate::lower::Lowered;
-use crate::plan::{Action, Script, fetched_bytes};
 
 /// The predicted seconds of a script, and of its lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -1,0 +1,200 @@
+//! Chooses among programs with the same results, such as those that make tensors again: the one of least predicted time.
+
+use super::count::Known;
+use super::fit::{Moves, excess, fit};
+use super::{DeviceBudget, Layout, Method};
+use crate::error::{Error, Result};
+use crate::lower::{Lowered, TileOrder};
+
+/// Share of the predicted time that another variant must save to be chosen.
+const WORTHWHILE: f64 = 0.03;
+
+/// A variant that fits the devices.
+pub(crate) struct Fitted<L, T> {
+    /// The number of the variant.
+    pub variant: usize,
+    /// What was lowered.
+    pub lowered: L,
+    /// What was planned.
+    pub planned: T,
+    /// The layout that it was lowered with.
+    pub layout: Layout,
+}
+
+/// The variants of a program, and what they are fitted to.
+pub(crate) struct Choice<'a> {
+    /// What is known about the layouts of each variant.
+    pub known: &'a [Known],
+    /// The devices.
+    pub budgets: &'a [DeviceBudget],
+    /// The layouts of whole parts that are possible, the best one first.
+    pub layouts: &'a [Layout],
+    /// Settings of the planner.
+    pub method: &'a Method,
+    /// Whether layouts are compared by what they copy: see [`Method::weighs`].
+    pub weighs: bool,
+}
+
+impl Choice<'_> {
+    /// Fits one of the variants, which `lower` lowers by number, to the devices: see [`fit`].
+    ///
+    /// If the first variant copies nothing for want of memory, or if copies are not weighed, it is chosen, and nothing else
+    /// is planned. Otherwise all others are planned quickly, and the one of least `seconds` is chosen; the first one, unless
+    /// another one saves [`WORTHWHILE`] and copies no more. Then steps go through tiles in the order that copies less.
+    ///
+    /// # Errors
+    /// If no variant fits, the error of the one that lacks least. Other errors of `lower`, `plan` and `seconds`.
+    pub(crate) fn fit_best<L: AsRef<[Lowered]>, T>(
+        &self,
+        mut lower: impl FnMut(usize, Layout) -> Result<L>,
+        mut plan: impl FnMut(&L, &[DeviceBudget], &Method) -> Result<T>,
+        moves: Moves<T>,
+        mut seconds: impl FnMut(&L, &T) -> Result<f64>,
+    ) -> Result<Fitted<L, T>> {
+        let mut first = self.fit_one(0, self.method, &mut lower, &mut plan, moves);
+        match &first {
+            Ok(first) if self.weighs && moves(&first.planned).swapped > 0 => {}
+            Err(Error::DoesNotFit { .. }) if self.weighs => {}
+            _ => return first,
+        }
+        let mut best: Option<(f64, Fitted<L, T>)> = None;
+        for variant in 1..self.known.len() {
+            match (self.fit_one(variant, &self.method.quick(), &mut lower, &mut plan, moves), &first) {
+                (Ok(fitted), Ok(first)) if moves(&fitted.planned).all > moves(&first.planned).all => {}
+                (Ok(fitted), _) => {
+                    let takes = seconds(&fitted.lowered, &fitted.planned)?;
+                    if best.as_ref().is_none_or(|(least, _)| takes < *least) {
+                        best = Some((takes, fitted));
+                    }
+                }
+                (Err(error @ Error::DoesNotFit { .. }), Err(least)) if excess(&error) < excess(least) => {
+                    first = Err(error);
+                }
+                (Err(Error::DoesNotFit { .. }), _) => {}
+                (Err(other), _) => return Err(other),
+            }
+        }
+        let most = match &first {
+            Ok(first) if best.is_some() => seconds(&first.lowered, &first.planned)? * (1.0 - WORTHWHILE),
+            _ => f64::INFINITY,
+        };
+        let chosen = match best.filter(|(takes, _)| *takes < most) {
+            Some((_, best)) => {
+                // With more effort, a plan copies less, but not always.
+                let planned = plan(&best.lowered, self.budgets, self.method)?;
+                let is_better = moves(&planned).all <= moves(&best.planned).all;
+                Fitted { planned: if is_better { planned } else { best.planned }, ..best }
+            }
+            None => first?,
+        };
+        self.in_better_order(chosen, lower, plan, moves)
+    }
+
+    fn fit_one<L: AsRef<[Lowered]>, T>(
+        &self,
+        variant: usize,
+        method: &Method,
+        lower: &mut impl FnMut(usize, Layout) -> Result<L>,
+        plan: &mut impl FnMut(&L, &[DeviceBudget], &Method) -> Result<T>,
+        moves: Moves<T>,
+    ) -> Result<Fitted<L, T>> {
+        let lower = |layout| lower(variant, layout);
+        let known = &self.known[variant];
+        let fitted = fit(self.budgets, self.layouts, lower, plan, moves, method, self.weighs, known);
+        let (lowered, planned, layout) = fitted?;
+        Ok(Fitted { variant, lowered, planned, layout })
+    }
+
+    /// Returns what was fitted, or the same with its tiles in serpentine order if that copies less.
+    fn in_better_order<L, T>(
+        &self,
+        fitted: Fitted<L, T>,
+        mut lower: impl FnMut(usize, Layout) -> Result<L>,
+        mut plan: impl FnMut(&L, &[DeviceBudget], &Method) -> Result<T>,
+        moves: Moves<T>,
+    ) -> Result<Fitted<L, T>> {
+        if fitted.layout.tiles == 1 || moves(&fitted.planned).swapped == 0 {
+            return Ok(fitted);
+        }
+        let layout = Layout { order: TileOrder::Serpentine, ..fitted.layout };
+        let lowered = lower(fitted.variant, layout)?;
+        match plan(&lowered, self.budgets, self.method) {
+            Ok(planned) if moves(&planned).all < moves(&fitted.planned).all => {
+                Ok(Fitted { lowered, planned, layout, ..fitted })
+            }
+            Ok(_) | Err(Error::DoesNotFit { .. }) => Ok(fitted),
+            Err(other) => Err(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::does_not_fit;
+    use super::super::fit::Moved;
+    use super::*;
+    use crate::lower::{ExchangePath, Phase};
+
+    struct Tried(usize, Layout, Vec<Lowered>);
+
+    impl AsRef<[Lowered]> for Tried {
+        fn as_ref(&self) -> &[Lowered] {
+            &self.2
+        }
+    }
+
+    /// Returns the variant and the order that are chosen, and how many plans that took. `found` has, for each variant, the
+    /// bytes that its plan copies, and its seconds; `None` if it does not fit.
+    fn chosen(found: &[Option<(u64, f64)>], saved_by_order: u64) -> Result<(usize, TileOrder, usize)> {
+        let lowered = Lowered {
+            tensors: Vec::new(),
+            origins: Default::default(),
+            setup: Vec::new(),
+            phases: vec![Phase::default()],
+            exchanges: Vec::new(),
+        };
+        let budget = DeviceBudget { name: "a".into(), capacity_bytes: 100, in_place: false };
+        let layouts = [Layout { path: ExchangePath::Host, ..Layout::from(1) }];
+        let known: Vec<Known> = found.iter().map(|_| Known::default()).collect();
+        let choice = Choice {
+            known: &known,
+            budgets: std::slice::from_ref(&budget),
+            layouts: &layouts,
+            method: &Method::default(),
+            weighs: true,
+        };
+        let mut plans = 0;
+        let fitted = choice.fit_best(
+            |variant, layout| Ok(Tried(variant, layout, vec![lowered.clone()])),
+            |&Tried(variant, layout, _), _, _| {
+                plans += 1;
+                // Only two tiles fit.
+                let (bytes, _) = found[variant]
+                    .filter(|(bytes, _)| *bytes == 0 || layout.tiles == 2)
+                    .ok_or_else(|| does_not_fit(&budget, 200 + variant as u64 - layout.tiles as u64))?;
+                let bytes = if layout.order == TileOrder::Serpentine { bytes - saved_by_order } else { bytes };
+                Ok(Moved { swapped: bytes, all: bytes })
+            },
+            |moved| *moved,
+            |tried, _| Ok(found[tried.0].expect("it fits").1),
+        );
+        fitted.map(|fitted| (fitted.variant, fitted.layout.order, plans))
+    }
+
+    #[test]
+    fn the_variant_of_least_seconds_is_chosen_if_it_saves_something() {
+        use TileOrder::{Ascending, Serpentine};
+        let of = |found: &[Option<(u64, f64)>]| {
+            chosen(found, 0).map(|(variant, order, _)| (variant, order)).expect("one fits")
+        };
+        assert_eq!(chosen(&[Some((0, 9.0)), Some((0, 1.0))], 0).expect("one fits"), (0, Ascending, 1));
+        assert_eq!(of(&[Some((90, 9.0)), Some((80, 7.0)), Some((70, 8.0))]), (1, Ascending));
+        assert_eq!(of(&[Some((90, 9.0)), Some((80, 8.9))]), (0, Ascending));
+        assert_eq!(of(&[Some((90, 9.0)), Some((91, 5.0))]), (0, Ascending));
+        assert_eq!(of(&[None, Some((80, 8.9)), Some((80, 8.8))]), (2, Ascending));
+        assert_eq!(of(&[Some((90, 9.0)), None]), (0, Ascending));
+        assert_eq!(chosen(&[Some((90, 9.0)), Some((80, 5.0))], 1).expect("one fits").1, Serpentine);
+        let Err(Error::DoesNotFit { need_bytes, .. }) = chosen(&[None, None], 0) else { panic!("nothing fits") };
+        assert!(need_bytes < 200);
+    }
+}
