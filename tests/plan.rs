@@ -165,3 +165,37 @@ fn a_gcn_of_l_layers_holds_l_plus_3_buffers() {
         }
     }
 }
+
+/// More memory means neither more tiles nor more copies nor more time; and the layout of a point of the curve is that of a
+/// plan for this memory.
+#[test]
+fn more_memory_is_never_worse() {
+    let even = Shape { vertices: 300_000, edges: 6_000_000, features: 64, classes: 16, directed: false };
+    let sparse = Shape { vertices: 1_000_000, edges: 3_000_000, features: 100, classes: 40, directed: true };
+    for (model, shape, devices) in [
+        (Model::gcn(&[64, 128, 128, 16]), even, 1),
+        (Model::gcn(&[64, 128, 128, 16]), even, 3),
+        (Model::gin(&[100, 64, 40]), sparse, 1),
+        (Model::gat(&[64, 64, 16]), even, 1),
+    ] {
+        let dry_run = DryRun::new(&model, Subject::Shape(shape)).profile("a100").devices(Devices::sim(devices));
+        let forecast = dry_run.clone().curve(true).run().unwrap();
+        let about = format!("{model:?} on {devices} devices: {:?}", forecast.curve);
+        assert!(forecast.curve.len() > 5 && forecast.curve[0].tiles > 8, "{about}");
+        for pair in forecast.curve.windows(2) {
+            let [less, more] = pair else { unreachable!() };
+            assert!(less.device_memory < more.device_memory, "{about}");
+            assert!(less.tiles >= more.tiles && less.bytes() >= more.bytes(), "{about}");
+            assert!(less.epoch_seconds >= more.epoch_seconds, "{about}");
+        }
+        for point in &forecast.curve {
+            let planned = dry_run.clone().device_memory(ByteSize::b(point.device_memory)).run().unwrap();
+            let plan = planned.policies[0].outcome.as_ref().unwrap();
+            // A run plans with more effort than the curve.
+            assert!(
+                plan.tiles <= point.tiles && plan.bytes().iter().sum::<u64>() <= point.bytes(),
+                "{point:?} of {about}"
+            );
+        }
+    }
+}

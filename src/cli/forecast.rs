@@ -174,6 +174,7 @@ struct DeviceLine<'a> {
     bytes_between_devices: Option<u64>,
     peak_bytes: u64,
     lower_bound_bytes: u64,
+    bound_to_order: bool,
     epoch_seconds: f64,
     steps: &'a [StepForecast],
 }
@@ -191,6 +192,7 @@ fn plan_line<'a>(forecast: &Forecast, policy: Policy, plan: &'a PlanForecast) ->
         bytes_between_devices: some(device.bytes_between_devices),
         peak_bytes: device.peak_bytes,
         lower_bound_bytes: device.lower_bound_bytes,
+        bound_to_order: device.bound_to_order,
         epoch_seconds: device.epoch_seconds,
         steps: &device.steps,
     });
@@ -247,7 +249,7 @@ fn parts_table(forecast: &Forecast) -> String {
 fn policies_table(forecast: &Forecast, objective: Objective) -> String {
     let mut table =
         table(["policy", "tiles", "to devices", "to host", "lower bound", "gap", "peak", "host memory", "epoch"]);
-    let (mut too_small, mut between_devices) = (String::new(), String::new());
+    let (mut too_small, mut notes) = (String::new(), String::new());
     for policy in &forecast.policies {
         let name = policy.policy.name().to_owned();
         match &policy.outcome {
@@ -261,10 +263,13 @@ fn policies_table(forecast: &Forecast, objective: Objective) -> String {
                 let between = plan.bytes_between_devices();
                 if between > 0 {
                     let stages = if plan.exchange == ExchangePath::Staged { ", in stages" } else { "" };
-                    between_devices += &format!("\n{name} copies {} per epoch between devices{stages}", size(between));
+                    notes += &format!("\n{name} copies {} per epoch between devices{stages}", size(between));
+                }
+                if plan.devices.iter().any(|device| device.bound_to_order) {
+                    notes += &format!("\n{name} has so many steps that its bound is that of plans in this order");
                 }
                 if plan.folds {
-                    between_devices += &format!("\n{name} sends sums backward (--backward fold)");
+                    notes += &format!("\n{name} sends sums backward (--backward fold)");
                 }
                 let cost = to_device + if objective == Objective::Both { to_host } else { 0 };
                 let bound = lower_bound(plan);
@@ -284,7 +289,7 @@ fn policies_table(forecast: &Forecast, objective: Objective) -> String {
             }
         }
     }
-    align(table) + &between_devices + &too_small
+    align(table) + &notes + &too_small
 }
 
 fn devices_table(policy: &PolicyForecast, plan: &PlanForecast) -> String {

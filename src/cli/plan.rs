@@ -410,12 +410,12 @@ fn line(graph: &TaskGraph, policy: Policy, outcome: &Outcome, epoch: &Epoch) -> 
 /// Formats a table with one row per policy, and the memory needed by the policies that do not fit.
 fn policies_table(outcomes: &[(Policy, Outcome)], objective: Objective) -> String {
     let mut table = table(["policy", "to device", "to host", "peak", "lower bound", "gap", "exact"]);
-    let mut too_small = String::new();
+    let mut notes = String::new();
     for (policy, outcome) in outcomes {
         match outcome {
             Outcome::Infeasible { needed_bytes } => {
                 table.add_row([policy.name().to_string()].into_iter().chain(["-"; 6].map(String::from)));
-                too_small += &format!("\n{} does not fit: it needs {} bytes", policy.name(), count(*needed_bytes));
+                notes += &format!("\n{} does not fit: it needs {} bytes", policy.name(), count(*needed_bytes));
             }
             Outcome::Feasible(plan) => {
                 let cost = plan.cost_bytes(objective);
@@ -425,10 +425,14 @@ fn policies_table(outcomes: &[(Policy, Outcome)], objective: Objective) -> Strin
                 let exact = if plan.exact { "yes" } else { "no" }.to_string();
                 let row = [policy.name().to_string()].into_iter().chain(numbers).chain([percent(gap), exact]);
                 table.add_row(row);
+                if plan.is_bound_to_order() {
+                    notes +=
+                        &format!("\n{} has so many ops that its bound is that of plans in this order", policy.name());
+                }
             }
         }
     }
-    align(table) + &too_small
+    align(table) + &notes
 }
 
 /// Formats the steps of a plan, one per line.

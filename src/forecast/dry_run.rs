@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use lapidary_cost_model::Profile;
 use lapidary_kernels::{Slot, StorageType};
-use lapidary_planner::memory::{Epoch, Limit, Objective, Policy};
+use lapidary_planner::memory::{Epoch, Limit, Objective, Plan, Policy};
 
 use super::predict::{call_seconds, script_seconds, vertex_seconds};
 use super::traffic::Job;
@@ -23,8 +23,8 @@ use crate::lower::{
 };
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::plan::{
-    Action, DeviceBudget, Method, Planned, PlannedDevice, Script, Sequence, WorkByDevice, both, epoch_bytes, fit,
-    plan_work, work, works,
+    Action, DeviceBudget, Known, Method, Planned, PlannedDevice, Script, Sequence, WorkByDevice, both, epoch_bytes,
+    fit, grid_down, plan_work, work, works,
 };
 use crate::profile;
 use crate::program::{LevelSizes, Program};
@@ -75,11 +75,8 @@ pub struct DryRun<'a> {
     embedding: Option<usize>,
 }
 
-/// Number of points of the what-if curve.
+/// Most points of the what-if curve.
 const CURVE_POINTS: usize = 12;
-
-/// Approximate number of planner states for each point of the curve.
-const CURVE_STATES: usize = 2_000;
 
 impl<'a> DryRun<'a> {
     /// Creates a dry run of `model` on a dataset or a shape. The defaults are one device with its own memory, the
@@ -210,15 +207,18 @@ impl<'a> DryRun<'a> {
         let mut policies = Vec::new();
         // That of the last policy that fits; if none does, the first one that was tried.
         let mut layout = subject.layouts[0];
+        // That of the last policy is kept for the curve.
+        let mut known = Known::default();
         for &policy in self.tried() {
-            let outcome = self.plan(&subject, policy, device_memory, Method::default().limit)?;
+            known = Known::default();
+            let outcome = self.plan(&subject, policy, device_memory, Method::default().limit, &known)?;
             let outcome = outcome.map(|planned| {
                 layout = planned.layout;
                 planned.forecast(&profile).times(subject.copies)
             });
             policies.push(PolicyForecast { policy, outcome });
         }
-        let curve = if self.curve { self.plan_curve(&subject, &profile)? } else { Vec::new() };
+        let curve = if self.curve { self.plan_curve(&subject, &profile, &known)? } else { Vec::new() };
         let parts = subject.forecasts(&profile);
         let assumption = matches!(self.subject, Subject::Shape(_)).then_some(Shape::ASSUMPTION);
         let traffic = (self.rank_count > 1).then(|| {
@@ -412,6 +412,7 @@ impl<'a> DryRun<'a> {
         policy: Policy,
         device_memory: u64,
         limit: Limit,
+        known: &Known,
     ) -> Result<std::result::Result<PlannedCut, u64>> {
         let in_place = self.options.devices.in_place();
         let budget = |i: usize| DeviceBudget { name: format!("device {i}"), capacity_bytes: device_memory, in_place };
@@ -422,15 +423,16 @@ impl<'a> DryRun<'a> {
             &budgets,
             &subject.layouts,
             |layout| Ok(subject.cut(layout)),
-            |cut, method| {
+            |cut, budgets, method| {
                 let [setup, main] = cut.0.work(subject.phases);
-                let setup = plan_work(&cut.0.lowered, &budgets, setup, &Epoch::Cold, method);
-                let main = plan_work(&cut.0.lowered, &budgets, main, &epoch, method);
+                let setup = plan_work(&cut.0.lowered, budgets, setup, &Epoch::Cold, method);
+                let main = plan_work(&cut.0.lowered, budgets, main, &epoch, method);
                 both(setup, main)
             },
             epoch_bytes,
             &method,
             method.weighs(&epoch),
+            known,
         );
         match fitted {
             Ok((cut, planned, layout)) => Ok(Ok(PlannedCut { cut, planned, layout })),
@@ -439,35 +441,43 @@ impl<'a> DryRun<'a> {
         }
     }
 
-    /// Plans at capacities from the smallest feasible one to the largest useful one, in equal ratios.
-    fn plan_curve(&self, subject: &ForecastInput<'_>, profile: &Profile) -> Result<Vec<CurvePoint>> {
+    /// Plans at capacities from the smallest feasible one to the largest useful one, in about equal ratios.
+    fn plan_curve(&self, subject: &ForecastInput<'_>, profile: &Profile, known: &Known) -> Result<Vec<CurvePoint>> {
         let policy = self.tried().last().copied().unwrap_or(Policy::Optimal);
-        let limit = Limit { states: CURVE_STATES, ..Limit::default() };
-        let plan = |memory: u64| self.plan(subject, policy, memory, limit);
+        // Layouts are chosen as in a run. The plans themselves are quick: a run may copy a little less.
+        let limit = Method::default().quick().limit;
+        let plan = |memory: u64| self.plan(subject, policy, memory, limit, known);
         let Err(least) = plan(0)? else { return Ok(Vec::new()) };
         let most = match plan(u64::MAX)? {
             Ok(planned) => planned.peak_bytes().max(least),
             Err(_) => return Ok(Vec::new()),
         };
-        let memory = |i: usize| {
-            let ratio = (most as f64 / least.max(1) as f64).powf(i as f64 / (CURVE_POINTS - 1) as f64);
-            if i + 1 == CURVE_POINTS { most } else { (least as f64 * ratio) as u64 }
-        };
-        let memories: Vec<u64> = (0..CURVE_POINTS).map(memory).collect();
+        let memories = curve_memories(least, most);
         let points = on_all_cores(&memories, |&memory| -> Result<Option<CurvePoint>> {
-            let planned = plan(memory.max(least))?.ok();
-            Ok(planned.map(|planned| planned.point(profile, memory, subject.copies)))
+            Ok(plan(memory)?.ok().map(|planned| planned.point(profile, memory, subject.copies)))
         });
         let mut curve: Vec<CurvePoint> = Vec::new();
         for point in points {
             let Some(point) = point? else { continue };
-            // A plan for less memory is also valid with more memory, so it replaces a plan that copies more.
-            let better = curve.last().filter(|last| last.bytes() < point.bytes()).copied();
+            // A plan for less memory is also valid with more memory, so it replaces a plan that is worse in any respect.
+            let better = curve.last().filter(|last| !point.is_no_worse_than(last)).copied();
             curve.push(better.map_or(point, |better| CurvePoint { device_memory: point.device_memory, ..better }));
         }
-        curve.dedup_by_key(|point| point.device_memory);
         Ok(curve)
     }
+}
+
+/// Returns the capacities of the curve: the least, the most, and between them capacities at which layouts are compared.
+fn curve_memories(least: u64, most: u64) -> Vec<u64> {
+    let mut between: Vec<u64> = grid_down(most.saturating_sub(1)).take_while(|memory| *memory > least).collect();
+    between.reverse();
+    let step = between.len().div_ceil(CURVE_POINTS - 2).max(1);
+    // The largest of them are where most is to be gained.
+    let kept = between.iter().rev().step_by(step).copied();
+    let mut memories: Vec<u64> = kept.chain([least, most]).collect();
+    memories.sort_unstable();
+    memories.dedup();
+    memories
 }
 
 /// Returns `make(item)` for each item, in order. The first items start first.
@@ -667,6 +677,7 @@ impl PlannedCut {
                 bytes_between_devices: script.bytes_between_devices,
                 peak_bytes: script.peak_bytes.max(setup_peak),
                 lower_bound_bytes: plan.map_or(0, |plan| plan.lower_bound_bytes),
+                bound_to_order: plan.is_some_and(Plan::is_bound_to_order),
                 epoch_seconds: script_seconds(profile, lowered, &script),
                 steps: script.actions.iter().map(step).collect(),
             }

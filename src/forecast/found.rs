@@ -82,6 +82,8 @@ pub struct DeviceForecast {
     pub peak_bytes: u64,
     /// Lower bound of the bytes that any plan moves.
     pub lower_bound_bytes: u64,
+    /// Whether the bound is one on plans in this order of steps alone. With many steps, other orders are not searched.
+    pub bound_to_order: bool,
     /// Predicted seconds of the epoch.
     pub epoch_seconds: f64,
     /// The steps, with names of operations and tensors.
@@ -146,5 +148,10 @@ impl CurvePoint {
     /// Returns the bytes copied to devices and to the host, in total.
     pub fn bytes(&self) -> u64 {
         self.bytes_to_device + self.bytes_to_host
+    }
+
+    /// Whether this has neither more tiles nor more copied bytes, and takes no longer.
+    pub(super) fn is_no_worse_than(&self, other: &Self) -> bool {
+        self.tiles <= other.tiles && self.bytes() <= other.bytes() && self.epoch_seconds <= other.epoch_seconds
     }
 }

@@ -5,6 +5,7 @@
 //! the device with the least memory for its tensors, so that devices which wait for each other's rows cannot deadlock.
 
 mod cost;
+mod count;
 mod fit;
 mod script;
 mod tasks;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::lower::{ExchangePath, Layout};
 pub use cost::works;
+pub(crate) use count::{Known, grid_down};
 use fit::excess;
 pub(crate) use fit::{both, epoch_bytes, fit};
 pub(crate) use script::fetched_bytes;

@@ -21,7 +21,7 @@ use super::trace::{Span, Trace};
 use crate::error::{Error, NotFinite, Result};
 use crate::lower::{Inputs, Lowered, Supply, Tiling, lower};
 use crate::plan::{
-    DeviceBudget, ExchangePath, Layout, Method, Planned, Script, Sequence, both, epoch_bytes, fit, plan_sequence,
+    DeviceBudget, ExchangePath, Known, Layout, Method, Planned, Script, Sequence, both, epoch_bytes, fit, plan_sequence,
 };
 use crate::program::{LevelSizes, Origin, Program};
 use crate::ranks::Ranks;
@@ -233,10 +233,10 @@ impl Session {
             let kept = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name));
             kept.flatten().copied().collect()
         };
-        let plan_all = |lowered: &Vec<Lowered>, method: &Method| {
+        let plan_all = |lowered: &Vec<Lowered>, budgets: &[DeviceBudget], method: &Method| {
             let keep = kept(lowered);
-            let setup = plan_sequence(lowered, &budgets, Sequence::Setup, &Epoch::Cold, &keep, method);
-            let main = plan_sequence(lowered, &budgets, Sequence::Phases(job.main), &epoch, &keep, method);
+            let setup = plan_sequence(lowered, budgets, Sequence::Setup, &Epoch::Cold, &keep, method);
+            let main = plan_sequence(lowered, budgets, Sequence::Phases(job.main), &epoch, &keep, method);
             both(setup, main)
         };
         let usable = job.plans.filter(|plans| plans.budgets == budgets && plans.layouts == layouts);
@@ -249,7 +249,10 @@ impl Session {
         });
         let took_plans = known.is_some();
         let (lowered, (setup, main), layout) = known.map_or_else(
-            || fit(&budgets, &layouts, &mut lower_all, plan_all, epoch_bytes, &method, method.weighs(&epoch)),
+            || {
+                let (weighs, known) = (method.weighs(&epoch), Known::default());
+                fit(&budgets, &layouts, &mut lower_all, plan_all, epoch_bytes, &method, weighs, &known)
+            },
             Ok,
         )?;
         let keep = kept(&lowered);
