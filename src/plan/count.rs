@@ -290,7 +290,7 @@ pub(super) fn at_most(budgets: &[DeviceBudget], capacity_bytes: u64) -> Vec<Devi
 pub(crate) fn grid_down(memory: u64) -> impl Iterator<Item = u64> {
     let powers = (0..u64::BITS).rev().map(|power| 1u64 << power);
     // 181/128 is the square root of 2, to three digits.
-    let points = powers.flat_map(|power| [power.checked_add((u128::from(power) * 53 >> 7) as u64), Some(power)]);
+    let points = powers.flat_map(|power| [power.checked_add(((u128::from(power) * 53) >> 7) as u64), Some(power)]);
     points.flatten().skip_while(move |point| *point > memory)
 }
 

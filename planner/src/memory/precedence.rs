@@ -89,8 +89,8 @@ impl Precedence {
         let [since, until] = [since, until].map(|op| op.map(|op| self.place[op]));
         let places = since.map_or(0, |at| at + 1)..until.unwrap_or(n);
         let Some([before, after]) = &self.partial else {
-            let is_empty = places.is_empty();
-            return Span(if is_empty { Vec::new() } else { vec![places.start as u32..places.end as u32] });
+            let all = Some(places.start as u32..places.end as u32);
+            return Span(all.filter(|run| !run.is_empty()).into_iter().collect());
         };
         let sets = [since.map(|at| &after[at]), until.map(|at| &before[at])];
         Span(runs(places, sets.into_iter().flatten().collect()))
