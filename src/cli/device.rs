@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::error::{Error, Result};
 use crate::lower::BackwardMode;
-use crate::program::{Passes, Recompute};
+use crate::program::{Passes, Recompute, Strips};
 use crate::runtime::{Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions};
 
 /// The most threads: more than any machine has cores. With more, starting them would take longer than training.
@@ -97,6 +97,18 @@ impl RecomputeArg {
         }
     }
 }
+
+/// Parses `--strips`.
+pub(super) fn strips(text: &str) -> std::result::Result<Strips, String> {
+    if text == "auto" {
+        return Ok(Strips::Auto);
+    }
+    let count = text.parse().ok().filter(|count| (1..=MOST_STRIPS).contains(count));
+    count.map(Strips::Exactly).ok_or_else(|| format!("write auto, or a number from 1 to {MOST_STRIPS}"))
+}
+
+/// Most strips of columns. A gather over more of them would mainly read the graph.
+const MOST_STRIPS: usize = 64;
 
 /// A memory policy on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

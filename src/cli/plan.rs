@@ -10,7 +10,7 @@ use lapidary_planner::tasks::{TaskGraph, TensorId};
 use lapidary_planner::{check, memory};
 use serde_json::{Value, json};
 
-use super::device::{LayoutArgs, RecomputeArg};
+use super::device::{LayoutArgs, RecomputeArg, strips};
 use super::failure;
 use super::model::ModelArgs;
 use super::output::{align, count, json_line, one_line, percent, print, say, table};
@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::forecast::{DryRun, Network, Shape, Subject};
 use crate::graph::MAX_VERTICES;
 use crate::model::Model;
+use crate::program::Strips;
 use crate::runtime::Devices;
 use crate::tasks_file;
 use crate::train::{Adam, AdamW, Optimizer, Sgd};
@@ -66,6 +67,10 @@ pub(super) struct PlanArgs {
     /// have the same bits
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true, help_heading = "Training")]
     recompute: RecomputeArg,
+    /// Strips of columns that wide matrices are cut into, so that gathers need less memory at a time: auto or a number;
+    /// results have the same bits
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = strips, help_heading = "Training")]
+    strips: Strips,
     #[command(flatten)]
     device: TargetArgs,
     #[command(flatten)]
@@ -243,6 +248,7 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         .evaluates(args.eval_every > 0)
         .passes(args.device.layout.passes()?)
         .recompute(args.recompute.recompute())
+        .strips(args.strips)
         .backward(args.device.layout.backward()?)
         .dtype(args.model.dtype.float())
         .partition(args.device.layout.partition()?)

@@ -24,8 +24,8 @@ use crate::lower::{
 };
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::plan::{
-    Action, Choice, DeviceBudget, Fitted, Known, Method, Planned, PlannedDevice, Script, Sequence, WorkByDevice, both,
-    call_seconds, epoch_bytes, grid_down, plan_work, planned_seconds, script_seconds, work, works,
+    Action, Choice, DeviceBudget, Fitted, Known, Method, Planned, PlannedDevice, Script, Sequence, Variant,
+    WorkByDevice, both, call_seconds, epoch_bytes, grid_down, plan_work, planned_seconds, script_seconds, work, works,
 };
 use crate::profile;
 use crate::program::{LevelSizes, Program};
@@ -210,17 +210,26 @@ impl<'a> DryRun<'a> {
         // That of the last policy that fits; if none does, the first one that was tried.
         let mut chosen = (0, subject.layouts[0]);
         // What is known of the last policy is kept for the curve.
-        let mut known = Vec::new();
+        let mut known = Known::default();
+        let variants = subject.variants();
         for &policy in self.tried() {
-            known = subject.nothing_known();
-            let outcome = self.plan(&subject, &profile, policy, device_memory, (Method::default().limit, &known))?;
+            known = Known::default();
+            let outcome =
+                self.plan(&subject, &profile, policy, device_memory, (Method::default().limit, &variants, &known))?;
             let outcome = outcome.map(|planned| {
                 chosen = (planned.variant, planned.layout);
                 planned.forecast(&profile).times(subject.copies)
             });
             policies.push(PolicyForecast { policy, outcome });
         }
-        let curve = if self.curve { self.plan_curve(&subject, &profile, &known)? } else { Vec::new() };
+        let curve = match self.curve {
+            true => {
+                // It would take long to choose a variant for each point.
+                let chosen = variants.iter().filter(|variant| [0, chosen.0].contains(&variant.number));
+                self.plan_curve(&subject, &profile, &chosen.copied().collect::<Vec<_>>(), &known)?
+            }
+            false => Vec::new(),
+        };
         let parts = subject.forecasts(&profile);
         let assumption = matches!(self.subject, Subject::Shape(_)).then_some(Shape::ASSUMPTION);
         let traffic = (self.rank_count > 1).then(|| {
@@ -416,7 +425,7 @@ impl<'a> DryRun<'a> {
         profile: &Profile,
         policy: Policy,
         device_memory: u64,
-        (limit, known): (Limit, &[Known]),
+        (limit, variants, known): (Limit, &[Variant], &Known),
     ) -> Result<std::result::Result<PlannedCut, u64>> {
         let in_place = self.options.devices.in_place();
         let budget = |i: usize| DeviceBudget { name: format!("device {i}"), capacity_bytes: device_memory, in_place };
@@ -424,6 +433,7 @@ impl<'a> DryRun<'a> {
         let method = Method { policy, objective: self.objective, limit };
         let epoch = if self.steady { Epoch::Steady } else { Epoch::Cold };
         let choice = Choice {
+            variants,
             known,
             budgets: &budgets,
             layouts: &subject.layouts,
@@ -450,36 +460,53 @@ impl<'a> DryRun<'a> {
         }
     }
 
-    /// Plans at capacities from the smallest feasible one to the largest useful one, in about equal ratios. It would take
-    /// long to choose a variant for each of them, so the first one is planned.
-    fn plan_curve(&self, subject: &ForecastInput<'_>, profile: &Profile, known: &[Known]) -> Result<Vec<CurvePoint>> {
+    /// Plans these variants at capacities from the smallest feasible one to the largest useful one, in about equal ratios.
+    fn plan_curve(
+        &self,
+        subject: &ForecastInput<'_>,
+        profile: &Profile,
+        variants: &[Variant],
+        known: &Known,
+    ) -> Result<Vec<CurvePoint>> {
         let policy = self.tried().last().copied().unwrap_or(Policy::Optimal);
         // Layouts are chosen as in a run. The plans themselves are quick: a run may copy a little less.
         let limit = Method::default().quick().limit;
-        let plan = |memory: u64| self.plan(subject, profile, policy, memory, (limit, &known[..1]));
+        let plan = |memory: u64| self.plan(subject, profile, policy, memory, (limit, variants, known));
         let Err(least) = plan(0)? else { return Ok(Vec::new()) };
         let most = match plan(u64::MAX)? {
             Ok(planned) => planned.peak_bytes().max(least),
             Err(_) => return Ok(Vec::new()),
         };
-        let memories = curve_memories(least, most);
-        let points = on_all_cores(&memories, |&memory| -> Result<Option<CurvePoint>> {
-            Ok(plan(memory)?.ok().map(|planned| planned.point(profile, memory, subject.copies)))
+        let memories = curve_memories(least, most, self.device_bytes(profile));
+        let points = on_all_cores(&memories, |&memory| -> Result<Option<(usize, CurvePoint)>> {
+            let planned = plan(memory)?.ok();
+            Ok(planned.map(|planned| (planned.variant, planned.point(profile, memory, subject.copies))))
         });
         let mut curve: Vec<CurvePoint> = Vec::new();
+        let mut last = None;
         for point in points {
-            let Some(point) = point? else { continue };
-            // A plan for less memory is also valid with more memory, so it replaces a plan that is worse in any respect.
-            let better = curve.last().filter(|last| !point.is_no_worse_than(last)).copied();
-            curve.push(better.map_or(point, |better| CurvePoint { device_memory: point.device_memory, ..better }));
+            let Some((variant, point)) = point? else { continue };
+            // A plan for less memory is also valid with more memory, so it replaces a plan that is worse. Tiles of different
+            // variants are of different sizes.
+            let is_worse = |&(other, less): &(usize, CurvePoint)| {
+                variant == other && point.tiles > less.tiles || !point.is_no_worse_than(&less)
+            };
+            let (variant, point) = match last.filter(is_worse) {
+                Some((other, less)) => (other, CurvePoint { device_memory: point.device_memory, ..less }),
+                None => (variant, point),
+            };
+            last = Some((variant, point));
+            curve.push(point);
         }
         Ok(curve)
     }
 }
 
-/// Returns the capacities of the curve: the least, the most, and between them capacities at which layouts are compared.
-fn curve_memories(least: u64, most: u64) -> Vec<u64> {
-    let mut between: Vec<u64> = grid_down(most.saturating_sub(1)).take_while(|memory| *memory > least).collect();
+/// Returns the capacities of the curve: the least, the most, and between them capacities at which layouts are compared, from
+/// an eighth of the memory at hand on. Plans for little memory have many steps and take long.
+fn curve_memories(least: u64, most: u64, at_hand: u64) -> Vec<u64> {
+    let from = least.max(at_hand.min(most) / 8);
+    let mut between: Vec<u64> = grid_down(most.saturating_sub(1)).take_while(|memory| *memory > from).collect();
     between.reverse();
     let step = between.len().div_ceil(CURVE_POINTS - 2).max(1);
     // The largest of them are where most is to be gained.
@@ -572,9 +599,9 @@ impl AsRef<[Lowered]> for Cut {
 }
 
 impl ForecastInput<'_> {
-    /// Returns the state of knowledge about each variant before any is planned.
-    fn nothing_known(&self) -> Vec<Known> {
-        (0..=self.instead.len()).map(|_| Known::default()).collect()
+    /// Returns all variants of the programs.
+    fn variants(&self) -> Vec<Variant> {
+        Variant::all(self.instead.iter().map(|instead| instead.strips))
     }
 
     /// Lowers the programs in the variant of this number.
@@ -588,7 +615,7 @@ impl ForecastInput<'_> {
             };
             let mut programs = self.programs.each_ref().map(|(name, program)| (*name, program));
             if let Some(instead) = variant.checked_sub(1) {
-                let Instead { training, evaluation } = &self.instead[instead];
+                let Instead { training, evaluation, .. } = &self.instead[instead];
                 (programs[0].1, programs[1].1) = (training, evaluation);
             }
             let lowered = tilings.iter().map(|tiling| lower_in_order(&programs, tiling, layout.order, 0)).collect();

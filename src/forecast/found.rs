@@ -150,8 +150,8 @@ impl CurvePoint {
         self.bytes_to_device + self.bytes_to_host
     }
 
-    /// Whether this has neither more tiles nor more copied bytes, and takes no longer.
+    /// Whether this copies no more bytes and takes no longer.
     pub(super) fn is_no_worse_than(&self, other: &Self) -> bool {
-        self.tiles <= other.tiles && self.bytes() <= other.bytes() && self.epoch_seconds <= other.epoch_seconds
+        self.bytes() <= other.bytes() && self.epoch_seconds <= other.epoch_seconds
     }
 }

@@ -19,6 +19,9 @@ use crate::lower::Lowered;
 /// tiles, so larger numbers cost more than they gain.
 pub(super) const COUNTS: [usize; 13] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 
+/// Percentage of the copied bytes that another number of tiles must save in a quick choice.
+const WORTHWHILE: u64 = 5;
+
 /// A number of tiles is compared with so many of the next larger ones.
 const AHEAD: usize = 2;
 
@@ -135,6 +138,36 @@ where
         }
         // The largest number that fits is good, as it is compared with none. If it has no plan, its sizes overflow.
         Err(refused.nearest.unwrap_or_else(|| does_not_fit(&self.budgets[0], u64::MAX)))
+    }
+
+    /// Returns the number of tiles that copies fewest bytes with the memory at hand, where another one has to save
+    /// [`WORTHWHILE`] of them. It takes far fewer plans than [`Counts::choose`]. The error is as there.
+    pub fn choose_quickly(&mut self) -> Result<Choice> {
+        let memory = self.memory();
+        let mut counts = vec![1];
+        let mut refused = Refused::default();
+        let mut best: Option<Choice> = None;
+        let (mut at, mut in_vain) = (0, 0);
+        while in_vain < AHEAD && !refused.is_hopeless() {
+            let Some(&tiles) = counts.get(at) else { break };
+            (at, in_vain) = (at + 1, in_vain + usize::from(best.is_some()));
+            self.adds_one(&mut counts)?;
+            if tiles > 1
+                && let Err(error) = self.fits(Layout { gather_bytes: 0, ..tiles.into() })
+            {
+                refused.note(error);
+                continue;
+            }
+            for layout in self.layouts(tiles, memory)? {
+                let Some(rate) = self.rate(layout, memory)? else { continue };
+                let saves = |best: Choice| rate.bytes < best.rate.bytes - best.rate.bytes / 100 * WORTHWHILE;
+                if best.is_none_or(saves) {
+                    best = Some(Choice { layout, capacity_bytes: memory, rate });
+                    in_vain = 0;
+                }
+            }
+        }
+        best.ok_or_else(|| refused.nearest.unwrap_or_else(|| does_not_fit(&self.budgets[0], u64::MAX)))
     }
 
     /// Adds the next number of tiles, unless there would be too many steps. Returns whether there is one.

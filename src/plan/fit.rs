@@ -27,7 +27,7 @@ pub(crate) type Moves<T> = fn(&T) -> Moved;
 /// first that fits. A program that does not fit whole is split into tiles; one that fits whole, but not without copies,
 /// only if `weighs` and that copies less. The number of tiles is chosen by quick plans ([`Counts`]), which `plan` also
 /// makes for less memory than there is; `known` has what earlier fits found out, for the same programs, policy and
-/// devices but for their memory. What is returned is planned with the whole effort of `method`.
+/// devices but for their memory. Without it, fewer plans are made, and more memory may mean more tiles. What is returned is planned with the whole effort of `method`.
 ///
 /// # Errors
 /// [`Error::DoesNotFit`], with the smallest sufficient capacity among the layouts that were tried; errors of `lower` and
@@ -41,7 +41,7 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     moves: Moves<T>,
     method: &Method,
     weighs: bool,
-    known: &Known,
+    known: Option<&Known>,
 ) -> Result<(L, T, Layout)> {
     // The plan without tiles that copies least, if one fits.
     let mut whole: Option<(L, T, Layout)> = None;
@@ -77,9 +77,11 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
         };
     }
     let quick = method.quick();
+    let nothing = Known::default();
+    let (is_quick, known) = (known.is_none(), known.unwrap_or(&nothing));
     let mut counts =
         Counts { budgets, whole_layouts: fitting, known, lower: &mut lower, plan: &mut plan, moves, quick, last: None };
-    let choice = match counts.choose() {
+    let choice = match if is_quick { counts.choose_quickly() } else { counts.choose() } {
         Ok(choice) => choice,
         Err(error @ Error::DoesNotFit { .. }) => {
             refused.note(error);
@@ -216,7 +218,9 @@ mod tests {
         };
         let lower = |layout: Layout| Ok(Tried(layout, vec![lowered.clone()]));
         let (budgets, known) = (std::slice::from_ref(&budget), Known::default());
-        fit(budgets, &whole, lower, plan, |moved| *moved, &Method::default(), true, &known).expect("something fits").2
+        fit(budgets, &whole, lower, plan, |moved| *moved, &Method::default(), true, Some(&known))
+            .expect("something fits")
+            .2
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub use seconds::call_seconds;
 pub(crate) use seconds::planned_seconds;
 pub use tasks::Tasks;
 pub use timeline::{Timeline, script_seconds};
-pub(crate) use variants::{Choice, Fitted};
+pub(crate) use variants::{Choice, Fitted, Variant};
 
 use crate::error::{Error, Result};
 use crate::lower::{Exchange, Lifetime, Lowered, LoweredStep};

@@ -9,6 +9,25 @@ use crate::lower::{Lowered, TileOrder};
 /// Share of the predicted time that another variant must save to be chosen.
 const WORTHWHILE: f64 = 0.03;
 
+/// One of several programs with the same results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Variant {
+    /// Its number.
+    pub number: usize,
+    /// Number of strips of columns that wide matrices are cut into.
+    pub strips: usize,
+}
+
+impl Variant {
+    /// Returns the first variant, and others with these numbers of strips.
+    pub(crate) fn all(others: impl Iterator<Item = usize>) -> Vec<Self> {
+        let others: Vec<usize> = others.collect();
+        let strips = others.first().copied().into_iter().chain(others.iter().copied());
+        let strips = if others.is_empty() { vec![1] } else { strips.collect() };
+        strips.into_iter().enumerate().map(|(number, strips)| Self { number, strips }).collect()
+    }
+}
+
 /// A variant that fits the devices.
 pub(crate) struct Fitted<L, T> {
     /// The number of the variant.
@@ -23,8 +42,10 @@ pub(crate) struct Fitted<L, T> {
 
 /// The variants of a program, and what they are fitted to.
 pub(crate) struct Choice<'a> {
-    /// What is known about the layouts of each variant.
-    pub known: &'a [Known],
+    /// The variants; those with more strips come later.
+    pub variants: &'a [Variant],
+    /// What is known about the layouts of the first variant.
+    pub known: &'a Known,
     /// The devices.
     pub budgets: &'a [DeviceBudget],
     /// The layouts of whole parts that are possible, the best one first.
@@ -51,24 +72,30 @@ impl Choice<'_> {
         moves: Moves<T>,
         mut seconds: impl FnMut(&L, &T) -> Result<f64>,
     ) -> Result<Fitted<L, T>> {
-        let mut first = self.fit_one(0, self.method, &mut lower, &mut plan, moves);
+        let mut first = self.fit_one(self.variants[0], self.method, &mut lower, &mut plan, moves);
         match &first {
             Ok(first) if self.weighs && moves(&first.planned).swapped > 0 => {}
             Err(Error::DoesNotFit { .. }) if self.weighs => {}
             _ => return first,
         }
         let mut best: Option<(f64, Fitted<L, T>)> = None;
-        for variant in 1..self.known.len() {
+        // More strips are tried as long as the last number of them was better than what was known before.
+        let (mut strips, mut is_better) = (self.variants[0].strips, true);
+        for &variant in &self.variants[1..] {
+            if variant.strips != strips && !std::mem::replace(&mut is_better, false) {
+                break;
+            }
+            strips = variant.strips;
             match (self.fit_one(variant, &self.method.quick(), &mut lower, &mut plan, moves), &first) {
                 (Ok(fitted), Ok(first)) if moves(&fitted.planned).all > moves(&first.planned).all => {}
                 (Ok(fitted), _) => {
                     let takes = seconds(&fitted.lowered, &fitted.planned)?;
                     if best.as_ref().is_none_or(|(least, _)| takes < *least) {
-                        best = Some((takes, fitted));
+                        (best, is_better) = (Some((takes, fitted)), true);
                     }
                 }
                 (Err(error @ Error::DoesNotFit { .. }), Err(least)) if excess(&error) < excess(least) => {
-                    first = Err(error);
+                    (first, is_better) = (Err(error), true);
                 }
                 (Err(Error::DoesNotFit { .. }), _) => {}
                 (Err(other), _) => return Err(other),
@@ -92,17 +119,17 @@ impl Choice<'_> {
 
     fn fit_one<L: AsRef<[Lowered]>, T>(
         &self,
-        variant: usize,
+        variant: Variant,
         method: &Method,
         lower: &mut impl FnMut(usize, Layout) -> Result<L>,
         plan: &mut impl FnMut(&L, &[DeviceBudget], &Method) -> Result<T>,
         moves: Moves<T>,
     ) -> Result<Fitted<L, T>> {
-        let lower = |layout| lower(variant, layout);
-        let known = &self.known[variant];
+        let lower = |layout| lower(variant.number, layout);
+        let known = (variant.number == self.variants[0].number).then_some(self.known);
         let fitted = fit(self.budgets, self.layouts, lower, plan, moves, method, self.weighs, known);
         let (lowered, planned, layout) = fitted?;
-        Ok(Fitted { variant, lowered, planned, layout })
+        Ok(Fitted { variant: variant.number, lowered, planned, layout })
     }
 
     /// Returns what was fitted, or the same with its tiles in serpentine order if that copies less.
@@ -155,9 +182,10 @@ mod tests {
         };
         let budget = DeviceBudget { name: "a".into(), capacity_bytes: 100, in_place: false };
         let layouts = [Layout { path: ExchangePath::Host, ..Layout::from(1) }];
-        let known: Vec<Known> = found.iter().map(|_| Known::default()).collect();
+        let variants: Vec<Variant> = (0..found.len()).map(|number| Variant { number, strips: 1 }).collect();
         let choice = Choice {
-            known: &known,
+            variants: &variants,
+            known: &Known::default(),
             budgets: std::slice::from_ref(&budget),
             layouts: &layouts,
             method: &Method::default(),

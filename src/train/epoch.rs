@@ -53,6 +53,8 @@ pub(crate) fn gradient_name(parameter: &str) -> String {
 pub(crate) struct Instead {
     pub training: Program,
     pub evaluation: Program,
+    /// Number of strips of columns that wide matrices are cut into.
+    pub strips: usize,
 }
 
 /// The program of one training step. Its outputs are the terms of the loss and the gradient of each parameter.
@@ -152,15 +154,15 @@ fn in_strips(program: &mut Program, again: Vec<Program>, spec: &EpochSpec<'_>) -
     let evaluation = evaluation_program(spec)?;
     for again in &again {
         let training = cut(again, spec.strips.least())?;
-        instead.push(Instead { training, evaluation: evaluation.clone() });
+        instead.push(Instead { training, evaluation: evaluation.clone(), strips: spec.strips.least() });
     }
     for &strips in spec.strips.more() {
         let Some(training) = columns(&whole, strips)? else { break };
         let evaluation = evaluation_program(&EpochSpec { strips: Strips::Exactly(strips), ..*spec })?;
         if let Some(again) = again.last() {
-            instead.push(Instead { training: cut(again, strips)?, evaluation: evaluation.clone() });
+            instead.push(Instead { training: cut(again, strips)?, evaluation: evaluation.clone(), strips });
         }
-        instead.push(Instead { training, evaluation });
+        instead.push(Instead { training, evaluation, strips });
     }
     Ok(instead)
 }

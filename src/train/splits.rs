@@ -81,8 +81,9 @@ impl Setup {
 
     /// Opens a session with these parts, in place of `old` if there is one.
     pub(super) fn open(&self, parts: Vec<Range<usize>>, old: Option<&mut Session>) -> Result<Session> {
-        let instead: Vec<[&Program; 2]> =
-            self.instead.iter().map(|Instead { training, evaluation }| [training, evaluation]).collect();
+        let instead = self.instead.iter();
+        let instead = instead.map(|Instead { training, evaluation, strips }| ([training, evaluation], *strips));
+        let instead: Vec<([&Program; 2], usize)> = instead.collect();
         let job = SessionSpec {
             programs: &self.programs(),
             instead: &instead,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use crate::cli::DeviceArgs;
-use crate::cli::device::RecomputeArg;
+use crate::cli::device::{RecomputeArg, strips};
 use crate::cli::model::ModelArgs;
 use crate::cli::output::say;
 use crate::dataset::{Dataset, FeatureNorm, VAL};
@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::infer::checkpoint::states;
 use crate::infer::{Position, Predictor};
 use crate::model::{Model, Weights};
+use crate::program::Strips;
 use crate::ranks::Ranks;
 use crate::sample::{Fanouts, LayerSampler, NeighborSampler, ParseFanoutsError, SubgraphSampler};
 use crate::train::{
@@ -103,6 +104,10 @@ pub(in crate::cli) struct TrainingArgs {
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
     #[arg(conflicts_with = "batch")]
     pub recompute: RecomputeArg,
+    /// Strips of columns that wide matrices are cut into, so that gathers need less memory at a time: auto or a number;
+    /// results have the same bits
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = strips, conflicts_with = "batch")]
+    pub strips: Strips,
     /// Stop after N epochs without a better validation accuracy [default: off]
     #[arg(long, value_name = "N")]
     pub early_stop: Option<u64>,
@@ -379,6 +384,7 @@ impl TrainArgs {
         let mut builder = Trainer::builder(model, data)
             .options(self.device.options()?.ranks(ranks.clone()))
             .recompute(self.training.recompute.recompute())
+            .strips(self.training.strips)
             .optimizer(self.optimizer()?)
             .decay_layers(self.decay_layers()?)
             .dtype(self.model.dtype.float())

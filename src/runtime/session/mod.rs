@@ -21,8 +21,8 @@ use super::trace::{Span, Trace};
 use crate::error::{Error, NotFinite, Result};
 use crate::lower::{Inputs, Lowered, Supply, Tiling, lower_in_order};
 use crate::plan::{
-    Choice, DeviceBudget, ExchangePath, Fitted, Known, Layout, Method, Planned, Script, Sequence, both, epoch_bytes,
-    plan_sequence, planned_seconds,
+    Choice, DeviceBudget, ExchangePath, Fitted, Known, Layout, Method, Planned, Script, Sequence, Variant, both,
+    epoch_bytes, plan_sequence, planned_seconds,
 };
 use crate::profile;
 use crate::program::{LevelSizes, Origin, Program};
@@ -32,9 +32,9 @@ use crate::ranks::Ranks;
 pub(crate) struct SessionSpec<'a> {
     /// The programs with their names; each is a phase.
     pub programs: &'a [(&'a str, &'a Program)],
-    /// Other training and evaluation programs with the same results. One pair takes their place if that is predicted to
-    /// save time.
-    pub instead: &'a [[&'a Program; 2]],
+    /// Other training and evaluation programs with the same results, and their strips of columns. One pair takes the place
+    /// of the first if that is predicted to save time.
+    pub instead: &'a [([&'a Program; 2], usize)],
     /// The data.
     pub inputs: &'a Inputs,
     /// The vertex range of each device.
@@ -234,7 +234,7 @@ impl Session {
         let mut lower_all = |variant: usize, layout: Layout| -> Result<Vec<Lowered>> {
             let mut programs = job.programs.to_vec();
             if let Some(instead) = variant.checked_sub(1) {
-                programs.iter_mut().zip(job.instead[instead]).for_each(|(program, instead)| program.1 = instead);
+                programs.iter_mut().zip(job.instead[instead].0).for_each(|(program, instead)| program.1 = instead);
             }
             let tilings = Tiling::of_all(ranks.gather(supply.tile(layout))?, layout);
             let levels = job.levels.unwrap_or_default();
@@ -271,9 +271,10 @@ impl Session {
             known_profile = Some(profile);
             Ok(seconds)
         };
-        let nothing_known: Vec<Known> = (0..=job.instead.len()).map(|_| Known::default()).collect();
+        let variants = Variant::all(job.instead.iter().map(|(_, strips)| *strips));
         let choice = Choice {
-            known: &nothing_known,
+            variants: &variants,
+            known: &Known::default(),
             budgets: &budgets,
             layouts: &layouts,
             method: &method,
