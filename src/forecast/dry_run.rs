@@ -214,8 +214,7 @@ impl<'a> DryRun<'a> {
         let variants = subject.variants();
         for &policy in self.tried() {
             known = Known::default();
-            let outcome =
-                self.plan(&subject, &profile, policy, device_memory, (Method::default().limit, &variants, &known))?;
+            let outcome = self.plan(&subject, policy, device_memory, (Method::default().limit, &variants, &known))?;
             let outcome = outcome.map(|planned| {
                 chosen = (planned.variant, planned.layout);
                 planned.forecast(&profile).times(subject.copies)
@@ -422,7 +421,6 @@ impl<'a> DryRun<'a> {
     fn plan(
         &self,
         subject: &ForecastInput<'_>,
-        profile: &Profile,
         policy: Policy,
         device_memory: u64,
         (limit, variants, known): (Limit, &[Variant], &Known),
@@ -440,6 +438,8 @@ impl<'a> DryRun<'a> {
             method: &method,
             weighs: method.weighs(&epoch),
         };
+        // As in a run.
+        let nominal = profile::nominal(&self.profile_name());
         let fitted = choice.fit_best(
             |variant, layout| Ok(subject.cut(variant, layout)),
             |cut, budgets, method| {
@@ -449,7 +449,7 @@ impl<'a> DryRun<'a> {
                 both(setup, main)
             },
             epoch_bytes,
-            |cut, (_, main)| Ok(planned_seconds(profile, &cut.0.lowered, main)),
+            |cut, (_, main)| Ok(planned_seconds(&nominal, &cut.0.lowered, main)),
         );
         match fitted {
             Ok(Fitted { variant, lowered: cut, planned, layout }) => {
@@ -471,7 +471,7 @@ impl<'a> DryRun<'a> {
         let policy = self.tried().last().copied().unwrap_or(Policy::Optimal);
         // Layouts are chosen as in a run. The plans themselves are quick: a run may copy a little less.
         let limit = Method::default().quick().limit;
-        let plan = |memory: u64| self.plan(subject, profile, policy, memory, (limit, variants, known));
+        let plan = |memory: u64| self.plan(subject, policy, memory, (limit, variants, known));
         let Err(least) = plan(0)? else { return Ok(Vec::new()) };
         let most = match plan(u64::MAX)? {
             Ok(planned) => planned.peak_bytes().max(least),

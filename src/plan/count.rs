@@ -1,10 +1,10 @@
-//! Chooses the number of tiles, such that more memory never means more tiles or more copied bytes.
+//! Chooses the number of tiles, such that more memory never means more tiles or a higher cost.
 //!
 //! Numbers of tiles are compared at fixed capacities ([`grid_down`]), which do not depend on the memory at hand, by quick
-//! plans. A number of tiles is *good* at a capacity if neither of the next two larger ones copies fewer bytes there. The
+//! plans. A number of tiles is *good* at a capacity if neither of the next two larger ones costs less there. The
 //! choice for some memory is the least number that is good there or at a fixed capacity below. With more
 //! memory, there are more fixed capacities at which a number can be good, so from one to the next the choice never grows;
-//! and where it falls, what is copied does not grow. For one number of tiles, the best plan of a capacity is at least as
+//! and where it falls, the cost does not grow. For one number of tiles, the best plan of a capacity is at least as
 //! good as that of the fixed capacity below, because that is kept ([`Counts::best`]).
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::lower::Lowered;
 /// tiles, so larger numbers cost more than they gain.
 pub(super) const COUNTS: [usize; 13] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 
-/// Percentage of the copied bytes that another number of tiles must save in a quick choice.
+/// Percentage of the cost that another number of tiles must save in a quick choice.
 const WORTHWHILE: u64 = 5;
 
 /// A number of tiles is compared with so many of the next larger ones.
@@ -61,17 +61,15 @@ struct LayoutSizes {
     need_bytes: u64,
     /// Steps of an epoch on a device.
     steps: usize,
-    /// Bytes that the steps of all devices read and write, without regard for caches.
-    device_bytes: u64,
 }
 
-/// What a quick plan costs. Copied bytes decide; of equals, the bytes that the steps read and write on the device.
+/// What a quick plan costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rate {
+    /// Predicted time of an epoch, in nanoseconds.
+    cost: u64,
     /// Bytes copied between devices and the host.
     pub bytes: u64,
-    /// Bytes that the steps of all devices read and write, without regard for caches.
-    device_bytes: u64,
 }
 
 /// A layout, and the capacity at which its quick plan was best.
@@ -83,7 +81,7 @@ pub(super) struct Choice {
 }
 
 /// Lowers and plans to compare layouts.
-pub(super) struct Counts<'a, L, T, F, P> {
+pub(super) struct Counts<'a, L, T, F, P, S> {
     pub budgets: &'a [DeviceBudget],
     /// Layouts without tiles that fit the devices.
     pub whole_layouts: Vec<Layout>,
@@ -91,16 +89,19 @@ pub(super) struct Counts<'a, L, T, F, P> {
     pub lower: F,
     pub plan: P,
     pub moves: Moves<T>,
+    /// Predicts the seconds of a plan.
+    pub seconds: S,
     pub quick: Method,
     /// What was lowered last.
     pub last: Option<(Layout, L)>,
 }
 
-impl<L, T, F, P> Counts<'_, L, T, F, P>
+impl<L, T, F, P, S> Counts<'_, L, T, F, P, S>
 where
     L: AsRef<[Lowered]>,
     F: FnMut(Layout) -> Result<L>,
     P: FnMut(&L, &[DeviceBudget], &Method) -> Result<T>,
+    S: FnMut(&L, &T) -> Result<f64>,
 {
     /// Returns the least memory of the devices that have their own.
     fn memory(&self) -> u64 {
@@ -140,8 +141,7 @@ where
         Err(refused.nearest.unwrap_or_else(|| does_not_fit(&self.budgets[0], u64::MAX)))
     }
 
-    /// Returns the number of tiles that copies fewest bytes with the memory at hand, where another one has to save
-    /// [`WORTHWHILE`] of them. It takes far fewer plans than [`Counts::choose`]. The error is as there.
+    /// Returns the number of tiles that costs least with the memory at hand, where another one has to save [`WORTHWHILE`]. It takes far fewer plans than [`Counts::choose`]. The error is as there.
     pub fn choose_quickly(&mut self) -> Result<Choice> {
         let memory = self.memory();
         let mut counts = vec![1];
@@ -160,7 +160,7 @@ where
             }
             for layout in self.layouts(tiles, memory)? {
                 let Some(rate) = self.rate(layout, memory)? else { continue };
-                let saves = |best: Choice| rate.bytes < best.rate.bytes - best.rate.bytes / 100 * WORTHWHILE;
+                let saves = |best: Choice| rate.cost < best.rate.cost - best.rate.cost / 100 * WORTHWHILE;
                 if best.is_none_or(saves) {
                     best = Some(Choice { layout, capacity_bytes: memory, rate });
                     in_vain = 0;
@@ -185,12 +185,12 @@ where
         Ok(true)
     }
 
-    /// Whether none of the next larger numbers of tiles copies fewer bytes at this capacity.
+    /// Whether none of the next larger numbers of tiles costs less at this capacity.
     fn is_good(&mut self, best: Choice, capacity: u64, larger: &[usize]) -> Result<bool> {
         for &more in larger.iter().take(AHEAD) {
             if self.has_room(more, capacity)?
                 && let Some(other) = self.best(more, capacity)?
-                && other.rate.bytes < best.rate.bytes
+                && other.rate.cost < best.rate.cost
             {
                 return Ok(false);
             }
@@ -252,14 +252,16 @@ where
         if let Some(known) = self.known.facts().rates.get(&(layout, capacity)) {
             return Ok(*known);
         }
-        let sizes = self.sizes(layout)?;
         let rate = if !self.fits_at(layout, capacity)? {
             None
         } else {
             self.lowered(layout)?;
             let (_, lowered) = self.last.as_ref().expect("it was lowered");
             match (self.plan)(lowered, &at_most(self.budgets, capacity), &self.quick) {
-                Ok(planned) => Some(Rate { bytes: (self.moves)(&planned).all, device_bytes: sizes.device_bytes }),
+                Ok(planned) => {
+                    let cost = ((self.seconds)(lowered, &planned)? * 1e9) as u64;
+                    Some(Rate { cost, bytes: (self.moves)(&planned).all })
+                }
                 Err(Error::DoesNotFit { .. }) => None,
                 Err(other) => return Err(other),
             }
@@ -278,7 +280,6 @@ where
         let sizes = LayoutSizes {
             need_bytes: apart.map(|(lowered, _)| largest_step_bytes(lowered)).max().unwrap_or(0),
             steps: lowered[0].phases.iter().map(|phase| phase.steps.len()).sum(),
-            device_bytes: device_bytes(lowered),
         };
         self.known.facts().sizes.insert(layout, sizes);
         Ok(sizes)
@@ -325,16 +326,6 @@ pub(crate) fn grid_down(memory: u64) -> impl Iterator<Item = u64> {
     // 181/128 is the square root of 2, to three digits.
     let points = powers.flat_map(|power| [power.checked_add(((u128::from(power) * 53) >> 7) as u64), Some(power)]);
     points.flatten().skip_while(move |point| *point > memory)
-}
-
-/// Returns the bytes that the steps of all phases read and write on the devices, without regard for caches.
-fn device_bytes(devices: &[Lowered]) -> u64 {
-    let of_device = |lowered: &Lowered| {
-        let calls = lowered.phases.iter().flat_map(|phase| &phase.steps).map(|step| &step.call);
-        let slots = calls.flat_map(|call| call.reads().chain(call.writes()));
-        slots.fold(0u64, |sum, slot| sum.saturating_add(lowered.tensor(slot).bytes))
-    };
-    devices.iter().map(of_device).fold(0, u64::saturating_add)
 }
 
 /// The numbers of tiles that did not fit.

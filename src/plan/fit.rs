@@ -25,7 +25,7 @@ pub(crate) type Moves<T> = fn(&T) -> Moved;
 ///
 /// The layouts in `whole_layouts`, without tiles, are tried first. If `weighs`, the one that copies least is used, else the
 /// first that fits. A program that does not fit whole is split into tiles; one that fits whole, but not without copies,
-/// only if `weighs` and that copies less. The number of tiles is chosen by quick plans ([`Counts`]), which `plan` also
+/// only if `weighs` and that copies less. The number of tiles is chosen by the predicted `seconds` of quick plans ([`Counts`]), which `plan` also
 /// makes for less memory than there is; `known` has what earlier fits found out, for the same programs, policy and
 /// devices but for their memory. Without it, fewer plans are made, and more memory may mean more tiles. What is returned is planned with the whole effort of `method`.
 ///
@@ -39,6 +39,7 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     mut lower: impl FnMut(Layout) -> Result<L>,
     mut plan: impl FnMut(&L, &[DeviceBudget], &Method) -> Result<T>,
     moves: Moves<T>,
+    mut seconds: impl FnMut(&L, &T) -> Result<f64>,
     method: &Method,
     weighs: bool,
     known: Option<&Known>,
@@ -79,8 +80,17 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     let quick = method.quick();
     let nothing = Known::default();
     let (is_quick, known) = (known.is_none(), known.unwrap_or(&nothing));
-    let mut counts =
-        Counts { budgets, whole_layouts: fitting, known, lower: &mut lower, plan: &mut plan, moves, quick, last: None };
+    let mut counts = Counts {
+        budgets,
+        whole_layouts: fitting,
+        known,
+        lower: &mut lower,
+        plan: &mut plan,
+        moves,
+        seconds: &mut seconds,
+        quick,
+        last: None,
+    };
     let choice = match if is_quick { counts.choose_quickly() } else { counts.choose() } {
         Ok(choice) => choice,
         Err(error @ Error::DoesNotFit { .. }) => {
@@ -218,9 +228,19 @@ mod tests {
         };
         let lower = |layout: Layout| Ok(Tried(layout, vec![lowered.clone()]));
         let (budgets, known) = (std::slice::from_ref(&budget), Known::default());
-        fit(budgets, &whole, lower, plan, |moved| *moved, &Method::default(), true, Some(&known))
-            .expect("something fits")
-            .2
+        fit(
+            budgets,
+            &whole,
+            lower,
+            plan,
+            |moved| *moved,
+            |_, moved| Ok(moved.all as f64),
+            &Method::default(),
+            true,
+            Some(&known),
+        )
+        .expect("something fits")
+        .2
     }
 
     #[test]

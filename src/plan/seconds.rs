@@ -3,9 +3,10 @@
 use lapidary_cost_model::Profile;
 use lapidary_kernels::{Call, Price, Slot};
 
-use super::Planned;
-use super::timeline::script_seconds;
+use super::timeline::Timeline;
+use super::{Planned, PlannedDevice};
 use crate::lower::Lowered;
+use crate::profile::Nominal;
 
 /// Returns the predicted seconds of one kernel call.
 pub fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call) -> f64 {
@@ -15,7 +16,9 @@ pub fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call) -> f64 {
     let head_s = match call.price() {
         // The profile counts columns of f32, so the width is the number of f32 values with the bytes of a row.
         Price::Gather { block, edges, row_bytes, .. } => {
-            profile.gather_s(size(block.rows), edges, size(row_bytes.div_ceil(4)))
+            // A window of the sources reads the sum of those before.
+            let sum = profile.elementwise_s(bytes(&mut call.sum.iter().map(|mat| mat.slot))) - profile.elementwise_s(0);
+            profile.gather_s(size(block.rows), edges, size(row_bytes.div_ceil(4))) + sum
         }
         Price::Product { rows, k, m } => profile.linear_s(size(rows), size(k), size(m)),
         Price::Rows { .. } => {
@@ -34,8 +37,12 @@ pub fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call) -> f64 {
     }
 }
 
-/// Returns the predicted seconds of a sequence: those of the slowest device. `lowered` are its programs by device.
-pub(crate) fn planned_seconds(profile: &Profile, lowered: &[Lowered], planned: &Planned) -> f64 {
-    let devices = lowered.iter().zip(&planned.devices);
-    devices.map(|(lowered, device)| script_seconds(profile, lowered, &device.script())).fold(0.0, f64::max)
+/// Returns the predicted seconds of a sequence, to compare plans: those of the slowest device. `lowered` are its programs
+/// by device.
+pub(crate) fn planned_seconds(nominal: &Nominal, lowered: &[Lowered], planned: &Planned) -> f64 {
+    let of_device = |(lowered, device): (&Lowered, &PlannedDevice)| {
+        let timeline = Timeline::new(&nominal.profile, lowered, &device.script());
+        if nominal.shares_cores { timeline.sum_s() } else { timeline.seconds }
+    };
+    lowered.iter().zip(&planned.devices).map(of_device).fold(0.0, f64::max)
 }

@@ -72,7 +72,7 @@ impl Choice<'_> {
         moves: Moves<T>,
         mut seconds: impl FnMut(&L, &T) -> Result<f64>,
     ) -> Result<Fitted<L, T>> {
-        let mut first = self.fit_one(self.variants[0], self.method, &mut lower, &mut plan, moves);
+        let mut first = self.fit_one(self.variants[0], self.method, &mut lower, &mut plan, moves, &mut seconds);
         match &first {
             Ok(first) if self.weighs && moves(&first.planned).swapped > 0 => {}
             Err(Error::DoesNotFit { .. }) if self.weighs => {}
@@ -86,7 +86,7 @@ impl Choice<'_> {
                 break;
             }
             strips = variant.strips;
-            match (self.fit_one(variant, &self.method.quick(), &mut lower, &mut plan, moves), &first) {
+            match (self.fit_one(variant, &self.method.quick(), &mut lower, &mut plan, moves, &mut seconds), &first) {
                 (Ok(fitted), Ok(first)) if moves(&fitted.planned).all > moves(&first.planned).all => {}
                 (Ok(fitted), _) => {
                     let takes = seconds(&fitted.lowered, &fitted.planned)?;
@@ -124,10 +124,11 @@ impl Choice<'_> {
         lower: &mut impl FnMut(usize, Layout) -> Result<L>,
         plan: &mut impl FnMut(&L, &[DeviceBudget], &Method) -> Result<T>,
         moves: Moves<T>,
+        seconds: &mut impl FnMut(&L, &T) -> Result<f64>,
     ) -> Result<Fitted<L, T>> {
         let lower = |layout| lower(variant.number, layout);
         let known = (variant.number == self.variants[0].number).then_some(self.known);
-        let fitted = fit(self.budgets, self.layouts, lower, plan, moves, method, self.weighs, known);
+        let fitted = fit(self.budgets, self.layouts, lower, plan, moves, seconds, method, self.weighs, known);
         let (lowered, planned, layout) = fitted?;
         Ok(Fitted { variant: variant.number, lowered, planned, layout })
     }

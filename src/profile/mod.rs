@@ -57,17 +57,37 @@ pub fn load(word: &str) -> Result<Profile> {
     Profile::from_json(&json).map_err(|source| Error::Profile { path, source })
 }
 
-/// Returns the profile `cpu` or `cuda:N`, to choose between plans with. No GPU is measured for that: one that has not been
-/// measured yet counts as an H200, and so does hardware that cannot be measured.
-pub(crate) fn at_hand(word: &str) -> Profile {
-    let known = match gpu_ordinal(word) {
-        Some(ordinal) => {
-            let (file, hardware) = gpu_hardware(ordinal);
-            cache_folder().and_then(|folder| remembered(&folder.join(file), &hardware))
-        }
-        None => load(word).ok(),
+/// The rates by which plans are chosen.
+pub(crate) struct Nominal {
+    /// Typical rates.
+    pub profile: Profile,
+    /// Whether copies use the cores that compute. They then hide nothing.
+    pub shares_cores: bool,
+}
+
+/// Returns the rates by which plans are chosen for devices with the profile `word`: those of two cores of a host, or of a
+/// GPU. Measured rates would choose other tiles, and so other last bits, each time they are measured.
+pub(crate) fn nominal(word: &str) -> Nominal {
+    let gpu = Profile::named("h200").expect("it is built in");
+    if word != "cpu" {
+        return Nominal { profile: gpu, shares_cores: false };
+    }
+    let profile = Profile {
+        name: "nominal cpu".into(),
+        memory_bytes_per_s: 22e9,
+        gather_bytes_per_s: 15e9,
+        cached_gather_bytes_per_s: 60e9,
+        short_gather_bytes_per_s: 40e9,
+        cache_bytes: 16 << 20,
+        to_device_bytes_per_s: 10e9,
+        to_host_bytes_per_s: 10e9,
+        between_devices_bytes_per_s: None,
+        flops_per_s: 150e9,
+        launch_s: 40e-6,
+        access_width: std::num::NonZeroU32::new(16).expect("16 is not 0"),
+        ..gpu
     };
-    known.unwrap_or_else(|| Profile::named("h200").expect("it is built in"))
+    Nominal { profile, shares_cores: true }
 }
 
 fn gpu_ordinal(word: &str) -> Option<u32> {

@@ -260,17 +260,9 @@ impl Session {
             Some(Fitted { variant: 0, lowered, planned: (setup, main), layout: plans.layout })
         });
         let took_plans = known.is_some();
-        // All ranks predict by the profile of rank 0.
-        let mut known_profile = None;
-        let seconds = |lowered: &Vec<Lowered>, (_, main): &(Planned, Planned)| -> Result<f64> {
-            let profile = match known_profile.take() {
-                Some(profile) => profile,
-                None => ranks.first(|| Ok(profile::at_hand(&name)))?,
-            };
-            let seconds = planned_seconds(&profile, lowered, main);
-            known_profile = Some(profile);
-            Ok(seconds)
-        };
+        let nominal = profile::nominal(&name);
+        let seconds =
+            |lowered: &Vec<Lowered>, (_, main): &(Planned, Planned)| Ok(planned_seconds(&nominal, lowered, main));
         let variants = Variant::all(job.instead.iter().map(|(_, strips)| *strips));
         let choice = Choice {
             variants: &variants,
