@@ -3,7 +3,6 @@
 //! No device calls these functions. They panic on operands whose shapes do not agree, as indexing does. Only the
 //! dropout scale is rounded to `f32`, because its exact value is part of the kernel's definition.
 
-use crate::op::{Grid, Slice};
 use crate::random::{DropoutKey, draw, row_key, threshold};
 use crate::step::{AdamStep, SgdStep};
 use crate::view::{BlockView, MatView, MultiTargets, Targets};
@@ -212,14 +211,13 @@ pub fn sparse_dropout(block: BlockView<'_>, values: &[f64], key: DropoutKey, epo
     out
 }
 
-/// Copies a rectangle.
-pub fn slice(x: &Dense, Slice { first, shape: [rows, cols] }: Slice) -> Dense {
+/// Copies the rectangle of `shape` whose first cell is `first`.
+pub fn slice(x: &Dense, first: [usize; 2], [rows, cols]: [usize; 2]) -> Dense {
     Dense::from_fn(rows, cols, |r, c| x.at(first[0] + r, first[1] + c))
 }
 
-/// Puts the parts of a grid together, row by row.
-pub fn join(parts: &[Dense], grid: Grid) -> Dense {
-    let across = grid.parts[1];
+/// Puts the parts of a grid with `across` parts in a row together.
+pub fn join(parts: &[Dense], across: usize) -> Dense {
     let (mut data, mut rows) = (Vec::new(), 0);
     for parts in parts.chunks(across) {
         rows += parts[0].rows;
@@ -227,7 +225,7 @@ pub fn join(parts: &[Dense], grid: Grid) -> Dense {
             parts.iter().for_each(|part| data.extend((0..part.cols).map(|c| part.at(r, c))));
         }
     }
-    Dense { rows, cols: grid.shape[1], data }
+    Dense { rows, cols: parts[..across].iter().map(|part| part.cols).sum(), data }
 }
 
 /// Copies the chosen rows, in order.

@@ -148,7 +148,10 @@ static SLICE: Record = Record {
     inputs: &[of(F32, "x", K, D)],
     outputs: &[of(F32, "out", MadeRows, MadeCols)],
     cost: Cost::Fixed,
-    reference: |given| vec![reference::slice(&given.mat(0), given.slice()).into()],
+    reference: |given| {
+        let Slice { first, shape } = given.slice();
+        vec![reference::slice(&given.mat(0), first, shape).into()]
+    },
     ..PLAIN
 };
 
@@ -160,7 +163,7 @@ static JOIN: Record = Record {
     cost: Cost::Fixed,
     reference: |given| {
         let parts: Vec<_> = (0..given.count_operands()).map(|part| given.mat(part)).collect();
-        vec![reference::join(&parts, given.grid()).into()]
+        vec![reference::join(&parts, given.grid().parts[1]).into()]
     },
     ..PLAIN
 };
