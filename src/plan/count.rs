@@ -19,8 +19,8 @@ use crate::lower::Lowered;
 /// tiles, so larger numbers cost more than they gain.
 pub(super) const COUNTS: [usize; 13] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 
-/// Percentage of the cost that another number of tiles must save in a quick choice.
-const WORTHWHILE: u64 = 5;
+/// Times whose ratio is up to this much above 1 are alike.
+const ALIKE: f64 = 0.02;
 
 /// A number of tiles is compared with so many of the next larger ones.
 const AHEAD: usize = 2;
@@ -63,11 +63,11 @@ struct LayoutSizes {
     steps: usize,
 }
 
-/// What a quick plan costs.
+/// What a quick plan costs. Of plans that take about as long, the one that copies fewer bytes is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rate {
-    /// Predicted time of an epoch, in nanoseconds.
-    cost: u64,
+    /// The logarithm of the predicted time of an epoch, in units of [`ALIKE`].
+    time: i64,
     /// Bytes copied between devices and the host.
     pub bytes: u64,
 }
@@ -141,7 +141,7 @@ where
         Err(refused.nearest.unwrap_or_else(|| does_not_fit(&self.budgets[0], u64::MAX)))
     }
 
-    /// Returns the number of tiles that costs least with the memory at hand, where another one has to save [`WORTHWHILE`]. It takes far fewer plans than [`Counts::choose`]. The error is as there.
+    /// Returns the number of tiles that costs least with the memory at hand. It takes far fewer plans than [`Counts::choose`]. The error is as there.
     pub fn choose_quickly(&mut self) -> Result<Choice> {
         let memory = self.memory();
         let mut counts = vec![1];
@@ -160,8 +160,7 @@ where
             }
             for layout in self.layouts(tiles, memory)? {
                 let Some(rate) = self.rate(layout, memory)? else { continue };
-                let saves = |best: Choice| rate.cost < best.rate.cost - best.rate.cost / 100 * WORTHWHILE;
-                if best.is_none_or(saves) {
+                if best.is_none_or(|best| rate < best.rate) {
                     best = Some(Choice { layout, capacity_bytes: memory, rate });
                     in_vain = 0;
                 }
@@ -190,7 +189,7 @@ where
         for &more in larger.iter().take(AHEAD) {
             if self.has_room(more, capacity)?
                 && let Some(other) = self.best(more, capacity)?
-                && other.rate.cost < best.rate.cost
+                && other.rate < best.rate
             {
                 return Ok(false);
             }
@@ -259,8 +258,9 @@ where
             let (_, lowered) = self.last.as_ref().expect("it was lowered");
             match (self.plan)(lowered, &at_most(self.budgets, capacity), &self.quick) {
                 Ok(planned) => {
-                    let cost = ((self.seconds)(lowered, &planned)? * 1e9) as u64;
-                    Some(Rate { cost, bytes: (self.moves)(&planned).all })
+                    let seconds = (self.seconds)(lowered, &planned)?;
+                    let time = (seconds.max(1e-9).ln() / ALIKE).round() as i64;
+                    Some(Rate { time, bytes: (self.moves)(&planned).all })
                 }
                 Err(Error::DoesNotFit { .. }) => None,
                 Err(other) => return Err(other),
