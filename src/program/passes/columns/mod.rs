@@ -4,11 +4,11 @@
 //! loads its sources many times; over a strip that fits, it loads them once. The graph is read once for each strip.
 //!
 //! Only matrices that a gather over the graph reads or writes are cut, and those that row steps connect with them
-//! ([`Cuts`]). Products cut the weight to match: a product that makes a strip reads some rows of the weight, and one that
+//! (`Cuts`). Products cut the weight to match: a product that makes a strip reads some rows of the weight, and one that
 //! reads strips adds up what each of them gives. Gradients of weights come in parts, which are joined. No sum changes its
 //! order, so the bits are the same.
 //!
-//! Operations go strip by strip from one to the next ([`write`]), so that a strip need not leave the device in between.
+//! Operations go strip by strip from one to the next (`write.rs`), so that a strip need not leave the device in between.
 
 mod write;
 
