@@ -104,7 +104,7 @@ impl DryRun<'_> {
         }
         let sizes: Vec<LevelSizes> = shares.iter().flatten().map(|drawn| drawing.sizes(drawn)).collect();
         let bound = sizes.iter().fold(LevelSizes::default(), |bound, sizes| bound.or(sizes)).with_room();
-        let (TrainingProgram { program: training, .. }, _) =
+        let TrainingProgram { program: training, .. } =
             self.programs(&model, Some(inputs), Some((drawing.layers(), bound)))?;
         let plans = Plans { training: &training, inputs };
         let device_memory = self.device_bytes(&profile);

@@ -31,7 +31,7 @@ use crate::profile;
 use crate::program::{LevelSizes, Program};
 use crate::runtime::{Devices, RunOptions, Runs, prior, run_option_setters, split_parts};
 use crate::train::{
-    Adam, Batches, DecayLayers, EpochSpec, Instead, Optimizer, TrainingProgram, check_embedding, evaluation_program,
+    Adam, Batches, DecayLayers, EpochSpec, Instead, Optimizer, TrainingProgram, check_embedding,
     training_program,
 };
 
@@ -266,7 +266,7 @@ impl<'a> DryRun<'a> {
             let expected = "the time of a vertex depends on its edges, so name a dataset".into();
             return Err(Error::Value { option: "shape", value: "a size alone".into(), expected });
         };
-        let (TrainingProgram { program: training, .. }, _) = self.programs(&model, Some(&inputs), None)?;
+        let TrainingProgram { program: training, .. } = self.programs(&model, Some(&inputs), None)?;
         let lowered = lower(&[("train", &training)], &Sizes::of(&inputs).into(), 0);
         Ok(vertex_seconds(&inputs.graph, &works(&lowered.sequence(&[0])), &prior(&self.profile_name())?))
     }
@@ -342,7 +342,7 @@ impl<'a> DryRun<'a> {
         model: &Model,
         inputs: Option<&Inputs>,
         batches: Option<(usize, LevelSizes)>,
-    ) -> Result<(TrainingProgram, Program)> {
+    ) -> Result<TrainingProgram> {
         let (labels, vertices, edges) = match self.subject {
             Subject::Data(data) => {
                 (label_kind(data), data.graph().vertex_count() as u64, data.graph().edge_count() as u64)
@@ -369,21 +369,22 @@ impl<'a> DryRun<'a> {
             strips: self.options.strips,
             parts: self.part_count(),
             dtype: self.dtype,
+            keeps_gradients: false,
             batches,
         };
-        Ok((training_program(&spec)?, evaluation_program(&spec)?))
+        Ok(training_program(&spec)?)
     }
 
     /// Returns the range of each part of a run on mini-batches.
     pub(super) fn batch_parts(&self, model: &Model, inputs: &Inputs) -> Result<Vec<Range<usize>>> {
-        let (_, evaluation) = self.programs(model, Some(inputs), None)?;
+        let TrainingProgram { evaluation, .. } = self.programs(model, Some(inputs), None)?;
         let profile = self.profile_name();
         split_parts(&self.options.partition, inputs, &evaluation, self.part_count(), (&profile, None), Runs::Many)
     }
 
     /// Writes the programs, and determines the parts that they will be lowered for.
     fn forecast_input<'i>(&self, model: &Model, inputs: Option<&'i Inputs>) -> Result<ForecastInput<'i>> {
-        let (TrainingProgram { program: training, instead, .. }, evaluation) = self.programs(model, inputs, None)?;
+        let TrainingProgram { program: training, evaluation, instead, .. } = self.programs(model, inputs, None)?;
         let (partition, devices) = (&self.options.partition, self.part_count());
         let (parts, ranges) = match (self.subject, inputs) {
             (Subject::Shape(shape), _) => {

@@ -196,7 +196,7 @@ impl Phase {
 pub struct Lowered {
     /// All tensors of all phases.
     pub tensors: Vec<LoweredTensor>,
-    /// Slots of each origin: one, one per tile, or one per window of its update.
+    /// Slots of each origin: one, one per tile, one per piece, or one per window of its update.
     pub origins: BTreeMap<Origin, Vec<Slot>>,
     /// Steps that run once, before everything else.
     pub setup: Vec<LoweredStep>,

@@ -22,8 +22,15 @@ impl<'a> Table<'a> {
         Self { tiling, tensors: Vec::new(), origins: BTreeMap::new(), blocks: BTreeMap::new(), names: BTreeMap::new() }
     }
 
+    /// Returns all tensors, and the slots of each origin: those of pieces are joined.
     pub(super) fn finish(self) -> (Vec<LoweredTensor>, BTreeMap<Origin, Vec<Slot>>) {
-        (self.tensors, self.origins)
+        let mut origins: BTreeMap<Origin, Vec<Slot>> = BTreeMap::new();
+        // Pieces of the same whole are ordered by their first row.
+        for (origin, slots) in self.origins {
+            let whole = if let Origin::Rows { of, .. } = origin { *of } else { origin };
+            origins.entry(whole).or_default().extend(slots);
+        }
+        (self.tensors, origins)
     }
 
     pub(super) fn tiling(&self) -> &'a Tiling {
@@ -166,8 +173,7 @@ impl<'a> Table<'a> {
         if let Some(slots) = self.origins.get(origin) {
             return slots.clone();
         }
-        let carried =
-            matches!(origin, Origin::Parameter(_) | Origin::Moment { .. } | Origin::Clock | Origin::LearningRate);
+        let carried = origin.is_carried();
         let kind = match carried {
             true => Lifetime::State,
             false if origin.is_of_batch() => Lifetime::Batch,
@@ -177,7 +183,8 @@ impl<'a> Table<'a> {
             DType::Bf16 => Contents::Rounded(origin.clone()),
             _ => Contents::Origin(origin.clone()),
         });
-        let slots = match origin {
+        let whole = if let Origin::Rows { of, .. } = origin { of } else { origin };
+        let slots = match whole {
             Origin::Moment { .. } => self.windows(name, ty, kind),
             _ => self.tiles(name, ty, kind, contents),
         };

@@ -297,6 +297,7 @@ impl Program {
     /// Removes an operation and its outputs, which must have no readers.
     pub(super) fn remove_op(&mut self, op: OpId) {
         for output in self.op_outputs(op) {
+            self.next.remove(&output);
             debug_assert!(self.graph.neighbors(output.0).next().is_none(), "a removed tensor has no reader");
             self.graph.remove_node(output.0);
         }
@@ -355,6 +356,7 @@ fn origin_name(origin: &Origin) -> String {
         Origin::Split => "split".into(),
         Origin::Parameter(name) => name.clone(),
         Origin::Moment { parameter, which } => format!("{parameter}.moment{which}"),
+        Origin::Rows { of, first } => format!("{}.rows_{first}", origin_name(of)),
         Origin::Clock => "clock".into(),
         Origin::LearningRate => "learning_rate".into(),
     }

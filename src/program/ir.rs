@@ -68,6 +68,13 @@ pub enum Origin {
         /// Number of the moment, from 1.
         which: u8,
     },
+    /// Some rows of a parameter or of a moment, which is kept in several pieces.
+    Rows {
+        /// The whole.
+        of: Box<Origin>,
+        /// The first row.
+        first: usize,
+    },
     /// `[epoch, step]`.
     Clock,
     /// The learning rate.
@@ -100,10 +107,18 @@ impl Origin {
         matches!(self, Self::Parameter(_)) || self.is_embedding()
     }
 
+    /// Whether it is carried from epoch to epoch.
+    pub fn is_carried(&self) -> bool {
+        match self {
+            Self::Rows { of, .. } => of.is_carried(),
+            Self::Parameter(_) | Self::Moment { .. } | Self::Clock | Self::LearningRate => true,
+            _ => false,
+        }
+    }
+
     /// Whether it changes from one run to the next.
     pub(super) fn varies(&self) -> bool {
-        let carried = matches!(self, Self::Parameter(_) | Self::Moment { .. } | Self::Clock | Self::LearningRate);
-        carried || self.is_of_batch()
+        self.is_carried() || self.is_of_batch()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::model::Model;
 use crate::plan::{DeviceBudget, ExchangePath, Layout, Method};
 use crate::program::{Passes, Program, Recompute, Strips};
 use crate::ranks::Ranks;
-use crate::train::{Adam, DecayLayers, EpochSpec, evaluation_program, training_program};
+use crate::train::{Adam, DecayLayers, EpochSpec, TrainingProgram, training_program};
 
 const DEVICES: usize = 3;
 
@@ -129,10 +129,11 @@ fn programs(data: &Dataset) -> (Program, Program) {
         strips: Strips::Exactly(1),
         parts: 1,
         dtype: StorageType::F32,
+            keeps_gradients: false,
         batches: None,
     };
-    let training = training_program(&spec).expect("it is built in").program;
-    (training, evaluation_program(&spec).expect("it is built in"))
+    let TrainingProgram { program, evaluation, .. } = training_program(&spec).expect("it is built in");
+    (program, evaluation)
 }
 
 fn budgets(capacity_bytes: u64) -> Vec<DeviceBudget> {

@@ -214,11 +214,12 @@ impl<'a> TrainerBuilder<'a> {
             strips: self.options.strips,
             parts: self.options.part_count(),
             dtype: self.dtype,
+            keeps_gradients: self.keep_gradients,
             batches: None,
         };
-        let whole = evaluation_program(&spec)?;
         let start = Instant::now();
-        let shared = self.batches.is_some().then(|| fixed_parts(&self.options, &inputs, &whole)).transpose()?;
+        let fixed = || fixed_parts(&self.options, &inputs, &evaluation_program(&spec)?);
+        let shared = self.batches.is_some().then(fixed).transpose()?;
         let shared_s = start.elapsed().as_secs_f64();
         let drawing = shared.as_ref().and_then(|parts| self.drawing(&inputs, parts).transpose()).transpose()?;
         let inputs = drawing.as_ref().map_or(inputs, |drawing| drawing.inputs().clone());
@@ -227,7 +228,8 @@ impl<'a> TrainerBuilder<'a> {
         let batches = drawing.as_ref().map(levels).transpose()?;
         let evaluated = sampled.as_ref().map(levels).transpose()?;
         let spec = EpochSpec { batches, ..spec };
-        let TrainingProgram { program: training, instead, mut parameters, losses } = training_program(&spec)?;
+        let TrainingProgram { program: training, evaluation: whole, instead, mut parameters, losses } =
+            training_program(&spec)?;
         if let Some(width) = self.embedding.filter(|_| parameters.iter().any(|p| p.name == EMBEDDING)) {
             return Err(wrong(width, format!("the model has a parameter `{EMBEDDING}` already; give it another name")));
         }

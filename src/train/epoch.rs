@@ -7,6 +7,7 @@ use crate::model::{FeatureKind, LabelKind, LossKind, LossTerm, Mode, Model, Mode
 use crate::program::passes::columns::columns;
 use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::{Workload, order};
+use crate::program::passes::pieces::pieces;
 use crate::program::passes::prune::prune;
 use crate::program::passes::recompute::{Extent, recompute};
 use crate::program::passes::reuse::reuse;
@@ -35,6 +36,8 @@ pub(crate) struct EpochSpec<'a> {
     pub parts: usize,
     /// Storage type of matrices with one row per vertex.
     pub dtype: StorageType,
+    /// Whether the gradients of parameters are outputs. Those of a learned embedding always are.
+    pub keeps_gradients: bool,
     /// The number of layers and the expected sizes of mini-batches, if the training program is for them.
     pub batches: Option<(usize, LevelSizes)>,
 }
@@ -57,9 +60,11 @@ pub(crate) struct Instead {
     pub strips: usize,
 }
 
-/// The program of one training step. Its outputs are the terms of the loss and the gradient of each parameter.
+/// The programs of an epoch. The outputs of training are the terms of the loss, and gradients that are kept.
 pub(crate) struct TrainingProgram {
     pub program: Program,
+    /// The evaluation over the whole graph. Both keep parameters in the same pieces.
+    pub evaluation: Program,
     /// Programs with the same results that make tensors again, or that cut wide matrices into strips of columns, as far as
     /// the options leave the choice.
     pub instead: Vec<Instead>,
@@ -95,7 +100,7 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<TrainingProgram, 
         return Err(ModelError::UnusedParameter { name: unused.into() });
     }
     append_updates(&mut program, &parameters, &gradients, spec.optimizer, spec.decay)?;
-    for (name, gradient) in &gradients {
+    for (name, gradient) in gradients.iter().filter(|(name, _)| spec.keeps_gradients || *name == EMBEDDING) {
         program.set_output(gradient_name(name), *gradient);
     }
     if spec.passes.prune {
@@ -113,11 +118,16 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<TrainingProgram, 
         program = made_again.pop().unwrap_or(program);
         made_again.clear();
     }
-    let instead = match spec.batches {
-        Some(_) => Vec::new(),
-        None => in_strips(&mut program, made_again, spec)?,
-    };
-    Ok(TrainingProgram { program, instead, parameters, losses })
+    let mut evaluation = evaluation_program(spec)?;
+    let mut instead = Vec::new();
+    if spec.batches.is_none() {
+        instead = in_strips(&mut program, &evaluation, made_again, spec)?;
+        pieces(&mut program, &mut evaluation)?;
+    }
+    for Instead { training, evaluation, .. } in &mut instead {
+        pieces(training, evaluation)?;
+    }
+    Ok(TrainingProgram { program, evaluation, instead, parameters, losses })
 }
 
 /// Returns what may run instead of a training program: it makes tensors again, more in each program than in the one
@@ -146,12 +156,16 @@ fn again(program: &Program, losses: &[TensorId], spec: &EpochSpec<'_>) -> Vec<Pr
 /// Cuts the wide matrices of a training program into the fewest strips that the option allows. Returns what may run
 /// instead: the programs that make tensors again in as many strips; and in more strips, the program itself and the one
 /// that makes most again.
-fn in_strips(program: &mut Program, again: Vec<Program>, spec: &EpochSpec<'_>) -> Result<Vec<Instead>, ModelError> {
+fn in_strips(
+    program: &mut Program,
+    evaluation: &Program,
+    again: Vec<Program>,
+    spec: &EpochSpec<'_>,
+) -> Result<Vec<Instead>, ModelError> {
     let cut = |program: &Program, strips| Ok::<_, ModelError>(columns(program, strips)?.unwrap_or(program.clone()));
     let mut instead = Vec::new();
     let whole = program.clone();
     *program = cut(&whole, spec.strips.least())?;
-    let evaluation = evaluation_program(spec)?;
     for again in &again {
         let training = cut(again, spec.strips.least())?;
         instead.push(Instead { training, evaluation: evaluation.clone(), strips: spec.strips.least() });

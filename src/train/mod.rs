@@ -25,7 +25,7 @@ pub use builder::TrainerBuilder;
 pub use checkpoint_writer::CheckpointWriter;
 pub use embedding::EmbeddingSize;
 pub(crate) use embedding::check_embedding;
-pub(crate) use epoch::{EpochSpec, Instead, TrainingProgram, evaluation_program, gradient_name, training_program};
+pub(crate) use epoch::{EpochSpec, Instead, TrainingProgram, gradient_name, training_program};
 pub use lock::RunLock;
 pub use optimizer::{Adam, AdamW, DecayLayers, Optimizer, Sgd};
 pub use record::{Best, Change, PartialEpoch, RunRecord};

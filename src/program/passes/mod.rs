@@ -3,6 +3,7 @@
 pub mod columns;
 pub mod fuse;
 pub mod order;
+pub mod pieces;
 pub mod prune;
 pub mod recompute;
 pub mod reuse;

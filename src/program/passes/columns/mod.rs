@@ -3,8 +3,7 @@
 //! A gather works on each column by itself, and so do row steps. In little memory, a gather over rows that do not fit
 //! loads its sources many times; over a strip that fits, it loads them once. The graph is read once for each strip.
 //!
-//! Only matrices that a gather over the graph reads or writes are cut, and those that row steps connect with them
-//! (`Cuts`). Products cut the weight to match: a product that makes a strip reads some rows of the weight, and one that
+//! Only matrices that a gather reads or writes are cut, and those that row steps connect with them (`Cuts`). Products cut the weight to match: a product that makes a strip reads some rows of the weight, and one that
 //! reads strips adds up what each of them gives. Gradients of weights come in parts, which are joined. No sum changes its
 //! order, so the bits are the same.
 //!
@@ -71,8 +70,8 @@ struct Cuts {
 }
 
 impl Cuts {
-    /// Finds the matrices that are connected by operations on single columns. A set of them is cut if a gather over the
-    /// graph is among these operations, every other operation can work on strips too, and there are enough columns.
+    /// Finds the matrices that are connected by operations on single columns. A set of them is cut if a gather is among
+    /// these operations, every other operation can work on strips too, and there are enough columns.
     fn of(program: &Program, strips: usize) -> Self {
         let tensors = program.tensors();
         let number: HashMap<TensorId, usize> = tensors.iter().enumerate().map(|(i, &tensor)| (tensor, i)).collect();
@@ -97,7 +96,7 @@ impl Cuts {
                     for pair in alike.windows(2) {
                         sets.union(pair[0], pair[1]);
                     }
-                    if is_graph_gather(program.op(op)) {
+                    if matches!(program.op(op).head(), Op::Gather(_)) {
                         gathered.insert(alike[0]);
                     }
                 }
@@ -152,10 +151,6 @@ impl Connection {
         }
         Self::Columns(connected.iter().chain(beside).chain([&out]).filter(is_matrix).copied().collect())
     }
-}
-
-fn is_graph_gather(op: &Op) -> bool {
-    matches!((op.head(), op.block()), (Op::Gather(_), Some(BlockSpec::Graph { .. })))
 }
 
 /// Whether an operation multiplies with sparse features.
