@@ -6,8 +6,8 @@ use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::model::ModelConfig;
 use lapidary::{
-    Adam, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Optimizer, Partition, Passes, Predictor, Recompute,
-    Sgd, Strips, Trainer, TrainerBuilder, Weights,
+    Adam, Arrays, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Optimizer, Partition, Passes, Predictor,
+    Recompute, Sgd, Strips, Trainer, TrainerBuilder, Weights,
 };
 
 const POLICIES: [MemoryPolicy; 4] = [MemoryPolicy::Optimal, MemoryPolicy::Lru, MemoryPolicy::Roc, MemoryPolicy::None];
@@ -173,6 +173,51 @@ fn strips_have_the_same_bits(models: &[&str], data: &Dataset) {
             let got = train(build(4).device_memory(ByteSize::b(capacity)), 2, capacity);
             assert_same(&format!("{name} on {} with {devices} in 4 strips", data.name()), &got, &want);
         }
+    }
+}
+
+/// Returns a ring of 300 vertices with 5 of 3000 sparse features each.
+fn wide_features() -> Dataset {
+    let n = 300u32;
+    let edges: Vec<(u32, u32)> = (0..n).flat_map(|v| [(v, (v + 1) % n), ((v + 1) % n, v)]).collect();
+    let offsets: Vec<u64> = (0..=u64::from(n)).map(|v| 5 * v).collect();
+    let columns: Vec<u32> = (0..n).flat_map(|v| (0..5).map(move |i| 600 * i + (v * 7) % 600)).collect();
+    let values: Vec<f32> = (0..5 * n).map(|i| 0.3 + (i % 7) as f32 / 9.0).collect();
+    let labels: Vec<i64> = (0..i64::from(n)).map(|v| v * 4 / 300).collect();
+    let train: Vec<i64> = (0..i64::from(n)).collect();
+    let arrays = Arrays::edges(n as usize, &edges).sparse_features(offsets, columns, values, 3000);
+    Dataset::from_arrays(arrays.labels(&labels).train(&train)).unwrap()
+}
+
+/// The weight has 750 KiB, and so have its gradient and both moments.
+#[test]
+fn a_weight_of_sparse_features_fits_in_pieces() {
+    let data = wide_features();
+    let capacity = ByteSize::kib(600);
+    for (name, devices) in [("gcn", "sim:1"), ("sage", "sim:1"), ("resgcn", "sim:1"), ("gcn", "sim:2")] {
+        let widths = [data.feature_width(), 64, data.class_count()];
+        let model = Model::from_config(ModelConfig::new(name, &widths)).unwrap().dropout(0.5);
+        let builder = |devices: &str, strips| {
+            let builder = Trainer::builder(&model, &data).devices(Devices::parse(devices).unwrap()).strips(strips);
+            builder.optimizer(Adam::new(0.01).weight_decay(5e-4)).partition(Partition::parse("edges").unwrap())
+        };
+        let whole = builder(devices, Strips::Exactly(1)).device_memory(capacity).build();
+        assert!(matches!(whole, Err(Error::DoesNotFit { .. })), "{name} with {devices}: the weight fits in one piece");
+        let mut want = builder("cpu", Strips::Exactly(1)).build().unwrap();
+        let mut got = builder(devices, Strips::Auto).device_memory(capacity).build().unwrap();
+        for epoch in 0..3 {
+            let (want, got) = (want.step().unwrap(), got.step().unwrap());
+            assert!((got.loss - want.loss).abs() <= 1e-5 * want.loss, "{name} with {devices}, epoch {epoch}");
+            assert_eq!([got.bytes_to_device, got.bytes_to_host], got.planned_bytes, "{name} with {devices}");
+        }
+        // Checkpoints have parameters and moments in one piece.
+        let folder = tempfile::tempdir().unwrap();
+        got.save(folder.path()).unwrap();
+        let mut resumed = builder("cpu", Strips::Exactly(1)).build().unwrap();
+        resumed.resume(folder.path()).unwrap();
+        assert_eq!(bits(&resumed.weights().unwrap()), bits(&got.weights().unwrap()), "{name} with {devices}");
+        let (want, got) = (resumed.step().unwrap(), got.step().unwrap());
+        assert!((got.loss - want.loss).abs() <= 1e-5 * want.loss, "{name} with {devices}, resumed");
     }
 }
 

@@ -31,8 +31,7 @@ use crate::profile;
 use crate::program::{LevelSizes, Program};
 use crate::runtime::{Devices, RunOptions, Runs, prior, run_option_setters, split_parts};
 use crate::train::{
-    Adam, Batches, DecayLayers, EpochSpec, Instead, Optimizer, TrainingProgram, check_embedding,
-    training_program,
+    Adam, Batches, DecayLayers, EpochSpec, Instead, Optimizer, TrainingProgram, check_embedding, training_program,
 };
 
 /// The data of a dry run.

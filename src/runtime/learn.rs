@@ -456,7 +456,7 @@ mod tests {
                 strips: Strips::Exactly(1),
                 parts: 1,
                 dtype: StorageType::F32,
-            keeps_gradients: false,
+                keeps_gradients: false,
                 batches: None,
             };
             let training = training_program(&spec).expect("the model goes with the data").program;

@@ -129,7 +129,7 @@ fn programs(data: &Dataset) -> (Program, Program) {
         strips: Strips::Exactly(1),
         parts: 1,
         dtype: StorageType::F32,
-            keeps_gradients: false,
+        keeps_gradients: false,
         batches: None,
     };
     let TrainingProgram { program, evaluation, .. } = training_program(&spec).expect("it is built in");

@@ -54,7 +54,8 @@ impl Joined {
         let update = readers.into_iter().find(|&op| matches!(program.op(op), Op::Optimizer(_)))?;
         let gradient = program.inputs(update)[1];
         let maker = program.producer(gradient)?;
-        let is_joined = matches!(program.op(maker), Op::Linear(Linear::Join(grid)) if grid.parts[0] > 1 && grid.parts[1] == 1);
+        let is_joined =
+            matches!(program.op(maker), Op::Linear(Linear::Join(grid)) if grid.parts[0] > 1 && grid.parts[1] == 1);
         let is_read_once = program.consumers(gradient) == [update];
         if !is_joined || !is_read_once || program.outputs().values().any(|&output| output == gradient) {
             return None;
