@@ -33,6 +33,7 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
                 "event": "whatif",
                 "device_memory": point.device_memory,
                 "tiles": point.tiles,
+                "strips": point.strips,
                 "bytes_to_device": point.bytes_to_device,
                 "bytes_to_host": point.bytes_to_host,
                 "epoch_seconds": point.epoch_seconds,
@@ -154,6 +155,7 @@ struct PlanLine<'a> {
     epoch_seconds: f64,
     host_bytes: u64,
     tiles: usize,
+    strips: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     exchange: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -209,6 +211,7 @@ fn plan_line<'a>(forecast: &Forecast, policy: Policy, plan: &'a PlanForecast) ->
         epoch_seconds: plan.epoch_seconds(),
         host_bytes: plan.host_bytes,
         tiles: plan.tiles,
+        strips: plan.strips,
         backward: plan.folds.then_some(BackwardMode::Fold.name()),
         exchange: (plan.devices.len() > 1).then_some(plan.exchange.name()),
         devices: devices.collect(),
@@ -268,6 +271,9 @@ fn policies_table(forecast: &Forecast, objective: Objective) -> String {
                 if plan.devices.iter().any(|device| device.bound_to_order) {
                     notes += &format!("\n{name} has so many steps that its bound is that of plans in this order");
                 }
+                if plan.strips > 1 {
+                    notes += &format!("\n{name} cuts wide matrices into {} strips of columns", plan.strips);
+                }
                 if plan.folds {
                     notes += &format!("\n{name} sends sums backward (--backward fold)");
                 }
@@ -324,7 +330,11 @@ fn curve_table(curve: &[CurvePoint]) -> String {
     let mut before = None;
     for point in curve {
         let [memory, to_device, to_host] = [point.device_memory, point.bytes_to_device, point.bytes_to_host].map(size);
-        let row = [memory, point.tiles.to_string(), to_device, to_host, seconds(point.epoch_seconds)];
+        let tiles = match point.strips {
+            1 => point.tiles.to_string(),
+            strips => format!("{} x {strips}", point.tiles),
+        };
+        let row = [memory, tiles, to_device, to_host, seconds(point.epoch_seconds)];
         // Points with the same text are shown once.
         if before.replace(row.clone()) != Some(row.clone()) {
             table.add_row(row);

@@ -1,37 +1,31 @@
 //! The dry run: predicts the memory, transfers and time of a training run without running it.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Mutex;
 
 use lapidary_cost_model::Profile;
-use lapidary_kernels::{Slot, StorageType};
-use lapidary_planner::memory::{Epoch, Limit, Objective, Plan, Policy};
+use lapidary_kernels::StorageType;
+use lapidary_planner::memory::{Epoch, Limit, Objective, Policy};
 
+use super::curve::plan_curve;
+use super::inputs::{Cuts, ForecastInput, Parts};
+use super::planned::PlannedCut;
 use super::predict::vertex_seconds;
 use super::traffic::Job;
-use super::{
-    CurvePoint, DeviceForecast, Forecast, Network, PartForecast, PlanForecast, PolicyForecast, Shape, StepForecast,
-    Traffic,
-};
+use super::{Forecast, Network, PolicyForecast, Shape};
 use crate::bind::{bind, bind_with, feature_kind, label_kind, model_for};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::lower::{
-    Crossing, Exchange, ExchangePath, FeatureData, Inputs, Layout, Lifetime, Lowered, Sizes, Supply, Tiling, lower,
-    lower_in_order,
-};
+use crate::lower::{ExchangePath, FeatureData, Inputs, Sizes, Supply, lower};
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::plan::{
-    Action, Choice, DeviceBudget, Fitted, Known, Method, Planned, PlannedDevice, Script, Sequence, Variant,
-    WorkByDevice, both, call_seconds, epoch_bytes, grid_down, plan_work, planned_seconds, script_seconds, work, works,
+    Choice, DeviceBudget, Fitted, Known, Method, Variant, both, epoch_bytes, plan_work, planned_seconds, works,
 };
 use crate::profile;
-use crate::program::{LevelSizes, Program};
+use crate::program::LevelSizes;
 use crate::runtime::{Devices, RunOptions, Runs, prior, run_option_setters, split_parts};
 use crate::train::{
-    Adam, Batches, DecayLayers, EpochSpec, Instead, Optimizer, TrainingProgram, check_embedding, training_program,
+    Adam, Batches, DecayLayers, EpochSpec, Optimizer, TrainingProgram, check_embedding, training_program,
 };
 
 /// The data of a dry run.
@@ -75,9 +69,6 @@ pub struct DryRun<'a> {
     /// The width of learned rows, if the model reads these.
     embedding: Option<usize>,
 }
-
-/// Most points of the what-if curve.
-const CURVE_POINTS: usize = 12;
 
 impl<'a> DryRun<'a> {
     /// Creates a dry run of `model` on a dataset or a shape. The defaults are one device with its own memory, the
@@ -206,16 +197,21 @@ impl<'a> DryRun<'a> {
         let subject = self.forecast_input(&model, inputs.as_ref())?;
         let device_memory = self.device_bytes(&profile);
         let mut policies = Vec::new();
-        // That of the last policy that fits; if none does, the first one that was tried.
+        // Those of the last policy that fits; if none does, the first ones that were tried.
         let mut chosen = (0, subject.layouts[0]);
+        // What the last policy plans, if it fits.
+        let mut at_hand = None;
         // What is known of the last policy is kept for the curve.
         let mut known = Known::default();
         let variants = subject.variants();
         for &policy in self.tried() {
             known = Known::default();
-            let outcome = self.plan(&subject, policy, device_memory, (Method::default().limit, &variants, &known))?;
+            let outcome =
+                self.plan(&subject, policy, device_memory, (Method::default().limit, &variants, &known, 1))?;
+            at_hand = None;
             let outcome = outcome.map(|planned| {
-                chosen = (planned.variant, planned.layout);
+                chosen = (planned.variant.number, planned.layout);
+                at_hand = Some(planned.point(&profile, device_memory, subject.copies));
                 planned.forecast(&profile).times(subject.copies)
             });
             policies.push(PolicyForecast { policy, outcome });
@@ -224,7 +220,13 @@ impl<'a> DryRun<'a> {
             true => {
                 // It would take long to choose a variant for each point.
                 let chosen = variants.iter().filter(|variant| [0, chosen.0].contains(&variant.number));
-                self.plan_curve(&subject, &profile, &chosen.copied().collect::<Vec<_>>(), &known)?
+                let chosen: Vec<Variant> = chosen.copied().collect();
+                let policy = self.tried().last().copied().unwrap_or(Policy::Optimal);
+                // Layouts are chosen as in a run. The plans themselves are quick: a run may copy a little less.
+                let limit = Method::default().quick().limit;
+                let plan = |memory, tiles| self.plan(&subject, policy, memory, (limit, &chosen, &known, tiles));
+                let point = |planned: &PlannedCut, memory| planned.point(&profile, memory, subject.copies);
+                plan_curve(plan, point, (device_memory, at_hand))?
             }
             false => Vec::new(),
         };
@@ -383,7 +385,8 @@ impl<'a> DryRun<'a> {
 
     /// Writes the programs, and determines the parts that they will be lowered for.
     fn forecast_input<'i>(&self, model: &Model, inputs: Option<&'i Inputs>) -> Result<ForecastInput<'i>> {
-        let TrainingProgram { program: training, evaluation, instead, .. } = self.programs(model, inputs, None)?;
+        let TrainingProgram { program: training, evaluation, strips, instead, .. } =
+            self.programs(model, inputs, None)?;
         let (partition, devices) = (&self.options.partition, self.part_count());
         let (parts, ranges) = match (self.subject, inputs) {
             (Subject::Shape(shape), _) => {
@@ -409,6 +412,7 @@ impl<'a> DryRun<'a> {
                 _ => vec![ExchangePath::Host],
             }),
             programs,
+            strips,
             instead,
             phases: self.phases(),
             copies,
@@ -417,13 +421,14 @@ impl<'a> DryRun<'a> {
         })
     }
 
-    /// Plans one of the first `variants` variants for this device memory. The inner error is the number of bytes that would be enough.
+    /// Plans one of the variants for this device memory, with at least so many tiles. The inner error is the number of bytes
+    /// that would be enough.
     fn plan(
         &self,
         subject: &ForecastInput<'_>,
         policy: Policy,
         device_memory: u64,
-        (limit, variants, known): (Limit, &[Variant], &Known),
+        (limit, variants, known, least_tiles): (Limit, &[Variant], &Known, usize),
     ) -> Result<std::result::Result<PlannedCut, u64>> {
         let in_place = self.options.devices.in_place();
         let budget = |i: usize| DeviceBudget { name: format!("device {i}"), capacity_bytes: device_memory, in_place };
@@ -437,6 +442,7 @@ impl<'a> DryRun<'a> {
             layouts: &subject.layouts,
             method: &method,
             weighs: method.weighs(&epoch),
+            least_tiles,
         };
         // As in a run.
         let nominal = profile::nominal(&self.profile_name());
@@ -459,299 +465,4 @@ impl<'a> DryRun<'a> {
             Err(other) => Err(other),
         }
     }
-
-    /// Plans these variants at capacities from the smallest feasible one to the largest useful one, in about equal ratios.
-    fn plan_curve(
-        &self,
-        subject: &ForecastInput<'_>,
-        profile: &Profile,
-        variants: &[Variant],
-        known: &Known,
-    ) -> Result<Vec<CurvePoint>> {
-        let policy = self.tried().last().copied().unwrap_or(Policy::Optimal);
-        // Layouts are chosen as in a run. The plans themselves are quick: a run may copy a little less.
-        let limit = Method::default().quick().limit;
-        let plan = |memory: u64| self.plan(subject, policy, memory, (limit, variants, known));
-        let Err(least) = plan(0)? else { return Ok(Vec::new()) };
-        let most = match plan(u64::MAX)? {
-            Ok(planned) => planned.peak_bytes().max(least),
-            Err(_) => return Ok(Vec::new()),
-        };
-        let memories = curve_memories(least, most, self.device_bytes(profile));
-        let points = on_all_cores(&memories, |&memory| -> Result<Option<(usize, CurvePoint)>> {
-            let planned = plan(memory)?.ok();
-            Ok(planned.map(|planned| (planned.variant, planned.point(profile, memory, subject.copies))))
-        });
-        let mut curve: Vec<CurvePoint> = Vec::new();
-        let mut last = None;
-        for point in points {
-            let Some((variant, point)) = point? else { continue };
-            // A plan for less memory is also valid with more memory, so it replaces a plan that is worse. Tiles of different
-            // variants are of different sizes.
-            let is_worse = |&(other, less): &(usize, CurvePoint)| {
-                variant == other && point.tiles > less.tiles || !point.is_no_worse_than(&less)
-            };
-            let (variant, point) = match last.filter(is_worse) {
-                Some((other, less)) => (other, CurvePoint { device_memory: point.device_memory, ..less }),
-                None => (variant, point),
-            };
-            last = Some((variant, point));
-            curve.push(point);
-        }
-        Ok(curve)
-    }
-}
-
-/// Returns the capacities of the curve: the least, the most, and between them capacities at which layouts are compared, from
-/// an eighth of the memory at hand on. Plans for little memory have many steps and take long.
-fn curve_memories(least: u64, most: u64, at_hand: u64) -> Vec<u64> {
-    let from = least.max(at_hand.min(most) / 8);
-    let mut between: Vec<u64> = grid_down(most.saturating_sub(1)).take_while(|memory| *memory > from).collect();
-    between.reverse();
-    let step = between.len().div_ceil(CURVE_POINTS - 2).max(1);
-    // The largest of them are where most is to be gained.
-    let kept = between.iter().rev().step_by(step).copied();
-    let mut memories: Vec<u64> = kept.chain([least, most]).collect();
-    memories.sort_unstable();
-    memories.dedup();
-    memories
-}
-
-/// Returns `make(item)` for each item, in order. The first items start first.
-///
-/// It uses threads of its own, not the shared pool: an item may wait for another one that works in the pool.
-fn on_all_cores<I: Sync, T: Send>(items: &[I], make: impl Fn(&I) -> T + Sync) -> Vec<T> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(items.len());
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut made = Vec::new();
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            match items.get(i) {
-                Some(item) => made.push((i, make(item))),
-                None => break made,
-            }
-        }
-    };
-    let mut made: Vec<(usize, T)> = std::thread::scope(|scope| {
-        // If the system starts no more threads, those that run do all the work.
-        let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
-        let threads: Vec<_> = (1..threads).filter_map(start).collect();
-        let mut made = work();
-        for thread in threads {
-            made.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        }
-        made
-    });
-    made.sort_by_key(|(i, _)| *i);
-    made.into_iter().map(|(_, made)| made).collect()
-}
-
-/// Inputs of planning: programs and parts.
-struct ForecastInput<'i> {
-    /// The layouts of whole parts that are possible, the best one first.
-    layouts: Vec<Layout>,
-    programs: [(&'static str, Program); 2],
-    /// Programs with the same results, one pair of which may take their place.
-    instead: Vec<Instead>,
-    phases: &'static [usize],
-    /// Number of equal parts that each lowered part stands for.
-    copies: usize,
-    ranges: Vec<Range<u64>>,
-    /// The parts, and a cache of the lowered programs by variant and layout. Lowering does not depend on the capacity.
-    cuts: Mutex<(Parts<'i>, Cuts)>,
-}
-
-/// The lowered programs by variant and layout.
-type Cuts = BTreeMap<(usize, Layout), Cut>;
-
-/// The parts that programs are lowered for.
-enum Parts<'i> {
-    /// The parts of a dataset.
-    Known(Box<Supply<'i>>),
-    /// Equal parts of a graph of which only the size is known: the sizes of one part, and the number of parts.
-    Even(Box<Sizes>, usize),
-}
-
-/// The lowered programs for some number of tiles.
-#[derive(Clone)]
-struct Cut(Arc<CutWork>);
-
-struct CutWork {
-    /// The lowered programs of each distinct part.
-    lowered: Vec<Lowered>,
-    /// The work of the setup and of an epoch, once a plan asks for it: what does not fit needs none.
-    work: OnceLock<[WorkByDevice; 2]>,
-}
-
-impl CutWork {
-    /// Returns the work of the setup and of an epoch of these phases, which are always the same.
-    fn work(&self, phases: &[usize]) -> &[WorkByDevice; 2] {
-        let sequences = [Sequence::Setup, Sequence::Phases(phases)];
-        self.work.get_or_init(|| sequences.map(|sequence| work(&self.lowered, sequence, &BTreeSet::new())))
-    }
-}
-
-impl AsRef<[Lowered]> for Cut {
-    fn as_ref(&self) -> &[Lowered] {
-        &self.0.lowered
-    }
-}
-
-impl ForecastInput<'_> {
-    /// Returns all variants of the programs.
-    fn variants(&self) -> Vec<Variant> {
-        Variant::all(self.instead.iter().map(|instead| instead.strips))
-    }
-
-    /// Lowers the programs in the variant of this number.
-    fn cut(&self, variant: usize, layout: Layout) -> Cut {
-        let mut cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
-        let (parts, cuts) = &mut *cuts;
-        let make = || {
-            let tilings = match parts {
-                Parts::Known(supply) => supply.tile(layout),
-                Parts::Even(sizes, _) => Tiling::evenly(&[**sizes], layout),
-            };
-            let mut programs = self.programs.each_ref().map(|(name, program)| (*name, program));
-            if let Some(instead) = variant.checked_sub(1) {
-                let Instead { training, evaluation, .. } = &self.instead[instead];
-                (programs[0].1, programs[1].1) = (training, evaluation);
-            }
-            let lowered = tilings.iter().map(|tiling| lower_in_order(&programs, tiling, layout.order, 0)).collect();
-            Cut(Arc::new(CutWork { lowered, work: OnceLock::new() }))
-        };
-        cuts.entry((variant, layout)).or_insert_with(make).clone()
-    }
-
-    /// Returns what the ranks send each other, with this layout.
-    fn traffic(&self, (variant, layout): (usize, Layout), job: Job) -> Traffic {
-        let cut = self.cut(variant, layout);
-        let lowered = &cut.0.lowered[0];
-        match &mut self.cuts.lock().unwrap_or_else(PoisonError::into_inner).0 {
-            Parts::Known(supply) => Traffic::of_data(supply, lowered, self.phases, job),
-            Parts::Even(sizes, _) => Traffic::of_shape(sizes, lowered, self.phases, job),
-        }
-    }
-
-    fn forecasts(&self, profile: &Profile) -> Vec<PartForecast> {
-        let cut = self.cut(0, self.layouts[0]);
-        let sizes = match &mut self.cuts.lock().unwrap_or_else(PoisonError::into_inner).0 {
-            Parts::Known(supply) => supply.sizes(),
-            Parts::Even(sizes, _) => vec![**sizes],
-        };
-        let seconds = cut.0.lowered.iter().map(|lowered| {
-            let steps = lowered.sequence(self.phases);
-            steps.iter().map(|step| call_seconds(profile, lowered, &step.call)).sum()
-        });
-        let parts: Vec<(Sizes, f64)> = sizes.into_iter().zip(seconds).collect();
-        let parts = parts.iter().flat_map(|part| std::iter::repeat_n(part, self.copies)).zip(&self.ranges);
-        let part = |((sizes, compute_seconds), range): (&(Sizes, f64), &Range<u64>)| PartForecast {
-            vertices: range.clone(),
-            edges: sizes.forward.edges,
-            halo: sizes.forward.halo,
-            compute_seconds: *compute_seconds,
-        };
-        parts.map(part).collect()
-    }
-}
-
-/// The lowered programs with a number of tiles that fits, and the plans of the setup and the epoch.
-struct PlannedCut {
-    cut: Cut,
-    planned: (Planned, Planned),
-    variant: usize,
-    layout: Layout,
-}
-
-impl PlannedCut {
-    fn devices(&self) -> impl Iterator<Item = (&Lowered, &PlannedDevice, &PlannedDevice)> {
-        let (setup, main) = &self.planned;
-        let devices = self.cut.0.lowered.iter().zip(&setup.devices).zip(&main.devices);
-        devices.map(|((lowered, setup), main)| (lowered, setup, main))
-    }
-
-    /// Returns the largest peak of a device in bytes, including the setup.
-    fn peak_bytes(&self) -> u64 {
-        let plans = self.devices().flat_map(|(_, setup, main)| [&setup.plan, &main.plan]).flatten();
-        plans.map(|(_, plan)| plan.peak_bytes).max().unwrap_or(0)
-    }
-
-    /// Whether sums move in place of rows.
-    fn folds(&self) -> bool {
-        let is_fold = |exchange: &Exchange| match exchange {
-            Exchange::Halo { crossing, .. } | Exchange::Fetch { crossing, .. } => matches!(crossing, Crossing::Fold(_)),
-            Exchange::Sum { .. } => false,
-        };
-        self.cut.0.lowered[0].exchanges.iter().any(is_fold)
-    }
-
-    /// Returns the plan as a point of the curve, for `copies` equal devices per planned device.
-    fn point(&self, profile: &Profile, device_memory: u64, copies: usize) -> CurvePoint {
-        let (tiles, copies) = (self.layout.tiles, copies as u64);
-        let none = CurvePoint {
-            device_memory,
-            tiles,
-            bytes_to_device: 0,
-            bytes_to_host: 0,
-            bytes_between_devices: 0,
-            epoch_seconds: 0.0,
-        };
-        self.devices().fold(none, |sum, (lowered, _, main)| {
-            let script = main.script();
-            CurvePoint {
-                bytes_to_device: sum.bytes_to_device + copies * script.bytes_to_device,
-                bytes_to_host: sum.bytes_to_host + copies * script.bytes_to_host,
-                bytes_between_devices: sum.bytes_between_devices + copies * script.bytes_between_devices,
-                epoch_seconds: sum.epoch_seconds.max(script_seconds(profile, lowered, &script)),
-                ..sum
-            }
-        })
-    }
-
-    fn forecast(&self, profile: &Profile) -> PlanForecast {
-        let mut host_bytes = 0u64;
-        let device = |(lowered, setup, main): (&Lowered, &PlannedDevice, &PlannedDevice)| {
-            let script = main.script();
-            host_bytes = host_bytes.saturating_add(bytes_on_host(lowered, &script));
-            let setup_peak = setup.plan.as_ref().map_or(0, |(_, plan)| plan.peak_bytes);
-            let plan = main.plan.as_ref().map(|(_, plan)| plan);
-            let names = |slots: &[Slot]| slots.iter().map(|s| lowered.tensor(*s).name.clone()).collect();
-            let step = |action: &Action| StepForecast {
-                op: action.name.clone(),
-                store: names(&action.store),
-                evict: names(&action.evict),
-                load: names(&[&action.load[..], &action.ahead].concat()),
-            };
-            DeviceForecast {
-                exact: plan.is_none_or(|plan| plan.exact),
-                bytes_to_device: script.bytes_to_device,
-                bytes_to_host: script.bytes_to_host,
-                bytes_between_devices: script.bytes_between_devices,
-                peak_bytes: script.peak_bytes.max(setup_peak),
-                lower_bound_bytes: plan.map_or(0, |plan| plan.lower_bound_bytes),
-                bound_to_order: plan.is_some_and(Plan::is_bound_to_order),
-                epoch_seconds: script_seconds(profile, lowered, &script),
-                steps: script.actions.iter().map(step).collect(),
-            }
-        };
-        let devices = self.devices().map(device).collect();
-        PlanForecast { tiles: self.layout.tiles, exchange: self.layout.path, folds: self.folds(), devices, host_bytes }
-    }
-}
-
-/// Returns the bytes that the host holds for one device: lasting tensors, received tensors, and tensors that are copied
-/// to the host.
-fn bytes_on_host(lowered: &Lowered, script: &Script) -> u64 {
-    let copied = script.actions.iter().flat_map(|a| a.store.iter().chain(&a.publish)).chain(&script.finish[0]);
-    let stored: BTreeSet<_> = copied.collect();
-    let steps = lowered.phases.iter().flat_map(|phase| &phase.steps);
-    let read: BTreeSet<Slot> = steps.flat_map(|step| step.call.reads()).collect();
-    let on_host = lowered.tensors.iter().enumerate().filter(|(i, tensor)| match tensor.kind {
-        // What the setup makes only for itself stays on the device.
-        Lifetime::Constant => tensor.contents.is_some() || read.contains(&Slot(*i as u32)),
-        Lifetime::State | Lifetime::Received | Lifetime::Batch => true,
-        Lifetime::Local => stored.contains(&Slot(*i as u32)),
-    });
-    on_host.fold(0, |sum, (_, tensor)| sum.saturating_add(tensor.bytes))
 }

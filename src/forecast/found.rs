@@ -57,6 +57,8 @@ pub struct PolicyForecast {
 pub struct PlanForecast {
     /// Number of tiles of each part, so that its largest operation fits.
     pub tiles: usize,
+    /// Number of strips of columns that wide matrices are cut into; 1 if none is.
+    pub strips: usize,
     /// How rows move between devices.
     pub exchange: ExchangePath,
     /// Whether sums move backward in place of rows: see [`BackwardMode::Fold`](crate::BackwardMode::Fold).
@@ -110,6 +112,8 @@ pub struct CurvePoint {
     pub device_memory: u64,
     /// Number of tiles of each part.
     pub tiles: usize,
+    /// Number of strips of columns that wide matrices are cut into; 1 if none is.
+    pub strips: usize,
     /// Bytes copied to all devices.
     pub bytes_to_device: u64,
     /// Bytes copied to the host.

@@ -4,9 +4,12 @@
 //! from a device profile.
 
 mod batches;
+mod curve;
 mod dry_run;
 mod found;
+mod inputs;
 mod measured;
+mod planned;
 mod predict;
 mod shape;
 mod traffic;

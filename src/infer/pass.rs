@@ -75,6 +75,7 @@ impl Pass {
         let keep: Vec<_> = [LOGITS.into()].into_iter().chain(named).map(|output| (0, output)).collect();
         let spec = SessionSpec {
             programs: &[("infer", &self.program)],
+            strips: 1,
             instead: &[],
             inputs: &self.inputs,
             parts: self.parts.clone(),

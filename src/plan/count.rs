@@ -85,6 +85,8 @@ pub(super) struct Counts<'a, L, T, F, P, S> {
     pub budgets: &'a [DeviceBudget],
     /// Layouts without tiles that fit the devices.
     pub whole_layouts: Vec<Layout>,
+    /// Fewest tiles.
+    pub least_tiles: usize,
     pub known: &'a Known,
     pub lower: F,
     pub plan: P,
@@ -117,6 +119,9 @@ where
             // Numbers are lowered only as far as they are compared.
             while counts.len() <= at + AHEAD && self.adds_one(&mut counts)? {}
             let Some(&tiles) = counts.get(at) else { break };
+            if tiles < self.least_tiles {
+                continue;
+            }
             if tiles > 1
                 && let Err(error) = self.fits(Layout { gather_bytes: 0, ..tiles.into() })
             {
@@ -152,6 +157,9 @@ where
             let Some(&tiles) = counts.get(at) else { break };
             (at, in_vain) = (at + 1, in_vain + usize::from(best.is_some()));
             self.adds_one(&mut counts)?;
+            if tiles < self.least_tiles {
+                continue;
+            }
             if tiles > 1
                 && let Err(error) = self.fits(Layout { gather_bytes: 0, ..tiles.into() })
             {

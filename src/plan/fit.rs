@@ -20,30 +20,43 @@ pub(crate) struct Moved {
 /// Returns the bytes that a plan copies.
 pub(crate) type Moves<T> = fn(&T) -> Moved;
 
+/// What a program is fitted to.
+pub(super) struct Fit<'a> {
+    /// The devices.
+    pub budgets: &'a [DeviceBudget],
+    /// The layouts of whole parts that are possible, the best one first.
+    pub whole_layouts: &'a [Layout],
+    /// Settings of the planner.
+    pub method: &'a Method,
+    /// Whether layouts are compared by what they copy.
+    pub weighs: bool,
+    /// What earlier fits found out, for the same programs, policy and devices but for their memory. Without it, fewer
+    /// plans are made, and more memory may mean more tiles.
+    pub known: Option<&'a Known>,
+    /// Fewest tiles.
+    pub least_tiles: usize,
+}
+
 /// Lowers with the simplest useful layout that fits the devices, and plans the result. Returns what was lowered, what
 /// `plan` returned for it, and the layout.
 ///
-/// The layouts in `whole_layouts`, without tiles, are tried first. If `weighs`, the one that copies least is used, else the
-/// first that fits. A program that does not fit whole is split into tiles; one that fits whole, but not without copies,
-/// only if `weighs` and that copies less. The number of tiles is chosen by the predicted `seconds` of quick plans ([`Counts`]), which `plan` also
-/// makes for less memory than there is; `known` has what earlier fits found out, for the same programs, policy and
-/// devices but for their memory. Without it, fewer plans are made, and more memory may mean more tiles. What is returned is planned with the whole effort of `method`.
+/// Layouts without tiles are tried first. If the fit weighs, the one that copies least is used, else the first that fits. A
+/// program that does not fit whole is split into tiles; one that fits whole, but not without copies, only if the fit weighs
+/// and that copies less. The number of tiles is chosen by the predicted `seconds` of quick plans ([`Counts`]), which `plan`
+/// also makes for less memory than there is. What is returned is planned with the whole effort of the method.
 ///
 /// # Errors
 /// [`Error::DoesNotFit`], with the smallest sufficient capacity among the layouts that were tried; errors of `lower` and
 /// `plan`. `plan` is only called if every single operation fits.
-#[allow(clippy::too_many_arguments)]
-pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
-    budgets: &[DeviceBudget],
-    whole_layouts: &[Layout],
+pub(super) fn fit<L: AsRef<[Lowered]>, T>(
+    to: &Fit<'_>,
     mut lower: impl FnMut(Layout) -> Result<L>,
     mut plan: impl FnMut(&L, &[DeviceBudget], &Method) -> Result<T>,
     moves: Moves<T>,
     mut seconds: impl FnMut(&L, &T) -> Result<f64>,
-    method: &Method,
-    weighs: bool,
-    known: Option<&Known>,
 ) -> Result<(L, T, Layout)> {
+    let Fit { budgets, method, weighs, least_tiles, .. } = *to;
+    let whole_layouts = if least_tiles > 1 { &[] } else { to.whole_layouts };
     // The plan without tiles that copies least, if one fits.
     let mut whole: Option<(L, T, Layout)> = None;
     let mut refused = Refused::default();
@@ -74,15 +87,16 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
     if budgets.iter().all(|budget| budget.in_place) {
         return match whole {
             Some(whole) => Ok(whole),
-            None => fewest_tiles(budgets, lower, plan, method, refused),
+            None => fewest_tiles(to, lower, plan, refused),
         };
     }
     let quick = method.quick();
     let nothing = Known::default();
-    let (is_quick, known) = (known.is_none(), known.unwrap_or(&nothing));
+    let (is_quick, known) = (to.known.is_none(), to.known.unwrap_or(&nothing));
     let mut counts = Counts {
         budgets,
         whole_layouts: fitting,
+        least_tiles,
         known,
         lower: &mut lower,
         plan: &mut plan,
@@ -120,16 +134,15 @@ pub(crate) fn fit<L: AsRef<[Lowered]>, T>(
 /// Lowers with the least number of tiles whose plan fits devices in place. In the memory of the host, all sources are at
 /// hand.
 fn fewest_tiles<L: AsRef<[Lowered]>, T>(
-    budgets: &[DeviceBudget],
+    to: &Fit<'_>,
     mut lower: impl FnMut(Layout) -> Result<L>,
     mut plan: impl FnMut(&L, &[DeviceBudget], &Method) -> Result<T>,
-    method: &Method,
     mut refused: Refused,
 ) -> Result<(L, T, Layout)> {
-    for tiles in COUNTS {
+    for tiles in COUNTS.into_iter().filter(|tiles| *tiles >= to.least_tiles) {
         let layout = Layout::from(tiles);
         let lowered = lower(layout)?;
-        match plan(&lowered, budgets, method) {
+        match plan(&lowered, to.budgets, to.method) {
             Ok(planned) => return Ok((lowered, planned, layout)),
             Err(error @ Error::DoesNotFit { .. }) => refused.note(error),
             Err(other) => return Err(other),
@@ -228,19 +241,15 @@ mod tests {
         };
         let lower = |layout: Layout| Ok(Tried(layout, vec![lowered.clone()]));
         let (budgets, known) = (std::slice::from_ref(&budget), Known::default());
-        fit(
+        let to = Fit {
             budgets,
-            &whole,
-            lower,
-            plan,
-            |moved| *moved,
-            |_, moved| Ok(moved.all as f64),
-            &Method::default(),
-            true,
-            Some(&known),
-        )
-        .expect("something fits")
-        .2
+            whole_layouts: &whole,
+            method: &Method::default(),
+            weighs: true,
+            known: Some(&known),
+            least_tiles: 1,
+        };
+        fit(&to, lower, plan, |moved| *moved, |_, moved| Ok(moved.all as f64)).expect("something fits").2
     }
 
     #[test]

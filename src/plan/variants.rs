@@ -1,7 +1,7 @@
 //! Chooses among programs with the same results, such as those that make tensors again: the one of least predicted time.
 
 use super::count::Known;
-use super::fit::{Moves, excess, fit};
+use super::fit::{Fit, Moves, excess, fit};
 use super::{DeviceBudget, Layout, Method};
 use crate::error::{Error, Result};
 use crate::lower::{Lowered, TileOrder};
@@ -19,19 +19,17 @@ pub(crate) struct Variant {
 }
 
 impl Variant {
-    /// Returns the first variant, and others with these numbers of strips.
-    pub(crate) fn all(others: impl Iterator<Item = usize>) -> Vec<Self> {
-        let others: Vec<usize> = others.collect();
-        let strips = others.first().copied().into_iter().chain(others.iter().copied());
-        let strips = if others.is_empty() { vec![1] } else { strips.collect() };
-        strips.into_iter().enumerate().map(|(number, strips)| Self { number, strips }).collect()
+    /// Returns variants with these numbers of strips, in their order.
+    pub(crate) fn all(first: usize, others: impl Iterator<Item = usize>) -> Vec<Self> {
+        let strips = std::iter::once(first).chain(others);
+        strips.enumerate().map(|(number, strips)| Self { number, strips }).collect()
     }
 }
 
 /// A variant that fits the devices.
 pub(crate) struct Fitted<L, T> {
-    /// The number of the variant.
-    pub variant: usize,
+    /// The variant.
+    pub variant: Variant,
     /// What was lowered.
     pub lowered: L,
     /// What was planned.
@@ -54,6 +52,8 @@ pub(crate) struct Choice<'a> {
     pub method: &'a Method,
     /// Whether layouts are compared by what they copy: see [`Method::weighs`].
     pub weighs: bool,
+    /// Fewest tiles.
+    pub least_tiles: usize,
 }
 
 impl Choice<'_> {
@@ -128,9 +128,16 @@ impl Choice<'_> {
     ) -> Result<Fitted<L, T>> {
         let lower = |layout| lower(variant.number, layout);
         let known = (variant.number == self.variants[0].number).then_some(self.known);
-        let fitted = fit(self.budgets, self.layouts, lower, plan, moves, seconds, method, self.weighs, known);
-        let (lowered, planned, layout) = fitted?;
-        Ok(Fitted { variant: variant.number, lowered, planned, layout })
+        let to = Fit {
+            budgets: self.budgets,
+            whole_layouts: self.layouts,
+            method,
+            weighs: self.weighs,
+            known,
+            least_tiles: self.least_tiles,
+        };
+        let (lowered, planned, layout) = fit(&to, lower, plan, moves, seconds)?;
+        Ok(Fitted { variant, lowered, planned, layout })
     }
 
     /// Returns what was fitted, or the same with its tiles in serpentine order if that copies less.
@@ -145,7 +152,7 @@ impl Choice<'_> {
             return Ok(fitted);
         }
         let layout = Layout { order: TileOrder::Serpentine, ..fitted.layout };
-        let lowered = lower(fitted.variant, layout)?;
+        let lowered = lower(fitted.variant.number, layout)?;
         match plan(&lowered, self.budgets, self.method) {
             Ok(planned) if moves(&planned).all < moves(&fitted.planned).all => {
                 Ok(Fitted { lowered, planned, layout, ..fitted })
@@ -191,6 +198,7 @@ mod tests {
             layouts: &layouts,
             method: &Method::default(),
             weighs: true,
+            least_tiles: 1,
         };
         let mut plans = 0;
         let fitted = choice.fit_best(
@@ -207,7 +215,7 @@ mod tests {
             |moved| *moved,
             |tried, _| Ok(found[tried.0].expect("it fits").1),
         );
-        fitted.map(|fitted| (fitted.variant, fitted.layout.order, plans))
+        fitted.map(|fitted| (fitted.variant.number, fitted.layout.order, plans))
     }
 
     #[test]

@@ -145,6 +145,7 @@ fn job<'a>(programs: &'a [(&'a str, &'a Program)], inputs: &'a Inputs) -> Sessio
     let parts = vec![0..10, 10..20, 20..34];
     SessionSpec {
         programs,
+        strips: 1,
         instead: &[],
         inputs,
         parts,

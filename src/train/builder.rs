@@ -228,7 +228,7 @@ impl<'a> TrainerBuilder<'a> {
         let batches = drawing.as_ref().map(levels).transpose()?;
         let evaluated = sampled.as_ref().map(levels).transpose()?;
         let spec = EpochSpec { batches, ..spec };
-        let TrainingProgram { program: training, evaluation: whole, instead, mut parameters, losses } =
+        let TrainingProgram { program: training, evaluation: whole, strips, instead, mut parameters, losses } =
             training_program(&spec)?;
         if let Some(width) = self.embedding.filter(|_| parameters.iter().any(|p| p.name == EMBEDDING)) {
             return Err(wrong(width, format!("the model has a parameter `{EMBEDDING}` already; give it another name")));
@@ -243,6 +243,7 @@ impl<'a> TrainerBuilder<'a> {
         let mut setup = Setup {
             options: self.options.clone(),
             training,
+            strips,
             instead,
             evaluation,
             inputs,

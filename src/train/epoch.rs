@@ -65,6 +65,8 @@ pub(crate) struct TrainingProgram {
     pub program: Program,
     /// The evaluation over the whole graph. Both keep parameters in the same pieces.
     pub evaluation: Program,
+    /// Number of strips of columns that its wide matrices are cut into.
+    pub strips: usize,
     /// Programs with the same results that make tensors again, or that cut wide matrices into strips of columns, as far as
     /// the options leave the choice.
     pub instead: Vec<Instead>,
@@ -119,15 +121,15 @@ pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<TrainingProgram, 
         made_again.clear();
     }
     let mut evaluation = evaluation_program(spec)?;
-    let mut instead = Vec::new();
+    let (mut strips, mut instead) = (1, Vec::new());
     if spec.batches.is_none() {
-        instead = in_strips(&mut program, &evaluation, made_again, spec)?;
+        (strips, instead) = in_strips(&mut program, &evaluation, made_again, spec)?;
         pieces(&mut program, &mut evaluation)?;
     }
     for Instead { training, evaluation, .. } in &mut instead {
         pieces(training, evaluation)?;
     }
-    Ok(TrainingProgram { program, evaluation, instead, parameters, losses })
+    Ok(TrainingProgram { program, evaluation, strips, instead, parameters, losses })
 }
 
 /// Returns what may run instead of a training program: it makes tensors again, more in each program than in the one
@@ -153,22 +155,27 @@ fn again(program: &Program, losses: &[TensorId], spec: &EpochSpec<'_>) -> Vec<Pr
     made
 }
 
-/// Cuts the wide matrices of a training program into the fewest strips that the option allows. Returns what may run
-/// instead: the programs that make tensors again in as many strips; and in more strips, the program itself and the one
-/// that makes most again.
+/// Cuts the wide matrices of a training program into the fewest strips that the option allows. Returns how many there are, 1
+/// if no matrix is wide enough, and what may run instead: the programs that make tensors again in as many strips; and in
+/// more strips, the program itself and the one that makes most again.
 fn in_strips(
     program: &mut Program,
     evaluation: &Program,
     again: Vec<Program>,
     spec: &EpochSpec<'_>,
-) -> Result<Vec<Instead>, ModelError> {
+) -> Result<(usize, Vec<Instead>), ModelError> {
     let cut = |program: &Program, strips| Ok::<_, ModelError>(columns(program, strips)?.unwrap_or(program.clone()));
     let mut instead = Vec::new();
     let whole = program.clone();
-    *program = cut(&whole, spec.strips.least())?;
+    let least = match columns(&whole, spec.strips.least())? {
+        Some(cut) => {
+            *program = cut;
+            spec.strips.least()
+        }
+        None => 1,
+    };
     for again in &again {
-        let training = cut(again, spec.strips.least())?;
-        instead.push(Instead { training, evaluation: evaluation.clone(), strips: spec.strips.least() });
+        instead.push(Instead { training: cut(again, least)?, evaluation: evaluation.clone(), strips: least });
     }
     for &strips in spec.strips.more() {
         let Some(training) = columns(&whole, strips)? else { break };
@@ -178,7 +185,7 @@ fn in_strips(
         }
         instead.push(Instead { training, evaluation, strips });
     }
-    Ok(instead)
+    Ok((least, instead))
 }
 
 /// Appends one term of the loss. Returns its tensor and the weight of that tensor in the sum.

@@ -19,6 +19,8 @@ use crate::runtime::{Learner, RunOptions, Session, SessionSpec, SplitRecord};
 pub(super) struct Setup {
     pub options: RunOptions,
     pub training: Program,
+    /// Number of strips of columns that its wide matrices are cut into.
+    pub strips: usize,
     /// Other programs with the same results, one pair of which may take their place.
     pub instead: Vec<Instead>,
     pub evaluation: Program,
@@ -86,6 +88,7 @@ impl Setup {
         let instead: Vec<([&Program; 2], usize)> = instead.collect();
         let job = SessionSpec {
             programs: &self.programs(),
+            strips: self.strips,
             instead: &instead,
             inputs: &self.inputs,
             parts,

@@ -566,6 +566,11 @@ impl Trainer {
         self.session.tiles()
     }
 
+    /// Returns the number of strips of columns that wide matrices are cut into; 1 if none is.
+    pub fn strips(&self) -> usize {
+        self.session.strips()
+    }
+
     /// Returns the peak of each device's memory so far, in bytes.
     pub fn peak_device_bytes(&self) -> Vec<u64> {
         larger(self.session.peak_bytes(), &self.earlier_peaks[0])

@@ -22,7 +22,7 @@ use crate::train::{CheckpointWriter, RunLock, Trainer};
 
 pub(super) use args::{BatchArgs, DrawArgs, TrainArgs};
 use recovery::{QuietPanics, Recovery, batches_done};
-use report::{Done, epoch_line, introduce, move_line, summarise};
+use report::{Done, epoch_line, introduce, move_line, say_what_is_cut, summarise};
 pub(super) use report::{embedding_line, learned_line, reads_line};
 
 /// Number of progress lines, if standard error is not a terminal and shows no bar.
@@ -59,9 +59,8 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     if let Some(dir) = folder {
         try_to_write(dir)?;
     }
-    let tiles = trainer.tiles();
-    if tiles > 1 && !args.output.json {
-        say(format_args!("{tiles} tiles per device, because the memory is small"));
+    if !args.output.json {
+        say_what_is_cut(&trainer, args.training.strips);
     }
     if args.output.explain {
         let plan = trainer.explain();

@@ -9,6 +9,7 @@ use crate::cli::output::{self, align, facts, json_line, percent, print, say, sec
 use crate::dataset::{Dataset, TEST, TRAIN, VAL};
 use crate::error::Result;
 use crate::model::{FeatureKind, LabelKind, Model};
+use crate::program::Strips;
 use crate::ranks::{Ranks, Sent};
 use crate::train::{EmbeddingSize, Epoch, Move, StageSeconds, Trainer};
 
@@ -133,6 +134,24 @@ pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Resu
     Ok(())
 }
 
+/// Says how matrices are cut, if they are, or why they are not cut as `asked`.
+pub(super) fn say_what_is_cut(trainer: &Trainer, asked: Strips) {
+    let what = match (trainer.tiles(), trainer.strips()) {
+        (1, 1) => None,
+        (1, strips) => Some(format!("{strips} strips of columns")),
+        (tiles, 1) => Some(format!("{tiles} tiles per device")),
+        (tiles, strips) => Some(format!("{tiles} tiles per device and {strips} strips of columns")),
+    };
+    match (what, asked) {
+        (Some(what), Strips::Auto) => say(format_args!("{what}, because the memory is small")),
+        (None, Strips::Exactly(2..)) => {
+            say("--strips cuts nothing: no matrix that a gather reads or makes has 16 columns for each strip")
+        }
+        (Some(what), _) => say(what),
+        (None, _) => {}
+    }
+}
+
 /// Prints the summary. All ranks have to call it.
 pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done, ranks: &Ranks) -> Result<()> {
     let sent = ranks.gather(ranks.sent())?;
@@ -159,6 +178,7 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
             "plan_seconds": start_up.plan_seconds,
             "setup_seconds": start_up.setup_seconds,
             "tiles": trainer.tiles(),
+            "strips": trainer.strips(),
             "peak_device_bytes": trainer.peak_device_bytes(),
             "planned_peak_device_bytes": trainer.planned_peak_device_bytes(),
             "parts": trainer.parts(),

@@ -32,6 +32,8 @@ use crate::ranks::Ranks;
 pub(crate) struct SessionSpec<'a> {
     /// The programs with their names; each is a phase.
     pub programs: &'a [(&'a str, &'a Program)],
+    /// Number of strips of columns that wide matrices of the programs are cut into.
+    pub strips: usize,
     /// Other training and evaluation programs with the same results, and their strips of columns. One pair takes the place
     /// of the first if that is predicted to save time.
     pub instead: &'a [([&'a Program; 2], usize)],
@@ -113,6 +115,7 @@ pub(crate) struct Session {
     parts: Vec<Range<usize>>,
     keep: BTreeSet<Slot>,
     layout: Layout,
+    strips: usize,
     main: Vec<usize>,
     repeats: bool,
     /// The plan of each sequence of phases.
@@ -252,18 +255,18 @@ impl Session {
             both(setup, main)
         };
         let usable = job.plans.filter(|plans| plans.budgets == budgets && plans.layouts == layouts);
+        let variants = Variant::all(job.strips, job.instead.iter().map(|(_, strips)| *strips));
         let again = usable.map(|plans| Ok::<_, Error>((plans, lower_all(0, plans.layout)?))).transpose()?;
         let known = again.and_then(|(plans, lowered)| {
             let keep = kept(&lowered);
             let setup = plans.setup.reused(&lowered, Sequence::Setup, &keep)?;
             let main = plans.main.reused(&lowered, Sequence::Phases(job.main), &keep)?;
-            Some(Fitted { variant: 0, lowered, planned: (setup, main), layout: plans.layout })
+            Some(Fitted { variant: variants[0], lowered, planned: (setup, main), layout: plans.layout })
         });
         let took_plans = known.is_some();
         let nominal = profile::nominal(&name);
         let seconds =
             |lowered: &Vec<Lowered>, (_, main): &(Planned, Planned)| Ok(planned_seconds(&nominal, lowered, main));
-        let variants = Variant::all(job.instead.iter().map(|(_, strips)| *strips));
         let choice = Choice {
             variants: &variants,
             known: &Known::default(),
@@ -271,9 +274,10 @@ impl Session {
             layouts: &layouts,
             method: &method,
             weighs: method.weighs(&epoch),
+            least_tiles: 1,
         };
         let fitted = known.map_or_else(|| choice.fit_best(&mut lower_all, plan_all, epoch_bytes, seconds), Ok)?;
-        let Fitted { lowered, planned: (setup, main), layout, .. } = fitted;
+        let Fitted { variant, lowered, planned: (setup, main), layout } = fitted;
         let keep = kept(&lowered);
         let planned = Instant::now();
         // Planning may have tried other layouts; this sets the one that was chosen.
@@ -297,6 +301,7 @@ impl Session {
             parts: job.parts.clone(),
             keep,
             layout,
+            strips: variant.strips,
             main: job.main.to_vec(),
             repeats: job.repeats,
             scripts: BTreeMap::from([(job.main.to_vec(), scripts(&main))]),
@@ -528,6 +533,11 @@ impl Session {
     /// Returns the slots of a phase's output.
     pub(crate) fn output(&self, phase: usize, name: &str) -> Option<&[Slot]> {
         self.runtime.lowered()[0].phases[phase].outputs.get(name).map(Vec::as_slice)
+    }
+
+    /// Returns the number of strips of columns that wide matrices are cut into.
+    pub(crate) fn strips(&self) -> usize {
+        self.strips
     }
 
     /// Returns the number of tiles of each part.
