@@ -249,6 +249,34 @@ fn a_parameter_is_cut_into_slices_and_joined() {
 }
 
 #[test]
+fn a_matrix_is_cut_into_strips_of_columns_and_joined() {
+    for (rows, ends) in [(0, vec![0, 16, 40]), (1, vec![0, 1, 2]), (700, vec![0, 16, 32, 47]), (5000, vec![0, 40])] {
+        let cols = ends[ends.len() - 1];
+        let whole = Numbers(7).matrix(rows, cols);
+        let got = on_any_threads("strips", |rig| {
+            let x = rig.mat(&whole);
+            let strips = ends.windows(2).map(|pair| {
+                let (op, out) =
+                    (Linear::Columns { first: pair[0], count: pair[1] - pair[0] }, rig.out(rows, pair[1] - pair[0]));
+                let got = rig.run(out, &call!(op, [x], [out]));
+                assert_eq!(wide(&got), reference::slice(&whole.dense(), [0, pair[0]], [rows, out.cols]).data);
+                out
+            });
+            let strips: Vec<_> = strips.collect();
+            let out = rig.out(rows, cols);
+            rig.run(out, &Call::new(Linear::Beside { strips: strips.len(), cols }, strips, [out]))
+        });
+        assert!(same_bits(&got, &whole.data), "{rows} rows, {ends:?}");
+    }
+    let rig = Rig::new(1);
+    let (x, out) = (rig.mat(&Numbers(7).matrix(4, 20)), rig.out(4, 16));
+    let objection = rig.launch(&call!(Linear::Columns { first: 5, count: 16 }, [x], [out])).unwrap_err();
+    assert!(matches!(objection, Error::Shape { operand: "x", .. }), "{objection}");
+    let objection = rig.launch(&Call::new(Linear::Beside { strips: 2, cols: 16 }, [x, x], [out])).unwrap_err();
+    assert!(matches!(objection, Error::Shape { .. }), "{objection}");
+}
+
+#[test]
 fn packed_rows_are_those_that_were_named() {
     for d in WIDTHS {
         for rows in [vec![], vec![0], vec![6, 0, 6, 3], (0..7).collect::<Vec<u32>>()] {

@@ -5,7 +5,7 @@
 
 use pulp::Arch;
 
-use super::parallel::{for_chunks, for_each, map_chunks};
+use super::parallel::{for_chunks, for_each, for_rows, map_chunks};
 use super::product::{Packed, add_transposed_times, rows_times};
 use super::rows::{RowWork, Steps};
 use super::slots::Open;
@@ -70,6 +70,16 @@ pub(super) fn launch(slots: &Open<'_>, op: Linear, call: &Call, steps: &[RowWork
             let parts = call.inputs.iter().map(|&part| slots.mat(part)).collect::<Result<Vec<_>>>()?;
             let parts: Vec<MatView<'_>> = parts.iter().map(|part| part.view()).collect();
             join(&parts, grid, slots.mat_mut(out)?.view());
+            Ok(())
+        }
+        Linear::Columns { first, .. } => {
+            columns(x.view(), first, slots.mat_mut(out)?.view());
+            Ok(())
+        }
+        Linear::Beside { .. } => {
+            let strips = call.inputs.iter().map(|&strip| slots.mat(strip)).collect::<Result<Vec<_>>>()?;
+            let strips: Vec<MatView<'_>> = strips.iter().map(|strip| strip.view()).collect();
+            beside(&strips, slots.mat_mut(out)?.view());
             Ok(())
         }
     }
@@ -296,6 +306,30 @@ fn slice(x: MatView<'_>, Slice { first, shape: [_, cols] }: Slice, mut out: MatM
             .zip(rows)
             .for_each(|(out, row)| out.copy_from_slice(&row[first[1]..][..cols]));
     }
+}
+
+/// Copies the columns of `x` from `first` on, as many as `out` has.
+fn columns(x: MatView<'_>, first: usize, mut out: MatMut<'_>) {
+    let cols = out.cols();
+    for_rows(out.data(), cols, |first_row, out| {
+        let rows = x.data().chunks_exact(x.cols().max(1)).skip(first_row);
+        out.chunks_exact_mut(cols.max(1)).zip(rows).for_each(|(out, row)| out.copy_from_slice(&row[first..][..cols]));
+    });
+}
+
+/// Puts strips of columns side by side, whose sizes were checked.
+fn beside(strips: &[MatView<'_>], mut out: MatMut<'_>) {
+    let cols = out.cols();
+    for_rows(out.data(), cols, |first_row, out| {
+        for (r, row) in (first_row..).zip(out.chunks_exact_mut(cols.max(1))) {
+            let mut rest = row;
+            for strip in strips {
+                let (to, after) = rest.split_at_mut(strip.cols());
+                to.copy_from_slice(&strip.data()[r * strip.cols()..][..strip.cols()]);
+                rest = after;
+            }
+        }
+    });
 }
 
 /// Puts the parts of a grid together, whose sizes were checked.

@@ -46,6 +46,10 @@ impl Plan<'_> {
             Linear::Transpose => self.transpose(first, out),
             Linear::Slice(cut) => self.slice(first, cut, out),
             Linear::Join(grid) => self.join(call, grid),
+            Linear::Columns { first: column, count } => {
+                self.slice(first, Slice { first: [0, column], shape: [first.rows, count] }, out)
+            }
+            Linear::Beside { strips, cols } => self.join(call, Grid { shape: [out.rows, cols], parts: [1, strips] }),
         }
     }
 

@@ -32,6 +32,20 @@ pub enum Linear {
     Slice(Slice),
     /// `(parts..) -> whole`: a parameter from its parts, row by row of the grid.
     Join(Grid),
+    /// `(x) -> strip`: some columns of a matrix with any number of rows.
+    Columns {
+        /// The first column.
+        first: usize,
+        /// Number of columns.
+        count: usize,
+    },
+    /// `(strips..) -> whole`: a matrix from its strips of columns.
+    Beside {
+        /// Number of strips.
+        strips: usize,
+        /// Number of columns of the whole.
+        cols: usize,
+    },
 }
 
 /// A rectangle of a parameter.
@@ -168,12 +182,43 @@ static JOIN: Record = Record {
     ..PLAIN
 };
 
+static COLUMNS: Record = Record {
+    name: "columns",
+    inputs: &[of(F32, "x", N, D)],
+    outputs: &[of(F32, "out", N, MadeCols)],
+    reference: |given| {
+        let (x, [_, cols]) = (given.mat(0), given.made());
+        vec![reference::slice(&x, [0, given.first_column()], [x.rows, cols]).into()]
+    },
+    ..PLAIN
+};
+
+static BESIDE: Record = Record {
+    name: "beside",
+    inputs: &[of(F32, "strip", N, Any)],
+    outputs: &[of(F32, "out", N, MadeCols)],
+    reference: |given| {
+        let strips: Vec<_> = (0..given.count_operands()).map(|strip| given.mat(strip)).collect();
+        vec![reference::join(&strips, strips.len()).into()]
+    },
+    ..PLAIN
+};
+
 impl Linear {
-    /// Returns the number of rows and columns of the output, if it does not follow from the operands.
-    pub fn made(&self) -> Option<[usize; 2]> {
-        match self {
-            Self::Slice(slice) => Some(slice.shape),
-            Self::Join(grid) => Some(grid.shape),
+    /// Returns the number of rows and columns of the output, where they do not follow from the operands.
+    pub fn made(&self) -> [Option<usize>; 2] {
+        match *self {
+            Self::Slice(Slice { shape, .. }) | Self::Join(Grid { shape, .. }) => shape.map(Some),
+            Self::Columns { count: cols, .. } | Self::Beside { cols, .. } => [None, Some(cols)],
+            _ => [None, None],
+        }
+    }
+
+    /// Returns how many operands there are, if the record does not say it.
+    pub fn operand_count(&self) -> Option<usize> {
+        match *self {
+            Self::Join(Grid { parts: [down, across], .. }) => Some(down.saturating_mul(across)),
+            Self::Beside { strips, .. } => Some(strips),
             _ => None,
         }
     }
@@ -191,6 +236,8 @@ impl Linear {
             Self::InputGradOnto => &INPUT_GRAD_ONTO,
             Self::Slice(_) => &SLICE,
             Self::Join(_) => &JOIN,
+            Self::Columns { .. } => &COLUMNS,
+            Self::Beside { .. } => &BESIDE,
         }
     }
 }

@@ -124,8 +124,10 @@ impl Op {
 
     /// Returns how many operands the operation reads.
     pub fn input_count(&self) -> usize {
-        if let Self::Linear(Linear::Join(grid)) = self {
-            return grid.parts[0].saturating_mul(grid.parts[1]);
+        if let Self::Linear(op) = self
+            && let Some(count) = op.operand_count()
+        {
+            return count;
         }
         self.record().inputs.len() + self.steps().iter().map(|step| step.record().inputs.len() - 1).sum::<usize>()
     }
@@ -157,11 +159,11 @@ impl Op {
         }
     }
 
-    /// Returns the number of rows and columns of the output, if the operation says it.
-    pub fn made(&self) -> Option<[usize; 2]> {
+    /// Returns the number of rows and columns of the output, where the operation says it.
+    pub fn made(&self) -> [Option<usize>; 2] {
         match self {
             Self::Linear(op) => op.made(),
-            _ => None,
+            _ => [None, None],
         }
     }
 

@@ -227,6 +227,23 @@ impl<'a> Given<'a> {
         }
     }
 
+    /// Returns the first of the columns that are copied.
+    ///
+    /// # Panics
+    /// If the operation does not copy columns.
+    pub fn first_column(&self) -> usize {
+        match *self.op {
+            Op::Linear(Linear::Columns { first, .. }) => first,
+            ref op => panic!("{op:?} copies no columns"),
+        }
+    }
+
+    /// Returns the number of rows and columns of the output.
+    pub fn made(&self) -> [usize; 2] {
+        let out = self.call.out();
+        [out.rows, out.cols]
+    }
+
     /// Returns the grid of a join.
     ///
     /// # Panics

@@ -33,7 +33,7 @@ pub(crate) struct Sizes {
     d: Option<usize>,
     k: Option<usize>,
     heads: usize,
-    made: Option<[usize; 2]>,
+    made: [Option<usize>; 2],
     edges: Option<usize>,
     stored: Option<DType>,
 }
@@ -103,7 +103,7 @@ impl Sizes {
     }
 
     fn of_step(over: Over) -> Self {
-        Self { over, n: None, d: None, k: None, heads: 0, made: None, edges: None, stored: None }
+        Self { over, n: None, d: None, k: None, heads: 0, made: [None, None], edges: None, stored: None }
     }
 
     /// Returns the value of a dimension, if it is known.
@@ -119,8 +119,8 @@ impl Sizes {
                 let heads = heads.saturating_mul(self.heads);
                 count(self.d.map(|known| known.saturating_mul(d).saturating_add(heads)))
             }
-            (Dim::MadeRows, Over::Program(_)) => count(self.made.map(|[rows, _]| rows)),
-            (Dim::MadeCols, Over::Program(_)) => count(self.made.map(|[_, cols]| cols)),
+            (Dim::MadeRows, Over::Program(_)) => count(self.made[0]),
+            (Dim::MadeCols, Over::Program(_)) => count(self.made[1]),
             (Dim::MadeRows | Dim::MadeCols, Over::Call { .. }) => None,
             (Dim::Scalar, Over::Program(_)) => Some(Extent::Rows(RowSpace::Scalar)),
             (Dim::Scalar | Dim::UpdateRows, Over::Call { .. }) => Some(Extent::Count(1)),
@@ -341,14 +341,26 @@ impl Call {
         self.check_sources(call)
     }
 
-    /// Checks the shapes of a slice, and of the parts of a grid.
+    /// Checks the shapes of a slice, of the parts of a grid, and of strips of columns.
     fn check_parts(&self, call: &'static str) -> Result<()> {
         let same = |operand, want: [usize; 2], got: [usize; 2]| crate::error::check_shape(call, operand, want, got);
         let shape = |mat: &Mat| [mat.rows, mat.cols];
         let Op::Linear(op) = self.op else { return Ok(()) };
-        let Some(made) = op.made() else { return Ok(()) };
+        let [rows, cols] = op.made();
+        let Some(cols) = cols else { return Ok(()) };
+        let made = [rows.unwrap_or(self.out().rows), cols];
         same("out", made, shape(&self.out()))?;
         match op {
+            Linear::Columns { first, count } => {
+                let [rows, have_cols] = shape(&self.inputs[0]);
+                same("x", [rows, have_cols.max(first.saturating_add(count))], [rows, have_cols])
+            }
+            Linear::Beside { strips, .. } => {
+                same("strips", [strips, made[1]], [self.inputs.len(), made[1]])?;
+                self.inputs.iter().try_for_each(|strip| same("strip", [made[0], strip.cols], shape(strip)))?;
+                let cols = self.inputs.iter().fold(0, |cols: usize, strip| cols.saturating_add(strip.cols));
+                same("strips", made, [made[0], cols])
+            }
             Linear::Slice(Slice { first, shape: [rows, cols] }) => {
                 let [have_rows, have_cols] = shape(&self.inputs[0]);
                 let end = [first[0].saturating_add(rows), first[1].saturating_add(cols)];

@@ -3,7 +3,8 @@
 //! A gather works on each column by itself, and so do row steps. In little memory, a gather over rows that do not fit
 //! loads its sources many times; over a strip that fits, it loads them once. The graph is read once for each strip.
 //!
-//! Only matrices that a gather reads or writes are cut, and those that row steps connect with them (`Cuts`). Products cut the weight to match: a product that makes a strip reads some rows of the weight, and one that
+//! Only matrices that a gather reads or writes are cut, and those that row steps connect with them (`Cuts`). Where another
+//! operation reads such a matrix, its strips are put side by side; where one makes it, its columns are copied. Products cut the weight to match: a product that makes a strip reads some rows of the weight, and one that
 //! reads strips adds up what each of them gives. Gradients of weights come in parts, which are joined. No sum changes its
 //! order, so the bits are the same.
 //!
@@ -27,7 +28,7 @@ pub enum Strips {
     /// As many as cost least.
     #[default]
     Auto,
-    /// This number, where a matrix has at least 16 columns for each.
+    /// This number, or fewer where a matrix has less than 16 columns for each.
     Exactly(usize),
 }
 
@@ -52,7 +53,8 @@ impl Strips {
 /// Columns come in multiples of this, so that rows of strips are whole cache lines of 64 bytes.
 const LINE: usize = 16;
 
-/// Returns the program with its wide matrices cut into `strips` strips; `None` if there is no matrix to cut.
+/// Returns the program with its wide matrices cut into `strips` strips, or into fewer where they have less than 16 columns for
+/// each; `None` if there is no matrix to cut into that many.
 ///
 /// # Errors
 /// None for a well-formed program.
@@ -60,62 +62,63 @@ const LINE: usize = 16;
 /// O(operations x strips^2).
 pub fn columns(program: &Program, strips: usize) -> Result<Option<Program>, ProgramError> {
     let cuts = Cuts::of(program, strips);
-    if strips < 2 || cuts.cut.is_empty() { Ok(None) } else { write::write(program, &cuts).map(Some) }
+    let is_cut = strips > 1 && cuts.strips.values().any(|count| *count == strips);
+    is_cut.then(|| write::write(program, &cuts)).transpose()
 }
 
 /// Which matrices are cut.
 struct Cuts {
-    strips: usize,
-    cut: HashSet<TensorId>,
+    /// Number of strips of each matrix that is cut.
+    strips: HashMap<TensorId, usize>,
 }
 
 impl Cuts {
     /// Finds the matrices that are connected by operations on single columns. A set of them is cut if a gather is among
-    /// these operations, every other operation can work on strips too, and there are enough columns.
-    fn of(program: &Program, strips: usize) -> Self {
+    /// these operations and there are enough columns.
+    fn of(program: &Program, most: usize) -> Self {
         let tensors = program.tensors();
         let number: HashMap<TensorId, usize> = tensors.iter().enumerate().map(|(i, &tensor)| (tensor, i)).collect();
-        let outputs: HashSet<TensorId> = program.outputs().values().copied().collect();
-        let may_be_cut = |&tensor: &TensorId| {
+        let strips_of = |tensor: TensorId| {
             let described = program.tensor(tensor);
             let is_matrix = described.ty.rows == RowSpace::Vertices && described.ty.dtype == DType::F32;
-            is_matrix && described.ty.width >= strips * LINE && !described.constant && !outputs.contains(&tensor)
+            if is_matrix { most.min(described.ty.width / LINE) } else { 1 }
         };
-        let mut whole: HashSet<usize> = (0..tensors.len()).filter(|&i| !may_be_cut(&tensors[i])).collect();
+        let whole: HashSet<usize> = (0..tensors.len()).filter(|&i| strips_of(tensors[i]) < 2).collect();
         let mut gathered: HashSet<usize> = HashSet::new();
         let mut sets = UnionFind::<usize>::new(tensors.len());
         for op in program.ops() {
-            match Connection::of(program, op) {
-                Connection::None => {
-                    let all = program.inputs(op).into_iter().chain(program.op_outputs(op));
-                    whole.extend(all.map(|tensor| number[&tensor]));
+            if let Connection::Columns(alike) = Connection::of(program, op) {
+                // Columns of constants are copied once.
+                let alike = alike.into_iter().filter(|&tensor| !program.tensor(tensor).constant);
+                let alike: Vec<usize> = alike.map(|tensor| number[&tensor]).collect();
+                for pair in alike.windows(2) {
+                    sets.union(pair[0], pair[1]);
                 }
-                Connection::Free => {}
-                Connection::Columns(alike) => {
-                    let alike: Vec<usize> = alike.into_iter().map(|tensor| number[&tensor]).collect();
-                    for pair in alike.windows(2) {
-                        sets.union(pair[0], pair[1]);
-                    }
-                    if matches!(program.op(op).head(), Op::Gather(_)) {
-                        gathered.insert(alike[0]);
-                    }
+                if matches!(program.op(op).head(), Op::Gather(_)) {
+                    gathered.extend(alike.first());
                 }
             }
         }
         let sets_of = |numbers: &HashSet<usize>| numbers.iter().map(|&i| sets.find(i)).collect::<HashSet<usize>>();
-        let (whole, gathered) = (sets_of(&whole), sets_of(&gathered));
-        let is_cut = |i: &usize| gathered.contains(&sets.find(*i)) && !whole.contains(&sets.find(*i));
-        Self { strips, cut: (0..tensors.len()).filter(is_cut).map(|i| tensors[i]).collect() }
+        let (gathered, is_whole) = (sets_of(&gathered), sets_of(&whole));
+        let is_cut = |i: &usize| gathered.contains(&sets.find(*i)) && !is_whole.contains(&sets.find(*i));
+        let strips = (0..tensors.len()).filter(is_cut).map(|i| (tensors[i], strips_of(tensors[i])));
+        Self { strips: strips.collect() }
     }
 
     fn has(&self, tensor: TensorId) -> bool {
-        self.cut.contains(&tensor)
+        self.strips.contains_key(&tensor)
     }
 
-    /// Returns the columns of a strip of a matrix.
-    fn columns(&self, width: usize, strip: usize) -> Range<usize> {
-        let lines = width.div_ceil(LINE);
-        let end = |strip: usize| (lines * strip / self.strips * LINE).min(width);
+    /// Returns the number of strips of a matrix; 1 if it is not cut.
+    fn count(&self, tensor: TensorId) -> usize {
+        self.strips.get(&tensor).copied().unwrap_or(1)
+    }
+
+    /// Returns the columns of a strip of a matrix with this many columns.
+    fn columns(&self, tensor: TensorId, width: usize, strip: usize) -> Range<usize> {
+        let (lines, strips) = (width.div_ceil(LINE), self.count(tensor));
+        let end = |strip: usize| (lines * strip / strips * LINE).min(width);
         end(strip)..end(strip + 1)
     }
 }
@@ -126,7 +129,7 @@ enum Connection {
     Columns(Vec<TensorId>),
     /// Each matrix may be cut by itself.
     Free,
-    /// No matrix of it may be cut.
+    /// It needs whole rows.
     None,
 }
 

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use super::{Cuts, over_features};
+use super::{Connection, Cuts, over_features};
 use crate::program::dataflow::{OpId, Program, TensorId};
 use crate::program::shape::ProgramError;
 use crate::program::{Grid, Linear, Op, RowSpace, RowStep, Slice};
@@ -19,6 +19,7 @@ pub(super) fn write(program: &Program, cuts: &Cuts) -> Result<Program, ProgramEr
         new: Program::new(),
         values: HashMap::new(),
         waiting: Vec::new(),
+        together: 1,
         awaited: HashSet::new(),
         sums: HashMap::new(),
         slices: HashMap::new(),
@@ -46,8 +47,11 @@ pub(super) fn write(program: &Program, cuts: &Cuts) -> Result<Program, ProgramEr
 /// What stands for a tensor of the old program.
 enum Value {
     Whole(TensorId),
-    /// A strip of columns each, of a matrix that is cut; `None` until it is written.
-    Strips(Vec<Option<TensorId>>),
+    /// A strip of columns each, of a matrix that is cut; `None` until it is written. The whole once it is needed.
+    Strips {
+        strips: Vec<Option<TensorId>>,
+        whole: Option<TensorId>,
+    },
     /// Parts of a parameter's gradient, row by row of the grid, and the whole once it is needed.
     Parts {
         grid: Grid,
@@ -74,6 +78,8 @@ struct Writer<'a> {
     values: HashMap<TensorId, Value>,
     /// Operations that will be written strip by strip, in order, and their results.
     waiting: Vec<OpId>,
+    /// Number of strips of these operations.
+    together: usize,
     awaited: HashSet<TensorId>,
     /// For products that read strips, the sum over the strips so far.
     sums: HashMap<OpId, TensorId>,
@@ -87,12 +93,14 @@ impl Writer<'_> {
         let inputs = self.old.inputs(op);
         // What waits for its own strip alone can wait together.
         let goes_along = |tensor: &TensorId| way == Way::ByStrips && (self.cuts.has(*tensor) || self.is_transpose(op));
-        if inputs.iter().any(|tensor| self.awaited.contains(tensor) && !goes_along(tensor)) {
+        let is_apart = way == Way::ByStrips && !self.waiting.is_empty() && self.strip_count(op) != self.together;
+        if is_apart || inputs.iter().any(|tensor| self.awaited.contains(tensor) && !goes_along(tensor)) {
             self.write_waiting()?;
         }
         match way {
             Way::Whole => self.write_whole(op),
             Way::ByStrips => {
+                self.together = self.strip_count(op);
                 self.waiting.push(op);
                 self.awaited.extend(self.old.op_outputs(op));
                 Ok(())
@@ -102,6 +110,21 @@ impl Writer<'_> {
                 self.slices.clear();
                 Ok(())
             }
+        }
+    }
+
+    /// Returns the number of strips in which an operation is written.
+    fn strip_count(&self, op: OpId) -> usize {
+        let inputs = self.old.inputs(op);
+        let cut =
+            self.old.op_outputs(op).into_iter().chain(inputs.iter().copied()).find(|&tensor| self.cuts.has(tensor));
+        match cut {
+            Some(tensor) => self.cuts.count(tensor),
+            // A gradient that is transposed waits with what makes it, or came with it.
+            None => match self.values.get(&inputs[0]) {
+                Some(Value::Parts { parts, .. }) => parts.len(),
+                _ => self.together,
+            },
         }
     }
 
@@ -115,7 +138,7 @@ impl Writer<'_> {
         // otherwise the strips are stored and loaded.
         let one_sided = |cut: TensorId, whole: TensorId| {
             let width = |tensor| self.old.tensor(tensor).ty.width;
-            let goes_along = width(whole) * (self.cuts.strips - 1) < 2 * width(cut);
+            let goes_along = width(whole) * (self.cuts.count(cut) - 1) < 2 * width(cut);
             if goes_along { Way::ByStrips } else { Way::ByRows }
         };
         let of = |a: TensorId, b: TensorId| match (self.cuts.has(a), self.cuts.has(b)) {
@@ -127,11 +150,13 @@ impl Writer<'_> {
         match op.head() {
             Op::Linear(Linear::Product | Linear::InputGrad) => of(inputs[0], out),
             Op::Linear(Linear::WeightGrad) => of(inputs[0], inputs[1]),
-            Op::Linear(Linear::Transpose) if matches!(self.values.get(&inputs[0]), Some(Value::Parts { parts, .. }) if parts.len() == self.cuts.strips) => {
-                Way::ByStrips
+            Op::Linear(Linear::Transpose) => {
+                let is_in_parts =
+                    matches!(self.values.get(&inputs[0]), Some(Value::Parts { grid, .. }) if grid.parts.contains(&1));
+                if is_in_parts || self.transposes_what_waits(inputs[0]) { Way::ByStrips } else { Way::Whole }
             }
+            _ if matches!(Connection::of(self.old, id), Connection::None) => Way::Whole,
             _ if self.cuts.has(out) || inputs.iter().any(|&input| self.cuts.has(input)) => Way::ByStrips,
-            Op::Linear(Linear::Transpose) if self.transposes_what_waits(inputs[0]) => Way::ByStrips,
             _ => Way::Whole,
         }
     }
@@ -145,7 +170,7 @@ impl Writer<'_> {
     fn write_waiting(&mut self) -> Result<(), ProgramError> {
         let waiting = std::mem::take(&mut self.waiting);
         self.awaited.clear();
-        for strip in 0..self.cuts.strips {
+        for strip in 0..self.together {
             let mut is_first = true;
             for &op in &waiting {
                 let made = self.write_strip(op, strip)?;
@@ -177,9 +202,9 @@ impl Writer<'_> {
                 self.write_weight_grad(id, grad, x)
             }
             Op::Linear(Linear::ColumnSum) => {
-                let made = self.strip(inputs[0], strip);
+                let made = self.strip(inputs[0], strip)?;
                 let made = self.new.push1(Linear::ColumnSum, &[made])?;
-                self.set_part(out, [1, self.cuts.strips], strip, made);
+                self.set_part(out, [1, self.cuts.count(inputs[0])], strip, made);
                 Ok(made)
             }
             Op::Linear(Linear::Transpose) => {
@@ -194,12 +219,12 @@ impl Writer<'_> {
                 Ok(made)
             }
             _ if over_features(op) && !self.cuts.has(out) => {
-                let mut operands = vec![self.strip(inputs[0], strip)];
+                let mut operands = vec![self.strip(inputs[0], strip)?];
                 for &other in &inputs[1..] {
                     operands.push(self.whole(other)?);
                 }
                 let made = self.new.push1(op.clone(), &operands)?;
-                self.set_part(out, [1, self.cuts.strips], strip, made);
+                self.set_part(out, [1, self.cuts.count(inputs[0])], strip, made);
                 Ok(made)
             }
             _ => {
@@ -257,7 +282,7 @@ impl Writer<'_> {
             (false, false) => Linear::InputGrad,
             (false, true) => Linear::InputGradOnto,
         };
-        if x.is_none_or(|strip| strip + 1 == self.cuts.strips) {
+        if x.is_none_or(|strip| strip + 1 == self.cuts.count(inputs[0])) {
             return self.write_head(id, head.into(), operands, made);
         }
         let sum = self.new.push1(head, &operands)?;
@@ -270,8 +295,8 @@ impl Writer<'_> {
         let (inputs, out) = (self.old.inputs(id), self.old.op_outputs(id)[0]);
         let operands = [self.whole_or_strip(inputs[0], grad)?, self.whole_or_strip(inputs[1], x)?];
         let made = self.new.push1(Linear::WeightGrad, &operands)?;
-        let count = |strip: Option<usize>| if strip.is_some() { self.cuts.strips } else { 1 };
-        let parts = [count(grad), count(x)];
+        let parts =
+            [(inputs[0], grad), (inputs[1], x)].map(|(tensor, strip)| strip.map_or(1, |_| self.cuts.count(tensor)));
         self.set_part(out, parts, grad.unwrap_or(0) * parts[1] + x.unwrap_or(0), made);
         Ok(made)
     }
@@ -280,7 +305,7 @@ impl Writer<'_> {
     fn write_by_rows(&mut self, id: OpId) -> Result<(), ProgramError> {
         let (inputs, out) = (self.old.inputs(id), self.old.op_outputs(id)[0]);
         let strips = |tensor: TensorId| match self.cuts.has(tensor) {
-            true => (0..self.cuts.strips).map(Some).collect::<Vec<_>>(),
+            true => (0..self.cuts.count(tensor)).map(Some).collect::<Vec<_>>(),
             false => vec![None],
         };
         let is_weight_grad = *self.old.op(id).head() == Op::Linear(Linear::WeightGrad);
@@ -297,20 +322,23 @@ impl Writer<'_> {
     }
 
     fn columns(&self, tensor: TensorId, strip: usize) -> Range<usize> {
-        self.cuts.columns(self.old.tensor(tensor).ty.width, strip)
+        self.cuts.columns(tensor, self.old.tensor(tensor).ty.width, strip)
     }
 
     /// Returns what an operation on the columns of `out` reads of an operand, for one strip.
     fn columns_of(&mut self, operand: TensorId, out: TensorId, strip: usize) -> Result<TensorId, ProgramError> {
         if self.cuts.has(operand) {
-            return Ok(self.strip(operand, strip));
+            return self.strip(operand, strip);
         }
         let ty = self.old.tensor(operand).ty;
-        let RowSpace::Param(rows) = ty.rows else { return self.whole(operand) };
         if ty.width != self.old.tensor(out).ty.width {
             return self.whole(operand);
         }
         let columns = self.columns(out, strip);
+        let RowSpace::Param(rows) = ty.rows else {
+            let whole = self.whole(operand)?;
+            return self.copied(whole, columns);
+        };
         // Columns of a transposed weight are transposed rows.
         match self.old.producer(operand).filter(|&maker| self.is_transpose(maker)) {
             Some(maker) => {
@@ -340,30 +368,52 @@ impl Writer<'_> {
 
     fn whole_or_strip(&mut self, tensor: TensorId, strip: Option<usize>) -> Result<TensorId, ProgramError> {
         match strip {
-            Some(strip) => Ok(self.strip(tensor, strip)),
+            Some(strip) => self.strip(tensor, strip),
             None => self.whole(tensor),
         }
     }
 
-    /// Returns a strip of a matrix that is cut.
-    fn strip(&self, tensor: TensorId, strip: usize) -> TensorId {
-        match self.values.get(&tensor) {
-            Some(Value::Strips(strips)) => strips[strip].expect("what makes a strip was written before"),
+    /// Returns a strip of a matrix that is cut: what made it, or its columns, if it was made in one piece.
+    fn strip(&mut self, tensor: TensorId, strip: usize) -> Result<TensorId, ProgramError> {
+        let whole = match self.values.get(&tensor) {
+            Some(Value::Strips { strips, .. }) => {
+                return Ok(strips[strip].expect("what makes a strip was written before"));
+            }
+            Some(&Value::Whole(whole)) => whole,
             _ => unreachable!("a matrix that is cut has strips"),
+        };
+        self.copied(whole, self.columns(tensor, strip))
+    }
+
+    /// Returns some columns of a matrix that was made in one piece.
+    fn copied(&mut self, whole: TensorId, columns: Range<usize>) -> Result<TensorId, ProgramError> {
+        let key = (whole, [0, 0, columns.start, columns.end]);
+        if let Some(&known) = self.slices.get(&key) {
+            return Ok(known);
         }
+        let copied = Linear::Columns { first: columns.start, count: columns.len() };
+        let made = self.new.push1(copied, &[whole])?;
+        self.slices.insert(key, made);
+        Ok(made)
     }
 
     /// Returns a tensor in one piece.
     fn whole(&mut self, tensor: TensorId) -> Result<TensorId, ProgramError> {
-        let (grid, parts) = match self.values.get(&tensor) {
-            Some(&Value::Whole(new) | &Value::Parts { whole: Some(new), .. }) => return Ok(new),
-            Some(Value::Parts { grid, parts, whole: None }) => (*grid, parts.clone()),
-            _ => unreachable!("no operation reads a matrix that is cut as a whole"),
+        let (join, parts) = match self.values.get(&tensor) {
+            Some(
+                &Value::Whole(new) | &Value::Parts { whole: Some(new), .. } | &Value::Strips { whole: Some(new), .. },
+            ) => return Ok(new),
+            Some(Value::Parts { grid, parts, .. }) => (Linear::Join(*grid), parts.clone()),
+            Some(Value::Strips { strips, .. }) => {
+                let cols = self.old.tensor(tensor).ty.width;
+                (Linear::Beside { strips: strips.len(), cols }, strips.clone())
+            }
+            None => unreachable!("an operand was written before"),
         };
         let written: Vec<TensorId> =
             parts.into_iter().map(|part| part.expect("all parts were written before")).collect();
-        let joined = self.new.push1(Linear::Join(grid), &written)?;
-        if let Some(Value::Parts { whole, .. }) = self.values.get_mut(&tensor) {
+        let joined = self.new.push1(join, &written)?;
+        if let Some(Value::Parts { whole, .. } | Value::Strips { whole, .. }) = self.values.get_mut(&tensor) {
             *whole = Some(joined);
         }
         Ok(joined)
@@ -375,8 +425,8 @@ impl Writer<'_> {
             self.values.insert(tensor, Value::Whole(made));
             return;
         };
-        let none = || Value::Strips(vec![None; self.cuts.strips]);
-        if let Value::Strips(strips) = self.values.entry(tensor).or_insert_with(none) {
+        let none = || Value::Strips { strips: vec![None; self.cuts.count(tensor)], whole: None };
+        if let Value::Strips { strips, .. } = self.values.entry(tensor).or_insert_with(none) {
             strips[strip] = Some(made);
         }
     }
