@@ -9,14 +9,19 @@
 //! ```
 //!
 //! Options, which hold for the graphs after them: `model=gcn`, `hidden=64`, `layers=2`, `devices=sim:1`, and
-//! `policies=optimal`, several separated by commas (default: all), and `recompute=auto`, also `never` and `always`.
+//! `policies=optimal`, several separated by commas (default: all), `percents=50,25,10,5`, `strips=auto`, also a number, and
+//! `recompute=auto`, also `never` and `always`.
+//!
+//! Tiles are shown as `12 x 2` if wide matrices are cut into two strips of columns. The gap is the share of the bytes above
+//! the lower bound that the planner proves; `order` means that the bound is that of plans in the order of the program.
 //!
 //! A graph without features gets 64 random features per vertex, and labels from its ids.
 
 use lapidary::dataset::generate::{RmatOptions, rmat};
+use lapidary::forecast::{DryRun, Forecast, Subject};
 use lapidary::model::ModelConfig;
 use lapidary::{
-    Adam, Arrays, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Recompute, Trainer, TrainerBuilder,
+    Adam, Arrays, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Recompute, Strips, Trainer, TrainerBuilder,
 };
 use ndarray::Array2;
 
@@ -32,6 +37,8 @@ struct Settings {
     devices: String,
     policies: Vec<MemoryPolicy>,
     recompute: Recompute,
+    strips: Strips,
+    percents: Vec<u64>,
 }
 
 impl Settings {
@@ -55,6 +62,8 @@ impl Settings {
                     _ => panic!("recompute is auto, never or always"),
                 }
             }
+            "strips" => self.strips = value.parse().map_or(Strips::Auto, Strips::Exactly),
+            "percents" => self.percents = value.split(',').map(|one| one.parse().expect("a number")).collect(),
             _ => return false,
         }
         true
@@ -70,11 +79,13 @@ fn main() -> lapidary::Result<()> {
         devices: "sim:1".into(),
         policies,
         recompute: Recompute::Auto,
+        strips: Strips::Auto,
+        percents: vec![50, 25, 10, 5],
     };
     let names: Vec<String> = std::env::args().skip(1).collect();
     let names = if names.is_empty() { vec!["builtin:planted".to_owned()] } else { names };
-    println!("| data | model | memory | tiles | policy | to device | to host | seconds | of unlimited |");
-    println!("| --- | --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |");
+    println!("| data | model | memory | tiles | policy | to device | to host | gap | seconds | of unlimited |");
+    println!("| --- | --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |");
     for name in names {
         if !settings.set(&name) {
             table(&dataset(&name)?, &settings)?;
@@ -90,23 +101,25 @@ fn table(data: &Dataset, settings: &Settings) -> lapidary::Result<()> {
     let devices = Devices::parse(&settings.devices)?;
     let builder = || Trainer::builder(&model, data).optimizer(Adam::new(0.01)).eval_every(0).devices(devices.clone());
     let want = train(builder())?;
-    let row = |memory: String, policy: &str, run: &Run| {
+    let row = |memory: String, policy: &str, run: &Run, gap: &str| {
         let [to_device, to_host] = run.bytes.map(ByteSize::b);
-        let Run { tiles, seconds, .. } = run;
+        let Run { tiles, strips, seconds, .. } = run;
+        let tiles = if *strips > 1 { format!("{tiles} x {strips}") } else { tiles.to_string() };
         let (ratio, what) = (seconds / want.seconds, format!("{} {}", settings.model, settings.hidden));
         println!(
-            "| {} | {what} | {memory} | {tiles} | {policy} | {to_device} | {to_host} | {seconds:.3} | {ratio:.2} |",
+            "| {} | {what} | {memory} | {tiles} | {policy} | {to_device} | {to_host} | {gap} | {seconds:.3} | {ratio:.2} |",
             data.name()
         );
     };
-    row("unlimited".into(), "", &want);
+    row("unlimited".into(), "", &want, "");
     let peak = builder().build()?.planned_peak_device_bytes().into_iter().max().unwrap_or(0);
-    for percent in [50, 25, 10, 5] {
+    for &percent in &settings.percents {
         let memory = ByteSize::b(peak * percent / 100);
         for &policy in &settings.policies {
-            let run = match train(builder().device_memory(memory).memory(policy).recompute(settings.recompute)) {
+            let little = builder().device_memory(memory).memory(policy).recompute(settings.recompute);
+            let run = match train(little.strips(settings.strips)) {
                 Err(error @ Error::DoesNotFit { .. }) => {
-                    println!("| {} | | {percent} % = {memory} | | {policy} | {error} | | | |", data.name());
+                    println!("| {} | | {percent} % = {memory} | | {policy} | {error} | | | | |", data.name());
                     continue;
                 }
                 run => run?,
@@ -114,15 +127,28 @@ fn table(data: &Dataset, settings: &Settings) -> lapidary::Result<()> {
             for (got, want) in run.losses.iter().zip(&want.losses) {
                 assert!((got - want).abs() <= 1e-4 * want.abs(), "the loss is {got}, not {want}");
             }
-            row(format!("{percent} % = {memory}"), policy.name(), &run);
+            let dry = DryRun::new(&model, Subject::Data(data)).devices(devices.clone()).device_memory(memory);
+            let dry =
+                dry.memory(policy).recompute(settings.recompute).strips(settings.strips).evaluates(false).run()?;
+            row(format!("{percent} % = {memory}"), policy.name(), &run, &gap(&dry));
         }
     }
     Ok(())
 }
 
+/// Returns the share of the planned bytes that is above the lower bound.
+fn gap(dry: &Forecast) -> String {
+    let Ok(plan) = &dry.policies[0].outcome else { return String::new() };
+    let bound: u64 = plan.devices.iter().map(|device| device.lower_bound_bytes).sum();
+    let bytes: u64 = plan.bytes().iter().sum();
+    let of_order = if plan.devices.iter().any(|device| device.bound_to_order) { ", order" } else { "" };
+    format!("{:.1} %{of_order}", 100.0 * (bytes - bound.min(bytes)) as f64 / bytes.max(1) as f64)
+}
+
 /// The results of some epochs.
 struct Run {
     tiles: usize,
+    strips: usize,
     /// Bytes of the last epoch, to the device and to the host.
     bytes: [u64; 2],
     /// Seconds of the median epoch.
@@ -142,6 +168,7 @@ fn train(builder: TrainerBuilder<'_>) -> lapidary::Result<Run> {
     seconds.sort_by(f64::total_cmp);
     Ok(Run {
         tiles: trainer.tiles(),
+        strips: trainer.strips(),
         bytes: last.planned_bytes,
         seconds: seconds[EPOCHS / 2],
         losses: epochs.iter().map(|epoch| epoch.loss).collect(),

@@ -5,14 +5,14 @@
 //! table with the time of each operation in both, summed over tiles, and the rates of the copies.
 //!
 //! ```text
-//! cargo run --release -p lapidary-bench --bin tile_times -- [model=gcn] [hidden=64] [layers=2] [percent=25] DIR...
+//! cargo run --release -p lapidary-bench --bin tile_times -- [model=gcn] [hidden=64] [layers=2] [percent=25] [strips=auto] DIR...
 //! ```
 
 use std::collections::BTreeMap;
 
 use lapidary::kernels::Lane;
 use lapidary::model::ModelConfig;
-use lapidary::{Adam, ByteSize, Dataset, Devices, Model, Trace, Trainer};
+use lapidary::{Adam, ByteSize, Dataset, Devices, Model, Strips, Trace, Trainer};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Epochs of each trainer without a trace, and then with one. The first is left out.
@@ -21,6 +21,7 @@ const TRACED: usize = 5;
 
 fn main() -> lapidary::Result<()> {
     let (mut model, mut hidden, mut layers, mut percents) = ("gcn".to_owned(), 64, 2, vec![25]);
+    let mut strips = Strips::Auto;
     let number = |value: &str| value.parse::<usize>().expect("a number");
     for text in std::env::args().skip(1) {
         match text.split_once('=') {
@@ -28,13 +29,20 @@ fn main() -> lapidary::Result<()> {
             Some(("hidden", value)) => hidden = number(value),
             Some(("layers", value)) => layers = number(value),
             Some(("percent", value)) => percents = value.split(',').map(number).collect(),
-            _ => compare(&text, &model, hidden, layers, &percents)?,
+            Some(("strips", value)) => strips = value.parse().map_or(Strips::Auto, Strips::Exactly),
+            _ => compare(&text, &model, [hidden, layers], &percents, strips)?,
         }
     }
     Ok(())
 }
 
-fn compare(data: &str, model: &str, hidden: usize, layers: usize, percents: &[usize]) -> lapidary::Result<()> {
+fn compare(
+    data: &str,
+    model: &str,
+    [hidden, layers]: [usize; 2],
+    percents: &[usize],
+    strips: Strips,
+) -> lapidary::Result<()> {
     let data = Dataset::load(data)?;
     let mut widths = vec![hidden; layers + 1];
     (widths[0], widths[layers]) = (data.feature_width(), data.class_count());
@@ -46,8 +54,8 @@ fn compare(data: &str, model: &str, hidden: usize, layers: usize, percents: &[us
         let whole = builder().build()?;
         let peak = whole.planned_peak_device_bytes().into_iter().max().unwrap_or(0);
         let memory = ByteSize::b(peak * percent as u64 / 100);
-        let little = builder().device_memory(memory).build()?;
-        println!("\n{name}, {percent} % = {memory}, {} tiles\n", little.tiles());
+        let little = builder().device_memory(memory).strips(strips).build()?;
+        println!("\n{name}, {percent} % = {memory}, {} tiles, {} strips\n", little.tiles(), little.strips());
         report([whole, little])?;
     }
     Ok(())

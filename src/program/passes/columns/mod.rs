@@ -50,8 +50,11 @@ impl Strips {
     }
 }
 
-/// Columns come in multiples of this, so that rows of strips are whole cache lines of 64 bytes.
-const LINE: usize = 16;
+/// Fewest columns of a strip: 64 bytes, a cache line. Narrower rows would waste what a gather reads.
+const LEAST: usize = 16;
+
+/// Columns come in multiples of this: 16 bytes, the widest load of a GPU's thread.
+const UNIT: usize = 4;
 
 /// Returns the program with its wide matrices cut into `strips` strips, or into fewer where they have less than 16 columns for
 /// each; `None` if there is no matrix to cut into that many.
@@ -81,7 +84,7 @@ impl Cuts {
         let strips_of = |tensor: TensorId| {
             let described = program.tensor(tensor);
             let is_matrix = described.ty.rows == RowSpace::Vertices && described.ty.dtype == DType::F32;
-            if is_matrix { most.min(described.ty.width / LINE) } else { 1 }
+            if is_matrix { most.min(described.ty.width / LEAST) } else { 1 }
         };
         let whole: HashSet<usize> = (0..tensors.len()).filter(|&i| strips_of(tensors[i]) < 2).collect();
         let mut gathered: HashSet<usize> = HashSet::new();
@@ -117,8 +120,8 @@ impl Cuts {
 
     /// Returns the columns of a strip of a matrix with this many columns.
     fn columns(&self, tensor: TensorId, width: usize, strip: usize) -> Range<usize> {
-        let (lines, strips) = (width.div_ceil(LINE), self.count(tensor));
-        let end = |strip: usize| (lines * strip / strips * LINE).min(width);
+        let (units, strips) = (width.div_ceil(UNIT), self.count(tensor));
+        let end = |strip: usize| (units * strip / strips * UNIT).min(width);
         end(strip)..end(strip + 1)
     }
 }
