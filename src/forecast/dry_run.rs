@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use lapidary_cost_model::Profile;
 use lapidary_kernels::StorageType;
-use lapidary_planner::memory::{Epoch, Limit, Objective, Policy};
+use lapidary_planner::memory::{Epoch, Objective, Policy};
 
 use super::curve::plan_curve;
 use super::inputs::{Cuts, ForecastInput, Parts};
@@ -206,8 +206,8 @@ impl<'a> DryRun<'a> {
         let variants = subject.variants();
         for &policy in self.tried() {
             known = Known::default();
-            let outcome =
-                self.plan(&subject, policy, device_memory, (Method::default().limit, &variants, &known, 1))?;
+            let method = Method { policy, objective: self.objective, ..Method::default() };
+            let outcome = self.plan(&subject, device_memory, (method, &variants, &known, 1))?;
             at_hand = None;
             let outcome = outcome.map(|planned| {
                 chosen = (planned.variant.number, planned.layout);
@@ -223,8 +223,8 @@ impl<'a> DryRun<'a> {
                 let chosen: Vec<Variant> = chosen.copied().collect();
                 let policy = self.tried().last().copied().unwrap_or(Policy::Optimal);
                 // Layouts are chosen as in a run. The plans themselves are quick: a run may copy a little less.
-                let limit = Method::default().quick().limit;
-                let plan = |memory, tiles| self.plan(&subject, policy, memory, (limit, &chosen, &known, tiles));
+                let method = Method { policy, objective: self.objective, ..Method::default() }.quick();
+                let plan = |memory, tiles| self.plan(&subject, memory, (method, &chosen, &known, tiles));
                 let point = |planned: &PlannedCut, memory| planned.point(&profile, memory, subject.copies);
                 plan_curve(plan, point, (device_memory, at_hand))?
             }
@@ -426,14 +426,12 @@ impl<'a> DryRun<'a> {
     fn plan(
         &self,
         subject: &ForecastInput<'_>,
-        policy: Policy,
         device_memory: u64,
-        (limit, variants, known, least_tiles): (Limit, &[Variant], &Known, usize),
+        (method, variants, known, least_tiles): (Method, &[Variant], &Known, usize),
     ) -> Result<std::result::Result<PlannedCut, u64>> {
         let in_place = self.options.devices.in_place();
         let budget = |i: usize| DeviceBudget { name: format!("device {i}"), capacity_bytes: device_memory, in_place };
         let budgets: Vec<DeviceBudget> = (0..self.part_count() / subject.copies).map(budget).collect();
-        let method = Method { policy, objective: self.objective, limit };
         let epoch = if self.steady { Epoch::Steady } else { Epoch::Cold };
         let choice = Choice {
             variants,

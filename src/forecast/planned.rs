@@ -74,7 +74,7 @@ impl PlannedCut {
             let plan = main.plan.as_ref().map(|(_, plan)| plan);
             let names = |slots: &[Slot]| slots.iter().map(|s| lowered.tensor(*s).name.clone()).collect();
             let step = |action: &Action| StepForecast {
-                op: action.name.clone(),
+                op: action.name.to_string(),
                 store: names(&action.store),
                 evict: names(&action.evict),
                 load: names(&[&action.load[..], &action.ahead].concat()),

@@ -86,7 +86,7 @@ pub struct LoweredTensor {
 #[derive(Clone, Debug)]
 pub struct LoweredStep {
     /// Unique name: that of its first output.
-    pub name: String,
+    pub name: Arc<str>,
     /// The kernel call.
     pub call: Arc<Call>,
     /// Outputs that are the next epoch's value of an input: `(output, input)`.
@@ -108,7 +108,7 @@ impl LoweredStep {
     }
 
     fn new(name: String, call: Call) -> Self {
-        Self { name, call: Arc::new(call), next: Vec::new(), phase: 0, after: Vec::new() }
+        Self { name: name.into(), call: Arc::new(call), next: Vec::new(), phase: 0, after: Vec::new() }
     }
 }
 

@@ -191,7 +191,7 @@ mod tests {
     }
 
     fn names(runs: Runs) -> Vec<String> {
-        runs.finish().into_iter().map(|step| step.name).collect()
+        runs.finish().into_iter().map(|step| step.name.to_string()).collect()
     }
 
     #[test]

@@ -123,7 +123,8 @@ pub(super) fn fit<L: AsRef<[Lowered]>, T>(
     let mut planned = plan(&lowered, budgets, method)?;
     if moves(&planned).all > choice.rate.bytes {
         // A plan for less memory is also one for more.
-        planned = plan(&lowered, &at_most(budgets, choice.capacity_bytes), &quick)?;
+        let method = if method.checks { method.quick_and_checked() } else { quick };
+        planned = plan(&lowered, &at_most(budgets, choice.capacity_bytes), &method)?;
     }
     Ok(match whole {
         Some(whole) if moves(&whole.1).all <= moves(&planned).all => whole,

@@ -13,7 +13,7 @@ use crate::lower::{Lowered, LoweredStep};
 #[derive(Clone, Debug)]
 pub struct Action {
     /// Name of the operation.
-    pub name: String,
+    pub name: Arc<str>,
     /// Index of the step that it runs.
     pub step: usize,
     /// The kernel call.

@@ -53,7 +53,7 @@ impl Tasks {
             })
         };
         let ops = steps.iter().map(|step| Task {
-            name: step.name.clone(),
+            name: step.name.to_string(),
             inputs: step.call.reads().map(&mut id_of).collect(),
             outputs: step.call.writes().map(&mut id_of).collect(),
             next: step.next.iter().map(|&(new, old)| (id_of(new), id_of(old))).collect(),

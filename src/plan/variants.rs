@@ -109,8 +109,11 @@ impl Choice<'_> {
             Some((_, best)) => {
                 // With more effort, a plan copies less, but not always.
                 let planned = plan(&best.lowered, self.budgets, self.method)?;
-                let is_better = moves(&planned).all <= moves(&best.planned).all;
-                Fitted { planned: if is_better { planned } else { best.planned }, ..best }
+                let planned = match moves(&planned).all <= moves(&best.planned).all {
+                    true => planned,
+                    false => plan(&best.lowered, self.budgets, &self.method.quick_and_checked())?,
+                };
+                Fitted { planned, ..best }
             }
             None => first?,
         };

@@ -103,7 +103,7 @@ impl Learner {
         let whole = lower(programs, &Sizes::of(inputs).into(), 0);
         let mut named = BTreeMap::new();
         for phase in &whole.phases {
-            named.extend(phase.steps.iter().map(|step| step.name.clone()).zip(works(&phase.steps)));
+            named.extend(phase.steps.iter().map(|step| step.name.to_string()).zip(works(&phase.steps)));
         }
         let setup = works(&whole.setup);
         let made = whole.tensors.iter().filter(|tensor| tensor.kind == Lifetime::Local);

@@ -9,7 +9,7 @@ use std::ops::Range;
 use pulp::Simd;
 
 use super::prefetch::prefetch;
-use super::sources::{LINE, Sources, TILE};
+use super::sources::{Cursor, LINE, Sources, TILE};
 use super::weights::Weights;
 
 /// A method to sum the columns of a row.
@@ -74,11 +74,12 @@ impl<S: Simd, const N: usize> Columns<S> for Few<N> {
         let mut sums = if fresh { [0.0; N] } else { *out };
         let (offset, indices) = (first, sources.block.indices);
         let later = sources.later(&edges, 1);
+        let (mut here, mut ahead) = (Cursor::<TILED>::new(sources), Cursor::<TILED>::new(sources));
         for (i, &u) in indices.get(edges.clone())?.iter().enumerate() {
             if let Some(&u) = later.get(i) {
-                sources.prefetch::<TILED>(u, offset, 1, N, false);
+                ahead.prefetch(u, offset, 1, N, false);
             }
-            weights.accumulate_few(edges.start + i, &mut sums, sources.from::<TILED>(u, offset)?.first_chunk::<N>()?);
+            weights.accumulate_few(edges.start + i, &mut sums, here.from(u, offset)?.first_chunk::<N>()?);
         }
         *out = sums;
         Some(())
@@ -228,11 +229,12 @@ fn sum<S: Simd, W: Weights, const FULL: usize, const TAIL: bool, const TILED: bo
     let (offset, straddle) = (first, sources.straddle());
     let indices = sources.block.indices;
     let later = sources.later(&edges, lines);
+    let (mut here, mut ahead) = (Cursor::<TILED>::new(sources), Cursor::<TILED>::new(sources));
     for (i, &u) in indices.get(edges.clone())?.iter().enumerate() {
         if let Some(&u) = later.get(i) {
-            sources.prefetch::<TILED>(u, offset, lines, len, straddle);
+            ahead.prefetch(u, offset, lines, len, straddle);
         }
-        let (edge, x) = (edges.start + i, sources.from::<TILED>(u, offset)?);
+        let (edge, x) = (edges.start + i, here.from(u, offset)?);
         let all = if TAIL { x.get(..len)? } else { x.get(..FULL * S::F32_LANES)? };
         weights.accumulate(simd, edge, &mut head, S::as_simd_f32s(all).0.first_chunk::<FULL>()?);
         if TAIL {

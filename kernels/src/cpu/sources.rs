@@ -66,10 +66,61 @@ pub(super) struct Tiles<'a> {
 #[derive(Clone, Copy)]
 struct Tile<'a> {
     cells: &'a [f32],
-    /// Number of cells of the sources before it.
-    before: usize,
+    /// Index of its first source.
+    first: usize,
     /// Index after its last source.
     end: usize,
+}
+
+/// Finds the sources of a row. In a row they ascend, so most are in the same matrix as the one before. `TILED` says whether
+/// there are several matrices.
+pub(super) struct Cursor<'a, const TILED: bool> {
+    sources: Sources<'a>,
+    cells: &'a [f32],
+    /// The first source of the matrix, and its number of sources.
+    first: usize,
+    rows: usize,
+}
+
+impl<'a, const TILED: bool> Cursor<'a, TILED> {
+    pub(super) fn new(sources: Sources<'a>) -> Self {
+        Self { sources, cells: sources.own, first: 0, rows: 0 }
+    }
+
+    /// Returns the columns of source `u` from this offset on.
+    #[inline(always)]
+    pub(super) fn from(&mut self, u: u32, offset: usize) -> Option<&'a [f32]> {
+        let (cells, start) = self.place(u, offset)?;
+        cells.get(start..)
+    }
+
+    /// Returns the matrix with source `u`, and the index of the source's columns from this offset on.
+    #[inline(always)]
+    fn place(&mut self, u: u32, offset: usize) -> Option<(&'a [f32], usize)> {
+        let d = self.sources.d;
+        if !TILED {
+            return Some((self.cells, u as usize * d + offset));
+        }
+        if (u as usize).wrapping_sub(self.first) >= self.rows {
+            let tile = self.sources.tiles?.find(u as usize)?;
+            (self.cells, self.first, self.rows) = (tile.cells, tile.first, tile.end - tile.first);
+        }
+        Some((self.cells, (u as usize).wrapping_sub(self.first) * d + offset))
+    }
+
+    /// Prefetches `len` columns of source `u`, which span `lines` cache lines. If rows `straddle` lines, it also
+    /// prefetches the line that they end in.
+    #[inline(always)]
+    pub(super) fn prefetch(&mut self, u: u32, offset: usize, lines: usize, len: usize, straddle: bool) {
+        // A prefetch may use any address.
+        let Some((from, start)) = self.place(u, offset) else { return };
+        for line in 0..lines {
+            prefetch(from, start.wrapping_add(line * LINE));
+        }
+        if straddle {
+            prefetch(from, start.wrapping_add(len - 1));
+        }
+    }
 }
 
 /// Most ranges of sources for which the matrix is stored. They fit a first-level cache beside the rows.
@@ -79,7 +130,7 @@ impl<'a> Tiles<'a> {
     /// Joins matrices of `d` columns, which all have rows.
     pub(super) fn new(tiles: &[&'a [f32]], d: usize) -> Self {
         let place = |first: &mut usize, cells: &&'a [f32]| {
-            let tile = Tile { cells, before: *first * d, end: *first + cells.len() / d };
+            let tile = Tile { cells, first: *first, end: *first + cells.len() / d };
             *first = tile.end;
             Some(tile)
         };
@@ -148,8 +199,9 @@ impl<'a> Sources<'a> {
         let len = columns.min(TILE * LINE);
         let lines = len.div_ceil(LINE);
         let steps = self.steps_ahead(lines).unwrap_or(0);
+        let mut cursor = Cursor::<TILED>::new(*self);
         for &u in self.block.indices.get(edge..).unwrap_or(&[]).iter().take(steps) {
-            self.prefetch::<TILED>(u, 0, lines, len, self.straddle());
+            cursor.prefetch(u, 0, lines, len, self.straddle());
         }
     }
 
@@ -168,38 +220,6 @@ impl<'a> Sources<'a> {
         let cells = self.cells();
         let steps = if cells <= FAR { ahead(lines) } else { far_ahead(lines) };
         (cells > NEAR).then_some(steps)
-    }
-
-    /// Returns the columns of source `u` from this offset on. `TILED` says whether the sources are in several matrices.
-    #[inline(always)]
-    pub(super) fn from<const TILED: bool>(&self, u: u32, offset: usize) -> Option<&'a [f32]> {
-        let (cells, start) = self.place::<TILED>(u, offset)?;
-        cells.get(start..)
-    }
-
-    /// Returns the matrix with source `u`, and the index of the source's columns from this offset on.
-    #[inline(always)]
-    fn place<const TILED: bool>(&self, u: u32, offset: usize) -> Option<(&'a [f32], usize)> {
-        let start = u as usize * self.d + offset;
-        if !TILED {
-            return Some((self.own, start));
-        }
-        let tile = self.tiles?.find(u as usize)?;
-        Some((tile.cells, start.wrapping_sub(tile.before)))
-    }
-
-    /// Prefetches `len` columns of source `u`, which span `lines` cache lines. If rows `straddle` lines, it also
-    /// prefetches the line that they end in.
-    #[inline(always)]
-    pub(super) fn prefetch<const TILED: bool>(&self, u: u32, offset: usize, lines: usize, len: usize, straddle: bool) {
-        // A prefetch may use any address.
-        let Some((from, start)) = self.place::<TILED>(u, offset) else { return };
-        for line in 0..lines {
-            prefetch(from, start.wrapping_add(line * LINE));
-        }
-        if straddle {
-            prefetch(from, start.wrapping_add(len - 1));
-        }
     }
 
     /// Whether rows may start inside a cache line.
