@@ -4,10 +4,13 @@
 //! one of the threads would wake up to find no task left. On a machine without a spare core it would take time from the
 //! threads that work, and a short kernel would often run on one thread alone.
 
+use std::any::Any;
 use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
 /// A caller and its helper threads.
@@ -67,7 +70,11 @@ pub(crate) fn threads() -> usize {
     Team::current().threads()
 }
 
-/// Calls `f` for every task. Each thread takes the next task when it is free.
+/// Calls `f` for every task. Each thread takes the next task when it is free. A helper that comes after the last task is
+/// not waited for: on a busy machine, it may take longer to wake up than the tasks take.
+///
+/// # Panics
+/// If `f` does.
 pub(crate) fn for_each<T: Send>(tasks: impl ExactSizeIterator<Item = T> + Send, f: impl Fn(T) + Sync) {
     let team = Team::current();
     let helpers = team.threads().min(tasks.len()).saturating_sub(1);
@@ -80,15 +87,109 @@ pub(crate) fn for_each<T: Send>(tasks: impl ExactSizeIterator<Item = T> + Send, 
             f(task);
         }
     };
-    pool.in_place_scope(|scope| {
-        (0..helpers).for_each(|_| scope.spawn(|_| work()));
-        work();
-    });
+    let shared = Shared::new(&work);
+    for _ in 0..helpers {
+        let open = shared.open.clone();
+        pool.spawn(move || open.help());
+    }
+    work();
+    shared.close();
 }
 
 /// Takes the next task. The lock is released before the task runs, so that other threads can take theirs.
 fn next<T>(tasks: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
     tasks.lock().next()
+}
+
+/// Work that helpers may join until it is closed.
+struct Open {
+    state: Mutex<State>,
+    /// Told when the last helper inside is done.
+    is_left: Condvar,
+}
+
+struct State {
+    /// The work; `None` once it is closed.
+    work: Option<&'static (dyn Fn() + Sync)>,
+    /// Number of helpers that run it.
+    inside: usize,
+    /// What a helper panicked with.
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+impl Open {
+    /// Runs the work, unless it is closed.
+    fn help(&self) {
+        let mut state = self.state.lock();
+        let Some(work) = state.work else { return };
+        state.inside += 1;
+        drop(state);
+        let done = catch_unwind(AssertUnwindSafe(work));
+        let mut state = self.state.lock();
+        state.inside -= 1;
+        if let Err(panic) = done {
+            state.panic.get_or_insert(panic);
+        }
+        if state.inside == 0 {
+            self.is_left.notify_one();
+        }
+    }
+
+    /// Lets no helper in any more, and waits for those inside.
+    fn close(&self) -> Option<Box<dyn Any + Send>> {
+        let mut state = self.state.lock();
+        state.work = None;
+        // A helper is mostly about to finish its last task.
+        for _ in 0..SPINS {
+            if state.inside == 0 {
+                break;
+            }
+            drop(state);
+            std::hint::spin_loop();
+            state = self.state.lock();
+        }
+        while state.inside > 0 {
+            self.is_left.wait(&mut state);
+        }
+        state.panic.take()
+    }
+}
+
+/// How often the caller looks whether helpers are done before it sleeps: a few microseconds.
+const SPINS: usize = 200;
+
+/// Borrowed work that helpers may join. It is closed at the latest when it is dropped.
+struct Shared<'w> {
+    open: Arc<Open>,
+    work: PhantomData<&'w (dyn Fn() + Sync)>,
+}
+
+impl<'w> Shared<'w> {
+    fn new(work: &'w (dyn Fn() + Sync)) -> Self {
+        // SAFETY: helpers call the work only between `inside += 1`, which requires that it is not closed, and `inside -= 1`.
+        // `close` takes the work away and returns only when nobody is inside. It is called when `Shared` is dropped, even
+        // in a panic, and `Shared` cannot outlive `'w`. It is private, and no code of this file forgets it.
+        #[allow(unsafe_code)]
+        let work = unsafe { std::mem::transmute::<&'w (dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(work) };
+        let state = State { work: Some(work), inside: 0, panic: None };
+        Self { open: Arc::new(Open { state: Mutex::new(state), is_left: Condvar::new() }), work: PhantomData }
+    }
+
+    /// Waits for the helpers inside.
+    ///
+    /// # Panics
+    /// If one of them did.
+    fn close(self) {
+        if let Some(panic) = self.open.close() {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Drop for Shared<'_> {
+    fn drop(&mut self) {
+        self.open.close();
+    }
 }
 
 #[cfg(test)]
@@ -113,13 +214,53 @@ mod tests {
     }
 
     #[test]
+    fn a_panic_of_a_task_reaches_the_caller_and_the_team_goes_on() {
+        let team = Arc::new(Team::new(3).expect("the host has threads"));
+        team.install(|| {
+            for round in 0..200 {
+                // Each task in turn panics, in whichever thread it runs; the others still borrow `done`.
+                let done = Mutex::new(0);
+                let work = AssertUnwindSafe(|| {
+                    for_each(0..7, |task| {
+                        assert_ne!(task, round % 7, "this is a test");
+                        *done.lock() += 1;
+                    });
+                });
+                assert!(catch_unwind(work).is_err());
+                assert!(*done.lock() <= 6);
+            }
+            let done = Mutex::new(0);
+            for_each(0..7, |_| *done.lock() += 1);
+            assert_eq!(done.into_inner(), 7);
+        });
+    }
+
+    #[test]
+    fn a_helper_that_comes_late_is_not_waited_for() {
+        let team = Arc::new(Team::new(2).expect("the host has threads"));
+        // The only helper is busy until the end of the test.
+        let (free, busy) = std::sync::mpsc::channel::<()>();
+        team.helpers.as_ref().expect("there is one").spawn(move || {
+            let _ = busy.recv();
+        });
+        team.install(|| {
+            for _ in 0..100 {
+                let mut runs = vec![0; 10];
+                for_each(runs.iter_mut(), |runs| *runs += 1);
+                assert_eq!(runs, vec![1; 10]);
+            }
+        });
+        drop(free);
+    }
+
+    #[test]
     fn a_team_is_gone_when_its_work_is_done_or_panics() {
         let (one, three) = (Team::new(1), Team::new(3));
         let (one, three) =
             (Arc::new(one.expect("no thread is needed")), Arc::new(three.expect("the host has threads")));
         three.install(|| {
-            let work = std::panic::AssertUnwindSafe(|| one.install(|| panic!("this is a test")));
-            let thrown = std::panic::catch_unwind(work);
+            let work = AssertUnwindSafe(|| one.install(|| panic!("this is a test")));
+            let thrown = catch_unwind(work);
             assert!(thrown.is_err());
             assert_eq!(threads(), 3);
         });

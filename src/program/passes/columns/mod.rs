@@ -3,10 +3,11 @@
 //! A gather works on each column by itself, and so do row steps. In little memory, a gather over rows that do not fit
 //! loads its sources many times; over a strip that fits, it loads them once. The graph is read once for each strip.
 //!
-//! Only matrices that a gather reads or writes are cut, and those that row steps connect with them (`Cuts`). Where another
-//! operation reads such a matrix, its strips are put side by side; where one makes it, its columns are copied. Products cut the weight to match: a product that makes a strip reads some rows of the weight, and one that
-//! reads strips adds up what each of them gives. Gradients of weights come in parts, which are joined. No sum changes its
-//! order, so the bits are the same.
+//! Only matrices that a gather reads or writes are cut, and those that row steps connect with them (`Cuts`). Where an
+//! operation needs whole rows of such a matrix, its strips are put side by side; where one makes it, columns are copied.
+//! Products cut the weight to match: a product that makes a strip reads some rows of the weight, and one that reads strips
+//! adds up what each of them gives. Gradients of weights come in parts, which are joined. No sum changes its order, so the
+//! bits are the same.
 //!
 //! Operations go strip by strip from one to the next (`write.rs`), so that a strip need not leave the device in between.
 
