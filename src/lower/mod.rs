@@ -192,7 +192,7 @@ impl Phase {
 }
 
 /// Programs bound to the sizes of one part.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Lowered {
     /// All tensors of all phases.
     pub tensors: Vec<LoweredTensor>,

@@ -226,13 +226,7 @@ mod tests {
 
     /// Returns the layout that is chosen if plans copy so many bytes, or do not fit.
     fn chosen(moves: impl Fn(Layout) -> Option<u64>) -> Layout {
-        let lowered = Lowered {
-            tensors: Vec::new(),
-            origins: Default::default(),
-            setup: Vec::new(),
-            phases: vec![Phase::default()],
-            exchanges: Vec::new(),
-        };
+        let lowered = Lowered { phases: vec![Phase::default()], ..Lowered::default() };
         let budget = DeviceBudget { name: "a".into(), capacity_bytes: 100, in_place: false };
         let whole = [ExchangePath::Peer, ExchangePath::Staged].map(|path| Layout { path, ..Layout::from(1) });
         let plan = |tried: &Tried, _: &[DeviceBudget], _: &Method| match moves(tried.0) {

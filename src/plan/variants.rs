@@ -184,13 +184,7 @@ mod tests {
     /// Returns the variant and the order that are chosen, and how many plans that took. `found` has, for each variant, the
     /// bytes that its plan copies, and its seconds; `None` if it does not fit.
     fn chosen(found: &[Option<(u64, f64)>], saved_by_order: u64) -> Result<(usize, TileOrder, usize)> {
-        let lowered = Lowered {
-            tensors: Vec::new(),
-            origins: Default::default(),
-            setup: Vec::new(),
-            phases: vec![Phase::default()],
-            exchanges: Vec::new(),
-        };
+        let lowered = Lowered { phases: vec![Phase::default()], ..Lowered::default() };
         let budget = DeviceBudget { name: "a".into(), capacity_bytes: 100, in_place: false };
         let layouts = [Layout { path: ExchangePath::Host, ..Layout::from(1) }];
         let variants: Vec<Variant> = (0..found.len()).map(|number| Variant { number, strips: 1 }).collect();
