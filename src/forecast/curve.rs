@@ -29,31 +29,33 @@ pub(super) fn plan_curve(
     let point_with = |memory: u64, tiles: usize| Ok(plan(memory, tiles)?.ok().map(|planned| point(&planned, memory)));
     let made = on_all_cores(&memories(least, most, at_hand), |&memory| point_with(memory, 1));
     let mut curve: Vec<CurvePoint> = made.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
+    // With more memory, what is planned for the memory at hand is valid, too.
+    let above = curve.partition_point(|place| place.device_memory < at_hand);
+    let (below, above) = curve.split_at_mut(above);
+    replace_worse(planned, above);
     // More tiles hardly cost anything where there is less memory, so less memory takes no fewer of them.
-    let mut tiles = 1;
-    for place in curve.iter_mut().rev() {
-        let memory = place.device_memory;
-        match planned {
-            Some(planned) if memory < at_hand => tiles = tiles.max(planned.tiles),
-            Some(planned) if !place.is_no_worse_than(&planned) || place.tiles > planned.tiles => {
-                *place = CurvePoint { device_memory: memory, ..planned };
-            }
-            _ => {}
-        }
+    let mut tiles = above.first().or(planned.as_ref()).map_or(1, |place| place.tiles);
+    for place in below.iter_mut().rev() {
         if place.tiles < tiles {
-            *place = point_with(memory, tiles)?.unwrap_or(*place);
+            *place = point_with(place.device_memory, tiles)?.unwrap_or(*place);
         }
         tiles = tiles.max(place.tiles);
     }
-    // A plan for less memory is also valid with more memory, so it replaces a plan that is worse.
-    let mut last: Option<CurvePoint> = None;
-    for place in &mut curve {
-        if let Some(less) = last.filter(|less| !place.is_no_worse_than(less)) {
+    replace_worse(None, &mut curve);
+    Ok(curve)
+}
+
+/// Replaces points that are worse than one with less memory, since a plan for less memory is also valid with more. `first`
+/// has less memory than all.
+fn replace_worse(first: Option<CurvePoint>, points: &mut [CurvePoint]) {
+    let mut last = first;
+    for place in points {
+        let is_worse = |less: &CurvePoint| !place.is_no_worse_than(less) || place.tiles > less.tiles;
+        if let Some(less) = last.filter(is_worse) {
             *place = CurvePoint { device_memory: place.device_memory, ..less };
         }
         last = Some(*place);
     }
-    Ok(curve)
 }
 
 /// Returns the capacities of the curve: the least, the most, and between them capacities at which layouts are compared, from

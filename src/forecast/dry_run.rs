@@ -202,9 +202,12 @@ impl<'a> DryRun<'a> {
         // What the last policy plans, if it fits.
         let mut at_hand = None;
         let variants = subject.variants();
+        // What is known of the last policy is kept for the curve.
+        let mut known = Known::default();
         for &policy in self.tried() {
+            known = Known::default();
             let method = Method { policy, objective: self.objective, ..Method::default() };
-            let outcome = self.plan(&subject, device_memory, (method, &variants, Some(&Known::default()), 1))?;
+            let outcome = self.plan(&subject, device_memory, (method, &variants, &known, 1))?;
             at_hand = None;
             let outcome = outcome.map(|planned| {
                 chosen = (planned.variant.number, planned.layout);
@@ -219,9 +222,9 @@ impl<'a> DryRun<'a> {
                 let chosen = variants.iter().filter(|variant| [0, chosen.0].contains(&variant.number));
                 let chosen: Vec<Variant> = chosen.copied().collect();
                 let policy = self.tried().last().copied().unwrap_or(Policy::Optimal);
-                // Layouts are compared, and plans made, with less effort than in a run, which may copy a little less.
+                // Layouts are chosen as in a run. The plans themselves are quick: a run may copy a little less.
                 let method = Method { policy, objective: self.objective, ..Method::default() }.quick();
-                let plan = |memory, tiles| self.plan(&subject, memory, (method, &chosen, None, tiles));
+                let plan = |memory, tiles| self.plan(&subject, memory, (method, &chosen, &known, tiles));
                 let point = |planned: &PlannedCut, memory| planned.point(&profile, memory, subject.copies);
                 plan_curve(plan, point, (device_memory, at_hand))?
             }
@@ -424,7 +427,7 @@ impl<'a> DryRun<'a> {
         &self,
         subject: &ForecastInput<'_>,
         device_memory: u64,
-        (method, variants, known, least_tiles): (Method, &[Variant], Option<&Known>, usize),
+        (method, variants, known, least_tiles): (Method, &[Variant], &Known, usize),
     ) -> Result<std::result::Result<PlannedCut, u64>> {
         let in_place = self.options.devices.in_place();
         let budget = |i: usize| DeviceBudget { name: format!("device {i}"), capacity_bytes: device_memory, in_place };

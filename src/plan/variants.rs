@@ -42,8 +42,8 @@ pub(crate) struct Fitted<L, T> {
 pub(crate) struct Choice<'a> {
     /// The variants; those with more strips come later.
     pub variants: &'a [Variant],
-    /// What is known about the layouts of the first variant. Without it, fewer plans are made for it.
-    pub known: Option<&'a Known>,
+    /// What is known about the layouts of the first variant.
+    pub known: &'a Known,
     /// The devices.
     pub budgets: &'a [DeviceBudget],
     /// The layouts of whole parts that are possible, the best one first.
@@ -130,7 +130,7 @@ impl Choice<'_> {
         seconds: &mut impl FnMut(&L, &T) -> Result<f64>,
     ) -> Result<Fitted<L, T>> {
         let lower = |layout| lower(variant.number, layout);
-        let known = self.known.filter(|_| variant.number == self.variants[0].number);
+        let known = (variant.number == self.variants[0].number).then_some(self.known);
         let to = Fit {
             budgets: self.budgets,
             whole_layouts: self.layouts,
@@ -190,7 +190,7 @@ mod tests {
         let variants: Vec<Variant> = (0..found.len()).map(|number| Variant { number, strips: 1 }).collect();
         let choice = Choice {
             variants: &variants,
-            known: Some(&Known::default()),
+            known: &Known::default(),
             budgets: std::slice::from_ref(&budget),
             layouts: &layouts,
             method: &Method::default(),

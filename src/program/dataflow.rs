@@ -40,7 +40,7 @@ pub struct OpId(NodeIndex);
 pub struct Program {
     // Invariant: bipartite and acyclic; an edge's weight is the operand's index among the inputs or outputs of its op;
     // all operands have the types that `infer` requires; `origins` has every tensor with an origin.
-    graph: StableDiGraph<Node, u8>,
+    graph: StableDiGraph<Node, u32>,
     nodes_made: u64,
     origins: BTreeMap<Origin, TensorId>,
     outputs: BTreeMap<String, TensorId>,
@@ -95,14 +95,14 @@ impl Program {
         let kind = op.name();
         let node = self.add(Content::Op(op));
         for (place, input) in inputs.iter().enumerate() {
-            self.graph.add_edge(input.0, node, place as u8);
+            self.graph.add_edge(input.0, node, place as u32);
         }
         let name = format!("{kind}.{}", self.graph[node].age);
         let mut outputs = Vec::new();
         for (place, ty) in output_types.into_iter().enumerate() {
             let tensor = Tensor { name: name.clone(), ty, constant, wants_gradient, origin: None };
             let id = self.add(Content::Tensor(tensor));
-            self.graph.add_edge(node, id, place as u8);
+            self.graph.add_edge(node, id, place as u32);
             outputs.push(TensorId(id));
         }
         Ok(outputs)
@@ -134,6 +134,11 @@ impl Program {
     /// Returns the outputs that are the next epoch's value of an input, each with that input.
     pub fn next(&self) -> &BTreeMap<TensorId, TensorId> {
         &self.next
+    }
+
+    /// Makes a tensor without a producer as old as another one, so that what reads it has its place in the order.
+    pub(super) fn make_as_old(&mut self, tensor: TensorId, like: TensorId) {
+        self.graph[tensor.0].age = self.graph[like.0].age;
     }
 
     /// Declares that tiles of what comes before are done with before the operation that makes `output` begins.
@@ -248,7 +253,7 @@ impl Program {
     }
 
     /// Makes an operation read `tensor` as its operand `place`. The type must be that of the previous operand.
-    pub(super) fn set_operand(&mut self, op: OpId, place: u8, tensor: TensorId) {
+    pub(super) fn set_operand(&mut self, op: OpId, place: u32, tensor: TensorId) {
         let edges = self.graph.edges_directed(op.0, Direction::Incoming);
         let edge = edges.filter(|edge| *edge.weight() == place).map(|edge| edge.id()).next();
         if let Some(edge) = edge {
@@ -286,7 +291,7 @@ impl Program {
         });
         self.remove_op(first);
         for (place, operand) in operands.iter().enumerate() {
-            self.graph.add_edge(operand.0, second.0, place as u8);
+            self.graph.add_edge(operand.0, second.0, place as u32);
         }
         self.graph[second.0].content = Content::Op(fused);
         if let Content::Tensor(tensor) = &mut self.graph[output.0].content {
@@ -318,7 +323,7 @@ impl Program {
     }
 
     fn neighbours(&self, node: NodeIndex, direction: Direction) -> Vec<NodeIndex> {
-        let mut found: Vec<(u8, NodeIndex)> = self
+        let mut found: Vec<(u32, NodeIndex)> = self
             .graph
             .edges_directed(node, direction)
             .map(|e| {

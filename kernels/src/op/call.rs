@@ -3,7 +3,7 @@
 pub use lapidary_arrays::NO_LABEL;
 
 use crate::memory::Slot;
-use crate::op::{AttentionPass, BlockSpec, Cost, DType, EdgeWeight, Gather, Move, Op, RowStep, Stored};
+use crate::op::{AttentionPass, BlockSpec, Cost, DType, EdgeWeight, Gather, Linear, Move, Op, RowStep, Stored};
 use crate::random::DropoutKey;
 use crate::storage_type::StorageType;
 
@@ -374,6 +374,9 @@ impl Call {
             }
             (Cost::Nothing, _) => Price::Nothing,
             (Cost::Fixed, _) => Price::Rows { bytes: 0 },
+            (Cost::Rows, _) if matches!(self.op.head(), Op::Linear(Linear::Columns { .. } | Linear::Beside { .. })) => {
+                Price::Rows { bytes: 2 * self.out().row_bytes() }
+            }
             (Cost::Rows | Cost::Gather, _) => {
                 let operands = record.operands().zip(self.head_inputs().iter().chain(&self.outputs));
                 let rows = operands.filter(|(operand, _)| operand.stored == Stored::AsRows);

@@ -111,7 +111,9 @@ fn piece(program: &mut Program, whole: TensorId, rows: &Range<usize>) -> Result<
     let described = program.tensor(whole);
     let origin = described.origin.clone().expect("a parameter and its moments have origins");
     let ty = TensorType { rows: RowSpace::Param(rows.len()), ..described.ty };
-    program.input(Origin::Rows { of: Box::new(origin), first: rows.start }, ty)
+    let piece = program.input(Origin::Rows { of: Box::new(origin), first: rows.start }, ty)?;
+    program.make_as_old(piece, whole);
+    Ok(piece)
 }
 
 /// Replaces an update by those of the pieces.

@@ -106,7 +106,7 @@ pub fn recompute(program: &mut Program, losses: &[TensorId], extent: Extent) -> 
     for &reader in readers {
         for (place, input) in program.inputs(reader).into_iter().enumerate() {
             if let Some(&copy) = copies.get(&input) {
-                program.set_operand(reader, place as u8, copy);
+                program.set_operand(reader, place as u32, copy);
             }
         }
     }

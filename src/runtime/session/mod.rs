@@ -269,7 +269,7 @@ impl Session {
             |lowered: &Vec<Lowered>, (_, main): &(Planned, Planned)| Ok(planned_seconds(&nominal, lowered, main));
         let choice = Choice {
             variants: &variants,
-            known: Some(&Known::default()),
+            known: &Known::default(),
             budgets: &budgets,
             layouts: &layouts,
             method: &method,
