@@ -11,7 +11,7 @@ use crate::plan::grid_down;
 const POINTS: usize = 12;
 
 /// Returns the curve, at capacities from the smallest feasible one to the largest useful one, in about equal ratios. More
-/// memory never takes more time, copies or tiles.
+/// memory never takes more time or copies, and rarely more tiles of as many strips.
 ///
 /// `plan(memory, tiles)` plans for this memory of each device with at least so many tiles; its inner error is the number of
 /// bytes that would be enough. `point` is the point of a plan. `at_hand` is the memory at hand, and the point of what is
@@ -29,18 +29,21 @@ pub(super) fn plan_curve(
     let point_with = |memory: u64, tiles: usize| Ok(plan(memory, tiles)?.ok().map(|planned| point(&planned, memory)));
     let made = on_all_cores(&memories(least, most, at_hand), |&memory| point_with(memory, 1));
     let mut curve: Vec<CurvePoint> = made.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
+    // More tiles hardly cost anything where there is less memory, so less memory takes no fewer of them.
+    let mut more: Option<CurvePoint> = None;
+    for place in curve.iter_mut().rev() {
+        if let Some(planned) = planned.filter(|_| place.device_memory < at_hand) {
+            let is_between = |more: &CurvePoint| more.device_memory < at_hand || more.tiles > planned.tiles;
+            more = more.filter(is_between).or(Some(planned));
+        }
+        if let Some(more) = more.filter(|more| place.strips == more.strips && place.tiles < more.tiles) {
+            *place = point_with(place.device_memory, more.tiles)?.unwrap_or(*place);
+        }
+        more = Some(*place);
+    }
     // With more memory, what is planned for the memory at hand is valid, too.
     let above = curve.partition_point(|place| place.device_memory < at_hand);
-    let (below, above) = curve.split_at_mut(above);
-    replace_worse(planned, above);
-    // More tiles hardly cost anything where there is less memory, so less memory takes no fewer of them.
-    let mut tiles = above.first().or(planned.as_ref()).map_or(1, |place| place.tiles);
-    for place in below.iter_mut().rev() {
-        if place.tiles < tiles {
-            *place = point_with(place.device_memory, tiles)?.unwrap_or(*place);
-        }
-        tiles = tiles.max(place.tiles);
-    }
+    replace_worse(planned, &mut curve[above..]);
     replace_worse(None, &mut curve);
     Ok(curve)
 }
@@ -50,8 +53,7 @@ pub(super) fn plan_curve(
 fn replace_worse(first: Option<CurvePoint>, points: &mut [CurvePoint]) {
     let mut last = first;
     for place in points {
-        let is_worse = |less: &CurvePoint| !place.is_no_worse_than(less) || place.tiles > less.tiles;
-        if let Some(less) = last.filter(is_worse) {
+        if let Some(less) = last.filter(|less| !place.is_no_worse_than(less)) {
             *place = CurvePoint { device_memory: place.device_memory, ..less };
         }
         last = Some(*place);

@@ -14,8 +14,8 @@ use crate::program::{Linear, Op, Origin, RowSpace, TensorType};
 use super::prune::prune;
 
 /// Cuts parameters into pieces where both programs allow it: every reader but the update takes a slice of whole rows, and
-/// the gradient is joined from the parts that belong to these slices. Each piece is updated right after its part of the
-/// gradient is made.
+/// the gradient is joined from the parts that belong to these slices. Each piece is updated before the operations on the next
+/// strip begin.
 ///
 /// # Errors
 /// None for well-formed programs.
@@ -137,11 +137,12 @@ fn update_pieces(program: &mut Program, joined: &Joined) -> Result<(), ProgramEr
             program.set_next(new, of_piece[place]);
         }
         let maker = program.producer(part).expect("a gradient is computed");
-        let order = program.ops();
-        let after = order.iter().skip_while(|&&op| op != maker).nth(1).copied();
         let updated = program.producer(made[0]).expect("it was added");
-        if let Some(after) = after.filter(|&after| after != updated) {
-            program.move_before(updated, after);
+        // In between, operations go through their tiles together.
+        let order = program.ops();
+        let next = order.into_iter().skip_while(|&op| op != maker).find(|&op| op != maker && program.starts_run(op));
+        if let Some(next) = next {
+            program.move_before(updated, next);
         }
     }
     program.remove_op(*update);
