@@ -99,7 +99,7 @@ impl Window {
 ///
 /// # Rounding
 /// All matrices of a call have the same storage type, except sums. The running sum of a windowed gather and the output
-/// of a [`Linear::WeightGrad`](crate::op::Linear::WeightGrad) are f32, and a gather may write f32 whatever it reads.
+/// of a [`Linear::WeightGrad`] are f32, and a gather may write f32 whatever it reads.
 /// Kernels widen numbers to f32 when they read them, compute in f32 (sums over rows in f64), and round once, when they
 /// write a row. On a GPU, an [`Op::Fused`] also writes and rounds its rows after every six steps and, if its head is a
 /// product, before the first step.
