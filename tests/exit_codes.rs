@@ -210,7 +210,7 @@ fn plan_takes_the_devices_of_train() {
     }
     // In the host's memory nothing is copied, whatever the capacity.
     let stdout = a100("cpu", "auto");
-    assert!(stdout.lines().count() >= 3, "{stdout}");
+    assert!(stdout.lines().count() > 3, "{stdout}");
     for line in stdout.lines() {
         assert!(line.contains("\"bytes_to_device\":0,\"bytes_to_host\":0,"), "{line}");
     }

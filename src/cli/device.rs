@@ -107,6 +107,10 @@ pub(super) fn strips(text: &str) -> std::result::Result<Strips, String> {
     count.map(Strips::Exactly).ok_or_else(|| format!("write auto, or a number from 1 to {MOST_STRIPS}"))
 }
 
+/// What is said if a number of strips is asked for and nothing is cut.
+pub(super) const NOTHING_CUT: &str = "--strips cuts nothing: a strip has at least 16 columns, and no matrix that a gather \
+    reads or makes has so many for each; ask for fewer strips, or leave it at auto";
+
 /// Most strips of columns. A gather over more of them would mainly read the graph.
 const MOST_STRIPS: usize = 64;
 

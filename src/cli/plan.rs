@@ -10,7 +10,7 @@ use lapidary_planner::tasks::{TaskGraph, TensorId};
 use lapidary_planner::{check, memory};
 use serde_json::{Value, json};
 
-use super::device::{LayoutArgs, RecomputeArg, strips};
+use super::device::{LayoutArgs, NOTHING_CUT, RecomputeArg, strips};
 use super::failure;
 use super::model::ModelArgs;
 use super::output::{align, count, json_line, one_line, percent, print, say, table};
@@ -282,7 +282,11 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
     }
     let forecast = dry_run.run().map_err(|error| args.device.explained(error))?;
     super::forecast::show(&forecast, args.plan.objective.objective(), args.explain, args.json)?;
-    let fits = forecast.policies.iter().any(|policy| policy.outcome.is_ok());
+    let plans = || forecast.policies.iter().filter_map(|policy| policy.outcome.as_ref().ok());
+    if matches!(args.strips, Strips::Exactly(2..)) && !args.json && plans().any(|plan| plan.strips == 1) {
+        say(NOTHING_CUT);
+    }
+    let fits = plans().next().is_some();
     Ok(if fits { ExitCode::SUCCESS } else { ExitCode::from(failure::DOES_NOT_FIT) })
 }
 

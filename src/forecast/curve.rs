@@ -29,35 +29,28 @@ pub(super) fn plan_curve(
     let point_with = |memory: u64, tiles: usize| Ok(plan(memory, tiles)?.ok().map(|planned| point(&planned, memory)));
     let made = on_all_cores(&memories(least, most, at_hand), |&memory| point_with(memory, 1));
     let mut curve: Vec<CurvePoint> = made.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
+    // What is planned for the memory at hand is compared with the others.
+    let place = curve.partition_point(|point| point.device_memory < at_hand);
+    curve.splice(place..place, planned);
     // More tiles hardly cost anything where there is less memory, so less memory takes no fewer of them.
-    let mut more: Option<CurvePoint> = None;
-    for place in curve.iter_mut().rev() {
-        if let Some(planned) = planned.filter(|_| place.device_memory < at_hand) {
-            let is_between = |more: &CurvePoint| more.device_memory < at_hand || more.tiles > planned.tiles;
-            more = more.filter(is_between).or(Some(planned));
+    for i in (1..curve.len()).rev() {
+        let (less, more) = (curve[i - 1], curve[i]);
+        let is_fixed = planned.is_some() && i - 1 == place;
+        if !is_fixed && less.strips == more.strips && less.tiles < more.tiles {
+            curve[i - 1] = point_with(less.device_memory, more.tiles)?.unwrap_or(less);
         }
-        if let Some(more) = more.filter(|more| place.strips == more.strips && place.tiles < more.tiles) {
-            *place = point_with(place.device_memory, more.tiles)?.unwrap_or(*place);
-        }
-        more = Some(*place);
     }
-    // With more memory, what is planned for the memory at hand is valid, too.
-    let above = curve.partition_point(|place| place.device_memory < at_hand);
-    replace_worse(planned, &mut curve[above..]);
-    replace_worse(None, &mut curve);
+    // A plan for less memory is also valid with more memory, so it replaces a plan that is worse.
+    for i in 1..curve.len() {
+        let less = curve[i - 1];
+        if !curve[i].is_no_worse_than(&less) {
+            curve[i] = CurvePoint { device_memory: curve[i].device_memory, ..less };
+        }
+    }
+    if planned.is_some() {
+        curve.remove(place);
+    }
     Ok(curve)
-}
-
-/// Replaces points that are worse than one with less memory, since a plan for less memory is also valid with more. `first`
-/// has less memory than all.
-fn replace_worse(first: Option<CurvePoint>, points: &mut [CurvePoint]) {
-    let mut last = first;
-    for place in points {
-        if let Some(less) = last.filter(|less| !place.is_no_worse_than(less)) {
-            *place = CurvePoint { device_memory: place.device_memory, ..less };
-        }
-        last = Some(*place);
-    }
 }
 
 /// Returns the capacities of the curve: the least, the most, and between them capacities at which layouts are compared, from
@@ -65,6 +58,9 @@ fn replace_worse(first: Option<CurvePoint>, points: &mut [CurvePoint]) {
 fn memories(least: u64, most: u64, at_hand: u64) -> Vec<u64> {
     let from = least.max(at_hand.min(most) / 8);
     let mut between: Vec<u64> = grid_down(most.saturating_sub(1)).take_while(|memory| *memory > from).collect();
+    if between.is_empty() && least < most {
+        between.push(least + (most - least) / 2);
+    }
     between.reverse();
     let step = between.len().div_ceil(POINTS - 2).max(1);
     // The largest of them are where most is to be gained.

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::lower::{ExchangePath, FeatureData, Inputs, Sizes, Supply, lower};
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::plan::{
-    Choice, DeviceBudget, Fitted, Known, Method, Variant, both, epoch_bytes, plan_work, planned_seconds, works,
+    Choice, DeviceBudget, Fit, Fitted, Known, Method, Variant, both, epoch_bytes, plan_work, planned_seconds, works,
 };
 use crate::profile;
 use crate::program::LevelSizes;
@@ -433,15 +433,15 @@ impl<'a> DryRun<'a> {
         let budget = |i: usize| DeviceBudget { name: format!("device {i}"), capacity_bytes: device_memory, in_place };
         let budgets: Vec<DeviceBudget> = (0..self.part_count() / subject.copies).map(budget).collect();
         let epoch = if self.steady { Epoch::Steady } else { Epoch::Cold };
-        let choice = Choice {
-            variants,
-            known,
+        let to = Fit {
             budgets: &budgets,
-            layouts: &subject.layouts,
+            whole_layouts: &subject.layouts,
             method: &method,
             weighs: method.weighs(&epoch),
+            known: Some(known),
             least_tiles,
         };
+        let choice = Choice { variants, to };
         // As in a run.
         let nominal = profile::nominal(&self.profile_name());
         let fitted = choice.fit_best(

@@ -27,8 +27,7 @@ impl<'a> Table<'a> {
         let mut origins: BTreeMap<Origin, Vec<Slot>> = BTreeMap::new();
         // Pieces of the same whole are ordered by their first row.
         for (origin, slots) in self.origins {
-            let whole = if let Origin::Rows { of, .. } = origin { *of } else { origin };
-            origins.entry(whole).or_default().extend(slots);
+            origins.entry(origin.whole().clone()).or_default().extend(slots);
         }
         (self.tensors, origins)
     }
@@ -183,8 +182,7 @@ impl<'a> Table<'a> {
             DType::Bf16 => Contents::Rounded(origin.clone()),
             _ => Contents::Origin(origin.clone()),
         });
-        let whole = if let Origin::Rows { of, .. } = origin { of } else { origin };
-        let slots = match whole {
+        let slots = match origin.whole() {
             Origin::Moment { .. } => self.windows(name, ty, kind),
             _ => self.tiles(name, ty, kind, contents),
         };

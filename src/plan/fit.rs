@@ -21,14 +21,15 @@ pub(crate) struct Moved {
 pub(crate) type Moves<T> = fn(&T) -> Moved;
 
 /// What a program is fitted to.
-pub(super) struct Fit<'a> {
+#[derive(Clone, Copy)]
+pub(crate) struct Fit<'a> {
     /// The devices.
     pub budgets: &'a [DeviceBudget],
     /// The layouts of whole parts that are possible, the best one first.
     pub whole_layouts: &'a [Layout],
     /// Settings of the planner.
     pub method: &'a Method,
-    /// Whether layouts are compared by what they copy.
+    /// Whether layouts are compared by what they copy: see [`Method::weighs`].
     pub weighs: bool,
     /// What earlier fits found out, for the same programs, policy and devices but for their memory. Without it, fewer
     /// plans are made, and more memory may mean more tiles.

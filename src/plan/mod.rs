@@ -27,7 +27,7 @@ pub use crate::lower::{ExchangePath, Layout};
 pub use cost::works;
 pub(crate) use count::{Known, grid_down};
 use fit::excess;
-pub(crate) use fit::{both, epoch_bytes};
+pub(crate) use fit::{Fit, both, epoch_bytes};
 pub use script::{Action, Script};
 pub use seconds::call_seconds;
 pub(crate) use seconds::planned_seconds;

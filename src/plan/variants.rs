@@ -1,6 +1,5 @@
 //! Chooses among programs with the same results, such as those that make tensors again: the one of least predicted time.
 
-use super::count::Known;
 use super::fit::{Fit, Moves, excess, fit};
 use super::{DeviceBudget, Layout, Method};
 use crate::error::{Error, Result};
@@ -42,18 +41,8 @@ pub(crate) struct Fitted<L, T> {
 pub(crate) struct Choice<'a> {
     /// The variants; those with more strips come later.
     pub variants: &'a [Variant],
-    /// What is known about the layouts of the first variant.
-    pub known: &'a Known,
-    /// The devices.
-    pub budgets: &'a [DeviceBudget],
-    /// The layouts of whole parts that are possible, the best one first.
-    pub layouts: &'a [Layout],
-    /// Settings of the planner.
-    pub method: &'a Method,
-    /// Whether layouts are compared by what they copy: see [`Method::weighs`].
-    pub weighs: bool,
-    /// Fewest tiles.
-    pub least_tiles: usize,
+    /// What they are fitted to. What is known is that of the first variant.
+    pub to: Fit<'a>,
 }
 
 impl Choice<'_> {
@@ -72,10 +61,10 @@ impl Choice<'_> {
         moves: Moves<T>,
         mut seconds: impl FnMut(&L, &T) -> Result<f64>,
     ) -> Result<Fitted<L, T>> {
-        let mut first = self.fit_one(self.variants[0], self.method, &mut lower, &mut plan, moves, &mut seconds);
+        let mut first = self.fit_one(self.variants[0], self.to.method, &mut lower, &mut plan, moves, &mut seconds);
         match &first {
-            Ok(first) if self.weighs && moves(&first.planned).swapped > 0 => {}
-            Err(Error::DoesNotFit { .. }) if self.weighs => {}
+            Ok(first) if self.to.weighs && moves(&first.planned).swapped > 0 => {}
+            Err(Error::DoesNotFit { .. }) if self.to.weighs => {}
             _ => return first,
         }
         let mut best: Option<(f64, Fitted<L, T>)> = None;
@@ -86,7 +75,7 @@ impl Choice<'_> {
                 break;
             }
             strips = variant.strips;
-            match (self.fit_one(variant, &self.method.quick(), &mut lower, &mut plan, moves, &mut seconds), &first) {
+            match (self.fit_one(variant, &self.to.method.quick(), &mut lower, &mut plan, moves, &mut seconds), &first) {
                 (Ok(fitted), Ok(first)) if moves(&fitted.planned).all > moves(&first.planned).all => {}
                 (Ok(fitted), _) => {
                     let takes = seconds(&fitted.lowered, &fitted.planned)?;
@@ -108,10 +97,10 @@ impl Choice<'_> {
         let chosen = match best.filter(|(takes, _)| *takes < most) {
             Some((_, best)) => {
                 // With more effort, a plan copies less, but not always.
-                let planned = plan(&best.lowered, self.budgets, self.method)?;
+                let planned = plan(&best.lowered, self.to.budgets, self.to.method)?;
                 let planned = match moves(&planned).all <= moves(&best.planned).all {
                     true => planned,
-                    false => plan(&best.lowered, self.budgets, &self.method.quick_and_checked())?,
+                    false => plan(&best.lowered, self.to.budgets, &self.to.method.quick_and_checked())?,
                 };
                 Fitted { planned, ..best }
             }
@@ -130,15 +119,8 @@ impl Choice<'_> {
         seconds: &mut impl FnMut(&L, &T) -> Result<f64>,
     ) -> Result<Fitted<L, T>> {
         let lower = |layout| lower(variant.number, layout);
-        let known = (variant.number == self.variants[0].number).then_some(self.known);
-        let to = Fit {
-            budgets: self.budgets,
-            whole_layouts: self.layouts,
-            method,
-            weighs: self.weighs,
-            known,
-            least_tiles: self.least_tiles,
-        };
+        let known = self.to.known.filter(|_| variant.number == self.variants[0].number);
+        let to = Fit { method, known, ..self.to };
         let (lowered, planned, layout) = fit(&to, lower, plan, moves, seconds)?;
         Ok(Fitted { variant, lowered, planned, layout })
     }
@@ -156,7 +138,7 @@ impl Choice<'_> {
         }
         let layout = Layout { order: TileOrder::Serpentine, ..fitted.layout };
         let lowered = lower(fitted.variant.number, layout)?;
-        match plan(&lowered, self.budgets, self.method) {
+        match plan(&lowered, self.to.budgets, self.to.method) {
             Ok(planned) if moves(&planned).all < moves(&fitted.planned).all => {
                 Ok(Fitted { lowered, planned, layout, ..fitted })
             }
@@ -168,6 +150,7 @@ impl Choice<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::count::Known;
     use super::super::does_not_fit;
     use super::super::fit::Moved;
     use super::*;
@@ -188,15 +171,15 @@ mod tests {
         let budget = DeviceBudget { name: "a".into(), capacity_bytes: 100, in_place: false };
         let layouts = [Layout { path: ExchangePath::Host, ..Layout::from(1) }];
         let variants: Vec<Variant> = (0..found.len()).map(|number| Variant { number, strips: 1 }).collect();
-        let choice = Choice {
-            variants: &variants,
-            known: &Known::default(),
+        let to = Fit {
             budgets: std::slice::from_ref(&budget),
-            layouts: &layouts,
+            whole_layouts: &layouts,
             method: &Method::default(),
             weighs: true,
+            known: Some(&Known::default()),
             least_tiles: 1,
         };
+        let choice = Choice { variants: &variants, to };
         let mut plans = 0;
         let fitted = choice.fit_best(
             |variant, layout| Ok(Tried(variant, layout, vec![lowered.clone()])),

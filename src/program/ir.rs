@@ -107,13 +107,14 @@ impl Origin {
         matches!(self, Self::Parameter(_)) || self.is_embedding()
     }
 
+    /// Returns the origin of which it has some rows; itself if it has all.
+    pub fn whole(&self) -> &Self {
+        if let Self::Rows { of, .. } = self { of } else { self }
+    }
+
     /// Whether it is carried from epoch to epoch.
     pub fn is_carried(&self) -> bool {
-        match self {
-            Self::Rows { of, .. } => of.is_carried(),
-            Self::Parameter(_) | Self::Moment { .. } | Self::Clock | Self::LearningRate => true,
-            _ => false,
-        }
+        matches!(self.whole(), Self::Parameter(_) | Self::Moment { .. } | Self::Clock | Self::LearningRate)
     }
 
     /// Whether it changes from one run to the next.

@@ -62,24 +62,15 @@ pub(super) fn launch(slots: &Open<'_>, op: Linear, call: &Call, steps: &[RowWork
             Ok(())
         }
         Linear::Transpose => transpose(x.view(), slots.mat_mut(out)?.view()),
-        Linear::Slice(cut) => {
-            slice(x.view(), cut, slots.mat_mut(out)?.view());
+        Linear::Slice(_) | Linear::Columns { .. } => {
+            let rectangle = op.rectangle(first.rows).expect("it copies one");
+            slice(x.view(), rectangle, slots.mat_mut(out)?.view());
             Ok(())
         }
-        Linear::Join(grid) => {
+        Linear::Join(_) | Linear::Beside { .. } => {
             let parts = call.inputs.iter().map(|&part| slots.mat(part)).collect::<Result<Vec<_>>>()?;
             let parts: Vec<MatView<'_>> = parts.iter().map(|part| part.view()).collect();
-            join(&parts, grid, slots.mat_mut(out)?.view());
-            Ok(())
-        }
-        Linear::Columns { first, .. } => {
-            columns(x.view(), first, slots.mat_mut(out)?.view());
-            Ok(())
-        }
-        Linear::Beside { .. } => {
-            let strips = call.inputs.iter().map(|&strip| slots.mat(strip)).collect::<Result<Vec<_>>>()?;
-            let strips: Vec<MatView<'_>> = strips.iter().map(|strip| strip.view()).collect();
-            beside(&strips, slots.mat_mut(out)?.view());
+            join(&parts, op.grid(out.rows).expect("it joins one"), slots.mat_mut(out)?.view());
             Ok(())
         }
     }
@@ -299,51 +290,30 @@ pub fn column_sum(x: MatView<'_>, out: &mut [f32]) -> Result<()> {
 
 /// Copies a rectangle of `x`, whose size was checked.
 fn slice(x: MatView<'_>, Slice { first, shape: [_, cols] }: Slice, mut out: MatMut<'_>) {
-    if cols > 0 {
-        let rows = x.data().chunks_exact(x.cols()).skip(first[0]);
-        out.data()
-            .chunks_exact_mut(cols)
+    for_rows(out.data(), cols, |row, out| {
+        let rows = x.data().chunks_exact(x.cols().max(1)).skip(first[0] + row);
+        out.chunks_exact_mut(cols.max(1))
             .zip(rows)
             .for_each(|(out, row)| out.copy_from_slice(&row[first[1]..][..cols]));
-    }
-}
-
-/// Copies the columns of `x` from `first` on, as many as `out` has.
-fn columns(x: MatView<'_>, first: usize, mut out: MatMut<'_>) {
-    let cols = out.cols();
-    for_rows(out.data(), cols, |first_row, out| {
-        let rows = x.data().chunks_exact(x.cols().max(1)).skip(first_row);
-        out.chunks_exact_mut(cols.max(1)).zip(rows).for_each(|(out, row)| out.copy_from_slice(&row[first..][..cols]));
-    });
-}
-
-/// Puts strips of columns side by side, whose sizes were checked.
-fn beside(strips: &[MatView<'_>], mut out: MatMut<'_>) {
-    let cols = out.cols();
-    for_rows(out.data(), cols, |first_row, out| {
-        for (r, row) in (first_row..).zip(out.chunks_exact_mut(cols.max(1))) {
-            let mut rest = row;
-            for strip in strips {
-                let (to, after) = rest.split_at_mut(strip.cols());
-                to.copy_from_slice(&strip.data()[r * strip.cols()..][..strip.cols()]);
-                rest = after;
-            }
-        }
     });
 }
 
 /// Puts the parts of a grid together, whose sizes were checked.
-fn join(parts: &[MatView<'_>], grid: Grid, mut out: MatMut<'_>) {
-    let mut rows = out.data().chunks_exact_mut(grid.shape[1].max(1));
-    for parts in parts.chunks(grid.parts[1].max(1)) {
-        for (r, row) in rows.by_ref().take(parts[0].rows()).enumerate() {
-            let mut rest = row;
-            for part in parts {
-                let (to, after) = rest.split_at_mut(part.cols());
-                to.copy_from_slice(&part.data()[r * part.cols()..][..part.cols()]);
-                rest = after;
+fn join(parts: &[MatView<'_>], Grid { shape: [_, cols], parts: [_, across] }: Grid, mut out: MatMut<'_>) {
+    let mut rest = out.data();
+    for parts in parts.chunks(across.max(1)) {
+        let (rows, after) = std::mem::take(&mut rest).split_at_mut(parts[0].rows() * cols);
+        rest = after;
+        for_rows(rows, cols, |first, rows| {
+            for (r, row) in (first..).zip(rows.chunks_exact_mut(cols.max(1))) {
+                let mut rest = row;
+                for part in parts {
+                    let (to, after) = rest.split_at_mut(part.cols());
+                    to.copy_from_slice(&part.data()[r * part.cols()..][..part.cols()]);
+                    rest = after;
+                }
             }
-        }
+        });
     }
 }
 

@@ -44,12 +44,10 @@ impl Plan<'_> {
             Linear::ColumnSum => self.column_sum(first, out),
             Linear::Round => self.round(first, out),
             Linear::Transpose => self.transpose(first, out),
-            Linear::Slice(cut) => self.slice(first, cut, out),
-            Linear::Join(grid) => self.join(call, grid),
-            Linear::Columns { first: column, count } => {
-                self.slice(first, Slice { first: [0, column], shape: [first.rows, count] }, out)
+            Linear::Slice(_) | Linear::Columns { .. } => {
+                self.slice(first, op.rectangle(first.rows).expect("it copies one"), out)
             }
-            Linear::Beside { strips, cols } => self.join(call, Grid { shape: [out.rows, cols], parts: [1, strips] }),
+            Linear::Join(_) | Linear::Beside { .. } => self.join(call, op.grid(out.rows).expect("it joins one")),
         }
     }
 

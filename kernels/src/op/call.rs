@@ -3,7 +3,7 @@
 pub use lapidary_arrays::NO_LABEL;
 
 use crate::memory::Slot;
-use crate::op::{AttentionPass, BlockSpec, Cost, DType, EdgeWeight, Gather, Linear, Move, Op, RowStep, Stored};
+use crate::op::{AttentionPass, BlockSpec, Cost, DType, EdgeWeight, Gather, Move, Op, RowStep, Stored};
 use crate::random::DropoutKey;
 use crate::storage_type::StorageType;
 
@@ -99,7 +99,7 @@ impl Window {
 ///
 /// # Rounding
 /// All matrices of a call have the same storage type, except sums. The running sum of a windowed gather and the output
-/// of a [`Linear::WeightGrad`] are f32, and a gather may write f32 whatever it reads.
+/// of a [`Linear::WeightGrad`](crate::op::Linear::WeightGrad) are f32, and a gather may write f32 whatever it reads.
 /// Kernels widen numbers to f32 when they read them, compute in f32 (sums over rows in f64), and round once, when they
 /// write a row. On a GPU, an [`Op::Fused`] also writes and rounds its rows after every six steps and, if its head is a
 /// product, before the first step.
@@ -374,9 +374,7 @@ impl Call {
             }
             (Cost::Nothing, _) => Price::Nothing,
             (Cost::Fixed, _) => Price::Rows { bytes: 0 },
-            (Cost::Rows, _) if matches!(self.op.head(), Op::Linear(Linear::Columns { .. } | Linear::Beside { .. })) => {
-                Price::Rows { bytes: 2 * self.out().row_bytes() }
-            }
+            (Cost::Copy, _) => Price::Rows { bytes: 2 * self.out().row_bytes() },
             (Cost::Rows | Cost::Gather, _) => {
                 let operands = record.operands().zip(self.head_inputs().iter().chain(&self.outputs));
                 let rows = operands.filter(|(operand, _)| operand.stored == Stored::AsRows);

@@ -48,7 +48,7 @@ pub enum Linear {
     },
 }
 
-/// A rectangle of a parameter.
+/// A rectangle of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// The first row and column.
@@ -57,7 +57,7 @@ pub struct Slice {
     pub shape: [usize; 2],
 }
 
-/// A parameter that is cut into a grid of parts.
+/// A matrix that is cut into a grid of parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Number of rows and columns of the whole.
@@ -163,7 +163,7 @@ static SLICE: Record = Record {
     outputs: &[of(F32, "out", MadeRows, MadeCols)],
     cost: Cost::Fixed,
     reference: |given| {
-        let Slice { first, shape } = given.slice();
+        let Slice { first, shape } = given.rectangle();
         vec![reference::slice(&given.mat(0), first, shape).into()]
     },
     ..PLAIN
@@ -186,22 +186,17 @@ static COLUMNS: Record = Record {
     name: "columns",
     inputs: &[of(F32, "x", N, D)],
     outputs: &[of(F32, "out", N, MadeCols)],
-    reference: |given| {
-        let (x, [_, cols]) = (given.mat(0), given.made());
-        vec![reference::slice(&x, [0, given.first_column()], [x.rows, cols]).into()]
-    },
-    ..PLAIN
+    cost: Cost::Copy,
+    ..SLICE
 };
 
 static BESIDE: Record = Record {
     name: "beside",
     inputs: &[of(F32, "strip", N, Any)],
     outputs: &[of(F32, "out", N, MadeCols)],
-    reference: |given| {
-        let strips: Vec<_> = (0..given.count_operands()).map(|strip| given.mat(strip)).collect();
-        vec![reference::join(&strips, strips.len()).into()]
-    },
-    ..PLAIN
+    linear: false,
+    cost: Cost::Copy,
+    ..JOIN
 };
 
 impl Linear {
@@ -211,6 +206,24 @@ impl Linear {
             Self::Slice(Slice { shape, .. }) | Self::Join(Grid { shape, .. }) => shape.map(Some),
             Self::Columns { count: cols, .. } | Self::Beside { cols, .. } => [None, Some(cols)],
             _ => [None, None],
+        }
+    }
+
+    /// Returns the rectangle that the operation copies from an operand with this many rows, if it does.
+    pub(crate) fn rectangle(&self, rows: usize) -> Option<Slice> {
+        match *self {
+            Self::Slice(slice) => Some(slice),
+            Self::Columns { first, count } => Some(Slice { first: [0, first], shape: [rows, count] }),
+            _ => None,
+        }
+    }
+
+    /// Returns the grid from which the operation joins an output with this many rows, if it does.
+    pub(crate) fn grid(&self, rows: usize) -> Option<Grid> {
+        match *self {
+            Self::Join(grid) => Some(grid),
+            Self::Beside { strips, cols } => Some(Grid { shape: [rows, cols], parts: [1, strips] }),
+            _ => None,
         }
     }
 

@@ -216,42 +216,28 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// Returns the rectangle that a slice copies.
+    /// Returns the rectangle that the operation copies.
     ///
     /// # Panics
-    /// If the operation is not a slice.
-    pub fn slice(&self) -> Slice {
-        match *self.op {
-            Op::Linear(Linear::Slice(slice)) => slice,
-            ref op => panic!("{op:?} is no slice"),
-        }
+    /// If it copies none.
+    pub fn rectangle(&self) -> Slice {
+        let rectangle = self.linear().rectangle(self.call.inputs[0].rows);
+        rectangle.unwrap_or_else(|| panic!("{:?} copies no rectangle", self.op))
     }
 
-    /// Returns the first of the columns that are copied.
+    /// Returns the grid of the parts that the operation joins.
     ///
     /// # Panics
-    /// If the operation does not copy columns.
-    pub fn first_column(&self) -> usize {
-        match *self.op {
-            Op::Linear(Linear::Columns { first, .. }) => first,
-            ref op => panic!("{op:?} copies no columns"),
-        }
-    }
-
-    /// Returns the number of rows and columns of the output.
-    pub fn made(&self) -> [usize; 2] {
-        let out = self.call.out();
-        [out.rows, out.cols]
-    }
-
-    /// Returns the grid of a join.
-    ///
-    /// # Panics
-    /// If the operation is not a join.
+    /// If it joins none.
     pub fn grid(&self) -> Grid {
+        let grid = self.linear().grid(self.call.out().rows);
+        grid.unwrap_or_else(|| panic!("{:?} joins no parts", self.op))
+    }
+
+    fn linear(&self) -> Linear {
         match *self.op {
-            Op::Linear(Linear::Join(grid)) => grid,
-            ref op => panic!("{op:?} is no join"),
+            Op::Linear(op) => op,
+            ref op => panic!("{op:?} is none of these operations"),
         }
     }
 

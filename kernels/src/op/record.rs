@@ -165,6 +165,8 @@ pub enum Cost {
     Rows,
     /// The bytes of its operands, which do not depend on the vertices.
     Fixed,
+    /// The bytes of its output, which it reads from its operands and writes.
+    Copy,
     /// The edges of its block.
     Gather,
     /// The multiplications of a product: the rows of the first operand times the columns of the two operands below.

@@ -6,7 +6,7 @@
 use super::call::{BlockSlots, Call, Mat, Window};
 use super::record::{Dim, Domain, Operand, Row, Stored};
 use super::types::{BlockSpec, DType, RowSpace, TensorType};
-use super::{Grid, Linear, Op, RowStep, Slice};
+use super::{Grid, Op, RowStep, Slice};
 use crate::error::{Error, Result};
 
 /// A size: a number, or a row space whose row count is not known before lowering.
@@ -341,44 +341,28 @@ impl Call {
         self.check_sources(call)
     }
 
-    /// Checks the shapes of a slice, of the parts of a grid, and of strips of columns.
+    /// Checks the shapes of a copied rectangle, and of the parts of a grid.
     fn check_parts(&self, call: &'static str) -> Result<()> {
         let same = |operand, want: [usize; 2], got: [usize; 2]| crate::error::check_shape(call, operand, want, got);
         let shape = |mat: &Mat| [mat.rows, mat.cols];
         let Op::Linear(op) = self.op else { return Ok(()) };
-        let [rows, cols] = op.made();
-        let Some(cols) = cols else { return Ok(()) };
-        let made = [rows.unwrap_or(self.out().rows), cols];
-        same("out", made, shape(&self.out()))?;
-        match op {
-            Linear::Columns { first, count } => {
-                let [rows, have_cols] = shape(&self.inputs[0]);
-                same("x", [rows, have_cols.max(first.saturating_add(count))], [rows, have_cols])
-            }
-            Linear::Beside { strips, .. } => {
-                same("strips", [strips, made[1]], [self.inputs.len(), made[1]])?;
-                self.inputs.iter().try_for_each(|strip| same("strip", [made[0], strip.cols], shape(strip)))?;
-                let cols = self.inputs.iter().fold(0, |cols: usize, strip| cols.saturating_add(strip.cols));
-                same("strips", made, [made[0], cols])
-            }
-            Linear::Slice(Slice { first, shape: [rows, cols] }) => {
-                let [have_rows, have_cols] = shape(&self.inputs[0]);
-                let end = [first[0].saturating_add(rows), first[1].saturating_add(cols)];
-                same("x", [have_rows.max(end[0]), have_cols.max(end[1])], [have_rows, have_cols])
-            }
-            Linear::Join(Grid { parts: [down, across], .. }) => {
-                same("parts", [down, across], [self.inputs.len() / across.max(1), across])?;
-                let mut whole = [0usize; 2];
-                for parts in self.inputs.chunks(across.max(1)) {
-                    let cols = parts.iter().fold(0, |cols: usize, part| cols.saturating_add(part.cols));
-                    whole = [whole[0].saturating_add(parts[0].rows), cols];
-                    parts.iter().try_for_each(|part| same("part", [parts[0].rows, part.cols], shape(part)))?;
-                    same("parts", [whole[0], made[1]], whole)?;
-                }
-                same("parts", made, whole)
-            }
-            _ => Ok(()),
+        if let Some(Slice { first, shape: [rows, cols] }) = op.rectangle(self.inputs[0].rows) {
+            same("out", [rows, cols], shape(&self.out()))?;
+            let [have_rows, have_cols] = shape(&self.inputs[0]);
+            let end = [first[0].saturating_add(rows), first[1].saturating_add(cols)];
+            same("x", [have_rows.max(end[0]), have_cols.max(end[1])], [have_rows, have_cols])?;
         }
+        let Some(Grid { shape: made, parts: [down, across] }) = op.grid(self.out().rows) else { return Ok(()) };
+        same("out", made, shape(&self.out()))?;
+        same("parts", [down, across], [self.inputs.len() / across.max(1), across])?;
+        let mut whole = [0usize; 2];
+        for parts in self.inputs.chunks(across.max(1)) {
+            let cols = parts.iter().fold(0, |cols: usize, part| cols.saturating_add(part.cols));
+            whole = [whole[0].saturating_add(parts[0].rows), cols];
+            parts.iter().try_for_each(|part| same("part", [parts[0].rows, part.cols], shape(part)))?;
+            same("parts", [whole[0], made[1]], whole)?;
+        }
+        same("parts", made, whole)
     }
 
     fn check_stored(&self, call: &'static str) -> Result<()> {

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::args::TrainArgs;
 use crate::bind::uses_edge_weights;
+use crate::cli::device::NOTHING_CUT;
 use crate::cli::output::{self, align, facts, json_line, percent, print, say, seconds, table};
 use crate::dataset::{Dataset, TEST, TRAIN, VAL};
 use crate::error::Result;
@@ -144,9 +145,7 @@ pub(super) fn say_what_is_cut(trainer: &Trainer, asked: Strips) {
     };
     match (what, asked) {
         (Some(what), Strips::Auto) => say(format_args!("{what}, because the memory is small")),
-        (None, Strips::Exactly(2..)) => {
-            say("--strips cuts nothing: no matrix that a gather reads or makes has 16 columns for each strip")
-        }
+        (None, Strips::Exactly(2..)) => say(NOTHING_CUT),
         (Some(what), _) => say(what),
         (None, _) => {}
     }

@@ -21,7 +21,7 @@ use super::trace::{Span, Trace};
 use crate::error::{Error, NotFinite, Result};
 use crate::lower::{Inputs, Lowered, Supply, Tiling, lower_in_order};
 use crate::plan::{
-    Choice, DeviceBudget, ExchangePath, Fitted, Known, Layout, Method, Planned, Script, Sequence, Variant, both,
+    Choice, DeviceBudget, ExchangePath, Fit, Fitted, Known, Layout, Method, Planned, Script, Sequence, Variant, both,
     epoch_bytes, plan_sequence, planned_seconds,
 };
 use crate::profile;
@@ -267,15 +267,15 @@ impl Session {
         let nominal = profile::nominal(&name);
         let seconds =
             |lowered: &Vec<Lowered>, (_, main): &(Planned, Planned)| Ok(planned_seconds(&nominal, lowered, main));
-        let choice = Choice {
-            variants: &variants,
-            known: &Known::default(),
+        let to = Fit {
             budgets: &budgets,
-            layouts: &layouts,
+            whole_layouts: &layouts,
             method: &method,
             weighs: method.weighs(&epoch),
+            known: Some(&Known::default()),
             least_tiles: 1,
         };
+        let choice = Choice { variants: &variants, to };
         let fitted = known.map_or_else(|| choice.fit_best(&mut lower_all, plan_all, epoch_bytes, seconds), Ok)?;
         let Fitted { variant, lowered, planned: (setup, main), layout } = fitted;
         let keep = kept(&lowered);

@@ -29,7 +29,7 @@ pub enum Strips {
     /// As many as cost least.
     #[default]
     Auto,
-    /// This number, or fewer where a matrix has less than 16 columns for each.
+    /// This number; fewer where a matrix has less than 16 columns for each. If no matrix has enough, none is cut.
     Exactly(usize),
 }
 
