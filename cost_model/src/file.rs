@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::feature::FEATURES;
+use crate::feature::{FEATURES, Features};
 use crate::model::{CostModel, Learned};
 use crate::op::{Operation, Weights};
 use crate::profile::{Profile, ProfileError};
@@ -56,7 +56,7 @@ struct Entry {
     op: Operation,
     per_call_s: f64,
     per_feature_s: [f64; FEATURES.len()],
-    samples: Vec<Sample>,
+    samples: Vec<Sample<Features>>,
 }
 
 impl CostModel {

@@ -6,6 +6,8 @@
 //! ([`CostModel::refit`]). A [`RangeCost`] is a cost that a splitter can query for any range; it borrows the sums and
 //! copies nothing.
 //!
+//! [`KernelTimes`] predicts single kernel calls from what they do ([`KernelWork`]), for forecasts of whole epochs.
+//!
 //! ```
 //! use lapidary_cost_model::{CostModel, FeatureSums, Operation, Profile, Work};
 //!
@@ -28,7 +30,10 @@ mod error;
 mod feature;
 mod file;
 mod fit;
+mod kernel_times;
+mod kernel_work;
 mod model;
+mod nnls;
 mod op;
 mod profile;
 mod range_cost;
@@ -40,6 +45,8 @@ pub mod calibration;
 pub use error::SumsError;
 pub use feature::{FEATURES, Feature, Features};
 pub use file::FileError;
+pub use kernel_times::{Estimate, KernelTimes, KernelTimesError};
+pub use kernel_work::{KernelWork, QUANTITIES, Quantity};
 pub use model::{CostModel, SampleError};
 pub use op::{Operation, Work};
 pub use profile::{Profile, ProfileError};

@@ -37,7 +37,7 @@ pub struct CostModel {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Learned {
     pub(crate) weights: Weights,
-    pub(crate) samples: Vec<Sample>,
+    pub(crate) samples: Vec<Sample<Features>>,
 }
 
 impl CostModel {

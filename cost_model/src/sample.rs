@@ -4,26 +4,24 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::feature::Features;
-
 /// Number of latest measurements of a range that count: that many epochs, if the ranges stay the same.
 const RECENT: usize = 9;
 
 /// Most ranges that are kept. More would slow the fit without improving it.
 pub(crate) const MOST: usize = 512;
 
-/// The features of a range, and its latest measured seconds.
+/// The features of some work, and its latest measured seconds.
 ///
-/// Ranges with the same features are the same amount of work and share one sample.
+/// What has the same features is the same amount of work and shares one sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Sample {
-    pub(crate) features: Features,
+pub(crate) struct Sample<F> {
+    pub(crate) features: F,
     /// Oldest first; 1 to [`RECENT`] values, each finite and above 0.
     pub(crate) seconds: VecDeque<f64>,
 }
 
-impl Sample {
+impl<F> Sample<F> {
     /// Returns the lower quartile of the measurements (the least, if there are at most four). Disturbances make a
     /// measurement too slow, and hardly anything makes one too fast.
     pub(crate) fn undisturbed_s(&self) -> f64 {
@@ -44,7 +42,7 @@ pub(crate) fn can_be_measured(seconds: f64) -> bool {
 }
 
 /// Adds a measurement to the sample of its range, or creates that sample. The oldest are removed if there are too many.
-pub(crate) fn add(samples: &mut Vec<Sample>, features: &Features, seconds: f64) {
+pub(crate) fn add<F: Copy + PartialEq>(samples: &mut Vec<Sample<F>>, features: &F, seconds: f64) {
     let Some(sample) = samples.iter_mut().rev().find(|sample| sample.features == *features) else {
         if samples.len() == MOST {
             samples.remove(0);

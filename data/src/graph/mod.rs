@@ -3,6 +3,7 @@
 mod block;
 mod csr;
 mod permute;
+mod reuse;
 mod rows;
 mod values;
 mod vertex_set;
@@ -11,5 +12,6 @@ pub use block::Block;
 pub use csr::{Graph, GraphError, MAX_VERTICES, Transposed};
 pub(crate) use csr::{prefix_sum, ranges_of_edges, rows_mut, scan_count};
 pub use permute::Permutation;
+pub use reuse::Reuse;
 pub use rows::GraphRows;
 pub use vertex_set::VertexSet;

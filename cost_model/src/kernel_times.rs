@@ -1,0 +1,288 @@
+//! The times of kernels: predicts a call from what it does, by weights that are fitted to measured calls.
+//!
+//! The time of a call is a weighted sum of its quantities ([`KernelWork`]). Each kernel has weights of its own, which are
+//! fitted to its samples: some of a suite that is measured once, which covers small and large, cached and uncached work,
+//! and some of later runs. Errors are relative, so a short call counts as much as a long one. With few samples, the weights
+//! stay near those that the device's profile implies, times a common factor.
+
+use std::collections::BTreeMap;
+
+use ndarray::{Array1, Array2};
+use serde::{Deserialize, Serialize};
+
+use crate::kernel_work::{KernelWork, QUANTITIES, prior};
+use crate::model::SampleError;
+use crate::nnls::active_set;
+use crate::profile::Profile;
+use crate::sample::{self, Sample};
+
+/// How strongly a weight stays near the prior: a departure by the factor 2 counts as much as one sample that is
+/// predicted wrong by this share.
+const PULL: f64 = 0.03;
+
+/// Spread of the first prediction of a kernel, as a standard deviation of logarithms, and how many samples it is worth.
+const FIRST_SPREAD: f64 = 0.4;
+const FIRST_WEIGHT: f64 = 4.0;
+
+/// The format of a file.
+const FORMAT: &str = "lapidary kernel times 1";
+
+/// A predicted time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// Seconds.
+    pub seconds: f64,
+    /// Standard deviation of the logarithm of measured over predicted seconds.
+    pub spread: f64,
+}
+
+/// Why a file has no kernel times.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KernelTimesError {
+    /// The file is not JSON, or not the JSON of kernel times.
+    #[error("these are no kernel times")]
+    Json(#[from] serde_json::Error),
+    /// The file has another version, or numbers that cannot be measured.
+    #[error("the kernel times cannot be used: {0}")]
+    Invalid(&'static str),
+}
+
+/// The samples and weights of one kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kernel {
+    /// Samples of the suite. They stay.
+    suite: Vec<Sample<KernelWork>>,
+    /// Samples of later runs. The oldest give way.
+    runs: Vec<Sample<KernelWork>>,
+    /// Seconds per unit of each quantity.
+    #[serde(skip)]
+    weights: [f64; QUANTITIES.len()],
+    #[serde(skip)]
+    spread: f64,
+}
+
+/// The times of the kernels of one device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelTimes {
+    prior: [f64; QUANTITIES.len()],
+    kernels: BTreeMap<String, Kernel>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    format: String,
+    kernels: BTreeMap<String, Kernel>,
+}
+
+impl KernelTimes {
+    /// Returns the times of a device of which nothing was measured but its profile.
+    pub fn new(profile: &Profile) -> Self {
+        Self { prior: prior(profile), kernels: BTreeMap::new() }
+    }
+
+    /// Whether no call was measured yet.
+    pub fn is_empty(&self) -> bool {
+        self.kernels.is_empty()
+    }
+
+    /// Adds a call that took `seconds`: one of the suite, or one of a run. Predictions change with the next
+    /// [`KernelTimes::refit`].
+    ///
+    /// Of the same work, the lower quartile of the last nine measurements counts, because disturbances only slow a call. A
+    /// kernel keeps 512 kinds of work, of the suite and of runs each.
+    ///
+    /// # Errors
+    /// [`SampleError`] if the seconds are not finite or not above 0; nothing is then changed.
+    pub fn observe(
+        &mut self,
+        kernel: &str,
+        work: &KernelWork,
+        seconds: f64,
+        is_suite: bool,
+    ) -> Result<(), SampleError> {
+        if !sample::can_be_measured(seconds) || !work.is_valid() {
+            return Err(SampleError { op: kernel.into(), seconds });
+        }
+        let new = || Kernel { suite: Vec::new(), runs: Vec::new(), weights: self.prior, spread: FIRST_SPREAD };
+        let kernel = self.kernels.entry(kernel.into()).or_insert_with(new);
+        sample::add(if is_suite { &mut kernel.suite } else { &mut kernel.runs }, work, seconds);
+        Ok(())
+    }
+
+    /// Fits the weights of all kernels to their samples.
+    ///
+    /// # Cost
+    /// About a dozen least-squares problems per kernel, each O(samples).
+    pub fn refit(&mut self) {
+        for kernel in self.kernels.values_mut() {
+            let samples: Vec<(KernelWork, f64)> = kernel
+                .suite
+                .iter()
+                .chain(&kernel.runs)
+                .map(|sample| (sample.features, sample.undisturbed_s()))
+                .collect();
+            kernel.weights = fit(&samples, &self.prior);
+            let log = |(work, seconds): &(KernelWork, f64)| (work.seconds(&kernel.weights) / seconds).ln();
+            let squares: f64 = samples.iter().map(log).filter(|log| log.is_finite()).map(|log| log * log).sum();
+            let first = FIRST_WEIGHT * FIRST_SPREAD * FIRST_SPREAD;
+            kernel.spread = ((squares + first) / (samples.len() as f64 + FIRST_WEIGHT)).sqrt();
+        }
+    }
+
+    /// Returns the predicted time of a call; `None` if its kernel was never measured.
+    pub fn predict(&self, kernel: &str, work: &KernelWork) -> Option<Estimate> {
+        let kernel = self.kernels.get(kernel)?;
+        Some(Estimate { seconds: work.seconds(&kernel.weights), spread: kernel.spread })
+    }
+
+    /// Returns the name of each kernel, its number of samples, of the suite and of runs, and its spread.
+    pub fn kernels(&self) -> impl Iterator<Item = (&str, [usize; 2], f64)> {
+        self.kernels.iter().map(|(name, kernel)| (&**name, [kernel.suite.len(), kernel.runs.len()], kernel.spread))
+    }
+
+    /// Returns the samples in the format that [`KernelTimes::from_json`] reads.
+    ///
+    /// # Panics
+    /// Never: the file has only numbers and names.
+    pub fn to_json(&self) -> String {
+        let file = File { format: FORMAT.into(), kernels: self.kernels.clone() };
+        serde_json::to_string(&file).expect("numbers and names are JSON")
+    }
+
+    /// Reads the samples of a device with this profile, and fits the weights.
+    ///
+    /// # Errors
+    /// [`KernelTimesError`].
+    pub fn from_json(json: &str, profile: &Profile) -> Result<Self, KernelTimesError> {
+        let File { format, kernels } = serde_json::from_str(json)?;
+        if format != FORMAT {
+            return Err(KernelTimesError::Invalid("they are of another version"));
+        }
+        let is_valid = |sample: &Sample<KernelWork>| sample.is_valid() && sample.features.is_valid();
+        if !kernels.values().all(|kernel| kernel.suite.iter().chain(&kernel.runs).all(is_valid)) {
+            return Err(KernelTimesError::Invalid("a sample is no measurement"));
+        }
+        let mut times = Self { prior: prior(profile), kernels };
+        times.refit();
+        Ok(times)
+    }
+}
+
+/// Fits weights to measured seconds. A weight whose quantity occurs in no sample keeps the prior's value, times the common
+/// factor.
+fn fit(samples: &[(KernelWork, f64)], prior: &[f64; QUANTITIES.len()]) -> [f64; QUANTITIES.len()] {
+    let mut factors: Vec<f64> = samples.iter().map(|(work, seconds)| seconds / work.seconds(prior)).collect();
+    factors.retain(|factor| factor.is_finite() && *factor > 0.0);
+    factors.sort_by(f64::total_cmp);
+    let factor = factors.get(factors.len() / 2).copied().unwrap_or(1.0);
+    let mut weights = prior.map(|weight| weight * factor);
+    let used: Vec<usize> =
+        (0..QUANTITIES.len()).filter(|&q| samples.iter().any(|(work, _)| work.amounts()[q] > 0.0)).collect();
+    let (m, k) = (samples.len(), used.len());
+    // In units of the centre, so that the columns are alike.
+    let mut rows = Array2::zeros((m + k, k));
+    let mut target = Array1::ones(m + k);
+    for (j, &q) in used.iter().enumerate() {
+        for (i, (work, seconds)) in samples.iter().enumerate() {
+            rows[[i, j]] = work.amounts()[q] * weights[q] / seconds;
+        }
+        (rows[[m + j, j]], target[m + j]) = (PULL, PULL);
+    }
+    for (&q, fitted) in used.iter().zip(active_set(&rows, &target)) {
+        if fitted.is_finite() {
+            weights[q] *= fitted;
+        }
+    }
+    weights
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel_work::Quantity;
+
+    fn profile() -> Profile {
+        Profile::named("p100").expect("it is built in")
+    }
+
+    /// A gather of some size.
+    fn gather(rows: f64, edges: f64, width: f64, misses: f64) -> KernelWork {
+        KernelWork::call()
+            .with(Quantity::Rows, rows)
+            .with(Quantity::Edges, edges)
+            .with(Quantity::GatheredBytes, 4.0 * edges * width)
+            .with(Quantity::PastLastCache, 4.0 * edges * width * misses)
+            .with(Quantity::StreamedBytes, 4.0 * rows * width)
+    }
+
+    fn truth(work: &KernelWork) -> f64 {
+        let weights = [(Quantity::Calls, 9e-6), (Quantity::Edges, 2e-9), (Quantity::GatheredBytes, 4e-12)];
+        let more = [(Quantity::PastLastCache, 3e-11), (Quantity::StreamedBytes, 2e-11)];
+        weights.iter().chain(&more).map(|(quantity, weight)| weight * work.get(*quantity)).sum()
+    }
+
+    fn learned() -> KernelTimes {
+        let mut times = KernelTimes::new(&profile());
+        for (i, rows) in [500.0, 3_000.0, 20_000.0, 90_000.0].into_iter().enumerate() {
+            for degree in [3.0, 20.0, 150.0] {
+                for width in [16.0, 100.0, 256.0] {
+                    let work = gather(rows, rows * degree, width, i as f64 / 4.0);
+                    for noise in [1.0, 1.02, 3.0] {
+                        times.observe("gather", &work, noise * truth(&work), true).expect("it is a measurement");
+                    }
+                }
+            }
+        }
+        times.refit();
+        times
+    }
+
+    #[test]
+    fn calls_that_were_never_seen_are_predicted() {
+        let times = learned();
+        for (rows, edges, width, misses) in [(1e3, 1e5, 64.0, 0.0), (5e4, 2e5, 41.0, 0.9), (1e6, 3e7, 128.0, 0.5)] {
+            let work = gather(rows, edges, width, misses);
+            let got = times.predict("gather", &work).expect("it was measured");
+            assert!((got.seconds / truth(&work)).ln().abs() < 0.1, "{work:?}: {got:?} is not {}", truth(&work));
+            assert!(got.spread < 0.2, "{got:?}");
+        }
+        assert_eq!(times.predict("scatter", &KernelWork::call()), None);
+    }
+
+    #[test]
+    fn a_single_sample_sets_the_scale() {
+        let mut times = KernelTimes::new(&profile());
+        let work = gather(1e4, 1e6, 64.0, 1.0);
+        times.observe("gather", &work, 5e-3, false).expect("it is a measurement");
+        times.refit();
+        let twice = times.predict("gather", &gather(2e4, 2e6, 64.0, 1.0)).expect("it was measured");
+        assert!((twice.seconds / 1e-2 - 1.0).abs() < 0.1 && twice.spread > 0.3, "{twice:?}");
+    }
+
+    #[test]
+    fn runs_are_added_to_the_suite() {
+        let mut times = learned();
+        for i in 0..600 {
+            times.observe("gather", &gather(1e3 + f64::from(i), 1e4, 64.0, 0.0), 1e-4, false).expect("a measurement");
+        }
+        assert_eq!(times.kernels().map(|(_, counts, _)| counts).collect::<Vec<_>>(), [[36, 512]]);
+        for bad in [0.0, -1.0, f64::NAN] {
+            times.observe("gather", &KernelWork::call(), bad, false).expect_err("no clock says that");
+        }
+        let odd = KernelWork::call().with(Quantity::Rows, f64::INFINITY);
+        times.observe("gather", &odd, 1.0, false).expect_err("no call has that many rows");
+    }
+
+    #[test]
+    fn files_are_read_back_and_checked() {
+        let times = learned();
+        let json = times.to_json();
+        assert_eq!(KernelTimes::from_json(&json, &profile()).expect("it was written"), times);
+        for broken in [&json[..json.len() / 2], "{}", &json.replace("times 1", "times 0"), &json.replace("[1.0,", "[-1.0,")] {
+            KernelTimes::from_json(broken, &profile()).expect_err("it is broken");
+        }
+    }
+}
