@@ -2,7 +2,7 @@
 //!
 //! The time of a call is a weighted sum of its quantities ([`KernelWork`]). Each kernel has weights of its own, which are
 //! fitted to its samples: some of a suite that is measured once, which covers small and large, cached and uncached work,
-//! and some of later runs. Errors are relative, so a short call counts as much as a long one. With few samples, the weights
+//! and some of later runs. Errors are those of logarithms, so a short call counts as much as a long one, and half as much as twice as much. With few samples, the weights
 //! stay near those that the device's profile implies, times a common factor.
 
 use std::collections::BTreeMap;
@@ -19,6 +19,12 @@ use crate::sample::{self, Sample};
 /// How strongly a weight stays near the prior: a departure by the factor 2 counts as much as one sample that is
 /// predicted wrong by this share.
 const PULL: f64 = 0.03;
+
+/// Rounds of the fit. Each weighs the samples by the predictions of the one before.
+const ROUNDS: usize = 5;
+
+/// The most that a prediction is taken to be wrong when samples are weighed, as a factor.
+const MOST_WRONG: f64 = 10.0;
 
 /// Spread of the first prediction of a kernel, as a standard deviation of logarithms, and how many samples it is worth.
 const FIRST_SPREAD: f64 = 0.4;
@@ -83,9 +89,9 @@ impl KernelTimes {
         Self { prior: prior(profile), kernels: BTreeMap::new() }
     }
 
-    /// Whether no call was measured yet.
-    pub fn is_empty(&self) -> bool {
-        self.kernels.is_empty()
+    /// Whether the suite was measured.
+    pub fn has_suite(&self) -> bool {
+        self.kernels.values().any(|kernel| !kernel.suite.is_empty())
     }
 
     /// Adds a call that took `seconds`: one of the suite, or one of a run. Predictions change with the next
@@ -182,18 +188,27 @@ fn fit(samples: &[(KernelWork, f64)], prior: &[f64; QUANTITIES.len()]) -> [f64; 
     let used: Vec<usize> =
         (0..QUANTITIES.len()).filter(|&q| samples.iter().any(|(work, _)| work.amounts()[q] > 0.0)).collect();
     let (m, k) = (samples.len(), used.len());
-    // In units of the centre, so that the columns are alike.
+    let centre = weights;
     let mut rows = Array2::zeros((m + k, k));
-    let mut target = Array1::ones(m + k);
-    for (j, &q) in used.iter().enumerate() {
+    let mut target = Array1::zeros(m + k);
+    for _ in 0..ROUNDS {
         for (i, (work, seconds)) in samples.iter().enumerate() {
-            rows[[i, j]] = work.amounts()[q] * weights[q] / seconds;
+            // The difference of predicted and measured over the root of their product: twice the half of the logarithm's
+            // hyperbolic sine. Over the measured seconds alone, what is too much would count more than what is too little.
+            let scale = (seconds * work.seconds(&weights).max(seconds / MOST_WRONG)).sqrt();
+            for (j, &q) in used.iter().enumerate() {
+                // In units of the centre, so that the columns are alike.
+                rows[[i, j]] = work.amounts()[q] * centre[q] / scale;
+            }
+            target[i] = seconds / scale;
         }
-        (rows[[m + j, j]], target[m + j]) = (PULL, PULL);
-    }
-    for (&q, fitted) in used.iter().zip(active_set(&rows, &target)) {
-        if fitted.is_finite() {
-            weights[q] *= fitted;
+        for j in 0..k {
+            (rows[[m + j, j]], target[m + j]) = (PULL, PULL);
+        }
+        for (&q, fitted) in used.iter().zip(active_set(&rows, &target)) {
+            if fitted.is_finite() {
+                weights[q] = centre[q] * fitted;
+            }
         }
     }
     weights

@@ -51,17 +51,53 @@ pub fn processor() -> String {
     line.and_then(|line| line.split_once(':')).map_or_else(String::new, |(_, name)| name.trim().to_owned())
 }
 
+/// Seconds of all cores that were used since a start of the system's choice.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CpuSeconds {
+    /// By this process.
+    pub own: f64,
+    /// By all, those that the hypervisor gave to others included.
+    pub all: f64,
+}
+
+/// Returns the seconds of all cores that were used so far; `None` if the system does not report them.
+pub fn cpu_seconds() -> Option<CpuSeconds> {
+    /// Ticks per second in the system's files, on every architecture (`man 5 proc`).
+    const TICKS: f64 = 100.0;
+    let numbers = |text: &str| text.split_whitespace().map(|n| n.parse::<f64>().ok()).collect::<Option<Vec<f64>>>();
+    let of_all = std::fs::read_to_string("/proc/stat").ok()?;
+    // User, nice, system, idle, waiting, interrupts, soft interrupts, stolen.
+    let of_all = numbers(of_all.lines().next()?.strip_prefix("cpu")?)?;
+    let [user, nice, system, _, _, hard, soft, stolen] = of_all.get(..8)?.try_into().ok()?;
+    let own = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name of the program may have spaces; it ends with the last bracket. Then user is field 11, system field 12.
+    let mut own = own.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let own: f64 = own.next()?.parse::<f64>().ok()? + own.next()?.parse::<f64>().ok()?;
+    Some(CpuSeconds { own: own / TICKS, all: (user + nice + system + hard + soft + stolen) / TICKS })
+}
+
 /// Returns the size in bytes of the first processor's last-level cache; 32 MiB if the system does not report it.
 pub fn cache_bytes() -> u64 {
-    let read = |index: u32, what: &str| {
+    caches().max().map_or(32 << 20, |(_, bytes)| bytes)
+}
+
+/// Returns the size in bytes of the first processor's second-level cache, which a core has for itself; 1 MiB if the system
+/// does not report it.
+pub fn core_cache_bytes() -> u64 {
+    caches().find(|(level, _)| *level == 2).map_or(1 << 20, |(_, bytes)| bytes)
+}
+
+/// Returns the level and the size in bytes of each cache of the first processor.
+fn caches() -> impl Iterator<Item = (u32, u64)> {
+    let read = |index: u32, what: &str| -> Option<String> {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{what}");
         std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
     };
-    let level_and_kib = |index| {
+    let level_and_bytes = move |index| {
         let level = read(index, "level")?.parse::<u32>().ok()?;
-        Some((level, read(index, "size")?.strip_suffix('K')?.parse::<u64>().ok()?))
+        Some((level, 1024 * read(index, "size")?.strip_suffix('K')?.parse::<u64>().ok()?))
     };
-    (0..8).filter_map(level_and_kib).max().map_or(32 << 20, |(_, kib)| 1024 * kib)
+    (0..8).filter_map(level_and_bytes)
 }
 
 /// Returns the product of sizes, saturated at `u64::MAX`.

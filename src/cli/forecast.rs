@@ -85,7 +85,7 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
 /// Returns the seconds of an epoch if ranks compute while they send, and if they do not: of the last policy that fits.
 fn epoch_seconds(traffic: &Traffic, forecast: &Forecast) -> Option<[f64; 2]> {
     let plan = forecast.policies.iter().rev().find_map(|policy| policy.outcome.as_ref().ok())?;
-    let kernels = plan.epoch_seconds();
+    let kernels = plan.epoch_seconds() + plan.eval_seconds();
     Some([kernels.max(traffic.seconds), kernels + traffic.seconds])
 }
 
@@ -153,6 +153,8 @@ struct PlanLine<'a> {
     peak_bytes: u64,
     lower_bound_bytes: u64,
     epoch_seconds: f64,
+    epoch_seconds_range: [f64; 2],
+    eval_seconds: f64,
     host_bytes: u64,
     tiles: usize,
     strips: usize,
@@ -178,6 +180,7 @@ struct DeviceLine<'a> {
     lower_bound_bytes: u64,
     bound_to_order: bool,
     epoch_seconds: f64,
+    eval_seconds: f64,
     steps: &'a [StepForecast],
 }
 
@@ -196,6 +199,7 @@ fn plan_line<'a>(forecast: &Forecast, policy: Policy, plan: &'a PlanForecast) ->
         lower_bound_bytes: device.lower_bound_bytes,
         bound_to_order: device.bound_to_order,
         epoch_seconds: device.epoch_seconds,
+        eval_seconds: device.eval_seconds,
         steps: &device.steps,
     });
     PlanLine {
@@ -209,6 +213,8 @@ fn plan_line<'a>(forecast: &Forecast, policy: Policy, plan: &'a PlanForecast) ->
         peak_bytes: peak(plan),
         lower_bound_bytes: lower_bound(plan),
         epoch_seconds: plan.epoch_seconds(),
+        epoch_seconds_range: plan.epoch_seconds_range(),
+        eval_seconds: plan.eval_seconds(),
         host_bytes: plan.host_bytes,
         tiles: plan.tiles,
         strips: plan.strips,
@@ -273,6 +279,11 @@ fn policies_table(forecast: &Forecast, objective: Objective) -> String {
                 }
                 if plan.strips > 1 {
                     notes += &format!("\n{name} cuts wide matrices into {} strips of columns", plan.strips);
+                }
+                let [from, to] = plan.epoch_seconds_range().map(seconds);
+                notes += &format!("\n{name}: 9 of 10 epochs are expected to take {from} to {to}");
+                if plan.eval_seconds() > 0.0 {
+                    notes += &format!(", and an evaluation {} more", seconds(plan.eval_seconds()));
                 }
                 if plan.folds {
                     notes += &format!("\n{name} sends sums backward (--backward fold)");

@@ -12,6 +12,7 @@ mod failure;
 mod forecast;
 mod gpu_check;
 mod infer;
+mod kernel_times;
 mod limits;
 mod model;
 mod output;
@@ -59,7 +60,7 @@ enum Verb {
     Infer(Box<infer::InferArgs>),
     /// Compute the memory, copies and time of a run, without running it
     Plan(Box<plan::PlanArgs>),
-    /// Measure the network between the ranks of a job
+    /// Measure this machine, or the network between the ranks of a job
     Profile(profile::ProfileArgs),
     /// Check and measure the GPU of this machine
     #[command(hide = true)]

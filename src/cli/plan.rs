@@ -264,6 +264,7 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
     if let Some(width) = args.batches.embedding {
         dry_run = dry_run.embedding(width);
     }
+    super::kernel_times::measure_if_needed(&dry_run.profile_name(), args.json)?;
     if let (Some(ways), Subject::Data(data)) = (&args.compare, subject) {
         let done = super::compare::run(ways, &args.weights, &dry_run.curve(false), data, args.json);
         return done.map(|()| ExitCode::SUCCESS).map_err(|error| args.device.explained(error));

@@ -7,36 +7,67 @@ use bytesize::ByteSize;
 use clap::{ArgGroup, Args};
 use serde_json::json;
 
+use super::kernel_times;
 use super::output::{align, count, json_line, one_line, print, say, seconds, table};
 use crate::error::{Error, Result};
 use crate::forecast::Network;
 use crate::output::OutputFile;
+use crate::profile;
 use crate::ranks::{Link, Ranks};
+
+/// The profile that is measured.
+const CPU: &str = "cpu";
 
 /// Text below the flags.
 const RANKS: &str = "\
-The ranks are started by mpirun, on the machines that a job would use:
+Without flags, this machine's cores are measured if they are not known yet: their rates, and the times of
+the kernels in short trainings on made-up graphs. `plan` does the same when it first needs them, and each
+training adds what it has measured. What is older than 30 days is measured again, and so is what was measured
+beside other programs.
+
+With --ranks, the ranks are started by mpirun, on the machines that a job would use:
   mpirun -n 4 lapidary profile --ranks --out network.json
   lapidary plan --data DATA --ranks 4 --network network.json
 With up to 8 ranks, every pair is measured; with more, each rank with the next one. The file has the
 median of the links between different machines, or of all links if there is only one machine.";
 
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("what").required(true).args(["ranks"]), after_help = RANKS)]
+#[command(group = ArgGroup::new("what").args(["ranks", "show", "again"]), after_help = RANKS)]
 pub(super) struct ProfileArgs {
     /// Measure latency and rate between the ranks that mpirun has started
     #[arg(long)]
     ranks: bool,
+    /// Show what is known, and measure nothing
+    #[arg(long)]
+    show: bool,
+    /// Forget what is known, and measure again
+    #[arg(long)]
+    again: bool,
     /// Write the network to FILE, for `plan --network FILE`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "ranks")]
     out: Option<PathBuf>,
     /// Print one JSON line instead of a table
     #[arg(long)]
     json: bool,
 }
 
-/// Measures the network, prints it, and writes the file if requested.
+/// Measures this machine or the network, and prints the result.
 pub(super) fn run(args: &ProfileArgs, ranks: &Ranks) -> Result<()> {
+    if args.ranks {
+        return measure_network(args, ranks);
+    }
+    if args.again {
+        profile::forget(CPU);
+    }
+    let known = || -> Result<bool> { Ok(profile::kernel_times(CPU, &profile::load(CPU)?).has_suite()) };
+    if !args.show && !known()? {
+        kernel_times::measure(args.json)?;
+    }
+    kernel_times::show(args.json)
+}
+
+/// Measures the network, prints it, and writes the file if requested.
+fn measure_network(args: &ProfileArgs, ranks: &Ranks) -> Result<()> {
     let failed = |path: &Path| {
         let path = path.to_path_buf();
         move |source| Error::Io { action: "write the network", path, source }

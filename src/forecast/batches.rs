@@ -9,7 +9,7 @@ use lapidary_planner::memory::Epoch;
 use super::DryRun;
 use crate::error::{Error, Result};
 use crate::lower::{FeatureData, Inputs, Lowered, Sizes, Tiling, lower};
-use crate::plan::{DeviceBudget, Method, Script, Sequence, plan_sequence, script_seconds};
+use crate::plan::{DeviceBudget, Method, Script, Sequence, Timeline, plan_sequence};
 use crate::profile;
 use crate::program::{EMBEDDING, LevelSizes, Program};
 use crate::sample::Scratch;
@@ -91,6 +91,7 @@ impl DryRun<'_> {
         };
         self.check_embedding(Some(batches))?;
         let profile = profile::load(&self.profile_name())?;
+        let rates = self.rates(&profile, Some(&inputs));
         let parts = self.batch_parts(&model, &inputs)?;
         let drawing = Drawing::new(batches.clone(), data, &inputs, self.storage(), 0, parts)?;
         let inputs = drawing.inputs();
@@ -127,7 +128,7 @@ impl DryRun<'_> {
             drawing.give(&from, number, share)?;
         }
         let gather_s = start.elapsed().as_secs_f64();
-        let compute_s: f64 = free.iter().map(|(script, lowered)| script_seconds(&profile, lowered, script)).sum();
+        let compute_s: f64 = free.iter().map(|(script, lowered)| Timeline::new(&rates, lowered, script).seconds).sum();
         let per_epoch = drawing.count() as f64 / count.max(1) as f64;
         let parts = self.part_count() as f64;
         let levels = 0..=drawing.layers() as u8;

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::lower::{ExchangePath, FeatureData, Inputs, Sizes, Supply, lower};
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::plan::{
-    Choice, DeviceBudget, Fit, Fitted, Known, Method, Variant, both, epoch_bytes, plan_work, planned_seconds, works,
+    Choice, DeviceBudget, Fit, Fitted, Known, Locality, Method, Rates, Variant, both, epoch_bytes, plan_work, planned_seconds, works,
 };
 use crate::profile;
 use crate::program::LevelSizes;
@@ -194,6 +194,7 @@ impl<'a> DryRun<'a> {
         self.check_embedding(None)?;
         let profile = profile::load(&self.profile_name())?;
         let (model, inputs) = self.bound(false)?;
+        let rates = self.rates(&profile, inputs.as_ref());
         let subject = self.forecast_input(&model, inputs.as_ref())?;
         let device_memory = self.device_bytes(&profile);
         let mut policies = Vec::new();
@@ -211,8 +212,8 @@ impl<'a> DryRun<'a> {
             at_hand = None;
             let outcome = outcome.map(|planned| {
                 chosen = (planned.variant.number, planned.layout);
-                at_hand = Some(planned.point(&profile, device_memory, subject.copies));
-                planned.forecast(&profile).times(subject.copies)
+                at_hand = Some(planned.point(&rates, device_memory, subject.copies));
+                planned.forecast(&rates).times(subject.copies)
             });
             policies.push(PolicyForecast { policy, outcome });
         }
@@ -225,12 +226,12 @@ impl<'a> DryRun<'a> {
                 // Layouts are chosen as in a run. The plans themselves are quick: a run may copy a little less.
                 let method = Method { policy, objective: self.objective, ..Method::default() }.quick();
                 let plan = |memory, tiles| self.plan(&subject, memory, (method, &chosen, &known, tiles));
-                let point = |planned: &PlannedCut, memory| planned.point(&profile, memory, subject.copies);
+                let point = |planned: &PlannedCut, memory| planned.point(&rates, memory, subject.copies);
                 plan_curve(plan, point, (device_memory, at_hand))?
             }
             false => Vec::new(),
         };
-        let parts = subject.forecasts(&profile);
+        let parts = subject.forecasts(&rates);
         let assumption = matches!(self.subject, Subject::Shape(_)).then_some(Shape::ASSUMPTION);
         let traffic = (self.rank_count > 1).then(|| {
             let (devices, vertices) = (self.options.devices.count(), subject.ranges.last().map_or(0, |part| part.end));
@@ -324,12 +325,27 @@ impl<'a> DryRun<'a> {
         self.options.device_memory.map_or(profile.capacity_bytes / sharing, |memory| memory.as_u64())
     }
 
+    /// Returns what predicts times: this hardware's measured kernels and caches, and the profile for the rest.
+    pub(super) fn rates(&self, profile: &Profile, inputs: Option<&Inputs>) -> Rates {
+        let word = self.profile_name();
+        let locality = Locality::new(&word, profile);
+        let locality = match inputs {
+            Some(inputs) => locality.of_graph(&inputs.graph),
+            None => locality,
+        };
+        let nominal = profile::nominal(&word);
+        let sharing = if nominal.shares_cores { self.options.devices.count() as u64 } else { 1 };
+        let times = profile::kernel_times(&word, profile);
+        Rates::measured(profile.clone(), times, locality, sharing).sharing_cores(nominal.shares_cores)
+    }
+
     /// Returns the policies to plan with.
     fn tried(&self) -> &[Policy] {
         self.policies.as_deref().unwrap_or(std::slice::from_ref(&self.options.memory))
     }
 
-    pub(super) fn profile_name(&self) -> String {
+    /// Returns the name of the profile that predicts times.
+    pub(crate) fn profile_name(&self) -> String {
         self.profile.clone().unwrap_or_else(|| self.options.devices.profile())
     }
 

@@ -86,8 +86,12 @@ pub struct DeviceForecast {
     pub lower_bound_bytes: u64,
     /// Whether the bound is one on plans in this order of steps alone. With many steps, other orders are not searched.
     pub bound_to_order: bool,
-    /// Predicted seconds of the epoch.
+    /// Predicted seconds of the epoch, without its evaluation.
     pub epoch_seconds: f64,
+    /// Predicted seconds of the evaluation.
+    pub eval_seconds: f64,
+    /// Standard deviation of the logarithm of measured over predicted seconds.
+    pub spread: f64,
     /// The steps, with names of operations and tensors.
     pub steps: Arc<[StepForecast]>,
 }
@@ -120,7 +124,7 @@ pub struct CurvePoint {
     pub bytes_to_host: u64,
     /// Bytes copied from device to device.
     pub bytes_between_devices: u64,
-    /// Predicted seconds of an epoch on the slowest device.
+    /// Predicted seconds of an epoch on the slowest device, without its evaluation.
     pub epoch_seconds: f64,
 }
 
@@ -142,9 +146,22 @@ impl PlanForecast {
         Self { devices, host_bytes, ..self }
     }
 
-    /// Returns the predicted seconds of an epoch on the slowest device.
+    /// Returns the predicted seconds of an epoch on the slowest device, without its evaluation.
     pub fn epoch_seconds(&self) -> f64 {
         self.devices.iter().map(|device| device.epoch_seconds).fold(0.0, f64::max)
+    }
+
+    /// Returns the predicted seconds of the evaluation on the slowest device.
+    pub fn eval_seconds(&self) -> f64 {
+        self.devices.iter().map(|device| device.eval_seconds).fold(0.0, f64::max)
+    }
+
+    /// Returns the seconds between which 9 of 10 epochs are expected to be, without their evaluation.
+    pub fn epoch_seconds_range(&self) -> [f64; 2] {
+        /// Standard deviations on each side that have 90 % of a normal distribution between them.
+        const NINE_OF_TEN: f64 = 1.645;
+        let spread = self.devices.iter().map(|device| device.spread).fold(0.0, f64::max);
+        [-NINE_OF_TEN, NINE_OF_TEN].map(|by| self.epoch_seconds() * (by * spread).exp())
     }
 }
 

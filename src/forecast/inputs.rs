@@ -4,12 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use lapidary_cost_model::Profile;
-
 use super::traffic::Job;
 use super::{PartForecast, Traffic};
 use crate::lower::{Layout, Lowered, Sizes, Supply, Tiling, lower_in_order};
-use crate::plan::{Sequence, Variant, WorkByDevice, call_seconds, work};
+use crate::plan::{Sequence, Variant, WorkByDevice, Rates, work};
 use crate::program::Program;
 use crate::train::Instead;
 
@@ -102,7 +100,7 @@ impl ForecastInput<'_> {
         }
     }
 
-    pub(super) fn forecasts(&self, profile: &Profile) -> Vec<PartForecast> {
+    pub(super) fn forecasts(&self, rates: &Rates) -> Vec<PartForecast> {
         let cut = self.cut(0, self.layouts[0]);
         let sizes = match &mut self.cuts.lock().unwrap_or_else(PoisonError::into_inner).0 {
             Parts::Known(supply) => supply.sizes(),
@@ -110,7 +108,7 @@ impl ForecastInput<'_> {
         };
         let seconds = cut.0.lowered.iter().map(|lowered| {
             let steps = lowered.sequence(self.phases);
-            steps.iter().map(|step| call_seconds(profile, lowered, &step.call)).sum()
+            steps.iter().map(|step| rates.call_s(lowered, &step.call)).sum()
         });
         let parts: Vec<(Sizes, f64)> = sizes.into_iter().zip(seconds).collect();
         let parts = parts.iter().flat_map(|part| std::iter::repeat_n(part, self.copies)).zip(&self.ranges);

@@ -12,12 +12,16 @@ mod measured;
 mod planned;
 mod predict;
 mod shape;
+mod suite;
 mod traffic;
 
 pub use batches::{BatchForecast, CacheForecast};
 pub use dry_run::{DryRun, Subject};
 pub use found::{CurvePoint, DeviceForecast, Forecast, PartForecast, PlanForecast, PolicyForecast, StepForecast};
 pub use shape::Shape;
+#[cfg(feature = "command")]
+pub(crate) use suite::{WARM_UP, add_typical, typical};
+pub use suite::{SuiteReport, measure_kernels};
 pub use traffic::{Load, Network, Traffic};
 
-pub use crate::plan::{Timeline, call_seconds, script_seconds};
+pub use crate::plan::{Rates, Timeline};

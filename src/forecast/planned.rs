@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use lapidary_cost_model::Profile;
 use lapidary_kernels::Slot;
 use lapidary_planner::memory::Plan;
 
 use super::inputs::Cut;
 use super::{CurvePoint, DeviceForecast, PlanForecast, StepForecast};
 use crate::lower::{Crossing, Exchange, Layout, Lifetime, Lowered};
-use crate::plan::{Action, Planned, PlannedDevice, Script, Variant, script_seconds};
+use crate::plan::{Action, Planned, PlannedDevice, Script, Rates, Variant, Timeline};
 
 /// The lowered programs with a number of tiles that fits, and the plans of the setup and the epoch.
 pub(super) struct PlannedCut {
@@ -42,7 +41,7 @@ impl PlannedCut {
     }
 
     /// Returns the plan as a point of the curve, for `copies` equal devices per planned device.
-    pub(super) fn point(&self, profile: &Profile, device_memory: u64, copies: usize) -> CurvePoint {
+    pub(super) fn point(&self, rates: &Rates, device_memory: u64, copies: usize) -> CurvePoint {
         let (tiles, strips, copies) = (self.layout.tiles, self.variant.strips, copies as u64);
         let none = CurvePoint {
             device_memory,
@@ -59,17 +58,18 @@ impl PlannedCut {
                 bytes_to_device: sum.bytes_to_device + copies * script.bytes_to_device,
                 bytes_to_host: sum.bytes_to_host + copies * script.bytes_to_host,
                 bytes_between_devices: sum.bytes_between_devices + copies * script.bytes_between_devices,
-                epoch_seconds: sum.epoch_seconds.max(script_seconds(profile, lowered, &script)),
+                epoch_seconds: sum.epoch_seconds.max(Timeline::new(rates, lowered, &script).train_seconds()),
                 ..sum
             }
         })
     }
 
-    pub(super) fn forecast(&self, profile: &Profile) -> PlanForecast {
+    pub(super) fn forecast(&self, rates: &Rates) -> PlanForecast {
         let mut host_bytes = 0u64;
         let device = |(lowered, setup, main): (&Lowered, &PlannedDevice, &PlannedDevice)| {
             let script = main.script();
             host_bytes = host_bytes.saturating_add(bytes_on_host(lowered, &script));
+            let timeline = Timeline::new(rates, lowered, &script);
             let setup_peak = setup.plan.as_ref().map_or(0, |(_, plan)| plan.peak_bytes);
             let plan = main.plan.as_ref().map(|(_, plan)| plan);
             let names = |slots: &[Slot]| slots.iter().map(|s| lowered.tensor(*s).name.clone()).collect();
@@ -87,7 +87,9 @@ impl PlannedCut {
                 peak_bytes: script.peak_bytes.max(setup_peak),
                 lower_bound_bytes: plan.map_or(0, |plan| plan.lower_bound_bytes),
                 bound_to_order: plan.is_some_and(Plan::is_bound_to_order),
-                epoch_seconds: script_seconds(profile, lowered, &script),
+                epoch_seconds: timeline.train_seconds(),
+                eval_seconds: timeline.eval_seconds,
+                spread: rates.spread(lowered, &script),
                 steps: script.actions.iter().map(step).collect(),
             }
         };

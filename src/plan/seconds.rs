@@ -1,15 +1,118 @@
-//! Predicts the time of kernel calls and sequences from a device profile.
+//! Predicts the time of kernel calls, copies and sequences.
 
-use lapidary_cost_model::Profile;
+use std::collections::BTreeMap;
+
+use lapidary_cost_model::{Estimate, KernelTimes, Profile, Quantity};
 use lapidary_kernels::{Call, Price, Slot};
 
 use super::timeline::Timeline;
-use super::{Planned, PlannedDevice};
+use super::work::{Locality, copy_work, kernel_work};
+use super::{Planned, PlannedDevice, Script};
 use crate::lower::Lowered;
 use crate::profile::Nominal;
 
-/// Returns the predicted seconds of one kernel call.
-pub fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call) -> f64 {
+/// Spread of what only a profile predicts, as a standard deviation of logarithms.
+const UNMEASURED: f64 = 0.5;
+
+/// Spread of the whole machine from one hour to the next.
+const MACHINE: f64 = 0.08;
+
+/// Names under which the times of copies are learned.
+pub(crate) const COPY_IN: &str = "copy to the device";
+pub(crate) const COPY_OUT: &str = "copy to the host";
+
+/// What predicts times on a device: the measured times of its kernels, and its profile for those that were not measured.
+#[derive(Clone, Debug)]
+pub struct Rates {
+    /// The device's profile.
+    pub profile: Profile,
+    measured: Option<(KernelTimes, Locality)>,
+    /// The number of devices that share this device's cores. Each gets its share of the time.
+    sharing: f64,
+    /// Whether copies use the cores that compute. They then hide nothing.
+    pub(crate) shares_cores: bool,
+}
+
+impl Rates {
+    /// Returns the rates of a profile alone. Copies run beside kernels.
+    pub fn of_profile(profile: Profile) -> Self {
+        Self { profile, measured: None, sharing: 1.0, shares_cores: false }
+    }
+
+    /// Returns the rates of measured kernels. `sharing` devices share the cores.
+    pub(crate) fn measured(profile: Profile, times: KernelTimes, locality: Locality, sharing: u64) -> Self {
+        Self { profile, measured: Some((times, locality)), sharing: sharing.max(1) as f64, shares_cores: false }
+    }
+
+    /// Sets whether copies use the cores that compute.
+    pub(crate) fn sharing_cores(self, shares_cores: bool) -> Self {
+        Self { shares_cores, ..self }
+    }
+
+    /// Returns the predicted time of a kernel call, and the name of its kernel.
+    pub(crate) fn call(&self, lowered: &Lowered, call: &Call) -> (String, Estimate) {
+        let known = self.measured.as_ref().map(|(times, locality)| {
+            let (name, work) = kernel_work(lowered, call, locality);
+            let cached_bytes = work.get(Quantity::GatheredBytes) - work.get(Quantity::PastLastCache);
+            (times.predict(&name, &work), name, cached_bytes)
+        });
+        match known {
+            Some((Some(estimate), name, _)) => (name, self.shared(estimate)),
+            Some((None, name, cached_bytes)) => {
+                (name, self.unmeasured(call_seconds(&self.profile, lowered, call, cached_bytes)))
+            }
+            None => (String::new(), self.unmeasured(call_seconds(&self.profile, lowered, call, 0.0))),
+        }
+    }
+
+    /// Returns the predicted seconds of a kernel call.
+    pub(crate) fn call_s(&self, lowered: &Lowered, call: &Call) -> f64 {
+        match self.measured {
+            Some(_) => self.call(lowered, call).1.seconds,
+            None => call_seconds(&self.profile, lowered, call, 0.0),
+        }
+    }
+
+    /// Returns the predicted seconds of a copy from the host to the device.
+    pub(crate) fn copy_in_s(&self, bytes: u64) -> f64 {
+        self.copy(COPY_IN, bytes).unwrap_or_else(|| self.profile.copy_in_s(bytes))
+    }
+
+    /// Returns the predicted seconds of a copy from the device to the host.
+    pub(crate) fn copy_out_s(&self, bytes: u64) -> f64 {
+        self.copy(COPY_OUT, bytes).unwrap_or_else(|| self.profile.copy_out_s(bytes))
+    }
+
+    fn copy(&self, name: &str, bytes: u64) -> Option<f64> {
+        let (times, locality) = self.measured.as_ref()?;
+        Some(times.predict(name, &copy_work(bytes, locality))?.seconds)
+    }
+
+    /// Returns the spread of the predicted time of a script, as a standard deviation of logarithms. The calls of a kernel are
+    /// wrong alike, different kernels independently of each other.
+    pub(crate) fn spread(&self, lowered: &Lowered, script: &Script) -> f64 {
+        let (mut by_kernel, mut sum) = (BTreeMap::<String, f64>::new(), 0.0);
+        for action in script.actions.iter().filter(|action| !action.call.fetches()) {
+            let (name, Estimate { seconds, spread }) = self.call(lowered, &action.call);
+            *by_kernel.entry(name).or_default() += seconds * spread;
+            sum += seconds;
+        }
+        let squares: f64 = by_kernel.values().map(|deviation| deviation * deviation).sum();
+        if sum > 0.0 { (squares / (sum * sum) + MACHINE * MACHINE).sqrt() } else { UNMEASURED }
+    }
+
+    fn shared(&self, Estimate { seconds, spread }: Estimate) -> Estimate {
+        let constant = self.profile.launch_s.min(seconds);
+        Estimate { seconds: constant + self.sharing * (seconds - constant), spread }
+    }
+
+    fn unmeasured(&self, seconds: f64) -> Estimate {
+        self.shared(Estimate { seconds, spread: UNMEASURED })
+    }
+}
+
+/// Returns the seconds of one kernel call that a profile predicts, if a gather finds so many bytes in the last cache.
+fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call, cached_bytes: f64) -> f64 {
     let size = |size: usize| size as u64;
     let bytes = |slots: &mut dyn Iterator<Item = Slot>| slots.map(|slot| lowered.tensor(slot).bytes).sum::<u64>();
     let steps = &call.inputs[call.head_inputs().len()..];
@@ -18,7 +121,9 @@ pub fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call) -> f64 {
         Price::Gather { block, edges, row_bytes, .. } => {
             // A window of the sources reads the sum of those before.
             let sum = profile.elementwise_s(bytes(&mut call.sum.iter().map(|mat| mat.slot))) - profile.elementwise_s(0);
-            profile.gather_s(size(block.rows), edges, size(row_bytes.div_ceil(4))) + sum
+            let gather_s = profile.gather_s(size(block.rows), edges, size(row_bytes.div_ceil(4)));
+            let saved_s = 1.0 / profile.gather_bytes_per_s - 1.0 / profile.cached_gather_bytes_per_s;
+            gather_s + sum - cached_bytes * saved_s.max(0.0)
         }
         Price::Product { rows, k, m } => profile.linear_s(size(rows), size(k), size(m)),
         Price::Rows { .. } => {
@@ -40,8 +145,9 @@ pub fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call) -> f64 {
 /// Returns the predicted seconds of a sequence, to compare plans: those of the slowest device. `lowered` are its programs
 /// by device.
 pub(crate) fn planned_seconds(nominal: &Nominal, lowered: &[Lowered], planned: &Planned) -> f64 {
+    let rates = Rates::of_profile(nominal.profile.clone());
     let of_device = |(lowered, device): (&Lowered, &PlannedDevice)| {
-        let timeline = Timeline::new(&nominal.profile, lowered, &device.script());
+        let timeline = Timeline::new(&rates, lowered, &device.script());
         if nominal.shares_cores { timeline.sum_s() } else { timeline.seconds }
     };
     lowered.iter().zip(&planned.devices).map(of_device).fold(0.0, f64::max)

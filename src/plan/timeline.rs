@@ -3,11 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use lapidary_cost_model::Profile;
 use lapidary_kernels::Slot;
 
 use super::script::fetched_bytes;
-use super::seconds::call_seconds;
+use super::seconds::Rates;
 use super::{Action, Script};
 use crate::lower::Lowered;
 
@@ -16,6 +15,8 @@ use crate::lower::Lowered;
 pub struct Timeline {
     /// Seconds from start to end.
     pub seconds: f64,
+    /// The part of them that an evaluation after the first phase takes.
+    pub eval_seconds: f64,
     /// Seconds of all kernels.
     pub kernels_s: f64,
     /// Seconds of all copies to the device.
@@ -30,15 +31,18 @@ impl Timeline {
     /// Kernels, copies in and copies out are three lanes that run at the same time; each runs its work in order. A worker
     /// queues the actions one after the other. It waits only for memory: an evicted tensor gives up its memory when its
     /// last use has happened. Loads for later calls wait for memory too, but not the worker for them. Rows of other
-    /// parts arrive when this part has published its own.
+    /// parts arrive when this part has published its own. If copies use the cores that compute, nothing runs side by side:
+    /// the times of all lanes are added.
     ///
     /// # Cost
     /// O(copies and operands x log).
-    pub fn new(profile: &Profile, lowered: &Lowered, script: &Script) -> Self {
-        let mut run = Run::new(profile, lowered, script);
+    pub fn new(rates: &Rates, lowered: &Lowered, script: &Script) -> Self {
+        let mut run = Run::new(rates, lowered, script);
+        let mut trained_s = None;
         for (i, action) in script.actions.iter().enumerate() {
             if script.evaluates_from == Some(i) {
                 run.now = run.end();
+                trained_s = Some(run.seconds());
             }
             run.action(action);
         }
@@ -46,8 +50,14 @@ impl Timeline {
         store.iter().for_each(|&slot| run.store(slot));
         evict.iter().for_each(|&slot| run.evict(slot));
         load.iter().for_each(|&slot| run.load(slot, true));
-        run.times.seconds = run.end();
+        run.times.seconds = run.seconds();
+        run.times.eval_seconds = trained_s.map_or(0.0, |trained_s| run.times.seconds - trained_s);
         run.times
+    }
+
+    /// Returns the seconds of the first phase, without an evaluation after it.
+    pub fn train_seconds(&self) -> f64 {
+        self.seconds - self.eval_seconds
     }
 
     /// Returns the time if everything ran side by side: that of the lane with the most work.
@@ -61,11 +71,6 @@ impl Timeline {
     }
 }
 
-/// Returns the predicted seconds of a script; see [`Timeline::new`].
-pub fn script_seconds(profile: &Profile, lowered: &Lowered, script: &Script) -> f64 {
-    Timeline::new(profile, lowered, script).seconds
-}
-
 /// A tensor on the device.
 #[derive(Clone, Copy, Default)]
 struct Resident {
@@ -77,7 +82,7 @@ struct Resident {
 
 /// A script that runs.
 struct Run<'a> {
-    profile: &'a Profile,
+    rates: &'a Rates,
     lowered: &'a Lowered,
     /// For each received tensor, what this part publishes in the same exchange.
     published: HashMap<Slot, &'a [Slot]>,
@@ -97,12 +102,12 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(profile: &'a Profile, lowered: &'a Lowered, script: &Script) -> Self {
+    fn new(rates: &'a Rates, lowered: &'a Lowered, script: &Script) -> Self {
         let exchanges = lowered.exchanges.iter();
         let published = exchanges.flat_map(|e| e.received().iter().map(|&slot| (slot, e.published()))).collect();
         let bytes = script.start.iter().map(|&slot| lowered.tensor(slot).bytes);
         Self {
-            profile,
+            rates,
             lowered,
             published,
             resident: script.start.iter().map(|&slot| (slot, Resident::default())).collect(),
@@ -128,11 +133,11 @@ impl<'a> Run<'a> {
             call.reads().filter_map(|slot| self.resident.get(&slot)).fold(0.0, |at, tensor| tensor.ready.max(at));
         let fetched = fetched_bytes(call);
         let done = if call.fetches() {
-            let seconds = if fetched > 0 { self.profile.fetch_s(fetched) } else { 0.0 };
+            let seconds = if fetched > 0 { self.rates.profile.fetch_s(fetched) } else { 0.0 };
             self.times.copies_in_s += seconds;
             self.queue(1, ready, seconds)
         } else {
-            let seconds = call_seconds(self.profile, self.lowered, call);
+            let seconds = self.rates.call_s(self.lowered, call);
             self.times.kernels_s += seconds;
             self.queue(0, ready, seconds)
         };
@@ -153,7 +158,7 @@ impl<'a> Run<'a> {
     }
 
     fn store(&mut self, slot: Slot) {
-        let seconds = self.profile.copy_out_s(self.lowered.tensor(slot).bytes);
+        let seconds = self.rates.copy_out_s(self.lowered.tensor(slot).bytes);
         self.times.copies_out_s += seconds;
         let ready = self.resident.get(&slot).map_or(0.0, |tensor| tensor.ready);
         let done = self.queue(2, ready, seconds);
@@ -169,7 +174,7 @@ impl<'a> Run<'a> {
 
     /// Loads a tensor as soon as there is room. If the next call reads it, the worker waits for the room.
     fn load(&mut self, slot: Slot, waits: bool) {
-        let seconds = self.profile.copy_in_s(self.lowered.tensor(slot).bytes);
+        let seconds = self.rates.copy_in_s(self.lowered.tensor(slot).bytes);
         self.times.copies_in_s += seconds;
         let arrives = |run: &Self, slot: &Slot| run.on_host.get(slot).copied().unwrap_or(0.0);
         let told =
@@ -192,6 +197,11 @@ impl<'a> Run<'a> {
             free_at = free_at.max(f64::from_bits(at));
         }
         free_at
+    }
+
+    /// Returns the seconds so far.
+    fn seconds(&self) -> f64 {
+        if self.rates.shares_cores { self.times.sum_s() } else { self.end() }
     }
 
     /// Returns when everything is done.

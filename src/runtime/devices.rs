@@ -287,6 +287,11 @@ impl Devices {
         shares.max().unwrap_or(1)
     }
 
+    /// Returns the greatest number of devices that share cores: those of the host, or of one GPU.
+    pub(crate) fn sharing_cores(&self) -> u64 {
+        if matches!(self.kind, DeviceKind::Cuda(_)) { self.sharing() } else { self.count as u64 }
+    }
+
     /// Returns the number of devices, which is the number of parts of the graph.
     pub fn count(&self) -> usize {
         self.count

@@ -24,7 +24,7 @@ pub(crate) use message::Note;
 pub use options::{Partition, RunOptions, SplitRecord};
 pub(crate) use options::{Runs, check_ranges, prior, ranges_of, run_option_setters, split_parts};
 pub use session::StartUp;
-pub(crate) use session::{BatchShare, Done, Plans, Session, SessionSpec, SharedBatch};
+pub(crate) use session::{BatchShare, Done, MeasuredCall, Plans, Session, SessionSpec, SharedBatch};
 pub(crate) use trace::STAGES;
 pub use trace::{Busy, Span, StageSpan, Trace};
 pub use trace_file::TraceFile;

@@ -21,7 +21,8 @@ use crate::error::{Error, Result};
 use crate::infer::{Accuracy, ModelRecord, Position, Predictor, TrainedOn};
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::program::{EMBEDDING, Origin};
-use crate::runtime::{Done, Note, Partition, Session, StageSpan, StartUp, Trace};
+use crate::plan::Locality;
+use crate::runtime::{Done, MeasuredCall, Note, Partition, Session, StageSpan, StartUp, Trace};
 
 /// Indices of the phases of the lowered programs.
 pub(super) const TRAIN_PHASE: usize = 0;
@@ -439,6 +440,18 @@ impl Trainer {
     /// [`TraceFile`](crate::TraceFile) keeps many epochs.
     pub fn trace(&self) -> Option<&Trace> {
         self.trace.as_ref()
+    }
+
+    /// Returns the kernel calls and copies of the last epoch, if it was traced; none on mini-batches.
+    pub(crate) fn measured_calls(&self, locality: &Locality) -> Vec<MeasuredCall> {
+        let (Some(trace), (_, phases)) = (&self.trace, self.phases(self.epoch)) else { return Vec::new() };
+        let sharing = self.setup.options.devices.sharing_cores();
+        self.session.measured_calls(phases, trace.spans(), (locality, sharing))
+    }
+
+    /// Returns the name of the profile of the devices.
+    pub(crate) fn profile_name(&self) -> String {
+        self.setup.options.devices.profile()
     }
 
     /// Returns the plan of an epoch as text: for each device one line per step, with what is stored, evicted, loaded

@@ -46,6 +46,13 @@ pub fn gather_bytes(n: u64, e: u64, d: u64) -> u64 {
     8 * (n + 1) + 4 * e * (1 + d) + 4 * n * d
 }
 
+/// Returns how many columns of how many sources a pass of [`gather`] copies into a cache, for a block of `rows` rows,
+/// `edges` edges and `sources` sources and `d` columns; `None` if it reads the sources in place. `ascend` says whether the
+/// sources of each row ascend, as they do without a halo.
+pub fn gather_passes([rows, edges, sources]: [usize; 3], ascend: bool, d: usize) -> Option<[usize; 2]> {
+    Passes::new([rows, edges, sources], ascend, d).map(|passes| [passes.width, passes.sources])
+}
+
 /// Sums over in-neighbours: `out[v] = sum_{u -> v} weights[edge] * x[u]`; without weights, the sum of `x[u]`.
 ///
 /// # Shapes
@@ -169,7 +176,7 @@ fn gather_sources(
     let all = tiles.iter().map(|tile| tile.len() / d).sum::<usize>();
     // A halo comes after the part's own rows, wherever its vertices are.
     let ascend = window.is_some() || tiles.len() < 2;
-    let passes = Passes::new(block, all, ascend, d);
+    let passes = Passes::new([n, e, all], ascend, d);
     // A window of all sources is the whole gather.
     let window = window.filter(|window| window.len() < block.own_sources);
     let (first, end) = window.map_or((0, None), |window| (window.start, Some(window.end)));

@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use dropout::sparse_dropout;
 pub use edges::permute_edges;
-pub use gather::{Window, gather, gather_bytes, gather_then, gather_window};
+pub use gather::{Window, gather, gather_bytes, gather_passes, gather_then, gather_window};
 pub use linear::{
     column_sum, linear, linear_flops, linear_input_grad, linear_input_grad_then, linear_then, linear_weight_grad,
     linear_weight_grad_workspace_bytes, transpose,

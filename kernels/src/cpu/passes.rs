@@ -39,15 +39,14 @@ pub(super) struct Passes {
 }
 
 impl Passes {
-    /// Returns the split of a gather of `d` columns from `sources` sources; `None` if a single pass over the sources in
-    /// place is better. `ascend` says whether the sources of each row ascend.
-    pub(super) fn new(block: BlockView<'_>, sources: usize, ascend: bool, d: usize) -> Option<Self> {
-        let edges = block.indices.len();
+    /// Returns the split of a gather of `d` columns over a block of `rows` rows, `edges` edges and `sources` sources;
+    /// `None` if a single pass over the sources in place is better. `ascend` says whether the sources of each row ascend.
+    pub(super) fn new([rows, edges, sources]: [usize; 3], ascend: bool, d: usize) -> Option<Self> {
         if sources.saturating_mul(4 * d) <= CACHE_BYTES || edges / READ_OFTEN < sources {
             return None;
         }
         let width = d.div_ceil(d.div_ceil(LINES * LINE)).next_multiple_of(LINE);
-        let most = if ascend { edges / EDGES_OF_ROW / block.rows().max(1) } else { 1 };
+        let most = if ascend { edges / EDGES_OF_ROW / rows.max(1) } else { 1 };
         let windows = sources.div_ceil(WINDOW_BYTES / (4 * width)).min(most).max(1);
         if sources.div_ceil(windows) > CACHE_BYTES / (4 * width) {
             return None;

@@ -287,7 +287,7 @@ pub(in crate::cli) struct CheckpointArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(in crate::cli) struct OutputArgs {
-    /// Print the memory plan before training
+    /// Print the memory plan before training, and predicted beside measured times of kernels after it
     #[arg(long)]
     pub explain: bool,
     /// Write a trace of the run to FILE, in the Chrome trace format, of at most 256 MiB

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::failure;
+use super::kernel_times::KernelWatch;
 use super::output::{self, json_line, percent, print, say};
 use super::run_trace::RunTrace;
 use super::signals::{self, RunState, Watch};
@@ -78,12 +79,18 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     state.ends_at_batches = args.batches.batch.is_some() && !state.is_rank;
     let watch = Watch::start(state, Duration::from_secs_f64(args.checkpoints.grace))?;
     trainer.watch(watch.signal());
-    let trained = epochs(args, &mut trainer, &mut trace, &watch, ranks);
+    let mut kernels = (args.batches.batch.is_none() && ranks.count() == 1)
+        .then(|| KernelWatch::new(data.graph(), args.output.trace.is_some()));
+    let trained = epochs(args, &mut trainer, (&mut trace, kernels.as_mut()), &watch, ranks);
     // A run that failed has a trace as well.
     let traced = trace.finish();
     let ended = trained.and_then(|done| {
         let done = Done { read_seconds, ..done };
-        end(args, &mut trainer, started_at, &watch).and_then(|()| summarise(args, &data, &trainer, &done, ranks))
+        end(args, &mut trainer, started_at, &watch)?;
+        if let Some(kernels) = kernels {
+            kernels.finish(&trainer, args.output.explain, args.output.json)?;
+        }
+        summarise(args, &data, &trainer, &done, ranks)
     });
     match (ended, traced) {
         (Err(error), Err(also)) => {
@@ -142,7 +149,13 @@ fn try_to_write(dir: &Path) -> Result<()> {
 }
 
 /// Runs epochs until all are done, `--early-stop` applies, or a signal ends the run.
-fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: &Watch, ranks: &Ranks) -> Result<Done> {
+fn epochs(
+    args: &TrainArgs,
+    trainer: &mut Trainer,
+    (trace, mut kernels): (&mut RunTrace, Option<&mut KernelWatch<'_>>),
+    watch: &Watch,
+    ranks: &Ranks,
+) -> Result<Done> {
     let bar = output::bar(args.training.epochs, args.output.json);
     bar.set_prefix("training");
     let shown = bar.clone();
@@ -173,6 +186,9 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: 
             watch.state().newest = trainer.last_good().cloned();
         }
         let Some(epoch) = epoch else { continue };
+        if let Some(kernels) = kernels.as_deref_mut() {
+            kernels.after_epoch(trainer);
+        }
         if let Some(moved) = trainer.last_move().filter(|moved| moved.epoch == epoch.epoch && !args.output.json) {
             bar.suspend(|| say(move_line(moved)));
         }
@@ -182,6 +198,9 @@ fn epochs(args: &TrainArgs, trainer: &mut Trainer, trace: &mut RunTrace, watch: 
             done.between = [epoch.bytes_between_devices, epoch.planned_bytes_between_devices];
         }
         done.seconds.push(epoch.seconds);
+        if epoch.accuracy.is_some() {
+            done.eval_seconds.push(epoch.eval_seconds);
+        }
         done.stages = epoch.stages;
         val = epoch.accuracy.map_or(val, |a| a.val);
         let progress = format!("loss {:.4}  val {}", epoch.loss, percent(val));

@@ -21,6 +21,8 @@ pub(super) struct Done {
     pub read_seconds: f64,
     /// Seconds of each epoch.
     pub seconds: Vec<f64>,
+    /// Seconds of the evaluation of each epoch that had one.
+    pub eval_seconds: Vec<f64>,
     /// Bytes copied in one epoch: measured and planned, each to devices and to the host. The epoch is the last one with
     /// an evaluation, or the last one if none had an evaluation.
     pub bytes: [[u64; 2]; 2],
@@ -161,7 +163,8 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
     let best = trainer.best();
     let test = best.and_then(|b| b.test_accuracy);
     let val = best.and_then(|b| b.val_accuracy);
-    let median = median(epoch_seconds.get(1..).unwrap_or_default()).or_else(|| median(epoch_seconds));
+    let epoch_median = median(epoch_seconds.get(1..).unwrap_or_default()).or_else(|| median(epoch_seconds));
+    let eval_median = median(done.eval_seconds.get(1..).unwrap_or_default());
     let start_up = trainer.start_up();
     if args.output.json {
         let mut line = json!({
@@ -172,7 +175,8 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
             "dtype": trainer.dtype().name(),
             "best_epoch": best.map(|b| b.epoch),
             "epochs": trainer.epoch(),
-            "epoch_seconds_median": median,
+            "epoch_seconds_median": epoch_median,
+            "eval_seconds_median": eval_median,
             "read_seconds": done.read_seconds,
             "plan_seconds": start_up.plan_seconds,
             "setup_seconds": start_up.setup_seconds,
@@ -212,7 +216,7 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
         (test_name, percent(test)),
         (val_name, percent(val)),
         ("best epoch", best.map_or_else(|| "-".into(), |b| format!("{} of {}", b.epoch, trainer.epoch()))),
-        ("median epoch", median.map_or_else(|| "-".into(), seconds)),
+        ("median epoch", epoch_median.map_or_else(|| "-".into(), seconds)),
         ("peak memory", ByteSize(peak).to_string()),
         ("start-up", began),
     ];

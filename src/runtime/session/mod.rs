@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytemuck::Pod;
+use lapidary_cost_model::KernelWork;
 use lapidary_kernels::{Device, HostSlot, Lane, Slot};
 use lapidary_planner::memory::Epoch;
 
@@ -21,8 +22,8 @@ use super::trace::{Span, Trace};
 use crate::error::{Error, NotFinite, Result};
 use crate::lower::{Inputs, Lowered, Supply, Tiling, lower_in_order};
 use crate::plan::{
-    Choice, DeviceBudget, ExchangePath, Fit, Fitted, Known, Layout, Method, Planned, Script, Sequence, Variant, both,
-    epoch_bytes, plan_sequence, planned_seconds,
+    COPY_IN, COPY_OUT, Choice, DeviceBudget, ExchangePath, Fit, Fitted, Known, Layout, Locality, Method, Planned, Script,
+    Sequence, Variant, both, copy_work, epoch_bytes, kernel_work, plan_sequence, planned_seconds,
 };
 use crate::profile;
 use crate::program::{LevelSizes, Origin, Program};
@@ -545,6 +546,35 @@ impl Session {
         self.layout.tiles
     }
 
+    /// Returns the kernel calls and copies of a run of these phases, with their times. `spans` are those of each part. Where
+    /// `sharing` devices share cores, a kernel's time is what it would be with all cores.
+    pub(crate) fn measured_calls(
+        &self,
+        phases: &[usize],
+        spans: &[Vec<Span>],
+        (locality, sharing): (&Locality, u64),
+    ) -> Vec<MeasuredCall> {
+        let mut measured = Vec::new();
+        let Some(scripts) = self.scripts.get(phases).filter(|_| self.batches.is_none()) else { return measured };
+        for ((script, lowered), spans) in scripts.iter().zip(self.runtime.lowered()).zip(spans) {
+            let seconds = |span: &Span| span.end.saturating_duration_since(span.ready).as_secs_f64();
+            // The kernels of a lane run in the order of the script.
+            let mut kernels = spans.iter().filter(|span| span.lane == Lane::Compute);
+            for action in script.actions.iter().filter(|action| !action.call.fetches()) {
+                let Some(span) = kernels.next().filter(|span| *span.name == *action.name) else { break };
+                let (kernel, work) = kernel_work(lowered, &action.call, locality);
+                measured.push(MeasuredCall { kernel, work, seconds: seconds(span) / sharing as f64 });
+            }
+            for (lane, name) in [(Lane::CopyIn, COPY_IN), (Lane::CopyOut, COPY_OUT)] {
+                for span in spans.iter().filter(|span| span.lane == lane && span.bytes > 0) {
+                    let work = copy_work(span.bytes, locality);
+                    measured.push(MeasuredCall { kernel: name.into(), work, seconds: seconds(span) });
+                }
+            }
+        }
+        measured
+    }
+
     /// Returns the plan of the main phases as text: one line per step of each device.
     pub(crate) fn explain(&self) -> String {
         let mut text = String::new();
@@ -605,6 +635,17 @@ impl Session {
     pub(crate) fn part_pairs(&self) -> Vec<[usize; 2]> {
         self.parts.iter().map(|part| [part.start, part.end]).collect()
     }
+}
+
+/// A kernel call or copy that was timed.
+#[derive(Clone, Debug)]
+pub(crate) struct MeasuredCall {
+    /// The name under which its time is learned.
+    pub kernel: String,
+    /// What it does.
+    pub work: KernelWork,
+    /// Seconds that it took.
+    pub seconds: f64,
 }
 
 /// Returns the script of each worker.

@@ -1,0 +1,234 @@
+//! The times of kernels: measured once for `plan`, learned from every training, and shown.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lapidary_cost_model::KernelTimes;
+use serde_json::json;
+
+use super::output::{self, align, count, json_line, print, say, seconds, table};
+use crate::error::Result;
+use crate::forecast::{SuiteReport, WARM_UP, add_typical, measure_kernels, typical};
+use crate::graph::Graph;
+use crate::plan::{COPY_IN, COPY_OUT, Locality};
+use crate::profile::{self, Busy, BusyWatch};
+use crate::runtime::MeasuredCall;
+use crate::train::Trainer;
+
+/// Epochs of a training whose kernels are timed, after [`WARM_UP`].
+const EPOCHS: usize = 5;
+
+/// Measures the kernels of this machine's cores, with a progress bar.
+pub(super) fn measure(hidden: bool) -> Result<SuiteReport> {
+    let bar = output::bar(0, hidden);
+    bar.set_prefix("measuring the kernels of this machine");
+    if bar.is_hidden() {
+        say("measuring the kernels of this machine, once: about half a minute");
+    }
+    let report = measure_kernels(|done, count| {
+        bar.set_length(count as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    if report.disturbed {
+        say(format_args!(
+            "other programs used {} of the cores meanwhile: predicted seconds may be up to 2 times off; measure again on a \
+             quiet machine with `lapidary profile --again`",
+            output::percent(Some(report.busy))
+        ));
+    }
+    if let Err(why) = &report.kept {
+        say(format_args!("the times cannot be kept, so they are measured each time: {why}"));
+    }
+    Ok(report)
+}
+
+/// Measures the kernels if a forecast with this profile needs them and they are not known yet. A debug build does not: its
+/// tests run many programs at once.
+pub(super) fn measure_if_needed(word: &str, hidden: bool) -> Result<()> {
+    if word != "cpu" || cfg!(debug_assertions) {
+        return Ok(());
+    }
+    let profile = profile::load(word)?;
+    if !profile::kernel_times(word, &profile).has_suite() {
+        measure(hidden)?;
+    }
+    Ok(())
+}
+
+/// Times the kernels of a training's first epochs.
+pub(super) struct KernelWatch<'a> {
+    graph: &'a Graph,
+    /// Whether somebody else records the epochs as well.
+    is_traced: bool,
+    locality: Option<Locality>,
+    epochs: Vec<Vec<MeasuredCall>>,
+    /// Epochs before the first one that counts.
+    seen: usize,
+    /// Watches what other programs use.
+    watch: BusyWatch,
+}
+
+impl<'a> KernelWatch<'a> {
+    /// Starts to watch a training on the whole `graph`.
+    pub(super) fn new(graph: &'a Graph, is_traced: bool) -> Self {
+        Self { graph, is_traced, locality: None, epochs: Vec::new(), seen: 0, watch: Busy::watch() }
+    }
+
+    /// Reads what the trainer's last epoch has measured, and starts or ends the measurement.
+    pub(super) fn after_epoch(&mut self, trainer: &mut Trainer) {
+        self.seen += 1;
+        if self.seen < WARM_UP {
+            return;
+        }
+        if self.seen == WARM_UP {
+            let word = trainer.profile_name();
+            // Without a profile, there is nothing to compare with.
+            let Ok(profile) = profile::load(&word) else { return };
+            self.locality = Some(Locality::new(&word, &profile).of_graph(self.graph));
+            trainer.start_trace();
+            return;
+        }
+        let Some(locality) = self.locality.as_ref().filter(|_| self.epochs.len() < EPOCHS) else { return };
+        let calls = trainer.measured_calls(locality);
+        // After a move, the parts have other sizes.
+        if self.epochs.last().is_some_and(|before| before.len() != calls.len()) {
+            self.epochs.clear();
+        }
+        self.epochs.push(calls);
+        if self.epochs.len() == EPOCHS && !self.is_traced {
+            trainer.stop_trace();
+        }
+    }
+
+    /// Compares predicted and measured times, if `shows`, and remembers the measured ones for later forecasts.
+    pub(super) fn finish(self, trainer: &Trainer, shows: bool, as_json: bool) -> Result<()> {
+        let word = trainer.profile_name();
+        if self.epochs.is_empty() {
+            return Ok(());
+        }
+        let profile = profile::load(&word)?;
+        let (mut times, busy) = (profile::kernel_times(&word, &profile), self.watch.end());
+        if shows {
+            compare(&times, &typical(&self.epochs, busy), as_json)?;
+        }
+        if !cfg!(debug_assertions) {
+            add_typical(&mut times, &self.epochs, (false, busy));
+            // Forecasts are worse without, and nothing else is.
+            if let Err(error) = profile::remember_kernels(&word, &times, None) {
+                tracing::debug!("the times of kernels are not kept: {error}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The calls of one kernel in an epoch.
+#[derive(Default)]
+struct Sum {
+    calls: u64,
+    measured_s: f64,
+    /// `None` if its times were not known.
+    predicted_s: Option<f64>,
+}
+
+/// Prints the predicted and the measured time of each kernel in an epoch.
+fn compare(times: &KernelTimes, calls: &[MeasuredCall], as_json: bool) -> Result<()> {
+    let mut kernels: BTreeMap<&str, Sum> = BTreeMap::new();
+    for call in calls {
+        let sum = kernels.entry(&call.kernel).or_default();
+        sum.calls += 1;
+        sum.measured_s += call.seconds;
+        if let Some(estimate) = times.predict(&call.kernel, &call.work) {
+            *sum.predicted_s.get_or_insert_default() += estimate.seconds;
+        }
+    }
+    let mut kernels: Vec<(&str, Sum)> = kernels.into_iter().collect();
+    kernels.sort_by(|a, b| b.1.measured_s.total_cmp(&a.1.measured_s));
+    if as_json {
+        let line = |(name, sum): &(&str, Sum)| {
+            json!({
+                "kernel": name,
+                "calls": sum.calls,
+                "predicted_seconds": sum.predicted_s,
+                "measured_seconds": sum.measured_s,
+            })
+        };
+        let kernels: Vec<_> = kernels.iter().map(line).collect();
+        return json_line(&json!({ "event": "kernels", "kernels": kernels }));
+    }
+    let mut rows = table(["kernel, in an epoch", "calls", "predicted", "measured", "ratio"]);
+    let mut all = Sum { predicted_s: Some(0.0), ..Sum::default() };
+    let mut add = |name: &str, sum: &Sum| {
+        let ratio = sum.predicted_s.map(|predicted_s| format!("{:.2}", predicted_s / sum.measured_s));
+        rows.add_row([
+            name.to_owned(),
+            count(sum.calls),
+            sum.predicted_s.map_or("not known".into(), seconds),
+            seconds(sum.measured_s),
+            ratio.unwrap_or_else(|| "-".into()),
+        ]);
+    };
+    for (name, sum) in &kernels {
+        add(name, sum);
+        all.calls += sum.calls;
+        all.measured_s += sum.measured_s;
+        all.predicted_s = all.predicted_s.zip(sum.predicted_s).map(|(all, of)| all + of);
+    }
+    add("all", &all);
+    print(&format!("{}\n", align(rows)))
+}
+
+/// Prints the rates of this machine's profile, and what is known of its kernels.
+pub(super) fn show(as_json: bool) -> Result<()> {
+    const WORD: &str = "cpu";
+    let profile = profile::load(WORD)?;
+    let remembered = profile::remembered_kernels(WORD, &profile);
+    if as_json {
+        let kernels = |times: &KernelTimes| {
+            let kernel = |(name, [suite, runs], spread): (&str, [usize; 2], f64)| {
+                json!({ "kernel": name, "suite": suite, "runs": runs, "spread": spread })
+            };
+            times.kernels().map(kernel).collect::<Vec<_>>()
+        };
+        return json_line(&json!({
+            "event": "profile",
+            "profile": profile,
+            "age_seconds": remembered.as_ref().map(|remembered| remembered.age().as_secs()),
+            "busy": remembered.as_ref().map(|remembered| remembered.busy),
+            "kernels": remembered.as_ref().map(|remembered| kernels(&remembered.value)),
+        }));
+    }
+    let rate = |bytes_per_s: f64| format!("{:.1} GB/s", bytes_per_s / 1e9);
+    let mut facts = vec![
+        ("memory", rate(profile.memory_bytes_per_s)),
+        ("gathers from memory", rate(profile.gather_bytes_per_s)),
+        ("gathers from the cache", rate(profile.cached_gather_bytes_per_s)),
+        ("last cache", bytesize::ByteSize(profile.cache_bytes).to_string()),
+        ("products", format!("{:.0} GFLOP/s", profile.flops_per_s / 1e9)),
+    ];
+    let Some(remembered) = remembered else {
+        facts.push(("kernels", "not measured yet: `lapidary profile` does it".into()));
+        return print(&output::facts(&facts));
+    };
+    facts.push(("measured", ago(remembered.age())));
+    facts.push(("used by others", output::percent(Some(remembered.busy.0))));
+    let mut rows = table(["kernel", "measured calls", "of trainings", "spread"]);
+    for (name, [suite, runs], spread) in remembered.value.kernels() {
+        let of = if name == COPY_IN || name == COPY_OUT { name.to_owned() } else { name.replace('_', " ") };
+        rows.add_row([of, count(suite as u64), count(runs as u64), output::percent(Some(spread))]);
+    }
+    print(&format!("{}\n\n{}", output::facts(&facts), align(rows)))
+}
+
+/// Formats an age.
+fn ago(age: Duration) -> String {
+    let minutes = age.as_secs() / 60;
+    match minutes {
+        0 => "just now".into(),
+        1..=119 => format!("{minutes} minutes ago"),
+        120..=2879 => format!("{} hours ago", minutes / 60),
+        _ => format!("{} days ago", minutes / 1440),
+    }
+}

@@ -1,0 +1,277 @@
+//! The suite: short trainings on made-up graphs, which measure the kernels of this machine.
+//!
+//! Together they have calls of all sizes: of graphs that lie in a cache and of graphs that do not, of few and of many
+//! neighbours, with dense and with sparse features, on whole matrices, on tiles and in windows. So the times of all other
+//! calls lie between those that were measured.
+
+use lapidary_cost_model::KernelTimes;
+use ndarray::Array2;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::dataset::generate::{RmatOptions, rmat};
+use crate::dataset::{Arrays, Dataset};
+use crate::error::Result;
+use crate::model::Model;
+use crate::plan::Locality;
+use crate::profile::{self, Busy};
+use crate::runtime::{Devices, MeasuredCall};
+use crate::train::Trainer;
+use crate::{ByteSize, StorageType};
+
+/// A graph of the suite.
+struct Shape {
+    vertices: usize,
+    /// Edges per vertex, about.
+    degree: usize,
+    /// Width of the features, and non-zeros per row if they are sparse.
+    features: (usize, Option<usize>),
+    classes: usize,
+    /// The trainings on it: model and hidden width.
+    trainings: &'static [(&'static str, usize)],
+    /// More trainings on it.
+    special: &'static [(&'static str, usize, Special)],
+}
+
+/// What sets a training apart.
+#[derive(Clone, Copy)]
+enum Special {
+    /// The device has this share of the memory, in percent.
+    Memory(u64),
+    Bf16,
+    LayerNorm,
+}
+
+use Special::{Bf16, LayerNorm, Memory};
+
+const SHAPES: [Shape; 7] = [
+    Shape {
+        vertices: 1 << 11,
+        degree: 5,
+        features: (600, Some(20)),
+        classes: 7,
+        trainings: &ALL,
+        special: &[("gcn", 64, Memory(40)), ("gin", 64, LayerNorm)],
+    },
+    Shape {
+        vertices: 1 << 12,
+        degree: 4,
+        features: (1500, Some(40)),
+        classes: 6,
+        trainings: &ALL,
+        special: &[("sage", 16, Memory(40)), ("gcn", 32, Bf16)],
+    },
+    Shape {
+        vertices: 1 << 13,
+        degree: 45,
+        features: (64, None),
+        classes: 10,
+        trainings: &ALL,
+        special: &[
+            ("gcn", 64, Memory(50)),
+            ("sage", 128, Memory(25)),
+            ("gin", 16, Memory(25)),
+            ("gcn", 64, Bf16),
+            ("gin", 128, Bf16),
+            ("sage", 64, LayerNorm),
+        ],
+    },
+    Shape {
+        vertices: 1 << 14,
+        degree: 14,
+        features: (2000, Some(60)),
+        classes: 12,
+        trainings: &MOST,
+        special: &[("gcn", 128, Memory(25)), ("sage", 64, Bf16)],
+    },
+    Shape {
+        vertices: 1 << 15,
+        degree: 21,
+        features: (128, None),
+        classes: 32,
+        trainings: &MOST,
+        special: &[
+            ("gcn", 128, Memory(50)),
+            ("gin", 64, Memory(20)),
+            ("sage", 16, Memory(25)),
+            ("sage", 128, Bf16),
+            ("resgcn", 128, LayerNorm),
+        ],
+    },
+    Shape {
+        vertices: 1 << 17,
+        degree: 9,
+        features: (96, None),
+        classes: 40,
+        trainings: &[("gcn", 16), ("gcn", 256), ("sage", 128), ("gin", 64), ("gat", 16)],
+        special: &[("gcn", 128, Memory(25)), ("gin", 32, Memory(25)), ("gcn", 128, Bf16)],
+    },
+    Shape {
+        vertices: 1 << 15,
+        degree: 160,
+        features: (100, None),
+        classes: 40,
+        trainings: &[("gcn", 16), ("gcn", 256), ("sage", 256), ("gin", 64)],
+        special: &[("gcn", 64, Memory(25)), ("gcn", 128, Bf16)],
+    },
+];
+
+/// Trainings on a small graph.
+const ALL: [(&str, usize); 11] = [
+    ("gcn", 16),
+    ("gcn", 256),
+    ("gin", 16),
+    ("gin", 128),
+    ("sage", 32),
+    ("sage", 256),
+    ("commnet", 64),
+    ("resgcn", 16),
+    ("resgcn", 128),
+    ("gat", 16),
+    ("gat", 64),
+];
+
+/// Trainings on a graph of medium size.
+const MOST: [(&str, usize); 8] = [
+    ("gcn", 16),
+    ("gcn", 256),
+    ("gin", 64),
+    ("sage", 32),
+    ("sage", 256),
+    ("commnet", 128),
+    ("resgcn", 64),
+    ("gat", 16),
+];
+
+impl Shape {
+    fn dataset(&self, seed: u64) -> Result<Dataset> {
+        let n = self.vertices;
+        // Each pair is two edges.
+        let options = RmatOptions { vertices: n, edge_factor: self.degree as f64 / 2.0, seed, ..RmatOptions::default() };
+        let graph = rmat(&options)?.graph().clone();
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let labels: Vec<i64> = (0..n).map(|_| rng.random_range(0..self.classes as i64)).collect();
+        // Splits at random: what follows a pattern, a processor predicts.
+        let mut splits: [Vec<i64>; 3] = Default::default();
+        (0..n as i64).for_each(|v| splits[[0, 0, 0, 1, 2][rng.random_range(0..5)]].push(v));
+        let [train, val, test] = splits;
+        let arrays = Arrays::new(graph).labels(&labels).train(&train).val(&val).test(&test);
+        let arrays = match self.features {
+            (width, None) => arrays.features(Array2::from_shape_simple_fn((n, width), || rng.random_range(-1.0..1.0))),
+            (width, Some(cells)) => {
+                let column = |row: usize, cell: usize| (cell * width / cells + row % (width / cells)) as u32;
+                let indptr: Vec<u64> = (0..=n as u64).map(|row| row * cells as u64).collect();
+                let indices: Vec<u32> = (0..n).flat_map(|row| (0..cells).map(move |cell| column(row, cell))).collect();
+                let values = vec![1.0f32; n * cells];
+                arrays.sparse_features(indptr, indices, values, width)
+            }
+        };
+        Ok(Dataset::from_arrays(arrays)?)
+    }
+
+    fn trainer(&self, data: &Dataset, (name, hidden): (&str, usize), special: Option<Special>) -> Result<Trainer> {
+        let widths = [self.features.0, hidden, self.classes];
+        let model = match name {
+            "gcn" => Model::gcn(&widths),
+            "gin" => Model::gin(&widths),
+            "sage" => Model::sage(&widths),
+            "commnet" => Model::commnet(&widths),
+            "resgcn" => Model::resgcn(&widths),
+            _ => Model::gat(&widths),
+        };
+        let model = model.dropout(0.5).layer_norm(matches!(special, Some(LayerNorm)));
+        let builder = Trainer::builder(&model, data);
+        match special {
+            Some(Bf16) => builder.dtype(StorageType::Bf16).build(),
+            Some(Memory(percent)) => {
+                let whole = Trainer::builder(&model, data).devices(Devices::sim(1)).build()?.planned_peak_device_bytes();
+                let memory = ByteSize::b(whole[0] * percent / 100);
+                builder.devices(Devices::sim(1)).device_memory(memory).build()
+            }
+            None | Some(LayerNorm) => builder.build(),
+        }
+    }
+}
+
+/// Epochs of each training that count, after [`WARM_UP`].
+const EPOCHS: usize = 4;
+
+/// First epochs of a training, which do not count: they touch memory for the first time.
+pub(crate) const WARM_UP: usize = 2;
+
+/// What the suite has measured.
+#[derive(Clone, Debug)]
+pub struct SuiteReport {
+    /// The times of the kernels.
+    pub times: KernelTimes,
+    /// The share of all cores that other programs used meanwhile, from 0 to 1.
+    pub busy: f64,
+    /// Whether that was so much that the times are not to be trusted, and are measured again soon.
+    pub disturbed: bool,
+    /// Whether the times are remembered; otherwise, why not.
+    pub kept: std::result::Result<(), String>,
+}
+
+/// Measures the kernels of this machine's cores, and remembers their times for all later forecasts with the profile `cpu`.
+/// `progress` is called after each training, with the number of those that are done and of all.
+///
+/// # Cost
+/// About half a minute on two cores, and 1 GiB of memory during that time.
+/// # Errors
+/// [`Error::Device`](crate::Error::Device) if the host does not have enough memory.
+pub fn measure_kernels(mut progress: impl FnMut(usize, usize)) -> Result<SuiteReport> {
+    const WORD: &str = "cpu";
+    let profile = profile::load(WORD)?;
+    let count: usize = SHAPES.iter().map(|shape| shape.trainings.len() + shape.special.len()).sum();
+    let mut times = KernelTimes::new(&profile);
+    let (watch, mut done) = (Busy::watch(), 0);
+    for (seed, shape) in (0u64..).zip(&SHAPES) {
+        let data = shape.dataset(seed)?;
+        let locality = Locality::new(WORD, &profile).of_graph(data.graph());
+        let plain = shape.trainings.iter().map(|&(model, hidden)| (model, hidden, None));
+        let special = shape.special.iter().map(|&(model, hidden, special)| (model, hidden, Some(special)));
+        for (model, hidden, special) in plain.chain(special) {
+            observe(&mut times, &mut shape.trainer(&data, (model, hidden), special)?, &locality)?;
+            done += 1;
+            progress(done, count);
+        }
+    }
+    times.refit();
+    let busy = watch.end();
+    let kept = profile::remember_kernels(WORD, &times, Some(busy)).map_err(|error| error.to_string());
+    Ok(SuiteReport { times, busy: busy.0, disturbed: busy.disturbs(), kept })
+}
+
+/// Runs a few epochs and adds the times of their calls. Beside other programs, the least times count.
+fn observe(times: &mut KernelTimes, trainer: &mut Trainer, locality: &Locality) -> Result<()> {
+    let watch = Busy::watch();
+    trainer.start_trace();
+    let mut epochs = Vec::new();
+    for epoch in 0..WARM_UP + EPOCHS {
+        trainer.step()?;
+        if epoch >= WARM_UP {
+            epochs.push(trainer.measured_calls(locality));
+        }
+    }
+    add_typical(times, &epochs, (true, watch.end()));
+    Ok(())
+}
+
+/// Adds for each call the median of its times in these epochs, or the least one if others were busy: disturbances only slow
+/// a call. Calls that a clock cannot measure are left out.
+pub(crate) fn add_typical(times: &mut KernelTimes, epochs: &[Vec<MeasuredCall>], (is_suite, busy): (bool, Busy)) {
+    for MeasuredCall { kernel, work, seconds } in typical(epochs, busy) {
+        drop(times.observe(&kernel, &work, seconds, is_suite));
+    }
+}
+
+/// Returns the calls of an epoch, each with the median of its times in these epochs, or the least one if others were busy.
+pub(crate) fn typical(epochs: &[Vec<MeasuredCall>], busy: Busy) -> Vec<MeasuredCall> {
+    let calls = epochs.iter().map(Vec::len).min().unwrap_or(0);
+    let of_call = |call: usize| {
+        let mut seconds: Vec<f64> = epochs.iter().map(|epoch| epoch[call].seconds).collect();
+        seconds.sort_by(f64::total_cmp);
+        MeasuredCall { seconds: seconds[if busy.disturbs() { 0 } else { seconds.len() / 2 }], ..epochs[0][call].clone() }
+    };
+    (0..calls).map(of_call).collect()
+}

@@ -1,0 +1,144 @@
+//! What a call does, in the quantities that its time depends on.
+
+use std::sync::Arc;
+
+use lapidary_cost_model::{KernelWork, Profile, Quantity};
+use lapidary_kernels::op::Op;
+use lapidary_kernels::{Call, DType, Price, RowStep, Slot, cpu};
+
+use crate::graph::{Graph, Reuse};
+use crate::host;
+use crate::lower::{Contents, Lowered};
+use crate::program::BlockSpec;
+
+/// Share of the last cache that rows of a gather can use: other operands and other programs need space as well.
+const USABLE: f64 = 0.75;
+
+/// Caches of a device, and how a graph's gathers use them.
+#[derive(Clone, Debug)]
+pub struct Locality {
+    /// Bytes of the cache that each core has for itself; 0 if there is none.
+    near_bytes: f64,
+    /// The same of all cores.
+    all_near_bytes: f64,
+    /// Bytes of the last cache that are usable.
+    last_bytes: f64,
+    /// Whether gathers may run in passes, which copy what they read into the last cache.
+    in_passes: bool,
+    /// Reuse of rows by gathers over the graph, and over the transposed graph.
+    graph: [Arc<Reuse>; 2],
+    random: Arc<Reuse>,
+}
+
+impl Locality {
+    /// Returns the caches of a device. `word` is the name of its profile. Sources are read at random.
+    pub(crate) fn new(word: &str, profile: &Profile) -> Self {
+        let is_host = word == "cpu";
+        let near_bytes = if is_host { host::core_cache_bytes() as f64 } else { 0.0 };
+        let random = Arc::new(Reuse::random());
+        Self {
+            near_bytes,
+            all_near_bytes: near_bytes * rayon::current_num_threads() as f64,
+            last_bytes: USABLE * profile.cache_bytes as f64,
+            in_passes: is_host,
+            graph: [random.clone(), random.clone()],
+            random,
+        }
+    }
+
+    /// Looks at the order in which gathers over a graph read their sources.
+    ///
+    /// # Cost
+    /// O(e), twice for a graph that is not symmetric.
+    pub(crate) fn of_graph(mut self, graph: &Graph) -> Self {
+        let reuse = |graph: &Graph| Arc::new(Reuse::of(graph.indices(), graph.vertex_count()));
+        let forward = reuse(graph);
+        let backward = if graph.is_symmetric() { forward.clone() } else { reuse(&graph.transpose().graph) };
+        self.graph = [forward, backward];
+        self
+    }
+
+    /// Returns the reuse of the rows that a call gathers.
+    fn reuse(&self, lowered: &Lowered, indptr: Slot) -> &Reuse {
+        match lowered.tensor(indptr).contents {
+            Some(Contents::Indptr(BlockSpec::Graph { transposed, .. }) | Contents::Fold(BlockSpec::Graph { transposed, .. }, ..)) => {
+                &self.graph[usize::from(transposed)]
+            }
+            _ => &self.random,
+        }
+    }
+
+    /// Returns the share of `bytes` bytes that caches of `cache` bytes do not hold if they are used in sequence.
+    fn streamed_past(bytes: f64, cache: f64) -> f64 {
+        if cache <= 0.0 { 1.0 } else { (bytes / cache - 1.0).clamp(0.0, 1.0) }
+    }
+}
+
+/// Returns the name under which a call's time is learned, and its work.
+pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -> (String, KernelWork) {
+    let bytes = |slots: &mut dyn Iterator<Item = Slot>| slots.map(|slot| lowered.tensor(slot).bytes).sum::<u64>() as f64;
+    let all_bytes = bytes(&mut call.reads().chain(call.writes()));
+    let mut work = KernelWork::call().with(Quantity::Rows, call.out().rows as f64);
+    let mut streamed = all_bytes;
+    let mut name = call.name_of_head().to_owned();
+    match call.price() {
+        Price::Gather { block, edges, weighted, row_bytes, .. } => {
+            let of_window: usize = call.sources().map(|tile| tile.rows).sum();
+            let sources = if call.first_source.is_some() { of_window } else { block.own_sources + block.halo_sources };
+            if call.first_source.is_some() {
+                name += " in windows";
+            }
+            let source_bytes = (sources * row_bytes) as f64;
+            streamed = (all_bytes - source_bytes).max(0.0);
+            let reuse = locality.reuse(lowered, block.indptr);
+            let miss = |cache: f64, of: f64| if of > 0.0 { reuse.misses((cache / of).min(1.0)) } else { 0.0 };
+            let gathered = edges as f64 * row_bytes as f64;
+            let [mut near, mut last] = [locality.near_bytes, locality.last_bytes].map(|cache| miss(cache, source_bytes));
+            let width = row_bytes.div_ceil(4);
+            let ascend = call.halo.is_none();
+            let passes = locality.in_passes.then(|| cpu::gather_passes([block.rows, edges as usize, sources], ascend, width));
+            if let Some([columns, of_pass]) = passes.flatten() {
+                let (by_column, by_source) = (width.div_ceil(columns), sources.div_ceil(of_pass));
+                (near, last) = (miss(locality.near_bytes, (4 * of_pass * columns) as f64), 0.0);
+                let out = (block.rows * row_bytes) as f64;
+                work = work
+                    .with(Quantity::PassEdges, edges as f64 * by_column as f64)
+                    .with(Quantity::PassRows, (block.rows * by_column * by_source) as f64)
+                    .with(Quantity::PassBytes, 2.0 * source_bytes + 2.0 * out * (by_source - 1) as f64);
+            }
+            work = work
+                .with(Quantity::Rows, block.rows as f64)
+                .with(Quantity::Edges, edges as f64)
+                .with(Quantity::WeightedEdges, if weighted { edges as f64 } else { 0.0 })
+                .with(Quantity::GatheredBytes, gathered)
+                .with(Quantity::PastNearCache, gathered * near)
+                .with(Quantity::PastLastCache, gathered * last);
+        }
+        Price::Product { rows, k, m } => {
+            let (rows, k, m) = (rows as f64, k as f64, m as f64);
+            work = work.with(Quantity::Flops, 2.0 * rows * k * m).with(Quantity::ProductCells, rows * (k + m));
+        }
+        Price::Rows { .. } | Price::Nothing => {}
+    }
+    let is_dropout = |step: &RowStep| matches!(step, RowStep::Dropout { .. });
+    if call.op.steps().iter().any(is_dropout) || matches!(call.op.head(), Op::Row(step) if is_dropout(step)) {
+        work = work.with(Quantity::DrawnCells, call.out().numbers() as f64);
+    }
+    if call.stored() == DType::Bf16 {
+        name += " bf16";
+    }
+    (name, with_stream(work, streamed, all_bytes, locality))
+}
+
+/// Returns the work of copying a tensor of `bytes` bytes.
+pub(crate) fn copy_work(bytes: u64, locality: &Locality) -> KernelWork {
+    with_stream(KernelWork::call(), bytes as f64, 2.0 * bytes as f64, locality)
+}
+
+/// Sets the bytes that are read and written in sequence by a call that uses `all` bytes.
+fn with_stream(work: KernelWork, streamed: f64, all: f64, locality: &Locality) -> KernelWork {
+    let past = |cache| streamed * Locality::streamed_past(all, cache);
+    work.with(Quantity::StreamedBytes, streamed)
+        .with(Quantity::StreamedPastNearCache, past(locality.all_near_bytes))
+        .with(Quantity::StreamedPastLastCache, past(locality.last_bytes))
+}
