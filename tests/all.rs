@@ -58,6 +58,7 @@ mod program;
 mod ranks;
 mod runtime;
 mod sampled_evaluation;
+mod seconds;
 mod stress;
 mod tiles;
 mod train;

@@ -9,7 +9,7 @@ use crate::profile::Profile;
 pub enum Quantity {
     /// 1.
     Calls,
-    /// Rows that the call makes.
+    /// Rows of the tallest matrix; of a gather, those that it makes.
     Rows,
     /// Edges that it follows.
     Edges,

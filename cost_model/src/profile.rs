@@ -63,25 +63,34 @@ pub enum ProfileError {
 
 impl Profile {
     /// The names of the built-in profiles.
-    pub const NAMES: [&'static str; 3] = ["h200", "a100", "p100"];
+    pub const NAMES: [&'static str; 6] = ["h200", "h100", "a100", "l40s", "rtx4090", "p100"];
 
     /// Returns a built-in profile; `None` if the name is not one of [`Profile::NAMES`].
     ///
     /// The rates are the usual shares of the peak rates that kernels reach. A gather reaches 60 % of the memory
-    /// bandwidth, and all of it from the L2 cache. A product reaches 80 % of the `f32` peak, which on the two newer
-    /// devices is that of the CUDA cores, not of TF32. Links, including those between devices, reach 80 % of the bus.
+    /// bandwidth, and all of it from the L2 cache. A product reaches 80 % of the `f32` peak, which on newer devices
+    /// is that of the CUDA cores, not of TF32. Links, including those between devices, reach 80 % of the bus.
     /// The rates only need to be good until the first epoch is measured.
     ///
     /// # Source
-    /// - `h200`: NVIDIA H200 SXM datasheet: 141 GB at 4.8 TB/s (copies were seen at 4.3), 67 TFLOP/s, 60 MB of L2,
-    ///   PCIe 5.0 x16, NVLink at 900 GB/s both ways together.
+    /// - `h200`: NVIDIA H200 SXM datasheet: 141 GB at 4.8 TB/s (copies were seen at 4.3), 67 TFLOP/s, PCIe 5.0 x16, NVLink
+    ///   at 900 GB/s both ways together. 50 of the chip's 60 MB of L2 are enabled (NVIDIA, "Hopper architecture in depth",
+    ///   2022).
+    /// - `h100`: NVIDIA H100 SXM datasheet: 80 GB at 3.35 TB/s, 67 TFLOP/s, the rest as `h200`.
     /// - `a100`: NVIDIA A100 80 GB SXM datasheet: 80 GB at 2,039 GB/s, 19.5 TFLOP/s, 40 MB of L2, PCIe 4.0 x16,
     ///   NVLink at 600 GB/s both ways together.
+    /// - `l40s`: NVIDIA L40S datasheet: 48 GB at 864 GB/s, 91.6 TFLOP/s, PCIe 4.0 x16, no NVLink; 96 MB of L2 (NVIDIA Ada
+    ///   architecture whitepaper).
+    /// - `rtx4090`: NVIDIA Ada architecture whitepaper: 24 GB at 1,008 GB/s, 82.6 TFLOP/s, 72 MB of L2, PCIe 4.0 x16, no
+    ///   NVLink.
     /// - `p100`: NVIDIA Tesla P100 for PCIe, 16 GB, datasheet: 732 GB/s, 9.3 TFLOP/s, 4 MB of L2, PCIe 3.0 x16.
     pub fn named(name: &str) -> Option<Self> {
         let (memory, flops, [link, between], cache_bytes, capacity_bytes) = match name {
-            "h200" => (4.3e12, 67e12, [64e9, 450e9], 60_000_000, 141_000_000_000),
+            "h200" => (4.3e12, 67e12, [64e9, 450e9], 50_000_000, 141_000_000_000),
+            "h100" => (0.9 * 3.35e12, 67e12, [64e9, 450e9], 50_000_000, 80_000_000_000),
             "a100" => (0.85 * 2.039e12, 19.5e12, [32e9, 300e9], 40_000_000, 80_000_000_000),
+            "l40s" => (0.85 * 864e9, 91.6e12, [32e9; 2], 96_000_000, 48_000_000_000),
+            "rtx4090" => (0.9 * 1.008e12, 82.6e12, [32e9; 2], 72_000_000, 24_000_000_000),
             "p100" => (0.75 * 732e9, 9.3e12, [16e9; 2], 4_000_000, 16_000_000_000),
             _ => return None,
         };

@@ -10,7 +10,7 @@ use super::output::{self, align, count, json_line, print, say, seconds, table};
 use crate::error::Result;
 use crate::forecast::{SuiteReport, WARM_UP, add_typical, measure_kernels, typical};
 use crate::graph::Graph;
-use crate::plan::{COPY_IN, COPY_OUT, Locality};
+use crate::plan::Locality;
 use crate::profile::{self, Busy, BusyWatch};
 use crate::runtime::MeasuredCall;
 use crate::train::Trainer;
@@ -216,8 +216,7 @@ pub(super) fn show(as_json: bool) -> Result<()> {
     facts.push(("used by others", output::percent(Some(remembered.busy.0))));
     let mut rows = table(["kernel", "measured calls", "of trainings", "spread"]);
     for (name, [suite, runs], spread) in remembered.value.kernels() {
-        let of = if name == COPY_IN || name == COPY_OUT { name.to_owned() } else { name.replace('_', " ") };
-        rows.add_row([of, count(suite as u64), count(runs as u64), output::percent(Some(spread))]);
+        rows.add_row([name.to_owned(), count(suite as u64), count(runs as u64), output::percent(Some(spread))]);
     }
     print(&format!("{}\n\n{}", output::facts(&facts), align(rows)))
 }

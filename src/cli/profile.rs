@@ -56,6 +56,9 @@ pub(super) fn run(args: &ProfileArgs, ranks: &Ranks) -> Result<()> {
     if args.ranks {
         return measure_network(args, ranks);
     }
+    if !ranks.is_first() {
+        return Ok(());
+    }
     if args.again {
         profile::forget(CPU);
     }

@@ -137,7 +137,7 @@ impl<'a> DryRun<'a> {
         self
     }
 
-    /// Sets the device profile: `cpu` (this machine, measured), `h200`, `a100`, `p100` or a JSON file. By default it is
+    /// Sets the device profile: `cpu` (this machine, measured), one of [`Profile::NAMES`] or a JSON file. By default it is
     /// the profile of the devices.
     pub fn profile(mut self, profile: impl Into<String>) -> Self {
         self.profile = Some(profile.into());

@@ -30,13 +30,13 @@ pub(crate) use count::{Known, grid_down};
 use fit::excess;
 pub(crate) use fit::{Fit, both, epoch_bytes};
 pub use script::{Action, Script};
-pub(crate) use seconds::{COPY_IN, COPY_OUT, planned_seconds};
+pub(crate) use seconds::{BETWEEN, COPY_IN, COPY_OUT, planned_seconds};
 pub use seconds::Rates;
 pub use tasks::Tasks;
 pub use timeline::Timeline;
 pub(crate) use variants::{Choice, Fitted, Variant};
 pub use work::Locality;
-pub(crate) use work::{copy_work, kernel_work};
+pub(crate) use work::{between_work, copy_work, kernel_work};
 
 use crate::error::{Error, Result};
 use crate::lower::{Exchange, Lifetime, Lowered, LoweredStep};

@@ -6,7 +6,7 @@ use lapidary_cost_model::{Estimate, KernelTimes, Profile, Quantity};
 use lapidary_kernels::{Call, Price, Slot};
 
 use super::timeline::Timeline;
-use super::work::{Locality, copy_work, kernel_work};
+use super::work::{Locality, between_work, copy_work, kernel_work};
 use super::{Planned, PlannedDevice, Script};
 use crate::lower::Lowered;
 use crate::profile::Nominal;
@@ -20,6 +20,9 @@ const MACHINE: f64 = 0.08;
 /// Names under which the times of copies are learned.
 pub(crate) const COPY_IN: &str = "copy to the device";
 pub(crate) const COPY_OUT: &str = "copy to the host";
+
+/// Names under which the time between two calls is learned: if nothing is copied, and if something is.
+pub(crate) const BETWEEN: [&str; 2] = ["between calls", "between calls and copies"];
 
 /// What predicts times on a device: the measured times of its kernels, and its profile for those that were not measured.
 #[derive(Clone, Debug)]
@@ -81,6 +84,13 @@ impl Rates {
     /// Returns the predicted seconds of a copy from the device to the host.
     pub(crate) fn copy_out_s(&self, bytes: u64) -> f64 {
         self.copy(COPY_OUT, bytes).unwrap_or_else(|| self.profile.copy_out_s(bytes))
+    }
+
+    /// Returns the predicted seconds between two calls of a script; 0 if they are not known.
+    pub(crate) fn between_s(&self, lowered: &Lowered, script: &Script) -> f64 {
+        let Some((times, _)) = &self.measured else { return 0.0 };
+        let name = BETWEEN[usize::from(!script.copies_nothing())];
+        times.predict(name, &between_work(lowered, script)).map_or(0.0, |estimate| estimate.seconds)
     }
 
     fn copy(&self, name: &str, bytes: u64) -> Option<f64> {

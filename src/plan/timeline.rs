@@ -32,7 +32,7 @@ impl Timeline {
     /// queues the actions one after the other. It waits only for memory: an evicted tensor gives up its memory when its
     /// last use has happened. Loads for later calls wait for memory too, but not the worker for them. Rows of other
     /// parts arrive when this part has published its own. If copies use the cores that compute, nothing runs side by side:
-    /// the times of all lanes are added.
+    /// the times of all lanes are added, and those between calls.
     ///
     /// # Cost
     /// O(copies and operands x log).
@@ -96,6 +96,9 @@ struct Run<'a> {
     limit_bytes: u64,
     /// The time at which the worker queues what comes next.
     now: f64,
+    /// Calls so far, and the seconds between two of them.
+    calls: u32,
+    between_s: f64,
     /// When the lanes are done: kernels, copies in and copies out.
     lanes: [f64; 3],
     times: Timeline,
@@ -116,12 +119,15 @@ impl<'a> Run<'a> {
             used_bytes: bytes.fold(0, u64::saturating_add),
             limit_bytes: script.peak_bytes,
             now: 0.0,
+            calls: 0,
+            between_s: rates.between_s(lowered, script),
             lanes: [0.0; 3],
             times: Timeline::default(),
         }
     }
 
     fn action(&mut self, action: &Action) {
+        self.calls += 1;
         let Action { call, store, evict, load, ahead, publish, .. } = action;
         store.iter().for_each(|&slot| self.store(slot));
         evict.iter().for_each(|&slot| self.evict(slot));
@@ -201,7 +207,8 @@ impl<'a> Run<'a> {
 
     /// Returns the seconds so far.
     fn seconds(&self) -> f64 {
-        if self.rates.shares_cores { self.times.sum_s() } else { self.end() }
+        let between_s = f64::from(self.calls) * self.between_s;
+        if self.rates.shares_cores { self.times.sum_s() + between_s } else { self.end() }
     }
 
     /// Returns when everything is done.

@@ -6,6 +6,7 @@ use lapidary_cost_model::{KernelWork, Profile, Quantity};
 use lapidary_kernels::op::Op;
 use lapidary_kernels::{Call, DType, Price, RowStep, Slot, cpu};
 
+use super::Script;
 use crate::graph::{Graph, Reuse};
 use crate::host;
 use crate::lower::{Contents, Lowered};
@@ -78,7 +79,9 @@ impl Locality {
 pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -> (String, KernelWork) {
     let bytes = |slots: &mut dyn Iterator<Item = Slot>| slots.map(|slot| lowered.tensor(slot).bytes).sum::<u64>() as f64;
     let all_bytes = bytes(&mut call.reads().chain(call.writes()));
-    let mut work = KernelWork::call().with(Quantity::Rows, call.out().rows as f64);
+    // A sum over rows makes few rows of many.
+    let rows = call.head_inputs().iter().chain(&call.outputs).map(|mat| mat.rows).max().unwrap_or(0);
+    let mut work = KernelWork::call().with(Quantity::Rows, rows as f64);
     let mut streamed = all_bytes;
     let mut name = call.name_of_head().to_owned();
     match call.price() {
@@ -128,6 +131,13 @@ pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -
         name += " bf16";
     }
     (name, with_stream(work, streamed, all_bytes, locality))
+}
+
+/// Returns what the time between two calls of a script depends on: the bytes that a call makes, on average.
+pub(crate) fn between_work(lowered: &Lowered, script: &Script) -> KernelWork {
+    let made = script.actions.iter().flat_map(|action| action.call.writes());
+    let bytes: f64 = made.map(|slot| lowered.tensor(slot).bytes as f64).sum();
+    KernelWork::call().with(Quantity::StreamedBytes, bytes / script.actions.len().max(1) as f64)
 }
 
 /// Returns the work of copying a tensor of `bytes` bytes.

@@ -75,7 +75,8 @@ pub(crate) struct PartitionArgs {
     /// Seed of the random numbers; the same seed gives the same parts
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Speed of a device, for the predicted time: cpu or cuda:N (measured once), h200, a100, p100 or a JSON file
+    /// Speed of a device, for the predicted time: cpu or cuda:N (measured once), h200, h100, a100, l40s,
+    /// rtx4090, p100 or a JSON file
     #[arg(long, value_name = "PROFILE", default_value = "cpu")]
     profile: String,
     /// Print one JSON line instead of tables

@@ -22,8 +22,8 @@ use super::trace::{Span, Trace};
 use crate::error::{Error, NotFinite, Result};
 use crate::lower::{Inputs, Lowered, Supply, Tiling, lower_in_order};
 use crate::plan::{
-    COPY_IN, COPY_OUT, Choice, DeviceBudget, ExchangePath, Fit, Fitted, Known, Layout, Locality, Method, Planned, Script,
-    Sequence, Variant, both, copy_work, epoch_bytes, kernel_work, plan_sequence, planned_seconds,
+    BETWEEN, COPY_IN, COPY_OUT, Choice, DeviceBudget, ExchangePath, Fit, Fitted, Known, Layout, Locality, Method, Planned, Script,
+    Sequence, Variant, between_work, both, copy_work, epoch_bytes, kernel_work, plan_sequence, planned_seconds,
 };
 use crate::profile;
 use crate::program::{LevelSizes, Origin, Program};
@@ -564,6 +564,16 @@ impl Session {
                 let Some(span) = kernels.next().filter(|span| *span.name == *action.name) else { break };
                 let (kernel, work) = kernel_work(lowered, &action.call, locality);
                 measured.push(MeasuredCall { kernel, work, seconds: seconds(span) / sharing as f64 });
+            }
+            // With several parts, a part also waits for others.
+            if let ([first, ..], [_]) = (&spans[..], &scripts[..]) {
+                let end = spans.iter().map(|span| span.end).max().unwrap_or(first.end);
+                let busy: f64 = spans.iter().map(seconds).sum();
+                let between_s = (end - first.start).as_secs_f64() - busy;
+                let copies = usize::from(!script.copies_nothing());
+                let work = between_work(lowered, script);
+                let seconds = between_s / script.actions.len().max(1) as f64;
+                measured.push(MeasuredCall { kernel: BETWEEN[copies].into(), work, seconds });
             }
             for (lane, name) in [(Lane::CopyIn, COPY_IN), (Lane::CopyOut, COPY_OUT)] {
                 for span in spans.iter().filter(|span| span.lane == lane && span.bytes > 0) {
