@@ -294,7 +294,8 @@ fn without_a_driver_auto_is_the_cpu_and_a_gpu_is_missing() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(
-        said.contains("--profile is `cuda:0`, but no GPU can be found") && said.contains("h200, h100, a100, l40s, rtx4090, p100"),
+        said.contains("--profile is `cuda:0`, but no GPU can be found")
+            && said.contains("h200, h100, a100, l40s, rtx4090, p100"),
         "{said}"
     );
     assert!(said.contains("(libcuda) was not found: install it") && !said.contains("--devices"), "{said}");

@@ -34,13 +34,15 @@ fn a_plan_says_its_range_and_the_evaluation() {
 fn a_training_lists_the_times_of_its_kernels() {
     let cache = tempfile::tempdir().unwrap();
     for devices in ["cpu", "sim:1", "cpu:2"] {
-        let args =
-            ["train", "--data", "builtin:planted", "--devices", devices, "--epochs", "6", "--explain", "--json"];
+        let args = ["train", "--data", "builtin:planted", "--devices", devices, "--epochs", "6", "--explain", "--json"];
         let all = lines(cache.path(), &args);
         let kernels = all.iter().find(|line| line["event"] == "kernels").expect("there is a line of kernels");
         let kernels = kernels["kernels"].as_array().unwrap();
         let gather = kernels.iter().find(|kernel| kernel["kernel"] == "gather").expect("a GCN gathers");
-        assert!(gather["measured_seconds"].as_f64().unwrap() > 0.0 && gather["calls"].as_u64().unwrap() > 2, "{gather}");
+        assert!(
+            gather["measured_seconds"].as_f64().unwrap() > 0.0 && gather["calls"].as_u64().unwrap() > 2,
+            "{gather}"
+        );
     }
 }
 
@@ -59,7 +61,9 @@ fn the_suite_is_measured_once() {
     let measured = lines(cache.path(), &["profile", "--json"]).remove(0);
     let names: Vec<&str> =
         measured["kernels"].as_array().unwrap().iter().map(|kernel| kernel["kernel"].as_str().unwrap()).collect();
-    for name in ["gather", "gather in windows", "gather bf16", "linear", "layer_norm", "attention", "copy to the device"] {
+    for name in
+        ["gather", "gather in windows", "gather bf16", "linear", "layer_norm", "attention", "copy to the device"]
+    {
         assert!(names.contains(&name), "{name} was not measured: {names:?}");
     }
     let again = lines(cache.path(), &["profile", "--json"]).remove(0);

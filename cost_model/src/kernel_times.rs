@@ -296,7 +296,9 @@ mod tests {
         let times = learned();
         let json = times.to_json();
         assert_eq!(KernelTimes::from_json(&json, &profile()).expect("it was written"), times);
-        for broken in [&json[..json.len() / 2], "{}", &json.replace("times 1", "times 0"), &json.replace("[1.0,", "[-1.0,")] {
+        for broken in
+            [&json[..json.len() / 2], "{}", &json.replace("times 1", "times 0"), &json.replace("[1.0,", "[-1.0,")]
+        {
             KernelTimes::from_json(broken, &profile()).expect_err("it is broken");
         }
     }

@@ -187,9 +187,7 @@ pub(super) fn show(as_json: bool) -> Result<()> {
     let remembered = profile::remembered_kernels(WORD, &profile);
     if as_json {
         let kernels = |times: &KernelTimes| {
-            let kernel = |(name, [suite, runs], spread): (&str, [usize; 2], f64)| {
-                json!({ "kernel": name, "suite": suite, "runs": runs, "spread": spread })
-            };
+            let kernel = |(name, [suite, runs], spread): (&str, [usize; 2], f64)| json!({ "kernel": name, "suite": suite, "runs": runs, "spread": spread });
             times.kernels().map(kernel).collect::<Vec<_>>()
         };
         return json_line(&json!({

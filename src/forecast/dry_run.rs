@@ -19,7 +19,8 @@ use crate::error::{Error, Result};
 use crate::lower::{ExchangePath, FeatureData, Inputs, Sizes, Supply, lower};
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::plan::{
-    Choice, DeviceBudget, Fit, Fitted, Known, Locality, Method, Rates, Variant, both, epoch_bytes, plan_work, planned_seconds, works,
+    Choice, DeviceBudget, Fit, Fitted, Known, Locality, Method, Rates, Variant, both, epoch_bytes, plan_work,
+    planned_seconds, works,
 };
 use crate::profile;
 use crate::program::LevelSizes;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use super::traffic::Job;
 use super::{PartForecast, Traffic};
 use crate::lower::{Layout, Lowered, Sizes, Supply, Tiling, lower_in_order};
-use crate::plan::{Sequence, Variant, WorkByDevice, Rates, work};
+use crate::plan::{Rates, Sequence, Variant, WorkByDevice, work};
 use crate::program::Program;
 use crate::train::Instead;
 

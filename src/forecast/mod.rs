@@ -19,9 +19,9 @@ pub use batches::{BatchForecast, CacheForecast};
 pub use dry_run::{DryRun, Subject};
 pub use found::{CurvePoint, DeviceForecast, Forecast, PartForecast, PlanForecast, PolicyForecast, StepForecast};
 pub use shape::Shape;
+pub use suite::{SuiteReport, measure_kernels};
 #[cfg(feature = "command")]
 pub(crate) use suite::{WARM_UP, add_typical, typical};
-pub use suite::{SuiteReport, measure_kernels};
 pub use traffic::{Load, Network, Traffic};
 
 pub use crate::plan::{Rates, Timeline};

@@ -8,7 +8,7 @@ use lapidary_planner::memory::Plan;
 use super::inputs::Cut;
 use super::{CurvePoint, DeviceForecast, PlanForecast, StepForecast};
 use crate::lower::{Crossing, Exchange, Layout, Lifetime, Lowered};
-use crate::plan::{Action, Planned, PlannedDevice, Script, Rates, Variant, Timeline};
+use crate::plan::{Action, Planned, PlannedDevice, Rates, Script, Timeline, Variant};
 
 /// The lowered programs with a number of tiles that fits, and the plans of the setup and the epoch.
 pub(super) struct PlannedCut {

@@ -4,7 +4,9 @@
 //! neighbours, with dense and with sparse features, on whole matrices, on tiles and in windows. So the times of all other
 //! calls lie between those that were measured.
 
+use bytesize::ByteSize;
 use lapidary_cost_model::KernelTimes;
+use lapidary_kernels::StorageType;
 use ndarray::Array2;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -17,7 +19,6 @@ use crate::plan::Locality;
 use crate::profile::{self, Busy};
 use crate::runtime::{Devices, MeasuredCall};
 use crate::train::Trainer;
-use crate::{ByteSize, StorageType};
 
 /// A graph of the suite.
 struct Shape {
@@ -147,7 +148,8 @@ impl Shape {
     fn dataset(&self, seed: u64) -> Result<Dataset> {
         let n = self.vertices;
         // Each pair is two edges.
-        let options = RmatOptions { vertices: n, edge_factor: self.degree as f64 / 2.0, seed, ..RmatOptions::default() };
+        let options =
+            RmatOptions { vertices: n, edge_factor: self.degree as f64 / 2.0, seed, ..RmatOptions::default() };
         let graph = rmat(&options)?.graph().clone();
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let labels: Vec<i64> = (0..n).map(|_| rng.random_range(0..self.classes as i64)).collect();
@@ -184,7 +186,8 @@ impl Shape {
         match special {
             Some(Bf16) => builder.dtype(StorageType::Bf16).build(),
             Some(Memory(percent)) => {
-                let whole = Trainer::builder(&model, data).devices(Devices::sim(1)).build()?.planned_peak_device_bytes();
+                let whole =
+                    Trainer::builder(&model, data).devices(Devices::sim(1)).build()?.planned_peak_device_bytes();
                 let memory = ByteSize::b(whole[0] * percent / 100);
                 builder.devices(Devices::sim(1)).device_memory(memory).build()
             }
@@ -271,7 +274,10 @@ pub(crate) fn typical(epochs: &[Vec<MeasuredCall>], busy: Busy) -> Vec<MeasuredC
     let of_call = |call: usize| {
         let mut seconds: Vec<f64> = epochs.iter().map(|epoch| epoch[call].seconds).collect();
         seconds.sort_by(f64::total_cmp);
-        MeasuredCall { seconds: seconds[if busy.disturbs() { 0 } else { seconds.len() / 2 }], ..epochs[0][call].clone() }
+        MeasuredCall {
+            seconds: seconds[if busy.disturbs() { 0 } else { seconds.len() / 2 }],
+            ..epochs[0][call].clone()
+        }
     };
     (0..calls).map(of_call).collect()
 }

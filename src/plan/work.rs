@@ -62,9 +62,10 @@ impl Locality {
     /// Returns the reuse of the rows that a call gathers.
     fn reuse(&self, lowered: &Lowered, indptr: Slot) -> &Reuse {
         match lowered.tensor(indptr).contents {
-            Some(Contents::Indptr(BlockSpec::Graph { transposed, .. }) | Contents::Fold(BlockSpec::Graph { transposed, .. }, ..)) => {
-                &self.graph[usize::from(transposed)]
-            }
+            Some(
+                Contents::Indptr(BlockSpec::Graph { transposed, .. })
+                | Contents::Fold(BlockSpec::Graph { transposed, .. }, ..),
+            ) => &self.graph[usize::from(transposed)],
             _ => &self.random,
         }
     }
@@ -77,7 +78,8 @@ impl Locality {
 
 /// Returns the name under which a call's time is learned, and its work.
 pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -> (String, KernelWork) {
-    let bytes = |slots: &mut dyn Iterator<Item = Slot>| slots.map(|slot| lowered.tensor(slot).bytes).sum::<u64>() as f64;
+    let bytes =
+        |slots: &mut dyn Iterator<Item = Slot>| slots.map(|slot| lowered.tensor(slot).bytes).sum::<u64>() as f64;
     let all_bytes = bytes(&mut call.reads().chain(call.writes()));
     // A sum over rows makes few rows of many.
     let rows = call.head_inputs().iter().chain(&call.outputs).map(|mat| mat.rows).max().unwrap_or(0);
@@ -96,10 +98,12 @@ pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -
             let reuse = locality.reuse(lowered, block.indptr);
             let miss = |cache: f64, of: f64| if of > 0.0 { reuse.misses((cache / of).min(1.0)) } else { 0.0 };
             let gathered = edges as f64 * row_bytes as f64;
-            let [mut near, mut last] = [locality.near_bytes, locality.last_bytes].map(|cache| miss(cache, source_bytes));
+            let [mut near, mut last] =
+                [locality.near_bytes, locality.last_bytes].map(|cache| miss(cache, source_bytes));
             let width = row_bytes.div_ceil(4);
             let ascend = call.halo.is_none();
-            let passes = locality.in_passes.then(|| cpu::gather_passes([block.rows, edges as usize, sources], ascend, width));
+            let passes =
+                locality.in_passes.then(|| cpu::gather_passes([block.rows, edges as usize, sources], ascend, width));
             if let Some([columns, of_pass]) = passes.flatten() {
                 let (by_column, by_source) = (width.div_ceil(columns), sources.div_ceil(of_pass));
                 (near, last) = (miss(locality.near_bytes, (4 * of_pass * columns) as f64), 0.0);

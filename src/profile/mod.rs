@@ -14,8 +14,8 @@ use lapidary_cost_model::{KernelTimes, Profile};
 use lapidary_kernels::cuda;
 
 pub use cpu::measure;
-use store::{Hardware, Store};
 pub(crate) use store::{Busy, BusyWatch, Remembered};
+use store::{Hardware, Store};
 
 use crate::error::{Error, Result};
 use crate::host;

@@ -105,7 +105,8 @@ impl Store {
             "gpu" => format!("-{}", hardware.processor.replace(|c: char| !c.is_ascii_alphanumeric(), "-")),
             _ => String::new(),
         };
-        let files = folder.map(|folder| ["profile", "kernels"].map(|what| folder.join(format!("{kind}-{what}{of}.json"))));
+        let files =
+            folder.map(|folder| ["profile", "kernels"].map(|what| folder.join(format!("{kind}-{what}{of}.json"))));
         Self { hardware, files }
     }
 
@@ -143,7 +144,8 @@ impl Store {
         let json = plain_file::read(&self.files.as_ref()?[file], MOST_BYTES).ok()?;
         let remembered: Remembered<T> = serde_json::from_slice(&json).ok()?;
         let Hardware { processor, threads } = &self.hardware;
-        let is_ours = (&*remembered.version, &remembered.processor, &remembered.threads) == (VERSION, processor, threads);
+        let is_ours =
+            (&*remembered.version, &remembered.processor, &remembered.threads) == (VERSION, processor, threads);
         let limit = if remembered.busy.disturbs() { OLD_IF_DISTURBED } else { OLD };
         (is_ours && remembered.age() < limit).then_some(remembered)
     }

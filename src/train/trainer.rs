@@ -20,8 +20,8 @@ use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::infer::{Accuracy, ModelRecord, Position, Predictor, TrainedOn};
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
-use crate::program::{EMBEDDING, Origin};
 use crate::plan::Locality;
+use crate::program::{EMBEDDING, Origin};
 use crate::runtime::{Done, MeasuredCall, Note, Partition, Session, StageSpan, StartUp, Trace};
 
 /// Indices of the phases of the lowered programs.

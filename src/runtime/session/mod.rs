@@ -22,8 +22,9 @@ use super::trace::{Span, Trace};
 use crate::error::{Error, NotFinite, Result};
 use crate::lower::{Inputs, Lowered, Supply, Tiling, lower_in_order};
 use crate::plan::{
-    BETWEEN, COPY_IN, COPY_OUT, Choice, DeviceBudget, ExchangePath, Fit, Fitted, Known, Layout, Locality, Method, Planned, Script,
-    Sequence, Variant, between_work, both, copy_work, epoch_bytes, kernel_work, plan_sequence, planned_seconds,
+    BETWEEN, COPY_IN, COPY_OUT, Choice, DeviceBudget, ExchangePath, Fit, Fitted, Known, Layout, Locality, Method,
+    Planned, Script, Sequence, Variant, between_work, both, copy_work, epoch_bytes, kernel_work, plan_sequence,
+    planned_seconds,
 };
 use crate::profile;
 use crate::program::{LevelSizes, Origin, Program};
