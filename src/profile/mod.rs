@@ -14,7 +14,9 @@ use lapidary_cost_model::{KernelTimes, Profile};
 use lapidary_kernels::cuda;
 
 pub use cpu::measure;
-pub(crate) use store::{Busy, BusyWatch, Remembered};
+pub(crate) use store::Busy;
+#[cfg(feature = "command")]
+pub(crate) use store::{BusyWatch, Remembered};
 use store::{Hardware, Store};
 
 use crate::error::{Error, Result};
@@ -89,6 +91,7 @@ pub(crate) fn kernel_times(word: &str, profile: &Profile) -> KernelTimes {
 }
 
 /// Returns what is remembered of the times of kernels, with its age; `None` if there is nothing.
+#[cfg(feature = "command")]
 pub(crate) fn remembered_kernels(word: &str, profile: &Profile) -> Option<Remembered<KernelTimes>> {
     store(word)?.kernels(profile)
 }
@@ -103,6 +106,7 @@ pub(crate) fn remember_kernels(word: &str, times: &KernelTimes, busy: Option<Bus
 }
 
 /// Forgets the profile of this hardware and the times of its kernels.
+#[cfg(feature = "command")]
 pub(crate) fn forget(word: &str) {
     if let Some(store) = store(word) {
         store.forget();

@@ -135,6 +135,7 @@ impl Store {
         self.write(1, serde_json::from_str::<serde_json::Value>(&times.to_json())?, busy, at)
     }
 
+    #[cfg(any(test, feature = "command"))]
     pub(super) fn forget(&self) {
         self.files.iter().flatten().for_each(|file| drop(std::fs::remove_file(file)));
     }

@@ -450,6 +450,7 @@ impl Trainer {
     }
 
     /// Returns the name of the profile of the devices.
+    #[cfg(feature = "command")]
     pub(crate) fn profile_name(&self) -> String {
         self.setup.options.devices.profile()
     }
