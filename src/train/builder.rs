@@ -12,8 +12,8 @@ use super::embedding::{Embedding, check_embedding, wrong};
 use super::epoch::{
     EXPECTED_EPOCHS, EpochSpec, TrainingProgram, evaluation_over, evaluation_program, gradient_name, training_program,
 };
+use super::running::{PLAIN_EPOCH, TRAIN_PHASE};
 use super::splits::{Learning, Setup};
-use super::trainer::{PLAIN_EPOCH, TRAIN_PHASE};
 use super::{Adam, DecayLayers, Optimizer, RunRecord, Trainer};
 use crate::bind::{bind, bind_with, feature_kind, label_kind, model_for, watched};
 use crate::dataset::{Dataset, FeatureNorm, TRAIN};

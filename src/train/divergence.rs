@@ -1,7 +1,7 @@
 //! Finds where a number first was not finite.
 
 use super::Trainer;
-use super::trainer::clock;
+use super::running::clock;
 use crate::error::{Error, NotFinite, Result};
 use crate::model::{Weights, WeightsError};
 use crate::program::Origin;

@@ -10,6 +10,7 @@ mod lock;
 mod optimizer;
 mod record;
 mod resume;
+mod running;
 mod snapshot;
 mod splits;
 mod trainer;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::Trainer;
 use super::batches::Feeder;
 use super::epoch::Instead;
-use super::trainer::{EVALUATED_EPOCH, EVALUATION, PLAIN_EPOCH};
+use super::running::{EVALUATED_EPOCH, EVALUATION, PLAIN_EPOCH};
 use crate::error::{Error, Result};
 use crate::lower::Inputs;
 use crate::model::Weights;

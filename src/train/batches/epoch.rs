@@ -13,7 +13,7 @@ use crate::runtime::{Done, Session, StageSpan};
 use crate::train::PartialEpoch;
 use crate::train::embedding::Embedding;
 use crate::train::epoch::gradient_name;
-use crate::train::trainer::{PLAIN_EPOCH, TRAIN_PHASE, clock, sum_of_terms};
+use crate::train::running::{PLAIN_EPOCH, TRAIN_PHASE, clock, sum_of_terms};
 
 /// The mini-batches of a trainer.
 pub(in crate::train) struct Feeder {

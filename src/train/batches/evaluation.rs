@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::infer::{Accuracy, Counts};
 use crate::runtime::{Done, Session};
 use crate::train::embedding::Embedding;
-use crate::train::trainer::{EVALUATE_PHASE, EVALUATION};
+use crate::train::running::{EVALUATE_PHASE, EVALUATION};
 
 impl Feeder {
     /// Evaluates the parameters on the batches of an evaluation. Returns the accuracy, the sums over all
