@@ -334,10 +334,11 @@ impl<'a> DryRun<'a> {
             Some(inputs) => locality.of_graph(&inputs.graph),
             None => locality,
         };
-        let nominal = profile::nominal(&word);
-        let sharing = if nominal.shares_cores { self.options.devices.count() as u64 } else { 1 };
-        let times = profile::kernel_times(&word, profile);
-        Rates::measured(profile.clone(), times, locality, sharing).sharing_cores(nominal.shares_cores)
+        let rates = Rates::measured(profile.clone(), profile::kernel_times(&word, profile), locality);
+        match profile::nominal(&word).shares_cores {
+            true => rates.on_shared_cores(self.options.devices.count()),
+            false => rates,
+        }
     }
 
     /// Returns the policies to plan with.

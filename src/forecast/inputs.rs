@@ -108,7 +108,7 @@ impl ForecastInput<'_> {
         };
         let seconds = cut.0.lowered.iter().map(|lowered| {
             let steps = lowered.sequence(self.phases);
-            steps.iter().map(|step| rates.call_s(lowered, &step.call)).sum()
+            steps.iter().map(|step| rates.call(lowered, &step.call).1.seconds).sum()
         });
         let parts: Vec<(Sizes, f64)> = sizes.into_iter().zip(seconds).collect();
         let parts = parts.iter().flat_map(|part| std::iter::repeat_n(part, self.copies)).zip(&self.ranges);

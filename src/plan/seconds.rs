@@ -37,43 +37,32 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Returns the rates of a profile alone. Copies run beside kernels.
+    /// Returns the rates of a profile alone, of a device that shares its cores with nothing.
     pub fn of_profile(profile: Profile) -> Self {
         Self { profile, measured: None, sharing: 1.0, shares_cores: false }
     }
 
-    /// Returns the rates of measured kernels. `sharing` devices share the cores.
-    pub(crate) fn measured(profile: Profile, times: KernelTimes, locality: Locality, sharing: u64) -> Self {
-        Self { profile, measured: Some((times, locality)), sharing: sharing.max(1) as f64, shares_cores: false }
+    /// Returns the rates of measured kernels, as far as they are known.
+    pub(crate) fn measured(profile: Profile, times: KernelTimes, locality: Locality) -> Self {
+        Self { measured: Some((times, locality)), ..Self::of_profile(profile) }
     }
 
-    /// Sets whether copies use the cores that compute.
-    pub(crate) fn sharing_cores(self, shares_cores: bool) -> Self {
-        Self { shares_cores, ..self }
+    /// Makes the device one of so many that share the cores of a host, which also copy.
+    pub(crate) fn on_shared_cores(self, devices: usize) -> Self {
+        Self { sharing: devices.max(1) as f64, shares_cores: true, ..self }
     }
 
-    /// Returns the predicted time of a kernel call, and the name of its kernel.
+    /// Returns the predicted time of a kernel call, and the name of its kernel; an empty name if no kernel was measured.
     pub(crate) fn call(&self, lowered: &Lowered, call: &Call) -> (String, Estimate) {
-        let known = self.measured.as_ref().map(|(times, locality)| {
-            let (name, work) = kernel_work(lowered, call, locality);
-            let cached_bytes = work.get(Quantity::GatheredBytes) - work.get(Quantity::PastLastCache);
-            (times.predict(&name, &work), name, cached_bytes)
-        });
-        match known {
-            Some((Some(estimate), name, _)) => (name, self.shared(estimate)),
-            Some((None, name, cached_bytes)) => {
-                (name, self.unmeasured(call_seconds(&self.profile, lowered, call, cached_bytes)))
-            }
-            None => (String::new(), self.unmeasured(call_seconds(&self.profile, lowered, call, 0.0))),
-        }
-    }
-
-    /// Returns the predicted seconds of a kernel call.
-    pub(crate) fn call_s(&self, lowered: &Lowered, call: &Call) -> f64 {
-        match self.measured {
-            Some(_) => self.call(lowered, call).1.seconds,
-            None => call_seconds(&self.profile, lowered, call, 0.0),
-        }
+        let by_profile = |cached_bytes| Estimate {
+            seconds: call_seconds(&self.profile, lowered, call, cached_bytes),
+            spread: UNMEASURED,
+        };
+        let Some((times, locality)) = &self.measured else { return (String::new(), self.shared(by_profile(0.0))) };
+        let (name, work) = kernel_work(lowered, call, locality);
+        let cached_bytes = || work.get(Quantity::GatheredBytes) - work.get(Quantity::PastLastCache);
+        let estimate = times.predict(&name, &work).unwrap_or_else(|| by_profile(cached_bytes()));
+        (name, self.shared(estimate))
     }
 
     /// Returns the predicted seconds of a copy from the host to the device.
@@ -112,12 +101,8 @@ impl Rates {
     }
 
     fn shared(&self, Estimate { seconds, spread }: Estimate) -> Estimate {
-        let constant = self.profile.launch_s.min(seconds);
-        Estimate { seconds: constant + self.sharing * (seconds - constant), spread }
-    }
-
-    fn unmeasured(&self, seconds: f64) -> Estimate {
-        self.shared(Estimate { seconds, spread: UNMEASURED })
+        let constant_s = self.profile.launch_s.min(seconds);
+        Estimate { seconds: seconds + (self.sharing - 1.0) * (seconds - constant_s), spread }
     }
 }
 
@@ -156,9 +141,8 @@ fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call, cached_bytes:
 /// by device.
 pub(crate) fn planned_seconds(nominal: &Nominal, lowered: &[Lowered], planned: &Planned) -> f64 {
     let rates = Rates::of_profile(nominal.profile.clone());
-    let of_device = |(lowered, device): (&Lowered, &PlannedDevice)| {
-        let timeline = Timeline::new(&rates, lowered, &device.script());
-        if nominal.shares_cores { timeline.sum_s() } else { timeline.seconds }
-    };
+    let rates = if nominal.shares_cores { rates.on_shared_cores(1) } else { rates };
+    let of_device =
+        |(lowered, device): (&Lowered, &PlannedDevice)| Timeline::new(&rates, lowered, &device.script()).seconds;
     lowered.iter().zip(&planned.devices).map(of_device).fold(0.0, f64::max)
 }

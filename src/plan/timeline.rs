@@ -143,7 +143,7 @@ impl<'a> Run<'a> {
             self.times.copies_in_s += seconds;
             self.queue(1, ready, seconds)
         } else {
-            let seconds = self.rates.call_s(self.lowered, call);
+            let seconds = self.rates.call(self.lowered, call).1.seconds;
             self.times.kernels_s += seconds;
             self.queue(0, ready, seconds)
         };

@@ -10,6 +10,7 @@ use super::Script;
 use crate::graph::{Graph, Reuse};
 use crate::host;
 use crate::lower::{Contents, Lowered};
+use crate::profile::CPU;
 use crate::program::BlockSpec;
 
 /// Share of the last cache that rows of a gather can use: other operands and other programs need space as well.
@@ -34,7 +35,7 @@ pub struct Locality {
 impl Locality {
     /// Returns the caches of a device. `word` is the name of its profile. Sources are read at random.
     pub(crate) fn new(word: &str, profile: &Profile) -> Self {
-        let is_host = word == "cpu";
+        let is_host = word == CPU;
         let near_bytes = if is_host { host::core_cache_bytes() as f64 } else { 0.0 };
         let random = Arc::new(Reuse::random());
         Self {

@@ -95,7 +95,10 @@ fn bucket(share: f64) -> usize {
     ((-share.log2() * PER_OCTAVE as f64).max(0.0) as usize).min(BUCKETS)
 }
 
-/// Returns an even number for each number, as a multiplicative hash with a finishing mix.
+/// Spreads the numbers of sources over all numbers, so that a share of the hashes is a random share of the sources.
+///
+/// # Source
+/// The last step of MurmurHash3 (Appleby 2011).
 fn hash(u: u32) -> u32 {
     let mixed = (u ^ (u >> 16)).wrapping_mul(0x85eb_ca6b);
     let mixed = (mixed ^ (mixed >> 13)).wrapping_mul(0xc2b2_ae35);
