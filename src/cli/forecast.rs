@@ -240,7 +240,7 @@ fn lower_bound(plan: &PlanForecast) -> u64 {
 fn parts_table(forecast: &Forecast) -> String {
     let slowest = forecast.parts.iter().map(|part| part.compute_seconds).fold(0.0, f64::max);
     let mean = forecast.parts.iter().map(|part| part.compute_seconds).sum::<f64>() / forecast.parts.len() as f64;
-    let mut table = table(["part", "rows", "edges", "halo rows", "kernels"]);
+    let mut table = table(["part", "rows", "edges", "halo rows", "all kernels"]);
     let shown = slowest_first(&forecast.parts, |part| part.compute_seconds);
     for &i in &shown {
         let part = &forecast.parts[i];

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lapidary_cost_model::KernelTimes;
+use lapidary_cost_model::{KernelTimes, Profile};
 use serde_json::json;
 
 use super::output::{self, align, count, json_line, print, say, seconds, table};
 use crate::error::Result;
-use crate::forecast::{SuiteReport, WARM_UP, add_typical, measure_kernels, typical};
+use crate::forecast::{WARM_UP, add_typical, measure_kernels, typical};
 use crate::graph::Graph;
 use crate::plan::Locality;
-use crate::profile::{self, Busy, BusyWatch};
+use crate::profile::{self, Busy, BusyWatch, CPU};
 use crate::runtime::MeasuredCall;
 use crate::train::Trainer;
 
@@ -19,7 +19,7 @@ use crate::train::Trainer;
 const EPOCHS: usize = 5;
 
 /// Measures the kernels of this machine's cores, with a progress bar.
-pub(super) fn measure(hidden: bool) -> Result<SuiteReport> {
+pub(super) fn measure(hidden: bool) -> Result<()> {
     let bar = output::bar(0, hidden);
     bar.set_prefix("measuring the kernels of this machine");
     if bar.is_hidden() {
@@ -41,28 +41,36 @@ pub(super) fn measure(hidden: bool) -> Result<SuiteReport> {
     if let Err(why) = &report.kept {
         say(format_args!("the times cannot be kept, so they are measured each time: {why}"));
     }
-    Ok(report)
+    Ok(())
 }
 
 /// Measures the kernels if a forecast with this profile needs them and they are not known yet. A debug build does not: its
 /// tests run many programs at once.
 pub(super) fn measure_if_needed(word: &str, hidden: bool) -> Result<()> {
-    if word != "cpu" || cfg!(debug_assertions) {
+    if word != CPU || cfg!(debug_assertions) {
         return Ok(());
     }
-    let profile = profile::load(word)?;
-    if !profile::kernel_times(word, &profile).has_suite() {
-        measure(hidden)?;
-    }
-    Ok(())
+    if has_suite(word)? { Ok(()) } else { measure(hidden) }
 }
 
-/// Times the kernels of a training's first epochs.
+/// Returns whether the kernels of this hardware are known.
+///
+/// # Errors
+/// Those of [`profile::load`], which may measure its rates.
+pub(super) fn has_suite(word: &str) -> Result<bool> {
+    Ok(profile::kernel_times(word, &profile::load(word)?).has_suite())
+}
+
+/// Times the kernels of a training's first epochs. If the profile of its devices is not known and nobody wants to see the
+/// times, it does nothing: a training is no time to measure a machine.
 pub(super) struct KernelWatch<'a> {
     graph: &'a Graph,
+    /// Whether to show the times.
+    shows: bool,
     /// Whether somebody else records the epochs as well.
     is_traced: bool,
-    locality: Option<Locality>,
+    /// The profile of the devices, and their caches, once an epoch is to be timed.
+    known: Option<(Profile, Locality)>,
     epochs: Vec<Vec<MeasuredCall>>,
     /// Epochs before the first one that counts.
     seen: usize,
@@ -72,25 +80,27 @@ pub(super) struct KernelWatch<'a> {
 
 impl<'a> KernelWatch<'a> {
     /// Starts to watch a training on the whole `graph`.
-    pub(super) fn new(graph: &'a Graph, is_traced: bool) -> Self {
-        Self { graph, is_traced, locality: None, epochs: Vec::new(), seen: 0, watch: Busy::watch() }
+    pub(super) fn new(graph: &'a Graph, shows: bool, is_traced: bool) -> Self {
+        Self { graph, shows, is_traced, known: None, epochs: Vec::new(), seen: 0, watch: Busy::watch() }
     }
 
     /// Reads what the trainer's last epoch has measured, and starts or ends the measurement.
-    pub(super) fn after_epoch(&mut self, trainer: &mut Trainer) {
+    ///
+    /// # Errors
+    /// Those of [`profile::load`], if the times are to be shown.
+    pub(super) fn after_epoch(&mut self, trainer: &mut Trainer) -> Result<()> {
         self.seen += 1;
-        if self.seen < WARM_UP {
-            return;
-        }
         if self.seen == WARM_UP {
             let word = trainer.profile_name();
-            // Without a profile, there is nothing to compare with.
-            let Ok(profile) = profile::load(&word) else { return };
-            self.locality = Some(Locality::new(&word, &profile).of_graph(self.graph));
-            trainer.start_trace();
-            return;
+            let profile = if self.shows { Some(profile::load(&word)?) } else { profile::known(&word) };
+            if let Some(profile) = profile {
+                let locality = Locality::new(&word, &profile).of_graph(self.graph);
+                self.known = Some((profile, locality));
+                trainer.start_trace();
+            }
+            return Ok(());
         }
-        let Some(locality) = self.locality.as_ref().filter(|_| self.epochs.len() < EPOCHS) else { return };
+        let Some((_, locality)) = self.known.as_ref().filter(|_| self.epochs.len() < EPOCHS) else { return Ok(()) };
         let calls = trainer.measured_calls(locality);
         // After a move, the parts have other sizes.
         if self.epochs.last().is_some_and(|before| before.len() != calls.len()) {
@@ -100,17 +110,15 @@ impl<'a> KernelWatch<'a> {
         if self.epochs.len() == EPOCHS && !self.is_traced {
             trainer.stop_trace();
         }
+        Ok(())
     }
 
-    /// Compares predicted and measured times, if `shows`, and remembers the measured ones for later forecasts.
-    pub(super) fn finish(self, trainer: &Trainer, shows: bool, as_json: bool) -> Result<()> {
+    /// Shows predicted beside measured times, if that was asked for, and remembers the measured ones for later forecasts.
+    pub(super) fn finish(self, trainer: &Trainer, as_json: bool) -> Result<()> {
+        let Some((profile, _)) = self.known.filter(|_| !self.epochs.is_empty()) else { return Ok(()) };
         let word = trainer.profile_name();
-        if self.epochs.is_empty() {
-            return Ok(());
-        }
-        let profile = profile::load(&word)?;
         let (mut times, busy) = (profile::kernel_times(&word, &profile), self.watch.end());
-        if shows {
+        if self.shows {
             compare(&times, &typical(&self.epochs, busy), as_json)?;
         }
         if !cfg!(debug_assertions) {
@@ -182,9 +190,8 @@ fn compare(times: &KernelTimes, calls: &[MeasuredCall], as_json: bool) -> Result
 
 /// Prints the rates of this machine's profile, and what is known of its kernels.
 pub(super) fn show(as_json: bool) -> Result<()> {
-    const WORD: &str = "cpu";
-    let profile = profile::load(WORD)?;
-    let remembered = profile::remembered_kernels(WORD, &profile);
+    let profile = profile::load(CPU)?;
+    let remembered = profile::remembered_kernels(CPU, &profile);
     if as_json {
         let kernels = |times: &KernelTimes| {
             let kernel = |(name, [suite, runs], spread): (&str, [usize; 2], f64)| json!({ "kernel": name, "suite": suite, "runs": runs, "spread": spread });

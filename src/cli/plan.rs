@@ -106,9 +106,8 @@ struct TargetArgs {
     /// as `profile --ranks` writes it
     #[arg(long, value_name = "NETWORK", default_value = "10Gb")]
     network: String,
-    /// Speed and memory of a device: cpu or cuda:N (measured once), h200, h100, a100, l40s, rtx4090, p100 or a
-    /// JSON file [default: that of
-    /// --devices, else cpu]
+    /// Speed and memory of a device: cpu or cuda:N (measured once), h200, h100, a100, l40s, rtx4090, p100
+    /// or a JSON file [default: that of --devices, else cpu]
     #[arg(long, value_name = "PROFILE")]
     profile: Option<String>,
     /// Memory of each device, such as 8GiB or 500MB; a plain number is bytes [default: the profile's; with --tasks,

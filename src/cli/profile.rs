@@ -12,18 +12,15 @@ use super::output::{align, count, json_line, one_line, print, say, seconds, tabl
 use crate::error::{Error, Result};
 use crate::forecast::Network;
 use crate::output::OutputFile;
-use crate::profile;
+use crate::profile::{self, CPU};
 use crate::ranks::{Link, Ranks};
 
-/// The profile that is measured.
-const CPU: &str = "cpu";
-
 /// Text below the flags.
-const RANKS: &str = "\
-Without flags, this machine's cores are measured if they are not known yet: their rates, and the times of
-the kernels in short trainings on made-up graphs. `plan` does the same when it first needs them, and each
-training adds what it has measured. What is older than 30 days is measured again, and so is what was measured
-beside other programs.
+const HELP: &str = "\
+Without flags, this machine's cores are measured if they are not known yet: their rates, and the
+times of the kernels in short trainings on made-up graphs. `plan` does the same when it first needs
+them, and each training adds what it has measured. What is older than 30 days is measured again,
+and so is what was measured beside other programs.
 
 With --ranks, the ranks are started by mpirun, on the machines that a job would use:
   mpirun -n 4 lapidary profile --ranks --out network.json
@@ -32,12 +29,12 @@ With up to 8 ranks, every pair is measured; with more, each rank with the next o
 median of the links between different machines, or of all links if there is only one machine.";
 
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("what").args(["ranks", "show", "again"]), after_help = RANKS)]
+#[command(group = ArgGroup::new("what").args(["ranks", "show", "again"]), after_help = HELP)]
 pub(super) struct ProfileArgs {
     /// Measure latency and rate between the ranks that mpirun has started
     #[arg(long)]
     ranks: bool,
-    /// Show what is known, and measure nothing
+    /// Show what is known, without measuring kernels
     #[arg(long)]
     show: bool,
     /// Forget what is known, and measure again
@@ -62,8 +59,7 @@ pub(super) fn run(args: &ProfileArgs, ranks: &Ranks) -> Result<()> {
     if args.again {
         profile::forget(CPU);
     }
-    let known = || -> Result<bool> { Ok(profile::kernel_times(CPU, &profile::load(CPU)?).has_suite()) };
-    if !args.show && !known()? {
+    if !args.show && !kernel_times::has_suite(CPU)? {
         kernel_times::measure(args.json)?;
     }
     kernel_times::show(args.json)

@@ -16,7 +16,7 @@ use crate::dataset::{Arrays, Dataset};
 use crate::error::Result;
 use crate::model::Model;
 use crate::plan::Locality;
-use crate::profile::{self, Busy};
+use crate::profile::{self, Busy, CPU};
 use crate::runtime::{Devices, MeasuredCall};
 use crate::train::Trainer;
 
@@ -223,14 +223,13 @@ pub struct SuiteReport {
 /// # Errors
 /// [`Error::Device`](crate::Error::Device) if the host does not have enough memory.
 pub fn measure_kernels(mut progress: impl FnMut(usize, usize)) -> Result<SuiteReport> {
-    const WORD: &str = "cpu";
-    let profile = profile::load(WORD)?;
+    let profile = profile::load(CPU)?;
     let count: usize = SHAPES.iter().map(|shape| shape.trainings.len() + shape.special.len()).sum();
     let mut times = KernelTimes::new(&profile);
     let (watch, mut done) = (Busy::watch(), 0);
     for (seed, shape) in (0u64..).zip(&SHAPES) {
         let data = shape.dataset(seed)?;
-        let locality = Locality::new(WORD, &profile).of_graph(data.graph());
+        let locality = Locality::new(CPU, &profile).of_graph(data.graph());
         let plain = shape.trainings.iter().map(|&(model, hidden)| (model, hidden, None));
         let special = shape.special.iter().map(|&(model, hidden, special)| (model, hidden, Some(special)));
         for (model, hidden, special) in plain.chain(special) {
@@ -241,7 +240,7 @@ pub fn measure_kernels(mut progress: impl FnMut(usize, usize)) -> Result<SuiteRe
     }
     times.refit();
     let busy = watch.end();
-    let kept = profile::remember_kernels(WORD, &times, Some(busy)).map_err(|error| error.to_string());
+    let kept = profile::remember_kernels(CPU, &times, Some(busy)).map_err(|error| error.to_string());
     Ok(SuiteReport { times, busy: busy.0, disturbed: busy.disturbs(), kept })
 }
 

@@ -8,7 +8,7 @@ mod store;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use lapidary_cost_model::{KernelTimes, Profile};
 use lapidary_kernels::cuda;
@@ -22,6 +22,9 @@ use store::{Hardware, Store};
 use crate::error::{Error, Result};
 use crate::host;
 use crate::plain_file;
+
+/// The name of the profile of this machine's cores.
+pub(crate) const CPU: &str = "cpu";
 
 /// Numbers per gathered row.
 const WIDTH: usize = 64;
@@ -63,7 +66,7 @@ pub(crate) struct Nominal {
 /// GPU. Measured rates would choose other tiles, and so other last bits, each time they are measured.
 pub(crate) fn nominal(word: &str) -> Nominal {
     let gpu = Profile::named("h200").expect("it is built in");
-    if word != "cpu" {
+    if word != CPU {
         return Nominal { profile: gpu, shares_cores: false };
     }
     let profile = Profile {
@@ -82,6 +85,13 @@ pub(crate) fn nominal(word: &str) -> Nominal {
         ..gpu
     };
     Nominal { profile, shares_cores: true }
+}
+
+/// Returns the profile of this hardware if it is known, and measures nothing.
+#[cfg(feature = "command")]
+pub(crate) fn known(word: &str) -> Option<Profile> {
+    let profiles = PROFILES.lock().unwrap_or_else(PoisonError::into_inner);
+    profiles.get(word).cloned().or_else(|| Some(store(word)?.profile()?.value))
 }
 
 /// Returns the times of the kernels of this hardware, as far as they are remembered. `profile` is its profile.
@@ -116,14 +126,18 @@ pub(crate) fn forget(word: &str) {
 
 /// Returns where the measurements of this machine's hardware are kept; `None` if the word names no such hardware.
 fn store(word: &str) -> Option<Store> {
-    if word == "cpu" {
+    if word == CPU {
         let hardware = Hardware { processor: host::processor(), threads: rayon::current_num_threads() };
         return Some(Store::new("cpu", hardware));
     }
-    let ordinal = gpu_ordinal(word)?;
-    let gpus = cuda::gpus().unwrap_or_default();
-    let processor = gpus.into_iter().find(|gpu| gpu.ordinal == ordinal).map_or_else(String::new, |gpu| gpu.name);
-    Some(Store::new("gpu", Hardware { processor, threads: 0 }))
+    Some(Store::new("gpu", Hardware { processor: gpu_name(gpu_ordinal(word)?), threads: 0 }))
+}
+
+/// Returns the name of a GPU; empty if it is not there. Drivers are asked once, since they can take seconds.
+fn gpu_name(ordinal: u32) -> String {
+    static NAMES: OnceLock<BTreeMap<u32, String>> = OnceLock::new();
+    let ask = || cuda::gpus().unwrap_or_default().into_iter().map(|gpu| (gpu.ordinal, gpu.name)).collect();
+    NAMES.get_or_init(ask).get(&ordinal).cloned().unwrap_or_default()
 }
 
 fn gpu_ordinal(word: &str) -> Option<u32> {

@@ -80,7 +80,7 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     let watch = Watch::start(state, Duration::from_secs_f64(args.checkpoints.grace))?;
     trainer.watch(watch.signal());
     let mut kernels = (args.batches.batch.is_none() && ranks.count() == 1)
-        .then(|| KernelWatch::new(data.graph(), args.output.trace.is_some()));
+        .then(|| KernelWatch::new(data.graph(), args.output.explain, args.output.trace.is_some()));
     let trained = epochs(args, &mut trainer, (&mut trace, kernels.as_mut()), &watch, ranks);
     // A run that failed has a trace as well.
     let traced = trace.finish();
@@ -88,7 +88,7 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
         let done = Done { read_seconds, ..done };
         end(args, &mut trainer, started_at, &watch)?;
         if let Some(kernels) = kernels {
-            kernels.finish(&trainer, args.output.explain, args.output.json)?;
+            kernels.finish(&trainer, args.output.json)?;
         }
         summarise(args, &data, &trainer, &done, ranks)
     });
@@ -187,7 +187,7 @@ fn epochs(
         }
         let Some(epoch) = epoch else { continue };
         if let Some(kernels) = kernels.as_deref_mut() {
-            kernels.after_epoch(trainer);
+            kernels.after_epoch(trainer)?;
         }
         if let Some(moved) = trainer.last_move().filter(|moved| moved.epoch == epoch.epoch && !args.output.json) {
             bar.suspend(|| say(move_line(moved)));
