@@ -169,7 +169,10 @@ API int cuDeviceGetCount(int* count) { return *count = int(number_of("EMULATED_G
 API int cuDeviceGet(int* device, int ordinal) {
     return *device = ordinal, ordinal < number_of("EMULATED_GPUS", 2) ? SUCCESS : INVALID_DEVICE;
 }
-API int cuDeviceGetName(char* name, int bytes, int) { return snprintf(name, bytes, "emulated GPU"), SUCCESS; }
+API int cuDeviceGetName(char* name, int bytes, int) {
+    const char* other = getenv("EMULATED_NAME");
+    return snprintf(name, bytes, "%s", other ? other : "emulated GPU"), SUCCESS;
+}
 API int cuDeviceGetAttribute(int* value, int attribute, int) {
     enum { L2_CACHE_SIZE = 38, COMPUTE_MAJOR = 75, COMPUTE_MINOR = 76, POOLS = 115 };
     *value = attribute == L2_CACHE_SIZE ? int(number_of("EMULATED_CACHE", 4 << 20)) : attribute == COMPUTE_MAJOR || attribute == POOLS;
