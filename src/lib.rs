@@ -51,7 +51,10 @@ pub use bytesize::ByteSize;
 pub use dataset::{Arrays, Dataset, FeatureNorm};
 pub use error::{Error, LockHolder, NotFinite, Result};
 pub use graph::Graph;
-pub use infer::{Accuracy, ModelRecord, Position, Prediction, Predictor, PreparedPredictor};
+pub use infer::{
+    Accuracy, GraphPrediction, LivePredictions, ModelRecord, Position, Prediction, Predictions, Predictor,
+    PreparedPredictor, Update,
+};
 pub use lapidary_cost_model::Profile;
 pub use lapidary_data::{dataset, graph, partition, sample};
 use lapidary_data::{host, plain_file};

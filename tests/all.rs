@@ -43,6 +43,8 @@ mod learn;
 mod library;
 #[cfg(unix)]
 mod limits;
+mod live;
+mod many_graphs;
 mod misread;
 mod multi_label;
 mod not_finite;

@@ -1,5 +1,10 @@
 //! Evaluation: the forward program of a network without dropout, and the accuracy of its logits.
 
+use lapidary_kernels::cpu::{count_correct, count_micro};
+use lapidary_kernels::{MatView, MultiTargets, Targets};
+use ndarray::Array2;
+
+use crate::dataset::{Dataset, Labels, TEST, TRAIN, VAL};
 use crate::model::{LabelKind, ModelError, Network, Value};
 use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::{Workload, order};
@@ -36,7 +41,7 @@ impl Accuracy {
 }
 
 /// The counts of predictions on each split, over parts and batches.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Counts([Vec<u64>; 3]);
 
 impl Counts {
@@ -47,6 +52,32 @@ impl Counts {
                 sum.resize(part.len(), 0);
                 sum.iter_mut().zip(part).for_each(|(sum, count)| *sum += count);
             }
+        }
+    }
+
+    /// Counts the predictions for a dataset. `logits` are `[n, classes]`.
+    pub(crate) fn of(logits: &Array2<f32>, data: &Dataset) -> Self {
+        let cells = logits.as_slice().expect("predictions are row-major");
+        let logits = MatView::new(cells, logits.nrows(), logits.ncols()).expect("one row per vertex");
+        let split: &[u32] = data.split();
+        let count = |select: u32| match data.labels() {
+            None => Ok(Vec::new()),
+            Some(Labels::Class(labels)) => {
+                count_correct(logits, Targets { labels, split, select }).map(|counts| counts.to_vec())
+            }
+            Some(Labels::Multi { data: targets, classes }) => {
+                count_micro(logits, MultiTargets { targets, classes: *classes, split, select })
+                    .map(|counts| counts.to_vec())
+            }
+        };
+        Self([TRAIN, VAL, TEST].map(|split| count(split).expect("the shapes are those of the dataset")))
+    }
+
+    /// Adds the counts of other predictions.
+    pub(crate) fn plus(&mut self, others: &Self) {
+        for (sum, counts) in self.0.iter_mut().zip(&others.0) {
+            sum.resize(sum.len().max(counts.len()), 0);
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
     }
 

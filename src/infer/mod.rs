@@ -4,6 +4,8 @@
 pub(crate) mod checkpoint;
 pub(crate) mod digests;
 mod evaluation;
+mod live;
+mod many;
 mod pass;
 mod predictor;
 mod prepared;
@@ -11,6 +13,8 @@ mod prepared;
 pub use checkpoint::{ModelRecord, Position};
 pub use evaluation::Accuracy;
 pub(crate) use evaluation::{Counts, evaluation_program, push_on_split};
+pub use live::{LivePredictions, Update};
+pub use many::{GraphPrediction, Predictions};
 pub(crate) use predictor::TrainedOn;
 pub use predictor::{Prediction, Predictor};
 pub use prepared::PreparedPredictor;

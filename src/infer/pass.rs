@@ -15,8 +15,9 @@ use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::lower::{FeatureData, Inputs};
 use crate::model::{LabelKind, Mode};
+use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::Workload;
-use crate::program::{Origin, Program};
+use crate::program::{Origin, Passes, Program, Stages, made_name};
 use crate::runtime::{Plans, Runs, Session, SessionSpec};
 
 /// Number of runs to assume for a pass that repeats. It decides whether work that can be done once is hoisted out.
@@ -25,7 +26,7 @@ const EXPECTED_RUNS: u64 = 100;
 /// The forward pass of a predictor over a dataset, ready to be lowered.
 pub(super) struct Pass {
     program: Program,
-    inputs: Inputs,
+    pub(super) inputs: Inputs,
     parts: Vec<Range<usize>>,
     labels: LabelKind,
     /// For each output beside the logits, its name in the program and its name in the prediction.
@@ -39,6 +40,37 @@ impl Pass {
     /// # Errors
     /// As [`Predictor::predict`].
     pub(super) fn new(predictor: &Predictor, data: &Dataset, runs: Runs) -> Result<Self> {
+        let whole = |program| Ok((program, Vec::new()));
+        Self::with(predictor, data, runs, predictor.options.passes, whole)
+    }
+
+    /// Does the same for a pass after which the rows of any vertices can be computed again. Returns also the stages in which
+    /// they are. What the stages read is among the outputs of the pass, by [`made_name`].
+    ///
+    /// # Errors
+    /// As [`Predictor::predict`].
+    pub(super) fn in_stages(predictor: &Predictor, data: &Dataset) -> Result<(Self, Stages)> {
+        let fuses = predictor.options.passes.fuse;
+        let mut cut = None;
+        let unfused = Passes { fuse: false, ..predictor.options.passes };
+        let pass = Self::with(predictor, data, Runs::Once, unfused, |program| {
+            let stages = cut.insert(Stages::of(&program)?);
+            let all = stages.stages.iter_mut().chain([&mut stages.whole]);
+            all.filter(|_| fuses).for_each(fuse);
+            Ok((stages.whole.clone(), (0..stages.made.len()).map(made_name).collect()))
+        })?;
+        Ok((pass, cut.expect("the program was cut")))
+    }
+
+    /// Writes the program, which `change` changes, binds the data and splits the vertices. `change` also returns the names of
+    /// outputs to be read.
+    fn with(
+        predictor: &Predictor,
+        data: &Dataset,
+        runs: Runs,
+        passes: Passes,
+        change: impl FnOnce(Program) -> Result<(Program, Vec<String>)>,
+    ) -> Result<Self> {
         let Predictor { model, feature_norm, dtype, options, cost_model, outputs, .. } = predictor;
         let (classes, width) = (data.class_count(), model.config().widths.last().copied().unwrap_or_default());
         if classes > width {
@@ -52,7 +84,8 @@ impl Pass {
         let workload =
             Workload { vertices, edges, levels: None, backward: false, runs: if repeats { EXPECTED_RUNS } else { 1 } };
         let labels = label_kind(data);
-        let program = evaluation_program(network, logits, outputs, labels, &workload, options.passes, None)?;
+        let program = evaluation_program(network, logits, outputs, labels, &workload, passes, None)?;
+        let (program, more) = change(program)?;
         let weighted = model.config().weighted();
         let inputs = match predictor.embedding() {
             Some(table) => {
@@ -62,7 +95,8 @@ impl Pass {
             None => bind(data, feature_norm.unwrap_or_else(|| data.default_feature_norm()), weighted, false)?,
         };
         let parts = options.parts(&inputs, &program, cost_model.as_deref(), runs)?;
-        let outputs = outputs.iter().map(|name| (output_name(name), name.clone())).collect();
+        let named = outputs.iter().map(|name| (output_name(name), name.clone()));
+        let outputs = named.chain(more.into_iter().map(|name| (name.clone(), name))).collect();
         Ok(Self { program, inputs, parts, labels, outputs, repeats })
     }
 
@@ -88,11 +122,7 @@ impl Pass {
             levels: None,
         };
         let session = Session::open(&predictor.options, &spec)?;
-        for (name, weight) in predictor.weights.iter() {
-            if let Some(slots) = session.origin(&Origin::Parameter(name.into())) {
-                session.write(slots, &weight.data)?;
-            }
-        }
+        write_weights(&session, predictor)?;
         Ok(session)
     }
 
@@ -125,4 +155,17 @@ impl Pass {
             part_seconds: done.kernel_seconds(),
         })
     }
+}
+
+/// Puts the weights of a predictor in place.
+///
+/// # Errors
+/// [`Error::Device`].
+pub(super) fn write_weights(session: &Session, predictor: &Predictor) -> Result<()> {
+    for (name, weight) in predictor.weights.iter() {
+        if let Some(slots) = session.origin(&Origin::Parameter(name.into())) {
+            session.write(slots, &weight.data)?;
+        }
+    }
+    Ok(())
 }

@@ -74,6 +74,16 @@ impl BatchSupply {
         Self { scales: scales.collect(), inputs: inputs.clone(), feature_source: None }
     }
 
+    /// Sets other features, of the same kind and width.
+    pub fn set_features(&mut self, features: FeatureData) {
+        self.inputs.features = features;
+    }
+
+    /// Returns the data.
+    pub fn inputs(&self) -> &Inputs {
+        &self.inputs
+    }
+
     /// Takes rows of dense features from `source` instead of from the array of all of them.
     pub fn features_from(self, source: Arc<dyn FeatureSource>) -> Self {
         Self { feature_source: Some(source), ..self }

@@ -38,6 +38,16 @@ pub enum Contents {
     Fold(BlockSpec, FoldSide, FoldArray),
 }
 
+impl Contents {
+    /// Returns the origin of which they are rows of a mini-batch, and the level, if they are.
+    pub(crate) fn of_batch(&self) -> Option<(&Origin, u8)> {
+        match self {
+            Self::Origin(Origin::OfBatch(of, level)) | Self::Rounded(Origin::OfBatch(of, level)) => Some((of, *level)),
+            _ => None,
+        }
+    }
+}
+
 /// The data split into parts. Contents are built from it on request. A rank has a supply for its own parts, which holds
 /// no edges of others.
 #[derive(Debug)]

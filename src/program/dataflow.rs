@@ -347,6 +347,7 @@ fn origin_name(origin: &Origin) -> String {
         Origin::KeptFeatures => "kept_features".into(),
         Origin::CopiedFeatures => "batch.copied_features".into(),
         Origin::Embedding => "embedding".into(),
+        Origin::Made(number) => format!("made_{number}"),
         Origin::FeatureValues => "feature_values".into(),
         Origin::EdgePermutation(_) => "edge_permutation".into(),
         Origin::Scale(Degree::InverseRoot { .. }) => "inverse_root_degree".into(),

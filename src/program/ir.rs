@@ -32,6 +32,8 @@ pub enum Origin {
     CopiedFeatures,
     /// A learned row for each vertex, in place of features. The rows are kept on the host and given to each run.
     Embedding,
+    /// Rows of a tensor that an earlier stage made: see [`Stages`](super::Stages).
+    Made(usize),
     /// The values of sparse features, in the order of [`BlockSpec::Features`].
     FeatureValues,
     /// The edge permutation: for each edge of the transposed block, its index in this block.

@@ -10,6 +10,7 @@ mod ir;
 mod levels;
 pub mod passes;
 mod shape;
+mod stages;
 
 pub use backward::{EMBEDDING, append_backward};
 pub use dataflow::{OpId, Program, TensorId};
@@ -24,3 +25,4 @@ pub use passes::recompute::Recompute;
 pub use passes::{Pass, Passes, PassesError};
 pub use shape::ProgramError;
 pub(crate) use shape::{CLOCK, SCALAR, VERTEX_IDS};
+pub use stages::{Stages, made_name};

@@ -292,6 +292,15 @@ impl Devices {
         if matches!(self.kind, DeviceKind::Cuda(_)) { self.sharing() } else { self.count as u64 }
     }
 
+    /// Returns the first of the devices alone.
+    pub(crate) fn first(&self) -> Self {
+        let kind = match &self.kind {
+            DeviceKind::Cuda(ordinals) => DeviceKind::Cuda(ordinals[..1].to_vec()),
+            other => other.clone(),
+        };
+        Self { kind, count: 1, ..self.clone() }
+    }
+
     /// Returns the number of devices, which is the number of parts of the graph.
     pub fn count(&self) -> usize {
         self.count

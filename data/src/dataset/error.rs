@@ -47,6 +47,14 @@ pub enum Error {
         /// What has changed.
         how: String,
     },
+    /// Datasets cannot be joined into one.
+    #[error("`{dataset}` cannot be joined with other datasets: {why}")]
+    NotJoined {
+        /// The dataset that is not like the first one.
+        dataset: String,
+        /// The difference.
+        why: String,
+    },
     /// The file is not a `.npy` file, or has an unknown version.
     #[error("{file} is not a .npy file that can be read: {why}")]
     NotNpy {

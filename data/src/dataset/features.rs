@@ -101,6 +101,11 @@ impl Dense {
         Ok(Self { data, rows, width, file: None })
     }
 
+    /// Takes rows of matrices that were checked.
+    pub(crate) fn of_checked(data: Shared<f32>, width: usize) -> Self {
+        Self { rows: data.len().checked_div(width).unwrap_or(0), data, width, file: None }
+    }
+
     /// Sets the file that the cells are mapped from, and where they begin in it.
     pub(crate) fn mapped_from(self, path: &Path, first_byte: u64) -> Self {
         Self { file: Some((path.into(), first_byte)), ..self }
@@ -158,6 +163,19 @@ impl Sparse {
             return Err(Error::NotFinite { file: files.values.clone(), row, column, found: values[at] });
         }
         Ok(Self { indptr, indices, values, width })
+    }
+
+    /// Returns the rows of all matrices, those of each after those of the one before. They have the width of the first.
+    pub(crate) fn one_after_the_other(all: &[&Self]) -> Self {
+        let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+        for matrix in all {
+            let cells = indices.len() as u64;
+            indptr.extend(matrix.indptr[1..].iter().map(|end| cells + end));
+            indices.extend_from_slice(&matrix.indices);
+            values.extend_from_slice(&matrix.values);
+        }
+        let width = all.first().map_or(0, |matrix| matrix.width);
+        Self { indptr: indptr.into(), indices: indices.into(), values: values.into(), width }
     }
 
     /// Returns the offsets, `[rows + 1]`.
@@ -245,6 +263,14 @@ impl Sparse {
 }
 
 impl Features {
+    /// Returns them if they are sparse.
+    pub(crate) fn sparse(&self) -> Option<&Sparse> {
+        match self {
+            Self::Dense(_) => None,
+            Self::Sparse(sparse) => Some(sparse),
+        }
+    }
+
     /// Returns the number of columns.
     pub fn width(&self) -> usize {
         match self {

@@ -16,6 +16,7 @@ pub mod generate;
 #[cfg(feature = "import")]
 pub mod import;
 mod info;
+mod join;
 mod labels;
 mod manifest;
 mod mmap;

@@ -1,10 +1,11 @@
-//! The graph: a checked CSR over in-edges, its transpose, values of its edges, permutations, and [`Block`]s cut from it.
+//! The graph: a checked CSR over in-edges, its transpose, values of its edges, permutations, graphs side by side, and [`Block`]s cut from it.
 
 mod block;
 mod csr;
 mod permute;
 mod reuse;
 mod rows;
+mod side_by_side;
 mod values;
 mod vertex_set;
 

@@ -160,14 +160,18 @@ fn check_targets(targets: Targets<'_>, call: &'static str, n: usize) -> Result<(
     check_shape(call, "split", [n, 1], [targets.split.len(), 1])
 }
 
+/// Returns the column of the largest number, the first on a tie. NaN is never the largest.
 fn first_largest(row: &[f32]) -> Option<usize> {
-    let mut best: Option<usize> = None;
-    for (column, &x) in row.iter().enumerate() {
-        if !x.is_nan() && best.is_none_or(|best| x > row[best]) {
-            best = Some(column);
-        }
+    const LANES: usize = 16;
+    // NaN is not above anything, so no lane takes it.
+    let larger = |best: f32, x: f32| if x > best { x } else { best };
+    let (chunks, rest) = row.as_chunks::<LANES>();
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for chunk in chunks {
+        lanes.iter_mut().zip(chunk).for_each(|(best, &x)| *best = larger(*best, x));
     }
-    best
+    let largest = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |best, &x| larger(best, x));
+    row.iter().position(|&x| x == largest)
 }
 
 /// Writes `exp(x - largest)`; returns the largest logit and the sum.

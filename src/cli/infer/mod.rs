@@ -1,5 +1,7 @@
 //! `lapidary infer`.
 
+mod many;
+
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -33,9 +35,9 @@ pub(super) struct InferArgs {
     /// With --weights: weights of neighbours, sym, mean or sum [default: the model's own]
     #[arg(long, conflicts_with = "checkpoint")]
     norm: Option<String>,
-    /// Dataset directory, builtin:planted or builtin:karate
-    #[arg(long, value_name = "DATA")]
-    data: String,
+    /// Dataset directory, builtin:planted or builtin:karate; may be repeated (small graphs then run together)
+    #[arg(long, value_name = "DATA", required = true)]
+    data: Vec<String>,
     /// Feature normalisation: row (divide each row by its sum) or none [default: the checkpoint's; with --weights, the
     /// dataset's]
     #[arg(long, value_name = "NORM")]
@@ -47,10 +49,10 @@ pub(super) struct InferArgs {
     #[arg(long, value_name = "DTYPE", hide_possible_values = true)]
     dtype: Option<DtypeArg>,
     /// Write the logits to FILE (.npy), f32 of shape [vertices, classes], in the original order if the vertices of DATA were
-    /// relabelled
+    /// relabelled. With several --data: to a new folder FILE, one file each, named after DATA
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Print one JSON line instead of tables
+    /// Print JSON lines instead of tables
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -78,48 +80,50 @@ pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
     if let Some(dtype) = args.dtype {
         predictor = predictor.dtype(dtype.float());
     }
-    let failed = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| Error::Io { action: "write the logits", path, source }
-    };
+    let [data] = &args.data[..] else { return many::run(args, &predictor, ranks) };
     // Opens the file first, so that a file that cannot be written is an error before the work.
     let out = args.out.as_deref().filter(|_| ranks.is_first());
-    let out = out.map(|path| OutputFile::create(path).map_err(failed(path))).transpose()?;
-    let data = Dataset::load(&args.data)?;
+    let out = out.map(|path| OutputFile::create(path).map_err(unwritten(path))).transpose()?;
+    let data = Dataset::load(data)?;
     ranks.agree_on(&data)?;
     let prediction = predictor.run(&data)?;
     if let (Some(file), Some(path)) = (out, &args.out) {
-        match data.permutation() {
-            None => write_logits(file, &prediction.logits),
-            Some(order) => write_logits(file, &in_original_order(order, &prediction.logits)),
-        }
-        .map_err(failed(path))?;
+        write_logits(file, &prediction.logits, data.permutation()).map_err(unwritten(path))?;
     }
     let weighted = predictor.uses_edge_weights(&data)?;
     summarise(args, &data, &prediction, weighted)
 }
 
-/// Returns rows of a relabelled dataset in the order that its vertices had before.
-fn in_original_order(order: &Permutation, logits: &Array2<f32>) -> Array2<f32> {
-    let rows = logits.as_slice().expect("predictions are row-major");
-    let restored = order.restored(rows, logits.ncols());
-    Array2::from_shape_vec(logits.dim(), restored).expect("as many rows as before")
+/// Returns the error of logits that cannot be written.
+fn unwritten(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.to_path_buf();
+    move |source| Error::Io { action: "write the logits", path, source }
 }
 
-fn write_logits(mut file: OutputFile, logits: &Array2<f32>) -> std::io::Result<()> {
-    logits.write_npy(&mut file).map_err(|error| match error {
+/// Writes logits. If the vertices were relabelled, the rows are written in the order that they had before.
+fn write_logits(mut file: OutputFile, logits: &Array2<f32>, order: Option<&Permutation>) -> std::io::Result<()> {
+    let restored = order.map(|order| {
+        let rows = logits.as_slice().expect("predictions are row-major");
+        Array2::from_shape_vec(logits.dim(), order.restored(rows, logits.ncols())).expect("as many rows as before")
+    });
+    restored.as_ref().unwrap_or(logits).write_npy(&mut file).map_err(|error| match error {
         ndarray_npy::WriteNpyError::Io(source) => source,
         other => std::io::Error::other(other),
     })?;
     file.finish()
 }
 
-fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction, weighted: bool) -> Result<()> {
-    let accuracy = prediction.accuracy;
-    let score = match prediction.labels {
+/// Returns the name of the score of a kind of labels, as in JSON.
+fn score_name(labels: LabelKind) -> &'static str {
+    match labels {
         LabelKind::Class => "accuracy",
         LabelKind::Multi => "micro_f1",
-    };
+    }
+}
+
+fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction, weighted: bool) -> Result<()> {
+    let accuracy = prediction.accuracy;
+    let score = score_name(prediction.labels);
     if args.json {
         return json_line(&json!({
             "event": "summary",

@@ -1,0 +1,168 @@
+//! `lapidary infer` for several datasets.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use comfy_table::Table;
+use serde_json::{Value, json};
+
+use super::{InferArgs, score_name, unwritten, write_logits};
+use crate::bind::label_kind;
+use crate::cli::output::{align, bar, count, facts, json_line, percent, print, seconds, table};
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::infer::{Accuracy, Counts, GraphPrediction, Predictor};
+use crate::output::OutputFile;
+use crate::ranks::Ranks;
+
+/// The most datasets that a table shows.
+const MOST_ROWS: usize = 50;
+
+/// What was predicted so far.
+#[derive(Default)]
+struct Total {
+    vertices: u64,
+    edges: u64,
+    classes: usize,
+    /// The counts that lead to each score. Datasets with one label per vertex have another score than those with several.
+    scores: BTreeMap<&'static str, Counts>,
+}
+
+/// Predicts for the datasets one after the other, writes the logits of each if requested, and prints a report.
+pub(super) fn run(args: &InferArgs, predictor: &Predictor, ranks: &Ranks) -> Result<()> {
+    let files = args.out.as_deref().map(|folder| files_in(folder, &args.data)).transpose()?;
+    if let Some(folder) = args.out.as_deref().filter(|_| ranks.is_first()) {
+        std::fs::create_dir_all(folder).map_err(unwritten(folder))?;
+    }
+    let (start, bar) = (Instant::now(), bar(args.data.len() as u64, args.json));
+    bar.set_prefix("predicting");
+    let load = |spec: &String| {
+        let data = Dataset::load(spec)?;
+        ranks.agree_on(&data)?;
+        Ok(data)
+    };
+    let mut predictions = predictor.predictions(args.data.iter().map(load));
+    let (mut total, mut rows) =
+        (Total::default(), table(["data", "vertices", "edges", "test", "validation", "training"]));
+    for (i, spec) in args.data.iter().enumerate() {
+        let Some(prediction) = predictions.next() else { break };
+        let prediction = prediction?;
+        if let Some(path) = files.as_ref().map(|files| &files[i]).filter(|_| ranks.is_first()) {
+            let file = OutputFile::create(path).map_err(unwritten(path))?;
+            write_logits(file, &prediction.logits, prediction.data.permutation()).map_err(unwritten(path))?;
+        }
+        total.add(&prediction);
+        bar.inc(1);
+        if args.json {
+            json_line(&line(spec, &prediction))?;
+        } else if i < MOST_ROWS {
+            let graph = prediction.data.graph();
+            let [vertices, edges] = [graph.vertex_count(), graph.edge_count()].map(|n| count(n as u64));
+            let accuracy = prediction.accuracy;
+            let [test, val, train] = [accuracy.test, accuracy.val, accuracy.train].map(percent);
+            rows.add_row([spec.clone(), vertices, edges, test, val, train]);
+        }
+    }
+    bar.finish_and_clear();
+    let (batches, passes) = (predictions.batches(), predictions.seconds());
+    summarise(args, &total, rows, (batches, passes), start.elapsed().as_secs_f64())
+}
+
+impl Total {
+    fn add(&mut self, prediction: &GraphPrediction) {
+        let graph = prediction.data.graph();
+        self.vertices += graph.vertex_count() as u64;
+        self.edges += graph.edge_count() as u64;
+        self.classes = prediction.logits.ncols();
+        if prediction.data.labels().is_some() {
+            self.scores.entry(score_name(label_kind(&prediction.data))).or_default().plus(&prediction.counts);
+        }
+    }
+}
+
+/// Returns the file of each dataset's logits, which has the last part of the dataset's name.
+///
+/// # Errors
+/// [`Error::Value`] if two datasets have the same file.
+fn files_in(folder: &Path, data: &[String]) -> Result<Vec<PathBuf>> {
+    let mut owners = BTreeMap::new();
+    let file = |spec: &String| {
+        let last = Path::new(spec.strip_prefix("builtin:").unwrap_or(spec)).file_name().unwrap_or(spec.as_ref());
+        let path = folder.join(last).with_added_extension("npy");
+        match owners.insert(path.clone(), spec.clone()) {
+            None => Ok(path),
+            Some(earlier) => Err(Error::Value {
+                option: "out",
+                value: folder.display().to_string(),
+                expected: format!(
+                    "runs of their own for `{earlier}` and `{spec}`: both would write {}",
+                    path.display()
+                ),
+            }),
+        }
+    };
+    data.iter().map(file).collect()
+}
+
+fn line(spec: &str, prediction: &GraphPrediction) -> Value {
+    let (graph, score) = (prediction.data.graph(), score_name(label_kind(&prediction.data)));
+    json!({
+        "event": "graph",
+        "data": spec,
+        "dataset": prediction.data.name(),
+        "vertices": graph.vertex_count(),
+        "edges": graph.edge_count(),
+        format!("test_{score}"): prediction.accuracy.test,
+        format!("val_{score}"): prediction.accuracy.val,
+        format!("train_{score}"): prediction.accuracy.train,
+    })
+}
+
+/// Prints the table, unless JSON is asked for, and the totals. `passes` is their number and their seconds; `took` has the
+/// seconds of everything.
+fn summarise(args: &InferArgs, total: &Total, graphs: Table, passes: (u64, f64), took: f64) -> Result<()> {
+    let (datasets, (batches, pass_seconds)) = (args.data.len(), passes);
+    let scores = total.scores.iter().map(|(name, counts)| (*name, counts.accuracy()));
+    if args.json {
+        let mut summary = json!({
+            "event": "summary",
+            "datasets": datasets,
+            "vertices": total.vertices,
+            "edges": total.edges,
+            "passes": batches,
+            "seconds": pass_seconds,
+            "total_seconds": took,
+        });
+        for (name, Accuracy { train, val, test }) in scores {
+            for (split, score) in [("test", test), ("val", val), ("train", train)] {
+                summary[format!("{split}_{name}")] = json!(score);
+            }
+        }
+        return json_line(&summary);
+    }
+    print(&align(graphs))?;
+    if datasets > MOST_ROWS {
+        print(&format!("... and {} more, which --json shows", count((datasets - MOST_ROWS) as u64)))?;
+    }
+    let mut rows = vec![
+        ("datasets", count(datasets as u64)),
+        ("vertices", count(total.vertices)),
+        ("edges", count(total.edges)),
+        ("classes", count(total.classes as u64)),
+    ];
+    for (name, accuracy) in scores {
+        rows.push(("scores", name.replace('_', "-").replace("f1", "F1")));
+        rows.push(("  test", percent(accuracy.test)));
+        rows.push(("  validation", percent(accuracy.val)));
+        rows.push(("  training", percent(accuracy.train)));
+    }
+    let each = seconds(pass_seconds / datasets as f64);
+    let passes = if batches == 1 { "pass" } else { "passes" };
+    rows.push(("computing", format!("{} in {} {passes}, {each} a dataset", seconds(pass_seconds), count(batches))));
+    rows.push(("with reading", seconds(took)));
+    if let Some(folder) = &args.out {
+        rows.push(("logits", folder.join("*.npy").display().to_string()));
+    }
+    print(&format!("\n{}", facts(&rows)))
+}

@@ -1,0 +1,408 @@
+//! Live predictions: those of a graph some of whose features change.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::time::Instant;
+
+use half::bf16;
+use lapidary_kernels::memory::AlignedBytes;
+use lapidary_kernels::storage_type::round;
+use lapidary_kernels::{HostSlot, Shared, Slot, StorageType};
+use ndarray::{Array2, ArrayView2};
+use rayon::prelude::*;
+
+use super::Predictor;
+use super::evaluation::{LOGITS, output_name};
+use super::pass::{Pass, write_weights};
+use crate::bind::watched;
+use crate::dataset::{Arrays, Dataset, FeatureNorm};
+use crate::error::{Error, Result};
+use crate::graph::Graph;
+use crate::lower::{Batch, BatchSupply, Contents, FeatureData, Gathered, Inputs, level_sizes};
+use crate::program::{LevelSizes, Origin, Program, Stages, made_name};
+use crate::runtime::{BatchShare, RunOptions, Session, SessionSpec, SharedBatch};
+use crate::sample::{BatchKey, Fanout, Fanouts, MiniBatch, NeighborSampler, Sampler, Scratch};
+
+/// Most vertices and edges of a run, so that its memory is bounded.
+const MOST_EDGES: u64 = 1 << 22;
+
+/// The predictions for a graph some of whose features change, kept up to date.
+///
+/// [`Predictor::live`] runs a whole pass and keeps, on the host, what each layer reads of the one before. After a change, only
+/// the rows that depend on it are computed again: with L layers, those of the vertices at most L edges away. The logits are
+/// those of a whole pass up to rounding.
+///
+/// ```
+/// use lapidary::ndarray::Array2;
+/// use lapidary::{Dataset, Model, Trainer};
+///
+/// let data = Dataset::builtin("karate")?;
+/// let model = Model::gcn(&[data.feature_width(), 8, data.class_count()]);
+/// let predictor = Trainer::builder(&model, &data).build()?.predictor()?;
+/// let mut live = predictor.live(&data)?;
+/// let before = live.logits().clone();
+/// let update = live.update(&[16], Array2::zeros((1, data.feature_width())).view())?;
+/// assert!(update.vertices.contains(&16) && update.vertices.len() < 34);
+/// assert_ne!(live.logits().row(16), before.row(16));
+/// # Ok::<(), lapidary::Error>(())
+/// ```
+pub struct LivePredictions {
+    predictor: Predictor,
+    data: Dataset,
+    /// Row u lists the vertices that read vertex u.
+    readers: Graph,
+    norm: FeatureNorm,
+    /// The stages that have operations.
+    stages: Vec<Stage>,
+    session: Session,
+    supply: BatchSupply,
+    /// Rows of features that differ from those of the data, normalised.
+    changed: HashMap<u32, Vec<f32>>,
+    /// Vertices whose features changed in an update that failed.
+    stale: Vec<u32>,
+    /// What the stages made, by number.
+    made: Vec<Array2<f32>>,
+    logits: Array2<f32>,
+    outputs: BTreeMap<String, Array2<f32>>,
+    scratch: Scratch,
+}
+
+/// What an update did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Update {
+    /// The vertices whose predictions were computed again, ascending.
+    pub vertices: Vec<u32>,
+    /// Seconds of the update.
+    pub seconds: f64,
+}
+
+/// A stage that has operations.
+#[derive(Clone, Debug)]
+struct Stage {
+    /// The number of gathers over the graph before its results.
+    gathers: usize,
+    program: Program,
+    /// What it makes: the name in the program, and where it belongs.
+    makes: Vec<(String, Place)>,
+}
+
+/// Where the rows that a stage makes belong.
+#[derive(Clone, Debug)]
+enum Place {
+    Made(usize),
+    Logits,
+    Output(String),
+}
+
+impl fmt::Debug for LivePredictions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { predictor, data, stages, .. } = self;
+        let mut shown = f.debug_struct("LivePredictions");
+        shown.field("predictor", predictor).field("data", &data.name()).field("stages", stages).finish_non_exhaustive()
+    }
+}
+
+impl Predictor {
+    /// Predicts for a dataset, and keeps what it takes to predict again after a change of some features.
+    ///
+    /// # Errors
+    /// As [`Predictor::predict`]; [`Error::Value`] with several ranks, or if the model reads learned rows instead of features.
+    /// # Cost
+    /// A whole pass, which all devices run; updates run on the first one. On the host, `4 n d` bytes for each matrix
+    /// `[n, d]` that one layer makes and the next one reads.
+    pub fn live(&self, data: &Dataset) -> Result<LivePredictions> {
+        let refused = |option, value: &str, expected: &str| {
+            Err(Error::Value { option, value: value.into(), expected: expected.into() })
+        };
+        if self.options.ranks.count() > 1 {
+            return refused("ranks", &self.options.ranks.count().to_string(), "live predictions are on one rank");
+        }
+        if self.embedding().is_some() {
+            return refused("weights", "embedding.weight", "the model reads learned rows, which no feature changes");
+        }
+        watched(data, || {
+            let (pass, Stages { stages: programs, made, .. }) = Pass::in_stages(self, data)?;
+            let mut session = pass.open(self, None)?;
+            let mut prediction = pass.run(self, &mut session, Instant::now())?;
+            drop(session);
+            let take = |number| prediction.outputs.remove(&made_name(number)).expect("it is an output of the pass");
+            let kept = (0..made.len()).map(take).collect();
+            let stages = programs.into_iter().enumerate().filter(|(_, program)| !program.ops().is_empty());
+            let stages: Vec<Stage> =
+                stages.map(|(gathers, program)| self.stage(gathers, program, made.len())).collect();
+            let supply = BatchSupply::new(&pass.inputs, stages.iter().flat_map(|stage| stage.program.origins().keys()));
+            let session = self.open_stages(&stages, supply.inputs())?;
+            let readers = match data.directed() {
+                true => data.graph().transpose_without_permutation(),
+                false => data.graph().clone(),
+            };
+            Ok(LivePredictions {
+                predictor: self.clone(),
+                data: data.clone(),
+                readers,
+                norm: self.feature_norm.unwrap_or_else(|| data.default_feature_norm()),
+                stages,
+                session,
+                supply,
+                changed: HashMap::new(),
+                stale: Vec::new(),
+                made: kept,
+                logits: prediction.logits,
+                outputs: prediction.outputs,
+                scratch: Scratch::default(),
+            })
+        })
+    }
+
+    /// Describes a stage. `made` is the number of tensors that one stage makes and another one reads.
+    fn stage(&self, gathers: usize, program: Program, made: usize) -> Stage {
+        let outputs = self.outputs.iter().map(|output| (output_name(output), Place::Output(output.clone())));
+        let all = (0..made).map(|number| (made_name(number), Place::Made(number)));
+        let all = all.chain(outputs).chain([(LOGITS.to_string(), Place::Logits)]);
+        let makes = all.filter(|(name, _)| program.outputs().contains_key(name)).collect();
+        Stage { gathers, program, makes }
+    }
+
+    /// Opens the first device for the stages.
+    fn open_stages(&self, stages: &[Stage], inputs: &Inputs) -> Result<Session> {
+        let options = RunOptions { devices: self.options.devices.first(), ..self.options.clone() };
+        let programs: Vec<(&str, &Program)> = stages.iter().map(|stage| ("stage", &stage.program)).collect();
+        let kept =
+            stages.iter().enumerate().flat_map(|(phase, stage)| stage.makes.iter().map(move |(name, _)| (phase, name)));
+        let keep: Vec<(usize, String)> = kept.map(|(phase, name)| (phase, name.clone())).collect();
+        let others: Vec<[usize; 1]> = (1..stages.len()).map(|phase| [phase]).collect();
+        let others: Vec<&[usize]> = others.iter().map(|phase| &phase[..]).collect();
+        let spec = SessionSpec {
+            programs: &programs,
+            strips: 1,
+            instead: &[],
+            inputs,
+            parts: vec![0..inputs.graph.vertex_count()],
+            main: &[0],
+            others: &others,
+            repeats: true,
+            seed: 0,
+            keep: &keep,
+            plans: None,
+            levels: Some(LevelSizes::new(&[1, 1], &[[1, 0]], 1, 1)),
+        };
+        let session = Session::open(&options, &spec)?;
+        write_weights(&session, self)?;
+        Ok(session)
+    }
+}
+
+impl LivePredictions {
+    /// Returns the logits of every vertex, `[n, classes]`, in the order of the dataset.
+    pub fn logits(&self) -> &Array2<f32> {
+        &self.logits
+    }
+
+    /// Returns the outputs that [`Predictor::outputs`] requested, by name: `[n, width]`.
+    pub fn outputs(&self) -> &BTreeMap<String, Array2<f32>> {
+        &self.outputs
+    }
+
+    /// Replaces the features of some vertices, and predicts again what depends on them.
+    ///
+    /// # Shapes
+    /// `features`: `[vertices, width]`, not normalised; also if those of the dataset are sparse.
+    /// # Errors
+    /// [`Error::Value`] for other shapes, and for a vertex that does not exist or is there twice; [`Error::Dataset`] for a
+    /// number that is not finite, and if a file of the dataset has changed. Nothing has changed then. After
+    /// [`Error::Device`] or [`Error::DoesNotFit`], the predictions may be those before the update; the next update computes
+    /// them again.
+    /// # Cost
+    /// The kernels of the rows that change, a copy of the rows that they read, and O(n) if the features are sparse.
+    pub fn update(&mut self, vertices: &[u32], features: ArrayView2<'_, f32>) -> Result<Update> {
+        let start = Instant::now();
+        let rows = self.checked(vertices, features)?;
+        let data = self.data.clone();
+        data.check_files()?;
+        self.changed.extend(vertices.iter().copied().zip(rows));
+        self.stale.extend_from_slice(vertices);
+        let vertices = watched(&data, || self.recompute())?;
+        self.stale.clear();
+        Ok(Update { vertices, seconds: start.elapsed().as_secs_f64() })
+    }
+
+    /// Checks the arguments of an update. Returns the rows, normalised.
+    fn checked(&self, vertices: &[u32], features: ArrayView2<'_, f32>) -> Result<Vec<Vec<f32>>> {
+        let wrong = |option, value: String, expected: String| Err(Error::Value { option, value, expected });
+        let (all, width) = (self.data.graph().vertex_count(), self.data.feature_width());
+        if features.dim() != (vertices.len(), width) {
+            let expected = format!("one row for each of the {} vertices, of {width} features", vertices.len());
+            return wrong("features", format!("{:?}", features.dim()), expected);
+        }
+        if let Some(beyond) = vertices.iter().find(|&&v| v as usize >= all) {
+            return wrong("vertices", beyond.to_string(), format!("vertices below {all}"));
+        }
+        let mut sorted = vertices.to_vec();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            return wrong("vertices", twice[0].to_string(), "each vertex once".into());
+        }
+        if vertices.is_empty() {
+            return Ok(Vec::new());
+        }
+        // As a dataset, the rows pass its checks.
+        let alone = Graph::from_edges(vertices.len(), &[]).expect("a graph without edges");
+        let rows = Dataset::from_arrays(Arrays::new(alone).name(self.data.name()).features(features.to_owned()))?;
+        let rows = rows.features().expect("it has features");
+        let rows = if self.norm == FeatureNorm::Row { rows.row_normalised() } else { rows.clone() };
+        Ok(rows.values().chunks(width).map(<[f32]>::to_vec).collect())
+    }
+
+    /// Computes what depends on the vertices whose features changed. Returns them, ascending.
+    fn recompute(&mut self) -> Result<Vec<u32>> {
+        let mut rows = self.stale.clone();
+        sort_unique(&mut rows);
+        if let FeatureData::Sparse { width, .. } = self.supply.inputs().features {
+            let features = self.sparse_rows(&rows, width);
+            self.supply.set_features(features);
+        }
+        let mut gathers = 0;
+        for phase in 0..self.stages.len() {
+            for _ in gathers..self.stages[phase].gathers {
+                let graph = &self.readers;
+                let readers = rows.par_iter().flat_map_iter(|&v| graph.sources(v as usize).iter().copied());
+                let readers: Vec<u32> = readers.collect();
+                rows.extend(readers);
+                sort_unique(&mut rows);
+            }
+            gathers = self.stages[phase].gathers;
+            let mut rest = &rows[..];
+            while !rest.is_empty() {
+                let (some, later) = rest.split_at(self.rows_of_a_run(rest));
+                self.run(phase, some)?;
+                rest = later;
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Returns how many of these rows run together.
+    fn rows_of_a_run(&self, rows: &[u32]) -> usize {
+        let graph = self.data.graph();
+        let sizes = rows.iter().scan(0, |size, &v| {
+            *size += 1 + graph.in_degree(v as usize);
+            Some(*size)
+        });
+        sizes.take_while(|&size| size <= MOST_EDGES).count().max(1)
+    }
+
+    /// Computes the rows of some vertices that a stage makes.
+    fn run(&mut self, phase: usize, rows: &[u32]) -> Result<()> {
+        let stage = &self.stages[phase];
+        let drawn = match stage.gathers {
+            0 => {
+                let (vertices, seeds) = (rows.to_vec(), rows.len());
+                MiniBatch { vertices, seeds, blocks: Vec::new(), edges: Vec::new(), stands_for: Vec::new() }
+            }
+            _ => {
+                let (all, key) =
+                    (NeighborSampler::new(Fanouts(vec![Fanout::All])), BatchKey { seed: 0, epoch: 0, batch: 0 });
+                all.sample(self.data.graph(), rows, key, &mut self.scratch).map_err(crate::dataset::Error::from)?
+            }
+        };
+        let sizes = level_sizes(self.supply.inputs(), &drawn);
+        let values = self.values(phase, &drawn).map_err(|source| {
+            let batch = phase as u64 + 1;
+            Error::Batch { stage: "gathering", batch, source }
+        })?;
+        let share = BatchShare { sizes, vertices: drawn.vertices, values };
+        self.session.run_batch(&[phase], &[], &[], SharedBatch { own: vec![share], sizes: vec![sizes] }, [false; 2])?;
+        for (name, place) in &self.stages[phase].makes {
+            let made = match self.predictor.dtype {
+                StorageType::F32 => self.session.read_of_parts::<f32>(phase, name)?.concat(),
+                StorageType::Bf16 => {
+                    let made = self.session.read_of_parts::<bf16>(phase, name)?.concat();
+                    made.into_iter().map(f32::from).collect()
+                }
+            };
+            let all = match place {
+                Place::Made(number) => &mut self.made[*number],
+                Place::Logits => &mut self.logits,
+                Place::Output(output) => self.outputs.get_mut(output).expect("the pass read it"),
+            };
+            for (&v, row) in rows.iter().zip(made.chunks(all.ncols())) {
+                all.row_mut(v as usize).as_slice_mut().expect("it is row-major").copy_from_slice(row);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns what a run of a stage reads of these vertices.
+    fn values(&self, phase: usize, drawn: &MiniBatch) -> Gathered<Vec<(Slot, HostSlot)>> {
+        let contents = self.session.batch_contents(&[phase]);
+        let mut batch = Batch::new(&self.supply, drawn);
+        let reads =
+            |of: &Origin| contents.iter().filter_map(|(_, contents)| contents.of_batch()).any(|(other, _)| other == of);
+        if let FeatureData::Dense { data, width } = &self.supply.inputs().features
+            && reads(&Origin::Features)
+        {
+            batch = batch.with_features(feature_rows((data, *width), &self.changed, &drawn.vertices)?);
+        }
+        let value = |(slot, contents): (Slot, Contents)| {
+            let value = match contents.of_batch() {
+                Some((&Origin::Made(number), level)) => {
+                    let rows = if level == 0 { &drawn.vertices[..] } else { &drawn.vertices[..drawn.seeds] };
+                    stored(&self.made[number], rows, matches!(contents, Contents::Rounded(_)))?
+                }
+                _ => batch.get(&contents)?,
+            };
+            Ok((slot, value))
+        };
+        contents.into_iter().map(value).collect()
+    }
+
+    /// Returns sparse features that have the rows of these vertices, which have changed, and no other cells.
+    fn sparse_rows(&self, vertices: &[u32], width: usize) -> FeatureData {
+        let mut indptr = vec![0u64; self.data.graph().vertex_count() + 1];
+        let (mut indices, mut values) = (Vec::new(), Vec::new());
+        for &v in vertices {
+            let cells = self.changed[&v].iter().enumerate().filter(|(_, x)| **x != 0.0);
+            let before = indices.len();
+            for (column, &x) in cells {
+                indices.push(column as u32);
+                values.push(x);
+            }
+            indptr[v as usize + 1] = (indices.len() - before) as u64;
+        }
+        let mut end = 0;
+        indptr.iter_mut().for_each(|cells| {
+            end += *cells;
+            *cells = end;
+        });
+        FeatureData::Sparse { indptr: indptr.into(), indices: indices.into(), values: values.into(), width }
+    }
+}
+
+/// Returns the features of vertices: those of the data, or those that they were changed to.
+fn feature_rows(
+    (data, width): (&[f32], usize),
+    changed: &HashMap<u32, Vec<f32>>,
+    vertices: &[u32],
+) -> Gathered<AlignedBytes> {
+    let mut rows = AlignedBytes::zeroed(vertices.len() * width * size_of::<f32>())?;
+    rows.as_mut_slice::<f32>().par_chunks_mut(width).zip(vertices).for_each(|(to, v)| {
+        to.copy_from_slice(changed.get(v).map_or(&data[*v as usize * width..][..width], |row| &row[..]));
+    });
+    Ok(rows)
+}
+
+/// Returns rows of a matrix as they are stored on a device.
+fn stored(all: &Array2<f32>, rows: &[u32], is_rounded: bool) -> Gathered<HostSlot> {
+    let cells: Vec<f32> = rows.iter().flat_map(|&v| all.row(v as usize).to_vec()).collect();
+    if !is_rounded {
+        return Ok(HostSlot::constant(&Shared::from(cells)));
+    }
+    let mut narrow = AlignedBytes::zeroed(cells.len() * size_of::<bf16>())?;
+    round(&cells, narrow.as_mut_slice());
+    Ok(HostSlot::Constant(narrow.into()))
+}
+
+fn sort_unique(vertices: &mut Vec<u32>) {
+    vertices.par_sort_unstable();
+    vertices.dedup();
+}

@@ -1,0 +1,178 @@
+//! Predictions for many graphs: small ones run together.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::time::Instant;
+
+use ndarray::{Array2, s};
+
+use super::evaluation::Counts;
+use super::pass::Pass;
+use super::{Accuracy, Predictor};
+use crate::bind::watched;
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::runtime::{Plans, Runs};
+
+/// A batch takes graphs until it has so many vertices and edges. A larger one leaves the caches; a smaller one spends more of
+/// its time on its preparation.
+const BATCH_SIZE: usize = 1 << 18;
+
+/// The predictions of a model for one of many graphs.
+#[derive(Clone, Debug)]
+pub struct GraphPrediction {
+    /// The graph.
+    pub data: Dataset,
+    /// `[n, classes]`: unnormalised log-probabilities, in the order of `data`; see [`Dataset::permutation`].
+    pub logits: Array2<f32>,
+    /// The outputs that [`Predictor::outputs`] requested, by name: `[n, width]`.
+    pub outputs: BTreeMap<String, Array2<f32>>,
+    /// Accuracy of the logits on the labels of the graph.
+    pub accuracy: Accuracy,
+    pub(crate) counts: Counts,
+}
+
+/// The predictions for many graphs, in their order. [`Predictor::predictions`] makes them.
+pub struct Predictions<'a, I> {
+    predictor: &'a Predictor,
+    /// `None` after an error.
+    data: Option<I>,
+    /// A graph for which the last batch had no room.
+    next: Option<Dataset>,
+    /// Predictions that were not taken yet.
+    ready: VecDeque<GraphPrediction>,
+    /// The error after them, if there is one.
+    failed: Option<Error>,
+    /// Plans of the last batch.
+    plans: Option<Plans>,
+    batches: u64,
+    seconds: f64,
+}
+
+impl<I> fmt::Debug for Predictions<'_, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { predictor, batches, seconds, .. } = self;
+        let mut shown = f.debug_struct("Predictions");
+        shown.field("predictor", predictor).field("batches", batches).field("seconds", seconds).finish_non_exhaustive()
+    }
+}
+
+impl Predictor {
+    /// Predicts for many graphs, in their order. Small graphs run together: side by side in one pass, with no edge between
+    /// them. So a graph of a few thousand vertices takes little more than its kernels. Graphs are taken from `data` as they
+    /// are needed, so only one batch is in memory. Logits agree with those of [`Predictor::predict`] up to rounding.
+    ///
+    /// ```
+    /// use lapidary::{Dataset, Model, Trainer};
+    ///
+    /// let data = Dataset::builtin("karate")?;
+    /// let model = Model::gcn(&[data.feature_width(), 8, data.class_count()]);
+    /// let predictor = Trainer::builder(&model, &data).build()?.predictor()?;
+    /// let graphs = vec![data; 1000];
+    /// for prediction in predictor.predictions(graphs.into_iter().map(Ok)) {
+    ///     assert_eq!(prediction?.logits.dim(), (34, 2));
+    /// }
+    /// # Ok::<(), lapidary::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An item is an error of `data`, or one of [`Predictor::run`]. No item follows an error.
+    /// # Cost
+    /// A copy of each graph that shares its batch, and its pass.
+    pub fn predictions<I: IntoIterator<Item = Result<Dataset>>>(&self, data: I) -> Predictions<'_, I::IntoIter> {
+        Predictions {
+            predictor: self,
+            data: Some(data.into_iter()),
+            next: None,
+            ready: VecDeque::new(),
+            failed: None,
+            plans: None,
+            batches: 0,
+            seconds: 0.0,
+        }
+    }
+}
+
+impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
+    /// Returns the number of passes so far.
+    pub fn batches(&self) -> u64 {
+        self.batches
+    }
+
+    /// Returns the seconds of all passes so far, with planning and setup, and without the time to get the graphs.
+    pub fn seconds(&self) -> f64 {
+        self.seconds
+    }
+
+    /// Returns the graphs of the next batch; none at the end of the data. An error of the data comes after the batch.
+    fn take_batch(&mut self) -> Vec<Dataset> {
+        // A learned embedding has rows for the vertices of one graph.
+        let most = if self.predictor.embedding().is_some() { 0 } else { BATCH_SIZE };
+        let (mut batch, mut size, mut norm) = (Vec::<Dataset>::new(), 0, None);
+        while let Some(data) = self.next.take().map(Ok).or_else(|| self.data.as_mut()?.next()) {
+            match data {
+                Err(error) => {
+                    (self.failed, self.data) = (Some(error), None);
+                    break;
+                }
+                Ok(data) => {
+                    size += data.graph().vertex_count() + data.graph().edge_count();
+                    // The normalisation must be that of each graph alone.
+                    let own = self.predictor.feature_norm.unwrap_or_else(|| data.default_feature_norm());
+                    let beside = |first: &Dataset| data.check_beside(first).is_ok() && norm == Some(own);
+                    let fits = batch.first().is_none_or(|first| size <= most && beside(first));
+                    norm = Some(own);
+                    if !fits {
+                        self.next = Some(data);
+                        break;
+                    }
+                    batch.push(data);
+                }
+            }
+        }
+        batch
+    }
+
+    /// Runs a batch.
+    fn run(&mut self, batch: Vec<Dataset>) -> Result<()> {
+        let start = Instant::now();
+        let joined = Dataset::joined(&batch)?;
+        let Predictor { options, .. } = self.predictor;
+        let prediction = options.ranks.telling(watched(&joined, || {
+            let pass = Pass::new(self.predictor, &joined, Runs::Once)?;
+            let mut session = pass.open(self.predictor, self.plans.as_ref())?;
+            let prediction = pass.run(self.predictor, &mut session, start)?;
+            self.plans = Some(session.into_plans());
+            Ok(prediction)
+        }))?;
+        let mut first = 0;
+        for data in batch {
+            let rows = first..first + data.graph().vertex_count();
+            first = rows.end;
+            let of_graph = |all: &Array2<f32>| all.slice(s![rows.clone(), ..]).to_owned();
+            let logits = of_graph(&prediction.logits);
+            let outputs = prediction.outputs.iter().map(|(name, all)| (name.clone(), of_graph(all))).collect();
+            let counts = Counts::of(&logits, &data);
+            self.ready.push_back(GraphPrediction { accuracy: counts.accuracy(), data, logits, outputs, counts });
+        }
+        self.batches += 1;
+        self.seconds += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+}
+
+impl<I: Iterator<Item = Result<Dataset>>> Iterator for Predictions<'_, I> {
+    type Item = Result<GraphPrediction>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ready.is_empty() && self.failed.is_none() {
+            let batch = self.take_batch();
+            if !batch.is_empty()
+                && let Err(error) = self.run(batch)
+            {
+                (self.failed, self.data, self.next) = (Some(error), None, None);
+            }
+        }
+        self.ready.pop_front().map(Ok).or_else(|| self.failed.take().map(Err))
+    }
+}

@@ -1,0 +1,162 @@
+//! Predictions for many graphs, and the datasets that join them.
+
+use std::path::Path;
+
+use lapidary::dataset::generate::{PlantedOptions, planted};
+use lapidary::graph::Permutation;
+use lapidary::model::ModelConfig;
+use lapidary::{Accuracy, Arrays, Dataset, Graph, Model, Predictor, Trainer};
+use ndarray::Array2;
+use ndarray_npy::read_npy;
+use serde_json::Value;
+
+use crate::common::MODELS;
+use crate::common::command::{run, succeeds};
+
+/// A small graph, with weights of edges if asked for.
+fn small(vertices: usize, weighted: bool) -> Dataset {
+    let edges: Vec<(u32, u32)> = (1..vertices as u32).flat_map(|v| [(v, v / 2), (v / 2, v), (v, v)]).collect();
+    let arrays = Arrays::edges(vertices, &edges).name(format!("tree of {vertices}"));
+    let arrays = if weighted {
+        arrays.edge_weights((0..edges.len()).map(|e| 1.0 + (e % 3) as f32).collect::<Vec<f32>>())
+    } else {
+        arrays
+    };
+    let ids: Vec<i64> = (0..vertices as i64).collect();
+    let labels: Vec<i64> = ids.iter().map(|v| (v + 1) % 4 - 1).collect();
+    let features = Array2::from_shape_fn((vertices, 5), |(v, c)| ((v * 7 + c * 3) % 11) as f32 / 11.0);
+    Dataset::from_arrays(arrays.features(features).labels(&labels).classes(3).train(&ids[..1]).test(&ids[1..])).unwrap()
+}
+
+fn predictor(name: &str, data: &Dataset) -> Predictor {
+    let model = Model::from_config(ModelConfig::new(name, &[data.feature_width(), 8, data.class_count()])).unwrap();
+    Trainer::builder(&model, data).seed(3).build().unwrap().predictor().unwrap().outputs(&["hidden"])
+}
+
+#[track_caller]
+fn agree(found: &Array2<f32>, want: &Array2<f32>) {
+    let largest = found.iter().zip(want).fold(0f32, |largest, (a, b)| largest.max((a - b).abs()));
+    assert!(found.dim() == want.dim() && largest < 1e-5, "{largest}");
+}
+
+#[test]
+fn graphs_that_run_together_have_the_predictions_of_graphs_that_run_alone() {
+    for name in MODELS {
+        for weighted in [false, true] {
+            let mut graphs: Vec<Dataset> = [9, 1, 40, 2, 300].into_iter().map(|n| small(n, weighted)).collect();
+            graphs[2] = graphs[2].relabelled(&Permutation::random(40, 5));
+            let predictor = predictor(name, &graphs[0]);
+            let mut found = predictor.predictions(graphs.iter().cloned().map(Ok));
+            for graph in &graphs {
+                let (found, want) = (found.next().unwrap().unwrap(), predictor.run(graph).unwrap());
+                agree(&found.logits, &want.logits);
+                agree(&found.outputs["hidden"], &want.outputs["hidden"]);
+                assert_eq!(found.accuracy, want.accuracy, "{name}");
+                assert!(found.data.is_clone_of(graph));
+            }
+            assert!(found.next().is_none() && found.batches() == 1, "{name}");
+        }
+    }
+}
+
+#[test]
+fn unlike_graphs_run_in_batches_of_their_own() {
+    let labelled = small(9, false);
+    let bare = Dataset::from_arrays(Arrays::edges(2, &[(0, 1)]).features(Array2::ones((2, 5)))).unwrap();
+    let large =
+        planted(&PlantedOptions { feature_width: 5, classes: 3, vertices: 40_000, ..PlantedOptions::default() })
+            .unwrap();
+    let predictor = predictor("sage", &labelled);
+    let graphs = [labelled.clone(), bare, labelled.clone(), large.clone(), large, small(9, true), labelled];
+    let mut found = predictor.predictions(graphs.iter().cloned().map(Ok));
+    for graph in &graphs {
+        let found = found.next().unwrap().unwrap();
+        agree(&found.logits, &predictor.predict(graph).unwrap());
+        assert_eq!(found.accuracy == Accuracy::default(), graph.labels().is_none());
+    }
+    // The first three; each of the two large ones; the one with weights; the last one.
+    assert_eq!(found.batches(), 5);
+}
+
+#[test]
+fn an_error_comes_after_the_predictions_before_it() {
+    let good = small(9, false);
+    let narrow = Dataset::from_arrays(Arrays::edges(2, &[(0, 1)]).features(Array2::ones((2, 4)))).unwrap();
+    let predictor = predictor("gcn", &good);
+    for bad in [Ok(narrow), Dataset::load("not there").map_err(Into::into)] {
+        let graphs = [Ok(good.clone()), Ok(good.clone()), bad, Ok(good.clone())];
+        let mut found = predictor.predictions(graphs);
+        assert!(found.next().unwrap().is_ok() && found.next().unwrap().is_ok());
+        assert!(found.next().unwrap().is_err() && found.next().is_none());
+    }
+}
+
+#[test]
+fn joined_datasets_have_the_arrays_of_each() {
+    let all = [small(9, true), small(5, true).relabelled(&Permutation::random(5, 1)), small(1, true)];
+    let joined = Dataset::joined(&all).unwrap();
+    let mut first = 0;
+    for (id, data) in all.iter().enumerate() {
+        for v in 0..data.graph().vertex_count() {
+            let sources: Vec<u32> = data.graph().sources(v).iter().map(|u| first as u32 + u).collect();
+            assert_eq!(joined.graph().sources(first + v), sources);
+            let weights = |data: &Dataset, v: usize| data.edge_weights().unwrap()[data.graph().edges(v)].to_vec();
+            assert_eq!(weights(&joined, first + v), weights(data, v));
+            let row = |data: &Dataset, v: usize| data.features().unwrap().values()[5 * v..5 * v + 5].to_vec();
+            assert_eq!(row(&joined, first + v), row(data, v));
+            assert_eq!(joined.split()[first + v], data.split()[v]);
+            assert_eq!(joined.graph_ids().unwrap()[first + v], id as i64);
+            let original = data.permutation().map_or(v as u32, |order| order.old_of_new()[v]);
+            assert_eq!(joined.permutation().unwrap().old_of_new()[first + v], first as u32 + original);
+        }
+        first += data.graph().vertex_count();
+    }
+    assert_eq!((first, joined.class_count(), joined.directed()), (15, 3, false));
+    for (others, words) in [
+        (small(9, false), "no edge weights"),
+        (Dataset::from_arrays(Arrays::new(Graph::from_edges(1, &[]).unwrap())).unwrap(), "no features"),
+    ] {
+        let error = Dataset::joined(&[all[0].clone(), others]).unwrap_err().to_string();
+        assert!(error.contains(words) && error.contains("tree of 9"), "{error}");
+    }
+    assert!(Dataset::joined(&[]).is_err());
+}
+
+#[test]
+fn the_command_predicts_for_several_datasets() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let names: Vec<String> = (0..60).map(|i| path(&format!("graph{i}"))).collect();
+    for (i, name) in names.iter().enumerate() {
+        small(3 + i, false).write(name).unwrap();
+    }
+    let checkpoint = path("run");
+    succeeds(&["train", "--data", &names[20], "--epochs", "2", "--hidden", "4", "--checkpoint", &checkpoint]);
+    let data: Vec<&str> = names.iter().flat_map(|name| ["--data", name]).collect();
+    let infer = [&["infer", "--checkpoint", &checkpoint][..], &data].concat();
+    let out = path("logits");
+    let lines = succeeds(&[&infer[..], &["--json", "--out", &out]].concat());
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 61);
+    let summary = &lines[60];
+    assert!(summary["event"] == "summary" && summary["datasets"] == 60 && summary["passes"] == 1, "{summary}");
+    let alone = path("alone.npy");
+    for i in [0, 31, 59] {
+        let one = succeeds(&["infer", "--checkpoint", &checkpoint, "--data", &names[i], "--json", "--out", &alone]);
+        let one: Value = serde_json::from_str(&one).unwrap();
+        assert_eq!((&lines[i]["data"], &lines[i]["test_accuracy"]), (&names[i].clone().into(), &one["test_accuracy"]));
+        agree(&read_npy(Path::new(&out).join(format!("graph{i}.npy"))).unwrap(), &read_npy(&alone).unwrap());
+    }
+    let shown = succeeds(&infer);
+    for words in ["and 10 more", "datasets", "60", "in 1 pass"] {
+        assert!(shown.contains(words), "{shown}");
+    }
+    // Two files of one name, and a dataset that is not there: what was predicted before it is kept.
+    let same = format!("{}/", names[0]);
+    let (code, _, errors) = run(&[&infer[..5], &["--data", &same, "--out", &out]].concat());
+    assert!(code == Some(2) && errors.contains("graph0.npy"), "{code:?}, {errors}");
+    let (lost, missing) = (path("lost"), path("missing"));
+    let (code, _, errors) = run(&[&infer[..5], &["--data", &missing, "--out", &lost]].concat());
+    assert!(code != Some(0) && errors.contains("missing"), "{code:?}, {errors}");
+    assert!(Path::new(&lost).join("graph0.npy").exists());
+}
