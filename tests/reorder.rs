@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use lapidary::dataset::Dataset;
+use lapidary::dataset::{Arrays, Dataset};
 use lapidary::partition;
 use lapidary::sample::NeighborSampler;
 use lapidary::{Batches, Devices, Model, Ranks, Reorder, RunOptions, Trainer, VertexOrder};
@@ -230,6 +230,23 @@ fn a_dataset_whose_file_changes_meanwhile_is_an_error() {
     fs::remove_file(&indices).unwrap();
     fs::write(&indices, bytes).unwrap();
     assert!(data.reordered(VertexOrder::Rcm).is_err());
+}
+
+#[test]
+fn an_error_names_the_vertex_of_the_dataset() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = folder.path().join("set");
+    let edges = [(0, 1), (1, 0), (1, 2), (2, 1), (3, 1), (1, 3)];
+    let x = Array2::from_shape_fn((4, 3), |(v, c)| (3 * v + c) as f32);
+    // The edge into vertex 2 has a negative weight.
+    let weights = edges.iter().map(|&(_, v)| if v == 2 { -5.0 } else { 1.0 }).collect::<Vec<f32>>();
+    let arrays = Arrays::edges(4, &edges).edge_weights(weights).features(x).labels(&[0, 1, 0, 1]);
+    Dataset::from_arrays(arrays.train(&[0, 1]).val(&[2]).test(&[3])).unwrap().write(&set).unwrap();
+    for order in ["none", "degree", "rcm"] {
+        let (code, _, stderr) = run(&["train", "--data", set.to_str().unwrap(), "--reorder", order]);
+        assert_eq!(code, Some(1), "{stderr}");
+        assert!(stderr.contains("in-edges of vertex 2 add up to -4"), "{stderr}");
+    }
 }
 
 #[test]

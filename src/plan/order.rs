@@ -23,8 +23,8 @@ const LEAST_GAIN: f64 = 1.1;
 
 /// Seconds to find a permutation, per edge: by degree, by reverse Cuthill–McKee, with METIS; and to predict its gathers.
 const DEGREE_S: f64 = 5e-9;
-const RCM_S: f64 = 60e-9;
-const METIS_S: f64 = 600e-9;
+const RCM_S: f64 = 30e-9;
+const METIS_S: f64 = 400e-9;
 const PREDICT_S: f64 = 40e-9;
 
 /// Seconds to move an edge, and a byte of features.
