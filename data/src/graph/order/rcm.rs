@@ -23,7 +23,7 @@ impl Permutation {
     /// use lapidary_data::graph::{Graph, Permutation};
     ///
     /// let path = Graph::from_edges(4, &[(0, 2), (2, 0), (2, 1), (1, 2), (1, 3), (3, 1)])?;
-    /// assert_eq!(Permutation::reverse_cuthill_mckee(&path).old_of_new(), [0, 2, 1, 3]);
+    /// assert_eq!(Permutation::reverse_cuthill_mckee(&path).old_of_new(), [3, 1, 2, 0]);
     /// # Ok::<(), lapidary_data::graph::GraphError>(())
     /// ```
     ///
