@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::dataset::{Dataset, FeatureNorm, Features, Labels, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
+use crate::graph::VertexOrder;
 use crate::lower::{FeatureData, Inputs, LabelData};
 use crate::model::{FeatureKind, LabelKind, Mode, Model};
 use crate::program::{Degree, Origin};
@@ -142,7 +143,12 @@ fn check_sums(degree: Degree, data: &Dataset, weights: &[f32]) -> Result<()> {
         (!isolated && (sum <= 0.0 || sum.is_nan())).then_some((v, sum))
     });
     match bad {
-        Some((vertex, sum)) => Err(Error::EdgeWeights { dataset: data.name().into(), vertex, sum }),
+        Some((vertex, sum)) => {
+            // The user knows the vertex by its number in the file.
+            let moved = data.permutation().filter(|_| data.order() != VertexOrder::Own);
+            let vertex = moved.map_or(vertex, |order| order.old_of_new()[vertex] as usize);
+            Err(Error::EdgeWeights { dataset: data.name().into(), vertex, sum })
+        }
         None => Ok(()),
     }
 }

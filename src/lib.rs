@@ -50,7 +50,7 @@ mod train;
 pub use bytesize::ByteSize;
 pub use dataset::{Arrays, Dataset, FeatureNorm};
 pub use error::{Error, LockHolder, NotFinite, Result};
-pub use graph::Graph;
+pub use graph::{Graph, VertexOrder};
 pub use infer::{
     Accuracy, GraphPrediction, LivePredictions, ModelRecord, Position, Prediction, Predictions, Predictor,
     PreparedPredictor, Update,
@@ -65,6 +65,7 @@ pub use lapidary_planner::partition::Strategy;
 pub use lower::BackwardMode;
 pub use model::{Model, Weight, Weights};
 pub use ndarray;
+pub use plan::Reorder;
 pub use program::{Passes, Recompute, Strips};
 pub use ranks::{Link, Ranks, Sent};
 pub use runtime::{

@@ -58,6 +58,7 @@ mod plan;
 mod plan_tasks;
 mod program;
 mod ranks;
+mod reorder;
 mod runtime;
 mod sampled_evaluation;
 mod seconds;

@@ -144,6 +144,11 @@ impl KernelTimes {
         Some(Estimate { seconds: work.seconds(&kernel.weights), spread: kernel.spread })
     }
 
+    /// Returns the seconds of a call by the device's profile alone.
+    pub fn by_profile(&self, work: &KernelWork) -> f64 {
+        work.seconds(&self.prior)
+    }
+
     /// Returns the name of each kernel, its number of samples, of the suite and of runs, and its spread.
     pub fn kernels(&self) -> impl Iterator<Item = (&str, [usize; 2], f64)> {
         self.kernels.iter().map(|(name, kernel)| (&**name, [kernel.suite.len(), kernel.runs.len()], kernel.spread))

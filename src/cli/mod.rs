@@ -19,6 +19,7 @@ mod output;
 mod partitioner;
 mod plan;
 mod profile;
+mod reorder;
 mod run_trace;
 mod signals;
 mod train;

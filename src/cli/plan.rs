@@ -15,13 +15,16 @@ use super::failure;
 use super::model::ModelArgs;
 use super::output::{align, count, json_line, one_line, percent, print, say, table};
 use super::partitioner::Weighings;
-use super::train::BatchArgs;
+use super::reorder::{ReorderArgs, reordered};
+use super::train::{BatchArgs, DEFAULT_EPOCHS};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::forecast::{DryRun, Network, Shape, Subject};
 use crate::graph::MAX_VERTICES;
 use crate::model::Model;
+use crate::plan::Reorder;
 use crate::program::Strips;
+use crate::ranks::Ranks;
 use crate::runtime::Devices;
 use crate::tasks_file;
 use crate::train::{Adam, AdamW, Optimizer, Sgd};
@@ -71,6 +74,8 @@ pub(super) struct PlanArgs {
     /// results have the same bits
     #[arg(long, value_name = "N", default_value = "auto", value_parser = strips, help_heading = "Training")]
     strips: Strips,
+    #[command(flatten)]
+    reorder: ReorderArgs,
     #[command(flatten)]
     device: TargetArgs,
     #[command(flatten)]
@@ -177,6 +182,18 @@ impl ObjectiveArg {
 }
 
 impl PlanArgs {
+    /// Returns the order of the vertices.
+    fn reorder(&self) -> Result<Reorder> {
+        let reorder = self.batches.reorder(&self.reorder, &self.device.layout.partition()?)?;
+        match reorder == Reorder::default() {
+            false if self.data.is_none() => {
+                Err(self.reorder.wrong("option `data` is needed: only a dataset is ordered"))
+            }
+            false if self.compare.is_some() => Err(self.reorder.wrong("option `compare` orders the vertices by parts")),
+            _ => Ok(reorder),
+        }
+    }
+
     fn optimizer(&self) -> Result<Optimizer> {
         Ok(match self.optimizer.as_str() {
             "adam" => Adam::new(0.01).into(),
@@ -195,16 +212,20 @@ impl PlanArgs {
 /// # Returns
 /// The exit code. If nothing fits, this is 0 with `--tasks`, and [`failure::DOES_NOT_FIT`] otherwise.
 pub(super) fn run(args: &PlanArgs) -> Result<ExitCode> {
+    let reorder = args.reorder()?;
     match (&args.tasks, &args.data, &args.shape) {
         (Some(path), _, _) => plan_tasks(args, &tasks_file::read(path)?).map(|()| ExitCode::SUCCESS),
         (_, Some(data), _) => {
             // Checks the flags first, so that a wrong flag is an error before the data is read.
             args.model.check()?;
             args.optimizer()?;
-            Target::of(&args.device)?;
+            let target = Target::of(&args.device)?;
             args.batches.check()?;
             let data = Dataset::load(data)?;
             let model = args.model.model(args.batches.input_width(&data), data.class_count())?;
+            let profile = target.profile.unwrap_or_else(|| target.devices.profile());
+            let gathers = args.batches.gathers(&model, &profile, DEFAULT_EPOCHS);
+            let data = reordered(reorder, data, &gathers, &Ranks::default(), args.json)?;
             plan_training(args, &model, Subject::Data(&data))
         }
         (_, _, Some(shape)) => {

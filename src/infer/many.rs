@@ -9,9 +9,10 @@ use ndarray::{Array2, s};
 use super::evaluation::Counts;
 use super::pass::Pass;
 use super::{Accuracy, Predictor};
-use crate::bind::watched;
+use crate::bind::{label_kind, watched};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
+use crate::model::LabelKind;
 use crate::runtime::{Plans, Runs};
 
 /// A batch takes graphs until it has so many vertices and edges. A larger one leaves the caches; a smaller one spends more of
@@ -29,7 +30,7 @@ pub struct GraphPrediction {
     pub outputs: BTreeMap<String, Array2<f32>>,
     /// Accuracy of the logits on the labels of the graph.
     pub accuracy: Accuracy,
-    pub(crate) counts: Counts,
+    counts: Counts,
 }
 
 /// The predictions for many graphs, in their order. [`Predictor::predictions`] makes them.
@@ -45,6 +46,8 @@ pub struct Predictions<'a, I> {
     failed: Option<Error>,
     /// Plans of the last batch.
     plans: Option<Plans>,
+    /// The counts of the predictions that were taken, by the kind of label.
+    counts: BTreeMap<LabelKind, Counts>,
     batches: u64,
     seconds: f64,
 }
@@ -87,6 +90,7 @@ impl Predictor {
             ready: VecDeque::new(),
             failed: None,
             plans: None,
+            counts: BTreeMap::new(),
             batches: 0,
             seconds: 0.0,
         }
@@ -94,6 +98,12 @@ impl Predictor {
 }
 
 impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
+    /// Returns the accuracy over the labelled graphs so far, and the kind of their labels. With one label per vertex it is
+    /// another score than with several, so there is one for each kind.
+    pub fn accuracies(&self) -> impl Iterator<Item = (LabelKind, Accuracy)> {
+        self.counts.iter().map(|(kind, counts)| (*kind, counts.accuracy()))
+    }
+
     /// Returns the number of passes so far.
     pub fn batches(&self) -> u64 {
         self.batches
@@ -173,6 +183,14 @@ impl<I: Iterator<Item = Result<Dataset>>> Iterator for Predictions<'_, I> {
                 (self.failed, self.data, self.next) = (Some(error), None, None);
             }
         }
-        self.ready.pop_front().map(Ok).or_else(|| self.failed.take().map(Err))
+        match self.ready.pop_front() {
+            Some(prediction) => {
+                if prediction.data.labels().is_some() {
+                    self.counts.entry(label_kind(&prediction.data)).or_default().plus(&prediction.counts);
+                }
+                Some(Ok(prediction))
+            }
+            None => self.failed.take().map(Err),
+        }
     }
 }

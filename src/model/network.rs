@@ -48,7 +48,7 @@ impl FeatureKind {
 }
 
 /// The kind of label, which decides the default loss and the accuracy metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LabelKind {
     /// One class per vertex: softmax cross-entropy, accuracy.
     Class,

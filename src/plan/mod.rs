@@ -7,6 +7,7 @@
 mod cost;
 mod count;
 mod fit;
+mod order;
 mod script;
 mod seconds;
 mod tasks;
@@ -29,6 +30,7 @@ pub use cost::works;
 pub(crate) use count::{Known, grid_down};
 use fit::excess;
 pub(crate) use fit::{Fit, both, epoch_bytes};
+pub use order::{ChosenOrder, Reorder, RunGathers};
 pub use script::{Action, Script};
 pub use seconds::Rates;
 pub(crate) use seconds::{BETWEEN, COPY_IN, COPY_OUT, planned_seconds};

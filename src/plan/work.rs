@@ -71,6 +71,49 @@ impl Locality {
         }
     }
 
+    /// Returns the work of a gather that makes `rows` rows from `edges` edges and `sources` sources of `row_bytes` bytes,
+    /// with this reuse. `ascend` says whether the sources of each row ascend.
+    pub(super) fn gather(
+        &self,
+        reuse: &Reuse,
+        [rows, edges, sources]: [usize; 3],
+        row_bytes: usize,
+        ascend: bool,
+    ) -> KernelWork {
+        let mut work = KernelWork::call();
+        let source_bytes = (sources * row_bytes) as f64;
+        let miss = |cache: f64, of: f64| if of > 0.0 { reuse.misses((cache / of).min(1.0)) } else { 0.0 };
+        let gathered = edges as f64 * row_bytes as f64;
+        let [mut near, mut last] = [self.near_bytes, self.last_bytes].map(|cache| miss(cache, source_bytes));
+        let width = row_bytes.div_ceil(4);
+        let passes = self.in_passes.then(|| cpu::gather_passes([rows, edges, sources], ascend, width));
+        if let Some([columns, of_pass]) = passes.flatten() {
+            let (by_column, by_source) = (width.div_ceil(columns), sources.div_ceil(of_pass));
+            (near, last) = (miss(self.near_bytes, (4 * of_pass * columns) as f64), 0.0);
+            let out = (rows * row_bytes) as f64;
+            work = work
+                .with(Quantity::PassEdges, edges as f64 * by_column as f64)
+                .with(Quantity::PassRows, (rows * by_column * by_source) as f64)
+                .with(Quantity::PassBytes, 2.0 * source_bytes + 2.0 * out * (by_source - 1) as f64);
+        }
+        work.with(Quantity::Rows, rows as f64)
+            .with(Quantity::Edges, edges as f64)
+            .with(Quantity::GatheredBytes, gathered)
+            .with(Quantity::PastNearCache, gathered * near)
+            .with(Quantity::PastLastCache, gathered * last)
+    }
+
+    /// Returns the reuse of rows by gathers over the graph, and over the transposed graph.
+    pub(super) fn reuses(&self) -> [&Reuse; 2] {
+        self.graph.each_ref().map(|reuse| &**reuse)
+    }
+
+    /// Returns the work of a gather if caches missed nothing.
+    pub(super) fn without_misses(&self, work: KernelWork) -> KernelWork {
+        let work = work.with(Quantity::PastLastCache, 0.0);
+        if self.near_bytes > 0.0 { work.with(Quantity::PastNearCache, 0.0) } else { work }
+    }
+
     /// Returns the share of `bytes` bytes that caches of `cache` bytes do not hold if they are used in sequence.
     fn streamed_past(bytes: f64, cache: f64) -> f64 {
         if cache <= 0.0 { 1.0 } else { (bytes / cache - 1.0).clamp(0.0, 1.0) }
@@ -94,33 +137,13 @@ pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -
             if call.first_source.is_some() {
                 name += " in windows";
             }
-            let source_bytes = (sources * row_bytes) as f64;
-            streamed = (all_bytes - source_bytes).max(0.0);
+            streamed = (all_bytes - (sources * row_bytes) as f64).max(0.0);
             let reuse = locality.reuse(lowered, block.indptr);
-            let miss = |cache: f64, of: f64| if of > 0.0 { reuse.misses((cache / of).min(1.0)) } else { 0.0 };
-            let gathered = edges as f64 * row_bytes as f64;
-            let [mut near, mut last] =
-                [locality.near_bytes, locality.last_bytes].map(|cache| miss(cache, source_bytes));
-            let width = row_bytes.div_ceil(4);
             let ascend = call.halo.is_none();
-            let passes =
-                locality.in_passes.then(|| cpu::gather_passes([block.rows, edges as usize, sources], ascend, width));
-            if let Some([columns, of_pass]) = passes.flatten() {
-                let (by_column, by_source) = (width.div_ceil(columns), sources.div_ceil(of_pass));
-                (near, last) = (miss(locality.near_bytes, (4 * of_pass * columns) as f64), 0.0);
-                let out = (block.rows * row_bytes) as f64;
-                work = work
-                    .with(Quantity::PassEdges, edges as f64 * by_column as f64)
-                    .with(Quantity::PassRows, (block.rows * by_column * by_source) as f64)
-                    .with(Quantity::PassBytes, 2.0 * source_bytes + 2.0 * out * (by_source - 1) as f64);
+            work = locality.gather(reuse, [block.rows, edges as usize, sources], row_bytes, ascend);
+            if weighted {
+                work = work.with(Quantity::WeightedEdges, edges as f64);
             }
-            work = work
-                .with(Quantity::Rows, block.rows as f64)
-                .with(Quantity::Edges, edges as f64)
-                .with(Quantity::WeightedEdges, if weighted { edges as f64 } else { 0.0 })
-                .with(Quantity::GatheredBytes, gathered)
-                .with(Quantity::PastNearCache, gathered * near)
-                .with(Quantity::PastLastCache, gathered * last);
         }
         Price::Product { rows, k, m } => {
             let (rows, k, m) = (rows as f64, k as f64, m as f64);

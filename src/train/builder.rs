@@ -323,6 +323,7 @@ impl<'a> TrainerBuilder<'a> {
                 dataset: data.name().into(),
                 vertices: data.graph().vertex_count(),
                 fingerprint: None,
+                reorder: data.order(),
                 seed: self.seed,
                 optimizer: self.optimizer,
                 decay_layers: self.decay_layers,

@@ -30,6 +30,8 @@ pub(crate) use epoch::{EpochSpec, Instead, TrainingProgram, gradient_name, train
 pub use lock::RunLock;
 pub use optimizer::{Adam, AdamW, DecayLayers, Optimizer, Sgd};
 pub use record::{Best, Change, PartialEpoch, RunRecord};
+#[cfg(feature = "command")]
+pub(crate) use resume::recorded_order;
 pub use snapshot::Snapshot;
 pub use splits::Move;
 pub use trainer::{Epoch, Trainer};

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BatchRecord, DecayLayers, Optimizer};
 use crate::dataset::Fingerprint;
+use crate::graph::VertexOrder;
 use crate::infer::checkpoint::ModelRecord;
 use crate::program::Passes;
 use crate::runtime::SplitRecord;
@@ -60,6 +61,9 @@ pub struct RunRecord {
     /// Digests of the dataset's arrays; `None` in records of older versions.
     #[serde(default)]
     pub fingerprint: Option<Fingerprint>,
+    /// The order to which the vertices were brought in memory. The digests and the ranges are those in this order.
+    #[serde(default, skip_serializing_if = "is_own")]
+    pub reorder: VertexOrder,
     /// The run's seed.
     pub seed: u64,
     /// The optimizer.
@@ -94,6 +98,10 @@ pub struct RunRecord {
     /// All splits so far, each with its first epoch; empty in records of older versions.
     #[serde(default)]
     pub splits: Vec<SplitRecord>,
+}
+
+fn is_own(order: &VertexOrder) -> bool {
+    *order == VertexOrder::Own
 }
 
 impl RunRecord {

@@ -11,6 +11,8 @@ use super::optimizer::check_learning_rate;
 use super::record::Change;
 use super::{RunRecord, Snapshot, Trainer};
 use crate::error::{Error, Result};
+#[cfg(feature = "command")]
+use crate::graph::VertexOrder;
 use crate::infer::Position;
 use crate::infer::checkpoint::{self, BEST_FILE, COST_MODEL_FILE, MODEL_FILE, OPTIMIZER_FILE, RUN_FILE};
 use crate::infer::digests::Checkpoint;
@@ -30,7 +32,7 @@ impl Trainer {
     /// `damaged-epoch-<N>` or `damaged-batch-<N>-<batches>`.
     ///
     /// # Errors
-    /// [`Error::OtherRun`] if the run had another model, dataset, feature norm, storage type, seed, optimizer, decay or
+    /// [`Error::OtherRun`] if the run had another model, dataset, vertex order, feature norm, storage type, seed, optimizer, decay or
     /// passes; [`Error::DataChanged`] if the graph, features, labels or splits have changed. If no checkpoint can be
     /// read, the error of the newest: [`Error::Damaged`], [`Error::Io`], [`Error::RunRecord`], [`Error::Parts`],
     /// [`Error::Weights`], [`Error::CostModel`].
@@ -153,6 +155,8 @@ impl Trainer {
         same("embedding", differences(&saved.model.embedding, &asked.model.embedding, &[]))?;
         same("model", differences(&saved.model.model, &asked.model.model, &[]))?;
         same("dataset", texts(&saved.dataset, &asked.dataset))?;
+        // Before the digests, which depend on it.
+        same("vertex order (option `reorder`)", texts(&saved.reorder, &asked.reorder))?;
         self.check_same_data(&path, saved)?;
         same("number of edges", texts(&saved.edges, &asked.edges))?;
         same("list of passes", differences(&saved.passes, &asked.passes, &[]))?;
@@ -184,6 +188,13 @@ impl Trainer {
         let (dataset, what) = (saved.dataset.clone(), changed.join(", "));
         Err(Error::DataChanged { path: path.into(), dataset, what })
     }
+}
+
+/// Returns the order of the vertices in the newest checkpoint that can be read; `None` if there is none.
+#[cfg(feature = "command")]
+pub(crate) fn recorded_order(dir: &Path) -> Option<VertexOrder> {
+    let record = |folder: PathBuf| Checkpoint::read(&folder, &[RUN_FILE]).ok()?.record::<RunRecord>().ok();
+    checkpoint::states(dir).into_iter().find_map(|(_, folder)| Some(record(folder)?.reorder))
 }
 
 /// Returns whether an error says that a checkpoint cannot be read, so that an earlier one should be tried.

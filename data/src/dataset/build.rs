@@ -14,7 +14,7 @@ use super::labels::{Labels, MAX_CLASSES};
 use super::manifest;
 use super::relabel;
 use super::split::{self, Members, NAMES};
-use crate::graph::{Graph, GraphError, MAX_VERTICES, Permutation};
+use crate::graph::{Graph, GraphError, MAX_VERTICES, Permutation, VertexOrder};
 use crate::host;
 
 /// Where the arrays come from. Errors use it to name them.
@@ -193,6 +193,7 @@ impl Parts {
             feature_norm: self.feature_norm,
             source: self.source,
             licence: self.licence,
+            order: VertexOrder::Own,
             fingerprint: Arc::default(),
             files: Arc::default(),
         })

@@ -9,7 +9,7 @@ use super::error::{Error, Result};
 use super::features::{Dense, Features, Sparse};
 use super::labels::Labels;
 use super::split::NONE;
-use crate::graph::{Graph, MAX_VERTICES, Permutation};
+use crate::graph::{Graph, MAX_VERTICES, Permutation, VertexOrder};
 
 impl Dataset {
     /// Joins datasets into one whose graph has the graphs of all, with no edge between them, as `Batch.from_data_list`
@@ -64,6 +64,7 @@ impl Dataset {
             split: split.into(),
             graph_ids: Some(ids.collect::<Vec<_>>().into()),
             permutation: permutation(all).map(Arc::new),
+            order: VertexOrder::Own,
             feature_norm: first.feature_norm,
             source: None,
             licence: None,

@@ -36,7 +36,7 @@ use lapidary_arrays::NO_LABEL;
 use lapidary_arrays::Shared;
 use rayon::prelude::*;
 
-use crate::graph::{Graph, Permutation};
+use crate::graph::{Graph, Permutation, VertexOrder};
 use stamp::Stamp;
 
 pub use arrays::Arrays;
@@ -67,6 +67,8 @@ pub struct Dataset {
     split: Shared<u32>,
     graph_ids: Option<Shared<i64>>,
     permutation: Option<Arc<Permutation>>,
+    /// The order to which [`Dataset::in_order`] has brought the vertices.
+    order: VertexOrder,
     feature_norm: Option<FeatureNorm>,
     source: Option<String>,
     licence: Option<String>,

@@ -7,7 +7,7 @@ use super::Dataset;
 use super::error::Result;
 use super::features::Features;
 use super::labels::Labels;
-use crate::graph::Permutation;
+use crate::graph::{Permutation, VertexOrder};
 
 /// The name of the array.
 pub(super) const NAME: &str = "permutation";
@@ -45,7 +45,28 @@ impl Dataset {
         Self { features: self.features.as_ref().map(moved), ..self.relabelled_without_features(order) }
     }
 
-    /// Does the same, but leaves the features out.
+    /// Returns the dataset with its vertices in an order: `permutation`, which is that of `order`, as
+    /// [`Dataset::relabelled`] does it. [`Dataset::order`] of the result is `order`. Drops this dataset.
+    ///
+    /// # Errors
+    /// [`Error::Changed`](super::Error::Changed) if a file of this dataset changed meanwhile.
+    /// # Panics
+    /// If `permutation` has another number of vertices.
+    /// # Cost
+    /// As [`Dataset::relabelled`]: while it runs, memory holds the arrays twice.
+    pub fn in_order(self, order: VertexOrder, permutation: &Permutation) -> Result<Self> {
+        let moved = self.relabelled(permutation);
+        self.check_files()?;
+        Ok(Self { order, ..moved })
+    }
+
+    /// Returns the order to which [`Dataset::in_order`] or [`Dataset::reordered`] has brought the vertices in memory.
+    /// It is [`VertexOrder::Own`] for a dataset as it was opened, even if its directory was written relabelled.
+    pub fn order(&self) -> VertexOrder {
+        self.order
+    }
+
+    /// Does the same as [`Dataset::relabelled`], but leaves the features out.
     fn relabelled_without_features(&self, order: &Permutation) -> Self {
         let earlier = self.permutation.as_ref();
         let labels = self.labels.as_ref().map(|labels| match labels {
@@ -62,6 +83,7 @@ impl Dataset {
             split: order.rows(&self.split, 1).into(),
             graph_ids: self.graph_ids.as_ref().map(|ids| order.rows(ids, 1).into()),
             permutation: Some(Arc::new(earlier.map_or_else(|| order.clone(), |earlier| earlier.then(order)))),
+            order: VertexOrder::Own,
             fingerprint: Arc::default(),
             files: Arc::default(),
             name: self.name.clone(),

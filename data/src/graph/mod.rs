@@ -1,7 +1,9 @@
-//! The graph: a checked CSR over in-edges, its transpose, values of its edges, permutations, graphs side by side, and [`Block`]s cut from it.
+//! The graph: a checked CSR over in-edges, its transpose, values of its edges, permutations and orders, graphs side by side,
+//! and [`Block`]s cut from it.
 
 mod block;
 mod csr;
+mod order;
 mod permute;
 mod reuse;
 mod rows;
@@ -12,6 +14,7 @@ mod vertex_set;
 pub use block::Block;
 pub use csr::{Graph, GraphError, MAX_VERTICES, Transposed};
 pub(crate) use csr::{prefix_sum, ranges_of_edges, rows_mut, scan_count};
+pub use order::{ParseVertexOrderError, VertexOrder};
 pub use permute::Permutation;
 pub use reuse::Reuse;
 pub use rows::GraphRows;

@@ -27,6 +27,7 @@ mod batches;
 mod file;
 pub mod hypergraph;
 pub mod metis;
+mod order;
 mod volume;
 mod write;
 
@@ -36,6 +37,7 @@ use std::ops::Range;
 use crate::graph::{Graph, Permutation};
 
 pub use batches::{BatchDraws, Estimate, fresh_run};
+pub use order::{PART_VERTICES, permutation};
 pub use volume::{Largest, PartVolume, Volume};
 pub use write::write;
 

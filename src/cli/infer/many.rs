@@ -12,7 +12,7 @@ use crate::bind::label_kind;
 use crate::cli::output::{align, bar, count, facts, json_line, percent, print, seconds, table};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::infer::{Accuracy, Counts, GraphPrediction, Predictor};
+use crate::infer::{Accuracy, GraphPrediction, Predictor};
 use crate::output::OutputFile;
 use crate::ranks::Ranks;
 
@@ -25,8 +25,9 @@ struct Total {
     vertices: u64,
     edges: u64,
     classes: usize,
-    /// The counts that lead to each score. Datasets with one label per vertex have another score than those with several.
-    scores: BTreeMap<&'static str, Counts>,
+    scores: Vec<(&'static str, Accuracy)>,
+    passes: u64,
+    pass_seconds: f64,
 }
 
 /// Predicts for the datasets one after the other, writes the logits of each if requested, and prints a report.
@@ -65,8 +66,9 @@ pub(super) fn run(args: &InferArgs, predictor: &Predictor, ranks: &Ranks) -> Res
         }
     }
     bar.finish_and_clear();
-    let (batches, passes) = (predictions.batches(), predictions.seconds());
-    summarise(args, &total, rows, (batches, passes), start.elapsed().as_secs_f64())
+    total.scores = predictions.accuracies().map(|(kind, accuracy)| (score_name(kind), accuracy)).collect();
+    (total.passes, total.pass_seconds) = (predictions.batches(), predictions.seconds());
+    summarise(args, &total, rows, start.elapsed().as_secs_f64())
 }
 
 impl Total {
@@ -75,9 +77,6 @@ impl Total {
         self.vertices += graph.vertex_count() as u64;
         self.edges += graph.edge_count() as u64;
         self.classes = prediction.logits.ncols();
-        if prediction.data.labels().is_some() {
-            self.scores.entry(score_name(label_kind(&prediction.data))).or_default().plus(&prediction.counts);
-        }
     }
 }
 
@@ -119,19 +118,17 @@ fn line(spec: &str, prediction: &GraphPrediction) -> Value {
     })
 }
 
-/// Prints the table, unless JSON is asked for, and the totals. `passes` is their number and their seconds; `took` has the
-/// seconds of everything.
-fn summarise(args: &InferArgs, total: &Total, graphs: Table, passes: (u64, f64), took: f64) -> Result<()> {
-    let (datasets, (batches, pass_seconds)) = (args.data.len(), passes);
-    let scores = total.scores.iter().map(|(name, counts)| (*name, counts.accuracy()));
+/// Prints the table, unless JSON is asked for, and the totals. `took` has the seconds of everything.
+fn summarise(args: &InferArgs, total: &Total, graphs: Table, took: f64) -> Result<()> {
+    let (datasets, scores) = (args.data.len(), total.scores.iter());
     if args.json {
         let mut summary = json!({
             "event": "summary",
             "datasets": datasets,
             "vertices": total.vertices,
             "edges": total.edges,
-            "passes": batches,
-            "seconds": pass_seconds,
+            "passes": total.passes,
+            "seconds": total.pass_seconds,
             "total_seconds": took,
         });
         for (name, Accuracy { train, val, test }) in scores {
@@ -157,9 +154,10 @@ fn summarise(args: &InferArgs, total: &Total, graphs: Table, passes: (u64, f64),
         rows.push(("  validation", percent(accuracy.val)));
         rows.push(("  training", percent(accuracy.train)));
     }
-    let each = seconds(pass_seconds / datasets as f64);
-    let passes = if batches == 1 { "pass" } else { "passes" };
-    rows.push(("computing", format!("{} in {} {passes}, {each} a dataset", seconds(pass_seconds), count(batches))));
+    let (passes, took_passes) = (count(total.passes), seconds(total.pass_seconds));
+    let word = if total.passes == 1 { "pass" } else { "passes" };
+    let each = seconds(total.pass_seconds / datasets as f64);
+    rows.push(("computing", format!("{took_passes} in {passes} {word}, {each} a dataset")));
     rows.push(("with reading", seconds(took)));
     if let Some(folder) = &args.out {
         rows.push(("logits", folder.join("*.npy").display().to_string()));

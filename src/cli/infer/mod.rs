@@ -12,12 +12,14 @@ use serde_json::json;
 use super::DeviceArgs;
 use super::model::{DtypeArg, EdgeWeightsArg};
 use super::output::{align, count, facts, json_line, percent, print, seconds, table};
+use super::reorder::{self, ReorderArgs, reordered};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
 use crate::graph::Permutation;
 use crate::infer::{Prediction, Predictor};
 use crate::model::{LabelKind, Norm};
 use crate::output::OutputFile;
+use crate::plan::{Reorder, RunGathers};
 use crate::ranks::Ranks;
 
 #[derive(Debug, Args)]
@@ -56,12 +58,15 @@ pub(super) struct InferArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    reorder: ReorderArgs,
+    #[command(flatten)]
     device: DeviceArgs,
 }
 
 /// Predicts, writes the logits if requested, and prints a report.
 pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
     let options = args.device.options()?.ranks(ranks.clone());
+    let (reorder, profile) = (args.reorder.check(&options.partition)?, options.devices.profile());
     let mut predictor = match (&args.checkpoint, &args.weights, &args.model) {
         (Some(dir), _, _) => Predictor::open(dir)?,
         (None, Some(file), Some(model)) => {
@@ -80,11 +85,20 @@ pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
     if let Some(dtype) = args.dtype {
         predictor = predictor.dtype(dtype.float());
     }
-    let [data] = &args.data[..] else { return many::run(args, &predictor, ranks) };
+    let [data] = &args.data[..] else {
+        if reorder != Reorder::default() {
+            return Err(args
+                .reorder
+                .wrong("small graphs fit into the caches in any order; with several --data, leave it out"));
+        }
+        return many::run(args, &predictor, ranks);
+    };
     // Opens the file first, so that a file that cannot be written is an error before the work.
     let out = args.out.as_deref().filter(|_| ranks.is_first());
     let out = out.map(|path| OutputFile::create(path).map_err(unwritten(path))).transpose()?;
     let data = Dataset::load(data)?;
+    let gathers = RunGathers::of_inference(predictor.model(), &profile);
+    let data = reordered(reorder, data, &gathers, ranks, args.json)?;
     ranks.agree_on(&data)?;
     let prediction = predictor.run(&data)?;
     if let (Some(file), Some(path)) = (out, &args.out) {
@@ -129,6 +143,7 @@ fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction, weighted
             "event": "summary",
             "dataset": data.name(),
             "edge_weights": weighted,
+            "reorder": data.order(),
             format!("test_{score}"): accuracy.test,
             format!("val_{score}"): accuracy.val,
             format!("train_{score}"): accuracy.train,
@@ -150,6 +165,7 @@ fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction, weighted
     if data.edge_weights().is_some() {
         rows.push(("edge weights", if weighted { "used" } else { "not used" }.to_string()));
     }
+    rows.extend(reorder::row(data));
     if let Some(path) = &args.out {
         rows.push(("logits", path.display().to_string()));
     }

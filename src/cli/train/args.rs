@@ -10,18 +10,24 @@ use crate::cli::DeviceArgs;
 use crate::cli::device::{RecomputeArg, strips};
 use crate::cli::model::ModelArgs;
 use crate::cli::output::say;
+use crate::cli::reorder::ReorderArgs;
 use crate::dataset::{Dataset, FeatureNorm, VAL};
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::states;
 use crate::infer::{Position, Predictor};
 use crate::model::{Model, Weights};
+use crate::plan::{Reorder, RunGathers};
 use crate::program::Strips;
 use crate::ranks::Ranks;
+use crate::runtime::Partition;
 use crate::sample::{Fanouts, LayerSampler, NeighborSampler, ParseFanoutsError, SubgraphSampler};
 use crate::train::{
     Adam, AdamW, Batches, DecayLayers, FeatureCache, Optimizer, ParseFeatureCacheError, ParseSeedSharesError,
-    ParseTopologyError, SeedShares, Sgd, Topology, Trainer, other_layers,
+    ParseTopologyError, SeedShares, Sgd, Topology, Trainer, other_layers, recorded_order,
 };
+
+/// Number of epochs without `--epochs`.
+pub(in crate::cli) const DEFAULT_EPOCHS: u64 = 200;
 
 /// Learning rate without `--lr`.
 const DEFAULT_LR: f64 = 0.01;
@@ -44,6 +50,8 @@ pub(in crate::cli) struct TrainArgs {
     #[command(flatten)]
     pub checkpoints: CheckpointArgs,
     #[command(flatten)]
+    pub reorder: ReorderArgs,
+    #[command(flatten)]
     pub device: DeviceArgs,
     #[command(flatten)]
     pub output: OutputArgs,
@@ -53,7 +61,7 @@ pub(in crate::cli) struct TrainArgs {
 #[command(next_help_heading = "Training")]
 pub(in crate::cli) struct TrainingArgs {
     /// Number of epochs, including those before --resume
-    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_EPOCHS)]
     pub epochs: u64,
     /// Optimizer: adam, adamw or sgd
     #[arg(long, value_name = "NAME", default_value = "adam")]
@@ -179,6 +187,32 @@ impl BatchArgs {
             batches = batches.device_cache(cache);
         }
         Ok(Some(batches))
+    }
+
+    /// Parses the flag `--reorder`, and checks that it goes with these and with the partition.
+    ///
+    /// # Errors
+    /// Those of [`ReorderArgs::check`]; [`Error::Value`] for what is kept by the numbers of vertices in the dataset.
+    pub(in crate::cli) fn reorder(&self, reorder: &ReorderArgs, partition: &Partition) -> Result<Reorder> {
+        let found = reorder.check(partition)?;
+        if found == Reorder::default() {
+            return Ok(found);
+        }
+        if self.embedding.is_some() {
+            return Err(reorder.wrong("option `embedding` learns a row for each vertex in the dataset's own order"));
+        }
+        if self.feature_cache.is_some() {
+            return Err(reorder.wrong("option `feature_cache` reads rows from a file in the dataset's own order"));
+        }
+        Ok(found)
+    }
+
+    /// Returns the gathers of a training on a device with this profile.
+    pub(in crate::cli) fn gathers(&self, model: &Model, profile: &str, epochs: u64) -> RunGathers {
+        match self.batch {
+            Some(_) => RunGathers::of_batches(profile),
+            None => RunGathers::of_training(model, profile, epochs),
+        }
     }
 
     fn seed_shares(&self) -> Result<SeedShares> {
@@ -410,6 +444,14 @@ impl TrainArgs {
         builder.build()
     }
 
+    /// Returns the order of the vertices. A resumed run does not choose again: `auto` is the order of its checkpoint.
+    pub(super) fn reorder(&self) -> Result<Reorder> {
+        let reorder = self.batches.reorder(&self.reorder, &self.device.options()?.partition)?;
+        let CheckpointArgs { checkpoint, resume, .. } = &self.checkpoints;
+        let folder = checkpoint.as_deref().filter(|_| *resume && reorder == Reorder::Auto);
+        Ok(folder.and_then(recorded_order).map_or(reorder, Reorder::To))
+    }
+
     fn topology(&self) -> Result<Topology> {
         let text = &self.training.topology;
         let wrong = |error: ParseTopologyError| {
@@ -464,7 +506,7 @@ impl TrainArgs {
     pub(super) fn check(&self) -> Result<()> {
         let wrong =
             |option, value: String, expected: &str| Err(Error::Value { option, value, expected: expected.into() });
-        self.device.options()?;
+        self.reorder()?;
         self.model.check()?;
         self.optimizer()?;
         self.decay_layers()?;

@@ -11,17 +11,19 @@ use std::time::{Duration, Instant};
 use super::failure;
 use super::kernel_times::KernelWatch;
 use super::output::{self, json_line, percent, print, say};
+use super::reorder::reordered;
 use super::run_trace::RunTrace;
 use super::signals::{self, RunState, Watch};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::infer::Position;
 use crate::infer::checkpoint::PROBE_PREFIX;
+use crate::model::Model;
 use crate::ranks::Ranks;
 use crate::runtime::TraceFile;
 use crate::train::{CheckpointWriter, RunLock, Trainer};
 
-pub(super) use args::{BatchArgs, DrawArgs, TrainArgs};
+pub(super) use args::{BatchArgs, DEFAULT_EPOCHS, DrawArgs, TrainArgs};
 use recovery::{QuietPanics, Recovery, batches_done};
 use report::{Done, epoch_line, introduce, move_line, say_what_is_cut, summarise};
 pub(super) use report::{embedding_line, learned_line, reads_line};
@@ -41,7 +43,7 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     state.lock = folder.map(take_folder).transpose()?;
     let mut trace = RunTrace::open(args.output.trace.as_deref().filter(|_| ranks.is_first()), TraceFile::LIMIT_BYTES)?;
     let start = Instant::now();
-    let data = Dataset::load(&args.data)?;
+    let (data, model) = read(args, ranks)?;
     let _hook = QuietPanics::start(&data);
     if args.checkpoints.checkpoint.is_some() {
         // Checkpoints need it, and the bytes of the data are still cached.
@@ -49,8 +51,6 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     }
     ranks.agree_on(&data)?;
     let read_seconds = start.elapsed().as_secs_f64();
-    args.check_data(&data)?;
-    let model = args.model.model(args.batches.input_width(&data), data.class_count())?;
     if !args.output.json {
         introduce(args, &data, &model)?;
     }
@@ -100,6 +100,18 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
         (ended, traced) => ended.and(traced)?,
     }
     Ok(if is_cut_short(args, &trainer, &watch) { watch.exit_code() } else { ExitCode::SUCCESS })
+}
+
+/// Reads the data, and returns it in the order of the run, with the model.
+fn read(args: &TrainArgs, ranks: &Ranks) -> Result<(Dataset, Model)> {
+    let data = Dataset::load(&args.data)?;
+    args.check_data(&data)?;
+    let model = args.model.model(args.batches.input_width(&data), data.class_count())?;
+    let profile = args.device.options()?.devices.profile();
+    let gathers = args.batches.gathers(&model, &profile, args.training.epochs);
+    let _hook = QuietPanics::start(&data);
+    let data = reordered(args.reorder()?, data, &gathers, ranks, args.output.json)?;
+    Ok((data, model))
 }
 
 /// Returns whether a signal ended the run before its last epoch.

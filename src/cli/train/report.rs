@@ -7,6 +7,7 @@ use super::args::TrainArgs;
 use crate::bind::uses_edge_weights;
 use crate::cli::device::NOTHING_CUT;
 use crate::cli::output::{self, align, facts, json_line, percent, print, say, seconds, table};
+use crate::cli::reorder;
 use crate::dataset::{Dataset, TEST, TRAIN, VAL};
 use crate::error::Result;
 use crate::model::{FeatureKind, LabelKind, Model};
@@ -177,6 +178,7 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
             "epochs": trainer.epoch(),
             "epoch_seconds_median": epoch_median,
             "eval_seconds_median": eval_median,
+            "reorder": data.order(),
             "read_seconds": done.read_seconds,
             "plan_seconds": start_up.plan_seconds,
             "setup_seconds": start_up.setup_seconds,
@@ -220,6 +222,7 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
         ("peak memory", ByteSize(peak).to_string()),
         ("start-up", began),
     ];
+    rows.extend(reorder::row(data));
     if let Some(stages) = done.stages {
         rows.push(("batches", format!("{} per epoch; {}", stages.batches, stages_line(&stages))));
         let StageSeconds { vertices, found, rows_read, bytes_read, .. } = stages;
