@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p lapidary-kernels --bench cpu` runs all, `-- gather` one kind. `-- machine --json` runs none and
 //! prints the measured rates behind the floors. `RAYON_NUM_THREADS` sets the number of threads. Each benchmark compares
-//! one cell of its result with a sum in `f64` before it measures.
+//! one cell of its result with a sum in `f64` before it measures. `-- stored` compares calls in f32 and bf16.
 //!
 //! The floor of a kernel is the time to move every operand and result once at memory bandwidth, or the time of its
 //! operations at the peak rate of fused multiply-adds, whichever is longer. Both rates are measured in the same run.
@@ -11,6 +11,7 @@
 
 mod machine;
 mod report;
+mod stored;
 
 use std::cell::RefCell;
 
@@ -41,6 +42,7 @@ fn main() {
             softmax(&report, kernel, classes);
         }
     }
+    stored::run(|kernel| report.wants(kernel));
 }
 
 /// A small generator (SplitMix64).
@@ -76,18 +78,14 @@ struct Graph {
 }
 
 impl Graph {
-    const ROWS: usize = 200_000;
-    const DEGREE: f64 = 20.0;
-
     /// Returns a graph with power-law degrees and source popularity. Ranks are scattered over the ids.
-    fn power_law() -> Self {
+    fn power_law(n: usize, mean_degree: f64) -> Self {
         let numbers = &mut Numbers(1);
-        let n = Self::ROWS;
         let scatter = |rank: usize| (rank * 77_773) % n;
         let (mut indptr, mut indices) = (vec![0], Vec::new());
         for v in 0..n {
             let share = (scatter(v) as f64 + 1.0) / n as f64;
-            let degree = (0.5 * Self::DEGREE * share.powf(-0.5)).min(n as f64 / 10.0) as usize;
+            let degree = (0.5 * mean_degree * share.powf(-0.5)).min(n as f64 / 10.0) as usize;
             let first = indices.len();
             indices.extend((0..degree).map(|_| scatter((numbers.unit().powi(2) * n as f64) as usize) as u32));
             indices[first..].sort_unstable();
@@ -97,7 +95,11 @@ impl Graph {
     }
 
     fn view(&self) -> BlockView<'_> {
-        BlockView { indptr: &self.indptr, indices: &self.indices, own_sources: Self::ROWS, halo_sources: 0 }
+        BlockView { indptr: &self.indptr, indices: &self.indices, own_sources: self.rows(), halo_sources: 0 }
+    }
+
+    fn rows(&self) -> usize {
+        self.indptr.len() - 1
     }
 }
 
@@ -110,7 +112,7 @@ fn gathers(report: &Report) {
     if !report.wants("gather") {
         return;
     }
-    let graph = Graph::power_law();
+    let graph = Graph::power_law(200_000, 20.0);
     for weighted in [false, true] {
         for d in [3, 16, 32, 41, 64, 128, 256, 602] {
             gather(report, &graph, weighted, d);
@@ -119,13 +121,13 @@ fn gathers(report: &Report) {
 }
 
 fn gather(report: &Report, graph: &Graph, weighted: bool, d: usize) {
-    let (n, e) = (Graph::ROWS, graph.indices.len());
+    let (n, e) = (graph.rows(), graph.indices.len());
     let numbers = &mut Numbers(2);
     let x = on_device(&numbers.matrix(n, d));
     let weights = weighted.then(|| numbers.matrix(e, 1));
     let mut out = on_device(&vec![f32::NAN; n * d]);
     let out = out.as_mut_slice::<f32>();
-    let own = MatView::new(x.as_slice(), n, d).expect("the size is right");
+    let own = MatView::new(x.as_slice::<f32>(), n, d).expect("the size is right");
     let run = |out: &mut [f32]| {
         let out = MatMut::new(out, n, d).expect("the size is right");
         cpu::gather(graph.view(), weights.as_deref(), own, None, out).expect("the block is valid");

@@ -145,6 +145,15 @@ pub fn widen(stored: &[bf16], wide: &mut [f32]) {
 pub fn round(wide: &[f32], stored: &mut [bf16]) {
     assert_eq!(stored.len(), wide.len());
     for_each(stored.chunks_mut(CHUNK).zip(wide.chunks(CHUNK)), |(stored, wide)| {
-        stored.iter_mut().zip(wide).for_each(|(stored, &wide)| *stored = bf16::from_f32(wide));
+        stored.iter_mut().zip(wide).for_each(|(stored, &wide)| *stored = rounded(wide));
     });
+}
+
+/// Rounds to nearest, ties to even; a NaN stays one. Has no branch, so that loops over it become vector code.
+#[inline(always)]
+pub(crate) fn rounded(wide: f32) -> bf16 {
+    let bits = wide.to_bits();
+    let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let quiet = bits >> 16 | 0x40;
+    bf16::from_bits(if wide.is_nan() { quiet } else { nearest } as u16)
 }

@@ -4,23 +4,23 @@ use lapidary_arrays::NO_LABEL;
 
 pub use lapidary_arrays::BlockView;
 
-/// A read-only dense row-major matrix of `f32`.
+/// A read-only dense row-major matrix, of `f32` unless said otherwise.
 #[derive(Clone, Copy, Debug)]
-pub struct MatView<'a> {
+pub struct MatView<'a, T = f32> {
     // Invariant: data.len() == rows * cols.
-    data: &'a [f32],
+    data: &'a [T],
     rows: usize,
     cols: usize,
 }
 
-impl<'a> MatView<'a> {
+impl<'a, T> MatView<'a, T> {
     /// Creates a view of `data` as `rows` rows of `cols` columns; `None` unless the number of elements matches.
-    pub fn new(data: &'a [f32], rows: usize, cols: usize) -> Option<Self> {
+    pub fn new(data: &'a [T], rows: usize, cols: usize) -> Option<Self> {
         (rows.checked_mul(cols) == Some(data.len())).then_some(Self { data, rows, cols })
     }
 
     /// Returns all elements, row by row.
-    pub fn data(&self) -> &'a [f32] {
+    pub fn data(&self) -> &'a [T] {
         self.data
     }
 
@@ -38,28 +38,28 @@ impl<'a> MatView<'a> {
     ///
     /// # Panics
     /// If there is no such row.
-    pub fn row(&self, r: usize) -> &'a [f32] {
+    pub fn row(&self, r: usize) -> &'a [T] {
         &self.data[r * self.cols..(r + 1) * self.cols]
     }
 }
 
-/// A writable dense row-major matrix of `f32`.
+/// A writable dense row-major matrix, of `f32` unless said otherwise.
 #[derive(Debug)]
-pub struct MatMut<'a> {
+pub struct MatMut<'a, T = f32> {
     // Invariant: data.len() == rows * cols.
-    data: &'a mut [f32],
+    data: &'a mut [T],
     rows: usize,
     cols: usize,
 }
 
-impl<'a> MatMut<'a> {
+impl<'a, T> MatMut<'a, T> {
     /// Creates a view of `data` as `rows` rows of `cols` columns; `None` unless the number of elements matches.
-    pub fn new(data: &'a mut [f32], rows: usize, cols: usize) -> Option<Self> {
+    pub fn new(data: &'a mut [T], rows: usize, cols: usize) -> Option<Self> {
         (rows.checked_mul(cols) == Some(data.len())).then_some(Self { data, rows, cols })
     }
 
     /// Returns all elements, row by row.
-    pub fn data(&mut self) -> &mut [f32] {
+    pub fn data(&mut self) -> &mut [T] {
         self.data
     }
 
@@ -77,7 +77,7 @@ impl<'a> MatMut<'a> {
     ///
     /// # Panics
     /// If there is no such row.
-    pub fn row(&mut self, r: usize) -> &mut [f32] {
+    pub fn row(&mut self, r: usize) -> &mut [T] {
         &mut self.data[r * self.cols..(r + 1) * self.cols]
     }
 }

@@ -167,6 +167,54 @@ fn gathers_in_bf16_are_those_in_f32_rounded_once() {
     }
 }
 
+/// All ways to read the rows of a source: every kind of tile of columns, from one matrix and from several, beside a halo
+/// and in windows.
+#[test]
+fn gathers_of_any_width_read_bf16_as_they_read_f32() {
+    let own_sources = 70;
+    let mut whole = Graph::random(&mut Numbers(5), 90, own_sources, 0, 1500);
+    let with_halo = Graph::random(&mut Numbers(6), 90, 50, 20, 1500);
+    for v in 0..whole.rows() {
+        let edges = whole.view().edges(v);
+        whole.indices[edges].sort_unstable();
+    }
+    for d in (1..=80).chain([128, 256, 602]) {
+        let numbers = &mut Numbers(d as u64);
+        let all = matrix(numbers, own_sources, d);
+        let rows = |range: std::ops::Range<usize>| Matrix {
+            rows: range.len(),
+            cols: d,
+            data: all.data[range.start * d..range.end * d].to_vec(),
+        };
+        let (weights, bias, sum) = (numbers.units(1500), numbers.units(d), numbers.matrix(90, d));
+        for (weighted, steps) in [(false, false), (false, true), (true, false), (true, true)] {
+            let name = |what: &str| format!("{what}, d = {d}, weights: {weighted}, steps: {steps}");
+            let weights = |rig: &Rig| weighted.then(|| rig.put(&weights));
+            let then_steps = |rig: &Rig, call: Call| match steps {
+                true => then(call, vec![step(RowStep::AddBias, rig.put(&bias)), (RowStep::Relu, None)]),
+                false => call,
+            };
+            rounds_once(&name("one matrix"), [90, d], &|rig, float, out| {
+                then_steps(rig, Call::gather(rig.block(&whole), weights(rig), put(rig, &all, float), None, out))
+            });
+            rounds_once(&name("a halo"), [90, d], &|rig, float, out| {
+                let (own, halo) = (put(rig, &rows(0..50), float), put(rig, &rows(50..70), float));
+                then_steps(rig, Call::gather(rig.block(&with_halo), weights(rig), own, Some(halo), out))
+            });
+            let window = |rig: &Rig, float, out| {
+                let (own, sum) = (put(rig, &rows(9..30), float), rig.mat(&sum));
+                Call::gather(rig.block(&whole), weights(rig), own, None, out).window(9, Some(sum))
+            };
+            rounds_once(&name("a window"), [90, d], &|rig, float, out| then_steps(rig, window(rig, float, out)));
+            sums_alike(&name("a window of tiles"), 90 * d, &|rig, float, out| {
+                let more = [30..31, 31..70].map(|range| put(rig, &rows(range), float)).to_vec();
+                let out = Mat { rows: 90, cols: d, ..out };
+                then_steps(rig, Call { more_sources: more, ..window(rig, float, out) })
+            });
+        }
+    }
+}
+
 /// The running sum of windows is f32, so only the last window rounds.
 #[test]
 fn gather_windows_in_bf16_are_the_whole_gather_bit_for_bit() {

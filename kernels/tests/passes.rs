@@ -3,7 +3,10 @@
 use crate::common::same_bits;
 use lapidary_kernels::RowStep;
 use lapidary_kernels::cpu::{self, RowWork};
-use lapidary_kernels::{BlockView, Error, MatMut, MatView};
+use lapidary_kernels::{
+    BlockSlots, BlockView, Call, CpuDevice, DType, Device, Error, HostSlot, Lane, Mat, MatMut, MatView, Slot,
+    storage_type,
+};
 
 const ROWS: usize = 1500;
 const EDGES: usize = 3000;
@@ -75,6 +78,56 @@ fn rows_that_do_not_ascend_and_halos_do_too() {
     check(BlockView { indptr: &indptr, indices: &indices, own_sources: 33_333, halo_sources: 26_667 }, 97, None);
     let (indptr, indices) = graph(140_000, false);
     check(BlockView { indptr: &indptr, indices: &indices, own_sources: 140_000, halo_sources: 0 }, 130, None);
+}
+
+#[test]
+fn passes_over_bf16_give_the_bits_of_f32_rounded_once() {
+    let sources = 140_000;
+    let scale: Vec<f32> = (0..ROWS).map(|v| 1.0 / (v + 1) as f32).collect();
+    for (d, ascend) in [(130, true), (130, false), (97, true)] {
+        let (indptr, indices) = graph(sources, ascend);
+        let mut x = vec![half::bf16::ZERO; sources * d];
+        storage_type::round(&matrix(0..sources, 0..d), &mut x);
+        let wide: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
+        let device = CpuDevice::new(None, u64::MAX).unwrap();
+        let (wide, x) = (put(&device, 0, &wide), put(&device, 1, &x));
+        let block = BlockSlots {
+            indptr: put(&device, 2, &indptr),
+            indices: put(&device, 3, &indices),
+            rows: ROWS,
+            own_sources: sources,
+            halo_sources: 0,
+            edges: indices.len(),
+        };
+        let scale = put(&device, 4, &scale);
+        let gather = |x: Slot, x_type: DType, out: u32, out_type: DType| {
+            device.alloc(Slot(out), (ROWS * d) as u64 * out_type.byte_count()).unwrap();
+            let own = Mat { dtype: x_type, ..Mat::f32(x, sources, d) };
+            let out = Mat { dtype: out_type, ..Mat::f32(Slot(out), ROWS, d) };
+            let call = Call::gather(block, None, own, None, out);
+            device.launch(Lane::Compute, &call.followed_by([RowStep::Scale, RowStep::Relu], [scale]), &[])
+        };
+        gather(wide, DType::F32, 5, DType::F32).unwrap();
+        gather(x, DType::Bf16, 6, DType::F32).unwrap();
+        gather(x, DType::Bf16, 7, DType::Bf16).unwrap();
+        let (want, sums) = (get::<f32>(&device, 5, ROWS * d), get::<f32>(&device, 6, ROWS * d));
+        assert!(same_bits(&sums, &want), "d = {d}, {ascend}: sums in f32");
+        let mut rounded = vec![half::bf16::ZERO; ROWS * d];
+        storage_type::round(&want, &mut rounded);
+        assert_eq!(get::<u16>(&device, 7, ROWS * d), bytemuck::cast_vec::<_, u16>(rounded), "d = {d}, {ascend}");
+    }
+}
+
+fn put<T: bytemuck::Pod>(device: &CpuDevice, slot: u32, values: &[T]) -> Slot {
+    device.alloc(Slot(slot), size_of_val(values) as u64).unwrap();
+    device.copy_in(Lane::CopyIn, Slot(slot), &HostSlot::staged(values).unwrap(), &[]).unwrap();
+    Slot(slot)
+}
+
+fn get<T: bytemuck::Pod>(device: &CpuDevice, slot: u32, len: usize) -> Vec<T> {
+    let host = HostSlot::staging(len * size_of::<T>()).unwrap();
+    device.copy_out(Lane::CopyOut, Slot(slot), &host, &[]).unwrap();
+    host.to_vec()
 }
 
 #[test]

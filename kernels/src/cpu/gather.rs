@@ -7,36 +7,50 @@
 
 use std::ops::Range;
 
+use half::bf16;
+
+use super::element::{Element, write};
 use super::gather_rows::Rows;
 use super::near::Near;
-use super::parallel::{balanced_rows, split_at_ends, task_count, try_for_each};
+use super::parallel::{balanced_rows, for_rows, split_at_ends, task_count, try_for_each};
 use super::passes::{Passes, copy_columns, points};
 use super::rows::{RowWork, Steps};
-use super::slots::{Matrix, Open, Vector};
+use super::slots::{Open, Vector};
 use super::sources::{CALL, Cuts, Pass, Sources, Start, Tiles, check_block};
 use super::weights::{Unweighted, Weighted};
 use crate::error::{Error, Result, check_shape};
 use crate::memory::zeroed;
 use crate::op::call::Call;
+use crate::storage_type::StorageType;
 use crate::view::{BlockView, MatMut, MatView};
 
 /// Fewest cell additions of a task.
 const LEAST_WORK: usize = 1 << 15;
 
 pub(super) fn launch(slots: &Open<'_>, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
+    match [call.inputs[0].float(), call.out().float()] {
+        [StorageType::F32, _] => launch_as::<f32, f32>(slots, call, steps),
+        [StorageType::Bf16, StorageType::F32] => launch_as::<bf16, f32>(slots, call, steps),
+        [StorageType::Bf16, StorageType::Bf16] => launch_as::<bf16, bf16>(slots, call, steps),
+    }
+}
+
+/// Does [`launch`] for sources of type `E` and sums that are stored as `O`.
+fn launch_as<E: Element, O: Element>(slots: &Open<'_>, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
     let block = slots.block_of(call)?;
     let weights = call.head_inputs().get(1).map(|&weights| slots.numbers(weights)).transpose()?;
-    let own = slots.mat(call.inputs[0])?;
-    let more = call.more_sources.iter().map(|&tile| slots.mat(tile)).collect::<Result<Vec<_>>>()?;
-    let beside = call.halo.or(call.sum).map(|mat| slots.mat(mat)).transpose()?;
-    let mut out = slots.mat_mut(call.out())?;
-    let (weights, beside) = (weights.as_ref().map(Vector::view), beside.as_ref().map(Matrix::view));
+    let sources = call.sources().map(|tile| Ok((slots.numbers::<E>(tile)?, tile))).collect::<Result<Vec<_>>>()?;
+    let halo = call.halo.map(|mat| Ok((slots.numbers::<E>(mat)?, mat))).transpose()?;
+    let sum = call.sum.map(|mat| Ok((slots.numbers::<f32>(mat)?, mat))).transpose()?;
+    let mut out = slots.numbers_mut::<O>(call.out())?;
+    let out = out.matrix(call.out());
+    let (weights, halo) = (weights.as_ref().map(Vector::view), halo.as_ref().map(|(halo, mat)| halo.matrix(*mat)));
+    let sources: Vec<MatView<'_, E>> = sources.iter().map(|(tile, mat)| tile.matrix(*mat)).collect();
     match call.first_source {
-        None => gather_then(block.view(), weights, own.view(), beside, steps, out.view()),
+        None => gather_then_as(block.view(), weights, sources[0], halo, steps, out),
         Some(first) => {
-            let window = Window { first, sum: beside };
-            let sources: Vec<MatView<'_>> = std::iter::once(&own).chain(&more).map(Matrix::view).collect();
-            gather_window(block.view(), weights, window, &sources, steps, out.view())
+            let window = Window { first, sum: sum.as_ref().map(|(sum, mat)| sum.matrix(*mat)) };
+            gather_window_as(block.view(), weights, window, &sources, steps, out)
         }
     }
 }
@@ -47,10 +61,11 @@ pub fn gather_bytes(n: u64, e: u64, d: u64) -> u64 {
 }
 
 /// Returns how many columns of how many sources a pass of [`gather`] copies into a cache, for a block of `rows` rows,
-/// `edges` edges and `sources` sources and `d` columns; `None` if it reads the sources in place. `ascend` says whether the
+/// `edges` edges and `sources` sources and `d` columns of `f32`; `None` if it reads the sources in place. `ascend` says whether the
 /// sources of each row ascend, as they do without a halo.
 pub fn gather_passes([rows, edges, sources]: [usize; 3], ascend: bool, d: usize) -> Option<[usize; 2]> {
-    Passes::new([rows, edges, sources], ascend, d).map(|passes| [passes.width, passes.sources])
+    let passes = Passes::new([rows, edges, sources], ascend, d * size_of::<f32>())?;
+    Some([passes.width / size_of::<f32>(), passes.sources])
 }
 
 /// Sums over in-neighbours: `out[v] = sum_{u -> v} weights[edge] * x[u]`; without weights, the sum of `x[u]`.
@@ -108,6 +123,18 @@ pub fn gather_window(
     steps: &[RowWork<'_>],
     out: MatMut<'_>,
 ) -> Result<()> {
+    gather_window_as(block, weights, window, sources, steps, out)
+}
+
+/// Does [`gather_window`] for sources and a result of any types.
+fn gather_window_as<E: Element, O: Element>(
+    block: BlockView<'_>,
+    weights: Option<&[f32]>,
+    window: Window<'_>,
+    sources: &[MatView<'_, E>],
+    steps: &[RowWork<'_>],
+    out: MatMut<'_, O>,
+) -> Result<()> {
     let end = sources.iter().fold(window.first, |end, tile| end.saturating_add(tile.rows()));
     if end > block.own_sources {
         let (index, limit) = (end as u64, block.own_sources as u64 + 1);
@@ -120,7 +147,7 @@ pub fn gather_window(
     for tile in sources {
         check_shape(CALL, "own", [tile.rows(), out.cols()], [tile.rows(), tile.cols()])?;
     }
-    let sources: Vec<&[f32]> = sources.iter().map(MatView::data).collect();
+    let sources: Vec<&[E]> = sources.iter().map(MatView::data).collect();
     gather_sources(block, &sources, Some(window.first..end), window.sum, weights, steps, out)
 }
 
@@ -140,6 +167,18 @@ pub fn gather_then(
     steps: &[RowWork<'_>],
     out: MatMut<'_>,
 ) -> Result<()> {
+    gather_then_as(block, weights, own, halo, steps, out)
+}
+
+/// Does [`gather_then`] for sources and a result of any types.
+fn gather_then_as<E: Element, O: Element>(
+    block: BlockView<'_>,
+    weights: Option<&[f32]>,
+    own: MatView<'_, E>,
+    halo: Option<MatView<'_, E>>,
+    steps: &[RowWork<'_>],
+    out: MatMut<'_, O>,
+) -> Result<()> {
     let d = out.cols();
     check_shape(CALL, "own", [block.own_sources, d], [own.rows(), own.cols()])?;
     if halo.is_some() || block.halo_sources > 0 {
@@ -152,14 +191,14 @@ pub fn gather_then(
 
 /// Adds to `sum`, or to 0, in as many passes as pay. `tiles` are the sources, one matrix after the other; `window` has
 /// their numbers, if the gather is windowed.
-fn gather_sources(
+fn gather_sources<E: Element, O: Element>(
     block: BlockView<'_>,
-    tiles: &[&[f32]],
+    tiles: &[&[E]],
     window: Option<Range<usize>>,
     sum: Option<MatView<'_>>,
     weights: Option<&[f32]>,
     steps: &[RowWork<'_>],
-    mut out: MatMut<'_>,
+    mut out: MatMut<'_, O>,
 ) -> Result<()> {
     let (n, e, d) = (block.rows(), block.indices.len(), out.cols());
     check_block(CALL, block)?;
@@ -172,11 +211,11 @@ fn gather_sources(
         return Ok(());
     }
     let start = sum.map_or(Start::Zero, Start::Sum);
-    let tiles: Vec<&[f32]> = tiles.iter().copied().filter(|tile| !tile.is_empty()).collect();
+    let tiles: Vec<&[E]> = tiles.iter().copied().filter(|tile| !tile.is_empty()).collect();
     let all = tiles.iter().map(|tile| tile.len() / d).sum::<usize>();
     // A halo comes after the part's own rows, wherever its vertices are.
     let ascend = window.is_some() || tiles.len() < 2;
-    let passes = Passes::new([n, e, all], ascend, d);
+    let passes = Passes::new([n, e, all], ascend, d * size_of::<E>());
     // A window of all sources is the whole gather.
     let window = window.filter(|window| window.len() < block.own_sources);
     let (first, end) = window.map_or((0, None), |window| (window.start, Some(window.end)));
@@ -199,27 +238,34 @@ fn gather_sources(
             Cuts::Points { points: &points, stride: limits.len() + 1, window, first }
         }
     };
-    let width = passes.width;
-    let mut copy = zeroed(4 * passes.sources * width)?;
+    // The sums between two passes are f32.
+    let mut wide = zeroed(if O::ROUNDS { 4 * n * d } else { 0 })?;
+    let width = passes.width / size_of::<E>();
+    let mut copy = zeroed(passes.sources * passes.width)?;
     for column in (0..d).step_by(width) {
         let columns = column..(column + width).min(d);
         for (i, window) in (0..all).step_by(passes.sources).enumerate() {
             let rows = window..window + passes.sources.min(all - window);
             copy_columns(&tiles, d, rows.clone(), columns.clone(), copy.as_mut_slice(), width);
             let cuts = cuts(i, first + window);
-            let sources = Sources { block, own: copy.as_slice(), tiles: None, d: width };
+            let sources = Sources { block, own: copy.as_slice::<E>(), tiles: None, d: width };
             let start = if window == 0 { start } else { Start::Out };
             let steps = Some(&steps).filter(|_| columns.end == d && rows.end == all);
-            pass(&Pass { sources, cuts, weights, columns: columns.clone(), start, d }, steps, out.data())?;
+            let sums = O::as_f32_mut(out.data()).unwrap_or_else(|| wide.as_mut_slice());
+            pass(&Pass { sources, cuts, weights, columns: columns.clone(), start, d }, steps, sums)?;
         }
+    }
+    if O::ROUNDS {
+        let wide = wide.as_slice();
+        for_rows(out.data(), d, |first, out| O::round(&wide[first * d..][..out.len()], out));
     }
     Ok(())
 }
 
 /// Splits the rows into tasks and runs them.
-fn pass(pass: &Pass<'_>, steps: Option<&Steps<'_>>, out: &mut [f32]) -> Result<()> {
+fn pass<E: Element, O: Element>(pass: &Pass<'_, E>, steps: Option<&Steps<'_>>, out: &mut [O]) -> Result<()> {
     let (block, d) = (pass.sources.block, pass.d);
-    let task = |rows: Range<usize>, out: &mut [f32]| {
+    let task = |rows: Range<usize>, out: &mut [O]| {
         if matches!(pass.cuts, Cuts::All) {
             return sum_rows(pass, rows.clone(), rows.start, steps, out);
         }
@@ -242,25 +288,30 @@ fn pass(pass: &Pass<'_>, steps: Option<&Steps<'_>>, out: &mut [f32]) -> Result<(
 }
 
 /// Sums rows of the pass's block on this thread. `first` is the number of the first among the rows that the steps know.
-fn sum_rows(
-    pass: &Pass<'_>,
+fn sum_rows<E: Element, O: Element>(
+    pass: &Pass<'_, E>,
     rows: Range<usize>,
     first: usize,
     steps: Option<&Steps<'_>>,
-    out: &mut [f32],
+    out: &mut [O],
 ) -> Result<()> {
-    let group = steps.map_or(rows.len().max(1), Steps::group);
+    let group = steps.map_or(rows.len().max(1), Steps::group::<O>);
+    let mut room = Vec::new();
     for (start, out) in rows.clone().step_by(group).zip(out.chunks_mut(group * pass.d)) {
         let (begins, number) = (start == rows.start, first + start - rows.start);
         let rows = start..(start + group).min(rows.end);
-        let out = &mut *out;
-        match (pass.weights, pass.sources.tiles.is_none()) {
-            (None, true) => Rows::<_, false> { pass, weights: Unweighted, rows, begins, out }.run(),
-            (None, false) => Rows::<_, true> { pass, weights: Unweighted, rows, begins, out }.run(),
-            (Some(weights), true) => Rows::<_, false> { pass, weights: Weighted(weights), rows, begins, out }.run(),
-            (Some(weights), false) => Rows::<_, true> { pass, weights: Weighted(weights), rows, begins, out }.run(),
-        }?;
-        steps.iter().for_each(|steps| steps.apply(number, out));
+        write(out, &mut room, |out| {
+            let weights = pass.weights.map(Weighted);
+            let sums = &mut *out;
+            match (weights, pass.sources.tiles.is_none()) {
+                (None, true) => Rows::<_, _, false> { pass, weights: Unweighted, rows, begins, out: sums }.run(),
+                (None, false) => Rows::<_, _, true> { pass, weights: Unweighted, rows, begins, out: sums }.run(),
+                (Some(weights), true) => Rows::<_, _, false> { pass, weights, rows, begins, out: sums }.run(),
+                (Some(weights), false) => Rows::<_, _, true> { pass, weights, rows, begins, out: sums }.run(),
+            }?;
+            steps.iter().for_each(|steps| steps.apply(number, out));
+            Ok(())
+        })?;
     }
     Ok(())
 }

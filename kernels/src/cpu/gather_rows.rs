@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
+use super::element::Element;
 use super::near::edges_of;
 use super::row_sum::{Columns, Few, Tiles, Vectors, Whole, WholeVectors};
 use super::sources::{CALL, Pass, Start, bad_row, bad_source};
@@ -11,8 +12,8 @@ use super::weights::Weights;
 use crate::error::Result;
 
 /// One task: consecutive rows and their part of the output. `TILED` says whether the sources are in several matrices.
-pub(super) struct Rows<'a, W, const TILED: bool> {
-    pub(super) pass: &'a Pass<'a>,
+pub(super) struct Rows<'a, E, W, const TILED: bool> {
+    pub(super) pass: &'a Pass<'a, E>,
     pub(super) weights: W,
     pub(super) rows: Range<usize>,
     /// Whether no rows before have prefetched the first sources.
@@ -21,13 +22,13 @@ pub(super) struct Rows<'a, W, const TILED: bool> {
     pub(super) out: &'a mut [f32],
 }
 
-impl<W: Weights, const TILED: bool> Rows<'_, W, TILED> {
+impl<E: Element, W: Weights, const TILED: bool> Rows<'_, E, W, TILED> {
     pub(super) fn run(self) -> Result<()> {
         Arch::new().dispatch(self)
     }
 }
 
-impl<W: Weights, const TILED: bool> WithSimd for Rows<'_, W, TILED> {
+impl<E: Element, W: Weights, const TILED: bool> WithSimd for Rows<'_, E, W, TILED> {
     type Output = Result<()>;
 
     #[inline(always)]
@@ -36,17 +37,23 @@ impl<W: Weights, const TILED: bool> WithSimd for Rows<'_, W, TILED> {
         // Rows can have few edges, so everything that is the same for all rows is decided before the loop.
         let whole = !TILED && columns == sources.d;
         let cells = sources.own;
-        let vectors = S::as_simd_f32s(cells).0;
-        match (columns / S::F32_LANES, columns % S::F32_LANES) {
-            (0, 1) if whole => self.each_row(simd, Whole::<f32, 1>::new(sources, cells)),
-            (0, 2) if whole => self.each_row(simd, Whole::<f32, 2>::new(sources, cells)),
-            (0, 3) if whole => self.each_row(simd, Whole::<f32, 3>::new(sources, cells)),
-            (0, 4) if whole => self.each_row(simd, Whole::<f32, 4>::new(sources, cells)),
-            (1, 0) if whole => self.each_row(simd, WholeVectors(Whole::<_, 1>::new(sources, vectors))),
-            (2, 0) if whole => self.each_row(simd, WholeVectors(Whole::<_, 2>::new(sources, vectors))),
-            (3, 0) if whole => self.each_row(simd, WholeVectors(Whole::<_, 3>::new(sources, vectors))),
-            (4, 0) if whole => self.each_row(simd, WholeVectors(Whole::<_, 4>::new(sources, vectors))),
-            (8, 0) if whole => self.each_row(simd, WholeVectors(Whole::<_, 8>::new(sources, vectors))),
+        let parts = (columns / S::F32_LANES, columns % S::F32_LANES);
+        if let Some(cells) = E::as_f32(cells).filter(|_| whole) {
+            let vectors = S::as_simd_f32s(cells).0;
+            match parts {
+                (1, 0) => return self.each_row(simd, WholeVectors(Whole::<_, 1>::new(sources, vectors))),
+                (2, 0) => return self.each_row(simd, WholeVectors(Whole::<_, 2>::new(sources, vectors))),
+                (3, 0) => return self.each_row(simd, WholeVectors(Whole::<_, 3>::new(sources, vectors))),
+                (4, 0) => return self.each_row(simd, WholeVectors(Whole::<_, 4>::new(sources, vectors))),
+                (8, 0) => return self.each_row(simd, WholeVectors(Whole::<_, 8>::new(sources, vectors))),
+                _ => {}
+            }
+        }
+        match parts {
+            (0, 1) if whole => self.each_row(simd, Whole::<E, 1>::new(sources, cells)),
+            (0, 2) if whole => self.each_row(simd, Whole::<E, 2>::new(sources, cells)),
+            (0, 3) if whole => self.each_row(simd, Whole::<E, 3>::new(sources, cells)),
+            (0, 4) if whole => self.each_row(simd, Whole::<E, 4>::new(sources, cells)),
             (0, 1) => self.each_row(simd, Few::<1>),
             (0, 2) => self.each_row(simd, Few::<2>),
             (0, 3) => self.each_row(simd, Few::<3>),
@@ -62,10 +69,10 @@ impl<W: Weights, const TILED: bool> WithSimd for Rows<'_, W, TILED> {
     }
 }
 
-impl<W: Weights, const TILED: bool> Rows<'_, W, TILED> {
+impl<E: Element, W: Weights, const TILED: bool> Rows<'_, E, W, TILED> {
     /// Sums each row with the method of `columns_of`.
     #[inline(always)]
-    fn each_row<S: Simd>(self, simd: S, columns_of: impl Columns<S>) -> Result<()> {
+    fn each_row<S: Simd>(self, simd: S, columns_of: impl Columns<S, E>) -> Result<()> {
         let Self { pass: &Pass { sources, ref columns, start, d, .. }, weights, rows, begins, out } = self;
         let fresh = matches!(start, Start::Zero);
         if begins && let Some(edges) = edges_of(sources.block, rows.start) {

@@ -3,15 +3,18 @@
 //! The products themselves are in `product.rs`, each on one thread. This module splits them into tasks by sizes alone,
 //! so that the bits do not depend on the number of threads.
 
+use half::bf16;
 use pulp::Arch;
 
+use super::element::Element;
 use super::parallel::{for_chunks, for_each, for_rows, map_chunks};
 use super::product::{Packed, add_transposed_times, rows_times};
 use super::rows::{RowWork, Steps};
-use super::slots::Open;
+use super::slots::{Matrix, Open};
 use crate::error::{Result, check_shape};
 use crate::op::call::Call;
 use crate::op::{Grid, Linear, Slice};
+use crate::storage_type::StorageType;
 use crate::view::{MatMut, MatView};
 
 /// Rows per task. Narrow results get fewer, because reading the rows is most of the work then, and no thread should
@@ -29,42 +32,44 @@ const MOST_PARTS: usize = 16;
 const LEAST_ROWS: usize = 2048;
 
 pub(super) fn launch(slots: &Open<'_>, op: Linear, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
+    match call.inputs[0].float() {
+        StorageType::F32 => launch_as::<f32>(slots, op, call, steps),
+        StorageType::Bf16 => launch_as::<bf16>(slots, op, call, steps),
+    }
+}
+
+/// Does [`launch`] for rows of type `E`. The small operand of a product is widened as a whole.
+fn launch_as<E: Element>(slots: &Open<'_>, op: Linear, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
     let (first, out) = (call.inputs[0], call.out());
-    let x = slots.mat(first)?;
     match op {
-        Linear::Product => {
-            let weight = slots.mat(call.inputs[1])?;
-            linear_then(x.view(), weight.view(), steps, slots.mat_mut(out)?.view())
-        }
-        Linear::ProductOnto => {
-            let (weight, sum) = (slots.mat(call.inputs[1])?, slots.mat(call.inputs[2])?);
-            linear_onto(x.view(), weight.view(), Some(sum.view()), steps, slots.mat_mut(out)?.view())
-        }
-        Linear::InputGrad => {
-            let weight = slots.mat(call.inputs[1])?;
-            linear_input_grad_then(x.view(), weight.view(), steps, slots.mat_mut(out)?.view())
-        }
-        Linear::InputGradOnto => {
-            let (weight, sum) = (slots.mat(call.inputs[1])?, slots.mat(call.inputs[2])?);
-            linear_input_grad_onto(x.view(), weight.view(), Some(sum.view()), steps, slots.mat_mut(out)?.view())
+        Linear::Product | Linear::ProductOnto | Linear::InputGrad | Linear::InputGradOnto => {
+            let (x, weight) = (slots.numbers::<E>(first)?, slots.mat(call.inputs[1])?);
+            let sum = call.head_inputs().get(2).map(|&sum| slots.mat(sum)).transpose()?;
+            let mut made = slots.numbers_mut::<E>(out)?;
+            let (x, sum, made) = (x.matrix(first), sum.as_ref().map(Matrix::view), made.matrix(out));
+            match op {
+                Linear::Product | Linear::ProductOnto => linear_onto(x, weight.view(), sum, steps, made),
+                _ => linear_input_grad_onto(x, weight.view(), sum, steps, made),
+            }
         }
         Linear::WeightGrad => {
-            let (grad, x) = (x, slots.mat(call.inputs[1])?);
-            let [n, d_in, d_out] = [first.rows, call.inputs[1].cols, first.cols].map(|size| size as u64);
+            let second = call.inputs[1];
+            let (grad, x) = (slots.numbers::<E>(first)?, slots.numbers::<E>(second)?);
+            let [n, d_in, d_out] = [first.rows, second.cols, first.cols].map(|size| size as u64);
             let need = linear_weight_grad_workspace_bytes(n, d_in, d_out) as usize / 4;
             let mut room = call.workspace.map(|slot| slots.vec_mut(slot, need)).transpose()?;
             let room = room.as_mut().map_or(&mut [][..], |room| room.view());
-            linear_weight_grad(grad.view(), x.view(), slots.mat_mut(out)?.view(), room)
+            weight_grad(grad.matrix(first), x.matrix(second), slots.mat_mut(out)?.view(), room)
         }
-        Linear::ColumnSum => column_sum(x.view(), slots.numbers_mut(out)?.view()),
+        Linear::ColumnSum => column_sum_as(slots.numbers::<E>(first)?.matrix(first), slots.numbers_mut(out)?.view()),
         Linear::Round => {
-            slots.mat_mut(out)?.view().data().copy_from_slice(x.view().data());
+            slots.mat_mut(out)?.view().data().copy_from_slice(slots.mat(first)?.view().data());
             Ok(())
         }
-        Linear::Transpose => transpose(x.view(), slots.mat_mut(out)?.view()),
+        Linear::Transpose => transpose(slots.mat(first)?.view(), slots.mat_mut(out)?.view()),
         Linear::Slice(_) | Linear::Columns { .. } => {
             let rectangle = op.rectangle(first.rows).expect("it copies one");
-            slice(x.view(), rectangle, slots.mat_mut(out)?.view());
+            slice(slots.mat(first)?.view(), rectangle, slots.mat_mut(out)?.view());
             Ok(())
         }
         Linear::Join(_) | Linear::Beside { .. } => {
@@ -115,12 +120,12 @@ pub fn linear_then(x: MatView<'_>, weight: MatView<'_>, steps: &[RowWork<'_>], o
 }
 
 /// Does [`linear_then`] for `sum + x * weight^T`.
-fn linear_onto(
-    x: MatView<'_>,
+fn linear_onto<E: Element>(
+    x: MatView<'_, E>,
     weight: MatView<'_>,
     sum: Option<MatView<'_>>,
     steps: &[RowWork<'_>],
-    out: MatMut<'_>,
+    out: MatMut<'_, E>,
 ) -> Result<()> {
     const CALL: &str = "linear";
     check_shape(CALL, "weight", [weight.rows(), x.cols()], [weight.rows(), weight.cols()])?;
@@ -163,12 +168,12 @@ pub fn linear_input_grad_then(
 }
 
 /// Does [`linear_input_grad_then`] for `sum + grad * weight`.
-fn linear_input_grad_onto(
-    grad: MatView<'_>,
+fn linear_input_grad_onto<E: Element>(
+    grad: MatView<'_, E>,
     weight: MatView<'_>,
     sum: Option<MatView<'_>>,
     steps: &[RowWork<'_>],
-    out: MatMut<'_>,
+    out: MatMut<'_, E>,
 ) -> Result<()> {
     const CALL: &str = "linear_input_grad";
     check_shape(CALL, "weight", [grad.cols(), weight.cols()], [weight.rows(), weight.cols()])?;
@@ -191,7 +196,17 @@ fn linear_input_grad_onto(
 /// # Order
 /// The rows are split into at most 16 parts by their number alone, and the products of the parts are added in order:
 /// the same bits on any number of threads.
-pub fn linear_weight_grad(grad: MatView<'_>, x: MatView<'_>, mut out: MatMut<'_>, workspace: &mut [f32]) -> Result<()> {
+pub fn linear_weight_grad(grad: MatView<'_>, x: MatView<'_>, out: MatMut<'_>, workspace: &mut [f32]) -> Result<()> {
+    weight_grad(grad, x, out, workspace)
+}
+
+/// Does [`linear_weight_grad`] for rows of any type.
+fn weight_grad<E: Element>(
+    grad: MatView<'_, E>,
+    x: MatView<'_, E>,
+    mut out: MatMut<'_>,
+    workspace: &mut [f32],
+) -> Result<()> {
     const CALL: &str = "linear_weight_grad";
     let (n, d_in, d_out) = (x.rows(), x.cols(), grad.cols());
     check_shape(CALL, "grad", [n, d_out], [grad.rows(), grad.cols()])?;
@@ -233,7 +248,13 @@ fn rows_of_part(n: usize) -> usize {
 
 /// Computes `out = x * packed`, or `sum + x * packed`. The rows of `x` are split into tasks, which apply the steps to rows
 /// that are still in a cache.
-fn times(x: MatView<'_>, packed: &Packed, sum: Option<MatView<'_>>, steps: &Steps<'_>, mut out: MatMut<'_>) {
+fn times<E: Element>(
+    x: MatView<'_, E>,
+    packed: &Packed,
+    sum: Option<MatView<'_>>,
+    steps: &Steps<'_>,
+    mut out: MatMut<'_, E>,
+) {
     let (k, width) = (x.cols(), out.cols());
     let rows = if width <= NARROW { ROWS_OF_NARROW } else { ROWS };
     for_chunks(out.data(), rows * width, |first, out| {
@@ -256,6 +277,11 @@ fn times(x: MatView<'_>, packed: &Packed, sum: Option<MatView<'_>>, steps: &Step
 /// Rows are added in `f32` in blocks of 64, and the blocks in `f64`, in parts that depend on `n` alone: the same bits
 /// on any number of threads.
 pub fn column_sum(x: MatView<'_>, out: &mut [f32]) -> Result<()> {
+    column_sum_as(x, out)
+}
+
+/// Does [`column_sum`] for rows of any type.
+fn column_sum_as<E: Element>(x: MatView<'_, E>, out: &mut [f32]) -> Result<()> {
     const BLOCK: usize = 64;
     const MOST_PARTS: usize = 64;
     const LEAST_ROWS: usize = 1024;
@@ -272,7 +298,7 @@ pub fn column_sum(x: MatView<'_>, out: &mut [f32]) -> Result<()> {
                 block_sum.fill(0.0);
                 for row in block.chunks_exact(d) {
                     for (sum, &x) in block_sum.iter_mut().zip(row) {
-                        *sum += x;
+                        *sum += x.wide();
                     }
                 }
                 for (sum, &block) in sum.iter_mut().zip(&block_sum) {

@@ -7,6 +7,7 @@
 mod attention;
 mod dropout;
 mod edges;
+mod element;
 mod exp;
 mod gather;
 mod gather_rows;
@@ -46,7 +47,7 @@ pub use moves::pack;
 pub use multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_grad};
 pub use norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
 pub use optimizer::{adam, sgd};
-pub use rows::{RowWork, dropout, elementwise_bytes, rows_then};
+pub use rows::{Numbers, RowWork, dropout, elementwise_bytes, rows_then};
 
 use crate::device::{Device, Event, Lane, Recorder, Span};
 use crate::error::{Error, Result};

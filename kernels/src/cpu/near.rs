@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
+use super::element::Element;
 use super::prefetch::prefetch;
 use super::sources::{CALL, Cuts, LINE, Pass, Sources, Start, bad_row, bad_source};
 use crate::error::Result;
@@ -133,7 +134,11 @@ impl Near {
     ///
     /// # Errors
     /// [`crate::Error::Index`] if the edges of a row or a source are invalid.
-    pub(super) fn copy<'b>(&'b mut self, pass: &Pass<'b>, rows: Range<usize>) -> Result<(Pass<'b>, usize)> {
+    pub(super) fn copy<'b, E: Element>(
+        &'b mut self,
+        pass: &Pass<'b, E>,
+        rows: Range<usize>,
+    ) -> Result<(Pass<'b, E>, usize)> {
         let first = rows.start;
         let count = Arch::new().dispatch(Copy { near: self, pass, rows })?;
         let block = BlockView { indptr: &self.indptr, indices: &self.indices, ..pass.sources.block };
@@ -151,13 +156,13 @@ impl Near {
 }
 
 /// Copies the edges of some rows, and returns the number of rows.
-struct Copy<'a, 'b> {
+struct Copy<'a, 'b, E> {
     near: &'a mut Near,
-    pass: &'a Pass<'b>,
+    pass: &'a Pass<'b, E>,
     rows: Range<usize>,
 }
 
-impl WithSimd for Copy<'_, '_> {
+impl<E: Element> WithSimd for Copy<'_, '_, E> {
     type Output = Result<usize>;
 
     #[inline(always)]

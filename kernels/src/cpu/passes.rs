@@ -8,6 +8,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::element::Element;
 use super::parallel::for_rows;
 use crate::view::BlockView;
 
@@ -18,8 +19,8 @@ const CACHE_BYTES: usize = 16 << 20;
 /// Bytes of sources per pass, if the rows have enough edges for many passes.
 const WINDOW_BYTES: usize = 8 << 20;
 
-/// Floats per cache line.
-const LINE: usize = 16;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// Cache lines per source that a pass reads. With fewer, finding a line takes longer than adding it.
 const LINES: usize = 4;
@@ -32,23 +33,24 @@ const EDGES_OF_ROW: usize = 16;
 
 /// How a gather is split into passes.
 pub(super) struct Passes {
-    /// Columns per pass, in whole cache lines.
+    /// Bytes of columns per pass, in whole cache lines.
     pub(super) width: usize,
     /// Sources per pass.
     pub(super) sources: usize,
 }
 
 impl Passes {
-    /// Returns the split of a gather of `d` columns over a block of `rows` rows, `edges` edges and `sources` sources;
-    /// `None` if a single pass over the sources in place is better. `ascend` says whether the sources of each row ascend.
-    pub(super) fn new([rows, edges, sources]: [usize; 3], ascend: bool, d: usize) -> Option<Self> {
-        if sources.saturating_mul(4 * d) <= CACHE_BYTES || edges / READ_OFTEN < sources {
+    /// Returns the split of a gather over a block of `rows` rows, `edges` edges and `sources` sources of `row_bytes`
+    /// bytes; `None` if a single pass over the sources in place is better. `ascend` says whether the sources of each row
+    /// ascend.
+    pub(super) fn new([rows, edges, sources]: [usize; 3], ascend: bool, row_bytes: usize) -> Option<Self> {
+        if sources.saturating_mul(row_bytes) <= CACHE_BYTES || edges / READ_OFTEN < sources {
             return None;
         }
-        let width = d.div_ceil(d.div_ceil(LINES * LINE)).next_multiple_of(LINE);
+        let width = row_bytes.div_ceil(row_bytes.div_ceil(LINES * LINE)).next_multiple_of(LINE);
         let most = if ascend { edges / EDGES_OF_ROW / rows.max(1) } else { 1 };
-        let windows = sources.div_ceil(WINDOW_BYTES / (4 * width)).min(most).max(1);
-        if sources.div_ceil(windows) > CACHE_BYTES / (4 * width) {
+        let windows = sources.div_ceil(WINDOW_BYTES / width).min(most).max(1);
+        if sources.div_ceil(windows) > CACHE_BYTES / width {
             return None;
         }
         Some(Self { width, sources: sources.div_ceil(windows) })
@@ -92,12 +94,12 @@ pub(super) fn points(block: BlockView<'_>, limits: &[usize], checked: bool) -> O
 
 /// Copies the columns `columns` of consecutive matrices with `d` columns, of which only the rows `rows`, into rows of
 /// `width`.
-pub(super) fn copy_columns(
-    tiles: &[&[f32]],
+pub(super) fn copy_columns<E: Element>(
+    tiles: &[&[E]],
     d: usize,
     rows: Range<usize>,
     columns: Range<usize>,
-    to: &mut [f32],
+    to: &mut [E],
     width: usize,
 ) {
     let (mut rest, mut first) = (to, 0);

@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
+use super::element::{Element, read, write};
 use super::prefetch::prefetch;
 use crate::error::Result;
 use crate::memory::{AlignedBytes, zeroed};
@@ -87,22 +88,26 @@ impl Packed {
 /// `x`: `[rows, k]`; `sum`, `out`: `[rows, width]`; `out` is overwritten.
 /// # Order
 /// A cell begins with its cell of `sum` and adds its products one after the other.
-pub(super) fn rows_times(
-    x: &[f32],
+pub(super) fn rows_times<E: Element>(
+    x: &[E],
     packed: &Packed,
     sum: Option<&[f32]>,
-    out: &mut [f32],
+    out: &mut [E],
     mut done: impl FnMut(usize, &mut [f32]),
 ) {
     let (k, width) = (packed.k, packed.width);
     // The number of rows that fit half of a second-level cache, as a multiple of every tile height.
     let group = ((1 << 16) / (k + width)).clamp(24, 240) / 24 * 24;
+    let (mut wide, mut room) = (Vec::new(), Vec::new());
     for (i, out) in out.chunks_mut(group * width).enumerate() {
         let rows = out.len() / width;
         let x = &x[i * group * k..][..rows * k];
         let sum = sum.map(|sum| &sum[i * group * width..][..out.len()]);
-        Arch::new().dispatch(Group { x, packed, sum, out: &mut *out });
-        done(i * group, out);
+        let x = read(x, &mut wide);
+        write(out, &mut room, |out| {
+            Arch::new().dispatch(Group { x, packed, sum, out: &mut *out });
+            done(i * group, out);
+        });
     }
 }
 
@@ -262,55 +267,62 @@ fn multiply_add<S: Simd, const M: usize, const V: usize>(
 ///
 /// # Shapes
 /// `left`: `[rows, m]`; `x`: `[rows, width]`; `out`: `[m, width]`.
-pub(super) fn add_transposed_times(left: &[f32], x: &[f32], [m, width]: [usize; 2], out: &mut [f32]) {
+pub(super) fn add_transposed_times<E: Element>(left: &[E], x: &[E], [m, width]: [usize; 2], out: &mut [f32]) {
     let panels = panels(width, 0);
     let mut copy = vec![0.0; BLOCK * PANEL * LINE];
     // Rows whose distance is a power of two would compete for the same few sets of the first-level cache.
     let stride = if m.is_multiple_of(4 * LINE) { m + LINE } else { m };
-    let mut apart = vec![0.0; if stride == m { 0 } else { BLOCK * stride }];
-    for (i, mut left) in left.chunks(BLOCK * m).enumerate() {
+    let in_place = stride == m && !E::ROUNDS;
+    let mut apart = vec![0.0; if in_place { 0 } else { BLOCK * stride }];
+    for (i, left) in left.chunks(BLOCK * m).enumerate() {
         let rows = left.len() / m;
-        if stride != m {
-            apart
-                .chunks_exact_mut(stride)
-                .zip(left.chunks_exact(m))
-                .for_each(|(to, from)| to[..m].copy_from_slice(from));
-            left = &apart[..rows * stride];
-        }
+        let left = match E::as_f32(left).filter(|_| in_place) {
+            Some(left) => left,
+            None => {
+                let rows = apart.chunks_exact_mut(stride).zip(left.chunks_exact(m));
+                rows.for_each(|(to, from)| E::widen(from, &mut to[..m]));
+                &apart[..]
+            }
+        };
+        let left = &left[..rows * stride];
         for panel in &panels {
             let start = i * BLOCK * width + panel.columns.start;
             let next = (x, start + BLOCK * width);
-            let mut x = (&x[start..], width);
+            let x = &x[start..];
             // A copy pays if it is read often. It also pads an incomplete line.
-            if m > FEW || panel.columns.len() < panel.stride {
-                for (copy, x) in copy.chunks_exact_mut(panel.stride).zip(x.0.chunks(width)).take(rows) {
-                    let (copy, fill) = copy.split_at_mut(panel.columns.len());
-                    copy.copy_from_slice(&x[..panel.columns.len()]);
-                    fill.fill(0.0);
+            let whole = m <= FEW && panel.columns.len() == panel.stride;
+            let x = match E::as_f32(x).filter(|_| whole) {
+                Some(x) => (x, width),
+                None => {
+                    for (copy, x) in copy.chunks_exact_mut(panel.stride).zip(x.chunks(width)).take(rows) {
+                        let (copy, fill) = copy.split_at_mut(panel.columns.len());
+                        E::widen(&x[..panel.columns.len()], copy);
+                        fill.fill(0.0);
+                    }
+                    (&copy[..], panel.stride)
                 }
-                x = (&copy, panel.stride);
-            }
+            };
             Arch::new().dispatch(Block { left, stride, x, next, panel, m, width, out: &mut *out });
         }
     }
 }
 
 /// One block of rows and one panel of columns of [`add_transposed_times`].
-struct Block<'a> {
+struct Block<'a, E> {
     /// Rows of `m` elements, `stride` apart.
     left: &'a [f32],
     stride: usize,
     /// The panel's columns, and the stride of their rows.
     x: (&'a [f32], usize),
     /// The columns of the next block, to be prefetched: a slice and an offset.
-    next: (&'a [f32], usize),
+    next: (&'a [E], usize),
     panel: &'a Panel,
     m: usize,
     width: usize,
     out: &'a mut [f32],
 }
 
-impl WithSimd for Block<'_> {
+impl<E: Element> WithSimd for Block<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -328,7 +340,7 @@ impl WithSimd for Block<'_> {
     }
 }
 
-impl Block<'_> {
+impl<E: Element> Block<'_, E> {
     #[inline(always)]
     fn columns<S: Simd, const M: usize, const V: usize>(&mut self, simd: S, first: usize) {
         let start = self.panel.columns.start + first;
@@ -422,7 +434,7 @@ mod tests {
 
     trait Run: Copy {
         fn group(self, group: Group<'_>);
-        fn block(self, block: Block<'_>);
+        fn block(self, block: Block<'_, f32>);
     }
 
     impl<S: Simd> Run for S {
@@ -430,7 +442,7 @@ mod tests {
             self.vectorize(group);
         }
 
-        fn block(self, block: Block<'_>) {
+        fn block(self, block: Block<'_, f32>) {
             self.vectorize(block);
         }
     }

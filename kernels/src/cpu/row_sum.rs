@@ -8,18 +8,22 @@ use std::ops::Range;
 
 use pulp::Simd;
 
+use super::element::{Element, wide_array};
 use super::prefetch::prefetch;
-use super::sources::{Cursor, LINE, Sources, TILE};
+use super::sources::{Cursor, Sources, TILE};
 use super::weights::Weights;
 
+/// Bytes of a cache line.
+const LINE_BYTES: usize = f32::LINE * size_of::<f32>();
+
 /// A method to sum the columns of a row.
-pub(super) trait Columns<S: Simd>: Copy {
+pub(super) trait Columns<S: Simd, E: Element>: Copy {
     /// Adds the columns `first..first + out.len()` of a row's sources to `out`, or to 0 if `out` is fresh. Returns
     /// `None` if a source does not exist.
     fn sum<W: Weights, const TILED: bool>(
         self,
         simd: S,
-        sources: Sources<'_>,
+        sources: Sources<'_, E>,
         weights: W,
         edges: Range<usize>,
         from: (usize, bool),
@@ -31,12 +35,12 @@ pub(super) trait Columns<S: Simd>: Copy {
 #[derive(Clone, Copy)]
 pub(super) struct Tiles;
 
-impl<S: Simd> Columns<S> for Tiles {
+impl<S: Simd, E: Element> Columns<S, E> for Tiles {
     #[inline(always)]
     fn sum<W: Weights, const TILED: bool>(
         self,
         simd: S,
-        sources: Sources<'_>,
+        sources: Sources<'_, E>,
         weights: W,
         edges: Range<usize>,
         (first, fresh): (usize, bool),
@@ -48,7 +52,7 @@ impl<S: Simd> Columns<S> for Tiles {
         for tile in 1..=tiles {
             let end = if tile == tiles { out.len() } else { vectors * tile / tiles * S::F32_LANES };
             let from = (first + start, fresh);
-            sum_tile::<S, W, TILED>(simd, sources, weights, edges.clone(), from, &mut out[start..end])?;
+            sum_tile::<S, E, W, TILED>(simd, sources, weights, edges.clone(), from, &mut out[start..end])?;
             start = end;
         }
         Some(())
@@ -59,12 +63,12 @@ impl<S: Simd> Columns<S> for Tiles {
 #[derive(Clone, Copy)]
 pub(super) struct Few<const N: usize>;
 
-impl<S: Simd, const N: usize> Columns<S> for Few<N> {
+impl<S: Simd, E: Element, const N: usize> Columns<S, E> for Few<N> {
     #[inline(always)]
     fn sum<W: Weights, const TILED: bool>(
         self,
         _simd: S,
-        sources: Sources<'_>,
+        sources: Sources<'_, E>,
         weights: W,
         edges: Range<usize>,
         (first, fresh): (usize, bool),
@@ -74,12 +78,13 @@ impl<S: Simd, const N: usize> Columns<S> for Few<N> {
         let mut sums = if fresh { [0.0; N] } else { *out };
         let (offset, indices) = (first, sources.block.indices);
         let later = sources.later(&edges, 1);
-        let (mut here, mut ahead) = (Cursor::<TILED>::new(sources), Cursor::<TILED>::new(sources));
+        let (mut here, mut ahead) = (Cursor::<E, TILED>::new(sources), Cursor::<E, TILED>::new(sources));
         for (i, &u) in indices.get(edges.clone())?.iter().enumerate() {
             if let Some(&u) = later.get(i) {
                 ahead.prefetch(u, offset, 1, N, false);
             }
-            weights.accumulate_few(edges.start + i, &mut sums, here.from(u, offset)?.first_chunk::<N>()?);
+            let x = wide_array(here.from(u, offset)?.first_chunk::<N>()?);
+            weights.accumulate_few(edges.start + i, &mut sums, &x);
         }
         *out = sums;
         Some(())
@@ -90,18 +95,18 @@ impl<S: Simd, const N: usize> Columns<S> for Few<N> {
 #[derive(Clone, Copy)]
 pub(super) struct Vectors<const FULL: usize, const TAIL: bool>;
 
-impl<S: Simd, const FULL: usize, const TAIL: bool> Columns<S> for Vectors<FULL, TAIL> {
+impl<S: Simd, E: Element, const FULL: usize, const TAIL: bool> Columns<S, E> for Vectors<FULL, TAIL> {
     #[inline(always)]
     fn sum<W: Weights, const TILED: bool>(
         self,
         simd: S,
-        sources: Sources<'_>,
+        sources: Sources<'_, E>,
         weights: W,
         edges: Range<usize>,
         from: (usize, bool),
         out: &mut [f32],
     ) -> Option<()> {
-        sum::<S, W, FULL, TAIL, TILED>(simd, sources, weights, edges, from, out)
+        sum::<S, E, W, FULL, TAIL, TILED>(simd, sources, weights, edges, from, out)
     }
 }
 
@@ -114,8 +119,8 @@ pub(super) struct Whole<'a, T, const N: usize> {
 }
 
 impl<'a, T, const N: usize> Whole<'a, T, N> {
-    pub(super) fn new(sources: Sources<'a>, own: &'a [T]) -> Self {
-        let lines = (N * size_of::<T>()).div_ceil(size_of::<[f32; LINE]>());
+    pub(super) fn new<E: Element>(sources: Sources<'a, E>, own: &'a [T]) -> Self {
+        let lines = (N * size_of::<T>()).div_ceil(LINE_BYTES);
         Self { rows: own.as_chunks().0, later: sources.later(&(0..0), lines) }
     }
 
@@ -123,7 +128,7 @@ impl<'a, T, const N: usize> Whole<'a, T, N> {
     #[inline(always)]
     fn row(&self, edge: usize, u: u32) -> Option<&'a [T; N]> {
         if let Some(&u) = self.later.get(edge) {
-            let line = const { size_of::<[f32; LINE]>().div_ceil(size_of::<T>()) };
+            let line = const { LINE_BYTES.div_ceil(size_of::<T>()) };
             let start = (u as usize).wrapping_mul(N);
             (0..N).step_by(line).for_each(|part| prefetch(self.rows.as_flattened(), start.wrapping_add(part)));
         }
@@ -131,12 +136,12 @@ impl<'a, T, const N: usize> Whole<'a, T, N> {
     }
 }
 
-impl<S: Simd, const N: usize> Columns<S> for Whole<'_, f32, N> {
+impl<S: Simd, E: Element, const N: usize> Columns<S, E> for Whole<'_, E, N> {
     #[inline(always)]
     fn sum<W: Weights, const TILED: bool>(
         self,
         _simd: S,
-        sources: Sources<'_>,
+        sources: Sources<'_, E>,
         weights: W,
         edges: Range<usize>,
         (_, fresh): (usize, bool),
@@ -145,7 +150,7 @@ impl<S: Simd, const N: usize> Columns<S> for Whole<'_, f32, N> {
         let out = out.first_chunk_mut::<N>()?;
         let mut sums = if fresh { [0.0; N] } else { *out };
         for (edge, &u) in edges.clone().zip(sources.block.indices.get(edges)?) {
-            weights.accumulate_few(edge, &mut sums, self.row(edge, u)?);
+            weights.accumulate_few(edge, &mut sums, &wide_array(self.row(edge, u)?));
         }
         *out = sums;
         Some(())
@@ -156,12 +161,12 @@ impl<S: Simd, const N: usize> Columns<S> for Whole<'_, f32, N> {
 #[derive(Clone, Copy)]
 pub(super) struct WholeVectors<'a, V, const N: usize>(pub(super) Whole<'a, V, N>);
 
-impl<S: Simd, const N: usize> Columns<S> for WholeVectors<'_, S::f32s, N> {
+impl<S: Simd, E: Element, const N: usize> Columns<S, E> for WholeVectors<'_, S::f32s, N> {
     #[inline(always)]
     fn sum<W: Weights, const TILED: bool>(
         self,
         simd: S,
-        sources: Sources<'_>,
+        sources: Sources<'_, E>,
         weights: W,
         edges: Range<usize>,
         (_, fresh): (usize, bool),
@@ -179,9 +184,9 @@ impl<S: Simd, const N: usize> Columns<S> for WholeVectors<'_, S::f32s, N> {
 
 /// Does [`Columns::sum`] for one of the [`Tiles`], of at least three vectors.
 #[inline(always)]
-fn sum_tile<S: Simd, W: Weights, const TILED: bool>(
+fn sum_tile<S: Simd, E: Element, W: Weights, const TILED: bool>(
     simd: S,
-    sources: Sources<'_>,
+    sources: Sources<'_, E>,
     weights: W,
     edges: Range<usize>,
     from: (usize, bool),
@@ -189,17 +194,17 @@ fn sum_tile<S: Simd, W: Weights, const TILED: bool>(
 ) -> Option<()> {
     let (full, tail) = (tile.len() / S::F32_LANES, !tile.len().is_multiple_of(S::F32_LANES));
     match (full, tail) {
-        (3, false) => sum::<S, W, 3, false, TILED>(simd, sources, weights, edges, from, tile),
-        (3, true) => sum::<S, W, 3, true, TILED>(simd, sources, weights, edges, from, tile),
-        (4, false) => sum::<S, W, 4, false, TILED>(simd, sources, weights, edges, from, tile),
-        (4, true) => sum::<S, W, 4, true, TILED>(simd, sources, weights, edges, from, tile),
-        (5, false) => sum::<S, W, 5, false, TILED>(simd, sources, weights, edges, from, tile),
-        (5, true) => sum::<S, W, 5, true, TILED>(simd, sources, weights, edges, from, tile),
-        (6, false) => sum::<S, W, 6, false, TILED>(simd, sources, weights, edges, from, tile),
-        (6, true) => sum::<S, W, 6, true, TILED>(simd, sources, weights, edges, from, tile),
-        (7, false) => sum::<S, W, 7, false, TILED>(simd, sources, weights, edges, from, tile),
-        (7, true) => sum::<S, W, 7, true, TILED>(simd, sources, weights, edges, from, tile),
-        _ => sum::<S, W, TILE, false, TILED>(simd, sources, weights, edges, from, tile),
+        (3, false) => sum::<S, E, W, 3, false, TILED>(simd, sources, weights, edges, from, tile),
+        (3, true) => sum::<S, E, W, 3, true, TILED>(simd, sources, weights, edges, from, tile),
+        (4, false) => sum::<S, E, W, 4, false, TILED>(simd, sources, weights, edges, from, tile),
+        (4, true) => sum::<S, E, W, 4, true, TILED>(simd, sources, weights, edges, from, tile),
+        (5, false) => sum::<S, E, W, 5, false, TILED>(simd, sources, weights, edges, from, tile),
+        (5, true) => sum::<S, E, W, 5, true, TILED>(simd, sources, weights, edges, from, tile),
+        (6, false) => sum::<S, E, W, 6, false, TILED>(simd, sources, weights, edges, from, tile),
+        (6, true) => sum::<S, E, W, 6, true, TILED>(simd, sources, weights, edges, from, tile),
+        (7, false) => sum::<S, E, W, 7, false, TILED>(simd, sources, weights, edges, from, tile),
+        (7, true) => sum::<S, E, W, 7, true, TILED>(simd, sources, weights, edges, from, tile),
+        _ => sum::<S, E, W, TILE, false, TILED>(simd, sources, weights, edges, from, tile),
     }
 }
 
@@ -207,17 +212,17 @@ fn sum_tile<S: Simd, W: Weights, const TILED: bool>(
 /// That one overlaps the vector before it. If there is none, it reaches into the next source, which is left out of the
 /// result.
 #[inline(always)]
-fn sum<S: Simd, W: Weights, const FULL: usize, const TAIL: bool, const TILED: bool>(
+fn sum<S: Simd, E: Element, W: Weights, const FULL: usize, const TAIL: bool, const TILED: bool>(
     simd: S,
-    sources: Sources<'_>,
+    sources: Sources<'_, E>,
     weights: W,
     edges: Range<usize>,
     from: (usize, bool),
     tile: &mut [f32],
 ) -> Option<()> {
     let (len, (first, fresh)) = (tile.len(), from);
-    let lines = const { (FULL * S::F32_LANES).div_ceil(LINE) + TAIL as usize };
-    let back = len.checked_sub(S::F32_LANES);
+    let lines = const { (FULL * S::F32_LANES).div_ceil(E::LINE) + TAIL as usize };
+    let back = if FULL > 0 { Some(len.checked_sub(S::F32_LANES)?) } else { len.checked_sub(S::F32_LANES) };
     let (mut head, mut last) = ([simd.splat_f32s(0.0); FULL], [simd.splat_f32s(0.0)]);
     if !fresh {
         head = *S::as_simd_f32s(tile).0.first_chunk()?;
@@ -229,20 +234,20 @@ fn sum<S: Simd, W: Weights, const FULL: usize, const TAIL: bool, const TILED: bo
     let (offset, straddle) = (first, sources.straddle());
     let indices = sources.block.indices;
     let later = sources.later(&edges, lines);
-    let (mut here, mut ahead) = (Cursor::<TILED>::new(sources), Cursor::<TILED>::new(sources));
+    let (mut here, mut ahead) = (Cursor::<E, TILED>::new(sources), Cursor::<E, TILED>::new(sources));
     for (i, &u) in indices.get(edges.clone())?.iter().enumerate() {
         if let Some(&u) = later.get(i) {
             ahead.prefetch(u, offset, lines, len, straddle);
         }
         let (edge, x) = (edges.start + i, here.from(u, offset)?);
         let all = if TAIL { x.get(..len)? } else { x.get(..FULL * S::F32_LANES)? };
-        weights.accumulate(simd, edge, &mut head, S::as_simd_f32s(all).0.first_chunk::<FULL>()?);
+        weights.accumulate(simd, edge, &mut head, &E::vectors::<S, FULL>(simd, all)?);
         if TAIL {
-            let vector = match S::as_simd_f32s(x.get(back.unwrap_or(0)..)?).0.first() {
-                Some(&vector) => vector,
-                None => simd.partial_load_f32s(all),
+            let vector = match back {
+                Some(back) => E::vectors::<S, 1>(simd, all.get(back..)?)?,
+                None => E::vectors::<S, 1>(simd, x).unwrap_or_else(|| [E::part_of_vector(simd, all)]),
             };
-            weights.accumulate(simd, edge, &mut last, &[vector]);
+            weights.accumulate(simd, edge, &mut last, &vector);
         }
     }
     if TAIL {

@@ -3,16 +3,21 @@
 //! A step computes the same as its own kernel, cell by cell, with the same roundings in the same order. So a chain of
 //! kernels and one kernel with steps give the same bits.
 
+use std::ops::Range;
+
+use half::bf16;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::dropout::{Mask, drop_in_place, drop_rows};
+use super::element::{Element, read, write};
 use super::exp::exp;
 use super::parallel::for_rows;
-use super::slots::{Matrix, Open};
+use super::slots::{Open, Vector};
 use crate::error::{Result, check_shape};
 use crate::op::call::{Call, Mat};
 use crate::op::{Dim, RowStep};
 use crate::random::DropoutKey;
+use crate::storage_type::StorageType;
 use crate::view::{MatMut, MatView};
 
 /// Elements that all steps process before the next group. With as many elements of an operand, they fit the first-level
@@ -25,15 +30,44 @@ pub struct RowWork<'a> {
     /// The step.
     pub step: RowStep,
     /// The step's operand, row by row; empty for a dropout and for a step without an operand.
-    pub beside: &'a [f32],
+    pub beside: Numbers<'a>,
     /// The key and the epoch of a dropout.
     pub draws: Option<(DropoutKey, u64)>,
+}
+
+/// Numbers as they are stored.
+#[derive(Clone, Copy, Debug)]
+pub enum Numbers<'a> {
+    /// IEEE single precision.
+    F32(&'a [f32]),
+    /// bfloat16.
+    Bf16(&'a [bf16]),
+}
+
+impl<'a> Numbers<'a> {
+    fn len(&self) -> usize {
+        match self {
+            Self::F32(numbers) => numbers.len(),
+            Self::Bf16(numbers) => numbers.len(),
+        }
+    }
+
+    /// Returns some of the numbers as f32: themselves, or widened into `room`.
+    fn read<'b>(self, range: Range<usize>, room: &'b mut Vec<f32>) -> &'b [f32]
+    where
+        'a: 'b,
+    {
+        match self {
+            Self::F32(numbers) => &numbers[range],
+            Self::Bf16(numbers) => read(&numbers[range], room),
+        }
+    }
 }
 
 impl<'a> RowWork<'a> {
     /// Creates a step that is not a dropout.
     pub fn new(step: RowStep, beside: &'a [f32]) -> Self {
-        Self { step, beside, draws: None }
+        Self { step, beside: Numbers::F32(beside), draws: None }
     }
 }
 
@@ -62,9 +96,9 @@ impl<'a> Steps<'a> {
         Ok(Self { steps: steps.iter().map(check).collect::<Result<_>>()?, n, d })
     }
 
-    /// Returns how many rows to process together; all rows if there are no steps.
-    pub(super) fn group(&self) -> usize {
-        if self.steps.is_empty() { self.n.max(1) } else { (GROUP / self.d.max(1)).max(1) }
+    /// Returns how many rows to process together; all rows if nothing is done to them after they are made.
+    pub(super) fn group<E: Element>(&self) -> usize {
+        if self.steps.is_empty() && !E::ROUNDS { self.n.max(1) } else { (GROUP / self.d.max(1)).max(1) }
     }
 
     /// Applies all steps, one after the other, to rows of which the first is row `first`.
@@ -72,7 +106,22 @@ impl<'a> Steps<'a> {
         self.apply_from(None, first, rows);
     }
 
-    /// Does the same, but the first step reads the rows of `x`, if given.
+    /// Applies all steps to rows of `x`, of which the first is row `first`, and stores the results.
+    fn apply_to<E: Element>(&self, x: &[E], first: usize, rows: &mut [E]) {
+        if let (Some(x), Some(rows)) = (E::as_f32(x), E::as_f32_mut(rows)) {
+            return self.apply_from(Some(x), first, rows);
+        }
+        let (group, mut room) = (self.group::<E>(), Vec::new());
+        let groups = rows.chunks_mut((group * self.d).max(1)).zip(x.chunks((group * self.d).max(1)));
+        for (i, (rows, x)) in groups.enumerate() {
+            write(rows, &mut room, |rows| {
+                E::widen(x, rows);
+                self.apply(first + i * group, rows);
+            });
+        }
+    }
+
+    /// Does the same as [`Steps::apply`], but the first step reads the rows of `x`, if given.
     fn apply_from(&self, x: Option<&[f32]>, first: usize, rows: &mut [f32]) {
         let d = self.d;
         if let (true, Some(x)) = (self.steps.is_empty(), x) {
@@ -82,20 +131,31 @@ impl<'a> Steps<'a> {
             return;
         }
         // A single step reads each row only once, so groups are not needed.
-        let group = if self.steps.len() > 1 { self.group() } else { (rows.len() / d).max(1) };
+        let widens = self.steps.iter().any(|(work, _)| matches!(work.beside, Numbers::Bf16(_)));
+        let group = if self.steps.len() > 1 || widens { self.group::<f32>() } else { (rows.len() / d).max(1) };
+        let mut room = Vec::new();
         for (i, rows) in rows.chunks_mut(group * d).enumerate() {
             let mut x = x.map(|x| &x[i * group * d..][..rows.len()]);
             for (work, mask) in &self.steps {
                 let (x, first) = (x.take(), first + i * group);
-                Arch::new().dispatch(Apply { work: *work, mask: *mask, first, d, x, rows });
+                // The part of the operand that belongs to these rows.
+                let part = match work.step.record().inputs.get(1).map(|operand| [operand.rows, operand.cols]) {
+                    Some([Dim::N, Dim::Just(1)]) => first..first + rows.len() / d,
+                    Some([Dim::N, _]) => first * d..first * d + rows.len(),
+                    _ => 0..work.beside.len(),
+                };
+                let beside = work.beside.read(part, &mut room);
+                Arch::new().dispatch(Apply { step: work.step, beside, mask: *mask, first, d, x, rows });
             }
         }
     }
 }
 
 /// One step on a few rows: from `x` to `rows`, or in place.
-struct Apply<'a, 'b> {
-    work: RowWork<'a>,
+struct Apply<'b> {
+    step: RowStep,
+    /// The operand of these rows.
+    beside: &'b [f32],
     mask: Option<Mask>,
     first: usize,
     d: usize,
@@ -103,16 +163,15 @@ struct Apply<'a, 'b> {
     rows: &'b mut [f32],
 }
 
-impl WithSimd for Apply<'_, '_> {
+impl WithSimd for Apply<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) {
-        let Self { work, mask, first, d, x, rows } = self;
-        let beside = work.beside;
-        match work.step {
+        let Self { step, beside, mask, first, d, x, rows } = self;
+        match step {
             RowStep::Scale => {
-                for ((x, row), &scale) in rows_of(x, rows, d).zip(&beside[first..]) {
+                for ((x, row), &scale) in rows_of(x, rows, d).zip(beside) {
                     each(x, row, |x| scale * x);
                 }
             }
@@ -121,20 +180,20 @@ impl WithSimd for Apply<'_, '_> {
                     each_with(x, row, beside, |x, bias| x + bias);
                 }
             }
-            RowStep::Add => each_with(x, rows, &beside[first * d..], |x, b| x + b),
+            RowStep::Add => each_with(x, rows, beside, |x, b| x + b),
             RowStep::Relu => each(x, rows, |x| if x <= 0.0 { 0.0 } else { x }),
             RowStep::ReluGrad => {
-                each_with(x, rows, &beside[first * d..], |grad, y| if y > 0.0 { grad } else { 0.0 });
+                each_with(x, rows, beside, |grad, y| if y > 0.0 { grad } else { 0.0 });
             }
             RowStep::Elu { alpha } => each(x, rows, |x| elu(alpha, x)),
             RowStep::EluGrad { alpha } => {
                 let dx = |grad, y| if y > 0.0 { grad } else { grad * (y + alpha) };
-                each_with(x, rows, &beside[first * d..], dx);
+                each_with(x, rows, beside, dx);
             }
             RowStep::LeakyRelu { slope } => each(x, rows, |x| if x > 0.0 { x } else { slope * x }),
             RowStep::LeakyReluGrad { slope } => {
                 let dx = |grad, y| if y > 0.0 { grad } else { slope * grad };
-                each_with(x, rows, &beside[first * d..], dx);
+                each_with(x, rows, beside, dx);
             }
             RowStep::Multiply { by } => each(x, rows, |x| by * x),
             RowStep::Dropout { .. } => {
@@ -200,19 +259,29 @@ pub fn rows_then(x: MatView<'_>, steps: &[RowWork<'_>], out: MatMut<'_>) -> Resu
     chain("rows", x, steps, out)
 }
 
-pub(super) fn chain(call: &'static str, x: MatView<'_>, steps: &[RowWork<'_>], mut out: MatMut<'_>) -> Result<()> {
+fn chain<E: Element>(
+    call: &'static str,
+    x: MatView<'_, E>,
+    steps: &[RowWork<'_>],
+    mut out: MatMut<'_, E>,
+) -> Result<()> {
     let (n, d) = (x.rows(), x.cols());
     check_shape(call, "out", [n, d], [out.rows(), out.cols()])?;
     let steps = Steps::new(call, steps, n, d)?;
-    for_rows(out.data(), d, |first, out| steps.apply_from(Some(&x.data()[first * d..][..out.len()]), first, out));
+    for_rows(out.data(), d, |first, out| steps.apply_to(&x.data()[first * d..][..out.len()], first, out));
     Ok(())
 }
 
 /// A step whose operand is locked for reading.
 pub(super) struct OpenStep {
     step: RowStep,
-    beside: Option<Matrix>,
+    beside: Option<OpenNumbers>,
     draws: Option<(DropoutKey, u64)>,
+}
+
+enum OpenNumbers {
+    F32(Vector<f32>),
+    Bf16(Vector<bf16>),
 }
 
 impl OpenStep {
@@ -222,7 +291,13 @@ impl OpenStep {
                 let draws = Some((call.dropout_key(rate, salt, first_column), slots.clock(clock)?[0]));
                 Ok(Self { step, beside: None, draws })
             }
-            _ => Ok(Self { step, beside: beside.map(|mat| slots.mat(mat)).transpose()?, draws: None }),
+            _ => {
+                let open = |mat: Mat| match mat.float() {
+                    StorageType::F32 => slots.numbers(mat).map(OpenNumbers::F32),
+                    StorageType::Bf16 => slots.numbers(mat).map(OpenNumbers::Bf16),
+                };
+                Ok(Self { step, beside: beside.map(open).transpose()?, draws: None })
+            }
         }
     }
 
@@ -232,16 +307,30 @@ impl OpenStep {
     }
 
     pub(super) fn work(&self) -> RowWork<'_> {
-        let beside = self.beside.as_ref().map_or(&[][..], |beside| beside.view().data());
+        let beside = match &self.beside {
+            Some(OpenNumbers::F32(numbers)) => Numbers::F32(numbers.view()),
+            Some(OpenNumbers::Bf16(numbers)) => Numbers::Bf16(numbers.view()),
+            None => Numbers::F32(&[]),
+        };
         RowWork { step: self.step, beside, draws: self.draws }
     }
 }
 
 /// Runs a step, or a chain of steps.
 pub(super) fn launch(slots: &Open<'_>, first: RowStep, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
-    let x = slots.mat(call.inputs[0])?;
+    match call.out().float() {
+        StorageType::F32 => launch_as::<f32>(slots, first, call, steps),
+        StorageType::Bf16 => launch_as::<bf16>(slots, first, call, steps),
+    }
+}
+
+/// Does [`launch`] for rows of type `E`.
+fn launch_as<E: Element>(slots: &Open<'_>, first: RowStep, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
+    let (x_mat, out_mat) = (call.inputs[0], call.out());
+    let x = slots.numbers::<E>(x_mat)?;
     let first = OpenStep::new(slots, call, first, call.head_inputs().get(1).copied())?;
-    chain(call.name_of_head(), x.view(), &[&[first.work()], steps].concat(), slots.mat_mut(call.out())?.view())
+    let mut out = slots.numbers_mut::<E>(out_mat)?;
+    chain(call.name_of_head(), x.matrix(x_mat), &[&[first.work()], steps].concat(), out.matrix(out_mat))
 }
 
 /// Returns the bytes that an elementwise kernel with `inputs` matrices of `n` rows and `d` columns reads and writes.
@@ -260,5 +349,5 @@ pub fn elementwise_bytes(inputs: u64, n: u64, d: u64) -> u64 {
 /// [`Error::Shape`](crate::Error::Shape), [`Error::Argument`](crate::Error::Argument); `out` is then untouched.
 pub fn dropout(x: MatView<'_>, key: DropoutKey, epoch: u64, out: MatMut<'_>) -> Result<()> {
     let step = RowStep::Dropout { rate: key.rate, salt: key.op, first_column: key.first_column };
-    chain("dropout", x, &[RowWork { step, beside: &[], draws: Some((key, epoch)) }], out)
+    chain("dropout", x, &[RowWork { step, beside: Numbers::F32(&[]), draws: Some((key, epoch)) }], out)
 }

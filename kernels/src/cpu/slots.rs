@@ -375,7 +375,7 @@ impl Open<'_> {
         self.block(call.block.expect("an operation over a block is bound to one"))
     }
 
-    /// Locks a matrix for reading. A bf16 matrix is widened into a copy.
+    /// Locks a matrix for reading. A bf16 matrix is widened into a copy; kernels over many rows read it as it is stored.
     pub(super) fn mat(&self, mat: Mat) -> Result<Matrix> {
         let values = match mat.float() {
             StorageType::F32 => Values::AsStored(self.vec(mat.slot, self.check_mat::<f32>(mat)?)?),
@@ -437,6 +437,11 @@ impl<T: Pod> Vector<T> {
     pub(super) fn view(&self) -> &[T] {
         &self.contents.bytes()[..self.len]
     }
+
+    /// Returns the elements as the matrix that they were opened as.
+    pub(super) fn matrix(&self, mat: Mat) -> MatView<'_, T> {
+        MatView::new(self.view(), mat.rows, mat.cols).expect("the length was checked when it was opened")
+    }
 }
 
 /// Elements locked for writing.
@@ -450,6 +455,11 @@ pub(super) struct VectorMut<T> {
 impl<T: Pod> VectorMut<T> {
     pub(super) fn view(&mut self) -> &mut [T] {
         &mut self.contents.bytes_mut()[..self.len]
+    }
+
+    /// Returns the elements as the matrix that they were opened as.
+    pub(super) fn matrix(&mut self, mat: Mat) -> MatMut<'_, T> {
+        MatMut::new(self.view(), mat.rows, mat.cols).expect("the length was checked when it was opened")
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::element::Element;
 use super::prefetch::prefetch;
 use crate::error::{Error, Result, check_shape};
 use crate::view::{BlockView, MatView};
@@ -15,7 +16,7 @@ pub(super) const CALL: &str = "gather";
 /// Vector registers per column tile.
 pub(super) const TILE: usize = 8;
 
-/// Floats per cache line.
+/// Sources of edges per cache line.
 pub(super) const LINE: usize = 16;
 
 /// Returns how many edges ahead source rows are prefetched when a tile spans `lines` cache lines: as many as 64 lines
@@ -35,28 +36,28 @@ const fn far_ahead(lines: usize) -> usize {
     if lines <= 4 { 64 } else { 16 }
 }
 
-/// Floats of sources that fit the last-level cache.
-const FAR: usize = 1 << 22;
+/// Bytes of sources that fit the last-level cache.
+const FAR: usize = 16 << 20;
 
-/// Floats of sources that fit a second-level cache, and need no prefetch.
-const NEAR: usize = 1 << 18;
+/// Bytes of sources that fit a second-level cache, and need no prefetch.
+const NEAR: usize = 1 << 20;
 
 /// The source rows of a gather.
 #[derive(Clone, Copy)]
-pub(super) struct Sources<'a> {
+pub(super) struct Sources<'a, E> {
     pub(super) block: BlockView<'a>,
     /// The sources at hand, if they are in one matrix.
-    pub(super) own: &'a [f32],
+    pub(super) own: &'a [E],
     /// The sources at hand, if they are in several matrices.
-    pub(super) tiles: Option<&'a Tiles<'a>>,
+    pub(super) tiles: Option<&'a Tiles<'a, E>>,
     pub(super) d: usize,
 }
 
 /// Consecutive sources in several matrices.
-pub(super) struct Tiles<'a> {
-    tiles: Vec<Tile<'a>>,
+pub(super) struct Tiles<'a, E> {
+    tiles: Vec<Tile<'a, E>>,
     /// For each range of `1 << shift` sources, the matrix of the first of them.
-    at: Vec<Tile<'a>>,
+    at: Vec<Tile<'a, E>>,
     shift: u32,
     cells: usize,
     straddle: bool,
@@ -64,8 +65,8 @@ pub(super) struct Tiles<'a> {
 
 /// One of the matrices.
 #[derive(Clone, Copy)]
-struct Tile<'a> {
-    cells: &'a [f32],
+struct Tile<'a, E> {
+    cells: &'a [E],
     /// Index of its first source.
     first: usize,
     /// Index after its last source.
@@ -74,29 +75,29 @@ struct Tile<'a> {
 
 /// Finds the sources of a row. In a row they ascend, so most are in the same matrix as the one before. `TILED` says whether
 /// there are several matrices.
-pub(super) struct Cursor<'a, const TILED: bool> {
-    sources: Sources<'a>,
-    cells: &'a [f32],
+pub(super) struct Cursor<'a, E, const TILED: bool> {
+    sources: Sources<'a, E>,
+    cells: &'a [E],
     /// The first source of the matrix, and its number of sources.
     first: usize,
     rows: usize,
 }
 
-impl<'a, const TILED: bool> Cursor<'a, TILED> {
-    pub(super) fn new(sources: Sources<'a>) -> Self {
+impl<'a, E: Element, const TILED: bool> Cursor<'a, E, TILED> {
+    pub(super) fn new(sources: Sources<'a, E>) -> Self {
         Self { sources, cells: sources.own, first: 0, rows: 0 }
     }
 
     /// Returns the columns of source `u` from this offset on.
     #[inline(always)]
-    pub(super) fn from(&mut self, u: u32, offset: usize) -> Option<&'a [f32]> {
+    pub(super) fn from(&mut self, u: u32, offset: usize) -> Option<&'a [E]> {
         let (cells, start) = self.place(u, offset)?;
         cells.get(start..)
     }
 
     /// Returns the matrix with source `u`, and the index of the source's columns from this offset on.
     #[inline(always)]
-    fn place(&mut self, u: u32, offset: usize) -> Option<(&'a [f32], usize)> {
+    fn place(&mut self, u: u32, offset: usize) -> Option<(&'a [E], usize)> {
         let d = self.sources.d;
         if !TILED {
             return Some((self.cells, u as usize * d + offset));
@@ -115,7 +116,7 @@ impl<'a, const TILED: bool> Cursor<'a, TILED> {
         // A prefetch may use any address.
         let Some((from, start)) = self.place(u, offset) else { return };
         for line in 0..lines {
-            prefetch(from, start.wrapping_add(line * LINE));
+            prefetch(from, start.wrapping_add(line * E::LINE));
         }
         if straddle {
             prefetch(from, start.wrapping_add(len - 1));
@@ -126,15 +127,15 @@ impl<'a, const TILED: bool> Cursor<'a, TILED> {
 /// Most ranges of sources for which the matrix is stored. They fit a first-level cache beside the rows.
 const RANGES: usize = 1 << 8;
 
-impl<'a> Tiles<'a> {
+impl<'a, E: Element> Tiles<'a, E> {
     /// Joins matrices of `d` columns, which all have rows.
-    pub(super) fn new(tiles: &[&'a [f32]], d: usize) -> Self {
-        let place = |first: &mut usize, cells: &&'a [f32]| {
+    pub(super) fn new(tiles: &[&'a [E]], d: usize) -> Self {
+        let place = |first: &mut usize, cells: &&'a [E]| {
             let tile = Tile { cells, first: *first, end: *first + cells.len() / d };
             *first = tile.end;
             Some(tile)
         };
-        let placed: Vec<Tile<'_>> = tiles.iter().scan(0, place).collect();
+        let placed: Vec<Tile<'_, E>> = tiles.iter().scan(0, place).collect();
         let all = placed.last().map_or(0, |tile| tile.end);
         let shift = (all / RANGES).checked_ilog2().map_or(0, |log| log + 1);
         let tile_of = |range: usize| placed.iter().find(|tile| range << shift < tile.end).copied();
@@ -146,21 +147,21 @@ impl<'a> Tiles<'a> {
 
     /// Returns the matrix of the source at `place`.
     #[inline(always)]
-    fn find(&self, place: usize) -> Option<&Tile<'a>> {
+    fn find(&self, place: usize) -> Option<&Tile<'a, E>> {
         let tile = self.at.get(place >> self.shift)?;
         if place < tile.end { Some(tile) } else { self.search(place) }
     }
 
     /// Does [`Tiles::find`] for a source that is not in the first matrix of its range.
     #[cold]
-    fn search(&self, place: usize) -> Option<&Tile<'a>> {
+    fn search(&self, place: usize) -> Option<&Tile<'a, E>> {
         self.tiles.get(self.tiles.partition_point(|tile| tile.end <= place))
     }
 }
 
-/// Whether rows of `d` floats may start inside a cache line.
-fn straddles(cells: &[f32], d: usize) -> bool {
-    !d.is_multiple_of(LINE) || !(cells.as_ptr() as usize).is_multiple_of(4 * LINE)
+/// Whether rows of `d` numbers may start inside a cache line.
+fn straddles<E: Element>(cells: &[E], d: usize) -> bool {
+    !d.is_multiple_of(E::LINE) || !(cells.as_ptr() as usize).is_multiple_of(E::LINE * size_of::<E>())
 }
 
 /// The edges of each row that a pass covers.
@@ -184,7 +185,7 @@ impl Cuts<'_> {
     }
 }
 
-impl<'a> Sources<'a> {
+impl<'a, E: Element> Sources<'a, E> {
     /// Returns the edges whose sources are to be prefetched while `edges` are summed, `lines` cache lines each. They
     /// start a few steps ahead and go on into the next rows.
     #[inline(always)]
@@ -196,10 +197,10 @@ impl<'a> Sources<'a> {
     /// Prefetches `columns` columns of the sources of the first edges from `edge` on, which no row before prefetches.
     #[inline(always)]
     pub(super) fn begin<const TILED: bool>(&self, edge: usize, columns: usize) {
-        let len = columns.min(TILE * LINE);
-        let lines = len.div_ceil(LINE);
+        let len = columns.min(TILE * E::LINE);
+        let lines = len.div_ceil(E::LINE);
         let steps = self.steps_ahead(lines).unwrap_or(0);
-        let mut cursor = Cursor::<TILED>::new(*self);
+        let mut cursor = Cursor::<E, TILED>::new(*self);
         for &u in self.block.indices.get(edge..).unwrap_or(&[]).iter().take(steps) {
             cursor.prefetch(u, 0, lines, len, self.straddle());
         }
@@ -217,9 +218,9 @@ impl<'a> Sources<'a> {
     /// Returns how many edges ahead sources of `lines` cache lines are prefetched; `None` if they need no prefetch.
     #[inline(always)]
     fn steps_ahead(&self, lines: usize) -> Option<usize> {
-        let cells = self.cells();
-        let steps = if cells <= FAR { ahead(lines) } else { far_ahead(lines) };
-        (cells > NEAR).then_some(steps)
+        let bytes = self.cells() * size_of::<E>();
+        let steps = if bytes <= FAR { ahead(lines) } else { far_ahead(lines) };
+        (bytes > NEAR).then_some(steps)
     }
 
     /// Whether rows may start inside a cache line.
@@ -230,8 +231,8 @@ impl<'a> Sources<'a> {
 
 /// One pass: some columns of some sources.
 #[derive(Clone)]
-pub(super) struct Pass<'a> {
-    pub(super) sources: Sources<'a>,
+pub(super) struct Pass<'a, E> {
+    pub(super) sources: Sources<'a, E>,
     pub(super) cuts: Cuts<'a>,
     pub(super) weights: Option<&'a [f32]>,
     pub(super) columns: Range<usize>,

@@ -156,7 +156,7 @@ impl Operands<'_> {
         let log_sums = split_at_ends(log_sum, ranges.iter().map(|range| range.end * heads));
         let tasks = ranges.into_iter().zip(outs.into_iter().zip(log_sums));
         try_for_each(tasks, |(rows, (out, log_sum))| {
-            let group = steps.group();
+            let group = steps.group::<f32>();
             for first in rows.clone().step_by(group) {
                 let rows_of_group = first..(first + group).min(rows.end);
                 let at = |cols: usize| (first - rows.start) * cols..(rows_of_group.end - rows.start) * cols;
