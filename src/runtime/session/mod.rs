@@ -517,7 +517,8 @@ impl Session {
         let mut rows = Vec::new();
         for part in self.runtime.own_parts() {
             for &tile in tiles {
-                rows.extend(self.runtime.read::<T>(part, tile)?);
+                let some = self.runtime.read(part, tile)?;
+                if rows.is_empty() { rows = some } else { rows.extend_from_slice(&some) }
             }
         }
         if self.ranks.count() == 1 {
