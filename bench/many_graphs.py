@@ -61,6 +61,8 @@ class DglModel(torch.nn.Module):
 def dgl_name(model, name):
     if model == "gcn":
         return name.replace("lin.weight", "weight")
+    if name.endswith("lin_l.bias"):
+        return name.replace("lin_l.bias", "fc_self.bias")
     return name.replace("lin_l", "fc_neigh").replace("lin_r", "fc_self")
 
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use half::bf16;
 use lapidary_kernels::memory::AlignedBytes;
 use lapidary_kernels::storage_type::round;
-use lapidary_kernels::{HostSlot, Shared, Slot, StorageType};
+use lapidary_kernels::{HostSlot, Slot, StorageType};
 use ndarray::{Array2, ArrayView2};
 use rayon::prelude::*;
 
@@ -393,13 +393,18 @@ fn feature_rows(
 
 /// Returns rows of a matrix as they are stored on a device.
 fn stored(all: &Array2<f32>, rows: &[u32], is_rounded: bool) -> Gathered<HostSlot> {
-    let cells: Vec<f32> = rows.iter().flat_map(|&v| all.row(v as usize).to_vec()).collect();
-    if !is_rounded {
-        return Ok(HostSlot::constant(&Shared::from(cells)));
+    let (cells, width) = (all.as_slice().expect("it is row-major"), all.ncols());
+    let row = |v: u32| &cells[v as usize * width..][..width];
+    let size = if is_rounded { size_of::<bf16>() } else { size_of::<f32>() };
+    let mut some = AlignedBytes::zeroed(rows.len() * width * size)?;
+    if is_rounded {
+        let to = some.as_mut_slice::<bf16>().par_chunks_mut(width);
+        to.zip(rows).for_each(|(to, &v)| round(row(v), to));
+    } else {
+        let to = some.as_mut_slice::<f32>().par_chunks_mut(width);
+        to.zip(rows).for_each(|(to, &v)| to.copy_from_slice(row(v)));
     }
-    let mut narrow = AlignedBytes::zeroed(cells.len() * size_of::<bf16>())?;
-    round(&cells, narrow.as_mut_slice());
-    Ok(HostSlot::Constant(narrow.into()))
+    Ok(HostSlot::Constant(some.into()))
 }
 
 fn sort_unique(vertices: &mut Vec<u32>) {

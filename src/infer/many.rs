@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::panic::resume_unwind;
 use std::time::Instant;
 
 use ndarray::{Array2, s};
@@ -13,7 +14,7 @@ use crate::bind::{label_kind, watched};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::model::LabelKind;
-use crate::runtime::{Plans, Runs};
+use crate::runtime::{Plans, RunOptions, Runs};
 
 /// A batch takes graphs until it has so many vertices and edges. A larger one leaves the caches; a smaller one spends more of
 /// its time on its preparation.
@@ -44,8 +45,8 @@ pub struct Predictions<'a, I> {
     ready: VecDeque<GraphPrediction>,
     /// The error after them, if there is one.
     failed: Option<Error>,
-    /// Plans of the last batch.
-    plans: Option<Plans>,
+    /// For each of the batches that run side by side, the plans of an earlier one.
+    plans: Vec<Option<Plans>>,
     /// The counts of the predictions that were taken, by the kind of label.
     counts: BTreeMap<LabelKind, Counts>,
     batches: u64,
@@ -62,8 +63,8 @@ impl<I> fmt::Debug for Predictions<'_, I> {
 
 impl Predictor {
     /// Predicts for many graphs, in their order. Small graphs run together: side by side in one pass, with no edge between
-    /// them. So a graph of a few thousand vertices takes little more than its kernels. Graphs are taken from `data` as they
-    /// are needed, so only one batch is in memory. Logits agree with those of [`Predictor::predict`] up to rounding.
+    /// them. On the CPU, each core has a batch of its own. Graphs are taken from `data` as they are needed, so only one batch
+    /// for each core is in memory. Logits agree with those of [`Predictor::predict`] up to rounding.
     ///
     /// ```
     /// use lapidary::{Dataset, Model, Trainer};
@@ -89,7 +90,7 @@ impl Predictor {
             next: None,
             ready: VecDeque::new(),
             failed: None,
-            plans: None,
+            plans: Vec::new(),
             counts: BTreeMap::new(),
             batches: 0,
             seconds: 0.0,
@@ -117,8 +118,12 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
     /// Returns the graphs of the next batch; none at the end of the data. An error of the data comes after the batch.
     fn take_batch(&mut self) -> Vec<Dataset> {
         // A learned embedding has rows for the vertices of one graph.
-        let most = if self.predictor.embedding().is_some() { 0 } else { BATCH_SIZE };
-        let (mut batch, mut size, mut norm) = (Vec::<Dataset>::new(), 0, None);
+        let most = if self.predictor.embedding().is_some() {
+            0
+        } else {
+            std::env::var("BS").ok().and_then(|s| s.parse().ok()).unwrap_or(BATCH_SIZE)
+        };
+        let (mut batch, mut total, mut norm) = (Vec::<Dataset>::new(), 0, None);
         while let Some(data) = self.next.take().map(Ok).or_else(|| self.data.as_mut()?.next()) {
             match data {
                 Err(error) => {
@@ -126,11 +131,11 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
                     break;
                 }
                 Ok(data) => {
-                    size += data.graph().vertex_count() + data.graph().edge_count();
+                    total += size(&data);
                     // The normalisation must be that of each graph alone.
                     let own = self.predictor.feature_norm.unwrap_or_else(|| data.default_feature_norm());
                     let beside = |first: &Dataset| data.check_beside(first).is_ok() && norm == Some(own);
-                    let fits = batch.first().is_none_or(|first| size <= most && beside(first));
+                    let fits = batch.first().is_none_or(|first| total <= most && beside(first));
                     norm = Some(own);
                     if !fits {
                         self.next = Some(data);
@@ -143,31 +148,79 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
         batch
     }
 
-    /// Runs a batch.
-    fn run(&mut self, batch: Vec<Dataset>) -> Result<()> {
-        let start = Instant::now();
+    /// Returns the next batches: those that run side by side, or one.
+    fn take_batches(&mut self) -> Vec<Vec<Dataset>> {
+        let RunOptions { devices, device_memory, ranks, .. } = &self.predictor.options;
+        let lanes = devices.lanes();
+        // A limit of memory is for all of them together.
+        let is_single = lanes == 1 || ranks.count() > 1 || device_memory.is_some();
+        let mut batches = Vec::new();
+        while batches.len() < lanes && self.failed.is_none() {
+            let batch = self.take_batch();
+            match &batch[..] {
+                [] => break,
+                // A large graph has all cores.
+                [large] if size(large) > BATCH_SIZE && !batches.is_empty() => {
+                    self.next = Some(large.clone());
+                    break;
+                }
+                [large] if size(large) > BATCH_SIZE || is_single => return vec![batch],
+                _ => batches.push(batch),
+            }
+        }
+        batches
+    }
+
+    /// Runs batches side by side.
+    fn run(&mut self, batches: Vec<Vec<Dataset>>) -> Result<()> {
+        let (start, count) = (Instant::now(), batches.len());
+        self.plans.resize_with(count.max(self.plans.len()), || None);
+        let done: Vec<Result<Vec<GraphPrediction>>> = match count {
+            1 => batches.into_iter().map(|batch| self.predictor.run_batch(batch, &mut self.plans[0])).collect(),
+            _ => {
+                let options = &self.predictor.options;
+                let options = RunOptions { devices: options.devices.one_thread(), ..options.clone() };
+                let alone = self.predictor.clone().options(options);
+                std::thread::scope(|scope| {
+                    let run = |(batch, plans)| scope.spawn(|| alone.run_batch(batch, plans));
+                    let lanes: Vec<_> = batches.into_iter().zip(&mut self.plans).map(run).collect();
+                    lanes.into_iter().map(|lane| lane.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+                })
+            }
+        };
+        self.batches += count as u64;
+        self.seconds += start.elapsed().as_secs_f64();
+        done.into_iter().try_for_each(|predictions| Ok(self.ready.extend(predictions?)))
+    }
+}
+
+/// Returns the number of vertices and edges.
+fn size(data: &Dataset) -> usize {
+    data.graph().vertex_count() + data.graph().edge_count()
+}
+
+impl Predictor {
+    /// Runs a batch. `plans` are those of an earlier batch, and are replaced.
+    fn run_batch(&self, batch: Vec<Dataset>, plans: &mut Option<Plans>) -> Result<Vec<GraphPrediction>> {
         let joined = Dataset::joined(&batch)?;
-        let Predictor { options, .. } = self.predictor;
-        let prediction = options.ranks.telling(watched(&joined, || {
-            let pass = Pass::new(self.predictor, &joined, Runs::Once)?;
-            let mut session = pass.open(self.predictor, self.plans.as_ref())?;
-            let prediction = pass.run(self.predictor, &mut session, start)?;
-            self.plans = Some(session.into_plans());
+        let prediction = self.options.ranks.telling(watched(&joined, || {
+            let pass = Pass::new(self, &joined, Runs::Once)?;
+            let mut session = pass.open(self, plans.as_ref())?;
+            let prediction = pass.run(self, &mut session, Instant::now())?;
+            *plans = Some(session.into_plans());
             Ok(prediction)
         }))?;
         let mut first = 0;
-        for data in batch {
+        let own = batch.into_iter().map(|data| {
             let rows = first..first + data.graph().vertex_count();
             first = rows.end;
             let of_graph = |all: &Array2<f32>| all.slice(s![rows.clone(), ..]).to_owned();
             let logits = of_graph(&prediction.logits);
             let outputs = prediction.outputs.iter().map(|(name, all)| (name.clone(), of_graph(all))).collect();
             let counts = Counts::of(&logits, &data);
-            self.ready.push_back(GraphPrediction { accuracy: counts.accuracy(), data, logits, outputs, counts });
-        }
-        self.batches += 1;
-        self.seconds += start.elapsed().as_secs_f64();
-        Ok(())
+            GraphPrediction { accuracy: counts.accuracy(), data, logits, outputs, counts }
+        });
+        Ok(own.collect())
     }
 }
 
@@ -176,9 +229,9 @@ impl<I: Iterator<Item = Result<Dataset>>> Iterator for Predictions<'_, I> {
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.ready.is_empty() && self.failed.is_none() {
-            let batch = self.take_batch();
-            if !batch.is_empty()
-                && let Err(error) = self.run(batch)
+            let batches = self.take_batches();
+            if !batches.is_empty()
+                && let Err(error) = self.run(batches)
             {
                 (self.failed, self.data, self.next) = (Some(error), None, None);
             }

@@ -292,6 +292,20 @@ impl Devices {
         if matches!(self.kind, DeviceKind::Cuda(_)) { self.sharing() } else { self.count as u64 }
     }
 
+    /// Returns how many programs can run side by side, each on [`Devices::one_thread`]: as many as there are cores if the
+    /// device is the CPU, otherwise one.
+    pub(crate) fn lanes(&self) -> usize {
+        match (&self.kind, self.count) {
+            (DeviceKind::Cpu, 1) => self.threads.map_or_else(rayon::current_num_threads, NonZeroUsize::get),
+            _ => 1,
+        }
+    }
+
+    /// Returns the devices with one thread.
+    pub(crate) fn one_thread(&self) -> Self {
+        self.clone().threads(NonZeroUsize::MIN)
+    }
+
     /// Returns the first of the devices alone.
     pub(crate) fn first(&self) -> Self {
         let kind = match &self.kind {
