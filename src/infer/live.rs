@@ -177,7 +177,7 @@ impl Predictor {
             strips: 1,
             instead: &[],
             inputs,
-            parts: vec![0..inputs.graph.vertex_count()],
+            parts: std::iter::once(0..inputs.graph.vertex_count()).collect(),
             main: &[0],
             others: &others,
             repeats: true,

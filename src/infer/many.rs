@@ -190,7 +190,10 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
         };
         self.batches += count as u64;
         self.seconds += start.elapsed().as_secs_f64();
-        done.into_iter().try_for_each(|predictions| Ok(self.ready.extend(predictions?)))
+        for predictions in done {
+            self.ready.extend(predictions?);
+        }
+        Ok(())
     }
 }
 

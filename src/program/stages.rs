@@ -2,6 +2,7 @@
 //! rows of any vertices alone.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use lapidary_kernels::op::TensorType;
 
@@ -95,12 +96,15 @@ fn part(
     for op in ops {
         let mut inputs = Vec::new();
         for old in program.inputs(op) {
-            if !new.contains_key(&old) {
-                let tensor = program.tensor(old);
-                let origin = tensor.origin.clone().unwrap_or_else(|| Origin::Made(numbers[&old]));
-                new.insert(old, some.input(origin, tensor.ty)?);
-            }
-            inputs.push(new[&old]);
+            let input = match new.entry(old) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(place) => {
+                    let tensor = program.tensor(old);
+                    let origin = tensor.origin.clone().unwrap_or_else(|| Origin::Made(numbers[&old]));
+                    *place.insert(some.input(origin, tensor.ty)?)
+                }
+            };
+            inputs.push(input);
         }
         let outputs = some.push(program.op(op).clone(), &inputs)?;
         new.extend(program.op_outputs(op).into_iter().zip(outputs));
