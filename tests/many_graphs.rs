@@ -83,7 +83,14 @@ fn an_error_comes_after_the_predictions_before_it() {
     let good = small(9, false);
     let narrow = Dataset::from_arrays(Arrays::edges(2, &[(0, 1)]).features(Array2::ones((2, 4)))).unwrap();
     let predictor = predictor("gcn", &good);
-    for bad in [Ok(narrow), Dataset::load("not there").map_err(Into::into)] {
+    // A large graph waits while a small one runs.
+    let large =
+        planted(&PlantedOptions { feature_width: 5, classes: 3, vertices: 40_000, ..PlantedOptions::default() });
+    let missing = || Dataset::load("not there").map_err(Into::into);
+    let mut found = predictor.predictions([Ok(good.clone()), Ok(large.unwrap()), missing(), Ok(good.clone())]);
+    assert!(found.next().unwrap().is_ok() && found.next().unwrap().unwrap().logits.nrows() == 40_000);
+    assert!(found.next().unwrap().is_err() && found.next().is_none());
+    for bad in [Ok(narrow), missing()] {
         let graphs = [Ok(good.clone()), Ok(good.clone()), bad, Ok(good.clone())];
         let mut found = predictor.predictions(graphs);
         assert!(found.next().unwrap().is_ok() && found.next().unwrap().is_ok());

@@ -39,8 +39,8 @@ pub struct Predictions<'a, I> {
     predictor: &'a Predictor,
     /// `None` after an error.
     data: Option<I>,
-    /// A graph for which the last batch had no room.
-    next: Option<Dataset>,
+    /// Graphs for which the last batch had no room, in order.
+    waiting: VecDeque<Dataset>,
     /// Predictions that were not taken yet.
     ready: VecDeque<GraphPrediction>,
     /// The error after them, if there is one.
@@ -87,7 +87,7 @@ impl Predictor {
         Predictions {
             predictor: self,
             data: Some(data.into_iter()),
-            next: None,
+            waiting: VecDeque::new(),
             ready: VecDeque::new(),
             failed: None,
             plans: Vec::new(),
@@ -118,13 +118,9 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
     /// Returns the graphs of the next batch; none at the end of the data. An error of the data comes after the batch.
     fn take_batch(&mut self) -> Vec<Dataset> {
         // A learned embedding has rows for the vertices of one graph.
-        let most = if self.predictor.embedding().is_some() {
-            0
-        } else {
-            std::env::var("BS").ok().and_then(|s| s.parse().ok()).unwrap_or(BATCH_SIZE)
-        };
+        let most = if self.predictor.embedding().is_some() { 0 } else { BATCH_SIZE };
         let (mut batch, mut total, mut norm) = (Vec::<Dataset>::new(), 0, None);
-        while let Some(data) = self.next.take().map(Ok).or_else(|| self.data.as_mut()?.next()) {
+        while let Some(data) = self.waiting.pop_front().map(Ok).or_else(|| self.data.as_mut()?.next()) {
             match data {
                 Err(error) => {
                     (self.failed, self.data) = (Some(error), None);
@@ -138,7 +134,7 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
                     let fits = batch.first().is_none_or(|first| total <= most && beside(first));
                     norm = Some(own);
                     if !fits {
-                        self.next = Some(data);
+                        self.waiting.push_front(data);
                         break;
                     }
                     batch.push(data);
@@ -151,20 +147,22 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
     /// Returns the next batches: those that run side by side, or one.
     fn take_batches(&mut self) -> Vec<Vec<Dataset>> {
         let RunOptions { devices, device_memory, ranks, .. } = &self.predictor.options;
-        let lanes = devices.lanes();
         // A limit of memory is for all of them together.
-        let is_single = lanes == 1 || ranks.count() > 1 || device_memory.is_some();
+        let is_single = ranks.count() > 1 || device_memory.is_some();
+        let lanes = if is_single { 1 } else { devices.lanes() };
         let mut batches = Vec::new();
-        while batches.len() < lanes && self.failed.is_none() {
+        while batches.len() < lanes {
             let batch = self.take_batch();
             match &batch[..] {
                 [] => break,
                 // A large graph has all cores.
-                [large] if size(large) > BATCH_SIZE && !batches.is_empty() => {
-                    self.next = Some(large.clone());
+                [large] if size(large) > BATCH_SIZE => {
+                    if batches.is_empty() {
+                        return vec![batch];
+                    }
+                    self.waiting.push_front(large.clone());
                     break;
                 }
-                [large] if size(large) > BATCH_SIZE || is_single => return vec![batch],
                 _ => batches.push(batch),
             }
         }
@@ -231,12 +229,13 @@ impl<I: Iterator<Item = Result<Dataset>>> Iterator for Predictions<'_, I> {
     type Item = Result<GraphPrediction>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.ready.is_empty() && self.failed.is_none() {
+        if self.ready.is_empty() && (self.failed.is_none() || !self.waiting.is_empty()) {
             let batches = self.take_batches();
             if !batches.is_empty()
                 && let Err(error) = self.run(batches)
             {
-                (self.failed, self.data, self.next) = (Some(error), None, None);
+                (self.failed, self.data) = (Some(error), None);
+                self.waiting.clear();
             }
         }
         match self.ready.pop_front() {

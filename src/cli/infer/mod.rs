@@ -51,7 +51,7 @@ pub(super) struct InferArgs {
     #[arg(long, value_name = "DTYPE", hide_possible_values = true)]
     dtype: Option<DtypeArg>,
     /// Write the logits to FILE (.npy), f32 of shape [vertices, classes], in the original order if the vertices of DATA were
-    /// relabelled. With several --data: to a new folder FILE, one file each, named after DATA
+    /// relabelled. With several --data: to a folder FILE, one file each, named after DATA
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print JSON lines instead of tables
