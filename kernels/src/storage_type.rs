@@ -1,6 +1,7 @@
 //! Storage types: how the numbers of a matrix are stored.
 
 use half::bf16;
+use pulp::{Arch, Simd, WithSimd};
 
 use crate::team::for_each;
 
@@ -133,9 +134,7 @@ const CHUNK: usize = 1 << 16;
 /// If the slices differ in length.
 pub fn widen(stored: &[bf16], wide: &mut [f32]) {
     assert_eq!(stored.len(), wide.len());
-    for_each(wide.chunks_mut(CHUNK).zip(stored.chunks(CHUNK)), |(wide, stored)| {
-        wide.iter_mut().zip(stored).for_each(|(wide, stored)| *wide = stored.to_f32());
-    });
+    for_each(wide.chunks_mut(CHUNK).zip(stored.chunks(CHUNK)), |(wide, stored)| widen_here(stored, wide));
 }
 
 /// Rounds each number to nearest, ties to even, and stores it.
@@ -144,9 +143,51 @@ pub fn widen(stored: &[bf16], wide: &mut [f32]) {
 /// If the slices differ in length.
 pub fn round(wide: &[f32], stored: &mut [bf16]) {
     assert_eq!(stored.len(), wide.len());
-    for_each(stored.chunks_mut(CHUNK).zip(wide.chunks(CHUNK)), |(stored, wide)| {
-        stored.iter_mut().zip(wide).for_each(|(stored, &wide)| *stored = rounded(wide));
-    });
+    for_each(stored.chunks_mut(CHUNK).zip(wide.chunks(CHUNK)), |(stored, wide)| round_here(wide, stored));
+}
+
+/// Does [`widen`] on this thread, in vectors.
+pub(crate) fn widen_here(stored: &[bf16], wide: &mut [f32]) {
+    Arch::new().dispatch(Widen { stored, wide });
+}
+
+/// Does [`round`] on this thread, in vectors.
+pub(crate) fn round_here(wide: &[f32], stored: &mut [bf16]) {
+    Arch::new().dispatch(Round { wide, stored });
+}
+
+struct Widen<'a> {
+    stored: &'a [bf16],
+    wide: &'a mut [f32],
+}
+
+impl WithSimd for Widen<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        self.wide.iter_mut().zip(self.stored).for_each(|(wide, &stored)| *wide = widened(stored));
+    }
+}
+
+struct Round<'a> {
+    wide: &'a [f32],
+    stored: &'a mut [bf16],
+}
+
+impl WithSimd for Round<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        self.stored.iter_mut().zip(self.wide).for_each(|(stored, &wide)| *stored = rounded(wide));
+    }
+}
+
+/// Converts a number to `f32`, exactly.
+#[inline(always)]
+pub(crate) fn widened(stored: bf16) -> f32 {
+    f32::from_bits(u32::from(stored.to_bits()) << 16)
 }
 
 /// Rounds to nearest, ties to even; a NaN stays one. Has no branch, so that loops over it become vector code.

@@ -3,9 +3,9 @@
 
 use bytemuck::Pod;
 use half::bf16;
-use pulp::{Arch, Simd, WithSimd};
+use pulp::Simd;
 
-use crate::storage_type;
+use crate::storage_type::{round_here, widen_here, widened};
 
 /// Most lanes of a vector of f32.
 const LANES: usize = 16;
@@ -82,16 +82,16 @@ impl Element for bf16 {
 
     #[inline(always)]
     fn wide(self) -> f32 {
-        f32::from_bits(u32::from(self.to_bits()) << 16)
+        widened(self)
     }
 
     #[inline(always)]
     fn vectors<S: Simd, const N: usize>(simd: S, from: &[bf16]) -> Option<[S::f32s; N]> {
         match S::F32_LANES {
-            16 => widened::<S, 16, N>(simd, from),
-            8 => widened::<S, 8, N>(simd, from),
-            4 => widened::<S, 4, N>(simd, from),
-            _ => widened::<S, 1, N>(simd, from),
+            16 => widened_vectors::<S, 16, N>(simd, from),
+            8 => widened_vectors::<S, 8, N>(simd, from),
+            4 => widened_vectors::<S, 4, N>(simd, from),
+            _ => widened_vectors::<S, 1, N>(simd, from),
         }
     }
 
@@ -111,11 +111,11 @@ impl Element for bf16 {
     }
 
     fn widen(from: &[bf16], to: &mut [f32]) {
-        Arch::new().dispatch(Widen { from, to });
+        widen_here(from, to);
     }
 
     fn round(wide: &[f32], to: &mut [bf16]) {
-        Arch::new().dispatch(Round { wide, to });
+        round_here(wide, to);
     }
 }
 
@@ -133,7 +133,7 @@ pub(super) fn wide_array<E: Element, const N: usize>(from: &[E; N]) -> [f32; N] 
 
 /// Reads `N` vectors of `L` lanes. The compiler makes each of them one instruction that loads and one that shifts.
 #[inline(always)]
-fn widened<S: Simd, const L: usize, const N: usize>(simd: S, from: &[bf16]) -> Option<[S::f32s; N]> {
+fn widened_vectors<S: Simd, const L: usize, const N: usize>(simd: S, from: &[bf16]) -> Option<[S::f32s; N]> {
     let from = from.as_chunks::<L>().0.first_chunk::<N>()?;
     let (mut vectors, mut i) = ([simd.splat_f32s(0.0); N], 0);
     while i < N {
@@ -150,36 +150,6 @@ fn part(from: &[bf16]) -> [f32; LANES] {
     let mut wide = [0.0; LANES];
     wide.iter_mut().zip(from).for_each(|(wide, &x)| *wide = x.wide());
     wide
-}
-
-/// Widens in vectors.
-struct Widen<'a> {
-    from: &'a [bf16],
-    to: &'a mut [f32],
-}
-
-impl WithSimd for Widen<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _simd: S) {
-        self.to.iter_mut().zip(self.from).for_each(|(to, &from)| *to = from.wide());
-    }
-}
-
-/// Rounds in vectors.
-struct Round<'a> {
-    wide: &'a [f32],
-    to: &'a mut [bf16],
-}
-
-impl WithSimd for Round<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _simd: S) {
-        self.to.iter_mut().zip(self.wide).for_each(|(to, &wide)| *to = storage_type::rounded(wide));
-    }
 }
 
 /// Has `fill` write f32 numbers, and stores them in `out`: at once, or from `room` if they have to be rounded.
