@@ -10,7 +10,7 @@ the graphs are in memory before. Backends:
   pyg_sorted      the same on an `EdgeIndex` that is sorted by destination
   dgl             `dgl.batch`, `GraphConv` or `SAGEConv`, int32 ids
 
-Prints one JSON line per size, with the milliseconds per graph of the fastest of three rounds, and the logits' difference to
+Prints one JSON line per size, with the milliseconds per graph of the fastest round, and the logits' difference to
 those of `lapidary infer --checkpoint DIR/run --data DIR/0 --out DIR/0/logits.npy` if that file is there.
 """
 
@@ -58,12 +58,13 @@ class DglModel(torch.nn.Module):
         return self.convs[1](graph, self.convs[0](graph, x).relu())
 
 
-def dgl_name(model, name):
+def dgl_weights(model, weights):
+    """Returns PyG's weights under DGL's names; `GraphConv` has its weight transposed."""
     if model == "gcn":
-        return name.replace("lin.weight", "weight")
-    if name.endswith("lin_l.bias"):
-        return name.replace("lin_l.bias", "fc_self.bias")
-    return name.replace("lin_l", "fc_neigh").replace("lin_r", "fc_self")
+        turned = {name: weight.T if weight.dim() == 2 else weight for name, weight in weights.items()}
+        return {name.replace("lin.weight", "weight"): weight for name, weight in turned.items()}
+    names = {"lin_l.bias": "fc_self.bias", "lin_l.weight": "fc_neigh.weight", "lin_r.weight": "fc_self.weight"}
+    return {name[:8] + names[name[8:]]: weight for name, weight in weights.items()}  # "convs.0." has 8 letters
 
 
 def main():
@@ -73,6 +74,7 @@ def main():
     parser.add_argument("--model", default="sage", choices=["gcn", "sage"])
     parser.add_argument("--graphs", type=int, default=1000)
     parser.add_argument("--batches", default="1,8,32,128")
+    parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     torch.set_num_threads(os.cpu_count())
     all_graphs = list(graphs(args.data))
@@ -90,9 +92,7 @@ def main():
             graph.ndata["x"] = torch.from_numpy(x)
             data.append(graph)
         model = DglModel(args.model, widths)
-        state = {dgl_name(args.model, name): weight for name, weight in weights.items()}
-        for name, like in model.state_dict().items():
-            state[name] = state[name].T if state[name].shape != like.shape or args.model == "gcn" and state[name].dim() == 2 else state[name]
+        state = dgl_weights(args.model, weights)
 
         def run(some):
             graph = dgl.batch(some)
@@ -119,7 +119,7 @@ def main():
         difference = float(np.abs(np.load(known) - first.numpy()).max()) if os.path.exists(known) else None
         for size in map(int, args.batches.split(",")):
             best = float("inf")
-            for _ in range(3):
+            for _ in range(args.rounds):
                 total, done, start = 0.0, 0, time.perf_counter()
                 while done < args.graphs:
                     some = [data[i % len(data)] for i in range(done, min(done + size, args.graphs))]

@@ -12,23 +12,23 @@ use std::time::Instant;
 
 use lapidary::Dataset;
 use lapidary::dataset::generate::{PlantedOptions, planted};
+use lapidary_bench::Flags;
 use lapidary_kernels::{AlignedBytes, BlockView, MatMut, MatView, cpu};
 use rayon::prelude::*;
 
 const DIMS: [usize; 8] = [3, 16, 32, 41, 64, 128, 256, 602];
 
 fn main() {
-    let words: Vec<String> = std::env::args().collect();
-    let after = |flag: &str| words.iter().position(|word| word == flag).and_then(|at| words.get(at + 1));
-    let bench = words.iter().any(|word| word == "--bench");
-    let data = match after("--data") {
+    let flags = Flags::of_program();
+    let bench = flags.has("--bench");
+    let data = match flags.text("--data") {
         Some(dir) => Dataset::open(dir).expect("the dataset can be opened"),
         None => generated(if bench { 200_000 } else { 500 }),
     };
-    let dims = after("--dims").map_or(DIMS.to_vec(), |list| {
+    let dims = flags.text("--dims").map_or(DIMS.to_vec(), |list| {
         list.split(',').map(|width| width.parse().expect("--dims is a list of numbers")).collect()
     });
-    let json = words.iter().any(|word| word == "--json");
+    let json = flags.has("--json");
     let graph = data.graph();
     let (n, e) = (graph.vertex_count(), graph.edge_count());
     let block = BlockView { indptr: graph.indptr(), indices: graph.indices(), own_sources: n, halo_sources: 0 };

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use lapidary::dataset::generate::{RmatOptions, SplitSizes, rmat};
 use lapidary::sample::{BatchKey, MiniBatch, NeighborSampler, SampleError, Sampler, Scratch};
 use lapidary::{Batches, Dataset, Devices, Graph, Model, Partition, Ranks, RunOptions, Trainer};
+use lapidary_bench::Flags;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -53,15 +54,10 @@ impl Sampler for Slow {
 }
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().collect();
-    let after = |flag: &str| words.iter().position(|word| word == flag).and_then(|at| words.get(at + 1));
-    let number = |flag: &str, default: usize| after(flag).map_or(Ok(default), |word| word.parse());
-    let (batches, rounds) = (number("--batches", 60)?.max(1), number("--rounds", 3)?.max(1));
-    let ahead: Vec<usize> = after("--ahead")
-        .map_or("1,2,4,8", String::as_str)
-        .split(',')
-        .map(str::parse)
-        .collect::<std::result::Result<_, _>>()?;
+    let flags = Flags::of_program();
+    let (batches, rounds) = (flags.number("--batches", 60)?.max(1), flags.number("--rounds", 3)?.max(1));
+    let ahead: Vec<usize> =
+        flags.text("--ahead").unwrap_or("1,2,4,8").split(',').map(str::parse).collect::<std::result::Result<_, _>>()?;
     let data = graph(batches)?;
     println!("{:<8} {:>5} {:>9} {:>9} {:>9} {:>6}", "way", "ahead", "C", "D", "batch", "ratio");
     for (way, seconds) in [("sampler", sampler_seconds as Seconds), ("ranks", ranks_seconds)] {

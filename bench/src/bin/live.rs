@@ -13,6 +13,7 @@ use lapidary::dataset::Features;
 use lapidary::model::ModelConfig;
 use lapidary::ndarray::Array2;
 use lapidary::{Arrays, Dataset, Model, Trainer};
+use lapidary_bench::Flags;
 use rand::seq::index::sample;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -23,15 +24,13 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const ROUNDS: usize = 9;
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().collect();
-    let after = |flag: &str| words.iter().position(|word| word == flag).and_then(|at| words.get(at + 1));
-    let number = |flag: &str, default: usize| after(flag).map_or(Ok(default), |word| word.parse());
-    let share: f64 = after("--share").map_or(Ok(0.001), |word| word.parse())?;
-    let data = Dataset::load(after("--data").ok_or("--data is missing")?)?;
+    let flags = Flags::of_program();
+    let share: f64 = flags.number("--share", 0.001)?;
+    let data = Dataset::load(flags.text("--data").ok_or("--data is missing")?)?;
     let (vertices, width) = (data.graph().vertex_count(), data.feature_width());
-    let mut widths = vec![number("--hidden", 128)?; number("--layers", 2)? + 1];
+    let mut widths = vec![flags.number("--hidden", 128)?; flags.number("--layers", 2)? + 1];
     (widths[0], *widths.last_mut().expect("there are layers")) = (width, data.class_count());
-    let model = Model::from_config(ModelConfig::new(after("--model").map_or("gcn", String::as_str), &widths))?;
+    let model = Model::from_config(ModelConfig::new(flags.text("--model").unwrap_or("gcn"), &widths))?;
     let predictor = Trainer::builder(&model, &data).build()?.predictor()?;
     let mut prepared = predictor.clone().prepared();
     let mut live = predictor.live(&data)?;

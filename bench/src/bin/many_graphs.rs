@@ -18,6 +18,7 @@ use std::time::Instant;
 
 use lapidary::dataset::generate::{PlantedOptions, SplitSizes, planted};
 use lapidary::{Dataset, Model, Predictor, Trainer};
+use lapidary_bench::Flags;
 use serde_json::json;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -26,20 +27,19 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const DIFFERENT: usize = 200;
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().collect();
-    let after = |flag: &str| words.iter().position(|word| word == flag).and_then(|at| words.get(at + 1));
-    let number = |flag: &str, default: usize| after(flag).map_or(Ok(default), |word| word.parse());
-    let (graphs, hidden) = (number("--graphs", 1000)?, number("--hidden", 128)?);
+    let flags = Flags::of_program();
+    let (graphs, hidden) = (flags.number("--graphs", 1000)?, flags.number("--hidden", 128)?);
     let different = (0..DIFFERENT as u64).map(graph).collect::<lapidary::Result<Vec<_>>>()?;
     let widths = [different[0].feature_width(), hidden, different[0].class_count()];
-    let model = match after("--model").map_or("sage", String::as_str) {
+    let model = match flags.text("--model").unwrap_or("sage") {
         "gcn" => Model::gcn(&widths),
         "sage" => Model::sage(&widths),
         other => return Err(format!("--model: gcn or sage, not {other}").into()),
     };
     let trainer = Trainer::builder(&model, &different[0]).build()?;
     let predictor = trainer.predictor()?;
-    if let Some(folder) = after("--data").map(Path::new) {
+    if let Some(folder) = flags.text("--data").map(Path::new) {
+        std::fs::create_dir_all(folder)?;
         for (i, data) in different.iter().enumerate() {
             data.write(folder.join(i.to_string()))?;
         }
@@ -58,13 +58,9 @@ fn main() -> Result<()> {
         Ok(())
     };
     let few = graphs.min(DIFFERENT);
-    if after("--only").is_none() {
-        time("alone", few, &mut || all().take(few).map(|data| Ok(f64::from(predictor.predict(&data)?[[0, 0]]))).sum())?;
-        let mut prepared = predictor.clone().prepared();
-        time("prepared", few, &mut || {
-            all().take(few).map(|data| Ok(f64::from(prepared.predict(&data)?[[0, 0]]))).sum()
-        })?;
-    }
+    time("alone", few, &mut || all().take(few).map(|data| Ok(f64::from(predictor.predict(&data)?[[0, 0]]))).sum())?;
+    let mut prepared = predictor.clone().prepared();
+    time("prepared", few, &mut || all().take(few).map(|data| Ok(f64::from(prepared.predict(&data)?[[0, 0]]))).sum())?;
     time("batched", graphs, &mut || batched(&predictor, all()))?;
     println!("{}", json!({ "sum of the first logits": sum }));
     Ok(())

@@ -21,6 +21,7 @@ use lapidary::sample::{
     BatchKey, Fanout, Fanouts, LayerSampler, NeighborSampler, Sampler, Scratch, SubgraphSampler, epoch_order,
 };
 use lapidary::{Dataset, Graph};
+use lapidary_bench::Flags;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
@@ -30,17 +31,15 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const SEED: u64 = 1;
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().collect();
-    let after = |flag: &str| words.iter().position(|word| word == flag).and_then(|at| words.get(at + 1));
-    let number = |flag: &str, default: usize| after(flag).map_or(Ok(default), |word| word.parse());
-    let data = match after("--data") {
+    let flags = Flags::of_program();
+    let data = match flags.text("--data") {
         Some(dir) => Dataset::open(dir)?,
         None => Dataset::builtin("planted")?,
     };
     let graph = data.graph();
-    let (size, count) = (number("--batch", 1024)?.max(1), number("--count", 50)?.max(1));
-    let fanouts: Fanouts = after("--fanout").map_or("15,10,5", String::as_str).parse()?;
-    let names = after("--samplers").map_or("neighbor,two-step", String::as_str);
+    let (size, count) = (flags.number("--batch", 1024)?.max(1), flags.number("--count", 50)?.max(1));
+    let fanouts: Fanouts = flags.text("--fanout").unwrap_or("15,10,5").parse()?;
+    let names = flags.text("--samplers").unwrap_or("neighbor,two-step");
     let mut measured: Vec<Measured> =
         names.split(',').map(|name| Measured::new(name, &fanouts, graph)).collect::<Result<_>>()?;
 
@@ -66,7 +65,7 @@ fn main() -> Result<()> {
         let ms = |part: f64| sampler.seconds[((count - 1) as f64 * part) as usize] * 1e3;
         let (per_s, processor_ms) = (1e3 / ms(0.5), sampler.processor / count as f64 * 1e3);
         let [vertices, edges] = [sampler.vertices, sampler.edges].map(|sum| sum as f64 / count as f64);
-        if words.iter().any(|word| word == "--json") {
+        if flags.has("--json") {
             let line = json!({
                 "sampler": sampler.name, "graph": data.name(), "batch": size, "fanout": fanouts.to_string(),
                 "count": count, "batches_per_s": per_s, "median_ms": ms(0.5), "quartiles_ms": [ms(0.25), ms(0.75)],

@@ -13,31 +13,30 @@ use std::time::Instant;
 
 use lapidary::model::ModelConfig;
 use lapidary::{Adam, Dataset, Devices, FeatureNorm, Model, Trainer, Weights};
+use lapidary_bench::Flags;
 use serde_json::json;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let words: Vec<String> = std::env::args().collect();
-    let after = |flag: &str| words.iter().position(|word| word == flag).and_then(|at| words.get(at + 1));
-    let number = |flag: &str, default: f64| after(flag).map_or(Ok(default), |word| word.parse());
+    let flags = Flags::of_program();
     let start = Instant::now();
-    let data = match after("--data") {
+    let data = match flags.text("--data") {
         Some(dir) => Dataset::open(dir)?,
         None => Dataset::builtin("planted")?,
     };
     let open_s = start.elapsed().as_secs_f64();
-    let (hidden, epochs) = (number("--hidden", 16.0)? as usize, number("--epochs", 10.0)? as usize);
+    let (hidden, epochs) = (flags.number("--hidden", 16.0)? as usize, flags.number("--epochs", 10.0)? as usize);
     let widths = [data.feature_width(), hidden, data.class_count()];
-    let config = ModelConfig::new(after("--model").map_or("gcn", String::as_str), &widths);
+    let config = ModelConfig::new(flags.text("--model").unwrap_or("gcn"), &widths);
     let model = Model::from_config(config)?
-        .heads(number("--heads", 1.0)? as usize)
-        .dropout(number("--dropout", 0.0)? as f32)
-        .input_dropout(number("--input-dropout", 0.0)? as f32);
+        .heads(flags.number("--heads", 1.0)? as usize)
+        .dropout(flags.number("--dropout", 0.0)? as f32)
+        .input_dropout(flags.number("--input-dropout", 0.0)? as f32);
     let mut builder = Trainer::builder(&model, &data)
         .devices(Devices::parse("cpu")?)
         .optimizer(Adam::new(0.01))
         .feature_norm(FeatureNorm::None)
         .eval_every(0);
-    if let Some(file) = after("--weights") {
+    if let Some(file) = flags.text("--weights") {
         builder = builder.weights(Weights::load(Path::new(file))?);
     }
     let mut trainer = builder.build()?;
